@@ -1,0 +1,112 @@
+//! What a column of the matrix must provide.
+
+use crate::{DType, Dims, Host, Inputs, Outputs, Result, Rule, Tensor, primitives::Primitives, rules::*};
+use std::fmt::Debug;
+
+/// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
+///
+/// The value is the device; nothing is global. Clones are the same device.
+pub trait Device: Clone + Debug + Send + Sync + 'static {
+    /// Name in messages.
+    const NAME: &'static str;
+
+    /// Storage of a tensor's elements.
+    type Buffer: Send + Sync + 'static;
+
+    /// Copies host values to the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) when out of memory or lost.
+    fn upload(&self, host: Host) -> Result<Self::Buffer>;
+
+    /// Copies `count` elements to the host, after all work queued before.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) when lost.
+    fn download(&self, buffer: &Self::Buffer, dtype: DType, count: usize) -> Result<Host>;
+
+    /// `count` zeros.
+    ///
+    /// # Errors
+    /// As [`Device::upload`].
+    fn zeros(&self, dtype: DType, count: usize) -> Result<Self::Buffer> {
+        self.upload(Host::zeros(dtype, count))
+    }
+
+    /// Waits until all queued work is done, so that a clock reads execution and not queueing.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) with the first failure of the queued work.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// One cell of the matrix: rule `R` on this device.
+///
+/// Arguments are already checked ([`Inputs::dims`]). Results must not depend on the number of threads or on timing:
+/// the same call gives the same bits. Gate values are data: a cell either refuses one outside its range with
+/// [`Error::Value`](crate::Error::Value) (where the host can look at it for nothing) or lets a NaN through to the
+/// outputs of that sequence and head; it never hides it.
+pub trait Kernel<R: Rule>: Device {
+    /// What backward needs beside the inputs: the backend's own affair. Never a state per token.
+    type Saved: Send + 'static;
+
+    /// Runs the rule, keeping what [`Kernel::backward`] needs.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn forward(
+        &self,
+        rule: R,
+        dims: &Dims,
+        inputs: &Inputs<R, Tensor<Self>>,
+    ) -> Result<(Outputs<R, Tensor<Self>>, Self::Saved)>;
+
+    /// Gradients of all inputs, given those of all outputs.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn backward(
+        &self,
+        rule: R,
+        dims: &Dims,
+        inputs: &Inputs<R, Tensor<Self>>,
+        saved: Self::Saved,
+        grads: &Outputs<R, Tensor<Self>>,
+    ) -> Result<Inputs<R, Tensor<Self>>>;
+
+    /// Runs the rule, keeping nothing.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn infer(&self, rule: R, dims: &Dims, inputs: &Inputs<R, Tensor<Self>>) -> Result<Outputs<R, Tensor<Self>>> {
+        Ok(self.forward(rule, dims, inputs)?.0)
+    }
+}
+
+/// Calls `$callback!` with the type of every rule, in the order of the table: the one list that all else is made from.
+/// Arguments behind the callback's name are passed on in front of the list.
+///
+/// ```
+/// use hecate_core::{Rule, rules::*};
+/// macro_rules! names { ($($rule:ident),*) => { [$(<$rule as Rule>::NAME),*] } }
+/// assert_eq!(hecate_core::for_each_rule!(names)[0], "hebbian");
+/// ```
+#[macro_export]
+macro_rules! for_each_rule {
+    ($callback:ident $(, $($before:tt)*)?) => {
+        $callback! { $($($before)*)? Hebbian, Delta, Titans, Dgd }
+    };
+}
+
+macro_rules! declare_rules {
+    ($($rule:ident),*) => {
+        /// Every rule: a missing cell is a compile error where a [`Backend`] is asked for.
+        pub trait Rules: $(Kernel<$rule> +)* Device {}
+        impl<D: $(Kernel<$rule> +)* Device> Rules for D {}
+    };
+}
+for_each_rule!(declare_rules);
+
+/// A whole column: every primitive and every rule, forward and backward. Never implemented by hand.
+pub trait Backend: Primitives + Rules {}
+impl<D: Primitives + Rules> Backend for D {}

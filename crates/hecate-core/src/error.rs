@@ -1,0 +1,116 @@
+//! What can go wrong.
+
+use crate::{DType, Shape};
+
+/// Shorthand for results of this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a user of the library can get wrong, or a device can fail at.
+///
+/// No driver type appears in it: a backend puts its own error behind `source`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An array has another shape than its neighbours imply.
+    #[error("{what}: `{slot}` has shape {found}, expected {expected}")]
+    Shape {
+        /// Operation or rule.
+        what: &'static str,
+        /// Argument.
+        slot: &'static str,
+        /// What fits the other arguments.
+        expected: Shape,
+        /// What was given.
+        found: Shape,
+    },
+    /// An array has another number of axes than the operation takes.
+    #[error("{what}: `{slot}` has shape {found}, expected {expected} axes")]
+    Rank {
+        /// Operation or rule.
+        what: &'static str,
+        /// Argument.
+        slot: &'static str,
+        /// Number of axes wanted, in words where several are possible.
+        expected: &'static str,
+        /// What was given.
+        found: Shape,
+    },
+    /// An axis has length zero (or a sequence no token) where at least one is needed.
+    #[error("{what}: `{slot}` has shape {found}; every axis must be at least 1")]
+    Empty {
+        /// Operation or rule.
+        what: &'static str,
+        /// Argument.
+        slot: &'static str,
+        /// What was given.
+        found: Shape,
+    },
+    /// An array has an element type that the operation does not take.
+    #[error("{what}: `{slot}` holds {found}, expected {expected}; convert it with `cast`")]
+    DType {
+        /// Operation or rule.
+        what: &'static str,
+        /// Argument.
+        slot: &'static str,
+        /// Element types accepted.
+        expected: &'static str,
+        /// What was given.
+        found: DType,
+    },
+    /// The number of host values does not fill the shape.
+    #[error("{what}: {found} values given for shape {shape}, which holds {}", shape.count())]
+    Length {
+        /// Operation.
+        what: &'static str,
+        /// Shape to be filled.
+        shape: Shape,
+        /// Number of values given.
+        found: usize,
+    },
+    /// A value lies outside what the operation is defined for.
+    #[error("{what}: `{slot}` is {found} at flat index {index}, expected {expected}")]
+    Value {
+        /// Operation or rule.
+        what: &'static str,
+        /// Argument.
+        slot: &'static str,
+        /// Flat row-major index of the first offending element.
+        index: usize,
+        /// The value.
+        found: f64,
+        /// Accepted range.
+        expected: &'static str,
+    },
+    /// An option of a rule or operation has a value it cannot have.
+    #[error("{what}: option `{option}` is {found}, expected {expected}")]
+    Config {
+        /// Operation or rule.
+        what: &'static str,
+        /// Name of the option.
+        option: &'static str,
+        /// What was given.
+        found: String,
+        /// What is accepted.
+        expected: &'static str,
+    },
+    /// A backend cannot do this; nothing else is tried in its place.
+    #[error("{backend} does not support {what}: {why}")]
+    Unsupported {
+        /// Backend.
+        backend: &'static str,
+        /// Operation or rule.
+        what: &'static str,
+        /// Reason, with the way out.
+        why: String,
+    },
+    /// A device failed.
+    #[error("{backend}: {context}: {source}")]
+    Device {
+        /// Backend.
+        backend: &'static str,
+        /// What was being done.
+        context: String,
+        /// The driver's own error.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}

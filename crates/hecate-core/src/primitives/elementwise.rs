@@ -1,0 +1,191 @@
+//! Element by element: maps, sums, products, conversions.
+
+use super::{Reduce, check_filled, check_float, check_like, check_shape, reduce};
+use crate::{DType, Device, Error, Result, Tensor};
+
+/// A smooth function of one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Map {
+    /// `x σ(x)`.
+    Silu,
+    /// `σ(x) = 1 / (1 + e⁻ˣ)`.
+    Sigmoid,
+    /// `log σ(x) = −log(1 + e⁻ˣ)`.
+    LogSigmoid,
+    /// `log(1 + eˣ)`.
+    Softplus,
+    /// `½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))`: the tanh form, which every shading language can compute.
+    Gelu,
+    /// `eˣ`.
+    Exp,
+}
+
+impl Map {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Silu, Self::Sigmoid, Self::LogSigmoid, Self::Softplus, Self::Gelu, Self::Exp];
+
+    /// Name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Silu => "silu",
+            Self::Sigmoid => "sigmoid",
+            Self::LogSigmoid => "log_sigmoid",
+            Self::Softplus => "softplus",
+            Self::Gelu => "gelu",
+            Self::Exp => "exp",
+        }
+    }
+}
+
+/// `b [width]` serves each of `rows` rows of `a [rows, width]`; `rows = 1` where the shapes are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broadcast {
+    /// How often `b` is used.
+    pub rows: usize,
+    /// Elements of `b`.
+    pub width: usize,
+}
+
+/// Element-wise kernels.
+pub trait Elementwise: Device {
+    /// `y = map(x)`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `dx = map'(x) dy`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `a + b`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `a b`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn mul(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `da = b dy`, `db = Σ_rows a dy`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn mul_backward(
+        &self,
+        dims: Broadcast,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+
+    /// `factor x`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// The elements rounded to another float type.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+}
+
+/// `y = map(x)`, any shape.
+///
+/// # Errors
+/// Integers, no elements.
+pub fn map<D: Elementwise>(map: Map, x: &Tensor<D>) -> Result<Tensor<D>> {
+    check_float("map", "x", x)?;
+    x.device().map(map, x)
+}
+
+/// Gradient of [`map()`]: `dx = map'(x) dy`.
+///
+/// # Errors
+/// As [`map()`], and a `dy` unlike `x`.
+pub fn map_backward<D: Elementwise>(map: Map, x: &Tensor<D>, dy: &Tensor<D>) -> Result<Tensor<D>> {
+    check_float("map", "x", x)?;
+    check_like("map", "dy", dy, x)?;
+    x.device().map_backward(map, x, dy)
+}
+
+/// `a + b`; the shape of `b` is that of `a` or of its innermost axes (then every row gets the same `b`).
+///
+/// # Errors
+/// Shapes that do not fit, mixed or integer types.
+pub fn add<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
+    a.device().add(broadcast("add", a, b)?, a, b)
+}
+
+/// Gradients `(da, db)` of [`add`]: `dy`, and `dy` summed over the rows that shared `b`.
+///
+/// # Errors
+/// As [`add`], and a `dy` unlike `a`.
+pub fn add_backward<D: Reduce + Elementwise>(
+    a: &Tensor<D>,
+    b: &Tensor<D>,
+    dy: &Tensor<D>,
+) -> Result<(Tensor<D>, Tensor<D>)> {
+    let dims = broadcast("add", a, b)?;
+    check_like("add", "dy", dy, a)?;
+    let db = if dims.rows == 1 { dy.clone() } else { reduce::sum_rows(dy, dims.width)? };
+    Ok((dy.clone(), db.reshape(b.shape().clone())?))
+}
+
+/// `a b` element by element, shapes as in [`add`].
+///
+/// # Errors
+/// As [`add`].
+pub fn mul<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
+    a.device().mul(broadcast("mul", a, b)?, a, b)
+}
+
+/// Gradients `(da, db)` of [`mul`].
+///
+/// # Errors
+/// As [`mul`], and a `dy` unlike `a`.
+pub fn mul_backward<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>, dy: &Tensor<D>) -> Result<(Tensor<D>, Tensor<D>)> {
+    let dims = broadcast("mul", a, b)?;
+    check_like("mul", "dy", dy, a)?;
+    a.device().mul_backward(dims, a, b, dy)
+}
+
+/// `factor x`; its gradient is `scale(factor, dy)`.
+///
+/// # Errors
+/// Integers, no elements.
+pub fn scale<D: Elementwise>(factor: f32, x: &Tensor<D>) -> Result<Tensor<D>> {
+    check_float("scale", "x", x)?;
+    x.device().scale(factor, x)
+}
+
+/// The elements rounded to another float type; its gradient is `cast` back.
+///
+/// # Errors
+/// Integers on either side, no elements.
+pub fn cast<D: Elementwise>(dtype: DType, x: &Tensor<D>) -> Result<Tensor<D>> {
+    check_float("cast", "x", x)?;
+    if !dtype.is_float() {
+        return Err(Error::DType { what: "cast", slot: "dtype", expected: "a float type", found: dtype });
+    }
+    if dtype == x.dtype() { Ok(x.clone()) } else { x.device().cast(dtype, x) }
+}
+
+fn broadcast<D: Device>(what: &'static str, a: &Tensor<D>, b: &Tensor<D>) -> Result<Broadcast> {
+    check_float(what, "a", a)?;
+    check_filled(what, "b", b)?;
+    super::check_dtype(what, "b", b, a.dtype())?;
+    if !a.shape().axes().ends_with(b.shape().axes()) {
+        check_shape(what, "b", b, a.shape())?;
+    }
+    let width = b.shape().count();
+    Ok(Broadcast { rows: a.shape().count() / width, width })
+}

@@ -1,0 +1,105 @@
+//! What models need around a memory: small traits, one a file, each a forward and its backward.
+//!
+//! The trait methods are what a backend writes; their arguments are already checked. The functions beside them are
+//! what callers use: they check, then call. Unless stated otherwise floats may be 16 or 32 bits wide, results have the
+//! type of the first argument, sums run in 32 bits or more, and gradients have the type of what they are gradients of.
+
+mod attention;
+mod conv;
+mod elementwise;
+mod embedding;
+mod layout;
+mod loss;
+mod matmul;
+mod norm;
+mod optimizer;
+mod reduce;
+mod rotary;
+
+pub use attention::{
+    Attention, AttentionDims, AttentionInputs, AttentionOptions, Cache, Prefix, attention, attention_backward,
+    attention_cache,
+};
+pub use conv::{Conv, ConvDims, conv, conv_backward};
+pub use elementwise::{
+    Broadcast, Elementwise, Map, add, add_backward, cast, map, map_backward, mul, mul_backward, scale,
+};
+pub use embedding::{Embedding, embedding, embedding_backward};
+pub use layout::{Layout, Span, concat, narrow, narrow_backward};
+pub use loss::{Loss, cross_entropy, cross_entropy_backward};
+pub use matmul::{Matmul, MatmulDims, Transpose, matmul, matmul_backward};
+pub use norm::{Norm, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward};
+pub use optimizer::{AdamW, Clip, Optimizer, Slot, adamw};
+pub use reduce::{Reduce, sum, sum_rows, sum_squares};
+pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
+
+use crate::{DType, Device, Error, Result, Shape, Tensor};
+
+/// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
+pub trait Primitives:
+    Attention + Conv + Elementwise + Embedding + Layout + Loss + Matmul + Norm + Optimizer + Reduce + Rotary
+{
+}
+impl<D> Primitives for D where
+    D: Attention + Conv + Elementwise + Embedding + Layout + Loss + Matmul + Norm + Optimizer + Reduce + Rotary
+{
+}
+
+/// Refuses a tensor of another shape.
+fn check_shape<D: Device>(what: &'static str, slot: &'static str, x: &Tensor<D>, expected: &Shape) -> Result<()> {
+    if x.shape() == expected {
+        return Ok(());
+    }
+    Err(Error::Shape { what, slot, expected: expected.clone(), found: x.shape().clone() })
+}
+
+/// Refuses a tensor without elements.
+fn check_filled<D: Device>(what: &'static str, slot: &'static str, x: &Tensor<D>) -> Result<()> {
+    if x.shape().count() > 0 {
+        return Ok(());
+    }
+    Err(Error::Empty { what, slot, found: x.shape().clone() })
+}
+
+/// Refuses integers and empty tensors.
+fn check_float<D: Device>(what: &'static str, slot: &'static str, x: &Tensor<D>) -> Result<()> {
+    check_filled(what, slot, x)?;
+    if x.dtype().is_float() {
+        return Ok(());
+    }
+    Err(Error::DType { what, slot, expected: "a float type", found: x.dtype() })
+}
+
+/// Refuses a tensor of another element type.
+fn check_dtype<D: Device>(what: &'static str, slot: &'static str, x: &Tensor<D>, expected: DType) -> Result<()> {
+    if x.dtype() == expected {
+        return Ok(());
+    }
+    let expected = match expected {
+        DType::F32 => "f32",
+        DType::Bf16 => "bf16",
+        DType::F16 => "f16",
+        DType::U32 => "u32",
+    };
+    Err(Error::DType { what, slot, expected, found: x.dtype() })
+}
+
+/// Refuses a tensor that differs from `like` in shape or element type.
+fn check_like<D: Device>(what: &'static str, slot: &'static str, x: &Tensor<D>, like: &Tensor<D>) -> Result<()> {
+    check_shape(what, slot, x, like.shape())?;
+    check_dtype(what, slot, x, like.dtype())
+}
+
+/// Refuses a tensor with another number of axes.
+fn check_rank<D: Device>(
+    what: &'static str,
+    slot: &'static str,
+    x: &Tensor<D>,
+    rank: usize,
+    expected: &'static str,
+) -> Result<()> {
+    if x.shape().rank() == rank {
+        return Ok(());
+    }
+    Err(Error::Rank { what, slot, expected, found: x.shape().clone() })
+}

@@ -1,0 +1,93 @@
+//! One step of AdamW.
+
+use super::{check_dtype, check_float, check_like, check_shape};
+use crate::{DType, Device, Error, Result, Tensor};
+
+/// Constants of a step (Loshchilov and Hutter, "Decoupled weight decay regularization", algorithm 2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Learning rate of this step, schedule included.
+    pub learning_rate: f32,
+    /// Decay of the first moment, in `[0, 1)`.
+    pub beta1: f32,
+    /// Decay of the second moment, in `[0, 1)`.
+    pub beta2: f32,
+    /// Added to the root of the second moment.
+    pub epsilon: f32,
+    /// Share of the parameter, times the learning rate, taken off in the step.
+    pub weight_decay: f32,
+    /// Number of this step, from 1.
+    pub step: u32,
+}
+
+/// Clipping by the norm of all gradients together, decided on the device.
+pub struct Clip<'a, D: Device> {
+    /// Norm above which gradients are scaled down to it.
+    pub max_norm: f32,
+    /// Squared norm of all gradients, `[1]` in 32 bits.
+    pub norm_squared: &'a Tensor<D>,
+}
+
+/// A parameter and its moments, all of one shape, all 32-bit floats.
+#[derive(Clone, Debug)]
+pub struct Slot<T> {
+    /// `p`.
+    pub value: T,
+    /// `m`: running mean of gradients.
+    pub mean: T,
+    /// `s`: running mean of squared gradients.
+    pub square: T,
+}
+
+/// Parameter updates.
+pub trait Optimizer: Device {
+    /// With `g` the gradient, scaled by `min(1, max_norm / √norm²)` where clipped:
+    /// `m ← β₁ m + (1−β₁) g`, `s ← β₂ s + (1−β₂) g²`, `m̂ = m / (1−β₁ᵗ)`, `ŝ = s / (1−β₂ᵗ)`,
+    /// `p ← p − λ (m̂ / (√ŝ + ε) + d p)`. In place where the buffers are not shared.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn adamw(
+        &self,
+        adamw: &AdamW,
+        clip: Option<&Clip<'_, Self>>,
+        slot: Slot<Tensor<Self>>,
+        grad: &Tensor<Self>,
+    ) -> Result<Slot<Tensor<Self>>>;
+}
+
+/// One step of AdamW on one parameter; consumes the old values so that the update can happen in place.
+///
+/// # Errors
+/// Shapes or types that differ, a constant outside its range.
+pub fn adamw<D: Optimizer>(
+    constants: &AdamW,
+    clip: Option<&Clip<'_, D>>,
+    slot: Slot<Tensor<D>>,
+    grad: &Tensor<D>,
+) -> Result<Slot<Tensor<D>>> {
+    check_float("adamw", "value", &slot.value)?;
+    check_dtype("adamw", "value", &slot.value, DType::F32)?;
+    for (name, x) in [("mean", &slot.mean), ("square", &slot.square), ("grad", grad)] {
+        check_like("adamw", name, x, &slot.value)?;
+    }
+    if let Some(clip) = clip {
+        check_shape("adamw", "norm_squared", clip.norm_squared, &[1].into())?;
+        check_dtype("adamw", "norm_squared", clip.norm_squared, DType::F32)?;
+    }
+    check_constants(constants)?;
+    grad.device().adamw(constants, clip, slot, grad)
+}
+
+fn check_constants(adamw: &AdamW) -> Result<()> {
+    let fail = |option, found: String, expected| Err(Error::Config { what: "adamw", option, found, expected });
+    for (option, beta) in [("beta1", adamw.beta1), ("beta2", adamw.beta2)] {
+        if !(0.0..1.0).contains(&beta) {
+            return fail(option, beta.to_string(), "at least 0 and under 1");
+        }
+    }
+    if adamw.step == 0 {
+        return fail("step", "0".into(), "steps are counted from 1");
+    }
+    Ok(())
+}

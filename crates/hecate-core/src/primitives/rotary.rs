@@ -1,0 +1,75 @@
+//! Rotary positions (Su et al., "RoFormer", eq 34), in the half-split order of Hugging Face models.
+
+use super::{check_float, check_like, check_rank};
+use crate::{Device, Error, Result, Sequences, Tensor};
+
+/// Sizes and angles of a rotation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RotaryDims {
+    /// How the rows split into sequences.
+    pub sequences: Sequences,
+    /// Position of the first token of each sequence, `[N]`.
+    pub offsets: Vec<usize>,
+    /// `H`.
+    pub heads: usize,
+    /// `d`, even.
+    pub width: usize,
+    /// Base of the geometric row of frequencies.
+    pub base: f32,
+    /// 1 to rotate forward, −1 to rotate back.
+    pub sign: f32,
+}
+
+/// Rotation of pairs by angles that grow with the position.
+pub trait Rotary: Device {
+    /// For each token at position `p` and each `i < d/2`, with `φ = sign · p · base^{−2i/d}`, turns the pair
+    /// `(x[i], x[i + d/2])` by `φ`. Angles are reduced in 64 bits.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+}
+
+/// `x [B,T,H,d]` turned by its positions; the first token of sequence `n` stands at `offsets[n]`.
+///
+/// # Errors
+/// Odd `d`, not one offset a sequence, shapes that do not fit, integers.
+pub fn rotary<D: Rotary>(x: &Tensor<D>, sequences: &Sequences, offsets: &[usize], base: f32) -> Result<Tensor<D>> {
+    let dims = check(x, sequences, offsets, base)?;
+    x.device().rotary(&dims, x)
+}
+
+/// Gradient of [`rotary`]: the rotation back.
+///
+/// # Errors
+/// As [`rotary`].
+pub fn rotary_backward<D: Rotary>(
+    dy: &Tensor<D>,
+    sequences: &Sequences,
+    offsets: &[usize],
+    base: f32,
+) -> Result<Tensor<D>> {
+    let dims = RotaryDims { sign: -1.0, ..check(dy, sequences, offsets, base)? };
+    let dx = dy.device().rotary(&dims, dy)?;
+    check_like("rotary", "dx", &dx, dy)?;
+    Ok(dx)
+}
+
+fn check<D: Device>(x: &Tensor<D>, sequences: &Sequences, offsets: &[usize], base: f32) -> Result<RotaryDims> {
+    let what = "rotary";
+    check_float(what, "x", x)?;
+    check_rank(what, "x", x, 4, "4 ([B,T,H,d])")?;
+    sequences.check(what, "x", x.shape())?;
+    let (heads, width) = (x.shape().axes()[2], x.shape().last());
+    let fail = |option, found: String, expected| Err(Error::Config { what, option, found, expected });
+    if width % 2 != 0 {
+        return fail("width", width.to_string(), "an even head width");
+    }
+    if offsets.len() != sequences.count() {
+        return fail("offsets", offsets.len().to_string(), "one offset per sequence");
+    }
+    if !(base.is_finite() && base > 0.0) {
+        return fail("base", base.to_string(), "a finite number over 0");
+    }
+    Ok(RotaryDims { sequences: sequences.clone(), offsets: offsets.to_vec(), heads, width, base, sign: 1.0 })
+}

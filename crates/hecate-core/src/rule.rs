@@ -1,0 +1,242 @@
+//! What a rule is.
+
+use crate::{DType, Device, Error, Of, Result, Sequences, Shape, Slots, Tensor};
+use std::fmt::{self, Debug};
+
+/// How a memory is written and read.
+///
+/// The value carries the rule's constants and options; gates are data. Adding a row to the matrix is implementing
+/// this trait, naming it in [`for_each_rule!`](crate::for_each_rule!), and one [`Kernel`](crate::Kernel) a backend.
+pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
+    /// Name in messages, tables, configurations and test names.
+    const NAME: &'static str;
+    /// What is told at every step beside q, k and v.
+    type Gates: Slots;
+    /// What is remembered between steps.
+    type State: Slots;
+
+    /// Shapes of the gates.
+    fn gates(self, dims: &Dims) -> Of<Self::Gates, Shape>;
+
+    /// Shapes of the state.
+    fn state(self, dims: &Dims) -> Of<Self::State, Shape>;
+
+    /// Refuses options that make no sense, alone or with these dimensions.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the option.
+    fn check(self, _dims: &Dims) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// When a token reads the memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Read {
+    /// After its own write: `y_t = q_t M_t` (Titans, MIRAS, Atlas, DeltaNet).
+    #[default]
+    After,
+    /// Before its own write: `y_t = q_t M_{t−1}` (HOPE).
+    Before,
+}
+
+/// Sizes of one call, the same for every rule and backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dims {
+    /// `B`: first axis of the token arrays.
+    pub batch: usize,
+    /// `T`: second axis of the token arrays.
+    pub tokens: usize,
+    /// `H`.
+    pub heads: usize,
+    /// `K`: width of a query and of a key.
+    pub key: usize,
+    /// `V`: width of a value and of an output.
+    pub value: usize,
+    /// How the `B × T` rows split into sequences.
+    pub sequences: Sequences,
+}
+
+impl Dims {
+    /// Shape of `q` and `k`: `[B,T,H,K]`.
+    pub fn keys(&self) -> Shape {
+        [self.batch, self.tokens, self.heads, self.key].into()
+    }
+
+    /// Shape of `v` and `out`: `[B,T,H,V]`.
+    pub fn values(&self) -> Shape {
+        [self.batch, self.tokens, self.heads, self.value].into()
+    }
+
+    /// Shape of a gate with one number per token and head: `[B,T,H]`.
+    pub fn scalars(&self) -> Shape {
+        [self.batch, self.tokens, self.heads].into()
+    }
+
+    /// Shape of a state with one matrix per sequence and head: `[N,H,K,V]`.
+    pub fn matrices(&self) -> Shape {
+        [self.sequences.count(), self.heads, self.key, self.value].into()
+    }
+}
+
+/// Arguments of a rule, and, filled with gradients, what a backward returns.
+pub struct Inputs<R: Rule, T> {
+    /// Queries `[B,T,H,K]`.
+    pub q: T,
+    /// Keys `[B,T,H,K]`.
+    pub k: T,
+    /// Values `[B,T,H,V]`.
+    pub v: T,
+    /// Gates.
+    pub gates: Of<R::Gates, T>,
+    /// State before the first token of each sequence.
+    pub state: Of<R::State, T>,
+}
+
+/// Results of a rule, and, filled with gradients, what a backward takes.
+pub struct Outputs<R: Rule, T> {
+    /// What was read `[B,T,H,V]`.
+    pub out: T,
+    /// State after the last token of each sequence.
+    pub state: Of<R::State, T>,
+}
+
+impl<R: Rule, T> Inputs<R, T> {
+    /// Names and contents in the order q, k, v, gates, state.
+    pub fn list(&self) -> Vec<(&'static str, &T)> {
+        let mut all = vec![("q", &self.q), ("k", &self.k), ("v", &self.v)];
+        all.extend(R::Gates::list(&self.gates));
+        all.extend(R::State::list(&self.state));
+        all
+    }
+
+    /// Applies `f` to each, in the order of [`Inputs::list`].
+    ///
+    /// # Errors
+    /// The first error of `f`.
+    pub fn try_map<U, E>(self, mut f: impl FnMut(&'static str, T) -> Result<U, E>) -> Result<Inputs<R, U>, E> {
+        Ok(Inputs {
+            q: f("q", self.q)?,
+            k: f("k", self.k)?,
+            v: f("v", self.v)?,
+            gates: R::Gates::try_map(self.gates, &mut f)?,
+            state: R::State::try_map(self.state, &mut f)?,
+        })
+    }
+}
+
+impl<R: Rule, T> Outputs<R, T> {
+    /// Names and contents in the order out, state.
+    pub fn list(&self) -> Vec<(&'static str, &T)> {
+        let mut all = vec![("out", &self.out)];
+        all.extend(R::State::list(&self.state));
+        all
+    }
+
+    /// Applies `f` to each, in the order of [`Outputs::list`].
+    ///
+    /// # Errors
+    /// The first error of `f`.
+    pub fn try_map<U, E>(self, mut f: impl FnMut(&'static str, T) -> Result<U, E>) -> Result<Outputs<R, U>, E> {
+        Ok(Outputs { out: f("out", self.out)?, state: R::State::try_map(self.state, &mut f)? })
+    }
+}
+
+impl<R: Rule, T: Clone> Clone for Inputs<R, T> {
+    fn clone(&self) -> Self {
+        Self {
+            q: self.q.clone(),
+            k: self.k.clone(),
+            v: self.v.clone(),
+            gates: R::Gates::map(R::Gates::as_ref(&self.gates), |_, x| x.clone()),
+            state: R::State::map(R::State::as_ref(&self.state), |_, x| x.clone()),
+        }
+    }
+}
+
+impl<R: Rule, T: Clone> Clone for Outputs<R, T> {
+    fn clone(&self) -> Self {
+        Self { out: self.out.clone(), state: R::State::map(R::State::as_ref(&self.state), |_, x| x.clone()) }
+    }
+}
+
+impl<R: Rule, T: Debug> Debug for Inputs<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.list()).finish()
+    }
+}
+
+impl<R: Rule, T: Debug> Debug for Outputs<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.list()).finish()
+    }
+}
+
+impl<R: Rule, D: Device> Inputs<R, Tensor<D>> {
+    /// Sizes of this call; `lengths` packs several sequences into one row of tokens.
+    ///
+    /// # Errors
+    /// Whatever does not fit: rank, shape, element type, empty axes, options.
+    pub fn dims(&self, rule: R, lengths: Option<&[usize]>) -> Result<Dims> {
+        let what = R::NAME;
+        let rank = |slot, x: &Tensor<D>| match *x.shape().axes() {
+            [b, t, h, d] if b * t * h * d > 0 => Ok((b, t, h, d)),
+            [_, _, _, _] => Err(Error::Empty { what, slot, found: x.shape().clone() }),
+            _ => Err(Error::Rank { what, slot, expected: "4 ([B,T,H,width])", found: x.shape().clone() }),
+        };
+        let (batch, tokens, heads, key) = rank("q", &self.q)?;
+        let (.., value) = rank("v", &self.v)?;
+        let sequences = match lengths {
+            None => Sequences::batch(batch, tokens),
+            Some(lengths) => Sequences::packed(lengths),
+        };
+        if lengths.is_some() && batch != 1 {
+            let expected = [1, batch * tokens, heads, key].into();
+            return Err(Error::Shape { what, slot: "q", expected, found: self.q.shape().clone() });
+        }
+        sequences.check(what, "q", self.q.shape())?;
+        let dims = Dims { batch, tokens, heads, key, value, sequences };
+        rule.check(&dims)?;
+        let expected = Inputs::<R, Shape> {
+            q: dims.keys(),
+            k: dims.keys(),
+            v: dims.values(),
+            gates: rule.gates(&dims),
+            state: rule.state(&dims),
+        };
+        check_slots(what, &self.list(), &expected.list(), 3, self.q.dtype())?;
+        Ok(dims)
+    }
+}
+
+impl<R: Rule, D: Device> Outputs<R, Tensor<D>> {
+    /// Refuses gradients that do not have the shapes of this call's results; `dtype` is that of `out`.
+    pub(crate) fn check(&self, rule: R, dims: &Dims, dtype: DType) -> Result<()> {
+        let expected = Outputs::<R, Shape> { out: dims.values(), state: rule.state(dims) };
+        check_slots(R::NAME, &self.list(), &expected.list(), 1, dtype)
+    }
+}
+
+/// The first `tokens` slots hold `dtype` (16 or 32 bits), the rest 32-bit floats.
+fn check_slots<D: Device>(
+    what: &'static str,
+    found: &[(&'static str, &Tensor<D>)],
+    expected: &[(&'static str, &Shape)],
+    tokens: usize,
+    dtype: DType,
+) -> Result<()> {
+    for (i, (&(slot, tensor), &(_, shape))) in found.iter().zip(expected).enumerate() {
+        if tensor.shape() != shape {
+            return Err(Error::Shape { what, slot, expected: shape.clone(), found: tensor.shape().clone() });
+        }
+        let (fits, expected) = if i < tokens {
+            (tensor.dtype() == dtype && dtype.is_float(), "the same float type as `q`")
+        } else {
+            (tensor.dtype() == DType::F32, "f32")
+        };
+        if !fits {
+            return Err(Error::DType { what, slot, expected, found: tensor.dtype() });
+        }
+    }
+    Ok(())
+}

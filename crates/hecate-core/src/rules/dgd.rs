@@ -1,0 +1,71 @@
+//! Delta gradient descent: erase and write with separate strengths.
+
+use super::{Matrix, check_frozen};
+use crate::{Dims, Error, Read, Result, Rule, Shape, slots};
+
+/// What is descended on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Objective {
+    /// `½|k M − v|²`, gradient `kᵀ (k M − v)`.
+    #[default]
+    L2,
+    /// `−(k M)·v`, gradient `−kᵀ v`.
+    Dot,
+}
+
+/// `M_t = a_t M_{t−1} − β_t k_tᵀ (k_t M_{t−1}) − θ_t grad`.
+///
+/// The linear recurrence ([equations](super)) with `w = θ`, `η = 0` and
+///
+/// | objective | r | f | gradients |
+/// |---|---|---|---|
+/// | L2 | `θ + β` | 0 | `dθ = dw + dr`, `dβ = dr` |
+/// | Dot | `β` | 0 | `dθ = dw`, `dβ = dr` |
+/// | L2, frozen | `β` | 1 | `dθ = dw`, `dβ = dr` |
+///
+/// HOPE ties `β = θ`; pass the same tensor to do so. Dot with `β = θ` is the delta rule; L2 with `β = θ`, `a = 1` has
+/// the fixed point `k M = v/2`: erasing is twice the writing.
+/// Source: Behrouz et al., "Nested Learning" (HOPE), eqs 57, 88, 92–93.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Dgd {
+    /// What is descended on.
+    pub objective: Objective,
+    /// When a token reads.
+    pub read: Read,
+    /// Groups of this many tokens share one gradient point (L2 only).
+    pub frozen: Option<u32>,
+}
+
+slots! {
+    /// Gates of [`Dgd`].
+    pub struct DgdGates {
+        /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
+        log_a,
+        /// `θ [B,T,H]`, 0 or more: step size.
+        theta,
+        /// `β [B,T,H]`, 0 or more: extra erase strength.
+        beta,
+    }
+}
+
+impl Rule for Dgd {
+    const NAME: &'static str = "dgd";
+    type Gates = DgdGates<()>;
+    type State = Matrix<()>;
+
+    fn gates(self, dims: &Dims) -> DgdGates<Shape> {
+        DgdGates { log_a: dims.scalars(), theta: dims.scalars(), beta: dims.scalars() }
+    }
+
+    fn state(self, dims: &Dims) -> Matrix<Shape> {
+        Matrix { m: dims.matrices() }
+    }
+
+    fn check(self, _: &Dims) -> Result<()> {
+        if let (Objective::Dot, Some(group)) = (self.objective, self.frozen) {
+            let expected = "no frozen groups with the dot objective: its gradient does not see the memory";
+            return Err(Error::Config { what: Self::NAME, option: "frozen", found: group.to_string(), expected });
+        }
+        check_frozen(Self::NAME, self.frozen)
+    }
+}

@@ -1,0 +1,87 @@
+//! Named slots that all hold the same kind of thing.
+
+/// The slots of `S`, filled with `T`.
+pub type Of<S, T> = <S as Slots>::Of<T>;
+
+/// A set of names, each of which holds one `T`: `Gates<()>` names the slots, `Gates<T>` fills them with shapes, host
+/// arrays, tensors or gradients. [`slots!`](crate::slots!) writes the implementation.
+pub trait Slots: 'static {
+    /// The same slots with `T` in each.
+    type Of<T>;
+
+    /// Names, in the order in which slots are listed everywhere.
+    const NAMES: &'static [&'static str];
+
+    /// Makes each slot from its name, in order.
+    ///
+    /// # Errors
+    /// The first error of `make`.
+    fn try_build<T, E>(make: impl FnMut(&'static str) -> Result<T, E>) -> Result<Self::Of<T>, E>;
+
+    /// The contents in order.
+    fn into_vec<T>(slots: Self::Of<T>) -> Vec<T>;
+
+    /// References to the contents.
+    fn as_ref<T>(slots: &Self::Of<T>) -> Self::Of<&T>;
+
+    /// Makes each slot from its name, in order.
+    fn build<T>(mut make: impl FnMut(&'static str) -> T) -> Self::Of<T> {
+        match Self::try_build(|name| Ok::<T, std::convert::Infallible>(make(name))) {
+            Ok(slots) => slots,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Names and references to the contents, in order.
+    fn list<T>(slots: &Self::Of<T>) -> Vec<(&'static str, &T)> {
+        Self::NAMES.iter().copied().zip(Self::into_vec(Self::as_ref(slots))).collect()
+    }
+
+    /// Applies `f` to each slot, in order.
+    ///
+    /// # Errors
+    /// The first error of `f`.
+    fn try_map<T, U, E>(
+        slots: Self::Of<T>,
+        mut f: impl FnMut(&'static str, T) -> Result<U, E>,
+    ) -> Result<Self::Of<U>, E> {
+        let mut contents = Self::into_vec(slots).into_iter();
+        // `into_vec` and `try_build` go through the same names in the same order.
+        Self::try_build(|name| f(name, contents.next().expect("as many contents as names")))
+    }
+
+    /// Applies `f` to each slot, in order.
+    fn map<T, U>(slots: Self::Of<T>, mut f: impl FnMut(&'static str, T) -> U) -> Self::Of<U> {
+        let mut contents = Self::into_vec(slots).into_iter();
+        Self::build(|name| f(name, contents.next().expect("as many contents as names")))
+    }
+}
+
+/// Declares a struct of slots: `slots! { /// docs pub struct Gates { /// docs log_a, /// docs theta } }`.
+#[macro_export]
+macro_rules! slots {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name<T> { $($(#[$field_meta])* pub $field: T),* }
+
+        impl $crate::Slots for $name<()> {
+            type Of<T> = $name<T>;
+            const NAMES: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            fn try_build<T, E>(
+                mut make: impl FnMut(&'static str) -> ::std::result::Result<T, E>,
+            ) -> ::std::result::Result<$name<T>, E> {
+                Ok($name { $($field: make(stringify!($field))?),* })
+            }
+
+            fn into_vec<T>(slots: $name<T>) -> Vec<T> {
+                vec![$(slots.$field),*]
+            }
+
+            fn as_ref<T>(slots: &$name<T>) -> $name<&T> {
+                $name { $($field: &slots.$field),* }
+            }
+        }
+    };
+}
