@@ -1,0 +1,88 @@
+//! What can go wrong around a model: its configuration, its files, its text.
+
+use std::{io, path::Path, path::PathBuf};
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a user of models can get wrong, or a file system can fail at. Messages name the thing and the way out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A primitive or a rule refused its arguments, or a device failed.
+    #[error(transparent)]
+    Core(#[from] hecate_core::Error),
+    /// A setting has a value that it cannot have.
+    #[error("`{field}` is {found}, expected {expected}")]
+    Config {
+        /// Name of the setting.
+        field: String,
+        /// What was given.
+        found: String,
+        /// What is accepted.
+        expected: String,
+    },
+    /// The file system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was being done: `read`, `write`, …
+        action: &'static str,
+        /// File or folder.
+        path: PathBuf,
+        /// The system's own error.
+        source: io::Error,
+    },
+    /// A file of a run is missing, damaged, or belongs to another model.
+    #[error("{}: {why}", path.display())]
+    Checkpoint {
+        /// File or folder.
+        path: PathBuf,
+        /// What is wrong, and the way out.
+        why: String,
+    },
+    /// A text cannot be learned from.
+    #[error("{}: {why}", path.display())]
+    Text {
+        /// The text's file.
+        path: PathBuf,
+        /// What is wrong, and the way out.
+        why: String,
+    },
+    /// A tokenizer file cannot be read, or does not know what it is asked for.
+    #[error("{}: {why}", path.display())]
+    Tokenizer {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// What is wrong, and the way out.
+        why: String,
+    },
+    /// Training or sampling met a number that is not one.
+    #[error("{what} is {found} at step {step}; {way_out}")]
+    NonFinite {
+        /// What is not finite.
+        what: &'static str,
+        /// The value.
+        found: f64,
+        /// Step or token, from 1.
+        step: u64,
+        /// What to do.
+        way_out: &'static str,
+    },
+}
+
+impl Error {
+    /// An [`Error::Config`].
+    pub fn config(field: impl Into<String>, found: impl ToString, expected: impl Into<String>) -> Self {
+        Self::Config { field: field.into(), found: found.to_string(), expected: expected.into() }
+    }
+
+    /// For `map_err`: the system's error while doing `action` to `path`.
+    pub fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+
+    /// An [`Error::Checkpoint`].
+    pub fn checkpoint(path: impl Into<PathBuf>, why: impl Into<String>) -> Self {
+        Self::Checkpoint { path: path.into(), why: why.into() }
+    }
+}
