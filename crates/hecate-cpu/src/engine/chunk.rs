@@ -2,7 +2,7 @@
 
 use super::{
     Spec,
-    lane::{Lane, Memory, Problem, View, row},
+    lane::{Memory, View, row},
     solve,
     tables::{Tables, reset},
 };
@@ -14,6 +14,7 @@ use hecate_core::Read;
 use pulp::Arch;
 
 /// Scratch of one lane, for chunks of up to `C` tokens; `width` columns.
+#[derive(Default)]
 pub(crate) struct Workspace {
     pub(crate) width: usize,
     pub(crate) tables: Tables,
@@ -36,19 +37,8 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    pub(crate) fn new(lane: &Lane, _: &Problem<'_>) -> Self {
-        Self {
-            width: lane.width(),
-            tables: Tables::default(),
-            n: Vec::new(),
-            ln: Vec::new(),
-            triangle: Vec::new(),
-            yg: Vec::new(),
-            v: Vec::new(),
-            p: Vec::new(),
-            z: Vec::new(),
-            scratch: Vec::new(),
-        }
+    pub(crate) fn new(width: usize) -> Self {
+        Self { width, ..Self::default() }
     }
 
     /// `X = K state` into `scratch`.

@@ -2,7 +2,7 @@
 
 use super::{
     Spec, chunk,
-    lane::{Lane, Memory, Part, Problem, Start, View, row},
+    lane::{Memory, Part, Start, View, row},
     solve,
     tables::{TableGrads, Tables, reset},
 };
@@ -13,6 +13,7 @@ use crate::{
 use pulp::Arch;
 
 /// Scratch of one lane.
+#[derive(Default)]
 pub(crate) struct Workspace {
     forward: chunk::Workspace,
     dtables: TableGrads,
@@ -33,18 +34,8 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    pub(crate) fn new(lane: &Lane, problem: &Problem<'_>) -> Self {
-        Self {
-            forward: chunk::Workspace::new(lane, problem),
-            dtables: TableGrads::default(),
-            g: Vec::new(),
-            dout: Vec::new(),
-            lambda: Vec::new(),
-            dp: Vec::new(),
-            square: Vec::new(),
-            keys: Vec::new(),
-            scratch: Vec::new(),
-        }
+    pub(crate) fn new(width: usize) -> Self {
+        Self { forward: chunk::Workspace::new(width), ..Self::default() }
     }
 }
 

@@ -292,7 +292,7 @@ impl Lane {
         if keep {
             saved.reserve_exact(chunks.len() * memory.m.len() * problem.states());
         }
-        let mut work = (!problem.scan).then(|| chunk::Workspace::new(self, problem));
+        let mut work = (!problem.scan).then(|| chunk::Workspace::new(self.width()));
         for chunk in chunks {
             if keep {
                 saved.extend_from_slice(&memory.m);
@@ -340,7 +340,7 @@ impl Lane {
         let mut starts = Starts::new(saved, key * self.width(), problem.spec.momentum);
         let mut work = match problem.scan {
             true => Work::Scan(scan::States::default()),
-            false => Work::Chunk(Box::new(chunk_backward::Workspace::new(self, problem))),
+            false => Work::Chunk(Box::new(chunk_backward::Workspace::new(self.width()))),
         };
         for (i, chunk) in chunks.iter().enumerate().rev() {
             let view = self.view(problem, &scalars, &chunk.tokens);
