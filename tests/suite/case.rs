@@ -1,0 +1,245 @@
+//! Arguments of a rule on the host, and how a device is asked what it makes of them.
+
+use crate::{Array, BACKWARD, Comparison, FORWARD, Random, error};
+use hecate_core::{
+    DType, Device, Dims, Inputs, Kernel, Of, Outputs, Result, Rule, Sequences, Shape, Slots, Tensor, forward,
+    forward_packed, infer, infer_packed,
+};
+use std::fmt;
+
+/// Sizes of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// `B`.
+    pub batch: usize,
+    /// `T`.
+    pub tokens: usize,
+    /// `H`.
+    pub heads: usize,
+    /// `K`.
+    pub key: usize,
+    /// `V`.
+    pub value: usize,
+}
+
+impl Sizes {
+    /// `B, T, H, K, V`.
+    pub const fn new(batch: usize, tokens: usize, heads: usize, key: usize, value: usize) -> Self {
+        Self { batch, tokens, heads, key, value }
+    }
+}
+
+/// One call of a rule: arguments, and gradients of its results. All values are 32-bit floats.
+pub struct Case<R: Rule> {
+    /// The rule with its options.
+    pub rule: R,
+    /// Sizes.
+    pub dims: Dims,
+    /// Lengths, where sequences are packed.
+    pub lengths: Option<Vec<usize>>,
+    /// Arguments.
+    pub inputs: Inputs<R, Array>,
+    /// Gradients of the results.
+    pub grads: Outputs<R, Array>,
+}
+
+/// What comes of a case: results, and gradients of its arguments.
+pub struct Results<R: Rule> {
+    /// Results of the forward.
+    pub outputs: Outputs<R, Array>,
+    /// Gradients of the arguments.
+    pub grads: Inputs<R, Array>,
+}
+
+impl<R: Rule> Clone for Case<R> {
+    fn clone(&self) -> Self {
+        let Self { rule, dims, lengths, inputs, grads } = self;
+        Self { rule: *rule, dims: dims.clone(), lengths: lengths.clone(), inputs: inputs.clone(), grads: grads.clone() }
+    }
+}
+
+impl<R: Rule> fmt::Display for Case<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Dims { batch, tokens, heads, key, value, .. } = self.dims;
+        write!(f, "{:?} B{batch} T{tokens} H{heads} K{key} V{value}", self.rule)?;
+        self.lengths.as_ref().map_or(Ok(()), |lengths| write!(f, " packed {lengths:?}"))
+    }
+}
+
+impl<R: Rule> Case<R> {
+    /// Random arguments: unit queries and keys, gates in their usual ranges ([`gate`]), nonzero states and gradients.
+    pub fn new(rule: R, sizes: Sizes, seed: u64) -> Self {
+        let Sizes { batch, tokens, heads, key, value } = sizes;
+        let sequences = Sequences::batch(batch, tokens);
+        Self::random(rule, Dims { batch, tokens, heads, key, value, sequences }, None, seed)
+    }
+
+    /// As [`Case::new`], with sequences of these lengths packed into one row.
+    pub fn packed(rule: R, lengths: &[usize], heads: usize, key: usize, value: usize, seed: u64) -> Self {
+        let sequences = Sequences::packed(lengths);
+        let dims = Dims { batch: 1, tokens: sequences.rows(), heads, key, value, sequences };
+        Self::random(rule, dims, Some(lengths.to_vec()), seed)
+    }
+
+    fn random(rule: R, dims: Dims, lengths: Option<Vec<usize>>, seed: u64) -> Self {
+        let random = &mut Random::new(seed);
+        let states = |random: &mut Random| {
+            R::State::map(rule.state(&dims), |_, shape| {
+                let spread = (shape.axes()[shape.rank() - 2] as f64).sqrt();
+                let mut array = random.normals(shape);
+                array.values.iter_mut().for_each(|x| *x /= spread);
+                array.rounded(DType::F32)
+            })
+        };
+        let inputs = Inputs {
+            q: random.units(dims.keys()),
+            k: random.units(dims.keys()),
+            v: random.normals(dims.values()),
+            gates: gates(rule, &dims, random),
+            state: states(random),
+        };
+        let grads = Outputs { out: random.normals(dims.values()), state: states(random) };
+        Self { rule, dims, lengths, inputs, grads }
+    }
+
+    /// The same case with each slot replaced by what `f` makes of it.
+    pub fn with(mut self, mut f: impl FnMut(&'static str, Array) -> Array) -> Self {
+        let Ok(inputs) = self.inputs.try_map(|slot, array| Ok::<_, ()>(f(slot, array))) else {
+            unreachable!("`f` does not fail")
+        };
+        self.inputs = inputs;
+        self
+    }
+
+    /// Tokens `range` of every sequence of a batch, with the given state in front and gradient of the state behind.
+    pub fn cut(
+        &self,
+        range: std::ops::Range<usize>,
+        state: &Of<R::State, Array>,
+        behind: &Of<R::State, Array>,
+    ) -> Self {
+        let clone = |state: &Of<R::State, Array>| R::State::map(R::State::as_ref(state), |_, x: &Array| x.clone());
+        let part = |x: &Array| x.cut(1, range.clone());
+        let (inputs, tokens) = (&self.inputs, range.len());
+        let inputs = Inputs {
+            q: part(&inputs.q),
+            k: part(&inputs.k),
+            v: part(&inputs.v),
+            gates: R::Gates::map(R::Gates::as_ref(&inputs.gates), |_, x| part(x)),
+            state: clone(state),
+        };
+        let grads = Outputs { out: part(&self.grads.out), state: clone(behind) };
+        let dims = Dims { tokens, sequences: Sequences::batch(self.dims.batch, tokens), ..self.dims.clone() };
+        Self { rule: self.rule, dims, lengths: None, inputs, grads }
+    }
+
+    /// The arguments on a device, q, k and v in `dtype`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn upload<D: Device>(&self, device: &D, dtype: DType) -> Result<Inputs<R, Tensor<D>>> {
+        self.inputs.clone().try_map(|slot, array| {
+            array.upload(device, if ["q", "k", "v"].contains(&slot) { dtype } else { DType::F32 })
+        })
+    }
+
+    /// The gradients of the results on a device, that of `out` in `dtype`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn upload_grads<D: Device>(&self, device: &D, dtype: DType) -> Result<Outputs<R, Tensor<D>>> {
+        let dtype = |slot| if slot == "out" { dtype } else { DType::F32 };
+        self.grads.clone().try_map(|slot, array| array.upload(device, dtype(slot)))
+    }
+
+    /// Forward and backward on a device, q, k, v and out in `dtype`.
+    ///
+    /// # Errors
+    /// Whatever the cell reports.
+    pub fn run<D: Kernel<R>>(&self, device: &D, dtype: DType) -> Result<Results<R>> {
+        let inputs = self.upload(device, dtype)?;
+        let (outputs, pass) = match &self.lengths {
+            None => forward(device, self.rule, inputs)?,
+            Some(lengths) => forward_packed(device, self.rule, lengths, inputs)?,
+        };
+        let grads = pass.backward(self.upload_grads(device, dtype)?)?;
+        Ok(Results {
+            outputs: outputs.try_map(|_, x| Array::download(&x))?,
+            grads: grads.try_map(|_, x| Array::download(&x))?,
+        })
+    }
+
+    /// Results alone, nothing kept.
+    ///
+    /// # Errors
+    /// Whatever the cell reports.
+    pub fn infer<D: Kernel<R>>(&self, device: &D, dtype: DType) -> Result<Outputs<R, Array>> {
+        let inputs = self.upload(device, dtype)?;
+        let outputs = match &self.lengths {
+            None => infer(device, self.rule, &inputs)?,
+            Some(lengths) => infer_packed(device, self.rule, lengths, &inputs)?,
+        };
+        outputs.try_map(|_, x| Array::download(&x))
+    }
+}
+
+impl<R: Rule> Results<R> {
+    /// Names and contents: results, then gradients under the names of what they are gradients of.
+    pub fn list(&self) -> Vec<(&'static str, &Array)> {
+        let mut all = self.outputs.list();
+        all.extend(self.grads.list());
+        all
+    }
+}
+
+/// Compares results slot by slot, at the limits of 32 bits.
+pub fn compare_outputs<R: Rule>(truth: &Outputs<R, Array>, found: &Outputs<R, Array>) -> Vec<Comparison> {
+    compare(truth.list(), found.list(), FORWARD)
+}
+
+/// Compares gradients slot by slot, at the limits of 32 bits.
+pub fn compare_grads<R: Rule>(truth: &Inputs<R, Array>, found: &Inputs<R, Array>) -> Vec<Comparison> {
+    compare(truth.list(), found.list(), BACKWARD)
+}
+
+fn compare(truth: Vec<(&'static str, &Array)>, found: Vec<(&'static str, &Array)>, limit: f64) -> Vec<Comparison> {
+    let pairs = truth.into_iter().zip(found);
+    pairs.map(|((slot, t), (_, f))| Comparison { slot, error: error(&t.values, &f.values), limit }).collect()
+}
+
+/// Random gates of a rule, and drawn so that the memory stays bounded: steps shrink with the momentum, with a second
+/// strength beside them, and where a group of tokens takes them together.
+fn gates<R: Rule>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, Array> {
+    let mut gates = R::Gates::map(rule.gates(dims), |slot, shape| gate(slot, shape, random));
+    let names = R::Gates::NAMES;
+    let momentum = names.iter().position(|name| *name == "log_eta");
+    let shared = if names.contains(&"beta") { 0.5 } else { 1.0 };
+    // The rules' own options are not known here; sixteen steps at once are safe at a tenth of the strength.
+    let frozen = if format!("{rule:?}").contains("frozen: Some") { 0.1 } else { 1.0 };
+    let mut list = R::Gates::into_vec(gates);
+    let leta = momentum.map(|i| list[i].values.clone());
+    for (name, array) in names.iter().zip(&mut list) {
+        for (i, x) in array.values.iter_mut().enumerate() {
+            *x *= match *name {
+                "theta" => shared * frozen * leta.as_ref().map_or(1.0, |leta| 1.0 - leta[i].exp()),
+                "beta" => shared,
+                _ => 1.0,
+            };
+        }
+        *array = array.rounded(DType::F32);
+    }
+    let mut list = list.into_iter();
+    gates = R::Gates::build(|_| list.next().expect("as many gates as names"));
+    gates
+}
+
+/// Random values of one gate: retention in `[0.8, 1)`, momentum in `[0.05, 0.95)`, strengths in `[0.02, 0.9)`.
+pub fn gate(slot: &'static str, shape: Shape, random: &mut Random) -> Array {
+    let mut array = match slot {
+        "log_a" => random.uniforms(shape, 0.8, 0.9999),
+        "log_eta" => random.uniforms(shape, 0.05, 0.95),
+        _ => return random.uniforms(shape, 0.02, 0.9),
+    };
+    array.values.iter_mut().for_each(|x| *x = x.ln());
+    array.rounded(DType::F32)
+}

@@ -1,0 +1,62 @@
+//! Results and gradients are those of the equations.
+
+use super::{SIZES, accepted, run};
+use crate::{
+    Array, Case, Comparison, Results, Sizes, assert_close,
+    case::{compare_grads, compare_outputs},
+    error,
+    oracle::{Oracle, solve},
+};
+use hecate_core::{DType, Kernel};
+
+/// Output and final state, with and without what a backward needs, over all options and [awkward sizes](super).
+pub fn forward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    each(backends, |backend, case, truth| {
+        let kept = case.run(backend, DType::F32).map(|results| results.outputs);
+        let outputs = [kept, case.infer(backend, DType::F32)];
+        let compare = |found| compare_outputs(&truth.outputs, &accepted(backend, case, found));
+        outputs.into_iter().flat_map(compare).collect()
+    });
+}
+
+/// Gradients of all inputs, gates and the initial state, given those of the output and the final state.
+pub fn backward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    each(backends, |backend, case, truth| compare_grads(&truth.grads, &run(backend, case).grads));
+}
+
+/// With 16-bit q, k, v and out, errors are at most twice what rounding these arguments and the results costs anyway.
+pub fn rounding<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        let case = Case::new(rule, Sizes::new(1, 37, 2, 16, 24), 3);
+        let exact = solve(&case);
+        let rounded = solve(&case.clone().with(|slot, array| stored(slot, &array)));
+        for backend in backends {
+            let found = case.run(backend, DType::Bf16).unwrap_or_else(|error| panic!("{case}: {error}"));
+            let slots = exact.list().into_iter().zip(rounded.list()).zip(found.list());
+            let compare = |(((slot, exact), (_, rounded)), (_, found)): (((_, &Array), (_, &Array)), (_, &Array))| {
+                let limit = 2.0 * error(&exact.values, &stored(slot, rounded).values);
+                Comparison { slot, error: error(&exact.values, &found.values), limit }
+            };
+            let compared: Vec<Comparison> = slots.map(compare).collect();
+            assert_close(&format!("{case} in bf16 on {backend:?}"), &compared);
+        }
+    }
+}
+
+/// What a slot holds where token arrays are 16 bits wide.
+fn stored(slot: &str, array: &Array) -> Array {
+    if ["q", "k", "v", "out"].contains(&slot) { array.rounded(DType::Bf16) } else { array.clone() }
+}
+
+/// Solves every option at every size and compares every backend.
+fn each<R: Oracle, B: Kernel<R>>(backends: &[B], compare: impl Fn(&B, &Case<R>, &Results<R>) -> Vec<Comparison>) {
+    for rule in R::all() {
+        for (seed, sizes) in SIZES.into_iter().enumerate() {
+            let case = Case::new(rule, sizes, seed as u64);
+            let truth = solve(&case);
+            for backend in backends {
+                assert_close(&format!("{case} on {backend:?}"), &compare(backend, &case, &truth));
+            }
+        }
+    }
+}

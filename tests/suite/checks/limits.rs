@@ -1,0 +1,121 @@
+//! Gates at the ends of their ranges, and beyond them.
+
+use super::run;
+use crate::{
+    Array, Case, Random, Sizes, assert_close,
+    case::{compare_grads, compare_outputs},
+    oracle::{Oracle, solve},
+};
+use hecate_core::{DType, Error, Kernel, Slots};
+
+const SIZES: Sizes = Sizes::new(1, 70, 2, 12, 9);
+
+/// What one gate is at the tokens of a call.
+type Setting = (&'static str, &'static str, fn(usize) -> f64);
+
+/// Nothing is kept, nothing forgotten, nothing written, everything written; always or now and then.
+const SETTINGS: [Setting; 10] = [
+    ("a = 0", "log_a", |_| f64::NEG_INFINITY),
+    ("a = 0 now and then", "log_a", |t| if t % 9 == 4 { f64::NEG_INFINITY } else { -0.05 }),
+    ("a = 1", "log_a", |_| 0.0),
+    ("strong decay", "log_a", |_| -20.0),
+    ("strong decay now and then", "log_a", |t| if t % 7 == 3 { -20.0 } else { -0.01 }),
+    ("eta = 0", "log_eta", |_| f64::NEG_INFINITY),
+    ("eta = 0 now and then", "log_eta", |t| if t % 11 == 5 { f64::NEG_INFINITY } else { -0.2 }),
+    ("theta = 0", "theta", |_| 0.0),
+    ("theta = 1", "theta", |_| 1.0),
+    ("beta = 0", "beta", |_| 0.0),
+];
+
+/// Results and gradients are those of the equations, and finite, with each gate at its limits.
+pub fn gates_at_limits<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        for (name, gate, value) in SETTINGS.into_iter().filter(|(_, gate, _)| R::Gates::NAMES.contains(gate)) {
+            let case = Case::new(rule, SIZES, 19);
+            // A write of full strength is stable alone: neither sixteen at once nor what momentum adds up to.
+            let strength = if gate == "theta" && rule.group().is_some() { 0.1 } else { 1.0 };
+            let heads = case.dims.heads;
+            let case = case.with(|slot, mut array| {
+                if slot == gate {
+                    array.values.iter_mut().enumerate().for_each(|(i, x)| *x = strength * value(i / heads));
+                } else if slot == "log_eta" && gate == "theta" {
+                    array.values.fill(f64::NEG_INFINITY);
+                }
+                array
+            });
+            agree(backends, &case, name);
+        }
+    }
+}
+
+/// Keys that all point nearly the same way: the worst conditioned chunks.
+pub fn correlated_keys<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        let common = Random::new(29).units([SIZES.key]);
+        let group = rule.group();
+        let case = Case::new(rule, SIZES, 23).with(|slot, mut array| {
+            match slot {
+                "q" | "k" => array.values.chunks_mut(SIZES.key).for_each(|row| lean(row, &common.values)),
+                // Groups of tokens along one key act as one step with the sum of their strengths.
+                "theta" if group.is_some() => array.values.iter_mut().for_each(|x| *x *= 0.3),
+                _ => {}
+            }
+            array.rounded(DType::F32)
+        });
+        agree(backends, &case, "correlated keys");
+    }
+}
+
+fn lean(row: &mut [f64], common: &[f64]) {
+    row.iter_mut().zip(common).for_each(|(x, c)| *x = 0.2 * *x + c);
+    let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+    row.iter_mut().for_each(|x| *x /= norm);
+}
+
+fn agree<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>, name: &str) {
+    let truth = solve(case);
+    for backend in backends {
+        let found = run(backend, case);
+        let mut compared = compare_outputs(&truth.outputs, &found.outputs);
+        compared.extend(compare_grads(&truth.grads, &found.grads));
+        assert_close(&format!("{case}, {name}, on {backend:?}"), &compared);
+    }
+}
+
+/// A gate that is not a number is refused by name, or seen in what its sequence and head reads; never hidden, and never
+/// spread to others.
+pub fn nan_is_seen<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        for gate in R::Gates::NAMES {
+            // Head 1 of sequence 0, token 3 of 20.
+            let case = Case::new(rule, Sizes::new(2, 20, 2, 5, 6), 31).with(|slot, mut array| {
+                if slot == *gate {
+                    array.values[3 * 2 + 1] = f64::NAN;
+                }
+                array
+            });
+            for backend in backends {
+                match case.infer(backend, DType::F32) {
+                    Err(Error::Value { slot, .. }) => assert_eq!(slot, *gate, "{case} on {backend:?}"),
+                    Err(error) => panic!("{case} on {backend:?}: NaN in `{gate}` reported as {error}"),
+                    Ok(outputs) => {
+                        let (hurt, sound) = split(&outputs.out);
+                        assert!(hurt.iter().any(|x| x.is_nan()), "{case} on {backend:?}: NaN in `{gate}` hidden");
+                        assert!(sound.iter().all(|x| x.is_finite()), "{case} on {backend:?}: NaN in `{gate}` spread");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Outputs of head 1 of sequence 0, and all others; `[2,T,2,V]`.
+fn split(out: &Array) -> (Vec<f64>, Vec<f64>) {
+    let [_, tokens, heads, width] = out.shape.axes() else { unreachable!("outputs have four axes") };
+    let row = |i: usize| (i / width / heads / tokens, i / width % heads);
+    let (mut hurt, mut sound) = (Vec::new(), Vec::new());
+    for (i, &x) in out.values.iter().enumerate() {
+        if row(i) == (0, 1) { hurt.push(x) } else { sound.push(x) }
+    }
+    (hurt, sound)
+}

@@ -1,0 +1,37 @@
+//! What every cell must pass, as functions generic over rule and backend.
+//!
+//! Each takes several values of a backend, for example one an algorithm, and holds all of them to the same truth. They
+//! panic with the rule, its options, the sizes and the slots that failed.
+
+mod equations;
+mod limits;
+mod primitive;
+mod refusals;
+mod sequences;
+
+pub use equations::{backward, forward, rounding};
+pub use limits::{correlated_keys, gates_at_limits, nan_is_seen};
+pub use primitive::{primitive_agrees, primitive_repeats, primitive_rounding};
+pub use refusals::{refuses_grads, refuses_inputs};
+pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};
+
+use crate::{Case, Results, Sizes};
+use hecate_core::{DType, Kernel, Result, Rule};
+
+/// Awkward sizes: one token and head; `K < V` and odd; longer than two chunks of 64; exactly a chunk; wide values.
+pub(crate) const SIZES: [Sizes; 5] = [
+    Sizes::new(1, 1, 1, 3, 5),
+    Sizes::new(2, 7, 3, 5, 3),
+    Sizes::new(1, 130, 2, 16, 9),
+    Sizes::new(1, 64, 1, 64, 64),
+    Sizes::new(1, 19, 1, 8, 150),
+];
+
+/// Forward and backward of a call that is right.
+fn run<R: Rule, B: Kernel<R>>(backend: &B, case: &Case<R>) -> Results<R> {
+    accepted(backend, case, case.run(backend, DType::F32))
+}
+
+fn accepted<R: Rule, B: Kernel<R>, T>(backend: &B, case: &Case<R>, result: Result<T>) -> T {
+    result.unwrap_or_else(|error| panic!("{case} on {backend:?}: {error}"))
+}

@@ -1,0 +1,137 @@
+//! However tokens are brought to the memory, it is the same memory.
+
+use super::{accepted, run};
+use crate::{
+    Array, Case, Comparison, Results, Sizes, assert_close,
+    case::{compare_grads, compare_outputs},
+    oracle::{Oracle, solve},
+};
+use hecate_core::{DType, Inputs, Kernel, Of, Outputs, Slots};
+
+/// A sequence cut into calls that hand the state on (and back, its gradient) equals one call. Frozen groups are cut at
+/// multiples of their length.
+pub fn cut_is_whole<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        let case = Case::new(rule, Sizes::new(2, 96, 2, 12, 7), 5);
+        let truth = solve(&case);
+        let cuts: &[usize] = if rule.group().is_some() { &[0, 16, 80, 96] } else { &[0, 1, 30, 95, 96] };
+        for backend in backends {
+            let found = piecewise(backend, &case, cuts);
+            let mut compared = compare_outputs(&truth.outputs, &found.outputs);
+            compared.extend(compare_grads(&truth.grads, &found.grads));
+            assert_close(&format!("{case} cut at {cuts:?} on {backend:?}"), &compared);
+        }
+    }
+}
+
+fn piecewise<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>, cuts: &[usize]) -> Results<R> {
+    let zeros = R::State::map(R::State::as_ref(&case.inputs.state), |_, x: &Array| Array::full(x.shape.clone(), 0.0));
+    let ranges: Vec<_> = cuts.windows(2).map(|w| w[0]..w[1]).collect();
+    let mut state = copy::<R::State>(&case.inputs.state);
+    let (mut pieces, mut outs) = (Vec::new(), Vec::new());
+    for range in &ranges {
+        let piece = case.cut(range.clone(), &state, &zeros);
+        let outputs = accepted(backend, &piece, piece.infer(backend, DType::F32));
+        state = outputs.state;
+        outs.push(outputs.out);
+        pieces.push(piece);
+    }
+    let mut behind = copy::<R::State>(&case.grads.state);
+    let mut grads: Vec<Inputs<R, Array>> = Vec::new();
+    for mut piece in pieces.into_iter().rev() {
+        piece.grads.state = behind;
+        let found = run(backend, &piece).grads;
+        behind = copy::<R::State>(&found.state);
+        grads.insert(0, found);
+    }
+    Results { outputs: Outputs { out: Array::join(&outs, 1), state }, grads: join_tokens(&grads, behind) }
+}
+
+fn join_tokens<R: Oracle>(parts: &[Inputs<R, Array>], state: Of<R::State, Array>) -> Inputs<R, Array> {
+    let join = |slot: usize| {
+        let parts: Vec<Array> = parts.iter().map(|part| part.list()[slot].1.clone()).collect();
+        Array::join(&parts, 1)
+    };
+    let mut slot = 2;
+    let gates = R::Gates::build(|_| {
+        slot += 1;
+        join(slot)
+    });
+    Inputs { q: join(0), k: join(1), v: join(2), gates, state }
+}
+
+fn copy<S: Slots>(slots: &Of<S, Array>) -> Of<S, Array> {
+    S::map(S::as_ref(slots), |_, x| x.clone())
+}
+
+/// Sequences of different length in one call equal one call each, and the equations.
+pub fn packed_is_separate<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    let lengths = [5, 1, 70, 17];
+    for rule in R::all() {
+        let case = Case::packed(rule, &lengths, 2, 7, 10, 11);
+        let truth = solve(&case);
+        for backend in backends {
+            let packed = run(backend, &case);
+            let inferred = accepted(backend, &case, case.infer(backend, DType::F32));
+            let mut compared = compare_outputs(&truth.outputs, &packed.outputs);
+            compared.extend(compare_outputs(&truth.outputs, &inferred));
+            compared.extend(compare_grads(&truth.grads, &packed.grads));
+            compared.extend(separate(backend, &case, &packed));
+            assert_close(&format!("{case} on {backend:?}"), &compared);
+        }
+    }
+}
+
+fn separate<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>, packed: &Results<R>) -> Vec<Comparison> {
+    let sequence = |n: usize, rows: std::ops::Range<usize>| {
+        let states =
+            |state: &Of<R::State, Array>| R::State::map(R::State::as_ref(state), |_, x: &Array| x.cut(0, n..n + 1));
+        let alone = case.cut(rows.clone(), &states(&case.inputs.state), &states(&case.grads.state));
+        let found = run(backend, &alone);
+        let outputs = Outputs { out: packed.outputs.out.cut(1, rows), state: states(&packed.outputs.state) };
+        compare_outputs(&found.outputs, &outputs)
+    };
+    case.dims.sequences.ranges().enumerate().flat_map(|(n, rows)| sequence(n, rows)).collect()
+}
+
+/// Decoding: one token a call, the state handed on, equals all at once.
+pub fn token_by_token<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all().into_iter().filter(|rule| rule.group().is_none()) {
+        let case = Case::new(rule, Sizes::new(2, 67, 2, 9, 13), 13);
+        let truth = solve(&case);
+        for backend in backends {
+            let mut state = copy::<R::State>(&case.inputs.state);
+            let mut outs = Vec::new();
+            for t in 0..case.dims.tokens {
+                let token = case.cut(t..t + 1, &state, &case.grads.state);
+                let outputs = accepted(backend, &token, token.infer(backend, DType::F32));
+                state = outputs.state;
+                outs.push(outputs.out);
+            }
+            let outputs = Outputs { out: Array::join(&outs, 1), state };
+            assert_close(&format!("{case} by tokens on {backend:?}"), &compare_outputs(&truth.outputs, &outputs));
+        }
+    }
+}
+
+/// The same call gives the same bits, whatever ran in between, and no element is left unwritten or not finite.
+pub fn repeats<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        let case = Case::new(rule, Sizes::new(2, 75, 3, 10, 21), 17);
+        let other = case.clone().with(|_, array| Array::full(array.shape.clone(), f64::NAN));
+        for backend in backends {
+            let first = run(backend, &case);
+            // Leaves NaN in whatever memory is used again; the call itself may be refused.
+            let _ = other.run(backend, DType::F32);
+            let second = run(backend, &case);
+            for ((slot, a), (_, b)) in first.list().into_iter().zip(second.list()) {
+                assert_eq!(bits(a), bits(b), "{case} on {backend:?}: `{slot}` differs when run again");
+                assert!(a.values.iter().all(|x| x.is_finite()), "{case} on {backend:?}: `{slot}` is not finite");
+            }
+        }
+    }
+}
+
+fn bits(array: &Array) -> Vec<u64> {
+    array.values.iter().map(|x| x.to_bits()).collect()
+}

@@ -1,0 +1,74 @@
+//! Instantiates the checks for one backend.
+
+/// A module of tests for every rule and, in `primitives`, for every primitive, on the backend values of an expression
+/// (`Vec<B>`): `cargo test --test cpu titans::` runs a cell, `cargo test --test cpu primitives::matmul` a primitive.
+#[macro_export]
+macro_rules! conformance {
+    ($backends:expr) => {
+        /// The values under test.
+        fn backends() -> Vec<impl hecate_core::Backend> {
+            $backends
+        }
+        use $crate::{primitive_modules, rule_module, rule_modules};
+        hecate_core::for_each_rule!(rule_modules);
+        mod primitives {
+            use $crate::{for_each_primitive, primitive_modules};
+            for_each_primitive!(primitive_modules);
+        }
+    };
+}
+
+/// One module per rule; the body of [`conformance!`].
+#[macro_export]
+macro_rules! rule_modules {
+    ($($rule:ident),*) => { $($crate::rule_module!($rule);)* };
+}
+
+/// The module of a rule. A rule that is not named here does not compile.
+#[macro_export]
+macro_rules! rule_module {
+    (Hebbian) => { $crate::rule_tests!(hebbian Hebbian); };
+    (Delta) => { $crate::rule_tests!(delta Delta); };
+    (Titans) => { $crate::rule_tests!(titans Titans); };
+    (Dgd) => { $crate::rule_tests!(dgd Dgd); };
+}
+
+/// Every check of one rule.
+#[macro_export]
+macro_rules! rule_tests {
+    ($module:ident $rule:ident) => {
+        mod $module {
+            $crate::rule_tests! { @ $rule:
+                forward backward rounding cut_is_whole packed_is_separate token_by_token repeats gates_at_limits
+                correlated_keys nan_is_seen refuses_inputs refuses_grads
+            }
+        }
+    };
+    (@ $rule:ident: $($check:ident)*) => { $(
+        #[test]
+        fn $check() {
+            $crate::checks::$check::<hecate_core::rules::$rule, _>(&super::backends());
+        }
+    )* };
+}
+
+/// One module per primitive.
+#[macro_export]
+macro_rules! primitive_modules {
+    ($($primitive:ident),*) => { $(
+        mod $primitive {
+            #[test]
+            fn agrees() {
+                $crate::checks::primitive_agrees(&super::super::backends(), &$crate::problems::$primitive());
+            }
+            #[test]
+            fn rounding() {
+                $crate::checks::primitive_rounding(&super::super::backends(), &$crate::problems::$primitive());
+            }
+            #[test]
+            fn repeats() {
+                $crate::checks::primitive_repeats(&super::super::backends(), &$crate::problems::$primitive());
+            }
+        }
+    )* };
+}

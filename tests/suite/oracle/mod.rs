@@ -1,0 +1,264 @@
+//! The equations in 64 bits, forward only, differentiated by dfdx.
+
+mod delta;
+mod dgd;
+mod hebbian;
+mod titans;
+mod var;
+
+pub use var::Var;
+
+use crate::{Array, Case, Results};
+use hecate_core::{Inputs, Of, Read, Rule, Slots};
+use var::Equations;
+
+/// A rule's own equations.
+pub trait Oracle: Rule {
+    /// The rule with every combination of its options.
+    fn all() -> Vec<Self>;
+
+    /// Groups of tokens that share one gradient point.
+    fn group(self) -> Option<usize>;
+
+    /// One token: what is read, and the memory behind it. `point` is the memory where the gradient is taken: `old`,
+    /// or that at the start of the group.
+    fn step(
+        self,
+        token: &Token<Self>,
+        old: &Of<Self::State, Var>,
+        point: &Of<Self::State, Var>,
+    ) -> (Var, Of<Self::State, Var>);
+}
+
+/// One token of one head: rows `[1,K]`, `[1,K]`, `[1,V]`, gates one by one.
+pub struct Token<R: Rule> {
+    /// Query.
+    pub q: Var,
+    /// Key.
+    pub k: Var,
+    /// Value.
+    pub v: Var,
+    /// Gates.
+    pub gates: Of<R::Gates, Var>,
+}
+
+/// `q M` with the memory that `read` names.
+fn read(read: Read, q: &Var, old: &Var, new: &Var) -> Var {
+    match read {
+        Read::After => q.dot(new),
+        Read::Before => q.dot(old),
+    }
+}
+
+/// Both times of reading, with and without groups of 16 tokens.
+fn reads_and_groups() -> Vec<(Read, Option<u32>)> {
+    [Read::After, Read::Before].into_iter().flat_map(|read| [(read, None), (read, Some(16))]).collect()
+}
+
+/// An argument of a system of equations, cut into matrices of `tile` rows and columns, each a leaf.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// Values.
+    pub array: Array,
+    /// Rows and columns.
+    pub tile: (usize, usize),
+}
+
+/// Equations from leaves to results; each result is a list of matrices that lie one after another.
+pub type Forward<'a> = dyn Fn(&[Vec<Var>]) -> Vec<Vec<Var>> + 'a;
+
+/// Results of `forward`, and the gradients of all `leaves` for these gradients of the results.
+///
+/// # Panics
+/// If the equations do not fit their arguments.
+pub fn differentiate(leaves: &[Leaf], upstream: &[Array], forward: &Forward) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+    let equations = Equations::default();
+    let (leaves, results) = evaluate(&equations, leaves, forward);
+    let values = values(&results);
+    let loss = loss(&results, upstream);
+    drop(results);
+    (values, equations.gradients(&loss, &leaves))
+}
+
+/// Largest error of [`differentiate`] against central differences, over `count` random elements of each leaf, relative
+/// to the largest gradient of that leaf.
+pub fn differences(leaves: &[Leaf], upstream: &[Array], forward: &Forward, count: usize) -> f64 {
+    let (_, gradients) = differentiate(leaves, upstream, forward);
+    let at = |leaves: &[Leaf]| {
+        let equations = Equations::default();
+        loss(&evaluate(&equations, leaves, forward).1, upstream).value()
+    };
+    let mut random = crate::Random::new(7);
+    let mut worst = 0f64;
+    for (slot, gradient) in gradients.iter().enumerate() {
+        let scale = gradient.iter().fold(1e-3, |a: f64, x| a.max(x.abs()));
+        for _ in 0..count {
+            let element = random.below(gradient.len());
+            let step = 1e-5;
+            let moved = |by: f64| {
+                let mut leaves = leaves.to_vec();
+                leaves[slot].array.values[element] += by;
+                at(&leaves)
+            };
+            let difference = (moved(step) - moved(-step)) / (2.0 * step);
+            // `max` drops NaN, which must fail.
+            let error = (difference - gradient[element]).abs() / scale;
+            worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
+        }
+    }
+    worst
+}
+
+fn evaluate(equations: &Equations, leaves: &[Leaf], forward: &Forward) -> (Vec<Vec<Var>>, Vec<Vec<Var>>) {
+    let cut = |Leaf { array, tile: (rows, columns) }: &Leaf| {
+        let tiles = array.values.chunks(rows * columns);
+        tiles.map(|tile| equations.leaf(*rows, *columns, tile)).collect()
+    };
+    let leaves: Vec<Vec<Var>> = leaves.iter().map(cut).collect();
+    let results = forward(&leaves);
+    (leaves, results)
+}
+
+fn values(results: &[Vec<Var>]) -> Vec<Vec<f64>> {
+    results.iter().map(|result| result.iter().flat_map(Var::values).collect()).collect()
+}
+
+/// `Σ result · upstream`: the number whose gradients are the wanted ones.
+fn loss(results: &[Vec<Var>], upstream: &[Array]) -> Var {
+    let mut terms = Vec::new();
+    for (result, upstream) in results.iter().zip(upstream) {
+        let mut rest = &upstream.values[..];
+        for tile in result {
+            let (rows, columns) = tile.shape();
+            let (weights, behind) = rest.split_at(rows * columns);
+            rest = behind;
+            if weights.iter().any(|&w| w != 0.0) {
+                terms.push((tile * &tile.constant(rows, columns, weights.to_vec())).sum());
+            }
+        }
+        assert!(rest.is_empty(), "gradient of a result longer than the result");
+    }
+    Var::total(terms)
+}
+
+/// What a rule makes of a case.
+pub fn solve<R: Oracle>(case: &Case<R>) -> Results<R> {
+    let (leaves, upstream) = arguments(case);
+    let (results, gradients) = differentiate(&leaves, &upstream, &|leaves| run(case, leaves));
+    Results::from_lists(case, results, gradients)
+}
+
+/// As [`differences`], of a rule's equations.
+pub fn solve_differences<R: Oracle>(case: &Case<R>, count: usize) -> f64 {
+    let (leaves, upstream) = arguments(case);
+    differences(&leaves, &upstream, &|leaves| run(case, leaves), count)
+}
+
+/// Slots cut into rows of a token and head, gates into numbers, states into matrices.
+fn arguments<R: Oracle>(case: &Case<R>) -> (Vec<Leaf>, Vec<Array>) {
+    let gates = R::Gates::NAMES.len();
+    let tile = |(i, (_, array)): (usize, (_, &Array))| {
+        let axes = array.shape.axes();
+        let tile = match i {
+            0..3 => (1, array.shape.last()),
+            i if i < 3 + gates => (1, 1),
+            _ => (axes[axes.len() - 2], array.shape.last()),
+        };
+        Leaf { array: array.clone(), tile }
+    };
+    let leaves = case.inputs.list().into_iter().enumerate().map(tile).collect();
+    (leaves, case.grads.list().into_iter().map(|(_, array)| array.clone()).collect())
+}
+
+/// All sequences and heads, token by token.
+fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
+    let (rule, heads) = (case.rule, case.dims.heads);
+    let mut leaves = leaves.iter();
+    let mut next = || leaves.next().expect("a leaf for every slot");
+    let inputs = Inputs::<R, &Vec<Var>> {
+        q: next(),
+        k: next(),
+        v: next(),
+        gates: R::Gates::build(|_| next()),
+        state: R::State::build(|_| next()),
+    };
+    let mut out = vec![None; case.dims.sequences.rows() * heads];
+    let mut finals = vec![Vec::new(); R::State::NAMES.len()];
+    for (n, rows) in case.dims.sequences.ranges().enumerate() {
+        for head in 0..heads {
+            let mut state = at::<R::State>(&inputs.state, n * heads + head);
+            let mut point = copy::<R::State>(&state);
+            for (t, row) in rows.clone().enumerate() {
+                if rule.group().is_none_or(|group| t % group == 0) {
+                    point = copy::<R::State>(&state);
+                }
+                let i = row * heads + head;
+                let (q, k, v) = (inputs.q[i].clone(), inputs.k[i].clone(), inputs.v[i].clone());
+                let token = Token { q, k, v, gates: at::<R::Gates>(&inputs.gates, i) };
+                let (read, new) = rule.step(&token, &state, &point);
+                (out[i], state) = (Some(read), new);
+            }
+            finals.iter_mut().zip(R::State::into_vec(state)).for_each(|(list, last)| list.push(last));
+        }
+    }
+    let out = out.into_iter().flatten().collect();
+    std::iter::once(out).chain(finals).collect()
+}
+
+fn at<S: Slots>(slots: &Of<S, &Vec<Var>>, i: usize) -> Of<S, Var> {
+    S::map(S::as_ref(slots), |_, list| list[i].clone())
+}
+
+fn copy<S: Slots>(slots: &Of<S, Var>) -> Of<S, Var> {
+    S::map(S::as_ref(slots), |_, x| x.clone())
+}
+
+impl<R: Rule> Results<R> {
+    fn from_lists(case: &Case<R>, results: Vec<Vec<f64>>, gradients: Vec<Vec<f64>>) -> Self {
+        let (mut results, mut gradients) = (results.into_iter(), gradients.into_iter());
+        let fill = |like: &Array, list: &mut dyn Iterator<Item = Vec<f64>>| {
+            Array::new(like.shape.clone(), list.next().expect("a list for every slot"))
+        };
+        let Ok(outputs) = case.grads.clone().try_map(|_, like| Ok::<_, ()>(fill(&like, &mut results))) else {
+            unreachable!("filling does not fail")
+        };
+        let Ok(grads) = case.inputs.clone().try_map(|_, like| Ok::<_, ()>(fill(&like, &mut gradients))) else {
+            unreachable!("filling does not fail")
+        };
+        Self { outputs, grads }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sizes;
+    use hecate_core::rules::*;
+
+    #[test]
+    fn gradients_are_those_of_central_differences() {
+        macro_rules! rules {
+            ($($rule:ident),*) => { $(for rule in $rule::all() {
+                let batch = Case::new(rule, Sizes::new(2, 18, 2, 3, 4), 1);
+                let packed = Case::packed(rule, &[3, 1, 17], 1, 3, 2, 2);
+                for case in [batch, packed] {
+                    let error = solve_differences(&case, 4);
+                    assert!(error < 1e-6, "{case}: {error:e}");
+                }
+            })* };
+        }
+        hecate_core::for_each_rule!(rules);
+    }
+
+    #[test]
+    fn an_operand_used_twice_counts_twice() {
+        let leaf = Leaf { array: Array::new([2, 2], vec![1.0, 2.0, -3.0, 0.5]), tile: (2, 2) };
+        let upstream = Array::new([2, 2], vec![1.0, -1.0, 2.0, 3.0]);
+        let forward: &Forward = &|x| {
+            let x = &x[0][0];
+            vec![vec![x * x + x.t().dot(x) + x * x.t() + x.clone() - x.dot(x)]]
+        };
+        let error = differences(&[leaf], &[upstream], forward, 8);
+        assert!(error < 1e-8, "{error:e}");
+    }
+}

@@ -1,0 +1,188 @@
+//! Sliding-window attention.
+
+use super::{Answer, Output, Problem, Slot};
+use crate::{Array, Random, oracle::Var};
+use hecate_core::{
+    Backend, Sequences, Tensor,
+    primitives::{self, AttentionInputs, AttentionOptions, Cache, Prefix},
+};
+
+/// Sizes of a call.
+#[derive(Clone)]
+struct Call {
+    sequences: Sequences,
+    batch: usize,
+    /// `Hkv`, and query heads to each.
+    heads: (usize, usize),
+    /// `d`, `dv`.
+    widths: (usize, usize),
+    window: usize,
+    cache: bool,
+    prefix: usize,
+}
+
+/// Windows wider and narrower than the text, groups of heads, caches half full, persistent tokens, packing.
+pub fn attention<B: Backend>() -> Vec<Problem<B>> {
+    let call = |sequences: Sequences, batch, heads, widths, window| Call {
+        sequences,
+        batch,
+        heads,
+        widths,
+        window,
+        cache: false,
+        prefix: 0,
+    };
+    let plain = call(Sequences::batch(1, 5), 1, (1, 1), (3, 4), 8);
+    let grouped = call(Sequences::batch(2, 7), 2, (2, 2), (4, 3), 3);
+    let packed = call(Sequences::packed(&[1, 9, 4]), 1, (1, 3), (5, 2), 4);
+    vec![
+        problem(plain.clone()),
+        problem(Call { cache: true, ..plain.clone() }),
+        problem(Call { prefix: 2, ..plain }),
+        problem(grouped.clone()),
+        problem(Call { cache: true, prefix: 3, ..grouped }),
+        problem(packed.clone()),
+        problem(Call { cache: true, prefix: 1, ..packed }),
+        problem(Call { cache: true, ..call(Sequences::batch(1, 1), 1, (1, 2), (6, 6), 5) }),
+        problem(call(Sequences::batch(1, 37), 1, (1, 1), (16, 8), 16)),
+    ]
+}
+
+fn problem<B: Backend>(call: Call) -> Problem<B> {
+    let random = &mut Random::new(53);
+    let (key, value) = call.widths;
+    let (heads, group) = call.heads;
+    let tokens = call.sequences.rows() / call.batch;
+    let kept = [call.sequences.count(), call.window - 1];
+    let token = |heads, width| [call.batch, tokens, heads, width];
+    let past = |width| [kept[0], kept[1], heads, width];
+    let mut slots = vec![
+        Slot::rows("q", random.normals(token(heads * group, key))),
+        Slot::rows("k", random.normals(token(heads, key))),
+        Slot::rows("v", random.normals(token(heads, value))),
+    ];
+    if call.cache {
+        // Sequence `n` remembers what stands behind its first `n + 1` places.
+        let valid = (0..kept[0] * kept[1]).map(|i| f64::from(u8::from(i % kept[1] > i / kept[1])));
+        slots.push(Slot::rows("cache k", random.normals(past(key))));
+        slots.push(Slot::rows("cache v", random.normals(past(value))));
+        slots.push(Slot { wide: true, ..Slot::numbers("cache valid", Array::new(kept, valid.collect())) });
+    }
+    if call.prefix > 0 {
+        slots.push(Slot::rows("prefix k", random.normals([call.prefix, heads, key])));
+        slots.push(Slot::rows("prefix v", random.normals([call.prefix, heads, value])));
+    }
+    let outputs = vec![
+        Output::new("y", random.normals(token(heads * group, value))),
+        Output::wide("lse", Array::full([call.batch, tokens, heads * group], 0.0)),
+        Output::new("cache k", random.normals(past(key))),
+        Output::new("cache v", random.normals(past(value))),
+        Output::wide("cache valid", Array::full(kept, 0.0)),
+    ];
+    let host = call.clone();
+    Problem {
+        name: "attention",
+        options: format!(
+            "starts {:?} heads {heads}×{group} widths {key},{value} window {} cache {} prefix {}",
+            call.sequences.starts(),
+            call.window,
+            call.cache,
+            call.prefix
+        ),
+        slots,
+        outputs,
+        forward: Box::new(move |x| equations(&host, x)),
+        device: Box::new(move |x, dy| device(&call, x, dy)),
+    }
+}
+
+/// What one sequence has in mind: per position its keys and values by head, and whether a token stands there.
+struct Seen {
+    k: Vec<Vec<Var>>,
+    v: Vec<Vec<Var>>,
+    valid: Vec<bool>,
+}
+
+fn equations(call: &Call, x: &[Vec<Var>]) -> Vec<Vec<Var>> {
+    let (heads, group) = call.heads;
+    let mut results = vec![Vec::new(); 5];
+    let prefix_at = if call.cache { 6 } else { 3 };
+    for (n, rows) in call.sequences.ranges().enumerate() {
+        let seen = seen(call, x, n, rows.clone());
+        for (t, row) in rows.enumerate() {
+            for head in 0..heads * group {
+                let kv = head / group;
+                // The window ends at the token itself, which stands behind the `W − 1` places before the sequence.
+                let window = t..t + call.window;
+                let near = window.filter(|&j| seen.valid[j]).map(|j| (&seen.k[j][kv], &seen.v[j][kv]));
+                let prefix = (0..call.prefix).map(|j| j * heads + kv);
+                let far = prefix.map(|i| (&x[prefix_at][i], &x[prefix_at + 1][i]));
+                let (y, lse) = softmax(call.widths.0, &x[0][row * heads * group + head], far.chain(near).collect());
+                results[0].push(y);
+                results[1].push(lse);
+            }
+        }
+        let behind = seen.valid.len() - (call.window - 1);
+        let like = &x[0][0];
+        results[2].extend(seen.k.into_iter().skip(behind).flatten());
+        results[3].extend(seen.v.into_iter().skip(behind).flatten());
+        let valid = seen.valid.into_iter().skip(behind);
+        results[4].extend(valid.map(|valid| like.constant(1, 1, vec![f64::from(u8::from(valid))])));
+    }
+    results
+}
+
+/// The `W − 1` places before a sequence, and the sequence.
+fn seen(call: &Call, x: &[Vec<Var>], n: usize, rows: std::ops::Range<usize>) -> Seen {
+    let (heads, kept) = (call.heads.0, call.window - 1);
+    let by_head = |slot: usize, row: usize| x[slot][row * heads..(row + 1) * heads].to_vec();
+    let nothing = |width: usize| vec![x[0][0].constant(1, width, vec![0.0; width]); heads];
+    let places = n * kept..(n + 1) * kept;
+    let before = |slot: usize, width: usize| -> Vec<Vec<Var>> {
+        places.clone().map(|place| if call.cache { by_head(slot, place) } else { nothing(width) }).collect()
+    };
+    let (mut k, mut v) = (before(3, call.widths.0), before(4, call.widths.1));
+    let mut valid: Vec<bool> = places.map(|place| call.cache && x[5][place].value() > 0.5).collect();
+    for row in rows {
+        k.push(by_head(1, row));
+        v.push(by_head(2, row));
+        valid.push(true);
+    }
+    Seen { k, v, valid }
+}
+
+fn softmax(width: usize, q: &Var, seen: Vec<(&Var, &Var)>) -> (Var, Var) {
+    let weight = |k: &Var| q.dot(&k.t()).scale(scale(width)).exp();
+    let weights: Vec<Var> = seen.iter().map(|(k, _)| weight(k)).collect();
+    let total = Var::total(weights.iter().cloned());
+    let y = Var::total(weights.iter().zip(&seen).map(|(w, (_, v))| w * *v)) * total.recip();
+    (y, total.ln())
+}
+
+/// `d^{−1/2}` as the 32-bit float that crosses the interface.
+fn scale(width: usize) -> f64 {
+    f64::from((1.0 / (width as f64).sqrt()) as f32)
+}
+
+fn device<B: Backend>(call: &Call, x: &[Tensor<B>], dy: &[Tensor<B>]) -> hecate_core::Result<Answer<B>> {
+    let at = |i: usize| x[i].clone();
+    let cache = call.cache.then(|| Cache { k: at(3), v: at(4), valid: at(5) });
+    let first = if call.cache { 6 } else { 3 };
+    let prefix = (call.prefix > 0).then(|| Prefix { k: at(first), v: at(first + 1) });
+    let inputs = AttentionInputs { q: at(0), k: at(1), v: at(2), cache, prefix };
+    let options = AttentionOptions { window: call.window, scale: scale(call.widths.0) as f32 };
+    let (y, lse) = primitives::attention(options, &call.sequences, &inputs)?;
+    let behind = primitives::attention_cache(options, &call.sequences, &inputs)?;
+    let dcache = Cache { k: dy[2].clone(), v: dy[3].clone(), valid: dy[4].clone() };
+    let results = (&y, &lse);
+    let grads = primitives::attention_backward(options, &call.sequences, &inputs, results, &dy[0], Some(&dcache))?;
+    let mut list = vec![Some(grads.q), Some(grads.k), Some(grads.v)];
+    if let Some(cache) = grads.cache {
+        list.extend([cache.k, cache.v, cache.valid].map(Some));
+    }
+    if let Some(prefix) = grads.prefix {
+        list.extend([prefix.k, prefix.v].map(Some));
+    }
+    assert_eq!(list.len(), x.len(), "a gradient for every argument of attention");
+    Ok(Answer { outputs: vec![y, lse, behind.k, behind.v, behind.valid], grads: list })
+}

@@ -1,0 +1,119 @@
+//! What a language model begins and ends with: rows of a table, the loss, the step of the optimiser.
+
+use super::{Answer, Output, Problem, Slot, each, pick};
+use crate::{Array, Random, oracle::Var};
+use hecate_core::{
+    Backend, Tensor,
+    primitives::{self, AdamW, Clip},
+};
+
+/// Ids that repeat, and rows that none names.
+pub fn embedding<B: Backend>() -> Vec<Problem<B>> {
+    let problem = |(vocabulary, width, shape): (usize, usize, &[usize])| {
+        let random = &mut Random::new(41);
+        let table = random.normals([vocabulary, width]);
+        let ids: Vec<u32> = (0..shape.iter().product()).map(|_| random.below(vocabulary.min(6)) as u32).collect();
+        let out: Vec<usize> = shape.iter().copied().chain([width]).collect();
+        let (host, shape) = (ids.clone(), shape.to_vec());
+        Problem {
+            name: "embedding",
+            options: format!("{} ids {shape:?}", table.shape),
+            slots: vec![Slot::rows("table", table)],
+            outputs: vec![Output::new("y", random.normals(out))],
+            forward: Box::new(move |x: &[Vec<Var>]| vec![host.iter().map(|&id| x[0][id as usize].clone()).collect()]),
+            device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
+                let ids = Tensor::from_u32(x[0].device(), &shape[..], ids.clone())?;
+                let dtable = primitives::embedding_backward(vocabulary, &ids, &dy[0])?;
+                Ok(Answer { outputs: vec![primitives::embedding(&x[0], &ids)?], grads: vec![Some(dtable)] })
+            }),
+        }
+    };
+    [(11, 5, &[2, 7][..]), (1, 3, &[4]), (300, 33, &[90])].map(problem).into()
+}
+
+/// Rows of logits near and far from each other.
+pub fn cross_entropy<B: Backend>() -> Vec<Problem<B>> {
+    let problem = |(shape, spread): (&[usize], f64)| {
+        let random = &mut Random::new(43);
+        let mut logits = random.normals(shape);
+        logits.values.iter_mut().for_each(|x| *x *= spread);
+        let logits = logits.rounded(hecate_core::DType::F32);
+        let (rows, vocabulary) = (shape[..shape.len() - 1].to_vec(), logits.shape.last());
+        let targets: Vec<u32> = (0..logits.shape.rows()).map(|_| random.below(vocabulary) as u32).collect();
+        let (host, factor) = (targets.clone(), 0.25);
+        let upstream = |value| Array::full(&rows[..], value);
+        Problem {
+            name: "cross_entropy",
+            options: format!("{} spread {spread}", logits.shape),
+            outputs: vec![Output::wide("losses", upstream(factor)), Output::wide("lse", upstream(0.0))],
+            slots: vec![Slot::rows("logits", logits)],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                let lse = each(&x[0], |x| x.exp().sum().ln());
+                let target = |x: &Var, i: usize| x.dot(&pick(x, vocabulary, host[i] as usize));
+                let losses = lse.iter().zip(&x[0]).enumerate().map(|(i, (lse, x))| lse - target(x, i));
+                vec![losses.collect(), lse]
+            }),
+            device: Box::new(move |x: &[Tensor<B>], _: &[Tensor<B>]| {
+                let targets = Tensor::from_u32(x[0].device(), &rows[..], targets.clone())?;
+                let (losses, lse) = primitives::cross_entropy(&x[0], &targets)?;
+                let dlogits = primitives::cross_entropy_backward(&x[0], &targets, &lse, factor as f32)?;
+                Ok(Answer { outputs: vec![losses, lse], grads: vec![Some(dlogits)] })
+            }),
+        }
+    };
+    [(&[2, 3, 7][..], 1.0), (&[5, 260], 3.0), (&[4, 5], 30.0)].map(problem).into()
+}
+
+/// First and later steps, with and without decay and clipping.
+pub fn adamw<B: Backend>() -> Vec<Problem<B>> {
+    let constants =
+        |step, weight_decay| AdamW { learning_rate: 1e-2, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay, step };
+    vec![
+        update(constants(1, 0.0), None),
+        update(constants(7, 0.1), None),
+        update(constants(1000, 0.1), Some(1.0)),
+        update(constants(3, 0.1), Some(1e6)),
+    ]
+}
+
+fn update<B: Backend>(constants: AdamW, max_norm: Option<f32>) -> Problem<B> {
+    let random = &mut Random::new(47);
+    let shape = [7, 11];
+    let (value, mean, grad) = (random.normals(shape), random.normals(shape), random.normals(shape));
+    let square = random.uniforms(shape, 0.1, 2.0);
+    let norm_squared = grad.values.iter().map(|g| g * g).sum::<f64>() as f32;
+    let shrink = max_norm.map_or(1.0, |max| (f64::from(max) / f64::from(norm_squared).sqrt()).min(1.0));
+    let slots = [("value", value), ("mean", mean), ("square", square), ("grad", grad)];
+    let wide = |(name, array)| Slot { wide: true, ..Slot::rows(name, array) };
+    Problem {
+        name: "adamw",
+        options: format!("step {} decay {} clip {max_norm:?}", constants.step, constants.weight_decay),
+        slots: slots.map(wide).into(),
+        outputs: ["value", "mean", "square"].map(|name| Output::wide(name, Array::full(shape, 1.0))).into(),
+        forward: Box::new(move |x| {
+            let rows = (0..x[0].len()).map(|i| step(&constants, shrink, [0, 1, 2, 3].map(|slot| &x[slot][i])));
+            let mut columns = vec![Vec::new(); 3];
+            rows.for_each(|row| columns.iter_mut().zip(row).for_each(|(column, x)| column.push(x)));
+            columns
+        }),
+        device: Box::new(move |x, _| {
+            let norm_squared = Tensor::from_f32(x[0].device(), [1], vec![norm_squared])?;
+            let clip = max_norm.map(|max_norm| Clip { max_norm, norm_squared: &norm_squared });
+            let slot = primitives::Slot { value: x[0].clone(), mean: x[1].clone(), square: x[2].clone() };
+            let primitives::Slot { value, mean, square } = primitives::adamw(&constants, clip.as_ref(), slot, &x[3])?;
+            Ok(Answer { outputs: vec![value, mean, square], grads: vec![] })
+        }),
+    }
+}
+
+fn step(constants: &AdamW, shrink: f64, [value, mean, square, grad]: [&Var; 4]) -> [Var; 3] {
+    let [rate, beta1, beta2, epsilon, decay] =
+        [constants.learning_rate, constants.beta1, constants.beta2, constants.epsilon, constants.weight_decay]
+            .map(f64::from);
+    let grad = grad.scale(shrink);
+    let mean = mean.scale(beta1) + grad.scale(1.0 - beta1);
+    let square = square.scale(beta2) + grad.square().scale(1.0 - beta2);
+    let unbiased = |x: &Var, beta: f64| x.scale(1.0 / (1.0 - beta.powf(f64::from(constants.step))));
+    let direction = unbiased(&mean, beta1) * unbiased(&square, beta2).sqrt().shift(epsilon).recip();
+    [value - (direction + value.scale(decay)).scale(rate), mean, square]
+}

@@ -1,0 +1,112 @@
+//! Moving elements about, and adding them up.
+
+use super::{Answer, Output, Problem, Slot, each};
+use crate::{Array, Random, oracle::Var};
+use hecate_core::{Backend, Result, Tensor, primitives};
+
+/// Stretches of each axis.
+pub fn narrow<B: Backend>() -> Vec<Problem<B>> {
+    let stretch = |(axis, start, count): (usize, usize, usize)| {
+        let random = &mut Random::new(23);
+        let x = random.normals([3, 4, 5]);
+        let shape = x.shape.clone();
+        let (mut axes, length) = (shape.axes().to_vec(), shape.axes()[axis]);
+        let inner: usize = axes[axis + 1..].iter().product();
+        axes[axis] = count;
+        Problem {
+            name: "narrow",
+            options: format!("{shape} axis {axis} from {start} count {count}"),
+            slots: vec![Slot::numbers("x", x)],
+            outputs: vec![Output::new("y", random.normals(axes))],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                let inside = |i: &usize| (start..start + count).contains(&(i / inner % length));
+                vec![(0..x[0].len()).filter(inside).map(|i| x[0][i].clone()).collect()]
+            }),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                let dx = primitives::narrow_backward(&shape, axis, start, count, &dy[0])?;
+                Ok(Answer { outputs: vec![primitives::narrow(&x[0], axis, start, count)?], grads: vec![Some(dx)] })
+            }),
+        }
+    };
+    [(0, 1, 2), (1, 0, 4), (1, 3, 1), (2, 1, 3)].map(stretch).into()
+}
+
+/// Three arrays of different length along each axis; gradients are stretches of the gradient.
+pub fn concat<B: Backend>() -> Vec<Problem<B>> {
+    let joined = |axis: usize| {
+        let random = &mut Random::new(29);
+        let lengths = [2, 1, 4];
+        let shape = move |length: usize| {
+            let mut axes = [3, 2, 5];
+            axes[axis] = length;
+            axes
+        };
+        let parts = lengths.map(|length| random.normals(shape(length)));
+        let outer: usize = shape(1)[..axis].iter().product();
+        let names = ["first", "second", "third"];
+        Problem {
+            name: "concat",
+            options: format!("axis {axis}"),
+            slots: names.into_iter().zip(parts).map(|(name, part)| Slot::numbers(name, part)).collect(),
+            outputs: vec![Output::new("y", random.normals(shape(7)))],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                let run = |part: &Vec<Var>, i: usize| part[i * part.len() / outer..][..part.len() / outer].to_vec();
+                vec![(0..outer).flat_map(|i| x.iter().flat_map(move |part| run(part, i))).collect()]
+            }),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                let mut start = 0;
+                let mut part = |length| {
+                    start += length;
+                    primitives::narrow(&dy[0], axis, start - length, length).map(Some)
+                };
+                let grads = lengths.into_iter().map(&mut part).collect::<Result<_, _>>()?;
+                Ok(Answer { outputs: vec![primitives::concat(&[&x[0], &x[1], &x[2]], axis)?], grads })
+            }),
+        }
+    };
+    (0..3).map(joined).collect()
+}
+
+/// Sum of all elements.
+pub fn sum<B: Backend>() -> Vec<Problem<B>> {
+    total("sum", Var::sum, primitives::sum)
+}
+
+/// Sum of all squares.
+pub fn sum_squares<B: Backend>() -> Vec<Problem<B>> {
+    total("sum_squares", |x| x.square().sum(), primitives::sum_squares)
+}
+
+fn total<B: Backend>(
+    name: &'static str,
+    equation: fn(&Var) -> Var,
+    device: fn(&Tensor<B>) -> Result<Tensor<B>>,
+) -> Vec<Problem<B>> {
+    let problem = |shape: &[usize]| Problem {
+        name,
+        options: format!("{shape:?}"),
+        slots: vec![Slot::rows("x", Random::new(31).uniforms(shape, -1.0, 2.0))],
+        outputs: vec![Output::wide("y", Array::full([1], 1.0))],
+        forward: Box::new(move |x: &[Vec<Var>]| vec![vec![Var::total(each(&x[0], equation))]]),
+        device: Box::new(move |x: &[_], _: &[_]| Ok(Answer { outputs: vec![device(&x[0])?], grads: vec![] })),
+    };
+    vec![problem(&[1]), problem(&[7, 5]), problem(&[3, 5003])]
+}
+
+/// Rows added up.
+pub fn sum_rows<B: Backend>() -> Vec<Problem<B>> {
+    let problem = |(shape, width): ([usize; 3], usize)| {
+        let random = &mut Random::new(37);
+        Problem {
+            name: "sum_rows",
+            options: format!("{shape:?} width {width}"),
+            slots: vec![Slot::tiles("x", random.normals(shape), (1, width))],
+            outputs: vec![Output::new("y", random.normals([width]))],
+            forward: Box::new(move |x: &[Vec<Var>]| vec![vec![Var::total(each(&x[0], Var::clone))]]),
+            device: Box::new(move |x: &[_], _: &[_]| {
+                Ok(Answer { outputs: vec![primitives::sum_rows(&x[0], width)?], grads: vec![] })
+            }),
+        }
+    };
+    [([2, 3, 5], 5), ([2, 3, 5], 15), ([5, 70, 9], 9)].map(problem).into()
+}

@@ -1,0 +1,55 @@
+//! Products of matrices, stored either way, one or many.
+
+use super::{Answer, Output, Problem, Slot};
+use crate::{Random, oracle::Var};
+use hecate_core::{
+    Backend,
+    primitives::{self, Transpose},
+};
+
+/// `a b`, `aᵀ b`, `a bᵀ`, `aᵀ bᵀ`, with leading axes, and with one `b` for all.
+pub fn matmul<B: Backend>() -> Vec<Problem<B>> {
+    let sizes: [(&[usize], bool); 5] = [(&[], false), (&[3], false), (&[2, 2], false), (&[3], true), (&[2, 3], true)];
+    let mut problems = Vec::new();
+    for (lead, shared) in sizes {
+        for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
+            if !(shared && a) {
+                problems.push(product(lead, shared, Transpose { a, b }, (5, 7, 3)));
+            }
+        }
+    }
+    problems.push(product(&[], false, Transpose::default(), (1, 1, 1)));
+    problems.push(product(&[], false, Transpose { a: false, b: true }, (130, 65, 70)));
+    problems
+}
+
+fn product<B: Backend>(
+    lead: &[usize],
+    shared: bool,
+    transpose: Transpose,
+    (m, k, n): (usize, usize, usize),
+) -> Problem<B> {
+    let random = &mut Random::new((m + lead.len()) as u64);
+    let tile_a = if transpose.a { (k, m) } else { (m, k) };
+    let tile_b = if transpose.b { (n, k) } else { (k, n) };
+    let shape = |lead: &[usize], (r, c): (usize, usize)| lead.iter().copied().chain([r, c]).collect::<Vec<_>>();
+    let a = random.normals(shape(lead, tile_a));
+    let b = random.normals(shape(if shared { &[] } else { lead }, tile_b));
+    let out = random.normals(shape(lead, (m, n)));
+    Problem {
+        name: "matmul",
+        options: format!("{}×{} {transpose:?}", a.shape, b.shape),
+        slots: vec![Slot::tiles("a", a, tile_a), Slot::tiles("b", b, tile_b)],
+        outputs: vec![Output::new("out", out)],
+        forward: Box::new(move |x| {
+            let right = |x: &Var, yes| if yes { x.t() } else { x.clone() };
+            let b = |i: usize| right(if shared { &x[1][0] } else { &x[1][i] }, transpose.b);
+            vec![x[0].iter().enumerate().map(|(i, a)| right(a, transpose.a).dot(&b(i))).collect()]
+        }),
+        device: Box::new(move |x, dy| {
+            let out = primitives::matmul(&x[0], &x[1], transpose)?;
+            let (da, db) = primitives::matmul_backward(&x[0], &x[1], transpose, &dy[0])?;
+            Ok(Answer { outputs: vec![out], grads: vec![Some(da), Some(db)] })
+        }),
+    }
+}

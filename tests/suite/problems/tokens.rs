@@ -1,0 +1,90 @@
+//! Along the tokens: short convolution, rotary positions.
+
+use super::{Answer, Output, Problem, Slot, pick};
+use crate::{Random, oracle::Var};
+use hecate_core::{Backend, Sequences, primitives};
+
+/// Batched and packed, shorter and longer than the filter.
+pub fn conv<B: Backend>() -> Vec<Problem<B>> {
+    let calls = [
+        (Sequences::batch(2, 7), [2, 7, 5], 4),
+        (Sequences::batch(1, 1), [1, 1, 3], 2),
+        (Sequences::packed(&[1, 6, 2]), [1, 9, 33], 4),
+        (Sequences::batch(1, 70), [1, 70, 6], 3),
+    ];
+    calls.into_iter().map(|(sequences, shape, width)| convolution(sequences, shape, width)).collect()
+}
+
+fn convolution<B: Backend>(sequences: Sequences, shape: [usize; 3], width: usize) -> Problem<B> {
+    let random = &mut Random::new(17);
+    let (channels, kept) = (shape[2], width - 1);
+    let state = [sequences.count(), kept, channels];
+    let (x, dy) = (random.normals(shape), random.normals(shape));
+    let weight = random.normals([channels, width]);
+    let (before, behind) = (random.normals(state), random.normals(state));
+    let host = sequences.clone();
+    Problem {
+        name: "conv",
+        options: format!("{} W {width}, starts {:?}", x.shape, sequences.starts()),
+        slots: vec![Slot::rows("x", x), Slot::tiles("weight", weight, (channels, width)), Slot::rows("state", before)],
+        outputs: vec![Output::new("y", dy), Output::new("state", behind)],
+        forward: Box::new(move |x| {
+            // One row of channels per tap, the current token's last.
+            let taps: Vec<Var> = (0..width).map(|j| x[1][0].dot(&pick(&x[1][0], width, j)).t()).collect();
+            let (mut y, mut state) = (Vec::new(), Vec::new());
+            for (n, rows) in host.ranges().enumerate() {
+                let seen = [&x[2][n * kept..(n + 1) * kept], &x[0][rows.clone()]].concat();
+                y.extend((0..rows.len()).map(|t| Var::total((0..width).map(|j| &taps[j] * &seen[t + j]))));
+                state.extend_from_slice(&seen[rows.len()..]);
+            }
+            vec![y, state]
+        }),
+        device: Box::new(move |x, dy| {
+            let (y, state) = primitives::conv(&x[0], &x[1], &x[2], &sequences)?;
+            let (dx, dw, ds) = primitives::conv_backward(&x[0], &x[1], &x[2], &sequences, &dy[0], Some(&dy[1]))?;
+            Ok(Answer { outputs: vec![y, state], grads: vec![Some(dx), Some(dw), Some(ds)] })
+        }),
+    }
+}
+
+/// From the start, from far in, and packed.
+pub fn rotary<B: Backend>() -> Vec<Problem<B>> {
+    let calls = [
+        (Sequences::batch(2, 3), [2, 3, 2, 6], vec![0, 5], 10_000.0),
+        (Sequences::packed(&[2, 5]), [1, 7, 1, 4], vec![7, 100_000], 10_000.0),
+        (Sequences::batch(1, 9), [1, 9, 3, 16], vec![1000], 500.0),
+    ];
+    calls.into_iter().map(|(sequences, shape, offsets, base)| rotation(sequences, shape, offsets, base)).collect()
+}
+
+fn rotation<B: Backend>(sequences: Sequences, shape: [usize; 4], offsets: Vec<usize>, base: f32) -> Problem<B> {
+    let random = &mut Random::new(19);
+    let [_, _, heads, width] = shape;
+    let (x, dy) = (random.normals(shape), random.normals(shape));
+    let starts = sequences.ranges().zip(&offsets);
+    let positions: Vec<usize> = starts.flat_map(|(rows, &offset)| (0..rows.len()).map(move |t| offset + t)).collect();
+    Problem {
+        name: "rotary",
+        options: format!("{} from {offsets:?} base {base}", x.shape),
+        slots: vec![Slot::numbers("x", x)],
+        outputs: vec![Output::new("y", dy)],
+        forward: Box::new(move |x| {
+            let turn = |i: usize| {
+                let (row, column) = (i / width, i % width);
+                let pair = column % (width / 2);
+                let angle = positions[row / heads] as f64 * f64::from(base).powf(-2.0 * pair as f64 / width as f64);
+                let at = |half: usize| &x[0][row * width + pair + half * width / 2];
+                match column < width / 2 {
+                    true => at(0).scale(angle.cos()) - at(1).scale(angle.sin()),
+                    false => at(0).scale(angle.sin()) + at(1).scale(angle.cos()),
+                }
+            };
+            vec![(0..x[0].len()).map(turn).collect()]
+        }),
+        device: Box::new(move |x, dy| {
+            let y = primitives::rotary(&x[0], &sequences, &offsets, base)?;
+            let dx = primitives::rotary_backward(&dy[0], &sequences, &offsets, base)?;
+            Ok(Answer { outputs: vec![y], grads: vec![Some(dx)] })
+        }),
+    }
+}

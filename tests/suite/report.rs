@@ -1,0 +1,142 @@
+//! The comparisons alone, for a table on the user's own device.
+
+use crate::{
+    BACKWARD, Case, Comparison, FORWARD, Sizes,
+    case::{compare_grads, compare_outputs},
+    oracle::{Oracle, solve},
+    problems::{self, Problem},
+};
+use hecate_core::{Backend, DType, Kernel, Rule, rules::*};
+
+/// What a cell belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A row of the matrix.
+    Rule,
+    /// What models need around it.
+    Primitive,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Rule or primitive.
+    pub kind: Kind,
+    /// Its name.
+    pub name: &'static str,
+    /// Its options.
+    pub options: String,
+    /// Worst error of any result at any size, against 64-bit equations; NaN where there is no result.
+    pub forward_error: f64,
+    /// Worst error of any gradient; absent where there is no backward.
+    pub backward_error: Option<f64>,
+    /// Largest forward error that passes.
+    pub forward_limit: f64,
+    /// Largest gradient error that passes.
+    pub backward_limit: f64,
+    /// Whether every slot was within its limit.
+    pub passed: bool,
+    /// What failed: slots over their limits, or what the device reported.
+    pub failure: Option<String>,
+}
+
+/// Compares every rule with all its options, and every primitive, forward and backward, with the 64-bit equations.
+/// `on_cell` sees each line as soon as it is there.
+pub fn check_all<B: Backend>(backend: &B, mut on_cell: impl FnMut(&Cell)) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let mut take = |cell: Cell| {
+        on_cell(&cell);
+        cells.push(cell);
+    };
+    macro_rules! rules {
+        ($($rule:ident),*) => { $($rule::all().into_iter().for_each(|rule| take(check_rule(backend, rule)));)* };
+    }
+    hecate_core::for_each_rule!(rules);
+    macro_rules! primitives {
+        ($($primitive:ident),*) => { $(take(check_primitive(backend, &problems::$primitive::<B>()));)* };
+    }
+    crate::for_each_primitive!(primitives);
+    cells
+}
+
+/// A rule at three sizes, one of them longer than any chunk, and packed.
+pub fn check_rule<R: Oracle, B: Kernel<R>>(backend: &B, rule: R) -> Cell {
+    let cases = [
+        Case::new(rule, Sizes::new(2, 7, 3, 5, 3), 1),
+        Case::new(rule, Sizes::new(1, 96, 2, 16, 24), 2),
+        Case::packed(rule, &[3, 1, 20], 2, 8, 8, 3),
+    ];
+    let mut tally = Tally::default();
+    for case in &cases {
+        match case.run(backend, DType::F32) {
+            Err(error) => tally.fail(format!("{case}: {error}")),
+            Ok(found) => {
+                let truth = solve(case);
+                tally.forward(compare_outputs(&truth.outputs, &found.outputs));
+                tally.backward(compare_grads(&truth.grads, &found.grads));
+            }
+        }
+    }
+    let options = format!("{rule:?}");
+    // `Titans { read: After, frozen: None }` without the name that the line already has.
+    let options = options.split_once('{').map_or("", |(_, rest)| rest.trim_end_matches('}')).trim().to_owned();
+    tally.cell(Kind::Rule, <R as Rule>::NAME, options)
+}
+
+fn check_primitive<B: Backend>(backend: &B, problems: &[Problem<B>]) -> Cell {
+    let mut tally = Tally::default();
+    for problem in problems {
+        match problem.run(backend, DType::F32) {
+            Err(error) => tally.fail(format!("{}: {error}", problem.options)),
+            Ok(found) => {
+                let (outputs, grads) = problem.compare(&problem.solve(DType::F32), &found);
+                tally.forward(outputs);
+                tally.backward(grads);
+            }
+        }
+    }
+    tally.cell(Kind::Primitive, problems[0].name, format!("{} calls", problems.len()))
+}
+
+/// Worst errors so far.
+#[derive(Default)]
+struct Tally {
+    forward: Option<f64>,
+    backward: Option<f64>,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    fn forward(&mut self, compared: Vec<Comparison>) {
+        self.forward = self.worst(self.forward, compared);
+    }
+
+    fn backward(&mut self, compared: Vec<Comparison>) {
+        self.backward = self.worst(self.backward, compared);
+    }
+
+    fn worst(&mut self, worst: Option<f64>, compared: Vec<Comparison>) -> Option<f64> {
+        self.failures.extend(compared.iter().filter(|c| !c.passed()).map(ToString::to_string));
+        // `f64::max` drops NaN, which is the worst.
+        let max = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) };
+        worst.into_iter().chain(compared.iter().map(|c| c.error)).reduce(max)
+    }
+
+    fn fail(&mut self, failure: String) {
+        self.failures.push(failure);
+    }
+
+    fn cell(self, kind: Kind, name: &'static str, options: String) -> Cell {
+        Cell {
+            kind,
+            name,
+            options,
+            forward_error: self.forward.unwrap_or(f64::NAN),
+            backward_error: self.backward,
+            forward_limit: FORWARD,
+            backward_limit: BACKWARD,
+            passed: self.failures.is_empty() && self.forward.is_some(),
+            failure: (!self.failures.is_empty()).then(|| self.failures.join("; ")),
+        }
+    }
+}
