@@ -18,9 +18,9 @@ pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};
 use crate::{Case, Results, Sizes};
 use hecate_core::{DType, Kernel, Result, Rule};
 
-/// Awkward sizes: one token and head; `K < V` and odd; longer than two chunks of 64; exactly a chunk; wide values.
+/// Awkward sizes: one token, one head; `K < V` and odd; longer than two chunks of 64; exactly a chunk; wide values.
 pub(crate) const SIZES: [Sizes; 5] = [
-    Sizes::new(1, 1, 1, 3, 5),
+    Sizes::new(3, 1, 1, 3, 5),
     Sizes::new(2, 7, 3, 5, 3),
     Sizes::new(1, 130, 2, 16, 9),
     Sizes::new(1, 64, 1, 64, 64),

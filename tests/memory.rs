@@ -1,0 +1,100 @@
+//! What a backward costs in memory, held to the formula that the CPU backend documents.
+
+use hecate_core::{DType, Kernel, Rule, forward, rules::*};
+use hecate_cpu::{Cpu, peak_bytes};
+use hecate_tests::{Case, Sizes};
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+};
+
+/// The system's allocator, with a count of what is held and the most that ever was.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every request goes to `System` unchanged; the counters allocate nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller's contract is that of `System`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), SeqCst);
+        // SAFETY: the pointer came from `System` with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn grow(bytes: usize) {
+    PEAK.fetch_max(HELD.fetch_add(bytes, SeqCst) + bytes, SeqCst);
+}
+
+/// Bytes that `work` held at most, beside what was held before.
+fn peak<T>(work: impl FnOnce() -> T) -> usize {
+    let before = HELD.load(SeqCst);
+    PEAK.store(before, SeqCst);
+    let result = work();
+    let peak = PEAK.load(SeqCst) - before;
+    drop(result);
+    peak
+}
+
+const THREADS: usize = 1;
+const HEADS: usize = 2;
+const KEY: usize = 48;
+const VALUE: usize = 40;
+
+/// Peak of a forward with its backward over `tokens` tokens, beside the arguments, and the formula's bound.
+fn measure<R: Rule>(rule: R, tokens: usize) -> (usize, usize)
+where
+    Cpu: Kernel<R>,
+{
+    let device = Cpu::with_threads(THREADS).expect("a thread");
+    let case = Case::new(rule, Sizes::new(1, tokens, HEADS, KEY, VALUE), 1);
+    let run = || {
+        let inputs = case.upload(&device, DType::F32).expect("an upload");
+        let grads = case.upload_grads(&device, DType::F32).expect("an upload");
+        peak(|| {
+            let (outputs, pass) = forward(&device, rule, inputs).expect("a forward");
+            let gradients = pass.backward(grads).expect("a backward");
+            (outputs, gradients)
+        })
+    };
+    // The first run starts the thread and fills what the libraries keep for later.
+    run();
+    let momentum = R::NAME == Titans::NAME;
+    (run(), peak_bytes(&case.dims, momentum, THREADS))
+}
+
+fn hold<R: Rule>(rule: R)
+where
+    Cpu: Kernel<R>,
+{
+    let (short, long) = (1024, 2048);
+    let ((peak_short, bound_short), (peak_long, bound_long)) = (measure(rule, short), measure(rule, long));
+    println!("{rule:?}: {peak_short} of {bound_short} bytes at {short} tokens, {peak_long} of {bound_long} at {long}");
+    assert!(peak_short <= bound_short, "{rule:?}: {peak_short} bytes at {short} tokens, documented {bound_short}");
+    assert!(peak_long <= bound_long, "{rule:?}: {peak_long} bytes at {long} tokens, documented {bound_long}");
+    // A bound that nothing comes near would hold nothing.
+    assert!(2 * peak_long >= bound_long, "{rule:?}: {bound_long} documented, {peak_long} used");
+    let a_token = (peak_long - peak_short) / (long - short);
+    let a_state = 4 * HEADS * KEY * VALUE;
+    assert!(a_token < a_state / 2, "{rule:?}: {a_token} bytes a token, where a state has {a_state}");
+}
+
+/// One test, because the count is of the whole process.
+#[test]
+fn backward_stays_within_its_formula() {
+    macro_rules! rules {
+        ($($rule:ident),*) => { $(hold($rule::default());)* };
+    }
+    hecate_core::for_each_rule!(rules);
+    hold(Titans { frozen: Some(100), ..Titans::default() });
+}
