@@ -1,1 +1,29 @@
-//! Placeholder.
+//! Language models made of neural memories, written once for every Hecate backend.
+//!
+//! Everything is generic over [`hecate_core::Backend`]; the choice of a device is the caller's. A [`Config`] says what a
+//! model is made of, [`LanguageModel`] is the model, a [`Tape`] turns its forward around. Model code writes the forward
+//! only; gradients come from the primitives' and rules' own backwards.
+//!
+//! # Conventions
+//!
+//! Activations are `[B,T,width]` in 32 bits, weights `[outputs, inputs]` as in PyTorch, tokens row-major `[B,T]`.
+//! Parameters are named as in flash-linear-attention and Hugging Face models.
+
+#[cfg(feature = "dfdx")]
+pub mod bridge;
+mod cache;
+pub mod config;
+mod error;
+mod init;
+mod language_model;
+pub mod layers;
+mod parameters;
+mod tape;
+
+pub use cache::{Cache, LayerCache};
+pub use config::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
+pub use error::{Error, Result};
+pub use init::{Builder, Init};
+pub use language_model::LanguageModel;
+pub use parameters::{Gradients, Parameter, ParameterId, Parameters};
+pub use tape::{Tape, Var};

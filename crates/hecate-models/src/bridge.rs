@@ -1,0 +1,1 @@
+//! Any rule on any backend as an operation on a dfdx tape.

@@ -1,0 +1,178 @@
+//! What a model is made of, as it stands in `config.json`.
+
+mod rule;
+mod validate;
+
+pub use rule::RuleConfig;
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A language model: an embedding, blocks, a norm and an output head.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Number of different tokens; 256 for bytes.
+    pub vocabulary_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width inside the SwiGLU MLPs; absent: 8/3 of the hidden size, rounded up to a multiple of 16.
+    pub intermediate_size: Option<usize>,
+    /// Whether the output head is the embedding table.
+    pub tie_word_embeddings: bool,
+    /// Added to mean squares in RMS norms.
+    pub norm_eps: f32,
+    /// Standard deviation of fresh weights; that of projections back into the residual stream is smaller by
+    /// `√(2 × layers)`, so that the stream's size does not grow with depth.
+    pub initializer_range: f32,
+    /// The blocks, first to last.
+    pub layers: Vec<LayerConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            vocabulary_size: 256,
+            hidden_size: 128,
+            intermediate_size: None,
+            tie_word_embeddings: true,
+            norm_eps: 1e-6,
+            initializer_range: 0.02,
+            layers: vec![LayerConfig::default(); 4],
+        }
+    }
+}
+
+/// A block: `x + mixer(norm x)`, then `x + mlp(norm x)`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LayerConfig {
+    /// What carries information from token to token.
+    pub mixer: MixerConfig,
+}
+
+/// What carries information from token to token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum MixerConfig {
+    /// A neural memory.
+    Memory(MemoryConfig),
+    /// Sliding-window softmax attention.
+    Attention(AttentionConfig),
+}
+
+impl Default for MixerConfig {
+    fn default() -> Self {
+        Self::Memory(MemoryConfig::default())
+    }
+}
+
+/// A neural memory with its projections and gates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryConfig {
+    /// How the memory is written and read.
+    pub rule: RuleConfig,
+    /// Number of memories side by side.
+    pub heads: usize,
+    /// Width of a head's queries and keys; absent: hidden size / heads.
+    pub key_dim: Option<usize>,
+    /// Width of a head's values; absent: hidden size / heads.
+    pub value_dim: Option<usize>,
+    /// Taps of the short convolutions on queries, keys and values; 0 for none.
+    pub conv: usize,
+    /// Whether the output passes a gate `silu(g_proj x)`.
+    pub gate: bool,
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        Self { rule: RuleConfig::default(), heads: 4, key_dim: None, value_dim: None, conv: 4, gate: true }
+    }
+}
+
+impl MemoryConfig {
+    /// Widths of a head's keys and of its values.
+    pub fn widths(&self, hidden_size: usize) -> (usize, usize) {
+        let even = hidden_size / self.heads.max(1);
+        (self.key_dim.unwrap_or(even), self.value_dim.unwrap_or(even))
+    }
+}
+
+/// Softmax attention over the last tokens, with grouped key-value heads and rotary positions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AttentionConfig {
+    /// Number of query heads.
+    pub heads: usize,
+    /// Number of key-value heads, a divisor of `heads`; absent: as many as `heads`.
+    pub kv_heads: Option<usize>,
+    /// Width of a head, even; absent: hidden size / heads.
+    pub head_dim: Option<usize>,
+    /// Tokens seen, the current one included.
+    pub window: usize,
+    /// Base of the rotary frequencies.
+    pub rope_base: f32,
+    /// Taps of the short convolutions on queries, keys and values; 0 for none.
+    pub conv: usize,
+}
+
+impl Default for AttentionConfig {
+    fn default() -> Self {
+        Self { heads: 4, kv_heads: None, head_dim: None, window: 128, rope_base: 10_000.0, conv: 0 }
+    }
+}
+
+impl AttentionConfig {
+    /// Key-value heads and width of a head.
+    pub fn sizes(&self, hidden_size: usize) -> (usize, usize) {
+        (self.kv_heads.unwrap_or(self.heads), self.head_dim.unwrap_or(hidden_size / self.heads.max(1)))
+    }
+}
+
+impl Config {
+    /// A byte-level model of `layers` equal blocks with the memory of this name (`"attention"`: sliding windows), its
+    /// other options at their defaults.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a name that no rule has, and as [`Config::validate`].
+    pub fn uniform(mixer: &str, layers: usize, hidden_size: usize, heads: usize) -> Result<Self> {
+        let mixer = match mixer {
+            "attention" => MixerConfig::Attention(AttentionConfig { heads, ..Default::default() }),
+            rule => {
+                let rule = RuleConfig::named(rule)?;
+                MixerConfig::Memory(MemoryConfig { rule, heads, ..Default::default() })
+            }
+        };
+        let config = Self { hidden_size, layers: vec![LayerConfig { mixer }; layers], ..Default::default() };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for text that is no JSON, for names that nothing has (the known ones are listed), and as
+    /// [`Config::validate`].
+    pub fn from_json(text: &str) -> Result<Self> {
+        let config: Self = serde_json::from_str(text).map_err(|error| {
+            Error::config("config.json", format!("not readable: {error}"), "a model configuration in JSON")
+        })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Writes `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a number that JSON cannot hold.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self)
+            .map_err(|error| Error::config("config.json", error, "numbers that JSON can hold"))
+    }
+
+    /// Width inside the MLPs.
+    pub fn mlp_size(&self) -> usize {
+        self.intermediate_size.unwrap_or_else(|| (self.hidden_size * 8).div_ceil(3).next_multiple_of(16))
+    }
+}

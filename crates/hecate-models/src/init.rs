@@ -1,0 +1,115 @@
+//! First values of parameters.
+
+use crate::{ParameterId, Parameters, Result};
+use hecate_core::{Backend, Shape, Tensor};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::f64::consts::TAU;
+
+/// How a parameter starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// The same number everywhere.
+    Constant(f32),
+    /// Normal around 0 with the model's standard deviation.
+    Normal,
+    /// As [`Init::Normal`], smaller by `√(2 × layers)`: projections that add to the residual stream.
+    Residual,
+    /// Uniform with zero mean and variance `1/taps`: taps of a convolution, each channel's sum about as large as one
+    /// input.
+    Taps(usize),
+    /// `log A` with `A` uniform in `[1, 16]`: slopes of the forgetting gate (Mamba-2).
+    LogSlope,
+    /// `x` with `softplus(x)` log-uniform in `[0.001, 0.1]`: offsets of the forgetting gate. Together with
+    /// [`Init::LogSlope`] memories start with horizons between one token and a thousand.
+    Horizon,
+}
+
+/// Adds parameters under growing names, drawing their first values from one stream in the order of the calls.
+pub struct Builder<'a, B: Backend> {
+    device: &'a B,
+    parameters: &'a mut Parameters<B>,
+    random: &'a mut ChaCha8Rng,
+    scope: String,
+    deviation: f64,
+    layers: usize,
+}
+
+impl<'a, B: Backend> Builder<'a, B> {
+    /// Parameters with standard deviation `deviation` for a model of `layers` blocks.
+    pub fn new(
+        device: &'a B,
+        parameters: &'a mut Parameters<B>,
+        random: &'a mut ChaCha8Rng,
+        deviation: f32,
+        layers: usize,
+    ) -> Self {
+        Self { device, parameters, random, scope: String::new(), deviation: f64::from(deviation), layers }
+    }
+
+    /// The stream that belongs to a model's seed.
+    pub fn stream(seed: u64) -> ChaCha8Rng {
+        ChaCha8Rng::seed_from_u64(seed)
+    }
+
+    /// The same, with `name.` in front of all names.
+    pub fn within(&mut self, name: &str) -> Builder<'_, B> {
+        Builder {
+            device: self.device,
+            parameters: self.parameters,
+            random: self.random,
+            scope: format!("{}{name}.", self.scope),
+            deviation: self.deviation,
+            layers: self.layers,
+        }
+    }
+
+    /// Adds a parameter; matrices (two axes or more) take part in weight decay unless they are [`Builder::table`]s.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn parameter(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<ParameterId> {
+        let shape = shape.into();
+        let decay = shape.rank() > 1;
+        self.add(name, shape, init, decay)
+    }
+
+    /// Adds a table of embeddings, which weight decay leaves alone.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<ParameterId> {
+        self.add(name, [rows, width].into(), Init::Normal, false)
+    }
+
+    fn add(&mut self, name: &str, shape: Shape, init: Init, decay: bool) -> Result<ParameterId> {
+        let values = (0..shape.count()).map(|_| self.draw(init) as f32).collect();
+        let value = Tensor::from_f32(self.device, shape, values)?;
+        Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
+    }
+
+    fn draw(&mut self, init: Init) -> f64 {
+        match init {
+            Init::Constant(value) => f64::from(value),
+            Init::Normal => self.deviation * self.normal(),
+            Init::Residual => self.deviation * self.normal() / (2.0 * self.layers as f64).sqrt(),
+            Init::Taps(taps) => self.uniform(-1.0, 1.0) * (3.0 / taps as f64).sqrt(),
+            Init::LogSlope => self.uniform(1.0, 16.0).ln(),
+            Init::Horizon => {
+                let step = self.uniform(0.001f64.ln(), 0.1f64.ln()).exp();
+                // The inverse of softplus: log(eˢ − 1).
+                step.exp_m1().ln()
+            }
+        }
+    }
+
+    fn uniform(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Standard normal (Box and Muller).
+    fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform(0.0, 1.0)).ln()).sqrt();
+        radius * self.uniform(0.0, TAU).cos()
+    }
+}

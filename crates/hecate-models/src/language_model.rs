@@ -1,0 +1,194 @@
+//! A language model: tokens in, scores of the next token out.
+
+use crate::{
+    Builder, Cache, Config, Error, Gradients, Parameters, Result, Tape, Var,
+    layers::{Block, Context, Embedding, Linear, RmsNorm},
+};
+use hecate_core::{Backend, Sequences, Tensor, primitives};
+
+/// Embedding, blocks, norm, output head.
+#[derive(Debug)]
+pub struct LanguageModel<B: Backend> {
+    device: B,
+    config: Config,
+    parameters: Parameters<B>,
+    embeddings: Embedding,
+    blocks: Vec<Block<B>>,
+    norm: RmsNorm,
+    head: Linear,
+}
+
+impl<B: Backend> LanguageModel<B> {
+    /// A fresh model; the same seed gives the same weights on every device.
+    ///
+    /// # Errors
+    /// As [`Config::validate`]; the device's own failures.
+    pub fn new(device: &B, config: &Config, seed: u64) -> Result<Self> {
+        config.validate()?;
+        let (mut parameters, mut random) = (Parameters::new(), Builder::<B>::stream(seed));
+        let deviation = config.initializer_range;
+        let mut build = Builder::new(device, &mut parameters, &mut random, deviation, config.layers.len());
+        let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
+        let mut model = build.within("model");
+        let embeddings = Embedding::new(&mut model, "embeddings", vocabulary, hidden)?;
+        let block = |(i, layer)| Block::new(&mut model.within(&format!("layers.{i}")), config, layer);
+        let blocks = config.layers.iter().enumerate().map(block).collect::<Result<_>>()?;
+        let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
+        let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
+        Ok(Self { device: device.clone(), config: config.clone(), parameters, embeddings, blocks, norm, head })
+    }
+
+    /// What it is made of.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where it lies.
+    pub fn device(&self) -> &B {
+        &self.device
+    }
+
+    /// What it has learned.
+    pub fn parameters(&self) -> &Parameters<B> {
+        &self.parameters
+    }
+
+    /// What it has learned, to be changed.
+    pub fn parameters_mut(&mut self) -> &mut Parameters<B> {
+        &mut self.parameters
+    }
+
+    /// Calls of [`LanguageModel::infer`] must start at a multiple of this many tokens: 1 unless a rule is frozen.
+    pub fn group(&self) -> usize {
+        self.blocks.iter().map(|block| block.mixer().group()).fold(1, least_common_multiple)
+    }
+
+    /// Mean loss in nats a token, of `batch` texts that start here: `inputs`, `targets` `[batch, T]`, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for tokens outside the vocabulary or lengths that do not fit; the device's own failures.
+    pub fn loss(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<f64> {
+        let tape = Tape::inert(&self.parameters);
+        let logits = self.logits(&tape, inputs, batch, None)?;
+        let targets = self.targets(inputs, targets, batch)?;
+        Ok(mean(&primitives::cross_entropy(logits.value(), &targets)?.0)?)
+    }
+
+    /// As [`LanguageModel::loss`], and its gradients by all parameters.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::loss`].
+    pub fn loss_and_gradients(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<(f64, Gradients<B>)> {
+        let tape = Tape::recording(&self.parameters);
+        let logits = self.logits(&tape, inputs, batch, None)?;
+        let targets = self.targets(inputs, targets, batch)?;
+        let (losses, lse) = primitives::cross_entropy(logits.value(), &targets)?;
+        let factor = (inputs.len() as f32).recip();
+        let dlogits = primitives::cross_entropy_backward(logits.value(), &targets, &lse, factor)?;
+        Ok((mean(&losses)?, tape.backward([(logits, dlogits)])?))
+    }
+
+    /// What is remembered of `batch` texts that are about to start.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for no text at all; the device's own failures.
+    pub fn cache(&self, batch: usize) -> Result<Cache<B>> {
+        if batch == 0 {
+            return Err(Error::config("batch", batch, "at least one text"));
+        }
+        let layers = self.blocks.iter().map(|block| block.mixer().cache(&self.device, batch));
+        Ok(Cache::new(batch, layers.collect::<Result<_>>()?))
+    }
+
+    /// Scores `[batch, T, V]` of the token behind each of `tokens [batch, T]`, which go on where `cache` stands; then
+    /// it stands behind them. Memory and time a token do not depend on how much was read before.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for tokens outside the vocabulary, another number of texts than the cache was made for, or a
+    /// call that starts inside a group of a frozen rule ([`LanguageModel::group`]); the device's own failures. The
+    /// cache is then as it was.
+    pub fn infer(&self, tokens: &[u32], batch: usize, cache: &mut Cache<B>) -> Result<Tensor<B>> {
+        if batch != cache.batch() {
+            let expected = format!("{}, which the cache was made for", cache.batch());
+            return Err(Error::config("batch", batch, expected));
+        }
+        self.check_group(cache.position())?;
+        // Layers write as they go: a copy keeps the cache whole if one of them fails.
+        let mut next = cache.clone();
+        let logits = self.logits(&Tape::inert(&self.parameters), tokens, batch, Some(&mut next))?;
+        next.advance(tokens.len() / batch);
+        *cache = next;
+        Ok(logits.into_value())
+    }
+
+    fn logits(
+        &self,
+        tape: &Tape<'_, B>,
+        tokens: &[u32],
+        batch: usize,
+        mut cache: Option<&mut Cache<B>>,
+    ) -> Result<Var<B>> {
+        let length = self.length("inputs", tokens, batch)?;
+        let ids = Tensor::from_u32(&self.device, [batch, length], tokens.to_vec())?;
+        let position = cache.as_ref().map_or(0, |cache| cache.position());
+        let mut x = self.embeddings.forward(tape, &ids)?;
+        for (i, block) in self.blocks.iter().enumerate() {
+            let cache = cache.as_mut().and_then(|cache| cache.layers_mut().get_mut(i));
+            let mut context = Context { sequences: Sequences::batch(batch, length), position, cache };
+            x = block.forward(tape, &x, &mut context)?;
+        }
+        self.head.forward(tape, &self.norm.forward(tape, &x)?)
+    }
+
+    fn targets(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Tensor<B>> {
+        if inputs.len() != targets.len() {
+            return Err(Error::config("targets", targets.len(), format!("{} tokens, one an input", inputs.len())));
+        }
+        let length = self.length("targets", targets, batch)?;
+        Ok(Tensor::from_u32(&self.device, [batch, length], targets.to_vec())?)
+    }
+
+    /// Tokens a text.
+    fn length(&self, field: &str, tokens: &[u32], batch: usize) -> Result<usize> {
+        if batch == 0 || tokens.is_empty() || !tokens.len().is_multiple_of(batch) {
+            let found = format!("{} tokens in {batch} texts", tokens.len());
+            return Err(Error::config(field, found, "equally many tokens in each text, and at least one"));
+        }
+        let vocabulary = self.config.vocabulary_size;
+        match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            Some(token) => Err(Error::config(field, token, format!("tokens under {vocabulary} (vocabulary_size)"))),
+            None => Ok(tokens.len() / batch),
+        }
+    }
+
+    fn check_group(&self, position: usize) -> Result<()> {
+        for (i, block) in self.blocks.iter().enumerate() {
+            let group = block.mixer().group();
+            if !position.is_multiple_of(group) {
+                return Err(Error::config(
+                    format!("layers[{i}].mixer.rule.frozen"),
+                    format!("{group}, and the call starts at token {position}"),
+                    format!(
+                        "calls that start at a multiple of {group}; keep a clone of the cache from the last multiple \
+                         and read again from there, or make the rule exact (`frozen: null`)"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Mean of losses, summed in 64 bits.
+fn mean<B: Backend>(losses: &Tensor<B>) -> hecate_core::Result<f64> {
+    let losses = losses.to_f32()?;
+    Ok(losses.iter().copied().map(f64::from).sum::<f64>() / losses.len() as f64)
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}

@@ -1,0 +1,28 @@
+//! Layers: parameters by place, and what they do on a tape.
+//!
+//! Layers hold no arrays, only the places of their parameters, and say the forward alone. Activations are
+//! `[B,T,width]`.
+
+mod attention;
+mod block;
+mod context;
+mod conv;
+mod embedding;
+mod gates;
+mod linear;
+mod memory;
+mod mlp;
+mod norm;
+mod projection;
+
+pub use attention::SlidingWindow;
+pub use block::{Block, Mixer, mixer};
+pub use context::Context;
+pub use conv::ShortConv;
+pub use embedding::Embedding;
+pub use gates::{EraseSignals, GatedRule, MomentumSignals, WriteSignals};
+pub use linear::Linear;
+pub use memory::Memory;
+pub use mlp::Mlp;
+pub use norm::RmsNorm;
+pub use projection::Projection;

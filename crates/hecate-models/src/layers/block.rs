@@ -1,0 +1,91 @@
+//! Blocks of a model.
+
+use super::{Context, Memory, Mlp, RmsNorm, SlidingWindow};
+use crate::{Builder, Config, LayerCache, LayerConfig, MixerConfig, Result, RuleConfig, Tape, Var};
+use hecate_core::{Backend, for_each_rule};
+use std::fmt::Debug;
+
+/// What carries information from token to token inside a block.
+pub trait Mixer<B: Backend>: Debug + Send + Sync {
+    /// `x [B,T,hidden]` to the same shape.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>>;
+
+    /// What is remembered of `batch` texts that are about to start.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn cache(&self, device: &B, batch: usize) -> Result<LayerCache<B>>;
+
+    /// Calls must start at a multiple of this many tokens.
+    fn group(&self) -> usize {
+        1
+    }
+}
+
+macro_rules! memory {
+    ($build:ident, $config:ident, $hidden:ident, $norm_eps:ident, $($rule:ident),*) => {
+        match $config.rule {
+            $(RuleConfig::$rule(rule) => Box::new(Memory::new($build, rule, $config, $hidden, $norm_eps)?),)*
+        }
+    };
+}
+
+/// The mixer that a configuration asks for.
+///
+/// # Errors
+/// The device's own failures.
+pub fn mixer<B: Backend>(
+    build: &mut Builder<'_, B>,
+    config: &MixerConfig,
+    hidden: usize,
+    norm_eps: f32,
+) -> Result<Box<dyn Mixer<B>>> {
+    Ok(match config {
+        MixerConfig::Memory(config) => for_each_rule!(memory, build, config, hidden, norm_eps,),
+        MixerConfig::Attention(config) => Box::new(SlidingWindow::new(build, config, hidden)?),
+    })
+}
+
+/// `x + mixer(norm x)`, then `x + mlp(norm x)`.
+#[derive(Debug)]
+pub struct Block<B: Backend> {
+    attn_norm: RmsNorm,
+    attn: Box<dyn Mixer<B>>,
+    mlp_norm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl<B: Backend> Block<B> {
+    /// The block that `layer` asks for in a model of `config`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new(build: &mut Builder<'_, B>, config: &Config, layer: &LayerConfig) -> Result<Self> {
+        let (hidden, norm_eps) = (config.hidden_size, config.norm_eps);
+        Ok(Self {
+            attn_norm: RmsNorm::new(build, "attn_norm", hidden, norm_eps)?,
+            attn: mixer(&mut build.within("attn"), &layer.mixer, hidden, norm_eps)?,
+            mlp_norm: RmsNorm::new(build, "mlp_norm", hidden, norm_eps)?,
+            mlp: Mlp::new(&mut build.within("mlp"), hidden, config.mlp_size())?,
+        })
+    }
+
+    /// The mixer.
+    pub fn mixer(&self) -> &dyn Mixer<B> {
+        &*self.attn
+    }
+
+    /// `x [B,T,hidden]` to the same shape.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    pub fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let mixed = self.attn.forward(tape, &self.attn_norm.forward(tape, x)?, context)?;
+        let x = tape.add(x, &mixed)?;
+        let thought = self.mlp.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
+        tape.add(&x, &thought)
+    }
+}

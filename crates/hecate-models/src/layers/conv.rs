@@ -1,0 +1,56 @@
+//! Short causal convolutions.
+
+use super::Context;
+use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, Tensor, primitives::Map};
+
+/// Each channel convolved by itself with its last few inputs, then SiLU.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortConv {
+    /// Of the parameter and of the array in the cache.
+    name: &'static str,
+    weight: ParameterId,
+    channels: usize,
+    taps: usize,
+}
+
+impl ShortConv {
+    /// `weight [channels, 1, taps]` (the shape of Hugging Face checkpoints; last tap = current token) under
+    /// `name.weight`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        name: &'static str,
+        channels: usize,
+        taps: usize,
+    ) -> Result<Self> {
+        let weight = build.within(name).parameter("weight", [channels, 1, taps], Init::Taps(taps))?;
+        Ok(Self { name, weight, channels, taps })
+    }
+
+    /// `x [B,T,channels]`, behind the last inputs in the context's cache.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let state = context.state(x.value().device(), self.name, self.state(context.sequences.count()))?;
+        let weight = tape.reshape(&tape.parameter(self.weight), [self.channels, self.taps])?;
+        let (y, last) = tape.conv(x, &weight, &state, &context.sequences)?;
+        context.keep(self.name, last.value());
+        tape.map(Map::Silu, &y)
+    }
+
+    /// The array of this layer in the cache of `batch` texts that are about to start.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn cache<B: Backend>(&self, device: &B, batch: usize) -> Result<(&'static str, Tensor<B>)> {
+        Ok((self.name, Tensor::zeros(device, self.state(batch), hecate_core::DType::F32)?))
+    }
+
+    fn state(&self, batch: usize) -> [usize; 3] {
+        [batch, self.taps - 1, self.channels]
+    }
+}

@@ -1,0 +1,149 @@
+//! How rules get their gates.
+
+use crate::{Result, Tape, Var};
+use hecate_core::{
+    Backend, Of, Rule, Slots,
+    primitives::Map,
+    rules::{Delta, Dgd, DgdGates, Hebbian, MomentumGates, Objective, Titans, WriteGates},
+    slots,
+};
+
+slots! {
+    /// Signals of rules that write with one strength.
+    pub struct WriteSignals {
+        /// Step size.
+        b_proj,
+    }
+}
+
+slots! {
+    /// Signals of rules with momentum.
+    pub struct MomentumSignals {
+        /// Step size.
+        b_proj,
+        /// Momentum.
+        eta_proj,
+    }
+}
+
+slots! {
+    /// Signals of rules that erase with a strength of its own.
+    pub struct EraseSignals {
+        /// Step size.
+        b_proj,
+        /// Extra erase strength.
+        erase_proj,
+    }
+}
+
+/// A rule whose gates can be made from the residual stream.
+///
+/// All rules forget; what else a token tells them, one number a head, are *signals*: linear maps with bias, named as
+/// their parameters are.
+pub trait GatedRule: Rule {
+    /// The signals by name.
+    type Signals: Slots;
+
+    /// Tokens that share a gradient point; 1 where the rule is exact. Calls must start at a multiple.
+    fn group(self) -> usize {
+        1
+    }
+
+    /// Gates from the retention `log a [B,T,H]` and the signals `[B,T,H]`, any real numbers.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: Of<Self::Signals, Var<B>>,
+    ) -> Result<Of<Self::Gates, Var<B>>>;
+}
+
+fn group(frozen: Option<u32>) -> usize {
+    frozen.map_or(1, |group| group as usize)
+}
+
+/// `θ = σ(b)`.
+impl GatedRule for Hebbian {
+    type Signals = WriteSignals<()>;
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: WriteSignals<Var<B>>,
+    ) -> Result<WriteGates<Var<B>>> {
+        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
+    }
+}
+
+/// `θ = σ(b)`: stable for any retention, with unit keys.
+impl GatedRule for Delta {
+    type Signals = WriteSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: WriteSignals<Var<B>>,
+    ) -> Result<WriteGates<Var<B>>> {
+        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
+    }
+}
+
+/// `log η = log σ(e)`, `θ = (1 − η) σ(b)`: a write adds up to `σ(b)` over time, so a key met again is stable. The
+/// factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is near one.
+impl GatedRule for Titans {
+    type Signals = MomentumSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
+    ) -> Result<MomentumGates<Var<B>>> {
+        let log_eta = tape.map(Map::LogSigmoid, &eta_proj)?;
+        let rest = rest(tape, &eta_proj)?;
+        Ok(MomentumGates { log_a, log_eta, theta: tape.mul(&tape.map(Map::Sigmoid, &b_proj)?, &rest)? })
+    }
+}
+
+/// `θ = σ(b)`; `β = σ(e)` with the dot objective, `(1 − θ) σ(e)` with L2, where the memory is erased by `θ + β` in all
+/// and more than `1 + a` would be unstable.
+impl GatedRule for Dgd {
+    type Signals = EraseSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        EraseSignals { b_proj, erase_proj }: EraseSignals<Var<B>>,
+    ) -> Result<DgdGates<Var<B>>> {
+        let theta = tape.map(Map::Sigmoid, &b_proj)?;
+        let beta = tape.map(Map::Sigmoid, &erase_proj)?;
+        let beta = match self.objective {
+            Objective::L2 => tape.mul(&beta, &rest(tape, &b_proj)?)?,
+            Objective::Dot => beta,
+        };
+        Ok(DgdGates { log_a, theta, beta })
+    }
+}
+
+/// `1 − σ(x)`, to full precision.
+fn rest<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+    tape.map(Map::Sigmoid, &tape.scale(-1.0, x)?)
+}

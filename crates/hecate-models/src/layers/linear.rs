@@ -1,0 +1,59 @@
+//! Linear maps.
+
+use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, primitives::Transpose};
+
+/// `y = x Wᵀ + b`.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear {
+    weight: ParameterId,
+    bias: Option<ParameterId>,
+}
+
+impl Linear {
+    /// `weight [outputs, inputs]` under `name.weight`, without bias.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        init: Init,
+    ) -> Result<Self> {
+        Ok(Self { weight: build.within(name).parameter("weight", [outputs, inputs], init)?, bias: None })
+    }
+
+    /// As [`Linear::new`], and a `bias [outputs]` that starts at zero.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn with_bias<B: Backend>(
+        build: &mut Builder<'_, B>,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        init: Init,
+    ) -> Result<Self> {
+        let Self { weight, .. } = Self::new(build, name, inputs, outputs, init)?;
+        Ok(Self { weight, bias: Some(build.within(name).parameter("bias", [outputs], Init::Constant(0.0))?) })
+    }
+
+    /// A map with a weight that belongs to another layer.
+    pub fn tied(weight: ParameterId) -> Self {
+        Self { weight, bias: None }
+    }
+
+    /// `x [.., inputs]` to `[.., outputs]`.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let y = tape.matmul(x, &tape.parameter(self.weight), Transpose { a: false, b: true })?;
+        match self.bias {
+            Some(bias) => tape.add(&y, &tape.parameter(bias)),
+            None => Ok(y),
+        }
+    }
+}

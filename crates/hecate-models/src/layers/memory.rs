@@ -1,0 +1,137 @@
+//! A neural memory as a layer.
+
+use super::{Context, GatedRule, Linear, Mixer, Projection, RmsNorm, projection::Behind};
+use crate::{Builder, Init, LayerCache, MemoryConfig, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
+
+/// Added to the norms of queries and keys.
+const NORM_EPSILON: f32 = 1e-6;
+
+/// Queries, keys, values and gates from the residual stream, a rule, and the way back:
+///
+/// ```text
+/// q, k = l2norm(silu(conv(x W)))        v = silu(conv(x W))        per head
+/// log a = −exp(A_log) softplus(x W_a + dt_bias)                    other gates: GatedRule
+/// y = (rmsnorm(rule(q, k, v, gates)) · silu(x W_g)) W_o
+/// ```
+///
+/// Parameters are named as in flash-linear-attention's Gated DeltaNet.
+#[derive(Clone, Debug)]
+pub struct Memory<R: GatedRule> {
+    rule: R,
+    heads: usize,
+    key: usize,
+    value: usize,
+    qkv: [Projection; 3],
+    slope: ParameterId,
+    offset: ParameterId,
+    retention: Linear,
+    /// In the order of the rule's signals.
+    signals: Vec<Linear>,
+    gate: Option<Linear>,
+    norm: RmsNorm,
+    back: Linear,
+}
+
+impl<R: GatedRule> Memory<R> {
+    /// A memory beside a residual stream of width `hidden`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        config: &MemoryConfig,
+        hidden: usize,
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let (heads, (key, value)) = (config.heads, config.widths(hidden));
+        let behind = Behind { taps: config.conv, activate: true };
+        let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), behind);
+        let qkv = [
+            project(("q_proj", "q_conv1d"), key)?,
+            project(("k_proj", "k_conv1d"), key)?,
+            project(("v_proj", "v_conv1d"), value)?,
+        ];
+        let signal = |name: &&str| Linear::with_bias(build, name, hidden, heads, Init::Normal);
+        let signals = R::Signals::NAMES.iter().map(signal).collect::<Result<_>>()?;
+        let gate = |_| Linear::new(build, "g_proj", hidden, heads * value, Init::Normal);
+        let gate = config.gate.then_some(()).map(gate).transpose()?;
+        Ok(Self {
+            rule,
+            heads,
+            key,
+            value,
+            qkv,
+            signals,
+            gate,
+            slope: build.parameter("A_log", [heads], Init::LogSlope)?,
+            offset: build.parameter("dt_bias", [heads], Init::Horizon)?,
+            retention: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
+            norm: RmsNorm::new(build, "o_norm", value, norm_eps)?,
+            back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)?,
+        })
+    }
+
+    /// `log a [B,T,H]`.
+    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let step = tape.add(&self.retention.forward(tape, x)?, &tape.parameter(self.offset))?;
+        let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
+        tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
+    }
+
+    fn gates<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
+        let mut linears = self.signals.iter();
+        let signals = R::Signals::try_build(|_| {
+            // One linear map was made for each signal, in this order.
+            linears.next().expect("a linear map for every signal").forward(tape, x)
+        })?;
+        self.rule.gates_of(tape, self.log_a(tape, x)?, signals)
+    }
+
+    fn state(&self, sequences: Sequences) -> Of<R::State, Shape> {
+        let Self { rule, heads, key, value, .. } = *self;
+        rule.state(&Dims { batch: sequences.count(), tokens: 1, heads, key, value, sequences })
+    }
+
+    /// What was read `[B,T,H,V]`, to the residual stream.
+    fn output<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
+        let (batch, tokens) = (x.axes()[0], x.axes()[1]);
+        let y = self.norm.forward(tape, read)?;
+        let mut y = tape.reshape(&y, [batch, tokens, self.heads * self.value])?;
+        if let Some(gate) = &self.gate {
+            y = tape.mul(&y, &tape.map(Map::Silu, &gate.forward(tape, x)?)?)?;
+        }
+        self.back.forward(tape, &y)
+    }
+}
+
+impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let [q, k, v] = &self.qkv;
+        let q = tape.l2_norm(&q.forward(tape, x, context)?, NORM_EPSILON)?;
+        let k = tape.l2_norm(&k.forward(tape, x, context)?, NORM_EPSILON)?;
+        let v = v.forward(tape, x, context)?;
+        let gates = self.gates(tape, x)?;
+        let device = x.value().device();
+        let state =
+            R::State::try_map(self.state(context.sequences.clone()), |name, shape| context.state(device, name, shape))?;
+        let outputs = tape.memory(self.rule, Inputs { q, k, v, gates, state })?;
+        R::State::list(&outputs.state).into_iter().for_each(|(name, last)| context.keep(name, last.value()));
+        self.output(tape, x, &outputs.out)
+    }
+
+    fn cache(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
+        let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
+        let mut arrays = convs.collect::<Result<Vec<_>>>()?;
+        R::State::try_map(self.state(Sequences::batch(batch, 1)), |name, shape| {
+            arrays.push((name, Tensor::zeros(device, shape, DType::F32)?));
+            Ok::<_, crate::Error>(())
+        })?;
+        Ok(LayerCache::new(arrays))
+    }
+
+    fn group(&self) -> usize {
+        self.rule.group()
+    }
+}

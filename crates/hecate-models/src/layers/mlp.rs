@@ -1,0 +1,37 @@
+//! The part of a block that looks at one token alone.
+
+use super::Linear;
+use crate::{Builder, Init, Result, Tape, Var};
+use hecate_core::{Backend, primitives::Map};
+
+/// SwiGLU: `y = (silu(x W_gate) · x W_up) W_down` (Shazeer, "GLU variants improve transformer").
+#[derive(Clone, Copy, Debug)]
+pub struct Mlp {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl Mlp {
+    /// Widths outside and inside.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, inner: usize) -> Result<Self> {
+        Ok(Self {
+            gate: Linear::new(build, "gate_proj", hidden, inner, Init::Normal)?,
+            up: Linear::new(build, "up_proj", hidden, inner, Init::Normal)?,
+            down: Linear::new(build, "down_proj", inner, hidden, Init::Residual)?,
+        })
+    }
+
+    /// `x [.., hidden]`.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let gate = tape.map(Map::Silu, &self.gate.forward(tape, x)?)?;
+        let up = self.up.forward(tape, x)?;
+        self.down.forward(tape, &tape.mul(&gate, &up)?)
+    }
+}

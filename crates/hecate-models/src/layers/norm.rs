@@ -1,0 +1,29 @@
+//! Normalisation.
+
+use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use hecate_core::Backend;
+
+/// `y = x / √(mean x² + ε) · w`, row by row.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNorm {
+    weight: ParameterId,
+    epsilon: f32,
+}
+
+impl RmsNorm {
+    /// `weight [width]` under `name.weight`, starting at one.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(build: &mut Builder<'_, B>, name: &str, width: usize, epsilon: f32) -> Result<Self> {
+        Ok(Self { weight: build.within(name).parameter("weight", [width], Init::Constant(1.0))?, epsilon })
+    }
+
+    /// `x [.., width]`.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        tape.rms_norm(x, &tape.parameter(self.weight), self.epsilon)
+    }
+}

@@ -1,0 +1,63 @@
+//! From the residual stream to heads.
+
+use super::{Context, Linear, ShortConv};
+use crate::{Builder, Init, Result, Tape, Var};
+use hecate_core::{Backend, primitives::Map};
+
+/// A linear map to `heads × width`, with a short convolution or SiLU behind it where asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Projection {
+    linear: Linear,
+    conv: Option<ShortConv>,
+    activate: bool,
+    heads: usize,
+    width: usize,
+}
+
+/// What follows the linear map.
+#[derive(Clone, Copy, Debug)]
+pub struct Behind {
+    /// Taps of the convolution, which ends in SiLU; 0 for none.
+    pub taps: usize,
+    /// Whether there is SiLU also without a convolution.
+    pub activate: bool,
+}
+
+impl Projection {
+    /// Parameters `proj.weight` and, with a convolution, `conv.weight`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        (proj, conv): (&str, &'static str),
+        hidden: usize,
+        (heads, width): (usize, usize),
+        Behind { taps, activate }: Behind,
+    ) -> Result<Self> {
+        let linear = Linear::new(build, proj, hidden, heads * width, Init::Normal)?;
+        let conv = if taps == 0 { None } else { Some(ShortConv::new(build, conv, heads * width, taps)?) };
+        Ok(Self { linear, conv, activate, heads, width })
+    }
+
+    /// `x [B,T,hidden]` to `[B,T,heads,width]`.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let y = self.linear.forward(tape, x)?;
+        let y = match &self.conv {
+            Some(conv) => conv.forward(tape, &y, context)?,
+            None if self.activate => tape.map(Map::Silu, &y)?,
+            None => y,
+        };
+        let shape: Vec<usize> =
+            x.axes()[..x.axes().len() - 1].iter().copied().chain([self.heads, self.width]).collect();
+        tape.reshape(&y, shape)
+    }
+
+    /// The convolution, which has an array in the cache.
+    pub fn conv(&self) -> Option<&ShortConv> {
+        self.conv.as_ref()
+    }
+}

@@ -1,0 +1,272 @@
+//! What can be done on a tape: the primitives' forward and backward, and memories.
+
+use super::{Slot, Tape, Var};
+use crate::Result;
+use hecate_core::{
+    Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Tensor, forward, infer,
+    primitives::{self as p, AttentionInputs, AttentionOptions, Cache, Map, Transpose},
+};
+
+impl<'p, B: Backend> Tape<'p, B> {
+    /// [`primitives::matmul`](p::matmul).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn matmul(&self, a: &Var<B>, b: &Var<B>, transpose: Transpose) -> Result<Var<B>> {
+        let value = p::matmul(&a.value, &b.value, transpose)?;
+        if !self.follows(&[a, b]) {
+            return Ok(Var::constant(value));
+        }
+        let (a, b) = (a.clone(), b.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let (da, db) = p::matmul_backward(&a.value, &b.value, transpose, &dy)?;
+            slots.add(a.slot, da)?;
+            slots.add(b.slot, db)
+        }))
+    }
+
+    /// [`primitives::add`](p::add): `b` may serve all rows of `a`.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn add(&self, a: &Var<B>, b: &Var<B>) -> Result<Var<B>> {
+        let value = p::add(&a.value, &b.value)?;
+        if !self.follows(&[a, b]) {
+            return Ok(Var::constant(value));
+        }
+        let (a, b, shape) = (a.slot, b.slot, b.value.shape().clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            if b.is_some() {
+                let whole = shape.count() == dy.shape().count();
+                let db = if whole { dy.clone() } else { p::sum_rows(&dy, shape.count())? };
+                slots.add(b, db.reshape(shape)?)?;
+            }
+            slots.add(a, dy)
+        }))
+    }
+
+    /// [`primitives::mul`](p::mul): `b` may serve all rows of `a`.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn mul(&self, a: &Var<B>, b: &Var<B>) -> Result<Var<B>> {
+        let value = p::mul(&a.value, &b.value)?;
+        if !self.follows(&[a, b]) {
+            return Ok(Var::constant(value));
+        }
+        let (a, b) = (a.clone(), b.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let (da, db) = p::mul_backward(&a.value, &b.value, &dy)?;
+            slots.add(a.slot, da)?;
+            slots.add(b.slot, db)
+        }))
+    }
+
+    /// `factor x`.
+    ///
+    /// # Errors
+    /// As [`primitives::scale`](p::scale).
+    pub fn scale(&self, factor: f32, x: &Var<B>) -> Result<Var<B>> {
+        let value = p::scale(factor, &x.value)?;
+        Ok(self.push_map(x, value, move |dy| p::scale(factor, &dy)))
+    }
+
+    /// [`primitives::map`](p::map()).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn map(&self, map: Map, x: &Var<B>) -> Result<Var<B>> {
+        let value = p::map(map, &x.value)?;
+        let kept = x.value.clone();
+        Ok(self.push_map(x, value, move |dy| p::map_backward(map, &kept, &dy)))
+    }
+
+    /// The elements rounded to another float type.
+    ///
+    /// # Errors
+    /// As [`primitives::cast`](p::cast).
+    pub fn cast(&self, dtype: DType, x: &Var<B>) -> Result<Var<B>> {
+        let (value, from) = (p::cast(dtype, &x.value)?, x.value.dtype());
+        Ok(self.push_map(x, value, move |dy| p::cast(from, &dy)))
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// A shape of another number of elements.
+    pub fn reshape(&self, x: &Var<B>, shape: impl Into<Shape>) -> Result<Var<B>> {
+        let (value, from) = (x.value.reshape(shape)?, x.value.shape().clone());
+        Ok(self.push_map(x, value, move |dy| dy.reshape(from)))
+    }
+
+    /// [`primitives::rms_norm`](p::rms_norm).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn rms_norm(&self, x: &Var<B>, weight: &Var<B>, epsilon: f32) -> Result<Var<B>> {
+        let (value, inverse) = p::rms_norm(&x.value, &weight.value, epsilon)?;
+        if !self.follows(&[x, weight]) {
+            return Ok(Var::constant(value));
+        }
+        let (x, weight) = (x.clone(), weight.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let (dx, dweight) = p::rms_norm_backward(&x.value, &weight.value, &inverse, &dy)?;
+            slots.add(x.slot, dx)?;
+            slots.add(weight.slot, dweight)
+        }))
+    }
+
+    /// [`primitives::l2_norm`](p::l2_norm).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn l2_norm(&self, x: &Var<B>, epsilon: f32) -> Result<Var<B>> {
+        let (value, inverse) = p::l2_norm(&x.value, epsilon)?;
+        let kept = x.value.clone();
+        Ok(self.push_map(x, value, move |dy| p::l2_norm_backward(&kept, &inverse, &dy)))
+    }
+
+    /// [`primitives::conv`](p::conv): `(y, final state)`.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn conv(&self, x: &Var<B>, weight: &Var<B>, state: &Var<B>, sequences: &Sequences) -> Result<(Var<B>, Var<B>)> {
+        let (y, last) = p::conv(&x.value, &weight.value, &state.value, sequences)?;
+        if !self.follows(&[x, weight, state]) {
+            return Ok((Var::constant(y), Var::constant(last)));
+        }
+        let (y, last) = (self.result(y), self.result(last));
+        let (results, sequences) = ((y.slot, last.slot), sequences.clone());
+        let (x, weight, state) = (x.clone(), weight.clone(), state.clone());
+        self.push(move |slots| {
+            let (dy, dlast) = (slots.take(results.0), slots.take(results.1));
+            let dy = match (dy, &dlast) {
+                (Some(dy), _) => dy,
+                (None, Some(_)) => Tensor::zeros(x.value.device(), x.value.shape().clone(), x.value.dtype())?,
+                (None, None) => return Ok(()),
+            };
+            let (dx, dweight, dstate) =
+                p::conv_backward(&x.value, &weight.value, &state.value, &sequences, &dy, dlast.as_ref())?;
+            slots.add(x.slot, dx)?;
+            slots.add(weight.slot, dweight)?;
+            slots.add(state.slot, dstate)
+        });
+        Ok((y, last))
+    }
+
+    /// Rows `ids` of `table [V,D]`.
+    ///
+    /// # Errors
+    /// As [`primitives::embedding`](p::embedding).
+    pub fn embedding(&self, table: &Var<B>, ids: &Tensor<B>) -> Result<Var<B>> {
+        let value = p::embedding(&table.value, ids)?;
+        let (rows, ids) = (table.value.shape().rows(), ids.clone());
+        Ok(self.push_map(table, value, move |dy| p::embedding_backward(rows, &ids, &dy)))
+    }
+
+    /// Indices `start .. start + count` of `axis`.
+    ///
+    /// # Errors
+    /// As [`primitives::narrow`](p::narrow).
+    pub fn narrow(&self, x: &Var<B>, axis: usize, start: usize, count: usize) -> Result<Var<B>> {
+        let (value, shape) = (p::narrow(&x.value, axis, start, count)?, x.value.shape().clone());
+        Ok(self.push_map(x, value, move |dy| p::narrow_backward(&shape, axis, start, count, &dy)))
+    }
+
+    /// Arrays joined along `axis`.
+    ///
+    /// # Errors
+    /// As [`primitives::concat`](p::concat).
+    pub fn concat(&self, parts: &[&Var<B>], axis: usize) -> Result<Var<B>> {
+        let values: Vec<&Tensor<B>> = parts.iter().map(|part| &part.value).collect();
+        let value = p::concat(&values, axis)?;
+        if !self.follows(parts) {
+            return Ok(Var::constant(value));
+        }
+        let parts: Vec<_> = parts.iter().map(|part| (part.slot, part.axes()[axis])).collect();
+        Ok(self.push_one(value, move |dy, slots| {
+            let mut start = 0;
+            for (slot, count) in parts {
+                if slot.is_some() {
+                    slots.add(slot, p::narrow(&dy, axis, start, count)?)?;
+                }
+                start += count;
+            }
+            Ok(())
+        }))
+    }
+
+    /// Rotary positions; the first token of every sequence stands at `position`.
+    ///
+    /// # Errors
+    /// As [`primitives::rotary`](p::rotary).
+    pub fn rotary(&self, x: &Var<B>, sequences: &Sequences, position: usize, base: f32) -> Result<Var<B>> {
+        let offsets = vec![position; sequences.count()];
+        let value = p::rotary(&x.value, sequences, &offsets, base)?;
+        let sequences = sequences.clone();
+        Ok(self.push_map(x, value, move |dy| p::rotary_backward(&dy, &sequences, &offsets, base)))
+    }
+
+    /// Sliding-window attention behind `cache`, which is a constant here.
+    ///
+    /// # Errors
+    /// As [`primitives::attention`](p::attention()).
+    pub fn attention(
+        &self,
+        options: AttentionOptions,
+        sequences: &Sequences,
+        [q, k, v]: [&Var<B>; 3],
+        cache: Option<Cache<Tensor<B>>>,
+    ) -> Result<Var<B>> {
+        let [qs, ks, vs] = [q.slot, k.slot, v.slot];
+        let [q_value, k_value, v_value] = [q, k, v].map(|x| x.value.clone());
+        let inputs = AttentionInputs { q: q_value, k: k_value, v: v_value, cache, prefix: None };
+        let (y, lse) = p::attention(options, sequences, &inputs)?;
+        if !self.follows(&[q, k, v]) {
+            return Ok(Var::constant(y));
+        }
+        let (sequences, kept) = (sequences.clone(), y.clone());
+        Ok(self.push_one(y, move |dy, slots| {
+            let grads = p::attention_backward(options, &sequences, &inputs, (&kept, &lse), &dy, None)?;
+            slots.add(qs, grads.q)?;
+            slots.add(ks, grads.k)?;
+            slots.add(vs, grads.v)
+        }))
+    }
+
+    /// Runs a rule: what was read, and the state behind the last token.
+    ///
+    /// # Errors
+    /// As [`hecate_core::forward`].
+    pub fn memory<R: Rule>(&self, rule: R, inputs: Inputs<R, Var<B>>) -> Result<Outputs<R, Var<B>>>
+    where
+        B: Kernel<R>,
+    {
+        let device = inputs.q.value.device().clone();
+        let arguments: Vec<Slot> = inputs.list().iter().map(|(_, var)| var.slot).collect();
+        let followed = self.record.is_some() && arguments.iter().any(Option::is_some);
+        let inputs = inputs.try_map(|_, var| Ok::<_, Error>(var.value))?;
+        if !followed {
+            return Ok(infer(&device, rule, &inputs)?.try_map(|_, value| Ok::<_, Error>(Var::constant(value)))?);
+        }
+        let (outputs, pass) = forward(&device, rule, inputs)?;
+        let outputs = outputs.try_map(|_, value| Ok::<_, Error>(self.result(value)))?;
+        // Of the results, the backward needs the shapes alone.
+        let results =
+            outputs.clone().try_map(|_, x| Ok::<_, Error>((x.slot, x.value.shape().clone(), x.value.dtype())))?;
+        self.push(move |slots| {
+            if !results.list().iter().any(|(_, (slot, ..))| slots.holds(*slot)) {
+                return Ok(());
+            }
+            let grads = results.try_map(|_, (slot, shape, dtype)| match slots.take(slot) {
+                Some(gradient) => Ok(gradient),
+                None => Tensor::zeros(&device, shape, dtype),
+            })?;
+            let mut arguments = arguments.into_iter();
+            let add = |_, gradient| slots.add(arguments.next().flatten(), gradient);
+            pass.backward(grads)?.try_map(add)?;
+            Ok(())
+        });
+        Ok(outputs)
+    }
+}
