@@ -7,6 +7,7 @@
 
 mod device;
 mod engine;
+mod primitives;
 mod product;
 mod rows;
 mod rules;

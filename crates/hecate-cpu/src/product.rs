@@ -1,6 +1,7 @@
 //! Products of matrices on one thread: the safe door to the `gemm` crate.
 
 use gemm::Parallelism;
+use std::ops::Range;
 
 /// A strided view of a matrix in a slice: element `(i, j)` at `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
@@ -30,6 +31,14 @@ impl<'a> Mat<'a> {
     pub(crate) fn t(self) -> Self {
         let Self { data, rows, columns, row_stride, column_stride } = self;
         Self { data, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
+    }
+
+    /// The part of these rows and columns, which must lie inside.
+    #[inline]
+    pub(crate) fn block(self, rows: Range<usize>, columns: Range<usize>) -> Self {
+        assert!(rows.end <= self.rows && columns.end <= self.columns, "block outside its matrix");
+        let data = &self.data[rows.start * self.row_stride + columns.start * self.column_stride..];
+        Self { data, rows: rows.len(), columns: columns.len(), ..self }
     }
 
     /// Panics unless every element lies in the slice.

@@ -1,0 +1,155 @@
+//! Short causal convolution, on each sequence with its state in front: rows `0..W−1` are the state's, then the tokens.
+
+use super::{fill, last_rows, places, reduce::over_rows};
+use crate::{
+    Cpu,
+    device::{floats, tensor},
+};
+use hecate_core::{
+    Result, Tensor,
+    primitives::{Conv, ConvDims},
+};
+
+impl Conv for Cpu {
+    fn conv(
+        &self,
+        dims: &ConvDims,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        state: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        let (tokens, before, taps) = (floats(x), floats(state), by_tap(dims, &floats(weight)));
+        let rows = Rows { dims, x: &tokens, state: &before };
+        let mut y = vec![0.0; tokens.len()];
+        fill(
+            self,
+            dims.channels,
+            &mut y,
+            #[inline(always)]
+            |first, y| {
+                let range = first..first + y.len() / dims.channels;
+                for (row, (n, t)) in y.chunks_exact_mut(dims.channels).zip(places(&dims.sequences, range)) {
+                    for (j, tap) in taps.chunks_exact(dims.channels).enumerate() {
+                        add_product(row, tap, rows.get(n, t + j));
+                    }
+                }
+            },
+        );
+        let last = last_rows(&dims.sequences, [dims.width - 1, dims.channels], Some(&before), &tokens);
+        Ok((tensor(self, x.shape().clone(), x.dtype(), y), tensor(self, dims.state(), x.dtype(), last)))
+    }
+
+    fn conv_backward(
+        &self,
+        dims: &ConvDims,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        state: &Tensor<Self>,
+        dy: &Tensor<Self>,
+        dfinal: Option<&Tensor<Self>>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
+        let (tokens, before, slopes) = (floats(x), floats(state), floats(dy));
+        let taps = by_tap(dims, &floats(weight));
+        let dfinal = dfinal.map(floats);
+        let grads = Grads { dims, taps: &taps, dy: &slopes, dfinal: dfinal.as_deref() };
+        let (channels, kept) = (dims.channels, dims.width - 1);
+        let mut dx = vec![0.0; tokens.len()];
+        fill(
+            self,
+            channels,
+            &mut dx,
+            #[inline(always)]
+            |first, dx| {
+                let range = first..first + dx.len() / channels;
+                for (row, (n, t)) in dx.chunks_exact_mut(channels).zip(places(&dims.sequences, range)) {
+                    grads.add(n, kept + t, row);
+                }
+            },
+        );
+        let mut dstate = vec![0.0; before.len()];
+        for (i, row) in dstate.chunks_exact_mut(channels).enumerate() {
+            grads.add(i / kept, i % kept, row);
+        }
+        let dtaps = dtaps(self, &Rows { dims, x: &tokens, state: &before }, &slopes);
+        let dweight = (0..channels * dims.width).map(|i| dtaps[i % dims.width * channels + i / dims.width]).collect();
+        let array = |like: &Tensor<Self>, values| tensor(self, like.shape().clone(), like.dtype(), values);
+        Ok((array(x, dx), array(weight, dweight), array(state, dstate)))
+    }
+}
+
+/// Inputs of each sequence with the state in front.
+struct Rows<'a> {
+    dims: &'a ConvDims,
+    x: &'a [f32],
+    state: &'a [f32],
+}
+
+impl Rows<'_> {
+    /// Row `i` of sequence `n`, `[channels]`.
+    #[inline(always)]
+    fn get(&self, n: usize, i: usize) -> &[f32] {
+        let (channels, kept) = (self.dims.channels, self.dims.width - 1);
+        if i < kept {
+            return &self.state[(n * kept + i) * channels..][..channels];
+        }
+        &self.x[(self.dims.sequences.range(n).start + i - kept) * channels..][..channels]
+    }
+}
+
+/// What the gradients by the inputs are made from.
+struct Grads<'a> {
+    dims: &'a ConvDims,
+    taps: &'a [f32],
+    dy: &'a [f32],
+    dfinal: Option<&'a [f32]>,
+}
+
+impl Grads<'_> {
+    /// Adds the gradient by row `i` of sequence `n`: `Σ_j taps[j] dy[i − j]`, and what came through the final state.
+    #[inline(always)]
+    fn add(&self, n: usize, i: usize, out: &mut [f32]) {
+        let (channels, kept, range) = (self.dims.channels, self.dims.width - 1, self.dims.sequences.range(n));
+        for (j, tap) in self.taps.chunks_exact(channels).enumerate() {
+            if j <= i && i - j < range.len() {
+                add_product(out, tap, &self.dy[(range.start + i - j) * channels..][..channels]);
+            }
+        }
+        if let Some(dfinal) = self.dfinal
+            && i >= range.len()
+        {
+            let row = &dfinal[(n * kept + i - range.len()) * channels..][..channels];
+            out.iter_mut().zip(row).for_each(|(out, x)| *out += x);
+        }
+    }
+}
+
+/// Gradient by the weights, `[W, D]`.
+fn dtaps(device: &Cpu, rows: &Rows<'_>, dy: &[f32]) -> Vec<f32> {
+    let (dims, channels) = (rows.dims, rows.dims.channels);
+    over_rows(
+        device,
+        dims.sequences.rows(),
+        dims.width * channels,
+        #[inline(always)]
+        |range, sums| {
+            for (r, (n, t)) in range.clone().zip(places(&dims.sequences, range)) {
+                let dy = &dy[r * channels..][..channels];
+                for (j, sums) in sums.chunks_exact_mut(channels).enumerate() {
+                    add_product(sums, dy, rows.get(n, t + j));
+                }
+            }
+        },
+    )
+}
+
+/// `weight [D, W]` as `[W, D]`.
+fn by_tap(dims: &ConvDims, weight: &[f32]) -> Vec<f32> {
+    (0..weight.len()).map(|i| weight[i % dims.channels * dims.width + i / dims.channels]).collect()
+}
+
+#[inline(always)]
+fn add_product(out: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out += a * b;
+    }
+}

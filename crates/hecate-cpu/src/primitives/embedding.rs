@@ -1,0 +1,89 @@
+//! Rows of a table, by number.
+
+use super::{fill, of_same_type, unsupported};
+use crate::{
+    Cpu,
+    device::{floats, tensor},
+};
+use hecate_core::{Error, Host, Result, Tensor, primitives::Embedding};
+
+impl Embedding for Cpu {
+    fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let width = table.shape().last();
+        let ids = checked("embedding", "ids", table.shape().axes()[0], ids)?;
+        let rows = of_same_type!("embedding", table.buffer(), table => gather(table, width, ids))?;
+        Ok(Tensor::from_buffer(self, [ids.len(), width], table.dtype(), rows))
+    }
+
+    fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (rows, width) = (floats(dy), dy.shape().last());
+        let (starts, order) = by_id(vocabulary, checked("embedding", "ids", vocabulary, ids)?);
+        let mut dtable = vec![0.0; vocabulary * width];
+        fill(
+            self,
+            width,
+            &mut dtable,
+            #[inline(always)]
+            |first, dtable| {
+                let mut sums = vec![0.0f64; width];
+                for (id, out) in (first..).zip(dtable.chunks_exact_mut(width)) {
+                    let used = &order[starts[id]..starts[id + 1]];
+                    if used.is_empty() {
+                        continue;
+                    }
+                    sums.fill(0.0);
+                    for &i in used {
+                        let row = &rows[i * width..][..width];
+                        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+                    }
+                    out.iter_mut().zip(&sums).for_each(|(out, &sum)| *out = sum as f32);
+                }
+            },
+        );
+        Ok(tensor(self, [vocabulary, width], dy.dtype(), dtable))
+    }
+}
+
+/// The numbers, if all are under `count`.
+pub(super) fn checked<'a>(
+    what: &'static str,
+    slot: &'static str,
+    count: usize,
+    ids: &'a Tensor<Cpu>,
+) -> Result<&'a [u32]> {
+    let Host::U32(ids) = ids.buffer() else {
+        return Err(unsupported(what, format!("`{slot}` holds {}; give u32", ids.dtype())));
+    };
+    match ids.iter().position(|&id| id as usize >= count) {
+        None => Ok(ids),
+        Some(index) => {
+            let found = f64::from(ids[index]);
+            Err(Error::Value { what, slot, index, found, expected: "less than the size of the vocabulary" })
+        }
+    }
+}
+
+fn gather<T: Copy>(table: &[T], width: usize, ids: &[u32]) -> Vec<T> {
+    let mut rows = Vec::with_capacity(ids.len() * width);
+    for &id in ids {
+        rows.extend_from_slice(&table[id as usize * width..][..width]);
+    }
+    rows
+}
+
+/// Where each id stands: positions sorted by id, in their order, and `count + 1` bounds of each id's share of them.
+fn by_id(count: usize, ids: &[u32]) -> (Vec<usize>, Vec<usize>) {
+    let mut starts = vec![0; count + 1];
+    for &id in ids {
+        starts[id as usize + 1] += 1;
+    }
+    for id in 0..count {
+        starts[id + 1] += starts[id];
+    }
+    let (mut next, mut order) = (starts.clone(), vec![0; ids.len()]);
+    for (i, &id) in ids.iter().enumerate() {
+        order[next[id as usize]] = i;
+        next[id as usize] += 1;
+    }
+    (starts, order)
+}

@@ -1,0 +1,78 @@
+//! Cutting and joining along an axis: copies of runs of elements, of any type.
+
+use super::{of_same_type, unsupported};
+use crate::Cpu;
+use half::{bf16, f16};
+use hecate_core::{
+    Host, Result, Tensor,
+    primitives::{Layout, Span},
+};
+
+impl Layout for Cpu {
+    fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let host = of_same_type!("narrow", x.buffer(), x => cut(span, x))?;
+        Ok(Tensor::from_buffer(self, [span.outer, span.count, span.inner], x.dtype(), host))
+    }
+
+    fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let size = span.outer * span.length * span.inner;
+        let host = of_same_type!("narrow", dy.buffer(), dy => paste(span, dy, vec![Default::default(); size]))?;
+        Ok(Tensor::from_buffer(self, [span.outer, span.length, span.inner], dy.dtype(), host))
+    }
+
+    fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+        let Some(first) = parts.first() else {
+            return Err(unsupported("concat", "there is nothing to join".into()));
+        };
+        let length = parts.iter().map(|part| part.shape().count()).sum::<usize>() / (outer * inner);
+        let span = Span { outer, length, inner, start: 0, count: 0 };
+        let host = of_same_type!("concat", first.buffer(), values => join(span, values, parts))?;
+        Ok(Tensor::from_buffer(self, [outer, length, inner], first.dtype(), host))
+    }
+}
+
+/// Type of an element, as a host array is asked for it.
+trait Element: Copy + Default {
+    /// The elements, if they are of this type.
+    fn of(host: &Host) -> Option<&[Self]>;
+}
+
+macro_rules! elements {
+    ($($variant:ident($element:ty)),*) => {
+        $(impl Element for $element {
+            fn of(host: &Host) -> Option<&[Self]> {
+                if let Host::$variant(values) = host { Some(values) } else { None }
+            }
+        })*
+    };
+}
+elements!(F32(f32), Bf16(bf16), F16(f16), U32(u32));
+
+/// The stretch of `x [outer, length, inner]`.
+fn cut<T: Copy>(Span { outer, length, inner, start, count }: Span, x: &[T]) -> Vec<T> {
+    let mut part = Vec::with_capacity(outer * count * inner);
+    for i in 0..outer {
+        part.extend_from_slice(&x[(i * length + start) * inner..][..count * inner]);
+    }
+    part
+}
+
+/// `whole [outer, length, inner]` with `part` in the stretch.
+fn paste<T: Copy>(Span { outer, length, inner, start, count }: Span, part: &[T], mut whole: Vec<T>) -> Vec<T> {
+    for i in 0..outer {
+        let run = &part[i * count * inner..][..count * inner];
+        whole[(i * length + start) * inner..][..count * inner].copy_from_slice(run);
+    }
+    whole
+}
+
+/// All parts of the type of `_first`, one behind another in a whole of the given span.
+fn join<T: Element>(mut span: Span, _first: &[T], parts: &[&Tensor<Cpu>]) -> Vec<T> {
+    let mut whole = vec![T::default(); span.outer * span.length * span.inner];
+    for values in parts.iter().filter_map(|part| T::of(part.buffer())) {
+        span.count = values.len() / (span.outer * span.inner);
+        whole = paste(span, values, whole);
+        span.start += span.count;
+    }
+    whole
+}

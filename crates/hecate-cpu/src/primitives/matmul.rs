@@ -1,0 +1,111 @@
+//! Products of matrices: blocks of the result, each one product on one thread, never cut along the sums.
+
+use crate::{
+    Cpu,
+    device::{floats, tensor},
+    product::{Mat, MatMut, product},
+};
+use hecate_core::{
+    Result, Tensor,
+    primitives::{Matmul, MatmulDims},
+};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Multiply-adds that are worth a task of their own.
+const WORK: usize = 1 << 21;
+
+/// Reading an operand's element takes as long as so many multiply-adds: products with few rows only read.
+const READ: usize = 8;
+
+/// Most blocks of one result.
+const BLOCKS: usize = 32;
+
+/// Rows and columns of a block are multiples of this, to fit the inner kernels.
+const GRAIN: usize = 16;
+
+impl Matmul for Cpu {
+    fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let MatmulDims { batch, rows, columns, .. } = dims;
+        let (x, y) = (floats(a), floats(b));
+        let mut out = vec![0.0; batch * rows * columns];
+        let plan = Plan::new(dims);
+        if plan.columns < columns {
+            by_columns(self, dims, plan.columns, [&x, &y], &mut out);
+        } else {
+            by_rows(self, dims, &plan, [&x, &y], &mut out);
+        }
+        Ok(tensor(self, [batch, rows, columns], a.dtype(), out))
+    }
+}
+
+/// How a result is cut: a function of the sizes alone.
+struct Plan {
+    /// Rows of a block.
+    rows: usize,
+    /// Columns of a block; all, unless the result has few rows.
+    columns: usize,
+    /// Blocks that make a task.
+    together: usize,
+}
+
+impl Plan {
+    fn new(dims: MatmulDims) -> Self {
+        let MatmulDims { batch, rows, inner, columns, .. } = dims;
+        let work = inner * (rows * columns + READ * (rows + columns));
+        let blocks = (work / WORK).clamp(1, BLOCKS).min(BLOCKS.div_ceil(batch));
+        let cut = |length: usize| length.div_ceil(blocks).next_multiple_of(GRAIN).min(length);
+        if blocks > 1 && columns > rows {
+            return Self { rows, columns: cut(columns), together: 1 };
+        }
+        Self { rows: cut(rows), columns, together: (WORK / work).max(1) }
+    }
+}
+
+/// Operands of product `i`.
+fn operands<'a>(dims: MatmulDims, [a, b]: [&'a [f32]; 2], i: usize) -> (Mat<'a>, Mat<'a>) {
+    let MatmulDims { rows, inner, columns, transpose, .. } = dims;
+    let (a, b) = (&a[i * rows * inner..][..rows * inner], &b[i * inner * columns..][..inner * columns]);
+    (
+        if transpose.a { Mat::new(a, inner, rows).t() } else { Mat::new(a, rows, inner) },
+        if transpose.b { Mat::new(b, columns, inner).t() } else { Mat::new(b, inner, columns) },
+    )
+}
+
+fn by_rows(device: &Cpu, dims: MatmulDims, plan: &Plan, operand: [&[f32]; 2], out: &mut [f32]) {
+    let MatmulDims { rows, inner, columns, .. } = dims;
+    let one = |(i, first, out): (usize, usize, &mut [f32])| {
+        let (a, b) = operands(dims, operand, i);
+        let block = first..first + out.len() / columns;
+        let a = a.block(block.clone(), 0..inner);
+        product(MatMut::new(out, block.len(), columns), 0.0, 1.0, a, b);
+    };
+    let mut tasks = Vec::new();
+    for (i, out) in out.chunks_mut(rows * columns).enumerate() {
+        tasks.extend(out.chunks_mut(plan.rows * columns).enumerate().map(|(j, out)| (i, j * plan.rows, out)));
+    }
+    if tasks.len() <= plan.together {
+        return tasks.into_iter().for_each(one);
+    }
+    device.run(|| tasks.into_par_iter().with_min_len(plan.together).for_each(one));
+}
+
+/// For results with few rows: blocks are made apart and put together by copying.
+fn by_columns(device: &Cpu, dims: MatmulDims, width: usize, operand: [&[f32]; 2], out: &mut [f32]) {
+    let MatmulDims { batch, rows, inner, columns, .. } = dims;
+    let one = |(i, block): (usize, Range<usize>)| {
+        let (a, b) = operands(dims, operand, i);
+        let mut out = vec![0.0; rows * block.len()];
+        let b = b.block(0..inner, block.clone());
+        product(MatMut::new(&mut out, rows, block.len()), 0.0, 1.0, a, b);
+        (i, block, out)
+    };
+    let blocks = |i| (0..columns).step_by(width).map(move |first| (i, first..columns.min(first + width)));
+    let tasks: Vec<_> = (0..batch).flat_map(blocks).collect();
+    let parts: Vec<_> = device.run(|| tasks.into_par_iter().map(one).collect());
+    for (i, block, part) in parts {
+        for (row, part) in part.chunks_exact(block.len()).enumerate() {
+            out[(i * rows + row) * columns..][block.clone()].copy_from_slice(part);
+        }
+    }
+}

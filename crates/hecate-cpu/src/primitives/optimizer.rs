@@ -1,0 +1,82 @@
+//! One step of AdamW.
+
+use super::{BLOCK, unsupported};
+use crate::{
+    Cpu,
+    device::{floats, tensor},
+};
+use hecate_core::{
+    DType, Host, Result, Tensor,
+    primitives::{AdamW, Clip, Optimizer, Slot},
+};
+use pulp::Arch;
+use rayon::prelude::*;
+
+impl Optimizer for Cpu {
+    fn adamw(
+        &self,
+        adamw: &AdamW,
+        clip: Option<&Clip<'_, Self>>,
+        slot: Slot<Tensor<Self>>,
+        grad: &Tensor<Self>,
+    ) -> Result<Slot<Tensor<Self>>> {
+        let shape = grad.shape().clone();
+        let step = Step::new(adamw, clip);
+        let (mut value, mut mean, mut square) = (own(slot.value)?, own(slot.mean)?, own(slot.square)?);
+        let grad = floats(grad);
+        let arrays = value.par_chunks_mut(BLOCK).zip(mean.par_chunks_mut(BLOCK)).zip(square.par_chunks_mut(BLOCK));
+        self.run(|| {
+            arrays.zip(grad.par_chunks(BLOCK)).with_min_len(2).for_each(|(((value, mean), square), grad)| {
+                Arch::new().dispatch(
+                    #[inline(always)]
+                    || step.update(value, mean, square, grad),
+                );
+            });
+        });
+        let array = |values| tensor(self, shape.clone(), DType::F32, values);
+        Ok(Slot { value: array(value), mean: array(mean), square: array(square) })
+    }
+}
+
+/// The numbers, without a copy where nobody else holds them.
+fn own(x: Tensor<Cpu>) -> Result<Vec<f32>> {
+    match x.into_buffer() {
+        Ok(Host::F32(values)) => Ok(values),
+        Ok(other) => Err(unsupported("adamw", format!("parameters hold {}; give f32", other.dtype()))),
+        Err(shared) => Ok(floats(&shared).into_owned()),
+    }
+}
+
+/// What is the same for every parameter of a step.
+#[derive(Clone, Copy)]
+struct Step {
+    constants: AdamW,
+    /// Factor of the gradient.
+    clip: f32,
+    /// `1 / (1 − βᵗ)` of both moments.
+    unbias: [f32; 2],
+}
+
+impl Step {
+    fn new(constants: &AdamW, clip: Option<&Clip<'_, Cpu>>) -> Self {
+        let unbias = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(constants.step)))) as f32;
+        let clip = clip.map_or(1.0, |clip| {
+            let norm = f64::from(floats(clip.norm_squared)[0]).sqrt();
+            let max = f64::from(clip.max_norm);
+            if norm > max { (max / norm) as f32 } else { 1.0 }
+        });
+        Self { constants: *constants, clip, unbias: [unbias(constants.beta1), unbias(constants.beta2)] }
+    }
+
+    #[inline(always)]
+    fn update(self, value: &mut [f32], mean: &mut [f32], square: &mut [f32], grad: &[f32]) {
+        let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay, .. } = self.constants;
+        for (((p, m), s), g) in value.iter_mut().zip(mean).zip(square).zip(grad) {
+            let g = self.clip * g;
+            *m = beta1 * *m + (1.0 - beta1) * g;
+            *s = beta2 * *s + (1.0 - beta2) * (g * g);
+            let direction = self.unbias[0] * *m / ((self.unbias[1] * *s).sqrt() + epsilon);
+            *p -= learning_rate * (direction + weight_decay * *p);
+        }
+    }
+}

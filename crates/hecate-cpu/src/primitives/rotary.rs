@@ -1,0 +1,77 @@
+//! Rotary positions.
+
+use super::{fill, fill_pair, places};
+use crate::{
+    Cpu,
+    device::{floats, tensor},
+};
+use hecate_core::{
+    Result, Tensor,
+    primitives::{Rotary, RotaryDims},
+};
+use std::collections::BTreeMap;
+
+/// Making an angle takes as long as so many other numbers.
+const ANGLE: usize = 32;
+
+impl Rotary for Cpu {
+    fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (values, half, row) = (floats(x), dims.width / 2, dims.heads * dims.width);
+        let tables = tables(self, dims);
+        let mut y = vec![0.0; values.len()];
+        fill(
+            self,
+            row,
+            &mut y,
+            #[inline(always)]
+            |first, y| {
+                let range = first..first + y.len() / row;
+                let rows = y.chunks_exact_mut(row).zip(values[first * row..].chunks_exact(row));
+                for ((y, x), (n, t)) in rows.zip(places(&dims.sequences, range)) {
+                    let (cos, sin) = &tables[&dims.offsets[n]];
+                    let (cos, sin) = (&cos[t * half..][..half], &sin[t * half..][..half]);
+                    for (y, x) in y.chunks_exact_mut(dims.width).zip(x.chunks_exact(dims.width)) {
+                        turn(y, x, cos, sin);
+                    }
+                }
+            },
+        );
+        Ok(tensor(self, x.shape().clone(), x.dtype(), y))
+    }
+}
+
+/// One head: pairs `(x[i], x[i + d/2])` by the angles given.
+#[inline(always)]
+fn turn(y: &mut [f32], x: &[f32], cos: &[f32], sin: &[f32]) {
+    let half = cos.len();
+    let ((y, z), (u, v)) = (y.split_at_mut(half), x.split_at(half));
+    for i in 0..half {
+        y[i] = u[i] * cos[i] - v[i] * sin[i];
+        z[i] = u[i] * sin[i] + v[i] * cos[i];
+    }
+}
+
+/// For each offset in use, the cosines and the sines of its tokens, `[T, d/2]` both.
+fn tables(device: &Cpu, dims: &RotaryDims) -> BTreeMap<usize, (Vec<f32>, Vec<f32>)> {
+    let mut longest = BTreeMap::new();
+    for (range, &offset) in dims.sequences.ranges().zip(&dims.offsets) {
+        let tokens: &mut usize = longest.entry(offset).or_default();
+        *tokens = range.len().max(*tokens);
+    }
+    let (half, step) = (dims.width / 2, -2.0 / dims.width as f64);
+    let frequency = |i| f64::from(dims.sign) * f64::from(dims.base).powf(step * i as f64);
+    let frequencies: Vec<f64> = (0..half).map(frequency).collect();
+    let table = |(offset, tokens): (usize, usize)| {
+        let (mut cos, mut sin) = (vec![0.0; tokens * half], vec![0.0; tokens * half]);
+        fill_pair(device, half * ANGLE, (half, &mut cos), (half, &mut sin), |first, cos, sin| {
+            for (t, (cos, sin)) in (offset + first..).zip(cos.chunks_exact_mut(half).zip(sin.chunks_exact_mut(half))) {
+                for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&frequencies) {
+                    let (s, c) = (t as f64 * frequency).sin_cos();
+                    (*cos, *sin) = (c as f32, s as f32);
+                }
+            }
+        });
+        (offset, (cos, sin))
+    };
+    longest.into_iter().map(table).collect()
+}
