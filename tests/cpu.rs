@@ -1,15 +1,9 @@
-//! The CPU column.
+//! The CPU column: every way in which it computes the linear rules, and the primitives.
 
 use hecate_cpu::{Algorithm, Cpu};
 
-fn backends() -> Vec<Cpu> {
-    vec![
-        Cpu::new(),
-        Cpu::new().with_algorithm(Algorithm::Scan),
-        Cpu::new().with_algorithm(Algorithm::Chunk(1)),
-        Cpu::new().with_algorithm(Algorithm::Chunk(16)),
-        Cpu::new().with_algorithm(Algorithm::Chunk(64)),
-    ]
+hecate_tests::conformance! {
+    [Algorithm::Auto, Algorithm::Scan, Algorithm::Chunk(1), Algorithm::Chunk(16), Algorithm::Chunk(64)]
+        .map(|algorithm| Cpu::new().with_algorithm(algorithm))
+        .into()
 }
-use hecate_tests::rule_modules;
-hecate_core::for_each_rule!(rule_modules);

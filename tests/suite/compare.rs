@@ -41,7 +41,7 @@ impl Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:.1e} (limit {:.0e})", self.slot, self.error, self.limit)
+        write!(f, "{} {:.1e} (limit {:.1e})", self.slot, self.error, self.limit)
     }
 }
 

@@ -9,7 +9,7 @@ macro_rules! conformance {
         fn backends() -> Vec<impl hecate_core::Backend> {
             $backends
         }
-        use $crate::{primitive_modules, rule_module, rule_modules};
+        use $crate::rule_modules;
         hecate_core::for_each_rule!(rule_modules);
         mod primitives {
             use $crate::{for_each_primitive, primitive_modules};
@@ -57,18 +57,13 @@ macro_rules! rule_tests {
 macro_rules! primitive_modules {
     ($($primitive:ident),*) => { $(
         mod $primitive {
-            #[test]
-            fn agrees() {
-                $crate::checks::primitive_agrees(&super::super::backends(), &$crate::problems::$primitive());
-            }
-            #[test]
-            fn rounding() {
-                $crate::checks::primitive_rounding(&super::super::backends(), &$crate::problems::$primitive());
-            }
-            #[test]
-            fn repeats() {
-                $crate::checks::primitive_repeats(&super::super::backends(), &$crate::problems::$primitive());
-            }
+            $crate::primitive_modules! { @ $primitive: agrees repeats rounding equations }
+        }
+    )* };
+    (@ $primitive:ident: $($check:ident)*) => { $(
+        #[test]
+        fn $check() {
+            $crate::checks::primitive::$check(&super::super::backends(), &$crate::problems::$primitive());
         }
     )* };
 }

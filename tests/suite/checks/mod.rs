@@ -5,13 +5,12 @@
 
 mod equations;
 mod limits;
-mod primitive;
+pub mod primitive;
 mod refusals;
 mod sequences;
 
 pub use equations::{backward, forward, rounding};
 pub use limits::{correlated_keys, gates_at_limits, nan_is_seen};
-pub use primitive::{primitive_agrees, primitive_repeats, primitive_rounding};
 pub use refusals::{refuses_grads, refuses_inputs};
 pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};
 

@@ -1,10 +1,13 @@
 //! The checks of primitives.
 
-use crate::{Comparison, assert_close, error, problems::Problem};
+use crate::{
+    Array, Comparison, FORWARD, assert_close, error,
+    problems::{Problem, Solution},
+};
 use hecate_core::{Backend, DType};
 
 /// Results and gradients are those of the equations.
-pub fn primitive_agrees<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
+pub fn agrees<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
     for problem in problems {
         let truth = problem.solve(DType::F32);
         for backend in backends {
@@ -18,13 +21,13 @@ pub fn primitive_agrees<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
 }
 
 /// The same call gives the same bits.
-pub fn primitive_repeats<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
+pub fn repeats<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
     for problem in problems {
         for backend in backends {
             let what = describe(problem, backend);
             let run = || problem.run(backend, DType::F32).unwrap_or_else(|error| panic!("{what}: {error}"));
             let (a, b) = (run(), run());
-            let bits = |solution: &crate::problems::Solution| -> Vec<u64> {
+            let bits = |solution: &Solution| -> Vec<u64> {
                 let arrays = solution.outputs.iter().chain(solution.grads.iter().flatten());
                 arrays.flat_map(|array| array.values.iter().map(|x| x.to_bits())).collect()
             };
@@ -33,8 +36,9 @@ pub fn primitive_repeats<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
     }
 }
 
-/// With 16-bit arguments, errors are at most twice what rounding arguments and results costs anyway.
-pub fn primitive_rounding<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
+/// With 16-bit arguments, errors are at most twice what rounding arguments and results costs anyway; those of gradients
+/// three times, because a backward may take a rounded result (attention takes `y`).
+pub fn rounding<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
     let dtype = DType::Bf16;
     for problem in problems {
         let (exact, rounded) = (problem.solve(DType::F32), problem.solve(dtype));
@@ -42,29 +46,40 @@ pub fn primitive_rounding<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
             let what = format!("{} in {dtype}", describe(problem, backend));
             let found = problem.run(backend, dtype).unwrap_or_else(|error| panic!("{what}: {error}"));
             let (outputs, grads) = problem.compare(&exact, &found);
-            let outputs =
-                outputs.into_iter().zip(problem.outputs.iter().zip(exact.outputs.iter().zip(&rounded.outputs)));
-            let mut compared: Vec<Comparison> =
-                outputs.map(|(found, (output, (exact, rounded)))| allow(found, output.wide, exact, rounded)).collect();
-            let slots = problem.slots.iter().zip(exact.grads.iter().flatten().zip(rounded.grads.iter().flatten()));
+            let stored = problem.outputs.iter().map(|output| output.wide);
+            let cost = costs(stored, exact.outputs.iter().zip(&rounded.outputs));
+            let mut compared: Vec<Comparison> = outputs.into_iter().zip(cost).map(|(c, x)| allow(c, 2.0 * x)).collect();
+            let stored = problem.slots.iter().map(|slot| slot.wide);
+            let cost = costs(stored, exact.grads.iter().flatten().zip(rounded.grads.iter().flatten()));
             // Where a primitive has no backward there are no gradients, and `zip` ends at once.
-            compared.extend(
-                grads
-                    .into_iter()
-                    .zip(slots)
-                    .map(|(found, (slot, (exact, rounded)))| allow(found, slot.wide, exact, rounded)),
-            );
+            compared.extend(grads.into_iter().zip(cost).map(|(c, x)| allow(c, 3.0 * x)));
             assert_close(&what, &compared);
         }
     }
 }
 
-fn allow(found: Comparison, wide: bool, exact: &crate::Array, rounded: &crate::Array) -> Comparison {
-    let stored = if wide { rounded.clone() } else { rounded.rounded(DType::Bf16) };
-    // Sums of 16-bit numbers are kept at 32 bits, which costs something even where rounding does not.
-    Comparison { limit: (2.0 * error(&exact.values, &stored.values)).max(crate::FORWARD), ..found }
+/// What it costs each slot that arguments are rounded, and the slot itself unless it is wide.
+fn costs<'a>(wide: impl Iterator<Item = bool>, pairs: impl Iterator<Item = (&'a Array, &'a Array)>) -> Vec<f64> {
+    let cost = |(wide, (exact, rounded)): (bool, (&Array, &Array))| match wide {
+        true => error(&exact.values, &rounded.values),
+        false => error(&exact.values, &rounded.rounded(DType::Bf16).values),
+    };
+    wide.zip(pairs).map(cost).collect()
+}
+
+/// Sums of 16-bit numbers are kept at 32 bits, which costs something even where rounding does not.
+fn allow(comparison: Comparison, limit: f64) -> Comparison {
+    Comparison { limit: limit.max(FORWARD), ..comparison }
 }
 
 fn describe<B: Backend>(problem: &Problem<B>, backend: &B) -> String {
     format!("{} {} on {backend:?}", problem.name, problem.options)
+}
+
+/// The equations' own gradients are those of central differences, so that the truth is one.
+pub fn equations<B: Backend>(_: &[B], problems: &[Problem<B>]) {
+    for problem in problems {
+        let error = problem.differences(3);
+        assert!(error < 1e-6, "{} {}: {error:e}", problem.name, problem.options);
+    }
 }

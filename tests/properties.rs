@@ -1,0 +1,182 @@
+//! What holds for any sizes, on random ones.
+
+use hecate_core::{
+    DType, Kernel, Outputs, Rule,
+    primitives::{self, Transpose},
+    rules::*,
+};
+use hecate_cpu::{Algorithm, Cpu};
+use hecate_tests::{Array, Case, Random, Sizes, error, oracle::Oracle};
+use proptest::{prelude::*, sample::Index};
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn sizes() -> impl Strategy<Value = Sizes> {
+    (1..3usize, 1..40usize, 1..3usize, 1..12usize, 1..12usize).prop_map(|(b, t, h, k, v)| Sizes::new(b, t, h, k, v))
+}
+
+/// Agreement beside the largest number or 1: of few numbers all may cancel, and a relative error means nothing.
+fn close(truth: &Array, found: &Array) -> Result<(), TestCaseError> {
+    prop_assert_eq!(&truth.shape, &found.shape);
+    let difference: f64 = truth.values.iter().zip(&found.values).map(|(t, f)| (t - f).abs()).fold(0.0, f64::max);
+    let scale = truth.values.iter().fold(1.0, |a: f64, x| a.max(x.abs()));
+    prop_assert!(difference <= 2e-4 * scale, "differ by {difference:e}");
+    Ok(())
+}
+
+fn same<R: Rule>(truth: &hecate_tests::Results<R>, found: &hecate_tests::Results<R>) -> Result<(), TestCaseError> {
+    truth.list().into_iter().zip(found.list()).try_for_each(|((_, t), (_, f))| close(t, f))
+}
+
+/// One of a rule's options.
+fn option<R: Oracle>(index: Index) -> R {
+    *index.get(&R::all())
+}
+
+fn chunk_is_scan<R: Oracle>(rule: R, sizes: Sizes, chunk: usize, seed: u64) -> Result<(), TestCaseError>
+where
+    Cpu: Kernel<R>,
+{
+    let case = Case::new(rule, sizes, seed);
+    let run = |algorithm| case.run(&Cpu::new().with_algorithm(algorithm), DType::F32).expect("a valid call");
+    same(&run(Algorithm::Scan), &run(Algorithm::Chunk(chunk)))
+}
+
+fn packed_is_separate<R: Oracle>(rule: R, lengths: &[usize], seed: u64) -> Result<(), TestCaseError>
+where
+    Cpu: Kernel<R>,
+{
+    let (device, case) = (Cpu::new(), Case::packed(rule, lengths, 2, 5, 3, seed));
+    let packed = case.run(&device, DType::F32).expect("a valid call");
+    for (n, rows) in case.dims.sequences.ranges().enumerate() {
+        let states = |state: &hecate_core::Of<R::State, Array>| {
+            use hecate_core::Slots;
+            R::State::map(R::State::as_ref(state), |_, x: &Array| x.cut(0, n..n + 1))
+        };
+        let alone = case.cut(rows.clone(), &states(&case.inputs.state), &states(&case.grads.state));
+        let alone = alone.run(&device, DType::F32).expect("a valid call");
+        let out = packed.outputs.out.cut(1, rows);
+        let found = Outputs::<R, Array> { out, state: states(&packed.outputs.state) };
+        alone.outputs.list().into_iter().zip(found.list()).try_for_each(|((_, t), (_, f))| close(t, f))?;
+    }
+    Ok(())
+}
+
+fn cut_is_whole<R: Oracle>(rule: R, sizes: Sizes, at: Index, seed: u64) -> Result<(), TestCaseError>
+where
+    Cpu: Kernel<R>,
+{
+    let sizes = Sizes { tokens: sizes.tokens + 17, ..sizes };
+    let (device, case) = (Cpu::new(), Case::new(rule, sizes, seed));
+    let at = if rule.group().is_some() { 16 } else { 1 + at.index(sizes.tokens - 1) };
+    let infer = |case: &Case<R>| case.infer(&device, DType::F32).expect("a valid call");
+    let whole = infer(&case);
+    let first = infer(&case.cut(0..at, &case.inputs.state, &case.grads.state));
+    let second = infer(&case.cut(at..sizes.tokens, &first.state, &case.grads.state));
+    let found = Outputs::<R, Array> { out: Array::join(&[first.out, second.out], 1), state: second.state };
+    whole.list().into_iter().zip(found.list()).try_for_each(|((_, t), (_, f))| close(t, f))
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn chunks_compute_what_scans_do(sizes in sizes(), chunk in 1..20usize, index in any::<Index>(), seed: u64) {
+        macro_rules! rules {
+            ($($rule:ident),*) => { $(chunk_is_scan::<$rule>(option(index), sizes, chunk, seed)?;)* };
+        }
+        hecate_core::for_each_rule!(rules);
+    }
+
+    #[test]
+    fn packed_sequences_do_not_meet(
+        lengths in prop::collection::vec(1..25usize, 1..5), index in any::<Index>(), seed: u64,
+    ) {
+        macro_rules! rules {
+            ($($rule:ident),*) => { $(packed_is_separate::<$rule>(option(index), &lengths, seed)?;)* };
+        }
+        hecate_core::for_each_rule!(rules);
+    }
+
+    #[test]
+    fn a_text_may_be_cut(sizes in sizes(), at in any::<Index>(), index in any::<Index>(), seed: u64) {
+        macro_rules! rules {
+            ($($rule:ident),*) => { $(cut_is_whole::<$rule>(option(index), sizes, at, seed)?;)* };
+        }
+        hecate_core::for_each_rule!(rules);
+    }
+
+    /// Twice the values and the state, twice the output.
+    #[test]
+    fn hebbian_is_linear_in_what_it_stores(sizes in sizes(), factor in -3.0..3.0f64, seed: u64) {
+        let case = Case::new(Hebbian::default(), sizes, seed);
+        let infer = |case: &Case<Hebbian>| case.infer(&Cpu::new(), DType::F32).expect("a valid call").out;
+        let multiplied = |mut array: Array| {
+            array.values.iter_mut().for_each(|x| *x *= factor);
+            array
+        };
+        let more = case.clone().with(|slot, array| if ["v", "m"].contains(&slot) { multiplied(array) } else { array });
+        close(&multiplied(infer(&case)), &infer(&more))?;
+    }
+
+    #[test]
+    fn matmul_is_rows_times_columns(
+        m in 1..20usize, k in 1..40usize, n in 1..20usize, batch in 1..4usize, a: bool, b: bool, seed: u64,
+    ) {
+        let random = &mut Random::new(seed);
+        let left = random.normals(if a { [batch, k, m] } else { [batch, m, k] });
+        let right = random.normals(if b { [batch, n, k] } else { [batch, k, n] });
+        let at = |x: &Array, turned: bool, i: usize, r: usize, c: usize| {
+            let [_, rows, columns] = *x.shape.axes() else { unreachable!("three axes") };
+            let (r, c) = if turned { (c, r) } else { (r, c) };
+            x.values[(i * rows + r) * columns + c]
+        };
+        let term = |i: usize, r: usize, c: usize, s: usize| at(&left, a, i, r, s) * at(&right, b, i, s, c);
+        let element = |e: usize| (0..k).map(|s| term(e / (m * n), e / n % m, e % n, s)).sum();
+        let truth = Array::new([batch, m, n], (0..batch * m * n).map(element).collect());
+        let upload = |x: &Array| x.upload(&Cpu::new(), DType::F32).expect("an upload");
+        let found = primitives::matmul(&upload(&left), &upload(&right), Transpose { a, b }).expect("a valid call");
+        close(&truth, &Array::download(&found).expect("a download"))?;
+    }
+
+    /// Joined and cut again, arrays are what they were, bit for bit; and a stretch put back covers only itself.
+    #[test]
+    fn cutting_undoes_joining(
+        axis in 0..3usize, lengths in prop::collection::vec(1..6usize, 1..4), seed: u64,
+    ) {
+        let random = &mut Random::new(seed);
+        let shape = |length: usize| {
+            let mut axes = [2, 3, 4];
+            axes[axis] = length;
+            axes
+        };
+        let parts: Vec<Array> = lengths.iter().map(|&length| random.normals(shape(length))).collect();
+        let tensors: Vec<_> = parts.iter().map(|x| x.upload(&Cpu::new(), DType::F32).expect("an upload")).collect();
+        let whole = primitives::concat(&tensors.iter().collect::<Vec<_>>(), axis).expect("a valid call");
+        prop_assert_eq!(&Array::download(&whole).expect("a download"), &Array::join(&parts, axis));
+        let mut start = 0;
+        for (part, &length) in parts.iter().zip(&lengths) {
+            let cut = primitives::narrow(&whole, axis, start, length).expect("a valid call");
+            prop_assert_eq!(&Array::download(&cut).expect("a download"), part);
+            let back = primitives::narrow_backward(whole.shape(), axis, start, length, &cut).expect("a valid call");
+            let back = Array::download(&back).expect("a download");
+            prop_assert_eq!(&back.cut(axis, start..start + length), part);
+            let sum = |x: &Array| x.values.iter().map(|x| x.abs()).sum::<f64>();
+            prop_assert!((sum(&back) - sum(part)).abs() < 1e-9);
+            start += length;
+        }
+    }
+
+    /// Whatever the error measure is given, it is 0 for equals, scales with the difference, and sees a NaN.
+    #[test]
+    fn errors_are_relative(values in prop::collection::vec(0.1..10.0f64, 1..20), off in 1e-6..1.0f64) {
+        let moved: Vec<f64> = values.iter().map(|x| x * (1.0 + off)).collect();
+        prop_assert_eq!(error(&values, &values), 0.0);
+        prop_assert!((error(&values, &moved) - off).abs() < 1e-9);
+        let mut broken = values.clone();
+        broken[0] = f64::NAN;
+        prop_assert!(error(&values, &broken).is_nan() && error(&broken, &values).is_nan());
+    }
+}
