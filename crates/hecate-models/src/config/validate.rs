@@ -64,10 +64,10 @@ impl AttentionConfig {
         }
         let (kv_heads, width) = self.sizes(hidden_size);
         at_least(path("kv_heads"), kv_heads, 1)?;
-        if self.heads % kv_heads != 0 {
+        if !self.heads.is_multiple_of(kv_heads) {
             return Err(Error::config(path("kv_heads"), kv_heads, format!("a divisor of heads = {}", self.heads)));
         }
-        if width == 0 || width % 2 != 0 {
+        if width == 0 || !width.is_multiple_of(2) {
             return Err(Error::config(path("head_dim"), width, "an even number over 0, for rotary positions"));
         }
         at_least(path("window"), self.window, 2)?;
