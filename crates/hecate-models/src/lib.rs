@@ -12,13 +12,25 @@
 #[cfg(feature = "dfdx")]
 pub mod bridge;
 mod cache;
+pub mod checkpoint;
+mod checksum;
 pub mod config;
 mod error;
+pub mod evaluate;
+pub mod generate;
 mod init;
 mod language_model;
 pub mod layers;
+pub mod metrics;
+pub mod optimizer;
 mod parameters;
+pub mod sampling;
+pub mod schedule;
 mod tape;
+pub mod text;
+mod tokenizer;
+pub mod trainer;
+mod weights;
 
 pub use cache::{Cache, LayerCache};
 pub use config::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
@@ -27,3 +39,4 @@ pub use init::{Builder, Init};
 pub use language_model::LanguageModel;
 pub use parameters::{Gradients, Parameter, ParameterId, Parameters};
 pub use tape::{Tape, Var};
+pub use tokenizer::{Decoder, Vocabulary};

@@ -1,0 +1,73 @@
+//! How well a model predicts a text.
+
+use crate::{Error, LanguageModel, Result, text::Stream};
+use hecate_core::{Backend, Tensor, primitives::cross_entropy};
+use std::f64::consts::LN_2;
+
+/// Tokens a call that [`evaluate`] uses unless told otherwise.
+pub const SEGMENT: usize = 512;
+
+/// What a model's predictions cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Sum of the losses of all predicted tokens, in nats.
+    pub nats: f64,
+    /// Predicted tokens.
+    pub tokens: usize,
+    /// Bytes of text that they stand for.
+    pub bytes: f64,
+}
+
+impl Score {
+    /// Nats a token.
+    pub fn loss(&self) -> f64 {
+        self.nats / self.tokens as f64
+    }
+
+    /// Bits a byte of text.
+    pub fn bits_per_byte(&self) -> f64 {
+        self.nats / LN_2 / self.bytes
+    }
+
+    /// `e^loss`: among how many equally likely tokens the model might as well have guessed.
+    pub fn perplexity(&self) -> f64 {
+        self.loss().exp()
+    }
+}
+
+/// Predicts every token of the stream but the first from all before it, carrying the state from segment to segment.
+/// `segment` is rounded up to whole groups of frozen rules. `progress` is told the number of tokens done.
+///
+/// # Errors
+/// [`Error::Config`] for fewer than two tokens or a segment of none, [`Error::NonFinite`] for a loss that is not a
+/// number, and the model's own.
+pub fn evaluate<B: Backend>(
+    model: &LanguageModel<B>,
+    stream: &Stream,
+    segment: usize,
+    mut progress: impl FnMut(usize),
+) -> Result<Score> {
+    let predicted = stream.tokens.len().saturating_sub(1);
+    if predicted == 0 {
+        return Err(Error::config("tokens of text", stream.tokens.len(), "at least 2: one to read, one to predict"));
+    }
+    if segment == 0 {
+        return Err(Error::config("segment", 0, "at least 1 token"));
+    }
+    let segment = segment.next_multiple_of(model.group());
+    let mut cache = model.cache(1)?;
+    let mut score = Score { bytes: predicted as f64 * stream.bytes_per_token(), ..Score::default() };
+    for (inputs, targets) in stream.tokens[..predicted].chunks(segment).zip(stream.tokens[1..].chunks(segment)) {
+        let logits = model.infer(inputs, 1, &mut cache)?;
+        let targets = Tensor::from_u32(model.device(), [1, targets.len()], targets.to_vec())?;
+        let (losses, _) = cross_entropy(&logits, &targets)?;
+        score.nats += losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
+        score.tokens += inputs.len();
+        progress(score.tokens);
+    }
+    if score.nats.is_finite() {
+        return Ok(score);
+    }
+    let way_out = "the weights are damaged or diverged: go back to an earlier checkpoint or train with a lower rate";
+    Err(Error::NonFinite { what: "the loss", found: score.nats, step: predicted as u64, way_out })
+}

@@ -1,0 +1,77 @@
+//! Continuing a text.
+
+use crate::{Cache, Error, LanguageModel, Result, evaluate::SEGMENT, sampling::Sampler};
+use hecate_core::{Backend, Tensor};
+
+/// An endless stream of tokens that continue a prompt: constant time and memory a token.
+pub struct Generation<'a, B: Backend> {
+    model: &'a LanguageModel<B>,
+    cache: Cache<B>,
+    sampler: Sampler,
+    /// Logits of the next token.
+    logits: Vec<f32>,
+    /// Read since the cache's position, which is a multiple of the frozen rules' groups; empty without such rules.
+    group: Vec<u32>,
+    /// Drawn, but not yet read by the model.
+    unread: Option<u32>,
+}
+
+/// Reads the prompt; the iterator returned draws the tokens that follow it.
+///
+/// # Errors
+/// [`Error::Config`] for a prompt of no token, and the model's own.
+pub fn generate<'a, B: Backend>(
+    model: &'a LanguageModel<B>,
+    prompt: &[u32],
+    sampler: Sampler,
+) -> Result<Generation<'a, B>> {
+    if prompt.is_empty() {
+        return Err(Error::config("prompt", "empty", "at least one token"));
+    }
+    let (cache, logits, group) = (model.cache(1)?, Vec::new(), Vec::new());
+    let mut generation = Generation { model, cache, sampler, logits, group, unread: None };
+    for segment in prompt.chunks(SEGMENT) {
+        generation.read(segment)?;
+    }
+    Ok(generation)
+}
+
+impl<B: Backend> Generation<'_, B> {
+    /// The cache moves on by whole groups; the tokens of an unfinished group are read from a copy of it.
+    fn read(&mut self, tokens: &[u32]) -> Result<()> {
+        self.group.extend(tokens);
+        let unfinished = self.group.split_off(self.group.len() / self.model.group() * self.model.group());
+        let whole = std::mem::replace(&mut self.group, unfinished);
+        if !whole.is_empty() {
+            self.logits = last_row(&self.model.infer(&whole, 1, &mut self.cache)?)?;
+        }
+        if !self.group.is_empty() {
+            self.logits = last_row(&self.model.infer(&self.group, 1, &mut self.cache.clone())?)?;
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self) -> Result<u32> {
+        if let Some(token) = self.unread.take() {
+            self.read(&[token])?;
+        }
+        let token = self.sampler.draw(&self.logits)?;
+        self.unread = Some(token);
+        Ok(token)
+    }
+}
+
+/// The last token's logits of `[1, T, V]`.
+fn last_row<B: Backend>(logits: &Tensor<B>) -> Result<Vec<f32>> {
+    let vocabulary = logits.shape().last();
+    let mut logits = logits.to_f32()?;
+    Ok(logits.split_off(logits.len().saturating_sub(vocabulary)))
+}
+
+impl<B: Backend> Iterator for Generation<'_, B> {
+    type Item = Result<u32>;
+
+    fn next(&mut self) -> Option<Result<u32>> {
+        Some(self.draw())
+    }
+}

@@ -1,0 +1,163 @@
+//! Text to learn from: reading it, splitting it, drawing windows of it.
+
+use crate::{Error, Result, Vocabulary, checksum::checksum};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use std::{fs, path::Path};
+
+/// Reads a UTF-8 file.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be read, [`Error::Text`] if it is empty or not UTF-8.
+pub fn read_text(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).map_err(Error::io("read", path))?;
+    if bytes.is_empty() {
+        return Err(fail(path, "the file is empty; give a file with text in it"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        fail(path, format!("not UTF-8 at byte {offset}; convert the file, for example with `iconv -t UTF-8`"))
+    })
+}
+
+fn fail(path: &Path, why: impl Into<String>) -> Error {
+    Error::Text { path: path.to_owned(), why: why.into() }
+}
+
+/// Tokens in order, and the number of bytes of text that they stand for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// Tokens.
+    pub tokens: Vec<u32>,
+    /// Bytes of the text.
+    pub bytes: usize,
+}
+
+impl Stream {
+    /// The text as tokens.
+    ///
+    /// # Errors
+    /// Those of [`Vocabulary::encode`].
+    pub fn encode(vocabulary: &Vocabulary, text: &str) -> Result<Self> {
+        Ok(Self { tokens: vocabulary.encode(text)?, bytes: text.len() })
+    }
+
+    /// Bytes of text a token; 1 for byte-level text.
+    pub fn bytes_per_token(&self) -> f64 {
+        self.bytes as f64 / self.tokens.len().max(1) as f64
+    }
+
+    /// Its first tokens, at most `count`.
+    pub fn head(&self, count: usize) -> Self {
+        let tokens = self.tokens[..count.min(self.tokens.len())].to_vec();
+        let bytes = (self.bytes_per_token() * tokens.len() as f64).round() as usize;
+        Self { tokens, bytes }
+    }
+}
+
+/// Which text a run learns, so that resuming with another one is noticed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// Length.
+    pub bytes: usize,
+    /// Checksum of the bytes, in hexadecimal digits.
+    pub checksum: String,
+}
+
+impl Identity {
+    /// Of this text.
+    pub fn of(text: &str) -> Self {
+        Self { bytes: text.len(), checksum: checksum(text.as_bytes()) }
+    }
+}
+
+/// A text split into a part to learn and a part to measure on.
+#[derive(Clone, Debug)]
+pub struct Corpus {
+    /// The first part: windows are drawn from it.
+    pub train: Stream,
+    /// The last part: never learned.
+    pub held_out: Stream,
+    /// Which text it is.
+    pub identity: Identity,
+}
+
+impl Corpus {
+    /// Holds out the last `fraction` of the text's bytes (the cut moves back to the start of a character); both
+    /// parts must be longer than `length` tokens. `path` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a fraction outside `(0, 1)`, [`Error::Text`] if a part is too short.
+    pub fn new(path: &Path, text: &str, vocabulary: &Vocabulary, fraction: f32, length: usize) -> Result<Self> {
+        if !(fraction > 0.0 && fraction < 1.0) {
+            return Err(Error::config("held-out fraction", fraction, "above 0 and under 1"));
+        }
+        let (train, held_out) = split(text, fraction);
+        let part = |name: &str, text: &str, needed: usize| {
+            let stream = Stream::encode(vocabulary, text)?;
+            if stream.tokens.len() >= needed {
+                return Ok(stream);
+            }
+            let found = stream.tokens.len();
+            let why = format!(
+                "too short: the {name} part holds {found} tokens, one sequence needs {needed}; \
+                 give more text, shorter sequences or another held-out fraction"
+            );
+            Err(fail(path, why))
+        };
+        Ok(Self {
+            train: part("training", train, length + 1)?,
+            held_out: part("held-out", held_out, 2)?,
+            identity: Identity::of(text),
+        })
+    }
+}
+
+/// The text without its last `fraction` of bytes, and that; the cut moves back to the start of a character.
+pub fn split(text: &str, fraction: f32) -> (&str, &str) {
+    let held_out = (text.len() as f64 * f64::from(fraction)).round() as usize;
+    let mut cut = text.len().saturating_sub(held_out);
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    text.split_at(cut)
+}
+
+/// Random windows of a text. Saved and loaded, it goes on where it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Windows {
+    rng: ChaCha8Rng,
+}
+
+impl Windows {
+    /// At the start of the random numbers of `seed`, on another stream than the weights'.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(1);
+        Self { rng }
+    }
+
+    /// `batch` windows of `length` tokens, and the tokens that follow each of theirs: `(inputs, targets)`, both
+    /// `[batch, length]`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the text holds no window.
+    pub fn draw(&mut self, text: &[u32], batch: usize, length: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+        let starts = text.len().saturating_sub(length) as u64;
+        if starts == 0 {
+            let expected = format!("more than the sequence length, {length}");
+            return Err(Error::config("tokens of text", text.len(), expected));
+        }
+        let mut inputs = Vec::with_capacity(batch * length);
+        let mut targets = Vec::with_capacity(batch * length);
+        for _ in 0..batch {
+            let start = self.rng.random_range(0..starts) as usize;
+            inputs.extend(&text[start..start + length]);
+            targets.extend(&text[start + 1..start + length + 1]);
+        }
+        Ok((inputs, targets))
+    }
+}

@@ -1,0 +1,176 @@
+//! From text to tokens and back.
+
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+
+/// What the numbers of a token sequence mean.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Vocabulary {
+    /// Every byte is a token: 256 of them.
+    #[default]
+    Bytes,
+    /// A Hugging Face tokenizer.
+    #[cfg(feature = "tokenizer")]
+    Tokenizer {
+        /// Where it came from.
+        path: PathBuf,
+        /// The tokenizer.
+        tokenizer: Box<tokenizers::Tokenizer>,
+    },
+}
+
+impl Vocabulary {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Tokenizer`] if it cannot be read or understood, or if this build lacks the feature
+    /// `tokenizer`.
+    pub fn from_file(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+        Self::from_json(path, &bytes)
+    }
+
+    /// As [`Vocabulary::from_file`], from the file's content.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    #[cfg(feature = "tokenizer")]
+    pub fn from_json(path: &Path, bytes: &[u8]) -> Result<Self> {
+        let path = path.to_owned();
+        match tokenizers::Tokenizer::from_bytes(bytes) {
+            Ok(tokenizer) => Ok(Self::Tokenizer { path, tokenizer: Box::new(tokenizer) }),
+            Err(error) => Err(Error::Tokenizer { path, why: format!("not a tokenizer.json: {error}") }),
+        }
+    }
+
+    /// As [`Vocabulary::from_file`], from the file's content.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`]: this build lacks the feature `tokenizer`.
+    #[cfg(not(feature = "tokenizer"))]
+    pub fn from_json(path: &Path, _: &[u8]) -> Result<Self> {
+        let why = "this build reads bytes only; build again with `--features tokenizer`".into();
+        Err(Error::Tokenizer { path: PathBuf::from(path), why })
+    }
+
+    /// Number of tokens it knows.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Bytes => 256,
+            #[cfg(feature = "tokenizer")]
+            Self::Tokenizer { tokenizer, .. } => tokenizer.get_vocab_size(true),
+        }
+    }
+
+    /// The text as tokens.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        match self {
+            Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            #[cfg(feature = "tokenizer")]
+            Self::Tokenizer { path, tokenizer } => match tokenizer.encode_fast(text, false) {
+                Ok(encoding) => Ok(encoding.get_ids().to_vec()),
+                Err(error) => Err(Error::Tokenizer { path: path.clone(), why: error.to_string() }),
+            },
+        }
+    }
+
+    /// The tokens as text; bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// As [`Decoder::push`].
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        let mut decoder = self.decoder();
+        let mut text = String::new();
+        for &token in tokens {
+            text.push_str(&decoder.push(token)?);
+        }
+        text.push_str(&decoder.finish());
+        Ok(text)
+    }
+
+    /// For text that arrives token by token.
+    pub fn decoder(&self) -> Decoder<'_> {
+        Decoder { vocabulary: self, pending: Vec::new(), shown: 0 }
+    }
+}
+
+/// Text from tokens, one at a time, never half a character.
+#[derive(Clone, Debug)]
+pub struct Decoder<'a> {
+    vocabulary: &'a Vocabulary,
+    /// Tokens whose text is not wholly out yet, and before them those that it depends on.
+    pending: Vec<u32>,
+    /// Tokens of `pending` whose text is out.
+    shown: usize,
+}
+
+impl Decoder<'_> {
+    /// The text that this token completes; empty inside a character.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if the tokenizer fails, [`Error::Config`] for a token outside the vocabulary.
+    pub fn push(&mut self, token: u32) -> Result<String> {
+        if token as usize >= self.vocabulary.size() {
+            return Err(Error::config(
+                "token",
+                token,
+                format!("under the vocabulary's size, {}", self.vocabulary.size()),
+            ));
+        }
+        self.pending.push(token);
+        match self.vocabulary {
+            Vocabulary::Bytes => Ok(self.push_byte()),
+            #[cfg(feature = "tokenizer")]
+            Vocabulary::Tokenizer { path, tokenizer } => self
+                .push_token(tokenizer)
+                .map_err(|error| Error::Tokenizer { path: path.clone(), why: error.to_string() }),
+        }
+    }
+
+    /// What is left of an unfinished character: U+FFFD, or nothing.
+    pub fn finish(&mut self) -> String {
+        let unfinished = self.pending.len() > self.shown;
+        self.pending.clear();
+        self.shown = 0;
+        if unfinished { char::REPLACEMENT_CHARACTER.into() } else { String::new() }
+    }
+
+    fn push_byte(&mut self) -> String {
+        let bytes: Vec<u8> = self.pending.iter().map(|&token| token as u8).collect();
+        let mut text = String::new();
+        let mut done = 0;
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(chunk.valid());
+            done += chunk.valid().len();
+            let unfinished = done + chunk.invalid().len() == bytes.len() && is_prefix(chunk.invalid());
+            if !chunk.invalid().is_empty() && !unfinished {
+                text.push(char::REPLACEMENT_CHARACTER);
+                done += chunk.invalid().len();
+            }
+        }
+        self.pending.drain(..done);
+        text
+    }
+
+    /// Decodes the pending tokens with and without the new ones, since a tokenizer may join neighbours.
+    #[cfg(feature = "tokenizer")]
+    fn push_token(&mut self, tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<String> {
+        let before = tokenizer.decode(&self.pending[..self.shown], true)?;
+        let after = tokenizer.decode(&self.pending, true)?;
+        if after.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        self.pending.drain(..self.shown);
+        self.shown = self.pending.len();
+        Ok(after.strip_prefix(before.as_str()).unwrap_or(&after).to_owned())
+    }
+}
+
+/// Whether these bytes can still become a character.
+fn is_prefix(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}

@@ -1,0 +1,347 @@
+//! Training: one step after another, and the same ones again after a stop.
+
+use crate::{
+    Config, Error, Gradients, LanguageModel, Parameters, Result,
+    checkpoint::{Files, Run, parse_json, read_file, to_json},
+    optimizer::{self, Constants, Moments},
+    schedule::Schedule,
+    text::{Identity, Windows},
+    weights::{pack, unpack},
+};
+use hecate_core::{Backend, Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const CONFIG: &str = "config.json";
+const MODEL: &str = "model.safetensors";
+const TRAINING: &str = "training.json";
+const MOMENTS: &str = "training.safetensors";
+/// The tokenizer's file in a run folder, if the model does not read bytes.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// Files of a checkpoint that are copied to the run folder.
+const PUBLISHED: [&str; 3] = [CONFIG, MODEL, TOKENIZER];
+
+/// How a model is trained. Kept with every checkpoint: resuming takes them from there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Sequences a pass.
+    pub batch: usize,
+    /// Tokens a sequence.
+    pub tokens: usize,
+    /// Passes whose gradients are averaged into one step.
+    pub accumulate: usize,
+    /// Learning rates, and the number of steps.
+    pub schedule: Schedule,
+    /// The optimiser's constants.
+    pub optimizer: Constants,
+    /// Seed of the weights and of the choice of text.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Refuses what makes no sense.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn check(&self) -> Result<()> {
+        let counts = [("batch", self.batch), ("sequence length", self.tokens), ("accumulate", self.accumulate)];
+        if let Some((field, _)) = counts.into_iter().find(|&(_, count)| count == 0) {
+            return Err(Error::config(field, 0, "at least 1"));
+        }
+        self.schedule.check()?;
+        self.optimizer.check()
+    }
+
+    /// Tokens learned a step.
+    pub fn tokens_per_step(&self) -> usize {
+        self.batch * self.tokens * self.accumulate
+    }
+}
+
+/// Where a run's text comes from, and how often it is measured and saved. None of it changes a weight.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The text's file; none for a text that is part of the program.
+    pub text: Option<PathBuf>,
+    /// Which text it is.
+    pub identity: Identity,
+    /// Share of the text that is held out.
+    pub held_out: f32,
+    /// Steps between two measurements on held-out text.
+    pub evaluate_every: u64,
+    /// Steps between two checkpoints.
+    pub save_every: u64,
+}
+
+/// `training.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Training {
+    step: u64,
+    best: Option<f64>,
+    settings: Settings,
+    plan: Plan,
+    windows: Windows,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Loss before the step, nats a token.
+    pub loss: f64,
+    /// Norm of all gradients together, before clipping.
+    pub gradient_norm: f64,
+    /// Learning rate.
+    pub learning_rate: f32,
+}
+
+/// A model being trained. After an error it must not be saved or stepped on; resume from the run's last checkpoint.
+#[derive(Debug)]
+pub struct Trainer<B: Backend> {
+    model: LanguageModel<B>,
+    moments: Moments<B>,
+    settings: Settings,
+    plan: Plan,
+    windows: Windows,
+    tokenizer: Option<Vec<u8>>,
+    step: u64,
+    best: Option<f64>,
+    failed: bool,
+}
+
+impl<B: Backend> Trainer<B> {
+    /// A new model at step 0. `tokenizer` is the content of its `tokenizer.json`, kept beside it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for settings or a configuration that make no sense; the device's own failures.
+    pub fn new(
+        device: &B,
+        config: &Config,
+        settings: Settings,
+        plan: Plan,
+        tokenizer: Option<Vec<u8>>,
+    ) -> Result<Self> {
+        settings.check()?;
+        plan.check()?;
+        let model = LanguageModel::new(device, config, settings.seed)?;
+        let moments = Moments::new(device, model.parameters())?;
+        let windows = Windows::new(settings.seed);
+        Ok(Self { model, moments, settings, plan, windows, tokenizer, step: 0, best: None, failed: false })
+    }
+
+    /// The run's newest checkpoint. Going on from it gives the weights, bit for bit, of a run that never stopped.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if there is none, or a file is missing, damaged or of another model; [`Error::Io`].
+    pub fn resume(device: &B, run: &Run) -> Result<Self> {
+        let (step, mut files) = run.open(&PUBLISHED)?;
+        let folder = run.checkpoint(step);
+        let tokenizer = files.remove(TOKENIZER);
+        let content = |name: &str| {
+            let found = files.get(name).ok_or_else(|| Error::checkpoint(folder.join(name), "missing; use a copy"));
+            Ok::<_, Error>((folder.join(name), found?.as_slice()))
+        };
+        let (path, bytes) = content(CONFIG)?;
+        let config = parse_config(&path, bytes)?;
+        let (path, bytes) = content(TRAINING)?;
+        let Training { step, best, settings, plan, windows } = parse_json(&path, bytes)?;
+        settings.check()?;
+        plan.check()?;
+        let (path, bytes) = content(MODEL)?;
+        let model = restore(device, &config, &path, bytes)?;
+        let (path, bytes) = content(MOMENTS)?;
+        let mut means = unpack(device, &path, bytes, &moment_shapes(model.parameters()))?;
+        let squares = means.split_off(model.parameters().len());
+        let moments = Moments { means, squares };
+        Ok(Self { model, moments, settings, plan, windows, tokenizer, step, best, failed: false })
+    }
+
+    /// Draws windows of `text`, and learns them.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] if the loss or the gradients are no numbers (the weights are then unchanged); a text that
+    /// holds no window; the device's own failures.
+    pub fn step(&mut self, text: &[u32]) -> Result<Report> {
+        self.check_sound()?;
+        self.failed = true;
+        let (loss, gradients) = self.gradients(text)?;
+        let step = self.step + 1;
+        check_finite("the loss", loss, step)?;
+        let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
+        let gradient_norm = f64::from(norm_squared.to_f32()?.iter().sum::<f32>()).sqrt();
+        check_finite("the norm of the gradients", gradient_norm, step)?;
+        let learning_rate = self.settings.schedule.rate(step);
+        let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
+        let constants = &self.settings.optimizer;
+        let at = (count, learning_rate);
+        self.moments.update(self.model.parameters_mut(), &gradients, &norm_squared, constants, at)?;
+        self.step = step;
+        self.failed = false;
+        Ok(Report { step, loss, gradient_norm, learning_rate })
+    }
+
+    /// Mean loss and gradients over the passes of one step.
+    fn gradients(&mut self, text: &[u32]) -> Result<(f64, Gradients<B>)> {
+        let Settings { batch, tokens, accumulate, .. } = self.settings;
+        let mut pass = || {
+            let (inputs, targets) = self.windows.draw(text, batch, tokens)?;
+            self.model.loss_and_gradients(&inputs, &targets, batch)
+        };
+        let (mut loss, mut gradients) = pass()?;
+        for _ in 1..accumulate {
+            let (more, others) = pass()?;
+            loss += more;
+            gradients.accumulate(others)?;
+        }
+        if accumulate > 1 {
+            optimizer::scale(&mut gradients, 1.0 / accumulate as f32)?;
+        }
+        Ok((loss / accumulate as f64, gradients))
+    }
+
+    /// Commits a checkpoint of this step to the run.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Config`] after a failed step.
+    pub fn save(&self, run: &Run) -> Result<()> {
+        self.check_sound()?;
+        let folder = run.checkpoint(self.step);
+        let moments = self.moments.means.iter().chain(&self.moments.squares);
+        let shapes = moment_shapes(self.model.parameters());
+        let moments: Vec<_> = shapes.into_iter().zip(moments).map(|((name, _), array)| (name, array)).collect();
+        let training = Training {
+            step: self.step,
+            best: self.best,
+            settings: self.settings,
+            plan: self.plan.clone(),
+            windows: self.windows.clone(),
+        };
+        let mut files = Files::from([
+            (CONFIG.to_owned(), to_json(&folder.join(CONFIG), self.model.config())?),
+            (MODEL.to_owned(), pack(&folder.join(MODEL), &named(self.model.parameters()))?),
+            (TRAINING.to_owned(), to_json(&folder.join(TRAINING), &training)?),
+            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments)?),
+        ]);
+        if let Some(tokenizer) = &self.tokenizer {
+            files.insert(TOKENIZER.to_owned(), tokenizer.clone());
+        }
+        run.commit(self.step, &files, &PUBLISHED)
+    }
+
+    /// Notes a loss on held-out text, nats a token, and keeps the lowest.
+    pub fn note(&mut self, held_out_loss: f64) {
+        self.best = Some(self.best.map_or(held_out_loss, |best| best.min(held_out_loss)));
+    }
+
+    /// Lowest loss on held-out text noted, nats a token.
+    pub fn best(&self) -> Option<f64> {
+        self.best
+    }
+
+    /// Steps done.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Whether all steps are done.
+    pub fn finished(&self) -> bool {
+        self.step >= self.settings.schedule.steps
+    }
+
+    /// The model.
+    pub fn model(&self) -> &LanguageModel<B> {
+        &self.model
+    }
+
+    /// How it is trained.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Where the text comes from.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Content of the tokenizer's file, if the model does not read bytes.
+    pub fn tokenizer(&self) -> Option<&[u8]> {
+        self.tokenizer.as_deref()
+    }
+
+    fn check_sound(&self) -> Result<()> {
+        if self.failed {
+            return Err(Error::config("trainer", "broken by a failed step", "one resumed from a checkpoint"));
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn check(&self) -> Result<()> {
+        let counts = [("evaluate every", self.evaluate_every), ("save every", self.save_every)];
+        match counts.into_iter().find(|&(_, count)| count == 0) {
+            Some((field, _)) => Err(Error::config(field, 0, "at least 1 step")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The model in a folder with `config.json` and `model.safetensors`.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if a file is missing or damaged or does not fit the other; the device's own failures.
+pub fn load_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
+    let path = folder.join(CONFIG);
+    let config = parse_config(&path, &read_file(&path)?)?;
+    let path = folder.join(MODEL);
+    restore(device, &config, &path, &read_file(&path)?)
+}
+
+/// A configuration file.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if it is missing or cannot be understood.
+pub fn load_config(path: &Path) -> Result<Config> {
+    parse_config(path, &read_file(path)?)
+}
+
+fn parse_config(path: &Path, bytes: &[u8]) -> Result<Config> {
+    let config: Config = parse_json(path, bytes)?;
+    config.validate().map_err(|error| Error::checkpoint(path, error.to_string()))?;
+    Ok(config)
+}
+
+fn restore<B: Backend>(device: &B, config: &Config, path: &Path, bytes: &[u8]) -> Result<LanguageModel<B>> {
+    let mut model = LanguageModel::new(device, config, 0)?;
+    let shapes: Vec<(String, Shape)> =
+        model.parameters().iter().map(|p| (p.name.clone(), p.value.shape().clone())).collect();
+    let values = unpack(device, path, bytes, &shapes)?;
+    for (parameter, value) in model.parameters_mut().iter_mut().zip(values) {
+        parameter.value = value;
+    }
+    Ok(model)
+}
+
+fn named<B: Backend>(parameters: &Parameters<B>) -> Vec<(String, &Tensor<B>)> {
+    parameters.iter().map(|p| (p.name.clone(), &p.value)).collect()
+}
+
+/// Names and shapes of all first moments, then of all second moments.
+fn moment_shapes<B: Backend>(parameters: &Parameters<B>) -> Vec<(String, Shape)> {
+    let named = |prefix: &str| -> Vec<(String, Shape)> {
+        parameters.iter().map(|p| (format!("{prefix}.{}", p.name), p.value.shape().clone())).collect()
+    };
+    [named("mean"), named("square")].concat()
+}
+
+fn check_finite(what: &'static str, found: f64, step: u64) -> Result<()> {
+    if found.is_finite() {
+        return Ok(());
+    }
+    let way_out = "nothing was saved since the last checkpoint; train again with a lower learning rate or clip harder";
+    Err(Error::NonFinite { what, found, step, way_out })
+}
