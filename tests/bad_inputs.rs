@@ -5,7 +5,7 @@ use hecate_core::{
     infer_packed, rules::*,
 };
 use hecate_cpu::Cpu;
-use hecate_tests::{Array, Case, Sizes};
+use hecate_tests::{Array, Case, Sizes, oracle::Oracle};
 
 fn device() -> Cpu {
     Cpu::new()
@@ -62,9 +62,10 @@ fn packed_lengths() {
     call(&[2, 4]).expect("lengths that add up");
     assert!(matches!(names(call(&[2, 0, 4]), &["sequence lengths", "[2, 0, 4]"]), Error::Empty { .. }));
     assert!(matches!(names(call(&[]), &["sequence lengths"]), Error::Empty { .. }));
-    for wrong in [&[2, 3][..], &[2, 5], &[usize::MAX, 2]] {
+    for wrong in [&[2, 3][..], &[2, 5], &[7]] {
         assert!(matches!(names(call(wrong), &["hebbian", "`q`"]), Error::Shape { .. }));
     }
+    names(call(&[usize::MAX, 2]), &["hebbian"]);
     let batch = inputs(rule, &dims(2, 3, 2, 3, 4));
     assert!(matches!(names(infer_packed(&device(), rule, &[2, 4], &batch), &["`q`"]), Error::Shape { .. }));
 }
@@ -90,7 +91,7 @@ fn options() {
 /// Every gate of every rule: not a number, infinite, and, where it is a logarithm, of a factor over 1.
 #[test]
 fn gates_outside_their_range() {
-    fn call<R: Rule>(rule: R)
+    fn call<R: Oracle>(rule: R)
     where
         Cpu: hecate_core::Kernel<R>,
     {

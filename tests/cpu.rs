@@ -7,3 +7,13 @@ hecate_tests::conformance! {
         .map(|algorithm| Cpu::new().with_algorithm(algorithm))
         .into()
 }
+
+/// The table of `hecate check` has a line for everything, and passes.
+#[test]
+fn report() {
+    let mut lines = 0;
+    let cells = hecate_tests::report::check_all(&Cpu::new(), |_| lines += 1);
+    assert_eq!(lines, cells.len());
+    let failed: Vec<_> = cells.iter().filter(|cell| !cell.passed).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}

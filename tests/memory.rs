@@ -2,7 +2,7 @@
 
 use hecate_core::{DType, Kernel, Rule, forward, rules::*};
 use hecate_cpu::{Cpu, peak_bytes};
-use hecate_tests::{Case, Sizes};
+use hecate_tests::{Case, Sizes, oracle::Oracle};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
@@ -52,7 +52,7 @@ const KEY: usize = 48;
 const VALUE: usize = 40;
 
 /// Peak of a forward with its backward over `tokens` tokens, beside the arguments, and the formula's bound.
-fn measure<R: Rule>(rule: R, tokens: usize) -> (usize, usize)
+fn measure<R: Oracle>(rule: R, tokens: usize) -> (usize, usize)
 where
     Cpu: Kernel<R>,
 {
@@ -73,7 +73,7 @@ where
     (run(), peak_bytes(&case.dims, momentum, THREADS))
 }
 
-fn hold<R: Rule>(rule: R)
+fn hold<R: Oracle>(rule: R)
 where
     Cpu: Kernel<R>,
 {

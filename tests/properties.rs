@@ -10,7 +10,7 @@ use hecate_tests::{Array, Case, Random, Sizes, error, oracle::Oracle};
 use proptest::{prelude::*, sample::Index};
 
 fn config() -> ProptestConfig {
-    ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 fn sizes() -> impl Strategy<Value = Sizes> {

@@ -9,13 +9,13 @@ use hecate_core::{
     rules::*,
 };
 use hecate_cpu::{Algorithm, Cpu};
-use hecate_tests::{Array, BACKWARD, Case, Comparison, FORWARD, Sizes, assert_close, error};
+use hecate_tests::{Array, BACKWARD, Case, Comparison, FORWARD, Sizes, assert_close, error, oracle::Oracle};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// A rule whose options a file can name.
-trait Named: Rule {
+trait Named: Oracle {
     /// The rule with the options of a file.
     fn named(options: &Value) -> Self;
 }

@@ -1,6 +1,6 @@
 //! Arguments of a rule on the host, and how a device is asked what it makes of them.
 
-use crate::{Array, BACKWARD, Comparison, FORWARD, Random, error};
+use crate::{Array, BACKWARD, Comparison, FORWARD, Random, error, oracle::Oracle};
 use hecate_core::{
     DType, Device, Dims, Inputs, Kernel, Of, Outputs, Result, Rule, Sequences, Shape, Slots, Tensor, forward,
     forward_packed, infer, infer_packed,
@@ -66,7 +66,7 @@ impl<R: Rule> fmt::Display for Case<R> {
     }
 }
 
-impl<R: Rule> Case<R> {
+impl<R: Oracle> Case<R> {
     /// Random arguments: unit queries and keys, gates in their usual ranges ([`gate`]), nonzero states and gradients.
     pub fn new(rule: R, sizes: Sizes, seed: u64) -> Self {
         let Sizes { batch, tokens, heads, key, value } = sizes;
@@ -101,7 +101,9 @@ impl<R: Rule> Case<R> {
         let grads = Outputs { out: random.normals(dims.values()), state: states(random) };
         Self { rule, dims, lengths, inputs, grads }
     }
+}
 
+impl<R: Rule> Case<R> {
     /// The same case with each slot replaced by what `f` makes of it.
     pub fn with(mut self, mut f: impl FnMut(&'static str, Array) -> Array) -> Self {
         let Ok(inputs) = self.inputs.try_map(|slot, array| Ok::<_, ()>(f(slot, array))) else {
@@ -209,13 +211,12 @@ fn compare(truth: Vec<(&'static str, &Array)>, found: Vec<(&'static str, &Array)
 
 /// Random gates of a rule, and drawn so that the memory stays bounded: steps shrink with the momentum, with a second
 /// strength beside them, and where a group of tokens takes them together.
-fn gates<R: Rule>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, Array> {
-    let mut gates = R::Gates::map(rule.gates(dims), |slot, shape| gate(slot, shape, random));
+fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, Array> {
+    let gates = R::Gates::map(rule.gates(dims), |slot, shape| gate(slot, shape, random));
     let names = R::Gates::NAMES;
     let momentum = names.iter().position(|name| *name == "log_eta");
     let shared = if names.contains(&"beta") { 0.5 } else { 1.0 };
-    // The rules' own options are not known here; sixteen steps at once are safe at a tenth of the strength.
-    let frozen = if format!("{rule:?}").contains("frozen: Some") { 0.1 } else { 1.0 };
+    let frozen = if rule.group().is_some() { 0.1 } else { 1.0 };
     let mut list = R::Gates::into_vec(gates);
     let leta = momentum.map(|i| list[i].values.clone());
     for (name, array) in names.iter().zip(&mut list) {
@@ -229,8 +230,7 @@ fn gates<R: Rule>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, Arr
         *array = array.rounded(DType::F32);
     }
     let mut list = list.into_iter();
-    gates = R::Gates::build(|_| list.next().expect("as many gates as names"));
-    gates
+    R::Gates::build(|_| list.next().expect("as many gates as names"))
 }
 
 /// Random values of one gate: retention in `[0.8, 1)`, momentum in `[0.05, 0.95)`, strengths in `[0.02, 0.9)`.
