@@ -81,6 +81,21 @@ impl Run {
         Ok((step, files))
     }
 
+    /// Removes the run: its checkpoints, what they published, and these files beside them. Nothing else is touched.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn clear(&self, beside: &[&str]) -> Result<()> {
+        for step in self.steps()? {
+            let old = self.checkpoint(step);
+            let partial = self.partial(&old);
+            remove(&partial)?;
+            fs::rename(&old, &partial).map_err(Error::io("rename", &old))?;
+            remove(&partial)?;
+        }
+        beside.iter().try_for_each(|name| remove(&self.file(name)))
+    }
+
     /// Where the checkpoint of this step is.
     pub fn checkpoint(&self, step: u64) -> PathBuf {
         self.file(&format!("{PREFIX}{step:08}"))
@@ -130,8 +145,10 @@ impl Run {
         flush(&self.folder)?;
         for old in self.steps()?.into_iter().filter(|&old| old != step) {
             let old = self.checkpoint(old);
+            let partial = self.partial(&old);
             reached()?;
-            fs::rename(&old, self.partial(&old)).map_err(Error::io("rename", &old))?;
+            remove(&partial)?;
+            fs::rename(&old, partial).map_err(Error::io("rename", &old))?;
         }
         for name in names(&self.folder)?.iter().filter(|name| name.starts_with('.') && name.ends_with(".partial")) {
             reached()?;

@@ -19,7 +19,7 @@ const MOMENTS: &str = "training.safetensors";
 /// The tokenizer's file in a run folder, if the model does not read bytes.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// Files of a checkpoint that are copied to the run folder.
-const PUBLISHED: [&str; 3] = [CONFIG, MODEL, TOKENIZER];
+pub const PUBLISHED: [&str; 3] = [CONFIG, MODEL, TOKENIZER];
 
 /// How a model is trained. Kept with every checkpoint: resuming takes them from there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

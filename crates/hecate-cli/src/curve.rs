@@ -1,0 +1,57 @@
+//! The picture of a run: bits a byte over steps.
+
+use crate::error::{Error, Result};
+use hecate_models::metrics::Record;
+use plotters::prelude::*;
+use std::path::Path;
+
+const SIZE: (u32, u32) = (900, 540);
+/// Share of a smoothed value that is taken from the one before.
+const SMOOTHING: f64 = 0.9;
+
+/// Draws the learned text's and the held-out text's curves into an SVG file.
+pub(crate) fn draw(path: &Path, records: &[Record]) -> Result<()> {
+    let train: Vec<_> = records.iter().filter_map(|r| Some((r.step as f64, r.bits_per_byte?))).collect();
+    let held_out: Vec<_> = records.iter().filter_map(|r| Some((r.step as f64, r.held_out_bits_per_byte?))).collect();
+    if train.is_empty() {
+        return Ok(());
+    }
+    let mut picture = String::new();
+    plot(&mut picture, &train, &held_out).map_err(|error| Error::file(path, format!("cannot be drawn: {error}")))?;
+    Ok(hecate_models::checkpoint::write_whole(path, picture.as_bytes())?)
+}
+
+fn plot(picture: &mut String, train: &[(f64, f64)], held_out: &[(f64, f64)]) -> Result<(), Box<dyn std::error::Error>> {
+    let all = || train.iter().chain(held_out);
+    let last = all().map(|point| point.0).fold(2.0, f64::max);
+    let lowest = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
+    let highest = all().map(|point| point.1).fold(lowest, f64::max);
+    let margin = 0.05 * (highest - lowest).max(0.1);
+    let area = SVGBackend::with_string(picture, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption("Bits per byte", ("sans-serif", 22))
+        .margin(16)
+        .x_label_area_size(44)
+        .y_label_area_size(56)
+        .build_cartesian_2d(1.0..last, lowest - margin..highest + margin)?;
+    chart.configure_mesh().x_desc("step").y_desc("bits per byte").light_line_style(WHITE).draw()?;
+    chart.draw_series(LineSeries::new(train.iter().copied(), BLUE.mix(0.25)))?;
+    let key = |color: RGBColor| move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2));
+    chart.draw_series(LineSeries::new(smooth(train), BLUE.stroke_width(2)))?.label("learned").legend(key(BLUE));
+    let held_out = held_out.iter().copied();
+    let points = LineSeries::new(held_out, RED.stroke_width(2)).point_size(3);
+    chart.draw_series(points)?.label("held out").legend(key(RED));
+    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.4)).draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// A running mean without the pull of its start.
+fn smooth(points: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> {
+    points.iter().scan((0.0, 0.0), |(sum, weight), &(x, y)| {
+        *sum = SMOOTHING * *sum + (1.0 - SMOOTHING) * y;
+        *weight = SMOOTHING * *weight + (1.0 - SMOOTHING);
+        Some((x, *sum / *weight))
+    })
+}

@@ -1,0 +1,56 @@
+//! Folders of runs.
+
+use crate::{
+    defaults,
+    error::{Error, Result},
+};
+use hecate_core::Backend;
+use hecate_models::{
+    LanguageModel, Vocabulary,
+    trainer::{TOKENIZER, load_model},
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// The given folder, or that of the run trained last.
+pub(crate) fn find(given: Option<PathBuf>) -> Result<PathBuf> {
+    if let Some(folder) = given {
+        return Ok(folder);
+    }
+    let entries = fs::read_dir(defaults::RUNS).into_iter().flatten().flatten();
+    let latest = entries.filter_map(|entry| Some((trained(&entry.path())?, entry.path()))).max();
+    latest.map(|(_, folder)| folder).ok_or_else(|| {
+        let why = "no trained run in it; train one with `hecate train`, or name one with `--run DIR`";
+        Error::file(defaults::RUNS, why)
+    })
+}
+
+/// When the run's model was last written.
+fn trained(folder: &Path) -> Option<SystemTime> {
+    fs::metadata(folder.join("model.safetensors")).ok()?.modified().ok()
+}
+
+/// The model in a run's folder, and what its tokens mean.
+pub(crate) fn open<B: Backend>(device: &B, folder: &Path) -> Result<(LanguageModel<B>, Vocabulary)> {
+    if !folder.is_dir() {
+        let why = "no such folder; train a model with `hecate train --out DIR`, or name another with `--run DIR`";
+        return Err(Error::file(folder, why));
+    }
+    let model = load_model(device, folder)?;
+    let tokenizer = folder.join(TOKENIZER);
+    let vocabulary = if tokenizer.exists() { Vocabulary::from_file(&tokenizer)? } else { Vocabulary::Bytes };
+    check_vocabulary(model.config().vocabulary_size, &vocabulary)?;
+    Ok((model, vocabulary))
+}
+
+/// Refuses a model that knows fewer tokens than its vocabulary has.
+pub(crate) fn check_vocabulary(model: usize, vocabulary: &Vocabulary) -> Result<()> {
+    if model >= vocabulary.size() {
+        return Ok(());
+    }
+    let expected = format!("at least {}, the size of its vocabulary", vocabulary.size());
+    Err(hecate_models::Error::config("vocabulary_size", model, expected).into())
+}

@@ -1,0 +1,232 @@
+//! Flags of `hecate train`, and what they mean for a new run.
+
+use crate::{
+    defaults,
+    device::Choice,
+    error::{Error, Result},
+    runs::check_vocabulary,
+};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, RangedU64ValueParser},
+};
+use hecate_models::{
+    AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
+    optimizer::Constants,
+    schedule::Schedule,
+    trainer::{Settings, load_config},
+};
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// Text to learn, UTF-8; Hecate's own sources unless given
+    #[arg(long, value_name = "FILE")]
+    pub(super) text: Option<PathBuf>,
+    /// Folder of the run; `runs/` and the text's name unless given
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub(super) out: Option<PathBuf>,
+    /// Go on with a stopped run, exactly as if it had not been stopped; the one trained last unless given
+    #[arg(long, value_name = "DIR", num_args = 0..=1)]
+    pub(super) resume: Option<Option<PathBuf>>,
+    /// Replace the run that is in the folder
+    #[arg(long, conflicts_with = "resume")]
+    pub(super) overwrite: bool,
+    #[command(flatten)]
+    pub(super) model: Model,
+    #[command(flatten)]
+    pub(super) training: Training,
+    #[command(flatten)]
+    pub(super) device: Choice,
+}
+
+#[derive(Args, Debug)]
+#[group(multiple = true, conflicts_with = "resume")]
+#[command(next_help_heading = "Model")]
+pub(super) struct Model {
+    /// A config.json that says all of the model
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
+        "layers", "width", "heads", "key_dim", "value_dim", "conv", "window"])]
+    config: Option<PathBuf>,
+    /// How memories are written and read
+    #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
+    rule: String,
+    /// What carries information from token to token
+    #[arg(long, default_value = "memory", value_parser = ["memory", "attention"])]
+    mixer: String,
+    /// When a token reads the memory: after or before its own write
+    #[arg(long, value_parser = ["after", "before"])]
+    read: Option<String>,
+    /// What the delta rule erases
+    #[arg(long, value_parser = ["undecayed", "decayed"])]
+    erase: Option<String>,
+    /// Inner loss of the dgd rule
+    #[arg(long, value_parser = ["l2", "dot"])]
+    objective: Option<String>,
+    /// Predict from the memory as it was at the start of each group of this many tokens: another function
+    #[arg(long, value_name = "TOKENS")]
+    frozen: Option<u32>,
+    /// Blocks
+    #[arg(long, default_value_t = defaults::LAYERS, value_name = "N")]
+    layers: usize,
+    /// Width of the residual stream
+    #[arg(long, default_value_t = defaults::WIDTH, value_name = "N")]
+    width: usize,
+    /// Memories, or attention heads, a layer
+    #[arg(long, default_value_t = defaults::HEADS, value_name = "N")]
+    heads: usize,
+    /// Width of a head's keys; width / heads unless given
+    #[arg(long, value_name = "N")]
+    key_dim: Option<usize>,
+    /// Width of a head's values; width / heads unless given
+    #[arg(long, value_name = "N")]
+    value_dim: Option<usize>,
+    /// Taps of the short convolutions; 0 for none
+    #[arg(long, value_name = "N")]
+    conv: Option<usize>,
+    /// Tokens that attention sees
+    #[arg(long, value_name = "N")]
+    window: Option<usize>,
+    /// Tokens from a Hugging Face tokenizer.json; bytes unless given
+    #[arg(long, value_name = "FILE")]
+    pub(super) tokenizer: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[group(multiple = true, conflicts_with = "resume")]
+#[command(next_help_heading = "Training")]
+pub(super) struct Training {
+    /// Sequences a pass
+    #[arg(long, default_value_t = defaults::BATCH, value_name = "N")]
+    batch: usize,
+    /// Tokens a sequence
+    #[arg(long, default_value_t = defaults::TOKENS, value_name = "N")]
+    tokens: usize,
+    /// Passes whose gradients are averaged into one step
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    accumulate: usize,
+    /// Steps
+    #[arg(long, default_value_t = defaults::STEPS, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::from(u32::MAX)))]
+    steps: u64,
+    /// Highest learning rate
+    #[arg(long, default_value_t = defaults::LEARNING_RATE, value_name = "RATE")]
+    lr: f32,
+    /// Learning rate at the end; a tenth of the highest unless given
+    #[arg(long, value_name = "RATE")]
+    min_lr: Option<f32>,
+    /// Steps until the learning rate is highest; a twentieth of all unless given
+    #[arg(long, value_name = "STEPS")]
+    warmup: Option<u64>,
+    /// Weight decay of matrices
+    #[arg(long, default_value_t = defaults::WEIGHT_DECAY, value_name = "X")]
+    weight_decay: f32,
+    /// Norm above which gradients are scaled down to it; 0 for no limit
+    #[arg(long, default_value_t = defaults::CLIP, value_name = "NORM")]
+    clip: f32,
+    /// Seed of the weights and of the choice of text
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Share of the text, at its end, that is held out to measure on
+    #[arg(long, default_value_t = defaults::HELD_OUT, value_name = "FRACTION")]
+    pub(super) holdout: f32,
+    /// Steps between measurements; a tenth of all unless given
+    #[arg(long, value_name = "STEPS")]
+    eval_every: Option<u64>,
+    /// Steps between checkpoints; a tenth of all unless given
+    #[arg(long, value_name = "STEPS")]
+    save_every: Option<u64>,
+}
+
+impl Arguments {
+    /// Folder of a new run.
+    pub(super) fn folder(&self) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| {
+            let name = self.text.as_deref().and_then(|text| text.file_stem());
+            PathBuf::from(defaults::RUNS).join(name.unwrap_or(defaults::RUN.as_ref()))
+        })
+    }
+}
+
+impl Model {
+    /// The configuration that the flags ask for.
+    pub(super) fn config(&self, vocabulary: &Vocabulary) -> Result<Config> {
+        if let Some(path) = &self.config {
+            let config = load_config(path)?;
+            check_vocabulary(config.vocabulary_size, vocabulary)?;
+            return Ok(config);
+        }
+        let mixer = if self.mixer == "attention" { self.attention()? } else { self.memory()? };
+        let layers = vec![LayerConfig { mixer }; self.layers];
+        let vocabulary_size = vocabulary.size();
+        Ok(Config { vocabulary_size, hidden_size: self.width, layers, ..Config::default() })
+    }
+
+    fn memory(&self) -> Result<MixerConfig> {
+        if self.window.is_some() {
+            return Err(Error::flag("--window", "memories have no window; leave it out, or add `--mixer attention`"));
+        }
+        let base = MemoryConfig::default();
+        let conv = self.conv.unwrap_or(base.conv);
+        let Self { heads, key_dim, value_dim, .. } = *self;
+        Ok(MixerConfig::Memory(MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, ..base }))
+    }
+
+    /// The rule by its name, with those options that were given; a rule refuses what it does not have.
+    fn rule(&self) -> Result<RuleConfig> {
+        let mut fields = Map::from_iter([("name".to_owned(), Value::from(self.rule.as_str()))]);
+        for (name, option) in [("read", &self.read), ("erase", &self.erase), ("objective", &self.objective)] {
+            fields.extend(option.iter().map(|value| (name.to_owned(), Value::from(value.as_str()))));
+        }
+        fields.extend(self.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
+        serde_json::from_value(Value::Object(fields))
+            .map_err(|error| Error::flag(format!("--rule {}", self.rule), error))
+    }
+
+    fn attention(&self) -> Result<MixerConfig> {
+        let options = [
+            ("--read", self.read.is_some()),
+            ("--erase", self.erase.is_some()),
+            ("--objective", self.objective.is_some()),
+            ("--frozen", self.frozen.is_some()),
+            ("--value-dim", self.value_dim.is_some()),
+        ];
+        if let Some((flag, _)) = options.into_iter().find(|&(_, given)| given) {
+            return Err(Error::flag(flag, "attention has no such option; leave it out, or use `--mixer memory`"));
+        }
+        let base = AttentionConfig::default();
+        Ok(MixerConfig::Attention(AttentionConfig {
+            heads: self.heads,
+            head_dim: self.key_dim,
+            window: self.window.unwrap_or(base.window),
+            conv: self.conv.unwrap_or(base.conv),
+            ..base
+        }))
+    }
+}
+
+impl Training {
+    /// How the model is trained.
+    pub(super) fn settings(&self) -> Settings {
+        let warmup = self.warmup.unwrap_or((self.steps as f64 * defaults::WARMUP).ceil() as u64);
+        let floor = self.min_lr.unwrap_or(self.lr * defaults::LEARNING_RATE_FLOOR);
+        Settings {
+            batch: self.batch,
+            tokens: self.tokens,
+            accumulate: self.accumulate,
+            schedule: Schedule { peak: self.lr, floor, warmup, steps: self.steps },
+            optimizer: Constants {
+                weight_decay: self.weight_decay,
+                clip: (self.clip != 0.0).then_some(self.clip),
+                ..Constants::default()
+            },
+            seed: self.seed,
+        }
+    }
+
+    /// Steps between measurements, and between checkpoints.
+    pub(super) fn intervals(&self) -> (u64, u64) {
+        let default = (self.steps / defaults::MEASUREMENTS).max(1);
+        (self.eval_every.unwrap_or(default), self.save_every.unwrap_or(default))
+    }
+}

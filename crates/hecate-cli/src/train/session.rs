@@ -1,0 +1,167 @@
+//! The training loop: steps, measurements, checkpoints, and a sample at the end.
+
+use crate::{
+    curve, defaults,
+    error::Result,
+    generate,
+    progress::{Progress, measuring},
+    stop::{INTERRUPTED, Stop},
+};
+use hecate_core::Backend;
+use hecate_models::{
+    Vocabulary,
+    checkpoint::Run,
+    evaluate::{SEGMENT, Score, evaluate},
+    metrics::{Metrics, Record, read_metrics},
+    sampling::{Sampler, Sampling},
+    text::Corpus,
+    trainer::Trainer,
+};
+use std::{env, f64::consts::LN_2, process::ExitCode};
+
+/// The record of the run.
+pub(super) const METRICS: &str = "metrics.jsonl";
+/// The picture of the run.
+pub(super) const CURVE: &str = "loss.svg";
+/// Characters of held-out text that the sample continues.
+const PROMPT: usize = 48;
+
+/// A run in progress.
+pub(super) struct Session<B: Backend> {
+    run: Run,
+    trainer: Trainer<B>,
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    metrics: Metrics,
+    progress: Progress,
+    stop: Stop,
+}
+
+impl<B: Backend> Session<B> {
+    pub(super) fn new(run: Run, trainer: Trainer<B>, corpus: Corpus, vocabulary: Vocabulary) -> Result<Self> {
+        let metrics = Metrics::resume(&run.file(METRICS), trainer.steps())?;
+        let settings = trainer.settings();
+        let bits_per_nat = (corpus.train.bytes_per_token() * LN_2).recip();
+        let progress =
+            Progress::new(trainer.steps(), settings.schedule.steps, settings.tokens_per_step(), bits_per_nat);
+        Ok(Self { run, trainer, corpus, vocabulary, metrics, progress, stop: Stop::listen()? })
+    }
+
+    /// Trains to the end, or until somebody asks to stop.
+    pub(super) fn run(mut self) -> Result<ExitCode> {
+        self.introduce();
+        while !self.trainer.finished() {
+            if self.stop.asked() {
+                self.save()?;
+                self.progress.say(&format!("stopped and saved; go on with:\n  {}", self.resume_command()));
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+            self.step()?;
+        }
+        self.finish()?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn introduce(&self) {
+        let model = self.trainer.model();
+        let identity = &self.trainer.plan().identity;
+        self.progress.say(&format!(
+            "{} parameters in {} layers on {}; {} bytes of text, of which {} are held out; run in {}",
+            model.parameters().elements(),
+            model.config().layers.len(),
+            B::NAME,
+            identity.bytes,
+            self.corpus.held_out.bytes,
+            self.run.folder().display(),
+        ));
+        if self.trainer.steps() > 0 {
+            self.progress.say(&format!("going on after step {}", self.trainer.steps()));
+        }
+    }
+
+    /// One step, its line in the record, and what is due after it. The record is never behind a checkpoint.
+    fn step(&mut self) -> Result<()> {
+        let report = self.trainer.step(&self.corpus.train.tokens)?;
+        let mut record = Record {
+            step: report.step,
+            loss: Some(report.loss),
+            bits_per_byte: Some(report.loss / LN_2 / self.corpus.train.bytes_per_token()),
+            gradient_norm: Some(report.gradient_norm),
+            learning_rate: Some(report.learning_rate),
+            tokens_per_second: Some(self.progress.speed(report.step)),
+            ..Record::default()
+        };
+        self.progress.step(&report);
+        let plan = self.trainer.plan();
+        let save = self.trainer.finished() || report.step.is_multiple_of(plan.save_every);
+        if self.trainer.finished() || report.step.is_multiple_of(plan.evaluate_every) {
+            let part = self.corpus.held_out.head(defaults::MEASURED_TOKENS);
+            let score = evaluate(self.trainer.model(), &part, SEGMENT, |_| ())?;
+            self.trainer.note(score.loss());
+            record.held_out_loss = Some(score.loss());
+            record.held_out_bits_per_byte = Some(score.bits_per_byte());
+            self.progress.say(&format!("step {}: {:.3} bits/byte held out", report.step, score.bits_per_byte()));
+        }
+        self.metrics.add(&record)?;
+        if save { self.save() } else { Ok(()) }
+    }
+
+    fn save(&mut self) -> Result<()> {
+        self.metrics.flush()?;
+        self.trainer.save(&self.run)?;
+        self.draw()
+    }
+
+    fn draw(&self) -> Result<()> {
+        curve::draw(&self.run.file(CURVE), &read_metrics(&self.run.file(METRICS))?)
+    }
+
+    /// The whole held-out text, and a sample.
+    fn finish(self) -> Result<()> {
+        self.draw()?;
+        let Self { run, trainer, corpus, vocabulary, progress, .. } = self;
+        drop(progress);
+        let bar = measuring(corpus.held_out.tokens.len());
+        let score = evaluate(trainer.model(), &corpus.held_out, SEGMENT, |done| bar.set_position(done as u64))?;
+        bar.finish_and_clear();
+        print_score(&score, &run);
+        let head: String;
+        let prompt = match trainer.plan().text {
+            None => defaults::SAMPLE_PROMPT,
+            Some(_) => {
+                let text = vocabulary.decode(&corpus.held_out.head(4 * PROMPT).tokens)?;
+                head = text.chars().take(PROMPT).collect();
+                &head
+            }
+        };
+        let sampler = Sampler::new(Sampling { seed: trainer.settings().seed, ..Sampling::default() })?;
+        println!("\nsample, after the prompt {prompt:?}:\n");
+        generate::stream(trainer.model(), &vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler)
+    }
+
+    fn resume_command(&self) -> String {
+        let program = env::args().next().unwrap_or_else(|| "hecate".to_owned());
+        format!("{} train --resume {}", quoted(&program), quoted(&self.run.folder().to_string_lossy()))
+    }
+}
+
+fn print_score(score: &Score, run: &Run) {
+    println!(
+        "held out: loss {:.4} nats a token, {:.4} bits/byte, perplexity {:.3}, over {} tokens",
+        score.loss(),
+        score.bits_per_byte(),
+        score.perplexity(),
+        score.tokens
+    );
+    let folder = run.folder().display();
+    println!("saved in {folder}: config.json, model.safetensors, {METRICS}, {CURVE}");
+}
+
+/// The word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
