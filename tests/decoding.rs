@@ -1,0 +1,217 @@
+//! Reading token by token is reading all at once, in constant memory.
+
+#[path = "layers/models.rs"]
+mod models;
+
+use hecate_core::DType;
+use hecate_cpu::Cpu;
+use hecate_models::{Cache, Config, Error, LanguageModel, RuleConfig};
+use hecate_tests::{Array, error};
+
+const LIMIT: f64 = 1e-4;
+
+fn model(config: &Config) -> LanguageModel<Cpu> {
+    LanguageModel::new(&Cpu::new(), config, 11).expect("a model")
+}
+
+/// Rows `[batch, T]`, cut at `from .. to` in every row.
+fn cut(tokens: &[u32], batch: usize, from: usize, to: usize) -> Vec<u32> {
+    tokens.chunks(tokens.len() / batch).flat_map(|row| &row[from..to]).copied().collect()
+}
+
+/// Scores of all tokens, read in calls that end at `ends`.
+fn read(model: &LanguageModel<Cpu>, tokens: &[u32], batch: usize, ends: &[usize]) -> (Array, Cache<Cpu>) {
+    let mut cache = model.cache(batch).expect("a cache");
+    let mut parts = Vec::new();
+    let bytes = cache.bytes();
+    assert!(bytes > 0);
+    for &end in ends {
+        let part = cut(tokens, batch, cache.position(), end);
+        let logits = model.infer(&part, batch, &mut cache).expect("scores");
+        assert_eq!(logits.dtype(), DType::F32);
+        assert_eq!(cache.position(), end);
+        assert_eq!(cache.bytes(), bytes, "the cache grew");
+        parts.push(Array::download(&logits).expect("scores"));
+    }
+    (Array::join(&parts, 1), cache)
+}
+
+fn assert_same(what: &str, a: &(Array, Cache<Cpu>), b: &(Array, Cache<Cpu>)) {
+    assert_eq!(a.0.shape, b.0.shape, "{what}");
+    let off = error(&a.0.values, &b.0.values);
+    assert!(off <= LIMIT, "{what}: scores differ by {off:.1e}");
+    for (i, (a, b)) in a.1.layers().iter().zip(b.1.layers()).enumerate() {
+        for ((name, a), (_, b)) in a.iter().zip(b.iter()) {
+            let [a, b] = [a, b].map(|x| Array::download(x).expect("a state").values);
+            let off = error(&a, &b);
+            assert!(off <= LIMIT, "{what}: {name} of layer {i} differs by {off:.1e}");
+        }
+    }
+}
+
+#[test]
+fn one_by_one_is_all_at_once() {
+    let (batch, length) = (2, 37);
+    let tokens = models::tokens(batch * length, 3);
+    for (name, config) in models::exact() {
+        let model = model(&config);
+        let whole = read(&model, &tokens, batch, &[length]);
+        assert_eq!(whole.0.shape.axes(), [batch, length, 11], "{name}");
+        let one_by_one: Vec<usize> = (1..=length).collect();
+        assert_same(name, &whole, &read(&model, &tokens, batch, &one_by_one));
+        assert_same(name, &whole, &read(&model, &tokens, batch, &[1, 6, 7, 30, length]));
+    }
+}
+
+#[test]
+fn texts_of_a_batch_do_not_meet() {
+    let length = 9;
+    let tokens = models::tokens(2 * length, 5);
+    let model = model(&models::mixed());
+    let both = read(&model, &tokens, 2, &[4, length]).0;
+    for text in 0..2 {
+        let alone = read(&model, &tokens[text * length..(text + 1) * length], 1, &[4, length]).0;
+        let off = error(&alone.values, &both.cut(0, text..text + 1).values);
+        assert!(off <= 1e-5, "text {text}: {off:.1e}");
+    }
+}
+
+#[test]
+fn scores_are_those_of_the_loss() {
+    let (batch, length) = (2, 12);
+    let (inputs, targets) = (models::tokens(batch * length, 7), models::tokens(batch * length, 8));
+    for (name, config) in models::exact() {
+        let model = model(&config);
+        let logits = read(&model, &inputs, batch, &[length]).0;
+        let surprise =
+            |(row, &target): (&[f64], &u32)| row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[target as usize];
+        let sum: f64 = logits.values.chunks(11).zip(&targets).map(surprise).sum();
+        let mean = sum / inputs.len() as f64;
+        let loss = model.loss(&inputs, &targets, batch).expect("a loss");
+        assert!((loss - mean).abs() <= 1e-5 * mean, "{name}: loss {loss}, from scores {mean}");
+    }
+}
+
+#[test]
+fn later_tokens_do_not_reach_back() {
+    let length = 20;
+    let mut tokens = models::tokens(length, 9);
+    for (name, config) in [models::exact(), models::frozen(4)].concat() {
+        let model = model(&config);
+        let before = read(&model, &tokens, 1, &[length]).0;
+        tokens[12] = (tokens[12] + 1) % 11;
+        let after = read(&model, &tokens, 1, &[length]).0;
+        assert_eq!(before.cut(1, 0..12), after.cut(1, 0..12), "{name}: a later token changed an earlier score");
+        assert_ne!(before.cut(1, 12..13), after.cut(1, 12..13), "{name}: a token did not change its own score");
+    }
+}
+
+#[test]
+fn a_cloned_cache_goes_on_by_itself() {
+    let model = model(&models::mixed());
+    let tokens = models::tokens(8, 13);
+    let mut cache = model.cache(1).expect("a cache");
+    model.infer(&tokens[..5], 1, &mut cache).expect("scores");
+    let mut fork = cache.clone();
+    let one = model.infer(&tokens[5..], 1, &mut cache).expect("scores").to_f32().expect("scores");
+    let other = model.infer(&tokens[5..], 1, &mut fork).expect("scores").to_f32().expect("scores");
+    assert_eq!(one, other);
+}
+
+#[test]
+fn frozen_rules_go_on_at_multiples_only() {
+    let (group, length) = (4, 16);
+    let tokens = models::tokens(length, 15);
+    for (name, config) in models::frozen(group) {
+        let model = model(&config);
+        assert_eq!(model.group(), group as usize);
+        let whole = read(&model, &tokens, 1, &[length]);
+        assert_same(name, &whole, &read(&model, &tokens, 1, &[4, 12, length]));
+        let mut cache = model.cache(1).expect("a cache");
+        model.infer(&tokens[..6], 1, &mut cache).expect("scores");
+        let message = refusal(model.infer(&tokens[6..], 1, &mut cache));
+        for word in ["layers[0].mixer.rule.frozen", "token 6", "multiple of 4", "clone"] {
+            assert!(message.contains(word), "{name}: `{word}` is not in: {message}");
+        }
+        assert_eq!(cache.position(), 6, "{name}: a refused call moved the cache");
+    }
+}
+
+fn refusal<T>(result: hecate_models::Result<T>) -> String {
+    match result {
+        Ok(_) => panic!("accepted"),
+        Err(error @ Error::Config { .. }) => error.to_string(),
+        Err(error) => panic!("another error: {error}"),
+    }
+}
+
+#[test]
+fn wrong_calls_are_refused() {
+    let model = model(&models::mixed());
+    let mut cache = model.cache(2).expect("a cache");
+    let has = |message: String, words: &[&str]| {
+        words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
+    };
+    has(refusal(model.cache(0)), &["batch", "0"]);
+    has(refusal(model.infer(&[1], 1, &mut cache)), &["batch", "is 1", "2"]);
+    has(refusal(model.infer(&[1, 2, 3], 2, &mut cache)), &["3 tokens in 2 texts"]);
+    has(refusal(model.infer(&[], 2, &mut cache)), &["0 tokens"]);
+    has(refusal(model.infer(&[1, 11], 2, &mut cache)), &["11", "vocabulary_size"]);
+    has(refusal(model.loss(&[1, 2], &[1], 1)), &["targets", "2"]);
+    has(refusal(model.loss(&[1, 2], &[1, 99], 1)), &["targets", "99"]);
+    has(refusal(model.loss_and_gradients(&[1, 2], &[1, 3], 0)), &["0 texts"]);
+    assert_eq!(cache.position(), 0);
+}
+
+#[test]
+fn configurations_survive_json() {
+    let configs = [models::exact(), models::frozen(4)].concat();
+    for config in configs.into_iter().map(|(_, config)| config).chain([Config::default()]) {
+        let json = config.to_json().expect("JSON");
+        assert_eq!(Config::from_json(&json).expect("a configuration"), config, "{json}");
+    }
+    assert_eq!(Config::from_json("{}").expect("all defaults"), Config::default());
+    let short = r#"{"layers": [{"mixer": {"kind": "memory", "rule": {"name": "titans"}}}, {}]}"#;
+    let short = Config::from_json(short).expect("a configuration");
+    assert_eq!(short.layers.len(), 2);
+    for name in RuleConfig::NAMES.into_iter().chain(["attention"]) {
+        Config::uniform(name, 2, 64, 4).expect(name);
+    }
+}
+
+#[test]
+fn wrong_configurations_are_refused() {
+    let layer = |mixer: &str| format!(r#"{{"hidden_size": 8, "layers": [{{"mixer": {mixer}}}]}}"#);
+    let memory = |fields: &str| layer(&format!(r#"{{"kind": "memory", {fields}}}"#));
+    let attention = |fields: &str| layer(&format!(r#"{{"kind": "attention", {fields}}}"#));
+    let cases: Vec<(String, &[&str])> = vec![
+        ("{".into(), &["config.json", "EOF"]),
+        (r#"{"hidden_sise": 8}"#.into(), &["hidden_sise", "hidden_size"]),
+        (r#"{"hidden_size": "wide"}"#.into(), &["wide"]),
+        (r#"{"hidden_size": 0}"#.into(), &["hidden_size", "at least 1"]),
+        (r#"{"vocabulary_size": 1}"#.into(), &["vocabulary_size", "at least 2"]),
+        (r#"{"layers": []}"#.into(), &["layers", "at least 1"]),
+        (r#"{"norm_eps": 0}"#.into(), &["norm_eps"]),
+        (r#"{"intermediate_size": 0}"#.into(), &["intermediate_size"]),
+        (layer(r#"{"kind": "mamba"}"#), &["mamba", "memory", "attention"]),
+        (memory(r#""rule": {"name": "moneto"}"#), &["moneto", "hebbian", "delta", "titans", "dgd"]),
+        (memory(r#""rule": {"name": "delta", "erase": "half"}"#), &["half", "undecayed", "decayed"]),
+        (memory(r#""rule": {"name": "delta", "freeze": 4}"#), &["freeze", "frozen"]),
+        (memory(r#""rule": {"name": "delta", "frozen": 0}"#), &["layers[0].mixer.rule", "frozen"]),
+        (memory(r#""rule": {"name": "delta", "erase": "decayed", "frozen": 4}"#), &["rule", "decayed"]),
+        (memory(r#""heads": 3"#), &["layers[0].mixer.heads", "divisor of hidden_size = 8"]),
+        (memory(r#""heads": 0"#), &["layers[0].mixer.heads", "at least 1"]),
+        (memory(r#""key_dim": 0"#), &["layers[0].mixer.key_dim"]),
+        (memory(r#""conv": 1"#), &["layers[0].mixer.conv", "at least 2 taps"]),
+        (attention(r#""window": 1"#), &["layers[0].mixer.window", "at least 2"]),
+        (attention(r#""kv_heads": 3"#), &["layers[0].mixer.kv_heads", "divisor"]),
+        (attention(r#""head_dim": 3"#), &["layers[0].mixer.head_dim", "even"]),
+        (attention(r#""rope_base": 0"#), &["layers[0].mixer.rope_base"]),
+    ];
+    for (json, words) in cases {
+        let message = refusal(Config::from_json(&json));
+        words.iter().for_each(|word| assert!(message.contains(word), "{json}: `{word}` is not in: {message}"));
+    }
+    let message = refusal(Config::uniform("elephant", 1, 64, 4));
+    assert!(message.contains("elephant") && message.contains("titans"), "{message}");
+}

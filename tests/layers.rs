@@ -1,0 +1,239 @@
+//! Layers and whole models against the same in 64 bits, differentiated by dfdx.
+//!
+//! Every parameter's gradient is compared by itself, so a wrong one cannot hide behind a large one. The 64-bit models
+//! are checked against central differences.
+
+#[path = "layers/models.rs"]
+mod models;
+#[path = "layers/reference.rs"]
+mod reference;
+
+use hecate_core::{Shape, Tensor};
+use hecate_cpu::Cpu;
+use hecate_models::{
+    Builder, Config, LanguageModel, MixerConfig, Parameters, Result, Tape, Var as TapeVar,
+    layers::{Context, Embedding, Linear, Mlp, RmsNorm, ShortConv, mixer},
+};
+use hecate_tests::{
+    Array, Random, error,
+    oracle::{Leaf, Var, differences, differentiate},
+};
+use reference::{Rows, Weights};
+use std::collections::BTreeMap;
+
+const ROWS: Rows = Rows { batch: 2, tokens: 7 };
+const HIDDEN: usize = 8;
+const FORWARD: f64 = 1e-5;
+const BACKWARD: f64 = 1e-4;
+
+/// Moves every parameter a little: fresh norms and biases are ones and zeros, which hide what multiplies them.
+fn stir(parameters: &mut Parameters<Cpu>) {
+    let random = &mut Random::new(5);
+    for parameter in parameters.iter_mut() {
+        let mut values = parameter.value.to_f32().expect("a parameter");
+        values.iter_mut().for_each(|x| *x += random.uniform(-0.2, 0.2) as f32);
+        parameter.value = Tensor::from_f32(&Cpu::new(), parameter.value.shape().clone(), values).expect("a parameter");
+    }
+}
+
+/// Parameters as leaves of the oracle.
+fn leaves(parameters: &Parameters<Cpu>) -> Vec<Leaf> {
+    let leaf = |shape: &Shape, array| {
+        let axes = shape.axes();
+        Leaf { array, tile: if axes.len() < 2 { (1, shape.count()) } else { (axes[0], shape.count() / axes[0]) } }
+    };
+    parameters.iter().map(|p| leaf(p.value.shape(), Array::download(&p.value).expect("a parameter"))).collect()
+}
+
+fn by_name(parameters: &Parameters<Cpu>, leaves: &[Vec<Var>]) -> BTreeMap<String, Var> {
+    parameters.iter().zip(leaves).map(|(p, leaf)| (p.name.clone(), leaf[0].clone())).collect()
+}
+
+/// Compares gradients with those of the oracle, one parameter at a time.
+fn compare(what: &str, parameters: &Parameters<Cpu>, found: &hecate_models::Gradients<Cpu>, truth: &[Vec<f64>]) {
+    for ((parameter, found), truth) in parameters.iter().zip(found.iter()).zip(truth) {
+        let name = &parameter.name;
+        let found = found.as_ref().unwrap_or_else(|| panic!("{what}: no gradient of {name}"));
+        assert_eq!(found.shape(), parameter.value.shape(), "{what}: shape of the gradient of {name}");
+        let size = truth.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert!(size > 1e-9, "{what}: the gradient of {name} is zero, nothing is tested");
+        let error = error(truth, &Array::download(found).expect("a gradient").values);
+        assert!(error <= BACKWARD, "{what}: gradient of {name} is off by {error:.1e}");
+    }
+}
+
+/// A layer on `x [B,T,HIDDEN]`: `build` makes it, `forward` runs it, `rows` is the same in 64 bits.
+fn check<L>(
+    what: &str,
+    build: impl FnOnce(&mut Builder<'_, Cpu>) -> Result<L>,
+    forward: impl FnOnce(&L, &Tape<'_, Cpu>, &TapeVar<Cpu>) -> Result<TapeVar<Cpu>>,
+    rows: impl Fn(&Weights, &[Var]) -> Vec<Var>,
+) {
+    let (device, mut parameters, mut random) = (Cpu::new(), Parameters::new(), Builder::<Cpu>::stream(3));
+    let layer = build(&mut Builder::new(&device, &mut parameters, &mut random, 0.4, 1)).expect("a layer");
+    stir(&mut parameters);
+    let random = &mut Random::new(29);
+    let x = random.normals([ROWS.batch, ROWS.tokens, HIDDEN]);
+    // The input is a parameter too, so that its gradient is compared.
+    let input = parameters.add("x", x.upload(&device, hecate_core::DType::F32).expect("an input"), false);
+    let tape = Tape::recording(&parameters);
+    let y = forward(&layer, &tape, &tape.parameter(input)).expect(what);
+    let upstream = random.normals(y.value().shape().clone());
+    let found = Array::download(y.value()).expect("a result");
+    let seed = upstream.upload(&device, hecate_core::DType::F32).expect("a gradient");
+    let gradients = tape.backward([(y, seed)]).expect(what);
+
+    let mut leaves = leaves(&parameters);
+    leaves[input.index()] = Leaf { array: x, tile: (1, HIDDEN) };
+    let reference = |leaves: &[Vec<Var>]| {
+        let all = by_name(&parameters, leaves);
+        vec![rows(&Weights::new(&all), &leaves[input.index()])]
+    };
+    let upstream = [upstream];
+    let (results, truth) = differentiate(&leaves, &upstream, &reference);
+    let error = error(&results[0], &found.values);
+    assert!(error <= FORWARD, "{what}: forward is off by {error:.1e}");
+    compare(what, &parameters, &gradients, &truth);
+    let off = differences(&leaves, &upstream, &reference, 2);
+    assert!(off < 1e-6, "{what}: the reference is off from differences by {off:.1e}");
+}
+
+#[test]
+fn linear() {
+    let init = hecate_models::Init::Normal;
+    check(
+        "linear",
+        |build| Linear::with_bias(build, "l", HIDDEN, 5, init),
+        |layer, tape, x| layer.forward(tape, x),
+        |weights, x| x.iter().map(|x| reference::linear(weights, "l", x)).collect(),
+    );
+}
+
+#[test]
+fn rms_norm() {
+    check(
+        "rms_norm",
+        |build| RmsNorm::new(build, "n", HIDDEN, 1e-2),
+        |layer, tape, x| layer.forward(tape, x),
+        |weights, x| x.iter().map(|x| reference::rms_norm(weights, "n", x, f64::from(1e-2f32))).collect(),
+    );
+}
+
+#[test]
+fn short_conv() {
+    check(
+        "short_conv",
+        |build| ShortConv::new(build, "q_conv1d", HIDDEN, 4),
+        |layer, tape, x| layer.forward(tape, x, &mut Context::whole(ROWS.batch, ROWS.tokens)),
+        |weights, x| reference::short_conv(weights, "q_conv1d", x, ROWS),
+    );
+}
+
+#[test]
+fn mlp() {
+    check(
+        "mlp",
+        |build| Mlp::new(build, HIDDEN, 12),
+        |layer, tape, x| layer.forward(tape, x),
+        |weights, x| x.iter().map(|x| reference::mlp(weights, x)).collect(),
+    );
+}
+
+#[test]
+fn tied_embedding() {
+    let ids = models::tokens(ROWS.batch * ROWS.tokens, 2);
+    let device = Cpu::new();
+    let tensor = Tensor::from_u32(&device, [ROWS.batch, ROWS.tokens], ids.clone()).expect("ids");
+    check(
+        "embedding",
+        |build| {
+            let table = Embedding::new(build, "e", 11, HIDDEN)?;
+            let head = table.head(build, "lm_head", (11, HIDDEN), true)?;
+            Ok((table, head))
+        },
+        |(table, head), tape, x| head.forward(tape, &tape.mul(&table.forward(tape, &tensor)?, x)?),
+        |weights, x| {
+            let row = |(x, &id): (&Var, &u32)| {
+                let one = x.constant(1, 11, (0..11).map(|v| f64::from(u8::from(v == id))).collect());
+                let table = weights.matrix("e.weight");
+                (one.dot(table) * x).dot(&table.t())
+            };
+            x.iter().zip(&ids).map(row).collect()
+        },
+    );
+}
+
+#[test]
+fn mixers() {
+    for (name, config) in [models::exact(), models::frozen(3)].concat() {
+        let mixer_config: &MixerConfig = &config.layers[0].mixer;
+        check(
+            name,
+            |build| mixer(build, mixer_config, HIDDEN, 1e-5),
+            |layer, tape, x| layer.forward(tape, x, &mut Context::whole(ROWS.batch, ROWS.tokens)),
+            |weights, x| reference::mixer(mixer_config, weights, x, ROWS, f64::from(1e-5f32)),
+        );
+    }
+}
+
+/// Loss and gradients of a whole model.
+fn check_model(what: &str, config: &Config) {
+    let mut model = LanguageModel::new(&Cpu::new(), config, 17).expect(what);
+    stir(model.parameters_mut());
+    let count = ROWS.batch * ROWS.tokens;
+    let (inputs, targets) = (models::tokens(count, 1), models::tokens(count, 2));
+    let (loss, gradients) = model.loss_and_gradients(&inputs, &targets, ROWS.batch).expect(what);
+    let without_tape = model.loss(&inputs, &targets, ROWS.batch).expect(what);
+    assert!((loss - without_tape).abs() <= FORWARD * loss, "{what}: {loss} on a tape, {without_tape} without");
+
+    let leaves = leaves(model.parameters());
+    let forward = |leaves: &[Vec<Var>]| {
+        let all = by_name(model.parameters(), leaves);
+        vec![vec![reference::loss(config, &Weights::new(&all), &inputs, &targets, ROWS)]]
+    };
+    let (truth, gradients_truth) = differentiate(&leaves, &[Array::full([1], 1.0)], &forward);
+    assert!((loss - truth[0][0]).abs() <= FORWARD * loss, "{what}: loss {loss}, in 64 bits {}", truth[0][0]);
+    compare(what, model.parameters(), &gradients, &gradients_truth);
+}
+
+#[test]
+fn whole_models() {
+    for (name, config) in [models::exact(), models::frozen(3)].concat() {
+        check_model(name, &config);
+    }
+}
+
+#[test]
+fn gradients_of_two_halves_add_up() {
+    let model = LanguageModel::new(&Cpu::new(), &models::mixed(), 1).expect("a model");
+    let half = ROWS.tokens;
+    let (inputs, targets) = (models::tokens(2 * half, 1), models::tokens(2 * half, 2));
+    let (_, whole) = model.loss_and_gradients(&inputs, &targets, 2).expect("gradients");
+    let part = |range: std::ops::Range<usize>| {
+        model.loss_and_gradients(&inputs[range.clone()], &targets[range], 1).expect("gradients").1
+    };
+    let mut sum = part(0..half);
+    sum.accumulate(part(half..2 * half)).expect("a sum");
+    for ((parameter, sum), whole) in model.parameters().iter().zip(sum.iter()).zip(whole.iter()) {
+        let values = |x: &Option<Tensor<Cpu>>| Array::download(x.as_ref().expect("a gradient")).expect("values").values;
+        let halved: Vec<f64> = values(sum).iter().map(|x| x / 2.0).collect();
+        let error = error(&values(whole), &halved);
+        assert!(error <= FORWARD, "{}: {error:.1e}", parameter.name);
+    }
+}
+
+#[test]
+fn same_seed_same_weights() {
+    let weights = |seed| {
+        let model = LanguageModel::new(&Cpu::new(), &models::mixed(), seed).expect("a model");
+        let values = |p: &hecate_models::Parameter<Cpu>| (p.name.clone(), p.decay, p.value.to_f32().expect("values"));
+        model.parameters().iter().map(values).collect::<Vec<_>>()
+    };
+    assert_eq!(weights(3), weights(3));
+    assert_ne!(weights(3), weights(4));
+    for (name, decay, values) in weights(3) {
+        assert!(values.iter().all(|x| x.is_finite()), "{name} is not finite");
+        let matrix = name.contains("proj.weight") || name.contains("conv1d");
+        assert_eq!(decay, matrix, "weight decay of {name}");
+    }
+}

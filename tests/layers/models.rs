@@ -1,0 +1,76 @@
+//! Small models of every kind, on purpose of odd sizes.
+
+use hecate_core::{Read, rules::*};
+use hecate_models::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
+
+/// A memory: two heads, keys and values of different width.
+pub(super) fn memory(rule: RuleConfig) -> MemoryConfig {
+    MemoryConfig { rule, heads: 2, key_dim: Some(3), value_dim: Some(5), conv: 3, gate: true }
+}
+
+/// Attention: grouped heads, and a window that texts outgrow.
+pub(super) fn attention() -> AttentionConfig {
+    AttentionConfig { heads: 4, kv_heads: Some(2), head_dim: Some(4), window: 4, rope_base: 100.0, conv: 0 }
+}
+
+fn config(mixers: impl IntoIterator<Item = MixerConfig>) -> Config {
+    Config {
+        vocabulary_size: 11,
+        hidden_size: 8,
+        intermediate_size: Some(10),
+        initializer_range: 0.4,
+        layers: mixers.into_iter().map(|mixer| LayerConfig { mixer }).collect(),
+        ..Config::default()
+    }
+}
+
+/// Every rule with its options, exact, by name.
+pub(super) fn exact() -> Vec<(&'static str, Config)> {
+    let delta = Delta::default();
+    let rules = [
+        ("hebbian", RuleConfig::Hebbian(Hebbian::default())),
+        ("hebbian, read before", RuleConfig::Hebbian(Hebbian { read: Read::Before })),
+        ("delta", RuleConfig::Delta(delta)),
+        ("delta, decayed", RuleConfig::Delta(Delta { erase: Erase::Decayed, ..delta })),
+        ("titans", RuleConfig::Titans(Titans::default())),
+        ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, frozen: None })),
+        ("dgd", RuleConfig::Dgd(Dgd::default())),
+        ("dgd, dot", RuleConfig::Dgd(Dgd { objective: Objective::Dot, ..Dgd::default() })),
+    ];
+    let mut models: Vec<_> =
+        rules.map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))]))).into_iter().collect();
+    let plain = MemoryConfig { conv: 0, gate: false, ..memory(RuleConfig::Delta(delta)) };
+    models.push(("delta, bare", Config { tie_word_embeddings: false, ..config([MixerConfig::Memory(plain)]) }));
+    models.push(("attention", config([MixerConfig::Attention(attention())])));
+    let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
+    models.push(("attention, convolved", config([MixerConfig::Attention(convolved)])));
+    models.push(("mixed", mixed()));
+    models
+}
+
+/// Three blocks of three kinds.
+pub(super) fn mixed() -> Config {
+    config([
+        MixerConfig::Memory(memory(RuleConfig::Titans(Titans::default()))),
+        MixerConfig::Attention(attention()),
+        MixerConfig::Memory(memory(RuleConfig::Delta(Delta::default()))),
+    ])
+}
+
+/// Every rule that can be frozen, in groups of `group` tokens.
+pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
+    let frozen = Some(group);
+    [
+        ("delta, frozen", RuleConfig::Delta(Delta { frozen, ..Delta::default() })),
+        ("titans, frozen", RuleConfig::Titans(Titans { frozen, ..Titans::default() })),
+        ("dgd, frozen", RuleConfig::Dgd(Dgd { frozen, ..Dgd::default() })),
+    ]
+    .map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))])))
+    .into()
+}
+
+/// `count` tokens under 11, without a pattern.
+pub(super) fn tokens(count: usize, seed: u64) -> Vec<u32> {
+    let mut random = hecate_tests::Random::new(seed);
+    (0..count).map(|_| random.below(11) as u32).collect()
+}

@@ -1,0 +1,288 @@
+//! Layers and models in 64 bits, from their definitions, over the names in a checkpoint.
+//!
+//! Everything is a row of one token; rows stand in the order of `[B,T]`.
+
+use hecate_core::{Of, Slots, rules::*};
+use hecate_models::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
+use hecate_tests::oracle::{Oracle, Token, Var};
+use std::collections::BTreeMap;
+
+/// Parameters by name, as matrices; vectors are single rows, a convolution's weight is `[channels, taps]`.
+#[derive(Clone)]
+pub(super) struct Weights<'a> {
+    all: &'a BTreeMap<String, Var>,
+    scope: String,
+}
+
+impl<'a> Weights<'a> {
+    pub(super) fn new(all: &'a BTreeMap<String, Var>) -> Self {
+        Self { all, scope: String::new() }
+    }
+
+    fn within(&self, name: &str) -> Self {
+        Self { all: self.all, scope: format!("{}{name}.", self.scope) }
+    }
+
+    fn find(&self, name: &str) -> Option<&'a Var> {
+        self.all.get(&format!("{}{name}", self.scope))
+    }
+
+    /// A parameter by its name in this scope.
+    pub(super) fn matrix(&self, name: &str) -> &'a Var {
+        self.find(name).unwrap_or_else(|| panic!("no parameter {}{name}", self.scope))
+    }
+}
+
+/// How rows stand: `[batch, tokens]`.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) batch: usize,
+    pub(super) tokens: usize,
+}
+
+impl Rows {
+    /// Rows of each text, in order.
+    fn texts(self, rows: &[Var]) -> impl Iterator<Item = &[Var]> {
+        assert_eq!(rows.len(), self.batch * self.tokens);
+        rows.chunks(self.tokens)
+    }
+}
+
+fn sigmoid(x: &Var) -> Var {
+    x.scale(-1.0).exp().shift(1.0).recip()
+}
+
+fn silu(x: &Var) -> Var {
+    x * sigmoid(x)
+}
+
+/// Columns `start .. start + count` of a matrix.
+fn columns(x: &Var, start: usize, count: usize) -> Var {
+    let (_, width) = x.shape();
+    let picked = (0..width * count).map(|i| f64::from(u8::from(i / count == start + i % count)));
+    x.dot(&x.constant(width, count, picked.collect()))
+}
+
+/// Rows side by side.
+fn join(parts: &[Var]) -> Var {
+    let width = parts.iter().map(|part| part.shape().1).sum();
+    let mut start = 0;
+    Var::total(parts.iter().map(|part| {
+        let count = part.shape().1;
+        let placed = (0..count * width).map(|i| f64::from(u8::from(i % width == start + i / width)));
+        let placed = part.dot(&part.constant(count, width, placed.collect()));
+        start += count;
+        placed
+    }))
+}
+
+pub(super) fn linear(weights: &Weights, name: &str, x: &Var) -> Var {
+    let weights = weights.within(name);
+    let y = x.dot(&weights.matrix("weight").t());
+    weights.find("bias").map_or(y.clone(), |bias| &y + bias)
+}
+
+pub(super) fn rms_norm(weights: &Weights, name: &str, x: &Var, epsilon: f64) -> Var {
+    let mean = x.square().sum().scale(1.0 / x.shape().1 as f64);
+    x * mean.shift(epsilon).sqrt().recip() * weights.within(name).matrix("weight")
+}
+
+fn l2_norm(x: &Var) -> Var {
+    // The layer's constant is a 32-bit float.
+    let epsilon = f64::from(1e-6f32);
+    x * x.square().sum().shift(epsilon * epsilon).sqrt().recip()
+}
+
+pub(super) fn short_conv(weights: &Weights, name: &str, x: &[Var], rows: Rows) -> Vec<Var> {
+    let weight = weights.within(name).matrix("weight");
+    let (channels, taps) = weight.shape();
+    let tap: Vec<Var> = (0..taps).map(|j| columns(weight, j, 1).t()).collect();
+    let nothing = weight.constant(1, channels, vec![0.0; channels]);
+    let text = |text: &[Var]| {
+        let at = |t: usize, j: usize| if t + 1 + j < taps { &nothing } else { &text[t + 1 + j - taps] };
+        let y = |t| silu(&Var::total((0..taps).map(|j| at(t, j) * &tap[j])));
+        (0..text.len()).map(y).collect::<Vec<_>>()
+    };
+    rows.texts(x).flat_map(text).collect()
+}
+
+pub(super) fn mlp(weights: &Weights, x: &Var) -> Var {
+    let inner = silu(&linear(weights, "gate_proj", x)) * linear(weights, "up_proj", x);
+    linear(weights, "down_proj", &inner)
+}
+
+/// Rows of heads: `[row][head]`.
+fn project(weights: &Weights, letter: char, x: &[Var], rows: Rows, heads: usize, activate: bool) -> Vec<Vec<Var>> {
+    let conv = format!("{letter}_conv1d");
+    let mut y: Vec<Var> = x.iter().map(|x| linear(weights, &format!("{letter}_proj"), x)).collect();
+    if weights.find(&format!("{conv}.weight")).is_some() {
+        y = short_conv(weights, &conv, &y, rows);
+    } else if activate {
+        y = y.iter().map(silu).collect();
+    }
+    let width = y[0].shape().1 / heads;
+    y.iter().map(|y| (0..heads).map(|head| columns(y, head * width, width)).collect()).collect()
+}
+
+/// Gates of one token from what the layer computes of it.
+pub(super) trait Gated: GatedRule + Oracle {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> Of<Self::Gates, Var>;
+}
+
+impl Gated for Hebbian {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+impl Gated for Delta {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+impl Gated for Titans {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
+        let eta = sigmoid(&signal("eta_proj"));
+        let theta = eta.scale(-1.0).shift(1.0) * sigmoid(&signal("b_proj"));
+        MomentumGates { log_a, log_eta: eta.ln(), theta }
+    }
+}
+
+impl Gated for Dgd {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> DgdGates<Var> {
+        let theta = sigmoid(&signal("b_proj"));
+        let beta = sigmoid(&signal("erase_proj"));
+        let beta = match self.objective {
+            Objective::L2 => theta.scale(-1.0).shift(1.0) * beta,
+            Objective::Dot => beta,
+        };
+        DgdGates { log_a, theta, beta }
+    }
+}
+
+/// One head of one text, token by token; `inputs` list the tokens, the state is one matrix a slot.
+pub(super) fn recurrence<R: Oracle>(
+    rule: R,
+    tokens: &[Token<R>],
+    state: Of<R::State, Var>,
+) -> (Vec<Var>, Of<R::State, Var>) {
+    let copy = |state: &Of<R::State, Var>| R::State::map(R::State::as_ref(state), |_, x| x.clone());
+    let (mut point, mut state, mut out) = (copy(&state), state, Vec::new());
+    for (t, token) in tokens.iter().enumerate() {
+        if Oracle::group(rule).is_none_or(|group| t % group == 0) {
+            point = copy(&state);
+        }
+        let (read, next) = rule.step(token, &state, &point);
+        out.push(read);
+        state = next;
+    }
+    (out, state)
+}
+
+fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
+    let heads = config.heads;
+    let [q, k, v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, heads, true));
+    let slope = weights.matrix("A_log").exp().scale(-1.0);
+    let token = |i: usize, head: usize| {
+        let step = (linear(weights, "a_proj", &x[i]) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
+        let log_a = columns(&(step * &slope), head, 1);
+        let signal = |name: &str| columns(&linear(weights, name, &x[i]), head, 1);
+        let (q, k, v) = (l2_norm(&q[i][head]), l2_norm(&k[i][head]), v[i][head].clone());
+        Token { q, k, v, gates: rule.gated(log_a, &signal) }
+    };
+    let (key, value) = (q[0][0].shape().1, v[0][0].shape().1);
+    let mut read = vec![Vec::new(); x.len()];
+    for text in 0..rows.batch {
+        for head in 0..heads {
+            let first = text * rows.tokens;
+            let tokens: Vec<Token<R>> = (first..first + rows.tokens).map(|i| token(i, head)).collect();
+            let nothing = R::State::build(|_| x[0].constant(key, value, vec![0.0; key * value]));
+            let out = recurrence(rule, &tokens, nothing).0;
+            out.into_iter().enumerate().for_each(|(t, out)| read[first + t].push(out));
+        }
+    }
+    let back = |(x, read): (&Var, Vec<Var>)| {
+        let normed: Vec<Var> = read.iter().map(|y| rms_norm(weights, "o_norm", y, eps)).collect();
+        let y = join(&normed);
+        let y = if config.gate { y * silu(&linear(weights, "g_proj", x)) } else { y };
+        linear(weights, "o_proj", &y)
+    };
+    x.iter().zip(read).map(back).collect()
+}
+
+fn rotate(x: &Var, position: usize, base: f64) -> Var {
+    let width = x.shape().1;
+    let half = width / 2;
+    let mut turn = vec![0.0; width * width];
+    for i in 0..half {
+        let angle = position as f64 * base.powf(-2.0 * i as f64 / width as f64);
+        turn[i * width + i] = angle.cos();
+        turn[(i + half) * width + i + half] = angle.cos();
+        turn[i * width + i + half] = angle.sin();
+        turn[(i + half) * width + i] = -angle.sin();
+    }
+    x.dot(&x.constant(width, width, turn))
+}
+
+fn attention(config: &AttentionConfig, weights: &Weights, x: &[Var], rows: Rows) -> Vec<Var> {
+    let kv_heads = config.kv_heads.unwrap_or(config.heads);
+    let q = project(weights, 'q', x, rows, config.heads, false);
+    let k = project(weights, 'k', x, rows, kv_heads, false);
+    let v = project(weights, 'v', x, rows, kv_heads, false);
+    let (group, base) = (config.heads / kv_heads, f64::from(config.rope_base));
+    let scale = 1.0 / (q[0][0].shape().1 as f64).sqrt();
+    let place = |i: usize| i % rows.tokens;
+    let read = |i: usize, head: usize| {
+        let q = rotate(&q[i][head], place(i), base);
+        let first = i - place(i).min(config.window - 1);
+        let weight = |j: usize| q.dot(&rotate(&k[j][head / group], place(j), base).t()).scale(scale).exp();
+        let seen: Vec<Var> = (first..=i).map(weight).collect();
+        let total = Var::total(seen.iter().cloned());
+        Var::total(seen.iter().zip(first..=i).map(|(w, j)| w * &v[j][head / group])) * total.recip()
+    };
+    let back = |i| {
+        let heads: Vec<Var> = (0..config.heads).map(|head| read(i, head)).collect();
+        linear(weights, "o_proj", &join(&heads))
+    };
+    (0..x.len()).map(back).collect()
+}
+
+pub(super) fn mixer(config: &MixerConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
+    match config {
+        MixerConfig::Attention(config) => attention(config, weights, x, rows),
+        MixerConfig::Memory(config) => match config.rule {
+            RuleConfig::Hebbian(rule) => memory_of(rule, config, weights, x, rows, eps),
+            RuleConfig::Delta(rule) => memory_of(rule, config, weights, x, rows, eps),
+            RuleConfig::Titans(rule) => memory_of(rule, config, weights, x, rows, eps),
+            RuleConfig::Dgd(rule) => memory_of(rule, config, weights, x, rows, eps),
+        },
+    }
+}
+
+/// Mean loss of a model.
+pub(super) fn loss(config: &Config, weights: &Weights, inputs: &[u32], targets: &[u32], rows: Rows) -> Var {
+    let eps = f64::from(config.norm_eps);
+    let model = weights.within("model");
+    let table = model.within("embeddings").matrix("weight");
+    let vocabulary = config.vocabulary_size;
+    let one = |token: u32| {
+        let row = (0..vocabulary).map(|v| f64::from(u8::from(v == token as usize)));
+        table.constant(1, vocabulary, row.collect())
+    };
+    let mut x: Vec<Var> = inputs.iter().map(|&token| one(token).dot(table)).collect();
+    for (i, layer) in config.layers.iter().enumerate() {
+        let weights = model.within(&format!("layers.{i}"));
+        let normed: Vec<Var> = x.iter().map(|x| rms_norm(&weights, "attn_norm", x, eps)).collect();
+        let mixed = mixer(&layer.mixer, &weights.within("attn"), &normed, rows, eps);
+        x = x.iter().zip(&mixed).map(|(x, y)| x + y).collect();
+        let thought = |x: &Var| x + mlp(&weights.within("mlp"), &rms_norm(&weights, "mlp_norm", x, eps));
+        x = x.iter().map(thought).collect();
+    }
+    let head = if config.tie_word_embeddings { table } else { weights.within("lm_head").matrix("weight") };
+    let surprise = |(x, &target): (&Var, &u32)| {
+        let logits = rms_norm(&model, "norm", x, eps).dot(&head.t());
+        logits.exp().sum().ln() - (logits * one(target)).sum()
+    };
+    Var::total(x.iter().zip(targets).map(surprise)).scale(1.0 / inputs.len() as f64)
+}
