@@ -11,6 +11,7 @@ mod primitives;
 mod product;
 mod rows;
 mod rules;
+mod simd;
 
 pub use device::{Algorithm, Cpu};
 pub use engine::{Saved, peak_bytes};

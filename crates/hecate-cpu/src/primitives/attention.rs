@@ -17,12 +17,12 @@ use crate::{
     device::{floats, tensor},
     product::{Mat, MatMut, product},
     rows::{dot, scale},
+    simd::wide,
 };
 use hecate_core::{
     DType, Result, Tensor,
     primitives::{Attention, AttentionDims, AttentionInputs, Cache, Prefix},
 };
-use pulp::Arch;
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
@@ -54,18 +54,18 @@ impl Attention for Cpu {
         &self,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
-        y: &Tensor<Self>,
+        _y: &Tensor<Self>,
         lse: &Tensor<Self>,
         dy: &Tensor<Self>,
         dcache: Option<&Cache<Tensor<Self>>>,
     ) -> Result<AttentionInputs<Tensor<Self>>> {
         let arrays = Arrays::new(dims, inputs);
-        let results = Results { y: floats(y), lse: floats(lse), dy: floats(dy) };
+        let (lse, dy) = (floats(lse), floats(dy));
         let mut dq = vec![0.0; inputs.q.shape().count()];
         let cached = inputs.cache.is_some();
         let mut dk = Grads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)));
         let mut dv = Grads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)));
-        for (segment, part) in each(self, dims, |segment| arrays.backward(segment, &results)) {
+        for (segment, part) in each(self, dims, |segment| arrays.backward(segment, &lse, &dy)) {
             put(&mut dq, arrays.group * dims.key, segment.units(dims), &part.dq);
             dk.add(segment.places(dims, part.first), &part.dk);
             dv.add(segment.places(dims, part.first), &part.dv);
@@ -211,13 +211,6 @@ struct Arrays<'a> {
     valid: Cow<'a, [f32]>,
 }
 
-/// Results of the forward and their gradients.
-struct Results<'a> {
-    y: Cow<'a, [f32]>,
-    lse: Cow<'a, [f32]>,
-    dy: Cow<'a, [f32]>,
-}
-
 /// Gradients from one segment: `dq` of its queries, `dk` and `dv` of its keys, whose positions begin at `first`.
 struct Part {
     first: usize,
@@ -269,9 +262,10 @@ impl<'a> Arrays<'a> {
             let mut scores = seen.scores(&block, rows_of(&q, dims.key, &queries), &seen.keys, dims.options.scale);
             seen.hide(&block, &mut scores);
             let y = &mut y[queries.start * dims.value..queries.end * dims.value];
-            let sums = Arch::new().dispatch(
+            let sums = wide(
+                (&mut scores, &mut lse[queries]),
                 #[inline(always)]
-                || softmax(&mut scores, block.columns, &mut lse[queries]),
+                |(scores, lse)| softmax(scores, block.columns, lse),
             );
             seen.weigh(&block, Mat::new(&scores, m, block.columns), &seen.values, 1.0, y);
             for (y, sum) in y.chunks_exact_mut(dims.value).zip(sums) {
@@ -281,23 +275,22 @@ impl<'a> Arrays<'a> {
         (y, lse)
     }
 
-    fn backward(&self, segment: &Segment, results: &Results<'_>) -> Part {
+    fn backward(&self, segment: &Segment, lse: &[f32], dy: &[f32]) -> Part {
         let (dims, seen, factor) = (self.dims, self.seen(segment), self.dims.options.scale);
         let take = |x: &[f32], width: usize| take(x, self.group * width, segment.units(dims));
-        let (q, y, dy) = (take(&self.q, dims.key), take(&results.y, dims.value), take(&results.dy, dims.value));
-        let lse = take(&results.lse, 1);
+        let (q, dy, lse) = (take(&self.q, dims.key), take(dy, dims.value), take(lse, 1));
         let (mut dq, mut dk) = (vec![0.0; q.len()], vec![0.0; seen.keys.len()]);
         let mut dv = vec![0.0; seen.values.len()];
         for block in seen.blocks(segment, dims.options.window) {
             let (m, queries) = (block.queries.len(), &block.queries);
             let (q, dy) = (rows_of(&q, dims.key, queries), rows_of(&dy, dims.value, queries));
-            let y = rows_of(&y, dims.value, queries);
             let mut p = seen.scores(&block, q, &seen.keys, factor);
             seen.hide(&block, &mut p);
             let mut ds = seen.scores(&block, dy, &seen.values, 1.0);
-            Arch::new().dispatch(
+            wide(
+                (&mut p, &mut ds),
                 #[inline(always)]
-                || softmax_backward(&mut p, &mut ds, block.columns, &lse[queries.clone()], y, dy),
+                |(p, ds)| softmax_backward(p, ds, block.columns, &lse[queries.clone()]),
             );
             let (p, ds) = (Mat::new(&p, m, block.columns), Mat::new(&ds, m, block.columns));
             let dq = &mut dq[queries.start * dims.key..queries.end * dims.key];
@@ -417,16 +410,17 @@ fn softmax(scores: &mut [f32], columns: usize, lse: &mut [f32]) -> Vec<f32> {
     sums
 }
 
-/// From scores and `dy·v`, the weights `p = e^{s − lse}` and `ds = p (dy·v − dy·y)`.
+/// From scores and `dy·v`, the weights `p = e^{s − lse}` and `ds = p (dy·v − D)`. `D = dy·y` is taken as `Σ p (dy·v)`,
+/// which is the same but for the rounding of a `y` kept in 16 bits.
 #[inline(always)]
-fn softmax_backward(p: &mut [f32], ds: &mut [f32], columns: usize, lse: &[f32], y: Mat<'_>, dy: Mat<'_>) {
-    let along = y.data.chunks_exact(y.columns).zip(dy.data.chunks_exact(y.columns));
-    let rows = p.chunks_exact_mut(columns).zip(ds.chunks_exact_mut(columns));
-    for ((p, ds), ((y, dy), lse)) in rows.zip(along.zip(lse)) {
-        let along = dot(y, dy);
-        for (p, ds) in p.iter_mut().zip(ds) {
+fn softmax_backward(p: &mut [f32], ds: &mut [f32], columns: usize, lse: &[f32]) {
+    for ((p, ds), lse) in p.chunks_exact_mut(columns).zip(ds.chunks_exact_mut(columns)).zip(lse) {
+        for p in p.iter_mut() {
             *p = exp(*p - lse);
-            *ds = *p * (*ds - along);
+        }
+        let along = dot(p, ds);
+        for (p, ds) in p.iter().zip(ds) {
+            *ds = p * (*ds - along);
         }
     }
 }

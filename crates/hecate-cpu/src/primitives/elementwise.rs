@@ -18,24 +18,24 @@ use hecate_core::{
 impl Elementwise for Cpu {
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         Ok(match map {
-            Map::Silu => each(self, x, silu),
-            Map::Sigmoid => each(self, x, sigmoid),
-            Map::LogSigmoid => each(self, x, log_sigmoid),
-            Map::Softplus => each(self, x, softplus),
-            Map::Gelu => each(self, x, gelu),
-            Map::Exp => each(self, x, exp),
+            Map::Silu => values::<Silu>(self, x),
+            Map::Sigmoid => values::<Sigmoid>(self, x),
+            Map::LogSigmoid => values::<LogSigmoid>(self, x),
+            Map::Softplus => values::<Softplus>(self, x),
+            Map::Gelu => values::<Gelu>(self, x),
+            Map::Exp => values::<Exp>(self, x),
             other => return Err(unsupported("map", format!("there is no kernel for {}", other.name()))),
         })
     }
 
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         Ok(match map {
-            Map::Silu => with_slope(self, x, dy, silu_slope),
-            Map::Sigmoid => with_slope(self, x, dy, sigmoid_slope),
-            Map::LogSigmoid => with_slope(self, x, dy, log_sigmoid_slope),
-            Map::Softplus => with_slope(self, x, dy, sigmoid),
-            Map::Gelu => with_slope(self, x, dy, gelu_slope),
-            Map::Exp => with_slope(self, x, dy, exp),
+            Map::Silu => slopes::<Silu>(self, x, dy),
+            Map::Sigmoid => slopes::<Sigmoid>(self, x, dy),
+            Map::LogSigmoid => slopes::<LogSigmoid>(self, x, dy),
+            Map::Softplus => slopes::<Softplus>(self, x, dy),
+            Map::Gelu => slopes::<Gelu>(self, x, dy),
+            Map::Exp => slopes::<Exp>(self, x, dy),
             other => return Err(unsupported("map", format!("there is no kernel for {}", other.name()))),
         })
     }
@@ -52,7 +52,7 @@ impl Elementwise for Cpu {
     }
 
     fn mul(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(combine(self, dims, a, b, times))
+        Ok(product(self, dims, a, b))
     }
 
     fn mul_backward(
@@ -62,9 +62,9 @@ impl Elementwise for Cpu {
         b: &Tensor<Self>,
         dy: &Tensor<Self>,
     ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let da = combine(self, dims, dy, b, times);
+        let da = product(self, dims, dy, b);
         if dims.rows == 1 {
-            return Ok((da, combine(self, dims, dy, a, times).reshape(b.shape().clone())?));
+            return Ok((da, product(self, dims, dy, a).reshape(b.shape().clone())?));
         }
         let (a, dy) = (floats(a), floats(dy));
         let width = dims.width;
@@ -118,8 +118,18 @@ fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Tensor<
     tensor(device, x.shape().clone(), x.dtype(), out)
 }
 
-/// `slope(x) dy` for every element.
-fn with_slope(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>, slope: impl Fn(f32) -> f32 + Sync) -> Tensor<Cpu> {
+/// The curve at every element.
+fn values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>) -> Tensor<Cpu> {
+    each(
+        device,
+        x,
+        #[inline(always)]
+        |x| C::value(x),
+    )
+}
+
+/// The curve's slope at every element of `x`, times `dy`.
+fn slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<Cpu> {
     let dims = Broadcast { rows: 1, width: x.shape().count() };
     combine(
         device,
@@ -127,7 +137,19 @@ fn with_slope(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>, slope: impl Fn(f3
         x,
         dy,
         #[inline(always)]
-        |x, dy| slope(x) * dy,
+        |x, dy| C::slope(x) * dy,
+    )
+}
+
+/// `a b`.
+fn product(device: &Cpu, dims: Broadcast, a: &Tensor<Cpu>, b: &Tensor<Cpu>) -> Tensor<Cpu> {
+    combine(
+        device,
+        dims,
+        a,
+        b,
+        #[inline(always)]
+        |a, b| a * b,
     )
 }
 
@@ -161,41 +183,36 @@ fn combine(
     tensor(device, a.shape().clone(), a.dtype(), out)
 }
 
-#[inline(always)]
-fn times(a: f32, b: f32) -> f32 {
-    a * b
+/// A smooth function of one number. A type, not a function value: calls through those are not always inlined, and a
+/// loop around a call does not vectorise.
+trait Curve {
+    fn value(x: f32) -> f32;
+    fn slope(x: f32) -> f32;
 }
 
-#[inline(always)]
-fn sigmoid(x: f32) -> f32 {
-    sigmoids(x).0
+macro_rules! curves {
+    ($($name:ident($x:ident) => $value:expr, $slope:expr;)*) => {
+        $(struct $name;
+        impl Curve for $name {
+            #[inline(always)]
+            fn value($x: f32) -> f32 {
+                $value
+            }
+            #[inline(always)]
+            fn slope($x: f32) -> f32 {
+                $slope
+            }
+        })*
+    };
 }
 
-#[inline(always)]
-fn sigmoid_slope(x: f32) -> f32 {
-    let (up, down) = sigmoids(x);
-    up * down
-}
-
-#[inline(always)]
-fn log_sigmoid(x: f32) -> f32 {
-    -softplus(-x)
-}
-
-#[inline(always)]
-fn log_sigmoid_slope(x: f32) -> f32 {
-    sigmoids(x).1
-}
-
-#[inline(always)]
-fn silu(x: f32) -> f32 {
-    x * sigmoid(x)
-}
-
-#[inline(always)]
-fn silu_slope(x: f32) -> f32 {
-    let (up, down) = sigmoids(x);
-    up * (1.0 + x * down)
+curves! {
+    Silu(x) => x * sigmoids(x).0, { let (up, down) = sigmoids(x); up * (1.0 + x * down) };
+    Sigmoid(x) => sigmoids(x).0, { let (up, down) = sigmoids(x); up * down };
+    LogSigmoid(x) => -softplus(-x), sigmoids(x).1;
+    Softplus(x) => softplus(x), sigmoids(x).0;
+    Gelu(x) => x * sigmoids(gelu_argument(x)).0, gelu_slope(x);
+    Exp(x) => exp(x), exp(x);
 }
 
 /// `2 √(2/π)`: `½ (1 + tanh u) = σ(2u)`.
@@ -203,13 +220,13 @@ const GELU: f32 = 1.595_769_1;
 const CUBIC: f32 = 0.044_715;
 
 #[inline(always)]
-fn gelu(x: f32) -> f32 {
-    x * sigmoid(GELU * x * (1.0 + CUBIC * x * x))
+fn gelu_argument(x: f32) -> f32 {
+    GELU * x * (1.0 + CUBIC * x * x)
 }
 
 #[inline(always)]
 fn gelu_slope(x: f32) -> f32 {
-    let (up, down) = sigmoids(GELU * x * (1.0 + CUBIC * x * x));
+    let (up, down) = sigmoids(gelu_argument(x));
     // Where x² would overflow, `down` or `up` has long been 0.
     let near = x.clamp(-1e6, 1e6);
     up * (1.0 + near * down * GELU * (1.0 + 3.0 * CUBIC * near * near))

@@ -4,9 +4,6 @@
 const ROUND: f32 = 12_582_912.0;
 /// `ln 2` in two parts; products of the first with integers up to 2¹⁵ are exact.
 const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-/// `(eʳ − 1 − r) / r²` for `|r| ≤ ½ ln 2`, highest power first (Moshier, Cephes, `expf`).
-const TAIL: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1];
-
 /// `eˣ` within 2 units in the last place; NaN for NaN, 0 and infinity at the ends, subnormal numbers between.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
@@ -15,10 +12,10 @@ pub(super) fn exp(x: f32) -> f32 {
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = (x - n * LN2[0]) - n * LN2[1];
-    let mut tail = TAIL[0];
-    for c in &TAIL[1..] {
-        tail = tail * r + c;
-    }
+    // (eʳ − 1 − r) / r² for |r| ≤ ½ ln 2 (Moshier, Cephes, `expf`). A loop here would keep loops outside from
+    // vectorising.
+    let tail = ((1.987_569_1e-4 * r + 1.398_199_9e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2;
+    let tail = (tail * r + 1.666_666_5e-1) * r + 5.000_000_1e-1;
     let power = (tail * (r * r) + r) + 1.0;
     // 2ⁿ in two factors, either of which is a normal number.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
@@ -35,10 +32,8 @@ fn power_of_two(n: i32) -> f32 {
 pub(super) fn log_1p(u: f32) -> f32 {
     let s = u / (2.0 + u);
     let square = s * s;
-    let mut series = 1.0 / 15.0;
-    for c in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0] {
-        series = series * square + c;
-    }
+    let series = ((1.0 / 15.0 * square + 1.0 / 13.0) * square + 1.0 / 11.0) * square + 1.0 / 9.0;
+    let series = ((series * square + 1.0 / 7.0) * square + 1.0 / 5.0) * square + 1.0 / 3.0;
     2.0 * (s + s * (square * series))
 }
 

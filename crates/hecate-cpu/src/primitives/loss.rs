@@ -67,7 +67,10 @@ impl Loss for Cpu {
 #[inline(always)]
 fn log_sum_exp(row: &[f32]) -> f64 {
     let top = largest(row);
-    let sum: f64 = row.chunks(SHORT).map(|part| f64::from(sum_exp(part, top))).sum();
+    let mut sum = 0.0;
+    for part in row.chunks(SHORT) {
+        sum += f64::from(sum_exp(part, top));
+    }
     f64::from(top) + sum.ln()
 }
 
@@ -100,11 +103,14 @@ fn sum_exp(row: &[f32], top: f32) -> f32 {
 pub(super) fn sum_of(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0f32; 16];
     let chunks = row.chunks_exact(16);
-    let tail: f32 = chunks.remainder().iter().map(|&x| f(x)).sum();
+    let tail = chunks.remainder();
     for chunk in chunks {
         for (sum, &x) in sums.iter_mut().zip(chunk) {
             *sum += f(x);
         }
     }
-    tail + sums.iter().sum::<f32>()
+    for (sum, &x) in sums.iter_mut().zip(tail) {
+        *sum += f(x);
+    }
+    sums.iter().sum()
 }

@@ -13,9 +13,8 @@ mod optimizer;
 mod reduce;
 mod rotary;
 
-use crate::Cpu;
+use crate::{Cpu, simd::wide};
 use hecate_core::Sequences;
-use pulp::Arch;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -47,9 +46,10 @@ where
 {
     let rows = (BLOCK / width).max(1);
     let block = |(i, out): (usize, &mut [f32])| {
-        Arch::new().dispatch(
+        wide(
+            out,
             #[inline(always)]
-            || work(i * rows, out),
+            |out| work(i * rows, out),
         )
     };
     if out.len() <= rows * width {
@@ -65,9 +65,10 @@ where
 {
     let rows = (BLOCK / cost).max(1);
     let block = |(i, (a, b)): (usize, (&mut [f32], &mut [f32]))| {
-        Arch::new().dispatch(
+        wide(
+            (a, b),
             #[inline(always)]
-            || work(i * rows, a, b),
+            |(a, b)| work(i * rows, a, b),
         )
     };
     if a.1.len() <= rows * a.0 {

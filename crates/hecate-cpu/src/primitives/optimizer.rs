@@ -4,12 +4,12 @@ use super::{BLOCK, unsupported};
 use crate::{
     Cpu,
     device::{floats, tensor},
+    simd::wide,
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
     primitives::{AdamW, Clip, Optimizer, Slot},
 };
-use pulp::Arch;
 use rayon::prelude::*;
 
 impl Optimizer for Cpu {
@@ -27,9 +27,10 @@ impl Optimizer for Cpu {
         let arrays = value.par_chunks_mut(BLOCK).zip(mean.par_chunks_mut(BLOCK)).zip(square.par_chunks_mut(BLOCK));
         self.run(|| {
             arrays.zip(grad.par_chunks(BLOCK)).with_min_len(2).for_each(|(((value, mean), square), grad)| {
-                Arch::new().dispatch(
+                wide(
+                    (value, mean, square),
                     #[inline(always)]
-                    || step.update(value, mean, square, grad),
+                    |(value, mean, square)| step.update(value, mean, square, grad),
                 );
             });
         });

@@ -5,9 +5,9 @@ use crate::{
     Cpu,
     device::{floats, tensor},
     rows::axpy,
+    simd::wide,
 };
 use hecate_core::{DType, Result, Tensor, primitives::Reduce};
-use pulp::Arch;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -19,7 +19,12 @@ const PARTS: usize = 64;
 
 impl Reduce for Cpu {
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(total(self, &floats(x), f64::from))
+        Ok(total(
+            self,
+            &floats(x),
+            #[inline(always)]
+            |x| f64::from(x),
+        ))
     }
 
     fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -51,18 +56,22 @@ impl Reduce for Cpu {
 /// Sum of `f` over all elements, `[1]`.
 fn total(device: &Cpu, values: &[f32], f: impl Fn(f32) -> f64 + Sync) -> Tensor<Cpu> {
     let block = |values: &[f32]| {
-        Arch::new().dispatch(
+        wide(
+            values,
             #[inline(always)]
-            || {
+            |values| {
                 let mut sums = [0.0f64; 8];
                 let chunks = values.chunks_exact(8);
-                let tail: f64 = chunks.remainder().iter().map(|&x| f(x)).sum();
+                let tail = chunks.remainder();
                 for chunk in chunks {
                     for (sum, &x) in sums.iter_mut().zip(chunk) {
                         *sum += f(x);
                     }
                 }
-                tail + sums.iter().sum::<f64>()
+                for (sum, &x) in sums.iter_mut().zip(tail) {
+                    *sum += f(x);
+                }
+                sums.iter().sum::<f64>()
             },
         )
     };
@@ -82,9 +91,10 @@ where
     let block = (BLOCK / width).max(rows.div_ceil(PARTS)).next_multiple_of(SHORT);
     let part = |i: usize| {
         let range = i * block..rows.min((i + 1) * block);
-        Arch::new().dispatch(
+        wide(
+            range,
             #[inline(always)]
-            || sum_part(range, width, &add),
+            |range| sum_part(range, width, &add),
         )
     };
     if rows <= block {
