@@ -5,6 +5,8 @@
 
 #[path = "layers/models.rs"]
 mod models;
+#[path = "layers/recurrence.rs"]
+mod recurrence;
 #[path = "layers/reference.rs"]
 mod reference;
 

@@ -2,6 +2,7 @@
 //!
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
+use super::recurrence::recurrence;
 use hecate_core::{Of, Slots, rules::*};
 use hecate_models::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
 use hecate_tests::oracle::{Oracle, Token, Var};
@@ -159,25 +160,6 @@ impl Gated for Dgd {
         };
         DgdGates { log_a, theta, beta }
     }
-}
-
-/// One head of one text, token by token; `inputs` list the tokens, the state is one matrix a slot.
-pub(super) fn recurrence<R: Oracle>(
-    rule: R,
-    tokens: &[Token<R>],
-    state: Of<R::State, Var>,
-) -> (Vec<Var>, Of<R::State, Var>) {
-    let copy = |state: &Of<R::State, Var>| R::State::map(R::State::as_ref(state), |_, x| x.clone());
-    let (mut point, mut state, mut out) = (copy(&state), state, Vec::new());
-    for (t, token) in tokens.iter().enumerate() {
-        if Oracle::group(rule).is_none_or(|group| t % group == 0) {
-            point = copy(&state);
-        }
-        let (read, next) = rule.step(token, &state, &point);
-        out.push(read);
-        state = next;
-    }
-    (out, state)
 }
 
 fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
