@@ -30,7 +30,7 @@ use std::{borrow::Cow, ops::Range};
 const SEGMENT: usize = 256;
 
 /// Fewest and most tokens in a block; between them, the window.
-const BLOCK: [usize; 2] = [16, 64];
+const BLOCK: [usize; 2] = [32, 64];
 
 impl Attention for Cpu {
     fn attention(
@@ -100,6 +100,9 @@ impl Attention for Cpu {
     }
 }
 
+/// Blocks see a multiple of this many keys, where there are as many.
+const GRAIN: usize = 16;
+
 /// Where keys and values come from.
 #[derive(Clone, Copy)]
 enum Source {
@@ -161,7 +164,9 @@ fn put(out: &mut [f32], width: usize, units: impl Iterator<Item = usize>, rows: 
 
 /// The rows of `width` numbers at the units given.
 fn take(x: &[f32], width: usize, units: impl Iterator<Item = usize>) -> Vec<f32> {
-    units.flat_map(|unit| &x[unit * width..][..width]).copied().collect()
+    let mut rows = Vec::with_capacity(units.size_hint().0 * width);
+    units.for_each(|unit| rows.extend_from_slice(&x[unit * width..][..width]));
+    rows
 }
 
 /// Gradients of keys, or of values, as they come together from the segments.
@@ -240,9 +245,10 @@ impl<'a> Arrays<'a> {
         let first = segment.tokens.start.max(valid.iter().position(|&x| x > 0.5).unwrap_or(kept));
         let hidden = (first..valid.len()).filter(|&at| valid[at] <= 0.5).map(|at| dims.prefix + at - first);
         let gather = |arrays: &[Cow<'_, [f32]>; 3], width: usize| -> Vec<f32> {
-            let rows = segment.places(dims, first);
-            let mut rows: Vec<f32> =
-                rows.flat_map(|(source, unit)| &arrays[source as usize][unit * width..][..width]).copied().collect();
+            let mut rows = Vec::with_capacity((dims.prefix + segment.tokens.end + kept - first) * width);
+            for (source, unit) in segment.places(dims, first) {
+                rows.extend_from_slice(&arrays[source as usize][unit * width..][..width]);
+            }
             // Whatever lies in slots that do not count must not meet a weight of 0: it may be NaN.
             hidden.clone().for_each(|row| rows[row * width..][..width].fill(0.0));
             rows
@@ -333,8 +339,10 @@ impl Seen {
         let (all, length) = (segment.tokens.clone(), window.clamp(BLOCK[0], BLOCK[1]));
         all.clone().step_by(length).map(move |start| {
             let tokens = start..all.end.min(start + length);
-            let row = |position: usize| self.prefix + position - self.first;
-            let stretch = row(start.max(self.first))..row(tokens.end + self.kept);
+            let end = self.prefix + tokens.end + self.kept - self.first;
+            // A few rows more than are seen, where there are any: products of round sizes are much faster.
+            let length = (tokens.end + self.kept - start.max(self.first)).next_multiple_of(GRAIN);
+            let stretch = end.saturating_sub(length).max(self.prefix)..end;
             let queries = (start - all.start) * self.group..(tokens.end - all.start) * self.group;
             Block { queries, columns: self.prefix + stretch.len(), stretch, tokens }
         })
@@ -379,7 +387,8 @@ impl Seen {
 
     /// Sets scores of keys that a query does not see to −∞.
     fn hide(&self, block: &Block, scores: &mut [f32]) {
-        let start = block.tokens.start.max(self.first);
+        // Position of the stretch's first row.
+        let start = block.stretch.start - self.prefix + self.first;
         let hidden = self.hidden.iter().filter(|row| block.stretch.contains(row));
         let hidden: Vec<usize> = hidden.map(|row| row - block.stretch.start + self.prefix).collect();
         let tokens = block.tokens.clone().flat_map(|t| std::iter::repeat_n(t, self.group));

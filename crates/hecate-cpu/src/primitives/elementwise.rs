@@ -216,7 +216,7 @@ curves! {
 }
 
 /// `2 √(2/π)`: `½ (1 + tanh u) = σ(2u)`.
-const GELU: f32 = 1.595_769_1;
+const GELU: f32 = 1.595_769;
 const CUBIC: f32 = 0.044_715;
 
 #[inline(always)]

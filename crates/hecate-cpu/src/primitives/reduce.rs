@@ -19,12 +19,7 @@ const PARTS: usize = 64;
 
 impl Reduce for Cpu {
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(total(
-            self,
-            &floats(x),
-            #[inline(always)]
-            |x| f64::from(x),
-        ))
+        Ok(total(self, &floats(x), f64::from))
     }
 
     fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
