@@ -25,4 +25,4 @@ pub use linear::Linear;
 pub use memory::Memory;
 pub use mlp::Mlp;
 pub use norm::RmsNorm;
-pub use projection::Projection;
+pub use projection::{Behind, Projection};

@@ -1,6 +1,6 @@
 //! Sliding-window attention as a layer.
 
-use super::{Context, Linear, Mixer, Projection, projection::Behind};
+use super::{Behind, Context, Linear, Mixer, Projection};
 use crate::{AttentionConfig, Builder, Init, LayerCache, Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Tensor,

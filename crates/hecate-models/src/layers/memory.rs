@@ -1,6 +1,6 @@
 //! A neural memory as a layer.
 
-use super::{Context, GatedRule, Linear, Mixer, Projection, RmsNorm, projection::Behind};
+use super::{Behind, Context, GatedRule, Linear, Mixer, Projection, RmsNorm};
 use crate::{Builder, Init, LayerCache, MemoryConfig, ParameterId, Result, Tape, Var};
 use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
 
