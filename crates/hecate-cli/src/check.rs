@@ -30,7 +30,7 @@ impl Job for Check {
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let heading = ["cell", "options", "forward error", "gradient error", ""];
-        let mut table = Table::new(&heading).with_widths([22, 44, 0, 0, 0]);
+        let mut table = Table::new(&heading).with_widths([22, 50, 0, 0, 0]);
         let mut written = Ok(());
         let cells = check_all(device, |cell| {
             if written.is_ok() {

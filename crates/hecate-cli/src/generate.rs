@@ -21,7 +21,7 @@ use std::{
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Text to continue
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
     /// Folder of the run; the one trained last unless given
     #[arg(long, value_name = "DIR")]

@@ -29,10 +29,13 @@ struct Command {
 #[derive(Subcommand)]
 enum Action {
     /// Learn a text; without one, Hecate's own sources.
+    #[command(allow_negative_numbers = true)]
     Train(Box<train::Arguments>),
     /// Continue a prompt with a trained model.
+    #[command(allow_negative_numbers = true)]
     Generate(generate::Arguments),
     /// Measure how well a trained model predicts a text.
+    #[command(allow_negative_numbers = true)]
     Eval(eval::Arguments),
     /// Compare every rule and primitive on this machine with 64-bit equations.
     Check(check::Arguments),

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::{
     fmt::Write,
     io::{IsTerminal, stderr},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Number of plain lines a run.
@@ -20,6 +20,8 @@ pub(crate) struct Progress {
     tokens_per_step: usize,
     bits_per_nat: f64,
     began: Instant,
+    /// Time spent in steps, without measurements and checkpoints.
+    learning: Duration,
 }
 
 impl Progress {
@@ -30,19 +32,16 @@ impl Progress {
             bar.reset_eta();
             bar.with_style(style("{bar:24} step {pos}/{len}  {msg}  {left} left"))
         });
-        Self { bar, first, steps, tokens_per_step, bits_per_nat, began: Instant::now() }
+        Self { bar, first, steps, tokens_per_step, bits_per_nat, began: Instant::now(), learning: Duration::ZERO }
     }
 
-    /// Tokens a second since the program started to train.
-    pub(crate) fn speed(&self, step: u64) -> f64 {
-        (step - self.first) as f64 * self.tokens_per_step as f64 / self.began.elapsed().as_secs_f64()
-    }
-
-    /// After a step.
-    pub(crate) fn step(&self, report: &Report) {
+    /// After a step that took this long; returns the tokens learned a second so far.
+    pub(crate) fn step(&mut self, report: &Report, took: Duration) -> f64 {
+        self.learning += took;
         let Report { step, loss, .. } = *report;
-        let figures =
-            format!("loss {loss:.4}  {:.3} bits/byte  {:.0} tokens/s", loss * self.bits_per_nat, self.speed(step));
+        let tokens = (step - self.first) as f64 * self.tokens_per_step as f64;
+        let speed = tokens / self.learning.as_secs_f64();
+        let figures = format!("loss {loss:.4}  {:.3} bits/byte  {speed:.0} tokens/s", loss * self.bits_per_nat);
         match &self.bar {
             Some(bar) => {
                 bar.set_message(figures);
@@ -55,6 +54,7 @@ impl Progress {
             }
             None => {}
         }
+        speed
     }
 
     /// A line that stays.

@@ -4,14 +4,17 @@ use crate::{Error, Result, Vocabulary, checksum::checksum};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 /// Reads a UTF-8 file.
 ///
 /// # Errors
-/// [`Error::Io`] if it cannot be read, [`Error::Text`] if it is empty or not UTF-8.
+/// [`Error::Text`] if it is missing, empty or not UTF-8, [`Error::Io`] if it cannot be read.
 pub fn read_text(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).map_err(Error::io("read", path))?;
+    let bytes = fs::read(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => fail(path, "no such file; give the path of a text in UTF-8"),
+        _ => Error::io("read", path)(error),
+    })?;
     if bytes.is_empty() {
         return Err(fail(path, "the file is empty; give a file with text in it"));
     }

@@ -17,7 +17,7 @@ use hecate_models::{
     text::Corpus,
     trainer::Trainer,
 };
-use std::{env, f64::consts::LN_2, process::ExitCode};
+use std::{env, f64::consts::LN_2, process::ExitCode, time::Instant};
 
 /// The record of the run.
 pub(super) const METRICS: &str = "metrics.jsonl";
@@ -81,17 +81,18 @@ impl<B: Backend> Session<B> {
 
     /// One step, its line in the record, and what is due after it. The record is never behind a checkpoint.
     fn step(&mut self) -> Result<()> {
+        let began = Instant::now();
         let report = self.trainer.step(&self.corpus.train.tokens)?;
+        let speed = self.progress.step(&report, began.elapsed());
         let mut record = Record {
             step: report.step,
             loss: Some(report.loss),
             bits_per_byte: Some(report.loss / LN_2 / self.corpus.train.bytes_per_token()),
             gradient_norm: Some(report.gradient_norm),
             learning_rate: Some(report.learning_rate),
-            tokens_per_second: Some(self.progress.speed(report.step)),
+            tokens_per_second: Some(speed),
             ..Record::default()
         };
-        self.progress.step(&report);
         let plan = self.trainer.plan();
         let save = self.trainer.finished() || report.step.is_multiple_of(plan.save_every);
         if self.trainer.finished() || report.step.is_multiple_of(plan.evaluate_every) {

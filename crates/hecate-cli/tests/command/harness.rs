@@ -1,0 +1,104 @@
+//! Running the command in a folder of its own.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+/// Flags of a model and of sequences that take milliseconds.
+const TINY: [&str; 14] = [
+    "train",
+    "--text",
+    "text.txt",
+    "--layers",
+    "1",
+    "--width",
+    "16",
+    "--heads",
+    "2",
+    "--tokens",
+    "24",
+    "--batch",
+    "2",
+    "--warmup=0",
+];
+
+/// A folder with a text in it.
+pub(crate) struct Workspace(tempfile::TempDir);
+
+impl Workspace {
+    pub(crate) fn new() -> Self {
+        let workspace = Self(tempfile::tempdir().unwrap());
+        fs::write(workspace.path("text.txt"), workspace.text()).unwrap();
+        workspace
+    }
+
+    pub(crate) fn text(&self) -> String {
+        (0..200).map(|i| format!("{} plus {i} is {}\n", i % 7, i + i % 7)).collect()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hecate"));
+        command.args(arguments).current_dir(self.0.path());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
+        Outcome::new(self.command(arguments).output().unwrap())
+    }
+
+    /// Trains the tiny model with these flags besides.
+    pub(crate) fn train(&self, arguments: &[&str]) -> Outcome {
+        self.run(&[&TINY[..], arguments].concat())
+    }
+
+    /// Starts to train the tiny model.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Child {
+        self.spawn(&[&TINY[..], arguments].concat())
+    }
+
+    /// Starts the command.
+    pub(crate) fn spawn(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Steps in a run's record.
+    pub(crate) fn recorded_steps(&self, run: &str) -> Vec<u64> {
+        let text = fs::read_to_string(self.path(run).join("metrics.jsonl")).unwrap();
+        let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap();
+        text.lines().map(step).collect()
+    }
+}
+
+/// What the command did.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    pub(crate) fn new(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    pub(crate) fn succeeded(&self) {
+        assert_eq!(self.code, Some(0), "{self:?}");
+    }
+
+    /// Failed with this status, said `error: …` with all of `told`, and did not panic.
+    pub(crate) fn failed(&self, code: i32, told: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(self.stderr.contains("error: ") && !self.stderr.contains("panicked"), "{self:?}");
+        for part in told {
+            assert!(self.stderr.contains(part), "`{part}` is not in {self:?}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Training, and everything it leaves on disk: exact resuming, damaged files, bad text, sampling.
+
+mod training {
+    mod checkpoints;
+    pub(crate) mod fixtures;
+    mod measuring;
+    mod resuming;
+    mod sampling;
+    mod text;
+    mod updates;
+}

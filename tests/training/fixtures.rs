@@ -1,0 +1,60 @@
+//! A tiny model, a tiny text, and a run that takes milliseconds.
+
+use hecate_cpu::Cpu;
+use hecate_models::{
+    Config, LanguageModel, Vocabulary,
+    optimizer::Constants,
+    schedule::Schedule,
+    text::{Corpus, Identity},
+    trainer::{Plan, Settings, Trainer},
+};
+use std::path::Path;
+
+pub(crate) fn text() -> String {
+    (0..400).map(|i| format!("{} plus {i} is {}\n", i % 7, i + i % 7)).collect()
+}
+
+pub(crate) fn corpus() -> Corpus {
+    Corpus::new(Path::new("a text"), &text(), &Vocabulary::Bytes, 0.1, 16).unwrap()
+}
+
+pub(crate) fn config(mixer: &str) -> Config {
+    Config::uniform(mixer, 2, 16, 2).unwrap()
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        batch: 2,
+        tokens: 16,
+        accumulate: 1,
+        schedule: Schedule { peak: 0.01, floor: 0.001, warmup: 3, steps: 9 },
+        optimizer: Constants::default(),
+        seed: 5,
+    }
+}
+
+pub(crate) fn plan() -> Plan {
+    Plan { text: None, identity: Identity::of(&text()), held_out: 0.1, evaluate_every: 4, save_every: 4 }
+}
+
+pub(crate) fn trainer(mixer: &str, settings: Settings) -> Trainer<Cpu> {
+    Trainer::new(&Cpu::new(), &config(mixer), settings, plan(), None).unwrap()
+}
+
+pub(crate) fn model(mixer: &str) -> LanguageModel<Cpu> {
+    LanguageModel::new(&Cpu::new(), &config(mixer), 3).unwrap()
+}
+
+/// Steps until that many are done.
+pub(crate) fn train_to(trainer: &mut Trainer<Cpu>, steps: u64) {
+    let corpus = corpus();
+    while trainer.steps() < steps {
+        trainer.step(&corpus.train.tokens).unwrap();
+    }
+}
+
+/// Names and bits of all weights.
+pub(crate) fn bits(model: &LanguageModel<Cpu>) -> Vec<(String, Vec<u32>)> {
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
+    model.parameters().iter().map(|p| (p.name.clone(), bits(p.value.to_f32().unwrap()))).collect()
+}

@@ -1,0 +1,70 @@
+//! Evaluation and generation carry the state, so that cutting a text changes nothing.
+
+use super::fixtures::*;
+use approx::assert_relative_eq;
+use hecate_core::rules::Delta;
+use hecate_cpu::Cpu;
+use hecate_models::{
+    Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig,
+    evaluate::evaluate,
+    generate::generate,
+    sampling::{Sampler, Sampling},
+    text::Stream,
+};
+
+fn frozen() -> LanguageModel<Cpu> {
+    let rule = RuleConfig::Delta(Delta { frozen: Some(4), ..Delta::default() });
+    let mixer = MixerConfig::Memory(MemoryConfig { rule, heads: 2, ..MemoryConfig::default() });
+    let config = Config { hidden_size: 16, layers: vec![LayerConfig { mixer }; 2], ..Config::default() };
+    LanguageModel::new(&Cpu::new(), &config, 3).unwrap()
+}
+
+fn models() -> [LanguageModel<Cpu>; 5] {
+    [model("delta"), model("titans"), model("dgd"), model("attention"), frozen()]
+}
+
+#[test]
+fn segments_do_not_change_the_loss() {
+    let stream = corpus().held_out.head(70);
+    for model in models() {
+        let (inputs, targets) = (&stream.tokens[..69], &stream.tokens[1..]);
+        let whole = model.loss(inputs, targets, 1).unwrap();
+        for segment in [1, 7, 32, 69, 500] {
+            let score = evaluate(&model, &stream, segment, |_| ()).unwrap();
+            assert_relative_eq!(score.loss(), whole, max_relative = 1e-5);
+            assert_eq!(score.tokens, 69);
+            assert_relative_eq!(score.bits_per_byte(), whole / 2_f64.ln(), max_relative = 1e-5);
+            assert_relative_eq!(score.perplexity(), whole.exp(), max_relative = 1e-4);
+        }
+    }
+}
+
+#[test]
+fn too_little_to_measure_is_refused() {
+    let empty = Stream { tokens: vec![1], bytes: 1 };
+    assert!(matches!(evaluate(&model("delta"), &empty, 8, |_| ()), Err(Error::Config { .. })));
+    assert!(matches!(evaluate(&model("delta"), &corpus().held_out, 0, |_| ()), Err(Error::Config { .. })));
+}
+
+#[test]
+fn greedy_generation_follows_the_whole_forward() {
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    for model in models() {
+        let mut text = vec![72, 101, 99];
+        let continuation = generate(&model, &text, Sampler::new(greedy).unwrap()).unwrap();
+        for token in continuation.take(12) {
+            let logits = model.infer(&text, 1, &mut model.cache(1).unwrap()).unwrap().to_f32().unwrap();
+            let last = &logits[logits.len() - 256..];
+            let found = token.unwrap();
+            let best = last.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            assert_relative_eq!(last[found as usize], best, max_relative = 1e-4);
+            text.push(found);
+        }
+    }
+}
+
+#[test]
+fn an_empty_prompt_is_refused() {
+    let sampler = Sampler::new(Sampling::default()).unwrap();
+    assert!(matches!(generate(&model("delta"), &[], sampler), Err(Error::Config { .. })));
+}

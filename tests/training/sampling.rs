@@ -1,0 +1,89 @@
+//! Drawing tokens.
+
+use approx::assert_abs_diff_eq;
+use hecate_models::{
+    Error,
+    sampling::{Sampler, Sampling},
+};
+use proptest::prelude::*;
+
+const LOGITS: [f32; 6] = [0.5, 2.0, -1.0, 1.0, f32::NEG_INFINITY, 1.5];
+const PLAIN: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, seed: 1 };
+
+/// Shares of the tokens among many draws.
+fn shares(sampling: Sampling, logits: &[f32]) -> Vec<f64> {
+    let mut sampler = Sampler::new(sampling).unwrap();
+    let mut shares = vec![0.0; logits.len()];
+    (0..20_000).for_each(|_| shares[sampler.draw(logits).unwrap() as usize] += 1.0 / 20_000.0);
+    shares
+}
+
+fn expected(temperature: f64, kept: &[usize]) -> Vec<f64> {
+    let weight = |i: usize| if kept.contains(&i) { (f64::from(LOGITS[i]) / temperature).exp() } else { 0.0 };
+    let sum: f64 = (0..6).map(weight).sum();
+    (0..6).map(|i| weight(i) / sum).collect()
+}
+
+#[test]
+fn shares_follow_the_softmax_of_what_is_kept() {
+    let cases = [
+        (PLAIN, expected(1.0, &[0, 1, 2, 3, 5])),
+        (Sampling { temperature: 0.5, ..PLAIN }, expected(0.5, &[0, 1, 2, 3, 5])),
+        (Sampling { top_k: 2, ..PLAIN }, expected(1.0, &[1, 5])),
+        (Sampling { top_k: 100, ..PLAIN }, expected(1.0, &[0, 1, 2, 3, 5])),
+        (Sampling { top_p: 0.8, ..PLAIN }, expected(1.0, &[1, 5, 3])),
+        (Sampling { top_p: 1e-6, ..PLAIN }, expected(1.0, &[1])),
+        (Sampling { top_k: 1, ..PLAIN }, expected(1.0, &[1])),
+        (Sampling { temperature: 0.0, ..PLAIN }, expected(1.0, &[1])),
+    ];
+    for (sampling, expected) in cases {
+        for (share, expected) in shares(sampling, &LOGITS).into_iter().zip(expected) {
+            assert_abs_diff_eq!(share, expected, epsilon = 0.02);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_draws_the_same_tokens() {
+    let draw = |seed| -> Vec<u32> {
+        let mut sampler = Sampler::new(Sampling { seed, ..PLAIN }).unwrap();
+        (0..50).map(|_| sampler.draw(&LOGITS).unwrap()).collect()
+    };
+    assert_eq!(draw(7), draw(7));
+    assert_ne!(draw(7), draw(8));
+}
+
+#[test]
+fn bad_options_and_logits_are_refused() {
+    let bad = [
+        Sampling { temperature: -0.1, ..PLAIN },
+        Sampling { temperature: f32::NAN, ..PLAIN },
+        Sampling { temperature: f32::INFINITY, ..PLAIN },
+        Sampling { top_p: 0.0, ..PLAIN },
+        Sampling { top_p: 1.1, ..PLAIN },
+        Sampling { top_p: f32::NAN, ..PLAIN },
+    ];
+    assert!(bad.into_iter().all(|sampling| matches!(Sampler::new(sampling), Err(Error::Config { .. }))));
+    let mut sampler = Sampler::new(PLAIN).unwrap();
+    assert!(matches!(sampler.draw(&[]), Err(Error::Config { .. })));
+    for logits in [&[0.0, f32::NAN][..], &[f32::INFINITY], &[f32::NEG_INFINITY; 2]] {
+        assert!(matches!(sampler.draw(logits), Err(Error::NonFinite { .. })), "{logits:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn drawn_tokens_are_among_the_likeliest(
+        logits in prop::collection::vec(-20.0_f32..20.0, 1..40),
+        temperature in 0.0_f32..3.0,
+        top_k in 0_usize..10,
+        top_p in 0.01_f32..=1.0,
+        seed: u64,
+    ) {
+        let mut sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed }).unwrap();
+        let token = sampler.draw(&logits).unwrap() as usize;
+        let above = logits.iter().filter(|&&x| x > logits[token]).count();
+        prop_assert!(temperature > 0.0 || above == 0);
+        prop_assert!(top_k == 0 || above < top_k);
+    }
+}

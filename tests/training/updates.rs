@@ -1,0 +1,131 @@
+//! The learning rate, clipping, decay and accumulation.
+
+use super::fixtures::*;
+use approx::{assert_abs_diff_eq, assert_relative_eq};
+use hecate_models::{
+    Error, Gradients,
+    optimizer::{Constants, Moments, norm_squared, scale},
+    schedule::Schedule,
+    trainer::{Settings, Trainer},
+};
+
+#[test]
+fn the_rate_rises_to_its_peak_and_falls_to_its_floor() {
+    let schedule = Schedule { peak: 0.02, floor: 0.002, warmup: 10, steps: 110 };
+    assert_relative_eq!(schedule.rate(1), 0.002);
+    assert_relative_eq!(schedule.rate(10), 0.02);
+    assert_relative_eq!(schedule.rate(60), 0.011, max_relative = 1e-6);
+    assert_relative_eq!(schedule.rate(110), 0.002);
+    assert_relative_eq!(schedule.rate(500), 0.002);
+    assert!((1..10).all(|step| schedule.rate(step) < schedule.rate(step + 1)));
+    assert!((10..110).all(|step| schedule.rate(step) > schedule.rate(step + 1)));
+    let flat = Schedule { peak: 0.1, floor: 0.1, warmup: 0, steps: 1 };
+    assert_relative_eq!(flat.rate(1), 0.1);
+}
+
+#[test]
+fn senseless_settings_are_refused() {
+    let good = settings();
+    let with_schedule = |schedule| Settings { schedule, ..good };
+    let with_optimizer = |optimizer| Settings { optimizer, ..good };
+    let (schedule, optimizer) = (good.schedule, good.optimizer);
+    let bad = [
+        ("batch", Settings { batch: 0, ..good }),
+        ("sequence length", Settings { tokens: 0, ..good }),
+        ("accumulate", Settings { accumulate: 0, ..good }),
+        ("steps", with_schedule(Schedule { steps: 0, warmup: 0, ..schedule })),
+        ("warm-up", with_schedule(Schedule { warmup: 10, ..schedule })),
+        ("learning rate", with_schedule(Schedule { peak: f32::NAN, ..schedule })),
+        ("learning rate", with_schedule(Schedule { peak: 0.0, ..schedule })),
+        ("lowest learning rate", with_schedule(Schedule { floor: 1.0, ..schedule })),
+        ("lowest learning rate", with_schedule(Schedule { floor: f32::NAN, ..schedule })),
+        ("clip", with_optimizer(Constants { clip: Some(0.0), ..optimizer })),
+        ("clip", with_optimizer(Constants { clip: Some(f32::INFINITY), ..optimizer })),
+        ("weight decay", with_optimizer(Constants { weight_decay: -1.0, ..optimizer })),
+        ("beta1", with_optimizer(Constants { beta1: 1.0, ..optimizer })),
+        ("epsilon", with_optimizer(Constants { epsilon: 0.0, ..optimizer })),
+    ];
+    for (expected, settings) in bad {
+        let result = Trainer::new(&hecate_cpu::Cpu::new(), &config("delta"), settings, plan(), None);
+        let field = match result {
+            Err(Error::Config { field, .. }) => field,
+            other => panic!("{expected}: {other:?}"),
+        };
+        assert_eq!(field, expected);
+    }
+}
+
+/// Gradients of a fresh model on the first sequences of the text.
+fn gradients(sequences: std::ops::Range<usize>) -> (f64, Gradients<hecate_cpu::Cpu>) {
+    let text = corpus().train.tokens;
+    let (inputs, targets) = (&text[sequences.start * 16..], &text[sequences.start * 16 + 1..]);
+    let count = sequences.len() * 16;
+    model("delta").loss_and_gradients(&inputs[..count], &targets[..count], sequences.len()).unwrap()
+}
+
+fn values(gradients: &Gradients<hecate_cpu::Cpu>) -> Vec<f32> {
+    gradients.iter().flatten().flat_map(|gradient| gradient.to_f32().unwrap()).collect()
+}
+
+#[test]
+fn clipping_scales_all_gradients_by_one_factor() {
+    let (_, gradients) = gradients(0..2);
+    let norm = values(&gradients).iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt() as f32;
+    for (clip, factor) in [(norm / 4.0, 0.25), (norm * 4.0, 1.0)] {
+        let mut model = model("delta");
+        let device = model.device().clone();
+        let constants = Constants { beta1: 0.5, clip: Some(clip), ..Constants::default() };
+        let mut moments = Moments::new(&device, model.parameters()).unwrap();
+        let squared = norm_squared(&device, &gradients).unwrap();
+        assert_relative_eq!(squared.to_f32().unwrap()[0].sqrt(), norm, max_relative = 1e-5);
+        moments.update(model.parameters_mut(), &gradients, &squared, &constants, (1, 0.01)).unwrap();
+        let means: Vec<f32> = moments.means.iter().flat_map(|mean| mean.to_f32().unwrap()).collect();
+        for (mean, gradient) in means.iter().zip(values(&gradients)) {
+            assert_relative_eq!(*mean, 0.5 * factor * gradient, max_relative = 1e-4, epsilon = 1e-12);
+        }
+    }
+}
+
+#[test]
+fn decay_pulls_at_its_group_only() {
+    let (_, mut gradients) = gradients(0..1);
+    scale(&mut gradients, 0.0).unwrap();
+    let mut model = model("delta");
+    let device = model.device().clone();
+    let before: Vec<_> = model.parameters().iter().map(|p| p.value.to_f32().unwrap()).collect();
+    let constants = Constants { weight_decay: 0.5, ..Constants::default() };
+    let mut moments = Moments::new(&device, model.parameters()).unwrap();
+    let squared = norm_squared(&device, &gradients).unwrap();
+    moments.update(model.parameters_mut(), &gradients, &squared, &constants, (1, 0.1)).unwrap();
+    let groups = [true, false].map(|decay| model.parameters().iter().filter(|p| p.decay == decay).count());
+    assert!(groups.iter().all(|&count| count > 0), "{groups:?}");
+    for (parameter, before) in model.parameters().iter().zip(before) {
+        let factor = if parameter.decay { 0.95 } else { 1.0 };
+        for (after, before) in parameter.value.to_f32().unwrap().into_iter().zip(before) {
+            assert_relative_eq!(after, factor * before, max_relative = 1e-6);
+        }
+    }
+}
+
+#[test]
+fn accumulated_passes_are_one_larger_batch() {
+    let (whole_loss, whole) = gradients(0..4);
+    let (first_loss, mut sum) = gradients(0..2);
+    let (second_loss, second) = gradients(2..4);
+    sum.accumulate(second).unwrap();
+    scale(&mut sum, 0.5).unwrap();
+    assert_relative_eq!(whole_loss, (first_loss + second_loss) / 2.0, max_relative = 1e-6);
+    for (whole, parts) in values(&whole).into_iter().zip(values(&sum)) {
+        assert_abs_diff_eq!(whole, parts, epsilon = 1e-6);
+    }
+}
+
+#[test]
+fn training_lowers_the_loss() {
+    let schedule = Schedule { peak: 0.02, floor: 0.002, warmup: 3, steps: 60 };
+    let mut trainer = trainer("titans", Settings { schedule, batch: 4, ..settings() });
+    let text = corpus().train.tokens;
+    let losses: Vec<f64> = (0..60).map(|_| trainer.step(&text).unwrap().loss).collect();
+    assert_relative_eq!(losses[0], 256_f64.ln(), max_relative = 0.05);
+    assert!(losses[59] < 2.5, "{losses:?}");
+}
