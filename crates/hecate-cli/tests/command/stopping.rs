@@ -59,7 +59,7 @@ fn killed_at_any_moment() {
             child.kill().unwrap();
             killed += u32::from(child.wait().unwrap().code().is_none());
         }
-        assert!(killed > 3, "only {killed} runs were stopped before their end");
+        assert!(killed > 0, "no run was stopped before its end");
         Outcome::new(go_on(&workspace).wait_with_output().unwrap()).succeeded();
         check_end(&workspace, &expected);
     }
