@@ -13,16 +13,19 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// Multiply-adds that are worth a task of their own.
-const WORK: usize = 1 << 21;
+const WORK: usize = 1 << 22;
 
 /// Reading an operand's element takes as long as so many multiply-adds: products with few rows only read.
 const READ: usize = 8;
 
 /// Most blocks of one result.
-const BLOCKS: usize = 32;
+const BLOCKS: usize = 16;
 
-/// Rows and columns of a block are multiples of this, to fit the inner kernels.
-const GRAIN: usize = 16;
+/// Rows or columns of a block, at least: every block lays out its operands anew.
+const BLOCK: usize = 64;
+
+/// Columns of a block where there are too few rows to use anything twice, and the order of reading decides.
+const WIDE: usize = 1024;
 
 impl Matmul for Cpu {
     fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -54,11 +57,12 @@ impl Plan {
         let MatmulDims { batch, rows, inner, columns, .. } = dims;
         let work = inner * (rows * columns + READ * (rows + columns));
         let blocks = (work / WORK).clamp(1, BLOCKS).min(BLOCKS.div_ceil(batch));
-        let cut = |length: usize| length.div_ceil(blocks).next_multiple_of(GRAIN).min(length);
+        let cut = |length: usize, least| length.div_ceil(blocks).next_multiple_of(least).min(length);
         if blocks > 1 && columns > rows {
-            return Self { rows, columns: cut(columns), together: 1 };
+            let least = if rows < READ { WIDE } else { BLOCK };
+            return Self { rows, columns: cut(columns, least), together: 1 };
         }
-        Self { rows: cut(rows), columns, together: (WORK / work).max(1) }
+        Self { rows: cut(rows, BLOCK), columns, together: (WORK / work).max(1) }
     }
 }
 

@@ -1,0 +1,144 @@
+//! A block of queries against the keys it sees.
+
+use super::Segment;
+use crate::{
+    primitives::{
+        exp::exp,
+        loss::{largest, sum_of},
+    },
+    product::{Mat, MatMut, product},
+    rows::dot,
+};
+use std::ops::Range;
+
+/// Fewest and most tokens in a block; between them, the window.
+const BLOCK: [usize; 2] = [32, 64];
+
+/// Blocks see a multiple of this many keys, where there are as many.
+const GRAIN: usize = 16;
+
+/// Rows `range` of `x [.., width]`.
+pub(super) fn rows_of<'a>(x: &'a [f32], width: usize, range: &Range<usize>) -> Mat<'a> {
+    Mat::new(&x[range.start * width..range.end * width], range.len(), width)
+}
+
+/// What a segment's queries look at: `keys [n, d]` and `values [n, dv]`, the prefix first, then positions from `first`.
+pub(super) struct Seen {
+    pub(super) first: usize,
+    pub(super) prefix: usize,
+    pub(super) kept: usize,
+    pub(super) group: usize,
+    /// Rows that do not count.
+    pub(super) hidden: Vec<usize>,
+    pub(super) keys: Vec<f32>,
+    pub(super) values: Vec<f32>,
+}
+
+/// Queries of consecutive tokens, and the keys they see: the prefix in columns `0..Np`, behind it the rows `stretch`.
+pub(super) struct Block {
+    pub(super) tokens: Range<usize>,
+    /// Rows `(token, query head)` of the segment's queries.
+    pub(super) queries: Range<usize>,
+    pub(super) stretch: Range<usize>,
+    pub(super) columns: usize,
+}
+
+impl Seen {
+    pub(super) fn blocks<'a>(&'a self, segment: &'a Segment, window: usize) -> impl Iterator<Item = Block> + 'a {
+        let (all, length) = (segment.tokens.clone(), window.clamp(BLOCK[0], BLOCK[1]));
+        all.clone().step_by(length).map(move |start| {
+            let tokens = start..all.end.min(start + length);
+            let end = self.prefix + tokens.end + self.kept - self.first;
+            // A few rows more than are seen, where there are any: products of round sizes are much faster.
+            let length = (tokens.end + self.kept - start.max(self.first)).next_multiple_of(GRAIN);
+            let stretch = end.saturating_sub(length).max(self.prefix)..end;
+            let queries = (start - all.start) * self.group..(tokens.end - all.start) * self.group;
+            Block { queries, columns: self.prefix + stretch.len(), stretch, tokens }
+        })
+    }
+
+    /// Rows of keys and the columns of scores they make: the prefix and the stretch.
+    fn pieces(&self, block: &Block) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
+        let (prefix, stretch) = (0..self.prefix, block.stretch.clone());
+        let columns = [prefix.clone(), prefix.end..block.columns];
+        [prefix, stretch].into_iter().zip(columns).filter(|(rows, _)| !rows.is_empty())
+    }
+
+    /// `factor x keysᵀ [m, columns]`, for `x [m, width]` and any array like the keys.
+    pub(super) fn scores(&self, block: &Block, x: Mat<'_>, keys: &[f32], factor: f32) -> Vec<f32> {
+        let mut scores = vec![0.0; x.rows * block.columns];
+        for (rows, columns) in self.pieces(block) {
+            let out = MatMut::with_stride(&mut scores[columns.start..], x.rows, columns.len(), block.columns);
+            product(out, 0.0, factor, x, rows_of(keys, x.columns, &rows).t());
+        }
+        scores
+    }
+
+    /// `out [m, width] = factor weights keys`.
+    pub(super) fn weigh(&self, block: &Block, weights: Mat<'_>, keys: &[f32], factor: f32, out: &mut [f32]) {
+        let width = out.len() / weights.rows;
+        let mut beta = 0.0;
+        for (rows, columns) in self.pieces(block) {
+            let weights = weights.block(0..weights.rows, columns);
+            product(MatMut::new(out, weights.rows, width), beta, factor, weights, rows_of(keys, width, &rows));
+            beta = 1.0;
+        }
+    }
+
+    /// `dkeys += factor weightsᵀ x`.
+    pub(super) fn spread(&self, block: &Block, weights: Mat<'_>, x: Mat<'_>, factor: f32, dkeys: &mut [f32]) {
+        for (rows, columns) in self.pieces(block) {
+            let out = &mut dkeys[rows.start * x.columns..rows.end * x.columns];
+            let weights = weights.block(0..weights.rows, columns);
+            product(MatMut::new(out, rows.len(), x.columns), 1.0, factor, weights.t(), x);
+        }
+    }
+
+    /// Sets scores of keys that a query does not see to −∞.
+    pub(super) fn hide(&self, block: &Block, scores: &mut [f32]) {
+        // Position of the stretch's first row.
+        let start = block.stretch.start - self.prefix + self.first;
+        let hidden = self.hidden.iter().filter(|row| block.stretch.contains(row));
+        let hidden: Vec<usize> = hidden.map(|row| row - block.stretch.start + self.prefix).collect();
+        let tokens = block.tokens.clone().flat_map(|t| std::iter::repeat_n(t, self.group));
+        for (t, row) in tokens.zip(scores.chunks_exact_mut(block.columns)) {
+            row[self.prefix..self.prefix + t.saturating_sub(start)].fill(f32::NEG_INFINITY);
+            row[self.prefix + t + self.kept + 1 - start..].fill(f32::NEG_INFINITY);
+            hidden.iter().for_each(|&column| row[column] = f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// Turns rows of scores into `e^{s − max}`; returns their sums, and `log Σ eˢ` in `lse`.
+#[inline(always)]
+pub(super) fn softmax(scores: &mut [f32], columns: usize, lse: &mut [f32]) -> Vec<f32> {
+    let mut sums = vec![0.0; lse.len()];
+    for ((row, lse), out) in scores.chunks_exact_mut(columns).zip(lse).zip(&mut sums) {
+        let top = largest(row);
+        for x in row.iter_mut() {
+            *x = exp(*x - top);
+        }
+        *out = sum_of(
+            row,
+            #[inline(always)]
+            |x| x,
+        );
+        *lse = top + out.ln();
+    }
+    sums
+}
+
+/// From scores and `dy·v`, the weights `p = e^{s − lse}` and `ds = p (dy·v − D)`. `D = dy·y` is taken as `Σ p (dy·v)`,
+/// which is the same but for the rounding of a `y` kept in 16 bits.
+#[inline(always)]
+pub(super) fn softmax_backward(p: &mut [f32], ds: &mut [f32], columns: usize, lse: &[f32]) {
+    for ((p, ds), lse) in p.chunks_exact_mut(columns).zip(ds.chunks_exact_mut(columns)).zip(lse) {
+        for p in p.iter_mut() {
+            *p = exp(*p - lse);
+        }
+        let along = dot(p, ds);
+        for (p, ds) in p.iter().zip(ds) {
+            *ds = p * (*ds - along);
+        }
+    }
+}
