@@ -35,7 +35,13 @@ fn plot(picture: &mut String, train: &[(f64, f64)], held_out: &[(f64, f64)]) -> 
         .x_label_area_size(44)
         .y_label_area_size(56)
         .build_cartesian_2d(1.0..last, lowest - margin..highest + margin)?;
-    chart.configure_mesh().x_desc("step").y_desc("bits per byte").light_line_style(WHITE).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc("step")
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .y_desc("bits per byte")
+        .light_line_style(WHITE)
+        .draw()?;
     chart.draw_series(LineSeries::new(train.iter().copied(), BLUE.mix(0.25)))?;
     let key = |color: RGBColor| move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2));
     chart.draw_series(LineSeries::new(smooth(train), BLUE.stroke_width(2)))?.label("learned").legend(key(BLUE));
