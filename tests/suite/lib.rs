@@ -21,3 +21,8 @@ pub mod report;
 pub use array::{Array, Random};
 pub use case::{Case, Results, Sizes};
 pub use compare::{BACKWARD, Comparison, FORWARD, assert_close, error};
+
+/// The README's program compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

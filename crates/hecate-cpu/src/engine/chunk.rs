@@ -9,9 +9,9 @@ use super::{
 use crate::{
     product::{Mat, MatMut, product},
     rows::{add_scaled_rows, axpy, scale, set_scaled_rows},
+    simd::wide,
 };
 use hecate_core::Read;
-use pulp::Arch;
 
 /// Scratch of one lane, for chunks of up to `C` tokens; `width` columns.
 #[derive(Default)]
@@ -122,9 +122,10 @@ impl Workspace {
 
 /// One chunk: `out [n, width]`, and `memory` from the chunk's start to its end.
 pub(crate) fn forward(spec: Spec, view: &View<'_>, memory: &mut Memory, work: &mut Workspace, out: &mut [f32]) {
-    Arch::new().dispatch(
+    wide(
+        (memory, work, out),
         #[inline(always)]
-        || {
+        |(memory, work, out)| {
             work.writes(spec, view, &memory.m, &memory.s, &memory.group);
             read(spec, view, memory, work, out);
             carry(spec, view, memory, work);

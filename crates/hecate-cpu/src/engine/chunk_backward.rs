@@ -9,8 +9,8 @@ use super::{
 use crate::{
     product::{Mat, MatMut, product},
     rows::{add_scaled_rows, axpy, dot, scale, set_scaled_rows},
+    simd::wide,
 };
-use pulp::Arch;
 
 /// Scratch of one lane.
 #[derive(Default)]
@@ -47,11 +47,12 @@ pub(crate) fn run(
     work: &mut Workspace,
     dout: &Mat<'_>,
     dmemory: &mut Memory,
-    mut part: Part<'_>,
+    part: Part<'_>,
 ) {
-    Arch::new().dispatch(
+    wide(
+        (work, dmemory, part),
         #[inline(always)]
-        || {
+        |(work, dmemory, mut part)| {
             work.recompute(spec, view, start, dout);
             work.adjoint_of_writes(spec, view, dmemory);
             work.targets(spec, view, start, dmemory, &mut part);
@@ -215,21 +216,22 @@ impl Workspace {
         scale(&mut dmemory.m, a);
         let first = Tables::first_read(spec.read);
         reset(scratch, n * width);
-        let mut gather = |dstate: &mut [f32], factors: &[f32]| {
-            set_scaled_rows(scratch, &factors[first..], dout, width);
-            let rows = Mat::new(scratch, n, width);
-            product(MatMut::new(dstate, key, width), 1.0, 1.0, view.q.t(), rows);
+        let pairs = [(&mut dmemory.m, &tables.a), (&mut dmemory.s, &tables.b)];
+        for (dstate, factors) in pairs.into_iter().take(1 + usize::from(spec.momentum)) {
+            add_rows(dstate, view.q, &factors[first..], dout, scratch, width);
             if spec.erase {
-                set_scaled_rows(scratch, factors, dp, width);
-                let rows = Mat::new(scratch, n, width);
-                product(MatMut::new(dstate, key, width), 1.0, 1.0, view.k.t(), rows);
+                add_rows(dstate, view.k, factors, dp, scratch, width);
             }
-        };
-        gather(&mut dmemory.m, &tables.a);
-        if spec.momentum {
-            gather(&mut dmemory.s, &tables.b);
         }
     }
+}
+
+/// `dstate += rowsᵀ (factors∗x)`, for `dstate [K,width]` and `x [n,width]`.
+#[inline(always)]
+fn add_rows(dstate: &mut [f32], rows: Mat<'_>, factors: &[f32], x: &[f32], scratch: &mut [f32], width: usize) {
+    set_scaled_rows(scratch, factors, x, width);
+    let (key, scaled) = (rows.columns, Mat::new(scratch, rows.rows, width));
+    product(MatMut::new(dstate, key, width), 1.0, 1.0, rows.t(), scaled);
 }
 
 /// `out[t] = x_t · y_t`.

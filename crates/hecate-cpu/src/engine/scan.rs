@@ -8,19 +8,20 @@ use super::{
 use crate::{
     product::Mat,
     rows::{axpy, dot, scale},
+    simd::wide,
 };
 use hecate_core::Read;
-use pulp::Arch;
 
 /// Equations (1)–(5) over the tokens of a view; `out [n, columns]`.
 pub(crate) fn forward(spec: Spec, view: &View<'_>, memory: &mut Memory, out: &mut [f32]) {
     let columns = view.v.columns;
     let mut scratch = (vec![0.0; columns], vec![0.0; columns]);
-    Arch::new().dispatch(
+    wide(
+        (memory, &mut scratch, out),
         #[inline(always)]
-        || {
+        |(memory, scratch, out)| {
             for (t, y) in out.chunks_exact_mut(columns).enumerate() {
-                step(spec, view, t, memory, &mut scratch, y);
+                step(spec, view, t, memory, scratch, y);
             }
         },
     );
@@ -143,11 +144,12 @@ pub(crate) fn backward(
     states: &mut States,
     dout: &Mat<'_>,
     dmemory: &mut Memory,
-    mut part: Part<'_>,
+    part: Part<'_>,
 ) {
-    Arch::new().dispatch(
+    wide(
+        (states, dmemory, part),
         #[inline(always)]
-        || {
+        |(states, dmemory, mut part)| {
             states.recompute(spec, view, start);
             let mut dz = Vec::new();
             for t in (0..view.tokens).rev() {

@@ -7,7 +7,7 @@ use crate::{
 };
 use hecate_core::{
     Result, Tensor,
-    primitives::{Matmul, MatmulDims},
+    primitives::{Matmul, MatmulDims, Transpose},
 };
 use rayon::prelude::*;
 use std::ops::Range;
@@ -27,6 +27,9 @@ const BLOCK: usize = 64;
 /// Columns of a block where there are too few rows to use anything twice, and the order of reading decides.
 const WIDE: usize = 1024;
 
+/// Row blocks for which it pays to turn a transposed `b` around once instead of in every block.
+const TURN: usize = 3;
+
 impl Matmul for Cpu {
     fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let MatmulDims { batch, rows, columns, .. } = dims;
@@ -35,11 +38,31 @@ impl Matmul for Cpu {
         let plan = Plan::new(dims);
         if plan.columns < columns {
             by_columns(self, dims, plan.columns, [&x, &y], &mut out);
+        } else if dims.transpose.b && batch == 1 && rows >= TURN * plan.rows {
+            let y = transposed(&y, columns, dims.inner);
+            let dims = MatmulDims { transpose: Transpose { b: false, ..dims.transpose }, ..dims };
+            by_rows(self, dims, &plan, [&x, &y], &mut out);
         } else {
             by_rows(self, dims, &plan, [&x, &y], &mut out);
         }
         Ok(tensor(self, [batch, rows, columns], a.dtype(), out))
     }
+}
+
+/// `x [rows, columns]` as `[columns, rows]`, tile by tile.
+fn transposed(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    const TILE: usize = 16;
+    let mut out = vec![0.0; x.len()];
+    for i in (0..rows).step_by(TILE) {
+        for j in (0..columns).step_by(TILE) {
+            for i in i..rows.min(i + TILE) {
+                for j in j..columns.min(j + TILE) {
+                    out[j * rows + i] = x[i * columns + j];
+                }
+            }
+        }
+    }
+    out
 }
 
 /// How a result is cut: a function of the sizes alone.
