@@ -1,6 +1,6 @@
 //! What a backward costs in memory.
 
-use super::{CHUNK, lane::block_width};
+use super::{CHUNK, problem::block_width};
 use hecate_core::Dims;
 
 /// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs, in the

@@ -18,6 +18,7 @@ mod chunk;
 mod chunk_backward;
 mod lane;
 mod memory;
+mod problem;
 mod scan;
 mod solve;
 mod tables;
@@ -26,7 +27,7 @@ pub use memory::peak_bytes;
 
 use crate::{Algorithm, Cpu, device::tensor};
 use hecate_core::{DType, Dims, Error, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
-use lane::Problem;
+use problem::Problem;
 use rayon::prelude::*;
 
 /// Tokens between kept states, and of a chunk's matrix products.
