@@ -1,5 +1,7 @@
 //! What a backward costs in memory, held to the formula that the CPU backend documents.
 
+#![expect(unsafe_code, reason = "a global allocator is unsafe by its nature")]
+
 use hecate_core::{DType, Kernel, Rule, forward, rules::*};
 use hecate_cpu::{Cpu, peak_bytes};
 use hecate_tests::{Case, Sizes, oracle::Oracle};
@@ -70,7 +72,8 @@ where
     // The first run starts the thread and fills what the libraries keep for later.
     run();
     let momentum = R::NAME == Titans::NAME;
-    (run(), peak_bytes(&case.dims, momentum, THREADS))
+    let frozen = rule.group().and_then(|group| u32::try_from(group).ok());
+    (run(), peak_bytes(&case.dims, momentum, frozen, THREADS))
 }
 
 fn hold<R: Oracle>(rule: R)
@@ -96,5 +99,7 @@ fn backward_stays_within_its_formula() {
         ($($rule:ident),*) => { $(hold($rule::default());)* };
     }
     hecate_core::for_each_rule!(rules);
-    hold(Titans { frozen: Some(100), ..Titans::default() });
+    for group in [1, 4, 33, 100] {
+        hold(Titans { frozen: Some(group), ..Titans::default() });
+    }
 }

@@ -103,6 +103,7 @@ fn covers(length: usize, axes: [(usize, usize); 2]) -> bool {
 /// # Panics
 /// Sizes that do not fit each other, views that reach outside their slices.
 #[inline]
+#[expect(unsafe_code, reason = "`gemm` takes pointers")]
 pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat<'_>) {
     let (rows, inner, columns) = (out.rows, a.columns, out.columns);
     assert!(

@@ -52,7 +52,8 @@ fn read(read: Read, q: &Var, old: &Var, new: &Var) -> Var {
 
 /// Both times of reading, with and without groups of 16 tokens.
 fn reads_and_groups() -> Vec<(Read, Option<u32>)> {
-    [Read::After, Read::Before].into_iter().flat_map(|read| [(read, None), (read, Some(16))]).collect()
+    use Read::{After, Before};
+    vec![(After, None), (After, Some(16)), (After, Some(70)), (Before, None), (Before, Some(5))]
 }
 
 /// An argument of a system of equations, cut into matrices of `tile` rows and columns, each a leaf.

@@ -2,7 +2,8 @@
 
 use super::{
     Spec, chunk,
-    lane::{Memory, Part, Start, View, row},
+    lane::{Memory, Part, View, row},
+    replay::Start,
     solve,
     tables::{TableGrads, Tables, reset},
 };
@@ -15,7 +16,7 @@ use crate::{
 /// Scratch of one lane.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    forward: chunk::Workspace,
+    pub(super) forward: chunk::Workspace,
     dtables: TableGrads,
     /// `Q Kᵀ [C,C]`.
     g: Vec<f32>,

@@ -2,7 +2,8 @@
 
 use super::{
     Scalars, chunk, chunk_backward,
-    problem::{Chunk, Problem},
+    problem::Problem,
+    replay::{Replay, Work},
     scan,
 };
 use crate::product::Mat;
@@ -100,11 +101,6 @@ impl Lane {
         }
     }
 
-    /// This lane's `tokens` of an array like `v`.
-    pub(crate) fn values<'v>(&self, problem: &Problem<'_>, x: &'v [f32], tokens: &Range<usize>) -> Mat<'v> {
-        self.mat(problem, x, &self.columns, tokens)
-    }
-
     fn mat<'v>(&self, problem: &Problem<'_>, x: &'v [f32], columns: &Range<usize>, tokens: &Range<usize>) -> Mat<'v> {
         let heads = problem.dims.heads;
         let width = x.len() / (problem.dims.sequences.rows() * heads);
@@ -128,6 +124,25 @@ impl Lane {
         Memory { m, s, group }
     }
 
+    /// Takes the memory from a chunk's start to its end; `out [n, columns]`.
+    pub(super) fn advance(
+        &self,
+        problem: &Problem<'_>,
+        view: &View<'_>,
+        starts_group: bool,
+        memory: &mut Memory,
+        work: Option<&mut chunk::Workspace>,
+        out: &mut [f32],
+    ) {
+        if starts_group && problem.spec.frozen.is_some() {
+            memory.group.copy_from_slice(&memory.m);
+        }
+        match work {
+            Some(work) => chunk::forward(problem.spec, view, memory, work, out),
+            None => scan::forward(problem.spec, view, memory, out),
+        }
+    }
+
     /// Runs the lane; `keep` says whether a backward will come.
     pub(crate) fn forward(&self, problem: &Problem<'_>, keep: bool) -> Forward {
         let mut memory = self.memory(problem, &problem.initial);
@@ -136,23 +151,18 @@ impl Lane {
         let chunks = problem.chunks(self.tokens());
         let mut saved = Vec::new();
         if keep {
-            saved.reserve_exact(chunks.len() * memory.m.len() * problem.states());
+            let kept = chunks.iter().filter(|chunk| chunk.kept).count();
+            saved.reserve_exact(kept * memory.m.len() * problem.states());
         }
         let mut work = (!problem.scan).then(|| chunk::Workspace::new(self.width()));
         for chunk in chunks {
-            if keep {
+            if keep && chunk.kept {
                 saved.extend_from_slice(&memory.m);
                 saved.extend_from_slice(&memory.s);
             }
-            if chunk.starts_group && problem.spec.frozen.is_some() {
-                memory.group.copy_from_slice(&memory.m);
-            }
             let view = self.view(problem, &scalars, &chunk.tokens);
             let out = &mut out[chunk.tokens.start * self.width()..][..chunk.tokens.len() * self.width()];
-            match &mut work {
-                Some(work) => chunk::forward(problem.spec, &view, &mut memory, work, out),
-                None => scan::forward(problem.spec, &view, &mut memory, out),
-            }
+            self.advance(problem, &view, chunk.starts_group, &mut memory, work.as_mut(), out);
         }
         let states = if problem.spec.momentum { vec![memory.m, memory.s] } else { vec![memory.m] };
         Forward { out, states, saved }
@@ -166,81 +176,39 @@ impl Lane {
         dout: &[f32],
         dfinal: &[Cow<'_, [f32]>],
     ) -> Backward {
-        let (tokens, key) = (self.tokens(), problem.dims.key);
+        let (spec, key) = (problem.spec, problem.dims.key);
         let scalars = self.scalars(problem);
-        let like = |x: &[f32]| vec![0.0; x.len()];
-        let mut grads = Backward {
-            dq: vec![0.0; tokens * key],
-            dk: vec![0.0; tokens * key],
-            dv: vec![0.0; tokens * self.width()],
-            dscalars: Scalars {
-                w: like(&scalars.w),
-                r: like(&scalars.r),
-                a: like(&scalars.a),
-                eta: like(&scalars.eta),
-            },
-            dstates: Vec::new(),
-        };
+        let mut grads = Backward::zeros(self.tokens(), key, self.width(), &scalars);
         let mut dmemory = self.memory(problem, dfinal);
-        let chunks = problem.chunks(tokens);
-        let mut starts = Starts::new(saved, key * self.width(), problem.spec.momentum);
-        let mut work = match problem.scan {
-            true => Work::Scan(scan::States::default()),
-            false => Work::Chunk(Box::new(chunk_backward::Workspace::new(self.width()))),
-        };
-        for (i, chunk) in chunks.iter().enumerate().rev() {
-            let view = self.view(problem, &scalars, &chunk.tokens);
-            let start = starts.at(i, group_start(&chunks, i));
-            let dout = self.values(problem, dout, &chunk.tokens);
-            let own = grads.part(&chunk.tokens, key, self.width());
-            match &mut work {
-                Work::Scan(states) => scan::backward(problem.spec, &view, &start, states, &dout, &mut dmemory, own),
-                Work::Chunk(work) => chunk_backward::run(problem.spec, &view, &start, work, &dout, &mut dmemory, own),
-            }
-            if chunk.starts_group && problem.spec.frozen.is_some() {
-                let Memory { m, group, .. } = &mut dmemory;
-                m.iter_mut().zip(group.iter_mut()).for_each(|(m, group)| *m += std::mem::take(group));
+        let replay = Replay::new(self, problem, &scalars, saved);
+        let mut work = Work::new(problem.scan, self.width());
+        for span in replay.spans().into_iter().rev() {
+            let states = replay.states(span.clone(), &mut work);
+            for i in span.clone().rev() {
+                let chunk = &replay.chunks[i];
+                let view = self.view(problem, &scalars, &chunk.tokens);
+                let start = replay.start(&states, span.start, i);
+                let dout = self.mat(problem, dout, &self.columns, &chunk.tokens);
+                let own = grads.part(&chunk.tokens, key, self.width());
+                match &mut work {
+                    Work::Scan(states) => scan::backward(spec, &view, &start, states, &dout, &mut dmemory, own),
+                    Work::Chunk(work) => chunk_backward::run(spec, &view, &start, work, &dout, &mut dmemory, own),
+                }
+                if chunk.starts_group {
+                    dmemory.leave_group();
+                }
             }
         }
-        grads.dstates = if problem.spec.momentum { vec![dmemory.m, dmemory.s] } else { vec![dmemory.m] };
+        grads.dstates = if spec.momentum { vec![dmemory.m, dmemory.s] } else { vec![dmemory.m] };
         grads
     }
 }
 
-enum Work {
-    Scan(scan::States),
-    Chunk(Box<chunk_backward::Workspace>),
-}
-
-/// Index of the chunk with which the frozen group of chunk `i` starts.
-fn group_start(chunks: &[Chunk], i: usize) -> usize {
-    chunks[..=i].iter().rposition(|chunk| chunk.starts_group).unwrap_or(0)
-}
-
-/// Kept states, by chunk.
-struct Starts<'a> {
-    saved: &'a [f32],
-    size: usize,
-    momentum: bool,
-}
-
-/// State at the start of a chunk, and `M` at the start of its group.
-pub(crate) struct Start<'a> {
-    pub(crate) m: &'a [f32],
-    pub(crate) s: &'a [f32],
-    pub(crate) group: &'a [f32],
-}
-
-impl<'a> Starts<'a> {
-    fn new(saved: &'a [f32], size: usize, momentum: bool) -> Self {
-        Self { saved, size, momentum }
-    }
-
-    fn at(&mut self, chunk: usize, group: usize) -> Start<'a> {
-        let stride = self.size * (1 + usize::from(self.momentum));
-        let own = &self.saved[chunk * stride..][..stride];
-        let (m, s) = own.split_at(self.size);
-        Start { m, s, group: &self.saved[group * stride..][..self.size] }
+impl Memory {
+    /// The gradient of `M_c` joins that of `M`, which it is at the group's first token.
+    fn leave_group(&mut self) {
+        let Self { m, group, .. } = self;
+        m.iter_mut().zip(group).for_each(|(m, group)| *m += std::mem::take(group));
     }
 }
 
@@ -255,7 +223,34 @@ pub(crate) struct Part<'a> {
     pub(crate) deta: &'a mut [f32],
 }
 
+impl Part<'_> {
+    /// `dq` and `dk` of token `t`.
+    #[inline(always)]
+    pub(super) fn key(&mut self, t: usize) -> (&mut [f32], &mut [f32]) {
+        let width = self.dq.len() / self.dw.len();
+        (&mut self.dq[t * width..][..width], &mut self.dk[t * width..][..width])
+    }
+
+    /// `dv` of token `t`.
+    #[inline(always)]
+    pub(super) fn value(&mut self, t: usize, columns: usize) -> &mut [f32] {
+        &mut self.dv[t * columns..][..columns]
+    }
+}
+
 impl Backward {
+    fn zeros(tokens: usize, key: usize, columns: usize, scalars: &Scalars) -> Self {
+        let like = |x: &[f32]| vec![0.0; x.len()];
+        let Scalars { w, r, a, eta } = scalars;
+        Self {
+            dq: vec![0.0; tokens * key],
+            dk: vec![0.0; tokens * key],
+            dv: vec![0.0; tokens * columns],
+            dscalars: Scalars { w: like(w), r: like(r), a: like(a), eta: like(eta) },
+            dstates: Vec::new(),
+        }
+    }
+
     fn part(&mut self, tokens: &Range<usize>, key: usize, width: usize) -> Part<'_> {
         fn of<'a>(x: &'a mut [f32], tokens: &Range<usize>, width: usize) -> &'a mut [f32] {
             if x.is_empty() { x } else { &mut x[tokens.start * width..tokens.end * width] }

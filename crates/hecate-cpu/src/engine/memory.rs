@@ -1,6 +1,9 @@
 //! What a backward costs in memory.
 
-use super::{CHUNK, problem::block_width};
+use super::{
+    CHUNK,
+    problem::{block_width, cut},
+};
 use hecate_core::Dims;
 
 /// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs, in the
@@ -9,26 +12,31 @@ use hecate_core::Dims;
 /// With `R` rows of tokens, `X` column blocks a head, `C = 64` and `m` = 2 with momentum, else 1:
 ///
 /// ```text
-/// 4 bytes × ( N H ⌈T/C⌉ K V m                     states at chunk starts
+/// 4 bytes × ( H J K V m                           kept states
 ///           + 2 R H V + R H (2 K + 2 V)           results, and gradients of q, k and v, joined
 ///           + R H (2 K X + V) + 6 N H K V m       the same in pieces, states and their gradients
 ///           + 16 R H X                            scalars of the recurrence and their gradients
-///           + threads (12 C² + 10 C max(K, V) + 6 K V) )     scratch
+///           + threads (12 C² + 10 C max(K, V) + (6 + m L) K V) )     scratch
 /// ```
 ///
-/// Nothing in it is a state per token: doubling `T` adds one state every 64 tokens.
-pub fn peak_bytes(dims: &Dims, momentum: bool, threads: usize) -> usize {
+/// Unless frozen, `J = ⌈T/C⌉`, summed over the sequences, and `L = 1`. In frozen groups of `G < C` tokens one state is
+/// kept for `L = ⌊C/G⌋` groups; of longer groups one every `C` tokens of each. Nothing in it is a state per token:
+/// doubling `T` adds one state every 64 tokens, or every 33 at worst.
+pub fn peak_bytes(dims: &Dims, momentum: bool, frozen: Option<u32>, threads: usize) -> usize {
     let Dims { heads, key, value, .. } = *dims;
     let count = dims.sequences.count();
     let matrices = if momentum { 2 } else { 1 };
     let blocks = value.div_ceil(block_width(count * heads, value));
-    let chunks: usize = dims.sequences.ranges().map(|rows| rows.len().div_ceil(CHUNK)).sum();
+    let group = frozen.map(|group| group.max(1) as usize);
+    let kept = |tokens| cut(tokens, group, CHUNK).iter().filter(|chunk| chunk.kept).count();
+    let states_kept: usize = dims.sequences.ranges().map(|rows| kept(rows.len())).sum();
+    let between = group.map_or(1, |group| (CHUNK / group).max(1));
     let tokens = dims.sequences.rows() * heads;
     let states = heads * key * value * matrices;
-    let kept = chunks * states;
+    let kept = states_kept * states;
     let joined = 2 * tokens * value + tokens * (2 * key + 2 * value);
     let pieces = tokens * (2 * key * blocks + value) + 6 * count * states;
     let scalars = 16 * tokens * blocks;
-    let scratch = threads * (12 * CHUNK * CHUNK + 10 * CHUNK * key.max(value) + 6 * key * value);
+    let scratch = threads * (12 * CHUNK * CHUNK + 10 * CHUNK * key.max(value) + (6 + matrices * between) * key * value);
     4 * (kept + joined + pieces + scalars + scratch)
 }

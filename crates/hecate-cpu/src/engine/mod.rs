@@ -11,14 +11,17 @@
 //!
 //! # Memory
 //!
-//! Between forward and backward a call keeps the state at the start of every chunk of `C = 64` tokens and no other:
-//! `N H ⌈T/C⌉ K V (1 + [momentum])` numbers. [`peak_bytes`] is the whole bill of a backward.
+//! Between forward and backward a call keeps one state every `C = 64` tokens: `N H ⌈T/C⌉ K V (1 + [momentum])`
+//! numbers. Frozen rules keep one every `⌊C/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer
+//! than `C`, one every `C` tokens of each group; states between are computed again. [`peak_bytes`] is the whole bill of
+//! a backward.
 
 mod chunk;
 mod chunk_backward;
 mod lane;
 mod memory;
 mod problem;
+mod replay;
 mod scan;
 mod solve;
 mod tables;

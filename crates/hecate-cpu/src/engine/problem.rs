@@ -1,6 +1,6 @@
 //! A call, cut into lanes and put together again.
 
-use super::{Scalars, Spec, lane::Lane};
+use super::{CHUNK, Scalars, Spec, lane::Lane};
 use crate::{Cpu, device::floats};
 use hecate_core::{Dims, Inputs, Rule, Slots, Tensor};
 use rayon::prelude::*;
@@ -32,6 +32,8 @@ pub(crate) struct Chunk {
     pub(crate) tokens: Range<usize>,
     /// Whether a frozen group starts here.
     pub(crate) starts_group: bool,
+    /// Whether the state at its start is kept for the backward.
+    pub(crate) kept: bool,
 }
 
 impl<'a> Problem<'a> {
@@ -73,18 +75,9 @@ impl<'a> Problem<'a> {
         lanes
     }
 
-    /// Chunks of `tokens` tokens: at most the chunk length, never across the edge of a frozen group.
+    /// Chunks of `tokens` tokens.
     pub(crate) fn chunks(&self, tokens: usize) -> Vec<Chunk> {
-        let group = self.spec.frozen.unwrap_or(tokens).min(tokens);
-        let mut chunks = Vec::new();
-        for first in (0..tokens).step_by(group) {
-            let end = (first + group).min(tokens);
-            for start in (first..end).step_by(self.chunk) {
-                let tokens = start..(start + self.chunk).min(end);
-                chunks.push(Chunk { tokens, starts_group: start == first });
-            }
-        }
-        chunks
+        cut(tokens, self.spec.frozen, self.chunk)
     }
 
     /// Lanes' rows `[T, part]` as one array `[rows, H, width]`: blocks of columns side by side where the lanes hold
@@ -142,6 +135,26 @@ impl<'a> Problem<'a> {
         };
         Scalars { w: join(|x| &x.w), r: join(|x| &x.r), a: join(|x| &x.a), eta: join(|x| &x.eta) }
     }
+}
+
+/// `tokens` tokens in chunks of at most `chunk`, never across the edge of a frozen group. States are kept at the start
+/// of as many whole groups as fit into [`CHUNK`] tokens, and where groups are longer, every [`CHUNK`] tokens of each.
+pub(super) fn cut(tokens: usize, frozen: Option<usize>, chunk: usize) -> Vec<Chunk> {
+    let group = frozen.unwrap_or(tokens).min(tokens);
+    let together = group * (CHUNK / group).max(1);
+    let mut chunks = Vec::new();
+    for first in (0..tokens).step_by(group) {
+        let end = (first + group).min(tokens);
+        for start in (first..end).step_by(chunk) {
+            let starts_group = start == first;
+            let kept = match starts_group {
+                true => first.is_multiple_of(together),
+                false => group >= CHUNK && (start - first) / CHUNK > (start - chunk - first) / CHUNK,
+            };
+            chunks.push(Chunk { tokens: start..(start + chunk).min(end), starts_group, kept });
+        }
+    }
+    chunks
 }
 
 /// Columns of a block, from the sizes alone: as few blocks as make enough lanes.

@@ -2,8 +2,8 @@
 
 use super::{
     Spec,
-    lane::{Memory, Part, Start, View, row},
-    tables::reset,
+    lane::{Memory, Part, View, row},
+    replay::Start,
 };
 use crate::{
     product::Mat,
@@ -136,7 +136,7 @@ impl States {
 }
 
 /// Equations (6)–(14) over the tokens of a view, from last to first; gradients of `a` and `η` themselves, not of
-/// their logarithms. `part.dk` starts at zero.
+/// their logarithms. `part.dq`, `part.dk` and `part.dv` start at zero.
 pub(crate) fn backward(
     spec: Spec,
     view: &View<'_>,
@@ -151,72 +151,97 @@ pub(crate) fn backward(
         #[inline(always)]
         |(states, dmemory, mut part)| {
             states.recompute(spec, view, start);
-            let mut dz = Vec::new();
+            let mut reverse = Reverse { spec, view, start, states, dz: vec![0.0; view.v.columns] };
             for t in (0..view.tokens).rev() {
-                step_backward(spec, view, t, start, states, row(dout, t), dmemory, &mut dz, &mut part);
+                reverse.step(t, row(dout, t), dmemory, &mut part);
             }
         },
     );
 }
 
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn step_backward(
+/// A chunk gone through backward.
+struct Reverse<'a> {
     spec: Spec,
-    view: &View<'_>,
-    t: usize,
-    start: &Start<'_>,
-    states: &States,
-    dy: &[f32],
-    dmemory: &mut Memory,
-    dz: &mut Vec<f32>,
-    part: &mut Part<'_>,
-) {
-    let (key, columns) = (view.k.columns, view.v.columns);
-    let size = key * columns;
-    let (q, k) = (row(&view.q, t), row(&view.k, t));
-    let (dq, dk) = (&mut part.dq[t * key..][..key], &mut part.dk[t * key..][..key]);
-    let of = |x: &'_ [f32], t: usize| -> std::ops::Range<usize> {
-        if x.is_empty() { 0..0 } else { t * size..(t + 1) * size }
-    };
-    let (before, after) = (&states.m[of(&states.m, t)], &states.m[of(&states.m, t + 1)]);
-    let s_before = &states.s[of(&states.s, t)];
-    let token = t * columns..(t + 1) * columns;
-    if spec.read == Read::After {
-        add_outer(&mut dmemory.m, 1.0, q, dy);
-        add_transposed(dq, dy, after);
+    view: &'a View<'a>,
+    start: &'a Start<'a>,
+    states: &'a States,
+    /// `dz [columns]`, then `dp`.
+    dz: Vec<f32>,
+}
+
+impl Reverse<'_> {
+    #[inline(always)]
+    fn step(&mut self, t: usize, dy: &[f32], dmemory: &mut Memory, part: &mut Part<'_>) {
+        if self.spec.read == Read::After {
+            self.read(t, t + 1, dy, dmemory, part);
+        }
+        self.write(t, dmemory, part);
+        if self.spec.frozen.is_some() {
+            self.target(t, dmemory, part);
+        }
+        if self.spec.erase {
+            self.erase(t, dmemory, part);
+        }
+        if self.spec.read == Read::Before {
+            self.read(t, t, dy, dmemory, part);
+        }
     }
-    part.da[t] = dot(&dmemory.m, before);
-    // Without momentum S_t is the write itself and its gradient is dM.
-    if spec.momentum {
-        axpy(&mut dmemory.s, 1.0, &dmemory.m);
-        part.deta[t] = dot(&dmemory.s, s_before);
+
+    /// `M` before token `t`.
+    #[inline(always)]
+    fn m(&self, t: usize) -> &[f32] {
+        let size = self.start.m.len();
+        &self.states.m[t * size..][..size]
     }
-    let ds = if spec.momentum { &dmemory.s } else { &dmemory.m };
-    reset(dz, columns);
-    read(dz, k, ds);
-    add_transposed(dk, &states.z[token.clone()], ds);
-    let dv = &mut part.dv[token.clone()];
-    axpy(dv, view.w[t], dz);
-    part.dw[t] = dot(dz, &states.v[token.clone()]);
-    scale(&mut dmemory.m, view.a[t]);
-    if spec.momentum {
-        scale(&mut dmemory.s, view.eta[t]);
+
+    /// Token `t` of an array `[n, columns]`.
+    #[inline(always)]
+    fn token<'x>(&self, x: &'x [f32], t: usize) -> &'x [f32] {
+        let columns = self.view.v.columns;
+        &x[t * columns..][..columns]
     }
-    if spec.frozen.is_some() {
-        scale(dv, -1.0);
-        add_transposed(dk, dv, start.group);
-        add_outer(&mut dmemory.group, 1.0, k, dv);
-        scale(dv, -1.0);
+
+    /// Equations (6) and (13): token `t` read the memory before token `seen`.
+    #[inline(always)]
+    fn read(&self, t: usize, seen: usize, dy: &[f32], dmemory: &mut Memory, part: &mut Part<'_>) {
+        add_outer(&mut dmemory.m, 1.0, row(&self.view.q, t), dy);
+        add_transposed(part.key(t).0, dy, self.m(seen));
     }
-    if spec.erase {
-        part.dr[t] = -dot(dz, &states.p[token]);
-        scale(dz, -view.r[t]);
-        add_transposed(dk, dz, before);
-        add_outer(&mut dmemory.m, 1.0, k, dz);
+
+    /// Equations (7)–(9) and (11). Without momentum `S_t` is the write itself, and its gradient is `dM`.
+    #[inline(always)]
+    fn write(&mut self, t: usize, dmemory: &mut Memory, part: &mut Part<'_>) {
+        let (view, size) = (self.view, self.start.s.len());
+        part.da[t] = dot(&dmemory.m, self.m(t));
+        if self.spec.momentum {
+            axpy(&mut dmemory.s, 1.0, &dmemory.m);
+            part.deta[t] = dot(&dmemory.s, &self.states.s[t * size..][..size]);
+        }
+        let ds = if self.spec.momentum { &dmemory.s } else { &dmemory.m };
+        read(&mut self.dz, row(&view.k, t), ds);
+        add_transposed(part.key(t).1, self.token(&self.states.z, t), ds);
+        axpy(part.value(t, self.dz.len()), view.w[t], &self.dz);
+        part.dw[t] = dot(&self.dz, self.token(&self.states.v, t));
+        scale(&mut dmemory.m, view.a[t]);
+        if self.spec.momentum {
+            scale(&mut dmemory.s, view.eta[t]);
+        }
     }
-    if spec.read == Read::Before {
-        add_outer(&mut dmemory.m, 1.0, q, dy);
-        add_transposed(dq, dy, before);
+
+    /// Equation (12), without what happens at the group's first token.
+    #[inline(always)]
+    fn target(&self, t: usize, dmemory: &mut Memory, part: &mut Part<'_>) {
+        let negative: Vec<f32> = self.dz.iter().map(|dz| -self.view.w[t] * dz).collect();
+        add_transposed(part.key(t).1, &negative, self.start.group);
+        add_outer(&mut dmemory.group, 1.0, row(&self.view.k, t), &negative);
+    }
+
+    /// `dr` of (9), (10), and what (11) adds to `dM`.
+    #[inline(always)]
+    fn erase(&mut self, t: usize, dmemory: &mut Memory, part: &mut Part<'_>) {
+        part.dr[t] = -dot(&self.dz, self.token(&self.states.p, t));
+        scale(&mut self.dz, -self.view.r[t]);
+        add_transposed(part.key(t).1, &self.dz, self.m(t));
+        add_outer(&mut dmemory.m, 1.0, row(&self.view.k, t), &self.dz);
     }
 }
