@@ -11,6 +11,7 @@ use hecate_models::{
     sampling::{Sampler, Sampling},
     text::Stream,
 };
+use std::ops::ControlFlow;
 
 fn frozen() -> LanguageModel<Cpu> {
     let rule = RuleConfig::Delta(Delta { frozen: Some(4), ..Delta::default() });
@@ -30,7 +31,7 @@ fn segments_do_not_change_the_loss() {
         let (inputs, targets) = (&stream.tokens[..69], &stream.tokens[1..]);
         let whole = model.loss(inputs, targets, 1).unwrap();
         for segment in [1, 7, 32, 69, 500] {
-            let score = evaluate(&model, &stream, segment, |_| ()).unwrap();
+            let score = evaluate(&model, &stream, segment, |_| ControlFlow::Continue(())).unwrap();
             assert_relative_eq!(score.loss(), whole, max_relative = 1e-5);
             assert_eq!(score.tokens, 69);
             assert_relative_eq!(score.bits_per_byte(), whole / 2_f64.ln(), max_relative = 1e-5);
@@ -42,8 +43,11 @@ fn segments_do_not_change_the_loss() {
 #[test]
 fn too_little_to_measure_is_refused() {
     let empty = Stream { tokens: vec![1], bytes: 1 };
-    assert!(matches!(evaluate(&model("delta"), &empty, 8, |_| ()), Err(Error::Config { .. })));
-    assert!(matches!(evaluate(&model("delta"), &corpus().held_out, 0, |_| ()), Err(Error::Config { .. })));
+    assert!(matches!(evaluate(&model("delta"), &empty, 8, |_| ControlFlow::Continue(())), Err(Error::Config { .. })));
+    assert!(matches!(
+        evaluate(&model("delta"), &corpus().held_out, 0, |_| ControlFlow::Continue(())),
+        Err(Error::Config { .. })
+    ));
 }
 
 #[test]

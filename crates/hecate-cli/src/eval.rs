@@ -13,6 +13,7 @@ use hecate_models::{
 };
 use std::{
     io::{Write, stdout},
+    ops::ControlFlow,
     path::PathBuf,
     process::ExitCode,
 };
@@ -45,7 +46,7 @@ impl Job for Arguments {
             return Err(Error::flag("--tail", format!("{} is not above 0 and at most 1", self.tail)));
         }
         let source = sources::load(self.text.as_deref())?;
-        let folder = runs::find(self.run)?;
+        let folder = runs::find(self.run, "--run")?;
         let (model, vocabulary) = runs::open(device, &folder)?;
         let (_, tail) = split(&source.text, self.tail);
         let stream = Stream::encode(&vocabulary, tail)?;
@@ -55,7 +56,10 @@ impl Job for Arguments {
             return Err(Error::file(source.path, why));
         }
         let bar = progress::measuring(stream.tokens.len());
-        let score = evaluate(&model, &stream, SEGMENT, |done| bar.set_position(done as u64))?;
+        let score = evaluate(&model, &stream, SEGMENT, |done| {
+            bar.set_position(done as u64);
+            ControlFlow::Continue(())
+        })?;
         bar.finish_and_clear();
         let mut out = stdout().lock();
         writeln!(out, "model       {}", folder.display())?;

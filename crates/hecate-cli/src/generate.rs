@@ -56,25 +56,26 @@ impl Job for Arguments {
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let Self { temperature, top_k, top_p, seed, .. } = self;
         let sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed })?;
-        let (model, vocabulary) = runs::open(device, &runs::find(self.run)?)?;
-        stream(&model, &vocabulary, &self.prompt, self.tokens, sampler)?;
+        let (model, vocabulary) = runs::open(device, &runs::find(self.run, "--run")?)?;
+        stream(&model, &vocabulary, &self.prompt, self.tokens, sampler, || false)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Writes the prompt and its continuation, each character as soon as it is there.
+/// Writes the prompt and its continuation, each character as soon as it is there, until `stopped`.
 pub(crate) fn stream<B: Backend>(
     model: &LanguageModel<B>,
     vocabulary: &Vocabulary,
     prompt: &str,
     tokens: usize,
     sampler: Sampler,
+    stopped: impl Fn() -> bool,
 ) -> Result<()> {
     let continuation = generate(model, &vocabulary.encode(prompt)?, sampler)?;
     let mut decoder = vocabulary.decoder();
     let mut out = stdout().lock();
     write!(out, "{prompt}")?;
-    for token in continuation.take(tokens) {
+    for token in continuation.take(tokens).take_while(|_| !stopped()) {
         write!(out, "{}", decoder.push(token?)?)?;
         out.flush()?;
     }

@@ -57,6 +57,13 @@ impl Progress {
         speed
     }
 
+    /// Leaves the bar as it is; from here on there are plain lines.
+    pub(crate) fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.abandon();
+        }
+    }
+
     /// A line that stays.
     pub(crate) fn say(&self, line: &str) {
         match &self.bar {
@@ -68,9 +75,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.abandon();
-        }
+        self.finish();
     }
 }
 

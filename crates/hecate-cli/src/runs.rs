@@ -15,15 +15,15 @@ use std::{
     time::SystemTime,
 };
 
-/// The given folder, or that of the run trained last.
-pub(crate) fn find(given: Option<PathBuf>) -> Result<PathBuf> {
+/// The given folder, or that of the run trained last; `flag` names one.
+pub(crate) fn find(given: Option<PathBuf>, flag: &str) -> Result<PathBuf> {
     if let Some(folder) = given {
         return Ok(folder);
     }
     let entries = fs::read_dir(defaults::RUNS).into_iter().flatten().flatten();
     let latest = entries.filter_map(|entry| Some((trained(&entry.path())?, entry.path()))).max();
     latest.map(|(_, folder)| folder).ok_or_else(|| {
-        let why = "no trained run in it; train one with `hecate train`, or name one with `--run DIR`";
+        let why = format!("no trained run in it; train one with `hecate train`, or name one with `{flag} DIR`");
         Error::file(defaults::RUNS, why)
     })
 }

@@ -20,6 +20,9 @@ use hecate_models::{
 use session::Session;
 use std::{fs, path::Path, process::ExitCode};
 
+/// Files of a run beside its checkpoints and what they publish.
+const BESIDE: [&str; 2] = [session::METRICS, session::CURVE];
+
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let choice = arguments.device.clone();
     with_device(&choice, arguments)
@@ -30,23 +33,16 @@ impl Job for Arguments {
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let session = match &self.resume {
-            Some(folder) => resume(device, &self, Run::new(runs::find(folder.clone())?))?,
+            Some(folder) => resume(device, &self, Run::new(runs::find(folder.clone(), "--resume")?))?,
             None => begin(device, &self, Run::new(self.folder()))?,
         };
         session.run()
     }
 }
 
-/// A new run, its first checkpoint written. Everything is checked before anything in the folder changes.
+/// A new run, its first checkpoint written. Everything is checked and made before anything in the folder changes.
 fn begin<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Session<B>> {
-    if !arguments.overwrite && run.latest()?.is_some() {
-        let why = format!(
-            "holds a run already; go on with it (`--resume {0}`), replace it (`--overwrite`) or name another folder \
-             (`--out DIR`)",
-            run.folder().display()
-        );
-        return Err(Error::file(run.folder(), why));
-    }
+    check_free(&run, arguments.overwrite)?;
     let tokenizer = arguments.model.tokenizer.as_deref().map(read_tokenizer).transpose()?;
     let vocabulary = vocabulary(arguments.model.tokenizer.as_deref(), tokenizer.as_deref())?;
     let config = arguments.model.config(&vocabulary)?;
@@ -59,14 +55,34 @@ fn begin<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Sess
     let text = arguments.text.as_deref().map(absolute).transpose()?;
     let plan = Plan { text, identity: corpus.identity.clone(), held_out, evaluate_every, save_every };
     let trainer = Trainer::new(device, &config, settings, plan, tokenizer)?;
-    run.clear(&PUBLISHED)?;
-    run.clear(&[session::METRICS, session::CURVE])?;
-    trainer.save(&run)?;
-    Session::new(run, trainer, corpus, vocabulary)
+    let lock = run.lock()?;
+    // Another process may have come first.
+    check_free(&run, arguments.overwrite)?;
+    trainer.begin(&run, &BESIDE)?;
+    Session::new(run, lock, trainer, corpus, vocabulary)
+}
+
+/// Refuses a folder that holds what a new run would replace, unless that is wanted.
+fn check_free(run: &Run, overwrite: bool) -> Result<()> {
+    if overwrite {
+        return Ok(());
+    }
+    let folder = run.folder().display();
+    let begin = "replace it (`--overwrite`) or name another folder (`--out DIR`)";
+    if run.latest()?.is_some() {
+        let why = format!("holds a run already; go on with it (`--resume {folder}`), {begin}");
+        return Err(Error::file(run.folder(), why));
+    }
+    match PUBLISHED.iter().chain(&BESIDE).map(|name| run.file(name)).find(|path| path.exists()) {
+        Some(path) => Err(Error::file(path, format!("is there already; {begin}"))),
+        None => Ok(()),
+    }
 }
 
 /// A stopped run, where its newest checkpoint left it.
 fn resume<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Session<B>> {
+    run.newest()?;
+    let lock = run.lock()?;
     let trainer = Trainer::resume(device, &run)?;
     let vocabulary = vocabulary(Some(&run.file(TOKENIZER)), trainer.tokenizer())?;
     let plan = trainer.plan();
@@ -84,7 +100,7 @@ fn resume<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Ses
     }
     let length = trainer.settings().tokens;
     let corpus = Corpus::new(&source.path, &source.text, &vocabulary, plan.held_out, length)?;
-    Session::new(run, trainer, corpus, vocabulary)
+    Session::new(run, lock, trainer, corpus, vocabulary)
 }
 
 fn read_tokenizer(path: &Path) -> Result<Vec<u8>> {

@@ -3,6 +3,7 @@
 //! ```text
 //! run/
 //! ├── config.json, model.safetensors, …   the newest checkpoint's model, for everybody else
+//! ├── .lock                                held by the process that trains it
 //! └── checkpoint-00000500/                 everything that resuming needs
 //!     ├── config.json, model.safetensors, training.json, training.safetensors, …
 //!     └── checksums.json                   of the others
@@ -17,13 +18,14 @@
 use crate::{Error, Result, checksum::checksum};
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
     path::{Path, PathBuf},
 };
 
 const CHECKSUMS: &str = "checksums.json";
 const PREFIX: &str = "checkpoint-";
+const LOCK: &str = ".lock";
 
 /// Names and contents of files that belong together.
 pub type Files = BTreeMap<String, Vec<u8>>;
@@ -32,6 +34,12 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
     folder: PathBuf,
+}
+
+/// The right to change a run, given back when it is dropped or its process ends.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
 }
 
 impl Run {
@@ -58,6 +66,37 @@ impl Run {
         Ok(self.steps()?.into_iter().max())
     }
 
+    /// Step of the newest checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if there is none, [`Error::Io`].
+    pub fn newest(&self) -> Result<u64> {
+        let none = || Error::checkpoint(&self.folder, "holds no checkpoint to resume from; start a new run there");
+        self.latest()?.ok_or_else(none)
+    }
+
+    /// Keeps other processes from training in this folder, which is made if need be. Without effect on file systems
+    /// that have no locks.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if another process holds it, [`Error::Io`].
+    pub fn lock(&self) -> Result<Lock> {
+        fs::create_dir_all(&self.folder).map_err(Error::io("create", &self.folder))?;
+        let path = self.file(LOCK);
+        let options = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = options.map_err(Error::io("open", &path))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                let why = "this run is being trained by another process; wait for it, or name another folder";
+                Err(Error::checkpoint(&self.folder, why))
+            }
+            Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
+                Err(Error::io("lock", &path)(error))
+            }
+            _ => Ok(Lock { _file: file }),
+        }
+    }
+
     /// Writes a checkpoint, copies those of its files that are `published` to the run folder, and removes older ones.
     /// Nothing is written again if there is a checkpoint of this step.
     ///
@@ -67,15 +106,22 @@ impl Run {
         self.commit_watched(step, files, published, &mut || Ok(()))
     }
 
+    /// As [`Run::commit`] for the first checkpoint of a run in the place of what was there: the checkpoint is written,
+    /// and only then everything goes that [`Run::clear`] removes.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; if the checkpoint could not be written, the old run is as it was.
+    pub fn replace(&self, step: u64, files: &Files, published: &[&str], beside: &[&str]) -> Result<()> {
+        self.replace_watched(step, files, published, beside, &mut || Ok(()))
+    }
+
     /// The newest checkpoint's step and files, each proven whole; `published` files are copied to the run folder again
     /// and leftovers are removed, in case the run was stopped before that was done.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if there is none or a file of it is missing or damaged, [`Error::Io`].
     pub fn open(&self, published: &[&str]) -> Result<(u64, Files)> {
-        let Some(step) = self.latest()? else {
-            return Err(Error::checkpoint(&self.folder, "holds no checkpoint to resume from; start a new run there"));
-        };
+        let step = self.newest()?;
         let files = read(&self.checkpoint(step))?;
         self.settle(step, &files, published, &mut || Ok(()))?;
         Ok((step, files))
@@ -87,45 +133,79 @@ impl Run {
     /// [`Error::Io`].
     pub fn clear(&self, beside: &[&str]) -> Result<()> {
         for step in self.steps()? {
-            let old = self.checkpoint(step);
-            let partial = self.partial(&old);
-            remove(&partial)?;
-            fs::rename(&old, &partial).map_err(Error::io("rename", &old))?;
-            remove(&partial)?;
+            remove(&self.put_away(step)?)?;
         }
         beside.iter().try_for_each(|name| remove(&self.file(name)))
     }
 
     /// Where the checkpoint of this step is.
     pub fn checkpoint(&self, step: u64) -> PathBuf {
-        self.file(&format!("{PREFIX}{step:08}"))
+        self.file(&checkpoint_name(step))
     }
 
     /// Steps of all checkpoints.
     fn steps(&self) -> Result<Vec<u64>> {
         let names = names(&self.folder)?;
-        Ok(names.iter().filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect())
+        let step = |name: &String| {
+            let step = name.strip_prefix(PREFIX)?.parse().ok()?;
+            (*name == checkpoint_name(step)).then_some(step)
+        };
+        Ok(names.iter().filter_map(step).collect())
+    }
+
+    /// Renames a checkpoint so that it is no longer one, to what it returns.
+    fn put_away(&self, step: u64) -> Result<PathBuf> {
+        let (old, away) = (self.checkpoint(step), self.file(&format!(".{}.old.partial", checkpoint_name(step))));
+        remove(&away)?;
+        fs::rename(&old, &away).map_err(Error::io("rename", &old))?;
+        Ok(away)
     }
 
     /// [`Run::commit`], calling `reached` before every change of the disk: an error there is as good as a power cut.
     fn commit_watched(&self, step: u64, files: &Files, published: &[&str], reached: Reached) -> Result<()> {
-        let target = self.checkpoint(step);
-        if !target.exists() {
-            reached()?;
-            fs::create_dir_all(&self.folder).map_err(Error::io("create", &self.folder))?;
-            let partial = self.partial(&target);
-            remove(&partial)?;
-            fs::create_dir(&partial).map_err(Error::io("create", &partial))?;
-            for (name, content) in files.iter().chain([(&CHECKSUMS.to_owned(), &checksums(files)?)]) {
-                reached()?;
-                write(&partial.join(name), content)?;
-            }
-            reached()?;
-            flush(&partial)?;
-            fs::rename(&partial, &target).map_err(Error::io("rename", &partial))?;
-            flush(&self.folder)?;
+        if !self.checkpoint(step).exists() {
+            self.stage(step, files, reached)?;
+            self.enter(step, reached)?;
         }
         self.settle(step, files, published, reached)
+    }
+
+    /// [`Run::replace`], watched as [`Run::commit_watched`].
+    fn replace_watched(
+        &self,
+        step: u64,
+        files: &Files,
+        published: &[&str],
+        beside: &[&str],
+        reached: Reached,
+    ) -> Result<()> {
+        self.stage(step, files, reached)?;
+        self.clear(beside)?;
+        self.enter(step, reached)?;
+        self.settle(step, files, published, reached)
+    }
+
+    /// Writes a checkpoint under its partial name.
+    fn stage(&self, step: u64, files: &Files, reached: Reached) -> Result<()> {
+        reached()?;
+        fs::create_dir_all(&self.folder).map_err(Error::io("create", &self.folder))?;
+        let partial = self.partial(&self.checkpoint(step));
+        remove(&partial)?;
+        fs::create_dir(&partial).map_err(Error::io("create", &partial))?;
+        for (name, content) in files.iter().chain([(&CHECKSUMS.to_owned(), &checksums(files)?)]) {
+            reached()?;
+            write(&partial.join(name), content)?;
+        }
+        flush(&partial)
+    }
+
+    /// Makes a staged checkpoint exist.
+    fn enter(&self, step: u64, reached: Reached) -> Result<()> {
+        let target = self.checkpoint(step);
+        let partial = self.partial(&target);
+        reached()?;
+        fs::rename(&partial, &target).map_err(Error::io("rename", &partial))?;
+        flush(&self.folder)
     }
 
     /// What comes after a checkpoint exists.
@@ -144,11 +224,8 @@ impl Run {
         }
         flush(&self.folder)?;
         for old in self.steps()?.into_iter().filter(|&old| old != step) {
-            let old = self.checkpoint(old);
-            let partial = self.partial(&old);
             reached()?;
-            remove(&partial)?;
-            fs::rename(&old, partial).map_err(Error::io("rename", &old))?;
+            self.put_away(old)?;
         }
         for name in names(&self.folder)?.iter().filter(|name| name.starts_with('.') && name.ends_with(".partial")) {
             reached()?;
@@ -162,6 +239,10 @@ impl Run {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         self.file(&format!(".{name}.partial"))
     }
+}
+
+fn checkpoint_name(step: u64) -> String {
+    format!("{PREFIX}{step:08}")
 }
 
 /// Called before every change of the disk.

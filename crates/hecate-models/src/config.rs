@@ -5,7 +5,10 @@ mod validate;
 
 pub use rule::RuleConfig;
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    bounds::{LAYERS, within},
+};
 use serde::{Deserialize, Serialize};
 
 /// A language model: an embedding, blocks, a norm and an output head.
@@ -49,6 +52,17 @@ impl Default for Config {
 pub struct LayerConfig {
     /// What carries information from token to token.
     pub mixer: MixerConfig,
+}
+
+impl LayerConfig {
+    /// This many blocks like it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for none, and for more than any model has.
+    pub fn repeated(self, layers: usize) -> Result<Vec<Self>> {
+        within("layers", layers, 1..=LAYERS)?;
+        Ok(vec![self; layers])
+    }
 }
 
 /// What carries information from token to token.
@@ -144,7 +158,7 @@ impl Config {
                 MixerConfig::Memory(MemoryConfig { rule, heads, ..Default::default() })
             }
         };
-        let config = Self { hidden_size, layers: vec![LayerConfig { mixer }; layers], ..Default::default() };
+        let config = Self { hidden_size, layers: LayerConfig { mixer }.repeated(layers)?, ..Default::default() };
         config.validate()?;
         Ok(config)
     }
@@ -173,6 +187,6 @@ impl Config {
 
     /// Width inside the MLPs.
     pub fn mlp_size(&self) -> usize {
-        self.intermediate_size.unwrap_or_else(|| (self.hidden_size * 8).div_ceil(3).next_multiple_of(16))
+        self.intermediate_size.unwrap_or_else(|| self.hidden_size.saturating_mul(8).div_ceil(3).next_multiple_of(16))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, LanguageModel, Result, text::Stream};
 use hecate_core::{Backend, Tensor, primitives::cross_entropy};
-use std::f64::consts::LN_2;
+use std::{f64::consts::LN_2, ops::ControlFlow};
 
 /// Tokens a call that [`evaluate`] uses unless told otherwise.
 pub const SEGMENT: usize = 512;
@@ -36,7 +36,8 @@ impl Score {
 }
 
 /// Predicts every token of the stream but the first from all before it, carrying the state from segment to segment.
-/// `segment` is rounded up to whole groups of frozen rules. `progress` is told the number of tokens done.
+/// `segment` is rounded up to whole groups of frozen rules. `progress` is told the number of tokens done
+/// and may break off: the score is then that of these tokens.
 ///
 /// # Errors
 /// [`Error::Config`] for fewer than two tokens or a segment of none, [`Error::NonFinite`] for a loss that is not a
@@ -45,7 +46,7 @@ pub fn evaluate<B: Backend>(
     model: &LanguageModel<B>,
     stream: &Stream,
     segment: usize,
-    mut progress: impl FnMut(usize),
+    mut progress: impl FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Score> {
     let predicted = stream.tokens.len().saturating_sub(1);
     if predicted == 0 {
@@ -56,18 +57,21 @@ pub fn evaluate<B: Backend>(
     }
     let segment = segment.next_multiple_of(model.group());
     let mut cache = model.cache(1)?;
-    let mut score = Score { bytes: predicted as f64 * stream.bytes_per_token(), ..Score::default() };
+    let mut score = Score::default();
     for (inputs, targets) in stream.tokens[..predicted].chunks(segment).zip(stream.tokens[1..].chunks(segment)) {
         let logits = model.infer(inputs, 1, &mut cache)?;
         let targets = Tensor::from_u32(model.device(), [1, targets.len()], targets.to_vec())?;
         let (losses, _) = cross_entropy(&logits, &targets)?;
         score.nats += losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
         score.tokens += inputs.len();
-        progress(score.tokens);
+        if progress(score.tokens).is_break() {
+            break;
+        }
     }
+    score.bytes = score.tokens as f64 * stream.bytes_per_token();
     if score.nats.is_finite() {
         return Ok(score);
     }
     let way_out = "the weights are damaged or diverged: go back to an earlier checkpoint or train with a lower rate";
-    Err(Error::NonFinite { what: "the loss", found: score.nats, step: predicted as u64, way_out })
+    Err(Error::NonFinite { what: "the loss", found: score.nats, step: score.tokens as u64, way_out })
 }

@@ -2,8 +2,11 @@
 
 use crate::{Cache, Error, LanguageModel, Result, evaluate::SEGMENT, sampling::Sampler};
 use hecate_core::{Backend, Tensor};
+use std::iter::FusedIterator;
 
-/// An endless stream of tokens that continue a prompt: constant time and memory a token.
+/// An endless stream of tokens that continue a prompt, ended by the first error. Time and memory a token do not grow
+/// with the text; where rules are frozen in groups of `G` ([`LanguageModel::group`]), each token also reads again the
+/// up to `G − 1` tokens of the group that it is in.
 pub struct Generation<'a, B: Backend> {
     model: &'a LanguageModel<B>,
     cache: Cache<B>,
@@ -14,6 +17,7 @@ pub struct Generation<'a, B: Backend> {
     group: Vec<u32>,
     /// Drawn, but not yet read by the model.
     unread: Option<u32>,
+    failed: bool,
 }
 
 /// Reads the prompt; the iterator returned draws the tokens that follow it.
@@ -29,7 +33,7 @@ pub fn generate<'a, B: Backend>(
         return Err(Error::config("prompt", "empty", "at least one token"));
     }
     let (cache, logits, group) = (model.cache(1)?, Vec::new(), Vec::new());
-    let mut generation = Generation { model, cache, sampler, logits, group, unread: None };
+    let mut generation = Generation { model, cache, sampler, logits, group, unread: None, failed: false };
     for segment in prompt.chunks(SEGMENT) {
         generation.read(segment)?;
     }
@@ -72,6 +76,13 @@ impl<B: Backend> Iterator for Generation<'_, B> {
     type Item = Result<u32>;
 
     fn next(&mut self) -> Option<Result<u32>> {
-        Some(self.draw())
+        if self.failed {
+            return None;
+        }
+        let token = self.draw();
+        self.failed = token.is_err();
+        Some(token)
     }
 }
+
+impl<B: Backend> FusedIterator for Generation<'_, B> {}

@@ -2,6 +2,7 @@
 
 use crate::{
     Builder, Cache, Config, Error, Gradients, Parameters, Result, Tape, Var,
+    bounds::{SIZE, within},
     layers::{Block, Context, Embedding, Linear, RmsNorm},
 };
 use hecate_core::{Backend, Sequences, Tensor, primitives};
@@ -91,17 +92,16 @@ impl<B: Backend> LanguageModel<B> {
     /// What is remembered of `batch` texts that are about to start.
     ///
     /// # Errors
-    /// [`Error::Config`] for no text at all; the device's own failures.
+    /// [`Error::Config`] for no text at all or too many; the device's own failures.
     pub fn cache(&self, batch: usize) -> Result<Cache<B>> {
-        if batch == 0 {
-            return Err(Error::config("batch", batch, "at least one text"));
-        }
+        within("batch", batch, 1..=SIZE)?;
         let layers = self.blocks.iter().map(|block| block.mixer().cache(&self.device, batch));
         Ok(Cache::new(batch, layers.collect::<Result<_>>()?))
     }
 
     /// Scores `[batch, T, V]` of the token behind each of `tokens [batch, T]`, which go on where `cache` stands; then
-    /// it stands behind them. Memory and time a token do not depend on how much was read before.
+    /// it stands behind them. Memory and time a token do not depend on how much was read before; in front of a frozen
+    /// rule ([`LanguageModel::group`]) a caller who goes on token by token has to read the unfinished group again.
     ///
     /// # Errors
     /// [`Error::Config`] for tokens outside the vocabulary, another number of texts than the cache was made for, or a
@@ -185,10 +185,11 @@ fn mean<B: Backend>(losses: &Tensor<B>) -> hecate_core::Result<f64> {
     Ok(losses.iter().copied().map(f64::from).sum::<f64>() / losses.len() as f64)
 }
 
+/// Where it is too large to be counted, no text reaches it.
 fn least_common_multiple(a: usize, b: usize) -> usize {
     let (mut x, mut y) = (a, b);
     while y != 0 {
         (x, y) = (y, x % y);
     }
-    a / x * b
+    (a / x).saturating_mul(b)
 }

@@ -9,6 +9,7 @@
 //! Activations are `[B,T,width]` in 32 bits, weights `[outputs, inputs]` as in PyTorch, tokens row-major `[B,T]`.
 //! Parameters are named as in flash-linear-attention and Hugging Face models.
 
+mod bounds;
 #[cfg(feature = "dfdx")]
 pub mod bridge;
 mod cache;

@@ -10,9 +10,15 @@
 
 mod operations;
 
-use crate::{Gradients, ParameterId, Parameters, Result, parameters::add_to};
+use crate::{Error, Gradients, ParameterId, Parameters, Result, parameters::add_to};
 use hecate_core::{Backend, Tensor};
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Number of tapes made so far: each has a number of its own, which its values carry.
+static TAPES: AtomicU64 = AtomicU64::new(0);
 
 /// A value on a tape.
 #[derive(Debug)]
@@ -22,7 +28,14 @@ pub struct Var<B: Backend> {
 }
 
 /// Where gradients of a value gather; nowhere for constants.
-type Slot = Option<usize>;
+type Slot = Option<Place>;
+
+/// A place among the gradients of one tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    tape: u64,
+    index: usize,
+}
 
 impl<B: Backend> Var<B> {
     /// A value that no gradient is wanted of.
@@ -53,31 +66,36 @@ impl<B: Backend> Clone for Var<B> {
 }
 
 /// Gradients on their way back, one a slot.
-struct Slots<B: Backend>(Vec<Option<Tensor<B>>>);
+struct Slots<B: Backend> {
+    tape: u64,
+    gradients: Vec<Option<Tensor<B>>>,
+}
 
 impl<B: Backend> Slots<B> {
-    /// Adds to the gradient of a slot; drops what is wanted by nobody.
+    /// Adds to the gradient of a slot; drops what is wanted by nobody, and refuses slots of other tapes.
     fn add(&mut self, slot: Slot, gradient: Tensor<B>) -> Result<()> {
         match slot {
-            Some(slot) => Ok(add_to(&mut self.0[slot], Some(gradient))?),
+            Some(place) if place.tape == self.tape => Ok(add_to(&mut self.gradients[place.index], Some(gradient))?),
+            Some(_) => Err(Error::config("value", "one of another tape", "values of the tape that is gone through")),
             None => Ok(()),
         }
     }
 
-    /// Whether anything arrived.
+    /// Whether anything arrived, for a result of this tape.
     fn holds(&self, slot: Slot) -> bool {
-        slot.is_some_and(|slot| self.0[slot].is_some())
+        slot.is_some_and(|place| self.gradients[place.index].is_some())
     }
 
-    /// What arrived, all of it: the operations that add to a slot lie behind the one that takes from it.
+    /// What arrived for a result of this tape, all of it: the operations that add to a slot lie behind the one that takes from it.
     fn take(&mut self, slot: Slot) -> Option<Tensor<B>> {
-        self.0[slot?].take()
+        self.gradients[slot?.index].take()
     }
 }
 
 type Operation<'p, B> = Box<dyn FnOnce(&mut Slots<B>) -> Result<()> + 'p>;
 
 struct Record<'p, B: Backend> {
+    tape: u64,
     slots: usize,
     operations: Vec<Operation<'p, B>>,
 }
@@ -91,7 +109,8 @@ pub struct Tape<'p, B: Backend> {
 impl<'p, B: Backend> Tape<'p, B> {
     /// A tape that can be gone through backward.
     pub fn recording(parameters: &'p Parameters<B>) -> Self {
-        let record = Record { slots: parameters.len(), operations: Vec::new() };
+        let tape = TAPES.fetch_add(1, Ordering::Relaxed);
+        let record = Record { tape, slots: parameters.len(), operations: Vec::new() };
         Self { parameters, record: Some(RefCell::new(record)) }
     }
 
@@ -102,28 +121,30 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     /// A parameter's value.
     pub fn parameter(&self, id: ParameterId) -> Var<B> {
-        let slot = self.record.as_ref().map(|_| id.index());
+        let slot = self.record.as_ref().map(|record| Place { tape: record.borrow().tape, index: id.index() });
         Var { value: self.parameters.get(id).value.clone(), slot }
     }
 
     /// Gradients of `Σ seed · var` over the given pairs by all parameters.
     ///
     /// # Errors
-    /// Seeds unlike their values; the device's own failures.
+    /// [`Error::Config`] on a tape that does not record, and for a value of another tape; seeds of another shape or
+    /// element type than their values; the device's own failures.
     pub fn backward(self, seeds: impl IntoIterator<Item = (Var<B>, Tensor<B>)>) -> Result<Gradients<B>> {
-        let Record { slots: count, operations } = match self.record {
-            Some(record) => record.into_inner(),
-            None => Record { slots: self.parameters.len(), operations: Vec::new() },
+        let Some(record) = self.record else {
+            return Err(Error::config("tape", "inert", "a recording one to go backward"));
         };
-        let mut slots = Slots((0..count).map(|_| None).collect());
+        let Record { tape, slots: count, operations } = record.into_inner();
+        let mut slots = Slots { tape, gradients: (0..count).map(|_| None).collect() };
         for (var, seed) in seeds {
+            check_seed(&var.value, &seed)?;
             slots.add(var.slot, seed)?;
         }
         for operation in operations.into_iter().rev() {
             operation(&mut slots)?;
         }
-        slots.0.truncate(self.parameters.len());
-        Ok(Gradients::new(slots.0))
+        slots.gradients.truncate(self.parameters.len());
+        Ok(Gradients::new(slots.gradients))
     }
 
     /// Whether results of these arguments have to be recorded.
@@ -134,9 +155,9 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// A result with a slot of its own.
     fn result(&self, value: Tensor<B>) -> Var<B> {
         let slot = self.record.as_ref().map(|record| {
-            let slots = &mut record.borrow_mut().slots;
-            *slots += 1;
-            *slots - 1
+            let record = &mut *record.borrow_mut();
+            record.slots += 1;
+            Place { tape: record.tape, index: record.slots - 1 }
         });
         Var { value, slot }
     }
@@ -173,4 +194,17 @@ impl<'p, B: Backend> Tape<'p, B> {
         let slot = argument.slot;
         self.push_one(value, move |gradient, slots| slots.add(slot, operation(gradient)?))
     }
+}
+
+/// Refuses a seed unlike its value.
+fn check_seed<B: Backend>(value: &Tensor<B>, seed: &Tensor<B>) -> hecate_core::Result<()> {
+    let (what, slot) = ("backward", "seed");
+    if value.shape() != seed.shape() {
+        let (expected, found) = (value.shape().clone(), seed.shape().clone());
+        return Err(hecate_core::Error::Shape { what, slot, expected, found });
+    }
+    if value.dtype() != seed.dtype() {
+        return Err(hecate_core::Error::DType { what, slot, expected: "that of its value", found: seed.dtype() });
+    }
+    Ok(())
 }

@@ -1,6 +1,10 @@
 //! Text to learn from: reading it, splitting it, drawing windows of it.
 
-use crate::{Error, Result, Vocabulary, checksum::checksum};
+use crate::{
+    Error, Result, Vocabulary,
+    bounds::{SIZE, few, product},
+    checksum::checksum,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -111,7 +115,7 @@ impl Corpus {
             Err(fail(path, why))
         };
         Ok(Self {
-            train: part("training", train, length + 1)?,
+            train: part("training", train, length.saturating_add(1))?,
             held_out: part("held-out", held_out, 2)?,
             identity: Identity::of(text),
         })
@@ -147,13 +151,14 @@ impl Windows {
     /// `[batch, length]`.
     ///
     /// # Errors
-    /// [`Error::Config`] if the text holds no window.
+    /// [`Error::Config`] if the text holds no window, and for more tokens than fit into a pass.
     pub fn draw(&mut self, text: &[u32], batch: usize, length: usize) -> Result<(Vec<u32>, Vec<u32>)> {
         let starts = text.len().saturating_sub(length) as u64;
         if starts == 0 {
             let expected = format!("more than the sequence length, {length}");
             return Err(Error::config("tokens of text", text.len(), expected));
         }
+        few("batch × sequence length", product(&[batch, length]), SIZE as u128)?;
         let mut inputs = Vec::with_capacity(batch * length);
         let mut targets = Vec::with_capacity(batch * length);
         for _ in 0..batch {

@@ -2,6 +2,7 @@
 
 use crate::{
     Config, Error, Gradients, LanguageModel, Parameters, Result,
+    bounds::{SIZE, few, product, within},
     checkpoint::{Files, Run, parse_json, read_file, to_json},
     optimizer::{self, Constants, Moments},
     schedule::Schedule,
@@ -46,16 +47,15 @@ impl Settings {
     /// [`Error::Config`] naming the setting.
     pub fn check(&self) -> Result<()> {
         let counts = [("batch", self.batch), ("sequence length", self.tokens), ("accumulate", self.accumulate)];
-        if let Some((field, _)) = counts.into_iter().find(|&(_, count)| count == 0) {
-            return Err(Error::config(field, 0, "at least 1"));
-        }
+        counts.into_iter().try_for_each(|(field, count)| within(field, count, 1..=SIZE))?;
+        few("batch × sequence length", product(&[self.batch, self.tokens]), SIZE as u128)?;
         self.schedule.check()?;
         self.optimizer.check()
     }
 
     /// Tokens learned a step.
     pub fn tokens_per_step(&self) -> usize {
-        self.batch * self.tokens * self.accumulate
+        self.batch.saturating_mul(self.tokens).saturating_mul(self.accumulate)
     }
 }
 
@@ -208,6 +208,20 @@ impl<B: Backend> Trainer<B> {
     /// # Errors
     /// [`Error::Io`]; [`Error::Config`] after a failed step.
     pub fn save(&self, run: &Run) -> Result<()> {
+        run.commit(self.step, &self.files(run)?, &PUBLISHED)
+    }
+
+    /// As [`Trainer::save`] where a new run begins: what was in the folder of an older one goes, and so do the files
+    /// `beside`, once the checkpoint is on the disk.
+    ///
+    /// # Errors
+    /// As [`Trainer::save`]; if the checkpoint could not be written, the folder is as it was.
+    pub fn begin(&self, run: &Run, beside: &[&str]) -> Result<()> {
+        run.replace(self.step, &self.files(run)?, &PUBLISHED, &[&PUBLISHED, beside].concat())
+    }
+
+    /// Files of a checkpoint of this step.
+    fn files(&self, run: &Run) -> Result<Files> {
         self.check_sound()?;
         let folder = run.checkpoint(self.step);
         let moments = self.moments.means.iter().chain(&self.moments.squares);
@@ -229,7 +243,7 @@ impl<B: Backend> Trainer<B> {
         if let Some(tokenizer) = &self.tokenizer {
             files.insert(TOKENIZER.to_owned(), tokenizer.clone());
         }
-        run.commit(self.step, &files, &PUBLISHED)
+        Ok(files)
     }
 
     /// Notes a loss on held-out text, nats a token, and keeps the lowest.

@@ -157,7 +157,7 @@ impl Model {
             return Ok(config);
         }
         let mixer = if self.mixer == "attention" { self.attention()? } else { self.memory()? };
-        let layers = vec![LayerConfig { mixer }; self.layers];
+        let layers = LayerConfig { mixer }.repeated(self.layers)?;
         let vocabulary_size = vocabulary.size();
         Ok(Config { vocabulary_size, hidden_size: self.width, layers, ..Config::default() })
     }

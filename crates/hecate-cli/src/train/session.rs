@@ -10,14 +10,14 @@ use crate::{
 use hecate_core::Backend;
 use hecate_models::{
     Vocabulary,
-    checkpoint::Run,
+    checkpoint::{Lock, Run},
     evaluate::{SEGMENT, Score, evaluate},
     metrics::{Metrics, Record, read_metrics},
     sampling::{Sampler, Sampling},
     text::Corpus,
     trainer::Trainer,
 };
-use std::{env, f64::consts::LN_2, process::ExitCode, time::Instant};
+use std::{env, f64::consts::LN_2, ops::ControlFlow, process::ExitCode, time::Instant};
 
 /// The record of the run.
 pub(super) const METRICS: &str = "metrics.jsonl";
@@ -29,6 +29,8 @@ const PROMPT: usize = 48;
 /// A run in progress.
 pub(super) struct Session<B: Backend> {
     run: Run,
+    /// Held until the end.
+    _lock: Lock,
     trainer: Trainer<B>,
     corpus: Corpus,
     vocabulary: Vocabulary,
@@ -38,13 +40,20 @@ pub(super) struct Session<B: Backend> {
 }
 
 impl<B: Backend> Session<B> {
-    pub(super) fn new(run: Run, trainer: Trainer<B>, corpus: Corpus, vocabulary: Vocabulary) -> Result<Self> {
+    pub(super) fn new(
+        run: Run,
+        lock: Lock,
+        trainer: Trainer<B>,
+        corpus: Corpus,
+        vocabulary: Vocabulary,
+    ) -> Result<Self> {
         let metrics = Metrics::resume(&run.file(METRICS), trainer.steps())?;
         let settings = trainer.settings();
         let bits_per_nat = (corpus.train.bytes_per_token() * LN_2).recip();
         let progress =
             Progress::new(trainer.steps(), settings.schedule.steps, settings.tokens_per_step(), bits_per_nat);
-        Ok(Self { run, trainer, corpus, vocabulary, metrics, progress, stop: Stop::listen()? })
+        let stop = Stop::listen()?;
+        Ok(Self { run, _lock: lock, trainer, corpus, vocabulary, metrics, progress, stop })
     }
 
     /// Trains to the end, or until somebody asks to stop.
@@ -53,13 +62,18 @@ impl<B: Backend> Session<B> {
         while !self.trainer.finished() {
             if self.stop.asked() {
                 self.save()?;
-                self.progress.say(&format!("stopped and saved; go on with:\n  {}", self.resume_command()));
-                return Ok(ExitCode::from(INTERRUPTED));
+                return Ok(self.stopped());
             }
             self.step()?;
         }
         self.finish()?;
-        Ok(ExitCode::SUCCESS)
+        Ok(if self.stop.asked() { self.stopped() } else { ExitCode::SUCCESS })
+    }
+
+    /// Says how to go on.
+    fn stopped(&self) -> ExitCode {
+        self.progress.say(&format!("stopped and saved; go on with:\n  {}", self.resume_command()));
+        ExitCode::from(INTERRUPTED)
     }
 
     fn introduce(&self) {
@@ -97,7 +111,7 @@ impl<B: Backend> Session<B> {
         let save = self.trainer.finished() || report.step.is_multiple_of(plan.save_every);
         if self.trainer.finished() || report.step.is_multiple_of(plan.evaluate_every) {
             let part = self.corpus.held_out.head(defaults::MEASURED_TOKENS);
-            let score = evaluate(self.trainer.model(), &part, SEGMENT, |_| ())?;
+            let score = evaluate(self.trainer.model(), &part, SEGMENT, |_| ControlFlow::Continue(()))?;
             self.trainer.note(score.loss());
             record.held_out_loss = Some(score.loss());
             record.held_out_bits_per_byte = Some(score.bits_per_byte());
@@ -117,15 +131,21 @@ impl<B: Backend> Session<B> {
         curve::draw(&self.run.file(CURVE), &read_metrics(&self.run.file(METRICS))?)
     }
 
-    /// The whole held-out text, and a sample.
-    fn finish(self) -> Result<()> {
+    /// The whole held-out text, and a sample, until somebody asks to stop: all that counts is saved.
+    fn finish(&mut self) -> Result<()> {
         self.draw()?;
-        let Self { run, trainer, corpus, vocabulary, progress, .. } = self;
-        drop(progress);
+        self.progress.finish();
+        let Self { run, trainer, corpus, vocabulary, stop, .. } = &*self;
         let bar = measuring(corpus.held_out.tokens.len());
-        let score = evaluate(trainer.model(), &corpus.held_out, SEGMENT, |done| bar.set_position(done as u64))?;
+        let score = evaluate(trainer.model(), &corpus.held_out, SEGMENT, |done| {
+            bar.set_position(done as u64);
+            if stop.asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
         bar.finish_and_clear();
-        print_score(&score, &run);
+        if stop.asked() {
+            return Ok(());
+        }
+        print_score(&score, run);
         let head: String;
         let prompt = match trainer.plan().text {
             None => defaults::SAMPLE_PROMPT,
@@ -137,7 +157,7 @@ impl<B: Backend> Session<B> {
         };
         let sampler = Sampler::new(Sampling { seed: trainer.settings().seed, ..Sampling::default() })?;
         println!("\nsample, after the prompt {prompt:?}:\n");
-        generate::stream(trainer.model(), &vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler)
+        generate::stream(trainer.model(), vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler, || stop.asked())
     }
 
     fn resume_command(&self) -> String {

@@ -1,7 +1,10 @@
 //! Refusing configurations that no model can be made of.
 
 use super::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig};
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
+};
 use hecate_core::{Dims, Rule, Sequences, for_each_rule, rules::*};
 
 macro_rules! check_rule {
@@ -16,10 +19,10 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] naming the field as a path (`layers[2].mixer.heads`), what it is and what it can be.
     pub fn validate(&self) -> Result<()> {
-        at_least("vocabulary_size", self.vocabulary_size, 2)?;
-        at_least("hidden_size", self.hidden_size, 1)?;
-        at_least("intermediate_size", self.mlp_size(), 1)?;
-        at_least("layers", self.layers.len(), 1)?;
+        within("vocabulary_size", self.vocabulary_size, 2..=SIZE)?;
+        within("hidden_size", self.hidden_size, 1..=SIZE)?;
+        within("intermediate_size", self.mlp_size(), 1..=SIZE)?;
+        within("layers", self.layers.len(), 1..=LAYERS)?;
         positive("norm_eps", self.norm_eps)?;
         positive("initializer_range", self.initializer_range)?;
         for (i, layer) in self.layers.iter().enumerate() {
@@ -29,20 +32,47 @@ impl Config {
                 MixerConfig::Attention(attention) => attention.validate(self.hidden_size, path)?,
             }
         }
-        Ok(())
+        few("number of parameters", self.matrices(), NUMBERS)
+    }
+
+    /// Numbers in all matrices.
+    fn matrices(&self) -> u128 {
+        let tables = 2 - usize::from(self.tie_word_embeddings);
+        let mlp = product(&[3, self.hidden_size, self.mlp_size()]);
+        let layers =
+            self.layers.iter().map(|layer| mlp + layer.mixer.inner(self.hidden_size) * self.hidden_size as u128);
+        product(&[tables, self.vocabulary_size, self.hidden_size]) + layers.sum::<u128>()
+    }
+}
+
+impl MixerConfig {
+    /// Widths of all projections from and to the residual stream together.
+    fn inner(&self, hidden_size: usize) -> u128 {
+        match self {
+            Self::Memory(memory) => {
+                let (key, value) = memory.widths(hidden_size);
+                product(&[memory.heads, 2 * key + (2 + usize::from(memory.gate)) * value])
+            }
+            Self::Attention(attention) => {
+                let (kv_heads, width) = attention.sizes(hidden_size);
+                product(&[2 * (attention.heads + kv_heads), width])
+            }
+        }
     }
 }
 
 impl MemoryConfig {
     fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
-        at_least(path("heads"), self.heads, 1)?;
+        within(path("heads"), self.heads, 1..=SIZE)?;
         if self.key_dim.is_none() || self.value_dim.is_none() {
             divides(path("heads"), self.heads, hidden_size, "key_dim and value_dim")?;
         }
         let (key, value) = self.widths(hidden_size);
-        at_least(path("key_dim"), key, 1)?;
-        at_least(path("value_dim"), value, 1)?;
+        within(path("key_dim"), key, 1..=SIZE)?;
+        within(path("value_dim"), value, 1..=SIZE)?;
         taps(path("conv"), self.conv)?;
+        few(path("heads × key_dim × value_dim"), product(&[self.heads, key, value]), NUMBERS)?;
+        few(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), NUMBERS)?;
         self.rule
             .check(Dims { batch: 1, tokens: 1, heads: self.heads, key, value, sequences: Sequences::batch(1, 1) })
             .map_err(|error| Error::config(path("rule"), format!("refused ({error})"), "options that go together"))
@@ -58,29 +88,25 @@ impl RuleConfig {
 
 impl AttentionConfig {
     fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
-        at_least(path("heads"), self.heads, 1)?;
+        within(path("heads"), self.heads, 1..=SIZE)?;
         if self.head_dim.is_none() {
             divides(path("heads"), self.heads, hidden_size, "head_dim")?;
         }
         let (kv_heads, width) = self.sizes(hidden_size);
-        at_least(path("kv_heads"), kv_heads, 1)?;
+        within(path("kv_heads"), kv_heads, 1..=SIZE)?;
         if !self.heads.is_multiple_of(kv_heads) {
             return Err(Error::config(path("kv_heads"), kv_heads, format!("a divisor of heads = {}", self.heads)));
         }
+        within(path("head_dim"), width, 0..=SIZE)?;
         if width == 0 || !width.is_multiple_of(2) {
             return Err(Error::config(path("head_dim"), width, "an even number over 0, for rotary positions"));
         }
-        at_least(path("window"), self.window, 2)?;
+        within(path("window"), self.window, 2..=SIZE)?;
         positive(path("rope_base"), self.rope_base)?;
-        taps(path("conv"), self.conv)
+        few(path("window × kv_heads × head_dim"), product(&[self.window, kv_heads, width]), NUMBERS)?;
+        taps(path("conv"), self.conv)?;
+        few(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), NUMBERS)
     }
-}
-
-fn at_least(field: impl Into<String>, found: usize, least: usize) -> Result<()> {
-    if found >= least {
-        return Ok(());
-    }
-    Err(Error::config(field, found, format!("at least {least}")))
 }
 
 fn positive(field: impl Into<String>, found: f32) -> Result<()> {
@@ -98,8 +124,8 @@ fn divides(field: String, heads: usize, hidden_size: usize, instead: &str) -> Re
 }
 
 fn taps(field: String, found: usize) -> Result<()> {
-    if found != 1 {
-        return Ok(());
+    if found == 1 {
+        return Err(Error::config(field, found, "0 for no convolution, or at least 2 taps"));
     }
-    Err(Error::config(field, found, "0 for no convolution, or at least 2 taps"))
+    within(field, found, 0..=SIZE)
 }

@@ -116,7 +116,7 @@ impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
         let device = x.value().device();
         let state =
             R::State::try_map(self.state(context.sequences.clone()), |name, shape| context.state(device, name, shape))?;
-        let outputs = tape.memory(self.rule, Inputs { q, k, v, gates, state })?;
+        let outputs = tape.memory(self.rule, &context.sequences, Inputs { q, k, v, gates, state })?;
         R::State::list(&outputs.state).into_iter().for_each(|(name, last)| context.keep(name, last.value()));
         self.output(tape, x, &outputs.out)
     }

@@ -3,7 +3,8 @@
 use super::{Slot, Tape, Var};
 use crate::Result;
 use hecate_core::{
-    Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Tensor, forward, infer,
+    Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Tensor, forward, forward_packed, infer,
+    infer_packed,
     primitives::{self as p, AttentionInputs, AttentionOptions, Cache, Map, Transpose},
 };
 
@@ -234,22 +235,36 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
-    /// Runs a rule: what was read, and the state behind the last token.
+    /// Runs a rule over `sequences`, a plain batch or packed into one row: what was read, and the states behind the last
+    /// tokens.
     ///
     /// # Errors
-    /// As [`hecate_core::forward`].
-    pub fn memory<R: Rule>(&self, rule: R, inputs: Inputs<R, Var<B>>) -> Result<Outputs<R, Var<B>>>
+    /// As [`hecate_core::forward_packed`].
+    pub fn memory<R: Rule>(
+        &self,
+        rule: R,
+        sequences: &Sequences,
+        inputs: Inputs<R, Var<B>>,
+    ) -> Result<Outputs<R, Var<B>>>
     where
         B: Kernel<R>,
     {
         let device = inputs.q.value.device().clone();
+        let lengths = packed(sequences, inputs.q.axes());
         let arguments: Vec<Slot> = inputs.list().iter().map(|(_, var)| var.slot).collect();
         let followed = self.record.is_some() && arguments.iter().any(Option::is_some);
         let inputs = inputs.try_map(|_, var| Ok::<_, Error>(var.value))?;
         if !followed {
-            return Ok(infer(&device, rule, &inputs)?.try_map(|_, value| Ok::<_, Error>(Var::constant(value)))?);
+            let outputs = match &lengths {
+                Some(lengths) => infer_packed(&device, rule, lengths, &inputs)?,
+                None => infer(&device, rule, &inputs)?,
+            };
+            return Ok(outputs.try_map(|_, value| Ok::<_, Error>(Var::constant(value)))?);
         }
-        let (outputs, pass) = forward(&device, rule, inputs)?;
+        let (outputs, pass) = match &lengths {
+            Some(lengths) => forward_packed(&device, rule, lengths, inputs)?,
+            None => forward(&device, rule, inputs)?,
+        };
         let outputs = outputs.try_map(|_, value| Ok::<_, Error>(self.result(value)))?;
         // Of the results, the backward needs the shapes alone.
         let results =
@@ -269,4 +284,10 @@ impl<'p, B: Backend> Tape<'p, B> {
         });
         Ok(outputs)
     }
+}
+
+/// Lengths of sequences that are not the plain batch of arrays `[B,T,..]`.
+fn packed(sequences: &Sequences, axes: &[usize]) -> Option<Vec<usize>> {
+    let plain = matches!(*axes, [batch, tokens, ..] if *sequences == Sequences::batch(batch, tokens));
+    (!plain).then(|| sequences.ranges().map(|rows| rows.len()).collect())
 }
