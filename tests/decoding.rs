@@ -153,6 +153,7 @@ fn wrong_calls_are_refused() {
         words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
     };
     has(refusal(model.cache(0)), &["batch", "0"]);
+    has(refusal(model.cache(usize::MAX)), &["batch", "at most"]);
     has(refusal(model.infer(&[1], 1, &mut cache)), &["batch", "is 1", "2"]);
     has(refusal(model.infer(&[1, 2, 3], 2, &mut cache)), &["3 tokens in 2 texts"]);
     has(refusal(model.infer(&[], 2, &mut cache)), &["0 tokens"]);
@@ -201,6 +202,16 @@ fn wrong_configurations_are_refused() {
         (memory(r#""rule": {"name": "delta", "erase": "decayed", "frozen": 4}"#), &["rule", "decayed"]),
         (memory(r#""heads": 3"#), &["layers[0].mixer.heads", "divisor of hidden_size = 8"]),
         (memory(r#""heads": 0"#), &["layers[0].mixer.heads", "at least 1"]),
+        (r#"{"hidden_size": 2305843009213693952}"#.into(), &["hidden_size", "at most"]),
+        (r#"{"vocabulary_size": 18446744073709551615}"#.into(), &["vocabulary_size", "at most"]),
+        (r#"{"vocabulary_size": 16777216, "hidden_size": 65536}"#.into(), &["number of parameters", "at most"]),
+        (r#"{"intermediate_size": 16777217}"#.into(), &["intermediate_size", "at most"]),
+        (memory(r#""heads": 8, "key_dim": 18446744073709551615"#), &["layers[0].mixer.key_dim", "at most"]),
+        (memory(r#""key_dim": 16777216, "value_dim": 16777216"#), &["heads × key_dim × value_dim", "at most"]),
+        (memory(r#""conv": 18446744073709551615"#), &["layers[0].mixer.conv", "at most"]),
+        (attention(r#""window": 18446744073709551615"#), &["layers[0].mixer.window", "at most"]),
+        (attention(r#""window": 16777216, "head_dim": 4096"#), &["window × kv_heads × head_dim", "at most"]),
+        (attention(r#""heads": 18446744073709551615, "head_dim": 2"#), &["layers[0].mixer.heads", "at most"]),
         (memory(r#""key_dim": 0"#), &["layers[0].mixer.key_dim"]),
         (memory(r#""conv": 1"#), &["layers[0].mixer.conv", "at least 2 taps"]),
         (attention(r#""window": 1"#), &["layers[0].mixer.window", "at least 2"]),
@@ -211,6 +222,9 @@ fn wrong_configurations_are_refused() {
     for (json, words) in cases {
         let message = refusal(Config::from_json(&json));
         words.iter().for_each(|word| assert!(message.contains(word), "{json}: `{word}` is not in: {message}"));
+    }
+    for layers in [1_000_000_000_000, usize::MAX] {
+        assert!(refusal(Config::uniform("delta", layers, 64, 4)).contains("`layers` is"));
     }
     let message = refusal(Config::uniform("elephant", 1, 64, 4));
     assert!(message.contains("elephant") && message.contains("titans"), "{message}");

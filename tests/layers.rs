@@ -5,10 +5,14 @@
 
 #[path = "layers/models.rs"]
 mod models;
+#[path = "layers/packed.rs"]
+mod packed;
 #[path = "layers/recurrence.rs"]
 mod recurrence;
 #[path = "layers/reference.rs"]
 mod reference;
+#[path = "layers/tape.rs"]
+mod tape;
 
 use hecate_core::{Shape, Tensor};
 use hecate_cpu::Cpu;

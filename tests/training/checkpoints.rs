@@ -135,6 +135,57 @@ fn a_folder_without_a_run_says_so() {
 }
 
 #[test]
+fn one_process_at_a_time() {
+    let (_folder, run) = saved();
+    let lock = run.lock().unwrap();
+    assert!(message(run.lock(), run.folder()).contains("being trained by another process"));
+    drop(lock);
+    run.lock().unwrap();
+}
+
+#[test]
+fn names_that_are_never_written_are_no_checkpoints() {
+    let (_folder, run) = saved();
+    for name in ["checkpoint-500", "checkpoint-+5", "checkpoint-000000500", "checkpoint-+0000005", "checkpoint-"] {
+        fs::create_dir(run.file(name)).unwrap();
+    }
+    assert_eq!(run.latest().unwrap(), Some(0));
+    let mut trainer = Trainer::resume(&Cpu::new(), &run).unwrap();
+    train_to(&mut trainer, 1);
+    trainer.save(&run).unwrap();
+    assert_eq!(run.latest().unwrap(), Some(1));
+    assert!(run.file("checkpoint-500").is_dir());
+}
+
+#[test]
+fn a_new_run_takes_the_place_of_the_old_one() {
+    let (folder, run) = saved();
+    for name in ["tokenizer.json", "metrics.jsonl", "notes.txt"] {
+        fs::write(run.file(name), "old").unwrap();
+    }
+    let new = trainer("titans", settings());
+    new.begin(&run, &["metrics.jsonl"]).unwrap();
+    assert_eq!(bits(Trainer::resume(&Cpu::new(), &run).unwrap().model()), bits(new.model()));
+    let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["checkpoint-00000000", "config.json", "model.safetensors", "notes.txt"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_cannot_be_saved_leaves_the_old_one() {
+    use std::os::unix::ffi::OsStrExt;
+    let (_folder, run) = saved();
+    let text = Some(std::ffi::OsStr::from_bytes(b"\xff.txt").into());
+    let plan = hecate_models::trainer::Plan { text, ..plan() };
+    let new = Trainer::new(&Cpu::new(), &config("titans"), settings(), plan, None).unwrap();
+    let before = files(run.folder());
+    assert!(new.begin(&run, &[]).is_err());
+    assert_eq!(files(run.folder()), before);
+    assert_eq!(*Trainer::resume(&Cpu::new(), &run).unwrap().model().config(), config("delta"));
+}
+
+#[test]
 fn clearing_removes_the_run_and_nothing_else() {
     let (folder, run) = saved();
     fs::write(run.file("notes.txt"), "mine").unwrap();

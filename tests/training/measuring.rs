@@ -68,6 +68,28 @@ fn greedy_generation_follows_the_whole_forward() {
 }
 
 #[test]
+fn breaking_off_scores_what_was_read() {
+    let (model, stream) = (model("delta"), corpus().held_out.head(70));
+    let stop_at = |tokens| move |done| if done >= tokens { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let part = evaluate(&model, &stream, 8, stop_at(20)).unwrap();
+    let alone = evaluate(&model, &stream.head(25), 8, stop_at(usize::MAX)).unwrap();
+    assert_eq!((part.tokens, part.bytes), (24, 24.0));
+    assert_relative_eq!(part.loss(), alone.loss(), max_relative = 1e-6);
+}
+
+#[test]
+fn generation_ends_with_its_first_error() {
+    let mut model = model("delta");
+    let last = model.parameters_mut().iter_mut().last().unwrap();
+    let shape = last.value.shape().clone();
+    let poison = vec![f32::NAN; shape.count()];
+    last.value = hecate_core::Tensor::from_f32(&Cpu::new(), shape, poison).unwrap();
+    let mut continuation = generate(&model, &[1], Sampler::new(Sampling::default()).unwrap()).unwrap();
+    assert!(matches!(continuation.next(), Some(Err(Error::NonFinite { .. }))));
+    assert!(continuation.next().is_none() && continuation.next().is_none());
+}
+
+#[test]
 fn an_empty_prompt_is_refused() {
     let sampler = Sampler::new(Sampling::default()).unwrap();
     assert!(matches!(generate(&model("delta"), &[], sampler), Err(Error::Config { .. })));

@@ -39,6 +39,7 @@ fn a_corpus_needs_a_sequence_to_learn_and_something_to_measure() {
     for fraction in [0.0, 1.0, -1.0, f32::NAN] {
         assert!(matches!(corpus("0123456789", fraction, 2), Err(Error::Config { .. })));
     }
+    assert!(why(corpus("0123456789", 0.1, usize::MAX)).contains("too short"));
     let corpus = corpus(&"x".repeat(50), 0.1, 44).unwrap();
     assert_eq!((corpus.train.tokens.len(), corpus.held_out.tokens.len()), (45, 5));
 }
@@ -69,6 +70,7 @@ fn windows_are_followed_by_their_targets_and_go_on_after_saving() {
     let mut loaded: Windows = serde_json::from_str(&serde_json::to_string(&windows).unwrap()).unwrap();
     assert_eq!(loaded.draw(&text, 5, 7).unwrap(), windows.draw(&text, 5, 7).unwrap());
     assert!(matches!(windows.draw(&text[..10], 1, 10), Err(Error::Config { .. })));
+    assert!(matches!(windows.draw(&text, usize::MAX, 10), Err(Error::Config { .. })));
 }
 
 proptest! {

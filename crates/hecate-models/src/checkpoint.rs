@@ -375,6 +375,33 @@ mod tests {
     }
 
     #[test]
+    fn a_new_run_is_written_before_the_old_one_goes() {
+        for stop in 0.. {
+            let folder = tempfile::tempdir().unwrap();
+            let run = Run::new(folder.path());
+            run.commit(7, &files("old"), &["model.safetensors"]).unwrap();
+            let mut left = stop;
+            let mut reached = || {
+                left -= 1;
+                if left < 0 { Err(Error::checkpoint("", "stopped")) } else { Ok(()) }
+            };
+            let published = ["model.safetensors"];
+            let result = run.replace_watched(7, &files("new"), &published, &published, &mut reached);
+            if result.is_ok() {
+                assert_eq!(run.open(&published).unwrap(), (7, files("new")));
+                assert_eq!(names(run.folder()).unwrap().len(), 2, "leftovers");
+                return;
+            }
+            // The folder, two files and their checksums; with the fifth change the new checkpoint exists.
+            match stop {
+                0..4 => assert_eq!(run.open(&published).unwrap().1, files("old"), "stopped at change {stop}"),
+                4 => assert_eq!(run.latest().unwrap(), None),
+                _ => assert_eq!(run.open(&published).unwrap().1, files("new"), "stopped at change {stop}"),
+            }
+        }
+    }
+
+    #[test]
     fn damage_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let run = Run::new(folder.path());

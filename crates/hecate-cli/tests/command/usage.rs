@@ -118,6 +118,34 @@ fn a_run_is_not_overwritten_unasked() {
 }
 
 #[test]
+fn no_file_of_a_model_is_replaced_unasked() {
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl", "loss.svg"] {
+        let workspace = Workspace::new();
+        fs::create_dir(workspace.path("hf")).unwrap();
+        let path = workspace.path("hf").join(name);
+        fs::write(&path, "mine").unwrap();
+        workspace.train(&["--steps", "1", "--out", "hf"]).failed(1, &[name, "--overwrite", "--out"]);
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(workspace.path("hf")).unwrap().count(), 1, "a refused run leaves nothing behind");
+        workspace.train(&["--steps", "1", "--out", "hf", "--overwrite"]).succeeded();
+        assert!(fs::read(&path).map_or(name == "tokenizer.json", |found| found != b"mine"), "{name}");
+    }
+}
+
+#[test]
+fn a_run_is_trained_by_one_process() {
+    let workspace = Workspace::new();
+    workspace.train(&["--steps", "1"]).succeeded();
+    let lock = fs::File::open(workspace.path("runs/text/.lock")).unwrap();
+    lock.try_lock().unwrap();
+    let told = ["runs/text", "this run is being trained by another process"];
+    workspace.run(&["train", "--resume", "runs/text"]).failed(1, &told);
+    workspace.train(&["--steps", "1", "--overwrite"]).failed(1, &told);
+    drop(lock);
+    workspace.run(&["train", "--resume", "runs/text"]).succeeded();
+}
+
+#[test]
 fn mistakes_are_named_with_a_way_out() {
     let workspace = Workspace::new();
     fs::write(workspace.path("empty.txt"), "").unwrap();
@@ -140,15 +168,24 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --lr nan", &["learning rate", "NaN"]),
         (1, "train --text text.txt --holdout 1", &["held-out fraction"]),
         (1, "train --text text.txt --batch 0", &["batch", "at least 1"]),
+        (1, "train --text text.txt --batch 1000000000000000000", &["batch", "at most"]),
+        (1, "train --text text.txt --tokens 18446744073709551615", &["sequence length", "at most"]),
+        (1, "train --text text.txt --accumulate 18446744073709551615", &["accumulate", "at most"]),
+        (1, "train --text text.txt --layers 1000000000000", &["layers", "at most"]),
+        (1, "train --text text.txt --width 2305843009213693952", &["hidden_size", "at most"]),
+        (1, "train --text text.txt --width 1048576", &["number of parameters", "at most"]),
+        (1, "train --text text.txt --key-dim 18446744073709551615", &["key_dim", "at most"]),
+        (1, "train --text text.txt --conv 18446744073709551615", &["conv", "at most"]),
+        (1, "train --text text.txt --mixer attention --window 18446744073709551615", &["window", "at most"]),
         (1, "train --text text.txt --save-every 0", &["save every"]),
         (1, "train --text text.txt --rule titans --erase decayed", &["--rule titans", "erase", "frozen"]),
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
         (1, "train --text text.txt --frozen 0", &["frozen"]),
         (1, "train --text text.txt --window 5", &["--window", "--mixer attention"]),
         (1, "train --text text.txt --tokenizer nowhere.json", &["nowhere.json"]),
-        (1, "train --resume", &["runs", "no trained run"]),
+        (1, "train --resume", &["runs", "no trained run", "--resume DIR"]),
         (1, "train --resume nowhere", &["nowhere", "no checkpoint"]),
-        (1, "generate --prompt a", &["runs", "hecate train"]),
+        (1, "generate --prompt a", &["runs", "hecate train", "--run DIR"]),
         (1, "generate --prompt a --run nowhere", &["nowhere", "no such folder"]),
         (1, "generate --prompt a --temperature -1", &["temperature"]),
         (1, "generate --prompt a --top-p 2", &["top-p"]),

@@ -1,0 +1,80 @@
+//! The tape itself: operations that no layer uses, and seeds that do not fit.
+
+use hecate_core::{DType, Tensor};
+use hecate_cpu::Cpu;
+use hecate_models::{Gradients, Parameters, Result, Tape};
+
+fn array(axes: &[usize], values: impl IntoIterator<Item = u8>) -> Tensor<Cpu> {
+    let values = values.into_iter().map(f32::from).collect();
+    Tensor::from_f32(&Cpu::new(), axes.to_vec(), values).expect("an array")
+}
+
+/// Parameters `a [2,3]` and `b [2,1]`.
+fn parameters() -> Parameters<Cpu> {
+    let mut parameters = Parameters::new();
+    parameters.add("a", array(&[2, 3], 1..=6), false);
+    parameters.add("b", array(&[2, 1], 7..=8), false);
+    parameters
+}
+
+fn values(gradients: &Gradients<Cpu>) -> Vec<Option<Vec<f32>>> {
+    gradients.iter().map(|x| x.as_ref().map(|x| x.to_f32().expect("a gradient"))).collect()
+}
+
+#[test]
+fn parts_and_joins_turn_around() {
+    let parameters = parameters();
+    let [a, b] = [0, 1].map(|index| move |tape: &Tape<'_, Cpu>| tape.parameter(parameter(index)));
+    let tape = Tape::recording(&parameters);
+    // Columns 1 and 2 of a, b, and column 0 of a.
+    let (tail, first) = (tape.narrow(&a(&tape), 1, 1, 2).unwrap(), tape.narrow(&a(&tape), 1, 0, 1).unwrap());
+    let y = tape.concat(&[&tail, &b(&tape), &first], 1).unwrap();
+    assert_eq!(y.value().to_f32().unwrap(), [2.0, 3.0, 7.0, 1.0, 5.0, 6.0, 8.0, 4.0]);
+    let gradients = tape.backward([(y, array(&[2, 4], 1..=8))]).unwrap();
+    assert_eq!(values(&gradients), [Some(vec![4.0, 1.0, 2.0, 8.0, 5.0, 6.0]), Some(vec![3.0, 7.0])]);
+}
+
+#[test]
+fn rounding_turns_around() {
+    let parameters = parameters();
+    let tape = Tape::recording(&parameters);
+    let y = tape.cast(DType::Bf16, &tape.parameter(parameter(1))).unwrap();
+    assert_eq!(y.value().dtype(), DType::Bf16);
+    let seed = hecate_core::primitives::cast(DType::Bf16, &array(&[2, 1], [3, 5])).unwrap();
+    let gradients = tape.backward([(y, seed)]).unwrap();
+    assert_eq!(gradients.iter().nth(1).unwrap().as_ref().unwrap().dtype(), DType::F32);
+    assert_eq!(values(&gradients), [None, Some(vec![3.0, 5.0])]);
+}
+
+#[test]
+fn seeds_that_do_not_fit_are_refused() {
+    let parameters = parameters();
+    let refusal = |result: Result<Gradients<Cpu>>, words: &[&str]| {
+        let message = result.expect_err("refused").to_string();
+        words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
+    };
+    let backward = |seed| {
+        let tape = Tape::recording(&parameters);
+        let y = tape.scale(2.0, &tape.parameter(parameter(0))).unwrap();
+        tape.backward([(y, seed)])
+    };
+    backward(array(&[2, 3], 1..=6)).unwrap();
+    refusal(backward(array(&[3, 2], 1..=6)), &["seed", "[2, 3]", "[3, 2]"]);
+    refusal(backward(Tensor::from_u32(&Cpu::new(), [2, 3], vec![1; 6]).unwrap()), &["seed", "u32"]);
+    let inert = Tape::inert(&parameters);
+    let y = inert.parameter(parameter(0));
+    refusal(inert.backward([(y, array(&[2, 3], 1..=6))]), &["tape", "inert", "recording"]);
+    let (tape, other) = (Tape::recording(&parameters), Tape::recording(&parameters));
+    let foreign = tape.scale(2.0, &tape.parameter(parameter(0))).unwrap();
+    let y = other.scale(2.0, &foreign).unwrap();
+    refusal(tape.backward([(y.clone(), array(&[2, 3], 1..=6))]), &["another tape"]);
+    refusal(other.backward([(y, array(&[2, 3], 1..=6))]), &["another tape"]);
+}
+
+/// The place of a parameter of [`parameters`].
+fn parameter(index: usize) -> hecate_models::ParameterId {
+    let mut places = Parameters::new();
+    let mut add = || places.add("", array(&[1], [0]), false);
+    (0..index).for_each(|_| _ = add());
+    add()
+}
