@@ -65,7 +65,7 @@ fn packed_lengths() {
     for wrong in [&[2, 3][..], &[2, 5], &[7]] {
         assert!(matches!(names(call(wrong), &["hebbian", "`q`"]), Error::Shape { .. }));
     }
-    names(call(&[usize::MAX, 2]), &["hebbian"]);
+    assert!(matches!(names(call(&[usize::MAX, 2]), &["hebbian", "`q`"]), Error::Shape { .. }));
     let batch = inputs(rule, &dims(2, 3, 2, 3, 4));
     assert!(matches!(names(infer_packed(&device(), rule, &[2, 4], &batch), &["`q`"]), Error::Shape { .. }));
 }
@@ -136,6 +136,26 @@ fn host_values_that_do_not_fill_their_shape() {
     assert!(matches!(error, Error::Length { found: 5, .. }));
     let tensor = Array::full([2, 3], 1.0).upload(&device(), DType::F32).expect("an upload");
     assert!(matches!(names(tensor.reshape([7]), &["reshape", "[2, 3]", "[7]"]), Error::Shape { .. }));
+}
+
+/// 2⁶⁴ elements are not none.
+#[test]
+fn shapes_too_large_to_count() {
+    let shape = [1 << 32, 1 << 32];
+    assert_eq!(Shape::from(shape).count(), usize::MAX);
+    assert_eq!(Shape::from([1 << 32, 1 << 32, 3]).rows(), usize::MAX);
+    assert_eq!(Shape::from([1 << 32, 1 << 32, 0]).count(), 0);
+    let uploaded = Tensor::from_f32(&device(), shape, vec![]);
+    assert!(matches!(names(uploaded, &["upload", "0 values"]), Error::Length { found: 0, .. }));
+    let zeros = Tensor::zeros(&device(), shape, DType::F32);
+    assert!(matches!(names(zeros, &["zeros", "`shape`"]), Error::Config { .. }));
+    let nothing = Tensor::from_f32(&device(), [0], vec![]).expect("an upload");
+    assert!(matches!(names(nothing.reshape(shape), &["reshape"]), Error::Shape { .. }));
+    // Not a panic on the way to finding that there is nothing.
+    let q = Tensor::from_f32(&device(), [1 << 32, 1 << 32, 1, 0], vec![]).expect("an upload");
+    let rule = Hebbian::default();
+    let inputs = Inputs { q, ..inputs(rule, &dims(1, 3, 1, 2, 2)) };
+    assert!(matches!(names(infer(&device(), rule, &inputs), &["hebbian", "`q`"]), Error::Empty { .. }));
 }
 
 #[path = "bad_inputs/primitives.rs"]

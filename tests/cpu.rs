@@ -8,6 +8,12 @@ hecate_tests::conformance! {
         .into()
 }
 
+/// This column is never skipped; a misspelt name of another would require nothing.
+#[test]
+fn required_names_are_known() {
+    let _ = hecate_tests::require::required();
+}
+
 /// The table of `hecate check` has a line for everything, and passes.
 #[test]
 fn report() {

@@ -3,7 +3,7 @@
 use super::{device, names};
 use hecate_core::{
     DType, Error, Sequences, Tensor,
-    primitives::{self, AdamW, AttentionInputs, AttentionOptions, Cache, Map, Prefix, Slot, Transpose},
+    primitives::{self, AdamW, AttentionInputs, AttentionOptions, Cache, Clip, Map, Prefix, Slot, Transpose},
 };
 use hecate_cpu::Cpu;
 
@@ -30,16 +30,54 @@ fn matmul() {
     assert!(matches!(names(backward, &["`dout`"]), Error::Shape { .. }));
 }
 
+/// Every primitive that takes floats refuses integers and arrays without elements.
+#[test]
+fn integers_and_nothing() {
+    let attention = |q| {
+        let (k, v) = (ones([1, 3, 1, 4]), ones([1, 3, 1, 4]));
+        let inputs = AttentionInputs { q, k, v, cache: None, prefix: None };
+        primitives::attention(AttentionOptions { window: 2, scale: 1.0 }, &Sequences::batch(1, 3), &inputs)
+    };
+    let (weight, state) = (ones([4, 2]), ones([1, 1, 4]));
+    let one = Sequences::batch(1, 3);
+    let refused = |x: &dyn Fn() -> Tensor<Cpu>, x3: &dyn Fn() -> Tensor<Cpu>, x4: &dyn Fn() -> Tensor<Cpu>| {
+        [
+            names(primitives::matmul(&x(), &ones([4, 2]), Transpose::default()), &["matmul", "`a`"]),
+            names(primitives::map(Map::Gelu, &x()), &["map", "`x`"]),
+            names(primitives::add(&x(), &ones([4])), &["add", "`a`"]),
+            names(primitives::mul(&x(), &ones([4])), &["mul", "`a`"]),
+            names(primitives::scale(2.0, &x()), &["scale", "`x`"]),
+            names(primitives::cast(DType::Bf16, &x()), &["cast", "`x`"]),
+            names(primitives::rms_norm(&x(), &ones([4]), 1e-6), &["rms_norm", "`x`"]),
+            names(primitives::l2_norm(&x(), 1e-6), &["l2_norm", "`x`"]),
+            names(primitives::sum(&x()), &["sum", "`x`"]),
+            names(primitives::sum_squares(&x()), &["sum_squares", "`x`"]),
+            names(primitives::sum_rows(&x(), 4), &["sum_rows", "`x`"]),
+            names(primitives::embedding(&x(), &ids([2], 0)), &["embedding", "`table`"]),
+            names(primitives::cross_entropy(&x(), &ids([2], 0)), &["cross_entropy", "`logits`"]),
+            names(primitives::conv(&x3(), &weight, &state, &one), &["conv", "`x`"]),
+            names(primitives::rotary(&x4(), &one, &[0], 1e4), &["rotary", "`x`"]),
+            names(attention(x4()), &["attention", "`q`"]),
+        ]
+    };
+    let integers = refused(&|| ids([2, 4], 0), &|| ids([1, 3, 4], 0), &|| ids([1, 3, 1, 4], 0));
+    assert!(integers.iter().all(|error| matches!(error, Error::DType { found: DType::U32, .. })), "{integers:?}");
+    let nothing = refused(&|| ones([0, 4]), &|| ones([1, 0, 4]), &|| ones([1, 0, 1, 4]));
+    assert!(nothing.iter().all(|error| matches!(error, Error::Empty { .. })), "{nothing:?}");
+}
+
 #[test]
 fn elementwise_and_sums() {
     assert!(matches!(names(primitives::map(Map::Silu, &ids([3], 0)), &["map", "`x`"]), Error::DType { .. }));
     let backward = primitives::map_backward(Map::Exp, &ones([3]), &ones([4]));
     assert!(matches!(names(backward, &["`dy`"]), Error::Shape { .. }));
-    assert!(matches!(names(primitives::add(&ones([2, 3]), &ones([2])), &["add", "`b`"]), Error::Shape { .. }));
-    assert!(matches!(names(primitives::mul(&ones([2, 3]), &ones([0])), &["mul", "`b`"]), Error::Empty { .. }));
+    let (a, wrong) = (ones([2, 3]), ones([2]));
+    assert!(matches!(names(primitives::add(&a, &wrong), &["add", "`b`"]), Error::Shape { .. }));
+    assert!(matches!(names(primitives::mul(&a, &wrong), &["mul", "`b`"]), Error::Shape { .. }));
+    assert!(matches!(names(primitives::add_backward(&a, &a, &wrong), &["add", "`dy`"]), Error::Shape { .. }));
+    assert!(matches!(names(primitives::mul_backward(&a, &a, &wrong), &["mul", "`dy`"]), Error::Shape { .. }));
+    assert!(matches!(names(primitives::mul(&a, &ones([0])), &["mul", "`b`"]), Error::Empty { .. }));
     assert!(matches!(names(primitives::cast(DType::U32, &ones([2])), &["cast", "u32"]), Error::DType { .. }));
-    assert!(matches!(names(primitives::scale(2.0, &ones([0])), &["scale", "`x`"]), Error::Empty { .. }));
-    assert!(matches!(names(primitives::sum(&ids([2], 1)), &["sum", "`x`"]), Error::DType { .. }));
     assert!(matches!(names(primitives::sum_rows(&ones([2, 3]), 4), &["sum_rows"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::sum_rows(&ones([2, 3]), 0), &["sum_rows"]), Error::Shape { .. }));
 }
@@ -48,6 +86,16 @@ fn elementwise_and_sums() {
 fn norms() {
     let rms = primitives::rms_norm(&ones([2, 3]), &ones([4]), 1e-6);
     assert!(matches!(names(rms, &["rms_norm", "`weight`"]), Error::Shape { .. }));
+    let (x, weight, right) = (ones([2, 3]), ones([3]), ones([2]));
+    for (inverse, dy, slot) in [(ones([3]), ones([2, 3]), "`inverse`"), (right.clone(), ones([3, 2]), "`dy`")] {
+        let rms = primitives::rms_norm_backward(&x, &weight, &inverse, &dy);
+        assert!(matches!(names(rms, &["rms_norm", slot]), Error::Shape { .. }));
+        let l2 = primitives::l2_norm_backward(&x, &inverse, &dy);
+        assert!(matches!(names(l2, &["l2_norm", slot]), Error::Shape { .. }));
+    }
+    let rounded = primitives::cast(DType::Bf16, &right).expect("a cast");
+    let l2 = primitives::l2_norm_backward(&x, &rounded, &x);
+    assert!(matches!(names(l2, &["l2_norm", "`inverse`", "f32"]), Error::DType { .. }));
     for epsilon in [f32::NAN, -1.0, f32::INFINITY] {
         let l2 = primitives::l2_norm(&ones([2, 3]), epsilon);
         assert!(matches!(names(l2, &["l2_norm", "`epsilon`"]), Error::Config { .. }));
@@ -65,10 +113,43 @@ fn convolution_and_rotation() {
     assert!(matches!(names(call(&x, &ones([5, 3]), &state), &["`weight`"]), Error::Shape { .. }));
     assert!(matches!(names(call(&x, &weight, &ones([2, 3, 4])), &["`state`"]), Error::Shape { .. }));
     assert!(matches!(names(call(&ones([2, 5, 4]), &weight, &state), &["`x`"]), Error::Shape { .. }));
+    let backward = |dy: &Tensor<Cpu>, end| primitives::conv_backward(&x, &weight, &state, &batch, dy, Some(end));
+    assert!(matches!(names(backward(&ones([2, 4, 3]), &state), &["conv", "`dy`"]), Error::Shape { .. }));
+    assert!(matches!(names(backward(&x, &ones([1, 2, 4])), &["conv", "`dfinal`"]), Error::Shape { .. }));
     let rotary = |width, offsets: &[usize], base| primitives::rotary(&ones([2, 3, 1, width]), &batch, offsets, base);
     assert!(matches!(names(rotary(5, &[0, 0], 1e4), &["rotary", "`width`"]), Error::Config { .. }));
     assert!(matches!(names(rotary(4, &[0], 1e4), &["`offsets`"]), Error::Config { .. }));
     assert!(matches!(names(rotary(4, &[0, 0], 0.0), &["`base`"]), Error::Config { .. }));
+    let flat = primitives::rotary(&ones([2, 3, 4]), &batch, &[0, 0], 1e4);
+    assert!(matches!(names(flat, &["rotary", "`x`"]), Error::Rank { .. }));
+    let longer = primitives::rotary_backward(&ones([2, 4, 1, 4]), &batch, &[0, 0], 1e4);
+    assert!(matches!(names(longer, &["rotary", "`x`"]), Error::Shape { .. }));
+}
+
+/// Packed lengths stand in one row of tokens; over several rows, sequences would straddle them.
+#[test]
+fn lengths_across_rows() {
+    let accepted = |lengths: &[usize], batch| {
+        let (sequences, tokens) = (Sequences::packed(lengths), 6 / batch);
+        let (wide, narrow) = (ones([batch, tokens, 1, 4]), ones([batch, tokens, 4]));
+        let state = ones([lengths.len(), 1, 4]);
+        let inputs = AttentionInputs { q: wide.clone(), k: wide.clone(), v: wide.clone(), cache: None, prefix: None };
+        let options = AttentionOptions { window: 2, scale: 1.0 };
+        [
+            primitives::conv(&narrow, &ones([4, 2]), &state, &sequences).map(|_| ()),
+            primitives::rotary(&wide, &sequences, &vec![0; lengths.len()], 1e4).map(|_| ()),
+            primitives::attention(options, &sequences, &inputs).map(|_| ()),
+        ]
+    };
+    accepted(&[2, 4], 1).into_iter().for_each(|result| result.expect("one row of tokens"));
+    accepted(&[3, 3], 2).into_iter().for_each(|result| result.expect("two rows, two sequences of a row each"));
+    for (lengths, slot) in accepted(&[2, 4], 2).into_iter().zip(["x", "x", "q"]) {
+        let error = names(lengths, &[&format!("`{slot}`"), "expected [1, 6"]);
+        assert!(matches!(error, Error::Shape { .. }), "{error}");
+    }
+    for wrong in accepted(&[usize::MAX, 6], 1) {
+        assert!(matches!(names(wrong, &["shape [1, 6"]), Error::Shape { .. }));
+    }
 }
 
 #[test]
@@ -85,6 +166,11 @@ fn ids_outside_the_table() {
         names(primitives::cross_entropy(&ones([2, 5]), &ids([3], 1)), &["`targets`"]),
         Error::Shape { .. }
     ));
+    let backward = primitives::embedding_backward(5, &ids([2], 1), &ones([3, 3]));
+    assert!(matches!(names(backward, &["embedding", "`dy`"]), Error::Shape { .. }));
+    assert!(matches!(names(primitives::embedding(&ones([5]), &ids([2], 1)), &["`table`"]), Error::Rank { .. }));
+    let backward = primitives::cross_entropy_backward(&ones([2, 5]), &ids([2], 1), &ones([3]), 1.0);
+    assert!(matches!(names(backward, &["cross_entropy", "`lse`"]), Error::Shape { .. }));
     let floats = primitives::cross_entropy(&ones([2, 5]), &ones([2]));
     assert!(matches!(names(floats, &["`targets`"]), Error::DType { .. }));
 }
@@ -101,6 +187,10 @@ fn stretches_outside_the_axis() {
     assert!(matches!(names(primitives::concat(nothing, 0), &["concat", "`parts`"]), Error::Config { .. }));
     let uneven = primitives::concat(&[&ones([2, 3]), &ones([2, 4])], 0);
     assert!(matches!(names(uneven, &["concat", "`parts`"]), Error::Shape { .. }));
+    let mixed = primitives::concat(&[&ones([2, 3]), &ids([2, 3], 0)], 0);
+    assert!(matches!(names(mixed, &["concat", "`parts`"]), Error::DType { .. }));
+    let backward = primitives::narrow_backward(&[2, 3].into(), 1, 0, 2, &ones([2, 3]));
+    assert!(matches!(names(backward, &["narrow", "`dy`"]), Error::Shape { .. }));
 }
 
 #[test]
@@ -130,6 +220,18 @@ fn attention() {
     let prefix = Prefix { k: ones([2, 2, 5]), v: ones([2, 2, 5]) };
     let prefix = call(options, AttentionInputs { prefix: Some(prefix), ..inputs() });
     assert!(matches!(names(prefix, &["`prefix v`"]), Error::Shape { .. }));
+    let backward = |y, lse, dy| primitives::attention_backward(options, &sequences, &inputs(), (&y, &lse), &dy, None);
+    let (y, lse) = (|| ones([1, 3, 4, 6]), || ones([1, 3, 4]));
+    for (result, slot) in [
+        (backward(ones([1, 3, 4, 5]), lse(), y()), "`y`"),
+        (backward(y(), ones([1, 3, 2]), y()), "`lse`"),
+        (backward(y(), lse(), ones([1, 3, 4, 5])), "`dy`"),
+    ] {
+        assert!(matches!(names(result, &["attention", slot]), Error::Shape { .. }));
+    }
+    let values = AttentionInputs { v: ones([1, 4, 2, 6]), ..inputs() };
+    let behind = primitives::attention_cache(options, &sequences, &values);
+    assert!(matches!(names(behind, &["attention", "`v`"]), Error::Shape { .. }));
 }
 
 #[test]
@@ -138,6 +240,13 @@ fn optimiser() {
     let slot = || Slot { value: ones([3]), mean: ones([3]), square: ones([3]) };
     let call = |constants: AdamW, grad| primitives::adamw(&constants, None, slot(), &grad);
     assert!(matches!(names(call(constants, ones([4])), &["adamw", "`grad`"]), Error::Shape { .. }));
+    let mean = primitives::adamw(&constants, None, Slot { mean: ones([4]), ..slot() }, &ones([3]));
+    assert!(matches!(names(mean, &["adamw", "`mean`"]), Error::Shape { .. }));
+    let clip = Clip { max_norm: 1.0, norm_squared: &ones([2]) };
+    let clipped = primitives::adamw(&constants, Some(&clip), slot(), &ones([3]));
+    assert!(matches!(names(clipped, &["adamw", "`norm_squared`"]), Error::Shape { .. }));
+    let half = primitives::cast(DType::Bf16, &ones([3])).expect("a cast");
+    assert!(matches!(names(call(constants, half), &["adamw", "`grad`"]), Error::DType { .. }));
     let beta = call(AdamW { beta1: 1.0, ..constants }, ones([3]));
     assert!(matches!(names(beta, &["`beta1`"]), Error::Config { .. }));
     let step = call(AdamW { step: 0, ..constants }, ones([3]));

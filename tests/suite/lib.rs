@@ -6,6 +6,7 @@
 //! * [`checks`]: what every cell must pass, as functions generic over rule and backend.
 //! * [`conformance!`]: instantiates the checks for one backend, a module per rule and primitive.
 //! * [`report`]: the comparisons alone, for a table on the user's own device.
+//! * [`require`]: what must not be skipped.
 //!
 //! Errors are the root mean square of the difference over that of the truth, one number a slot ([`error`]).
 
@@ -17,6 +18,7 @@ mod conformance;
 pub mod oracle;
 pub mod problems;
 pub mod report;
+pub mod require;
 
 pub use array::{Array, Random};
 pub use case::{Case, Results, Sizes};

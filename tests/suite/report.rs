@@ -1,28 +1,17 @@
 //! The comparisons alone, for a table on the user's own device.
 
 use crate::{
-    BACKWARD, Case, Comparison, FORWARD, Sizes,
+    Case, Comparison, Sizes,
     case::{compare_grads, compare_outputs},
     oracle::{Oracle, solve},
     problems::{self, Problem},
 };
 use hecate_core::{Backend, DType, Kernel, Rule, rules::*};
 
-/// What a cell belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A row of the matrix.
-    Rule,
-    /// What models need around it.
-    Primitive,
-}
-
 /// One line of the table.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Rule or primitive.
-    pub kind: Kind,
-    /// Its name.
+    /// Name of the rule or primitive.
     pub name: &'static str,
     /// Its options.
     pub options: String,
@@ -30,10 +19,6 @@ pub struct Cell {
     pub forward_error: f64,
     /// Worst error of any gradient; absent where there is no backward.
     pub backward_error: Option<f64>,
-    /// Largest forward error that passes.
-    pub forward_limit: f64,
-    /// Largest gradient error that passes.
-    pub backward_limit: f64,
     /// Whether every slot was within its limit.
     pub passed: bool,
     /// What failed: slots over their limits, or what the device reported.
@@ -80,7 +65,7 @@ pub fn check_rule<R: Oracle, B: Kernel<R>>(backend: &B, rule: R) -> Cell {
     let options = format!("{rule:?}");
     // `Titans { read: After, frozen: None }` without the name that the line already has.
     let options = options.split_once('{').map_or("", |(_, rest)| rest.trim_end_matches('}')).trim().to_owned();
-    tally.cell(Kind::Rule, <R as Rule>::NAME, options)
+    tally.cell(<R as Rule>::NAME, options)
 }
 
 fn check_primitive<B: Backend>(backend: &B, problems: &[Problem<B>]) -> Cell {
@@ -95,7 +80,7 @@ fn check_primitive<B: Backend>(backend: &B, problems: &[Problem<B>]) -> Cell {
             }
         }
     }
-    tally.cell(Kind::Primitive, problems[0].name, format!("{} calls", problems.len()))
+    tally.cell(problems[0].name, format!("{} calls", problems.len()))
 }
 
 /// Worst errors so far.
@@ -126,15 +111,12 @@ impl Tally {
         self.failures.push(failure);
     }
 
-    fn cell(self, kind: Kind, name: &'static str, options: String) -> Cell {
+    fn cell(self, name: &'static str, options: String) -> Cell {
         Cell {
-            kind,
             name,
             options,
             forward_error: self.forward.unwrap_or(f64::NAN),
             backward_error: self.backward,
-            forward_limit: FORWARD,
-            backward_limit: BACKWARD,
             passed: self.failures.is_empty() && self.forward.is_some(),
             failure: (!self.failures.is_empty()).then(|| self.failures.join("; ")),
         }

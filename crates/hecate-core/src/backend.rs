@@ -43,7 +43,8 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
 /// One cell of the matrix: rule `R` on this device.
 ///
 /// Arguments are already checked ([`Inputs::dims`]). Results must not depend on the number of threads or on timing:
-/// the same call gives the same bits. Gate values are data: a cell either refuses one outside its range with
+/// the same call gives the same bits. Gate values are data: logarithms of factors lie in `[−∞, 0]`, strengths may be
+/// any finite number, of either sign. A cell either refuses one outside its range with
 /// [`Error::Value`](crate::Error::Value) (where the host can look at it for nothing) or lets a NaN through to the
 /// outputs of that sequence and head; it never hides it.
 pub trait Kernel<R: Rule>: Device {

@@ -180,7 +180,7 @@ impl<R: Rule, D: Device> Inputs<R, Tensor<D>> {
     pub fn dims(&self, rule: R, lengths: Option<&[usize]>) -> Result<Dims> {
         let what = R::NAME;
         let rank = |slot, x: &Tensor<D>| match *x.shape().axes() {
-            [b, t, h, d] if b * t * h * d > 0 => Ok((b, t, h, d)),
+            [b, t, h, d] if x.shape().count() > 0 => Ok((b, t, h, d)),
             [_, _, _, _] => Err(Error::Empty { what, slot, found: x.shape().clone() }),
             _ => Err(Error::Rank { what, slot, expected: "4 ([B,T,H,width])", found: x.shape().clone() }),
         };

@@ -18,9 +18,9 @@ impl Shape {
         self.0.len()
     }
 
-    /// Number of elements.
+    /// Number of elements; `usize::MAX` where there are more.
     pub fn count(&self) -> usize {
-        self.0.iter().product()
+        product(&self.0)
     }
 
     /// Length of the innermost axis; 1 for a shape without axes.
@@ -28,10 +28,16 @@ impl Shape {
         self.0.last().copied().unwrap_or(1)
     }
 
-    /// Number of innermost rows: the product of all axes but the last.
+    /// Number of innermost rows: the product of all axes but the last; `usize::MAX` where there are more.
     pub fn rows(&self) -> usize {
-        self.0[..self.rank().saturating_sub(1)].iter().product()
+        product(&self.0[..self.rank().saturating_sub(1)])
     }
+}
+
+/// Product of the lengths of axes. It ends at `usize::MAX`, which no memory holds, instead of wrapping to a number that
+/// some memory does.
+pub(crate) fn product(axes: &[usize]) -> usize {
+    axes.iter().fold(1, |count: usize, &n| count.saturating_mul(n))
 }
 
 impl<const N: usize> From<[usize; N]> for Shape {
@@ -110,9 +116,13 @@ impl<D: Device> Tensor<D> {
     /// Zeros.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// [`Error::Config`] for more bytes than can be addressed; the device's own failures.
     pub fn zeros(device: &D, shape: impl Into<Shape>, dtype: DType) -> Result<Self> {
         let shape = shape.into();
+        if shape.count() > isize::MAX as usize / dtype.size() {
+            let expected = "fewer bytes than can be addressed";
+            return Err(Error::Config { what: "zeros", option: "shape", found: shape.to_string(), expected });
+        }
         let buffer = device.zeros(dtype, shape.count())?;
         Ok(Self::from_buffer(device, shape, dtype, buffer))
     }
@@ -204,10 +214,10 @@ pub struct Sequences {
 impl Sequences {
     /// `batch` sequences of `tokens` tokens.
     pub fn batch(batch: usize, tokens: usize) -> Self {
-        Self { starts: (0..=batch).map(|n| n * tokens).collect() }
+        Self { starts: (0..=batch).map(|n| n.saturating_mul(tokens)).collect() }
     }
 
-    /// Sequences of these lengths, one after another.
+    /// Sequences of these lengths, one after another; a sum over `usize::MAX` stays there, and fits no array.
     pub fn packed(lengths: &[usize]) -> Self {
         let mut end = 0;
         let ends = lengths.iter().map(|&n: &usize| {
@@ -247,7 +257,8 @@ impl Sequences {
         self.ranges().map(|r| r.len()).max().unwrap_or(0)
     }
 
-    /// Refuses token arrays `[B,T,..]` that these sequences do not cover exactly.
+    /// Refuses token arrays `[B,T,..]` that these sequences do not cover exactly: `B` sequences of `T` tokens, or any
+    /// lengths that add up to `T` where `B = 1`.
     ///
     /// # Errors
     /// [`Error::Rank`], [`Error::Empty`] or [`Error::Shape`] naming `what` and `slot`.
@@ -255,11 +266,14 @@ impl Sequences {
         let [batch, tokens, ..] = *shape.axes() else {
             return Err(Error::Rank { what, slot, expected: "at least 2 ([B,T,..])", found: shape.clone() });
         };
-        if self.count() == 0 || self.ranges().any(|r| r.is_empty()) {
+        let covered = product(&[batch, tokens]) == self.rows();
+        let aligned = batch == 1 || self.ranges().all(|r| r.len() == tokens);
+        // Lengths that do not add up are not called empty: where their sum saturates, the last ranges only look so.
+        if self.count() == 0 || (covered && self.ranges().any(|r| r.is_empty())) {
             let lengths: Vec<usize> = self.ranges().map(|r| r.len()).collect();
             return Err(Error::Empty { what, slot: "sequence lengths", found: lengths.into() });
         }
-        if batch * tokens != self.rows() || (batch != 1 && self.count() != batch) {
+        if !covered || !aligned {
             let mut expected = vec![1, self.rows()];
             expected.extend(&shape.axes()[2..]);
             return Err(Error::Shape { what, slot, expected: expected.into(), found: shape.clone() });

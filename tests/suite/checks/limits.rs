@@ -13,8 +13,9 @@ const SIZES: Sizes = Sizes::new(1, 70, 2, 12, 9);
 /// What one gate is at the tokens of a call.
 type Setting = (&'static str, &'static str, fn(usize) -> f64);
 
-/// Nothing is kept, nothing forgotten, nothing written, everything written; always or now and then.
-const SETTINGS: [Setting; 10] = [
+/// Nothing is kept, nothing forgotten, nothing written, everything written, ascent instead of descent; always or now and
+/// then.
+const SETTINGS: [Setting; 12] = [
     ("a = 0", "log_a", |_| f64::NEG_INFINITY),
     ("a = 0 now and then", "log_a", |t| if t % 9 == 4 { f64::NEG_INFINITY } else { -0.05 }),
     ("a = 1", "log_a", |_| 0.0),
@@ -25,6 +26,8 @@ const SETTINGS: [Setting; 10] = [
     ("theta = 0", "theta", |_| 0.0),
     ("theta = 1", "theta", |_| 1.0),
     ("beta = 0", "beta", |_| 0.0),
+    ("theta < 0 now and then", "theta", |t| if t % 9 == 4 { -0.5 } else { 0.5 }),
+    ("beta < 0 now and then", "beta", |t| if t % 9 == 4 { -0.2 } else { 0.2 }),
 ];
 
 /// Results and gradients are those of the equations, and finite, with each gate at its limits.

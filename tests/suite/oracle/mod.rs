@@ -50,7 +50,7 @@ fn read(read: Read, q: &Var, old: &Var, new: &Var) -> Var {
     }
 }
 
-/// Both times of reading, with and without groups of 16 tokens.
+/// Both times of reading, without groups and with some shorter and longer than a chunk, dividing it or not.
 fn reads_and_groups() -> Vec<(Read, Option<u32>)> {
     use Read::{After, Before};
     vec![(After, None), (After, Some(16)), (After, Some(70)), (Before, None), (Before, Some(5))]

@@ -48,37 +48,28 @@ pub fn attention<B: Backend>() -> Vec<Problem<B>> {
     ]
 }
 
+impl Call {
+    /// `[B,T,heads,width]`.
+    fn token(&self, heads: usize, width: usize) -> [usize; 4] {
+        [self.batch, self.sequences.rows() / self.batch, heads, width]
+    }
+
+    /// `[N,P]`.
+    fn kept(&self) -> [usize; 2] {
+        [self.sequences.count(), self.window - 1]
+    }
+
+    /// `[N,P,Hkv,width]`.
+    fn past(&self, width: usize) -> [usize; 4] {
+        let [count, kept] = self.kept();
+        [count, kept, self.heads.0, width]
+    }
+}
+
 fn problem<B: Backend>(call: Call) -> Problem<B> {
     let random = &mut Random::new(53);
-    let (key, value) = call.widths;
     let (heads, group) = call.heads;
-    let tokens = call.sequences.rows() / call.batch;
-    let kept = [call.sequences.count(), call.window - 1];
-    let token = |heads, width| [call.batch, tokens, heads, width];
-    let past = |width| [kept[0], kept[1], heads, width];
-    let mut slots = vec![
-        Slot::rows("q", random.normals(token(heads * group, key))),
-        Slot::rows("k", random.normals(token(heads, key))),
-        Slot::rows("v", random.normals(token(heads, value))),
-    ];
-    if call.cache {
-        // Sequence `n` remembers what stands behind its first `n + 1` places.
-        let valid = (0..kept[0] * kept[1]).map(|i| f64::from(u8::from(i % kept[1] > i / kept[1])));
-        slots.push(Slot::rows("cache k", random.normals(past(key))));
-        slots.push(Slot::rows("cache v", random.normals(past(value))));
-        slots.push(Slot { wide: true, ..Slot::numbers("cache valid", Array::new(kept, valid.collect())) });
-    }
-    if call.prefix > 0 {
-        slots.push(Slot::rows("prefix k", random.normals([call.prefix, heads, key])));
-        slots.push(Slot::rows("prefix v", random.normals([call.prefix, heads, value])));
-    }
-    let outputs = vec![
-        Output::new("y", random.normals(token(heads * group, value))),
-        Output::wide("lse", Array::full([call.batch, tokens, heads * group], 0.0)),
-        Output::new("cache k", random.normals(past(key))),
-        Output::new("cache v", random.normals(past(value))),
-        Output::wide("cache valid", Array::full(kept, 0.0)),
-    ];
+    let (key, value) = call.widths;
     let host = call.clone();
     Problem {
         name: "attention",
@@ -89,11 +80,47 @@ fn problem<B: Backend>(call: Call) -> Problem<B> {
             call.cache,
             call.prefix
         ),
-        slots,
-        outputs,
+        slots: arguments(&call, random),
+        outputs: results(&call, random),
         forward: Box::new(move |x| equations(&host, x)),
         device: Box::new(move |x, dy| device(&call, x, dy)),
     }
+}
+
+/// In the order `q`, `k`, `v`, the cache where there is one, the prefix where there is one.
+fn arguments(call: &Call, random: &mut Random) -> Vec<Slot> {
+    let ((heads, group), (key, value)) = (call.heads, call.widths);
+    let mut slots = vec![
+        Slot::rows("q", random.normals(call.token(heads * group, key))),
+        Slot::rows("k", random.normals(call.token(heads, key))),
+        Slot::rows("v", random.normals(call.token(heads, value))),
+    ];
+    if call.cache {
+        // Sequence `n` remembers what stands behind its first `n + 1` places.
+        let [count, kept] = call.kept();
+        let valid = (0..count * kept).map(|i| f64::from(u8::from(i % kept > i / kept)));
+        slots.push(Slot::rows("cache k", random.normals(call.past(key))));
+        slots.push(Slot::rows("cache v", random.normals(call.past(value))));
+        slots.push(Slot { wide: true, ..Slot::numbers("cache valid", Array::new([count, kept], valid.collect())) });
+    }
+    if call.prefix > 0 {
+        slots.push(Slot::rows("prefix k", random.normals([call.prefix, heads, key])));
+        slots.push(Slot::rows("prefix v", random.normals([call.prefix, heads, value])));
+    }
+    slots
+}
+
+/// In the order `y`, `lse`, the cache behind the call.
+fn results(call: &Call, random: &mut Random) -> Vec<Output> {
+    let ((heads, group), (key, value)) = (call.heads, call.widths);
+    let [batch, tokens, heads, _] = call.token(heads * group, value);
+    vec![
+        Output::new("y", random.normals([batch, tokens, heads, value])),
+        Output::wide("lse", Array::full([batch, tokens, heads], 0.0)),
+        Output::new("cache k", random.normals(call.past(key))),
+        Output::new("cache v", random.normals(call.past(value))),
+        Output::wide("cache valid", Array::full(call.kept(), 0.0)),
+    ]
 }
 
 /// What one sequence has in mind: per position its keys and values by head, and whether a token stands there.

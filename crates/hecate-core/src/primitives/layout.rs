@@ -1,7 +1,7 @@
 //! Cutting and joining along an axis.
 
 use super::{check_dtype, check_filled, check_shape};
-use crate::{Device, Error, Result, Shape, Tensor};
+use crate::{Device, Error, Result, Shape, Tensor, tensor::product};
 
 /// A stretch of one axis, the array seen as `[outer, length, inner]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +85,8 @@ pub fn concat<D: Layout>(parts: &[&Tensor<D>], axis: usize) -> Result<Tensor<D>>
         check_filled(what, "parts", part)?;
         axes[axis] += length;
     }
-    let outer = axes[..axis].iter().product();
-    let inner = axes[axis + 1..].iter().product();
+    let outer = product(&axes[..axis]);
+    let inner = product(&axes[axis + 1..]);
     first.device().concat(outer, inner, parts)?.reshape(axes)
 }
 
@@ -106,7 +106,7 @@ fn span(shape: &Shape, axis: usize, start: usize, count: usize) -> Result<(Span,
         return Err(Error::Config { what: "narrow", option: "start", found, expected: "a stretch inside the axis" });
     }
     axes[axis] = count;
-    let outer = axes[..axis].iter().product();
-    let inner = axes[axis + 1..].iter().product();
+    let outer = product(&axes[..axis]);
+    let inner = product(&axes[axis + 1..]);
     Ok((Span { outer, length, inner, start, count }, axes.into()))
 }

@@ -41,9 +41,9 @@ slots! {
     pub struct DgdGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
         log_a,
-        /// `θ [B,T,H]`, 0 or more: step size.
+        /// `θ [B,T,H]`, finite: step size of the descent; under 0 it is an ascent.
         theta,
-        /// `β [B,T,H]`, 0 or more: extra erase strength.
+        /// `β [B,T,H]`, finite: extra erase strength; under 0 it keeps more.
         beta,
     }
 }

@@ -17,7 +17,7 @@ slots! {
     pub struct WriteGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
         log_a,
-        /// `θ [B,T,H]`, 0 or more: write strength (DeltaNet's β).
+        /// `θ [B,T,H]`, finite: write strength (DeltaNet's β), the step size of a descent; under 0 it is an ascent.
         theta,
     }
 }

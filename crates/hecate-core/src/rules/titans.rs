@@ -25,7 +25,7 @@ slots! {
         log_a,
         /// `log η [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old momentum.
         log_eta,
-        /// `θ [B,T,H]`, 0 or more: step size.
+        /// `θ [B,T,H]`, finite: step size of the descent; under 0 it is an ascent.
         theta,
     }
 }
