@@ -68,9 +68,10 @@ fn cut_is_whole<R: Oracle>(rule: R, sizes: Sizes, at: Index, seed: u64) -> Resul
 where
     Cpu: Kernel<R>,
 {
-    let sizes = Sizes { tokens: sizes.tokens + 17, ..sizes };
+    let group = rule.group().unwrap_or(1);
+    let sizes = Sizes { tokens: sizes.tokens + group, ..sizes };
     let (device, case) = (Cpu::new(), Case::new(rule, sizes, seed));
-    let at = if rule.group().is_some() { 16 } else { 1 + at.index(sizes.tokens - 1) };
+    let at = group * (1 + at.index((sizes.tokens - 1) / group));
     let infer = |case: &Case<R>| case.infer(&device, DType::F32).expect("a valid call");
     let whole = infer(&case);
     let first = infer(&case.cut(0..at, &case.inputs.state, &case.grads.state));
