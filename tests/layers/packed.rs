@@ -1,7 +1,7 @@
 //! Texts packed into one row give what each gives by itself.
 
 use super::{BACKWARD, FORWARD, HIDDEN, models, stir};
-use hecate_core::{DType, Sequences};
+use hecate_core::{DType, Sequences, Tensor};
 use hecate_cpu::Cpu;
 use hecate_models::{
     Builder, LayerCache, Parameters, Result, Tape, Var,
@@ -24,7 +24,7 @@ fn run(
 ) -> (Vec<Array>, Vec<Array>, Vec<Array>) {
     let device = Cpu::new();
     let upload = |array: &Array| array.upload(&device, DType::F32).expect("an array");
-    let download = |tensor| Array::download(tensor).expect("an array");
+    let download = |tensor: &Tensor<Cpu>| Array::download(tensor).expect("an array");
     let input = parameters.add("x", upload(x), false);
     let context = |cache| Context { sequences: sequences.clone(), position: 0, cache };
     let inert = Tape::inert(parameters);
