@@ -173,7 +173,7 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --accumulate 18446744073709551615", &["accumulate", "at most"]),
         (1, "train --text text.txt --layers 1000000000000", &["layers", "at most"]),
         (1, "train --text text.txt --width 2305843009213693952", &["hidden_size", "at most"]),
-        (1, "train --text text.txt --width 1048576", &["number of parameters", "at most"]),
+        (1, "train --text text.txt --width 1048576 --heads 65536", &["number of parameters", "at most"]),
         (1, "train --text text.txt --key-dim 18446744073709551615", &["key_dim", "at most"]),
         (1, "train --text text.txt --conv 18446744073709551615", &["conv", "at most"]),
         (1, "train --text text.txt --mixer attention --window 18446744073709551615", &["window", "at most"]),
