@@ -44,7 +44,7 @@
 //!
 //! (column 0: influence of `S₀`). The tables are built by these recursions and never as exponentials of differences
 //! of summed logarithms: all numbers are products and sums of non-negative ones, nothing cancels, zeros are exact.
-//! With `L[t,j] = c[t−1,j]` for `j < t`, `Y[t,j] = c[t,j]` for `j ≤ t` (`Y = L` for [`Read::Before`]), `∘` element by
+//! With `L[t,j] = c[t−1,j]` for `j < t`, `Y[t,j] = c[t,j]` for `j ≤ t` (`Y = L` for [`Read::Before`](crate::Read::Before)), `∘` element by
 //! element, `x∗X` row `t` of `X` times `x_t`, and rows stacked into `Q`, `K`, `V`, `Z`:
 //!
 //! ```text
