@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "a global allocator is unsafe by its nature")]
 
 use hecate_core::{DType, Kernel, Rule, forward, rules::*};
-use hecate_cpu::{Cpu, peak_bytes};
+use hecate_cpu::{Bill, Cpu};
 use hecate_tests::{Case, Sizes, oracle::Oracle};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -56,7 +56,7 @@ const VALUE: usize = 40;
 /// Peak of a forward with its backward over `tokens` tokens, beside the arguments, and the formula's bound.
 fn measure<R: Oracle>(rule: R, tokens: usize) -> (usize, usize)
 where
-    Cpu: Kernel<R>,
+    Cpu: Kernel<R> + Bill<R>,
 {
     let device = Cpu::with_threads(THREADS).expect("a thread");
     let case = Case::new(rule, Sizes::new(1, tokens, HEADS, KEY, VALUE), 1);
@@ -71,14 +71,12 @@ where
     };
     // The first run starts the thread and fills what the libraries keep for later.
     run();
-    let momentum = R::NAME == Titans::NAME;
-    let frozen = rule.group().and_then(|group| u32::try_from(group).ok());
-    (run(), peak_bytes(&case.dims, momentum, frozen, THREADS))
+    (run(), device.peak_bytes(rule, &case.dims))
 }
 
 fn hold<R: Oracle>(rule: R)
 where
-    Cpu: Kernel<R>,
+    Cpu: Kernel<R> + Bill<R>,
 {
     let (short, long) = (1024, 2048);
     let ((peak_short, bound_short), (peak_long, bound_long)) = (measure(rule, short), measure(rule, long));

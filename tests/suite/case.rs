@@ -2,7 +2,7 @@
 
 use crate::{Array, BACKWARD, Comparison, FORWARD, Random, error, oracle::Oracle};
 use hecate_core::{
-    DType, Device, Dims, Inputs, Kernel, Of, Outputs, Result, Rule, Sequences, Shape, Slots, Tensor, forward,
+    DType, Device, Dims, Initial, Inputs, Kernel, Of, Outputs, Result, Rule, Sequences, Shape, Slots, Tensor, forward,
     forward_packed, infer, infer_packed,
 };
 use std::fmt;
@@ -69,7 +69,7 @@ impl<R: Rule> fmt::Display for Case<R> {
 impl<R: Oracle> Case<R> {
     /// Random arguments: unit queries and keys, gates in their usual ranges ([`gate`]), nonzero states and gradients.
     pub fn new(rule: R, sizes: Sizes, seed: u64) -> Self {
-        let Sizes { batch, tokens, heads, key, value } = sizes;
+        let Sizes { batch, tokens, heads, key, value } = rule.fit(sizes);
         let sequences = Sequences::batch(batch, tokens);
         Self::random(rule, Dims { batch, tokens, heads, key, value, sequences }, None, seed)
     }
@@ -77,28 +77,23 @@ impl<R: Oracle> Case<R> {
     /// As [`Case::new`], with sequences of these lengths packed into one row.
     pub fn packed(rule: R, lengths: &[usize], heads: usize, key: usize, value: usize, seed: u64) -> Self {
         let sequences = Sequences::packed(lengths);
-        let dims = Dims { batch: 1, tokens: sequences.rows(), heads, key, value, sequences };
+        let Sizes { batch, tokens, heads, key, value } =
+            rule.fit(Sizes { batch: 1, tokens: sequences.rows(), heads, key, value });
+        let dims = Dims { batch, tokens, heads, key, value, sequences };
         Self::random(rule, dims, Some(lengths.to_vec()), seed)
     }
 
     fn random(rule: R, dims: Dims, lengths: Option<Vec<usize>>, seed: u64) -> Self {
         let random = &mut Random::new(seed);
-        let states = |random: &mut Random| {
-            R::State::map(rule.state(&dims), |_, shape| {
-                let spread = (shape.axes()[shape.rank() - 2] as f64).sqrt();
-                let mut array = random.normals(shape);
-                array.values.iter_mut().for_each(|x| *x /= spread);
-                array.rounded(DType::F32)
-            })
-        };
+        let gradients = |random: &mut Random| R::State::map(rule.state(&dims), |_, shape| small(random, shape));
         let inputs = Inputs {
             q: random.units(dims.keys()),
             k: random.units(dims.keys()),
             v: random.normals(dims.values()),
             gates: gates(rule, &dims, random),
-            state: states(random),
+            state: states(rule, &dims, random),
         };
-        let grads = Outputs { out: random.normals(dims.values()), state: states(random) };
+        let grads = Outputs { out: random.normals(dims.values()), state: gradients(random) };
         Self { rule, dims, lengths, inputs, grads }
     }
 }
@@ -209,6 +204,23 @@ fn compare(truth: Vec<(&'static str, &Array)>, found: Vec<(&'static str, &Array)
     pairs.map(|((slot, t), (_, f))| Comparison { slot, error: error(&t.values, &f.values), limit }).collect()
 }
 
+/// Random memories: unit rows where the rule starts from such, else normal numbers, the smaller the more rows.
+fn states<R: Rule>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::State, Array> {
+    let mut initial = R::State::into_vec(rule.initial(dims)).into_iter();
+    R::State::map(rule.state(dims), |_, shape| match initial.next() {
+        Some(Initial::Unit) => random.units(shape),
+        _ => small(random, shape),
+    })
+}
+
+/// Normal numbers over the root of the number of rows.
+fn small(random: &mut Random, shape: Shape) -> Array {
+    let spread = (shape.axes()[shape.rank() - 2] as f64).sqrt();
+    let mut array = random.normals(shape);
+    array.values.iter_mut().for_each(|x| *x /= spread);
+    array.rounded(DType::F32)
+}
+
 /// Random gates of a rule, and drawn so that the memory stays bounded: steps shrink with the momentum, with a second
 /// strength beside them, and where a group of tokens takes them together.
 fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, Array> {
@@ -233,11 +245,18 @@ fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, A
     R::Gates::build(|_| list.next().expect("as many gates as names"))
 }
 
-/// Random values of one gate: retention in `[0.8, 1)`, momentum in `[0.05, 0.95)`, strengths in `[0.02, 0.9)`.
+/// Random values of one gate: retention in `[0.8, 1)`, momentum in `[0.05, 0.95)`, thresholds in `[0.2, 1.5)`, codes
+/// normal, a window's weights in `[0.02, 0.9)` shared among its tokens, strengths in `[0.02, 0.9)`.
 pub fn gate(slot: &'static str, shape: Shape, random: &mut Random) -> Array {
     let mut array = match slot {
         "log_a" => random.uniforms(shape, 0.8, 0.9999),
         "log_eta" => random.uniforms(shape, 0.05, 0.95),
+        "delta" => return random.uniforms(shape, 0.2, 1.5),
+        "code" => return random.normals(shape),
+        "gamma" => {
+            let window = shape.last() as f64;
+            return random.uniforms(shape, 0.02 / window, 0.9 / window);
+        }
         _ => return random.uniforms(shape, 0.02, 0.9),
     };
     array.values.iter_mut().for_each(|x| *x = x.ln());

@@ -39,6 +39,6 @@ pub use dtype::{DType, Host};
 pub use error::{Error, Result};
 pub use half::{bf16, f16};
 pub use pass::{Pass, forward, forward_packed, infer, infer_packed};
-pub use rule::{Dims, Inputs, Outputs, Read, Rule};
+pub use rule::{Dims, Initial, Inputs, Outputs, Read, Rule};
 pub use slots::{Of, Slots};
 pub use tensor::{Sequences, Shape, Tensor};

@@ -21,6 +21,11 @@ pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// Shapes of the state.
     fn state(self, dims: &Dims) -> Of<Self::State, Shape>;
 
+    /// What a memory that has read nothing is filled with. Layers learn every slot that is not [`Initial::Zeros`].
+    fn initial(self, _dims: &Dims) -> Of<Self::State, Initial> {
+        Self::State::build(|_| Initial::Zeros)
+    }
+
     /// Refuses options that make no sense, alone or with these dimensions.
     ///
     /// # Errors
@@ -28,6 +33,19 @@ pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
     fn check(self, _dims: &Dims) -> Result<()> {
         Ok(())
     }
+}
+
+/// How a slot of a fresh memory is filled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Initial {
+    /// Zeros.
+    Zeros,
+    /// One number everywhere.
+    Constant(f32),
+    /// Independent normal numbers of this standard deviation: memories that zeros would leave where they are.
+    Normal(f32),
+    /// Rows of random directions and unit norm.
+    Unit,
 }
 
 /// When a token reads the memory.

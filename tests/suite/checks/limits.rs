@@ -15,7 +15,7 @@ type Setting = (&'static str, &'static str, fn(usize) -> f64);
 
 /// Nothing is kept, nothing forgotten, nothing written, everything written, ascent instead of descent; always or now and
 /// then.
-const SETTINGS: [Setting; 12] = [
+const SETTINGS: [Setting; 15] = [
     ("a = 0", "log_a", |_| f64::NEG_INFINITY),
     ("a = 0 now and then", "log_a", |t| if t % 9 == 4 { f64::NEG_INFINITY } else { -0.05 }),
     ("a = 1", "log_a", |_| 0.0),
@@ -27,6 +27,9 @@ const SETTINGS: [Setting; 12] = [
     ("theta = 1", "theta", |_| 1.0),
     ("beta = 0", "beta", |_| 0.0),
     ("theta < 0 now and then", "theta", |t| if t % 9 == 4 { -0.5 } else { 0.5 }),
+    ("small delta", "delta", |_| 1e-3),
+    ("large delta", "delta", |_| 1e3),
+    ("gamma = 0 now and then", "gamma", |t| if t % 9 == 4 { 0.0 } else { 0.2 }),
     ("beta < 0 now and then", "beta", |t| if t % 9 == 4 { -0.2 } else { 0.2 }),
 ];
 
@@ -37,10 +40,11 @@ pub fn gates_at_limits<R: Oracle, B: Kernel<R>>(backends: &[B]) {
             let case = Case::new(rule, SIZES, 19);
             // A write of full strength is stable alone: neither sixteen at once nor what momentum adds up to.
             let strength = if gate == "theta" && rule.group().is_some() { 0.1 } else { 1.0 };
-            let heads = case.dims.heads;
+            let tokens = case.dims.tokens;
             let case = case.with(|slot, mut array| {
                 if slot == gate {
-                    array.values.iter_mut().enumerate().for_each(|(i, x)| *x = strength * value(i / heads));
+                    let numbers = array.values.len() / tokens;
+                    array.values.iter_mut().enumerate().for_each(|(i, x)| *x = strength * value(i / numbers));
                 } else if slot == "log_eta" && gate == "theta" {
                     array.values.fill(f64::NEG_INFINITY);
                 }
@@ -93,7 +97,8 @@ pub fn nan_is_seen<R: Oracle, B: Kernel<R>>(backends: &[B]) {
             // Head 1 of sequence 0, token 3 of 20.
             let case = Case::new(rule, Sizes::new(2, 20, 2, 5, 6), 31).with(|slot, mut array| {
                 if slot == *gate {
-                    array.values[3 * 2 + 1] = f64::NAN;
+                    let numbers = array.values.len() / (2 * 20 * 2);
+                    array.values[(3 * 2 + 1) * numbers] = f64::NAN;
                 }
                 array
             });

@@ -8,7 +8,7 @@ mod var;
 
 pub use var::Var;
 
-use crate::{Array, Case, Results};
+use crate::{Array, Case, Results, Sizes};
 use hecate_core::{Inputs, Of, Read, Rule, Slots};
 use var::Equations;
 
@@ -19,6 +19,11 @@ pub trait Oracle: Rule {
 
     /// Groups of tokens that share one gradient point.
     fn group(self) -> Option<usize>;
+
+    /// The sizes nearest to these that the rule takes.
+    fn fit(self, sizes: Sizes) -> Sizes {
+        sizes
+    }
 
     /// One token: what is read, and the memory behind it. `point` is the memory where the gradient is taken: `old`,
     /// or that at the start of the group.
@@ -38,7 +43,7 @@ pub struct Token<R: Rule> {
     pub k: Var,
     /// Value.
     pub v: Var,
-    /// Gates.
+    /// Gates: numbers, or rows `[1,width]`.
     pub gates: Of<R::Gates, Var>,
 }
 
@@ -112,7 +117,7 @@ pub fn differences(leaves: &[Leaf], upstream: &[Array], forward: &Forward, count
 
 fn evaluate(equations: &Equations, leaves: &[Leaf], forward: &Forward) -> (Vec<Vec<Var>>, Vec<Vec<Var>>) {
     let cut = |Leaf { array, tile: (rows, columns) }: &Leaf| {
-        let tiles = array.values.chunks(rows * columns);
+        let tiles = array.values.chunks((rows * columns).max(1));
         tiles.map(|tile| equations.leaf(*rows, *columns, tile)).collect()
     };
     let leaves: Vec<Vec<Var>> = leaves.iter().map(cut).collect();
@@ -155,14 +160,15 @@ pub fn solve_differences<R: Oracle>(case: &Case<R>, count: usize) -> f64 {
     differences(&leaves, &upstream, &|leaves| run(case, leaves), count)
 }
 
-/// Slots cut into rows of a token and head, gates into numbers, states into matrices.
+/// Slots and gates cut into rows of a token and head, states into matrices.
 fn arguments<R: Oracle>(case: &Case<R>) -> (Vec<Leaf>, Vec<Array>) {
     let gates = R::Gates::NAMES.len();
     let tile = |(i, (_, array)): (usize, (_, &Array))| {
         let axes = array.shape.axes();
         let tile = match i {
             0..3 => (1, array.shape.last()),
-            i if i < 3 + gates => (1, 1),
+            // Gates come as [B,T,H] or as [B,T,H,width].
+            i if i < 3 + gates => (1, axes.get(3).copied().unwrap_or(1)),
             _ => (axes[axes.len() - 2], array.shape.last()),
         };
         Leaf { array: array.clone(), tile }
@@ -233,7 +239,6 @@ impl<R: Rule> Results<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sizes;
     use hecate_core::rules::*;
 
     #[test]

@@ -82,11 +82,17 @@
 //!
 //! Only the states at chunk starts are kept for the backward: `N H ⌈T/C⌉ K V` numbers, twice that with momentum.
 
+mod deep;
 mod delta;
 mod dgd;
 mod hebbian;
 mod titans;
 
+pub use deep::{
+    Activation, Bias, Deep, DeepRule, Huber, HuberGates, HuberMomentumGates, LQ_EPSILON, Map, MatrixMemory, Memora,
+    MemoraMatrix, Memory, MlpMemory, MomentumWeights, Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure,
+    TitansMlp, Weights, Yaad, YaadMatrix, YaadMomentum,
+};
 pub use delta::{Delta, Erase};
 pub use dgd::{Dgd, DgdGates, Objective};
 pub use hebbian::{Hebbian, Matrix, WriteGates};

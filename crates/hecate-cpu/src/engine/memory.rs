@@ -1,10 +1,18 @@
 //! What a backward costs in memory.
 
 use super::{
-    CHUNK,
+    CHUNK, Linear,
     problem::{block_width, cut},
 };
+use crate::{Bill, Cpu};
 use hecate_core::Dims;
+
+impl<R: Linear> Bill<R> for Cpu {
+    fn peak_bytes(&self, rule: R, dims: &Dims) -> usize {
+        let spec = rule.spec();
+        peak_bytes(dims, spec.momentum, spec.frozen, self.threads())
+    }
+}
 
 /// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs, in the
 /// chunk form, on `threads` threads.
@@ -22,12 +30,12 @@ use hecate_core::Dims;
 /// Unless frozen, `J = ⌈T/C⌉`, summed over the sequences, and `L = 1`. In frozen groups of `G < C` tokens one state is
 /// kept for `L = ⌊C/G⌋` groups; of longer groups one every `C` tokens of each. Nothing in it is a state per token:
 /// doubling `T` adds one state every 64 tokens, or every 33 at worst.
-pub fn peak_bytes(dims: &Dims, momentum: bool, frozen: Option<u32>, threads: usize) -> usize {
+fn peak_bytes(dims: &Dims, momentum: bool, frozen: Option<usize>, threads: usize) -> usize {
     let Dims { heads, key, value, .. } = *dims;
     let count = dims.sequences.count();
     let matrices = if momentum { 2 } else { 1 };
     let blocks = value.div_ceil(block_width(count * heads, value));
-    let group = frozen.map(|group| group.max(1) as usize);
+    let group = frozen.map(|group| group.max(1));
     let kept = |tokens| cut(tokens, group, CHUNK).iter().filter(|chunk| chunk.kept).count();
     let states_kept: usize = dims.sequences.ranges().map(|rows| kept(rows.len())).sum();
     let between = group.map_or(1, |group| (CHUNK / group).max(1));

@@ -13,8 +13,8 @@
 //!
 //! Between forward and backward a call keeps one state every `C = 64` tokens: `N H ⌈T/C⌉ K V (1 + [momentum])`
 //! numbers. Frozen rules keep one every `⌊C/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer
-//! than `C`, one every `C` tokens of each group; states between are computed again. [`peak_bytes`] is the whole bill of
-//! a backward.
+//! than `C`, one every `C` tokens of each group; states between are computed again. [`Bill`](crate::Bill) is the whole bill
+//! of a backward.
 
 mod chunk;
 mod chunk_backward;
@@ -26,11 +26,10 @@ mod scan;
 mod solve;
 mod tables;
 
-pub use memory::peak_bytes;
-
 use crate::{Algorithm, Cpu, device::tensor};
 use hecate_core::{DType, Dims, Error, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
 use problem::Problem;
+pub(crate) use problem::{Chunk, cut};
 use rayon::prelude::*;
 
 /// Tokens between kept states, and of a chunk's matrix products.

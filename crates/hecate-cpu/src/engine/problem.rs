@@ -139,7 +139,7 @@ impl<'a> Problem<'a> {
 
 /// `tokens` tokens in chunks of at most `chunk`, never across the edge of a frozen group. States are kept at the start
 /// of as many whole groups as fit into [`CHUNK`] tokens, and where groups are longer, every [`CHUNK`] tokens of each.
-pub(super) fn cut(tokens: usize, frozen: Option<usize>, chunk: usize) -> Vec<Chunk> {
+pub(crate) fn cut(tokens: usize, frozen: Option<usize>, chunk: usize) -> Vec<Chunk> {
     let group = frozen.unwrap_or(tokens).min(tokens);
     let together = group * (CHUNK / group).max(1);
     let mut chunks = Vec::new();

@@ -1,0 +1,93 @@
+//! MONETA: an `l_p` error and an `L_q` retention.
+
+use super::{Bias, Deep, DeepRule, MatrixMemory, Memory, MlpMemory, Retention, check};
+use crate::{Dims, Initial, Of, Read, Result, Rule, Shape, rules::WriteGates};
+
+/// How the dual variable becomes weights: (54).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Map {
+    /// `|X|^{q−2} X / ν^{q−2}`: the solution of the problem that the rule is derived from; doubling `X` doubles `W`.
+    #[default]
+    Mirror,
+    /// `X / ν^{q−2}`, as printed in the paper, without the power of each element. At `q = 4` doubling `X` halves `W`,
+    /// and a decaying `X` makes `W` grow without bound.
+    Literal,
+}
+
+/// A memory taught by an `l_p` error whose weights are the image of a decaying dual variable: (33)–(46), (48), (54).
+///
+/// The state is the dual variable. With `p > 2` the error acts more than linearly: about
+/// `θ p(p−1)|e|^{p−2}|k|² > 2` makes the memory run away, so keep `θ` small or errors bounded.
+/// Source: Behrouz et al., "It's All Connected" (MIRAS), Moneta, `p = 3`, `q = 4`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moneta<M: Memory = MlpMemory> {
+    /// The memory.
+    pub memory: M,
+    /// Power of the error, at least 1.
+    pub p: f32,
+    /// Added to squared errors: `10⁻⁶` for `p ≥ 2`, `10⁻⁴` to `10⁻²` under 2, where the slope at 0 is `p ε^{(p−2)/2}`.
+    pub epsilon: f32,
+    /// Whether the sign of the error is a hyperbolic tangent (49).
+    pub tanh: bool,
+    /// Norm of the retention, at least 2; at 2 it is plain decay.
+    pub q: f32,
+    /// How the dual variable becomes weights.
+    pub map: Map,
+    /// When a token reads.
+    pub read: Read,
+    /// Groups of this many tokens share one gradient point.
+    pub frozen: Option<u32>,
+}
+
+/// [`Moneta`] with one matrix.
+pub type MonetaMatrix = Moneta<MatrixMemory>;
+
+impl<M: Memory> Default for Moneta<M> {
+    fn default() -> Self {
+        Self {
+            memory: M::default(),
+            p: 3.0,
+            epsilon: 1e-6,
+            tanh: false,
+            q: 4.0,
+            map: Map::default(),
+            read: Read::default(),
+            frozen: None,
+        }
+    }
+}
+
+impl<M: Memory> DeepRule for Moneta<M> {
+    fn deep(self) -> Deep {
+        Deep {
+            structure: self.memory.structure(),
+            bias: Bias::Lp { p: self.p, epsilon: self.epsilon, tanh: self.tanh },
+            retention: Retention::Lq { q: self.q, map: self.map },
+            momentum: false,
+            read: self.read,
+            frozen: self.frozen,
+        }
+    }
+}
+
+impl<M: Memory> Rule for Moneta<M> {
+    const NAME: &'static str = if M::MATRIX { "moneta_matrix" } else { "moneta" };
+    type Gates = WriteGates<()>;
+    type State = M::Weights;
+
+    fn gates(self, dims: &Dims) -> WriteGates<Shape> {
+        WriteGates { log_a: dims.scalars(), theta: dims.scalars() }
+    }
+
+    fn state(self, dims: &Dims) -> Of<M::Weights, Shape> {
+        self.memory.weights(dims)
+    }
+
+    fn initial(self, dims: &Dims) -> Of<M::Weights, Initial> {
+        self.memory.fresh(dims)
+    }
+
+    fn check(self, dims: &Dims) -> Result<()> {
+        check(Self::NAME, self.deep(), dims)
+    }
+}

@@ -1,0 +1,35 @@
+//! What a backward costs in memory.
+
+use super::{CHUNK, Cell, Recurrent};
+use crate::engine::cut;
+use hecate_core::{Dims, Slots};
+
+/// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs.
+///
+/// With `R` rows of tokens, `|s|` numbers of a state, `g` gates a token, `r` numbers that a token leaves for its
+/// backward, and `J` kept states:
+///
+/// ```text
+/// 4 bytes × ( H J |s|                                kept states
+///           + 2 R H V + 2 R H (2 K + V + g)          results and gradients, in lanes and joined
+///           + R H (2 K + 2 V + g)                    a lane's own rows, of all lanes at worst
+///           + 4 N H |s|                              states and their gradients, in lanes and joined
+///           + threads ((C + 6) |s| + C r) )          scratch: the states of C = 64 tokens
+/// + threads × what one token's step needs
+/// ```
+pub(crate) fn peak_bytes<R: Recurrent>(rule: R, dims: &Dims, threads: usize) -> usize {
+    let Dims { heads, key, value, .. } = *dims;
+    let cell = rule.cell(dims);
+    let (count, rows) = (dims.sequences.count(), dims.sequences.rows() * heads);
+    let state = R::State::list(&rule.state(dims)).iter().map(|(_, x)| x.count()).sum::<usize>();
+    let gates = R::Gates::list(&rule.gates(dims)).iter().map(|(_, x)| x.count()).sum::<usize>() / rows;
+    let size = state / (count * heads);
+    let frozen = rule.frozen().map(|group| group as usize);
+    let kept = |tokens| cut(tokens, frozen, CHUNK).iter().filter(|chunk| chunk.kept).count();
+    let kept: usize = dims.sequences.ranges().map(|rows| kept(rows.len())).sum();
+    let longest = dims.sequences.longest().min(CHUNK);
+    let results = 2 * rows * value + 2 * rows * (2 * key + value + gates);
+    let own = rows * (2 * key + 2 * value + gates);
+    let scratch = threads * ((longest + 6) * size + longest * cell.record());
+    4 * (kept * heads * size + results + own + 4 * state + scratch) + threads * cell.scratch_bytes()
+}
