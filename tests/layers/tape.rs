@@ -35,6 +35,21 @@ fn parts_and_joins_turn_around() {
 }
 
 #[test]
+fn stretches_turn_around() {
+    let parameters = parameters();
+    let tape = Tape::recording(&parameters);
+    let a = tape.parameter(parameter(0));
+    let parts = tape.split(&a, 1, &[1, 2]).unwrap();
+    assert_eq!(parts[1].value().to_f32().unwrap(), [2.0, 3.0, 5.0, 6.0]);
+    // Of the first column nothing is made.
+    let gradients = tape.backward([(parts[1].clone(), array(&[2, 2], 1..=4))]).unwrap();
+    assert_eq!(values(&gradients), [Some(vec![0.0, 1.0, 2.0, 0.0, 3.0, 4.0]), None]);
+    let inert = Tape::inert(&parameters);
+    let message = inert.split(&a, 1, &[1, 1]).expect_err("refused").to_string();
+    assert!(message.contains("lengths") && message.contains("[1, 1]"), "{message}");
+}
+
+#[test]
 fn rounding_turns_around() {
     let parameters = parameters();
     let tape = Tape::recording(&parameters);

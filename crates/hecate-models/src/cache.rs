@@ -2,38 +2,58 @@
 
 use hecate_core::{Backend, Tensor};
 
-/// What one mixer remembers: named arrays, `N` sequences in front. Their shapes never change, so a text of any length
-/// is gone through in constant memory.
+/// What one mixer remembers: named arrays, `N` sequences in front, and what the mixers that it is made of remember.
+/// The shapes never change, so a text of any length is gone through in constant memory.
 #[derive(Debug)]
-pub struct LayerCache<B: Backend>(Vec<(&'static str, Tensor<B>)>);
+pub struct LayerCache<B: Backend> {
+    arrays: Vec<(&'static str, Tensor<B>)>,
+    parts: Vec<LayerCache<B>>,
+}
 
 impl<B: Backend> LayerCache<B> {
     /// Names and arrays, in the order in which the mixer uses them.
     pub fn new(arrays: Vec<(&'static str, Tensor<B>)>) -> Self {
-        Self(arrays)
+        Self { arrays, parts: Vec::new() }
     }
 
-    /// Names and arrays.
-    pub fn iter(&self) -> std::slice::Iter<'_, (&'static str, Tensor<B>)> {
-        self.0.iter()
+    /// The same, and what the mixer's parts remember, in their order.
+    pub fn with_parts(self, parts: Vec<LayerCache<B>>) -> Self {
+        Self { parts, ..self }
     }
 
-    /// The array of this name; none if the mixer has no such array.
+    /// Names and arrays, those of the parts behind.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Tensor<B>)> {
+        let mut all = Vec::new();
+        self.gather(&mut all);
+        all.into_iter()
+    }
+
+    fn gather<'a>(&'a self, all: &mut Vec<(&'static str, &'a Tensor<B>)>) {
+        all.extend(self.arrays.iter().map(|(name, array)| (*name, array)));
+        self.parts.iter().for_each(|part| part.gather(all));
+    }
+
+    /// The mixer's own array of this name; none if it has no such array.
     pub fn get(&self, name: &str) -> Option<&Tensor<B>> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, array)| array)
+        self.arrays.iter().find(|(known, _)| *known == name).map(|(_, array)| array)
     }
 
-    /// Replaces the array of this name.
+    /// Replaces the mixer's own array of this name.
     pub(crate) fn set(&mut self, name: &str, array: Tensor<B>) {
-        if let Some((_, old)) = self.0.iter_mut().find(|(known, _)| *known == name) {
+        if let Some((_, old)) = self.arrays.iter_mut().find(|(known, _)| *known == name) {
             *old = array;
         }
+    }
+
+    /// What the part of this number remembers.
+    pub(crate) fn part_mut(&mut self, part: usize) -> Option<&mut Self> {
+        self.parts.get_mut(part)
     }
 }
 
 impl<B: Backend> Clone for LayerCache<B> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { arrays: self.arrays.clone(), parts: self.parts.clone() }
     }
 }
 

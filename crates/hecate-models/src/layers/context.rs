@@ -19,6 +19,13 @@ impl<B: Backend> Context<'_, B> {
         Self { sequences: Sequences::batch(batch, tokens), position: 0, cache: None }
     }
 
+    /// The same call for a part of the mixer: the one whose memory of the tokens before has this number.
+    pub fn part(&mut self, part: usize) -> Context<'_, B> {
+        let Self { sequences, position, cache } = self;
+        let cache = cache.as_mut().and_then(|cache| cache.part_mut(part));
+        Context { sequences: sequences.clone(), position: *position, cache }
+    }
+
     /// The remembered array of this name, or zeros.
     ///
     /// # Errors

@@ -33,6 +33,18 @@ pub struct Memory<R: GatedRule> {
     back: Linear,
 }
 
+/// What a rule is told of tokens: everything but the state.
+pub(super) struct Tokens<R: GatedRule, B: Backend> {
+    /// Unit queries `[B,T,H,K]`.
+    pub(super) q: Var<B>,
+    /// Unit keys `[B,T,H,K]`.
+    pub(super) k: Var<B>,
+    /// Values `[B,T,H,V]`.
+    pub(super) v: Var<B>,
+    /// Gates `[B,T,H,..]`.
+    pub(super) gates: Of<R::Gates, Var<B>>,
+}
+
 impl<R: GatedRule> Memory<R> {
     /// A memory beside a residual stream of width `hidden`.
     ///
@@ -89,13 +101,42 @@ impl<R: GatedRule> Memory<R> {
         self.rule.gates_of(tape, self.log_a(tape, x)?, signals)
     }
 
+    /// What the tokens `x [B,T,hidden]` tell the rule.
+    pub(super) fn tokens<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Tokens<R, B>> {
+        let [q, k, v] = &self.qkv;
+        let q = tape.l2_norm(&q.forward(tape, x, context)?, NORM_EPSILON)?;
+        let k = tape.l2_norm(&k.forward(tape, x, context)?, NORM_EPSILON)?;
+        Ok(Tokens { q, k, v: v.forward(tape, x, context)?, gates: self.gates(tape, x)? })
+    }
+
+    /// The state in front of the call's tokens.
+    pub(super) fn start<B: Backend>(&self, device: &B, context: &Context<'_, B>) -> Result<Of<R::State, Var<B>>> {
+        R::State::try_map(self.state(context.sequences.clone()), |name, shape| context.state(device, name, shape))
+    }
+
+    /// Arrays in the cache of `batch` texts that are about to start.
+    pub(super) fn arrays<B: Backend>(&self, device: &B, batch: usize) -> Result<Vec<(&'static str, Tensor<B>)>> {
+        let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
+        let mut arrays = convs.collect::<Result<Vec<_>>>()?;
+        R::State::try_map(self.state(Sequences::batch(batch, 1)), |name, shape| {
+            arrays.push((name, Tensor::zeros(device, shape, DType::F32)?));
+            Ok::<_, crate::Error>(())
+        })?;
+        Ok(arrays)
+    }
+
     fn state(&self, sequences: Sequences) -> Of<R::State, Shape> {
         let Self { rule, heads, key, value, .. } = *self;
         rule.state(&Dims { batch: sequences.count(), tokens: 1, heads, key, value, sequences })
     }
 
     /// What was read `[B,T,H,V]`, to the residual stream.
-    fn output<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
+    pub(super) fn output<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
         let (batch, tokens) = (x.axes()[0], x.axes()[1]);
         let y = self.norm.forward(tape, read)?;
         let mut y = tape.reshape(&y, [batch, tokens, self.heads * self.value])?;
@@ -108,27 +149,15 @@ impl<R: GatedRule> Memory<R> {
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let [q, k, v] = &self.qkv;
-        let q = tape.l2_norm(&q.forward(tape, x, context)?, NORM_EPSILON)?;
-        let k = tape.l2_norm(&k.forward(tape, x, context)?, NORM_EPSILON)?;
-        let v = v.forward(tape, x, context)?;
-        let gates = self.gates(tape, x)?;
-        let device = x.value().device();
-        let state =
-            R::State::try_map(self.state(context.sequences.clone()), |name, shape| context.state(device, name, shape))?;
+        let Tokens { q, k, v, gates } = self.tokens(tape, x, context)?;
+        let state = self.start(x.value().device(), context)?;
         let outputs = tape.memory(self.rule, &context.sequences, Inputs { q, k, v, gates, state })?;
         R::State::list(&outputs.state).into_iter().for_each(|(name, last)| context.keep(name, last.value()));
         self.output(tape, x, &outputs.out)
     }
 
     fn cache(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
-        let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
-        let mut arrays = convs.collect::<Result<Vec<_>>>()?;
-        R::State::try_map(self.state(Sequences::batch(batch, 1)), |name, shape| {
-            arrays.push((name, Tensor::zeros(device, shape, DType::F32)?));
-            Ok::<_, crate::Error>(())
-        })?;
-        Ok(LayerCache::new(arrays))
+        Ok(LayerCache::new(self.arrays(device, batch)?))
     }
 
     fn group(&self) -> usize {

@@ -197,6 +197,46 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// Consecutive stretches of `axis`, `lengths` indices each: [`Tape::concat`] turned around.
+    ///
+    /// # Errors
+    /// Stretches that do not fill the axis: [`Error::Config`] or what [`primitives::narrow`](p::narrow) says.
+    pub fn split(&self, x: &Var<B>, axis: usize, lengths: &[usize]) -> Result<Vec<Var<B>>> {
+        let length = x.axes().get(axis).copied().unwrap_or(0);
+        if lengths.iter().sum::<usize>() != length {
+            let expected = "stretches that fill the axis";
+            return Err(
+                Error::Config { what: "split", option: "lengths", found: format!("{lengths:?}"), expected }.into()
+            );
+        }
+        let mut start = 0;
+        let mut part = |&count: &usize| {
+            let part = if count == length { Ok(x.value.clone()) } else { p::narrow(&x.value, axis, start, count) };
+            start += count;
+            part
+        };
+        let parts = lengths.iter().map(&mut part).collect::<Result<Vec<_>, _>>()?;
+        if !self.follows(&[x]) {
+            return Ok(parts.into_iter().map(Var::constant).collect());
+        }
+        let parts: Vec<Var<B>> = parts.into_iter().map(|part| self.result(part)).collect();
+        let results: Vec<_> = parts.iter().map(|x| (x.slot, x.value.shape().clone(), x.value.dtype())).collect();
+        let (slot, device) = (x.slot, x.value.device().clone());
+        self.push(move |slots| {
+            if !results.iter().any(|(slot, ..)| slots.holds(*slot)) {
+                return Ok(());
+            }
+            let gradient = |(slot, shape, dtype): (Slot, Shape, DType)| match slots.take(slot) {
+                Some(gradient) => Ok(gradient),
+                None => Tensor::zeros(&device, shape, dtype),
+            };
+            let gradients = results.into_iter().map(gradient).collect::<Result<Vec<_>, _>>()?;
+            let whole = p::concat(&gradients.iter().collect::<Vec<_>>(), axis)?;
+            slots.add(slot, whole)
+        });
+        Ok(parts)
+    }
+
     /// Rotary positions; the first token of every sequence stands at `position`.
     ///
     /// # Errors
