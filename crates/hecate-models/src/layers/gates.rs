@@ -49,6 +49,10 @@ pub trait GatedRule: Rule {
         1
     }
 
+    /// The rule with one gradient point for each group of this many tokens: exact for 1; unchanged where the gradient
+    /// does not see the memory.
+    fn with_group(self, tokens: usize) -> Self;
+
     /// Gates from the retention `log a [B,T,H]` and the signals `[B,T,H]`, any real numbers.
     ///
     /// # Errors
@@ -65,9 +69,18 @@ fn group(frozen: Option<u32>) -> usize {
     frozen.map_or(1, |group| group as usize)
 }
 
+/// The option behind a group of this many tokens. Groups too large to be counted are never filled.
+fn frozen(tokens: usize) -> Option<u32> {
+    (tokens != 1).then(|| u32::try_from(tokens).unwrap_or(u32::MAX))
+}
+
 /// `θ = σ(b)`.
 impl GatedRule for Hebbian {
     type Signals = WriteSignals<()>;
+
+    fn with_group(self, _: usize) -> Self {
+        self
+    }
 
     fn gates_of<B: Backend>(
         self,
@@ -85,6 +98,10 @@ impl GatedRule for Delta {
 
     fn group(self) -> usize {
         group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
     }
 
     fn gates_of<B: Backend>(
@@ -106,6 +123,10 @@ impl GatedRule for Titans {
         group(self.frozen)
     }
 
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
     fn gates_of<B: Backend>(
         self,
         tape: &Tape<'_, B>,
@@ -125,6 +146,13 @@ impl GatedRule for Dgd {
 
     fn group(self) -> usize {
         group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        match self.objective {
+            Objective::L2 => Self { frozen: frozen(tokens), ..self },
+            Objective::Dot => self,
+        }
     }
 
     fn gates_of<B: Backend>(
