@@ -2,7 +2,7 @@
 
 use crate::{Result, Tape, Var};
 use hecate_core::{
-    Backend, Of, Rule, Slots,
+    Backend, DType, Dims, Inputs, Of, Rule, Shape, Slots, Tensor,
     primitives::Map,
     rules::{Delta, Dgd, DgdGates, Hebbian, MomentumGates, Objective, Titans, WriteGates},
     slots,
@@ -44,6 +44,10 @@ pub trait GatedRule: Rule {
     /// The signals by name.
     type Signals: Slots;
 
+    /// Slots of the state that move the memory by themselves, whatever the gates say. They are zeros in a pass that only
+    /// reads ([`GatedRule::reading`]).
+    const MOMENTUM: &'static [&'static str] = &[];
+
     /// Tokens that share a gradient point; 1 where the rule is exact. Calls must start at a multiple.
     fn group(self) -> usize {
         1
@@ -63,6 +67,45 @@ pub trait GatedRule: Rule {
         log_a: Var<B>,
         signals: Of<Self::Signals, Var<B>>,
     ) -> Result<Of<Self::Gates, Var<B>>>;
+
+    /// Gates of tokens that write nothing and forget nothing: factors of one, strengths of zero. The memory stays as it
+    /// is where the slots of [`GatedRule::MOMENTUM`] are zero.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn idle<B: Backend>(self, device: &B, dims: &Dims) -> Result<Of<Self::Gates, Var<B>>> {
+        Self::Gates::try_map(self.gates(dims), |name, shape| match name {
+            // A threshold, which has to be over zero; without a step size it bounds nothing.
+            "delta" => Ok(Var::constant(Tensor::from_f32(device, shape.clone(), vec![1.0; shape.count()])?)),
+            // Logarithms of factors, and strengths.
+            _ => zeros(device, shape),
+        })
+    }
+
+    /// Arguments of a pass in which `q` reads the memory `state` and nothing is written: every token reads the same
+    /// memory, so the order of the tokens does not matter. Gradients flow to `q` and `state`; the state behind the pass
+    /// is of no use.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn reading<B: Backend>(
+        self,
+        dims: &Dims,
+        q: Var<B>,
+        state: Of<Self::State, Var<B>>,
+    ) -> Result<Inputs<Self, Var<B>>> {
+        let device = q.value().device().clone();
+        let still = |name, x: Var<B>| {
+            if Self::MOMENTUM.contains(&name) { zeros(&device, x.value().shape().clone()) } else { Ok(x) }
+        };
+        let state = Self::State::try_map(state, still)?;
+        let (k, v) = (zeros(&device, dims.keys())?, zeros(&device, dims.values())?);
+        Ok(Inputs { q, k, v, gates: self.idle(&device, dims)?, state })
+    }
+}
+
+fn zeros<B: Backend>(device: &B, shape: Shape) -> Result<Var<B>> {
+    Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?))
 }
 
 fn group(frozen: Option<u32>) -> usize {
@@ -118,6 +161,7 @@ impl GatedRule for Delta {
 /// factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is near one.
 impl GatedRule for Titans {
     type Signals = MomentumSignals<()>;
+    const MOMENTUM: &'static [&'static str] = &["s"];
 
     fn group(self) -> usize {
         group(self.frozen)

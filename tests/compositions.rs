@@ -1,0 +1,4 @@
+//! Memories composed with attention.
+
+#[path = "compositions/reading.rs"]
+mod reading;
