@@ -38,8 +38,8 @@ slots! {
 
 /// A rule whose gates can be made from the residual stream.
 ///
-/// All rules forget; what else a token tells them, one number a head, are *signals*: linear maps with bias, named as
-/// their parameters are.
+/// All rules forget; what else a token tells them, a number or a few a head, are *signals*: linear maps with bias, named
+/// as their parameters are.
 pub trait GatedRule: Rule {
     /// The signals by name.
     type Signals: Slots;
@@ -57,7 +57,12 @@ pub trait GatedRule: Rule {
     /// does not see the memory.
     fn with_group(self, tokens: usize) -> Self;
 
-    /// Gates from the retention `log a [B,T,H]` and the signals `[B,T,H]`, any real numbers.
+    /// Numbers a head of each signal; absent: one, without an axis of its own.
+    fn widths(self) -> Of<Self::Signals, Option<usize>> {
+        Self::Signals::build(|_| None)
+    }
+
+    /// Gates from the retention `log a [B,T,H]` and the signals `[B,T,H]` or `[B,T,H,width]`, any real numbers.
     ///
     /// # Errors
     /// The device's own failures.

@@ -26,8 +26,8 @@ pub struct Memory<R: GatedRule> {
     slope: ParameterId,
     offset: ParameterId,
     retention: Linear,
-    /// In the order of the rule's signals.
-    signals: Vec<Linear>,
+    /// In the order of the rule's signals, with the width of each.
+    signals: Vec<(Linear, Option<usize>)>,
     gate: Option<Linear>,
     norm: RmsNorm,
     back: Linear,
@@ -65,8 +65,10 @@ impl<R: GatedRule> Memory<R> {
             project(("k_proj", "k_conv1d"), key)?,
             project(("v_proj", "v_conv1d"), value)?,
         ];
-        let signal = |name: &&str| Linear::with_bias(build, name, hidden, heads, Init::Normal);
-        let signals = R::Signals::NAMES.iter().map(signal).collect::<Result<_>>()?;
+        let signal = |(name, &width): (&str, &Option<usize>)| {
+            Ok((Linear::with_bias(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
+        };
+        let signals = R::Signals::list(&rule.widths()).into_iter().map(signal).collect::<Result<_>>()?;
         let gate = |_| Linear::new(build, "g_proj", hidden, heads * value, Init::Normal);
         let gate = config.gate.then_some(()).map(gate).transpose()?;
         Ok(Self {
@@ -93,10 +95,12 @@ impl<R: GatedRule> Memory<R> {
     }
 
     fn gates<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
-        let mut linears = self.signals.iter();
+        let mut maps = self.signals.iter();
         let signals = R::Signals::try_build(|_| {
             // One linear map was made for each signal, in this order.
-            linears.next().expect("a linear map for every signal").forward(tape, x)
+            let (map, width) = maps.next().expect("a linear map for every signal");
+            let y = map.forward(tape, x)?;
+            width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
         })?;
         self.rule.gates_of(tape, self.log_a(tape, x)?, signals)
     }
