@@ -5,7 +5,7 @@ use hecate_models::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerCon
 
 /// A memory: two heads, keys and values of different width.
 pub(super) fn memory(rule: RuleConfig) -> MemoryConfig {
-    MemoryConfig { rule, heads: 2, key_dim: Some(3), value_dim: Some(5), conv: 3, gate: true }
+    MemoryConfig { rule, heads: 2, key_dim: Some(3), value_dim: Some(5), conv: 3, ..MemoryConfig::default() }
 }
 
 /// Attention: grouped heads, and a window that texts outgrow.
@@ -41,6 +41,10 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         rules.map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))]))).into_iter().collect();
     let plain = MemoryConfig { conv: 0, gate: false, ..memory(RuleConfig::Delta(delta)) };
     models.push(("delta, bare", Config { tie_word_embeddings: false, ..config([MixerConfig::Memory(plain)]) }));
+    let long = MemoryConfig { step: 1.75, decay: false, ..memory(RuleConfig::Delta(delta)) };
+    models.push(("delta, long steps, no decay", config([MixerConfig::Memory(long)])));
+    let keeping = MemoryConfig { decay: false, ..memory(RuleConfig::Titans(Titans::default())) };
+    models.push(("titans, no decay", config([MixerConfig::Memory(keeping)])));
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
     models.push(("attention, convolved", config([MixerConfig::Attention(convolved)])));

@@ -128,6 +128,11 @@ fn project(weights: &Weights, letter: char, x: &[Var], rows: Rows, heads: usize,
 /// Gates of one token from what the layer computes of it.
 pub(super) trait Gated: GatedRule + Oracle {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> Of<Self::Gates, Var>;
+
+    /// With steps `factor` times as long, where the rule has them.
+    fn stretched(self, gates: Of<Self::Gates, Var>, _factor: f32) -> Of<Self::Gates, Var> {
+        gates
+    }
 }
 
 impl Gated for Hebbian {
@@ -139,6 +144,10 @@ impl Gated for Hebbian {
 impl Gated for Delta {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+
+    fn stretched(self, WriteGates { log_a, theta }: WriteGates<Var>, factor: f32) -> WriteGates<Var> {
+        WriteGates { log_a, theta: theta.scale(f64::from(factor)) }
     }
 }
 
@@ -162,16 +171,23 @@ impl Gated for Dgd {
     }
 }
 
+/// `log a` of all heads.
+fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
+    if !config.decay {
+        return x.constant(1, config.heads, vec![0.0; config.heads]);
+    }
+    let step = (linear(weights, "a_proj", x) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
+    step * weights.matrix("A_log").exp().scale(-1.0)
+}
+
 fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
     let heads = config.heads;
     let [q, k, v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, heads, true));
-    let slope = weights.matrix("A_log").exp().scale(-1.0);
     let token = |i: usize, head: usize| {
-        let step = (linear(weights, "a_proj", &x[i]) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
-        let log_a = columns(&(step * &slope), head, 1);
+        let log_a = columns(&log_a(weights, config, &x[i]), head, 1);
         let signal = |name: &str| columns(&linear(weights, name, &x[i]), head, 1);
         let (q, k, v) = (l2_norm(&q[i][head]), l2_norm(&k[i][head]), v[i][head].clone());
-        Token { q, k, v, gates: rule.gated(log_a, &signal) }
+        Token { q, k, v, gates: Gated::stretched(rule, rule.gated(log_a, &signal), config.step) }
     };
     let (key, value) = (q[0][0].shape().1, v[0][0].shape().1);
     let mut read = vec![Vec::new(); x.len()];

@@ -97,11 +97,26 @@ pub struct MemoryConfig {
     pub conv: usize,
     /// Whether the output passes a gate `silu(g_proj x)`.
     pub gate: bool,
+    /// Whether memories forget; without, `log a = 0` and the layer has no parameters for it.
+    pub decay: bool,
+    /// Largest step size of the delta rule, in `(0, 2]`: `θ = step σ(b)`. A unit key's share of the memory is multiplied
+    /// by `1 − θ` (without decay): over 1 it changes its sign, which is what keeping track of a state takes (Grazzi et
+    /// al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"). Other rules have 1.
+    pub step: f32,
 }
 
 impl Default for MemoryConfig {
     fn default() -> Self {
-        Self { rule: RuleConfig::default(), heads: 4, key_dim: None, value_dim: None, conv: 4, gate: true }
+        Self {
+            rule: RuleConfig::default(),
+            heads: 4,
+            key_dim: None,
+            value_dim: None,
+            conv: 4,
+            gate: true,
+            decay: true,
+            step: 1.0,
+        }
     }
 }
 

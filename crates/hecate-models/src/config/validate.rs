@@ -71,11 +71,30 @@ impl MemoryConfig {
         within(path("key_dim"), key, 1..=SIZE)?;
         within(path("value_dim"), value, 1..=SIZE)?;
         taps(path("conv"), self.conv)?;
+        self.check_step(path("step"))?;
         few(path("heads × key_dim × value_dim"), product(&[self.heads, key, value]), NUMBERS)?;
         few(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), NUMBERS)?;
         self.rule
             .check(Dims { batch: 1, tokens: 1, heads: self.heads, key, value, sequences: Sequences::batch(1, 1) })
             .map_err(|error| Error::config(path("rule"), format!("refused ({error})"), "options that go together"))
+    }
+
+    /// Lets through steps with which a memory stays bounded for unit keys: `θ ≤ 1 + a` where the undecayed memory is
+    /// erased.
+    fn check_step(&self, field: String) -> Result<()> {
+        let expected = match self.rule {
+            _ if self.step == 1.0 => return Ok(()),
+            RuleConfig::Delta(_) if !(self.step > 0.0 && self.step <= 2.0) => "above 0 and at most 2",
+            RuleConfig::Delta(rule) => {
+                let bounded = rule.frozen.is_none() && (!self.decay || rule.erase == Erase::Decayed);
+                if self.step < 1.0 || bounded {
+                    return Ok(());
+                }
+                "at most 1, or `frozen: null` with either `decay: false` or `erase: decayed`"
+            }
+            _ => "1: only the delta rule has other steps",
+        };
+        Err(Error::config(field, self.step, expected))
     }
 }
 

@@ -73,6 +73,20 @@ pub trait GatedRule: Rule {
         signals: Of<Self::Signals, Var<B>>,
     ) -> Result<Of<Self::Gates, Var<B>>>;
 
+    /// The gates with steps `factor` times as long; as they are where the rule has no such option
+    /// ([`MemoryConfig::step`](crate::MemoryConfig::step)).
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn stretched<B: Backend>(
+        self,
+        _tape: &Tape<'_, B>,
+        gates: Of<Self::Gates, Var<B>>,
+        _factor: f32,
+    ) -> Result<Of<Self::Gates, Var<B>>> {
+        Ok(gates)
+    }
+
     /// Gates of tokens that write nothing and forget nothing: factors of one, strengths of zero. The memory stays as it
     /// is where the slots of [`GatedRule::MOMENTUM`] are zero.
     ///
@@ -140,7 +154,7 @@ impl GatedRule for Hebbian {
     }
 }
 
-/// `θ = σ(b)`: stable for any retention, with unit keys.
+/// `θ = σ(b)`: stable for any retention, with unit keys. With longer steps `θ = step σ(b)`.
 impl GatedRule for Delta {
     type Signals = WriteSignals<()>;
 
@@ -159,6 +173,16 @@ impl GatedRule for Delta {
         signals: WriteSignals<Var<B>>,
     ) -> Result<WriteGates<Var<B>>> {
         Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
+    }
+
+    fn stretched<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        WriteGates { log_a, theta }: WriteGates<Var<B>>,
+        factor: f32,
+    ) -> Result<WriteGates<Var<B>>> {
+        let theta = if factor == 1.0 { theta } else { tape.scale(factor, &theta)? };
+        Ok(WriteGates { log_a, theta })
     }
 }
 

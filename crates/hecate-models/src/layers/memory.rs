@@ -11,7 +11,7 @@ const NORM_EPSILON: f32 = 1e-6;
 ///
 /// ```text
 /// q, k = l2norm(silu(conv(x W)))        v = silu(conv(x W))        per head
-/// log a = −exp(A_log) softplus(x W_a + dt_bias)                    other gates: GatedRule
+/// log a = −exp(A_log) softplus(x W_a + dt_bias)  (0: no decay)     other gates: GatedRule
 /// y = (rmsnorm(rule(q, k, v, gates)) · silu(x W_g)) W_o
 /// ```
 ///
@@ -23,9 +23,9 @@ pub struct Memory<R: GatedRule> {
     key: usize,
     value: usize,
     qkv: [Projection; 3],
-    slope: ParameterId,
-    offset: ParameterId,
-    retention: Linear,
+    retention: Option<Retention>,
+    /// How much longer steps are than the rule's own.
+    step: f32,
     /// In the order of the rule's signals, with the width of each.
     signals: Vec<(Linear, Option<usize>)>,
     gate: Option<Linear>,
@@ -43,6 +43,31 @@ pub(super) struct Tokens<R: GatedRule, B: Backend> {
     pub(super) v: Var<B>,
     /// Gates `[B,T,H,..]`.
     pub(super) gates: Of<R::Gates, Var<B>>,
+}
+
+/// Parameters of the forgetting gate.
+#[derive(Clone, Copy, Debug)]
+struct Retention {
+    slope: ParameterId,
+    offset: ParameterId,
+    map: Linear,
+}
+
+impl Retention {
+    fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, heads: usize) -> Result<Self> {
+        Ok(Self {
+            slope: build.parameter("A_log", [heads], Init::LogSlope)?,
+            offset: build.parameter("dt_bias", [heads], Init::Horizon)?,
+            map: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
+        })
+    }
+
+    /// `log a [B,T,H]`.
+    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let step = tape.add(&self.map.forward(tape, x)?, &tape.parameter(self.offset))?;
+        let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
+        tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
+    }
 }
 
 impl<R: GatedRule> Memory<R> {
@@ -71,6 +96,7 @@ impl<R: GatedRule> Memory<R> {
         let signals = R::Signals::list(&rule.widths()).into_iter().map(signal).collect::<Result<_>>()?;
         let gate = |_| Linear::new(build, "g_proj", hidden, heads * value, Init::Normal);
         let gate = config.gate.then_some(()).map(gate).transpose()?;
+        let retention = |_| Retention::new(build, hidden, heads);
         Ok(Self {
             rule,
             heads,
@@ -79,9 +105,8 @@ impl<R: GatedRule> Memory<R> {
             qkv,
             signals,
             gate,
-            slope: build.parameter("A_log", [heads], Init::LogSlope)?,
-            offset: build.parameter("dt_bias", [heads], Init::Horizon)?,
-            retention: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
+            retention: config.decay.then_some(()).map(retention).transpose()?,
+            step: config.step,
             norm: RmsNorm::new(build, "o_norm", value, norm_eps)?,
             back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)?,
         })
@@ -89,9 +114,13 @@ impl<R: GatedRule> Memory<R> {
 
     /// `log a [B,T,H]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let step = tape.add(&self.retention.forward(tape, x)?, &tape.parameter(self.offset))?;
-        let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
-        tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
+        match &self.retention {
+            Some(retention) => retention.log_a(tape, x),
+            None => {
+                let shape = [x.axes()[0], x.axes()[1], self.heads];
+                Ok(Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?))
+            }
+        }
     }
 
     fn gates<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
@@ -102,7 +131,8 @@ impl<R: GatedRule> Memory<R> {
             let y = map.forward(tape, x)?;
             width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
         })?;
-        self.rule.gates_of(tape, self.log_a(tape, x)?, signals)
+        let gates = self.rule.gates_of(tape, self.log_a(tape, x)?, signals)?;
+        self.rule.stretched(tape, gates, self.step)
     }
 
     /// What the tokens `x [B,T,hidden]` tell the rule.
