@@ -1,5 +1,6 @@
 //! The `hecate` command: learns text with neural memories, goes on with it, measures, and checks this machine.
 
+mod bench;
 mod check;
 mod curve;
 mod defaults;
@@ -39,6 +40,8 @@ enum Action {
     Eval(eval::Arguments),
     /// Compare every rule and primitive on this machine with 64-bit equations.
     Check(check::Arguments),
+    /// Learn made-up tasks that tell memories apart: associative recall, state tracking.
+    Bench(Box<bench::Arguments>),
     /// List what models can run on.
     Devices,
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Action::Generate(arguments) => generate::run(arguments),
         Action::Eval(arguments) => eval::run(arguments),
         Action::Check(arguments) => check::run(arguments),
+        Action::Bench(arguments) => bench::run(*arguments),
         Action::Devices => devices::run(),
     };
     outcome.unwrap_or_else(|error| {

@@ -79,6 +79,67 @@ impl Drop for Progress {
     }
 }
 
+/// Progress of a benchmark: many runs, one after another.
+pub(crate) struct Contest {
+    bar: Option<ProgressBar>,
+    /// Most steps of a run.
+    steps: u64,
+    runs: usize,
+    ended: usize,
+    name: String,
+    began: Instant,
+}
+
+impl Contest {
+    pub(crate) fn new(steps: u64) -> Self {
+        Self { bar: None, steps, runs: 0, ended: 0, name: String::new(), began: Instant::now() }
+    }
+
+    /// So many runs begin.
+    pub(crate) fn begin(&mut self, runs: usize) {
+        self.runs = runs;
+        self.bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(self.steps * runs as u64);
+            bar.with_style(style("{bar:24} {msg}  {left} left"))
+        });
+    }
+
+    /// A run begins.
+    pub(crate) fn start(&mut self, name: &str, rate: f32, seed: u64) {
+        self.name = format!("{name}, rate {rate}, seed {seed}");
+        self.began = Instant::now();
+    }
+
+    /// A step of the run is done.
+    pub(crate) fn step(&self, step: u64, loss: f64) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("run {}/{}: {}  loss {loss:.4}", self.ended + 1, self.runs, self.name));
+            bar.set_position(self.steps * self.ended as u64 + step);
+        }
+    }
+
+    /// The run is over: a line that stays.
+    pub(crate) fn end(&mut self, accuracies: &[f64], failure: Option<&str>) {
+        self.ended += 1;
+        let figures: Vec<String> = accuracies.iter().map(|x| format!("{x:.3}")).collect();
+        let figures = failure.map_or_else(|| figures.join(" "), str::to_owned);
+        let seconds = self.began.elapsed().as_secs_f64();
+        let line = format!("{}/{}  {}: {figures}  ({seconds:.0} s)", self.ended, self.runs, self.name);
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => eprintln!("{line}"),
+        }
+    }
+}
+
+impl Drop for Contest {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// A bar over the tokens of a text that is measured.
 pub(crate) fn measuring(tokens: usize) -> ProgressBar {
     if !stderr().is_terminal() {

@@ -83,10 +83,42 @@ impl<B: Backend> LanguageModel<B> {
         let tape = Tape::recording(&self.parameters);
         let logits = self.logits(&tape, inputs, batch, None)?;
         let targets = self.targets(inputs, targets, batch)?;
-        let (losses, lse) = primitives::cross_entropy(logits.value(), &targets)?;
-        let factor = (inputs.len() as f32).recip();
-        let dlogits = primitives::cross_entropy_backward(logits.value(), &targets, &lse, factor)?;
+        self.turn_around(tape, logits, &targets)
+    }
+
+    /// Mean loss of scores, and its gradients.
+    fn turn_around(&self, tape: Tape<'_, B>, logits: Var<B>, targets: &Tensor<B>) -> Result<(f64, Gradients<B>)> {
+        let (losses, lse) = primitives::cross_entropy(logits.value(), targets)?;
+        let factor = (targets.shape().count() as f32).recip();
+        let dlogits = primitives::cross_entropy_backward(logits.value(), targets, &lse, factor)?;
         Ok((mean(&losses)?, tape.backward([(logits, dlogits)])?))
+    }
+
+    /// Mean loss in nats a question, and its gradients by all parameters, where only some tokens have a target: `rows`
+    /// among the `batch × T` tokens of `inputs`, one of `targets` behind each.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for tokens outside the vocabulary, rows that are not there, or lengths that do not fit; the
+    /// device's own failures.
+    pub fn answer_loss_and_gradients(
+        &self,
+        inputs: &[u32],
+        batch: usize,
+        rows: &[u32],
+        targets: &[u32],
+    ) -> Result<(f64, Gradients<B>)> {
+        let tape = Tape::recording(&self.parameters);
+        let logits = self.logits_at(&tape, inputs, batch, rows)?;
+        let targets = self.targets(rows, targets, 1)?.reshape([rows.len()])?;
+        self.turn_around(tape, logits, &targets)
+    }
+
+    /// Scores `[rows, V]` of the token behind some tokens: `rows` among the `batch × T` tokens of `inputs`.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::answer_loss_and_gradients`].
+    pub fn answer_scores(&self, inputs: &[u32], batch: usize, rows: &[u32]) -> Result<Tensor<B>> {
+        Ok(self.logits_at(&Tape::inert(&self.parameters), inputs, batch, rows)?.into_value())
     }
 
     /// What is remembered of `batch` texts that are about to start.
@@ -121,7 +153,25 @@ impl<B: Backend> LanguageModel<B> {
         Ok(logits.into_value())
     }
 
-    fn logits(
+    fn logits(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+        let x = self.stream(tape, tokens, batch, cache)?;
+        self.head.forward(tape, &self.norm.forward(tape, &x)?)
+    }
+
+    /// As [`LanguageModel::logits`], of some rows alone: `[rows, V]`.
+    fn logits_at(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, rows: &[u32]) -> Result<Var<B>> {
+        if let Some(row) = rows.iter().find(|&&row| row as usize >= tokens.len()) {
+            return Err(Error::config("rows", row, format!("under {}, the number of tokens", tokens.len())));
+        }
+        let x = self.stream(tape, tokens, batch, None)?;
+        let x = tape.reshape(&x, [tokens.len(), self.config.hidden_size])?;
+        // A row of a table is a row of anything.
+        let x = tape.embedding(&x, &Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?)?;
+        self.head.forward(tape, &self.norm.forward(tape, &x)?)
+    }
+
+    /// The residual stream behind the last block, `[batch, T, hidden]`.
+    fn stream(
         &self,
         tape: &Tape<'_, B>,
         tokens: &[u32],
@@ -137,7 +187,7 @@ impl<B: Backend> LanguageModel<B> {
             let mut context = Context { sequences: Sequences::batch(batch, length), position, cache };
             x = block.forward(tape, &x, &mut context)?;
         }
-        self.head.forward(tape, &self.norm.forward(tape, &x)?)
+        Ok(x)
     }
 
     fn targets(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Tensor<B>> {

@@ -28,6 +28,7 @@ mod parameters;
 pub mod sampling;
 pub mod schedule;
 mod tape;
+pub mod tasks;
 pub mod text;
 mod tokenizer;
 pub mod trainer;

@@ -1,0 +1,149 @@
+//! Flags that all tasks share, and what they mean.
+
+use super::contest::Contestant;
+use crate::{
+    device::Choice,
+    error::{Error, Result},
+};
+use clap::Args;
+use hecate_models::{
+    AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, optimizer::Constants,
+    schedule::Schedule,
+};
+use serde_json::{Value, json};
+
+/// The name of what is no rule, for comparison.
+const ATTENTION: &str = "attention";
+/// Share of the steps in which the learning rate warms up.
+const WARMUP: f64 = 0.1;
+
+#[derive(Args, Debug)]
+pub(super) struct Settings {
+    /// Rules to compare, with commas between; `attention` for softmax attention over everything
+    #[arg(long, value_delimiter = ',', default_value = "hebbian,delta,dgd,titans,attention", value_name = "NAMES")]
+    pub(super) rules: Vec<String>,
+    /// Learning rates to choose from, by the first seed and questions of their own
+    #[arg(long, value_delimiter = ',', default_value = "1e-3,3e-3,1e-2", value_name = "RATES")]
+    pub(super) rates: Vec<f32>,
+    /// Seeds
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub(super) seeds: u64,
+    /// Most steps of a run
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub(super) steps: u64,
+    /// Loss, the mean of twenty steps, at which a run has learned enough; 0 for all steps
+    #[arg(long, default_value_t = 0.005, value_name = "LOSS")]
+    pub(super) enough: f64,
+    /// Sequences a step
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub(super) batch: usize,
+    /// Sequences to measure on, of each kind
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    pub(super) examples: usize,
+    /// Blocks
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    layers: usize,
+    /// Width of the residual stream
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    width: usize,
+    /// Memories, or attention heads, a layer
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    heads: usize,
+    /// Width of a head's keys; width / heads unless given
+    #[arg(long, value_name = "N")]
+    key_dim: Option<usize>,
+    /// Width of a head's values; width / heads unless given
+    #[arg(long, value_name = "N")]
+    value_dim: Option<usize>,
+    /// Taps of the short convolutions; 0 for none
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    conv: usize,
+    /// Let memories forget
+    #[arg(long)]
+    decay: bool,
+    /// Print everything, every run included, as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) device: Choice,
+}
+
+impl Settings {
+    /// Refuses what no contest can be made of.
+    pub(super) fn check(&self) -> Result<()> {
+        let counts = [("--seeds", self.seeds), ("--batch", self.batch as u64), ("--examples", self.examples as u64)];
+        if let Some((flag, _)) = counts.into_iter().find(|&(_, count)| count == 0) {
+            return Err(Error::flag(flag, "0 is too few; give at least 1"));
+        }
+        if !(self.enough >= 0.0 && self.enough.is_finite()) {
+            return Err(Error::flag("--enough", format!("{} is no loss; give 0 or more", self.enough)));
+        }
+        self.rates.iter().try_for_each(|&rate| Ok(self.schedule(rate).check()?))
+    }
+
+    /// One for each name; attention sees `window` tokens.
+    pub(super) fn contestants(&self, window: usize) -> Result<Vec<Contestant>> {
+        let contestant = |name: &String| {
+            let mixer = if name == ATTENTION { self.attention(window) } else { self.memory(RuleConfig::named(name)?) };
+            Ok(Contestant { name: name.clone(), mixer })
+        };
+        self.rules.iter().map(contestant).collect()
+    }
+
+    fn attention(&self, window: usize) -> MixerConfig {
+        let Self { heads, key_dim: head_dim, conv, .. } = *self;
+        MixerConfig::Attention(AttentionConfig { heads, head_dim, conv, window, ..AttentionConfig::default() })
+    }
+
+    fn memory(&self, rule: RuleConfig) -> MixerConfig {
+        let Self { heads, key_dim, value_dim, conv, decay, .. } = *self;
+        MixerConfig::Memory(MemoryConfig { rule, heads, key_dim, value_dim, conv, decay, ..MemoryConfig::default() })
+    }
+
+    /// A model of blocks with this mixer.
+    pub(super) fn config(&self, mixer: &MixerConfig, vocabulary_size: usize) -> Result<Config> {
+        let layers = LayerConfig { mixer: mixer.clone() }.repeated(self.layers)?;
+        let hidden_size = self.width;
+        let config = Config { vocabulary_size, hidden_size, tie_word_embeddings: false, layers, ..Config::default() };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Learning rates of a run.
+    pub(super) fn schedule(&self, peak: f32) -> Schedule {
+        let warmup = (self.steps as f64 * WARMUP).ceil() as u64;
+        Schedule { peak, floor: peak / 10.0, warmup, steps: self.steps }
+    }
+
+    /// Constants of the optimiser.
+    pub(super) fn constants() -> Constants {
+        Constants { weight_decay: 0.01, ..Constants::default() }
+    }
+
+    pub(super) fn to_json(&self) -> Vec<(String, Value)> {
+        let Self { layers, width, heads, key_dim, value_dim, conv, decay, .. } = *self;
+        let Self { seeds, steps, enough, batch, examples, .. } = *self;
+        let named = [
+            ("rules", json!(self.rules)),
+            ("rates", json!(self.rates.iter().map(|&rate| shortest(rate)).collect::<Vec<_>>())),
+            ("seeds", json!(seeds)),
+            ("steps", json!(steps)),
+            ("enough", json!(enough)),
+            ("batch", json!(batch)),
+            ("examples", json!(examples)),
+            ("layers", json!(layers)),
+            ("width", json!(width)),
+            ("heads", json!(heads)),
+            ("key_dim", json!(key_dim)),
+            ("value_dim", json!(value_dim)),
+            ("conv", json!(conv)),
+            ("decay", json!(decay)),
+        ];
+        named.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+}
+
+/// The number as it is written in 32 bits, in 64.
+pub(super) fn shortest(rate: f32) -> f64 {
+    rate.to_string().parse().unwrap_or(f64::from(rate))
+}

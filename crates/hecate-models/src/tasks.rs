@@ -1,0 +1,123 @@
+//! Made-up tasks that tell memories apart: sequences with questions in them, and a model that learns to answer.
+
+mod parity;
+mod recall;
+
+pub use parity::Parity;
+pub use recall::Recall;
+
+use crate::{
+    Config, Error, LanguageModel, Result,
+    optimizer::{self, Constants, Moments},
+    schedule::Schedule,
+};
+use hecate_core::Backend;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Where a task's random numbers come from.
+pub type Random = ChaCha8Rng;
+
+/// Sequences of one length, and the tokens that are asked for behind some of theirs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Questions {
+    /// Number of sequences.
+    pub batch: usize,
+    /// Tokens `[batch, T]`, row-major.
+    pub inputs: Vec<u32>,
+    /// Tokens behind which there is a question, counted through all sequences.
+    pub rows: Vec<u32>,
+    /// The answer to each.
+    pub answers: Vec<u32>,
+}
+
+/// What questions are drawn for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To learn from.
+    Learning,
+    /// To choose settings by.
+    Tuning,
+    /// To report.
+    Testing,
+}
+
+impl Purpose {
+    /// Random numbers of a seed; each purpose has its own, and none has those of the weights.
+    pub fn random(self, seed: u64) -> Random {
+        let mut random = Random::seed_from_u64(seed);
+        random.set_stream(self as u64 + 1);
+        random
+    }
+}
+
+/// A number under `count`, which is not 0.
+pub fn below(random: &mut Random, count: usize) -> usize {
+    random.random_range(0..count)
+}
+
+/// A model that learns to answer.
+#[derive(Debug)]
+pub struct Student<B: Backend> {
+    model: LanguageModel<B>,
+    moments: Moments<B>,
+    schedule: Schedule,
+    constants: Constants,
+    step: u32,
+}
+
+impl<B: Backend> Student<B> {
+    /// A fresh model.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for settings or a configuration that make no sense; the device's own failures.
+    pub fn new(device: &B, config: &Config, schedule: Schedule, constants: Constants, seed: u64) -> Result<Self> {
+        schedule.check()?;
+        constants.check()?;
+        let model = LanguageModel::new(device, config, seed)?;
+        let moments = Moments::new(device, model.parameters())?;
+        Ok(Self { model, moments, schedule, constants, step: 0 })
+    }
+
+    /// One step on these questions; returns the mean loss before it, in nats a question.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] if the loss or the gradients are no numbers; the model's own.
+    pub fn learn(&mut self, questions: &Questions) -> Result<f64> {
+        let Questions { batch, inputs, rows, answers } = questions;
+        let (loss, gradients) = self.model.answer_loss_and_gradients(inputs, *batch, rows, answers)?;
+        self.step += 1;
+        let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
+        let norm = f64::from(norm_squared.to_f32()?.iter().sum::<f32>()).sqrt();
+        for (what, found) in [("the loss", loss), ("the norm of the gradients", norm)] {
+            if !found.is_finite() {
+                let way_out = "learn with a lower rate";
+                return Err(Error::NonFinite { what, found, step: self.step.into(), way_out });
+            }
+        }
+        let at = (self.step, self.schedule.rate(self.step.into()));
+        self.moments.update(self.model.parameters_mut(), &gradients, &norm_squared, &self.constants, at)?;
+        Ok(loss)
+    }
+
+    /// Whether each question is answered rightly: the likeliest token is the answer. Among equals the lowest counts.
+    ///
+    /// # Errors
+    /// The model's own.
+    pub fn right(&self, questions: &Questions) -> Result<Vec<bool>> {
+        let Questions { batch, inputs, rows, answers } = questions;
+        let scores = self.model.answer_scores(inputs, *batch, rows)?.to_f32()?;
+        let width = self.model.config().vocabulary_size;
+        let likeliest = |scores: &[f32]| {
+            let best = scores.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+            best.filter(|(_, score)| score.is_finite()).map(|(token, _)| token)
+        };
+        let rights = scores.chunks(width).zip(answers);
+        Ok(rights.map(|(scores, &answer)| likeliest(scores) == Some(answer as usize)).collect())
+    }
+
+    /// The model.
+    pub fn model(&self) -> &LanguageModel<B> {
+        &self.model
+    }
+}
