@@ -111,7 +111,7 @@ fn gates_outside_their_range() {
         }
     }
     macro_rules! rules {
-        ($($rule:ident),*) => { $(call($rule::default());)* };
+        ($($rule:ident),*) => { $(call(<$rule>::default());)* };
     }
     hecate_core::for_each_rule!(rules);
 }

@@ -94,7 +94,7 @@ where
 #[test]
 fn backward_stays_within_its_formula() {
     macro_rules! rules {
-        ($($rule:ident),*) => { $(hold($rule::default());)* };
+        ($($rule:ident),*) => { $(hold(<$rule>::default());)* };
     }
     hecate_core::for_each_rule!(rules);
     for group in [1, 4, 33, 100] {

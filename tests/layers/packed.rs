@@ -109,7 +109,11 @@ fn mixers() {
                 let layer = layer(parameters);
                 Box::new(move |tape, x, context| layer.forward(tape, x, context))
             },
-            |texts| layer(&mut Parameters::new()).cache(&Cpu::new(), texts).expect("a cache"),
+            |texts| {
+                let parameters = &mut Parameters::new();
+                let layer = layer(parameters);
+                layer.cache(&Cpu::new(), parameters, texts).expect("a cache")
+            },
         );
     }
 }

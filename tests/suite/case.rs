@@ -222,19 +222,19 @@ fn small(random: &mut Random, shape: Shape) -> Array {
 }
 
 /// Random gates of a rule, and drawn so that the memory stays bounded: steps shrink with the momentum, with a second
-/// strength beside them, and where a group of tokens takes them together.
+/// strength beside them, and with what the rule is stable for.
 fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, Array> {
     let gates = R::Gates::map(rule.gates(dims), |slot, shape| gate(slot, shape, random));
     let names = R::Gates::NAMES;
     let momentum = names.iter().position(|name| *name == "log_eta");
     let shared = if names.contains(&"beta") { 0.5 } else { 1.0 };
-    let frozen = if rule.group().is_some() { 0.1 } else { 1.0 };
+    let strength = rule.strength();
     let mut list = R::Gates::into_vec(gates);
     let leta = momentum.map(|i| list[i].values.clone());
     for (name, array) in names.iter().zip(&mut list) {
         for (i, x) in array.values.iter_mut().enumerate() {
             *x *= match *name {
-                "theta" => shared * frozen * leta.as_ref().map_or(1.0, |leta| 1.0 - leta[i].exp()),
+                "theta" => shared * strength * leta.as_ref().map_or(1.0, |leta| 1.0 - leta[i].exp()),
                 "beta" => shared,
                 _ => 1.0,
             };

@@ -31,6 +31,14 @@ macro_rules! rule_module {
     (Delta) => { $crate::rule_tests!(delta Delta); };
     (Titans) => { $crate::rule_tests!(titans Titans); };
     (Dgd) => { $crate::rule_tests!(dgd Dgd); };
+    (TitansMlp) => { $crate::rule_tests!(titans_mlp TitansMlp); };
+    (Moneta) => { $crate::rule_tests!(moneta Moneta); };
+    (MonetaMatrix) => { $crate::rule_tests!(moneta_matrix MonetaMatrix); };
+    (Yaad) => { $crate::rule_tests!(yaad Yaad); };
+    (YaadMatrix) => { $crate::rule_tests!(yaad_matrix YaadMatrix); };
+    (YaadMomentum) => { $crate::rule_tests!(yaad_momentum YaadMomentum); };
+    (Memora) => { $crate::rule_tests!(memora Memora); };
+    (MemoraMatrix) => { $crate::rule_tests!(memora_matrix MemoraMatrix); };
 }
 
 /// Every check of one rule.

@@ -34,7 +34,7 @@ pub fn check_all<B: Backend>(backend: &B, mut on_cell: impl FnMut(&Cell)) -> Vec
         cells.push(cell);
     };
     macro_rules! rules {
-        ($($rule:ident),*) => { $($rule::all().into_iter().for_each(|rule| take(check_rule(backend, rule)));)* };
+        ($($rule:ident),*) => { $(<$rule>::all().into_iter().for_each(|rule| take(check_rule(backend, rule)));)* };
     }
     hecate_core::for_each_rule!(rules);
     macro_rules! primitives {

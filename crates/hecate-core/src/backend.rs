@@ -95,7 +95,11 @@ pub trait Kernel<R: Rule>: Device {
 #[macro_export]
 macro_rules! for_each_rule {
     ($callback:ident $(, $($before:tt)*)?) => {
-        $callback! { $($($before)*)? Hebbian, Delta, Titans, Dgd }
+        $callback! {
+            $($($before)*)?
+            Hebbian, Delta, Titans, Dgd,
+            TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix
+        }
     };
 }
 

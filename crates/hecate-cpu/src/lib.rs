@@ -6,6 +6,7 @@
 //! are widened on the way in and rounded on the way out.
 
 mod bill;
+mod deep;
 mod device;
 mod engine;
 mod primitives;

@@ -55,6 +55,37 @@ pub(crate) fn set_scaled_rows(out: &mut [f32], factors: &[f32], x: &[f32], width
     }
 }
 
+/// `y = x M`.
+#[inline(always)]
+pub(crate) fn read(y: &mut [f32], x: &[f32], m: &[f32]) {
+    y.fill(0.0);
+    add_read(y, x, m);
+}
+
+/// `y += x M`.
+#[inline(always)]
+pub(crate) fn add_read(y: &mut [f32], x: &[f32], m: &[f32]) {
+    for (m, &x) in m.chunks_exact(y.len()).zip(x) {
+        axpy(y, x, m);
+    }
+}
+
+/// `x += y Mᵀ`.
+#[inline(always)]
+pub(crate) fn add_transposed(x: &mut [f32], y: &[f32], m: &[f32]) {
+    for (x, m) in x.iter_mut().zip(m.chunks_exact(y.len())) {
+        *x += dot(y, m);
+    }
+}
+
+/// `M += factor xᵀ y`.
+#[inline(always)]
+pub(crate) fn add_outer(m: &mut [f32], factor: f32, x: &[f32], y: &[f32]) {
+    for (m, &x) in m.chunks_exact_mut(y.len()).zip(x) {
+        axpy(m, factor * x, y);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

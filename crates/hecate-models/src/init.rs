@@ -13,6 +13,10 @@ pub enum Init {
     Constant(f32),
     /// Normal around 0 with the model's standard deviation.
     Normal,
+    /// Normal around 0 with this standard deviation.
+    Spread(f32),
+    /// Rows of random directions and norm 1.
+    Unit,
     /// As [`Init::Normal`], smaller by `√(2 × layers)`: projections that add to the residual stream.
     Residual,
     /// Uniform with zero mean and variance `1/taps`: taps of a convolution, each channel's sum about as large as one
@@ -82,9 +86,20 @@ impl<'a, B: Backend> Builder<'a, B> {
         self.add(name, [rows, width].into(), Init::Normal, false)
     }
 
+    /// Adds what a memory starts from, which weight decay leaves alone.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn memory(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<ParameterId> {
+        self.add(name, shape.into(), init, false)
+    }
+
     fn add(&mut self, name: &str, shape: Shape, init: Init, decay: bool) -> Result<ParameterId> {
-        let values = (0..shape.count()).map(|_| self.draw(init) as f32).collect();
-        let value = Tensor::from_f32(self.device, shape, values)?;
+        let mut values: Vec<f64> = (0..shape.count()).map(|_| self.draw(init)).collect();
+        if init == Init::Unit {
+            values.chunks_mut(shape.last().max(1)).for_each(normalise);
+        }
+        let value = Tensor::from_f32(self.device, shape, values.into_iter().map(|x| x as f32).collect())?;
         Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
     }
 
@@ -92,6 +107,8 @@ impl<'a, B: Backend> Builder<'a, B> {
         match init {
             Init::Constant(value) => f64::from(value),
             Init::Normal => self.deviation * self.normal(),
+            Init::Spread(deviation) => f64::from(deviation) * self.normal(),
+            Init::Unit => self.normal(),
             Init::Residual => self.deviation * self.normal() / (2.0 * self.layers as f64).sqrt(),
             Init::Taps(taps) => self.uniform(-1.0, 1.0) * (3.0 / taps as f64).sqrt(),
             Init::LogSlope => self.uniform(1.0, 16.0).ln(),
@@ -112,4 +129,9 @@ impl<'a, B: Backend> Builder<'a, B> {
         let radius = (-2.0 * (1.0 - self.uniform(0.0, 1.0)).ln()).sqrt();
         radius * self.uniform(0.0, TAU).cos()
     }
+}
+
+fn normalise(row: &mut [f64]) {
+    let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+    row.iter_mut().for_each(|x| *x /= norm);
 }

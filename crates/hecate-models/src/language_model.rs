@@ -127,7 +127,7 @@ impl<B: Backend> LanguageModel<B> {
     /// [`Error::Config`] for no text at all or too many; the device's own failures.
     pub fn cache(&self, batch: usize) -> Result<Cache<B>> {
         within("batch", batch, 1..=SIZE)?;
-        let layers = self.blocks.iter().map(|block| block.mixer().cache(&self.device, batch));
+        let layers = self.blocks.iter().map(|block| block.mixer().cache(&self.device, &self.parameters, batch));
         Ok(Cache::new(batch, layers.collect::<Result<_>>()?))
     }
 

@@ -38,8 +38,8 @@ pub fn gates_at_limits<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     for rule in R::all() {
         for (name, gate, value) in SETTINGS.into_iter().filter(|(_, gate, _)| R::Gates::NAMES.contains(gate)) {
             let case = Case::new(rule, SIZES, 19);
-            // A write of full strength is stable alone: neither sixteen at once nor what momentum adds up to.
-            let strength = if gate == "theta" && rule.group().is_some() { 0.1 } else { 1.0 };
+            // A write of full strength is stable alone; what momentum adds up to is not.
+            let strength = if gate == "theta" { rule.strength() } else { 1.0 };
             let tokens = case.dims.tokens;
             let case = case.with(|slot, mut array| {
                 if slot == gate {

@@ -1,5 +1,6 @@
 //! The equations in 64 bits, forward only, differentiated by dfdx.
 
+mod deep;
 mod delta;
 mod dgd;
 mod hebbian;
@@ -19,6 +20,11 @@ pub trait Oracle: Rule {
 
     /// Groups of tokens that share one gradient point.
     fn group(self) -> Option<usize>;
+
+    /// A step size up to which the rule is stable alone with unit keys. Groups of tokens take their steps together.
+    fn strength(self) -> f64 {
+        if self.group().is_some() { 0.1 } else { 1.0 }
+    }
 
     /// The sizes nearest to these that the rule takes.
     fn fit(self, sizes: Sizes) -> Sizes {
@@ -244,7 +250,7 @@ mod tests {
     #[test]
     fn gradients_are_those_of_central_differences() {
         macro_rules! rules {
-            ($($rule:ident),*) => { $(for rule in $rule::all() {
+            ($($rule:ident),*) => { $(for rule in <$rule>::all() {
                 let batch = Case::new(rule, Sizes::new(2, 18, 2, 3, 4), 1);
                 let packed = Case::packed(rule, &[3, 1, 17], 1, 3, 2, 2);
                 for case in [batch, packed] {

@@ -131,6 +131,11 @@ impl Var {
         Self::new(self.matrix().tanh())
     }
 
+    /// `x Φ(x)`.
+    pub fn gelu(&self) -> Self {
+        Self::new(self.matrix().accurate_gelu())
+    }
+
     /// `factor x`.
     pub fn scale(&self, factor: f64) -> Self {
         Self::new(self.matrix() * factor)

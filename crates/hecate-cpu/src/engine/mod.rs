@@ -16,8 +16,8 @@
 //! than `C`, one every `C` tokens of each group; states between are computed again. [`Bill`](crate::Bill) is the whole bill
 //! of a backward.
 
-mod chunk;
-mod chunk_backward;
+pub(crate) mod chunk;
+pub(crate) mod chunk_backward;
 mod lane;
 mod memory;
 mod problem;
@@ -28,9 +28,11 @@ mod tables;
 
 use crate::{Algorithm, Cpu, device::tensor};
 use hecate_core::{DType, Dims, Error, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
+pub(crate) use lane::{Memory, Part, View};
 use problem::Problem;
 pub(crate) use problem::{Chunk, cut};
 use rayon::prelude::*;
+pub(crate) use replay::Start;
 
 /// Tokens between kept states, and of a chunk's matrix products.
 pub(crate) const CHUNK: usize = 64;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     product::Mat,
-    rows::{axpy, dot, scale},
+    rows::{add_outer, add_transposed, axpy, dot, read, scale},
     simd::wide,
 };
 use hecate_core::Read;
@@ -69,31 +69,6 @@ fn write(spec: Spec, view: &View<'_>, t: usize, k: &[f32], z: &[f32], memory: &m
                 *m = a * *m + k * z;
             }
         }
-    }
-}
-
-/// `y = x M`.
-#[inline(always)]
-fn read(y: &mut [f32], x: &[f32], m: &[f32]) {
-    y.fill(0.0);
-    for (m, &x) in m.chunks_exact(y.len()).zip(x) {
-        axpy(y, x, m);
-    }
-}
-
-/// `x += y Mᵀ`.
-#[inline(always)]
-fn add_transposed(x: &mut [f32], y: &[f32], m: &[f32]) {
-    for (x, m) in x.iter_mut().zip(m.chunks_exact(y.len())) {
-        *x += dot(y, m);
-    }
-}
-
-/// `M += factor xᵀ y`.
-#[inline(always)]
-fn add_outer(m: &mut [f32], factor: f32, x: &[f32], y: &[f32]) {
-    for (m, &x) in m.chunks_exact_mut(y.len()).zip(x) {
-        axpy(m, factor * x, y);
     }
 }
 

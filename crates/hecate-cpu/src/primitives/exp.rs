@@ -10,7 +10,7 @@ const LOWEST: f32 = -87.3;
 /// `eˣ` within 2 units in the last place, NaN for NaN. Where the result would be subnormal it is 0: processors take a
 /// hundred times as long over such numbers, and every masked score would be one.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     let power = exp_normal(x.clamp(LOWEST, 89.0));
     if x < LOWEST { 0.0 } else { power }
 }
@@ -48,7 +48,7 @@ pub(super) fn log_1p(u: f32) -> f32 {
 
 /// `(σ(x), σ(−x))`, each relative to itself.
 #[inline(always)]
-pub(super) fn sigmoids(x: f32) -> (f32, f32) {
+pub(crate) fn sigmoids(x: f32) -> (f32, f32) {
     let e = exp(-x.abs());
     let large = 1.0 / (1.0 + e);
     let small = e * large;

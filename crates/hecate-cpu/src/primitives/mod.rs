@@ -4,7 +4,7 @@ mod attention;
 mod conv;
 mod elementwise;
 mod embedding;
-mod exp;
+pub(crate) mod exp;
 mod layout;
 mod loss;
 mod matmul;

@@ -228,7 +228,7 @@ impl<'a> Arrays<'a> {
 fn check_gate(what: &'static str, slot: &'static str, values: &[f32]) -> Result<()> {
     let (fits, expected): (fn(f32) -> bool, _) = match slot {
         "log_a" | "log_eta" => (|x| x <= 0.0, "a logarithm of a factor in [0, 1]: −∞ to 0"),
-        "delta" => (|x| x.is_finite() && x > 0.0, "a finite number over 0"),
+        "delta" => (|x| x.is_finite() && x >= 0.0, "a finite number, at least 0"),
         _ => (f32::is_finite, "a finite number"),
     };
     match values.iter().position(|&x| !fits(x)) {

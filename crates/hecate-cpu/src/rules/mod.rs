@@ -3,4 +3,8 @@
 mod delta;
 mod dgd;
 mod hebbian;
+mod memora;
+mod moneta;
 mod titans;
+mod titans_mlp;
+mod yaad;

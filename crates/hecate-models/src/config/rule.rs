@@ -3,7 +3,10 @@
 use crate::{Error, Result};
 use hecate_core::{
     Read, Rule, for_each_rule,
-    rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
+    rules::{
+        Activation, Delta, Dgd, Erase, Hebbian, Huber, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory, Moneta,
+        MonetaMatrix, Objective, Titans, TitansMlp, Yaad, YaadMatrix, YaadMomentum,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,23 +22,39 @@ pub enum RuleConfig {
     Titans(#[serde(with = "TitansOptions")] Titans),
     /// [`Dgd`].
     Dgd(#[serde(with = "DgdOptions")] Dgd),
+    /// [`TitansMlp`].
+    TitansMlp(#[serde(with = "TitansMlpOptions")] TitansMlp),
+    /// [`Moneta`].
+    Moneta(#[serde(with = "MonetaOptions")] Moneta),
+    /// [`MonetaMatrix`].
+    MonetaMatrix(#[serde(with = "MonetaMatrixOptions")] MonetaMatrix),
+    /// [`Yaad`].
+    Yaad(#[serde(with = "YaadOptions")] Yaad),
+    /// [`YaadMatrix`].
+    YaadMatrix(#[serde(with = "YaadMatrixOptions")] YaadMatrix),
+    /// [`YaadMomentum`].
+    YaadMomentum(#[serde(with = "YaadMomentumOptions")] YaadMomentum),
+    /// [`Memora`].
+    Memora(#[serde(with = "MemoraOptions")] Memora),
+    /// [`MemoraMatrix`].
+    MemoraMatrix(#[serde(with = "MemoraMatrixOptions")] MemoraMatrix),
 }
 
 macro_rules! names {
-    ($($rule:ident),*) => { [$($rule::NAME),*] };
+    ($($rule:ident),*) => { [$(<$rule>::NAME),*] };
 }
 
 macro_rules! by_name {
     ($name:ident, $($rule:ident),*) => {
         match $name {
-            $($rule::NAME => Some(RuleConfig::$rule($rule::default())),)*
+            $(_ if $name == <$rule>::NAME => Some(RuleConfig::$rule(<$rule>::default())),)*
             _ => None,
         }
     };
 }
 
 macro_rules! name_of {
-    ($config:ident, $($rule:ident),*) => { match $config { $(RuleConfig::$rule(_) => $rule::NAME),* } };
+    ($config:ident, $($rule:ident),*) => { match $config { $(RuleConfig::$rule(_) => <$rule>::NAME),* } };
 }
 
 impl RuleConfig {
@@ -116,6 +135,185 @@ struct TitansOptions {
 struct DgdOptions {
     #[serde(with = "ObjectiveOption", default)]
     objective: Objective,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Activation", rename_all = "snake_case")]
+enum ActivationOption {
+    Silu,
+    GeluTanh,
+    Gelu,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Huber", rename_all = "snake_case")]
+enum HuberOption {
+    Coordinate,
+    Norm,
+    Mix,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Map", rename_all = "snake_case")]
+enum MapOption {
+    Mirror,
+    Literal,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "MatrixMemory", deny_unknown_fields)]
+struct MatrixMemoryOptions {
+    #[serde(default)]
+    residual: bool,
+    #[serde(default)]
+    norm: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "MlpMemory", deny_unknown_fields)]
+struct MlpMemoryOptions {
+    #[serde(default = "expansion")]
+    expansion: u32,
+    #[serde(with = "ActivationOption", default)]
+    activation: Activation,
+    #[serde(default)]
+    residual: bool,
+    #[serde(default)]
+    norm: bool,
+}
+
+fn expansion() -> u32 {
+    MlpMemory::default().expansion
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "TitansMlp", deny_unknown_fields)]
+struct TitansMlpOptions {
+    #[serde(with = "MlpMemoryOptions", default)]
+    memory: MlpMemory,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "YaadMomentum", deny_unknown_fields)]
+struct YaadMomentumOptions {
+    #[serde(with = "MlpMemoryOptions", default)]
+    memory: MlpMemory,
+    #[serde(with = "HuberOption", default)]
+    bias: Huber,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+/// Constants of [`Moneta`] and [`Memora`] where a file is silent.
+mod absent {
+    use hecate_core::rules::{Memora, Moneta};
+
+    type M = Moneta;
+
+    pub(super) fn p() -> f32 {
+        M::default().p
+    }
+    pub(super) fn epsilon() -> f32 {
+        M::default().epsilon
+    }
+    pub(super) fn q() -> f32 {
+        M::default().q
+    }
+    pub(super) fn scale() -> f32 {
+        <Memora>::default().scale
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Moneta<MlpMemory>", deny_unknown_fields)]
+struct MonetaOptions {
+    #[serde(with = "MlpMemoryOptions", default)]
+    memory: MlpMemory,
+    #[serde(default = "absent::p")]
+    p: f32,
+    #[serde(default = "absent::epsilon")]
+    epsilon: f32,
+    #[serde(default)]
+    tanh: bool,
+    #[serde(default = "absent::q")]
+    q: f32,
+    #[serde(with = "MapOption", default)]
+    map: Map,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Yaad<MlpMemory>", deny_unknown_fields)]
+struct YaadOptions {
+    #[serde(with = "MlpMemoryOptions", default)]
+    memory: MlpMemory,
+    #[serde(with = "HuberOption", default)]
+    bias: Huber,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Memora<MlpMemory>", deny_unknown_fields)]
+struct MemoraOptions {
+    #[serde(with = "MlpMemoryOptions", default)]
+    memory: MlpMemory,
+    #[serde(default = "absent::scale")]
+    scale: f32,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Moneta<MatrixMemory>", deny_unknown_fields)]
+struct MonetaMatrixOptions {
+    #[serde(with = "MatrixMemoryOptions", default)]
+    memory: MatrixMemory,
+    #[serde(default = "absent::p")]
+    p: f32,
+    #[serde(default = "absent::epsilon")]
+    epsilon: f32,
+    #[serde(default)]
+    tanh: bool,
+    #[serde(default = "absent::q")]
+    q: f32,
+    #[serde(with = "MapOption", default)]
+    map: Map,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Yaad<MatrixMemory>", deny_unknown_fields)]
+struct YaadMatrixOptions {
+    #[serde(with = "MatrixMemoryOptions", default)]
+    memory: MatrixMemory,
+    #[serde(with = "HuberOption", default)]
+    bias: Huber,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Memora<MatrixMemory>", deny_unknown_fields)]
+struct MemoraMatrixOptions {
+    #[serde(with = "MatrixMemoryOptions", default)]
+    memory: MatrixMemory,
+    #[serde(default = "absent::scale")]
+    scale: f32,
     #[serde(with = "ReadOption", default)]
     read: Read,
     frozen: Option<u32>,

@@ -1,7 +1,7 @@
 //! Sliding-window attention as a layer.
 
 use super::{Behind, Context, Linear, Mixer, Projection};
-use crate::{AttentionConfig, Builder, Init, LayerCache, Result, Tape, Var};
+use crate::{AttentionConfig, Builder, Init, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Tensor,
     primitives::{self, AttentionInputs, AttentionOptions, Cache},
@@ -60,7 +60,7 @@ impl<B: Backend> Mixer<B> for SlidingWindow {
         self.back.forward(tape, &tape.reshape(&y, [batch, tokens, heads * self.width])?)
     }
 
-    fn cache(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
+    fn cache(&self, device: &B, _: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
         let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
         let kept = self.options.window - 1;

@@ -1,7 +1,7 @@
 //! Blocks of a model.
 
 use super::{Context, Memory, Mlp, RmsNorm, SlidingWindow};
-use crate::{Builder, Config, LayerCache, LayerConfig, MixerConfig, Result, RuleConfig, Tape, Var};
+use crate::{Builder, Config, LayerCache, LayerConfig, MixerConfig, Parameters, Result, RuleConfig, Tape, Var};
 use hecate_core::{Backend, for_each_rule};
 use std::fmt::Debug;
 
@@ -17,7 +17,7 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
     ///
     /// # Errors
     /// The device's own failures.
-    fn cache(&self, device: &B, batch: usize) -> Result<LayerCache<B>>;
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>>;
 
     /// Calls must start at a multiple of this many tokens.
     fn group(&self) -> usize {

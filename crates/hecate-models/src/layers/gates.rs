@@ -4,7 +4,10 @@ use crate::{Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Dims, Inputs, Of, Rule, Shape, Slots, Tensor,
     primitives::Map,
-    rules::{Delta, Dgd, DgdGates, Hebbian, MomentumGates, Objective, Titans, WriteGates},
+    rules::{
+        Delta, Dgd, DgdGates, Hebbian, HuberGates, HuberMomentumGates, Memora, Memory, MomentumGates, Moneta,
+        Objective, Titans, TitansMlp, WriteGates, Yaad, YaadMomentum,
+    },
     slots,
 };
 
@@ -33,6 +36,28 @@ slots! {
         b_proj,
         /// Extra erase strength.
         erase_proj,
+    }
+}
+
+slots! {
+    /// Signals of rules with a bounded error.
+    pub struct HuberSignals {
+        /// Step size.
+        b_proj,
+        /// Threshold.
+        delta_proj,
+    }
+}
+
+slots! {
+    /// Signals of rules with a bounded error and momentum.
+    pub struct HuberMomentumSignals {
+        /// Step size.
+        b_proj,
+        /// Momentum.
+        eta_proj,
+        /// Threshold.
+        delta_proj,
     }
 }
 
@@ -204,11 +229,127 @@ impl GatedRule for Titans {
         self,
         tape: &Tape<'_, B>,
         log_a: Var<B>,
-        MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
+        signals: MomentumSignals<Var<B>>,
     ) -> Result<MomentumGates<Var<B>>> {
-        let log_eta = tape.map(Map::LogSigmoid, &eta_proj)?;
-        let rest = rest(tape, &eta_proj)?;
-        Ok(MomentumGates { log_a, log_eta, theta: tape.mul(&tape.map(Map::Sigmoid, &b_proj)?, &rest)? })
+        momentum(tape, log_a, signals)
+    }
+}
+
+/// As [`Titans`].
+impl GatedRule for TitansMlp {
+    type Signals = MomentumSignals<()>;
+
+    const MOMENTUM: &'static [&'static str] = &["s0", "s1"];
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: MomentumSignals<Var<B>>,
+    ) -> Result<MomentumGates<Var<B>>> {
+        momentum(tape, log_a, signals)
+    }
+}
+
+/// `θ = σ(b) / max(1, 2 p (p − 1))`: stable for errors up to `4^{1/(p−2)}` with unit keys (4 for the paper's `p = 3`).
+impl<M: Memory> GatedRule for Moneta<M> {
+    type Signals = WriteSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: WriteSignals<Var<B>>,
+    ) -> Result<WriteGates<Var<B>>> {
+        let steepness = (2.0 * self.p * (self.p - 1.0)).max(1.0);
+        let theta = tape.map(Map::Sigmoid, &signals.b_proj)?;
+        Ok(WriteGates { log_a, theta: tape.scale(steepness.recip(), &theta)? })
+    }
+}
+
+/// `θ = σ(b)`, `δ = softplus(d)`.
+impl<M: Memory> GatedRule for Yaad<M> {
+    type Signals = HuberSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: HuberSignals<Var<B>>,
+    ) -> Result<HuberGates<Var<B>>> {
+        let theta = tape.map(Map::Sigmoid, &signals.b_proj)?;
+        Ok(HuberGates { log_a, theta, delta: tape.map(Map::Softplus, &signals.delta_proj)? })
+    }
+}
+
+/// As [`Titans`], and `δ = softplus(d)`.
+impl GatedRule for YaadMomentum {
+    type Signals = HuberMomentumSignals<()>;
+
+    const MOMENTUM: &'static [&'static str] = &["s0", "s1"];
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        HuberMomentumSignals { b_proj, eta_proj, delta_proj }: HuberMomentumSignals<Var<B>>,
+    ) -> Result<HuberMomentumGates<Var<B>>> {
+        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, MomentumSignals { b_proj, eta_proj })?;
+        Ok(HuberMomentumGates { log_a, log_eta, theta, delta: tape.map(Map::Softplus, &delta_proj)? })
+    }
+}
+
+/// `θ = σ(b)`.
+impl<M: Memory> GatedRule for Memora<M> {
+    type Signals = WriteSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: WriteSignals<Var<B>>,
+    ) -> Result<WriteGates<Var<B>>> {
+        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
     }
 }
 
@@ -247,4 +388,14 @@ impl GatedRule for Dgd {
 /// `1 − σ(x)`, to full precision.
 fn rest<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
     tape.map(Map::Sigmoid, &tape.scale(-1.0, x)?)
+}
+
+fn momentum<B: Backend>(
+    tape: &Tape<'_, B>,
+    log_a: Var<B>,
+    MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
+) -> Result<MomentumGates<Var<B>>> {
+    let log_eta = tape.map(Map::LogSigmoid, &eta_proj)?;
+    let rest = rest(tape, &eta_proj)?;
+    Ok(MomentumGates { log_a, log_eta, theta: tape.mul(&tape.map(Map::Sigmoid, &b_proj)?, &rest)? })
 }

@@ -1,8 +1,8 @@
 //! A neural memory as a layer.
 
-use super::{Behind, Context, GatedRule, Linear, Mixer, Projection, RmsNorm};
-use crate::{Builder, Init, LayerCache, MemoryConfig, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
+use super::{Behind, Context, Fresh, GatedRule, Linear, Mixer, Projection, RmsNorm};
+use crate::{Builder, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var};
+use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
 
 /// Added to the norms of queries and keys.
 const NORM_EPSILON: f32 = 1e-6;
@@ -31,6 +31,7 @@ pub struct Memory<R: GatedRule> {
     gate: Option<Linear>,
     norm: RmsNorm,
     back: Linear,
+    fresh: Fresh,
 }
 
 /// What a rule is told of tokens: everything but the state.
@@ -109,6 +110,7 @@ impl<R: GatedRule> Memory<R> {
             step: config.step,
             norm: RmsNorm::new(build, "o_norm", value, norm_eps)?,
             back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)?,
+            fresh: Fresh::new(build, rule, &dims(Sequences::batch(1, 1), heads, key, value))?,
         })
     }
 
@@ -148,25 +150,36 @@ impl<R: GatedRule> Memory<R> {
         Ok(Tokens { q, k, v: v.forward(tape, x, context)?, gates: self.gates(tape, x)? })
     }
 
-    /// The state in front of the call's tokens.
-    pub(super) fn start<B: Backend>(&self, device: &B, context: &Context<'_, B>) -> Result<Of<R::State, Var<B>>> {
-        R::State::try_map(self.state(context.sequences.clone()), |name, shape| context.state(device, name, shape))
+    /// The state in front of the call's tokens: what is remembered of the texts so far, or fresh memories.
+    pub(super) fn start<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        device: &B,
+        context: &Context<'_, B>,
+    ) -> Result<Of<R::State, Var<B>>> {
+        let shapes = self.state(context.sequences.clone());
+        match &context.cache {
+            None => self.fresh.vars::<B, R::State>(tape, device, shapes),
+            Some(_) => R::State::try_map(shapes, |name, shape| context.state(device, name, shape)),
+        }
     }
 
     /// Arrays in the cache of `batch` texts that are about to start.
-    pub(super) fn arrays<B: Backend>(&self, device: &B, batch: usize) -> Result<Vec<(&'static str, Tensor<B>)>> {
+    pub(super) fn arrays<B: Backend>(
+        &self,
+        device: &B,
+        parameters: &Parameters<B>,
+        batch: usize,
+    ) -> Result<Vec<(&'static str, Tensor<B>)>> {
         let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
-        R::State::try_map(self.state(Sequences::batch(batch, 1)), |name, shape| {
-            arrays.push((name, Tensor::zeros(device, shape, DType::F32)?));
-            Ok::<_, crate::Error>(())
-        })?;
+        let fresh = self.fresh.tensors::<B, R::State>(device, parameters, self.state(Sequences::batch(batch, 1)))?;
+        arrays.extend(R::State::NAMES.iter().copied().zip(R::State::into_vec(fresh)));
         Ok(arrays)
     }
 
     fn state(&self, sequences: Sequences) -> Of<R::State, Shape> {
-        let Self { rule, heads, key, value, .. } = *self;
-        rule.state(&Dims { batch: sequences.count(), tokens: 1, heads, key, value, sequences })
+        self.rule.state(&dims(sequences, self.heads, self.key, self.value))
     }
 
     /// What was read `[B,T,H,V]`, to the residual stream.
@@ -184,17 +197,22 @@ impl<R: GatedRule> Memory<R> {
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let Tokens { q, k, v, gates } = self.tokens(tape, x, context)?;
-        let state = self.start(x.value().device(), context)?;
+        let state = self.start(tape, x.value().device(), context)?;
         let outputs = tape.memory(self.rule, &context.sequences, Inputs { q, k, v, gates, state })?;
         R::State::list(&outputs.state).into_iter().for_each(|(name, last)| context.keep(name, last.value()));
         self.output(tape, x, &outputs.out)
     }
 
-    fn cache(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
-        Ok(LayerCache::new(self.arrays(device, batch)?))
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        Ok(LayerCache::new(self.arrays(device, parameters, batch)?))
     }
 
     fn group(&self) -> usize {
         self.rule.group()
     }
+}
+
+/// Sizes of a call of one token a sequence: states depend on nothing else.
+fn dims(sequences: Sequences, heads: usize, key: usize, value: usize) -> Dims {
+    Dims { batch: sequences.count(), tokens: 1, heads, key, value, sequences }
 }

@@ -23,7 +23,7 @@ slots! {
         log_a,
         /// `θ [B,T,H]`, finite: step size of the descent.
         theta,
-        /// `δ [B,T,H]`, over 0: errors beyond it count as this large.
+        /// `δ [B,T,H]`, at least 0: errors beyond it count as this large.
         delta,
     }
 }
@@ -37,7 +37,7 @@ slots! {
         log_eta,
         /// `θ [B,T,H]`, finite: step size of the descent.
         theta,
-        /// `δ [B,T,H]`, over 0: errors beyond it count as this large.
+        /// `δ [B,T,H]`, at least 0: errors beyond it count as this large.
         delta,
     }
 }

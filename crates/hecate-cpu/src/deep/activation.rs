@@ -1,0 +1,93 @@
+//! The functions inside MLP memories, with their first and second derivatives.
+
+use crate::primitives::exp::sigmoids;
+use hecate_core::rules::Activation;
+use std::f32::consts::{FRAC_1_SQRT_2, PI};
+
+/// Beyond it the functions are `x` or 0 to the last bit.
+const FAR: f32 = 14.0;
+
+/// `σ`, `σ′` and `σ″` at `x`.
+#[inline(always)]
+fn at(activation: Activation, x: f32) -> (f32, f32, f32) {
+    match activation {
+        Activation::Silu => silu(x),
+        _ if x > FAR => (x, 1.0, 0.0),
+        _ if x < -FAR => (0.0, 0.0, 0.0),
+        Activation::GeluTanh => gelu_tanh(x),
+        Activation::Gelu => gelu(x),
+    }
+}
+
+#[inline(always)]
+fn silu(x: f32) -> (f32, f32, f32) {
+    let (up, down) = sigmoids(x);
+    // The slope tends to 0 or 1 faster than any power of x grows.
+    let near = x.clamp(-80.0, 80.0);
+    (x * up, up * (1.0 + near * down), up * down * (2.0 + near * (down - up)))
+}
+
+/// With `t = tanh u`, `1 − t² = 4 σ(2u) σ(−2u)`.
+#[inline(always)]
+fn gelu_tanh(x: f32) -> (f32, f32, f32) {
+    const CUBIC: f32 = 0.044_715;
+    let c = (2.0 / PI).sqrt();
+    let (u, u1, u2) = (c * (x + CUBIC * x * x * x), c * (1.0 + 3.0 * CUBIC * x * x), 6.0 * c * CUBIC * x);
+    let (up, down) = sigmoids(2.0 * u);
+    let (t, h) = (up - down, 4.0 * up * down);
+    (x * up, up + 0.5 * x * h * u1, h * u1 + 0.5 * x * (h * u2 - 2.0 * t * h * u1 * u1))
+}
+
+#[inline(always)]
+fn gelu(x: f32) -> (f32, f32, f32) {
+    let below = 0.5 * libm::erfcf(-x * FRAC_1_SQRT_2);
+    let density = (-0.5 * x * x).exp() / (2.0 * PI).sqrt();
+    (x * below, below + x * density, density * (2.0 - x * x))
+}
+
+/// `h = σ(pre)` and `slope = σ′(pre)`.
+#[inline(always)]
+pub(super) fn activate(activation: Activation, pre: &[f32], h: &mut [f32], slope: &mut [f32]) {
+    for ((&x, h), slope) in pre.iter().zip(h).zip(slope) {
+        (*h, *slope, _) = at(activation, x);
+    }
+}
+
+/// `out = factor ∘ σ″(pre)`.
+#[inline(always)]
+pub(super) fn curve(activation: Activation, pre: &[f32], factor: &[f32], out: &mut [f32]) {
+    for ((&x, factor), out) in pre.iter().zip(factor).zip(out) {
+        *out = factor * at(activation, x).2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use approx::assert_abs_diff_eq;
+
+    const ALL: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::Gelu];
+
+    #[test]
+    fn slopes_are_those_of_differences() {
+        for activation in ALL {
+            for i in -60..=60 {
+                let (x, step) = (i as f32 / 10.0, 1e-2);
+                let (up, here, down) = (at(activation, x + step), at(activation, x), at(activation, x - step));
+                assert_abs_diff_eq!((up.0 - down.0) / (2.0 * step), here.1, epsilon = 2e-4);
+                assert_abs_diff_eq!((up.1 - down.1) / (2.0 * step), here.2, epsilon = 2e-4);
+            }
+        }
+    }
+
+    #[test]
+    fn far_out_they_are_straight() {
+        for activation in ALL {
+            for x in [15.0, 1e4, 1e20, f32::MAX] {
+                assert_eq!(at(activation, x), (x, 1.0, 0.0), "{activation:?} at {x}");
+                let (y, slope, curve) = at(activation, -x);
+                assert!(y.abs() < 1e-4 && slope.abs() < 1e-4 && curve.abs() < 1e-4, "{activation:?} at −{x}");
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Memories that are functions with weights: equations (33)–(59), one step for every structure, bias and retention.
+
+mod activation;
+mod backward;
+mod bias;
+mod groups;
+mod norm;
+mod retention;
+
+use crate::{
+    recurrent::{Adjoint, Cell, Groups, States, Token, TokenGrads},
+    rows::{add_transposed, axpy, dot, read},
+};
+use activation::activate;
+use hecate_core::{
+    Dims, Read,
+    rules::{Activation, Bias, Deep, DeepRule, Retention, Structure},
+};
+
+/// A rule of this family at known sizes.
+pub(crate) struct DeepCell {
+    deep: Deep,
+    key: usize,
+    /// Width of the hidden layer; `None` for a matrix.
+    hidden: Option<usize>,
+    value: usize,
+}
+
+/// Room for one token.
+pub(crate) struct Scratch {
+    /// Weights at the gradient point and where the token reads; empty where the state is the weights.
+    point: Vec<f32>,
+    seen: Vec<f32>,
+    /// Gradient of weights, before it is pulled back to the state; empty as above.
+    dweights: Vec<f32>,
+    /// `[4, D]`, `[6, V]`, `[K]`.
+    hidden: Vec<f32>,
+    value: Vec<f32>,
+    key: Vec<f32>,
+    /// Two numbers a column of the widest matrix.
+    columns: Vec<f32>,
+}
+
+/// One token's gates.
+#[derive(Clone, Copy)]
+struct Gates {
+    a: f32,
+    eta: f32,
+    theta: f32,
+    delta: f32,
+}
+
+/// What a token leaves for its backward.
+struct Record<T> {
+    /// At the key, `[D]` each: pre-activation, activation, slope, `b = W₁ u_o`, `δ`.
+    pre: T,
+    h: T,
+    slope: T,
+    back: T,
+    delta: T,
+    /// `[V]` each: error, `ψ`, `u_o`, normed output.
+    error: T,
+    u: T,
+    u_o: T,
+    normed: T,
+    /// At the query: `[D]`, `[D]`, `[V]`.
+    read_h: T,
+    read_slope: T,
+    read_normed: T,
+    /// Deviations of the two norms.
+    deviations: T,
+}
+
+impl DeepCell {
+    pub(crate) fn new<R: DeepRule>(rule: R, dims: &Dims) -> Self {
+        let deep = rule.deep();
+        Self { deep, key: dims.key, hidden: deep.structure.hidden(dims.key), value: dims.value }
+    }
+
+    #[inline(always)]
+    fn d(&self) -> usize {
+        self.hidden.unwrap_or(0)
+    }
+
+    /// Numbers of the first weight matrix, and of all.
+    #[inline(always)]
+    fn sizes(&self) -> (usize, usize) {
+        match self.hidden {
+            None => (self.key * self.value, self.key * self.value),
+            Some(hidden) => (self.key * hidden, (self.key + self.value) * hidden),
+        }
+    }
+
+    #[inline(always)]
+    fn activation(&self) -> Activation {
+        match self.deep.structure {
+            Structure::Mlp(memory) => memory.activation,
+            Structure::Matrix(_) => Activation::default(),
+        }
+    }
+
+    /// Gates come in the order `log_a`, `[log_eta]`, `theta`, `[delta]`.
+    #[inline(always)]
+    fn gates(&self, gates: &[f32]) -> Gates {
+        let after = usize::from(self.deep.momentum);
+        Gates {
+            a: gates[0].exp(),
+            eta: if self.deep.momentum { gates[1].exp() } else { 0.0 },
+            theta: gates[1 + after],
+            delta: if let Bias::Huber(_) = self.deep.bias { gates[2 + after] } else { 0.0 },
+        }
+    }
+
+    /// Widths of a record's parts, in order.
+    #[inline(always)]
+    fn widths(&self) -> [usize; 13] {
+        let (d, v) = (self.d(), self.value);
+        let norm = if self.deep.structure.norm() { v } else { 0 };
+        [d, d, d, d, d, v, v, v, norm, d, d, norm, 2]
+    }
+
+    #[inline(always)]
+    fn parts_mut<'r>(&self, mut rest: &'r mut [f32]) -> Record<&'r mut [f32]> {
+        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations] =
+            self.widths().map(|width| {
+                let (own, behind) = std::mem::take(&mut rest).split_at_mut(width);
+                rest = behind;
+                own
+            });
+        let (read, key) = ((read_h, read_slope, read_normed), (pre, h, slope, back, delta));
+        Record {
+            pre: key.0,
+            h: key.1,
+            slope: key.2,
+            back: key.3,
+            delta: key.4,
+            error,
+            u,
+            u_o,
+            normed,
+            read_h: read.0,
+            read_slope: read.1,
+            read_normed: read.2,
+            deviations,
+        }
+    }
+
+    #[inline(always)]
+    fn parts<'r>(&self, mut rest: &'r [f32]) -> Record<&'r [f32]> {
+        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations] =
+            self.widths().map(|width| {
+                let (own, behind) = rest.split_at(width);
+                rest = behind;
+                own
+            });
+        Record { pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations }
+    }
+
+    /// Whether the state is not itself the weights.
+    #[inline(always)]
+    fn is_mapped(&self) -> bool {
+        self.deep.retention != Retention::Decay
+    }
+
+    /// The weights of a state: itself, or written to `weights`.
+    #[inline(always)]
+    fn exposed<'w>(&self, state: &'w [f32], weights: &'w mut [f32]) -> &'w [f32] {
+        let (first, all) = self.sizes();
+        if !self.is_mapped() {
+            return &state[..all];
+        }
+        retention::expose(self.deep.retention, &state[..first], &mut weights[..first]);
+        if first < all {
+            retention::expose(self.deep.retention, &state[first..all], &mut weights[first..all]);
+        }
+        weights
+    }
+
+    /// `f(W; x)` without the residual, into `out`; `pre`, `h`, `slope` are left where there is a hidden layer, and the
+    /// norm's deviation is returned.
+    #[inline(always)]
+    fn apply(
+        &self,
+        weights: &[f32],
+        x: &[f32],
+        (pre, h, slope): (&mut [f32], &mut [f32], &mut [f32]),
+        out: &mut [f32],
+    ) -> f32 {
+        let (first, _) = self.sizes();
+        if self.hidden.is_some() {
+            read(pre, x, &weights[..first]);
+            activate(self.activation(), pre, h, slope);
+            read(out, h, &weights[first..]);
+        } else {
+            read(out, x, weights);
+        }
+        if self.deep.structure.norm() { norm::normalise(out) } else { 1.0 }
+    }
+
+    /// What the token teaches at the gradient point, left in the record: equations (34), (35), (39), (40).
+    #[inline(always)]
+    fn learn(&self, weights: &[f32], token: Token<'_>, delta: f32, record: &mut Record<&mut [f32]>) {
+        let (first, _) = self.sizes();
+        record.deviations[0] = self.apply(weights, token.k, (record.pre, record.h, record.slope), record.error);
+        if self.deep.structure.norm() {
+            record.normed.copy_from_slice(record.error);
+        }
+        if self.deep.structure.residual() {
+            axpy(record.error, 1.0, token.k);
+        }
+        axpy(record.error, -1.0, token.v);
+        bias::teach(self.deep.bias, record.error, delta, record.u);
+        if self.deep.structure.norm() {
+            record.u_o.fill(0.0);
+            norm::add_jacobian(record.normed, record.deviations[0], record.u, record.u_o);
+        } else {
+            record.u_o.copy_from_slice(record.u);
+        }
+        if self.hidden.is_some() {
+            record.back.fill(0.0);
+            add_transposed(record.back, record.u_o, &weights[first..]);
+            let pairs = record.back.iter().zip(record.slope.iter());
+            record.delta.iter_mut().zip(pairs).for_each(|(delta, (back, slope))| *delta = back * slope);
+        }
+    }
+
+    /// The state after the write: equations (36), (37).
+    #[inline(always)]
+    fn write(
+        &self,
+        token: Token<'_>,
+        gates: &Gates,
+        old: &[f32],
+        new: &mut [f32],
+        record: &Record<&mut [f32]>,
+        columns: &mut [f32],
+    ) {
+        let (first, all) = self.sizes();
+        let ((old, old_s), (new, new_s)) = (old.split_at(all), new.split_at_mut(all));
+        let momentum = self.deep.momentum;
+        let part = |x: &[f32], from, to| -> std::ops::Range<usize> { if x.is_empty() { 0..0 } else { from..to } };
+        let (low, high) = (part(old_s, 0, first), part(old_s, first, all));
+        let (right, left) =
+            if self.hidden.is_some() { (&*record.delta, Some(&*record.h)) } else { (&*record.u_o, None) };
+        let (new_low, new_high) = new.split_at_mut(first);
+        let (s_low, s_high) = new_s.split_at_mut(low.len());
+        descend(gates, momentum, (&old[..first], &old_s[low]), (new_low, s_low), token.k, right);
+        if let Some(h) = left {
+            descend(gates, momentum, (&old[first..], &old_s[high]), (new_high, s_high), h, record.u_o);
+        }
+        if let Retention::Kl { .. } = self.deep.retention {
+            let (new_low, new_high) = new.split_at_mut(first);
+            retention::normalise_columns(new_low, self.hidden.unwrap_or(self.value), columns);
+            if self.hidden.is_some() {
+                retention::normalise_columns(new_high, self.value, columns);
+            }
+        }
+    }
+}
+
+/// `S = η S − θ xᵀ y`, `X = a X + S`, or without momentum `X = a X − θ xᵀ y`, for one matrix.
+#[inline(always)]
+fn descend(
+    gates: &Gates,
+    momentum: bool,
+    (old, old_s): (&[f32], &[f32]),
+    (new, new_s): (&mut [f32], &mut [f32]),
+    x: &[f32],
+    y: &[f32],
+) {
+    let (width, Gates { a, eta, theta, .. }) = (y.len(), *gates);
+    let rows = new.chunks_exact_mut(width).zip(old.chunks_exact(width)).zip(x);
+    if !momentum {
+        for ((new, old), &x) in rows {
+            let step = -theta * x;
+            new.iter_mut().zip(old).zip(y).for_each(|((new, old), y)| *new = a * old + step * y);
+        }
+        return;
+    }
+    for (((new, old), &x), (s, old_s)) in rows.zip(new_s.chunks_exact_mut(width).zip(old_s.chunks_exact(width))) {
+        let step = -theta * x;
+        for (((new, old), y), (s, old_s)) in new.iter_mut().zip(old).zip(y).zip(s.iter_mut().zip(old_s)) {
+            *s = eta * old_s + step * y;
+            *new = a * old + *s;
+        }
+    }
+}
+
+impl Cell for DeepCell {
+    type Scratch = Scratch;
+
+    fn scratch(&self) -> Scratch {
+        let (_, all) = self.sizes();
+        let mapped = || if self.is_mapped() { vec![0.0; all] } else { Vec::new() };
+        Scratch {
+            point: mapped(),
+            seen: mapped(),
+            dweights: mapped(),
+            hidden: vec![0.0; 4 * self.d()],
+            value: vec![0.0; 6 * self.value],
+            key: vec![0.0; self.key],
+            columns: vec![0.0; 2 * self.d().max(self.value)],
+        }
+    }
+
+    fn record(&self) -> usize {
+        self.widths().iter().sum()
+    }
+
+    #[inline(always)]
+    fn forward(
+        &self,
+        token: Token<'_>,
+        old: &[f32],
+        point: &[f32],
+        new: &mut [f32],
+        record: &mut [f32],
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) {
+        let gates = self.gates(token.gates);
+        let mut record = self.parts_mut(record);
+        self.learn(self.exposed(point, &mut scratch.point), token, gates.delta, &mut record);
+        self.write(token, &gates, old, new, &record, &mut scratch.columns);
+        let seen = if self.deep.read == Read::After { new } else { old };
+        let weights = self.exposed(seen, &mut scratch.seen);
+        // The pre-activations are needed for the second derivative alone, which a read does not have.
+        let pre = &mut scratch.hidden[..self.d()];
+        record.deviations[1] = self.apply(weights, token.q, (pre, record.read_h, record.read_slope), out);
+        if self.deep.structure.norm() {
+            record.read_normed.copy_from_slice(out);
+        }
+        if self.deep.structure.residual() {
+            axpy(out, 1.0, token.q);
+        }
+    }
+
+    #[inline(always)]
+    fn backward(
+        &self,
+        token: Token<'_>,
+        states: States<'_>,
+        record: &[f32],
+        dout: &[f32],
+        adjoint: Adjoint<'_>,
+        scratch: &mut Scratch,
+        grads: TokenGrads<'_>,
+    ) {
+        self.turn(token, states, &self.parts(record), dout, adjoint, scratch, grads);
+    }
+
+    fn groups(&self) -> Option<&dyn Groups> {
+        let linear = self.deep.frozen.is_some() && !self.is_mapped() && self.hidden.is_some();
+        linear.then_some(self as &dyn Groups)
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        let (_, all) = self.sizes();
+        let token = if self.is_mapped() { 3 * all } else { 0 } + 6 * (self.d() + self.value) + self.key;
+        let group = if self.groups().is_some() { self.group_numbers() } else { 0 };
+        4 * (token + group)
+    }
+}
+
+/// The cells of these rules.
+macro_rules! cells {
+    ($($rule:ty),* $(,)?) => { $(
+        impl crate::recurrent::Recurrent for $rule {
+            type Cell = crate::deep::DeepCell;
+
+            fn cell(self, dims: &hecate_core::Dims) -> crate::deep::DeepCell {
+                crate::deep::DeepCell::new(self, dims)
+            }
+
+            fn frozen(self) -> Option<u32> {
+                self.frozen
+            }
+        }
+
+        crate::recurrent::cells!($rule);
+    )* };
+}
+pub(crate) use cells;
+
+/// `⟨x, D y⟩` with `D y` left in `left` and `x D` in `right`, for a gradient `D` of a matrix written as `xᵀ y`.
+#[inline(always)]
+fn sandwich(x: &[f32], d: &[f32], y: &[f32], left: &mut [f32], right: &mut [f32]) -> f32 {
+    left.fill(0.0);
+    add_transposed(left, y, d);
+    read(right, x, d);
+    dot(x, left)
+}

@@ -1,0 +1,5 @@
+//! Huber's error, decay, with and without momentum.
+
+use hecate_core::rules::{Yaad, YaadMatrix, YaadMomentum};
+
+crate::deep::cells!(Yaad, YaadMatrix, YaadMomentum);

@@ -1,0 +1,65 @@
+//! What memories start from.
+
+use crate::{Builder, Init, ParameterId, Parameters, Result, Tape, Var};
+use hecate_core::{Backend, DType, Dims, Initial, Of, Rule, Shape, Slots, Tensor};
+
+/// Fresh memories of a rule, slot by slot: zeros, or learned, one a head and the same for every text.
+#[derive(Clone, Debug)]
+pub struct Fresh(Vec<Option<ParameterId>>);
+
+impl Fresh {
+    /// A parameter `initial.<slot> [1,H,..]` for every slot that does not start from zeros.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend, R: Rule>(build: &mut Builder<'_, B>, rule: R, dims: &Dims) -> Result<Self> {
+        let shapes = R::State::list(&rule.state(dims)).into_iter().map(|(_, shape)| shape.clone()).collect::<Vec<_>>();
+        let initial = rule.initial(dims);
+        let mut build = build.within("initial");
+        let learned = |((name, &initial), shape): ((&str, &Initial), Shape)| {
+            let init = match initial {
+                Initial::Zeros => return Ok(None),
+                Initial::Constant(value) => Init::Constant(value),
+                Initial::Normal(deviation) => Init::Spread(deviation),
+                Initial::Unit => Init::Unit,
+            };
+            let mut axes = shape.axes().to_vec();
+            axes[0] = 1;
+            build.memory(name, axes, init).map(Some)
+        };
+        Ok(Self(R::State::list(&initial).into_iter().zip(shapes).map(learned).collect::<Result<_>>()?))
+    }
+
+    /// Memories of as many sequences as `shapes` say, `[N,H,..]`, followed by the tape.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn vars<B: Backend, S: Slots>(
+        &self,
+        tape: &Tape<'_, B>,
+        device: &B,
+        shapes: Of<S, Shape>,
+    ) -> Result<Of<S, Var<B>>> {
+        let mut learned = self.0.iter();
+        S::try_map(shapes, |_, shape| match learned.next() {
+            Some(Some(id)) => {
+                let one = tape.parameter(*id);
+                if shape.axes()[0] == 1 { Ok(one) } else { tape.concat(&vec![&one; shape.axes()[0]], 0) }
+            }
+            _ => Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?)),
+        })
+    }
+
+    /// As [`Fresh::vars`], without a tape.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn tensors<B: Backend, S: Slots>(
+        &self,
+        device: &B,
+        parameters: &Parameters<B>,
+        shapes: Of<S, Shape>,
+    ) -> Result<Of<S, Tensor<B>>> {
+        S::try_map(self.vars::<B, S>(&Tape::inert(parameters), device, shapes)?, |_, var| Ok(var.into_value()))
+    }
+}
