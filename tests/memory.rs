@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "a global allocator is unsafe by its nature")]
 
-use hecate_core::{DType, Kernel, Rule, forward, rules::*};
+use hecate_core::{DType, Kernel, forward, rules::*};
 use hecate_cpu::{Bill, Cpu};
 use hecate_tests::{Case, Sizes, oracle::Oracle};
 use std::{

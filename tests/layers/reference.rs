@@ -3,7 +3,7 @@
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
 use super::recurrence::recurrence;
-use hecate_core::{Of, Slots, rules::*};
+use hecate_core::{Dims, Of, Rule, Sequences, Slots, rules::*};
 use hecate_models::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
 use hecate_tests::oracle::{Oracle, Token, Var};
 use std::collections::BTreeMap;
@@ -180,6 +180,69 @@ fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
     step * weights.matrix("A_log").exp().scale(-1.0)
 }
 
+impl Gated for TitansMlp {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
+        Titans::default().gated(log_a, signal)
+    }
+}
+
+impl<M: Memory> Gated for Moneta<M>
+where
+    Self: Oracle<Gates = WriteGates<()>>,
+{
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+        let steepness = f64::from(2.0 * self.p * (self.p - 1.0)).max(1.0);
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")).scale(1.0 / steepness) }
+    }
+}
+
+fn softplus(x: &Var) -> Var {
+    x.exp().shift(1.0).ln()
+}
+
+impl<M: Memory> Gated for Yaad<M>
+where
+    Self: Oracle<Gates = HuberGates<()>>,
+{
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberGates<Var> {
+        HuberGates { log_a, theta: sigmoid(&signal("b_proj")), delta: softplus(&signal("delta_proj")) }
+    }
+}
+
+impl Gated for YaadMomentum {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberMomentumGates<Var> {
+        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal);
+        HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
+    }
+}
+
+impl<M: Memory> Gated for Memora<M>
+where
+    Self: Oracle<Gates = WriteGates<()>>,
+{
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+/// The memory of a head before any token: learned where there is a parameter, else zeros.
+fn fresh<R: Rule>(
+    rule: R,
+    weights: &Weights,
+    (heads, key, value): (usize, usize, usize),
+    head: usize,
+) -> Of<R::State, Var> {
+    let sequences = Sequences::batch(1, 1);
+    let shapes = rule.state(&Dims { batch: 1, tokens: 1, heads, key, value, sequences });
+    R::State::map(shapes, |name, shape| {
+        let (rows, count) = (shape.axes()[2], shape.count() / heads);
+        match weights.find(&format!("initial.{name}")) {
+            Some(all) => columns(all, head * count, count).reshape(rows, shape.last()),
+            None => weights.within("o_norm").matrix("weight").constant(rows, shape.last(), vec![0.0; count]),
+        }
+    })
+}
+
 fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
     let heads = config.heads;
     let [q, k, v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, heads, true));
@@ -195,8 +258,7 @@ fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[V
         for head in 0..heads {
             let first = text * rows.tokens;
             let tokens: Vec<Token<R>> = (first..first + rows.tokens).map(|i| token(i, head)).collect();
-            let nothing = R::State::build(|_| x[0].constant(key, value, vec![0.0; key * value]));
-            let out = recurrence(rule, &tokens, nothing).0;
+            let out = recurrence(rule, &tokens, fresh(rule, weights, (heads, key, value), head)).0;
             out.into_iter().enumerate().for_each(|(t, out)| read[first + t].push(out));
         }
     }
@@ -249,12 +311,16 @@ fn attention(config: &AttentionConfig, weights: &Weights, x: &[Var], rows: Rows)
 pub(super) fn mixer(config: &MixerConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
     match config {
         MixerConfig::Attention(config) => attention(config, weights, x, rows),
-        MixerConfig::Memory(config) => match config.rule {
-            RuleConfig::Hebbian(rule) => memory_of(rule, config, weights, x, rows, eps),
-            RuleConfig::Delta(rule) => memory_of(rule, config, weights, x, rows, eps),
-            RuleConfig::Titans(rule) => memory_of(rule, config, weights, x, rows, eps),
-            RuleConfig::Dgd(rule) => memory_of(rule, config, weights, x, rows, eps),
-        },
+        MixerConfig::Memory(config) => {
+            macro_rules! rules {
+                ($($rule:ident),*) => {
+                    match config.rule {
+                        $(RuleConfig::$rule(rule) => memory_of(rule, config, weights, x, rows, eps),)*
+                    }
+                };
+            }
+            hecate_core::for_each_rule!(rules)
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Arguments of a rule on the host, and how a device is asked what it makes of them.
 
-use crate::{Array, BACKWARD, Comparison, FORWARD, Random, error, oracle::Oracle};
+use crate::{
+    Array, BACKWARD, Comparison, FORWARD, Random, error,
+    oracle::{Forgetting, Oracle},
+};
 use hecate_core::{
     DType, Device, Dims, Initial, Inputs, Kernel, Of, Outputs, Result, Rule, Sequences, Shape, Slots, Tensor, forward,
     forward_packed, infer, infer_packed,
@@ -190,18 +193,25 @@ impl<R: Rule> Results<R> {
 }
 
 /// Compares results slot by slot, at the limits of 32 bits.
-pub fn compare_outputs<R: Rule>(truth: &Outputs<R, Array>, found: &Outputs<R, Array>) -> Vec<Comparison> {
-    compare(truth.list(), found.list(), FORWARD)
+pub fn compare_outputs<R: Oracle>(truth: &Outputs<R, Array>, found: &Outputs<R, Array>) -> Vec<Comparison> {
+    compare::<R>(truth.list(), found.list(), FORWARD)
 }
 
 /// Compares gradients slot by slot, at the limits of 32 bits.
-pub fn compare_grads<R: Rule>(truth: &Inputs<R, Array>, found: &Inputs<R, Array>) -> Vec<Comparison> {
-    compare(truth.list(), found.list(), BACKWARD)
+pub fn compare_grads<R: Oracle>(truth: &Inputs<R, Array>, found: &Inputs<R, Array>) -> Vec<Comparison> {
+    compare::<R>(truth.list(), found.list(), BACKWARD)
 }
 
-fn compare(truth: Vec<(&'static str, &Array)>, found: Vec<(&'static str, &Array)>, limit: f64) -> Vec<Comparison> {
-    let pairs = truth.into_iter().zip(found);
-    pairs.map(|((slot, t), (_, f))| Comparison { slot, error: error(&t.values, &f.values), limit }).collect()
+fn compare<R: Oracle>(
+    truth: Vec<(&'static str, &Array)>,
+    found: Vec<(&'static str, &Array)>,
+    limit: f64,
+) -> Vec<Comparison> {
+    let one = |((slot, truth), (_, found)): ((&'static str, &Array), (&'static str, &Array))| {
+        let limit = limit * R::conditioning(slot);
+        Comparison { slot, error: error(&truth.values, &found.values), limit }
+    };
+    truth.into_iter().zip(found).map(one).collect()
 }
 
 /// Random memories: unit rows where the rule starts from such, else normal numbers, the smaller the more rows.
@@ -234,6 +244,7 @@ fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, A
     for (name, array) in names.iter().zip(&mut list) {
         for (i, x) in array.values.iter_mut().enumerate() {
             *x *= match *name {
+                "log_a" if rule.forgetting() == Forgetting::Little => 0.05,
                 "theta" => shared * strength * leta.as_ref().map_or(1.0, |leta| 1.0 - leta[i].exp()),
                 "beta" => shared,
                 _ => 1.0,

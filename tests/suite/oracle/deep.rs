@@ -1,9 +1,9 @@
 //! Memories that are functions with weights: `e = f(W; k) − v`, a step against `∂⟨f, ψ(e)⟩/∂W`, and what is kept.
 
-use super::{Oracle, Token, Var};
+use super::{Forgetting, Oracle, Token, Var};
 use crate::Sizes;
 use hecate_core::{
-    Of, Read, Slots,
+    Of, Read, Rule, Slots,
     rules::{
         Activation, Bias, Deep, DeepRule, Huber, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
         Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Yaad, YaadMatrix, YaadMomentum,
@@ -78,11 +78,18 @@ fn activation(activation: Activation, x: &Var) -> (Var, Var) {
             (x * &half, half + bend)
         }
         Activation::Gelu => {
-            let gelu = x.gelu();
             let density = x.square().scale(-0.5).exp().scale((2.0 * std::f64::consts::PI).sqrt().recip());
-            (gelu.clone(), gelu * x.recip() + x * density)
+            let below = (x * &density * tail(x)).shift(0.5);
+            (x * &below, below + x * density)
         }
     }
+}
+
+/// `1 + x²/3 (1 + x²/5 (1 + …))`: `Φ(x) = ½ + x φ(x)` times it. Enough terms for `|x| < 9`. (dfdx has a function for
+/// `x Φ(x)`, whose gradient lacks a factor of `1/√2`.)
+fn tail(x: &Var) -> Var {
+    let square = x.square();
+    (1..120).rev().fold(x.scale(0.0).shift(1.0), |sum, n| (&square * sum).scale(1.0 / f64::from(2 * n + 1)).shift(1.0))
 }
 
 /// `ψ(e)`.
@@ -186,6 +193,11 @@ fn step<R: DeepRule>(
     (apply(structure, &seen, &token.q).out, state)
 }
 
+/// Two layers whose weights are powers of what is kept: after a reset they fall under the smallest 64-bit number.
+fn falls_fast(deep: Deep) -> bool {
+    matches!((deep.structure, deep.retention), (Structure::Mlp(_), Retention::Lq { .. }))
+}
+
 /// Keys as wide as values where inputs are added to outputs.
 fn fit(structure: Structure, sizes: Sizes) -> Sizes {
     if structure.residual() { Sizes { value: sizes.key, ..sizes } } else { sizes }
@@ -206,9 +218,23 @@ macro_rules! oracles {
                 fit(self.deep().structure, sizes)
             }
 
+            fn forgetting(self) -> Forgetting {
+                match self.deep().structure {
+                    structure if structure.norm() || falls_fast(self.deep()) => Forgetting::Little,
+                    Structure::Mlp(_) => Forgetting::Sometimes,
+                    Structure::Matrix(_) => Forgetting::Always,
+                }
+            }
+
             fn strength(self) -> f64 {
                 let shared = if self.frozen.is_some() { 0.1 } else { 1.0 };
-                shared * $strength
+                let normed = if self.deep().structure.norm() { 0.5 } else { 1.0 };
+                shared * normed * $strength
+            }
+
+            fn conditioning(slot: &str) -> f64 {
+                // What forgetting does to a distribution is a small difference of its logarithms.
+                if Self::NAME.starts_with("memora") && slot == "log_a" { 3.0 } else { 1.0 }
             }
 
             fn step(
@@ -224,12 +250,13 @@ macro_rules! oracles {
 }
 
 const GELU: MlpMemory = MlpMemory { expansion: 1, activation: Activation::Gelu, residual: true, norm: true };
+const PLAIN: MlpMemory = MlpMemory { expansion: 1, activation: Activation::Gelu, residual: true, norm: false };
 const TANH: MlpMemory = MlpMemory { expansion: 3, activation: Activation::GeluTanh, residual: false, norm: false };
 const NORM: MlpMemory = MlpMemory { expansion: 2, activation: Activation::Silu, residual: false, norm: true };
 const WHOLE: MatrixMemory = MatrixMemory { residual: true, norm: true };
 
 oracles! {
-    TitansMlp: 0.3, [
+    TitansMlp: 0.2, [
         Self::default(),
         Self { memory: GELU, ..Self::default() },
         Self { memory: TANH, read: Read::Before, ..Self::default() },
@@ -240,10 +267,12 @@ oracles! {
     // The cube of an error is steep: a step that a bounded error would allow runs away.
     Moneta: 0.03, [
         Self::default(),
-        Self { map: Map::Literal, memory: TANH, ..Self::default() },
+        // At q = 4 a decaying dual variable makes the literal weights grow without bound; at 3 they keep their size.
+        Self { map: Map::Literal, q: 3.0, memory: TANH, ..Self::default() },
         Self { p: 1.5, epsilon: 1e-4, q: 2.0, read: Read::Before, ..Self::default() },
-        Self { tanh: true, q: 3.0, memory: GELU, ..Self::default() },
-        Self { frozen: Some(16), memory: NORM, ..Self::default() },
+        Self { tanh: true, q: 3.0, memory: PLAIN, ..Self::default() },
+        // Cubed errors through a norm amplify rounding ten thousand times: the norm is tested with other errors.
+        Self { frozen: Some(16), memory: PLAIN, ..Self::default() },
     ];
     MonetaMatrix: 0.03, [
         Self::default(),
@@ -265,9 +294,9 @@ oracles! {
         Self::default(),
         Self { bias: Huber::Norm, frozen: Some(16), ..Self::default() },
     ];
-    Memora: 0.5, [
+    Memora: 0.05, [
         Self::default(),
-        Self { scale: 4.0, memory: MlpMemory { residual: true, ..TANH }, ..Self::default() },
+        Self { scale: 2.0, memory: PLAIN, ..Self::default() },
         Self { read: Read::Before, ..Self::default() },
         Self { frozen: Some(16), ..Self::default() },
     ];

@@ -21,9 +21,19 @@ pub trait Oracle: Rule {
     /// Groups of tokens that share one gradient point.
     fn group(self) -> Option<usize>;
 
+    /// The least that is kept of the memory in tests of this rule.
+    fn forgetting(self) -> Forgetting {
+        Forgetting::Always
+    }
+
     /// A step size up to which the rule is stable alone with unit keys. Groups of tokens take their steps together.
     fn strength(self) -> f64 {
         if self.group().is_some() { 0.1 } else { 1.0 }
+    }
+
+    /// How much more than others a slot may be off, for a reason that is given where it is not 1.
+    fn conditioning(_slot: &str) -> f64 {
+        1.0
     }
 
     /// The sizes nearest to these that the rule takes.
@@ -39,6 +49,19 @@ pub trait Oracle: Rule {
         old: &Of<Self::State, Var>,
         point: &Of<Self::State, Var>,
     ) -> (Var, Of<Self::State, Var>);
+}
+
+/// How much a rule can forget and still be compared in 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Forgetting {
+    /// A little: the output has one size whatever the size of the weights (a layer norm), so gradients grow without
+    /// bound as the weights vanish.
+    Little,
+    /// Everything now and then, not at every token: the gradient of each of two layers vanishes with the other's
+    /// weights, so they fall under the smallest number.
+    Sometimes,
+    /// Everything at every token.
+    Always,
 }
 
 /// One token of one head: rows `[1,K]`, `[1,K]`, `[1,V]`, gates one by one.

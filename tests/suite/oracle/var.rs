@@ -106,6 +106,11 @@ impl Var {
         Self::new(self.copy().permute::<_, Axes2<1, 0>>())
     }
 
+    /// The same elements, row after row, as another number of rows and columns.
+    pub fn reshape(&self, rows: usize, columns: usize) -> Self {
+        Self::new(self.copy().reshape_like(&(rows, columns)))
+    }
+
     /// `eˣ`.
     pub fn exp(&self) -> Self {
         Self::new(self.matrix().exp())
@@ -129,11 +134,6 @@ impl Var {
     /// `tanh x`.
     pub fn tanh(&self) -> Self {
         Self::new(self.matrix().tanh())
-    }
-
-    /// `x Φ(x)`.
-    pub fn gelu(&self) -> Self {
-        Self::new(self.matrix().accurate_gelu())
     }
 
     /// `factor x`.

@@ -125,7 +125,7 @@ impl DeepCell {
                 retention::normalise_columns_back(&states.new[first..all], high, self.value, columns);
             }
         }
-        grads.gates[0] = gates.a * dot(dx, &states.old[..all]);
+        grads.gates[0] = gates.a * self.kept(dx, &states.old[..all], &mut scratch.columns);
         let momentum = self.deep.momentum;
         if momentum {
             axpy(ds, 1.0, dx);
@@ -150,6 +150,19 @@ impl DeepCell {
         if momentum {
             scale(ds, gates.eta);
         }
+    }
+
+    /// `⟨dX, X⟩` of (56). Each column of `dX` sums to 0 behind (55): what is common to a column of `X`, nearly all of
+    /// it, is taken off first, or it would leave its rounding behind.
+    #[inline(always)]
+    fn kept(&self, dx: &[f32], old: &[f32], columns: &mut [f32]) -> f32 {
+        let Retention::Kl { .. } = self.deep.retention else { return dot(dx, old) };
+        let (first, all) = self.sizes();
+        let low = retention::centred_dot(&dx[..first], &old[..first], self.hidden.unwrap_or(self.value), columns);
+        if first == all {
+            return low;
+        }
+        low + retention::centred_dot(&dx[first..], &old[first..], self.value, columns)
     }
 
     /// Equations (42)–(46): what the token taught, back to its key, value and the weights at the gradient point.

@@ -92,3 +92,22 @@ pub(super) fn normalise_columns_back(x: &[f32], dx: &mut [f32], columns: usize, 
         dx.iter_mut().zip(x).zip(sum.iter()).for_each(|((dx, x), sum)| *dx -= exp(*x) * sum);
     }
 }
+
+/// `⟨dx, x − column means of x⟩`.
+#[inline(always)]
+pub(super) fn centred_dot(dx: &[f32], x: &[f32], columns: usize, scratch: &mut [f32]) -> f32 {
+    let (mean, sum) = scratch[..2 * columns].split_at_mut(columns);
+    mean.fill(0.0);
+    sum.fill(0.0);
+    for row in x.chunks_exact(columns) {
+        mean.iter_mut().zip(row).for_each(|(mean, x)| *mean += x);
+    }
+    let inverse = columns as f32 / x.len() as f32;
+    mean.iter_mut().for_each(|mean| *mean *= inverse);
+    for (dx, x) in dx.chunks_exact(columns).zip(x.chunks_exact(columns)) {
+        for (((sum, dx), x), mean) in sum.iter_mut().zip(dx).zip(x).zip(mean.iter()) {
+            *sum += dx * (x - mean);
+        }
+    }
+    sum.iter().sum()
+}

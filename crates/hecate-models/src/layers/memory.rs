@@ -2,7 +2,7 @@
 
 use super::{Behind, Context, Fresh, GatedRule, Linear, Mixer, Projection, RmsNorm};
 use crate::{Builder, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var};
-use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
+use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
 
 /// Added to the norms of queries and keys.
 const NORM_EPSILON: f32 = 1e-6;
