@@ -93,6 +93,7 @@ pub(crate) trait Cell: Sync {
 
     /// `out [V]` and the state after the token from the state before it; every element of `new`, `record` and `out` is
     /// written.
+    #[expect(clippy::too_many_arguments, reason = "a token, states, what it leaves, results")]
     fn forward(
         &self,
         token: Token<'_>,
@@ -105,6 +106,7 @@ pub(crate) trait Cell: Sync {
     );
 
     /// Gradients of a token's arguments and of the state before it.
+    #[expect(clippy::too_many_arguments, reason = "a token, states, what it leaves, results")]
     fn backward(
         &self,
         token: Token<'_>,
