@@ -78,7 +78,7 @@ fn hold<R: Oracle>(rule: R)
 where
     Cpu: Kernel<R> + Bill<R>,
 {
-    let (short, long) = (1024, 2048);
+    let (short, long) = (512, 1024);
     let ((peak_short, bound_short), (peak_long, bound_long)) = (measure(rule, short), measure(rule, long));
     println!("{rule:?}: {peak_short} of {bound_short} bytes at {short} tokens, {peak_long} of {bound_long} at {long}");
     assert!(peak_short <= bound_short, "{rule:?}: {peak_short} bytes at {short} tokens, documented {bound_short}");
