@@ -36,6 +36,10 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, frozen: None })),
         ("dgd", RuleConfig::Dgd(Dgd::default())),
         ("dgd, dot", RuleConfig::Dgd(Dgd { objective: Objective::Dot, ..Dgd::default() })),
+        ("lattice", RuleConfig::Lattice(Lattice::default())),
+        ("lattice, encode", RuleConfig::Lattice(Lattice { variant: Variant::Encode, ..Lattice::default() })),
+        ("trellis", RuleConfig::Trellis(Trellis { slots: 4, ..Trellis::default() })),
+        ("trellis, no norm", RuleConfig::Trellis(Trellis { phi: Phi::Identity, slots: 1, frozen: None })),
     ];
     let mut models: Vec<_> =
         rules.map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))]))).into_iter().collect();
@@ -68,6 +72,8 @@ pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
         ("delta, frozen", RuleConfig::Delta(Delta { frozen, ..Delta::default() })),
         ("titans, frozen", RuleConfig::Titans(Titans { frozen, ..Titans::default() })),
         ("dgd, frozen", RuleConfig::Dgd(Dgd { frozen, ..Dgd::default() })),
+        ("lattice, frozen", RuleConfig::Lattice(Lattice { frozen, ..Lattice::default() })),
+        ("trellis, frozen", RuleConfig::Trellis(Trellis { frozen, slots: 4, ..Trellis::default() })),
     ]
     .map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))])))
     .into()

@@ -3,7 +3,7 @@
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
 use super::recurrence::recurrence;
-use hecate_core::{Dims, Of, Rule, Sequences, Slots, rules::*};
+use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, rules::*};
 use hecate_models::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
 use hecate_tests::oracle::{Oracle, Token, Var};
 use std::collections::BTreeMap;
@@ -225,6 +225,18 @@ where
     }
 }
 
+impl Gated for Lattice {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+impl Gated for Trellis {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> CodeGates<Var> {
+        CodeGates { log_a, theta: sigmoid(&signal("b_proj")), code: signal("code_proj") }
+    }
+}
+
 /// The memory of a head before any token: learned where there is a parameter, else zeros.
 fn fresh<R: Rule>(
     rule: R,
@@ -232,15 +244,24 @@ fn fresh<R: Rule>(
     (heads, key, value): (usize, usize, usize),
     head: usize,
 ) -> Of<R::State, Var> {
-    let sequences = Sequences::batch(1, 1);
-    let shapes = rule.state(&Dims { batch: 1, tokens: 1, heads, key, value, sequences });
-    R::State::map(shapes, |name, shape| {
-        let (rows, count) = (shape.axes()[2], shape.count() / heads);
-        match weights.find(&format!("initial.{name}")) {
-            Some(all) => columns(all, head * count, count).reshape(rows, shape.last()),
-            None => weights.within("o_norm").matrix("weight").constant(rows, shape.last(), vec![0.0; count]),
-        }
+    let dims = Dims { batch: 1, tokens: 1, heads, key, value, sequences: Sequences::batch(1, 1) };
+    let mut initial = R::State::into_vec(rule.initial(&dims)).into_iter();
+    R::State::map(rule.state(&dims), |name, shape| {
+        let (rows, width, count) = (shape.axes()[2], shape.last(), shape.count() / heads);
+        let unit = initial.next() == Some(Initial::Unit);
+        let Some(all) = weights.find(&format!("initial.{name}")) else {
+            return weights.within("o_norm").matrix("weight").constant(rows, width, vec![0.0; count]);
+        };
+        let learned = columns(all, head * count, count).reshape(rows, width);
+        if unit { unit_rows(&learned) } else { learned }
     })
+}
+
+fn unit_rows(x: &Var) -> Var {
+    let width = x.shape().1;
+    let squares = x.square().dot(&x.constant(width, 1, vec![1.0; width]));
+    let epsilon = f64::from(1e-6f32);
+    x * squares.shift(epsilon * epsilon).sqrt().recip()
 }
 
 fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
@@ -248,7 +269,11 @@ fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[V
     let [q, k, v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, heads, true));
     let token = |i: usize, head: usize| {
         let log_a = columns(&log_a(weights, config, &x[i]), head, 1);
-        let signal = |name: &str| columns(&linear(weights, name, &x[i]), head, 1);
+        let signal = |name: &str| {
+            let all = linear(weights, name, &x[i]);
+            let width = all.shape().1 / heads;
+            columns(&all, head * width, width)
+        };
         let (q, k, v) = (l2_norm(&q[i][head]), l2_norm(&k[i][head]), v[i][head].clone());
         Token { q, k, v, gates: Gated::stretched(rule, rule.gated(log_a, &signal), config.step) }
     };

@@ -39,6 +39,8 @@ macro_rules! rule_module {
     (YaadMomentum) => { $crate::rule_tests!(yaad_momentum YaadMomentum); };
     (Memora) => { $crate::rule_tests!(memora Memora); };
     (MemoraMatrix) => { $crate::rule_tests!(memora_matrix MemoraMatrix); };
+    (Lattice) => { $crate::rule_tests!(lattice Lattice); };
+    (Trellis) => { $crate::rule_tests!(trellis Trellis); };
 }
 
 /// Every check of one rule.

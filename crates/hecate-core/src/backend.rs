@@ -98,7 +98,8 @@ macro_rules! for_each_rule {
         $callback! {
             $($($before)*)?
             Hebbian, Delta, Titans, Dgd,
-            TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix
+            TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix,
+            Lattice, Trellis
         }
     };
 }

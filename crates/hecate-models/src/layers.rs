@@ -22,7 +22,9 @@ pub use context::Context;
 pub use conv::ShortConv;
 pub use embedding::Embedding;
 pub use fresh::Fresh;
-pub use gates::{EraseSignals, GatedRule, HuberMomentumSignals, HuberSignals, MomentumSignals, WriteSignals};
+pub use gates::{
+    CodeSignals, EraseSignals, GatedRule, HuberMomentumSignals, HuberSignals, MomentumSignals, WriteSignals,
+};
 pub use linear::Linear;
 pub use memory::Memory;
 pub use mlp::Mlp;

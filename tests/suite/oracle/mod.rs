@@ -4,7 +4,9 @@ mod deep;
 mod delta;
 mod dgd;
 mod hebbian;
+mod lattice;
 mod titans;
+mod trellis;
 mod var;
 
 pub use var::Var;
@@ -58,7 +60,8 @@ pub enum Forgetting {
     /// bound as the weights vanish.
     Little,
     /// Everything now and then, not at every token: the gradient of each of two layers vanishes with the other's
-    /// weights, so they fall under the smallest number.
+    /// weights, so they fall under the smallest number; or the next step grows without bound as a token's input and the
+    /// last one's, all that is kept, come to be at right angles.
     Sometimes,
     /// Everything at every token.
     Always,

@@ -86,7 +86,9 @@ mod deep;
 mod delta;
 mod dgd;
 mod hebbian;
+mod lattice;
 mod titans;
+mod trellis;
 
 pub use deep::{
     Activation, Bias, Deep, DeepRule, Huber, HuberGates, HuberMomentumGates, LQ_EPSILON, Map, MatrixMemory, Memora,
@@ -96,7 +98,9 @@ pub use deep::{
 pub use delta::{Delta, Erase};
 pub use dgd::{Dgd, DgdGates, Objective};
 pub use hebbian::{Hebbian, Matrix, WriteGates};
+pub use lattice::{Lattice, RETENTION_FLOOR, UnitSlots, Variant};
 pub use titans::{Momentum, MomentumGates, Titans};
+pub use trellis::{CodeGates, Phi, SLOT_EPSILON, SlotPair, Trellis};
 
 use crate::{Error, Result};
 

@@ -19,8 +19,9 @@ fn at(activation: Activation, x: f32) -> (f32, f32, f32) {
     }
 }
 
+/// `silu`, `silu′` and `silu″` at `x`.
 #[inline(always)]
-fn silu(x: f32) -> (f32, f32, f32) {
+pub(crate) fn silu(x: f32) -> (f32, f32, f32) {
     let (up, down) = sigmoids(x);
     // The slope tends to 0 or 1 faster than any power of x grows.
     let near = x.clamp(-80.0, 80.0);

@@ -1,6 +1,6 @@
 //! Memories that are functions with weights: equations (33)–(59), one step for every structure, bias and retention.
 
-mod activation;
+pub(crate) mod activation;
 mod backward;
 mod bias;
 mod groups;

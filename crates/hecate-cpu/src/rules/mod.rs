@@ -3,8 +3,10 @@
 mod delta;
 mod dgd;
 mod hebbian;
+mod lattice;
 mod memora;
 mod moneta;
 mod titans;
 mod titans_mlp;
+mod trellis;
 mod yaad;

@@ -4,8 +4,8 @@ use crate::{Error, Result};
 use hecate_core::{
     Read, Rule, for_each_rule,
     rules::{
-        Activation, Delta, Dgd, Erase, Hebbian, Huber, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory, Moneta,
-        MonetaMatrix, Objective, Titans, TitansMlp, Yaad, YaadMatrix, YaadMomentum,
+        Activation, Delta, Dgd, Erase, Hebbian, Huber, Lattice, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
+        Moneta, MonetaMatrix, Objective, Phi, Titans, TitansMlp, Trellis, Variant, Yaad, YaadMatrix, YaadMomentum,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,10 @@ pub enum RuleConfig {
     Memora(#[serde(with = "MemoraOptions")] Memora),
     /// [`MemoraMatrix`].
     MemoraMatrix(#[serde(with = "MemoraMatrixOptions")] MemoraMatrix),
+    /// [`Lattice`].
+    Lattice(#[serde(with = "LatticeOptions")] Lattice),
+    /// [`Trellis`].
+    Trellis(#[serde(with = "TrellisOptions")] Trellis),
 }
 
 macro_rules! names {
@@ -317,4 +321,44 @@ struct MemoraMatrixOptions {
     #[serde(with = "ReadOption", default)]
     read: Read,
     frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Variant", rename_all = "snake_case")]
+enum VariantOption {
+    Decode,
+    Similarity,
+    Encode,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Lattice", deny_unknown_fields)]
+struct LatticeOptions {
+    #[serde(with = "VariantOption", default)]
+    variant: Variant,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Phi", rename_all = "snake_case")]
+enum PhiOption {
+    L2Silu,
+    LnSilu,
+    Identity,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Trellis", deny_unknown_fields)]
+struct TrellisOptions {
+    #[serde(with = "PhiOption", default)]
+    phi: Phi,
+    #[serde(default = "slots")]
+    slots: u32,
+    frozen: Option<u32>,
+}
+
+fn slots() -> u32 {
+    Trellis::default().slots
 }

@@ -5,7 +5,20 @@ use crate::{
     Error, Result,
     bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
 };
-use hecate_core::{Dims, Rule, Sequences, for_each_rule, rules::*};
+use hecate_core::{Dims, Rule, Sequences, Slots, for_each_rule, rules::*};
+
+macro_rules! numbers {
+    ($config:ident, $dims:ident, $($rule:ident),*) => {
+        match $config { $(RuleConfig::$rule(rule) => numbers_of(rule, $dims)),* }
+    };
+}
+
+/// Numbers that a rule remembers of a text, and numbers that its gates are of a token.
+fn numbers_of<R: Rule>(rule: R, dims: &Dims) -> (u128, u128) {
+    let state = R::State::list(&rule.state(dims)).into_iter().map(|(_, shape)| product(shape.axes())).sum();
+    let gates = R::Gates::list(&rule.gates(dims)).into_iter().map(|(_, shape)| product(shape.axes())).sum();
+    (state, gates)
+}
 
 macro_rules! check_rule {
     ($config:ident, $dims:ident, $($rule:ident),*) => {
@@ -74,8 +87,12 @@ impl MemoryConfig {
         self.check_step(path("step"))?;
         few(path("heads × key_dim × value_dim"), product(&[self.heads, key, value]), NUMBERS)?;
         few(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), NUMBERS)?;
+        let dims = Dims { batch: 1, tokens: 1, heads: self.heads, key, value, sequences: Sequences::batch(1, 1) };
+        let (state, gates) = self.rule.numbers(&dims);
+        few(path("rule") + ": numbers of a memory", state, NUMBERS)?;
+        few(path("rule") + ": numbers of the gates × hidden_size", gates * hidden_size as u128, NUMBERS)?;
         self.rule
-            .check(Dims { batch: 1, tokens: 1, heads: self.heads, key, value, sequences: Sequences::batch(1, 1) })
+            .check(dims)
             .map_err(|error| Error::config(path("rule"), format!("refused ({error})"), "options that go together"))
     }
 
@@ -99,6 +116,10 @@ impl MemoryConfig {
 }
 
 impl RuleConfig {
+    fn numbers(self, dims: &Dims) -> (u128, u128) {
+        for_each_rule!(numbers, self, dims,)
+    }
+
     fn check(self, dims: Dims) -> hecate_core::Result<()> {
         for_each_rule!(check_rule, self, dims,);
         Ok(())

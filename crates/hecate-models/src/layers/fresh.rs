@@ -3,12 +3,23 @@
 use crate::{Builder, Init, ParameterId, Parameters, Result, Tape, Var};
 use hecate_core::{Backend, DType, Dims, Initial, Of, Rule, Shape, Slots, Tensor};
 
+/// Added to the norms of rows.
+const NORM_EPSILON: f32 = 1e-6;
+
 /// Fresh memories of a rule, slot by slot: zeros, or learned, one a head and the same for every text.
 #[derive(Clone, Debug)]
-pub struct Fresh(Vec<Option<ParameterId>>);
+pub struct Fresh(Vec<Option<Learned>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Learned {
+    parameter: ParameterId,
+    /// Whether rows are divided by their norms, which learning changes.
+    unit: bool,
+}
 
 impl Fresh {
-    /// A parameter `initial.<slot> [1,H,..]` for every slot that does not start from zeros.
+    /// A parameter `initial.<slot> [1,H,..]` for every slot that does not start from zeros; rows that start with norm 1
+    /// keep it.
     ///
     /// # Errors
     /// The device's own failures.
@@ -25,7 +36,8 @@ impl Fresh {
             };
             let mut axes = shape.axes().to_vec();
             axes[0] = 1;
-            build.memory(name, axes, init).map(Some)
+            let unit = initial == Initial::Unit;
+            Ok(Some(Learned { parameter: build.memory(name, axes, init)?, unit }))
         };
         Ok(Self(R::State::list(&initial).into_iter().zip(shapes).map(learned).collect::<Result<_>>()?))
     }
@@ -42,8 +54,9 @@ impl Fresh {
     ) -> Result<Of<S, Var<B>>> {
         let mut learned = self.0.iter();
         S::try_map(shapes, |_, shape| match learned.next() {
-            Some(Some(id)) => {
-                let one = tape.parameter(*id);
+            Some(Some(Learned { parameter, unit })) => {
+                let one = tape.parameter(*parameter);
+                let one = if *unit { tape.l2_norm(&one, NORM_EPSILON)? } else { one };
                 if shape.axes()[0] == 1 { Ok(one) } else { tape.concat(&vec![&one; shape.axes()[0]], 0) }
             }
             _ => Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?)),

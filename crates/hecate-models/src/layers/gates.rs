@@ -5,8 +5,8 @@ use hecate_core::{
     Backend, DType, Dims, Inputs, Of, Rule, Shape, Slots, Tensor,
     primitives::Map,
     rules::{
-        Delta, Dgd, DgdGates, Hebbian, HuberGates, HuberMomentumGates, Memora, Memory, MomentumGates, Moneta,
-        Objective, Titans, TitansMlp, WriteGates, Yaad, YaadMomentum,
+        CodeGates, Delta, Dgd, DgdGates, Hebbian, HuberGates, HuberMomentumGates, Lattice, Memora, Memory,
+        MomentumGates, Moneta, Objective, Titans, TitansMlp, Trellis, WriteGates, Yaad, YaadMomentum,
     },
     slots,
 };
@@ -58,6 +58,16 @@ slots! {
         eta_proj,
         /// Threshold.
         delta_proj,
+    }
+}
+
+slots! {
+    /// Signals of rules that bring a code along.
+    pub struct CodeSignals {
+        /// Step size.
+        b_proj,
+        /// What the slots are taught to answer, a number a slot.
+        code_proj,
     }
 }
 
@@ -382,6 +392,54 @@ impl GatedRule for Dgd {
             Objective::Dot => beta,
         };
         Ok(DgdGates { log_a, theta, beta })
+    }
+}
+
+/// `θ = σ(b)`: with unit keys and values of norm about 1, a write turns a slot by less than a right angle.
+impl GatedRule for Lattice {
+    type Signals = WriteSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: WriteSignals<Var<B>>,
+    ) -> Result<WriteGates<Var<B>>> {
+        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
+    }
+}
+
+/// `θ = σ(b)`; the code is its signal as it is.
+impl GatedRule for Trellis {
+    type Signals = CodeSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn widths(self) -> CodeSignals<Option<usize>> {
+        CodeSignals { b_proj: None, code_proj: Some(self.slots as usize) }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        CodeSignals { b_proj, code_proj }: CodeSignals<Var<B>>,
+    ) -> Result<CodeGates<Var<B>>> {
+        Ok(CodeGates { log_a, theta: tape.map(Map::Sigmoid, &b_proj)?, code: code_proj })
     }
 }
 

@@ -1,0 +1,190 @@
+//! Slots for keys and for values, taught to give the same code: equations (70)–(79).
+
+mod phi;
+
+use crate::{
+    recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
+    rows::{add_outer, add_read, add_transposed, dot, read, scale},
+};
+use hecate_core::{Dims, rules::Trellis};
+use phi::{Function, Place, ROWS, Room};
+
+cells!(Trellis);
+
+/// The rule at a head's sizes.
+pub(crate) struct TrellisCell {
+    phi: Function,
+    slots: usize,
+    key: usize,
+}
+
+impl Recurrent for Trellis {
+    type Cell = TrellisCell;
+
+    fn cell(self, dims: &Dims) -> TrellisCell {
+        let slots = self.slots as usize;
+        TrellisCell { phi: Function::new(self.phi, slots), slots, key: dims.key }
+    }
+
+    fn frozen(self) -> Option<u32> {
+        self.frozen
+    }
+}
+
+/// One token's intermediate results: rows `[m]`.
+pub(crate) struct Scratch {
+    place: Place,
+    room: Room,
+    u: Vec<f32>,
+    /// `dS xᵀ`, then `dz`.
+    dz: Vec<f32>,
+}
+
+/// A token's gates.
+struct Gates<'a> {
+    a: f32,
+    theta: f32,
+    code: &'a [f32],
+}
+
+impl<'a> Gates<'a> {
+    #[inline(always)]
+    fn new(gates: &'a [f32]) -> Self {
+        Self { a: gates[0].exp(), theta: gates[1], code: &gates[2..] }
+    }
+}
+
+/// One memory before a token, at its gradient point, and what goes through it.
+struct Pass<'a> {
+    /// `[m, width]`.
+    old: &'a [f32],
+    /// `[m, width]`.
+    point: &'a [f32],
+    /// `[width]`.
+    x: &'a [f32],
+}
+
+impl TrellisCell {
+    /// Numbers of `S_K`.
+    fn keys(&self) -> usize {
+        self.slots * self.key
+    }
+
+    /// (75) or (76) but for the read: `z = R xᵀ`, and the memory behind the write.
+    #[inline(always)]
+    fn write(&self, gates: &Gates<'_>, pass: &Pass<'_>, z: &mut [f32], new: &mut [f32], scratch: &mut Scratch) {
+        let Scratch { place, room, u, .. } = scratch;
+        z.fill(0.0);
+        add_transposed(z, pass.x, pass.point);
+        self.phi.at(z, place);
+        self.phi.gradient(place, gates.code, u, room);
+        for (new, old) in new.iter_mut().zip(pass.old) {
+            *new = gates.a * old;
+        }
+        add_outer(new, -gates.theta, u, pass.x);
+    }
+
+    /// (78), (79) of one memory: `dstate` becomes the gradient of the memory before the token. Returns its parts of `da`
+    /// and `dθ`.
+    #[inline(always)]
+    fn unwrite(
+        &self,
+        gates: &Gates<'_>,
+        pass: &Pass<'_>,
+        z: &[f32],
+        (dstate, dpoint): (&mut [f32], &mut [f32]),
+        (dx, dcode): (&mut [f32], &mut [f32]),
+        scratch: &mut Scratch,
+    ) -> (f32, f32) {
+        let Scratch { place, room, u, dz } = scratch;
+        self.phi.at(z, place);
+        self.phi.gradient(place, gates.code, u, room);
+        dz.fill(0.0);
+        add_transposed(dz, pass.x, dstate);
+        let (da, dtheta) = (dot(dstate, pass.old), -dot(u, dz));
+        scale(u, -gates.theta);
+        add_read(dx, u, dstate);
+        scale(dz, -gates.theta);
+        self.phi.bend(place, gates.code, dz, dcode, room);
+        add_read(dx, dz, pass.point);
+        add_outer(dpoint, 1.0, dz, pass.x);
+        scale(dstate, gates.a);
+        (da, dtheta)
+    }
+}
+
+impl Cell for TrellisCell {
+    type Scratch = Scratch;
+
+    fn scratch(&self) -> Scratch {
+        let row = || vec![0.0; self.slots];
+        Scratch { place: Place::new(self.slots), room: Room::new(self.slots), u: row(), dz: row() }
+    }
+
+    /// `R_K kᵀ`, `S_K qᵀ`, `R_V vᵀ`.
+    fn record(&self) -> usize {
+        3 * self.slots
+    }
+
+    #[inline(always)]
+    fn forward(
+        &self,
+        token: Token<'_>,
+        old: &[f32],
+        point: &[f32],
+        new: &mut [f32],
+        record: &mut [f32],
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) {
+        let gates = Gates::new(token.gates);
+        let ((old_k, old_v), (point_k, point_v)) = (old.split_at(self.keys()), point.split_at(self.keys()));
+        let (new_k, new_v) = new.split_at_mut(self.keys());
+        let (z_k, rest) = record.split_at_mut(self.slots);
+        let (z_q, z_v) = rest.split_at_mut(self.slots);
+        self.write(&gates, &Pass { old: old_k, point: point_k, x: token.k }, z_k, new_k, scratch);
+        self.write(&gates, &Pass { old: old_v, point: point_v, x: token.v }, z_v, new_v, scratch);
+        z_q.fill(0.0);
+        add_transposed(z_q, token.q, new_k);
+        self.phi.at(z_q, &mut scratch.place);
+        read(out, &scratch.place.f, new_v);
+    }
+
+    #[inline(always)]
+    fn backward(
+        &self,
+        token: Token<'_>,
+        states: States<'_>,
+        record: &[f32],
+        dout: &[f32],
+        adjoint: Adjoint<'_>,
+        scratch: &mut Scratch,
+        grads: TokenGrads<'_>,
+    ) {
+        let (gates, keys) = (Gates::new(token.gates), self.keys());
+        let ((old_k, old_v), (point_k, point_v)) = (states.old.split_at(keys), states.point.split_at(keys));
+        let (new_k, new_v) = states.new.split_at(keys);
+        let ((dk, dv), (dpoint_k, dpoint_v)) = (adjoint.state.split_at_mut(keys), adjoint.point.split_at_mut(keys));
+        let (z_k, rest) = record.split_at(self.slots);
+        let (z_q, z_v) = rest.split_at(self.slots);
+        let Scratch { place, room, dz, .. } = scratch;
+        self.phi.at(z_q, place);
+        add_outer(dv, 1.0, &place.f, dout);
+        dz.fill(0.0);
+        add_transposed(dz, dout, new_v);
+        self.phi.pull(place, dz, room);
+        add_outer(dk, 1.0, dz, token.q);
+        add_read(grads.q, dz, new_k);
+        let (head, dcode) = grads.gates.split_at_mut(2);
+        let value = Pass { old: old_v, point: point_v, x: token.v };
+        let of_value = self.unwrite(&gates, &value, z_v, (dv, dpoint_v), (grads.v, dcode), scratch);
+        let key = Pass { old: old_k, point: point_k, x: token.k };
+        let of_key = self.unwrite(&gates, &key, z_k, (dk, dpoint_k), (grads.k, dcode), scratch);
+        head[0] = gates.a * (of_value.0 + of_key.0);
+        head[1] = of_value.1 + of_key.1;
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        4 * (ROWS + 2) * self.slots
+    }
+}
