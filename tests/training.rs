@@ -3,6 +3,7 @@
 mod training {
     mod checkpoints;
     pub(crate) mod fixtures;
+    mod guard;
     mod measuring;
     mod resuming;
     mod sampling;

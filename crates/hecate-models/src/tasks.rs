@@ -7,7 +7,7 @@ pub use parity::Parity;
 pub use recall::Recall;
 
 use crate::{
-    Config, Error, LanguageModel, Result,
+    Config, Error, LanguageModel, Place, Result,
     optimizer::{self, Constants, Moments},
     schedule::Schedule,
 };
@@ -92,7 +92,13 @@ impl<B: Backend> Student<B> {
         for (what, found) in [("the loss", loss), ("the norm of the gradients", norm)] {
             if !found.is_finite() {
                 let way_out = "learn with a lower rate";
-                return Err(Error::NonFinite { what, found, step: self.step.into(), way_out });
+                return Err(Error::NonFinite {
+                    what: what.to_owned(),
+                    place: Place::default(),
+                    found,
+                    step: self.step.into(),
+                    way_out,
+                });
             }
         }
         let at = (self.step, self.schedule.rate(self.step.into()));

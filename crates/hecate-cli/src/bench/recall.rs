@@ -18,6 +18,14 @@ use serde_json::json;
 use std::process::ExitCode;
 
 #[derive(Args, Debug)]
+#[command(mut_arg("rates", |arg| arg.default_value("3e-3,1e-2,2e-2")))]
+#[command(mut_arg("steps", |arg| arg.default_value("1500")))]
+#[command(mut_arg("batch", |arg| arg.default_value("32")))]
+#[command(mut_arg("enough", |arg| arg.default_value("0.005")))]
+#[command(mut_arg("width", |arg| arg.default_value("64")))]
+#[command(mut_arg("key_dim", |arg| arg.default_value("32")))]
+#[command(mut_arg("value_dim", |arg| arg.default_value("16")))]
+#[command(mut_arg("conv", |arg| arg.default_value("4")))]
 pub(super) struct Arguments {
     /// Pairs in a sequence: each step learns sequences of one of these numbers, and each is measured
     #[arg(long, value_delimiter = ',', default_value = "4,8,16,32", value_name = "NUMBERS")]
@@ -26,7 +34,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 64, value_name = "N")]
     keys: usize,
     /// Different values
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 16, value_name = "N")]
     values: usize,
     /// Check the closed-form identities and learn nothing
     #[arg(long)]
