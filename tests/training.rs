@@ -7,6 +7,7 @@ mod training {
     mod measuring;
     mod resuming;
     mod sampling;
+    mod tasks;
     mod text;
     mod updates;
 }
