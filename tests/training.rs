@@ -3,9 +3,11 @@
 mod training {
     mod checkpoints;
     pub(crate) mod fixtures;
+    mod guard;
     mod measuring;
     mod resuming;
     mod sampling;
+    mod tasks;
     mod text;
     mod updates;
 }

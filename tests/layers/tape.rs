@@ -2,7 +2,7 @@
 
 use hecate_core::{DType, Tensor};
 use hecate_cpu::Cpu;
-use hecate_models::{Gradients, Parameters, Result, Tape};
+use hecate_models::{Gradients, Parameters, Place, Probe, Result, Tape, Var};
 
 fn array(axes: &[usize], values: impl IntoIterator<Item = u8>) -> Tensor<Cpu> {
     let values = values.into_iter().map(f32::from).collect();
@@ -92,4 +92,38 @@ fn parameter(index: usize) -> hecate_models::ParameterId {
     let mut add = || places.add("", array(&[1], [0]), false);
     (0..index).for_each(|_| _ = add());
     add()
+}
+
+/// Gradients of a rule that are no numbers are told of with the head, where what came in was sound.
+#[test]
+fn a_probe_sees_what_a_memory_sends_back() {
+    use hecate_core::{
+        Inputs, Sequences,
+        rules::{Delta, Matrix, WriteGates},
+    };
+    let parameters = parameters();
+    let (probe, device) = (Probe::default(), Cpu::new());
+    let tape = Tape::recording(&parameters).watched(&probe);
+    tape.enter(Some(4));
+    let full = |axes: &[usize], x: f32| {
+        let values = vec![x; axes.iter().product()];
+        Tensor::from_f32(&device, axes.to_vec(), values).expect("an array")
+    };
+    let constant = |axes: &[usize], x| Var::constant(full(axes, x));
+    // One element of a parameter makes all values, so that gradients are wanted.
+    let one = tape.reshape(&tape.narrow(&tape.parameter(parameter(1)), 0, 0, 1).unwrap(), [1]).unwrap();
+    let v = tape.mul(&constant(&[1, 2, 3, 1], 1.0), &one).unwrap();
+    let inputs = Inputs {
+        q: constant(&[1, 2, 3, 2], 30.0),
+        k: constant(&[1, 2, 3, 2], 30.0),
+        v,
+        gates: WriteGates { log_a: constant(&[1, 2, 3], 0.0), theta: constant(&[1, 2, 3], 1.0) },
+        state: Matrix { m: constant(&[1, 3, 2, 1], 0.0) },
+    };
+    let outputs = tape.memory(Delta::default(), &Sequences::batch(1, 2), inputs).unwrap();
+    let seed = Tensor::from_f32(&device, [1, 2, 3, 1], vec![1.0, 1.0, 3e38, 1.0, 1.0, 3e38]).expect("a seed");
+    tape.backward([(outputs.out, seed)]).unwrap();
+    let found = probe.into_finding().expect("a finding");
+    assert_eq!(found.place, Place { layer: Some(4), head: Some(2) });
+    assert!(found.what.starts_with("the gradient of `"), "{found:?}");
 }

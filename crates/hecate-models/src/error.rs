@@ -1,5 +1,6 @@
 //! What can go wrong around a model: its configuration, its files, its text.
 
+use crate::Place;
 use std::{io, path::Path, path::PathBuf};
 
 /// Shorthand for results of this crate.
@@ -57,10 +58,12 @@ pub enum Error {
         why: String,
     },
     /// Training or sampling met a number that is not one.
-    #[error("{what} is {found} at step {step}; {way_out}")]
+    #[error("{what}{place} is {found} at step {step}; {way_out}")]
     NonFinite {
         /// What is not finite.
-        what: &'static str,
+        what: String,
+        /// Where in the model it appeared first.
+        place: Place,
         /// The value.
         found: f64,
         /// Step or token, from 1.

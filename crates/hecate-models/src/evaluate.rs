@@ -1,6 +1,6 @@
 //! How well a model predicts a text.
 
-use crate::{Error, LanguageModel, Result, text::Stream};
+use crate::{Error, LanguageModel, Place, Result, text::Stream};
 use hecate_core::{Backend, Tensor, primitives::cross_entropy};
 use std::{f64::consts::LN_2, ops::ControlFlow};
 
@@ -73,5 +73,11 @@ pub fn evaluate<B: Backend>(
         return Ok(score);
     }
     let way_out = "the weights are damaged or diverged: go back to an earlier checkpoint or train with a lower rate";
-    Err(Error::NonFinite { what: "the loss", found: score.nats, step: score.tokens as u64, way_out })
+    Err(Error::NonFinite {
+        what: "the loss".to_owned(),
+        place: Place::default(),
+        found: score.nats,
+        step: score.tokens as u64,
+        way_out,
+    })
 }

@@ -1,9 +1,10 @@
 //! A language model: tokens in, scores of the next token out.
 
 use crate::{
-    Builder, Cache, Config, Error, Gradients, Parameters, Result, Tape, Var,
+    Builder, Cache, Config, Error, Finding, Gradients, Parameters, Place, Probe, Result, Tape, Var,
     bounds::{SIZE, within},
     layers::{Block, Context, Embedding, Linear, RmsNorm},
+    probe::last_gradient,
 };
 use hecate_core::{Backend, Sequences, Tensor, primitives};
 
@@ -86,6 +87,29 @@ impl<B: Backend> LanguageModel<B> {
         self.turn_around(tape, logits, &targets)
     }
 
+    /// Computes [`LanguageModel::loss_and_gradients`] again and tells where, in the order of the computation, forward and
+    /// backward, the first number appears that is not one: the block and, in its mixer, the head. None if there is none.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::loss_and_gradients`], if nothing was found before.
+    pub fn first_non_finite(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Option<Finding>> {
+        let probe = Probe::default();
+        let outcome = {
+            let tape = Tape::recording(&self.parameters).watched(&probe);
+            let logits = self.logits(&tape, inputs, batch, None);
+            logits.and_then(|logits| self.turn_around(tape, logits, &self.targets(inputs, targets, batch)?))
+        };
+        // A kernel may have refused what was found in front of it.
+        if let Some(finding) = probe.into_finding() {
+            return Ok(Some(finding));
+        }
+        let (found, gradients) = outcome?;
+        if !found.is_finite() {
+            return Ok(Some(Finding { what: "the loss".to_owned(), place: Place::default(), found }));
+        }
+        last_gradient(&self.parameters, &gradients)
+    }
+
     /// Mean loss of scores, and its gradients.
     fn turn_around(&self, tape: Tape<'_, B>, logits: Var<B>, targets: &Tensor<B>) -> Result<(f64, Gradients<B>)> {
         let (losses, lse) = primitives::cross_entropy(logits.value(), targets)?;
@@ -155,7 +179,9 @@ impl<B: Backend> LanguageModel<B> {
 
     fn logits(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
         let x = self.stream(tape, tokens, batch, cache)?;
-        self.head.forward(tape, &self.norm.forward(tape, &x)?)
+        let logits = self.head.forward(tape, &self.norm.forward(tape, &x)?)?;
+        tape.watch("the score of a token", &logits)?;
+        Ok(logits)
     }
 
     /// As [`LanguageModel::logits`], of some rows alone: `[rows, V]`.
@@ -182,11 +208,14 @@ impl<B: Backend> LanguageModel<B> {
         let ids = Tensor::from_u32(&self.device, [batch, length], tokens.to_vec())?;
         let position = cache.as_ref().map_or(0, |cache| cache.position());
         let mut x = self.embeddings.forward(tape, &ids)?;
+        tape.watch("the embedding of a token", &x)?;
         for (i, block) in self.blocks.iter().enumerate() {
+            tape.enter(Some(i));
             let cache = cache.as_mut().and_then(|cache| cache.layers_mut().get_mut(i));
             let mut context = Context { sequences: Sequences::batch(batch, length), position, cache };
             x = block.forward(tape, &x, &mut context)?;
         }
+        tape.enter(None);
         Ok(x)
     }
 

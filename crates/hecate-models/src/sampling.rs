@@ -1,6 +1,6 @@
 //! Choosing the next token.
 
-use crate::{Error, Result};
+use crate::{Error, Place, Result};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -76,7 +76,8 @@ impl Sampler {
     /// Tokens and logits, likeliest first; never empty.
     fn ranked(&self, logits: &[f32]) -> Result<Vec<(u32, f32)>> {
         let fail = |found: f32| Error::NonFinite {
-            what: "a logit",
+            what: "a logit".to_owned(),
+            place: Place::default(),
             found: f64::from(found),
             step: self.drawn,
             way_out: "the weights are damaged: train again, or go back to an earlier checkpoint",

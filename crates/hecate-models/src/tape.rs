@@ -10,7 +10,7 @@
 
 mod operations;
 
-use crate::{Error, Gradients, ParameterId, Parameters, Result, parameters::add_to};
+use crate::{Error, Gradients, ParameterId, Parameters, Probe, Result, parameters::add_to, probe::Sight};
 use hecate_core::{Backend, Tensor};
 use std::{
     cell::RefCell,
@@ -104,6 +104,7 @@ struct Record<'p, B: Backend> {
 pub struct Tape<'p, B: Backend> {
     parameters: &'p Parameters<B>,
     record: Option<RefCell<Record<'p, B>>>,
+    probe: Option<&'p Probe>,
 }
 
 impl<'p, B: Backend> Tape<'p, B> {
@@ -111,12 +112,35 @@ impl<'p, B: Backend> Tape<'p, B> {
     pub fn recording(parameters: &'p Parameters<B>) -> Self {
         let tape = TAPES.fetch_add(1, Ordering::Relaxed);
         let record = Record { tape, slots: parameters.len(), operations: Vec::new() };
-        Self { parameters, record: Some(RefCell::new(record)) }
+        Self { parameters, record: Some(RefCell::new(record)), probe: None }
     }
 
     /// A tape that keeps nothing: evaluation, generation.
     pub fn inert(parameters: &'p Parameters<B>) -> Self {
-        Self { parameters, record: None }
+        Self { parameters, record: None, probe: None }
+    }
+
+    /// The same tape, on which `probe` looks at what passes: slow, and of use where something went wrong.
+    pub fn watched(mut self, probe: &'p Probe) -> Self {
+        self.probe = Some(probe);
+        self
+    }
+
+    /// Tells the probe which block runs from here on.
+    pub fn enter(&self, layer: Option<usize>) {
+        if let Some(probe) = self.probe {
+            probe.enter(layer);
+        }
+    }
+
+    /// Shows a value to the probe, if there is one.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn watch(&self, what: &str, x: &Var<B>) -> Result<()> {
+        let Some(probe) = self.probe else { return Ok(()) };
+        let sight = Sight { kind: "", slot: what, of: "", layer: probe.layer(), heads: None };
+        probe.look(sight, &x.value)
     }
 
     /// A parameter's value.

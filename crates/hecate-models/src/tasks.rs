@@ -7,7 +7,7 @@ pub use parity::Parity;
 pub use recall::Recall;
 
 use crate::{
-    Config, Error, LanguageModel, Result,
+    Config, Error, LanguageModel, Place, Result,
     optimizer::{self, Constants, Moments},
     schedule::Schedule,
 };
@@ -82,22 +82,32 @@ impl<B: Backend> Student<B> {
     /// One step on these questions; returns the mean loss before it, in nats a question.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] if the loss or the gradients are no numbers; the model's own.
+    /// [`Error::NonFinite`] if the loss, the gradients or what a memory is told are no numbers; the model's own.
     pub fn learn(&mut self, questions: &Questions) -> Result<f64> {
         let Questions { batch, inputs, rows, answers } = questions;
-        let (loss, gradients) = self.model.answer_loss_and_gradients(inputs, *batch, rows, answers)?;
         self.step += 1;
+        let (loss, gradients) = match self.model.answer_loss_and_gradients(inputs, *batch, rows, answers) {
+            // A kernel may refuse what came out of the model.
+            Err(Error::Core(hecate_core::Error::Value { what, slot, found, .. })) if !found.is_finite() => {
+                return Err(self.diverged(format!("`{slot}` of {what}"), found));
+            }
+            outcome => outcome?,
+        };
         let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
         let norm = f64::from(norm_squared.to_f32()?.iter().sum::<f32>()).sqrt();
         for (what, found) in [("the loss", loss), ("the norm of the gradients", norm)] {
             if !found.is_finite() {
-                let way_out = "learn with a lower rate";
-                return Err(Error::NonFinite { what, found, step: self.step.into(), way_out });
+                return Err(self.diverged(what.to_owned(), found));
             }
         }
         let at = (self.step, self.schedule.rate(self.step.into()));
         self.moments.update(self.model.parameters_mut(), &gradients, &norm_squared, &self.constants, at)?;
         Ok(loss)
+    }
+
+    fn diverged(&self, what: String, found: f64) -> Error {
+        let way_out = "learn with a lower rate";
+        Error::NonFinite { what, place: Place::default(), found, step: self.step.into(), way_out }
     }
 
     /// Whether each question is answered rightly: the likeliest token is the answer. Among equals the lowest counts.

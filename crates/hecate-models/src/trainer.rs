@@ -1,5 +1,7 @@
 //! Training: one step after another, and the same ones again after a stop.
 
+mod guard;
+
 use crate::{
     Config, Error, Gradients, LanguageModel, Parameters, Result,
     bounds::{SIZE, few, product, within},
@@ -9,6 +11,7 @@ use crate::{
     text::{Identity, Windows},
     weights::{pack, unpack},
 };
+use guard::Measured;
 use hecate_core::{Backend, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -163,17 +166,17 @@ impl<B: Backend> Trainer<B> {
     /// Draws windows of `text`, and learns them.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] if the loss or the gradients are no numbers (the weights are then unchanged); a text that
-    /// holds no window; the device's own failures.
+    /// [`Error::NonFinite`] if the loss or the gradients are no numbers, saying where in the model the first one
+    /// appeared (the weights are then unchanged); a text that holds no window; the device's own failures.
     pub fn step(&mut self, text: &[u32]) -> Result<Report> {
         self.check_sound()?;
         self.failed = true;
-        let (loss, gradients) = self.gradients(text)?;
         let step = self.step + 1;
-        check_finite("the loss", loss, step)?;
-        let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
-        let gradient_norm = f64::from(norm_squared.to_f32()?.iter().sum::<f32>()).sqrt();
-        check_finite("the norm of the gradients", gradient_norm, step)?;
+        let drawn = self.windows.clone();
+        let Measured { loss, gradients, norm_squared, gradient_norm } = match self.measure(text) {
+            Ok(measured) if measured.loss.is_finite() && measured.gradient_norm.is_finite() => measured,
+            outcome => return Err(self.explain(text, drawn, outcome)),
+        };
         let learning_rate = self.settings.schedule.rate(step);
         let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
         let constants = &self.settings.optimizer;
@@ -350,12 +353,4 @@ fn moment_shapes<B: Backend>(parameters: &Parameters<B>) -> Vec<(String, Shape)>
         parameters.iter().map(|p| (format!("{prefix}.{}", p.name), p.value.shape().clone())).collect()
     };
     [named("mean"), named("square")].concat()
-}
-
-fn check_finite(what: &'static str, found: f64, step: u64) -> Result<()> {
-    if found.is_finite() {
-        return Ok(());
-    }
-    let way_out = "nothing was saved since the last checkpoint; train again with a lower learning rate or clip harder";
-    Err(Error::NonFinite { what, found, step, way_out })
 }

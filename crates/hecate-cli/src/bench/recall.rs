@@ -18,6 +18,14 @@ use serde_json::json;
 use std::process::ExitCode;
 
 #[derive(Args, Debug)]
+#[command(mut_arg("rates", |arg| arg.required(false).default_value("3e-3,1e-2,2e-2")))]
+#[command(mut_arg("steps", |arg| arg.required(false).default_value("1500")))]
+#[command(mut_arg("batch", |arg| arg.required(false).default_value("32")))]
+#[command(mut_arg("enough", |arg| arg.required(false).default_value("0.005")))]
+#[command(mut_arg("width", |arg| arg.required(false).default_value("64")))]
+#[command(mut_arg("key_dim", |arg| arg.required(false).default_value("32")))]
+#[command(mut_arg("value_dim", |arg| arg.required(false).default_value("16")))]
+#[command(mut_arg("conv", |arg| arg.required(false).default_value("4")))]
 pub(super) struct Arguments {
     /// Pairs in a sequence: each step learns sequences of one of these numbers, and each is measured
     #[arg(long, value_delimiter = ',', default_value = "4,8,16,32", value_name = "NUMBERS")]
@@ -26,8 +34,11 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 64, value_name = "N")]
     keys: usize,
     /// Different values
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 16, value_name = "N")]
     values: usize,
+    /// How often each key is written, with a new value each time; the last one counts
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    writes: usize,
     /// Check the closed-form identities and learn nothing
     #[arg(long)]
     identities: bool,
@@ -73,18 +84,19 @@ impl Job for Arguments {
     type Output = ExitCode;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        let Self { pairs, keys, values, settings, .. } = &self;
+        let Self { pairs, keys, values, writes, settings, .. } = &self;
         settings.check()?;
-        let task = Recall::new(*keys, *values)?;
+        let task = Recall::new(*keys, *values, *writes)?;
         let Some(&most) = pairs.iter().max().filter(|&most| most <= keys && !pairs.contains(&0)) else {
             let why = format!("{pairs:?} are not all between 1 and {keys}, the number of keys (`--keys`)");
             return Err(Error::flag("--pairs", why));
         };
-        let contestants = settings.contestants(Recall::length(most))?;
+        let contestants = settings.contestants(task.length(most))?;
         let mut summary = Summary { identities: identities::check(device)?, ..Summary::new("recall", settings) };
         summary.set("pairs", json!(pairs));
         summary.set("keys", json!(keys));
         summary.set("values", json!(values));
+        summary.set("writes", json!(writes));
         if !self.identities {
             let exam = Sizes { task, pairs: pairs.clone() };
             let stop = Stop::listen()?;

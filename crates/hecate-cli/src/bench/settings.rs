@@ -1,4 +1,4 @@
-//! Flags that all tasks share, and what they mean.
+//! Flags that all tasks share, and what they mean. Each task gives those without a default its own.
 
 use super::contest::Contestant;
 use crate::{
@@ -20,43 +20,43 @@ const WARMUP: f64 = 0.1;
 #[derive(Args, Debug)]
 pub(super) struct Settings {
     /// Rules to compare, with commas between; `attention` for softmax attention over everything
-    #[arg(long, value_delimiter = ',', default_value = "hebbian,delta,dgd,titans,attention", value_name = "NAMES")]
+    #[arg(long, value_delimiter = ',', default_value = "delta,hebbian,dgd,titans,attention", value_name = "NAMES")]
     pub(super) rules: Vec<String>,
     /// Learning rates to choose from, by the first seed and questions of their own
-    #[arg(long, value_delimiter = ',', default_value = "1e-3,3e-3,1e-2", value_name = "RATES")]
+    #[arg(long, value_delimiter = ',', value_name = "RATES")]
     pub(super) rates: Vec<f32>,
     /// Seeds
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub(super) seeds: u64,
     /// Most steps of a run
-    #[arg(long, default_value_t = 1000, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(super) steps: u64,
-    /// Loss, the mean of twenty steps, at which a run has learned enough; 0 for all steps
-    #[arg(long, default_value_t = 0.005, value_name = "LOSS")]
+    /// Stop a run at this loss, the mean of twenty steps; 0 for all steps
+    #[arg(long, value_name = "LOSS")]
     pub(super) enough: f64,
     /// Sequences a step
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(super) batch: usize,
     /// Sequences to measure on, of each kind
     #[arg(long, default_value_t = 256, value_name = "N")]
     pub(super) examples: usize,
     /// Blocks
-    #[arg(long, default_value_t = 2, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N")]
     layers: usize,
     /// Width of the residual stream
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, value_name = "N")]
     width: usize,
     /// Memories, or attention heads, a layer
     #[arg(long, default_value_t = 1, value_name = "N")]
     heads: usize,
-    /// Width of a head's keys; width / heads unless given
+    /// Width of a head's keys
     #[arg(long, value_name = "N")]
-    key_dim: Option<usize>,
-    /// Width of a head's values; width / heads unless given
+    key_dim: usize,
+    /// Width of a head's values; those of attention are as wide as its keys
     #[arg(long, value_name = "N")]
-    value_dim: Option<usize>,
+    value_dim: usize,
     /// Taps of the short convolutions; 0 for none
-    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(long, value_name = "N")]
     conv: usize,
     /// Let memories forget
     #[arg(long)]
@@ -91,12 +91,14 @@ impl Settings {
     }
 
     fn attention(&self, window: usize) -> MixerConfig {
-        let Self { heads, key_dim: head_dim, conv, .. } = *self;
+        let Self { heads, key_dim, conv, .. } = *self;
+        let head_dim = Some(key_dim);
         MixerConfig::Attention(AttentionConfig { heads, head_dim, conv, window, ..AttentionConfig::default() })
     }
 
     fn memory(&self, rule: RuleConfig) -> MixerConfig {
-        let Self { heads, key_dim, value_dim, conv, decay, .. } = *self;
+        let Self { heads, conv, decay, .. } = *self;
+        let (key_dim, value_dim) = (Some(self.key_dim), Some(self.value_dim));
         MixerConfig::Memory(MemoryConfig { rule, heads, key_dim, value_dim, conv, decay, ..MemoryConfig::default() })
     }
 

@@ -20,6 +20,14 @@ use serde_json::json;
 use std::{ops::Range, process::ExitCode};
 
 #[derive(Args, Debug)]
+#[command(mut_arg("rates", |arg| arg.required(false).default_value("3e-3,1e-2,3e-2")))]
+#[command(mut_arg("steps", |arg| arg.required(false).default_value("1000")))]
+#[command(mut_arg("batch", |arg| arg.required(false).default_value("64")))]
+#[command(mut_arg("enough", |arg| arg.required(false).default_value("0")))]
+#[command(mut_arg("width", |arg| arg.required(false).default_value("32")))]
+#[command(mut_arg("key_dim", |arg| arg.required(false).default_value("32")))]
+#[command(mut_arg("value_dim", |arg| arg.required(false).default_value("32")))]
+#[command(mut_arg("conv", |arg| arg.required(false).default_value("0")))]
 pub(super) struct Arguments {
     /// Bits of a sequence that is learned
     #[arg(long, default_value_t = 40, value_name = "N")]

@@ -241,3 +241,14 @@ fn devices_are_listed() {
     found.succeeded();
     assert!(found.stdout.contains("cpu") && found.stdout.contains("threads"));
 }
+
+#[test]
+fn a_run_that_diverges_says_where_and_keeps_its_checkpoint() {
+    let workspace = Workspace::new();
+    let told = ["layer", "counted from 0", "at step", "checkpoint", "learning rate"];
+    workspace.train(&["--steps", "20", "--lr", "1e30", "--save-every", "1000"]).failed(1, &told);
+    let entries = fs::read_dir(workspace.path("runs/text")).unwrap();
+    let names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.contains(&"checkpoint-00000000".to_owned()), "{names:?}");
+    workspace.run(&["generate", "--prompt", "1", "--tokens", "3"]).succeeded();
+}

@@ -84,8 +84,10 @@ impl<B: Backend> Block<B> {
     /// An `x` of another width; the device's own failures.
     pub fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let mixed = self.attn.forward(tape, &self.attn_norm.forward(tape, x)?, context)?;
+        tape.watch("the output of the mixer", &mixed)?;
         let x = tape.add(x, &mixed)?;
         let thought = self.mlp.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
+        tape.watch("the output of the MLP", &thought)?;
         tape.add(&x, &thought)
     }
 }

@@ -1,10 +1,13 @@
 //! What can be done on a tape: the primitives' forward and backward, and memories.
 
 use super::{Slot, Tape, Var};
-use crate::Result;
+use crate::{
+    Probe, Result,
+    probe::{Sight, first},
+};
 use hecate_core::{
-    Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Tensor, forward, forward_packed, infer,
-    infer_packed,
+    Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Slots as _, Tensor, forward,
+    forward_packed, infer, infer_packed,
     primitives::{self as p, AttentionInputs, AttentionOptions, Cache, Map, Transpose},
 };
 
@@ -262,7 +265,9 @@ impl<'p, B: Backend> Tape<'p, B> {
         let [qs, ks, vs] = [q.slot, k.slot, v.slot];
         let [q_value, k_value, v_value] = [q, k, v].map(|x| x.value.clone());
         let inputs = AttentionInputs { q: q_value, k: k_value, v: v_value, cache, prefix: None };
+        self.show("attention", [("q", &inputs.q), ("k", &inputs.k), ("v", &inputs.v)], 2)?;
         let (y, lse) = p::attention(options, sequences, &inputs)?;
+        self.show("attention", [("out", &y)], 2)?;
         if !self.follows(&[q, k, v]) {
             return Ok(Var::constant(y));
         }
@@ -294,17 +299,21 @@ impl<'p, B: Backend> Tape<'p, B> {
         let arguments: Vec<Slot> = inputs.list().iter().map(|(_, var)| var.slot).collect();
         let followed = self.record.is_some() && arguments.iter().any(Option::is_some);
         let inputs = inputs.try_map(|_, var| Ok::<_, Error>(var.value))?;
+        self.show_rule::<R>("", inputs.list())?;
         if !followed {
             let outputs = match &lengths {
                 Some(lengths) => infer_packed(&device, rule, lengths, &inputs)?,
                 None => infer(&device, rule, &inputs)?,
             };
+            self.show_rule::<R>("", outputs.list())?;
             return Ok(outputs.try_map(|_, value| Ok::<_, Error>(Var::constant(value)))?);
         }
         let (outputs, pass) = match &lengths {
             Some(lengths) => forward_packed(&device, rule, lengths, inputs)?,
             None => forward(&device, rule, inputs)?,
         };
+        self.show_rule::<R>("", outputs.list())?;
+        let watching = self.probe.map(|probe| (probe, probe.layer()));
         let outputs = outputs.try_map(|_, value| Ok::<_, Error>(self.result(value)))?;
         // Of the results, the backward needs the shapes alone.
         let results =
@@ -317,13 +326,55 @@ impl<'p, B: Backend> Tape<'p, B> {
                 Some(gradient) => Ok(gradient),
                 None => Tensor::zeros(&device, shape, dtype),
             })?;
+            let sound = watching.is_none() || all_finite(&grads)?;
+            let gradients = pass.backward(grads)?;
+            if let (Some((probe, layer)), true) = (watching, sound) {
+                show_rule::<R, B>(probe, layer, "the gradient of ", gradients.list())?;
+            }
             let mut arguments = arguments.into_iter();
             let add = |_, gradient| slots.add(arguments.next().flatten(), gradient);
-            pass.backward(grads)?.try_map(add)?;
+            gradients.try_map(add)?;
             Ok(())
         });
         Ok(outputs)
     }
+
+    /// Shows arrays of an operation with heads along axis `heads` to the probe, if there is one.
+    fn show<const N: usize>(&self, of: &str, arrays: [(&str, &Tensor<B>); N], heads: usize) -> Result<()> {
+        let Some(probe) = self.probe else { return Ok(()) };
+        let sight = |slot| Sight { kind: "", slot, of, layer: probe.layer(), heads: Some(heads) };
+        arrays.into_iter().try_for_each(|(slot, array)| probe.look(sight(slot), array))
+    }
+
+    /// As [`Tape::show`] for arguments or results of a rule.
+    fn show_rule<R: Rule>(&self, kind: &str, arrays: Vec<(&'static str, &Tensor<B>)>) -> Result<()> {
+        self.probe.map_or(Ok(()), |probe| show_rule::<R, B>(probe, probe.layer(), kind, arrays))
+    }
+}
+
+/// Shows arrays of tokens `[B,T,H,..]`, then those of the state `[N,H,..]`.
+fn show_rule<R: Rule, B: Backend>(
+    probe: &Probe,
+    layer: Option<usize>,
+    kind: &str,
+    arrays: Vec<(&'static str, &Tensor<B>)>,
+) -> Result<()> {
+    let tokens = arrays.len() - R::State::NAMES.len();
+    for (i, (slot, array)) in arrays.into_iter().enumerate() {
+        let heads = Some(if i < tokens { 2 } else { 1 });
+        probe.look(Sight { kind, slot, of: R::NAME, layer, heads }, array)?;
+    }
+    Ok(())
+}
+
+/// Whether gradients are all numbers.
+fn all_finite<R: Rule, B: Backend>(grads: &Outputs<R, Tensor<B>>) -> Result<bool> {
+    for (_, array) in grads.list() {
+        if first(array, false)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Lengths of sequences that are not the plain batch of arrays `[B,T,..]`.

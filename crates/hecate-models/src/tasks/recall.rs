@@ -14,23 +14,28 @@ use rand::RngExt;
 /// k1 v1 k2 v2 … kn vn   kσ(1) kσ(2) … kσ(n)          answers behind the last n tokens: vσ(1) … vσ(n)
 /// ```
 ///
+/// Written more than once, every key comes with a new value in each round, and the last one counts.
+///
 /// Keys are the tokens under `keys`, all different in one sequence, values the `values` tokens behind them. Zoology
 /// puts other tokens between the queries; here there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recall {
     keys: usize,
     values: usize,
+    writes: usize,
 }
 
 impl Recall {
-    /// Numbers of different keys and values.
+    /// Numbers of different keys and values, and how often each key of a sequence is written.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) for fewer than two of either, or too many.
-    pub fn new(keys: usize, values: usize) -> Result<Self> {
+    /// [`Error::Config`](crate::Error::Config) for fewer than two of the first two, none of the third, or too
+    /// many.
+    pub fn new(keys: usize, values: usize, writes: usize) -> Result<Self> {
         within("keys", keys, 2..=SIZE / 2)?;
         within("values", values, 2..=SIZE / 2)?;
-        Ok(Self { keys, values })
+        within("writes", writes, 1..=64)?;
+        Ok(Self { keys, values, writes })
     }
 
     /// Number of different tokens.
@@ -38,9 +43,9 @@ impl Recall {
         self.keys + self.values
     }
 
-    /// Tokens of a sequence of this many pairs.
-    pub fn length(pairs: usize) -> usize {
-        3 * pairs
+    /// Tokens of a sequence of this many keys.
+    pub fn length(self, pairs: usize) -> usize {
+        (2 * self.writes + 1) * pairs
     }
 
     /// `batch` sequences of `pairs` pairs each.
@@ -49,8 +54,8 @@ impl Recall {
     /// [`Error::Config`](crate::Error::Config) for no pair, or more pairs than keys.
     pub fn draw(self, random: &mut Random, batch: usize, pairs: usize) -> Result<Questions> {
         within("pairs", pairs, 1..=self.keys)?;
-        within("batch", batch, 1..=SIZE / Self::length(pairs))?;
-        let (length, count) = (Self::length(pairs), batch * pairs);
+        within("batch", batch, 1..=SIZE / self.length(pairs))?;
+        let (length, count) = (self.length(pairs), batch * pairs);
         let mut questions = Questions {
             batch,
             inputs: Vec::with_capacity(batch * length),
@@ -60,12 +65,17 @@ impl Recall {
         let mut keys: Vec<u32> = (0..self.keys as u32).collect();
         for sequence in 0..batch {
             shuffle(random, &mut keys, pairs);
-            let values = self.keys as u32..self.vocabulary() as u32;
-            let mut known: Vec<(u32, u32)> =
-                keys[..pairs].iter().map(|&key| (key, random.random_range(values.clone()))).collect();
-            questions.inputs.extend(known.iter().flat_map(|&(key, value)| [key, value]));
+            let mut known: Vec<(u32, u32)> = keys[..pairs].iter().map(|&key| (key, 0)).collect();
+            for round in 0..self.writes {
+                if round > 0 {
+                    shuffle(random, &mut known, pairs);
+                }
+                let values = self.keys as u32..self.vocabulary() as u32;
+                known.iter_mut().for_each(|(_, value)| *value = random.random_range(values.clone()));
+                questions.inputs.extend(known.iter().flat_map(|&(key, value)| [key, value]));
+            }
             shuffle(random, &mut known, pairs);
-            let first = (sequence * length + 2 * pairs) as u32;
+            let first = ((sequence + 1) * length - pairs) as u32;
             questions.rows.extend(first..first + pairs as u32);
             questions.inputs.extend(known.iter().map(|(key, _)| key));
             questions.answers.extend(known.iter().map(|(_, value)| value));

@@ -1,0 +1,118 @@
+//! Benchmarks at sizes that take milliseconds.
+
+use super::harness::{Outcome, Workspace};
+use serde_json::Value;
+
+const RECALL: &str = "bench recall --pairs 1,3 --keys 4 --values 2 --width 8 --key-dim 4 --value-dim 4 --steps 3 --batch 2 \
+                      --examples 5 --rates 1e-2,1e-3 --seeds 2";
+const PARITY: &str = "bench state-tracking --length 4 --test-length 9 --width 8 --key-dim 4 --value-dim 4 --steps 3 \
+                      --batch 2 --examples 5 --rates 1e-2 --seeds 2";
+
+fn run(line: &str) -> Outcome {
+    Workspace::new().run(&line.split_whitespace().collect::<Vec<_>>())
+}
+
+fn json(outcome: &Outcome) -> Value {
+    serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
+}
+
+#[test]
+fn identities_hold() {
+    let found = run("bench recall --identities");
+    found.succeeded();
+    for part in ["orthonormal", "linear attention", "delta: in calls of 1, 16 and 64", "titans: in calls", "holds"] {
+        assert!(found.stdout.contains(part), "`{part}` is not in {found:?}");
+    }
+    assert!(!found.stdout.contains("FAILS") && !found.stdout.contains("by seed"), "{found:?}");
+}
+
+#[test]
+fn recall_is_the_same_twice() {
+    let first = run(&format!("{RECALL} --rules delta,attention --json"));
+    first.succeeded();
+    assert_eq!(first.stdout, run(&format!("{RECALL} --rules delta,attention --json --threads 1")).stdout);
+    let found = json(&first);
+    assert_eq!(found["measures"], serde_json::json!(["1 pairs", "3 pairs"]));
+    assert_eq!(found["settings"]["pairs"], serde_json::json!([1, 3]));
+    let outcomes = found["outcomes"].as_array().unwrap();
+    assert_eq!(outcomes.iter().map(|x| &x["rule"]).collect::<Vec<_>>(), ["delta", "attention"]);
+    assert_eq!(outcomes[0]["state"], 16);
+    for outcome in outcomes {
+        let runs = outcome["runs"].as_array().unwrap();
+        // Both rates with the first seed, the better one with the second.
+        assert_eq!(runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 0, 1]);
+        assert_eq!(runs[2]["rate"], outcome["rate"]);
+        for accuracy in runs.iter().flat_map(|run| run["accuracy"].as_array().unwrap()) {
+            assert!((0.0..=1.0).contains(&accuracy.as_f64().unwrap()));
+        }
+    }
+    assert_ne!(first.stdout, run(&format!("{RECALL} --rules delta,attention --json --decay")).stdout);
+}
+
+#[test]
+fn parity_is_reported_by_step_size() {
+    let found = run(&format!("{PARITY} --rules delta,titans,attention"));
+    found.succeeded();
+    for part in ["delta, steps to 1", "delta, steps to 2", "titans", "attention", "bits 1 to 4", "bits 5 to 9", "bit 9"]
+    {
+        assert!(found.stdout.contains(part), "`{part}` is not in {found:?}");
+    }
+    // Four contestants with two seeds each.
+    assert!(found.stderr.contains("8/8"), "{found:?}");
+}
+
+#[test]
+fn divergence_is_a_result() {
+    let found =
+        run(&format!("{} --rules delta --json", PARITY.replace("--steps 3", "--steps 30").replace("1e-2", "1e30")));
+    found.succeeded();
+    let found = json(&found);
+    let run = &found["outcomes"][0]["runs"][0];
+    assert!(run["failure"].as_str().unwrap().contains("lower rate"), "{run}");
+    assert_eq!(run["accuracy"], serde_json::json!([0.0, 0.0, 0.0]));
+}
+
+#[test]
+fn mistakes_in_benchmarks_are_named() {
+    let cases: &[(&str, &[&str])] = &[
+        ("bench recall --pairs 0", &["--pairs", "--keys"]),
+        ("bench recall --pairs 65", &["--pairs", "64"]),
+        ("bench recall --keys 1", &["keys", "at least 2"]),
+        ("bench recall --rules gamma", &["gamma", "hebbian"]),
+        ("bench recall --rates nan", &["learning rate", "NaN"]),
+        ("bench recall --seeds 0", &["--seeds"]),
+        ("bench recall --steps 0", &["steps"]),
+        ("bench recall --enough -1", &["--enough"]),
+        ("bench recall --width 1000000000000", &["hidden_size", "at most"]),
+        ("bench state-tracking --length 0", &["--test-length", "--length"]),
+        ("bench state-tracking --test-length 40", &["--test-length", "more than"]),
+        ("bench state-tracking --step-sizes 3", &["step", "at most 2"]),
+        ("bench state-tracking --step-sizes 2 --decay", &["step", "decay"]),
+    ];
+    for (line, told) in cases {
+        run(line).failed(1, told);
+    }
+    run("bench juggling").failed(2, &["juggling"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_benchmark_can_be_stopped() {
+    use std::{
+        io::{BufRead, BufReader, Read},
+        process::Command,
+    };
+    let workspace = Workspace::new();
+    let line = format!("{} --rules hebbian,delta --json", PARITY.replace("--steps 3", "--steps 100000000"));
+    let mut child = workspace.spawn(&line.split_whitespace().collect::<Vec<_>>());
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    // It listens for Ctrl-C before it says what it does.
+    stderr.read_line(&mut String::new()).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    assert_eq!(outcome.code, Some(130), "{outcome:?} {rest}");
+    let found = json(&outcome);
+    assert_eq!((&found["stopped"], &found["outcomes"][0]["rate"]), (&Value::Bool(true), &Value::Null));
+}

@@ -1,0 +1,134 @@
+//! Finding the first number that is not one.
+
+use crate::{Parameters, Result};
+use hecate_core::{Backend, Tensor};
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+};
+
+/// Where in a model something is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Block, from 0; none in front of the blocks and behind them.
+    pub layer: Option<usize>,
+    /// Head, from 0; none where there are no heads.
+    pub head: Option<usize>,
+}
+
+impl fmt::Display for Place {
+    /// ` in layer 1, head 2 (counted from 0)`; nothing for no place.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.layer, self.head) {
+            (Some(layer), Some(head)) => write!(f, " in layer {layer}, head {head} (counted from 0)"),
+            (Some(layer), None) => write!(f, " in layer {layer} (counted from 0)"),
+            (None, Some(head)) => write!(f, " in head {head} (counted from 0)"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// A number that is not one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// The array that holds it.
+    pub what: String,
+    /// Where that is.
+    pub place: Place,
+    /// The number.
+    pub found: f64,
+}
+
+/// Looks at what passes on a tape ([`Tape::watched`](crate::Tape::watched)), in the order of the computation, and keeps
+/// the first number that is not one.
+#[derive(Debug, Default)]
+pub struct Probe {
+    layer: Cell<Option<usize>>,
+    finding: RefCell<Option<Finding>>,
+}
+
+impl Probe {
+    /// The block that runs now.
+    pub(crate) fn layer(&self) -> Option<usize> {
+        self.layer.get()
+    }
+
+    pub(crate) fn enter(&self, layer: Option<usize>) {
+        self.layer.set(layer);
+    }
+
+    /// Looks at an array of block `layer`, with its heads along axis `heads` if it has any. A factor of zero has a
+    /// logarithm of −∞, which is as good as a number.
+    pub(crate) fn look<B: Backend>(
+        &self,
+        Sight { kind, slot, of, layer, heads }: Sight<'_>,
+        array: &Tensor<B>,
+    ) -> Result<()> {
+        if self.finding.borrow().is_some() {
+            return Ok(());
+        }
+        let logarithm = kind.is_empty() && slot.starts_with("log_");
+        let Some((index, found)) = first(array, logarithm)? else { return Ok(()) };
+        let head = heads.map(|axis| {
+            let axes = array.shape().axes();
+            index / axes[axis + 1..].iter().product::<usize>() % axes[axis]
+        });
+        let what = if of.is_empty() { slot.to_owned() } else { format!("{kind}`{slot}` of {of}") };
+        *self.finding.borrow_mut() = Some(Finding { what, place: Place { layer, head }, found });
+        Ok(())
+    }
+
+    /// What was found.
+    pub fn into_finding(self) -> Option<Finding> {
+        self.finding.into_inner()
+    }
+}
+
+/// What is looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'a> {
+    /// What stands in front of the slot's name.
+    pub(crate) kind: &'a str,
+    /// The array's name.
+    pub(crate) slot: &'a str,
+    /// The operation it belongs to.
+    pub(crate) of: &'a str,
+    /// The block.
+    pub(crate) layer: Option<usize>,
+    /// The axis of heads.
+    pub(crate) heads: Option<usize>,
+}
+
+/// Place and value of the first number in an array that is not one; where it holds logarithms, −∞ is.
+pub(crate) fn first<B: Backend>(array: &Tensor<B>, logarithms: bool) -> Result<Option<(usize, f64)>> {
+    let fine = |x: f32| x.is_finite() || (logarithms && x == f32::NEG_INFINITY);
+    let found = array.to_f32()?.into_iter().enumerate().find(|&(_, x)| !fine(x));
+    Ok(found.map(|(index, x)| (index, f64::from(x))))
+}
+
+/// The parameter whose gradient holds the first such number on the way back, which goes from the last block to the first.
+pub(crate) fn last_gradient<B: Backend>(
+    parameters: &Parameters<B>,
+    gradients: &crate::Gradients<B>,
+) -> Result<Option<Finding>> {
+    let mut pairs: Vec<_> = parameters.iter().zip(gradients.iter()).collect();
+    pairs.reverse();
+    // The head and the last norm come first on the way back, the embedding last.
+    pairs.sort_by_key(|(parameter, _)| match layer_of(&parameter.name) {
+        Some(layer) => (1, usize::MAX - layer),
+        None => (if parameter.name.contains("embeddings") { 2 } else { 0 }, 0),
+    });
+    for (parameter, gradient) in pairs {
+        let Some((_, found)) = gradient.as_ref().map(|gradient| first(gradient, false)).transpose()?.flatten() else {
+            continue;
+        };
+        let place = Place { layer: layer_of(&parameter.name), head: None };
+        return Ok(Some(Finding { what: format!("the gradient of `{}`", parameter.name), place, found }));
+    }
+    Ok(None)
+}
+
+/// The block of a parameter: 1 for `model.layers.1.attn.q_proj.weight`.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
+}

@@ -1,0 +1,69 @@
+//! Steps that cannot be done, because a number is not one.
+
+use super::{Settings, Trainer};
+use crate::{Error, Finding, Gradients, Place, Result, optimizer, text::Windows};
+use hecate_core::{Backend, Tensor};
+
+/// What a step starts from.
+pub(super) struct Measured<B: Backend> {
+    pub(super) loss: f64,
+    pub(super) gradients: Gradients<B>,
+    pub(super) norm_squared: Tensor<B>,
+    pub(super) gradient_norm: f64,
+}
+
+impl<B: Backend> Measured<B> {
+    /// What is not finite of these, without its place.
+    fn not_finite(&self) -> Finding {
+        let (what, found) = match self.loss.is_finite() {
+            true => ("the norm of the gradients", self.gradient_norm),
+            false => ("the loss", self.loss),
+        };
+        Finding { what: what.to_owned(), place: Place::default(), found }
+    }
+}
+
+impl<B: Backend> Trainer<B> {
+    /// Loss and gradients of the next windows.
+    pub(super) fn measure(&mut self, text: &[u32]) -> Result<Measured<B>> {
+        let (loss, gradients) = self.gradients(text)?;
+        let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
+        let gradient_norm = f64::from(norm_squared.to_f32()?.iter().sum::<f32>()).sqrt();
+        Ok(Measured { loss, gradients, norm_squared, gradient_norm })
+    }
+
+    /// Why a step cannot be done: goes through its passes again, from the windows `drawn` for it, and names the first
+    /// number that is not one.
+    pub(super) fn explain(&self, text: &[u32], mut drawn: Windows, outcome: Result<Measured<B>>) -> Error {
+        let unplaced = match outcome {
+            Ok(measured) => measured.not_finite(),
+            // What a kernel refuses may have come out of the model.
+            Err(error @ Error::Core(hecate_core::Error::Value { .. })) => match self.locate(text, &mut drawn) {
+                Ok(Some(finding)) => return self.refusal(finding),
+                _ => return error,
+            },
+            Err(error) => return error,
+        };
+        match self.locate(text, &mut drawn) {
+            Ok(found) => self.refusal(found.unwrap_or(unplaced)),
+            Err(error) => error,
+        }
+    }
+
+    fn locate(&self, text: &[u32], drawn: &mut Windows) -> Result<Option<Finding>> {
+        let Settings { batch, tokens, accumulate, .. } = self.settings;
+        for _ in 0..accumulate {
+            let (inputs, targets) = drawn.draw(text, batch, tokens)?;
+            if let Some(finding) = self.model.first_non_finite(&inputs, &targets, batch)? {
+                return Ok(Some(finding));
+            }
+        }
+        Ok(None)
+    }
+
+    fn refusal(&self, Finding { what, place, found }: Finding) -> Error {
+        let way_out = "the last checkpoint is as it was; train again with a lower learning rate, clip harder, or choose \
+                       options of the rule that bound its steps";
+        Error::NonFinite { what, place, found, step: self.step + 1, way_out }
+    }
+}
