@@ -162,7 +162,7 @@ impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Mac<R> {
         let lengths = stretches(self.segment, position, tokens);
         let mut all = Vec::new();
         for (x, q) in tape.split(x, 1, &lengths)?.into_iter().zip(tape.split(&q, 1, &lengths)?) {
-            if position % self.segment == 0 {
+            if position.is_multiple_of(self.segment) {
                 self.begin(device, batch, cache)?;
             }
             all.push(self.stretch(tape, (&x, q), position, cache)?);
