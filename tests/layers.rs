@@ -3,6 +3,8 @@
 //! Every parameter's gradient is compared by itself, so a wrong one cannot hide behind a large one. The 64-bit models
 //! are checked against central differences.
 
+#[path = "layers/composed.rs"]
+mod composed;
 #[path = "layers/models.rs"]
 mod models;
 #[path = "layers/packed.rs"]

@@ -1,7 +1,9 @@
 //! Small models of every kind, on purpose of odd sizes.
 
 use hecate_core::{Read, rules::*};
-use hecate_models::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
+use hecate_models::{
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
+};
 
 /// A memory: two heads, keys and values of different width.
 pub(super) fn memory(rule: RuleConfig) -> MemoryConfig {
@@ -52,8 +54,22 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
     models.push(("attention, convolved", config([MixerConfig::Attention(convolved)])));
+    let titans = RuleConfig::Titans(Titans::default());
+    let [mag, mal, mac] = composed(titans, 3, 3);
+    models.extend([("mag", mag), ("mal", mal), ("mac", mac)]);
+    let before = RuleConfig::Dgd(Dgd { read: Read::Before, ..Dgd::default() });
+    let [mag, mal, mac] = composed(before, 0, 4);
+    models.extend([("mag, dgd, bare", mag), ("mal, dgd, bare", mal), ("mac, dgd, bare", mac)]);
     models.push(("mixed", mixed()));
     models
+}
+
+/// Compositions with as many persistent tokens, and tokens of a segment.
+fn composed(rule: RuleConfig, persistent: usize, segment: usize) -> [Config; 3] {
+    let (memory, attention) = (memory(rule), AttentionConfig { conv: 2, window: 3, ..attention() });
+    let both = ComposedConfig { memory: memory.clone(), attention: attention.clone(), persistent };
+    let mac = MacConfig { memory, attention: AttentionConfig { window: 2, ..attention }, persistent, segment };
+    [MixerConfig::Mag(both.clone()), MixerConfig::Mal(both), MixerConfig::Mac(mac)].map(|mixer| config([mixer]))
 }
 
 /// Three blocks of three kinds.
@@ -76,7 +92,15 @@ pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
         ("trellis, frozen", RuleConfig::Trellis(Trellis { frozen, slots: 4, ..Trellis::default() })),
     ]
     .map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))])))
-    .into()
+    .into_iter()
+    .chain(["mag, frozen", "mal, frozen", "mac, frozen"].into_iter().zip(frozen_compositions(group)))
+    .collect()
+}
+
+/// Compositions whose persistent tokens and segments are whole groups.
+fn frozen_compositions(group: u32) -> [Config; 3] {
+    let rule = RuleConfig::Titans(Titans { frozen: Some(group), ..Titans::default() });
+    composed(rule, group as usize, group as usize)
 }
 
 /// `count` tokens under 11, without a pattern.

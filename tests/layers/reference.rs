@@ -2,7 +2,7 @@
 //!
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
-use super::recurrence::recurrence;
+use super::{composed, recurrence::recurrence};
 use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, rules::*};
 use hecate_models::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
 use hecate_tests::oracle::{Oracle, Token, Var};
@@ -20,11 +20,11 @@ impl<'a> Weights<'a> {
         Self { all, scope: String::new() }
     }
 
-    fn within(&self, name: &str) -> Self {
+    pub(super) fn within(&self, name: &str) -> Self {
         Self { all: self.all, scope: format!("{}{name}.", self.scope) }
     }
 
-    fn find(&self, name: &str) -> Option<&'a Var> {
+    pub(super) fn find(&self, name: &str) -> Option<&'a Var> {
         self.all.get(&format!("{}{name}", self.scope))
     }
 
@@ -43,13 +43,13 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Rows of each text, in order.
-    fn texts(self, rows: &[Var]) -> impl Iterator<Item = &[Var]> {
+    pub(super) fn texts(self, rows: &[Var]) -> impl Iterator<Item = &[Var]> {
         assert_eq!(rows.len(), self.batch * self.tokens);
         rows.chunks(self.tokens)
     }
 }
 
-fn sigmoid(x: &Var) -> Var {
+pub(super) fn sigmoid(x: &Var) -> Var {
     x.scale(-1.0).exp().shift(1.0).recip()
 }
 
@@ -88,7 +88,7 @@ pub(super) fn rms_norm(weights: &Weights, name: &str, x: &Var, epsilon: f64) -> 
     x * mean.shift(epsilon).sqrt().recip() * weights.within(name).matrix("weight")
 }
 
-fn l2_norm(x: &Var) -> Var {
+pub(super) fn l2_norm(x: &Var) -> Var {
     // The layer's constant is a 32-bit float.
     let epsilon = f64::from(1e-6f32);
     x * x.square().sum().shift(epsilon * epsilon).sqrt().recip()
@@ -113,7 +113,14 @@ pub(super) fn mlp(weights: &Weights, x: &Var) -> Var {
 }
 
 /// Rows of heads: `[row][head]`.
-fn project(weights: &Weights, letter: char, x: &[Var], rows: Rows, heads: usize, activate: bool) -> Vec<Vec<Var>> {
+pub(super) fn project(
+    weights: &Weights,
+    letter: char,
+    x: &[Var],
+    rows: Rows,
+    heads: usize,
+    activate: bool,
+) -> Vec<Vec<Var>> {
     let conv = format!("{letter}_conv1d");
     let mut y: Vec<Var> = x.iter().map(|x| linear(weights, &format!("{letter}_proj"), x)).collect();
     if weights.find(&format!("{conv}.weight")).is_some() {
@@ -265,6 +272,17 @@ fn unit_rows(x: &Var) -> Var {
 }
 
 fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
+    back(config, weights, x, read_of(rule, config, weights, x, rows).0, eps)
+}
+
+/// What was read, `[row][head]`, and the last states, `[text][head]`.
+pub(super) fn read_of<R: Gated>(
+    rule: R,
+    config: &MemoryConfig,
+    weights: &Weights,
+    x: &[Var],
+    rows: Rows,
+) -> (Vec<Vec<Var>>, Vec<Vec<Of<R::State, Var>>>) {
     let heads = config.heads;
     let [q, k, v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, heads, true));
     let token = |i: usize, head: usize| {
@@ -278,15 +296,23 @@ fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[V
         Token { q, k, v, gates: Gated::stretched(rule, rule.gated(log_a, &signal), config.step) }
     };
     let (key, value) = (q[0][0].shape().1, v[0][0].shape().1);
-    let mut read = vec![Vec::new(); x.len()];
+    let (mut read, mut states) = (vec![Vec::new(); x.len()], Vec::new());
     for text in 0..rows.batch {
+        let mut last = Vec::new();
         for head in 0..heads {
             let first = text * rows.tokens;
             let tokens: Vec<Token<R>> = (first..first + rows.tokens).map(|i| token(i, head)).collect();
-            let out = recurrence(rule, &tokens, fresh(rule, weights, (heads, key, value), head)).0;
+            let (out, state) = recurrence(rule, &tokens, fresh(rule, weights, (heads, key, value), head));
             out.into_iter().enumerate().for_each(|(t, out)| read[first + t].push(out));
+            last.push(state);
         }
+        states.push(last);
     }
+    (read, states)
+}
+
+/// What was read, `[row][head]`, to the residual stream.
+pub(super) fn back(config: &MemoryConfig, weights: &Weights, x: &[Var], read: Vec<Vec<Var>>, eps: f64) -> Vec<Var> {
     let back = |(x, read): (&Var, Vec<Var>)| {
         let normed: Vec<Var> = read.iter().map(|y| rms_norm(weights, "o_norm", y, eps)).collect();
         let y = join(&normed);
@@ -310,21 +336,35 @@ fn rotate(x: &Var, position: usize, base: f64) -> Var {
     x.dot(&x.constant(width, width, turn))
 }
 
-fn attention(config: &AttentionConfig, weights: &Weights, x: &[Var], rows: Rows) -> Vec<Var> {
+/// Attention in which every token sees the rows `prefix` as well; these have no position.
+pub(super) fn attention(
+    config: &AttentionConfig,
+    weights: &Weights,
+    x: &[Var],
+    rows: Rows,
+    prefix: &[Var],
+) -> Vec<Var> {
     let kv_heads = config.kv_heads.unwrap_or(config.heads);
     let q = project(weights, 'q', x, rows, config.heads, false);
     let k = project(weights, 'k', x, rows, kv_heads, false);
     let v = project(weights, 'v', x, rows, kv_heads, false);
+    let fixed = |letter| match prefix {
+        [] => Vec::new(),
+        _ => project(weights, letter, prefix, Rows { batch: 1, tokens: prefix.len() }, kv_heads, false),
+    };
+    let (fixed_k, fixed_v) = (fixed('k'), fixed('v'));
     let (group, base) = (config.heads / kv_heads, f64::from(config.rope_base));
     let scale = 1.0 / (q[0][0].shape().1 as f64).sqrt();
     let place = |i: usize| i % rows.tokens;
     let read = |i: usize, head: usize| {
-        let q = rotate(&q[i][head], place(i), base);
+        let (unturned, q) = (&q[i][head], rotate(&q[i][head], place(i), base));
         let first = i - place(i).min(config.window - 1);
         let weight = |j: usize| q.dot(&rotate(&k[j][head / group], place(j), base).t()).scale(scale).exp();
-        let seen: Vec<Var> = (first..=i).map(weight).collect();
+        let fixed = |k: &Vec<Var>| unturned.dot(&k[head / group].t()).scale(scale).exp();
+        let seen: Vec<Var> = (first..=i).map(weight).chain(fixed_k.iter().map(fixed)).collect();
+        let values = v[first..=i].iter().chain(&fixed_v);
         let total = Var::total(seen.iter().cloned());
-        Var::total(seen.iter().zip(first..=i).map(|(w, j)| w * &v[j][head / group])) * total.recip()
+        Var::total(seen.iter().zip(values).map(|(w, v)| w * &v[head / group])) * total.recip()
     };
     let back = |i| {
         let heads: Vec<Var> = (0..config.heads).map(|head| read(i, head)).collect();
@@ -335,18 +375,23 @@ fn attention(config: &AttentionConfig, weights: &Weights, x: &[Var], rows: Rows)
 
 pub(super) fn mixer(config: &MixerConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
     match config {
-        MixerConfig::Attention(config) => attention(config, weights, x, rows),
-        MixerConfig::Memory(config) => {
-            macro_rules! rules {
-                ($($rule:ident),*) => {
-                    match config.rule {
-                        $(RuleConfig::$rule(rule) => memory_of(rule, config, weights, x, rows, eps),)*
-                    }
-                };
-            }
-            hecate_core::for_each_rule!(rules)
-        }
+        MixerConfig::Attention(config) => attention(config, weights, x, rows, &[]),
+        MixerConfig::Memory(config) => memory(config, weights, x, rows, eps),
+        MixerConfig::Mag(config) => composed::mag(config, weights, x, rows, eps),
+        MixerConfig::Mal(config) => composed::mal(config, weights, x, rows, eps),
+        MixerConfig::Mac(config) => composed::mac(config, weights, x, rows, eps),
     }
+}
+
+pub(super) fn memory(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
+    macro_rules! rules {
+        ($($rule:ident),*) => {
+            match config.rule {
+                $(RuleConfig::$rule(rule) => memory_of(rule, config, weights, x, rows, eps),)*
+            }
+        };
+    }
+    hecate_core::for_each_rule!(rules)
 }
 
 /// Mean loss of a model.

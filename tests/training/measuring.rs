@@ -20,8 +20,9 @@ fn frozen() -> LanguageModel<Cpu> {
     LanguageModel::new(&Cpu::new(), &config, 3).unwrap()
 }
 
-fn models() -> [LanguageModel<Cpu>; 5] {
-    [model("delta"), model("titans"), model("dgd"), model("attention"), frozen()]
+fn models() -> Vec<LanguageModel<Cpu>> {
+    let names = ["delta", "titans", "dgd", "attention", "mag", "mal", "mac"];
+    names.into_iter().map(model).chain([frozen()]).collect()
 }
 
 #[test]

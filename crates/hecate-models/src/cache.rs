@@ -1,18 +1,26 @@
 //! What a model remembers between calls.
 
+use crate::{Result, Tape, Var};
 use hecate_core::{Backend, Tensor};
 
 /// What one mixer remembers: named arrays, `N` sequences in front, and what the mixers that it is made of remember.
 /// The shapes never change, so a text of any length is gone through in constant memory.
+///
+/// Arrays are values of the tape that the mixer ran on: inside of one tape gradients flow from call to call, and what an
+/// inert tape leaves is constant. A mixer starts afresh from arrays that are not there yet.
 #[derive(Debug)]
 pub struct LayerCache<B: Backend> {
-    arrays: Vec<(&'static str, Tensor<B>)>,
+    arrays: Vec<(&'static str, Var<B>)>,
     parts: Vec<LayerCache<B>>,
 }
 
 impl<B: Backend> LayerCache<B> {
     /// Names and arrays, in the order in which the mixer uses them.
     pub fn new(arrays: Vec<(&'static str, Tensor<B>)>) -> Self {
+        Self::of_vars(arrays.into_iter().map(|(name, array)| (name, Var::constant(array))).collect())
+    }
+
+    fn of_vars(arrays: Vec<(&'static str, Var<B>)>) -> Self {
         Self { arrays, parts: Vec::new() }
     }
 
@@ -29,19 +37,25 @@ impl<B: Backend> LayerCache<B> {
     }
 
     fn gather<'a>(&'a self, all: &mut Vec<(&'static str, &'a Tensor<B>)>) {
-        all.extend(self.arrays.iter().map(|(name, array)| (*name, array)));
+        all.extend(self.arrays.iter().map(|(name, array)| (*name, array.value())));
         self.parts.iter().for_each(|part| part.gather(all));
     }
 
     /// The mixer's own array of this name; none if it has no such array.
     pub fn get(&self, name: &str) -> Option<&Tensor<B>> {
+        self.var(name).map(Var::value)
+    }
+
+    /// As [`LayerCache::get`], with its history.
+    pub(crate) fn var(&self, name: &str) -> Option<&Var<B>> {
         self.arrays.iter().find(|(known, _)| *known == name).map(|(_, array)| array)
     }
 
-    /// Replaces the mixer's own array of this name.
-    pub(crate) fn set(&mut self, name: &str, array: Tensor<B>) {
-        if let Some((_, old)) = self.arrays.iter_mut().find(|(known, _)| *known == name) {
-            *old = array;
+    /// Puts the mixer's own array of this name.
+    pub(crate) fn set(&mut self, name: &'static str, array: Var<B>) {
+        match self.arrays.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, old)) => *old = array,
+            None => self.arrays.push((name, array)),
         }
     }
 
@@ -49,6 +63,48 @@ impl<B: Backend> LayerCache<B> {
     pub(crate) fn part_mut(&mut self, part: usize) -> Option<&mut Self> {
         self.parts.get_mut(part)
     }
+
+    /// The same for `batch` texts, where all is known of one.
+    pub(crate) fn repeated(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Self> {
+        Self::join(tape, &vec![self; batch])
+    }
+
+    /// What is remembered of the texts of all.
+    pub(crate) fn join(tape: &Tape<'_, B>, all: &[&Self]) -> Result<Self> {
+        Self::zip(all, &|arrays| match arrays {
+            [one] => Ok((*one).clone()),
+            [first, ..] if first.value().shape().count() == 0 => {
+                hollow(first, arrays.iter().map(|array| array.axes()[0]).sum())
+            }
+            _ => tape.concat(arrays, 0),
+        })
+    }
+
+    /// What is remembered of one text.
+    pub(crate) fn text(&self, tape: &Tape<'_, B>, text: usize) -> Result<Self> {
+        Self::zip(&[self], &|arrays| match arrays[0] {
+            array if array.value().shape().count() == 0 => hollow(array, 1),
+            array => tape.narrow(array, 0, text, 1),
+        })
+    }
+
+    /// Makes each array from those of the same name in `all`.
+    fn zip(all: &[&Self], make: &dyn Fn(&[&Var<B>]) -> Result<Var<B>>) -> Result<Self> {
+        let Some(first) = all.first() else {
+            return Ok(Self::of_vars(Vec::new()));
+        };
+        let array = |i: usize| make(&all.iter().map(|cache| &cache.arrays[i].1).collect::<Vec<_>>());
+        let arrays = first.arrays.iter().enumerate().map(|(i, (name, _))| Ok((*name, array(i)?)));
+        let part = |i: usize| Self::zip(&all.iter().map(|cache| &cache.parts[i]).collect::<Vec<_>>(), make);
+        let parts = (0..first.parts.len()).map(part);
+        Ok(Self { arrays: arrays.collect::<Result<_>>()?, parts: parts.collect::<Result<_>>()? })
+    }
+}
+
+/// An array without elements of as many texts: some slots have an axis of length 0.
+fn hollow<B: Backend>(like: &Var<B>, texts: usize) -> Result<Var<B>> {
+    let axes: Vec<usize> = [texts].into_iter().chain(like.axes()[1..].iter().copied()).collect();
+    Ok(Var::constant(Tensor::zeros(like.value().device(), axes, like.value().dtype())?))
 }
 
 impl<B: Backend> Clone for LayerCache<B> {

@@ -1,8 +1,10 @@
 //! What a model is made of, as it stands in `config.json`.
 
+mod composed;
 mod rule;
 mod validate;
 
+pub use composed::{ComposedConfig, MacConfig};
 pub use rule::RuleConfig;
 
 use crate::{
@@ -69,10 +71,27 @@ impl LayerConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum MixerConfig {
-    /// A neural memory.
+    /// A neural memory (LMM).
+    #[serde(alias = "lmm")]
     Memory(MemoryConfig),
     /// Sliding-window softmax attention.
     Attention(AttentionConfig),
+    /// Memory as a gate: attention and a memory side by side.
+    Mag(ComposedConfig),
+    /// Memory as a layer: attention behind a memory.
+    Mal(ComposedConfig),
+    /// Memory as a context: attention over a segment and what a memory says of it.
+    Mac(MacConfig),
+}
+
+impl MixerConfig {
+    /// Where its rule's options are.
+    pub(crate) fn rule_path(&self) -> &'static str {
+        match self {
+            Self::Memory(_) | Self::Attention(_) => "rule.",
+            Self::Mag(_) | Self::Mal(_) | Self::Mac(_) => "memory.rule.",
+        }
+    }
 }
 
 impl Default for MixerConfig {
@@ -160,14 +179,17 @@ impl AttentionConfig {
 }
 
 impl Config {
-    /// A byte-level model of `layers` equal blocks with the memory of this name (`"attention"`: sliding windows), its
-    /// other options at their defaults.
+    /// A byte-level model of `layers` equal blocks with the memory of this name, or `"attention"`, `"mag"`, `"mal"`,
+    /// `"mac"`, its other options at their defaults.
     ///
     /// # Errors
     /// [`Error::Config`] for a name that no rule has, and as [`Config::validate`].
     pub fn uniform(mixer: &str, layers: usize, hidden_size: usize, heads: usize) -> Result<Self> {
         let mixer = match mixer {
             "attention" => MixerConfig::Attention(AttentionConfig { heads, ..Default::default() }),
+            "mag" => MixerConfig::Mag(ComposedConfig::with_heads(heads)),
+            "mal" => MixerConfig::Mal(ComposedConfig::with_heads(heads)),
+            "mac" => MixerConfig::Mac(MacConfig::with_heads(heads)),
             rule => {
                 let rule = RuleConfig::named(rule)?;
                 MixerConfig::Memory(MemoryConfig { rule, heads, ..Default::default() })

@@ -245,7 +245,7 @@ impl<B: Backend> LanguageModel<B> {
             let group = block.mixer().group();
             if !position.is_multiple_of(group) {
                 return Err(Error::config(
-                    format!("layers[{i}].mixer.rule.frozen"),
+                    format!("layers[{i}].mixer.{}frozen", self.config.layers[i].mixer.rule_path()),
                     format!("{group}, and the call starts at token {position}"),
                     format!(
                         "calls that start at a multiple of {group}; keep a clone of the cache from the last multiple \

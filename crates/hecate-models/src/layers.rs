@@ -11,9 +11,14 @@ mod embedding;
 mod fresh;
 mod gates;
 mod linear;
+mod mac;
+mod mag;
+mod mal;
 mod memory;
+mod merge;
 mod mlp;
 mod norm;
+mod persistent;
 mod projection;
 
 pub use attention::SlidingWindow;
@@ -26,7 +31,12 @@ pub use gates::{
     CodeSignals, EraseSignals, GatedRule, HuberMomentumSignals, HuberSignals, MomentumSignals, WriteSignals,
 };
 pub use linear::Linear;
+pub use mac::Mac;
+pub use mag::Mag;
+pub use mal::Mal;
 pub use memory::Memory;
+pub use merge::Merge;
 pub use mlp::Mlp;
 pub use norm::RmsNorm;
+pub use persistent::Persistent;
 pub use projection::{Behind, Projection};

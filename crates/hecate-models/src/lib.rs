@@ -36,7 +36,9 @@ pub mod trainer;
 mod weights;
 
 pub use cache::{Cache, LayerCache};
-pub use config::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
+pub use config::{
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
+};
 pub use error::{Error, Result};
 pub use init::{Builder, Init};
 pub use language_model::LanguageModel;

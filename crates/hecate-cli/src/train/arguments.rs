@@ -11,7 +11,7 @@ use clap::{
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
 use hecate_models::{
-    AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     optimizer::Constants,
     schedule::Schedule,
     trainer::{Settings, load_config},
@@ -47,13 +47,14 @@ pub(crate) struct Arguments {
 pub(super) struct Model {
     /// A config.json that says all of the model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
-        "layers", "width", "heads", "key_dim", "value_dim", "conv", "window"])]
+        "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment"])]
     config: Option<PathBuf>,
     /// How memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
     rule: String,
-    /// What carries information from token to token
-    #[arg(long, default_value = "memory", value_parser = ["memory", "attention"])]
+    /// What carries information from token to token: a memory (lmm is the same), attention, or both: a memory that gates
+    /// attention (mag), attention behind a memory (mal), attention that sees what a memory says (mac)
+    #[arg(long, default_value = "memory", value_parser = ["memory", "lmm", "attention", "mag", "mal", "mac"])]
     mixer: String,
     /// When a token reads the memory: after or before its own write
     #[arg(long, value_parser = ["after", "before"])]
@@ -88,6 +89,12 @@ pub(super) struct Model {
     /// Tokens that attention sees
     #[arg(long, value_name = "N")]
     window: Option<usize>,
+    /// Learned tokens in front of every text, where a memory and attention go together
+    #[arg(long, value_name = "N")]
+    persistent: Option<usize>,
+    /// Tokens of the segments that attention reads with `--mixer mac`
+    #[arg(long, value_name = "TOKENS")]
+    segment: Option<usize>,
     /// Tokens from a Hugging Face tokenizer.json; bytes unless given
     #[arg(long, value_name = "FILE")]
     pub(super) tokenizer: Option<PathBuf>,
@@ -156,20 +163,49 @@ impl Model {
             check_vocabulary(config.vocabulary_size, vocabulary)?;
             return Ok(config);
         }
-        let mixer = if self.mixer == "attention" { self.attention()? } else { self.memory()? };
-        let layers = LayerConfig { mixer }.repeated(self.layers)?;
+        let layers = LayerConfig { mixer: self.mixer()? }.repeated(self.layers)?;
         let vocabulary_size = vocabulary.size();
         Ok(Config { vocabulary_size, hidden_size: self.width, layers, ..Config::default() })
     }
 
-    fn memory(&self) -> Result<MixerConfig> {
-        if self.window.is_some() {
-            return Err(Error::flag("--window", "memories have no window; leave it out, or add `--mixer attention`"));
+    fn mixer(&self) -> Result<MixerConfig> {
+        let composed = matches!(self.mixer.as_str(), "mag" | "mal" | "mac");
+        if self.persistent.is_some() && !composed {
+            return Err(Error::flag("--persistent", "only mag, mal and mac have such tokens; leave it out"));
         }
+        if self.segment.is_some() && self.mixer != "mac" {
+            return Err(Error::flag("--segment", "only mac reads in segments; leave it out, or add `--mixer mac`"));
+        }
+        match self.mixer.as_str() {
+            "attention" => self.attention_alone(),
+            "mag" => Ok(MixerConfig::Mag(self.composed()?)),
+            "mal" => Ok(MixerConfig::Mal(self.composed()?)),
+            "mac" => {
+                let (ComposedConfig { memory, attention, persistent }, base) = (self.composed()?, MacConfig::default());
+                let segment = self.segment.unwrap_or(base.segment);
+                Ok(MixerConfig::Mac(MacConfig { memory, attention, persistent, segment }))
+            }
+            _ if self.window.is_some() => {
+                Err(Error::flag("--window", "memories have no window; leave it out, or add `--mixer attention`"))
+            }
+            _ => Ok(MixerConfig::Memory(self.memory()?)),
+        }
+    }
+
+    fn memory(&self) -> Result<MemoryConfig> {
         let base = MemoryConfig::default();
         let conv = self.conv.unwrap_or(base.conv);
         let Self { heads, key_dim, value_dim, .. } = *self;
-        Ok(MixerConfig::Memory(MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, ..base }))
+        Ok(MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, ..base })
+    }
+
+    /// A memory and attention; convolutions and widths of keys and values are the memory's.
+    fn composed(&self) -> Result<ComposedConfig> {
+        let base = ComposedConfig::default();
+        let window = self.window.unwrap_or(base.attention.window);
+        let attention = AttentionConfig { heads: self.heads, window, ..base.attention };
+        let persistent = self.persistent.unwrap_or(base.persistent);
+        Ok(ComposedConfig { memory: self.memory()?, attention, persistent })
     }
 
     /// The rule by its name, with those options that were given; a rule refuses what it does not have.
@@ -183,7 +219,7 @@ impl Model {
             .map_err(|error| Error::flag(format!("--rule {}", self.rule), error))
     }
 
-    fn attention(&self) -> Result<MixerConfig> {
+    fn attention_alone(&self) -> Result<MixerConfig> {
         let options = [
             ("--read", self.read.is_some()),
             ("--erase", self.erase.is_some()),

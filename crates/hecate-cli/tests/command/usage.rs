@@ -71,6 +71,10 @@ fn every_kind_of_model_can_be_asked_for() {
         "--rule titans --key-dim 6 --value-dim 5 --frozen 4",
         "--rule dgd --objective dot --clip 0 --accumulate 2",
         "--mixer attention --window 8 --threads 1",
+        "--mixer lmm --rule titans",
+        "--mixer mag --window 8 --persistent 0",
+        "--mixer mal --rule dgd --persistent 3",
+        "--mixer mac --rule delta --frozen 4 --segment 8",
     ]
     .iter()
     .enumerate()
@@ -182,6 +186,10 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
         (1, "train --text text.txt --frozen 0", &["frozen"]),
         (1, "train --text text.txt --window 5", &["--window", "--mixer attention"]),
+        (1, "train --text text.txt --persistent 2", &["--persistent", "mag, mal and mac"]),
+        (1, "train --text text.txt --mixer mag --segment 8", &["--segment", "--mixer mac"]),
+        (1, "train --text text.txt --mixer mac --segment 8 --frozen 3", &["layers[0].mixer.segment", "multiple of 3"]),
+        (1, "train --text text.txt --mixer mag --window 1", &["layers[0].mixer.attention.window", "at least 2"]),
         (1, "train --text text.txt --tokenizer nowhere.json", &["nowhere.json"]),
         (1, "train --resume", &["runs", "no trained run", "--resume DIR"]),
         (1, "train --resume nowhere", &["nowhere", "no checkpoint"]),

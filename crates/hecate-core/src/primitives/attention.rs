@@ -73,6 +73,26 @@ pub struct AttentionInputs<T> {
     pub prefix: Option<Prefix<T>>,
 }
 
+impl<T> AttentionInputs<T> {
+    /// References to all arrays, in the order `q, k, v`, cache, prefix.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let cache = self.cache.iter().flat_map(|Cache { k, v, valid }| [k, v, valid]);
+        let prefix = self.prefix.iter().flat_map(|Prefix { k, v }| [k, v]);
+        [&self.q, &self.k, &self.v].into_iter().chain(cache).chain(prefix)
+    }
+
+    /// Applies `f` to each, in the order of [`AttentionInputs::iter`].
+    pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> AttentionInputs<U> {
+        AttentionInputs {
+            q: f(self.q),
+            k: f(self.k),
+            v: f(self.v),
+            cache: self.cache.map(|Cache { k, v, valid }| Cache { k: f(k), v: f(v), valid: f(valid) }),
+            prefix: self.prefix.map(|Prefix { k, v }| Prefix { k: f(k), v: f(v) }),
+        }
+    }
+}
+
 /// Sliding-window attention. For token `t` over the keys `j` it sees: `s_j = scale q_t·k_j`,
 /// `lse = log Σ e^{s_j}`, `p_j = e^{s_j − lse}`, `y_t = Σ p_j v_j`.
 pub trait Attention: Device {

@@ -1,9 +1,10 @@
 //! Refusing configurations that no model can be made of.
 
-use super::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig};
+use super::{AttentionConfig, ComposedConfig, Config, MacConfig, MemoryConfig, MixerConfig, RuleConfig};
 use crate::{
     Error, Result,
     bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
+    layers::GatedRule,
 };
 use hecate_core::{Dims, Rule, Sequences, Slots, for_each_rule, rules::*};
 
@@ -43,6 +44,8 @@ impl Config {
             match &layer.mixer {
                 MixerConfig::Memory(memory) => memory.validate(self.hidden_size, path)?,
                 MixerConfig::Attention(attention) => attention.validate(self.hidden_size, path)?,
+                MixerConfig::Mag(config) | MixerConfig::Mal(config) => config.validate(self.hidden_size, path)?,
+                MixerConfig::Mac(config) => config.validate(self.hidden_size, path)?,
             }
         }
         few("number of parameters", self.matrices(), NUMBERS)
@@ -62,19 +65,49 @@ impl MixerConfig {
     /// Widths of all projections from and to the residual stream together.
     fn inner(&self, hidden_size: usize) -> u128 {
         match self {
-            Self::Memory(memory) => {
-                let (key, value) = memory.widths(hidden_size);
-                product(&[memory.heads, 2 * key + (2 + usize::from(memory.gate)) * value])
-            }
-            Self::Attention(attention) => {
-                let (kv_heads, width) = attention.sizes(hidden_size);
-                product(&[2 * (attention.heads + kv_heads), width])
+            Self::Memory(memory) => memory.inner(hidden_size),
+            Self::Attention(attention) => attention.inner(hidden_size),
+            Self::Mag(ComposedConfig { memory, attention, persistent })
+            | Self::Mal(ComposedConfig { memory, attention, persistent })
+            | Self::Mac(MacConfig { memory, attention, persistent, .. }) => {
+                // The projection of MAL's attention is its last; the others have one more.
+                let more = if matches!(self, Self::Mal(_)) { 0 } else { hidden_size as u128 };
+                memory.inner(hidden_size) + attention.inner(hidden_size) + *persistent as u128 + more
             }
         }
     }
 }
 
+impl ComposedConfig {
+    fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+        self.memory.validate(hidden_size, |field| path(&format!("memory.{field}")))?;
+        self.attention.validate(hidden_size, |field| path(&format!("attention.{field}")))?;
+        within(path("persistent"), self.persistent, 0..=SIZE)?;
+        few(path("persistent × hidden_size"), product(&[self.persistent, hidden_size]), NUMBERS)
+    }
+}
+
+impl MacConfig {
+    fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+        let Self { memory, attention, persistent, segment } = self.clone();
+        ComposedConfig { memory, attention, persistent }.validate(hidden_size, &path)?;
+        within(path("segment"), segment, 1..=SIZE)?;
+        let group = self.memory.rule.group();
+        if segment.is_multiple_of(group) {
+            return Ok(());
+        }
+        let expected = format!("a multiple of {group}, the frozen rule's groups (`memory.rule.frozen`)");
+        Err(Error::config(path("segment"), segment, expected))
+    }
+}
+
 impl MemoryConfig {
+    /// Widths of all projections together.
+    fn inner(&self, hidden_size: usize) -> u128 {
+        let (key, value) = self.widths(hidden_size);
+        product(&[self.heads, 2 * key + (2 + usize::from(self.gate)) * value])
+    }
+
     fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.key_dim.is_none() || self.value_dim.is_none() {
@@ -115,9 +148,18 @@ impl MemoryConfig {
     }
 }
 
+macro_rules! group_of {
+    ($config:ident, $($rule:ident),*) => { match $config { $(RuleConfig::$rule(rule) => rule.group()),* } };
+}
+
 impl RuleConfig {
     fn numbers(self, dims: &Dims) -> (u128, u128) {
         for_each_rule!(numbers, self, dims,)
+    }
+
+    /// Tokens that share a gradient point; 1 where the rule is exact.
+    pub fn group(self) -> usize {
+        for_each_rule!(group_of, self,)
     }
 
     fn check(self, dims: Dims) -> hecate_core::Result<()> {
@@ -127,6 +169,12 @@ impl RuleConfig {
 }
 
 impl AttentionConfig {
+    /// Widths of all projections together.
+    fn inner(&self, hidden_size: usize) -> u128 {
+        let (kv_heads, width) = self.sizes(hidden_size);
+        product(&[2 * (self.heads + kv_heads), width])
+    }
+
     fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.head_dim.is_none() {

@@ -4,7 +4,7 @@ use super::{Behind, Context, Linear, Mixer, Projection};
 use crate::{AttentionConfig, Builder, Init, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Tensor,
-    primitives::{self, AttentionInputs, AttentionOptions, Cache},
+    primitives::{self, AttentionInputs, AttentionOptions, Cache, Prefix},
 };
 
 /// Softmax attention over the last tokens: rotary positions, and query heads that share key-value heads.
@@ -36,31 +36,40 @@ impl SlidingWindow {
         let back = Linear::new(build, "o_proj", heads * width, hidden, Init::Residual)?;
         Ok(Self { qkv, back, kv_heads, width, base: config.rope_base, options })
     }
-}
 
-impl<B: Backend> Mixer<B> for SlidingWindow {
-    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let [q, k, v] = &self.qkv;
-        let q = q.forward(tape, x, context)?;
-        let k = k.forward(tape, x, context)?;
-        let v = v.forward(tape, x, context)?;
-        let q = tape.rotary(&q, &context.sequences, context.position, self.base)?;
-        let k = tape.rotary(&k, &context.sequences, context.position, self.base)?;
-        let cache = context.cache.as_ref().and_then(|cache| {
-            Some(Cache { k: cache.get("k")?.clone(), v: cache.get("v")?.clone(), valid: cache.get("valid")?.clone() })
-        });
-        if cache.is_some() {
-            let [q, k, v] = [&q, &k, &v].map(|x| x.value().clone());
-            let inputs = AttentionInputs { q, k, v, cache: cache.clone(), prefix: None };
-            let next = primitives::attention_cache(self.options, &context.sequences, &inputs)?;
-            [("k", next.k), ("v", next.v), ("valid", next.valid)].iter().for_each(|(name, x)| context.keep(name, x));
-        }
-        let y = tape.attention(self.options, &context.sequences, [&q, &k, &v], cache)?;
+    /// `x [B,T,hidden]` to the same shape. Every token sees the rows `prefix [1,Np,hidden]` as well, whatever the window.
+    ///
+    /// Persistent rows have no place in the text: queries meet their keys unturned, so what a token makes of them does
+    /// not depend on where it stands. Both scores come out of one product of twice the width,
+    /// `[R_t q, q]·[R_j k, 0]` and `[R_t q, q]·[0, k]`.
+    ///
+    /// # Errors
+    /// An `x` or `prefix` of another width; the device's own failures.
+    pub(super) fn attend<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        prefix: Option<&Var<B>>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let [q_proj, k_proj, v_proj] = &self.qkv;
+        let q = q_proj.forward(tape, x, context)?;
+        let k = k_proj.forward(tape, x, context)?;
+        let v = v_proj.forward(tape, x, context)?;
+        let turn = |x| tape.rotary(x, &context.sequences, context.position, self.base);
+        let inputs = AttentionInputs { q: turn(&q)?, k: turn(&k)?, v, cache: cached(context), prefix: None };
+        self.keep(&inputs, context)?;
+        let inputs = match prefix {
+            Some(prefix) => self.beside(tape, inputs, &q, prefix)?,
+            None => inputs,
+        };
+        let y = tape.attention(self.options, &context.sequences, inputs)?;
         let (batch, tokens, heads) = (y.axes()[0], y.axes()[1], y.axes()[2]);
         self.back.forward(tape, &tape.reshape(&y, [batch, tokens, heads * self.width])?)
     }
 
-    fn cache(&self, device: &B, _: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+    /// What is remembered of `batch` texts of which nothing was seen yet.
+    pub(super) fn fresh<B: Backend>(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
         let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
         let kept = self.options.window - 1;
@@ -69,5 +78,60 @@ impl<B: Backend> Mixer<B> for SlidingWindow {
         arrays.push(("v", zeros()?));
         arrays.push(("valid", Tensor::zeros(device, [batch, kept], DType::F32)?));
         Ok(LayerCache::new(arrays))
+    }
+
+    /// Remembers the last keys and values.
+    fn keep<B: Backend>(&self, inputs: &AttentionInputs<Var<B>>, context: &mut Context<'_, B>) -> Result<()> {
+        if inputs.cache.is_some() {
+            let values = inputs.clone().map(Var::into_value);
+            let next = primitives::attention_cache(self.options, &context.sequences, &values)?;
+            [("k", next.k), ("v", next.v), ("valid", next.valid)].iter().for_each(|(name, x)| context.keep(name, x));
+        }
+        Ok(())
+    }
+
+    /// The arguments at twice the width of keys, with a prefix; `q` is not turned.
+    fn beside<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        inputs: AttentionInputs<Var<B>>,
+        q: &Var<B>,
+        rows: &Var<B>,
+    ) -> Result<AttentionInputs<Var<B>>> {
+        let [_, k_proj, v_proj] = &self.qkv;
+        let count = rows.axes()[1];
+        let k = k_proj.forward(tape, rows, &mut Context::whole(1, count))?;
+        let v = v_proj.forward(tape, rows, &mut Context::whole(1, count))?;
+        let wide = |left: &Var<B>, right: &Var<B>| tape.concat(&[left, right], 3);
+        let behind = |x: &Var<B>| wide(x, &zeros_like(x)?);
+        let cache = match inputs.cache {
+            Some(cache) => Some(Cache { k: behind(&cache.k)?, ..cache }),
+            None => None,
+        };
+        let k = tape.reshape(&wide(&zeros_like(&k)?, &k)?, [count, self.kv_heads, 2 * self.width])?;
+        let v = tape.reshape(&v, [count, self.kv_heads, self.width])?;
+        let prefix = Some(Prefix { k, v });
+        Ok(AttentionInputs { q: wide(&inputs.q, q)?, k: behind(&inputs.k)?, v: inputs.v, cache, prefix })
+    }
+}
+
+fn zeros_like<B: Backend>(x: &Var<B>) -> Result<Var<B>> {
+    let x = x.value();
+    Ok(Var::constant(Tensor::zeros(x.device(), x.shape().clone(), x.dtype())?))
+}
+
+/// Keys and values of the tokens before, where they are remembered.
+fn cached<B: Backend>(context: &Context<'_, B>) -> Option<Cache<Var<B>>> {
+    let var = |name| context.known(name).cloned();
+    Some(Cache { k: var("k")?, v: var("v")?, valid: var("valid")? })
+}
+
+impl<B: Backend> Mixer<B> for SlidingWindow {
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        self.attend(tape, x, None, context)
+    }
+
+    fn cache(&self, device: &B, _: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        self.fresh(device, batch)
     }
 }

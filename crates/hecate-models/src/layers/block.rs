@@ -1,7 +1,9 @@
 //! Blocks of a model.
 
-use super::{Context, Memory, Mlp, RmsNorm, SlidingWindow};
-use crate::{Builder, Config, LayerCache, LayerConfig, MixerConfig, Parameters, Result, RuleConfig, Tape, Var};
+use super::{Context, Mac, Mag, Mal, Memory, Mlp, RmsNorm, SlidingWindow};
+use crate::{
+    Builder, Config, LayerCache, LayerConfig, MemoryConfig, MixerConfig, Parameters, Result, RuleConfig, Tape, Var,
+};
 use hecate_core::{Backend, for_each_rule};
 use std::fmt::Debug;
 
@@ -25,12 +27,22 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
     }
 }
 
-macro_rules! memory {
-    ($build:ident, $config:ident, $hidden:ident, $norm_eps:ident, $($rule:ident),*) => {
-        match $config.rule {
-            $(RuleConfig::$rule(rule) => Box::new(Memory::new($build, rule, $config, $hidden, $norm_eps)?),)*
+macro_rules! of_rule {
+    ($layer:ident, $rule_config:expr, $build:ident, $config:ident, $hidden:ident, $norm_eps:ident, $($rule:ident),*) => {
+        match $rule_config {
+            $(RuleConfig::$rule(rule) => Box::new($layer::new($build, rule, $config, $hidden, $norm_eps)?),)*
         }
     };
+}
+
+/// The memory that a configuration asks for.
+pub(super) fn memory<B: Backend>(
+    build: &mut Builder<'_, B>,
+    config: &MemoryConfig,
+    hidden: usize,
+    norm_eps: f32,
+) -> Result<Box<dyn Mixer<B>>> {
+    Ok(for_each_rule!(of_rule, Memory, config.rule, build, config, hidden, norm_eps,))
 }
 
 /// The mixer that a configuration asks for.
@@ -44,8 +56,13 @@ pub fn mixer<B: Backend>(
     norm_eps: f32,
 ) -> Result<Box<dyn Mixer<B>>> {
     Ok(match config {
-        MixerConfig::Memory(config) => for_each_rule!(memory, build, config, hidden, norm_eps,),
+        MixerConfig::Memory(config) => memory(build, config, hidden, norm_eps)?,
         MixerConfig::Attention(config) => Box::new(SlidingWindow::new(build, config, hidden)?),
+        MixerConfig::Mag(config) => Box::new(Mag::new(build, config, hidden, norm_eps)?),
+        MixerConfig::Mal(config) => Box::new(Mal::new(build, config, hidden, norm_eps)?),
+        MixerConfig::Mac(config) => {
+            for_each_rule!(of_rule, Mac, config.memory.rule, build, config, hidden, norm_eps,)
+        }
     })
 }
 

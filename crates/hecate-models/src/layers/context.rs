@@ -26,21 +26,35 @@ impl<B: Backend> Context<'_, B> {
         Context { sequences: sequences.clone(), position: *position, cache }
     }
 
+    /// As [`Context::part`]; where nothing is remembered of the mixer, the part remembers in `own`.
+    pub fn part_or<'s>(&'s mut self, part: usize, own: Option<&'s mut LayerCache<B>>) -> Context<'s, B> {
+        let part = self.part(part);
+        Context { cache: part.cache.or(own), ..part }
+    }
+
     /// The remembered array of this name, or zeros.
     ///
     /// # Errors
     /// The device's own failures.
     pub fn state(&self, device: &B, name: &str, shape: impl Into<Shape>) -> Result<Var<B>> {
-        let known = self.cache.as_ref().and_then(|cache| cache.get(name)).cloned();
-        let state = match known {
-            Some(state) => state,
-            None => Tensor::zeros(device, shape, DType::F32)?,
-        };
-        Ok(Var::constant(state))
+        match self.known(name) {
+            Some(state) => Ok(state.clone()),
+            None => Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?)),
+        }
+    }
+
+    /// The remembered array of this name.
+    pub(super) fn known(&self, name: &str) -> Option<&Var<B>> {
+        self.cache.as_ref()?.var(name)
     }
 
     /// Remembers an array under this name, if anything is to be remembered.
-    pub fn keep(&mut self, name: &str, array: &Tensor<B>) {
+    pub fn keep(&mut self, name: &'static str, array: &Tensor<B>) {
+        self.carry(name, &Var::constant(array.clone()));
+    }
+
+    /// As [`Context::keep`], with its history: gradients flow to it from the next call of the same tape.
+    pub fn carry(&mut self, name: &'static str, array: &Var<B>) {
         if let Some(cache) = &mut self.cache {
             cache.set(name, array.clone());
         }

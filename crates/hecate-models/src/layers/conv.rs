@@ -38,7 +38,7 @@ impl ShortConv {
         let state = context.state(x.value().device(), self.name, self.state(context.sequences.count()))?;
         let weight = tape.reshape(&tape.parameter(self.weight), [self.channels, self.taps])?;
         let (y, last) = tape.conv(x, &weight, &state, &context.sequences)?;
-        context.keep(self.name, last.value());
+        context.carry(self.name, &last);
         tape.map(Map::Silu, &y)
     }
 

@@ -144,8 +144,8 @@ impl<R: GatedRule> Memory<R> {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Tokens<R, B>> {
-        let [q, k, v] = &self.qkv;
-        let q = tape.l2_norm(&q.forward(tape, x, context)?, NORM_EPSILON)?;
+        let [_, k, v] = &self.qkv;
+        let q = self.queries(tape, x, context)?;
         let k = tape.l2_norm(&k.forward(tape, x, context)?, NORM_EPSILON)?;
         Ok(Tokens { q, k, v: v.forward(tape, x, context)?, gates: self.gates(tape, x)? })
     }
@@ -157,11 +157,37 @@ impl<R: GatedRule> Memory<R> {
         device: &B,
         context: &Context<'_, B>,
     ) -> Result<Of<R::State, Var<B>>> {
-        let shapes = self.state(context.sequences.clone());
-        match &context.cache {
-            None => self.fresh.vars::<B, R::State>(tape, device, shapes),
-            Some(_) => R::State::try_map(shapes, |name, shape| context.state(device, name, shape)),
+        match R::State::try_build(|name| context.known(name).cloned().ok_or(())) {
+            Ok(remembered) => Ok(remembered),
+            Err(()) => self.fresh.vars::<B, R::State>(tape, device, self.state(context.sequences.clone())),
         }
+    }
+
+    /// Unit queries `[B,T,H,K]` of the tokens `x [B,T,hidden]`.
+    pub(super) fn queries<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        tape.l2_norm(&self.qkv[0].forward(tape, x, context)?, NORM_EPSILON)
+    }
+
+    /// What the tokens `x [B,T,hidden]` with the queries `q` read of the memory in front of them, to the residual
+    /// stream; nothing is written.
+    pub(super) fn look_up<B: Backend + Kernel<R>>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        q: Var<B>,
+        context: &Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let state = self.start(tape, x.value().device(), context)?;
+        let sequences = context.sequences.clone();
+        let dims =
+            Dims { batch: x.axes()[0], tokens: x.axes()[1], ..dims(sequences, self.heads, self.key, self.value) };
+        let outputs = tape.memory(self.rule, &dims.sequences, self.rule.reading(&dims, q, state)?)?;
+        self.output(tape, x, &outputs.out)
     }
 
     /// Arrays in the cache of `batch` texts that are about to start.
@@ -199,7 +225,7 @@ impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
         let Tokens { q, k, v, gates } = self.tokens(tape, x, context)?;
         let state = self.start(tape, x.value().device(), context)?;
         let outputs = tape.memory(self.rule, &context.sequences, Inputs { q, k, v, gates, state })?;
-        R::State::list(&outputs.state).into_iter().for_each(|(name, last)| context.keep(name, last.value()));
+        R::State::list(&outputs.state).into_iter().for_each(|(name, last)| context.carry(name, last));
         self.output(tape, x, &outputs.out)
     }
 

@@ -8,7 +8,7 @@ use crate::{
 use hecate_core::{
     Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Slots as _, Tensor, forward,
     forward_packed, infer, infer_packed,
-    primitives::{self as p, AttentionInputs, AttentionOptions, Cache, Map, Transpose},
+    primitives::{self as p, AttentionInputs, AttentionOptions, Map, Transpose},
 };
 
 impl<'p, B: Backend> Tape<'p, B> {
@@ -200,6 +200,14 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// `x [1, ..]` as many times, one behind another.
+    ///
+    /// # Errors
+    /// As [`Tape::concat`].
+    pub fn repeat(&self, x: &Var<B>, times: usize) -> Result<Var<B>> {
+        if times == 1 { Ok(x.clone()) } else { self.concat(&vec![x; times], 0) }
+    }
+
     /// Consecutive stretches of `axis`, `lengths` indices each: [`Tape::concat`] turned around.
     ///
     /// # Errors
@@ -251,7 +259,7 @@ impl<'p, B: Backend> Tape<'p, B> {
         Ok(self.push_map(x, value, move |dy| p::rotary_backward(&dy, &sequences, &offsets, base)))
     }
 
-    /// Sliding-window attention behind `cache`, which is a constant here.
+    /// Sliding-window attention.
     ///
     /// # Errors
     /// As [`primitives::attention`](p::attention()).
@@ -259,24 +267,21 @@ impl<'p, B: Backend> Tape<'p, B> {
         &self,
         options: AttentionOptions,
         sequences: &Sequences,
-        [q, k, v]: [&Var<B>; 3],
-        cache: Option<Cache<Tensor<B>>>,
+        inputs: AttentionInputs<Var<B>>,
     ) -> Result<Var<B>> {
-        let [qs, ks, vs] = [q.slot, k.slot, v.slot];
-        let [q_value, k_value, v_value] = [q, k, v].map(|x| x.value.clone());
-        let inputs = AttentionInputs { q: q_value, k: k_value, v: v_value, cache, prefix: None };
+        let followed = self.record.is_some() && inputs.iter().any(|var| var.slot.is_some());
+        let arguments: Vec<Slot> = inputs.iter().map(|var| var.slot).collect();
+        let inputs = inputs.map(|var| var.value);
         self.show("attention", [("q", &inputs.q), ("k", &inputs.k), ("v", &inputs.v)], 2)?;
         let (y, lse) = p::attention(options, sequences, &inputs)?;
         self.show("attention", [("out", &y)], 2)?;
-        if !self.follows(&[q, k, v]) {
+        if !followed {
             return Ok(Var::constant(y));
         }
         let (sequences, kept) = (sequences.clone(), y.clone());
         Ok(self.push_one(y, move |dy, slots| {
             let grads = p::attention_backward(options, &sequences, &inputs, (&kept, &lse), &dy, None)?;
-            slots.add(qs, grads.q)?;
-            slots.add(ks, grads.k)?;
-            slots.add(vs, grads.v)
+            arguments.into_iter().zip(grads.iter()).try_for_each(|(slot, grad)| slots.add(slot, grad.clone()))
         }))
     }
 

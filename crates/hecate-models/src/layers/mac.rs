@@ -1,0 +1,183 @@
+//! Memory as a context.
+
+use super::{Context, GatedRule, Memory, Merge, Mixer, Persistent, RmsNorm, SlidingWindow};
+use crate::{AttentionConfig, Builder, LayerCache, MacConfig, Parameters, Result, Tape, Var};
+use hecate_core::{Backend, Kernel, Sequences, Slots};
+
+/// Parts of the cache: the memory that is written, the memory as it stood at the start of the segment, and the segment's
+/// attention.
+const MEMORY: usize = 0;
+const START: usize = 1;
+const ATTENTION: usize = 2;
+
+/// Memory as a context (MAC): each token of a segment brings along what the memory of the segments before has to say
+/// of it, and attention reads both; then the memory reads what attention saw.
+///
+/// ```text
+/// h_t = rmsnorm(M_s(q(x_t)))             read only, M_s the memory at the start of the segment
+/// y = rmsnorm(Attn([P; h; segment]))     P is seen by all tokens, h_j and x_j by x_t for j ≤ t
+/// M_t written with y_t,  m_t = M_t(q(y_t))
+/// o = (y · σ(rmsnorm(m))) W_o
+/// ```
+///
+/// `h_j` is a function of token `j`: a causal mask over the rows `[h; segment]` as they stand would show every token
+/// what was read for later ones. So attention reads the rows in the order `h_0, x_0, h_1, x_1, …`, where causal means
+/// exactly `j ≤ t`, with a window of twice as many rows as tokens; rows of `x` are kept. The memory is written token by
+/// token as in any text, and `m_t` is read as the rule reads ([`hecate_core::Read`]), not from the memory at the end of
+/// the segment.
+/// Source: Behrouz et al., "Titans", eqs 21–25, made causal inside of the segment, with the norms and the projection
+/// that all mixers have.
+#[derive(Clone, Debug)]
+pub struct Mac<R: GatedRule> {
+    segment: usize,
+    persistent: Option<Persistent>,
+    memory: Memory<R>,
+    norm: RmsNorm,
+    attention: SlidingWindow,
+    merge: Merge,
+}
+
+impl<R: GatedRule> Mac<R> {
+    /// Both beside a residual stream of width `hidden`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        config: &MacConfig,
+        hidden: usize,
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let rows = AttentionConfig { window: 2 * config.seen(), ..config.attention.clone() };
+        Ok(Self {
+            segment: config.segment,
+            persistent: Persistent::new(build, config.persistent, hidden)?,
+            memory: Memory::new(&mut build.within("memory"), rule, &config.memory, hidden, norm_eps)?,
+            norm: RmsNorm::new(build, "read_norm", hidden, norm_eps)?,
+            attention: SlidingWindow::new(&mut build.within("attention"), &rows, hidden)?,
+            merge: Merge::new(build, hidden, norm_eps)?,
+        })
+    }
+
+    /// Tokens `x [B,T,hidden]` of one segment that ask the memory `q [B,T,H,K]`, the first of them at `position`.
+    fn stretch<B: Backend + Kernel<R>>(
+        &self,
+        tape: &Tape<'_, B>,
+        (x, q): (&Var<B>, Var<B>),
+        position: usize,
+        cache: &mut LayerCache<B>,
+    ) -> Result<Var<B>> {
+        let (batch, tokens) = (x.axes()[0], x.axes()[1]);
+        let mut context = Context { sequences: Sequences::batch(batch, tokens), position, cache: Some(cache) };
+        let h = self.memory.look_up(tape, x, q, &context.part(START))?;
+        let rows = interleave(tape, &self.norm.forward(tape, &h)?, x)?;
+        let mut doubled = Context {
+            sequences: Sequences::batch(batch, 2 * tokens),
+            position: 2 * (position % self.segment),
+            ..context.part(ATTENTION)
+        };
+        let persistent = self.persistent.map(|persistent| persistent.rows(tape)).transpose()?;
+        let seen = self.attention.attend(tape, &rows, persistent.as_ref(), &mut doubled)?;
+        let y = self.merge.seen(tape, &second_rows(tape, &seen)?)?;
+        let m = self.memory.forward(tape, &y, &mut context.part(MEMORY))?;
+        self.merge.forward(tape, &y, &m)
+    }
+
+    /// A segment begins: the memory as it stands is what its tokens read, and attention has seen nothing.
+    fn begin<B: Backend>(&self, device: &B, batch: usize, cache: &mut LayerCache<B>) -> Result<()> {
+        for name in R::State::NAMES {
+            if let Some(state) = cache.part_mut(MEMORY).and_then(|memory| memory.var(name).cloned()) {
+                cache.part_mut(START).into_iter().for_each(|start| start.set(name, state.clone()));
+            }
+        }
+        if let Some(attention) = cache.part_mut(ATTENTION) {
+            // Where nothing is kept behind the call, attention needs no keys and values from before.
+            let kept = attention.get("valid").is_some();
+            *attention = if kept { self.attention.fresh(device, batch)? } else { LayerCache::new(Vec::new()) };
+        }
+        Ok(())
+    }
+
+    /// Texts of any length, one by one.
+    fn packed<B: Backend + Kernel<R>>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let (mut all, mut caches) = (Vec::new(), Vec::new());
+        for (text, rows) in context.sequences.clone().ranges().enumerate() {
+            let x = tape.narrow(x, 1, rows.start, rows.len())?;
+            let mut cache = context.cache.as_ref().map(|cache| cache.text(tape, text)).transpose()?;
+            let sequences = Sequences::batch(1, rows.len());
+            let mut one = Context { sequences, position: context.position, cache: cache.as_mut() };
+            all.push(self.forward(tape, &x, &mut one)?);
+            caches.extend(cache);
+        }
+        if let Some(cache) = &mut context.cache {
+            **cache = LayerCache::join(tape, &caches.iter().collect::<Vec<_>>())?;
+        }
+        tape.concat(&all.iter().collect::<Vec<_>>(), 1)
+    }
+}
+
+/// Rows `a_0, b_0, a_1, b_1, …` of `a, b [B,T,hidden]`.
+fn interleave<B: Backend>(tape: &Tape<'_, B>, a: &Var<B>, b: &Var<B>) -> Result<Var<B>> {
+    let (batch, tokens, hidden) = (a.axes()[0], a.axes()[1], a.axes()[2]);
+    tape.reshape(&tape.concat(&[a, b], 2)?, [batch, 2 * tokens, hidden])
+}
+
+/// `b` of [`interleave`].
+fn second_rows<B: Backend>(tape: &Tape<'_, B>, rows: &Var<B>) -> Result<Var<B>> {
+    let (batch, count, hidden) = (rows.axes()[0], rows.axes()[1], rows.axes()[2]);
+    tape.narrow(&tape.reshape(rows, [batch, count / 2, 2 * hidden])?, 2, hidden, hidden)
+}
+
+/// Tokens of a call up to each end of a segment.
+fn stretches(segment: usize, position: usize, tokens: usize) -> Vec<usize> {
+    let (mut lengths, mut left) = (Vec::new(), tokens);
+    while left > 0 {
+        let at = position + tokens - left;
+        lengths.push(left.min(segment - at % segment));
+        left -= lengths[lengths.len() - 1];
+    }
+    lengths
+}
+
+impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Mac<R> {
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let (batch, tokens, device) = (x.axes()[0], x.axes()[1], x.value().device());
+        if context.sequences != Sequences::batch(batch, tokens) {
+            return self.packed(tape, x, context);
+        }
+        let mut own = None;
+        let cache = match &mut context.cache {
+            Some(cache) => &mut **cache,
+            None => own.insert(LayerCache::new(Vec::new()).with_parts(vec![LayerCache::new(Vec::new()); 3])),
+        };
+        let mut position = context.position;
+        let mut text = Context { sequences: context.sequences.clone(), position, cache: Some(&mut *cache) };
+        let q = self.memory.queries(tape, x, &mut text.part(START))?;
+        let lengths = stretches(self.segment, position, tokens);
+        let mut all = Vec::new();
+        for (x, q) in tape.split(x, 1, &lengths)?.into_iter().zip(tape.split(&q, 1, &lengths)?) {
+            if position.is_multiple_of(self.segment) {
+                self.begin(device, batch, cache)?;
+            }
+            all.push(self.stretch(tape, (&x, q), position, cache)?);
+            position += x.axes()[1];
+        }
+        tape.concat(&all.iter().collect::<Vec<_>>(), 1)
+    }
+
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        let memory = self.memory.cache(device, parameters, batch)?;
+        let parts = vec![memory.clone(), memory, self.attention.fresh(device, batch)?];
+        Ok(LayerCache::new(Vec::new()).with_parts(parts))
+    }
+
+    fn group(&self) -> usize {
+        Mixer::<B>::group(&self.memory)
+    }
+}
