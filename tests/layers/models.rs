@@ -1,7 +1,7 @@
 //! Small models of every kind, on purpose of odd sizes.
 
 use hecate_core::{Read, rules::*};
-use hecate_models::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
+use hecate_models::{AttentionConfig, Config, Features, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
 
 /// A memory: two heads, keys and values of different width.
 pub(super) fn memory(rule: RuleConfig) -> MemoryConfig {
@@ -35,6 +35,9 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("titans", RuleConfig::Titans(Titans::default())),
         ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, frozen: None })),
         ("dgd", RuleConfig::Dgd(Dgd::default())),
+        ("atlas", RuleConfig::Atlas(Atlas::default())),
+        ("atlas, one token", RuleConfig::Atlas(Atlas { window: 1, read: Read::Before, ..Atlas::default() })),
+        ("atlas, Newton-Schulz", RuleConfig::Atlas(Atlas { window: 2, newton_schulz: 3, ..Atlas::default() })),
         ("dgd, dot", RuleConfig::Dgd(Dgd { objective: Objective::Dot, ..Dgd::default() })),
     ];
     let mut models: Vec<_> =
@@ -44,6 +47,8 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let long = MemoryConfig { step: 1.75, decay: false, ..memory(RuleConfig::Delta(delta)) };
     models.push(("delta, long steps, no decay", config([MixerConfig::Memory(long)])));
     let keeping = MemoryConfig { decay: false, ..memory(RuleConfig::Titans(Titans::default())) };
+    let squares = MemoryConfig { features: Features::Poly2, ..memory(RuleConfig::Atlas(Atlas::default())) };
+    models.push(("atlas, polynomial features", config([MixerConfig::Memory(squares)])));
     models.push(("titans, no decay", config([MixerConfig::Memory(keeping)])));
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
@@ -67,6 +72,7 @@ pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
     [
         ("delta, frozen", RuleConfig::Delta(Delta { frozen, ..Delta::default() })),
         ("titans, frozen", RuleConfig::Titans(Titans { frozen, ..Titans::default() })),
+        ("atlas, frozen", RuleConfig::Atlas(Atlas { frozen, ..Atlas::default() })),
         ("dgd, frozen", RuleConfig::Dgd(Dgd { frozen, ..Dgd::default() })),
     ]
     .map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))])))

@@ -98,7 +98,7 @@ macro_rules! for_each_rule {
         $callback! {
             $($($before)*)?
             Hebbian, Delta, Titans, Dgd,
-            TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix
+            TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix, Atlas
         }
     };
 }

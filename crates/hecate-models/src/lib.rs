@@ -35,7 +35,7 @@ pub mod trainer;
 mod weights;
 
 pub use cache::{Cache, LayerCache};
-pub use config::{AttentionConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
+pub use config::{AttentionConfig, Config, Features, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
 pub use error::{Error, Result};
 pub use init::{Builder, Init};
 pub use language_model::LanguageModel;

@@ -4,8 +4,8 @@ use crate::{Error, Result};
 use hecate_core::{
     Read, Rule, for_each_rule,
     rules::{
-        Activation, Delta, Dgd, Erase, Hebbian, Huber, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory, Moneta,
-        MonetaMatrix, Objective, Titans, TitansMlp, Yaad, YaadMatrix, YaadMomentum,
+        Activation, Atlas, Delta, Dgd, Erase, Hebbian, Huber, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
+        Moneta, MonetaMatrix, Objective, Titans, TitansMlp, Yaad, YaadMatrix, YaadMomentum,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,8 @@ pub enum RuleConfig {
     Memora(#[serde(with = "MemoraOptions")] Memora),
     /// [`MemoraMatrix`].
     MemoraMatrix(#[serde(with = "MemoraMatrixOptions")] MemoraMatrix),
+    /// [`Atlas`].
+    Atlas(#[serde(with = "AtlasOptions")] Atlas),
 }
 
 macro_rules! names {
@@ -314,6 +316,22 @@ struct MemoraMatrixOptions {
     memory: MatrixMemory,
     #[serde(default = "absent::scale")]
     scale: f32,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
+}
+
+fn window() -> u32 {
+    Atlas::default().window
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Atlas", deny_unknown_fields)]
+struct AtlasOptions {
+    #[serde(default = "window")]
+    window: u32,
+    #[serde(default)]
+    newton_schulz: u32,
     #[serde(with = "ReadOption", default)]
     read: Read,
     frozen: Option<u32>,

@@ -1,11 +1,14 @@
 //! Refusing configurations that no model can be made of.
 
-use super::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig};
+use super::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig};
 use crate::{
     Error, Result,
     bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
 };
 use hecate_core::{Dims, Rule, Sequences, for_each_rule, rules::*};
+
+/// Widest keys that polynomial features are made of: half a million features.
+const POLY2: usize = 1024;
 
 macro_rules! check_rule {
     ($config:ident, $dims:ident, $($rule:ident),*) => {
@@ -72,10 +75,21 @@ impl MemoryConfig {
         within(path("value_dim"), value, 1..=SIZE)?;
         taps(path("conv"), self.conv)?;
         self.check_step(path("step"))?;
-        few(path("heads × key_dim × value_dim"), product(&[self.heads, key, value]), NUMBERS)?;
+        if self.features == Features::Poly2 {
+            within(path("key_dim (features: poly2)"), key, 1..=POLY2)?;
+        }
+        let features = self.features.width(key);
+        few(path("heads × key_dim × value_dim"), product(&[self.heads, features, value]), NUMBERS)?;
         few(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), NUMBERS)?;
         self.rule
-            .check(Dims { batch: 1, tokens: 1, heads: self.heads, key, value, sequences: Sequences::batch(1, 1) })
+            .check(Dims {
+                batch: 1,
+                tokens: 1,
+                heads: self.heads,
+                key: features,
+                value,
+                sequences: Sequences::batch(1, 1),
+            })
             .map_err(|error| Error::config(path("rule"), format!("refused ({error})"), "options that go together"))
     }
 
