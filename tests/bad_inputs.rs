@@ -81,6 +81,10 @@ fn options() {
     let errors = [
         names(call(Delta { frozen: Some(0), ..Delta::default() }), &["delta", "`frozen`", "0"]),
         names(call(Titans { frozen: Some(0), ..Titans::default() }), &["titans", "`frozen`"]),
+        names(call(Atlas { window: 0, ..Atlas::default() }), &["atlas", "`window`", "0"]),
+        names(call(Atlas { window: 1025, ..Atlas::default() }), &["atlas", "`window`", "1025"]),
+        names(call(Atlas { newton_schulz: 11, ..Atlas::default() }), &["atlas", "`newton_schulz`", "11"]),
+        names(call(Atlas { frozen: Some(0), ..Atlas::default() }), &["atlas", "`frozen`"]),
         names(call(Dgd { frozen: Some(0), ..Dgd::default() }), &["dgd", "`frozen`"]),
         names(call(Dgd { frozen: Some(4), objective: Objective::Dot, ..Dgd::default() }), &["dgd", "`frozen`", "4"]),
         names(call(Delta { frozen: Some(4), erase: Erase::Decayed, ..Delta::default() }), &["delta", "`frozen`"]),

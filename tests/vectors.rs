@@ -4,7 +4,7 @@
 //! `din.*`, `dst0.*` (gradients of the arguments), and in its metadata the rule and its options.
 
 use hecate_core::{
-    DType, Inputs, Kernel, Outputs, Rule, Sequences, Slots, Tensor,
+    DType, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Slots, Tensor,
     primitives::{AttentionInputs, AttentionOptions, Cache, attention, attention_backward, attention_cache},
     rules::*,
 };
@@ -16,12 +16,9 @@ use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// Rules that have files and are not compared, and why.
-const NOT_COMPARED: [(&str, &str); 3] = [
-    ("atlas_c1", NOT_BUILT),
-    ("atlas_c4", NOT_BUILT),
+const NOT_COMPARED: [(&str, &str); 1] = [
     ("linear_engine", "a backend's recurrence has no public entry; it is compared through the rules lowered to it"),
 ];
-const NOT_BUILT: &str = "not a row of the matrix yet";
 
 /// What has an entry here and must have files: every rule, and attention.
 fn compared() -> Vec<&'static str> {
@@ -57,6 +54,18 @@ const ILL_CONDITIONED: [(&str, f64, &str); 2] = [
 struct Arrays<'a>(SafeTensors<'a>);
 
 impl Arrays<'_> {
+    /// A slot of a state. Dual variables and logarithms are `A0` and `L0` there, weights of any kind `w0` here; other
+    /// matrices have capital letters, buffers small ones, and those without rows are left out.
+    fn state<R: Rule>(&self, group: &str, slot: &str, shape: Shape) -> Array {
+        let name = match (R::NAME, slot) {
+            ("moneta", _) => slot.replace('w', "A"),
+            ("memora", _) => slot.replace('w', "L"),
+            (_, "kbuf" | "vbuf") => slot.to_owned(),
+            _ => slot.to_uppercase(),
+        };
+        if shape.count() == 0 { Array::new(shape, Vec::new()) } else { self.get(group, &name) }
+    }
+
     fn get(&self, group: &str, name: &str) -> Array {
         let name = format!("{group}.{name}");
         let view = self.0.tensor(&name).unwrap_or_else(|error| panic!("`{name}`: {error}"));
@@ -74,13 +83,10 @@ fn check_rule<R: Oracle>(name: &str, rule: R, arrays: &Arrays<'_>)
 where
     Cpu: Kernel<R>,
 {
-    // Dual variables and logarithms are `A0` and `L0` there, weights of any kind `w0` here.
-    let file = |slot: &str| match R::NAME {
-        "moneta" => slot.replace('w', "A"),
-        "memora" => slot.replace('w', "L"),
-        _ => slot.to_uppercase(),
-    };
-    let state = |group| R::State::build(|slot| arrays.get(group, &file(slot)));
+    let (q, v) = (arrays.get("in", "q"), arrays.get("in", "v"));
+    let [batch, tokens, heads, key] = *q.shape.axes() else { panic!("{name}: `in.q` is not [B,T,H,K]") };
+    let case = Case::new(rule, Sizes::new(batch, tokens, heads, key, v.shape.last()), 0);
+    let state = |group| R::State::map(rule.state(&case.dims), |slot, shape| arrays.state::<R>(group, slot, shape));
     let inputs = |tokens, before| Inputs::<R, Array> {
         q: arrays.get(tokens, "q"),
         k: arrays.get(tokens, "k"),
@@ -89,15 +95,12 @@ where
         state: state(before),
     };
     let outputs = |out, behind| Outputs::<R, Array> { out: arrays.get(out, "y"), state: state(behind) };
-    let arguments = inputs("in", "st0");
-    let [batch, tokens, heads, key] = *arguments.q.shape.axes() else { panic!("`in.q` is not [B,T,H,K]") };
-    let sizes = Sizes::new(batch, tokens, heads, key, arguments.v.shape.last());
-    let case = Case { inputs: arguments, grads: outputs("dout", "dst1"), ..Case::new(rule, sizes, 0) };
+    let case = Case { inputs: inputs("in", "st0"), grads: outputs("dout", "dst1"), ..case.clone() };
     let truth = hecate_tests::Results { outputs: outputs("out", "st1"), grads: inputs("din", "dst0") };
     for backend in backends() {
         let found = case.run(&backend, DType::F32).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let mut compared = hecate_tests::case::compare_outputs(&truth.outputs, &found.outputs);
-        compared.extend(hecate_tests::case::compare_grads(&truth.grads, &found.grads));
+        let mut compared = hecate_tests::case::compare_outputs(rule, &truth.outputs, &found.outputs);
+        compared.extend(hecate_tests::case::compare_grads(rule, &truth.grads, &found.grads));
         for (_, factor, why) in ILL_CONDITIONED.iter().filter(|(part, ..)| name.contains(part)) {
             compared.iter_mut().for_each(|one| one.limit *= factor);
             require::say(&format!("{name}: limits times {factor}: {why}"));
@@ -161,8 +164,15 @@ impl File {
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
         let metadata = header.metadata().clone().unwrap_or_default();
         let entry = |key| metadata.get(key).unwrap_or_else(|| panic!("{name}: no `{key}` in the metadata"));
-        let rule = entry("rule").clone();
-        let options = serde_json::from_str(entry("options")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut rule = entry("rule").clone();
+        let mut options: Value =
+            serde_json::from_str(entry("options")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if let Some(window) = rule.strip_prefix("atlas_c") {
+            options["window"] = window.parse::<u32>().unwrap_or_else(|error| panic!("{name}: {rule}: {error}")).into();
+            options["newton_schulz"] =
+                options.as_object_mut().and_then(|all| all.remove("ns_steps")).unwrap_or(0.into());
+            rule = Atlas::NAME.to_owned();
+        }
         Self { name, bytes, rule, options }
     }
 

@@ -50,6 +50,7 @@ fn integers_and_nothing() {
             names(primitives::cast(DType::Bf16, &x()), &["cast", "`x`"]),
             names(primitives::rms_norm(&x(), &ones([4]), 1e-6), &["rms_norm", "`x`"]),
             names(primitives::l2_norm(&x(), 1e-6), &["l2_norm", "`x`"]),
+            names(primitives::poly2(&x(), primitives::POLY2), &["poly2", "`x`"]),
             names(primitives::sum(&x()), &["sum", "`x`"]),
             names(primitives::sum_squares(&x()), &["sum_squares", "`x`"]),
             names(primitives::sum_rows(&x(), 4), &["sum_rows", "`x`"]),
@@ -100,6 +101,22 @@ fn norms() {
         let l2 = primitives::l2_norm(&ones([2, 3]), epsilon);
         assert!(matches!(names(l2, &["l2_norm", "`epsilon`"]), Error::Config { .. }));
     }
+}
+
+#[test]
+fn features() {
+    let (x, one) = (ones([2, 3]), primitives::POLY2);
+    let backward = primitives::poly2_backward(&x, one, &x);
+    assert!(matches!(names(backward, &["poly2", "`dy`", "[2, 10]"]), Error::Shape { .. }));
+    let rounded = primitives::cast(DType::Bf16, &ones([2, 10])).expect("a cast");
+    assert!(matches!(names(primitives::poly2_backward(&x, one, &rounded), &["`dy`"]), Error::DType { .. }));
+    let wide = primitives::poly2(&ones([1, 1025]), one);
+    assert!(matches!(names(wide, &["poly2", "`width`", "1025"]), Error::Config { .. }));
+    for wrong in [-1.0, f32::NAN, f32::INFINITY] {
+        let refused = primitives::poly2(&x, [1.0, wrong, 1.0]);
+        assert!(matches!(names(refused, &["poly2", "`coefficients`"]), Error::Config { .. }));
+    }
+    assert_eq!(primitives::poly2_width(usize::MAX), usize::MAX);
 }
 
 #[test]

@@ -28,14 +28,14 @@ where
     let case = Case::new(rule, Sizes::new(1, tokens, HEADS, width, width), 1);
     let run = |device: &Cpu| case.run(device, DType::F32).expect("a valid call");
     let (truth, found) = (run(&device.clone().with_algorithm(Algorithm::Scan)), run(&device));
-    let mut compared = case::compare_outputs(&truth.outputs, &found.outputs);
-    compared.extend(case::compare_grads(&truth.grads, &found.grads));
+    let mut compared = case::compare_outputs(case.rule, &truth.outputs, &found.outputs);
+    compared.extend(case::compare_grads(case.rule, &truth.grads, &found.grads));
     assert_close(&case, &compared);
     let inputs = case.upload(&device, DType::F32).expect("an upload");
     (device, case, inputs)
 }
 
-#[divan::bench(types = [Hebbian, Delta, Titans, Dgd], args = PREFILL)]
+#[divan::bench(types = [Hebbian, Delta, Titans, Dgd, Atlas], args = PREFILL)]
 fn rule_infer<R: Oracle>(bencher: Bencher<'_, '_>, (tokens, width): (usize, usize))
 where
     Cpu: Kernel<R>,
@@ -44,7 +44,7 @@ where
     bencher.counter(ItemsCount::new(tokens)).bench_local(|| infer(&device, case.rule, &inputs));
 }
 
-#[divan::bench(types = [Hebbian, Delta, Titans, Dgd], args = PREFILL)]
+#[divan::bench(types = [Hebbian, Delta, Titans, Dgd, Atlas], args = PREFILL)]
 fn rule_forward_and_backward<R: Oracle>(bencher: Bencher<'_, '_>, (tokens, width): (usize, usize))
 where
     Cpu: Kernel<R>,
@@ -58,7 +58,7 @@ where
     });
 }
 
-#[divan::bench(types = [Hebbian, Delta, Titans, Dgd], args = DECODE)]
+#[divan::bench(types = [Hebbian, Delta, Titans, Dgd, Atlas], args = DECODE)]
 fn rule_decode<R: Oracle>(bencher: Bencher<'_, '_>, (tokens, width): (usize, usize))
 where
     Cpu: Kernel<R>,

@@ -2,7 +2,7 @@
 
 use hecate_core::{Read, rules::*};
 use hecate_models::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
+    AttentionConfig, ComposedConfig, Config, Features, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
 };
 
 /// A memory: two heads, keys and values of different width.
@@ -37,6 +37,9 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("titans", RuleConfig::Titans(Titans::default())),
         ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, frozen: None })),
         ("dgd", RuleConfig::Dgd(Dgd::default())),
+        ("atlas", RuleConfig::Atlas(Atlas::default())),
+        ("atlas, one token", RuleConfig::Atlas(Atlas { window: 1, read: Read::Before, ..Atlas::default() })),
+        ("atlas, Newton-Schulz", RuleConfig::Atlas(Atlas { window: 2, newton_schulz: 3, ..Atlas::default() })),
         ("dgd, dot", RuleConfig::Dgd(Dgd { objective: Objective::Dot, ..Dgd::default() })),
         ("lattice", RuleConfig::Lattice(Lattice::default())),
         ("lattice, encode", RuleConfig::Lattice(Lattice { variant: Variant::Encode, ..Lattice::default() })),
@@ -50,6 +53,8 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let long = MemoryConfig { step: 1.75, decay: false, ..memory(RuleConfig::Delta(delta)) };
     models.push(("delta, long steps, no decay", config([MixerConfig::Memory(long)])));
     let keeping = MemoryConfig { decay: false, ..memory(RuleConfig::Titans(Titans::default())) };
+    let squares = MemoryConfig { features: Features::Poly2, ..memory(RuleConfig::Atlas(Atlas::default())) };
+    models.push(("atlas, polynomial features", config([MixerConfig::Memory(squares)])));
     models.push(("titans, no decay", config([MixerConfig::Memory(keeping)])));
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
@@ -87,6 +92,7 @@ pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
     [
         ("delta, frozen", RuleConfig::Delta(Delta { frozen, ..Delta::default() })),
         ("titans, frozen", RuleConfig::Titans(Titans { frozen, ..Titans::default() })),
+        ("atlas, frozen", RuleConfig::Atlas(Atlas { frozen, ..Atlas::default() })),
         ("dgd, frozen", RuleConfig::Dgd(Dgd { frozen, ..Dgd::default() })),
         ("lattice, frozen", RuleConfig::Lattice(Lattice { frozen, ..Lattice::default() })),
         ("trellis, frozen", RuleConfig::Trellis(Trellis { frozen, slots: 4, ..Trellis::default() })),

@@ -4,7 +4,7 @@
 
 use super::{composed, recurrence::recurrence};
 use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, rules::*};
-use hecate_models::{AttentionConfig, Config, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
+use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
 use hecate_tests::oracle::{Oracle, Token, Var};
 use std::collections::BTreeMap;
 
@@ -92,6 +92,20 @@ pub(super) fn l2_norm(x: &Var) -> Var {
     // The layer's constant is a 32-bit float.
     let epsilon = f64::from(1e-6f32);
     x * x.square().sum().shift(epsilon * epsilon).sqrt().recip()
+}
+
+/// Monomials of degree up to two, weighted so that unit rows stay unit rows.
+fn poly2(x: &Var) -> Var {
+    let (_, width) = x.shape();
+    let [zeroth, first, second] = [0.4f32, 0.4, 0.2].map(|c| f64::from(c).sqrt());
+    let mut parts = vec![x.constant(1, 1, vec![zeroth]), x.scale(first)];
+    for i in 0..width {
+        let row = columns(x, i, 1) * columns(x, i, width - i);
+        let mut weights = vec![second * 2f64.sqrt(); width - i];
+        weights[0] = second;
+        parts.push(&row * row.constant(1, width - i, weights));
+    }
+    join(&parts)
 }
 
 pub(super) fn short_conv(weights: &Weights, name: &str, x: &[Var], rows: Rows) -> Vec<Var> {
@@ -271,6 +285,20 @@ fn unit_rows(x: &Var) -> Var {
     x * squares.shift(epsilon * epsilon).sqrt().recip()
 }
 
+impl Gated for Atlas {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WindowGates<Var> {
+        let eta = sigmoid(&signal("eta_proj"));
+        let strengths = sigmoid(&signal("b_proj"));
+        let window = self.window as usize;
+        let gamma = columns(&strengths, 0, window).scale(1.0 / window as f64);
+        let (gamma, theta) = match self.newton_schulz {
+            0 => (eta.scale(-1.0).shift(1.0) * gamma, eta.constant(1, 1, vec![1.0])),
+            _ => (gamma, columns(&strengths, window, 1)),
+        };
+        WindowGates { log_a, log_eta: eta.ln(), theta, gamma }
+    }
+}
+
 fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
     back(config, weights, x, read_of(rule, config, weights, x, rows).0, eps)
 }
@@ -288,14 +316,18 @@ pub(super) fn read_of<R: Gated>(
     let token = |i: usize, head: usize| {
         let log_a = columns(&log_a(weights, config, &x[i]), head, 1);
         let signal = |name: &str| {
-            let all = linear(weights, name, &x[i]);
-            let width = all.shape().1 / heads;
-            columns(&all, head * width, width)
+            let signals = linear(weights, name, &x[i]);
+            let width = signals.shape().1 / heads;
+            columns(&signals, head * width, width)
         };
-        let (q, k, v) = (l2_norm(&q[i][head]), l2_norm(&k[i][head]), v[i][head].clone());
+        let unit = |x: &Var| match config.features {
+            Features::Identity => l2_norm(x),
+            Features::Poly2 => poly2(&l2_norm(x)),
+        };
+        let (q, k, v) = (unit(&q[i][head]), unit(&k[i][head]), v[i][head].clone());
         Token { q, k, v, gates: Gated::stretched(rule, rule.gated(log_a, &signal), config.step) }
     };
-    let (key, value) = (q[0][0].shape().1, v[0][0].shape().1);
+    let (key, value) = (config.features.width(q[0][0].shape().1), v[0][0].shape().1);
     let (mut read, mut states) = (vec![Vec::new(); x.len()], Vec::new());
     for text in 0..rows.batch {
         let mut last = Vec::new();

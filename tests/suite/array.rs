@@ -59,7 +59,8 @@ impl Array {
     pub fn cut(&self, axis: usize, range: std::ops::Range<usize>) -> Self {
         let mut axes = self.shape.axes().to_vec();
         let (length, inner) = (axes[axis], axes[axis + 1..].iter().product::<usize>());
-        let values = self.values.chunks(length * inner).flat_map(|x| &x[range.start * inner..range.end * inner]);
+        let values =
+            self.values.chunks((length * inner).max(1)).flat_map(|x| &x[range.start * inner..range.end * inner]);
         let values = values.copied().collect();
         axes[axis] = range.len();
         Self { shape: axes.into(), values }

@@ -1,7 +1,7 @@
 //! Arguments of a rule on the host, and how a device is asked what it makes of them.
 
 use crate::{
-    Array, BACKWARD, Comparison, FORWARD, Random, error,
+    Array, Comparison, Random, error,
     oracle::{Forgetting, Oracle},
 };
 use hecate_core::{
@@ -192,14 +192,14 @@ impl<R: Rule> Results<R> {
     }
 }
 
-/// Compares results slot by slot, at the limits of 32 bits.
-pub fn compare_outputs<R: Oracle>(truth: &Outputs<R, Array>, found: &Outputs<R, Array>) -> Vec<Comparison> {
-    compare::<R>(truth.list(), found.list(), FORWARD)
+/// Compares results slot by slot, at the rule's limits.
+pub fn compare_outputs<R: Oracle>(rule: R, truth: &Outputs<R, Array>, found: &Outputs<R, Array>) -> Vec<Comparison> {
+    compare::<R>(truth.list(), found.list(), rule.limits().0)
 }
 
-/// Compares gradients slot by slot, at the limits of 32 bits.
-pub fn compare_grads<R: Oracle>(truth: &Inputs<R, Array>, found: &Inputs<R, Array>) -> Vec<Comparison> {
-    compare::<R>(truth.list(), found.list(), BACKWARD)
+/// Compares gradients slot by slot, at the rule's limits.
+pub fn compare_grads<R: Oracle>(rule: R, truth: &Inputs<R, Array>, found: &Inputs<R, Array>) -> Vec<Comparison> {
+    compare::<R>(truth.list(), found.list(), rule.limits().1)
 }
 
 fn compare<R: Oracle>(

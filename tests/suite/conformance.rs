@@ -41,6 +41,7 @@ macro_rules! rule_module {
     (MemoraMatrix) => { $crate::rule_tests!(memora_matrix MemoraMatrix); };
     (Lattice) => { $crate::rule_tests!(lattice Lattice); };
     (Trellis) => { $crate::rule_tests!(trellis Trellis); };
+    (Atlas) => { $crate::rule_tests!(atlas Atlas); };
 }
 
 /// Every check of one rule.
@@ -50,7 +51,7 @@ macro_rules! rule_tests {
         mod $module {
             $crate::rule_tests! { @ $rule:
                 forward backward rounding cut_is_whole packed_is_separate token_by_token repeats gates_at_limits
-                correlated_keys nan_is_seen refuses_inputs refuses_grads
+                correlated_keys fresh_memory nan_is_seen refuses_inputs refuses_grads
             }
         }
     };

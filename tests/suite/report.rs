@@ -57,8 +57,8 @@ pub fn check_rule<R: Oracle, B: Kernel<R>>(backend: &B, rule: R) -> Cell {
             Err(error) => tally.fail(format!("{case}: {error}")),
             Ok(found) => {
                 let truth = solve(case);
-                tally.forward(compare_outputs(&truth.outputs, &found.outputs));
-                tally.backward(compare_grads(&truth.grads, &found.grads));
+                tally.forward(compare_outputs(rule, &truth.outputs, &found.outputs));
+                tally.backward(compare_grads(rule, &truth.grads, &found.grads));
             }
         }
     }

@@ -99,7 +99,7 @@ macro_rules! for_each_rule {
             $($($before)*)?
             Hebbian, Delta, Titans, Dgd,
             TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix,
-            Lattice, Trellis
+            Lattice, Trellis, Atlas
         }
     };
 }

@@ -122,6 +122,30 @@ pub struct MemoryConfig {
     /// by `1 − θ` (without decay): over 1 it changes its sign, which is what keeping track of a state takes (Grazzi et
     /// al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"). Other rules have 1.
     pub step: f32,
+    /// What becomes of queries and keys in front of the rule.
+    pub features: Features,
+}
+
+/// What becomes of a head's unit queries and keys in front of the rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Features {
+    /// Nothing.
+    #[default]
+    Identity,
+    /// All monomials of degree up to two ([`primitives::poly2`](hecate_core::primitives::poly2())), so weighted that they
+    /// are of length 1 again: the rule has keys of `1 + K + K (K + 1)/2` numbers.
+    Poly2,
+}
+
+impl Features {
+    /// Width of the rule's keys for queries and keys of `width` numbers.
+    pub fn width(self, width: usize) -> usize {
+        match self {
+            Self::Identity => width,
+            Self::Poly2 => hecate_core::primitives::poly2_width(width),
+        }
+    }
 }
 
 impl Default for MemoryConfig {
@@ -135,6 +159,7 @@ impl Default for MemoryConfig {
             gate: true,
             decay: true,
             step: 1.0,
+            features: Features::Identity,
         }
     }
 }

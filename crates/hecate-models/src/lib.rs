@@ -37,7 +37,7 @@ mod weights;
 
 pub use cache::{Cache, LayerCache};
 pub use config::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
+    AttentionConfig, ComposedConfig, Config, Features, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
 };
 pub use error::{Error, Result};
 pub use init::{Builder, Init};

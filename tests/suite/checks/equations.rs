@@ -14,14 +14,14 @@ pub fn forward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     each(backends, |backend, case, truth| {
         let kept = case.run(backend, DType::F32).map(|results| results.outputs);
         let outputs = [kept, case.infer(backend, DType::F32)];
-        let compare = |found| compare_outputs(&truth.outputs, &accepted(backend, case, found));
+        let compare = |found| compare_outputs(case.rule, &truth.outputs, &accepted(backend, case, found));
         outputs.into_iter().flat_map(compare).collect()
     });
 }
 
 /// Gradients of all inputs, gates and the initial state, given those of the output and the final state.
 pub fn backward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
-    each(backends, |backend, case, truth| compare_grads(&truth.grads, &run(backend, case).grads));
+    each(backends, |backend, case, truth| compare_grads(case.rule, &truth.grads, &run(backend, case).grads));
 }
 
 /// With 16-bit q, k, v and out, errors are at most twice what rounding these arguments and the results costs anyway.

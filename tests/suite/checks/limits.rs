@@ -6,7 +6,7 @@ use crate::{
     case::{compare_grads, compare_outputs},
     oracle::{Forgetting, Oracle, solve},
 };
-use hecate_core::{DType, Error, Kernel, Slots};
+use hecate_core::{DType, Error, Initial, Kernel, Slots};
 
 const SIZES: Sizes = Sizes::new(1, 70, 2, 12, 9);
 
@@ -86,6 +86,28 @@ pub fn correlated_keys<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     }
 }
 
+/// The first tokens of a memory that has read nothing: zeros wherever the rule starts from such.
+pub fn fresh_memory<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        for tokens in [1, 6] {
+            let case = Case::new(rule, Sizes { tokens, ..SIZES }, 27);
+            let initial = R::State::into_vec(rule.initial(&case.dims));
+            let zeros: Vec<_> = R::State::NAMES
+                .iter()
+                .zip(initial)
+                .filter(|(_, x)| *x == Initial::Zeros)
+                .map(|(name, _)| *name)
+                .collect();
+            let case = case.with(
+                |slot, array| {
+                    if zeros.contains(&slot) { Array::full(array.shape.clone(), 0.0) } else { array }
+                },
+            );
+            agree(backends, &case, "a fresh memory");
+        }
+    }
+}
+
 fn lean(row: &mut [f64], common: &[f64]) {
     row.iter_mut().zip(common).for_each(|(x, c)| *x = 0.2 * *x + c);
     let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
@@ -96,8 +118,8 @@ fn agree<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>, name: &str) {
     let truth = solve(case);
     for backend in backends {
         let found = run(backend, case);
-        let mut compared = compare_outputs(&truth.outputs, &found.outputs);
-        compared.extend(compare_grads(&truth.grads, &found.grads));
+        let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
+        compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
         assert_close(&format!("{case}, {name}, on {backend:?}"), &compared);
     }
 }

@@ -10,7 +10,7 @@ mod refusals;
 mod sequences;
 
 pub use equations::{backward, forward, rounding};
-pub use limits::{correlated_keys, gates_at_limits, nan_is_seen};
+pub use limits::{correlated_keys, fresh_memory, gates_at_limits, nan_is_seen};
 pub use refusals::{refuses_grads, refuses_inputs};
 pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};
 

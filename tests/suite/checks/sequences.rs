@@ -18,8 +18,8 @@ pub fn cut_is_whole<R: Oracle, B: Kernel<R>>(backends: &[B]) {
         cuts.dedup();
         for backend in backends {
             let found = piecewise(backend, &case, &cuts);
-            let mut compared = compare_outputs(&truth.outputs, &found.outputs);
-            compared.extend(compare_grads(&truth.grads, &found.grads));
+            let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
+            compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
             assert_close(&format!("{case} cut at {cuts:?} on {backend:?}"), &compared);
         }
     }
@@ -74,9 +74,9 @@ pub fn packed_is_separate<R: Oracle, B: Kernel<R>>(backends: &[B]) {
         for backend in backends {
             let packed = run(backend, &case);
             let inferred = accepted(backend, &case, case.infer(backend, DType::F32));
-            let mut compared = compare_outputs(&truth.outputs, &packed.outputs);
-            compared.extend(compare_outputs(&truth.outputs, &inferred));
-            compared.extend(compare_grads(&truth.grads, &packed.grads));
+            let mut compared = compare_outputs(case.rule, &truth.outputs, &packed.outputs);
+            compared.extend(compare_outputs(case.rule, &truth.outputs, &inferred));
+            compared.extend(compare_grads(case.rule, &truth.grads, &packed.grads));
             compared.extend(separate(backend, &case, &packed));
             assert_close(&format!("{case} on {backend:?}"), &compared);
         }
@@ -90,7 +90,7 @@ fn separate<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>, packed: &Resul
         let alone = case.cut(rows.clone(), &states(&case.inputs.state), &states(&case.grads.state));
         let found = run(backend, &alone);
         let outputs = Outputs { out: packed.outputs.out.cut(1, rows), state: states(&packed.outputs.state) };
-        compare_outputs(&found.outputs, &outputs)
+        compare_outputs(case.rule, &found.outputs, &outputs)
     };
     case.dims.sequences.ranges().enumerate().flat_map(|(n, rows)| sequence(n, rows)).collect()
 }
@@ -110,7 +110,10 @@ pub fn token_by_token<R: Oracle, B: Kernel<R>>(backends: &[B]) {
                 outs.push(outputs.out);
             }
             let outputs = Outputs { out: Array::join(&outs, 1), state };
-            assert_close(&format!("{case} by tokens on {backend:?}"), &compare_outputs(&truth.outputs, &outputs));
+            assert_close(
+                &format!("{case} by tokens on {backend:?}"),
+                &compare_outputs(case.rule, &truth.outputs, &outputs),
+            );
         }
     }
 }

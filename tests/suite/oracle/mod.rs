@@ -1,5 +1,6 @@
 //! The equations in 64 bits, forward only, differentiated by dfdx.
 
+mod atlas;
 mod deep;
 mod delta;
 mod dgd;
@@ -11,7 +12,7 @@ mod var;
 
 pub use var::Var;
 
-use crate::{Array, Case, Results, Sizes};
+use crate::{Array, BACKWARD, Case, FORWARD, Results, Sizes};
 use hecate_core::{Inputs, Of, Read, Rule, Slots};
 use var::Equations;
 
@@ -36,6 +37,12 @@ pub trait Oracle: Rule {
     /// How much more than others a slot may be off, for a reason that is given where it is not 1.
     fn conditioning(_slot: &str) -> f64 {
         1.0
+    }
+
+    /// Largest errors of results and of gradients in 32 bits: the suite's, unless the rule's own conditioning allows no
+    /// better, with the reason beside it.
+    fn limits(self) -> (f64, f64) {
+        (FORWARD, BACKWARD)
     }
 
     /// The sizes nearest to these that the rule takes.
@@ -128,7 +135,7 @@ pub fn differences(leaves: &[Leaf], upstream: &[Array], forward: &Forward, count
     };
     let mut random = crate::Random::new(7);
     let mut worst = 0f64;
-    for (slot, gradient) in gradients.iter().enumerate() {
+    for (slot, gradient) in gradients.iter().enumerate().filter(|(_, gradient)| !gradient.is_empty()) {
         let scale = gradient.iter().fold(1e-3, |a: f64, x| a.max(x.abs()));
         for _ in 0..count {
             let element = random.below(gradient.len());
@@ -149,8 +156,12 @@ pub fn differences(leaves: &[Leaf], upstream: &[Array], forward: &Forward, count
 
 fn evaluate(equations: &Equations, leaves: &[Leaf], forward: &Forward) -> (Vec<Vec<Var>>, Vec<Vec<Var>>) {
     let cut = |Leaf { array, tile: (rows, columns) }: &Leaf| {
-        let tiles = array.values.chunks((rows * columns).max(1));
-        tiles.map(|tile| equations.leaf(*rows, *columns, tile)).collect()
+        // A window of one token has buffers without rows: as many empty tiles as there are memories.
+        if rows * columns == 0 {
+            let tiles: usize = array.shape.axes()[..array.shape.rank() - 2].iter().product();
+            return (0..tiles).map(|_| equations.leaf(*rows, *columns, &[])).collect();
+        }
+        array.values.chunks(rows * columns).map(|tile| equations.leaf(*rows, *columns, tile)).collect()
     };
     let leaves: Vec<Vec<Var>> = leaves.iter().map(cut).collect();
     let results = forward(&leaves);
@@ -281,7 +292,9 @@ mod tests {
                 let packed = Case::packed(rule, &[3, 1, 17], 1, 3, 2, 2);
                 for case in [batch, packed] {
                     let error = solve_differences(&case, 4);
-                    assert!(error < 1e-6, "{case}: {error:e}");
+                    // Far under what it is the truth for; differences lose most where gradients are ill-conditioned.
+                    let limit = 1e-2 * rule.limits().1;
+                    assert!(error < limit, "{case}: {error:e}");
                 }
             })* };
         }

@@ -61,6 +61,9 @@ impl Equations {
         let (loss, record) = loss.matrix().reshape_like(&()).split_tape();
         let mut gradients = loss.put_tape(record.0.take()).backward();
         let mut of = |leaf: &Var| {
+            if leaf.is_empty() {
+                return Vec::new();
+            }
             gradients.try_alloc_for(&*leaf.0).expect("memory for a gradient");
             gradients.get(&*leaf.0).as_vec()
         };
@@ -81,7 +84,12 @@ impl Var {
 
     /// The elements, row-major.
     pub fn values(&self) -> Vec<f64> {
-        self.0.as_vec()
+        if self.is_empty() { Vec::new() } else { self.0.as_vec() }
+    }
+
+    /// Whether it has no elements, which dfdx can neither read nor differentiate.
+    fn is_empty(&self) -> bool {
+        matches!(self.shape(), (0, _) | (_, 0))
     }
 
     /// The only element.

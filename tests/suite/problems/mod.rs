@@ -2,6 +2,7 @@
 
 mod attention;
 mod elementwise;
+mod features;
 mod language;
 mod layout;
 mod matmul;
@@ -10,6 +11,7 @@ mod tokens;
 
 pub use attention::attention;
 pub use elementwise::{add, cast, map, mul, scale};
+pub use features::poly2;
 pub use language::{adamw, cross_entropy, embedding};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::matmul;
@@ -29,7 +31,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, map, add, mul, scale, cast, rms_norm, l2_norm, conv, embedding, narrow, concat, attention,
+            matmul, map, add, mul, scale, cast, rms_norm, l2_norm, poly2, conv, embedding, narrow, concat, attention,
             cross_entropy, adamw, sum, sum_rows, sum_squares, rotary
         }
     };

@@ -8,6 +8,7 @@ mod attention;
 mod conv;
 mod elementwise;
 mod embedding;
+mod features;
 mod layout;
 mod loss;
 mod matmul;
@@ -25,6 +26,7 @@ pub use elementwise::{
     Broadcast, Elementwise, Map, add, add_backward, cast, map, map_backward, mul, mul_backward, scale,
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
+pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{Loss, cross_entropy, cross_entropy_backward};
 pub use matmul::{Matmul, MatmulDims, Transpose, matmul, matmul_backward};
@@ -37,11 +39,22 @@ use crate::{DType, Device, Error, Result, Shape, Tensor};
 
 /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
 pub trait Primitives:
-    Attention + Conv + Elementwise + Embedding + Layout + Loss + Matmul + Norm + Optimizer + Reduce + Rotary
+    Attention + Conv + Elementwise + Embedding + Features + Layout + Loss + Matmul + Norm + Optimizer + Reduce + Rotary
 {
 }
 impl<D> Primitives for D where
-    D: Attention + Conv + Elementwise + Embedding + Layout + Loss + Matmul + Norm + Optimizer + Reduce + Rotary
+    D: Attention
+        + Conv
+        + Elementwise
+        + Embedding
+        + Features
+        + Layout
+        + Loss
+        + Matmul
+        + Norm
+        + Optimizer
+        + Reduce
+        + Rotary
 {
 }
 

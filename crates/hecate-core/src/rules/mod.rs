@@ -82,6 +82,7 @@
 //!
 //! Only the states at chunk starts are kept for the backward: `N H ⌈T/C⌉ K V` numbers, twice that with momentum.
 
+mod atlas;
 mod deep;
 mod delta;
 mod dgd;
@@ -90,6 +91,7 @@ mod lattice;
 mod titans;
 mod trellis;
 
+pub use atlas::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window, WindowGates};
 pub use deep::{
     Activation, Bias, Deep, DeepRule, Huber, HuberGates, HuberMomentumGates, LQ_EPSILON, Map, MatrixMemory, Memora,
     MemoraMatrix, Memory, MlpMemory, MomentumWeights, Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure,

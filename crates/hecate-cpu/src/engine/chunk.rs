@@ -53,7 +53,7 @@ impl Workspace {
     #[inline(always)]
     pub(crate) fn writes(&mut self, spec: Spec, view: &View<'_>, m: &[f32], s: &[f32], group: &[f32]) {
         let (tokens, width) = (view.tokens, self.width);
-        self.tables.build(view.a, view.eta);
+        self.tables.build(view.factors());
         self.targets(spec, view, group);
         reset(&mut self.z, tokens * width);
         set_scaled_rows(&mut self.z, view.w, &self.v, width);

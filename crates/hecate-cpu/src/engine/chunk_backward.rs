@@ -5,7 +5,7 @@ use super::{
     lane::{Memory, Part, View, row},
     replay::Start,
     solve,
-    tables::{TableGrads, Tables, reset},
+    tables::{FactorGrads, TableGrads, Tables, reset},
 };
 use crate::{
     product::{Mat, MatMut, product},
@@ -63,7 +63,8 @@ pub(crate) fn run(
             }
             work.carried(spec, view, start, dmemory, &mut part);
             let Workspace { forward, dtables, .. } = work;
-            dtables.gates(&forward.tables, view.a, view.eta, part.da, part.deta);
+            let grads = FactorGrads { a: part.da, eta: part.deta, emission: &mut [] };
+            dtables.gates(&forward.tables, view.factors(), grads);
         },
     );
 }

@@ -5,6 +5,7 @@ use super::{
     problem::Problem,
     replay::{Replay, Work},
     scan,
+    tables::Factors,
 };
 use crate::product::Mat;
 use hecate_core::Dims;
@@ -55,6 +56,13 @@ pub(crate) struct View<'a> {
     pub(crate) r: &'a [f32],
     pub(crate) a: &'a [f32],
     pub(crate) eta: &'a [f32],
+}
+
+impl View<'_> {
+    /// What the tables are made of.
+    pub(crate) fn factors(&self) -> Factors<'_> {
+        Factors { a: self.a, eta: self.eta, emission: &[] }
+    }
 }
 
 /// Row `t` of a view.

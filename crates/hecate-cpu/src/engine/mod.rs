@@ -23,8 +23,8 @@ mod memory;
 mod problem;
 mod replay;
 mod scan;
-mod solve;
-mod tables;
+pub(crate) mod solve;
+pub(crate) mod tables;
 
 use crate::{Algorithm, Cpu, device::tensor};
 use hecate_core::{DType, Dims, Error, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
@@ -127,7 +127,7 @@ pub struct Saved(Vec<Vec<f32>>);
 
 impl Cpu {
     /// Whether a call is scanned, and the length of its chunks.
-    fn plan(&self, dims: &Dims) -> (bool, usize) {
+    pub(crate) fn plan(&self, dims: &Dims) -> (bool, usize) {
         match self.algorithm() {
             Algorithm::Auto => (dims.sequences.longest() <= SCAN_TOKENS, CHUNK),
             Algorithm::Scan => (true, CHUNK),

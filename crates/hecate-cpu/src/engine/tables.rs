@@ -1,7 +1,22 @@
-//! Influence of each write of a chunk on each later state: products of gates, built by recursion (15)–(17), (32).
+//! Influence of each write of a chunk on each later state: products of gates, built by recursion (15)–(17), (32), (93).
 
 use crate::rows::{axpy, dot};
 use hecate_core::Read;
+
+/// Gates of a chunk's tokens: retention, momentum (empty: none), and emission, `θ` of (93) (empty: 1).
+#[derive(Clone, Copy)]
+pub(crate) struct Factors<'a> {
+    pub(crate) a: &'a [f32],
+    pub(crate) eta: &'a [f32],
+    pub(crate) emission: &'a [f32],
+}
+
+/// Gradients of [`Factors`], to be overwritten; empty where those are.
+pub(crate) struct FactorGrads<'a> {
+    pub(crate) a: &'a mut [f32],
+    pub(crate) eta: &'a mut [f32],
+    pub(crate) emission: &'a mut [f32],
+}
 
 /// The tables of one chunk of `n` tokens; index 0 is the state before the chunk.
 #[derive(Default)]
@@ -27,9 +42,9 @@ impl Tables {
         }
     }
 
-    /// Equations (15)–(17).
+    /// Equations (15)–(17), (93).
     #[inline(always)]
-    pub(crate) fn build(&mut self, a: &[f32], eta: &[f32]) {
+    pub(crate) fn build(&mut self, Factors { a, eta, emission }: Factors<'_>) {
         let (n, stride) = (a.len(), a.len() + 1);
         self.n = n;
         reset(&mut self.a, stride);
@@ -44,14 +59,15 @@ impl Tables {
             self.a[t] = a[t - 1] * self.a[t - 1];
             let (past, now) = self.c.split_at_mut(t * stride);
             axpy(&mut now[..t], a[t - 1], &past[(t - 1) * stride..][..t]);
+            let emission = emission.get(t - 1).copied().unwrap_or(1.0);
             if self.e.is_empty() {
-                now[t] = 1.0;
+                now[t] = emission;
                 continue;
             }
             let (past, e) = self.e.split_at_mut(t * stride);
             axpy(&mut e[..t], eta[t - 1], &past[(t - 1) * stride..][..t]);
             e[t] = 1.0;
-            axpy(&mut now[..=t], 1.0, &e[..=t]);
+            axpy(&mut now[..=t], emission, &e[..=t]);
             self.b[t] = now[0];
         }
     }
@@ -113,22 +129,25 @@ impl TableGrads {
         &mut self.e[t * stride..][..stride]
     }
 
-    /// Equation (32): gradients of the gates `a` and `η` of each token.
+    /// Equations (32), (93): gradients of the gates of each token.
     #[inline(always)]
-    pub(crate) fn gates(&mut self, tables: &Tables, a: &[f32], eta: &[f32], da: &mut [f32], deta: &mut [f32]) {
+    pub(crate) fn gates(&mut self, tables: &Tables, Factors { a, eta, emission }: Factors<'_>, grads: FactorGrads<'_>) {
         let stride = tables.n + 1;
         for t in (1..=tables.n).rev() {
             let (past, now) = self.c.split_at_mut(t * stride);
             let (now, past) = (&now[..=t], &mut past[(t - 1) * stride..][..t]);
-            da[t - 1] = self.a[t] * tables.a[t - 1] + dot(&now[..t], &tables.c[(t - 1) * stride..][..t]);
+            grads.a[t - 1] = self.a[t] * tables.a[t - 1] + dot(&now[..t], &tables.c[(t - 1) * stride..][..t]);
             self.a[t - 1] += a[t - 1] * self.a[t];
             axpy(past, a[t - 1], &now[..t]);
             if eta.is_empty() {
                 continue;
             }
             let (past, e) = self.e.split_at_mut(t * stride);
-            axpy(&mut e[..=t], 1.0, now);
-            deta[t - 1] = dot(&e[..t], &tables.e[(t - 1) * stride..][..t]);
+            if let Some(demission) = grads.emission.get_mut(t - 1) {
+                *demission = dot(now, &tables.e[t * stride..][..=t]);
+            }
+            axpy(&mut e[..=t], emission.get(t - 1).copied().unwrap_or(1.0), now);
+            grads.eta[t - 1] = dot(&e[..t], &tables.e[(t - 1) * stride..][..t]);
             axpy(&mut past[(t - 1) * stride..][..t], eta[t - 1], &e[..t]);
         }
     }

@@ -5,6 +5,7 @@ mod conv;
 mod elementwise;
 mod embedding;
 pub(crate) mod exp;
+mod features;
 mod layout;
 mod loss;
 mod matmul;

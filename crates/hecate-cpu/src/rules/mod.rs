@@ -1,5 +1,6 @@
 //! The cells of this column: a file a rule.
 
+mod atlas;
 mod delta;
 mod dgd;
 mod hebbian;

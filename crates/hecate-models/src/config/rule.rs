@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use hecate_core::{
     Read, Rule, for_each_rule,
     rules::{
-        Activation, Delta, Dgd, Erase, Hebbian, Huber, Lattice, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
+        Activation, Atlas, Delta, Dgd, Erase, Hebbian, Huber, Lattice, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
         Moneta, MonetaMatrix, Objective, Phi, Titans, TitansMlp, Trellis, Variant, Yaad, YaadMatrix, YaadMomentum,
     },
 };
@@ -42,6 +42,8 @@ pub enum RuleConfig {
     Lattice(#[serde(with = "LatticeOptions")] Lattice),
     /// [`Trellis`].
     Trellis(#[serde(with = "TrellisOptions")] Trellis),
+    /// [`Atlas`].
+    Atlas(#[serde(with = "AtlasOptions")] Atlas),
 }
 
 macro_rules! names {
@@ -361,4 +363,20 @@ struct TrellisOptions {
 
 fn slots() -> u32 {
     Trellis::default().slots
+}
+
+fn window() -> u32 {
+    Atlas::default().window
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Atlas", deny_unknown_fields)]
+struct AtlasOptions {
+    #[serde(default = "window")]
+    window: u32,
+    #[serde(default)]
+    newton_schulz: u32,
+    #[serde(with = "ReadOption", default)]
+    read: Read,
+    frozen: Option<u32>,
 }

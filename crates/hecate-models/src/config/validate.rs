@@ -1,6 +1,6 @@
 //! Refusing configurations that no model can be made of.
 
-use super::{AttentionConfig, ComposedConfig, Config, MacConfig, MemoryConfig, MixerConfig, RuleConfig};
+use super::{AttentionConfig, ComposedConfig, Config, Features, MacConfig, MemoryConfig, MixerConfig, RuleConfig};
 use crate::{
     Error, Result,
     bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
@@ -20,6 +20,9 @@ fn numbers_of<R: Rule>(rule: R, dims: &Dims) -> (u128, u128) {
     let gates = R::Gates::list(&rule.gates(dims)).into_iter().map(|(_, shape)| product(shape.axes())).sum();
     (state, gates)
 }
+
+/// Widest keys that polynomial features are made of: half a million features.
+const POLY2: usize = 1024;
 
 macro_rules! check_rule {
     ($config:ident, $dims:ident, $($rule:ident),*) => {
@@ -118,9 +121,14 @@ impl MemoryConfig {
         within(path("value_dim"), value, 1..=SIZE)?;
         taps(path("conv"), self.conv)?;
         self.check_step(path("step"))?;
-        few(path("heads × key_dim × value_dim"), product(&[self.heads, key, value]), NUMBERS)?;
+        if self.features == Features::Poly2 {
+            within(path("key_dim (features: poly2)"), key, 1..=POLY2)?;
+        }
+        let features = self.features.width(key);
+        few(path("heads × key_dim × value_dim"), product(&[self.heads, features, value]), NUMBERS)?;
         few(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), NUMBERS)?;
-        let dims = Dims { batch: 1, tokens: 1, heads: self.heads, key, value, sequences: Sequences::batch(1, 1) };
+        let dims =
+            Dims { batch: 1, tokens: 1, heads: self.heads, key: features, value, sequences: Sequences::batch(1, 1) };
         let (state, gates) = self.rule.numbers(&dims);
         few(path("rule") + ": numbers of a memory", state, NUMBERS)?;
         few(path("rule") + ": numbers of the gates × hidden_size", gates * hidden_size as u128, NUMBERS)?;

@@ -3,10 +3,10 @@
 use crate::{Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Dims, Inputs, Of, Rule, Shape, Slots, Tensor,
-    primitives::Map,
+    primitives::{Map, Transpose},
     rules::{
-        CodeGates, Delta, Dgd, DgdGates, Hebbian, HuberGates, HuberMomentumGates, Lattice, Memora, Memory,
-        MomentumGates, Moneta, Objective, Titans, TitansMlp, Trellis, WriteGates, Yaad, YaadMomentum,
+        Atlas, CodeGates, Delta, Dgd, DgdGates, Hebbian, HuberGates, HuberMomentumGates, Lattice, Memora, Memory,
+        MomentumGates, Moneta, Objective, Titans, TitansMlp, Trellis, WindowGates, WriteGates, Yaad, YaadMomentum,
     },
     slots,
 };
@@ -392,6 +392,51 @@ impl GatedRule for Dgd {
             Objective::Dot => beta,
         };
         Ok(DgdGates { log_a, theta, beta })
+    }
+}
+
+/// `log η = log σ(e)`. Without Newton-Schulz `γ_j = (1 − η) σ(b_j)/c` and `θ = 1`: what a window writes adds up to less
+/// than one over time, as with [`Titans`]. With it `γ_j = σ(b_j)/c`, whose size does not count, and `θ = σ(b_c)`, from one
+/// number more.
+impl GatedRule for Atlas {
+    type Signals = MomentumSignals<()>;
+
+    fn group(self) -> usize {
+        group(self.frozen)
+    }
+
+    fn with_group(self, tokens: usize) -> Self {
+        Self { frozen: frozen(tokens), ..self }
+    }
+
+    fn widths(self) -> MomentumSignals<Option<usize>> {
+        let emission = usize::from(self.newton_schulz > 0);
+        MomentumSignals { b_proj: Some(self.window as usize + emission), eta_proj: None }
+    }
+
+    fn gates_of<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
+    ) -> Result<WindowGates<Var<B>>> {
+        let (device, shape) = (log_a.value().device().clone(), log_a.value().shape().clone());
+        let window = self.window as usize;
+        let log_eta = tape.map(Map::LogSigmoid, &eta_proj)?;
+        let strengths = tape.map(Map::Sigmoid, &b_proj)?;
+        let share = 1.0 / window as f32;
+        if self.newton_schulz > 0 {
+            let gamma = tape.scale(share, &tape.narrow(&strengths, 3, 0, window)?)?;
+            let theta = tape.reshape(&tape.narrow(&strengths, 3, window, 1)?, shape)?;
+            return Ok(WindowGates { log_a, log_eta, theta, gamma });
+        }
+        // (1 − η)/c beside each token of the window: a column times a row.
+        let rest = tape.reshape(&rest(tape, &eta_proj)?, [shape.count(), 1])?;
+        let row = Var::constant(Tensor::from_f32(&device, [1, window], vec![share; window])?);
+        let rest = tape.matmul(&rest, &row, Transpose::default())?;
+        let rest = tape.reshape(&rest, strengths.value().shape().clone())?;
+        let theta = Var::constant(Tensor::from_f32(&device, shape.clone(), vec![1.0; shape.count()])?);
+        Ok(WindowGates { log_a, log_eta, theta, gamma: tape.mul(&strengths, &rest)? })
     }
 }
 

@@ -1,16 +1,19 @@
 //! A neural memory as a layer.
 
 use super::{Behind, Context, Fresh, GatedRule, Linear, Mixer, Projection, RmsNorm};
-use crate::{Builder, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var};
+use crate::{Builder, Features, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var};
 use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
 
 /// Added to the norms of queries and keys.
 const NORM_EPSILON: f32 = 1e-6;
 
+/// Coefficients `1/i!` of polynomial features over their sum, with which unit rows stay unit rows.
+const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];
+
 /// Queries, keys, values and gates from the residual stream, a rule, and the way back:
 ///
 /// ```text
-/// q, k = l2norm(silu(conv(x W)))        v = silu(conv(x W))        per head
+/// q, k = φ(l2norm(silu(conv(x W))))     v = silu(conv(x W))        per head; φ: features, the identity or poly2
 /// log a = −exp(A_log) softplus(x W_a + dt_bias)  (0: no decay)     other gates: GatedRule
 /// y = (rmsnorm(rule(q, k, v, gates)) · silu(x W_g)) W_o
 /// ```
@@ -22,6 +25,7 @@ pub struct Memory<R: GatedRule> {
     heads: usize,
     key: usize,
     value: usize,
+    features: Features,
     qkv: [Projection; 3],
     retention: Option<Retention>,
     /// How much longer steps are than the rule's own.
@@ -101,8 +105,9 @@ impl<R: GatedRule> Memory<R> {
         Ok(Self {
             rule,
             heads,
-            key,
+            key: config.features.width(key),
             value,
+            features: config.features,
             qkv,
             signals,
             gate,
@@ -144,9 +149,9 @@ impl<R: GatedRule> Memory<R> {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Tokens<R, B>> {
-        let [_, k, v] = &self.qkv;
+        let k = self.unit(tape, &self.qkv[1], x, context)?;
         let q = self.queries(tape, x, context)?;
-        let k = tape.l2_norm(&k.forward(tape, x, context)?, NORM_EPSILON)?;
+        let v = &self.qkv[2];
         Ok(Tokens { q, k, v: v.forward(tape, x, context)?, gates: self.gates(tape, x)? })
     }
 
@@ -170,7 +175,22 @@ impl<R: GatedRule> Memory<R> {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        tape.l2_norm(&self.qkv[0].forward(tape, x, context)?, NORM_EPSILON)
+        self.unit(tape, &self.qkv[0], x, context)
+    }
+
+    /// Queries or keys of norm 1, or their polynomial features.
+    fn unit<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        map: &Projection,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let x = tape.l2_norm(&map.forward(tape, x, context)?, NORM_EPSILON)?;
+        match self.features {
+            Features::Identity => Ok(x),
+            Features::Poly2 => tape.poly2(&x, UNIT_POLY2),
+        }
     }
 
     /// What the tokens `x [B,T,hidden]` with the queries `q` read of the memory in front of them, to the residual

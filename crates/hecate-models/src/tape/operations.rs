@@ -130,6 +130,16 @@ impl<'p, B: Backend> Tape<'p, B> {
         Ok(self.push_map(x, value, move |dy| p::l2_norm_backward(&kept, &inverse, &dy)))
     }
 
+    /// [`primitives::poly2`](p::poly2).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn poly2(&self, x: &Var<B>, coefficients: [f32; 3]) -> Result<Var<B>> {
+        let value = p::poly2(&x.value, coefficients)?;
+        let kept = x.value.clone();
+        Ok(self.push_map(x, value, move |dy| p::poly2_backward(&kept, coefficients, &dy)))
+    }
+
     /// [`primitives::conv`](p::conv): `(y, final state)`.
     ///
     /// # Errors

@@ -1,0 +1,94 @@
+//! `S_t = η S_{t−1} + Σ_j γ_j k_{t−j}ᵀ (v_{t−j} − k_{t−j} M)`, `M_t = a M_{t−1} + θ NS(S_t)`.
+
+use super::{Oracle, Token, Var, read};
+use crate::{BACKWARD, FORWARD};
+use hecate_core::{
+    Read,
+    rules::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window},
+};
+
+impl Oracle for Atlas {
+    fn all() -> Vec<Self> {
+        let atlas = |window, newton_schulz, read, frozen| Self { window, newton_schulz, read, frozen };
+        vec![
+            Self::default(),
+            atlas(1, 0, Read::Before, None),
+            atlas(3, 0, Read::After, Some(16)),
+            atlas(10, 0, Read::Before, None),
+            atlas(1, 5, Read::After, None),
+            atlas(4, 3, Read::Before, Some(5)),
+            atlas(3, 5, Read::After, Some(70)),
+        ]
+    }
+
+    fn group(self) -> Option<usize> {
+        self.frozen.map(|group| group as usize)
+    }
+
+    /// Each step of Newton-Schulz multiplies rounding in directions that the momentum hardly has by the first coefficient,
+    /// which is worst at rank one: the first token of an empty memory, a window of one without momentum. There a few
+    /// roundings of 2⁻²⁴ meet it forward. Gradients come through it once more and then lose what points along the
+    /// momentum: for γ of a window of one that is everything but rounding, at all tokens but the last.
+    fn limits(self) -> (f64, f64) {
+        let rounding = f64::from(NEWTON_SCHULZ[0]).powi(self.newton_schulz as i32) / f64::from(1 << 24);
+        (FORWARD.max(4.0 * rounding), BACKWARD.max(100.0 * rounding))
+    }
+
+    fn step(
+        self,
+        Token { q, k, v, gates }: &Token<Self>,
+        old: &Window<Var>,
+        point: &Window<Var>,
+    ) -> (Var, Window<Var>) {
+        let (keys, values) = (window(&old.kbuf, k), window(&old.vbuf, v));
+        let errors = &values - keys.dot(&point.m);
+        let gradient = keys.t().dot(&(oldest_first(&gates.gamma) * errors));
+        let s = gates.log_eta.exp() * &old.s + gradient;
+        let m = gates.log_a.exp() * &old.m + &gates.theta * newton_schulz(self.newton_schulz, &s);
+        (read(self.read, q, &old.m, &m), Window { m, s, kbuf: tail(&old.kbuf, &keys), vbuf: tail(&old.vbuf, &values) })
+    }
+}
+
+/// The matrix `[rows, columns]` with 1 where `at` says so.
+fn ones(like: &Var, rows: usize, columns: usize, at: impl Fn(usize, usize) -> bool) -> Var {
+    let values = (0..rows * columns).map(|i| f64::from(u8::from(at(i / columns, i % columns))));
+    like.constant(rows, columns, values.collect())
+}
+
+/// Rows of a buffer, and one more.
+fn window(buffer: &Var, own: &Var) -> Var {
+    let (rows, _) = buffer.shape();
+    if rows == 0 {
+        return own.clone();
+    }
+    let kept = ones(own, rows + 1, rows, |i, j| i == j).dot(buffer);
+    kept + ones(own, rows + 1, 1, |i, _| i == rows).dot(own)
+}
+
+/// All rows of a window but the oldest.
+fn tail(buffer: &Var, window: &Var) -> Var {
+    match buffer.shape().0 {
+        0 => buffer.clone(),
+        rows => ones(window, rows, rows + 1, |i, j| j == i + 1).dot(window),
+    }
+}
+
+/// Weights `[1,c]`, newest first, as a column, oldest first.
+fn oldest_first(gamma: &Var) -> Var {
+    let (_, window) = gamma.shape();
+    ones(gamma, window, window, |i, j| i + j + 1 == window).dot(&gamma.t())
+}
+
+fn newton_schulz(steps: u32, s: &Var) -> Var {
+    if steps == 0 {
+        return s.clone();
+    }
+    let [alpha, beta, kappa] = NEWTON_SCHULZ.map(f64::from);
+    let epsilon = f64::from(NEWTON_SCHULZ_EPSILON);
+    let x = s * s.square().sum().shift(epsilon * epsilon).sqrt().recip();
+    (0..steps).fold(x, |x, _| {
+        let a = x.dot(&x.t());
+        let b = a.scale(beta) + a.dot(&a).scale(kappa);
+        x.scale(alpha) + b.dot(&x)
+    })
+}
