@@ -36,7 +36,8 @@ mod weights;
 
 pub use cache::{Cache, LayerCache};
 pub use config::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
+    AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, HopeConfig, LayerConfig, MacConfig,
+    MemoryConfig, MixerConfig, RuleConfig, TntConfig, Wiring,
 };
 pub use error::{Error, Result};
 pub use init::{Builder, Init};

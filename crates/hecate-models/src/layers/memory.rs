@@ -1,11 +1,11 @@
 //! A neural memory as a layer.
 
-use super::{Behind, Context, Fresh, GatedRule, Linear, Mixer, Projection, RmsNorm};
-use crate::{Builder, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var};
-use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
+use super::{Behind, Context, Fresh, GatedRule, Mixer, Projection, gating::Gating, readout::Readout};
+use crate::{Builder, LayerCache, MemoryConfig, Parameters, Result, Tape, Var};
+use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor};
 
 /// Added to the norms of queries and keys.
-const NORM_EPSILON: f32 = 1e-6;
+pub(super) const NORM_EPSILON: f32 = 1e-6;
 
 /// Queries, keys, values and gates from the residual stream, a rule, and the way back:
 ///
@@ -23,14 +23,8 @@ pub struct Memory<R: GatedRule> {
     key: usize,
     value: usize,
     qkv: [Projection; 3],
-    retention: Option<Retention>,
-    /// How much longer steps are than the rule's own.
-    step: f32,
-    /// In the order of the rule's signals, with the width of each.
-    signals: Vec<(Linear, Option<usize>)>,
-    gate: Option<Linear>,
-    norm: RmsNorm,
-    back: Linear,
+    gating: Gating<R>,
+    readout: Readout,
     fresh: Fresh,
 }
 
@@ -44,31 +38,6 @@ pub(super) struct Tokens<R: GatedRule, B: Backend> {
     pub(super) v: Var<B>,
     /// Gates `[B,T,H,..]`.
     pub(super) gates: Of<R::Gates, Var<B>>,
-}
-
-/// Parameters of the forgetting gate.
-#[derive(Clone, Copy, Debug)]
-struct Retention {
-    slope: ParameterId,
-    offset: ParameterId,
-    map: Linear,
-}
-
-impl Retention {
-    fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, heads: usize) -> Result<Self> {
-        Ok(Self {
-            slope: build.parameter("A_log", [heads], Init::LogSlope)?,
-            offset: build.parameter("dt_bias", [heads], Init::Horizon)?,
-            map: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
-        })
-    }
-
-    /// `log a [B,T,H]`.
-    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let step = tape.add(&self.map.forward(tape, x)?, &tape.parameter(self.offset))?;
-        let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
-        tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
-    }
 }
 
 impl<R: GatedRule> Memory<R> {
@@ -91,50 +60,18 @@ impl<R: GatedRule> Memory<R> {
             project(("k_proj", "k_conv1d"), key)?,
             project(("v_proj", "v_conv1d"), value)?,
         ];
-        let signal = |(name, &width): (&str, &Option<usize>)| {
-            Ok((Linear::with_bias(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
-        };
-        let signals = R::Signals::list(&rule.widths()).into_iter().map(signal).collect::<Result<_>>()?;
-        let gate = |_| Linear::new(build, "g_proj", hidden, heads * value, Init::Normal);
-        let gate = config.gate.then_some(()).map(gate).transpose()?;
-        let retention = |_| Retention::new(build, hidden, heads);
+        let signals = Gating::signals(build, rule, hidden, heads)?;
+        let gate = Readout::gate(build, config.gate, (hidden, heads * value))?;
         Ok(Self {
             rule,
             heads,
             key,
             value,
             qkv,
-            signals,
-            gate,
-            retention: config.decay.then_some(()).map(retention).transpose()?,
-            step: config.step,
-            norm: RmsNorm::new(build, "o_norm", value, norm_eps)?,
-            back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)?,
+            gating: Gating::new(build, rule, signals, config, hidden)?,
+            readout: Readout::behind(gate, build, (hidden, heads, value), norm_eps)?,
             fresh: Fresh::new(build, rule, &dims(Sequences::batch(1, 1), heads, key, value))?,
         })
-    }
-
-    /// `log a [B,T,H]`.
-    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        match &self.retention {
-            Some(retention) => retention.log_a(tape, x),
-            None => {
-                let shape = [x.axes()[0], x.axes()[1], self.heads];
-                Ok(Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?))
-            }
-        }
-    }
-
-    fn gates<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
-        let mut maps = self.signals.iter();
-        let signals = R::Signals::try_build(|_| {
-            // One linear map was made for each signal, in this order.
-            let (map, width) = maps.next().expect("a linear map for every signal");
-            let y = map.forward(tape, x)?;
-            width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
-        })?;
-        let gates = self.rule.gates_of(tape, self.log_a(tape, x)?, signals)?;
-        self.rule.stretched(tape, gates, self.step)
     }
 
     /// What the tokens `x [B,T,hidden]` tell the rule.
@@ -147,7 +84,7 @@ impl<R: GatedRule> Memory<R> {
         let [_, k, v] = &self.qkv;
         let q = self.queries(tape, x, context)?;
         let k = tape.l2_norm(&k.forward(tape, x, context)?, NORM_EPSILON)?;
-        Ok(Tokens { q, k, v: v.forward(tape, x, context)?, gates: self.gates(tape, x)? })
+        Ok(Tokens { q, k, v: v.forward(tape, x, context)?, gates: self.gating.forward(tape, x)? })
     }
 
     /// The state in front of the call's tokens: what is remembered of the texts so far, or fresh memories.
@@ -204,19 +141,18 @@ impl<R: GatedRule> Memory<R> {
         Ok(arrays)
     }
 
+    /// Sizes of a call of `tokens` tokens a sequence.
+    pub(super) fn dims(&self, sequences: Sequences, tokens: usize) -> Dims {
+        Dims { tokens, ..dims(sequences, self.heads, self.key, self.value) }
+    }
+
     fn state(&self, sequences: Sequences) -> Of<R::State, Shape> {
         self.rule.state(&dims(sequences, self.heads, self.key, self.value))
     }
 
     /// What was read `[B,T,H,V]`, to the residual stream.
     pub(super) fn output<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
-        let (batch, tokens) = (x.axes()[0], x.axes()[1]);
-        let y = self.norm.forward(tape, read)?;
-        let mut y = tape.reshape(&y, [batch, tokens, self.heads * self.value])?;
-        if let Some(gate) = &self.gate {
-            y = tape.mul(&y, &tape.map(Map::Silu, &gate.forward(tape, x)?)?)?;
-        }
-        self.back.forward(tape, &y)
+        self.readout.forward(tape, x, read)
     }
 }
 
