@@ -175,7 +175,7 @@ fn configurations_survive_json() {
     let short = r#"{"layers": [{"mixer": {"kind": "memory", "rule": {"name": "titans"}}}, {}]}"#;
     let short = Config::from_json(short).expect("a configuration");
     assert_eq!(short.layers.len(), 2);
-    for name in RuleConfig::NAMES.into_iter().chain(["attention"]) {
+    for name in RuleConfig::NAMES.into_iter().chain(["attention", "cms", "conductor", "tnt", "hope"]) {
         Config::uniform(name, 2, 64, 4).expect(name);
     }
 }

@@ -16,9 +16,8 @@ use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// Rules that have files and are not compared, and why.
-const NOT_COMPARED: [(&str, &str); 1] = [
-    ("linear_engine", "a backend's recurrence has no public entry; it is compared through the rules lowered to it"),
-];
+const NOT_COMPARED: [(&str, &str); 1] =
+    [("linear_engine", "a backend's recurrence has no public entry; it is compared through the rules lowered to it")];
 
 /// What has an entry here and must have files: every rule, and attention.
 fn compared() -> Vec<&'static str> {

@@ -1,5 +1,8 @@
 //! Small models of every kind, on purpose of odd sizes.
 
+#[path = "models/levels.rs"]
+pub(super) mod levels;
+
 use hecate_core::{Read, rules::*};
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, Features, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
@@ -15,7 +18,8 @@ pub(super) fn attention() -> AttentionConfig {
     AttentionConfig { heads: 4, kv_heads: Some(2), head_dim: Some(4), window: 4, rope_base: 100.0, conv: 0 }
 }
 
-fn config(mixers: impl IntoIterator<Item = MixerConfig>) -> Config {
+/// A small model with these mixers.
+pub(super) fn config(mixers: impl IntoIterator<Item = MixerConfig>) -> Config {
     Config {
         vocabulary_size: 11,
         hidden_size: 8,
@@ -66,6 +70,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let [mag, mal, mac] = composed(before, 0, 4);
     models.extend([("mag, dgd, bare", mag), ("mal, dgd, bare", mal), ("mac, dgd, bare", mac)]);
     models.push(("mixed", mixed()));
+    models.extend(levels::levels());
     models
 }
 

@@ -3,10 +3,20 @@
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
 use super::{composed, recurrence::recurrence};
-use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, rules::*};
+use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, for_each_rule, rules::*};
 use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
 use hecate_tests::oracle::{Oracle, Token, Var};
 use std::collections::BTreeMap;
+
+/// An expression over the rule of a configuration.
+macro_rules! over {
+    ($config:expr, $bound:ident, $body:expr, $($rule:ident),*) => {
+        match $config { $(RuleConfig::$rule($bound) => $body,)* }
+    };
+}
+
+#[path = "reference/levels.rs"]
+mod levels;
 
 /// Parameters by name, as matrices; vectors are single rows, a convolution's weight is `[channels, taps]`.
 #[derive(Clone)]
@@ -26,6 +36,11 @@ impl<'a> Weights<'a> {
 
     pub(super) fn find(&self, name: &str) -> Option<&'a Var> {
         self.all.get(&format!("{}{name}", self.scope))
+    }
+
+    /// Some parameter, of this scope or another.
+    fn any(&self) -> &'a Var {
+        self.all.values().next().expect("a parameter")
     }
 
     /// A parameter by its name in this scope.
@@ -271,7 +286,7 @@ fn fresh<R: Rule>(
         let (rows, width, count) = (shape.axes()[2], shape.last(), shape.count() / heads);
         let unit = initial.next() == Some(Initial::Unit);
         let Some(all) = weights.find(&format!("initial.{name}")) else {
-            return weights.within("o_norm").matrix("weight").constant(rows, width, vec![0.0; count]);
+            return weights.any().constant(rows, width, vec![0.0; count]);
         };
         let learned = columns(all, head * count, count).reshape(rows, width);
         if unit { unit_rows(&learned) } else { learned }
@@ -311,13 +326,41 @@ pub(super) fn read_of<R: Gated>(
     x: &[Var],
     rows: Rows,
 ) -> (Vec<Vec<Var>>, Vec<Vec<Of<R::State, Var>>>) {
-    let heads = config.heads;
-    let [q, k, v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, heads, true));
-    let token = |i: usize, head: usize| {
-        let log_a = columns(&log_a(weights, config, &x[i]), head, 1);
+    let (qkv, mut states) = (qkv(config, weights, x, rows), Vec::new());
+    let read = over_heads(config.heads, rows, |text, head| {
+        let tokens = tokens_of(rule, config, weights, (x, &qkv), (text, head));
+        let (out, state) = recurrence(rule, &tokens, fresh(rule, weights, sizes(config, &x[0]), head));
+        states.push(state);
+        out
+    });
+    let mut states = states.into_iter();
+    (read, (0..rows.batch).map(|_| states.by_ref().take(config.heads).collect()).collect())
+}
+
+/// Queries, keys and values of all heads.
+fn qkv(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows) -> [Vec<Vec<Var>>; 3] {
+    ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, config.heads, true))
+}
+
+/// Heads, and widths of keys and values.
+fn sizes(config: &MemoryConfig, x: &Var) -> (usize, usize, usize) {
+    let (key, value) = config.widths(x.shape().1);
+    (config.heads, config.features.width(key), value)
+}
+
+/// What one head of one text is told, with gates from the parameters in `gates`.
+fn tokens_of<R: Gated>(
+    rule: R,
+    config: &MemoryConfig,
+    gates: &Weights,
+    (x, [q, k, v]): (&[Var], &[Vec<Vec<Var>>; 3]),
+    (text, head): (std::ops::Range<usize>, usize),
+) -> Vec<Token<R>> {
+    let token = |i: usize| {
+        let log_a = columns(&log_a(gates, config, &x[i]), head, 1);
         let signal = |name: &str| {
-            let signals = linear(weights, name, &x[i]);
-            let width = signals.shape().1 / heads;
+            let signals = linear(gates, name, &x[i]);
+            let width = signals.shape().1 / config.heads;
             columns(&signals, head * width, width)
         };
         let unit = |x: &Var| match config.features {
@@ -327,20 +370,23 @@ pub(super) fn read_of<R: Gated>(
         let (q, k, v) = (unit(&q[i][head]), unit(&k[i][head]), v[i][head].clone());
         Token { q, k, v, gates: Gated::stretched(rule, rule.gated(log_a, &signal), config.step) }
     };
-    let (key, value) = (config.features.width(q[0][0].shape().1), v[0][0].shape().1);
-    let (mut read, mut states) = (vec![Vec::new(); x.len()], Vec::new());
+    text.map(token).collect()
+}
+
+/// What every head of every text reads, `[row][head]`.
+fn over_heads(
+    heads: usize,
+    rows: Rows,
+    mut read: impl FnMut(std::ops::Range<usize>, usize) -> Vec<Var>,
+) -> Vec<Vec<Var>> {
+    let mut all = vec![Vec::new(); rows.batch * rows.tokens];
     for text in 0..rows.batch {
-        let mut last = Vec::new();
+        let text = text * rows.tokens..(text + 1) * rows.tokens;
         for head in 0..heads {
-            let first = text * rows.tokens;
-            let tokens: Vec<Token<R>> = (first..first + rows.tokens).map(|i| token(i, head)).collect();
-            let (out, state) = recurrence(rule, &tokens, fresh(rule, weights, (heads, key, value), head));
-            out.into_iter().enumerate().for_each(|(t, out)| read[first + t].push(out));
-            last.push(state);
+            read(text.clone(), head).into_iter().zip(text.clone()).for_each(|(out, i)| all[i].push(out));
         }
-        states.push(last);
     }
-    (read, states)
+    all
 }
 
 /// What was read, `[row][head]`, to the residual stream.
@@ -412,18 +458,15 @@ pub(super) fn mixer(config: &MixerConfig, weights: &Weights, x: &[Var], rows: Ro
         MixerConfig::Mag(config) => composed::mag(config, weights, x, rows, eps),
         MixerConfig::Mal(config) => composed::mal(config, weights, x, rows, eps),
         MixerConfig::Mac(config) => composed::mac(config, weights, x, rows, eps),
+        MixerConfig::Cms(config) => levels::cms(config, weights, x, rows, eps),
+        MixerConfig::Conductor(config) => levels::conductor(config, weights, x, rows, eps),
+        MixerConfig::Tnt(config) => levels::tnt(config, weights, x, rows, eps),
+        MixerConfig::Hope(config) => levels::hope(config, weights, x, rows, eps),
     }
 }
 
 pub(super) fn memory(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
-    macro_rules! rules {
-        ($($rule:ident),*) => {
-            match config.rule {
-                $(RuleConfig::$rule(rule) => memory_of(rule, config, weights, x, rows, eps),)*
-            }
-        };
-    }
-    hecate_core::for_each_rule!(rules)
+    for_each_rule!(over, config.rule, rule, memory_of(rule, config, weights, x, rows, eps),)
 }
 
 /// Mean loss of a model.

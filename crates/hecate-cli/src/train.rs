@@ -1,6 +1,7 @@
 //! `hecate train`.
 
 mod arguments;
+mod levels;
 mod session;
 
 pub(crate) use arguments::Arguments;

@@ -1,10 +1,12 @@
 //! What a model is made of, as it stands in `config.json`.
 
 mod composed;
+mod levels;
 mod rule;
 mod validate;
 
 pub use composed::{ComposedConfig, MacConfig};
+pub use levels::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
 pub use rule::RuleConfig;
 
 use crate::{
@@ -82,6 +84,14 @@ pub enum MixerConfig {
     Mal(ComposedConfig),
     /// Memory as a context: attention over a segment and what a memory says of it.
     Mac(MacConfig),
+    /// Memories that are constant for chunks of tokens, each for longer ones.
+    Cms(CmsConfig),
+    /// Memories that are written by every so many tokens, each more seldom.
+    Conductor(ConductorConfig),
+    /// A memory for the whole text and local ones that start again.
+    Tnt(TntConfig),
+    /// A memory that makes its own keys, values and gates.
+    Hope(HopeConfig),
 }
 
 impl MixerConfig {
@@ -89,7 +99,7 @@ impl MixerConfig {
     pub(crate) fn rule_path(&self) -> &'static str {
         match self {
             Self::Memory(_) | Self::Attention(_) => "rule.",
-            Self::Mag(_) | Self::Mal(_) | Self::Mac(_) => "memory.rule.",
+            _ => "memory.rule.",
         }
     }
 }
@@ -205,7 +215,7 @@ impl AttentionConfig {
 
 impl Config {
     /// A byte-level model of `layers` equal blocks with the memory of this name, or `"attention"`, `"mag"`, `"mal"`,
-    /// `"mac"`, its other options at their defaults.
+    /// `"mac"`, `"cms"`, `"conductor"`, `"tnt"`, `"hope"`, its other options at their defaults.
     ///
     /// # Errors
     /// [`Error::Config`] for a name that no rule has, and as [`Config::validate`].
@@ -215,6 +225,10 @@ impl Config {
             "mag" => MixerConfig::Mag(ComposedConfig::with_heads(heads)),
             "mal" => MixerConfig::Mal(ComposedConfig::with_heads(heads)),
             "mac" => MixerConfig::Mac(MacConfig::with_heads(heads)),
+            "cms" => MixerConfig::Cms(CmsConfig::with_heads(heads)),
+            "conductor" => MixerConfig::Conductor(ConductorConfig::with_heads(heads)),
+            "tnt" => MixerConfig::Tnt(TntConfig::with_heads(heads)),
+            "hope" => MixerConfig::Hope(HopeConfig { heads, ..Default::default() }),
             rule => {
                 let rule = RuleConfig::named(rule)?;
                 MixerConfig::Memory(MemoryConfig { rule, heads, ..Default::default() })

@@ -5,11 +5,15 @@
 
 mod attention;
 mod block;
+mod chunked;
 mod context;
 mod conv;
 mod embedding;
 mod fresh;
 mod gates;
+mod gating;
+mod hope;
+mod levels;
 mod linear;
 mod mac;
 mod mag;
@@ -20,6 +24,12 @@ mod mlp;
 mod norm;
 mod persistent;
 mod projection;
+mod pulse;
+mod readout;
+mod sharded;
+mod texts;
+mod tnt;
+mod writes;
 
 pub use attention::SlidingWindow;
 pub use block::{Block, Mixer, mixer};
@@ -30,6 +40,8 @@ pub use fresh::Fresh;
 pub use gates::{
     CodeSignals, EraseSignals, GatedRule, HuberMomentumSignals, HuberSignals, MomentumSignals, WriteSignals,
 };
+pub use hope::Hope;
+pub use levels::Levels;
 pub use linear::Linear;
 pub use mac::Mac;
 pub use mag::Mag;
@@ -40,3 +52,4 @@ pub use mlp::Mlp;
 pub use norm::RmsNorm;
 pub use persistent::Persistent;
 pub use projection::{Behind, Projection};
+pub use tnt::Tnt;

@@ -37,7 +37,8 @@ mod weights;
 
 pub use cache::{Cache, LayerCache};
 pub use config::{
-    AttentionConfig, ComposedConfig, Config, Features, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
+    AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, HopeConfig, LayerConfig, MacConfig,
+    MemoryConfig, MixerConfig, RuleConfig, TntConfig, Wiring,
 };
 pub use error::{Error, Result};
 pub use init::{Builder, Init};

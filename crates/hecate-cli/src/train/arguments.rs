@@ -1,5 +1,6 @@
 //! Flags of `hecate train`, and what they mean for a new run.
 
+use super::levels::Levels;
 use crate::{
     defaults,
     device::Choice,
@@ -47,14 +48,18 @@ pub(crate) struct Arguments {
 pub(super) struct Model {
     /// A config.json that says all of the model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
-        "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment"])]
+        "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
+        "wiring", "chunk", "locals", "shard"])]
     config: Option<PathBuf>,
     /// How memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
     rule: String,
     /// What carries information from token to token: a memory (lmm is the same), attention, or both: a memory that gates
-    /// attention (mag), attention behind a memory (mal), attention that sees what a memory says (mac)
-    #[arg(long, default_value = "memory", value_parser = ["memory", "lmm", "attention", "mag", "mal", "mac"])]
+    /// attention (mag), attention behind a memory (mal), attention that sees what a memory says (mac); memories written
+    /// more and more seldom (cms, conductor), one for the whole text and local ones (tnt), or one that makes its own keys
+    /// and values (hope)
+    #[arg(long, default_value = "memory", value_parser = ["memory", "lmm", "attention", "mag", "mal", "mac", "cms",
+        "conductor", "tnt", "hope"])]
     mixer: String,
     /// When a token reads the memory: after or before its own write
     #[arg(long, value_parser = ["after", "before"])]
@@ -95,6 +100,8 @@ pub(super) struct Model {
     /// Tokens of the segments that attention reads with `--mixer mac`
     #[arg(long, value_name = "TOKENS")]
     segment: Option<usize>,
+    #[command(flatten)]
+    levels: Levels,
     /// Tokens from a Hugging Face tokenizer.json; bytes unless given
     #[arg(long, value_name = "FILE")]
     pub(super) tokenizer: Option<PathBuf>,
@@ -176,6 +183,7 @@ impl Model {
         if self.segment.is_some() && self.mixer != "mac" {
             return Err(Error::flag("--segment", "only mac reads in segments; leave it out, or add `--mixer mac`"));
         }
+        self.levels.check(&self.mixer)?;
         match self.mixer.as_str() {
             "attention" => self.attention_alone(),
             "mag" => Ok(MixerConfig::Mag(self.composed()?)),
@@ -188,6 +196,13 @@ impl Model {
             _ if self.window.is_some() => {
                 Err(Error::flag("--window", "memories have no window; leave it out, or add `--mixer attention`"))
             }
+            "hope" => {
+                self.without_rule()?;
+                Ok(self.levels.hope(self.heads, self.key_dim, self.conv))
+            }
+            "cms" => Ok(self.levels.cms(self.memory()?)),
+            "conductor" => Ok(self.levels.conductor(self.memory()?)),
+            "tnt" => Ok(self.levels.tnt(self.memory()?)),
             _ => Ok(MixerConfig::Memory(self.memory()?)),
         }
     }
@@ -219,7 +234,8 @@ impl Model {
             .map_err(|error| Error::flag(format!("--rule {}", self.rule), error))
     }
 
-    fn attention_alone(&self) -> Result<MixerConfig> {
+    /// Refuses options of rules for a mixer that has none to choose.
+    fn without_rule(&self) -> Result<()> {
         let options = [
             ("--read", self.read.is_some()),
             ("--erase", self.erase.is_some()),
@@ -227,9 +243,17 @@ impl Model {
             ("--frozen", self.frozen.is_some()),
             ("--value-dim", self.value_dim.is_some()),
         ];
-        if let Some((flag, _)) = options.into_iter().find(|&(_, given)| given) {
-            return Err(Error::flag(flag, "attention has no such option; leave it out, or use `--mixer memory`"));
+        match options.into_iter().find(|&(_, given)| given) {
+            Some((flag, _)) => {
+                let why = format!("{} has no such option; leave it out, or use `--mixer memory`", self.mixer);
+                Err(Error::flag(flag, why))
+            }
+            None => Ok(()),
         }
+    }
+
+    fn attention_alone(&self) -> Result<MixerConfig> {
+        self.without_rule()?;
         let base = AttentionConfig::default();
         Ok(MixerConfig::Attention(AttentionConfig {
             heads: self.heads,

@@ -1,11 +1,12 @@
 //! Rules in a configuration: their names and options.
 
-use crate::{Error, Result};
+use crate::{Error, Result, layers::GatedRule};
 use hecate_core::{
     Read, Rule, for_each_rule,
     rules::{
-        Activation, Atlas, Delta, Dgd, Erase, Hebbian, Huber, Lattice, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
-        Moneta, MonetaMatrix, Objective, Phi, Titans, TitansMlp, Trellis, Variant, Yaad, YaadMatrix, YaadMomentum,
+        Activation, Atlas, Delta, Dgd, Erase, Hebbian, Huber, Lattice, Map, MatrixMemory, Memora, MemoraMatrix,
+        MlpMemory, Moneta, MonetaMatrix, Objective, Phi, Titans, TitansMlp, Trellis, Variant, Yaad, YaadMatrix,
+        YaadMomentum,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,28 @@ impl RuleConfig {
     /// The rule's name.
     pub fn name(&self) -> &'static str {
         for_each_rule!(name_of, self,)
+    }
+}
+
+macro_rules! group_of {
+    ($config:ident, $($rule:ident),*) => { match $config { $(RuleConfig::$rule(rule) => rule.group()),* } };
+}
+
+macro_rules! with_group {
+    ($config:ident, $tokens:ident, $($rule:ident),*) => {
+        match $config { $(RuleConfig::$rule(rule) => RuleConfig::$rule(rule.with_group($tokens))),* }
+    };
+}
+
+impl RuleConfig {
+    /// Tokens that share a gradient point; 1 where the rule is exact.
+    pub fn group(self) -> usize {
+        for_each_rule!(group_of, self,)
+    }
+
+    /// The rule with one gradient point for each group of this many tokens, where its gradient sees the memory.
+    pub(super) fn with_group(self, tokens: usize) -> Self {
+        for_each_rule!(with_group, self, tokens,)
     }
 }
 

@@ -1,10 +1,12 @@
 //! Refusing configurations that no model can be made of.
 
-use super::{AttentionConfig, ComposedConfig, Config, Features, MacConfig, MemoryConfig, MixerConfig, RuleConfig};
+use super::{
+    AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, MacConfig, MemoryConfig,
+    MixerConfig, RuleConfig,
+};
 use crate::{
     Error, Result,
     bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
-    layers::GatedRule,
 };
 use hecate_core::{Dims, Rule, Sequences, Slots, for_each_rule, rules::*};
 
@@ -49,6 +51,10 @@ impl Config {
                 MixerConfig::Attention(attention) => attention.validate(self.hidden_size, path)?,
                 MixerConfig::Mag(config) | MixerConfig::Mal(config) => config.validate(self.hidden_size, path)?,
                 MixerConfig::Mac(config) => config.validate(self.hidden_size, path)?,
+                MixerConfig::Cms(cms) => cms.validate(self.hidden_size, path)?,
+                MixerConfig::Conductor(conductor) => conductor.validate(self.hidden_size, path)?,
+                MixerConfig::Tnt(tnt) => tnt.validate(self.hidden_size, path)?,
+                MixerConfig::Hope(hope) => hope.validate(self.hidden_size, path)?,
             }
         }
         few("number of parameters", self.matrices(), NUMBERS)
@@ -77,6 +83,11 @@ impl MixerConfig {
                 let more = if matches!(self, Self::Mal(_)) { 0 } else { hidden_size as u128 };
                 memory.inner(hidden_size) + attention.inner(hidden_size) + *persistent as u128 + more
             }
+            Self::Cms(CmsConfig { memory, periods, .. }) | Self::Conductor(ConductorConfig { memory, periods, .. }) => {
+                periods.len() as u128 * memory.inner(hidden_size)
+            }
+            Self::Tnt(tnt) => tnt.memory.inner(hidden_size),
+            Self::Hope(hope) => hope.inner(hidden_size),
         }
     }
 }
@@ -105,13 +116,13 @@ impl MacConfig {
 }
 
 impl MemoryConfig {
-    /// Widths of all projections together.
+    /// Widths of all projections from and to the residual stream together.
     fn inner(&self, hidden_size: usize) -> u128 {
         let (key, value) = self.widths(hidden_size);
         product(&[self.heads, 2 * key + (2 + usize::from(self.gate)) * value])
     }
 
-    fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.key_dim.is_none() || self.value_dim.is_none() {
             divides(path("heads"), self.heads, hidden_size, "key_dim and value_dim")?;
@@ -156,18 +167,9 @@ impl MemoryConfig {
     }
 }
 
-macro_rules! group_of {
-    ($config:ident, $($rule:ident),*) => { match $config { $(RuleConfig::$rule(rule) => rule.group()),* } };
-}
-
 impl RuleConfig {
     fn numbers(self, dims: &Dims) -> (u128, u128) {
         for_each_rule!(numbers, self, dims,)
-    }
-
-    /// Tokens that share a gradient point; 1 where the rule is exact.
-    pub fn group(self) -> usize {
-        for_each_rule!(group_of, self,)
     }
 
     fn check(self, dims: Dims) -> hecate_core::Result<()> {
@@ -212,14 +214,14 @@ fn positive(field: impl Into<String>, found: f32) -> Result<()> {
     Err(Error::config(field, found, "a finite number over 0"))
 }
 
-fn divides(field: String, heads: usize, hidden_size: usize, instead: &str) -> Result<()> {
+pub(super) fn divides(field: String, heads: usize, hidden_size: usize, instead: &str) -> Result<()> {
     if hidden_size.is_multiple_of(heads) {
         return Ok(());
     }
     Err(Error::config(field, heads, format!("a divisor of hidden_size = {hidden_size}, or {instead} given")))
 }
 
-fn taps(field: String, found: usize) -> Result<()> {
+pub(super) fn taps(field: String, found: usize) -> Result<()> {
     if found == 1 {
         return Err(Error::config(field, found, "0 for no convolution, or at least 2 taps"));
     }

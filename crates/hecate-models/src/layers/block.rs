@@ -1,6 +1,6 @@
 //! Blocks of a model.
 
-use super::{Context, Mac, Mag, Mal, Memory, Mlp, RmsNorm, SlidingWindow};
+use super::{Context, Hope, Levels, Mac, Mag, Mal, Memory, Mlp, RmsNorm, SlidingWindow, Tnt};
 use crate::{
     Builder, Config, LayerCache, LayerConfig, MemoryConfig, MixerConfig, Parameters, Result, RuleConfig, Tape, Var,
 };
@@ -27,10 +27,11 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
     }
 }
 
-macro_rules! of_rule {
-    ($layer:ident, $rule_config:expr, $build:ident, $config:ident, $hidden:ident, $norm_eps:ident, $($rule:ident),*) => {
-        match $rule_config {
-            $(RuleConfig::$rule(rule) => Box::new($layer::new($build, rule, $config, $hidden, $norm_eps)?),)*
+/// A mixer over the rule of a configuration: `make(build, rule, config, hidden, norm_eps)`.
+macro_rules! over {
+    ($make:path, $rule_of:expr, $build:ident, $config:ident, $hidden:ident, $norm_eps:ident, $($rule:ident),*) => {
+        match $rule_of {
+            $(RuleConfig::$rule(rule) => Box::new($make($build, rule, $config, $hidden, $norm_eps)?),)*
         }
     };
 }
@@ -42,7 +43,7 @@ pub(super) fn memory<B: Backend>(
     hidden: usize,
     norm_eps: f32,
 ) -> Result<Box<dyn Mixer<B>>> {
-    Ok(for_each_rule!(of_rule, Memory, config.rule, build, config, hidden, norm_eps,))
+    Ok(for_each_rule!(over, Memory::new, config.rule, build, config, hidden, norm_eps,))
 }
 
 /// The mixer that a configuration asks for.
@@ -57,11 +58,21 @@ pub fn mixer<B: Backend>(
 ) -> Result<Box<dyn Mixer<B>>> {
     Ok(match config {
         MixerConfig::Memory(config) => memory(build, config, hidden, norm_eps)?,
+        MixerConfig::Cms(config) => {
+            for_each_rule!(over, Levels::cms, config.memory.rule, build, config, hidden, norm_eps,)
+        }
+        MixerConfig::Conductor(config) => {
+            for_each_rule!(over, Levels::conductor, config.memory.rule, build, config, hidden, norm_eps,)
+        }
+        MixerConfig::Tnt(config) => {
+            for_each_rule!(over, Tnt::new, config.memory.rule, build, config, hidden, norm_eps,)
+        }
+        MixerConfig::Hope(config) => Box::new(Hope::new(build, config, hidden, norm_eps)?),
         MixerConfig::Attention(config) => Box::new(SlidingWindow::new(build, config, hidden)?),
         MixerConfig::Mag(config) => Box::new(Mag::new(build, config, hidden, norm_eps)?),
         MixerConfig::Mal(config) => Box::new(Mal::new(build, config, hidden, norm_eps)?),
         MixerConfig::Mac(config) => {
-            for_each_rule!(of_rule, Mac, config.memory.rule, build, config, hidden, norm_eps,)
+            for_each_rule!(over, Mac::new, config.memory.rule, build, config, hidden, norm_eps,)
         }
     })
 }

@@ -1,5 +1,6 @@
 //! What memories start from.
 
+use super::GatedRule;
 use crate::{Builder, Init, ParameterId, Parameters, Result, Tape, Var};
 use hecate_core::{Backend, DType, Dims, Initial, Of, Rule, Shape, Slots, Tensor};
 
@@ -24,12 +25,33 @@ impl Fresh {
     /// # Errors
     /// The device's own failures.
     pub fn new<B: Backend, R: Rule>(build: &mut Builder<'_, B>, rule: R, dims: &Dims) -> Result<Self> {
+        Self::where_zeros(build, rule, dims, |_| None)
+    }
+
+    /// As [`Fresh::new`], and a parameter that starts from zeros for the other slots of the memory; momentum alone is
+    /// not learned.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn all<B: Backend, R: GatedRule>(build: &mut Builder<'_, B>, rule: R, dims: &Dims) -> Result<Self> {
+        Self::where_zeros(build, rule, dims, |name| (!R::MOMENTUM.contains(&name)).then_some(Init::Constant(0.0)))
+    }
+
+    fn where_zeros<B: Backend, R: Rule>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        dims: &Dims,
+        zeros: impl Fn(&str) -> Option<Init>,
+    ) -> Result<Self> {
         let shapes = R::State::list(&rule.state(dims)).into_iter().map(|(_, shape)| shape.clone()).collect::<Vec<_>>();
         let initial = rule.initial(dims);
         let mut build = build.within("initial");
         let learned = |((name, &initial), shape): ((&str, &Initial), Shape)| {
             let init = match initial {
-                Initial::Zeros => return Ok(None),
+                Initial::Zeros => match zeros(name) {
+                    Some(init) => init,
+                    None => return Ok(None),
+                },
                 Initial::Constant(value) => Init::Constant(value),
                 Initial::Normal(deviation) => Init::Spread(deviation),
                 Initial::Unit => Init::Unit,

@@ -1,6 +1,8 @@
 //! Memory as a context.
 
-use super::{Context, GatedRule, Memory, Merge, Mixer, Persistent, RmsNorm, SlidingWindow};
+use super::{
+    Context, GatedRule, Memory, Merge, Mixer, Persistent, RmsNorm, SlidingWindow, texts::one_by_one, writes::pieces,
+};
 use crate::{AttentionConfig, Builder, LayerCache, MacConfig, Parameters, Result, Tape, Var};
 use hecate_core::{Backend, Kernel, Sequences, Slots};
 
@@ -99,24 +101,30 @@ impl<R: GatedRule> Mac<R> {
         Ok(())
     }
 
-    /// Texts of any length, one by one.
-    fn packed<B: Backend + Kernel<R>>(
+    /// A plain batch, segment by segment.
+    fn segments<B: Backend + Kernel<R>>(
         &self,
         tape: &Tape<'_, B>,
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let (mut all, mut caches) = (Vec::new(), Vec::new());
-        for (text, rows) in context.sequences.clone().ranges().enumerate() {
-            let x = tape.narrow(x, 1, rows.start, rows.len())?;
-            let mut cache = context.cache.as_ref().map(|cache| cache.text(tape, text)).transpose()?;
-            let sequences = Sequences::batch(1, rows.len());
-            let mut one = Context { sequences, position: context.position, cache: cache.as_mut() };
-            all.push(self.forward(tape, &x, &mut one)?);
-            caches.extend(cache);
-        }
-        if let Some(cache) = &mut context.cache {
-            **cache = LayerCache::join(tape, &caches.iter().collect::<Vec<_>>())?;
+        let (batch, tokens, device) = (x.axes()[0], x.axes()[1], x.value().device());
+        let mut own = None;
+        let cache = match &mut context.cache {
+            Some(cache) => &mut **cache,
+            None => own.insert(LayerCache::new(Vec::new()).with_parts(vec![LayerCache::new(Vec::new()); 3])),
+        };
+        let mut position = context.position;
+        let mut text = Context { sequences: context.sequences.clone(), position, cache: Some(&mut *cache) };
+        let q = self.memory.queries(tape, x, &mut text.part(START))?;
+        let lengths = pieces(position, tokens, self.segment);
+        let mut all = Vec::new();
+        for (x, q) in tape.split(x, 1, &lengths)?.into_iter().zip(tape.split(&q, 1, &lengths)?) {
+            if position.is_multiple_of(self.segment) {
+                self.begin(device, batch, cache)?;
+            }
+            all.push(self.stretch(tape, (&x, q), position, cache)?);
+            position += x.axes()[1];
         }
         tape.concat(&all.iter().collect::<Vec<_>>(), 1)
     }
@@ -134,41 +142,9 @@ fn second_rows<B: Backend>(tape: &Tape<'_, B>, rows: &Var<B>) -> Result<Var<B>> 
     tape.narrow(&tape.reshape(rows, [batch, count / 2, 2 * hidden])?, 2, hidden, hidden)
 }
 
-/// Tokens of a call up to each end of a segment.
-fn stretches(segment: usize, position: usize, tokens: usize) -> Vec<usize> {
-    let (mut lengths, mut left) = (Vec::new(), tokens);
-    while left > 0 {
-        let at = position + tokens - left;
-        lengths.push(left.min(segment - at % segment));
-        left -= lengths[lengths.len() - 1];
-    }
-    lengths
-}
-
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Mac<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let (batch, tokens, device) = (x.axes()[0], x.axes()[1], x.value().device());
-        if context.sequences != Sequences::batch(batch, tokens) {
-            return self.packed(tape, x, context);
-        }
-        let mut own = None;
-        let cache = match &mut context.cache {
-            Some(cache) => &mut **cache,
-            None => own.insert(LayerCache::new(Vec::new()).with_parts(vec![LayerCache::new(Vec::new()); 3])),
-        };
-        let mut position = context.position;
-        let mut text = Context { sequences: context.sequences.clone(), position, cache: Some(&mut *cache) };
-        let q = self.memory.queries(tape, x, &mut text.part(START))?;
-        let lengths = stretches(self.segment, position, tokens);
-        let mut all = Vec::new();
-        for (x, q) in tape.split(x, 1, &lengths)?.into_iter().zip(tape.split(&q, 1, &lengths)?) {
-            if position.is_multiple_of(self.segment) {
-                self.begin(device, batch, cache)?;
-            }
-            all.push(self.stretch(tape, (&x, q), position, cache)?);
-            position += x.axes()[1];
-        }
-        tape.concat(&all.iter().collect::<Vec<_>>(), 1)
+        one_by_one(tape, x, context, |x, context| self.segments(tape, x, context))
     }
 
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {

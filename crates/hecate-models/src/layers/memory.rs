@@ -1,11 +1,11 @@
 //! A neural memory as a layer.
 
-use super::{Behind, Context, Fresh, GatedRule, Linear, Mixer, Projection, RmsNorm};
-use crate::{Builder, Features, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var};
-use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, primitives::Map};
+use super::{Behind, Context, Fresh, GatedRule, Mixer, Projection, gating::Gating, readout::Readout};
+use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, Tape, Var};
+use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor};
 
 /// Added to the norms of queries and keys.
-const NORM_EPSILON: f32 = 1e-6;
+pub(super) const NORM_EPSILON: f32 = 1e-6;
 
 /// Coefficients `1/i!` of polynomial features over their sum, with which unit rows stay unit rows.
 const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];
@@ -27,14 +27,8 @@ pub struct Memory<R: GatedRule> {
     value: usize,
     features: Features,
     qkv: [Projection; 3],
-    retention: Option<Retention>,
-    /// How much longer steps are than the rule's own.
-    step: f32,
-    /// In the order of the rule's signals, with the width of each.
-    signals: Vec<(Linear, Option<usize>)>,
-    gate: Option<Linear>,
-    norm: RmsNorm,
-    back: Linear,
+    gating: Gating<R>,
+    readout: Readout,
     fresh: Fresh,
 }
 
@@ -50,31 +44,6 @@ pub(super) struct Tokens<R: GatedRule, B: Backend> {
     pub(super) gates: Of<R::Gates, Var<B>>,
 }
 
-/// Parameters of the forgetting gate.
-#[derive(Clone, Copy, Debug)]
-struct Retention {
-    slope: ParameterId,
-    offset: ParameterId,
-    map: Linear,
-}
-
-impl Retention {
-    fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, heads: usize) -> Result<Self> {
-        Ok(Self {
-            slope: build.parameter("A_log", [heads], Init::LogSlope)?,
-            offset: build.parameter("dt_bias", [heads], Init::Horizon)?,
-            map: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
-        })
-    }
-
-    /// `log a [B,T,H]`.
-    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let step = tape.add(&self.map.forward(tape, x)?, &tape.parameter(self.offset))?;
-        let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
-        tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
-    }
-}
-
 impl<R: GatedRule> Memory<R> {
     /// A memory beside a residual stream of width `hidden`.
     ///
@@ -88,6 +57,7 @@ impl<R: GatedRule> Memory<R> {
         norm_eps: f32,
     ) -> Result<Self> {
         let (heads, (key, value)) = (config.heads, config.widths(hidden));
+        let features = config.features.width(key);
         let behind = Behind { taps: config.conv, activate: true };
         let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), behind);
         let qkv = [
@@ -95,51 +65,19 @@ impl<R: GatedRule> Memory<R> {
             project(("k_proj", "k_conv1d"), key)?,
             project(("v_proj", "v_conv1d"), value)?,
         ];
-        let signal = |(name, &width): (&str, &Option<usize>)| {
-            Ok((Linear::with_bias(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
-        };
-        let signals = R::Signals::list(&rule.widths()).into_iter().map(signal).collect::<Result<_>>()?;
-        let gate = |_| Linear::new(build, "g_proj", hidden, heads * value, Init::Normal);
-        let gate = config.gate.then_some(()).map(gate).transpose()?;
-        let retention = |_| Retention::new(build, hidden, heads);
+        let signals = Gating::signals(build, rule, hidden, heads)?;
+        let gate = Readout::gate(build, config.gate, (hidden, heads * value))?;
         Ok(Self {
             rule,
             heads,
-            key: config.features.width(key),
+            key: features,
             value,
             features: config.features,
             qkv,
-            signals,
-            gate,
-            retention: config.decay.then_some(()).map(retention).transpose()?,
-            step: config.step,
-            norm: RmsNorm::new(build, "o_norm", value, norm_eps)?,
-            back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)?,
-            fresh: Fresh::new(build, rule, &dims(Sequences::batch(1, 1), heads, key, value))?,
+            gating: Gating::new(build, rule, signals, config, hidden)?,
+            readout: Readout::behind(gate, build, (hidden, heads, value), norm_eps)?,
+            fresh: Fresh::new(build, rule, &dims(Sequences::batch(1, 1), heads, features, value))?,
         })
-    }
-
-    /// `log a [B,T,H]`.
-    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        match &self.retention {
-            Some(retention) => retention.log_a(tape, x),
-            None => {
-                let shape = [x.axes()[0], x.axes()[1], self.heads];
-                Ok(Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?))
-            }
-        }
-    }
-
-    fn gates<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
-        let mut maps = self.signals.iter();
-        let signals = R::Signals::try_build(|_| {
-            // One linear map was made for each signal, in this order.
-            let (map, width) = maps.next().expect("a linear map for every signal");
-            let y = map.forward(tape, x)?;
-            width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
-        })?;
-        let gates = self.rule.gates_of(tape, self.log_a(tape, x)?, signals)?;
-        self.rule.stretched(tape, gates, self.step)
     }
 
     /// What the tokens `x [B,T,hidden]` tell the rule.
@@ -151,8 +89,8 @@ impl<R: GatedRule> Memory<R> {
     ) -> Result<Tokens<R, B>> {
         let k = self.unit(tape, &self.qkv[1], x, context)?;
         let q = self.queries(tape, x, context)?;
-        let v = &self.qkv[2];
-        Ok(Tokens { q, k, v: v.forward(tape, x, context)?, gates: self.gates(tape, x)? })
+        let v = self.qkv[2].forward(tape, x, context)?;
+        Ok(Tokens { q, k, v, gates: self.gating.forward(tape, x)? })
     }
 
     /// The state in front of the call's tokens: what is remembered of the texts so far, or fresh memories.
@@ -224,19 +162,18 @@ impl<R: GatedRule> Memory<R> {
         Ok(arrays)
     }
 
+    /// Sizes of a call of `tokens` tokens a sequence.
+    pub(super) fn dims(&self, sequences: Sequences, tokens: usize) -> Dims {
+        Dims { tokens, ..dims(sequences, self.heads, self.key, self.value) }
+    }
+
     fn state(&self, sequences: Sequences) -> Of<R::State, Shape> {
         self.rule.state(&dims(sequences, self.heads, self.key, self.value))
     }
 
     /// What was read `[B,T,H,V]`, to the residual stream.
     pub(super) fn output<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
-        let (batch, tokens) = (x.axes()[0], x.axes()[1]);
-        let y = self.norm.forward(tape, read)?;
-        let mut y = tape.reshape(&y, [batch, tokens, self.heads * self.value])?;
-        if let Some(gate) = &self.gate {
-            y = tape.mul(&y, &tape.map(Map::Silu, &gate.forward(tape, x)?)?)?;
-        }
-        self.back.forward(tape, &y)
+        self.readout.forward(tape, x, read)
     }
 }
 

@@ -1,0 +1,96 @@
+//! From the residual stream to the gates of a rule.
+
+use super::{GatedRule, Linear};
+use crate::{Builder, Init, MemoryConfig, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, DType, Of, Slots, Tensor, primitives::Map};
+
+/// The maps that make a rule's signals, in their order, with the width of each.
+pub(super) type Signals = Vec<(Linear, Option<usize>)>;
+
+/// The forgetting gate, and the others from the rule's signals.
+#[derive(Clone, Debug)]
+pub(super) struct Gating<R> {
+    rule: R,
+    heads: usize,
+    signals: Signals,
+    retention: Option<Retention>,
+    /// How much longer steps are than the rule's own.
+    step: f32,
+}
+
+/// Parameters of the forgetting gate.
+#[derive(Clone, Copy, Debug)]
+struct Retention {
+    slope: ParameterId,
+    offset: ParameterId,
+    map: Linear,
+}
+
+impl Retention {
+    fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, heads: usize) -> Result<Self> {
+        Ok(Self {
+            slope: build.parameter("A_log", [heads], Init::LogSlope)?,
+            offset: build.parameter("dt_bias", [heads], Init::Horizon)?,
+            map: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
+        })
+    }
+
+    /// `log a [B,T,H]`.
+    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let step = tape.add(&self.map.forward(tape, x)?, &tape.parameter(self.offset))?;
+        let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
+        tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
+    }
+}
+
+impl<R: GatedRule> Gating<R> {
+    /// A linear map with bias for every signal of the rule.
+    pub(super) fn signals<B: Backend>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        hidden: usize,
+        heads: usize,
+    ) -> Result<Signals> {
+        let signal = |(name, &width): (&str, &Option<usize>)| {
+            Ok((Linear::with_bias(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
+        };
+        R::Signals::list(&rule.widths()).into_iter().map(signal).collect()
+    }
+
+    /// Parameters of the forgetting gate, beside those of the signals.
+    pub(super) fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        signals: Signals,
+        config: &MemoryConfig,
+        hidden: usize,
+    ) -> Result<Self> {
+        let heads = config.heads;
+        let retention = if config.decay { Some(Retention::new(build, hidden, heads)?) } else { None };
+        Ok(Self { rule, heads, signals, retention, step: config.step })
+    }
+
+    /// The gates of tokens `x [B,T,hidden]`.
+    pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
+        let mut maps = self.signals.iter();
+        let signals = R::Signals::try_build(|_| {
+            // One linear map was made for each signal, in this order.
+            let (map, width) = maps.next().expect("a linear map for every signal");
+            let y = map.forward(tape, x)?;
+            width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
+        })?;
+        let gates = self.rule.gates_of(tape, self.log_a(tape, x)?, signals)?;
+        self.rule.stretched(tape, gates, self.step)
+    }
+
+    /// `log a [B,T,H]`.
+    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        match &self.retention {
+            Some(retention) => retention.log_a(tape, x),
+            None => {
+                let shape = [x.axes()[0], x.axes()[1], self.heads];
+                Ok(Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?))
+            }
+        }
+    }
+}

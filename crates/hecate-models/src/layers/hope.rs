@@ -1,0 +1,189 @@
+//! A memory that makes its own keys, values and gates.
+
+use super::{
+    Behind, Context, Mixer, Projection,
+    memory::NORM_EPSILON,
+    readout::Readout,
+    texts::one_by_one,
+    writes::{Writes, pieces, with_tokens},
+};
+use crate::{Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Tape, Var};
+use hecate_core::{
+    Backend, Dims, Read, Sequences,
+    primitives::Map,
+    rules::{Dgd, DgdGates, Hebbian, Matrix, Objective},
+};
+
+/// First values of the offset of the retention: a memory that makes its own values cannot outlive its forgetting, so
+/// it starts with a horizon of `1/σ(−6) ≈ 400` tokens.
+const RETENTION: f32 = 6.0;
+
+/// The self-referential memory of HOPE. Five memories a head, `# ∈ {mem, k, v, η, α}`, each the values that it holds
+/// for the same keys; all are made, and all gradients taken, with the memories at the start of the chunk, `M_#,c`:
+///
+/// ```text
+/// q = l2norm(conv(x W_q))    u = l2norm(conv(x W_u))                       per head, static
+/// k = l2norm(u M_k,c)        v = u M_v,c        v̂_# = v M_#,c
+/// η = softplus(u M_η,c + b_η)/C                 a = σ(u M_α,c + b_α)
+/// M_# ← a M_# − η kᵀ(k M_#) − η kᵀ(k M_#,c − v̂_#)        y = q M_mem, read before the write
+/// out = (rmsnorm(y) · silu(x W_g)) W_o
+/// ```
+///
+/// The `C` steps of a chunk act as one step of the sum of their sizes on its start; divided by `C` they stay stable
+/// where keys repeat. Keys, retention and steps are the same for all five memories and value columns never meet, so the
+/// five lie side by side in one matrix `[D, 3D + 2]` (mem, k, v, η, α) and a chunk is three calls: what `u` reads, what
+/// `v` reads, and one write. Everything starts from a learned matrix.
+/// Source: Behrouz et al., "Nested Learning" (HOPE), eqs 83–93, with matrices for memories.
+///
+/// In the cache lie the matrix at the start of the chunk, the inputs of the convolutions, and, in part 0, the writes of
+/// the chunk so far.
+#[derive(Clone, Debug)]
+pub struct Hope {
+    rule: Dgd,
+    chunk: usize,
+    heads: usize,
+    width: usize,
+    q: Projection,
+    u: Projection,
+    step: ParameterId,
+    retention: ParameterId,
+    initial: ParameterId,
+    readout: Readout,
+}
+
+impl Hope {
+    /// A self-referential memory beside a residual stream of width `hidden`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        config: &HopeConfig,
+        hidden: usize,
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let (heads, width, chunk) = (config.heads, config.width(hidden), config.chunk);
+        let behind = Behind { taps: config.conv, activate: true };
+        let frozen = u32::try_from(chunk).ok().filter(|&chunk| chunk > 1);
+        let held = [1, heads, width, 3 * width + 2];
+        // Half as large as what keeps the length of a vector: values are made of values.
+        let spread = Init::Spread(0.5 / (width as f32).sqrt());
+        Ok(Self {
+            rule: Dgd { objective: Objective::L2, read: Read::Before, frozen },
+            chunk,
+            heads,
+            width,
+            q: Projection::new(build, ("q_proj", "q_conv1d"), hidden, (heads, width), behind)?,
+            u: Projection::new(build, ("u_proj", "u_conv1d"), hidden, (heads, width), behind)?,
+            step: build.parameter("eta_bias", [heads], Init::Constant(0.0))?,
+            retention: build.parameter("alpha_bias", [heads], Init::Constant(RETENTION))?,
+            initial: build.within("initial").memory("m", held, spread)?,
+            readout: Readout::new(build, config.gate, (hidden, heads, width), norm_eps)?,
+        })
+    }
+
+    fn dims(&self, batch: usize, tokens: usize) -> Dims {
+        let Self { heads, width, .. } = *self;
+        let sequences = Sequences::batch(batch, tokens);
+        Dims { batch, tokens, heads, key: width, value: 3 * width + 2, sequences }
+    }
+
+    /// What `x [B,T,H,D]` reads in all memories `m`: `[B,T,H,3D+2]`.
+    fn read<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, m: &Var<B>) -> Result<Var<B>> {
+        let (rule, dims) = (Hebbian::default(), self.dims(x.axes()[0], x.axes()[1]));
+        let inputs = super::GatedRule::reading(rule, &dims, x.clone(), Matrix { m: m.clone() })?;
+        Ok(tape.memory(rule, &dims.sequences, inputs)?.out)
+    }
+
+    /// What tokens `u [B,T,H,D]` write, made by the memories `m`.
+    fn make<B: Backend>(&self, tape: &Tape<'_, B>, u: &Var<B>, m: &Var<B>) -> Result<Writes<B>> {
+        let (width, scalars) = (self.width, [u.axes()[0], u.axes()[1], self.heads]);
+        let made = tape.split(&self.read(tape, u, m)?, 3, &[width, width, width, 1, 1])?;
+        let signal = |at: usize, bias| tape.add(&tape.reshape(&made[at], scalars)?, &tape.parameter(bias));
+        let k = tape.l2_norm(&made[1], NORM_EPSILON)?;
+        let v = self.read(tape, &made[2], m)?;
+        let eta = tape.map(Map::Softplus, &signal(3, self.step)?)?;
+        let eta = tape.scale((self.chunk as f32).recip(), &eta)?;
+        let log_a = tape.map(Map::LogSigmoid, &signal(4, self.retention)?)?;
+        Ok(Writes::new::<Dgd>(k, v, DgdGates { log_a, theta: eta.clone(), beta: eta }))
+    }
+
+    /// What `q` reads `[B,T,H,D]`, chunk by chunk.
+    fn chunks<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        (q, u): (&Var<B>, &Var<B>),
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let (batch, tokens, device) = (q.axes()[0], q.axes()[1], q.value().device());
+        let room = self.dims(batch, self.chunk);
+        let mut m = self.start(tape, batch, device, context)?;
+        let lengths = pieces(context.position, tokens, self.chunk);
+        let before = context.position % self.chunk;
+        let mut pending = Writes::pending(self.rule, &room, before, tape, (device, &context.part(0)))?;
+        let mut out = Vec::new();
+        for (q, u) in tape.split(q, 1, &lengths)?.iter().zip(tape.split(u, 1, &lengths)?) {
+            let made = self.make(tape, &u, &m)?;
+            let (writes, queries, known) = match pending.take() {
+                Some(known) => {
+                    let queries = tape.concat(&[known.keys(), q], 1)?;
+                    (known.join(tape, &made)?, queries, known.tokens())
+                }
+                None => (made, q.clone(), 0),
+            };
+            let dims = with_tokens(&room, writes.tokens());
+            let inputs = writes.inputs(Some(&queries), Matrix { m: m.clone() })?;
+            let outputs = tape.memory(self.rule, &dims.sequences, inputs)?;
+            let read = tape.narrow(&outputs.out, 1, known, q.axes()[1])?;
+            out.push(tape.narrow(&read, 3, 0, self.width)?);
+            if writes.tokens() == self.chunk {
+                m = outputs.state.m;
+            } else {
+                pending = Some(writes);
+            }
+        }
+        context.keep("m", m.value());
+        Writes::keep(pending.as_ref(), self.rule, &room, device, &mut context.part(0))?;
+        tape.concat(&out.iter().collect::<Vec<_>>(), 1)
+    }
+
+    /// The matrix at the start of the chunk that the call starts in.
+    fn start<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        batch: usize,
+        device: &B,
+        context: &Context<'_, B>,
+    ) -> Result<Var<B>> {
+        match &context.cache {
+            None => self.fresh(tape, batch),
+            Some(_) => context.state(device, "m", self.dims(batch, 1).matrices()),
+        }
+    }
+
+    /// The learned matrix, for every text.
+    fn fresh<B: Backend>(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Var<B>> {
+        let one = tape.parameter(self.initial);
+        tape.concat(&vec![&one; batch], 0)
+    }
+}
+
+impl<B: Backend> Mixer<B> for Hope {
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        one_by_one(tape, x, context, |x, context| {
+            let q = tape.l2_norm(&self.q.forward(tape, x, context)?, NORM_EPSILON)?;
+            let u = tape.l2_norm(&self.u.forward(tape, x, context)?, NORM_EPSILON)?;
+            let read = self.chunks(tape, (&q, &u), context)?;
+            self.readout.forward(tape, x, &read)
+        })
+    }
+
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        let convs = [&self.q, &self.u].into_iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
+        let mut arrays = convs.collect::<Result<Vec<_>>>()?;
+        let dims = self.dims(batch, self.chunk);
+        arrays.push(("m", self.fresh(&Tape::inert(parameters), batch)?.into_value()));
+        let room = LayerCache::new(Writes::room(self.rule, &dims, device)?);
+        Ok(LayerCache::new(arrays).with_parts(vec![room]))
+    }
+}

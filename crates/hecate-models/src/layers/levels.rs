@@ -1,0 +1,152 @@
+//! Memories side by side or one behind another, each with a clock of its own.
+
+use super::{
+    Context, GatedRule, Memory, Mixer, RmsNorm, chunked::Chunked, pulse::Pulse, texts::one_by_one, writes::Writes,
+};
+use crate::{
+    Builder, CmsConfig, ConductorConfig, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var,
+    Wiring,
+};
+use hecate_core::{Backend, Dims, Kernel, Sequences};
+
+/// When a level is written.
+#[derive(Clone, Copy, Debug)]
+enum Clock<R> {
+    /// Chunk by chunk.
+    Chunks(Chunked<R>),
+    /// By every so many tokens.
+    Pulse(Pulse<R>),
+}
+
+/// A memory with projections and gates of its own, written on a clock.
+#[derive(Clone, Debug)]
+struct Level<R: GatedRule> {
+    memory: Memory<R>,
+    clock: Clock<R>,
+    /// In front of a level that reads what other levels say.
+    norm: Option<RmsNorm>,
+    /// How much it says, channel by channel, beside other levels.
+    weight: Option<ParameterId>,
+}
+
+/// Levels: memories that are written every `C₁ < C₂ < …` tokens. The step is a token of the text, counted from the
+/// text's start, also while decoding.
+///
+/// * **Continuum memory system** ([`Levels::cms`]): level `l` is constant for chunks of `C_l` tokens, and has taken the
+///   chunk's writes, their gradients taken at the chunk's start, at its end. Behrouz et al., "Nested Learning" (HOPE),
+///   eqs 70–74, with memories of any rule instead of MLPs.
+/// * **Conductor** ([`Levels::conductor`]): level `l` is written by the tokens at multiples of `C_l` and read by all.
+///   Its writes cost `Σ 1/C_l` of a plain memory's: 1.143 for 1, 8, 64, 512.
+///
+/// With `y_l = level_l(·)`, [`Wiring::Independent`] is `Σ_l w_l ∘ y_l(x)` with learned weights, and
+/// [`Wiring::Chained`] is `Σ_l y_l(norm_l(x + y_1 + … + y_{l−1}))`, the first level without a norm.
+#[derive(Clone, Debug)]
+pub struct Levels<R: GatedRule>(Vec<Level<R>>);
+
+impl<R: GatedRule> Levels<R> {
+    /// A continuum memory system beside a residual stream of width `hidden`; parameters `levels.<l>.…`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn cms<B: Backend>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        config: &CmsConfig,
+        hidden: usize,
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let clock = |period| Clock::Chunks(Chunked::new(rule, period));
+        Self::new(build, (rule, &config.memory), (&config.periods, clock), config.wiring, (hidden, norm_eps))
+    }
+
+    /// A conductor beside a residual stream of width `hidden`; parameters `levels.<l>.…`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn conductor<B: Backend>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        config: &ConductorConfig,
+        hidden: usize,
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let clock = |period| Clock::Pulse(Pulse::new(rule, period));
+        Self::new(build, (rule, &config.memory), (&config.periods, clock), config.wiring, (hidden, norm_eps))
+    }
+
+    fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        (rule, memory): (R, &MemoryConfig),
+        (periods, clock): (&[usize], impl Fn(usize) -> Clock<R>),
+        wiring: Wiring,
+        (hidden, norm_eps): (usize, f32),
+    ) -> Result<Self> {
+        let chained = wiring == Wiring::Chained;
+        let level = |(l, &period): (usize, &usize)| {
+            let build = &mut build.within(&format!("levels.{l}"));
+            let norm = if chained && l > 0 { Some(RmsNorm::new(build, "norm", hidden, norm_eps)?) } else { None };
+            let scale = Init::Constant(1.0);
+            let weight = if chained { None } else { Some(build.parameter("weight", [hidden], scale)?) };
+            let memory = Memory::new(build, rule, memory, hidden, norm_eps)?;
+            Ok(Level { memory, clock: clock(period), norm, weight })
+        };
+        Ok(Self(periods.iter().enumerate().map(level).collect::<Result<_>>()?))
+    }
+}
+
+impl<R: GatedRule> Level<R> {
+    fn forward<B: Backend + Kernel<R>>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let mut tokens = self.memory.tokens(tape, x, context)?;
+        let state = self.memory.start(tape, x.value().device(), context)?;
+        let dims = self.memory.dims(context.sequences.clone(), x.axes()[1]);
+        if let Clock::Chunks(chunked) = &self.clock {
+            tokens.gates = chunked.temper(tape, tokens.gates)?;
+        }
+        let (q, writes) = Writes::of(tokens);
+        let call = (&q, &writes);
+        let read = match &self.clock {
+            Clock::Chunks(chunked) => chunked.forward(tape, call, state, (&dims, context))?,
+            Clock::Pulse(pulse) => pulse.forward(tape, call, state, (&dims, context))?,
+        };
+        let y = self.memory.output(tape, x, &read)?;
+        self.weight.map_or(Ok(y.clone()), |weight| tape.mul(&y, &tape.parameter(weight)))
+    }
+
+    fn cache<B: Backend>(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        let cache = LayerCache::new(self.memory.arrays(device, parameters, batch)?);
+        Ok(match &self.clock {
+            Clock::Chunks(chunked) => {
+                let dims: Dims = self.memory.dims(Sequences::batch(batch, 1), 1);
+                cache.with_parts(vec![chunked.cache(device, &dims)?])
+            }
+            Clock::Pulse(_) => cache,
+        })
+    }
+}
+
+impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Levels<R> {
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        one_by_one(tape, x, context, |x, context| {
+            let mut sum: Option<Var<B>> = None;
+            for (l, level) in self.0.iter().enumerate() {
+                let input = match (&level.norm, &sum) {
+                    (Some(norm), Some(said)) => norm.forward(tape, &tape.add(x, said)?)?,
+                    _ => x.clone(),
+                };
+                let y = level.forward(tape, &input, &mut context.part(l))?;
+                sum = Some(sum.map_or_else(|| Ok(y.clone()), |said| tape.add(&said, &y))?);
+            }
+            Ok(sum.unwrap_or_else(|| x.clone()))
+        })
+    }
+
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        let levels = self.0.iter().map(|level| level.cache(device, parameters, batch)).collect::<Result<_>>()?;
+        Ok(LayerCache::new(Vec::new()).with_parts(levels))
+    }
+}

@@ -1,0 +1,57 @@
+//! From what memories were read, back to the residual stream.
+
+use super::{Linear, RmsNorm};
+use crate::{Builder, Init, Result, Tape, Var};
+use hecate_core::{Backend, primitives::Map};
+
+/// `(rmsnorm(read) · silu(x W_g)) W_o`, the norm head by head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Readout {
+    pub(super) gate: Option<Linear>,
+    pub(super) norm: RmsNorm,
+    pub(super) back: Linear,
+}
+
+impl Readout {
+    /// Parameters `g_proj` (with a gate), `o_norm`, `o_proj`, for `heads` of width `value`.
+    pub(super) fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        gate: bool,
+        (hidden, heads, value): (usize, usize, usize),
+        norm_eps: f32,
+    ) -> Result<Self> {
+        Self::behind(Self::gate(build, gate, (hidden, heads * value))?, build, (hidden, heads, value), norm_eps)
+    }
+
+    /// The map of the gate.
+    pub(super) fn gate<B: Backend>(
+        build: &mut Builder<'_, B>,
+        gate: bool,
+        (hidden, width): (usize, usize),
+    ) -> Result<Option<Linear>> {
+        if gate { Linear::new(build, "g_proj", hidden, width, Init::Normal).map(Some) } else { Ok(None) }
+    }
+
+    /// As [`Readout::new`], with a gate that is there already.
+    pub(super) fn behind<B: Backend>(
+        gate: Option<Linear>,
+        build: &mut Builder<'_, B>,
+        (hidden, heads, value): (usize, usize, usize),
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let norm = RmsNorm::new(build, "o_norm", value, norm_eps)?;
+        Ok(Self { gate, norm, back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)? })
+    }
+
+    /// `x [B,T,hidden]` and what it read `[B,T,H,V]` to `[B,T,hidden]`.
+    pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
+        let [batch, tokens] = [0, 1].map(|axis| x.axes()[axis]);
+        let y = self.norm.forward(tape, read)?;
+        let width = y.axes()[2] * y.axes()[3];
+        let mut y = tape.reshape(&y, [batch, tokens, width])?;
+        if let Some(gate) = &self.gate {
+            y = tape.mul(&y, &tape.map(Map::Silu, &gate.forward(tape, x)?)?)?;
+        }
+        self.back.forward(tape, &y)
+    }
+}

@@ -1,0 +1,141 @@
+//! A memory for the whole text, and local ones for its shards.
+
+use super::{
+    Context, GatedRule, Memory, Mixer,
+    chunked::Chunked,
+    gating::Gating,
+    sharded::Sharded,
+    texts::one_by_one,
+    writes::{Writes, pieces, with_tokens},
+};
+use crate::{Builder, LayerCache, Parameters, Result, Tape, TntConfig, Var};
+use hecate_core::{
+    Backend, DType, Dims, Inputs, Kernel, Sequences, Tensor,
+    rules::{Hebbian, Matrix, WriteGates},
+};
+
+/// TNT: one global memory `V` and local memories `W_i`, all of one rule, with shared queries, keys and values and with
+/// gates of their own:
+///
+/// ```text
+/// P_t = Σ k_jᵀ k_j / |k_j|²      over the tokens j ≤ t of the shard
+/// o_t = V_c(q_t) + Σ_i W_i,t(q_t P_t)
+/// out = (rmsnorm(o) · silu(x W_g)) W_o
+/// ```
+///
+/// `V_c` is the global memory at the start of the chunk of `C_G` tokens that `t` is in, when it has also taken the
+/// chunks before; `W_i` starts from a learned state at every multiple of `S` tokens, takes its gradients at the starts
+/// of chunks of `C_i`, and is read as the rule says. `P` turns queries towards the keys that the shard has seen; it is
+/// a Hebbian memory, and `|k| = 1` here. Chunks and shards are counted from the start of the text.
+/// Source: "TNT: Improving Chunkwise Training for Test-Time Memorization", eqs 3–7, 13–15, and appendix C for where `P`
+/// starts.
+#[derive(Clone, Debug)]
+pub struct Tnt<R: GatedRule> {
+    memory: Memory<R>,
+    global: Chunked<R>,
+    locals: Vec<Local<R>>,
+    shard: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Local<R> {
+    gating: Gating<R>,
+    sharded: Sharded<R>,
+}
+
+impl<R: GatedRule> Tnt<R> {
+    /// Memories beside a residual stream of width `hidden`; parameters of the global one as in [`Memory`], of the
+    /// local ones `locals.<i>.…`.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        config: &TntConfig,
+        hidden: usize,
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let memory = Memory::new(build, rule, &config.memory, hidden, norm_eps)?;
+        let (dims, heads) = (memory.dims(Sequences::batch(1, 1), 1), config.memory.heads);
+        let local = |(i, &chunk): (usize, &usize)| {
+            let build = &mut build.within(&format!("locals.{i}"));
+            let signals = Gating::signals(build, rule, hidden, heads)?;
+            Ok(Local {
+                gating: Gating::new(build, rule, signals, &config.memory, hidden)?,
+                sharded: Sharded::new(build, rule, &dims, (chunk, config.shard))?,
+            })
+        };
+        let locals = config.locals.iter().enumerate().map(local).collect::<Result<_>>()?;
+        Ok(Self { memory, global: Chunked::new(rule, config.chunk), locals, shard: config.shard })
+    }
+
+    /// `q_t P_t`: queries turned towards the keys of the shard, `[B,T,H,K]`.
+    fn turned<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        (q, k): (&Var<B>, &Var<B>),
+        (dims, context): (&Dims, &mut Context<'_, B>),
+    ) -> Result<Var<B>> {
+        let (device, dims) = (q.value().device(), Dims { value: dims.key, ..dims.clone() });
+        let mut p = context.state(device, "p", dims.matrices())?;
+        let (mut out, mut at) = (Vec::new(), context.position);
+        let lengths = pieces(at, q.axes()[1], self.shard);
+        for (q, k) in tape.split(q, 1, &lengths)?.into_iter().zip(tape.split(k, 1, &lengths)?) {
+            if at.is_multiple_of(self.shard) {
+                p = Var::constant(Tensor::zeros(device, dims.matrices(), DType::F32)?);
+            }
+            at += q.axes()[1];
+            let dims = with_tokens(&dims, q.axes()[1]);
+            let log_a = Var::constant(Tensor::zeros(device, dims.scalars(), DType::F32)?);
+            let ones = vec![1.0; dims.scalars().count()];
+            let theta = Var::constant(Tensor::from_f32(device, dims.scalars(), ones)?);
+            let (v, gates, state) = (k.clone(), WriteGates { log_a, theta }, Matrix { m: p });
+            let outputs = tape.memory(Hebbian::default(), &dims.sequences, Inputs { q, k, v, gates, state })?;
+            p = outputs.state.m;
+            out.push(outputs.out);
+        }
+        context.keep("p", p.value());
+        tape.concat(&out.iter().collect::<Vec<_>>(), 1)
+    }
+
+    fn mix<B: Backend + Kernel<R>>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let mut tokens = self.memory.tokens(tape, x, context)?;
+        tokens.gates = self.global.temper(tape, tokens.gates)?;
+        let state = self.memory.start(tape, x.value().device(), context)?;
+        let dims = self.memory.dims(context.sequences.clone(), x.axes()[1]);
+        let turned = self.turned(tape, (&tokens.q, &tokens.k), (&dims, &mut context.part(1)))?;
+        let (k, v) = (tokens.k.clone(), tokens.v.clone());
+        let (q, writes) = Writes::of(tokens);
+        let mut o = self.global.forward(tape, (&q, &writes), state, (&dims, context))?;
+        for (i, local) in self.locals.iter().enumerate() {
+            let gates = local.sharded.temper(tape, local.gating.forward(tape, x)?)?;
+            let writes = Writes::new::<R>(k.clone(), v.clone(), gates);
+            let call = (&dims, &mut context.part(2 + i));
+            o = tape.add(&o, &local.sharded.forward(tape, (&turned, &writes), call)?)?;
+        }
+        self.memory.output(tape, x, &o)
+    }
+}
+
+impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Tnt<R> {
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        one_by_one(tape, x, context, |x, context| self.mix(tape, x, context))
+    }
+
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        let dims = self.memory.dims(Sequences::batch(batch, 1), 1);
+        let p = Dims { value: dims.key, ..dims.clone() }.matrices();
+        let p = LayerCache::new(vec![("p", Tensor::zeros(device, p, DType::F32)?)]);
+        let mut parts = vec![self.global.cache(device, &dims)?, p];
+        for local in &self.locals {
+            parts.push(local.sharded.cache(device, &dims)?);
+        }
+        Ok(LayerCache::new(self.memory.arrays(device, parameters, batch)?).with_parts(parts))
+    }
+}
