@@ -186,6 +186,9 @@ impl<B: Backend> LanguageModel<B> {
 
     /// As [`LanguageModel::logits`], of some rows alone: `[rows, V]`.
     fn logits_at(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, rows: &[u32]) -> Result<Var<B>> {
+        if rows.is_empty() {
+            return Err(Error::config("rows", "none", "at least one"));
+        }
         if let Some(row) = rows.iter().find(|&&row| row as usize >= tokens.len()) {
             return Err(Error::config("rows", row, format!("under {}, the number of tokens", tokens.len())));
         }
