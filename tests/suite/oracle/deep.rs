@@ -232,7 +232,7 @@ macro_rules! oracles {
                 shared * normed * $strength
             }
 
-            fn conditioning(slot: &str) -> f64 {
+            fn conditioning(self, slot: &str) -> f64 {
                 // What forgetting does to a distribution is a small difference of its logarithms.
                 if Self::NAME.starts_with("memora") && slot == "log_a" { 3.0 } else { 1.0 }
             }

@@ -35,7 +35,7 @@ pub trait Oracle: Rule {
     }
 
     /// How much more than others a slot may be off, for a reason that is given where it is not 1.
-    fn conditioning(_slot: &str) -> f64 {
+    fn conditioning(self, _slot: &str) -> f64 {
         1.0
     }
 
@@ -288,12 +288,12 @@ mod tests {
     fn gradients_are_those_of_central_differences() {
         macro_rules! rules {
             ($($rule:ident),*) => { $(for rule in <$rule>::all() {
-                let batch = Case::new(rule, Sizes::new(2, 18, 2, 3, 4), 1);
-                let packed = Case::packed(rule, &[3, 1, 17], 1, 3, 2, 2);
+                let batch = Case::new(rule, Sizes::new(1, 18, 2, 3, 4), 1);
+                let packed = Case::packed(rule, &[3, 1, 8], 1, 4, 5, 2);
                 for case in [batch, packed] {
                     let error = solve_differences(&case, 4);
                     // Far under what it is the truth for; differences lose most where gradients are ill-conditioned.
-                    let limit = 1e-2 * rule.limits().1;
+                    let limit = 1e-6 * rule.limits().0 / FORWARD;
                     assert!(error < limit, "{case}: {error:e}");
                 }
             })* };

@@ -32,14 +32,7 @@ impl Oracle for Trellis {
     fn strength(self) -> f64 {
         match self.phi {
             Phi::Identity => 0.01,
-            Phi::LnSilu => 0.1,
-            Phi::L2Silu => {
-                if self.frozen.is_some() {
-                    0.1
-                } else {
-                    1.0
-                }
-            }
+            Phi::LnSilu | Phi::L2Silu => 0.1,
         }
     }
 

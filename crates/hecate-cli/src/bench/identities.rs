@@ -45,7 +45,7 @@ fn exact_recall<B: Backend>(device: &B, times: usize) -> Result<Identity> {
     let (width, written) = (8, times * KEYS);
     let tokens = written + KEYS;
     let values = Random::new(3).normals([1, tokens, 1, width]);
-    let sign = |row: usize, column: usize| if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |row: usize, column: usize| if (row & column).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let entry = |i: usize| sign(i / KEYS % KEYS, i % KEYS) / (KEYS as f64).sqrt();
     let keys = Array::new([1, tokens, 1, KEYS], (0..tokens * KEYS).map(entry).collect());
     let theta = (0..tokens).map(|t| if t < written { 1.0 } else { 0.0 }).collect();

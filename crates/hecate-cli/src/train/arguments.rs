@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     pub(super) overwrite: bool,
     #[command(flatten)]
     pub(super) model: Model,
+    // Beside the model and not in it: a group with another inside would conflict with nothing.
+    #[command(flatten)]
+    pub(super) levels: Levels,
     #[command(flatten)]
     pub(super) training: Training,
     #[command(flatten)]
@@ -100,8 +103,6 @@ pub(super) struct Model {
     /// Tokens of the segments that attention reads with `--mixer mac`
     #[arg(long, value_name = "TOKENS")]
     segment: Option<usize>,
-    #[command(flatten)]
-    levels: Levels,
     /// Tokens from a Hugging Face tokenizer.json; bytes unless given
     #[arg(long, value_name = "FILE")]
     pub(super) tokenizer: Option<PathBuf>,
@@ -164,18 +165,18 @@ impl Arguments {
 
 impl Model {
     /// The configuration that the flags ask for.
-    pub(super) fn config(&self, vocabulary: &Vocabulary) -> Result<Config> {
+    pub(super) fn config(&self, levels: &Levels, vocabulary: &Vocabulary) -> Result<Config> {
         if let Some(path) = &self.config {
             let config = load_config(path)?;
             check_vocabulary(config.vocabulary_size, vocabulary)?;
             return Ok(config);
         }
-        let layers = LayerConfig { mixer: self.mixer()? }.repeated(self.layers)?;
+        let layers = LayerConfig { mixer: self.mixer(levels)? }.repeated(self.layers)?;
         let vocabulary_size = vocabulary.size();
         Ok(Config { vocabulary_size, hidden_size: self.width, layers, ..Config::default() })
     }
 
-    fn mixer(&self) -> Result<MixerConfig> {
+    fn mixer(&self, levels: &Levels) -> Result<MixerConfig> {
         let composed = matches!(self.mixer.as_str(), "mag" | "mal" | "mac");
         if self.persistent.is_some() && !composed {
             return Err(Error::flag("--persistent", "only mag, mal and mac have such tokens; leave it out"));
@@ -183,7 +184,7 @@ impl Model {
         if self.segment.is_some() && self.mixer != "mac" {
             return Err(Error::flag("--segment", "only mac reads in segments; leave it out, or add `--mixer mac`"));
         }
-        self.levels.check(&self.mixer)?;
+        levels.check(&self.mixer)?;
         match self.mixer.as_str() {
             "attention" => self.attention_alone(),
             "mag" => Ok(MixerConfig::Mag(self.composed()?)),
@@ -198,11 +199,11 @@ impl Model {
             }
             "hope" => {
                 self.without_rule()?;
-                Ok(self.levels.hope(self.heads, self.key_dim, self.conv))
+                Ok(levels.hope(self.heads, self.key_dim, self.conv))
             }
-            "cms" => Ok(self.levels.cms(self.memory()?)),
-            "conductor" => Ok(self.levels.conductor(self.memory()?)),
-            "tnt" => Ok(self.levels.tnt(self.memory()?)),
+            "cms" => Ok(levels.cms(self.memory()?)),
+            "conductor" => Ok(levels.conductor(self.memory()?)),
+            "tnt" => Ok(levels.tnt(self.memory()?)),
             _ => Ok(MixerConfig::Memory(self.memory()?)),
         }
     }

@@ -5,6 +5,8 @@ use clap::Args;
 use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerConfig, TntConfig, Wiring};
 
 #[derive(Args, Debug)]
+#[group(multiple = true, conflicts_with = "resume")]
+#[command(next_help_heading = "Model")]
 pub(super) struct Levels {
     /// Tokens between two writes of each level of cms or conductor, rising: 4,16,64
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]

@@ -400,6 +400,7 @@ impl GatedRule for Dgd {
 /// number more.
 impl GatedRule for Atlas {
     type Signals = MomentumSignals<()>;
+    const MOMENTUM: &'static [&'static str] = &["s"];
 
     fn group(self) -> usize {
         group(self.frozen)

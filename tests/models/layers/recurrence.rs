@@ -4,7 +4,7 @@ use hecate_core::{Of, Slots};
 use hecate_tests::oracle::{Oracle, Token, Var};
 
 /// One head of one text, token by token: what was read, and the last state.
-pub(super) fn recurrence<R: Oracle>(
+pub(crate) fn recurrence<R: Oracle>(
     rule: R,
     tokens: &[Token<R>],
     state: Of<R::State, Var>,

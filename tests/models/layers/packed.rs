@@ -1,6 +1,7 @@
 //! Texts packed into one row give what each gives by itself.
 
-use super::{BACKWARD, FORWARD, HIDDEN, models, stir};
+use super::{BACKWARD, FORWARD, HIDDEN, stir};
+use crate::configs;
 use hecate_core::{DType, Sequences, Tensor};
 use hecate_cpu::Cpu;
 use hecate_models::{
@@ -104,7 +105,7 @@ fn convolution() {
 
 #[test]
 fn mixers() {
-    for (name, config) in [models::exact(), models::frozen(3)].concat() {
+    for (name, config) in [configs::exact(), configs::frozen(3)].concat() {
         let layer = |parameters: &mut Parameters<Cpu>| -> Box<dyn Mixer<Cpu>> {
             build(parameters, |build| mixer(build, &config.layers[0].mixer, HIDDEN, 1e-5))
         };

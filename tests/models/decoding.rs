@@ -1,8 +1,6 @@
 //! Reading token by token is reading all at once, in constant memory.
 
-#[path = "layers/models.rs"]
-mod models;
-
+use crate::configs;
 use hecate_core::DType;
 use hecate_cpu::Cpu;
 use hecate_models::{Cache, Config, Error, LanguageModel, RuleConfig};
@@ -52,8 +50,8 @@ fn assert_same(what: &str, a: &(Array, Cache<Cpu>), b: &(Array, Cache<Cpu>)) {
 #[test]
 fn one_by_one_is_all_at_once() {
     let (batch, length) = (2, 37);
-    let tokens = models::tokens(batch * length, 3);
-    for (name, config) in models::exact() {
+    let tokens = configs::tokens(batch * length, 3);
+    for (name, config) in configs::exact() {
         let model = model(&config);
         let whole = read(&model, &tokens, batch, &[length]);
         assert_eq!(whole.0.shape.axes(), [batch, length, 11], "{name}");
@@ -66,8 +64,8 @@ fn one_by_one_is_all_at_once() {
 #[test]
 fn texts_of_a_batch_do_not_meet() {
     let length = 9;
-    let tokens = models::tokens(2 * length, 5);
-    let model = model(&models::mixed());
+    let tokens = configs::tokens(2 * length, 5);
+    let model = model(&configs::mixed());
     let both = read(&model, &tokens, 2, &[4, length]).0;
     for text in 0..2 {
         let alone = read(&model, &tokens[text * length..(text + 1) * length], 1, &[4, length]).0;
@@ -79,8 +77,8 @@ fn texts_of_a_batch_do_not_meet() {
 #[test]
 fn scores_are_those_of_the_loss() {
     let (batch, length) = (2, 12);
-    let (inputs, targets) = (models::tokens(batch * length, 7), models::tokens(batch * length, 8));
-    for (name, config) in models::exact() {
+    let (inputs, targets) = (configs::tokens(batch * length, 7), configs::tokens(batch * length, 8));
+    for (name, config) in configs::exact() {
         let model = model(&config);
         let logits = read(&model, &inputs, batch, &[length]).0;
         let surprise =
@@ -95,8 +93,8 @@ fn scores_are_those_of_the_loss() {
 #[test]
 fn later_tokens_do_not_reach_back() {
     let length = 20;
-    let mut tokens = models::tokens(length, 9);
-    for (name, config) in [models::exact(), models::frozen(4)].concat() {
+    let mut tokens = configs::tokens(length, 9);
+    for (name, config) in [configs::exact(), configs::frozen(4)].concat() {
         let model = model(&config);
         let before = read(&model, &tokens, 1, &[length]).0;
         tokens[12] = (tokens[12] + 1) % 11;
@@ -108,8 +106,8 @@ fn later_tokens_do_not_reach_back() {
 
 #[test]
 fn a_cloned_cache_goes_on_by_itself() {
-    let model = model(&models::mixed());
-    let tokens = models::tokens(8, 13);
+    let model = model(&configs::mixed());
+    let tokens = configs::tokens(8, 13);
     let mut cache = model.cache(1).expect("a cache");
     model.infer(&tokens[..5], 1, &mut cache).expect("scores");
     let mut fork = cache.clone();
@@ -121,8 +119,8 @@ fn a_cloned_cache_goes_on_by_itself() {
 #[test]
 fn frozen_rules_go_on_at_multiples_only() {
     let (group, length) = (4, 16);
-    let tokens = models::tokens(length, 15);
-    for (name, config) in models::frozen(group) {
+    let tokens = configs::tokens(length, 15);
+    for (name, config) in configs::frozen(group) {
         let model = model(&config);
         assert_eq!(model.group(), group as usize);
         let whole = read(&model, &tokens, 1, &[length]);
@@ -147,7 +145,7 @@ fn refusal<T>(result: hecate_models::Result<T>) -> String {
 
 #[test]
 fn wrong_calls_are_refused() {
-    let model = model(&models::mixed());
+    let model = model(&configs::mixed());
     let mut cache = model.cache(2).expect("a cache");
     let has = |message: String, words: &[&str]| {
         words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
@@ -166,7 +164,7 @@ fn wrong_calls_are_refused() {
 
 #[test]
 fn configurations_survive_json() {
-    let configs = [models::exact(), models::frozen(4)].concat();
+    let configs = [configs::exact(), configs::frozen(4)].concat();
     for config in configs.into_iter().map(|(_, config)| config).chain([Config::default()]) {
         let json = config.to_json().expect("JSON");
         assert_eq!(Config::from_json(&json).expect("a configuration"), config, "{json}");

@@ -1,6 +1,5 @@
 //! Small models of every kind, on purpose of odd sizes.
 
-#[path = "models/levels.rs"]
 pub(super) mod levels;
 
 use hecate_core::{Read, rules::*};
@@ -48,7 +47,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("lattice", RuleConfig::Lattice(Lattice::default())),
         ("lattice, encode", RuleConfig::Lattice(Lattice { variant: Variant::Encode, ..Lattice::default() })),
         ("trellis", RuleConfig::Trellis(Trellis { slots: 4, ..Trellis::default() })),
-        ("trellis, no norm", RuleConfig::Trellis(Trellis { phi: Phi::Identity, slots: 1, frozen: None })),
+        ("trellis, no norm", RuleConfig::Trellis(Trellis { phi: Phi::Identity, slots: 2, frozen: None })),
     ];
     let mut models: Vec<_> =
         rules.map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))]))).into_iter().collect();

@@ -1,14 +1,9 @@
 //! Memories composed with attention: every composition with every rule.
 
-#[path = "compositions/causality.rs"]
 mod causality;
-#[path = "compositions/decoding.rs"]
 mod decoding;
-#[path = "compositions/reading.rs"]
 mod reading;
-#[path = "compositions/refusals.rs"]
 mod refusals;
-#[path = "compositions/training.rs"]
 mod training;
 
 use hecate_models::{

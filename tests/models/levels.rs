@@ -1,30 +1,23 @@
 //! Memories that are written at different times, with every rule: nothing reaches back, calls may be cut anywhere, the
 //! loss falls, and what is a plain memory in disguise is one.
 
-#[path = "training/fixtures.rs"]
-#[allow(dead_code)]
-mod fixtures;
-#[path = "levels/identities.rs"]
 mod identities;
-#[path = "layers/models.rs"]
-#[allow(dead_code)]
-mod models;
-#[path = "levels/refusals.rs"]
 mod refusals;
 
+use crate::{configs, training::fixtures};
 use hecate_cpu::Cpu;
 use hecate_models::{Config, LanguageModel, RuleConfig, Wiring, schedule::Schedule, trainer::Trainer};
 use hecate_tests::{Array, error};
 
 /// One of each kind with this rule.
 fn with(rule: RuleConfig) -> [(&'static str, Config); 3] {
-    use models::levels::{cms, conductor, tnt};
+    use configs::levels::{cms, conductor, tnt};
     let mixers = [
         ("cms", cms(rule, &[2, 5], Wiring::Chained)),
         ("conductor", conductor(rule, &[1, 3], Wiring::Independent)),
         ("tnt", tnt(rule, (3, &[2], 4))),
     ];
-    mixers.map(|(name, mixer)| (name, models::config([mixer])))
+    mixers.map(|(name, mixer)| (name, configs::config([mixer])))
 }
 
 /// Each composition with each rule, by name.
@@ -33,7 +26,7 @@ fn all() -> Vec<(String, Config)> {
     let of_rule =
         |(name, rule): (&&str, RuleConfig)| with(rule).map(|(kind, config)| (format!("{kind} of {name}"), config));
     let mut all: Vec<_> = rules.flat_map(of_rule).collect();
-    let hope = models::levels::levels().into_iter().filter(|(name, _)| name.starts_with("hope"));
+    let hope = configs::levels::levels().into_iter().filter(|(name, _)| name.starts_with("hope"));
     all.extend(hope.map(|(name, config)| (name.to_owned(), config)));
     all
 }
@@ -58,7 +51,7 @@ fn read(model: &LanguageModel<Cpu>, tokens: &[u32], ends: &[usize]) -> Array {
 fn later_tokens_do_not_reach_back() {
     let length = 20;
     for (name, config) in all() {
-        let (model, mut tokens) = (model(&config), models::tokens(length, 9));
+        let (model, mut tokens) = (model(&config), configs::tokens(length, 9));
         let before = read(&model, &tokens, &[length]);
         for at in [4, 12] {
             let old = tokens[at];
@@ -75,7 +68,7 @@ fn later_tokens_do_not_reach_back() {
 #[test]
 fn texts_may_be_cut_anywhere() {
     let length = 23;
-    let tokens = models::tokens(length, 3);
+    let tokens = configs::tokens(length, 3);
     let one_by_one: Vec<usize> = (1..=length).collect();
     for (name, config) in all() {
         let model = model(&config);

@@ -15,7 +15,6 @@ macro_rules! over {
     };
 }
 
-#[path = "reference/levels.rs"]
 mod levels;
 
 /// Parameters by name, as matrices; vectors are single rows, a convolution's weight is `[channels, taps]`.

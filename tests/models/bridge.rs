@@ -1,8 +1,6 @@
 //! Memories among dfdx layers: gradients through both, against the same network in 64 bits.
 
-#[path = "layers/recurrence.rs"]
-mod recurrence;
-
+use crate::layers::recurrence::recurrence;
 use dfdx::{
     nn::{DeviceBuildExt, Module, builders, modules},
     shapes::{Axes4, Const, Rank2, Rank3, Rank4},
@@ -18,7 +16,6 @@ use hecate_tests::{
     Array, Random, error,
     oracle::{Leaf, Oracle, Token, Var, differentiate},
 };
-use recurrence::recurrence;
 
 const TOKENS: usize = 5;
 const HEADS: usize = 2;

@@ -1,15 +1,15 @@
 //! Compositions that are plain memories.
 
-use super::{model, models, read};
+use super::{configs, model, read};
 use hecate_core::{Read, rules::Titans};
 use hecate_models::{CmsConfig, ConductorConfig, Config, LayerConfig, MemoryConfig, MixerConfig, RuleConfig, Wiring};
 use hecate_tests::error;
 
 /// Both models have the same weights: they draw the same numbers in the same order.
 fn same(what: &str, a: MixerConfig, b: MixerConfig) {
-    let tokens = models::tokens(19, 21);
+    let tokens = configs::tokens(19, 21);
     let scores = |mixer| {
-        let base = models::levels::levels().remove(0).1;
+        let base = configs::levels::levels().remove(0).1;
         let config = Config { layers: vec![LayerConfig { mixer }], ..base };
         read(&model(&config), &tokens, &[tokens.len()]).values
     };
@@ -18,7 +18,7 @@ fn same(what: &str, a: MixerConfig, b: MixerConfig) {
 }
 
 fn titans(read: Read) -> MemoryConfig {
-    models::memory(RuleConfig::Titans(Titans { read, frozen: None }))
+    configs::memory(RuleConfig::Titans(Titans { read, frozen: None }))
 }
 
 #[test]

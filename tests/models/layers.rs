@@ -3,19 +3,13 @@
 //! Every parameter's gradient is compared by itself, so a wrong one cannot hide behind a large one. The 64-bit models
 //! are checked against central differences.
 
-#[path = "layers/composed.rs"]
 mod composed;
-#[path = "layers/models.rs"]
-mod models;
-#[path = "layers/packed.rs"]
 mod packed;
-#[path = "layers/recurrence.rs"]
-mod recurrence;
-#[path = "layers/reference.rs"]
+pub(crate) mod recurrence;
 mod reference;
-#[path = "layers/tape.rs"]
 mod tape;
 
+use crate::configs;
 use hecate_core::{Shape, Tensor};
 use hecate_cpu::Cpu;
 use hecate_models::{
@@ -149,7 +143,7 @@ fn mlp() {
 
 #[test]
 fn tied_embedding() {
-    let ids = models::tokens(ROWS.batch * ROWS.tokens, 2);
+    let ids = configs::tokens(ROWS.batch * ROWS.tokens, 2);
     let device = Cpu::new();
     let tensor = Tensor::from_u32(&device, [ROWS.batch, ROWS.tokens], ids.clone()).expect("ids");
     check(
@@ -173,7 +167,7 @@ fn tied_embedding() {
 
 #[test]
 fn mixers() {
-    for (name, config) in [models::exact(), models::frozen(3)].concat() {
+    for (name, config) in [configs::exact(), configs::frozen(3)].concat() {
         let mixer_config: &MixerConfig = &config.layers[0].mixer;
         check(
             name,
@@ -189,7 +183,7 @@ fn check_model(what: &str, config: &Config) {
     let mut model = LanguageModel::new(&Cpu::new(), config, 17).expect(what);
     stir(model.parameters_mut());
     let count = ROWS.batch * ROWS.tokens;
-    let (inputs, targets) = (models::tokens(count, 1), models::tokens(count, 2));
+    let (inputs, targets) = (configs::tokens(count, 1), configs::tokens(count, 2));
     let (loss, gradients) = model.loss_and_gradients(&inputs, &targets, ROWS.batch).expect(what);
     let without_tape = model.loss(&inputs, &targets, ROWS.batch).expect(what);
     assert!((loss - without_tape).abs() <= FORWARD * loss, "{what}: {loss} on a tape, {without_tape} without");
@@ -206,16 +200,16 @@ fn check_model(what: &str, config: &Config) {
 
 #[test]
 fn whole_models() {
-    for (name, config) in [models::exact(), models::frozen(3)].concat() {
+    for (name, config) in [configs::exact(), configs::frozen(3)].concat() {
         check_model(name, &config);
     }
 }
 
 #[test]
 fn gradients_of_two_halves_add_up() {
-    let model = LanguageModel::new(&Cpu::new(), &models::mixed(), 1).expect("a model");
+    let model = LanguageModel::new(&Cpu::new(), &configs::mixed(), 1).expect("a model");
     let half = ROWS.tokens;
-    let (inputs, targets) = (models::tokens(2 * half, 1), models::tokens(2 * half, 2));
+    let (inputs, targets) = (configs::tokens(2 * half, 1), configs::tokens(2 * half, 2));
     let (_, whole) = model.loss_and_gradients(&inputs, &targets, 2).expect("gradients");
     let part = |range: std::ops::Range<usize>| {
         model.loss_and_gradients(&inputs[range.clone()], &targets[range], 1).expect("gradients").1
@@ -233,7 +227,7 @@ fn gradients_of_two_halves_add_up() {
 #[test]
 fn same_seed_same_weights() {
     let weights = |seed| {
-        let model = LanguageModel::new(&Cpu::new(), &models::mixed(), seed).expect("a model");
+        let model = LanguageModel::new(&Cpu::new(), &configs::mixed(), seed).expect("a model");
         let values = |p: &hecate_models::Parameter<Cpu>| (p.name.clone(), p.decay, p.value.to_f32().expect("values"));
         model.parameters().iter().map(values).collect::<Vec<_>>()
     };

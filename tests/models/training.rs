@@ -1,0 +1,11 @@
+//! Training, and everything it leaves on disk: exact resuming, damaged files, bad text, sampling.
+
+mod checkpoints;
+pub(crate) mod fixtures;
+mod guard;
+mod measuring;
+mod resuming;
+mod sampling;
+mod tasks;
+mod text;
+mod updates;
