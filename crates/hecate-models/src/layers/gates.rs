@@ -6,7 +6,7 @@ use hecate_core::{
     primitives::{Map, Transpose},
     rules::{
         Atlas, CodeGates, Delta, Dgd, DgdGates, Hebbian, HuberGates, HuberMomentumGates, Lattice, Memora, Memory,
-        MomentumGates, Moneta, Objective, Titans, TitansMlp, Trellis, WindowGates, WriteGates, Yaad, YaadMomentum,
+        MomentumGates, Moneta, Objective, Phi, Titans, TitansMlp, Trellis, WindowGates, WriteGates, Yaad, YaadMomentum,
     },
     slots,
 };
@@ -463,7 +463,11 @@ impl GatedRule for Lattice {
     }
 }
 
-/// `θ = σ(b)`; the code is its signal as it is.
+/// Behind a norm, what a memory forgets comes back as longer steps, and soon as chaos: it forgets this many times more
+/// slowly.
+const NORMED_FORGETTING: f32 = 32.0;
+
+/// `θ = σ(b)`; the code is its signal as it is. With a norm `log a` is a [`NORMED_FORGETTING`]th of what others get.
 impl GatedRule for Trellis {
     type Signals = CodeSignals<()>;
 
@@ -485,6 +489,10 @@ impl GatedRule for Trellis {
         log_a: Var<B>,
         CodeSignals { b_proj, code_proj }: CodeSignals<Var<B>>,
     ) -> Result<CodeGates<Var<B>>> {
+        let log_a = match self.phi {
+            Phi::Identity => log_a,
+            Phi::L2Silu | Phi::LnSilu => tape.scale(NORMED_FORGETTING.recip(), &log_a)?,
+        };
         Ok(CodeGates { log_a, theta: tape.map(Map::Sigmoid, &b_proj)?, code: code_proj })
     }
 }
