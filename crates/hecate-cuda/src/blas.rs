@@ -1,0 +1,93 @@
+//! cuBLAS, where it is found.
+#![allow(unsafe_code)]
+
+use crate::{Cuda, error::failed};
+use cudarc::{
+    cublas::{result, sys},
+    driver::CudaStream,
+};
+use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
+use std::sync::Arc;
+
+/// A handle bound to a stream.
+pub(crate) struct Blas(sys::cublasHandle_t);
+
+// SAFETY: a handle may be used by any thread, one at a time; launches of one `Cuda` value queue on one stream, and cuBLAS
+// guards a handle's calls with a lock of its own.
+unsafe impl Send for Blas {}
+// SAFETY: as above.
+unsafe impl Sync for Blas {}
+
+impl Blas {
+    /// A handle, where the library is there and takes the stream.
+    pub(crate) fn new(stream: &Arc<CudaStream>) -> Option<Self> {
+        // SAFETY: looks for a library by name and opens it; the stream outlives the handle, both held by one value.
+        unsafe {
+            if !sys::is_culib_present() {
+                return None;
+            }
+            let handle = Self(result::create_handle().ok()?);
+            result::set_stream(handle.0, stream.cu_stream().cast()).ok()?;
+            Some(handle)
+        }
+    }
+
+    /// `out[i] = a[i]' b[i]'`, sums in 32 bits.
+    pub(crate) fn matmul(
+        &self,
+        dims: MatmulDims,
+        a: &Tensor<Cuda>,
+        b: &Tensor<Cuda>,
+        out: &Tensor<Cuda>,
+    ) -> Result<()> {
+        use sys::{cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DFALT, cublasOperation_t::*};
+        let MatmulDims { batch, rows, inner, columns, transpose } = dims;
+        let kind = match a.dtype() {
+            DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+            DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+            _ => sys::cudaDataType_t::CUDA_R_32F,
+        };
+        let operation = |transposed| if transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
+        let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
+        let (one, zero) = (1.0f32, 0.0f32);
+        let address = |x: &Tensor<Cuda>| x.buffer().pointer() as *mut std::ffi::c_void;
+        // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`.
+        // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is
+        // through with them.
+        unsafe {
+            result::gemm_strided_batched_ex(
+                self.0,
+                operation(transpose.b),
+                operation(transpose.a),
+                columns as i32,
+                rows as i32,
+                inner as i32,
+                (&raw const one).cast(),
+                address(b),
+                kind,
+                ldb as i32,
+                (inner * columns) as i64,
+                address(a),
+                kind,
+                lda as i32,
+                (rows * inner) as i64,
+                (&raw const zero).cast(),
+                address(out),
+                kind,
+                columns as i32,
+                (rows * columns) as i64,
+                batch as i32,
+                CUBLAS_COMPUTE_32F,
+                CUBLAS_GEMM_DFALT,
+            )
+        }
+        .map_err(|error| failed(format!("cuBLAS: a product of {dims:?}"), format!("{error:?}")))
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: made once, freed once.
+        let _ = unsafe { result::destroy_handle(self.0) };
+    }
+}

@@ -1,0 +1,39 @@
+// What depends on the machine: types, conversions, exchange between threads, and how a kernel is declared.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// A kernel takes one structure by value; `args` is its name inside.
+#define KERNEL(name, Args, threads) \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args)
+
+// Shared memory whose size the launch names. One of them a kernel.
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
+
+#define INFINITE __int_as_float(0x7f800000)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+
+__device__ __forceinline__ float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
+__device__ __forceinline__ u16 to_bf16(float x) {
+    u32 bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+__device__ __forceinline__ float from_f16(u16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+__device__ __forceinline__ u16 to_f16(float x) {
+    u16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+
+// Of lane `lane ^ mask`; all 32 lanes of a warp call it.
+__device__ __forceinline__ float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+// Of lane `lane`; all 32 lanes of a warp call it.
+__device__ __forceinline__ float shuffle(float x, u32 lane) { return __shfl_sync(0xffffffffu, x, lane); }

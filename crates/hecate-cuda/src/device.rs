@@ -1,0 +1,373 @@
+//! The device: a GPU, a stream of work in order, and arrays in its memory.
+#![allow(unsafe_code)]
+
+use crate::{
+    compile::Compiler,
+    error::{failed, unsupported},
+    launch::Modules,
+};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
+use half::{bf16, f16};
+use hecate_core::{DType, Device, Host, Result, Shape, Tensor};
+use std::{fmt, panic, sync::Arc};
+
+/// A GPU and a stream on it. Clones are the same stream; several values are several streams, or several GPUs.
+#[derive(Clone)]
+pub struct Cuda(Arc<Inner>);
+
+struct Inner {
+    ordinal: usize,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    properties: Properties,
+    modules: Modules,
+    blas: std::sync::OnceLock<Option<crate::blas::Blas>>,
+    options: Options,
+}
+
+/// What a GPU is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// The driver's name for it.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that a block can ask for.
+    pub shared_memory: usize,
+    /// Bytes of memory.
+    pub memory: usize,
+    /// Version of CUDA that the driver speaks, as `1000 major + 10 minor`.
+    pub driver: u32,
+}
+
+/// How calls are computed (tests and measurements).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) algorithm: Algorithm,
+    /// Whether fresh memory is filled with NaN.
+    pub(crate) poisoned: bool,
+    /// Whether matrix products keep to our own kernel.
+    pub(crate) own_products: bool,
+}
+
+/// How the linear rules are computed. The result is the same function either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Whichever suits the sizes.
+    #[default]
+    Auto,
+    /// Token by token.
+    Scan,
+    /// Matrix products over chunks of tokens.
+    Chunk,
+}
+
+/// Memory of a tensor.
+pub struct Buffer(CudaSlice<u8>);
+
+/// The oldest driver that speaks what the kernels are written in (CUDA 12.0).
+const OLDEST_DRIVER: u32 = 12_000;
+
+impl Cuda {
+    /// The GPU with this number, counted from 0 as `nvidia-smi` does, and a stream of its own.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::Unsupported`] where there is no driver, an old one, or no such GPU.
+    pub fn new(ordinal: usize) -> Result<Self> {
+        let count = Self::count()?;
+        if ordinal >= count {
+            return Err(unsupported(
+                "this device",
+                format!("number {ordinal} was asked for, the driver lists {count}"),
+            ));
+        }
+        guarded(|| Self::open(ordinal))
+    }
+
+    /// Number of GPUs that the driver lists.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::Unsupported`] where there is no driver, or none that finds a GPU.
+    pub fn count() -> Result<usize> {
+        // SAFETY: looks for a library by name and opens it; libcuda's initialisers are the vendor's.
+        if !unsafe { sys::is_culib_present() } {
+            let why = "no NVIDIA driver here (libcuda.so.1 not found); install it, or use another device";
+            return Err(unsupported("any GPU", why));
+        }
+        guarded(|| {
+            let count = CudaContext::device_count();
+            let count = count.map_err(|error| unsupported("any GPU", format!("the driver says: {error}")))?;
+            match usize::try_from(count) {
+                Ok(count) if count > 0 => Ok(count),
+                _ => Err(unsupported("any GPU", "the driver is there but lists no GPU (CUDA_VISIBLE_DEVICES?)")),
+            }
+        })
+    }
+
+    fn open(ordinal: usize) -> Result<Self> {
+        let opening = |error| failed(format!("opening GPU {ordinal}"), error);
+        let driver = driver_version().map_err(opening)?;
+        if driver < OLDEST_DRIVER {
+            let why = format!("it speaks CUDA {}; 12.0 is needed: update the driver", version(driver));
+            return Err(unsupported("this driver", why));
+        }
+        let context = CudaContext::new(ordinal).map_err(opening)?;
+        // SAFETY: all work of this value goes through its one stream, which orders it.
+        unsafe { context.disable_event_tracking() };
+        let properties = properties(&context, driver).map_err(opening)?;
+        let stream = context.new_stream().map_err(opening)?;
+        keep_freed_memory(&context).map_err(opening)?;
+        let compiler = Compiler::new(properties.capability, driver);
+        let modules = Modules::new(compiler);
+        let (blas, options) = (Default::default(), Options::default());
+        Ok(Self(Arc::new(Inner { ordinal, context, stream, properties, modules, blas, options })))
+    }
+
+    /// The same GPU with a stream of its own, with options changed.
+    fn with(&self, options: Options) -> Result<Self> {
+        let Inner { ordinal, context, properties, .. } = &*self.0;
+        let stream = context.new_stream().map_err(|error| failed("opening a stream", error))?;
+        let modules = Modules::new(Compiler::new(properties.capability, properties.driver));
+        Ok(Self(Arc::new(Inner {
+            ordinal: *ordinal,
+            context: context.clone(),
+            stream,
+            properties: properties.clone(),
+            modules,
+            blas: Default::default(),
+            options,
+        })))
+    }
+
+    /// Another stream, with the linear rules computed this way whatever the sizes (tests and measurements).
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_algorithm(&self, algorithm: Algorithm) -> Result<Self> {
+        self.with(Options { algorithm, ..self.0.options })
+    }
+
+    /// Another stream, whose fresh memory is filled with NaN, so that a result which nobody wrote is seen.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_poisoned_memory(&self) -> Result<Self> {
+        self.with(Options { poisoned: true, ..self.0.options })
+    }
+
+    /// Another stream, on which matrix products go through our own kernel and not through cuBLAS.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_own_products(&self) -> Result<Self> {
+        self.with(Options { own_products: true, ..self.0.options })
+    }
+
+    /// What this GPU is.
+    pub fn properties(&self) -> &Properties {
+        &self.0.properties
+    }
+
+    /// Where kernels come from: the compiler and the cache in use, in words.
+    pub fn kernels(&self) -> String {
+        self.modules().compiler().to_string()
+    }
+
+    /// The library behind matrix products, in words.
+    pub fn products(&self) -> &'static str {
+        if self.blas().is_some() { "cuBLAS" } else { "own kernels (no cuBLAS found)" }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        self.0.options
+    }
+
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        &self.0.context
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        &self.0.stream
+    }
+
+    pub(crate) fn modules(&self) -> &Modules {
+        &self.0.modules
+    }
+
+    pub(crate) fn blas(&self) -> Option<&crate::blas::Blas> {
+        if self.0.options.own_products {
+            return None;
+        }
+        self.0.blas.get_or_init(|| crate::blas::Blas::new(&self.0.stream)).as_ref()
+    }
+
+    /// Memory of `bytes` bytes, not written yet.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        let bytes = bytes.max(1);
+        // SAFETY: bytes are valid whatever they hold; kernels write before they read.
+        let slice = unsafe { self.stream().alloc::<u8>(bytes) }.map_err(|error| self.out_of_memory(bytes, error))?;
+        let buffer = Buffer(slice);
+        if self.0.options.poisoned {
+            self.fill(&buffer, 0xff)?;
+        }
+        Ok(buffer)
+    }
+
+    /// A tensor whose elements a kernel is about to write.
+    pub(crate) fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
+        let shape = shape.into();
+        let bytes = shape.count().checked_mul(dtype.size());
+        let buffer = self.allocate(bytes.unwrap_or(usize::MAX))?;
+        Ok(Tensor::from_buffer(self, shape, dtype, buffer))
+    }
+
+    /// As [`Cuda::empty`], filled with zeros.
+    pub(crate) fn zeroed(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
+        let tensor = self.empty(shape, dtype)?;
+        self.fill(tensor.buffer(), 0)?;
+        Ok(tensor)
+    }
+
+    /// Writes `byte` everywhere.
+    fn fill(&self, buffer: &Buffer, byte: u8) -> Result<()> {
+        self.context().bind_to_thread().map_err(|error| failed("filling memory", error))?;
+        // SAFETY: the buffer is alive, and as long as its length says; the stream orders its use.
+        unsafe { result::memset_d8_async(buffer.pointer(), byte, buffer.0.len(), self.stream().cu_stream()) }
+            .map_err(|error| failed(format!("filling {} bytes", buffer.0.len()), error))
+    }
+
+    fn out_of_memory(&self, bytes: usize, error: DriverError) -> hecate_core::Error {
+        let room = match self.context().mem_get_info() {
+            Ok((free, total)) => format!(" ({} MiB free of {})", free >> 20, total >> 20),
+            Err(_) => String::new(),
+        };
+        failed(format!("allocating {bytes} bytes{room}; make the batch, the sequences or the model smaller"), error)
+    }
+
+    fn upload_bytes(&self, bytes: &[u8]) -> Result<Buffer> {
+        let mut buffer = self.allocate(bytes.len())?;
+        if !bytes.is_empty() {
+            let copied = self.stream().memcpy_htod(bytes, &mut buffer.0.slice_mut(0..bytes.len()));
+            copied.map_err(|error| failed(format!("uploading {} bytes", bytes.len()), error))?;
+        }
+        Ok(buffer)
+    }
+
+    /// Small tables that kernels read, such as the edges of sequences.
+    pub(crate) fn table(&self, values: &[u32]) -> Result<Tensor<Self>> {
+        Tensor::upload(self, [values.len()], Host::U32(values.to_vec()))
+    }
+}
+
+impl Buffer {
+    /// Address on the device.
+    pub(crate) fn pointer(&self) -> u64 {
+        // Events are off, so the guard that comes with the pointer does nothing.
+        self.0.device_ptr(self.0.stream()).0
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cuda({}: {}, {:?})", self.0.ordinal, self.0.properties.name, self.0.options)
+    }
+}
+
+impl Device for Cuda {
+    const NAME: &'static str = "cuda";
+    type Buffer = Buffer;
+
+    fn upload(&self, host: Host) -> Result<Buffer> {
+        match host {
+            Host::F32(x) => self.upload_bytes(bytes(&x)),
+            Host::Bf16(x) => self.upload_bytes(bytes(&x)),
+            Host::F16(x) => self.upload_bytes(bytes(&x)),
+            Host::U32(x) => self.upload_bytes(bytes(&x)),
+            other => Err(unsupported("this element type", other.dtype().to_string())),
+        }
+    }
+
+    fn download(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<Host> {
+        let length = count * dtype.size();
+        let mut raw = vec![0u8; length];
+        let reading = |error| failed(format!("downloading {length} bytes"), error);
+        if length > 0 {
+            self.stream().memcpy_dtoh(&buffer.0.slice(0..length), raw.as_mut_slice()).map_err(reading)?;
+        }
+        self.stream().synchronize().map_err(reading)?;
+        let (words, halves) = (raw.as_chunks().0, raw.as_chunks().0);
+        match dtype {
+            DType::F32 => Ok(Host::F32(words.iter().map(|&b| f32::from_le_bytes(b)).collect())),
+            DType::U32 => Ok(Host::U32(words.iter().map(|&b| u32::from_le_bytes(b)).collect())),
+            DType::Bf16 => Ok(Host::Bf16(halves.iter().map(|&b| bf16::from_le_bytes(b)).collect())),
+            DType::F16 => Ok(Host::F16(halves.iter().map(|&b| f16::from_le_bytes(b)).collect())),
+            other => Err(unsupported("this element type", other.to_string())),
+        }
+    }
+
+    fn zeros(&self, dtype: DType, count: usize) -> Result<Buffer> {
+        let buffer = self.allocate(count * dtype.size())?;
+        self.fill(&buffer, 0)?;
+        Ok(buffer)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.stream().synchronize().map_err(|error| failed("waiting for the GPU", error))
+    }
+}
+
+/// Plain numbers as the bytes they are.
+fn bytes<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: called with integers and floats only, which have no padding; a byte may have any value.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// A driver that lacks a function makes the binding panic; that is an error like any other.
+fn guarded<T>(work: impl FnOnce() -> Result<T> + panic::UnwindSafe) -> Result<T> {
+    panic::catch_unwind(work)
+        .unwrap_or_else(|_| Err(unsupported("this driver", "it lacks functions that CUDA 12.0 has: update the driver")))
+}
+
+fn driver_version() -> Result<u32, DriverError> {
+    let mut version = 0;
+    // SAFETY: writes one integer.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
+    Ok(version.unsigned_abs())
+}
+
+/// `13020` as `13.2`.
+fn version(number: u32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}
+
+fn properties(context: &Arc<CudaContext>, driver: u32) -> Result<Properties, DriverError> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    };
+    let (major, minor) = context.compute_capability()?;
+    let attribute = |which| context.attribute(which).map(i32::unsigned_abs);
+    Ok(Properties {
+        name: context.name()?,
+        capability: (major.unsigned_abs(), minor.unsigned_abs()),
+        multiprocessors: attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_memory: attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
+        memory: context.total_mem()?,
+        driver,
+    })
+}
+
+/// Freed blocks stay with the pool; by default it gives them back at every synchronisation.
+fn keep_freed_memory(context: &Arc<CudaContext>) -> Result<(), DriverError> {
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    let (mut pool, mut threshold) = (std::ptr::null_mut(), u64::MAX);
+    let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the pool belongs to the device, which is open; the attribute is one u64.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&mut pool, context.cu_device()).result()?;
+        sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut threshold).cast()).result()
+    }
+}

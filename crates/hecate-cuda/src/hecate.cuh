@@ -1,0 +1,66 @@
+// What kernels share: arrays of a type known at run time, sums over warps and blocks in a fixed order.
+#pragma once
+#include "device.cuh"
+
+// Elements of 32 bits (type 0), bfloat16 (1) or IEEE half (2).
+struct Array {
+    void* data;
+    u32 type;
+};
+
+__device__ __forceinline__ float load(Array x, u64 i) {
+    if (x.type == 0) return ((const float*)x.data)[i];
+    u16 bits = ((const u16*)x.data)[i];
+    return x.type == 1 ? from_bf16(bits) : from_f16(bits);
+}
+
+__device__ __forceinline__ void store(Array x, u64 i, float value) {
+    if (x.type == 0) ((float*)x.data)[i] = value;
+    else ((u16*)x.data)[i] = x.type == 1 ? to_bf16(value) : to_f16(value);
+}
+
+// This thread among all, and the step to its next element.
+__device__ __forceinline__ u64 grid_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ u64 grid_threads() { return (u64)gridDim.x * blockDim.x; }
+
+// The sum over a warp, in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+    for (u32 mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
+    return x;
+}
+
+__device__ __forceinline__ float warp_max(float x) {
+    for (u32 mask = 16; mask > 0; mask >>= 1) {
+        float other = shuffle_xor(x, mask);
+        // NaN stays: `fmaxf` would drop it.
+        x = (x > other || x != x) ? x : other;
+    }
+    return x;
+}
+
+// The sum over a block, in every thread; `shared` holds 32 numbers. Blocks are whole warps.
+__device__ inline float block_sum(float x, float* shared) {
+    x = warp_sum(x);
+    u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[warp] = x;
+    __syncthreads();
+    float sum = 0.0f;
+    for (u32 i = 0; i < warps; i++) sum += shared[i];
+    return sum;
+}
+
+// The maximum over a block, in every thread; NaN where there is one.
+__device__ inline float block_max(float x, float* shared) {
+    x = warp_max(x);
+    u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[warp] = x;
+    __syncthreads();
+    float most = shared[0];
+    for (u32 i = 1; i < warps; i++) {
+        float other = shared[i];
+        most = (most > other || most != most) ? most : other;
+    }
+    return most;
+}

@@ -1,0 +1,15 @@
+//! The CUDA backend: NVIDIA GPUs, through kernels of our own.
+//!
+//! Building this crate needs nothing from NVIDIA: the driver, the compiler (NVRTC) and cuBLAS are looked for when the
+//! program runs. What is missing is an error that says so, never a panic.
+
+mod blas;
+mod compile;
+mod device;
+mod error;
+mod launch;
+mod nvrtc;
+mod primitives;
+mod sources;
+
+pub use device::{Algorithm, Buffer, Cuda, Properties};

@@ -1,0 +1,3 @@
+//! Primitives, one file each, with the kernels beside them.
+
+pub(crate) mod elementwise;
