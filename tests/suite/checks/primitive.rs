@@ -4,10 +4,11 @@ use crate::{
     Array, Comparison, FORWARD, assert_close, error,
     problems::{Problem, Solution},
 };
-use hecate_core::{Backend, DType};
+use hecate_core::DType;
+use hecate_core::primitives::Primitives;
 
 /// Results and gradients are those of the equations.
-pub fn agrees<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
+pub fn agrees<B: Primitives>(backends: &[B], problems: &[Problem<B>]) {
     for problem in problems {
         let truth = problem.solve(DType::F32);
         for backend in backends {
@@ -21,7 +22,7 @@ pub fn agrees<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
 }
 
 /// The same call gives the same bits.
-pub fn repeats<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
+pub fn repeats<B: Primitives>(backends: &[B], problems: &[Problem<B>]) {
     for problem in problems {
         for backend in backends {
             let what = describe(problem, backend);
@@ -37,7 +38,7 @@ pub fn repeats<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
 }
 
 /// With 16-bit arguments, errors are at most twice what rounding arguments and results costs anyway.
-pub fn rounding<B: Backend>(backends: &[B], problems: &[Problem<B>]) {
+pub fn rounding<B: Primitives>(backends: &[B], problems: &[Problem<B>]) {
     let dtype = DType::Bf16;
     for problem in problems {
         let (exact, rounded) = (problem.solve(DType::F32), problem.solve(dtype));
@@ -72,12 +73,12 @@ fn allow((comparison, cost): (Comparison, f64)) -> Comparison {
     Comparison { limit: FORWARD.max(2.0 * cost), ..comparison }
 }
 
-fn describe<B: Backend>(problem: &Problem<B>, backend: &B) -> String {
+fn describe<B: Primitives>(problem: &Problem<B>, backend: &B) -> String {
     format!("{} {} on {backend:?}", problem.name, problem.options)
 }
 
 /// The equations' own gradients are those of central differences, so that the truth is one.
-pub fn equations<B: Backend>(_: &[B], problems: &[Problem<B>]) {
+pub fn equations<B: Primitives>(_: &[B], problems: &[Problem<B>]) {
     for problem in problems {
         let error = problem.differences(3);
         assert!(error < 1e-6, "{} {}: {error:e}", problem.name, problem.options);

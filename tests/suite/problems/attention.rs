@@ -2,8 +2,9 @@
 
 use super::{Answer, Output, Problem, Slot};
 use crate::{Array, Random, oracle::Var};
+use hecate_core::primitives::Primitives;
 use hecate_core::{
-    Backend, Sequences, Tensor,
+    Sequences, Tensor,
     primitives::{self, AttentionInputs, AttentionOptions, Cache, Prefix},
 };
 
@@ -22,7 +23,7 @@ struct Call {
 }
 
 /// Windows wider and narrower than the text, groups of heads, caches half full, persistent tokens, packing.
-pub fn attention<B: Backend>() -> Vec<Problem<B>> {
+pub fn attention<B: Primitives>() -> Vec<Problem<B>> {
     let call = |sequences: Sequences, batch, heads, widths, window| Call {
         sequences,
         batch,
@@ -66,7 +67,7 @@ impl Call {
     }
 }
 
-fn problem<B: Backend>(call: Call) -> Problem<B> {
+fn problem<B: Primitives>(call: Call) -> Problem<B> {
     let random = &mut Random::new(53);
     let (heads, group) = call.heads;
     let (key, value) = call.widths;
@@ -191,7 +192,7 @@ fn scale(width: usize) -> f64 {
     f64::from((1.0 / (width as f64).sqrt()) as f32)
 }
 
-fn device<B: Backend>(call: &Call, x: &[Tensor<B>], dy: &[Tensor<B>]) -> hecate_core::Result<Answer<B>> {
+fn device<B: Primitives>(call: &Call, x: &[Tensor<B>], dy: &[Tensor<B>]) -> hecate_core::Result<Answer<B>> {
     let at = |i: usize| x[i].clone();
     let cache = call.cache.then(|| Cache { k: at(3), v: at(4), valid: at(5) });
     let first = if call.cache { 6 } else { 3 };

@@ -2,13 +2,14 @@
 
 use super::{Answer, Output, Problem, Slot, each};
 use crate::{Array, Random, oracle::Var};
+use hecate_core::primitives::Primitives;
 use hecate_core::{
-    Backend, DType, Result, Tensor,
+    DType, Result, Tensor,
     primitives::{self, Map},
 };
 
 /// Every map, on numbers of all sizes that matter to it.
-pub fn map<B: Backend>() -> Vec<Problem<B>> {
+pub fn map<B: Primitives>() -> Vec<Problem<B>> {
     let problem = |map: Map| {
         let random = &mut Random::new(3);
         let mut x = random.normals([3, 41]);
@@ -48,18 +49,18 @@ fn equation(map: Map, x: &Var) -> Var {
 }
 
 /// Sums, with `b` of the same shape, a row, or several axes less.
-pub fn add<B: Backend>() -> Vec<Problem<B>> {
+pub fn add<B: Primitives>() -> Vec<Problem<B>> {
     pairs("add", |a, b| a + b, |a, b, dy| Ok((primitives::add(a, b)?, primitives::add_backward(a, b, dy)?)))
 }
 
 /// Products, with `b` of the same shape, a row, or several axes less.
-pub fn mul<B: Backend>() -> Vec<Problem<B>> {
+pub fn mul<B: Primitives>() -> Vec<Problem<B>> {
     pairs("mul", |a, b| a * b, |a, b, dy| Ok((primitives::mul(a, b)?, primitives::mul_backward(a, b, dy)?)))
 }
 
 type Pair<B> = (Tensor<B>, (Tensor<B>, Tensor<B>));
 
-fn pairs<B: Backend>(
+fn pairs<B: Primitives>(
     name: &'static str,
     equation: fn(&Var, &Var) -> Var,
     device: fn(&Tensor<B>, &Tensor<B>, &Tensor<B>) -> Result<Pair<B>>,
@@ -86,7 +87,7 @@ fn pairs<B: Backend>(
 }
 
 /// Multiples.
-pub fn scale<B: Backend>() -> Vec<Problem<B>> {
+pub fn scale<B: Primitives>() -> Vec<Problem<B>> {
     let factor = -0.75;
     vec![single(
         "scale",
@@ -96,7 +97,7 @@ pub fn scale<B: Backend>() -> Vec<Problem<B>> {
 }
 
 /// To another width and back, with numbers that 8 bits of fraction hold.
-pub fn cast<B: Backend>() -> Vec<Problem<B>> {
+pub fn cast<B: Primitives>() -> Vec<Problem<B>> {
     let there_and_back = |x: &Tensor<B>| {
         let half = primitives::cast(DType::Bf16, x)?;
         primitives::cast(DType::F16, &primitives::cast(x.dtype(), &half)?).and_then(|h| primitives::cast(x.dtype(), &h))
@@ -108,7 +109,7 @@ pub fn cast<B: Backend>() -> Vec<Problem<B>> {
     vec![problem]
 }
 
-fn single<B: Backend>(
+fn single<B: Primitives>(
     name: &'static str,
     equation: impl Fn(&Var) -> Var + 'static,
     device: impl Fn(&Tensor<B>, &Tensor<B>) -> Result<(Tensor<B>, Tensor<B>)> + 'static,

@@ -2,13 +2,11 @@
 
 use super::{Answer, Output, Problem, Slot, each, pick};
 use crate::{Random, oracle::Var};
-use hecate_core::{
-    Backend,
-    primitives::{self, POLY2},
-};
+use hecate_core::primitives::Primitives;
+use hecate_core::primitives::{self, POLY2};
 
 /// `√c₀`, `√c₁ x_i`, and `√c₂ x_i x_j` once for `i = j`, `√2` times for `i < j`.
-pub fn poly2<B: Backend>() -> Vec<Problem<B>> {
+pub fn poly2<B: Primitives>() -> Vec<Problem<B>> {
     let problem = |(axes, coefficients): (&[usize], [f32; 3])| {
         let random = &mut Random::new(17);
         let x = random.normals(axes);

@@ -2,13 +2,14 @@
 
 use super::{Answer, Output, Problem, Slot, each, pick};
 use crate::{Array, Random, oracle::Var};
+use hecate_core::primitives::Primitives;
 use hecate_core::{
-    Backend, Tensor,
+    Tensor,
     primitives::{self, AdamW, Clip},
 };
 
 /// Ids that repeat, and rows that none names.
-pub fn embedding<B: Backend>() -> Vec<Problem<B>> {
+pub fn embedding<B: Primitives>() -> Vec<Problem<B>> {
     let problem = |(vocabulary, width, shape): (usize, usize, &[usize])| {
         let random = &mut Random::new(41);
         let table = random.normals([vocabulary, width]);
@@ -32,7 +33,7 @@ pub fn embedding<B: Backend>() -> Vec<Problem<B>> {
 }
 
 /// Rows of logits near and far from each other.
-pub fn cross_entropy<B: Backend>() -> Vec<Problem<B>> {
+pub fn cross_entropy<B: Primitives>() -> Vec<Problem<B>> {
     let problem = |(shape, spread): (&[usize], f64)| {
         let random = &mut Random::new(43);
         let mut logits = random.normals(shape);
@@ -65,7 +66,7 @@ pub fn cross_entropy<B: Backend>() -> Vec<Problem<B>> {
 }
 
 /// First and later steps, with and without decay and clipping.
-pub fn adamw<B: Backend>() -> Vec<Problem<B>> {
+pub fn adamw<B: Primitives>() -> Vec<Problem<B>> {
     let constants =
         |step, weight_decay| AdamW { learning_rate: 1e-2, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay, step };
     vec![
@@ -76,7 +77,7 @@ pub fn adamw<B: Backend>() -> Vec<Problem<B>> {
     ]
 }
 
-fn update<B: Backend>(constants: AdamW, max_norm: Option<f32>) -> Problem<B> {
+fn update<B: Primitives>(constants: AdamW, max_norm: Option<f32>) -> Problem<B> {
     let random = &mut Random::new(47);
     let shape = [7, 11];
     let (value, mean, grad) = (random.normals(shape), random.normals(shape), random.normals(shape));

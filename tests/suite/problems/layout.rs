@@ -2,10 +2,11 @@
 
 use super::{Answer, Output, Problem, Slot, each};
 use crate::{Array, Random, oracle::Var};
-use hecate_core::{Backend, Result, Tensor, primitives};
+use hecate_core::primitives::Primitives;
+use hecate_core::{Result, Tensor, primitives};
 
 /// Stretches of each axis.
-pub fn narrow<B: Backend>() -> Vec<Problem<B>> {
+pub fn narrow<B: Primitives>() -> Vec<Problem<B>> {
     let stretch = |(axis, start, count): (usize, usize, usize)| {
         let random = &mut Random::new(23);
         let x = random.normals([3, 4, 5]);
@@ -32,7 +33,7 @@ pub fn narrow<B: Backend>() -> Vec<Problem<B>> {
 }
 
 /// Three arrays of different length along each axis; gradients are stretches of the gradient.
-pub fn concat<B: Backend>() -> Vec<Problem<B>> {
+pub fn concat<B: Primitives>() -> Vec<Problem<B>> {
     let joined = |axis: usize| {
         let random = &mut Random::new(29);
         let lengths = [2, 1, 4];
@@ -68,16 +69,16 @@ pub fn concat<B: Backend>() -> Vec<Problem<B>> {
 }
 
 /// Sum of all elements.
-pub fn sum<B: Backend>() -> Vec<Problem<B>> {
+pub fn sum<B: Primitives>() -> Vec<Problem<B>> {
     total("sum", Var::sum, primitives::sum)
 }
 
 /// Sum of all squares.
-pub fn sum_squares<B: Backend>() -> Vec<Problem<B>> {
+pub fn sum_squares<B: Primitives>() -> Vec<Problem<B>> {
     total("sum_squares", |x| x.square().sum(), primitives::sum_squares)
 }
 
-fn total<B: Backend>(
+fn total<B: Primitives>(
     name: &'static str,
     equation: fn(&Var) -> Var,
     device: fn(&Tensor<B>) -> Result<Tensor<B>>,
@@ -94,7 +95,7 @@ fn total<B: Backend>(
 }
 
 /// Rows added up.
-pub fn sum_rows<B: Backend>() -> Vec<Problem<B>> {
+pub fn sum_rows<B: Primitives>() -> Vec<Problem<B>> {
     let problem = |(shape, width): ([usize; 3], usize)| {
         let random = &mut Random::new(37);
         Problem {

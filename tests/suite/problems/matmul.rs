@@ -2,13 +2,11 @@
 
 use super::{Answer, Output, Problem, Slot};
 use crate::{Random, oracle::Var};
-use hecate_core::{
-    Backend,
-    primitives::{self, Transpose},
-};
+use hecate_core::primitives::Primitives;
+use hecate_core::primitives::{self, Transpose};
 
 /// `a b`, `aᵀ b`, `a bᵀ`, `aᵀ bᵀ`, with leading axes, and with one `b` for all.
-pub fn matmul<B: Backend>() -> Vec<Problem<B>> {
+pub fn matmul<B: Primitives>() -> Vec<Problem<B>> {
     let sizes: [(&[usize], bool); 5] = [(&[], false), (&[3], false), (&[2, 2], false), (&[3], true), (&[2, 3], true)];
     let mut problems = Vec::new();
     for (lead, shared) in sizes {
@@ -23,7 +21,7 @@ pub fn matmul<B: Backend>() -> Vec<Problem<B>> {
     problems
 }
 
-fn product<B: Backend>(
+fn product<B: Primitives>(
     lead: &[usize],
     shared: bool,
     transpose: Transpose,

@@ -22,7 +22,8 @@ use crate::{
     Array, BACKWARD, Comparison, FORWARD, error,
     oracle::{self, Forward, Leaf, Var},
 };
-use hecate_core::{Backend, DType, Result, Tensor};
+use hecate_core::primitives::Primitives;
+use hecate_core::{DType, Result, Tensor};
 
 /// Calls `$callback!` with the name of every primitive, which is the name of the function here that lists its problems.
 /// Arguments behind the callback's name are passed on in front of the list.
@@ -58,7 +59,7 @@ pub struct Output {
 }
 
 /// Results, and the gradients of the arguments that have one.
-pub struct Answer<B: Backend> {
+pub struct Answer<B: Primitives> {
     /// One for each [`Output`].
     pub outputs: Vec<Tensor<B>>,
     /// One for each [`Slot`]; none at all where the primitive has no backward of its own.
@@ -66,7 +67,7 @@ pub struct Answer<B: Backend> {
 }
 
 /// One call of a primitive.
-pub struct Problem<B: Backend> {
+pub struct Problem<B: Primitives> {
     /// Primitive.
     pub name: &'static str,
     /// Sizes and options.
@@ -118,7 +119,7 @@ impl Output {
     }
 }
 
-impl<B: Backend> Problem<B> {
+impl<B: Primitives> Problem<B> {
     /// What the equations say, for arguments as `dtype` holds them.
     pub fn solve(&self, dtype: DType) -> Solution {
         let (leaves, upstream) = self.arguments(dtype);

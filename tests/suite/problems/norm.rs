@@ -2,10 +2,11 @@
 
 use super::{Answer, Output, Problem, Slot};
 use crate::{Array, Random, oracle::Var};
-use hecate_core::{Backend, primitives};
+use hecate_core::primitives;
+use hecate_core::primitives::Primitives;
 
 /// `x r w`, `r = 1/√(mean x² + ε)`.
-pub fn rms_norm<B: Backend>() -> Vec<Problem<B>> {
+pub fn rms_norm<B: Primitives>() -> Vec<Problem<B>> {
     let problem = |(shape, epsilon): (&[usize], f32)| {
         let random = &mut Random::new(11);
         let (x, dy) = (random.normals(shape), random.normals(shape));
@@ -30,7 +31,7 @@ pub fn rms_norm<B: Backend>() -> Vec<Problem<B>> {
 }
 
 /// `x r`, `r = 1/√(|x|² + ε²)`.
-pub fn l2_norm<B: Backend>() -> Vec<Problem<B>> {
+pub fn l2_norm<B: Primitives>() -> Vec<Problem<B>> {
     let problem = |(shape, epsilon): (&[usize], f32)| {
         let random = &mut Random::new(13);
         let (x, dy) = (random.normals(shape), random.normals(shape));

@@ -2,10 +2,11 @@
 
 use super::{Answer, Output, Problem, Slot, pick};
 use crate::{Random, oracle::Var};
-use hecate_core::{Backend, Sequences, primitives};
+use hecate_core::primitives::Primitives;
+use hecate_core::{Sequences, primitives};
 
 /// Batched and packed, shorter and longer than the filter.
-pub fn conv<B: Backend>() -> Vec<Problem<B>> {
+pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
     let calls = [
         (Sequences::batch(2, 7), [2, 7, 5], 4),
         (Sequences::batch(1, 1), [1, 1, 3], 2),
@@ -15,7 +16,7 @@ pub fn conv<B: Backend>() -> Vec<Problem<B>> {
     calls.into_iter().map(|(sequences, shape, width)| convolution(sequences, shape, width)).collect()
 }
 
-fn convolution<B: Backend>(sequences: Sequences, shape: [usize; 3], width: usize) -> Problem<B> {
+fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: usize) -> Problem<B> {
     let random = &mut Random::new(17);
     let (channels, kept) = (shape[2], width - 1);
     let state = [sequences.count(), kept, channels];
@@ -48,7 +49,7 @@ fn convolution<B: Backend>(sequences: Sequences, shape: [usize; 3], width: usize
 }
 
 /// From the start, from far in, and packed.
-pub fn rotary<B: Backend>() -> Vec<Problem<B>> {
+pub fn rotary<B: Primitives>() -> Vec<Problem<B>> {
     let calls = [
         (Sequences::batch(2, 3), [2, 3, 2, 6], vec![0, 5], 10_000.0),
         (Sequences::packed(&[2, 5]), [1, 7, 1, 4], vec![7, 100_000], 10_000.0),
@@ -57,7 +58,7 @@ pub fn rotary<B: Backend>() -> Vec<Problem<B>> {
     calls.into_iter().map(|(sequences, shape, offsets, base)| rotation(sequences, shape, offsets, base)).collect()
 }
 
-fn rotation<B: Backend>(sequences: Sequences, shape: [usize; 4], offsets: Vec<usize>, base: f32) -> Problem<B> {
+fn rotation<B: Primitives>(sequences: Sequences, shape: [usize; 4], offsets: Vec<usize>, base: f32) -> Problem<B> {
     let random = &mut Random::new(19);
     let [_, _, heads, width] = shape;
     let (x, dy) = (random.normals(shape), random.normals(shape));

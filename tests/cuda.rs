@@ -1,0 +1,23 @@
+//! The CUDA column, on the first GPU.
+
+use hecate_cuda::Cuda;
+use std::sync::OnceLock;
+
+/// The GPU under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
+fn backends() -> Vec<Cuda> {
+    static DEVICES: OnceLock<Vec<Cuda>> = OnceLock::new();
+    let open = || match Cuda::new(0).and_then(|cuda| cuda.with_poisoned_memory()) {
+        Ok(cuda) => vec![cuda],
+        Err(error) => {
+            hecate_tests::require::skip("cuda", &error.to_string());
+            Vec::new()
+        }
+    };
+    DEVICES.get_or_init(open).clone()
+}
+
+mod primitives {
+    use hecate_tests::{for_each_primitive, primitive_modules};
+    #[cfg(any())]
+    for_each_primitive!(primitive_modules);
+}
