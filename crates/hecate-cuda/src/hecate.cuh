@@ -23,6 +23,18 @@ __device__ __forceinline__ void store(Array x, u64 i, float value) {
 __device__ __forceinline__ u64 grid_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ u64 grid_threads() { return (u64)gridDim.x * blockDim.x; }
 
+// Element `i` of rows of `width`.
+struct Place {
+    u64 row, column;
+};
+
+// By a division of 32 bits where that is enough: it takes a third of the time.
+__device__ __forceinline__ Place place(u64 i, u64 width) {
+    if ((i | width) >> 32) return Place{i / width, i % width};
+    u32 row = (u32)i / (u32)width;
+    return Place{row, (u32)i - row * (u32)width};
+}
+
 // The sum over a warp, in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
     for (u32 mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
@@ -63,4 +75,17 @@ __device__ inline float block_max(float x, float* shared) {
         most = (most > other || most != most) ? most : other;
     }
     return most;
+}
+
+// Of a block that stands as rows of `columns` threads, both powers of two: sums over each column, in every thread of it.
+// `shared` holds a number a thread.
+__device__ inline double column_sum(double x, u32 columns, double* shared) {
+    __syncthreads();
+    shared[threadIdx.x] = x;
+    __syncthreads();
+    for (u32 step = blockDim.x / 2; step >= columns; step /= 2) {
+        if (threadIdx.x < step) shared[threadIdx.x] += shared[threadIdx.x + step];
+        __syncthreads();
+    }
+    return shared[threadIdx.x % columns];
 }

@@ -4,4 +4,15 @@ use crate::{launch::Source, primitives};
 
 /// Each is compiled for every architecture in a test, and kept as PTX in `ptx/`.
 #[allow(dead_code)]
-pub(crate) const ALL: &[&Source] = &[&primitives::elementwise::SOURCE];
+pub(crate) const ALL: &[&Source] = &[
+    &primitives::elementwise::SOURCE,
+    &primitives::embedding::SOURCE,
+    &primitives::features::SOURCE,
+    &primitives::layout::SOURCE,
+    &primitives::loss::SOURCE,
+    &primitives::matmul::SOURCE,
+    &primitives::norm::SOURCE,
+    &primitives::optimizer::SOURCE,
+    &primitives::reduce::SOURCE,
+    &primitives::rotary::SOURCE,
+];

@@ -1,27 +1,92 @@
 //! Element by element: maps, sums, products, conversions.
 
+use super::reduce::{Terms, sum_columns};
 use crate::{
     Cuda,
+    error::unsupported,
     launch::{Array, Grid, Source, kernels, source},
 };
-use hecate_core::{Result, Tensor, primitives::Map};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Broadcast, Elementwise, Map},
+};
 
 pub(crate) const SOURCE: Source = source!("elementwise", "elementwise.cu");
 
 kernels! { SOURCE {
     "map_forward" MapForward { x: Array, y: Array, count: u64, map: u32 }
     "map_backward" MapBackward { x: Array, dy: Array, dx: Array, count: u64, map: u32 }
+    "combine" Combine { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
+    "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
 } }
 
-fn index(map: Map) -> u32 {
-    Map::ALL.iter().position(|&other| other == map).unwrap_or(Map::ALL.len()) as u32
+impl Elementwise for Cuda {
+    fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
+        let arguments = MapForward { x: x.into(), y: (&y).into(), count: count as u64, map: index(map)? };
+        self.launch(Grid::elements(count), &arguments)?;
+        Ok(y)
+    }
+
+    fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (dx, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), index(map)?);
+        let arguments = MapBackward { x: x.into(), dy: dy.into(), dx: (&dx).into(), count: count as u64, map };
+        self.launch(Grid::elements(count), &arguments)?;
+        Ok(dx)
+    }
+
+    fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        combine(self, dims, false, a, b)
+    }
+
+    fn mul(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        combine(self, dims, true, a, b)
+    }
+
+    fn mul_backward(
+        &self,
+        dims: Broadcast,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        let da = combine(self, dims, true, dy, b)?;
+        let db = match dims.rows {
+            1 => combine(self, dims, true, dy, a)?,
+            _ => sum_columns(self, dims.width, Terms::Products(a, dy))?,
+        };
+        Ok((da, db.reshape(b.shape().clone())?))
+    }
+
+    fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        scaled(self, factor, x.dtype(), x)
+    }
+
+    fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        scaled(self, 1.0, dtype, x)
+    }
 }
 
-#[allow(dead_code)]
-fn map(device: &Cuda, map: Map, x: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
-    let y = device.empty(x.shape().clone(), x.dtype())?;
-    let count = x.shape().count();
-    let arguments = MapForward { x: x.into(), y: (&y).into(), count: count as u64, map: index(map) };
+/// The number of a map in the kernels.
+fn index(map: Map) -> Result<u32> {
+    let place = Map::ALL.iter().position(|&other| other == map);
+    let missing = || unsupported("map", format!("there is no kernel for {}", map.name()));
+    Ok(place.ok_or_else(missing)? as u32)
+}
+
+/// `a b` or `a + b`.
+fn combine(device: &Cuda, dims: Broadcast, product: bool, a: &Tensor<Cuda>, b: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
+    let (y, count) = (device.empty(a.shape().clone(), a.dtype())?, a.shape().count());
+    let (width, product) = (dims.width as u64, u32::from(product));
+    let arguments = Combine { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, product };
+    device.launch(Grid::elements(count), &arguments)?;
+    Ok(y)
+}
+
+/// `factor x` as `dtype`.
+fn scaled(device: &Cuda, factor: f32, dtype: DType, x: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
+    let (y, count) = (device.empty(x.shape().clone(), dtype)?, x.shape().count());
+    let arguments = Scale { x: x.into(), y: (&y).into(), count: count as u64, factor };
     device.launch(Grid::elements(count), &arguments)?;
     Ok(y)
 }

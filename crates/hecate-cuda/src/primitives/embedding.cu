@@ -1,0 +1,158 @@
+// Rows of a table by number. The backward lists, for every id, where it stands: a stable sort of positions by id, digit
+// by digit of 8 bits, so that each row of the table is added up by one block, in the order of positions.
+#include "hecate.cuh"
+
+struct Gather {
+    Array table;     // [vocabulary, width]
+    Array y;         // [count, width]
+    const u32* ids;  // [count]
+    u64 count, width;
+    u32 vocabulary;
+};
+
+// An id that the table does not have gives NaN.
+KERNEL(gather, Gather, 256) {
+    for (u64 i = grid_thread(); i < args.count * args.width; i += grid_threads()) {
+        Place at = place(i, args.width);
+        u32 id = args.ids[at.row];
+        store(args.y, i, id < args.vocabulary ? load(args.table, id * args.width + at.column) : NOT_A_NUMBER);
+    }
+}
+
+#define DIGITS 256
+
+// What a pass of the sort looks at: 8 bits of each key. A tile is as many positions as a block has threads.
+struct Keys {
+    const u32* keys;  // [count]
+    u64 count;
+    u32 shift;
+    u32 most;  // larger keys count as this one
+};
+
+__device__ __forceinline__ u32 key_at(const Keys& x, u64 i) { return x.keys[i] < x.most ? x.keys[i] : x.most; }
+
+// The digits of this block's tile; behind the end, a digit that is none.
+__device__ __forceinline__ void load_digits(const Keys& x, u32* digits) {
+    u64 i = grid_thread();
+    digits[threadIdx.x] = i < x.count ? (key_at(x, i) >> x.shift) & (DIGITS - 1) : DIGITS;
+    __syncthreads();
+}
+
+struct DigitCounts {
+    Keys x;
+    u32* counts;  // [256, tiles]
+};
+
+// A block for each tile: how often it has each digit.
+KERNEL(digit_counts, DigitCounts, 256) {
+    __shared__ u32 digits[DIGITS];
+    load_digits(args.x, digits);
+    u32 count = 0;
+    for (u32 i = 0; i < DIGITS; i++) count += digits[i] == threadIdx.x;
+    args.counts[(u64)threadIdx.x * gridDim.x + blockIdx.x] = count;
+}
+
+struct DigitStarts {
+    u32* counts;  // [256, tiles], turned into sums over the tiles in front
+    u32* totals;  // [256]
+    u32 tiles;
+};
+
+// A block for each digit: running sums over tiles, 256 of them at a time.
+KERNEL(digit_starts, DigitStarts, 256) {
+    __shared__ u32 sums[DIGITS];
+    u32* counts = args.counts + (u64)blockIdx.x * args.tiles;
+    u32 before = 0;
+    for (u32 first = 0; first < args.tiles; first += DIGITS) {
+        u32 tile = first + threadIdx.x;
+        u32 own = tile < args.tiles ? counts[tile] : 0;
+        sums[threadIdx.x] = own;
+        __syncthreads();
+        for (u32 step = 1; step < DIGITS; step *= 2) {
+            u32 left = threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
+            __syncthreads();
+            sums[threadIdx.x] += left;
+            __syncthreads();
+        }
+        if (tile < args.tiles) counts[tile] = before + sums[threadIdx.x] - own;
+        before += sums[DIGITS - 1];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) args.totals[blockIdx.x] = before;
+}
+
+struct DigitPlaces {
+    Keys x;
+    const u32* order;   // [count]; the positions themselves where null
+    const u32* starts;  // [256, tiles]
+    const u32* totals;  // [256]
+    u32* sorted_keys;   // [count]
+    u32* sorted_order;  // [count]
+};
+
+// A block for each tile: every position goes behind those of lower digits, and of its digit further left.
+KERNEL(digit_places, DigitPlaces, 256) {
+    __shared__ u32 digits[DIGITS], totals[DIGITS];
+    totals[threadIdx.x] = args.totals[threadIdx.x];
+    load_digits(args.x, digits);
+    u64 i = grid_thread();
+    if (i < args.x.count) {
+        u32 digit = digits[threadIdx.x];
+        u64 to = args.starts[(u64)digit * gridDim.x + blockIdx.x];
+        for (u32 other = 0; other < digit; other++) to += totals[other];
+        for (u32 left = 0; left < threadIdx.x; left++) to += digits[left] == digit;
+        args.sorted_keys[to] = key_at(args.x, i);
+        args.sorted_order[to] = args.order ? args.order[i] : (u32)i;
+    }
+}
+
+struct IdStarts {
+    const u32* keys;  // [count], ascending
+    u32* starts;      // [vocabulary + 1]
+    u64 count;
+    u32 vocabulary;
+};
+
+// The first key that is not under each id.
+KERNEL(id_starts, IdStarts, 256) {
+    for (u64 id = grid_thread(); id <= args.vocabulary; id += grid_threads()) {
+        u64 low = 0, high = args.count;
+        while (low < high) {
+            u64 middle = (low + high) / 2;
+            if (args.keys[middle] < id) low = middle + 1;
+            else high = middle;
+        }
+        args.starts[id] = (u32)low;
+    }
+}
+
+struct GatherBackward {
+    Array dy;      // [count, width]
+    Array dtable;  // [vocabulary, width]
+    const u32* order;
+    const u32* starts;
+    u64 width;
+};
+
+#define COLUMNS 32
+
+// Block x is an id, block y a share of the columns. Eight threads a column take positions in turn.
+KERNEL(gather_backward, GatherBackward, 256) {
+    __shared__ double shared[256];
+    u64 id = blockIdx.x, row = id * args.width;
+    u32 first = args.starts[id], last = args.starts[id + 1];
+    u32 step = threadIdx.x / COLUMNS, steps = blockDim.x / COLUMNS;
+    if (first == last) {
+        u64 threads = (u64)gridDim.y * blockDim.x;
+        for (u64 i = (u64)blockIdx.y * blockDim.x + threadIdx.x; i < args.width; i += threads) store(args.dtable, row + i, 0.0f);
+    } else {
+        for (u64 left = (u64)blockIdx.y * COLUMNS; left < args.width; left += (u64)gridDim.y * COLUMNS) {
+            u64 column = left + threadIdx.x % COLUMNS;
+            double sum = 0.0;
+            if (column < args.width)
+                for (u64 i = (u64)first + step; i < last; i += steps) sum += load(args.dy, args.order[i] * args.width + column);
+            sum = column_sum(sum, COLUMNS, shared);
+            if (step == 0 && column < args.width) store(args.dtable, row + column, (float)sum);
+        }
+    }
+}

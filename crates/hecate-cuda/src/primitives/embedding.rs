@@ -1,0 +1,116 @@
+//! Rows of a table, by number.
+
+use crate::{
+    Cuda,
+    device::Buffer,
+    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+};
+use hecate_core::{DType, Result, Tensor, primitives::Embedding};
+
+pub(crate) const SOURCE: Source = source!("embedding", "embedding.cu");
+
+kernels! { SOURCE {
+    "gather" Gather { table: Array, y: Array, ids: Pointer, count: u64, width: u64, vocabulary: u32 }
+    "digit_counts" DigitCounts { keys: Pointer, count: u64, shift: u32, most: u32, counts: Pointer }
+    "digit_starts" DigitStarts { counts: Pointer, totals: Pointer, tiles: u32 }
+    "digit_places" DigitPlaces {
+        keys: Pointer, count: u64, shift: u32, most: u32, order: Pointer, starts: Pointer, totals: Pointer,
+        sorted_keys: Pointer, sorted_order: Pointer
+    }
+    "id_starts" IdStarts { keys: Pointer, starts: Pointer, count: u64, vocabulary: u32 }
+    "gather_backward" GatherBackward { dy: Array, dtable: Array, order: Pointer, starts: Pointer, width: u64 }
+} }
+
+/// Values of a digit of the sort, threads of a block, and positions of a tile.
+const DIGITS: usize = 256;
+
+/// Bits of a digit.
+const BITS: u32 = 8;
+
+/// Columns that a block adds up at a time.
+const COLUMNS: usize = 32;
+
+/// Blocks that fill a large GPU.
+const BLOCKS: usize = 2048;
+
+impl Embedding for Cuda {
+    fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (vocabulary, width, count) = (table.shape().axes()[0], table.shape().last(), ids.shape().count());
+        let y = self.empty([count, width], table.dtype())?;
+        let arguments = Gather {
+            table: table.into(),
+            y: (&y).into(),
+            ids: pointer(ids),
+            count: count as u64,
+            width: width as u64,
+            vocabulary: vocabulary as u32,
+        };
+        self.launch(Grid::elements(count * width), &arguments)?;
+        Ok(y)
+    }
+
+    fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (width, count) = (dy.shape().last(), ids.shape().count());
+        let dtable = self.empty([vocabulary, width], dy.dtype())?;
+        if vocabulary == 0 {
+            return Ok(dtable);
+        }
+        let sorted = sort(self, vocabulary, ids)?;
+        let starts = self.words(vocabulary + 1)?;
+        let (keys, starts_at) = (sorted.keys.pointer(), starts.pointer());
+        let table = IdStarts { keys, starts: starts_at, count: count as u64, vocabulary: vocabulary as u32 };
+        self.launch(Grid::elements(vocabulary + 1), &table)?;
+        let (order, width) = (sorted.order.pointer(), width as u64);
+        let sums = GatherBackward { dy: dy.into(), dtable: (&dtable).into(), order, starts: starts_at, width };
+        let shares = dy.shape().last().div_ceil(COLUMNS).min(BLOCKS.div_ceil(vocabulary));
+        self.launch(Grid { blocks: (vocabulary, shares, 1), ..Grid::blocks(1, DIGITS as u32) }, &sums)?;
+        Ok(dtable)
+    }
+}
+
+impl Cuda {
+    /// Room for 32-bit integers.
+    fn words(&self, count: usize) -> Result<Buffer> {
+        self.allocate(count * DType::U32.size())
+    }
+}
+
+/// Ids in ascending order, and where they stood; equal ids in the order of positions.
+struct Sorted {
+    keys: Buffer,
+    order: Buffer,
+}
+
+/// Sorts positions by id, from the lowest digit up. Ids over the vocabulary come last.
+fn sort(device: &Cuda, vocabulary: usize, ids: &Tensor<Cuda>) -> Result<Sorted> {
+    let most = vocabulary as u32;
+    let mut sorted = pass(device, ids.shape().count(), most, 0, pointer(ids), 0)?;
+    for shift in (BITS..u32::BITS - most.leading_zeros()).step_by(BITS as usize) {
+        sorted = pass(device, ids.shape().count(), most, shift, sorted.keys.pointer(), sorted.order.pointer())?;
+    }
+    Ok(sorted)
+}
+
+/// Sorts by one digit.
+fn pass(device: &Cuda, count: usize, most: u32, shift: u32, keys: Pointer, order: Pointer) -> Result<Sorted> {
+    let tiles = count.div_ceil(DIGITS);
+    let (counts, totals) = (device.words(DIGITS * tiles)?, device.words(DIGITS)?);
+    let sorted = Sorted { keys: device.words(count)?, order: device.words(count)? };
+    let (counts_at, totals_at, count) = (counts.pointer(), totals.pointer(), count as u64);
+    let (by_tile, by_digit) = (Grid::blocks(tiles, DIGITS as u32), Grid::blocks(DIGITS, DIGITS as u32));
+    device.launch(by_tile, &DigitCounts { keys, count, shift, most, counts: counts_at })?;
+    device.launch(by_digit, &DigitStarts { counts: counts_at, totals: totals_at, tiles: tiles as u32 })?;
+    let places = DigitPlaces {
+        keys,
+        count,
+        shift,
+        most,
+        order,
+        starts: counts_at,
+        totals: totals_at,
+        sorted_keys: sorted.keys.pointer(),
+        sorted_order: sorted.order.pointer(),
+    };
+    device.launch(by_tile, &places)?;
+    Ok(sorted)
+}

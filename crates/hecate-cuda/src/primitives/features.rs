@@ -1,0 +1,46 @@
+//! Polynomial features of rows.
+
+use crate::{
+    Cuda,
+    launch::{Array, Grid, Source, kernels, source},
+};
+use hecate_core::{
+    Result, Tensor,
+    primitives::{Features, poly2_width},
+};
+
+pub(crate) const SOURCE: Source = source!("features", "features.cu");
+
+kernels! { SOURCE {
+    "poly2" Poly2 { x: Array, y: Array, features: u64, width: u32, zeroth: f32, first: f32, second: f32 }
+    "poly2_backward" Poly2Backward {
+        x: Array, dx: Array, dy: Array, features: u64, width: u32, first: f32, second: f32
+    }
+} }
+
+/// Threads of a block.
+const THREADS: usize = 256;
+
+impl Features for Cuda {
+    fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (width, [zeroth, first, second]) = (x.shape().last(), coefficients.map(f32::sqrt));
+        let features = poly2_width(width);
+        let axes = x.shape().axes();
+        let outer = &axes[..axes.len().saturating_sub(1)];
+        let y = self.empty([outer, &[features][..]].concat(), x.dtype())?;
+        let (width, features) = (width as u32, features as u64);
+        let arguments = Poly2 { x: x.into(), y: (&y).into(), features, width, zeroth, first, second };
+        self.launch(Grid::blocks(x.shape().rows(), THREADS as u32), &arguments)?;
+        Ok(y)
+    }
+
+    fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (width, [_, first, second]) = (x.shape().last(), coefficients.map(f32::sqrt));
+        let dx = self.empty(x.shape().clone(), x.dtype())?;
+        let threads = width.next_multiple_of(32).min(THREADS) as u32;
+        let (width, features) = (width as u32, poly2_width(width) as u64);
+        let arguments = Poly2Backward { x: x.into(), dx: (&dx).into(), dy: dy.into(), features, width, first, second };
+        self.launch(Grid::blocks(x.shape().rows(), threads), &arguments)?;
+        Ok(dx)
+    }
+}

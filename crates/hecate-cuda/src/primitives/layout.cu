@@ -1,0 +1,31 @@
+// Cutting and joining along an axis: copies of runs of elements.
+#include "hecate.cuh"
+
+// All in elements of `size` bytes.
+struct CopyRuns {
+    const void* from;
+    void* to;
+    u64 runs, run;
+    u64 from_stride, to_stride;
+    u32 size;
+};
+
+struct __align__(16) Wide {
+    u64 low, high;
+};
+
+template <class T> __device__ __forceinline__ void copy(const CopyRuns& args) {
+    for (u64 i = grid_thread(); i < args.runs * args.run; i += grid_threads()) {
+        Place at = place(i, args.run);
+        ((T*)args.to)[at.row * args.to_stride + at.column] = ((const T*)args.from)[at.row * args.from_stride + at.column];
+    }
+}
+
+KERNEL(copy_runs, CopyRuns, 256) {
+    switch (args.size) {
+        case 2: copy<u16>(args); break;
+        case 4: copy<u32>(args); break;
+        case 8: copy<u64>(args); break;
+        default: copy<Wide>(args);
+    }
+}

@@ -1,0 +1,100 @@
+//! Sums in two stages, in an order that sizes alone decide.
+
+use crate::{
+    Cuda,
+    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+};
+use hecate_core::{DType, Result, Tensor, primitives::Reduce};
+
+pub(crate) const SOURCE: Source = source!("reduce", "reduce.cu");
+
+kernels! { SOURCE {
+    "total_parts" TotalParts { x: Array, parts: Pointer, count: u64, squares: u32 }
+    "total" Total { parts: Pointer, sum: Pointer, count: u32 }
+    "column_parts" ColumnParts {
+        x: Array, y: Array, factor: Pointer, parts: Pointer, rows: u64, width: u64, height: u64, columns: u32,
+        terms: u32
+    }
+    "column_totals" ColumnTotals { y: Array, parts: Pointer, width: u64, count: u32, columns: u32 }
+} }
+
+/// Threads of a block.
+const THREADS: usize = 256;
+
+/// Numbers that a thread adds up at least, where there are enough.
+const RUN: usize = 8;
+
+/// Blocks that fill a large GPU.
+const BLOCKS: usize = 1024;
+
+/// Columns of a block: a row of them is read at once.
+const COLUMNS: usize = 32;
+
+impl Reduce for Cuda {
+    fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        total(self, x, false)
+    }
+
+    fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        total(self, x, true)
+    }
+
+    fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        sum_columns(self, width, Terms::Values(x))
+    }
+}
+
+/// Sum of all elements or of their squares.
+fn total(device: &Cuda, x: &Tensor<Cuda>, squares: bool) -> Result<Tensor<Cuda>> {
+    let count = x.shape().count();
+    let blocks = count.div_ceil(THREADS * RUN).clamp(1, BLOCKS);
+    let (parts, sum) = (device.allocate(blocks * size_of::<f64>())?, device.empty([1], DType::F32)?);
+    let (x, squares) = (x.into(), u32::from(squares));
+    let first = TotalParts { x, parts: parts.pointer(), count: count as u64, squares };
+    device.launch(Grid::blocks(blocks, THREADS as u32), &first)?;
+    let second = Total { parts: parts.pointer(), sum: pointer(&sum), count: blocks as u32 };
+    device.launch(Grid::blocks(1, THREADS as u32), &second)?;
+    Ok(sum)
+}
+
+/// What is added up over rows `[rows, width]`.
+#[derive(Clone, Copy)]
+pub(super) enum Terms<'a> {
+    /// `x`.
+    Values(&'a Tensor<Cuda>),
+    /// `x y`.
+    Products(&'a Tensor<Cuda>, &'a Tensor<Cuda>),
+    /// `x r y`, `r [rows]`.
+    Scaled(&'a Tensor<Cuda>, &'a Tensor<Cuda>, &'a Tensor<Cuda>),
+}
+
+/// `[width]`: sums over rows, of the type of `x`.
+pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Result<Tensor<Cuda>> {
+    let (x, y, factor, terms) = match terms {
+        Terms::Values(x) => (x, x, 0, 0),
+        Terms::Products(x, y) => (x, y, 0, 1),
+        Terms::Scaled(x, factor, y) => (x, y, pointer(factor), 2),
+    };
+    let rows = x.shape().count() / width;
+    let columns = width.next_power_of_two().min(COLUMNS);
+    let across = width.div_ceil(columns);
+    let height = rows.div_ceil(BLOCKS / across.min(BLOCKS)).max(RUN * THREADS / columns);
+    let count = rows.div_ceil(height);
+    let (parts, sums) = (device.allocate(count * width * size_of::<f64>())?, device.empty([width], x.dtype())?);
+    let first = ColumnParts {
+        x: x.into(),
+        y: y.into(),
+        factor,
+        parts: parts.pointer(),
+        rows: rows as u64,
+        width: width as u64,
+        height: height as u64,
+        columns: columns as u32,
+        terms,
+    };
+    device.launch(Grid { blocks: (across, count, 1), ..Grid::blocks(1, THREADS as u32) }, &first)?;
+    let (parts, width, count, columns) = (parts.pointer(), width as u64, count as u32, columns as u32);
+    let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns };
+    device.launch(Grid::blocks(across, THREADS as u32), &second)?;
+    Ok(sums)
+}

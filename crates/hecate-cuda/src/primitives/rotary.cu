@@ -1,0 +1,36 @@
+// Rotary positions.
+#include "hecate.cuh"
+
+struct Turn {
+    Array x, y;                 // [rows, heads, 2 half]
+    const double* frequencies;  // [half], in turns a token, signed
+    const u64* shifts;          // [sequences]: position minus row, modulo 2⁶⁴
+    const u32* starts;          // [sequences]: first rows
+    u64 rows;
+    u32 sequences, heads, half;
+};
+
+#define TURN 6.2831855f
+
+// A thread for each row and pair, and a share of the heads: all heads turn by the same angle.
+KERNEL(rotary, Turn, 256) {
+    for (u64 i = grid_thread(); i < args.rows * args.half; i += grid_threads()) {
+        Place at = place(i, args.half);
+        u32 low = 0, high = args.sequences;
+        while (high - low > 1) {
+            u32 middle = (low + high) / 2;
+            if (args.starts[middle] <= at.row) low = middle;
+            else high = middle;
+        }
+        // Turns are whole numbers and a rest: what is left for 32 bits is at most half a turn.
+        double turns = (double)(at.row + args.shifts[low]) * args.frequencies[at.column];
+        float angle = TURN * (float)(turns - rint(turns));
+        float c = cosf(angle), s = sinf(angle);
+        for (u32 head = blockIdx.y; head < args.heads; head += gridDim.y) {
+            u64 first = (at.row * args.heads + head) * 2 * args.half + at.column, second = first + args.half;
+            float u = load(args.x, first), v = load(args.x, second);
+            store(args.y, first, u * c - v * s);
+            store(args.y, second, u * s + v * c);
+        }
+    }
+}
