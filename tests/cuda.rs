@@ -16,6 +16,12 @@ fn backends() -> Vec<Cuda> {
     DEVICES.get_or_init(open).clone()
 }
 
+use hecate_tests::rule_module;
+rule_module!(Hebbian);
+rule_module!(Delta);
+rule_module!(Titans);
+rule_module!(Dgd);
+
 mod primitives {
     use hecate_tests::{for_each_primitive, primitive_modules};
     #[cfg(any())]

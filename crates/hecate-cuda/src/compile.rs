@@ -13,8 +13,11 @@ use std::{
 };
 
 /// What every file of kernels includes.
-pub(crate) const HEADERS: [(&str, &str); 2] =
-    [("device.cuh", include_str!("device.cuh")), ("hecate.cuh", include_str!("hecate.cuh"))];
+pub(crate) const HEADERS: [(&str, &str); 3] = [
+    ("device.cuh", include_str!("device.cuh")),
+    ("hecate.cuh", include_str!("hecate.cuh")),
+    ("linear.cuh", include_str!("engine/linear.cuh")),
+];
 
 /// Code that the driver takes.
 pub(crate) enum Image {

@@ -6,10 +6,12 @@
 mod blas;
 mod compile;
 mod device;
+mod engine;
 mod error;
 mod launch;
 mod nvrtc;
 mod primitives;
+mod rules;
 mod sources;
 
 pub use device::{Algorithm, Buffer, Cuda, Properties};

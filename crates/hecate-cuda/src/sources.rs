@@ -1,6 +1,6 @@
 //! All files of kernels.
 
-use crate::{launch::Source, primitives};
+use crate::{engine, launch::Source, primitives};
 
 /// Each is compiled for every architecture in a test, and kept as PTX in `ptx/`.
 #[allow(dead_code)]
@@ -15,4 +15,7 @@ pub(crate) const ALL: &[&Source] = &[
     &primitives::optimizer::SOURCE,
     &primitives::reduce::SOURCE,
     &primitives::rotary::SOURCE,
+    &engine::scan::SOURCE,
+    &engine::scan_backward::SOURCE,
+    &engine::sums::SOURCE,
 ];

@@ -1,0 +1,201 @@
+// The linear recurrence, equations (1)-(5): how the threads of a block hold a memory, and what one token writes.
+//
+// A block runs one lane: one sequence, one head, one block of value columns. A warp holds 32 / G columns; the G threads
+// of a column share its rows, R to a thread, in registers. R = 0 is for any number of rows: then `Linear::rows_held`
+// says how many a thread holds, and whatever else is in registers or shared memory is in global memory.
+#pragma once
+#include "hecate.cuh"
+
+struct alignas(16) Four {
+    float x, y, z, w;
+};
+
+// How the erase strength follows from the gates: r = 0, θ, θ a, β, θ + β.
+enum { ERASE_NOTHING, ERASE_THETA, ERASE_DECAYED, ERASE_BETA, ERASE_BOTH };
+
+struct Linear {
+    Array q, k, v;                                // [rows,H,K], [rows,H,K], [rows,H,V]
+    const float *log_a, *log_eta, *theta, *beta;  // [rows,H]; null where the rule has none
+    const u32* starts;                            // first row of each sequence and the end, then as many first kept states
+    u32 tokens, kept;                             // tokens and kept states of every sequence, where `starts` is null
+    u32 heads, key, value, blocks;                // H, K, V, blocks of columns
+    u32 frozen, period;                           // G (0: not frozen); states are kept every 64 tokens of each period
+    u32 erase, before, rows_held, unused;
+};
+
+// w, r, a, η of token and head `i` [rows,H]. Gates outside their ranges become NaN, which the outputs then show.
+__device__ __forceinline__ Four lower(const Linear& p, u64 i) {
+    float theta = p.theta[i], log_a = p.log_a[i];
+    float w = fabsf(theta) < INFINITE ? theta : NOT_A_NUMBER;
+    float a = log_a <= 0.0f ? expf(log_a) : NOT_A_NUMBER;
+    float eta = 0.0f, beta = 0.0f, r = 0.0f;
+    if (p.log_eta) {
+        float log_eta = p.log_eta[i];
+        eta = log_eta <= 0.0f ? expf(log_eta) : NOT_A_NUMBER;
+    }
+    if (p.beta) {
+        beta = p.beta[i];
+        beta = fabsf(beta) < INFINITE ? beta : NOT_A_NUMBER;
+    }
+    switch (p.erase) {
+        case ERASE_NOTHING: break;
+        case ERASE_THETA: r = w; break;
+        case ERASE_DECAYED: r = w * a; break;
+        case ERASE_BETA: r = beta; break;
+        default: r = w + beta;
+    }
+    return Four{w, r, a, eta};
+}
+
+// Numbers that belong to one thread: R in registers, or any number, one every `blockDim.x`, in memory.
+template <u32 R>
+struct Own {
+    float x[R];
+    __device__ __forceinline__ void at(float*) {}
+    __device__ __forceinline__ float& operator[](u32 i) { return x[i]; }
+};
+template <>
+struct Own<0> {
+    float* x;
+    __device__ __forceinline__ void at(float* base) { x = base + threadIdx.x; }
+    __device__ __forceinline__ float& operator[](u32 i) { return x[(u64)i * blockDim.x]; }
+};
+
+template <u32 R, u32 G>
+struct Lane {
+    static constexpr u32 COLUMNS = R ? 32 : 8;  // of the block
+    u32 n, width;                               // rows that a thread holds; K rounded up, n G
+    u32 part, column, value;                    // which rows; which column, of the block and of V
+    u32 block, head, tokens;
+    u64 row, kept, state;                       // first row, first kept state, index into [N,H]
+
+    __device__ explicit Lane(const Linear& p) {
+        n = R ? R : p.rows_held;
+        width = n * G;
+        u32 thread = threadIdx.x % 32;
+        part = thread / (32 / G);
+        column = threadIdx.x / 32 * (32 / G) + thread % (32 / G);
+        block = blockIdx.x % p.blocks;
+        state = blockIdx.x / p.blocks;
+        value = block * COLUMNS + column;
+        head = (u32)(state % p.heads);
+        u64 sequence = state / p.heads, count = gridDim.x / p.blocks / p.heads;
+        row = p.starts ? p.starts[sequence] : sequence * p.tokens;
+        tokens = p.starts ? p.starts[sequence + 1] - (u32)row : p.tokens;
+        kept = p.starts ? p.starts[count + 1 + sequence] : sequence * p.kept;
+    }
+
+    // Row of the memory that is a thread's `i`th: four in turn, so that they are read from rows of keys at once.
+    __device__ __forceinline__ u32 key(u32 i) const { return i / 4 * 4 * G + 4 * part + i % 4; }
+
+    // Token and head in arrays [rows,H].
+    __device__ __forceinline__ u64 token(const Linear& p, u32 t) const { return (row + t) * p.heads + head; }
+
+    // Where kept state `j` of `matrices` matrices lies: [kept,H,blocks,matrices,n,threads].
+    __device__ __forceinline__ u64 keeping(const Linear& p, u32 j, u32 matrices) const {
+        return (((kept + j) * p.heads + head) * p.blocks + block) * matrices * n * blockDim.x;
+    }
+
+    // A thread's part of `x [N,H,K,V]`; zero outside.
+    __device__ void read_state(const Linear& p, const float* x, Own<R>& m) const {
+        #pragma unroll
+        for (u32 i = 0; i < (R ? R : n); i++) {
+            u32 k = key(i);
+            m[i] = k < p.key && value < p.value ? x[(state * p.key + k) * p.value + value] : 0.0f;
+        }
+    }
+
+    __device__ void write_state(const Linear& p, float* x, Own<R>& m) const {
+        #pragma unroll
+        for (u32 i = 0; i < (R ? R : n); i++) {
+            u32 k = key(i);
+            if (k < p.key && value < p.value) x[(state * p.key + k) * p.value + value] = m[i];
+        }
+    }
+
+    // Between registers and memory in which every thread has its own places.
+    template <class From, class To>
+    __device__ __forceinline__ void copy(From from, To& to) const {
+        #pragma unroll
+        for (u32 i = 0; i < (R ? R : n); i++) to[i] = from[i];
+    }
+
+    // `count` rows of `x [rows,H,K]` from token `first`, as [count,width] with zeros behind K.
+    __device__ void read_keys(const Linear& p, Array x, u32 first, u32 count, float* to) const {
+        const u32 w = R ? R * G : width;
+        for (u32 i = threadIdx.x; i < count * w; i += blockDim.x)
+            to[i] = i % w < p.key ? load(x, token(p, first + i / w) * p.key + i % w) : 0.0f;
+    }
+
+    // The block's columns of `count` rows of `x [rows,H,V]`, as [count,COLUMNS].
+    __device__ void read_values(const Linear& p, Array x, u32 first, u32 count, float* to) const {
+        for (u32 i = threadIdx.x; i < count * COLUMNS; i += blockDim.x) {
+            u32 c = block * COLUMNS + i % COLUMNS;
+            to[i] = c < p.value ? load(x, token(p, first + i / COLUMNS) * p.value + c) : 0.0f;
+        }
+    }
+
+    __device__ void read_gates(const Linear& p, u32 first, u32 count, Four* to) const {
+        if (threadIdx.x < count) to[threadIdx.x] = lower(p, token(p, first + threadIdx.x));
+    }
+
+    // A row of keys times a thread's column, in all threads of the column.
+    template <class M>
+    __device__ __forceinline__ float dot(const float* row, M& m) const {
+        float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
+        #pragma unroll
+        for (u32 i = 0; i < (R ? R : n); i += 4) {
+            Four x = *(const Four*)(row + i * G + 4 * part);
+            a += x.x * m[i];
+            b += x.y * m[i + 1];
+            c += x.z * m[i + 2];
+            d += x.w * m[i + 3];
+        }
+        return over_column((a + b) + (c + d));
+    }
+
+    // The sum over the threads of a column, in each of them.
+    __device__ __forceinline__ float over_column(float x) const {
+        #pragma unroll
+        for (u32 mask = 32 / G; mask < 32; mask *= 2) x += shuffle_xor(x, mask);
+        return x;
+    }
+};
+
+// v - f k M_c, k M and z of a token.
+struct Written {
+    float target, p, z;
+};
+
+// Equations (1) and (2); `m` and the memory at the group's start are those before the token.
+template <u32 R, u32 G>
+__device__ __forceinline__ Written predict(
+    const Linear& p, const Lane<R, G>& lane, const float* k, float v, Four gates, Own<R>& m, Own<0> group
+) {
+    Written x = {v, 0.0f, 0.0f};
+    if (p.frozen) x.target -= lane.dot(k, group);
+    x.z = gates.x * x.target;
+    if (p.erase) {
+        x.p = lane.dot(k, m);
+        x.z -= gates.y * x.p;
+    }
+    return x;
+}
+
+// Equations (3) and (4).
+template <u32 R, u32 G, bool S>
+__device__ __forceinline__ void update(
+    const Lane<R, G>& lane, const float* k, float z, Four gates, Own<R>& m, Own<R>& s
+) {
+    #pragma unroll
+    for (u32 i = 0; i < (R ? R : lane.n); i += 4) {
+        Four x = *(const Four*)(k + i * G + 4 * lane.part);
+        float keys[4] = {x.x, x.y, x.z, x.w};
+        #pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            float write = keys[j] * z;
+            if (S) write = s[i + j] = gates.w * s[i + j] + write;
+            m[i + j] = gates.z * m[i + j] + write;
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The linear engine: one recurrence for every linear rule.
+//!
+//! Equation numbers are those of [`hecate_core::rules`]. A rule says only what its options mean to the engine
+//! ([`Linear`]); its gates become the scalars of the recurrence, and their gradients gradients of its gates, inside the
+//! kernels.
+//!
+//! # Parallelism
+//!
+//! A block of threads runs one *lane*: one sequence, one head, one block of value columns. Columns never interact;
+//! gradients of `q`, `k` and the gates are sums over the column blocks of a head, put together in order by a kernel of
+//! their own.
+//!
+//! # Memory
+//!
+//! Between forward and backward a call keeps one state every 64 tokens, columns rounded up to whole blocks. Frozen rules
+//! keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one every
+//! 64 tokens of each; states between are computed again.
+
+mod layout;
+pub(crate) mod scan;
+pub(crate) mod scan_backward;
+pub(crate) mod sums;
+
+use crate::{Cuda, launch::pointer};
+use hecate_core::{DType, Dims, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
+use layout::Layout;
+
+/// Tokens between kept states.
+const CHUNK: usize = 64;
+
+/// What the engine must know of a rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec {
+    /// When a token reads.
+    pub(crate) read: Read,
+    /// `f = 1`, with groups of this many tokens.
+    pub(crate) frozen: Option<u32>,
+    /// Whether there is an `S`; without, `η = 0`.
+    pub(crate) momentum: bool,
+    /// What `r` is; `w` is always `θ`.
+    pub(crate) erase: Strength,
+}
+
+/// How the erase strength `r` follows from the gates, as numbered in `linear.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strength {
+    /// `r = 0`.
+    Nothing,
+    /// `r = θ`.
+    Theta,
+    /// `r = θ a`.
+    Decayed,
+    /// `r = β`.
+    Beta,
+    /// `r = θ + β`.
+    Both,
+}
+
+/// A rule that the linear engine runs: a cell of this column is one implementation. Its gates are among `log_a`,
+/// `log_eta`, `theta` and `beta`, its states among `m` and `s`.
+pub(crate) trait Linear: Rule {
+    /// What its options mean to the engine.
+    fn spec(self) -> Spec;
+}
+
+/// States that a backward starts from.
+pub struct Saved(Tensor<Cuda>);
+
+/// The slot of this name, null where there is none.
+fn named(slots: &[(&'static str, &Tensor<Cuda>)], name: &str) -> u64 {
+    slots.iter().find(|(slot, _)| *slot == name).map_or(0, |(_, x)| pointer(x))
+}
+
+/// Tensors of 32-bit floats for every slot, about to be written.
+fn fresh<S: Slots>(device: &Cuda, shapes: Of<S, Shape>) -> Result<Of<S, Tensor<Cuda>>> {
+    S::try_map(shapes, |_, shape| device.empty(shape, DType::F32))
+}
+
+impl Cuda {
+    fn run_linear<R: Linear>(
+        &self,
+        rule: R,
+        dims: &Dims,
+        inputs: &Inputs<R, Tensor<Self>>,
+        keep: bool,
+    ) -> Result<(Outputs<R, Tensor<Self>>, Option<Saved>)> {
+        let layout = Layout::new(self, dims, rule.spec())?;
+        let outputs = Outputs::<R, _> {
+            out: self.empty(dims.values(), inputs.q.dtype())?,
+            state: fresh::<R::State>(self, rule.state(dims))?,
+        };
+        let kept = if keep { Some(self.empty([layout.kept_elements()], DType::F32)?) } else { None };
+        scan::run(self, &layout, inputs, &outputs, kept.as_ref())?;
+        Ok((outputs, kept.map(Saved)))
+    }
+}
+
+impl<R: Linear> Kernel<R> for Cuda {
+    type Saved = Saved;
+
+    fn forward(
+        &self,
+        rule: R,
+        dims: &Dims,
+        inputs: &Inputs<R, Tensor<Self>>,
+    ) -> Result<(Outputs<R, Tensor<Self>>, Saved)> {
+        match self.run_linear(rule, dims, inputs, true)? {
+            (outputs, Some(saved)) => Ok((outputs, saved)),
+            (outputs, None) => Ok((outputs, Saved(self.empty([0], DType::F32)?))),
+        }
+    }
+
+    fn infer(&self, rule: R, dims: &Dims, inputs: &Inputs<R, Tensor<Self>>) -> Result<Outputs<R, Tensor<Self>>> {
+        Ok(self.run_linear(rule, dims, inputs, false)?.0)
+    }
+
+    fn backward(
+        &self,
+        rule: R,
+        dims: &Dims,
+        inputs: &Inputs<R, Tensor<Self>>,
+        saved: Saved,
+        grads: &Outputs<R, Tensor<Self>>,
+    ) -> Result<Inputs<R, Tensor<Self>>> {
+        let layout = Layout::new(self, dims, rule.spec())?;
+        let dtype = inputs.q.dtype();
+        let dinputs = Inputs::<R, _> {
+            q: self.empty(dims.keys(), dtype)?,
+            k: self.empty(dims.keys(), dtype)?,
+            v: self.empty(dims.values(), dtype)?,
+            gates: fresh::<R::Gates>(self, rule.gates(dims))?,
+            state: fresh::<R::State>(self, rule.state(dims))?,
+        };
+        let parts = scan_backward::run(self, &layout, inputs, &saved.0, grads, &dinputs)?;
+        sums::join(self, &layout, inputs, &parts, &dinputs)?;
+        Ok(dinputs)
+    }
+}
