@@ -22,6 +22,9 @@ rule_module!(Delta);
 rule_module!(Titans);
 rule_module!(Dgd);
 
+#[path = "cuda/linear.rs"]
+mod linear;
+
 mod primitives {
     use hecate_tests::{for_each_primitive, primitive_modules};
     #[cfg(any())]

@@ -78,7 +78,8 @@ pub(super) fn run<R: Rule>(
     let floats = |count| device.empty([count], DType::F32);
     let (memory, checkpoints) = (floats(layout.lanes() * scratch)?, floats(layout.lanes() * noted)?);
     let keys = layout.blocks() * layout.tokens() * layout.dims.key;
-    let parts = Parts { dq: floats(keys)?, dk: floats(keys)?, dscalars: floats(layout.blocks() * layout.tokens() * 4)? };
+    let parts =
+        Parts { dq: floats(keys)?, dk: floats(keys)?, dscalars: floats(layout.blocks() * layout.tokens() * 4)? };
     let (last, first) = (R::State::list(&grads.state), R::State::list(&dinputs.state));
     let all = Arguments {
         call: layout.call(inputs),

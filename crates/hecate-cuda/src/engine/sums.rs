@@ -30,8 +30,7 @@ pub(super) fn join<R: Rule>(
 ) -> Result<()> {
     for (parts, sum) in [(&parts.dq, &dinputs.q), (&parts.dk, &dinputs.k)] {
         let (count, blocks) = (sum.shape().count(), layout.blocks() as u32);
-        let arguments =
-            JoinKeys { parts: pointer(parts), sum: sum.into(), count: count as u64, blocks, unused: 0 };
+        let arguments = JoinKeys { parts: pointer(parts), sum: sum.into(), count: count as u64, blocks, unused: 0 };
         device.launch(Grid::elements(count), &arguments)?;
     }
     let gates = R::Gates::list(&dinputs.gates);

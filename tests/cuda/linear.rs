@@ -1,0 +1,62 @@
+//! The linear rules at sizes for which the device has kernels of their own, and at odd ones between and beyond.
+
+use hecate_core::{
+    DType, Kernel,
+    rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
+};
+use hecate_cuda::Cuda;
+use hecate_tests::{
+    Case, Sizes, assert_close,
+    case::{compare_grads, compare_outputs},
+    oracle::{Oracle, solve},
+};
+
+/// Every range of `K` that has a kernel, its edges, and more than any of them; blocks of columns whole and not.
+const SIZES: [Sizes; 7] = [
+    Sizes::new(1, 20, 2, 17, 33),
+    Sizes::new(2, 10, 1, 32, 64),
+    Sizes::new(1, 80, 1, 65, 5),
+    Sizes::new(1, 12, 1, 128, 40),
+    Sizes::new(1, 9, 1, 200, 3),
+    Sizes::new(1, 4, 1, 256, 2),
+    Sizes::new(1, 11, 2, 300, 9),
+];
+
+/// Results and gradients at every size are those of the equations.
+fn agrees<R: Oracle>(rule: R)
+where
+    Cuda: Kernel<R>,
+{
+    for (seed, sizes) in (61..).zip(SIZES) {
+        let case = Case::new(rule, sizes, seed);
+        let truth = solve(&case);
+        for device in super::backends() {
+            let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
+            let mut compared = compare_outputs(rule, &truth.outputs, &found.outputs);
+            compared.extend(compare_grads(rule, &truth.grads, &found.grads));
+            assert_close(&format!("{case} on {device:?}"), &compared);
+        }
+    }
+}
+
+#[test]
+fn hebbian() {
+    agrees(Hebbian::default());
+}
+
+#[test]
+fn delta() {
+    agrees(Delta { erase: Erase::Decayed, ..Delta::default() });
+    agrees(Delta { frozen: Some(3), ..Delta::default() });
+}
+
+#[test]
+fn titans() {
+    agrees(Titans::default());
+    agrees(Titans { frozen: Some(7), ..Titans::default() });
+}
+
+#[test]
+fn dgd() {
+    agrees(Dgd { objective: Objective::L2, frozen: Some(70), ..Dgd::default() });
+}
