@@ -24,6 +24,7 @@ rule_module!(Dgd);
 
 #[path = "cuda/linear.rs"]
 mod linear;
+rule_module!(YaadMatrix);
 
 mod primitives {
     use hecate_tests::{for_each_primitive, primitive_modules};

@@ -13,10 +13,19 @@ use std::{
 };
 
 /// What every file of kernels includes.
-pub(crate) const HEADERS: [(&str, &str); 3] = [
+pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("device.cuh", include_str!("device.cuh")),
     ("hecate.cuh", include_str!("hecate.cuh")),
     ("linear.cuh", include_str!("engine/linear.cuh")),
+    ("block.cuh", include_str!("recurrent/block.cuh")),
+    ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
+    ("activation.cuh", include_str!("deep/activation.cuh")),
+    ("bias.cuh", include_str!("deep/bias.cuh")),
+    ("deep.cuh", include_str!("deep/deep.cuh")),
+    ("deep_backward.cuh", include_str!("deep/deep_backward.cuh")),
+    ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
+    ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
+    ("retention.cuh", include_str!("deep/retention.cuh")),
 ];
 
 /// Code that the driver takes.

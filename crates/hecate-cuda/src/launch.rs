@@ -53,7 +53,8 @@ pub(crate) unsafe trait Arguments: Copy {
 }
 
 /// Declares arguments of kernels: `kernels! { SOURCE { "map" Map { x: Array, count: u64 } } }`. Fields may be [`Array`],
-/// [`Pointer`], `u64`, `u32`, `i32` and `f32`, in the order and with the types of the structure in the `.cu` file.
+/// [`Pointer`], `u64`, `u32`, `i32` and `f32`, or `repr(C)` structures and arrays of these, in the order and with the types
+/// of the structure in the `.cu` file.
 macro_rules! kernels {
     ($source:path { $( $kernel:literal $name:ident { $( $field:ident : $type:ty ),* $(,)? } )* }) => { $(
         #[derive(Clone, Copy, Debug)]
@@ -80,6 +81,11 @@ pub(crate) struct Array {
     data: u64,
     dtype: u32,
     unused: u32,
+}
+
+impl Array {
+    /// An array that a kernel does not look at.
+    pub(crate) const NONE: Self = Self { data: 0, dtype: 0, unused: 0 };
 }
 
 impl From<&Tensor<Cuda>> for Array {

@@ -5,12 +5,14 @@
 
 mod blas;
 mod compile;
+mod deep;
 mod device;
 mod engine;
 mod error;
 mod launch;
 mod nvrtc;
 mod primitives;
+mod recurrent;
 mod rules;
 mod sources;
 

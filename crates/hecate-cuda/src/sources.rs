@@ -1,6 +1,6 @@
 //! All files of kernels.
 
-use crate::{engine, launch::Source, primitives};
+use crate::{engine, launch::Source, primitives, rules};
 
 /// Each is compiled for every architecture in a test, and kept as PTX in `ptx/`.
 #[allow(dead_code)]
@@ -18,4 +18,8 @@ pub(crate) const ALL: &[&Source] = &[
     &engine::scan::SOURCE,
     &engine::scan_backward::SOURCE,
     &engine::sums::SOURCE,
+    &rules::memora::SOURCE,
+    &rules::moneta::SOURCE,
+    &rules::titans_mlp::SOURCE,
+    &rules::yaad::SOURCE,
 ];

@@ -3,4 +3,8 @@
 mod delta;
 mod dgd;
 mod hebbian;
+pub(crate) mod memora;
+pub(crate) mod moneta;
 mod titans;
+pub(crate) mod titans_mlp;
+pub(crate) mod yaad;

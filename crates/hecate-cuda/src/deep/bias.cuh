@@ -1,0 +1,79 @@
+// What a memory is taught by an error: equations (47)–(52).
+#pragma once
+#include "deep_options.cuh"
+
+// m^power for m > 0, without the library's general power where a root or product does.
+__device__ inline float power(float m, float power) {
+    if (power == 0.0f) return 1.0f;
+    if (power == 0.5f) return sqrtf(m);
+    if (power == 1.0f) return m;
+    if (power == -0.5f) return 1.0f / sqrtf(m);
+    return powf(m, power);
+}
+
+// −1, 0 or 1; NaN for NaN.
+__device__ __forceinline__ float sign(float e) { return e > 0.0f ? 1.0f : e < 0.0f ? -1.0f : e; }
+
+// u = ψ(e).
+template <int BIAS> __device__ inline void teach(const Options& o, const float* error, float delta, float* u) {
+    u32 width = o.value;
+    if (BIAS == L2) {
+        EACH(i, width) u[i] = error[i];
+    } else if (BIAS == LP) {
+        EACH(i, width) {
+            float e = error[i], m = e * e + o.epsilon;
+            u[i] = o.tanh ? o.p * tanhf(10.0f * e) * power(m, (o.p - 1.0f) / 2.0f)
+                          : o.p * e * power(m, (o.p - 2.0f) / 2.0f);
+        }
+    } else if (o.huber == COORDINATE) {
+        EACH(i, width) u[i] = fabsf(error[i]) <= delta ? error[i] : delta * sign(error[i]);
+    } else {
+        float length = sqrtf(dot(error, error, width));
+        EACH(i, width) {
+            float e = error[i];
+            u[i] = length <= delta ? e : o.huber == NORM ? delta / length * e : delta * sign(e);
+        }
+    }
+    __syncthreads();
+}
+
+// de += ψ′(e)ᵀ du; the gradient of δ is returned.
+template <int BIAS>
+__device__ inline float teach_back(const Options& o, const float* error, float delta, const float* du, float* de) {
+    u32 width = o.value;
+    float ddelta = 0.0f;
+    if (BIAS == L2) {
+        EACH(i, width) de[i] += du[i];
+    } else if (BIAS == LP) {
+        EACH(i, width) {
+            float e = error[i], m = e * e + o.epsilon;
+            if (o.tanh) {
+                float t = tanhf(10.0f * e), steep = 10.0f * (1.0f - t * t) * power(m, (o.p - 1.0f) / 2.0f);
+                de[i] += du[i] * o.p * (steep + t * (o.p - 1.0f) * e * power(m, (o.p - 3.0f) / 2.0f));
+            } else {
+                de[i] += du[i] * o.p * power(m, (o.p - 2.0f) / 2.0f) * (1.0f + (o.p - 2.0f) * (e * e / m));
+            }
+        }
+    } else if (o.huber == COORDINATE) {
+        EACH(i, width) {
+            bool inside = fabsf(error[i]) <= delta;
+            de[i] += inside ? du[i] : 0.0f;
+            ddelta += inside ? 0.0f : du[i] * sign(error[i]);
+        }
+        ddelta = together(ddelta);
+    } else {
+        float length = sqrtf(dot(error, error, width));
+        if (length <= delta) {
+            EACH(i, width) de[i] += du[i];
+        } else if (o.huber == NORM) {
+            ddelta = dot(error, du, width) / length;
+            float own = delta / length, along = -delta / (length * length) * ddelta;
+            EACH(i, width) de[i] += own * du[i] + along * error[i];
+        } else {
+            EACH(i, width) ddelta += sign(error[i]) * du[i];
+            ddelta = together(ddelta);
+        }
+    }
+    __syncthreads();
+    return ddelta;
+}

@@ -1,0 +1,190 @@
+// Memories that are functions with weights: equations (33)–(59), one step for every structure, bias and retention.
+#pragma once
+#include "activation.cuh"
+#include "layer_norm.cuh"
+#include "recurrent.cuh"
+#include "retention.cuh"
+
+// What a token leaves for its backward.
+struct Record {
+    // At the key, [D] each: pre-activation, activation, slope, b = W₁ u_o, δ.
+    float *pre, *h, *slope, *back, *delta;
+    // At the query, [D] each.
+    float *read_h, *read_slope;
+    // [V] each: error, ψ, u_o; with a norm what it made, at the key and at the query.
+    float *error, *u, *u_o, *normed, *read_normed;
+    // Deviations of the two norms.
+    float* deviations;
+
+    __device__ Record(const Options& o, float* numbers) {
+        auto take = [&](u32 width) {
+            float* own = numbers;
+            numbers += width;
+            return own;
+        };
+        u32 d = o.hidden, v = o.value, n = o.norm ? v : 0;
+        pre = take(d), h = take(d), slope = take(d), back = take(d), delta = take(d);
+        read_h = take(d), read_slope = take(d);
+        error = take(v), u = take(v), u_o = take(v), normed = take(n), read_normed = take(n);
+        deviations = take(2);
+    }
+};
+
+// Room for one token.
+struct Scratch {
+    // Weights, and their gradient before it is pulled back to the state; empty where the state is the weights.
+    float *weights, *dweights;
+    // [D] each.
+    float *dh, *ddelta, *dpre, *dback, *dact;
+    // [V] each.
+    float *du_o, *du, *do_, *de, *dout, *spare;
+    // [K]
+    float* key;
+    // A number a column of the widest matrix.
+    float* columns;
+
+    __device__ Scratch(const Options& o, bool mapped, float* numbers) {
+        auto take = [&](u64 width) {
+            float* own = numbers;
+            numbers += width;
+            return own;
+        };
+        u32 d = o.hidden, v = o.value;
+        u64 all = mapped ? o.all() : 0;
+        weights = take(all), dweights = take(all);
+        dh = take(d), ddelta = take(d), dpre = take(d), dback = take(d), dact = take(d);
+        du_o = take(v), du = take(v), do_ = take(v), de = take(v), dout = take(v), spare = take(v);
+        key = take(o.key);
+        columns = take(d > v ? d : v);
+    }
+};
+
+// One token's gates. They come in the order log_a, [log_eta], theta, [delta].
+struct Gates {
+    float a, eta, theta, delta;
+};
+
+template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
+    static constexpr bool IN_PLACE = true;
+    static constexpr bool MAPPED = RETENTION != DECAY;
+
+    Options o;
+
+    __device__ Gates gates(const float* row) const {
+        u32 after = MOMENTUM ? 1 : 0;
+        return {expf(row[0]), MOMENTUM ? expf(row[1]) : 0.0f, row[1 + after], BIAS == HUBER ? row[2 + after] : 0.0f};
+    }
+
+    // The weights of a state: itself, or written to `weights`.
+    __device__ const float* exposed(const float* state, float* weights) const {
+        if (!MAPPED) return state;
+        u64 first = o.first(), all = o.all();
+        expose<RETENTION>(o, state, weights, first);
+        if (first < all) expose<RETENTION>(o, state + first, weights + first, all - first);
+        return weights;
+    }
+
+    // f(W; x) without the residual, into `out`; pre (where it is wanted), h and slope are left where there is a hidden
+    // layer, and the norm's deviation is returned.
+    __device__ float apply(const float* weights, const float* x, float* pre, float* h, float* slope, float* out) const {
+        if (o.hidden) {
+            column_sums(
+                o.key, o.hidden, [&](u32 r, u32 c) { return x[r] * weights[(u64)r * o.hidden + c]; },
+                [&](u32 c, float sum) {
+                    Curve at = activation(o.activation, sum);
+                    if (pre) pre[c] = sum;
+                    h[c] = at.value;
+                    slope[c] = at.slope;
+                });
+            read(out, h, weights + o.first(), o.hidden, o.value);
+        } else {
+            read(out, x, weights, o.key, o.value);
+        }
+        return o.norm ? normalise(out, o.value) : 1.0f;
+    }
+
+    // What the token teaches at the gradient point, left in the record: equations (34), (35), (39), (40).
+    __device__ void learn(const float* weights, const Token& token, float delta, const Record& r) const {
+        float deviation = apply(weights, token.k, r.pre, r.h, r.slope, r.error);
+        EACH(i, o.value) {
+            float out = r.error[i];
+            if (o.norm) r.normed[i] = out;
+            r.error[i] = (o.residual ? out + token.k[i] : out) - token.v[i];
+            r.u_o[i] = 0.0f;
+        }
+        if (threadIdx.x == 0) r.deviations[0] = deviation;
+        __syncthreads();
+        teach<BIAS>(o, r.error, delta, r.u);
+        if (o.norm) add_jacobian(r.normed, deviation, r.u, r.u_o, o.value);
+        else copy(r.u_o, r.u, o.value);
+        if (o.hidden) {
+            along_rows(r.u_o, weights + o.first(), o.hidden, o.value, [&](u32 row, float sum) {
+                r.back[row] = sum;
+                r.delta[row] = sum * r.slope[row];
+            });
+        }
+    }
+
+    // S = η S − θ xᵀ y, X = a X + S, or without momentum X = a X − θ xᵀ y, for one matrix.
+    __device__ void descend(const Gates& g, const float* old, const float* old_s, float* next, float* next_s,
+                            const float* x, const float* y, u32 rows, u32 columns) const {
+        ROWS(r, rows) {
+            float step = -g.theta * x[r];
+            LANES(c, columns) {
+                u64 i = (u64)r * columns + c;
+                float move = step * y[c];
+                if (MOMENTUM) {
+                    move += g.eta * old_s[i];
+                    next_s[i] = move;
+                }
+                next[i] = g.a * old[i] + move;
+            }
+        }
+        __syncthreads();
+    }
+
+    // The state after the write: equations (36), (37).
+    __device__ void write(const Token& token, const Gates& g, const float* old, float* next, const Record& r,
+                          float* columns) const {
+        u64 first = o.first(), all = o.all();
+        u32 width = o.hidden ? o.hidden : o.value;
+        descend(g, old, old + all, next, next + all, token.k, o.hidden ? r.delta : r.u_o, o.key, width);
+        if (o.hidden)
+            descend(g, old + first, old + all + first, next + first, next + all + first, r.h, r.u_o, o.hidden, o.value);
+        if (RETENTION == KL) {
+            normalise_columns(next, o.key, width, columns);
+            if (o.hidden) normalise_columns(next + first, o.hidden, o.value, columns);
+        }
+    }
+
+    __device__ void forward(const Token& token, const float* old, const float* point, float* next, float* record,
+                            float* scratch, float* out) const {
+        Gates g = gates(token.gates);
+        Record r(o, record);
+        Scratch s(o, MAPPED, scratch);
+        learn(exposed(point, s.weights), token, g.delta, r);
+        write(token, g, old, next, r, s.columns);
+        // Pre-activations are needed for the second derivative alone, which a read does not have.
+        const float* weights = exposed(o.read_after ? next : old, s.weights);
+        float deviation = apply(weights, token.q, nullptr, r.read_h, r.read_slope, out);
+        if (threadIdx.x == 0) r.deviations[1] = deviation;
+        EACH(i, o.value) {
+            if (o.norm) r.read_normed[i] = out[i];
+            if (o.residual) out[i] += token.q[i];
+        }
+        __syncthreads();
+    }
+
+    __device__ void backward(const Token& token, const States& states, const float* record, const float* dout,
+                             const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const;
+
+    __device__ void unread(const Token& token, const float* seen, const Record& r, const float* dout, float* dstate,
+                           const Scratch& s, float* dq) const;
+    __device__ void unwrite(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
+                            const Scratch& s, const TokenGrads& grads) const;
+    __device__ void unlearn(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
+                            const Scratch& s, const TokenGrads& grads) const;
+    __device__ float sandwich(const float* x, const float* d, const float* y, float* left, float* right, u32 rows,
+                              u32 columns) const;
+    __device__ void pulled(const float* state, const float* dweights, float* dstate) const;
+};

@@ -1,0 +1,183 @@
+// One token backward: equations (41)–(46), (56)–(59).
+#pragma once
+#include "deep.cuh"
+
+#define DEEP template <int BIAS, int RETENTION, bool MOMENTUM> __device__
+#define OF_DEEP Deep<BIAS, RETENTION, MOMENTUM>
+
+DEEP void OF_DEEP::backward(const Token& token, const States& states, const float* record, const float* dout,
+                            const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const {
+    Gates g = gates(token.gates);
+    // Nothing is written to it.
+    Record r(o, const_cast<float*>(record));
+    Scratch s(o, MAPPED, scratch);
+    if (o.read_after) unread(token, states.next, r, dout, adjoint.state, s, grads.q);
+    unwrite(token, g, states, r, adjoint.state, s, grads);
+    unlearn(token, g, states.point, r, adjoint.point, s, grads);
+    if (!o.read_after) unread(token, states.old, r, dout, adjoint.state, s, grads.q);
+}
+
+// Gradients of weights to those of the state, where the two differ.
+DEEP void OF_DEEP::pulled(const float* state, const float* dweights, float* dstate) const {
+    if (!MAPPED) return;
+    u64 first = o.first(), all = o.all();
+    pull<RETENTION>(o, state, dweights, dstate, first);
+    if (first < all) pull<RETENTION>(o, state + first, dweights + first, dstate + first, all - first);
+}
+
+// What the read adds to the gradients of the query and of the state that it saw.
+DEEP void OF_DEEP::unread(const Token& token, const float* seen, const Record& r, const float* dout, float* dstate,
+                          const Scratch& s, float* dq) const {
+    u64 first = o.first();
+    const float* weights = exposed(seen, s.weights);
+    float *out = s.dout, *target = MAPPED ? s.dweights : dstate;
+    EACH(i, o.value) {
+        if (o.residual) dq[i] += dout[i];
+        out[i] = o.norm ? 0.0f : dout[i];
+    }
+    if (MAPPED) fill(target, 0.0f, o.all());
+    __syncthreads();
+    if (o.norm) add_jacobian(r.read_normed, r.deviations[1], dout, out, o.value);
+    if (o.hidden) {
+        along_rows(out, weights + first, o.hidden, o.value,
+                   [&](u32 row, float sum) { s.dpre[row] = sum * r.read_slope[row]; });
+        add_transposed(dq, s.dpre, weights, o.key, o.hidden);
+        add_outer(target, 1.0f, token.q, s.dpre, o.key, o.hidden);
+        add_outer(target + first, 1.0f, r.read_h, out, o.hidden, o.value);
+    } else {
+        add_transposed(dq, out, weights, o.key, o.value);
+        add_outer(target, 1.0f, token.q, out, o.key, o.value);
+    }
+    pulled(seen, s.dweights, dstate);
+}
+
+// ⟨x, D y⟩ with D y left in `left` and x D in `right`, for a gradient D of a matrix written as xᵀ y.
+DEEP float OF_DEEP::sandwich(const float* x, const float* d, const float* y, float* left, float* right, u32 rows,
+                             u32 columns) const {
+    read_transposed(left, y, d, rows, columns);
+    read(right, x, d, rows, columns);
+    return dot(x, left, rows);
+}
+
+// Equations (56)–(58) and the first half of (59): gradients of the gates, and with Ḡ what (41) begins with: h̄, δ̄, ū_o,
+// and dk.
+DEEP void OF_DEEP::unwrite(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
+                           const Scratch& s, const TokenGrads& grads) const {
+    u64 first = o.first(), all = o.all();
+    u32 width = o.hidden ? o.hidden : o.value;
+    float *dx = dstate, *ds = dstate + all;
+    float da, deta = 0.0f;
+    if (RETENTION == KL) {
+        normalise_columns_back(states.next, dx, o.key, width, s.columns);
+        // Each column of dX now sums to 0: what is common to a column of X, nearly all of it, is taken off first, or it
+        // would leave its rounding behind.
+        da = centred_dot(dx, states.old, o.key, width, s.columns);
+        if (o.hidden) {
+            normalise_columns_back(states.next + first, dx + first, o.hidden, o.value, s.columns);
+            da += centred_dot(dx + first, states.old + first, o.hidden, o.value, s.columns);
+        }
+    } else {
+        da = dot(dx, states.old, all);
+    }
+    if (MOMENTUM) {
+        axpy(ds, 1.0f, dx, all);
+        deta = dot(ds, states.old + all, all);
+    }
+    float* source = MOMENTUM ? ds : dx;
+    float along;
+    if (o.hidden) {
+        along = sandwich(token.k, source, r.delta, s.key, s.ddelta, o.key, o.hidden);
+        along += sandwich(r.h, source + first, r.u_o, s.dh, s.du_o, o.hidden, o.value);
+    } else {
+        along = sandwich(token.k, source, r.u_o, s.key, s.du_o, o.key, o.value);
+    }
+    EACH(i, o.hidden) {
+        s.dh[i] *= -g.theta;
+        s.ddelta[i] *= -g.theta;
+    }
+    EACH(i, o.value) s.du_o[i] *= -g.theta;
+    EACH(i, o.key) grads.k[i] -= g.theta * s.key[i];
+    if (threadIdx.x == 0) {
+        grads.gates[0] = g.a * da;
+        if (MOMENTUM) grads.gates[1] = g.eta * deta;
+        grads.gates[MOMENTUM ? 2 : 1] = -along;
+    }
+    for (u64 i = threadIdx.x; i < all; i += blockDim.x) {
+        dx[i] *= g.a;
+        if (MOMENTUM) ds[i] *= g.eta;
+    }
+    __syncthreads();
+}
+
+// Equations (42)–(46): what the token taught, back to its key, value and the weights at the gradient point.
+DEEP void OF_DEEP::unlearn(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
+                           const Scratch& s, const TokenGrads& grads) const {
+    u64 first = o.first();
+    const float* weights = exposed(point, s.weights);
+    float* target = MAPPED ? s.dweights : dpoint;
+    if (MAPPED) fill(target, 0.0f, o.all());
+    if (o.hidden) {
+        // δ = b ∘ σ′(pre), with b = W₁ u_o.
+        EACH(i, o.hidden) {
+            float bend = activation(o.activation, r.pre[i]).bend;
+            s.dpre[i] = r.back[i] * bend * s.ddelta[i] + s.dh[i] * r.slope[i];
+            s.dback[i] = s.ddelta[i] * r.slope[i];
+        }
+        __syncthreads();
+        add_read(s.du_o, s.dback, weights + first, o.hidden, o.value);
+    }
+    EACH(i, o.value) {
+        s.du[i] = o.norm ? 0.0f : s.du_o[i];
+        s.do_[i] = 0.0f;
+        s.de[i] = 0.0f;
+    }
+    __syncthreads();
+    if (o.norm) {
+        add_jacobian(r.normed, r.deviations[0], s.du_o, s.du, o.value);
+        bend(r.normed, r.deviations[0], r.u, r.u_o, s.du_o, s.spare, s.do_, o.value);
+    }
+    float ddelta = teach_back<BIAS>(o, r.error, g.delta, s.du, s.de);
+    if (BIAS == HUBER && threadIdx.x == 0) grads.gates[MOMENTUM ? 3 : 2] = ddelta;
+    EACH(i, o.value) {
+        grads.v[i] -= s.de[i];
+        if (o.residual) grads.k[i] += s.de[i];
+        if (!o.norm) s.do_[i] += s.de[i];
+    }
+    __syncthreads();
+    if (o.norm) add_jacobian(r.normed, r.deviations[0], s.de, s.do_, o.value);
+    if (o.hidden) {
+        along_rows(s.do_, weights + first, o.hidden, o.value,
+                   [&](u32 row, float sum) { s.dpre[row] += sum * r.slope[row]; });
+        add_transposed(grads.k, s.dpre, weights, o.key, o.hidden);
+        add_outer(target, 1.0f, token.k, s.dpre, o.key, o.hidden);
+        float* high = target + first;
+        ROWS(row, o.hidden) {
+            float dback = s.dback[row], h = r.h[row];
+            LANES(c, o.value) high[(u64)row * o.value + c] += dback * r.u_o[c] + h * s.do_[c];
+        }
+        __syncthreads();
+    } else {
+        add_transposed(grads.k, s.do_, weights, o.key, o.value);
+        add_outer(target, 1.0f, token.k, s.do_, o.key, o.value);
+    }
+    pulled(point, s.dweights, dpoint);
+}
+
+#undef DEEP
+#undef OF_DEEP
+
+// A rule's two kernels; the names are those that `cells!` is given.
+struct DeepArgs {
+    Call call;
+    Options cell;
+};
+
+#define DEEP_KERNELS(name, bias, retention, momentum)                               \
+    KERNEL(name##_forward, DeepArgs, MOST_THREADS) {                                \
+        DYNAMIC_SHARED(float, near);                                                \
+        run_forward(Deep<bias, retention, momentum>{args.cell}, args.call, near);   \
+    }                                                                               \
+    KERNEL(name##_backward, DeepArgs, MOST_THREADS) {                               \
+        DYNAMIC_SHARED(float, near);                                                \
+        run_backward(Deep<bias, retention, momentum>{args.cell}, args.call, near);  \
+    }

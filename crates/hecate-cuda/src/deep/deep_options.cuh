@@ -1,0 +1,27 @@
+// A rule of the family at known sizes.
+#pragma once
+#include "block.cuh"
+
+enum { L2, LP, HUBER };
+enum { DECAY, LQ, KL };
+// In the order of `Huber`.
+enum { COORDINATE, NORM, MIX };
+
+// Twin of `deep::Options`.
+struct Options {
+    // K, D (0 for a matrix), V.
+    u32 key, hidden, value;
+    // In the order of `Activation`.
+    u32 activation;
+    // Whether inputs are added to outputs, outputs pass a layer norm, and tokens read after their own write.
+    u32 residual, norm, read_after;
+    u32 huber;
+    // Whether the sign of an error is a hyperbolic tangent; whether weights are the paper's image of the dual variable.
+    u32 tanh, literal;
+    // Bias (48), (49) and retention (54), (55).
+    float p, epsilon, q, scale;
+
+    // Numbers of the first weight matrix, and of all.
+    __device__ __forceinline__ u64 first() const { return (u64)key * (hidden ? hidden : value); }
+    __device__ __forceinline__ u64 all() const { return hidden ? (u64)(key + value) * hidden : (u64)key * value; }
+};
