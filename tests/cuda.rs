@@ -31,3 +31,6 @@ mod primitives {
     #[cfg(any())]
     for_each_primitive!(primitive_modules);
 }
+
+#[path = "cuda/sizes.rs"]
+mod sizes;

@@ -19,6 +19,42 @@ __device__ __forceinline__ void store(Array x, u64 i, float value) {
     else ((u16*)x.data)[i] = x.type == 1 ? to_bf16(value) : to_f16(value);
 }
 
+// Neighbours that are read and written at once: one, or four whose first stands at a multiple of four.
+template <u32 N> struct Run {
+    float x[N];
+};
+
+__device__ __forceinline__ float from_bits(u32 type, u32 bits) { return type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits); }
+__device__ __forceinline__ u32 to_bits(u32 type, float x) { return type == 1 ? to_bf16(x) : to_f16(x); }
+
+template <u32 N> __device__ __forceinline__ Run<N> load_run(Array x, u64 i) {
+    if constexpr (N == 1) {
+        return Run<1>{{load(x, i)}};
+    } else if (x.type == 0) {
+        float4 run = ((const float4*)x.data)[i / 4];
+        return Run<4>{{run.x, run.y, run.z, run.w}};
+    } else {
+        uint2 run = ((const uint2*)x.data)[i / 4];
+        return Run<4>{{from_bits(x.type, run.x), from_bits(x.type, run.x >> 16), from_bits(x.type, run.y),
+                       from_bits(x.type, run.y >> 16)}};
+    }
+}
+
+template <u32 N> __device__ __forceinline__ void store_run(Array x, u64 i, Run<N> run) {
+    if constexpr (N == 1) {
+        store(x, i, run.x[0]);
+    } else if (x.type == 0) {
+        ((float4*)x.data)[i / 4] = make_float4(run.x[0], run.x[1], run.x[2], run.x[3]);
+    } else {
+        u32 bits[4];
+        for (u32 n = 0; n < 4; n++) bits[n] = to_bits(x.type, run.x[n]);
+        uint2 words;
+        words.x = bits[0] | bits[1] << 16;
+        words.y = bits[2] | bits[3] << 16;
+        ((uint2*)x.data)[i / 4] = words;
+    }
+}
+
 // This thread among all, and the step to its next element.
 __device__ __forceinline__ u64 grid_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ u64 grid_threads() { return (u64)gridDim.x * blockDim.x; }

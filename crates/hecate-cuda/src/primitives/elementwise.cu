@@ -42,48 +42,73 @@ __device__ __forceinline__ float slope(u32 map, float x) {
     }
 }
 
+// `work.run<N>(i)` for all elements: four at a time, and one at a time behind the last four.
+template <class Work> __device__ __forceinline__ void for_elements(u64 count, Work work) {
+    u64 fours = count / 4;
+    for (u64 i = grid_thread(); i < fours; i += grid_threads()) work.template run<4>(4 * i);
+    for (u64 i = 4 * fours + grid_thread(); i < count; i += grid_threads()) work.template run<1>(i);
+}
+
 struct MapForward {
     Array x, y;
     u64 count;
     u32 map;
+
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> y = load_run<N>(x, i);
+        for (u32 n = 0; n < N; n++) y.x[n] = mapped(map, y.x[n]);
+        store_run<N>(this->y, i, y);
+    }
 };
 
-KERNEL(map_forward, MapForward, 256) {
-    for (u64 i = grid_thread(); i < args.count; i += grid_threads()) store(args.y, i, mapped(args.map, load(args.x, i)));
-}
+KERNEL(map_forward, MapForward, 256) { for_elements(args.count, args); }
 
 struct MapBackward {
     Array x, dy, dx;
     u64 count;
     u32 map;
+
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> x = load_run<N>(this->x, i), slopes = load_run<N>(dy, i);
+        for (u32 n = 0; n < N; n++) slopes.x[n] *= slope(map, x.x[n]);
+        store_run<N>(dx, i, slopes);
+    }
 };
 
-KERNEL(map_backward, MapBackward, 256) {
-    for (u64 i = grid_thread(); i < args.count; i += grid_threads())
-        store(args.dx, i, slope(args.map, load(args.x, i)) * load(args.dy, i));
-}
+KERNEL(map_backward, MapBackward, 256) { for_elements(args.count, args); }
 
 // `a [count]`, `b [width]` for each row of `a`.
 struct Combine {
     Array a, b, y;
     u64 count, width;
     u32 product;
+
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> a = load_run<N>(this->a, i);
+        u64 column = width == count ? i : place(i, width).column;
+        // Four of a row whose length four does not divide are no neighbours in `b`.
+        bool whole = N == 1 || width == count || width % 4 == 0;
+        Run<N> b;
+        if (whole) b = load_run<N>(this->b, column);
+        else for (u32 n = 0; n < N; n++) b.x[n] = load(this->b, place(column + n, width).column);
+        for (u32 n = 0; n < N; n++) a.x[n] = product ? a.x[n] * b.x[n] : a.x[n] + b.x[n];
+        store_run<N>(y, i, a);
+    }
 };
 
-KERNEL(combine, Combine, 256) {
-    for (u64 i = grid_thread(); i < args.count; i += grid_threads()) {
-        float a = load(args.a, i), b = load(args.b, args.width == args.count ? i : place(i, args.width).column);
-        store(args.y, i, args.product ? a * b : a + b);
-    }
-}
+KERNEL(combine, Combine, 256) { for_elements(args.count, args); }
 
 struct Scale {
     Array x, y;
     u64 count;
     float factor;
+
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> x = load_run<N>(this->x, i);
+        for (u32 n = 0; n < N; n++) x.x[n] *= factor;
+        store_run<N>(y, i, x);
+    }
 };
 
 // A conversion is the factor 1 and another type.
-KERNEL(scale, Scale, 256) {
-    for (u64 i = grid_thread(); i < args.count; i += grid_threads()) store(args.y, i, args.factor * load(args.x, i));
-}
+KERNEL(scale, Scale, 256) { for_elements(args.count, args); }

@@ -24,14 +24,14 @@ impl Elementwise for Cuda {
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
         let arguments = MapForward { x: x.into(), y: (&y).into(), count: count as u64, map: index(map)? };
-        self.launch(Grid::elements(count), &arguments)?;
+        self.launch(fours(count), &arguments)?;
         Ok(y)
     }
 
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (dx, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), index(map)?);
         let arguments = MapBackward { x: x.into(), dy: dy.into(), dx: (&dx).into(), count: count as u64, map };
-        self.launch(Grid::elements(count), &arguments)?;
+        self.launch(fours(count), &arguments)?;
         Ok(dx)
     }
 
@@ -67,6 +67,11 @@ impl Elementwise for Cuda {
     }
 }
 
+/// A thread for every four of `count` elements.
+fn fours(count: usize) -> Grid {
+    Grid::elements(count.div_ceil(4))
+}
+
 /// The number of a map in the kernels.
 fn index(map: Map) -> Result<u32> {
     let place = Map::ALL.iter().position(|&other| other == map);
@@ -79,7 +84,7 @@ fn combine(device: &Cuda, dims: Broadcast, product: bool, a: &Tensor<Cuda>, b: &
     let (y, count) = (device.empty(a.shape().clone(), a.dtype())?, a.shape().count());
     let (width, product) = (dims.width as u64, u32::from(product));
     let arguments = Combine { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, product };
-    device.launch(Grid::elements(count), &arguments)?;
+    device.launch(fours(count), &arguments)?;
     Ok(y)
 }
 
@@ -87,6 +92,6 @@ fn combine(device: &Cuda, dims: Broadcast, product: bool, a: &Tensor<Cuda>, b: &
 fn scaled(device: &Cuda, factor: f32, dtype: DType, x: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
     let (y, count) = (device.empty(x.shape().clone(), dtype)?, x.shape().count());
     let arguments = Scale { x: x.into(), y: (&y).into(), count: count as u64, factor };
-    device.launch(Grid::elements(count), &arguments)?;
+    device.launch(fours(count), &arguments)?;
     Ok(y)
 }

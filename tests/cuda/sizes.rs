@@ -1,0 +1,205 @@
+//! Sizes that one block, tile or pass does not hold, against the CPU; and what the host does not look at.
+
+use super::backends;
+use hecate_core::{DType, Device, Host, Result, Sequences, Tensor, primitives::*};
+use hecate_cpu::Cpu;
+use hecate_tests::{Random, error};
+
+/// What is computed here, by name.
+type Results<D> = Result<Vec<(String, Tensor<D>)>>;
+
+/// Runs `work` on the device under test and on the CPU; results agree to what the type of each holds.
+macro_rules! agree {
+    ($work:ident) => {
+        for cuda in backends() {
+            for dtype in [DType::F32, DType::Bf16, DType::F16] {
+                compare($work(&cuda, dtype).unwrap(), $work(&Cpu::new(), dtype).unwrap());
+            }
+        }
+    };
+}
+
+fn compare<A: Device, B: Device>(found: Vec<(String, Tensor<A>)>, truth: Vec<(String, Tensor<B>)>) {
+    for ((name, found), (_, truth)) in found.iter().zip(&truth) {
+        assert_eq!((found.shape(), found.dtype()), (truth.shape(), truth.dtype()), "{name}");
+        let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect::<Vec<_>>();
+        let error = error(&wide(truth.to_f32().unwrap()), &wide(found.to_f32().unwrap()));
+        // Two roundings of one number differ by a step of the type at most, and seldom by that.
+        let limit = match found.dtype() {
+            DType::Bf16 => 2e-3,
+            DType::F16 => 3e-4,
+            _ => 3e-6,
+        };
+        assert!(error <= limit, "{name} {} {}: {error:e}", found.dtype(), found.shape());
+    }
+}
+
+/// Numbers that look like data, the same wherever they are asked for.
+fn data<D: Device>(device: &D, dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor<D>> {
+    Random::new(seed).uniforms(shape, -1.0, 1.0).upload(device, dtype)
+}
+
+/// Small ids often, large ones seldom.
+fn ids<D: Device>(device: &D, count: usize, vocabulary: usize) -> Result<Tensor<D>> {
+    let mut random = Random::new(9);
+    let id = |_| (random.uniform(0.0, 1.0).powi(3) * vocabulary as f64) as u32;
+    Tensor::from_u32(device, [count], (0..count).map(id).collect())
+}
+
+#[test]
+fn rows() {
+    agree!(rows_of);
+}
+
+fn rows_of<D: Elementwise + Norm + Reduce>(device: &D, dtype: DType) -> Results<D> {
+    let mut results = Vec::new();
+    let mut keep = |name: &str, x| results.push((name.to_owned(), x));
+    for shape in [[5000, 1], [3000, 3], [700, 40], [3, 5000], [70, 1026]] {
+        let x = data(device, dtype, &shape, 1)?;
+        let (b, dy) = (data(device, dtype, &shape[1..], 2)?, data(device, dtype, &shape, 3)?);
+        keep("add", add(&x, &b)?);
+        keep("sum_rows", sum_rows(&x, shape[1])?);
+        keep("sum", sum(&x)?);
+        keep("sum_squares", sum_squares(&x)?);
+        let (da, db) = mul_backward(&x, &b, &dy)?;
+        keep("da of mul", da);
+        keep("db of mul", db);
+        let (y, inverse) = rms_norm(&x, &b, 1e-5)?;
+        let (dx, dw) = rms_norm_backward(&x, &b, &inverse, &dy)?;
+        keep("rms_norm", y);
+        keep("dx of rms_norm", dx);
+        keep("dweight of rms_norm", dw);
+        let (y, inverse) = l2_norm(&x, 1e-3)?;
+        keep("dx of l2_norm", l2_norm_backward(&x, &inverse, &dy)?);
+        keep("l2_norm", y);
+    }
+    Ok(results)
+}
+
+#[test]
+fn tables() {
+    agree!(tables_of);
+}
+
+fn tables_of<D: Embedding + Loss>(device: &D, dtype: DType) -> Results<D> {
+    let mut results = Vec::new();
+    let mut keep = |name: &str, x| results.push((name.to_owned(), x));
+    for (vocabulary, count, width) in [(300, 3000, 40), (256, 257, 3), (70_000, 70_000, 1), (5, 9, 130)] {
+        let ids = ids(device, count, vocabulary)?;
+        keep("embedding", embedding(&data(device, dtype, &[vocabulary, width], 4)?, &ids)?);
+        let dy = data(device, dtype, &[count, width], 5)?;
+        keep("dtable of embedding", embedding_backward(vocabulary, &ids, &dy)?);
+    }
+    for shape in [[3, 1500], [5, 301]] {
+        let (logits, targets) = (data(device, dtype, &shape, 6)?, ids(device, shape[0], shape[1])?);
+        let (losses, lse) = cross_entropy(&logits, &targets)?;
+        keep("dlogits", cross_entropy_backward(&logits, &targets, &lse, 0.3)?);
+        keep("losses", losses);
+        keep("lse", lse);
+    }
+    Ok(results)
+}
+
+#[test]
+fn products() {
+    agree!(products_of);
+}
+
+#[test]
+fn own_products() {
+    for cuda in backends() {
+        let own = cuda.with_own_products().unwrap();
+        compare(products_of(&own, DType::Bf16).unwrap(), products_of(&Cpu::new(), DType::Bf16).unwrap());
+    }
+}
+
+fn products_of<D: Features + Matmul>(device: &D, dtype: DType) -> Results<D> {
+    let mut results = Vec::new();
+    let mut keep = |name: String, x| results.push((name, x));
+    for [m, k, n, batch] in [[1, 300, 200, 1], [65, 17, 129, 3], [200, 1, 1, 2], [1, 1000, 1, 2]] {
+        for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
+            let transpose = Transpose { a, b };
+            let x = data(device, dtype, &if a { [batch, k, m] } else { [batch, m, k] }, 9)?;
+            let y = data(device, dtype, &if b { [batch, n, k] } else { [batch, k, n] }, 10)?;
+            let (da, db) = matmul_backward(&x, &y, transpose, &data(device, dtype, &[batch, m, n], 11)?)?;
+            keep(format!("{transpose:?}"), matmul(&x, &y, transpose)?);
+            keep(format!("da of {transpose:?}"), da);
+            keep(format!("db of {transpose:?}"), db);
+        }
+    }
+    for width in [2, 100, 260] {
+        let x = data(device, dtype, &[3, width], 7)?;
+        let y = poly2(&x, POLY2)?;
+        let dy = data(device, dtype, y.shape().axes(), 8)?;
+        keep("dx of poly2".into(), poly2_backward(&x, POLY2, &dy)?);
+        keep("poly2".into(), y);
+    }
+    Ok(results)
+}
+
+#[test]
+fn places() {
+    agree!(places_of);
+}
+
+fn places_of<D: Elementwise + Layout + Rotary>(device: &D, dtype: DType) -> Results<D> {
+    let mut results = Vec::new();
+    let mut keep = |name: &str, x| results.push((name.to_owned(), x));
+    let x = data(device, dtype, &[16, 24, 32], 12)?;
+    for axis in 0..3 {
+        for (start, count) in [(0, 8), (4, 12), (3, 5), (2, 2)] {
+            let y = narrow(&x, axis, start, count)?;
+            keep("dx of narrow", narrow_backward(x.shape(), axis, start, count, &y)?);
+            keep("concat", concat(&[&x, &y, &x], axis)?);
+            keep("narrow", y);
+        }
+    }
+    let (sequences, offsets) = (Sequences::packed(&[3, 40, 1, 7]), [5, 1_000_000, 0, 70_000]);
+    let x = data(device, dtype, &[1, 51, 3, 64], 13)?;
+    keep("rotary", rotary(&x, &sequences, &offsets, 10_000.0)?);
+    keep("dx of rotary", rotary_backward(&x, &sequences, &offsets, 10_000.0)?);
+    let far = [-1e30, -1e20, -200.0, -30.0, -8.0, -1e-3, 0.0, 1e-3, 8.0, 30.0, 80.0];
+    let (x, dy) = (Tensor::from_f32(device, [11], far.to_vec())?, Tensor::from_f32(device, [11], vec![1.0; 11])?);
+    for curve in Map::ALL {
+        keep(curve.name(), map(curve, &x)?);
+        keep(curve.name(), map_backward(curve, &x, &dy)?);
+    }
+    Ok(results)
+}
+
+/// Ids and targets that a table does not have: NaN in their rows, no share in the gradient, nothing elsewhere.
+#[test]
+fn outside_the_vocabulary() {
+    for cuda in backends() {
+        let nan = |x: &Tensor<_>| x.to_f32().unwrap().into_iter().map(f32::is_nan).collect::<Vec<_>>();
+        let table = data(&cuda, DType::F32, &[3, 2], 1).unwrap();
+        let ids = Tensor::from_u32(&cuda, [4], vec![0, 3, u32::MAX, 2]).unwrap();
+        let y = embedding(&table, &ids).unwrap();
+        assert_eq!(nan(&y), [false, false, true, true, true, true, false, false]);
+        let dy = Tensor::from_f32(&cuda, [4, 2], vec![1.0, 2.0, 9.0, 9.0, 9.0, 9.0, 3.0, 4.0]).unwrap();
+        let dtable = embedding_backward(3, &ids, &dy).unwrap();
+        assert_eq!(dtable.download().unwrap(), Host::F32(vec![1.0, 2.0, 0.0, 0.0, 3.0, 4.0]));
+        let targets = Tensor::from_u32(&cuda, [3], vec![0, 2, 1]).unwrap();
+        let (losses, lse) = cross_entropy(&table, &targets).unwrap();
+        assert_eq!(nan(&losses), [false, true, false]);
+        let dlogits = cross_entropy_backward(&table, &targets, &lse, 1.0).unwrap();
+        assert_eq!(nan(&dlogits), [false, false, true, true, false, false]);
+    }
+}
+
+/// A step in place, and one beside arrays that somebody else holds, which stay.
+#[test]
+fn steps_in_place() {
+    for cuda in backends() {
+        let constants =
+            AdamW { learning_rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1, step: 3 };
+        let make = |seed| Random::new(seed).uniforms([1000], 0.1, 1.0).upload(&cuda, DType::F32).unwrap();
+        let slot = || Slot { value: make(1), mean: make(2), square: make(3) };
+        let (kept, grad) = (slot(), make(4));
+        let alone = adamw(&constants, None, slot(), &grad).unwrap();
+        let beside = adamw(&constants, None, kept.clone(), &grad).unwrap();
+        let host = |slot: Slot<Tensor<_>>| [slot.value, slot.mean, slot.square].map(|x| x.download().unwrap());
+        assert_eq!(host(alone), host(beside));
+        assert_eq!(host(kept), host(slot()));
+    }
+}
