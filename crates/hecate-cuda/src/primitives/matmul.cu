@@ -1,12 +1,10 @@
 // Products of matrices where there is no library for them: tiles of the result, each by one block, sums in 32 bits.
 #include "hecate.cuh"
 
-#define TILE 64
 #define DEPTH 16
 #define THREADS 256
-// Rows and columns of a thread, 16 apart.
-#define OWN 4
-#define APART (TILE / OWN)
+// Threads stand as 16 rows of 16; each has every 16th row and column of a tile.
+#define APART 16
 
 // An operand `[batch, length, inner]` or `[batch, inner, length]`; `length` is that of the result's axis.
 struct Operand {
@@ -22,35 +20,87 @@ struct Product {
     u64 tiles;  // across the columns
 };
 
-// Elements `first..` of the result's axis and `depth..` of the sums, zero behind the ends. Neighbours are read together.
-__device__ __forceinline__ void load_tile(const Operand& from, u64 offset, u64 first, u64 depth, u64 inner,
-                                          float (*tile)[TILE + 1]) {
-    for (u32 e = threadIdx.x; e < TILE * DEPTH; e += THREADS) {
-        u32 k = from.inner_stride == 1 ? e % DEPTH : e / TILE;
-        u32 i = from.inner_stride == 1 ? e / DEPTH : e % TILE;
-        bool inside = first + i < from.length && depth + k < inner;
-        u64 at = offset + (first + i) * from.stride + (depth + k) * from.inner_stride;
-        tile[k][i] = inside ? load(from.x, at) : 0.0f;
-    }
-}
+// What a thread reads of a tile `[DEPTH, TILE]` of an operand: every so many elements from `(k, i)` on, such that
+// neighbours in memory are read together.
+template <u32 TILE> struct Reader {
+    static const u32 COUNT = TILE * DEPTH / THREADS;
+    u64 at, step;      // of the first element, and to the next
+    u64 depth_step;    // to the next tile along the sums
+    u64 inside;        // how many of its elements the result's axis still has
+    u32 k, i, next_k, next_i;
+    u32 bits[COUNT];
 
-KERNEL(matmul, Product, THREADS) {
+    __device__ __forceinline__ Reader(const Operand& from, u64 offset, u64 first) {
+        bool inner_first = from.inner_stride == 1;
+        k = inner_first ? threadIdx.x % DEPTH : threadIdx.x / TILE;
+        i = inner_first ? threadIdx.x / DEPTH : threadIdx.x % TILE;
+        next_k = inner_first ? 0 : THREADS / TILE;
+        next_i = inner_first ? THREADS / DEPTH : 0;
+        at = offset + (first + i) * from.stride + k * from.inner_stride;
+        step = next_i * from.stride + next_k * from.inner_stride;
+        depth_step = DEPTH * from.inner_stride;
+        inside = from.length > first + i ? from.length - first - i : 0;
+    }
+
+    // Reads elements of which `left` are left along the sums, zero behind the ends, and moves on.
+    __device__ __forceinline__ void read(Array from, u64 left) {
+        if (from.type == 0) {
+#pragma unroll
+            for (u32 n = 0; n < COUNT; n++) bits[n] = has(n, left) ? ((const u32*)from.data)[at + n * step] : 0;
+        } else {
+#pragma unroll
+            for (u32 n = 0; n < COUNT; n++) bits[n] = has(n, left) ? ((const u16*)from.data)[at + n * step] : 0;
+        }
+        at += depth_step;
+    }
+
+    __device__ __forceinline__ bool has(u32 n, u64 left) const { return n * next_i < inside && k + n * next_k < left; }
+
+    // Looks at what was read only here, so that it can be on its way until then.
+    __device__ __forceinline__ void put(u32 type, float (*tile)[TILE + 1]) const {
+#pragma unroll
+        for (u32 n = 0; n < COUNT; n++)
+            tile[k + n * next_k][i + n * next_i] = type == 0 ? __uint_as_float(bits[n]) : from_bits(type, bits[n]);
+    }
+};
+
+// Block x is a tile of the result, block y every so many products.
+template <u32 TILE> __device__ __forceinline__ void products(const Product& args) {
+    const u32 OWN = TILE / APART;
     __shared__ float a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
     u64 top = blockIdx.x / args.tiles * TILE, left = blockIdx.x % args.tiles * TILE;
     u64 rows = args.a.length, columns = args.b.length;
     u32 row = threadIdx.x / APART, column = threadIdx.x % APART;
     for (u64 n = blockIdx.y; n < args.batch; n += gridDim.y) {
         float sum[OWN][OWN] = {};
+        Reader<TILE> next_a(args.a, n * rows * args.inner, top), next_b(args.b, n * columns * args.inner, left);
+        next_a.read(args.a.x, args.inner);
+        next_b.read(args.b.x, args.inner);
         for (u64 depth = 0; depth < args.inner; depth += DEPTH) {
-            load_tile(args.a, n * rows * args.inner, top, depth, args.inner, a);
-            load_tile(args.b, n * columns * args.inner, left, depth, args.inner, b);
+            next_a.put(args.a.x.type, a);
+            next_b.put(args.b.x.type, b);
             __syncthreads();
-            for (u32 k = 0; k < DEPTH; k++)
-                for (u32 i = 0; i < OWN; i++)
-                    for (u32 j = 0; j < OWN; j++) sum[i][j] += a[k][row + i * APART] * b[k][column + j * APART];
+            if (depth + DEPTH < args.inner) {
+                next_a.read(args.a.x, args.inner - depth - DEPTH);
+                next_b.read(args.b.x, args.inner - depth - DEPTH);
+            }
+#pragma unroll 2
+            for (u32 k = 0; k < DEPTH; k++) {
+                float across[OWN];
+#pragma unroll
+                for (u32 j = 0; j < OWN; j++) across[j] = b[k][column + j * APART];
+#pragma unroll
+                for (u32 i = 0; i < OWN; i++) {
+                    float down = a[k][row + i * APART];
+#pragma unroll
+                    for (u32 j = 0; j < OWN; j++) sum[i][j] += down * across[j];
+                }
+            }
             __syncthreads();
         }
+#pragma unroll
         for (u32 i = 0; i < OWN; i++) {
+#pragma unroll
             for (u32 j = 0; j < OWN; j++) {
                 u64 r = top + row + i * APART, c = left + column + j * APART;
                 if (r < rows && c < columns) store(args.out, (n * rows + r) * columns + c, sum[i][j]);
@@ -58,3 +108,7 @@ KERNEL(matmul, Product, THREADS) {
         }
     }
 }
+
+KERNEL(matmul_64, Product, THREADS) { products<64>(args); }
+
+KERNEL(matmul_128, Product, THREADS) { products<128>(args); }

@@ -1,4 +1,4 @@
-//! Products of matrices: through cuBLAS where it is found, else by a kernel of our own.
+//! Products of matrices: through cuBLAS where it is found, else by kernels of our own.
 
 use crate::{
     Cuda,
@@ -11,18 +11,11 @@ use hecate_core::{
 
 pub(crate) const SOURCE: Source = source!("matmul", "matmul.cu");
 
-kernels! { SOURCE {
-    "matmul" Product {
-        a: Array, rows: u64, a_stride: u64, a_inner: u64, b: Array, columns: u64, b_stride: u64, b_inner: u64,
-        out: Array, batch: u64, inner: u64, tiles: u64
-    }
-} }
-
-/// Rows and columns of a block.
-const TILE: usize = 64;
-
 /// The largest size that cuBLAS takes.
 const MOST: usize = i32::MAX as usize;
+
+/// Blocks that fill a large GPU.
+const BLOCKS: usize = 128;
 
 impl Matmul for Cuda {
     fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -30,31 +23,54 @@ impl Matmul for Cuda {
         let out = self.empty([batch, rows, columns], a.dtype())?;
         match self.blas() {
             Some(blas) if [batch, rows, inner, columns].iter().all(|&n| n <= MOST) => blas.matmul(dims, a, b, &out)?,
-            _ => product(self, dims, a, b, &out)?,
+            _ if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS => {
+                Large::launch(self, dims, a, b, &out)?;
+            }
+            _ => Small::launch(self, dims, a, b, &out)?,
         }
         Ok(out)
     }
 }
 
-fn product(device: &Cuda, dims: MatmulDims, a: &Tensor<Cuda>, b: &Tensor<Cuda>, out: &Tensor<Cuda>) -> Result<()> {
-    let MatmulDims { batch, rows, inner, columns, transpose } = dims;
-    let (a_stride, a_inner) = if transpose.a { (1, rows) } else { (inner, 1) };
-    let (b_stride, b_inner) = if transpose.b { (inner, 1) } else { (1, columns) };
-    let (down, across) = (rows.div_ceil(TILE), columns.div_ceil(TILE));
-    let arguments = Product {
-        a: a.into(),
-        rows: rows as u64,
-        a_stride: a_stride as u64,
-        a_inner: a_inner as u64,
-        b: b.into(),
-        columns: columns as u64,
-        b_stride: b_stride as u64,
-        b_inner: b_inner as u64,
-        out: out.into(),
-        batch: batch as u64,
-        inner: inner as u64,
-        tiles: across as u64,
+/// A kernel for each size of tiles: fewer bytes are read for large ones, but more of them must be there to fill a GPU.
+macro_rules! products {
+    ($($kernel:literal $name:ident $tile:literal)*) => {
+        kernels! { SOURCE { $(
+            $kernel $name {
+                a: Array, rows: u64, a_stride: u64, a_inner: u64, b: Array, columns: u64, b_stride: u64, b_inner: u64,
+                out: Array, batch: u64, inner: u64, tiles: u64
+            }
+        )* } }
+        $(impl $name {
+            fn launch(
+                device: &Cuda,
+                dims: MatmulDims,
+                a: &Tensor<Cuda>,
+                b: &Tensor<Cuda>,
+                out: &Tensor<Cuda>,
+            ) -> Result<()> {
+                let MatmulDims { batch, rows, inner, columns, transpose } = dims;
+                let (a_stride, a_inner) = if transpose.a { (1, rows) } else { (inner, 1) };
+                let (b_stride, b_inner) = if transpose.b { (inner, 1) } else { (1, columns) };
+                let (down, across) = (rows.div_ceil($tile), columns.div_ceil($tile));
+                let arguments = Self {
+                    a: a.into(),
+                    rows: rows as u64,
+                    a_stride: a_stride as u64,
+                    a_inner: a_inner as u64,
+                    b: b.into(),
+                    columns: columns as u64,
+                    b_stride: b_stride as u64,
+                    b_inner: b_inner as u64,
+                    out: out.into(),
+                    batch: batch as u64,
+                    inner: inner as u64,
+                    tiles: across as u64,
+                };
+                let blocks = (down * across, batch.min(65_535), 1);
+                device.launch(Grid { blocks, ..Grid::blocks(1, 256) }, &arguments)
+            }
+        })*
     };
-    let blocks = (down * across, batch.min(65_535), 1);
-    device.launch(Grid { blocks, ..Grid::blocks(1, 256) }, &arguments)
 }
+products! { "matmul_64" Small 64 "matmul_128" Large 128 }

@@ -2,10 +2,8 @@
 #include "hecate.cuh"
 
 struct Turn {
-    Array x, y;                 // [rows, heads, 2 half]
-    const double* frequencies;  // [half], in turns a token, signed
-    const u64* shifts;          // [sequences]: position minus row, modulo 2⁶⁴
-    const u32* starts;          // [sequences]: first rows
+    Array x, y;        // [rows, heads, 2 half]
+    const u64* table;  // frequencies [half], shifts and first rows [sequences]
     u64 rows;
     u32 sequences, heads, half;
 };
@@ -14,16 +12,19 @@ struct Turn {
 
 // A thread for each row and pair, and a share of the heads: all heads turn by the same angle.
 KERNEL(rotary, Turn, 256) {
+    const double* frequencies = (const double*)args.table;  // in turns a token, signed
+    const u64* shifts = args.table + args.half;              // position minus row, modulo 2⁶⁴
+    const u64* starts = shifts + args.sequences;
     for (u64 i = grid_thread(); i < args.rows * args.half; i += grid_threads()) {
         Place at = place(i, args.half);
         u32 low = 0, high = args.sequences;
         while (high - low > 1) {
             u32 middle = (low + high) / 2;
-            if (args.starts[middle] <= at.row) low = middle;
+            if (starts[middle] <= at.row) low = middle;
             else high = middle;
         }
         // Turns are whole numbers and a rest: what is left for 32 bits is at most half a turn.
-        double turns = (double)(at.row + args.shifts[low]) * args.frequencies[at.column];
+        double turns = (double)(at.row + shifts[low]) * frequencies[at.column];
         float angle = TURN * (float)(turns - rint(turns));
         float c = cosf(angle), s = sinf(angle);
         for (u32 head = blockIdx.y; head < args.heads; head += gridDim.y) {

@@ -13,8 +13,7 @@ pub(crate) const SOURCE: Source = source!("rotary", "rotary.cu");
 
 kernels! { SOURCE {
     "rotary" Turn {
-        x: Array, y: Array, frequencies: Pointer, shifts: Pointer, starts: Pointer, rows: u64, sequences: u32,
-        heads: u32, half: u32
+        x: Array, y: Array, table: Pointer, rows: u64, sequences: u32, heads: u32, half: u32
     }
 } }
 
@@ -24,15 +23,11 @@ const THREADS: usize = 1 << 18;
 impl Rotary for Cuda {
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (rows, half, sequences) = (dims.sequences.rows(), dims.width / 2, dims.sequences.count());
-        let (frequencies, shifts) = (frequencies(self, dims)?, shifts(self, dims)?);
-        let starts: Vec<u32> = dims.sequences.ranges().map(|range| range.start as u32).collect();
-        let (starts, y) = (self.table(&starts)?, self.empty(x.shape().clone(), x.dtype())?);
+        let (table, y) = (table(self, dims)?, self.empty(x.shape().clone(), x.dtype())?);
         let arguments = Turn {
             x: x.into(),
             y: (&y).into(),
-            frequencies: pointer(&frequencies),
-            shifts: pointer(&shifts),
-            starts: pointer(&starts),
+            table: pointer(&table),
             rows: rows as u64,
             sequences: sequences as u32,
             heads: dims.heads as u32,
@@ -45,21 +40,14 @@ impl Rotary for Cuda {
     }
 }
 
-/// Turns a token of each pair, in 64 bits.
-fn frequencies(device: &Cuda, dims: &RotaryDims) -> Result<Tensor<Cuda>> {
-    let step = -2.0 / dims.width as f64;
+/// In words of 64 bits: turns a token of each pair; what is to be added to the rows of each sequence to make them
+/// positions; the first row of each sequence.
+fn table(device: &Cuda, dims: &RotaryDims) -> Result<Tensor<Cuda>> {
+    let (step, starts) = (-2.0 / dims.width as f64, dims.sequences.starts());
     let angle = |i: usize| f64::from(dims.sign) * f64::from(dims.base).powf(step * i as f64);
-    wide(device, (0..dims.width / 2).map(|i| (angle(i) / std::f64::consts::TAU).to_bits()))
-}
-
-/// What makes positions of the rows of each sequence.
-fn shifts(device: &Cuda, dims: &RotaryDims) -> Result<Tensor<Cuda>> {
-    let shift = |(&start, &offset): (&usize, &usize)| (offset as u64).wrapping_sub(start as u64);
-    wide(device, dims.sequences.starts().iter().zip(&dims.offsets).map(shift))
-}
-
-/// A table of 64-bit words.
-fn wide(device: &Cuda, words: impl Iterator<Item = u64>) -> Result<Tensor<Cuda>> {
-    let halves: Vec<u32> = words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
-    device.table(&halves)
+    let frequencies = (0..dims.width / 2).map(|i| (angle(i) / std::f64::consts::TAU).to_bits());
+    let shifts = starts.iter().zip(&dims.offsets).map(|(&start, &offset)| (offset as u64).wrapping_sub(start as u64));
+    let starts = starts.iter().take(dims.offsets.len()).map(|&start| start as u64);
+    let words = frequencies.chain(shifts).chain(starts);
+    device.table(&words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect::<Vec<_>>())
 }
