@@ -25,6 +25,9 @@ rule_module!(Dgd);
 #[path = "cuda/linear.rs"]
 mod linear;
 rule_module!(YaadMatrix);
+rule_module!(Lattice);
+rule_module!(Trellis);
+rule_module!(Atlas);
 
 mod primitives {
     use hecate_tests::{for_each_primitive, primitive_modules};

@@ -19,6 +19,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("linear.cuh", include_str!("engine/linear.cuh")),
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
+    ("product.cuh", include_str!("product.cuh")),
+    ("newton_schulz.cuh", include_str!("rules/newton_schulz.cuh")),
     ("activation.cuh", include_str!("deep/activation.cuh")),
     ("bias.cuh", include_str!("deep/bias.cuh")),
     ("deep.cuh", include_str!("deep/deep.cuh")),

@@ -18,8 +18,11 @@ pub(crate) const ALL: &[&Source] = &[
     &engine::scan::SOURCE,
     &engine::scan_backward::SOURCE,
     &engine::sums::SOURCE,
+    &rules::atlas::SOURCE,
+    &rules::lattice::SOURCE,
     &rules::memora::SOURCE,
     &rules::moneta::SOURCE,
     &rules::titans_mlp::SOURCE,
+    &rules::trellis::SOURCE,
     &rules::yaad::SOURCE,
 ];

@@ -174,3 +174,20 @@ __device__ inline void set_outer(float* m, float factor, const float* x, const f
     }
     __syncthreads();
 }
+
+__device__ __forceinline__ bool first_lane() { return threadIdx.x % 32 == 0; }
+__device__ __forceinline__ bool first_warp() { return threadIdx.x < 32; }
+
+// `x·y` by one warp, in every lane.
+__device__ __forceinline__ float warp_dot(const float* x, const float* y, u32 count) {
+    float sum = 0.0f;
+    LANES(i, count) sum += x[i] * y[i];
+    return warp_sum(sum);
+}
+
+// The sum of a row by one warp, in every lane.
+__device__ __forceinline__ float warp_total(const float* x, u32 count) {
+    float sum = 0.0f;
+    LANES(i, count) sum += x[i];
+    return warp_sum(sum);
+}

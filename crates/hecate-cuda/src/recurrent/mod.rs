@@ -21,7 +21,7 @@ const KEPT_EVERY: usize = 64;
 /// Gates, and matrices of a state, at most.
 const MOST_SLOTS: usize = 4;
 /// Bytes of shared memory that kernels declare themselves, and that the driver keeps for itself.
-const OWN_SHARED: usize = 8 << 10;
+const OWN_SHARED: usize = 16 << 10;
 /// Threads of a block at most.
 const MOST_THREADS: usize = 512;
 
