@@ -16,6 +16,8 @@
 //         // and rows of the block's own.
 //         __device__ void backward(const Token& token, const States& states, const float* record, const float* dout,
 //                                  const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const;
+//         // Where a rule is not defined for every initial state: what it makes of one that it is not defined for.
+//         __device__ void open(float* state) const;
 //     };
 //
 // A state is all its slots one behind another, each row-major.
@@ -205,6 +207,11 @@ __device__ inline Arena arena_of(const Call& call, float* near) {
     return {near, call.room + blockIdx.x * call.room_each, call.near};
 }
 
+template <class Cell> __device__ auto opened(const Cell& cell, float* state, int) -> decltype(cell.open(state)) {
+    cell.open(state);
+}
+template <class Cell> __device__ void opened(const Cell&, float*, long) {}
+
 // All lanes forward; kept states are written where there is room for them.
 template <class Cell> __device__ void run_forward(const Cell& cell, const Call& call, float* near) {
     Arena arena = arena_of(call, near);
@@ -219,6 +226,7 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Call& 
         Lane lane(call, index);
         Spans spans(call, lane.tokens);
         load_state(call, call.initial, index, state);
+        opened(cell, state, 0);
         u32 span = 0;
         for (u32 t = 0; t < lane.tokens; t++) {
             if (call.frozen && t % call.frozen == 0) copy(point, state, call.state);

@@ -7,7 +7,7 @@ enum { DECODE, SIMILARITY, ENCODE };
 // `n [K]`.
 struct Lattice {
     u32 variant, after, key, value;
-    float floor;
+    float floor, tolerance;
 
     static constexpr bool IN_PLACE = true;
 
@@ -15,6 +15,17 @@ struct Lattice {
     __device__ float retention(const float* gates) const {
         float a = expf(gates[0]);
         return a <= floor ? floor : a;
+    }
+
+    // A slot whose norm is not 1 makes its sequence and head NaN, since the host does not look.
+    __device__ void open(float* state) const {
+        ROWS(i, key) {
+            float* s = state + (u64)i * value;
+            float norm = sqrtf(warp_dot(s, s, value));
+            if (fabsf(norm - 1.0f) <= tolerance) continue;
+            LANES(j, value) s[j] = NOT_A_NUMBER;
+        }
+        __syncthreads();
     }
 
     __device__ void forward(

@@ -13,6 +13,9 @@ pub(crate) const SOURCE: Source = source!("lattice", "lattice.cu");
 
 cells! { SOURCE { Lattice: kernels "lattice_forward" "lattice_backward" } }
 
+/// How far the norm of an initial slot may be from 1: more than rounding to 16 bits costs.
+const NORM_TOLERANCE: f32 = 0.01;
+
 /// Twin of `lattice.cu`'s `Lattice`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -22,6 +25,7 @@ pub(crate) struct Cell {
     key: u32,
     value: u32,
     floor: f32,
+    tolerance: f32,
 }
 
 impl Recurrent for Lattice {
@@ -34,7 +38,14 @@ impl Recurrent for Lattice {
             Variant::Encode => 2,
         };
         let after = (self.read == Read::After).into();
-        Cell { variant, after, key: dims.key as u32, value: dims.value as u32, floor: RETENTION_FLOOR }
+        Cell {
+            variant,
+            after,
+            key: dims.key as u32,
+            value: dims.value as u32,
+            floor: RETENTION_FLOOR,
+            tolerance: NORM_TOLERANCE,
+        }
     }
 
     fn room(self, dims: &Dims) -> Room {
