@@ -29,6 +29,9 @@ rule_module!(Lattice);
 rule_module!(Trellis);
 rule_module!(Atlas);
 
+#[path = "cuda/slots.rs"]
+mod slots;
+
 mod primitives {
     use hecate_tests::{for_each_primitive, primitive_modules};
     #[cfg(any())]

@@ -5,7 +5,7 @@
 enum { L2_SILU, LN_SILU, IDENTITY };
 
 // `φ` at one place: rows `[m]` in scratch, each number held by one lane of the warp that calls.
-struct Place {
+struct PhiPlace {
     float *f, *slope, *bend;
     float n;
 };
@@ -25,8 +25,8 @@ struct Phi {
     __device__ float mean(const float* x) const { return kind == LN_SILU ? warp_total(x, slots) * share() : 0.0f; }
 
     // (70), in the rows that start at `rows`.
-    __device__ Place at(const float* z, float* rows) const {
-        Place p = {rows, rows + slots, rows + 2 * slots, 1.0f};
+    __device__ PhiPlace at(const float* z, float* rows) const {
+        PhiPlace p = {rows, rows + slots, rows + 2 * slots, 1.0f};
         LANES(i, slots) {
             if (kind == IDENTITY) {
                 p.f[i] = z[i];
@@ -49,26 +49,26 @@ struct Phi {
     }
 
     // `out = N e` of (71); they may be the same.
-    __device__ void turn(const Place& p, const float* e, float* out) const {
+    __device__ void turn(const PhiPlace& p, const float* e, float* out) const {
         float centre = mean(e), along = share() * warp_dot(p.f, e, slots);
         LANES(i, slots) out[i] = (e[i] - centre - along * p.f[i]) / p.n;
     }
 
     // `e ← J(z)ᵀ e` of (71).
-    __device__ void pull(const Place& p, float* e) const {
+    __device__ void pull(const PhiPlace& p, float* e) const {
         if (kind == IDENTITY) return;
         turn(p, e, e);
         LANES(i, slots) e[i] *= p.slope[i];
     }
 
     // `u` of (72).
-    __device__ void gradient(const Place& p, const float* code, float* u) const {
+    __device__ void gradient(const PhiPlace& p, const float* code, float* u) const {
         LANES(i, slots) u[i] = p.f[i] - code[i];
         pull(p, u);
     }
 
     // (73), (74): `du` becomes `dz`, and `dcode` is set; `room` holds 6 rows.
-    __device__ void bend(const Place& p, const float* code, float* du, float* dcode, float* room) const {
+    __device__ void bend(const PhiPlace& p, const float* code, float* du, float* dcode, float* room) const {
         if (kind == IDENTITY) {
             LANES(i, slots) dcode[i] = -du[i];
             return;
@@ -120,7 +120,7 @@ struct Trellis {
         }
         __syncthreads();
         ROWS(side, 2) {
-            Place place = phi().at(record + side * slots, places + side * PLACE_ROWS * slots);
+            PhiPlace place = phi().at(record + side * slots, places + side * PLACE_ROWS * slots);
             phi().gradient(place, code, u + side * slots);
         }
         __syncthreads();
@@ -161,7 +161,7 @@ struct Trellis {
         float* totals = room + 2 * ROOM_ROWS * slots;
         float *dz_v = dz + slots, *dz_q = dz + 2 * slots;
         ROWS(which, 3) {
-            Place place = phi().at(record + which * slots, scratch + which * PLACE_ROWS * slots);
+            PhiPlace place = phi().at(record + which * slots, scratch + which * PLACE_ROWS * slots);
             if (which < 2) phi().gradient(place, code, u + which * slots);
         }
         __syncthreads();
@@ -190,7 +190,7 @@ struct Trellis {
         }
         __syncthreads();
         if (first_warp()) {
-            Place place = phi().at(record + 2 * slots, scratch + 2 * PLACE_ROWS * slots);
+            PhiPlace place = phi().at(record + 2 * slots, scratch + 2 * PLACE_ROWS * slots);
             phi().pull(place, dz_q);
         }
         __syncthreads();
@@ -216,7 +216,7 @@ struct Trellis {
         // (78), (79): `dz` becomes the gradient of what a memory answered with.
         ROWS(side, 2) {
             float *own = dz + side * slots, *step = u + side * slots, *spare = room + side * ROOM_ROWS * slots;
-            Place place = phi().at(record + side * slots, scratch + side * PLACE_ROWS * slots);
+            PhiPlace place = phi().at(record + side * slots, scratch + side * PLACE_ROWS * slots);
             float dtheta = -warp_dot(step, own, slots), kept = warp_total(da + side * slots, slots);
             LANES(i, slots) {
                 own[i] *= -theta;
