@@ -47,6 +47,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("lattice", RuleConfig::Lattice(Lattice::default())),
         ("lattice, encode", RuleConfig::Lattice(Lattice { variant: Variant::Encode, ..Lattice::default() })),
         ("trellis", RuleConfig::Trellis(Trellis { slots: 4, ..Trellis::default() })),
+        ("trellis, layer norm", RuleConfig::Trellis(Trellis { phi: Phi::LnSilu, slots: 5, frozen: None })),
         ("trellis, no norm", RuleConfig::Trellis(Trellis { phi: Phi::Identity, slots: 2, frozen: None })),
     ];
     let mut models: Vec<_> =
@@ -65,6 +66,17 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let titans = RuleConfig::Titans(Titans::default());
     let [mag, mal, mac] = composed(titans, 3, 3);
     models.extend([("mag", mag), ("mal", mal), ("mac", mac)]);
+    let named = |name| RuleConfig::named(name).expect(name);
+    let deep =
+        ["titans_mlp", "moneta", "moneta_matrix", "yaad", "yaad_matrix", "yaad_momentum", "memora", "memora_matrix"];
+    models.extend(deep.map(|name| (name, config([MixerConfig::Memory(memory(named(name)))]))));
+    let [mag, _, _] = composed(named("lattice"), 2, 3);
+    let [_, mal, _] = composed(named("yaad_momentum"), 0, 3);
+    models.extend([("mag, lattice", mag), ("mal, yaad_momentum", mal)]);
+    let [mag, _, _] = composed(named("moneta_matrix"), 0, 3);
+    let [_, mal, _] = composed(named("memora_matrix"), 2, 3);
+    let [_, _, mac] = composed(named("atlas"), 1, 3);
+    models.extend([("mag, moneta_matrix", mag), ("mal, memora_matrix", mal), ("mac, atlas", mac)]);
     let before = RuleConfig::Dgd(Dgd { read: Read::Before, ..Dgd::default() });
     let [mag, mal, mac] = composed(before, 0, 4);
     models.extend([("mag, dgd, bare", mag), ("mal, dgd, bare", mal), ("mac, dgd, bare", mac)]);

@@ -54,7 +54,8 @@ pub(super) fn mac(config: &MacConfig, weights: &Weights, x: &[Var], rows: Rows, 
         RuleConfig::Delta(rule) => mac_of(rule, config, weights, x, eps),
         RuleConfig::Titans(rule) => mac_of(rule, config, weights, x, eps),
         RuleConfig::Dgd(rule) => mac_of(rule, config, weights, x, eps),
-        #[allow(unreachable_patterns, reason = "rules with other memories come and go")]
+        // The other memories are functions.
+        RuleConfig::Atlas(rule) => mac_of(rule, config, weights, x, eps),
         rule => panic!("{} has no matrix", rule.name()),
     };
     rows.texts(x).flat_map(text).collect()

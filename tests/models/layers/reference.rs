@@ -217,7 +217,8 @@ fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
 
 impl Gated for TitansMlp {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
-        Titans::default().gated(log_a, signal)
+        let gates = Titans::default().gated(log_a, signal);
+        MomentumGates { theta: gates.theta.scale(0.125), ..gates }
     }
 }
 
@@ -268,7 +269,15 @@ impl Gated for Lattice {
 
 impl Gated for Trellis {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> CodeGates<Var> {
-        CodeGates { log_a, theta: sigmoid(&signal("b_proj")), code: signal("code_proj") }
+        let (theta, code) = (sigmoid(&signal("b_proj")), signal("code_proj"));
+        match self.phi {
+            Phi::Identity => CodeGates { log_a, theta, code },
+            Phi::L2Silu => CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code) },
+            Phi::LnSilu => {
+                let norm = f64::from(self.slots).sqrt();
+                CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code).scale(norm) }
+            }
+        }
     }
 }
 
@@ -338,7 +347,11 @@ pub(super) fn read_of<R: Gated>(
 
 /// Queries, keys and values of all heads.
 fn qkv(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows) -> [Vec<Vec<Var>>; 3] {
-    ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, config.heads, true))
+    let [q, k, mut v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, config.heads, true));
+    if let RuleConfig::Trellis(Trellis { phi: Phi::L2Silu | Phi::LnSilu, .. }) = config.rule {
+        v.iter_mut().flatten().for_each(|v| *v = l2_norm(v));
+    }
+    [q, k, v]
 }
 
 /// Heads, and widths of keys and values.

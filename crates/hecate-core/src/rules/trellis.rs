@@ -53,7 +53,9 @@ pub const SLOT_EPSILON: f32 = 1e-6;
 /// With a norm, slots that grow learn less, which bounds them; with [`Phi::Identity`] both passes are delta rules, stable
 /// while `θ|k|²` and `θ|v|²` stay under `1 + a`.
 /// Memories of zeros are allowed and learn, since `silu′(0) = ½`, but their first write is `1/√ε` times as large as it
-/// should be; fresh ones are normal numbers of deviation `1/√m`, which a unit key meets with `|z| ≈ 1` and `|J| ≈ 1`.
+/// should be. Behind a norm only the direction of `z` counts: a step turns it by about `θ/|z|²`, and near `z = 0` any step
+/// is a leap whose gradient has no bound. Fresh slots are therefore large, normal numbers of deviation `2/√m`, which a unit
+/// key meets with `|z| ≈ 2`: no write of `θ ≤ 1` comes near zero soon. Without a norm they are half of that.
 /// Source: after Karami et al., "Trellis: Learning to Compress Key-Value Memory in Attention Models"; two passes, online
 /// gradient with forgetting, gates and code shared by both passes. Norm and origin of the code differ between accounts of
 /// it.
@@ -123,7 +125,8 @@ impl Rule for Trellis {
     }
 
     fn initial(self, _: &Dims) -> SlotPair<Initial> {
-        let fresh = Initial::Normal((self.slots as f32).sqrt().recip());
+        let size = if self.phi == Phi::Identity { 1.0 } else { 2.0 };
+        let fresh = Initial::Normal(size / (self.slots as f32).sqrt());
         SlotPair { sk: fresh, sv: fresh }
     }
 

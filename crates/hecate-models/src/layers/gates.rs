@@ -1,5 +1,6 @@
 //! How rules get their gates.
 
+use super::memory::NORM_EPSILON;
 use crate::{Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Dims, Inputs, Of, Rule, Shape, Slots, Tensor,
@@ -107,6 +108,14 @@ pub trait GatedRule: Rule {
         log_a: Var<B>,
         signals: Of<Self::Signals, Var<B>>,
     ) -> Result<Of<Self::Gates, Var<B>>>;
+
+    /// The values that are written, from `v [B,T,H,V]`: as they come, or of unit norm where only directions are learned.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn values<B: Backend>(self, _tape: &Tape<'_, B>, v: Var<B>) -> Result<Var<B>> {
+        Ok(v)
+    }
 
     /// The gates with steps `factor` times as long; as they are where the rule has no such option
     /// ([`MemoryConfig::step`](crate::MemoryConfig::step)).
@@ -245,7 +254,11 @@ impl GatedRule for Titans {
     }
 }
 
-/// As [`Titans`].
+/// Share of the steps of [`Titans`] that a network of two layers can take: each layer's step is as long as the other is
+/// large, and both grow with the values they are taught.
+const NETWORK_STEP: f32 = 0.125;
+
+/// As [`Titans`], with an eighth of the steps.
 impl GatedRule for TitansMlp {
     type Signals = MomentumSignals<()>;
 
@@ -265,7 +278,8 @@ impl GatedRule for TitansMlp {
         log_a: Var<B>,
         signals: MomentumSignals<Var<B>>,
     ) -> Result<MomentumGates<Var<B>>> {
-        momentum(tape, log_a, signals)
+        let gates = momentum(tape, log_a, signals)?;
+        Ok(MomentumGates { theta: tape.scale(NETWORK_STEP, &gates.theta)?, ..gates })
     }
 }
 
@@ -465,9 +479,11 @@ impl GatedRule for Lattice {
 
 /// Behind a norm, what a memory forgets comes back as longer steps, and soon as chaos: it forgets this many times more
 /// slowly.
-const NORMED_FORGETTING: f32 = 32.0;
+const NORMED_FORGETTING: f32 = 1024.0;
 
-/// `θ = σ(b)`; the code is its signal as it is. With a norm `log a` is a [`NORMED_FORGETTING`]th of what others get.
+/// `θ = σ(b)`. With a norm values are of norm 1, since long ones drive slots to where SiLU is flat and the norm divides by
+/// next to nothing; the code is its signal scaled to the norm that answers have, and `log a` a
+/// [`NORMED_FORGETTING`]th of what others get; else both are as they come.
 impl GatedRule for Trellis {
     type Signals = CodeSignals<()>;
 
@@ -483,17 +499,23 @@ impl GatedRule for Trellis {
         CodeSignals { b_proj: None, code_proj: Some(self.slots as usize) }
     }
 
+    fn values<B: Backend>(self, tape: &Tape<'_, B>, v: Var<B>) -> Result<Var<B>> {
+        if self.phi == Phi::Identity { Ok(v) } else { tape.l2_norm(&v, NORM_EPSILON) }
+    }
+
     fn gates_of<B: Backend>(
         self,
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         CodeSignals { b_proj, code_proj }: CodeSignals<Var<B>>,
     ) -> Result<CodeGates<Var<B>>> {
-        let log_a = match self.phi {
-            Phi::Identity => log_a,
-            Phi::L2Silu | Phi::LnSilu => tape.scale(NORMED_FORGETTING.recip(), &log_a)?,
-        };
-        Ok(CodeGates { log_a, theta: tape.map(Map::Sigmoid, &b_proj)?, code: code_proj })
+        let theta = tape.map(Map::Sigmoid, &b_proj)?;
+        if self.phi == Phi::Identity {
+            return Ok(CodeGates { log_a, theta, code: code_proj });
+        }
+        let unit = tape.l2_norm(&code_proj, NORM_EPSILON)?;
+        let code = if self.phi == Phi::LnSilu { tape.scale((self.slots as f32).sqrt(), &unit)? } else { unit };
+        Ok(CodeGates { log_a: tape.scale(NORMED_FORGETTING.recip(), &log_a)?, theta, code })
     }
 }
 

@@ -14,6 +14,7 @@ const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];
 ///
 /// ```text
 /// q, k = φ(l2norm(silu(conv(x W))))     v = silu(conv(x W))        per head; φ: features, the identity or poly2
+/// v: of norm 1 for some rules (GatedRule)
 /// log a = −exp(A_log) softplus(x W_a + dt_bias)  (0: no decay)     other gates: GatedRule
 /// y = (rmsnorm(rule(q, k, v, gates)) · silu(x W_g)) W_o
 /// ```
@@ -89,7 +90,7 @@ impl<R: GatedRule> Memory<R> {
     ) -> Result<Tokens<R, B>> {
         let k = self.unit(tape, &self.qkv[1], x, context)?;
         let q = self.queries(tape, x, context)?;
-        let v = self.qkv[2].forward(tape, x, context)?;
+        let v = self.rule.values(tape, self.qkv[2].forward(tape, x, context)?)?;
         Ok(Tokens { q, k, v, gates: self.gating.forward(tape, x)? })
     }
 
