@@ -9,7 +9,33 @@ pub(crate) fn run() -> Result<ExitCode> {
     if cfg!(feature = "cpu") {
         table.row(["cpu".into(), threads.to_string(), vector_instructions().into()])?;
     }
+    #[cfg(feature = "cuda")]
+    gpus()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every GPU, or why there is none.
+#[cfg(feature = "cuda")]
+fn gpus() -> Result<()> {
+    use hecate_cuda::Cuda;
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let count = match Cuda::count() {
+        Ok(count) => count,
+        Err(error) => return Ok(writeln!(out, "\ncuda: {error}")?),
+    };
+    for number in 0..count {
+        let device = Cuda::new(number)?;
+        let properties = device.properties();
+        let (major, minor) = properties.capability;
+        writeln!(out, "\ncuda:{number}: {}", properties.name)?;
+        writeln!(out, "  compute capability {major}.{minor}, {} multiprocessors", properties.multiprocessors)?;
+        writeln!(out, "  memory: {:.1} GiB", properties.memory as f64 / f64::from(1 << 30))?;
+        writeln!(out, "  copies: {:.0} GB/s, bytes read and bytes written", device.copy_rate()? / 1e9)?;
+        writeln!(out, "  kernels: {}", device.kernels())?;
+        writeln!(out, "  matrix products: {}", device.products())?;
+    }
+    Ok(())
 }
 
 /// The widest that the CPU backend finds here.

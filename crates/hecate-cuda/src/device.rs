@@ -175,6 +175,28 @@ impl Cuda {
         self.modules().compiler().to_string()
     }
 
+    /// Bytes read and bytes written a second by copies within the memory, measured now (about a tenth of a second).
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn copy_rate(&self) -> Result<f64> {
+        const TIMES: u32 = 20;
+        let copying = |error| failed("measuring copies", error);
+        let bytes = (self.properties().memory / 8).min(1 << 29);
+        let (from, mut to) = (self.allocate(bytes)?, self.allocate(bytes)?);
+        let mut start = std::time::Instant::now();
+        // The first is for waking up.
+        for i in 0..=TIMES {
+            self.stream().memcpy_dtod(&from.0, &mut to.0).map_err(copying)?;
+            if i == 0 {
+                self.synchronize()?;
+                start = std::time::Instant::now();
+            }
+        }
+        self.synchronize()?;
+        Ok(2.0 * bytes as f64 * f64::from(TIMES) / start.elapsed().as_secs_f64())
+    }
+
     /// The library behind matrix products, in words.
     pub fn products(&self) -> &'static str {
         if self.blas().is_some() { "cuBLAS" } else { "own kernels (no cuBLAS found)" }
