@@ -241,14 +241,15 @@ where
     Self: Oracle<Gates = HuberGates<()>>,
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberGates<Var> {
-        HuberGates { log_a, theta: sigmoid(&signal("b_proj")), delta: softplus(&signal("delta_proj")) }
+        let step = if M::MATRIX { 1.0 } else { 0.125 };
+        HuberGates { log_a, theta: sigmoid(&signal("b_proj")).scale(step), delta: softplus(&signal("delta_proj")) }
     }
 }
 
 impl Gated for YaadMomentum {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberMomentumGates<Var> {
         let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal);
-        HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
+        HuberMomentumGates { log_a, log_eta, theta: theta.scale(0.125), delta: softplus(&signal("delta_proj")) }
     }
 }
 

@@ -307,7 +307,7 @@ impl<M: Memory> GatedRule for Moneta<M> {
     }
 }
 
-/// `θ = σ(b)`, `δ = softplus(d)`.
+/// `θ = σ(b)`, an eighth of it for a network as with [`TitansMlp`]; `δ = softplus(d)`.
 impl<M: Memory> GatedRule for Yaad<M> {
     type Signals = HuberSignals<()>;
 
@@ -326,11 +326,12 @@ impl<M: Memory> GatedRule for Yaad<M> {
         signals: HuberSignals<Var<B>>,
     ) -> Result<HuberGates<Var<B>>> {
         let theta = tape.map(Map::Sigmoid, &signals.b_proj)?;
+        let theta = if M::MATRIX { theta } else { tape.scale(NETWORK_STEP, &theta)? };
         Ok(HuberGates { log_a, theta, delta: tape.map(Map::Softplus, &signals.delta_proj)? })
     }
 }
 
-/// As [`Titans`], and `δ = softplus(d)`.
+/// As [`TitansMlp`], and `δ = softplus(d)`.
 impl GatedRule for YaadMomentum {
     type Signals = HuberMomentumSignals<()>;
 
@@ -351,6 +352,7 @@ impl GatedRule for YaadMomentum {
         HuberMomentumSignals { b_proj, eta_proj, delta_proj }: HuberMomentumSignals<Var<B>>,
     ) -> Result<HuberMomentumGates<Var<B>>> {
         let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, MomentumSignals { b_proj, eta_proj })?;
+        let theta = tape.scale(NETWORK_STEP, &theta)?;
         Ok(HuberMomentumGates { log_a, log_eta, theta, delta: tape.map(Map::Softplus, &delta_proj)? })
     }
 }
