@@ -19,10 +19,10 @@ pub(super) struct Class {
 /// Up to this `K`, the kernels with these sizes hold the memory in registers.
 const CLASSES: [(usize, Class); 5] = [
     (16, Class { index: 0, rows: 4, sharing: 4, threads: 128, columns: 32 }),
-    (32, Class { index: 1, rows: 8, sharing: 4, threads: 128, columns: 32 }),
-    (64, Class { index: 2, rows: 16, sharing: 4, threads: 128, columns: 32 }),
-    (128, Class { index: 3, rows: 16, sharing: 8, threads: 256, columns: 32 }),
-    (256, Class { index: 4, rows: 32, sharing: 8, threads: 256, columns: 32 }),
+    (32, Class { index: 1, rows: 4, sharing: 8, threads: 256, columns: 32 }),
+    (64, Class { index: 2, rows: 8, sharing: 8, threads: 256, columns: 32 }),
+    (128, Class { index: 3, rows: 8, sharing: 16, threads: 512, columns: 32 }),
+    (256, Class { index: 4, rows: 16, sharing: 16, threads: 512, columns: 32 }),
 ];
 
 impl Class {
@@ -229,7 +229,7 @@ mod tests {
     fn classes_hold_their_keys() {
         let spec = Spec { read: Read::After, frozen: Some(4), momentum: true, erase: Strength::Theta };
         for (key, any) in [(1, false), (16, false), (17, false), (64, false), (128, false), (129, true), (300, true)] {
-            let (class, sub) = choose(key, spec, 99 << 10);
+            let (class, sub) = choose(key, spec, 163 << 10);
             assert_eq!(class.is_any(), any, "{key}");
             assert!(class.width() >= key && 8 % sub == 0, "{key}");
         }

@@ -23,20 +23,17 @@ struct Linear {
     u32 erase, before, rows_held, unused;
 };
 
-// w, r, a, η of token and head `i` [rows,H]. Gates outside their ranges become NaN, which the outputs then show.
-__device__ __forceinline__ Four lower(const Linear& p, u64 i) {
-    float theta = p.theta[i], log_a = p.log_a[i];
-    float w = fabsf(theta) < INFINITE ? theta : NOT_A_NUMBER;
-    float a = log_a <= 0.0f ? expf(log_a) : NOT_A_NUMBER;
-    float eta = 0.0f, beta = 0.0f, r = 0.0f;
-    if (p.log_eta) {
-        float log_eta = p.log_eta[i];
-        eta = log_eta <= 0.0f ? expf(log_eta) : NOT_A_NUMBER;
-    }
-    if (p.beta) {
-        beta = p.beta[i];
-        beta = fabsf(beta) < INFINITE ? beta : NOT_A_NUMBER;
-    }
+// Gates of token and head `i` [rows,H]: log a, log η, θ, β; 0 where the rule has none.
+__device__ __forceinline__ Four gates_of(const Linear& p, u64 i) {
+    return Four{p.log_a[i], p.log_eta ? p.log_eta[i] : -INFINITE, p.theta[i], p.beta ? p.beta[i] : 0.0f};
+}
+
+__device__ __forceinline__ float factor(float log) { return log <= 0.0f ? expf(log) : NOT_A_NUMBER; }
+__device__ __forceinline__ float strength(float x) { return fabsf(x) < INFINITE ? x : NOT_A_NUMBER; }
+
+// w, r, a, η from gates. What is outside its range becomes NaN, which the outputs then show.
+__device__ __forceinline__ Four lower(const Linear& p, Four gates) {
+    float a = factor(gates.x), eta = factor(gates.y), w = strength(gates.z), beta = strength(gates.w), r = 0.0f;
     switch (p.erase) {
         case ERASE_NOTHING: break;
         case ERASE_THETA: r = w; break;
@@ -136,10 +133,10 @@ struct Lane {
     }
 
     __device__ void read_gates(const Linear& p, u32 first, u32 count, Four* to) const {
-        if (threadIdx.x < count) to[threadIdx.x] = lower(p, token(p, first + threadIdx.x));
+        if (threadIdx.x < count) to[threadIdx.x] = lower(p, gates_of(p, token(p, first + threadIdx.x)));
     }
 
-    // A row of keys times a thread's column, in all threads of the column.
+    // What a thread adds to a row of keys times its column.
     template <class M>
     __device__ __forceinline__ float dot(const float* row, M& m) const {
         float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
@@ -151,7 +148,7 @@ struct Lane {
             c += x.z * m[i + 2];
             d += x.w * m[i + 3];
         }
-        return over_column((a + b) + (c + d));
+        return (a + b) + (c + d);
     }
 
     // The sum over the threads of a column, in each of them.
@@ -162,23 +159,26 @@ struct Lane {
     }
 };
 
-// v - f k M_c, k M and z of a token.
+// v - f k M_c, k M and z of a token, and the sum of `other` over the column.
 struct Written {
-    float target, p, z;
+    float target, p, z, other;
 };
 
 // Equations (1) and (2); `m` and the memory at the group's start are those before the token.
 template <u32 R, u32 G>
 __device__ __forceinline__ Written predict(
-    const Linear& p, const Lane<R, G>& lane, const float* k, float v, Four gates, Own<R>& m, Own<0> group
+    const Linear& p, const Lane<R, G>& lane, const float* k, float v, Four gates, Own<R>& m, Own<0> group, float other
 ) {
-    Written x = {v, 0.0f, 0.0f};
-    if (p.frozen) x.target -= lane.dot(k, group);
-    x.z = gates.x * x.target;
-    if (p.erase) {
-        x.p = lane.dot(k, m);
-        x.z -= gates.y * x.p;
+    float read = p.erase ? lane.dot(k, m) : 0.0f, frozen = p.frozen ? lane.dot(k, group) : 0.0f;
+    #pragma unroll
+    for (u32 mask = 32 / G; mask < 32; mask *= 2) {
+        read += shuffle_xor(read, mask);
+        frozen += shuffle_xor(frozen, mask);
+        other += shuffle_xor(other, mask);
     }
+    Written x = {v - frozen, read, 0.0f, other};
+    x.z = gates.x * x.target;
+    if (p.erase) x.z -= gates.y * read;
     return x;
 }
 

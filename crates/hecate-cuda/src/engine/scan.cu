@@ -14,6 +14,67 @@ struct Forward {
 // Tokens whose inputs are in shared memory at once.
 static constexpr u32 TILE = 16;
 
+// Inputs of the next tile, on their way while the tile before is computed: bits as they come, converted when put down.
+template <u32 R, u32 G>
+struct Ahead {
+    static constexpr u32 COLUMNS = Lane<R, G>::COLUMNS, WIDTH = R * G, THREADS = COLUMNS * G;
+    static constexpr u32 KEYS = TILE * WIDTH / THREADS, VALUES = TILE * COLUMNS / THREADS + (TILE * COLUMNS < THREADS);
+    u32 k[KEYS], q[KEYS], v[VALUES];
+    Four gates;
+
+    static __device__ __forceinline__ u32 bits(Array x, u64 i) {
+        return x.type == 0 ? ((const u32*)x.data)[i] : ((const u16*)x.data)[i];
+    }
+    static __device__ __forceinline__ float number(Array x, u32 bits) {
+        return x.type == 0 ? __uint_as_float(bits) : x.type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits);
+    }
+
+    // Zero bits are zero in every type: rows behind K, columns behind V, tokens behind the last.
+    __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, u32 first) {
+        u32 count = min(TILE, lane.tokens - first);
+        #pragma unroll
+        for (u32 j = 0; j < KEYS; j++) {
+            u32 i = threadIdx.x + j * THREADS, t = i / WIDTH, row = i % WIDTH;
+            bool there = t < count && row < p.key;
+            u64 from = lane.token(p, first + t) * p.key + row;
+            k[j] = there ? bits(p.k, from) : 0;
+            q[j] = there ? bits(p.q, from) : 0;
+        }
+        #pragma unroll
+        for (u32 j = 0; j < VALUES; j++) {
+            u32 i = threadIdx.x + j * THREADS, t = i / COLUMNS, c = lane.block * COLUMNS + i % COLUMNS;
+            v[j] = t < count && c < p.value ? bits(p.v, lane.token(p, first + t) * p.value + c) : 0;
+        }
+        if (threadIdx.x < count) gates = gates_of(p, lane.token(p, first + threadIdx.x));
+    }
+
+    __device__ __forceinline__ void put(const Linear& p, u32 count, float* to_k, float* to_q, float* to_v, Four* to) {
+        #pragma unroll
+        for (u32 j = 0; j < KEYS; j++) {
+            to_k[threadIdx.x + j * THREADS] = number(p.k, k[j]);
+            to_q[threadIdx.x + j * THREADS] = number(p.q, q[j]);
+        }
+        #pragma unroll
+        for (u32 j = 0; j < VALUES; j++)
+            if (threadIdx.x + j * THREADS < TILE * COLUMNS) to_v[threadIdx.x + j * THREADS] = number(p.v, v[j]);
+        if (threadIdx.x < count) to[threadIdx.x] = lower(p, gates);
+    }
+};
+
+// As above with any number of rows: nothing is fetched ahead.
+template <u32 G>
+struct Ahead<0, G> {
+    const Lane<0, G>* lane;
+    u32 first;
+    __device__ void fetch(const Linear&, const Lane<0, G>& of, u32 token) { lane = &of, first = token; }
+    __device__ void put(const Linear& p, u32 count, float* to_k, float* to_q, float* to_v, Four* to) {
+        lane->read_keys(p, p.k, first, count, to_k);
+        lane->read_keys(p, p.q, first, count, to_q);
+        lane->read_values(p, p.v, first, count, to_v);
+        lane->read_gates(p, first, count, to);
+    }
+};
+
 // Numbers in `base`: 2 TILE K' + TILE COLUMNS + 4 TILE + [frozen] E + [R = 0] 2 E, with E = n threads.
 template <u32 R, u32 G, bool S>
 __device__ __forceinline__ void scan(const Forward& args, float* base) {
@@ -32,18 +93,22 @@ __device__ __forceinline__ void scan(const Forward& args, float* base) {
     Own<R> m, s;
     m.at(rest);
     s.at(rest + own);
+    Ahead<R, G> ahead;
+    ahead.fetch(p, lane, 0);
     lane.read_state(p, args.m, m);
     if (S) lane.read_state(p, args.s, s);
+    const bool writes = lane.part == 0 && lane.value < p.value;
 
     u32 of_period = 0, of_group = 0, keeps = 0;
     for (u32 first = 0; first < lane.tokens; first += TILE) {
         u32 count = min(TILE, lane.tokens - first);
         __syncthreads();
-        lane.read_keys(p, p.k, first, count, k);
-        lane.read_keys(p, p.q, first, count, q);
-        lane.read_values(p, p.v, first, count, v);
-        lane.read_gates(p, first, count, gates);
+        ahead.put(p, count, k, q, v, gates);
         __syncthreads();
+        if (first + TILE < lane.tokens) ahead.fetch(p, lane, first + TILE);
+        // What the thread adds to the read of the token before: its sum over the column is taken with the next token's.
+        float y = 0.0f;
+        u64 place = lane.token(p, first) * p.value + lane.value;
         for (u32 t = 0; t < count; t++) {
             if (args.kept && of_period % 64 == 0) {
                 Own<0> to;
@@ -54,15 +119,16 @@ __device__ __forceinline__ void scan(const Forward& args, float* base) {
             }
             if (p.frozen && of_group == 0) lane.copy(m, group);
             const float *kt = k + t * width, *qt = q + t * width;
-            Written x = predict(p, lane, kt, v[t * columns + lane.column], gates[t], m, group);
-            float y = p.before ? lane.dot(qt, m) : 0.0f;
+            Written x = predict(p, lane, kt, v[t * columns + lane.column], gates[t], m, group, y);
+            if (writes && t > 0) store(args.out, place + (u64)(t - 1) * p.heads * p.value, x.other);
+            if (p.before) y = lane.dot(qt, m);
             update<R, G, S>(lane, kt, x.z, gates[t], m, s);
             if (!p.before) y = lane.dot(qt, m);
-            if (lane.part == 0 && lane.value < p.value)
-                store(args.out, lane.token(p, first + t) * p.value + lane.value, y);
             if (++of_period == p.period) of_period = 0;
             if (++of_group == p.frozen) of_group = 0;
         }
+        y = lane.over_column(y);
+        if (writes) store(args.out, place + (u64)(count - 1) * p.heads * p.value, y);
     }
     lane.write_state(p, args.last_m, m);
     if (S) lane.write_state(p, args.last_s, s);
@@ -75,14 +141,14 @@ __device__ __forceinline__ void scan(const Forward& args, float* base) {
     }
 
 SCAN(scan_16, 4, 4, false, 128)
-SCAN(scan_32, 8, 4, false, 128)
-SCAN(scan_64, 16, 4, false, 128)
-SCAN(scan_128, 16, 8, false, 256)
-SCAN(scan_256, 32, 8, false, 256)
+SCAN(scan_32, 4, 8, false, 256)
+SCAN(scan_64, 8, 8, false, 256)
+SCAN(scan_128, 8, 16, false, 512)
+SCAN(scan_256, 16, 16, false, 512)
 SCAN(scan_any, 0, 32, false, 256)
 SCAN(scan_16_momentum, 4, 4, true, 128)
-SCAN(scan_32_momentum, 8, 4, true, 128)
-SCAN(scan_64_momentum, 16, 4, true, 128)
-SCAN(scan_128_momentum, 16, 8, true, 256)
-SCAN(scan_256_momentum, 32, 8, true, 256)
+SCAN(scan_32_momentum, 4, 8, true, 256)
+SCAN(scan_64_momentum, 8, 8, true, 256)
+SCAN(scan_128_momentum, 8, 16, true, 512)
+SCAN(scan_256_momentum, 16, 16, true, 512)
 SCAN(scan_any_momentum, 0, 32, true, 256)

@@ -166,7 +166,7 @@ struct Reverse {
     // One token forward.
     __device__ __forceinline__ Written write(u32 t) {
         const float* keys = k + t * lane.width;
-        Written done = predict(p, lane, keys, v[t * lane.COLUMNS + lane.column], gates[t], m, group);
+        Written done = predict(p, lane, keys, v[t * lane.COLUMNS + lane.column], gates[t], m, group, 0.0f);
         update<R, G, S>(lane, keys, done.z, gates[t], m, s);
         return done;
     }
@@ -228,18 +228,22 @@ struct Reverse {
         // (6) or (13), (7).
         float dz = 0.0f;
         #pragma unroll
-        for (u32 i = 0; i < n; i++) {
-            u32 row = lane.key(i);
-            float memory = old_m[i];
-            x[i] = dout * (p.before ? memory : after[i]);
-            if (!p.before) dm[i] += queries[row] * dout;
-            total[2] += dm[i] * memory;
-            if (S) {
-                ds[i] += dm[i];
-                total[3] += ds[i] * old_s[i];
+        for (u32 j = 0; j < n; j += 4) {
+            Four key = *(const Four*)(keys + lane.key(j)), query = *(const Four*)(queries + lane.key(j));
+            const float ks[4] = {key.x, key.y, key.z, key.w}, qs[4] = {query.x, query.y, query.z, query.w};
+            #pragma unroll
+            for (u32 i = j; i < j + 4; i++) {
+                float memory = old_m[i];
+                x[i] = dout * (p.before ? memory : after[i]);
+                if (!p.before) dm[i] += qs[i - j] * dout;
+                total[2] += dm[i] * memory;
+                if (S) {
+                    ds[i] += dm[i];
+                    total[3] += ds[i] * old_s[i];
+                }
+                dz += ks[i - j] * (S ? ds[i] : dm[i]);
+                after[i] = memory;
             }
-            dz += keys[row] * (S ? ds[i] : dm[i]);
-            after[i] = memory;
         }
         over_columns(lane, x, sums);
 
@@ -255,24 +259,27 @@ struct Reverse {
         // (8), (10)-(13).
         const bool leaves = starts_group(token);
         #pragma unroll
-        for (u32 i = 0; i < n; i++) {
-            u32 row = lane.key(i);
-            float dkey = z * (S ? ds[i] : dm[i]);
-            float dmemory = gate.z * dm[i];
-            if (S) ds[i] = gate.w * ds[i];
-            if (p.frozen) {
-                dkey -= dv * mc[i];
-                float dc = dgroup[i] - keys[row] * dv;
-                dgroup[i] = dc;
-                if (leaves) dmemory += dc;
+        for (u32 j = 0; j < n; j += 4) {
+            Four key = *(const Four*)(keys + lane.key(j)), query = *(const Four*)(queries + lane.key(j));
+            const float ks[4] = {key.x, key.y, key.z, key.w}, qs[4] = {query.x, query.y, query.z, query.w};
+            #pragma unroll
+            for (u32 i = j; i < j + 4; i++) {
+                float dkey = z * (S ? ds[i] : dm[i]), dmemory = gate.z * dm[i];
+                if (S) ds[i] = gate.w * ds[i];
+                if (p.frozen) {
+                    dkey -= dv * mc[i];
+                    float dc = dgroup[i] - ks[i - j] * dv;
+                    dgroup[i] = dc;
+                    if (leaves) dmemory += dc;
+                }
+                if (p.erase) {
+                    dkey += dp * after[i];
+                    dmemory += ks[i - j] * dp;
+                }
+                if (p.before) dmemory += qs[i - j] * dout;
+                dm[i] = dmemory;
+                x[i] = dkey;
             }
-            if (p.erase) {
-                dkey += dp * after[i];
-                dmemory += keys[row] * dp;
-            }
-            if (p.before) dmemory += queries[row] * dout;
-            dm[i] = dmemory;
-            x[i] = dkey;
         }
         over_columns(lane, x, sums + lane.width);
         write_sums(token, total);
@@ -288,14 +295,12 @@ struct Reverse {
         __syncthreads();
         const float* sums = partial + side * 2 * warps * lane.width;
         u64 row = (u64)lane.block * args.tokens + lane.token(p, token);
-        for (u32 i = threadIdx.x; i < p.key; i += blockDim.x) {
-            float dq = 0.0f, dk = 0.0f;
-            for (u32 w = 0; w < warps; w++) {
-                dq += sums[2 * w * lane.width + i];
-                dk += sums[(2 * w + 1) * lane.width + i];
-            }
-            args.dq[row * p.key + i] = dq;
-            args.dk[row * p.key + i] = dk;
+        for (u32 i = threadIdx.x; i < 2 * p.key; i += blockDim.x) {
+            bool of_key = i >= p.key;
+            u32 k = of_key ? i - p.key : i;
+            float sum = 0.0f;
+            for (u32 w = 0; w < warps; w++) sum += sums[(2 * w + of_key) * lane.width + k];
+            (of_key ? args.dk : args.dq)[row * p.key + k] = sum;
         }
         if (threadIdx.x < 4) {
             float sum = 0.0f;
@@ -312,14 +317,14 @@ struct Reverse {
     }
 
 BACK(scan_back_16, 4, 4, false, 128)
-BACK(scan_back_32, 8, 4, false, 128)
-BACK(scan_back_64, 16, 4, false, 128)
-BACK(scan_back_128, 16, 8, false, 256)
-BACK(scan_back_256, 32, 8, false, 256)
+BACK(scan_back_32, 4, 8, false, 256)
+BACK(scan_back_64, 8, 8, false, 256)
+BACK(scan_back_128, 8, 16, false, 512)
+BACK(scan_back_256, 16, 16, false, 512)
 BACK(scan_back_any, 0, 32, false, 256)
 BACK(scan_back_16_momentum, 4, 4, true, 128)
-BACK(scan_back_32_momentum, 8, 4, true, 128)
-BACK(scan_back_64_momentum, 16, 4, true, 128)
-BACK(scan_back_128_momentum, 16, 8, true, 256)
-BACK(scan_back_256_momentum, 32, 8, true, 256)
+BACK(scan_back_32_momentum, 4, 8, true, 256)
+BACK(scan_back_64_momentum, 8, 8, true, 256)
+BACK(scan_back_128_momentum, 8, 16, true, 512)
+BACK(scan_back_256_momentum, 16, 16, true, 512)
 BACK(scan_back_any_momentum, 0, 32, true, 256)
