@@ -124,18 +124,6 @@ struct Lane {
             to[i] = i % w < p.key ? load(x, token(p, first + i / w) * p.key + i % w) : 0.0f;
     }
 
-    // The block's columns of `count` rows of `x [rows,H,V]`, as [count,COLUMNS].
-    __device__ void read_values(const Linear& p, Array x, u32 first, u32 count, float* to) const {
-        for (u32 i = threadIdx.x; i < count * COLUMNS; i += blockDim.x) {
-            u32 c = block * COLUMNS + i % COLUMNS;
-            to[i] = c < p.value ? load(x, token(p, first + i / COLUMNS) * p.value + c) : 0.0f;
-        }
-    }
-
-    __device__ void read_gates(const Linear& p, u32 first, u32 count, Four* to) const {
-        if (threadIdx.x < count) to[threadIdx.x] = lower(p, gates_of(p, token(p, first + threadIdx.x)));
-    }
-
     // What a thread adds to a row of keys times its column.
     template <class M>
     __device__ __forceinline__ float dot(const float* row, M& m) const {
@@ -156,6 +144,80 @@ struct Lane {
         #pragma unroll
         for (u32 mask = 32 / G; mask < 32; mask *= 2) x += shuffle_xor(x, mask);
         return x;
+    }
+};
+
+// Bits of an array as they come, and as a number.
+__device__ __forceinline__ u32 bits_of(Array x, u64 i) {
+    return x.type == 0 ? ((const u32*)x.data)[i] : ((const u16*)x.data)[i];
+}
+__device__ __forceinline__ float number_of(Array x, u32 bits) {
+    return x.type == 0 ? __uint_as_float(bits) : x.type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits);
+}
+
+// Rows of keys [TILE,K'] on their way to shared memory: fetched before other work, put down after it. Bits are converted
+// when they are put down, so that nothing waits before; zero bits are zero in every type. With R = 0 nothing is ahead.
+template <u32 R, u32 G, u32 TILE>
+struct KeysAhead {
+    static constexpr u32 WIDTH = R ? R * G : 1, THREADS = Lane<R, G>::COLUMNS * G, EACH = R ? TILE * R / 32 : 1;
+    u32 x[EACH], first;
+
+    __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, Array from, u32 token, u32 count) {
+        first = token;
+        if constexpr (R > 0) {
+            #pragma unroll
+            for (u32 j = 0; j < EACH; j++) {
+                u32 i = threadIdx.x + j * THREADS, t = i / WIDTH, row = i % WIDTH;
+                x[j] = t < count && row < p.key ? bits_of(from, lane.token(p, token + t) * p.key + row) : 0;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void put(const Linear& p, const Lane<R, G>& lane, Array from, u32 count, float* to) {
+        if constexpr (R > 0) {
+            #pragma unroll
+            for (u32 j = 0; j < EACH; j++) to[threadIdx.x + j * THREADS] = number_of(from, x[j]);
+        } else {
+            lane.read_keys(p, from, first, count, to);
+        }
+    }
+};
+
+// The same of rows of values [TILE,COLUMNS].
+template <u32 R, u32 G, u32 TILE>
+struct ValuesAhead {
+    static constexpr u32 COLUMNS = Lane<R, G>::COLUMNS, THREADS = COLUMNS * G;
+    static constexpr u32 EACH = (TILE + G - 1) / G;
+    u32 x[EACH];
+
+    __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, Array from, u32 token, u32 count) {
+        #pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            u32 i = threadIdx.x + j * THREADS, t = i / COLUMNS, c = lane.block * COLUMNS + i % COLUMNS;
+            x[j] = t < count && c < p.value ? bits_of(from, lane.token(p, token + t) * p.value + c) : 0;
+        }
+    }
+
+    __device__ __forceinline__ void put(Array from, float* to) {
+        #pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            u32 i = threadIdx.x + j * THREADS;
+            if (i < TILE * COLUMNS) to[i] = number_of(from, x[j]);
+        }
+    }
+};
+
+// The same of gates [TILE].
+struct GatesAhead {
+    Four x;
+
+    template <u32 R, u32 G>
+    __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, u32 token, u32 count) {
+        if (threadIdx.x < count) x = gates_of(p, lane.token(p, token + threadIdx.x));
+    }
+
+    __device__ __forceinline__ void put(const Linear& p, u32 count, Four* to) {
+        if (threadIdx.x < count) to[threadIdx.x] = lower(p, x);
     }
 };
 

@@ -14,64 +14,19 @@ struct Forward {
 // Tokens whose inputs are in shared memory at once.
 static constexpr u32 TILE = 16;
 
-// Inputs of the next tile, on their way while the tile before is computed: bits as they come, converted when put down.
+// Inputs of the next tile, on their way while the tile before is computed.
 template <u32 R, u32 G>
 struct Ahead {
-    static constexpr u32 COLUMNS = Lane<R, G>::COLUMNS, WIDTH = R * G, THREADS = COLUMNS * G;
-    static constexpr u32 KEYS = TILE * WIDTH / THREADS, VALUES = TILE * COLUMNS / THREADS + (TILE * COLUMNS < THREADS);
-    u32 k[KEYS], q[KEYS], v[VALUES];
-    Four gates;
+    KeysAhead<R, G, TILE> k, q;
+    ValuesAhead<R, G, TILE> v;
+    GatesAhead gates;
 
-    static __device__ __forceinline__ u32 bits(Array x, u64 i) {
-        return x.type == 0 ? ((const u32*)x.data)[i] : ((const u16*)x.data)[i];
-    }
-    static __device__ __forceinline__ float number(Array x, u32 bits) {
-        return x.type == 0 ? __uint_as_float(bits) : x.type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits);
-    }
-
-    // Zero bits are zero in every type: rows behind K, columns behind V, tokens behind the last.
     __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, u32 first) {
         u32 count = min(TILE, lane.tokens - first);
-        #pragma unroll
-        for (u32 j = 0; j < KEYS; j++) {
-            u32 i = threadIdx.x + j * THREADS, t = i / WIDTH, row = i % WIDTH;
-            bool there = t < count && row < p.key;
-            u64 from = lane.token(p, first + t) * p.key + row;
-            k[j] = there ? bits(p.k, from) : 0;
-            q[j] = there ? bits(p.q, from) : 0;
-        }
-        #pragma unroll
-        for (u32 j = 0; j < VALUES; j++) {
-            u32 i = threadIdx.x + j * THREADS, t = i / COLUMNS, c = lane.block * COLUMNS + i % COLUMNS;
-            v[j] = t < count && c < p.value ? bits(p.v, lane.token(p, first + t) * p.value + c) : 0;
-        }
-        if (threadIdx.x < count) gates = gates_of(p, lane.token(p, first + threadIdx.x));
-    }
-
-    __device__ __forceinline__ void put(const Linear& p, u32 count, float* to_k, float* to_q, float* to_v, Four* to) {
-        #pragma unroll
-        for (u32 j = 0; j < KEYS; j++) {
-            to_k[threadIdx.x + j * THREADS] = number(p.k, k[j]);
-            to_q[threadIdx.x + j * THREADS] = number(p.q, q[j]);
-        }
-        #pragma unroll
-        for (u32 j = 0; j < VALUES; j++)
-            if (threadIdx.x + j * THREADS < TILE * COLUMNS) to_v[threadIdx.x + j * THREADS] = number(p.v, v[j]);
-        if (threadIdx.x < count) to[threadIdx.x] = lower(p, gates);
-    }
-};
-
-// As above with any number of rows: nothing is fetched ahead.
-template <u32 G>
-struct Ahead<0, G> {
-    const Lane<0, G>* lane;
-    u32 first;
-    __device__ void fetch(const Linear&, const Lane<0, G>& of, u32 token) { lane = &of, first = token; }
-    __device__ void put(const Linear& p, u32 count, float* to_k, float* to_q, float* to_v, Four* to) {
-        lane->read_keys(p, p.k, first, count, to_k);
-        lane->read_keys(p, p.q, first, count, to_q);
-        lane->read_values(p, p.v, first, count, to_v);
-        lane->read_gates(p, first, count, to);
+        k.fetch(p, lane, p.k, first, count);
+        q.fetch(p, lane, p.q, first, count);
+        v.fetch(p, lane, p.v, first, count);
+        gates.fetch(p, lane, first, count);
     }
 };
 
@@ -103,7 +58,10 @@ __device__ __forceinline__ void scan(const Forward& args, float* base) {
     for (u32 first = 0; first < lane.tokens; first += TILE) {
         u32 count = min(TILE, lane.tokens - first);
         __syncthreads();
-        ahead.put(p, count, k, q, v, gates);
+        ahead.k.put(p, lane, p.k, count, k);
+        ahead.q.put(p, lane, p.q, count, q);
+        ahead.v.put(p.v, v);
+        ahead.gates.put(p, count, gates);
         __syncthreads();
         if (first + TILE < lane.tokens) ahead.fetch(p, lane, first + TILE);
         // What the thread adds to the read of the token before: its sum over the column is taken with the next token's.

@@ -73,6 +73,10 @@ struct Reverse {
     Four* gates;
     Own<0> values, group, dgroup;
     Own<R> m, s, dm, ds, x;
+    // Inputs of the next tile.
+    KeysAhead<R, G, TILE> next_k, next_q;
+    ValuesAhead<R, G, TILE> next_v, next_dy;
+    GatesAhead next_gates;
 
     // Numbers in `base`: (1 + S) sub E + 2 TILE K' + 2 TILE COLUMNS + 4 TILE + 3 sub threads + warps (4 K' + 8)
     // + [frozen] 2 E + [R = 0] 7 E.
@@ -126,8 +130,14 @@ struct Reverse {
             if (p.frozen && first % p.frozen != 0)
                 lane.copy(at(kept + lane.keeping(p, j - j % each, S ? 2 : 1), 0), group);
             note(first, end - first);
-            for (u32 tile = (end - first - 1) / TILE * TILE + TILE; tile > 0; tile -= TILE)
-                back(first + tile - TILE, min(TILE, end - first - tile + TILE), (tile - TILE) / args.sub);
+            u32 tile = (end - first - 1) / TILE * TILE;
+            fetch(first + tile, min(TILE, end - first - tile), true);
+            for (;; tile -= TILE) {
+                put(min(TILE, end - first - tile), true);
+                if (tile > 0) fetch(first + tile - TILE, TILE, true);
+                back(first + tile, min(TILE, end - first - tile), tile / args.sub);
+                if (tile == 0) break;
+            }
             end = first;
         }
         lane.write_state(p, args.first_dm, dm);
@@ -136,17 +146,38 @@ struct Reverse {
 
     __device__ __forceinline__ bool starts_group(u32 t) const { return p.frozen && t % p.frozen == 0; }
 
+    // The inputs of a tile; what only the way back needs on demand.
+    __device__ __forceinline__ void fetch(u32 first, u32 count, bool all) {
+        next_k.fetch(p, lane, p.k, first, count);
+        next_v.fetch(p, lane, p.v, first, count);
+        next_gates.fetch(p, lane, first, count);
+        if (all) {
+            next_q.fetch(p, lane, p.q, first, count);
+            next_dy.fetch(p, lane, args.dout, first, count);
+        }
+    }
+
+    // Puts down what was fetched, for all threads to read.
+    __device__ __forceinline__ void put(u32 count, bool all) {
+        __syncthreads();
+        next_k.put(p, lane, p.k, count, k);
+        next_v.put(p.v, v);
+        next_gates.put(p, count, gates);
+        if (all) {
+            next_q.put(p, lane, p.q, count, q);
+            next_dy.put(args.dout, dy);
+        }
+        __syncthreads();
+    }
+
     // The memory before every `sub`th of `count` tokens.
     __device__ void note(u32 first, u32 count) {
         u32 last = (count - 1) / args.sub * args.sub;
+        fetch(first, min(TILE, count), false);
         for (u32 t = 0; t <= last; t++) {
             if (t % TILE == 0) {
-                u32 tokens = min(TILE, count - t);
-                __syncthreads();
-                lane.read_keys(p, p.k, first + t, tokens, k);
-                lane.read_values(p, p.v, first + t, tokens, v);
-                lane.read_gates(p, first + t, tokens, gates);
-                __syncthreads();
+                put(min(TILE, count - t), false);
+                if (t + TILE < count) fetch(first + t + TILE, min(TILE, count - t - TILE), false);
             }
             if (starts_group(first + t)) lane.copy(m, group);
             if (t % args.sub == 0) {
@@ -173,13 +204,6 @@ struct Reverse {
 
     // Back over a tile of `count` tokens, whose first checkpoint has number `number`.
     __device__ void back(u32 first, u32 count, u32 number) {
-        __syncthreads();
-        lane.read_keys(p, p.k, first, count, k);
-        lane.read_keys(p, p.q, first, count, q);
-        lane.read_values(p, p.v, first, count, v);
-        lane.read_values(p, args.dout, first, count, dy);
-        lane.read_gates(p, first, count, gates);
-        __syncthreads();
         Own<R> after;
         after.at(after_base);
         for (u32 start = (count - 1) / args.sub * args.sub + args.sub; start > 0;) {
