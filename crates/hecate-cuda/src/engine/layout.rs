@@ -67,6 +67,11 @@ impl Spec {
     pub(super) fn matrices(self) -> usize {
         1 + usize::from(self.momentum)
     }
+
+    /// Matrices of its gradient: with that of `M_c`.
+    pub(super) fn records(self) -> usize {
+        self.matrices() + usize::from(self.frozen.is_some())
+    }
 }
 
 /// A call as the kernels see it.
@@ -105,7 +110,7 @@ pub(super) struct Call {
     erase: u32,
     before: u32,
     rows_held: u32,
-    unused: u32,
+    sequences: u32,
 }
 
 impl<'a> Layout<'a> {
@@ -143,9 +148,14 @@ impl<'a> Layout<'a> {
         self.dims.sequences.rows() * self.dims.heads
     }
 
-    /// Numbers of all kept states.
-    pub(super) fn kept_elements(&self) -> usize {
-        self.kept * self.dims.heads * self.blocks() * self.spec.matrices() * self.class.elements()
+    /// Numbers of all kept states of this many matrices.
+    pub(super) fn kept_elements(&self, matrices: usize) -> usize {
+        self.kept * self.dims.heads * self.blocks() * matrices * self.class.elements()
+    }
+
+    /// Kept states of the longest sequence.
+    pub(super) fn spans(&self) -> usize {
+        kept_states(self.spec, self.dims.sequences.longest())
     }
 
     pub(super) fn call<R: Rule>(&self, inputs: &Inputs<R, Tensor<Cuda>>) -> Call {
@@ -171,20 +181,21 @@ impl<'a> Layout<'a> {
             erase: self.spec.erase as u32,
             before: u32::from(self.spec.read == Read::Before),
             rows_held: self.class.rows as u32,
-            unused: 0,
+            sequences: self.dims.sequences.count() as u32,
         }
     }
 }
 
-/// The kernels for this `K`, and as many tokens noted at once as leave room for two blocks on a multiprocessor.
+/// The kernels for this `K`, and how many tokens are noted at once: as many as there is room for, shared with a second
+/// block on a multiprocessor where blocks are small.
 fn choose(key: usize, spec: Spec, shared: usize) -> (Class, usize) {
     let fits = |class: &Class, sub: usize, bytes: usize| 4 * class.backward_scratch(spec, sub) <= bytes;
     let class = CLASSES.iter().find(|(most, _)| key <= *most).map(|(_, class)| *class);
     match class.filter(|class| fits(class, 1, shared) && 4 * class.forward_scratch(spec) <= shared) {
         None => (Class::any(key), 8),
         Some(class) => {
-            let sub = [8, 4, 2].into_iter().find(|&sub| fits(&class, sub, shared.min(112 << 10)));
-            (class, sub.unwrap_or(1))
+            let room = if class.threads > 256 { shared } else { (shared / 2).saturating_sub(1024) };
+            (class, [8, 4, 2].into_iter().find(|&sub| fits(&class, sub, room)).unwrap_or(1))
         }
     }
 }

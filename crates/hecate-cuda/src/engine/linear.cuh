@@ -20,7 +20,7 @@ struct Linear {
     u32 tokens, kept;                             // tokens and kept states of every sequence, where `starts` is null
     u32 heads, key, value, blocks;                // H, K, V, blocks of columns
     u32 frozen, period;                           // G (0: not frozen); states are kept every 64 tokens of each period
-    u32 erase, before, rows_held, unused;
+    u32 erase, before, rows_held, sequences;
 };
 
 // Gates of token and head `i` [rows,H]: log a, log η, θ, β; 0 where the rule has none.
@@ -66,20 +66,21 @@ struct Lane {
     u32 block, head, tokens;
     u64 row, kept, state;                       // first row, first kept state, index into [N,H]
 
-    __device__ explicit Lane(const Linear& p) {
+    // Lane `index`, counted from sequence to head to block of columns.
+    __device__ Lane(const Linear& p, u32 index) {
         n = R ? R : p.rows_held;
         width = n * G;
         u32 thread = threadIdx.x % 32;
         part = thread / (32 / G);
         column = threadIdx.x / 32 * (32 / G) + thread % (32 / G);
-        block = blockIdx.x % p.blocks;
-        state = blockIdx.x / p.blocks;
+        block = index % p.blocks;
+        state = index / p.blocks;
         value = block * COLUMNS + column;
         head = (u32)(state % p.heads);
-        u64 sequence = state / p.heads, count = gridDim.x / p.blocks / p.heads;
+        u64 sequence = state / p.heads;
         row = p.starts ? p.starts[sequence] : sequence * p.tokens;
         tokens = p.starts ? p.starts[sequence + 1] - (u32)row : p.tokens;
-        kept = p.starts ? p.starts[count + 1 + sequence] : sequence * p.kept;
+        kept = p.starts ? p.starts[p.sequences + 1 + sequence] : sequence * p.kept;
     }
 
     // Row of the memory that is a thread's `i`th: four in turn, so that they are read from rows of keys at once.
@@ -87,6 +88,15 @@ struct Lane {
 
     // Token and head in arrays [rows,H].
     __device__ __forceinline__ u64 token(const Linear& p, u32 t) const { return (row + t) * p.heads + head; }
+
+    // Kept states, and the first token of each.
+    __device__ __forceinline__ u32 spans(const Linear& p) const {
+        return tokens / p.period * ((p.period + 63) / 64) + (tokens % p.period + 63) / 64;
+    }
+    __device__ __forceinline__ u32 start_of(const Linear& p, u32 j) const {
+        u32 each = (p.period + 63) / 64;
+        return j / each * p.period + j % each * 64;
+    }
 
     // Where kept state `j` of `matrices` matrices lies: [kept,H,blocks,matrices,n,threads].
     __device__ __forceinline__ u64 keeping(const Linear& p, u32 j, u32 matrices) const {

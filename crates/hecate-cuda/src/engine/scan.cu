@@ -34,7 +34,7 @@ struct Ahead {
 template <u32 R, u32 G, bool S>
 __device__ __forceinline__ void scan(const Forward& args, float* base) {
     const Linear& p = args.p;
-    const Lane<R, G> lane(p);
+    const Lane<R, G> lane(p, blockIdx.x);
     const u32 own = lane.n * blockDim.x, matrices = S ? 2 : 1;
     const u32 width = R ? R * G : lane.width, columns = Lane<R, G>::COLUMNS;
     float* k = base;

@@ -1,23 +1,22 @@
-// The recurrence token by token, backward: equations (6)-(14).
+// The recurrence token by token, backward: equations (6)-(14), a span between kept states at a time.
 //
-// From the last kept state to the first, a span of at most 64 tokens each: run forward from it once, noting the memory
-// every `sub` tokens (`checkpoints`); then, from the last such stretch to the first, run forward again, noting the
-// memory before every token (`slots`), and go back over its tokens. Sums over columns leave a block as partial sums.
+// All spans are independent: each starts from the kept state before its first token and the kept gradient of the state
+// behind its last. A block goes from span to span. In each it runs forward once, noting the memory every `sub` tokens
+// (`checkpoints`); then, from the last such stretch to the first, it runs forward again, noting the memory before every
+// token (`slots`), and goes back over its tokens. Sums over columns leave a block as partial sums.
 #include "linear.cuh"
 
 struct Backward {
     Linear p;
-    const float* kept;
-    Array dout;                // [rows,H,V]
-    const float *dm, *ds;      // gradients of the final state [N,H,K,V]
-    Array dv;                  // [rows,H,V]
+    const float* kept;         // states before each span
+    const float* kept_grads;   // gradients of M, S and M_c behind each span
+    Array dout, dv;            // [rows,H,V]
     float *dq, *dk;            // [blocks,rows,H,K]: sums over the columns of a block
     float* dscalars;           // [blocks,rows,H,4]: of w, r, a, η
-    float *first_dm, *first_ds;
     float* checkpoints;        // 64 / sub of up to three matrices a block
     float* scratch;            // where R = 0: `scratch_stride` numbers a block
     u64 scratch_stride, tokens;  // `tokens`: rows times H
-    u32 sub, unused;
+    u32 sub, lanes, spans, unused;  // `spans`: of the longest sequence
 };
 
 // Tokens whose inputs are in shared memory at once; a multiple of `sub`.
@@ -57,12 +56,6 @@ __device__ __forceinline__ void over_columns(const Lane<R, G>& lane, Own<R>& x, 
     }
 }
 
-// First token of kept state `j`.
-__device__ __forceinline__ u32 start_of(const Linear& p, u32 j) {
-    u32 each = (p.period + 63) / 64;
-    return j / each * p.period + j % each * 64;
-}
-
 template <u32 R, u32 G, bool S>
 struct Reverse {
     const Backward& args;
@@ -80,8 +73,8 @@ struct Reverse {
 
     // Numbers in `base`: (1 + S) sub E + 2 TILE K' + 2 TILE COLUMNS + 4 TILE + 3 sub threads + warps (4 K' + 8)
     // + [frozen] 2 E + [R = 0] 7 E.
-    __device__ Reverse(const Backward& args, float* base)
-        : args(args), p(args.p), lane(args.p), own(lane.n * blockDim.x), warps(blockDim.x / 32) {
+    __device__ Reverse(const Backward& args, u32 index, float* base)
+        : args(args), p(args.p), lane(args.p, index), own(lane.n * blockDim.x), warps(blockDim.x / 32) {
         float* rest = base;
         auto take = [&](u32 count) { float* x = rest; rest += count; return x; };
         slots = take((S ? 2 : 1) * args.sub * own);
@@ -103,7 +96,7 @@ struct Reverse {
     }
     float* after_base;
 
-    // Matrices of a checkpoint: M, S, M_c.
+    // Matrices of a checkpoint and of a kept gradient: M, S, M_c.
     __device__ __forceinline__ u32 records() const { return (S ? 2 : 1) + (p.frozen ? 1 : 0); }
 
     __device__ __forceinline__ Own<0> at(float* base, u32 matrix) const {
@@ -112,36 +105,29 @@ struct Reverse {
         return to;
     }
 
-    __device__ void run() {
-        lane.read_state(p, args.dm, dm);
-        if (S) lane.read_state(p, args.ds, ds);
-        if (p.frozen)
-            for (u32 i = 0; i < lane.n; i++) dgroup[i] = 0.0f;
-        u32 each = (p.period + 63) / 64;
-        u32 spans = lane.tokens / p.period * each + (lane.tokens % p.period + 63) / 64;
-        u32 end = lane.tokens;
-        for (u32 j = spans; j-- > 0;) {
-            u32 first = start_of(p, j);
-            float* kept = const_cast<float*>(args.kept);
-            float* own_state = kept + lane.keeping(p, j, S ? 2 : 1);
-            lane.copy(at(own_state, 0), m);
-            if (S) lane.copy(at(own_state, 1), s);
-            // A group of more than 64 tokens: its start is the first kept state of the period.
-            if (p.frozen && first % p.frozen != 0)
-                lane.copy(at(kept + lane.keeping(p, j - j % each, S ? 2 : 1), 0), group);
-            note(first, end - first);
-            u32 tile = (end - first - 1) / TILE * TILE;
-            fetch(first + tile, min(TILE, end - first - tile), true);
-            for (;; tile -= TILE) {
-                put(min(TILE, end - first - tile), true);
-                if (tile > 0) fetch(first + tile - TILE, TILE, true);
-                back(first + tile, min(TILE, end - first - tile), tile / args.sub);
-                if (tile == 0) break;
-            }
-            end = first;
+    // Span `j` of the lane.
+    __device__ void run(u32 j) {
+        const u32 matrices = S ? 2 : 1, count = lane.spans(p), each = (p.period + 63) / 64;
+        if (j >= count) return;
+        const u32 first = lane.start_of(p, j), end = j + 1 < count ? lane.start_of(p, j + 1) : lane.tokens;
+        float *kept = const_cast<float*>(args.kept), *state = kept + lane.keeping(p, j, matrices);
+        float* grads = const_cast<float*>(args.kept_grads) + lane.keeping(p, j, records());
+        lane.copy(at(state, 0), m);
+        if (S) lane.copy(at(state, 1), s);
+        // A group of more than 64 tokens: its start is the first kept state of the period.
+        if (p.frozen && first % p.frozen != 0) lane.copy(at(kept + lane.keeping(p, j - j % each, matrices), 0), group);
+        lane.copy(at(grads, 0), dm);
+        if (S) lane.copy(at(grads, 1), ds);
+        if (p.frozen) lane.copy(at(grads, matrices), dgroup);
+        note(first, end - first);
+        u32 tile = (end - first - 1) / TILE * TILE;
+        fetch(first + tile, min(TILE, end - first - tile), true);
+        for (;; tile -= TILE) {
+            put(min(TILE, end - first - tile), true);
+            if (tile > 0) fetch(first + tile - TILE, TILE, true);
+            back(first + tile, min(TILE, end - first - tile), tile / args.sub);
+            if (tile == 0) break;
         }
-        lane.write_state(p, args.first_dm, dm);
-        if (S) lane.write_state(p, args.first_ds, ds);
     }
 
     __device__ __forceinline__ bool starts_group(u32 t) const { return p.frozen && t % p.frozen == 0; }
@@ -334,10 +320,17 @@ struct Reverse {
     }
 };
 
-#define BACK(name, R, G, S, threads)                                                                           \
-    KERNEL(name, Backward, threads) {                                                                          \
-        DYNAMIC_SHARED(float, shared);                                                                         \
-        Reverse<R, G, S>(args, R ? shared : args.scratch + (u64)blockIdx.x * args.scratch_stride).run();       \
+template <u32 R, u32 G, bool S>
+__device__ __forceinline__ void back(const Backward& args, float* base) {
+    u64 items = (u64)args.lanes * args.spans;
+    for (u64 item = blockIdx.x; item < items; item += gridDim.x)
+        Reverse<R, G, S>(args, (u32)(item % args.lanes), base).run((u32)(item / args.lanes));
+}
+
+#define BACK(name, R, G, S, threads)                                                                  \
+    KERNEL(name, Backward, threads) {                                                                 \
+        DYNAMIC_SHARED(float, shared);                                                                \
+        back<R, G, S>(args, R ? shared : args.scratch + (u64)blockIdx.x * args.scratch_stride);       \
     }
 
 BACK(scan_back_16, 4, 4, false, 128)
