@@ -28,6 +28,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
+    ("attention.cuh", include_str!("primitives/attention.cuh")),
 ];
 
 /// Code that the driver takes.

@@ -5,6 +5,10 @@ use crate::{engine, launch::Source, primitives, rules};
 /// Each is compiled for every architecture in a test, and kept as PTX in `ptx/`.
 #[allow(dead_code)]
 pub(crate) const ALL: &[&Source] = &[
+    &primitives::attention::SOURCE,
+    &primitives::attention::BACKWARD,
+    &primitives::conv::SOURCE,
+    &primitives::sequences::SOURCE,
     &primitives::elementwise::SOURCE,
     &primitives::embedding::SOURCE,
     &primitives::features::SOURCE,

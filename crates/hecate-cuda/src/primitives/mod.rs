@@ -1,5 +1,7 @@
 //! Primitives, one file each, with the kernels beside them.
 
+pub(crate) mod attention;
+pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
 pub(crate) mod features;
@@ -10,3 +12,4 @@ pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod reduce;
 pub(crate) mod rotary;
+pub(crate) mod sequences;

@@ -1,0 +1,89 @@
+// Softmax attention over a sliding window, forward: keys pass in tiles, and with them the maximum of the scores, the sum
+// of their exponentials and the outputs, all relative to the maximum so far.
+#include "attention.cuh"
+
+struct Forward {
+    Call call;
+    Array y;     // [rows, Hq, dv]
+    float* lse;  // [rows, Hq]
+    int slabs;
+};
+
+struct Tiles {
+    Rows rows;
+    __align__(16) float stage[2 * DEEP * PITCH];
+    __align__(16) float weights[1][TILE * PITCH];
+};
+
+template <int HALVES>
+__device__ __forceinline__ void forward(const Forward& args, const Job& job, Tiles& tiles) {
+    const Call& call = args.call;
+    Rows& rows = tiles.rows;
+    int units = (int)job.length * (call.query_heads / call.heads), mine = threadIdx.x;
+    Seen all = seen(call, job);
+    if (mine < TILE) {
+        int unit = job.first + mine;
+        bool real = unit < units;
+        rows.token[mine] = real ? unit / (call.query_heads / call.heads) : -1;
+        rows.q[mine] = real ? address(call.q, unit_row(call, job, unit), call.key) : 0;
+    }
+    float out[1][4][4 * HALVES] = {}, top[4], total[4];
+    for (int i = 0; i < 4; i++) {
+        top[i] = -INFINITE;
+        total[i] = 0.0f;
+    }
+    for (int at = 0; at < all.count; at += TILE) {
+        __syncthreads();
+        if (mine < TILE) seen_key(rows, call, job, all, mine, at + mine);
+        __syncthreads();
+        float p[4][4] = {};
+        scores(p, rows.q, rows.k, call.q.type, call.key, tiles.stage);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int unit = 4 * thread_row() + i;
+            float most = -INFINITE;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                p[i][j] = sees(rows, unit, 4 * thread_column() + j) ? call.scale * p[i][j] : -INFINITE;
+                most = p[i][j] > most ? p[i][j] : most;
+            }
+            most = row_max(most);
+            most = most > top[i] ? most : top[i];
+            // Where nothing was seen yet, any number will do.
+            float base = most == -INFINITE ? 0.0f : most, factor = expf(top[i] - base);
+            top[i] = most;
+            total[i] *= factor;
+#pragma unroll
+            for (int j = 0; j < 4; j++) total[i] += p[i][j] = expf(p[i][j] - base);
+#pragma unroll
+            for (int j = 0; j < 4 * HALVES; j++) out[0][i][j] *= factor;
+        }
+        keep(tiles.weights[0], p);
+        int count = all.count - at < TILE ? all.count - at : TILE;
+        weigh<HALVES, 1>(out, tiles.weights, count, rows.v, call.q.type, job.slab * SLAB, call.value, tiles.stage);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float sum = row_sum(total[i]);
+        int unit = job.first + 4 * thread_row() + i;
+        if (unit >= units) continue;
+        u64 row = unit_row(call, job, unit);
+        if (job.slab == 0 && thread_column() == 0) args.lse[row] = top[i] + logf(sum);
+#pragma unroll
+        for (int j = 0; j < 4 * HALVES; j++) {
+            int column = result_column(job, j);
+            if (column < call.value) store(args.y, row * call.value + column, out[0][i][j] / sum);
+        }
+    }
+}
+
+// Values of at most 64 numbers, and wider ones.
+KERNEL(attention_forward, Forward, 256) {
+    __shared__ Tiles tiles;
+    forward<1>(args, job_of_block(args.call, args.slabs), tiles);
+}
+
+KERNEL(attention_forward_wide, Forward, 256) {
+    __shared__ Tiles tiles;
+    forward<2>(args, job_of_block(args.call, args.slabs), tiles);
+}

@@ -1,0 +1,107 @@
+//! Short causal convolution with a state in front of each sequence.
+
+use super::sequences::{last_rows, starts, sum_parts};
+use crate::{
+    Cuda,
+    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Conv, ConvDims},
+};
+
+pub(crate) const SOURCE: Source = source!("conv", "conv.cu");
+
+/// Arrays and sizes of a call; `struct Call` in the kernels.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Call {
+    x: Array,
+    weight: Array,
+    state: Array,
+    starts: Pointer,
+    rows: u64,
+    channels: u64,
+    sequences: u32,
+    width: u32,
+}
+
+kernels! { SOURCE {
+    "conv_forward" Forward { call: Call, y: Array }
+    "conv_dx" InputGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
+    "conv_dstate" StateGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
+    "conv_dweight" Weights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
+} }
+
+/// Consecutive rows that a thread takes; `STRETCH` in the kernels.
+const STRETCH: usize = 8;
+
+/// Fewest rows, and most parts, that the gradient of the weights is first summed over.
+const PARTS: [usize; 2] = [64, 256];
+
+impl Call {
+    fn new(dims: &ConvDims, [x, weight, state]: [&Tensor<Cuda>; 3], starts: &Tensor<Cuda>) -> Self {
+        Self {
+            x: x.into(),
+            weight: weight.into(),
+            state: state.into(),
+            starts: pointer(starts),
+            rows: dims.sequences.rows() as u64,
+            channels: dims.channels as u64,
+            sequences: dims.sequences.count() as u32,
+            width: dims.width as u32,
+        }
+    }
+}
+
+/// A thread for every channel of a stretch of rows.
+fn by_stretch(dims: &ConvDims) -> Grid {
+    Grid::elements(dims.sequences.rows().div_ceil(STRETCH) * dims.channels)
+}
+
+impl Conv for Cuda {
+    fn conv(
+        &self,
+        dims: &ConvDims,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        state: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        let starts = starts(self, &dims.sequences)?;
+        let y = self.empty(x.shape().clone(), x.dtype())?;
+        let call = Call::new(dims, [x, weight, state], &starts);
+        self.launch(by_stretch(dims), &Forward { call, y: (&y).into() })?;
+        let last = last_rows(self, &dims.sequences, (dims.state(), x.dtype()), Some(state), Some(x))?;
+        Ok((y, last))
+    }
+
+    fn conv_backward(
+        &self,
+        dims: &ConvDims,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        state: &Tensor<Self>,
+        dy: &Tensor<Self>,
+        dfinal: Option<&Tensor<Self>>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
+        let starts = starts(self, &dims.sequences)?;
+        let call = Call::new(dims, [x, weight, state], &starts);
+        let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), x.dtype());
+        let (x_grad, state_grad) = (like(x)?, like(state)?);
+        let (dx, dstate) = (Array::from(&x_grad), Array::from(&state_grad));
+        let dfinal = dfinal.map_or(Array::NONE, Array::from);
+        let slope = Array::from(dy);
+        self.launch(by_stretch(dims), &InputGrad { call, dy: slope, dfinal, dx, dstate })?;
+        let grid = Grid::elements(state.shape().count());
+        self.launch(grid, &StateGrad { call, dy: slope, dfinal, dx, dstate })?;
+
+        let rows = dims.sequences.rows();
+        let length = PARTS[0].max(rows.div_ceil(PARTS[1]));
+        let number = rows.div_ceil(length);
+        let parts = self.empty([number, dims.channels, dims.width], DType::F32)?;
+        let (parts_at, number) = (pointer(&parts), number as u32);
+        let arguments = Weights { call, dy: slope, parts: parts_at, length: length as u64, number };
+        self.launch(Grid::elements(parts.shape().count()), &arguments)?;
+        Ok((x_grad, sum_parts(self, &parts, weight)?, state_grad))
+    }
+}

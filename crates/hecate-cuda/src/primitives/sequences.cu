@@ -1,0 +1,37 @@
+// Rows at the ends of sequences, and the sum of partial results.
+#include "hecate.cuh"
+
+// The last `kept` rows of each sequence, oldest first: of `x [rows, width]` and, in front of it, of
+// `before [N, kept, width]`. Without `before` those are zeros; without `x` its rows are ones.
+struct LastRows {
+    Array before, x, out;  // out [N, kept, width]
+    const u32* starts;
+    u64 count, kept, width;
+};
+
+KERNEL(last_rows, LastRows, 256) {
+    for (u64 i = grid_thread(); i < args.count; i += grid_threads()) {
+        u64 column = i % args.width, row = i / args.width, n = row / args.kept;
+        u64 start = args.starts[n], at = args.starts[n + 1] - start + row % args.kept;
+        float value;
+        if (at < args.kept) value = args.before.data ? load(args.before, (n * args.kept + at) * args.width + column) : 0.0f;
+        else value = args.x.data ? load(args.x, (start + at - args.kept) * args.width + column) : 1.0f;
+        store(args.out, i, value);
+    }
+}
+
+// out[i] = sum over p of parts[p, i], in the order of the parts.
+struct SumParts {
+    Array out;
+    const float* parts;
+    u64 count;
+    u32 number;
+};
+
+KERNEL(sum_parts, SumParts, 256) {
+    for (u64 i = grid_thread(); i < args.count; i += grid_threads()) {
+        double sum = 0.0;
+        for (u32 part = 0; part < args.number; part++) sum += args.parts[part * args.count + i];
+        store(args.out, i, (float)sum);
+    }
+}
