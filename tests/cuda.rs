@@ -33,9 +33,17 @@ rule_module!(Atlas);
 mod slots;
 
 mod primitives {
-    use hecate_tests::{for_each_primitive, primitive_modules};
-    #[cfg(any())]
-    for_each_primitive!(primitive_modules);
+    use hecate_tests::primitive_modules;
+    primitive_modules!(conv, attention);
+}
+
+/// Sizes of several tiles and parts, against the CPU column.
+#[test]
+fn large_primitives() {
+    use hecate_tests::{checks::primitive::agrees_with, problems};
+    let (cpu, backends) = (hecate_cpu::Cpu::new(), backends());
+    agrees_with(&cpu, &problems::attention_in_tiles(), &backends, &problems::attention_in_tiles());
+    agrees_with(&cpu, &problems::conv_in_parts(), &backends, &problems::conv_in_parts());
 }
 
 #[path = "cuda/sizes.rs"]

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-/// What `HECATE_REQUIRE` can name: the backends that have a column, and the test vectors of another implementation.
-pub const NAMES: [&str; 3] = ["cpu", "cuda", "vectors"];
+/// What `HECATE_REQUIRE` can name: the backends that have a column, NVIDIA's compiler, and the test vectors of another
+/// implementation.
+pub const NAMES: [&str; 4] = ["cpu", "cuda", "nvrtc", "vectors"];
 
 /// What `HECATE_REQUIRE` names; nothing where it is not set.
 ///

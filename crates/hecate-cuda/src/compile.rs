@@ -9,7 +9,10 @@ use std::{
     env, fmt, fs,
     io::Write as _,
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// What every file of kernels includes.
@@ -50,6 +53,12 @@ pub(crate) struct Compiler {
 impl Compiler {
     pub(crate) fn new(capability: (u32, u32), driver: u32) -> Self {
         Self { capability, driver, nvrtc: OnceLock::new(), cache: cache() }
+    }
+
+    /// With its cache in this folder.
+    #[cfg(test)]
+    pub(crate) fn in_folder(self, folder: PathBuf) -> Self {
+        Self { cache: Some(folder), ..self }
     }
 
     fn nvrtc(&self) -> std::result::Result<&Nvrtc, &str> {
@@ -161,10 +170,13 @@ fn cache() -> Option<PathBuf> {
 }
 
 /// Writes under another name first, so that nobody reads half a file.
-fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let unfinished = file.with_extension(format!("{}.part", std::process::id()));
+    // Neither another process nor another thread has this name.
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let unfinished = file.with_extension(format!("{}-{number}.part", std::process::id()));
     let written = fs::File::create(&unfinished).and_then(|mut out| out.write_all(bytes));
     written.and_then(|()| fs::rename(&unfinished, file)).inspect_err(|_| {
         let _ = fs::remove_file(&unfinished);

@@ -15,5 +15,7 @@ mod primitives;
 mod recurrent;
 mod rules;
 mod sources;
+#[cfg(test)]
+mod tests;
 
 pub use device::{Algorithm, Buffer, Cuda, Properties};

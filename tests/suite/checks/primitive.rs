@@ -21,6 +21,29 @@ pub fn agrees<B: Primitives>(backends: &[B], problems: &[Problem<B>]) {
     }
 }
 
+/// Results and gradients are those of another backend, within the sum of what both may be off.
+pub fn agrees_with<A: Primitives, B: Primitives>(
+    reference: &A,
+    known: &[Problem<A>],
+    backends: &[B],
+    problems: &[Problem<B>],
+) {
+    if backends.is_empty() {
+        return;
+    }
+    for (known, problem) in known.iter().zip(problems) {
+        let truth = known.run(reference, DType::F32).unwrap_or_else(|error| panic!("{}: {error}", known.name));
+        for backend in backends {
+            let what = describe(problem, backend);
+            let found = problem.run(backend, DType::F32).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (mut compared, grads) = problem.compare(&truth, &found);
+            compared.extend(grads);
+            compared.iter_mut().for_each(|comparison| comparison.limit *= 2.0);
+            assert_close(&what, &compared);
+        }
+    }
+}
+
 /// The same call gives the same bits.
 pub fn repeats<B: Primitives>(backends: &[B], problems: &[Problem<B>]) {
     for problem in problems {

@@ -49,6 +49,27 @@ pub fn attention<B: Primitives>() -> Vec<Problem<B>> {
     ]
 }
 
+/// Several tiles of queries, of keys and of columns: too much for the equations, so one backend is held to another.
+pub fn attention_in_tiles<B: Primitives>() -> Vec<Problem<B>> {
+    let calls = [
+        (Sequences::batch(2, 100), 2, (2, 1), (64, 64), 70, true, 3),
+        (Sequences::packed(&[1, 130, 67]), 1, (1, 3), (70, 40), 33, true, 70),
+        (Sequences::batch(1, 150), 1, (1, 1), (130, 260), 1000, false, 0),
+        (Sequences::batch(1, 90), 1, (1, 2), (40, 129), 200, true, 0),
+        (Sequences::batch(1, 600), 1, (1, 2), (4, 4), 8, false, 2),
+    ];
+    let calls = calls.into_iter().map(|(sequences, batch, heads, widths, window, cache, prefix)| Call {
+        sequences,
+        batch,
+        heads,
+        widths,
+        window,
+        cache,
+        prefix,
+    });
+    calls.map(problem).collect()
+}
+
 impl Call {
     /// `[B,T,heads,width]`.
     fn token(&self, heads: usize, width: usize) -> [usize; 4] {

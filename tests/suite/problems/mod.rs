@@ -9,14 +9,14 @@ mod matmul;
 mod norm;
 mod tokens;
 
-pub use attention::attention;
+pub use attention::{attention, attention_in_tiles};
 pub use elementwise::{add, cast, map, mul, scale};
 pub use features::poly2;
 pub use language::{adamw, cross_entropy, embedding};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::matmul;
 pub use norm::{l2_norm, rms_norm};
-pub use tokens::{conv, rotary};
+pub use tokens::{conv, conv_in_parts, rotary};
 
 use crate::{
     Array, BACKWARD, Comparison, FORWARD, error,

@@ -16,6 +16,15 @@ pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
     calls.into_iter().map(|(sequences, shape, width)| convolution(sequences, shape, width)).collect()
 }
 
+/// Many rows: too much for the equations, so one backend is held to another.
+pub fn conv_in_parts<B: Primitives>() -> Vec<Problem<B>> {
+    let lengths = [vec![1; 40], vec![300, 2]].concat();
+    vec![
+        convolution(Sequences::batch(2, 400), [2, 400, 70], 5),
+        convolution(Sequences::packed(&lengths), [1, 342, 3], 4),
+    ]
+}
+
 fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: usize) -> Problem<B> {
     let random = &mut Random::new(17);
     let (channels, kept) = (shape[2], width - 1);

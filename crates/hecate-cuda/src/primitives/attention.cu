@@ -78,12 +78,12 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
 }
 
 // Values of at most 64 numbers, and wider ones.
-KERNEL(attention_forward, Forward, 256) {
+KERNEL(attention_forward, Forward, BLOCKS(2)) {
     __shared__ Tiles tiles;
     forward<1>(args, job_of_block(args.call, args.slabs), tiles);
 }
 
-KERNEL(attention_forward_wide, Forward, 256) {
+KERNEL(attention_forward_wide, Forward, BLOCKS(2)) {
     __shared__ Tiles tiles;
     forward<2>(args, job_of_block(args.call, args.slabs), tiles);
 }

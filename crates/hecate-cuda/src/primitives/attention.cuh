@@ -8,6 +8,9 @@
 #include "hecate.cuh"
 
 const int THREADS = 256;
+// Bounds of a kernel of which so many blocks are to fit a multiprocessor: left to itself, the compiler spills a register
+// or two for one block more.
+#define BLOCKS(number) 256, number
 // Units, and keys, of a tile.
 const int TILE = 64;
 // Distance of rows of a tile in shared memory.

@@ -78,12 +78,12 @@ __device__ __forceinline__ void query_grads(const QueryGrads& args, const Job& j
     }
 }
 
-KERNEL(attention_dq, QueryGrads, 256) {
+KERNEL(attention_dq, QueryGrads, BLOCKS(2)) {
     __shared__ Tiles tiles;
     query_grads<1>(args, job_of_block(args.call, args.slabs), tiles);
 }
 
-KERNEL(attention_dq_wide, QueryGrads, 256) {
+KERNEL(attention_dq_wide, QueryGrads, BLOCKS(1)) {
     __shared__ Tiles tiles;
     query_grads<2>(args, job_of_block(args.call, args.slabs), tiles);
 }
@@ -178,12 +178,12 @@ __device__ __forceinline__ void window_grads(const KeyGrads& args, const Job& jo
     }
 }
 
-KERNEL(attention_dkv, KeyGrads, 256) {
+KERNEL(attention_dkv, KeyGrads, BLOCKS(2)) {
     __shared__ Tiles tiles;
     window_grads<1>(args, job_of_block(args.call, args.slabs), tiles);
 }
 
-KERNEL(attention_dkv_wide, KeyGrads, 256) {
+KERNEL(attention_dkv_wide, KeyGrads, BLOCKS(1)) {
     __shared__ Tiles tiles;
     window_grads<2>(args, job_of_block(args.call, args.slabs), tiles);
 }
@@ -214,12 +214,12 @@ __device__ __forceinline__ void prefix_grads(const KeyGrads& args, const Job& jo
     }
 }
 
-KERNEL(attention_dprefix, KeyGrads, 256) {
+KERNEL(attention_dprefix, KeyGrads, BLOCKS(2)) {
     __shared__ Tiles tiles;
     prefix_grads<1>(args, job_of_block(args.call, args.slabs), tiles);
 }
 
-KERNEL(attention_dprefix_wide, KeyGrads, 256) {
+KERNEL(attention_dprefix_wide, KeyGrads, BLOCKS(1)) {
     __shared__ Tiles tiles;
     prefix_grads<2>(args, job_of_block(args.call, args.slabs), tiles);
 }

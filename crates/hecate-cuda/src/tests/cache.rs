@@ -1,0 +1,155 @@
+//! The cache of machine code, with closures in the driver's place.
+
+use super::nvrtc;
+use crate::{
+    compile::{Compiler, Image, write},
+    launch::Source,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+const SOURCE: Source = Source {
+    name: "tiny",
+    text: "#include \"hecate.cuh\"\nstruct Args { float* x; };\nKERNEL(tiny, Args, 32) { *args.x = 1.0f; }\n",
+    ptx: "// PTX",
+};
+
+/// A compiler for a GPU of 2020, with its cache in this folder.
+fn compiler(folder: &Path) -> Compiler {
+    Compiler::new((8, 0), 12_000).in_folder(folder.to_owned())
+}
+
+/// As the driver would: takes machine code if it is some.
+fn machine_code(image: Image) -> Result<Vec<u8>, String> {
+    match image {
+        Image::Cubin(bytes) if bytes.starts_with(b"\x7fELF") => Ok(bytes),
+        Image::Cubin(_) => Err("this is no cubin".into()),
+        Image::Ptx(_) => Err("this driver takes no PTX".into()),
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// The only file of a cache after one compilation.
+fn cached(folder: &Path) -> PathBuf {
+    let files = files(folder);
+    assert!(files.len() == 1 && files[0].extension().is_some_and(|end| end == "cubin"), "{files:?}");
+    files[0].clone()
+}
+
+#[test]
+fn compiled_once() {
+    let Some(_) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code");
+    let file = cached(folder.path());
+    assert_eq!(fs::read(&file).expect("the cached file"), made);
+    // What is there is taken as it is: a mark put into it comes back.
+    let marked = [b"\x7fELF marked".as_slice(), &made].concat();
+    fs::write(&file, &marked).expect("a write");
+    assert_eq!(compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code"), marked);
+}
+
+/// Another source, header or architecture is another file.
+#[test]
+fn keys_differ() {
+    let Some(_) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let other = Source { text: SOURCE.text.replace("1.0f", "2.0f").leak(), ..SOURCE };
+    for (capability, source) in [((8, 0), SOURCE), ((8, 6), SOURCE), ((9, 0), SOURCE), ((8, 0), other)] {
+        let compiler = Compiler::new(capability, 12_000).in_folder(folder.path().to_owned());
+        compiler.load(&source, machine_code).expect("machine code");
+    }
+    assert_eq!(files(folder.path()).len(), 4);
+}
+
+#[test]
+fn broken_files_are_built_again() {
+    let Some(_) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code");
+    let file = cached(folder.path());
+    for broken in [&b""[..], b"half a fi", b"not a cubin at all"] {
+        fs::write(&file, broken).expect("a write");
+        let mut refused = 0;
+        let load = |image| machine_code(image).inspect_err(|_| refused += 1);
+        assert_eq!(compiler(folder.path()).load(&SOURCE, load).expect("machine code"), made);
+        assert_eq!(refused, 1);
+        assert_eq!(fs::read(cached(folder.path())).expect("the cached file"), made);
+    }
+}
+
+/// What the driver refuses is not kept, the PTX is tried last, and the error names everything.
+#[test]
+fn refused_by_the_driver() {
+    let Some(_) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let only_ptx = |image| match image {
+        Image::Cubin(_) => Err("another architecture".to_owned()),
+        Image::Ptx(text) => Ok(text),
+    };
+    assert_eq!(compiler(folder.path()).load(&SOURCE, only_ptx).expect("PTX"), SOURCE.ptx);
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+
+    compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code");
+    let nothing = |_| Err::<(), _>("no room".to_owned());
+    let error = compiler(folder.path()).load(&SOURCE, nothing).expect_err("an error").to_string();
+    for expected in ["`tiny`", "sm_80", "the cached", "NVRTC", "embedded PTX", "no room", "Install", "driver"] {
+        assert!(error.contains(expected), "`{error}` does not say `{expected}`");
+    }
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+}
+
+/// A cache that cannot be written costs time, nothing else.
+#[test]
+fn no_place_for_a_cache() {
+    let Some(_) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a file, not a folder");
+    fs::write(&file, "").expect("a write");
+    compiler(&file).load(&SOURCE, machine_code).expect("machine code");
+    assert_eq!(files(folder.path()), [file]);
+}
+
+/// Whoever reads a file while others write it sees one of them whole.
+#[test]
+fn written_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("deeper").join("x.cubin");
+    write(&file, &[0; 100_000]).expect("a write");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (1..4u8)
+            .map(|byte| {
+                let file = &file;
+                scope.spawn(move || (0..30).for_each(|_| write(file, &[byte; 100_000]).expect("a write")))
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let read = fs::read(&file).expect("a file at any time");
+                assert!(read.len() == 100_000 && read.iter().all(|byte| *byte == read[0]), "a mixture");
+            }
+        });
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        written.into_iter().for_each(|result| result.expect("a writer"));
+    });
+    assert_eq!(files(&folder.path().join("deeper")), [file]);
+}
+
+/// A write that fails leaves nothing behind.
+#[test]
+fn failed_writes_leave_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let taken = folder.path().join("x.cubin");
+    fs::create_dir(&taken).expect("a folder");
+    fs::write(taken.join("inside"), "").expect("a write");
+    write(&taken, b"bytes").expect_err("a folder has this name");
+    assert_eq!(files(folder.path()), [taken]);
+}
