@@ -32,9 +32,12 @@ rule_module!(Atlas);
 #[path = "cuda/slots.rs"]
 mod slots;
 
+#[path = "cuda/sizes.rs"]
+mod sizes;
+
 mod primitives {
-    use hecate_tests::primitive_modules;
-    primitive_modules!(conv, attention);
+    use hecate_tests::{for_each_primitive, primitive_modules};
+    for_each_primitive!(primitive_modules);
 }
 
 /// Sizes of several tiles and parts, against the CPU column.
@@ -45,6 +48,3 @@ fn large_primitives() {
     agrees_with(&cpu, &problems::attention_in_tiles(), &backends, &problems::attention_in_tiles());
     agrees_with(&cpu, &problems::conv_in_parts(), &backends, &problems::conv_in_parts());
 }
-
-#[path = "cuda/sizes.rs"]
-mod sizes;

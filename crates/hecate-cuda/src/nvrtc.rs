@@ -21,8 +21,10 @@ pub(crate) struct Compiled {
     /// Machine code; empty for an architecture named `compute_…`.
     pub(crate) cubin: Vec<u8>,
     /// Assembly.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) ptx: String,
     /// What the compiler had to say: registers and spills of each kernel.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) log: String,
 }
 

@@ -133,7 +133,7 @@ __device__ __forceinline__ void scores(
         stage_columns(left, a, type, start, width);
         stage_columns(right, b, type, start, width);
         __syncthreads();
-#pragma unroll
+#pragma unroll 4
         for (int c = 0; c < DEEP; c++) {
             Four x = four(left + c * PITCH + 4 * thread_row()), y = four(right + c * PITCH + 4 * thread_column());
 #pragma unroll
@@ -167,7 +167,7 @@ __device__ __forceinline__ void weigh(float (&out)[KINDS][4][4 * HALVES], const 
             stage[i] = element(x[first + i / columns], type, start + i % columns, width);
         }
         __syncthreads();
-#pragma unroll
+#pragma unroll 4
         for (int r = 0; r < DEEP; r++) {
             Four row[HALVES];
 #pragma unroll
