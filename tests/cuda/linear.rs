@@ -27,16 +27,28 @@ fn agrees<R: Oracle>(rule: R)
 where
     Cuda: Kernel<R>,
 {
-    for (seed, sizes) in (61..).zip(SIZES) {
-        let case = Case::new(rule, sizes, seed);
-        let truth = solve(&case);
-        for device in super::backends() {
-            let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
-            let mut compared = compare_outputs(rule, &truth.outputs, &found.outputs);
-            compared.extend(compare_grads(rule, &truth.grads, &found.grads));
-            assert_close(&format!("{case} on {device:?}"), &compared);
-        }
+    (61..).zip(SIZES).for_each(|(seed, sizes)| agree(&Case::new(rule, sizes, seed)));
+}
+
+fn agree<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+{
+    let truth = solve(case);
+    for device in super::backends() {
+        let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
+        let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
+        compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
+        assert_close(&format!("{case} on {device:?}"), &compared);
     }
+}
+
+/// More stretches of sequences than a device has room for at once: blocks go on to others.
+#[test]
+fn more_spans_than_blocks() {
+    agree(&Case::new(Titans { frozen: Some(9), ..Titans::default() }, Sizes::new(9, 70, 16, 18, 2), 71));
+    let lengths: Vec<usize> = (0..24).map(|i| 1 + 23 * i % 150).collect();
+    agree(&Case::packed(Delta::default(), &lengths, 5, 17, 3, 73));
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub(crate) const ALL: &[&Source] = &[
     &primitives::rotary::SOURCE,
     &engine::scan::SOURCE,
     &engine::scan_backward::SOURCE,
+    &engine::scan_reverse::SOURCE,
     &engine::sums::SOURCE,
     &rules::atlas::SOURCE,
     &rules::lattice::SOURCE,

@@ -19,10 +19,10 @@ pub(super) struct Class {
 /// Up to this `K`, the kernels with these sizes hold the memory in registers.
 const CLASSES: [(usize, Class); 5] = [
     (16, Class { index: 0, rows: 4, sharing: 4, threads: 128, columns: 32 }),
-    (32, Class { index: 1, rows: 8, sharing: 4, threads: 128, columns: 32 }),
-    (64, Class { index: 2, rows: 16, sharing: 4, threads: 128, columns: 32 }),
-    (128, Class { index: 3, rows: 16, sharing: 8, threads: 256, columns: 32 }),
-    (256, Class { index: 4, rows: 32, sharing: 8, threads: 256, columns: 32 }),
+    (32, Class { index: 1, rows: 4, sharing: 8, threads: 256, columns: 32 }),
+    (64, Class { index: 2, rows: 8, sharing: 8, threads: 256, columns: 32 }),
+    (128, Class { index: 3, rows: 8, sharing: 16, threads: 512, columns: 32 }),
+    (256, Class { index: 4, rows: 16, sharing: 16, threads: 512, columns: 32 }),
 ];
 
 impl Class {
@@ -67,6 +67,11 @@ impl Spec {
     pub(super) fn matrices(self) -> usize {
         1 + usize::from(self.momentum)
     }
+
+    /// Matrices of its gradient: with that of `M_c`.
+    pub(super) fn records(self) -> usize {
+        self.matrices() + usize::from(self.frozen.is_some())
+    }
 }
 
 /// A call as the kernels see it.
@@ -105,7 +110,7 @@ pub(super) struct Call {
     erase: u32,
     before: u32,
     rows_held: u32,
-    unused: u32,
+    sequences: u32,
 }
 
 impl<'a> Layout<'a> {
@@ -143,9 +148,14 @@ impl<'a> Layout<'a> {
         self.dims.sequences.rows() * self.dims.heads
     }
 
-    /// Numbers of all kept states.
-    pub(super) fn kept_elements(&self) -> usize {
-        self.kept * self.dims.heads * self.blocks() * self.spec.matrices() * self.class.elements()
+    /// Numbers of all kept states of this many matrices.
+    pub(super) fn kept_elements(&self, matrices: usize) -> usize {
+        self.kept * self.dims.heads * self.blocks() * matrices * self.class.elements()
+    }
+
+    /// Kept states of the longest sequence.
+    pub(super) fn spans(&self) -> usize {
+        kept_states(self.spec, self.dims.sequences.longest())
     }
 
     pub(super) fn call<R: Rule>(&self, inputs: &Inputs<R, Tensor<Cuda>>) -> Call {
@@ -171,20 +181,21 @@ impl<'a> Layout<'a> {
             erase: self.spec.erase as u32,
             before: u32::from(self.spec.read == Read::Before),
             rows_held: self.class.rows as u32,
-            unused: 0,
+            sequences: self.dims.sequences.count() as u32,
         }
     }
 }
 
-/// The kernels for this `K`, and as many tokens noted at once as leave room for two blocks on a multiprocessor.
+/// The kernels for this `K`, and how many tokens are noted at once: as many as there is room for, shared with a second
+/// block on a multiprocessor where blocks are small.
 fn choose(key: usize, spec: Spec, shared: usize) -> (Class, usize) {
     let fits = |class: &Class, sub: usize, bytes: usize| 4 * class.backward_scratch(spec, sub) <= bytes;
     let class = CLASSES.iter().find(|(most, _)| key <= *most).map(|(_, class)| *class);
     match class.filter(|class| fits(class, 1, shared) && 4 * class.forward_scratch(spec) <= shared) {
         None => (Class::any(key), 8),
         Some(class) => {
-            let sub = [8, 4, 2].into_iter().find(|&sub| fits(&class, sub, shared.min(112 << 10)));
-            (class, sub.unwrap_or(1))
+            let room = if class.threads > 256 { shared } else { (shared / 2).saturating_sub(1024) };
+            (class, [8, 4, 2].into_iter().find(|&sub| fits(&class, sub, room)).unwrap_or(1))
         }
     }
 }
@@ -229,7 +240,7 @@ mod tests {
     fn classes_hold_their_keys() {
         let spec = Spec { read: Read::After, frozen: Some(4), momentum: true, erase: Strength::Theta };
         for (key, any) in [(1, false), (16, false), (17, false), (64, false), (128, false), (129, true), (300, true)] {
-            let (class, sub) = choose(key, spec, 99 << 10);
+            let (class, sub) = choose(key, spec, 163 << 10);
             assert_eq!(class.is_any(), any, "{key}");
             assert!(class.width() >= key && 8 % sub == 0, "{key}");
         }

@@ -20,23 +20,20 @@ struct Linear {
     u32 tokens, kept;                             // tokens and kept states of every sequence, where `starts` is null
     u32 heads, key, value, blocks;                // H, K, V, blocks of columns
     u32 frozen, period;                           // G (0: not frozen); states are kept every 64 tokens of each period
-    u32 erase, before, rows_held, unused;
+    u32 erase, before, rows_held, sequences;
 };
 
-// w, r, a, η of token and head `i` [rows,H]. Gates outside their ranges become NaN, which the outputs then show.
-__device__ __forceinline__ Four lower(const Linear& p, u64 i) {
-    float theta = p.theta[i], log_a = p.log_a[i];
-    float w = fabsf(theta) < INFINITE ? theta : NOT_A_NUMBER;
-    float a = log_a <= 0.0f ? expf(log_a) : NOT_A_NUMBER;
-    float eta = 0.0f, beta = 0.0f, r = 0.0f;
-    if (p.log_eta) {
-        float log_eta = p.log_eta[i];
-        eta = log_eta <= 0.0f ? expf(log_eta) : NOT_A_NUMBER;
-    }
-    if (p.beta) {
-        beta = p.beta[i];
-        beta = fabsf(beta) < INFINITE ? beta : NOT_A_NUMBER;
-    }
+// Gates of token and head `i` [rows,H]: log a, log η, θ, β; 0 where the rule has none.
+__device__ __forceinline__ Four gates_of(const Linear& p, u64 i) {
+    return Four{p.log_a[i], p.log_eta ? p.log_eta[i] : -INFINITE, p.theta[i], p.beta ? p.beta[i] : 0.0f};
+}
+
+__device__ __forceinline__ float factor(float log) { return log <= 0.0f ? expf(log) : NOT_A_NUMBER; }
+__device__ __forceinline__ float strength(float x) { return fabsf(x) < INFINITE ? x : NOT_A_NUMBER; }
+
+// w, r, a, η from gates. What is outside its range becomes NaN, which the outputs then show.
+__device__ __forceinline__ Four lower(const Linear& p, Four gates) {
+    float a = factor(gates.x), eta = factor(gates.y), w = strength(gates.z), beta = strength(gates.w), r = 0.0f;
     switch (p.erase) {
         case ERASE_NOTHING: break;
         case ERASE_THETA: r = w; break;
@@ -69,20 +66,21 @@ struct Lane {
     u32 block, head, tokens;
     u64 row, kept, state;                       // first row, first kept state, index into [N,H]
 
-    __device__ explicit Lane(const Linear& p) {
+    // Lane `index`, counted from sequence to head to block of columns.
+    __device__ Lane(const Linear& p, u32 index) {
         n = R ? R : p.rows_held;
         width = n * G;
         u32 thread = threadIdx.x % 32;
         part = thread / (32 / G);
         column = threadIdx.x / 32 * (32 / G) + thread % (32 / G);
-        block = blockIdx.x % p.blocks;
-        state = blockIdx.x / p.blocks;
+        block = index % p.blocks;
+        state = index / p.blocks;
         value = block * COLUMNS + column;
         head = (u32)(state % p.heads);
-        u64 sequence = state / p.heads, count = gridDim.x / p.blocks / p.heads;
+        u64 sequence = state / p.heads;
         row = p.starts ? p.starts[sequence] : sequence * p.tokens;
         tokens = p.starts ? p.starts[sequence + 1] - (u32)row : p.tokens;
-        kept = p.starts ? p.starts[count + 1 + sequence] : sequence * p.kept;
+        kept = p.starts ? p.starts[p.sequences + 1 + sequence] : sequence * p.kept;
     }
 
     // Row of the memory that is a thread's `i`th: four in turn, so that they are read from rows of keys at once.
@@ -90,6 +88,15 @@ struct Lane {
 
     // Token and head in arrays [rows,H].
     __device__ __forceinline__ u64 token(const Linear& p, u32 t) const { return (row + t) * p.heads + head; }
+
+    // Kept states, and the first token of each.
+    __device__ __forceinline__ u32 spans(const Linear& p) const {
+        return tokens / p.period * ((p.period + 63) / 64) + (tokens % p.period + 63) / 64;
+    }
+    __device__ __forceinline__ u32 start_of(const Linear& p, u32 j) const {
+        u32 each = (p.period + 63) / 64;
+        return j / each * p.period + j % each * 64;
+    }
 
     // Where kept state `j` of `matrices` matrices lies: [kept,H,blocks,matrices,n,threads].
     __device__ __forceinline__ u64 keeping(const Linear& p, u32 j, u32 matrices) const {
@@ -127,19 +134,7 @@ struct Lane {
             to[i] = i % w < p.key ? load(x, token(p, first + i / w) * p.key + i % w) : 0.0f;
     }
 
-    // The block's columns of `count` rows of `x [rows,H,V]`, as [count,COLUMNS].
-    __device__ void read_values(const Linear& p, Array x, u32 first, u32 count, float* to) const {
-        for (u32 i = threadIdx.x; i < count * COLUMNS; i += blockDim.x) {
-            u32 c = block * COLUMNS + i % COLUMNS;
-            to[i] = c < p.value ? load(x, token(p, first + i / COLUMNS) * p.value + c) : 0.0f;
-        }
-    }
-
-    __device__ void read_gates(const Linear& p, u32 first, u32 count, Four* to) const {
-        if (threadIdx.x < count) to[threadIdx.x] = lower(p, token(p, first + threadIdx.x));
-    }
-
-    // A row of keys times a thread's column, in all threads of the column.
+    // What a thread adds to a row of keys times its column.
     template <class M>
     __device__ __forceinline__ float dot(const float* row, M& m) const {
         float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
@@ -151,7 +146,7 @@ struct Lane {
             c += x.z * m[i + 2];
             d += x.w * m[i + 3];
         }
-        return over_column((a + b) + (c + d));
+        return (a + b) + (c + d);
     }
 
     // The sum over the threads of a column, in each of them.
@@ -162,23 +157,100 @@ struct Lane {
     }
 };
 
-// v - f k M_c, k M and z of a token.
+// Bits of an array as they come, and as a number.
+__device__ __forceinline__ u32 bits_of(Array x, u64 i) {
+    return x.type == 0 ? ((const u32*)x.data)[i] : ((const u16*)x.data)[i];
+}
+__device__ __forceinline__ float number_of(Array x, u32 bits) {
+    return x.type == 0 ? __uint_as_float(bits) : x.type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits);
+}
+
+// Rows of keys [TILE,K'] on their way to shared memory: fetched before other work, put down after it. Bits are converted
+// when they are put down, so that nothing waits before; zero bits are zero in every type. With R = 0 nothing is ahead.
+template <u32 R, u32 G, u32 TILE>
+struct KeysAhead {
+    static constexpr u32 WIDTH = R ? R * G : 1, THREADS = Lane<R, G>::COLUMNS * G, EACH = R ? TILE * R / 32 : 1;
+    u32 x[EACH], first;
+
+    __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, Array from, u32 token, u32 count) {
+        first = token;
+        if constexpr (R > 0) {
+            #pragma unroll
+            for (u32 j = 0; j < EACH; j++) {
+                u32 i = threadIdx.x + j * THREADS, t = i / WIDTH, row = i % WIDTH;
+                x[j] = t < count && row < p.key ? bits_of(from, lane.token(p, token + t) * p.key + row) : 0;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void put(const Linear& p, const Lane<R, G>& lane, Array from, u32 count, float* to) {
+        if constexpr (R > 0) {
+            #pragma unroll
+            for (u32 j = 0; j < EACH; j++) to[threadIdx.x + j * THREADS] = number_of(from, x[j]);
+        } else {
+            lane.read_keys(p, from, first, count, to);
+        }
+    }
+};
+
+// The same of rows of values [TILE,COLUMNS].
+template <u32 R, u32 G, u32 TILE>
+struct ValuesAhead {
+    static constexpr u32 COLUMNS = Lane<R, G>::COLUMNS, THREADS = COLUMNS * G;
+    static constexpr u32 EACH = (TILE + G - 1) / G;
+    u32 x[EACH];
+
+    __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, Array from, u32 token, u32 count) {
+        #pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            u32 i = threadIdx.x + j * THREADS, t = i / COLUMNS, c = lane.block * COLUMNS + i % COLUMNS;
+            x[j] = t < count && c < p.value ? bits_of(from, lane.token(p, token + t) * p.value + c) : 0;
+        }
+    }
+
+    __device__ __forceinline__ void put(Array from, float* to) {
+        #pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            u32 i = threadIdx.x + j * THREADS;
+            if (i < TILE * COLUMNS) to[i] = number_of(from, x[j]);
+        }
+    }
+};
+
+// The same of gates [TILE].
+struct GatesAhead {
+    Four x;
+
+    template <u32 R, u32 G>
+    __device__ __forceinline__ void fetch(const Linear& p, const Lane<R, G>& lane, u32 token, u32 count) {
+        if (threadIdx.x < count) x = gates_of(p, lane.token(p, token + threadIdx.x));
+    }
+
+    __device__ __forceinline__ void put(const Linear& p, u32 count, Four* to) {
+        if (threadIdx.x < count) to[threadIdx.x] = lower(p, x);
+    }
+};
+
+// v - f k M_c, k M and z of a token, and the sum of `other` over the column.
 struct Written {
-    float target, p, z;
+    float target, p, z, other;
 };
 
 // Equations (1) and (2); `m` and the memory at the group's start are those before the token.
 template <u32 R, u32 G>
 __device__ __forceinline__ Written predict(
-    const Linear& p, const Lane<R, G>& lane, const float* k, float v, Four gates, Own<R>& m, Own<0> group
+    const Linear& p, const Lane<R, G>& lane, const float* k, float v, Four gates, Own<R>& m, Own<0> group, float other
 ) {
-    Written x = {v, 0.0f, 0.0f};
-    if (p.frozen) x.target -= lane.dot(k, group);
-    x.z = gates.x * x.target;
-    if (p.erase) {
-        x.p = lane.dot(k, m);
-        x.z -= gates.y * x.p;
+    float read = p.erase ? lane.dot(k, m) : 0.0f, frozen = p.frozen ? lane.dot(k, group) : 0.0f;
+    #pragma unroll
+    for (u32 mask = 32 / G; mask < 32; mask *= 2) {
+        read += shuffle_xor(read, mask);
+        frozen += shuffle_xor(frozen, mask);
+        other += shuffle_xor(other, mask);
     }
+    Written x = {v - frozen, read, 0.0f, other};
+    x.z = gates.x * x.target;
+    if (p.erase) x.z -= gates.y * read;
     return x;
 }
 

@@ -8,7 +8,8 @@
 //!
 //! A block of threads runs one *lane*: one sequence, one head, one block of value columns. Columns never interact;
 //! gradients of `q`, `k` and the gates are sums over the column blocks of a head, put together in order by a kernel of
-//! their own.
+//! their own. Backward, only the gradient of the memory is taken from the last token to the first; with it kept beside
+//! the states, the spans between them are turned around all at once.
 //!
 //! # Memory
 //!
@@ -19,9 +20,10 @@
 mod layout;
 pub(crate) mod scan;
 pub(crate) mod scan_backward;
+pub(crate) mod scan_reverse;
 pub(crate) mod sums;
 
-use crate::{Cuda, launch::pointer};
+use crate::{Algorithm, Cuda, error::unsupported, launch::pointer};
 use hecate_core::{DType, Dims, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
 use layout::Layout;
 
@@ -84,12 +86,16 @@ impl Cuda {
         inputs: &Inputs<R, Tensor<Self>>,
         keep: bool,
     ) -> Result<(Outputs<R, Tensor<Self>>, Option<Saved>)> {
+        if self.options().algorithm == Algorithm::Chunk {
+            return Err(unsupported("products over chunks", "this device scans the linear rules token by token"));
+        }
         let layout = Layout::new(self, dims, rule.spec())?;
         let outputs = Outputs::<R, _> {
             out: self.empty(dims.values(), inputs.q.dtype())?,
             state: fresh::<R::State>(self, rule.state(dims))?,
         };
-        let kept = if keep { Some(self.empty([layout.kept_elements()], DType::F32)?) } else { None };
+        let kept =
+            if keep { Some(self.empty([layout.kept_elements(layout.spec.matrices())], DType::F32)?) } else { None };
         scan::run(self, &layout, inputs, &outputs, kept.as_ref())?;
         Ok((outputs, kept.map(Saved)))
     }
@@ -131,7 +137,8 @@ impl<R: Linear> Kernel<R> for Cuda {
             gates: fresh::<R::Gates>(self, rule.gates(dims))?,
             state: fresh::<R::State>(self, rule.state(dims))?,
         };
-        let parts = scan_backward::run(self, &layout, inputs, &saved.0, grads, &dinputs)?;
+        let kept_grads = scan_reverse::run(self, &layout, inputs, grads, &dinputs)?;
+        let parts = scan_backward::run(self, &layout, inputs, [&saved.0, &kept_grads], &grads.out, &dinputs.v)?;
         sums::join(self, &layout, inputs, &parts, &dinputs)?;
         Ok(dinputs)
     }

@@ -1,23 +1,22 @@
-// The recurrence token by token, backward: equations (6)-(14).
+// The recurrence token by token, backward: equations (6)-(14), a span between kept states at a time.
 //
-// From the last kept state to the first, a span of at most 64 tokens each: run forward from it once, noting the memory
-// every `sub` tokens (`checkpoints`); then, from the last such stretch to the first, run forward again, noting the
-// memory before every token (`slots`), and go back over its tokens. Sums over columns leave a block as partial sums.
+// All spans are independent: each starts from the kept state before its first token and the kept gradient of the state
+// behind its last. A block goes from span to span. In each it runs forward once, noting the memory every `sub` tokens
+// (`checkpoints`); then, from the last such stretch to the first, it runs forward again, noting the memory before every
+// token (`slots`), and goes back over its tokens. Sums over columns leave a block as partial sums.
 #include "linear.cuh"
 
 struct Backward {
     Linear p;
-    const float* kept;
-    Array dout;                // [rows,H,V]
-    const float *dm, *ds;      // gradients of the final state [N,H,K,V]
-    Array dv;                  // [rows,H,V]
+    const float* kept;         // states before each span
+    const float* kept_grads;   // gradients of M, S and M_c behind each span
+    Array dout, dv;            // [rows,H,V]
     float *dq, *dk;            // [blocks,rows,H,K]: sums over the columns of a block
     float* dscalars;           // [blocks,rows,H,4]: of w, r, a, η
-    float *first_dm, *first_ds;
     float* checkpoints;        // 64 / sub of up to three matrices a block
     float* scratch;            // where R = 0: `scratch_stride` numbers a block
     u64 scratch_stride, tokens;  // `tokens`: rows times H
-    u32 sub, unused;
+    u32 sub, lanes, spans, unused;  // `spans`: of the longest sequence
 };
 
 // Tokens whose inputs are in shared memory at once; a multiple of `sub`.
@@ -57,12 +56,6 @@ __device__ __forceinline__ void over_columns(const Lane<R, G>& lane, Own<R>& x, 
     }
 }
 
-// First token of kept state `j`.
-__device__ __forceinline__ u32 start_of(const Linear& p, u32 j) {
-    u32 each = (p.period + 63) / 64;
-    return j / each * p.period + j % each * 64;
-}
-
 template <u32 R, u32 G, bool S>
 struct Reverse {
     const Backward& args;
@@ -73,11 +66,15 @@ struct Reverse {
     Four* gates;
     Own<0> values, group, dgroup;
     Own<R> m, s, dm, ds, x;
+    // Inputs of the next tile.
+    KeysAhead<R, G, TILE> next_k, next_q;
+    ValuesAhead<R, G, TILE> next_v, next_dy;
+    GatesAhead next_gates;
 
     // Numbers in `base`: (1 + S) sub E + 2 TILE K' + 2 TILE COLUMNS + 4 TILE + 3 sub threads + warps (4 K' + 8)
     // + [frozen] 2 E + [R = 0] 7 E.
-    __device__ Reverse(const Backward& args, float* base)
-        : args(args), p(args.p), lane(args.p), own(lane.n * blockDim.x), warps(blockDim.x / 32) {
+    __device__ Reverse(const Backward& args, u32 index, float* base)
+        : args(args), p(args.p), lane(args.p, index), own(lane.n * blockDim.x), warps(blockDim.x / 32) {
         float* rest = base;
         auto take = [&](u32 count) { float* x = rest; rest += count; return x; };
         slots = take((S ? 2 : 1) * args.sub * own);
@@ -99,7 +96,7 @@ struct Reverse {
     }
     float* after_base;
 
-    // Matrices of a checkpoint: M, S, M_c.
+    // Matrices of a checkpoint and of a kept gradient: M, S, M_c.
     __device__ __forceinline__ u32 records() const { return (S ? 2 : 1) + (p.frozen ? 1 : 0); }
 
     __device__ __forceinline__ Own<0> at(float* base, u32 matrix) const {
@@ -108,45 +105,65 @@ struct Reverse {
         return to;
     }
 
-    __device__ void run() {
-        lane.read_state(p, args.dm, dm);
-        if (S) lane.read_state(p, args.ds, ds);
-        if (p.frozen)
-            for (u32 i = 0; i < lane.n; i++) dgroup[i] = 0.0f;
-        u32 each = (p.period + 63) / 64;
-        u32 spans = lane.tokens / p.period * each + (lane.tokens % p.period + 63) / 64;
-        u32 end = lane.tokens;
-        for (u32 j = spans; j-- > 0;) {
-            u32 first = start_of(p, j);
-            float* kept = const_cast<float*>(args.kept);
-            float* own_state = kept + lane.keeping(p, j, S ? 2 : 1);
-            lane.copy(at(own_state, 0), m);
-            if (S) lane.copy(at(own_state, 1), s);
-            // A group of more than 64 tokens: its start is the first kept state of the period.
-            if (p.frozen && first % p.frozen != 0)
-                lane.copy(at(kept + lane.keeping(p, j - j % each, S ? 2 : 1), 0), group);
-            note(first, end - first);
-            for (u32 tile = (end - first - 1) / TILE * TILE + TILE; tile > 0; tile -= TILE)
-                back(first + tile - TILE, min(TILE, end - first - tile + TILE), (tile - TILE) / args.sub);
-            end = first;
+    // Span `j` of the lane.
+    __device__ void run(u32 j) {
+        const u32 matrices = S ? 2 : 1, count = lane.spans(p), each = (p.period + 63) / 64;
+        if (j >= count) return;
+        const u32 first = lane.start_of(p, j), end = j + 1 < count ? lane.start_of(p, j + 1) : lane.tokens;
+        float *kept = const_cast<float*>(args.kept), *state = kept + lane.keeping(p, j, matrices);
+        float* grads = const_cast<float*>(args.kept_grads) + lane.keeping(p, j, records());
+        lane.copy(at(state, 0), m);
+        if (S) lane.copy(at(state, 1), s);
+        // A group of more than 64 tokens: its start is the first kept state of the period.
+        if (p.frozen && first % p.frozen != 0) lane.copy(at(kept + lane.keeping(p, j - j % each, matrices), 0), group);
+        lane.copy(at(grads, 0), dm);
+        if (S) lane.copy(at(grads, 1), ds);
+        if (p.frozen) lane.copy(at(grads, matrices), dgroup);
+        note(first, end - first);
+        u32 tile = (end - first - 1) / TILE * TILE;
+        fetch(first + tile, min(TILE, end - first - tile), true);
+        for (;; tile -= TILE) {
+            put(min(TILE, end - first - tile), true);
+            if (tile > 0) fetch(first + tile - TILE, TILE, true);
+            back(first + tile, min(TILE, end - first - tile), tile / args.sub);
+            if (tile == 0) break;
         }
-        lane.write_state(p, args.first_dm, dm);
-        if (S) lane.write_state(p, args.first_ds, ds);
     }
 
     __device__ __forceinline__ bool starts_group(u32 t) const { return p.frozen && t % p.frozen == 0; }
 
+    // The inputs of a tile; what only the way back needs on demand.
+    __device__ __forceinline__ void fetch(u32 first, u32 count, bool all) {
+        next_k.fetch(p, lane, p.k, first, count);
+        next_v.fetch(p, lane, p.v, first, count);
+        next_gates.fetch(p, lane, first, count);
+        if (all) {
+            next_q.fetch(p, lane, p.q, first, count);
+            next_dy.fetch(p, lane, args.dout, first, count);
+        }
+    }
+
+    // Puts down what was fetched, for all threads to read.
+    __device__ __forceinline__ void put(u32 count, bool all) {
+        __syncthreads();
+        next_k.put(p, lane, p.k, count, k);
+        next_v.put(p.v, v);
+        next_gates.put(p, count, gates);
+        if (all) {
+            next_q.put(p, lane, p.q, count, q);
+            next_dy.put(args.dout, dy);
+        }
+        __syncthreads();
+    }
+
     // The memory before every `sub`th of `count` tokens.
     __device__ void note(u32 first, u32 count) {
         u32 last = (count - 1) / args.sub * args.sub;
+        fetch(first, min(TILE, count), false);
         for (u32 t = 0; t <= last; t++) {
             if (t % TILE == 0) {
-                u32 tokens = min(TILE, count - t);
-                __syncthreads();
-                lane.read_keys(p, p.k, first + t, tokens, k);
-                lane.read_values(p, p.v, first + t, tokens, v);
-                lane.read_gates(p, first + t, tokens, gates);
-                __syncthreads();
+                put(min(TILE, count - t), false);
+                if (t + TILE < count) fetch(first + t + TILE, min(TILE, count - t - TILE), false);
             }
             if (starts_group(first + t)) lane.copy(m, group);
             if (t % args.sub == 0) {
@@ -166,20 +183,13 @@ struct Reverse {
     // One token forward.
     __device__ __forceinline__ Written write(u32 t) {
         const float* keys = k + t * lane.width;
-        Written done = predict(p, lane, keys, v[t * lane.COLUMNS + lane.column], gates[t], m, group);
+        Written done = predict(p, lane, keys, v[t * lane.COLUMNS + lane.column], gates[t], m, group, 0.0f);
         update<R, G, S>(lane, keys, done.z, gates[t], m, s);
         return done;
     }
 
     // Back over a tile of `count` tokens, whose first checkpoint has number `number`.
     __device__ void back(u32 first, u32 count, u32 number) {
-        __syncthreads();
-        lane.read_keys(p, p.k, first, count, k);
-        lane.read_keys(p, p.q, first, count, q);
-        lane.read_values(p, p.v, first, count, v);
-        lane.read_values(p, args.dout, first, count, dy);
-        lane.read_gates(p, first, count, gates);
-        __syncthreads();
         Own<R> after;
         after.at(after_base);
         for (u32 start = (count - 1) / args.sub * args.sub + args.sub; start > 0;) {
@@ -228,18 +238,22 @@ struct Reverse {
         // (6) or (13), (7).
         float dz = 0.0f;
         #pragma unroll
-        for (u32 i = 0; i < n; i++) {
-            u32 row = lane.key(i);
-            float memory = old_m[i];
-            x[i] = dout * (p.before ? memory : after[i]);
-            if (!p.before) dm[i] += queries[row] * dout;
-            total[2] += dm[i] * memory;
-            if (S) {
-                ds[i] += dm[i];
-                total[3] += ds[i] * old_s[i];
+        for (u32 j = 0; j < n; j += 4) {
+            Four key = *(const Four*)(keys + lane.key(j)), query = *(const Four*)(queries + lane.key(j));
+            const float ks[4] = {key.x, key.y, key.z, key.w}, qs[4] = {query.x, query.y, query.z, query.w};
+            #pragma unroll
+            for (u32 i = j; i < j + 4; i++) {
+                float memory = old_m[i];
+                x[i] = dout * (p.before ? memory : after[i]);
+                if (!p.before) dm[i] += qs[i - j] * dout;
+                total[2] += dm[i] * memory;
+                if (S) {
+                    ds[i] += dm[i];
+                    total[3] += ds[i] * old_s[i];
+                }
+                dz += ks[i - j] * (S ? ds[i] : dm[i]);
+                after[i] = memory;
             }
-            dz += keys[row] * (S ? ds[i] : dm[i]);
-            after[i] = memory;
         }
         over_columns(lane, x, sums);
 
@@ -255,24 +269,27 @@ struct Reverse {
         // (8), (10)-(13).
         const bool leaves = starts_group(token);
         #pragma unroll
-        for (u32 i = 0; i < n; i++) {
-            u32 row = lane.key(i);
-            float dkey = z * (S ? ds[i] : dm[i]);
-            float dmemory = gate.z * dm[i];
-            if (S) ds[i] = gate.w * ds[i];
-            if (p.frozen) {
-                dkey -= dv * mc[i];
-                float dc = dgroup[i] - keys[row] * dv;
-                dgroup[i] = dc;
-                if (leaves) dmemory += dc;
+        for (u32 j = 0; j < n; j += 4) {
+            Four key = *(const Four*)(keys + lane.key(j)), query = *(const Four*)(queries + lane.key(j));
+            const float ks[4] = {key.x, key.y, key.z, key.w}, qs[4] = {query.x, query.y, query.z, query.w};
+            #pragma unroll
+            for (u32 i = j; i < j + 4; i++) {
+                float dkey = z * (S ? ds[i] : dm[i]), dmemory = gate.z * dm[i];
+                if (S) ds[i] = gate.w * ds[i];
+                if (p.frozen) {
+                    dkey -= dv * mc[i];
+                    float dc = dgroup[i] - ks[i - j] * dv;
+                    dgroup[i] = dc;
+                    if (leaves) dmemory += dc;
+                }
+                if (p.erase) {
+                    dkey += dp * after[i];
+                    dmemory += ks[i - j] * dp;
+                }
+                if (p.before) dmemory += qs[i - j] * dout;
+                dm[i] = dmemory;
+                x[i] = dkey;
             }
-            if (p.erase) {
-                dkey += dp * after[i];
-                dmemory += keys[row] * dp;
-            }
-            if (p.before) dmemory += queries[row] * dout;
-            dm[i] = dmemory;
-            x[i] = dkey;
         }
         over_columns(lane, x, sums + lane.width);
         write_sums(token, total);
@@ -288,14 +305,12 @@ struct Reverse {
         __syncthreads();
         const float* sums = partial + side * 2 * warps * lane.width;
         u64 row = (u64)lane.block * args.tokens + lane.token(p, token);
-        for (u32 i = threadIdx.x; i < p.key; i += blockDim.x) {
-            float dq = 0.0f, dk = 0.0f;
-            for (u32 w = 0; w < warps; w++) {
-                dq += sums[2 * w * lane.width + i];
-                dk += sums[(2 * w + 1) * lane.width + i];
-            }
-            args.dq[row * p.key + i] = dq;
-            args.dk[row * p.key + i] = dk;
+        for (u32 i = threadIdx.x; i < 2 * p.key; i += blockDim.x) {
+            bool of_key = i >= p.key;
+            u32 k = of_key ? i - p.key : i;
+            float sum = 0.0f;
+            for (u32 w = 0; w < warps; w++) sum += sums[(2 * w + of_key) * lane.width + k];
+            (of_key ? args.dk : args.dq)[row * p.key + k] = sum;
         }
         if (threadIdx.x < 4) {
             float sum = 0.0f;
@@ -305,21 +320,28 @@ struct Reverse {
     }
 };
 
-#define BACK(name, R, G, S, threads)                                                                           \
-    KERNEL(name, Backward, threads) {                                                                          \
-        DYNAMIC_SHARED(float, shared);                                                                         \
-        Reverse<R, G, S>(args, R ? shared : args.scratch + (u64)blockIdx.x * args.scratch_stride).run();       \
+template <u32 R, u32 G, bool S>
+__device__ __forceinline__ void back(const Backward& args, float* base) {
+    u64 items = (u64)args.lanes * args.spans;
+    for (u64 item = blockIdx.x; item < items; item += gridDim.x)
+        Reverse<R, G, S>(args, (u32)(item % args.lanes), base).run((u32)(item / args.lanes));
+}
+
+#define BACK(name, R, G, S, threads)                                                                  \
+    KERNEL(name, Backward, threads) {                                                                 \
+        DYNAMIC_SHARED(float, shared);                                                                \
+        back<R, G, S>(args, R ? shared : args.scratch + (u64)blockIdx.x * args.scratch_stride);       \
     }
 
 BACK(scan_back_16, 4, 4, false, 128)
-BACK(scan_back_32, 8, 4, false, 128)
-BACK(scan_back_64, 16, 4, false, 128)
-BACK(scan_back_128, 16, 8, false, 256)
-BACK(scan_back_256, 32, 8, false, 256)
+BACK(scan_back_32, 4, 8, false, 256)
+BACK(scan_back_64, 8, 8, false, 256)
+BACK(scan_back_128, 8, 16, false, 512)
+BACK(scan_back_256, 16, 16, false, 512)
 BACK(scan_back_any, 0, 32, false, 256)
 BACK(scan_back_16_momentum, 4, 4, true, 128)
-BACK(scan_back_32_momentum, 8, 4, true, 128)
-BACK(scan_back_64_momentum, 16, 4, true, 128)
-BACK(scan_back_128_momentum, 16, 8, true, 256)
-BACK(scan_back_256_momentum, 32, 8, true, 256)
+BACK(scan_back_32_momentum, 4, 8, true, 256)
+BACK(scan_back_64_momentum, 8, 8, true, 256)
+BACK(scan_back_128_momentum, 8, 16, true, 512)
+BACK(scan_back_256_momentum, 16, 16, true, 512)
 BACK(scan_back_any_momentum, 0, 32, true, 256)

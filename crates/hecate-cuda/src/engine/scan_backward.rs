@@ -3,13 +3,12 @@
 use super::{
     CHUNK,
     layout::{Call, Layout},
-    named,
 };
 use crate::{
     Cuda,
     launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
 };
-use hecate_core::{DType, Inputs, Outputs, Result, Rule, Slots, Tensor};
+use hecate_core::{DType, Inputs, Result, Rule, Tensor};
 
 pub(crate) const SOURCE: Source = source!("scan_backward", "scan_backward.cu");
 
@@ -19,20 +18,19 @@ pub(crate) const SOURCE: Source = source!("scan_backward", "scan_backward.cu");
 struct Arguments {
     call: Call,
     kept: Pointer,
+    kept_grads: Pointer,
     dout: Array,
-    dm: Pointer,
-    ds: Pointer,
     dv: Array,
     dq: Pointer,
     dk: Pointer,
     dscalars: Pointer,
-    first_dm: Pointer,
-    first_ds: Pointer,
     checkpoints: Pointer,
     scratch: Pointer,
     scratch_stride: u64,
     tokens: u64,
     sub: u32,
+    lanes: u32,
+    spans: u32,
     unused: u32,
 }
 
@@ -61,46 +59,49 @@ pub(super) struct Parts {
     pub(super) dscalars: Tensor<Cuda>,
 }
 
-/// Equations (6)–(13): writes the gradients of `v` and of the initial state, and returns the others in parts.
+/// Equations (6)–(13), from the kept states and the gradients kept beside them: writes the gradient of `v`, and returns
+/// the others in parts.
 pub(super) fn run<R: Rule>(
     device: &Cuda,
     layout: &Layout<'_>,
     inputs: &Inputs<R, Tensor<Cuda>>,
-    kept: &Tensor<Cuda>,
-    grads: &Outputs<R, Tensor<Cuda>>,
-    dinputs: &Inputs<R, Tensor<Cuda>>,
+    [kept, kept_grads]: [&Tensor<Cuda>; 2],
+    dout: &Tensor<Cuda>,
+    dv: &Tensor<Cuda>,
 ) -> Result<Parts> {
     let (class, spec, sub) = (layout.class, layout.spec, layout.sub);
     let numbers = class.backward_scratch(spec, sub);
     let (shared, scratch) = if class.is_any() { (0, numbers) } else { (4 * numbers, 0) };
-    let matrices = spec.matrices() + usize::from(spec.frozen.is_some());
-    let noted = CHUNK / sub * matrices * class.elements();
+    let (lanes, spans) = (layout.lanes(), layout.spans());
+    // As many blocks as can be at work: registers allow 16 warps a multiprocessor.
+    let properties = device.properties();
+    let resident = (512 / class.threads as usize).min(properties.shared_memory / shared.max(1)).max(1);
+    let blocks = (properties.multiprocessors as usize * resident).min(lanes * spans);
+    let noted = CHUNK / sub * spec.records() * class.elements();
     let floats = |count| device.empty([count], DType::F32);
-    let (memory, checkpoints) = (floats(layout.lanes() * scratch)?, floats(layout.lanes() * noted)?);
+    let (memory, checkpoints) = (floats(blocks * scratch)?, floats(blocks * noted)?);
     let keys = layout.blocks() * layout.tokens() * layout.dims.key;
     let parts =
         Parts { dq: floats(keys)?, dk: floats(keys)?, dscalars: floats(layout.blocks() * layout.tokens() * 4)? };
-    let (last, first) = (R::State::list(&grads.state), R::State::list(&dinputs.state));
     let all = Arguments {
         call: layout.call(inputs),
         kept: pointer(kept),
-        dout: (&grads.out).into(),
-        dm: named(&last, "m"),
-        ds: named(&last, "s"),
-        dv: (&dinputs.v).into(),
+        kept_grads: pointer(kept_grads),
+        dout: dout.into(),
+        dv: dv.into(),
         dq: pointer(&parts.dq),
         dk: pointer(&parts.dk),
         dscalars: pointer(&parts.dscalars),
-        first_dm: named(&first, "m"),
-        first_ds: named(&first, "s"),
         checkpoints: pointer(&checkpoints),
         scratch: pointer(&memory),
         scratch_stride: scratch as u64,
         tokens: layout.tokens() as u64,
         sub: sub as u32,
+        lanes: lanes as u32,
+        spans: spans as u32,
         unused: 0,
     };
-    let grid = Grid { blocks: (layout.lanes(), 1, 1), threads: class.threads, shared };
+    let grid = Grid { blocks: (blocks, 1, 1), threads: class.threads, shared };
     match (class.index, spec.momentum) {
         (0, false) => device.launch(grid, &Back16 { all }),
         (1, false) => device.launch(grid, &Back32 { all }),

@@ -31,7 +31,7 @@ KERNEL(raise, Raise, 256) {
             Four x = ((const Four*)args.parts)[block * args.count + i];
             dw += x.x, dr += x.y, da += x.z, deta += x.w;
         }
-        Four gates = lower(args.p, i);
+        Four gates = lower(args.p, gates_of(args.p, i));
         float dtheta = dw;
         switch (args.p.erase) {
             case ERASE_THETA:

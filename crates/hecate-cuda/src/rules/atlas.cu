@@ -7,6 +7,13 @@ __device__ __forceinline__ const float* window_row(const float* buffer, const fl
     return i < last ? buffer + (u64)i * width : own;
 }
 
+// The rows of the next window's buffer, which may lie where this one's does.
+__device__ __forceinline__ void move_on(float* next, const float* buffer, const float* own, u32 last, u32 width) {
+    EACH(j, width) {
+        for (u32 i = 0; i < last; i++) next[(u64)i * width + j] = window_row(buffer, own, i + 1, last, width)[j];
+    }
+}
+
 // Gradients of the rows behind a token, `[c−1,width]`, as those of the rows before it and of the token's own, which were
 // rows `0 … c−2` and `c−1` of its window.
 __device__ __forceinline__ void hand_back(float* buffer, float* own, u32 last, u32 width) {
@@ -29,6 +36,7 @@ struct Atlas {
     u32 steps;
 
     static constexpr bool IN_PLACE = true;
+    static constexpr bool OVERWRITES = true;
 
     __device__ NewtonSchulz newton_schulz() const {
         return {steps, key, value, alpha, beta, kappa, epsilon};
@@ -55,6 +63,8 @@ struct Atlas {
                 record[at] = window_row(vbuf, token.v, at / value, last, value)[at % value] - sum;
             }
         );
+        // (84), before the write
+        if (!after) read(out, token.q, m, key, value);
         // (81), and (83) where the memory takes the momentum as it is
         ROWS(r, key) {
             LANES(j, value) {
@@ -75,16 +85,9 @@ struct Atlas {
             for (u64 at = threadIdx.x; at < count(); at += blockDim.x) new_m[at] = a * m[at] + theta * update[at];
         }
         __syncthreads();
-        // (84)
-        const float* read = after ? new_m : m;
-        column_sums(
-            key, value, [&](u32 r, u32 j) { return token.q[r] * read[(u64)r * value + j]; },
-            [&](u32 j, float sum) { out[j] = sum; }
-        );
-        EACH(i, last * key)
-            new_k[i] = window_row(kbuf, token.k, i / key + 1, last, key)[i % key];
-        EACH(i, last * value)
-            new_v[i] = window_row(vbuf, token.v, i / value + 1, last, value)[i % value];
+        if (after) read(out, token.q, new_m, key, value);
+        move_on(new_k, kbuf, token.k, last, key);
+        move_on(new_v, vbuf, token.v, last, value);
         __syncthreads();
     }
 

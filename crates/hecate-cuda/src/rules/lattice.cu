@@ -10,6 +10,7 @@ struct Lattice {
     float floor, tolerance;
 
     static constexpr bool IN_PLACE = true;
+    static constexpr bool OVERWRITES = true;
 
     // `a` above its floor; NaN stays.
     __device__ float retention(const float* gates) const {
@@ -43,6 +44,8 @@ struct Lattice {
             EACH(j, value) h[j] = token.v[j];
             __syncthreads();
         }
+        // (64), before the write
+        if (!after) read(out, token.q, old, key, value);
         ROWS(i, key) {
             const float *s = old + (u64)i * value, *r = point + (u64)i * value;
             float* x = next + (u64)i * value;
@@ -65,12 +68,7 @@ struct Lattice {
             }
         }
         __syncthreads();
-        // (64)
-        const float* read = after ? next : old;
-        column_sums(
-            key, value, [&](u32 i, u32 j) { return token.q[i] * read[(u64)i * value + j]; },
-            [&](u32 j, float sum) { out[j] = sum; }
-        );
+        if (after) read(out, token.q, next, key, value);
     }
 
     // Scratch: `θ g_i [K]`, `db_i [K]`, `g_i U_i·dX_i [K]`, `dh [V]`.

@@ -101,6 +101,7 @@ struct Trellis {
     float epsilon;
 
     static constexpr bool IN_PLACE = true;
+    static constexpr bool OVERWRITES = true;
 
     __device__ Phi phi() const { return {kind, slots, epsilon}; }
 
