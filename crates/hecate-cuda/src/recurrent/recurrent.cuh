@@ -20,7 +20,8 @@
 //         // and rows of the block's own.
 //         __device__ void backward(const Token& token, const States& states, const float* record, const float* dout,
 //                                  const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const;
-//         // Where a rule is not defined for every initial state: what it makes of one that it is not defined for.
+//
+//         // Optional. Where a rule is not defined for every initial state: what it makes of one that it is not defined for.
 //         __device__ void open(float* state) const;
 //     };
 //
