@@ -21,13 +21,23 @@ rule_module!(Hebbian);
 rule_module!(Delta);
 rule_module!(Titans);
 rule_module!(Dgd);
-
-#[path = "cuda/linear.rs"]
-mod linear;
+rule_module!(TitansMlp);
+rule_module!(Moneta);
+rule_module!(MonetaMatrix);
+rule_module!(Yaad);
 rule_module!(YaadMatrix);
+rule_module!(YaadMomentum);
+rule_module!(Memora);
+rule_module!(MemoraMatrix);
 rule_module!(Lattice);
 rule_module!(Trellis);
 rule_module!(Atlas);
+
+#[path = "cuda/deep.rs"]
+mod deep;
+
+#[path = "cuda/linear.rs"]
+mod linear;
 
 #[path = "cuda/slots.rs"]
 mod slots;

@@ -66,6 +66,7 @@ struct Gates {
 
 template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     static constexpr bool IN_PLACE = true;
+    static constexpr bool OVERWRITES = true;
     static constexpr bool MAPPED = RETENTION != DECAY;
 
     Options o;
@@ -163,9 +164,15 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
         Record r(o, record);
         Scratch s(o, MAPPED, scratch);
         learn(exposed(point, s.weights), token, g.delta, r);
+        // What is read before the write is read first: `next` may be `old`.
+        if (!o.read_after) look(token, old, r, s, out);
         write(token, g, old, next, r, s.columns);
-        // Pre-activations are needed for the second derivative alone, which a read does not have.
-        const float* weights = exposed(o.read_after ? next : old, s.weights);
+        if (o.read_after) look(token, next, r, s, out);
+    }
+
+    // Equation (38). Pre-activations are needed for the second derivative alone, which a read does not have.
+    __device__ void look(const Token& token, const float* seen, const Record& r, const Scratch& s, float* out) const {
+        const float* weights = exposed(seen, s.weights);
         float deviation = apply(weights, token.q, nullptr, r.read_h, r.read_slope, out);
         if (threadIdx.x == 0) r.deviations[1] = deviation;
         EACH(i, o.value) {
@@ -181,9 +188,9 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     __device__ void unread(const Token& token, const float* seen, const Record& r, const float* dout, float* dstate,
                            const Scratch& s, float* dq) const;
     __device__ void unwrite(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
-                            const Scratch& s, const TokenGrads& grads) const;
+                            bool scaled, const Scratch& s, const TokenGrads& grads) const;
     __device__ void unlearn(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
-                            const Scratch& s, const TokenGrads& grads) const;
+                            float keep, const Scratch& s, const TokenGrads& grads) const;
     __device__ float sandwich(const float* x, const float* d, const float* y, float* left, float* right, u32 rows,
                               u32 columns) const;
     __device__ void pulled(const float* state, const float* dweights, float* dstate) const;

@@ -12,8 +12,10 @@ DEEP void OF_DEEP::backward(const Token& token, const States& states, const floa
     Record r(o, const_cast<float*>(record));
     Scratch s(o, MAPPED, scratch);
     if (o.read_after) unread(token, states.next, r, dout, adjoint.state, s, grads.q);
-    unwrite(token, g, states, r, adjoint.state, s, grads);
-    unlearn(token, g, states.point, r, adjoint.point, s, grads);
+    // Where the gradients of the state and of the point are one array, forgetting (59) waits for the pass that adds to it.
+    bool later = !MAPPED && adjoint.point == adjoint.state;
+    unwrite(token, g, states, r, adjoint.state, !later, s, grads);
+    unlearn(token, g, states.point, r, adjoint.point, later ? g.a : 1.0f, s, grads);
     if (!o.read_after) unread(token, states.old, r, dout, adjoint.state, s, grads.q);
 }
 
@@ -62,7 +64,7 @@ DEEP float OF_DEEP::sandwich(const float* x, const float* d, const float* y, flo
 // Equations (56)–(58) and the first half of (59): gradients of the gates, and with Ḡ what (41) begins with: h̄, δ̄, ū_o,
 // and dk.
 DEEP void OF_DEEP::unwrite(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
-                           const Scratch& s, const TokenGrads& grads) const {
+                           bool scaled, const Scratch& s, const TokenGrads& grads) const {
     u64 first = o.first(), all = o.all();
     u32 width = o.hidden ? o.hidden : o.value;
     float *dx = dstate, *ds = dstate + all;
@@ -77,11 +79,16 @@ DEEP void OF_DEEP::unwrite(const Token& token, const Gates& g, const States& sta
             da += centred_dot(dx + first, states.old + first, o.hidden, o.value, s.columns);
         }
     } else {
-        da = dot(dx, states.old, all);
-    }
-    if (MOMENTUM) {
-        axpy(ds, 1.0f, dx, all);
-        deta = dot(ds, states.old + all, all);
+        da = 0.0f;
+        for (u64 i = threadIdx.x; i < all; i += blockDim.x) {
+            da += dx[i] * states.old[i];
+            if (MOMENTUM) {
+                ds[i] += dx[i];
+                deta += ds[i] * states.old[all + i];
+            }
+        }
+        da = together(da);
+        if (MOMENTUM) deta = together(deta);
     }
     float* source = MOMENTUM ? ds : dx;
     float along;
@@ -102,16 +109,15 @@ DEEP void OF_DEEP::unwrite(const Token& token, const Gates& g, const States& sta
         if (MOMENTUM) grads.gates[1] = g.eta * deta;
         grads.gates[MOMENTUM ? 2 : 1] = -along;
     }
-    for (u64 i = threadIdx.x; i < all; i += blockDim.x) {
-        dx[i] *= g.a;
-        if (MOMENTUM) ds[i] *= g.eta;
-    }
+    if (scaled) scale(dx, g.a, all);
+    if (MOMENTUM) scale(ds, g.eta, all);
     __syncthreads();
 }
 
 // Equations (42)–(46): what the token taught, back to its key, value and the weights at the gradient point.
+// What is in `dpoint` already counts `keep` times.
 DEEP void OF_DEEP::unlearn(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
-                           const Scratch& s, const TokenGrads& grads) const {
+                           float keep, const Scratch& s, const TokenGrads& grads) const {
     u64 first = o.first();
     const float* weights = exposed(point, s.weights);
     float* target = MAPPED ? s.dweights : dpoint;
@@ -149,16 +155,19 @@ DEEP void OF_DEEP::unlearn(const Token& token, const Gates& g, const float* poin
         along_rows(s.do_, weights + first, o.hidden, o.value,
                    [&](u32 row, float sum) { s.dpre[row] += sum * r.slope[row]; });
         add_transposed(grads.k, s.dpre, weights, o.key, o.hidden);
-        add_outer(target, 1.0f, token.k, s.dpre, o.key, o.hidden);
+        update(target, keep, token.k, s.dpre, o.key, o.hidden);
         float* high = target + first;
         ROWS(row, o.hidden) {
             float dback = s.dback[row], h = r.h[row];
-            LANES(c, o.value) high[(u64)row * o.value + c] += dback * r.u_o[c] + h * s.do_[c];
+            LANES(c, o.value) {
+                u64 i = (u64)row * o.value + c;
+                high[i] = keep * high[i] + (dback * r.u_o[c] + h * s.do_[c]);
+            }
         }
         __syncthreads();
     } else {
         add_transposed(grads.k, s.do_, weights, o.key, o.value);
-        add_outer(target, 1.0f, token.k, s.do_, o.key, o.value);
+        update(target, keep, token.k, s.do_, o.key, o.value);
     }
     pulled(point, s.dweights, dpoint);
 }

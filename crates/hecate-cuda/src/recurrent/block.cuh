@@ -165,12 +165,12 @@ __device__ inline void add_outer(float* m, float factor, const float* x, const f
     __syncthreads();
 }
 
-// M = factor xᵀ y.
-__device__ inline void set_outer(float* m, float factor, const float* x, const float* y, u32 rows, u32 columns) {
+// M = keep M + xᵀ y.
+__device__ inline void update(float* m, float keep, const float* x, const float* y, u32 rows, u32 columns) {
     ROWS(r, rows) {
-        float own = factor * x[r];
+        float own = x[r];
         float* row = m + (u64)r * columns;
-        LANES(c, columns) row[c] = own * y[c];
+        LANES(c, columns) row[c] = keep * row[c] + own * y[c];
     }
     __syncthreads();
 }

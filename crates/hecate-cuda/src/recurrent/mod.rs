@@ -38,6 +38,9 @@ pub(crate) trait Recurrent: Rule {
 
     /// Groups of this many tokens share one gradient point.
     fn frozen(self) -> Option<u32>;
+
+    /// Threads that its kernels are compiled for.
+    const THREADS: usize = MOST_THREADS;
 }
 
 /// Numbers that a cell needs beside states.
@@ -112,6 +115,7 @@ struct Plan {
     room: Room,
     frozen: usize,
     unit: usize,
+    threads: usize,
     /// Kept states of all sequences.
     kept: usize,
     starts: Tensor<Cuda>,
@@ -134,7 +138,7 @@ impl Plan {
         }
         let starts: Vec<u32> = dims.sequences.starts().iter().map(|&row| row as u32).collect();
         let (starts, kept_starts) = (device.table(&starts)?, device.table(&kept_starts)?);
-        Ok(Self { widths, sizes, room: rule.room(dims), frozen, unit, kept, starts, kept_starts })
+        Ok(Self { widths, sizes, room: rule.room(dims), frozen, unit, threads: R::THREADS, kept, starts, kept_starts })
     }
 
     /// Numbers of a state.
@@ -178,7 +182,7 @@ impl Plan {
         let lanes = dims.sequences.count() * dims.heads;
         let blocks = lanes.min(together * properties.multiprocessors as usize).min(most);
         // About as many elements a thread as make its share worth the waiting for others.
-        let threads = (self.state() / 16).next_power_of_two().clamp(32, MOST_THREADS);
+        let threads = (self.state() / 16).next_power_of_two().clamp(32, self.threads);
         let room = device.empty([blocks, each], DType::F32)?;
         Ok((Grid { blocks: (blocks, 1, 1), threads: threads as u32, shared: 4 * near }, room, [each, near]))
     }

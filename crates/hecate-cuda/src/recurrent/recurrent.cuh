@@ -8,6 +8,10 @@
 //         // the state, and has handed that back whole. Then both are one array where the point is the state.
 //         static constexpr bool IN_PLACE;
 //
+//         // Optional: whether `forward` has read `old` to the end, and `point` too, before it writes `next`, element by
+//         // element; `next` may then be `old`.
+//         static constexpr bool OVERWRITES;
+//
 //         // `out [V]` and the state `next` from the state `old`; every element of `next`, `record`, `out` is written.
 //         __device__ void forward(const Token& token, const float* old, const float* point, float* next, float* record,
 //                                 float* scratch, float* out) const;
@@ -16,7 +20,8 @@
 //         // and rows of the block's own.
 //         __device__ void backward(const Token& token, const States& states, const float* record, const float* dout,
 //                                  const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const;
-//         // Where a rule is not defined for every initial state: what it makes of one that it is not defined for.
+//
+//         // Optional. Where a rule is not defined for every initial state: what it makes of one that it is not defined for.
 //         __device__ void open(float* state) const;
 //     };
 //
@@ -186,6 +191,12 @@ struct Rows {
     }
 };
 
+// `Cell::OVERWRITES`, false where it is not said.
+template <class Cell> __device__ constexpr auto overwrites(int) -> decltype(Cell::OVERWRITES, bool()) {
+    return Cell::OVERWRITES;
+}
+template <class Cell> __device__ constexpr bool overwrites(...) { return false; }
+
 // A lane's state out of the slots' arrays, and back.
 __device__ inline void load_state(const Call& call, const float* const* slots, u64 lane, float* state) {
     for (u32 slot = 0; slot < call.state_slots; slot++) {
@@ -220,7 +231,7 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Call& 
     float* scratch = arena.take(call.scratch);
     float* record = arena.take(call.record);
     float* state = arena.take(call.state);
-    float* next = arena.take(call.state);
+    float* next = overwrites<Cell>(0) ? state : arena.take(call.state);
     float* point = call.frozen ? arena.take(call.state) : nullptr;
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
         Lane lane(call, index);

@@ -28,6 +28,7 @@ pub(crate) struct Cell {
 
 impl Recurrent for Atlas {
     type Cell = Cell;
+    const THREADS: usize = 256;
 
     fn cell(self, dims: &Dims) -> Cell {
         Cell {

@@ -162,17 +162,20 @@ struct Lattice {
     }
 };
 
+// One block at a time is enough: for more, the compiler would move registers into memory.
+#define ALONE MOST_THREADS, 1
+
 struct LatticeCall {
     Call call;
     Lattice cell;
 };
 
-KERNEL(lattice_forward, LatticeCall, MOST_THREADS) {
+KERNEL(lattice_forward, LatticeCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_forward(args.cell, args.call, near);
 }
 
-KERNEL(lattice_backward, LatticeCall, MOST_THREADS) {
+KERNEL(lattice_backward, LatticeCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_backward(args.cell, args.call, near);
 }

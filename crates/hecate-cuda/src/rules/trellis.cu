@@ -240,7 +240,8 @@ struct Trellis {
             [&](u32 j, float sum) { grads.q[j] = sum; }
         );
         unwrite(a, token.k, u, dz, states.point, adjoint.state, adjoint.point, key, grads.k);
-        unwrite(a, token.v, u + slots, dz_v, states.point + keys, adjoint.state + keys, adjoint.point + keys, value, grads.v);
+        float *dstate = adjoint.state + keys, *dpoint = adjoint.point + keys;
+        unwrite(a, token.v, u + slots, dz_v, states.point + keys, dstate, dpoint, value, grads.v);
     }
 
     // What (78), (79) leave in one memory of this width, and in what went through it.
@@ -262,17 +263,20 @@ struct Trellis {
     }
 };
 
+// One block at a time is enough: for more, the compiler would move registers into memory.
+#define ALONE MOST_THREADS, 1
+
 struct TrellisCall {
     Call call;
     Trellis cell;
 };
 
-KERNEL(trellis_forward, TrellisCall, MOST_THREADS) {
+KERNEL(trellis_forward, TrellisCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_forward(args.cell, args.call, near);
 }
 
-KERNEL(trellis_backward, TrellisCall, MOST_THREADS) {
+KERNEL(trellis_backward, TrellisCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_backward(args.cell, args.call, near);
 }

@@ -1,0 +1,52 @@
+//! Memories that are functions at sizes that fill a block, that shared memory does not hold, and in more sequences and
+//! heads than run at once.
+
+use hecate_core::{
+    DType, Kernel,
+    rules::{Memora, MlpMemory, Moneta, TitansMlp, Yaad, YaadMatrix},
+};
+use hecate_cuda::Cuda;
+use hecate_tests::{
+    Case, Sizes, assert_close,
+    case::{compare_grads, compare_outputs},
+    oracle::{Oracle, solve},
+};
+
+/// Results and gradients are those of the equations.
+fn agrees<R: Oracle>(rule: R, sizes: Sizes)
+where
+    Cuda: Kernel<R>,
+{
+    let case = Case::new(rule, sizes, 67);
+    let truth = solve(&case);
+    for device in super::backends() {
+        let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
+        let mut compared = compare_outputs(rule, &truth.outputs, &found.outputs);
+        compared.extend(compare_grads(rule, &truth.grads, &found.grads));
+        assert_close(&format!("{case} on {device:?}"), &compared);
+    }
+}
+
+#[test]
+fn a_state_larger_than_shared_memory() {
+    agrees(TitansMlp::default(), Sizes::new(1, 4, 1, 128, 100));
+    agrees(TitansMlp { frozen: Some(3), ..TitansMlp::default() }, Sizes::new(1, 4, 1, 100, 128));
+}
+
+#[test]
+fn columns_beyond_a_block() {
+    let memory = MlpMemory { expansion: 40, ..MlpMemory::default() };
+    agrees(Yaad { memory, ..Yaad::default() }, Sizes::new(1, 5, 1, 17, 3));
+    agrees(YaadMatrix::default(), Sizes::new(1, 5, 1, 12, 700));
+}
+
+#[test]
+fn a_full_block() {
+    agrees(<Memora>::default(), Sizes::new(1, 9, 1, 64, 40));
+    agrees(<Moneta>::default(), Sizes::new(1, 9, 1, 48, 64));
+}
+
+#[test]
+fn more_lanes_than_blocks() {
+    agrees(YaadMatrix::default(), Sizes::new(100, 3, 11, 2, 3));
+}
