@@ -2,6 +2,7 @@
 
 use hecate_core::{Kernel, Rule, rules::*};
 use hecate_cpu::Cpu;
+use hecate_cuda::Cuda;
 use std::{fs, path::Path};
 
 const BEGIN: &str = "<!-- matrix -->";
@@ -11,12 +12,13 @@ const END: &str = "<!-- /matrix -->";
 fn row<R: Rule>() -> String
 where
     Cpu: Kernel<R>,
+    Cuda: Kernel<R>,
 {
-    format!("| `{}` | forward, backward, infer |\n", R::NAME)
+    format!("| `{}` | forward, backward, infer | forward, backward, infer |\n", R::NAME)
 }
 
 fn table() -> String {
-    let mut table = String::from("| rule | cpu |\n|---|---|\n");
+    let mut table = String::from("| rule | cpu | cuda |\n|---|---|---|\n");
     macro_rules! rows {
         ($($rule:ident),*) => { $(table.push_str(&row::<$rule>());)* };
     }

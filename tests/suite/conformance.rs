@@ -58,7 +58,11 @@ macro_rules! rule_tests {
     (@ $rule:ident: $($check:ident)*) => { $(
         #[test]
         fn $check() {
-            $crate::checks::$check::<hecate_core::rules::$rule, _>(&super::backends());
+            let backends = super::backends();
+            // Whoever has no device has said so.
+            if !backends.is_empty() {
+                $crate::checks::$check::<hecate_core::rules::$rule, _>(&backends);
+            }
         }
     )* };
 }
@@ -74,7 +78,10 @@ macro_rules! primitive_modules {
     (@ $primitive:ident: $($check:ident)*) => { $(
         #[test]
         fn $check() {
-            $crate::checks::primitive::$check(&super::super::backends(), &$crate::problems::$primitive());
+            let backends = super::super::backends();
+            if !backends.is_empty() {
+                $crate::checks::primitive::$check(&backends, &$crate::problems::$primitive());
+            }
         }
     )* };
 }

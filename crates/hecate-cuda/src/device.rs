@@ -45,23 +45,10 @@ pub struct Properties {
 /// How calls are computed (tests and measurements).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    pub(crate) algorithm: Algorithm,
     /// Whether fresh memory is filled with NaN.
     pub(crate) poisoned: bool,
     /// Whether matrix products keep to our own kernel.
     pub(crate) own_products: bool,
-}
-
-/// How the linear rules are computed. The result is the same function either way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Whichever suits the sizes.
-    #[default]
-    Auto,
-    /// Token by token.
-    Scan,
-    /// Matrix products over chunks of tokens.
-    Chunk,
 }
 
 /// Memory of a tensor.
@@ -141,14 +128,6 @@ impl Cuda {
         })))
     }
 
-    /// Another stream, with the linear rules computed this way whatever the sizes (tests and measurements).
-    ///
-    /// # Errors
-    /// The driver's own.
-    pub fn with_algorithm(&self, algorithm: Algorithm) -> Result<Self> {
-        self.with(Options { algorithm, ..self.0.options })
-    }
-
     /// Another stream, whose fresh memory is filled with NaN, so that a result which nobody wrote is seen.
     ///
     /// # Errors
@@ -200,10 +179,6 @@ impl Cuda {
     /// The library behind matrix products, in words.
     pub fn products(&self) -> &'static str {
         if self.blas().is_some() { "cuBLAS" } else { "own kernels (no cuBLAS found)" }
-    }
-
-    pub(crate) fn options(&self) -> Options {
-        self.0.options
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {

@@ -18,4 +18,4 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-pub use device::{Algorithm, Buffer, Cuda, Properties};
+pub use device::{Buffer, Cuda, Properties};

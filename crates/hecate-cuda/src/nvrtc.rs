@@ -20,9 +20,6 @@ pub(crate) struct Nvrtc {
 pub(crate) struct Compiled {
     /// Machine code; empty for an architecture named `compute_…`.
     pub(crate) cubin: Vec<u8>,
-    /// Assembly.
-    #[cfg_attr(not(test), allow(dead_code))]
-    pub(crate) ptx: String,
     /// What the compiler had to say: registers and spills of each kernel.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) log: String,
@@ -87,7 +84,7 @@ impl Nvrtc {
         let compiled = unsafe { result::compile_program(program.0, options) };
         let log = program.log();
         compiled.map_err(|error| format!("{error:?}: {log}"))?;
-        Ok(Compiled { cubin: program.cubin()?, ptx: program.ptx()?, log })
+        Ok(Compiled { cubin: program.cubin()?, log })
     }
 }
 
@@ -98,11 +95,6 @@ impl Program {
     fn log(&self) -> String {
         // SAFETY: the program is alive.
         unsafe { result::get_program_log(self.0) }.map(text).unwrap_or_default()
-    }
-
-    fn ptx(&self) -> Result<String, String> {
-        // SAFETY: the program is alive.
-        unsafe { result::get_ptx(self.0) }.map(text).map_err(|error| format!("{error:?}"))
     }
 
     fn cubin(&self) -> Result<Vec<u8>, String> {

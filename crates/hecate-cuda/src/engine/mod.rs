@@ -23,7 +23,7 @@ pub(crate) mod scan_backward;
 pub(crate) mod scan_reverse;
 pub(crate) mod sums;
 
-use crate::{Algorithm, Cuda, error::unsupported, launch::pointer};
+use crate::{Cuda, launch::pointer};
 use hecate_core::{DType, Dims, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
 use layout::Layout;
 
@@ -86,9 +86,6 @@ impl Cuda {
         inputs: &Inputs<R, Tensor<Self>>,
         keep: bool,
     ) -> Result<(Outputs<R, Tensor<Self>>, Option<Saved>)> {
-        if self.options().algorithm == Algorithm::Chunk {
-            return Err(unsupported("products over chunks", "this device scans the linear rules token by token"));
-        }
         let layout = Layout::new(self, dims, rule.spec())?;
         let outputs = Outputs::<R, _> {
             out: self.empty(dims.values(), inputs.q.dtype())?,
