@@ -485,7 +485,7 @@ const NORMED_FORGETTING: f32 = 1024.0;
 
 /// `θ = σ(b)`. With a norm values are of norm 1, since long ones drive slots to where SiLU is flat and the norm divides by
 /// next to nothing; the code is its signal scaled to the norm that answers have, and `log a` a
-/// [`NORMED_FORGETTING`]th of what others get; else both are as they come.
+/// thousandth of what others get (1/1024); else both are as they come.
 impl GatedRule for Trellis {
     type Signals = CodeSignals<()>;
 
