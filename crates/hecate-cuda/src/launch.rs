@@ -146,6 +146,7 @@ impl Modules {
     fn function(
         &self,
         context: &Arc<CudaContext>,
+        shared_memory: usize,
         source: &'static Source,
         name: &'static str,
     ) -> Result<CudaFunction> {
@@ -156,6 +157,10 @@ impl Modules {
         let module = self.module(context, source)?;
         let loading = |error| failed(format!("loading the kernel `{name}` of {}", source.name), error);
         let function = module.load_function(name).map_err(loading)?;
+        // Set once, for all launches: they differ in what they ask for, and may come from several threads.
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let own = function.shared_size_bytes().map_err(loading)?;
+        function.set_attribute(attribute, shared_memory as i32 - own).map_err(loading)?;
         functions.insert((source.name, name), function.clone());
         Ok(function)
     }
@@ -182,12 +187,7 @@ impl Cuda {
     pub(crate) fn launch<A: Arguments>(&self, grid: Grid, arguments: &A) -> Result<()> {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
-        let function = self.modules().function(self.context(), A::SOURCE, A::NAME)?;
-        // Up to 48 KiB go without asking, those that the kernel declares itself counted in.
-        if shared > 24 << 10 {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            function.set_attribute(attribute, shared as i32).map_err(starting)?;
-        }
+        let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
         let config = LaunchConfig {
             grid_dim: (x as u32, y as u32, z as u32),
             block_dim: (threads, 1, 1),
