@@ -1,6 +1,13 @@
 //! The CUDA column, on the first GPU.
 
+use hecate_core::{DType, Kernel};
 use hecate_cuda::Cuda;
+use hecate_tests::{
+    Case, assert_close,
+    case::{compare_grads, compare_outputs},
+    oracle::{Oracle, solve},
+    rule_module,
+};
 use std::sync::OnceLock;
 
 /// The GPU under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
@@ -16,7 +23,25 @@ fn backends() -> Vec<Cuda> {
     DEVICES.get_or_init(open).clone()
 }
 
-use hecate_tests::rule_module;
+/// Results and gradients of a case are those of the equations.
+fn agree<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+{
+    let backends = backends();
+    // Whoever has no device has said so.
+    if backends.is_empty() {
+        return;
+    }
+    let truth = solve(case);
+    for device in backends {
+        let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
+        let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
+        compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
+        assert_close(&format!("{case} on {device:?}"), &compared);
+    }
+}
+
 rule_module!(Hebbian);
 rule_module!(Delta);
 rule_module!(Titans);

@@ -1,30 +1,19 @@
 //! Memories that are functions at sizes that fill a block, that shared memory does not hold, and in more sequences and
 //! heads than run at once.
 
+use super::agree;
 use hecate_core::{
-    DType, Kernel,
+    Kernel,
     rules::{Memora, MlpMemory, Moneta, TitansMlp, Yaad, YaadMatrix},
 };
 use hecate_cuda::Cuda;
-use hecate_tests::{
-    Case, Sizes, assert_close,
-    case::{compare_grads, compare_outputs},
-    oracle::{Oracle, solve},
-};
+use hecate_tests::{Case, Sizes, oracle::Oracle};
 
-/// Results and gradients are those of the equations.
 fn agrees<R: Oracle>(rule: R, sizes: Sizes)
 where
     Cuda: Kernel<R>,
 {
-    let case = Case::new(rule, sizes, 67);
-    let truth = solve(&case);
-    for device in super::backends() {
-        let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
-        let mut compared = compare_outputs(rule, &truth.outputs, &found.outputs);
-        compared.extend(compare_grads(rule, &truth.grads, &found.grads));
-        assert_close(&format!("{case} on {device:?}"), &compared);
-    }
+    agree(&Case::new(rule, sizes, 67));
 }
 
 #[test]

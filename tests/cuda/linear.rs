@@ -1,15 +1,12 @@
 //! The linear rules at sizes for which the device has kernels of their own, and at odd ones between and beyond.
 
+use super::agree;
 use hecate_core::{
-    DType, Kernel,
+    Kernel,
     rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
 };
 use hecate_cuda::Cuda;
-use hecate_tests::{
-    Case, Sizes, assert_close,
-    case::{compare_grads, compare_outputs},
-    oracle::{Oracle, solve},
-};
+use hecate_tests::{Case, Sizes, oracle::Oracle};
 
 /// Every range of `K` that has a kernel, its edges, and more than any of them; blocks of columns whole and not.
 const SIZES: [Sizes; 7] = [
@@ -28,19 +25,6 @@ where
     Cuda: Kernel<R>,
 {
     (61..).zip(SIZES).for_each(|(seed, sizes)| agree(&Case::new(rule, sizes, seed)));
-}
-
-fn agree<R: Oracle>(case: &Case<R>)
-where
-    Cuda: Kernel<R>,
-{
-    let truth = solve(case);
-    for device in super::backends() {
-        let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
-        let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
-        compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
-        assert_close(&format!("{case} on {device:?}"), &compared);
-    }
 }
 
 /// More stretches of sequences than a device has room for at once: blocks go on to others.

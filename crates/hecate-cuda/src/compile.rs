@@ -1,7 +1,7 @@
 //! From a file of kernels to something the driver loads.
 //!
 //! In this order: a cubin in the cache on disk; the run-time compiler (NVRTC), for exactly this GPU; the PTX in this
-//! crate, which the driver compiles. What was tried and why it failed is in the error.
+//! crate, which the driver compiles (no file of kernels has any yet). What was tried and why it failed is in the error.
 
 use crate::{error::unsupported, launch::Source, nvrtc::Nvrtc};
 use hecate_core::Result;
@@ -45,14 +45,13 @@ pub(crate) enum Image {
 /// Makes images for one architecture.
 pub(crate) struct Compiler {
     capability: (u32, u32),
-    driver: u32,
     nvrtc: OnceLock<std::result::Result<Nvrtc, String>>,
     cache: Option<PathBuf>,
 }
 
 impl Compiler {
-    pub(crate) fn new(capability: (u32, u32), driver: u32) -> Self {
-        Self { capability, driver, nvrtc: OnceLock::new(), cache: cache() }
+    pub(crate) fn new(capability: (u32, u32)) -> Self {
+        Self { capability, nvrtc: OnceLock::new(), cache: cache() }
     }
 
     /// With its cache in this folder.
@@ -146,7 +145,7 @@ impl fmt::Display for Compiler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.nvrtc() {
             Ok(nvrtc) => write!(f, "NVRTC {} ({})", nvrtc.version(), nvrtc.path())?,
-            Err(_) => write!(f, "embedded PTX, compiled by the driver (CUDA {})", self.driver / 1000)?,
+            Err(error) => write!(f, "none can be compiled: {error}")?,
         }
         match &self.cache {
             Some(folder) if self.nvrtc().is_ok() => write!(f, ", cached in {}", folder.display()),

@@ -106,7 +106,7 @@ impl Cuda {
         let properties = properties(&context, driver).map_err(opening)?;
         let stream = context.new_stream().map_err(opening)?;
         keep_freed_memory(&context).map_err(opening)?;
-        let compiler = Compiler::new(properties.capability, driver);
+        let compiler = Compiler::new(properties.capability);
         let modules = Modules::new(compiler);
         let (blas, options) = (Default::default(), Options::default());
         Ok(Self(Arc::new(Inner { ordinal, context, stream, properties, modules, blas, options })))
@@ -116,7 +116,7 @@ impl Cuda {
     fn with(&self, options: Options) -> Result<Self> {
         let Inner { ordinal, context, properties, .. } = &*self.0;
         let stream = context.new_stream().map_err(|error| failed("opening a stream", error))?;
-        let modules = Modules::new(Compiler::new(properties.capability, properties.driver));
+        let modules = Modules::new(Compiler::new(properties.capability));
         Ok(Self(Arc::new(Inner {
             ordinal: *ordinal,
             context: context.clone(),

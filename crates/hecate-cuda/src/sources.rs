@@ -2,7 +2,7 @@
 
 use crate::{engine, launch::Source, primitives, rules};
 
-/// Each is compiled for every architecture in a test, and kept as PTX in `ptx/`.
+/// Each is compiled for every architecture in a test.
 #[allow(dead_code)]
 pub(crate) const ALL: &[&Source] = &[
     &primitives::attention::SOURCE,

@@ -19,7 +19,7 @@ const SOURCE: Source = Source {
 
 /// A compiler for a GPU of 2020, with its cache in this folder.
 fn compiler(folder: &Path) -> Compiler {
-    Compiler::new((8, 0), 12_000).in_folder(folder.to_owned())
+    Compiler::new((8, 0)).in_folder(folder.to_owned())
 }
 
 /// As the driver would: takes machine code if it is some.
@@ -62,7 +62,7 @@ fn keys_differ() {
     let folder = tempfile::tempdir().expect("a folder");
     let other = Source { text: SOURCE.text.replace("1.0f", "2.0f").leak(), ..SOURCE };
     for (capability, source) in [((8, 0), SOURCE), ((8, 6), SOURCE), ((9, 0), SOURCE), ((8, 0), other)] {
-        let compiler = Compiler::new(capability, 12_000).in_folder(folder.path().to_owned());
+        let compiler = Compiler::new(capability).in_folder(folder.path().to_owned());
         compiler.load(&source, machine_code).expect("machine code");
     }
     assert_eq!(files(folder.path()).len(), 4);
