@@ -322,9 +322,11 @@ fn bytes<T: Copy>(values: &[T]) -> &[u8] {
 }
 
 /// A driver that lacks a function makes the binding panic; that is an error like any other.
-fn guarded<T>(work: impl FnOnce() -> Result<T> + panic::UnwindSafe) -> Result<T> {
-    panic::catch_unwind(work)
-        .unwrap_or_else(|_| Err(unsupported("this driver", "it lacks functions that CUDA 12.0 has: update the driver")))
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // What the binding found before it panicked is all it keeps.
+    panic::catch_unwind(panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(unsupported("this driver", "it lacks functions that were asked for: update the driver"))
+    })
 }
 
 fn driver_version() -> Result<u32, DriverError> {

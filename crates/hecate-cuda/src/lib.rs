@@ -17,5 +17,7 @@ mod rules;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod timing;
 
 pub use device::{Buffer, Cuda, Properties};
+pub use timing::Timing;

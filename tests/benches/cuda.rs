@@ -1,0 +1,222 @@
+//! Times of rules and of attention on the first GPU, by its own clock.
+//!
+//! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
+//! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
+//! between this column and others. Nothing is timed before it was compared, with the equations in 64 bits at small
+//! sizes and with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so that
+//! nothing is found in the cache.
+
+use hecate_core::{
+    DType, Device as _, Error, Kernel, Result, Rule, Sequences, Tensor, forward, infer,
+    primitives::{self, AttentionInputs, AttentionOptions},
+    rules::*,
+};
+use hecate_cpu::Cpu;
+use hecate_cuda::Cuda;
+use hecate_tests::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
+use std::{
+    io::{self, Write as _},
+    str::FromStr,
+};
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pass {
+    /// Results alone.
+    Forward,
+    /// Results and all gradients.
+    Both,
+}
+
+/// What to time, at which size.
+#[derive(Clone, Debug, PartialEq)]
+struct Request {
+    rule: String,
+    dtype: DType,
+    sizes: [usize; 4],
+    pass: Pass,
+}
+
+impl FromStr for Request {
+    type Err = String;
+
+    fn from_str(line: &str) -> std::result::Result<Self, String> {
+        let [rule, dtype, b, t, h, d, pass] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            return Err(format!("`{line}`: expected RULE DTYPE B T H D PASS"));
+        };
+        let dtype = match dtype {
+            "f32" => DType::F32,
+            "bf16" => DType::Bf16,
+            other => return Err(format!("element type `{other}`: expected f32 or bf16")),
+        };
+        let pass = match pass {
+            "forward" => Pass::Forward,
+            "both" => Pass::Both,
+            other => return Err(format!("pass `{other}`: expected forward or both")),
+        };
+        let mut sizes = [0; 4];
+        for (size, word) in sizes.iter_mut().zip([b, t, h, d]) {
+            *size = word.parse().map_err(|error| format!("size `{word}`: {error}"))?;
+        }
+        Ok(Self { rule: rule.to_owned(), dtype, sizes, pass })
+    }
+}
+
+/// Runs one pass; what it made is dropped.
+type Work = Box<dyn Fn(Pass) -> Result<()>>;
+
+/// The rule on the GPU with arguments of this size, once it is known to be right.
+fn prepare<R: Oracle>(device: &Cuda, rule: R, request: &Request) -> Result<Work>
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
+    let [b, t, h, d] = request.sizes;
+    let cell = report::check_rule(device, rule);
+    assert!(cell.passed, "{cell:?}");
+    let case = Case::new(rule, Sizes::new(1, t.min(256), 2, d, d), 1);
+    let (truth, found) = (case.run(&Cpu::new(), DType::F32)?, case.run(device, DType::F32)?);
+    let mut compared = case::compare_outputs(rule, &truth.outputs, &found.outputs);
+    compared.extend(case::compare_grads(rule, &truth.grads, &found.grads));
+    assert_close(&case, &compared);
+    let case = Case::new(rule, Sizes::new(b, t, h, d, d), 1);
+    let (inputs, grads) = (case.upload(device, request.dtype)?, case.upload_grads(device, request.dtype)?);
+    let device = device.clone();
+    Ok(Box::new(move |pass| match pass {
+        Pass::Forward => infer(&device, rule, &inputs).map(drop),
+        Pass::Both => {
+            let (_, pass) = forward(&device, rule, inputs.clone())?;
+            pass.backward(grads.clone()).map(drop)
+        }
+    }))
+}
+
+/// Attention over all earlier tokens, compared with the CPU column on one head.
+fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
+    let [b, t, h, d] = request.sizes;
+    let options = AttentionOptions { window: t.max(2), scale: (d as f32).powf(-0.5) };
+    let mut random = Random::new(1);
+    let arrays: [Array; 4] = std::array::from_fn(|_| random.normals([1, t, 1, d]));
+    let (truth, found) = (attend(&Cpu::new(), options, &arrays)?, attend(device, options, &arrays)?);
+    for (truth, found) in truth.iter().zip(&found) {
+        let error = hecate_tests::error(&truth.values, &found.values);
+        assert!(error < 1e-4, "attention is {error} away from the CPU's");
+    }
+    let mut upload = || random.normals([b, t, h, d]).upload(device, request.dtype);
+    let (inputs, dy) =
+        (AttentionInputs { q: upload()?, k: upload()?, v: upload()?, cache: None, prefix: None }, upload()?);
+    let sequences = Sequences::batch(b, t);
+    Ok(Box::new(move |pass| {
+        let (y, lse) = primitives::attention(options, &sequences, &inputs)?;
+        match pass {
+            Pass::Forward => Ok(()),
+            Pass::Both => primitives::attention_backward(options, &sequences, &inputs, (&y, &lse), &dy, None).map(drop),
+        }
+    }))
+}
+
+/// Results and gradients of `q, k, v, dy`.
+fn attend<B: primitives::Attention>(device: &B, options: AttentionOptions, arrays: &[Array; 4]) -> Result<Vec<Array>> {
+    let upload = |i: usize| arrays[i].upload(device, DType::F32);
+    let sequences = Sequences::batch(1, arrays[0].shape.axes()[1]);
+    let inputs = AttentionInputs { q: upload(0)?, k: upload(1)?, v: upload(2)?, cache: None, prefix: None };
+    let (y, lse) = primitives::attention(options, &sequences, &inputs)?;
+    let grads = primitives::attention_backward(options, &sequences, &inputs, (&y, &lse), &upload(3)?, None)?;
+    [&y, &grads.q, &grads.k, &grads.v].into_iter().map(Array::download).collect()
+}
+
+/// Every rule by its name, the delta rule in both its forms.
+fn work(device: &Cuda, request: &Request) -> Result<Work> {
+    macro_rules! by_name {
+        ($($rule:ident),*) => {
+            match request.rule.as_str() {
+                "gated_delta" => {
+                    prepare(device, Delta { erase: Erase::Decayed, ..Delta::default() }, request)
+                }
+                "attention" => prepare_attention(device, request),
+                $(<$rule as Rule>::NAME => prepare(device, <$rule>::all()[0], request),)*
+                other => Err(Error::Unsupported { backend: "cuda", what: "this rule", why: format!("`{other}` is none") }),
+            }
+        };
+    }
+    hecate_core::for_each_rule!(by_name)
+}
+
+/// Median milliseconds of many runs, all queued before the first is waited for.
+fn median(device: &Cuda, work: &Work, pass: Pass) -> Result<f32> {
+    let once = || -> Result<hecate_cuda::Timing> {
+        drop(Tensor::zeros(device, [64 << 20], DType::F32)?);
+        device.timed(|| work(pass)).map(|((), timing)| timing)
+    };
+    for _ in 0..2 {
+        work(pass)?;
+    }
+    let guess = once()?.milliseconds()?;
+    let runs = ((200.0 / guess) as usize).clamp(5, 100);
+    let timings = (0..runs).map(|_| once()).collect::<Result<Vec<_>>>()?;
+    let mut times = timings.iter().map(hecate_cuda::Timing::milliseconds).collect::<Result<Vec<_>>>()?;
+    times.sort_by(f32::total_cmp);
+    device.synchronize()?;
+    Ok(times[times.len() / 2])
+}
+
+/// Answers lines of the standard input.
+fn serve(device: &Cuda) -> Result<()> {
+    let mut prepared: Option<(Request, Work)> = None;
+    for line in io::stdin().lines().map_while(io::Result::ok) {
+        let answer = line.parse::<Request>().and_then(|request| {
+            let alike = |old: &Request| Request { pass: request.pass, ..old.clone() } == request;
+            if !prepared.as_ref().is_some_and(|(old, _)| alike(old)) {
+                // The old one's memory first.
+                prepared = None;
+                let work = work(device, &request).map_err(|error| error.to_string())?;
+                prepared = Some((request.clone(), work));
+            }
+            let Some((_, work)) = &prepared else { unreachable!("it was just put there") };
+            median(device, work, request.pass).map_err(|error| error.to_string())
+        });
+        match answer {
+            Ok(time) => println!("{time}"),
+            Err(error) => println!("error: {error}"),
+        }
+        let _ = io::stdout().flush();
+    }
+    Ok(())
+}
+
+/// Rules and sizes of the table.
+fn table(device: &Cuda) -> Result<()> {
+    let linear = ["hebbian", "delta", "gated_delta", "titans", "dgd"];
+    let deep = ["titans_mlp", "moneta_matrix", "yaad_matrix", "memora_matrix", "lattice", "trellis", "atlas"];
+    let (large, small) = ([4, 2048, 16, 128], [8, 1024, 8, 64]);
+    let rows = linear.iter().flat_map(|rule| [(rule, large), (rule, small)]);
+    let rows = rows.chain(deep.iter().map(|rule| (rule, small)));
+    println!("{device:?}, bf16, milliseconds\n{:<16} {:<18} {:>9} {:>9}", "rule", "B,T,H,D", "forward", "both");
+    for (rule, sizes) in rows {
+        let request = Request { rule: (*rule).to_owned(), dtype: DType::Bf16, sizes, pass: Pass::Forward };
+        let work = work(device, &request)?;
+        let times = [Pass::Forward, Pass::Both].map(|pass| median(device, &work, pass));
+        let [forward, both] = times;
+        println!("{rule:<16} {:<18} {:>9.3} {:>9.3}", format!("{sizes:?}"), forward?, both?);
+    }
+    Ok(())
+}
+
+fn main() -> std::process::ExitCode {
+    let requests = std::env::args().any(|argument| argument == "--requests");
+    let done = match Cuda::new(0) {
+        Err(error) => {
+            println!("skipped: {error}");
+            return std::process::ExitCode::SUCCESS;
+        }
+        Ok(device) if requests => serve(&device),
+        Ok(device) => table(&device),
+    };
+    match done {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
