@@ -28,13 +28,20 @@ fn agree<R: Oracle>(case: &Case<R>)
 where
     Cuda: Kernel<R>,
 {
-    let backends = backends();
+    agree_on(backends(), case);
+}
+
+/// As [`agree`], on these devices.
+fn agree_on<R: Oracle>(devices: Vec<Cuda>, case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+{
     // Whoever has no device has said so.
-    if backends.is_empty() {
+    if devices.is_empty() {
         return;
     }
     let truth = solve(case);
-    for device in backends {
+    for device in devices {
         let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
         let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
         compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
@@ -57,6 +64,22 @@ rule_module!(MemoraMatrix);
 rule_module!(Lattice);
 rule_module!(Trellis);
 rule_module!(Atlas);
+
+/// The linear rules, 64 tokens at once whatever the sizes.
+mod chunk {
+    use hecate_cuda::{Algorithm, Cuda};
+    use hecate_tests::rule_module;
+
+    fn backends() -> Vec<Cuda> {
+        let chunked = |cuda: Cuda| cuda.with_algorithm(Algorithm::Chunk).expect("another stream");
+        super::backends().into_iter().map(chunked).collect()
+    }
+
+    rule_module!(Hebbian);
+    rule_module!(Delta);
+    rule_module!(Titans);
+    rule_module!(Dgd);
+}
 
 #[path = "cuda/deep.rs"]
 mod deep;

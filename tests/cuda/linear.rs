@@ -1,15 +1,15 @@
 //! The linear rules at sizes for which the device has kernels of their own, and at odd ones between and beyond.
 
-use super::agree;
+use super::{agree, agree_on};
 use hecate_core::{
     Kernel,
     rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
 };
-use hecate_cuda::Cuda;
+use hecate_cuda::{Algorithm, Cuda};
 use hecate_tests::{Case, Sizes, oracle::Oracle};
 
 /// Every range of `K` that has a kernel, its edges, and more than any of them; blocks of columns whole and not.
-const SIZES: [Sizes; 7] = [
+const SIZES: [Sizes; 8] = [
     Sizes::new(1, 20, 2, 17, 33),
     Sizes::new(2, 10, 1, 32, 64),
     Sizes::new(1, 80, 1, 65, 5),
@@ -17,14 +17,20 @@ const SIZES: [Sizes; 7] = [
     Sizes::new(1, 9, 1, 200, 3),
     Sizes::new(1, 4, 1, 256, 2),
     Sizes::new(1, 11, 2, 300, 9),
+    Sizes::new(2, 130, 2, 70, 33),
 ];
 
-/// Results and gradients at every size are those of the equations.
+/// Results and gradients at every size are those of the equations, token by token and, where that form exists, 64 at once.
 fn agrees<R: Oracle>(rule: R)
 where
     Cuda: Kernel<R>,
 {
-    (61..).zip(SIZES).for_each(|(seed, sizes)| agree(&Case::new(rule, sizes, seed)));
+    let algorithms = [Algorithm::Auto, Algorithm::Chunk];
+    let devices = || -> Vec<Cuda> {
+        let each = |cuda: Cuda| algorithms.map(|algorithm| cuda.with_algorithm(algorithm).expect("another stream"));
+        super::backends().into_iter().flat_map(each).collect()
+    };
+    (61..).zip(SIZES).for_each(|(seed, sizes)| agree_on(devices(), &Case::new(rule, sizes, seed)));
 }
 
 /// More stretches of sequences than a device has room for at once: blocks go on to others.

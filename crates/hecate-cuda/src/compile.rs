@@ -20,6 +20,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("device.cuh", include_str!("device.cuh")),
     ("hecate.cuh", include_str!("hecate.cuh")),
     ("linear.cuh", include_str!("engine/linear.cuh")),
+    ("chunk.cuh", include_str!("engine/chunk.cuh")),
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("product.cuh", include_str!("product.cuh")),

@@ -37,3 +37,12 @@ __device__ __forceinline__ u16 to_f16(float x) {
 __device__ __forceinline__ float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 // Of lane `lane`; all 32 lanes of a warp call it.
 __device__ __forceinline__ float shuffle(float x, u32 lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
+// d [16,8] += a [16,8] b [8,8] over a warp, of which thread `4 g + t` holds a[g][t], a[g+8][t], a[g][t+4], a[g+8][t+4],
+// b[t][g], b[t+4][g], and d[g][2t], d[g][2t+1], d[g+8][2t], d[g+8][2t+1]. Factors have 8 bits of exponent and 10 of
+// fraction: what stands behind in their 32 bits is cut off. From sm_80 on.
+__device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}

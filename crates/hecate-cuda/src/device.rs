@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::{
+    Algorithm,
     compile::Compiler,
     error::{failed, unsupported},
     launch::Modules,
@@ -49,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) poisoned: bool,
     /// Whether matrix products keep to our own kernel.
     pub(crate) own_products: bool,
+    /// How the linear rules go.
+    pub(crate) algorithm: Algorithm,
 }
 
 /// Memory of a tensor.
@@ -142,6 +145,18 @@ impl Cuda {
     /// The driver's own.
     pub fn with_own_products(&self) -> Result<Self> {
         self.with(Options { own_products: true, ..self.0.options })
+    }
+
+    /// Another stream, on which the linear rules are computed in this way.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_algorithm(&self, algorithm: Algorithm) -> Result<Self> {
+        self.with(Options { algorithm, ..self.0.options })
+    }
+
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.0.options.algorithm
     }
 
     /// What this GPU is.

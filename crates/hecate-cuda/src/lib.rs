@@ -20,4 +20,5 @@ mod tests;
 mod timing;
 
 pub use device::{Buffer, Cuda, Properties};
+pub use engine::Algorithm;
 pub use timing::Timing;

@@ -148,6 +148,11 @@ impl<'a> Layout<'a> {
         self.dims.sequences.rows() * self.dims.heads
     }
 
+    /// Kept states of all sequences, of one head.
+    pub(super) fn kept_states(&self) -> usize {
+        self.kept
+    }
+
     /// Numbers of all kept states of this many matrices.
     pub(super) fn kept_elements(&self, matrices: usize) -> usize {
         self.kept * self.dims.heads * self.blocks() * matrices * self.class.elements()
@@ -159,6 +164,11 @@ impl<'a> Layout<'a> {
     }
 
     pub(super) fn call<R: Rule>(&self, inputs: &Inputs<R, Tensor<Cuda>>) -> Call {
+        self.call_in_blocks(inputs, self.blocks())
+    }
+
+    /// With columns in this many blocks.
+    pub(super) fn call_in_blocks<R: Rule>(&self, inputs: &Inputs<R, Tensor<Cuda>>, blocks: usize) -> Call {
         let gates = R::Gates::list(&inputs.gates);
         let tokens = self.dims.sequences.longest();
         Call {
@@ -175,7 +185,7 @@ impl<'a> Layout<'a> {
             heads: self.dims.heads as u32,
             key: self.dims.key as u32,
             value: self.dims.value as u32,
-            blocks: self.blocks() as u32,
+            blocks: blocks as u32,
             frozen: self.spec.frozen.unwrap_or(0),
             period: period(self.spec) as u32,
             erase: self.spec.erase as u32,

@@ -44,6 +44,26 @@ __device__ __forceinline__ Four lower(const Linear& p, Four gates) {
     return Four{w, r, a, eta};
 }
 
+// Gradients of gates; those that the rule has not are of no meaning.
+struct GateGrads {
+    float log_a, log_eta, theta, beta;
+};
+
+// (14), and what each rule makes of `dw` and `dr`; `gates` are w, r, a, η.
+__device__ __forceinline__ GateGrads raise(const Linear& p, Four gates, float dw, float dr, float da, float deta) {
+    float dtheta = dw;
+    switch (p.erase) {
+        case ERASE_THETA:
+        case ERASE_BOTH: dtheta += dr; break;
+        case ERASE_DECAYED:
+            dtheta += gates.z * dr;
+            da += gates.x * dr;
+            break;
+        default: break;
+    }
+    return GateGrads{gates.z * da, gates.w * deta, dtheta, dr};
+}
+
 // Numbers that belong to one thread: R in registers, or any number, one every `blockDim.x`, in memory.
 template <u32 R>
 struct Own {

@@ -11,12 +11,15 @@
 //! their own. Backward, only the gradient of the memory is taken from the last token to the first; with it kept beside
 //! the states, the spans between them are turned around all at once.
 //!
+//! Few tokens go one by one; many go 64 at once, in the [exact chunk form](chunk), where it exists.
+//!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every 64 tokens, columns rounded up to whole blocks. Frozen rules
 //! keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one every
 //! 64 tokens of each; states between are computed again.
 
+pub(crate) mod chunk;
 mod layout;
 pub(crate) mod scan;
 pub(crate) mod scan_backward;
@@ -24,6 +27,7 @@ pub(crate) mod scan_reverse;
 pub(crate) mod sums;
 
 use crate::{Cuda, launch::pointer};
+use chunk::Chunks;
 use hecate_core::{DType, Dims, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
 use layout::Layout;
 
@@ -65,8 +69,29 @@ pub(crate) trait Linear: Rule {
     fn spec(self) -> Spec;
 }
 
+/// How the linear rules are computed. Results are the same but for rounding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// [`Algorithm::Scan`] for few tokens, [`Algorithm::Chunk`] for many.
+    #[default]
+    Auto,
+    /// Token by token.
+    Scan,
+    /// 64 tokens at once, where that form exists: rules that are not frozen, keys of at most 128 numbers, tensor cores
+    /// (compute capability 8.0), and as much shared memory as the tiles need. Elsewhere token by token.
+    Chunk,
+}
+
+/// Fewer tokens go one by one.
+const CHUNK_TOKENS: usize = 2 * CHUNK;
+/// Narrower keys as well: tiles are 64 wide.
+const CHUNK_KEY: usize = 32;
+
 /// States that a backward starts from.
-pub struct Saved(Tensor<Cuda>);
+pub struct Saved {
+    kept: Tensor<Cuda>,
+    chunked: bool,
+}
 
 /// The slot of this name, null where there is none.
 fn named(slots: &[(&'static str, &Tensor<Cuda>)], name: &str) -> u64 {
@@ -91,10 +116,29 @@ impl Cuda {
             out: self.empty(dims.values(), inputs.q.dtype())?,
             state: fresh::<R::State>(self, rule.state(dims))?,
         };
-        let kept =
-            if keep { Some(self.empty([layout.kept_elements(layout.spec.matrices())], DType::F32)?) } else { None };
-        scan::run(self, &layout, inputs, &outputs, kept.as_ref())?;
-        Ok((outputs, kept.map(Saved)))
+        let chunked = self.chunks(dims, layout.spec);
+        let kept = if chunked {
+            let chunks = Chunks::new(self, &layout, inputs)?;
+            let kept = if keep { Some(chunks.room()?) } else { None };
+            chunks.forward(inputs, &outputs, kept.as_ref())?;
+            kept
+        } else {
+            let numbers = layout.kept_elements(layout.spec.matrices());
+            let kept = if keep { Some(self.empty([numbers], DType::F32)?) } else { None };
+            scan::run(self, &layout, inputs, &outputs, kept.as_ref())?;
+            kept
+        };
+        Ok((outputs, kept.map(|kept| Saved { kept, chunked })))
+    }
+
+    /// Whether a call goes 64 tokens at once.
+    fn chunks(&self, dims: &Dims, spec: Spec) -> bool {
+        let worth = match self.algorithm() {
+            Algorithm::Auto => dims.sequences.longest() >= CHUNK_TOKENS && dims.key >= CHUNK_KEY,
+            Algorithm::Scan => false,
+            Algorithm::Chunk => true,
+        };
+        worth && chunk::exists(self.properties(), dims, spec)
     }
 }
 
@@ -109,7 +153,7 @@ impl<R: Linear> Kernel<R> for Cuda {
     ) -> Result<(Outputs<R, Tensor<Self>>, Saved)> {
         match self.run_linear(rule, dims, inputs, true)? {
             (outputs, Some(saved)) => Ok((outputs, saved)),
-            (outputs, None) => Ok((outputs, Saved(self.empty([0], DType::F32)?))),
+            (outputs, None) => Ok((outputs, Saved { kept: self.empty([0], DType::F32)?, chunked: false })),
         }
     }
 
@@ -134,8 +178,12 @@ impl<R: Linear> Kernel<R> for Cuda {
             gates: fresh::<R::Gates>(self, rule.gates(dims))?,
             state: fresh::<R::State>(self, rule.state(dims))?,
         };
+        if saved.chunked {
+            Chunks::new(self, &layout, inputs)?.backward(&saved.kept, grads, &dinputs)?;
+            return Ok(dinputs);
+        }
         let kept_grads = scan_reverse::run(self, &layout, inputs, grads, &dinputs)?;
-        let parts = scan_backward::run(self, &layout, inputs, [&saved.0, &kept_grads], &grads.out, &dinputs.v)?;
+        let parts = scan_backward::run(self, &layout, inputs, [&saved.kept, &kept_grads], &grads.out, &dinputs.v)?;
         sums::join(self, &layout, inputs, &parts, &dinputs)?;
         Ok(dinputs)
     }

@@ -23,28 +23,18 @@ struct Raise {
     u64 count;                 // rows times H
 };
 
-// Gradients of the gates: (14), and what each rule makes of `dw` and `dr`.
-KERNEL(raise, Raise, 256) {
+// Gradients of the gates.
+KERNEL(raise_gates, Raise, 256) {
     for (u64 i = grid_thread(); i < args.count; i += grid_threads()) {
         float dw = 0.0f, dr = 0.0f, da = 0.0f, deta = 0.0f;
         for (u32 block = 0; block < args.p.blocks; block++) {
             Four x = ((const Four*)args.parts)[block * args.count + i];
             dw += x.x, dr += x.y, da += x.z, deta += x.w;
         }
-        Four gates = lower(args.p, gates_of(args.p, i));
-        float dtheta = dw;
-        switch (args.p.erase) {
-            case ERASE_THETA:
-            case ERASE_BOTH: dtheta += dr; break;
-            case ERASE_DECAYED:
-                dtheta += gates.z * dr;
-                da += gates.x * dr;
-                break;
-            default: break;
-        }
-        args.log_a[i] = gates.z * da;
-        args.theta[i] = dtheta;
-        if (args.log_eta) args.log_eta[i] = gates.w * deta;
-        if (args.beta) args.beta[i] = dr;
+        GateGrads grads = raise(args.p, lower(args.p, gates_of(args.p, i)), dw, dr, da, deta);
+        args.log_a[i] = grads.log_a;
+        args.theta[i] = grads.theta;
+        if (args.log_eta) args.log_eta[i] = grads.log_eta;
+        if (args.beta) args.beta[i] = grads.beta;
     }
 }

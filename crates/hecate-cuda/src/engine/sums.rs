@@ -15,7 +15,7 @@ pub(crate) const SOURCE: Source = source!("sums", "sums.cu");
 
 kernels! { SOURCE {
     "join_keys" JoinKeys { parts: Pointer, sum: Array, count: u64, blocks: u32, unused: u32 }
-    "raise" Raise {
+    "raise_gates" Raise {
         call: Call, parts: Pointer, log_a: Pointer, log_eta: Pointer, theta: Pointer, beta: Pointer, count: u64,
     }
 } }

@@ -1,0 +1,288 @@
+//! The exact chunk form: 64 tokens at once, as products on the tensor cores.
+//!
+//! Forward, what depends on keys, queries and gates only is prepared for all chunks at once; then blocks of columns go
+//! from chunk to chunk. Backward, only the gradient of the memory goes from chunk to chunk; with it kept beside the
+//! states, all chunks are turned around at once. It is for rules that are not frozen, and `K` of at most 128.
+
+use super::{
+    CHUNK, Spec,
+    layout::{Call, Layout},
+    named,
+};
+use crate::{
+    Cuda,
+    device::Properties,
+    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+};
+use hecate_core::{DType, Dims, Inputs, Outputs, Result, Rule, Slots, Tensor};
+
+pub(crate) const PREPARE: Source = source!("chunk_prepare", "chunk_prepare.cu");
+pub(crate) const FORWARD: Source = source!("chunk", "chunk.cu");
+pub(crate) const REVERSE: Source = source!("chunk_reverse", "chunk_reverse.cu");
+pub(crate) const GRADIENTS: Source = source!("chunk_gradients", "chunk_gradients.cu");
+
+/// Numbers that are prepared for a chunk of a head: three squares, tables.
+const PREPARED: usize = 3 * CHUNK * CHUNK + 272;
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Columns of a block that goes from chunk to chunk.
+const COLUMNS: usize = 32;
+
+/// `struct Prepare` of `chunk_prepare.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Prepare {
+    call: Call,
+    prepared: Pointer,
+    chunks: u32,
+    unused: u32,
+}
+
+/// `struct ChunkForward` of `chunk.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Forward {
+    call: Call,
+    prepared: Pointer,
+    m: Pointer,
+    s: Pointer,
+    out: Array,
+    last_m: Pointer,
+    last_s: Pointer,
+    kept: Pointer,
+}
+
+/// `struct ChunkReverse` of `chunk_reverse.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Reverse {
+    call: Call,
+    prepared: Pointer,
+    dout: Array,
+    dm: Pointer,
+    ds: Pointer,
+    first_dm: Pointer,
+    first_ds: Pointer,
+    kept: Pointer,
+}
+
+/// `struct ChunkGradients` of `chunk_gradients.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Gradients {
+    call: Call,
+    prepared: Pointer,
+    kept: Pointer,
+    kept_grads: Pointer,
+    dout: Array,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    log_a: Pointer,
+    log_eta: Pointer,
+    theta: Pointer,
+    beta: Pointer,
+    chunks: u32,
+    unused: u32,
+}
+
+kernels! { PREPARE {
+    "chunk_prepare_64" Prepare64 { all: Prepare }
+    "chunk_prepare_128" Prepare128 { all: Prepare }
+} }
+kernels! { FORWARD {
+    "chunk_64" Forward64 { all: Forward }
+    "chunk_128" Forward128 { all: Forward }
+    "chunk_64_momentum" Forward64Momentum { all: Forward }
+    "chunk_128_momentum" Forward128Momentum { all: Forward }
+} }
+kernels! { REVERSE {
+    "chunk_reverse_64" Reverse64 { all: Reverse }
+    "chunk_reverse_128" Reverse128 { all: Reverse }
+    "chunk_reverse_64_momentum" Reverse64Momentum { all: Reverse }
+    "chunk_reverse_128_momentum" Reverse128Momentum { all: Reverse }
+} }
+kernels! { GRADIENTS {
+    "chunk_gradients_64" Gradients64 { all: Gradients }
+    "chunk_gradients_128" Gradients128 { all: Gradients }
+    "chunk_gradients_64_momentum" Gradients64Momentum { all: Gradients }
+    "chunk_gradients_128_momentum" Gradients128Momentum { all: Gradients }
+} }
+
+/// Rows of the tiles of keys, and columns of a block that takes all of a chunk's columns one after the other.
+#[derive(Clone, Copy, Debug)]
+struct Tiles {
+    keys: usize,
+    columns: usize,
+}
+
+impl Tiles {
+    fn new(key: usize) -> Self {
+        if key <= 64 { Self { keys: 64, columns: 32 } } else { Self { keys: 128, columns: 16 } }
+    }
+
+    /// Bytes of shared memory of the four kernels, as they lay it out.
+    fn shared(self, matrices: usize) -> [usize; 4] {
+        let (rows, square) = (2 * CHUNK * (self.keys + 4), CHUNK * (CHUNK + 4));
+        let narrow = |columns: usize, of_tokens: usize, of_keys: usize| {
+            (of_tokens * CHUNK + of_keys * self.keys) * (columns + 8)
+        };
+        let walk = rows + 2 * square + narrow(COLUMNS, 2, matrices);
+        let gradients = rows + (2 * square + narrow(self.columns, 4, 2 * matrices)).max(5 * square);
+        [rows + 2 * square, walk, walk, gradients].map(|numbers| 4 * numbers)
+    }
+}
+
+/// Whether the chunk form exists for this call on this GPU.
+pub(super) fn exists(properties: &Properties, dims: &Dims, spec: Spec) -> bool {
+    // Beside what kernels ask for they declare some kilobytes themselves.
+    let room = properties.shared_memory.saturating_sub(8 << 10);
+    let most = Tiles::new(dims.key).shared(spec.matrices()).into_iter().max().unwrap_or(0);
+    properties.capability.0 >= 8 && spec.frozen.is_none() && (1..=128).contains(&dims.key) && most <= room
+}
+
+/// A call in the chunk form.
+pub(super) struct Chunks<'a> {
+    device: &'a Cuda,
+    layout: &'a Layout<'a>,
+    tiles: Tiles,
+    call: Call,
+    prepared: Tensor<Cuda>,
+}
+
+impl<'a> Chunks<'a> {
+    /// Prepares all chunks: equations (15)–(18).
+    pub(super) fn new<R: Rule>(
+        device: &'a Cuda,
+        layout: &'a Layout<'a>,
+        inputs: &Inputs<R, Tensor<Cuda>>,
+    ) -> Result<Self> {
+        let (dims, tiles) = (layout.dims, Tiles::new(layout.dims.key));
+        let call = layout.call_in_blocks(inputs, dims.value.div_ceil(COLUMNS));
+        let prepared = device.empty([layout.kept_states() * dims.heads * PREPARED], DType::F32)?;
+        let chunks = Self { device, layout, tiles, call, prepared };
+        let all = Prepare { call, prepared: pointer(&chunks.prepared), chunks: layout.spans() as u32, unused: 0 };
+        let grid = chunks.grid(chunks.all(), 0);
+        match tiles.keys {
+            64 => device.launch(grid, &Prepare64 { all })?,
+            _ => device.launch(grid, &Prepare128 { all })?,
+        }
+        Ok(chunks)
+    }
+
+    /// Sequences times heads.
+    fn states(&self) -> usize {
+        self.layout.dims.sequences.count() * self.layout.dims.heads
+    }
+
+    /// Chunks of all sequences and heads, all as many as the longest has.
+    fn all(&self) -> usize {
+        self.states() * self.layout.spans()
+    }
+
+    /// Blocks of the kernel with this number in [`Tiles::shared`].
+    fn grid(&self, blocks: usize, kernel: usize) -> Grid {
+        let shared = self.tiles.shared(self.layout.spec.matrices())[kernel];
+        Grid { blocks: (blocks, 1, 1), threads: THREADS, shared }
+    }
+
+    fn lanes(&self) -> usize {
+        self.states() * self.layout.dims.value.div_ceil(COLUMNS)
+    }
+
+    /// A place for the states before, or the gradients behind, all chunks.
+    pub(super) fn room(&self) -> Result<Tensor<Cuda>> {
+        let dims = self.layout.dims;
+        let matrix = dims.key * dims.value * self.layout.spec.matrices();
+        self.device.empty([self.layout.kept_states() * dims.heads * matrix], DType::F32)
+    }
+
+    /// Equations (19)–(22); `kept` takes the states that the backward starts from.
+    pub(super) fn forward<R: Rule>(
+        &self,
+        inputs: &Inputs<R, Tensor<Cuda>>,
+        outputs: &Outputs<R, Tensor<Cuda>>,
+        kept: Option<&Tensor<Cuda>>,
+    ) -> Result<()> {
+        let (first, last) = (R::State::list(&inputs.state), R::State::list(&outputs.state));
+        let all = Forward {
+            call: self.call,
+            prepared: pointer(&self.prepared),
+            m: named(&first, "m"),
+            s: named(&first, "s"),
+            out: (&outputs.out).into(),
+            last_m: named(&last, "m"),
+            last_s: named(&last, "s"),
+            kept: kept.map_or(0, pointer),
+        };
+        let (device, grid) = (self.device, self.grid(self.lanes(), 1));
+        match (self.tiles.keys, self.layout.spec.momentum) {
+            (64, false) => device.launch(grid, &Forward64 { all }),
+            (64, true) => device.launch(grid, &Forward64Momentum { all }),
+            (_, false) => device.launch(grid, &Forward128 { all }),
+            (_, true) => device.launch(grid, &Forward128Momentum { all }),
+        }
+    }
+
+    /// Equations (23)–(32), from the kept states.
+    pub(super) fn backward<R: Rule>(
+        &self,
+        kept: &Tensor<Cuda>,
+        grads: &Outputs<R, Tensor<Cuda>>,
+        dinputs: &Inputs<R, Tensor<Cuda>>,
+    ) -> Result<()> {
+        let kept_grads = self.reverse(grads, dinputs)?;
+        let gates = R::Gates::list(&dinputs.gates);
+        let all = Gradients {
+            call: self.call,
+            prepared: pointer(&self.prepared),
+            kept: pointer(kept),
+            kept_grads: pointer(&kept_grads),
+            dout: (&grads.out).into(),
+            dq: (&dinputs.q).into(),
+            dk: (&dinputs.k).into(),
+            dv: (&dinputs.v).into(),
+            log_a: named(&gates, "log_a"),
+            log_eta: named(&gates, "log_eta"),
+            theta: named(&gates, "theta"),
+            beta: named(&gates, "beta"),
+            chunks: self.layout.spans() as u32,
+            unused: 0,
+        };
+        let (device, grid) = (self.device, self.grid(self.all(), 3));
+        match (self.tiles.keys, self.layout.spec.momentum) {
+            (64, false) => device.launch(grid, &Gradients64 { all }),
+            (64, true) => device.launch(grid, &Gradients64Momentum { all }),
+            (_, false) => device.launch(grid, &Gradients128 { all }),
+            (_, true) => device.launch(grid, &Gradients128Momentum { all }),
+        }
+    }
+
+    /// Writes the gradient of the initial state, and returns those of the states behind each chunk.
+    fn reverse<R: Rule>(
+        &self,
+        grads: &Outputs<R, Tensor<Cuda>>,
+        dinputs: &Inputs<R, Tensor<Cuda>>,
+    ) -> Result<Tensor<Cuda>> {
+        let kept = self.room()?;
+        let (last, first) = (R::State::list(&grads.state), R::State::list(&dinputs.state));
+        let all = Reverse {
+            call: self.call,
+            prepared: pointer(&self.prepared),
+            dout: (&grads.out).into(),
+            dm: named(&last, "m"),
+            ds: named(&last, "s"),
+            first_dm: named(&first, "m"),
+            first_ds: named(&first, "s"),
+            kept: pointer(&kept),
+        };
+        let (device, grid) = (self.device, self.grid(self.lanes(), 2));
+        match (self.tiles.keys, self.layout.spec.momentum) {
+            (64, false) => device.launch(grid, &Reverse64 { all }),
+            (64, true) => device.launch(grid, &Reverse64Momentum { all }),
+            (_, false) => device.launch(grid, &Reverse128 { all }),
+            (_, true) => device.launch(grid, &Reverse128Momentum { all }),
+        }?;
+        Ok(kept)
+    }
+}

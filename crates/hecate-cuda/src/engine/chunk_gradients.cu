@@ -1,0 +1,374 @@
+// The exact chunk form: gradients of what a chunk was given, equations (23)-(32). Chunks are independent: each starts
+// from the kept state before it and the kept gradient of the state behind it, and goes from block of columns to block.
+#include "chunk.cuh"
+
+struct ChunkGradients {
+    Linear p;
+    const float* prepared;     // [kept,H,PREPARED]
+    const float* kept;         // [kept,H,1 + S,K,V]: states before each chunk
+    const float* kept_grads;   // [kept,H,1 + S,K,V]: gradients of the states behind
+    Array dout, dq, dk, dv;    // [rows,H,V], [rows,H,K], [rows,H,K], [rows,H,V]
+    float *log_a, *log_eta, *theta, *beta;  // [rows,H]: gradients of the gates; null where the rule has none
+    u32 chunks, unused;        // of the longest sequence
+};
+
+// Sums over all columns, a number a token: of equations (25) and (31).
+enum { DW, DR, DA_READ, DB_READ, DA_ERASE, DB_ERASE, DC_LAST, DE_LAST, SUMS };
+
+template <u32 KEYS, u32 WIDTH, bool S>
+struct Gradients {
+    static constexpr u32 STRIDE = KEYS + 4, NARROW = WIDTH + 8;
+    using Own = Share<CHUNK, WIDTH>;
+    using Square = Share<CHUNK, CHUNK>;
+    using Keys = Share<CHUNK, KEYS>;
+
+    const ChunkGradients& args;
+    const Linear& p;
+    const Chunk chunk;
+    const u32 seen;
+    const Own own;
+    const Square square;
+    const Keys keys;
+    float *k, *q, *t, *y, *m, *s, *dm, *ds, *v, *dout, *z, *x, *over;
+    // Shared, of the block.
+    float (*gates)[CHUNK], *vectors, (*sums)[SUMS][CHUNK];
+    Sum<Square::TILES> erased, read;  // dP Zᵀ, dO Zᵀ
+    Sum<Keys::TILES> dq, dk;
+    float carried[3] = {0.0f, 0.0f, 0.0f};  // <dM,M₀>, <dM,S₀>, <dS,S₀>
+
+    __device__ __forceinline__ Gradients(
+        const ChunkGradients& args, float* shared, float (*gates)[CHUNK], float* vectors, float (*sums)[SUMS][CHUNK]
+    )
+        : args(args), p(args.p), chunk(args.p, blockIdx.x / args.chunks, blockIdx.x % args.chunks),
+          seen(args.p.before ? 0 : 1), gates(gates), vectors(vectors), sums(sums) {
+        float* rest = shared;
+        auto take = [&](u32 count) { float* x = rest; rest += count; return x; };
+        k = take(CHUNK * STRIDE), q = take(CHUNK * STRIDE);
+        // What only the columns need; the tables take its place.
+        over = rest;
+        t = take(CHUNK * WIDE), y = take(CHUNK * WIDE);
+        m = take(KEYS * NARROW), dm = take(KEYS * NARROW);
+        s = S ? take(KEYS * NARROW) : nullptr, ds = S ? take(KEYS * NARROW) : nullptr;
+        v = take(CHUNK * NARROW), dout = take(CHUNK * NARROW), z = take(CHUNK * NARROW), x = take(CHUNK * NARROW);
+    }
+
+    __device__ __forceinline__ const float* a() const { return vectors + AT_A; }
+    __device__ __forceinline__ const float* b() const { return vectors + AT_B; }
+    __device__ __forceinline__ const float* last_c() const { return vectors + AT_C; }
+    __device__ __forceinline__ const float* last_e() const { return vectors + AT_E; }
+
+    __device__ __forceinline__ void begin() {
+        const float* prepared = args.prepared + chunk.kept * PREPARED;
+        read_rows<KEYS>(p, chunk, p.k, p.key, 0, k, STRIDE);
+        read_rows<KEYS>(p, chunk, p.q, p.key, 0, q, STRIDE);
+        if (p.erase) read_square(prepared, t);
+        read_square(prepared + SQUARE, y);
+        for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) vectors[i] = prepared[3 * SQUARE + i];
+        for (u32 i = threadIdx.x; i < 2 * SUMS * CHUNK; i += THREADS) (&sums[0][0][0])[i] = 0.0f;
+        if (threadIdx.x < CHUNK) {
+            bool inside = threadIdx.x < chunk.tokens;
+            Four of = inside ? lower(p, gates_of(p, chunk.token(p, threadIdx.x))) : Four{0.0f, 0.0f, 1.0f, 1.0f};
+            gates[0][threadIdx.x] = of.x, gates[1][threadIdx.x] = of.y;
+            gates[2][threadIdx.x] = of.z, gates[3][threadIdx.x] = of.w;
+        }
+        erased.clear(), read.clear(), dq.clear(), dk.clear();
+    }
+
+    // Adds Σ_c x(row, c) f(row, c) of this warp's part to a sum of each row.
+    template <class F>
+    __device__ __forceinline__ void add(u32 which, Sum<Own::TILES>& of, F f) {
+        RowSums rows;
+        const u32 g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+        #pragma unroll
+        for (u32 n = 0; n < Own::TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                rows.add(i, of.x[n][i] * f(own.row + g + i / 2 * 8, own.column + 8 * n + 2 * c + i % 2, n, i));
+        rows.finish(own.row, sums[own.side][which]);
+    }
+
+    // A block of columns from `first`.
+    __device__ __forceinline__ void columns(u32 first) {
+        const u64 matrix = (u64)p.key * p.value;
+        const float *kept = args.kept + chunk.kept * (S ? 2 : 1) * matrix;
+        const float* behind = args.kept_grads + chunk.kept * (S ? 2 : 1) * matrix;
+        __syncthreads();
+        read_matrix<KEYS, WIDTH>(p, kept, first, m, NARROW);
+        read_matrix<KEYS, WIDTH>(p, behind, first, dm, NARROW);
+        if (S) read_matrix<KEYS, WIDTH>(p, kept + matrix, first, s, NARROW);
+        if (S) read_matrix<KEYS, WIDTH>(p, behind + matrix, first, ds, NARROW);
+        read_rows<WIDTH>(p, chunk, p.v, p.value, first, v, NARROW);
+        read_rows<WIDTH>(p, chunk, args.dout, p.value, first, dout, NARROW);
+        __syncthreads();
+        auto key = [&](u32 i, u32 j) { return k[i * STRIDE + j]; };
+        auto query = [&](u32 i, u32 j) { return q[i * STRIDE + j]; };
+        auto of = [](const float* x) { return [x](u32 i, u32 c) { return x[i * NARROW + c]; }; };
+        auto dout_at = [&](u32 i, u32 c, u32, u32) { return dout[i * NARROW + c]; };
+        Sum<Own::TILES> x0, x1, behind_m, behind_s, now;
+
+        // What the reads give to (31).
+        now.clear();
+        product(now, own.row, own.column, KEYS, query, of(m));
+        add(DA_READ, now, dout_at);
+        if (S) {
+            now.clear();
+            product(now, own.row, own.column, KEYS, query, of(s));
+            add(DB_READ, now, dout_at);
+        }
+
+        // The right side of (19), and (23).
+        x0.clear(), x1.clear();
+        if (p.erase) {
+            product(x0, own.row, own.column, KEYS, key, of(m));
+            if (S) product(x1, own.row, own.column, KEYS, key, of(s));
+        }
+        const float *w = gates[0], *r = gates[1];
+        auto predicted = [&](u32 row, u32 n, u32 i) {
+            return a()[row] * x0.x[n][i] + (S ? b()[row] * x1.x[n][i] : 0.0f);
+        };
+        each([&](u32 i, u32 c, u32 n, u32 e) {
+            z[i * NARROW + c] = w[i] * v[i * NARROW + c] - (p.erase ? r[i] * predicted(i, n, e) : 0.0f);
+        });
+        behind_m.clear(), behind_s.clear();
+        product(behind_m, own.row, own.column, KEYS, key, of(dm));
+        if (S) product(behind_s, own.row, own.column, KEYS, key, of(ds));
+        each([&](u32 i, u32, u32 n, u32 e) {
+            now.x[n][e] = last_c()[i] * behind_m.x[n][e] + (S ? last_e()[i] * behind_s.x[n][e] : 0.0f);
+        });
+        product(now, own.row, own.column, CHUNK, [&](u32 i, u32 j) { return y[j * WIDE + i]; }, of(dout));
+        each([&](u32 i, u32 c, u32 n, u32 e) { x[i * NARROW + c] = now.x[n][e]; });
+        __syncthreads();
+
+        // The solutions: Z of (19), Λ of (24).
+        if (p.erase) {
+            Sum<Own::TILES> solved;
+            solved.clear(), now.clear();
+            product(solved, own.row, own.column, CHUNK, [&](u32 i, u32 j) { return t[i * WIDE + j]; }, of(z));
+            product(now, own.row, own.column, CHUNK, [&](u32 i, u32 j) { return t[j * WIDE + i]; }, of(x));
+            __syncthreads();
+            each([&](u32 i, u32 c, u32 n, u32 e) { z[i * NARROW + c] = solved.x[n][e]; });
+        }
+        // (25), (31). A row's place in `x` and `z` is its thread's own.
+        add(DC_LAST, behind_m, [&](u32 i, u32 c, u32, u32) { return z[i * NARROW + c]; });
+        if (S) add(DE_LAST, behind_s, [&](u32 i, u32 c, u32, u32) { return z[i * NARROW + c]; });
+        add(DW, now, [&](u32 i, u32 c, u32, u32) { return v[i * NARROW + c]; });
+        each([&](u32 i, u32 c, u32 n, u32 e) {
+            if (i < chunk.tokens && first + c < p.value)
+                store(args.dv, chunk.token(p, i) * p.value + first + c, w[i] * now.x[n][e]);
+            x[i * NARROW + c] = -r[i] * now.x[n][e];
+        });
+        __syncthreads();
+        if (p.erase) erases(now, x0, x1, predicted);
+        keys_and_squares();
+        // (31): what the last states give to A, b and E.
+        for (u32 i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
+            u32 at = i / WIDTH * NARROW + i % WIDTH;
+            carried[0] += dm[at] * m[at];
+            if (S) carried[1] += dm[at] * s[at], carried[2] += ds[at] * s[at];
+        }
+    }
+
+    // f(row, column of the block, tile, place) of a warp's part of [CHUNK,WIDTH].
+    template <class F>
+    __device__ __forceinline__ void each(F f) {
+        const u32 g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+        #pragma unroll
+        for (u32 n = 0; n < Own::TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) f(own.row + g + i / 2 * 8, own.column + 8 * n + 2 * c + i % 2, n, i);
+    }
+
+    // With P = a⁻∗X₀ + b⁻∗X₁ + (L ∘ N) Z: dr of (25), da⁻ and db⁻ of (31).
+    template <class F>
+    __device__ __forceinline__ void erases(Sum<Own::TILES>& lambda, Sum<Own::TILES>& x0, Sum<Own::TILES>& x1, F first) {
+        const float* among = args.prepared + chunk.kept * PREPARED + 2 * SQUARE;
+        Sum<Own::TILES> found;
+        each([&](u32 i, u32, u32 n, u32 e) { found.x[n][e] = first(i, n, e); });
+        product(found, own.row, own.column, CHUNK, [&](u32 i, u32 j) { return among[i * CHUNK + j]; },
+                [&](u32 i, u32 c) { return z[i * NARROW + c]; });
+        add(DR, lambda, [&](u32, u32, u32 n, u32 e) { return -found.x[n][e]; });
+        auto dp = [&](u32 i, u32 c, u32, u32) { return x[i * NARROW + c]; };
+        add(DA_ERASE, x0, dp);
+        if (S) add(DB_ERASE, x1, dp);
+    }
+
+    // What a block of columns adds to dP Zᵀ, dO Zᵀ, dQ of (27) and dK of (28).
+    __device__ __forceinline__ void keys_and_squares() {
+        auto across = [](const float* x) { return [x](u32 c, u32 j) { return x[j * NARROW + c]; }; };
+        auto scaled = [](const float* by, const float* x) {
+            return [by, x](u32 i, u32 c) { return by[i] * x[i * NARROW + c]; };
+        };
+        auto plain = [](const float* x) { return [x](u32 i, u32 c) { return x[i * NARROW + c]; }; };
+        product(read, square.row, square.column, WIDTH, plain(dout), across(z));
+        product(dq, keys.row, keys.column, WIDTH, scaled(a() + seen, dout), across(m));
+        product(dk, keys.row, keys.column, WIDTH, scaled(last_c(), z), across(dm));
+        if (S) {
+            product(dq, keys.row, keys.column, WIDTH, scaled(b() + seen, dout), across(s));
+            product(dk, keys.row, keys.column, WIDTH, scaled(last_e(), z), across(ds));
+        }
+        if (p.erase) {
+            product(erased, square.row, square.column, WIDTH, plain(x), across(z));
+            product(dk, keys.row, keys.column, WIDTH, scaled(a(), x), across(m));
+            if (S) product(dk, keys.row, keys.column, WIDTH, scaled(b(), x), across(s));
+        }
+    }
+
+    // Squares [CHUNK,WIDE] where columns were: c and E of each write at each token, dN, dG, dc.
+    __device__ __forceinline__ float* table(u32 i) const { return over + i * CHUNK * WIDE; }
+
+    // (15)-(17), a column a thread: E of the state before is left in `first`.
+    __device__ __forceinline__ void build_tables(float* first) {
+        float *c = table(0), *e = table(1);
+        const u32 j = threadIdx.x;
+        float now = 0.0f, pushed = 0.0f;
+        for (u32 s = 0; s < CHUNK; s++) {
+            if (j < CHUNK) {
+                if (s >= j) {
+                    pushed = s == j ? 1.0f : pushed * gates[3][s];
+                    now = gates[2][s] * now + pushed;
+                }
+                c[s * WIDE + j] = now;
+                e[s * WIDE + j] = pushed;
+            } else if (j == CHUNK) {
+                pushed = s == 0 ? 1.0f : pushed * gates[3][s - 1];
+                first[s] = pushed;
+            }
+        }
+    }
+
+    // f(row, column, tile, place) of a warp's part of [CHUNK,CHUNK].
+    template <class F>
+    __device__ __forceinline__ void across_square(F f) {
+        const u32 row = square.row + threadIdx.x % 32 / 4, column = square.column + 2 * (threadIdx.x % 4);
+        #pragma unroll
+        for (u32 tile = 0; tile < Square::TILES; tile++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) f(row + i / 2 * 8, column + 8 * tile + i % 2, tile, i);
+    }
+
+    // dN, dG, and dc of (31), then the squares' part of dQ and dK: (26)-(28).
+    __device__ __forceinline__ void squares() {
+        float *c = table(0), *dn = table(2), *dg = table(3), *dc = table(4);
+        Sum<Square::TILES> n, g;
+        n.clear(), g.clear();
+        auto key_across = [&](u32 j, u32 i) { return k[i * STRIDE + j]; };
+        product(n, square.row, square.column, KEYS, [&](u32 i, u32 j) { return k[i * STRIDE + j]; }, key_across);
+        product(g, square.row, square.column, KEYS, [&](u32 i, u32 j) { return q[i * STRIDE + j]; }, key_across);
+        across_square([&](u32 i, u32 j, u32 tile, u32 e) {
+            float before = i > j ? c[(i - 1) * WIDE + j] : 0.0f, after = i >= j ? c[i * WIDE + j] : 0.0f;
+            dn[i * WIDE + j] = before * erased.x[tile][e];
+            dg[i * WIDE + j] = (p.before ? before : after) * read.x[tile][e];
+            dc[i * WIDE + j] = i >= j && !p.before ? g.x[tile][e] * read.x[tile][e] : 0.0f;
+        });
+        __syncthreads();
+        across_square([&](u32 i, u32 j, u32 tile, u32 e) {
+            if (i <= j) return;
+            float more = n.x[tile][e] * erased.x[tile][e] + (p.before ? g.x[tile][e] * read.x[tile][e] : 0.0f);
+            dc[(i - 1) * WIDE + j] += more;
+        });
+        auto key = [&](u32 i, u32 j) { return k[i * STRIDE + j]; };
+        product(dq, keys.row, keys.column, CHUNK, [&](u32 i, u32 j) { return dg[i * WIDE + j]; }, key);
+        product(dk, keys.row, keys.column, CHUNK, [&](u32 i, u32 j) { return dg[j * WIDE + i]; },
+                [&](u32 i, u32 j) { return q[i * STRIDE + j]; });
+        if (p.erase)
+            product(dk, keys.row, keys.column, CHUNK, [&](u32 i, u32 j) { return dn[i * WIDE + j] + dn[j * WIDE + i]; }, key);
+        auto write = [&](Array to) {
+            return [this, to](u32 i, u32 j, float value) {
+                if (i < chunk.tokens && j < p.key) store(to, chunk.token(p, i) * p.key + j, value);
+            };
+        };
+        dq.each(keys.row, keys.column, write(args.dq));
+        dk.each(keys.row, keys.column, write(args.dk));
+    }
+
+    __device__ __forceinline__ float sum_of(u32 which, u32 i) const { return sums[0][which][i] + sums[1][which][i]; }
+
+    // (32), a column a thread: what each write's influence gives to a and η, in place of dc and c.
+    __device__ __forceinline__ void back_through_tables() {
+        float *c = table(0), *e = table(1), *dc = table(4);
+        const u32 j = threadIdx.x, n = chunk.tokens;
+        float next_c = 0.0f, next_e = 0.0f;
+        for (u32 s = CHUNK; s-- > 0;) {
+            float da = 0.0f, deta = 0.0f;
+            if (s < n && s >= j) {
+                float last = s + 1 == n ? 1.0f : 0.0f;
+                float now = dc[s * WIDE + j] + next_c + (last != 0.0f ? sum_of(DC_LAST, j) : 0.0f);
+                float pushed = now + next_e + (S && last != 0.0f ? sum_of(DE_LAST, j) : 0.0f);
+                if (s > j) da = now * c[(s - 1) * WIDE + j], deta = pushed * e[(s - 1) * WIDE + j];
+                next_c = gates[2][s] * now, next_e = gates[3][s] * pushed;
+            }
+            dc[s * WIDE + j] = da;
+            c[s * WIDE + j] = deta;
+        }
+    }
+
+    // The same of the states before the chunk, by one thread: [0] to a, [1] to η; `first` holds E.
+    __device__ __forceinline__ void back_to_first(const float* first, const float* last, float (*to)[CHUNK]) {
+        const u32 n = chunk.tokens;
+        float next_a = last[0], next_b = last[1], next_e = last[2];
+        for (u32 s = n; s-- > 0;) {
+            u32 t = s + 1;
+            float da = next_a + (seen ? sum_of(DA_READ, s) : t < n ? sum_of(DA_READ, t) : 0.0f);
+            float db = next_b + (seen ? sum_of(DB_READ, s) : t < n ? sum_of(DB_READ, t) : 0.0f);
+            if (t < n) da += sum_of(DA_ERASE, t), db += sum_of(DB_ERASE, t);
+            float de = next_e + db;
+            to[0][s] = da * a()[s] + db * b()[s];
+            to[1][s] = de * first[s];
+            next_a = gates[2][s] * da, next_b = gates[2][s] * db, next_e = gates[3][s] * de;
+        }
+    }
+
+    // Gradients of the gates: four threads to a token.
+    __device__ __forceinline__ void write_gates(const float (*first)[CHUNK]) {
+        const u32 i = threadIdx.x / 4;
+        float da = 0.0f, deta = 0.0f;
+        for (u32 j = threadIdx.x % 4; j < CHUNK; j += 4) {
+            da += table(4)[i * WIDE + j];
+            deta += table(0)[i * WIDE + j];
+        }
+        #pragma unroll
+        for (u32 mask = 1; mask < 4; mask *= 2) {
+            da += shuffle_xor(da, mask);
+            deta += shuffle_xor(deta, mask);
+        }
+        if (threadIdx.x % 4 != 0 || i >= chunk.tokens) return;
+        const Four of = {gates[0][i], gates[1][i], gates[2][i], gates[3][i]};
+        GateGrads grads = raise(p, of, sum_of(DW, i), sum_of(DR, i), da + first[0][i], deta + first[1][i]);
+        const u64 at = chunk.token(p, i);
+        args.log_a[at] = grads.log_a;
+        args.theta[at] = grads.theta;
+        if (args.log_eta) args.log_eta[at] = grads.log_eta;
+        if (args.beta) args.beta[at] = grads.beta;
+    }
+};
+
+template <u32 KEYS, u32 WIDTH, bool S>
+__device__ __forceinline__ void gradients(const ChunkGradients& args, float* shared) {
+    __shared__ float gates[4][CHUNK], vectors[VECTORS], sums[2][SUMS][CHUNK], first[CHUNK], grads[2][CHUNK], few[32];
+    Gradients<KEYS, WIDTH, S> of(args, shared, gates, vectors, sums);
+    if (of.chunk.tokens == 0) return;
+    of.begin();
+    for (u32 column = 0; column < args.p.value; column += WIDTH) of.columns(column);
+    float last[3];
+    #pragma unroll
+    for (u32 i = 0; i < 3; i++) last[i] = block_sum(of.carried[i], few);
+    of.build_tables(first);
+    __syncthreads();
+    of.squares();
+    __syncthreads();
+    if (threadIdx.x < CHUNK) of.back_through_tables();
+    else if (threadIdx.x == CHUNK) of.back_to_first(first, last, grads);
+    __syncthreads();
+    of.write_gates(grads);
+}
+
+#define GRADIENTS(name, KEYS, WIDTH, S)           \
+    KERNEL(name, ChunkGradients, 256) {           \
+        DYNAMIC_SHARED(float, shared);            \
+        gradients<KEYS, WIDTH, S>(args, shared);  \
+    }
+
+GRADIENTS(chunk_gradients_64, 64, 32, false)
+GRADIENTS(chunk_gradients_128, 128, 16, false)
+GRADIENTS(chunk_gradients_64_momentum, 64, 32, true)
+GRADIENTS(chunk_gradients_128_momentum, 128, 16, true)

@@ -1,0 +1,131 @@
+// The exact chunk form: what depends on keys, queries and gates only, equations (15)-(18).
+#include "chunk.cuh"
+
+struct Prepare {
+    Linear p;
+    float* prepared;           // [kept,H,PREPARED]
+    u32 chunks, unused;        // of the longest sequence
+};
+
+// Tables, column by column: c and E of one write at each later token, and those of the state before.
+// `triangle` becomes r∗(L ∘ K Kᵀ), transposed, `among` L ∘ K Kᵀ, and `reads` Y ∘ Q Kᵀ; `gates` holds r, a, η.
+__device__ __forceinline__ void build_tables(
+    const Linear& p, u32 tokens, const float (*gates)[CHUNK], float* triangle, float* reads, float* vectors, float* among
+) {
+    const u32 j = threadIdx.x;
+    if (j < CHUNK) {
+        float c = 0.0f, e = 0.0f;
+        for (u32 s = 0; s < CHUNK; s++) {
+            float before = c;
+            if (s >= j) {
+                e = s == j ? 1.0f : e * gates[2][s];
+                c = gates[1][s] * c + e;
+            }
+            // Nothing of a later token goes into an earlier one, were it NaN.
+            float *erased = triangle + j * WIDE + s, *read = reads + s * WIDE + j;
+            float within = s > j ? before * *erased : 0.0f;
+            if (p.erase) among[s * CHUNK + j] = within;
+            *erased = gates[0][s] * within;
+            *read = s >= j + p.before ? (p.before ? before : c) * *read : 0.0f;
+            if (s + 1 == tokens) {
+                vectors[AT_C + j] = c;
+                vectors[AT_E + j] = e;
+            }
+        }
+    } else if (j == CHUNK) {
+        float a = 1.0f, b = 0.0f, e = 1.0f;
+        vectors[AT_A] = a;
+        vectors[AT_B] = b;
+        for (u32 s = 0; s < CHUNK; s++) {
+            e *= gates[2][s];
+            a *= gates[1][s];
+            b = gates[1][s] * b + e;
+            vectors[AT_A + s + 1] = a;
+            vectors[AT_B + s + 1] = b;
+            if (s + 1 == tokens) vectors[AT_E0] = e;
+        }
+    }
+}
+
+// T = (I + r∗(L ∘ K Kᵀ))⁻¹ [CHUNK,CHUNK], four threads to a column, four rows at a time; `triangle` is transposed.
+__device__ __forceinline__ void invert(const float* triangle, float* inverse) {
+    const u32 j = threadIdx.x / 4, part = threadIdx.x % 4;
+    for (u32 row = 0; row < CHUNK; row += 4) {
+        float x[4];
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) x[i] = part == 0 && row + i == j ? 1.0f : 0.0f;
+        for (u32 s = part; s < row; s += 4) {
+            float known = inverse[s * WIDE + j];
+            Four of = *(const Four*)(triangle + s * WIDE + row);
+            x[0] -= of.x * known;
+            x[1] -= of.y * known;
+            x[2] -= of.z * known;
+            x[3] -= of.w * known;
+        }
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            x[i] += shuffle_xor(x[i], 1);
+            x[i] += shuffle_xor(x[i], 2);
+        }
+        #pragma unroll
+        for (u32 i = 1; i < 4; i++)
+            #pragma unroll
+            for (u32 s = 0; s < i; s++) x[i] -= triangle[(row + s) * WIDE + row + i] * x[s];
+        inverse[(row + part) * WIDE + j] = part == 0 ? x[0] : part == 1 ? x[1] : part == 2 ? x[2] : x[3];
+        __syncwarp();
+    }
+}
+
+template <u32 KEYS>
+__device__ __forceinline__ void prepare(const Prepare& args, float* shared) {
+    const Linear& p = args.p;
+    const u32 stride = KEYS + 4;
+    const Chunk chunk(p, blockIdx.x / args.chunks, blockIdx.x % args.chunks);
+    if (chunk.tokens == 0) return;
+    float *k = shared, *q = k + CHUNK * stride, *triangle = q + CHUNK * stride, *reads = triangle + CHUNK * WIDE;
+    __shared__ float gates[3][CHUNK], vectors[VECTORS];
+    read_rows<KEYS>(p, chunk, p.k, p.key, 0, k, stride);
+    read_rows<KEYS>(p, chunk, p.q, p.key, 0, q, stride);
+    if (threadIdx.x < CHUNK) {
+        bool inside = threadIdx.x < chunk.tokens;
+        Four x = inside ? lower(p, gates_of(p, chunk.token(p, threadIdx.x))) : Four{0.0f, 0.0f, 1.0f, 1.0f};
+        gates[0][threadIdx.x] = x.y;
+        gates[1][threadIdx.x] = x.z;
+        gates[2][threadIdx.x] = x.w;
+    }
+    __syncthreads();
+    const Share<CHUNK, CHUNK> share;
+    Sum<4> x;
+    auto key = [&](u32 t, u32 j) { return k[t * stride + j]; };
+    auto key_across = [&](u32 j, u32 t) { return k[t * stride + j]; };
+    auto query = [&](u32 t, u32 j) { return q[t * stride + j]; };
+    x.clear();
+    product(x, share.row, share.column, KEYS, key, key_across);
+    x.each(share.row, share.column, [&](u32 t, u32 j, float value) { triangle[j * WIDE + t] = value; });
+    x.clear();
+    product(x, share.row, share.column, KEYS, query, key_across);
+    x.each(share.row, share.column, [&](u32 t, u32 j, float value) { reads[t * WIDE + j] = value; });
+    __syncthreads();
+    float* to = args.prepared + chunk.kept * PREPARED;
+    build_tables(p, chunk.tokens, gates, triangle, reads, vectors, to + 2 * SQUARE);
+    __syncthreads();
+    // Keys and queries are no longer needed.
+    float* inverse = k;
+    if (p.erase) invert(triangle, inverse);
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < SQUARE; i += THREADS) {
+        u32 at = i / CHUNK * WIDE + i % CHUNK;
+        if (p.erase) to[i] = inverse[at];
+        to[SQUARE + i] = reads[at];
+    }
+    for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) to[3 * SQUARE + i] = vectors[i];
+}
+
+KERNEL(chunk_prepare_64, Prepare, 256) {
+    DYNAMIC_SHARED(float, shared);
+    prepare<64>(args, shared);
+}
+KERNEL(chunk_prepare_128, Prepare, 256) {
+    DYNAMIC_SHARED(float, shared);
+    prepare<128>(args, shared);
+}
