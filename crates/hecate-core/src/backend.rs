@@ -1,6 +1,8 @@
 //! What a column of the matrix must provide.
 
-use crate::{DType, Dims, Host, Inputs, Outputs, Result, Rule, Tensor, primitives::Primitives, rules::*};
+use crate::{
+    DType, Dims, Host, Inputs, Outputs, Recording, Result, Rule, Step, Tensor, primitives::Primitives, rules::*,
+};
 use std::fmt::Debug;
 
 /// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
@@ -38,6 +40,29 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) with the first failure of the queued work.
     fn synchronize(&self) -> Result<()>;
+
+    /// The most bytes that arrays of this program took on the device at once, where it keeps count.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) when lost.
+    fn peak_bytes(&self) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
+    /// Learns a step by heart, for states and inputs like these; the first [`Recording::step`] goes on from `state`. The
+    /// step must do the same work whatever the values are, and whatever it was called with before. None where the device
+    /// gains nothing, or where the step cannot be repeated so: it copies to or from the host on its way.
+    ///
+    /// # Errors
+    /// The step's own; the device's own failures.
+    fn record(
+        &self,
+        _state: &[Tensor<Self>],
+        _input: &Tensor<Self>,
+        _step: &mut Step<'_, Self>,
+    ) -> Result<Option<Box<dyn Recording>>> {
+        Ok(None)
+    }
 }
 
 /// One cell of the matrix: rule `R` on this device.

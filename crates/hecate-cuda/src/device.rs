@@ -6,11 +6,18 @@ use crate::{
     compile::Compiler,
     error::{failed, unsupported},
     launch::Modules,
+    recording::{self, Kept, Table},
 };
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
 use half::{bf16, f16};
-use hecate_core::{DType, Device, Host, Result, Shape, Tensor};
-use std::{fmt, panic, sync::Arc};
+use hecate_core::{DType, Device, Host, Recording, Result, Shape, Step, Tensor};
+use std::{
+    collections::HashMap,
+    fmt,
+    mem::ManuallyDrop,
+    panic,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// A GPU and a stream on it. Clones are the same stream; several values are several streams, or several GPUs.
 #[derive(Clone)]
@@ -24,6 +31,8 @@ struct Inner {
     modules: Modules,
     blas: std::sync::OnceLock<Option<crate::blas::Blas>>,
     options: Options,
+    kept: Arc<Kept>,
+    tables: Mutex<HashMap<Vec<u32>, Buffer>>,
 }
 
 /// What a GPU is.
@@ -55,7 +64,14 @@ pub(crate) struct Options {
 }
 
 /// Memory of a tensor.
-pub struct Buffer(CudaSlice<u8>);
+pub struct Buffer {
+    memory: ManuallyDrop<CudaSlice<u8>>,
+    born: u64,
+    kept: Arc<Kept>,
+}
+
+/// Most tables that are kept on the device.
+const TABLES: usize = 256;
 
 /// The oldest driver that speaks what the kernels are written in (CUDA 12.0).
 const OLDEST_DRIVER: u32 = 12_000;
@@ -112,7 +128,8 @@ impl Cuda {
         let compiler = Compiler::new(properties.capability);
         let modules = Modules::new(compiler);
         let (blas, options) = (Default::default(), Options::default());
-        Ok(Self(Arc::new(Inner { ordinal, context, stream, properties, modules, blas, options })))
+        let (kept, tables) = Default::default();
+        Ok(Self(Arc::new(Inner { ordinal, context, stream, properties, modules, blas, options, kept, tables })))
     }
 
     /// The same GPU with a stream of its own, with options changed.
@@ -128,6 +145,8 @@ impl Cuda {
             modules,
             blas: Default::default(),
             options,
+            kept: Default::default(),
+            tables: Default::default(),
         })))
     }
 
@@ -175,13 +194,12 @@ impl Cuda {
     /// The driver's own.
     pub fn copy_rate(&self) -> Result<f64> {
         const TIMES: u32 = 20;
-        let copying = |error| failed("measuring copies", error);
         let bytes = (self.properties().memory / 8).min(1 << 29);
-        let (from, mut to) = (self.allocate(bytes)?, self.allocate(bytes)?);
+        let (from, to) = (self.allocate(bytes)?, self.allocate(bytes)?);
         let mut start = std::time::Instant::now();
         // The first is for waking up.
         for i in 0..=TIMES {
-            self.stream().memcpy_dtod(&from.0, &mut to.0).map_err(copying)?;
+            self.copy_bytes(&from, &to, bytes)?;
             if i == 0 {
                 self.synchronize()?;
                 start = std::time::Instant::now();
@@ -220,7 +238,8 @@ impl Cuda {
         let bytes = bytes.max(1);
         // SAFETY: bytes are valid whatever they hold; kernels write before they read.
         let slice = unsafe { self.stream().alloc::<u8>(bytes) }.map_err(|error| self.out_of_memory(bytes, error))?;
-        let buffer = Buffer(slice);
+        let kept = self.0.kept.clone();
+        let buffer = Buffer { memory: ManuallyDrop::new(slice), born: kept.now(), kept };
         if self.0.options.poisoned {
             self.fill(&buffer, 0xff)?;
         }
@@ -246,8 +265,77 @@ impl Cuda {
     fn fill(&self, buffer: &Buffer, byte: u8) -> Result<()> {
         self.context().bind_to_thread().map_err(|error| failed("filling memory", error))?;
         // SAFETY: the buffer is alive, and as long as its length says; the stream orders its use.
-        unsafe { result::memset_d8_async(buffer.pointer(), byte, buffer.0.len(), self.stream().cu_stream()) }
-            .map_err(|error| failed(format!("filling {} bytes", buffer.0.len()), error))
+        unsafe { result::memset_d8_async(buffer.pointer(), byte, buffer.len(), self.stream().cu_stream()) }
+            .map_err(|error| failed(format!("filling {} bytes", buffer.len()), error))
+    }
+
+    /// The first `bytes` bytes of one into the other.
+    fn copy_bytes(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<()> {
+        let copying = |error| failed(format!("copying {bytes} bytes"), error);
+        debug_assert!(bytes <= from.len() && bytes <= to.len());
+        self.context().bind_to_thread().map_err(copying)?;
+        // SAFETY: both are alive and at least as long; the stream orders their use.
+        unsafe { result::memcpy_dtod_async(to.pointer(), from.pointer(), bytes, self.stream().cu_stream()) }
+            .map_err(copying)
+    }
+
+    /// The elements of one tensor into the memory of another like it.
+    pub(crate) fn copy(&self, from: &Tensor<Self>, to: &Tensor<Self>) -> Result<()> {
+        self.copy_bytes(from.buffer(), to.buffer(), from.shape().count() * from.dtype().size())
+    }
+
+    /// The same elements in memory of their own.
+    pub(crate) fn copied(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let y = self.empty(x.shape().clone(), x.dtype())?;
+        self.copy(x, &y)?;
+        Ok(y)
+    }
+
+    /// Host values into memory that is there.
+    pub(crate) fn overwrite(&self, buffer: &Buffer, host: Host) -> Result<()> {
+        let bytes = host_bytes(&host)?;
+        let writing = |error| failed(format!("uploading {} bytes", bytes.len()), error);
+        debug_assert!(bytes.len() <= buffer.len());
+        self.context().bind_to_thread().map_err(writing)?;
+        // SAFETY: the buffer is alive and at least as long; the driver has read pageable memory when this returns.
+        unsafe { result::memcpy_htod_async(buffer.pointer(), bytes, self.stream().cu_stream()) }.map_err(writing)
+    }
+
+    /// What lets go of memory, with respect to recordings.
+    pub(crate) fn kept(&self) -> &Arc<Kept> {
+        &self.0.kept
+    }
+
+    /// The work that `queue` queues, as a graph; it is not done. Memory asked for on the way belongs to the graph and is let
+    /// go of before the end.
+    pub(crate) fn capture(&self, queue: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
+        let recording = |error| failed("recording a step", error);
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream().begin_capture(mode).map_err(recording)?;
+        let outcome = queue();
+        let graph = self.stream().end_capture(sys::CUgraphInstantiate_flags(0));
+        outcome?;
+        graph.map_err(recording)?.ok_or_else(|| failed("recording a step", "there was nothing to record"))
+    }
+
+    /// Queues the work of a graph.
+    pub(crate) fn replay(&self, graph: &CudaGraph) -> Result<()> {
+        graph.launch().map_err(|error| failed("starting a recorded step", error))
+    }
+
+    /// A table that stays on the device, so that calls like the last one upload nothing.
+    pub(crate) fn kept_table(&self, values: &[u32]) -> Result<Table> {
+        let mut tables = self.0.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = tables.get(values) {
+            return Ok(Table::kept(memory.pointer()));
+        }
+        let memory = self.upload(Host::U32(values.to_vec()))?;
+        if tables.len() >= TABLES {
+            return Ok(Table::own(memory));
+        }
+        let table = Table::kept(memory.pointer());
+        tables.insert(values.to_vec(), memory);
+        Ok(table)
     }
 
     fn out_of_memory(&self, bytes: usize, error: DriverError) -> hecate_core::Error {
@@ -259,9 +347,10 @@ impl Cuda {
     }
 
     fn upload_bytes(&self, bytes: &[u8]) -> Result<Buffer> {
+        self.0.kept.check("copying from the host")?;
         let mut buffer = self.allocate(bytes.len())?;
         if !bytes.is_empty() {
-            let copied = self.stream().memcpy_htod(bytes, &mut buffer.0.slice_mut(0..bytes.len()));
+            let copied = self.stream().memcpy_htod(bytes, &mut buffer.memory.slice_mut(0..bytes.len()));
             copied.map_err(|error| failed(format!("uploading {} bytes", bytes.len()), error))?;
         }
         Ok(buffer)
@@ -277,7 +366,19 @@ impl Buffer {
     /// Address on the device.
     pub(crate) fn pointer(&self) -> u64 {
         // Events are off, so the guard that comes with the pointer does nothing.
-        self.0.device_ptr(self.0.stream()).0
+        self.memory.device_ptr(self.memory.stream()).0
+    }
+
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; nothing looks at it afterwards.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        self.kept.free(memory, self.born);
     }
 }
 
@@ -292,21 +393,16 @@ impl Device for Cuda {
     type Buffer = Buffer;
 
     fn upload(&self, host: Host) -> Result<Buffer> {
-        match host {
-            Host::F32(x) => self.upload_bytes(bytes(&x)),
-            Host::Bf16(x) => self.upload_bytes(bytes(&x)),
-            Host::F16(x) => self.upload_bytes(bytes(&x)),
-            Host::U32(x) => self.upload_bytes(bytes(&x)),
-            other => Err(unsupported("this element type", other.dtype().to_string())),
-        }
+        self.upload_bytes(host_bytes(&host)?)
     }
 
     fn download(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<Host> {
+        self.0.kept.check("copying to the host")?;
         let length = count * dtype.size();
         let mut raw = vec![0u8; length];
         let reading = |error| failed(format!("downloading {length} bytes"), error);
         if length > 0 {
-            self.stream().memcpy_dtoh(&buffer.0.slice(0..length), raw.as_mut_slice()).map_err(reading)?;
+            self.stream().memcpy_dtoh(&buffer.memory.slice(0..length), raw.as_mut_slice()).map_err(reading)?;
         }
         self.stream().synchronize().map_err(reading)?;
         let (words, halves) = (raw.as_chunks().0, raw.as_chunks().0);
@@ -325,8 +421,47 @@ impl Device for Cuda {
         Ok(buffer)
     }
 
+    fn record(
+        &self,
+        state: &[Tensor<Self>],
+        input: &Tensor<Self>,
+        step: &mut Step<'_, Self>,
+    ) -> Result<Option<Box<dyn Recording>>> {
+        recording::record(self, state, input, step)
+    }
+
     fn synchronize(&self) -> Result<()> {
+        self.0.kept.check("waiting for the GPU")?;
         self.stream().synchronize().map_err(|error| failed("waiting for the GPU", error))
+    }
+
+    /// What the GPU's pool counts: streams of one program share it.
+    fn peak_bytes(&self) -> Result<Option<usize>> {
+        if !self.context().has_async_alloc() {
+            return Ok(None);
+        }
+        let (mut pool, mut most) = (std::ptr::null_mut(), 0u64);
+        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+        let device = self.context().cu_device();
+        // SAFETY: the pool belongs to the device, which is open; the attribute is one u64.
+        let read = unsafe {
+            sys::cuDeviceGetDefaultMemPool(&mut pool, device)
+                .result()
+                .and_then(|()| sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut most).cast()).result())
+        };
+        read.map_err(|error| failed("asking the pool for its peak", error))?;
+        Ok(Some(most as usize))
+    }
+}
+
+/// The elements as the bytes they are.
+fn host_bytes(host: &Host) -> Result<&[u8]> {
+    match host {
+        Host::F32(x) => Ok(bytes(x)),
+        Host::Bf16(x) => Ok(bytes(x)),
+        Host::F16(x) => Ok(bytes(x)),
+        Host::U32(x) => Ok(bytes(x)),
+        other => Err(unsupported("this element type", other.dtype().to_string())),
     }
 }
 

@@ -12,6 +12,7 @@ mod error;
 mod launch;
 mod nvrtc;
 mod primitives;
+mod recording;
 mod recurrent;
 mod rules;
 mod sources;

@@ -4,6 +4,7 @@ use super::sequences::{last_rows, starts, sum_parts};
 use crate::{
     Cuda,
     launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    recording::Table,
 };
 use hecate_core::{
     DType, Result, Tensor,
@@ -40,12 +41,12 @@ const STRETCH: usize = 8;
 const PARTS: [usize; 2] = [64, 256];
 
 impl Call {
-    fn new(dims: &ConvDims, [x, weight, state]: [&Tensor<Cuda>; 3], starts: &Tensor<Cuda>) -> Self {
+    fn new(dims: &ConvDims, [x, weight, state]: [&Tensor<Cuda>; 3], starts: &Table) -> Self {
         Self {
             x: x.into(),
             weight: weight.into(),
             state: state.into(),
-            starts: pointer(starts),
+            starts: starts.pointer,
             rows: dims.sequences.rows() as u64,
             channels: dims.channels as u64,
             sequences: dims.sequences.count() as u32,

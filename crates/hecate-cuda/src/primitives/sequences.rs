@@ -4,6 +4,7 @@ use crate::{
     Cuda,
     error::unsupported,
     launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    recording::Table,
 };
 use hecate_core::{DType, Result, Sequences, Shape, Tensor};
 
@@ -17,11 +18,11 @@ kernels! { SOURCE {
 } }
 
 /// First row of every sequence, and behind them the number of rows, `[N + 1]` in 32 bits.
-pub(super) fn starts(device: &Cuda, sequences: &Sequences) -> Result<Tensor<Cuda>> {
+pub(super) fn starts(device: &Cuda, sequences: &Sequences) -> Result<Table> {
     let starts = sequences.starts().iter().map(|&start| u32::try_from(start));
     let starts = starts.collect::<std::result::Result<Vec<_>, _>>();
     let too_many = |_| unsupported("these sequences", format!("{} rows of tokens in one call", sequences.rows()));
-    device.table(&starts.map_err(too_many)?)
+    device.kept_table(&starts.map_err(too_many)?)
 }
 
 /// The last rows of each sequence in an array of shape `[N, kept, ..]`, oldest first: of `x [rows, ..]` and, in front
@@ -41,7 +42,7 @@ pub(super) fn last_rows(
         before: array(before),
         x: array(x),
         out: (&out).into(),
-        starts: pointer(&starts),
+        starts: starts.pointer,
         count: out.shape().count() as u64,
         kept: axes[1] as u64,
         width: axes[2..].iter().product::<usize>() as u64,

@@ -1,0 +1,178 @@
+//! Steps that the GPU knows by heart: a graph of kernels, started at once.
+//!
+//! What a graph's kernels point to must stay where it is as long as the graph is there. Memory asked for while a step is
+//! recorded belongs to the graph, which has it at the same place every time. All other memory was there before; where it
+//! is let go of, [`Kept`] keeps it until the last recording is gone.
+
+use crate::{Cuda, device::Buffer, error::unsupported};
+use cudarc::driver::{CudaGraph, CudaSlice};
+use hecate_core::{Device, Error, Host, Recording, Result, Step, Tensor};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory that recordings may point to.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<Ledger>);
+
+#[derive(Default)]
+struct Ledger {
+    /// Counts starts and ends of recordings: memory is known by the count at which it was asked for.
+    clock: u64,
+    recordings: usize,
+    recording: bool,
+    /// Whether the step that is being recorded copied to or from the host.
+    spoiled: bool,
+    freed: Vec<CudaSlice<u8>>,
+}
+
+impl Kept {
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When memory is asked for.
+    pub(crate) fn now(&self) -> u64 {
+        self.ledger().clock
+    }
+
+    /// Takes memory asked for at `born` that nobody holds any more.
+    pub(crate) fn free(&self, memory: CudaSlice<u8>, born: u64) {
+        let mut ledger = self.ledger();
+        if (ledger.recording || ledger.recordings > 0) && born < ledger.clock {
+            ledger.freed.push(memory);
+        }
+    }
+
+    /// Refuses what a graph cannot repeat.
+    pub(crate) fn check(&self, what: &'static str) -> Result<()> {
+        let mut ledger = self.ledger();
+        if !ledger.recording {
+            return Ok(());
+        }
+        ledger.spoiled = true;
+        Err(unsupported(what, "a step is being recorded, which has to do without the host"))
+    }
+
+    fn begin(&self) {
+        let mut ledger = self.ledger();
+        (ledger.clock, ledger.recording, ledger.spoiled) = (ledger.clock + 1, true, false);
+    }
+
+    /// Whether the step was spoiled.
+    fn end(&self) -> bool {
+        let mut ledger = self.ledger();
+        (ledger.clock, ledger.recording, ledger.recordings) = (ledger.clock + 1, false, ledger.recordings + 1);
+        ledger.spoiled
+    }
+
+    /// A recording is gone.
+    fn forget(&self) {
+        let freed = {
+            let mut ledger = self.ledger();
+            ledger.recordings -= 1;
+            if ledger.recordings == 0 { std::mem::take(&mut ledger.freed) } else { Vec::new() }
+        };
+        drop(freed);
+    }
+}
+
+/// Counts as a recording from the start of it on.
+struct Token(Arc<Kept>);
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.0.forget();
+    }
+}
+
+/// A graph that reads `input` and `state`, and leaves the next state and the result in `state` and `result`.
+struct Recorded {
+    device: Cuda,
+    // Dropped in this order: what the graph points to is let go of behind it.
+    graph: CudaGraph,
+    _token: Token,
+    input: Tensor<Cuda>,
+    result: Tensor<Cuda>,
+    _state: Vec<Tensor<Cuda>>,
+}
+
+impl Recording for Recorded {
+    fn step(&mut self, input: Host) -> Result<Host> {
+        let known = &self.input;
+        if input.len() != known.shape().count() {
+            return Err(Error::Length { what: "step", shape: known.shape().clone(), found: input.len() });
+        }
+        if input.dtype() != known.dtype() {
+            let expected = "the type of the recorded input";
+            return Err(Error::DType { what: "step", slot: "input", expected, found: input.dtype() });
+        }
+        self.device.overwrite(known.buffer(), input)?;
+        self.device.replay(&self.graph)?;
+        self.result.download()
+    }
+}
+
+/// Runs the step once, so that all kernels and tables are there, then records it.
+pub(crate) fn record(
+    device: &Cuda,
+    state: &[Tensor<Cuda>],
+    input: &Tensor<Cuda>,
+    step: &mut Step<'_, Cuda>,
+) -> Result<Option<Box<dyn Recording>>> {
+    let state = state.iter().map(|x| device.copied(x)).collect::<Result<Vec<_>>>()?;
+    let input = device.copied(input)?;
+    let (next, found) = step(state.clone(), input.clone())?;
+    check_state(&state, &next)?;
+    let result = device.empty(found.shape().clone(), found.dtype())?;
+    drop((next, found));
+    device.synchronize()?;
+    let kept = device.kept();
+    kept.begin();
+    let graph = device.capture(|| {
+        let (next, found) = step(state.clone(), input.clone())?;
+        // What lies in an old place would be written over before it is read.
+        let places: Vec<_> = state.iter().map(|x| x.buffer().pointer()).collect();
+        let aside = |x: &Tensor<Cuda>| match places.contains(&x.buffer().pointer()) {
+            true => device.copied(x),
+            false => Ok(x.clone()),
+        };
+        let next = next.iter().map(aside).collect::<Result<Vec<_>>>()?;
+        next.iter().zip(&state).try_for_each(|(from, to)| device.copy(from, to))?;
+        device.copy(&found, &result)
+    });
+    let (spoiled, token) = (kept.end(), Token(kept.clone()));
+    match graph {
+        Ok(graph) => {
+            let (device, _state) = (device.clone(), state);
+            Ok(Some(Box::new(Recorded { device, graph, _token: token, input, result, _state })))
+        }
+        Err(_) if spoiled => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses a next state unlike the one before.
+fn check_state(state: &[Tensor<Cuda>], next: &[Tensor<Cuda>]) -> Result<()> {
+    let like = |x: &Tensor<Cuda>| (x.shape().clone(), x.dtype());
+    if state.len() == next.len() && state.iter().map(like).eq(next.iter().map(like)) {
+        return Ok(());
+    }
+    let found = format!("{next:?}");
+    Err(Error::Config { what: "record", option: "state", found, expected: "arrays like those of the state before" })
+}
+
+/// A table that many calls need: the same on the device every time.
+pub(crate) struct Table {
+    pub(crate) pointer: u64,
+    /// Its memory, unless the device keeps it.
+    _own: Option<Buffer>,
+}
+
+impl Table {
+    pub(crate) fn kept(pointer: u64) -> Self {
+        Self { pointer, _own: None }
+    }
+
+    pub(crate) fn own(memory: Buffer) -> Self {
+        Self { pointer: memory.pointer(), _own: Some(memory) }
+    }
+}
