@@ -87,6 +87,9 @@ mod deep;
 #[path = "cuda/linear.rs"]
 mod linear;
 
+#[path = "cuda/recording.rs"]
+mod recording;
+
 #[path = "cuda/slots.rs"]
 mod slots;
 

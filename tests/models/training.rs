@@ -4,6 +4,7 @@ mod checkpoints;
 pub(crate) mod fixtures;
 mod guard;
 mod measuring;
+mod precision;
 mod resuming;
 mod sampling;
 mod tasks;

@@ -47,7 +47,7 @@ fn begin<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Sess
     let tokenizer = arguments.model.tokenizer.as_deref().map(read_tokenizer).transpose()?;
     let vocabulary = vocabulary(arguments.model.tokenizer.as_deref(), tokenizer.as_deref())?;
     let config = arguments.model.config(&arguments.levels, &vocabulary)?;
-    let settings = arguments.training.settings();
+    let settings = arguments.training.settings()?;
     settings.check()?;
     let source = sources::load(arguments.text.as_deref())?;
     let held_out = arguments.training.holdout;

@@ -1,7 +1,7 @@
 //! Continuing a text.
 
 use crate::{Cache, Error, LanguageModel, Result, evaluate::SEGMENT, sampling::Sampler};
-use hecate_core::{Backend, Tensor};
+use hecate_core::{Backend, Host, Recording, Tensor};
 use std::iter::FusedIterator;
 
 /// An endless stream of tokens that continue a prompt, ended by the first error. Time and memory a token do not grow
@@ -15,6 +15,10 @@ pub struct Generation<'a, B: Backend> {
     logits: Vec<f32>,
     /// Read since the cache's position, which is a multiple of the frozen rules' groups; empty without such rules.
     group: Vec<u32>,
+    /// Reads one token more, once the device has learned how; the cache stays behind then.
+    recording: Option<Box<dyn Recording>>,
+    /// Whether the device was asked.
+    asked: bool,
     /// Drawn, but not yet read by the model.
     unread: Option<u32>,
     failed: bool,
@@ -33,7 +37,8 @@ pub fn generate<'a, B: Backend>(
         return Err(Error::config("prompt", "empty", "at least one token"));
     }
     let (cache, logits, group) = (model.cache(1)?, Vec::new(), Vec::new());
-    let mut generation = Generation { model, cache, sampler, logits, group, unread: None, failed: false };
+    let (recording, asked, unread, failed) = (None, false, None, false);
+    let mut generation = Generation { model, cache, sampler, logits, group, recording, asked, unread, failed };
     for segment in prompt.chunks(SEGMENT) {
         generation.read(segment)?;
     }
@@ -57,7 +62,14 @@ impl<B: Backend> Generation<'_, B> {
 
     fn draw(&mut self) -> Result<u32> {
         if let Some(token) = self.unread.take() {
-            self.read(&[token])?;
+            if !self.asked {
+                self.recording = self.model.recorded(&self.cache)?;
+                self.asked = true;
+            }
+            match &mut self.recording {
+                Some(recording) => self.logits = recording.step(Host::U32(vec![token]))?.into_f32(),
+                None => self.read(&[token])?,
+            }
         }
         let token = self.sampler.draw(&self.logits)?;
         self.unread = Some(token);

@@ -1,12 +1,12 @@
 //! A language model: tokens in, scores of the next token out.
 
 use crate::{
-    Builder, Cache, Config, Error, Finding, Gradients, Parameters, Place, Probe, Result, Tape, Var,
+    Builder, Cache, Config, Error, Finding, Gradients, Parameters, Place, Precision, Probe, Result, Tape, Var,
     bounds::{SIZE, within},
     layers::{Block, Context, Embedding, Linear, RmsNorm},
     probe::last_gradient,
 };
-use hecate_core::{Backend, Sequences, Tensor, primitives};
+use hecate_core::{Backend, Recording, Sequences, Tensor, primitives};
 
 /// Embedding, blocks, norm, output head.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub struct LanguageModel<B: Backend> {
     blocks: Vec<Block<B>>,
     norm: RmsNorm,
     head: Linear,
+    precision: Precision,
 }
 
 impl<B: Backend> LanguageModel<B> {
@@ -37,7 +38,18 @@ impl<B: Backend> LanguageModel<B> {
         let blocks = config.layers.iter().enumerate().map(block).collect::<Result<_>>()?;
         let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
         let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
-        Ok(Self { device: device.clone(), config: config.clone(), parameters, embeddings, blocks, norm, head })
+        let (device, config, precision) = (device.clone(), config.clone(), Precision::default());
+        Ok(Self { device, config, parameters, embeddings, blocks, norm, head, precision })
+    }
+
+    /// The same model, whose passes that gather gradients have activations of this precision.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// Bits of activations in passes that gather gradients.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// What it is made of.
@@ -71,7 +83,7 @@ impl<B: Backend> LanguageModel<B> {
     /// [`Error::Config`] for tokens outside the vocabulary or lengths that do not fit; the device's own failures.
     pub fn loss(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<f64> {
         let tape = Tape::inert(&self.parameters);
-        let logits = self.logits(&tape, inputs, batch, None)?;
+        let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
         let targets = self.targets(inputs, targets, batch)?;
         Ok(mean(&primitives::cross_entropy(logits.value(), &targets)?.0)?)
     }
@@ -81,10 +93,15 @@ impl<B: Backend> LanguageModel<B> {
     /// # Errors
     /// As [`LanguageModel::loss`].
     pub fn loss_and_gradients(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<(f64, Gradients<B>)> {
-        let tape = Tape::recording(&self.parameters);
-        let logits = self.logits(&tape, inputs, batch, None)?;
+        self.pass(inputs, targets, batch)?.read()
+    }
+
+    /// As [`LanguageModel::loss_and_gradients`], nothing waited for.
+    pub(crate) fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Pass<B>> {
+        let tape = self.recording();
+        let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
         let targets = self.targets(inputs, targets, batch)?;
-        self.turn_around(tape, logits, &targets)
+        turn_around(tape, logits, &targets)
     }
 
     /// Computes [`LanguageModel::loss_and_gradients`] again and tells where, in the order of the computation, forward and
@@ -95,9 +112,9 @@ impl<B: Backend> LanguageModel<B> {
     pub fn first_non_finite(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Option<Finding>> {
         let probe = Probe::default();
         let outcome = {
-            let tape = Tape::recording(&self.parameters).watched(&probe);
-            let logits = self.logits(&tape, inputs, batch, None);
-            logits.and_then(|logits| self.turn_around(tape, logits, &self.targets(inputs, targets, batch)?))
+            let tape = self.recording().watched(&probe);
+            let logits = self.ids(inputs, batch).and_then(|ids| self.logits(&tape, &ids, None));
+            logits.and_then(|logits| turn_around(tape, logits, &self.targets(inputs, targets, batch)?)?.read())
         };
         // A kernel may have refused what was found in front of it.
         if let Some(finding) = probe.into_finding() {
@@ -110,12 +127,9 @@ impl<B: Backend> LanguageModel<B> {
         last_gradient(&self.parameters, &gradients)
     }
 
-    /// Mean loss of scores, and its gradients.
-    fn turn_around(&self, tape: Tape<'_, B>, logits: Var<B>, targets: &Tensor<B>) -> Result<(f64, Gradients<B>)> {
-        let (losses, lse) = primitives::cross_entropy(logits.value(), targets)?;
-        let factor = (targets.shape().count() as f32).recip();
-        let dlogits = primitives::cross_entropy_backward(logits.value(), targets, &lse, factor)?;
-        Ok((mean(&losses)?, tape.backward([(logits, dlogits)])?))
+    /// A tape for a pass that gathers gradients.
+    fn recording(&self) -> Tape<'_, B> {
+        Tape::recording(&self.parameters).with_activations(self.precision.dtype())
     }
 
     /// Mean loss in nats a question, and its gradients by all parameters, where only some tokens have a target: `rows`
@@ -131,10 +145,10 @@ impl<B: Backend> LanguageModel<B> {
         rows: &[u32],
         targets: &[u32],
     ) -> Result<(f64, Gradients<B>)> {
-        let tape = Tape::recording(&self.parameters);
+        let tape = self.recording();
         let logits = self.logits_at(&tape, inputs, batch, rows)?;
         let targets = self.targets(rows, targets, 1)?.reshape([rows.len()])?;
-        self.turn_around(tape, logits, &targets)
+        turn_around(tape, logits, &targets)?.read()
     }
 
     /// Scores `[rows, V]` of the token behind some tokens: `rows` among the `batch × T` tokens of `inputs`.
@@ -171,14 +185,30 @@ impl<B: Backend> LanguageModel<B> {
         self.check_group(cache.position())?;
         // Layers write as they go: a copy keeps the cache whole if one of them fails.
         let mut next = cache.clone();
-        let logits = self.logits(&Tape::inert(&self.parameters), tokens, batch, Some(&mut next))?;
+        let logits = self.logits(&Tape::inert(&self.parameters), &self.ids(tokens, batch)?, Some(&mut next))?;
         next.advance(tokens.len() / batch);
         *cache = next;
         Ok(logits.into_value())
     }
 
-    fn logits(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
-        let x = self.stream(tape, tokens, batch, cache)?;
+    /// Reading token by token from where `cache` stands, as a device repeats it: ids `[batch]` in, scores
+    /// `[batch, 1, V]` out. None where the device gains nothing, or where a mixer does other work at other positions.
+    pub(crate) fn recorded(&self, cache: &Cache<B>) -> Result<Option<Box<dyn Recording>>> {
+        if !self.blocks.iter().all(|block| block.mixer().steady()) {
+            return Ok(None);
+        }
+        let ids = self.ids(&vec![0; cache.batch()], cache.batch())?;
+        let mut step = |state, ids: Tensor<B>| {
+            let mut next = cache.with_arrays(state);
+            let logits = self.logits(&Tape::inert(&self.parameters), &ids, Some(&mut next)).map_err(into_core)?;
+            Ok((next.arrays(), logits.into_value()))
+        };
+        Ok(self.device.record(&cache.arrays(), &ids, &mut step)?)
+    }
+
+    /// Scores `[batch, T, V]` behind the tokens `ids [batch, T]`.
+    fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+        let x = self.stream(tape, ids, cache)?;
         let logits = self.head.forward(tape, &self.norm.forward(tape, &x)?)?;
         tape.watch("the score of a token", &logits)?;
         Ok(logits)
@@ -192,7 +222,7 @@ impl<B: Backend> LanguageModel<B> {
         if let Some(row) = rows.iter().find(|&&row| row as usize >= tokens.len()) {
             return Err(Error::config("rows", row, format!("under {}, the number of tokens", tokens.len())));
         }
-        let x = self.stream(tape, tokens, batch, None)?;
+        let x = self.stream(tape, &self.ids(tokens, batch)?, None)?;
         let x = tape.reshape(&x, [tokens.len(), self.config.hidden_size])?;
         // A row of a table is a row of anything.
         let x = tape.embedding(&x, &Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?)?;
@@ -200,17 +230,10 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// The residual stream behind the last block, `[batch, T, hidden]`.
-    fn stream(
-        &self,
-        tape: &Tape<'_, B>,
-        tokens: &[u32],
-        batch: usize,
-        mut cache: Option<&mut Cache<B>>,
-    ) -> Result<Var<B>> {
-        let length = self.length("inputs", tokens, batch)?;
-        let ids = Tensor::from_u32(&self.device, [batch, length], tokens.to_vec())?;
+    fn stream(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, mut cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+        let [batch, length] = [0, 1].map(|axis| ids.shape().axes()[axis]);
         let position = cache.as_ref().map_or(0, |cache| cache.position());
-        let mut x = self.embeddings.forward(tape, &ids)?;
+        let mut x = self.embeddings.forward(tape, ids)?;
         tape.watch("the embedding of a token", &x)?;
         for (i, block) in self.blocks.iter().enumerate() {
             tape.enter(Some(i));
@@ -220,6 +243,12 @@ impl<B: Backend> LanguageModel<B> {
         }
         tape.enter(None);
         Ok(x)
+    }
+
+    /// Tokens on the device, `[batch, T]`.
+    fn ids(&self, tokens: &[u32], batch: usize) -> Result<Tensor<B>> {
+        let length = self.length("inputs", tokens, batch)?;
+        Ok(Tensor::from_u32(&self.device, [batch, length], tokens.to_vec())?)
     }
 
     fn targets(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Tensor<B>> {
@@ -258,6 +287,39 @@ impl<B: Backend> LanguageModel<B> {
             }
         }
         Ok(())
+    }
+}
+
+/// A pass that was turned around, its loss still on the device.
+pub(crate) struct Pass<B: Backend> {
+    /// Sum of the losses, `[1]`.
+    pub(crate) loss: Tensor<B>,
+    /// Number of losses.
+    pub(crate) count: usize,
+    pub(crate) gradients: Gradients<B>,
+}
+
+impl<B: Backend> Pass<B> {
+    /// The mean loss, and its gradients.
+    fn read(self) -> Result<(f64, Gradients<B>)> {
+        let sum: f32 = self.loss.to_f32()?.iter().sum();
+        Ok((f64::from(sum) / self.count as f64, self.gradients))
+    }
+}
+
+/// Loss of scores, and the gradients of its mean.
+fn turn_around<B: Backend>(tape: Tape<'_, B>, logits: Var<B>, targets: &Tensor<B>) -> Result<Pass<B>> {
+    let count = targets.shape().count();
+    let (losses, lse) = primitives::cross_entropy(logits.value(), targets)?;
+    let dlogits = primitives::cross_entropy_backward(logits.value(), targets, &lse, (count as f32).recip())?;
+    Ok(Pass { loss: primitives::sum(&losses)?, count, gradients: tape.backward([(logits, dlogits)])? })
+}
+
+/// An error as a device reports it.
+fn into_core(error: Error) -> hecate_core::Error {
+    match error {
+        Error::Core(error) => error,
+        other => hecate_core::Error::Device { backend: "model", context: "a step".into(), source: Box::new(other) },
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! # Conventions
 //!
-//! Activations are `[B,T,width]` in 32 bits, weights `[outputs, inputs]` as in PyTorch, tokens row-major `[B,T]`.
+//! Activations are `[B,T,width]`, in 32 bits unless a [`Precision`] says otherwise, weights `[outputs, inputs]` as in PyTorch, tokens row-major `[B,T]`.
 //! Parameters are named as in flash-linear-attention and Hugging Face models.
 
 mod bounds;
@@ -18,6 +18,7 @@ mod checksum;
 pub mod config;
 mod error;
 pub mod evaluate;
+mod footprint;
 pub mod generate;
 mod init;
 mod language_model;
@@ -25,6 +26,7 @@ pub mod layers;
 pub mod metrics;
 pub mod optimizer;
 mod parameters;
+mod precision;
 mod probe;
 pub mod sampling;
 pub mod schedule;
@@ -41,9 +43,11 @@ pub use config::{
     MemoryConfig, MixerConfig, RuleConfig, TntConfig, Wiring,
 };
 pub use error::{Error, Result};
+pub use footprint::Footprint;
 pub use init::{Builder, Init};
 pub use language_model::LanguageModel;
 pub use parameters::{Gradients, Parameter, ParameterId, Parameters};
+pub use precision::Precision;
 pub use probe::{Finding, Place, Probe};
 pub use tape::{Tape, Var};
 pub use tokenizer::{Decoder, Vocabulary};

@@ -56,12 +56,9 @@ impl Sampler {
     /// [`Error::Config`] without logits, [`Error::NonFinite`] if one is NaN or +∞, or all are −∞.
     pub fn draw(&mut self, logits: &[f32]) -> Result<u32> {
         self.drawn += 1;
-        let mut order = self.ranked(logits)?;
+        let order = self.ranked(logits)?;
         if self.sampling.temperature == 0.0 {
             return Ok(order[0].0);
-        }
-        if self.sampling.top_k > 0 {
-            order.truncate(self.sampling.top_k);
         }
         let highest = f64::from(order[0].1);
         let temperature = f64::from(self.sampling.temperature);
@@ -73,7 +70,7 @@ impl Sampler {
         Ok(order[chosen].0)
     }
 
-    /// Tokens and logits, likeliest first; never empty.
+    /// Tokens that can be chosen and their logits, likeliest first; never empty.
     fn ranked(&self, logits: &[f32]) -> Result<Vec<(u32, f32)>> {
         let fail = |found: f32| Error::NonFinite {
             what: "a logit".to_owned(),
@@ -86,7 +83,17 @@ impl Sampler {
             return Err(fail(bad));
         }
         let mut order: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-        order.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let likelier = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        let wanted = match self.sampling {
+            Sampling { temperature: 0.0, .. } => 1,
+            Sampling { top_k, .. } => top_k,
+        };
+        // Only those that can be chosen have to be in order.
+        if (1..order.len()).contains(&wanted) {
+            order.select_nth_unstable_by(wanted - 1, likelier);
+            order.truncate(wanted);
+        }
+        order.sort_unstable_by(likelier);
         match order.first() {
             None => Err(Error::config("number of logits", 0, "one for every token of the vocabulary")),
             Some(&(_, best)) if best == f32::NEG_INFINITY => Err(fail(best)),

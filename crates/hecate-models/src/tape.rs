@@ -11,9 +11,10 @@
 mod operations;
 
 use crate::{Error, Gradients, ParameterId, Parameters, Probe, Result, parameters::add_to, probe::Sight};
-use hecate_core::{Backend, Tensor};
+use hecate_core::{Backend, DType, Tensor, primitives};
 use std::{
     cell::RefCell,
+    collections::HashMap,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -105,6 +106,10 @@ pub struct Tape<'p, B: Backend> {
     parameters: &'p Parameters<B>,
     record: Option<RefCell<Record<'p, B>>>,
     probe: Option<&'p Probe>,
+    /// Element type of activations.
+    dtype: DType,
+    /// Weights rounded to it, by their places.
+    rounded: RefCell<HashMap<usize, Tensor<B>>>,
 }
 
 impl<'p, B: Backend> Tape<'p, B> {
@@ -112,18 +117,28 @@ impl<'p, B: Backend> Tape<'p, B> {
     pub fn recording(parameters: &'p Parameters<B>) -> Self {
         let tape = TAPES.fetch_add(1, Ordering::Relaxed);
         let record = Record { tape, slots: parameters.len(), operations: Vec::new() };
-        Self { parameters, record: Some(RefCell::new(record)), probe: None }
+        Self { record: Some(RefCell::new(record)), ..Self::inert(parameters) }
     }
 
     /// A tape that keeps nothing: evaluation, generation.
     pub fn inert(parameters: &'p Parameters<B>) -> Self {
-        Self { parameters, record: None, probe: None }
+        Self { parameters, record: None, probe: None, dtype: DType::F32, rounded: RefCell::default() }
     }
 
     /// The same tape, on which `probe` looks at what passes: slow, and of use where something went wrong.
     pub fn watched(mut self, probe: &'p Probe) -> Self {
         self.probe = Some(probe);
         self
+    }
+
+    /// The same tape with activations of this float type: weights meet them as [`Tape::weight`] gives them.
+    pub fn with_activations(self, dtype: DType) -> Self {
+        Self { dtype, ..self }
+    }
+
+    /// Element type of activations.
+    pub fn activations(&self) -> DType {
+        self.dtype
     }
 
     /// Tells the probe which block runs from here on.
@@ -143,7 +158,29 @@ impl<'p, B: Backend> Tape<'p, B> {
         probe.look(sight, &x.value)
     }
 
-    /// A parameter's value.
+    /// A parameter's value in the type of activations. Rounding happens once a tape; gradients of every use are added in
+    /// 32 bits.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn weight(&self, id: ParameterId) -> Result<Var<B>> {
+        let master = self.parameter(id);
+        if master.value.dtype() == self.dtype {
+            return Ok(master);
+        }
+        let known = self.rounded.borrow().get(&id.index()).cloned();
+        let value = match known {
+            Some(value) => value,
+            None => {
+                let value = primitives::cast(self.dtype, &master.value)?;
+                self.rounded.borrow_mut().insert(id.index(), value.clone());
+                value
+            }
+        };
+        Ok(self.push_map(&master, value, |dy| primitives::cast(DType::F32, &dy)))
+    }
+
+    /// A parameter's value, 32-bit floats.
     pub fn parameter(&self, id: ParameterId) -> Var<B> {
         let slot = self.record.as_ref().map(|record| Place { tape: record.borrow().tape, index: id.index() });
         Var { value: self.parameters.get(id).value.clone(), slot }

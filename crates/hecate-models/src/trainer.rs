@@ -3,16 +3,17 @@
 mod guard;
 
 use crate::{
-    Config, Error, Gradients, LanguageModel, Parameters, Result,
+    Config, Error, LanguageModel, Parameters, Precision, Result,
     bounds::{SIZE, few, product, within},
     checkpoint::{Files, Run, parse_json, read_file, to_json},
+    language_model::Pass,
     optimizer::{self, Constants, Moments},
     schedule::Schedule,
     text::{Identity, Windows},
     weights::{pack, unpack},
 };
 use guard::Measured;
-use hecate_core::{Backend, Shape, Tensor};
+use hecate_core::{Backend, Shape, Tensor, primitives};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,9 @@ pub struct Settings {
     pub optimizer: Constants,
     /// Seed of the weights and of the choice of text.
     pub seed: u64,
+    /// Bits of activations.
+    #[serde(default)]
+    pub precision: Precision,
 }
 
 impl Settings {
@@ -130,7 +134,7 @@ impl<B: Backend> Trainer<B> {
     ) -> Result<Self> {
         settings.check()?;
         plan.check()?;
-        let model = LanguageModel::new(device, config, settings.seed)?;
+        let model = LanguageModel::new(device, config, settings.seed)?.with_precision(settings.precision);
         let moments = Moments::new(device, model.parameters())?;
         let windows = Windows::new(settings.seed);
         Ok(Self { model, moments, settings, plan, windows, tokenizer, step: 0, best: None, failed: false })
@@ -155,7 +159,7 @@ impl<B: Backend> Trainer<B> {
         settings.check()?;
         plan.check()?;
         let (path, bytes) = content(MODEL)?;
-        let model = restore(device, &config, &path, bytes)?;
+        let model = restore(device, &config, &path, bytes)?.with_precision(settings.precision);
         let (path, bytes) = content(MOMENTS)?;
         let mut means = unpack(device, &path, bytes, &moment_shapes(model.parameters()))?;
         let squares = means.split_off(model.parameters().len());
@@ -187,23 +191,24 @@ impl<B: Backend> Trainer<B> {
         Ok(Report { step, loss, gradient_norm, learning_rate })
     }
 
-    /// Mean loss and gradients over the passes of one step.
-    fn gradients(&mut self, text: &[u32]) -> Result<(f64, Gradients<B>)> {
+    /// The passes of one step as one: their losses together, and the mean of their gradients.
+    fn passes(&mut self, text: &[u32]) -> Result<Pass<B>> {
         let Settings { batch, tokens, accumulate, .. } = self.settings;
         let mut pass = || {
             let (inputs, targets) = self.windows.draw(text, batch, tokens)?;
-            self.model.loss_and_gradients(&inputs, &targets, batch)
+            self.model.pass(&inputs, &targets, batch)
         };
-        let (mut loss, mut gradients) = pass()?;
+        let mut all = pass()?;
         for _ in 1..accumulate {
-            let (more, others) = pass()?;
-            loss += more;
-            gradients.accumulate(others)?;
+            let more = pass()?;
+            all.loss = primitives::add(&all.loss, &more.loss)?;
+            all.count += more.count;
+            all.gradients.accumulate(more.gradients)?;
         }
         if accumulate > 1 {
-            optimizer::scale(&mut gradients, 1.0 / accumulate as f32)?;
+            optimizer::scale(&mut all.gradients, 1.0 / accumulate as f32)?;
         }
-        Ok((loss / accumulate as f64, gradients))
+        Ok(all)
     }
 
     /// Commits a checkpoint of this step to the run.

@@ -2,7 +2,7 @@
 
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Config, LanguageModel, Vocabulary,
+    Config, LanguageModel, Precision, Vocabulary,
     optimizer::Constants,
     schedule::Schedule,
     text::{Corpus, Identity},
@@ -30,6 +30,7 @@ pub(crate) fn settings() -> Settings {
         schedule: Schedule { peak: 0.01, floor: 0.001, warmup: 3, steps: 9 },
         optimizer: Constants::default(),
         seed: 5,
+        precision: Precision::F32,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::fixtures::*;
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Error,
+    Error, Precision,
     checkpoint::Run,
     metrics::{Metrics, Record, read_metrics},
     schedule::Schedule,
@@ -41,6 +41,13 @@ fn every_mixer_resumes_bit_for_bit() {
 #[test]
 fn accumulated_gradients_resume_bit_for_bit() {
     check("delta", Settings { accumulate: 3, ..settings() }, &[2, 3, 4]);
+}
+
+#[test]
+fn activations_of_16_bits_resume_bit_for_bit() {
+    for mixer in ["delta", "titans", "attention"] {
+        check(mixer, Settings { precision: Precision::Bf16, accumulate: 2, ..settings() }, &[1, 4, 8]);
+    }
 }
 
 #[test]

@@ -12,7 +12,8 @@ use clap::{
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
 use hecate_models::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Precision, RuleConfig,
+    Vocabulary,
     optimizer::Constants,
     schedule::Schedule,
     trainer::{Settings, load_config},
@@ -142,6 +143,9 @@ pub(super) struct Training {
     /// Seed of the weights and of the choice of text
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Bits of activations, and of weights in products; weights, gradients and states keep 32
+    #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::NAMES))]
+    precision: String,
     /// Share of the text, at its end, that is held out to measure on
     #[arg(long, default_value_t = defaults::HELD_OUT, value_name = "FRACTION")]
     pub(super) holdout: f32,
@@ -268,10 +272,10 @@ impl Model {
 
 impl Training {
     /// How the model is trained.
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Result<Settings> {
         let warmup = self.warmup.unwrap_or((self.steps as f64 * defaults::WARMUP).ceil() as u64);
         let floor = self.min_lr.unwrap_or(self.lr * defaults::LEARNING_RATE_FLOOR);
-        Settings {
+        Ok(Settings {
             batch: self.batch,
             tokens: self.tokens,
             accumulate: self.accumulate,
@@ -282,7 +286,8 @@ impl Training {
                 ..Constants::default()
             },
             seed: self.seed,
-        }
+            precision: Precision::named(&self.precision)?,
+        })
     }
 
     /// Steps between measurements, and between checkpoints.

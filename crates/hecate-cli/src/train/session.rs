@@ -88,6 +88,11 @@ impl<B: Backend> Session<B> {
             self.corpus.held_out.bytes,
             self.run.folder().display(),
         ));
+        let settings = self.trainer.settings();
+        if let Some(footprint) = model.footprint(settings.batch, settings.tokens) {
+            let precision = settings.precision.name();
+            self.progress.say(&format!("about {} expected to learn in {precision}", gigabytes(footprint.total())));
+        }
         if self.trainer.steps() > 0 {
             self.progress.say(&format!("going on after step {}", self.trainer.steps()));
         }
@@ -135,6 +140,9 @@ impl<B: Backend> Session<B> {
     fn finish(&mut self) -> Result<()> {
         self.draw()?;
         self.progress.finish();
+        if let Some(peak) = self.trainer.model().device().peak_bytes()? {
+            self.progress.say(&format!("at most {} of the device's memory taken", gigabytes(peak)));
+        }
         let Self { run, trainer, corpus, vocabulary, stop, .. } = &*self;
         let bar = measuring(corpus.held_out.tokens.len());
         let score = evaluate(trainer.model(), &corpus.held_out, SEGMENT, |done| {
@@ -164,6 +172,10 @@ impl<B: Backend> Session<B> {
         let program = env::args().next().unwrap_or_else(|| "hecate".to_owned());
         format!("{} train --resume {}", quoted(&program), quoted(&self.run.folder().to_string_lossy()))
     }
+}
+
+fn gigabytes(bytes: usize) -> String {
+    format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
 fn print_score(score: &Score, run: &Run) {

@@ -168,7 +168,8 @@ impl MemoryConfig {
 }
 
 impl RuleConfig {
-    fn numbers(self, dims: &Dims) -> (u128, u128) {
+    /// Numbers of a state, and of the gates of a token.
+    pub(crate) fn numbers(self, dims: &Dims) -> (u128, u128) {
         for_each_rule!(numbers, self, dims,)
     }
 

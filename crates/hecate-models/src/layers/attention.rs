@@ -57,7 +57,7 @@ impl SlidingWindow {
         let k = k_proj.forward(tape, x, context)?;
         let v = v_proj.forward(tape, x, context)?;
         let turn = |x| tape.rotary(x, &context.sequences, context.position, self.base);
-        let inputs = AttentionInputs { q: turn(&q)?, k: turn(&k)?, v, cache: cached(context), prefix: None };
+        let inputs = AttentionInputs { q: turn(&q)?, k: turn(&k)?, v, cache: cached(tape, &q, context)?, prefix: None };
         self.keep(&inputs, context)?;
         let inputs = match prefix {
             Some(prefix) => self.beside(tape, inputs, &q, prefix)?,
@@ -120,10 +120,13 @@ fn zeros_like<B: Backend>(x: &Var<B>) -> Result<Var<B>> {
     Ok(Var::constant(Tensor::zeros(x.device(), x.shape().clone(), x.dtype())?))
 }
 
-/// Keys and values of the tokens before, where they are remembered.
-fn cached<B: Backend>(context: &Context<'_, B>) -> Option<Cache<Var<B>>> {
-    let var = |name| context.known(name).cloned();
-    Some(Cache { k: var("k")?, v: var("v")?, valid: var("valid")? })
+/// Keys and values of the tokens before, where they are remembered, in the type of the queries `q`.
+fn cached<B: Backend>(tape: &Tape<'_, B>, q: &Var<B>, context: &Context<'_, B>) -> Result<Option<Cache<Var<B>>>> {
+    let (Some(k), Some(v), Some(valid)) = (context.known("k"), context.known("v"), context.known("valid")) else {
+        return Ok(None);
+    };
+    let cast = |x| tape.cast(q.value().dtype(), x);
+    Ok(Some(Cache { k: cast(k)?, v: cast(v)?, valid: valid.clone() }))
 }
 
 impl<B: Backend> Mixer<B> for SlidingWindow {

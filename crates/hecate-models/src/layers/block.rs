@@ -25,6 +25,11 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
     fn group(&self) -> usize {
         1
     }
+
+    /// Whether a call of one token is the same work wherever in its text it stands.
+    fn steady(&self) -> bool {
+        false
+    }
 }
 
 /// A mixer over the rule of a configuration: `make(build, rule, config, hidden, norm_eps)`.

@@ -49,7 +49,7 @@ impl<R: GatedRule> Chunked<R> {
         let (device, room) = (q.value().device(), with_tokens(dims, chunk));
         let read_only = context.cache.is_none();
         let lengths = pieces(context.position, writes.tokens(), chunk);
-        let mut pending = Writes::pending(rule, &room, context.position % chunk, tape, (device, &context.part(0)))?;
+        let mut pending = Writes::pending(rule, &room, context.position % chunk, tape, (q, &context.part(0)))?;
         let mut out = Vec::new();
         let mut left = writes.tokens();
         for (q, piece) in tape.split(q, 1, &lengths)?.into_iter().zip(writes.split(tape, &lengths)?) {

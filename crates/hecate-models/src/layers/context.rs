@@ -1,6 +1,6 @@
 //! Where in its text a layer stands.
 
-use crate::{LayerCache, Result, Var};
+use crate::{LayerCache, Result, Tape, Var};
 use hecate_core::{Backend, DType, Sequences, Shape, Tensor};
 
 /// Where a call stands in its texts, and what the mixer remembers of the tokens before.
@@ -40,6 +40,18 @@ impl<B: Backend> Context<'_, B> {
         match self.known(name) {
             Some(state) => Ok(state.clone()),
             None => Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?)),
+        }
+    }
+
+    /// As [`Context::state`], in the type of the tokens `x`: what a layer remembers of its own inputs.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn inputs(&self, tape: &Tape<'_, B>, name: &str, x: &Var<B>, shape: impl Into<Shape>) -> Result<Var<B>> {
+        let dtype = x.value().dtype();
+        match self.known(name) {
+            Some(state) => tape.cast(dtype, state),
+            None => Ok(Var::constant(Tensor::zeros(x.value().device(), shape, dtype)?)),
         }
     }
 

@@ -35,8 +35,8 @@ impl ShortConv {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let state = context.state(x.value().device(), self.name, self.state(context.sequences.count()))?;
-        let weight = tape.reshape(&tape.parameter(self.weight), [self.channels, self.taps])?;
+        let state = context.inputs(tape, self.name, x, self.state(context.sequences.count()))?;
+        let weight = tape.reshape(&tape.weight(self.weight)?, [self.channels, self.taps])?;
         let (y, last) = tape.conv(x, &weight, &state, &context.sequences)?;
         context.carry(self.name, &last);
         tape.map(Map::Silu, &y)

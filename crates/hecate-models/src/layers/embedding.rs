@@ -24,7 +24,7 @@ impl Embedding {
     /// # Errors
     /// Ids outside the vocabulary; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, ids: &Tensor<B>) -> Result<Var<B>> {
-        tape.embedding(&tape.parameter(self.table), ids)
+        tape.embedding(&tape.weight(self.table)?, ids)
     }
 
     /// The map back to logits, `[.., hidden]` to `[.., vocabulary]`: the table itself where `tied`, else a weight of

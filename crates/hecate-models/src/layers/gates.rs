@@ -1,7 +1,7 @@
 //! How rules get their gates.
 
 use super::memory::NORM_EPSILON;
-use crate::{Result, Tape, Var};
+use crate::{Error, Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Dims, Inputs, Of, Rule, Shape, Slots, Tensor,
     primitives::{Map, Transpose},
@@ -162,7 +162,8 @@ pub trait GatedRule: Rule {
             if Self::MOMENTUM.contains(&name) { zeros(&device, x.value().shape().clone()) } else { Ok(x) }
         };
         let state = Self::State::try_map(state, still)?;
-        let (k, v) = (zeros(&device, dims.keys())?, zeros(&device, dims.values())?);
+        let tokens = |shape| Ok::<_, Error>(Var::constant(Tensor::zeros(&device, shape, q.value().dtype())?));
+        let (k, v) = (tokens(dims.keys())?, tokens(dims.values())?);
         Ok(Inputs { q, k, v, gates: self.idle(&device, dims)?, state })
     }
 }

@@ -37,7 +37,7 @@ impl Retention {
 
     /// `log a [B,T,H]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let step = tape.add(&self.map.forward(tape, x)?, &tape.parameter(self.offset))?;
+        let step = tape.add(&self.map.forward_wide(tape, x)?, &tape.parameter(self.offset))?;
         let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
         tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
     }
@@ -76,7 +76,7 @@ impl<R: GatedRule> Gating<R> {
         let signals = R::Signals::try_build(|_| {
             // One linear map was made for each signal, in this order.
             let (map, width) = maps.next().expect("a linear map for every signal");
-            let y = map.forward(tape, x)?;
+            let y = map.forward_wide(tape, x)?;
             width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
         })?;
         let gates = self.rule.gates_of(tape, self.log_a(tape, x)?, signals)?;

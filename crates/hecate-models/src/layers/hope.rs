@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Tape, Var};
 use hecate_core::{
-    Backend, Dims, Read, Sequences,
+    Backend, DType, Dims, Read, Sequences,
     primitives::Map,
     rules::{Dgd, DgdGates, Hebbian, Matrix, Objective},
 };
@@ -99,7 +99,10 @@ impl Hope {
     fn make<B: Backend>(&self, tape: &Tape<'_, B>, u: &Var<B>, m: &Var<B>) -> Result<Writes<B>> {
         let (width, scalars) = (self.width, [u.axes()[0], u.axes()[1], self.heads]);
         let made = tape.split(&self.read(tape, u, m)?, 3, &[width, width, width, 1, 1])?;
-        let signal = |at: usize, bias| tape.add(&tape.reshape(&made[at], scalars)?, &tape.parameter(bias));
+        let signal = |at: usize, bias| {
+            let signal = tape.cast(DType::F32, &tape.reshape(&made[at], scalars)?)?;
+            tape.add(&signal, &tape.parameter(bias))
+        };
         let k = tape.l2_norm(&made[1], NORM_EPSILON)?;
         let v = self.read(tape, &made[2], m)?;
         let eta = tape.map(Map::Softplus, &signal(3, self.step)?)?;
@@ -120,7 +123,7 @@ impl Hope {
         let mut m = self.start(tape, batch, device, context)?;
         let lengths = pieces(context.position, tokens, self.chunk);
         let before = context.position % self.chunk;
-        let mut pending = Writes::pending(self.rule, &room, before, tape, (device, &context.part(0)))?;
+        let mut pending = Writes::pending(self.rule, &room, before, tape, (q, &context.part(0)))?;
         let mut out = Vec::new();
         for (q, u) in tape.split(q, 1, &lengths)?.iter().zip(tape.split(u, 1, &lengths)?) {
             let made = self.make(tape, &u, &m)?;

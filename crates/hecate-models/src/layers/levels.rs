@@ -114,7 +114,7 @@ impl<R: GatedRule> Level<R> {
             Clock::Pulse(pulse) => pulse.forward(tape, call, state, (&dims, context))?,
         };
         let y = self.memory.output(tape, x, &read)?;
-        self.weight.map_or(Ok(y.clone()), |weight| tape.mul(&y, &tape.parameter(weight)))
+        self.weight.map_or(Ok(y.clone()), |weight| tape.mul(&y, &tape.weight(weight)?))
     }
 
     fn cache<B: Backend>(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {

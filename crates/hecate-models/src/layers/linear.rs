@@ -1,7 +1,7 @@
 //! Linear maps.
 
 use crate::{Builder, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, primitives::Transpose};
+use hecate_core::{Backend, DType, primitives::Transpose};
 
 /// `y = x Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
@@ -50,10 +50,26 @@ impl Linear {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let y = tape.matmul(x, &tape.parameter(self.weight), Transpose { a: false, b: true })?;
+        let y = self.product(tape, x)?;
+        match self.bias {
+            Some(bias) => tape.add(&y, &tape.weight(bias)?),
+            None => Ok(y),
+        }
+    }
+
+    /// As [`Linear::forward`], the result in 32 bits whatever `x` has: what gates are made of.
+    ///
+    /// # Errors
+    /// As [`Linear::forward`].
+    pub fn forward_wide<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let y = tape.cast(DType::F32, &self.product(tape, x)?)?;
         match self.bias {
             Some(bias) => tape.add(&y, &tape.parameter(bias)),
             None => Ok(y),
         }
+    }
+
+    fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        tape.matmul(x, &tape.weight(self.weight)?, Transpose { a: false, b: true })
     }
 }

@@ -55,7 +55,10 @@ impl<B: Backend> Mixer<B> for Mal<B> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let (rows, mut own) = match &context.cache {
             // All texts have the same.
-            Some(_) => (context.known(PREFIX).map(|rows| tape.narrow(rows, 0, 0, 1)).transpose()?, None),
+            Some(_) => {
+                let row = |rows| tape.cast(x.value().dtype(), &tape.narrow(rows, 0, 0, 1)?);
+                (context.known(PREFIX).map(row).transpose()?, None)
+            }
             None => self.start(tape, context.sequences.count())?.unzip(),
         };
         let z = self.memory.forward(tape, x, &mut context.part_or(MEMORY, own.as_mut()))?;

@@ -194,6 +194,10 @@ impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn group(&self) -> usize {
         self.rule.group()
     }
+
+    fn steady(&self) -> bool {
+        self.rule.group() == 1
+    }
 }
 
 /// Sizes of a call of one token a sequence: states depend on nothing else.

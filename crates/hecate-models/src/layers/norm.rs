@@ -24,6 +24,6 @@ impl RmsNorm {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        tape.rms_norm(x, &tape.parameter(self.weight), self.epsilon)
+        tape.rms_norm(x, &tape.weight(self.weight)?, self.epsilon)
     }
 }

@@ -30,7 +30,7 @@ impl Persistent {
     /// # Errors
     /// The device's own failures.
     pub fn rows<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<Var<B>> {
-        tape.reshape(&tape.parameter(self.rows), [1, self.count, self.hidden])
+        tape.reshape(&tape.weight(self.rows)?, [1, self.count, self.hidden])
     }
 
     /// What a memory makes of the rows `[1, count, hidden]`, and what it then remembers, for each of `batch` texts.

@@ -67,7 +67,7 @@ impl<R: GatedRule> Sharded<R> {
         }
         let room = with_tokens(dims, self.chunk);
         let (before, tokens) = (context.position % self.chunk, writes.tokens());
-        let known = Writes::pending(self.rule, &room, before, tape, (device, &context.part(0)))?;
+        let known = Writes::pending(self.rule, &room, before, tape, (q, &context.part(0)))?;
         let (q, writes) = match known {
             Some(known) => (tape.concat(&[known.keys(), q], 1)?, known.join(tape, writes)?),
             None => (q.clone(), writes.clone()),

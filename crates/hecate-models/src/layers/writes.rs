@@ -61,18 +61,26 @@ impl<B: Backend> Writes<B> {
         Ok(Inputs { q, k, v, gates, state })
     }
 
-    /// The last `count` tokens of a chunk that is not full yet, as the context remembers them; none for `count = 0`.
+    /// The last `count` tokens of a chunk that is not full yet, as the context remembers them, in front of those with the
+    /// queries `q`; none for `count = 0`.
     pub(super) fn pending<R: GatedRule>(
         rule: R,
         dims: &Dims,
         count: usize,
         tape: &Tape<'_, B>,
-        (device, context): (&B, &Context<'_, B>),
+        (q, context): (&Var<B>, &Context<'_, B>),
     ) -> Result<Option<Self>> {
         if count == 0 {
             return Ok(None);
         }
-        let array = |(name, shape)| tape.narrow(&context.state(device, name, shape)?, 1, 0, count);
+        let array = |(name, shape)| {
+            let array = match name {
+                // Keys and values are of the queries' type, gates in 32 bits.
+                "k" | "v" => context.inputs(tape, name, q, shape)?,
+                _ => context.state(q.value().device(), name, shape)?,
+            };
+            tape.narrow(&array, 1, 0, count)
+        };
         let arrays = shapes(rule, dims).into_iter().map(array);
         Ok(Some(Self(arrays.collect::<Result<_>>()?)))
     }
@@ -95,10 +103,12 @@ impl<B: Backend> Writes<B> {
             return Ok(());
         }
         for (at, (name, shape)) in shapes(rule, dims).into_iter().enumerate() {
-            let room = Tensor::zeros(device, shape, DType::F32)?;
             let array = match pending {
-                Some(Self(arrays)) => filled(arrays[at].value(), &room)?,
-                None => room,
+                Some(Self(arrays)) => {
+                    let known = arrays[at].value();
+                    filled(known, &Tensor::zeros(device, shape, known.dtype())?)?
+                }
+                None => Tensor::zeros(device, shape, DType::F32)?,
             };
             context.keep(name, &array);
         }

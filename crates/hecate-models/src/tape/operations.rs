@@ -90,6 +90,9 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As [`primitives::cast`](p::cast).
     pub fn cast(&self, dtype: DType, x: &Var<B>) -> Result<Var<B>> {
+        if dtype == x.value.dtype() {
+            return Ok(x.clone());
+        }
         let (value, from) = (p::cast(dtype, &x.value)?, x.value.dtype());
         Ok(self.push_map(x, value, move |dy| p::cast(from, &dy)))
     }

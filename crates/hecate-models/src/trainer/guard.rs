@@ -1,8 +1,8 @@
 //! Steps that cannot be done, because a number is not one.
 
 use super::{Settings, Trainer};
-use crate::{Error, Finding, Gradients, Place, Result, optimizer, text::Windows};
-use hecate_core::{Backend, Tensor};
+use crate::{Error, Finding, Gradients, Place, Result, language_model::Pass, optimizer, text::Windows};
+use hecate_core::{Backend, Tensor, primitives};
 
 /// What a step starts from.
 pub(super) struct Measured<B: Backend> {
@@ -26,9 +26,12 @@ impl<B: Backend> Measured<B> {
 impl<B: Backend> Trainer<B> {
     /// Loss and gradients of the next windows.
     pub(super) fn measure(&mut self, text: &[u32]) -> Result<Measured<B>> {
-        let (loss, gradients) = self.gradients(text)?;
+        let Pass { loss, count, gradients } = self.passes(text)?;
         let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
-        let gradient_norm = f64::from(norm_squared.to_f32()?.iter().sum::<f32>()).sqrt();
+        // All that a step waits for, at once.
+        let figures = primitives::concat(&[&loss, &norm_squared], 0)?.to_f32()?;
+        let [loss, gradient_norm] = [0, 1].map(|i| f64::from(figures.get(i).copied().unwrap_or(f32::NAN)));
+        let (loss, gradient_norm) = (loss / count as f64, gradient_norm.sqrt());
         Ok(Measured { loss, gradients, norm_squared, gradient_norm })
     }
 

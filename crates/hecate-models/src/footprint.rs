@@ -1,0 +1,123 @@
+//! What learning costs in memory.
+
+use crate::{AttentionConfig, Features, LanguageModel, MemoryConfig, MixerConfig, Precision};
+use hecate_core::{Backend, Dims, Sequences};
+
+/// Tokens between the states that rules keep for their gradients.
+const SPAN: usize = 64;
+
+/// Bytes of a 32-bit float.
+const WIDE: usize = 4;
+
+/// What a step holds at most, in bytes, part by part.
+///
+/// With `N` learned numbers, `R = B T` tokens a pass, `d` the width of the stream, `m` that inside the MLP, `V` the
+/// vocabulary and `e` the bytes of an activation (4, or 2 with [`Precision::Bf16`]):
+///
+/// ```text
+/// weights      4 N
+/// rounded      e N with 16-bit activations, else 0: the copies that meet them
+/// moments      8 N
+/// gradients    4 N, but while they gather what they were made of is let go: only what is more than that counts
+/// activations  e R (2 d + Σ_layers (4 d + 4 m + mixer))
+/// states       4 ⌈T/64⌉ B × numbers of the rule's state, layer by layer
+/// scores       2 e R V: the scores of all tokens, and their gradient
+/// ```
+///
+/// What the tape keeps of a block: both norms' arguments and results (`4 d`), and of the MLP the gate, `silu` of it, the
+/// other half and their product (`4 m`). Of a memory with `H` heads, keys of `K` and values of `V'` numbers:
+///
+/// ```text
+/// queries and keys   each 4 H K: in front of the convolution, of SiLU and of the norm, and behind it; 3 H K without a
+///                    convolution; polynomial features come on top
+/// values             3 H V'; 2 H V' without a convolution
+/// what was read      5 H V': in front of its norm and behind, the gate, `silu` of it and the product; 2 H V' without a gate
+/// gates              4 bytes × 4 for each: itself and what it was made of
+/// ```
+///
+/// Of attention, with `H` query heads and `H'` key-value heads of width `D`: queries, keys, values and what was seen,
+/// `(2 H + 2 H') D`, and two arrays more of each of the first three where they are convolved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Learned numbers.
+    pub weights: usize,
+    /// Their copies in the type of activations.
+    pub rounded: usize,
+    /// The optimiser's moments.
+    pub moments: usize,
+    /// Gradients of all parameters.
+    pub gradients: usize,
+    /// What the tape keeps of the forward.
+    pub activations: usize,
+    /// States that rules keep.
+    pub states: usize,
+    /// Scores of all tokens, and their gradient.
+    pub scores: usize,
+}
+
+impl Footprint {
+    /// The most that is held at once: at the start of the backward, or at its end.
+    pub fn total(&self) -> usize {
+        let Self { weights, rounded, moments, gradients, activations, states, scores } = *self;
+        weights + rounded + moments + gradients.max(activations + states + scores)
+    }
+}
+
+impl<B: Backend> LanguageModel<B> {
+    /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass; none where a mixer is composed of
+    /// several parts.
+    pub fn footprint(&self, batch: usize, tokens: usize) -> Option<Footprint> {
+        let count = self.parameters().elements();
+        let config = self.config();
+        let rows = batch * tokens;
+        let size = self.precision().dtype().size();
+        let mut all = Footprint {
+            weights: WIDE * count,
+            rounded: if self.precision() == Precision::F32 { 0 } else { size * count },
+            moments: 2 * WIDE * count,
+            gradients: WIDE * count,
+            activations: size * rows * 2 * config.hidden_size,
+            states: 0,
+            scores: 2 * size * rows * config.vocabulary_size,
+        };
+        for layer in &config.layers {
+            let block = 4 * (config.hidden_size + config.mlp_size());
+            let (narrow, wide, states) = match &layer.mixer {
+                MixerConfig::Memory(memory) => memory.kept(config.hidden_size, (batch, tokens)),
+                MixerConfig::Attention(attention) => (attention.kept(config.hidden_size), attention.heads, 0),
+                _ => return None,
+            };
+            all.activations += rows * (size * (block + narrow) + WIDE * wide);
+            all.states += WIDE * states;
+        }
+        Some(all)
+    }
+}
+
+impl MemoryConfig {
+    /// Numbers that the tape keeps: of a token in the type of activations and in 32 bits, and in all states.
+    fn kept(&self, hidden: usize, (batch, tokens): (usize, usize)) -> (usize, usize, usize) {
+        let (key, value) = self.widths(hidden);
+        let width = self.features.width(key);
+        let convolved = usize::from(self.conv > 0);
+        let features = if self.features == Features::Identity { 0 } else { width };
+        let queries = (3 + convolved) * key + features;
+        let read = if self.gate { 5 } else { 2 };
+        let narrow = self.heads * (2 * queries + (2 + convolved + read) * value);
+        let dims =
+            Dims { batch: 1, tokens: 1, heads: self.heads, key: width, value, sequences: Sequences::batch(1, 1) };
+        let (state, gates) = self.rule.numbers(&dims);
+        // Reciprocal norms of queries, keys and what was read.
+        let wide = 4 * gates as usize + 3 * self.heads;
+        (narrow, wide, batch * tokens.div_ceil(SPAN) * state as usize)
+    }
+}
+
+impl AttentionConfig {
+    /// Numbers that the tape keeps of a token.
+    fn kept(&self, hidden: usize) -> usize {
+        let (kv_heads, width) = self.sizes(hidden);
+        let convolved = if self.conv > 0 { 2 * (self.heads + 2 * kv_heads) } else { 0 };
+        width * (2 * (self.heads + kv_heads) + convolved)
+    }
+}
