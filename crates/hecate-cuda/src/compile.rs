@@ -1,9 +1,10 @@
-//! From a file of kernels to something the driver loads.
+//! From a kernel to something the driver loads.
 //!
 //! In this order: a cubin in the cache on disk; the run-time compiler (NVRTC), for exactly this GPU; the PTX in this
-//! crate, which the driver compiles (no file of kernels has any yet). What was tried and why it failed is in the error.
+//! crate, which the driver compiles. What was tried and why it failed is in the error. Kernels are compiled one by one,
+//! when they are first started: a program waits for those that it uses.
 
-use crate::{error::unsupported, launch::Source, nvrtc::Nvrtc};
+use crate::{error::unsupported, launch::Source, nvrtc::Nvrtc, ptx};
 use hecate_core::Result;
 use std::{
     env, fmt, fs,
@@ -15,26 +16,6 @@ use std::{
     },
 };
 
-/// What every file of kernels includes.
-pub(crate) const HEADERS: &[(&str, &str)] = &[
-    ("device.cuh", include_str!("device.cuh")),
-    ("hecate.cuh", include_str!("hecate.cuh")),
-    ("linear.cuh", include_str!("engine/linear.cuh")),
-    ("chunk.cuh", include_str!("engine/chunk.cuh")),
-    ("block.cuh", include_str!("recurrent/block.cuh")),
-    ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
-    ("product.cuh", include_str!("product.cuh")),
-    ("newton_schulz.cuh", include_str!("rules/newton_schulz.cuh")),
-    ("activation.cuh", include_str!("deep/activation.cuh")),
-    ("bias.cuh", include_str!("deep/bias.cuh")),
-    ("deep.cuh", include_str!("deep/deep.cuh")),
-    ("deep_backward.cuh", include_str!("deep/deep_backward.cuh")),
-    ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
-    ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
-    ("retention.cuh", include_str!("deep/retention.cuh")),
-    ("attention.cuh", include_str!("primitives/attention.cuh")),
-];
-
 /// Code that the driver takes.
 pub(crate) enum Image {
     /// Machine code of one architecture.
@@ -43,16 +24,18 @@ pub(crate) enum Image {
     Ptx(String),
 }
 
-/// Makes images for one architecture.
+/// Makes images for one GPU.
 pub(crate) struct Compiler {
     capability: (u32, u32),
+    /// Version of CUDA that the driver speaks, as `1000 major + 10 minor`.
+    driver: u32,
     nvrtc: OnceLock<std::result::Result<Nvrtc, String>>,
     cache: Option<PathBuf>,
 }
 
 impl Compiler {
-    pub(crate) fn new(capability: (u32, u32)) -> Self {
-        Self { capability, nvrtc: OnceLock::new(), cache: cache() }
+    pub(crate) fn new(capability: (u32, u32), driver: u32) -> Self {
+        Self { capability, driver, nvrtc: OnceLock::new(), cache: cache() }
     }
 
     /// With its cache in this folder.
@@ -61,8 +44,27 @@ impl Compiler {
         Self { cache: Some(folder), ..self }
     }
 
+    /// Where no compiler is found.
+    #[cfg(test)]
+    pub(crate) fn without_nvrtc(self) -> Self {
+        Self { nvrtc: Err("none here".to_owned()).into(), ..self }
+    }
+
     fn nvrtc(&self) -> std::result::Result<&Nvrtc, &str> {
-        self.nvrtc.get_or_init(Nvrtc::find).as_ref().map_err(String::as_str)
+        self.nvrtc.get_or_init(|| self.find_nvrtc()).as_ref().map_err(String::as_str)
+    }
+
+    /// A compiler whose machine code this driver takes: of its own major version, or an earlier one.
+    fn find_nvrtc(&self) -> std::result::Result<Nvrtc, String> {
+        let nvrtc = Nvrtc::find()?;
+        let major = self.driver / 1000;
+        if nvrtc.major() <= major {
+            return Ok(nvrtc);
+        }
+        let (version, path) = (nvrtc.version(), nvrtc.path());
+        Err(format!(
+            "{version} ({path}) is newer than the driver, which speaks CUDA {major}: `pip install nvidia-cuda-nvrtc-cu{major}`"
+        ))
     }
 
     /// `sm_90a` where the GPU has instructions of its own, else `sm_86`.
@@ -71,18 +73,19 @@ impl Compiler {
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
     }
 
-    /// The first image that `load` takes.
+    /// The first image of a kernel that `load` takes.
     ///
     /// # Errors
     /// [`hecate_core::Error::Unsupported`] with everything that was tried.
     pub(crate) fn load<T>(
         &self,
         source: &Source,
+        kernel: &str,
         mut load: impl FnMut(Image) -> std::result::Result<T, String>,
     ) -> Result<T> {
         let mut tried = Vec::new();
-        let options = self.options();
-        let file = self.cache.as_ref().and_then(|folder| Some(folder.join(self.key(source, &options).ok()?)));
+        let options = options(&self.architecture(), Some(kernel));
+        let file = self.cache.as_ref().and_then(|folder| Some(folder.join(self.key(source, kernel, &options).ok()?)));
         if let Some(file) = &file
             && let Ok(cubin) = fs::read(file)
         {
@@ -106,58 +109,73 @@ impl Compiler {
             },
             Err(error) => tried.push(format!("NVRTC: {error}")),
         }
-        if source.ptx.is_empty() {
-            tried.push("embedded PTX: none for these kernels".to_owned());
-        } else {
-            match load(Image::Ptx(source.ptx.to_owned())) {
-                Ok(loaded) => return Ok(loaded),
-                Err(error) => tried.push(format!("embedded PTX: {error}")),
-            }
+        match self.embedded(source, kernel).and_then(|ptx| load(Image::Ptx(ptx))) {
+            Ok(loaded) => return Ok(loaded),
+            Err(error) => tried.push(format!("embedded PTX {}: {error}", ptx::VERSION)),
         }
         let why = format!(
-            "`{}` could not be made for {}. Tried {}. Install NVRTC (`pip install nvidia-cuda-nvrtc`), or update the driver",
+            "`{kernel}` of {} could not be made for {} and a driver of CUDA {}. Tried {}. Install NVRTC (`pip install \
+             nvidia-cuda-nvrtc`), or update the driver",
             source.name,
             self.architecture(),
+            version(self.driver),
             tried.join("; ")
         );
         Err(unsupported("these kernels", why))
     }
 
-    fn options(&self) -> Vec<String> {
-        options(&self.architecture())
+    /// The module in this crate, where this GPU can run it.
+    fn embedded(&self, source: &Source, kernel: &str) -> std::result::Result<String, String> {
+        let ((major, minor), (least, and)) = (self.capability, ptx::CAPABILITY);
+        if self.capability < ptx::CAPABILITY {
+            return Err(format!(
+                "for GPUs of compute capability {least}.{and} and later, this one has {major}.{minor}"
+            ));
+        }
+        ptx::module(source, kernel)
     }
 
     /// Name of a cubin in the cache: everything it depends on.
-    fn key(&self, source: &Source, options: &[String]) -> std::result::Result<String, String> {
+    fn key(&self, source: &Source, kernel: &str, options: &[String]) -> std::result::Result<String, String> {
         let compiler = self.nvrtc()?.version();
-        let mut hash = blake3::Hasher::new();
-        let headers = HEADERS.iter().map(|(_, text)| *text);
         let options = options.iter().map(String::as_str);
-        let all = [source.text, &compiler, env!("CARGO_PKG_VERSION")].into_iter().chain(headers).chain(options);
-        for part in all {
-            hash.update(&(part.len() as u64).to_le_bytes());
-            hash.update(part.as_bytes());
-        }
-        Ok(format!("{}-{}.cubin", source.name, hash.finalize().to_hex()))
+        let hash = source.hash([compiler.as_str(), env!("CARGO_PKG_VERSION")].into_iter().chain(options));
+        Ok(format!("{kernel}-{hash}.cubin"))
     }
 }
 
+/// Where kernels come from.
 impl fmt::Display for Compiler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.nvrtc() {
-            Ok(nvrtc) => write!(f, "NVRTC {} ({})", nvrtc.version(), nvrtc.path())?,
-            Err(error) => write!(f, "none can be compiled: {error}")?,
-        }
-        match &self.cache {
-            Some(folder) if self.nvrtc().is_ok() => write!(f, ", cached in {}", folder.display()),
-            _ => Ok(()),
+        match (self.nvrtc(), &self.cache) {
+            (Ok(nvrtc), Some(folder)) => {
+                write!(f, "NVRTC {} ({}), cached in {}", nvrtc.version(), nvrtc.path(), folder.display())
+            }
+            (Ok(nvrtc), None) => write!(f, "NVRTC {} ({}), not cached", nvrtc.version(), nvrtc.path()),
+            (Err(error), _) if self.capability >= ptx::CAPABILITY => {
+                write!(f, "embedded PTX {}, compiled by the driver (NVRTC: {error})", ptx::VERSION)
+            }
+            (Err(error), _) => write!(f, "none can be compiled: {error}"),
         }
     }
 }
 
-/// Options of every compilation. No fast arithmetic: results are to be those of the other backends.
-pub(crate) fn options(architecture: &str) -> Vec<String> {
-    vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--ptxas-options=-v".into()]
+/// Options of every compilation, of one kernel or of a whole file. No fast arithmetic: results are to be those of the
+/// other backends.
+pub(crate) fn options(architecture: &str, kernel: Option<&str>) -> Vec<String> {
+    let mut options = vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into()];
+    if architecture.starts_with("sm") {
+        options.push("--ptxas-options=-v".into());
+    }
+    if let Some(kernel) = kernel {
+        options.extend(["-DONE_KERNEL".into(), format!("-DWANTED_{kernel}=0,")]);
+    }
+    options
+}
+
+/// `13020` as `13.2`.
+pub(crate) fn version(number: u32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
 /// `HECATE_CACHE`, or the user's folder for caches.

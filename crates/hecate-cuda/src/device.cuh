@@ -6,9 +6,21 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A kernel takes one structure by value; `args` is its name inside.
-#define KERNEL(name, Args, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args)
+// A kernel takes one structure by value; `args` is its name inside. Behind `Args`: the most threads of a block, and
+// where that matters how many blocks are to fit a multiprocessor.
+//
+// Kernels are compiled one by one: with `ONE_KERNEL` and `WANTED_<name>` as `0,` there is that one alone, and what the
+// others would need is never made.
+#define SECOND(first, second, ...) second
+#define CHOICE(...) SECOND(__VA_ARGS__)
+#define ENTRY(name, Args, ...) \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const __grid_constant__ Args args)
+#define LEFT_OUT(name, Args, ...) static __device__ void name(const Args args)
+#ifdef ONE_KERNEL
+#define KERNEL(name, Args, ...) CHOICE(WANTED_##name ENTRY, LEFT_OUT, )(name, Args, __VA_ARGS__)
+#else
+#define KERNEL(name, Args, ...) ENTRY(name, Args, __VA_ARGS__)
+#endif
 
 // Shared memory whose size the launch names. One of them a kernel.
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]

@@ -3,7 +3,7 @@
 
 use crate::{
     Algorithm,
-    compile::Compiler,
+    compile::{Compiler, version},
     error::{failed, unsupported},
     launch::Modules,
     recording::{self, Kept, Table},
@@ -125,8 +125,7 @@ impl Cuda {
         let properties = properties(&context, driver).map_err(opening)?;
         let stream = context.new_stream().map_err(opening)?;
         keep_freed_memory(&context).map_err(opening)?;
-        let compiler = Compiler::new(properties.capability);
-        let modules = Modules::new(compiler);
+        let modules = Modules::new(Compiler::new(properties.capability, driver));
         let (blas, options) = (Default::default(), Options::default());
         let (kept, tables) = Default::default();
         Ok(Self(Arc::new(Inner { ordinal, context, stream, properties, modules, blas, options, kept, tables })))
@@ -136,7 +135,7 @@ impl Cuda {
     fn with(&self, options: Options) -> Result<Self> {
         let Inner { ordinal, context, properties, .. } = &*self.0;
         let stream = context.new_stream().map_err(|error| failed("opening a stream", error))?;
-        let modules = Modules::new(Compiler::new(properties.capability));
+        let modules = Modules::new(Compiler::new(properties.capability, properties.driver));
         Ok(Self(Arc::new(Inner {
             ordinal: *ordinal,
             context: context.clone(),
@@ -484,11 +483,6 @@ fn driver_version() -> Result<u32, DriverError> {
     // SAFETY: writes one integer.
     unsafe { sys::cuDriverGetVersion(&mut version) }.result()?;
     Ok(version.unsigned_abs())
-}
-
-/// `13020` as `13.2`.
-fn version(number: u32) -> String {
-    format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
 fn properties(context: &Arc<CudaContext>, driver: u32) -> Result<Properties, DriverError> {

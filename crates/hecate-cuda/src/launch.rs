@@ -10,7 +10,7 @@ use crate::{
     error::failed,
 };
 use cudarc::{
-    driver::{CudaContext, CudaFunction, CudaModule, LaunchConfig, PushKernelArg, sys::CUfunction_attribute},
+    driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg, sys::CUfunction_attribute},
     nvrtc::Ptx,
 };
 use hecate_core::{DType, Result, Tensor};
@@ -19,24 +19,24 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// A file of kernels, compiled as a whole.
+/// A file of kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     /// Name without extension.
     pub(crate) name: &'static str,
     /// CUDA C++; `#include "hecate.cuh"` is all it can include.
     pub(crate) text: &'static str,
-    /// The same as PTX for machines without a compiler.
-    pub(crate) ptx: &'static str,
+    /// The same as PTX for machines without a compiler; [`crate::ptx`] says what is in it.
+    pub(crate) ptx: &'static [u8],
 }
 
-/// A file of kernels beside this one: `source!("map", "map.cu")`; its PTX is `src/ptx/map.ptx`.
+/// A file of kernels beside this one: `source!("map", "map.cu")`; its PTX is `src/ptx/map.ptx.br`.
 macro_rules! source {
     ($name:literal, $file:literal) => {
         $crate::launch::Source {
             name: $name,
             text: include_str!($file),
-            ptx: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ptx/", $name, ".ptx")),
+            ptx: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ptx/", $name, ".ptx.br")),
         }
     };
 }
@@ -127,16 +127,15 @@ impl Grid {
     }
 }
 
-/// Modules that are loaded, by the name of their source.
+/// Kernels that are loaded, by the names of their source and their own. Each keeps the module that it lies in alive.
 pub(crate) struct Modules {
     compiler: Compiler,
     functions: Mutex<HashMap<(&'static str, &'static str), CudaFunction>>,
-    modules: Mutex<HashMap<&'static str, Arc<CudaModule>>>,
 }
 
 impl Modules {
     pub(crate) fn new(compiler: Compiler) -> Self {
-        Self { compiler, functions: Mutex::default(), modules: Mutex::default() }
+        Self { compiler, functions: Mutex::default() }
     }
 
     pub(crate) fn compiler(&self) -> &Compiler {
@@ -154,8 +153,14 @@ impl Modules {
         if let Some(function) = functions.get(&(source.name, name)) {
             return Ok(function.clone());
         }
-        let module = self.module(context, source)?;
         let loading = |error| failed(format!("loading the kernel `{name}` of {}", source.name), error);
+        let module = self.compiler.load(source, name, |image| {
+            let image = match image {
+                Image::Cubin(bytes) => Ptx::from_binary(bytes),
+                Image::Ptx(text) => Ptx::from_src(text),
+            };
+            context.load_module(image).map_err(|error| error.to_string())
+        })?;
         let function = module.load_function(name).map_err(loading)?;
         // Set once, for all launches: they differ in what they ask for, and may come from several threads.
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -163,22 +168,6 @@ impl Modules {
         function.set_attribute(attribute, shared_memory as i32 - own).map_err(loading)?;
         functions.insert((source.name, name), function.clone());
         Ok(function)
-    }
-
-    fn module(&self, context: &Arc<CudaContext>, source: &'static Source) -> Result<Arc<CudaModule>> {
-        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(module) = modules.get(source.name) {
-            return Ok(module.clone());
-        }
-        let module = self.compiler.load(source, |image| {
-            let image = match image {
-                Image::Cubin(bytes) => Ptx::from_binary(bytes),
-                Image::Ptx(text) => Ptx::from_src(text),
-            };
-            context.load_module(image).map_err(|error| error.to_string())
-        })?;
-        modules.insert(source.name, module.clone());
-        Ok(module)
     }
 }
 

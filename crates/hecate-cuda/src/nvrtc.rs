@@ -1,7 +1,7 @@
 //! NVIDIA's run-time compiler: finding it, and using it.
 #![allow(unsafe_code)]
 
-use crate::{compile::HEADERS, launch::Source};
+use crate::{launch::Source, sources::HEADERS};
 use cudarc::nvrtc::{result, sys};
 use std::{
     env,
@@ -20,6 +20,9 @@ pub(crate) struct Nvrtc {
 pub(crate) struct Compiled {
     /// Machine code; empty for an architecture named `compute_…`.
     pub(crate) cubin: Vec<u8>,
+    /// The same in the language between.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(crate) ptx: String,
     /// What the compiler had to say: registers and spills of each kernel.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) log: String,
@@ -48,6 +51,10 @@ impl Nvrtc {
 
     pub(crate) fn version(&self) -> String {
         format!("{}.{}", self.version.0, self.version.1)
+    }
+
+    pub(crate) fn major(&self) -> u32 {
+        self.version.0.unsigned_abs()
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -84,7 +91,7 @@ impl Nvrtc {
         let compiled = unsafe { result::compile_program(program.0, options) };
         let log = program.log();
         compiled.map_err(|error| format!("{error:?}: {log}"))?;
-        Ok(Compiled { cubin: program.cubin()?, log })
+        Ok(Compiled { cubin: program.cubin()?, ptx: program.ptx(), log })
     }
 }
 
@@ -95,6 +102,11 @@ impl Program {
     fn log(&self) -> String {
         // SAFETY: the program is alive.
         unsafe { result::get_program_log(self.0) }.map(text).unwrap_or_default()
+    }
+
+    fn ptx(&self) -> String {
+        // SAFETY: the program is alive.
+        unsafe { result::get_ptx(self.0) }.map(text).unwrap_or_default()
     }
 
     fn cubin(&self) -> Result<Vec<u8>, String> {

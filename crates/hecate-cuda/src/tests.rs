@@ -2,6 +2,7 @@
 
 mod cache;
 mod kernels;
+mod ptx;
 
 use crate::{Cuda, nvrtc::Nvrtc};
 use cudarc::driver::sys;

@@ -15,7 +15,7 @@ __device__ inline float power(float m, float power) {
 __device__ __forceinline__ float sign(float e) { return e > 0.0f ? 1.0f : e < 0.0f ? -1.0f : e; }
 
 // u = ψ(e).
-template <int BIAS> __device__ inline void teach(const Options& o, const float* error, float delta, float* u) {
+template <int BIAS> TOGETHER void teach(const Options& o, const float* error, float delta, float* u) {
     u32 width = o.value;
     if (BIAS == L2) {
         EACH(i, width) u[i] = error[i];
@@ -39,7 +39,7 @@ template <int BIAS> __device__ inline void teach(const Options& o, const float* 
 
 // de += ψ′(e)ᵀ du; the gradient of δ is returned.
 template <int BIAS>
-__device__ inline float teach_back(const Options& o, const float* error, float delta, const float* du, float* de) {
+TOGETHER float teach_back(const Options& o, const float* error, float delta, const float* du, float* de) {
     u32 width = o.value;
     float ddelta = 0.0f;
     if (BIAS == L2) {

@@ -5,7 +5,7 @@
 #define NORM_EPSILON 1e-6f
 
 // x̂ in place of o; s is returned.
-__device__ inline float normalise(float* o, u32 width) {
+TOGETHER float normalise(float* o, u32 width) {
     float mean = total(o, width) / (float)width;
     EACH(i, width) o[i] -= mean;
     __syncthreads();
@@ -17,14 +17,14 @@ __device__ inline float normalise(float* o, u32 width) {
 }
 
 // out += J e.
-__device__ inline void add_jacobian(const float* normed, float deviation, const float* e, float* out, u32 width) {
+TOGETHER void add_jacobian(const float* normed, float deviation, const float* e, float* out, u32 width) {
     float mean = total(e, width) / (float)width, along = dot(normed, e, width) / (float)width;
     EACH(i, width) out[i] += (e[i] - mean - normed[i] * along) / deviation;
     __syncthreads();
 }
 
 // out = ∂⟨du_o, J(o) u⟩/∂o, with u_o = J u and du_o its gradient; `spare` is as long.
-__device__ inline void bend(const float* normed, float deviation, const float* u, const float* u_o, const float* du_o,
+TOGETHER void bend(const float* normed, float deviation, const float* u, const float* u_o, const float* du_o,
                             float* spare, float* out, u32 width) {
     float factor = -1.0f / (deviation * (float)width);
     float along_u = factor * dot(normed, u, width), along_du = factor * dot(normed, du_o, width);

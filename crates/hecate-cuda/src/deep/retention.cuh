@@ -5,7 +5,7 @@
 #define LQ_EPSILON 1e-12
 
 // ν, in 64 bits: fourth powers of large numbers are larger than a 32-bit float.
-__device__ inline double lq_norm(const float* x, u64 count, float q) {
+TOGETHER double lq_norm(const float* x, u64 count, float q) {
     double sum = 0.0;
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) {
         double wide = fabs((double)x[i]);
@@ -21,7 +21,7 @@ __device__ inline double lq_norm(const float* x, u64 count, float q) {
 __device__ __forceinline__ float lq_image(float x, float q) { return x * power(x * x, (q - 2.0f) / 2.0f); }
 
 // Weights of one matrix from its state; not called for DECAY, where they are the same.
-template <int RETENTION> __device__ inline void expose(const Options& o, const float* x, float* w, u64 count) {
+template <int RETENTION> TOGETHER void expose(const Options& o, const float* x, float* w, u64 count) {
     if (RETENTION == KL) {
         for (u64 i = threadIdx.x; i < count; i += blockDim.x) w[i] = o.scale * expf(x[i]);
     } else {
@@ -34,7 +34,7 @@ template <int RETENTION> __device__ inline void expose(const Options& o, const f
 
 // dx += the gradient of a matrix's state, given that of its weights.
 template <int RETENTION>
-__device__ inline void pull(const Options& o, const float* x, const float* dw, float* dx, u64 count) {
+TOGETHER void pull(const Options& o, const float* x, const float* dw, float* dx, u64 count) {
     if (RETENTION == KL) {
         for (u64 i = threadIdx.x; i < count; i += blockDim.x) dx[i] += o.scale * expf(x[i]) * dw[i];
     } else {
@@ -53,7 +53,7 @@ __device__ inline void pull(const Options& o, const float* x, const float* dw, f
 }
 
 // Log-softmax down each column of x [rows, columns], in place; `logs` holds a number a column.
-__device__ inline void normalise_columns(float* x, u32 rows, u32 columns, float* logs) {
+TOGETHER void normalise_columns(float* x, u32 rows, u32 columns, float* logs) {
     down_columns(
         rows, columns, -INFINITE, [&](u32 r, u32 c) { return x[(u64)r * columns + c]; },
         [](float top, float x) { return x <= top ? top : x; }, [&](u32 c, float top) { logs[c] = top; });
@@ -65,7 +65,7 @@ __device__ inline void normalise_columns(float* x, u32 rows, u32 columns, float*
 }
 
 // Adjoint of `normalise_columns` in place, x being its result: dx −= eˣ ∘ (column sums of dx).
-__device__ inline void normalise_columns_back(const float* x, float* dx, u32 rows, u32 columns, float* sums) {
+TOGETHER void normalise_columns_back(const float* x, float* dx, u32 rows, u32 columns, float* sums) {
     column_sums(
         rows, columns, [&](u32 r, u32 c) { return dx[(u64)r * columns + c]; }, [&](u32 c, float sum) { sums[c] = sum; });
     ROWS(r, rows) LANES(c, columns) {
@@ -76,7 +76,7 @@ __device__ inline void normalise_columns_back(const float* x, float* dx, u32 row
 }
 
 // ⟨dx, x − column means of x⟩.
-__device__ inline float centred_dot(const float* dx, const float* x, u32 rows, u32 columns, float* means) {
+TOGETHER float centred_dot(const float* dx, const float* x, u32 rows, u32 columns, float* means) {
     float inverse = 1.0f / (float)rows;
     column_sums(
         rows, columns, [&](u32 r, u32 c) { return x[(u64)r * columns + c]; },

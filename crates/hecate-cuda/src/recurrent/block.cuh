@@ -7,6 +7,10 @@
 
 #define MOST_THREADS 512
 
+// How these functions are declared: compiled once, and called. Their loops and barriers are long beside a call, and a
+// kernel that had them written out at each of their many places would take seconds to compile.
+#define TOGETHER __device__ __noinline__
+
 // This thread's elements of a row, and its share of a matrix: a warp a row.
 #define EACH(i, count) for (u32 i = threadIdx.x; i < (count); i += blockDim.x)
 #define ROWS(r, rows) for (u32 r = threadIdx.x / 32; r < (rows); r += blockDim.x / 32)
@@ -19,14 +23,14 @@ __device__ __forceinline__ float* partial() {
 }
 
 // A sum over the block, in every thread.
-__device__ inline float together(float x) {
+TOGETHER float together(float x) {
     float sum = block_sum(x, partial());
     __syncthreads();
     return sum;
 }
 
 // The same in 64 bits.
-__device__ inline double together(double x) {
+TOGETHER double together(double x) {
     __shared__ double numbers[MOST_THREADS];
     numbers[threadIdx.x] = x;
     __syncthreads();
@@ -42,37 +46,37 @@ __device__ inline double together(double x) {
     return sum;
 }
 
-__device__ inline float dot(const float* x, const float* y, u64 count) {
+TOGETHER float dot(const float* x, const float* y, u64 count) {
     float sum = 0.0f;
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) sum += x[i] * y[i];
     return together(sum);
 }
 
 // The sum of a row.
-__device__ inline float total(const float* x, u32 count) {
+TOGETHER float total(const float* x, u32 count) {
     float sum = 0.0f;
     EACH(i, count) sum += x[i];
     return together(sum);
 }
 
-__device__ inline void fill(float* out, float value, u64 count) {
+TOGETHER void fill(float* out, float value, u64 count) {
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) out[i] = value;
     __syncthreads();
 }
 
-__device__ inline void copy(float* out, const float* x, u64 count) {
+TOGETHER void copy(float* out, const float* x, u64 count) {
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) out[i] = x[i];
     __syncthreads();
 }
 
 // out += factor x.
-__device__ inline void axpy(float* out, float factor, const float* x, u64 count) {
+TOGETHER void axpy(float* out, float factor, const float* x, u64 count) {
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) out[i] += factor * x[i];
     __syncthreads();
 }
 
 // out *= factor.
-__device__ inline void scale(float* out, float factor, u64 count) {
+TOGETHER void scale(float* out, float factor, u64 count) {
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) out[i] *= factor;
     __syncthreads();
 }
@@ -109,13 +113,13 @@ __device__ __forceinline__ void column_sums(u32 rows, u32 columns, Term term, Do
 }
 
 // y = x M, for M [rows, columns].
-__device__ inline void read(float* y, const float* x, const float* m, u32 rows, u32 columns) {
+TOGETHER void read(float* y, const float* x, const float* m, u32 rows, u32 columns) {
     column_sums(
         rows, columns, [&](u32 r, u32 c) { return x[r] * m[(u64)r * columns + c]; }, [&](u32 c, float sum) { y[c] = sum; });
 }
 
 // y += x M.
-__device__ inline void add_read(float* y, const float* x, const float* m, u32 rows, u32 columns) {
+TOGETHER void add_read(float* y, const float* x, const float* m, u32 rows, u32 columns) {
     column_sums(
         rows, columns, [&](u32 r, u32 c) { return x[r] * m[(u64)r * columns + c]; }, [&](u32 c, float sum) { y[c] += sum; });
 }
@@ -146,17 +150,17 @@ __device__ __forceinline__ void along_rows(const float* y, const float* m, u32 r
 }
 
 // x = y Mᵀ, for M [rows, columns]; y must not be x.
-__device__ inline void read_transposed(float* x, const float* y, const float* m, u32 rows, u32 columns) {
+TOGETHER void read_transposed(float* x, const float* y, const float* m, u32 rows, u32 columns) {
     along_rows(y, m, rows, columns, [&](u32 r, float sum) { x[r] = sum; });
 }
 
 // x += y Mᵀ.
-__device__ inline void add_transposed(float* x, const float* y, const float* m, u32 rows, u32 columns) {
+TOGETHER void add_transposed(float* x, const float* y, const float* m, u32 rows, u32 columns) {
     along_rows(y, m, rows, columns, [&](u32 r, float sum) { x[r] += sum; });
 }
 
 // M += factor xᵀ y.
-__device__ inline void add_outer(float* m, float factor, const float* x, const float* y, u32 rows, u32 columns) {
+TOGETHER void add_outer(float* m, float factor, const float* x, const float* y, u32 rows, u32 columns) {
     ROWS(r, rows) {
         float own = factor * x[r];
         float* row = m + (u64)r * columns;
@@ -166,7 +170,7 @@ __device__ inline void add_outer(float* m, float factor, const float* x, const f
 }
 
 // M = keep M + xᵀ y.
-__device__ inline void update(float* m, float keep, const float* x, const float* y, u32 rows, u32 columns) {
+TOGETHER void update(float* m, float keep, const float* x, const float* y, u32 rows, u32 columns) {
     ROWS(r, rows) {
         float own = x[r];
         float* row = m + (u64)r * columns;

@@ -4,6 +4,7 @@ use super::nvrtc;
 use crate::{
     compile::{Compiler, Image, write},
     launch::Source,
+    primitives::optimizer,
 };
 use std::{
     fs,
@@ -14,12 +15,12 @@ use std::{
 const SOURCE: Source = Source {
     name: "tiny",
     text: "#include \"hecate.cuh\"\nstruct Args { float* x; };\nKERNEL(tiny, Args, 32) { *args.x = 1.0f; }\n",
-    ptx: "// PTX",
+    ptx: b"",
 };
 
 /// A compiler for a GPU of 2020, with its cache in this folder.
 fn compiler(folder: &Path) -> Compiler {
-    Compiler::new((8, 0)).in_folder(folder.to_owned())
+    Compiler::new((8, 0), 13_000).in_folder(folder.to_owned())
 }
 
 /// As the driver would: takes machine code if it is some.
@@ -28,6 +29,14 @@ fn machine_code(image: Image) -> Result<Vec<u8>, String> {
         Image::Cubin(bytes) if bytes.starts_with(b"\x7fELF") => Ok(bytes),
         Image::Cubin(_) => Err("this is no cubin".into()),
         Image::Ptx(_) => Err("this driver takes no PTX".into()),
+    }
+}
+
+/// As a driver that takes no machine code.
+fn only_ptx(image: Image) -> Result<String, String> {
+    match image {
+        Image::Cubin(_) => Err("another architecture".to_owned()),
+        Image::Ptx(text) => Ok(text),
     }
 }
 
@@ -46,13 +55,13 @@ fn cached(folder: &Path) -> PathBuf {
 fn compiled_once() {
     let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let made = compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code");
+    let made = compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code");
     let file = cached(folder.path());
     assert_eq!(fs::read(&file).expect("the cached file"), made);
     // What is there is taken as it is: a mark put into it comes back.
     let marked = [b"\x7fELF marked".as_slice(), &made].concat();
     fs::write(&file, &marked).expect("a write");
-    assert_eq!(compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code"), marked);
+    assert_eq!(compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code"), marked);
 }
 
 /// Another source, header or architecture is another file.
@@ -62,8 +71,8 @@ fn keys_differ() {
     let folder = tempfile::tempdir().expect("a folder");
     let other = Source { text: SOURCE.text.replace("1.0f", "2.0f").leak(), ..SOURCE };
     for (capability, source) in [((8, 0), SOURCE), ((8, 6), SOURCE), ((9, 0), SOURCE), ((8, 0), other)] {
-        let compiler = Compiler::new(capability).in_folder(folder.path().to_owned());
-        compiler.load(&source, machine_code).expect("machine code");
+        let compiler = Compiler::new(capability, 13_000).in_folder(folder.path().to_owned());
+        compiler.load(&source, "tiny", machine_code).expect("machine code");
     }
     assert_eq!(files(folder.path()).len(), 4);
 }
@@ -72,13 +81,13 @@ fn keys_differ() {
 fn broken_files_are_built_again() {
     let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let made = compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code");
+    let made = compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code");
     let file = cached(folder.path());
     for broken in [&b""[..], b"half a fi", b"not a cubin at all"] {
         fs::write(&file, broken).expect("a write");
         let mut refused = 0;
         let load = |image| machine_code(image).inspect_err(|_| refused += 1);
-        assert_eq!(compiler(folder.path()).load(&SOURCE, load).expect("machine code"), made);
+        assert_eq!(compiler(folder.path()).load(&SOURCE, "tiny", load).expect("machine code"), made);
         assert_eq!(refused, 1);
         assert_eq!(fs::read(cached(folder.path())).expect("the cached file"), made);
     }
@@ -89,19 +98,48 @@ fn broken_files_are_built_again() {
 fn refused_by_the_driver() {
     let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let only_ptx = |image| match image {
-        Image::Cubin(_) => Err("another architecture".to_owned()),
-        Image::Ptx(text) => Ok(text),
-    };
-    assert_eq!(compiler(folder.path()).load(&SOURCE, only_ptx).expect("PTX"), SOURCE.ptx);
+    let (source, kernel) = (&optimizer::SOURCE, "adamw");
+    let ptx = compiler(folder.path()).load(source, kernel, only_ptx).expect("PTX");
+    assert!(ptx.contains(".entry adamw("), "{ptx}");
     assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
 
-    compiler(folder.path()).load(&SOURCE, machine_code).expect("machine code");
+    compiler(folder.path()).load(source, kernel, machine_code).expect("machine code");
     let nothing = |_| Err::<(), _>("no room".to_owned());
-    let error = compiler(folder.path()).load(&SOURCE, nothing).expect_err("an error").to_string();
-    for expected in ["`tiny`", "sm_80", "the cached", "NVRTC", "embedded PTX", "no room", "Install", "driver"] {
+    let error = compiler(folder.path()).load(source, kernel, nothing).expect_err("an error").to_string();
+    for expected in ["`adamw`", "sm_80", "CUDA 13.0", "the cached", "NVRTC", "embedded PTX 8.0: no room", "Install"] {
         assert!(error.contains(expected), "`{error}` does not say `{expected}`");
     }
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+}
+
+/// Without a compiler the PTX is taken, by GPUs that it is for; nothing is cached, the driver does that itself.
+#[test]
+fn without_a_compiler() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let compiler = |capability| Compiler::new(capability, 12_000).in_folder(folder.path().to_owned()).without_nvrtc();
+    let (source, kernel) = (&optimizer::SOURCE, "adamw");
+    for capability in [(8, 0), (9, 0), (12, 1)] {
+        let ptx = compiler(capability).load(source, kernel, only_ptx).expect("PTX");
+        assert!(ptx.starts_with(".version 8.0\n.target sm_80\n"), "{ptx}");
+        assert!(compiler(capability).to_string().contains("embedded PTX 8.0, compiled by the driver"));
+    }
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+    let error = compiler((7, 5)).load(source, kernel, only_ptx).expect_err("an old GPU").to_string();
+    for expected in ["`adamw`", "sm_75", "CUDA 12.0", "compute capability 8.0 and later", "7.5", "Install NVRTC"] {
+        assert!(error.contains(expected), "`{error}` does not say `{expected}`");
+    }
+    assert!(compiler((7, 5)).to_string().contains("none can be compiled"));
+}
+
+/// Machine code of a compiler that is newer than the driver would not run: such a compiler is left alone, which is said.
+#[test]
+fn compilers_newer_than_the_driver() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let compiler = Compiler::new((8, 0), nvrtc.major() * 1000 - 10).in_folder(folder.path().to_owned());
+    compiler.load(&optimizer::SOURCE, "adamw", only_ptx).expect("PTX");
+    let text = compiler.to_string();
+    assert!(text.contains("embedded PTX 8.0") && text.contains("newer than the driver"), "{text}");
     assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
 }
 
@@ -112,7 +150,7 @@ fn no_place_for_a_cache() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("a file, not a folder");
     fs::write(&file, "").expect("a write");
-    compiler(&file).load(&SOURCE, machine_code).expect("machine code");
+    compiler(&file).load(&SOURCE, "tiny", machine_code).expect("machine code");
     assert_eq!(files(folder.path()), [file]);
 }
 

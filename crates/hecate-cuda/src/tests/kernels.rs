@@ -44,7 +44,7 @@ fn fits(architecture: &str) {
     let Some(nvrtc) = nvrtc() else { return };
     let mut failed = Vec::new();
     for source in ALL {
-        let compiled = match nvrtc.compile(source, &options(architecture)) {
+        let compiled = match nvrtc.compile(source, &options(architecture, None)) {
             Ok(compiled) => compiled,
             Err(error) => panic!("{} for {architecture}: {error}", source.name),
         };

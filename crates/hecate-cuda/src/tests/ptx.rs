@@ -1,0 +1,126 @@
+//! The PTX in this crate: made from the kernels as they are, for every one of them, and by the compiler as it is.
+
+use super::{nvrtc, say};
+use crate::{
+    compile::{options, write},
+    launch::Source,
+    nvrtc::Nvrtc,
+    ptx::{self, ARCHITECTURE, Modules},
+    sources::ALL,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    path::Path,
+};
+
+fn compile(nvrtc: &Nvrtc, source: &Source, kernel: Option<&str>) -> String {
+    let compiled = nvrtc.compile(source, &options(ARCHITECTURE, kernel));
+    compiled.unwrap_or_else(|error| panic!("{}: {error}", source.name)).ptx
+}
+
+/// Kernels of a module.
+fn entries(module: &str) -> Vec<&str> {
+    let lines = module.lines().filter_map(|line| line.trim().strip_prefix(".visible .entry "));
+    lines.map(|line| line.trim_end_matches('(')).collect()
+}
+
+/// Whether the modules of a file are of another version of it, or none.
+fn old(source: &Source) -> bool {
+    Modules::of(source).map_or(true, |modules| modules.made_from() != Some(&ptx::made_from(source)))
+}
+
+/// Compiles a file's kernels and puts them where the next build finds them.
+fn renew(nvrtc: &Nvrtc, source: &Source) {
+    let all = compile(nvrtc, source, None);
+    let modules = entries(&all).into_iter().map(|name| (name, compile(nvrtc, source, Some(name))));
+    let text = ptx::file(source, modules);
+    let mut packed = Vec::new();
+    // The best there is, over all that lies before.
+    let parameters = brotli::enc::BrotliEncoderParams { quality: 11, lgwin: 24, ..Default::default() };
+    brotli::BrotliCompress(&mut text.as_bytes(), &mut packed, &parameters).expect("writes to memory");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/ptx/{}.ptx.br", source.name));
+    write(&file, &packed).expect("a write");
+    say(&format!("renewed {}: {} bytes of {}", source.name, packed.len(), text.len()));
+}
+
+/// Every file's modules are of that file; with `UPDATE=1`, those that are not are made again.
+#[test]
+fn up_to_date() {
+    let old: Vec<_> = ALL.iter().filter(|source| old(source)).collect();
+    if env::var_os("UPDATE").is_some() {
+        let nvrtc = nvrtc().expect("NVRTC, to compile kernels");
+        return old.into_iter().for_each(|source| renew(&nvrtc, source));
+    }
+    let names: Vec<_> = old.iter().map(|source| source.name).collect();
+    assert!(
+        names.is_empty(),
+        "src/ptx is not of these kernels any more: {names:?}; `UPDATE=1 cargo test -p hecate-cuda up_to_date` renews it with \
+         NVRTC 13.0 (`pip install nvidia-cuda-nvrtc==13.0.88`)"
+    );
+}
+
+/// How often each instruction stands in a module.
+fn instructions(module: &str) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for line in module.lines() {
+        let words = line.split_whitespace().filter(|word| !word.starts_with('@'));
+        let instruction = words.take(1).find(|word| word.starts_with(char::is_lowercase));
+        *counts.entry(instruction.unwrap_or_default()).or_default() += 1;
+    }
+    counts
+}
+
+/// Instructions that one module has and the other has not.
+fn different(a: &str, b: &str) -> usize {
+    let (a, b) = (instructions(a), instructions(b));
+    let names: BTreeSet<_> = a.keys().chain(b.keys()).collect();
+    let count = |of: &BTreeMap<&str, usize>, name| of.get(name).copied().unwrap_or(0);
+    names.into_iter().map(|name| count(&a, name).abs_diff(count(&b, name))).sum()
+}
+
+/// Each module is its kernel, alone, as the compiler makes it. The order of instructions and a few vector loads of which
+/// a part is not used hang on addresses in the compiler's memory, so they are counted and not compared one by one: of
+/// thousands four were seen to differ.
+#[test]
+fn as_compiled() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for source in ALL {
+        let modules = Modules::of(source).expect("modules");
+        for (kernel, module) in modules.all() {
+            let made = compile(&nvrtc, source, Some(kernel));
+            if ptx::compiler(&made) != modules.made_by() {
+                return say(&format!("skipped: as_compiled: the modules are of {:?}", modules.made_by()));
+            }
+            assert_eq!(entries(module), [kernel], "{}", source.name);
+            assert!(module.starts_with(&format!(".version {}\n.target sm_80\n", ptx::VERSION)), "{kernel}");
+            let different = different(module, &ptx::trimmed(&made));
+            assert!(different <= 8, "`{kernel}` of {}: {different} instructions differ", source.name);
+        }
+    }
+}
+
+/// What is in the files can be had, and nothing else.
+#[test]
+fn found_by_name() {
+    for source in ALL {
+        let modules = Modules::of(source).expect("modules");
+        assert!(modules.all().count() > 0, "{}", source.name);
+        for (kernel, module) in modules.all() {
+            assert_eq!(ptx::module(source, kernel).as_deref(), Ok(module));
+        }
+        assert_eq!(ptx::module(source, "another").expect_err("no such kernel"), "none for this kernel");
+    }
+}
+
+/// Modules of other kernels than those that the program knows are not run.
+#[test]
+fn of_other_kernels() {
+    let source = Source { text: "// changed", ..*ALL[0] };
+    let kernel = Modules::of(&source).expect("modules").all().next().expect("a module").0.to_owned();
+    assert!(ptx::module(&source, &kernel).expect_err("an error").contains("another version"));
+    let broken = Source { ptx: &ALL[0].ptx[..100], ..*ALL[0] };
+    assert!(ptx::module(&broken, &kernel).expect_err("an error").contains("broken"));
+    let none = Source { ptx: b"", ..*ALL[0] };
+    assert!(ptx::module(&none, &kernel).expect_err("an error").contains("none"));
+}
