@@ -37,7 +37,7 @@ __device__ __forceinline__ void forward(const ChunkForward& args, float* shared)
         read_rows<WIDTH>(p, chunk, p.v, p.value, first, v, narrow);
         if (p.erase) read_square(prepared, t);
         read_square(prepared + SQUARE, y);
-        for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) vectors[i] = prepared[3 * SQUARE + i];
+        for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) vectors[i] = prepared[2 * SQUARE + i];
         read_strengths(p, chunk, w, r);
         __syncthreads();
         if (args.kept) {

@@ -11,10 +11,10 @@ static constexpr u32 CHUNK = 64;         // tokens
 static constexpr u32 WIDE = CHUNK + 4;   // numbers from row to row of a square [CHUNK,CHUNK]
 static constexpr u32 THREADS = 256;
 
-// Where the parts of a chunk lie that depend on keys, queries and gates only, one after the other: T, Y ∘ Q Kᵀ, L ∘ K Kᵀ
-// [CHUNK,CHUNK], then A[t], b[t] for t = 0..CHUNK, then c[n,·], E[n,·], and E[n,0]. T and L ∘ K Kᵀ only with erase.
+// Where the parts of a chunk lie that depend on keys, queries and gates only, one after the other: T (only with erase),
+// Y ∘ Q Kᵀ [CHUNK,CHUNK], then A[t], b[t] for t = 0..CHUNK, then c[n,·], E[n,·], and E[n,0].
 static constexpr u32 SQUARE = CHUNK * CHUNK, VECTORS = 272;
-static constexpr u32 PREPARED = 3 * SQUARE + VECTORS;
+static constexpr u32 PREPARED = 2 * SQUARE + VECTORS;
 static constexpr u32 AT_A = 0, AT_B = CHUNK + 1, AT_C = 2 * CHUNK + 2, AT_E = 3 * CHUNK + 2, AT_E0 = 4 * CHUNK + 2;
 
 // One chunk of one sequence and head.
@@ -45,42 +45,96 @@ __device__ __forceinline__ u32 chunks_of(const Linear& p, u64 state) {
     return (tokens + CHUNK - 1) / CHUNK;
 }
 
-// Rows of `x [rows,H,width]` of a chunk as [CHUNK,WIDTH] with `stride`, from column `first`; zeros outside.
+// Four 16-bit numbers.
+__device__ __forceinline__ float4 widen(u32 type, uint2 x) {
+    return make_float4(from_bits(type, x.x), from_bits(type, x.x >> 16), from_bits(type, x.y), from_bits(type, x.y >> 16));
+}
+
+// Rows of `x [rows,H,width]` of a chunk as [CHUNK,WIDTH] with `stride`, from column `first`; zeros outside. All loads
+// are under way before the first is waited for.
 template <u32 WIDTH>
 __device__ __forceinline__ void read_rows(
     const Linear& p, const Chunk& chunk, Array x, u32 width, u32 first, float* to, u32 stride
 ) {
-    #pragma unroll 8
-    for (u32 i = threadIdx.x; i < CHUNK * WIDTH; i += THREADS) {
-        u32 t = i / WIDTH, c = i % WIDTH;
-        bool inside = t < chunk.tokens && first + c < width;
-        to[t * stride + c] = inside ? load(x, chunk.token(p, t) * width + first + c) : 0.0f;
+    if (width % 4 != 0) {
+        for (u32 i = threadIdx.x; i < CHUNK * WIDTH; i += THREADS) {
+            u32 t = i / WIDTH, c = i % WIDTH;
+            bool inside = t < chunk.tokens && first + c < width;
+            to[t * stride + c] = inside ? load(x, chunk.token(p, t) * width + first + c) : 0.0f;
+        }
+        return;
     }
+    constexpr u32 EACH = CHUNK * WIDTH / 4 / THREADS;
+    const u32 c = threadIdx.x % (WIDTH / 4) * 4, t = threadIdx.x / (WIDTH / 4);
+    constexpr u32 STEP = THREADS / (WIDTH / 4);
+    const u64 from = chunk.token(p, t) * width + first + c, apart = (u64)STEP * p.heads * width;
+    const bool within = first + c < width;
+    float4 rows[EACH];
+    if (x.type == 0) {
+        #pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            bool inside = within && t + i * STEP < chunk.tokens;
+            rows[i] = inside ? ((const float4*)x.data)[(from + i * apart) / 4] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    } else {
+        uint2 bits[EACH];
+        #pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            bits[i].x = bits[i].y = 0;
+            if (within && t + i * STEP < chunk.tokens) bits[i] = ((const uint2*)x.data)[(from + i * apart) / 4];
+        }
+        #pragma unroll
+        for (u32 i = 0; i < EACH; i++) rows[i] = widen(x.type, bits[i]);
+    }
+    #pragma unroll
+    for (u32 i = 0; i < EACH; i++) *(float4*)(to + (t + i * STEP) * stride + c) = rows[i];
 }
 
-// Columns from `first` of a matrix [K,V] as [KEYS,WIDTH] with `stride`; zeros outside, or where there is none.
+// Columns from `first` of a matrix [K,V] as [KEYS,WIDTH] with `stride`; zeros outside.
 template <u32 KEYS, u32 WIDTH>
 __device__ __forceinline__ void read_matrix(const Linear& p, const float* x, u32 first, float* to, u32 stride) {
-    #pragma unroll 8
-    for (u32 i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
-        u32 k = i / WIDTH, c = i % WIDTH;
-        to[k * stride + c] = k < p.key && first + c < p.value ? x[(u64)k * p.value + first + c] : 0.0f;
+    constexpr u32 EACH = KEYS * WIDTH / 4 / THREADS;
+    #pragma unroll
+    for (u32 n = 0; n < EACH; n++) {
+        u32 i = threadIdx.x + n * THREADS, k = i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;
+        const float* from = x + (u64)k * p.value + first + c;
+        float4 row = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (k < p.key && p.value % 4 == 0) {
+            if (first + c < p.value) row = *(const float4*)from;
+        } else if (k < p.key) {
+            if (first + c < p.value) row.x = from[0];
+            if (first + c + 1 < p.value) row.y = from[1];
+            if (first + c + 2 < p.value) row.z = from[2];
+            if (first + c + 3 < p.value) row.w = from[3];
+        }
+        *(float4*)(to + k * stride + c) = row;
     }
 }
 
 template <u32 KEYS, u32 WIDTH>
 __device__ __forceinline__ void write_matrix(const Linear& p, float* x, u32 first, const float* from, u32 stride) {
-    #pragma unroll 8
-    for (u32 i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
-        u32 k = i / WIDTH, c = i % WIDTH;
-        if (k < p.key && first + c < p.value) x[(u64)k * p.value + first + c] = from[k * stride + c];
+    #pragma unroll
+    for (u32 n = 0; n < KEYS * WIDTH / 4 / THREADS; n++) {
+        u32 i = threadIdx.x + n * THREADS, k = i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;
+        if (k >= p.key) continue;
+        const float* row = from + k * stride + c;
+        float* to = x + (u64)k * p.value + first + c;
+        if (p.value % 4 == 0) {
+            if (first + c < p.value) *(float4*)to = *(const float4*)row;
+        } else {
+            for (u32 j = 0; j < 4; j++)
+                if (first + c + j < p.value) to[j] = row[j];
+        }
     }
 }
 
 // A square [CHUNK,CHUNK] as it was prepared.
 __device__ __forceinline__ void read_square(const float* x, float* to) {
-    #pragma unroll 4
-    for (u32 i = threadIdx.x; i < SQUARE; i += THREADS) to[i / CHUNK * WIDE + i % CHUNK] = x[i];
+    #pragma unroll
+    for (u32 n = 0; n < SQUARE / 4 / THREADS; n++) {
+        u32 i = 4 * (threadIdx.x + n * THREADS);
+        *(float4*)(to + i / CHUNK * WIDE + i % CHUNK) = *(const float4*)(x + i);
+    }
 }
 
 // w and r of the chunk's tokens; 0 behind its end.
@@ -126,7 +180,7 @@ __device__ __forceinline__ void split(float x, u32& high, u32& low) {
 template <u32 TILES, class A, class B>
 __device__ __forceinline__ void product(Sum<TILES>& x, u32 row, u32 column, u32 depth, A a, B b) {
     const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    #pragma unroll 2
+    #pragma unroll 4
     for (u32 k = 0; k < depth; k += 8) {
         u32 high[4], low[4];
         split(a(row + g, k + t), high[0], low[0]);

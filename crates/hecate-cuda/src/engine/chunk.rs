@@ -21,8 +21,8 @@ pub(crate) const FORWARD: Source = source!("chunk", "chunk.cu");
 pub(crate) const REVERSE: Source = source!("chunk_reverse", "chunk_reverse.cu");
 pub(crate) const GRADIENTS: Source = source!("chunk_gradients", "chunk_gradients.cu");
 
-/// Numbers that are prepared for a chunk of a head: three squares, tables.
-const PREPARED: usize = 3 * CHUNK * CHUNK + 272;
+/// Numbers that are prepared for a chunk of a head: two squares, tables.
+const PREPARED: usize = 2 * CHUNK * CHUNK + 272;
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// Columns of a block that goes from chunk to chunk.

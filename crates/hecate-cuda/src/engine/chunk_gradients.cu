@@ -31,16 +31,17 @@ struct Gradients {
     const Keys keys;
     float *k, *q, *t, *y, *m, *s, *dm, *ds, *v, *dout, *z, *x, *over;
     // Shared, of the block.
-    float (*gates)[CHUNK], *vectors, (*sums)[SUMS][CHUNK];
-    Sum<Square::TILES> erased, read;  // dP Zᵀ, dO Zᵀ
+    float (*gates)[CHUNK], *vectors, (*sums)[SUMS][CHUNK], *erase_a, *erase_b;
+    Sum<Square::TILES> erased, read;  // Λ Zᵀ, dO Zᵀ
     Sum<Keys::TILES> dq, dk;
     float carried[3] = {0.0f, 0.0f, 0.0f};  // <dM,M₀>, <dM,S₀>, <dS,S₀>
 
     __device__ __forceinline__ Gradients(
-        const ChunkGradients& args, float* shared, float (*gates)[CHUNK], float* vectors, float (*sums)[SUMS][CHUNK]
+        const ChunkGradients& args, float* shared, float (*gates)[CHUNK], float* vectors, float (*sums)[SUMS][CHUNK],
+        float (*erase)[CHUNK]
     )
         : args(args), p(args.p), chunk(args.p, blockIdx.x / args.chunks, blockIdx.x % args.chunks),
-          seen(args.p.before ? 0 : 1), gates(gates), vectors(vectors), sums(sums) {
+          seen(args.p.before ? 0 : 1), gates(gates), vectors(vectors), sums(sums), erase_a(erase[0]), erase_b(erase[1]) {
         float* rest = shared;
         auto take = [&](u32 count) { float* x = rest; rest += count; return x; };
         k = take(CHUNK * STRIDE), q = take(CHUNK * STRIDE);
@@ -63,7 +64,7 @@ struct Gradients {
         read_rows<KEYS>(p, chunk, p.q, p.key, 0, q, STRIDE);
         if (p.erase) read_square(prepared, t);
         read_square(prepared + SQUARE, y);
-        for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) vectors[i] = prepared[3 * SQUARE + i];
+        for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) vectors[i] = prepared[2 * SQUARE + i];
         for (u32 i = threadIdx.x; i < 2 * SUMS * CHUNK; i += THREADS) (&sums[0][0][0])[i] = 0.0f;
         if (threadIdx.x < CHUNK) {
             bool inside = threadIdx.x < chunk.tokens;
@@ -72,6 +73,12 @@ struct Gradients {
             gates[2][threadIdx.x] = of.z, gates[3][threadIdx.x] = of.w;
         }
         erased.clear(), read.clear(), dq.clear(), dk.clear();
+        __syncthreads();
+        // dX₀ and dX₁ of (26) by Λ.
+        if (threadIdx.x < CHUNK) {
+            erase_a[threadIdx.x] = -gates[1][threadIdx.x] * a()[threadIdx.x];
+            erase_b[threadIdx.x] = -gates[1][threadIdx.x] * b()[threadIdx.x];
+        }
     }
 
     // Adds Σ_c x(row, c) f(row, c) of this warp's part to a sum of each row.
@@ -155,10 +162,15 @@ struct Gradients {
         each([&](u32 i, u32 c, u32 n, u32 e) {
             if (i < chunk.tokens && first + c < p.value)
                 store(args.dv, chunk.token(p, i) * p.value + first + c, w[i] * now.x[n][e]);
-            x[i * NARROW + c] = -r[i] * now.x[n][e];
+            x[i * NARROW + c] = now.x[n][e];
         });
+        // The part of dr that the first state has, da⁻ and db⁻ of (31); without r.
+        if (p.erase) {
+            add(DR, now, [&](u32 i, u32, u32 n, u32 e) { return predicted(i, n, e); });
+            add(DA_ERASE, now, [&](u32, u32, u32 n, u32 e) { return x0.x[n][e]; });
+            if (S) add(DB_ERASE, now, [&](u32, u32, u32 n, u32 e) { return x1.x[n][e]; });
+        }
         __syncthreads();
-        if (p.erase) erases(now, x0, x1, predicted);
         keys_and_squares();
         // (31): what the last states give to A, b and E.
         for (u32 i = threadIdx.x; i < KEYS * WIDTH; i += THREADS) {
@@ -178,21 +190,7 @@ struct Gradients {
             for (u32 i = 0; i < 4; i++) f(own.row + g + i / 2 * 8, own.column + 8 * n + 2 * c + i % 2, n, i);
     }
 
-    // With P = a⁻∗X₀ + b⁻∗X₁ + (L ∘ N) Z: dr of (25), da⁻ and db⁻ of (31).
-    template <class F>
-    __device__ __forceinline__ void erases(Sum<Own::TILES>& lambda, Sum<Own::TILES>& x0, Sum<Own::TILES>& x1, F first) {
-        const float* among = args.prepared + chunk.kept * PREPARED + 2 * SQUARE;
-        Sum<Own::TILES> found;
-        each([&](u32 i, u32, u32 n, u32 e) { found.x[n][e] = first(i, n, e); });
-        product(found, own.row, own.column, CHUNK, [&](u32 i, u32 j) { return among[i * CHUNK + j]; },
-                [&](u32 i, u32 c) { return z[i * NARROW + c]; });
-        add(DR, lambda, [&](u32, u32, u32 n, u32 e) { return -found.x[n][e]; });
-        auto dp = [&](u32 i, u32 c, u32, u32) { return x[i * NARROW + c]; };
-        add(DA_ERASE, x0, dp);
-        if (S) add(DB_ERASE, x1, dp);
-    }
-
-    // What a block of columns adds to dP Zᵀ, dO Zᵀ, dQ of (27) and dK of (28).
+    // What a block of columns adds to Λ Zᵀ, dO Zᵀ, dQ of (27) and dK of (28).
     __device__ __forceinline__ void keys_and_squares() {
         auto across = [](const float* x) { return [x](u32 c, u32 j) { return x[j * NARROW + c]; }; };
         auto scaled = [](const float* by, const float* x) {
@@ -208,8 +206,8 @@ struct Gradients {
         }
         if (p.erase) {
             product(erased, square.row, square.column, WIDTH, plain(x), across(z));
-            product(dk, keys.row, keys.column, WIDTH, scaled(a(), x), across(m));
-            if (S) product(dk, keys.row, keys.column, WIDTH, scaled(b(), x), across(s));
+            product(dk, keys.row, keys.column, WIDTH, scaled(erase_a, x), across(m));
+            if (S) product(dk, keys.row, keys.column, WIDTH, scaled(erase_b, x), across(s));
         }
     }
 
@@ -254,12 +252,17 @@ struct Gradients {
         auto key_across = [&](u32 j, u32 i) { return k[i * STRIDE + j]; };
         product(n, square.row, square.column, KEYS, [&](u32 i, u32 j) { return k[i * STRIDE + j]; }, key_across);
         product(g, square.row, square.column, KEYS, [&](u32 i, u32 j) { return q[i * STRIDE + j]; }, key_across);
+        RowSums rows;
         across_square([&](u32 i, u32 j, u32 tile, u32 e) {
             float before = i > j ? c[(i - 1) * WIDE + j] : 0.0f, after = i >= j ? c[i * WIDE + j] : 0.0f;
+            // dP is −r Λ; P has (L ∘ N) Z beside what the first state has.
+            rows.add(e, erased.x[tile][e] * before * n.x[tile][e]);
+            erased.x[tile][e] *= -gates[1][i];
             dn[i * WIDE + j] = before * erased.x[tile][e];
             dg[i * WIDE + j] = (p.before ? before : after) * read.x[tile][e];
             dc[i * WIDE + j] = i >= j && !p.before ? g.x[tile][e] * read.x[tile][e] : 0.0f;
         });
+        if (p.erase) rows.finish(square.row, sums[square.side][DR]);
         __syncthreads();
         across_square([&](u32 i, u32 j, u32 tile, u32 e) {
             if (i <= j) return;
@@ -310,7 +313,7 @@ struct Gradients {
             u32 t = s + 1;
             float da = next_a + (seen ? sum_of(DA_READ, s) : t < n ? sum_of(DA_READ, t) : 0.0f);
             float db = next_b + (seen ? sum_of(DB_READ, s) : t < n ? sum_of(DB_READ, t) : 0.0f);
-            if (t < n) da += sum_of(DA_ERASE, t), db += sum_of(DB_ERASE, t);
+            if (t < n) da -= gates[1][t] * sum_of(DA_ERASE, t), db -= gates[1][t] * sum_of(DB_ERASE, t);
             float de = next_e + db;
             to[0][s] = da * a()[s] + db * b()[s];
             to[1][s] = de * first[s];
@@ -333,7 +336,7 @@ struct Gradients {
         }
         if (threadIdx.x % 4 != 0 || i >= chunk.tokens) return;
         const Four of = {gates[0][i], gates[1][i], gates[2][i], gates[3][i]};
-        GateGrads grads = raise(p, of, sum_of(DW, i), sum_of(DR, i), da + first[0][i], deta + first[1][i]);
+        GateGrads grads = raise(p, of, sum_of(DW, i), -sum_of(DR, i), da + first[0][i], deta + first[1][i]);
         const u64 at = chunk.token(p, i);
         args.log_a[at] = grads.log_a;
         args.theta[at] = grads.theta;
@@ -345,7 +348,8 @@ struct Gradients {
 template <u32 KEYS, u32 WIDTH, bool S>
 __device__ __forceinline__ void gradients(const ChunkGradients& args, float* shared) {
     __shared__ float gates[4][CHUNK], vectors[VECTORS], sums[2][SUMS][CHUNK], first[CHUNK], grads[2][CHUNK], few[32];
-    Gradients<KEYS, WIDTH, S> of(args, shared, gates, vectors, sums);
+    __shared__ float erase[2][CHUNK];
+    Gradients<KEYS, WIDTH, S> of(args, shared, gates, vectors, sums, erase);
     if (of.chunk.tokens == 0) return;
     of.begin();
     for (u32 column = 0; column < args.p.value; column += WIDTH) of.columns(column);

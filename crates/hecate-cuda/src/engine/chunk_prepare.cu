@@ -8,9 +8,9 @@ struct Prepare {
 };
 
 // Tables, column by column: c and E of one write at each later token, and those of the state before.
-// `triangle` becomes r∗(L ∘ K Kᵀ), transposed, `among` L ∘ K Kᵀ, and `reads` Y ∘ Q Kᵀ; `gates` holds r, a, η.
+// `triangle` becomes r∗(L ∘ K Kᵀ), transposed, and `reads` Y ∘ Q Kᵀ; `gates` holds r, a, η.
 __device__ __forceinline__ void build_tables(
-    const Linear& p, u32 tokens, const float (*gates)[CHUNK], float* triangle, float* reads, float* vectors, float* among
+    const Linear& p, u32 tokens, const float (*gates)[CHUNK], float* triangle, float* reads, float* vectors
 ) {
     const u32 j = threadIdx.x;
     if (j < CHUNK) {
@@ -23,9 +23,7 @@ __device__ __forceinline__ void build_tables(
             }
             // Nothing of a later token goes into an earlier one, were it NaN.
             float *erased = triangle + j * WIDE + s, *read = reads + s * WIDE + j;
-            float within = s > j ? before * *erased : 0.0f;
-            if (p.erase) among[s * CHUNK + j] = within;
-            *erased = gates[0][s] * within;
+            *erased = s > j ? gates[0][s] * before * *erased : 0.0f;
             *read = s >= j + p.before ? (p.before ? before : c) * *read : 0.0f;
             if (s + 1 == tokens) {
                 vectors[AT_C + j] = c;
@@ -106,19 +104,20 @@ __device__ __forceinline__ void prepare(const Prepare& args, float* shared) {
     product(x, share.row, share.column, KEYS, query, key_across);
     x.each(share.row, share.column, [&](u32 t, u32 j, float value) { reads[t * WIDE + j] = value; });
     __syncthreads();
-    float* to = args.prepared + chunk.kept * PREPARED;
-    build_tables(p, chunk.tokens, gates, triangle, reads, vectors, to + 2 * SQUARE);
+    build_tables(p, chunk.tokens, gates, triangle, reads, vectors);
     __syncthreads();
     // Keys and queries are no longer needed.
     float* inverse = k;
     if (p.erase) invert(triangle, inverse);
     __syncthreads();
-    for (u32 i = threadIdx.x; i < SQUARE; i += THREADS) {
-        u32 at = i / CHUNK * WIDE + i % CHUNK;
-        if (p.erase) to[i] = inverse[at];
-        to[SQUARE + i] = reads[at];
+    float* to = args.prepared + chunk.kept * PREPARED;
+    #pragma unroll
+    for (u32 n = 0; n < SQUARE / 4 / THREADS; n++) {
+        u32 i = 4 * (threadIdx.x + n * THREADS), at = i / CHUNK * WIDE + i % CHUNK;
+        if (p.erase) *(float4*)(to + i) = *(const float4*)(inverse + at);
+        *(float4*)(to + SQUARE + i) = *(const float4*)(reads + at);
     }
-    for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) to[3 * SQUARE + i] = vectors[i];
+    for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) to[2 * SQUARE + i] = vectors[i];
 }
 
 KERNEL(chunk_prepare_64, Prepare, 256) {

@@ -41,7 +41,7 @@ __device__ __forceinline__ void reverse(const ChunkReverse& args, float* shared)
             read_square(prepared, t);
             read_square(prepared + SQUARE, y);
         }
-        for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) vectors[i] = prepared[3 * SQUARE + i];
+        for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) vectors[i] = prepared[2 * SQUARE + i];
         read_strengths(p, chunk, w, r);
         __syncthreads();
         auto key = [&](u32 i, u32 j) { return k[i * stride + j]; };
