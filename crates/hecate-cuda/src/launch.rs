@@ -78,8 +78,8 @@ pub(crate) type Pointer = u64;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Array {
-    data: u64,
-    dtype: u32,
+    pub(crate) data: u64,
+    pub(crate) dtype: u32,
     unused: u32,
 }
 

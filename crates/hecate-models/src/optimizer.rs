@@ -91,25 +91,30 @@ impl<B: Backend> Moments<B> {
         (step, rate): (u32, f32),
     ) -> Result<()> {
         let clip = constants.clip.map(|max_norm| Clip { max_norm, norm_squared });
-        let moments = self.means.iter_mut().zip(&mut self.squares);
-        for ((parameter, gradient), (mean, square)) in parameters.iter_mut().zip(gradients.iter()).zip(moments) {
-            let Some(gradient) = gradient else { continue };
-            let constants = AdamW {
-                learning_rate: rate,
-                beta1: constants.beta1,
-                beta2: constants.beta2,
-                epsilon: constants.epsilon,
-                weight_decay: if parameter.decay { constants.weight_decay } else { 0.0 },
-                step,
-            };
+        let rule = |weight_decay| AdamW {
+            learning_rate: rate,
+            beta1: constants.beta1,
+            beta2: constants.beta2,
+            epsilon: constants.epsilon,
+            weight_decay,
+            step,
+        };
+        for (decay, weight_decay) in [(true, constants.weight_decay), (false, 0.0)] {
             // `norm_squared` stands in for what is taken out, so that the buffers have one owner each.
-            let slot = Slot {
-                value: std::mem::replace(&mut parameter.value, norm_squared.clone()),
-                mean: std::mem::replace(mean, norm_squared.clone()),
-                square: std::mem::replace(square, norm_squared.clone()),
-            };
-            let slot = primitives::adamw(&constants, clip.as_ref(), slot, gradient)?;
-            (parameter.value, *mean, *square) = (slot.value, slot.mean, slot.square);
+            let take = |x: &mut Tensor<B>| std::mem::replace(x, norm_squared.clone());
+            let mut places = Vec::new();
+            let mut updates = Vec::new();
+            let moments = self.means.iter_mut().zip(&mut self.squares);
+            for ((parameter, gradient), (mean, square)) in parameters.iter_mut().zip(gradients.iter()).zip(moments) {
+                let Some(gradient) = gradient.as_ref().filter(|_| parameter.decay == decay) else { continue };
+                let slot = Slot { value: take(&mut parameter.value), mean: take(mean), square: take(square) };
+                updates.push((slot, gradient));
+                places.push((&mut parameter.value, mean, square));
+            }
+            let updated = primitives::adamw_all(&rule(weight_decay), clip.as_ref(), updates)?;
+            for ((value, mean, square), slot) in places.into_iter().zip(updated) {
+                (*value, *mean, *square) = (slot.value, slot.mean, slot.square);
+            }
         }
         Ok(())
     }
@@ -120,11 +125,8 @@ impl<B: Backend> Moments<B> {
 /// # Errors
 /// The device's own failures.
 pub fn norm_squared<B: Backend>(device: &B, gradients: &Gradients<B>) -> Result<Tensor<B>> {
-    let mut sum = Tensor::zeros(device, [1], DType::F32)?;
-    for gradient in gradients.iter().flatten() {
-        sum = primitives::add(&sum, &primitives::sum_squares(gradient)?)?;
-    }
-    Ok(sum)
+    let gradients: Vec<_> = gradients.iter().flatten().collect();
+    Ok(primitives::norm_squared(device, &gradients)?)
 }
 
 /// Multiplies every gradient.

@@ -4,7 +4,7 @@ use super::{Answer, Output, Problem, Slot, each, pick};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
-    Tensor,
+    Result, Tensor,
     primitives::{self, AdamW, Clip},
 };
 
@@ -101,10 +101,54 @@ fn update<B: Primitives>(constants: AdamW, max_norm: Option<f32>) -> Problem<B> 
             let norm_squared = Tensor::from_f32(x[0].device(), [1], vec![norm_squared])?;
             let clip = max_norm.map(|max_norm| Clip { max_norm, norm_squared: &norm_squared });
             let slot = primitives::Slot { value: x[0].clone(), mean: x[1].clone(), square: x[2].clone() };
-            let primitives::Slot { value, mean, square } = primitives::adamw(&constants, clip.as_ref(), slot, &x[3])?;
+            let primitives::Slot { value, mean, square } = among(&constants, clip.as_ref(), (slot, &x[3]))?;
             Ok(Answer { outputs: vec![value, mean, square], grads: vec![] })
         }),
     }
+}
+
+/// The update among those of a long and of a short parameter.
+fn among<B: Primitives>(
+    constants: &AdamW,
+    clip: Option<&Clip<'_, B>>,
+    update: primitives::Update<'_, B>,
+) -> Result<primitives::Slot<Tensor<B>>> {
+    let device = update.1.device();
+    let other = |count| Tensor::from_f32(device, [count], vec![0.5; count]);
+    let (long, short) = (other(20_011)?, other(1)?);
+    let slot = |x: &Tensor<B>| primitives::Slot { value: x.clone(), mean: x.clone(), square: x.clone() };
+    let updates = vec![(slot(&long), &long), update, (slot(&short), &short)];
+    let mut updated = primitives::adamw_all(constants, clip, updates)?;
+    assert_eq!(updated.len(), 3, "as many as were given");
+    // All elements of the others went the same way.
+    let (last, first) = (updated.remove(2), updated.remove(0));
+    let one = last.value.to_f32()?[0];
+    assert!(first.value.to_f32()?.iter().all(|x| x.to_bits() == one.to_bits()), "{one} and others");
+    Ok(updated.remove(0))
+}
+
+/// Squared norm of gradients of different sizes.
+pub fn norm_squared<B: Primitives>() -> Vec<Problem<B>> {
+    let random = &mut Random::new(53);
+    let slots = [vec![1], vec![7, 11], vec![3, 5003], vec![2]]
+        .map(|shape| Slot::rows("grad", random.uniforms(shape, -1.0, 2.0)))
+        .into();
+    let forward = |x: &[Vec<Var>]| {
+        let squares: Vec<_> = x.iter().flatten().map(|row| row.square().sum()).collect();
+        vec![vec![Var::total(squares)]]
+    };
+    let device = |x: &[Tensor<B>], _: &[Tensor<B>]| {
+        let norm = primitives::norm_squared(x[0].device(), &x.iter().collect::<Vec<_>>())?;
+        Ok(Answer { outputs: vec![norm], grads: vec![] })
+    };
+    vec![Problem {
+        name: "norm_squared",
+        options: "four arrays".into(),
+        slots,
+        outputs: vec![Output::wide("y", Array::full([1], 1.0))],
+        forward: Box::new(forward),
+        device: Box::new(device),
+    }]
 }
 
 fn step(constants: &AdamW, shrink: f64, [value, mean, square, grad]: [&Var; 4]) -> [Var; 3] {

@@ -12,7 +12,7 @@ mod tokens;
 pub use attention::{attention, attention_in_tiles};
 pub use elementwise::{add, cast, map, mul, scale};
 pub use features::poly2;
-pub use language::{adamw, cross_entropy, embedding};
+pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::matmul;
 pub use norm::{l2_norm, rms_norm};
@@ -33,7 +33,7 @@ macro_rules! for_each_primitive {
         $callback! {
             $($($before)*)?
             matmul, map, add, mul, scale, cast, rms_norm, l2_norm, poly2, conv, embedding, narrow, concat, attention,
-            cross_entropy, adamw, sum, sum_rows, sum_squares, rotary
+            cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };
 }

@@ -51,10 +51,18 @@ pub trait Optimizer: Device {
         &self,
         adamw: &AdamW,
         clip: Option<&Clip<'_, Self>>,
-        slot: Slot<Tensor<Self>>,
-        grad: &Tensor<Self>,
-    ) -> Result<Slot<Tensor<Self>>>;
+        updates: Vec<Update<'_, Self>>,
+    ) -> Result<Vec<Slot<Tensor<Self>>>>;
+
+    /// `Σ g²` over all elements of all gradients, at least one: `[1]` in 32 bits.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>>;
 }
+
+/// A parameter with its moments, and the gradient that moves it.
+pub type Update<'a, D> = (Slot<Tensor<D>>, &'a Tensor<D>);
 
 /// One step of AdamW on one parameter; consumes the old values so that the update can happen in place.
 ///
@@ -66,17 +74,49 @@ pub fn adamw<D: Optimizer>(
     slot: Slot<Tensor<D>>,
     grad: &Tensor<D>,
 ) -> Result<Slot<Tensor<D>>> {
-    check_float("adamw", "value", &slot.value)?;
-    check_dtype("adamw", "value", &slot.value, DType::F32)?;
-    for (name, x) in [("mean", &slot.mean), ("square", &slot.square), ("grad", grad)] {
-        check_like("adamw", name, x, &slot.value)?;
+    let updated = adamw_all(constants, clip, vec![(slot, grad)])?.pop();
+    updated.ok_or_else(|| Error::Unsupported { backend: D::NAME, what: "adamw", why: "nothing came back".into() })
+}
+
+/// As [`adamw`] for many parameters, in their order. They lie on one device.
+///
+/// # Errors
+/// As [`adamw`].
+pub fn adamw_all<D: Optimizer>(
+    constants: &AdamW,
+    clip: Option<&Clip<'_, D>>,
+    updates: Vec<Update<'_, D>>,
+) -> Result<Vec<Slot<Tensor<D>>>> {
+    for (slot, grad) in &updates {
+        check_float("adamw", "value", &slot.value)?;
+        check_dtype("adamw", "value", &slot.value, DType::F32)?;
+        for (name, x) in [("mean", &slot.mean), ("square", &slot.square), ("grad", *grad)] {
+            check_like("adamw", name, x, &slot.value)?;
+        }
     }
     if let Some(clip) = clip {
         check_shape("adamw", "norm_squared", clip.norm_squared, &[1].into())?;
         check_dtype("adamw", "norm_squared", clip.norm_squared, DType::F32)?;
     }
     check_constants(constants)?;
-    grad.device().adamw(constants, clip, slot, grad)
+    match updates.first() {
+        Some((_, grad)) => {
+            let device = grad.device().clone();
+            device.adamw(constants, clip, updates)
+        }
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Squared norm of all gradients together, `[1]` in 32 bits; zero where there is none.
+///
+/// # Errors
+/// Integers, no elements.
+pub fn norm_squared<D: Optimizer>(device: &D, grads: &[&Tensor<D>]) -> Result<Tensor<D>> {
+    for grad in grads {
+        check_float("norm_squared", "grad", grad)?;
+    }
+    if grads.is_empty() { Tensor::zeros(device, [1], DType::F32) } else { device.norm_squared(grads) }
 }
 
 fn check_constants(adamw: &AdamW) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
-    primitives::{AdamW, Clip, Optimizer, Slot},
+    primitives::{AdamW, Clip, Optimizer, Reduce, Slot, Update},
 };
 use rayon::prelude::*;
 
@@ -17,11 +17,24 @@ impl Optimizer for Cpu {
         &self,
         adamw: &AdamW,
         clip: Option<&Clip<'_, Self>>,
-        slot: Slot<Tensor<Self>>,
-        grad: &Tensor<Self>,
-    ) -> Result<Slot<Tensor<Self>>> {
-        let shape = grad.shape().clone();
+        updates: Vec<Update<'_, Self>>,
+    ) -> Result<Vec<Slot<Tensor<Self>>>> {
         let step = Step::new(adamw, clip);
+        updates.into_iter().map(|update| self.update(step, update)).collect()
+    }
+
+    fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+        let mut sum = 0.0;
+        for grad in grads {
+            sum += floats(&self.sum_squares(grad)?)[0];
+        }
+        Tensor::from_f32(self, [1], vec![sum])
+    }
+}
+
+impl Cpu {
+    fn update(&self, step: Step, (slot, grad): Update<'_, Self>) -> Result<Slot<Tensor<Self>>> {
+        let shape = grad.shape().clone();
         let (mut value, mut mean, mut square) = (own(slot.value)?, own(slot.mean)?, own(slot.square)?);
         let grad = floats(grad);
         let arrays = value.par_chunks_mut(BLOCK).zip(mean.par_chunks_mut(BLOCK)).zip(square.par_chunks_mut(BLOCK));

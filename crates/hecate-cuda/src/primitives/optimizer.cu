@@ -1,8 +1,11 @@
-// One step of AdamW.
+// One step of AdamW, and the norm of gradients: all parameters in one call. Each has as many blocks as it takes, `SPAN`
+// elements a block.
 #include "hecate.cuh"
 
+#define SPAN 8192
+
 // Arrays `[count]`; what is read and what is written may be the same.
-struct Step {
+struct Update {
     const float* grad;
     const float* old_value;
     const float* old_mean;
@@ -10,8 +13,25 @@ struct Step {
     float* value;
     float* mean;
     float* square;
-    const float* norm_squared;  // [1]; null where nothing is clipped
     u64 count;
+    u64 first;  // block
+};
+
+// The last entry whose first block is not behind this one.
+template <class E> __device__ __forceinline__ E own_entry(const E* entries, u32 number) {
+    u32 low = 0, high = number;
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        if (entries[middle].first <= blockIdx.x) low = middle;
+        else high = middle;
+    }
+    return entries[low];
+}
+
+struct Step {
+    const Update* updates;      // [number], ascending by `first`
+    const float* norm_squared;  // [1]; null where nothing is clipped
+    u32 number;
     float learning_rate, beta1, beta2, epsilon, weight_decay;
     float unbias1, unbias2;  // 1 / (1 − βᵗ)
     float max_norm;
@@ -23,13 +43,41 @@ KERNEL(adamw, Step, 256) {
         float norm = sqrtf(args.norm_squared[0]);
         if (norm > args.max_norm) clip = args.max_norm / norm;
     }
-    for (u64 i = grid_thread(); i < args.count; i += grid_threads()) {
-        float g = clip * args.grad[i], p = args.old_value[i];
-        float m = args.beta1 * args.old_mean[i] + (1.0f - args.beta1) * g;
-        float s = args.beta2 * args.old_square[i] + (1.0f - args.beta2) * (g * g);
+    Update own = own_entry(args.updates, args.number);
+    u64 start = (blockIdx.x - own.first) * SPAN, end = start + SPAN < own.count ? start + SPAN : own.count;
+    for (u64 i = start + threadIdx.x; i < end; i += blockDim.x) {
+        float g = clip * own.grad[i], p = own.old_value[i];
+        float m = args.beta1 * own.old_mean[i] + (1.0f - args.beta1) * g;
+        float s = args.beta2 * own.old_square[i] + (1.0f - args.beta2) * (g * g);
         float direction = args.unbias1 * m / (sqrtf(args.unbias2 * s) + args.epsilon);
-        args.mean[i] = m;
-        args.square[i] = s;
-        args.value[i] = p - args.learning_rate * (direction + args.weight_decay * p);
+        own.mean[i] = m;
+        own.square[i] = s;
+        own.value[i] = p - args.learning_rate * (direction + args.weight_decay * p);
     }
+}
+
+struct Gradient {
+    Array x;  // [count]
+    u64 count;
+    u64 first;  // block
+};
+
+struct Squares {
+    const Gradient* gradients;  // [number], ascending by `first`
+    double* parts;              // [blocks]
+    u32 number;
+};
+
+// Every block adds up the squares of its span.
+KERNEL(squares, Squares, 256) {
+    __shared__ double shared[256];
+    Gradient own = own_entry(args.gradients, args.number);
+    u64 start = (blockIdx.x - own.first) * SPAN, end = start + SPAN < own.count ? start + SPAN : own.count;
+    double sum = 0.0;
+    for (u64 i = start + threadIdx.x; i < end; i += blockDim.x) {
+        double x = load(own.x, i);
+        sum += x * x;
+    }
+    sum = column_sum(sum, 1, shared);
+    if (threadIdx.x == 0) args.parts[blockIdx.x] = sum;
 }

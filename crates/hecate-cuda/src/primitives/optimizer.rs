@@ -1,47 +1,75 @@
-//! One step of AdamW.
+//! One step of AdamW, all parameters at once.
 
+use super::reduce::total;
 use crate::{
     Cuda,
     device::Buffer,
-    launch::{Grid, Pointer, Source, kernels, pointer, source},
+    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
-    primitives::{AdamW, Clip, Optimizer, Slot},
+    DType, Result, Shape, Tensor,
+    primitives::{AdamW, Clip, Optimizer, Slot, Update},
 };
 
 pub(crate) const SOURCE: Source = source!("optimizer", "optimizer.cu");
 
 kernels! { SOURCE {
     "adamw" Step {
-        grad: Pointer, old_value: Pointer, old_mean: Pointer, old_square: Pointer, value: Pointer, mean: Pointer,
-        square: Pointer, norm_squared: Pointer, count: u64, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32,
+        updates: Pointer, norm_squared: Pointer, number: u32, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32,
         weight_decay: f32, unbias1: f32, unbias2: f32, max_norm: f32
     }
+    "squares" Squares { gradients: Pointer, parts: Pointer, number: u32 }
 } }
+
+/// Elements of a block; `SPAN` in the kernels.
+const SPAN: usize = 8192;
+
+/// Tables of the kernels, entry by entry, in words of 64 bits; where each parameter's blocks begin is their last.
+struct Entries {
+    words: Vec<u64>,
+    blocks: usize,
+}
+
+impl Entries {
+    fn new() -> Self {
+        Self { words: Vec::new(), blocks: 0 }
+    }
+
+    /// One parameter more, of `count` elements.
+    fn add(&mut self, words: impl IntoIterator<Item = u64>, count: usize) {
+        self.words.extend(words.into_iter().chain([count as u64, self.blocks as u64]));
+        self.blocks += count.div_ceil(SPAN);
+    }
+
+    /// On the device.
+    fn table(&self, device: &Cuda) -> Result<Tensor<Cuda>> {
+        let halves = self.words.iter().flat_map(|&word| [word as u32, (word >> 32) as u32]);
+        device.table(&halves.collect::<Vec<_>>())
+    }
+}
 
 impl Optimizer for Cuda {
     fn adamw(
         &self,
         adamw: &AdamW,
         clip: Option<&Clip<'_, Self>>,
-        slot: Slot<Tensor<Self>>,
-        grad: &Tensor<Self>,
-    ) -> Result<Slot<Tensor<Self>>> {
-        let count = grad.shape().count();
-        let [value, mean, square] = [slot.value, slot.mean, slot.square].map(|x| Place::of(self, x));
-        let (value, mean, square) = (value?, mean?, square?);
+        updates: Vec<Update<'_, Self>>,
+    ) -> Result<Vec<Slot<Tensor<Self>>>> {
+        let (mut entries, number) = (Entries::new(), updates.len() as u32);
+        let mut places = Vec::new();
+        for (slot, grad) in updates {
+            let [value, mean, square] = [slot.value, slot.mean, slot.square].map(|x| Place::of(self, x));
+            let all = [value?, mean?, square?];
+            let words = all.iter().map(Place::old).chain(all.iter().map(|place| place.new.pointer()));
+            entries.add([pointer(grad)].into_iter().chain(words), grad.shape().count());
+            places.push((all, grad.shape().clone()));
+        }
+        let table = entries.table(self)?;
         let unbias = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(adamw.step)))) as f32;
         let arguments = Step {
-            grad: pointer(grad),
-            old_value: value.old(),
-            old_mean: mean.old(),
-            old_square: square.old(),
-            value: value.new.pointer(),
-            mean: mean.new.pointer(),
-            square: square.new.pointer(),
+            updates: pointer(&table),
             norm_squared: clip.map_or(0, |clip| pointer(clip.norm_squared)),
-            count: count as u64,
+            number,
             learning_rate: adamw.learning_rate,
             beta1: adamw.beta1,
             beta2: adamw.beta2,
@@ -51,9 +79,25 @@ impl Optimizer for Cuda {
             unbias2: unbias(adamw.beta2),
             max_norm: clip.map_or(0.0, |clip| clip.max_norm),
         };
-        self.launch(Grid::elements(count), &arguments)?;
-        let tensor = |place: Place| Tensor::from_buffer(self, grad.shape().clone(), DType::F32, place.new);
-        Ok(Slot { value: tensor(value), mean: tensor(mean), square: tensor(square) })
+        self.launch(Grid::blocks(entries.blocks, 256), &arguments)?;
+        let slot = |(all, shape): ([Place; 3], Shape)| {
+            let [value, mean, square] =
+                all.map(|place| Tensor::from_buffer(self, shape.clone(), DType::F32, place.new));
+            Slot { value, mean, square }
+        };
+        Ok(places.into_iter().map(slot).collect())
+    }
+
+    fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
+        let mut entries = Entries::new();
+        for &grad in grads {
+            let Array { data, dtype, .. } = grad.into();
+            entries.add([data, u64::from(dtype)], grad.shape().count());
+        }
+        let (table, parts) = (entries.table(self)?, self.allocate(entries.blocks * size_of::<f64>())?);
+        let (gradients, number) = (pointer(&table), grads.len() as u32);
+        self.launch(Grid::blocks(entries.blocks, 256), &Squares { gradients, parts: parts.pointer(), number })?;
+        total(self, &parts, entries.blocks)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     Cuda,
+    device::Buffer,
     launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
 };
 use hecate_core::{DType, Result, Tensor, primitives::Reduce};
@@ -32,11 +33,11 @@ const COLUMNS: usize = 32;
 
 impl Reduce for Cuda {
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        total(self, x, false)
+        sum_of(self, x, false)
     }
 
     fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        total(self, x, true)
+        sum_of(self, x, true)
     }
 
     fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -45,15 +46,21 @@ impl Reduce for Cuda {
 }
 
 /// Sum of all elements or of their squares.
-fn total(device: &Cuda, x: &Tensor<Cuda>, squares: bool) -> Result<Tensor<Cuda>> {
+fn sum_of(device: &Cuda, x: &Tensor<Cuda>, squares: bool) -> Result<Tensor<Cuda>> {
     let count = x.shape().count();
     let blocks = count.div_ceil(THREADS * RUN).clamp(1, BLOCKS);
-    let (parts, sum) = (device.allocate(blocks * size_of::<f64>())?, device.empty([1], DType::F32)?);
+    let parts = device.allocate(blocks * size_of::<f64>())?;
     let (x, squares) = (x.into(), u32::from(squares));
     let first = TotalParts { x, parts: parts.pointer(), count: count as u64, squares };
     device.launch(Grid::blocks(blocks, THREADS as u32), &first)?;
-    let second = Total { parts: parts.pointer(), sum: pointer(&sum), count: blocks as u32 };
-    device.launch(Grid::blocks(1, THREADS as u32), &second)?;
+    total(device, &parts, blocks)
+}
+
+/// The sum of `count` numbers of 64 bits, `[1]` in 32.
+pub(super) fn total(device: &Cuda, parts: &Buffer, count: usize) -> Result<Tensor<Cuda>> {
+    let sum = device.empty([1], DType::F32)?;
+    let all = Total { parts: parts.pointer(), sum: pointer(&sum), count: count as u32 };
+    device.launch(Grid::blocks(1, THREADS as u32), &all)?;
     Ok(sum)
 }
 
