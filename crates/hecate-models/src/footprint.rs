@@ -19,19 +19,19 @@ const WIDE: usize = 4;
 /// rounded      e N with 16-bit activations, else 0: the copies that meet them
 /// moments      8 N
 /// gradients    4 N, but while they gather what they were made of is let go: only what is more than that counts
-/// activations  e R (2 d + Σ_layers (4 d + 4 m + mixer))
+/// activations  e R (2 d + Σ_layers (4 d + 3 m + mixer))
 /// states       4 ⌈T/64⌉ B × numbers of the rule's state, layer by layer
 /// scores       2 e R V: the scores of all tokens, and their gradient
 /// ```
 ///
-/// What the tape keeps of a block: both norms' arguments and results (`4 d`), and of the MLP the gate, `silu` of it, the
-/// other half and their product (`4 m`). Of a memory with `H` heads, keys of `K` and values of `V'` numbers:
+/// What the tape keeps of a block: both norms' arguments and results (`4 d`), and of the MLP the gate, the other half and
+/// what is let through (`3 m`). Of a memory with `H` heads, keys of `K` and values of `V'` numbers:
 ///
 /// ```text
 /// queries and keys   each 4 H K: in front of the convolution, of SiLU and of the norm, and behind it; 3 H K without a
 ///                    convolution; polynomial features come on top
 /// values             3 H V'; 2 H V' without a convolution
-/// what was read      5 H V': in front of its norm and behind, the gate, `silu` of it and the product; 2 H V' without a gate
+/// what was read      4 H V': in front of its norm and behind, the gate and what it lets through; 2 H V' without a gate
 /// gates              4 bytes × 4 for each: itself and what it was made of
 /// ```
 ///
@@ -81,7 +81,7 @@ impl<B: Backend> LanguageModel<B> {
             scores: 2 * size * rows * config.vocabulary_size,
         };
         for layer in &config.layers {
-            let block = 4 * (config.hidden_size + config.mlp_size());
+            let block = 4 * config.hidden_size + 3 * config.mlp_size();
             let (narrow, wide, states) = match &layer.mixer {
                 MixerConfig::Memory(memory) => memory.kept(config.hidden_size, (batch, tokens)),
                 MixerConfig::Attention(attention) => (attention.kept(config.hidden_size), attention.heads, 0),
@@ -102,7 +102,7 @@ impl MemoryConfig {
         let convolved = usize::from(self.conv > 0);
         let features = if self.features == Features::Identity { 0 } else { width };
         let queries = (3 + convolved) * key + features;
-        let read = if self.gate { 5 } else { 2 };
+        let read = if self.gate { 4 } else { 2 };
         let narrow = self.heads * (2 * queries + (2 + convolved + read) * value);
         let dims =
             Dims { batch: 1, tokens: 1, heads: self.heads, key: width, value, sequences: Sequences::batch(1, 1) };

@@ -86,6 +86,28 @@ fn pairs<B: Primitives>(
     shapes.into_iter().map(problem).collect()
 }
 
+/// What every map of one array lets through of another.
+pub fn gated<B: Primitives>() -> Vec<Problem<B>> {
+    let problem = |map: Map| {
+        let random = &mut Random::new(59);
+        let (x, g, dy) = (random.normals([3, 37]), random.normals([3, 37]), random.normals([3, 37]));
+        Problem {
+            name: "gated",
+            options: map.name().into(),
+            slots: vec![Slot::rows("x", x), Slot::rows("g", g)],
+            outputs: vec![Output::new("y", dy)],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                vec![x[0].iter().zip(&x[1]).map(|(x, g)| x * equation(map, g)).collect()]
+            }),
+            device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
+                let (dx, dg) = primitives::gated_backward(map, &x[0], &x[1], &dy[0])?;
+                Ok(Answer { outputs: vec![primitives::gated(map, &x[0], &x[1])?], grads: vec![Some(dx), Some(dg)] })
+            }),
+        }
+    };
+    Map::ALL.into_iter().map(problem).collect()
+}
+
 /// Multiples.
 pub fn scale<B: Primitives>() -> Vec<Problem<B>> {
     let factor = -0.75;

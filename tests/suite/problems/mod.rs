@@ -10,7 +10,7 @@ mod norm;
 mod tokens;
 
 pub use attention::{attention, attention_in_tiles};
-pub use elementwise::{add, cast, map, mul, scale};
+pub use elementwise::{add, cast, gated, map, mul, scale};
 pub use features::poly2;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
@@ -32,7 +32,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, map, add, mul, scale, cast, rms_norm, l2_norm, poly2, conv, embedding, narrow, concat, attention,
+            matmul, map, gated, add, mul, scale, cast, rms_norm, l2_norm, poly2, conv, embedding, narrow, concat, attention,
             cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

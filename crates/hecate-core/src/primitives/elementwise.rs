@@ -61,6 +61,24 @@ pub trait Elementwise: Device {
     /// Only what the caller could not foresee.
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
 
+    /// `y = x map(g)`, arrays of one shape.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `dx = map(g) dy`, `dg = map'(g) x dy`; returns `(dx, dg)`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn gated_backward(
+        &self,
+        map: Map,
+        x: &Tensor<Self>,
+        g: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+
     /// `a + b`.
     ///
     /// # Errors
@@ -115,6 +133,32 @@ pub fn map_backward<D: Elementwise>(map: Map, x: &Tensor<D>, dy: &Tensor<D>) -> 
     check_float("map", "x", x)?;
     check_like("map", "dy", dy, x)?;
     x.device().map_backward(map, x, dy)
+}
+
+/// `y = x map(g)`: what [`map()`] of `g` lets through of `x`, an array of the same shape.
+///
+/// # Errors
+/// Shapes or types that differ, integers, no elements.
+pub fn gated<D: Elementwise>(map: Map, x: &Tensor<D>, g: &Tensor<D>) -> Result<Tensor<D>> {
+    check_float("gated", "x", x)?;
+    check_like("gated", "g", g, x)?;
+    x.device().gated(map, x, g)
+}
+
+/// Gradients `(dx, dg)` of [`gated`].
+///
+/// # Errors
+/// As [`gated`], and a `dy` unlike `x`.
+pub fn gated_backward<D: Elementwise>(
+    map: Map,
+    x: &Tensor<D>,
+    g: &Tensor<D>,
+    dy: &Tensor<D>,
+) -> Result<(Tensor<D>, Tensor<D>)> {
+    check_float("gated", "x", x)?;
+    check_like("gated", "g", g, x)?;
+    check_like("gated", "dy", dy, x)?;
+    x.device().gated_backward(map, x, g, dy)
 }
 
 /// `a + b`; the shape of `b` is that of `a` or of its innermost axes (then every row gets the same `b`).

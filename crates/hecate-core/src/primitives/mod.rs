@@ -23,7 +23,8 @@ pub use attention::{
 };
 pub use conv::{Conv, ConvDims, conv, conv_backward};
 pub use elementwise::{
-    Broadcast, Elementwise, Map, add, add_backward, cast, map, map_backward, mul, mul_backward, scale,
+    Broadcast, Elementwise, Map, add, add_backward, cast, gated, gated_backward, map, map_backward, mul, mul_backward,
+    scale,
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};

@@ -15,29 +15,60 @@ use hecate_core::{
     primitives::{Broadcast, Elementwise, Map},
 };
 
+/// An expression with `C` the curve of a map.
+macro_rules! curve {
+    ($map:ident, $curve:ident => $result:expr) => {
+        match $map {
+            Map::Silu => Ok({
+                type $curve = Silu;
+                $result
+            }),
+            Map::Sigmoid => Ok({
+                type $curve = Sigmoid;
+                $result
+            }),
+            Map::LogSigmoid => Ok({
+                type $curve = LogSigmoid;
+                $result
+            }),
+            Map::Softplus => Ok({
+                type $curve = Softplus;
+                $result
+            }),
+            Map::Gelu => Ok({
+                type $curve = Gelu;
+                $result
+            }),
+            Map::Exp => Ok({
+                type $curve = Exp;
+                $result
+            }),
+            other => Err(unsupported("map", format!("there is no kernel for {}", other.name()))),
+        }
+    };
+}
+
 impl Elementwise for Cpu {
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(match map {
-            Map::Silu => values::<Silu>(self, x),
-            Map::Sigmoid => values::<Sigmoid>(self, x),
-            Map::LogSigmoid => values::<LogSigmoid>(self, x),
-            Map::Softplus => values::<Softplus>(self, x),
-            Map::Gelu => values::<Gelu>(self, x),
-            Map::Exp => values::<Exp>(self, x),
-            other => return Err(unsupported("map", format!("there is no kernel for {}", other.name()))),
-        })
+        curve!(map, C => values::<C>(self, x))
     }
 
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(match map {
-            Map::Silu => slopes::<Silu>(self, x, dy),
-            Map::Sigmoid => slopes::<Sigmoid>(self, x, dy),
-            Map::LogSigmoid => slopes::<LogSigmoid>(self, x, dy),
-            Map::Softplus => slopes::<Softplus>(self, x, dy),
-            Map::Gelu => slopes::<Gelu>(self, x, dy),
-            Map::Exp => slopes::<Exp>(self, x, dy),
-            other => return Err(unsupported("map", format!("there is no kernel for {}", other.name()))),
-        })
+        curve!(map, C => slopes::<C>(self, x, dy))
+    }
+
+    fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
+        curve!(map, C => let_through::<C>(self, x, g))
+    }
+
+    fn gated_backward(
+        &self,
+        map: Map,
+        x: &Tensor<Self>,
+        g: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        curve!(map, C => (let_through::<C>(self, dy, g), gate_slopes::<C>(self, x, g, dy)))
     }
 
     fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -139,6 +170,37 @@ fn slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<C
         #[inline(always)]
         |x, dy| C::slope(x) * dy,
     )
+}
+
+/// `x` times the curve at every element of `g`.
+fn let_through<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tensor<Cpu> {
+    let dims = Broadcast { rows: 1, width: x.shape().count() };
+    combine(
+        device,
+        dims,
+        g,
+        x,
+        #[inline(always)]
+        |g, x| C::value(g) * x,
+    )
+}
+
+/// The curve's slope at every element of `g`, times `x dy`.
+fn gate_slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<Cpu> {
+    let (x, gates, dy) = (floats(x), floats(g), floats(dy));
+    let mut out = vec![0.0; x.len()];
+    fill(
+        device,
+        1,
+        &mut out,
+        #[inline(always)]
+        |first, out| {
+            for (((out, x), g), dy) in out.iter_mut().zip(&x[first..]).zip(&gates[first..]).zip(&dy[first..]) {
+                *out = C::slope(*g) * (dy * x);
+            }
+        },
+    );
+    tensor(device, g.shape().clone(), g.dtype(), out)
 }
 
 /// `a b`.

@@ -77,6 +77,38 @@ struct MapBackward {
 
 KERNEL(map_backward, MapBackward, 256) { for_elements(args.count, args); }
 
+struct Gated {
+    Array x, g, y;
+    u64 count;
+    u32 map;
+
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> y = load_run<N>(x, i), g = load_run<N>(this->g, i);
+        for (u32 n = 0; n < N; n++) y.x[n] *= mapped(map, g.x[n]);
+        store_run<N>(this->y, i, y);
+    }
+};
+
+KERNEL(gated, Gated, 256) { for_elements(args.count, args); }
+
+struct GatedBackward {
+    Array x, g, dy, dx, dg;
+    u64 count;
+    u32 map;
+
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> x = load_run<N>(this->x, i), g = load_run<N>(this->g, i), dy = load_run<N>(this->dy, i);
+        for (u32 n = 0; n < N; n++) {
+            x.x[n] = slope(map, g.x[n]) * (dy.x[n] * x.x[n]);
+            dy.x[n] *= mapped(map, g.x[n]);
+        }
+        store_run<N>(dx, i, dy);
+        store_run<N>(dg, i, x);
+    }
+};
+
+KERNEL(gated_backward, GatedBackward, 256) { for_elements(args.count, args); }
+
 // `a [count]`, `b [width]` for each row of `a`.
 struct Combine {
     Array a, b, y;

@@ -16,6 +16,10 @@ pub(crate) const SOURCE: Source = source!("elementwise", "elementwise.cu");
 kernels! { SOURCE {
     "map_forward" MapForward { x: Array, y: Array, count: u64, map: u32 }
     "map_backward" MapBackward { x: Array, dy: Array, dx: Array, count: u64, map: u32 }
+    "gated" Gated { x: Array, g: Array, y: Array, count: u64, map: u32 }
+    "gated_backward" GatedBackward {
+        x: Array, g: Array, dy: Array, dx: Array, dg: Array, count: u64, map: u32
+    }
     "combine" Combine { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
     "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
 } }
@@ -33,6 +37,28 @@ impl Elementwise for Cuda {
         let arguments = MapBackward { x: x.into(), dy: dy.into(), dx: (&dx).into(), count: count as u64, map };
         self.launch(fours(count), &arguments)?;
         Ok(dx)
+    }
+
+    fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), index(map)?);
+        let arguments = Gated { x: x.into(), g: g.into(), y: (&y).into(), count: count as u64, map };
+        self.launch(fours(count), &arguments)?;
+        Ok(y)
+    }
+
+    fn gated_backward(
+        &self,
+        map: Map,
+        x: &Tensor<Self>,
+        g: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), x.dtype());
+        let (x_grad, g_grad, count, map) = (like(x)?, like(g)?, x.shape().count(), index(map)?);
+        let (dx, dg) = ((&x_grad).into(), (&g_grad).into());
+        let arguments = GatedBackward { x: x.into(), g: g.into(), dy: dy.into(), dx, dg, count: count as u64, map };
+        self.launch(fours(count), &arguments)?;
+        Ok((x_grad, g_grad))
     }
 
     fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {

@@ -39,7 +39,7 @@ impl Merge {
     /// # Errors
     /// Arrays of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>, m: &Var<B>) -> Result<Var<B>> {
-        let gate = tape.map(Map::Sigmoid, &self.read.forward(tape, m)?)?;
-        self.back.forward(tape, &tape.mul(y, &gate)?)
+        let gate = self.read.forward(tape, m)?;
+        self.back.forward(tape, &tape.gated(Map::Sigmoid, y, &gate)?)
     }
 }

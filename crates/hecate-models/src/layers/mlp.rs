@@ -30,8 +30,8 @@ impl Mlp {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let gate = tape.map(Map::Silu, &self.gate.forward(tape, x)?)?;
+        let gate = self.gate.forward(tape, x)?;
         let up = self.up.forward(tape, x)?;
-        self.down.forward(tape, &tape.mul(&gate, &up)?)
+        self.down.forward(tape, &tape.gated(Map::Silu, &up, &gate)?)
     }
 }

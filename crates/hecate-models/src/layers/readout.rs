@@ -50,7 +50,7 @@ impl Readout {
         let width = y.axes()[2] * y.axes()[3];
         let mut y = tape.reshape(&y, [batch, tokens, width])?;
         if let Some(gate) = &self.gate {
-            y = tape.mul(&y, &tape.map(Map::Silu, &gate.forward(tape, x)?)?)?;
+            y = tape.gated(Map::Silu, &y, &gate.forward(tape, x)?)?;
         }
         self.back.forward(tape, &y)
     }

@@ -85,6 +85,23 @@ impl<'p, B: Backend> Tape<'p, B> {
         Ok(self.push_map(x, value, move |dy| p::map_backward(map, &kept, &dy)))
     }
 
+    /// [`primitives::gated`](p::gated): `x map(g)`.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn gated(&self, map: Map, x: &Var<B>, g: &Var<B>) -> Result<Var<B>> {
+        let value = p::gated(map, &x.value, &g.value)?;
+        if !self.follows(&[x, g]) {
+            return Ok(Var::constant(value));
+        }
+        let (x, g) = (x.clone(), g.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let (dx, dg) = p::gated_backward(map, &x.value, &g.value, &dy)?;
+            slots.add(x.slot, dx)?;
+            slots.add(g.slot, dg)
+        }))
+    }
+
     /// The elements rounded to another float type.
     ///
     /// # Errors
