@@ -8,7 +8,7 @@ use crate::{
 use clap::Args;
 use hecate_core::Backend;
 use hecate_models::{
-    evaluate::{SEGMENT, evaluate},
+    evaluate::{SEGMENT, evaluate_afresh},
     text::{Stream, split},
 };
 use std::{
@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// Measure only the last part of the text: 0.1 is what `train` holds out by default
     #[arg(long, default_value_t = 1.0, value_name = "FRACTION")]
     tail: f32,
+    /// Start with fresh memories every so many tokens, as the sequences of training do; carried through unless given
+    #[arg(long, value_name = "TOKENS")]
+    fresh: Option<usize>,
     #[command(flatten)]
     device: Choice,
 }
@@ -45,6 +48,9 @@ impl Job for Arguments {
         if !(self.tail > 0.0 && self.tail <= 1.0) {
             return Err(Error::flag("--tail", format!("{} is not above 0 and at most 1", self.tail)));
         }
+        if self.fresh == Some(0) {
+            return Err(Error::flag("--fresh", "0 tokens are no text; give at least 1"));
+        }
         let source = sources::load(self.text.as_deref())?;
         let folder = runs::find(self.run, "--run")?;
         let (model, vocabulary) = runs::open(device, &folder)?;
@@ -56,7 +62,8 @@ impl Job for Arguments {
             return Err(Error::file(source.path, why));
         }
         let bar = progress::measuring(stream.tokens.len());
-        let score = evaluate(&model, &stream, SEGMENT, |done| {
+        let length = self.fresh.unwrap_or(usize::MAX);
+        let score = evaluate_afresh(&model, &stream, (SEGMENT, length), |done| {
             bar.set_position(done as u64);
             ControlFlow::Continue(())
         })?;

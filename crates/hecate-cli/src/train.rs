@@ -51,7 +51,7 @@ fn begin<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Sess
     settings.check()?;
     let source = sources::load(arguments.text.as_deref())?;
     let held_out = arguments.training.holdout;
-    let corpus = Corpus::new(&source.path, &source.text, &vocabulary, held_out, settings.tokens)?;
+    let corpus = Corpus::new(&source.path, &source.text, &vocabulary, held_out, settings.text())?;
     let (evaluate_every, save_every) = arguments.training.intervals();
     let text = arguments.text.as_deref().map(absolute).transpose()?;
     let plan = Plan { text, identity: corpus.identity.clone(), held_out, evaluate_every, save_every };
@@ -99,7 +99,7 @@ fn resume<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Ses
         );
         return Err(Error::file(source.path, why));
     }
-    let length = trainer.settings().tokens;
+    let length = trainer.settings().text();
     let corpus = Corpus::new(&source.path, &source.text, &vocabulary, plan.held_out, length)?;
     Session::new(run, lock, trainer, corpus, vocabulary)
 }

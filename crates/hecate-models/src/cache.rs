@@ -67,6 +67,12 @@ impl<B: Backend> LayerCache<B> {
         }
     }
 
+    /// The arrays, those of the parts behind, to be replaced by others of their shape.
+    pub(crate) fn arrays_mut(&mut self) -> Vec<&mut Var<B>> {
+        let own = self.arrays.iter_mut().map(|(_, array)| array);
+        own.chain(self.parts.iter_mut().flat_map(Self::arrays_mut)).collect()
+    }
+
     /// What the part of this number remembers.
     pub(crate) fn part_mut(&mut self, part: usize) -> Option<&mut Self> {
         self.parts.get_mut(part)
@@ -174,6 +180,12 @@ impl<B: Backend> Cache<B> {
 
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.position += tokens;
+    }
+
+    /// Without history: gradients end here.
+    pub(crate) fn settle(&mut self) {
+        let arrays = self.layers.iter_mut().flat_map(LayerCache::arrays_mut);
+        arrays.for_each(|array| *array = Var::constant(array.value().clone()));
     }
 }
 

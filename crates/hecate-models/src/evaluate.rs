@@ -46,38 +46,56 @@ pub fn evaluate<B: Backend>(
     model: &LanguageModel<B>,
     stream: &Stream,
     segment: usize,
+    progress: impl FnMut(usize) -> ControlFlow<()>,
+) -> Result<Score> {
+    evaluate_afresh(model, stream, (segment, usize::MAX), progress)
+}
+
+/// As [`evaluate`], with fresh memories for every `length` tokens: what a token is predicted from starts there, as the
+/// sequences of training do.
+///
+/// # Errors
+/// As [`evaluate`]; [`Error::Config`] for a length of none.
+pub fn evaluate_afresh<B: Backend>(
+    model: &LanguageModel<B>,
+    stream: &Stream,
+    (segment, length): (usize, usize),
     mut progress: impl FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Score> {
     let predicted = stream.tokens.len().saturating_sub(1);
     if predicted == 0 {
         return Err(Error::config("tokens of text", stream.tokens.len(), "at least 2: one to read, one to predict"));
     }
-    if segment == 0 {
-        return Err(Error::config("segment", 0, "at least 1 token"));
+    if let Some((field, _)) = [("segment", segment), ("fresh", length)].into_iter().find(|&(_, tokens)| tokens == 0) {
+        return Err(Error::config(field, 0, "at least 1 token"));
     }
     let segment = segment.next_multiple_of(model.group());
-    let mut cache = model.cache(1)?;
+    let (inputs, targets) = (stream.tokens[..predicted].chunks(length), stream.tokens[1..].chunks(length));
     let mut score = Score::default();
-    for (inputs, targets) in stream.tokens[..predicted].chunks(segment).zip(stream.tokens[1..].chunks(segment)) {
-        let logits = model.infer(inputs, 1, &mut cache)?;
-        let targets = Tensor::from_u32(model.device(), [1, targets.len()], targets.to_vec())?;
-        let (losses, _) = cross_entropy(&logits, &targets)?;
-        score.nats += losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
-        score.tokens += inputs.len();
-        if progress(score.tokens).is_break() {
-            break;
+    'texts: for (inputs, targets) in inputs.zip(targets) {
+        let mut cache = model.cache(1)?;
+        for (inputs, targets) in inputs.chunks(segment).zip(targets.chunks(segment)) {
+            let logits = model.infer(inputs, 1, &mut cache)?;
+            let targets = Tensor::from_u32(model.device(), [1, targets.len()], targets.to_vec())?;
+            let (losses, _) = cross_entropy(&logits, &targets)?;
+            score.nats += losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
+            score.tokens += inputs.len();
+            if progress(score.tokens).is_break() {
+                break 'texts;
+            }
         }
     }
     score.bytes = score.tokens as f64 * stream.bytes_per_token();
-    if score.nats.is_finite() {
-        return Ok(score);
-    }
+    if score.nats.is_finite() { Ok(score) } else { Err(not_a_number(&score)) }
+}
+
+fn not_a_number(score: &Score) -> Error {
     let way_out = "the weights are damaged or diverged: go back to an earlier checkpoint or train with a lower rate";
-    Err(Error::NonFinite {
+    Error::NonFinite {
         what: "the loss".to_owned(),
         place: Place::default(),
         found: score.nats,
         step: score.tokens as u64,
         way_out,
-    })
+    }
 }

@@ -104,16 +104,50 @@ impl<B: Backend> LanguageModel<B> {
         turn_around(tape, logits, &targets)
     }
 
-    /// Computes [`LanguageModel::loss_and_gradients`] again and tells where, in the order of the computation, forward and
+    /// As [`LanguageModel::loss_and_gradients`], of texts that go on where `cache` stands; then it stands behind them.
+    /// Gradients do not flow to what is remembered.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::infer`]. The cache is then as it was.
+    pub fn loss_and_gradients_behind(
+        &self,
+        inputs: &[u32],
+        targets: &[u32],
+        cache: &mut Cache<B>,
+    ) -> Result<(f64, Gradients<B>)> {
+        self.pass_behind(inputs, targets, cache)?.read()
+    }
+
+    /// As [`LanguageModel::loss_and_gradients_behind`], nothing waited for.
+    pub(crate) fn pass_behind(&self, inputs: &[u32], targets: &[u32], cache: &mut Cache<B>) -> Result<Pass<B>> {
+        let (batch, mut next) = (cache.batch(), cache.clone());
+        self.check_group(cache.position())?;
+        let tape = self.recording();
+        let logits = self.logits(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
+        let pass = turn_around(tape, logits, &self.targets(inputs, targets, batch)?)?;
+        next.advance(inputs.len() / batch);
+        next.settle();
+        *cache = next;
+        Ok(pass)
+    }
+
+    /// Computes [`LanguageModel::loss_and_gradients`] again, or with a cache
+    /// [`LanguageModel::loss_and_gradients_behind`] it, and tells where, in the order of the computation, forward and
     /// backward, the first number appears that is not one: the block and, in its mixer, the head. None if there is none.
     ///
     /// # Errors
     /// As [`LanguageModel::loss_and_gradients`], if nothing was found before.
-    pub fn first_non_finite(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Option<Finding>> {
-        let probe = Probe::default();
+    pub fn first_non_finite(
+        &self,
+        inputs: &[u32],
+        targets: &[u32],
+        batch: usize,
+        cache: Option<&Cache<B>>,
+    ) -> Result<Option<Finding>> {
+        let (probe, mut next) = (Probe::default(), cache.cloned());
         let outcome = {
             let tape = self.recording().watched(&probe);
-            let logits = self.ids(inputs, batch).and_then(|ids| self.logits(&tape, &ids, None));
+            let logits = self.ids(inputs, batch).and_then(|ids| self.logits(&tape, &ids, next.as_mut()));
             logits.and_then(|logits| turn_around(tape, logits, &self.targets(inputs, targets, batch)?)?.read())
         };
         // A kernel may have refused what was found in front of it.

@@ -151,21 +151,32 @@ impl Windows {
     /// `[batch, length]`.
     ///
     /// # Errors
-    /// [`Error::Config`] if the text holds no window, and for more tokens than fit into a pass.
+    /// As [`Windows::starts`], and for more tokens than fit into a pass.
     pub fn draw(&mut self, text: &[u32], batch: usize, length: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+        few("batch × sequence length", product(&[batch, length]), SIZE as u128)?;
+        Ok(windows(text, self.starts(text, batch, length)?, length))
+    }
+
+    /// Where `batch` windows of `length` tokens start.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the text holds no window.
+    pub fn starts(&mut self, text: &[u32], batch: usize, length: usize) -> Result<Vec<usize>> {
         let starts = text.len().saturating_sub(length) as u64;
         if starts == 0 {
             let expected = format!("more than the sequence length, {length}");
             return Err(Error::config("tokens of text", text.len(), expected));
         }
-        few("batch × sequence length", product(&[batch, length]), SIZE as u128)?;
-        let mut inputs = Vec::with_capacity(batch * length);
-        let mut targets = Vec::with_capacity(batch * length);
-        for _ in 0..batch {
-            let start = self.rng.random_range(0..starts) as usize;
-            inputs.extend(&text[start..start + length]);
-            targets.extend(&text[start + 1..start + length + 1]);
-        }
-        Ok((inputs, targets))
+        Ok((0..batch).map(|_| self.rng.random_range(0..starts) as usize).collect())
     }
+}
+
+/// The windows of `length` tokens that start there, and the tokens that follow each of theirs.
+pub(crate) fn windows(text: &[u32], starts: impl IntoIterator<Item = usize>, length: usize) -> (Vec<u32>, Vec<u32>) {
+    let (mut inputs, mut targets) = (Vec::new(), Vec::new());
+    for start in starts {
+        inputs.extend(&text[start..start + length]);
+        targets.extend(&text[start + 1..start + length + 1]);
+    }
+    (inputs, targets)
 }

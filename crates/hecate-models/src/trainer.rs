@@ -1,6 +1,7 @@
 //! Training: one step after another, and the same ones again after a stop.
 
 mod guard;
+mod source;
 
 use crate::{
     Config, Error, LanguageModel, Parameters, Precision, Result,
@@ -15,12 +16,14 @@ use crate::{
 use guard::Measured;
 use hecate_core::{Backend, Shape, Tensor, primitives};
 use serde::{Deserialize, Serialize};
+use source::{Bookmark, Source};
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "config.json";
 const MODEL: &str = "model.safetensors";
 const TRAINING: &str = "training.json";
 const MOMENTS: &str = "training.safetensors";
+const READING: &str = "reading.safetensors";
 /// The tokenizer's file in a run folder, if the model does not read bytes.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// Files of a checkpoint that are copied to the run folder.
@@ -36,6 +39,10 @@ pub struct Settings {
     pub tokens: usize,
     /// Passes whose gradients are averaged into one step.
     pub accumulate: usize,
+    /// Sequences of a text that are learned one after another with the memories carried on; at 1 every sequence starts
+    /// with fresh ones. Gradients end at the start of each.
+    #[serde(default = "fresh")]
+    pub carry: usize,
     /// Learning rates, and the number of steps.
     pub schedule: Schedule,
     /// The optimiser's constants.
@@ -47,15 +54,21 @@ pub struct Settings {
     pub precision: Precision,
 }
 
+/// Every sequence starts with fresh memories, as all did before there was a choice.
+fn fresh() -> usize {
+    1
+}
+
 impl Settings {
     /// Refuses what makes no sense.
     ///
     /// # Errors
     /// [`Error::Config`] naming the setting.
     pub fn check(&self) -> Result<()> {
-        let counts = [("batch", self.batch), ("sequence length", self.tokens), ("accumulate", self.accumulate)];
+        let Self { batch, tokens, accumulate, carry, .. } = *self;
+        let counts = [("batch", batch), ("sequence length", tokens), ("accumulate", accumulate), ("carry", carry)];
         counts.into_iter().try_for_each(|(field, count)| within(field, count, 1..=SIZE))?;
-        few("batch × sequence length", product(&[self.batch, self.tokens]), SIZE as u128)?;
+        few("batch × sequence length", product(&[batch, tokens]), SIZE as u128)?;
         self.schedule.check()?;
         self.optimizer.check()
     }
@@ -91,6 +104,8 @@ struct Training {
     settings: Settings,
     plan: Plan,
     windows: Windows,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reading: Option<Bookmark>,
 }
 
 /// What a step did.
@@ -113,7 +128,7 @@ pub struct Trainer<B: Backend> {
     moments: Moments<B>,
     settings: Settings,
     plan: Plan,
-    windows: Windows,
+    source: Source<B>,
     tokenizer: Option<Vec<u8>>,
     step: u64,
     best: Option<f64>,
@@ -135,9 +150,10 @@ impl<B: Backend> Trainer<B> {
         settings.check()?;
         plan.check()?;
         let model = LanguageModel::new(device, config, settings.seed)?.with_precision(settings.precision);
+        settings.check_group(model.group())?;
         let moments = Moments::new(device, model.parameters())?;
-        let windows = Windows::new(settings.seed);
-        Ok(Self { model, moments, settings, plan, windows, tokenizer, step: 0, best: None, failed: false })
+        let source = Source::new(Windows::new(settings.seed));
+        Ok(Self { model, moments, settings, plan, source, tokenizer, step: 0, best: None, failed: false })
     }
 
     /// The run's newest checkpoint. Going on from it gives the weights, bit for bit, of a run that never stopped.
@@ -155,7 +171,7 @@ impl<B: Backend> Trainer<B> {
         let (path, bytes) = content(CONFIG)?;
         let config = parse_config(&path, bytes)?;
         let (path, bytes) = content(TRAINING)?;
-        let Training { step, best, settings, plan, windows } = parse_json(&path, bytes)?;
+        let Training { step, best, settings, plan, windows, reading } = parse_json(&path, bytes)?;
         settings.check()?;
         plan.check()?;
         let (path, bytes) = content(MODEL)?;
@@ -164,7 +180,14 @@ impl<B: Backend> Trainer<B> {
         let mut means = unpack(device, &path, bytes, &moment_shapes(model.parameters()))?;
         let squares = means.split_off(model.parameters().len());
         let moments = Moments { means, squares };
-        Ok(Self { model, moments, settings, plan, windows, tokenizer, step, best, failed: false })
+        let source = match reading {
+            Some(bookmark) => {
+                let (path, bytes) = content(READING)?;
+                Source::resume(windows, bookmark, &model, (&path, bytes))?
+            }
+            None => Source::new(windows),
+        };
+        Ok(Self { model, moments, settings, plan, source, tokenizer, step, best, failed: false })
     }
 
     /// Draws windows of `text`, and learns them.
@@ -176,10 +199,10 @@ impl<B: Backend> Trainer<B> {
         self.check_sound()?;
         self.failed = true;
         let step = self.step + 1;
-        let drawn = self.windows.clone();
+        let source = self.source.clone();
         let Measured { loss, gradients, norm_squared, gradient_norm } = match self.measure(text) {
             Ok(measured) if measured.loss.is_finite() && measured.gradient_norm.is_finite() => measured,
-            outcome => return Err(self.explain(text, drawn, outcome)),
+            outcome => return Err(self.explain(text, source, outcome)),
         };
         let learning_rate = self.settings.schedule.rate(step);
         let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
@@ -193,11 +216,8 @@ impl<B: Backend> Trainer<B> {
 
     /// The passes of one step as one: their losses together, and the mean of their gradients.
     fn passes(&mut self, text: &[u32]) -> Result<Pass<B>> {
-        let Settings { batch, tokens, accumulate, .. } = self.settings;
-        let mut pass = || {
-            let (inputs, targets) = self.windows.draw(text, batch, tokens)?;
-            self.model.pass(&inputs, &targets, batch)
-        };
+        let accumulate = self.settings.accumulate;
+        let mut pass = || self.source.learn(&self.model, text, &self.settings);
         let mut all = pass()?;
         for _ in 1..accumulate {
             let more = pass()?;
@@ -240,7 +260,8 @@ impl<B: Backend> Trainer<B> {
             best: self.best,
             settings: self.settings,
             plan: self.plan.clone(),
-            windows: self.windows.clone(),
+            windows: self.source.windows.clone(),
+            reading: self.source.bookmark(),
         };
         let mut files = Files::from([
             (CONFIG.to_owned(), to_json(&folder.join(CONFIG), self.model.config())?),
@@ -248,6 +269,9 @@ impl<B: Backend> Trainer<B> {
             (TRAINING.to_owned(), to_json(&folder.join(TRAINING), &training)?),
             (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments)?),
         ]);
+        if let Some(remembered) = self.source.pack(&folder.join(READING))? {
+            files.insert(READING.to_owned(), remembered);
+        }
         if let Some(tokenizer) = &self.tokenizer {
             files.insert(TOKENIZER.to_owned(), tokenizer.clone());
         }

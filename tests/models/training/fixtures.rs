@@ -27,6 +27,7 @@ pub(crate) fn settings() -> Settings {
         batch: 2,
         tokens: 16,
         accumulate: 1,
+        carry: 1,
         schedule: Schedule { peak: 0.01, floor: 0.001, warmup: 3, steps: 9 },
         optimizer: Constants::default(),
         seed: 5,

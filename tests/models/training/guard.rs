@@ -24,7 +24,7 @@ fn change(model: &mut LanguageModel<Cpu>, name: &str, change: impl Fn(usize, f32
 
 fn finding(model: &LanguageModel<Cpu>) -> Option<Finding> {
     let text = corpus().train.tokens;
-    model.first_non_finite(&text[..32], &text[1..33], 2).unwrap()
+    model.first_non_finite(&text[..32], &text[1..33], 2, None).unwrap()
 }
 
 #[test]

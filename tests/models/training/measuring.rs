@@ -6,7 +6,7 @@ use hecate_core::rules::Delta;
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig,
-    evaluate::evaluate,
+    evaluate::{evaluate, evaluate_afresh},
     generate::generate,
     sampling::{Sampler, Sampling},
     text::Stream,
@@ -76,6 +76,24 @@ fn breaking_off_scores_what_was_read() {
     let alone = evaluate(&model, &stream.head(25), 8, stop_at(usize::MAX)).unwrap();
     assert_eq!((part.tokens, part.bytes), (24, 24.0));
     assert_relative_eq!(part.loss(), alone.loss(), max_relative = 1e-6);
+}
+
+#[test]
+fn fresh_memories_know_their_own_text_alone() {
+    let go_on = |_| ControlFlow::Continue(());
+    for model in models() {
+        // Two texts of 28 tokens and one of 13; the last token of a text is predicted, and read by the next.
+        let stream = corpus().held_out.head(70);
+        let score = evaluate_afresh(&model, &stream, (8, 28), go_on).unwrap();
+        let alone = [0, 28, 56].map(|from| {
+            let tokens = stream.tokens[from..70.min(from + 29)].to_vec();
+            evaluate(&model, &Stream { bytes: tokens.len(), tokens }, 8, go_on).unwrap()
+        });
+        assert_eq!(score.tokens, 69);
+        assert_relative_eq!(score.nats, alone.iter().map(|score| score.nats).sum::<f64>(), max_relative = 1e-6);
+    }
+    let nothing = evaluate_afresh(&model("delta"), &corpus().held_out, (8, 0), go_on);
+    assert!(matches!(nothing, Err(Error::Config { .. })));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use hecate_models::{
 };
 use std::fs;
 
-fn check(mixer: &str, settings: Settings, stops: &[u64]) {
+pub(super) fn check(mixer: &str, settings: Settings, stops: &[u64]) {
     let steps = settings.schedule.steps;
     let mut whole = trainer(mixer, settings);
     train_to(&mut whole, steps);

@@ -33,6 +33,8 @@ fn senseless_settings_are_refused() {
         ("batch", Settings { batch: 0, ..good }),
         ("sequence length", Settings { tokens: 0, ..good }),
         ("accumulate", Settings { accumulate: 0, ..good }),
+        ("carry", Settings { carry: 0, ..good }),
+        ("carry", Settings { carry: usize::MAX, ..good }),
         ("batch", Settings { batch: 1_000_000_000_000_000_000, ..good }),
         ("sequence length", Settings { tokens: usize::MAX, ..good }),
         ("accumulate", Settings { accumulate: usize::MAX, ..good }),

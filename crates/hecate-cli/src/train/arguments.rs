@@ -122,6 +122,9 @@ pub(super) struct Training {
     /// Passes whose gradients are averaged into one step
     #[arg(long, default_value_t = 1, value_name = "N")]
     accumulate: usize,
+    /// Sequences of a text that are learned one after another with the memories carried on; 1: all start with fresh ones
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    carry: usize,
     /// Steps
     #[arg(long, default_value_t = defaults::STEPS, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::from(u32::MAX)))]
     steps: u64,
@@ -279,6 +282,7 @@ impl Training {
             batch: self.batch,
             tokens: self.tokens,
             accumulate: self.accumulate,
+            carry: self.carry,
             schedule: Schedule { peak: self.lr, floor, warmup, steps: self.steps },
             optimizer: Constants {
                 weight_decay: self.weight_decay,

@@ -1,7 +1,10 @@
 //! Steps that cannot be done, because a number is not one.
 
-use super::{Settings, Trainer};
-use crate::{Error, Finding, Gradients, Place, Result, language_model::Pass, optimizer, text::Windows};
+use super::{
+    Trainer,
+    source::{Source, Window},
+};
+use crate::{Error, Finding, Gradients, Place, Result, language_model::Pass, optimizer};
 use hecate_core::{Backend, Tensor, primitives};
 
 /// What a step starts from.
@@ -35,30 +38,34 @@ impl<B: Backend> Trainer<B> {
         Ok(Measured { loss, gradients, norm_squared, gradient_norm })
     }
 
-    /// Why a step cannot be done: goes through its passes again, from the windows `drawn` for it, and names the first
-    /// number that is not one.
-    pub(super) fn explain(&self, text: &[u32], mut drawn: Windows, outcome: Result<Measured<B>>) -> Error {
+    /// Why a step cannot be done: goes through its passes again, from where their tokens came, and names the
+    /// first number that is not one.
+    pub(super) fn explain(&self, text: &[u32], mut source: Source<B>, outcome: Result<Measured<B>>) -> Error {
         let unplaced = match outcome {
             Ok(measured) => measured.not_finite(),
             // What a kernel refuses may have come out of the model.
-            Err(error @ Error::Core(hecate_core::Error::Value { .. })) => match self.locate(text, &mut drawn) {
+            Err(error @ Error::Core(hecate_core::Error::Value { .. })) => match self.locate(text, &mut source) {
                 Ok(Some(finding)) => return self.refusal(finding),
                 _ => return error,
             },
             Err(error) => return error,
         };
-        match self.locate(text, &mut drawn) {
+        match self.locate(text, &mut source) {
             Ok(found) => self.refusal(found.unwrap_or(unplaced)),
             Err(error) => error,
         }
     }
 
-    fn locate(&self, text: &[u32], drawn: &mut Windows) -> Result<Option<Finding>> {
-        let Settings { batch, tokens, accumulate, .. } = self.settings;
-        for _ in 0..accumulate {
-            let (inputs, targets) = drawn.draw(text, batch, tokens)?;
-            if let Some(finding) = self.model.first_non_finite(&inputs, &targets, batch)? {
+    fn locate(&self, text: &[u32], source: &mut Source<B>) -> Result<Option<Finding>> {
+        let batch = self.settings.batch;
+        for _ in 0..self.settings.accumulate {
+            let (Window { inputs, targets }, mut cache) = source.next(&self.model, text, &self.settings)?;
+            let behind = cache.as_deref().filter(|cache| cache.position() > 0);
+            if let Some(finding) = self.model.first_non_finite(&inputs, &targets, batch, behind)? {
                 return Ok(Some(finding));
+            }
+            if let Some(cache) = &mut cache {
+                self.model.infer(&inputs, batch, cache)?;
             }
         }
         Ok(None)
