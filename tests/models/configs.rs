@@ -77,6 +77,11 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let [_, mal, _] = composed(named("memora_matrix"), 2, 3);
     let [_, _, mac] = composed(named("atlas"), 1, 3);
     models.extend([("mag, moneta_matrix", mag), ("mal, memora_matrix", mal), ("mac, atlas", mac)]);
+    let functions = [("mac, titans_mlp", "titans_mlp"), ("mac, memora", "memora"), ("mac, lattice", "lattice")];
+    models.extend(functions.map(|(name, rule)| {
+        let [_, _, mac] = composed(named(rule), 1, 3);
+        (name, mac)
+    }));
     let before = RuleConfig::Dgd(Dgd { read: Read::Before, ..Dgd::default() });
     let [mag, mal, mac] = composed(before, 0, 4);
     models.extend([("mag, dgd, bare", mag), ("mal, dgd, bare", mal), ("mac, dgd, bare", mac)]);

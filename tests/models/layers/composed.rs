@@ -1,9 +1,10 @@
 //! Compositions in 64 bits, from their definitions.
 
 use super::reference::{
-    Gated, Rows, Weights, attention, back, l2_norm, linear, memory, project, read_of, rms_norm, sigmoid,
+    Gated, Rows, Weights, attention, back, fresh, levels::read, linear, memory, over, qkv, read_of, rms_norm, sigmoid,
+    sizes, tokens_of,
 };
-use hecate_core::Slots;
+use hecate_core::for_each_rule;
 use hecate_models::{AttentionConfig, ComposedConfig, MacConfig, RuleConfig};
 use hecate_tests::oracle::Var;
 
@@ -47,50 +48,39 @@ pub(super) fn mal(config: &ComposedConfig, weights: &Weights, x: &[Var], rows: R
     attention(&config.attention, &weights.within("attention"), &texts, rows, &first)
 }
 
-/// Rules with one matrix in front of their state: `q` reads `q M`.
 pub(super) fn mac(config: &MacConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
-    let text = |x: &[Var]| match config.memory.rule {
-        RuleConfig::Hebbian(rule) => mac_of(rule, config, weights, x, eps),
-        RuleConfig::Delta(rule) => mac_of(rule, config, weights, x, eps),
-        RuleConfig::Titans(rule) => mac_of(rule, config, weights, x, eps),
-        RuleConfig::Dgd(rule) => mac_of(rule, config, weights, x, eps),
-        // The other memories are functions.
-        RuleConfig::Atlas(rule) => mac_of(rule, config, weights, x, eps),
-        rule => panic!("{} has no matrix", rule.name()),
-    };
+    let text = |x: &[Var]| for_each_rule!(over, config.memory.rule, rule, mac_of(rule, config, weights, x, eps),);
     rows.texts(x).flat_map(text).collect()
 }
 
 /// One text.
 fn mac_of<R: Gated>(rule: R, config: &MacConfig, weights: &Weights, x: &[Var], eps: f64) -> Vec<Var> {
     let one = |tokens| Rows { batch: 1, tokens };
-    let inner = weights.within("memory");
-    let q = project(&inner, 'q', x, one(x.len()), config.memory.heads, true);
+    let (memory, inner, heads) = (&config.memory, weights.within("memory"), 0..config.memory.heads);
+    let qkv = qkv(memory, &inner, x, one(x.len()));
     // A token and what was read for it are two rows.
     let window = 2 * config.attention.window.min(config.segment);
     let doubled = AttentionConfig { window, ..config.attention.clone() };
     let mut y: Vec<Var> = Vec::new();
-    for (x, q) in x.chunks(config.segment).zip(q.chunks(config.segment)) {
-        let states = match &y[..] {
-            [] => Vec::new(),
-            y => read_of(rule, &config.memory, &inner, y, one(y.len())).1.remove(0),
+    for start in (0..x.len()).step_by(config.segment) {
+        let segment = start..x.len().min(start + config.segment);
+        let states: Vec<_> = match &y[..] {
+            [] => heads.clone().map(|head| fresh(rule, &inner, sizes(memory, &x[0]), head)).collect(),
+            y => read_of(rule, memory, &inner, y, one(y.len())).1.remove(0),
         };
-        let look_up = |q: &Var, head: usize| match states.get(head) {
-            Some(state) => l2_norm(q).dot(R::State::list(state)[0].1),
-            None => q.constant(1, value_width(config, &inner), vec![0.0; value_width(config, &inner)]),
-        };
-        let read = q.iter().map(|q| q.iter().enumerate().map(|(head, q)| look_up(q, head)).collect()).collect();
-        let h = norms(weights, "read_norm", &back(&config.memory, &inner, x, read, eps), eps);
+        let mut looked_up = vec![Vec::new(); segment.len()];
+        for (head, state) in states.iter().enumerate() {
+            let tokens = tokens_of(rule, memory, &inner, (x, &qkv), (segment.clone(), head));
+            looked_up.iter_mut().zip(&tokens).for_each(|(row, token)| row.push(read(rule, state, token)));
+        }
+        let x = &x[segment];
+        let h = norms(weights, "read_norm", &back(memory, &inner, x, looked_up, eps), eps);
         let both: Vec<Var> = h.iter().zip(x).flat_map(|(h, x)| [h.clone(), x.clone()]).collect();
         let seen = attention(&doubled, &weights.within("attention"), &both, one(both.len()), &persistent(weights));
         let seen: Vec<Var> = seen.into_iter().skip(1).step_by(2).collect();
         y.extend(norms(weights, "attention_norm", &seen, eps));
     }
-    let read = read_of(rule, &config.memory, &inner, &y, one(y.len())).0;
-    let m = back(&config.memory, &inner, &y, read, eps);
+    let read = read_of(rule, memory, &inner, &y, one(y.len())).0;
+    let m = back(memory, &inner, &y, read, eps);
     merge(weights, &y, &m, eps)
-}
-
-fn value_width(config: &MacConfig, inner: &Weights) -> usize {
-    inner.matrix("v_proj.weight").shape().0 / config.memory.heads
 }

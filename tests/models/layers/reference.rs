@@ -14,8 +14,9 @@ macro_rules! over {
         match $config { $(RuleConfig::$rule($bound) => $body,)* }
     };
 }
+pub(super) use over;
 
-mod levels;
+pub(super) mod levels;
 
 /// Parameters by name, as matrices; vectors are single rows, a convolution's weight is `[channels, taps]`.
 #[derive(Clone)]
@@ -215,10 +216,16 @@ fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
     step * weights.matrix("A_log").exp().scale(-1.0)
 }
 
+/// Retention and steps of networks.
+fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
+    (log_a.scale(1.0 / 64.0), theta.scale(0.125))
+}
+
 impl Gated for TitansMlp {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
-        let gates = Titans::default().gated(log_a, signal);
-        MomentumGates { theta: gates.theta.scale(0.125), ..gates }
+        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal);
+        let (log_a, theta) = network(&log_a, &theta);
+        MomentumGates { log_a, log_eta, theta }
     }
 }
 
@@ -227,8 +234,10 @@ where
     Self: Oracle<Gates = WriteGates<()>>,
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
-        let steepness = f64::from(2.0 * self.p * (self.p - 1.0)).max(1.0);
-        WriteGates { log_a, theta: sigmoid(&signal("b_proj")).scale(1.0 / steepness) }
+        let steepness = f64::from(self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
+        let theta = sigmoid(&signal("b_proj")).scale(1.0 / steepness);
+        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
+        WriteGates { log_a, theta }
     }
 }
 
@@ -241,15 +250,16 @@ where
     Self: Oracle<Gates = HuberGates<()>>,
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberGates<Var> {
-        let step = if M::MATRIX { 1.0 } else { 0.125 };
-        HuberGates { log_a, theta: sigmoid(&signal("b_proj")).scale(step), delta: softplus(&signal("delta_proj")) }
+        let theta = sigmoid(&signal("b_proj"));
+        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
+        HuberGates { log_a, theta, delta: softplus(&signal("delta_proj")) }
     }
 }
 
 impl Gated for YaadMomentum {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberMomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal);
-        HuberMomentumGates { log_a, log_eta, theta: theta.scale(0.125), delta: softplus(&signal("delta_proj")) }
+        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated(log_a, signal);
+        HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
     }
 }
 
@@ -283,7 +293,7 @@ impl Gated for Trellis {
 }
 
 /// The memory of a head before any token: learned where there is a parameter, else zeros.
-fn fresh<R: Rule>(
+pub(super) fn fresh<R: Rule>(
     rule: R,
     weights: &Weights,
     (heads, key, value): (usize, usize, usize),
@@ -347,22 +357,27 @@ pub(super) fn read_of<R: Gated>(
 }
 
 /// Queries, keys and values of all heads.
-fn qkv(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows) -> [Vec<Vec<Var>>; 3] {
+pub(super) fn qkv(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows) -> [Vec<Vec<Var>>; 3] {
     let [q, k, mut v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, config.heads, true));
-    if let RuleConfig::Trellis(Trellis { phi: Phi::L2Silu | Phi::LnSilu, .. }) = config.rule {
+    let unit = match config.rule {
+        RuleConfig::Trellis(rule) => rule.phi != Phi::Identity,
+        RuleConfig::Moneta(_) | RuleConfig::MonetaMatrix(_) => true,
+        _ => false,
+    };
+    if unit {
         v.iter_mut().flatten().for_each(|v| *v = l2_norm(v));
     }
     [q, k, v]
 }
 
 /// Heads, and widths of keys and values.
-fn sizes(config: &MemoryConfig, x: &Var) -> (usize, usize, usize) {
+pub(super) fn sizes(config: &MemoryConfig, x: &Var) -> (usize, usize, usize) {
     let (key, value) = config.widths(x.shape().1);
     (config.heads, config.features.width(key), value)
 }
 
 /// What one head of one text is told, with gates from the parameters in `gates`.
-fn tokens_of<R: Gated>(
+pub(super) fn tokens_of<R: Gated>(
     rule: R,
     config: &MemoryConfig,
     gates: &Weights,

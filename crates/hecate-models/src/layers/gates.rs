@@ -259,6 +259,18 @@ impl GatedRule for Titans {
 /// large, and both grow with the values they are taught.
 const NETWORK_STEP: f32 = 0.125;
 
+/// Networks forget this many times more slowly: weights of zero teach each other nothing, so a network that has forgotten
+/// faster than it learned never learns again.
+const NETWORK_FORGETTING: f32 = 64.0;
+
+/// Steps and forgetting of a memory, those of a network if it is one.
+fn paced<B: Backend>(tape: &Tape<'_, B>, network: bool, log_a: Var<B>, theta: Var<B>) -> Result<(Var<B>, Var<B>)> {
+    if !network {
+        return Ok((log_a, theta));
+    }
+    Ok((tape.scale(NETWORK_FORGETTING.recip(), &log_a)?, tape.scale(NETWORK_STEP, &theta)?))
+}
+
 /// As [`Titans`], with an eighth of the steps.
 impl GatedRule for TitansMlp {
     type Signals = MomentumSignals<()>;
@@ -279,12 +291,17 @@ impl GatedRule for TitansMlp {
         log_a: Var<B>,
         signals: MomentumSignals<Var<B>>,
     ) -> Result<MomentumGates<Var<B>>> {
-        let gates = momentum(tape, log_a, signals)?;
-        Ok(MomentumGates { theta: tape.scale(NETWORK_STEP, &gates.theta)?, ..gates })
+        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals)?;
+        let (log_a, theta) = paced(tape, true, log_a, theta)?;
+        Ok(MomentumGates { log_a, log_eta, theta })
     }
 }
 
-/// `θ = σ(b) / max(1, 2 p (p − 1))`: stable for errors up to `4^{1/(p−2)}` with unit keys (4 for the paper's `p = 3`).
+/// `θ = σ(b) / max(1, p (p − 1)(q − 1))`, an eighth of it for a network as with [`TitansMlp`], and values of norm 1.
+///
+/// A step of the `p`-th power grows with the error, and the memory runs away from the first error `e` with
+/// `θ p (p − 1)(q − 1)|e|^{p−2} > 2`, where `q − 1` is the most that the map from the dual variable adds: for `p = 3` an
+/// error of 2. Between unit values and what is recalled of them there is none, but learned values grow until there is.
 impl<M: Memory> GatedRule for Moneta<M> {
     type Signals = WriteSignals<()>;
 
@@ -296,15 +313,20 @@ impl<M: Memory> GatedRule for Moneta<M> {
         Self { frozen: frozen(tokens), ..self }
     }
 
+    fn values<B: Backend>(self, tape: &Tape<'_, B>, v: Var<B>) -> Result<Var<B>> {
+        tape.l2_norm(&v, NORM_EPSILON)
+    }
+
     fn gates_of<B: Backend>(
         self,
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: WriteSignals<Var<B>>,
     ) -> Result<WriteGates<Var<B>>> {
-        let steepness = (2.0 * self.p * (self.p - 1.0)).max(1.0);
-        let theta = tape.map(Map::Sigmoid, &signals.b_proj)?;
-        Ok(WriteGates { log_a, theta: tape.scale(steepness.recip(), &theta)? })
+        let steepness = (self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
+        let theta = tape.scale(steepness.recip(), &tape.map(Map::Sigmoid, &signals.b_proj)?)?;
+        let (log_a, theta) = paced(tape, !M::MATRIX, log_a, theta)?;
+        Ok(WriteGates { log_a, theta })
     }
 }
 
@@ -326,8 +348,7 @@ impl<M: Memory> GatedRule for Yaad<M> {
         log_a: Var<B>,
         signals: HuberSignals<Var<B>>,
     ) -> Result<HuberGates<Var<B>>> {
-        let theta = tape.map(Map::Sigmoid, &signals.b_proj)?;
-        let theta = if M::MATRIX { theta } else { tape.scale(NETWORK_STEP, &theta)? };
+        let (log_a, theta) = paced(tape, !M::MATRIX, log_a, tape.map(Map::Sigmoid, &signals.b_proj)?)?;
         Ok(HuberGates { log_a, theta, delta: tape.map(Map::Softplus, &signals.delta_proj)? })
     }
 }
@@ -353,7 +374,7 @@ impl GatedRule for YaadMomentum {
         HuberMomentumSignals { b_proj, eta_proj, delta_proj }: HuberMomentumSignals<Var<B>>,
     ) -> Result<HuberMomentumGates<Var<B>>> {
         let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, MomentumSignals { b_proj, eta_proj })?;
-        let theta = tape.scale(NETWORK_STEP, &theta)?;
+        let (log_a, theta) = paced(tape, true, log_a, theta)?;
         Ok(HuberMomentumGates { log_a, log_eta, theta, delta: tape.map(Map::Softplus, &delta_proj)? })
     }
 }

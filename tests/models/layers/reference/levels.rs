@@ -14,7 +14,7 @@ fn zeros(like: &Var) -> Var {
 }
 
 /// What the token's query reads in a memory that does not change.
-fn read<R: Gated>(rule: R, state: &Of<R::State, Var>, token: &Token<R>) -> Var {
+pub(crate) fn read<R: Gated>(rule: R, state: &Of<R::State, Var>, token: &Token<R>) -> Var {
     let still = |name, x: &Var| if R::MOMENTUM.contains(&name) { zeros(x) } else { x.clone() };
     let state = R::State::map(R::State::as_ref(state), still);
     let idle = |name, x: &Var| zeros(x).shift(f64::from(u8::from(name == "delta")));
