@@ -218,7 +218,7 @@ fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
 
 /// Retention and steps of networks.
 fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
-    (log_a.scale(1.0 / 64.0), theta.scale(0.125))
+    (log_a.scale(1.0 / 1024.0), theta.scale(0.125))
 }
 
 impl Gated for TitansMlp {

@@ -259,19 +259,20 @@ impl GatedRule for Titans {
 /// large, and both grow with the values they are taught.
 const NETWORK_STEP: f32 = 0.125;
 
-/// Networks forget this many times more slowly: weights of zero teach each other nothing, so a network that has forgotten
-/// faster than it learned never learns again.
-const NETWORK_FORGETTING: f32 = 64.0;
+/// Memories that must not be empty forget this many times more slowly. A network of zeros learns nothing, since its layers
+/// learn from each other: one that forgets faster than it is taught is lost for the rest of the text. Behind a norm, what
+/// a memory forgets comes back as longer steps, and soon as chaos.
+const SLOW_FORGETTING: f32 = 1024.0;
 
 /// Steps and forgetting of a memory, those of a network if it is one.
 fn paced<B: Backend>(tape: &Tape<'_, B>, network: bool, log_a: Var<B>, theta: Var<B>) -> Result<(Var<B>, Var<B>)> {
     if !network {
         return Ok((log_a, theta));
     }
-    Ok((tape.scale(NETWORK_FORGETTING.recip(), &log_a)?, tape.scale(NETWORK_STEP, &theta)?))
+    Ok((tape.scale(SLOW_FORGETTING.recip(), &log_a)?, tape.scale(NETWORK_STEP, &theta)?))
 }
 
-/// As [`Titans`], with an eighth of the steps.
+/// As [`Titans`], with an eighth of the steps, and `log a` a thousandth of what others get (1/1024).
 impl GatedRule for TitansMlp {
     type Signals = MomentumSignals<()>;
 
@@ -297,7 +298,8 @@ impl GatedRule for TitansMlp {
     }
 }
 
-/// `θ = σ(b) / max(1, p (p − 1)(q − 1))`, an eighth of it for a network as with [`TitansMlp`], and values of norm 1.
+/// `θ = σ(b) / max(1, p (p − 1)(q − 1))`, for a network an eighth of it and of `log a` a thousandth, as with [`TitansMlp`];
+/// values of norm 1.
 ///
 /// A step of the `p`-th power grows with the error, and the memory runs away from the first error `e` with
 /// `θ p (p − 1)(q − 1)|e|^{p−2} > 2`, where `q − 1` is the most that the map from the dual variable adds: for `p = 3` an
@@ -330,7 +332,7 @@ impl<M: Memory> GatedRule for Moneta<M> {
     }
 }
 
-/// `θ = σ(b)`, an eighth of it for a network as with [`TitansMlp`]; `δ = softplus(d)`.
+/// `θ = σ(b)`, for a network an eighth of it and of `log a` a thousandth, as with [`TitansMlp`]; `δ = softplus(d)`.
 impl<M: Memory> GatedRule for Yaad<M> {
     type Signals = HuberSignals<()>;
 
@@ -501,10 +503,6 @@ impl GatedRule for Lattice {
     }
 }
 
-/// Behind a norm, what a memory forgets comes back as longer steps, and soon as chaos: it forgets this many times more
-/// slowly.
-const NORMED_FORGETTING: f32 = 1024.0;
-
 /// `θ = σ(b)`. With a norm values are of norm 1, since long ones drive slots to where SiLU is flat and the norm divides by
 /// next to nothing; the code is its signal scaled to the norm that answers have, and `log a` a
 /// thousandth of what others get (1/1024); else both are as they come.
@@ -539,7 +537,7 @@ impl GatedRule for Trellis {
         }
         let unit = tape.l2_norm(&code_proj, NORM_EPSILON)?;
         let code = if self.phi == Phi::LnSilu { tape.scale((self.slots as f32).sqrt(), &unit)? } else { unit };
-        Ok(CodeGates { log_a: tape.scale(NORMED_FORGETTING.recip(), &log_a)?, theta, code })
+        Ok(CodeGates { log_a: tape.scale(SLOW_FORGETTING.recip(), &log_a)?, theta, code })
     }
 }
 
