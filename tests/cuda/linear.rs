@@ -41,6 +41,17 @@ fn more_spans_than_blocks() {
     agree(&Case::packed(Delta::default(), &lengths, 5, 17, 3, 73));
 }
 
+/// So many heads that blocks of columns are wide.
+#[test]
+fn many_heads() {
+    let sizes = Sizes::new(1, 66, 101, 65, 5);
+    let chunked = || -> Vec<Cuda> {
+        super::backends().iter().map(|cuda| cuda.with_algorithm(Algorithm::Chunk).expect("another stream")).collect()
+    };
+    agree_on(chunked(), &Case::new(Delta::default(), sizes, 75));
+    agree_on(chunked(), &Case::new(Titans::default(), sizes, 76));
+}
+
 #[test]
 fn hebbian() {
     agrees(Hebbian::default());

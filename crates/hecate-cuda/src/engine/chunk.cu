@@ -115,13 +115,15 @@ __device__ __forceinline__ void forward(const ChunkForward& args, float* shared)
     if (S) write_matrix<KEYS, WIDTH>(p, args.last_s + state * matrix, first, s, narrow);
 }
 
-#define FORWARD(name, KEYS, S)               \
-    KERNEL(name, ChunkForward, 256) {        \
-        DYNAMIC_SHARED(float, shared);       \
-        forward<KEYS, 32, S>(args, shared);  \
+#define FORWARD(name, KEYS, WIDTH, S)           \
+    KERNEL(name, ChunkForward, 256) {           \
+        DYNAMIC_SHARED(float, shared);          \
+        forward<KEYS, WIDTH, S>(args, shared);  \
     }
 
-FORWARD(chunk_64, 64, false)
-FORWARD(chunk_128, 128, false)
-FORWARD(chunk_64_momentum, 64, true)
-FORWARD(chunk_128_momentum, 128, true)
+FORWARD(chunk_64, 64, 32, false)
+FORWARD(chunk_128, 128, 32, false)
+FORWARD(chunk_128_wide, 128, 64, false)
+FORWARD(chunk_64_momentum, 64, 32, true)
+FORWARD(chunk_128_momentum, 128, 32, true)
+FORWARD(chunk_128_wide_momentum, 128, 64, true)

@@ -176,11 +176,15 @@ __device__ __forceinline__ void split(float x, u32& high, u32& low) {
     low = __float_as_uint(x - __uint_as_float(high));
 }
 
-// x += A B: rows from `row`, columns from `column`, over `depth` (a multiple of 8). A and B are functions of row and column.
+// x += A B: rows from `row`, columns from `column`, over `depth` (a multiple of 8). A and B are functions of row and
+// column. Few tiles have sums of their own for the small parts, so that no product waits for the one before.
 template <u32 TILES, class A, class B>
 __device__ __forceinline__ void product(Sum<TILES>& x, u32 row, u32 column, u32 depth, A a, B b) {
     const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    #pragma unroll 4
+    constexpr bool APART = TILES <= 2;
+    Sum<TILES> small, smaller;
+    if (APART) small.clear(), smaller.clear();
+    #pragma unroll 2
     for (u32 k = 0; k < depth; k += 8) {
         u32 high[4], low[4];
         split(a(row + g, k + t), high[0], low[0]);
@@ -192,10 +196,16 @@ __device__ __forceinline__ void product(Sum<TILES>& x, u32 row, u32 column, u32 
             u32 other[2], rest[2];
             split(b(k + t, column + 8 * n + g), other[0], rest[0]);
             split(b(k + t + 4, column + 8 * n + g), other[1], rest[1]);
-            multiply_add(x.x[n], low, other);
-            multiply_add(x.x[n], high, rest);
+            multiply_add(APART ? smaller.x[n] : x.x[n], low, other);
+            multiply_add(APART ? small.x[n] : x.x[n], high, rest);
             multiply_add(x.x[n], high, other);
         }
+    }
+    if constexpr (APART) {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) x.x[n][i] += small.x[n][i] + smaller.x[n][i];
     }
 }
 

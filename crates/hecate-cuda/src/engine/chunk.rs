@@ -25,8 +25,6 @@ pub(crate) const GRADIENTS: Source = source!("chunk_gradients", "chunk_gradients
 const PREPARED: usize = 2 * CHUNK * CHUNK + 272;
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Columns of a block that goes from chunk to chunk.
-const COLUMNS: usize = 32;
 
 /// `struct Prepare` of `chunk_prepare.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -93,14 +91,18 @@ kernels! { PREPARE {
 kernels! { FORWARD {
     "chunk_64" Forward64 { all: Forward }
     "chunk_128" Forward128 { all: Forward }
+    "chunk_128_wide" Forward128Wide { all: Forward }
     "chunk_64_momentum" Forward64Momentum { all: Forward }
     "chunk_128_momentum" Forward128Momentum { all: Forward }
+    "chunk_128_wide_momentum" Forward128WideMomentum { all: Forward }
 } }
 kernels! { REVERSE {
     "chunk_reverse_64" Reverse64 { all: Reverse }
     "chunk_reverse_128" Reverse128 { all: Reverse }
+    "chunk_reverse_128_wide" Reverse128Wide { all: Reverse }
     "chunk_reverse_64_momentum" Reverse64Momentum { all: Reverse }
     "chunk_reverse_128_momentum" Reverse128Momentum { all: Reverse }
+    "chunk_reverse_128_wide_momentum" Reverse128WideMomentum { all: Reverse }
 } }
 kernels! { GRADIENTS {
     "chunk_gradients_64" Gradients64 { all: Gradients }
@@ -109,36 +111,59 @@ kernels! { GRADIENTS {
     "chunk_gradients_128_momentum" Gradients128Momentum { all: Gradients }
 } }
 
-/// Rows of the tiles of keys, and columns of a block that takes all of a chunk's columns one after the other.
+/// Sizes of tiles.
 #[derive(Clone, Copy, Debug)]
 struct Tiles {
+    /// Rows of tiles of keys.
     keys: usize,
-    columns: usize,
+    /// Columns of a block that goes from chunk to chunk.
+    walk: usize,
+    /// Columns that a block of the gradients takes at once.
+    gradients: usize,
+}
+
+/// Bytes of shared memory that a kernel may ask for: some kilobytes beside them it declares itself.
+fn room(properties: &Properties) -> usize {
+    properties.shared_memory.saturating_sub(8 << 10)
 }
 
 impl Tiles {
-    fn new(key: usize) -> Self {
-        if key <= 64 { Self { keys: 64, columns: 32 } } else { Self { keys: 128, columns: 16 } }
+    /// Those of narrow blocks, which need least memory.
+    fn narrow(key: usize, momentum: bool) -> Self {
+        match key {
+            ..=64 => Self { keys: 64, walk: 32, gradients: 32 },
+            _ => Self { keys: 128, walk: 32, gradients: if momentum { 16 } else { 32 } },
+        }
+    }
+
+    /// Wide blocks share more, but there must be enough of them.
+    fn new(properties: &Properties, layout: &Layout<'_>) -> Self {
+        let Layout { dims, spec, .. } = *layout;
+        let narrow = Self::narrow(dims.key, spec.momentum);
+        let wide = Self { walk: 64, ..narrow };
+        let blocks = dims.sequences.count() * dims.heads * dims.value.div_ceil(wide.walk);
+        let fills = 4 * blocks >= 3 * properties.multiprocessors as usize;
+        let fits = wide.shared(spec.matrices())[1] <= room(properties);
+        if wide.keys == 128 && fills && fits { wide } else { narrow }
     }
 
     /// Bytes of shared memory of the four kernels, as they lay it out.
     fn shared(self, matrices: usize) -> [usize; 4] {
         let (rows, square) = (2 * CHUNK * (self.keys + 4), CHUNK * (CHUNK + 4));
-        let narrow = |columns: usize, of_tokens: usize, of_keys: usize| {
+        let columns = |columns: usize, of_tokens: usize, of_keys: usize| {
             (of_tokens * CHUNK + of_keys * self.keys) * (columns + 8)
         };
-        let walk = rows + 2 * square + narrow(COLUMNS, 2, matrices);
-        let gradients = rows + (2 * square + narrow(self.columns, 4, 2 * matrices)).max(5 * square);
+        let walk = rows + 2 * square + columns(self.walk, 2, matrices);
+        let gradients = rows + (2 * square + columns(self.gradients, 4, 2 * matrices)).max(5 * square);
         [rows + 2 * square, walk, walk, gradients].map(|numbers| 4 * numbers)
     }
 }
 
 /// Whether the chunk form exists for this call on this GPU.
 pub(super) fn exists(properties: &Properties, dims: &Dims, spec: Spec) -> bool {
-    // Beside what kernels ask for they declare some kilobytes themselves.
-    let room = properties.shared_memory.saturating_sub(8 << 10);
-    let most = Tiles::new(dims.key).shared(spec.matrices()).into_iter().max().unwrap_or(0);
-    properties.capability.0 >= 8 && spec.frozen.is_none() && (1..=128).contains(&dims.key) && most <= room
+    let most = Tiles::narrow(dims.key, spec.momentum).shared(spec.matrices()).into_iter().max().unwrap_or(0);
+    let sound = spec.frozen.is_none() && (1..=128).contains(&dims.key);
+    sound && properties.capability.0 >= 8 && most <= room(properties)
 }
 
 /// A call in the chunk form.
@@ -157,8 +182,8 @@ impl<'a> Chunks<'a> {
         layout: &'a Layout<'a>,
         inputs: &Inputs<R, Tensor<Cuda>>,
     ) -> Result<Self> {
-        let (dims, tiles) = (layout.dims, Tiles::new(layout.dims.key));
-        let call = layout.call_in_blocks(inputs, dims.value.div_ceil(COLUMNS));
+        let (dims, tiles) = (layout.dims, Tiles::new(device.properties(), layout));
+        let call = layout.call_in_blocks(inputs, dims.value.div_ceil(tiles.walk));
         let prepared = device.empty([layout.kept_states() * dims.heads * PREPARED], DType::F32)?;
         let chunks = Self { device, layout, tiles, call, prepared };
         let all = Prepare { call, prepared: pointer(&chunks.prepared), chunks: layout.spans() as u32, unused: 0 };
@@ -187,7 +212,7 @@ impl<'a> Chunks<'a> {
     }
 
     fn lanes(&self) -> usize {
-        self.states() * self.layout.dims.value.div_ceil(COLUMNS)
+        self.states() * self.layout.dims.value.div_ceil(self.tiles.walk)
     }
 
     /// A place for the states before, or the gradients behind, all chunks.
@@ -216,11 +241,13 @@ impl<'a> Chunks<'a> {
             kept: kept.map_or(0, pointer),
         };
         let (device, grid) = (self.device, self.grid(self.lanes(), 1));
-        match (self.tiles.keys, self.layout.spec.momentum) {
-            (64, false) => device.launch(grid, &Forward64 { all }),
-            (64, true) => device.launch(grid, &Forward64Momentum { all }),
-            (_, false) => device.launch(grid, &Forward128 { all }),
-            (_, true) => device.launch(grid, &Forward128Momentum { all }),
+        match (self.tiles.keys, self.tiles.walk, self.layout.spec.momentum) {
+            (64, _, false) => device.launch(grid, &Forward64 { all }),
+            (64, _, true) => device.launch(grid, &Forward64Momentum { all }),
+            (_, 32, false) => device.launch(grid, &Forward128 { all }),
+            (_, 32, true) => device.launch(grid, &Forward128Momentum { all }),
+            (_, _, false) => device.launch(grid, &Forward128Wide { all }),
+            (_, _, true) => device.launch(grid, &Forward128WideMomentum { all }),
         }
     }
 
@@ -277,11 +304,13 @@ impl<'a> Chunks<'a> {
             kept: pointer(&kept),
         };
         let (device, grid) = (self.device, self.grid(self.lanes(), 2));
-        match (self.tiles.keys, self.layout.spec.momentum) {
-            (64, false) => device.launch(grid, &Reverse64 { all }),
-            (64, true) => device.launch(grid, &Reverse64Momentum { all }),
-            (_, false) => device.launch(grid, &Reverse128 { all }),
-            (_, true) => device.launch(grid, &Reverse128Momentum { all }),
+        match (self.tiles.keys, self.tiles.walk, self.layout.spec.momentum) {
+            (64, _, false) => device.launch(grid, &Reverse64 { all }),
+            (64, _, true) => device.launch(grid, &Reverse64Momentum { all }),
+            (_, 32, false) => device.launch(grid, &Reverse128 { all }),
+            (_, 32, true) => device.launch(grid, &Reverse128Momentum { all }),
+            (_, _, false) => device.launch(grid, &Reverse128Wide { all }),
+            (_, _, true) => device.launch(grid, &Reverse128WideMomentum { all }),
         }?;
         Ok(kept)
     }

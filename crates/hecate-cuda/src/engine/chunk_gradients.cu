@@ -373,6 +373,6 @@ __device__ __forceinline__ void gradients(const ChunkGradients& args, float* sha
     }
 
 GRADIENTS(chunk_gradients_64, 64, 32, false)
-GRADIENTS(chunk_gradients_128, 128, 16, false)
+GRADIENTS(chunk_gradients_128, 128, 32, false)
 GRADIENTS(chunk_gradients_64_momentum, 64, 32, true)
 GRADIENTS(chunk_gradients_128_momentum, 128, 16, true)

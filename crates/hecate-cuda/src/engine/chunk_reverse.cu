@@ -98,13 +98,15 @@ __device__ __forceinline__ void reverse(const ChunkReverse& args, float* shared)
     if (S) write_matrix<KEYS, WIDTH>(p, args.first_ds + state * matrix, first, ds, narrow);
 }
 
-#define REVERSE(name, KEYS, S)               \
-    KERNEL(name, ChunkReverse, 256) {        \
-        DYNAMIC_SHARED(float, shared);       \
-        reverse<KEYS, 32, S>(args, shared);  \
+#define REVERSE(name, KEYS, WIDTH, S)           \
+    KERNEL(name, ChunkReverse, 256) {           \
+        DYNAMIC_SHARED(float, shared);          \
+        reverse<KEYS, WIDTH, S>(args, shared);  \
     }
 
-REVERSE(chunk_reverse_64, 64, false)
-REVERSE(chunk_reverse_128, 128, false)
-REVERSE(chunk_reverse_64_momentum, 64, true)
-REVERSE(chunk_reverse_128_momentum, 128, true)
+REVERSE(chunk_reverse_64, 64, 32, false)
+REVERSE(chunk_reverse_128, 128, 32, false)
+REVERSE(chunk_reverse_128_wide, 128, 64, false)
+REVERSE(chunk_reverse_64_momentum, 64, 32, true)
+REVERSE(chunk_reverse_128_momentum, 128, 32, true)
+REVERSE(chunk_reverse_128_wide_momentum, 128, 64, true)
