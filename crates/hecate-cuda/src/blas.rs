@@ -18,12 +18,18 @@ unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
 
+/// What is called of it.
+const FUNCTIONS: [&[u8]; 4] =
+    [b"cublasCreate_v2\0", b"cublasSetStream_v2\0", b"cublasGemmStridedBatchedEx\0", b"cublasDestroy_v2\0"];
+
 impl Blas {
     /// A handle, where the library is there and takes the stream.
     pub(crate) fn new(stream: &Arc<CudaStream>) -> Option<Self> {
         // SAFETY: looks for a library by name and opens it; the stream outlives the handle, both held by one value.
         unsafe {
-            if !sys::is_culib_present() {
+            // Where a library of this name lacks a function, calling it would panic.
+            let has = |name: &[u8]| sys::culib().get::<*const ()>(name).is_ok();
+            if !sys::is_culib_present() || !FUNCTIONS.into_iter().all(has) {
                 return None;
             }
             let handle = Self(result::create_handle().ok()?);

@@ -1,6 +1,8 @@
 //! The device: a GPU, a stream of work in order, and arrays in its memory.
 #![allow(unsafe_code)]
 
+pub(crate) mod transfers;
+
 use crate::{
     Algorithm,
     compile::{Compiler, version},
@@ -9,7 +11,6 @@ use crate::{
     recording::{self, Kept, Table},
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
-use half::{bf16, f16};
 use hecate_core::{DType, Device, Host, Recording, Result, Shape, Step, Tensor};
 use std::{
     collections::HashMap,
@@ -18,6 +19,7 @@ use std::{
     panic,
     sync::{Arc, Mutex, PoisonError},
 };
+use transfers::{Transfers, host_bytes};
 
 /// A GPU and a stream on it. Clones are the same stream; several values are several streams, or several GPUs.
 #[derive(Clone)]
@@ -27,6 +29,7 @@ struct Inner {
     ordinal: usize,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    transfers: Transfers,
     properties: Properties,
     modules: Modules,
     blas: std::sync::OnceLock<Option<crate::blas::Blas>>,
@@ -120,26 +123,41 @@ impl Cuda {
             return Err(unsupported("this driver", why));
         }
         let context = CudaContext::new(ordinal).map_err(opening)?;
-        // SAFETY: all work of this value goes through its one stream, which orders it.
+        // SAFETY: all work of this value goes through its one stream, which orders it and waits for uploads.
         unsafe { context.disable_event_tracking() };
         let properties = properties(&context, driver).map_err(opening)?;
         let stream = context.new_stream().map_err(opening)?;
+        let transfers = Transfers::new(&context).map_err(opening)?;
         keep_freed_memory(&context).map_err(opening)?;
         let modules = Modules::new(Compiler::new(properties.capability, driver));
         let (blas, options) = (Default::default(), Options::default());
         let (kept, tables) = Default::default();
-        Ok(Self(Arc::new(Inner { ordinal, context, stream, properties, modules, blas, options, kept, tables })))
+        Ok(Self(Arc::new(Inner {
+            ordinal,
+            context,
+            stream,
+            transfers,
+            properties,
+            modules,
+            blas,
+            options,
+            kept,
+            tables,
+        })))
     }
 
     /// The same GPU with a stream of its own, with options changed.
     fn with(&self, options: Options) -> Result<Self> {
         let Inner { ordinal, context, properties, .. } = &*self.0;
-        let stream = context.new_stream().map_err(|error| failed("opening a stream", error))?;
+        let opening = |error| failed("opening a stream", error);
+        let stream = context.new_stream().map_err(opening)?;
+        let transfers = Transfers::new(context).map_err(opening)?;
         let modules = Modules::new(Compiler::new(properties.capability, properties.driver));
         Ok(Self(Arc::new(Inner {
             ordinal: *ordinal,
             context: context.clone(),
             stream,
+            transfers,
             properties: properties.clone(),
             modules,
             blas: Default::default(),
@@ -237,12 +255,16 @@ impl Cuda {
         let bytes = bytes.max(1);
         // SAFETY: bytes are valid whatever they hold; kernels write before they read.
         let slice = unsafe { self.stream().alloc::<u8>(bytes) }.map_err(|error| self.out_of_memory(bytes, error))?;
-        let kept = self.0.kept.clone();
-        let buffer = Buffer { memory: ManuallyDrop::new(slice), born: kept.now(), kept };
+        let buffer = self.buffer(slice);
         if self.0.options.poisoned {
             self.fill(&buffer, 0xff)?;
         }
         Ok(buffer)
+    }
+
+    fn buffer(&self, memory: CudaSlice<u8>) -> Buffer {
+        let kept = self.0.kept.clone();
+        Buffer { memory: ManuallyDrop::new(memory), born: kept.now(), kept }
     }
 
     /// A tensor whose elements a kernel is about to write.
@@ -290,16 +312,6 @@ impl Cuda {
         Ok(y)
     }
 
-    /// Host values into memory that is there.
-    pub(crate) fn overwrite(&self, buffer: &Buffer, host: Host) -> Result<()> {
-        let bytes = host_bytes(&host)?;
-        let writing = |error| failed(format!("uploading {} bytes", bytes.len()), error);
-        debug_assert!(bytes.len() <= buffer.len());
-        self.context().bind_to_thread().map_err(writing)?;
-        // SAFETY: the buffer is alive and at least as long; the driver has read pageable memory when this returns.
-        unsafe { result::memcpy_htod_async(buffer.pointer(), bytes, self.stream().cu_stream()) }.map_err(writing)
-    }
-
     /// What lets go of memory, with respect to recordings.
     pub(crate) fn kept(&self) -> &Arc<Kept> {
         &self.0.kept
@@ -345,16 +357,6 @@ impl Cuda {
         failed(format!("allocating {bytes} bytes{room}; make the batch, the sequences or the model smaller"), error)
     }
 
-    fn upload_bytes(&self, bytes: &[u8]) -> Result<Buffer> {
-        self.0.kept.check("copying from the host")?;
-        let mut buffer = self.allocate(bytes.len())?;
-        if !bytes.is_empty() {
-            let copied = self.stream().memcpy_htod(bytes, &mut buffer.memory.slice_mut(0..bytes.len()));
-            copied.map_err(|error| failed(format!("uploading {} bytes", bytes.len()), error))?;
-        }
-        Ok(buffer)
-    }
-
     /// Small tables that kernels read, such as the edges of sequences.
     pub(crate) fn table(&self, values: &[u32]) -> Result<Tensor<Self>> {
         Tensor::upload(self, [values.len()], Host::U32(values.to_vec()))
@@ -397,19 +399,11 @@ impl Device for Cuda {
 
     fn download(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<Host> {
         self.0.kept.check("copying to the host")?;
-        let length = count * dtype.size();
-        let mut raw = vec![0u8; length];
-        let reading = |error| failed(format!("downloading {length} bytes"), error);
-        if length > 0 {
-            self.stream().memcpy_dtoh(&buffer.memory.slice(0..length), raw.as_mut_slice()).map_err(reading)?;
-        }
-        self.stream().synchronize().map_err(reading)?;
-        let (words, halves) = (raw.as_chunks().0, raw.as_chunks().0);
         match dtype {
-            DType::F32 => Ok(Host::F32(words.iter().map(|&b| f32::from_le_bytes(b)).collect())),
-            DType::U32 => Ok(Host::U32(words.iter().map(|&b| u32::from_le_bytes(b)).collect())),
-            DType::Bf16 => Ok(Host::Bf16(halves.iter().map(|&b| bf16::from_le_bytes(b)).collect())),
-            DType::F16 => Ok(Host::F16(halves.iter().map(|&b| f16::from_le_bytes(b)).collect())),
+            DType::F32 => Ok(Host::F32(self.read(buffer, count)?)),
+            DType::U32 => Ok(Host::U32(self.read(buffer, count)?)),
+            DType::Bf16 => Ok(Host::Bf16(self.read(buffer, count)?)),
+            DType::F16 => Ok(Host::F16(self.read(buffer, count)?)),
             other => Err(unsupported("this element type", other.to_string())),
         }
     }
@@ -451,23 +445,6 @@ impl Device for Cuda {
         read.map_err(|error| failed("asking the pool for its peak", error))?;
         Ok(Some(most as usize))
     }
-}
-
-/// The elements as the bytes they are.
-fn host_bytes(host: &Host) -> Result<&[u8]> {
-    match host {
-        Host::F32(x) => Ok(bytes(x)),
-        Host::Bf16(x) => Ok(bytes(x)),
-        Host::F16(x) => Ok(bytes(x)),
-        Host::U32(x) => Ok(bytes(x)),
-        other => Err(unsupported("this element type", other.dtype().to_string())),
-    }
-}
-
-/// Plain numbers as the bytes they are.
-fn bytes<T: Copy>(values: &[T]) -> &[u8] {
-    // SAFETY: called with integers and floats only, which have no padding; a byte may have any value.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 /// A driver that lacks a function makes the binding panic; that is an error like any other.

@@ -28,6 +28,21 @@ pub(crate) struct Compiled {
     pub(crate) log: String,
 }
 
+/// What is called of it.
+const FUNCTIONS: [&[u8]; 11] = [
+    b"nvrtcVersion\0",
+    b"nvrtcCreateProgram\0",
+    b"nvrtcCompileProgram\0",
+    b"nvrtcGetProgramLogSize\0",
+    b"nvrtcGetProgramLog\0",
+    b"nvrtcGetPTXSize\0",
+    b"nvrtcGetPTX\0",
+    b"nvrtcGetCUBINSize\0",
+    b"nvrtcGetCUBIN\0",
+    b"nvrtcGetErrorString\0",
+    b"nvrtcDestroyProgram\0",
+];
+
 impl Nvrtc {
     /// The library where the system finds it, or in the folders of toolkits and of Python packages.
     ///
@@ -42,6 +57,13 @@ impl Nvrtc {
         // SAFETY: looks for a library by name and opens it.
         if !unsafe { sys::is_culib_present() } {
             return Err("libnvrtc not found by the system, in toolkits or in Python's site-packages".into());
+        }
+        // Where a library of this name lacks a function, calling it would panic.
+        // SAFETY: the library is there, and the address is not used.
+        let has = |name: &[u8]| unsafe { sys::culib().get::<*const ()>(name) }.is_ok();
+        if let Some(missing) = FUNCTIONS.into_iter().find(|name| !has(name)) {
+            let missing = String::from_utf8_lossy(&missing[..missing.len() - 1]).into_owned();
+            return Err(format!("the libnvrtc found lacks {missing}; CUDA 12.0 and later have it"));
         }
         let mut version = (0, 0);
         // SAFETY: writes two integers.

@@ -3,6 +3,7 @@
 mod cache;
 mod kernels;
 mod ptx;
+mod transfers;
 
 use crate::{Cuda, nvrtc::Nvrtc};
 use cudarc::driver::sys;
