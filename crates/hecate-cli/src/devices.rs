@@ -25,7 +25,13 @@ fn gpus() -> Result<()> {
         Err(error) => return Ok(writeln!(out, "\ncuda: {error}")?),
     };
     for number in 0..count {
-        let device = Cuda::new(number)?;
+        let device = match Cuda::new(number) {
+            Ok(device) => device,
+            Err(error) => {
+                writeln!(out, "\ncuda:{number}: {error}")?;
+                continue;
+            }
+        };
         let properties = device.properties();
         let (major, minor) = properties.capability;
         writeln!(out, "\ncuda:{number}: {}", properties.name)?;

@@ -12,11 +12,35 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
 };
 
 fn compile(nvrtc: &Nvrtc, source: &Source, kernel: Option<&str>) -> String {
     let compiled = nvrtc.compile(source, &options(ARCHITECTURE, kernel));
     compiled.unwrap_or_else(|error| panic!("{}: {error}", source.name)).ptx
+}
+
+/// `work` for each file, on all cores.
+fn each(sources: &[&'static Source], work: impl Fn(&'static Source) + Sync) {
+    let next = AtomicUsize::new(0);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let work = || {
+        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(source)
+        }
+    };
+    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+}
+
+/// Names of a file's kernels: it is compiled with nothing in them.
+fn names(nvrtc: &Nvrtc, source: &Source) -> Vec<String> {
+    let empty = "\n#undef KERNEL\n#define KERNEL(name, Args, ...) ENTRY(name, Args, __VA_ARGS__) {} \\\n\
+                 LEFT_OUT(name##_, Args, )\n";
+    let behind = source.text.rfind("#include").and_then(|at| Some(at + source.text[at..].find('\n')?));
+    let (includes, rest) = source.text.split_at(behind.expect("a line that includes something"));
+    let text: &'static str = format!("{includes}{empty}{rest}").leak();
+    entries(&compile(nvrtc, &Source { text, ..*source }, None)).into_iter().map(str::to_owned).collect()
 }
 
 /// Kernels of a module.
@@ -32,8 +56,8 @@ fn old(source: &Source) -> bool {
 
 /// Compiles a file's kernels and puts them where the next build finds them.
 fn renew(nvrtc: &Nvrtc, source: &Source) {
-    let all = compile(nvrtc, source, None);
-    let modules = entries(&all).into_iter().map(|name| (name, compile(nvrtc, source, Some(name))));
+    let names = names(nvrtc, source);
+    let modules = names.iter().map(|name| (name.as_str(), compile(nvrtc, source, Some(name))));
     let text = ptx::file(source, modules);
     let mut packed = Vec::new();
     // The best there is, over all that lies before.
@@ -47,10 +71,10 @@ fn renew(nvrtc: &Nvrtc, source: &Source) {
 /// Every file's modules are of that file; with `UPDATE=1`, those that are not are made again.
 #[test]
 fn up_to_date() {
-    let old: Vec<_> = ALL.iter().filter(|source| old(source)).collect();
+    let old: Vec<_> = ALL.iter().copied().filter(|source| old(source)).collect();
     if env::var_os("UPDATE").is_some() {
         let nvrtc = nvrtc().expect("NVRTC, to compile kernels");
-        return old.into_iter().for_each(|source| renew(&nvrtc, source));
+        return each(&old, |source| renew(&nvrtc, source));
     }
     let names: Vec<_> = old.iter().map(|source| source.name).collect();
     assert!(
@@ -85,8 +109,9 @@ fn different(a: &str, b: &str) -> usize {
 #[test]
 fn as_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
-    for source in ALL {
+    each(ALL, |source| {
         let modules = Modules::of(source).expect("modules");
+        assert_eq!(names(&nvrtc, source), modules.all().map(|(name, _)| name).collect::<Vec<_>>(), "{}", source.name);
         for (kernel, module) in modules.all() {
             let made = compile(&nvrtc, source, Some(kernel));
             if ptx::compiler(&made) != modules.made_by() {
@@ -97,7 +122,7 @@ fn as_compiled() {
             let different = different(module, &ptx::trimmed(&made));
             assert!(different <= 8, "`{kernel}` of {}: {different} instructions differ", source.name);
         }
-    }
+    });
 }
 
 /// What is in the files can be had, and nothing else.
