@@ -1,6 +1,5 @@
 //! Steps that the GPU knows by heart.
 
-use super::backends;
 use hecate_core::{DType, Device, Error, Host, Result, Tensor, primitives as p};
 use hecate_cuda::Cuda;
 use hecate_models::{
@@ -8,6 +7,11 @@ use hecate_models::{
     generate::generate,
     sampling::{Sampler, Sampling},
 };
+
+/// A stream for each test: while a step is recorded, nobody else on it can copy.
+fn backends() -> Vec<Cuda> {
+    super::backends().into_iter().map(|device| device.with_poisoned_memory().unwrap()).collect()
+}
 
 /// `state ← weight (state + x)`, result `state + state`.
 fn next(weight: &Tensor<Cuda>, state: &[Tensor<Cuda>], x: &Tensor<Cuda>) -> Result<(Vec<Tensor<Cuda>>, Tensor<Cuda>)> {
