@@ -17,6 +17,8 @@ pub enum Vocabulary {
         path: PathBuf,
         /// The tokenizer.
         tokenizer: Box<tokenizers::Tokenizer>,
+        /// Number of tokens, which takes the tokenizer long to count.
+        size: usize,
     },
 }
 
@@ -39,7 +41,9 @@ impl Vocabulary {
     pub fn from_json(path: &Path, bytes: &[u8]) -> Result<Self> {
         let path = path.to_owned();
         match tokenizers::Tokenizer::from_bytes(bytes) {
-            Ok(tokenizer) => Ok(Self::Tokenizer { path, tokenizer: Box::new(tokenizer) }),
+            Ok(tokenizer) => {
+                Ok(Self::Tokenizer { path, size: tokenizer.get_vocab_size(true), tokenizer: Box::new(tokenizer) })
+            }
             Err(error) => Err(Error::Tokenizer { path, why: format!("not a tokenizer.json: {error}") }),
         }
     }
@@ -59,7 +63,7 @@ impl Vocabulary {
         match self {
             Self::Bytes => 256,
             #[cfg(feature = "tokenizer")]
-            Self::Tokenizer { tokenizer, .. } => tokenizer.get_vocab_size(true),
+            Self::Tokenizer { size, .. } => *size,
         }
     }
 
@@ -71,7 +75,7 @@ impl Vocabulary {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
             #[cfg(feature = "tokenizer")]
-            Self::Tokenizer { path, tokenizer } => match tokenizer.encode_fast(text, false) {
+            Self::Tokenizer { path, tokenizer, .. } => match tokenizer.encode_fast(text, false) {
                 Ok(encoding) => Ok(encoding.get_ids().to_vec()),
                 Err(error) => Err(Error::Tokenizer { path: path.clone(), why: error.to_string() }),
             },
@@ -125,7 +129,7 @@ impl Decoder<'_> {
         match self.vocabulary {
             Vocabulary::Bytes => Ok(self.push_byte()),
             #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokenizer { path, tokenizer } => self
+            Vocabulary::Tokenizer { path, tokenizer, .. } => self
                 .push_token(tokenizer)
                 .map_err(|error| Error::Tokenizer { path: path.clone(), why: error.to_string() }),
         }

@@ -12,6 +12,7 @@ pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
         (Sequences::batch(1, 1), [1, 1, 3], 2),
         (Sequences::packed(&[1, 6, 2]), [1, 9, 33], 4),
         (Sequences::batch(1, 70), [1, 70, 6], 3),
+        (Sequences::packed(&[21, 2, 30]), [1, 53, 8], 4),
     ];
     calls.into_iter().map(|(sequences, shape, width)| convolution(sequences, shape, width)).collect()
 }
@@ -22,6 +23,8 @@ pub fn conv_in_parts<B: Primitives>() -> Vec<Problem<B>> {
     vec![
         convolution(Sequences::batch(2, 400), [2, 400, 70], 5),
         convolution(Sequences::packed(&lengths), [1, 342, 3], 4),
+        convolution(Sequences::packed(&lengths), [1, 342, 12], 4),
+        convolution(Sequences::batch(2, 400), [2, 400, 8], 6),
     ]
 }
 

@@ -32,10 +32,14 @@ kernels! { SOURCE {
     "conv_dx" InputGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dstate" StateGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dweight" Weights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
+    "conv_dweight_4" FourWeights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
 } }
 
 /// Consecutive rows that a thread takes; `STRETCH` in the kernels.
 const STRETCH: usize = 8;
+
+/// Taps that there are kernels of their own for; `TAPS` in the kernels.
+const TAPS: usize = 4;
 
 /// Fewest rows, and most parts, that the gradient of the weights is first summed over.
 const PARTS: [usize; 2] = [64, 256];
@@ -55,9 +59,14 @@ impl Call {
     }
 }
 
-/// A thread for every channel of a stretch of rows.
+/// Neighbouring channels that a thread takes.
+fn neighbours(dims: &ConvDims) -> usize {
+    if dims.channels.is_multiple_of(4) { 4 } else { 1 }
+}
+
+/// A thread for neighbouring channels of a stretch of rows.
 fn by_stretch(dims: &ConvDims) -> Grid {
-    Grid::elements(dims.sequences.rows().div_ceil(STRETCH) * dims.channels)
+    Grid::elements(dims.sequences.rows().div_ceil(STRETCH) * dims.channels / neighbours(dims))
 }
 
 impl Conv for Cuda {
@@ -100,9 +109,14 @@ impl Conv for Cuda {
         let length = PARTS[0].max(rows.div_ceil(PARTS[1]));
         let number = rows.div_ceil(length);
         let parts = self.empty([number, dims.channels, dims.width], DType::F32)?;
-        let (parts_at, number) = (pointer(&parts), number as u32);
-        let arguments = Weights { call, dy: slope, parts: parts_at, length: length as u64, number };
-        self.launch(Grid::elements(parts.shape().count()), &arguments)?;
+        let (at, length, number) = (pointer(&parts), length as u64, number as u32);
+        if dims.width == TAPS && neighbours(dims) == 4 {
+            let grid = Grid::elements(parts.shape().count() / (4 * TAPS));
+            self.launch(grid, &FourWeights { call, dy: slope, parts: at, length, number })?;
+        } else {
+            let grid = Grid::elements(parts.shape().count());
+            self.launch(grid, &Weights { call, dy: slope, parts: at, length, number })?;
+        }
         Ok((x_grad, sum_parts(self, &parts, weight)?, state_grad))
     }
 }
