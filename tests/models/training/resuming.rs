@@ -45,8 +45,13 @@ fn accumulated_gradients_resume_bit_for_bit() {
 
 #[test]
 fn activations_of_16_bits_resume_bit_for_bit() {
+    let narrow = Settings { precision: Precision::Bf16, ..settings() };
     for mixer in ["delta", "titans", "attention"] {
-        check(mixer, Settings { precision: Precision::Bf16, accumulate: 2, ..settings() }, &[1, 4, 8]);
+        check(mixer, Settings { accumulate: 2, ..narrow }, &[1, 4, 8]);
+    }
+    // What is remembered between sequences is of 16 bits too.
+    for mixer in ["delta", "mag", "cms", "hope"] {
+        check(mixer, Settings { carry: 3, ..narrow }, &[1, 4, 8]);
     }
 }
 
