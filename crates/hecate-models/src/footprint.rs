@@ -1,6 +1,6 @@
 //! What learning costs in memory.
 
-use crate::{AttentionConfig, Features, LanguageModel, MemoryConfig, MixerConfig, Precision};
+use crate::{AttentionConfig, Features, LanguageModel, MemoryConfig, MixerConfig, Precision, language_model::ALIGNED};
 use hecate_core::{Backend, Dims, Sequences};
 
 /// Tokens between the states that rules keep for their gradients.
@@ -21,7 +21,7 @@ const WIDE: usize = 4;
 /// gradients    4 N, but while they gather what they were made of is let go: only what is more than that counts
 /// activations  e R (2 d + Σ_layers (4 d + 3 m + mixer))
 /// states       4 ⌈T/64⌉ B × numbers of the rule's state, layer by layer
-/// scores       2 e R V: the scores of all tokens, and their gradient
+/// scores       2 e R V: the scores of all tokens, and their gradient; V rounded up to a multiple of 64 for 16 bits
 /// ```
 ///
 /// What the tape keeps of a block: both norms' arguments and results (`4 d`), and of the MLP the gate, the other half and
@@ -71,6 +71,10 @@ impl<B: Backend> LanguageModel<B> {
         let config = self.config();
         let rows = batch * tokens;
         let size = self.precision().dtype().size();
+        let scores = match self.precision() {
+            Precision::F32 => config.vocabulary_size,
+            Precision::Bf16 => config.vocabulary_size.next_multiple_of(ALIGNED),
+        };
         let mut all = Footprint {
             weights: WIDE * count,
             rounded: if self.precision() == Precision::F32 { 0 } else { size * count },
@@ -78,7 +82,7 @@ impl<B: Backend> LanguageModel<B> {
             gradients: WIDE * count,
             activations: size * rows * 2 * config.hidden_size,
             states: 0,
-            scores: 2 * size * rows * config.vocabulary_size,
+            scores: 2 * size * rows * scores,
         };
         for layer in &config.layers {
             let block = 4 * config.hidden_size + 3 * config.mlp_size();

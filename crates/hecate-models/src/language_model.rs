@@ -6,7 +6,10 @@ use crate::{
     layers::{Block, Context, Embedding, Linear, RmsNorm},
     probe::last_gradient,
 };
-use hecate_core::{Backend, Recording, Sequences, Tensor, primitives};
+use hecate_core::{Backend, DType, Recording, Sequences, Tensor, primitives};
+
+/// Scores of 16 bits come in rows of a multiple of this many.
+pub(crate) const ALIGNED: usize = 64;
 
 /// Embedding, blocks, norm, output head.
 #[derive(Debug)]
@@ -243,7 +246,12 @@ impl<B: Backend> LanguageModel<B> {
     /// Scores `[batch, T, V]` behind the tokens `ids [batch, T]`.
     fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
         let x = self.stream(tape, ids, cache)?;
-        let logits = self.head.forward(tape, &self.norm.forward(tape, &x)?)?;
+        let x = self.norm.forward(tape, &x)?;
+        let logits = match tape.activations() {
+            DType::F32 => self.head.forward(tape, &x)?,
+            // Only losses are made of these.
+            _ => self.head.forward_padded(tape, &x, ALIGNED)?,
+        };
         tape.watch("the score of a token", &logits)?;
         Ok(logits)
     }

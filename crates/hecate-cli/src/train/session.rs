@@ -91,7 +91,7 @@ impl<B: Backend> Session<B> {
         let settings = self.trainer.settings();
         if let Some(footprint) = model.footprint(settings.batch, settings.tokens) {
             let precision = settings.precision.name();
-            self.progress.say(&format!("about {} expected to learn in {precision}", gigabytes(footprint.total())));
+            self.progress.say(&format!("about {} expected to learn in {precision}", amount(footprint.total())));
         }
         if self.trainer.steps() > 0 {
             self.progress.say(&format!("going on after step {}", self.trainer.steps()));
@@ -141,7 +141,7 @@ impl<B: Backend> Session<B> {
         self.draw()?;
         self.progress.finish();
         if let Some(peak) = self.trainer.model().device().peak_bytes()? {
-            self.progress.say(&format!("at most {} of the device's memory taken", gigabytes(peak)));
+            self.progress.say(&format!("at most {} of the device's memory taken", amount(peak)));
         }
         let Self { run, trainer, corpus, vocabulary, stop, .. } = &*self;
         let bar = measuring(corpus.held_out.tokens.len());
@@ -174,8 +174,11 @@ impl<B: Backend> Session<B> {
     }
 }
 
-fn gigabytes(bytes: usize) -> String {
-    format!("{:.2} GB", bytes as f64 / 1e9)
+fn amount(bytes: usize) -> String {
+    match bytes as f64 {
+        bytes if bytes < 1e9 => format!("{:.1} MB", bytes / 1e6),
+        bytes => format!("{:.2} GB", bytes / 1e9),
+    }
 }
 
 fn print_score(score: &Score, run: &Run) {

@@ -38,6 +38,21 @@ fn a_run_trains_and_is_used() {
 }
 
 #[test]
+fn the_precision_belongs_to_the_run() {
+    let workspace = Workspace::new();
+    let trained = workspace.train(&["--steps", "4", "--precision", "bf16"]);
+    trained.succeeded();
+    assert!(trained.stderr.contains(" MB expected to learn in bf16"), "{}", trained.stderr);
+    let resumed = workspace.run(&["train", "--resume"]);
+    resumed.succeeded();
+    assert!(resumed.stderr.contains(" MB expected to learn in bf16"), "{}", resumed.stderr);
+    let refused = workspace.run(&["train", "--resume", "--precision", "f32"]);
+    assert!(refused.stderr.contains("cannot be used with"), "{}", refused.stderr);
+    let unknown = workspace.train(&["--precision", "f16"]);
+    assert!(unknown.stderr.contains("f32, bf16"), "{}", unknown.stderr);
+}
+
+#[test]
 fn own_sources_are_learned_without_a_text() {
     let workspace = Workspace::new();
     let trained = workspace.run(&[

@@ -1,7 +1,7 @@
 //! Linear maps.
 
-use crate::{Builder, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, primitives::Transpose};
+use crate::{Builder, Error, Init, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, DType, Host, Tensor, primitives::Transpose};
 
 /// `y = x Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,26 @@ impl Linear {
             Some(bias) => tape.add(&y, &tape.parameter(bias)),
             None => Ok(y),
         }
+    }
+
+    /// As [`Linear::forward`] without a bias, with outputs behind the map's own until `multiple` divides their number, so
+    /// that matrix units find every row where they want it. No softmax gives these anything: they are `−10³⁰`.
+    ///
+    /// # Errors
+    /// As [`Linear::forward`].
+    pub fn forward_padded<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, multiple: usize) -> Result<Var<B>> {
+        let weight = tape.weight(self.weight)?;
+        let (outputs, inputs) = (weight.axes()[0], weight.axes()[1]);
+        let more = outputs.next_multiple_of(multiple) - outputs;
+        if more == 0 {
+            return self.product(tape, x);
+        }
+        let (device, dtype) = (x.value().device(), x.value().dtype());
+        let zeros = |axes: &[usize]| Ok::<_, Error>(Var::constant(Tensor::zeros(device, axes, dtype)?));
+        let never = Tensor::upload(device, [more], Host::from_f32(dtype, vec![-1e30; more]))?;
+        let mask = tape.concat(&[&zeros(&[outputs])?, &Var::constant(never)], 0)?;
+        let weight = tape.concat(&[&weight, &zeros(&[more, inputs])?], 0)?;
+        tape.add(&tape.matmul(x, &weight, Transpose { a: false, b: true })?, &mask)
     }
 
     fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
