@@ -30,7 +30,7 @@ fn a_step_goes_on_from_the_one_before() {
         let (weight, start, x) =
             (tensor(&device, [2.0, 0.5, 1.0]), tensor(&device, [1.0, 2.0, 3.0]), tensor(&device, [0.0; 3]));
         let mut step = |state: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| next(&weight, &state, &x);
-        let mut recording = device.record(&[start.clone()], &x, &mut step).unwrap().expect("a recording");
+        let mut recording = device.record(std::slice::from_ref(&start), &x, &mut step).unwrap().expect("a recording");
         // What a recording points to stays, whoever lets go of it.
         drop(weight);
         let others: Vec<_> = (0..50).map(|i| tensor(&device, [i as f32; 3])).collect();
