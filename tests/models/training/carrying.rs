@@ -5,7 +5,7 @@ use approx::assert_relative_eq;
 use hecate_core::{Tensor, primitives::cross_entropy};
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Cache, Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig,
+    Cache, Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, Precision, RuleConfig,
     schedule::Schedule,
     text::Windows,
     trainer::{Settings, Trainer},
@@ -24,6 +24,7 @@ fn memories_resume_bit_for_bit() {
     // Stopped before, inside of and behind texts.
     MEMORIES.iter().for_each(|mixer| check(mixer, carried(), &[0, 1, 3, 5]));
     check("delta", Settings { accumulate: 2, ..carried() }, &[1, 2]);
+    check("titans", Settings { precision: Precision::Bf16, ..carried() }, &[1, 2]);
 }
 
 #[test]
