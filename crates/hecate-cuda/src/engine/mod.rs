@@ -17,7 +17,8 @@
 //!
 //! Between forward and backward a call keeps one state every 64 tokens, columns rounded up to whole blocks. Frozen rules
 //! keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one every
-//! 64 tokens of each; states between are computed again.
+//! 64 tokens of each; states between are computed again. The chunk form keeps its states without rounding columns up, and
+//! while it runs holds `2·64² + 272` numbers for each 64 tokens of a head.
 
 pub(crate) mod chunk;
 mod layout;
