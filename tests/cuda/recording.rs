@@ -8,7 +8,7 @@ use hecate_models::{
     sampling::{Sampler, Sampling},
 };
 
-/// A stream for each test: while a step is recorded, nobody else on it can copy.
+/// A stream for each test: while a step is recorded, everybody else on it waits.
 fn backends() -> Vec<Cuda> {
     super::backends().into_iter().map(|device| device.with_poisoned_memory().unwrap()).collect()
 }
@@ -64,6 +64,35 @@ fn states_that_change_places_are_not_mixed_up() {
 }
 
 #[test]
+fn a_result_may_be_the_state_before() {
+    for device in backends() {
+        let mut step = |state: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| Ok((vec![p::add(&state[0], &x)?], state[0].clone()));
+        let (start, x) = (tensor(&device, [1.0; 3]), tensor(&device, [0.0; 3]));
+        let mut recording = device.record(std::slice::from_ref(&start), &x, &mut step).unwrap().expect("a recording");
+        let mut first = || recording.step(Host::F32(vec![2.0; 3])).unwrap().into_f32()[0];
+        assert_eq!([first(), first(), first()], [1.0, 3.0, 5.0]);
+    }
+}
+
+#[test]
+fn others_wait_for_a_recording() {
+    for device in backends() {
+        let model = LanguageModel::new(&device, &Config::uniform("delta", 1, 16, 2).unwrap(), 3).unwrap();
+        let text = |seed| -> Vec<u32> {
+            let sampler = Sampler::new(Sampling { seed, ..Sampling::default() }).unwrap();
+            generate(&model, &[1, 2, 3], sampler).unwrap().take(16).map(|token| token.unwrap()).collect()
+        };
+        let alone = [1, 2, 3].map(&text);
+        let together = std::thread::scope(|scope| {
+            let text = &text;
+            let started = [1, 2, 3].map(|seed| scope.spawn(move || text(seed)));
+            started.map(|thread| thread.join().expect("no panic"))
+        });
+        assert_eq!(alone, together);
+    }
+}
+
+#[test]
 fn what_the_host_takes_part_in_is_not_recorded() {
     for device in backends() {
         let x = tensor(&device, [1.0; 3]);
@@ -78,6 +107,14 @@ fn what_the_host_takes_part_in_is_not_recorded() {
         // The stream goes on as if nothing had been.
         assert_eq!(p::scale(2.0, &x).unwrap().to_f32().unwrap(), [2.0; 3]);
     }
+}
+
+/// What draws tokens may be handed to another thread.
+#[test]
+fn generations_can_be_sent() {
+    fn sent<T: Send>() {}
+    sent::<hecate_models::generate::Generation<'_, Cuda>>();
+    sent::<hecate_models::generate::Generation<'_, hecate_cpu::Cpu>>();
 }
 
 #[test]

@@ -50,9 +50,9 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Learns a step by heart, for states and inputs like these; the first [`Recording::step`] goes on from `state`. The
-    /// step must do the same work whatever the values are, and whatever it was called with before; while it is learned, no
-    /// other thread may use the device's value. None where the device gains nothing, or where the step cannot be repeated
-    /// so: it copies to or from the host on its way.
+    /// step must do the same work whatever the values are, and whatever it was called with before; while it is learned,
+    /// other threads that use the device's value wait. None where the device gains nothing or cannot do so, or where the
+    /// step cannot be repeated so: it copies to or from the host on its way.
     ///
     /// # Errors
     /// The step's own; the device's own failures.

@@ -6,7 +6,7 @@ use crate::{Host, Result, Tensor};
 pub type Step<'a, D> = dyn FnMut(Vec<Tensor<D>>, Tensor<D>) -> Result<(Vec<Tensor<D>>, Tensor<D>)> + 'a;
 
 /// A [`Step`] that was run once and can be run again with less work than call by call. The state stays inside.
-pub trait Recording {
+pub trait Recording: Send {
     /// Runs the step on the state that the last one left, and on an input of the recorded one's type and length.
     ///
     /// # Errors

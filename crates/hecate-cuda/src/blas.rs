@@ -25,7 +25,7 @@ const FUNCTIONS: [&[u8]; 4] =
 impl Blas {
     /// A handle, where the library is there and takes the stream.
     pub(crate) fn new(stream: &Arc<CudaStream>) -> Option<Self> {
-        // SAFETY: looks for a library by name and opens it; the stream outlives the handle, both held by one value.
+        // SAFETY: looks for a library by name and opens it; the value that holds both lets go of the handle first.
         unsafe {
             // Where a library of this name lacks a function, calling it would panic.
             let has = |name: &[u8]| sys::culib().get::<*const ()>(name).is_ok();
@@ -57,6 +57,7 @@ impl Blas {
         let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
         let (one, zero) = (1.0f32, 0.0f32);
         let address = |x: &Tensor<Cuda>| x.buffer().pointer() as *mut std::ffi::c_void;
+        let _turn = out.device().kept().turn();
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`.
         // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is
         // through with them.

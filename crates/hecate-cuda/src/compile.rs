@@ -1,6 +1,6 @@
 //! From a kernel to something the driver loads.
 //!
-//! In this order: a cubin in the cache on disk; the run-time compiler (NVRTC), for exactly this GPU; the PTX in this
+//! In this order: a cubin in the cache on disk, of the compiler that is there; the run-time compiler (NVRTC), for exactly this GPU; the PTX in this
 //! crate, which the driver compiles. What was tried and why it failed is in the error. Kernels are compiled one by one,
 //! when they are first started: a program waits for those that it uses.
 
@@ -115,7 +115,7 @@ impl Compiler {
         }
         let why = format!(
             "`{kernel}` of {} could not be made for {} and a driver of CUDA {}. Tried {}. Install NVRTC (`pip install \
-             nvidia-cuda-nvrtc`), or update the driver",
+             nvidia-cuda-nvrtc`, with a driver of CUDA 12 `nvidia-cuda-nvrtc-cu12`), or update the driver",
             source.name,
             self.architecture(),
             version(self.driver),

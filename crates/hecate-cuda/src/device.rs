@@ -28,11 +28,12 @@ pub struct Cuda(Arc<Inner>);
 struct Inner {
     ordinal: usize,
     context: Arc<CudaContext>,
+    // Let go of before the stream that it is bound to.
+    blas: std::sync::OnceLock<Option<crate::blas::Blas>>,
     stream: Arc<CudaStream>,
     transfers: Transfers,
     properties: Properties,
     modules: Modules,
-    blas: std::sync::OnceLock<Option<crate::blas::Blas>>,
     options: Options,
     kept: Arc<Kept>,
     tables: Mutex<HashMap<Vec<u32>, Buffer>>,
@@ -253,8 +254,11 @@ impl Cuda {
     /// Memory of `bytes` bytes, not written yet.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Buffer> {
         let bytes = bytes.max(1);
-        // SAFETY: bytes are valid whatever they hold; kernels write before they read.
-        let slice = unsafe { self.stream().alloc::<u8>(bytes) }.map_err(|error| self.out_of_memory(bytes, error))?;
+        let slice = {
+            let _turn = self.0.kept.turn();
+            // SAFETY: bytes are valid whatever they hold; kernels write before they read.
+            unsafe { self.stream().alloc::<u8>(bytes) }.map_err(|error| self.out_of_memory(bytes, error))?
+        };
         let buffer = self.buffer(slice);
         if self.0.options.poisoned {
             self.fill(&buffer, 0xff)?;
@@ -285,6 +289,7 @@ impl Cuda {
     /// Writes `byte` everywhere.
     fn fill(&self, buffer: &Buffer, byte: u8) -> Result<()> {
         self.context().bind_to_thread().map_err(|error| failed("filling memory", error))?;
+        let _turn = self.0.kept.turn();
         // SAFETY: the buffer is alive, and as long as its length says; the stream orders its use.
         unsafe { result::memset_d8_async(buffer.pointer(), byte, buffer.len(), self.stream().cu_stream()) }
             .map_err(|error| failed(format!("filling {} bytes", buffer.len()), error))
@@ -295,6 +300,7 @@ impl Cuda {
         let copying = |error| failed(format!("copying {bytes} bytes"), error);
         debug_assert!(bytes <= from.len() && bytes <= to.len());
         self.context().bind_to_thread().map_err(copying)?;
+        let _turn = self.0.kept.turn();
         // SAFETY: both are alive and at least as long; the stream orders their use.
         unsafe { result::memcpy_dtod_async(to.pointer(), from.pointer(), bytes, self.stream().cu_stream()) }
             .map_err(copying)
@@ -323,30 +329,31 @@ impl Cuda {
         let recording = |error| failed("recording a step", error);
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.stream().begin_capture(mode).map_err(recording)?;
-        let outcome = queue();
+        let outcome = panic::catch_unwind(panic::AssertUnwindSafe(queue));
         let graph = self.stream().end_capture(sys::CUgraphInstantiate_flags(0));
-        outcome?;
+        outcome.unwrap_or_else(|panicked| panic::resume_unwind(panicked))?;
         graph.map_err(recording)?.ok_or_else(|| failed("recording a step", "there was nothing to record"))
     }
 
     /// Queues the work of a graph.
     pub(crate) fn replay(&self, graph: &CudaGraph) -> Result<()> {
+        let _turn = self.0.kept.turn();
         graph.launch().map_err(|error| failed("starting a recorded step", error))
     }
 
     /// A table that stays on the device, so that calls like the last one upload nothing.
     pub(crate) fn kept_table(&self, values: &[u32]) -> Result<Table> {
-        let mut tables = self.0.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(memory) = tables.get(values) {
+        // Not held while the table goes to the device: who waits for a turn must not make others wait.
+        let tables = || self.0.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = tables().get(values) {
             return Ok(Table::kept(memory.pointer()));
         }
         let memory = self.upload(Host::U32(values.to_vec()))?;
+        let mut tables = tables();
         if tables.len() >= TABLES {
             return Ok(Table::own(memory));
         }
-        let table = Table::kept(memory.pointer());
-        tables.insert(values.to_vec(), memory);
-        Ok(table)
+        Ok(Table::kept(tables.entry(values.to_vec()).or_insert(memory).pointer()))
     }
 
     fn out_of_memory(&self, bytes: usize, error: DriverError) -> hecate_core::Error {
@@ -425,6 +432,7 @@ impl Device for Cuda {
 
     fn synchronize(&self) -> Result<()> {
         self.0.kept.check("waiting for the GPU")?;
+        let _turn = self.0.kept.turn();
         self.stream().synchronize().map_err(|error| failed("waiting for the GPU", error))
     }
 

@@ -183,6 +183,7 @@ impl Cuda {
             shared_mem_bytes: shared as u32,
         };
         let argument = ByValue(*arguments);
+        let _turn = self.kept().turn();
         let mut launch = self.stream().launch_builder(&function);
         launch.arg(&argument);
         // SAFETY: `Arguments` promises that the kernel takes this structure; its pointers were read off live tensors of

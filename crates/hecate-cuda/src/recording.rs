@@ -3,22 +3,32 @@
 //! What a graph's kernels point to must stay where it is as long as the graph is there. Memory asked for while a step is
 //! recorded belongs to the graph, which has it at the same place every time. All other memory was there before; where it
 //! is let go of, [`Kept`] keeps it until the last recording is gone.
+#![allow(unsafe_code)]
 
 use crate::{Cuda, device::Buffer, error::unsupported};
 use cudarc::driver::{CudaGraph, CudaSlice};
 use hecate_core::{Device, Error, Host, Recording, Result, Step, Tensor};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    thread::{self, ThreadId},
+};
 
-/// Memory that recordings may point to.
+/// Memory that recordings may point to, and who may queue work.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Ledger>);
+pub(crate) struct Kept {
+    ledger: Mutex<Ledger>,
+    /// Held to queue work; by a recording as a whole.
+    turn: RwLock<()>,
+}
 
 #[derive(Default)]
 struct Ledger {
     /// Counts starts and ends of recordings: memory is known by the count at which it was asked for.
     clock: u64,
+    /// Recordings that are there, from the start of each on.
     recordings: usize,
-    recording: bool,
+    /// The thread that records a step.
+    recorder: Option<ThreadId>,
     /// Whether the step that is being recorded copied to or from the host.
     spoiled: bool,
     freed: Vec<CudaSlice<u8>>,
@@ -26,7 +36,18 @@ struct Ledger {
 
 impl Kept {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while work is queued: a graph takes whatever is queued on its stream, so that while one thread records a step,
+    /// others wait. One turn at a time: who holds it takes no second.
+    pub(crate) fn turn(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        if self.records() { None } else { Some(self.turn.read().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    /// Whether this thread records a step.
+    fn records(&self) -> bool {
+        self.ledger().recorder == Some(thread::current().id())
     }
 
     /// When memory is asked for.
@@ -37,31 +58,27 @@ impl Kept {
     /// Takes memory asked for at `born` that nobody holds any more.
     pub(crate) fn free(&self, memory: CudaSlice<u8>, born: u64) {
         let mut ledger = self.ledger();
-        if (ledger.recording || ledger.recordings > 0) && born < ledger.clock {
+        if ledger.recordings > 0 && born < ledger.clock {
             ledger.freed.push(memory);
         }
     }
 
     /// Refuses what a graph cannot repeat.
     pub(crate) fn check(&self, what: &'static str) -> Result<()> {
-        let mut ledger = self.ledger();
-        if !ledger.recording {
+        if !self.records() {
             return Ok(());
         }
-        ledger.spoiled = true;
+        self.ledger().spoiled = true;
         Err(unsupported(what, "a step is being recorded, which has to do without the host"))
     }
 
-    fn begin(&self) {
+    /// From here on, until the result is dropped, this thread records a step.
+    fn begin(&self) -> Recorder<'_> {
+        let whole = self.turn.write().unwrap_or_else(PoisonError::into_inner);
         let mut ledger = self.ledger();
-        (ledger.clock, ledger.recording, ledger.spoiled) = (ledger.clock + 1, true, false);
-    }
-
-    /// Whether the step was spoiled.
-    fn end(&self) -> bool {
-        let mut ledger = self.ledger();
-        (ledger.clock, ledger.recording, ledger.recordings) = (ledger.clock + 1, false, ledger.recordings + 1);
-        ledger.spoiled
+        (ledger.clock, ledger.spoiled) = (ledger.clock + 1, false);
+        ledger.recorder = Some(thread::current().id());
+        Recorder { kept: self, _whole: whole }
     }
 
     /// A recording is gone.
@@ -75,8 +92,35 @@ impl Kept {
     }
 }
 
+/// A step is being recorded.
+struct Recorder<'a> {
+    kept: &'a Kept,
+    _whole: RwLockWriteGuard<'a, ()>,
+}
+
+impl Recorder<'_> {
+    /// Whether the step copied to or from the host.
+    fn spoiled(&self) -> bool {
+        self.kept.ledger().spoiled
+    }
+}
+
+impl Drop for Recorder<'_> {
+    fn drop(&mut self) {
+        let mut ledger = self.kept.ledger();
+        (ledger.clock, ledger.recorder) = (ledger.clock + 1, None);
+    }
+}
+
 /// Counts as a recording from the start of it on.
 struct Token(Arc<Kept>);
+
+impl Token {
+    fn new(kept: &Arc<Kept>) -> Self {
+        kept.ledger().recordings += 1;
+        Self(kept.clone())
+    }
+}
 
 impl Drop for Token {
     fn drop(&mut self) {
@@ -95,6 +139,17 @@ struct Recorded {
     _state: Vec<Tensor<Cuda>>,
 }
 
+// SAFETY: the driver takes handles of graphs from any thread, one at a time, and only `&mut self` reaches this one's; all
+// else may be sent by its type.
+unsafe impl Send for Recorded {}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        // The graph goes next, and this may be a thread that never used the GPU. Nobody can be told of a failure here.
+        let _ = self.device.context().bind_to_thread();
+    }
+}
+
 impl Recording for Recorded {
     fn step(&mut self, input: Host) -> Result<Host> {
         let known = &self.input;
@@ -111,13 +166,17 @@ impl Recording for Recorded {
     }
 }
 
-/// Runs the step once, so that all kernels and tables are there, then records it.
+/// Runs the step once, so that all kernels and tables are there, then records it; nothing where that cannot be done.
 pub(crate) fn record(
     device: &Cuda,
     state: &[Tensor<Cuda>],
     input: &Tensor<Cuda>,
     step: &mut Step<'_, Cuda>,
 ) -> Result<Option<Box<dyn Recording>>> {
+    // Without pools memory cannot belong to a graph.
+    if !device.context().has_async_alloc() {
+        return Ok(None);
+    }
     let state = state.iter().map(|x| device.copied(x)).collect::<Result<Vec<_>>>()?;
     let input = device.copied(input)?;
     let (next, found) = step(state.clone(), input.clone())?;
@@ -125,10 +184,12 @@ pub(crate) fn record(
     let result = device.empty(found.shape().clone(), found.dtype())?;
     drop((next, found));
     device.synchronize()?;
-    let kept = device.kept();
-    kept.begin();
+    let token = Token::new(device.kept());
+    let recorder = device.kept().begin();
     let graph = device.capture(|| {
         let (next, found) = step(state.clone(), input.clone())?;
+        // The result may be an old state, which is written over next.
+        device.copy(&found, &result)?;
         // What lies in an old place would be written over before it is read.
         let places: Vec<_> = state.iter().map(|x| x.buffer().pointer()).collect();
         let aside = |x: &Tensor<Cuda>| match places.contains(&x.buffer().pointer()) {
@@ -136,18 +197,17 @@ pub(crate) fn record(
             false => Ok(x.clone()),
         };
         let next = next.iter().map(aside).collect::<Result<Vec<_>>>()?;
-        next.iter().zip(&state).try_for_each(|(from, to)| device.copy(from, to))?;
-        device.copy(&found, &result)
+        next.iter().zip(&state).try_for_each(|(from, to)| device.copy(from, to))
     });
-    let (spoiled, token) = (kept.end(), Token(kept.clone()));
-    match graph {
-        Ok(graph) => {
-            let (device, _state) = (device.clone(), state);
-            Ok(Some(Box::new(Recorded { device, graph, _token: token, input, result, _state })))
-        }
-        Err(_) if spoiled => Ok(None),
-        Err(error) => Err(error),
+    let spoiled = recorder.spoiled();
+    drop(recorder);
+    // It ran a moment ago: what fails now is the recording, and the step goes on call by call.
+    let Ok(graph) = graph else { return Ok(None) };
+    if spoiled {
+        return Ok(None);
     }
+    let (device, _state) = (device.clone(), state);
+    Ok(Some(Box::new(Recorded { device, graph, _token: token, input, result, _state })))
 }
 
 /// Refuses a next state unlike the one before.

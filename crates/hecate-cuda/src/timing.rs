@@ -18,7 +18,10 @@ impl Cuda {
     /// # Errors
     /// Those of `work`; the driver's own.
     pub fn timed<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Timing)> {
-        let mark = || self.stream().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let mark = || {
+            let _turn = self.kept().turn();
+            self.stream().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))
+        };
         let marking = |error| failed("marking a time", error);
         let start = mark().map_err(marking)?;
         let done = work()?;

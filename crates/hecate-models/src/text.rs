@@ -164,7 +164,9 @@ impl Windows {
     pub fn starts(&mut self, text: &[u32], batch: usize, length: usize) -> Result<Vec<usize>> {
         let starts = text.len().saturating_sub(length) as u64;
         if starts == 0 {
-            let expected = format!("more than the sequence length, {length}");
+            let expected = format!(
+                "more than {length}: the sequence length, times the sequences that memories are carried through"
+            );
             return Err(Error::config("tokens of text", text.len(), expected));
         }
         Ok((0..batch).map(|_| self.rng.random_range(0..starts) as usize).collect())

@@ -91,7 +91,10 @@ impl<B: Backend> Session<B> {
         let settings = self.trainer.settings();
         if let Some(footprint) = model.footprint(settings.batch, settings.tokens) {
             let precision = settings.precision.name();
-            self.progress.say(&format!("about {} expected to learn in {precision}", amount(footprint.total())));
+            // Gradients of earlier passes wait while the next pass runs.
+            let waiting = if settings.accumulate > 1 { footprint.gradients } else { 0 };
+            let expected = amount(footprint.total() + waiting);
+            self.progress.say(&format!("about {expected} expected to learn in {precision}"));
         }
         if self.trainer.steps() > 0 {
             self.progress.say(&format!("going on after step {}", self.trainer.steps()));

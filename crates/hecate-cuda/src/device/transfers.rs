@@ -147,6 +147,7 @@ impl Cuda {
             return Ok(buffer);
         }
         self.context().bind_to_thread().map_err(uploading)?;
+        let _turn = self.0.kept.turn();
         // SAFETY: fresh memory of this length, owned once; the main stream frees it, behind the copy that it waits for.
         let (memory, written) = unsafe {
             let pointer = result::malloc_async(uploads.cu_stream(), bytes.len());
@@ -163,6 +164,7 @@ impl Cuda {
     /// Host bytes into memory that is there, on the main stream.
     fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Outcome {
         debug_assert!(bytes.len() <= buffer.len());
+        let _turn = self.0.kept.turn();
         // SAFETY: the buffer is alive and at least as long; the stream orders its use.
         unsafe { self.0.transfers.write(self.stream(), buffer.pointer(), bytes) }
     }
@@ -173,6 +175,7 @@ impl Cuda {
         let bytes = bytes_mut(&mut values);
         let length = bytes.len();
         debug_assert!(length <= buffer.len());
+        let _turn = self.0.kept.turn();
         // SAFETY: the buffer is alive and at least as long; the stream orders its use.
         let read = unsafe { self.0.transfers.read(self.stream(), buffer.pointer(), bytes) };
         read.and_then(|()| self.stream().synchronize())

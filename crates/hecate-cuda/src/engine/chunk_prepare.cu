@@ -21,7 +21,7 @@ __device__ __forceinline__ void build_tables(
                 e = s == j ? 1.0f : e * gates[2][s];
                 c = gates[1][s] * c + e;
             }
-            // Nothing of a later token goes into an earlier one, were it NaN.
+            // What an earlier token would take of a later one's key is nothing, not zero times it.
             float *erased = triangle + j * WIDE + s, *read = reads + s * WIDE + j;
             *erased = s > j ? gates[0][s] * before * *erased : 0.0f;
             *read = s >= j + p.before ? (p.before ? before : c) * *read : 0.0f;

@@ -68,6 +68,10 @@ impl<B: Backend> Source<B> {
             None => Reading { starts: self.windows.starts(text, batch, length)?, cache: model.cache(batch)? },
         };
         let Reading { starts, cache } = self.reading.insert(reading);
+        if starts.iter().any(|start| start + length >= text.len()) {
+            let expected = "the text whose memories are carried, whole";
+            return Err(Error::config("tokens of text", text.len(), expected));
+        }
         let (inputs, targets) = windows(text, starts.iter().map(|start| start + cache.position()), tokens);
         Ok((Window { inputs, targets }, Some(cache)))
     }
