@@ -254,12 +254,12 @@ impl Cuda {
     /// Memory of `bytes` bytes, not written yet.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Buffer> {
         let bytes = bytes.max(1);
-        let slice = {
+        let buffer = {
             let _turn = self.0.kept.turn();
             // SAFETY: bytes are valid whatever they hold; kernels write before they read.
-            unsafe { self.stream().alloc::<u8>(bytes) }.map_err(|error| self.out_of_memory(bytes, error))?
+            let memory = unsafe { self.stream().alloc::<u8>(bytes) };
+            self.buffer(memory.map_err(|error| self.out_of_memory(bytes, error))?)
         };
-        let buffer = self.buffer(slice);
         if self.0.options.poisoned {
             self.fill(&buffer, 0xff)?;
         }
