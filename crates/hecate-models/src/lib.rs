@@ -6,7 +6,8 @@
 //!
 //! # Conventions
 //!
-//! Activations are `[B,T,width]`, in 32 bits unless a [`Precision`] says otherwise, weights `[outputs, inputs]` as in PyTorch, tokens row-major `[B,T]`.
+//! Activations are `[B,T,width]`, in 32 bits unless a [`Precision`] says otherwise, weights `[outputs, inputs]` as in
+//! PyTorch, tokens row-major `[B,T]`.
 //! Parameters are named as in flash-linear-attention and Hugging Face models.
 
 mod bounds;

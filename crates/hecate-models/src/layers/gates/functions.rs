@@ -14,8 +14,8 @@ use hecate_core::{
     },
 };
 
-/// Share of the steps of [`Titans`](hecate_core::rules::Titans) that a network of two layers can take: each layer's step is as long as the other is
-/// large, and both grow with the values they are taught.
+/// Share of the steps of [`Titans`](hecate_core::rules::Titans) that a network of two layers can take: each layer's step
+/// is as long as the other is large, and both grow with the values they are taught.
 const NETWORK_STEP: f32 = 0.125;
 
 /// Steps and forgetting of a memory, those of a network if it is one.
@@ -26,7 +26,8 @@ fn paced<B: Backend>(tape: &Tape<'_, B>, network: bool, log_a: Var<B>, theta: Va
     Ok((tape.scale(SLOW_FORGETTING.recip(), &log_a)?, tape.scale(NETWORK_STEP, &theta)?))
 }
 
-/// As [`Titans`](hecate_core::rules::Titans), with an eighth of the steps, and `log a` a thousandth of what others get (1/1024).
+/// As [`Titans`](hecate_core::rules::Titans), with an eighth of the steps, and `log a` a thousandth of what others get
+/// (1/1024).
 impl GatedRule for TitansMlp {
     type Signals = MomentumSignals<()>;
 
