@@ -1,1 +1,22 @@
 //! The WebGPU column, on the adapter that `HECATE_WGPU_ADAPTER` names, else on the best one.
+
+use hecate_wgpu::{Selection, Wgpu};
+use std::sync::OnceLock;
+
+/// The adapter under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
+fn backends() -> Vec<Wgpu> {
+    static DEVICES: OnceLock<Vec<Wgpu>> = OnceLock::new();
+    let open = || match Wgpu::new(&Selection::Default) {
+        Ok(wgpu) => vec![wgpu.with_poisoned_memory()],
+        Err(error) => {
+            hecate_tests::require::skip("wgpu", &error.to_string());
+            Vec::new()
+        }
+    };
+    DEVICES.get_or_init(open).clone()
+}
+
+mod primitives {
+    use hecate_tests::primitive_modules;
+    primitive_modules!(map, gated, add, mul, scale, cast, sum, sum_rows, sum_squares);
+}

@@ -1,0 +1,1 @@
+//! The cells of this column: a file a rule.

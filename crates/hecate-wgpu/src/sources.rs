@@ -1,0 +1,8 @@
+//! All kernels, for the test that compiles each of them without an adapter.
+
+use crate::{launch::Kernel, memory, primitives};
+
+/// Each kernel, for every set of constants that it is compiled for.
+#[allow(dead_code)]
+pub(crate) const ALL: &[&[Kernel<'static>]] =
+    &[memory::KERNELS, primitives::elementwise::KERNELS, primitives::reduce::KERNELS];
