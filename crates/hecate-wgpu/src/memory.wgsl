@@ -10,7 +10,7 @@ struct Args {
 
 @group(0) @binding(0) var<uniform> args: Args;
 @group(0) @binding(1) var<storage, read_write> to: array<u32>;
-@group(0) @binding(2) var<storage, read> from: array<u32>;
+@group(0) @binding(2) var<storage, read> origin: array<u32>;
 
 @compute @workgroup_size(256)
 fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
@@ -24,7 +24,7 @@ fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {
-        to[i] = from[i];
+        to[i] = origin[i];
     }
 }
 
@@ -74,7 +74,7 @@ fn half_of(float: u32) -> u32 {
 fn widen(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 2u * (256u * group_index(group) + local);
     if i < args.count {
-        let word = from[i / 2u];
+        let word = origin[i / 2u];
         to[i] = float_of(word & 0xffffu);
         if i + 1u < args.count {
             to[i + 1u] = float_of(word >> 16u);
@@ -86,9 +86,9 @@ fn widen(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
 fn narrow(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 2u * (256u * group_index(group) + local);
     if i < args.count {
-        var word = half_of(from[i]);
+        var word = half_of(origin[i]);
         if i + 1u < args.count {
-            word |= half_of(from[i + 1u]) << 16u;
+            word |= half_of(origin[i + 1u]) << 16u;
         }
         to[i / 2u] = word;
     }
