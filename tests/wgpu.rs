@@ -18,5 +18,7 @@ fn backends() -> Vec<Wgpu> {
 
 mod primitives {
     use hecate_tests::primitive_modules;
-    primitive_modules!(map, gated, add, mul, scale, cast, sum, sum_rows, sum_squares);
+    primitive_modules!(
+        map, gated, add, mul, scale, cast, narrow, concat, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares
+    );
 }

@@ -75,6 +75,24 @@ fn log_1p(u: f32) -> f32 {
     return 2.0 * (s + s * (square * series));
 }
 
+// log x for a positive normal number, relative to itself near 1 too: 2 artanh((m − 1) / (m + 1)) + n log 2 with
+// x = 2ⁿ m, m about 1.
+fn logarithm(x: f32) -> f32 {
+    if !is_finite(x) {
+        return x;
+    }
+    let bits = bitcast<u32>(x);
+    // Counted from √½.
+    let n = (i32(bits) - 0x3f3504f3) >> 23u;
+    let m = bitcast<f32>(bits - (u32(n) << 23u));
+    let s = (m - 1.0) / (m + 1.0);
+    let square = s * s;
+    var series = (0.11111111 * square + 0.14285715) * square + 0.2;
+    series = (series * square + 0.33333334) * square;
+    let near = 2.0 * (s + s * series);
+    return f32(n) * 0.693359375 + (f32(n) * -2.12194440e-4 + near);
+}
+
 // (σ(x), σ(−x)), each relative to itself.
 fn sigmoids(x: f32) -> vec2<f32> {
     let e = exponential(-abs(x));

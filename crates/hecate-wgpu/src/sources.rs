@@ -4,5 +4,11 @@ use crate::{launch::Kernel, memory, primitives};
 
 /// Each kernel, for every set of constants that it is compiled for.
 #[allow(dead_code)]
-pub(crate) const ALL: &[&[Kernel<'static>]] =
-    &[memory::KERNELS, primitives::elementwise::KERNELS, primitives::reduce::KERNELS];
+pub(crate) const ALL: &[&[Kernel<'static>]] = &[
+    memory::KERNELS,
+    primitives::elementwise::KERNELS,
+    primitives::layout::KERNELS,
+    primitives::loss::KERNELS,
+    primitives::optimizer::KERNELS,
+    primitives::reduce::KERNELS,
+];

@@ -77,36 +77,6 @@ impl Features for Wgpu {
     }
 }
 
-impl Layout for Wgpu {
-    fn narrow(&self, _span: Span, _x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Err(missing("narrow"))
-    }
-
-    fn narrow_backward(&self, _span: Span, _dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Err(missing("narrow_backward"))
-    }
-
-    fn concat(&self, _outer: usize, _inner: usize, _parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
-        Err(missing("concat"))
-    }
-}
-
-impl Loss for Wgpu {
-    fn cross_entropy(&self, _logits: &Tensor<Self>, _targets: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        Err(missing("cross_entropy"))
-    }
-
-    fn cross_entropy_backward(
-        &self,
-        _logits: &Tensor<Self>,
-        _targets: &Tensor<Self>,
-        _lse: &Tensor<Self>,
-        _factor: f32,
-    ) -> Result<Tensor<Self>> {
-        Err(missing("cross_entropy_backward"))
-    }
-}
-
 impl Matmul for Wgpu {
     fn matmul(&self, _dims: MatmulDims, _a: &Tensor<Self>, _b: &Tensor<Self>) -> Result<Tensor<Self>> {
         Err(missing("matmul"))
@@ -139,21 +109,6 @@ impl Norm for Wgpu {
 
     fn l2_norm_backward(&self, _x: &Tensor<Self>, _inverse: &Tensor<Self>, _dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         Err(missing("l2_norm_backward"))
-    }
-}
-
-impl Optimizer for Wgpu {
-    fn adamw(
-        &self,
-        _adamw: &AdamW,
-        _clip: Option<&Clip<'_, Self>>,
-        _updates: Vec<Update<'_, Self>>,
-    ) -> Result<Vec<Slot<Tensor<Self>>>> {
-        Err(missing("adamw"))
-    }
-
-    fn norm_squared(&self, _grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
-        Err(missing("norm_squared"))
     }
 }
 

@@ -35,11 +35,11 @@ struct Args {
     count: u32,
     width: u32,
     height: u32,
-    unused: u32,
+    start: u32,
 }
 
 /// Elements that a workgroup adds up; `SPAN` in the kernel.
-pub(super) const SPAN: usize = 4096;
+const SPAN: usize = 4096;
 
 /// Rows that an invocation adds up.
 const HEIGHT: usize = 32;
@@ -59,20 +59,41 @@ impl Reduce for Wgpu {
 }
 
 /// Sum of all elements or of their squares, `[1]`.
-pub(super) fn total(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool) -> Result<Tensor<Wgpu>> {
+fn total(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool) -> Result<Tensor<Wgpu>> {
     let (mut sums, mut squares) = (x.clone(), squares);
     loop {
-        let count = sums.shape().count();
-        let groups = count.div_ceil(SPAN);
+        let groups = spans(&sums);
         let parts = device.empty([groups], DType::F32)?;
-        let args = Args { count: count as u32, width: 0, height: 0, unused: 0 };
-        let bindings = [Binding::Write(&parts), Binding::Read(&sums)];
-        device.launch(&kernel("total", &constants(squares, 0)), (groups, 1, 1), &args, &bindings)?;
+        spans_into(device, &sums, squares, &parts, 0)?;
         if groups == 1 {
             return Ok(parts);
         }
         (sums, squares) = (parts, false);
     }
+}
+
+/// Sum of the squares of all elements of all arrays, `[1]`.
+pub(super) fn total_squares(device: &Wgpu, arrays: &[&Tensor<Wgpu>]) -> Result<Tensor<Wgpu>> {
+    let parts = device.empty([arrays.iter().map(|x| spans(x)).sum::<usize>()], DType::F32)?;
+    let mut start = 0;
+    for x in arrays {
+        spans_into(device, &device.widened(x)?, true, &parts, start)?;
+        start += spans(x);
+    }
+    total(device, &parts, false)
+}
+
+/// How many workgroups add an array up.
+fn spans(x: &Tensor<Wgpu>) -> usize {
+    x.shape().count().div_ceil(SPAN)
+}
+
+/// A sum for every span of `x`, into `parts` from `start`.
+fn spans_into(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool, parts: &Tensor<Wgpu>, start: usize) -> Result<()> {
+    let (count, width) = (x.shape().count() as u32, spans(x) as u32);
+    let args = Args { count, width, height: 0, start: start as u32 };
+    let bindings = [Binding::Write(parts), Binding::Read(x)];
+    device.launch(&kernel("total", &constants(squares, 0)), (spans(x), 1, 1), &args, &bindings)
 }
 
 /// What is added up over rows `[rows, width]`.
@@ -89,24 +110,26 @@ pub(crate) enum Terms<'a> {
 
 /// `[width]`: sums over rows, of the type of `x`.
 pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Result<Tensor<Wgpu>> {
+    // A kernel is given all the arrays that it could look at.
     let (arrays, number) = match terms {
-        Terms::Values(x) => (vec![x], 0),
-        Terms::Products(x, y) => (vec![x, y], 1),
-        Terms::Scaled(x, factor, y) => (vec![x, y, factor], 2),
+        Terms::Values(x) => ([x; 3], 0),
+        Terms::Products(x, y) => ([x, y, x], 1),
+        Terms::Scaled(x, factor, y) => ([x, y, factor], 2),
     };
     let dtype = arrays[0].dtype();
-    let mut arrays = arrays.into_iter().map(|x| device.widened(x)).collect::<Result<Vec<_>>>()?;
+    let [x, y, factor] = arrays.map(|x| device.widened(x));
+    let mut arrays = [x?, y?, factor?];
     let (mut rows, mut number) = (arrays[0].shape().count() / width, number);
     loop {
         let parts = rows.div_ceil(HEIGHT);
         let sums = device.empty([parts, width], DType::F32)?;
-        let args = Args { count: rows as u32, width: width as u32, height: HEIGHT as u32, unused: 0 };
+        let args = Args { count: rows as u32, width: width as u32, height: HEIGHT as u32, start: 0 };
         let bindings: Vec<_> = std::iter::once(Binding::Write(&sums)).chain(arrays.iter().map(Binding::Read)).collect();
         let groups = ((parts * width).div_ceil(64), 1, 1);
         device.launch(&kernel("columns", &constants(false, number)), groups, &args, &bindings)?;
         if parts == 1 {
             return device.rounded(sums.reshape([width])?, dtype);
         }
-        (arrays, rows, number) = (vec![sums], parts, 0);
+        (arrays, rows, number) = ([sums.clone(), sums.clone(), sums], parts, 0);
     }
 }

@@ -3,10 +3,12 @@
 struct Args {
     // Elements, or rows.
     count: u32,
+    // Elements of a row, or number of sums.
     width: u32,
     // Rows that an invocation adds up.
     height: u32,
-    unused: u32,
+    // Where the sums begin.
+    start: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: Args;
@@ -18,7 +20,7 @@ struct Args {
 // Elements of a workgroup: `SPAN` in the host's part.
 const SPAN: u32 = 4096u;
 
-// sums[group] = Σ x, or Σ x² with SQUARES, over the group's span
+// sums[start + group] = Σ x, or Σ x² with SQUARES, over the group's span
 @compute @workgroup_size(256)
 fn total(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let number = group_index(group);
@@ -31,8 +33,8 @@ fn total(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
         }
     }
     sum = workgroup_sum(local, 256u, sum);
-    if local == 0u && number < arrayLength(&sums) {
-        sums[number] = sum;
+    if local == 0u && number < args.width {
+        sums[args.start + number] = sum;
     }
 }
 
