@@ -2,7 +2,7 @@
 
 use crate::{
     adapter::{self, Adapter, Selection},
-    error::{Faults, captured, describe, failed, unsupported},
+    error::{Faults, captured, failed, unsupported},
     launch::Pipelines,
     pool::{Pool, class},
     queue::Queue,
@@ -128,7 +128,7 @@ impl Wgpu {
         if let Some(memory) = pool.take(class, settled) {
             return Ok(Buffer { memory, pool: Some(pool.clone()) });
         }
-        let context = format!("allocating {bytes} bytes");
+        let mut context = format!("allocating {bytes} bytes");
         let make = || captured(device, || device.create_buffer(&storage(class)));
         let (mut memory, mut error) = make();
         if matches!(error, Some(wgpu::Error::OutOfMemory { .. })) && pool.clear() {
@@ -138,19 +138,14 @@ impl Wgpu {
             self.queue().wait(&context, None)?;
             (memory, error) = make();
         }
-        faults.check(&context)?;
-        match error {
-            None => {
-                pool.count(class);
-                Ok(Buffer { memory, pool: Some(pool.clone()) })
-            }
-            Some(error) => {
-                let (used, free) = pool.bytes();
-                let room = format!("({} MiB in use, {} MiB kept for reuse)", used >> 20, free >> 20);
-                let way_out = "make the batch, the sequences or the model smaller";
-                Err(failed(format!("{context} {room}; {way_out}"), describe(&error)))
-            }
+        if let Some(wgpu::Error::OutOfMemory { .. }) = error {
+            let (used, free) = pool.bytes();
+            let room = format!("({} MiB in use, {} MiB kept for reuse)", used >> 20, free >> 20);
+            context = format!("{context} {room}; make the batch, the sequences or the model smaller");
         }
+        faults.judge(device, &context, error)?;
+        pool.count(class);
+        Ok(Buffer { memory, pool: Some(pool.clone()) })
     }
 
     fn too_large(&self, bytes: u64, largest: u64) -> hecate_core::Error {

@@ -64,11 +64,18 @@ impl Faults {
     /// Does `work`, and makes what the device has against it an error.
     pub(crate) fn scoped<T>(&self, device: &wgpu::Device, context: &str, work: impl FnOnce() -> T) -> Result<T> {
         let (result, error) = captured(device, work);
-        self.check(context)?;
-        match error {
-            None => Ok(result),
-            Some(error) => Err(failed(context, describe(&error))),
+        self.judge(device, context, error)?;
+        Ok(result)
+    }
+
+    /// What the device had against some work, as an error.
+    pub(crate) fn judge(&self, device: &wgpu::Device, context: &str, error: Option<wgpu::Error>) -> Result<()> {
+        if error.is_some() {
+            // A lost device fails in many ways; it says so itself only when asked.
+            guarded(context, || drop(device.poll(wgpu::PollType::Poll)))?;
         }
+        self.check(context)?;
+        error.map_or(Ok(()), |error| Err(failed(context, describe(&error))))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     Buffer, Wgpu,
-    error::{captured, describe, failed, unsupported},
+    error::{captured, failed, unsupported},
 };
 use half::{slice::HalfFloatSliceExt, vec::HalfBitsVecExt};
 use hecate_core::{DType, Host, Result};
@@ -99,11 +99,8 @@ impl Readback {
         let settled = mapped.clone();
         let map = || staging.map_async(wgpu::MapMode::Read, .., move |outcome| settled.settle(outcome));
         let ((), error) = captured(device.raw(), map);
-        device.faults().check(&context)?;
-        match error {
-            None => Ok(Self { device: device.clone(), staging, submission, dtype, bytes, mapped }),
-            Some(error) => Err(failed(context, describe(&error))),
-        }
+        device.faults().judge(device.raw(), &context, error)?;
+        Ok(Self { device: device.clone(), staging, submission, dtype, bytes, mapped })
     }
 
     /// Waits for the elements.
