@@ -1,5 +1,6 @@
 //! The WebGPU column, on the adapter that `HECATE_WGPU_ADAPTER` names, else on the best one.
 
+use hecate_tests::rule_module;
 use hecate_wgpu::{Selection, Wgpu};
 use std::sync::OnceLock;
 
@@ -22,3 +23,8 @@ mod primitives {
         map, gated, add, mul, scale, cast, narrow, concat, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares
     );
 }
+
+rule_module!(Hebbian);
+rule_module!(Delta);
+rule_module!(Titans);
+rule_module!(Dgd);

@@ -10,6 +10,7 @@
 
 mod adapter;
 mod device;
+mod engine;
 mod error;
 mod launch;
 mod memory;

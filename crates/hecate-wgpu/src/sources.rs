@@ -1,10 +1,12 @@
 //! All kernels, for the test that compiles each of them without an adapter.
 
-use crate::{launch::Kernel, memory, primitives};
+use crate::{engine, launch::Kernel, memory, primitives};
 
 /// Each kernel, for every set of constants that it is compiled for.
 #[allow(dead_code)]
 pub(crate) const ALL: &[&[Kernel<'static>]] = &[
+    engine::chunk::KERNELS,
+    engine::scan::KERNELS,
     memory::KERNELS,
     primitives::elementwise::KERNELS,
     primitives::layout::KERNELS,
