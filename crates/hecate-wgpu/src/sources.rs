@@ -6,6 +6,7 @@ use crate::{engine, launch::Kernel, memory, primitives};
 #[allow(dead_code)]
 pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     engine::chunk::KERNELS,
+    engine::scan::BEGINS,
     engine::scan::KERNELS,
     memory::KERNELS,
     primitives::elementwise::KERNELS,

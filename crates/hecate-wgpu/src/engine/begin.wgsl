@@ -1,5 +1,6 @@
 // A pass begins: gates become the scalars of the recurrence, and all that the scans start from is put in one place.
 
+@group(0) @binding(1) var<storage, read_write> work: array<u32>;
 @group(0) @binding(2) var<storage, read> log_a: array<f32>;   // [rows,H]
 @group(0) @binding(3) var<storage, read> theta: array<f32>;   // [rows,H]
 @group(0) @binding(4) var<storage, read> third: array<f32>;   // [rows,H]: log η with MOMENTUM, else β, where there is one

@@ -5,7 +5,7 @@ use super::{
     CHUNK,
     layout::{Args, Layout},
     named,
-    scan::{Known, LINEAR},
+    scan::{ARGS, KEYS, KEYS_WIDE, Known, LINEAR},
 };
 use crate::{
     Wgpu,
@@ -19,38 +19,45 @@ use hecate_core::{Inputs, Result, Rule, Slots, Tensor};
 /// Bytes that the numbers of the chunks at work may take.
 const SPACE: usize = 64 << 20;
 
+const CHUNKS: &str = include_str!("chunk.wgsl");
+
 macro_rules! source {
-    ($id:ident, $name:literal) => {
-        static $id: Source = Source {
-            name: $name,
-            parts: &[PRELUDE, LINEAR, include_str!("chunk.wgsl"), include_str!(concat!($name, ".wgsl"))],
-        };
+    ($id:ident, $name:literal, $file:literal $(, $more:expr)*) => {
+        static $id: Source =
+            Source { name: $name, parts: &[PRELUDE, ARGS, LINEAR, CHUNKS, $($more,)* include_str!($file)] };
     };
 }
 
-source!(PRODUCTS, "chunk_products");
-source!(SUMS, "chunk_sums");
-source!(ENDS, "chunk_ends");
-source!(TABLES, "chunk_tables");
-source!(KEYS, "chunk_keys");
-source!(GATES, "chunk_gates");
+source!(PRODUCTS, "chunk_products", "chunk_products.wgsl", include_str!("pairs.wgsl"));
+source!(PRODUCTS_WIDE, "chunk_products_wide", "chunk_products.wgsl", include_str!("pairs_wide.wgsl"));
+source!(SUMS, "chunk_sums", "chunk_sums.wgsl", KEYS);
+source!(SUMS_WIDE, "chunk_sums_wide", "chunk_sums.wgsl", KEYS_WIDE);
+source!(ENDS, "chunk_ends", "chunk_ends.wgsl");
+source!(TABLES, "chunk_tables", "chunk_tables.wgsl");
+source!(DKEYS, "chunk_keys", "chunk_keys.wgsl", KEYS);
+source!(DKEYS_WIDE, "chunk_keys_wide", "chunk_keys.wgsl", KEYS_WIDE);
+source!(GATES, "chunk_gates", "chunk_gates.wgsl");
 
 macro_rules! with_constants {
     ($source:ident, $entry:literal) => {
         [
-            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 0), ("FROZEN", 1)] },
-            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 1), ("FROZEN", 0)] },
+            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 33)] },
+            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 64)] },
         ]
     };
 }
 
-const ALL: [[Kernel<'static>; 2]; 7] = [
+const ALL: [[Kernel<'static>; 2]; 11] = [
     with_constants!(PRODUCTS, "square"),
+    with_constants!(PRODUCTS_WIDE, "square"),
     with_constants!(PRODUCTS, "state"),
+    with_constants!(PRODUCTS_WIDE, "state"),
     with_constants!(SUMS, "sums"),
+    with_constants!(SUMS_WIDE, "sums"),
     with_constants!(ENDS, "ends"),
     with_constants!(TABLES, "tables"),
-    with_constants!(KEYS, "keys"),
+    with_constants!(DKEYS, "keys"),
+    with_constants!(DKEYS_WIDE, "keys"),
     with_constants!(GATES, "gates"),
 ];
 
@@ -82,8 +89,18 @@ struct Chunks<'a> {
 
 /// Numbers that a chunk has in the space; see `chunk.wgsl`.
 fn numbers(layout: &Layout<'_>) -> usize {
-    let products = if layout.spec.momentum { 7 } else { 4 };
-    4 * CHUNK * CHUNK + 14 * (CHUNK + 1) + 3 * layout.dims.key + products * CHUNK * layout.dims.key
+    let (key, products) = (layout.dims.key, if layout.spec.momentum { 7 } else { 4 });
+    4 * CHUNK * CHUNK + 16 * (CHUNK + 1) + 4 * layout.dims.value + products * CHUNK * key.next_multiple_of(4)
+}
+
+/// Threads for `[64, width]`, four by four numbers each, in blocks of 32; see `chunk.wgsl`.
+fn tiles(width: usize) -> usize {
+    CHUNK / 16 * width.div_ceil(32) * 32
+}
+
+/// Of two sources, the one for rows of this length.
+fn for_width(width: usize, narrow: &'static Source, wide: &'static Source) -> &'static Source {
+    if width % 4 == 0 { wide } else { narrow }
 }
 
 /// Writes all gradients but that of the initial state.
@@ -126,9 +143,9 @@ impl Chunks<'_> {
             all.push((ADJOINT_WRITES, &known.dz, &known.z, dims.value));
         }
         for (slot, x, y, width) in all {
-            let args = Args { slot, width: width as u32, ..self.args(CHUNK * CHUNK / 16) };
-            let bindings = [Write(&known.work), Read(x), Read(y), Write(self.space)];
-            self.layout.launch(&PRODUCTS, "square", &[], &args, &bindings)?;
+            let args = Args { slot, width: width as u32, ..self.args(tiles(CHUNK)) };
+            let bindings = [Read(&known.work), Read(x), Read(y), Write(self.space)];
+            self.layout.launch(for_width(width, &PRODUCTS, &PRODUCTS_WIDE), "square", &args, &bindings)?;
         }
         Ok(())
     }
@@ -148,12 +165,12 @@ impl Chunks<'_> {
             all.push((WRITES_DS, &known.z, &known.kept_grads, 1, 0));
             all.push((ADJOINT_S, &known.dz, &known.kept, 1, 0));
         }
-        let threads = CHUNK / 4 * self.layout.dims.key.div_ceil(4);
-        let width = self.layout.dims.value as u32;
+        let (threads, width) = (tiles(self.layout.dims.key), self.layout.dims.value);
+        let source = for_width(width, &PRODUCTS, &PRODUCTS_WIDE);
         for (slot, x, y, offset, lagging) in all {
-            let args = Args { slot, width, offset, lagging, ..self.args(threads) };
-            let bindings = [Write(&known.work), Read(x), Read(y), Write(self.space)];
-            self.layout.launch(&PRODUCTS, "state", &[], &args, &bindings)?;
+            let args = Args { slot, width: width as u32, offset, lagging, ..self.args(threads) };
+            let bindings = [Read(&known.work), Read(x), Read(y), Write(self.space)];
+            self.layout.launch(source, "state", &args, &bindings)?;
         }
         Ok(())
     }
@@ -162,7 +179,7 @@ impl Chunks<'_> {
     fn sums<R: Rule>(&self, inputs: &Inputs<R, Tensor<Wgpu>>, dinputs: &Inputs<R, Tensor<Wgpu>>) -> Result<()> {
         let known = self.known;
         let bindings = [
-            Write(&known.work),
+            Read(&known.work),
             Read(&inputs.q),
             Read(&inputs.k),
             Write(self.space),
@@ -171,39 +188,39 @@ impl Chunks<'_> {
             Read(known.predicted.as_ref().unwrap_or(&known.z)),
             Write(&dinputs.v),
         ];
-        self.layout.launch(&SUMS, "sums", &[], &self.args(CHUNK), &bindings)?;
-        let bindings = [Write(&known.work), Read(&known.kept), Read(&known.kept_grads), Write(self.space)];
-        self.layout.launch(&ENDS, "ends", &[], &self.args(self.layout.dims.key), &bindings)
+        self.layout.launch(for_width(self.layout.dims.key, &SUMS, &SUMS_WIDE), "sums", &self.args(CHUNK), &bindings)?;
+        let bindings = [Read(&known.work), Read(&known.kept), Read(&known.kept_grads), Write(self.space)];
+        self.layout.launch(&ENDS, "ends", &self.args(self.layout.dims.value), &bindings)
     }
 
     /// The tables, and the way back through them.
     fn tables(&self) -> Result<()> {
-        let bindings = [Write(&self.known.work), Write(self.space)];
-        self.layout.launch(&TABLES, "tables", &[], &self.args(CHUNK + 1), &bindings)
+        let bindings = [Read(&self.known.work), Write(self.space)];
+        self.layout.launch(&TABLES, "tables", &self.args(CHUNK + 1), &bindings)
     }
 
     /// Gradients of queries, keys and gates.
     fn write<R: Rule>(&self, inputs: &Inputs<R, Tensor<Wgpu>>, dinputs: &Inputs<R, Tensor<Wgpu>>) -> Result<()> {
         let (known, layout) = (self.known, self.layout);
         let bindings = [
-            Write(&known.work),
+            Read(&known.work),
             Read(&inputs.q),
             Read(&inputs.k),
             Read(self.space),
             Write(&dinputs.q),
             Write(&dinputs.k),
         ];
-        let threads = CHUNK / 4 * layout.dims.key.div_ceil(4);
-        layout.launch(&KEYS, "keys", &[], &self.args(threads), &bindings)?;
+        let source = for_width(layout.dims.key, &DKEYS, &DKEYS_WIDE);
+        layout.launch(source, "keys", &self.args(tiles(layout.dims.key)), &bindings)?;
         let gates = R::Gates::list(&dinputs.gates);
         let nothing = [layout.room(layout.scalars())?, layout.room(layout.scalars())?, layout.room(layout.scalars())?];
         let bindings = [
-            Write(&known.work),
+            Read(&known.work),
             Read(self.space),
             Write(named(&gates, &["log_a"]).unwrap_or(&nothing[0])),
             Write(named(&gates, &["theta"]).unwrap_or(&nothing[1])),
             Write(named(&gates, &["log_eta", "beta"]).unwrap_or(&nothing[2])),
         ];
-        layout.launch(&GATES, "gates", &[], &self.args(CHUNK), &bindings)
+        layout.launch(&GATES, "gates", &self.args(CHUNK), &bindings)
     }
 }

@@ -1,4 +1,4 @@
-// The share of a row of the last states in (31): ⟨dM_C, M₀⟩, ⟨dM_C, S₀⟩, ⟨dS_C, S₀⟩.
+// The share of a column of the last states in (31): ⟨dM_C, M₀⟩, ⟨dM_C, S₀⟩, ⟨dS_C, S₀⟩.
 
 @group(0) @binding(2) var<storage, read> kept: array<f32>;        // [kept,H,M and S,K,V]
 @group(0) @binding(3) var<storage, read> kept_grads: array<f32>;  // [kept,H,M and S,K,V]
@@ -10,23 +10,25 @@ fn ends(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if thread >= args.count {
         return;
     }
-    let chunk = thread / args.key;
-    let row = thread % args.key;
+    let chunk = thread / args.value;
+    let column = thread % args.value;
     let here = span(args.first + chunk);
     if here.tokens == 0u {
         return;
     }
-    let m = (here.kept * MATRICES * args.key + row) * args.value;
-    let s = m + args.key * args.value;
+    let first = here.kept * MATRICES * args.key * args.value + column;
     var sum = vec3<f32>();
-    for (var c = 0u; c < args.value; c++) {
-        sum.x += kept_grads[m + c] * kept[m + c];
+    for (var i = 0u; i < args.key; i++) {
+        let m = first + i * args.value;
+        let dm = kept_grads[m];
+        sum.x += dm * kept[m];
         if MOMENTUM == 1u {
-            sum.y += kept_grads[m + c] * kept[s + c];
-            sum.z += kept_grads[s + c] * kept[s + c];
+            let s = m + args.key * args.value;
+            sum.y += dm * kept[s];
+            sum.z += kept_grads[s] * kept[s];
         }
     }
-    space[end_at(chunk, 0u, row)] = sum.x;
-    space[end_at(chunk, 1u, row)] = sum.y;
-    space[end_at(chunk, 2u, row)] = sum.z;
+    space[end_at(chunk, 0u, column)] = sum.x;
+    space[end_at(chunk, 1u, column)] = sum.y;
+    space[end_at(chunk, 2u, column)] = sum.z;
 }

@@ -1,12 +1,19 @@
 // Sums over a token's row: (25), and the inner products of (31). The gradient of the values.
 
-@group(0) @binding(2) var<storage, read> q: array<f32>;          // [rows,H,K]
-@group(0) @binding(3) var<storage, read> k: array<f32>;          // [rows,H,K]
-@group(0) @binding(4) var<storage, read_write> space: array<f32>;
+@group(0) @binding(4) var<storage, read_write> space: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> dz: array<f32>;         // [rows,H,V]: Λ
 @group(0) @binding(6) var<storage, read> targets: array<f32>;    // [rows,H,V]: v - f k M_c
 @group(0) @binding(7) var<storage, read> predicted: array<f32>;  // [rows,H,V]: p, of rules that erase
 @group(0) @binding(8) var<storage, read_write> dv: array<f32>;   // [rows,H,V]
+
+fn put(chunk: u32, which: u32, t: u32, x: f32) {
+    let at = vector_at(chunk, which, t);
+    space[at / 4u][at % 4u] = x;
+}
+
+fn product_four(chunk: u32, which: u32, t: u32, i: u32) -> vec4<f32> {
+    return space[product_at(chunk, which, t, i) / 4u];
+}
 
 // (25) of token `t` of a chunk, which is token and head `at` of all.
 fn strengths(chunk: u32, t: u32, at: u32) {
@@ -21,8 +28,8 @@ fn strengths(chunk: u32, t: u32, at: u32) {
             dr -= x * predicted[c];
         }
     }
-    space[vector_at(chunk, DW, t)] = dw;
-    space[vector_at(chunk, DR, t)] = dr;
+    put(chunk, DW, t, dw);
+    put(chunk, DR, t, dr);
 }
 
 @compute @workgroup_size(64)
@@ -43,24 +50,24 @@ fn sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var read = vec2<f32>();
     var erase = vec2<f32>();
     var behind = vec2<f32>();
-    for (var i = 0u; i < args.key; i++) {
-        let key = k[at * args.key + i];
-        let query = q[at * args.key + i];
-        read.x += query * space[product_at(chunk, OUT_M, t, i)];
-        behind.x += key * space[product_at(chunk, WRITES_DM, t, i)];
+    for (var i = 0u; i < args.key; i += 4u) {
+        let key = key_four(at * args.key, i);
+        let query = query_four(at * args.key, i);
+        read.x += dot(query, product_four(chunk, OUT_M, t, i));
+        behind.x += dot(key, product_four(chunk, WRITES_DM, t, i));
         if args.erase != ERASE_NOTHING || FROZEN == 1u {
-            erase.x += key * space[product_at(chunk, ADJOINT_M, t, i)];
+            erase.x += dot(key, product_four(chunk, ADJOINT_M, t, i));
         }
         if MOMENTUM == 1u {
-            read.y += query * space[product_at(chunk, OUT_S, t, i)];
-            behind.y += key * space[product_at(chunk, WRITES_DS, t, i)];
-            erase.y += key * space[product_at(chunk, ADJOINT_S, t, i)];
+            read.y += dot(query, product_four(chunk, OUT_S, t, i));
+            behind.y += dot(key, product_four(chunk, WRITES_DS, t, i));
+            erase.y += dot(key, product_four(chunk, ADJOINT_S, t, i));
         }
     }
-    space[vector_at(chunk, READ_M, t)] = read.x;
-    space[vector_at(chunk, READ_S, t)] = read.y;
-    space[vector_at(chunk, ERASE_M, t)] = erase.x;
-    space[vector_at(chunk, ERASE_S, t)] = erase.y;
-    space[vector_at(chunk, BEHIND_M, t)] = behind.x;
-    space[vector_at(chunk, BEHIND_S, t)] = behind.y;
+    put(chunk, READ_M, t, read.x);
+    put(chunk, READ_S, t, read.y);
+    put(chunk, ERASE_M, t, erase.x);
+    put(chunk, ERASE_S, t, erase.y);
+    put(chunk, BEHIND_M, t, behind.x);
+    put(chunk, BEHIND_S, t, behind.y);
 }

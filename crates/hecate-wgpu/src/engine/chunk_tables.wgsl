@@ -55,8 +55,12 @@ fn squares(here: Span, chunk: u32, j: u32) {
                 }
             }
         }
-        space[n_at] = dn;
-        space[g_at] = dg;
+        if t >= j {
+            space[n_at] = dn;
+            space[g_at] = dg;
+            space[square_at(chunk, DN, j - 1u, t - 1u)] = dn;
+            space[square_at(chunk, DG, j - 1u, t - 1u)] = dg;
+        }
     }
 }
 
@@ -122,7 +126,7 @@ fn reads_of_first(here: Span, chunk: u32) {
 // (32) of the states before the chunk.
 fn back_to_first(here: Span, chunk: u32) {
     var ends = vec3<f32>();
-    for (var i = 0u; i < args.key; i++) {
+    for (var i = 0u; i < args.value; i++) {
         ends += vec3<f32>(space[end_at(chunk, 0u, i)], space[end_at(chunk, 1u, i)], space[end_at(chunk, 2u, i)]);
     }
     for (var t = here.tokens; t > 0u; t--) {

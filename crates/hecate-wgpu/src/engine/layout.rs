@@ -3,6 +3,7 @@
 use super::{CHUNK, Spec};
 use crate::{
     Wgpu,
+    error::unsupported,
     launch::{Binding, Kernel, Source},
 };
 use hecate_core::{DType, Dims, Read, Result, Tensor};
@@ -26,7 +27,6 @@ pub(super) struct Args {
     pub(super) starts: u32,
     pub(super) m: u32,
     pub(super) s: u32,
-    pub(super) scratch: u32,
     pub(super) first: u32,
     pub(super) count: u32,
     pub(super) scalars: u32,
@@ -35,10 +35,11 @@ pub(super) struct Args {
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) lagging: u32,
+    unused: u32,
 }
 
-/// Longest column that an invocation keeps to itself: three of them fit into the 8 KiB that WebGPU grants.
-pub(super) const LONGEST_OWN: usize = 512;
+/// Rows of a column that an invocation of a scan holds, as in `rows.wgsl`.
+const ROWS: usize = 32;
 
 /// A call as the kernels see it.
 pub(super) struct Layout<'a> {
@@ -81,18 +82,13 @@ impl<'a> Layout<'a> {
     }
 
     /// Sequences times heads.
-    fn states(&self) -> usize {
+    pub(super) fn states(&self) -> usize {
         self.dims.sequences.count() * self.dims.heads
-    }
-
-    /// Columns of all sequences and heads.
-    pub(super) fn columns(&self) -> usize {
-        self.states() * self.dims.value
     }
 
     /// Numbers of all matrices `[N,H,K,V]`.
     pub(super) fn matrices(&self) -> usize {
-        self.columns() * self.dims.key
+        self.states() * self.dims.key * self.dims.value
     }
 
     /// Numbers of all kept states.
@@ -115,30 +111,23 @@ impl<'a> Layout<'a> {
         self.spec.frozen.is_some() && period(self.spec) > CHUNK
     }
 
-    /// Whether an invocation keeps its columns to itself.
-    fn owns(&self) -> bool {
-        self.dims.key <= LONGEST_OWN
-    }
-
-    /// Numbers of `work`, for a scan over so many columns, and where its parts begin.
-    fn parts(&self, columns: usize) -> ([usize; 4], usize) {
+    /// Where the parts of `work` begin, and its end; see `args.wgsl`.
+    fn parts(&self) -> [usize; 4] {
         let starts = 4 * self.scalars();
         let m = starts + 2 * (self.dims.sequences.count() + 1);
         let s = m + self.matrices();
-        let scratch = s + if self.spec.momentum { self.matrices() } else { 0 };
-        let far = if self.owns() { 0 } else { 3 * self.dims.key * columns };
-        ([starts, m, s, scratch], scratch + far)
+        [starts, m, s, s + if self.spec.momentum { self.matrices() } else { 0 }]
     }
 
-    /// Memory of a pass whose scans have at most this many columns; see `linear.wgsl`.
-    pub(super) fn work(&self, columns: usize) -> Result<Tensor<Wgpu>> {
-        self.device.empty([self.parts(columns).1], DType::U32)
+    /// Memory of a pass.
+    pub(super) fn work(&self) -> Result<Tensor<Wgpu>> {
+        self.device.empty([self.parts()[3]], DType::U32)
     }
 
     /// Arguments of a kernel with `count` threads.
     pub(super) fn args(&self, count: usize) -> Args {
         let (dims, tokens) = (self.dims, self.dims.sequences.longest());
-        let ([starts, m, s, scratch], _) = self.parts(0);
+        let [starts, m, s, _] = self.parts();
         Args {
             tokens: tokens as u32,
             kept: kept_states(self.spec, tokens) as u32,
@@ -155,7 +144,6 @@ impl<'a> Layout<'a> {
             starts: starts as u32,
             m: m as u32,
             s: s as u32,
-            scratch: scratch as u32,
             count: count as u32,
             scalars: self.scalars() as u32,
             states: self.matrices() as u32,
@@ -168,31 +156,45 @@ impl<'a> Layout<'a> {
         &self,
         source: &'static Source,
         entry: &'static str,
-        extra: &[(&'static str, u32)],
         args: &Args,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
-        let mut constants = vec![
+        let constants = [
             ("MOMENTUM", u32::from(self.spec.momentum)),
             ("FROZEN", u32::from(self.spec.frozen.is_some())),
+            ("KEY", self.dims.key as u32),
         ];
-        constants.extend(extra);
         let kernel = Kernel { source, entry, constants: &constants };
         self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
     }
 
-    /// The same for a scan: of two sources, the one for columns of this length.
+    /// Starts a scan over this many states or spans, by workgroups with a block of columns each; of two sources, the second
+    /// is for keys of a multiple of four numbers.
     pub(super) fn scan(
         &self,
-        [own, far]: [&'static Source; 2],
+        [narrow, wide]: [&'static Source; 2],
         entry: &'static str,
-        extra: &[(&'static str, u32)],
-        args: &Args,
+        keep: bool,
+        states: usize,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
-        let mut constants = vec![("KEY", self.dims.key as u32)];
-        constants.extend(extra);
-        self.launch(if self.owns() { own } else { far }, entry, &constants, args, bindings)
+        let dims = self.dims;
+        let parts = dims.key.div_ceil(ROWS);
+        let Some(threads) = [32, 64, 128, 256].into_iter().find(|&n| n >= (parts * dims.value).min(64).max(parts)) else {
+            let why = format!("keys of {} numbers; {} at most: use more heads", dims.key, 256 * ROWS);
+            return Err(unsupported("this rule", why));
+        };
+        let count = states * dims.value.div_ceil(threads / parts);
+        let constants = [
+            ("MOMENTUM", u32::from(self.spec.momentum)),
+            ("FROZEN", u32::from(self.spec.frozen.is_some())),
+            ("KEY", dims.key as u32),
+            ("PARTS", parts as u32),
+            ("THREADS", threads as u32),
+            ("KEEP", u32::from(keep)),
+        ];
+        let source = if dims.key % 4 == 0 { wide } else { narrow };
+        self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &self.args(count), bindings)
     }
 }
 

@@ -1,40 +1,7 @@
-// What the kernels of the linear engine share: the call, its gates as the scalars of the recurrence, where tokens, states
-// and spans between kept states lie. Equation numbers are those of the core's rules.
-//
-// `work` is the call's own memory, as bits: [rows,H,4] scalars w, r, a, η; where sequences differ, their first rows and the
-// end [N+1], then as many first kept states; the states that the pass starts from, M [N,H,K,V] and, with MOMENTUM, S; then
-// scratch, where the memory of a thread does not fit into it.
+// What the kernels of the linear engine share: the scalars of the recurrence, and where tokens, states and the spans between
+// kept states lie.
 
-struct Args {
-    tokens: u32, kept: u32,                // of every sequence, where all are alike
-    heads: u32, sequences: u32,
-    key: u32, value: u32,
-    frozen: u32, period: u32,              // G (0: not frozen); states are kept every 64 tokens of each period
-    erase: u32, before: u32,               // how r follows from the gates; 1: a token reads before its write
-    differ: u32, spans: u32,               // 1: sequences differ; spans of the longest
-    starts: u32, m: u32, s: u32, scratch: u32,  // places in `work`
-    first: u32, count: u32,                // first chunk of a kernel over chunks, number of threads
-    scalars: u32, states: u32,             // rows times H; numbers of all matrices [N,H,K,V]
-    width: u32, slot: u32, offset: u32, lagging: u32,  // of a product of a chunk: see there
-}
-
-@group(0) @binding(0) var<uniform> args: Args;
-@group(0) @binding(1) var<storage, read_write> work: array<u32>;
-
-const GROUP = 64u;
-const CHUNK = 64u;
-const MATRICES = 1u + MOMENTUM;
-
-// How the erase strength follows from the gates: r = 0, θ, θ a, β, θ + β.
-const ERASE_NOTHING = 0u;
-const ERASE_THETA = 1u;
-const ERASE_DECAYED = 2u;
-const ERASE_BETA = 3u;
-
-// The number of a thread.
-fn thread_of(group: vec3<u32>, local: u32) -> u32 {
-    return group_index(group) * GROUP + local;
-}
+@group(0) @binding(1) var<storage, read> work: array<u32>;
 
 // w, r, a, η of token and head `i` [rows,H].
 fn scalars_of(i: u32) -> vec4<f32> {

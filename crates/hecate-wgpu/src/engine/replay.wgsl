@@ -1,71 +1,72 @@
-// What every token wrote, once more: equations (1)-(4) from the kept states, all spans at once. A thread holds a column of
-// one span.
+// What every token wrote, once more: equations (1)-(4) from the kept states, all spans at once.
 
-@group(0) @binding(2) var<storage, read> k: array<f32>;                // [rows,H,K]
-@group(0) @binding(3) var<storage, read> v: array<f32>;                // [rows,H,V]
-@group(0) @binding(4) var<storage, read> kept: array<f32>;             // [kept,H,M and S,K,V]
-@group(0) @binding(5) var<storage, read_write> z: array<f32>;          // [rows,H,V]: what is written
-@group(0) @binding(6) var<storage, read_write> predicted: array<f32>;  // [rows,H,V]: p, of rules that erase
-@group(0) @binding(7) var<storage, read_write> targets: array<f32>;    // [rows,H,V]: v - k M_c, with FROZEN
+@group(0) @binding(4) var<storage, read> v: array<f32>;                // [rows,H,V]
+@group(0) @binding(5) var<storage, read> kept: array<f32>;             // [kept,H,M and S,K,V]
+@group(0) @binding(6) var<storage, read_write> z: array<f32>;          // [rows,H,V]: what is written
+@group(0) @binding(7) var<storage, read_write> predicted: array<f32>;  // [rows,H,V]: p, of rules that erase
+@group(0) @binding(8) var<storage, read_write> targets: array<f32>;    // [rows,H,V]: v - k M_c, with FROZEN
 
-// (1)-(4) of token and head `t`, at this column.
-fn step(t: u32, column: u32) {
-    let gates = scalars_of(t);
-    var p = 0.0;
-    var to = v[t * args.value + column];
-    if args.erase != ERASE_NOTHING {
-        for (var i = 0u; i < KEY; i++) {
-            p += k[t * KEY + i] * m_at(i);
-        }
-        predicted[t * args.value + column] = p;
-    }
-    if FROZEN == 1u {
-        for (var i = 0u; i < KEY; i++) {
-            to -= k[t * KEY + i] * c_at(i);
-        }
-        targets[t * args.value + column] = to;
-    }
-    let written = gates.x * to - gates.y * p;
-    z[t * args.value + column] = written;
-    for (var i = 0u; i < KEY; i++) {
-        var write = k[t * KEY + i] * written;
-        if MOMENTUM == 1u {
-            write += gates.w * s_at(i);
-            set_s(i, write);
-        }
-        set_m(i, gates.z * m_at(i) + write);
-    }
+fn state_at(i: u32) -> f32 {
+    return kept[i];
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn replay(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let thread = thread_of(group, local);
-    if thread >= args.count {
+    let lane = group_index(group);
+    if lane >= args.count {
         return;
     }
-    take(thread);
-    let column = thread % args.value;
-    let here = span(thread / args.value);
+    let here = span(lane / blocks());
     if here.tokens == 0u {
         return;
     }
-    let state = here.kept * MATRICES * KEY * args.value + column;
-    let leader = here.leader * MATRICES * KEY * args.value + column;
-    for (var i = 0u; i < KEY; i++) {
-        set_m(i, kept[state + i * args.value]);
-        if MOMENTUM == 1u {
-            set_s(i, kept[state + (KEY + i) * args.value]);
+    let own = place(lane % blocks(), local);
+    let before = here.kept * MATRICES * KEY * args.value + own.column;
+    var m = read_rows(before, own.part);
+    var s: Rows;
+    if MOMENTUM == 1u {
+        s = read_rows(before + KEY * args.value, own.part);
+    }
+    var c: Rows;
+    if FROZEN == 1u {
+        c = read_rows(here.leader * MATRICES * KEY * args.value + own.column, own.part);
+    }
+    var next_key = key_rows(token(here, 0u) * KEY, own.part);
+    for (var t = 0u; t < here.tokens; t++) {
+        let at = token(here, t);
+        let key = next_key;
+        let value = v[at * args.value + own.column];
+        let gates = scalars_of(at);
+        next_key = key_rows(token(here, min(t + 1u, here.tokens - 1u)) * KEY, own.part);
+        var sums = vec4<f32>();
+        if args.erase != ERASE_NOTHING {
+            sums.x = product_of(key, m);
         }
         if FROZEN == 1u {
-            set_c(i, kept[leader + i * args.value]);
+            if args.period <= CHUNK && group_start(t) == t {
+                c = m;
+            }
+            sums.y = product_of(key, c);
         }
-    }
-    for (var t = 0u; t < here.tokens; t++) {
-        if FROZEN == 1u && t > 0u && args.period <= CHUNK && group_start(t) == t {
-            for (var i = 0u; i < KEY; i++) {
-                set_c(i, m_at(i));
+        if args.erase != ERASE_NOTHING || FROZEN == 1u {
+            sums = over_parts(sums, t % 2u, local);
+        }
+        let to = value - sums.y;
+        let written = gates.x * to - select(0.0, gates.y * sums.x, args.erase != ERASE_NOTHING);
+        if own.first {
+            z[at * args.value + own.column] = written;
+            if args.erase != ERASE_NOTHING {
+                predicted[at * args.value + own.column] = sums.x;
+            }
+            if FROZEN == 1u {
+                targets[at * args.value + own.column] = to;
             }
         }
-        step(token(here, t), column);
+        if MOMENTUM == 1u {
+            s = added(scaled(key, written), gates.w, s);
+            m = added(s, gates.z, m);
+        } else {
+            m = added(scaled(key, written), gates.z, m);
+        }
     }
 }

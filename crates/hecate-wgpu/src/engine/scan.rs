@@ -6,60 +6,77 @@ use super::{
 };
 use crate::{
     Wgpu,
-    launch::{Binding::{self, Read, Write}, Kernel, PRELUDE, Source},
+    launch::{Binding::{Read, Write}, Kernel, PRELUDE, Source},
 };
 use hecate_core::{Inputs, Outputs, Result, Rule, Slots, Tensor};
 
+pub(super) const ARGS: &str = include_str!("args.wgsl");
 pub(super) const LINEAR: &str = include_str!("linear.wgsl");
+pub(super) const KEYS: &str = include_str!("keys.wgsl");
+pub(super) const KEYS_WIDE: &str = include_str!("keys_wide.wgsl");
+const ROWS: &str = include_str!("rows.wgsl");
+const ROWS_WRITE: &str = include_str!("rows_write.wgsl");
 
-/// A scan, with a thread's columns its own, and far.
+static BEGIN: Source = Source { name: "begin", parts: &[PRELUDE, ARGS, include_str!("begin.wgsl")] };
+
+/// A scan, over keys of any length and over those of a multiple of four numbers.
 macro_rules! scans {
-    ($own:ident, $far:ident, $name:literal) => {
-        static $own: Source = Source {
-            name: $name,
-            parts: &[PRELUDE, LINEAR, include_str!("own.wgsl"), include_str!(concat!($name, ".wgsl"))],
-        };
-        static $far: Source = Source {
-            name: concat!($name, "_far"),
-            parts: &[PRELUDE, LINEAR, include_str!("far.wgsl"), include_str!(concat!($name, ".wgsl"))],
-        };
+    ($id:ident, $name:literal $(, $more:ident)*) => {
+        static $id: [Source; 2] = [
+            Source {
+                name: $name,
+                parts: &[
+                    PRELUDE, ARGS, LINEAR, KEYS, ROWS, $($more,)* include_str!(concat!($name, ".wgsl")),
+                ],
+            },
+            Source {
+                name: concat!($name, "_wide"),
+                parts: &[
+                    PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, $($more,)*
+                    include_str!(concat!($name, ".wgsl")),
+                ],
+            },
+        ];
     };
 }
 
-static BEGIN: Source = Source { name: "begin", parts: &[PRELUDE, LINEAR, include_str!("begin.wgsl")] };
-scans!(SCAN, SCAN_FAR, "scan");
-scans!(REPLAY, REPLAY_FAR, "replay");
-scans!(REVERSE, REVERSE_FAR, "reverse");
+scans!(SCAN, "scan", ROWS_WRITE);
+scans!(REPLAY, "replay");
+scans!(REVERSE, "reverse", ROWS_WRITE);
 
+/// A scan for the test that compiles all: constants of a key and how many share it.
 macro_rules! with_constants {
-    ($source:ident, $entry:literal) => {
+    ($id:ident, $entry:literal) => {
         [
             Kernel {
-                source: &$source,
+                source: &$id[0],
                 entry: $entry,
-                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("KEEP", 1)],
+                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("PARTS", 1), ("THREADS", 32), ("KEEP", 1)],
             },
             Kernel {
-                source: &$source,
+                source: &$id[1],
                 entry: $entry,
-                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 64), ("KEEP", 0)],
+                constants: &[("MOMENTUM", 1), ("FROZEN", 1), ("KEY", 8192), ("PARTS", 256), ("THREADS", 256), ("KEEP", 0)],
+            },
+            Kernel {
+                source: &$id[1],
+                entry: $entry,
+                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 72), ("PARTS", 3), ("THREADS", 64), ("KEEP", 1)],
             },
         ]
     };
 }
 
-const ALL: [[Kernel<'static>; 2]; 7] = [
-    with_constants!(BEGIN, "begin"),
-    with_constants!(SCAN, "scan"),
-    with_constants!(SCAN_FAR, "scan"),
-    with_constants!(REPLAY, "replay"),
-    with_constants!(REPLAY_FAR, "replay"),
-    with_constants!(REVERSE, "reverse"),
-    with_constants!(REVERSE_FAR, "reverse"),
-];
+const ALL: [[Kernel<'static>; 3]; 3] =
+    [with_constants!(SCAN, "scan"), with_constants!(REPLAY, "replay"), with_constants!(REVERSE, "reverse")];
 
 /// For the test that compiles them.
 pub(crate) const KERNELS: &[Kernel<'static>] = ALL.as_flattened();
+/// For the test that compiles them.
+pub(crate) const BEGINS: &[Kernel<'static>] = &[
+    Kernel { source: &BEGIN, entry: "begin", constants: &[("MOMENTUM", 0), ("FROZEN", 1)] },
+    Kernel { source: &BEGIN, entry: "begin", constants: &[("MOMENTUM", 1), ("FROZEN", 0)] },
+];
 
 /// What a backward knows once the scans are through.
 pub(super) struct Known {
@@ -84,9 +101,8 @@ fn begin<R: Rule>(
     layout: &Layout<'_>,
     inputs: &Inputs<R, Tensor<Wgpu>>,
     state: &[(&'static str, &Tensor<Wgpu>)],
-    columns: usize,
 ) -> Result<Tensor<Wgpu>> {
-    let work = layout.work(columns)?;
+    let work = layout.work()?;
     let gates = R::Gates::list(&inputs.gates);
     let (log_a, theta) = (named(&gates, &["log_a"]), named(&gates, &["theta"]));
     let (m, s) = (named(state, &["m"]), named(state, &["s", "m"]));
@@ -104,7 +120,7 @@ fn begin<R: Rule>(
     };
     let count = layout.scalars().max(layout.matrices()).max(2 * (layout.dims.sequences.count() + 1));
     let bindings = [Write(&work), Read(log_a), Read(theta), Read(third), Read(table), Read(m), Read(s)];
-    layout.launch(&BEGIN, "begin", &[], &layout.args(count), &bindings)?;
+    layout.launch(&BEGIN, "begin", &layout.args(count), &bindings)?;
     Ok(work)
 }
 
@@ -115,11 +131,11 @@ pub(super) fn forward<R: Rule>(
     outputs: &Outputs<R, Tensor<Wgpu>>,
     kept: Option<&Tensor<Wgpu>>,
 ) -> Result<()> {
-    let work = begin(layout, inputs, &R::State::list(&inputs.state), layout.columns())?;
+    let work = begin(layout, inputs, &R::State::list(&inputs.state))?;
     let last = R::State::list(&outputs.state);
     let nothing = [layout.room(0)?, layout.room(0)?];
     let bindings = [
-        Write(&work),
+        Read(&work),
         Read(&inputs.q),
         Read(&inputs.k),
         Read(&inputs.v),
@@ -128,8 +144,7 @@ pub(super) fn forward<R: Rule>(
         Write(named(&last, &["s"]).unwrap_or(&nothing[0])),
         Write(kept.unwrap_or(&nothing[1])),
     ];
-    let keep = [("KEEP", u32::from(kept.is_some()))];
-    layout.scan([&SCAN, &SCAN_FAR], "scan", &keep, &layout.args(layout.columns()), &bindings)
+    layout.scan(SCAN.each_ref(), "scan", kept.is_some(), layout.states(), &bindings)
 }
 
 /// What every token wrote, and what that is worth: all that goes from token to token. Writes the gradient of the initial
@@ -141,8 +156,7 @@ pub(super) fn backward<R: Rule>(
     (dout, grads): (&Tensor<Wgpu>, &Outputs<R, Tensor<Wgpu>>),
     dinputs: &Inputs<R, Tensor<Wgpu>>,
 ) -> Result<Known> {
-    let columns = layout.chunks() * layout.dims.value;
-    let work = begin(layout, inputs, &R::State::list(&grads.state), columns)?;
+    let work = begin(layout, inputs, &R::State::list(&grads.state))?;
     let values = || layout.room(layout.scalars() * layout.dims.value);
     let optional = |wanted: bool| if wanted { values().map(Some) } else { Ok(None) };
     let known = Known {
@@ -157,7 +171,7 @@ pub(super) fn backward<R: Rule>(
     let nothing = [layout.room(0)?, layout.room(0)?];
     let first = R::State::list(&dinputs.state);
     let bindings = [
-        Write(&known.work),
+        Read(&known.work),
         Read(&inputs.q),
         Read(&inputs.k),
         Read(dout),
@@ -166,9 +180,10 @@ pub(super) fn backward<R: Rule>(
         Write(&known.kept_grads),
         Write(&known.dz),
     ];
-    layout.scan([&REVERSE, &REVERSE_FAR], "reverse", &[], &layout.args(layout.columns()), &bindings)?;
-    let bindings: [Binding<'_>; 7] = [
-        Write(&known.work),
+    layout.scan(REVERSE.each_ref(), "reverse", true, layout.states(), &bindings)?;
+    let bindings = [
+        Read(&known.work),
+        Read(&inputs.q),
         Read(&inputs.k),
         Read(&inputs.v),
         Read(&known.kept),
@@ -176,6 +191,6 @@ pub(super) fn backward<R: Rule>(
         Write(known.predicted.as_ref().unwrap_or(&nothing[0])),
         Write(known.targets.as_ref().unwrap_or(&nothing[1])),
     ];
-    layout.scan([&REPLAY, &REPLAY_FAR], "replay", &[], &layout.args(columns), &bindings)?;
+    layout.scan(REPLAY.each_ref(), "replay", false, layout.chunks(), &bindings)?;
     Ok(known)
 }

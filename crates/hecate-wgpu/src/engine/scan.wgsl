@@ -1,109 +1,113 @@
-// The recurrence token by token, forward: equations (1)-(5). A thread holds a column of one sequence and head.
+// The recurrence token by token, forward: equations (1)-(5).
 
-@group(0) @binding(2) var<storage, read> q: array<f32>;             // [rows,H,K]
-@group(0) @binding(3) var<storage, read> k: array<f32>;             // [rows,H,K]
 @group(0) @binding(4) var<storage, read> v: array<f32>;             // [rows,H,V]
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;     // [rows,H,V]
 @group(0) @binding(6) var<storage, read_write> last_m: array<f32>;  // [N,H,K,V]
 @group(0) @binding(7) var<storage, read_write> last_s: array<f32>;  // [N,H,K,V]
 @group(0) @binding(8) var<storage, read_write> kept: array<f32>;    // [kept,H,M and S,K,V], with KEEP
 
-// The state as kept state `i` [kept,H].
-fn keep(i: u32, column: u32) {
-    let at = i * MATRICES * KEY * args.value + column;
-    for (var j = 0u; j < KEY; j++) {
-        kept[at + j * args.value] = m_at(j);
-    }
-    if MOMENTUM == 1u {
-        for (var j = 0u; j < KEY; j++) {
-            kept[at + (KEY + j) * args.value] = s_at(j);
-        }
+const TO_M = 0u;
+const TO_S = 1u;
+const TO_KEPT = 2u;
+
+fn state_at(i: u32) -> f32 {
+    return bitcast<f32>(work[i]);
+}
+
+fn put_state(which: u32, i: u32, x: f32) {
+    if which == TO_M {
+        last_m[i] = x;
+    } else if which == TO_S {
+        last_s[i] = x;
+    } else {
+        kept[i] = x;
     }
 }
 
-// (1) and (2): what token and head `t` writes; and what it reads if it does so before.
-fn predict(t: u32, value: f32, gates: vec4<f32>) -> vec2<f32> {
-    var target_value = value;
-    var predicted = 0.0;
-    var read = 0.0;
-    if args.erase != ERASE_NOTHING {
-        for (var i = 0u; i < KEY; i++) {
-            predicted += k[t * KEY + i] * m_at(i);
-        }
-        predicted *= gates.y;
-    }
-    if FROZEN == 1u {
-        for (var i = 0u; i < KEY; i++) {
-            target_value -= k[t * KEY + i] * c_at(i);
-        }
-    }
-    if args.before == 1u {
-        for (var i = 0u; i < KEY; i++) {
-            read += q[t * KEY + i] * m_at(i);
-        }
-    }
-    return vec2<f32>(gates.x * target_value - predicted, read);
-}
-
-// (3) and (4); what is read after.
-fn update(t: u32, z: f32, gates: vec4<f32>) -> f32 {
-    var read = 0.0;
-    for (var i = 0u; i < KEY; i++) {
-        var write = k[t * KEY + i] * z;
-        if MOMENTUM == 1u {
-            write += gates.w * s_at(i);
-            set_s(i, write);
-        }
-        let m = gates.z * m_at(i) + write;
-        set_m(i, m);
-        read += q[t * KEY + i] * m;
-    }
-    return read;
-}
-
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let thread = thread_of(group, local);
-    if thread >= args.count {
+    let lane = group_index(group);
+    if lane >= args.count {
         return;
     }
-    take(thread);
-    let column = thread % args.value;
-    let state = thread / args.value;
+    let state = lane / blocks();
     let head = state % args.heads;
+    let own = place(lane % blocks(), local);
     let all = sequence(state / args.heads);
-    let matrix = state * KEY * args.value + column;
-    for (var i = 0u; i < KEY; i++) {
-        set_m(i, bitcast<f32>(work[args.m + matrix + i * args.value]));
-        if MOMENTUM == 1u {
-            set_s(i, bitcast<f32>(work[args.s + matrix + i * args.value]));
-        }
+    let matrix = state * KEY * args.value + own.column;
+    var m = read_rows(args.m + matrix, own.part);
+    var s: Rows;
+    if MOMENTUM == 1u {
+        s = read_rows(args.s + matrix, own.part);
     }
+    var c: Rows;
     var of_period = 0u;
     var of_group = 0u;
     var number = all.kept * args.heads + head;
+    var at = all.row * args.heads + head;
+    // The inputs of the next token are on their way while one is computed.
+    var next_key = key_rows(at * KEY, own.part);
+    var next_value = v[at * args.value + own.column];
+    var next_gates = scalars_of(at);
+    // What the rows add to the read of the token before: the sum over the column is taken with the next token's.
+    var read = 0.0;
     for (var t = 0u; t < all.tokens; t++) {
-        if KEEP == 1u && of_period % CHUNK == 0u {
-            keep(number, column);
-            number += args.heads;
-        }
-        if FROZEN == 1u && of_group == 0u {
-            for (var i = 0u; i < KEY; i++) {
-                set_c(i, m_at(i));
+        let key = next_key;
+        let gates = next_gates;
+        let value = next_value;
+        let query = query_rows(at * KEY, own.part);
+        let ahead = select(at + args.heads, at, t + 1u == all.tokens);
+        next_key = key_rows(ahead * KEY, own.part);
+        next_value = v[ahead * args.value + own.column];
+        next_gates = scalars_of(ahead);
+        if KEEP == 1u && of_period % CHUNK == 0u && own.active {
+            let to = number * MATRICES * KEY * args.value + own.column;
+            write_rows(TO_KEPT, to, own.part, m);
+            if MOMENTUM == 1u {
+                write_rows(TO_KEPT, to + KEY * args.value, own.part, s);
             }
         }
-        let at = (all.row + t) * args.heads + head;
-        let gates = scalars_of(at);
-        let made = predict(at, v[at * args.value + column], gates);
-        let after = update(at, made.x, gates);
-        out[at * args.value + column] = select(after, made.y, args.before == 1u);
+        number += select(0u, args.heads, of_period % CHUNK == 0u);
+        var sums = vec4<f32>(0.0, 0.0, read, 0.0);
+        if args.erase != ERASE_NOTHING {
+            sums.x = product_of(key, m);
+        }
+        if FROZEN == 1u {
+            if of_group == 0u {
+                c = m;
+            }
+            sums.y = product_of(key, c);
+        }
+        if args.before == 1u {
+            sums.z = product_of(query, m);
+        }
+        sums = over_parts(sums, t % 2u, local);
+        if own.first && t + args.before > 0u {
+            out[(at - (1u - args.before) * args.heads) * args.value + own.column] = sums.z;
+        }
+        // (2)-(4).
+        let z = gates.x * (value - sums.y) - select(0.0, gates.y * sums.x, args.erase != ERASE_NOTHING);
+        if MOMENTUM == 1u {
+            s = added(scaled(key, z), gates.w, s);
+            m = added(s, gates.z, m);
+        } else {
+            m = added(scaled(key, z), gates.z, m);
+        }
+        read = product_of(query, m);
+        at = ahead;
         of_period = select(of_period + 1u, 0u, of_period + 1u == args.period);
         of_group = select(of_group + 1u, 0u, of_group + 1u == args.frozen);
     }
-    for (var i = 0u; i < KEY; i++) {
-        last_m[matrix + i * args.value] = m_at(i);
+    if args.before == 0u {
+        let last = over_parts(vec4<f32>(0.0, 0.0, read, 0.0), all.tokens % 2u, local);
+        if own.first {
+            out[at * args.value + own.column] = last.z;
+        }
+    }
+    if own.active {
+        write_rows(TO_M, matrix, own.part, m);
         if MOMENTUM == 1u {
-            last_s[matrix + i * args.value] = s_at(i);
+            write_rows(TO_S, matrix, own.part, s);
         }
     }
 }
