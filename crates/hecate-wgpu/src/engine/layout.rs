@@ -35,7 +35,7 @@ pub(super) struct Args {
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) lagging: u32,
-    unused: u32,
+    pub(super) unused: u32,
 }
 
 /// Rows of a column that an invocation of a scan holds, as in `rows.wgsl`.

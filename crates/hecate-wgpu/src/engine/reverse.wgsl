@@ -60,7 +60,7 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         next_dy = dout[ahead * args.value + own.column];
         // The last token of a span.
         if t == 0u || of_period + 1u == args.period || (of_period + 1u) % CHUNK == 0u {
-            if own.active {
+            if own.writes {
                 let to = number * MATRICES * KEY * args.value + own.column;
                 write_rows(TO_KEPT, to, own.part, dm);
                 if MOMENTUM == 1u {
@@ -104,7 +104,7 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         of_period = select(of_period, args.period, of_period == 0u) - 1u;
         of_group = select(of_group, max(args.frozen, 1u), of_group == 0u) - 1u;
     }
-    if own.active {
+    if own.writes {
         write_rows(TO_DM, matrix, own.part, dm);
         if MOMENTUM == 1u {
             write_rows(TO_DS, matrix, own.part, ds);

@@ -39,15 +39,15 @@ fn product_of(x: Rows, y: Rows) -> f32 {
 struct Place {
     part: u32,     // which rows
     column: u32,   // of V; at most the last
-    active: bool,  // others only keep step
+    writes: bool,  // others only keep step
     first: bool,   // speaks for its column
 }
 
 fn place(block: u32, local: u32) -> Place {
     let part = local / COLUMNS;
     let column = block * COLUMNS + local % COLUMNS;
-    let active = part < PARTS && column < args.value;
-    return Place(min(part, PARTS - 1u), min(column, args.value - 1u), active, active && part == 0u);
+    let writes = part < PARTS && column < args.value;
+    return Place(min(part, PARTS - 1u), min(column, args.value - 1u), writes, writes && part == 0u);
 }
 
 // Sums over the parts of a column: an exchange every token, on two sides in turn, so that one barrier is enough.

@@ -60,7 +60,7 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         next_key = key_rows(ahead * KEY, own.part);
         next_value = v[ahead * args.value + own.column];
         next_gates = scalars_of(ahead);
-        if KEEP == 1u && of_period % CHUNK == 0u && own.active {
+        if KEEP == 1u && of_period % CHUNK == 0u && own.writes {
             let to = number * MATRICES * KEY * args.value + own.column;
             write_rows(TO_KEPT, to, own.part, m);
             if MOMENTUM == 1u {
@@ -104,7 +104,7 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             out[at * args.value + own.column] = last.z;
         }
     }
-    if own.active {
+    if own.writes {
         write_rows(TO_M, matrix, own.part, m);
         if MOMENTUM == 1u {
             write_rows(TO_S, matrix, own.part, s);
