@@ -20,7 +20,20 @@ fn backends() -> Vec<Wgpu> {
 mod primitives {
     use hecate_tests::primitive_modules;
     primitive_modules!(
-        map, gated, add, mul, scale, cast, narrow, concat, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares
+        map,
+        gated,
+        add,
+        mul,
+        scale,
+        cast,
+        narrow,
+        concat,
+        cross_entropy,
+        adamw,
+        norm_squared,
+        sum,
+        sum_rows,
+        sum_squares
     );
 }
 

@@ -134,10 +134,7 @@ impl Chunks<'_> {
     /// `N`, `G`, `Λ Zᵀ`, `dO Zᵀ`.
     fn squares<R: Rule>(&self, inputs: &Inputs<R, Tensor<Wgpu>>, dout: &Tensor<Wgpu>) -> Result<()> {
         let (dims, spec, known) = (self.layout.dims, self.layout.spec, self.known);
-        let mut all = vec![
-            (QUERIES_KEYS, &inputs.q, &inputs.k, dims.key),
-            (OUT_WRITES, dout, &known.z, dims.value),
-        ];
+        let mut all = vec![(QUERIES_KEYS, &inputs.q, &inputs.k, dims.key), (OUT_WRITES, dout, &known.z, dims.value)];
         if spec.erases() || spec.frozen.is_some() {
             all.push((KEYS_KEYS, &inputs.k, &inputs.k, dims.key));
             all.push((ADJOINT_WRITES, &known.dz, &known.z, dims.value));

@@ -180,7 +180,8 @@ impl<'a> Layout<'a> {
     ) -> Result<()> {
         let dims = self.dims;
         let parts = dims.key.div_ceil(ROWS);
-        let Some(threads) = [32, 64, 128, 256].into_iter().find(|&n| n >= (parts * dims.value).min(64).max(parts)) else {
+        let Some(threads) = [32, 64, 128, 256].into_iter().find(|&n| n >= (parts * dims.value).min(64).max(parts))
+        else {
             let why = format!("keys of {} numbers; {} at most: use more heads", dims.key, 256 * ROWS);
             return Err(unsupported("this rule", why));
         };

@@ -1,12 +1,12 @@
 //! Token by token: forward, and backward as far as values, what is written, and the memory's gradient go.
 
-use super::{
-    layout::Layout,
-    named,
-};
+use super::{layout::Layout, named};
 use crate::{
     Wgpu,
-    launch::{Binding::{Read, Write}, Kernel, PRELUDE, Source},
+    launch::{
+        Binding::{Read, Write},
+        Kernel, PRELUDE, Source,
+    },
 };
 use hecate_core::{Inputs, Outputs, Result, Rule, Slots, Tensor};
 
@@ -56,7 +56,14 @@ macro_rules! with_constants {
             Kernel {
                 source: &$id[1],
                 entry: $entry,
-                constants: &[("MOMENTUM", 1), ("FROZEN", 1), ("KEY", 8192), ("PARTS", 256), ("THREADS", 256), ("KEEP", 0)],
+                constants: &[
+                    ("MOMENTUM", 1),
+                    ("FROZEN", 1),
+                    ("KEY", 8192),
+                    ("PARTS", 256),
+                    ("THREADS", 256),
+                    ("KEEP", 0),
+                ],
             },
             Kernel {
                 source: &$id[1],
