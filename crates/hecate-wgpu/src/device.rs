@@ -2,6 +2,7 @@
 
 use crate::{
     adapter::{self, Adapter, Selection},
+    bind_groups::BindGroups,
     error::{Faults, captured, failed, unsupported},
     launch::Pipelines,
     pool::{Pool, class},
@@ -33,6 +34,7 @@ struct Gpu {
     queue: Queue,
     pool: Arc<Pool>,
     pipelines: Pipelines,
+    bind_groups: BindGroups,
     tables: Mutex<HashMap<Vec<u32>, wgpu::Buffer>>,
 }
 
@@ -68,8 +70,8 @@ impl Wgpu {
         let faults = Faults::watch(&device);
         let pool = Arc::new(Pool::default());
         let queue = Queue::new(&device, queue, &faults, &pool)?;
-        let (pipelines, tables) = Default::default();
-        let gpu = Gpu { adapter: what, device, limits, faults, queue, pool, pipelines, tables };
+        let (pipelines, bind_groups, tables) = Default::default();
+        let gpu = Gpu { adapter: what, device, limits, faults, queue, pool, pipelines, bind_groups, tables };
         Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false })))
     }
 
@@ -112,6 +114,10 @@ impl Wgpu {
         &self.0.gpu.pipelines
     }
 
+    pub(crate) fn bind_groups(&self) -> &BindGroups {
+        &self.0.gpu.bind_groups
+    }
+
     /// What kernels can count on here.
     pub(crate) fn limits(&self) -> &wgpu::Limits {
         &self.0.gpu.limits
@@ -134,6 +140,7 @@ impl Wgpu {
         if matches!(error, Some(wgpu::Error::OutOfMemory { .. })) && pool.clear() {
             // What was kept for later goes once the work that touches it is done.
             drop(memory);
+            self.bind_groups().clear();
             self.queue().submit(&context, |_| {})?;
             self.queue().wait(&context, None)?;
             (memory, error) = make();

@@ -85,10 +85,13 @@ impl<'a> Binding<'a> {
     }
 
     /// The tensor's own bytes in whole words, and not all that its memory has.
-    fn resource(self) -> wgpu::BindingResource<'a> {
+    fn bytes(self) -> u64 {
         let x = self.tensor();
-        let bytes = (x.shape().count() * x.dtype().size()).next_multiple_of(4).max(4);
-        let size = wgpu::BufferSize::new(bytes as u64);
+        (x.shape().count() * x.dtype().size()).next_multiple_of(4).max(4) as u64
+    }
+
+    fn resource(self) -> wgpu::BindingResource<'a> {
+        let size = wgpu::BufferSize::new(self.bytes());
         wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.memory(), offset: 0, size })
     }
 }
@@ -207,21 +210,25 @@ impl Wgpu {
         self.check_launch(kernel, parameters.len(), bindings)?;
         let pattern = bindings.iter().rev().fold(1, |bits, binding| bits << 1 | Pattern::from(binding.written()));
         let compiled = self.pipelines().get(self, kernel, pattern)?;
-        let parameters_at = wgpu::BindingResource::Buffer(self.queue().parameters());
-        let resources = std::iter::once(parameters_at).chain(bindings.iter().map(|binding| binding.resource()));
-        let entries: Vec<_> =
-            (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
-        // Its errors come with the submission's: a scope a dispatch would cost as much as the dispatch.
-        let bindings = self.raw().create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(kernel.entry),
-            layout: &compiled.bindings,
-            entries: &entries,
-        });
+        let bindings = self.bind(kernel.entry, &compiled.bindings, bindings);
         let dispatch = Dispatch { pipeline: &compiled.pipeline, bindings: &bindings, groups };
         if self.queue().dispatch(&dispatch, parameters) {
             self.queue().submit("submitting kernels", |_| {})?;
         }
         Ok(())
+    }
+
+    /// The parameters' window and the arrays, bound.
+    fn bind(&self, label: &str, layout: &wgpu::BindGroupLayout, bindings: &[Binding<'_>]) -> wgpu::BindGroup {
+        let arrays = bindings.iter().map(|binding| (binding.memory(), binding.bytes()));
+        self.bind_groups().get(layout, arrays, || {
+            let parameters = wgpu::BindingResource::Buffer(self.queue().parameters());
+            let resources = std::iter::once(parameters).chain(bindings.iter().map(|binding| binding.resource()));
+            let entry = |(binding, resource)| wgpu::BindGroupEntry { binding, resource };
+            let entries: Vec<_> = (0..).zip(resources).map(entry).collect();
+            // Its errors come with the submission's: a scope a dispatch would cost as much as the dispatch.
+            self.raw().create_bind_group(&wgpu::BindGroupDescriptor { label: Some(label), layout, entries: &entries })
+        })
     }
 
     /// Refuses what would only fail at the submission, and then for all that is in it.

@@ -9,6 +9,7 @@
 //! submits what is left. An error in queued work is therefore seen at a later call.
 
 mod adapter;
+mod bind_groups;
 mod device;
 mod engine;
 mod error;

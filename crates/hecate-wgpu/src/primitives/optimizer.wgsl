@@ -33,8 +33,8 @@ fn adamw(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     var g = grad[i];
     if CLIP == 1u {
         let norm = sqrt(norm_squared[0]);
-        // A norm that is no number takes the parameters with it, where all see it.
-        if norm > args.max_norm || !is_finite(norm) {
+        // A norm that is no number clips nothing.
+        if !is_nan(norm) && (norm > args.max_norm || !is_finite(norm)) {
             g *= args.max_norm / norm;
         }
     }
