@@ -18,23 +18,18 @@ fn backends() -> Vec<Wgpu> {
 }
 
 mod primitives {
-    use hecate_tests::primitive_modules;
-    primitive_modules!(
-        map,
-        gated,
-        add,
-        mul,
-        scale,
-        cast,
-        narrow,
-        concat,
-        cross_entropy,
-        adamw,
-        norm_squared,
-        sum,
-        sum_rows,
-        sum_squares
-    );
+    use hecate_tests::{for_each_primitive, primitive_modules};
+    for_each_primitive!(primitive_modules);
+}
+
+/// Sizes of several tiles and parts, against the CPU column.
+#[test]
+fn large_primitives() {
+    use hecate_tests::{checks::primitive::agrees_with, problems};
+    let (cpu, backends) = (hecate_cpu::Cpu::new(), backends());
+    agrees_with(&cpu, &problems::matmul_in_tiles(), &backends, &problems::matmul_in_tiles());
+    agrees_with(&cpu, &problems::attention_in_tiles(), &backends, &problems::attention_in_tiles());
+    agrees_with(&cpu, &problems::conv_in_parts(), &backends, &problems::conv_in_parts());
 }
 
 rule_module!(Hebbian);
