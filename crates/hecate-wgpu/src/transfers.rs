@@ -9,8 +9,9 @@ use hecate_core::{DType, Host, Result};
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 /// The elements as the bytes they are.
@@ -35,6 +36,9 @@ fn host(dtype: DType, bytes: &[u8]) -> Result<Host> {
     }
 }
 
+/// How often the driver is asked for the result of work that is done.
+const ASKED: usize = 100;
+
 /// Elements on their way to the host: a future that any executor can wait for.
 ///
 /// In a browser the page's loop brings it about. Elsewhere somebody must ask the driver; whoever polls the future does,
@@ -49,27 +53,40 @@ pub struct Readback {
     mapped: Arc<Mapped>,
 }
 
+type Outcome = std::result::Result<(), wgpu::BufferAsyncError>;
+
 /// What the driver says of the staging memory.
 #[derive(Default)]
-struct Mapped(Mutex<Progress>);
+struct Mapped {
+    progress: Mutex<Progress>,
+    settled: Condvar,
+}
 
 #[derive(Default)]
 struct Progress {
-    outcome: Option<std::result::Result<(), wgpu::BufferAsyncError>>,
+    outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
 impl Mapped {
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn settle(&self, outcome: std::result::Result<(), wgpu::BufferAsyncError>) {
+    /// The outcome, waited for a little: where several threads ask the driver, one may be told what another waits for.
+    fn outcome(&self) -> Option<Outcome> {
+        let waiting = |progress: &mut Progress| progress.outcome.is_none();
+        let waited = self.settled.wait_timeout_while(self.progress(), Duration::from_millis(100), waiting);
+        waited.unwrap_or_else(PoisonError::into_inner).0.outcome.take()
+    }
+
+    fn settle(&self, outcome: Outcome) {
         let waker = {
             let mut progress = self.progress();
             progress.outcome = Some(outcome);
             progress.waker.take()
         };
+        self.settled.notify_all();
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -108,8 +125,14 @@ impl Readback {
     /// # Errors
     /// [`hecate_core::Error::Device`] when lost.
     pub fn wait(self) -> Result<Host> {
-        self.device.queue().wait(&self.context(), Some(self.submission.clone()))?;
-        let outcome = self.mapped.progress().outcome.take();
+        let mut outcome = None;
+        for _ in 0..ASKED {
+            self.device.queue().wait(&self.context(), Some(self.submission.clone()))?;
+            outcome = self.mapped.outcome();
+            if outcome.is_some() {
+                break;
+            }
+        }
         self.finish(outcome)
     }
 
@@ -117,7 +140,7 @@ impl Readback {
         format!("downloading {} bytes", self.bytes)
     }
 
-    fn finish(&self, outcome: Option<std::result::Result<(), wgpu::BufferAsyncError>>) -> Result<Host> {
+    fn finish(&self, outcome: Option<Outcome>) -> Result<Host> {
         let context = self.context();
         self.device.faults().check(&context)?;
         match outcome {
