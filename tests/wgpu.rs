@@ -1,6 +1,12 @@
 //! The WebGPU column, on the adapter that `HECATE_WGPU_ADAPTER` names, else on the best one.
 
-use hecate_tests::rule_module;
+use hecate_core::{DType, Kernel};
+use hecate_tests::{
+    Case, assert_close,
+    case::{compare_grads, compare_outputs},
+    oracle::{Oracle, solve},
+    rule_module,
+};
 use hecate_wgpu::{Selection, Wgpu};
 use std::sync::OnceLock;
 
@@ -15,6 +21,25 @@ fn backends() -> Vec<Wgpu> {
         }
     };
     DEVICES.get_or_init(open).clone()
+}
+
+/// Results and gradients of a case are those of the equations.
+fn agree<R: Oracle>(case: &Case<R>)
+where
+    Wgpu: Kernel<R>,
+{
+    let backends = backends();
+    // Whoever has no device has said so.
+    if backends.is_empty() {
+        return;
+    }
+    let truth = solve(case);
+    for wgpu in backends {
+        let found = case.run(&wgpu, DType::F32).unwrap_or_else(|error| panic!("{case} on {wgpu:?}: {error}"));
+        let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
+        compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
+        assert_close(&format!("{case} on {wgpu:?}"), &compared);
+    }
 }
 
 mod primitives {
@@ -36,3 +61,6 @@ rule_module!(Hebbian);
 rule_module!(Delta);
 rule_module!(Titans);
 rule_module!(Dgd);
+
+#[path = "wgpu/linear.rs"]
+mod linear;
