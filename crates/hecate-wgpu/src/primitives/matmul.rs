@@ -50,9 +50,9 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &{
 /// Terms that are in workgroup memory at a time.
 const DEPTH: usize = 16;
 
-/// Workgroups that fill a large GPU, and fewest terms of a part where a sum is cut for their sake.
-const GROUPS: usize = 192;
-const PART: usize = 256;
+/// Workgroups of each shape that fill a large GPU, and fewest terms of a part where sums are cut for their sake.
+const GROUPS: [usize; 3] = [264, 528, 2112];
+const PART: [usize; 3] = [256, 128, 64];
 
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
@@ -94,7 +94,7 @@ impl Plan {
         let side = (4 * SHAPES[shape][0] * SHAPES[shape][1]) as usize;
         let tiles = [dims.rows.div_ceil(side), dims.columns.div_ceil(side)];
         let groups = dims.batch.saturating_mul(tiles[0]).saturating_mul(tiles[1]).max(1);
-        let parts = (GROUPS / groups).min(dims.inner / PART).max(1);
+        let parts = (GROUPS[shape] / groups).min(dims.inner / PART[shape]).max(1);
         let stretch = dims.inner.div_ceil(parts).next_multiple_of(DEPTH);
         Self { shape, tiles, stretch, parts: dims.inner.div_ceil(stretch).max(1) }
     }

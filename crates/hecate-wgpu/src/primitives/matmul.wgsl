@@ -122,6 +122,16 @@ fn add_term(sums: Sums, row: u32, column: u32) -> Sums {
         sums.both + outer(far_x, far_y));
 }
 
+// Four terms from `term` on.
+fn add_four(sums: Sums, term: u32, row: u32, column: u32) -> Sums {
+    let x = place(0u, term, row);
+    let y = place(1u, term, column);
+    let one = add_term(sums, x, y);
+    let two = add_term(one, x + FOURS, y + FOURS);
+    let three = add_term(two, x + 2u * FOURS, y + 2u * FOURS);
+    return add_term(three, x + 3u * FOURS, y + 3u * FOURS);
+}
+
 fn put_four(at: u32, left: u32, x: vec4<f32>) {
     let n = there(left, args.columns);
     if n > 0u { out[at] = x.x; }
@@ -167,14 +177,11 @@ fn matmul(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index)
         }
         workgroupBarrier();
         if mine.side < 2u && depth + DEPTH < end { next = bring(mine, depth + DEPTH, end); }
-        for (var term = 0u; term < DEPTH; term += 4u) {
-            let x = place(0u, term, row);
-            let y = place(1u, term, column);
-            sums = add_term(sums, x, y);
-            sums = add_term(sums, x + FOURS, y + FOURS);
-            sums = add_term(sums, x + 2u * FOURS, y + 2u * FOURS);
-            sums = add_term(sums, x + 3u * FOURS, y + 3u * FOURS);
-        }
+        // Written out, because loops come with bounds that keep compilers from doing so.
+        sums = add_four(sums, 0u, row, column);
+        sums = add_four(sums, 4u, row, column);
+        sums = add_four(sums, 8u, row, column);
+        sums = add_four(sums, 12u, row, column);
         workgroupBarrier();
     }
     let base = (part * (args.groups / args.tiles / args.parts) + product) * args.rows * args.columns;
