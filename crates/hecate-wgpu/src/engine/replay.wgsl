@@ -38,7 +38,7 @@ fn replay(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         let value = v[at * args.value + own.column];
         let gates = scalars_of(at);
         next_key = key_rows(token(here, min(t + 1u, here.tokens - 1u)) * KEY, own.part);
-        var sums = vec4<f32>();
+        var sums = vec2<f32>();
         if args.erase != ERASE_NOTHING {
             sums.x = product_of(key, m);
         }

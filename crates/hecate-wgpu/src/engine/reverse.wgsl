@@ -80,7 +80,7 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         } else {
             sum = product_of(key, dm);
         }
-        sum = over_parts(vec4<f32>(sum, 0.0, 0.0, 0.0), t % 2u, local).x;
+        sum = over_parts(vec2<f32>(sum, 0.0), t % 2u, local).x;
         if own.first {
             dz[at * args.value + own.column] = sum;
         }

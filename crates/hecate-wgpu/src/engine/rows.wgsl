@@ -51,9 +51,9 @@ fn place(block: u32, local: u32) -> Place {
 }
 
 // Sums over the parts of a column: an exchange every token, on two sides in turn, so that one barrier is enough.
-var<workgroup> shared_sums: array<vec4<f32>, 2u * THREADS>;
+var<workgroup> shared_sums: array<vec2<f32>, 2u * THREADS>;
 
-fn over_parts(x: vec4<f32>, side: u32, local: u32) -> vec4<f32> {
+fn over_parts(x: vec2<f32>, side: u32, local: u32) -> vec2<f32> {
     if PARTS == 1u {
         return x;
     }

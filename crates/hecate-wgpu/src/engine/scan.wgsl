@@ -68,25 +68,26 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
         }
         number += select(0u, args.heads, of_period % CHUNK == 0u);
-        var sums = vec4<f32>(0.0, 0.0, read, 0.0);
+        // What (1) and (2) take from the value; what is read.
+        var sums = vec2<f32>(0.0, read);
         if args.erase != ERASE_NOTHING {
-            sums.x = product_of(key, m);
+            sums.x = gates.y * product_of(key, m);
         }
         if FROZEN == 1u {
             if of_group == 0u {
                 c = m;
             }
-            sums.y = product_of(key, c);
+            sums.x += gates.x * product_of(key, c);
         }
         if args.before == 1u {
-            sums.z = product_of(query, m);
+            sums.y = product_of(query, m);
         }
         sums = over_parts(sums, t % 2u, local);
         if own.first && t + args.before > 0u {
-            out[(at - (1u - args.before) * args.heads) * args.value + own.column] = sums.z;
+            out[(at - (1u - args.before) * args.heads) * args.value + own.column] = sums.y;
         }
-        // (2)-(4).
-        let z = gates.x * (value - sums.y) - select(0.0, gates.y * sums.x, args.erase != ERASE_NOTHING);
+        let z = gates.x * value - sums.x;
+        // (3), (4).
         if MOMENTUM == 1u {
             s = added(scaled(key, z), gates.w, s);
             m = added(s, gates.z, m);
@@ -99,9 +100,9 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         of_group = select(of_group + 1u, 0u, of_group + 1u == args.frozen);
     }
     if args.before == 0u {
-        let last = over_parts(vec4<f32>(0.0, 0.0, read, 0.0), all.tokens % 2u, local);
+        let last = over_parts(vec2<f32>(0.0, read), all.tokens % 2u, local);
         if own.first {
-            out[at * args.value + own.column] = last.z;
+            out[at * args.value + own.column] = last.y;
         }
     }
     if own.writes {
