@@ -7,12 +7,12 @@ fn query_four(at: u32, row: u32) -> vec4<f32> {
     if KEY % ROWS != 0u && row >= KEY {
         return vec4<f32>();
     }
-    return q[(at + row) / 4u];
+    return q[at / 4u + row / 4u];
 }
 
 fn key_four(at: u32, row: u32) -> vec4<f32> {
     if KEY % ROWS != 0u && row >= KEY {
         return vec4<f32>();
     }
-    return k[(at + row) / 4u];
+    return k[at / 4u + row / 4u];
 }

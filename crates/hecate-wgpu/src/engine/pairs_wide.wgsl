@@ -4,9 +4,9 @@
 @group(0) @binding(3) var<storage, read> y: array<vec4<f32>>;  // [rows,H,width] or [kept,H,M and S,K,V]
 
 fn x_four(at: u32, c: u32) -> vec4<f32> {
-    return x[(at + c) / 4u];
+    return x[at / 4u + c / 4u];
 }
 
 fn y_four(at: u32, c: u32) -> vec4<f32> {
-    return y[(at + c) / 4u];
+    return y[at / 4u + c / 4u];
 }
