@@ -8,8 +8,8 @@ use hecate_core::{
 use hecate_tests::{Array, Case, Sizes, oracle::Oracle};
 use hecate_wgpu::Wgpu;
 
-/// Columns of one and several invocations, whole and not; keys and values of multiples of four numbers and of others; more
-/// columns than a workgroup has.
+/// Columns of one and several invocations, whole and not; keys and values of multiples of four numbers and of others;
+/// more columns than a workgroup has.
 const SIZES: [Sizes; 8] = [
     Sizes::new(1, 20, 2, 17, 33),
     Sizes::new(2, 10, 1, 32, 64),

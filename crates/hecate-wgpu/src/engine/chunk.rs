@@ -1,5 +1,5 @@
-//! Gradients of queries, keys, values and gates: equations (23)–(32), but for the systems of (19) and (24), whose solutions
-//! are known. All chunks at once, as many as fit into [`SPACE`].
+//! Gradients of queries, keys, values and gates: equations (23)–(32), but for the systems of (19) and (24), whose
+//! solutions are known. All chunks at once, as many as fit into [`SPACE`].
 
 use super::{
     CHUNK,

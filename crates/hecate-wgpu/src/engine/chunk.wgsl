@@ -1,7 +1,7 @@
-// What the kernels over chunks share: where a chunk's own numbers lie. A chunk is a span between kept states of one head,
-// of up to 64 tokens; `space` holds for each of those at work, from `args.first`:
-//   four squares [64,64], row a token, column an earlier token's write: N, G, Λ Zᵀ, dO Zᵀ, then what tables make of them;
-//   vectors [VECTORS,65]; the last states' share of (31) [4,V]; products [PRODUCTS,64,K rounded up to a multiple of four].
+// What the kernels over chunks share: where a chunk's own numbers lie. A chunk is a span between kept states of one
+// head, of up to 64 tokens; `space` holds for each of those at work, from `args.first`:
+//   four squares [64,64], row a token, column an earlier token's write: N, G, Λ Zᵀ, dO Zᵀ, then what tables make of
+//   them; vectors [VECTORS,65]; the last states' share of (31) [4,V]; products [PRODUCTS,64,K'], K' a multiple of four.
 
 const SQUARE = CHUNK * CHUNK;
 // Squares, as products leave them.

@@ -59,8 +59,8 @@ struct Both {
     key: Four,
 }
 
-// What the tokens of the chunk give to four of them, from `own.row`: dG K, and (dN + dNᵀ) K + dGᵀ Q. dN and dG are there
-// with their mirror images.
+// What the tokens of the chunk give to four of them, from `own.row`: dG K, and (dN + dNᵀ) K + dGᵀ Q. dN and dG are
+// there with their mirror images.
 fn from_tokens(here: Span, own: Tile) -> Both {
     var sums: Both;
     let rows = vec4<u32>(own.row, own.row + 1u, own.row + 2u, own.row + 3u);

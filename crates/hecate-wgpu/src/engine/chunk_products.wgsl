@@ -1,8 +1,8 @@
-// Products of rows of a chunk, four by four numbers an invocation: with the rows of another array (a square [64,64], only
-// up to the diagonal), or with those of a matrix [K,V] of a kept state (a product [64,K]).
+// Products of rows of a chunk, four by four numbers an invocation: with the rows of another array (a square [64,64],
+// only up to the diagonal), or with those of a matrix [K,V] of a kept state (a product [64,K]).
 //
-// `args.width` is the length of the rows, `args.slot` which square or product it is. Of states, `args.offset` is 0 for M and
-// 1 for S, `args.lagging` 1 for the first state of the period.
+// `args.width` is the length of the rows, `args.slot` which square or product it is. Of states, `args.offset` is 0 for M
+// and 1 for S, `args.lagging` 1 for the first state of the period.
 
 @group(0) @binding(4) var<storage, read_write> space: array<f32>;
 
@@ -31,10 +31,8 @@ fn four_by_four(rows: vec4<u32>, others: vec4<u32>) -> array<vec4<f32>, 4> {
 
 // Places of tokens `t` to `t + 3` in an array [rows,H,width]; behind the last, those of the last.
 fn token_rows(here: Span, t: u32) -> vec4<u32> {
-    let last = here.tokens - 1u;
-    return args.width * vec4<u32>(
-        token(here, min(t, last)), token(here, min(t + 1u, last)), token(here, min(t + 2u, last)), token(here, min(t + 3u, last))
-    );
+    let all = min(vec4<u32>(t, t + 1u, t + 2u, t + 3u), vec4<u32>(here.tokens - 1u));
+    return args.width * vec4<u32>(token(here, all.x), token(here, all.y), token(here, all.z), token(here, all.w));
 }
 
 @compute @workgroup_size(64)

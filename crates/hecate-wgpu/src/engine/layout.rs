@@ -168,8 +168,8 @@ impl<'a> Layout<'a> {
         self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
     }
 
-    /// Starts a scan over this many states or spans, by workgroups with a block of columns each; of two sources, the second
-    /// is for keys of a multiple of four numbers.
+    /// Starts a scan over this many states or spans, by workgroups with a block of columns each; of two sources, the
+    /// second is for keys of a multiple of four numbers.
     pub(super) fn scan(
         &self,
         [narrow, wide]: [&'static Source; 2],

@@ -1,5 +1,5 @@
-// What the kernels of the linear engine share: the scalars of the recurrence, and where tokens, states and the spans between
-// kept states lie.
+// What the kernels of the linear engine share: the scalars of the recurrence, and where tokens, states and the spans
+// between kept states lie.
 
 @group(0) @binding(1) var<storage, read> work: array<u32>;
 
@@ -58,8 +58,8 @@ fn token(here: Span, t: u32) -> u32 {
     return (here.row + t) * args.heads + here.head;
 }
 
-// How many tokens of the span were written before the state that token `t`'s frozen target is read from. In longer groups
-// that is the first state of the period.
+// How many tokens of the span were written before the state that token `t`'s frozen target is read from. In longer
+// groups that is the first state of the period.
 fn group_start(t: u32) -> u32 {
     if args.period > CHUNK {
         return 0u;

@@ -6,16 +6,16 @@
 //!
 //! # How it runs
 //!
-//! Forward goes token by token. Columns never interact, and an invocation has one of them, so that nobody waits for
-//! another. Backward, two more such scans find what every token wrote, from the kept states on for all spans between them
-//! at once, and what that is worth, from the last token to the first. With both known, no system of equations is left to
-//! be solved: the gradients of queries, keys and gates are products of the [chunk form](chunk), for all chunks at once.
+//! Forward goes token by token. Columns never interact; the rows of one stay in the registers of a few invocations.
+//! Backward, two more such scans find what every token wrote, from the kept states on for all spans between them at once,
+//! and what that is worth, from the last token to the first. With both known, no system of equations is left to be solved:
+//! the gradients of queries, keys and gates are products of the [chunk form](chunk), for all chunks at once.
 //!
 //! # Memory
 //!
-//! Between forward and backward a call keeps one state every 64 tokens. Frozen rules keep one every `⌊64/G⌋ G` tokens, as
-//! many whole groups as fit, or, where a group is longer than 64 tokens, one every 64 tokens of each. While the backward
-//! runs it holds as many gradients of states, four arrays like `v`, and the numbers of as many chunks as
+//! Between forward and backward a call keeps one state every 64 tokens. Frozen rules keep one every `⌊64/G⌋ G` tokens,
+//! as many whole groups as fit, or, where a group is longer than 64 tokens, one every 64 tokens of each. While the
+//! backward runs it holds as many gradients of states, up to four arrays like `v`, and the numbers of as many chunks as
 //! [fit into 64 MiB](chunk).
 
 pub(crate) mod chunk;

@@ -1,4 +1,5 @@
-// The gradient of the memory, token by token in reverse: (6)-(9), (11)-(13) as far as they concern it. It needs no states.
+// The gradient of the memory, token by token in reverse: (6)-(9), (11)-(13) as far as they concern it. It needs no
+// states.
 
 @group(0) @binding(4) var<storage, read> dout: array<f32>;              // [rows,H,V]
 @group(0) @binding(5) var<storage, read_write> first_dm: array<f32>;    // [N,H,K,V]

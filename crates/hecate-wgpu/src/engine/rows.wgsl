@@ -1,6 +1,6 @@
 // How invocations share the matrices of a scan. A workgroup has a block of columns of one sequence and head; PARTS
-// invocations share a column, 32 rows each, which stay in registers: eight times four, written out, because registers have
-// no index.
+// invocations share a column, 32 rows each, which stay in registers: eight times four, written out, because registers
+// have no index.
 
 struct Rows {
     a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>,

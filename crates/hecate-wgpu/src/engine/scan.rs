@@ -154,8 +154,8 @@ pub(super) fn forward<R: Rule>(
     layout.scan(SCAN.each_ref(), "scan", kept.is_some(), layout.states(), &bindings)
 }
 
-/// What every token wrote, and what that is worth: all that goes from token to token. Writes the gradient of the initial
-/// state.
+/// What every token wrote, and what that is worth: all that goes from token to token. Writes the gradient of the
+/// initial state.
 pub(super) fn backward<R: Rule>(
     layout: &Layout<'_>,
     inputs: &Inputs<R, Tensor<Wgpu>>,
