@@ -47,6 +47,9 @@ mod primitives {
     for_each_primitive!(primitive_modules);
 }
 
+#[path = "columns/sizes.rs"]
+mod sizes;
+
 /// Sizes of several tiles and parts, against the CPU column.
 #[test]
 fn large_primitives() {

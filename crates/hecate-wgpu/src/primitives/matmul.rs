@@ -137,3 +137,26 @@ impl Matmul for Wgpu {
         self.rounded(out.reshape([batch, rows, columns])?, dtype)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tiles cover the result, parts the sums, and no part is empty.
+    #[test]
+    fn plans_cover_products() {
+        let sizes = [1, 5, 32, 33, 64, 65, 300, 4096];
+        for (rows, columns) in sizes.into_iter().flat_map(|rows| sizes.map(|columns| (rows, columns))) {
+            for (batch, inner) in [(1, 1), (1, 16), (3, 255), (1, 256), (2, 1000), (1, 8192), (5000, 8192)] {
+                let dims = MatmulDims { batch, rows, inner, columns, transpose: Transpose::default() };
+                let plan = Plan::new(&dims);
+                let side = (4 * SHAPES[plan.shape][0] * SHAPES[plan.shape][1]) as usize;
+                let covered = plan.tiles.map(|n| n * side);
+                assert!(rows <= covered[0] && columns <= covered[1], "{dims:?} {plan:?}");
+                assert!(plan.stretch.is_multiple_of(DEPTH), "{dims:?} {plan:?}");
+                let before = plan.stretch * (plan.parts - 1);
+                assert!(before < inner && inner <= before + plan.stretch, "{dims:?} {plan:?}");
+            }
+        }
+    }
+}
