@@ -105,24 +105,40 @@ struct Compiled {
     bindings: wgpu::BindGroupLayout,
 }
 
-/// One name of a file, for all constants that it was compiled for.
-type Variants = Vec<(Vec<(&'static str, u32)>, Pattern, Arc<Compiled>)>;
+/// A kernel for one set of constants; who comes first compiles it, and others wait for that alone.
+struct Variant {
+    constants: Vec<(&'static str, u32)>,
+    pattern: Pattern,
+    compiled: Arc<Mutex<Option<Arc<Compiled>>>>,
+}
 
 /// Kernels that are compiled, by the names of their source and their own.
 #[derive(Default)]
-pub(crate) struct Pipelines(Mutex<HashMap<(&'static str, &'static str), Variants>>);
+pub(crate) struct Pipelines(Mutex<HashMap<(&'static str, &'static str), Vec<Variant>>>);
 
 impl Pipelines {
     fn get(&self, device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern) -> Result<Arc<Compiled>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let variants = all.entry((kernel.source.name, kernel.entry)).or_default();
-        let fits = |constants: &[_], other| constants == kernel.constants && other == pattern;
-        if let Some((.., compiled)) = variants.iter().find(|(constants, other, _)| fits(constants, *other)) {
+        let place = self.place(kernel, pattern);
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = &*place {
             return Ok(compiled.clone());
         }
         let compiled = Arc::new(compile(device, kernel, pattern)?);
-        variants.push((kernel.constants.to_vec(), pattern, compiled.clone()));
+        *place = Some(compiled.clone());
         Ok(compiled)
+    }
+
+    /// Where the kernel is or will be.
+    fn place(&self, kernel: &Kernel<'_>, pattern: Pattern) -> Arc<Mutex<Option<Arc<Compiled>>>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let variants = all.entry((kernel.source.name, kernel.entry)).or_default();
+        let fits = |variant: &&Variant| variant.constants == kernel.constants && variant.pattern == pattern;
+        if let Some(variant) = variants.iter().find(fits) {
+            return variant.compiled.clone();
+        }
+        let compiled = Arc::default();
+        variants.push(Variant { constants: kernel.constants.to_vec(), pattern, compiled: Arc::clone(&compiled) });
+        compiled
     }
 }
 
