@@ -136,8 +136,20 @@ fn number(selection: &Selection, variable: Option<&str>, adapters: &[&Adapter]) 
     number.ok_or_else(|| {
         let list = adapters.iter().enumerate().map(|(i, adapter)| format!("{i}: {adapter}")).collect::<Vec<_>>();
         let source = if *selection == asked { String::new() } else { format!(" ({VARIABLE})") };
-        unsupported("this adapter", format!("{asked:?}{source} was asked for, there is {}", list.join("; ")))
+        unsupported("this adapter", format!("{asked}{source} was asked for, there is {}", list.join("; ")))
     })
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("any"),
+            Self::Index(number) => write!(f, "number {number}"),
+            Self::Name(part) => write!(f, "`{part}`"),
+            Self::HighPerformance => f.write_str("the fastest"),
+            Self::LowPower => f.write_str("the most frugal"),
+        }
+    }
 }
 
 /// The first adapter of the first kind there is.
@@ -199,7 +211,7 @@ mod tests {
     fn what_is_not_there_is_said_with_what_is() {
         let cpu = adapter("llvmpipe", "CPU");
         let error = number(&Selection::Default, Some("geforce"), &[&cpu]).expect_err("there is none").to_string();
-        for part in ["geforce", "HECATE_WGPU_ADAPTER", "0: llvmpipe (vulkan, CPU, arrays of up to 128 MiB)"] {
+        for part in ["`geforce` (HECATE_WGPU_ADAPTER)", "0: llvmpipe (vulkan, CPU, arrays of up to 128 MiB)"] {
             assert!(error.contains(part), "{error}");
         }
         let error = number(&Selection::Default, None, &[]).expect_err("there is none").to_string();

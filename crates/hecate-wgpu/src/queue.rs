@@ -8,7 +8,10 @@ use crate::{
     pool::Pool,
 };
 use hecate_core::Result;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
 
 /// Most dispatches of a submission: enough that submitting costs little beside them, few enough that the device does
 /// not stand idle while they are recorded.
@@ -16,6 +19,9 @@ const DISPATCHES: usize = 256;
 
 /// Bytes of parameters of a submission.
 const PARAMETERS: usize = 256 * DISPATCHES;
+
+/// Bytes of uploads that wait for a submission at most: the driver keeps a copy of each until then.
+const UPLOADS: usize = 64 << 20;
 
 /// The device's queue, with the work that is not yet submitted.
 pub(crate) struct Queue {
@@ -27,6 +33,8 @@ pub(crate) struct Queue {
     /// Parameters of all dispatches of a submission.
     uniforms: wgpu::Buffer,
     alignment: usize,
+    /// Bytes that were uploaded since the last submission.
+    uploaded: AtomicUsize,
     pending: Mutex<Pending>,
 }
 
@@ -69,7 +77,8 @@ impl Queue {
         let uniforms = faults.scoped(device, "making the buffer of parameters", || device.create_buffer(&uniforms))?;
         let alignment = device.limits().min_uniform_buffer_offset_alignment as usize;
         let (device, faults, pool) = (device.clone(), faults.clone(), pool.clone());
-        Ok(Self { device, queue, faults, pool, uniforms, alignment, pending: Mutex::default() })
+        let (uploaded, pending) = Default::default();
+        Ok(Self { device, queue, faults, pool, uniforms, alignment, uploaded, pending })
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -121,14 +130,16 @@ impl Queue {
             last(&mut encoder);
             let submission = self.queue.submit([encoder.finish()]);
             self.pool.next_batch();
+            self.uploaded.store(0, Ordering::Relaxed);
             submission
         })
     }
 
     /// Copies host bytes into a buffer that no queued dispatch touches, before all that is queued.
     pub(crate) fn write(&self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<()> {
+        let context = format!("uploading {} bytes", bytes.len());
         let whole = bytes.len() / 4 * 4;
-        self.faults.scoped(&self.device, &format!("uploading {} bytes", bytes.len()), || {
+        self.faults.scoped(&self.device, &context, || {
             if whole > 0 {
                 self.queue.write_buffer(buffer, 0, &bytes[..whole]);
             }
@@ -137,7 +148,11 @@ impl Queue {
                 last[..bytes.len() - whole].copy_from_slice(&bytes[whole..]);
                 self.queue.write_buffer(buffer, whole as u64, &last);
             }
-        })
+        })?;
+        if self.uploaded.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > UPLOADS {
+            self.submit(&context, |_| {})?;
+        }
+        Ok(())
     }
 
     /// Waits for a submission, or for all that was submitted.
