@@ -64,6 +64,23 @@ rule_module!(Hebbian);
 rule_module!(Delta);
 rule_module!(Titans);
 rule_module!(Dgd);
+rule_module!(TitansMlp);
+rule_module!(Moneta);
+rule_module!(MonetaMatrix);
+rule_module!(Yaad);
+rule_module!(YaadMatrix);
+rule_module!(YaadMomentum);
+rule_module!(Memora);
+rule_module!(MemoraMatrix);
+rule_module!(Lattice);
+rule_module!(Trellis);
+rule_module!(Atlas);
 
 #[path = "wgpu/linear.rs"]
 mod linear;
+
+#[path = "wgpu/deep.rs"]
+mod deep;
+
+#[path = "wgpu/slots.rs"]
+mod slots;

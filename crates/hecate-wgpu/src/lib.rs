@@ -10,14 +10,17 @@
 
 mod adapter;
 mod bind_groups;
+mod deep;
 mod device;
 mod engine;
 mod error;
 mod launch;
 mod memory;
+mod packing;
 mod pool;
 mod primitives;
 mod queue;
+mod recurrent;
 mod rules;
 mod sources;
 #[cfg(test)]

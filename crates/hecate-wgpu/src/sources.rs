@@ -1,6 +1,6 @@
 //! All kernels, for the test that compiles each of them without an adapter.
 
-use crate::{engine, launch::Kernel, memory, primitives};
+use crate::{engine, launch::Kernel, memory, packing, primitives, rules};
 
 /// Each kernel, for every set of constants that it is compiled for.
 #[allow(dead_code)]
@@ -9,6 +9,7 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     engine::scan::BEGINS,
     engine::scan::KERNELS,
     memory::KERNELS,
+    packing::KERNELS,
     primitives::attention::KERNELS,
     primitives::conv::KERNELS,
     primitives::elementwise::KERNELS,
@@ -23,4 +24,12 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::rotary::KERNELS,
     primitives::sequences::KERNELS,
     primitives::sums::KERNELS,
+    rules::atlas::KERNELS,
+    rules::lattice::KERNELS,
+    rules::memora::KERNELS,
+    rules::moneta::KERNELS,
+    rules::titans_mlp::KERNELS,
+    rules::trellis::KERNELS,
+    rules::yaad::KERNELS,
+    rules::yaad::MOMENTUM,
 ];

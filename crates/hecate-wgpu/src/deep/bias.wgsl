@@ -1,0 +1,81 @@
+// What a memory is taught by an error: equations (47) to (52).
+
+const L2: u32 = 0u;
+const LP: u32 = 1u;
+const HUBER: u32 = 2u;
+// In the order of `Huber`.
+const COORDINATE: u32 = 0u;
+const NORM: u32 = 1u;
+
+// An element of ψ(e) of (48), (49).
+fn taught_by_power(e: f32) -> f32 {
+    let p = args.cell.p;
+    let m = e * e + args.cell.epsilon;
+    if (args.cell.tanh != 0u) {
+        return p * hyperbolic_tangent(10.0 * e) * power(m, (p - 1.0) / 2.0);
+    }
+    return p * e * power(m, (p - 2.0) / 2.0);
+}
+
+// Its derivative.
+fn slope_of_power(e: f32) -> f32 {
+    let p = args.cell.p;
+    let m = e * e + args.cell.epsilon;
+    if (args.cell.tanh != 0u) {
+        let t = hyperbolic_tangent(10.0 * e);
+        let steep = 10.0 * (1.0 - t * t) * power(m, (p - 1.0) / 2.0);
+        return p * (steep + t * (p - 1.0) * e * power(m, (p - 3.0) / 2.0));
+    }
+    return p * power(m, (p - 2.0) / 2.0) * (1.0 + (p - 2.0) * (e * e / m));
+}
+
+// An element of ψ(e) of (50), (51), (52), for errors of this length.
+fn taught_within(e: f32, delta: f32, length: f32) -> f32 {
+    if (args.cell.huber == COORDINATE) {
+        return select(delta * sign_of(e), e, abs(e) <= delta);
+    }
+    let outside = select(delta * sign_of(e), delta / length * e, args.cell.huber == NORM);
+    return select(outside, e, length <= delta);
+}
+
+// An element of u = ψ(e).
+fn taught(e: f32, delta: f32, length: f32) -> f32 {
+    if (BIAS == L2) {
+        return e;
+    }
+    if (BIAS == LP) {
+        return taught_by_power(e);
+    }
+    return taught_within(e, delta, length);
+}
+
+// What the gradients of (50), (51), (52) add up: |e|², e·ū, sign(e)·ū, and that over the coordinates outside.
+fn sums_of_bias(e: f32, du: f32, delta: f32) -> vec4<f32> {
+    let signed = sign_of(e) * du;
+    return vec4(e * e, e * du, signed, select(signed, 0.0, abs(e) <= delta));
+}
+
+// An element of ψ′(e)ᵀ ū.
+fn taught_back(e: f32, du: f32, delta: f32, sums: vec4<f32>) -> f32 {
+    if (BIAS == L2) {
+        return du;
+    }
+    if (BIAS == LP) {
+        return slope_of_power(e) * du;
+    }
+    if (args.cell.huber == COORDINATE) {
+        return select(0.0, du, abs(e) <= delta);
+    }
+    let length = sqrt(sums.x);
+    let cut = delta / length * (du - e * (sums.y / sums.x));
+    return select(select(0.0, cut, args.cell.huber == NORM), du, length <= delta);
+}
+
+// The gradient of δ.
+fn bound_back(delta: f32, sums: vec4<f32>) -> f32 {
+    if (args.cell.huber == COORDINATE) {
+        return sums.w;
+    }
+    let length = sqrt(sums.x);
+    return select(select(sums.z, sums.y / length, args.cell.huber == NORM), 0.0, length <= delta);
+}

@@ -1,0 +1,292 @@
+// Memories that are functions with weights: equations (33) to (59), one step for every structure, bias and retention.
+//
+// The kinds of bias and retention, and whether there is momentum, are the constants BIAS, RETENTION and MOMENTUM. The state
+// is `W₀ [K,D]` and `W₁ [D,V]`, or the one matrix `[K,V]`, then as many again where there is momentum.
+
+// Added to the variance in the norm.
+const NORM_EPSILON: f32 = 1e-6;
+
+struct Cell {
+    // D; 0 for a matrix.
+    hidden: u32,
+    // In the order of `Activation`.
+    activation: u32,
+    // Whether inputs are added to outputs, outputs pass a layer norm, and tokens read after their own write.
+    residual: u32,
+    norm: u32,
+    read_after: u32,
+    // In the order of `Huber`.
+    huber: u32,
+    // Whether the sign of an error is a hyperbolic tangent; whether weights are the paper's image of the dual variable.
+    tanh: u32,
+    literal: u32,
+    // Bias (48), (49) and retention (54), (55).
+    p: f32,
+    epsilon: f32,
+    q: f32,
+    scale: f32,
+}
+
+// Rows that a token leaves for its backward.
+struct Record {
+    // At the key, [D] each: pre-activation, activation, slope, b = W₁ u_o, δ.
+    pre: u32,
+    h: u32,
+    slope: u32,
+    back: u32,
+    delta: u32,
+    // At the query, [D] each.
+    read_h: u32,
+    read_slope: u32,
+    // [V] each: error, ψ, u_o; with a norm what it made, at the key and at the query.
+    error: u32,
+    u: u32,
+    u_o: u32,
+    normed: u32,
+    read_normed: u32,
+    // Deviations of the two norms.
+    deviation: u32,
+    read_deviation: u32,
+}
+
+// Rows for one token.
+struct Scratch {
+    // [D] each.
+    dh: u32,
+    ddelta: u32,
+    dpre: u32,
+    dback: u32,
+    // [V] each.
+    du_o: u32,
+    du: u32,
+    do_: u32,
+    de: u32,
+    dread: u32,
+    spare: u32,
+    // [K]
+    key: u32,
+    // A number a column of the widest matrix.
+    columns: u32,
+    // Numbers of the token, in the order below.
+    known: u32,
+}
+
+// Numbers of the token: gates, what some sums are, ν of both matrices of the state that was exposed last.
+const A: u32 = 0u;
+const ETA: u32 = 1u;
+const THETA: u32 = 2u;
+const DELTA: u32 = 3u;
+const MEAN: u32 = 4u;
+const SUMS: u32 = 5u;
+const SIZE: u32 = 9u;
+const NORMS: u32 = 10u;
+const ALONG: u32 = 12u;
+fn known(i: u32) -> f32 {
+    return row(scratch_rows().known + i);
+}
+
+fn know(i: u32, x: f32) {
+    put(scratch_rows().known + i, x);
+}
+
+fn know_sums(sums: vec4<f32>) {
+    know(SUMS, sums.x);
+    know(SUMS + 1u, sums.y);
+    know(SUMS + 2u, sums.z);
+    know(SUMS + 3u, sums.w);
+}
+
+fn sums_known() -> vec4<f32> {
+    return vec4(known(SUMS), known(SUMS + 1u), known(SUMS + 2u), known(SUMS + 3u));
+}
+
+fn record_rows() -> Record {
+    let d = args.cell.hidden;
+    let v = args.call.value;
+    let n = select(0u, v, args.cell.norm != 0u);
+    let error = record + 7u * d;
+    let normed = error + 3u * v;
+    return Record(
+        record, record + d, record + 2u * d, record + 3u * d, record + 4u * d, record + 5u * d, record + 6u * d,
+        error, error + v, error + 2u * v, normed, normed + n, normed + 2u * n, normed + 2u * n + 1u,
+    );
+}
+
+fn scratch_rows() -> Scratch {
+    let d = args.cell.hidden;
+    let v = args.call.value;
+    let wide = scratch + 4u * d;
+    let columns = wide + 6u * v + args.call.key;
+    return Scratch(
+        scratch, scratch + d, scratch + 2u * d, scratch + 3u * d,
+        wide, wide + v, wide + 2u * v, wide + 3u * v, wide + 4u * v, wide + 5u * v,
+        wide + 6u * v, columns, columns + max(d, v),
+    );
+}
+
+// Numbers of the first weight matrix, and of all; width of what a key meets first.
+fn inner() -> u32 {
+    return select(args.call.value, args.cell.hidden, args.cell.hidden != 0u);
+}
+fn first_weights() -> u32 {
+    return args.call.key * inner();
+}
+fn all_weights() -> u32 {
+    return first_weights() + args.cell.hidden * args.call.value;
+}
+
+fn is_mlp() -> bool {
+    return args.cell.hidden != 0u;
+}
+fn has_norm() -> bool {
+    return args.cell.norm != 0u;
+}
+fn is_residual() -> bool {
+    return args.cell.residual != 0u;
+}
+
+// Where the weights of a state are: there, or made of it in the first matrices of the token's; where gradients of weights
+// are added up: with those of the state, or in the second matrices.
+fn weights_of(state: u32) -> u32 {
+    return select(matrices, state, RETENTION == DECAY);
+}
+fn goal_of(gradient: u32) -> u32 {
+    return select(matrices + all_weights(), gradient, RETENTION == DECAY);
+}
+
+// Of matrix 0 or 1: rows, columns, and where it begins in a state or its weights.
+fn rows_of(layer: u32) -> u32 {
+    return select(args.call.key, args.cell.hidden, layer == 1u);
+}
+fn width_of_layer(layer: u32) -> u32 {
+    return select(inner(), args.call.value, layer == 1u);
+}
+fn begin_of(layer: u32) -> u32 {
+    return layer * first_weights();
+}
+fn has_layer(layer: u32) -> bool {
+    return layer == 0u || is_mlp();
+}
+fn count_of(layer: u32) -> u32 {
+    return rows_of(layer) * width_of_layer(layer);
+}
+
+// Where sums go down columns: rows of their own.
+fn landed(phase: u32, c: u32, sum: f32) {
+    let to = scratch_rows().columns + c;
+    put(to, landed_as(phase, row(to), sum));
+}
+
+// No phase has sums of rows.
+fn ended(phase: u32, r: u32, sums: vec4<f32>) {}
+
+// A state's weights, in three phases a matrix: the largest, ν, weights. Those of DECAY are the state.
+const EXPOSING: u32 = 6u;
+
+fn expose_shape(at: u32) -> vec3<u32> {
+    let layer = at / 3u;
+    let last = at % 3u == 2u;
+    let wanted = RETENTION == LQ || (RETENTION == KL && last);
+    let kind = select(EACH | TOTAL | select(0u, TOP, at % 3u == 0u), EACH, last);
+    return shape_if(wanted && has_layer(layer), kind, 1u, count_of(layer));
+}
+
+fn expose_element(at: u32, state: u32, i: u32) -> vec4<f32> {
+    let layer = at / 3u;
+    let x = room[state + begin_of(layer) + i];
+    if (at % 3u == 2u) {
+        room[matrices + begin_of(layer) + i] = exposed(x, known(NORMS + layer));
+        return vec4(0.0);
+    }
+    return vec4(select(to_the_q(abs(x) / known(SIZE)), abs(x), at % 3u == 0u), 0.0, 0.0, 0.0);
+}
+
+fn expose_totalled(at: u32, sum: f32) {
+    if (at % 3u == 0u) {
+        know(SIZE, lq_size(sum));
+    } else {
+        know(NORMS + at / 3u, lq_norm(known(SIZE), sum));
+    }
+}
+
+// f(W; x) without the residual, from weights that are there, in five phases. It leaves h and slope, at the key also pre,
+// where there is a hidden layer, and x̂ in place of the output where there is a norm: `y` is its row, `deviation` s.
+const APPLYING: u32 = 5u;
+
+struct Apply {
+    x: u32,
+    pre: u32,
+    h: u32,
+    slope: u32,
+    y: u32,
+    deviation: u32,
+}
+
+fn apply_shape(at: u32) -> vec3<u32> {
+    let v = args.call.value;
+    switch at {
+        case 0u: {
+            return vec3(TIMES, args.call.key, inner());
+        }
+        case 1u: {
+            return shape_if(is_mlp(), EACH, 1u, args.cell.hidden);
+        }
+        case 2u: {
+            return shape_if(is_mlp(), TIMES, args.cell.hidden, v);
+        }
+        default: {
+            return shape_if(has_norm(), EACH | TOTAL, 1u, v);
+        }
+    }
+}
+
+fn apply_job(at: u32, p: Apply, weights: u32) -> Job {
+    if (at == 0u) {
+        return job(select(p.y, p.pre, is_mlp()), p.x, weights);
+    }
+    return job(p.y, p.h, weights + first_weights());
+}
+
+fn apply_element(at: u32, p: Apply, i: u32) -> vec4<f32> {
+    switch at {
+        case 1u: {
+            let curve = activation(row(p.pre + i));
+            put(p.h + i, curve.value);
+            put(p.slope + i, curve.slope);
+            return vec4(0.0);
+        }
+        case 3u: {
+            return vec4(row(p.y + i), 0.0, 0.0, 0.0);
+        }
+        default: {
+            let x = row(p.y + i) - known(MEAN);
+            put(p.y + i, x);
+            return vec4(x * x, 0.0, 0.0, 0.0);
+        }
+    }
+}
+
+fn apply_totalled(at: u32, p: Apply, sum: f32) {
+    let mean = sum / f32(args.call.value);
+    if (at == 3u) {
+        know(MEAN, mean);
+    } else {
+        put(p.deviation, sqrt(mean + NORM_EPSILON));
+    }
+}
+
+fn at_key() -> Apply {
+    let r = record_rows();
+    return Apply(token.k, r.pre, r.h, r.slope, r.error, r.deviation);
+}
+
+// Pre-activations are needed for the second derivative alone, which a read does not have.
+fn at_query() -> Apply {
+    let r = record_rows();
+    return Apply(token.q, r.read_h, r.read_h, r.read_slope, out, r.read_deviation);
+}
+
+// An element of J e, given means of e and of x̂ ∘ e: equation (43).
+fn jacobian(normed: f32, e: f32, means: vec2<f32>, deviation: f32) -> f32 {
+    return (e - means.x - normed * means.y) / deviation;
+}

@@ -1,0 +1,72 @@
+// From the state to the weights, and back: equations (53) to (55).
+
+const DECAY: u32 = 0u;
+const LQ: u32 = 1u;
+const KL: u32 = 2u;
+const LQ_EPSILON: f32 = 1e-12;
+
+// |x|^q.
+fn to_the_q(x: f32) -> f32 {
+    let q = args.cell.q;
+    if (q == 2.0) {
+        return x * x;
+    }
+    if (q == 3.0) {
+        return x * x * x;
+    }
+    if (q == 4.0) {
+        return (x * x) * (x * x);
+    }
+    return power(x, q);
+}
+
+// With x over ν, |x|^{q−2} x.
+fn lq_image(x: f32) -> f32 {
+    return x * power(x * x, (args.cell.q - 2.0) / 2.0);
+}
+
+// What ν of (54) is measured in: powers are taken of numbers up to 1 alone, since fourth powers of large numbers are larger
+// than a float.
+fn lq_size(top: f32) -> f32 {
+    return larger(top, power(LQ_EPSILON, 1.0 / args.cell.q));
+}
+
+// ν, from the sum of (|x| / size)^q.
+fn lq_norm(size: f32, sum: f32) -> f32 {
+    let least = power(LQ_EPSILON, 1.0 / args.cell.q) / size;
+    return size * power(sum + to_the_q(least), 1.0 / args.cell.q);
+}
+
+// A weight from its element of the state, and the ν of its matrix. Not called for DECAY, where they are the same.
+fn exposed(x: f32, norm: f32) -> f32 {
+    if (RETENTION == KL) {
+        return args.cell.scale * exponential(x);
+    }
+    if (args.cell.literal != 0u) {
+        return power(norm, 2.0 - args.cell.q) * x;
+    }
+    return norm * lq_image(x / norm);
+}
+
+// The gradient of an element of the state, given that of the weight. With y = x/ν and B = |y|^{q−2} y, (54) is
+//     mirror:  X̄ = (q−1) |y|^{q−2} W̄ + (2−q) ⟨W̄, B⟩ B
+//     literal: X̄ = ν^{2−q} (W̄ + (2−q) ⟨W̄, y⟩ B)
+// where `along_it` is the product in brackets.
+fn pulled(x: f32, dw: f32, norm: f32, along_it: f32) -> f32 {
+    if (RETENTION == KL) {
+        return args.cell.scale * exponential(x) * dw;
+    }
+    let q = args.cell.q;
+    let y = x / norm;
+    let rest = (2.0 - q) * along_it * lq_image(y);
+    if (args.cell.literal != 0u) {
+        return power(norm, 2.0 - q) * (dw + rest);
+    }
+    return (q - 1.0) * power(y * y, (q - 2.0) / 2.0) * dw + rest;
+}
+
+// What `along_it` adds up.
+fn along_pulled(x: f32, dw: f32, norm: f32) -> f32 {
+    let y = x / norm;
+    return dw * select(lq_image(y), y, args.cell.literal != 0u);
+}

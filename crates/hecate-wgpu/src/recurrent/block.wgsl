@@ -1,0 +1,66 @@
+// Rows and matrices of one workgroup, and how its invocations share them.
+//
+// Rows lie in workgroup memory, or, where they are too many for it, behind all else in the workgroup's part of `room`;
+// matrices lie in `room`, row by row. Either is named by the number of its first element, rows counted from the first row.
+//
+// Constants: THREADS, a power of two from 32; LANES, how many invocations share a row of a matrix; NEAR, numbers of rows
+// in workgroup memory, 0 where they lie in `room`.
+
+// Sums of invocations that a second round adds up.
+const SECOND: u32 = 16u;
+
+var<workgroup> partial: array<vec4<f32>, THREADS + SECOND>;
+var<workgroup> near: array<f32, max(NEAR, 1u)>;
+
+// This invocation, and where rows begin in `room` if they lie there.
+var<private> me: u32;
+var<private> far: u32;
+
+fn row(i: u32) -> f32 {
+    if (NEAR == 0u) {
+        return room[far + i];
+    }
+    return near[i];
+}
+
+fn put(i: u32, x: f32) {
+    if (NEAR == 0u) {
+        room[far + i] = x;
+    } else {
+        near[i] = x;
+    }
+}
+
+// `add` to what is there.
+fn put_more(i: u32, x: f32) {
+    put(i, row(i) + x);
+}
+
+// Rows and matrices become visible.
+fn sync() {
+    workgroupBarrier();
+    storageBarrier();
+}
+
+// Columns that a round takes: several invocations share one where there are fewer columns than invocations.
+fn width_of(columns: u32) -> u32 {
+    return min(columns, THREADS);
+}
+
+// The sum of this invocation's column over those that share it.
+fn join(width: u32) -> f32 {
+    var sum = partial[me].x;
+    for (var p = 1u; p < THREADS / width; p++) {
+        sum += partial[me + p * width].x;
+    }
+    return sum;
+}
+
+// The largest of it; NaN where there is one.
+fn join_top(width: u32) -> f32 {
+    var top = partial[me].x;
+    for (var p = 1u; p < THREADS / width; p++) {
+        top = larger(top, partial[me + p * width].x);
+    }
+    return top;
+}

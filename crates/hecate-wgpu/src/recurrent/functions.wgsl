@@ -1,0 +1,37 @@
+// Functions of one number that drivers compute with few digits, or not at all at the ends of their ranges.
+
+// m^power for m > 0, without logarithms where a root or product does.
+fn power(m: f32, exponent: f32) -> f32 {
+    if (exponent == 0.0) {
+        return 1.0;
+    }
+    if (exponent == 0.5) {
+        return sqrt(m);
+    }
+    if (exponent == 1.0) {
+        return m;
+    }
+    if (exponent == -0.5) {
+        return 1.0 / sqrt(m);
+    }
+    return exponential(exponent * logarithm(m));
+}
+
+// −1, 0 or 1; NaN for NaN.
+fn sign_of(x: f32) -> f32 {
+    if (x > 0.0) {
+        return 1.0;
+    }
+    return select(x, -1.0, x < 0.0);
+}
+
+// Odd, −1 to 1, relative to a small x too.
+fn hyperbolic_tangent(x: f32) -> f32 {
+    let far_x = abs(x);
+    if (far_x < 0.1) {
+        let square = x * x;
+        return x * (1.0 + square * (-1.0 / 3.0 + square * (2.0 / 15.0 - square * (17.0 / 315.0))));
+    }
+    let e = exponential(-2.0 * far_x);
+    return sign_of(x) * ((1.0 - e) / (1.0 + e));
+}

@@ -1,0 +1,13 @@
+// A function's value, slope and curvature.
+struct Curve {
+    value: f32,
+    slope: f32,
+    bend: f32,
+}
+
+fn silu(x: f32) -> Curve {
+    let s = sigmoids(x);
+    // The slope tends to 0 or 1 faster than any power of x grows; NaN is in the sigmoids.
+    let near_x = clamp(x, -80.0, 80.0);
+    return Curve(x * s.x, s.x * (1.0 + near_x * s.y), s.x * s.y * (2.0 + near_x * (s.y - s.x)));
+}
