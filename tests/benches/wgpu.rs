@@ -103,6 +103,14 @@ fn row(parts: &[String], name: String, measure: impl FnOnce() -> Result<String>)
     }
 }
 
+/// Batch, tokens, heads and width; few tokens of rules that go token by token.
+fn sizes(rule: &str) -> [usize; 4] {
+    match rule {
+        "hebbian" | "delta" | "titans" | "dgd" => [8, 1024, 8, 64],
+        _ => [8, 128, 8, 64],
+    }
+}
+
 fn table(device: &Wgpu, parts: &[String]) {
     println!("{device:?}, f32");
     let plain = Transpose::default();
@@ -122,12 +130,11 @@ fn table(device: &Wgpu, parts: &[String]) {
     }
     macro_rules! rules {
         ($($rule:ident),*) => { $(
-            row(parts, format!("{} {:?}", <$rule as Rule>::NAME, [8, 1024, 8, 64]), || {
-                rule_row(device, <$rule>::all()[0], [8, 1024, 8, 64])
-            });
+            let sizes = sizes(<$rule as Rule>::NAME);
+            row(parts, format!("{} {sizes:?}", <$rule as Rule>::NAME), || rule_row(device, <$rule>::all()[0], sizes));
         )* };
     }
-    rules!(Hebbian, Delta, Titans, Dgd);
+    hecate_core::for_each_rule!(rules);
 }
 
 fn main() {
