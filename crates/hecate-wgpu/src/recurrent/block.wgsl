@@ -3,7 +3,7 @@
 // Rows lie in workgroup memory, or, where they are too many for it, behind all else in the workgroup's part of `room`;
 // matrices lie in `room`, row by row. Either is named by the number of its first element, rows counted from the first row.
 //
-// Constants: THREADS, a power of two from 32; LANES, how many invocations share a row of a matrix; NEAR, numbers of rows
+// Constants: THREADS, a power of two from 16; LANES, how many invocations share a row of a matrix; NEAR, numbers of rows
 // in workgroup memory, 0 where they lie in `room`.
 
 // Sums of invocations that a second round adds up.

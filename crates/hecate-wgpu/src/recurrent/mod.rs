@@ -209,17 +209,12 @@ impl Plan {
         let limits = device.limits();
         let rows = rows + self.room.scratch + self.room.record;
         let software = device.adapter().kind == "CPU";
-        // About as many elements an invocation as make its share worth the waiting for others.
-        let threads = match (self.state() / 16).next_power_of_two().clamp(32, 256) {
-            // Compilers for processors take seconds, whatever the number is.
-            threads if software => {
-                if threads > 128 {
-                    256
-                } else {
-                    64
-                }
-            }
-            threads => threads,
+        // About as many elements an invocation as make its share worth the waiting for others. Software takes a while for
+        // each vector of invocations that waits, and one more compilation for each number of them.
+        let threads = match self.state() {
+            state if !software => (state / 16).next_power_of_two().clamp(32, 256),
+            state if state <= 2048 => 16,
+            _ => 64,
         };
         let shared = (limits.max_compute_workgroup_storage_size as usize).min(MOST_SHARED);
         let capacity = shared.saturating_sub(16 * (threads + SECOND) + R::SHARED) / 4;
@@ -239,10 +234,11 @@ impl Plan {
     }
 
     /// Tokens of a dispatch where software runs it. llvmpipe ends every loop of an invocation when together they have been
-    /// gone through 65,535 times; this stays well under it.
+    /// gone through 65,535 times, those of branches not taken too, once a round; this stays well under it.
     fn ticks(&self, dims: &Dims, threads: usize) -> usize {
-        let visits = 24 * (self.state() + self.room.matrices) + 8 * dims.key * self.room.record;
-        (40_000 / (2_500 + visits / threads)).max(1)
+        let elements = 24 * (self.state() + self.room.matrices) + 8 * dims.key * self.room.record;
+        let rows = dims.key * (4 + self.widths.iter().sum::<usize>());
+        (40_000 / (5_000 + (elements + 512 * rows) / threads)).max(1)
     }
 
     /// A call with everything but what its direction adds.
