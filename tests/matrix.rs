@@ -3,6 +3,7 @@
 use hecate_core::{Kernel, Rule, rules::*};
 use hecate_cpu::Cpu;
 use hecate_cuda::Cuda;
+use hecate_wgpu::Wgpu;
 use std::{fs, path::Path};
 
 const BEGIN: &str = "<!-- matrix -->";
@@ -13,12 +14,14 @@ fn row<R: Rule>() -> String
 where
     Cpu: Kernel<R>,
     Cuda: Kernel<R>,
+    Wgpu: Kernel<R>,
 {
-    format!("| `{}` | forward, backward, infer | forward, backward, infer |\n", R::NAME)
+    let cell = "forward, backward, infer";
+    format!("| `{}` | {cell} | {cell} | {cell} |\n", R::NAME)
 }
 
 fn table() -> String {
-    let mut table = String::from("| rule | cpu | cuda |\n|---|---|---|\n");
+    let mut table = String::from("| rule | cpu | cuda | wgpu |\n|---|---|---|---|\n");
     macro_rules! rows {
         ($($rule:ident),*) => { $(table.push_str(&row::<$rule>());)* };
     }
