@@ -142,7 +142,7 @@ impl Chunks<'_> {
         for (slot, x, y, width) in all {
             let args = Args { slot, width: width as u32, ..self.args(tiles(CHUNK)) };
             let bindings = [Read(&known.work), Read(x), Read(y), Write(self.space)];
-            self.layout.launch(for_width(width, &PRODUCTS, &PRODUCTS_WIDE), "square", &args, &bindings)?;
+            self.layout.launch(for_width(width, &PRODUCTS, &PRODUCTS_WIDE), "square", None, &args, &bindings)?;
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Chunks<'_> {
         for (slot, x, y, offset, lagging) in all {
             let args = Args { slot, width: width as u32, offset, lagging, ..self.args(threads) };
             let bindings = [Read(&known.work), Read(x), Read(y), Write(self.space)];
-            self.layout.launch(source, "state", &args, &bindings)?;
+            self.layout.launch(source, "state", None, &args, &bindings)?;
         }
         Ok(())
     }
@@ -185,15 +185,21 @@ impl Chunks<'_> {
             Read(known.predicted.as_ref().unwrap_or(&known.z)),
             Write(&dinputs.v),
         ];
-        self.layout.launch(for_width(self.layout.dims.key, &SUMS, &SUMS_WIDE), "sums", &self.args(CHUNK), &bindings)?;
+        self.layout.launch(
+            for_width(self.layout.dims.key, &SUMS, &SUMS_WIDE),
+            "sums",
+            Some(self.layout.dims.key),
+            &self.args(CHUNK),
+            &bindings,
+        )?;
         let bindings = [Read(&known.work), Read(&known.kept), Read(&known.kept_grads), Write(self.space)];
-        self.layout.launch(&ENDS, "ends", &self.args(self.layout.dims.value), &bindings)
+        self.layout.launch(&ENDS, "ends", None, &self.args(self.layout.dims.value), &bindings)
     }
 
     /// The tables, and the way back through them.
     fn tables(&self) -> Result<()> {
         let bindings = [Read(&self.known.work), Write(self.space)];
-        self.layout.launch(&TABLES, "tables", &self.args(CHUNK + 1), &bindings)
+        self.layout.launch(&TABLES, "tables", None, &self.args(CHUNK + 1), &bindings)
     }
 
     /// Gradients of queries, keys and gates.
@@ -208,7 +214,7 @@ impl Chunks<'_> {
             Write(&dinputs.k),
         ];
         let source = for_width(layout.dims.key, &DKEYS, &DKEYS_WIDE);
-        layout.launch(source, "keys", &self.args(tiles(layout.dims.key)), &bindings)?;
+        layout.launch(source, "keys", Some(layout.dims.key), &self.args(tiles(layout.dims.key)), &bindings)?;
         let gates = R::Gates::list(&dinputs.gates);
         let nothing = [layout.room(layout.scalars())?, layout.room(layout.scalars())?, layout.room(layout.scalars())?];
         let bindings = [
@@ -218,6 +224,6 @@ impl Chunks<'_> {
             Write(named(&gates, &["theta"]).unwrap_or(&nothing[1])),
             Write(named(&gates, &["log_eta", "beta"]).unwrap_or(&nothing[2])),
         ];
-        layout.launch(&GATES, "gates", &self.args(CHUNK), &bindings)
+        layout.launch(&GATES, "gates", None, &self.args(CHUNK), &bindings)
     }
 }

@@ -151,19 +151,19 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Starts `entry`, an invocation for each of `args.count`.
+    /// Starts `entry`, an invocation for each of `args.count`. Only kernels that are compiled for the length of keys are
+    /// given it: others are compiled once for all lengths.
     pub(super) fn launch(
         &self,
         source: &'static Source,
         entry: &'static str,
+        key: Option<usize>,
         args: &Args,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
-        let constants = [
-            ("MOMENTUM", u32::from(self.spec.momentum)),
-            ("FROZEN", u32::from(self.spec.frozen.is_some())),
-            ("KEY", self.dims.key as u32),
-        ];
+        let flag = |name, set| (name, u32::from(set));
+        let mut constants = vec![flag("MOMENTUM", self.spec.momentum), flag("FROZEN", self.spec.frozen.is_some())];
+        constants.extend(key.map(|key| ("KEY", key as u32)));
         let kernel = Kernel { source, entry, constants: &constants };
         self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
     }

@@ -4,29 +4,13 @@
 @group(0) @binding(3) var<storage, read> y: array<f32>;  // [rows,H,width] or [kept,H,M and S,K,V]
 
 fn x_four(at: u32, c: u32) -> vec4<f32> {
-    var four = vec4<f32>(x[at + c], 0.0, 0.0, 0.0);
-    if c + 1u < args.width {
-        four.y = x[at + c + 1u];
-    }
-    if c + 2u < args.width {
-        four.z = x[at + c + 2u];
-    }
-    if c + 3u < args.width {
-        four.w = x[at + c + 3u];
-    }
-    return four;
+    let columns = vec4<u32>(c, c + 1u, c + 2u, c + 3u);
+    let i = at + min(columns, vec4<u32>(args.width - 1u));
+    return select(vec4<f32>(), vec4<f32>(x[i.x], x[i.y], x[i.z], x[i.w]), columns < vec4<u32>(args.width));
 }
 
 fn y_four(at: u32, c: u32) -> vec4<f32> {
-    var four = vec4<f32>(y[at + c], 0.0, 0.0, 0.0);
-    if c + 1u < args.width {
-        four.y = y[at + c + 1u];
-    }
-    if c + 2u < args.width {
-        four.z = y[at + c + 2u];
-    }
-    if c + 3u < args.width {
-        four.w = y[at + c + 3u];
-    }
-    return four;
+    let columns = vec4<u32>(c, c + 1u, c + 2u, c + 3u);
+    let i = at + min(columns, vec4<u32>(args.width - 1u));
+    return select(vec4<f32>(), vec4<f32>(y[i.x], y[i.y], y[i.z], y[i.w]), columns < vec4<u32>(args.width));
 }

@@ -66,33 +66,24 @@ fn over_parts(x: vec2<f32>, side: u32, local: u32) -> vec2<f32> {
     return sum;
 }
 
-// Rows `row` to `row + 3` of a column of a matrix [K,V] that begins at `at`: zero behind K.
-fn read_four(at: u32, row: u32) -> vec4<f32> {
-    var x = vec4<f32>();
-    if row < KEY {
-        x.x = state_at(at + row * args.value);
-    }
-    if row + 1u < KEY {
-        x.y = state_at(at + (row + 1u) * args.value);
-    }
-    if row + 2u < KEY {
-        x.z = state_at(at + (row + 2u) * args.value);
-    }
-    if row + 3u < KEY {
-        x.w = state_at(at + (row + 3u) * args.value);
-    }
-    return x;
-}
-
+// An invocation's rows of a column of a matrix [K,V] that begins at `at`: zero behind K. A loop of a length that is known:
+// some compilers take long over branches written out, others over an index that they cannot foresee.
 fn read_rows(at: u32, part: u32) -> Rows {
-    let r = part * ROWS;
+    var x: array<f32, ROWS>;
+    for (var i = 0u; i < ROWS; i++) {
+        if part * ROWS + i < KEY {
+            x[i] = state_at(at + (part * ROWS + i) * args.value);
+        }
+    }
     return Rows(
-        read_four(at, r), read_four(at, r + 4u), read_four(at, r + 8u), read_four(at, r + 12u),
-        read_four(at, r + 16u), read_four(at, r + 20u), read_four(at, r + 24u), read_four(at, r + 28u)
+        vec4<f32>(x[0], x[1], x[2], x[3]), vec4<f32>(x[4], x[5], x[6], x[7]),
+        vec4<f32>(x[8], x[9], x[10], x[11]), vec4<f32>(x[12], x[13], x[14], x[15]),
+        vec4<f32>(x[16], x[17], x[18], x[19]), vec4<f32>(x[20], x[21], x[22], x[23]),
+        vec4<f32>(x[24], x[25], x[26], x[27]), vec4<f32>(x[28], x[29], x[30], x[31])
     );
 }
 
-// The same of rows of a key or query, which begin at `at`.
+// The same of a key or query that begins at `at`.
 fn query_rows(at: u32, part: u32) -> Rows {
     let r = part * ROWS;
     return Rows(

@@ -1,28 +1,15 @@
-// Columns of matrices written, each to the array of its number.
+// An invocation's rows of a column written, to the array of this number.
 
-fn write_four(which: u32, at: u32, row: u32, x: vec4<f32>) {
-    if row < KEY {
-        put_state(which, at + row * args.value, x.x);
+fn write_rows(which: u32, at: u32, part: u32, rows: Rows) {
+    var x = array<f32, ROWS>(
+        rows.a.x, rows.a.y, rows.a.z, rows.a.w, rows.b.x, rows.b.y, rows.b.z, rows.b.w,
+        rows.c.x, rows.c.y, rows.c.z, rows.c.w, rows.d.x, rows.d.y, rows.d.z, rows.d.w,
+        rows.e.x, rows.e.y, rows.e.z, rows.e.w, rows.f.x, rows.f.y, rows.f.z, rows.f.w,
+        rows.g.x, rows.g.y, rows.g.z, rows.g.w, rows.h.x, rows.h.y, rows.h.z, rows.h.w
+    );
+    for (var i = 0u; i < ROWS; i++) {
+        if part * ROWS + i < KEY {
+            put_state(which, at + (part * ROWS + i) * args.value, x[i]);
+        }
     }
-    if row + 1u < KEY {
-        put_state(which, at + (row + 1u) * args.value, x.y);
-    }
-    if row + 2u < KEY {
-        put_state(which, at + (row + 2u) * args.value, x.z);
-    }
-    if row + 3u < KEY {
-        put_state(which, at + (row + 3u) * args.value, x.w);
-    }
-}
-
-fn write_rows(which: u32, at: u32, part: u32, x: Rows) {
-    let r = part * ROWS;
-    write_four(which, at, r, x.a);
-    write_four(which, at, r + 4u, x.b);
-    write_four(which, at, r + 8u, x.c);
-    write_four(which, at, r + 12u, x.d);
-    write_four(which, at, r + 16u, x.e);
-    write_four(which, at, r + 20u, x.f);
-    write_four(which, at, r + 24u, x.g);
-    write_four(which, at, r + 28u, x.h);
 }

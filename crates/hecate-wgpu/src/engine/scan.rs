@@ -127,7 +127,7 @@ fn begin<R: Rule>(
     };
     let count = layout.scalars().max(layout.matrices()).max(2 * (layout.dims.sequences.count() + 1));
     let bindings = [Write(&work), Read(log_a), Read(theta), Read(third), Read(table), Read(m), Read(s)];
-    layout.launch(&BEGIN, "begin", &layout.args(count), &bindings)?;
+    layout.launch(&BEGIN, "begin", None, &layout.args(count), &bindings)?;
     Ok(work)
 }
 
