@@ -100,7 +100,7 @@ fn tiles(width: usize) -> usize {
 
 /// Of two sources, the one for rows of this length.
 fn for_width(width: usize, narrow: &'static Source, wide: &'static Source) -> &'static Source {
-    if width % 4 == 0 { wide } else { narrow }
+    if width.is_multiple_of(4) { wide } else { narrow }
 }
 
 /// Writes all gradients but that of the initial state.

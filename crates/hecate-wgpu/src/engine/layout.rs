@@ -194,7 +194,7 @@ impl<'a> Layout<'a> {
             ("THREADS", threads as u32),
             ("KEEP", u32::from(keep)),
         ];
-        let source = if dims.key % 4 == 0 { wide } else { narrow };
+        let source = if dims.key.is_multiple_of(4) { wide } else { narrow };
         self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &self.args(count), bindings)
     }
 }
