@@ -30,8 +30,8 @@ fn trellis() {
 #[test]
 fn atlas() {
     let atlas = |window, newton_schulz, frozen| Atlas { window, newton_schulz, frozen, ..Atlas::default() };
-    agrees(atlas(2, 2, None), Sizes::new(1, 3, 1, 140, 140));
-    agrees(atlas(3, 1, None), Sizes::new(1, 4, 1, 150, 70));
+    agrees(atlas(2, 2, None), Sizes::new(1, 3, 1, 70, 70));
+    agrees(atlas(3, 1, None), Sizes::new(1, 4, 1, 90, 66));
     agrees(atlas(2, 3, Some(2)), Sizes::new(1, 4, 1, 20, 130));
     agrees(atlas(40, 0, None), Sizes::new(1, 50, 1, 9, 40));
 }

@@ -28,6 +28,9 @@ const MOST_ROOM: usize = 1 << 31;
 const MOST_SHARED: usize = 32 << 10;
 /// Tokens of a dispatch at most: a driver may take one that runs for seconds for one that hangs.
 const TICKS: usize = 256;
+/// Times that loops may be gone through in one dispatch of software: llvmpipe ends every loop of an invocation when together
+/// they have been gone through 65,535 times.
+const LOOPS: usize = 40_000;
 /// `block.wgsl`'s constant of this name.
 const SECOND: usize = 16;
 
@@ -67,6 +70,11 @@ pub(crate) trait Recurrent: Rule {
 
     /// Groups of this many tokens share one gradient point.
     fn frozen(self) -> Option<u32>;
+
+    /// Rounds that a token's products take, of so many invocations.
+    fn rounds(self, _: &Dims, _threads: usize) -> usize {
+        0
+    }
 }
 
 /// The words of a rule's `Cell` in WGSL, as many of them as it has.
@@ -193,28 +201,29 @@ impl Plan {
         2 * dims.key + dims.value + self.widths.iter().sum::<usize>()
     }
 
-    fn forward_grid<R: Recurrent>(&self, device: &Wgpu, dims: &Dims) -> Grid {
+    fn forward_grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
         let states = if self.frozen > 0 { 2 } else { 1 };
-        self.grid::<R>(device, dims, states * self.state() + self.room.matrices, self.token(dims) + dims.value)
+        self.grid(rule, device, dims, states * self.state() + self.room.matrices, self.token(dims) + dims.value)
     }
 
-    fn backward_grid<R: Recurrent>(&self, device: &Wgpu, dims: &Dims) -> Grid {
+    fn backward_grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
         let (longest, states) = (self.unit.min(KEPT_EVERY), if self.frozen > 0 { 3 } else { 1 });
         let room = (states + longest + 1) * self.state() + longest * self.room.record + self.room.matrices;
-        self.grid::<R>(device, dims, room, 2 * self.token(dims) + dims.value)
+        self.grid(rule, device, dims, room, 2 * self.token(dims) + dims.value)
     }
 
     /// Of workgroups that need `room` numbers, and these rows beside a token's own.
-    fn grid<R: Recurrent>(&self, device: &Wgpu, dims: &Dims, room: usize, rows: usize) -> Grid {
+    fn grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims, room: usize, rows: usize) -> Grid {
         let limits = device.limits();
         let rows = rows + self.room.scratch + self.room.record;
         let software = device.adapter().kind == "CPU";
-        // About as many elements an invocation as make its share worth the waiting for others. Software takes a while for
-        // each vector of invocations that waits, and one more compilation for each number of them.
-        let threads = match self.state() {
-            state if !software => (state / 16).next_power_of_two().clamp(32, 256),
-            state if state <= 2048 => 16,
-            _ => 64,
+        // Software takes a while for each vector of invocations that waits, and one more compilation for each number of them.
+        let loops = |&threads: &usize| self.loops(dims, threads, rule.rounds(dims, threads));
+        let threads = match software {
+            // About as many elements an invocation as make its share worth the waiting for others.
+            false => (self.state() / 16).next_power_of_two().clamp(32, 256),
+            true if self.state() <= 2048 => 16,
+            true => [64, 256].into_iter().find(|threads| loops(threads) <= LOOPS).unwrap_or(256),
         };
         let shared = (limits.max_compute_workgroup_storage_size as usize).min(MOST_SHARED);
         let capacity = shared.saturating_sub(16 * (threads + SECOND) + R::SHARED) / 4;
@@ -224,7 +233,7 @@ impl Plan {
         let most = (limits.max_storage_buffer_binding_size as usize).min(MOST_ROOM) / (4 * (room + rows));
         Grid {
             groups: self.lanes.min(most.clamp(1, 65_535)),
-            ticks: if software { self.ticks(dims, threads) } else { TICKS },
+            ticks: if software { (LOOPS / loops(&threads)).max(1) } else { TICKS },
             threads: threads as u32,
             lanes: if threads > 64 { 16 } else { 8 },
             near: near as u32,
@@ -233,12 +242,11 @@ impl Plan {
         }
     }
 
-    /// Tokens of a dispatch where software runs it. llvmpipe ends every loop of an invocation when together they have been
-    /// gone through 65,535 times, those of branches not taken too, once a round; this stays well under it.
-    fn ticks(&self, dims: &Dims, threads: usize) -> usize {
+    /// How often an invocation goes through loops for a token, at most about: those of branches not taken too, once a round.
+    fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
         let elements = 24 * (self.state() + self.room.matrices) + 8 * dims.key * self.room.record;
         let rows = dims.key * (4 + self.widths.iter().sum::<usize>());
-        (40_000 / (5_000 + (elements + 512 * rows) / threads)).max(1)
+        5_000 + 60 * rounds + (elements + 512 * rows) / threads
     }
 
     /// A call with everything but what its direction adds.
@@ -372,7 +380,7 @@ pub(crate) fn forward<R: Recurrent>(
     keep: bool,
 ) -> Result<(Outputs<R, Tensor<Wgpu>>, Kept)> {
     let plan = Plan::new(rule, dims);
-    let grid = plan.forward_grid::<R>(device, dims);
+    let grid = plan.forward_grid(rule, device, dims);
     let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
     let given = given(device, &plan, inputs, None)?;
     let kept = device.empty([if keep { plan.kept } else { 0 }, dims.heads, plan.state()], DType::F32)?;
@@ -403,7 +411,7 @@ pub(crate) fn backward<R: Recurrent>(
     grads: &Outputs<R, Tensor<Wgpu>>,
 ) -> Result<Inputs<R, Tensor<Wgpu>>> {
     let plan = Plan::new(rule, dims);
-    let grid = plan.backward_grid::<R>(device, dims);
+    let grid = plan.backward_grid(rule, device, dims);
     let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
     let dout = device.widened(&grads.out)?;
     let given = given(device, &plan, inputs, Some(&grads.state))?;

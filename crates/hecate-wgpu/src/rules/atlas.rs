@@ -41,6 +41,13 @@ impl Recurrent for Atlas {
         self.frozen
     }
 
+    /// A backward has all products of a forward again, and its own.
+    fn rounds(self, dims: &Dims, threads: usize) -> usize {
+        let (p, n) = (dims.key.min(dims.value), dims.key.max(dims.value));
+        let product = |columns: usize, terms: usize| p.div_ceil(threads / 4) * columns.div_ceil(64) * terms.div_ceil(8);
+        self.newton_schulz as usize * (2 * product(p, n) + 3 * product(p, p) + 3 * product(n, p))
+    }
+
     /// `product.wgsl`'s tiles: eight terms of 64 columns and as many rows.
     const SHARED: usize = 4 * 8 * (64 + 64);
 }
