@@ -18,6 +18,7 @@
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_backward;
+mod fused;
 mod lane;
 mod memory;
 mod problem;
@@ -143,7 +144,9 @@ impl Cpu {
     ) -> Result<Problem<'a>> {
         let scalars = rule.lower(&gates(inputs))?;
         let (scan, chunk) = self.plan(dims);
-        Ok(Problem::new(rule.spec(), dims, scan, chunk, inputs, scalars))
+        let mut problem = Problem::new(rule.spec(), dims, scan, chunk, inputs, scalars);
+        problem.fused = self.algorithm() == Algorithm::Auto && rule.spec().frozen.is_none();
+        Ok(problem)
     }
 
     fn run_forward<R: Linear>(
