@@ -93,8 +93,22 @@ mod recording;
 #[path = "cuda/slots.rs"]
 mod slots;
 
-#[path = "cuda/sizes.rs"]
+#[path = "columns/sizes.rs"]
 mod sizes;
+
+/// Products by the column's own kernels, where there is a library for them.
+#[test]
+fn own_products() {
+    for cuda in backends() {
+        let own = cuda.with_own_products().unwrap();
+        for dtype in [DType::F32, DType::Bf16] {
+            sizes::compare(
+                sizes::products_of(&own, dtype).unwrap(),
+                sizes::products_of(&hecate_cpu::Cpu::new(), dtype).unwrap(),
+            );
+        }
+    }
+}
 
 mod primitives {
     use hecate_tests::{for_each_primitive, primitive_modules};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// What `HECATE_REQUIRE` can name: the backends that have a column, NVIDIA's compiler, and the test vectors of another
 /// implementation.
-pub const NAMES: [&str; 4] = ["cpu", "cuda", "nvrtc", "vectors"];
+pub const NAMES: [&str; 5] = ["cpu", "cuda", "nvrtc", "vectors", "wgpu"];
 
 /// What `HECATE_REQUIRE` names; nothing where it is not set.
 ///

@@ -21,6 +21,20 @@ pub fn matmul<B: Primitives>() -> Vec<Problem<B>> {
     problems
 }
 
+/// Several tiles, rows of any length and of fours, sums in parts: too much for the equations, so one backend is held to
+/// another.
+pub fn matmul_in_tiles<B: Primitives>() -> Vec<Problem<B>> {
+    // Gradients are products in the other layouts.
+    let [plain, turned] = [false, true].map(|both| Transpose { a: both, b: both });
+    vec![
+        product(&[2], false, plain, (132, 36, 140)),
+        product(&[], false, turned, (132, 36, 140)),
+        product(&[], false, plain, (135, 33, 70)),
+        product(&[], false, plain, (40, 1030, 36)),
+        product(&[], false, plain, (4, 1028, 8)),
+    ]
+}
+
 fn product<B: Primitives>(
     lead: &[usize],
     shared: bool,

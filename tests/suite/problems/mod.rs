@@ -14,7 +14,7 @@ pub use elementwise::{add, cast, gated, map, mul, scale};
 pub use features::poly2;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
-pub use matmul::matmul;
+pub use matmul::{matmul, matmul_in_tiles};
 pub use norm::{l2_norm, rms_norm};
 pub use tokens::{conv, conv_in_parts, rotary};
 

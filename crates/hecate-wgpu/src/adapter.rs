@@ -1,0 +1,228 @@
+//! Which adapter: a GPU behind one of its drivers, or a driver that computes on the CPU.
+
+use crate::error::unsupported;
+use hecate_core::Result;
+use std::fmt;
+
+/// How an adapter is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// What `HECATE_WGPU_ADAPTER` says, a number or a part of a name; the fastest kind there is where it is not set.
+    #[default]
+    Default,
+    /// The adapter with this number in [`Wgpu::adapters`](crate::Wgpu::adapters).
+    Index(usize),
+    /// The first adapter with this in its name, whatever the case of its letters.
+    Name(String),
+    /// A GPU of its own before one in the processor, and any GPU before a driver on the CPU.
+    HighPerformance,
+    /// A GPU in the processor before one of its own, and any GPU before a driver on the CPU.
+    LowPower,
+}
+
+/// What an adapter is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// The driver's name for it.
+    pub name: String,
+    /// The interface it is reached through: `vulkan`, `metal`, `dx12`.
+    pub interface: String,
+    /// What it is: `discrete GPU`, `integrated GPU`, `virtual GPU`, `CPU`, `other`.
+    pub kind: &'static str,
+    /// The driver and its version.
+    pub driver: String,
+    /// Most bytes of one array.
+    pub largest_array: u64,
+    /// Bytes of memory that invocations of a workgroup can share.
+    pub workgroup_storage: u32,
+    /// Most invocations of a workgroup.
+    pub workgroup_invocations: u32,
+    /// Arrays that a kernel can take.
+    pub storage_buffers: u32,
+}
+
+impl Adapter {
+    fn new(adapter: &wgpu::Adapter) -> Self {
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
+        Self {
+            name: info.name,
+            interface: info.backend.to_string(),
+            kind: kind(info.device_type),
+            driver,
+            largest_array: largest(&limits),
+            workgroup_storage: limits.max_compute_workgroup_storage_size,
+            workgroup_invocations: limits.max_compute_invocations_per_workgroup,
+            storage_buffers: limits.max_storage_buffers_per_shader_stage,
+        }
+    }
+}
+
+impl fmt::Display for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {}, arrays of up to {} MiB)", self.name, self.interface, self.kind, self.largest_array >> 20)
+    }
+}
+
+/// Most bytes of an array that a kernel can take.
+pub(crate) fn largest(limits: &wgpu::Limits) -> u64 {
+    limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3
+}
+
+fn kind(kind: wgpu::DeviceType) -> &'static str {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => "discrete GPU",
+        wgpu::DeviceType::IntegratedGpu => "integrated GPU",
+        wgpu::DeviceType::VirtualGpu => "virtual GPU",
+        wgpu::DeviceType::Cpu => "CPU",
+        wgpu::DeviceType::Other => "other",
+    }
+}
+
+/// All adapters and what they are, in the drivers' order.
+fn found() -> Vec<(wgpu::Adapter, Adapter)> {
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env());
+    let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+    adapters
+        .into_iter()
+        .map(|adapter| (Adapter::new(&adapter), adapter))
+        .map(|(what, adapter)| (adapter, what))
+        .collect()
+}
+
+/// All adapters, in the order of their numbers.
+pub(crate) fn list() -> Vec<Adapter> {
+    found().into_iter().map(|(_, adapter)| adapter).collect()
+}
+
+/// The adapter that is asked for, large enough for the kernels.
+pub(crate) fn choose(selection: &Selection) -> Result<(wgpu::Adapter, Adapter)> {
+    let mut found = found();
+    let adapters: Vec<&Adapter> = found.iter().map(|(_, adapter)| adapter).collect();
+    let number = number(selection, std::env::var(VARIABLE).ok().as_deref(), &adapters)?;
+    let (adapter, what) = found.swap_remove(number);
+    large_enough(&what.name, &adapter.limits())?;
+    Ok((adapter, what))
+}
+
+/// Says which adapter where the program does not.
+const VARIABLE: &str = "HECATE_WGPU_ADAPTER";
+
+/// The number of the adapter that is asked for.
+fn number(selection: &Selection, variable: Option<&str>, adapters: &[&Adapter]) -> Result<usize> {
+    if adapters.is_empty() {
+        let why = "no Vulkan, Metal or Direct3D 12 driver was found; install the GPU's driver, or mesa-vulkan-drivers \
+                   (lavapipe) to compute on the CPU, or use another device";
+        return Err(unsupported("any adapter", why));
+    }
+    let asked = match (selection, variable.map(str::trim).filter(|value| !value.is_empty())) {
+        (Selection::Default, Some(value)) => match value.parse() {
+            Ok(number) => Selection::Index(number),
+            Err(_) => Selection::Name(value.to_owned()),
+        },
+        (selection, _) => selection.clone(),
+    };
+    let number = match &asked {
+        Selection::Index(number) => Some(*number).filter(|&number| number < adapters.len()),
+        Selection::Name(part) => {
+            let part = part.to_lowercase();
+            adapters.iter().position(|adapter| adapter.name.to_lowercase().contains(&part))
+        }
+        Selection::Default | Selection::HighPerformance => {
+            first_of(adapters, ["discrete GPU", "integrated GPU", "virtual GPU", "other", "CPU"])
+        }
+        Selection::LowPower => first_of(adapters, ["integrated GPU", "discrete GPU", "virtual GPU", "other", "CPU"]),
+    };
+    number.ok_or_else(|| {
+        let list = adapters.iter().enumerate().map(|(i, adapter)| format!("{i}: {adapter}")).collect::<Vec<_>>();
+        let source = if *selection == asked { String::new() } else { format!(" ({VARIABLE})") };
+        unsupported("this adapter", format!("{asked}{source} was asked for, there is {}", list.join("; ")))
+    })
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("any"),
+            Self::Index(number) => write!(f, "number {number}"),
+            Self::Name(part) => write!(f, "`{part}`"),
+            Self::HighPerformance => f.write_str("the fastest"),
+            Self::LowPower => f.write_str("the most frugal"),
+        }
+    }
+}
+
+/// The first adapter of the first kind there is.
+fn first_of(adapters: &[&Adapter], kinds: [&str; 5]) -> Option<usize> {
+    kinds.iter().find_map(|kind| adapters.iter().position(|adapter| adapter.kind == *kind))
+}
+
+/// Refuses an adapter that the kernels do not fit.
+fn large_enough(name: &str, limits: &wgpu::Limits) -> Result<()> {
+    let needed = [
+        ("invocations of a workgroup", limits.max_compute_invocations_per_workgroup, 256),
+        ("width of a workgroup", limits.max_compute_workgroup_size_x, 256),
+        ("bytes of workgroup storage", limits.max_compute_workgroup_storage_size, 16 << 10),
+        ("storage buffers of a kernel", limits.max_storage_buffers_per_shader_stage, 8),
+        ("workgroups of a dimension", limits.max_compute_workgroups_per_dimension, 65_535),
+    ];
+    match needed.iter().find(|(_, found, needed)| found < needed) {
+        None => Ok(()),
+        Some((what, found, needed)) => {
+            let why = format!("{name} allows {found} {what}, the kernels need {needed}; choose another ({VARIABLE})");
+            Err(unsupported("this adapter", why))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter(name: &str, kind: &'static str) -> Adapter {
+        Adapter {
+            name: name.into(),
+            interface: "vulkan".into(),
+            kind,
+            driver: "a driver".into(),
+            largest_array: 128 << 20,
+            workgroup_storage: 32 << 10,
+            workgroup_invocations: 1024,
+            storage_buffers: 8,
+        }
+    }
+
+    #[test]
+    fn a_gpu_of_its_own_comes_first() {
+        let (cpu, small, large) =
+            (adapter("llvmpipe", "CPU"), adapter("Iris", "integrated GPU"), adapter("Radeon", "discrete GPU"));
+        let all = [&cpu, &small, &large];
+        let number = |selection, variable| number(&selection, variable, &all).ok();
+        assert_eq!(number(Selection::Default, None), Some(2));
+        assert_eq!(number(Selection::Default, Some(" 1 ")), Some(1));
+        assert_eq!(number(Selection::Default, Some("LLVM")), Some(0));
+        assert_eq!(number(Selection::LowPower, Some("0")), Some(1));
+        assert_eq!(number(Selection::HighPerformance, Some("0")), Some(2));
+        assert_eq!(number(Selection::Name("radeon".into()), None), Some(2));
+        assert_eq!(number(Selection::Index(3), None), None);
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_with_what_is() {
+        let cpu = adapter("llvmpipe", "CPU");
+        let error = number(&Selection::Default, Some("geforce"), &[&cpu]).expect_err("there is none").to_string();
+        for part in ["`geforce` (HECATE_WGPU_ADAPTER)", "0: llvmpipe (vulkan, CPU, arrays of up to 128 MiB)"] {
+            assert!(error.contains(part), "{error}");
+        }
+        let error = number(&Selection::Default, None, &[]).expect_err("there is none").to_string();
+        assert!(error.contains("install"), "{error}");
+    }
+
+    #[test]
+    fn a_small_adapter_is_refused_with_the_numbers() {
+        large_enough("A", &wgpu::Limits::default()).expect("WebGPU's own limits");
+        let limits = wgpu::Limits { max_storage_buffers_per_shader_stage: 4, ..wgpu::Limits::default() };
+        let error = large_enough("A", &limits).expect_err("too few buffers").to_string();
+        assert!(error.contains("A allows 4 storage buffers of a kernel, the kernels need 8"), "{error}");
+    }
+}

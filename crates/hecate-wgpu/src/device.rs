@@ -1,0 +1,271 @@
+//! The device: an adapter, a queue of work in order, and arrays in its memory.
+
+use crate::{
+    adapter::{self, Adapter, Selection},
+    bind_groups::BindGroups,
+    error::{Faults, captured, failed, unsupported},
+    launch::Pipelines,
+    pool::{Pool, class},
+    queue::Queue,
+    transfers::{self, Readback},
+};
+use hecate_core::{DType, Device, Host, Result, Shape, Tensor};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// An adapter and a queue on it. Clones are the same queue; several values are several queues, or several adapters.
+#[derive(Clone)]
+pub struct Wgpu(Arc<Inner>);
+
+struct Inner {
+    gpu: Arc<Gpu>,
+    /// Whether fresh memory is filled with NaN.
+    poisoned: bool,
+}
+
+struct Gpu {
+    adapter: Adapter,
+    device: wgpu::Device,
+    limits: wgpu::Limits,
+    faults: Arc<Faults>,
+    queue: Queue,
+    pool: Arc<Pool>,
+    pipelines: Pipelines,
+    bind_groups: BindGroups,
+    tables: Mutex<HashMap<Vec<u32>, wgpu::Buffer>>,
+}
+
+/// Memory of a tensor; it goes back to a pool.
+pub struct Buffer {
+    memory: wgpu::Buffer,
+    /// None for what is never given back.
+    pool: Option<Arc<Pool>>,
+}
+
+/// Most tables that are kept on the device.
+const TABLES: usize = 1024;
+
+impl Wgpu {
+    /// The adapter that `selection` means, and a queue of its own.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::Unsupported`] where there is no such adapter, or one too small for the kernels;
+    /// [`hecate_core::Error::Device`] where its driver cannot open it.
+    pub fn new(selection: &Selection) -> Result<Self> {
+        let (adapter, what) = adapter::choose(selection)?;
+        let opening = || format!("opening {what}");
+        // What the adapter can, not what WebGPU promises everywhere: large arrays need it.
+        let limits = adapter.limits();
+        let request = wgpu::DeviceDescriptor {
+            label: Some("hecate"),
+            required_limits: limits.clone(),
+            memory_hints: wgpu::MemoryHints::Performance,
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let (device, queue) =
+            pollster::block_on(adapter.request_device(&request)).map_err(|error| failed(opening(), error))?;
+        let faults = Faults::watch(&device);
+        let pool = Arc::new(Pool::default());
+        let queue = Queue::new(&device, queue, &faults, &pool)?;
+        let (pipelines, bind_groups, tables) = Default::default();
+        let gpu = Gpu { adapter: what, device, limits, faults, queue, pool, pipelines, bind_groups, tables };
+        Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false })))
+    }
+
+    /// All adapters, in the order of the numbers that [`Selection::Index`] takes.
+    pub fn adapters() -> Vec<Adapter> {
+        adapter::list()
+    }
+
+    /// What this adapter is.
+    pub fn adapter(&self) -> &Adapter {
+        &self.0.gpu.adapter
+    }
+
+    /// The same queue, where fresh memory is filled with NaN, so that a result which nobody wrote is seen.
+    pub fn with_poisoned_memory(&self) -> Self {
+        Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: true }))
+    }
+
+    /// The elements of an array on the host, in time: what [`Tensor::download`] waits for. The copy is queued now.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::Device`] when lost, or out of memory; the future's are the same.
+    pub fn read_back(&self, x: &Tensor<Self>) -> Result<Readback> {
+        Readback::start(self, x.buffer(), x.dtype(), x.shape().count())
+    }
+
+    pub(crate) fn raw(&self) -> &wgpu::Device {
+        &self.0.gpu.device
+    }
+
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.0.gpu.faults
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.0.gpu.queue
+    }
+
+    pub(crate) fn pipelines(&self) -> &Pipelines {
+        &self.0.gpu.pipelines
+    }
+
+    pub(crate) fn bind_groups(&self) -> &BindGroups {
+        &self.0.gpu.bind_groups
+    }
+
+    /// What kernels can count on here.
+    pub(crate) fn limits(&self) -> &wgpu::Limits {
+        &self.0.gpu.limits
+    }
+
+    /// Memory for `bytes` bytes; what is in it is chance. With `settled`, no work that is queued touches it.
+    pub(crate) fn allocate(&self, bytes: u64, settled: bool) -> Result<Buffer> {
+        let Gpu { pool, device, faults, limits, .. } = &*self.0.gpu;
+        let largest = adapter::largest(limits);
+        if bytes > largest {
+            return Err(self.too_large(bytes, largest));
+        }
+        let class = class(bytes, largest);
+        if let Some(memory) = pool.take(class, settled) {
+            return Ok(Buffer { memory, pool: Some(pool.clone()) });
+        }
+        let mut context = format!("allocating {bytes} bytes");
+        let make = || captured(device, || device.create_buffer(&storage(class)));
+        let (mut memory, mut error) = make();
+        if matches!(error, Some(wgpu::Error::OutOfMemory { .. })) && pool.clear() {
+            // What was kept for later goes once the work that touches it is done.
+            drop(memory);
+            self.bind_groups().clear();
+            self.queue().submit(&context, |_| {})?;
+            self.queue().wait(&context, None)?;
+            (memory, error) = make();
+        }
+        if let Some(wgpu::Error::OutOfMemory { .. }) = error {
+            let (used, free) = pool.bytes();
+            let room = format!("({} MiB in use, {} MiB kept for reuse)", used >> 20, free >> 20);
+            context = format!("{context} {room}; make the batch, the sequences or the model smaller");
+        }
+        faults.judge(device, &context, error)?;
+        pool.count(class);
+        Ok(Buffer { memory, pool: Some(pool.clone()) })
+    }
+
+    fn too_large(&self, bytes: u64, largest: u64) -> hecate_core::Error {
+        let name = &self.adapter().name;
+        let why = format!(
+            "{bytes} bytes were asked for, {name} binds {largest} at most; make the batch, the sequences or the model \
+             smaller"
+        );
+        unsupported("an array of this size", why)
+    }
+
+    /// A tensor whose elements a kernel is about to write.
+    pub(crate) fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
+        let shape = shape.into();
+        let bytes = shape.count().saturating_mul(dtype.size()) as u64;
+        let tensor = Tensor::from_buffer(self, shape, dtype, self.allocate(bytes, false)?);
+        if self.0.poisoned {
+            self.fill(&tensor, u32::MAX)?;
+        }
+        Ok(tensor)
+    }
+
+    /// As [`Wgpu::empty`], filled with zeros.
+    pub(crate) fn zeroed(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
+        let shape = shape.into();
+        let bytes = shape.count().saturating_mul(dtype.size()) as u64;
+        let tensor = Tensor::from_buffer(self, shape, dtype, self.allocate(bytes, false)?);
+        self.fill(&tensor, 0)?;
+        Ok(tensor)
+    }
+
+    /// Numbers that kernels read, such as the edges of sequences. They stay on the device: calls like the last one upload
+    /// nothing.
+    pub(crate) fn table(&self, values: &[u32]) -> Result<Tensor<Self>> {
+        let kept =
+            |memory: wgpu::Buffer| Tensor::from_buffer(self, [values.len()], DType::U32, Buffer { memory, pool: None });
+        let tables = || self.0.gpu.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = tables().get(values) {
+            return Ok(kept(memory.clone()));
+        }
+        let fresh = self.upload(Host::U32(values.to_vec()))?;
+        let mut tables = tables();
+        if tables.len() >= TABLES {
+            return Ok(Tensor::from_buffer(self, [values.len()], DType::U32, fresh));
+        }
+        // It stays in use for good.
+        let memory = tables.entry(values.to_vec()).or_insert_with(|| fresh.keep()).clone();
+        Ok(kept(memory))
+    }
+}
+
+/// A buffer that kernels use and copies reach.
+fn storage(size: u64) -> wgpu::BufferDescriptor<'static> {
+    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+    wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false }
+}
+
+impl Buffer {
+    pub(crate) fn memory(&self) -> &wgpu::Buffer {
+        &self.memory
+    }
+
+    /// The memory, never to be used by others.
+    fn keep(mut self) -> wgpu::Buffer {
+        self.pool = None;
+        self.memory.clone()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.put(self.memory.clone());
+        }
+    }
+}
+
+impl fmt::Debug for Wgpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wgpu({}{})", self.adapter().name, if self.0.poisoned { ", poisoned memory" } else { "" })
+    }
+}
+
+impl Device for Wgpu {
+    const NAME: &'static str = "wgpu";
+    type Buffer = Buffer;
+
+    /// Into memory that no queued work touches, so that nothing has to wait.
+    fn upload(&self, host: Host) -> Result<Buffer> {
+        let bytes = transfers::bytes(&host)?;
+        self.faults().check("uploading")?;
+        let buffer = self.allocate(bytes.len() as u64, true)?;
+        self.queue().write(&buffer.memory, bytes)?;
+        Ok(buffer)
+    }
+
+    fn download(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<Host> {
+        Readback::start(self, buffer, dtype, count)?.wait()
+    }
+
+    fn zeros(&self, dtype: DType, count: usize) -> Result<Buffer> {
+        let tensor = self.zeroed([count], dtype)?;
+        tensor.into_buffer().map_err(|_| failed("filling with zeros", "somebody else holds the memory"))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let context = "waiting for the GPU";
+        let submission = self.queue().submit(context, |_| {})?;
+        self.queue().wait(context, Some(submission))
+    }
+
+    /// Bytes of the arrays of this value and its clones.
+    fn peak_bytes(&self) -> Result<Option<usize>> {
+        Ok(Some(self.0.gpu.pool.peak() as usize))
+    }
+}

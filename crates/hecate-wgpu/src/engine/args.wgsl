@@ -1,0 +1,38 @@
+// The call of a kernel of the linear engine. Equation numbers are those of the core's rules.
+//
+// `work` is the pass's own memory, as bits: [rows,H,4] scalars w, r, a, η; where sequences differ, their first rows and
+// the end [N+1], then as many first kept states; the states that the pass starts from, M [N,H,K,V] and, with MOMENTUM, S.
+
+struct Args {
+    tokens: u32, kept: u32,                // of every sequence, where all are alike
+    heads: u32, sequences: u32,
+    key: u32, value: u32,
+    frozen: u32, period: u32,              // G (0: not frozen); states are kept every 64 tokens of each period
+    erase: u32, before: u32,               // how r follows from the gates; 1: a token reads before its write
+    differ: u32, spans: u32,               // 1: sequences differ; spans of the longest
+    starts: u32, m: u32, s: u32,           // places in `work`
+    first: u32,                            // chunk, of a kernel over some of them
+    count: u32,                            // of invocations or, in scans, of workgroups
+    scalars: u32, states: u32,             // rows times H; numbers of all matrices [N,H,K,V]
+    width: u32, slot: u32, offset: u32, lagging: u32,  // of a product of a chunk: see there
+    unused: u32,
+}
+
+@group(0) @binding(0) var<uniform> args: Args;
+
+const GROUP = 64u;
+const CHUNK = 64u;
+// Rows of a column that an invocation of a scan holds.
+const ROWS = 32u;
+const MATRICES = 1u + MOMENTUM;
+
+// How the erase strength follows from the gates: r = 0, θ, θ a, β, θ + β.
+const ERASE_NOTHING = 0u;
+const ERASE_THETA = 1u;
+const ERASE_DECAYED = 2u;
+const ERASE_BETA = 3u;
+
+// The number of a thread.
+fn thread_of(group: vec3<u32>, local: u32) -> u32 {
+    return group_index(group) * GROUP + local;
+}

@@ -1,0 +1,39 @@
+// Gradients of the gates of a token: sums of (32), (14), and what each rule makes of dw and dr.
+
+@group(0) @binding(2) var<storage, read> space: array<f32>;
+@group(0) @binding(3) var<storage, read_write> log_a: array<f32>;  // [rows,H]
+@group(0) @binding(4) var<storage, read_write> theta: array<f32>;  // [rows,H]
+@group(0) @binding(5) var<storage, read_write> third: array<f32>;  // [rows,H]: of log η with MOMENTUM, else of β
+
+@compute @workgroup_size(64)
+fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let thread = thread_of(group, local);
+    if thread >= args.count {
+        return;
+    }
+    let chunk = thread / CHUNK;
+    let t = thread % CHUNK;
+    let here = span(args.first + chunk);
+    if t >= here.tokens {
+        return;
+    }
+    var da = space[vector_at(chunk, FIRST_A, t)];
+    var deta = space[vector_at(chunk, FIRST_ETA, t)];
+    for (var j = 0u; j < t; j++) {
+        da += space[square_at(chunk, OF_A, t, j)];
+        deta += space[square_at(chunk, OF_ETA, t, j)];
+    }
+    let at = token(here, t);
+    let scalars = scalars_of(at);
+    let dr = space[vector_at(chunk, DR, t)];
+    var dtheta = space[vector_at(chunk, DW, t)];
+    if args.erase == ERASE_DECAYED {
+        dtheta += scalars.z * dr;
+        da += scalars.x * dr;
+    } else if args.erase != ERASE_NOTHING && args.erase != ERASE_BETA {
+        dtheta += dr;
+    }
+    log_a[at] = scalars.z * da;
+    theta[at] = dtheta;
+    third[at] = select(dr, scalars.w * deta, MOMENTUM == 1u);
+}

@@ -1,0 +1,170 @@
+// The tables of a chunk, (15)-(17), and the way back through them, (26), (31), (32). A thread holds one column: the
+// influence of one token's write, or of the states before the chunk.
+
+@group(0) @binding(2) var<storage, read_write> space: array<f32>;
+
+var<private> c: array<f32, LONG>;      // c[t,j]
+var<private> e: array<f32, LONG>;      // E[t,j]
+var<private> dc: array<f32, LONG>;     // what (31) adds to dc[t,j]
+var<private> all_a: array<f32, LONG>;  // A[t]
+var<private> da: array<f32, LONG>;     // what (31) adds to dA[t]
+
+// (16), (17) of write `j`, counted from 1.
+fn build(here: Span, j: u32) {
+    var now = 0.0;
+    var pushed = 0.0;
+    for (var t = 0u; t <= here.tokens; t++) {
+        if t > 0u {
+            let gates = scalars_of(token(here, t - 1u));
+            pushed = select(gates.w * pushed, 1.0, t == j);
+            // What comes before the write is nothing, whatever the gates are.
+            now = select(0.0, gates.z * now + pushed, t >= j);
+        }
+        c[t] = now;
+        e[t] = pushed;
+        dc[t] = 0.0;
+    }
+}
+
+// (26), and what squares give to (31).
+fn squares(here: Span, chunk: u32, j: u32) {
+    for (var t = 1u; t <= here.tokens; t++) {
+        let n_at = square_at(chunk, KEYS_KEYS, t - 1u, j - 1u);
+        let g_at = square_at(chunk, QUERIES_KEYS, t - 1u, j - 1u);
+        var dn = 0.0;
+        var dg = 0.0;
+        if t >= j + args.before {
+            let read = space[square_at(chunk, OUT_WRITES, t - 1u, j - 1u)];
+            dg = c[t - args.before] * read;
+            dc[t - args.before] += space[g_at] * read;
+        }
+        if t > j && (args.erase != ERASE_NOTHING || FROZEN == 1u) {
+            let gates = scalars_of(token(here, t - 1u));
+            let adjoint = space[square_at(chunk, ADJOINT_WRITES, t - 1u, j - 1u)];
+            if args.erase != ERASE_NOTHING {
+                let dp = -gates.y * adjoint;
+                dn += c[t - 1u] * dp;
+                dc[t - 1u] += space[n_at] * dp;
+            }
+            if FROZEN == 1u {
+                let start = group_start(t - 1u);
+                if start >= j {
+                    let dp = -gates.x * adjoint;
+                    dn += c[start] * dp;
+                    dc[start] += space[n_at] * dp;
+                }
+            }
+        }
+        if t >= j {
+            space[n_at] = dn;
+            space[g_at] = dg;
+            space[square_at(chunk, DN, j - 1u, t - 1u)] = dn;
+            space[square_at(chunk, DG, j - 1u, t - 1u)] = dg;
+        }
+    }
+}
+
+// (32) of write `j`.
+fn back(here: Span, chunk: u32, j: u32) {
+    var now = space[vector_at(chunk, BEHIND_M, j - 1u)];
+    var pushed = space[vector_at(chunk, BEHIND_S, j - 1u)];
+    for (var t = here.tokens; t > 0u; t--) {
+        var to_a = 0.0;
+        var to_eta = 0.0;
+        if t >= j {
+            now += dc[t];
+            pushed += now;
+            if t > j {
+                to_a = now * c[t - 1u];
+                to_eta = pushed * e[t - 1u];
+                let gates = scalars_of(token(here, t - 1u));
+                now *= gates.z;
+                pushed *= gates.w;
+            }
+        }
+        space[square_at(chunk, OF_A, t - 1u, j - 1u)] = to_a;
+        space[square_at(chunk, OF_ETA, t - 1u, j - 1u)] = to_eta;
+    }
+}
+
+// (15)-(17) of the states before the chunk.
+fn build_first(here: Span) {
+    c[0] = 0.0;
+    e[0] = 1.0;
+    all_a[0] = 1.0;
+    for (var t = 1u; t <= here.tokens; t++) {
+        let gates = scalars_of(token(here, t - 1u));
+        e[t] = gates.w * e[t - 1u];
+        c[t] = gates.z * c[t - 1u] + e[t];
+        all_a[t] = gates.z * all_a[t - 1u];
+    }
+}
+
+// (31) of the states before the chunk.
+fn reads_of_first(here: Span, chunk: u32) {
+    for (var t = 0u; t <= here.tokens; t++) {
+        dc[t] = 0.0;
+        da[t] = 0.0;
+    }
+    for (var t = 1u; t <= here.tokens; t++) {
+        let gates = scalars_of(token(here, t - 1u));
+        da[t - args.before] += space[vector_at(chunk, READ_M, t - 1u)];
+        dc[t - args.before] += space[vector_at(chunk, READ_S, t - 1u)];
+        let m = space[vector_at(chunk, ERASE_M, t - 1u)];
+        let s = space[vector_at(chunk, ERASE_S, t - 1u)];
+        if args.erase != ERASE_NOTHING {
+            da[t - 1u] -= gates.y * m;
+            dc[t - 1u] -= gates.y * s;
+        }
+        if FROZEN == 1u {
+            da[group_start(t - 1u)] -= gates.x * m;
+            dc[group_start(t - 1u)] -= gates.x * s;
+        }
+    }
+}
+
+// (32) of the states before the chunk.
+fn back_to_first(here: Span, chunk: u32) {
+    var ends = vec3<f32>();
+    for (var i = 0u; i < args.value; i++) {
+        ends += vec3<f32>(space[end_at(chunk, 0u, i)], space[end_at(chunk, 1u, i)], space[end_at(chunk, 2u, i)]);
+    }
+    for (var t = here.tokens; t > 0u; t--) {
+        ends.x += da[t];
+        ends.y += dc[t];
+        ends.z += ends.y;
+        space[vector_at(chunk, FIRST_A, t - 1u)] = ends.x * all_a[t - 1u] + ends.y * c[t - 1u];
+        space[vector_at(chunk, FIRST_ETA, t - 1u)] = ends.z * e[t - 1u];
+        let gates = scalars_of(token(here, t - 1u));
+        ends *= vec3<f32>(gates.z, gates.z, gates.w);
+    }
+    for (var t = 0u; t <= here.tokens; t++) {
+        space[vector_at(chunk, AT_A, t)] = all_a[t];
+        space[vector_at(chunk, AT_B, t)] = c[t];
+    }
+}
+
+@compute @workgroup_size(64)
+fn tables(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let thread = thread_of(group, local);
+    if thread >= args.count {
+        return;
+    }
+    let chunk = thread / LONG;
+    let j = thread % LONG;
+    let here = span(args.first + chunk);
+    if j > here.tokens || here.tokens == 0u {
+        return;
+    }
+    if j == 0u {
+        build_first(here);
+        reads_of_first(here, chunk);
+        back_to_first(here, chunk);
+        return;
+    }
+    build(here, j);
+    squares(here, chunk, j);
+    back(here, chunk, j);
+    space[vector_at(chunk, LAST_C, j - 1u)] = c[here.tokens];
+    space[vector_at(chunk, LAST_E, j - 1u)] = e[here.tokens];
+}

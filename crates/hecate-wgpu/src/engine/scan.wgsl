@@ -1,0 +1,114 @@
+// The recurrence token by token, forward: equations (1)-(5).
+
+@group(0) @binding(4) var<storage, read> v: array<f32>;             // [rows,H,V]
+@group(0) @binding(5) var<storage, read_write> out: array<f32>;     // [rows,H,V]
+@group(0) @binding(6) var<storage, read_write> last_m: array<f32>;  // [N,H,K,V]
+@group(0) @binding(7) var<storage, read_write> last_s: array<f32>;  // [N,H,K,V]
+@group(0) @binding(8) var<storage, read_write> kept: array<f32>;    // [kept,H,M and S,K,V], with KEEP
+
+const TO_M = 0u;
+const TO_S = 1u;
+const TO_KEPT = 2u;
+
+fn state_at(i: u32) -> f32 {
+    return bitcast<f32>(work[i]);
+}
+
+fn put_state(which: u32, i: u32, x: f32) {
+    if which == TO_M {
+        last_m[i] = x;
+    } else if which == TO_S {
+        last_s[i] = x;
+    } else {
+        kept[i] = x;
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let lane = group_index(group);
+    if lane >= args.count {
+        return;
+    }
+    let state = lane / blocks();
+    let head = state % args.heads;
+    let own = place(lane % blocks(), local);
+    let all = sequence(state / args.heads);
+    let matrix = state * KEY * args.value + own.column;
+    var m = read_rows(args.m + matrix, own.part);
+    var s: Rows;
+    if MOMENTUM == 1u {
+        s = read_rows(args.s + matrix, own.part);
+    }
+    var c: Rows;
+    var of_period = 0u;
+    var of_group = 0u;
+    var number = all.kept * args.heads + head;
+    var at = all.row * args.heads + head;
+    // The inputs of the next token are on their way while one is computed.
+    var next_key = key_rows(at * KEY, own.part);
+    var next_value = v[at * args.value + own.column];
+    var next_gates = scalars_of(at);
+    // What the rows add to the read of the token before: the sum over the column is taken with the next token's.
+    var read = 0.0;
+    for (var t = 0u; t < all.tokens; t++) {
+        let key = next_key;
+        let gates = next_gates;
+        let value = next_value;
+        let query = query_rows(at * KEY, own.part);
+        let ahead = select(at + args.heads, at, t + 1u == all.tokens);
+        next_key = key_rows(ahead * KEY, own.part);
+        next_value = v[ahead * args.value + own.column];
+        next_gates = scalars_of(ahead);
+        if KEEP == 1u && of_period % CHUNK == 0u && own.writes {
+            let to = number * MATRICES * KEY * args.value + own.column;
+            write_rows(TO_KEPT, to, own.part, m);
+            if MOMENTUM == 1u {
+                write_rows(TO_KEPT, to + KEY * args.value, own.part, s);
+            }
+        }
+        number += select(0u, args.heads, of_period % CHUNK == 0u);
+        // What (1) and (2) take from the value; what is read.
+        var sums = vec2<f32>(0.0, read);
+        if args.erase != ERASE_NOTHING {
+            sums.x = gates.y * product_of(key, m);
+        }
+        if FROZEN == 1u {
+            if of_group == 0u {
+                c = m;
+            }
+            sums.x += gates.x * product_of(key, c);
+        }
+        if args.before == 1u {
+            sums.y = product_of(query, m);
+        }
+        sums = over_parts(sums, t % 2u, local);
+        if own.first && t + args.before > 0u {
+            out[(at - (1u - args.before) * args.heads) * args.value + own.column] = sums.y;
+        }
+        let z = gates.x * value - sums.x;
+        // (3), (4).
+        if MOMENTUM == 1u {
+            s = added(scaled(key, z), gates.w, s);
+            m = added(s, gates.z, m);
+        } else {
+            m = added(scaled(key, z), gates.z, m);
+        }
+        read = product_of(query, m);
+        at = ahead;
+        of_period = select(of_period + 1u, 0u, of_period + 1u == args.period);
+        of_group = select(of_group + 1u, 0u, of_group + 1u == args.frozen);
+    }
+    if args.before == 0u {
+        let last = over_parts(vec2<f32>(0.0, read), all.tokens % 2u, local);
+        if own.first {
+            out[at * args.value + own.column] = last.y;
+        }
+    }
+    if own.writes {
+        write_rows(TO_M, matrix, own.part, m);
+        if MOMENTUM == 1u {
+            write_rows(TO_S, matrix, own.part, s);
+        }
+    }
+}

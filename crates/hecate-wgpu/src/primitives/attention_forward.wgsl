@@ -1,0 +1,89 @@
+// Forward: keys pass in tiles, and with them the maximum of the scores, the sum of their exponentials and the outputs,
+// all relative to the maximum so far.
+
+// [rows, Hq, dv], [rows, Hq]
+@group(0) @binding(5) var<storage, read_write> y: array<f32>;
+@group(0) @binding(6) var<storage, read_write> lse: array<f32>;
+
+fn number_of(array: u32, at: u32) -> f32 {
+    if array == Q { return q[at]; }
+    if array == K { return k[at]; }
+    return v[at];
+}
+
+fn largest(x: vec4<f32>) -> f32 {
+    return max(max(x.x, x.y), max(x.z, x.w));
+}
+
+fn total(x: vec4<f32>) -> f32 {
+    return (x.x + x.y) + (x.z + x.w);
+}
+
+// What a column of a matrix is multiplied by.
+fn scaled(x: mat4x4<f32>, by: vec4<f32>) -> mat4x4<f32> {
+    return mat4x4<f32>(x[0] * by.x, x[1] * by.y, x[2] * by.z, x[3] * by.w);
+}
+
+fn store(at: u32, column: u32, x: vec4<f32>) {
+    if column < args.value { y[at] = x.x; }
+    if column + 1u < args.value { y[at + 1u] = x.y; }
+    if column + 2u < args.value { y[at + 2u] = x.z; }
+    if column + 3u < args.value { y[at + 3u] = x.w; }
+}
+
+// The results of one unit.
+fn finish(job: Job, lane: u32, slot: u32, near: vec4<f32>, far: vec4<f32>, top: f32, sum: f32) {
+    let row = unit_rows[slot];
+    if row == NONE { return; }
+    let column = job.slab * SLAB + 4u * (lane % 8u);
+    store(row * args.value + column, column, near / sum);
+    store(row * args.value + column + 32u, column + 32u, far / sum);
+    if job.slab == 0u && lane % 8u == 0u { lse[row] = top + log(sum); }
+}
+
+@compute @workgroup_size(64)
+fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let group = group_index(id);
+    if group >= args.groups { return; }
+    let job = job_of(group);
+    let all = seen(job);
+    if lane < 32u { set_unit(job, lane, job.first + i32(lane), job.length * shared_by()); }
+    let unit = 4u * (lane / 8u);
+    let key = 4u * (lane % 8u);
+    var out = Wide(mat4x4<f32>(), mat4x4<f32>());
+    var top = vec4<f32>(NOTHING);
+    var sums = vec4<f32>();
+    for (var at = 0; at < all.count; at += TILE) {
+        workgroupBarrier();
+        if lane < 32u { seen_key(job, all, lane, at + i32(lane)); }
+        var p = scores(lane, Q, K);
+        let sees0 = seen_by(unit_tokens[unit], key);
+        let sees1 = seen_by(unit_tokens[unit + 1u], key);
+        let sees2 = seen_by(unit_tokens[unit + 2u], key);
+        let sees3 = seen_by(unit_tokens[unit + 3u], key);
+        let nothing = vec4<f32>(NOTHING);
+        p[0] = select(nothing, args.scale * p[0], sees0);
+        p[1] = select(nothing, args.scale * p[1], sees1);
+        p[2] = select(nothing, args.scale * p[2], sees2);
+        p[3] = select(nothing, args.scale * p[3], sees3);
+        let most = max(top, row_tops(lane, vec4<f32>(largest(p[0]), largest(p[1]), largest(p[2]), largest(p[3]))));
+        // Where nothing was seen yet, any number will do.
+        let base = select(most, vec4<f32>(), most <= vec4<f32>(NOTHING));
+        let factor = exp(top - base);
+        top = most;
+        p[0] = select(vec4<f32>(), exp(p[0] - base.x), sees0);
+        p[1] = select(vec4<f32>(), exp(p[1] - base.y), sees1);
+        p[2] = select(vec4<f32>(), exp(p[2] - base.z), sees2);
+        p[3] = select(vec4<f32>(), exp(p[3] - base.w), sees3);
+        sums = sums * factor + vec4<f32>(total(p[0]), total(p[1]), total(p[2]), total(p[3]));
+        out = Wide(scaled(out.near, factor), scaled(out.far, factor));
+        keep(lane, 0u, p);
+        out = weigh(lane, out, 0u, min(all.count - at, TILE), V, job.slab * SLAB);
+    }
+    workgroupBarrier();
+    let sum = row_sums(lane, sums);
+    finish(job, lane, unit, out.near[0], out.far[0], top.x, sum.x);
+    finish(job, lane, unit + 1u, out.near[1], out.far[1], top.y, sum.y);
+    finish(job, lane, unit + 2u, out.near[2], out.far[2], top.z, sum.z);
+    finish(job, lane, unit + 3u, out.near[3], out.far[3], top.w, sum.w);
+}

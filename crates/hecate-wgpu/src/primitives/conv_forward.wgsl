@@ -1,0 +1,59 @@
+// Results, and the gradient of the weights: both look at the rows.
+
+// [rows, D]
+@group(0) @binding(2) var<storage, read> x: array<f32>;
+// [D, W]; the gradient of the results [rows, D] where that of the weights is asked for
+@group(0) @binding(3) var<storage, read> other: array<f32>;
+// [N, W-1, D]
+@group(0) @binding(4) var<storage, read> state: array<f32>;
+// [rows, D]; parts of the sum [parts, D, W]
+@group(0) @binding(5) var<storage, read_write> out: array<f32>;
+
+// Row `i` of a sequence with the state in front.
+fn input(range: Range, i: u32, channel: u32) -> f32 {
+    let kept = args.width - 1u;
+    if i < kept { return state[(range.n * kept + i) * args.channels + channel]; }
+    return x[(range.start + i - kept) * args.channels + channel];
+}
+
+// A channel of a stretch of rows.
+@compute @workgroup_size(64)
+fn conv_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = group_index(id) * 64u + lane;
+    if i >= args.count { return; }
+    let channel = i % args.channels;
+    let first = i / args.channels * STRETCH;
+    let end = min(first + STRETCH, args.rows);
+    var range = owner(first);
+    for (var row = first; row < end; row += 1u) {
+        range = advance(range, row);
+        var y = 0.0;
+        for (var j = 0u; j < args.width; j += 1u) {
+            y += other[channel * args.width + j] * input(range, row - range.start + j, channel);
+        }
+        out[row * args.channels + channel] = y;
+    }
+}
+
+// A tap of a channel over a stretch of rows: neighbours have neighbouring channels.
+@compute @workgroup_size(64)
+fn conv_dweight(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = group_index(id) * 64u + lane;
+    if i >= args.count { return; }
+    let channel = i % args.channels;
+    let j = i / args.channels % args.width;
+    let part = i / args.channels / args.width;
+    let end = min((part + 1u) * args.stretch, args.rows);
+    var range = owner(part * args.stretch);
+    // Short sums, and their sum: rounding grows with the length of the longer of both.
+    var total = 0.0;
+    for (var short = part * args.stretch; short < end; short += 32u) {
+        var terms = 0.0;
+        for (var row = short; row < min(short + 32u, end); row += 1u) {
+            range = advance(range, row);
+            terms += other[row * args.channels + channel] * input(range, row - range.start + j, channel);
+        }
+        total += terms;
+    }
+    out[(part * args.channels + channel) * args.width + j] = total;
+}

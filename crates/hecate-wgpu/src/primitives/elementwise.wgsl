@@ -1,0 +1,110 @@
+// Element by element. `MAP` is the number of a map, `PRODUCT` says whether two arrays are multiplied or added.
+
+struct Args {
+    count: u32,
+    // Elements of the array that serves every row.
+    width: u32,
+    factor: f32,
+    unused: u32,
+}
+
+@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@group(0) @binding(2) var<storage, read> a: array<f32>;
+@group(0) @binding(3) var<storage, read> b: array<f32>;
+@group(0) @binding(4) var<storage, read> c: array<f32>;
+@group(0) @binding(5) var<storage, read_write> z: array<f32>;
+
+// 2 √(2/π) (x + 0.044715 x³): ½ (1 + tanh u) = σ(2u).
+fn gelu_argument(x: f32) -> f32 {
+    return 1.595769 * x * (1.0 + 0.044715 * x * x);
+}
+
+fn curve(x: f32) -> f32 {
+    switch MAP {
+        case 0u: { return x * sigmoids(x).x; }
+        case 1u: { return sigmoids(x).x; }
+        case 2u: { return -softplus(-x); }
+        case 3u: { return softplus(x); }
+        case 4u: { return x * sigmoids(gelu_argument(x)).x; }
+        default: { return exponential(x); }
+    }
+}
+
+fn slope(x: f32) -> f32 {
+    switch MAP {
+        case 0u: {
+            let s = sigmoids(x);
+            return s.x * (1.0 + x * s.y);
+        }
+        case 1u: {
+            let s = sigmoids(x);
+            return s.x * s.y;
+        }
+        case 2u: { return sigmoids(x).y; }
+        case 3u: { return sigmoids(x).x; }
+        case 4u: {
+            let s = sigmoids(gelu_argument(x));
+            // Where x² would overflow, one of the two has long been 0.
+            let near = select(clamp(x, -1e6, 1e6), x, is_nan(x));
+            return s.x * (1.0 + near * s.y * 1.595769 * (1.0 + 0.134145 * near * near));
+        }
+        default: { return exponential(x); }
+    }
+}
+
+// y = map(a)
+@compute @workgroup_size(256)
+fn map_forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        y[i] = curve(a[i]);
+    }
+}
+
+// dx = map'(x) dy, with x = a, dy = b
+@compute @workgroup_size(256)
+fn map_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        y[i] = slope(a[i]) * b[i];
+    }
+}
+
+// y = x map(g), with x = a, g = b
+@compute @workgroup_size(256)
+fn gated(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        y[i] = a[i] * curve(b[i]);
+    }
+}
+
+// dx = map(g) dy, dg = map'(g) x dy, with x = a, g = b, dy = c, dx = y, dg = z
+@compute @workgroup_size(256)
+fn gated_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        y[i] = curve(b[i]) * c[i];
+        z[i] = slope(b[i]) * (c[i] * a[i]);
+    }
+}
+
+// y = a b, or a + b; b serves every row
+@compute @workgroup_size(256)
+fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        let other = b[i % args.width];
+        y[i] = select(a[i] + other, a[i] * other, PRODUCT == 1u);
+    }
+}
+
+// y = factor a
+@compute @workgroup_size(256)
+fn scale(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        y[i] = args.factor * a[i];
+    }
+}

@@ -1,0 +1,70 @@
+//! Polynomial features of rows.
+
+use crate::{
+    Wgpu,
+    error::unsupported,
+    launch::{Binding, Kernel, PRELUDE, Source},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Features, poly2_width},
+};
+
+const TEXT: &str = include_str!("features.wgsl");
+const FORWARD: Source =
+    Source { name: "features_forward", parts: &[PRELUDE, TEXT, include_str!("features_forward.wgsl")] };
+const BACKWARD: Source =
+    Source { name: "features_backward", parts: &[PRELUDE, TEXT, include_str!("features_backward.wgsl")] };
+
+const POLY2: Kernel<'static> = Kernel { source: &FORWARD, entry: "poly2", constants: &[] };
+const POLY2_BACKWARD: Kernel<'static> = Kernel { source: &BACKWARD, entry: "poly2_backward", constants: &[] };
+
+pub(crate) const KERNELS: &[Kernel<'static>] = &[POLY2, POLY2_BACKWARD];
+
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+struct Args {
+    rows: u32,
+    width: u32,
+    features: u32,
+    zeroth: f32,
+    first: f32,
+    second: f32,
+    unused: [u32; 2],
+}
+
+impl Args {
+    fn new(coefficients: [f32; 3], x: &Tensor<Wgpu>) -> Result<Self> {
+        let (rows, width) = (x.shape().rows(), x.shape().last());
+        let features = poly2_width(width);
+        if rows.saturating_mul(features) > u32::MAX as usize {
+            let why = format!("{rows} rows of {features} features; make the batch smaller");
+            return Err(unsupported("so many features", why));
+        }
+        let [zeroth, first, second] = coefficients.map(f32::sqrt);
+        let (rows, width, features) = (rows as u32, width as u32, features as u32);
+        Ok(Self { rows, width, features, zeroth, first, second, unused: [0; 2] })
+    }
+}
+
+impl Features for Wgpu {
+    fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (args, dtype) = (Args::new(coefficients, x)?, x.dtype());
+        let axes = x.shape().axes();
+        let outer = &axes[..axes.len().saturating_sub(1)];
+        let x = self.widened(x)?;
+        let y = self.empty([outer, &[args.features as usize][..]].concat(), DType::F32)?;
+        let arrays = [Binding::Read(&x), Binding::Write(&y)];
+        self.launch(&POLY2, (args.rows as usize, 1, 1), &args, &arrays)?;
+        self.rounded(y, dtype)
+    }
+
+    fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (args, dtype) = (Args::new(coefficients, x)?, x.dtype());
+        let (x, dy) = (self.widened(x)?, self.widened(dy)?);
+        let dx = self.empty(x.shape().clone(), DType::F32)?;
+        let arrays = [Binding::Read(&x), Binding::Read(&dy), Binding::Write(&dx)];
+        self.launch(&POLY2_BACKWARD, (args.rows as usize, 1, 1), &args, &arrays)?;
+        self.rounded(dx, dtype)
+    }
+}

@@ -1,0 +1,22 @@
+// Polynomial features of rows; a workgroup for each row of `x [rows, width]`.
+
+struct Args {
+    rows: u32,
+    width: u32,
+    features: u32,
+    // Roots of the coefficients.
+    zeroth: f32,
+    first: f32,
+    second: f32,
+    unused: vec2<u32>,
+}
+
+@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+
+const ROOT2 = 1.4142135;
+
+// Pairs `(i, j)`, `j >= i`, stand one row of the triangle after another: the first of row `i`.
+fn row_start(i: u32) -> u32 {
+    return i * args.width - i * (i - 1u) / 2u;
+}

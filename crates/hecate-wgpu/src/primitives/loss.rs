@@ -1,0 +1,57 @@
+//! Cross-entropy.
+
+use crate::{
+    Wgpu,
+    launch::{Binding, Kernel, PRELUDE, Source, WORKGROUP},
+    memory::groups,
+};
+use hecate_core::{DType, Result, Tensor, primitives::Loss};
+
+const SOURCE: Source = Source { name: "loss", parts: &[PRELUDE, WORKGROUP, include_str!("loss.wgsl")] };
+
+/// Every kernel of the file.
+pub(crate) const KERNELS: &[Kernel<'static>] = &[kernel("cross_entropy"), kernel("cross_entropy_backward")];
+
+const fn kernel(entry: &'static str) -> Kernel<'static> {
+    Kernel { source: &SOURCE, entry, constants: &[] }
+}
+
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Args {
+    rows: u32,
+    width: u32,
+    factor: f32,
+    unused: u32,
+}
+
+impl Args {
+    fn new(logits: &Tensor<Wgpu>, factor: f32) -> Self {
+        Self { rows: logits.shape().rows() as u32, width: logits.shape().last() as u32, factor, unused: 0 }
+    }
+}
+
+impl Loss for Wgpu {
+    fn cross_entropy(&self, logits: &Tensor<Self>, targets: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        let rows = logits.shape().rows();
+        let (loss, lse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
+        let wide = self.widened(logits)?;
+        let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Write(&loss), Binding::Write(&lse)];
+        self.launch(&kernel("cross_entropy"), (rows, 1, 1), &Args::new(logits, 1.0), &bindings)?;
+        Ok((loss, lse))
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        logits: &Tensor<Self>,
+        targets: &Tensor<Self>,
+        lse: &Tensor<Self>,
+        factor: f32,
+    ) -> Result<Tensor<Self>> {
+        let count = logits.shape().count();
+        let (wide, dlogits) = (self.widened(logits)?, self.empty(logits.shape().clone(), DType::F32)?);
+        let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Read(lse), Binding::Write(&dlogits)];
+        self.launch(&kernel("cross_entropy_backward"), groups(count), &Args::new(logits, factor), &bindings)?;
+        self.rounded(dlogits, logits.dtype())
+    }
+}

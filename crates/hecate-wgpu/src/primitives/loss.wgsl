@@ -1,0 +1,65 @@
+// Cross-entropy of rows of `logits [rows, width]`.
+
+struct Args {
+    rows: u32,
+    width: u32,
+    factor: f32,
+    unused: u32,
+}
+
+@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(1) var<storage, read> logits: array<f32>;
+@group(0) @binding(2) var<storage, read> targets: array<u32>;
+@group(0) @binding(3) var<storage, read_write> loss: array<f32>;
+@group(0) @binding(4) var<storage, read_write> lse: array<f32>;
+// The backward's.
+@group(0) @binding(3) var<storage, read> sums: array<f32>;
+@group(0) @binding(4) var<storage, read_write> dlogits: array<f32>;
+
+// lse = top + log Σ e^{x − top}, loss = lse − x[target], a workgroup a row; a target that the row does not have gives NaN.
+@compute @workgroup_size(64)
+fn cross_entropy(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    // Workgroups behind the last row do its work again, for nothing: all take part in what follows.
+    let number = group_index(group);
+    let row = min(number, args.rows - 1u);
+    let start = row * args.width;
+    var top = -3.4028234e38;
+    for (var i = local; i < args.width; i += 64u) {
+        top = larger(top, logits[start + i]);
+    }
+    top = workgroup_max(local, 64u, top);
+    var sum = 0.0;
+    for (var i = local; i < args.width; i += 64u) {
+        sum += exponential(logits[start + i] - top);
+    }
+    sum = workgroup_sum(local, 64u, sum);
+    if local == 0u && number < args.rows {
+        let goal = targets[row];
+        let log_sum = logarithm(sum);
+        lse[row] = top + log_sum;
+        // The difference of neighbours first: rounding `lse` would cost a small loss its digits.
+        loss[row] = not_a_number();
+        if goal < args.width {
+            loss[row] = log_sum + (top - logits[start + goal]);
+        }
+    }
+}
+
+// dlogits = factor (e^{x − lse} − [target])
+@compute @workgroup_size(256)
+fn cross_entropy_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i >= args.rows * args.width {
+        return;
+    }
+    let row = i / args.width;
+    let goal = targets[row];
+    var slope = args.factor * exponential(logits[i] - sums[row]);
+    if i % args.width == goal {
+        slope -= args.factor;
+    }
+    if goal >= args.width {
+        slope = not_a_number();
+    }
+    dlogits[i] = slope;
+}

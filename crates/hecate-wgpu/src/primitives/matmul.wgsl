@@ -1,0 +1,196 @@
+// Products of matrices: out = a' b', a tile of the result by each workgroup, a part of the sums where they are long.
+//
+// Constants: SIDE x SIDE invocations, each of which makes (4 REACH) x (4 REACH) numbers; A_DEEP and B_DEEP: 1 where the
+// terms of a sum lie one behind another in the operand ([length, inner], not [inner, length]).
+//
+// Of each operand 16 terms of every sum are in workgroup memory at a time: `tile[side][term][4 rows or columns]`. The
+// next ones are on their way meanwhile. Invocations of a row of the tile read and write other banks: see `place`.
+
+struct Args {
+    rows: u32,
+    columns: u32,
+    inner: u32,
+    // Tiles across the columns, and of a product.
+    across: u32,
+    tiles: u32,
+    // Terms of a part, a multiple of 16, and parts of a sum.
+    stretch: u32,
+    parts: u32,
+    groups: u32,
+}
+
+@group(0) @binding(0) var<uniform> args: Args;
+// [parts, batch, rows, columns]
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+
+const DEPTH = 16u;
+// Fours of rows, and of columns, in a tile.
+const FOURS = SIDE * REACH;
+
+var<workgroup> tile: array<vec4<f32>, 2u * DEPTH * FOURS>;
+
+// Where the four numbers `four` of term `term` stand.
+fn place(side: u32, term: u32, four: u32) -> u32 {
+    return (side * DEPTH + term) * FOURS + (four ^ (((term / 4u) & 3u) * 2u));
+}
+
+// What an invocation brings along: 4 terms of 4 rows of `a` (side 0) or 4 columns of `b` (side 1).
+struct Share {
+    side: u32,
+    // First term, counted in fours from the tile's; four in the tile; its first number in the operand's axis.
+    terms: u32,
+    four: u32,
+    first: u32,
+    // Of the operand: length of the axis, and where the product begins.
+    length: u32,
+    base: u32,
+}
+
+fn share(lane: u32, top: u32, left: u32, product: u32) -> Share {
+    let shares = 4u * FOURS;
+    let side = lane / shares;
+    let n = lane % shares;
+    let deep = select(A_DEEP, B_DEEP, side == 1u) == 1u;
+    // Neighbours read neighbouring numbers.
+    let terms = select(n / FOURS, n % 4u, deep);
+    let four = select(n % FOURS, n / 4u, deep);
+    let length = select(args.rows, args.columns, side == 1u);
+    let first = select(top, left, side == 1u) + 4u * four;
+    return Share(side, terms, four, first, length, product * length * args.inner);
+}
+
+// How many of the four numbers from `at` on are in front of `end`.
+fn there(at: u32, end: u32) -> u32 {
+    return select(0u, min(end - at, 4u), at < end);
+}
+
+// The four numbers `line` of a share: a term of four rows or columns, or, where terms lie together, the other way round.
+fn line_of_a(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
+    if A_DEEP == 1u {
+        let row = s.first + line;
+        return four_of_a(s.base + row * args.inner + term, select(0u, there(term, end), row < s.length));
+    }
+    let at = s.base + (term + line) * s.length + s.first;
+    return four_of_a(at, select(0u, there(s.first, s.length), term + line < end));
+}
+
+fn line_of_b(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
+    if B_DEEP == 1u {
+        let column = s.first + line;
+        return four_of_b(s.base + column * args.inner + term, select(0u, there(term, end), column < s.length));
+    }
+    let at = s.base + (term + line) * s.length + s.first;
+    return four_of_b(at, select(0u, there(s.first, s.length), term + line < end));
+}
+
+// A share of the terms from `depth` on, a term in each column of the matrix.
+fn bring(s: Share, depth: u32, end: u32) -> mat4x4<f32> {
+    let term = depth + 4u * s.terms;
+    if s.side == 0u {
+        let x = mat4x4<f32>(line_of_a(s, term, end, 0u), line_of_a(s, term, end, 1u), line_of_a(s, term, end, 2u),
+            line_of_a(s, term, end, 3u));
+        if A_DEEP == 1u { return transpose(x); }
+        return x;
+    }
+    let x = mat4x4<f32>(line_of_b(s, term, end, 0u), line_of_b(s, term, end, 1u), line_of_b(s, term, end, 2u),
+        line_of_b(s, term, end, 3u));
+    if B_DEEP == 1u { return transpose(x); }
+    return x;
+}
+
+// Rows from `x`, columns from `y`.
+fn outer(x: vec4<f32>, y: vec4<f32>) -> mat4x4<f32> {
+    return mat4x4<f32>(x.x * y, x.y * y, x.z * y, x.w * y);
+}
+
+// Sums of one invocation: 4 rows and 4 columns here, and as many further down and further right.
+struct Sums {
+    here: mat4x4<f32>,
+    right: mat4x4<f32>,
+    down: mat4x4<f32>,
+    both: mat4x4<f32>,
+}
+
+// Adds a term: `row` and `column` are places of the first four of each operand.
+fn add_term(sums: Sums, row: u32, column: u32) -> Sums {
+    let x = tile[row];
+    let y = tile[column];
+    if REACH == 1u { return Sums(sums.here + outer(x, y), sums.right, sums.down, sums.both); }
+    let far_x = tile[row + SIDE];
+    let far_y = tile[column + SIDE];
+    return Sums(sums.here + outer(x, y), sums.right + outer(x, far_y), sums.down + outer(far_x, y),
+        sums.both + outer(far_x, far_y));
+}
+
+// Four terms from `term` on.
+fn add_four(sums: Sums, term: u32, row: u32, column: u32) -> Sums {
+    let x = place(0u, term, row);
+    let y = place(1u, term, column);
+    let one = add_term(sums, x, y);
+    let two = add_term(one, x + FOURS, y + FOURS);
+    let three = add_term(two, x + 2u * FOURS, y + 2u * FOURS);
+    return add_term(three, x + 3u * FOURS, y + 3u * FOURS);
+}
+
+fn put_four(at: u32, left: u32, x: vec4<f32>) {
+    let n = there(left, args.columns);
+    if n > 0u { out[at] = x.x; }
+    if n > 1u { out[at + 1u] = x.y; }
+    if n > 2u { out[at + 2u] = x.z; }
+    if n > 3u { out[at + 3u] = x.w; }
+}
+
+fn put(base: u32, top: u32, left: u32, x: mat4x4<f32>) {
+    let n = there(top, args.rows);
+    let at = base + top * args.columns + left;
+    if n > 0u { put_four(at, left, x[0]); }
+    if n > 1u { put_four(at + args.columns, left, x[1]); }
+    if n > 2u { put_four(at + 2u * args.columns, left, x[2]); }
+    if n > 3u { put_four(at + 3u * args.columns, left, x[3]); }
+}
+
+@compute @workgroup_size(SIDE * SIDE)
+fn matmul(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let group = group_index(id);
+    if group >= args.groups { return; }
+    let at = group % args.tiles;
+    let product = group / args.tiles / args.parts;
+    let part = group / args.tiles % args.parts;
+    let top = at / args.across * (4u * FOURS);
+    let left = at % args.across * (4u * FOURS);
+    let begin = part * args.stretch;
+    let end = min(begin + args.stretch, args.inner);
+
+    let mine = share(lane, top, left, product);
+    let row = lane / SIDE;
+    let column = lane % SIDE;
+    var sums = Sums(mat4x4<f32>(), mat4x4<f32>(), mat4x4<f32>(), mat4x4<f32>());
+    var next = mat4x4<f32>();
+    if mine.side < 2u { next = bring(mine, begin, end); }
+    for (var depth = begin; depth < end; depth += DEPTH) {
+        if mine.side < 2u {
+            let to = place(mine.side, 4u * mine.terms, mine.four);
+            tile[to] = next[0];
+            tile[to + FOURS] = next[1];
+            tile[to + 2u * FOURS] = next[2];
+            tile[to + 3u * FOURS] = next[3];
+        }
+        workgroupBarrier();
+        if mine.side < 2u && depth + DEPTH < end { next = bring(mine, depth + DEPTH, end); }
+        // Written out, because loops come with bounds that keep compilers from doing so.
+        sums = add_four(sums, 0u, row, column);
+        sums = add_four(sums, 4u, row, column);
+        sums = add_four(sums, 8u, row, column);
+        sums = add_four(sums, 12u, row, column);
+        workgroupBarrier();
+    }
+    let base = (part * (args.groups / args.tiles / args.parts) + product) * args.rows * args.columns;
+    let y = top + 4u * row;
+    let x = left + 4u * column;
+    put(base, y, x, sums.here);
+    if REACH == 2u {
+        put(base, y, x + 4u * SIDE, sums.right);
+        put(base, y + 4u * SIDE, x, sums.down);
+        put(base, y + 4u * SIDE, x + 4u * SIDE, sums.both);
+    }
+}

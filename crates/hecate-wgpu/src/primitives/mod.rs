@@ -1,0 +1,16 @@
+//! Primitives, one file each, with the kernels beside them.
+
+pub(crate) mod attention;
+pub(crate) mod conv;
+pub(crate) mod elementwise;
+pub(crate) mod embedding;
+pub(crate) mod features;
+pub(crate) mod layout;
+pub(crate) mod loss;
+pub(crate) mod matmul;
+pub(crate) mod norm;
+pub(crate) mod optimizer;
+pub(crate) mod reduce;
+pub(crate) mod rotary;
+pub(crate) mod sequences;
+pub(crate) mod sums;

@@ -1,0 +1,29 @@
+// Normalising rows `x [rows, width]`. A row belongs to LANES invocations, a power of two, of a workgroup of INVOCATIONS.
+//
+// Constants: LANES, INVOCATIONS, and L2: 1 for r = 1/√(|x|² + ε²) and y = x r, 0 for r = 1/√(mean x² + ε) and y = x r w.
+
+struct Args {
+    rows: u32,
+    width: u32,
+    epsilon: f32,
+    // What a sum of squares is multiplied by: 1/width, or 1 for L2.
+    share: f32,
+}
+
+@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+// [width]; not read for L2
+@group(0) @binding(2) var<storage, read> weight: array<f32>;
+
+var<workgroup> sums: array<f32, INVOCATIONS>;
+
+// The sum over the invocations of a row; all of a workgroup call it.
+fn row_sum(lane: u32, own: f32) -> f32 {
+    sums[lane] = own;
+    for (var step = LANES / 2u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if lane % LANES < step { sums[lane] += sums[lane + step]; }
+    }
+    workgroupBarrier();
+    return sums[lane - lane % LANES];
+}

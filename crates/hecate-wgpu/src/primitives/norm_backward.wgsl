@@ -1,0 +1,24 @@
+// [rows]
+@group(0) @binding(3) var<storage, read> inverse: array<f32>;
+@group(0) @binding(4) var<storage, read> dy: array<f32>;
+@group(0) @binding(5) var<storage, read_write> dx: array<f32>;
+
+// r w dy
+fn slope(r: f32, i: u32, column: u32) -> f32 {
+    if L2 == 1u { return r * dy[i]; }
+    return r * dy[i] * weight[column];
+}
+
+// dx = g − x r² (x·g) share, g = r w dy
+@compute @workgroup_size(INVOCATIONS)
+fn normalise_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group_index(id) * (INVOCATIONS / LANES) + lane / LANES;
+    let end = select(0u, (row + 1u) * args.width, row < args.rows);
+    let first = row * args.width + lane % LANES;
+    var r = 0.0;
+    if row < args.rows { r = inverse[row]; }
+    var own = 0.0;
+    for (var i = first; i < end; i += LANES) { own += x[i] * slope(r, i, i - row * args.width); }
+    let along = (r * row_sum(lane, own)) * r * args.share;
+    for (var i = first; i < end; i += LANES) { dx[i] = slope(r, i, i - row * args.width) - along * x[i]; }
+}

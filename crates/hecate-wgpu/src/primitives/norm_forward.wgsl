@@ -1,0 +1,28 @@
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+// [rows]
+@group(0) @binding(4) var<storage, read_write> inverse: array<f32>;
+
+// 1/√(a² + b²) of numbers over zero, whose squares may be no 32-bit numbers. A NaN stays one.
+fn inverse_length(a: f32, b: f32) -> f32 {
+    let large = select(b, a, a > b);
+    let ratio = select(a, b, a > b) / large;
+    return 1.0 / (large * sqrt(1.0 + ratio * ratio));
+}
+
+@compute @workgroup_size(INVOCATIONS)
+fn normalise(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let row = group_index(id) * (INVOCATIONS / LANES) + lane / LANES;
+    let end = select(0u, (row + 1u) * args.width, row < args.rows);
+    let first = row * args.width + lane % LANES;
+    var own = 0.0;
+    for (var i = first; i < end; i += LANES) { own += x[i] * x[i]; }
+    let square = row_sum(lane, own);
+    var r = 1.0;
+    if L2 == 1u { r = inverse_length(sqrt(square), args.epsilon); } else { r = 1.0 / sqrt(square * args.share + args.epsilon); }
+    for (var i = first; i < end; i += LANES) {
+        var value = x[i] * r;
+        if L2 == 0u { value *= weight[i - row * args.width]; }
+        y[i] = value;
+    }
+    if row < args.rows && lane % LANES == 0u { inverse[row] = r; }
+}

@@ -1,0 +1,135 @@
+//! Sums in stages, in an order that sizes alone decide.
+
+use crate::{
+    Wgpu,
+    launch::{Binding, Kernel, PRELUDE, Source, WORKGROUP},
+};
+use hecate_core::{DType, Result, Tensor, primitives::Reduce};
+
+const SOURCE: Source = Source { name: "reduce", parts: &[PRELUDE, WORKGROUP, include_str!("reduce.wgsl")] };
+
+type Constants = [(&'static str, u32); 2];
+
+const fn constants(squares: bool, terms: u32) -> Constants {
+    [("SQUARES", squares as u32), ("TERMS", terms)]
+}
+
+const fn kernel<'a>(entry: &'static str, constants: &'a Constants) -> Kernel<'a> {
+    Kernel { source: &SOURCE, entry, constants }
+}
+
+/// Every kernel of the file.
+pub(crate) const KERNELS: &[Kernel<'static>] = &[
+    kernel("total", &CONSTANTS[0]),
+    kernel("total", &CONSTANTS[1]),
+    kernel("columns", &CONSTANTS[0]),
+    kernel("columns", &CONSTANTS[2]),
+    kernel("columns", &CONSTANTS[3]),
+];
+
+const CONSTANTS: [Constants; 4] = [constants(false, 0), constants(true, 0), constants(false, 1), constants(false, 2)];
+
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Args {
+    count: u32,
+    width: u32,
+    height: u32,
+    start: u32,
+}
+
+/// Elements that a workgroup adds up; `SPAN` in the kernel.
+const SPAN: usize = 4096;
+
+/// Rows that an invocation adds up.
+const HEIGHT: usize = 32;
+
+impl Reduce for Wgpu {
+    fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        total(self, &self.widened(x)?, false)
+    }
+
+    fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        total(self, &self.widened(x)?, true)
+    }
+
+    fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        sum_columns(self, width, Terms::Values(x))
+    }
+}
+
+/// Sum of all elements or of their squares, `[1]`.
+fn total(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool) -> Result<Tensor<Wgpu>> {
+    let (mut sums, mut squares) = (x.clone(), squares);
+    loop {
+        let groups = spans(&sums);
+        let parts = device.empty([groups], DType::F32)?;
+        spans_into(device, &sums, squares, &parts, 0)?;
+        if groups == 1 {
+            return Ok(parts);
+        }
+        (sums, squares) = (parts, false);
+    }
+}
+
+/// Sum of the squares of all elements of all arrays, `[1]`.
+pub(super) fn total_squares(device: &Wgpu, arrays: &[&Tensor<Wgpu>]) -> Result<Tensor<Wgpu>> {
+    let parts = device.empty([arrays.iter().map(|x| spans(x)).sum::<usize>()], DType::F32)?;
+    let mut start = 0;
+    for x in arrays {
+        spans_into(device, &device.widened(x)?, true, &parts, start)?;
+        start += spans(x);
+    }
+    total(device, &parts, false)
+}
+
+/// How many workgroups add an array up.
+fn spans(x: &Tensor<Wgpu>) -> usize {
+    x.shape().count().div_ceil(SPAN)
+}
+
+/// A sum for every span of `x`, into `parts` from `start`.
+fn spans_into(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool, parts: &Tensor<Wgpu>, start: usize) -> Result<()> {
+    let (count, width) = (x.shape().count() as u32, spans(x) as u32);
+    let args = Args { count, width, height: 0, start: start as u32 };
+    let bindings = [Binding::Write(parts), Binding::Read(x)];
+    device.launch(&kernel("total", &constants(squares, 0)), (spans(x), 1, 1), &args, &bindings)
+}
+
+/// What is added up over rows `[rows, width]`.
+#[derive(Clone, Copy)]
+#[allow(dead_code)]
+pub(crate) enum Terms<'a> {
+    /// `x`.
+    Values(&'a Tensor<Wgpu>),
+    /// `x y`.
+    Products(&'a Tensor<Wgpu>, &'a Tensor<Wgpu>),
+    /// `x r y`, `r [rows]`.
+    Scaled(&'a Tensor<Wgpu>, &'a Tensor<Wgpu>, &'a Tensor<Wgpu>),
+}
+
+/// `[width]`: sums over rows, of the type of `x`.
+pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Result<Tensor<Wgpu>> {
+    // A kernel is given all the arrays that it could look at.
+    let (arrays, number) = match terms {
+        Terms::Values(x) => ([x; 3], 0),
+        Terms::Products(x, y) => ([x, y, x], 1),
+        Terms::Scaled(x, factor, y) => ([x, y, factor], 2),
+    };
+    let dtype = arrays[0].dtype();
+    let [x, y, factor] = arrays.map(|x| device.widened(x));
+    let mut arrays = [x?, y?, factor?];
+    let (mut rows, mut number) = (arrays[0].shape().count() / width, number);
+    loop {
+        let parts = rows.div_ceil(HEIGHT);
+        let sums = device.empty([parts, width], DType::F32)?;
+        let args = Args { count: rows as u32, width: width as u32, height: HEIGHT as u32, start: 0 };
+        let bindings: Vec<_> = std::iter::once(Binding::Write(&sums)).chain(arrays.iter().map(Binding::Read)).collect();
+        let groups = ((parts * width).div_ceil(64), 1, 1);
+        device.launch(&kernel("columns", &constants(false, number)), groups, &args, &bindings)?;
+        if parts == 1 {
+            return device.rounded(sums.reshape([width])?, dtype);
+        }
+        (arrays, rows, number) = ([sums.clone(), sums.clone(), sums], parts, 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! Rotary positions.
+
+use crate::{
+    Wgpu,
+    error::unsupported,
+    launch::{Binding, Kernel, PRELUDE, Source},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Rotary, RotaryDims},
+};
+
+const SOURCE: Source = Source { name: "rotary", parts: &[PRELUDE, include_str!("rotary.wgsl")] };
+
+const ROTARY: Kernel<'static> = Kernel { source: &SOURCE, entry: "rotary", constants: &[] };
+
+pub(crate) const KERNELS: &[Kernel<'static>] = &[ROTARY];
+
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+struct Args {
+    rows: u32,
+    sequences: u32,
+    heads: u32,
+    half: u32,
+}
+
+impl Rotary for Wgpu {
+    fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (rows, half, dtype) = (dims.sequences.rows(), dims.width / 2, x.dtype());
+        let (table, x) = (table(self, dims)?, self.widened(x)?);
+        let y = self.empty(x.shape().clone(), DType::F32)?;
+        let args = Args {
+            rows: rows as u32,
+            sequences: dims.sequences.count() as u32,
+            heads: dims.heads as u32,
+            half: half as u32,
+        };
+        let arrays = [Binding::Read(&table), Binding::Read(&x), Binding::Write(&y)];
+        self.launch(&ROTARY, ((rows * half).div_ceil(64), 1, 1), &args, &arrays)?;
+        self.rounded(y, dtype)
+    }
+}
+
+/// Turns a token of each pair, as a fraction of 64 bits; what is to be added to the rows of each sequence to make them
+/// positions; the first row of each sequence.
+fn table(device: &Wgpu, dims: &RotaryDims) -> Result<Tensor<Wgpu>> {
+    let (step, starts) = (-2.0 / dims.width as f64, dims.sequences.starts());
+    let places = || starts.iter().zip(&dims.offsets);
+    if let Some((_, offset)) = places().find(|&(_, &offset)| u32::try_from(offset + dims.sequences.rows()).is_err()) {
+        return Err(unsupported("positions so far", format!("a sequence begins at {offset}, positions have 32 bits")));
+    }
+    // Turns back are what is missing to a whole turn.
+    let words = (0..dims.width / 2).flat_map(|i| {
+        let turns = f64::from(dims.base).powf(step * i as f64) / std::f64::consts::TAU;
+        let fraction = (turns.fract() * 2f64.powi(64)) as u64;
+        let fraction = if dims.sign < 0.0 { fraction.wrapping_neg() } else { fraction };
+        [fraction as u32, (fraction >> 32) as u32]
+    });
+    let shifts = places().map(|(&start, &offset)| (offset as u32).wrapping_sub(start as u32));
+    let starts = places().map(|(&start, _)| start as u32);
+    device.table(&words.chain(shifts).chain(starts).collect::<Vec<_>>())
+}

@@ -1,0 +1,35 @@
+//! Sums of partial results.
+
+use crate::{
+    Wgpu,
+    launch::{Binding, Kernel, PRELUDE, Source},
+};
+use hecate_core::{DType, Result, Tensor};
+
+const SOURCE: Source = Source { name: "sum_parts", parts: &[PRELUDE, include_str!("sum_parts.wgsl")] };
+
+const SUM_PARTS: Kernel<'static> = Kernel { source: &SOURCE, entry: "sum_parts", constants: &[] };
+
+pub(crate) const KERNELS: &[Kernel<'static>] = &[SUM_PARTS];
+
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+struct Args {
+    count: u32,
+    number: u32,
+    unused: [u32; 2],
+}
+
+/// The sum over the first axis of `parts [number, ..]` in 32 bits, in an order that sizes alone decide.
+pub(super) fn sum_parts(device: &Wgpu, parts: &Tensor<Wgpu>) -> Result<Tensor<Wgpu>> {
+    let (number, rest) = parts.shape().axes().split_first().map_or((1, &[][..]), |(number, rest)| (*number, rest));
+    if number == 1 {
+        return parts.reshape(rest);
+    }
+    let out = device.empty(rest, DType::F32)?;
+    let count = out.shape().count();
+    let args = Args { count: count as u32, number: number as u32, unused: [0; 2] };
+    let arrays = [Binding::Read(parts), Binding::Write(&out)];
+    device.launch(&SUM_PARTS, (count.div_ceil(64), 1, 1), &args, &arrays)?;
+    Ok(out)
+}

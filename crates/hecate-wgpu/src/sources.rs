@@ -1,0 +1,26 @@
+//! All kernels, for the test that compiles each of them without an adapter.
+
+use crate::{engine, launch::Kernel, memory, primitives};
+
+/// Each kernel, for every set of constants that it is compiled for.
+#[allow(dead_code)]
+pub(crate) const ALL: &[&[Kernel<'static>]] = &[
+    engine::chunk::KERNELS,
+    engine::scan::BEGINS,
+    engine::scan::KERNELS,
+    memory::KERNELS,
+    primitives::attention::KERNELS,
+    primitives::conv::KERNELS,
+    primitives::elementwise::KERNELS,
+    primitives::embedding::KERNELS,
+    primitives::features::KERNELS,
+    primitives::layout::KERNELS,
+    primitives::loss::KERNELS,
+    primitives::matmul::KERNELS,
+    primitives::norm::KERNELS,
+    primitives::optimizer::KERNELS,
+    primitives::reduce::KERNELS,
+    primitives::rotary::KERNELS,
+    primitives::sequences::KERNELS,
+    primitives::sums::KERNELS,
+];

@@ -1,0 +1,44 @@
+// Sums and maxima over a workgroup of `size` invocations, a multiple of 16, at most 256. Every invocation takes part and
+// has the result.
+
+var<workgroup> partials: array<f32, 256>;
+
+// Σ x, in an order that `size` alone decides.
+fn workgroup_sum(local: u32, size: u32, x: f32) -> f32 {
+    workgroupBarrier();
+    partials[local] = x;
+    workgroupBarrier();
+    if local < 16u {
+        var sum = 0.0;
+        for (var i = local; i < size; i += 16u) {
+            sum += partials[i];
+        }
+        partials[local] = sum;
+    }
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = 0u; i < 16u; i++) {
+        sum += partials[i];
+    }
+    return sum;
+}
+
+// The largest x; NaN where one is.
+fn workgroup_max(local: u32, size: u32, x: f32) -> f32 {
+    workgroupBarrier();
+    partials[local] = x;
+    workgroupBarrier();
+    if local < 16u {
+        var top = partials[local];
+        for (var i = local + 16u; i < size; i += 16u) {
+            top = larger(top, partials[i]);
+        }
+        partials[local] = top;
+    }
+    workgroupBarrier();
+    var top = partials[0];
+    for (var i = 1u; i < 16u; i++) {
+        top = larger(top, partials[i]);
+    }
+    return top;
+}

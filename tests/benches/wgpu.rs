@@ -1,0 +1,139 @@
+//! Times of products, of attention and of rules on a WebGPU adapter.
+//!
+//! `cargo bench -p hecate-tests --bench wgpu [-- PART..]` prints a table; with arguments only the rows whose name has one
+//! of them in it. Calls are queued one behind another and waited for together, so that a time is that of the work and
+//! not of its start; arguments may be in the cache from the call before. Nothing is timed before it was compared with the
+//! CPU column, or with the equations in 64 bits.
+
+use hecate_core::{
+    DType, Device as _, Kernel, Result, Rule, Sequences, forward, infer,
+    primitives::{self, AttentionInputs, AttentionOptions, Transpose},
+    rules::*,
+};
+use hecate_cpu::Cpu;
+use hecate_tests::{Array, Case, Random, Sizes, oracle::Oracle, report};
+use hecate_wgpu::{Selection, Wgpu};
+use std::time::Instant;
+
+/// Seconds that a row is timed for, about.
+const SPAN: f64 = 0.3;
+
+/// Seconds a call.
+fn time(device: &Wgpu, work: &dyn Fn() -> Result<()>) -> Result<f64> {
+    let run = |times: usize| -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..times {
+            work()?;
+        }
+        device.synchronize()?;
+        Ok(start.elapsed().as_secs_f64() / times as f64)
+    };
+    run(2)?;
+    let guess = run(2)?;
+    let times = ((SPAN / 3.0 / guess) as usize).clamp(1, 1000);
+    // The best of three: whatever else the machine does only adds.
+    let spans = [run(times)?, run(times)?, run(times)?];
+    Ok(spans.into_iter().fold(f64::INFINITY, f64::min))
+}
+
+/// `[m,k] × [k,n]`, and billions of operations a second.
+fn matmul_row(device: &Wgpu, [m, k, n]: [usize; 3], transpose: Transpose) -> Result<String> {
+    let shape = |turned, [r, c]: [usize; 2]| if turned { [c, r] } else { [r, c] };
+    let mut random = Random::new(1);
+    let mut draw = |size: [usize; 3]| {
+        let [m, k, n] = size;
+        [random.normals(shape(transpose.a, [m, k])), random.normals(shape(transpose.b, [k, n]))]
+    };
+    let cut = draw([m.min(384), k.min(384), n.min(384)]);
+    let product = |device: &Wgpu, [a, b]: &[Array; 2]| {
+        primitives::matmul(&a.upload(device, DType::F32)?, &b.upload(device, DType::F32)?, transpose)
+    };
+    let found = Array::download(&product(device, &cut)?)?;
+    let cpu = Cpu::new();
+    let truth = primitives::matmul(&cut[0].upload(&cpu, DType::F32)?, &cut[1].upload(&cpu, DType::F32)?, transpose)?;
+    let error = hecate_tests::error(&Array::download(&truth)?.values, &found.values);
+    assert!(error < 1e-5, "a product is {error} away from the CPU's");
+    let [a, b] = draw([m, k, n]);
+    let (a, b) = (a.upload(device, DType::F32)?, b.upload(device, DType::F32)?);
+    let seconds = time(device, &|| primitives::matmul(&a, &b, transpose).map(drop))?;
+    let rate = 2.0 * (m * k * n) as f64 / seconds * 1e-9;
+    Ok(format!("{:>9.3} ms {rate:>8.1} GFLOP/s", seconds * 1e3))
+}
+
+/// Attention over all earlier tokens: results, and results and gradients.
+fn attention_row(device: &Wgpu, [b, t, h, d]: [usize; 4]) -> Result<String> {
+    let options = AttentionOptions { window: t.max(2), scale: (d as f32).powf(-0.5) };
+    let mut random = Random::new(1);
+    let mut upload = || random.normals([b, t, h, d]).upload(device, DType::F32);
+    let inputs = AttentionInputs { q: upload()?, k: upload()?, v: upload()?, cache: None, prefix: None };
+    let (dy, sequences) = (upload()?, Sequences::batch(b, t));
+    let results = || primitives::attention(options, &sequences, &inputs);
+    let forward = time(device, &|| results().map(drop))?;
+    let both = time(device, &|| {
+        let (y, lse) = results()?;
+        primitives::attention_backward(options, &sequences, &inputs, (&y, &lse), &dy, None).map(drop)
+    })?;
+    Ok(format!("{:>9.3} ms forward {:>9.3} ms both", forward * 1e3, both * 1e3))
+}
+
+/// A rule in 32 bits, once it is known to be right.
+fn rule_row<R: Oracle>(device: &Wgpu, rule: R, [b, t, h, d]: [usize; 4]) -> Result<String>
+where
+    Wgpu: Kernel<R>,
+{
+    let cell = report::check_rule(device, rule);
+    assert!(cell.passed, "{cell:?}");
+    let case = Case::new(rule, Sizes::new(b, t, h, d, d), 1);
+    let (inputs, grads) = (case.upload(device, DType::F32)?, case.upload_grads(device, DType::F32)?);
+    let results = time(device, &|| infer(device, rule, &inputs).map(drop))?;
+    let both = time(device, &|| {
+        let (_, pass) = forward(device, rule, inputs.clone())?;
+        pass.backward(grads.clone()).map(drop)
+    })?;
+    Ok(format!("{:>9.3} ms forward {:>9.3} ms both", results * 1e3, both * 1e3))
+}
+
+/// Prints a row, if it is asked for.
+fn row(parts: &[String], name: String, measure: impl FnOnce() -> Result<String>) {
+    if parts.is_empty() || parts.iter().any(|part| name.contains(part)) {
+        match measure() {
+            Ok(line) => println!("{name:<44} {line}"),
+            Err(error) => println!("{name:<44} {error}"),
+        }
+    }
+}
+
+fn table(device: &Wgpu, parts: &[String]) {
+    println!("{device:?}, f32");
+    let plain = Transpose::default();
+    for n in [512, 1024, 2048, 4096] {
+        row(parts, format!("matmul {n}^3"), || matmul_row(device, [n; 3], plain));
+    }
+    let layouts = [("a bᵀ", false, true), ("aᵀ b", true, false), ("aᵀ bᵀ", true, true)];
+    for (name, a, b) in layouts {
+        row(parts, format!("matmul 4096^3 {name}"), || matmul_row(device, [4096; 3], Transpose { a, b }));
+    }
+    let sizes = [[8192, 1024, 4096], [1024, 8192, 1024], [256, 8192, 256], [1, 4096, 4096], [2047, 2047, 2047]];
+    for [m, k, n] in sizes {
+        row(parts, format!("matmul {m}×{k}×{n}"), || matmul_row(device, [m, k, n], plain));
+    }
+    for sizes in [[4, 2048, 16, 128], [8, 1024, 8, 64]] {
+        row(parts, format!("attention {sizes:?}"), || attention_row(device, sizes));
+    }
+    macro_rules! rules {
+        ($($rule:ident),*) => { $(
+            row(parts, format!("{} {:?}", <$rule as Rule>::NAME, [8, 1024, 8, 64]), || {
+                rule_row(device, <$rule>::all()[0], [8, 1024, 8, 64])
+            });
+        )* };
+    }
+    rules!(Hebbian, Delta, Titans, Dgd);
+}
+
+fn main() {
+    let parts: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    match Wgpu::new(&Selection::Default) {
+        Err(error) => println!("skipped: {error}"),
+        Ok(device) => table(&device, &parts),
+    }
+}
