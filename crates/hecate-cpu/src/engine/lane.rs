@@ -1,7 +1,7 @@
 //! A lane: one sequence, one head, one block of value columns, chunk after chunk.
 
 use super::{
-    Scalars, chunk, chunk_backward, fused,
+    Scalars, chunk, chunk_backward,
     problem::Problem,
     replay::{Replay, Work},
     scan,
@@ -34,13 +34,6 @@ pub(crate) struct Backward {
     pub(crate) dv: Vec<f32>,
     pub(crate) dscalars: Scalars,
     pub(crate) dstates: Vec<Vec<f32>>,
-}
-
-/// How a forward goes, with its scratch.
-pub(super) enum Form<'a> {
-    Scan,
-    Fused(&'a mut fused::Workspace),
-    Chunk(&'a mut chunk::Workspace),
 }
 
 /// The memory and its companions while a lane runs, each `[K, columns]`.
@@ -146,16 +139,15 @@ impl Lane {
         view: &View<'_>,
         starts_group: bool,
         memory: &mut Memory,
-        form: Form<'_>,
+        work: Option<&mut chunk::Workspace>,
         out: &mut [f32],
     ) {
         if starts_group && problem.spec.frozen.is_some() {
             memory.group.copy_from_slice(&memory.m);
         }
-        match form {
-            Form::Scan => scan::forward(problem.spec, view, memory, out),
-            Form::Fused(work) => fused::forward(problem.spec, view, memory, work, out),
-            Form::Chunk(work) => chunk::forward(problem.spec, view, memory, work, out),
+        match work {
+            Some(work) => chunk::forward(problem.spec, view, memory, work, out),
+            None => scan::forward(problem.spec, view, memory, out),
         }
     }
 
@@ -170,7 +162,7 @@ impl Lane {
             let kept = chunks.iter().filter(|chunk| chunk.kept).count();
             saved.reserve_exact(kept * memory.m.len() * problem.states());
         }
-        let (mut fused, mut work) = (fused::Workspace::default(), chunk::Workspace::new(self.width()));
+        let mut work = (!problem.scan).then(|| chunk::Workspace::new(self.width()));
         for chunk in chunks {
             if keep && chunk.kept {
                 saved.extend_from_slice(&memory.m);
@@ -178,12 +170,7 @@ impl Lane {
             }
             let view = self.view(problem, &scalars, &chunk.tokens);
             let out = &mut out[chunk.tokens.start * self.width()..][..chunk.tokens.len() * self.width()];
-            let form = match (problem.fused, problem.scan) {
-                (true, _) => Form::Fused(&mut fused),
-                (false, true) => Form::Scan,
-                (false, false) => Form::Chunk(&mut work),
-            };
-            self.advance(problem, &view, chunk.starts_group, &mut memory, form, out);
+            self.advance(problem, &view, chunk.starts_group, &mut memory, work.as_mut(), out);
         }
         let states = if problem.spec.momentum { vec![memory.m, memory.s] } else { vec![memory.m] };
         Forward { out, states, saved }

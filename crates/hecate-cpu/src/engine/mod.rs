@@ -18,7 +18,6 @@
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_backward;
-mod fused;
 mod lane;
 mod memory;
 mod problem;
@@ -144,9 +143,7 @@ impl Cpu {
     ) -> Result<Problem<'a>> {
         let scalars = rule.lower(&gates(inputs))?;
         let (scan, chunk) = self.plan(dims);
-        let mut problem = Problem::new(rule.spec(), dims, scan, chunk, inputs, scalars);
-        problem.fused = self.algorithm() == Algorithm::Auto && rule.spec().frozen.is_none();
-        Ok(problem)
+        Ok(Problem::new(rule.spec(), dims, scan, chunk, inputs, scalars))
     }
 
     fn run_forward<R: Linear>(

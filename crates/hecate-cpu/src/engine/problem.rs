@@ -17,8 +17,6 @@ pub(crate) struct Problem<'a> {
     pub(crate) spec: Spec,
     pub(crate) dims: &'a Dims,
     pub(crate) scan: bool,
-    /// Whether the forward goes token by token in one pass each, whatever the backward does.
-    pub(crate) fused: bool,
     chunk: usize,
     pub(super) q: Cow<'a, [f32]>,
     pub(super) k: Cow<'a, [f32]>,
@@ -49,7 +47,7 @@ impl<'a> Problem<'a> {
     ) -> Self {
         let initial = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect();
         let (q, k, v) = (floats(&inputs.q), floats(&inputs.k), floats(&inputs.v));
-        Self { spec, dims, scan, fused: false, chunk, q, k, v, scalars, initial }
+        Self { spec, dims, scan, chunk, q, k, v, scalars, initial }
     }
 
     pub(crate) fn scalars(&self) -> &Scalars {

@@ -1,8 +1,8 @@
 //! States at the starts of chunks, for the backward: kept ones, and those between them computed again.
 
 use super::{
-    Scalars, chunk_backward,
-    lane::{Form, Lane, Memory},
+    Scalars, chunk, chunk_backward,
+    lane::{Lane, Memory},
     problem::{Chunk, Problem},
     scan,
 };
@@ -22,10 +22,10 @@ impl Work {
         }
     }
 
-    fn form(&mut self) -> Form<'_> {
+    fn forward(&mut self) -> Option<&mut chunk::Workspace> {
         match self {
-            Self::Scan(_) => Form::Scan,
-            Self::Chunk(work) => Form::Chunk(&mut work.forward),
+            Self::Scan(_) => None,
+            Self::Chunk(work) => Some(&mut work.forward),
         }
     }
 }
@@ -80,7 +80,7 @@ impl<'a> Replay<'a> {
         for chunk in &self.chunks[span.start..span.end - 1] {
             let view = self.lane.view(self.problem, self.scalars, &chunk.tokens);
             out.resize(chunk.tokens.len() * self.lane.width(), 0.0);
-            self.lane.advance(self.problem, &view, chunk.starts_group, &mut memory, work.form(), &mut out);
+            self.lane.advance(self.problem, &view, chunk.starts_group, &mut memory, work.forward(), &mut out);
             states.extend_from_slice(&memory.m);
             states.extend_from_slice(&memory.s);
         }
