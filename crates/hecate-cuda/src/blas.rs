@@ -22,16 +22,24 @@ unsafe impl Sync for Blas {}
 const FUNCTIONS: [&[u8]; 4] =
     [b"cublasCreate_v2\0", b"cublasSetStream_v2\0", b"cublasGemmStridedBatchedEx\0", b"cublasDestroy_v2\0"];
 
+/// Whether the library is there, with all that is called of it.
+pub(crate) fn is_present() -> bool {
+    // SAFETY: looks for a library by name and opens it, and for addresses in it that are not used.
+    unsafe {
+        // Where a library of this name lacks a function, calling it would panic.
+        let has = |name: &[u8]| sys::culib().get::<*const ()>(name).is_ok();
+        sys::is_culib_present() && FUNCTIONS.into_iter().all(has)
+    }
+}
+
 impl Blas {
     /// A handle, where the library is there and takes the stream.
     pub(crate) fn new(stream: &Arc<CudaStream>) -> Option<Self> {
-        // SAFETY: looks for a library by name and opens it; the value that holds both lets go of the handle first.
+        if !is_present() {
+            return None;
+        }
+        // SAFETY: the library is there; the value that holds both lets go of the handle before the stream.
         unsafe {
-            // Where a library of this name lacks a function, calling it would panic.
-            let has = |name: &[u8]| sys::culib().get::<*const ()>(name).is_ok();
-            if !sys::is_culib_present() || !FUNCTIONS.into_iter().all(has) {
-                return None;
-            }
             let handle = Self(result::create_handle().ok()?);
             result::set_stream(handle.0, stream.cu_stream().cast()).ok()?;
             Some(handle)

@@ -8,6 +8,7 @@ use crate::{
     compile::{Compiler, version},
     error::{failed, unsupported},
     launch::Modules,
+    nvrtc::Nvrtc,
     recording::{self, Kept, Table},
 };
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
@@ -17,7 +18,8 @@ use std::{
     fmt,
     mem::ManuallyDrop,
     panic,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, Once, PoisonError},
+    thread,
 };
 use transfers::{Transfers, host_bytes};
 
@@ -80,6 +82,17 @@ const TABLES: usize = 256;
 /// The oldest driver that speaks what the kernels are written in (CUDA 12.0).
 const OLDEST_DRIVER: u32 = 12_000;
 
+/// Opens the compiler and cuBLAS, hundreds of megabytes, while the driver starts; whoever needs one waits for it then.
+fn read_libraries() {
+    static READ: Once = Once::new();
+    let open = || {
+        let _ = Nvrtc::find();
+        crate::blas::is_present();
+    };
+    // Without a thread they are opened when they are needed.
+    READ.call_once(|| drop(thread::Builder::new().name("libraries".into()).spawn(open)));
+}
+
 impl Cuda {
     /// The GPU with this number, counted from 0 as `nvidia-smi` does, and a stream of its own.
     ///
@@ -106,6 +119,7 @@ impl Cuda {
             let why = "no NVIDIA driver here (libcuda.so.1 not found); install it, or use another device";
             return Err(unsupported("any GPU", why));
         }
+        read_libraries();
         guarded(|| {
             let count = CudaContext::device_count();
             let count = count.map_err(|error| unsupported("any GPU", format!("the driver says: {error}")))?;

@@ -36,14 +36,6 @@ impl<B: Backend> LayerCache<B> {
         all.into_iter()
     }
 
-    /// Puts arrays in place of those that [`LayerCache::iter`] gives, in its order; the rest stay if there are fewer.
-    fn refill(&mut self, arrays: &mut impl Iterator<Item = Tensor<B>>) {
-        for ((_, old), new) in self.arrays.iter_mut().zip(&mut *arrays) {
-            *old = Var::constant(new);
-        }
-        self.parts.iter_mut().for_each(|part| part.refill(arrays));
-    }
-
     fn gather<'a>(&'a self, all: &mut Vec<(&'static str, &'a Tensor<B>)>) {
         all.extend(self.arrays.iter().map(|(name, array)| (*name, array.value())));
         self.parts.iter().for_each(|part| part.gather(all));
@@ -169,8 +161,9 @@ impl<B: Backend> Cache<B> {
 
     /// The same place in the same texts, with other arrays, in the order of [`Cache::arrays`].
     pub(crate) fn with_arrays(&self, arrays: Vec<Tensor<B>>) -> Self {
-        let (mut cache, mut arrays) = (self.clone(), arrays.into_iter());
-        cache.layers.iter_mut().for_each(|layer| layer.refill(&mut arrays));
+        let mut cache = self.clone();
+        let places = cache.layers.iter_mut().flat_map(LayerCache::arrays_mut);
+        places.zip(arrays).for_each(|(place, array)| *place = Var::constant(array));
         cache
     }
 
