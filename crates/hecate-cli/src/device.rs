@@ -10,12 +10,14 @@ pub(crate) const DEVICES: &[&str] = &[
     "cpu",
     #[cfg(feature = "cuda")]
     "cuda",
+    #[cfg(feature = "wgpu")]
+    "wgpu",
 ];
 
 /// Where to compute.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Choice {
-    /// Where to compute; `cuda:1` is the second GPU
+    /// Where to compute; `cuda:1` is the second GPU, `wgpu:1` the second adapter, `wgpu:radeon` one by its name
     #[arg(long, default_value = DEVICES[0], value_parser = parse)]
     device: Named,
     /// Threads on the CPU; 0 for one a processor. Results do not depend on it
@@ -23,24 +25,38 @@ pub(crate) struct Choice {
     threads: usize,
 }
 
-/// A device's name, and its number behind a colon.
+/// A device's name, and which of them behind a colon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     name: String,
-    number: usize,
+    which: Option<Which>,
+}
+
+/// One of several devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Which {
+    Number(usize),
+    /// A part of its name.
+    Part(String),
 }
 
 fn parse(text: &str) -> std::result::Result<Named, String> {
-    let (name, number) = match text.split_once(':') {
-        Some((name, number)) if name != "cpu" => {
-            (name, number.parse().map_err(|_| format!("`{number}` is no device number; `{name}:0` is the first"))?)
-        }
-        _ => (text, 0),
+    let (name, which) = match text.split_once(':') {
+        Some((name, which)) if name != "cpu" => (name, Some(parse_which(name, which)?)),
+        _ => (text, None),
     };
     if DEVICES.contains(&name) {
-        return Ok(Named { name: name.to_owned(), number });
+        return Ok(Named { name: name.to_owned(), which });
     }
     Err(format!("no `{name}` in this build; it has {} (features of this package)", DEVICES.join(", ")))
+}
+
+fn parse_which(name: &str, which: &str) -> std::result::Result<Which, String> {
+    match which.parse() {
+        Ok(number) => Ok(Which::Number(number)),
+        Err(_) if name == "wgpu" && !which.is_empty() => Ok(Which::Part(which.to_owned())),
+        Err(_) => Err(format!("`{which}` is no device number; `{name}:0` is the first")),
+    }
 }
 
 /// Work that any backend can do.
@@ -55,7 +71,9 @@ pub(crate) fn with_device<J: Job>(choice: &Choice, job: J) -> Result<J::Output> 
         #[cfg(feature = "cpu")]
         "cpu" => job.run(&cpu(choice.threads)?),
         #[cfg(feature = "cuda")]
-        "cuda" => job.run(&hecate_cuda::Cuda::new(choice.device.number)?),
+        "cuda" => job.run(&cuda(choice.device.which.as_ref())?),
+        #[cfg(feature = "wgpu")]
+        "wgpu" => job.run(&wgpu(choice.device.which.as_ref())?),
         other => Err(Error::flag("--device", format!("no `{other}` in this build; it has {}", DEVICES.join(", ")))),
     }
 }
@@ -63,4 +81,21 @@ pub(crate) fn with_device<J: Job>(choice: &Choice, job: J) -> Result<J::Output> 
 #[cfg(feature = "cpu")]
 fn cpu(threads: usize) -> hecate_core::Result<hecate_cpu::Cpu> {
     if threads == 0 { Ok(hecate_cpu::Cpu::new()) } else { hecate_cpu::Cpu::with_threads(threads) }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(which: Option<&Which>) -> hecate_core::Result<hecate_cuda::Cuda> {
+    // Names are not taken for these.
+    let number = if let Some(Which::Number(number)) = which { *number } else { 0 };
+    hecate_cuda::Cuda::new(number)
+}
+
+#[cfg(feature = "wgpu")]
+fn wgpu(which: Option<&Which>) -> hecate_core::Result<hecate_wgpu::Wgpu> {
+    use hecate_wgpu::{Selection, Wgpu};
+    Wgpu::new(&match which {
+        None => Selection::Default,
+        Some(Which::Number(number)) => Selection::Index(*number),
+        Some(Which::Part(name)) => Selection::Name(name.clone()),
+    })
 }

@@ -11,6 +11,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     }
     #[cfg(feature = "cuda")]
     gpus()?;
+    #[cfg(feature = "wgpu")]
+    adapters()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -40,6 +42,31 @@ fn gpus() -> Result<()> {
         writeln!(out, "  copies: {:.0} GB/s, bytes read and bytes written", device.copy_rate()? / 1e9)?;
         writeln!(out, "  kernels: {}", device.kernels())?;
         writeln!(out, "  matrix products: {}", device.products())?;
+    }
+    Ok(())
+}
+
+/// Every adapter, or why there is none.
+#[cfg(feature = "wgpu")]
+fn adapters() -> Result<()> {
+    use hecate_wgpu::{Selection, Wgpu};
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let adapters = Wgpu::adapters();
+    if let (true, Err(error)) = (adapters.is_empty(), Wgpu::new(&Selection::Default)) {
+        writeln!(out, "\nwgpu: {error}")?;
+    }
+    for (number, adapter) in adapters.iter().enumerate() {
+        writeln!(out, "\nwgpu:{number}: {}", adapter.name)?;
+        writeln!(out, "  {} over {}, driver: {}", adapter.kind, adapter.interface, adapter.driver)?;
+        writeln!(out, "  largest array: {:.1} GiB", adapter.largest_array as f64 / f64::from(1 << 30))?;
+        writeln!(
+            out,
+            "  a workgroup: {} invocations, {} KiB; a kernel: {} arrays",
+            adapter.workgroup_invocations,
+            adapter.workgroup_storage >> 10,
+            adapter.storage_buffers
+        )?;
     }
     Ok(())
 }
