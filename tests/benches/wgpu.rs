@@ -104,7 +104,7 @@ fn row(parts: &[String], name: String, measure: impl FnOnce() -> Result<String>)
 }
 
 /// Batch, tokens, heads and width; few tokens of rules that go token by token.
-fn sizes(rule: &str) -> [usize; 4] {
+fn rule_sizes(rule: &str) -> [usize; 4] {
     match rule {
         "hebbian" | "delta" | "titans" | "dgd" => [8, 1024, 8, 64],
         _ => [8, 128, 8, 64],
@@ -130,7 +130,7 @@ fn table(device: &Wgpu, parts: &[String]) {
     }
     macro_rules! rules {
         ($($rule:ident),*) => { $(
-            let sizes = sizes(<$rule as Rule>::NAME);
+            let sizes = rule_sizes(<$rule as Rule>::NAME);
             row(parts, format!("{} {sizes:?}", <$rule as Rule>::NAME), || rule_row(device, <$rule>::all()[0], sizes));
         )* };
     }
