@@ -8,11 +8,17 @@ use hecate_tests::{
     rule_module,
 };
 use hecate_wgpu::{Selection, Wgpu};
-use std::sync::OnceLock;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    thread,
+};
 
 /// The adapter under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
+/// Every module has a device of its own: software compiles one kernel of a device at a time.
 fn backends() -> Vec<Wgpu> {
-    static DEVICES: OnceLock<Vec<Wgpu>> = OnceLock::new();
+    type Opened = Arc<OnceLock<Vec<Wgpu>>>;
+    static DEVICES: Mutex<BTreeMap<String, Opened>> = Mutex::new(BTreeMap::new());
     let open = || match Wgpu::new(&Selection::Default) {
         Ok(wgpu) => vec![wgpu.with_poisoned_memory()],
         Err(error) => {
@@ -20,7 +26,11 @@ fn backends() -> Vec<Wgpu> {
             Vec::new()
         }
     };
-    DEVICES.get_or_init(open).clone()
+    // A test's thread has its path for a name.
+    let thread = thread::current();
+    let module = thread.name().and_then(|name| name.split("::").next()).unwrap_or_default();
+    let opened = DEVICES.lock().unwrap_or_else(PoisonError::into_inner).entry(module.to_owned()).or_default().clone();
+    opened.get_or_init(open).clone()
 }
 
 /// Results and gradients of a case are those of the equations.

@@ -217,17 +217,16 @@ impl Plan {
         let limits = device.limits();
         let rows = rows + self.room.scratch + self.room.record;
         let software = device.adapter().kind == "CPU";
-        // Software takes a while for each vector of invocations that waits, and one more compilation for each number of them.
+        // Software takes a while to compile, once more for each number of invocations and each room for rows.
         let loops = |&threads: &usize| self.loops(dims, threads, rule.rounds(dims, threads));
         let threads = match software {
             // About as many elements an invocation as make its share worth the waiting for others.
             false => (self.state() / 16).next_power_of_two().clamp(32, 256),
-            true if self.state() <= 2048 => 16,
             true => [64, 256].into_iter().find(|threads| loops(threads) <= LOOPS).unwrap_or(256),
         };
         let shared = (limits.max_compute_workgroup_storage_size as usize).min(MOST_SHARED);
         let capacity = shared.saturating_sub(16 * (threads + SECOND) + R::SHARED) / 4;
-        let near = rows.next_multiple_of(if software { 2048 } else { 512 }).min(capacity);
+        let near = rows.next_multiple_of(if software { 4096 } else { 512 }).min(capacity);
         let near = if rows > near { 0 } else { near };
         let rows = if near == 0 { rows } else { 0 };
         let most = (limits.max_storage_buffer_binding_size as usize).min(MOST_ROOM) / (4 * (room + rows));
