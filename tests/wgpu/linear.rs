@@ -18,6 +18,9 @@ const SIZES: [Sizes; 5] = [
     Sizes::new(2, 130, 2, 70, 33),
 ];
 
+/// Columns that fill their invocations, and tiles, to the last; more of them without a remainder.
+const WHOLE: [Sizes; 3] = [Sizes::new(2, 10, 1, 32, 64), Sizes::new(1, 9, 1, 200, 3), Sizes::new(1, 4, 1, 256, 2)];
+
 /// Results and gradients at every size are those of the equations.
 fn agrees<R: Oracle>(rule: R)
 where
@@ -55,6 +58,12 @@ fn nothing_written() {
         "log_a" | "log_eta" => Array::full(array.shape.clone(), f64::NEG_INFINITY),
         _ => array,
     }));
+}
+
+#[test]
+fn whole_columns() {
+    (91..).zip(WHOLE).for_each(|(seed, sizes)| agree(&Case::new(Titans::default(), sizes, seed)));
+    (91..).zip(WHOLE).for_each(|(seed, sizes)| agree(&Case::new(Delta::default(), sizes, seed)));
 }
 
 #[test]

@@ -10,29 +10,16 @@
 //! numbers (frozen rules every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group). During a backward every
 //! workgroup has the states of one such stretch in room of its own.
 
+mod plan;
+
 use crate::{
     Wgpu,
     error::failed,
     launch::{Binding, Kernel, PRELUDE, Source},
 };
 use hecate_core::{DType, Dims, Inputs, Of, Outputs, Result, Rule, Shape, Slots, Tensor};
+use plan::{Args, Call, Grid, KEPT_EVERY, Plan, offsets, spans};
 use std::vec;
-
-/// Tokens between kept states.
-const KEPT_EVERY: usize = 64;
-/// Gates, and matrices of a state, at most.
-const MOST_SLOTS: usize = 4;
-/// Bytes of room for all workgroups at most.
-const MOST_ROOM: usize = 1 << 31;
-/// Bytes of workgroup memory at most, whatever the adapter has.
-const MOST_SHARED: usize = 32 << 10;
-/// Tokens of a dispatch at most: a driver may take one that runs for seconds for one that hangs.
-const TICKS: usize = 256;
-/// Times that loops may be gone through in one dispatch of software: llvmpipe ends every loop of an invocation when together
-/// they have been gone through 65,535 times.
-const LOOPS: usize = 40_000;
-/// `block.wgsl`'s constant of this name.
-const SECOND: usize = 16;
 
 /// What the kernels of all rules share.
 pub(crate) const PARTS: [&str; 5] = [
@@ -96,218 +83,9 @@ pub(crate) struct Room {
     pub(crate) matrices: usize,
 }
 
-/// Twin of `recurrent.wgsl`'s structure of this name, which says what each field is.
-#[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
-#[repr(C)]
-struct Call {
-    gates: [u32; MOST_SLOTS],
-    initial: [u32; MOST_SLOTS],
-    dlast: [u32; MOST_SLOTS],
-    last: [u32; MOST_SLOTS],
-    dgates: [u32; MOST_SLOTS],
-    widths: [u32; MOST_SLOTS],
-    sizes: [u32; MOST_SLOTS],
-    gate_slots: u32,
-    state_slots: u32,
-    lanes: u32,
-    heads: u32,
-    key: u32,
-    value: u32,
-    all_gates: u32,
-    state: u32,
-    record: u32,
-    scratch: u32,
-    room: u32,
-    rows: u32,
-    frozen: u32,
-    unit: u32,
-    keep: u32,
-    kept_starts: u32,
-    dk: u32,
-    dv: u32,
-    lane: u32,
-    begin: u32,
-    end: u32,
-    span: u32,
-    unused: [u32; 2],
-}
-
-/// Twin of `recurrent.wgsl`'s structure of this name.
-#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
-#[repr(C)]
-struct Args {
-    call: Call,
-    cell: Cell,
-}
-
 /// What a forward keeps for its backward.
 #[derive(Debug)]
 pub struct Kept(Tensor<Wgpu>);
-
-/// A call's sizes and tables.
-struct Plan {
-    /// Numbers of each gate a row, and of each slot of a state a sequence and head.
-    widths: Vec<usize>,
-    sizes: Vec<usize>,
-    room: Room,
-    frozen: usize,
-    unit: usize,
-    /// Kept states of all sequences.
-    kept: usize,
-    /// Starts of sequences, then of their kept states.
-    starts: Vec<u32>,
-    /// Rows of tokens and heads, and sequences and heads.
-    rows: usize,
-    lanes: usize,
-}
-
-/// How a kernel is started.
-struct Grid {
-    groups: usize,
-    /// Tokens of a dispatch at most.
-    ticks: usize,
-    threads: u32,
-    lanes: u32,
-    near: u32,
-    /// Numbers of a workgroup's room, and of its rows there.
-    each: usize,
-    rows: usize,
-}
-
-impl Plan {
-    fn new<R: Recurrent>(rule: R, dims: &Dims) -> Self {
-        let (rows, lanes) = (dims.sequences.rows() * dims.heads, dims.sequences.count() * dims.heads);
-        let widths = R::Gates::list(&rule.gates(dims)).iter().map(|(_, x)| x.count() / rows).collect();
-        let sizes = R::State::list(&rule.state(dims)).iter().map(|(_, x)| x.count() / lanes).collect();
-        let frozen = rule.frozen().map_or(0, |group| group as usize);
-        let unit = unit(frozen);
-        let mut starts: Vec<u32> = dims.sequences.starts().iter().map(|&row| row as u32).collect();
-        let mut kept = 0;
-        starts.push(0);
-        for rows in dims.sequences.ranges() {
-            kept += spans(rows.len(), unit);
-            starts.push(kept as u32);
-        }
-        Self { widths, sizes, room: rule.room(dims), frozen, unit, kept, starts, rows, lanes }
-    }
-
-    /// Numbers of a state.
-    fn state(&self) -> usize {
-        self.sizes.iter().sum()
-    }
-
-    /// Rows of a token: q, k, v, gates.
-    fn token(&self, dims: &Dims) -> usize {
-        2 * dims.key + dims.value + self.widths.iter().sum::<usize>()
-    }
-
-    fn forward_grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
-        let states = if self.frozen > 0 { 2 } else { 1 };
-        self.grid(rule, device, dims, states * self.state() + self.room.matrices, self.token(dims) + dims.value)
-    }
-
-    fn backward_grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
-        let (longest, states) = (self.unit.min(KEPT_EVERY), if self.frozen > 0 { 3 } else { 1 });
-        let room = (states + longest + 1) * self.state() + longest * self.room.record + self.room.matrices;
-        self.grid(rule, device, dims, room, 2 * self.token(dims) + dims.value)
-    }
-
-    /// Of workgroups that need `room` numbers, and these rows beside a token's own.
-    fn grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims, room: usize, rows: usize) -> Grid {
-        let limits = device.limits();
-        let rows = rows + self.room.scratch + self.room.record;
-        let software = device.adapter().kind == "CPU";
-        // Software takes a while to compile, once more for each number of invocations and each room for rows.
-        let loops = |&threads: &usize| self.loops(dims, threads, rule.rounds(dims, threads));
-        let threads = match software {
-            // About as many elements an invocation as make its share worth the waiting for others.
-            false => (self.state() / 16).next_power_of_two().clamp(32, 256),
-            true => [64, 256].into_iter().find(|threads| loops(threads) <= LOOPS).unwrap_or(256),
-        };
-        let shared = (limits.max_compute_workgroup_storage_size as usize).min(MOST_SHARED);
-        let capacity = shared.saturating_sub(16 * (threads + SECOND) + R::SHARED) / 4;
-        let near = rows.next_multiple_of(if software { 4096 } else { 512 }).min(capacity);
-        let near = if rows > near { 0 } else { near };
-        let rows = if near == 0 { rows } else { 0 };
-        let most = (limits.max_storage_buffer_binding_size as usize).min(MOST_ROOM) / (4 * (room + rows));
-        Grid {
-            groups: self.lanes.min(most.clamp(1, 65_535)),
-            ticks: if software { (LOOPS / loops(&threads)).max(1) } else { TICKS },
-            threads: threads as u32,
-            lanes: if threads > 64 { 16 } else { 8 },
-            near: near as u32,
-            each: room,
-            rows,
-        }
-    }
-
-    /// How often an invocation goes through loops for a token, at most about: those of branches not taken too, once a round.
-    fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
-        let elements = 24 * (self.state() + self.room.matrices) + 8 * dims.key * self.room.record;
-        let rows = dims.key * (4 + self.widths.iter().sum::<usize>());
-        5_000 + 60 * rounds + (elements + 512 * rows) / threads
-    }
-
-    /// A call with everything but what its direction adds.
-    fn call<R: Recurrent>(&self, dims: &Dims, grid: &Grid) -> Call {
-        let numbers = |of: &[usize]| std::array::from_fn(|slot| of.get(slot).copied().unwrap_or(0) as u32);
-        let [gates, initial, _] = self.given();
-        Call {
-            gates,
-            initial,
-            widths: numbers(&self.widths),
-            sizes: numbers(&self.sizes),
-            gate_slots: self.widths.len() as u32,
-            state_slots: self.sizes.len() as u32,
-            lanes: self.lanes as u32,
-            heads: dims.heads as u32,
-            key: dims.key as u32,
-            value: dims.value as u32,
-            all_gates: self.widths.iter().sum::<usize>() as u32,
-            state: self.state() as u32,
-            record: self.room.record as u32,
-            scratch: self.room.scratch as u32,
-            room: grid.each as u32,
-            rows: grid.rows as u32,
-            frozen: self.frozen as u32,
-            unit: self.unit as u32,
-            kept_starts: (self.starts.len() / 2) as u32,
-            ..Call::default()
-        }
-    }
-
-    /// Where gates, initial states and gradients of final states begin in what is given.
-    fn given(&self) -> [[u32; MOST_SLOTS]; 3] {
-        let mut at = self.starts.len();
-        let gates = offsets(&mut at, &self.widths, self.rows);
-        let initial = offsets(&mut at, &self.sizes, self.lanes);
-        [gates, initial, offsets(&mut at, &self.sizes, self.lanes)]
-    }
-}
-
-/// Where arrays of `times` × these numbers begin, one behind another from `at` on.
-fn offsets(at: &mut usize, numbers: &[usize], times: usize) -> [u32; MOST_SLOTS] {
-    debug_assert!(numbers.len() <= MOST_SLOTS);
-    std::array::from_fn(|slot| {
-        let own = *at;
-        *at += numbers.get(slot).map_or(0, |number| number * times);
-        own as u32
-    })
-}
-
-/// Tokens from which kept states are counted: a group, as many groups as fit between two, or without groups all.
-fn unit(frozen: usize) -> usize {
-    match frozen {
-        0 => KEPT_EVERY,
-        group if group > KEPT_EVERY => group,
-        group => KEPT_EVERY / group * group,
-    }
-}
-
-/// Kept states of a sequence.
-fn spans(tokens: usize, unit: usize) -> usize {
-    tokens / unit * unit.div_ceil(KEPT_EVERY) + (tokens % unit).div_ceil(KEPT_EVERY)
-}
 
 /// The arrays of a call in the order of the kernels' bindings, without room.
 struct Arrays<'a> {
