@@ -135,12 +135,19 @@ impl Decoder<'_> {
         }
     }
 
-    /// What is left of an unfinished character: U+FFFD, or nothing.
+    /// What is left: U+FFFD for an unfinished character, or as many as the text really ends with; else nothing.
     pub fn finish(&mut self) -> String {
-        let unfinished = self.pending.len() > self.shown;
+        let rest = match self.vocabulary {
+            _ if self.pending.len() == self.shown => String::new(),
+            #[cfg(feature = "tokenizer")]
+            Vocabulary::Tokenizer { tokenizer, .. } => {
+                self.unshown(tokenizer).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
+            }
+            Vocabulary::Bytes => char::REPLACEMENT_CHARACTER.into(),
+        };
         self.pending.clear();
         self.shown = 0;
-        if unfinished { char::REPLACEMENT_CHARACTER.into() } else { String::new() }
+        rest
     }
 
     fn push_byte(&mut self) -> String {
@@ -160,16 +167,22 @@ impl Decoder<'_> {
         text
     }
 
-    /// Decodes the pending tokens with and without the new ones, since a tokenizer may join neighbours.
     #[cfg(feature = "tokenizer")]
     fn push_token(&mut self, tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<String> {
-        let before = tokenizer.decode(&self.pending[..self.shown], true)?;
-        let after = tokenizer.decode(&self.pending, true)?;
-        if after.ends_with(char::REPLACEMENT_CHARACTER) {
+        let text = self.unshown(tokenizer)?;
+        if text.ends_with(char::REPLACEMENT_CHARACTER) {
             return Ok(String::new());
         }
         self.pending.drain(..self.shown);
         self.shown = self.pending.len();
+        Ok(text)
+    }
+
+    /// The pending tokens decoded with and without the new ones, since a tokenizer may join neighbours.
+    #[cfg(feature = "tokenizer")]
+    fn unshown(&self, tokenizer: &tokenizers::Tokenizer) -> tokenizers::Result<String> {
+        let before = tokenizer.decode(&self.pending[..self.shown], true)?;
+        let after = tokenizer.decode(&self.pending, true)?;
         Ok(after.strip_prefix(before.as_str()).unwrap_or(&after).to_owned())
     }
 }

@@ -98,6 +98,14 @@ proptest! {
 }
 
 #[test]
+fn text_may_end_with_what_stands_for_lost_characters() {
+    for vocabulary in [Vocabulary::Bytes, tokenizer()] {
+        let text = "a\u{fffd}\u{fffd}";
+        assert_eq!(vocabulary.decode(&vocabulary.encode(text).unwrap()).unwrap(), text);
+    }
+}
+
+#[test]
 fn half_a_character_waits_for_the_rest() {
     for vocabulary in [Vocabulary::Bytes, tokenizer()] {
         let mut decoder = vocabulary.decoder();
