@@ -10,6 +10,9 @@ use hecate_tests::{
 };
 use std::sync::OnceLock;
 
+/// What this column's modules run on.
+type Gpu = Cuda;
+
 /// The GPU under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
 fn backends() -> Vec<Cuda> {
     static DEVICES: OnceLock<Vec<Cuda>> = OnceLock::new();
@@ -81,7 +84,7 @@ mod chunk {
     rule_module!(Dgd);
 }
 
-#[path = "cuda/deep.rs"]
+#[path = "columns/deep.rs"]
 mod deep;
 
 #[path = "cuda/linear.rs"]
@@ -90,7 +93,7 @@ mod linear;
 #[path = "cuda/recording.rs"]
 mod recording;
 
-#[path = "cuda/slots.rs"]
+#[path = "columns/slots.rs"]
 mod slots;
 
 #[path = "columns/sizes.rs"]

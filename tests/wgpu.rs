@@ -14,6 +14,9 @@ use std::{
     thread,
 };
 
+/// What this column's modules run on.
+type Gpu = Wgpu;
+
 /// The adapter under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
 /// Every module has a device of its own: software compiles one kernel of a device at a time.
 fn backends() -> Vec<Wgpu> {
@@ -89,8 +92,8 @@ rule_module!(Atlas);
 #[path = "wgpu/linear.rs"]
 mod linear;
 
-#[path = "wgpu/deep.rs"]
+#[path = "columns/deep.rs"]
 mod deep;
 
-#[path = "wgpu/slots.rs"]
+#[path = "columns/slots.rs"]
 mod slots;

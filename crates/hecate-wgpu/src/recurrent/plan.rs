@@ -117,7 +117,7 @@ impl Plan {
     }
 
     /// Rows of a token: q, k, v, gates.
-    pub(super) fn token(&self, dims: &Dims) -> usize {
+    fn token(&self, dims: &Dims) -> usize {
         2 * dims.key + dims.value + self.widths.iter().sum::<usize>()
     }
 
@@ -133,7 +133,7 @@ impl Plan {
     }
 
     /// Of workgroups that need `room` numbers, and these rows beside a token's own.
-    pub(super) fn grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims, room: usize, rows: usize) -> Grid {
+    fn grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims, room: usize, rows: usize) -> Grid {
         let limits = device.limits();
         let rows = rows + self.room.scratch + self.room.record;
         let software = device.adapter().kind == "CPU";
@@ -162,7 +162,7 @@ impl Plan {
     }
 
     /// How often an invocation goes through loops for a token, at most about: those of branches not taken too, once a round.
-    pub(super) fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
+    fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
         let elements = 24 * (self.state() + self.room.matrices) + 8 * dims.key * self.room.record;
         let rows = dims.key * (4 + self.widths.iter().sum::<usize>());
         5_000 + 60 * rounds + (elements + 512 * rows) / threads
@@ -216,7 +216,7 @@ pub(super) fn offsets(at: &mut usize, numbers: &[usize], times: usize) -> [u32; 
 }
 
 /// Tokens from which kept states are counted: a group, as many groups as fit between two, or without groups all.
-pub(super) fn unit(frozen: usize) -> usize {
+fn unit(frozen: usize) -> usize {
     match frozen {
         0 => KEPT_EVERY,
         group if group > KEPT_EVERY => group,

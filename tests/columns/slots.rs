@@ -1,16 +1,16 @@
-//! Slots and windows at sizes beyond a tile of a product and a workgroup; slots of another norm than 1.
+//! Slots and windows at sizes beyond a warp, a tile of a product, and a block (a workgroup); slots of another norm than 1.
+//! A module of the columns that run on GPUs.
 
-use super::agree;
+use super::{Gpu, agree};
 use hecate_core::{
     DType, Kernel, Read,
     rules::{Atlas, Lattice, Phi, Trellis, Variant},
 };
 use hecate_tests::{Case, Sizes, oracle::Oracle};
-use hecate_wgpu::Wgpu;
 
 fn agrees<R: Oracle>(rule: R, sizes: Sizes)
 where
-    Wgpu: Kernel<R>,
+    Gpu: Kernel<R>,
 {
     agree(&Case::new(rule, sizes, 71));
 }
@@ -30,8 +30,8 @@ fn trellis() {
 #[test]
 fn atlas() {
     let atlas = |window, newton_schulz, frozen| Atlas { window, newton_schulz, frozen, ..Atlas::default() };
-    agrees(atlas(2, 2, None), Sizes::new(1, 3, 1, 70, 70));
-    agrees(atlas(3, 1, None), Sizes::new(1, 4, 1, 90, 66));
+    agrees(atlas(2, 2, None), Sizes::new(1, 3, 1, 140, 140));
+    agrees(atlas(3, 1, None), Sizes::new(1, 4, 1, 150, 70));
     agrees(atlas(2, 3, Some(2)), Sizes::new(1, 4, 1, 20, 130));
     agrees(atlas(40, 0, None), Sizes::new(1, 50, 1, 9, 40));
 }
