@@ -82,15 +82,13 @@ const TABLES: usize = 256;
 /// The oldest driver that speaks what the kernels are written in (CUDA 12.0).
 const OLDEST_DRIVER: u32 = 12_000;
 
-/// Opens the compiler and cuBLAS, hundreds of megabytes, while the driver starts; whoever needs one waits for it then.
+/// Opens the compiler while the driver starts; whoever needs it waits for it then. cuBLAS is left alone: opening its hundreds
+/// of megabytes holds the driver up, and not everybody needs it.
 fn read_libraries() {
     static READ: Once = Once::new();
-    let open = || {
-        let _ = Nvrtc::find();
-        crate::blas::is_present();
-    };
-    // Without a thread they are opened when they are needed.
-    READ.call_once(|| drop(thread::Builder::new().name("libraries".into()).spawn(open)));
+    let open = || drop(Nvrtc::find());
+    // Without a thread it is opened when it is needed.
+    READ.call_once(|| drop(thread::Builder::new().name("compiler".into()).spawn(open)));
 }
 
 impl Cuda {
@@ -243,7 +241,7 @@ impl Cuda {
 
     /// The library behind matrix products, in words.
     pub fn products(&self) -> &'static str {
-        if self.blas().is_some() { "cuBLAS" } else { "own kernels (no cuBLAS found)" }
+        if crate::blas::is_present() { "cuBLAS" } else { "own kernels (no cuBLAS found)" }
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {

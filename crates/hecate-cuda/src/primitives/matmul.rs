@@ -14,6 +14,10 @@ pub(crate) const SOURCE: Source = source!("matmul", "matmul.cu");
 /// The largest size that cuBLAS takes.
 const MOST: usize = i32::MAX as usize;
 
+/// Products of numbers, at most, that are too few to open cuBLAS for: it takes 0.2 s, and decoding a token of a small model
+/// needs nothing larger.
+const FEW: usize = 1 << 20;
+
 /// Blocks that fill a large GPU.
 const BLOCKS: usize = 128;
 
@@ -21,7 +25,8 @@ impl Matmul for Cuda {
     fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let MatmulDims { batch, rows, inner, columns, .. } = dims;
         let out = self.empty([batch, rows, columns], a.dtype())?;
-        match self.blas() {
+        let few = batch.saturating_mul(rows).saturating_mul(inner).saturating_mul(columns) <= FEW;
+        match if few { None } else { self.blas() } {
             Some(blas) if [batch, rows, inner, columns].iter().all(|&n| n <= MOST) => blas.matmul(dims, a, b, &out)?,
             _ if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS => {
                 Large::launch(self, dims, a, b, &out)?;
