@@ -1,7 +1,7 @@
 //! First values of parameters.
 
 use crate::{ParameterId, Parameters, Result};
-use hecate_core::{Backend, Shape, Tensor};
+use hecate_core::{Backend, DType, Shape, Tensor};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::f64::consts::TAU;
@@ -33,7 +33,8 @@ pub enum Init {
 pub struct Builder<'a, B: Backend> {
     device: &'a B,
     parameters: &'a mut Parameters<B>,
-    random: &'a mut ChaCha8Rng,
+    /// None where all values are 0.
+    random: Option<&'a mut ChaCha8Rng>,
     scope: String,
     deviation: f64,
     layers: usize,
@@ -48,7 +49,13 @@ impl<'a, B: Backend> Builder<'a, B> {
         deviation: f32,
         layers: usize,
     ) -> Self {
-        Self { device, parameters, random, scope: String::new(), deviation: f64::from(deviation), layers }
+        let (random, scope, deviation) = (Some(random), String::new(), f64::from(deviation));
+        Self { device, parameters, random, scope, deviation, layers }
+    }
+
+    /// Parameters that are all 0, for values that come from elsewhere: drawing those of a large model takes seconds.
+    pub(crate) fn blank(device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
+        Self { device, parameters, random: None, scope: String::new(), deviation: 0.0, layers: 1 }
     }
 
     /// The stream that belongs to a model's seed.
@@ -61,7 +68,7 @@ impl<'a, B: Backend> Builder<'a, B> {
         Builder {
             device: self.device,
             parameters: self.parameters,
-            random: self.random,
+            random: self.random.as_deref_mut(),
             scope: format!("{}{name}.", self.scope),
             deviation: self.deviation,
             layers: self.layers,
@@ -95,15 +102,33 @@ impl<'a, B: Backend> Builder<'a, B> {
     }
 
     fn add(&mut self, name: &str, shape: Shape, init: Init, decay: bool) -> Result<ParameterId> {
-        let mut values: Vec<f64> = (0..shape.count()).map(|_| self.draw(init)).collect();
+        let value = match &mut self.random {
+            Some(random) => {
+                Draw { random, deviation: self.deviation, layers: self.layers }.tensor(self.device, shape, init)?
+            }
+            None => Tensor::zeros(self.device, shape, DType::F32)?,
+        };
+        Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
+    }
+}
+
+/// Draws first values.
+struct Draw<'a> {
+    random: &'a mut ChaCha8Rng,
+    deviation: f64,
+    layers: usize,
+}
+
+impl Draw<'_> {
+    fn tensor<B: Backend>(&mut self, device: &B, shape: Shape, init: Init) -> Result<Tensor<B>> {
+        let mut values: Vec<f64> = (0..shape.count()).map(|_| self.number(init)).collect();
         if init == Init::Unit {
             values.chunks_mut(shape.last().max(1)).for_each(normalise);
         }
-        let value = Tensor::from_f32(self.device, shape, values.into_iter().map(|x| x as f32).collect())?;
-        Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
+        Ok(Tensor::from_f32(device, shape, values.into_iter().map(|x| x as f32).collect())?)
     }
 
-    fn draw(&mut self, init: Init) -> f64 {
+    fn number(&mut self, init: Init) -> f64 {
         match init {
             Init::Constant(value) => f64::from(value),
             Init::Normal => self.deviation * self.normal(),

@@ -7,6 +7,7 @@ use crate::{
     probe::last_gradient,
 };
 use hecate_core::{Backend, DType, Recording, Sequences, Tensor, primitives};
+use rand_chacha::ChaCha8Rng;
 
 /// Scores of 16 bits come in rows of a multiple of this many.
 pub(crate) const ALIGNED: usize = 64;
@@ -30,10 +31,22 @@ impl<B: Backend> LanguageModel<B> {
     /// # Errors
     /// As [`Config::validate`]; the device's own failures.
     pub fn new(device: &B, config: &Config, seed: u64) -> Result<Self> {
+        Self::build(device, config, Some(&mut Builder::<B>::stream(seed)))
+    }
+
+    /// A model whose parameters are all 0, to be overwritten.
+    pub(crate) fn blank(device: &B, config: &Config) -> Result<Self> {
+        Self::build(device, config, None)
+    }
+
+    fn build(device: &B, config: &Config, random: Option<&mut ChaCha8Rng>) -> Result<Self> {
         config.validate()?;
-        let (mut parameters, mut random) = (Parameters::new(), Builder::<B>::stream(seed));
-        let deviation = config.initializer_range;
-        let mut build = Builder::new(device, &mut parameters, &mut random, deviation, config.layers.len());
+        let mut parameters = Parameters::new();
+        let (deviation, layers) = (config.initializer_range, config.layers.len());
+        let mut build = match random {
+            Some(random) => Builder::new(device, &mut parameters, random, deviation, layers),
+            None => Builder::blank(device, &mut parameters),
+        };
         let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
         let mut model = build.within("model");
         let embeddings = Embedding::new(&mut model, "embeddings", vocabulary, hidden)?;

@@ -362,7 +362,7 @@ fn parse_config(path: &Path, bytes: &[u8]) -> Result<Config> {
 }
 
 fn restore<B: Backend>(device: &B, config: &Config, path: &Path, bytes: &[u8]) -> Result<LanguageModel<B>> {
-    let mut model = LanguageModel::new(device, config, 0)?;
+    let mut model = LanguageModel::blank(device, config)?;
     let shapes: Vec<(String, Shape)> =
         model.parameters().iter().map(|p| (p.name.clone(), p.value.shape().clone())).collect();
     let values = unpack(device, path, bytes, &shapes)?;

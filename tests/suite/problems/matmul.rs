@@ -17,7 +17,9 @@ pub fn matmul<B: Primitives>() -> Vec<Problem<B>> {
         }
     }
     problems.push(product(&[], false, Transpose::default(), (1, 1, 1)));
-    problems.push(product(&[], false, Transpose { a: false, b: true }, (130, 65, 70)));
+    for sizes in [(130, 65, 70), (8, 132, 9)] {
+        problems.push(product(&[], false, Transpose { a: false, b: true }, sizes));
+    }
     problems
 }
 

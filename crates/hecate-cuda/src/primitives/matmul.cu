@@ -112,3 +112,44 @@ template <u32 TILE> __device__ __forceinline__ void products(const Product& args
 KERNEL(matmul_64, Product, THREADS) { products<64>(args); }
 
 KERNEL(matmul_128, Product, THREADS) { products<128>(args); }
+
+// a [batch,rows,inner], b [batch,columns,inner], out [batch,rows,columns].
+struct FewRows {
+    Array a, b, out;
+    u64 batch, rows, columns, inner;
+};
+
+// Rows of `a` whose sums a warp takes together: `b` is read once for them.
+#define FEW 8
+
+// A warp takes every so many columns; its lanes read a row of `b` side by side.
+template <u32 N> __device__ __forceinline__ void few_rows(const FewRows& args) {
+    const u32 lane = threadIdx.x % 32;
+    for (u64 n = 0; n < args.batch; n++) {
+        for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
+            float sum[FEW] = {};
+#pragma unroll 4
+            for (u64 i = lane * N; i < args.inner; i += 32 * N) {
+                Run<N> y = load_run<N>(args.b, (n * args.columns + column) * args.inner + i);
+#pragma unroll
+                for (u32 r = 0; r < FEW; r++) {
+                    if (r >= args.rows) break;
+                    Run<N> x = load_run<N>(args.a, (n * args.rows + r) * args.inner + i);
+#pragma unroll
+                    for (u32 j = 0; j < N; j++) sum[r] += x.x[j] * y.x[j];
+                }
+            }
+#pragma unroll
+            for (u32 r = 0; r < FEW; r++) {
+                if (r >= args.rows) break;
+                float total = warp_sum(sum[r]);
+                if (lane == 0) store(args.out, (n * args.rows + r) * args.columns + column, total);
+            }
+        }
+    }
+}
+
+KERNEL(matmul_few_rows, FewRows, THREADS) {
+    if (args.inner % 4 == 0) few_rows<4>(args);
+    else few_rows<1>(args);
+}

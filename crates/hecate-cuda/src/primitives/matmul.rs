@@ -14,19 +14,24 @@ pub(crate) const SOURCE: Source = source!("matmul", "matmul.cu");
 /// The largest size that cuBLAS takes.
 const MOST: usize = i32::MAX as usize;
 
-/// Products of numbers, at most, that are too few to open cuBLAS for: it takes 0.2 s, and decoding a token of a small model
-/// needs nothing larger.
-const FEW: usize = 1 << 20;
+/// Rows that a kernel of their own takes: those of tokens that are generated.
+const FEW: usize = 8;
+
+/// Rows, and products of numbers, that cuBLAS is not opened for: it takes 0.2 s, and a short prompt needs nothing larger.
+const SHORT: (usize, usize) = (64, 1 << 22);
 
 /// Blocks that fill a large GPU.
 const BLOCKS: usize = 128;
 
 impl Matmul for Cuda {
     fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let MatmulDims { batch, rows, inner, columns, .. } = dims;
+        let MatmulDims { batch, rows, inner, columns, transpose } = dims;
         let out = self.empty([batch, rows, columns], a.dtype())?;
-        let few = batch.saturating_mul(rows).saturating_mul(inner).saturating_mul(columns) <= FEW;
-        match if few { None } else { self.blas() } {
+        let of_weights = transpose.b && !transpose.a;
+        let count = batch.saturating_mul(rows).saturating_mul(inner).saturating_mul(columns);
+        let short = of_weights && rows <= SHORT.0 && count <= SHORT.1;
+        match if short { None } else { self.blas() } {
+            _ if of_weights && rows <= FEW => FewRows::launch(self, dims, a, b, &out)?,
             Some(blas) if [batch, rows, inner, columns].iter().all(|&n| n <= MOST) => blas.matmul(dims, a, b, &out)?,
             _ if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS => {
                 Large::launch(self, dims, a, b, &out)?;
@@ -79,3 +84,18 @@ macro_rules! products {
     };
 }
 products! { "matmul_64" Small 64 "matmul_128" Large 128 }
+
+kernels! { SOURCE {
+    "matmul_few_rows" FewRows { a: Array, b: Array, out: Array, batch: u64, rows: u64, columns: u64, inner: u64 }
+} }
+
+impl FewRows {
+    /// `out[i] = a[i] b[i]ᵀ`.
+    fn launch(device: &Cuda, dims: MatmulDims, a: &Tensor<Cuda>, b: &Tensor<Cuda>, out: &Tensor<Cuda>) -> Result<()> {
+        let MatmulDims { batch, rows, inner, columns, .. } = dims;
+        let [batch, rows, inner, columns] = [batch, rows, inner, columns].map(|size| size as u64);
+        let arguments = Self { a: a.into(), b: b.into(), out: out.into(), batch, rows, columns, inner };
+        // A warp a column.
+        device.launch(Grid::elements(dims.columns.saturating_mul(32)), &arguments)
+    }
+}
