@@ -193,10 +193,16 @@ impl<'a> Layout<'a> {
             ("PARTS", parts as u32),
             ("THREADS", threads as u32),
             ("KEEP", u32::from(keep)),
+            ("TILE", tile(parts, dims.sequences.longest()) as u32),
         ];
         let source = if dims.key.is_multiple_of(4) { wide } else { narrow };
         self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &self.args(count), bindings)
     }
+}
+
+/// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of.
+fn tile(parts: usize, tokens: usize) -> usize {
+    if tokens < 8 { 0 } else { (8192 / (2 * 4 * ROWS * parts)).min(16) }
 }
 
 /// States are kept every [`CHUNK`] tokens of each period: a frozen group, or as many short ones as fit into a chunk.

@@ -11,6 +11,10 @@ const TO_DM = 0u;
 const TO_DS = 1u;
 const TO_KEPT = 2u;
 
+fn value_at(i: u32) -> f32 {
+    return dout[i];
+}
+
 fn state_at(i: u32) -> f32 {
     return bitcast<f32>(work[i]);
 }
@@ -46,19 +50,16 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     var of_period = last % args.period;
     var of_group = last % max(args.frozen, 1u);
     var number = (all.kept + last / args.period * each() + of_period / CHUNK) * args.heads + head;
-    var at = (all.row + last) * args.heads + head;
-    var next_key = key_rows(at * KEY, own.part);
-    var next_query = query_rows(at * KEY, own.part);
-    var next_dy = dout[at * args.value + own.column];
+    // Against their order.
+    let path = Path((all.row + last) * args.heads + head, 0u - args.heads, all.tokens);
+    let column = lane % blocks() * COLUMNS;
+    set_out(path, column, local);
     for (var t = 0u; t < all.tokens; t++) {
-        let key = next_key;
-        let query = next_query;
-        let dy = next_dy;
-        let gates = scalars_of(at);
-        let ahead = select(at - args.heads, at, t == last);
-        next_key = key_rows(ahead * KEY, own.part);
-        next_query = query_rows(ahead * KEY, own.part);
-        next_dy = dout[ahead * args.value + own.column];
+        let now = arrive(path, t, own, column, local);
+        let key = now.key;
+        let query = now.query;
+        let dy = now.value;
+        let gates = now.gates;
         // The last token of a span.
         if t == 0u || of_period + 1u == args.period || (of_period + 1u) % CHUNK == 0u {
             if own.writes {
@@ -83,7 +84,7 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         }
         sum = over_parts(vec2<f32>(sum, 0.0), t % 2u, local).x;
         if own.first {
-            dz[at * args.value + own.column] = sum;
+            dz[now.at * args.value + own.column] = sum;
         }
         // (11)-(13).
         let dp = select(0.0, -gates.y * sum, args.erase != ERASE_NOTHING);
@@ -101,7 +102,6 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         if args.before == 1u {
             dm = added(dm, dy, query);
         }
-        at = ahead;
         of_period = select(of_period, args.period, of_period == 0u) - 1u;
         of_group = select(of_group, max(args.frozen, 1u), of_group == 0u) - 1u;
     }

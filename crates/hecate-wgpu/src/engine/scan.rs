@@ -16,6 +16,7 @@ pub(super) const KEYS: &str = include_str!("keys.wgsl");
 pub(super) const KEYS_WIDE: &str = include_str!("keys_wide.wgsl");
 const ROWS: &str = include_str!("rows.wgsl");
 const ROWS_WRITE: &str = include_str!("rows_write.wgsl");
+const TILE: &str = include_str!("tile.wgsl");
 
 static BEGIN: Source = Source { name: "begin", parts: &[PRELUDE, ARGS, include_str!("begin.wgsl")] };
 
@@ -40,9 +41,9 @@ macro_rules! scans {
     };
 }
 
-scans!(SCAN, "scan", ROWS_WRITE);
+scans!(SCAN, "scan", ROWS_WRITE, TILE);
 scans!(REPLAY, "replay");
-scans!(REVERSE, "reverse", ROWS_WRITE);
+scans!(REVERSE, "reverse", ROWS_WRITE, TILE);
 
 /// A scan for the test that compiles all: constants of a key and how many share it.
 macro_rules! with_constants {
@@ -51,7 +52,7 @@ macro_rules! with_constants {
             Kernel {
                 source: &$id[0],
                 entry: $entry,
-                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("PARTS", 1), ("THREADS", 32), ("KEEP", 1)],
+                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("PARTS", 1), ("THREADS", 32), ("KEEP", 1), ("TILE", 16)],
             },
             Kernel {
                 source: &$id[1],
@@ -63,12 +64,13 @@ macro_rules! with_constants {
                     ("PARTS", 256),
                     ("THREADS", 256),
                     ("KEEP", 0),
+                    ("TILE", 0),
                 ],
             },
             Kernel {
                 source: &$id[1],
                 entry: $entry,
-                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 72), ("PARTS", 3), ("THREADS", 64), ("KEEP", 1)],
+                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 72), ("PARTS", 3), ("THREADS", 64), ("KEEP", 1), ("TILE", 10)],
             },
         ]
     };

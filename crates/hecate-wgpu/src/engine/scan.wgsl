@@ -10,6 +10,10 @@ const TO_M = 0u;
 const TO_S = 1u;
 const TO_KEPT = 2u;
 
+fn value_at(i: u32) -> f32 {
+    return v[i];
+}
+
 fn state_at(i: u32) -> f32 {
     return bitcast<f32>(work[i]);
 }
@@ -44,22 +48,16 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var of_period = 0u;
     var of_group = 0u;
     var number = all.kept * args.heads + head;
-    var at = all.row * args.heads + head;
-    // The inputs of the next token are on their way while one is computed.
-    var next_key = key_rows(at * KEY, own.part);
-    var next_value = v[at * args.value + own.column];
-    var next_gates = scalars_of(at);
+    let path = Path(all.row * args.heads + head, args.heads, all.tokens);
+    let column = lane % blocks() * COLUMNS;
+    set_out(path, column, local);
     // What the rows add to the read of the token before: the sum over the column is taken with the next token's.
     var read = 0.0;
     for (var t = 0u; t < all.tokens; t++) {
-        let key = next_key;
-        let gates = next_gates;
-        let value = next_value;
-        let query = query_rows(at * KEY, own.part);
-        let ahead = select(at + args.heads, at, t + 1u == all.tokens);
-        next_key = key_rows(ahead * KEY, own.part);
-        next_value = v[ahead * args.value + own.column];
-        next_gates = scalars_of(ahead);
+        let now = arrive(path, t, own, column, local);
+        let key = now.key;
+        let query = now.query;
+        let gates = now.gates;
         if KEEP == 1u && of_period % CHUNK == 0u && own.writes {
             let to = number * MATRICES * KEY * args.value + own.column;
             write_rows(TO_KEPT, to, own.part, m);
@@ -84,9 +82,9 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         sums = over_parts(sums, t % 2u, local);
         if own.first && t + args.before > 0u {
-            out[(at - (1u - args.before) * args.heads) * args.value + own.column] = sums.y;
+            out[(now.at - (1u - args.before) * args.heads) * args.value + own.column] = sums.y;
         }
-        let z = gates.x * value - sums.x;
+        let z = gates.x * now.value - sums.x;
         // (3), (4).
         if MOMENTUM == 1u {
             s = added(scaled(key, z), gates.w, s);
@@ -95,14 +93,13 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             m = added(scaled(key, z), gates.z, m);
         }
         read = product_of(query, m);
-        at = ahead;
         of_period = select(of_period + 1u, 0u, of_period + 1u == args.period);
         of_group = select(of_group + 1u, 0u, of_group + 1u == args.frozen);
     }
     if args.before == 0u {
         let last = over_parts(vec2<f32>(0.0, read), all.tokens % 2u, local);
         if own.first {
-            out[at * args.value + own.column] = last.y;
+            out[place_of(path, all.tokens - 1u) * args.value + own.column] = last.y;
         }
     }
     if own.writes {
