@@ -18,6 +18,9 @@ use std::time::Instant;
 /// Seconds that a row is timed for, about.
 const SPAN: f64 = 0.3;
 
+/// Seconds of the same work before: a device that stood idle takes a while to reach its clock.
+const WARM: f64 = 0.4;
+
 /// Seconds a call.
 fn time(device: &Wgpu, work: &dyn Fn() -> Result<()>) -> Result<f64> {
     let run = |times: usize| -> Result<f64> {
@@ -28,8 +31,11 @@ fn time(device: &Wgpu, work: &dyn Fn() -> Result<()>) -> Result<f64> {
         device.synchronize()?;
         Ok(start.elapsed().as_secs_f64() / times as f64)
     };
-    run(2)?;
-    let guess = run(2)?;
+    let start = Instant::now();
+    let mut guess = run(2)?;
+    while start.elapsed().as_secs_f64() < WARM {
+        guess = run(2)?;
+    }
     let times = ((SPAN / 3.0 / guess) as usize).clamp(1, 1000);
     // The best of three: whatever else the machine does only adds.
     let spans = [run(times)?, run(times)?, run(times)?];
