@@ -52,7 +52,15 @@ macro_rules! with_constants {
             Kernel {
                 source: &$id[0],
                 entry: $entry,
-                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("PARTS", 1), ("THREADS", 32), ("KEEP", 1), ("TILE", 16)],
+                constants: &[
+                    ("MOMENTUM", 0),
+                    ("FROZEN", 1),
+                    ("KEY", 5),
+                    ("PARTS", 1),
+                    ("THREADS", 32),
+                    ("KEEP", 1),
+                    ("TILE", 16),
+                ],
             },
             Kernel {
                 source: &$id[1],
@@ -70,7 +78,15 @@ macro_rules! with_constants {
             Kernel {
                 source: &$id[1],
                 entry: $entry,
-                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 72), ("PARTS", 3), ("THREADS", 64), ("KEEP", 1), ("TILE", 10)],
+                constants: &[
+                    ("MOMENTUM", 1),
+                    ("FROZEN", 0),
+                    ("KEY", 72),
+                    ("PARTS", 3),
+                    ("THREADS", 64),
+                    ("KEEP", 1),
+                    ("TILE", 10),
+                ],
             },
         ]
     };
