@@ -40,7 +40,7 @@ enum Action {
     Eval(eval::Arguments),
     /// Compare every rule and primitive on this machine with 64-bit equations.
     Check(check::Arguments),
-    /// Learn made-up tasks that tell memories apart: associative recall, state tracking.
+    /// Measure how fast rules are, or learn made-up tasks that tell memories apart.
     Bench(Box<bench::Arguments>),
     /// List what models can run on.
     Devices,
