@@ -97,16 +97,28 @@ impl Job for Arguments {
     type Output = ExitCode;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
+        self.rules.iter().try_for_each(|name| check_name(name))?;
         let clock = Clock::new(device, self.seconds);
-        let peak = clock.peak()?;
-        let mut report = Report::new(peak, self.json);
-        report.begin(B::NAME)?;
+        let mut report = Report::new(format!("{device:?}"), clock.peak()?, self.json);
+        report.begin()?;
         for rule in &self.rules {
             for &size in &self.shapes {
                 self.measure(&clock, rule, size, &mut |row| report.take(row))?;
             }
         }
-        report.end(B::NAME)
+        report.end()
+    }
+}
+
+/// Refuses what is no rule.
+fn check_name(name: &str) -> Result<()> {
+    macro_rules! names {
+        ($($rule:ident),*) => { ["all", GATED_DELTA, $(<$rule as Rule>::NAME),*] };
+    }
+    let known = hecate_core::for_each_rule!(names);
+    match known.contains(&name) {
+        true => Ok(()),
+        false => Err(Error::flag("--rules", format!("no rule `{name}`; there are {}", known.join(", ")))),
     }
 }
 
@@ -128,10 +140,7 @@ impl Arguments {
                         Ok(())
                     }
                     $(<$rule as Rule>::NAME => self.rows(clock, name, <$rule>::default(), size, take),)*
-                    _ => {
-                        let known = [GATED_DELTA, $(<$rule as Rule>::NAME),*].join(", ");
-                        Err(Error::flag("--rules", format!("no rule `{name}`; there are all, {known}")))
-                    }
+                    _ => check_name(name),
                 }
             };
         }
@@ -179,6 +188,7 @@ impl Arguments {
 
 /// A table that grows, or all of it as JSON in the end.
 struct Report {
+    device: String,
     peak: f64,
     json: bool,
     rows: Vec<Value>,
@@ -186,24 +196,19 @@ struct Report {
 }
 
 impl Report {
-    fn new(peak: f64, json: bool) -> Self {
+    fn new(device: String, peak: f64, json: bool) -> Self {
         let heading = ["rule", "batch x tokens x heads x width", "pass", "ms", "tokens/s", "GFLOP/s", "of the peak"];
         let table = Table::new(&heading).with_widths([13, 0, 7, 9, 11, 0, 0]);
-        Self { peak, json, rows: Vec::new(), table }
+        Self { device, peak, json, rows: Vec::new(), table }
     }
 
-    fn begin(&self, device: &str) -> Result<()> {
+    fn begin(&self) -> Result<()> {
         if self.json {
             return Ok(());
         }
         let peak = self.peak / 1e9;
         let mut out = stdout().lock();
-        writeln!(
-            out,
-            "{device}, {} processors; peak: {peak:.0} GFLOP/s, its fastest product of f32 matrices\n",
-            threads()
-        )?;
-        Ok(())
+        Ok(writeln!(out, "{}; peak: {peak:.0} GFLOP/s, its fastest product of f32 matrices\n", self.device)?)
     }
 
     fn take(&mut self, row: Row) -> Result<()> {
@@ -228,17 +233,12 @@ impl Report {
         ])
     }
 
-    fn end(self, device: &str) -> Result<ExitCode> {
+    fn end(self) -> Result<ExitCode> {
         if self.json {
-            let all = json!({
-                "device": device, "processors": threads(), "peak_flops_per_second": self.peak, "rows": self.rows,
-            });
+            let Self { device, peak, rows, .. } = self;
+            let all = json!({ "device": device, "peak_flops_per_second": peak, "rows": rows });
             writeln!(stdout(), "{all:#}")?;
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

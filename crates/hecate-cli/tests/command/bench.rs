@@ -72,6 +72,28 @@ fn divergence_is_a_result() {
     assert_eq!(run["accuracy"], serde_json::json!([0.0, 0.0, 0.0]));
 }
 
+/// Every rule and pass has a time, and what follows from it.
+#[test]
+fn speed_is_measured() {
+    let found = run("bench speed --rules all,gated_delta --shapes 2x6x1x4 --seconds 0.001 --threads 1 --json");
+    found.succeeded();
+    let found = json(&found);
+    let peak = found["peak_flops_per_second"].as_f64().unwrap();
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 16 * 3, "{found}");
+    for row in rows {
+        let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
+        let tokens = if row["pass"] == "decode" { 2.0 } else { 12.0 };
+        approx::assert_relative_eq!(number("tokens_per_second"), tokens / number("seconds"), max_relative = 1e-9);
+        approx::assert_relative_eq!(number("share_of_peak"), number("flops_per_second") / peak, max_relative = 1e-9);
+        assert!(number("seconds") > 0.0 && number("flops_per_second") > 0.0, "{row}");
+    }
+    // Three products of 4 by 4, twelve tokens.
+    let delta = rows.iter().find(|row| row["rule"] == "delta" && row["pass"] == "forward").unwrap();
+    let operations = delta["flops_per_second"].as_f64().unwrap() * delta["seconds"].as_f64().unwrap();
+    approx::assert_relative_eq!(operations, 12.0 * 3.0 * 2.0 * 16.0, max_relative = 1e-9);
+}
+
 #[test]
 fn mistakes_in_benchmarks_are_named() {
     let cases: &[(&str, &[&str])] = &[
@@ -79,6 +101,8 @@ fn mistakes_in_benchmarks_are_named() {
         ("bench recall --pairs 65", &["--pairs", "64"]),
         ("bench recall --keys 1", &["keys", "at least 2"]),
         ("bench recall --rules gamma", &["gamma", "hebbian"]),
+        ("bench speed --rules gamma", &["gamma", "hebbian"]),
+        ("bench speed --seconds 0", &["--seconds"]),
         ("bench recall --rates nan", &["learning rate", "NaN"]),
         ("bench recall --seeds 0", &["--seeds"]),
         ("bench recall --steps 0", &["steps"]),
@@ -93,6 +117,8 @@ fn mistakes_in_benchmarks_are_named() {
         run(line).failed(1, told);
     }
     run("bench juggling").failed(2, &["juggling"]);
+    run("bench speed --shapes 1x2x3").failed(2, &["1x2x3", "batch"]);
+    run("bench speed --dtype f8").failed(2, &["f8", "bf16"]);
 }
 
 #[cfg(unix)]
