@@ -6,7 +6,7 @@ use hecate_core::{
     rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
 };
 use hecate_cuda::{Algorithm, Cuda};
-use hecate_tests::{Case, Sizes, oracle::Oracle};
+use hecate_tests::{Case, Sizes, checks, oracle::Oracle};
 
 /// Every range of `K` that has a kernel, its edges, and more than any of them; blocks of columns whole and not.
 const SIZES: [Sizes; 8] = [
@@ -33,6 +33,61 @@ where
     (61..).zip(SIZES).for_each(|(seed, sizes)| agree_on(devices(), &Case::new(rule, sizes, seed)));
 }
 
+/// Sizes with 16-bit kernels of their own: tiles whole and not, columns in one block and several.
+const NARROW: [Sizes; 5] = [
+    Sizes::new(1, 130, 2, 64, 64),
+    Sizes::new(1, 150, 1, 128, 72),
+    Sizes::new(2, 65, 2, 24, 136),
+    Sizes::new(1, 67, 46, 64, 128),
+    Sizes::new(1, 66, 90, 72, 8),
+];
+
+/// With 16-bit arguments, errors at these sizes are at most twice what rounding costs anyway: every option at the first,
+/// one of them at the others, and sequences in one call.
+fn rounds<R: Oracle>()
+where
+    Cuda: Kernel<R>,
+{
+    let devices = chunked();
+    if devices.is_empty() {
+        return;
+    }
+    for (seed, rule) in (81..).zip(R::all()) {
+        checks::rounding_of(&devices, &Case::new(rule, NARROW[0], seed));
+    }
+    for (i, sizes) in NARROW.into_iter().enumerate() {
+        let all = R::all();
+        checks::rounding_of(&devices, &Case::new(all[i % all.len()], sizes, 91));
+    }
+    for (seed, rule) in (95..).zip(R::all()) {
+        checks::rounding_of(&devices, &Case::packed(rule, &[70, 1, 128, 63], 2, 32, 40, seed));
+    }
+}
+
+#[test]
+fn rounds_hebbian() {
+    rounds::<Hebbian>();
+}
+
+#[test]
+fn rounds_delta() {
+    rounds::<Delta>();
+}
+
+#[test]
+fn rounds_titans() {
+    rounds::<Titans>();
+}
+
+#[test]
+fn rounds_dgd() {
+    rounds::<Dgd>();
+}
+
+fn chunked() -> Vec<Cuda> {
+    super::backends().iter().map(|cuda| cuda.with_algorithm(Algorithm::Chunk).expect("another stream")).collect()
+}
+
 /// More stretches of sequences than a device has room for at once: blocks go on to others.
 #[test]
 fn more_spans_than_blocks() {
@@ -45,9 +100,6 @@ fn more_spans_than_blocks() {
 #[test]
 fn many_heads() {
     let sizes = Sizes::new(1, 66, 101, 65, 5);
-    let chunked = || -> Vec<Cuda> {
-        super::backends().iter().map(|cuda| cuda.with_algorithm(Algorithm::Chunk).expect("another stream")).collect()
-    };
     agree_on(chunked(), &Case::new(Delta::default(), sizes, 75));
     agree_on(chunked(), &Case::new(Titans::default(), sizes, 76));
 }

@@ -5,9 +5,11 @@ use crate::{engine, launch::Source, primitives, rules};
 /// What files of kernels can include.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("device.cuh", include_str!("device.cuh")),
+    ("tensor.cuh", include_str!("tensor.cuh")),
     ("hecate.cuh", include_str!("hecate.cuh")),
     ("linear.cuh", include_str!("engine/linear.cuh")),
     ("chunk.cuh", include_str!("engine/chunk.cuh")),
+    ("bf16.cuh", include_str!("engine/bf16.cuh")),
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("product.cuh", include_str!("product.cuh")),
@@ -39,6 +41,10 @@ pub(crate) const ALL: &[&Source] = &[
     &primitives::optimizer::SOURCE,
     &primitives::reduce::SOURCE,
     &primitives::rotary::SOURCE,
+    &engine::bf16::PREPARE,
+    &engine::bf16::FORWARD,
+    &engine::bf16::REVERSE,
+    &engine::bf16::GRADIENTS,
     &engine::chunk::PREPARE,
     &engine::chunk::FORWARD,
     &engine::chunk::REVERSE,

@@ -27,21 +27,25 @@ pub fn backward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
 /// With 16-bit q, k, v and out, errors are at most twice what rounding these arguments and the results costs anyway.
 pub fn rounding<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     for rule in R::all() {
-        let case = Case::new(rule, Sizes::new(1, 37, 2, 16, 24), 3);
-        let exact = solve(&case);
-        let mut rounded = case.clone().with(|slot, array| stored(slot, &array));
-        rounded.grads.out = stored("out", &rounded.grads.out);
-        let rounded = solve(&rounded);
-        for backend in backends {
-            let found = case.run(backend, DType::Bf16).unwrap_or_else(|error| panic!("{case}: {error}"));
-            let slots = exact.list().into_iter().zip(rounded.list()).zip(found.list());
-            let compare = |(((slot, exact), (_, rounded)), (_, found)): (((_, &Array), (_, &Array)), (_, &Array))| {
-                let limit = 2.0 * error(&exact.values, &stored(slot, rounded).values);
-                Comparison { slot, error: error(&exact.values, &found.values), limit }
-            };
-            let compared: Vec<Comparison> = slots.map(compare).collect();
-            assert_close(&format!("{case} in bf16 on {backend:?}"), &compared);
-        }
+        rounding_of(backends, &Case::new(rule, Sizes::new(1, 37, 2, 16, 24), 3));
+    }
+}
+
+/// The same of one case.
+pub fn rounding_of<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>) {
+    let exact = solve(case);
+    let mut rounded = case.clone().with(|slot, array| stored(slot, &array));
+    rounded.grads.out = stored("out", &rounded.grads.out);
+    let rounded = solve(&rounded);
+    for backend in backends {
+        let found = case.run(backend, DType::Bf16).unwrap_or_else(|error| panic!("{case}: {error}"));
+        let slots = exact.list().into_iter().zip(rounded.list()).zip(found.list());
+        let compare = |(((slot, exact), (_, rounded)), (_, found)): (((_, &Array), (_, &Array)), (_, &Array))| {
+            let limit = 2.0 * error(&exact.values, &stored(slot, rounded).values);
+            Comparison { slot, error: error(&exact.values, &found.values), limit }
+        };
+        let compared: Vec<Comparison> = slots.map(compare).collect();
+        assert_close(&format!("{case} in bf16 on {backend:?}"), &compared);
     }
 }
 

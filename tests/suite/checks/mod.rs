@@ -9,7 +9,7 @@ pub mod primitive;
 mod refusals;
 mod sequences;
 
-pub use equations::{backward, forward, rounding};
+pub use equations::{backward, forward, rounding, rounding_of};
 pub use limits::{correlated_keys, fresh_memory, gates_at_limits, nan_is_seen};
 pub use refusals::{refuses_grads, refuses_inputs};
 pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};

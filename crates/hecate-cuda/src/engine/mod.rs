@@ -11,15 +11,18 @@
 //! their own. Backward, only the gradient of the memory is taken from the last token to the first; with it kept beside
 //! the states, the spans between them are turned around all at once.
 //!
-//! Few tokens go one by one; many go 64 at once, in the [exact chunk form](chunk), where it exists.
+//! Few tokens go one by one; many go 64 at once, in the [exact chunk form](chunk), where it exists; with
+//! [16-bit factors](bf16) where `q`, `k` and `v` are bfloat16.
 //!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every 64 tokens, columns rounded up to whole blocks. Frozen rules
 //! keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one every
 //! 64 tokens of each; states between are computed again. The chunk form keeps its states without rounding columns up, and
-//! while it runs holds `2·64² + 272` numbers for each 64 tokens of a head.
+//! while it runs holds `2·64² + 272` numbers for each 64 tokens of a head. With bfloat16 it keeps `2 K V` bytes of states
+//! (twice that with momentum), `128 V` of what was written, and 18 KiB, for each 64 tokens of a head.
 
+pub(crate) mod bf16;
 pub(crate) mod chunk;
 mod layout;
 pub(crate) mod scan;
@@ -89,9 +92,13 @@ const CHUNK_TOKENS: usize = 2 * CHUNK;
 const CHUNK_KEY: usize = 32;
 
 /// States that a backward starts from.
-pub struct Saved {
-    kept: Tensor<Cuda>,
-    chunked: bool,
+pub struct Saved(Kept);
+
+/// By the form that they are of.
+enum Kept {
+    Scan(Tensor<Cuda>),
+    Chunk(Tensor<Cuda>),
+    Bf16(bf16::Kept),
 }
 
 /// The slot of this name, null where there is none.
@@ -117,29 +124,30 @@ impl Cuda {
             out: self.empty(dims.values(), inputs.q.dtype())?,
             state: fresh::<R::State>(self, rule.state(dims))?,
         };
-        let chunked = self.chunks(dims, layout.spec);
-        let kept = if chunked {
+        let chunked = self.chunks(dims);
+        let kept = if chunked && bf16::exists(self.properties(), dims, layout.spec, inputs) {
+            bf16::Chunks::new(self, &layout, inputs).forward(inputs, &outputs, keep)?.map(Kept::Bf16)
+        } else if chunked && chunk::exists(self.properties(), dims, layout.spec) {
             let chunks = Chunks::new(self, &layout, inputs)?;
             let kept = if keep { Some(chunks.room()?) } else { None };
             chunks.forward(inputs, &outputs, kept.as_ref())?;
-            kept
+            kept.map(Kept::Chunk)
         } else {
             let numbers = layout.kept_elements(layout.spec.matrices());
             let kept = if keep { Some(self.empty([numbers], DType::F32)?) } else { None };
             scan::run(self, &layout, inputs, &outputs, kept.as_ref())?;
-            kept
+            kept.map(Kept::Scan)
         };
-        Ok((outputs, kept.map(|kept| Saved { kept, chunked })))
+        Ok((outputs, kept.map(Saved)))
     }
 
-    /// Whether a call goes 64 tokens at once.
-    fn chunks(&self, dims: &Dims, spec: Spec) -> bool {
-        let worth = match self.algorithm() {
+    /// Whether a call goes 64 tokens at once, where that form exists.
+    fn chunks(&self, dims: &Dims) -> bool {
+        match self.algorithm() {
             Algorithm::Auto => dims.sequences.longest() >= CHUNK_TOKENS && dims.key >= CHUNK_KEY,
             Algorithm::Scan => false,
             Algorithm::Chunk => true,
-        };
-        worth && chunk::exists(self.properties(), dims, spec)
+        }
     }
 }
 
@@ -154,7 +162,7 @@ impl<R: Linear> Kernel<R> for Cuda {
     ) -> Result<(Outputs<R, Tensor<Self>>, Saved)> {
         match self.run_linear(rule, dims, inputs, true)? {
             (outputs, Some(saved)) => Ok((outputs, saved)),
-            (outputs, None) => Ok((outputs, Saved { kept: self.empty([0], DType::F32)?, chunked: false })),
+            (outputs, None) => Ok((outputs, Saved(Kept::Scan(self.empty([0], DType::F32)?)))),
         }
     }
 
@@ -179,12 +187,19 @@ impl<R: Linear> Kernel<R> for Cuda {
             gates: fresh::<R::Gates>(self, rule.gates(dims))?,
             state: fresh::<R::State>(self, rule.state(dims))?,
         };
-        if saved.chunked {
-            Chunks::new(self, &layout, inputs)?.backward(&saved.kept, grads, &dinputs)?;
-            return Ok(dinputs);
-        }
+        let kept = match saved.0 {
+            Kept::Bf16(kept) => {
+                bf16::Chunks::new(self, &layout, inputs).backward(&kept, grads, &dinputs)?;
+                return Ok(dinputs);
+            }
+            Kept::Chunk(kept) => {
+                Chunks::new(self, &layout, inputs)?.backward(&kept, grads, &dinputs)?;
+                return Ok(dinputs);
+            }
+            Kept::Scan(kept) => kept,
+        };
         let kept_grads = scan_reverse::run(self, &layout, inputs, grads, &dinputs)?;
-        let parts = scan_backward::run(self, &layout, inputs, [&saved.kept, &kept_grads], &grads.out, &dinputs.v)?;
+        let parts = scan_backward::run(self, &layout, inputs, [&kept, &kept_grads], &grads.out, &dinputs.v)?;
         sums::join(self, &layout, inputs, &parts, &dinputs)?;
         Ok(dinputs)
     }

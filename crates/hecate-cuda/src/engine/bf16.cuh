@@ -1,0 +1,223 @@
+// The exact chunk form, equations (15)-(32), with q, k and v of bfloat16: what its kernels share.
+//
+// Tiles lie in shared memory as bfloat16, as they come; the tensor cores take them from there and add up in 32 bits.
+// Masks, the solve and the memory stay in 32 bits; the memory is rounded where it is a factor.
+//
+// A warp that goes from chunk to chunk holds 16 value columns of the memory, turned over: M^T [16,K], as sums of the
+// tensor cores. Everything else it needs of a chunk, X^T [16,64], Z^T, O^T, lies in registers in the same way, in which
+// a sum is at once a left factor. So warps exchange nothing; they share the right factors, which are read ahead.
+#pragma once
+#include "chunk.cuh"
+#include "tensor.cuh"
+
+// What depends on keys, queries and gates only, of each chunk: T and Y ∘ Q Kᵀ [CHUNK,CHUNK] of bfloat16, then vectors
+// [CHUNK] of 32 bits by these numbers, then A[n], b[n], E[n,0], where n is the chunk's last token, and nothing.
+enum { OF_W, OF_R, OF_ERASE_A, OF_READ_A, OF_LAST_C, OF_ERASE_B, OF_READ_B, OF_LAST_E, OF_END };
+static constexpr u32 SCALARS = OF_END * CHUNK, NUMBERS = SCALARS + 4;
+static constexpr u32 READY = 2 * 2 * SQUARE + 4 * NUMBERS;  // bytes
+
+static constexpr u32 SIDE = CHUNK + 8;  // bfloat16 from row to row of a square
+
+// Rows of `x [rows,H,width]` of a chunk as [CHUNK,WIDTH] with `stride`, from column `first`; zeros outside. Widths and
+// `first` are multiples of 8.
+template <u32 WIDTH, u32 COUNT>
+__device__ __forceinline__ void fetch_rows(
+    const Linear& p, const Chunk& chunk, const void* x, u32 width, u32 first, u16* to, u32 stride
+) {
+    constexpr u32 STEP = COUNT / (WIDTH / 8);
+    const u32 c = threadIdx.x % (WIDTH / 8) * 8, t = threadIdx.x / (WIDTH / 8);
+    const bool within = first + c < width;
+    const u16* from = (const u16*)x + (within ? chunk.token(p, 0) * width + first + c : 0);
+    #pragma unroll
+    for (u32 i = 0; i < CHUNK / STEP; i++) {
+        u32 row = t + i * STEP;
+        bool inside = within && row < chunk.tokens;
+        copy_16(to + row * stride + c, inside ? from + (u64)row * p.heads * width : (const u16*)x, inside);
+    }
+}
+
+// A square [CHUNK,CHUNK] as it was prepared.
+template <u32 COUNT>
+__device__ __forceinline__ void fetch_square(const u16* x, u16* to) {
+    #pragma unroll
+    for (u32 i = threadIdx.x; i < SQUARE / 8; i += COUNT) copy_16(to + i / 8 * SIDE + i % 8 * 8, x + 8 * i, true);
+}
+
+template <u32 COUNT>
+__device__ __forceinline__ void fetch_numbers(const float* x, float* to) {
+    for (u32 i = threadIdx.x; i < NUMBERS / 4; i += COUNT) copy_16(to + 4 * i, x + 4 * i, true);
+}
+
+__device__ __forceinline__ float low_half(u32 x) { return __uint_as_float(x << 16); }
+__device__ __forceinline__ float high_half(u32 x) { return __uint_as_float(x & 0xffff0000u); }
+
+// Two right factors [16,8] side by side, [16,16], out of a tile whose rows are their columns, or, across, are their rows.
+// Also a left factor [16,16]: across, out of a tile whose rows are its columns, in the order 0, 2, 1, 3.
+__device__ __forceinline__ void right(u32 (&x)[4], const u16* tile, u32 stride, u32 column, u32 depth) {
+    const u32 lane = threadIdx.x % 32;
+    load_matrices(x, tile + (column + lane / 16 * 8 + lane % 8) * stride + depth + lane / 8 % 2 * 8);
+}
+__device__ __forceinline__ void right_across(u32 (&x)[4], const u16* tile, u32 stride, u32 column, u32 depth) {
+    const u32 lane = threadIdx.x % 32;
+    load_matrices_across(x, tile + (depth + lane / 8 % 2 * 8 + lane % 8) * stride + column + lane / 16 * 8);
+}
+// A left factor [16,16] out of a tile whose rows are its rows, or, across, are its columns.
+__device__ __forceinline__ void left(u32 (&x)[4], const u16* tile, u32 stride, u32 row, u32 depth) {
+    const u32 lane = threadIdx.x % 32;
+    load_matrices(x, tile + (row + lane / 8 % 2 * 8 + lane % 8) * stride + depth + lane / 16 * 8);
+}
+__device__ __forceinline__ void left_across(u32 (&x)[4], const u16* tile, u32 stride, u32 row, u32 depth) {
+    const u32 lane = threadIdx.x % 32;
+    load_matrices_across(x, tile + (depth + lane / 16 * 8 + lane % 8) * stride + row + lane / 8 % 2 * 8);
+}
+
+// x [16,16] += a b, of two tiles of sums.
+__device__ __forceinline__ void multiply_pair(float (&x)[4], float (&y)[4], const u32 (&a)[4], const u32 (&b)[4]) {
+    multiply_add_bf16(x, a, b[0], b[1]);
+    multiply_add_bf16(y, a, b[2], b[3]);
+}
+
+// Sums [16,16] as a left factor.
+__device__ __forceinline__ void as_left(u32 (&a)[4], const float (&x)[4], const float (&y)[4]) {
+    a[0] = pack_bf16(x[0], x[1]);
+    a[1] = pack_bf16(x[2], x[3]);
+    a[2] = pack_bf16(y[0], y[1]);
+    a[3] = pack_bf16(y[2], y[3]);
+}
+
+// Sums of a warp, [16,8 TILES].
+template <u32 TILES>
+struct Sums {
+    float x[TILES][4];
+
+    __device__ __forceinline__ void clear() {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) x[n][i] = 0.0f;
+    }
+
+    // x = x by(column); `by` gives the numbers of two neighbours.
+    template <class F>
+    __device__ __forceinline__ void scale(F by) {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++) {
+            float2 f = by(8 * n + threadIdx.x % 4 * 2);
+            x[n][0] *= f.x, x[n][1] *= f.y, x[n][2] *= f.x, x[n][3] *= f.y;
+        }
+    }
+};
+
+// Left factors of a warp, [16,16 STEPS].
+template <u32 STEPS>
+struct Lefts {
+    u32 x[STEPS][4];
+
+    __device__ __forceinline__ void of(const Sums<2 * STEPS>& sums) {
+        #pragma unroll
+        for (u32 s = 0; s < STEPS; s++) as_left(x[s], sums.x[2 * s], sums.x[2 * s + 1]);
+    }
+    // Of sums whose columns are scaled.
+    template <class F>
+    __device__ __forceinline__ void of(const Sums<2 * STEPS>& sums, F by) {
+        Sums<2 * STEPS> scaled = sums;
+        scaled.scale(by);
+        of(scaled);
+    }
+};
+
+// A warp's 16 columns of a matrix of the memory, turned over: [16,KEYS].
+template <u32 KEYS>
+struct Columns {
+    static constexpr u32 TILES = KEYS / 8;
+    Sums<TILES> sums;
+
+    // Element `i` of tile `n`: row and column of the matrix [K,V] from column `first`.
+    static __device__ __forceinline__ u32 key(u32 n, u32 i) { return 8 * n + threadIdx.x % 4 * 2 + i % 2; }
+    static __device__ __forceinline__ u32 value(u32 first, u32 i) { return first + threadIdx.x % 32 / 4 + i / 2 * 8; }
+
+    __device__ void read(const Linear& p, const float* x, u32 first) {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) {
+                bool inside = key(n, i) < p.key && value(first, i) < p.value;
+                sums.x[n][i] = inside ? x[(u64)key(n, i) * p.value + value(first, i)] : 0.0f;
+            }
+    }
+
+    __device__ void write(const Linear& p, float* x, u32 first) const {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                if (key(n, i) < p.key && value(first, i) < p.value)
+                    x[(u64)key(n, i) * p.value + value(first, i)] = sums.x[n][i];
+    }
+
+    // As bfloat16 [V,K].
+    __device__ __forceinline__ void keep(const Linear& p, u16* x, u32 first) const {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i += 2)
+                if (key(n, 0) < p.key && value(first, i) < p.value)
+                    *(u32*)(x + (u64)value(first, i) * p.key + key(n, 0)) = pack_bf16(sums.x[n][i], sums.x[n][i + 1]);
+    }
+
+    // x [16,CHUNK] += this times rows [CHUNK,KEYS], turned over; of several such rows at once.
+    __device__ __forceinline__ void times_rows(Sums<8>& x, const u16* rows, u32 stride) const {
+        #pragma unroll
+        for (u32 s = 0; s < KEYS / 16; s++) {
+            u32 a[4], b[4];
+            as_left(a, sums.x[2 * s], sums.x[2 * s + 1]);
+            #pragma unroll
+            for (u32 n = 0; n < 4; n++) {
+                right(b, rows, stride, 16 * n, 16 * s);
+                multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
+            }
+        }
+    }
+
+    // This += left [16,CHUNK] rows [CHUNK,KEYS].
+    __device__ __forceinline__ void add(const Lefts<4>& factor, const u16* rows, u32 stride) {
+        #pragma unroll
+        for (u32 s = 0; s < 4; s++)
+            #pragma unroll
+            for (u32 n = 0; n < KEYS / 16; n++) {
+                u32 b[4];
+                right_across(b, rows, stride, 16 * n, 16 * s);
+                multiply_pair(sums.x[2 * n], sums.x[2 * n + 1], factor.x[s], b);
+            }
+    }
+};
+
+// x += left [16,CHUNK] times a lower square, turned over: x[·,i] += Σ_{j ≤ i} left[·,j] square[i,j].
+__device__ __forceinline__ void times_lower(Sums<8>& x, const Lefts<4>& factor, const u16* square) {
+    #pragma unroll
+    for (u32 n = 0; n < 4; n++)
+        #pragma unroll
+        for (u32 s = 0; s <= n; s++) {
+            u32 b[4];
+            right(b, square, SIDE, 16 * n, 16 * s);
+            multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
+        }
+}
+
+// x += left [16,CHUNK] times a lower square: x[·,j] += Σ_{i ≥ j} left[·,i] square[i,j].
+__device__ __forceinline__ void times_upper(Sums<8>& x, const Lefts<4>& factor, const u16* square) {
+    #pragma unroll
+    for (u32 n = 0; n < 4; n++)
+        #pragma unroll
+        for (u32 s = n; s < 4; s++) {
+            u32 b[4];
+            right_across(b, square, SIDE, 16 * n, 16 * s);
+            multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
+        }
+}
+
+// Numbers of a chunk's tokens, two neighbours at once.
+struct ByToken {
+    const float* x;
+    __device__ __forceinline__ float2 operator()(u32 t) const { return *(const float2*)(x + t); }
+};

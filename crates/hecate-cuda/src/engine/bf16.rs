@@ -1,0 +1,373 @@
+//! The exact chunk form with `q`, `k` and `v` of bfloat16, on the tensor cores as they come.
+//!
+//! Masks, the solve, the memory and all sums have 32 bits; factors of products have 16. It exists for rules that are not
+//! frozen, `K` of at most 128, and `K` and `V` that are multiples of 8; elsewhere [the 32-bit form](super::chunk) takes
+//! its place.
+//!
+//! # What it costs
+//!
+//! A chunk of 64 tokens of a head, `K = V = D`, in products of `64·64·D` multiply-adds (one is 1.05 MFLOP at `D = 128`;
+//! lower squares count half) and bytes beside those that every algorithm moves (`q`, `k`, `v`, `out`, and their
+//! gradients):
+//!
+//! | launch | parallel over | products, `D = 128` | reads | writes |
+//! |---|---|---|---|---|
+//! | `bf16_prepare` | chunks, heads | 1 (`K Kᵀ`, `Q Kᵀ`) + the solve | `q k`, gates | 18 KiB: `T`, `Y ∘ Q Kᵀ`, vectors |
+//! | `bf16` | heads, columns | 7 (`K M`, `Q M`, `Kᵀ Z`: 2 each; `T`, `Y`: ½ each) | `q k v`, 18 KiB | `out`; for a backward `2 D²` (state), `128 D` (`Z`) |
+//! | `bf16_reverse` | heads, columns | 7 | `q k dout`, 18 KiB | `dv`, `2 D²`, `128 D` (`Λ`) |
+//! | `bf16_gradients` | chunks, heads | 10 | `q k v dout`, `4 D²`, `256 D` | `dq dk`, gates |
+//!
+//! Momentum doubles what has `M` in it: 13 instead of 7, 16 instead of 10. So at `(B,T,H,D) = (4,2048,16,128)`, 2,048
+//! chunks, the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 67 MB (0.016 ms at 4.3 TB/s), with what is
+//! prepared 137 MB (0.032 ms); the backward 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states.
+//!
+//! Only `bf16` and `bf16_reverse` go from chunk to chunk. A warp holds 16 columns of the memory in registers and needs
+//! no other warp; it goes through a chunk in about 230 products of the tensor cores (`m16n8k16`), one after the other
+//! but for 8 at a time, which bounds them where heads are few: warps are `B·H·V / 16`. Blocks are as wide as there are
+//! enough of them, since what they share is read once a block.
+
+use super::{
+    CHUNK, Spec,
+    layout::{Call, Layout},
+    named,
+};
+use crate::{
+    Cuda,
+    device::Properties,
+    launch::{Arguments, Array, Grid, Pointer, Source, kernels, pointer, source},
+};
+use hecate_core::{DType, Dims, Inputs, Outputs, Result, Rule, Slots, Tensor};
+
+pub(crate) const PREPARE: Source = source!("bf16_prepare", "bf16_prepare.cu");
+pub(crate) const FORWARD: Source = source!("bf16_forward", "bf16_forward.cu");
+pub(crate) const REVERSE: Source = source!("bf16_reverse", "bf16_reverse.cu");
+pub(crate) const GRADIENTS: Source = source!("bf16_gradients", "bf16_gradients.cu");
+
+/// Vectors and scalars of a chunk of a head.
+const NUMBERS: usize = 8 * CHUNK + 4;
+/// 32-bit words that are prepared for it: two squares of bfloat16, numbers.
+const READY: usize = CHUNK * CHUNK + NUMBERS;
+/// Threads of a block that works on one chunk.
+const THREADS: u32 = 256;
+
+/// `struct Bf16Prepare` of `bf16_prepare.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Prepare {
+    call: Call,
+    ready: Pointer,
+    chunks: u32,
+    unused: u32,
+}
+
+/// `struct Bf16Forward` of `bf16_forward.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Forward {
+    call: Call,
+    ready: Pointer,
+    m: Pointer,
+    s: Pointer,
+    out: Pointer,
+    last_m: Pointer,
+    last_s: Pointer,
+    kept: Pointer,
+    written: Pointer,
+}
+
+/// `struct Bf16Reverse` of `bf16_reverse.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Reverse {
+    call: Call,
+    ready: Pointer,
+    dout: Pointer,
+    dm: Pointer,
+    ds: Pointer,
+    first_dm: Pointer,
+    first_ds: Pointer,
+    kept: Pointer,
+    solved: Pointer,
+    dv: Pointer,
+}
+
+/// `struct Bf16Gradients` of `bf16_gradients.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Gradients {
+    call: Call,
+    ready: Pointer,
+    kept: Pointer,
+    kept_grads: Pointer,
+    written: Pointer,
+    solved: Pointer,
+    dout: Pointer,
+    dq: Pointer,
+    dk: Pointer,
+    log_a: Pointer,
+    log_eta: Pointer,
+    theta: Pointer,
+    beta: Pointer,
+    chunks: u32,
+    unused: u32,
+}
+
+kernels! { PREPARE {
+    "bf16_prepare_64" Prepare64 { all: Prepare }
+    "bf16_prepare_128" Prepare128 { all: Prepare }
+} }
+kernels! { FORWARD {
+    "bf16_64_2" Forward64By2 { all: Forward }
+    "bf16_64_4" Forward64By4 { all: Forward }
+    "bf16_128_2" Forward128By2 { all: Forward }
+    "bf16_128_4" Forward128By4 { all: Forward }
+    "bf16_128_8" Forward128By8 { all: Forward }
+    "bf16_64_2_momentum" Forward64By2Momentum { all: Forward }
+    "bf16_64_4_momentum" Forward64By4Momentum { all: Forward }
+    "bf16_128_2_momentum" Forward128By2Momentum { all: Forward }
+    "bf16_128_4_momentum" Forward128By4Momentum { all: Forward }
+    "bf16_128_8_momentum" Forward128By8Momentum { all: Forward }
+} }
+kernels! { REVERSE {
+    "bf16_reverse_64_2" Reverse64By2 { all: Reverse }
+    "bf16_reverse_64_4" Reverse64By4 { all: Reverse }
+    "bf16_reverse_128_2" Reverse128By2 { all: Reverse }
+    "bf16_reverse_128_4" Reverse128By4 { all: Reverse }
+    "bf16_reverse_128_8" Reverse128By8 { all: Reverse }
+    "bf16_reverse_64_2_momentum" Reverse64By2Momentum { all: Reverse }
+    "bf16_reverse_64_4_momentum" Reverse64By4Momentum { all: Reverse }
+    "bf16_reverse_128_2_momentum" Reverse128By2Momentum { all: Reverse }
+    "bf16_reverse_128_4_momentum" Reverse128By4Momentum { all: Reverse }
+    "bf16_reverse_128_8_momentum" Reverse128By8Momentum { all: Reverse }
+} }
+kernels! { GRADIENTS {
+    "bf16_gradients_64" Gradients64 { all: Gradients }
+    "bf16_gradients_128" Gradients128 { all: Gradients }
+    "bf16_gradients_64_momentum" Gradients64Momentum { all: Gradients }
+    "bf16_gradients_128_momentum" Gradients128Momentum { all: Gradients }
+} }
+
+/// Sizes of tiles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Tiles {
+    /// Columns of tiles of keys.
+    keys: usize,
+    /// Warps of a block that goes from chunk to chunk, 16 value columns each.
+    warps: usize,
+}
+
+impl Tiles {
+    /// The widest blocks of which there are enough.
+    fn new(properties: &Properties, dims: &Dims) -> Self {
+        let keys = if dims.key <= 64 { 64 } else { 128 };
+        let blocks = |warps: usize| dims.sequences.count() * dims.heads * dims.value.div_ceil(16 * warps);
+        let enough = |warps: &usize| 3 * blocks(*warps) >= 2 * properties.multiprocessors as usize;
+        let no_wider = |warps: &usize| *warps == 2 || 16 * (*warps / 2) < dims.value;
+        let wide: &[usize] = if keys == 64 { &[4] } else { &[8, 4] };
+        let warps = wide.iter().copied().find(|warps| enough(warps) && no_wider(warps));
+        Self { keys, warps: warps.unwrap_or(2) }
+    }
+
+    fn columns(self) -> usize {
+        16 * self.warps
+    }
+
+    /// Bytes of shared memory of the kernels, as they lay it out: that before, those from chunk to chunk, that behind.
+    fn shared(self, matrices: usize) -> [usize; 3] {
+        let (row, side, square) = (self.keys + 8, CHUNK + 8, 4 * CHUNK * (CHUNK + 4));
+        let prepare = 2 * 2 * CHUNK * row + 2 * square;
+        let stage = 2 * CHUNK * (2 * row + self.columns() + 8) + 2 * 2 * CHUNK * side + 4 * NUMBERS;
+        let tiles = 2 * 3 * CHUNK * row + 2 * (1 + matrices) * self.keys * row;
+        let tables = (1 + matrices) * square + 2 * 2 * CHUNK * side;
+        [prepare, 2 * stage, 2 * 2 * CHUNK * row + tiles.max(tables)]
+    }
+}
+
+/// Whether this form exists for this call on this GPU.
+pub(super) fn exists<R: Rule>(
+    properties: &Properties,
+    dims: &Dims,
+    spec: Spec,
+    inputs: &Inputs<R, Tensor<Cuda>>,
+) -> bool {
+    let narrow = [&inputs.q, &inputs.k, &inputs.v].iter().all(|x| x.dtype() == DType::Bf16);
+    let most = Tiles::new(properties, dims).shared(spec.matrices()).into_iter().max().unwrap_or(0);
+    let whole = dims.key.is_multiple_of(8) && dims.value.is_multiple_of(8);
+    let sound = spec.frozen.is_none() && whole && (1..=128).contains(&dims.key) && dims.value > 0;
+    // Some kilobytes beside these the kernels declare themselves.
+    narrow && sound && properties.capability.0 >= 8 && most <= properties.shared_memory.saturating_sub(14 << 10)
+}
+
+/// What a backward starts from.
+pub(super) struct Kept {
+    ready: Tensor<Cuda>,
+    /// `[kept,H,1 + S,V,K]`.
+    states: Tensor<Cuda>,
+    /// `Z [rows,H,V]`.
+    written: Tensor<Cuda>,
+}
+
+/// The address of a tensor of bfloat16.
+fn narrow(x: &Tensor<Cuda>) -> Pointer {
+    debug_assert_eq!(x.dtype(), DType::Bf16);
+    Array::from(x).data
+}
+
+/// A call in this form.
+pub(super) struct Chunks<'a> {
+    device: &'a Cuda,
+    layout: &'a Layout<'a>,
+    tiles: Tiles,
+    call: Call,
+}
+
+impl<'a> Chunks<'a> {
+    pub(super) fn new<R: Rule>(device: &'a Cuda, layout: &'a Layout<'a>, inputs: &Inputs<R, Tensor<Cuda>>) -> Self {
+        let tiles = Tiles::new(device.properties(), layout.dims);
+        let call = layout.call_in_blocks(inputs, layout.dims.value.div_ceil(tiles.columns()));
+        Self { device, layout, tiles, call }
+    }
+
+    /// Sequences times heads.
+    fn states(&self) -> usize {
+        self.layout.dims.sequences.count() * self.layout.dims.heads
+    }
+
+    /// Starts one of the kernels for these keys, by number in [`Tiles::shared`].
+    fn launch<A: Arguments>(&self, kernel: usize, arguments: &A) -> Result<()> {
+        let shared = self.tiles.shared(self.layout.spec.matrices())[kernel];
+        let (blocks, threads) = match kernel {
+            1 => (self.states() * self.layout.dims.value.div_ceil(self.tiles.columns()), 32 * self.tiles.warps as u32),
+            _ => (self.states() * self.layout.spans(), THREADS),
+        };
+        self.device.launch(Grid { blocks: (blocks, 1, 1), threads, shared }, arguments)
+    }
+
+    /// Equations (15)–(18), of all chunks.
+    fn prepare(&self) -> Result<Tensor<Cuda>> {
+        let chunks = self.layout.kept_states() * self.layout.dims.heads;
+        let ready = self.device.empty([chunks * READY], DType::F32)?;
+        let all = Prepare { call: self.call, ready: pointer(&ready), chunks: self.layout.spans() as u32, unused: 0 };
+        match self.tiles.keys {
+            64 => self.launch(0, &Prepare64 { all })?,
+            _ => self.launch(0, &Prepare128 { all })?,
+        }
+        Ok(ready)
+    }
+
+    /// A place for the states before, or the gradients behind, all chunks.
+    fn room(&self) -> Result<Tensor<Cuda>> {
+        let dims = self.layout.dims;
+        let matrix = dims.key * dims.value * self.layout.spec.matrices();
+        self.device.empty([self.layout.kept_states() * dims.heads * matrix], DType::Bf16)
+    }
+
+    /// Equations (15)–(22), and what a backward starts from if it is to be kept.
+    pub(super) fn forward<R: Rule>(
+        &self,
+        inputs: &Inputs<R, Tensor<Cuda>>,
+        outputs: &Outputs<R, Tensor<Cuda>>,
+        keep: bool,
+    ) -> Result<Option<Kept>> {
+        let ready = self.prepare()?;
+        let places = match keep {
+            true => Some((self.room()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?)),
+            false => None,
+        };
+        let (first, last) = (R::State::list(&inputs.state), R::State::list(&outputs.state));
+        let all = Forward {
+            call: self.call,
+            ready: pointer(&ready),
+            m: named(&first, "m"),
+            s: named(&first, "s"),
+            out: narrow(&outputs.out),
+            last_m: named(&last, "m"),
+            last_s: named(&last, "s"),
+            kept: places.as_ref().map_or(0, |(states, _)| narrow(states)),
+            written: places.as_ref().map_or(0, |(_, written)| narrow(written)),
+        };
+        match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
+            (64, 2, false) => self.launch(1, &Forward64By2 { all }),
+            (64, _, false) => self.launch(1, &Forward64By4 { all }),
+            (_, 2, false) => self.launch(1, &Forward128By2 { all }),
+            (_, 4, false) => self.launch(1, &Forward128By4 { all }),
+            (_, _, false) => self.launch(1, &Forward128By8 { all }),
+            (64, 2, true) => self.launch(1, &Forward64By2Momentum { all }),
+            (64, _, true) => self.launch(1, &Forward64By4Momentum { all }),
+            (_, 2, true) => self.launch(1, &Forward128By2Momentum { all }),
+            (_, 4, true) => self.launch(1, &Forward128By4Momentum { all }),
+            (_, _, true) => self.launch(1, &Forward128By8Momentum { all }),
+        }?;
+        Ok(places.map(|(states, written)| Kept { ready, states, written }))
+    }
+
+    /// Equations (23)–(32), from what was kept.
+    pub(super) fn backward<R: Rule>(
+        &self,
+        kept: &Kept,
+        grads: &Outputs<R, Tensor<Cuda>>,
+        dinputs: &Inputs<R, Tensor<Cuda>>,
+    ) -> Result<()> {
+        let (kept_grads, solved) = self.reverse(kept, grads, dinputs)?;
+        let gates = R::Gates::list(&dinputs.gates);
+        let all = Gradients {
+            call: self.call,
+            ready: pointer(&kept.ready),
+            kept: narrow(&kept.states),
+            kept_grads: narrow(&kept_grads),
+            written: narrow(&kept.written),
+            solved: narrow(&solved),
+            dout: narrow(&grads.out),
+            dq: narrow(&dinputs.q),
+            dk: narrow(&dinputs.k),
+            log_a: named(&gates, "log_a"),
+            log_eta: named(&gates, "log_eta"),
+            theta: named(&gates, "theta"),
+            beta: named(&gates, "beta"),
+            chunks: self.layout.spans() as u32,
+            unused: 0,
+        };
+        match (self.tiles.keys, self.layout.spec.momentum) {
+            (64, false) => self.launch(2, &Gradients64 { all }),
+            (64, true) => self.launch(2, &Gradients64Momentum { all }),
+            (_, false) => self.launch(2, &Gradients128 { all }),
+            (_, true) => self.launch(2, &Gradients128Momentum { all }),
+        }
+    }
+
+    /// Writes the gradients of the initial state and of `v`, and returns those of the states behind each chunk and `Λ`.
+    fn reverse<R: Rule>(
+        &self,
+        kept: &Kept,
+        grads: &Outputs<R, Tensor<Cuda>>,
+        dinputs: &Inputs<R, Tensor<Cuda>>,
+    ) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
+        let (room, solved) = (self.room()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
+        let (last, first) = (R::State::list(&grads.state), R::State::list(&dinputs.state));
+        let all = Reverse {
+            call: self.call,
+            ready: pointer(&kept.ready),
+            dout: narrow(&grads.out),
+            dm: named(&last, "m"),
+            ds: named(&last, "s"),
+            first_dm: named(&first, "m"),
+            first_ds: named(&first, "s"),
+            kept: narrow(&room),
+            solved: narrow(&solved),
+            dv: narrow(&dinputs.v),
+        };
+        match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
+            (64, 2, false) => self.launch(1, &Reverse64By2 { all }),
+            (64, _, false) => self.launch(1, &Reverse64By4 { all }),
+            (_, 2, false) => self.launch(1, &Reverse128By2 { all }),
+            (_, 4, false) => self.launch(1, &Reverse128By4 { all }),
+            (_, _, false) => self.launch(1, &Reverse128By8 { all }),
+            (64, 2, true) => self.launch(1, &Reverse64By2Momentum { all }),
+            (64, _, true) => self.launch(1, &Reverse64By4Momentum { all }),
+            (_, 2, true) => self.launch(1, &Reverse128By2Momentum { all }),
+            (_, 4, true) => self.launch(1, &Reverse128By4Momentum { all }),
+            (_, _, true) => self.launch(1, &Reverse128By8Momentum { all }),
+        }?;
+        Ok((room, solved))
+    }
+}
