@@ -10,7 +10,7 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 }
 
 // d [16,8] += a [16,16] b [16,8] of bfloat16 over a warp, two numbers to a word, of which thread `4 g + t` holds
-// a[g][2t..], a[g+8][2t..], a[g][2t+8..], a[g+8][2t+8..], b[2t..][g], b[2t+8..][g], and d as above. From sm_80 on.
+// a[g][2t..], a[g+8][2t..], a[g][2t+8..], a[g+8][2t+8..], b[2t..][g], b[2t+8..][g], and d[g][2t], d[g][2t+1], d[g+8][2t], d[g+8][2t+1].
 __device__ __forceinline__ void multiply_add_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

@@ -19,33 +19,65 @@ static constexpr u32 READY = 2 * 2 * SQUARE + 4 * NUMBERS;  // bytes
 static constexpr u32 SIDE = CHUNK + 8;  // bfloat16 from row to row of a square
 
 // Rows of `x [rows,H,width]` of a chunk as [CHUNK,WIDTH] with `stride`, from column `first`; zeros outside. Widths and
-// `first` are multiples of 8.
+// `first` are multiples of 8. Done by COUNT threads, of which this is number `who`.
 template <u32 WIDTH, u32 COUNT>
 __device__ __forceinline__ void fetch_rows(
-    const Linear& p, const Chunk& chunk, const void* x, u32 width, u32 first, u16* to, u32 stride
+    const Linear& p, const Chunk& chunk, const void* x, u32 width, u32 first, u16* to, u32 stride, u32 who
 ) {
     constexpr u32 STEP = COUNT / (WIDTH / 8);
-    const u32 c = threadIdx.x % (WIDTH / 8) * 8, t = threadIdx.x / (WIDTH / 8);
-    const bool within = first + c < width;
-    const u16* from = (const u16*)x + (within ? chunk.token(p, 0) * width + first + c : 0);
-    #pragma unroll
-    for (u32 i = 0; i < CHUNK / STEP; i++) {
-        u32 row = t + i * STEP;
-        bool inside = within && row < chunk.tokens;
-        copy_16(to + row * stride + c, inside ? from + (u64)row * p.heads * width : (const u16*)x, inside);
+    const u32 c = who % (WIDTH / 8) * 8, t = who / (WIDTH / 8);
+    const u64 apart = (u64)STEP * p.heads * width;
+    const u16* from = (const u16*)x + chunk.token(p, t) * width + first + c;
+    to += t * stride + c;
+    if (chunk.tokens == CHUNK && first + WIDTH <= width) {
+        #pragma unroll
+        for (u32 i = 0; i < CHUNK / STEP; i++, from += apart) copy_16(to + i * STEP * stride, from, true);
+    } else {
+        for (u32 i = 0; i < CHUNK / STEP; i++, from += apart) {
+            bool inside = first + c < width && t + i * STEP < chunk.tokens;
+            copy_16(to + i * STEP * stride, inside ? from : (const u16*)x, inside);
+        }
     }
 }
 
-// A square [CHUNK,CHUNK] as it was prepared.
+// A square [CHUNK,CHUNK] as it was prepared, without blocks [16,16] above the diagonal: nobody reads them.
 template <u32 COUNT>
-__device__ __forceinline__ void fetch_square(const u16* x, u16* to) {
+__device__ __forceinline__ void fetch_square(const u16* x, u16* to, u32 who) {
+    const u32 row = who / 8, column = who % 8 * 8;
+    x += 8 * who, to += row * SIDE + column;
     #pragma unroll
-    for (u32 i = threadIdx.x; i < SQUARE / 8; i += COUNT) copy_16(to + i / 8 * SIDE + i % 8 * 8, x + 8 * i, true);
+    for (u32 i = 0; i < SQUARE / 8 / COUNT; i++)
+        if (column < (row + i * (COUNT / 8)) / 16 * 16 + 16) copy_16(to + i * (COUNT / 8) * SIDE, x + i * 8 * COUNT, true);
 }
 
 template <u32 COUNT>
-__device__ __forceinline__ void fetch_numbers(const float* x, float* to) {
-    for (u32 i = threadIdx.x; i < NUMBERS / 4; i += COUNT) copy_16(to + 4 * i, x + 4 * i, true);
+__device__ __forceinline__ void fetch_numbers(const float* x, float* to, u32 who) {
+    for (u32 i = who; i < NUMBERS / 4; i += COUNT) copy_16(to + 4 * i, x + 4 * i, true);
+}
+
+// Rows of a chunk from column `first` out of sums of a warp that are turned over, [16,CHUNK].
+template <class X>
+__device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, const X& x, u16* to, u32 first) {
+    const u32 t = threadIdx.x % 32 / 4, c = first + threadIdx.x % 4 * 2;
+    u16* row = to + chunk.token(p, t) * p.value + c;
+    const u64 apart = (u64)8 * p.heads * p.value;
+    u32 of[8][2];
+    #pragma unroll
+    for (u32 n = 0; n < 8; n++) {
+        of[n][0] = transpose_matrix(pack_bf16(x.x[n][0], x.x[n][1]));
+        of[n][1] = transpose_matrix(pack_bf16(x.x[n][2], x.x[n][3]));
+    }
+    // All at once where nothing has to be asked.
+    if (chunk.tokens == CHUNK && first + 16 <= p.value) {
+        #pragma unroll
+        for (u32 n = 0; n < 8; n++, row += apart) ((u32*)row)[0] = of[n][0], ((u32*)row)[4] = of[n][1];
+        return;
+    }
+    #pragma unroll
+    for (u32 n = 0; n < 8; n++, row += apart) {
+        if (8 * n + t < chunk.tokens && c < p.value) ((u32*)row)[0] = of[n][0];
+        if (8 * n + t < chunk.tokens && c + 8 < p.value) ((u32*)row)[4] = of[n][1];
+    }
 }
 
 __device__ __forceinline__ float low_half(u32 x) { return __uint_as_float(x << 16); }
@@ -157,12 +189,21 @@ struct Columns {
 
     // As bfloat16 [V,K].
     __device__ __forceinline__ void keep(const Linear& p, u16* x, u32 first) const {
-        #pragma unroll
-        for (u32 n = 0; n < TILES; n++)
+        u16 *low = x + (u64)value(first, 0) * p.key + key(0, 0), *high = low + 8 * p.key;
+        if (p.key == KEYS && first + 16 <= p.value) {
             #pragma unroll
-            for (u32 i = 0; i < 4; i += 2)
-                if (key(n, 0) < p.key && value(first, i) < p.value)
-                    *(u32*)(x + (u64)value(first, i) * p.key + key(n, 0)) = pack_bf16(sums.x[n][i], sums.x[n][i + 1]);
+            for (u32 n = 0; n < TILES; n++) {
+                *(u32*)(low + 8 * n) = pack_bf16(sums.x[n][0], sums.x[n][1]);
+                *(u32*)(high + 8 * n) = pack_bf16(sums.x[n][2], sums.x[n][3]);
+            }
+            return;
+        }
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++) {
+            if (key(n, 0) >= p.key) continue;
+            if (value(first, 0) < p.value) *(u32*)(low + 8 * n) = pack_bf16(sums.x[n][0], sums.x[n][1]);
+            if (value(first, 2) < p.value) *(u32*)(high + 8 * n) = pack_bf16(sums.x[n][2], sums.x[n][3]);
+        }
     }
 
     // x [16,CHUNK] += this times rows [CHUNK,KEYS], turned over; of several such rows at once.
@@ -213,6 +254,90 @@ __device__ __forceinline__ void times_upper(Sums<8>& x, const Lefts<4>& factor, 
             u32 b[4];
             right_across(b, square, SIDE, 16 * n, 16 * s);
             multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
+        }
+}
+
+// Products of a of the tokens of a chunk, out of which c is made where there is no momentum: c[t,j] = Π_{j < s ≤ t} a_s.
+// Within a stretch of 16 tokens by recursion; from one stretch to a later one by what is behind j in its own, the
+// stretches between, and what is up to t in its own. All are products of numbers in [0,1] that belong to c.
+struct Decays {
+    float within[CHUNK][17];       // c[t,j] of a stretch, by t and j modulo 16
+    float up_to[CHUNK];            // Π over the stretch's tokens up to t
+    float between[4][4];           // Π over the stretches between two, by the later's number
+
+    // Of one token a thread, as row and as column; `a` is that of token `s` by `a(s)`.
+    template <class F>
+    __device__ __forceinline__ void begin(u32 j, F a) {
+        const u32 top = j / 16 * 16;
+        float c = 1.0f, product = 1.0f;
+        #pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            const float now = a(top + i);
+            if (top + i > j) c *= now;
+            if (top + i <= j) product *= now;
+            within[top + i][j % 16] = top + i >= j ? c : 0.0f;
+        }
+        up_to[j] = product;
+    }
+
+    // Behind a barrier; of 16 threads.
+    __device__ __forceinline__ void join(u32 i) {
+        float product = 1.0f;
+        for (u32 n = i % 4 + 1; n < i / 4; n++) product *= up_to[16 * n + 15];
+        between[i / 4][i % 4] = product;
+    }
+
+    // c[t,j] of the last token.
+    __device__ __forceinline__ float last(u32 j) const {
+        float product = within[j / 16 * 16 + 15][j % 16];
+        for (u32 n = j / 16 + 1; n < 4; n++) product *= up_to[16 * n + 15];
+        return product;
+    }
+    // c[t,j] of rows t = i, i + 8 and columns j, j + 1, and c[t-1,j]; 0 where j is later. Rows of a warp are of one stretch,
+    // columns too, so that all go one way.
+    __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
+        #pragma unroll
+        for (u32 h = 0; h < 2; h++)
+            #pragma unroll
+            for (u32 e = 0; e < 2; e++) now[h][e] = before[h][e] = 0.0f;
+        if (j / 16 == i / 16) {
+            #pragma unroll
+            for (u32 h = 0; h < 2; h++)
+                #pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    now[h][e] = within[i + 8 * h][j % 16 + e];
+                    if (i + 8 * h > j + e) before[h][e] = within[i + 8 * h - 1][j % 16 + e];
+                }
+        } else if (j < i) {
+            const float between_both = between[i / 16][j / 16], *end = within[j / 16 * 16 + 15] + j % 16;
+            #pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                const float row = up_to[i + 8 * h], above = h || i % 16 ? up_to[i + 8 * h - 1] : 1.0f;
+                #pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    now[h][e] = row * (between_both * end[e]);
+                    before[h][e] = above * (between_both * end[e]);
+                }
+            }
+        }
+    }
+    // A[t + 1], of the state before the chunk.
+    __device__ __forceinline__ float state(u32 t) const {
+        float product = up_to[t];
+        for (u32 n = 0; n < t / 16; n++) product *= up_to[16 * n + 15];
+        return product;
+    }
+};
+
+// The same where c lies in a table [CHUNK,WIDE].
+__device__ __forceinline__ void masks_at(const float* c, u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) {
+    #pragma unroll
+    for (u32 h = 0; h < 2; h++)
+        #pragma unroll
+        for (u32 e = 0; e < 2; e++) {
+            const u32 t = i + 8 * h;
+            now[h][e] = t >= j + e ? c[t * WIDE + j + e] : 0.0f;
+            before[h][e] = t > j + e ? c[(t - 1) * WIDE + j + e] : 0.0f;
         }
 }
 

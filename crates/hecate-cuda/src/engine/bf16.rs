@@ -73,6 +73,8 @@ struct Forward {
     last_s: Pointer,
     kept: Pointer,
     written: Pointer,
+    stages: u32,
+    unused: u32,
 }
 
 /// `struct Bf16Reverse` of `bf16_reverse.cu`.
@@ -89,6 +91,8 @@ struct Reverse {
     kept: Pointer,
     solved: Pointer,
     dv: Pointer,
+    stages: u32,
+    unused: u32,
 }
 
 /// `struct Bf16Gradients` of `bf16_gradients.cu`.
@@ -147,6 +151,11 @@ kernels! { GRADIENTS {
     "bf16_gradients_128_momentum" Gradients128Momentum { all: Gradients }
 } }
 
+/// Bytes of shared memory that a kernel may ask for: some kilobytes beside them it declares itself.
+fn room(properties: &Properties) -> usize {
+    properties.shared_memory.saturating_sub(24 << 10)
+}
+
 /// Sizes of tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Tiles {
@@ -154,6 +163,8 @@ struct Tiles {
     keys: usize,
     /// Warps of a block that goes from chunk to chunk, 16 value columns each.
     warps: usize,
+    /// Chunks that lie in its shared memory: the one in work, and those read ahead.
+    stages: usize,
 }
 
 impl Tiles {
@@ -165,21 +176,28 @@ impl Tiles {
         let no_wider = |warps: &usize| *warps == 2 || 16 * (*warps / 2) < dims.value;
         let wide: &[usize] = if keys == 64 { &[4] } else { &[8, 4] };
         let warps = wide.iter().copied().find(|warps| enough(warps) && no_wider(warps));
-        Self { keys, warps: warps.unwrap_or(2) }
+        let two = Self { keys, warps: warps.unwrap_or(2), stages: 2 };
+        let three = Self { stages: 3, ..two };
+        if three.shared(1)[1] <= room(properties) { three } else { two }
     }
 
     fn columns(self) -> usize {
         16 * self.warps
     }
 
+    /// Threads of a block that goes from chunk to chunk: few warps have as many others that read ahead for them.
+    fn threads(self) -> u32 {
+        32 * self.warps as u32 * if self.warps <= 4 { 2 } else { 1 }
+    }
+
     /// Bytes of shared memory of the kernels, as they lay it out: that before, those from chunk to chunk, that behind.
     fn shared(self, matrices: usize) -> [usize; 3] {
         let (row, side, square) = (self.keys + 8, CHUNK + 8, 4 * CHUNK * (CHUNK + 4));
-        let prepare = 2 * 2 * CHUNK * row + 2 * square;
+        let prepare = 2 * 2 * CHUNK * (row + side) + (matrices - 1) * square;
         let stage = 2 * CHUNK * (2 * row + self.columns() + 8) + 2 * 2 * CHUNK * side + 4 * NUMBERS;
         let tiles = 2 * 3 * CHUNK * row + 2 * (1 + matrices) * self.keys * row;
-        let tables = (1 + matrices) * square + 2 * 2 * CHUNK * side;
-        [prepare, 2 * stage, 2 * 2 * CHUNK * row + tiles.max(tables)]
+        let tables = (2 * matrices - 1) * square + 2 * 2 * CHUNK * side;
+        [prepare, self.stages * stage, 2 * 2 * CHUNK * row + tiles.max(tables)]
     }
 }
 
@@ -194,8 +212,7 @@ pub(super) fn exists<R: Rule>(
     let most = Tiles::new(properties, dims).shared(spec.matrices()).into_iter().max().unwrap_or(0);
     let whole = dims.key.is_multiple_of(8) && dims.value.is_multiple_of(8);
     let sound = spec.frozen.is_none() && whole && (1..=128).contains(&dims.key) && dims.value > 0;
-    // Some kilobytes beside these the kernels declare themselves.
-    narrow && sound && properties.capability.0 >= 8 && most <= properties.shared_memory.saturating_sub(14 << 10)
+    narrow && sound && properties.capability.0 >= 8 && most <= room(properties)
 }
 
 /// What a backward starts from.
@@ -237,7 +254,8 @@ impl<'a> Chunks<'a> {
     fn launch<A: Arguments>(&self, kernel: usize, arguments: &A) -> Result<()> {
         let shared = self.tiles.shared(self.layout.spec.matrices())[kernel];
         let (blocks, threads) = match kernel {
-            1 => (self.states() * self.layout.dims.value.div_ceil(self.tiles.columns()), 32 * self.tiles.warps as u32),
+            1 => (self.states() * self.layout.dims.value.div_ceil(self.tiles.columns()), self.tiles.threads()),
+            2 if self.tiles.keys == 128 => (self.states() * self.layout.spans(), 2 * THREADS),
             _ => (self.states() * self.layout.spans(), THREADS),
         };
         self.device.launch(Grid { blocks: (blocks, 1, 1), threads, shared }, arguments)
@@ -285,6 +303,8 @@ impl<'a> Chunks<'a> {
             last_s: named(&last, "s"),
             kept: places.as_ref().map_or(0, |(states, _)| narrow(states)),
             written: places.as_ref().map_or(0, |(_, written)| narrow(written)),
+            stages: self.tiles.stages as u32,
+            unused: 0,
         };
         match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
             (64, 2, false) => self.launch(1, &Forward64By2 { all }),
@@ -355,6 +375,8 @@ impl<'a> Chunks<'a> {
             kept: narrow(&room),
             solved: narrow(&solved),
             dv: narrow(&dinputs.v),
+            stages: self.tiles.stages as u32,
+            unused: 0,
         };
         match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
             (64, 2, false) => self.launch(1, &Reverse64By2 { all }),

@@ -7,9 +7,8 @@ struct Bf16Prepare {
     u32 chunks, unused;        // of the longest sequence
 };
 
-// c and, with momentum, E of one write at each later token, a column a thread, rows in `c [CHUNK,WIDE]`; and the numbers
+// With momentum, c and E of one write at each later token, a column a thread, rows in `c [CHUNK,WIDE]`; and the numbers
 // of the state before, by one thread more.
-template <bool S>
 __device__ __forceinline__ void build_tables(const Linear& p, u32 tokens, const Four* gates, float* c, float* numbers) {
     const u32 j = threadIdx.x;
     if (j < CHUNK) {
@@ -17,8 +16,7 @@ __device__ __forceinline__ void build_tables(const Linear& p, u32 tokens, const 
         #pragma unroll 8
         for (u32 s = 0; s < CHUNK; s++) {
             const Four of = gates[s];
-            if (S) e = s == j ? 1.0f : s > j ? e * of.w : 0.0f;
-            else e = s == j ? 1.0f : 0.0f;
+            e = s == j ? 1.0f : s > j ? e * of.w : 0.0f;
             now = s > j ? of.z * now + e : e;
             c[s * WIDE + j] = now;
             if (s + 1 == tokens) {
@@ -26,25 +24,43 @@ __device__ __forceinline__ void build_tables(const Linear& p, u32 tokens, const 
                 numbers[OF_LAST_E * CHUNK + j] = e;
             }
         }
+        numbers[OF_W * CHUNK + j] = gates[j].x;
+        numbers[OF_R * CHUNK + j] = gates[j].y;
     } else if (j == CHUNK) {
+        numbers[SCALARS + 3] = 0.0f;
         float a = 1.0f, b = 0.0f, e = 1.0f;
         #pragma unroll 8
         for (u32 s = 0; s < CHUNK; s++) {
             const Four of = gates[s];
-            numbers[OF_W * CHUNK + s] = of.x;
-            numbers[OF_R * CHUNK + s] = of.y;
             numbers[OF_ERASE_A * CHUNK + s] = of.y * a;
             numbers[OF_ERASE_B * CHUNK + s] = of.y * b;
             const float before_a = a, before_b = b;
-            if (S) e *= of.w;
+            e *= of.w;
             a *= of.z;
-            if (S) b = of.z * b + e;
+            b = of.z * b + e;
             numbers[OF_READ_A * CHUNK + s] = p.before ? before_a : a;
             numbers[OF_READ_B * CHUNK + s] = p.before ? before_b : b;
-            if (s + 1 == tokens) numbers[SCALARS] = a, numbers[SCALARS + 1] = b, numbers[SCALARS + 2] = e;
         }
-        numbers[SCALARS + 3] = 0.0f;
+        // Behind the chunk's end a and η are 1, but E goes on into b.
+        if (tokens == CHUNK) numbers[SCALARS] = a, numbers[SCALARS + 1] = b, numbers[SCALARS + 2] = e;
+    } else if (j == CHUNK + 32 && tokens < CHUNK) {
+        float a = 1.0f, b = 0.0f, e = 1.0f;
+        for (u32 s = 0; s < tokens; s++) e *= gates[s].w, a *= gates[s].z, b = gates[s].z * b + e;
+        numbers[SCALARS] = a, numbers[SCALARS + 1] = b, numbers[SCALARS + 2] = e;
     }
+}
+
+// Without momentum, the numbers of one token a thread, out of products of a; behind the chunk's end a is 1.
+__device__ __forceinline__ void build_numbers(const Linear& p, const Four* gates, const Decays& decays, float* numbers) {
+    const u32 t = threadIdx.x;
+    const float after = decays.state(t), before = t ? decays.state(t - 1) : 1.0f;
+    numbers[OF_W * CHUNK + t] = gates[t].x;
+    numbers[OF_R * CHUNK + t] = gates[t].y;
+    numbers[OF_ERASE_A * CHUNK + t] = gates[t].y * before;
+    numbers[OF_READ_A * CHUNK + t] = p.before ? before : after;
+    numbers[OF_LAST_C * CHUNK + t] = decays.last(t);
+    numbers[OF_ERASE_B * CHUNK + t] = numbers[OF_READ_B * CHUNK + t] = numbers[OF_LAST_E * CHUNK + t] = 0.0f;
+    if (t < 4) numbers[SCALARS + t] = t == 0 ? decays.state(CHUNK - 1) : 0.0f;
 }
 
 // K Kᵀ and Q Kᵀ: 16 rows and 32 columns a warp; nothing above the diagonal.
@@ -66,70 +82,100 @@ __device__ __forceinline__ void squares(const u16* k, const u16* q, u32 row, u32
     }
 }
 
-// T of a block [16,16] on the diagonal, a column a lane, by forward substitution.
-__device__ __forceinline__ void invert_block(const float* triangle, float* inverse) {
-    const u32 j = threadIdx.x % 32;
+// Numbers of 32 bits as two of bfloat16 each, of which the second is what the first leaves.
+__device__ __forceinline__ void split(float x, float y, u32& high, u32& low) {
+    high = pack_bf16(x, y);
+    low = pack_bf16(x - low_half(high), y - high_half(high));
+}
+
+// T of a block [16,16] on the diagonal of two squares, a column a lane, by forward substitution.
+__device__ __forceinline__ void invert_block(const u16* high, const u16* low, u16* to_high, u16* to_low) {
+    const u32 j = threadIdx.x % 16;
     float x[16];
-    if (j < 16) {
-        #pragma unroll
-        for (u32 i = 0; i < 16; i++) {
-            float sum = i == j ? 1.0f : 0.0f;
-            #pragma unroll
-            for (u32 s = 0; s < i; s++) sum -= triangle[i * WIDE + s] * x[s];
-            x[i] = sum;
-            inverse[i * WIDE + j] = sum;
-        }
-    }
-}
-
-// T = (I + triangle)⁻¹ [CHUNK,CHUNK] by blocks: those on the diagonal, then each diagonal below out of those above it,
-// T_ij = -T_ii Σ_{j ≤ k < i} L_ik T_kj. `inverse` holds zeros above the diagonal.
-__device__ __forceinline__ void invert(const float* triangle, float* inverse) {
-    const u32 warp = threadIdx.x / 32;
-    if (warp < 4) invert_block(triangle + 16 * warp * (WIDE + 1), inverse + 16 * warp * (WIDE + 1));
-    __syncthreads();
-    for (u32 below = 1; below < 4; below++) {
-        if (warp < 2 * (4 - below)) {
-            const u32 j = 16 * (warp / 2), i = j + 16 * below, column = j + 8 * (warp % 2);
-            Sum<1> x;
-            x.clear();
-            product(x, i, column, 16 * below, [&](u32 r, u32 k) { return triangle[r * WIDE + j + k]; },
-                    [&](u32 k, u32 c) { return inverse[(j + k) * WIDE + c]; });
-            x.each(i, column, [&](u32 r, u32 c, float value) { inverse[r * WIDE + c] = value; });
-            __syncwarp();
-            x.clear();
-            product(x, i, column, 16, [&](u32 r, u32 k) { return inverse[r * WIDE + i + k]; },
-                    [&](u32 k, u32 c) { return inverse[(i + k) * WIDE + c]; });
-            __syncwarp();
-            x.each(i, column, [&](u32 r, u32 c, float value) { inverse[r * WIDE + c] = -value; });
-        }
-        __syncthreads();
-    }
-}
-
-// Masks on the squares: r∗(L ∘ K Kᵀ) to `triangle`, where there is erase, and Y ∘ Q Kᵀ.
-__device__ __forceinline__ void mask(
-    const Linear& p, const Four* gates, const float* c, u32 row, u32 column, const Sums<4>& n, const Sums<4>& g,
-    float* triangle, u16* reads
-) {
-    const u32 lane = threadIdx.x % 32;
     #pragma unroll
-    for (u32 tile = 0; tile < 4; tile++)
+    for (u32 i = 0; i < 16; i++) {
+        float sum = i == j ? 1.0f : 0.0f;
         #pragma unroll
-        for (u32 half = 0; half < 2; half++) {
-            const u32 i = row + lane / 4 + 8 * half, j = column + 8 * tile + lane % 4 * 2;
-            float read[2];
+        for (u32 s = 0; s < i; s++) sum -= (from_bf16(high[i * SIDE + s]) + from_bf16(low[i * SIDE + s])) * x[s];
+        x[i] = sum;
+        u32 of, rest;
+        split(sum, 0.0f, of, rest);
+        if (threadIdx.x % 32 < 16) to_high[i * SIDE + j] = (u16)of, to_low[i * SIDE + j] = (u16)rest;
+    }
+}
+
+// x += a b of blocks [16,16], both in two parts; b's rows are its columns at `row`, `column` of two squares.
+__device__ __forceinline__ void multiply_blocks(
+    float (&x)[2][4], const u32 (&high)[4], const u32 (&low)[4], const u16* b_high, const u16* b_low, u32 row, u32 column
+) {
+    u32 b[4];
+    right(b, b_low, SIDE, row, column);
+    multiply_pair(x[0], x[1], high, b);
+    right(b, b_high, SIDE, row, column);
+    multiply_pair(x[0], x[1], low, b);
+    multiply_pair(x[0], x[1], high, b);
+}
+
+// T = (I + triangle)⁻¹ [CHUNK,CHUNK] by blocks, triangle and T in two parts: those on the diagonal, then down from each,
+// T_ij = -T_ii Σ_{j ≤ k < i} L_ik T_kj, a column of blocks a warp, turned over.
+__device__ __forceinline__ void invert(const u16* high, const u16* low, u16* to_high, u16* to_low) {
+    const u32 j = threadIdx.x / 32, lane = threadIdx.x % 32, at = 16 * j * (SIDE + 1);
+    if (j < 4) invert_block(high + at, low + at, to_high + at, to_low + at);
+    __syncthreads();
+    if (j >= 3) return;
+    u32 of[3][4], rest[3][4];  // T_kj, turned over, in two parts; those above the diagonal are nothing
+    left_across(of[0], to_high, SIDE, 16 * j, 16 * j);
+    left_across(rest[0], to_low, SIDE, 16 * j, 16 * j);
+    #pragma unroll
+    for (u32 n = 1; n < 4; n++) {
+        const u32 i = j + n;
+        if (i >= 4) break;
+        float x[2][4] = {}, y[2][4] = {};
+        #pragma unroll
+        for (u32 k = 0; k < n; k++) multiply_blocks(x, of[k], rest[k], high, low, 16 * i, 16 * (j + k));
+        u32 a[4], b[4];
+        #pragma unroll
+        for (u32 h = 0; h < 4; h++) split(x[h / 2][h % 2 * 2], x[h / 2][h % 2 * 2 + 1], a[h], b[h]);
+        multiply_blocks(y, a, b, to_high, to_low, 16 * i, 16 * i);
+        #pragma unroll
+        for (u32 h = 0; h < 4; h++) {
+            u32 up, down;
+            split(-y[h / 2][h % 2 * 2], -y[h / 2][h % 2 * 2 + 1], up, down);
+            if (n < 3) of[n][h] = up, rest[n][h] = down;
+            const u32 turned = transpose_matrix(up), row = 16 * i + h / 2 * 8 + lane / 4, column = 16 * j + h % 2 * 8;
+            *(u32*)(to_high + row * SIDE + column + lane % 4 * 2) = turned;
+        }
+    }
+}
+
+// Masks on the squares: r∗(L ∘ K Kᵀ) to `high` and `low`, where there is erase, and Y ∘ Q Kᵀ. `masks` gives c of rows and
+// columns and c of the token before. What an earlier token would take of a later one's key is nothing, not zero times it.
+template <class F>
+__device__ __forceinline__ void mask(
+    const Linear& p, const Four* gates, u32 row, u32 column, const Sums<4>& n, const Sums<4>& g, u16* high, u16* low,
+    u16* reads, F masks
+) {
+    if (column >= row + 16) return;
+    const u32 lane = threadIdx.x % 32, i = row + lane / 4;
+    #pragma unroll
+    for (u32 tile = 0; tile < 4; tile++) {
+        const u32 j = column + 8 * tile + lane % 4 * 2;
+        float now[2][2], before[2][2];
+        masks(i, j, now, before);
+        #pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            const u32 t = i + 8 * h;
+            const float r = gates[t].y;
+            float erase[2], read[2];
             #pragma unroll
             for (u32 e = 0; e < 2; e++) {
-                // What an earlier token would take of a later one's key is nothing, not zero times it.
-                float before = i > j + e ? c[(i - 1) * WIDE + j + e] : 0.0f;
-                float now = i >= j + e ? c[i * WIDE + j + e] : 0.0f;
-                if (p.erase) triangle[i * WIDE + j + e] = i > j + e ? gates[i].y * before * n.x[tile][2 * half + e] : 0.0f;
-                bool seen = i >= j + e + p.before;
-                read[e] = seen ? (p.before ? before : now) * g.x[tile][2 * half + e] : 0.0f;
+                erase[e] = t > j + e ? r * before[h][e] * n.x[tile][2 * h + e] : 0.0f;
+                read[e] = t >= j + e + p.before ? (p.before ? before[h][e] : now[h][e]) * g.x[tile][2 * h + e] : 0.0f;
             }
-            *(u32*)(reads + i * CHUNK + j) = pack_bf16(read[0], read[1]);
+            if (p.erase) split(erase[0], erase[1], *(u32*)(high + t * SIDE + j), *(u32*)(low + t * SIDE + j));
+            *(u32*)(reads + t * CHUNK + j) = pack_bf16(read[0], read[1]);
         }
+    }
 }
 
 template <u32 KEYS>
@@ -137,44 +183,46 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     const Linear& p = args.p;
     const Chunk chunk(p, blockIdx.x / args.chunks, blockIdx.x % args.chunks);
     if (chunk.tokens == 0) return;
-    u16 *k = (u16*)shared, *q = k + CHUNK * (KEYS + 8);
-    float *c = (float*)(q + CHUNK * (KEYS + 8)), *triangle = c + CHUNK * WIDE;
+    u16 *k = (u16*)shared, *q = k + CHUNK * (KEYS + 8), *high = q + CHUNK * (KEYS + 8), *low = high + CHUNK * SIDE;
+    float* c = (float*)(low + CHUNK * SIDE);
     __shared__ Four gates[CHUNK];
+    __shared__ Decays decays;
     __shared__ __align__(16) float numbers[NUMBERS];
-    fetch_rows<KEYS, THREADS>(p, chunk, p.k.data, p.key, 0, k, KEYS + 8);
-    fetch_rows<KEYS, THREADS>(p, chunk, p.q.data, p.key, 0, q, KEYS + 8);
+    fetch_rows<KEYS, THREADS>(p, chunk, p.k.data, p.key, 0, k, KEYS + 8, threadIdx.x);
+    fetch_rows<KEYS, THREADS>(p, chunk, p.q.data, p.key, 0, q, KEYS + 8, threadIdx.x);
     copies_commit();
     if (threadIdx.x < CHUNK) {
         bool inside = threadIdx.x < chunk.tokens;
         gates[threadIdx.x] = inside ? lower(p, gates_of(p, chunk.token(p, threadIdx.x))) : Four{0.0f, 0.0f, 1.0f, 1.0f};
     }
     __syncthreads();
-    if (p.log_eta) build_tables<true>(p, chunk.tokens, gates, c, numbers);
-    else build_tables<false>(p, chunk.tokens, gates, c, numbers);
+    if (p.log_eta) build_tables(p, chunk.tokens, gates, c, numbers);
+    else if (threadIdx.x < CHUNK) decays.begin(threadIdx.x, [&](u32 s) { return gates[s].z; });
     copies_wait<0>();
     __syncthreads();
+    if (!p.log_eta && threadIdx.x < 16) decays.join(threadIdx.x);
     const u32 row = threadIdx.x / 32 % 4 * 16, column = threadIdx.x / 128 * 32;
     Sums<4> n, g;
     squares<KEYS>(k, q, row, column, n, g);
+    __syncthreads();
+    if (!p.log_eta && threadIdx.x < CHUNK) build_numbers(p, gates, decays, numbers);
     u8* to = args.ready + chunk.kept * READY;
-    mask(p, gates, c, row, column, n, g, triangle, (u16*)to + SQUARE);
+    u16* reads = (u16*)to + SQUARE;
+    auto table = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { masks_at(c, i, j, now, before); };
+    auto products = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { decays.at(i, j, now, before); };
+    if (p.log_eta) mask(p, gates, row, column, n, g, high, low, reads, table);
+    else mask(p, gates, row, column, n, g, high, low, reads, products);
+    __syncthreads();
     float* numbers_to = (float*)(to + 4 * SQUARE);
     for (u32 i = threadIdx.x; i < NUMBERS; i += THREADS) numbers_to[i] = numbers[i];
     if (!p.erase) return;
+    // Keys and queries are no longer needed.
+    u16 *to_high = k, *to_low = k + CHUNK * SIDE;
+    invert(high, low, to_high, to_low);
     __syncthreads();
-    // The tables are no longer needed.
-    float* inverse = c;
-    for (u32 i = threadIdx.x; i < CHUNK * WIDE; i += THREADS) inverse[i] = 0.0f;
-    __syncthreads();
-    invert(triangle, inverse);
     #pragma unroll
-    for (u32 i = threadIdx.x; i < SQUARE / 4; i += THREADS) {
-        float4 of = *(const float4*)(inverse + i / (CHUNK / 4) * WIDE + i % (CHUNK / 4) * 4);
-        uint2 bits;
-        bits.x = pack_bf16(of.x, of.y);
-        bits.y = pack_bf16(of.z, of.w);
-        ((uint2*)to)[i] = bits;
-    }
+    for (u32 i = threadIdx.x; i < SQUARE / 8; i += THREADS)
+        if (i % 8 * 8 < i / 8 / 16 * 16 + 16) ((uint4*)to)[i] = *(const uint4*)(to_high + i / 8 * SIDE + i % 8 * 8);
 }
 
 KERNEL(bf16_prepare_64, Bf16Prepare, 256, 4) {

@@ -10,11 +10,14 @@ struct Bf16Reverse {
     float *first_dm, *first_ds;  // [N,H,K,V]: of the initial state
     u16* kept;                 // [kept,H,1 + S,V,K]: of the state behind each chunk
     u16 *solved, *dv;          // [rows,H,V]: Λ and w ∘ Λ
+    u32 stages, unused;        // chunks that lie in shared memory: 2 or 3
 };
 
 template <u32 KEYS, u32 WARPS, bool S>
 struct Reverse {
-    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8, COUNT = 32 * WARPS;
+    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8;
+    // Few warps have others that read ahead for them.
+    static constexpr u32 READERS = WARPS <= 4 ? WARPS : 0, COUNT = 32 * (READERS ? READERS : WARPS);
     // Bytes of a chunk on its way.
     static constexpr u32 STAGE = 2 * CHUNK * (2 * ROW + NARROW) + 2 * 2 * CHUNK * SIDE + 4 * NUMBERS;
 
@@ -25,7 +28,7 @@ struct Reverse {
     u32 first, own;  // columns of the block and of the warp
     Columns<KEYS> m, s;
 
-    __device__ __forceinline__ u16* keys(u32 stage) const { return (u16*)(shared + stage % 2 * STAGE); }
+    __device__ __forceinline__ u16* keys(u32 stage) const { return (u16*)(shared + stage * STAGE); }
     __device__ __forceinline__ u16* queries(u32 stage) const { return keys(stage) + CHUNK * ROW; }
     __device__ __forceinline__ u16* outputs(u32 stage) const { return queries(stage) + CHUNK * ROW; }
     __device__ __forceinline__ u16* solution(u32 stage) const { return outputs(stage) + CHUNK * NARROW; }
@@ -33,15 +36,16 @@ struct Reverse {
     __device__ __forceinline__ float* numbers(u32 stage) const { return (float*)(reads(stage) + CHUNK * SIDE); }
     __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
 
-    __device__ __forceinline__ void fetch(u32 number) const {
+    __device__ __forceinline__ void fetch(u32 number, u32 stage) const {
+        const u32 who = threadIdx.x - (READERS ? 32 * WARPS : 0);
         const Chunk chunk(p, state, number);
         const u8* from = args.ready + chunk.kept * READY;
-        fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(number), ROW);
-        fetch_rows<KEYS, COUNT>(p, chunk, p.q.data, p.key, 0, queries(number), ROW);
-        fetch_rows<16 * WARPS, COUNT>(p, chunk, args.dout, p.value, first, outputs(number), NARROW);
-        if (p.erase) fetch_square<COUNT>((const u16*)from, solution(number));
-        fetch_square<COUNT>((const u16*)from + SQUARE, reads(number));
-        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), numbers(number));
+        fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(stage), ROW, who);
+        fetch_rows<KEYS, COUNT>(p, chunk, p.q.data, p.key, 0, queries(stage), ROW, who);
+        fetch_rows<16 * WARPS, COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), NARROW, who);
+        if (p.erase) fetch_square<COUNT>((const u16*)from, solution(stage), who);
+        fetch_square<COUNT>((const u16*)from + SQUARE, reads(stage), who);
+        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), numbers(stage), who);
     }
 
     // dO of the warp's columns, turned over, as a left factor; scaled by token where `by` is given.
@@ -57,20 +61,6 @@ struct Reverse {
                 float2 f = by(16 * i + h / 2 * 8 + threadIdx.x % 4 * 2);
                 x.x[i][h] = pack_bf16(f.x * low_half(of.x[i][h]), f.y * high_half(of.x[i][h]));
             }
-    }
-
-    // Rows of a chunk out of sums that are turned over.
-    __device__ __forceinline__ void store_rows(const Chunk& chunk, const Sums<8>& x, u16* to) const {
-        const u32 t = threadIdx.x % 32 / 4, c = own + threadIdx.x % 4 * 2;
-        #pragma unroll
-        for (u32 n = 0; n < 8; n++) {
-            u32 low = transpose_matrix(pack_bf16(x.x[n][0], x.x[n][1]));
-            u32 high = transpose_matrix(pack_bf16(x.x[n][2], x.x[n][3]));
-            if (8 * n + t >= chunk.tokens) continue;
-            u16* row = to + chunk.token(p, 8 * n + t) * p.value + c;
-            if (c < p.value) *(u32*)row = low;
-            if (c + 8 < p.value) *(u32*)(row + 8) = high;
-        }
     }
 
     // (23), (24): Λ.
@@ -104,7 +94,7 @@ struct Reverse {
         outputs_of(dout, stage);
         Sums<8> x;
         solve(x, dout, stage);
-        store_rows(chunk, x, args.solved);
+        store_rows(p, chunk, x, args.solved, own);
         // (30).
         const float* scalars = numbers(stage) + SCALARS;
         const float an = scalars[0], bn = scalars[1], en = scalars[2];
@@ -133,23 +123,32 @@ struct Reverse {
             }
         }
         x.scale(by(stage, OF_W));
-        store_rows(chunk, x, args.dv);
+        store_rows(p, chunk, x, args.dv, own);
     }
 
     __device__ __forceinline__ void run() {
-        m.read(p, args.dm + state * matrix, own);
-        if (S) s.read(p, args.ds + state * matrix, own);
-        const u32 count = chunks_of(p, state);
-        if (count > 0) fetch(count - 1);
-        copies_commit();
-        for (u32 number = count; number-- > 0;) {
-            copies_wait<0>();
-            // The chunk is there for all, and nobody reads the one behind any more.
-            __syncthreads();
-            if (number > 0) fetch(number - 1);
-            copies_commit();
-            go(Chunk(p, state, number), number);
+        const bool goes = threadIdx.x < 32 * WARPS, reads = !READERS || !goes;
+        if (goes) {
+            m.read(p, args.dm + state * matrix, own);
+            if (S) s.read(p, args.ds + state * matrix, own);
         }
+        const u32 count = chunks_of(p, state);
+        const u32 stages = args.stages;
+        for (u32 step = 0; step + 1 < stages; step++) {
+            if (reads && step < count) fetch(count - 1 - step, step);
+            copies_commit();
+        }
+        for (u32 step = 0, stage = 0; step < count; step++, stage = stage + 1 < stages ? stage + 1 : 0) {
+            if (stages == 2) copies_wait<0>();
+            else copies_wait<1>();
+            // The chunk is there for all, and nobody reads the last one any more, whose place is the next one's.
+            __syncthreads();
+            const u32 next = step + stages - 1;
+            if (reads && next < count) fetch(count - 1 - next, stage ? stage - 1 : stages - 1);
+            copies_commit();
+            if (goes) go(Chunk(p, state, count - 1 - step), stage);
+        }
+        if (!goes) return;
         m.write(p, args.first_dm + state * matrix, own);
         if (S) s.write(p, args.first_ds + state * matrix, own);
     }
@@ -159,12 +158,12 @@ template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
     const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS;
     Reverse<KEYS, WARPS, S> of{args, args.p, shared, blockIdx.x / args.p.blocks, (u64)args.p.key * args.p.value, first,
-                               first + threadIdx.x / 32 * 16};
+                               first + threadIdx.x / 32 % WARPS * 16};
     of.run();
 }
 
 #define REVERSE(name, KEYS, WARPS, S)            \
-    KERNEL(name, Bf16Reverse, 32 * WARPS) {      \
+    KERNEL(name, Bf16Reverse, 32 * (WARPS <= 4 ? 2 * WARPS : WARPS), 1) {      \
         DYNAMIC_SHARED(u8, shared);              \
         reverse<KEYS, WARPS, S>(args, shared);   \
     }
