@@ -55,31 +55,6 @@ __device__ __forceinline__ void fetch_numbers(const float* x, float* to, u32 who
     for (u32 i = who; i < NUMBERS / 4; i += COUNT) copy_16(to + 4 * i, x + 4 * i, true);
 }
 
-// Rows of a chunk from column `first` out of sums of a warp that are turned over, [16,CHUNK].
-template <class X>
-__device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, const X& x, u16* to, u32 first) {
-    const u32 t = threadIdx.x % 32 / 4, c = first + threadIdx.x % 4 * 2;
-    u16* row = to + chunk.token(p, t) * p.value + c;
-    const u64 apart = (u64)8 * p.heads * p.value;
-    u32 of[8][2];
-    #pragma unroll
-    for (u32 n = 0; n < 8; n++) {
-        of[n][0] = transpose_matrix(pack_bf16(x.x[n][0], x.x[n][1]));
-        of[n][1] = transpose_matrix(pack_bf16(x.x[n][2], x.x[n][3]));
-    }
-    // All at once where nothing has to be asked.
-    if (chunk.tokens == CHUNK && first + 16 <= p.value) {
-        #pragma unroll
-        for (u32 n = 0; n < 8; n++, row += apart) ((u32*)row)[0] = of[n][0], ((u32*)row)[4] = of[n][1];
-        return;
-    }
-    #pragma unroll
-    for (u32 n = 0; n < 8; n++, row += apart) {
-        if (8 * n + t < chunk.tokens && c < p.value) ((u32*)row)[0] = of[n][0];
-        if (8 * n + t < chunk.tokens && c + 8 < p.value) ((u32*)row)[4] = of[n][1];
-    }
-}
-
 __device__ __forceinline__ float low_half(u32 x) { return __uint_as_float(x << 16); }
 __device__ __forceinline__ float high_half(u32 x) { return __uint_as_float(x & 0xffff0000u); }
 
@@ -157,6 +132,35 @@ struct Lefts {
         of(scaled);
     }
 };
+
+// Rows of a chunk from column `first` out of left factors of a warp that are turned over, [16,CHUNK].
+__device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, const Lefts<4>& x, u16* to, u32 first) {
+    const u32 t = threadIdx.x % 32 / 4, c = first + threadIdx.x % 4 * 2;
+    u16* row = to + chunk.token(p, t) * p.value + c;
+    const u64 apart = (u64)8 * p.heads * p.value;
+    u32 of[8][2];
+    #pragma unroll
+    for (u32 n = 0; n < 8; n++)
+        #pragma unroll
+        for (u32 i = 0; i < 2; i++) of[n][i] = transpose_matrix(x.x[n / 2][n % 2 * 2 + i]);
+    // All at once where nothing has to be asked.
+    if (chunk.tokens == CHUNK && first + 16 <= p.value) {
+        #pragma unroll
+        for (u32 n = 0; n < 8; n++, row += apart) ((u32*)row)[0] = of[n][0], ((u32*)row)[4] = of[n][1];
+        return;
+    }
+    #pragma unroll
+    for (u32 n = 0; n < 8; n++, row += apart) {
+        if (8 * n + t < chunk.tokens && c < p.value) ((u32*)row)[0] = of[n][0];
+        if (8 * n + t < chunk.tokens && c + 8 < p.value) ((u32*)row)[4] = of[n][1];
+    }
+}
+// The same of sums.
+__device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, const Sums<8>& x, u16* to, u32 first) {
+    Lefts<4> narrow;
+    narrow.of(x);
+    store_rows(p, chunk, narrow, to, first);
+}
 
 // A warp's 16 columns of a matrix of the memory, turned over: [16,KEYS].
 template <u32 KEYS>

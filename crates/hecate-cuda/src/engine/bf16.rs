@@ -73,8 +73,6 @@ struct Forward {
     last_s: Pointer,
     kept: Pointer,
     written: Pointer,
-    stages: u32,
-    unused: u32,
 }
 
 /// `struct Bf16Reverse` of `bf16_reverse.cu`.
@@ -125,12 +123,10 @@ kernels! { FORWARD {
     "bf16_64_4" Forward64By4 { all: Forward }
     "bf16_128_2" Forward128By2 { all: Forward }
     "bf16_128_4" Forward128By4 { all: Forward }
-    "bf16_128_8" Forward128By8 { all: Forward }
     "bf16_64_2_momentum" Forward64By2Momentum { all: Forward }
     "bf16_64_4_momentum" Forward64By4Momentum { all: Forward }
     "bf16_128_2_momentum" Forward128By2Momentum { all: Forward }
     "bf16_128_4_momentum" Forward128By4Momentum { all: Forward }
-    "bf16_128_8_momentum" Forward128By8Momentum { all: Forward }
 } }
 kernels! { REVERSE {
     "bf16_reverse_64_2" Reverse64By2 { all: Reverse }
@@ -151,9 +147,12 @@ kernels! { GRADIENTS {
     "bf16_gradients_128_momentum" Gradients128Momentum { all: Gradients }
 } }
 
-/// Bytes of shared memory that a kernel may ask for: some kilobytes beside them it declares itself.
+/// At most these bytes of shared memory kernels that work on one chunk declare themselves.
+const OWN: usize = 23 << 10;
+
+/// Bytes of shared memory of a block.
 fn room(properties: &Properties) -> usize {
-    properties.shared_memory.saturating_sub(24 << 10)
+    properties.shared_memory
 }
 
 /// Sizes of tiles.
@@ -161,43 +160,61 @@ fn room(properties: &Properties) -> usize {
 struct Tiles {
     /// Columns of tiles of keys.
     keys: usize,
-    /// Warps of a block that goes from chunk to chunk, 16 value columns each.
+    /// Pairs of warps of a block of the forward that goes from chunk to chunk, 16 value columns each.
+    pairs: usize,
+    /// Warps of a block of the backward that does.
     warps: usize,
-    /// Chunks that lie in its shared memory: the one in work, and those read ahead.
+    /// Chunks that lie in the shared memory of the latter: the one in work, and those read ahead.
     stages: usize,
 }
 
 impl Tiles {
-    /// The widest blocks of which there are enough.
-    fn new(properties: &Properties, dims: &Dims) -> Self {
+    /// The widest blocks of which there are enough, and for which there is room.
+    fn new(properties: &Properties, dims: &Dims, matrices: usize) -> Self {
         let keys = if dims.key <= 64 { 64 } else { 128 };
         let blocks = |warps: usize| dims.sequences.count() * dims.heads * dims.value.div_ceil(16 * warps);
-        let enough = |warps: &usize| 3 * blocks(*warps) >= 2 * properties.multiprocessors as usize;
-        let no_wider = |warps: &usize| *warps == 2 || 16 * (*warps / 2) < dims.value;
-        let wide: &[usize] = if keys == 64 { &[4] } else { &[8, 4] };
-        let warps = wide.iter().copied().find(|warps| enough(warps) && no_wider(warps));
-        let two = Self { keys, warps: warps.unwrap_or(2), stages: 2 };
-        let three = Self { stages: 3, ..two };
-        if three.shared(1)[1] <= room(properties) { three } else { two }
+        let enough = |warps: usize| 3 * blocks(warps) >= 2 * properties.multiprocessors as usize;
+        let no_wider = |warps: usize| 16 * (warps / 2) < dims.value;
+        let narrow = Self { keys, pairs: 2, warps: 2, stages: 2 };
+        let fits = |tiles: &Self| tiles.shared(matrices)[1..3].iter().all(|&bytes| bytes <= room(properties));
+        let wide: &[Self] = match keys {
+            64 => &[Self { keys, pairs: 4, warps: 4, stages: 3 }],
+            _ => &[Self { keys, pairs: 4, warps: 8, stages: 2 }, Self { keys, pairs: 4, warps: 4, stages: 3 }],
+        };
+        let good = |tiles: &Self| enough(tiles.warps) && no_wider(tiles.warps) && fits(tiles);
+        let three = Self { stages: 3, ..narrow };
+        let or_narrow = if fits(&three) { three } else { narrow };
+        wide.iter().copied().find(good).unwrap_or(or_narrow)
     }
 
-    fn columns(self) -> usize {
-        16 * self.warps
+    /// Blocks of columns of the kernels from chunk to chunk.
+    fn blocks(self, kernel: usize, dims: &Dims) -> usize {
+        dims.value.div_ceil(16 * if kernel == 1 { self.pairs } else { self.warps })
     }
 
-    /// Threads of a block that goes from chunk to chunk: few warps have as many others that read ahead for them.
-    fn threads(self) -> u32 {
-        32 * self.warps as u32 * if self.warps <= 4 { 2 } else { 1 }
+    /// Threads of a block of each kernel: a few warps of the backward have as many others that read ahead for them.
+    fn threads(self, kernel: usize) -> u32 {
+        match kernel {
+            0 => THREADS,
+            1 => 64 * self.pairs as u32,
+            2 => 32 * self.warps as u32 * if self.warps <= 4 { 2 } else { 1 },
+            _ => THREADS * if self.keys == 128 { 2 } else { 1 },
+        }
     }
 
-    /// Bytes of shared memory of the kernels, as they lay it out: that before, those from chunk to chunk, that behind.
-    fn shared(self, matrices: usize) -> [usize; 3] {
+    /// Bytes of shared memory of the four kernels, as they lay it out.
+    fn shared(self, matrices: usize) -> [usize; 4] {
         let (row, side, square) = (self.keys + 8, CHUNK + 8, 4 * CHUNK * (CHUNK + 4));
+        let narrow = |warps: usize| 16 * warps + 8;
         let prepare = 2 * 2 * CHUNK * (row + side) + (matrices - 1) * square;
-        let stage = 2 * CHUNK * (2 * row + self.columns() + 8) + 2 * 2 * CHUNK * side + 4 * NUMBERS;
+        let front = 2 * CHUNK * (row + narrow(self.pairs) + side) + 4 * NUMBERS;
+        let back = 2 * CHUNK * (row + side) + 4 * NUMBERS;
+        let handed = 32 * 16 * (self.keys / 16 * matrices + 4) * self.pairs;
+        let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS;
         let tiles = 2 * 3 * CHUNK * row + 2 * (1 + matrices) * self.keys * row;
         let tables = (2 * matrices - 1) * square + 2 * 2 * CHUNK * side;
-        [prepare, self.stages * stage, 2 * 2 * CHUNK * row + tiles.max(tables)]
+        let gradients = 2 * 2 * CHUNK * row + tiles.max(tables) + OWN;
+        [prepare + OWN, 2 * (front + back + handed), self.stages * stage, gradients]
     }
 }
 
@@ -209,7 +226,7 @@ pub(super) fn exists<R: Rule>(
     inputs: &Inputs<R, Tensor<Cuda>>,
 ) -> bool {
     let narrow = [&inputs.q, &inputs.k, &inputs.v].iter().all(|x| x.dtype() == DType::Bf16);
-    let most = Tiles::new(properties, dims).shared(spec.matrices()).into_iter().max().unwrap_or(0);
+    let most = Tiles::new(properties, dims, spec.matrices()).shared(spec.matrices()).into_iter().max().unwrap_or(0);
     let whole = dims.key.is_multiple_of(8) && dims.value.is_multiple_of(8);
     let sound = spec.frozen.is_none() && whole && (1..=128).contains(&dims.key) && dims.value > 0;
     narrow && sound && properties.capability.0 >= 8 && most <= room(properties)
@@ -235,14 +252,15 @@ pub(super) struct Chunks<'a> {
     device: &'a Cuda,
     layout: &'a Layout<'a>,
     tiles: Tiles,
-    call: Call,
+    /// With columns in the blocks of the forward and of the backward.
+    calls: [Call; 2],
 }
 
 impl<'a> Chunks<'a> {
     pub(super) fn new<R: Rule>(device: &'a Cuda, layout: &'a Layout<'a>, inputs: &Inputs<R, Tensor<Cuda>>) -> Self {
-        let tiles = Tiles::new(device.properties(), layout.dims);
-        let call = layout.call_in_blocks(inputs, layout.dims.value.div_ceil(tiles.columns()));
-        Self { device, layout, tiles, call }
+        let tiles = Tiles::new(device.properties(), layout.dims, layout.spec.matrices());
+        let calls = [1, 2].map(|kernel| layout.call_in_blocks(inputs, tiles.blocks(kernel, layout.dims)));
+        Self { device, layout, tiles, calls }
     }
 
     /// Sequences times heads.
@@ -252,20 +270,21 @@ impl<'a> Chunks<'a> {
 
     /// Starts one of the kernels for these keys, by number in [`Tiles::shared`].
     fn launch<A: Arguments>(&self, kernel: usize, arguments: &A) -> Result<()> {
-        let shared = self.tiles.shared(self.layout.spec.matrices())[kernel];
-        let (blocks, threads) = match kernel {
-            1 => (self.states() * self.layout.dims.value.div_ceil(self.tiles.columns()), self.tiles.threads()),
-            2 if self.tiles.keys == 128 => (self.states() * self.layout.spans(), 2 * THREADS),
-            _ => (self.states() * self.layout.spans(), THREADS),
+        let blocks = match kernel {
+            1 | 2 => self.states() * self.tiles.blocks(kernel, self.layout.dims),
+            _ => self.states() * self.layout.spans(),
         };
-        self.device.launch(Grid { blocks: (blocks, 1, 1), threads, shared }, arguments)
+        let own = if matches!(kernel, 1 | 2) { 0 } else { OWN };
+        let shared = self.tiles.shared(self.layout.spec.matrices())[kernel] - own;
+        self.device.launch(Grid { blocks: (blocks, 1, 1), threads: self.tiles.threads(kernel), shared }, arguments)
     }
 
     /// Equations (15)–(18), of all chunks.
     fn prepare(&self) -> Result<Tensor<Cuda>> {
         let chunks = self.layout.kept_states() * self.layout.dims.heads;
         let ready = self.device.empty([chunks * READY], DType::F32)?;
-        let all = Prepare { call: self.call, ready: pointer(&ready), chunks: self.layout.spans() as u32, unused: 0 };
+        let all =
+            Prepare { call: self.calls[0], ready: pointer(&ready), chunks: self.layout.spans() as u32, unused: 0 };
         match self.tiles.keys {
             64 => self.launch(0, &Prepare64 { all })?,
             _ => self.launch(0, &Prepare128 { all })?,
@@ -294,7 +313,7 @@ impl<'a> Chunks<'a> {
         };
         let (first, last) = (R::State::list(&inputs.state), R::State::list(&outputs.state));
         let all = Forward {
-            call: self.call,
+            call: self.calls[0],
             ready: pointer(&ready),
             m: named(&first, "m"),
             s: named(&first, "s"),
@@ -303,20 +322,16 @@ impl<'a> Chunks<'a> {
             last_s: named(&last, "s"),
             kept: places.as_ref().map_or(0, |(states, _)| narrow(states)),
             written: places.as_ref().map_or(0, |(_, written)| narrow(written)),
-            stages: self.tiles.stages as u32,
-            unused: 0,
         };
-        match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
+        match (self.tiles.keys, self.tiles.pairs, self.layout.spec.momentum) {
             (64, 2, false) => self.launch(1, &Forward64By2 { all }),
             (64, _, false) => self.launch(1, &Forward64By4 { all }),
             (_, 2, false) => self.launch(1, &Forward128By2 { all }),
-            (_, 4, false) => self.launch(1, &Forward128By4 { all }),
-            (_, _, false) => self.launch(1, &Forward128By8 { all }),
+            (_, _, false) => self.launch(1, &Forward128By4 { all }),
             (64, 2, true) => self.launch(1, &Forward64By2Momentum { all }),
             (64, _, true) => self.launch(1, &Forward64By4Momentum { all }),
             (_, 2, true) => self.launch(1, &Forward128By2Momentum { all }),
-            (_, 4, true) => self.launch(1, &Forward128By4Momentum { all }),
-            (_, _, true) => self.launch(1, &Forward128By8Momentum { all }),
+            (_, _, true) => self.launch(1, &Forward128By4Momentum { all }),
         }?;
         Ok(places.map(|(states, written)| Kept { ready, states, written }))
     }
@@ -331,7 +346,7 @@ impl<'a> Chunks<'a> {
         let (kept_grads, solved) = self.reverse(kept, grads, dinputs)?;
         let gates = R::Gates::list(&dinputs.gates);
         let all = Gradients {
-            call: self.call,
+            call: self.calls[1],
             ready: pointer(&kept.ready),
             kept: narrow(&kept.states),
             kept_grads: narrow(&kept_grads),
@@ -348,10 +363,10 @@ impl<'a> Chunks<'a> {
             unused: 0,
         };
         match (self.tiles.keys, self.layout.spec.momentum) {
-            (64, false) => self.launch(2, &Gradients64 { all }),
-            (64, true) => self.launch(2, &Gradients64Momentum { all }),
-            (_, false) => self.launch(2, &Gradients128 { all }),
-            (_, true) => self.launch(2, &Gradients128Momentum { all }),
+            (64, false) => self.launch(3, &Gradients64 { all }),
+            (64, true) => self.launch(3, &Gradients64Momentum { all }),
+            (_, false) => self.launch(3, &Gradients128 { all }),
+            (_, true) => self.launch(3, &Gradients128Momentum { all }),
         }
     }
 
@@ -365,7 +380,7 @@ impl<'a> Chunks<'a> {
         let (room, solved) = (self.room()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
         let (last, first) = (R::State::list(&grads.state), R::State::list(&dinputs.state));
         let all = Reverse {
-            call: self.call,
+            call: self.calls[1],
             ready: pointer(&kept.ready),
             dout: narrow(&grads.out),
             dm: named(&last, "m"),
@@ -379,16 +394,16 @@ impl<'a> Chunks<'a> {
             unused: 0,
         };
         match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
-            (64, 2, false) => self.launch(1, &Reverse64By2 { all }),
-            (64, _, false) => self.launch(1, &Reverse64By4 { all }),
-            (_, 2, false) => self.launch(1, &Reverse128By2 { all }),
-            (_, 4, false) => self.launch(1, &Reverse128By4 { all }),
-            (_, _, false) => self.launch(1, &Reverse128By8 { all }),
-            (64, 2, true) => self.launch(1, &Reverse64By2Momentum { all }),
-            (64, _, true) => self.launch(1, &Reverse64By4Momentum { all }),
-            (_, 2, true) => self.launch(1, &Reverse128By2Momentum { all }),
-            (_, 4, true) => self.launch(1, &Reverse128By4Momentum { all }),
-            (_, _, true) => self.launch(1, &Reverse128By8Momentum { all }),
+            (64, 2, false) => self.launch(2, &Reverse64By2 { all }),
+            (64, _, false) => self.launch(2, &Reverse64By4 { all }),
+            (_, 2, false) => self.launch(2, &Reverse128By2 { all }),
+            (_, 4, false) => self.launch(2, &Reverse128By4 { all }),
+            (_, _, false) => self.launch(2, &Reverse128By8 { all }),
+            (64, 2, true) => self.launch(2, &Reverse64By2Momentum { all }),
+            (64, _, true) => self.launch(2, &Reverse64By4Momentum { all }),
+            (_, 2, true) => self.launch(2, &Reverse128By2Momentum { all }),
+            (_, 4, true) => self.launch(2, &Reverse128By4Momentum { all }),
+            (_, _, true) => self.launch(2, &Reverse128By8Momentum { all }),
         }?;
         Ok((room, solved))
     }

@@ -1,4 +1,7 @@
-// The exact chunk form with bfloat16, forward: equations (19)-(22), from chunk to chunk, 16 columns to a warp.
+// The exact chunk form with bfloat16, forward: equations (19)-(22), from chunk to chunk, 16 columns to a pair of warps.
+//
+// One of a pair takes the memory through the chunk, (19), (21) and (22); the other, a chunk later, makes the outputs (20)
+// of the memory as it was before and of Z, which the first leaves as left factors, and reads what comes next.
 #include "bf16.cuh"
 
 struct Bf16Forward {
@@ -9,68 +12,113 @@ struct Bf16Forward {
     float *last_m, *last_s;    // [N,H,K,V]
     u16* kept;                 // [kept,H,1 + S,V,K]: states before each chunk for the backward; null: none
     u16* written;              // [rows,H,V]: Z for the backward; null where `kept` is
-    u32 stages, unused;        // chunks that lie in shared memory: 2 or 3
 };
 
 template <u32 KEYS, u32 WARPS, bool S>
 struct Forward {
-    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8;
-    // Few warps have others that read ahead for them.
-    static constexpr u32 READERS = WARPS <= 4 ? WARPS : 0, COUNT = 32 * (READERS ? READERS : WARPS);
-    // Bytes of a chunk on its way.
-    static constexpr u32 STAGE = 2 * CHUNK * (2 * ROW + NARROW) + 2 * 2 * CHUNK * SIDE + 4 * NUMBERS;
+    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8, COUNT = 32 * WARPS, STEPS = KEYS / 16;
+    // Bytes of a chunk for the first of a pair (K, V, T, vectors) and for the second (Q, Y ∘ Q Kᵀ, vectors), and of left
+    // factors, 16 a lane each: M, S, Z of every pair.
+    static constexpr u32 FRONT = 2 * CHUNK * (ROW + NARROW + SIDE) + 4 * NUMBERS;
+    static constexpr u32 BACK = 2 * CHUNK * (ROW + SIDE) + 4 * NUMBERS;
+    static constexpr u32 FACTORS = STEPS * (S ? 2 : 1) + 4, HANDED = 32 * 16 * FACTORS * WARPS;
 
     const Bf16Forward& args;
     const Linear& p;
     u8* shared;
     u64 state, matrix;
-    u32 first, own;  // columns of the block and of the warp
-    Columns<KEYS> m, s;
+    u32 first, own;  // columns of the block and of the pair
 
-    __device__ __forceinline__ u16* keys(u32 stage) const { return (u16*)(shared + stage * STAGE); }
-    __device__ __forceinline__ u16* queries(u32 stage) const { return keys(stage) + CHUNK * ROW; }
-    __device__ __forceinline__ u16* values(u32 stage) const { return queries(stage) + CHUNK * ROW; }
-    __device__ __forceinline__ u16* solution(u32 stage) const { return values(stage) + CHUNK * NARROW; }
-    __device__ __forceinline__ u16* reads(u32 stage) const { return solution(stage) + CHUNK * SIDE; }
-    __device__ __forceinline__ float* numbers(u32 stage) const { return (float*)(reads(stage) + CHUNK * SIDE); }
-    __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
+    __device__ __forceinline__ u16* keys(u32 n) const { return (u16*)(shared + n % 2 * FRONT); }
+    __device__ __forceinline__ u16* values(u32 n) const { return keys(n) + CHUNK * ROW; }
+    __device__ __forceinline__ u16* solution(u32 n) const { return values(n) + CHUNK * NARROW; }
+    __device__ __forceinline__ float* front_numbers(u32 n) const { return (float*)(solution(n) + CHUNK * SIDE); }
+    __device__ __forceinline__ u16* queries(u32 n) const { return (u16*)(shared + 2 * FRONT + n % 2 * BACK); }
+    __device__ __forceinline__ u16* reads(u32 n) const { return queries(n) + CHUNK * ROW; }
+    __device__ __forceinline__ float* back_numbers(u32 n) const { return (float*)(reads(n) + CHUNK * SIDE); }
+    // Factor `i` of this pair and lane: M, then Z, then S.
+    __device__ __forceinline__ uint4* handed(u32 n, u32 i) const {
+        u8* all = shared + 2 * FRONT + 2 * BACK + n % 2 * HANDED;
+        return (uint4*)all + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
+    }
+    __device__ __forceinline__ void hand(u32 n, u32 i, const u32 (&x)[4]) const {
+        uint4 of;
+        of.x = x[0], of.y = x[1], of.z = x[2], of.w = x[3];
+        *handed(n, i) = of;
+    }
+    __device__ __forceinline__ void take(u32 n, u32 i, u32 (&x)[4]) const {
+        const uint4 of = *handed(n, i);
+        x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
+    }
+    static constexpr u32 OF_M = 0, OF_Z = STEPS, OF_S = STEPS + 4;
 
-    __device__ __forceinline__ void fetch(u32 number, u32 stage) const {
-        const u32 who = threadIdx.x - (READERS ? 32 * WARPS : 0);
-        const Chunk chunk(p, state, number);
+    __device__ __forceinline__ void fetch_front(u32 n) const {
+        const Chunk chunk(p, state, n);
+        const u32 who = threadIdx.x - COUNT;
         const u8* from = args.ready + chunk.kept * READY;
-        fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(stage), ROW, who);
-        fetch_rows<KEYS, COUNT>(p, chunk, p.q.data, p.key, 0, queries(stage), ROW, who);
-        fetch_rows<16 * WARPS, COUNT>(p, chunk, p.v.data, p.value, first, values(stage), NARROW, who);
-        if (p.erase) fetch_square<COUNT>((const u16*)from, solution(stage), who);
-        fetch_square<COUNT>((const u16*)from + SQUARE, reads(stage), who);
-        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), numbers(stage), who);
+        fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(n), ROW, who);
+        fetch_rows<16 * WARPS, COUNT>(p, chunk, p.v.data, p.value, first, values(n), NARROW, who);
+        if (p.erase) fetch_square<COUNT>((const u16*)from, solution(n), who);
+        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), front_numbers(n), who);
+    }
+    __device__ __forceinline__ void fetch_back(u32 n) const {
+        const Chunk chunk(p, state, n);
+        const u32 who = threadIdx.x - COUNT;
+        const u8* from = args.ready + chunk.kept * READY;
+        fetch_rows<KEYS, COUNT>(p, chunk, p.q.data, p.key, 0, queries(n), ROW, who);
+        fetch_square<COUNT>((const u16*)from + SQUARE, reads(n), who);
+        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), back_numbers(n), who);
     }
 
-    // a ∘ (rows M) + b ∘ (rows S), turned over.
-    __device__ __forceinline__ void read(Sums<8>& x, const u16* rows, ByToken a, ByToken b) const {
-        x.clear();
-        m.times_rows(x, rows, ROW);
-        x.scale(a);
-        if (S) {
-            Sums<8> y;
-            y.clear();
-            s.times_rows(y, rows, ROW);
-            y.scale(b);
-            #pragma unroll
-            for (u32 n = 0; n < 8; n++)
-                #pragma unroll
-                for (u32 i = 0; i < 4; i++) x.x[n][i] += y.x[n][i];
+    // x += left [16,16], of step `s`, times rows [CHUNK,KEYS], turned over.
+    static __device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], const u16* rows, u32 s) {
+        #pragma unroll
+        for (u32 n = 0; n < 4; n++) {
+            u32 b[4];
+            right(b, rows, ROW, 16 * n, 16 * s);
+            multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
         }
     }
+    static __device__ __forceinline__ void add(Sums<8>& x, const Sums<8>& y) {
+        #pragma unroll
+        for (u32 n = 0; n < 8; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) x.x[n][i] += y.x[n][i];
+    }
 
-    // (19): the right side in place of r a⁻ ∘ X₀ + r b⁻ ∘ X₁, then the solution.
-    __device__ __forceinline__ void solve(Sums<8>& x, u32 stage) const {
-        const ByToken w = by(stage, OF_W);
+    // r a⁻ ∘ (K M) + r b⁻ ∘ (K S), turned over; M and S are handed on.
+    __device__ __forceinline__ void predict(Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, u32 n) const {
+        const float* numbers = front_numbers(n);
+        x.clear();
+        #pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            u32 a[4];
+            as_left(a, m.sums.x[2 * i], m.sums.x[2 * i + 1]);
+            hand(n, OF_M + i, a);
+            if (p.erase) times_step(x, a, keys(n), i);
+        }
+        x.scale(ByToken{numbers + OF_ERASE_A * CHUNK});
+        if (!S) return;
+        Sums<8> y;
+        y.clear();
+        #pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            u32 a[4];
+            as_left(a, s.sums.x[2 * i], s.sums.x[2 * i + 1]);
+            hand(n, OF_S + i, a);
+            if (p.erase) times_step(y, a, keys(n), i);
+        }
+        y.scale(ByToken{numbers + OF_ERASE_B * CHUNK});
+        add(x, y);
+    }
+
+    // (19): the right side in place of what was predicted, then the solution.
+    __device__ __forceinline__ void solve(Sums<8>& x, u32 n) const {
+        const ByToken w{front_numbers(n) + OF_W * CHUNK};
         #pragma unroll
         for (u32 s = 0; s < 4; s++) {
             u32 v[4];
-            left_across(v, values(stage), NARROW, threadIdx.x / 32 * 16, 16 * s);
+            left_across(v, values(n), NARROW, threadIdx.x / 32 * 16, 16 * s);
             #pragma unroll
             for (u32 h = 0; h < 2; h++) {
                 float2 f = w(16 * s + 8 * h + threadIdx.x % 4 * 2);
@@ -85,83 +133,119 @@ struct Forward {
         Lefts<4> known;
         known.of(x);
         x.clear();
-        times_lower(x, known, solution(stage));
+        times_lower(x, known, solution(n));
     }
 
-    __device__ __forceinline__ void go(const Chunk& chunk, u32 stage) {
-        if (args.kept) {
-            u16* kept = args.kept + chunk.kept * (S ? 2 : 1) * matrix;
-            m.keep(p, kept, own);
-            if (S) s.keep(p, kept + matrix, own);
-        }
+    // The first of a pair: Z, then (21), (22).
+    __device__ __forceinline__ void go(Columns<KEYS>& m, Columns<KEYS>& s, u32 n) const {
         Sums<8> x;
-        if (p.erase) read(x, keys(stage), by(stage, OF_ERASE_A), by(stage, OF_ERASE_B));
-        else x.clear();
-        solve(x, stage);
-        if (args.kept) store_rows(p, chunk, x, args.written, own);
+        predict(x, m, s, n);
+        solve(x, n);
         Lefts<4> z;
         z.of(x);
-        // (20).
-        Sums<8> out;
-        read(out, queries(stage), by(stage, OF_READ_A), by(stage, OF_READ_B));
-        times_lower(out, z, reads(stage));
-        store_rows(p, chunk, out, args.out, own);
-        // (21), (22).
-        const float* scalars = numbers(stage) + SCALARS;
-        const float an = scalars[0], bn = scalars[1], en = scalars[2];
         #pragma unroll
-        for (u32 n = 0; n < KEYS / 8; n++)
+        for (u32 i = 0; i < 4; i++) hand(n, OF_Z + i, z.x[i]);
+        const float *numbers = front_numbers(n), an = numbers[SCALARS], bn = numbers[SCALARS + 1], en = numbers[SCALARS + 2];
+        #pragma unroll
+        for (u32 c = 0; c < KEYS / 8; c++)
             #pragma unroll
             for (u32 i = 0; i < 4; i++) {
-                m.sums.x[n][i] = an * m.sums.x[n][i] + (S ? bn * s.sums.x[n][i] : 0.0f);
-                if (S) s.sums.x[n][i] *= en;
+                m.sums.x[c][i] = an * m.sums.x[c][i] + (S ? bn * s.sums.x[c][i] : 0.0f);
+                if (S) s.sums.x[c][i] *= en;
             }
-        z.of(x, by(stage, OF_LAST_C));
-        m.add(z, keys(stage), ROW);
+        z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
+        m.add(z, keys(n), ROW);
         if (S) {
-            z.of(x, by(stage, OF_LAST_E));
-            s.add(z, keys(stage), ROW);
+            z.of(x, ByToken{numbers + OF_LAST_E * CHUNK});
+            s.add(z, keys(n), ROW);
         }
     }
 
-    __device__ __forceinline__ void run() {
-        const bool goes = threadIdx.x < 32 * WARPS, reads = !READERS || !goes;
-        if (goes) {
-            m.read(p, args.m + state * matrix, own);
-            if (S) s.read(p, args.s + state * matrix, own);
+    // The second of a pair: (20), and what is kept.
+    __device__ __forceinline__ void read(u32 n) const {
+        const Chunk chunk(p, state, n);
+        const float* numbers = back_numbers(n);
+        u16* kept = args.kept ? args.kept + chunk.kept * (S ? 2 : 1) * matrix : nullptr;
+        Sums<8> out;
+        out.clear();
+        #pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            u32 a[4];
+            take(n, OF_M + i, a);
+            times_step(out, a, queries(n), i);
+            if (kept) keep(a, kept, i);
         }
-        const u32 count = chunks_of(p, state);
-        const u32 stages = args.stages;
-        for (u32 step = 0; step + 1 < stages; step++) {
-            if (reads && step < count) fetch(step, step);
-            copies_commit();
+        out.scale(ByToken{numbers + OF_READ_A * CHUNK});
+        if (S) {
+            Sums<8> y;
+            y.clear();
+            #pragma unroll
+            for (u32 i = 0; i < STEPS; i++) {
+                u32 a[4];
+                take(n, OF_S + i, a);
+                times_step(y, a, queries(n), i);
+                if (kept) keep(a, kept + matrix, i);
+            }
+            y.scale(ByToken{numbers + OF_READ_B * CHUNK});
+            add(out, y);
         }
-        for (u32 step = 0, stage = 0; step < count; step++, stage = stage + 1 < stages ? stage + 1 : 0) {
-            if (stages == 2) copies_wait<0>();
-            else copies_wait<1>();
-            // The chunk is there for all, and nobody reads the last one any more, whose place is the next one's.
+        Lefts<4> z;
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) take(n, OF_Z + i, z.x[i]);
+        times_lower(out, z, reads(n));
+        store_rows(p, chunk, out, args.out, own);
+        if (kept) store_rows(p, chunk, z, args.written, own);
+    }
+
+    // A left factor of a state as bfloat16 [V,K].
+    __device__ __forceinline__ void keep(const u32 (&a)[4], u16* to, u32 step) const {
+        const u32 k = 16 * step + threadIdx.x % 4 * 2, v = own + threadIdx.x % 32 / 4;
+        u16 *low = to + (u64)v * p.key + k, *high = low + 8 * p.key;
+        if (v < p.value && k < p.key) *(u32*)low = a[0];
+        if (v < p.value && k + 8 < p.key) *(u32*)(low + 8) = a[2];
+        if (v + 8 < p.value && k < p.key) *(u32*)high = a[1];
+        if (v + 8 < p.value && k + 8 < p.key) *(u32*)(high + 8) = a[3];
+    }
+
+    // In step n the first of each pair goes through chunk n, and the second makes the outputs of the one before, once it
+    // has sent for what the next step needs. Between two steps all wait for each other.
+    __device__ __forceinline__ void take_through(u32 count) const {
+        Columns<KEYS> m, s;
+        m.read(p, args.m + state * matrix, own);
+        if (S) s.read(p, args.s + state * matrix, own);
+        for (u32 n = 0; n <= count; n++) {
             __syncthreads();
-            const u32 next = step + stages - 1;
-            if (reads && next < count) fetch(next, stage ? stage - 1 : stages - 1);
-            copies_commit();
-            if (goes) go(Chunk(p, state, step), stage);
+            if (n < count) go(m, s, n);
         }
-        if (!goes) return;
         m.write(p, args.last_m + state * matrix, own);
         if (S) s.write(p, args.last_s + state * matrix, own);
+    }
+    __device__ __forceinline__ void read_out(u32 count) const {
+        if (count > 0) fetch_front(0);
+        copies_commit();
+        for (u32 n = 0; n <= count; n++) {
+            copies_wait<0>();
+            __syncthreads();
+            if (n + 1 < count) fetch_front(n + 1);
+            if (n < count) fetch_back(n);
+            copies_commit();
+            if (n > 0) read(n - 1);
+        }
     }
 };
 
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void forward(const Bf16Forward& args, u8* shared) {
     const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS;
-    Forward<KEYS, WARPS, S> of{args, args.p, shared, blockIdx.x / args.p.blocks, (u64)args.p.key * args.p.value, first,
-                               first + threadIdx.x / 32 % WARPS * 16};
-    of.run();
+    const u64 state = blockIdx.x / args.p.blocks, matrix = (u64)args.p.key * args.p.value;
+    const Forward<KEYS, WARPS, S> of{args, args.p, shared, state, matrix, first, first + threadIdx.x / 32 % WARPS * 16};
+    const u32 count = chunks_of(args.p, state);
+    if (threadIdx.x < 32 * WARPS) of.take_through(count);
+    else of.read_out(count);
 }
 
 #define FORWARD(name, KEYS, WARPS, S)            \
-    KERNEL(name, Bf16Forward, 32 * (WARPS <= 4 ? 2 * WARPS : WARPS), 1) {      \
+    KERNEL(name, Bf16Forward, 64 * WARPS, 1) {   \
         DYNAMIC_SHARED(u8, shared);              \
         forward<KEYS, WARPS, S>(args, shared);   \
     }
@@ -170,9 +254,7 @@ FORWARD(bf16_64_2, 64, 2, false)
 FORWARD(bf16_64_4, 64, 4, false)
 FORWARD(bf16_128_2, 128, 2, false)
 FORWARD(bf16_128_4, 128, 4, false)
-FORWARD(bf16_128_8, 128, 8, false)
 FORWARD(bf16_64_2_momentum, 64, 2, true)
 FORWARD(bf16_64_4_momentum, 64, 4, true)
 FORWARD(bf16_128_2_momentum, 128, 2, true)
 FORWARD(bf16_128_4_momentum, 128, 4, true)
-FORWARD(bf16_128_8_momentum, 128, 8, true)
