@@ -2,11 +2,11 @@
 
 use super::{agree, agree_on};
 use hecate_core::{
-    Kernel,
+    DType, Kernel,
     rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
 };
 use hecate_cuda::{Algorithm, Cuda};
-use hecate_tests::{Case, Sizes, checks, oracle::Oracle};
+use hecate_tests::{Array, Case, Sizes, checks, error, oracle::Oracle};
 
 /// Every range of `K` that has a kernel, its edges, and more than any of them; blocks of columns whole and not.
 const SIZES: [Sizes; 8] = [
@@ -61,6 +61,35 @@ where
     }
     for (seed, rule) in (95..).zip(R::all()) {
         checks::rounding_of(&devices, &Case::packed(rule, &[70, 1, 128, 63], 2, 32, 40, seed));
+    }
+}
+
+/// Heads do not know of each other: two of many, which lie in wide blocks, come out as they do alone, in narrow ones.
+fn heads_are_separate<R: Oracle>(rule: R, heads: usize)
+where
+    Cuda: Kernel<R>,
+{
+    let range = heads - 2..heads;
+    let two = |slot: &str, x: &Array| x.cut(if ["m", "s"].contains(&slot) { 1 } else { 2 }, range.clone());
+    for device in chunked() {
+        let many = Case::new(rule, Sizes::new(1, 66, heads, 128, 128), 101);
+        let few = Case::new(rule, Sizes::new(1, 66, 2, 128, 128), 101);
+        let mut few =
+            few.with(|slot, _| many.inputs.list().into_iter().find(|x| x.0 == slot).map(|x| two(slot, x.1)).unwrap());
+        few.grads = many.grads.clone().try_map(|slot, x| Ok::<_, ()>(two(slot, &x))).unwrap();
+        let (many, few) = (many.run(&device, DType::Bf16).unwrap(), few.run(&device, DType::Bf16).unwrap());
+        for ((slot, many), (_, few)) in many.list().into_iter().zip(few.list()) {
+            assert_eq!(error(&two(slot, many).values, &few.values), 0.0, "{rule:?} {slot}");
+        }
+    }
+}
+
+/// As many heads as blocks of 64 and of 128 columns are for.
+#[test]
+fn wide_blocks() {
+    for heads in [46, 90] {
+        heads_are_separate(Delta::default(), heads);
+        heads_are_separate(Titans::default(), heads);
     }
 }
 

@@ -21,10 +21,15 @@
 //! chunks, the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 67 MB (0.016 ms at 4.3 TB/s), with what is
 //! prepared 137 MB (0.032 ms); the backward 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states.
 //!
-//! Only `bf16` and `bf16_reverse` go from chunk to chunk. A warp holds 16 columns of the memory in registers and needs
-//! no other warp; it goes through a chunk in about 230 products of the tensor cores (`m16n8k16`), one after the other
-//! but for 8 at a time, which bounds them where heads are few: warps are `B·H·V / 16`. Blocks are as wide as there are
-//! enough of them, since what they share is read once a block.
+//! Only `bf16` and `bf16_reverse` go from chunk to chunk. There a warp holds 16 columns of the memory in registers, as sums
+//! that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`) to 230
+//! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, and that chain is what bounds both
+//! where heads are few. Forward, a second warp makes the outputs of the chunk before and reads ahead; backward it reads
+//! ahead alone. Blocks are as wide as there are enough of them, since what their warps share is read once a block.
+//!
+//! Without momentum masks are products out of stretches of 16 tokens, each made by recursion; with it they are recursions
+//! over the chunk. The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
+//! leave out 2^-16 of a factor) for the rest.
 
 use super::{
     CHUNK, Spec,
