@@ -12,12 +12,12 @@ fn main() {
     divan::main();
 }
 
-const HEADS: usize = 8;
-const PREFILL: [(usize, usize); 2] = [(1024, 64), (1024, 128)];
-const DECODE: [(usize, usize); 2] = [(1, 64), (1, 128)];
+/// Tokens, heads, width.
+const PREFILL: [(usize, usize, usize); 4] = [(1024, 8, 64), (1024, 8, 128), (1024, 16, 64), (1024, 32, 128)];
+const DECODE: [(usize, usize, usize); 3] = [(1, 8, 64), (1, 8, 128), (1, 32, 128)];
 
 /// Arguments on the device, once the rule is known to be right there.
-fn prepare<R: Oracle>(tokens: usize, width: usize) -> (Cpu, Case<R>, Inputs<R, Tensor<Cpu>>)
+fn prepare<R: Oracle>((tokens, heads, width): (usize, usize, usize)) -> (Cpu, Case<R>, Inputs<R, Tensor<Cpu>>)
 where
     Cpu: Kernel<R>,
 {
@@ -25,7 +25,7 @@ where
     let rule = R::all()[0];
     let cell = report::check_rule(&device, rule);
     assert!(cell.passed, "{cell:?}");
-    let case = Case::new(rule, Sizes::new(1, tokens, HEADS, width, width), 1);
+    let case = Case::new(rule, Sizes::new(1, tokens, heads, width, width), 1);
     let run = |device: &Cpu| case.run(device, DType::F32).expect("a valid call");
     let (truth, found) = (run(&device.clone().with_algorithm(Algorithm::Scan)), run(&device));
     let mut compared = case::compare_outputs(case.rule, &truth.outputs, &found.outputs);
@@ -36,22 +36,22 @@ where
 }
 
 #[divan::bench(types = [Hebbian, Delta, Titans, Dgd, Atlas], args = PREFILL)]
-fn rule_infer<R: Oracle>(bencher: Bencher<'_, '_>, (tokens, width): (usize, usize))
+fn rule_infer<R: Oracle>(bencher: Bencher<'_, '_>, sizes: (usize, usize, usize))
 where
     Cpu: Kernel<R>,
 {
-    let (device, case, inputs) = prepare::<R>(tokens, width);
-    bencher.counter(ItemsCount::new(tokens)).bench_local(|| infer(&device, case.rule, &inputs));
+    let (device, case, inputs) = prepare::<R>(sizes);
+    bencher.counter(ItemsCount::new(sizes.0)).bench_local(|| infer(&device, case.rule, &inputs));
 }
 
 #[divan::bench(types = [Hebbian, Delta, Titans, Dgd, Atlas], args = PREFILL)]
-fn rule_forward_and_backward<R: Oracle>(bencher: Bencher<'_, '_>, (tokens, width): (usize, usize))
+fn rule_forward_and_backward<R: Oracle>(bencher: Bencher<'_, '_>, sizes: (usize, usize, usize))
 where
     Cpu: Kernel<R>,
 {
-    let (device, case, inputs) = prepare::<R>(tokens, width);
+    let (device, case, inputs) = prepare::<R>(sizes);
     let grads = case.upload_grads(&device, DType::F32).expect("an upload");
-    bencher.counter(ItemsCount::new(tokens)).bench_local(|| {
+    bencher.counter(ItemsCount::new(sizes.0)).bench_local(|| {
         let (_, pass) = forward(&device, case.rule, inputs.clone())?;
         let gradients = pass.backward(grads.clone())?;
         device.synchronize().map(|()| gradients)
@@ -59,12 +59,26 @@ where
 }
 
 #[divan::bench(types = [Hebbian, Delta, Titans, Dgd, Atlas], args = DECODE)]
-fn rule_decode<R: Oracle>(bencher: Bencher<'_, '_>, (tokens, width): (usize, usize))
+fn rule_decode<R: Oracle>(bencher: Bencher<'_, '_>, sizes: (usize, usize, usize))
 where
     Cpu: Kernel<R>,
 {
-    let (device, case, inputs) = prepare::<R>(tokens, width);
-    bencher.counter(ItemsCount::new(tokens)).bench_local(|| infer(&device, case.rule, &inputs));
+    let (device, case, inputs) = prepare::<R>(sizes);
+    bencher.counter(ItemsCount::new(sizes.0)).bench_local(|| infer(&device, case.rule, &inputs));
+}
+
+/// As [`rule_decode`], every token from the memory that the one before left.
+#[divan::bench(types = [Hebbian, Delta, Titans, Dgd], args = DECODE)]
+fn rule_decode_on<R: Oracle>(bencher: Bencher<'_, '_>, sizes: (usize, usize, usize))
+where
+    Cpu: Kernel<R>,
+{
+    let (device, case, mut inputs) = prepare::<R>(sizes);
+    bencher.counter(ItemsCount::new(sizes.0)).bench_local(|| {
+        let outputs = infer(&device, case.rule, &inputs)?;
+        inputs.state = outputs.state;
+        hecate_core::Result::Ok(outputs.out)
+    });
 }
 
 /// Items are floating-point operations.

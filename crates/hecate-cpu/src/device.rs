@@ -1,5 +1,6 @@
 //! The device: a pool of threads and arrays in main memory.
 
+use crate::kept::{Array, Kept, Lent};
 use hecate_core::{DType, Device, Host, Result, Shape, Tensor};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{borrow::Cow, fmt, sync::Arc};
@@ -7,10 +8,10 @@ use std::{borrow::Cow, fmt, sync::Arc};
 /// How the linear rules are computed. The result is the same function either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// [`Algorithm::Scan`] for a few tokens, [`Algorithm::Chunk`] for many.
+    /// Forward in one pass over the memory for every few tokens, backward in chunks of 64 tokens. Frozen rules: chunks.
     #[default]
     Auto,
-    /// Token by token.
+    /// Token by token, as the equations stand.
     Scan,
     /// Matrix products over chunks of at most this many tokens.
     Chunk(usize),
@@ -21,6 +22,7 @@ pub enum Algorithm {
 pub struct Cpu {
     pool: Option<Arc<ThreadPool>>,
     algorithm: Algorithm,
+    kept: Arc<Kept>,
 }
 
 impl Cpu {
@@ -46,6 +48,22 @@ impl Cpu {
     /// The same pool, with the linear rules computed this way whatever the sizes (tests and measurements).
     pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
         Self { algorithm, ..self }
+    }
+
+    /// Gives memory that is kept for later calls back to the system: large arrays that were dropped, and scratch. What
+    /// is kept is never more than what was in use at once before.
+    pub fn release(&self) {
+        self.kept.release();
+    }
+
+    /// What is kept.
+    pub(crate) fn kept(&self) -> &Arc<Kept> {
+        &self.kept
+    }
+
+    /// An array of `count` numbers, which may be anything.
+    pub(crate) fn take(&self, count: usize) -> Lent {
+        self.kept.take(count)
     }
 
     /// How the linear rules are computed.
@@ -75,14 +93,14 @@ impl fmt::Debug for Cpu {
 
 impl Device for Cpu {
     const NAME: &'static str = "cpu";
-    type Buffer = Host;
+    type Buffer = Array;
 
-    fn upload(&self, host: Host) -> Result<Host> {
-        Ok(host)
+    fn upload(&self, host: Host) -> Result<Array> {
+        Ok(Array::new(&self.kept, host))
     }
 
-    fn download(&self, buffer: &Host, _: DType, _: usize) -> Result<Host> {
-        Ok(buffer.clone())
+    fn download(&self, buffer: &Array, _: DType, _: usize) -> Result<Host> {
+        Ok(Host::clone(buffer))
     }
 
     fn synchronize(&self) -> Result<()> {
@@ -92,7 +110,7 @@ impl Device for Cpu {
 
 /// The elements as 32-bit floats; borrowed where they are that already.
 pub(crate) fn floats(x: &Tensor<Cpu>) -> Cow<'_, [f32]> {
-    match x.buffer() {
+    match &**x.buffer() {
         Host::F32(values) => Cow::Borrowed(values),
         other => Cow::Owned(other.clone().into_f32()),
     }
@@ -100,5 +118,18 @@ pub(crate) fn floats(x: &Tensor<Cpu>) -> Cow<'_, [f32]> {
 
 /// A tensor of `dtype` from 32-bit floats that fill `shape`.
 pub(crate) fn tensor(device: &Cpu, shape: impl Into<Shape>, dtype: DType, values: Vec<f32>) -> Tensor<Cpu> {
-    Tensor::from_buffer(device, shape, dtype, Host::from_f32(dtype, values))
+    from_host(device, shape, dtype, Host::from_f32(dtype, values))
+}
+
+/// A tensor of elements that fill `shape`.
+pub(crate) fn from_host(device: &Cpu, shape: impl Into<Shape>, dtype: DType, host: Host) -> Tensor<Cpu> {
+    Tensor::from_buffer(device, shape, dtype, Array::new(&device.kept, host))
+}
+
+/// As [`tensor`], from numbers that were lent.
+pub(crate) fn lent(device: &Cpu, shape: impl Into<Shape>, dtype: DType, values: Lent) -> Tensor<Cpu> {
+    match dtype {
+        DType::F32 => Tensor::from_buffer(device, shape, dtype, Array::from(values)),
+        _ => tensor(device, shape, dtype, values.to_vec()),
+    }
 }

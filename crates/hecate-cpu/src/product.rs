@@ -117,6 +117,9 @@ pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat
     out.check();
     a.check("a");
     b.check("b");
+    if crate::simd::is_scalar() {
+        return plain(out, beta, alpha, a, b);
+    }
     // SAFETY: the checks above hold every element that `gemm` touches inside its slice (it touches only elements
     // (i, j) of each matrix, none where a size is zero) and every stride inside an `isize`; `out` is borrowed
     // exclusively, so it aliases neither operand, and its rows do not overlap. In `gemm` the first factor is that
@@ -143,6 +146,21 @@ pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat
             false,
             Parallelism::None,
         );
+    }
+}
+
+/// [`product`] without vector instructions.
+fn plain(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat<'_>) {
+    if out.rows == 0 || out.columns == 0 {
+        return;
+    }
+    for (i, row) in out.data.chunks_mut(out.row_stride.max(1)).take(out.rows).enumerate() {
+        for (j, out) in row[..out.columns].iter_mut().enumerate() {
+            let term =
+                |l| a.data[i * a.row_stride + l * a.column_stride] * b.data[l * b.row_stride + j * b.column_stride];
+            let sum: f32 = (0..a.columns).map(term).sum();
+            *out = alpha * sum + if beta == 0.0 { 0.0 } else { beta * *out };
+        }
     }
 }
 

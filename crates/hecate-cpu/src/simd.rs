@@ -1,6 +1,31 @@
 //! Loops compiled for the widest vectors of the processor they run on.
 
 use pulp::{Arch, Simd, WithSimd};
+use std::sync::OnceLock;
+
+/// Environment variable that, set to `scalar`, keeps every loop of this crate's own away from vector instructions.
+const VARIABLE: &str = "HECATE_CPU_SIMD";
+
+/// The level of vector instructions that loops run at: the best there is, or none where [`VARIABLE`] says so.
+#[inline]
+fn level() -> Arch {
+    static LEVEL: OnceLock<Arch> = OnceLock::new();
+    *LEVEL.get_or_init(|| match std::env::var(VARIABLE) {
+        Ok(level) if level == "scalar" => Arch::Scalar,
+        _ => Arch::new(),
+    })
+}
+
+/// Whether vector instructions were forbidden from outside.
+pub(crate) fn is_scalar() -> bool {
+    matches!(level(), Arch::Scalar)
+}
+
+/// Runs a kernel at the best level of vector instructions.
+#[inline(always)]
+pub(crate) fn dispatch<K: WithSimd>(kernel: K) -> K::Output {
+    level().dispatch(kernel)
+}
 
 struct Call<T, F>(T, F);
 
@@ -20,5 +45,39 @@ impl<T, R, F: Fn(T) -> R> WithSimd for Call<T, F> {
 /// that knows nothing of `inline(always)`, and then all the wide code there is calls a narrow one.
 #[inline(always)]
 pub(crate) fn wide<T, R>(argument: T, work: impl Fn(T) -> R) -> R {
-    Arch::new().dispatch(Call(argument, work))
+    dispatch(Call(argument, work))
+}
+
+/// `N` vectors from the front of `x`, which holds as many.
+#[inline(always)]
+pub(crate) fn load<S: Simd, const N: usize>(_: S, x: &[f32]) -> [S::f32s; N] {
+    let (vectors, _) = S::as_simd_f32s(&x[..N * S::F32_LANES]);
+    std::array::from_fn(|n| vectors[n])
+}
+
+/// The way back of [`load`].
+#[inline(always)]
+pub(crate) fn store<S: Simd, const N: usize>(_: S, x: &mut [f32], values: [S::f32s; N]) {
+    let (vectors, _) = S::as_mut_simd_f32s(&mut x[..N * S::F32_LANES]);
+    vectors.copy_from_slice(&values);
+}
+
+/// `N` vectors from the front of `x`; zeros where it ends before.
+#[inline(always)]
+pub(crate) fn load_part<S: Simd, const N: usize>(simd: S, x: &[f32]) -> [S::f32s; N] {
+    if x.len() >= N * S::F32_LANES {
+        return load(simd, x);
+    }
+    std::array::from_fn(|n| simd.partial_load_f32s(x.get(n * S::F32_LANES..).unwrap_or_default()))
+}
+
+/// The way back of [`load_part`]: what lies behind the end of `x` is dropped.
+#[inline(always)]
+pub(crate) fn store_part<S: Simd, const N: usize>(simd: S, x: &mut [f32], values: [S::f32s; N]) {
+    if x.len() >= N * S::F32_LANES {
+        return store(simd, x, values);
+    }
+    for (x, values) in x.chunks_mut(S::F32_LANES).zip(values) {
+        simd.partial_store_f32s(x, values);
+    }
 }

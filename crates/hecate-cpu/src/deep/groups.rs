@@ -61,6 +61,11 @@ struct Layer {
     scalars: [Vec<f32>; 2],
 }
 
+/// Rows of a matrix without gaps.
+fn rows_of(x: &mut [f32], width: usize) -> Vec<&mut [f32]> {
+    x.chunks_exact_mut(width).collect()
+}
+
 impl DeepCell {
     /// 32-bit numbers that a stretch takes beside the states: for the bill.
     pub(super) fn group_numbers(&self) -> usize {
@@ -187,14 +192,14 @@ impl DeepCell {
     fn read(&self, rows: Rows<'_>, lesson: &Lesson, memories: &mut [Memory; 2]) -> Read {
         let (n, d, v) = (rows.tokens, self.d(), self.value);
         let [low, high] = memories;
-        let mut pre = vec![0.0; n * d];
+        let (mut pre, mut work) = (vec![0.0; n * d], chunk::Workspace::default());
         let view = self.view(lesson, 0, rows.q, rows.k);
-        chunk::forward(self.spec(), &view, low, &mut chunk::Workspace::new(d), &mut pre);
+        chunk::forward(self.spec(), &view, low, &mut work, &mut rows_of(&mut pre, d));
         let (mut h, mut slope) = (vec![0.0; n * d], vec![0.0; n * d]);
         self.activate(&pre, &mut h, &mut slope);
         let mut out = vec![0.0; n * v];
         let view = self.view(lesson, 1, &h, &lesson.h);
-        chunk::forward(self.spec(), &view, high, &mut chunk::Workspace::new(v), &mut out);
+        chunk::forward(self.spec(), &view, high, &mut work, &mut rows_of(&mut out, v));
         let deviation = self.normalise(&mut out);
         Read { h, slope, out, deviation }
     }
@@ -205,10 +210,17 @@ impl DeepCell {
         let zeros = |width: usize| vec![0.0; n * width];
         let (mut dq, mut dk, mut dv) = (zeros(k), zeros(k), zeros(v));
         let (mut dw, mut da, mut deta) = (zeros(1), zeros(1), zeros(usize::from(self.deep.momentum)));
-        let part =
-            Part { dq: &mut dq, dk: &mut dk, dv: &mut dv, dw: &mut dw, dr: &mut [], da: &mut da, deta: &mut deta };
+        let part = Part {
+            dq: &mut rows_of(&mut dq, k),
+            dk: &mut rows_of(&mut dk, k),
+            dv: &mut rows_of(&mut dv, v),
+            dw: &mut dw,
+            dr: &mut [],
+            da: &mut da,
+            deta: &mut deta,
+        };
         let start = Start { m: &start.m, s: &start.s, group: &[] };
-        let mut work = chunk_backward::Workspace::new(v);
+        let mut work = chunk_backward::Workspace::default();
         chunk_backward::run(self.spec(), view, &start, &mut work, &Mat::new(dout, n, v), dmemory, part);
         Layer { dq, dk, dv, scalars: [da, deta] }
     }

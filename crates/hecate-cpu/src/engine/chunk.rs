@@ -2,168 +2,156 @@
 
 use super::{
     Spec,
-    lane::{Memory, View, row},
-    solve,
-    tables::{Tables, reset},
+    lane::{Memory, View},
+    sheet::Sheet,
+    tables::Tables,
+    tiles::{Left, Product, Terms, Writes},
 };
-use crate::{
-    product::{Mat, MatMut, product},
-    rows::{add_scaled_rows, axpy, scale, set_scaled_rows},
-    simd::wide,
-};
+use crate::{product::Mat, rows::axpy, simd::wide};
 use hecate_core::Read;
 
-/// Scratch of one lane, for chunks of up to `C` tokens; `width` columns.
+/// Scratch of one lane, for chunks of `n` tokens.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    pub(crate) width: usize,
-    pub(crate) tables: Tables,
-    /// `K Kᵀ [C,C]`; only with erase.
-    pub(crate) n: Vec<f32>,
-    /// `L ∘ N [C,C]`; only with erase.
-    pub(crate) ln: Vec<f32>,
-    /// `r∗(L ∘ N) [C,C]`; only with erase.
-    pub(crate) triangle: Vec<f32>,
-    /// `Y ∘ Q Kᵀ [C,C]`.
-    pub(crate) yg: Vec<f32>,
-    /// `V − f K M_c [C,width]`.
-    pub(crate) v: Vec<f32>,
-    /// `a⁻∗K M₀ + b⁻∗K S₀ [C,width]`; only with erase.
-    pub(crate) p: Vec<f32>,
-    /// `Z [C,width]`.
-    pub(crate) z: Vec<f32>,
-    /// `[C,width]`.
-    pub(crate) scratch: Vec<f32>,
+    pub(super) tables: Tables,
+    /// `Q`, `K [n,K]`, `Kᵀ [K,n]`, `V − f K M_c [n,V]`.
+    pub(super) q: Sheet,
+    pub(super) k: Sheet,
+    pub(super) kt: Sheet,
+    pub(super) v: Sheet,
+    /// `M₀`, `S₀`, `M_c [K,V]`; the second only with momentum, the third only frozen.
+    pub(super) m: Sheet,
+    pub(super) s: Sheet,
+    pub(super) group: Sheet,
+    /// `K Kᵀ` and `L ∘ K Kᵀ [n,n]`; only with erase.
+    pub(super) n: Sheet,
+    pub(super) ln: Sheet,
+    /// `Q Kᵀ` and `Y ∘ Q Kᵀ [n,n]`.
+    pub(super) g: Sheet,
+    pub(super) yg: Sheet,
+    /// `P [n,V]`; only with erase.
+    pub(super) p: Sheet,
+    /// `Z [n,V]`.
+    pub(super) z: Sheet,
+    /// `[n,V]`.
+    pub(super) scratch: Sheet,
+    /// `O [n,V]`.
+    out: Sheet,
 }
 
 impl Workspace {
-    pub(crate) fn new(width: usize) -> Self {
-        Self { width, ..Self::default() }
-    }
-
-    /// `X = K state` into `scratch`.
-    #[inline(always)]
-    pub(crate) fn read(&mut self, rows: Mat<'_>, state: &[f32]) {
-        reset(&mut self.scratch, rows.rows * self.width);
-        let state = Mat::new(state, rows.columns, self.width);
-        product(MatMut::new(&mut self.scratch, rows.rows, self.width), 0.0, 1.0, rows, state);
-    }
-
-    /// Tables and what is written, `Z`: equations (15)–(19).
-    #[inline(always)]
-    pub(crate) fn writes(&mut self, spec: Spec, view: &View<'_>, m: &[f32], s: &[f32], group: &[f32]) {
-        let (tokens, width) = (view.tokens, self.width);
-        self.tables.build(view.factors());
-        self.targets(spec, view, group);
-        reset(&mut self.z, tokens * width);
-        set_scaled_rows(&mut self.z, view.w, &self.v, width);
-        if !spec.erase {
-            return;
-        }
-        reset(&mut self.p, tokens * width);
-        self.read(view.k, m);
-        set_scaled_rows(&mut self.p, &self.tables.a, &self.scratch, width);
+    /// Gathers the inputs and the state at the chunk's start, builds the tables, and solves for what is written:
+    /// equations (15)–(19).
+    pub(super) fn writes(&mut self, spec: Spec, view: &View<'_>, m: &[f32], s: &[f32], group: &[f32]) {
+        let (key, width) = (view.k.columns, view.v.columns);
+        self.q.gather(&view.q);
+        self.k.gather(&view.k);
+        self.v.gather(&view.v);
+        self.kt.transpose(&self.k);
+        self.m.gather(&Mat::new(m, key, width));
         if spec.momentum {
-            self.read(view.k, s);
-            add_scaled_rows(&mut self.p, &self.tables.b, &self.scratch, width);
-        }
-        for ((z, p), &r) in self.z.chunks_exact_mut(width).zip(self.p.chunks_exact(width)).zip(view.r) {
-            axpy(z, -r, p);
-        }
-        self.triangle(view);
-        solve::lower(&self.triangle, tokens, &mut self.z, width);
-    }
-
-    /// `V − f K M_c`.
-    #[inline(always)]
-    fn targets(&mut self, spec: Spec, view: &View<'_>, group: &[f32]) {
-        let width = self.width;
-        reset(&mut self.v, view.tokens * width);
-        for (t, own) in self.v.chunks_exact_mut(width).enumerate() {
-            own.copy_from_slice(row(&view.v, t));
+            self.s.gather(&Mat::new(s, key, width));
         }
         if spec.frozen.is_some() {
-            let group = Mat::new(group, view.k.columns, width);
-            product(MatMut::new(&mut self.v, view.tokens, width), 1.0, -1.0, view.k, group);
+            self.group.gather(&Mat::new(group, key, width));
+            Product::new(Left::Rows(&self.k), &self.group).set(&mut self.scratch);
+            for (v, x) in self.v.each_mut().zip(self.scratch.each()) {
+                axpy(v, -1.0, x);
+            }
+        }
+        wide(
+            &mut self.tables,
+            #[inline(always)]
+            |tables| tables.build(view.factors()),
+        );
+        match spec.erase {
+            true => self.solve(spec, view),
+            false => self.z.set_scaled(view.w, &self.v),
         }
     }
 
-    /// `N`, `L ∘ N` and `r∗(L ∘ N)`.
-    #[inline(always)]
-    fn triangle(&mut self, view: &View<'_>) {
-        let n = view.tokens;
-        for x in [&mut self.n, &mut self.ln, &mut self.triangle] {
-            reset(x, n * n);
+    /// Equations (18) and (19).
+    fn solve(&mut self, spec: Spec, view: &View<'_>) {
+        Product::new(Left::Rows(&self.k), &self.kt).lower().set(&mut self.n);
+        mask(&self.n, &self.tables, 0, &mut self.ln);
+        Product::new(Left::Rows(&self.k), &self.m).scale(&self.tables.a).set(&mut self.p);
+        if spec.momentum {
+            Product::new(Left::Rows(&self.k), &self.s).scale(&self.tables.b).add(&mut self.p);
         }
-        product(MatMut::new(&mut self.n, n, n), 0.0, 1.0, view.k, view.k.t());
-        for t in 1..n {
-            let (l, own) = (self.tables.writes(t, t), t * n..t * n + t);
-            let (ln, triangle) = (&mut self.ln[own.clone()], &mut self.triangle[own.clone()]);
-            for (((ln, triangle), l), product) in ln.iter_mut().zip(triangle).zip(l).zip(&self.n[own]) {
-                *ln = l * product;
-                *triangle = view.r[t] * *ln;
-            }
-        }
+        let Self { ln: triangle, v, p, z, .. } = self;
+        Writes { triangle, v, w: view.w, r: view.r, p, z }.solve();
     }
 
-    /// `Y ∘ G` in place of `G [C,C]`, zero above what a token reads.
-    #[inline(always)]
-    pub(crate) fn mask_reads(tables: &Tables, read: Read, g: &mut [f32], n: usize) {
-        let first = Tables::first_read(read);
-        for (t, own) in g.chunks_exact_mut(n).enumerate() {
-            let seen = t + first;
-            for (g, y) in own[..seen].iter_mut().zip(tables.writes(seen, seen)) {
-                *g *= y;
-            }
-            own[seen..].fill(0.0);
-        }
+    /// `G` and `Y ∘ G`.
+    pub(super) fn reads(&mut self, read: Read) {
+        Product::new(Left::Rows(&self.q), &self.kt).lower().set(&mut self.g);
+        mask(&self.g, &self.tables, Tables::first_read(read), &mut self.yg);
     }
 }
 
-/// One chunk: `out [n, width]`, and `memory` from the chunk's start to its end.
-pub(crate) fn forward(spec: Spec, view: &View<'_>, memory: &mut Memory, work: &mut Workspace, out: &mut [f32]) {
+/// `out[t, j] = c[t + first, j] x[t, j]` where the table is not zero; zero to the right of that.
+fn mask(x: &Sheet, tables: &Tables, first: usize, out: &mut Sheet) {
+    out.fit(x.rows(), x.width());
     wide(
-        (memory, work, out),
+        out,
         #[inline(always)]
-        |(memory, work, out)| {
-            work.writes(spec, view, &memory.m, &memory.s, &memory.group);
-            read(spec, view, memory, work, out);
-            carry(spec, view, memory, work);
+        |out| {
+            for (t, (out, x)) in out.each_mut().zip(x.each()).enumerate() {
+                let seen = t + first;
+                for ((out, x), c) in out[..seen].iter_mut().zip(x).zip(tables.writes(seen, seen)) {
+                    *out = c * x;
+                }
+                out[seen..].fill(0.0);
+            }
         },
     );
 }
 
+/// One chunk: rows of `out`, and `memory` from the chunk's start to its end.
+pub(crate) fn forward(spec: Spec, view: &View<'_>, memory: &mut Memory, work: &mut Workspace, out: &mut [&mut [f32]]) {
+    work.writes(spec, view, &memory.m, &memory.s, &memory.group);
+    work.reads(spec.read);
+    read(spec, work, out);
+    carry(spec, work, memory);
+}
+
 /// Equation (20).
-#[inline(always)]
-fn read(spec: Spec, view: &View<'_>, memory: &Memory, work: &mut Workspace, out: &mut [f32]) {
-    let (n, width) = (view.tokens, work.width);
+fn read(spec: Spec, work: &mut Workspace, out: &mut [&mut [f32]]) {
     let first = Tables::first_read(spec.read);
-    reset(&mut work.yg, n * n);
-    product(MatMut::new(&mut work.yg, n, n), 0.0, 1.0, view.q, view.k.t());
-    Workspace::mask_reads(&work.tables, spec.read, &mut work.yg, n);
-    work.read(view.q, &memory.m);
-    set_scaled_rows(out, &work.tables.a[first..], &work.scratch, width);
+    Product::new(Left::Rows(&work.q), &work.m).scale(&work.tables.a[first..]).set(&mut work.out);
     if spec.momentum {
-        work.read(view.q, &memory.s);
-        add_scaled_rows(out, &work.tables.b[first..], &work.scratch, width);
+        Product::new(Left::Rows(&work.q), &work.s).scale(&work.tables.b[first..]).add(&mut work.out);
     }
-    product(MatMut::new(out, n, width), 1.0, 1.0, Mat::new(&work.yg, n, n), Mat::new(&work.z, n, width));
+    Product::new(Left::Rows(&work.yg), &work.z).terms(Terms::Lower).add(&mut work.out);
+    out.iter_mut().zip(work.out.each()).for_each(|(out, own)| out.copy_from_slice(own));
 }
 
 /// Equations (21) and (22).
-#[inline(always)]
-fn carry(spec: Spec, view: &View<'_>, memory: &mut Memory, work: &mut Workspace) {
-    let (n, width, key) = (view.tokens, work.width, view.k.columns);
+fn carry(spec: Spec, work: &mut Workspace, memory: &mut Memory) {
     let (a, b, e) = work.tables.carried();
-    scale(&mut memory.m, a);
+    let Workspace { tables, k, z, m, s, scratch, .. } = work;
+    wide(
+        (&mut *m, &mut *s),
+        #[inline(always)]
+        |(m, s)| {
+            for (t, m) in m.each_mut().enumerate() {
+                if !spec.momentum {
+                    m.iter_mut().for_each(|m| *m *= a);
+                    continue;
+                }
+                for (m, s) in m.iter_mut().zip(s.row_mut(t)) {
+                    *m = a * *m + b * *s;
+                    *s *= e;
+                }
+            }
+        },
+    );
+    scratch.set_scaled(tables.last_m(), z);
+    Product::new(Left::Columns(k), scratch).add(m);
+    m.scatter(&mut memory.m);
     if spec.momentum {
-        axpy(&mut memory.m, b, &memory.s);
-        scale(&mut memory.s, e);
-        set_scaled_rows(&mut work.scratch, work.tables.last_s(), &work.z, width);
-        let z = Mat::new(&work.scratch, n, width);
-        product(MatMut::new(&mut memory.s, key, width), 1.0, 1.0, view.k.t(), z);
+        scratch.set_scaled(tables.last_s(), z);
+        Product::new(Left::Columns(k), scratch).add(s);
+        s.scatter(&mut memory.s);
     }
-    set_scaled_rows(&mut work.scratch, work.tables.last_m(), &work.z, width);
-    let z = Mat::new(&work.scratch, n, width);
-    product(MatMut::new(&mut memory.m, key, width), 1.0, 1.0, view.k.t(), z);
 }

@@ -2,42 +2,42 @@
 
 use super::{
     Spec, chunk,
-    lane::{Memory, Part, View, row},
+    lane::{Memory, Part, View},
     replay::Start,
-    solve,
-    tables::{FactorGrads, TableGrads, Tables, reset},
+    sheet::Sheet,
+    tables::{FactorGrads, TableGrads, Tables},
+    tiles::{Adjoint, Left, Product, Terms},
 };
 use crate::{
-    product::{Mat, MatMut, product},
-    rows::{add_scaled_rows, axpy, dot, scale, set_scaled_rows},
+    product::Mat,
+    rows::{axpy, dot},
     simd::wide,
 };
 
-/// Scratch of one lane.
+/// Scratch of one lane, for chunks of `n` tokens.
 #[derive(Default)]
 pub(crate) struct Workspace {
     pub(super) forward: chunk::Workspace,
     dtables: TableGrads,
-    /// `Q Kᵀ [C,C]`.
-    g: Vec<f32>,
-    /// `dO [C,width]`.
-    dout: Vec<f32>,
-    /// `Λ [C,width]`, first `dZ`.
-    lambda: Vec<f32>,
-    /// `dP [C,width]`.
-    dp: Vec<f32>,
-    /// `dP Zᵀ` and `dO Zᵀ`, then `dN` and `dG [C,C]`.
-    square: Vec<f32>,
-    /// `[C,K]`.
-    keys: Vec<f32>,
-    /// `[C,width]`.
-    scratch: Vec<f32>,
-}
-
-impl Workspace {
-    pub(crate) fn new(width: usize) -> Self {
-        Self { forward: chunk::Workspace::new(width), ..Self::default() }
-    }
+    /// `dO [n,V]`.
+    dout: Sheet,
+    /// `Λ [n,V]`, first `dZ`; `dP [n,V]`.
+    lambda: Sheet,
+    dp: Sheet,
+    /// `Zᵀ [V,n]`.
+    zt: Sheet,
+    /// A state or its gradient, transposed: `[V,K]`.
+    turned: Sheet,
+    /// Gradients of `M` and `S [K,V]`.
+    dm: Sheet,
+    ds: Sheet,
+    /// `dO Zᵀ` and `dP Zᵀ`, then `dG` and `dN [n,n]`.
+    square: Sheet,
+    /// `[n,K]`.
+    keys: Sheet,
+    /// Gradients of `Q` and `K [n,K]`.
+    dq: Sheet,
+    dk: Sheet,
 }
 
 /// One chunk: `dmemory` from its end to its start, and the gradients of its inputs.
@@ -48,207 +48,242 @@ pub(crate) fn run(
     work: &mut Workspace,
     dout: &Mat<'_>,
     dmemory: &mut Memory,
-    part: Part<'_>,
+    mut part: Part<'_, '_>,
 ) {
-    wide(
-        (work, dmemory, part),
-        #[inline(always)]
-        |(work, dmemory, mut part)| {
-            work.recompute(spec, view, start, dout);
-            work.adjoint_of_writes(spec, view, dmemory);
-            work.targets(spec, view, start, dmemory, &mut part);
-            work.reads(spec, view, start, &mut part);
-            if spec.erase {
-                work.erases(spec, view, start, &mut part);
-            }
-            work.carried(spec, view, start, dmemory, &mut part);
-            let Workspace { forward, dtables, .. } = work;
-            let grads = FactorGrads { a: part.da, eta: part.deta, emission: &mut [] };
-            dtables.gates(&forward.tables, view.factors(), grads);
-        },
-    );
+    work.recompute(spec, view, start, dout, dmemory);
+    work.adjoint_of_writes(spec, view);
+    work.targets(spec, view, &mut part);
+    work.reads(spec);
+    if spec.frozen.is_some() {
+        work.group(view, dmemory);
+    }
+    if spec.erase {
+        work.erases(spec);
+    }
+    work.carried(spec, dmemory);
+    work.finish(view, part);
+}
+
+/// `products[t] = row t of x · row t of y`, added to a table through `put`.
+#[inline(always)]
+fn row_dots(x: &Sheet, y: &Sheet, mut put: impl FnMut(usize, f32)) {
+    for (t, (x, y)) in x.each().zip(y.each()).enumerate() {
+        put(t, dot(x, y));
+    }
+}
+
+/// `out += factors∗x`, with the dot of each row of `x` and `with` through `put`.
+#[inline(always)]
+fn add_scaled(out: &mut Sheet, factors: &[f32], x: &Sheet, with: Option<&Sheet>, mut put: impl FnMut(usize, f32)) {
+    for (t, ((out, x), &factor)) in out.each_mut().zip(x.each()).zip(factors).enumerate() {
+        axpy(out, factor, x);
+        if let Some(with) = with {
+            put(t, dot(x, with.row(t)));
+        }
+    }
 }
 
 impl Workspace {
     /// `Z`, `P`, `G`, `Y ∘ G` from the state at the chunk's start.
-    #[inline(always)]
-    fn recompute(&mut self, spec: Spec, view: &View<'_>, start: &Start<'_>, dout: &Mat<'_>) {
-        let (n, width) = (view.tokens, self.forward.width);
-        let forward = &mut self.forward;
-        forward.writes(spec, view, start.m, start.s, start.group);
-        if spec.erase {
-            let (ln, z) = (Mat::new(&forward.ln, n, n), Mat::new(&forward.z, n, width));
-            product(MatMut::new(&mut forward.p, n, width), 1.0, 1.0, ln, z);
-        }
-        reset(&mut self.g, n * n);
-        product(MatMut::new(&mut self.g, n, n), 0.0, 1.0, view.q, view.k.t());
-        forward.yg.clone_from(&self.g);
-        chunk::Workspace::mask_reads(&forward.tables, spec.read, &mut forward.yg, n);
-        self.dtables.clear(&forward.tables);
-        reset(&mut self.dout, n * width);
-        for (t, own) in self.dout.chunks_exact_mut(width).enumerate() {
-            own.copy_from_slice(row(dout, t));
-        }
-    }
-
-    /// `dZ` and `Λ`: equations (23) and (24); `dc[C,·]` and `dE[C,·]` of (31).
-    #[inline(always)]
-    fn adjoint_of_writes(&mut self, spec: Spec, view: &View<'_>, dmemory: &Memory) {
-        let (n, width) = (view.tokens, self.forward.width);
-        let forward = &mut self.forward;
-        reset(&mut self.lambda, n * width);
-        let (yg, dout) = (Mat::new(&forward.yg, n, n), Mat::new(&self.dout, n, width));
-        product(MatMut::new(&mut self.lambda, n, width), 0.0, 1.0, yg.t(), dout);
-        forward.read(view.k, &dmemory.m);
-        add_scaled_rows(&mut self.lambda, forward.tables.last_m(), &forward.scratch, width);
-        row_dots(&mut self.dtables.c_row(n)[1..], &forward.scratch, &forward.z, width);
+    fn recompute(&mut self, spec: Spec, view: &View<'_>, start: &Start<'_>, dout: &Mat<'_>, dmemory: &Memory) {
+        let (key, width) = (view.k.columns, view.v.columns);
+        self.forward.writes(spec, view, start.m, start.s, start.group);
+        self.forward.reads(spec.read);
+        self.dtables.clear(&self.forward.tables);
+        self.dout.gather(dout);
+        self.dm.gather(&Mat::new(&dmemory.m, key, width));
         if spec.momentum {
-            forward.read(view.k, &dmemory.s);
-            add_scaled_rows(&mut self.lambda, forward.tables.last_s(), &forward.scratch, width);
-            row_dots(&mut self.dtables.e_row(n)[1..], &forward.scratch, &forward.z, width);
-        }
-        if spec.erase {
-            solve::lower_transposed(&forward.triangle, n, &mut self.lambda, width);
+            self.ds.gather(&Mat::new(&dmemory.s, key, width));
         }
     }
 
-    /// `dV`, `dw`, `dr`, `dP`: equation (25), and what the frozen target adds: (28), (29).
-    #[inline(always)]
-    fn targets(&mut self, spec: Spec, view: &View<'_>, start: &Start<'_>, dmemory: &mut Memory, part: &mut Part<'_>) {
-        let (n, width, key) = (view.tokens, self.forward.width, view.k.columns);
-        set_scaled_rows(part.dv, view.w, &self.lambda, width);
-        row_dots(part.dw, &self.lambda, &self.forward.v, width);
+    /// `dZ`, `Λ` and `dP`: equations (23) and (24); `dc[C,·]` and `dE[C,·]` of (31).
+    fn adjoint_of_writes(&mut self, spec: Spec, view: &View<'_>) {
+        let n = view.tokens;
+        let Self { forward, dtables, dout, lambda, dp, dm, ds, .. } = self;
+        let chunk::Workspace { tables, k, z, ln, yg, scratch, .. } = forward;
+        Product::new(Left::Columns(yg), dout).terms(Terms::Upper).set(lambda);
+        let ends = [(dm, tables.last_m()), (ds, tables.last_s())];
+        for (slot, (dstate, factors)) in ends.into_iter().enumerate().take(1 + usize::from(spec.momentum)) {
+            Product::new(Left::Rows(k), dstate).set(scratch);
+            let table = if slot == 0 { dtables.c_row(n) } else { dtables.e_row(n) };
+            wide(
+                (&mut *lambda, table),
+                #[inline(always)]
+                |(lambda, table)| add_scaled(lambda, factors, scratch, Some(z), |t, x| table[1 + t] = x),
+            );
+        }
         if spec.erase {
-            row_dots(part.dr, &self.lambda, &self.forward.p, width);
-            scale(part.dr, -1.0);
-            reset(&mut self.dp, n * width);
-            set_scaled_rows(&mut self.dp, view.r, &self.lambda, width);
-            scale(&mut self.dp, -1.0);
+            Adjoint { triangle: ln, r: view.r, lambda, dp }.solve();
         }
-        if spec.frozen.is_some() {
-            let dv = Mat::new(part.dv, n, width);
-            let group = Mat::new(start.group, key, width);
-            product(MatMut::new(part.dk, n, key), 1.0, -1.0, dv, group.t());
-            product(MatMut::new(&mut dmemory.group, key, width), 1.0, -1.0, view.k.t(), dv);
-        }
+    }
+
+    /// `dV`, `dw`, `dr`: equation (25).
+    fn targets(&mut self, spec: Spec, view: &View<'_>, part: &mut Part<'_, '_>) {
+        let Self { forward, lambda, .. } = self;
+        wide(
+            part,
+            #[inline(always)]
+            |part| {
+                for (t, lambda) in lambda.each().enumerate() {
+                    part.dw[t] = dot(lambda, forward.v.row(t));
+                    if spec.erase {
+                        part.dr[t] = -dot(lambda, forward.p.row(t));
+                    }
+                    for (dv, lambda) in part.dv[t].iter_mut().zip(lambda) {
+                        *dv = view.w[t] * lambda;
+                    }
+                }
+            },
+        );
     }
 
     /// `dQ`, `dGᵀ Q` of `dK`, `dY`, `da⁺`, `db⁺`: equations (26)–(28), (31).
-    #[inline(always)]
-    fn reads(&mut self, spec: Spec, view: &View<'_>, start: &Start<'_>, part: &mut Part<'_>) {
-        let (n, width, key) = (view.tokens, self.forward.width, view.k.columns);
-        let Self { forward, dtables, g, dout, square, keys, .. } = self;
-        let tables = &forward.tables;
+    fn reads(&mut self, spec: Spec) {
+        let Self { forward, dtables, dout, zt, turned, square, keys, dq, dk, .. } = self;
+        let chunk::Workspace { tables, q, k, m, s, z, g, .. } = forward;
         let first = Tables::first_read(spec.read);
-        let dout = Mat::new(dout, n, width);
-        reset(square, n * n);
-        product(MatMut::new(square, n, n), 0.0, 1.0, dout, Mat::new(&forward.z, n, width).t());
-        for (t, (own, g)) in square.chunks_exact_mut(n).zip(g.chunks_exact(n)).enumerate() {
-            let seen = t + first;
-            scatter(&mut dtables.c_row(seen)[1..=seen], &mut own[..seen], &g[..seen], tables.writes(seen, seen));
-            own[seen..].fill(0.0);
-        }
-        reset(keys, n * key);
-        product(MatMut::new(keys, n, key), 0.0, 1.0, dout, Mat::new(start.m, key, width).t());
-        set_scaled_rows(part.dq, &tables.a[first..], keys, key);
-        for t in 0..n {
-            dtables.a[t + first] += dot(row(&view.q, t), &keys[t * key..][..key]);
-        }
+        zt.transpose(z);
+        Product::new(Left::Rows(dout), zt).lower().set(square);
+        scatter(dtables, square, g, tables, first);
+        turned.transpose(m);
+        Product::new(Left::Rows(dout), turned).set(keys);
+        dq.set_scaled(&tables.a[first..], keys);
+        wide(
+            &mut dtables.a,
+            #[inline(always)]
+            |da| row_dots(q, keys, |t, x| da[t + first] += x),
+        );
         if spec.momentum {
-            product(MatMut::new(keys, n, key), 0.0, 1.0, dout, Mat::new(start.s, key, width).t());
-            add_scaled_rows(part.dq, &tables.b[first..], keys, key);
-            for t in 0..n {
-                dtables.c_row(t + first)[0] += dot(row(&view.q, t), &keys[t * key..][..key]);
-            }
+            turned.transpose(s);
+            Product::new(Left::Rows(dout), turned).set(keys);
+            wide(
+                (&mut *dq, &mut *dtables),
+                #[inline(always)]
+                |(dq, dtables)| {
+                    let put = |t: usize, x| dtables.c_row(t + first)[0] += x;
+                    add_scaled(dq, &tables.b[first..], keys, Some(q), put);
+                },
+            );
         }
-        let dg = Mat::new(square, n, n);
-        product(MatMut::new(part.dq, n, key), 1.0, 1.0, dg, view.k);
-        product(MatMut::new(part.dk, n, key), 1.0, 1.0, dg.t(), view.q);
+        Product::new(Left::Rows(square), k).terms(Terms::Lower).add(dq);
+        Product::new(Left::Columns(square), q).terms(Terms::Upper).set(dk);
+    }
+
+    /// What the frozen target adds: (28), (29).
+    fn group(&mut self, view: &View<'_>, dmemory: &mut Memory) {
+        let Self { forward, lambda, turned, dk, keys, .. } = self;
+        let chunk::Workspace { k, group, scratch, .. } = forward;
+        let factors: Vec<f32> = view.w.iter().map(|w| -w).collect();
+        scratch.set_scaled(&factors, lambda);
+        turned.transpose(group);
+        Product::new(Left::Rows(scratch), turned).add(dk);
+        Product::new(Left::Columns(k), scratch).set(keys);
+        dmemory.group.chunks_exact_mut(view.v.columns).zip(keys.each()).for_each(|(own, x)| axpy(own, 1.0, x));
     }
 
     /// What the erased predictions add to `dK`, `dL`, `da⁻`, `db⁻`: equations (26), (28), (31).
-    #[inline(always)]
-    fn erases(&mut self, spec: Spec, view: &View<'_>, start: &Start<'_>, part: &mut Part<'_>) {
-        let (n, width, key) = (view.tokens, self.forward.width, view.k.columns);
-        let Self { forward, dtables, dp, square, keys, .. } = self;
-        let tables = &forward.tables;
-        let dp = Mat::new(dp, n, width);
-        product(MatMut::new(square, n, n), 0.0, 1.0, dp, Mat::new(&forward.z, n, width).t());
-        for (t, (own, products)) in square.chunks_exact_mut(n).zip(forward.n.chunks_exact(n)).enumerate() {
-            scatter(&mut dtables.c_row(t)[1..=t], &mut own[..t], &products[..t], tables.writes(t, t));
-            own[t..].fill(0.0);
-        }
-        product(MatMut::new(keys, n, key), 0.0, 1.0, dp, Mat::new(start.m, key, width).t());
-        add_scaled_rows(part.dk, &tables.a, keys, key);
-        for t in 0..n {
-            dtables.a[t] += dot(row(&view.k, t), &keys[t * key..][..key]);
-        }
-        if spec.momentum {
-            product(MatMut::new(keys, n, key), 0.0, 1.0, dp, Mat::new(start.s, key, width).t());
-            add_scaled_rows(part.dk, &tables.b, keys, key);
-            for t in 0..n {
-                dtables.c_row(t)[0] += dot(row(&view.k, t), &keys[t * key..][..key]);
+    fn erases(&mut self, spec: Spec) {
+        let Self { forward, dtables, dp, zt, turned, square, keys, dk, .. } = self;
+        let chunk::Workspace { tables, k, m, s, n, .. } = forward;
+        Product::new(Left::Rows(dp), zt).lower().set(square);
+        scatter(dtables, square, n, tables, 0);
+        for (slot, state) in [m, s].into_iter().enumerate().take(1 + usize::from(spec.momentum)) {
+            if slot > 0 || spec.momentum || spec.frozen.is_some() {
+                turned.transpose(state);
             }
+            Product::new(Left::Rows(dp), turned).set(keys);
+            let factors = if slot == 0 { &tables.a } else { &tables.b };
+            wide(
+                (&mut *dk, &mut *dtables),
+                #[inline(always)]
+                |(dk, dtables)| {
+                    add_scaled(dk, factors, keys, Some(k), |t, x| match slot {
+                        0 => dtables.a[t] += x,
+                        _ => dtables.c_row(t)[0] += x,
+                    })
+                },
+            );
         }
-        let dn = Mat::new(square, n, n);
-        product(MatMut::new(part.dk, n, key), 1.0, 1.0, dn, view.k);
-        product(MatMut::new(part.dk, n, key), 1.0, 1.0, dn.t(), view.k);
+        Product::new(Left::Rows(square), k).terms(Terms::Lower).add(dk);
+        Product::new(Left::Columns(square), k).terms(Terms::Upper).add(dk);
     }
 
     /// What the final state adds to `dK` and the tables, and the gradient of the state at the chunk's start:
     /// equations (28)–(31).
-    #[inline(always)]
-    fn carried(&mut self, spec: Spec, view: &View<'_>, start: &Start<'_>, dmemory: &mut Memory, part: &mut Part<'_>) {
-        let (n, width, key) = (view.tokens, self.forward.width, view.k.columns);
-        let Self { forward, dtables, dout, dp, keys, scratch, .. } = self;
-        let tables = &forward.tables;
-        let (a, b, e) = tables.carried();
-        let z = Mat::new(&forward.z, n, width);
-        product(MatMut::new(keys, n, key), 0.0, 1.0, z, Mat::new(&dmemory.m, key, width).t());
-        add_scaled_rows(part.dk, tables.last_m(), keys, key);
-        dtables.a[n] += dot(&dmemory.m, start.m);
-        if spec.momentum {
-            product(MatMut::new(keys, n, key), 0.0, 1.0, z, Mat::new(&dmemory.s, key, width).t());
-            add_scaled_rows(part.dk, tables.last_s(), keys, key);
-            dtables.c_row(n)[0] += dot(&dmemory.m, start.s);
-            dtables.e_row(n)[0] += dot(&dmemory.s, start.s);
-            scale(&mut dmemory.s, e);
-            axpy(&mut dmemory.s, b, &dmemory.m);
+    fn carried(&mut self, spec: Spec, dmemory: &mut Memory) {
+        let Self { forward, dtables, dout, dp, turned, dm, ds, keys, dk, .. } = self;
+        let chunk::Workspace { tables, q, k, m, s, z, scratch, .. } = forward;
+        let (n, (a, b, e)) = (z.rows(), tables.carried());
+        let ends = [(&*dm, tables.last_m()), (&*ds, tables.last_s())];
+        for (dstate, factors) in ends.into_iter().take(1 + usize::from(spec.momentum)) {
+            turned.transpose(dstate);
+            Product::new(Left::Rows(z), turned).set(keys);
+            wide(
+                &mut *dk,
+                #[inline(always)]
+                |dk| add_scaled(dk, factors, keys, None, |_, _| ()),
+            );
         }
-        scale(&mut dmemory.m, a);
+        wide(
+            (&mut *dm, &mut *ds, &mut *dtables),
+            #[inline(always)]
+            |(dm, ds, dtables)| {
+                row_dots(dm, m, |_, x| dtables.a[n] += x);
+                if spec.momentum {
+                    row_dots(dm, s, |_, x| dtables.c_row(n)[0] += x);
+                    row_dots(ds, s, |_, x| dtables.e_row(n)[0] += x);
+                    for (ds, dm) in ds.each_mut().zip(dm.each()) {
+                        ds.iter_mut().zip(dm).for_each(|(ds, dm)| *ds = e * *ds + b * dm);
+                    }
+                }
+                dm.each_mut().for_each(|dm| dm.iter_mut().for_each(|dm| *dm *= a));
+            },
+        );
         let first = Tables::first_read(spec.read);
-        reset(scratch, n * width);
-        let pairs = [(&mut dmemory.m, &tables.a), (&mut dmemory.s, &tables.b)];
-        for (dstate, factors) in pairs.into_iter().take(1 + usize::from(spec.momentum)) {
-            add_rows(dstate, view.q, &factors[first..], dout, scratch, width);
+        let ends = [(dm, &tables.a, &mut dmemory.m), (ds, &tables.b, &mut dmemory.s)];
+        for (dstate, factors, to) in ends.into_iter().take(1 + usize::from(spec.momentum)) {
+            scratch.set_scaled(&factors[first..], dout);
+            Product::new(Left::Columns(q), scratch).add(dstate);
             if spec.erase {
-                add_rows(dstate, view.k, factors, dp, scratch, width);
+                scratch.set_scaled(factors, dp);
+                Product::new(Left::Columns(k), scratch).add(dstate);
             }
+            dstate.scatter(to);
         }
     }
-}
 
-/// `dstate += rowsᵀ (factors∗x)`, for `dstate [K,width]` and `x [n,width]`.
-#[inline(always)]
-fn add_rows(dstate: &mut [f32], rows: Mat<'_>, factors: &[f32], x: &[f32], scratch: &mut [f32], width: usize) {
-    set_scaled_rows(scratch, factors, x, width);
-    let (key, scaled) = (rows.columns, Mat::new(scratch, rows.rows, width));
-    product(MatMut::new(dstate, key, width), 1.0, 1.0, rows.t(), scaled);
-}
-
-/// `out[t] = x_t · y_t`.
-#[inline(always)]
-fn row_dots(out: &mut [f32], x: &[f32], y: &[f32], width: usize) {
-    for ((out, x), y) in out.iter_mut().zip(x.chunks_exact(width)).zip(y.chunks_exact(width)) {
-        *out = dot(x, y);
+    /// Hands out the gradients of `q`, `k` and the gates.
+    fn finish(&mut self, view: &View<'_>, part: Part<'_, '_>) {
+        let Self { forward, dtables, dq, dk, .. } = self;
+        part.dq.iter_mut().zip(dq.each()).for_each(|(to, own)| to.copy_from_slice(own));
+        part.dk.iter_mut().zip(dk.each()).for_each(|(to, own)| to.copy_from_slice(own));
+        wide(
+            (dtables, part.da, part.deta),
+            #[inline(always)]
+            |(dtables, a, eta)| {
+                dtables.gates(&forward.tables, view.factors(), FactorGrads { a, eta, emission: &mut [] });
+            },
+        );
     }
 }
 
-/// With `outer` a row of `dX Zᵀ`: `dtable += products ∘ outer`, then `outer ← table ∘ outer`.
-#[inline(always)]
-fn scatter(dtable: &mut [f32], outer: &mut [f32], products: &[f32], table: &[f32]) {
-    for (((dtable, outer), product), table) in dtable.iter_mut().zip(outer).zip(products).zip(table) {
-        *dtable += product * *outer;
-        *outer *= table;
-    }
+/// With `outer = dX Zᵀ`, row by row: gradients of the table, `products ∘ outer`, then `outer ← table ∘ outer`, zero to
+/// the right of the table.
+fn scatter(dtables: &mut TableGrads, outer: &mut Sheet, products: &Sheet, tables: &Tables, first: usize) {
+    wide(
+        (dtables, outer),
+        #[inline(always)]
+        |(dtables, outer)| {
+            for (t, (outer, products)) in outer.each_mut().zip(products.each()).enumerate() {
+                let seen = t + first;
+                let terms = dtables.c_row(seen)[1..=seen].iter_mut().zip(&mut outer[..seen]);
+                for ((dtable, outer), (product, table)) in terms.zip(products.iter().zip(tables.writes(seen, seen))) {
+                    *dtable += product * *outer;
+                    *outer *= table;
+                }
+                outer[seen..].fill(0.0);
+            }
+        },
+    );
 }

@@ -1,12 +1,6 @@
 //! A lane: one sequence, one head, one block of value columns, chunk after chunk.
 
-use super::{
-    Scalars, chunk, chunk_backward,
-    problem::Problem,
-    replay::{Replay, Work},
-    scan,
-    tables::Factors,
-};
+use super::{Scalars, problem::Problem, tables::Factors};
 use crate::product::Mat;
 use hecate_core::Dims;
 use std::{borrow::Cow, ops::Range};
@@ -20,22 +14,6 @@ pub(crate) struct Lane {
     pub(super) columns: Range<usize>,
 }
 
-/// What a lane made: `out [T, columns]`, final states `[K, columns]`, states at chunk starts.
-pub(crate) struct Forward {
-    pub(crate) out: Vec<f32>,
-    pub(crate) states: Vec<Vec<f32>>,
-    pub(crate) saved: Vec<f32>,
-}
-
-/// Gradients of a lane: `dq`, `dk` `[T, K]`, `dv [T, columns]`, scalars `[T]`, initial states `[K, columns]`.
-pub(crate) struct Backward {
-    pub(crate) dq: Vec<f32>,
-    pub(crate) dk: Vec<f32>,
-    pub(crate) dv: Vec<f32>,
-    pub(crate) dscalars: Scalars,
-    pub(crate) dstates: Vec<Vec<f32>>,
-}
-
 /// The memory and its companions while a lane runs, each `[K, columns]`.
 pub(crate) struct Memory {
     /// `M`, or its gradient.
@@ -47,6 +25,7 @@ pub(crate) struct Memory {
 }
 
 /// A chunk's inputs: rows of the whole arrays, and contiguous scalars.
+#[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) tokens: usize,
     pub(crate) q: Mat<'a>,
@@ -109,7 +88,13 @@ impl Lane {
         }
     }
 
-    fn mat<'v>(&self, problem: &Problem<'_>, x: &'v [f32], columns: &Range<usize>, tokens: &Range<usize>) -> Mat<'v> {
+    pub(super) fn mat<'v>(
+        &self,
+        problem: &Problem<'_>,
+        x: &'v [f32],
+        columns: &Range<usize>,
+        tokens: &Range<usize>,
+    ) -> Mat<'v> {
         let heads = problem.dims.heads;
         let width = x.len() / (problem.dims.sequences.rows() * heads);
         let first = ((self.rows.start + tokens.start) * heads + self.head) * width + columns.start;
@@ -119,159 +104,45 @@ impl Lane {
     /// This lane's part of states `[N, H, K, V]`, contiguous.
     fn state(&self, problem: &Problem<'_>, states: &[f32]) -> Vec<f32> {
         let Dims { heads, key, value, .. } = *problem.dims;
-        let base = (self.sequence * heads + self.head) * key * value + self.columns.start;
-        (0..key).flat_map(|r| &states[base + r * value..][..self.width()]).copied().collect()
+        let base = (self.sequence * heads + self.head) * key * value;
+        let mut own = Vec::with_capacity(key * self.width());
+        let rows = states[base..][..key * value].chunks_exact(value);
+        rows.for_each(|row| own.extend_from_slice(&row[self.columns.clone()]));
+        own
     }
 
     /// `M` and `S` of this lane out of whole states, with room for `M_c` (zero).
-    fn memory(&self, problem: &Problem<'_>, states: &[Cow<'_, [f32]>]) -> Memory {
+    pub(super) fn memory(&self, problem: &Problem<'_>, states: &[Cow<'_, [f32]>]) -> Memory {
         let mut own = states.iter().map(|x| self.state(problem, x));
         let m = own.next().unwrap_or_default();
         let s = own.next().unwrap_or_default();
         let group = if problem.spec.frozen.is_some() { vec![0.0; m.len()] } else { Vec::new() };
         Memory { m, s, group }
     }
-
-    /// Takes the memory from a chunk's start to its end; `out [n, columns]`.
-    pub(super) fn advance(
-        &self,
-        problem: &Problem<'_>,
-        view: &View<'_>,
-        starts_group: bool,
-        memory: &mut Memory,
-        work: Option<&mut chunk::Workspace>,
-        out: &mut [f32],
-    ) {
-        if starts_group && problem.spec.frozen.is_some() {
-            memory.group.copy_from_slice(&memory.m);
-        }
-        match work {
-            Some(work) => chunk::forward(problem.spec, view, memory, work, out),
-            None => scan::forward(problem.spec, view, memory, out),
-        }
-    }
-
-    /// Runs the lane; `keep` says whether a backward will come.
-    pub(crate) fn forward(&self, problem: &Problem<'_>, keep: bool) -> Forward {
-        let mut memory = self.memory(problem, &problem.initial);
-        let mut out = vec![0.0; self.tokens() * self.width()];
-        let scalars = self.scalars(problem);
-        let chunks = problem.chunks(self.tokens());
-        let mut saved = Vec::new();
-        if keep {
-            let kept = chunks.iter().filter(|chunk| chunk.kept).count();
-            saved.reserve_exact(kept * memory.m.len() * problem.states());
-        }
-        let mut work = (!problem.scan).then(|| chunk::Workspace::new(self.width()));
-        for chunk in chunks {
-            if keep && chunk.kept {
-                saved.extend_from_slice(&memory.m);
-                saved.extend_from_slice(&memory.s);
-            }
-            let view = self.view(problem, &scalars, &chunk.tokens);
-            let out = &mut out[chunk.tokens.start * self.width()..][..chunk.tokens.len() * self.width()];
-            self.advance(problem, &view, chunk.starts_group, &mut memory, work.as_mut(), out);
-        }
-        let states = if problem.spec.momentum { vec![memory.m, memory.s] } else { vec![memory.m] };
-        Forward { out, states, saved }
-    }
-
-    /// Turns the lane around.
-    pub(crate) fn backward(
-        &self,
-        problem: &Problem<'_>,
-        saved: &[f32],
-        dout: &[f32],
-        dfinal: &[Cow<'_, [f32]>],
-    ) -> Backward {
-        let (spec, key) = (problem.spec, problem.dims.key);
-        let scalars = self.scalars(problem);
-        let mut grads = Backward::zeros(self.tokens(), key, self.width(), &scalars);
-        let mut dmemory = self.memory(problem, dfinal);
-        let replay = Replay::new(self, problem, &scalars, saved);
-        let mut work = Work::new(problem.scan, self.width());
-        for span in replay.spans().into_iter().rev() {
-            let states = replay.states(span.clone(), &mut work);
-            for i in span.clone().rev() {
-                let chunk = &replay.chunks[i];
-                let view = self.view(problem, &scalars, &chunk.tokens);
-                let start = replay.start(&states, span.start, i);
-                let dout = self.mat(problem, dout, &self.columns, &chunk.tokens);
-                let own = grads.part(&chunk.tokens, key, self.width());
-                match &mut work {
-                    Work::Scan(states) => scan::backward(spec, &view, &start, states, &dout, &mut dmemory, own),
-                    Work::Chunk(work) => chunk_backward::run(spec, &view, &start, work, &dout, &mut dmemory, own),
-                }
-                if chunk.starts_group {
-                    dmemory.leave_group();
-                }
-            }
-        }
-        grads.dstates = if spec.momentum { vec![dmemory.m, dmemory.s] } else { vec![dmemory.m] };
-        grads
-    }
 }
 
 impl Memory {
     /// The gradient of `M_c` joins that of `M`, which it is at the group's first token.
-    fn leave_group(&mut self) {
+    pub(super) fn leave_group(&mut self) {
         let Self { m, group, .. } = self;
         m.iter_mut().zip(group).for_each(|(m, group)| *m += std::mem::take(group));
     }
+
+    /// Copies `M` and `S`, `width` columns each, to rows.
+    pub(super) fn store(&self, to: [Vec<&mut [f32]>; 2], width: usize) {
+        for (own, to) in [&self.m, &self.s].into_iter().zip(to) {
+            own.chunks_exact(width).zip(to).for_each(|(own, to)| to.copy_from_slice(own));
+        }
+    }
 }
 
-/// A chunk's part of a lane's gradients.
-pub(crate) struct Part<'a> {
-    pub(crate) dq: &'a mut [f32],
-    pub(crate) dk: &'a mut [f32],
-    pub(crate) dv: &'a mut [f32],
+/// A chunk's part of a lane's gradients, to be overwritten: rows of `dq`, `dk` and `dv`, and scalars `[n]`.
+pub(crate) struct Part<'a, 'o> {
+    pub(crate) dq: &'a mut [&'o mut [f32]],
+    pub(crate) dk: &'a mut [&'o mut [f32]],
+    pub(crate) dv: &'a mut [&'o mut [f32]],
     pub(crate) dw: &'a mut [f32],
     pub(crate) dr: &'a mut [f32],
     pub(crate) da: &'a mut [f32],
     pub(crate) deta: &'a mut [f32],
-}
-
-impl Part<'_> {
-    /// `dq` and `dk` of token `t`.
-    #[inline(always)]
-    pub(super) fn key(&mut self, t: usize) -> (&mut [f32], &mut [f32]) {
-        let width = self.dq.len() / self.dw.len();
-        (&mut self.dq[t * width..][..width], &mut self.dk[t * width..][..width])
-    }
-
-    /// `dv` of token `t`.
-    #[inline(always)]
-    pub(super) fn value(&mut self, t: usize, columns: usize) -> &mut [f32] {
-        &mut self.dv[t * columns..][..columns]
-    }
-}
-
-impl Backward {
-    fn zeros(tokens: usize, key: usize, columns: usize, scalars: &Scalars) -> Self {
-        let like = |x: &[f32]| vec![0.0; x.len()];
-        let Scalars { w, r, a, eta } = scalars;
-        Self {
-            dq: vec![0.0; tokens * key],
-            dk: vec![0.0; tokens * key],
-            dv: vec![0.0; tokens * columns],
-            dscalars: Scalars { w: like(w), r: like(r), a: like(a), eta: like(eta) },
-            dstates: Vec::new(),
-        }
-    }
-
-    fn part(&mut self, tokens: &Range<usize>, key: usize, width: usize) -> Part<'_> {
-        fn of<'a>(x: &'a mut [f32], tokens: &Range<usize>, width: usize) -> &'a mut [f32] {
-            if x.is_empty() { x } else { &mut x[tokens.start * width..tokens.end * width] }
-        }
-        let Scalars { w, r, a, eta } = &mut self.dscalars;
-        Part {
-            dq: of(&mut self.dq, tokens, key),
-            dk: of(&mut self.dk, tokens, key),
-            dv: of(&mut self.dv, tokens, width),
-            dw: of(w, tokens, 1),
-            dr: of(r, tokens, 1),
-            da: of(a, tokens, 1),
-            deta: of(eta, tokens, 1),
-        }
-    }
 }

@@ -14,20 +14,20 @@ impl<R: Linear> Bill<R> for Cpu {
     }
 }
 
-/// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs, in the
-/// chunk form, on `threads` threads.
+/// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs, on `threads`
+/// threads. What the device keeps of earlier calls is counted where it is used again.
 ///
 /// With `R` rows of tokens, `X` column blocks a head, `C = 64` and `m` = 2 with momentum, else 1:
 ///
 /// ```text
 /// 4 bytes × ( H J K V m                           kept states
-///           + 2 R H V + R H (2 K + 2 V)           results, and gradients of q, k and v, joined
-///           + R H (2 K X + V) + 6 N H K V m       the same in pieces, states and their gradients
+///           + 2 R H V + 2 R H K X + 2 N H K V m   results, gradients of q, k and v, states and their gradients
 ///           + 16 R H X                            scalars of the recurrence and their gradients
-///           + threads (12 C² + 10 C max(K, V) + (6 + m L) K V) )     scratch
+///           + 12 R H X + 4 N H X K m              where the rows of each lane are
+///           + threads (24 C² + 20 C (K + V) + (16 + m L) K V) )     scratch
 /// ```
 ///
-/// Unless frozen, `J = ⌈T/C⌉`, summed over the sequences, and `L = 1`. In frozen groups of `G < C` tokens one state is
+/// Unless frozen, `J = ⌈T/C⌉`, summed over the sequences, and `L = 0`. In frozen groups of `G < C` tokens one state is
 /// kept for `L = ⌊C/G⌋` groups; of longer groups one every `C` tokens of each. Nothing in it is a state per token:
 /// doubling `T` adds one state every 64 tokens, or every 33 at worst.
 fn peak_bytes(dims: &Dims, momentum: bool, frozen: Option<usize>, threads: usize) -> usize {
@@ -38,13 +38,12 @@ fn peak_bytes(dims: &Dims, momentum: bool, frozen: Option<usize>, threads: usize
     let group = frozen.map(|group| group.max(1));
     let kept = |tokens| cut(tokens, group, CHUNK).iter().filter(|chunk| chunk.kept).count();
     let states_kept: usize = dims.sequences.ranges().map(|rows| kept(rows.len())).sum();
-    let between = group.map_or(1, |group| (CHUNK / group).max(1));
+    let between = group.map_or(0, |group| (CHUNK / group).max(1));
     let tokens = dims.sequences.rows() * heads;
     let states = heads * key * value * matrices;
-    let kept = states_kept * states;
-    let joined = 2 * tokens * value + tokens * (2 * key + 2 * value);
-    let pieces = tokens * (2 * key * blocks + value) + 6 * count * states;
+    let results = 2 * tokens * value + 2 * tokens * key * blocks + 2 * count * states;
+    let rows = 12 * tokens * blocks + 4 * count * heads * blocks * key * matrices;
     let scalars = 16 * tokens * blocks;
-    let scratch = threads * (12 * CHUNK * CHUNK + 10 * CHUNK * key.max(value) + (6 + matrices * between) * key * value);
-    4 * (kept + joined + pieces + scalars + scratch)
+    let scratch = 24 * CHUNK * CHUNK + 20 * CHUNK * (key + value) + (16 + matrices * between) * key * value;
+    4 * (states_kept * states + results + rows + scalars + threads * scratch)
 }

@@ -1,5 +1,9 @@
 //! The linear engine: one recurrence for every linear rule, token by token or in exact chunks.
 //!
+//! A forward goes through the memory once for every four tokens (`fused`), or once a token with momentum; a single token
+//! goes from one memory into the next (`decode`). A backward is products of matrices over chunks of 64 tokens, and so is
+//! the forward of frozen rules (`chunk`, `chunk_backward`). `scan` is the plain recurrence that all are compared with.
+//!
 //! Equation numbers are those of [`hecate_core::rules`]. A rule says only how its gates become the scalars `w`, `r`,
 //! `a`, `η` of the recurrence and how gradients of those become gradients of its gates ([`Linear`]).
 //!
@@ -18,27 +22,35 @@
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_backward;
+mod decode;
+mod fused;
 mod lane;
 mod memory;
 mod problem;
 mod replay;
+mod run;
 mod scan;
+mod sheet;
 pub(crate) mod solve;
 pub(crate) mod tables;
+mod tiles;
 
-use crate::{Algorithm, Cpu, device::tensor};
+use crate::{
+    Algorithm, Cpu,
+    device::{lent, tensor},
+    kept::Lent,
+};
 use hecate_core::{DType, Dims, Error, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
 pub(crate) use lane::{Memory, Part, View};
-use problem::Problem;
 pub(crate) use problem::{Chunk, cut};
+use problem::{Form, Problem, add_blocks};
 use rayon::prelude::*;
-pub(crate) use replay::Start;
+pub(crate) use replay::{Start, Work};
+use run::Upstream;
+use std::ops::Range;
 
 /// Tokens between kept states, and of a chunk's matrix products.
 pub(crate) const CHUNK: usize = 64;
-
-/// Sequences of at most this many tokens are scanned.
-const SCAN_TOKENS: usize = 8;
 
 /// What the engine must know of a rule.
 #[derive(Clone, Copy, Debug)]
@@ -123,15 +135,16 @@ pub(crate) fn plus(x: &[f32], y: &[f32]) -> Vec<f32> {
 }
 
 /// States at chunk starts, lane by lane: `[chunks, K, columns]`, behind each `M` its `S` where there is momentum.
-pub struct Saved(Vec<Vec<f32>>);
+pub struct Saved(Option<Lent>);
 
 impl Cpu {
-    /// Whether a call is scanned, and the length of its chunks.
-    pub(crate) fn plan(&self, dims: &Dims) -> (bool, usize) {
+    /// How a forward goes, and the length of chunks.
+    fn plan(&self, spec: Spec) -> (Form, usize) {
         match self.algorithm() {
-            Algorithm::Auto => (dims.sequences.longest() <= SCAN_TOKENS, CHUNK),
-            Algorithm::Scan => (true, CHUNK),
-            Algorithm::Chunk(tokens) => (false, tokens.max(1)),
+            Algorithm::Auto if spec.frozen.is_none() => (Form::Fused, CHUNK),
+            Algorithm::Auto => (Form::Chunk, CHUNK),
+            Algorithm::Scan => (Form::Scan, CHUNK),
+            Algorithm::Chunk(tokens) => (Form::Chunk, tokens.max(1)),
         }
     }
 
@@ -142,8 +155,8 @@ impl Cpu {
         inputs: &'a Inputs<R, Tensor<Self>>,
     ) -> Result<Problem<'a>> {
         let scalars = rule.lower(&gates(inputs))?;
-        let (scan, chunk) = self.plan(dims);
-        Ok(Problem::new(rule.spec(), dims, scan, chunk, inputs, scalars))
+        let spec = rule.spec();
+        Ok(Problem::new(spec, dims, self.plan(spec), inputs, scalars))
     }
 
     fn run_forward<R: Linear>(
@@ -154,26 +167,65 @@ impl Cpu {
         keep: bool,
     ) -> Result<(Outputs<R, Tensor<Self>>, Saved)> {
         let problem = self.problem(rule, dims, inputs)?;
-        let (out, states, saved) = self.run(|| {
-            let lanes = problem.lanes();
-            let done: Vec<_> = lanes.par_iter().map(|lane| lane.forward(&problem, keep)).collect();
-            let out = problem.join(&lanes, dims.value, |i| &done[i].out);
-            let states: Vec<_> =
-                (0..problem.states()).map(|s| problem.join_states(&lanes, |i| &done[i].states[s])).collect();
-            (out, states, done.into_iter().map(|done| done.saved).collect())
+        let lanes = problem.lanes();
+        let mut out = self.take(problem.v.len());
+        let mut states = self.states(&problem);
+        let sizes = if keep { problem.saved_sizes(&lanes) } else { vec![0; lanes.len()] };
+        let mut saved = self.take(sizes.iter().sum());
+        let [m, s] = &mut states;
+        let (rows, m, s) = (problem.value_rows(&mut out), problem.state_rows(m), problem.state_rows(s));
+        let mut s = s.into_iter();
+        let mut places = (rows.into_iter().zip(m).zip(split(&mut saved, &sizes)))
+            .map(|((out, m), saved)| run::Forward { out, states: [m, s.next().unwrap_or_default()], saved });
+        let groups = problem.together(lanes.len(), self.threads()).into_iter();
+        let groups: Vec<_> = groups.map(|own| (own.clone(), places.by_ref().take(own.len()).collect())).collect();
+        self.run(|| {
+            groups.into_par_iter().for_each(|(own, places)| {
+                self.kept().work(|work| run::forward(&lanes[own], &problem, work, keep, places));
+            });
         });
-        let mut states = states.into_iter();
-        let out = tensor(self, dims.values(), inputs.q.dtype(), out);
-        let state = R::State::map(rule.state(dims), |_, shape: Shape| {
-            tensor(self, shape, DType::F32, states.next().unwrap_or_default())
-        });
-        Ok((Outputs { out, state }, Saved(saved)))
+        Ok((outputs(self, rule, dims, inputs.q.dtype(), out, states), Saved(Some(saved))))
     }
+
+    /// Room for `M` and `S` of all sequences and heads; the second empty without momentum.
+    fn states(&self, problem: &Problem<'_>) -> [Lent; 2] {
+        let size = problem.dims.matrices().count();
+        [self.take(size), self.take(if problem.spec.momentum { size } else { 0 })]
+    }
+}
+
+/// Results out of what was computed; `states` are `M` and `S`.
+fn outputs<R: Rule>(
+    device: &Cpu,
+    rule: R,
+    dims: &Dims,
+    dtype: DType,
+    out: Lent,
+    states: [Lent; 2],
+) -> Outputs<R, Tensor<Cpu>> {
+    Outputs { out: lent(device, dims.values(), dtype, out), state: state::<R>(device, rule, dims, states) }
+}
+
+fn state<R: Rule>(device: &Cpu, rule: R, dims: &Dims, states: [Lent; 2]) -> Of<R::State, Tensor<Cpu>> {
+    let mut states = states.into_iter();
+    R::State::map(rule.state(dims), |_, shape: Shape| {
+        lent(device, shape, DType::F32, states.next().unwrap_or_else(|| device.take(0)))
+    })
+}
+
+/// Parts of these sizes, one behind another.
+fn split<'x>(mut x: &'x mut [f32], sizes: &[usize]) -> Vec<&'x mut [f32]> {
+    let mut part = |&size: &usize| {
+        let (own, rest) = std::mem::take(&mut x).split_at_mut(size);
+        x = rest;
+        own
+    };
+    sizes.iter().map(&mut part).collect()
 }
 
 /// The gates' elements; core has checked that they are 32-bit floats.
 fn gates<R: Rule>(inputs: &Inputs<R, Tensor<Cpu>>) -> Of<R::Gates, &[f32]> {
-    R::Gates::map(R::Gates::as_ref(&inputs.gates), |_, gate| match gate.buffer() {
+    R::Gates::map(R::Gates::as_ref(&inputs.gates), |_, gate| match &**gate.buffer() {
         hecate_core::Host::F32(values) => values.as_slice(),
         _ => &[],
     })
@@ -192,6 +244,9 @@ impl<R: Linear> Kernel<R> for Cpu {
     }
 
     fn infer(&self, rule: R, dims: &Dims, inputs: &Inputs<R, Tensor<Self>>) -> Result<Outputs<R, Tensor<Self>>> {
+        if self.algorithm() == Algorithm::Auto && dims.sequences.longest() == 1 {
+            return self.decode(rule, dims, inputs);
+        }
         Ok(self.run_forward(rule, dims, inputs, false)?.0)
     }
 
@@ -206,34 +261,42 @@ impl<R: Linear> Kernel<R> for Cpu {
         let problem = self.problem(rule, dims, inputs)?;
         let dout = crate::device::floats(&grads.out);
         let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| crate::device::floats(x)).collect();
-        let (dq, dk, dv, scalars, states) = self.run(|| {
-            let lanes = problem.lanes();
-            let done: Vec<_> = lanes
-                .par_iter()
-                .zip(saved.0)
-                .map(|(lane, saved)| lane.backward(&problem, &saved, &dout, &dfinal))
-                .collect();
-            let states: Vec<_> =
-                (0..problem.states()).map(|s| problem.join_states(&lanes, |i| &done[i].dstates[s])).collect();
-            (
-                problem.join(&lanes, dims.key, |i| &done[i].dq),
-                problem.join(&lanes, dims.key, |i| &done[i].dk),
-                problem.join(&lanes, dims.value, |i| &done[i].dv),
-                problem.join_scalars(&lanes, |i| &done[i].dscalars),
-                states,
-            )
+        let lanes = problem.lanes();
+        let keys = || -> Vec<Lent> { (0..problem.blocks()).map(|_| self.take(problem.q.len())).collect() };
+        let (mut dq, mut dk, mut dv, mut states) = (keys(), keys(), self.take(problem.v.len()), self.states(&problem));
+        let saved = saved.0.unwrap_or_else(|| self.take(0));
+        let saved: Vec<_> = {
+            let mut rest = &*saved;
+            let sizes = problem.saved_sizes(&lanes).into_iter();
+            sizes.map(|size| rest.split_off(..size).unwrap_or_default()).collect()
+        };
+        let [m, s] = &mut states;
+        let (q, k, v) = (problem.key_rows(&mut dq), problem.key_rows(&mut dk), problem.value_rows(&mut dv));
+        let (m, mut s) = (problem.state_rows(m), problem.state_rows(s).into_iter());
+        let mut places = q.into_iter().zip(k).zip(v.into_iter().zip(m)).map(|((dq, dk), (dv, m))| {
+            let dstates = [m, s.next().unwrap_or_default()];
+            run::Backward { dq, dk, dv, dstates }
         });
+        let groups = problem.together(lanes.len(), self.threads()).into_iter();
+        let groups: Vec<_> = groups.map(|own| (own.clone(), places.by_ref().take(own.len()).collect())).collect();
+        let upstream = Upstream { out: &dout, states: &dfinal };
+        let scalars: Vec<_> = self.run(|| {
+            let run = |(own, places): (Range<usize>, _)| {
+                let (lanes, saved) = (&lanes[own.clone()], &saved[own]);
+                self.kept().work(|work| run::backward(lanes, &problem, work, saved, upstream, places))
+            };
+            groups.into_par_iter().flat_map_iter(run).collect()
+        });
+        let scalars = problem.join_scalars(&lanes, |i| &scalars[i]);
+        let (dq, dk) = self.run(|| (add_blocks(&mut dq), add_blocks(&mut dk)));
         let dgates = rule.raise(&gates(inputs), problem.scalars(), scalars);
-        let mut states = states.into_iter();
-        let dtype = inputs.q.dtype();
+        let (dtype, none) = (inputs.q.dtype(), || self.take(0));
         Ok(Inputs {
-            q: tensor(self, dims.keys(), dtype, dq),
-            k: tensor(self, dims.keys(), dtype, dk),
-            v: tensor(self, dims.values(), dtype, dv),
+            q: lent(self, dims.keys(), dtype, dq.unwrap_or_else(none)),
+            k: lent(self, dims.keys(), dtype, dk.unwrap_or_else(none)),
+            v: lent(self, dims.values(), dtype, dv),
             gates: R::Gates::map(dgates, |_, values| tensor(self, dims.scalars(), DType::F32, values)),
-            state: R::State::map(rule.state(dims), |_, shape: Shape| {
-                tensor(self, shape, DType::F32, states.next().unwrap_or_default())
-            }),
+            state: state::<R>(self, rule, dims, states),
         })
     }
 }

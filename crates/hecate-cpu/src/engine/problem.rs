@@ -1,13 +1,16 @@
 //! A call, cut into lanes and put together again.
 
 use super::{CHUNK, Scalars, Spec, lane::Lane};
-use crate::{Cpu, device::floats};
+use crate::{Cpu, device::floats, kept::Lent};
 use hecate_core::{Dims, Inputs, Rule, Slots, Tensor};
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
 /// Enough lanes to keep the processors of a workstation busy.
 const LANES: usize = 16;
+
+/// Most lanes that are computed together: their memories must stay near.
+const TOGETHER: usize = 4;
 
 /// Columns of the narrowest block.
 const COLUMNS: usize = 16;
@@ -16,13 +19,24 @@ const COLUMNS: usize = 16;
 pub(crate) struct Problem<'a> {
     pub(crate) spec: Spec,
     pub(crate) dims: &'a Dims,
-    pub(crate) scan: bool,
+    pub(super) form: Form,
     chunk: usize,
     pub(super) q: Cow<'a, [f32]>,
     pub(super) k: Cow<'a, [f32]>,
     pub(super) v: Cow<'a, [f32]>,
     pub(super) scalars: Scalars,
     pub(super) initial: Vec<Cow<'a, [f32]>>,
+}
+
+/// How a forward goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Token by token, as the equations stand. The backward goes the same way.
+    Scan,
+    /// As products of matrices.
+    Chunk,
+    /// In one pass over the memory for a few tokens; not for frozen rules.
+    Fused,
 }
 
 /// A stretch of a lane that is computed at once.
@@ -40,14 +54,13 @@ impl<'a> Problem<'a> {
     pub(crate) fn new<R: Rule>(
         spec: Spec,
         dims: &'a Dims,
-        scan: bool,
-        chunk: usize,
+        (form, chunk): (Form, usize),
         inputs: &'a Inputs<R, Tensor<Cpu>>,
         scalars: Scalars,
     ) -> Self {
         let initial = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect();
         let (q, k, v) = (floats(&inputs.q), floats(&inputs.k), floats(&inputs.v));
-        Self { spec, dims, scan, chunk, q, k, v, scalars, initial }
+        Self { spec, dims, form, chunk, q, k, v, scalars, initial }
     }
 
     pub(crate) fn scalars(&self) -> &Scalars {
@@ -75,47 +88,85 @@ impl<'a> Problem<'a> {
         lanes
     }
 
+    /// Lanes that are computed together: neighbours in one sequence, and enough groups for all threads.
+    pub(super) fn together(&self, lanes: usize, threads: usize) -> Vec<Range<usize>> {
+        let sequence = lanes / self.dims.sequences.count().max(1);
+        let size = (lanes / (4 * threads)).clamp(1, TOGETHER).min(sequence.max(1));
+        let starts = (0..lanes).step_by(sequence.max(1));
+        starts
+            .flat_map(|first| (first..first + sequence).step_by(size).map(move |i| i..(i + size).min(first + sequence)))
+            .collect()
+    }
+
     /// Chunks of `tokens` tokens.
     pub(crate) fn chunks(&self, tokens: usize) -> Vec<Chunk> {
         cut(tokens, self.spec.frozen, self.chunk)
     }
 
-    /// Lanes' rows `[T, part]` as one array `[rows, H, width]`: blocks of columns side by side where the lanes hold
-    /// such blocks, added in order where each holds the full width.
-    pub(crate) fn join<'l>(
-        &self,
-        lanes: &[Lane],
-        width: usize,
-        part: impl Fn(usize) -> &'l Vec<f32> + Sync,
-    ) -> Vec<f32> {
-        let heads = self.dims.heads;
-        let per_head = lanes.len() / (self.dims.sequences.count() * heads);
-        let mut joined = vec![0.0; self.dims.sequences.rows() * heads * width];
-        let mut rest = joined.as_mut_slice();
-        for (sequence, rows) in self.dims.sequences.ranges().enumerate() {
-            let (own, behind) = rest.split_at_mut(rows.len() * heads * width);
-            rest = behind;
-            own.par_chunks_mut(heads * width).enumerate().with_min_len(64).for_each(|(t, row)| {
-                for (head, row) in row.chunks_exact_mut(width).enumerate() {
-                    let first = (sequence * heads + head) * per_head;
-                    join_row(row, &lanes[first..first + per_head], t, |i| part(first + i));
-                }
-            });
-        }
-        joined
+    /// Column blocks of a head.
+    pub(super) fn blocks(&self) -> usize {
+        let Dims { heads, value, .. } = *self.dims;
+        value.div_ceil(block_width(self.dims.sequences.count() * heads, value))
     }
 
-    /// Lanes' matrices `[K, columns]` as one array `[N, H, K, V]`.
-    pub(crate) fn join_states<'l>(&self, lanes: &[Lane], part: impl Fn(usize) -> &'l Vec<f32>) -> Vec<f32> {
-        let Dims { heads, key, value, .. } = *self.dims;
-        let mut joined = vec![0.0; self.dims.sequences.count() * heads * key * value];
-        for (i, lane) in lanes.iter().enumerate() {
-            let base = (lane.sequence * heads + lane.head) * key * value + lane.columns.start;
-            for (r, row) in part(i).chunks_exact(lane.columns.len()).enumerate() {
-                joined[base + r * value..][..row.len()].copy_from_slice(row);
+    /// Rows of `x [rows, H, V]` for every lane: those of its tokens, its head, its columns.
+    pub(super) fn value_rows<'x>(&self, x: &'x mut [f32]) -> Vec<Vec<&'x mut [f32]>> {
+        let Dims { heads, value, .. } = *self.dims;
+        let (width, blocks) = (block_width(self.dims.sequences.count() * heads, value), self.blocks());
+        let mut lanes = Vec::with_capacity(self.dims.sequences.count() * heads * blocks);
+        let mut rows = x.chunks_exact_mut(value);
+        for tokens in self.dims.sequences.ranges().map(|range| range.len()) {
+            let first = lanes.len();
+            lanes.extend((0..heads * blocks).map(|_| Vec::with_capacity(tokens)));
+            for row in rows.by_ref().take(tokens * heads).enumerate() {
+                let head = first + row.0 % heads * blocks;
+                row.1.chunks_mut(width).zip(&mut lanes[head..]).for_each(|(row, lane)| lane.push(row));
             }
         }
-        joined
+        lanes
+    }
+
+    /// Rows for every lane out of one array `[rows, H, K]` for each column block.
+    pub(super) fn key_rows<'x>(&self, blocks: &'x mut [Lent]) -> Vec<Vec<&'x mut [f32]>> {
+        let Dims { heads, key, .. } = *self.dims;
+        let count = blocks.len();
+        let mut lanes: Vec<Vec<_>> = Vec::new();
+        for tokens in self.dims.sequences.ranges().map(|range| range.len()) {
+            lanes.extend((0..heads * count).map(|_| Vec::with_capacity(tokens)));
+        }
+        for (block, x) in blocks.iter_mut().enumerate() {
+            let mut rows = x.chunks_exact_mut(key);
+            for (sequence, tokens) in self.dims.sequences.ranges().map(|range| range.len()).enumerate() {
+                for (i, row) in rows.by_ref().take(tokens * heads).enumerate() {
+                    lanes[(sequence * heads + i % heads) * count + block].push(row);
+                }
+            }
+        }
+        lanes
+    }
+
+    /// Rows of matrices `[N, H, K, V]` for every lane.
+    pub(super) fn state_rows<'x>(&self, x: &'x mut [f32]) -> Vec<Vec<&'x mut [f32]>> {
+        let Dims { heads, key, value, .. } = *self.dims;
+        let (width, blocks) = (block_width(self.dims.sequences.count() * heads, value), self.blocks());
+        let mut lanes = Vec::with_capacity(self.dims.sequences.count() * heads * blocks);
+        for state in x.chunks_exact_mut(key * value) {
+            let first = lanes.len();
+            lanes.extend((0..blocks).map(|_| Vec::with_capacity(key)));
+            for row in state.chunks_exact_mut(value) {
+                row.chunks_mut(width).zip(&mut lanes[first..]).for_each(|(row, lane)| lane.push(row));
+            }
+        }
+        lanes
+    }
+
+    /// What is kept for the backward, lane by lane: sizes.
+    pub(super) fn saved_sizes(&self, lanes: &[Lane]) -> Vec<usize> {
+        let size = |lane: &Lane| {
+            let kept = self.chunks(lane.tokens()).iter().filter(|chunk| chunk.kept).count();
+            kept * self.dims.key * lane.columns.len() * self.states()
+        };
+        lanes.iter().map(size).collect()
     }
 
     /// Lanes' scalars `[T]`, added over the column blocks of a head, as arrays `[rows, H]`.
@@ -163,15 +214,17 @@ pub(super) fn block_width(heads: usize, value: usize) -> usize {
     value.div_ceil(blocks).next_multiple_of(COLUMNS).min(value)
 }
 
-fn join_row<'l>(row: &mut [f32], lanes: &[Lane], t: usize, part: impl Fn(usize) -> &'l Vec<f32>) {
-    for (i, lane) in lanes.iter().enumerate() {
-        let part = part(i);
-        let width = part.len() / lane.rows.len();
-        let own = &part[t * width..][..width];
-        if width == row.len() {
-            row.iter_mut().zip(own).for_each(|(row, x)| *row += x);
-        } else {
-            row[lane.columns.clone()].copy_from_slice(own);
-        }
+/// The first of some arrays becomes their sum, added in order.
+pub(super) fn add_blocks(blocks: &mut Vec<Lent>) -> Option<Lent> {
+    let rest = blocks.split_off(1.min(blocks.len()));
+    let mut sum = blocks.pop()?;
+    const PIECE: usize = 1 << 14;
+    if !rest.is_empty() {
+        sum.par_chunks_mut(PIECE).enumerate().for_each(|(i, sum)| {
+            for part in &rest {
+                sum.iter_mut().zip(&part[i * PIECE..]).for_each(|(sum, x)| *sum += x);
+            }
+        });
     }
+    Some(sum)
 }

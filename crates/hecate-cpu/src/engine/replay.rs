@@ -1,31 +1,37 @@
 //! States at the starts of chunks, for the backward: kept ones, and those between them computed again.
 
 use super::{
-    Scalars, chunk, chunk_backward,
-    lane::{Lane, Memory},
-    problem::{Chunk, Problem},
+    Scalars, chunk, chunk_backward, fused,
+    lane::{Lane, Memory, View},
+    problem::{Chunk, Form, Problem},
     scan,
 };
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
-/// Scratch of a lane's backward.
-pub(super) enum Work {
-    Scan(scan::States),
-    Chunk(Box<chunk_backward::Workspace>),
+/// Scratch of a lane, whichever way it is computed; lanes that follow each other use it in turn.
+#[derive(Default)]
+pub(crate) struct Work {
+    pub(super) fused: fused::Workspace,
+    pub(super) chunk: chunk_backward::Workspace,
+    pub(super) scan: scan::States,
 }
 
 impl Work {
-    pub(super) fn new(scan: bool, width: usize) -> Self {
-        match scan {
-            true => Self::Scan(scan::States::default()),
-            false => Self::Chunk(Box::new(chunk_backward::Workspace::new(width))),
+    /// Takes the memory from a chunk's start to its end; rows of `out`.
+    pub(super) fn advance(
+        &mut self,
+        problem: &Problem<'_>,
+        view: &View<'_>,
+        starts_group: bool,
+        memory: &mut Memory,
+        out: &mut [&mut [f32]],
+    ) {
+        if starts_group && problem.spec.frozen.is_some() {
+            memory.group.copy_from_slice(&memory.m);
         }
-    }
-
-    fn forward(&mut self) -> Option<&mut chunk::Workspace> {
-        match self {
-            Self::Scan(_) => None,
-            Self::Chunk(work) => Some(&mut work.forward),
+        match problem.form {
+            Form::Scan => scan::forward(problem.spec, view, memory, out),
+            Form::Chunk | Form::Fused => chunk::forward(problem.spec, view, memory, &mut self.chunk.forward, out),
         }
     }
 }
@@ -65,26 +71,27 @@ impl<'a> Replay<'a> {
     }
 
     /// States at the starts of a span's chunks, `[chunks, M then S]`.
-    pub(super) fn states(&self, span: Range<usize>, work: &mut Work) -> Vec<f32> {
+    pub(super) fn states(&self, span: Range<usize>, work: &mut Work) -> Cow<'a, [f32]> {
         let kept = self.kept(span.start);
+        if span.len() == 1 {
+            return Cow::Borrowed(kept);
+        }
         let mut states = Vec::with_capacity(span.len() * self.stride);
         states.extend_from_slice(kept);
-        if span.len() == 1 {
-            return states;
-        }
         let (m, s) = kept.split_at(self.size);
         let frozen = self.problem.spec.frozen.is_some();
         let group = if frozen { self.start(&states, span.start, span.start).group.to_vec() } else { Vec::new() };
         let mut memory = Memory { m: m.to_vec(), s: s.to_vec(), group };
-        let mut out = Vec::new();
+        let mut out: Vec<f32> = Vec::new();
         for chunk in &self.chunks[span.start..span.end - 1] {
             let view = self.lane.view(self.problem, self.scalars, &chunk.tokens);
             out.resize(chunk.tokens.len() * self.lane.width(), 0.0);
-            self.lane.advance(self.problem, &view, chunk.starts_group, &mut memory, work.forward(), &mut out);
+            let mut rows: Vec<_> = out.chunks_exact_mut(self.lane.width()).collect();
+            work.advance(self.problem, &view, chunk.starts_group, &mut memory, &mut rows);
             states.extend_from_slice(&memory.m);
             states.extend_from_slice(&memory.s);
         }
-        states
+        Cow::Owned(states)
     }
 
     /// What chunk `i` starts from, `states` being those of the span whose first chunk is `first`.

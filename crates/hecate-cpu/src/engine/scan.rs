@@ -12,15 +12,15 @@ use crate::{
 };
 use hecate_core::Read;
 
-/// Equations (1)–(5) over the tokens of a view; `out [n, columns]`.
-pub(crate) fn forward(spec: Spec, view: &View<'_>, memory: &mut Memory, out: &mut [f32]) {
+/// Equations (1)–(5) over the tokens of a view; rows of `out`.
+pub(crate) fn forward(spec: Spec, view: &View<'_>, memory: &mut Memory, out: &mut [&mut [f32]]) {
     let columns = view.v.columns;
     let mut scratch = (vec![0.0; columns], vec![0.0; columns]);
     wide(
         (memory, &mut scratch, out),
         #[inline(always)]
         |(memory, scratch, out)| {
-            for (t, y) in out.chunks_exact_mut(columns).enumerate() {
+            for (t, y) in out.iter_mut().enumerate() {
                 step(spec, view, t, memory, scratch, y);
             }
         },
@@ -111,7 +111,7 @@ impl States {
 }
 
 /// Equations (6)–(14) over the tokens of a view, from last to first; gradients of `a` and `η` themselves, not of
-/// their logarithms. `part.dq`, `part.dk` and `part.dv` start at zero.
+/// their logarithms.
 pub(crate) fn backward(
     spec: Spec,
     view: &View<'_>,
@@ -119,7 +119,7 @@ pub(crate) fn backward(
     states: &mut States,
     dout: &Mat<'_>,
     dmemory: &mut Memory,
-    part: Part<'_>,
+    part: Part<'_, '_>,
 ) {
     wide(
         (states, dmemory, part),
@@ -128,6 +128,7 @@ pub(crate) fn backward(
             states.recompute(spec, view, start);
             let mut reverse = Reverse { spec, view, start, states, dz: vec![0.0; view.v.columns] };
             for t in (0..view.tokens).rev() {
+                [&mut *part.dq, part.dk, part.dv].into_iter().for_each(|x| x[t].fill(0.0));
                 reverse.step(t, row(dout, t), dmemory, &mut part);
             }
         },
@@ -146,7 +147,7 @@ struct Reverse<'a> {
 
 impl Reverse<'_> {
     #[inline(always)]
-    fn step(&mut self, t: usize, dy: &[f32], dmemory: &mut Memory, part: &mut Part<'_>) {
+    fn step(&mut self, t: usize, dy: &[f32], dmemory: &mut Memory, part: &mut Part<'_, '_>) {
         if self.spec.read == Read::After {
             self.read(t, t + 1, dy, dmemory, part);
         }
@@ -178,14 +179,14 @@ impl Reverse<'_> {
 
     /// Equations (6) and (13): token `t` read the memory before token `seen`.
     #[inline(always)]
-    fn read(&self, t: usize, seen: usize, dy: &[f32], dmemory: &mut Memory, part: &mut Part<'_>) {
+    fn read(&self, t: usize, seen: usize, dy: &[f32], dmemory: &mut Memory, part: &mut Part<'_, '_>) {
         add_outer(&mut dmemory.m, 1.0, row(&self.view.q, t), dy);
-        add_transposed(part.key(t).0, dy, self.m(seen));
+        add_transposed(part.dq[t], dy, self.m(seen));
     }
 
     /// Equations (7)–(9) and (11). Without momentum `S_t` is the write itself, and its gradient is `dM`.
     #[inline(always)]
-    fn write(&mut self, t: usize, dmemory: &mut Memory, part: &mut Part<'_>) {
+    fn write(&mut self, t: usize, dmemory: &mut Memory, part: &mut Part<'_, '_>) {
         let (view, size) = (self.view, self.start.s.len());
         part.da[t] = dot(&dmemory.m, self.m(t));
         if self.spec.momentum {
@@ -194,8 +195,8 @@ impl Reverse<'_> {
         }
         let ds = if self.spec.momentum { &dmemory.s } else { &dmemory.m };
         read(&mut self.dz, row(&view.k, t), ds);
-        add_transposed(part.key(t).1, self.token(&self.states.z, t), ds);
-        axpy(part.value(t, self.dz.len()), view.w[t], &self.dz);
+        add_transposed(part.dk[t], self.token(&self.states.z, t), ds);
+        axpy(part.dv[t], view.w[t], &self.dz);
         part.dw[t] = dot(&self.dz, self.token(&self.states.v, t));
         scale(&mut dmemory.m, view.a[t]);
         if self.spec.momentum {
@@ -205,18 +206,18 @@ impl Reverse<'_> {
 
     /// Equation (12), without what happens at the group's first token.
     #[inline(always)]
-    fn target(&self, t: usize, dmemory: &mut Memory, part: &mut Part<'_>) {
+    fn target(&self, t: usize, dmemory: &mut Memory, part: &mut Part<'_, '_>) {
         let negative: Vec<f32> = self.dz.iter().map(|dz| -self.view.w[t] * dz).collect();
-        add_transposed(part.key(t).1, &negative, self.start.group);
+        add_transposed(part.dk[t], &negative, self.start.group);
         add_outer(&mut dmemory.group, 1.0, row(&self.view.k, t), &negative);
     }
 
     /// `dr` of (9), (10), and what (11) adds to `dM`.
     #[inline(always)]
-    fn erase(&mut self, t: usize, dmemory: &mut Memory, part: &mut Part<'_>) {
+    fn erase(&mut self, t: usize, dmemory: &mut Memory, part: &mut Part<'_, '_>) {
         part.dr[t] = -dot(&self.dz, self.token(&self.states.p, t));
         scale(&mut self.dz, -self.view.r[t]);
-        add_transposed(part.key(t).1, &self.dz, self.m(t));
+        add_transposed(part.dk[t], &self.dz, self.m(t));
         add_outer(&mut dmemory.m, 1.0, row(&self.view.k, t), &self.dz);
     }
 }

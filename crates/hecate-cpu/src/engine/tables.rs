@@ -84,10 +84,10 @@ impl Tables {
         self.writes(self.n, self.n)
     }
 
-    /// `E[C, 1..]`; only with momentum.
+    /// `E[C, 1..]`; empty without momentum.
     #[inline(always)]
     pub(crate) fn last_s(&self) -> &[f32] {
-        &self.e[self.n * (self.n + 1) + 1..][..self.n]
+        self.e.get(self.n * (self.n + 1) + 1..).unwrap_or_default()
     }
 
     /// `(A[C], c[C,0], E[C,0])`.

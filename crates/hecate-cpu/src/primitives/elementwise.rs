@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Cpu,
-    device::{floats, tensor},
+    device::{floats, from_host, tensor},
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
@@ -127,7 +127,7 @@ impl Elementwise for Cpu {
 
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let host = Host::from_f32(dtype, floats(x).into_owned());
-        Ok(Tensor::from_buffer(self, x.shape().clone(), dtype, host))
+        Ok(from_host(self, x.shape().clone(), dtype, host))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{fill, of_same_type, unsupported};
 use crate::{
     Cpu,
-    device::{floats, tensor},
+    device::{floats, from_host, tensor},
 };
 use hecate_core::{Error, Host, Result, Tensor, primitives::Embedding};
 
@@ -11,8 +11,8 @@ impl Embedding for Cpu {
     fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let width = table.shape().last();
         let ids = checked("embedding", "ids", table.shape().axes()[0], ids)?;
-        let rows = of_same_type!("embedding", table.buffer(), table => gather(table, width, ids))?;
-        Ok(Tensor::from_buffer(self, [ids.len(), width], table.dtype(), rows))
+        let rows = of_same_type!("embedding", &**table.buffer(), table => gather(table, width, ids))?;
+        Ok(from_host(self, [ids.len(), width], table.dtype(), rows))
     }
 
     fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -51,7 +51,7 @@ pub(super) fn checked<'a>(
     count: usize,
     ids: &'a Tensor<Cpu>,
 ) -> Result<&'a [u32]> {
-    let Host::U32(ids) = ids.buffer() else {
+    let Host::U32(ids) = &**ids.buffer() else {
         return Err(unsupported(what, format!("`{slot}` holds {}; give u32", ids.dtype())));
     };
     match ids.iter().position(|&id| id as usize >= count) {

@@ -1,7 +1,7 @@
 //! Cutting and joining along an axis: copies of runs of elements, of any type.
 
 use super::{of_same_type, unsupported};
-use crate::Cpu;
+use crate::{Cpu, device::from_host};
 use half::{bf16, f16};
 use hecate_core::{
     Host, Result, Tensor,
@@ -10,14 +10,14 @@ use hecate_core::{
 
 impl Layout for Cpu {
     fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let host = of_same_type!("narrow", x.buffer(), x => cut(span, x))?;
-        Ok(Tensor::from_buffer(self, [span.outer, span.count, span.inner], x.dtype(), host))
+        let host = of_same_type!("narrow", &**x.buffer(), x => cut(span, x))?;
+        Ok(from_host(self, [span.outer, span.count, span.inner], x.dtype(), host))
     }
 
     fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let size = span.outer * span.length * span.inner;
-        let host = of_same_type!("narrow", dy.buffer(), dy => paste(span, dy, vec![Default::default(); size]))?;
-        Ok(Tensor::from_buffer(self, [span.outer, span.length, span.inner], dy.dtype(), host))
+        let host = of_same_type!("narrow", &**dy.buffer(), dy => paste(span, dy, vec![Default::default(); size]))?;
+        Ok(from_host(self, [span.outer, span.length, span.inner], dy.dtype(), host))
     }
 
     fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
@@ -26,8 +26,8 @@ impl Layout for Cpu {
         };
         let length = parts.iter().map(|part| part.shape().count()).sum::<usize>() / (outer * inner);
         let span = Span { outer, length, inner, start: 0, count: 0 };
-        let host = of_same_type!("concat", first.buffer(), values => join(span, values, parts))?;
-        Ok(Tensor::from_buffer(self, [outer, length, inner], first.dtype(), host))
+        let host = of_same_type!("concat", &**first.buffer(), values => join(span, values, parts))?;
+        Ok(from_host(self, [outer, length, inner], first.dtype(), host))
     }
 }
 

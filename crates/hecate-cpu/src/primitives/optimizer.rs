@@ -2,7 +2,7 @@
 
 use super::{BLOCK, unsupported};
 use crate::{
-    Cpu,
+    Array, Cpu,
     device::{floats, tensor},
     simd::wide,
 };
@@ -54,7 +54,7 @@ impl Cpu {
 
 /// The numbers, without a copy where nobody else holds them.
 fn own(x: Tensor<Cpu>) -> Result<Vec<f32>> {
-    match x.into_buffer() {
+    match x.into_buffer().map(Array::into_host) {
         Ok(Host::F32(values)) => Ok(values),
         Ok(other) => Err(unsupported("adamw", format!("parameters hold {}; give f32", other.dtype()))),
         Err(shared) => Ok(floats(&shared).into_owned()),

@@ -183,7 +183,7 @@ impl<'a, C: Cell> Call<'a, C> {
         for (slot, gate) in R::Gates::list(&inputs.gates) {
             check_gate(R::NAME, slot, &floats(gate))?;
         }
-        let state = R::State::map(R::State::as_ref(&inputs.state), |_, x| match x.buffer() {
+        let state = R::State::map(R::State::as_ref(&inputs.state), |_, x| match &**x.buffer() {
             Host::F32(values) => values.as_slice(),
             _ => &[],
         });

@@ -1,0 +1,463 @@
+//! The recurrence forward with one pass over the memory for a few tokens: equations (1)–(5) as (15)–(21), in chunks so
+//! small that all they add to the passes is little.
+//!
+//! While a group of tokens is written into the memory, the same pass takes what the next group reads and predicts from
+//! it. A few vectors of columns go through all tokens of a chunk at once: what belongs to a group stays in registers,
+//! their part of the memory in the nearest cache.
+
+use super::{
+    Spec,
+    lane::{View, row},
+    sheet::Lines,
+};
+use crate::{
+    product::Mat,
+    rows::dot,
+    simd::{dispatch, load, load_part, store, store_part, wide},
+};
+use hecate_core::Read;
+use pulp::{Simd, WithSimd};
+
+/// Tokens that are written in one pass, where there is no momentum.
+pub(super) const GROUP: usize = 4;
+
+/// The memory of a lane while it runs.
+#[derive(Default)]
+struct State {
+    /// Keys, columns, and columns of a block.
+    key: usize,
+    columns: usize,
+    width: usize,
+    /// `M` and `S`, block behind block: `[blocks, K, width]`.
+    m: Lines,
+    s: Lines,
+    /// What the next group predicts and reads, block behind block: `[blocks, 2 GROUP, width]`.
+    ahead: Lines,
+    /// Whether `ahead` holds it.
+    ready: bool,
+}
+
+/// Scratch of lanes that run together, and their memories.
+#[derive(Default)]
+pub(crate) struct Workspace {
+    states: Vec<State>,
+    chunk: Inputs,
+}
+
+/// What a lane is given in a chunk.
+#[derive(Default)]
+struct Inputs {
+    /// Keys and queries of the groups of a chunk and of the one behind it: `[groups + 1, K, GROUP]`.
+    k: Lines,
+    q: Lines,
+    groups: Vec<Group>,
+    /// Rows of `q`, `k` (only with momentum) and `v`, without gaps.
+    rows: [Vec<f32>; 3],
+}
+
+/// Factors of a group's tokens, from its gates and the products of its keys and queries. Index `i` is the token.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    /// `z_i = w_i v_i − erase_i k_i M₀ − Σ_{j<i} overlap_ij z_j`: (18), (19).
+    w: [f32; GROUP],
+    erase: [f32; GROUP],
+    overlap: [[f32; GROUP]; GROUP],
+    /// `y_i = read_i q_i M₀ + Σ_j seen_ij z_j`: (20).
+    read: [f32; GROUP],
+    seen: [[f32; GROUP]; GROUP],
+    /// `M ← decay M₀ + Σ_j k_jᵀ last_j z_j`: (21).
+    decay: f32,
+    last: [f32; GROUP],
+}
+
+impl Group {
+    /// The group of tokens from `first` on; tokens behind the last do nothing.
+    #[inline(always)]
+    fn new(spec: Spec, view: &View<'_>, first: usize) -> Self {
+        let here = |x: &[f32], i: usize, none: f32| x.get(first + i).copied().unwrap_or(none);
+        let count = GROUP.min(view.tokens - first);
+        let mut group = Self { w: std::array::from_fn(|i| here(view.w, i, 0.0)), ..Self::default() };
+        // c[i,j] of (17), rows 0 to GROUP, writes in columns: influence of write j after token i − 1.
+        let mut c = [[0.0; GROUP]; GROUP + 1];
+        let mut a = [1.0; GROUP + 1];
+        for i in 0..GROUP {
+            let retained = here(view.a, i, 1.0);
+            a[i + 1] = retained * a[i];
+            for j in 0..i {
+                c[i + 1][j] = retained * c[i][j];
+            }
+            c[i + 1][i] = 1.0;
+        }
+        let at = usize::from(spec.read == Read::After);
+        for i in 0..count {
+            let (q, k, r) = (row(&view.q, first + i), row(&view.k, first + i), here(view.r, i, 0.0));
+            group.erase[i] = r * a[i];
+            group.read[i] = a[i + at];
+            for j in 0..i {
+                if spec.erase {
+                    group.overlap[i][j] = r * c[i][j] * dot(k, row(&view.k, first + j));
+                }
+            }
+            for j in 0..i + at {
+                group.seen[i][j] = c[i + at][j] * dot(q, row(&view.k, first + j));
+            }
+        }
+        (group.decay, group.last) = (a[GROUP], c[GROUP]);
+        group
+    }
+}
+
+impl Workspace {
+    /// Makes room for the memories of this many lanes.
+    pub(super) fn room(&mut self, lanes: usize) {
+        self.states.resize_with(lanes.max(self.states.len()), State::default);
+    }
+
+    /// Lane `i` starts with the memory `[K, columns]`; `s` is empty without momentum.
+    pub(super) fn start(&mut self, i: usize, m: &[f32], s: &[f32], columns: usize) {
+        self.states[i].start(m, s, columns);
+    }
+
+    /// Copies `M` of lane `i`, or its `S`, to rows.
+    pub(super) fn copy<'o>(&self, i: usize, s: bool, to: impl Iterator<Item = &'o mut [f32]>) {
+        self.states[i].copy(s, to);
+    }
+}
+
+impl State {
+    fn start(&mut self, m: &[f32], s: &[f32], columns: usize) {
+        (self.key, self.columns, self.ready) = (m.len() / columns, columns, false);
+        self.width = dispatch(Width(columns));
+        let blocks = columns.div_ceil(self.width);
+        for (own, from) in [(&mut self.m, m), (&mut self.s, s)] {
+            own.reset(if from.is_empty() { 0 } else { blocks * self.key * self.width });
+            let size = self.key * self.width;
+            for (t, from) in from.chunks_exact(columns).enumerate() {
+                for (block, from) in from.chunks(self.width).enumerate() {
+                    own.get_mut()[block * size + t * self.width..][..from.len()].copy_from_slice(from);
+                }
+            }
+        }
+        self.ahead.fit(blocks * 2 * GROUP * self.width);
+    }
+
+    fn copy<'o>(&self, s: bool, to: impl Iterator<Item = &'o mut [f32]>) {
+        let (from, size) = (if s { self.s.get() } else { self.m.get() }, self.key * self.width);
+        for (t, to) in to.enumerate() {
+            for (block, to) in to.chunks_mut(self.width).enumerate() {
+                to.copy_from_slice(&from[block * size + t * self.width..][..to.len()]);
+            }
+        }
+    }
+}
+
+impl Inputs {
+    /// Keys and queries side by side: number `i` of row `r` of a group is that of its token `i`.
+    fn pack(&mut self, spec: Spec, view: &View<'_>) {
+        let (groups, size) = (view.tokens.div_ceil(GROUP), view.k.columns * GROUP);
+        self.k.fit((groups + 1) * size);
+        self.q.fit((groups + 1) * size);
+        let Self { k, q, groups: factors, .. } = self;
+        wide(
+            (k, q, factors),
+            #[inline(always)]
+            |(k, q, factors)| {
+                for group in 0..=groups {
+                    interleave(&view.k, group * GROUP, &mut k.get_mut()[group * size..][..size]);
+                    interleave(&view.q, group * GROUP, &mut q.get_mut()[group * size..][..size]);
+                }
+                factors.resize(groups, Group::default());
+                for (group, factors) in factors.iter_mut().enumerate() {
+                    *factors = Group::new(spec, view, group * GROUP);
+                }
+            },
+        );
+    }
+}
+
+/// Rows `first..first + GROUP` of `x`, transposed; zeros behind its last.
+#[inline(always)]
+fn interleave(x: &Mat<'_>, first: usize, to: &mut [f32]) {
+    let (to, _) = to.as_chunks_mut::<GROUP>();
+    if first + GROUP <= x.rows {
+        let [a, b, c, d] = std::array::from_fn(|i| row(x, first + i));
+        for ((((to, &a), &b), &c), &d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *to = [a, b, c, d];
+        }
+        return;
+    }
+    to.fill([0.0; GROUP]);
+    for t in first..x.rows {
+        to.iter_mut().zip(row(x, t)).for_each(|(to, &x)| to[t - first] = x);
+    }
+}
+
+/// Rows without gaps, in the memory of `to`.
+fn gather(mut to: Vec<f32>, from: &Mat<'_>) -> Vec<f32> {
+    to.clear();
+    (0..from.rows).for_each(|t| to.extend_from_slice(row(from, t)));
+    to
+}
+
+/// Columns of a block, for this many in all.
+struct Width(usize);
+
+impl WithSimd for Width {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> usize {
+        if S::REGISTER_COUNT >= 32 && self.0 > S::F32_LANES { 2 * S::F32_LANES } else { S::F32_LANES }
+    }
+}
+
+/// The tokens of a view, whose `q` and `k` may go on behind them, through lane `i`, for rules that are not frozen.
+pub(super) fn forward(spec: Spec, view: &View<'_>, work: &mut Workspace, i: usize, out: &mut [&mut [f32]]) {
+    let Workspace { states, chunk } = work;
+    if !spec.momentum {
+        chunk.pack(spec, view);
+    }
+    // Rows of one head lie far apart; every block of columns would wait for them again.
+    let rows = std::mem::take(&mut chunk.rows);
+    let [q, k, v] = rows;
+    let (q, k) = if spec.momentum { (gather(q, &view.q), gather(k, &view.k)) } else { (q, k) };
+    let v = gather(v, &view.v);
+    let mut view = View { v: Mat::new(&v, view.tokens, view.v.columns), ..*view };
+    if spec.momentum {
+        view.q = Mat::new(&q, view.q.rows, view.q.columns);
+        view.k = Mat::new(&k, view.k.rows, view.k.columns);
+    }
+    dispatch(Call { spec, view: &view, state: &mut states[i], chunk, out });
+    chunk.rows = [q, k, v];
+}
+
+struct Call<'a, 'o> {
+    spec: Spec,
+    view: &'a View<'a>,
+    state: &'a mut State,
+    chunk: &'a Inputs,
+    out: &'a mut [&'o mut [f32]],
+}
+
+impl WithSimd for Call<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        for block in 0..self.state.columns.div_ceil(self.state.width) {
+            match (self.spec.momentum, self.spec.erase, self.state.width / S::F32_LANES) {
+                (true, _, 2) => self.tokens::<S, 2>(simd, block),
+                (true, _, _) => self.tokens::<S, 1>(simd, block),
+                (false, true, 2) => self.groups::<S, 2, true>(simd, block),
+                (false, true, _) => self.groups::<S, 1, true>(simd, block),
+                (false, false, 2) => self.groups::<S, 2, false>(simd, block),
+                (false, false, _) => self.groups::<S, 1, false>(simd, block),
+            }
+        }
+        self.state.ready = true;
+    }
+}
+
+impl Call<'_, '_> {
+    /// Groups of tokens through one block of columns, without momentum.
+    #[inline(always)]
+    fn groups<S: Simd, const N: usize, const ERASE: bool>(&mut self, simd: S, block: usize) {
+        let Self { view, state, chunk: Inputs { k, q, groups, .. }, out, .. } = self;
+        let State { key, width, m, ahead, ready, .. } = &mut **state;
+        let (size, column) = (*key * GROUP, block * *width);
+        let m = &mut m.get_mut()[block * *key * *width..][..*key * *width];
+        let ahead = &mut ahead.get_mut()[block * 2 * GROUP * *width..][..2 * GROUP * *width];
+        let mut pass = Pass::<S, N> { p: [[simd.splat_f32s(0.0); N]; GROUP], y: [[simd.splat_f32s(0.0); N]; GROUP] };
+        match *ready {
+            true => pass.load(simd, ahead),
+            false => pass.look::<ERASE>(simd, m, &k.get()[..size], &q.get()[..size]),
+        }
+        for (g, group) in groups.iter().enumerate() {
+            let first = g * GROUP;
+            let z = pass.writes::<ERASE>(simd, group, &view.v, first, column);
+            for i in 0..GROUP.min(view.tokens - first) {
+                store_part(simd, &mut out[first + i][column..], pass.read(simd, group, i, &z));
+            }
+            let keys = &k.get()[g * size..][..2 * size];
+            pass.write::<ERASE>(simd, group, z, m, keys, &q.get()[(g + 1) * size..][..size]);
+        }
+        pass.store(simd, ahead);
+    }
+
+    /// Tokens through one block of columns, with momentum.
+    #[inline(always)]
+    fn tokens<S: Simd, const N: usize>(&mut self, simd: S, block: usize) {
+        let Self { spec, view, state, out, .. } = self;
+        let State { key, width, m, s, ahead, ready, .. } = &mut **state;
+        let (size, column, before) = (*key * *width, block * *width, spec.read == Read::Before);
+        let m = &mut m.get_mut()[block * size..][..size];
+        let s = &mut s.get_mut()[block * size..][..size];
+        let (ahead_p, ahead_y) = ahead.get_mut()[block * 2 * GROUP * *width..].split_at_mut(GROUP * *width);
+        let (mut p, mut y) = (load::<S, N>(simd, ahead_p), load::<S, N>(simd, ahead_y));
+        if !*ready {
+            (p, y) = look(simd, m, row(&view.k, 0), row(&view.q, 0));
+        }
+        for t in 0..view.tokens {
+            // The last token has none behind it; what it takes for that one is not used.
+            let next = (t + 1).min(view.k.rows - 1);
+            if before {
+                store_part(simd, &mut out[t][column..], y);
+            }
+            let (w, r) = (simd.splat_f32s(view.w[t]), simd.splat_f32s(-view.r.get(t).copied().unwrap_or(0.0)));
+            let v = load_part::<S, N>(simd, &row(&view.v, t)[column..]);
+            let mut z = p;
+            for n in 0..N {
+                z[n] = simd.mul_add_e_f32s(r, p[n], simd.mul_f32s(w, v[n]));
+            }
+            let (a, eta) = (simd.splat_f32s(view.a[t]), simd.splat_f32s(view.eta[t]));
+            (p, y) = ([simd.splat_f32s(0.0); N], [simd.splat_f32s(0.0); N]);
+            let keys = row(&view.k, t).iter().zip(row(&view.k, next));
+            let keys = keys.zip(row(&view.q, if before { next } else { t }));
+            let rows = m.chunks_exact_mut(N * S::F32_LANES).zip(s.chunks_exact_mut(N * S::F32_LANES));
+            for ((m, s), ((&k, &ahead), &q)) in rows.zip(keys) {
+                let (k, ahead, q) = (simd.splat_f32s(k), simd.splat_f32s(ahead), simd.splat_f32s(q));
+                let (mut x, mut step) = (load::<S, N>(simd, m), load::<S, N>(simd, s));
+                for n in 0..N {
+                    step[n] = simd.mul_add_e_f32s(k, z[n], simd.mul_f32s(eta, step[n]));
+                    x[n] = simd.mul_add_e_f32s(a, x[n], step[n]);
+                    p[n] = simd.mul_add_e_f32s(ahead, x[n], p[n]);
+                    y[n] = simd.mul_add_e_f32s(q, x[n], y[n]);
+                }
+                store(simd, m, x);
+                store(simd, s, step);
+            }
+            if !before {
+                store_part(simd, &mut out[t][column..], y);
+            }
+        }
+        store(simd, ahead_p, p);
+        store(simd, ahead_y, y);
+    }
+}
+
+/// `(k M, q M)` for one block of columns.
+#[inline(always)]
+fn look<S: Simd, const N: usize>(simd: S, m: &[f32], k: &[f32], q: &[f32]) -> ([S::f32s; N], [S::f32s; N]) {
+    let (mut p, mut y) = ([simd.splat_f32s(0.0); N], [simd.splat_f32s(0.0); N]);
+    for ((m, &k), &q) in m.chunks_exact(N * S::F32_LANES).zip(k).zip(q) {
+        let (m, k, q) = (load::<S, N>(simd, m), simd.splat_f32s(k), simd.splat_f32s(q));
+        for n in 0..N {
+            p[n] = simd.mul_add_e_f32s(k, m[n], p[n]);
+            y[n] = simd.mul_add_e_f32s(q, m[n], y[n]);
+        }
+    }
+    (p, y)
+}
+
+/// What the keys and queries of a group find in the memory before it: `K M₀`, `Q M₀`.
+struct Pass<S: Simd, const N: usize> {
+    p: [[S::f32s; N]; GROUP],
+    y: [[S::f32s; N]; GROUP],
+}
+
+impl<S: Simd, const N: usize> Pass<S, N> {
+    #[inline(always)]
+    fn load(&mut self, simd: S, from: &[f32]) {
+        let rows = from.chunks_exact(N * S::F32_LANES);
+        self.p.iter_mut().chain(&mut self.y).zip(rows).for_each(|(own, from)| *own = load(simd, from));
+    }
+
+    #[inline(always)]
+    fn store(self, simd: S, to: &mut [f32]) {
+        let rows = to.chunks_exact_mut(N * S::F32_LANES);
+        self.p.into_iter().chain(self.y).zip(rows).for_each(|(own, to)| store(simd, to, own));
+    }
+
+    /// `z` of all tokens of the group.
+    #[inline(always)]
+    fn writes<const ERASE: bool>(
+        &self,
+        simd: S,
+        group: &Group,
+        v: &Mat<'_>,
+        first: usize,
+        column: usize,
+    ) -> [[S::f32s; N]; GROUP] {
+        let mut z = [[simd.splat_f32s(0.0); N]; GROUP];
+        for i in 0..GROUP.min(v.rows - first) {
+            let w = simd.splat_f32s(group.w[i]);
+            let mut own = load_part::<S, N>(simd, &row(v, first + i)[column..]).map(|v| simd.mul_f32s(w, v));
+            if ERASE {
+                let erase = simd.splat_f32s(-group.erase[i]);
+                (0..N).for_each(|n| own[n] = simd.mul_add_e_f32s(erase, self.p[i][n], own[n]));
+                for j in 0..i {
+                    let overlap = simd.splat_f32s(-group.overlap[i][j]);
+                    (0..N).for_each(|n| own[n] = simd.mul_add_e_f32s(overlap, z[j][n], own[n]));
+                }
+            }
+            z[i] = own;
+        }
+        z
+    }
+
+    /// What token `i` of the group reads.
+    #[inline(always)]
+    fn read(&self, simd: S, group: &Group, i: usize, z: &[[S::f32s; N]; GROUP]) -> [S::f32s; N] {
+        let read = simd.splat_f32s(group.read[i]);
+        let mut y = self.y[i].map(|y| simd.mul_f32s(read, y));
+        for j in 0..=i {
+            let seen = simd.splat_f32s(group.seen[i][j]);
+            (0..N).for_each(|n| y[n] = simd.mul_add_e_f32s(seen, z[j][n], y[n]));
+        }
+        y
+    }
+
+    /// Takes in what the first group finds in the memory `[K, width]`.
+    #[inline(always)]
+    fn look<const ERASE: bool>(&mut self, simd: S, m: &[f32], k: &[f32], q: &[f32]) {
+        let (k, q) = (k.as_chunks::<GROUP>().0, q.as_chunks::<GROUP>().0);
+        for ((m, k), q) in m.chunks_exact(N * S::F32_LANES).zip(k).zip(q) {
+            self.find::<ERASE>(simd, load(simd, m), k, q);
+        }
+    }
+
+    #[inline(always)]
+    fn find<const ERASE: bool>(&mut self, simd: S, m: [S::f32s; N], k: &[f32; GROUP], q: &[f32; GROUP]) {
+        for i in 0..GROUP {
+            let (k, q) = (simd.splat_f32s(k[i]), simd.splat_f32s(q[i]));
+            for n in 0..N {
+                if ERASE {
+                    self.p[i][n] = simd.mul_add_e_f32s(k, m[n], self.p[i][n]);
+                }
+                self.y[i][n] = simd.mul_add_e_f32s(q, m[n], self.y[i][n]);
+            }
+        }
+    }
+
+    /// Writes the group into the memory, and takes in what the next one finds there; `keys` are those of both.
+    #[inline(always)]
+    fn write<const ERASE: bool>(
+        &mut self,
+        simd: S,
+        group: &Group,
+        mut z: [[S::f32s; N]; GROUP],
+        m: &mut [f32],
+        keys: &[f32],
+        q: &[f32],
+    ) {
+        let decay = simd.splat_f32s(group.decay);
+        for (z, last) in z.iter_mut().zip(group.last) {
+            *z = z.map(|z| simd.mul_f32s(simd.splat_f32s(last), z));
+        }
+        let zero = [[simd.splat_f32s(0.0); N]; GROUP];
+        let mut next = Self { p: zero, y: zero };
+        let (keys, ahead) = keys.split_at(keys.len() / 2);
+        let (keys, ahead) = (keys.as_chunks::<GROUP>().0, ahead.as_chunks::<GROUP>().0);
+        let rows = m.chunks_exact_mut(N * S::F32_LANES).zip(keys).zip(ahead).zip(q.as_chunks::<GROUP>().0);
+        for (((m, k), ahead), q) in rows {
+            let mut x = load::<S, N>(simd, m).map(|x| simd.mul_f32s(decay, x));
+            for j in 0..GROUP {
+                let k = simd.splat_f32s(k[j]);
+                (0..N).for_each(|n| x[n] = simd.mul_add_e_f32s(k, z[j][n], x[n]));
+            }
+            store(simd, m, x);
+            next.find::<ERASE>(simd, x, ahead, q);
+        }
+        *self = next;
+    }
+}
