@@ -8,7 +8,8 @@ use std::{borrow::Cow, fmt, sync::Arc};
 /// How the linear rules are computed. The result is the same function either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Forward in one pass over the memory for every few tokens, backward in chunks of 64 tokens. Frozen rules: chunks.
+    /// Forward in one pass over the memory for every few tokens, backward in chunks of 64 tokens; frozen rules go in
+    /// chunks both ways. Where sequences are short and a backward comes, [`Algorithm::Scan`].
     #[default]
     Auto,
     /// Token by token, as the equations stand.

@@ -52,6 +52,9 @@ use std::ops::Range;
 /// Tokens between kept states, and of a chunk's matrix products.
 pub(crate) const CHUNK: usize = 64;
 
+/// Sequences of at most this many tokens are scanned where a backward comes: it then does less, and rounds less.
+const SCAN_TOKENS: usize = 8;
+
 /// What the engine must know of a rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
@@ -138,9 +141,10 @@ pub(crate) fn plus(x: &[f32], y: &[f32]) -> Vec<f32> {
 pub struct Saved(Option<Lent>);
 
 impl Cpu {
-    /// How a forward goes, and the length of chunks.
-    fn plan(&self, spec: Spec) -> (Form, usize) {
+    /// How a forward goes, and the length of chunks; `keep` says whether a backward comes or came.
+    fn plan(&self, spec: Spec, dims: &Dims, keep: bool) -> (Form, usize) {
         match self.algorithm() {
+            Algorithm::Auto if keep && dims.sequences.longest() <= SCAN_TOKENS => (Form::Scan, CHUNK),
             Algorithm::Auto if spec.frozen.is_none() => (Form::Fused, CHUNK),
             Algorithm::Auto => (Form::Chunk, CHUNK),
             Algorithm::Scan => (Form::Scan, CHUNK),
@@ -153,10 +157,11 @@ impl Cpu {
         rule: R,
         dims: &'a Dims,
         inputs: &'a Inputs<R, Tensor<Self>>,
+        keep: bool,
     ) -> Result<Problem<'a>> {
         let scalars = rule.lower(&gates(inputs))?;
         let spec = rule.spec();
-        Ok(Problem::new(spec, dims, self.plan(spec), inputs, scalars))
+        Ok(Problem::new(spec, dims, self.plan(spec, dims, keep), inputs, scalars))
     }
 
     fn run_forward<R: Linear>(
@@ -166,7 +171,7 @@ impl Cpu {
         inputs: &Inputs<R, Tensor<Self>>,
         keep: bool,
     ) -> Result<(Outputs<R, Tensor<Self>>, Saved)> {
-        let problem = self.problem(rule, dims, inputs)?;
+        let problem = self.problem(rule, dims, inputs, keep)?;
         let lanes = problem.lanes();
         let mut out = self.take(problem.v.len());
         let mut states = self.states(&problem);
@@ -258,7 +263,7 @@ impl<R: Linear> Kernel<R> for Cpu {
         saved: Saved,
         grads: &Outputs<R, Tensor<Self>>,
     ) -> Result<Inputs<R, Tensor<Self>>> {
-        let problem = self.problem(rule, dims, inputs)?;
+        let problem = self.problem(rule, dims, inputs, true)?;
         let dout = crate::device::floats(&grads.out);
         let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| crate::device::floats(x)).collect();
         let lanes = problem.lanes();

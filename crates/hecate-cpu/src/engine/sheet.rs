@@ -150,7 +150,7 @@ impl Sheet {
             self,
             #[inline(always)]
             |own| {
-                for first in (0..x.rows).step_by(LINE) {
+                for first in (0..x.rows).step_by(ROWS) {
                     for column in (0..x.width).step_by(LINE) {
                         own.block(x, first, column);
                     }
@@ -159,24 +159,27 @@ impl Sheet {
         );
     }
 
-    /// `LINE × LINE` numbers of [`Sheet::transpose`], or as many as there are.
+    /// `ROWS × LINE` numbers of [`Sheet::transpose`], or as many as there are.
     #[inline(always)]
     fn block(&mut self, x: &Sheet, first: usize, column: usize) {
-        let (rows, columns) = (LINE.min(x.rows - first), LINE.min(x.width - column));
+        let (rows, columns) = (ROWS.min(x.rows - first), LINE.min(x.width - column));
         let stride = self.stride;
-        let from = &x.data()[first * x.stride + column..];
         let to = &mut self.data_mut()[column * stride + first..];
-        if (rows, columns) == (LINE, LINE) {
-            for (j, to) in to.chunks_exact_mut(stride).take(LINE).enumerate() {
-                for (to, from) in to[..LINE].iter_mut().zip(from.chunks_exact(x.stride)) {
-                    *to = from[j];
-                }
+        if (rows, columns) == (ROWS, LINE) {
+            let part = |i| x.row(first + i)[column..].first_chunk::<LINE>();
+            let [Some(a), Some(b), Some(c), Some(d)] = std::array::from_fn(part) else { return };
+            let mut turned = [[0.0; ROWS]; LINE];
+            for (j, turned) in turned.iter_mut().enumerate() {
+                *turned = [a[j], b[j], c[j], d[j]];
+            }
+            for (to, turned) in to.chunks_exact_mut(stride).zip(&turned) {
+                to[..ROWS].copy_from_slice(turned);
             }
             return;
         }
-        for j in 0..columns {
-            for i in 0..rows {
-                to[j * stride + i] = from[i * x.stride + j];
+        for i in 0..rows {
+            for (j, x) in x.row(first + i)[column..][..columns].iter().enumerate() {
+                to[j * stride + i] = *x;
             }
         }
     }
