@@ -20,7 +20,7 @@ const SMALLEST: usize = 1 << 18;
 #[derive(Default)]
 pub(crate) struct Kept {
     shelf: Mutex<Shelf>,
-    work: Mutex<Vec<Box<Work>>>,
+    work: Mutex<Vec<Work>>,
 }
 
 /// Large arrays that nobody uses, the oldest first; sizes in numbers.

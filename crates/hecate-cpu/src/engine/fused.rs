@@ -5,6 +5,8 @@
 //! it. A few vectors of columns go through all tokens of a chunk at once: what belongs to a group stays in registers,
 //! their part of the memory in the nearest cache.
 
+#![expect(clippy::needless_range_loop, reason = "tokens and vectors are counted as in the equations")]
+
 use super::{
     Spec,
     lane::{View, row},

@@ -317,10 +317,10 @@ impl<S: Simd> Panel<S> for &mut Adjoint<'_> {
             let behind = (row + ROWS).min(n);
             add_columns(simd, &mut lambda, self.triangle, row, behind..n, self.dp, column);
             for i in (0..behind - row).rev() {
-                for j in i + 1..behind - row {
+                for (j, dp) in dp.iter().enumerate().take(behind - row).skip(i + 1) {
                     let l = simd.splat_f32s(self.triangle.row(row + j)[row + i]);
                     for n in 0..N {
-                        lambda[i][n] = simd.mul_add_e_f32s(l, dp[j][n], lambda[i][n]);
+                        lambda[i][n] = simd.mul_add_e_f32s(l, dp[n], lambda[i][n]);
                     }
                 }
                 let r = simd.splat_f32s(-self.r[row + i]);
