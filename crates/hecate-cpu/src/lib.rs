@@ -3,8 +3,9 @@
 //! Linear rules run through one engine, parallel over sequences, heads and blocks of value columns; the others token by
 //! token, parallel over sequences and heads; primitives run in parallel over rows. Sums are taken in an order that depends
 //! on sizes alone, so the same call gives the same bits whatever the number of threads. Loops are compiled for every level
-//! of vector instructions and the best one is taken; with `HECATE_CPU_SIMD=scalar` in the environment, none. States are 32-bit floats; `q`, `k`, `v` and activations may be 16-bit ones, which
-//! are widened on the way in and rounded on the way out.
+//! of vector instructions and the best one is taken; with `HECATE_CPU_SIMD=scalar` in the environment, none. States are
+//! 32-bit floats; `q`, `k`, `v` and activations may be 16-bit ones, which are widened on the way in and rounded on the way
+//! out.
 
 mod bill;
 mod deep;
