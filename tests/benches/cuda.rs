@@ -184,20 +184,77 @@ fn serve(device: &Cuda) -> Result<()> {
     Ok(())
 }
 
+/// What the GPU does at most.
+struct Floors {
+    /// Bytes a second of a copy, those read and those written.
+    bandwidth: f64,
+    /// Operations a second of the tensor cores, in a large product of bfloat16.
+    operations: f64,
+}
+
+impl Floors {
+    fn measure(device: &Cuda) -> Result<Self> {
+        let n = 8192;
+        let square = Random::new(1).normals([n, n]).upload(device, DType::Bf16)?;
+        let once = || primitives::matmul(&square, &square, primitives::Transpose::default()).map(drop);
+        once()?;
+        let timings = (0..20).map(|_| device.timed(once).map(|x| x.1)).collect::<Result<Vec<_>>>()?;
+        let times = timings.iter().map(hecate_cuda::Timing::milliseconds).collect::<Result<Vec<_>>>()?;
+        let best = f64::from(times.into_iter().fold(f32::INFINITY, f32::min)) / 1e3;
+        Ok(Self { bandwidth: device.copy_rate()?, operations: 2.0 * (n as f64).powi(3) / best })
+    }
+
+    /// Milliseconds that no form of a linear rule can be under: each of `q, k, v, out`, and of their gradients, once; and
+    /// that none in chunks of 64 tokens can: its products. `None` for other rules.
+    fn of(&self, rule: &str, [b, t, h, d]: [usize; 4], pass: Pass) -> Option<[f64; 2]> {
+        let matrices = match rule {
+            "hebbian" | "delta" | "gated_delta" | "dgd" => 1.0,
+            "titans" => 2.0,
+            _ => return None,
+        };
+        let (chunk, d) = (64.0, d as f64);
+        let tokens = (b * t * h) as f64;
+        // Products of [chunk,d] with the memory, and halves of squares of a chunk, in each of the two directions.
+        let products = 3.0 * matrices * d / chunk;
+        let (forward, backward) = (products + 2.0, 2.0 * products + 5.0);
+        let (arrays, products) = match pass {
+            Pass::Forward => (4.0, forward),
+            Pass::Both => (11.0, forward + backward),
+        };
+        let (bytes, operations) = (2.0 * d * tokens * arrays, 2.0 * chunk * d * tokens * products);
+        Some([bytes / self.bandwidth * 1e3, operations / self.operations * 1e3])
+    }
+}
+
 /// Rules and sizes of the table.
 fn table(device: &Cuda) -> Result<()> {
     let linear = ["hebbian", "delta", "gated_delta", "titans", "dgd"];
     let deep = ["titans_mlp", "moneta_matrix", "yaad_matrix", "memora_matrix", "lattice", "trellis", "atlas"];
     let (large, small) = ([4, 2048, 16, 128], [8, 1024, 8, 64]);
+    let others = [[2, 16384, 16, 128], [1, 8192, 96, 128], [4, 4096, 64, 128], [4, 2048, 8, 256]];
     let rows = linear.iter().flat_map(|rule| [(rule, large), (rule, small)]);
+    let rows = rows.chain(["delta", "gated_delta"].iter().flat_map(|rule| others.map(|sizes| (rule, sizes))));
     let rows = rows.chain(deep.iter().map(|rule| (rule, small)));
-    println!("{device:?}, bf16, milliseconds\n{:<16} {:<18} {:>9} {:>9}", "rule", "B,T,H,D", "forward", "both");
+    let floors = Floors::measure(device)?;
+    println!(
+        "{device:?}, bf16, milliseconds; in brackets the floors' shares in them: of memory, at {:.2} TB/s, and of the",
+        floors.bandwidth / 1e12
+    );
+    println!("products of a form in chunks, at {:.0} TFLOP/s", floors.operations / 1e12);
+    println!("{:<16} {:<20} {:>9} {:>15} {:>9} {:>15}", "rule", "B,T,H,D", "forward", "", "both", "");
     for (rule, sizes) in rows {
         let request = Request { rule: (*rule).to_owned(), dtype: DType::Bf16, sizes, pass: Pass::Forward };
         let work = work(device, &request)?;
-        let times = [Pass::Forward, Pass::Both].map(|pass| median(device, &work, pass));
-        let [forward, both] = times;
-        println!("{rule:<16} {:<18} {:>9.3} {:>9.3}", format!("{sizes:?}"), forward?, both?);
+        print!("{rule:<16} {:<20}", format!("{sizes:?}"));
+        for pass in [Pass::Forward, Pass::Both] {
+            let time = median(device, &work, pass)?;
+            let share = |floor: f64| 100.0 * floor / f64::from(time);
+            let shares = floors
+                .of(rule, sizes, pass)
+                .map(|[memory, products]| format!("({:.0} %, {:.0} %)", share(memory), share(products)));
+            print!(" {time:>9.3} {:>15}", shares.unwrap_or_default());
+        }
+        println!();
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 """Times of Hecate's CUDA column beside those of flash-linear-attention and PyTorch, in one run.
 
     cargo bench -p hecate-tests --bench cuda --no-run        # names the program
-    python3 tests/benches/peers/compare.py PROGRAM [--quick] [--shape small] [--only chunk]
+    python3 tests/benches/peers/compare.py PROGRAM [--quick] [--shape small …] [--only chunk_delta …]
 
 Needs PyTorch, Triton and flash-linear-attention. Both sides run in turn (A B A B A B) on the same GPU, in 16-bit floats
 unless the table says otherwise, with the cache flushed between runs; each figure is the median of three medians, in
@@ -9,6 +9,7 @@ milliseconds. The last column is ours over theirs: below 1, Hecate is faster.
 """
 
 import argparse
+import concurrent.futures
 import statistics
 import subprocess
 import sys
@@ -17,7 +18,14 @@ import torch
 import torch.nn.functional as F
 import triton
 
-LARGE, SMALL = (4, 2048, 16, 128), (8, 1024, 8, 64)
+SHAPES = {
+    "large": (4, 2048, 16, 128),
+    "small": (8, 1024, 8, 64),
+    "long": (2, 16384, 16, 128),
+    "many": (1, 8192, 96, 128),
+    "larger": (4, 4096, 64, 128),
+    "wide": (4, 2048, 8, 256),
+}
 
 # Milliseconds (forward, backward) that the NL_Hecate project published for its CUDA kernels, which go token by token in 32
 # bits, at 64 lanes of 1,024 tokens; it does not name the GPU.
@@ -129,24 +137,49 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="what `cargo bench -p hecate-tests --bench cuda --no-run` built")
     parser.add_argument("--quick", action="store_true", help="one round, not three")
-    parser.add_argument("--only", help="peers whose name holds this")
-    parser.add_argument("--shape", choices=["large", "small"], help="only this one")
+    parser.add_argument("--only", nargs="+", default=[""], help="peers whose names hold one of these")
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["large", "small"], help="these")
+    parser.add_argument("--compile", nargs=2, metavar=("PEER", "SHAPE"), help="run this once, so that it is compiled")
+    parser.add_argument("--jobs", type=int, help="so many peers are compiled at once, beforehand")
     arguments = parser.parse_args()
+    if arguments.compile:
+        return compile_peer(*arguments.compile)
     rounds = 1 if arguments.quick else 3
     print(torch.cuda.get_device_name(), "PyTorch", torch.__version__, "Triton", triton.__version__)
     ours, starred = Ours(arguments.program), past_the_guard()
     print(f"{'rule':<12} {'peer':<38} {'B,T,H,D':<18} {'pass':<8} {'ours':>9} {'theirs':>9} {'ratio':>7}")
-    shapes = {"large": [LARGE], "small": [SMALL]}.get(arguments.shape, [LARGE, SMALL])
-    peers = {key: peer for key, peer in theirs().items() if (arguments.only or "") in key[1]}
-    for shape in shapes:
+    peers = {key: peer for key, peer in theirs().items() if any(only in key[1] for only in arguments.only)}
+    if arguments.jobs:
+        compile_all(arguments, peers)
+    for shape in (SHAPES[name] for name in arguments.shape):
         inputs = Arguments(shape)
         for (rule, name), peer in peers.items():
             for what in ("forward", "both"):
                 compare(ours, rule, name, peer, shape, inputs, what, rounds)
-    if not arguments.only:
+    if arguments.only == [""]:
         published(ours)
     if starred:
         print("Gated chunk backwards of flash-linear-attention ran past its own guard: their gradients are wrong here.")
+
+
+def compile_peer(name, shape):
+    """Both passes of a peer, for what they leave in Triton's cache; what each kernel is tuned to is not kept there."""
+    past_the_guard()
+    peer = next(peer for (_, known), peer in theirs().items() if known == name)
+    inputs = Arguments(SHAPES[shape])
+    out = peer(inputs)
+    out.backward(torch.ones_like(out))
+    torch.cuda.synchronize()
+
+
+def compile_all(arguments, peers):
+    """In processes of their own, since compiling takes most of a first call."""
+    work = [(name, shape) for shape in arguments.shape for _, name in peers]
+    run = lambda of: subprocess.run([sys.executable, __file__, arguments.program, "--compile", *of], capture_output=True)
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for (name, shape), done in zip(work, pool.map(run, work)):
+            if done.returncode:
+                print(f"compiling {name} for {shape} failed: {done.stderr.decode().splitlines()[-1:]}", flush=True)
 
 
 def compare(ours, rule, name, peer, shape, inputs, what, rounds):
