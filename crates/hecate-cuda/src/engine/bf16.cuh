@@ -92,6 +92,17 @@ __device__ __forceinline__ void as_left(u32 (&a)[4], const float (&x)[4], const 
     a[3] = pack_bf16(y[2], y[3]);
 }
 
+// A left factor in shared memory, 16 bytes a lane.
+__device__ __forceinline__ void hand(uint4* to, const u32 (&x)[4]) {
+    uint4 of;
+    of.x = x[0], of.y = x[1], of.z = x[2], of.w = x[3];
+    *to = of;
+}
+__device__ __forceinline__ void take(const uint4* from, u32 (&x)[4]) {
+    const uint4 of = *from;
+    x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
+}
+
 // Sums of a warp, [16,8 TILES].
 template <u32 TILES>
 struct Sums {
@@ -102,6 +113,13 @@ struct Sums {
         for (u32 n = 0; n < TILES; n++)
             #pragma unroll
             for (u32 i = 0; i < 4; i++) x[n][i] = 0.0f;
+    }
+
+    __device__ __forceinline__ void add(const Sums& y) {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) x[n][i] += y.x[n][i];
     }
 
     // x = x by(column); `by` gives the numbers of two neighbours.
@@ -191,39 +209,6 @@ struct Columns {
                     x[(u64)key(n, i) * p.value + value(first, i)] = sums.x[n][i];
     }
 
-    // As bfloat16 [V,K].
-    __device__ __forceinline__ void keep(const Linear& p, u16* x, u32 first) const {
-        u16 *low = x + (u64)value(first, 0) * p.key + key(0, 0), *high = low + 8 * p.key;
-        if (p.key == KEYS && first + 16 <= p.value) {
-            #pragma unroll
-            for (u32 n = 0; n < TILES; n++) {
-                *(u32*)(low + 8 * n) = pack_bf16(sums.x[n][0], sums.x[n][1]);
-                *(u32*)(high + 8 * n) = pack_bf16(sums.x[n][2], sums.x[n][3]);
-            }
-            return;
-        }
-        #pragma unroll
-        for (u32 n = 0; n < TILES; n++) {
-            if (key(n, 0) >= p.key) continue;
-            if (value(first, 0) < p.value) *(u32*)(low + 8 * n) = pack_bf16(sums.x[n][0], sums.x[n][1]);
-            if (value(first, 2) < p.value) *(u32*)(high + 8 * n) = pack_bf16(sums.x[n][2], sums.x[n][3]);
-        }
-    }
-
-    // x [16,CHUNK] += this times rows [CHUNK,KEYS], turned over; of several such rows at once.
-    __device__ __forceinline__ void times_rows(Sums<8>& x, const u16* rows, u32 stride) const {
-        #pragma unroll
-        for (u32 s = 0; s < KEYS / 16; s++) {
-            u32 a[4], b[4];
-            as_left(a, sums.x[2 * s], sums.x[2 * s + 1]);
-            #pragma unroll
-            for (u32 n = 0; n < 4; n++) {
-                right(b, rows, stride, 16 * n, 16 * s);
-                multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
-            }
-        }
-    }
-
     // This += left [16,CHUNK] rows [CHUNK,KEYS].
     __device__ __forceinline__ void add(const Lefts<4>& factor, const u16* rows, u32 stride) {
         #pragma unroll
@@ -236,6 +221,26 @@ struct Columns {
             }
     }
 };
+
+// x [16,CHUNK] += left [16,16] times columns 16 step + [0,16) of rows [CHUNK,·], turned over.
+__device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], const u16* rows, u32 stride, u32 step) {
+    #pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        u32 b[4];
+        right(b, rows, stride, 16 * n, 16 * step);
+        multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
+    }
+}
+
+// A left factor [16,16] of a state from column `first` of the value and `16 step` of the key as bfloat16 [V,K].
+__device__ __forceinline__ void keep_factor(const Linear& p, const u32 (&a)[4], u16* to, u32 first, u32 step) {
+    const u32 k = 16 * step + threadIdx.x % 4 * 2, v = first + threadIdx.x % 32 / 4;
+    u16 *low = to + (u64)v * p.key + k, *high = low + 8 * p.key;
+    if (v < p.value && k < p.key) *(u32*)low = a[0];
+    if (v < p.value && k + 8 < p.key) *(u32*)(low + 8) = a[2];
+    if (v + 8 < p.value && k < p.key) *(u32*)high = a[1];
+    if (v + 8 < p.value && k + 8 < p.key) *(u32*)(high + 8) = a[3];
+}
 
 // x += left [16,CHUNK] times a lower square, turned over: x[·,i] += Σ_{j ≤ i} left[·,j] square[i,j].
 __device__ __forceinline__ void times_lower(Sums<8>& x, const Lefts<4>& factor, const u16* square) {

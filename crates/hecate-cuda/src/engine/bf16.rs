@@ -52,8 +52,10 @@ pub(crate) const GRADIENTS: Source = source!("bf16_gradients", "bf16_gradients.c
 const NUMBERS: usize = 8 * CHUNK + 4;
 /// 32-bit words that are prepared for it: two squares of bfloat16, numbers.
 const READY: usize = CHUNK * CHUNK + NUMBERS;
-/// Threads of a block that works on one chunk.
-const THREADS: u32 = 256;
+/// Threads of a block that prepares one chunk.
+const THREADS: u32 = 128;
+/// Warps that read ahead for those that go from chunk to chunk.
+const READERS: u32 = 4;
 
 /// `struct Bf16Prepare` of `bf16_prepare.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -122,12 +124,14 @@ struct Gradients {
 kernels! { PREPARE {
     "bf16_prepare_64" Prepare64 { all: Prepare }
     "bf16_prepare_128" Prepare128 { all: Prepare }
+    "bf16_prepare_256" Prepare256 { all: Prepare }
 } }
 kernels! { FORWARD {
     "bf16_64_2" Forward64By2 { all: Forward }
     "bf16_64_4" Forward64By4 { all: Forward }
     "bf16_128_2" Forward128By2 { all: Forward }
     "bf16_128_4" Forward128By4 { all: Forward }
+    "bf16_256_2" Forward256By2 { all: Forward }
     "bf16_64_2_momentum" Forward64By2Momentum { all: Forward }
     "bf16_64_4_momentum" Forward64By4Momentum { all: Forward }
     "bf16_128_2_momentum" Forward128By2Momentum { all: Forward }
@@ -139,11 +143,11 @@ kernels! { REVERSE {
     "bf16_reverse_128_2" Reverse128By2 { all: Reverse }
     "bf16_reverse_128_4" Reverse128By4 { all: Reverse }
     "bf16_reverse_128_8" Reverse128By8 { all: Reverse }
+    "bf16_reverse_256_2" Reverse256By2 { all: Reverse }
     "bf16_reverse_64_2_momentum" Reverse64By2Momentum { all: Reverse }
     "bf16_reverse_64_4_momentum" Reverse64By4Momentum { all: Reverse }
     "bf16_reverse_128_2_momentum" Reverse128By2Momentum { all: Reverse }
     "bf16_reverse_128_4_momentum" Reverse128By4Momentum { all: Reverse }
-    "bf16_reverse_128_8_momentum" Reverse128By8Momentum { all: Reverse }
 } }
 kernels! { GRADIENTS {
     "bf16_gradients_64" Gradients64 { all: Gradients }
@@ -176,7 +180,7 @@ struct Tiles {
 impl Tiles {
     /// The widest blocks of which there are enough, and for which there is room.
     fn new(properties: &Properties, dims: &Dims, matrices: usize) -> Self {
-        let keys = if dims.key <= 64 { 64 } else { 128 };
+        let keys = dims.key.next_power_of_two().max(64);
         let blocks = |warps: usize| dims.sequences.count() * dims.heads * dims.value.div_ceil(16 * warps);
         let enough = |warps: usize| 3 * blocks(warps) >= 2 * properties.multiprocessors as usize;
         let no_wider = |warps: usize| 16 * (warps / 2) < dims.value;
@@ -184,7 +188,11 @@ impl Tiles {
         let fits = |tiles: &Self| tiles.shared(matrices)[1..3].iter().all(|&bytes| bytes <= room(properties));
         let wide: &[Self] = match keys {
             64 => &[Self { keys, pairs: 4, warps: 4, stages: 3 }],
-            _ => &[Self { keys, pairs: 4, warps: 8, stages: 2 }, Self { keys, pairs: 4, warps: 4, stages: 3 }],
+            128 if matrices == 1 => {
+                &[Self { keys, pairs: 4, warps: 8, stages: 2 }, Self { keys, pairs: 4, warps: 4, stages: 3 }]
+            }
+            128 => &[Self { keys, pairs: 4, warps: 4, stages: 2 }],
+            _ => &[],
         };
         let good = |tiles: &Self| enough(tiles.warps) && no_wider(tiles.warps) && fits(tiles);
         let three = Self { stages: 3, ..narrow };
@@ -197,13 +205,15 @@ impl Tiles {
         dims.value.div_ceil(16 * if kernel == 1 { self.pairs } else { self.warps })
     }
 
-    /// Threads of a block of each kernel: a few warps of the backward have as many others that read ahead for them.
-    fn threads(self, kernel: usize) -> u32 {
+    /// Threads of a block of each kernel. Where two wide matrices leave no registers for more warps, the second of each pair
+    /// reads ahead.
+    fn threads(self, kernel: usize, matrices: usize) -> u32 {
         match kernel {
             0 => THREADS,
-            1 => 64 * self.pairs as u32,
-            2 => 32 * self.warps as u32 * if self.warps <= 4 { 2 } else { 1 },
-            _ => THREADS * if self.keys == 128 { 2 } else { 1 },
+            1 if matrices == 2 && self.keys * self.pairs >= 512 => 64 * self.pairs as u32,
+            1 => 64 * self.pairs as u32 + 32 * READERS,
+            2 => 32 * (self.warps as u32 + READERS),
+            _ => 256 * if self.keys == 128 { 2 } else { 1 },
         }
     }
 
@@ -211,15 +221,16 @@ impl Tiles {
     fn shared(self, matrices: usize) -> [usize; 4] {
         let (row, side, square) = (self.keys + 8, CHUNK + 8, 4 * CHUNK * (CHUNK + 4));
         let narrow = |warps: usize| 16 * warps + 8;
-        let prepare = 2 * 2 * CHUNK * (row + side) + (matrices - 1) * square;
+        let prepare = (2 * 2 * CHUNK * row).max(2 * 4 * CHUNK * side) + (matrices - 1) * square;
         let front = 2 * CHUNK * (row + narrow(self.pairs) + side) + 4 * NUMBERS;
         let back = 2 * CHUNK * (row + side) + 4 * NUMBERS;
         let handed = 32 * 16 * (self.keys / 16 * matrices + 4) * self.pairs;
         let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS;
+        let kept = 32 * 16 * self.keys / 16 * matrices * self.warps;
         let tiles = 2 * 3 * CHUNK * row + 2 * (1 + matrices) * self.keys * row;
         let tables = (2 * matrices - 1) * square + 2 * 2 * CHUNK * side;
         let gradients = 2 * 2 * CHUNK * row + tiles.max(tables) + OWN;
-        [prepare + OWN, 2 * (front + back + handed), self.stages * stage, gradients]
+        [prepare + OWN, 2 * (front + back + handed), self.stages * stage + 2 * kept, gradients]
     }
 }
 
@@ -281,7 +292,8 @@ impl<'a> Chunks<'a> {
         };
         let own = if matches!(kernel, 1 | 2) { 0 } else { OWN };
         let shared = self.tiles.shared(self.layout.spec.matrices())[kernel] - own;
-        self.device.launch(Grid { blocks: (blocks, 1, 1), threads: self.tiles.threads(kernel), shared }, arguments)
+        let threads = self.tiles.threads(kernel, self.layout.spec.matrices());
+        self.device.launch(Grid { blocks: (blocks, 1, 1), threads, shared }, arguments)
     }
 
     /// Equations (15)–(18), of all chunks.
@@ -292,7 +304,8 @@ impl<'a> Chunks<'a> {
             Prepare { call: self.calls[0], ready: pointer(&ready), chunks: self.layout.spans() as u32, unused: 0 };
         match self.tiles.keys {
             64 => self.launch(0, &Prepare64 { all })?,
-            _ => self.launch(0, &Prepare128 { all })?,
+            128 => self.launch(0, &Prepare128 { all })?,
+            _ => self.launch(0, &Prepare256 { all })?,
         }
         Ok(ready)
     }
@@ -331,8 +344,9 @@ impl<'a> Chunks<'a> {
         match (self.tiles.keys, self.tiles.pairs, self.layout.spec.momentum) {
             (64, 2, false) => self.launch(1, &Forward64By2 { all }),
             (64, _, false) => self.launch(1, &Forward64By4 { all }),
-            (_, 2, false) => self.launch(1, &Forward128By2 { all }),
-            (_, _, false) => self.launch(1, &Forward128By4 { all }),
+            (128, 2, false) => self.launch(1, &Forward128By2 { all }),
+            (128, _, false) => self.launch(1, &Forward128By4 { all }),
+            (_, _, false) => self.launch(1, &Forward256By2 { all }),
             (64, 2, true) => self.launch(1, &Forward64By2Momentum { all }),
             (64, _, true) => self.launch(1, &Forward64By4Momentum { all }),
             (_, 2, true) => self.launch(1, &Forward128By2Momentum { all }),
@@ -401,14 +415,14 @@ impl<'a> Chunks<'a> {
         match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
             (64, 2, false) => self.launch(2, &Reverse64By2 { all }),
             (64, _, false) => self.launch(2, &Reverse64By4 { all }),
-            (_, 2, false) => self.launch(2, &Reverse128By2 { all }),
-            (_, 4, false) => self.launch(2, &Reverse128By4 { all }),
-            (_, _, false) => self.launch(2, &Reverse128By8 { all }),
+            (128, 2, false) => self.launch(2, &Reverse128By2 { all }),
+            (128, 4, false) => self.launch(2, &Reverse128By4 { all }),
+            (128, _, false) => self.launch(2, &Reverse128By8 { all }),
+            (_, _, false) => self.launch(2, &Reverse256By2 { all }),
             (64, 2, true) => self.launch(2, &Reverse64By2Momentum { all }),
             (64, _, true) => self.launch(2, &Reverse64By4Momentum { all }),
             (_, 2, true) => self.launch(2, &Reverse128By2Momentum { all }),
-            (_, 4, true) => self.launch(2, &Reverse128By4Momentum { all }),
-            (_, _, true) => self.launch(2, &Reverse128By8Momentum { all }),
+            (_, _, true) => self.launch(2, &Reverse128By4Momentum { all }),
         }?;
         Ok((room, solved))
     }

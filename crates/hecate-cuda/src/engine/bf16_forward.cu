@@ -1,7 +1,7 @@
 // The exact chunk form with bfloat16, forward: equations (19)-(22), from chunk to chunk, 16 columns to a pair of warps.
 //
 // One of a pair takes the memory through the chunk, (19), (21) and (22); the other, a chunk later, makes the outputs (20)
-// of the memory as it was before and of Z, which the first leaves as left factors, and reads what comes next.
+// of the memory as it was before and of Z, which the first leaves as left factors. Warps of their own read ahead for all.
 #include "bf16.cuh"
 
 struct Bf16Forward {
@@ -16,7 +16,11 @@ struct Bf16Forward {
 
 template <u32 KEYS, u32 WARPS, bool S>
 struct Forward {
-    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8, COUNT = 32 * WARPS, STEPS = KEYS / 16;
+    // Threads that read ahead: behind those of the pairs, but where two matrices leave no registers for more, their second
+    // warps.
+    static constexpr bool APART = !S || KEYS * WARPS < 512;
+    static constexpr u32 COUNT = APART ? 128 : 32 * WARPS, READERS = (APART ? 64 : 32) * WARPS;
+    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8, STEPS = KEYS / 16;
     // Bytes of a chunk for the first of a pair (K, V, T, vectors) and for the second (Q, Y ∘ Q Kᵀ, vectors), and of left
     // factors, 16 a lane each: M, S, Z of every pair.
     static constexpr u32 FRONT = 2 * CHUNK * (ROW + NARROW + SIDE) + 4 * NUMBERS;
@@ -41,20 +45,11 @@ struct Forward {
         u8* all = shared + 2 * FRONT + 2 * BACK + n % 2 * HANDED;
         return (uint4*)all + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
     }
-    __device__ __forceinline__ void hand(u32 n, u32 i, const u32 (&x)[4]) const {
-        uint4 of;
-        of.x = x[0], of.y = x[1], of.z = x[2], of.w = x[3];
-        *handed(n, i) = of;
-    }
-    __device__ __forceinline__ void take(u32 n, u32 i, u32 (&x)[4]) const {
-        const uint4 of = *handed(n, i);
-        x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
-    }
     static constexpr u32 OF_M = 0, OF_Z = STEPS, OF_S = STEPS + 4;
 
     __device__ __forceinline__ void fetch_front(u32 n) const {
         const Chunk chunk(p, state, n);
-        const u32 who = threadIdx.x - COUNT;
+        const u32 who = threadIdx.x - READERS;
         const u8* from = args.ready + chunk.kept * READY;
         fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(n), ROW, who);
         fetch_rows<16 * WARPS, COUNT>(p, chunk, p.v.data, p.value, first, values(n), NARROW, who);
@@ -63,27 +58,11 @@ struct Forward {
     }
     __device__ __forceinline__ void fetch_back(u32 n) const {
         const Chunk chunk(p, state, n);
-        const u32 who = threadIdx.x - COUNT;
+        const u32 who = threadIdx.x - READERS;
         const u8* from = args.ready + chunk.kept * READY;
         fetch_rows<KEYS, COUNT>(p, chunk, p.q.data, p.key, 0, queries(n), ROW, who);
         fetch_square<COUNT>((const u16*)from + SQUARE, reads(n), who);
         fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), back_numbers(n), who);
-    }
-
-    // x += left [16,16], of step `s`, times rows [CHUNK,KEYS], turned over.
-    static __device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], const u16* rows, u32 s) {
-        #pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            u32 b[4];
-            right(b, rows, ROW, 16 * n, 16 * s);
-            multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
-        }
-    }
-    static __device__ __forceinline__ void add(Sums<8>& x, const Sums<8>& y) {
-        #pragma unroll
-        for (u32 n = 0; n < 8; n++)
-            #pragma unroll
-            for (u32 i = 0; i < 4; i++) x.x[n][i] += y.x[n][i];
     }
 
     // r a⁻ ∘ (K M) + r b⁻ ∘ (K S), turned over; M and S are handed on.
@@ -94,8 +73,8 @@ struct Forward {
         for (u32 i = 0; i < STEPS; i++) {
             u32 a[4];
             as_left(a, m.sums.x[2 * i], m.sums.x[2 * i + 1]);
-            hand(n, OF_M + i, a);
-            if (p.erase) times_step(x, a, keys(n), i);
+            hand(handed(n, OF_M + i), a);
+            if (p.erase) times_step(x, a, keys(n), ROW, i);
         }
         x.scale(ByToken{numbers + OF_ERASE_A * CHUNK});
         if (!S) return;
@@ -105,11 +84,11 @@ struct Forward {
         for (u32 i = 0; i < STEPS; i++) {
             u32 a[4];
             as_left(a, s.sums.x[2 * i], s.sums.x[2 * i + 1]);
-            hand(n, OF_S + i, a);
-            if (p.erase) times_step(y, a, keys(n), i);
+            hand(handed(n, OF_S + i), a);
+            if (p.erase) times_step(y, a, keys(n), ROW, i);
         }
         y.scale(ByToken{numbers + OF_ERASE_B * CHUNK});
-        add(x, y);
+        x.add(y);
     }
 
     // (19): the right side in place of what was predicted, then the solution.
@@ -144,7 +123,7 @@ struct Forward {
         Lefts<4> z;
         z.of(x);
         #pragma unroll
-        for (u32 i = 0; i < 4; i++) hand(n, OF_Z + i, z.x[i]);
+        for (u32 i = 0; i < 4; i++) hand(handed(n, OF_Z + i), z.x[i]);
         const float *numbers = front_numbers(n), an = numbers[SCALARS], bn = numbers[SCALARS + 1], en = numbers[SCALARS + 2];
         #pragma unroll
         for (u32 c = 0; c < KEYS / 8; c++)
@@ -171,9 +150,9 @@ struct Forward {
         #pragma unroll
         for (u32 i = 0; i < STEPS; i++) {
             u32 a[4];
-            take(n, OF_M + i, a);
-            times_step(out, a, queries(n), i);
-            if (kept) keep(a, kept, i);
+            take(handed(n, OF_M + i), a);
+            times_step(out, a, queries(n), ROW, i);
+            if (kept) keep_factor(p, a, kept, own, i);
         }
         out.scale(ByToken{numbers + OF_READ_A * CHUNK});
         if (S) {
@@ -182,33 +161,23 @@ struct Forward {
             #pragma unroll
             for (u32 i = 0; i < STEPS; i++) {
                 u32 a[4];
-                take(n, OF_S + i, a);
-                times_step(y, a, queries(n), i);
-                if (kept) keep(a, kept + matrix, i);
+                take(handed(n, OF_S + i), a);
+                times_step(y, a, queries(n), ROW, i);
+                if (kept) keep_factor(p, a, kept + matrix, own, i);
             }
             y.scale(ByToken{numbers + OF_READ_B * CHUNK});
-            add(out, y);
+            out.add(y);
         }
         Lefts<4> z;
         #pragma unroll
-        for (u32 i = 0; i < 4; i++) take(n, OF_Z + i, z.x[i]);
+        for (u32 i = 0; i < 4; i++) take(handed(n, OF_Z + i), z.x[i]);
         times_lower(out, z, reads(n));
         store_rows(p, chunk, out, args.out, own);
         if (kept) store_rows(p, chunk, z, args.written, own);
     }
 
-    // A left factor of a state as bfloat16 [V,K].
-    __device__ __forceinline__ void keep(const u32 (&a)[4], u16* to, u32 step) const {
-        const u32 k = 16 * step + threadIdx.x % 4 * 2, v = own + threadIdx.x % 32 / 4;
-        u16 *low = to + (u64)v * p.key + k, *high = low + 8 * p.key;
-        if (v < p.value && k < p.key) *(u32*)low = a[0];
-        if (v < p.value && k + 8 < p.key) *(u32*)(low + 8) = a[2];
-        if (v + 8 < p.value && k < p.key) *(u32*)high = a[1];
-        if (v + 8 < p.value && k + 8 < p.key) *(u32*)(high + 8) = a[3];
-    }
-
-    // In step n the first of each pair goes through chunk n, and the second makes the outputs of the one before, once it
-    // has sent for what the next step needs. Between two steps all wait for each other.
+    // In step n the first of each pair goes through chunk n, and the second makes the outputs of the one before; what both
+    // need in the next step is sent for. Between two steps all wait for each other.
     __device__ __forceinline__ void take_through(u32 count) const {
         Columns<KEYS> m, s;
         m.read(p, args.m + state * matrix, own);
@@ -220,16 +189,17 @@ struct Forward {
         m.write(p, args.last_m + state * matrix, own);
         if (S) s.write(p, args.last_s + state * matrix, own);
     }
-    __device__ __forceinline__ void read_out(u32 count) const {
-        if (count > 0) fetch_front(0);
+    // Of the second warps, of those that read ahead, or of warps that do both.
+    __device__ __forceinline__ void follow(u32 count, bool reads, bool fetches) const {
+        if (fetches && count > 0) fetch_front(0);
         copies_commit();
         for (u32 n = 0; n <= count; n++) {
             copies_wait<0>();
             __syncthreads();
-            if (n + 1 < count) fetch_front(n + 1);
-            if (n < count) fetch_back(n);
+            if (fetches && n + 1 < count) fetch_front(n + 1);
+            if (fetches && n < count) fetch_back(n);
             copies_commit();
-            if (n > 0) read(n - 1);
+            if (reads && n > 0) read(n - 1);
         }
     }
 };
@@ -241,11 +211,13 @@ __device__ __forceinline__ void forward(const Bf16Forward& args, u8* shared) {
     const Forward<KEYS, WARPS, S> of{args, args.p, shared, state, matrix, first, first + threadIdx.x / 32 % WARPS * 16};
     const u32 count = chunks_of(args.p, state);
     if (threadIdx.x < 32 * WARPS) of.take_through(count);
-    else of.read_out(count);
+    else if (!of.APART) of.follow(count, true, true);
+    else if (threadIdx.x < of.READERS) of.follow(count, true, false);
+    else of.follow(count, false, true);
 }
 
 #define FORWARD(name, KEYS, WARPS, S)            \
-    KERNEL(name, Bf16Forward, 64 * WARPS, 1) {   \
+    KERNEL(name, Bf16Forward, 64 * WARPS + (Forward<KEYS, WARPS, S>::APART ? 128 : 0), 1) {   \
         DYNAMIC_SHARED(u8, shared);              \
         forward<KEYS, WARPS, S>(args, shared);   \
     }
@@ -258,3 +230,4 @@ FORWARD(bf16_64_2_momentum, 64, 2, true)
 FORWARD(bf16_64_4_momentum, 64, 4, true)
 FORWARD(bf16_128_2_momentum, 128, 2, true)
 FORWARD(bf16_128_4_momentum, 128, 4, true)
+FORWARD(bf16_256_2, 256, 2, false)

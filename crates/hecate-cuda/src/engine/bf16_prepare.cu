@@ -7,6 +7,8 @@ struct Bf16Prepare {
     u32 chunks, unused;        // of the longest sequence
 };
 
+static constexpr u32 BLOCK = 128;  // threads: 16 rows of the squares to a warp
+
 // With momentum, c and E of one write at each later token, a column a thread, rows in `c [CHUNK,WIDE]`; and the numbers
 // of the state before, by one thread more.
 __device__ __forceinline__ void build_tables(const Linear& p, u32 tokens, const Four* gates, float* c, float* numbers) {
@@ -63,19 +65,19 @@ __device__ __forceinline__ void build_numbers(const Linear& p, const Four* gates
     if (t < 4) numbers[SCALARS + t] = t == 0 ? decays.state(CHUNK - 1) : 0.0f;
 }
 
-// K Kᵀ and Q Kᵀ: 16 rows and 32 columns a warp; nothing above the diagonal.
+// K Kᵀ and Q Kᵀ of a warp's rows; nothing above the diagonal.
 template <u32 KEYS>
-__device__ __forceinline__ void squares(const u16* k, const u16* q, u32 row, u32 column, Sums<4>& n, Sums<4>& g) {
+__device__ __forceinline__ void squares(const u16* k, const u16* q, u32 row, Sums<8>& n, Sums<8>& g) {
     n.clear(), g.clear();
-    if (column >= row + 16) return;
     #pragma unroll
     for (u32 s = 0; s < KEYS; s += 16) {
         u32 key[4], query[4], b[4];
         left(key, k, KEYS + 8, row, s);
         left(query, q, KEYS + 8, row, s);
         #pragma unroll
-        for (u32 i = 0; i < 4; i += 2) {
-            right(b, k, KEYS + 8, column + 8 * i, s);
+        for (u32 i = 0; i < 8; i += 2) {
+            if (8 * i > row) break;
+            right(b, k, KEYS + 8, 8 * i, s);
             multiply_pair(n.x[i], n.x[i + 1], key, b);
             multiply_pair(g.x[i], g.x[i + 1], query, b);
         }
@@ -120,7 +122,7 @@ __device__ __forceinline__ void multiply_blocks(
 // T_ij = -T_ii Σ_{j ≤ k < i} L_ik T_kj, a column of blocks a warp, turned over.
 __device__ __forceinline__ void invert(const u16* high, const u16* low, u16* to_high, u16* to_low) {
     const u32 j = threadIdx.x / 32, lane = threadIdx.x % 32, at = 16 * j * (SIDE + 1);
-    if (j < 4) invert_block(high + at, low + at, to_high + at, to_low + at);
+    invert_block(high + at, low + at, to_high + at, to_low + at);
     __syncthreads();
     if (j >= 3) return;
     u32 of[3][4], rest[3][4];  // T_kj, turned over, in two parts; those above the diagonal are nothing
@@ -152,14 +154,13 @@ __device__ __forceinline__ void invert(const u16* high, const u16* low, u16* to_
 // columns and c of the token before. What an earlier token would take of a later one's key is nothing, not zero times it.
 template <class F>
 __device__ __forceinline__ void mask(
-    const Linear& p, const Four* gates, u32 row, u32 column, const Sums<4>& n, const Sums<4>& g, u16* high, u16* low,
-    u16* reads, F masks
+    const Linear& p, const Four* gates, u32 row, const Sums<8>& n, const Sums<8>& g, u16* high, u16* low, u16* reads, F masks
 ) {
-    if (column >= row + 16) return;
     const u32 lane = threadIdx.x % 32, i = row + lane / 4;
     #pragma unroll
-    for (u32 tile = 0; tile < 4; tile++) {
-        const u32 j = column + 8 * tile + lane % 4 * 2;
+    for (u32 tile = 0; tile < 8; tile++) {
+        if (8 * tile >= row + 16) break;
+        const u32 j = 8 * tile + lane % 4 * 2;
         float now[2][2], before[2][2];
         masks(i, j, now, before);
         #pragma unroll
@@ -183,13 +184,15 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     const Linear& p = args.p;
     const Chunk chunk(p, blockIdx.x / args.chunks, blockIdx.x % args.chunks);
     if (chunk.tokens == 0) return;
-    u16 *k = (u16*)shared, *q = k + CHUNK * (KEYS + 8), *high = q + CHUNK * (KEYS + 8), *low = high + CHUNK * SIDE;
-    float* c = (float*)(low + CHUNK * SIDE);
+    // Squares lie where keys and queries were: L in two parts, then T in two parts.
+    constexpr u32 TILES = CHUNK * 2 * (KEYS + 8), SQUARES = CHUNK * 4 * SIDE, FRONT = TILES > SQUARES ? TILES : SQUARES;
+    u16 *k = (u16*)shared, *q = k + CHUNK * (KEYS + 8), *high = k, *low = high + CHUNK * SIDE;
+    float* c = (float*)(k + FRONT);
     __shared__ Four gates[CHUNK];
     __shared__ Decays decays;
     __shared__ __align__(16) float numbers[NUMBERS];
-    fetch_rows<KEYS, THREADS>(p, chunk, p.k.data, p.key, 0, k, KEYS + 8, threadIdx.x);
-    fetch_rows<KEYS, THREADS>(p, chunk, p.q.data, p.key, 0, q, KEYS + 8, threadIdx.x);
+    fetch_rows<KEYS, BLOCK>(p, chunk, p.k.data, p.key, 0, k, KEYS + 8, threadIdx.x);
+    fetch_rows<KEYS, BLOCK>(p, chunk, p.q.data, p.key, 0, q, KEYS + 8, threadIdx.x);
     copies_commit();
     if (threadIdx.x < CHUNK) {
         bool inside = threadIdx.x < chunk.tokens;
@@ -201,35 +204,38 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     copies_wait<0>();
     __syncthreads();
     if (!p.log_eta && threadIdx.x < 16) decays.join(threadIdx.x);
-    const u32 row = threadIdx.x / 32 % 4 * 16, column = threadIdx.x / 128 * 32;
-    Sums<4> n, g;
-    squares<KEYS>(k, q, row, column, n, g);
+    const u32 row = threadIdx.x / 32 * 16;
+    Sums<8> n, g;
+    squares<KEYS>(k, q, row, n, g);
     __syncthreads();
     if (!p.log_eta && threadIdx.x < CHUNK) build_numbers(p, gates, decays, numbers);
     u8* to = args.ready + chunk.kept * READY;
     u16* reads = (u16*)to + SQUARE;
     auto table = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { masks_at(c, i, j, now, before); };
     auto products = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { decays.at(i, j, now, before); };
-    if (p.log_eta) mask(p, gates, row, column, n, g, high, low, reads, table);
-    else mask(p, gates, row, column, n, g, high, low, reads, products);
+    if (p.log_eta) mask(p, gates, row, n, g, high, low, reads, table);
+    else mask(p, gates, row, n, g, high, low, reads, products);
     __syncthreads();
     float* numbers_to = (float*)(to + 4 * SQUARE);
-    for (u32 i = threadIdx.x; i < NUMBERS; i += THREADS) numbers_to[i] = numbers[i];
+    for (u32 i = threadIdx.x; i < NUMBERS; i += BLOCK) numbers_to[i] = numbers[i];
     if (!p.erase) return;
-    // Keys and queries are no longer needed.
-    u16 *to_high = k, *to_low = k + CHUNK * SIDE;
+    u16 *to_high = low + CHUNK * SIDE, *to_low = to_high + CHUNK * SIDE;
     invert(high, low, to_high, to_low);
     __syncthreads();
     #pragma unroll
-    for (u32 i = threadIdx.x; i < SQUARE / 8; i += THREADS)
+    for (u32 i = threadIdx.x; i < SQUARE / 8; i += BLOCK)
         if (i % 8 * 8 < i / 8 / 16 * 16 + 16) ((uint4*)to)[i] = *(const uint4*)(to_high + i / 8 * SIDE + i % 8 * 8);
 }
 
-KERNEL(bf16_prepare_64, Bf16Prepare, 256, 4) {
+KERNEL(bf16_prepare_64, Bf16Prepare, 128, 5) {
     DYNAMIC_SHARED(u8, shared);
     prepare<64>(args, shared);
 }
-KERNEL(bf16_prepare_128, Bf16Prepare, 256, 3) {
+KERNEL(bf16_prepare_128, Bf16Prepare, 128, 5) {
     DYNAMIC_SHARED(u8, shared);
     prepare<128>(args, shared);
+}
+KERNEL(bf16_prepare_256, Bf16Prepare, 128, 3) {
+    DYNAMIC_SHARED(u8, shared);
+    prepare<256>(args, shared);
 }

@@ -1,5 +1,6 @@
 // The exact chunk form with bfloat16: the gradient of the memory, equations (23)-(25) and (30), from the last chunk to
-// the first, 16 columns to a warp.
+// the first, 16 columns to a warp. Warps of their own read ahead and write down what is kept, which the others leave as
+// left factors.
 #include "bf16.cuh"
 
 struct Bf16Reverse {
@@ -15,11 +16,12 @@ struct Bf16Reverse {
 
 template <u32 KEYS, u32 WARPS, bool S>
 struct Reverse {
-    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8;
-    // Few warps have others that read ahead for them.
-    static constexpr u32 READERS = WARPS <= 4 ? WARPS : 0, COUNT = 32 * (READERS ? READERS : WARPS);
-    // Bytes of a chunk on its way.
+    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8, STEPS = KEYS / 16, FACTORS = STEPS * (S ? 2 : 1);
+    // Warps that read ahead.
+    static constexpr u32 READERS = 4, COUNT = 32 * READERS;
+    // Bytes of a chunk on its way, and of left factors, 16 a lane each: of every warp M, then S.
     static constexpr u32 STAGE = 2 * CHUNK * (2 * ROW + NARROW) + 2 * 2 * CHUNK * SIDE + 4 * NUMBERS;
+    static constexpr u32 HANDED = 32 * 16 * FACTORS * WARPS;
 
     const Bf16Reverse& args;
     const Linear& p;
@@ -28,7 +30,12 @@ struct Reverse {
     u32 first, own;  // columns of the block and of the warp
     Columns<KEYS> m, s;
 
-    __device__ __forceinline__ u16* keys(u32 stage) const { return (u16*)(shared + stage * STAGE); }
+    // Factor `i` of the warp of columns `warp`, of step `step`.
+    __device__ __forceinline__ uint4* handed(u32 step, u32 warp, u32 i) const {
+        return (uint4*)(shared + step % 2 * HANDED) + (warp * FACTORS + i) * 32 + threadIdx.x % 32;
+    }
+
+    __device__ __forceinline__ u16* keys(u32 stage) const { return (u16*)(shared + 2 * HANDED + stage * STAGE); }
     __device__ __forceinline__ u16* queries(u32 stage) const { return keys(stage) + CHUNK * ROW; }
     __device__ __forceinline__ u16* outputs(u32 stage) const { return queries(stage) + CHUNK * ROW; }
     __device__ __forceinline__ u16* solution(u32 stage) const { return outputs(stage) + CHUNK * NARROW; }
@@ -37,7 +44,7 @@ struct Reverse {
     __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
 
     __device__ __forceinline__ void fetch(u32 number, u32 stage) const {
-        const u32 who = threadIdx.x - (READERS ? 32 * WARPS : 0);
+        const u32 who = threadIdx.x - 32 * WARPS;
         const Chunk chunk(p, state, number);
         const u8* from = args.ready + chunk.kept * READY;
         fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(stage), ROW, who);
@@ -63,20 +70,27 @@ struct Reverse {
             }
     }
 
-    // (23), (24): Λ.
-    __device__ __forceinline__ void solve(Sums<8>& x, const Lefts<4>& dout, u32 stage) const {
+    // x += the matrix times keys, turned over; the matrix is handed on, from factor `i`.
+    __device__ __forceinline__ void times_keys(Sums<8>& x, const Columns<KEYS>& of, u32 step, u32 i, u32 stage) const {
         x.clear();
-        m.times_rows(x, keys(stage), ROW);
+        #pragma unroll
+        for (u32 n = 0; n < STEPS; n++) {
+            u32 a[4];
+            as_left(a, of.sums.x[2 * n], of.sums.x[2 * n + 1]);
+            hand(handed(step, threadIdx.x / 32, i + n), a);
+            times_step(x, a, keys(stage), ROW, n);
+        }
+    }
+
+    // (23), (24): Λ.
+    __device__ __forceinline__ void solve(Sums<8>& x, const Lefts<4>& dout, u32 step, u32 stage) const {
+        times_keys(x, m, step, 0, stage);
         x.scale(by(stage, OF_LAST_C));
         if (S) {
             Sums<8> y;
-            y.clear();
-            s.times_rows(y, keys(stage), ROW);
+            times_keys(y, s, step, STEPS, stage);
             y.scale(by(stage, OF_LAST_E));
-            #pragma unroll
-            for (u32 n = 0; n < 8; n++)
-                #pragma unroll
-                for (u32 i = 0; i < 4; i++) x.x[n][i] += y.x[n][i];
+            x.add(y);
         }
         times_upper(x, dout, reads(stage));
         if (!p.erase) return;
@@ -86,14 +100,11 @@ struct Reverse {
         times_upper(x, known, solution(stage));
     }
 
-    __device__ __forceinline__ void go(const Chunk& chunk, u32 stage) {
-        u16* kept = args.kept + chunk.kept * (S ? 2 : 1) * matrix;
-        m.keep(p, kept, own);
-        if (S) s.keep(p, kept + matrix, own);
+    __device__ __forceinline__ void go(const Chunk& chunk, u32 step, u32 stage) {
         Lefts<4> dout, part;
         outputs_of(dout, stage);
         Sums<8> x;
-        solve(x, dout, stage);
+        solve(x, dout, step, stage);
         store_rows(p, chunk, x, args.solved, own);
         // (30).
         const float* scalars = numbers(stage) + SCALARS;
@@ -126,31 +137,45 @@ struct Reverse {
         store_rows(p, chunk, x, args.dv, own);
     }
 
-    __device__ __forceinline__ void run() {
-        const bool goes = threadIdx.x < 32 * WARPS, reads = !READERS || !goes;
-        if (goes) {
-            m.read(p, args.dm + state * matrix, own);
-            if (S) s.read(p, args.ds + state * matrix, own);
+    // What the others handed on: a factor a warp and turn.
+    __device__ __forceinline__ void keep(const Chunk& chunk, u32 step) const {
+        u16* to = args.kept + chunk.kept * (S ? 2 : 1) * matrix;
+        #pragma unroll
+        for (u32 i = threadIdx.x / 32 - WARPS; i < WARPS * FACTORS; i += READERS) {
+            const u32 warp = i / FACTORS, n = i % FACTORS;
+            u32 a[4];
+            take(handed(step, warp, n), a);
+            keep_factor(p, a, to + n / STEPS * matrix, first + 16 * warp, n % STEPS);
         }
-        const u32 count = chunks_of(p, state);
-        const u32 stages = args.stages;
-        for (u32 step = 0; step + 1 < stages; step++) {
-            if (reads && step < count) fetch(count - 1 - step, step);
-            copies_commit();
-        }
-        for (u32 step = 0, stage = 0; step < count; step++, stage = stage + 1 < stages ? stage + 1 : 0) {
-            if (stages == 2) copies_wait<0>();
-            else copies_wait<1>();
-            // The chunk is there for all, and nobody reads the last one any more, whose place is the next one's.
+    }
+
+    // The columns' warps. Between two steps all wait for each other: the next chunk is there for all, and nobody reads
+    // the last one any more, whose place is that of another.
+    __device__ __forceinline__ void take_through(u32 count) {
+        m.read(p, args.dm + state * matrix, own);
+        if (S) s.read(p, args.ds + state * matrix, own);
+        for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < args.stages ? stage + 1 : 0) {
             __syncthreads();
-            const u32 next = step + stages - 1;
-            if (reads && next < count) fetch(count - 1 - next, stage ? stage - 1 : stages - 1);
-            copies_commit();
-            if (goes) go(Chunk(p, state, count - 1 - step), stage);
+            if (step < count) go(Chunk(p, state, count - 1 - step), step, stage);
         }
-        if (!goes) return;
         m.write(p, args.first_dm + state * matrix, own);
         if (S) s.write(p, args.first_ds + state * matrix, own);
+    }
+    __device__ __forceinline__ void read_ahead(u32 count) const {
+        const u32 stages = args.stages;
+        for (u32 step = 0; step + 1 < stages; step++) {
+            if (step < count) fetch(count - 1 - step, step);
+            copies_commit();
+        }
+        for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < stages ? stage + 1 : 0) {
+            if (stages == 2) copies_wait<0>();
+            else copies_wait<1>();
+            __syncthreads();
+            const u32 next = step + stages - 1;
+            if (next < count) fetch(count - 1 - next, stage ? stage - 1 : stages - 1);
+            copies_commit();
+            if (step > 0) keep(Chunk(p, state, count - step), step - 1);
+        }
     }
 };
 
@@ -159,11 +184,13 @@ __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
     const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS;
     Reverse<KEYS, WARPS, S> of{args, args.p, shared, blockIdx.x / args.p.blocks, (u64)args.p.key * args.p.value, first,
                                first + threadIdx.x / 32 % WARPS * 16};
-    of.run();
+    const u32 count = chunks_of(args.p, of.state);
+    if (threadIdx.x < 32 * WARPS) of.take_through(count);
+    else of.read_ahead(count);
 }
 
 #define REVERSE(name, KEYS, WARPS, S)            \
-    KERNEL(name, Bf16Reverse, 32 * (WARPS <= 4 ? 2 * WARPS : WARPS), 1) {      \
+    KERNEL(name, Bf16Reverse, 32 * (WARPS + 4), 1) { \
         DYNAMIC_SHARED(u8, shared);              \
         reverse<KEYS, WARPS, S>(args, shared);   \
     }
@@ -177,4 +204,4 @@ REVERSE(bf16_reverse_64_2_momentum, 64, 2, true)
 REVERSE(bf16_reverse_64_4_momentum, 64, 4, true)
 REVERSE(bf16_reverse_128_2_momentum, 128, 2, true)
 REVERSE(bf16_reverse_128_4_momentum, 128, 4, true)
-REVERSE(bf16_reverse_128_8_momentum, 128, 8, true)
+REVERSE(bf16_reverse_256_2, 256, 2, false)
