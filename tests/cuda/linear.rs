@@ -34,12 +34,14 @@ where
 }
 
 /// Sizes with 16-bit kernels of their own: tiles whole and not, columns in one block and several.
-const NARROW: [Sizes; 5] = [
+const NARROW: [Sizes; 7] = [
     Sizes::new(1, 130, 2, 64, 64),
     Sizes::new(1, 150, 1, 128, 72),
     Sizes::new(2, 65, 2, 24, 136),
     Sizes::new(1, 67, 46, 64, 128),
     Sizes::new(1, 66, 90, 72, 8),
+    Sizes::new(1, 70, 1, 256, 40),
+    Sizes::new(1, 130, 2, 200, 72),
 ];
 
 /// With 16-bit arguments, errors at these sizes are at most twice what rounding costs anyway: every option at the first,

@@ -10,6 +10,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("linear.cuh", include_str!("engine/linear.cuh")),
     ("chunk.cuh", include_str!("engine/chunk.cuh")),
     ("bf16.cuh", include_str!("engine/bf16.cuh")),
+    ("bf16_influence.cuh", include_str!("engine/bf16_influence.cuh")),
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("product.cuh", include_str!("product.cuh")),

@@ -1,8 +1,8 @@
 //! The exact chunk form with `q`, `k` and `v` of bfloat16, on the tensor cores as they come.
 //!
 //! Masks, the solve, the memory and all sums have 32 bits; factors of products have 16. It exists for rules that are not
-//! frozen, `K` of at most 128, and `K` and `V` that are multiples of 8; elsewhere [the 32-bit form](super::chunk) takes
-//! its place.
+//! frozen, `K` of at most 256, with momentum 128, and `K` and `V` that are multiples of 8; elsewhere
+//! [the 32-bit form](super::chunk) takes its place.
 //!
 //! # What it costs
 //!
@@ -152,12 +152,15 @@ kernels! { REVERSE {
 kernels! { GRADIENTS {
     "bf16_gradients_64" Gradients64 { all: Gradients }
     "bf16_gradients_128" Gradients128 { all: Gradients }
+    "bf16_gradients_256" Gradients256 { all: Gradients }
     "bf16_gradients_64_momentum" Gradients64Momentum { all: Gradients }
     "bf16_gradients_128_momentum" Gradients128Momentum { all: Gradients }
 } }
 
-/// At most these bytes of shared memory kernels that work on one chunk declare themselves.
+/// At most these bytes of shared memory kernels that work on one chunk have beside tiles, and with momentum the gradients
+/// for tables.
 const OWN: usize = 23 << 10;
+const TABLES: usize = 42 << 10;
 
 /// Bytes of shared memory of a block.
 fn room(properties: &Properties) -> usize {
@@ -213,7 +216,8 @@ impl Tiles {
             1 if matrices == 2 && self.keys * self.pairs >= 512 => 64 * self.pairs as u32,
             1 => 64 * self.pairs as u32 + 32 * READERS,
             2 => 32 * (self.warps as u32 + READERS),
-            _ => 256 * if self.keys == 128 { 2 } else { 1 },
+            _ if self.keys == 256 || self.keys == 128 && matrices == 2 => 512,
+            _ => 256,
         }
     }
 
@@ -227,9 +231,10 @@ impl Tiles {
         let handed = 32 * 16 * (self.keys / 16 * matrices + 4) * self.pairs;
         let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS;
         let kept = 32 * 16 * self.keys / 16 * matrices * self.warps;
-        let tiles = 2 * 3 * CHUNK * row + 2 * (1 + matrices) * self.keys * row;
-        let tables = (2 * matrices - 1) * square + 2 * 2 * CHUNK * side;
-        let gradients = 2 * 2 * CHUNK * row + tiles.max(tables) + OWN;
+        let slab = if self.keys == 256 || matrices == 2 { 64 } else { 32 };
+        let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + slab * row) + 2 * 2 * CHUNK * side;
+        let values = 2 * 3 * CHUNK * (self.keys.min(128) + 8);
+        let gradients = 2 * 2 * CHUNK * row + slabs.max(values) + OWN + (matrices - 1) * TABLES;
         [prepare + OWN, 2 * (front + back + handed), self.stages * stage + 2 * kept, gradients]
     }
 }
@@ -244,7 +249,8 @@ pub(super) fn exists<R: Rule>(
     let narrow = [&inputs.q, &inputs.k, &inputs.v].iter().all(|x| x.dtype() == DType::Bf16);
     let most = Tiles::new(properties, dims, spec.matrices()).shared(spec.matrices()).into_iter().max().unwrap_or(0);
     let whole = dims.key.is_multiple_of(8) && dims.value.is_multiple_of(8);
-    let sound = spec.frozen.is_none() && whole && (1..=128).contains(&dims.key) && dims.value > 0;
+    let widest = if spec.momentum { 128 } else { 256 };
+    let sound = spec.frozen.is_none() && whole && (1..=widest).contains(&dims.key) && dims.value > 0;
     narrow && sound && properties.capability.0 >= 8 && most <= room(properties)
 }
 
@@ -290,9 +296,8 @@ impl<'a> Chunks<'a> {
             1 | 2 => self.states() * self.tiles.blocks(kernel, self.layout.dims),
             _ => self.states() * self.layout.spans(),
         };
-        let own = if matches!(kernel, 1 | 2) { 0 } else { OWN };
-        let shared = self.tiles.shared(self.layout.spec.matrices())[kernel] - own;
-        let threads = self.tiles.threads(kernel, self.layout.spec.matrices());
+        let (matrices, own) = (self.layout.spec.matrices(), if kernel == 0 { OWN } else { 0 });
+        let (shared, threads) = (self.tiles.shared(matrices)[kernel] - own, self.tiles.threads(kernel, matrices));
         self.device.launch(Grid { blocks: (blocks, 1, 1), threads, shared }, arguments)
     }
 
@@ -384,6 +389,7 @@ impl<'a> Chunks<'a> {
         match (self.tiles.keys, self.layout.spec.momentum) {
             (64, false) => self.launch(3, &Gradients64 { all }),
             (64, true) => self.launch(3, &Gradients64Momentum { all }),
+            (256, false) => self.launch(3, &Gradients256 { all }),
             (_, false) => self.launch(3, &Gradients128 { all }),
             (_, true) => self.launch(3, &Gradients128Momentum { all }),
         }
