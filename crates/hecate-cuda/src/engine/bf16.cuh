@@ -103,6 +103,22 @@ __device__ __forceinline__ void take(const uint4* from, u32 (&x)[4]) {
     x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
 }
 
+// GROUPS times four right factors, each four sent for before those in front of them are used.
+template <u32 GROUPS, class Load, class Use>
+__device__ __forceinline__ void in_turn(Load load, Use use) {
+    u32 x[2][4][4];
+    #pragma unroll
+    for (u32 n = 0; n < 4; n++) load(x[0][n], 0, n);
+    #pragma unroll
+    for (u32 g = 0; g < GROUPS; g++) {
+        #pragma unroll
+        for (u32 n = 0; n < 4; n++)
+            if (g + 1 < GROUPS) load(x[(g + 1) % 2][n], g + 1, n);
+        #pragma unroll
+        for (u32 n = 0; n < 4; n++) use(x[g % 2][n], g, n);
+    }
+}
+
 // Sums of a warp, [16,8 TILES].
 template <u32 TILES>
 struct Sums {
@@ -209,33 +225,64 @@ struct Columns {
                     x[(u64)key(n, i) * p.value + value(first, i)] = sums.x[n][i];
     }
 
+    // Left factor `i`, which is handed on.
+    __device__ __forceinline__ void step(u32 (&a)[4], uint4* to, u32 i) const {
+        as_left(a, sums.x[2 * i], sums.x[2 * i + 1]);
+        hand(to + 32 * i, a);
+    }
+    __device__ __forceinline__ void hand_on(uint4* to) const {
+        u32 a[4];
+        #pragma unroll
+        for (u32 i = 0; i < KEYS / 16; i++) step(a, to, i);
+    }
+    // x [16,CHUNK] = this times rows [CHUNK,KEYS], turned over; this is handed on.
+    __device__ __forceinline__ void times_rows(Sums<8>& x, const u16* rows, u32 stride, uint4* to) const {
+        u32 a[4];
+        x.clear();
+        in_turn<KEYS / 16>(
+            [&](u32 (&b)[4], u32 i, u32 n) { right(b, rows, stride, 16 * n, 16 * i); },
+            [&](const u32 (&b)[4], u32 i, u32 n) {
+                if (n == 0) step(a, to, i);
+                multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
+            });
+    }
+
     // This += left [16,CHUNK] rows [CHUNK,KEYS].
     __device__ __forceinline__ void add(const Lefts<4>& factor, const u16* rows, u32 stride) {
-        #pragma unroll
-        for (u32 s = 0; s < 4; s++)
-            #pragma unroll
-            for (u32 n = 0; n < KEYS / 16; n++) {
-                u32 b[4];
-                right_across(b, rows, stride, 16 * n, 16 * s);
-                multiply_pair(sums.x[2 * n], sums.x[2 * n + 1], factor.x[s], b);
-            }
+        constexpr u32 PARTS = KEYS / 64;
+        in_turn<4 * PARTS>(
+            [&](u32 (&b)[4], u32 g, u32 n) { right_across(b, rows, stride, 64 * (g % PARTS) + 16 * n, g / PARTS * 16); },
+            [&](const u32 (&b)[4], u32 g, u32 n) {
+                const u32 tile = 8 * (g % PARTS) + 2 * n;
+                multiply_pair(sums.x[tile], sums.x[tile + 1], factor.x[g / PARTS], b);
+            });
     }
 };
 
-// x [16,CHUNK] += left [16,16] times columns 16 step + [0,16) of rows [CHUNK,·], turned over.
-__device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], const u16* rows, u32 stride, u32 step) {
-    #pragma unroll
-    for (u32 n = 0; n < 4; n++) {
-        u32 b[4];
-        right(b, rows, stride, 16 * n, 16 * step);
-        multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
-    }
+// x [16,CHUNK] = left factors that were handed on times rows [CHUNK,16 STEPS], turned over.
+template <u32 STEPS>
+__device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, const u16* rows, u32 stride) {
+    u32 a[2][4];
+    x.clear();
+    in_turn<STEPS>(
+        [&](u32 (&b)[4], u32 i, u32 n) {
+            if (n == 0) take(from + 32 * i, a[i % 2]);
+            right(b, rows, stride, 16 * n, 16 * i);
+        },
+        [&](const u32 (&b)[4], u32 i, u32 n) { multiply_pair(x.x[2 * n], x.x[2 * n + 1], a[i % 2], b); });
 }
 
-// A left factor [16,16] of a state from column `first` of the value and `16 step` of the key as bfloat16 [V,K].
-__device__ __forceinline__ void keep_factor(const Linear& p, const u32 (&a)[4], u16* to, u32 first, u32 step) {
+// A left factor [16,16] of a state [K,V] that was handed on, from column `first` of the value and `16 step` of the key, as
+// bfloat16 [V,K].
+__device__ __forceinline__ void keep_factor(const Linear& p, const uint4* from, u16* to, u32 first, u32 step) {
     const u32 k = 16 * step + threadIdx.x % 4 * 2, v = first + threadIdx.x % 32 / 4;
     u16 *low = to + (u64)v * p.key + k, *high = low + 8 * p.key;
+    u32 a[4];
+    take(from, a);
+    if (16 * step + 16 <= p.key && first + 16 <= p.value) {
+        *(u32*)low = a[0], *(u32*)high = a[1], *(u32*)(low + 8) = a[2], *(u32*)(high + 8) = a[3];
+        return;
+    }
     if (v < p.value && k < p.key) *(u32*)low = a[0];
     if (v < p.value && k + 8 < p.key) *(u32*)(low + 8) = a[2];
     if (v + 8 < p.value && k < p.key) *(u32*)high = a[1];

@@ -225,7 +225,7 @@ impl Tiles {
     fn shared(self, matrices: usize) -> [usize; 4] {
         let (row, side, square) = (self.keys + 8, CHUNK + 8, 4 * CHUNK * (CHUNK + 4));
         let narrow = |warps: usize| 16 * warps + 8;
-        let prepare = (2 * 2 * CHUNK * row).max(2 * 4 * CHUNK * side) + (matrices - 1) * square;
+        let prepare = (2 * 2 * CHUNK * row).max(2 * CHUNK * (3 * side + 24) + 4 * CHUNK * 20) + (matrices - 1) * square;
         let front = 2 * CHUNK * (row + narrow(self.pairs) + side) + 4 * NUMBERS;
         let back = 2 * CHUNK * (row + side) + 4 * NUMBERS;
         let handed = 32 * 16 * (self.keys / 16 * matrices + 4) * self.pairs;

@@ -68,25 +68,17 @@ struct Forward {
     // r a⁻ ∘ (K M) + r b⁻ ∘ (K S), turned over; M and S are handed on.
     __device__ __forceinline__ void predict(Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, u32 n) const {
         const float* numbers = front_numbers(n);
-        x.clear();
-        #pragma unroll
-        for (u32 i = 0; i < STEPS; i++) {
-            u32 a[4];
-            as_left(a, m.sums.x[2 * i], m.sums.x[2 * i + 1]);
-            hand(handed(n, OF_M + i), a);
-            if (p.erase) times_step(x, a, keys(n), ROW, i);
+        if (!p.erase) {
+            m.hand_on(handed(n, OF_M));
+            if (S) s.hand_on(handed(n, OF_S));
+            x.clear();
+            return;
         }
+        m.times_rows(x, keys(n), ROW, handed(n, OF_M));
         x.scale(ByToken{numbers + OF_ERASE_A * CHUNK});
         if (!S) return;
         Sums<8> y;
-        y.clear();
-        #pragma unroll
-        for (u32 i = 0; i < STEPS; i++) {
-            u32 a[4];
-            as_left(a, s.sums.x[2 * i], s.sums.x[2 * i + 1]);
-            hand(handed(n, OF_S + i), a);
-            if (p.erase) times_step(y, a, keys(n), ROW, i);
-        }
+        s.times_rows(y, keys(n), ROW, handed(n, OF_S));
         y.scale(ByToken{numbers + OF_ERASE_B * CHUNK});
         x.add(y);
     }
@@ -144,27 +136,12 @@ struct Forward {
     __device__ __forceinline__ void read(u32 n) const {
         const Chunk chunk(p, state, n);
         const float* numbers = back_numbers(n);
-        u16* kept = args.kept ? args.kept + chunk.kept * (S ? 2 : 1) * matrix : nullptr;
         Sums<8> out;
-        out.clear();
-        #pragma unroll
-        for (u32 i = 0; i < STEPS; i++) {
-            u32 a[4];
-            take(handed(n, OF_M + i), a);
-            times_step(out, a, queries(n), ROW, i);
-            if (kept) keep_factor(p, a, kept, own, i);
-        }
+        handed_times<STEPS>(out, handed(n, OF_M), queries(n), ROW);
         out.scale(ByToken{numbers + OF_READ_A * CHUNK});
         if (S) {
             Sums<8> y;
-            y.clear();
-            #pragma unroll
-            for (u32 i = 0; i < STEPS; i++) {
-                u32 a[4];
-                take(handed(n, OF_S + i), a);
-                times_step(y, a, queries(n), ROW, i);
-                if (kept) keep_factor(p, a, kept + matrix, own, i);
-            }
+            handed_times<STEPS>(y, handed(n, OF_S), queries(n), ROW);
             y.scale(ByToken{numbers + OF_READ_B * CHUNK});
             out.add(y);
         }
@@ -173,7 +150,14 @@ struct Forward {
         for (u32 i = 0; i < 4; i++) take(handed(n, OF_Z + i), z.x[i]);
         times_lower(out, z, reads(n));
         store_rows(p, chunk, out, args.out, own);
-        if (kept) store_rows(p, chunk, z, args.written, own);
+        if (!args.kept) return;
+        store_rows(p, chunk, z, args.written, own);
+        u16* kept = args.kept + chunk.kept * (S ? 2 : 1) * matrix;
+        #pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            keep_factor(p, handed(n, OF_M + i), kept, own, i);
+            if (S) keep_factor(p, handed(n, OF_S + i), kept + matrix, own, i);
+        }
     }
 
     // In step n the first of each pair goes through chunk n, and the second makes the outputs of the one before; what both

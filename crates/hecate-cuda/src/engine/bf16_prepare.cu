@@ -8,6 +8,7 @@ struct Bf16Prepare {
 };
 
 static constexpr u32 BLOCK = 128;  // threads: 16 rows of the squares to a warp
+static constexpr u32 LOW = 16 + 8, OWN = 16 + 4;  // numbers from row to row of blocks [16,16] of bfloat16 and of 32 bits
 
 // With momentum, c and E of one write at each later token, a column a thread, rows in `c [CHUNK,WIDE]`; and the numbers
 // of the state before, by one thread more.
@@ -90,55 +91,65 @@ __device__ __forceinline__ void split(float x, float y, u32& high, u32& low) {
     low = pack_bf16(x - low_half(high), y - high_half(high));
 }
 
-// T of a block [16,16] on the diagonal of two squares, a column a lane, by forward substitution.
-__device__ __forceinline__ void invert_block(const u16* high, const u16* low, u16* to_high, u16* to_low) {
+// T of a block [16,16] on the diagonal, in two parts, a column a lane, by forward substitution.
+__device__ __forceinline__ void invert_block(const float* block, u16* to_high, u16* to_low) {
     const u32 j = threadIdx.x % 16;
     float x[16];
     #pragma unroll
     for (u32 i = 0; i < 16; i++) {
         float sum = i == j ? 1.0f : 0.0f;
         #pragma unroll
-        for (u32 s = 0; s < i; s++) sum -= (from_bf16(high[i * SIDE + s]) + from_bf16(low[i * SIDE + s])) * x[s];
+        for (u32 s = 0; s < i; s += 4) {
+            const float4 of = *(const float4*)(block + i * OWN + s);
+            sum -= of.x * x[s];
+            if (s + 1 < i) sum -= of.y * x[s + 1];
+            if (s + 2 < i) sum -= of.z * x[s + 2];
+            if (s + 3 < i) sum -= of.w * x[s + 3];
+        }
         x[i] = sum;
         u32 of, rest;
         split(sum, 0.0f, of, rest);
-        if (threadIdx.x % 32 < 16) to_high[i * SIDE + j] = (u16)of, to_low[i * SIDE + j] = (u16)rest;
+        if (threadIdx.x % 32 < 16) to_high[i * SIDE + j] = (u16)of, to_low[i * LOW + j] = (u16)rest;
     }
 }
 
-// x += a b of blocks [16,16], both in two parts; b's rows are its columns at `row`, `column` of two squares.
+// x += a b of blocks [16,16], both in two parts; rows of b's tiles are its columns.
 __device__ __forceinline__ void multiply_blocks(
-    float (&x)[2][4], const u32 (&high)[4], const u32 (&low)[4], const u16* b_high, const u16* b_low, u32 row, u32 column
+    float (&x)[2][4], const u32 (&high)[4], const u32 (&low)[4], const u16* b_high, const u16* b_low, u32 low_stride
 ) {
     u32 b[4];
-    right(b, b_low, SIDE, row, column);
+    right(b, b_low, low_stride, 0, 0);
     multiply_pair(x[0], x[1], high, b);
-    right(b, b_high, SIDE, row, column);
+    right(b, b_high, SIDE, 0, 0);
     multiply_pair(x[0], x[1], low, b);
     multiply_pair(x[0], x[1], high, b);
 }
 
-// T = (I + triangle)⁻¹ [CHUNK,CHUNK] by blocks, triangle and T in two parts: those on the diagonal, then down from each,
-// T_ij = -T_ii Σ_{j ≤ k < i} L_ik T_kj, a column of blocks a warp, turned over.
-__device__ __forceinline__ void invert(const u16* high, const u16* low, u16* to_high, u16* to_low) {
-    const u32 j = threadIdx.x / 32, lane = threadIdx.x % 32, at = 16 * j * (SIDE + 1);
-    invert_block(high + at, low + at, to_high + at, to_low + at);
+// T = (I + triangle)⁻¹ [CHUNK,CHUNK] by blocks. Of the triangle those on the diagonal have 32 bits, the others lie in two
+// parts; of T those on the diagonal. First they are made, then, down from each, T_ij = -T_ii Σ_{j ≤ k < i} L_ik T_kj, a
+// column of blocks a warp, turned over.
+__device__ __forceinline__ void invert(const float* blocks, const u16* high, const u16* low, u16* to_high, u16* to_low) {
+    const u32 j = threadIdx.x / 32, lane = threadIdx.x % 32;
+    invert_block(blocks + 16 * j * OWN, to_high + 16 * j * (SIDE + 1), to_low + 16 * j * LOW);
     __syncthreads();
     if (j >= 3) return;
     u32 of[3][4], rest[3][4];  // T_kj, turned over, in two parts; those above the diagonal are nothing
     left_across(of[0], to_high, SIDE, 16 * j, 16 * j);
-    left_across(rest[0], to_low, SIDE, 16 * j, 16 * j);
+    left_across(rest[0], to_low, LOW, 0, 16 * j);
     #pragma unroll
     for (u32 n = 1; n < 4; n++) {
         const u32 i = j + n;
         if (i >= 4) break;
         float x[2][4] = {}, y[2][4] = {};
         #pragma unroll
-        for (u32 k = 0; k < n; k++) multiply_blocks(x, of[k], rest[k], high, low, 16 * i, 16 * (j + k));
+        for (u32 k = 0; k < n; k++) {
+            const u32 at = 16 * i * SIDE + 16 * (j + k);
+            multiply_blocks(x, of[k], rest[k], high + at, low + at, SIDE);
+        }
         u32 a[4], b[4];
         #pragma unroll
         for (u32 h = 0; h < 4; h++) split(x[h / 2][h % 2 * 2], x[h / 2][h % 2 * 2 + 1], a[h], b[h]);
-        multiply_blocks(y, a, b, to_high, to_low, 16 * i, 16 * i);
+        multiply_blocks(y, a, b, to_high + 16 * i * (SIDE + 1), to_low + 16 * i * LOW, LOW);
         #pragma unroll
         for (u32 h = 0; h < 4; h++) {
             u32 up, down;
@@ -150,11 +161,13 @@ __device__ __forceinline__ void invert(const u16* high, const u16* low, u16* to_
     }
 }
 
-// Masks on the squares: r∗(L ∘ K Kᵀ) to `high` and `low`, where there is erase, and Y ∘ Q Kᵀ. `masks` gives c of rows and
+// Masks on the squares: r∗(L ∘ K Kᵀ), where there is erase, to `blocks` on the diagonal, elsewhere in two parts to `high`
+// and `low`; and Y ∘ Q Kᵀ to `reads`. `masks` gives c of rows and
 // columns and c of the token before. What an earlier token would take of a later one's key is nothing, not zero times it.
 template <class F>
 __device__ __forceinline__ void mask(
-    const Linear& p, const Four* gates, u32 row, const Sums<8>& n, const Sums<8>& g, u16* high, u16* low, u16* reads, F masks
+    const Linear& p, const Four* gates, u32 row, const Sums<8>& n, const Sums<8>& g, float* blocks, u16* high, u16* low,
+    u16* reads, F masks
 ) {
     const u32 lane = threadIdx.x % 32, i = row + lane / 4;
     #pragma unroll
@@ -173,7 +186,8 @@ __device__ __forceinline__ void mask(
                 erase[e] = t > j + e ? r * before[h][e] * n.x[tile][2 * h + e] : 0.0f;
                 read[e] = t >= j + e + p.before ? (p.before ? before[h][e] : now[h][e]) * g.x[tile][2 * h + e] : 0.0f;
             }
-            if (p.erase) split(erase[0], erase[1], *(u32*)(high + t * SIDE + j), *(u32*)(low + t * SIDE + j));
+            if (p.erase && 8 * tile >= row) *(float2*)(blocks + t * OWN + j - row) = make_float2(erase[0], erase[1]);
+            else if (p.erase) split(erase[0], erase[1], *(u32*)(high + t * SIDE + j), *(u32*)(low + t * SIDE + j));
             *(u32*)(reads + t * CHUNK + j) = pack_bf16(read[0], read[1]);
         }
     }
@@ -184,10 +198,11 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     const Linear& p = args.p;
     const Chunk chunk(p, blockIdx.x / args.chunks, blockIdx.x % args.chunks);
     if (chunk.tokens == 0) return;
-    // Squares lie where keys and queries were: L in two parts, then T in two parts.
-    constexpr u32 TILES = CHUNK * 2 * (KEYS + 8), SQUARES = CHUNK * 4 * SIDE, FRONT = TILES > SQUARES ? TILES : SQUARES;
+    // Where keys and queries were there lie later: L in two parts, T in two parts, L's blocks on the diagonal.
+    constexpr u32 TILES = 2 * CHUNK * (KEYS + 8), LATER = CHUNK * (3 * SIDE + LOW + 2 * OWN);
     u16 *k = (u16*)shared, *q = k + CHUNK * (KEYS + 8), *high = k, *low = high + CHUNK * SIDE;
-    float* c = (float*)(k + FRONT);
+    u16 *to_high = low + CHUNK * SIDE, *to_low = to_high + CHUNK * SIDE;
+    float *blocks = (float*)(to_low + CHUNK * LOW), *c = (float*)(k + (TILES > LATER ? TILES : LATER));
     __shared__ Four gates[CHUNK];
     __shared__ Decays decays;
     __shared__ __align__(16) float numbers[NUMBERS];
@@ -213,14 +228,13 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     u16* reads = (u16*)to + SQUARE;
     auto table = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { masks_at(c, i, j, now, before); };
     auto products = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { decays.at(i, j, now, before); };
-    if (p.log_eta) mask(p, gates, row, n, g, high, low, reads, table);
-    else mask(p, gates, row, n, g, high, low, reads, products);
+    if (p.log_eta) mask(p, gates, row, n, g, blocks, high, low, reads, table);
+    else mask(p, gates, row, n, g, blocks, high, low, reads, products);
     __syncthreads();
     float* numbers_to = (float*)(to + 4 * SQUARE);
     for (u32 i = threadIdx.x; i < NUMBERS; i += BLOCK) numbers_to[i] = numbers[i];
     if (!p.erase) return;
-    u16 *to_high = low + CHUNK * SIDE, *to_low = to_high + CHUNK * SIDE;
-    invert(high, low, to_high, to_low);
+    invert(blocks, high, low, to_high, to_low);
     __syncthreads();
     #pragma unroll
     for (u32 i = threadIdx.x; i < SQUARE / 8; i += BLOCK)

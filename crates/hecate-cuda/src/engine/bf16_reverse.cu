@@ -70,25 +70,14 @@ struct Reverse {
             }
     }
 
-    // x += the matrix times keys, turned over; the matrix is handed on, from factor `i`.
-    __device__ __forceinline__ void times_keys(Sums<8>& x, const Columns<KEYS>& of, u32 step, u32 i, u32 stage) const {
-        x.clear();
-        #pragma unroll
-        for (u32 n = 0; n < STEPS; n++) {
-            u32 a[4];
-            as_left(a, of.sums.x[2 * n], of.sums.x[2 * n + 1]);
-            hand(handed(step, threadIdx.x / 32, i + n), a);
-            times_step(x, a, keys(stage), ROW, n);
-        }
-    }
-
     // (23), (24): Λ.
     __device__ __forceinline__ void solve(Sums<8>& x, const Lefts<4>& dout, u32 step, u32 stage) const {
-        times_keys(x, m, step, 0, stage);
+        const u32 warp = threadIdx.x / 32;
+        m.times_rows(x, keys(stage), ROW, handed(step, warp, 0));
         x.scale(by(stage, OF_LAST_C));
         if (S) {
             Sums<8> y;
-            times_keys(y, s, step, STEPS, stage);
+            s.times_rows(y, keys(stage), ROW, handed(step, warp, STEPS));
             y.scale(by(stage, OF_LAST_E));
             x.add(y);
         }
@@ -143,9 +132,7 @@ struct Reverse {
         #pragma unroll
         for (u32 i = threadIdx.x / 32 - WARPS; i < WARPS * FACTORS; i += READERS) {
             const u32 warp = i / FACTORS, n = i % FACTORS;
-            u32 a[4];
-            take(handed(step, warp, n), a);
-            keep_factor(p, a, to + n / STEPS * matrix, first + 16 * warp, n % STEPS);
+            keep_factor(p, handed(step, warp, n), to + n / STEPS * matrix, first + 16 * warp, n % STEPS);
         }
     }
 
