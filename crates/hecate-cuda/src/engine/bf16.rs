@@ -27,6 +27,10 @@
 //! where heads are few. Forward, a second warp makes the outputs of the chunk before and reads ahead; backward it reads
 //! ahead alone. Blocks are as wide as there are enough of them, since what their warps share is read once a block.
 //!
+//! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
+//! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, all at once, then in
+//! slabs with the states and with their gradients; what comes again comes from the cache.
+//!
 //! Without momentum masks are products out of stretches of 16 tokens, each made by recursion; with it they are recursions
 //! over the chunk. The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
 //! leave out 2^-16 of a factor) for the rest.
@@ -98,7 +102,7 @@ struct Reverse {
     unused: u32,
 }
 
-/// `struct Bf16Gradients` of `bf16_gradients.cu`.
+/// `struct Bf16Gradients` of `bf16_slabs.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Gradients {
@@ -148,12 +152,15 @@ kernels! { REVERSE {
 kernels! { GRADIENTS {
     "bf16_gradients_64" Gradients64 { all: Gradients }
     "bf16_gradients_128" Gradients128 { all: Gradients }
+    "bf16_gradients_256" Gradients256 { all: Gradients }
     "bf16_gradients_64_momentum" Gradients64Momentum { all: Gradients }
     "bf16_gradients_128_momentum" Gradients128Momentum { all: Gradients }
 } }
 
-/// At most these bytes of shared memory kernels that work on one chunk declare themselves.
+/// At most these bytes of shared memory kernels that work on one chunk have beside tiles, and with momentum the gradients
+/// for tables.
 const OWN: usize = 23 << 10;
+const TABLES: usize = 42 << 10;
 
 /// Bytes of shared memory of a block.
 fn room(properties: &Properties) -> usize {
@@ -198,12 +205,13 @@ impl Tiles {
     }
 
     /// Threads of a block of each kernel: a few warps of the backward have as many others that read ahead for them.
-    fn threads(self, kernel: usize) -> u32 {
+    fn threads(self, kernel: usize, matrices: usize) -> u32 {
         match kernel {
             0 => THREADS,
             1 => 64 * self.pairs as u32,
             2 => 32 * self.warps as u32 * if self.warps <= 4 { 2 } else { 1 },
-            _ => THREADS * if self.keys == 128 { 2 } else { 1 },
+            _ if self.keys == 256 || self.keys == 128 && matrices == 2 => 2 * THREADS,
+            _ => THREADS,
         }
     }
 
@@ -216,9 +224,10 @@ impl Tiles {
         let back = 2 * CHUNK * (row + side) + 4 * NUMBERS;
         let handed = 32 * 16 * (self.keys / 16 * matrices + 4) * self.pairs;
         let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS;
-        let tiles = 2 * 3 * CHUNK * row + 2 * (1 + matrices) * self.keys * row;
-        let tables = (2 * matrices - 1) * square + 2 * 2 * CHUNK * side;
-        let gradients = 2 * 2 * CHUNK * row + tiles.max(tables) + OWN;
+        let slab = self.threads(3, matrices) as usize / 8;
+        let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + slab * row) + 2 * 2 * CHUNK * side;
+        let values = 2 * 3 * CHUNK * (self.keys.min(128) + 8);
+        let gradients = 2 * 2 * CHUNK * row + slabs.max(values) + OWN + (matrices - 1) * TABLES;
         [prepare + OWN, 2 * (front + back + handed), self.stages * stage, gradients]
     }
 }
@@ -279,9 +288,9 @@ impl<'a> Chunks<'a> {
             1 | 2 => self.states() * self.tiles.blocks(kernel, self.layout.dims),
             _ => self.states() * self.layout.spans(),
         };
-        let own = if matches!(kernel, 1 | 2) { 0 } else { OWN };
-        let shared = self.tiles.shared(self.layout.spec.matrices())[kernel] - own;
-        self.device.launch(Grid { blocks: (blocks, 1, 1), threads: self.tiles.threads(kernel), shared }, arguments)
+        let (matrices, own) = (self.layout.spec.matrices(), if kernel == 0 { OWN } else { 0 });
+        let (shared, threads) = (self.tiles.shared(matrices)[kernel] - own, self.tiles.threads(kernel, matrices));
+        self.device.launch(Grid { blocks: (blocks, 1, 1), threads, shared }, arguments)
     }
 
     /// Equations (15)–(18), of all chunks.
@@ -370,6 +379,7 @@ impl<'a> Chunks<'a> {
         match (self.tiles.keys, self.layout.spec.momentum) {
             (64, false) => self.launch(3, &Gradients64 { all }),
             (64, true) => self.launch(3, &Gradients64Momentum { all }),
+            (256, false) => self.launch(3, &Gradients256 { all }),
             (_, false) => self.launch(3, &Gradients128 { all }),
             (_, true) => self.launch(3, &Gradients128Momentum { all }),
         }

@@ -1,0 +1,200 @@
+// How much each write of a chunk counts in later states: c of (15)-(17), and what its gradient gives to the gates, (31)
+// and (32).
+//
+// The gradient of c comes in blocks [16,16] of tokens t and writes j, as a warp's sums lie: `now` of c[t,j], `before` of
+// c[t-1,j]. Without momentum it comes times c, the gradient of its logarithm, so that token s gets Σ_{t ≥ s > j} of it.
+#pragma once
+#include "bf16.cuh"
+
+// Of the rows t of a tile [16,8] what stands in t + 1; nothing behind the last.
+__device__ __forceinline__ void row_behind(const float (&x)[4], float (&y)[4]) {
+    const u32 lane = threadIdx.x % 32;
+    #pragma unroll
+    for (u32 e = 0; e < 2; e++) {
+        y[e] = shuffle(lane < 4 ? x[2 + e] : x[e], lane + 4);
+        y[2 + e] = shuffle(lane < 4 ? 0.0f : x[2 + e], lane + 4);
+    }
+}
+
+// Gates of a chunk's tokens: w, r, a, η.
+typedef float Gates[4][CHUNK];
+
+template <bool S>
+struct Influence;
+
+// Without momentum: no table of c, and of its gradient only what lies on the diagonal, and sums of the blocks below.
+template <>
+struct Influence<false> {
+    Decays decays;
+    float block[CHUNK][17];                               // of the own stretch, by t and j modulo 16
+    __align__(16) float now[CHUNK][4], before[CHUNK][4];  // sums over each earlier stretch's writes
+    float behind[4][CHUNK];                               // sums over each later stretch's tokens
+    float ends[CHUNK], first[CHUNK];                      // of c of the last token; of A behind each token
+
+    // With a barrier in front; another one behind it, `join`, and one more.
+    __device__ __forceinline__ void begin(const Gates& gates) {
+        if (threadIdx.x < CHUNK) decays.begin(threadIdx.x, [&](u32 s) { return gates[2][s]; });
+    }
+    __device__ __forceinline__ void join() {
+        if (threadIdx.x < 16) decays.join(threadIdx.x);
+    }
+    __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
+        decays.at(i, j, now, before);
+    }
+    // A and b of the state before token t.
+    __device__ __forceinline__ float a_of(u32 t) const { return t ? decays.state(t - 1) : 1.0f; }
+    __device__ __forceinline__ float b_of(u32) const { return 0.0f; }
+
+    // The gradient of a block's c, of a warp.
+    __device__ __forceinline__ void take(u32 row, u32 column, const float (&of)[2][4], const float (&of_before)[2][4]) {
+        const u32 lane = threadIdx.x % 32, t = row + lane / 4, j = lane % 4 * 2;
+        if (column == row) {
+            #pragma unroll
+            for (u32 tile = 0; tile < 2; tile++) {
+                float up[4];
+                row_behind(of_before[tile], up);
+                #pragma unroll
+                for (u32 x = 0; x < 4; x++) block[t + x / 2 * 8][8 * tile + j + x % 2] = of[tile][x] + up[x];
+            }
+            return;
+        }
+        #pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            float x = of[0][2 * h] + of[0][2 * h + 1] + of[1][2 * h] + of[1][2 * h + 1];
+            float y = of_before[0][2 * h] + of_before[0][2 * h + 1] + of_before[1][2 * h] + of_before[1][2 * h + 1];
+            x += shuffle_xor(x, 1), y += shuffle_xor(y, 1);
+            x += shuffle_xor(x, 2), y += shuffle_xor(y, 2);
+            if (lane % 4 == 0) now[t + 8 * h][column / 16] = x, before[t + 8 * h][column / 16] = y;
+        }
+        #pragma unroll
+        for (u32 x = 0; x < 4; x++) {
+            float sum = of[x / 2][x % 2] + of[x / 2][2 + x % 2] + of_before[x / 2][x % 2] + of_before[x / 2][2 + x % 2];
+            #pragma unroll
+            for (u32 mask = 4; mask < 32; mask *= 2) sum += shuffle_xor(sum, mask);
+            if (lane < 4) behind[row / 16][column + x / 2 * 8 + j + x % 2] = sum;
+        }
+    }
+
+    // Of one token a thread, all blocks taken: `to_a` belongs to A behind it, `last` to c of the last token.
+    __device__ __forceinline__ void finish(u32 t, float to_a, float last) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (u32 j = 0; j < 16; j++) {
+            const float x = block[t][j];
+            block[t][j] = sum;
+            sum += x;
+        }
+        float of_now = 0.0f, of_before = 0.0f, later = 0.0f;
+        for (u32 i = 0; i < t / 16; i++) {
+            const float x = now[t][i], y = before[t][i];
+            now[t][i] = of_now, before[t][i] = of_before;
+            of_now += x, of_before += y;
+        }
+        now[t][t / 16] = of_now, before[t][t / 16] = of_before;
+        for (u32 i = t / 16 + 1; i < 4; i++) later += behind[i][t];
+        behind[0][t] = later;
+        ends[t] = last * decays.last(t);
+        first[t] = decays.state(t) * to_a;
+    }
+
+    // The gradient of log a of token s, the `part`th of PARTS; behind a barrier.
+    template <u32 PARTS>
+    __device__ __forceinline__ float gradient(u32 s, u32 part) const {
+        const u32 top = s / 16 * 16;
+        float sum = 0.0f;
+        for (u32 t = s + part; t < CHUNK; t += PARTS)
+            sum += first[t] + now[t][s / 16] + (t > s ? before[t][s / 16] : 0.0f);
+        for (u32 j = part; j < s; j += PARTS) sum += ends[j] + (j >= top ? behind[0][j] : 0.0f);
+        for (u32 t = s + part; t < top + 16; t += PARTS) sum += block[t][s % 16];
+        return sum;
+    }
+};
+
+// With momentum: tables.
+template <>
+struct Influence<true> {
+    float dc[CHUNK][WIDE], c[CHUNK][WIDE], e[CHUNK][WIDE];
+    float edge[4][CHUNK];                          // of c of the token before the first of a stretch
+    float a[CHUNK], b[CHUNK], first[CHUNK];        // A, b and E of the state before each token
+    float to_a[CHUNK], to_b[CHUNK];                // gradients of A and b behind each token
+    float grads[2][CHUNK];                         // what the states before the chunk give to a and η
+
+    // A column a thread; A, b and E by one more.
+    __device__ __forceinline__ void begin(const Gates& gates) {
+        const u32 j = threadIdx.x;
+        if (j < CHUNK) {
+            float now = 0.0f, pushed = 0.0f;
+            #pragma unroll 8
+            for (u32 s = 0; s < CHUNK; s++) {
+                pushed = s == j ? 1.0f : s > j ? pushed * gates[3][s] : 0.0f;
+                now = s > j ? gates[2][s] * now + pushed : pushed;
+                c[s][j] = now;
+                e[s][j] = pushed;
+            }
+        } else if (j == CHUNK) {
+            float of_a = 1.0f, of_b = 0.0f, pushed = 1.0f;
+            #pragma unroll 8
+            for (u32 s = 0; s < CHUNK; s++) {
+                a[s] = of_a, b[s] = of_b, first[s] = pushed;
+                pushed *= gates[3][s];
+                of_a *= gates[2][s];
+                of_b = gates[2][s] * of_b + pushed;
+            }
+        }
+    }
+    __device__ __forceinline__ void join() {}
+    __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
+        masks_at(&c[0][0], i, j, now, before);
+    }
+    __device__ __forceinline__ float a_of(u32 t) const { return a[t]; }
+    __device__ __forceinline__ float b_of(u32 t) const { return b[t]; }
+
+    __device__ __forceinline__ void take(u32 row, u32 column, const float (&of)[2][4], const float (&of_before)[2][4]) {
+        const u32 lane = threadIdx.x % 32, t = row + lane / 4;
+        #pragma unroll
+        for (u32 tile = 0; tile < 2; tile++) {
+            const u32 j = column + 8 * tile + lane % 4 * 2;
+            float up[4];
+            row_behind(of_before[tile], up);
+            *(float2*)&dc[t][j] = make_float2(of[tile][0] + up[0], of[tile][1] + up[1]);
+            *(float2*)&dc[t + 8][j] = make_float2(of[tile][2] + up[2], of[tile][3] + up[3]);
+            if (lane < 4) *(float2*)&edge[row / 16][j] = make_float2(of_before[tile][0], of_before[tile][1]);
+        }
+    }
+
+    // (32), a column a thread: what each write's influence gives to a and η, in place of dc and c. `of_c` and `of_e` belong
+    // to c and E of the last token.
+    __device__ __forceinline__ void back(const Gates& gates, u32 j, u32 n, float of_c, float of_e) {
+        #pragma unroll 4
+        for (u32 s = CHUNK; s-- > 0;) {
+            float da = 0.0f, deta = 0.0f;
+            if (s < n && s >= j) {
+                float now = dc[s][j] + of_c;
+                if (s % 16 == 15 && s + 1 < CHUNK) now += edge[s / 16 + 1][j];
+                const float pushed = now + of_e;
+                if (s > j) da = now * c[s - 1][j], deta = pushed * e[s - 1][j];
+                of_c = gates[2][s] * now, of_e = gates[3][s] * pushed;
+            }
+            dc[s][j] = da;
+            c[s][j] = deta;
+        }
+    }
+    // The same of the states before the chunk, by one thread; `last` belongs to A, b and E behind it.
+    __device__ __forceinline__ void back_to_first(const Gates& gates, u32 n, const float (&last)[3]) {
+        float of_a = last[0], of_b = last[1], of_e = last[2];
+        #pragma unroll 4
+        for (u32 s = n; s-- > 0;) {
+            const float da = of_a + to_a[s], db = of_b + to_b[s], de = of_e + db;
+            grads[0][s] = da * a[s] + db * b[s];
+            grads[1][s] = de * first[s];
+            of_a = gates[2][s] * da, of_b = gates[2][s] * db, of_e = gates[3][s] * de;
+        }
+    }
+    // Sums over writes, the `part`th of PARTS.
+    template <u32 PARTS>
+    __device__ __forceinline__ float2 gradient(u32 s, u32 part) const {
+        float2 sum = part == 0 ? make_float2(grads[0][s], grads[1][s]) : make_float2(0.0f, 0.0f);
+        for (u32 j = part; j < CHUNK; j += PARTS) sum.x += dc[s][j], sum.y += c[s][j];
+        return sum;
+    }
+};
