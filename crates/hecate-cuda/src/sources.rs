@@ -11,6 +11,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("chunk.cuh", include_str!("engine/chunk.cuh")),
     ("bf16.cuh", include_str!("engine/bf16.cuh")),
     ("bf16_influence.cuh", include_str!("engine/bf16_influence.cuh")),
+    ("bf16_slabs.cuh", include_str!("engine/bf16_slabs.cuh")),
+    ("bf16_gates.cuh", include_str!("engine/bf16_gates.cuh")),
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("product.cuh", include_str!("product.cuh")),

@@ -42,6 +42,8 @@ __device__ __forceinline__ void copy_16(void* to, const void* from, bool inside)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
+// Asks for the line of 128 bytes around an address, which is soon to be read, from the memory behind the caches.
+__device__ __forceinline__ void ask_for(const void* line) { asm volatile("prefetch.global.L2 [%0];" :: "l"(line)); }
 // Copies that were started belong together from here.
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for all of this thread's copies but those of the last LEFT groups.

@@ -27,6 +27,10 @@
 //! where heads are few. Forward, a second warp makes the outputs of the chunk before and reads ahead; backward it reads
 //! ahead alone. Blocks are as wide as there are enough of them, since what their warps share is read once a block.
 //!
+//! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
+//! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, all at once, then in
+//! slabs with the states and with their gradients; what comes again comes from the cache.
+//!
 //! Without momentum masks are products out of stretches of 16 tokens, each made by recursion; with it they are recursions
 //! over the chunk. The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
 //! leave out 2^-16 of a factor) for the rest.
@@ -100,7 +104,7 @@ struct Reverse {
     unused: u32,
 }
 
-/// `struct Bf16Gradients` of `bf16_gradients.cu`.
+/// `struct Bf16Gradients` of `bf16_slabs.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Gradients {
@@ -231,7 +235,7 @@ impl Tiles {
         let handed = 32 * 16 * (self.keys / 16 * matrices + 4) * self.pairs;
         let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS;
         let kept = 32 * 16 * self.keys / 16 * matrices * self.warps;
-        let slab = if self.keys == 256 || matrices == 2 { 64 } else { 32 };
+        let slab = self.threads(3, matrices) as usize / 8;
         let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + slab * row) + 2 * 2 * CHUNK * side;
         let values = 2 * 3 * CHUNK * (self.keys.min(128) + 8);
         let gradients = 2 * 2 * CHUNK * row + slabs.max(values) + OWN + (matrices - 1) * TABLES;
