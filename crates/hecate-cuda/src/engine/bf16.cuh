@@ -272,21 +272,25 @@ __device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, cons
         [&](const u32 (&b)[4], u32 i, u32 n) { multiply_pair(x.x[2 * n], x.x[2 * n + 1], a[i % 2], b); });
 }
 
-// A left factor [16,16] of a state [K,V] that was handed on, from column `first` of the value and `16 step` of the key, as
-// bfloat16 [V,K].
+// A state [K,V] that is kept for the backward: as bfloat16 [V,KEYS] in tiles [16,16], one behind the other as rows of
+// tiles, each of them four [8,8]: rows 0-7, rows 8-15, and the same of columns 8-15. So a left factor of a warp is written
+// in whole lines. Tiles are whole: outside they have zeros.
+template <u32 KEYS>
+__device__ __forceinline__ u32 kept_size(const Linear& p) { return KEYS * ((p.value + 15) / 16 * 16); }
+// Where eight columns from `column` of row `v` lie.
+template <u32 KEYS>
+__device__ __forceinline__ u32 kept_at(u32 v, u32 column) {
+    return (v / 16 * (KEYS / 16) + column / 16) * 256 + column / 8 % 2 * 128 + v % 16 * 8;
+}
+// Keeps left factor `step` of columns from `first`, which was handed on.
+template <u32 KEYS>
 __device__ __forceinline__ void keep_factor(const Linear& p, const uint4* from, u16* to, u32 first, u32 step) {
-    const u32 k = 16 * step + threadIdx.x % 4 * 2, v = first + threadIdx.x % 32 / 4;
-    u16 *low = to + (u64)v * p.key + k, *high = low + 8 * p.key;
+    if (first >= p.value) return;
+    u32* tile = (u32*)(to + kept_at<KEYS>(first, 16 * step)) + threadIdx.x % 32;
     u32 a[4];
     take(from, a);
-    if (16 * step + 16 <= p.key && first + 16 <= p.value) {
-        *(u32*)low = a[0], *(u32*)high = a[1], *(u32*)(low + 8) = a[2], *(u32*)(high + 8) = a[3];
-        return;
-    }
-    if (v < p.value && k < p.key) *(u32*)low = a[0];
-    if (v < p.value && k + 8 < p.key) *(u32*)(low + 8) = a[2];
-    if (v + 8 < p.value && k < p.key) *(u32*)high = a[1];
-    if (v + 8 < p.value && k + 8 < p.key) *(u32*)(high + 8) = a[3];
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) tile[32 * i] = a[i];
 }
 
 // x += left [16,CHUNK] times a lower square, turned over: x[·,i] += Σ_{j ≤ i} left[·,j] square[i,j].

@@ -261,7 +261,7 @@ pub(super) fn exists<R: Rule>(
 /// What a backward starts from.
 pub(super) struct Kept {
     ready: Tensor<Cuda>,
-    /// `[kept,H,1 + S,V,K]`.
+    /// `[kept,H,1 + S]` matrices, in tiles.
     states: Tensor<Cuda>,
     /// `Z [rows,H,V]`.
     written: Tensor<Cuda>,
@@ -322,7 +322,7 @@ impl<'a> Chunks<'a> {
     /// A place for the states before, or the gradients behind, all chunks.
     fn room(&self) -> Result<Tensor<Cuda>> {
         let dims = self.layout.dims;
-        let matrix = dims.key * dims.value * self.layout.spec.matrices();
+        let matrix = self.tiles.keys * dims.value.next_multiple_of(16) * self.layout.spec.matrices();
         self.device.empty([self.layout.kept_states() * dims.heads * matrix], DType::Bf16)
     }
 

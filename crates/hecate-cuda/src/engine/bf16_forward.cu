@@ -10,7 +10,7 @@ struct Bf16Forward {
     const float *m, *s;        // [N,H,K,V]
     u16* out;                  // [rows,H,V]
     float *last_m, *last_s;    // [N,H,K,V]
-    u16* kept;                 // [kept,H,1 + S,V,K]: states before each chunk for the backward; null: none
+    u16* kept;                 // [kept,H,1 + S] states before each chunk for the backward, as `kept_at` says; null: none
     u16* written;              // [rows,H,V]: Z for the backward; null where `kept` is
 };
 
@@ -152,11 +152,12 @@ struct Forward {
         store_rows(p, chunk, out, args.out, own);
         if (!args.kept) return;
         store_rows(p, chunk, z, args.written, own);
-        u16* kept = args.kept + chunk.kept * (S ? 2 : 1) * matrix;
+        const u32 size = kept_size<KEYS>(p);
+        u16* kept = args.kept + chunk.kept * (S ? 2 : 1) * size;
         #pragma unroll
         for (u32 i = 0; i < STEPS; i++) {
-            keep_factor(p, handed(n, OF_M + i), kept, own, i);
-            if (S) keep_factor(p, handed(n, OF_S + i), kept + matrix, own, i);
+            keep_factor<KEYS>(p, handed(n, OF_M + i), kept, own, i);
+            if (S) keep_factor<KEYS>(p, handed(n, OF_S + i), kept + size, own, i);
         }
     }
 

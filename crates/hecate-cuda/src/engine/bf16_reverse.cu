@@ -9,7 +9,7 @@ struct Bf16Reverse {
     const u16* dout;           // [rows,H,V]
     const float *dm, *ds;      // [N,H,K,V]: of the final state
     float *first_dm, *first_ds;  // [N,H,K,V]: of the initial state
-    u16* kept;                 // [kept,H,1 + S,V,K]: of the state behind each chunk
+    u16* kept;                 // [kept,H,1 + S] of the states behind each chunk, as `kept_at` says
     u16 *solved, *dv;          // [rows,H,V]: Λ and w ∘ Λ
     u32 stages, unused;        // chunks that lie in shared memory: 2 or 3
 };
@@ -128,11 +128,12 @@ struct Reverse {
 
     // What the others handed on: a factor a warp and turn.
     __device__ __forceinline__ void keep(const Chunk& chunk, u32 step) const {
-        u16* to = args.kept + chunk.kept * (S ? 2 : 1) * matrix;
+        const u32 size = kept_size<KEYS>(p);
+        u16* to = args.kept + chunk.kept * (S ? 2 : 1) * size;
         #pragma unroll
         for (u32 i = threadIdx.x / 32 - WARPS; i < WARPS * FACTORS; i += READERS) {
             const u32 warp = i / FACTORS, n = i % FACTORS;
-            keep_factor(p, handed(step, warp, n), to + n / STEPS * matrix, first + 16 * warp, n % STEPS);
+            keep_factor<KEYS>(p, handed(step, warp, n), to + n / STEPS * size, first + 16 * warp, n % STEPS);
         }
     }
 

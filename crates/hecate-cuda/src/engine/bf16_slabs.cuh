@@ -5,8 +5,8 @@
 struct Bf16Gradients {
     Linear p;
     const u8* ready;           // [kept,H,READY]
-    const u16* kept;           // [kept,H,1 + S,V,K]: states before each chunk
-    const u16* kept_grads;     // [kept,H,1 + S,V,K]: gradients of the states behind
+    const u16* kept;           // [kept,H,1 + S] states before each chunk, as `kept_at` says
+    const u16* kept_grads;     // [kept,H,1 + S] gradients of the states behind
     const u16 *written, *solved;  // [rows,H,V]: Z, Λ
     const u16* dout;           // [rows,H,V]
     u16 *dq, *dk;              // [rows,H,K]
@@ -34,7 +34,7 @@ struct Slabs {
           next_matrix(0), next_column(0) {}
 
     __device__ __forceinline__ const u16* matrix(const u16* of, u32 which) const {
-        return of + (chunk.kept * MATRICES + which) * args.p.key * args.p.value;
+        return of + (chunk.kept * MATRICES + which) * kept_size<KEYS>(args.p);
     }
 
     __device__ __forceinline__ void fetch() {
@@ -47,15 +47,16 @@ struct Slabs {
             const u64 at = here ? values + next_column : 0;
             copy_16(to + t * THIN + first, (state ? args.dout : args.written) + at, here);
             if (state) copy_16(to + THIN_TILE + t * THIN + first, args.solved + at, here);
-            constexpr u32 STEP = BLOCK / (KEYS / 8);
-            const u32 c = threadIdx.x % (KEYS / 8) * 8, v = threadIdx.x / (KEYS / 8);
+            // A tile [16,16] to a warp and turn.
+            constexpr u32 TURNS = SLAB * KEYS / 8 / BLOCK;
             const u16* x = matrix(state ? args.kept : args.kept_grads, next_matrix % MATRICES);
-            const u16* from = x + (next_column + v) * p.key + c;
-            to += 2 * THIN_TILE + v * ROW + c;
+            to += 2 * THIN_TILE;
             #pragma unroll
-            for (u32 i = 0; i < SLAB / STEP; i++, from += STEP * p.key) {
-                const bool inside = next_column + v + i * STEP < p.value && c < p.key;
-                copy_16(to + i * STEP * ROW, inside ? from : x, inside);
+            for (u32 i = 0; i < TURNS; i++) {
+                const u32 tile = threadIdx.x / 32 * TURNS + i, lane = threadIdx.x % 32;
+                const u32 v = tile / (KEYS / 16) * 16 + lane % 16, c = tile % (KEYS / 16) * 16 + lane / 16 * 8;
+                const bool inside = next_column + v < (p.value + 15) / 16 * 16;
+                copy_16(to + v * ROW + c, inside ? x + kept_at<KEYS>(next_column + v, c) : x, inside);
             }
             next_column += SLAB;
             if (next_column >= p.value) next_column = 0, next_matrix++;
@@ -84,10 +85,10 @@ struct Slabs {
     static __device__ __forceinline__ u32 column() { return threadIdx.x % KEYS / 32 * 32 + threadIdx.x % 4 * 8; }
     __device__ __forceinline__ void read_state(u32 which, u32 first, uint4 (&x)[EACH]) const {
         const u32 v = first + row(), c = column();
-        const u16* from = matrix(args.kept, which) + v * args.p.key + c;
+        const u16* from = matrix(args.kept, which);
         #pragma unroll
         for (u32 n = 0; n < EACH; n++)
-            x[n] = v + n * APART < args.p.value && c < args.p.key ? *(const uint4*)(from + n * APART * args.p.key) : uint4{};
+            x[n] = v + n * APART < args.p.value ? *(const uint4*)(from + kept_at<KEYS>(v + n * APART, c)) : uint4{};
     }
     // Products of 8 rows with 8 rows, of which `inner` takes those of the same: of the first tile the upper ones, of the
     // second the lower.
@@ -110,7 +111,7 @@ struct Slabs {
     // Asks for what is read after the squares.
     __device__ __forceinline__ void ask() const {
         const u16 *state = matrix(args.kept, 0), *gradient = matrix(args.kept_grads, 0);
-        for (u32 i = 64 * threadIdx.x; i < MATRICES * args.p.key * args.p.value; i += 64 * BLOCK)
+        for (u32 i = 64 * threadIdx.x; i < MATRICES * kept_size<KEYS>(args.p); i += 64 * BLOCK)
             ask_for(state + i), ask_for(gradient + i);
         const u32 t = threadIdx.x % CHUNK;
         if (t >= chunk.tokens) return;
