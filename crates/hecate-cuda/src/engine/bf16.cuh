@@ -103,22 +103,6 @@ __device__ __forceinline__ void take(const uint4* from, u32 (&x)[4]) {
     x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
 }
 
-// GROUPS times four right factors, each four sent for before those in front of them are used.
-template <u32 GROUPS, class Load, class Use>
-__device__ __forceinline__ void in_turn(Load load, Use use) {
-    u32 x[2][4][4];
-    #pragma unroll
-    for (u32 n = 0; n < 4; n++) load(x[0][n], 0, n);
-    #pragma unroll
-    for (u32 g = 0; g < GROUPS; g++) {
-        #pragma unroll
-        for (u32 n = 0; n < 4; n++)
-            if (g + 1 < GROUPS) load(x[(g + 1) % 2][n], g + 1, n);
-        #pragma unroll
-        for (u32 n = 0; n < 4; n++) use(x[g % 2][n], g, n);
-    }
-}
-
 // Sums of a warp, [16,8 TILES].
 template <u32 TILES>
 struct Sums {
@@ -196,6 +180,16 @@ __device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, 
     store_rows(p, chunk, narrow, to, first);
 }
 
+// x [16,CHUNK] += left [16,16] times columns 16 step + [0,16) of rows [CHUNK,·], turned over.
+__device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], const u16* rows, u32 stride, u32 step) {
+    #pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        u32 b[4];
+        right(b, rows, stride, 16 * n, 16 * step);
+        multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
+    }
+}
+
 // A warp's 16 columns of a matrix of the memory, turned over: [16,KEYS].
 template <u32 KEYS>
 struct Columns {
@@ -237,39 +231,38 @@ struct Columns {
     }
     // x [16,CHUNK] = this times rows [CHUNK,KEYS], turned over; this is handed on.
     __device__ __forceinline__ void times_rows(Sums<8>& x, const u16* rows, u32 stride, uint4* to) const {
-        u32 a[4];
         x.clear();
-        in_turn<KEYS / 16>(
-            [&](u32 (&b)[4], u32 i, u32 n) { right(b, rows, stride, 16 * n, 16 * i); },
-            [&](const u32 (&b)[4], u32 i, u32 n) {
-                if (n == 0) step(a, to, i);
-                multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
-            });
+        #pragma unroll
+        for (u32 i = 0; i < KEYS / 16; i++) {
+            u32 a[4];
+            step(a, to, i);
+            times_step(x, a, rows, stride, i);
+        }
     }
 
     // This += left [16,CHUNK] rows [CHUNK,KEYS].
     __device__ __forceinline__ void add(const Lefts<4>& factor, const u16* rows, u32 stride) {
-        constexpr u32 PARTS = KEYS / 64;
-        in_turn<4 * PARTS>(
-            [&](u32 (&b)[4], u32 g, u32 n) { right_across(b, rows, stride, 64 * (g % PARTS) + 16 * n, g / PARTS * 16); },
-            [&](const u32 (&b)[4], u32 g, u32 n) {
-                const u32 tile = 8 * (g % PARTS) + 2 * n;
-                multiply_pair(sums.x[tile], sums.x[tile + 1], factor.x[g / PARTS], b);
-            });
+        #pragma unroll
+        for (u32 s = 0; s < 4; s++)
+            #pragma unroll
+            for (u32 n = 0; n < KEYS / 16; n++) {
+                u32 b[4];
+                right_across(b, rows, stride, 16 * n, 16 * s);
+                multiply_pair(sums.x[2 * n], sums.x[2 * n + 1], factor.x[s], b);
+            }
     }
 };
 
 // x [16,CHUNK] = left factors that were handed on times rows [CHUNK,16 STEPS], turned over.
 template <u32 STEPS>
 __device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, const u16* rows, u32 stride) {
-    u32 a[2][4];
     x.clear();
-    in_turn<STEPS>(
-        [&](u32 (&b)[4], u32 i, u32 n) {
-            if (n == 0) take(from + 32 * i, a[i % 2]);
-            right(b, rows, stride, 16 * n, 16 * i);
-        },
-        [&](const u32 (&b)[4], u32 i, u32 n) { multiply_pair(x.x[2 * n], x.x[2 * n + 1], a[i % 2], b); });
+    #pragma unroll
+    for (u32 i = 0; i < STEPS; i++) {
+        u32 a[4];
+        take(from + 32 * i, a);
+        times_step(x, a, rows, stride, i);
+    }
 }
 
 // A state [K,V] that is kept for the backward: as bfloat16 [V,KEYS] in tiles [16,16], one behind the other as rows of

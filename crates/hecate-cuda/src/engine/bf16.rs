@@ -24,8 +24,9 @@
 //! Only `bf16` and `bf16_reverse` go from chunk to chunk. There a warp holds 16 columns of the memory in registers, as sums
 //! that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`) to 230
 //! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, and that chain is what bounds both
-//! where heads are few. Forward, a second warp makes the outputs of the chunk before and reads ahead; backward it reads
-//! ahead alone. Blocks are as wide as there are enough of them, since what their warps share is read once a block.
+//! where heads are few. All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes
+//! down what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp
+//! writes whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block.
 //!
 //! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
 //! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, all at once, then in

@@ -81,8 +81,9 @@ pub enum Algorithm {
     Auto,
     /// Token by token.
     Scan,
-    /// 64 tokens at once, where that form exists: rules that are not frozen, keys of at most 128 numbers, tensor cores
-    /// (compute capability 8.0), and as much shared memory as the tiles need. Elsewhere token by token.
+    /// 64 tokens at once, where that form exists: rules that are not frozen, keys of at most 128 numbers (with 16-bit
+    /// arguments and no momentum 256), tensor cores (compute capability 8.0), and as much shared memory as the tiles need.
+    /// Elsewhere token by token.
     Chunk,
 }
 
