@@ -14,6 +14,10 @@ pub use var::Var;
 
 use crate::{Array, BACKWARD, Case, FORWARD, Results, Sizes};
 use hecate_core::{Inputs, Of, Read, Rule, Slots};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 use var::Equations;
 
 /// A rule's own equations.
@@ -194,9 +198,25 @@ fn loss(results: &[Vec<Var>], upstream: &[Array]) -> Var {
 
 /// What a rule makes of a case.
 pub fn solve<R: Oracle>(case: &Case<R>) -> Results<R> {
-    let (leaves, upstream) = arguments(case);
-    let (results, gradients) = differentiate(&leaves, &upstream, &|leaves| run(case, leaves));
+    let (results, gradients) = lists(case);
     Results::from_lists(case, results, gradients)
+}
+
+/// The same of a case that [`Case::new`] made with `seed`: once for all checks that ask, since the equations take longer
+/// than most kernels.
+pub fn solve_once<R: Oracle>(case: &Case<R>, seed: u64) -> Results<R> {
+    type Known = Arc<OnceLock<(Vec<Vec<f64>>, Vec<Vec<f64>>)>>;
+    static KNOWN: Mutex<BTreeMap<String, Known>> = Mutex::new(BTreeMap::new());
+    let name = format!("{case} seed {seed}");
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().clone();
+    let (results, gradients) = known.get_or_init(|| lists(case)).clone();
+    Results::from_lists(case, results, gradients)
+}
+
+/// Results and gradients, slot by slot.
+fn lists<R: Oracle>(case: &Case<R>) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+    let (leaves, upstream) = arguments(case);
+    differentiate(&leaves, &upstream, &|leaves| run(case, leaves))
 }
 
 /// As [`differences`], of a rule's equations.

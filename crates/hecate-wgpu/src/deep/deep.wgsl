@@ -100,6 +100,18 @@ fn sums_known() -> vec4<f32> {
     return vec4(known(SUMS), known(SUMS + 1u), known(SUMS + 2u), known(SUMS + 3u));
 }
 
+// Gates come in the order log_a, [log_eta], theta, [delta].
+fn begin_token() {
+    know(A, exponential(gate(0u)));
+    know(THETA, gate(1u + MOMENTUM));
+    if (MOMENTUM == 1u) {
+        know(ETA, exponential(gate(1u)));
+    }
+    if (BIAS == HUBER) {
+        know(DELTA, gate(2u + MOMENTUM));
+    }
+}
+
 fn record_rows() -> Record {
     let d = args.cell.hidden;
     let v = args.call.value;
@@ -171,16 +183,11 @@ fn count_of(layer: u32) -> u32 {
     return rows_of(layer) * width_of_layer(layer);
 }
 
-// Where sums go down columns: rows of their own.
-fn landed(phase: u32, c: u32, sum: f32) {
-    let to = scratch_rows().columns + c;
-    put(to, landed_as(phase, row(to), sum));
-}
-
 // No phase has sums of rows.
 fn ended(phase: u32, r: u32, sums: vec4<f32>) {}
 
-// A state's weights, in three phases a matrix: the largest, ν, weights. Those of DECAY are the state.
+// A state's weights, in three phases a matrix: the largest, ν, weights. Those of DECAY are the state: what the constants
+// leave no use for, drivers need not compile.
 const EXPOSING: u32 = 6u;
 
 fn expose_shape(at: u32) -> vec3<u32> {
@@ -192,6 +199,9 @@ fn expose_shape(at: u32) -> vec3<u32> {
 }
 
 fn expose_element(at: u32, state: u32, i: u32) -> vec4<f32> {
+    if (RETENTION == DECAY) {
+        return vec4(0.0);
+    }
     let layer = at / 3u;
     let x = room[state + begin_of(layer) + i];
     if (at % 3u == 2u) {
@@ -202,88 +212,14 @@ fn expose_element(at: u32, state: u32, i: u32) -> vec4<f32> {
 }
 
 fn expose_totalled(at: u32, sum: f32) {
+    if (RETENTION != LQ) {
+        return;
+    }
     if (at % 3u == 0u) {
         know(SIZE, lq_size(sum));
     } else {
         know(NORMS + at / 3u, lq_norm(known(SIZE), sum));
     }
-}
-
-// f(W; x) without the residual, from weights that are there, in five phases. It leaves h and slope, at the key also pre,
-// where there is a hidden layer, and x̂ in place of the output where there is a norm: `y` is its row, `deviation` s.
-const APPLYING: u32 = 5u;
-
-struct Apply {
-    x: u32,
-    pre: u32,
-    h: u32,
-    slope: u32,
-    y: u32,
-    deviation: u32,
-}
-
-fn apply_shape(at: u32) -> vec3<u32> {
-    let v = args.call.value;
-    switch at {
-        case 0u: {
-            return vec3(TIMES, args.call.key, inner());
-        }
-        case 1u: {
-            return shape_if(is_mlp(), EACH, 1u, args.cell.hidden);
-        }
-        case 2u: {
-            return shape_if(is_mlp(), TIMES, args.cell.hidden, v);
-        }
-        default: {
-            return shape_if(has_norm(), EACH | TOTAL, 1u, v);
-        }
-    }
-}
-
-fn apply_job(at: u32, p: Apply, weights: u32) -> Job {
-    if (at == 0u) {
-        return job(select(p.y, p.pre, is_mlp()), p.x, weights);
-    }
-    return job(p.y, p.h, weights + first_weights());
-}
-
-fn apply_element(at: u32, p: Apply, i: u32) -> vec4<f32> {
-    switch at {
-        case 1u: {
-            let curve = activation(row(p.pre + i));
-            put(p.h + i, curve.value);
-            put(p.slope + i, curve.slope);
-            return vec4(0.0);
-        }
-        case 3u: {
-            return vec4(row(p.y + i), 0.0, 0.0, 0.0);
-        }
-        default: {
-            let x = row(p.y + i) - known(MEAN);
-            put(p.y + i, x);
-            return vec4(x * x, 0.0, 0.0, 0.0);
-        }
-    }
-}
-
-fn apply_totalled(at: u32, p: Apply, sum: f32) {
-    let mean = sum / f32(args.call.value);
-    if (at == 3u) {
-        know(MEAN, mean);
-    } else {
-        put(p.deviation, sqrt(mean + NORM_EPSILON));
-    }
-}
-
-fn at_key() -> Apply {
-    let r = record_rows();
-    return Apply(token.k, r.pre, r.h, r.slope, r.error, r.deviation);
-}
-
-// Pre-activations are needed for the second derivative alone, which a read does not have.
-fn at_query() -> Apply {
-    let r = record_rows();
-    return Apply(token.q, r.read_h, r.read_h, r.read_slope, out, r.read_deviation);
 }
 
 // An element of J e, given means of e and of x̂ ∘ e: equation (43).

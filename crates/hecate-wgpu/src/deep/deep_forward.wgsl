@@ -4,15 +4,14 @@ const OPENED: u32 = 0u;
 const BEGIN: u32 = 0u;
 // The weights of the point, and f at the key.
 const POINT: u32 = 1u;
-const LEARN: u32 = 7u;
 // The error, ψ, u_o, b, δ.
 const ERROR: u32 = 12u;
 const TEACH: u32 = 13u;
 const OUTER: u32 = 14u;
 const BACK: u32 = 15u;
 const SLOPES: u32 = 16u;
-// The write of both matrices, and, three phases a matrix, the log-softmax of their columns. Then the read; or, where tokens
-// read before they write, the other way round, since `next` may be `old`.
+// The write of both matrices, and, three phases a matrix, the log-softmax of their columns. Then the read, whose phases are
+// those at the key and one more; or, where tokens read before they write, the other way round, since `next` may be `old`.
 const WRITE: u32 = 17u;
 const WRITING: u32 = 8u;
 const LOOK: u32 = 25u;
@@ -20,11 +19,16 @@ const LOOKING: u32 = 12u;
 const FORWARD_END: u32 = 37u;
 
 // What is done in a phase.
-fn forward_phase(phase: u32) -> u32 {
+fn done_in(phase: u32) -> u32 {
     if (phase < WRITE || args.cell.read_after != 0u) {
         return phase;
     }
     return select(phase - LOOKING, phase + WRITING, phase < WRITE + LOOKING);
+}
+
+// Which phase of f at the key or at the query that is, if it is one.
+fn answering(at: u32) -> u32 {
+    return at - select(POINT, LOOK, at >= LOOK);
 }
 
 // The state that a token reads.
@@ -32,19 +36,20 @@ fn seen() -> u32 {
     return select(old, next, args.cell.read_after != 0u);
 }
 
-fn forward_shape(phase: u32) -> vec3<u32> {
+fn shape_of(phase: u32) -> vec3<u32> {
     let d = args.cell.hidden;
     let v = args.call.value;
-    if (phase >= POINT && phase < LEARN) {
-        return expose_shape(phase - POINT);
+    let at = done_in(phase);
+    if (answering(at) < EXPOSING) {
+        return expose_shape(answering(at));
     }
-    if (phase >= LEARN && phase < ERROR) {
-        return apply_shape(phase - LEARN);
+    if (answering(at) < EXPOSING + APPLYING) {
+        return apply_shape(answering(at) - EXPOSING);
     }
-    if (phase >= LOOK) {
-        return look_shape(phase - LOOK);
+    if (at >= WRITE && at < LOOK) {
+        return write_shape(at - WRITE);
     }
-    switch phase {
+    switch at {
         case BEGIN: {
             return vec3(EACH, 1u, 1u);
         }
@@ -54,9 +59,6 @@ fn forward_shape(phase: u32) -> vec3<u32> {
         case TEACH: {
             return each_of(v, has_norm());
         }
-        case OUTER: {
-            return vec3(EACH, 1u, v);
-        }
         case BACK: {
             return shape_if(is_mlp(), TRANSPOSED, d, v);
         }
@@ -64,7 +66,7 @@ fn forward_shape(phase: u32) -> vec3<u32> {
             return shape_if(is_mlp(), EACH, 1u, d);
         }
         default: {
-            return write_shape(phase - WRITE);
+            return vec3(EACH, 1u, v);
         }
     }
 }
@@ -81,65 +83,104 @@ fn write_shape(at: u32) -> vec3<u32> {
     return shape_if(RETENTION == KL && has_layer(layer), kind, rows, columns);
 }
 
-fn look_shape(at: u32) -> vec3<u32> {
-    if (at < EXPOSING) {
-        return expose_shape(at);
-    }
-    if (at < EXPOSING + APPLYING) {
-        return apply_shape(at - EXPOSING);
-    }
-    return vec3(EACH, 1u, args.call.value);
+// f(W; x) without the residual, from weights that are there, in five phases. It leaves h and slope, at the key also pre,
+// where there is a hidden layer, and x̂ in place of the output where there is a norm: `y` is its row, `deviation` s.
+const APPLYING: u32 = 5u;
+
+struct Apply {
+    x: u32,
+    pre: u32,
+    h: u32,
+    slope: u32,
+    y: u32,
+    deviation: u32,
 }
 
-fn forward_job(phase: u32) -> Job {
+fn apply_shape(at: u32) -> vec3<u32> {
+    let v = args.call.value;
+    switch at {
+        case 0u: {
+            return vec3(TIMES, args.call.key, inner());
+        }
+        case 1u: {
+            return shape_if(is_mlp(), EACH, 1u, args.cell.hidden);
+        }
+        case 2u: {
+            return shape_if(is_mlp(), TIMES, args.cell.hidden, v);
+        }
+        default: {
+            return shape_if(has_norm(), EACH | TOTAL, 1u, v);
+        }
+    }
+}
+
+fn apply_element(at: u32, p: Apply, i: u32) -> vec4<f32> {
+    switch at {
+        case 1u: {
+            let curve = activation(row(p.pre + i));
+            put(p.h + i, curve.value);
+            put(p.slope + i, curve.slope);
+            return vec4(0.0);
+        }
+        case 3u: {
+            return vec4(row(p.y + i), 0.0, 0.0, 0.0);
+        }
+        default: {
+            let x = row(p.y + i) - known(MEAN);
+            put(p.y + i, x);
+            return vec4(x * x, 0.0, 0.0, 0.0);
+        }
+    }
+}
+
+fn apply_totalled(at: u32, p: Apply, sum: f32) {
+    let mean = sum / f32(args.call.value);
+    if (at == 3u) {
+        know(MEAN, mean);
+    } else {
+        put(p.deviation, sqrt(mean + NORM_EPSILON));
+    }
+}
+
+// At the key or at the query. Pre-activations are needed for the second derivative alone, which a read does not have.
+fn applied(looks: bool) -> Apply {
     let r = record_rows();
-    if (phase >= LOOK) {
-        return apply_job(phase - LOOK - EXPOSING, at_query(), weights_of(seen()));
+    if (looks) {
+        return Apply(token.q, r.read_h, r.read_h, r.read_slope, out, r.read_deviation);
     }
-    if (phase == BACK) {
-        return job(r.back, r.u_o, weights_of(point) + first_weights());
-    }
-    return apply_job(phase - LEARN, at_key(), weights_of(point));
+    return Apply(token.k, r.pre, r.h, r.slope, r.error, r.deviation);
 }
 
-// Gates come in the order log_a, [log_eta], theta, [delta].
-fn begin_token() {
-    know(A, exponential(gate(0u)));
-    know(THETA, gate(1u + MOMENTUM));
-    if (MOMENTUM == 1u) {
-        know(ETA, exponential(gate(1u)));
-    }
-    if (BIAS == HUBER) {
-        know(DELTA, gate(2u + MOMENTUM));
-    }
-}
-
-fn forward_element(phase: u32, i: u32) -> vec4<f32> {
+fn job_at(phase: u32) -> Job {
     let r = record_rows();
-    if (phase >= POINT && phase < LEARN) {
-        return expose_element(phase - POINT, point, i);
+    let at = done_in(phase);
+    let p = applied(at >= LOOK);
+    let weights = weights_of(select(point, seen(), at >= LOOK));
+    if (at == BACK) {
+        return job(r.back, r.u_o, weights + first_weights());
     }
-    if (phase >= LEARN && phase < ERROR) {
-        return apply_element(phase - LEARN, at_key(), i);
+    if (answering(at) == EXPOSING) {
+        return job(select(p.y, p.pre, is_mlp()), p.x, weights);
     }
-    if (phase >= LOOK) {
-        return look_element(phase - LOOK, i);
+    return job(p.y, p.h, weights + first_weights());
+}
+
+fn element(phase: u32, i: u32) -> vec4<f32> {
+    let r = record_rows();
+    let at = done_in(phase);
+    if (answering(at) < EXPOSING) {
+        return expose_element(answering(at), select(point, seen(), at >= LOOK), i);
     }
-    switch phase {
+    if (answering(at) < EXPOSING + APPLYING) {
+        return apply_element(answering(at) - EXPOSING, applied(at >= LOOK), i);
+    }
+    switch at {
         case BEGIN: {
             begin_token();
         }
         case ERROR: {
             // (34)
-            var y = row(r.error + i);
-            if (has_norm()) {
-                y /= row(r.deviation);
-                put(r.normed + i, y);
-            }
-            if (is_residual()) {
-                y += row(token.k + i);
-            }
-            let e = y - row(token.v + i);
+            let e = answer(r.error, r.normed, r.deviation, token.k, i) - row(token.v + i);
             put(r.error + i, e);
             return vec4(e * e, 0.0, 0.0, 0.0);
         }
@@ -159,54 +200,48 @@ fn forward_element(phase: u32, i: u32) -> vec4<f32> {
                 put(r.u_o + i, u);
             }
         }
-        default: {
+        case SLOPES: {
             put(r.delta + i, row(r.back + i) * row(r.slope + i));
+        }
+        default: {
+            // (38)
+            put(out + i, answer(out, r.read_normed, r.read_deviation, token.q, i));
         }
     }
     return vec4(0.0);
 }
 
-// Equation (38).
-fn look_element(at: u32, i: u32) -> vec4<f32> {
-    if (at < EXPOSING) {
-        return expose_element(at, seen(), i);
-    }
-    if (at < EXPOSING + APPLYING) {
-        return apply_element(at - EXPOSING, at_query(), i);
-    }
-    let r = record_rows();
-    var y = row(out + i);
+// An element of f(W; x), of what the matrices made of x.
+fn answer(made_of: u32, normed: u32, deviation: u32, x: u32, i: u32) -> f32 {
+    var y = row(made_of + i);
     if (has_norm()) {
-        y /= row(r.read_deviation);
-        put(r.read_normed + i, y);
+        y /= row(deviation);
+        put(normed + i, y);
     }
     if (is_residual()) {
-        y += row(token.q + i);
+        y += row(x + i);
     }
-    put(out + i, y);
-    return vec4(0.0);
+    return y;
 }
 
-fn forward_totalled(phase: u32, sums: vec4<f32>) {
-    if (phase >= POINT && phase < LEARN) {
-        expose_totalled(phase - POINT, sums.x);
-    } else if (phase >= LEARN && phase < ERROR) {
-        apply_totalled(phase - LEARN, at_key(), sums.x);
-    } else if (phase >= LOOK + EXPOSING) {
-        apply_totalled(phase - LOOK - EXPOSING, at_query(), sums.x);
-    } else if (phase >= LOOK) {
-        expose_totalled(phase - LOOK, sums.x);
+fn totalled(phase: u32, sums: vec4<f32>) {
+    let at = done_in(phase);
+    if (answering(at) < EXPOSING) {
+        expose_totalled(answering(at), sums.x);
+    } else if (answering(at) < EXPOSING + APPLYING) {
+        apply_totalled(answering(at) - EXPOSING, applied(at >= LOOK), sums.x);
     } else {
         know_sums(sums);
     }
 }
 
 // S = η S − θ xᵀ y, X = a X + S, or without momentum X = a X − θ xᵀ y: equations (36), (37). Then (55).
-fn write_along(at: u32, i: u32, c: u32) -> vec4<f32> {
+fn along(phase: u32, i: u32, c: u32) -> vec4<f32> {
+    let at = done_in(phase) - WRITE;
     let r = record_rows();
     let layer = select((at - 2u) / 3u, at, at < 2u);
     let place = begin_of(layer) + i * width_of_layer(layer) + c;
-    if (at >= 2u) {
+    if (RETENTION == KL && at >= 2u) {
         room[next + place] -= row(scratch_rows().columns + c);
         return vec4(0.0);
     }
@@ -222,11 +257,28 @@ fn write_along(at: u32, i: u32, c: u32) -> vec4<f32> {
 }
 
 // Of each column the largest, then the sum of exponentials.
-fn write_down(at: u32, i: u32, c: u32) -> f32 {
-    let layer = (at - 2u) / 3u;
+fn down(phase: u32, i: u32, c: u32) -> f32 {
+    if (RETENTION != KL) {
+        return 0.0;
+    }
+    let at = done_in(phase) - WRITE - 2u;
+    let layer = at / 3u;
     let x = room[next + begin_of(layer) + i * width_of_layer(layer) + c];
-    if ((at - 2u) % 3u == 0u) {
+    if (at % 3u == 0u) {
         return x;
     }
     return exponential(x - row(scratch_rows().columns + c));
+}
+
+// The logarithm of a column's sum joins what was taken out of it before.
+fn landed(phase: u32, c: u32, sum: f32) {
+    if (RETENTION != KL) {
+        return;
+    }
+    let to = scratch_rows().columns + c;
+    if ((done_in(phase) - WRITE - 2u) % 3u == 0u) {
+        put(to, sum);
+    } else {
+        put_more(to, logarithm(sum));
+    }
 }

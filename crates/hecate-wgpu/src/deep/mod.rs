@@ -13,17 +13,24 @@ use hecate_core::{
 const KNOWN: usize = 14;
 
 /// The kernels of all these rules.
-pub(crate) const SOURCES: [&Source; 2] = recurrent::sources! { "deep", [
-    NO_PRODUCTS,
-    SILU,
-    include_str!("activation.wgsl"),
-    include_str!("bias.wgsl"),
-    include_str!("retention.wgsl"),
-    include_str!("deep.wgsl"),
-    include_str!("deep_forward.wgsl"),
-    include_str!("deep_backward.wgsl"),
-    include_str!("deep_phases.wgsl"),
-] };
+pub(crate) const SOURCES: [&Source; 2] = recurrent::sources! {
+    "deep",
+    [
+        NO_PRODUCTS,
+        SILU,
+        include_str!("activation.wgsl"),
+        include_str!("bias.wgsl"),
+        include_str!("retention.wgsl"),
+        include_str!("deep.wgsl"),
+    ],
+    [include_str!("deep_forward.wgsl")],
+    [
+        include_str!("deep_backward.wgsl"),
+        include_str!("deep_read_back.wgsl"),
+        include_str!("deep_write_back.wgsl"),
+        include_str!("deep_teach_back.wgsl"),
+    ],
+};
 
 /// The rule's `Cell` at these sizes; `deep.wgsl` says what each word is. The kind of bias and retention, and whether there
 /// is momentum, are constants.

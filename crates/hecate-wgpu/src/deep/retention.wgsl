@@ -20,11 +20,6 @@ fn to_the_q(x: f32) -> f32 {
     return power(x, q);
 }
 
-// With x over ν, |x|^{q−2} x.
-fn lq_image(x: f32) -> f32 {
-    return x * power(x * x, (args.cell.q - 2.0) / 2.0);
-}
-
 // What ν of (54) is measured in: powers are taken of numbers up to 1 alone, since fourth powers of large numbers are larger
 // than a float.
 fn lq_size(top: f32) -> f32 {
@@ -37,6 +32,11 @@ fn lq_norm(size: f32, sum: f32) -> f32 {
     return size * power(sum + to_the_q(least), 1.0 / args.cell.q);
 }
 
+// With y = x/ν, |y|^{q−2}.
+fn steepness(y: f32) -> f32 {
+    return power(y * y, (args.cell.q - 2.0) / 2.0);
+}
+
 // A weight from its element of the state, and the ν of its matrix. Not called for DECAY, where they are the same.
 fn exposed(x: f32, norm: f32) -> f32 {
     if (RETENTION == KL) {
@@ -45,7 +45,7 @@ fn exposed(x: f32, norm: f32) -> f32 {
     if (args.cell.literal != 0u) {
         return power(norm, 2.0 - args.cell.q) * x;
     }
-    return norm * lq_image(x / norm);
+    return norm * (x / norm * steepness(x / norm));
 }
 
 // The gradient of an element of the state, given that of the weight. With y = x/ν and B = |y|^{q−2} y, (54) is
@@ -58,15 +58,16 @@ fn pulled(x: f32, dw: f32, norm: f32, along_it: f32) -> f32 {
     }
     let q = args.cell.q;
     let y = x / norm;
-    let rest = (2.0 - q) * along_it * lq_image(y);
+    let steep = steepness(y);
+    let rest = (2.0 - q) * along_it * (y * steep);
     if (args.cell.literal != 0u) {
         return power(norm, 2.0 - q) * (dw + rest);
     }
-    return (q - 1.0) * power(y * y, (q - 2.0) / 2.0) * dw + rest;
+    return (q - 1.0) * steep * dw + rest;
 }
 
 // What `along_it` adds up.
 fn along_pulled(x: f32, dw: f32, norm: f32) -> f32 {
     let y = x / norm;
-    return dw * select(lq_image(y), y, args.cell.literal != 0u);
+    return dw * select(y * steepness(y), y, args.cell.literal != 0u);
 }

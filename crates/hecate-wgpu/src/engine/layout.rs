@@ -168,6 +168,13 @@ impl<'a> Layout<'a> {
         self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
     }
 
+    /// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of. Software has no
+    /// slower memory to save it from, and compiles kernels without barriers in a tenth of the time: others need some anyway.
+    fn tile(&self, parts: usize) -> usize {
+        let alone = parts == 1 && self.device.adapter().kind == "CPU";
+        if alone || self.dims.sequences.longest() < 8 { 0 } else { (8192 / (2 * 4 * ROWS * parts)).min(16) }
+    }
+
     /// Starts a scan over this many states or spans, by workgroups with a block of columns each; of two sources, the
     /// second is for keys of a multiple of four numbers.
     pub(super) fn scan(
@@ -193,16 +200,11 @@ impl<'a> Layout<'a> {
             ("PARTS", parts as u32),
             ("THREADS", threads as u32),
             ("KEEP", u32::from(keep)),
-            ("TILE", tile(parts, dims.sequences.longest()) as u32),
+            ("TILE", self.tile(parts) as u32),
         ];
         let source = if dims.key.is_multiple_of(4) { wide } else { narrow };
         self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &self.args(count), bindings)
     }
-}
-
-/// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of.
-fn tile(parts: usize, tokens: usize) -> usize {
-    if tokens < 8 { 0 } else { (8192 / (2 * 4 * ROWS * parts)).min(16) }
 }
 
 /// States are kept every [`CHUNK`] tokens of each period: a frozen group, or as many short ones as fit into a chunk.

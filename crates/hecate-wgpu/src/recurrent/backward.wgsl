@@ -1,17 +1,10 @@
-// Lanes backward: span by span from the last, the states inside computed again. `made` is dq, dk [rows,H,K],
-// dv [rows,H,V], then the gradients of gates and of initial states.
+// Lanes backward: span by span from the last, behind a forward that left the states and records of the span in `room`.
+// `made` is dq, dk [rows,H,K], dv [rows,H,V], then the gradients of gates and of initial states.
 //
-// A span's ticks are its tokens, forward, and the same back. What a dispatch leaves in `room` is there for the next.
-
-const GOES_BACK: bool = true;
+// A span's ticks are its tokens, from the last. What a dispatch leaves in `room` is there for the next.
 
 // [rows,H,V].
 @group(0) @binding(8) var<storage, read> dout: array<f32>;
-
-// In `room`, for the tokens of a span: what they leave for the backward, and states; a frozen group's first state.
-var<private> records: u32;
-var<private> states: u32;
-var<private> spare: u32;
 
 // The point of a token. Only groups that are units begin before their span.
 fn point_at(t: u32, start: u32) -> u32 {
@@ -25,21 +18,7 @@ fn point_at(t: u32, start: u32) -> u32 {
     return states + (group - start) * args.call.state;
 }
 
-// Out of `kept`; `count` numbers.
-fn load_kept(to: u32, origin: u32, count: u32) {
-    for (var i = me; i < count; i += THREADS) {
-        room[to + i] = kept[origin + i];
-    }
-}
-
-// What a token's forward left, `i` of its span.
-fn store_record(i: u32) {
-    for (var j = me; j < args.call.record; j += THREADS) {
-        room[records + i * args.call.record + j] = row(record + j);
-    }
-}
-
-// That, and the gradient of what the token read; nothing yet is the gradient of its arguments.
+// What token `i` of the span left, and the gradient of what it read; nothing yet is the gradient of its arguments.
 fn load_record(own: u32, i: u32) {
     for (var j = me; j < args.call.value; j += THREADS) {
         put(out + j, dout[own * args.call.value + j]);
@@ -84,59 +63,35 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     me = index;
     let size = args.call.state;
     let frozen = args.call.frozen;
-    dstate = group.x * (args.call.room + args.call.rows);
-    far = dstate + args.call.room;
-    let apart = select(0u, size, frozen != 0u);
-    dpoint = dstate + apart;
-    spare = dpoint + apart;
-    states = spare + size;
-    records = states + (min(args.call.unit, KEPT_EVERY) + 1u) * size;
-    matrices = records + min(args.call.unit, KEPT_EVERY) * args.call.record;
-    token = token_at(0u);
-    grads = token_at(token_rows());
-    out = 2u * token_rows();
-    scratch = out + args.call.value;
-    record = scratch + args.call.scratch;
+    lay_out(group.x, true);
     let lane = args.call.lane + group.x;
     let at = lane_at(lane);
-    let span = at.spans - min(args.call.span + 1u, at.spans);
-    let start = span_start(span);
-    let tokens = select(0u, span_end(span, at.tokens) - start, args.call.span < at.spans);
-    let last = min(args.call.end, 2u * tokens);
+    let span = span_at(at);
+    let last = min(args.call.end, span.tokens);
     if (args.call.begin == 0u && args.call.span == 0u) {
         load_state(dstate, args.call.dlast, lane);
-        for (var i = me; i < apart; i += THREADS) {
+        for (var i = me; i < dpoint - dstate; i += THREADS) {
             room[dpoint + i] = 0.0;
         }
     }
-    if (args.call.begin == 0u && args.call.span < at.spans) {
-        load_kept(states, at.kept + span * size, size);
-        load_kept(spare, at.kept + span_of_unit(start) * size, apart);
-    }
     for (var tick = args.call.begin; tick < last; tick++) {
-        let back = tick >= tokens;
-        let i = select(tick, 2u * tokens - 1u - tick, back);
-        let own = at.first + (start + i) * args.call.heads;
+        let i = span.tokens - 1u - tick;
+        let t = span.first + i;
+        let own = at.first + t * args.call.heads;
         old = states + i * size;
         next = old + size;
-        point = point_at(start + i, start);
+        point = point_at(t, span.first);
         load_rows(own);
-        if (back) {
-            load_record(own, i);
-        }
+        load_record(own, i);
         sync();
-        run(select(OPENED, FORWARD_END, back), select(FORWARD_END, BACKWARD_END, back));
-        if (!back) {
-            store_record(i);
-        } else {
-            store_grads(own);
-            if (frozen != 0u && (start + i) % max(frozen, 1u) == 0u) {
-                join_point();
-            }
+        run(0u, BACKWARD_END);
+        store_grads(own);
+        if (frozen != 0u && t % max(frozen, 1u) == 0u) {
+            join_point();
         }
         sync();
     }
-    if (args.call.span + 1u == at.spans && last == 2u * tokens && args.call.begin < last) {
+    if (args.call.span + 1u == at.spans && last == span.tokens && args.call.begin < last) {
         store_state(dstate, lane);
     }
 }

@@ -47,20 +47,12 @@ fn width_of(columns: u32) -> u32 {
     return min(columns, THREADS);
 }
 
-// The sum of this invocation's column over those that share it.
-fn join(width: u32) -> f32 {
-    var sum = partial[me].x;
+// The sum of this invocation's column over those that share it, or the largest; then NaN where there is one.
+fn join(width: u32, top: bool) -> f32 {
+    var joined = partial[me].x;
     for (var p = 1u; p < THREADS / width; p++) {
-        sum += partial[me + p * width].x;
+        let own = partial[me + p * width].x;
+        joined = select(joined + own, larger(joined, own), top);
     }
-    return sum;
-}
-
-// The largest of it; NaN where there is one.
-fn join_top(width: u32) -> f32 {
-    var top = partial[me].x;
-    for (var p = 1u; p < THREADS / width; p++) {
-        top = larger(top, partial[me + p * width].x);
-    }
-    return top;
+    return joined;
 }

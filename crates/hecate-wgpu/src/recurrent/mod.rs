@@ -2,7 +2,7 @@
 //!
 //! A rule says what one token does, in `recurrent.wgsl`'s terms: functions that a whole workgroup runs together. This module
 //! starts a workgroup for every sequence and head, as many at once as there is room for, keeps states, and cuts arrays to
-//! eight; the kernels compute states between kept ones again and walk back.
+//! eight; of a span of tokens one kernel computes the states between kept ones again, and one walks back.
 //!
 //! # Memory
 //!
@@ -33,7 +33,7 @@ pub(crate) const PARTS: [&str; 5] = [
 pub(crate) const NO_PRODUCTS: &str = include_str!("no_products.wgsl");
 /// `silu`.
 pub(crate) const SILU: &str = include_str!("silu.wgsl");
-/// The kernel `forward`.
+/// The kernel `forward`, which also goes through spans again for a backward.
 pub(crate) const FORWARD: &str = include_str!("forward.wgsl");
 /// The kernel `backward`.
 pub(crate) const BACKWARD: &str = include_str!("backward.wgsl");
@@ -95,32 +95,32 @@ struct Arrays<'a> {
     dout: Option<&'a Tensor<Wgpu>>,
 }
 
-/// What a dispatch does of a call: ticks `first … first + ticks` of a span.
-type Slice = (usize, usize);
+/// What a dispatch does of a call: ticks `first … first + ticks` of a span, forward or back.
+struct Slice {
+    span: usize,
+    first: usize,
+    back: bool,
+}
 
-/// Starts a rule's kernel `entry`, slice by slice, on as many lanes at once as there is room for.
-fn start<R: Recurrent>(
-    device: &Wgpu,
-    (entry, source): (&'static str, &'static Source),
-    grid: &Grid,
-    args: &Args,
-    arrays: &Arrays<'_>,
-    slices: &[Slice],
-) -> Result<()> {
+/// Starts a rule's kernels, slice by slice, on as many lanes at once as there is room for.
+fn start<R: Recurrent>(device: &Wgpu, grid: &Grid, args: &Args, arrays: &Arrays<'_>, slices: &[Slice]) -> Result<()> {
     let room = device.empty([grid.groups, grid.each + grid.rows], DType::F32)?;
     let mut constants = vec![("THREADS", grid.threads), ("LANES", grid.lanes), ("NEAR", grid.near)];
     constants.extend(R::CONSTANTS);
     let mut bindings = arrays.read.map(Binding::Read).to_vec();
     bindings.extend([arrays.kept, arrays.made, &room].map(Binding::Write));
+    let there = bindings.len();
     bindings.extend(arrays.dout.map(Binding::Read));
-    let kernel = Kernel { source, entry, constants: &constants };
+    let kernel = |source, entry| Kernel { source, entry, constants: &constants };
+    let (forward, backward) = (kernel(R::SOURCES[0], "forward"), kernel(R::SOURCES[1], "backward"));
     let lanes = args.call.lanes as usize;
     for lane in (0..lanes).step_by(grid.groups) {
-        for &(span, first) in slices {
+        for &Slice { span, first, back } in slices {
             let (begin, end) = (first as u32, (first + grid.ticks) as u32);
             let call = Call { lane: lane as u32, span: span as u32, begin, end, ..args.call };
             let groups = (grid.groups.min(lanes - lane), 1, 1);
-            device.launch(&kernel, groups, &Args { call, ..*args }, &bindings)?;
+            let (kernel, bindings) = if back { (&backward, &bindings[..]) } else { (&forward, &bindings[..there]) };
+            device.launch(kernel, groups, &Args { call, ..*args }, bindings)?;
         }
     }
     Ok(())
@@ -170,8 +170,9 @@ pub(crate) fn forward<R: Recurrent>(
     let args = Args { call, cell: rule.cell(dims) };
     let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: None };
     // A tick opens the state.
-    let slices: Vec<_> = (0..=dims.sequences.longest()).step_by(grid.ticks).map(|first| (0, first)).collect();
-    start::<R>(device, ("forward", R::SOURCES[0]), &grid, &args, &arrays, &slices)?;
+    let firsts = (0..=dims.sequences.longest()).step_by(grid.ticks);
+    let slices: Vec<_> = firsts.map(|first| Slice { span: 0, first, back: false }).collect();
+    start::<R>(device, &grid, &args, &arrays, &slices)?;
     let mut results = device.split(&made, &shapes)?.into_iter();
     let out = device.rounded(next(&mut results)?, inputs.q.dtype())?;
     let state = R::State::try_build(|_| next(&mut results))?;
@@ -203,15 +204,18 @@ pub(crate) fn backward<R: Recurrent>(
     let last = offsets(&mut at, &plan.sizes, plan.lanes);
     let made = device.empty([at], DType::F32)?;
     let [_, _, dlast] = plan.given();
-    let call = Call { last, dgates, dlast, dk: dk as u32, dv: dv as u32, ..plan.call::<R>(dims, &grid) };
+    let call = Call { again: 1, last, dgates, dlast, dk: dk as u32, dv: dv as u32, ..plan.call::<R>(dims, &grid) };
     let args = Args { call, cell: rule.cell(dims) };
     let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: Some(&dout) };
     // A span is gone through forward, then back.
-    let (longest, ticks) = (dims.sequences.longest(), 2 * plan.unit.min(KEPT_EVERY));
-    let firsts = || (0..ticks.min(2 * longest)).step_by(grid.ticks);
+    let longest = dims.sequences.longest();
+    let firsts = |span, back| {
+        let ticks = (0..plan.unit.min(KEPT_EVERY).min(longest)).step_by(grid.ticks);
+        ticks.map(move |first| Slice { span, first, back })
+    };
     let slices: Vec<_> =
-        (0..spans(longest, plan.unit)).flat_map(|span| firsts().map(move |first| (span, first))).collect();
-    start::<R>(device, ("backward", R::SOURCES[1]), &grid, &args, &arrays, &slices)?;
+        (0..spans(longest, plan.unit)).flat_map(|span| firsts(span, false).chain(firsts(span, true))).collect();
+    start::<R>(device, &grid, &args, &arrays, &slices)?;
     let mut results = device.split(&made, &shapes)?.into_iter();
     let dtype = inputs.q.dtype();
     Ok(Inputs {
@@ -223,23 +227,28 @@ pub(crate) fn backward<R: Recurrent>(
     })
 }
 
-/// A rule's kernels in WGSL, `RULE` being its own texts: `sources! { "trellis", [PASSES, include_str!("trellis.wgsl")] }` is
-/// what [`Recurrent::SOURCES`] asks for.
+/// A rule's kernels in WGSL, as [`Recurrent::SOURCES`] asks for them, of texts for both, and for each alone:
+/// `sources! { "trellis", [SILU], [include_str!("trellis_forward.wgsl")], [include_str!("trellis_backward.wgsl")] }`
 macro_rules! sources {
-    ($name:literal, [$($part:expr),* $(,)?]) => {{
-        use $crate::{launch::Source, recurrent::{BACKWARD, FORWARD, PARTS}};
-        static FORWARDS: Source = Source {
-            name: concat!($name, "_forward"),
-            parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], FORWARD, $($part),*],
-        };
-        static BACKWARDS: Source = Source {
-            name: concat!($name, "_backward"),
-            parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], BACKWARD, $($part),*],
-        };
+    ($name:literal, $both:tt, [$($forward:expr),* $(,)?], [$($backward:expr),* $(,)?] $(,)?) => {{
+        use $crate::{launch::Source, recurrent::{BACKWARD, FORWARD}};
+        static FORWARDS: Source =
+            $crate::recurrent::source!(concat!($name, "_forward"), $both, [FORWARD, $($forward),*]);
+        static BACKWARDS: Source =
+            $crate::recurrent::source!(concat!($name, "_backward"), $both, [BACKWARD, $($backward),*]);
         [&FORWARDS, &BACKWARDS]
     }};
 }
 pub(crate) use sources;
+
+/// One of them.
+macro_rules! source {
+    ($name:expr, [$($both:expr),* $(,)?], [$($own:expr),*]) => {{
+        use $crate::recurrent::PARTS;
+        Source { name: $name, parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], $($both,)* $($own),*] }
+    }};
+}
+pub(crate) use source;
 
 /// What [`hecate_core::Kernel`] asks for, of rules that are [`Recurrent`].
 macro_rules! cells {

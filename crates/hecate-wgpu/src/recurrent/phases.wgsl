@@ -3,7 +3,7 @@
 //
 // A phase is a kind and sizes, `shape_of(phase)`, and a rule's functions that say what happens inside:
 //
-//     fn job_at(phase: u32) -> Job                              // where the arrays of TIMES, TRANSPOSED, UPDATE are
+//     fn job_at(phase: u32) -> Job                              // TIMES, TRANSPOSED, UPDATE: where arrays are
 //     fn element(phase: u32, i: u32) -> vec4<f32>               // EACH: element i; what it adds to four sums
 //     fn along(phase: u32, r: u32, c: u32) -> vec4<f32>         // SWEEP, ROWS: element (r, c); the same
 //     fn down(phase: u32, r: u32, c: u32) -> f32                // COLUMNS: element (r, c); what it adds to its column
@@ -96,10 +96,14 @@ fn work_each(phase: u32, count: u32) -> vec4<f32> {
     return sums;
 }
 
-fn work_sweep(phase: u32, first: u32, last: u32, columns: u32) -> vec4<f32> {
+// All rows in the first round; or, where rows have sums of their own, as many a round as invocations share them.
+fn work_sweep(phase: u32, shape: vec3<u32>, some: bool, round_at: u32) -> vec4<f32> {
+    let apart = THREADS / LANES;
+    let first = select(round_at * shape.y, round_at * apart, some);
+    let last = min(shape.y, first + select(shape.y, apart, some));
     var sums = vec4(0.0);
-    for (var r = first + me / LANES; r < last; r += THREADS / LANES) {
-        for (var c = me % LANES; c < columns; c += LANES) {
+    for (var r = first + me / LANES; r < last; r += apart) {
+        for (var c = me % LANES; c < shape.z; c += LANES) {
             sums += along(phase, r, c);
         }
     }
@@ -173,33 +177,30 @@ fn work_update(at: Job, shape: vec3<u32>) {
 }
 
 // What an invocation does by itself; what others are to add up is returned.
-fn work(phase: u32, shape: vec3<u32>, round_at: u32) -> vec4<f32> {
-    switch shape.x & KIND {
+fn work(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) -> vec4<f32> {
+    let kind = shape.x & KIND;
+    switch kind {
         case EACH: {
             return work_each(phase, select(shape.z, 0u, round_at > 0u));
         }
-        case SWEEP: {
-            return work_sweep(phase, 0u, select(shape.y, 0u, round_at > 0u), shape.z);
-        }
-        case ROWS: {
-            let first = round_at * (THREADS / LANES);
-            return work_sweep(phase, first, min(shape.y, first + THREADS / LANES), shape.z);
+        case SWEEP, ROWS: {
+            return work_sweep(phase, shape, kind == ROWS, round_at);
         }
         case COLUMNS: {
             return vec4(work_columns(phase, shape, round_at), 0.0, 0.0, 0.0);
         }
         case TIMES: {
-            return vec4(work_times(job_at(phase), shape, round_at), 0.0, 0.0, 0.0);
+            return vec4(work_times(at, shape, round_at), 0.0, 0.0, 0.0);
         }
         case TRANSPOSED: {
-            return work_transposed(job_at(phase), shape, round_at);
+            return work_transposed(at, shape, round_at);
         }
         case PRODUCT: {
             load_terms(phase, shape, round_at);
             return vec4(0.0);
         }
         default: {
-            work_update(job_at(phase), shape);
+            work_update(at, shape);
             return vec4(0.0);
         }
     }
@@ -241,19 +242,17 @@ fn finish_row(phase: u32, r: u32, rows: u32) {
     }
 }
 
-fn finish_column(phase: u32, shape: vec3<u32>, round_at: u32) {
+fn finish_column(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) {
     let width = width_of(shape.z);
     let c = round_at * width + me;
     if (me >= width || c >= shape.z) {
         return;
     }
+    let sum = join(width, (shape.x & TOP) != 0u);
     if ((shape.x & KIND) == TIMES) {
-        let y = job_at(phase).y + c;
-        put(y, select(0.0, row(y), (shape.x & ADD) != 0u) + join(width));
-    } else if ((shape.x & TOP) != 0u) {
-        landed(phase, c, join_top(width));
+        put(at.y + c, select(0.0, row(at.y + c), (shape.x & ADD) != 0u) + sum);
     } else {
-        landed(phase, c, join(width));
+        landed(phase, c, sum);
     }
 }
 
@@ -272,7 +271,7 @@ fn finish_transposed(at: Job, shape: vec3<u32>, round_at: u32) {
 }
 
 // What becomes of the sums.
-fn finish(phase: u32, shape: vec3<u32>, round_at: u32) {
+fn finish(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) {
     switch shape.x & KIND {
         case EACH, SWEEP: {
             if ((shape.x & TOTAL) != 0u) {
@@ -283,10 +282,10 @@ fn finish(phase: u32, shape: vec3<u32>, round_at: u32) {
             finish_row(phase, round_at * (THREADS / LANES) + me / LANES, shape.y);
         }
         case COLUMNS, TIMES: {
-            finish_column(phase, shape, round_at);
+            finish_column(phase, shape, at, round_at);
         }
         case TRANSPOSED: {
-            finish_transposed(job_at(phase), shape, round_at);
+            finish_transposed(at, shape, round_at);
         }
         case PRODUCT: {
             add_terms(phase, shape, round_at);
@@ -295,17 +294,31 @@ fn finish(phase: u32, shape: vec3<u32>, round_at: u32) {
     }
 }
 
+// All rounds of all phases in one loop, which passes over phases without any: software runs all that is in a loop, whatever
+// the branches, as often as it goes through it.
 fn run(first: u32, last: u32) {
-    for (var phase = first; phase < last; phase++) {
-        let shape = shape_of(phase);
-        let rounds = rounds_of(shape);
-        for (var round_at = 0u; round_at < rounds; round_at++) {
-            let own = work(phase, shape, round_at);
-            // The last round's are needed until the end of `finish_total`.
-            partial[me] = own;
-            sync();
-            finish(phase, shape, round_at);
-            sync();
+    var behind = first;
+    var shape = nothing();
+    var round_at = 0u;
+    var rounds = 0u;
+    loop {
+        while (round_at == rounds && behind < last) {
+            shape = shape_of(behind);
+            rounds = rounds_of(shape);
+            round_at = 0u;
+            behind++;
         }
+        if (round_at == rounds) {
+            break;
+        }
+        let phase = behind - 1u;
+        let at = job_at(phase);
+        let own = work(phase, shape, at, round_at);
+        // The last round's are needed until the end of `finish_total`.
+        partial[me] = own;
+        sync();
+        finish(phase, shape, at, round_at);
+        sync();
+        round_at++;
     }
 }

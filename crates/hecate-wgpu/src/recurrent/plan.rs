@@ -46,6 +46,7 @@ pub(super) struct Call {
     pub(super) frozen: u32,
     pub(super) unit: u32,
     pub(super) keep: u32,
+    pub(super) again: u32,
     pub(super) kept_starts: u32,
     pub(super) dk: u32,
     pub(super) dv: u32,
@@ -53,7 +54,7 @@ pub(super) struct Call {
     pub(super) begin: u32,
     pub(super) end: u32,
     pub(super) span: u32,
-    pub(super) unused: [u32; 2],
+    pub(super) unused: u32,
 }
 
 /// Twin of `recurrent.wgsl`'s structure of this name.
@@ -137,12 +138,14 @@ impl Plan {
         let limits = device.limits();
         let rows = rows + self.room.scratch + self.room.record;
         let software = device.adapter().kind == "CPU";
-        // Software takes a while to compile, once more for each number of invocations and each room for rows.
+        // Software takes a while to compile, once more for each number of invocations and each room for rows, and to switch
+        // between invocations, however little they have to do; but products are made in tiles, which want many.
         let loops = |&threads: &usize| self.loops(dims, threads, rule.rounds(dims, threads));
+        let enough = |threads: &usize| (*threads >= 64 || R::SHARED == 0) && loops(threads) <= LOOPS;
         let threads = match software {
             // About as many elements an invocation as make its share worth the waiting for others.
             false => (self.state() / 16).next_power_of_two().clamp(32, 256),
-            true => [64, 256].into_iter().find(|threads| loops(threads) <= LOOPS).unwrap_or(256),
+            true => [16, 64, 256].into_iter().find(enough).unwrap_or(256),
         };
         let shared = (limits.max_compute_workgroup_storage_size as usize).min(MOST_SHARED);
         let capacity = shared.saturating_sub(16 * (threads + SECOND) + R::SHARED) / 4;
@@ -154,7 +157,13 @@ impl Plan {
             groups: self.lanes.min(most.clamp(1, 65_535)),
             ticks: if software { (LOOPS / loops(&threads)).max(1) } else { TICKS },
             threads: threads as u32,
-            lanes: if threads > 64 { 16 } else { 8 },
+            lanes: if threads > 64 {
+                16
+            } else if threads > 16 {
+                8
+            } else {
+                4
+            },
             near: near as u32,
             each: room,
             rows,

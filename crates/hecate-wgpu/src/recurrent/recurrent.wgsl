@@ -1,15 +1,18 @@
 // Rules whose step is not linear in the memory: token by token, a workgroup a sequence and head.
 //
-// A rule is sizes and options, `struct Cell`, and phases (see `phases.wgsl`) that begin with everything visible:
+// A rule is sizes and options, `struct Cell`, and phases (see `phases.wgsl`) that begin with everything visible. Those of
+// its forward are from 0:
 //
-//     // Phases from 0: for a rule that is not defined for every initial state, what it makes of such a one, `old`.
+//     // For a rule that is not defined for every initial state, what it makes of such a one, `old`.
 //     const OPENED: u32
 //
 //     // Then: `out [V]` and the state `next` from the state `old`. They write every element of `next`, `record`, `out`, and
 //     // have read `old` and `point` to the end before they write `next`, element by element: all may be the same.
 //     const FORWARD_END: u32
 //
-//     // Then: gradients of a token's arguments, `grads`, which are zero before, and of the state before it. `dstate` is that
+// and those of its backward, another kernel, from 0 again:
+//
+//     // Gradients of a token's arguments, `grads`, which are zero before, and of the state before it. `dstate` is that
 //     // of the state after the token when given, before it when handed back, the point not counted; what the point takes
 //     // is added to `dpoint`, which may be `dstate`: only after the last time that that is read.
 //     const BACKWARD_END: u32
@@ -49,20 +52,21 @@ struct Call {
     // Tokens that share a gradient point, 0 for none; tokens from which kept states are counted.
     frozen: u32,
     unit: u32,
-    // Whether states are kept.
+    // Whether states are kept; whether a forward goes through a span once more, for the backward behind it.
     keep: u32,
+    again: u32,
     // In `given`: where the first kept state of each sequence stands. First rows of sequences are the first there.
     kept_starts: u32,
     // In `made`.
     dk: u32,
     dv: u32,
     // What this dispatch does: lanes from here, so many as there are workgroups; ticks `begin … end` of what there is to do
-    // for each, and in a backward of which span, counted from the last.
+    // for each, and for a backward of which span, counted from the last.
     lane: u32,
     begin: u32,
     end: u32,
     span: u32,
-    unused: vec2<u32>,
+    unused: u32,
 }
 
 struct Args {
@@ -105,6 +109,29 @@ var<private> next: u32;
 var<private> dstate: u32;
 var<private> dpoint: u32;
 var<private> matrices: u32;
+// There too: states of a span, or the only one; a frozen group's first state; what the tokens of a span leave.
+var<private> states: u32;
+var<private> spare: u32;
+var<private> records: u32;
+
+// Where the rows and matrices of a workgroup are. A forward that is not for a backward has one state and no gradients.
+fn lay_out(group: u32, backs: bool) {
+    let size = args.call.state;
+    let tokens = select(0u, min(args.call.unit, KEPT_EVERY), backs);
+    let apart = select(0u, size, args.call.frozen != 0u);
+    states = group * (args.call.room + args.call.rows);
+    far = states + args.call.room;
+    spare = states + (tokens + 1u) * size;
+    dstate = spare + apart;
+    dpoint = dstate + apart;
+    records = select(dstate, dpoint + size, backs);
+    matrices = records + tokens * args.call.record;
+    token = token_at(0u);
+    grads = token_at(token_rows());
+    out = select(1u, 2u, backs) * token_rows();
+    scratch = out + args.call.value;
+    record = scratch + args.call.scratch;
+}
 
 fn token_at(first: u32) -> Token {
     let call = args.call;
@@ -150,6 +177,19 @@ struct Lane {
     // Its kept states [spans, state].
     kept: u32,
     spans: u32,
+}
+
+// The span of a lane that this dispatch is about.
+struct Span {
+    index: u32,
+    first: u32,
+    tokens: u32,
+}
+
+fn span_at(lane: Lane) -> Span {
+    let index = lane.spans - min(args.call.span + 1u, lane.spans);
+    let first = span_start(index);
+    return Span(index, first, select(0u, span_end(index, lane.tokens) - first, args.call.span < lane.spans));
 }
 
 fn lane_at(index: u32) -> Lane {

@@ -15,11 +15,12 @@ recurrent::cells! { Atlas }
 pub(crate) const KERNELS: &[Kernel<'static>] = recurrent::kernels!(Atlas);
 
 impl Recurrent for Atlas {
-    const SOURCES: [&'static Source; 2] = recurrent::sources! { "atlas", [
-        include_str!("../product.wgsl"),
-        include_str!("newton_schulz.wgsl"),
-        include_str!("atlas.wgsl"),
-    ] };
+    const SOURCES: [&'static Source; 2] = recurrent::sources! {
+        "atlas",
+        [include_str!("../product.wgsl"), include_str!("newton_schulz.wgsl"), include_str!("atlas.wgsl")],
+        [include_str!("atlas_forward.wgsl")],
+        [include_str!("atlas_backward.wgsl")],
+    };
 
     fn cell(self, _: &Dims) -> Cell {
         let after = (self.read == Read::After).into();

@@ -18,8 +18,12 @@ pub(crate) const KERNELS: &[Kernel<'static>] = recurrent::kernels!(Lattice);
 const NORM_TOLERANCE: f32 = 0.01;
 
 impl Recurrent for Lattice {
-    const SOURCES: [&'static Source; 2] =
-        recurrent::sources! { "lattice", [NO_PRODUCTS, include_str!("lattice.wgsl")] };
+    const SOURCES: [&'static Source; 2] = recurrent::sources! {
+        "lattice",
+        [NO_PRODUCTS, include_str!("lattice.wgsl")],
+        [include_str!("lattice_forward.wgsl")],
+        [include_str!("lattice_backward.wgsl")],
+    };
 
     fn cell(self, _: &Dims) -> Cell {
         let variant = match self.variant {

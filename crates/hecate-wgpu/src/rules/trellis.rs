@@ -15,8 +15,12 @@ recurrent::cells! { Trellis }
 pub(crate) const KERNELS: &[Kernel<'static>] = recurrent::kernels!(Trellis);
 
 impl Recurrent for Trellis {
-    const SOURCES: [&'static Source; 2] =
-        recurrent::sources! { "trellis", [NO_PRODUCTS, SILU, include_str!("phi.wgsl"), include_str!("trellis.wgsl")] };
+    const SOURCES: [&'static Source; 2] = recurrent::sources! {
+        "trellis",
+        [NO_PRODUCTS, SILU, include_str!("phi.wgsl"), include_str!("trellis.wgsl")],
+        [include_str!("trellis_forward.wgsl")],
+        [include_str!("trellis_backward.wgsl")],
+    };
 
     fn cell(self, _: &Dims) -> Cell {
         let phi = match self.phi {

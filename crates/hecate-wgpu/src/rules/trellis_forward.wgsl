@@ -1,0 +1,90 @@
+// One token forward.
+
+const OPENED: u32 = 0u;
+// What both memories answer; φ of that, and `u`; the writes; φ of what the query is answered; the read.
+const ASK_KEYS: u32 = 0u;
+const ASK_VALUES: u32 = 1u;
+const PHI: u32 = 2u;
+const WRITE_KEYS: u32 = 6u;
+const WRITE_VALUES: u32 = 7u;
+const PHI_QUERY: u32 = 8u;
+const ANSWER: u32 = 11u;
+const FORWARD_END: u32 = 12u;
+
+// Which phase of φ that is, if it is one, and of how many sides.
+fn phi_phase(phase: u32) -> u32 {
+    return phase - select(PHI, PHI_QUERY, phase >= PHI_QUERY);
+}
+fn sides(phase: u32) -> u32 {
+    return select(2u, 1u, phase >= PHI_QUERY);
+}
+
+fn shape_of(phase: u32) -> vec3<u32> {
+    let m = args.cell.slots;
+    switch phase {
+        case ASK_KEYS: {
+            return vec3(TRANSPOSED, m, args.call.key);
+        }
+        case ASK_VALUES: {
+            return vec3(TRANSPOSED, m, args.call.value);
+        }
+        case WRITE_KEYS: {
+            return vec3(ROWS, m, args.call.key);
+        }
+        case WRITE_VALUES: {
+            return vec3(SWEEP, m, args.call.value);
+        }
+        case ANSWER: {
+            return vec3(TIMES, m, args.call.value);
+        }
+        default: {
+            return phi_shape(phi_phase(phase), sides(phase));
+        }
+    }
+}
+
+fn job_at(phase: u32) -> Job {
+    switch phase {
+        case ASK_KEYS: {
+            return job(record, token.k, point);
+        }
+        case ASK_VALUES: {
+            return job(record + args.cell.slots, token.v, point + keys());
+        }
+        default: {
+            return job(out, places().f, next + keys());
+        }
+    }
+}
+
+fn element(phase: u32, i: u32) -> vec4<f32> {
+    let answers = record + select(0u, 2u * args.cell.slots, phase >= PHI_QUERY);
+    return phi_element(phi_phase(phase), sides(phase), answers, i);
+}
+
+fn totalled(phase: u32, sums: vec4<f32>) {
+    phi_totalled(phi_phase(phase), sums);
+}
+
+// (75), (76)
+fn along(phase: u32, r: u32, c: u32) -> vec4<f32> {
+    let of_values = phase == WRITE_VALUES;
+    let own = rows();
+    let i = select(r * args.call.key, keys() + r * args.call.value, of_values) + c;
+    let u = row(own.u + r + select(0u, args.cell.slots, of_values));
+    let s = row(own.a) * room[old + i] - row(own.theta) * u * row(select(token.k, token.v, of_values) + c);
+    room[next + i] = s;
+    if (of_values) {
+        return vec4(0.0);
+    }
+    return vec4(s * row(token.q + c), 0.0, 0.0, 0.0);
+}
+
+fn ended(phase: u32, r: u32, sums: vec4<f32>) {
+    put(record + 2u * args.cell.slots + r, sums.x);
+}
+
+fn down(phase: u32, r: u32, c: u32) -> f32 {
+    return 0.0;
+}
+fn landed(phase: u32, c: u32, sum: f32) {}
