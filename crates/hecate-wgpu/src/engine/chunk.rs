@@ -5,7 +5,7 @@ use super::{
     CHUNK,
     layout::{Args, Layout},
     named,
-    scan::{ARGS, KEYS, KEYS_WIDE, Known, LINEAR},
+    scan::{ARGS, Known, LINEAR},
 };
 use crate::{
     Wgpu,
@@ -20,6 +20,8 @@ use hecate_core::{Inputs, Result, Rule, Slots, Tensor};
 const SPACE: usize = 64 << 20;
 
 const CHUNKS: &str = include_str!("chunk.wgsl");
+const PAIRS: &str = include_str!("pairs.wgsl");
+const PAIRS_WIDE: &str = include_str!("pairs_wide.wgsl");
 
 macro_rules! source {
     ($id:ident, $name:literal, $file:literal $(, $more:expr)*) => {
@@ -28,21 +30,21 @@ macro_rules! source {
     };
 }
 
-source!(PRODUCTS, "chunk_products", "chunk_products.wgsl", include_str!("pairs.wgsl"));
-source!(PRODUCTS_WIDE, "chunk_products_wide", "chunk_products.wgsl", include_str!("pairs_wide.wgsl"));
-source!(SUMS, "chunk_sums", "chunk_sums.wgsl", KEYS);
-source!(SUMS_WIDE, "chunk_sums_wide", "chunk_sums.wgsl", KEYS_WIDE);
+source!(PRODUCTS, "chunk_products", "chunk_products.wgsl", PAIRS);
+source!(PRODUCTS_WIDE, "chunk_products_wide", "chunk_products.wgsl", PAIRS_WIDE);
+source!(SUMS, "chunk_sums", "chunk_sums.wgsl", PAIRS);
+source!(SUMS_WIDE, "chunk_sums_wide", "chunk_sums.wgsl", PAIRS_WIDE);
 source!(ENDS, "chunk_ends", "chunk_ends.wgsl");
 source!(TABLES, "chunk_tables", "chunk_tables.wgsl");
-source!(DKEYS, "chunk_keys", "chunk_keys.wgsl", KEYS);
-source!(DKEYS_WIDE, "chunk_keys_wide", "chunk_keys.wgsl", KEYS_WIDE);
+source!(DKEYS, "chunk_keys", "chunk_keys.wgsl", PAIRS);
+source!(DKEYS_WIDE, "chunk_keys_wide", "chunk_keys.wgsl", PAIRS_WIDE);
 source!(GATES, "chunk_gates", "chunk_gates.wgsl");
 
 macro_rules! with_constants {
     ($source:ident, $entry:literal) => {
         [
-            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 33)] },
-            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 64)] },
+            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 0), ("FROZEN", 1)] },
+            Kernel { source: &$source, entry: $entry, constants: &[("MOMENTUM", 1), ("FROZEN", 0)] },
         ]
     };
 }
@@ -131,6 +133,11 @@ impl Chunks<'_> {
         Args { first: self.first as u32, ..self.layout.args(self.count * threads) }
     }
 
+    /// The same of one whose rows are queries and keys.
+    fn key_args(&self, threads: usize) -> Args {
+        Args { width: self.layout.dims.key as u32, ..self.args(threads) }
+    }
+
     /// `N`, `G`, `Λ Zᵀ`, `dO Zᵀ`.
     fn squares<R: Rule>(&self, inputs: &Inputs<R, Tensor<Wgpu>>, dout: &Tensor<Wgpu>) -> Result<()> {
         let (dims, spec, known) = (self.layout.dims, self.layout.spec, self.known);
@@ -142,7 +149,7 @@ impl Chunks<'_> {
         for (slot, x, y, width) in all {
             let args = Args { slot, width: width as u32, ..self.args(tiles(CHUNK)) };
             let bindings = [Read(&known.work), Read(x), Read(y), Write(self.space)];
-            self.layout.launch(for_width(width, &PRODUCTS, &PRODUCTS_WIDE), "square", None, &args, &bindings)?;
+            self.layout.launch(for_width(width, &PRODUCTS, &PRODUCTS_WIDE), "square", &args, &bindings)?;
         }
         Ok(())
     }
@@ -167,7 +174,7 @@ impl Chunks<'_> {
         for (slot, x, y, offset, lagging) in all {
             let args = Args { slot, width: width as u32, offset, lagging, ..self.args(threads) };
             let bindings = [Read(&known.work), Read(x), Read(y), Write(self.space)];
-            self.layout.launch(source, "state", None, &args, &bindings)?;
+            self.layout.launch(source, "state", &args, &bindings)?;
         }
         Ok(())
     }
@@ -188,18 +195,17 @@ impl Chunks<'_> {
         self.layout.launch(
             for_width(self.layout.dims.key, &SUMS, &SUMS_WIDE),
             "sums",
-            Some(self.layout.dims.key),
-            &self.args(CHUNK),
+            &self.key_args(CHUNK),
             &bindings,
         )?;
         let bindings = [Read(&known.work), Read(&known.kept), Read(&known.kept_grads), Write(self.space)];
-        self.layout.launch(&ENDS, "ends", None, &self.args(self.layout.dims.value), &bindings)
+        self.layout.launch(&ENDS, "ends", &self.args(self.layout.dims.value), &bindings)
     }
 
     /// The tables, and the way back through them.
     fn tables(&self) -> Result<()> {
         let bindings = [Read(&self.known.work), Write(self.space)];
-        self.layout.launch(&TABLES, "tables", None, &self.args(CHUNK + 1), &bindings)
+        self.layout.launch(&TABLES, "tables", &self.args(CHUNK + 1), &bindings)
     }
 
     /// Gradients of queries, keys and gates.
@@ -214,7 +220,7 @@ impl Chunks<'_> {
             Write(&dinputs.k),
         ];
         let source = for_width(layout.dims.key, &DKEYS, &DKEYS_WIDE);
-        layout.launch(source, "keys", Some(layout.dims.key), &self.args(tiles(layout.dims.key)), &bindings)?;
+        layout.launch(source, "keys", &self.key_args(tiles(layout.dims.key)), &bindings)?;
         let gates = R::Gates::list(&dinputs.gates);
         let nothing = [layout.room(layout.scalars())?, layout.room(layout.scalars())?, layout.room(layout.scalars())?];
         let bindings = [
@@ -224,6 +230,6 @@ impl Chunks<'_> {
             Write(named(&gates, &["theta"]).unwrap_or(&nothing[1])),
             Write(named(&gates, &["log_eta", "beta"]).unwrap_or(&nothing[2])),
         ];
-        layout.launch(&GATES, "gates", None, &self.args(CHUNK), &bindings)
+        layout.launch(&GATES, "gates", &self.args(CHUNK), &bindings)
     }
 }

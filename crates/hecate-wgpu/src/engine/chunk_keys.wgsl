@@ -1,4 +1,4 @@
-// Gradients of queries and keys: (27), (28). Four tokens by four numbers an invocation.
+// Gradients of queries and keys, which are x and y: (27), (28). Four tokens by four numbers an invocation.
 
 @group(0) @binding(4) var<storage, read> space: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> dq: array<f32>;  // [rows,H,K]
@@ -67,12 +67,12 @@ fn from_tokens(here: Span, own: Tile) -> Both {
     for (var j = 0u; j < here.tokens; j++) {
         let at = token(here, j) * args.key;
         let dg = space[square_at(own.chunk, DG, j, own.row) / 4u];
-        let key = key_four(at, own.column);
+        let key = y_four(at, own.column);
         if j <= own.row + 3u {
             sums.query = add_outer(sums.query, select(vec4<f32>(), dg, vec4<u32>(j) <= rows), key);
         }
         if j >= own.row {
-            sums.key = add_outer(sums.key, select(vec4<f32>(), dg, vec4<u32>(j) >= rows), query_four(at, own.column));
+            sums.key = add_outer(sums.key, select(vec4<f32>(), dg, vec4<u32>(j) >= rows), x_four(at, own.column));
         }
         if args.erase != ERASE_NOTHING || FROZEN == 1u {
             sums.key = add_outer(sums.key, space[square_at(own.chunk, DN, j, own.row) / 4u], key);

@@ -1,4 +1,5 @@
-// Sums over a token's row: (25), and the inner products of (31). The gradient of the values.
+// Sums over a token's row, of queries and keys, which are x and y: (25), and the inner products of (31). The gradient of
+// the values.
 
 @group(0) @binding(4) var<storage, read_write> space: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> dz: array<f32>;         // [rows,H,V]: Λ
@@ -51,8 +52,8 @@ fn sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var erase = vec2<f32>();
     var behind = vec2<f32>();
     for (var i = 0u; i < args.key; i += 4u) {
-        let key = key_four(at * args.key, i);
-        let query = query_four(at * args.key, i);
+        let key = y_four(at * args.key, i);
+        let query = x_four(at * args.key, i);
         read.x += dot(query, product_four(chunk, OUT_M, t, i));
         behind.x += dot(key, product_four(chunk, WRITES_DM, t, i));
         if args.erase != ERASE_NOTHING || FROZEN == 1u {

@@ -151,19 +151,16 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Starts `entry`, an invocation for each of `args.count`. Only kernels that are compiled for the length of keys are
-    /// given it: others are compiled once for all lengths.
+    /// Starts `entry`, an invocation for each of `args.count`.
     pub(super) fn launch(
         &self,
         source: &'static Source,
         entry: &'static str,
-        key: Option<usize>,
         args: &Args,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
         let flag = |name, set| (name, u32::from(set));
-        let mut constants = vec![flag("MOMENTUM", self.spec.momentum), flag("FROZEN", self.spec.frozen.is_some())];
-        constants.extend(key.map(|key| ("KEY", key as u32)));
+        let constants = [flag("MOMENTUM", self.spec.momentum), flag("FROZEN", self.spec.frozen.is_some())];
         let kernel = Kernel { source, entry, constants: &constants };
         self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
     }

@@ -12,8 +12,8 @@ use hecate_core::{Inputs, Outputs, Result, Rule, Slots, Tensor};
 
 pub(super) const ARGS: &str = include_str!("args.wgsl");
 pub(super) const LINEAR: &str = include_str!("linear.wgsl");
-pub(super) const KEYS: &str = include_str!("keys.wgsl");
-pub(super) const KEYS_WIDE: &str = include_str!("keys_wide.wgsl");
+const KEYS: &str = include_str!("keys.wgsl");
+const KEYS_WIDE: &str = include_str!("keys_wide.wgsl");
 const ROWS: &str = include_str!("rows.wgsl");
 const ROWS_WRITE: &str = include_str!("rows_write.wgsl");
 const TILE: &str = include_str!("tile.wgsl");
@@ -145,7 +145,7 @@ fn begin<R: Rule>(
     };
     let count = layout.scalars().max(layout.matrices()).max(2 * (layout.dims.sequences.count() + 1));
     let bindings = [Write(&work), Read(log_a), Read(theta), Read(third), Read(table), Read(m), Read(s)];
-    layout.launch(&BEGIN, "begin", None, &layout.args(count), &bindings)?;
+    layout.launch(&BEGIN, "begin", &layout.args(count), &bindings)?;
     Ok(work)
 }
 
