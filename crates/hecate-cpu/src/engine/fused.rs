@@ -7,6 +7,8 @@
 
 #![expect(clippy::needless_range_loop, reason = "tokens and vectors are counted as in the equations")]
 
+mod pairs;
+
 use super::{
     Spec,
     lane::{View, row},
@@ -23,6 +25,9 @@ use pulp::{Simd, WithSimd};
 /// Tokens that are written in one pass, where there is no momentum.
 pub(super) const GROUP: usize = 4;
 
+/// Rows of what the next tokens predict and read.
+const AHEAD: usize = 2 * GROUP;
+
 /// The memory of a lane while it runs.
 #[derive(Default)]
 struct State {
@@ -33,7 +38,7 @@ struct State {
     /// `M` and `S`, block behind block: `[blocks, K, width]`.
     m: Lines,
     s: Lines,
-    /// What the next group predicts and reads, block behind block: `[blocks, 2 GROUP, width]`.
+    /// What the next tokens predict and read, block behind block: `[blocks, AHEAD, width]`.
     ahead: Lines,
     /// Whether `ahead` holds it.
     ready: bool,
@@ -53,8 +58,10 @@ struct Inputs {
     k: Lines,
     q: Lines,
     groups: Vec<Group>,
-    /// Rows of `q`, `k` (only with momentum) and `v`, without gaps.
-    rows: [Vec<f32>; 3],
+    /// All this with momentum.
+    pairs: pairs::Inputs,
+    /// Rows of `v`, without gaps.
+    v: Vec<f32>,
 }
 
 /// Factors of a group's tokens, from its gates and the products of its keys and queries. Index `i` is the token.
@@ -140,7 +147,7 @@ impl State {
                 }
             }
         }
-        self.ahead.fit(blocks * 2 * GROUP * self.width);
+        self.ahead.fit(blocks * AHEAD * self.width);
     }
 
     fn copy<'o>(&self, s: bool, to: impl Iterator<Item = &'o mut [f32]>) {
@@ -156,6 +163,13 @@ impl State {
 impl Inputs {
     /// Keys and queries side by side: number `i` of row `r` of a group is that of its token `i`.
     fn pack(&mut self, spec: Spec, view: &View<'_>) {
+        if spec.momentum {
+            return wide(
+                &mut self.pairs,
+                #[inline(always)]
+                |pairs| pairs.pack(spec, view),
+            );
+        }
         let (groups, size) = (view.tokens.div_ceil(GROUP), view.k.columns * GROUP);
         self.k.fit((groups + 1) * size);
         self.q.fit((groups + 1) * size);
@@ -213,24 +227,16 @@ impl WithSimd for Width {
     }
 }
 
-/// The tokens of a view, whose `q` and `k` may go on behind them, through lane `i`, for rules that are not frozen.
+/// The tokens of a view, whose `q`, `k`, `a` and `eta` may go on behind them, through lane `i`, for rules that are not
+/// frozen.
 pub(super) fn forward(spec: Spec, view: &View<'_>, work: &mut Workspace, i: usize, out: &mut [&mut [f32]]) {
     let Workspace { states, chunk } = work;
-    if !spec.momentum {
-        chunk.pack(spec, view);
-    }
+    chunk.pack(spec, view);
     // Rows of one head lie far apart; every block of columns would wait for them again.
-    let rows = std::mem::take(&mut chunk.rows);
-    let [q, k, v] = rows;
-    let (q, k) = if spec.momentum { (gather(q, &view.q), gather(k, &view.k)) } else { (q, k) };
-    let v = gather(v, &view.v);
-    let mut view = View { v: Mat::new(&v, view.tokens, view.v.columns), ..*view };
-    if spec.momentum {
-        view.q = Mat::new(&q, view.q.rows, view.q.columns);
-        view.k = Mat::new(&k, view.k.rows, view.k.columns);
-    }
+    let v = gather(std::mem::take(&mut chunk.v), &view.v);
+    let view = View { v: Mat::new(&v, view.tokens, view.v.columns), ..*view };
     dispatch(Call { spec, view: &view, state: &mut states[i], chunk, out });
-    chunk.rows = [q, k, v];
+    chunk.v = v;
 }
 
 struct Call<'a, 'o> {
@@ -248,8 +254,8 @@ impl WithSimd for Call<'_, '_> {
     fn with_simd<S: Simd>(mut self, simd: S) {
         for block in 0..self.state.columns.div_ceil(self.state.width) {
             match (self.spec.momentum, self.spec.erase, self.state.width / S::F32_LANES) {
-                (true, _, 2) => self.tokens::<S, 2>(simd, block),
-                (true, _, _) => self.tokens::<S, 1>(simd, block),
+                (true, _, 2) => self.pairs::<S, 2>(simd, block),
+                (true, _, _) => self.pairs::<S, 1>(simd, block),
                 (false, true, 2) => self.groups::<S, 2, true>(simd, block),
                 (false, true, _) => self.groups::<S, 1, true>(simd, block),
                 (false, false, 2) => self.groups::<S, 2, false>(simd, block),
@@ -268,7 +274,7 @@ impl Call<'_, '_> {
         let State { key, width, m, ahead, ready, .. } = &mut **state;
         let (size, column) = (*key * GROUP, block * *width);
         let m = &mut m.get_mut()[block * *key * *width..][..*key * *width];
-        let ahead = &mut ahead.get_mut()[block * 2 * GROUP * *width..][..2 * GROUP * *width];
+        let ahead = &mut ahead.get_mut()[block * AHEAD * *width..][..AHEAD * *width];
         let mut pass = Pass::<S, N> { p: [[simd.splat_f32s(0.0); N]; GROUP], y: [[simd.splat_f32s(0.0); N]; GROUP] };
         match *ready {
             true => pass.load(simd, ahead),
@@ -285,70 +291,6 @@ impl Call<'_, '_> {
         }
         pass.store(simd, ahead);
     }
-
-    /// Tokens through one block of columns, with momentum.
-    #[inline(always)]
-    fn tokens<S: Simd, const N: usize>(&mut self, simd: S, block: usize) {
-        let Self { spec, view, state, out, .. } = self;
-        let State { key, width, m, s, ahead, ready, .. } = &mut **state;
-        let (size, column, before) = (*key * *width, block * *width, spec.read == Read::Before);
-        let m = &mut m.get_mut()[block * size..][..size];
-        let s = &mut s.get_mut()[block * size..][..size];
-        let (ahead_p, ahead_y) = ahead.get_mut()[block * 2 * GROUP * *width..].split_at_mut(GROUP * *width);
-        let (mut p, mut y) = (load::<S, N>(simd, ahead_p), load::<S, N>(simd, ahead_y));
-        if !*ready {
-            (p, y) = look(simd, m, row(&view.k, 0), row(&view.q, 0));
-        }
-        for t in 0..view.tokens {
-            // The last token has none behind it; what it takes for that one is not used.
-            let next = (t + 1).min(view.k.rows - 1);
-            if before {
-                store_part(simd, &mut out[t][column..], y);
-            }
-            let (w, r) = (simd.splat_f32s(view.w[t]), simd.splat_f32s(-view.r.get(t).copied().unwrap_or(0.0)));
-            let v = load_part::<S, N>(simd, &row(&view.v, t)[column..]);
-            let mut z = p;
-            for n in 0..N {
-                z[n] = simd.mul_add_e_f32s(r, p[n], simd.mul_f32s(w, v[n]));
-            }
-            let (a, eta) = (simd.splat_f32s(view.a[t]), simd.splat_f32s(view.eta[t]));
-            (p, y) = ([simd.splat_f32s(0.0); N], [simd.splat_f32s(0.0); N]);
-            let keys = row(&view.k, t).iter().zip(row(&view.k, next));
-            let keys = keys.zip(row(&view.q, if before { next } else { t }));
-            let rows = m.chunks_exact_mut(N * S::F32_LANES).zip(s.chunks_exact_mut(N * S::F32_LANES));
-            for ((m, s), ((&k, &ahead), &q)) in rows.zip(keys) {
-                let (k, ahead, q) = (simd.splat_f32s(k), simd.splat_f32s(ahead), simd.splat_f32s(q));
-                let (mut x, mut step) = (load::<S, N>(simd, m), load::<S, N>(simd, s));
-                for n in 0..N {
-                    step[n] = simd.mul_add_e_f32s(k, z[n], simd.mul_f32s(eta, step[n]));
-                    x[n] = simd.mul_add_e_f32s(a, x[n], step[n]);
-                    p[n] = simd.mul_add_e_f32s(ahead, x[n], p[n]);
-                    y[n] = simd.mul_add_e_f32s(q, x[n], y[n]);
-                }
-                store(simd, m, x);
-                store(simd, s, step);
-            }
-            if !before {
-                store_part(simd, &mut out[t][column..], y);
-            }
-        }
-        store(simd, ahead_p, p);
-        store(simd, ahead_y, y);
-    }
-}
-
-/// `(k M, q M)` for one block of columns.
-#[inline(always)]
-fn look<S: Simd, const N: usize>(simd: S, m: &[f32], k: &[f32], q: &[f32]) -> ([S::f32s; N], [S::f32s; N]) {
-    let (mut p, mut y) = ([simd.splat_f32s(0.0); N], [simd.splat_f32s(0.0); N]);
-    for ((m, &k), &q) in m.chunks_exact(N * S::F32_LANES).zip(k).zip(q) {
-        let (m, k, q) = (load::<S, N>(simd, m), simd.splat_f32s(k), simd.splat_f32s(q));
-        for n in 0..N {
-            p[n] = simd.mul_add_e_f32s(k, m[n], p[n]);
-            y[n] = simd.mul_add_e_f32s(q, m[n], y[n]);
-        }
-    }
-    (p, y)
 }
 
 /// What the keys and queries of a group find in the memory before it: `K M₀`, `Q M₀`.

@@ -1,6 +1,6 @@
 //! The linear engine: one recurrence for every linear rule, token by token or in exact chunks.
 //!
-//! A forward goes through the memory once for every four tokens (`fused`), or once a token with momentum; a single token
+//! A forward goes through the memory once for every four tokens (`fused`), or two with momentum; a single token
 //! goes from one memory into the next (`decode`). A backward is products of matrices over chunks of 64 tokens, and so is
 //! the forward of frozen rules (`chunk`, `chunk_backward`). `scan` is the plain recurrence that all are compared with.
 //!

@@ -84,6 +84,8 @@ impl<'a, 'o> Ahead<'a, 'o> {
         let keys = 0..problem.dims.key;
         view.q = self.lane.mat(problem, &problem.q, &keys, &ahead);
         view.k = self.lane.mat(problem, &problem.k, &keys, &ahead);
+        view.a = &self.scalars.a[ahead.clone()];
+        view.eta = self.scalars.eta.get(ahead).unwrap_or_default();
         fused::forward(problem.spec, &view, &mut work.fused, i, out);
     }
 
