@@ -18,6 +18,7 @@ mod recurrent;
 mod rows;
 mod rules;
 mod simd;
+mod sweep;
 
 pub use bill::Bill;
 pub use device::{Algorithm, Cpu};

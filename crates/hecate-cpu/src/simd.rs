@@ -81,3 +81,33 @@ pub(crate) fn store_part<S: Simd, const N: usize>(simd: S, x: &mut [f32], values
         simd.partial_store_f32s(x, values);
     }
 }
+
+/// Work that goes through a matrix in blocks of columns, of some vectors each.
+pub(crate) trait Panel<S: Simd> {
+    /// Columns from `column` on, `N` vectors of them.
+    fn panel<const N: usize>(&mut self, simd: S, column: usize);
+}
+
+/// Goes through `columns` columns, in blocks as wide as registers allow, up to whole vectors.
+#[inline(always)]
+pub(crate) fn panels<S: Simd, P: Panel<S>>(simd: S, columns: usize, mut work: P) {
+    let (many, vectors) = (S::REGISTER_COUNT >= 32, columns.div_ceil(S::F32_LANES));
+    let mut done = 0;
+    while done < vectors {
+        let column = done * S::F32_LANES;
+        done += match vectors - done {
+            4.. if many => {
+                work.panel::<4>(simd, column);
+                4
+            }
+            2.. => {
+                work.panel::<2>(simd, column);
+                2
+            }
+            _ => {
+                work.panel::<1>(simd, column);
+                1
+            }
+        };
+    }
+}

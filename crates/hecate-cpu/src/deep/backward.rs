@@ -1,9 +1,11 @@
 //! One token backward: equations (41)–(46), (56)–(59).
 
-use super::{DeepCell, Gates, Record, Scratch, activation::curve, bias, norm, retention, sandwich};
+use super::{DeepCell, Gates, Record, Scratch, activation::curve, bias, norm, retention};
 use crate::{
-    recurrent::{Adjoint, States, Token, TokenGrads},
-    rows::{add_outer, add_transposed, axpy, dot, scale},
+    recurrent::{Adjoint, Cell, States, Token, TokenGrads},
+    rows::{axpy, dot, scale},
+    simd::dispatch,
+    sweep,
 };
 use hecate_core::{
     Read,
@@ -24,18 +26,38 @@ impl DeepCell {
         mut grads: TokenGrads<'_>,
     ) {
         let gates = self.gates(token.gates);
-        let after = self.deep.read == Read::After;
-        if after {
-            self.unread(token, states.new, record, dout, adjoint.state, scratch, grads.q);
+        let (mapped, after) = (self.is_mapped(), self.deep.read == Read::After);
+        let Adjoint { state, point } = adjoint;
+        if scratch.shared {
+            std::mem::swap(&mut scratch.point, &mut scratch.seen);
         }
-        self.unwrite(token, &gates, states, record, adjoint.state, scratch, &mut grads);
-        self.unlearn(token, &gates, states.point, record, adjoint.point, scratch, &mut grads);
-        if !after {
-            self.unread(token, states.old, record, dout, adjoint.state, scratch, grads.q);
+        if mapped && after {
+            self.unread(token, states.new, record, dout, state, scratch, grads.q);
+        }
+        self.unwrite(token, &gates, states, record, dout, state, scratch, &mut grads);
+        let point = if self.merges() { &mut *state } else { point };
+        self.unlearn(token, &gates, states.point, record, point, scratch, &mut grads);
+        if mapped && !after {
+            self.unread(token, states.old, record, dout, state, scratch, grads.q);
+        }
+        scratch.shared = self.shares();
+    }
+
+    /// Back through the norm behind a read, into `out`.
+    #[inline(always)]
+    fn unnorm(&self, record: &Record<&[f32]>, dout: &[f32], out: &mut [f32], dq: &mut [f32]) {
+        if self.deep.structure.residual() {
+            axpy(dq, 1.0, dout);
+        }
+        if self.deep.structure.norm() {
+            out.fill(0.0);
+            norm::add_jacobian(record.read_normed, record.deviations[1], dout, out);
+        } else {
+            out.copy_from_slice(dout);
         }
     }
 
-    /// What the read adds to the gradients of the query and of the state that it saw.
+    /// What the read adds to the gradients of the query and of the state that it saw, where that is not the weights.
     #[expect(clippy::too_many_arguments, reason = "arguments, state, results")]
     #[inline(always)]
     fn unread(
@@ -49,32 +71,22 @@ impl DeepCell {
         dq: &mut [f32],
     ) {
         let (first, all) = self.sizes();
-        let Scratch { seen: weights, dweights, hidden, value, .. } = scratch;
-        let weights = self.exposed(seen, weights);
-        if self.deep.structure.residual() {
-            axpy(dq, 1.0, dout);
-        }
+        let Scratch { seen: weights, shared, dweights, hidden, value, .. } = scratch;
+        let weights = self.exposed(seen, weights, *shared);
         let out = &mut value[..self.value];
-        if self.deep.structure.norm() {
-            out.fill(0.0);
-            norm::add_jacobian(record.read_normed, record.deviations[1], dout, out);
-        } else {
-            out.copy_from_slice(dout);
-        }
+        self.unnorm(record, dout, out, dq);
         let target = self.target(dstate, dweights);
         if self.hidden.is_some() {
             let dpre = &mut hidden[..self.d()];
             dpre.fill(0.0);
-            add_transposed(dpre, out, &weights[first..]);
+            let (low, high) = target.split_at_mut(first);
+            sweep::Outer { d: high, factors: [(record.read_h, out)], m: &weights[first..all], x: dpre }.run();
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
-            add_transposed(dq, dpre, &weights[..first]);
-            add_outer(&mut target[..first], 1.0, token.q, dpre);
-            add_outer(&mut target[first..all], 1.0, record.read_h, out);
+            sweep::Outer { d: low, factors: [(token.q, dpre)], m: &weights[..first], x: dq }.run();
         } else {
-            add_transposed(dq, out, weights);
-            add_outer(&mut target[..first], 1.0, token.q, out);
+            sweep::Outer { d: target, factors: [(token.q, out)], m: weights, x: dq }.run();
         }
-        self.pull(seen, dweights, dstate);
+        self.pull(seen, weights, dweights, dstate);
     }
 
     /// Where gradients of weights go: to the state itself, or first to a place of their own.
@@ -89,20 +101,20 @@ impl DeepCell {
 
     /// Gradients of weights to those of the state, where the two differ.
     #[inline(always)]
-    fn pull(&self, state: &[f32], dweights: &[f32], dstate: &mut [f32]) {
+    fn pull(&self, state: &[f32], weights: &[f32], dweights: &[f32], dstate: &mut [f32]) {
         let (first, all) = self.sizes();
         if !self.is_mapped() {
             return;
         }
-        retention::pull(self.deep.retention, &state[..first], &dweights[..first], &mut dstate[..first]);
-        if first < all {
-            let high = first..all;
-            retention::pull(self.deep.retention, &state[high.clone()], &dweights[high.clone()], &mut dstate[high]);
+        for part in [0..first, first..all].into_iter().filter(|part| !part.is_empty()) {
+            let (state, weights, dweights) = (&state[part.clone()], &weights[part.clone()], &dweights[part.clone()]);
+            retention::pull(self.deep.retention, state, weights, dweights, &mut dstate[part]);
         }
     }
 
-    /// Equations (56)–(58) and the first half of (59): gradients of the gates, and with `Ḡ` what (41) begins with: in
-    /// scratch `hidden[0]` `h̄`, `hidden[1]` `δ̄`, `value[0]` `ū_o`, and `dk`.
+    /// Equations (56)–(58) and the first half of (59), and where the state is the weights also the read: gradients of the
+    /// gates and the query, and with `Ḡ` what (41) begins with: in scratch `hidden[0]` `h̄`, `hidden[1]` `δ̄`, `value[0]`
+    /// `ū_o`, and `dk`.
     #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
     #[inline(always)]
     fn unwrite(
@@ -111,52 +123,84 @@ impl DeepCell {
         gates: &Gates,
         states: States<'_>,
         record: &Record<&[f32]>,
+        dout: &[f32],
         dstate: &mut [f32],
         scratch: &mut Scratch,
         grads: &mut TokenGrads<'_>,
     ) {
-        let (first, all) = self.sizes();
-        let (dx, ds) = dstate.split_at_mut(all);
-        if let Retention::Kl { .. } = self.deep.retention {
-            let columns = &mut scratch.columns;
-            let (low, high) = dx.split_at_mut(first);
-            retention::normalise_columns_back(&states.new[..first], low, self.hidden.unwrap_or(self.value), columns);
-            if self.hidden.is_some() {
-                retention::normalise_columns_back(&states.new[first..all], high, self.value, columns);
-            }
+        let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
+        let Scratch { hidden, value, key, columns, zeros, seen: weights, .. } = scratch;
+        let (dm, ds) = dstate.split_at_mut(all);
+        let (old, old_s) = states.old.split_at(all);
+        let kept = self.unsoftmax(states.new, weights, old, dm, columns);
+        let [du_o, _, _, _, _, dread] = split(value, v);
+        let [dh, ddelta, _, _, dpre] = split(hidden, d);
+        let (mapped, after) = (self.is_mapped(), self.deep.read == Read::After);
+        match mapped {
+            true => dread.fill(0.0),
+            false => self.unnorm(record, dout, dread, grads.q),
         }
-        grads.gates[0] = gates.a * self.kept(dx, &states.old[..all], &mut scratch.columns);
-        let momentum = self.deep.momentum;
-        if momentum {
-            axpy(ds, 1.0, dx);
-            grads.gates[1] = gates.eta * dot(ds, &states.old[all..]);
-        }
-        let source = if momentum { &*ds } else { &*dx };
-        let (width, Scratch { hidden, value, key, .. }) = (self.d(), scratch);
-        let (out, theta) = (&mut value[..self.value], gates.theta);
-        let along = if self.hidden.is_some() {
-            let (dh, ddelta) = hidden[..2 * width].split_at_mut(width);
-            let low = sandwich(token.k, &source[..first], record.delta, key, ddelta);
-            let high = sandwich(record.h, &source[first..all], record.u_o, dh, out);
-            scale(&mut hidden[..2 * width], -theta);
-            low + high
-        } else {
-            sandwich(token.k, &source[..first], record.u_o, key, out)
+        let zeros = zeros.as_slice();
+        let queries = |q| match (mapped, after) {
+            (true, _) => [zeros, zeros],
+            (false, true) => [q, zeros],
+            (false, false) => [zeros, q],
         };
-        scale(out, -theta);
-        axpy(grads.k, -theta, key);
-        grads.gates[1 + usize::from(momentum)] = -along;
-        scale(dx, gates.a);
-        if momentum {
-            scale(ds, gates.eta);
+        let seen = if after { states.new } else { states.old };
+        let (cut, Gates { a, eta, theta, .. }) = (first.min(ds.len()), *gates);
+        let ((dm, dm_high), (ds, ds_high)) = (dm.split_at_mut(first), ds.split_at_mut(cut));
+        let ((m, m_high), (s, s_high)) = (old.split_at(first), old_s.split_at(cut));
+        let mut high = [0.0; 2];
+        if self.hidden.is_some() {
+            dpre.fill(0.0);
+            let (old, seen, q) = ([m_high, s_high], &seen[first..all], queries(record.read_h));
+            let (dm, ds, x, y) = (dm_high, ds_high, record.h, record.u_o);
+            let call = sweep::Unwrite { a, eta, dm, ds, old, seen, q, dout: dread, dq: dpre, x, y, dx: dh, dy: du_o };
+            high = call.run();
+            dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
+        let (dout, y, dy) = match self.hidden {
+            Some(_) => (&*dpre, record.delta, &mut *ddelta),
+            None => (&*dread, record.u_o, &mut *du_o),
+        };
+        let (k, q, dq, old, dx) = (token.k, queries(token.q), &mut *grads.q, [m, s], &mut *key);
+        let low = sweep::Unwrite { a, eta, dm, ds, old, seen, q, dout, dq, x: k, y, dx, dy }.run();
+        grads.gates[0] = a * kept.unwrap_or(low[0] + high[0]);
+        let momentum = usize::from(self.deep.momentum);
+        if self.deep.momentum {
+            grads.gates[1] = eta * (low[1] + high[1]);
+        }
+        grads.gates[1 + momentum] = -dot(k, key) - dot(record.h, dh);
+        axpy(grads.k, -theta, key);
+        [dh, ddelta, du_o].into_iter().for_each(|x| scale(x, -theta));
     }
 
-    /// `⟨dX, X⟩` of (56). Each column of `dX` sums to 0 behind (55): what is common to a column of `X`, nearly all of
+    /// Back through the log-softmax of (55), where there is one; then also what (56) makes of it. `weights` are those of
+    /// the new state where tokens read behind the write, and else become them.
+    #[inline(always)]
+    fn unsoftmax(
+        &self,
+        new: &[f32],
+        weights: &mut [f32],
+        old: &[f32],
+        dm: &mut [f32],
+        columns: &mut [f32],
+    ) -> Option<f32> {
+        let Retention::Kl { scale } = self.deep.retention else { return None };
+        let weights = self.exposed(new, weights, self.deep.read == Read::After);
+        let (first, all) = self.sizes();
+        let (low, high) = dm.split_at_mut(first);
+        retention::normalise_columns_back(scale, &weights[..first], low, self.hidden.unwrap_or(self.value), columns);
+        if self.hidden.is_some() {
+            retention::normalise_columns_back(scale, &weights[first..all], high, self.value, columns);
+        }
+        Some(self.kept(dm, old, columns))
+    }
+
+    /// `⟨dX, X⟩` of (56) behind a log-softmax. Each column of `dX` sums to 0 behind (55): what is common to a column of `X`, nearly all of
     /// it, is taken off first, or it would leave its rounding behind.
     #[inline(always)]
     fn kept(&self, dx: &[f32], old: &[f32], columns: &mut [f32]) -> f32 {
-        let Retention::Kl { .. } = self.deep.retention else { return dot(dx, old) };
         let (first, all) = self.sizes();
         let low = retention::centred_dot(&dx[..first], &old[..first], self.hidden.unwrap_or(self.value), columns);
         if first == all {
@@ -180,7 +224,7 @@ impl DeepCell {
     ) {
         let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
         let Scratch { point: weights, dweights, hidden, value, .. } = scratch;
-        let weights = self.exposed(point, weights);
+        let weights = self.exposed(point, weights, false);
         let target = self.target(dpoint, dweights);
         let [du_o, du, do_, de, spare] = split(value, v);
         let [dh, ddelta, dpre, dback] = split(hidden, d);
@@ -193,8 +237,7 @@ impl DeepCell {
             for ((dback, ddelta), slope) in dback.iter_mut().zip(&*ddelta).zip(record.slope) {
                 *dback = ddelta * slope;
             }
-            crate::rows::add_read(du_o, dback, &weights[first..]);
-            add_outer(&mut target[first..all], 1.0, dback, record.u_o);
+            dispatch(sweep::Read { y: du_o, x: dback, m: &weights[first..all] });
         }
         if self.deep.structure.norm() {
             du.fill(0.0);
@@ -219,17 +262,16 @@ impl DeepCell {
             axpy(do_, 1.0, de);
         }
         if self.hidden.is_some() {
-            add_outer(&mut target[first..all], 1.0, record.h, do_);
-            dback.fill(0.0);
-            add_transposed(dback, do_, &weights[first..]);
-            dpre.iter_mut().zip(&*dback).zip(record.slope).for_each(|((dpre, dh), slope)| *dpre += dh * slope);
-            add_outer(&mut target[..first], 1.0, token.k, dpre);
-            add_transposed(grads.k, dpre, &weights[..first]);
+            let (low, high) = target.split_at_mut(first);
+            dh.fill(0.0);
+            let factors = [(&*dback, record.u_o), (record.h, &*do_)];
+            sweep::Outer { d: &mut high[..all - first], factors, m: &weights[first..all], x: dh }.run();
+            dpre.iter_mut().zip(&*dh).zip(record.slope).for_each(|((dpre, dh), slope)| *dpre += dh * slope);
+            sweep::Outer { d: low, factors: [(token.k, dpre)], m: &weights[..first], x: grads.k }.run();
         } else {
-            add_outer(&mut target[..first], 1.0, token.k, do_);
-            add_transposed(grads.k, do_, weights);
+            sweep::Outer { d: &mut target[..first], factors: [(token.k, do_)], m: weights, x: grads.k }.run();
         }
-        self.pull(point, dweights, dpoint);
+        self.pull(point, weights, dweights, dpoint);
     }
 }
 

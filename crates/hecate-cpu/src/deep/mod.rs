@@ -9,7 +9,8 @@ mod retention;
 
 use crate::{
     recurrent::{Adjoint, Cell, Groups, States, Token, TokenGrads},
-    rows::{add_transposed, axpy, dot, read},
+    rows::{add_transposed, axpy},
+    sweep::{Write, read},
 };
 use activation::activate;
 use hecate_core::{
@@ -31,12 +32,16 @@ pub(crate) struct Scratch {
     /// Weights at the gradient point and where the token reads; empty where the state is the weights.
     point: Vec<f32>,
     seen: Vec<f32>,
+    /// Whether the first are those that the next token reads or the other way round, tokens going on as they did.
+    shared: bool,
     /// Gradient of weights, before it is pulled back to the state; empty as above.
     dweights: Vec<f32>,
-    /// `[4, D]`, `[6, V]`, `[K]`.
+    /// `[5, D]`, `[6, V]`, `[K]`.
     hidden: Vec<f32>,
     value: Vec<f32>,
     key: Vec<f32>,
+    /// As long as the longest row: for what is not read.
+    zeros: Vec<f32>,
     /// Two numbers a column of the widest matrix.
     columns: Vec<f32>,
 }
@@ -162,12 +167,21 @@ impl DeepCell {
         self.deep.retention != Retention::Decay
     }
 
-    /// The weights of a state: itself, or written to `weights`.
+    /// Whether the weights that a token reads are those at the next one's gradient point.
     #[inline(always)]
-    fn exposed<'w>(&self, state: &'w [f32], weights: &'w mut [f32]) -> &'w [f32] {
+    fn shares(&self) -> bool {
+        self.is_mapped() && self.merges() && self.deep.read == Read::After
+    }
+
+    /// The weights of a state: itself, or written to `weights` unless they are there.
+    #[inline(always)]
+    fn exposed<'w>(&self, state: &'w [f32], weights: &'w mut [f32], there: bool) -> &'w [f32] {
         let (first, all) = self.sizes();
         if !self.is_mapped() {
             return &state[..all];
+        }
+        if there {
+            return weights;
         }
         retention::expose(self.deep.retention, &state[..first], &mut weights[..first]);
         if first < all {
@@ -224,64 +238,46 @@ impl DeepCell {
         }
     }
 
-    /// The state after the write: equations (36), (37).
+    /// The state after the write: equations (36), (37). Where the state is the weights, the token reads on the way: `out`.
+    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
     #[inline(always)]
     fn write(
         &self,
         token: Token<'_>,
-        gates: &Gates,
+        &Gates { a, eta, theta, .. }: &Gates,
         old: &[f32],
         new: &mut [f32],
-        record: &Record<&mut [f32]>,
-        columns: &mut [f32],
+        record: &mut Record<&mut [f32]>,
+        scratch: &mut Scratch,
+        out: &mut [f32],
     ) {
-        let (first, all) = self.sizes();
+        let ((first, all), (mapped, before)) = (self.sizes(), (self.is_mapped(), self.deep.read == Read::Before));
         let ((old, old_s), (new, new_s)) = (old.split_at(all), new.split_at_mut(all));
-        let momentum = self.deep.momentum;
-        let part = |x: &[f32], from, to| -> std::ops::Range<usize> { if x.is_empty() { 0..0 } else { from..to } };
-        let (low, high) = (part(old_s, 0, first), part(old_s, first, all));
-        let (right, left) =
-            if self.hidden.is_some() { (&*record.delta, Some(&*record.h)) } else { (&*record.u_o, None) };
-        let (new_low, new_high) = new.split_at_mut(first);
-        let (s_low, s_high) = new_s.split_at_mut(low.len());
-        descend(gates, momentum, (&old[..first], &old_s[low]), (new_low, s_low), token.k, right);
-        if let Some(h) = left {
-            descend(gates, momentum, (&old[first..], &old_s[high]), (new_high, s_high), h, record.u_o);
+        let cut = first.min(old_s.len());
+        let ((old_s, old_s_high), (s, s_high)) = (old_s.split_at(cut), new_s.split_at_mut(cut));
+        let ((old, old_high), (m, m_high)) = (old.split_at(first), new.split_at_mut(first));
+        let Scratch { hidden, zeros, columns, .. } = scratch;
+        let q = if mapped { &zeros[..self.key] } else { token.q };
+        let (step, old) = (-theta, [old, old_s]);
+        if self.hidden.is_none() {
+            return self.settle(Write { a, eta, step, x: token.k, y: record.u_o, old, m, s, q, before, out }, columns);
         }
-        if let Retention::Kl { .. } = self.deep.retention {
-            let (new_low, new_high) = new.split_at_mut(first);
-            retention::normalise_columns(new_low, self.hidden.unwrap_or(self.value), columns);
-            if self.hidden.is_some() {
-                retention::normalise_columns(new_high, self.value, columns);
-            }
+        let seen = &mut hidden[..self.d()];
+        self.settle(Write { a, eta, step, x: token.k, y: record.delta, old, m, s, q, before, out: seen }, columns);
+        if !mapped {
+            activate(self.activation(), seen, record.read_h, record.read_slope);
         }
+        let q = if mapped { &zeros[..self.d()] } else { &*record.read_h };
+        let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
+        self.settle(Write { a, eta, step, x: record.h, y: record.u_o, old, m, s, q, before, out }, columns);
     }
-}
 
-/// `S = η S − θ xᵀ y`, `X = a X + S`, or without momentum `X = a X − θ xᵀ y`, for one matrix.
-#[inline(always)]
-fn descend(
-    gates: &Gates,
-    momentum: bool,
-    (old, old_s): (&[f32], &[f32]),
-    (new, new_s): (&mut [f32], &mut [f32]),
-    x: &[f32],
-    y: &[f32],
-) {
-    let (width, Gates { a, eta, theta, .. }) = (y.len(), *gates);
-    let rows = new.chunks_exact_mut(width).zip(old.chunks_exact(width)).zip(x);
-    if !momentum {
-        for ((new, old), &x) in rows {
-            let step = -theta * x;
-            new.iter_mut().zip(old).zip(y).for_each(|((new, old), y)| *new = a * old + step * y);
-        }
-        return;
-    }
-    for (((new, old), &x), (s, old_s)) in rows.zip(new_s.chunks_exact_mut(width).zip(old_s.chunks_exact(width))) {
-        let step = -theta * x;
-        for (((new, old), y), (s, old_s)) in new.iter_mut().zip(old).zip(y).zip(s.iter_mut().zip(old_s)) {
-            *s = eta * old_s + step * y;
-            *new = a * old + *s;
+    /// A write, and the log-softmax of (55) behind it.
+    #[inline(always)]
+    fn settle(&self, mut write: Write<'_>, columns: &mut [f32]) {
+        write.run();
+        if let Retention::Kl { .. } = self.deep.retention {
+            retention::normalise_columns(write.m, write.y.len(), columns);
         }
     }
 }
@@ -295,10 +291,12 @@ impl Cell for DeepCell {
         Scratch {
             point: mapped(),
             seen: mapped(),
+            shared: false,
             dweights: mapped(),
-            hidden: vec![0.0; 4 * self.d()],
+            hidden: vec![0.0; 5 * self.d()],
             value: vec![0.0; 6 * self.value],
             key: vec![0.0; self.key],
+            zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
             columns: vec![0.0; 2 * self.d().max(self.value)],
         }
     }
@@ -320,19 +318,30 @@ impl Cell for DeepCell {
     ) {
         let gates = self.gates(token.gates);
         let mut record = self.parts_mut(record);
-        self.learn(self.exposed(point, &mut scratch.point), token, gates.delta, &mut record);
-        self.write(token, &gates, old, new, &record, &mut scratch.columns);
-        let seen = if self.deep.read == Read::After { new } else { old };
-        let weights = self.exposed(seen, &mut scratch.seen);
-        // The pre-activations are needed for the second derivative alone, which a read does not have.
-        let pre = &mut scratch.hidden[..self.d()];
-        record.deviations[1] = self.apply(weights, token.q, (pre, record.read_h, record.read_slope), out);
+        if scratch.shared {
+            std::mem::swap(&mut scratch.point, &mut scratch.seen);
+        }
+        let weights = self.exposed(point, &mut scratch.point, scratch.shared);
+        self.learn(weights, token, gates.delta, &mut record);
+        self.write(token, &gates, old, new, &mut record, scratch, out);
+        record.deviations[1] = if self.is_mapped() {
+            let seen = if self.deep.read == Read::After { new } else { old };
+            let weights = self.exposed(seen, &mut scratch.seen, false);
+            // The pre-activations are needed for the second derivative alone, which a read does not have.
+            let pre = &mut scratch.hidden[..self.d()];
+            self.apply(weights, token.q, (pre, record.read_h, record.read_slope), out)
+        } else if self.deep.structure.norm() {
+            norm::normalise(out)
+        } else {
+            1.0
+        };
         if self.deep.structure.norm() {
             record.read_normed.copy_from_slice(out);
         }
         if self.deep.structure.residual() {
             axpy(out, 1.0, token.q);
         }
+        scratch.shared = self.shares();
     }
 
     #[inline(always)]
@@ -349,6 +358,14 @@ impl Cell for DeepCell {
         self.turn(token, states, &self.parts(record), dout, adjoint, scratch, grads);
     }
 
+    fn forget(&self, scratch: &mut Scratch) {
+        scratch.shared = false;
+    }
+
+    fn merges(&self) -> bool {
+        self.deep.frozen.is_none()
+    }
+
     fn groups(&self) -> Option<&dyn Groups> {
         let linear = self.deep.frozen.is_some() && !self.is_mapped() && self.hidden.is_some();
         linear.then_some(self as &dyn Groups)
@@ -356,7 +373,7 @@ impl Cell for DeepCell {
 
     fn scratch_bytes(&self) -> usize {
         let (_, all) = self.sizes();
-        let token = if self.is_mapped() { 3 * all } else { 0 } + 6 * (self.d() + self.value) + self.key;
+        let token = if self.is_mapped() { 3 * all } else { 0 } + 7 * (self.d() + self.value) + 2 * self.key;
         let group = if self.groups().is_some() { self.group_numbers() } else { 0 };
         4 * (token + group)
     }
@@ -381,12 +398,3 @@ macro_rules! cells {
     )* };
 }
 pub(crate) use cells;
-
-/// `⟨x, D y⟩` with `D y` left in `left` and `x D` in `right`, for a gradient `D` of a matrix written as `xᵀ y`.
-#[inline(always)]
-fn sandwich(x: &[f32], d: &[f32], y: &[f32], left: &mut [f32], right: &mut [f32]) -> f32 {
-    left.fill(0.0);
-    add_transposed(left, y, d);
-    read(right, x, d);
-    dot(x, left)
-}

@@ -1,8 +1,45 @@
 //! From the state to the weights, and back: equations (53)–(55).
 
-use super::bias::power;
 use crate::primitives::exp::exp;
 use hecate_core::rules::{LQ_EPSILON, Map, Retention};
+
+/// `$body` with `|x|^(q − 2)` of a square `x²` as a function that loops are compiled for.
+macro_rules! by_power {
+    ($q:expr, |$root:ident| $body:expr) => {
+        match $q {
+            2.0 => {
+                let $root = |_: f32| 1.0;
+                $body
+            }
+            3.0 => {
+                let $root = f32::sqrt;
+                $body
+            }
+            4.0 => {
+                let $root = |square: f32| square;
+                $body
+            }
+            q => {
+                let $root = move |square: f32| square.powf((q - 2.0) / 2.0);
+                $body
+            }
+        }
+    };
+}
+
+/// `Σ term(x, y)` in 64 bits, in 16 partial sums as `rows::dot` has them.
+#[inline(always)]
+fn sum(x: &[f32], y: &[f32], term: impl Fn(f32, f32) -> f64) -> f64 {
+    let mut sums = [0.0; 16];
+    let (xs, ys) = (x.chunks_exact(16), y.chunks_exact(16));
+    let tail: f64 = xs.remainder().iter().zip(ys.remainder()).map(|(&x, &y)| term(x, y)).sum();
+    for (x, y) in xs.zip(ys) {
+        for i in 0..16 {
+            sums[i] += term(x[i], y[i]);
+        }
+    }
+    sums.iter().sum::<f64>() + tail
+}
 
 /// Weights of one matrix from its state; not called for [`Retention::Decay`], where they are the same.
 #[inline(always)]
@@ -15,48 +52,47 @@ pub(super) fn expose(retention: Retention, x: &[f32], w: &mut [f32]) {
             let factor = norm(x, q).powf(2.0 - f64::from(q)) as f32;
             match map {
                 Map::Literal => pairs.for_each(|(w, x)| *w = factor * x),
-                Map::Mirror => pairs.for_each(|(w, x)| *w = factor * x * power(x * x, (q - 2.0) / 2.0)),
+                Map::Mirror => by_power!(q, |root| pairs.for_each(|(w, x)| *w = factor * x * root(x * x))),
             }
         }
     }
 }
 
-/// `dx += ` the gradient of a matrix's state, given that of its weights.
+/// `dx += ` the gradient of a matrix's state `x`, given that of its weights `w`.
 #[inline(always)]
-pub(super) fn pull(retention: Retention, x: &[f32], dw: &[f32], dx: &mut [f32]) {
+pub(super) fn pull(retention: Retention, x: &[f32], w: &[f32], dw: &[f32], dx: &mut [f32]) {
     let (q, map) = match retention {
         Retention::Decay => return dx.iter_mut().zip(dw).for_each(|(dx, dw)| *dx += dw),
-        Retention::Kl { scale } => {
-            let triples = dx.iter_mut().zip(x).zip(dw);
-            return triples.for_each(|((dx, x), dw)| *dx += scale * exp(*x) * dw);
-        }
+        Retention::Kl { .. } => return dx.iter_mut().zip(w).zip(dw).for_each(|((dx, w), dw)| *dx += w * dw),
         Retention::Lq { q, map } => (q, map),
     };
     let (norm, wide) = (norm(x, q), f64::from(q));
-    let image = |x: f32| x * power(x * x, (q - 2.0) / 2.0);
-    let along: f64 = match map {
-        Map::Literal => x.iter().zip(dw).map(|(x, dw)| f64::from(x * dw)).sum(),
-        Map::Mirror => x.iter().zip(dw).map(|(x, dw)| f64::from(image(*x) * dw)).sum(),
-    };
     let factor = norm.powf(2.0 - wide) as f32;
-    let shared = ((2.0 - wide) * norm.powf(2.0 - 2.0 * wide) * along) as f32;
-    for ((dx, &x), dw) in dx.iter_mut().zip(x).zip(dw) {
-        let own = match map {
-            Map::Literal => factor,
-            Map::Mirror => (q - 1.0) * power(x * x, (q - 2.0) / 2.0) * factor,
+    by_power!(q, |root| {
+        let along = match map {
+            Map::Literal => sum(x, dw, |x, dw| f64::from(x * dw)),
+            Map::Mirror => sum(x, dw, |x, dw| f64::from(x * root(x * x) * dw)),
         };
-        *dx += own * dw + shared * image(x);
-    }
+        let shared = ((2.0 - wide) * norm.powf(2.0 - 2.0 * wide) * along) as f32;
+        let triples = dx.iter_mut().zip(x).zip(dw);
+        match map {
+            Map::Literal => triples.for_each(|((dx, x), dw)| *dx += factor * dw + shared * (x * root(x * x))),
+            Map::Mirror => triples.for_each(|((dx, x), dw)| {
+                let power = root(x * x);
+                *dx += (q - 1.0) * power * factor * dw + shared * (x * power);
+            }),
+        }
+    });
 }
 
 /// `ν`, in 64 bits: fourth powers of large numbers are larger than a 32-bit float.
 #[inline(always)]
 fn norm(x: &[f32], q: f32) -> f64 {
     let wide = f64::from(q);
-    let sum: f64 = match q {
-        2.0 => x.iter().map(|x| f64::from(*x).powi(2)).sum(),
-        4.0 => x.iter().map(|x| f64::from(*x).powi(2).powi(2)).sum(),
-        _ => x.iter().map(|x| f64::from(x.abs()).powf(wide)).sum(),
+    let sum = match q {
+        2.0 => sum(x, x, |x, _| f64::from(x).powi(2)),
+        4.0 => sum(x, x, |x, _| f64::from(x).powi(2).powi(2)),
+        _ => sum(x, x, |x, _| f64::from(x.abs()).powf(wide)),
     };
     (sum + f64::from(LQ_EPSILON)).powf(wide.recip())
 }
@@ -80,16 +116,17 @@ pub(super) fn normalise_columns(x: &mut [f32], columns: usize, scratch: &mut [f3
     }
 }
 
-/// Adjoint of [`normalise_columns`] in place, `x` being its result: `dx −= eˣ ∘ (column sums of dx)`.
+/// Adjoint of [`normalise_columns`] in place: `dx −= eˣ ∘ (column sums of dx)`, `w = scale eˣ` of its result.
 #[inline(always)]
-pub(super) fn normalise_columns_back(x: &[f32], dx: &mut [f32], columns: usize, scratch: &mut [f32]) {
-    let sum = &mut scratch[..columns];
+pub(super) fn normalise_columns_back(scale: f32, w: &[f32], dx: &mut [f32], columns: usize, scratch: &mut [f32]) {
+    let (sum, share) = (&mut scratch[..columns], scale.recip());
     sum.fill(0.0);
     for row in dx.chunks_exact(columns) {
         sum.iter_mut().zip(row).for_each(|(sum, dx)| *sum += dx);
     }
-    for (dx, x) in dx.chunks_exact_mut(columns).zip(x.chunks_exact(columns)) {
-        dx.iter_mut().zip(x).zip(sum.iter()).for_each(|((dx, x), sum)| *dx -= exp(*x) * sum);
+    sum.iter_mut().for_each(|sum| *sum *= share);
+    for (dx, w) in dx.chunks_exact_mut(columns).zip(w.chunks_exact(columns)) {
+        dx.iter_mut().zip(w).zip(sum.iter()).for_each(|((dx, w), sum)| *dx -= w * sum);
     }
 }
 

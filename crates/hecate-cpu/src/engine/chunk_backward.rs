@@ -74,12 +74,10 @@ fn row_dots(x: &Sheet, y: &Sheet, mut put: impl FnMut(usize, f32)) {
 
 /// `out += factors∗x`, with the dot of each row of `x` and `with` through `put`.
 #[inline(always)]
-fn add_scaled(out: &mut Sheet, factors: &[f32], x: &Sheet, with: Option<&Sheet>, mut put: impl FnMut(usize, f32)) {
+fn add_scaled(out: &mut Sheet, factors: &[f32], x: &Sheet, with: &Sheet, mut put: impl FnMut(usize, f32)) {
     for (t, ((out, x), &factor)) in out.each_mut().zip(x.each()).zip(factors).enumerate() {
         axpy(out, factor, x);
-        if let Some(with) = with {
-            put(t, dot(x, with.row(t)));
-        }
+        put(t, dot(x, with.row(t)));
     }
 }
 
@@ -97,21 +95,14 @@ impl Workspace {
         }
     }
 
-    /// `dZ`, `Λ` and `dP`: equations (23) and (24); `dc[C,·]` and `dE[C,·]` of (31).
+    /// `dZ`, `Λ` and `dP`: equations (23) and (24).
     fn adjoint_of_writes(&mut self, spec: Spec, view: &View<'_>) {
-        let n = view.tokens;
-        let Self { forward, dtables, dout, lambda, dp, dm, ds, .. } = self;
-        let chunk::Workspace { tables, k, z, ln, yg, scratch, .. } = forward;
+        let Self { forward, dout, lambda, dp, dm, ds, .. } = self;
+        let chunk::Workspace { tables, k, ln, yg, .. } = forward;
         Product::new(Left::Columns(yg), dout).terms(Terms::Upper).set(lambda);
         let ends = [(dm, tables.last_m()), (ds, tables.last_s())];
-        for (slot, (dstate, factors)) in ends.into_iter().enumerate().take(1 + usize::from(spec.momentum)) {
-            Product::new(Left::Rows(k), dstate).set(scratch);
-            let table = if slot == 0 { dtables.c_row(n) } else { dtables.e_row(n) };
-            wide(
-                (&mut *lambda, table),
-                #[inline(always)]
-                |(lambda, table)| add_scaled(lambda, factors, scratch, Some(z), |t, x| table[1 + t] = x),
-            );
+        for (dstate, factors) in ends.into_iter().take(1 + usize::from(spec.momentum)) {
+            Product::new(Left::Rows(k), dstate).scale(factors).add(lambda);
         }
         if spec.erase {
             Adjoint { triangle: ln, r: view.r, lambda, dp }.solve();
@@ -146,27 +137,23 @@ impl Workspace {
         zt.transpose(z);
         Product::new(Left::Rows(dout), zt).lower().set(square);
         scatter(dtables, square, g, tables, first);
-        turned.transpose(m);
-        Product::new(Left::Rows(dout), turned).set(keys);
-        dq.set_scaled(&tables.a[first..], keys);
-        wide(
-            &mut dtables.a,
-            #[inline(always)]
-            |da| row_dots(q, keys, |t, x| da[t + first] += x),
-        );
-        if spec.momentum {
-            turned.transpose(s);
+        Product::new(Left::Rows(square), k).terms(Terms::Lower).set(dq);
+        // `Mᵀ` last: it is there when the erased predictions need it.
+        for (slot, state) in [m, s].into_iter().enumerate().take(1 + usize::from(spec.momentum)).rev() {
+            turned.transpose(state);
             Product::new(Left::Rows(dout), turned).set(keys);
+            let factors = if slot == 0 { &tables.a } else { &tables.b };
             wide(
                 (&mut *dq, &mut *dtables),
                 #[inline(always)]
                 |(dq, dtables)| {
-                    let put = |t: usize, x| dtables.c_row(t + first)[0] += x;
-                    add_scaled(dq, &tables.b[first..], keys, Some(q), put);
+                    add_scaled(dq, &factors[first..], keys, q, |t, x| match slot {
+                        0 => dtables.a[t + first] += x,
+                        _ => dtables.c_row(t + first)[0] += x,
+                    })
                 },
             );
         }
-        Product::new(Left::Rows(square), k).terms(Terms::Lower).add(dq);
         Product::new(Left::Columns(square), q).terms(Terms::Upper).set(dk);
     }
 
@@ -189,7 +176,7 @@ impl Workspace {
         Product::new(Left::Rows(dp), zt).lower().set(square);
         scatter(dtables, square, n, tables, 0);
         for (slot, state) in [m, s].into_iter().enumerate().take(1 + usize::from(spec.momentum)) {
-            if slot > 0 || spec.momentum || spec.frozen.is_some() {
+            if slot > 0 || spec.frozen.is_some() {
                 turned.transpose(state);
             }
             Product::new(Left::Rows(dp), turned).set(keys);
@@ -198,7 +185,7 @@ impl Workspace {
                 (&mut *dk, &mut *dtables),
                 #[inline(always)]
                 |(dk, dtables)| {
-                    add_scaled(dk, factors, keys, Some(k), |t, x| match slot {
+                    add_scaled(dk, factors, keys, k, |t, x| match slot {
                         0 => dtables.a[t] += x,
                         _ => dtables.c_row(t)[0] += x,
                     })
@@ -216,13 +203,14 @@ impl Workspace {
         let chunk::Workspace { tables, q, k, m, s, z, scratch, .. } = forward;
         let (n, (a, b, e)) = (z.rows(), tables.carried());
         let ends = [(&*dm, tables.last_m()), (&*ds, tables.last_s())];
-        for (dstate, factors) in ends.into_iter().take(1 + usize::from(spec.momentum)) {
+        for (slot, (dstate, factors)) in ends.into_iter().enumerate().take(1 + usize::from(spec.momentum)) {
             turned.transpose(dstate);
             Product::new(Left::Rows(z), turned).set(keys);
+            let table = if slot == 0 { dtables.c_row(n) } else { dtables.e_row(n) };
             wide(
-                &mut *dk,
+                (&mut *dk, table),
                 #[inline(always)]
-                |dk| add_scaled(dk, factors, keys, None, |_, _| ()),
+                |(dk, table)| add_scaled(dk, factors, keys, k, |t, x| table[1 + t] += x),
             );
         }
         wide(

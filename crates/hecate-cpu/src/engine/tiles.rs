@@ -1,7 +1,7 @@
 //! Products of scratch matrices in tiles of registers, and triangular systems solved on the way.
 
 use super::sheet::{ROWS, Sheet};
-use crate::simd::{dispatch, load, store};
+use crate::simd::{Panel, dispatch, load, panels, store};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -95,35 +95,6 @@ impl WithSimd for Call<'_> {
             let columns = if self.product.lower { end.min(columns) } else { columns };
             panels::<S, _>(simd, columns, Panels { call: &mut self, rows: first..end });
         }
-    }
-}
-
-/// Work that goes through a matrix in blocks of columns, of some vectors each.
-trait Panel<S: Simd> {
-    fn panel<const N: usize>(&mut self, simd: S, column: usize);
-}
-
-/// Goes through `columns` columns, in blocks as wide as registers allow, up to whole vectors.
-#[inline(always)]
-fn panels<S: Simd, P: Panel<S>>(simd: S, columns: usize, mut work: P) {
-    let (many, vectors) = (S::REGISTER_COUNT >= 32, columns.div_ceil(S::F32_LANES));
-    let mut done = 0;
-    while done < vectors {
-        let column = done * S::F32_LANES;
-        done += match vectors - done {
-            4.. if many => {
-                work.panel::<4>(simd, column);
-                4
-            }
-            2.. => {
-                work.panel::<2>(simd, column);
-                2
-            }
-            _ => {
-                work.panel::<1>(simd, column);
-                1
-            }
-        };
     }
 }
 

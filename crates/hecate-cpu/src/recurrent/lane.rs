@@ -210,7 +210,7 @@ impl<'a, C: Cell> Lane<'a, C> {
                         let states = States { old, point, new: state(t + 1) };
                         let dout = &dout[t * value..][..value];
                         step_back(cell, self.token(t), states, record, dout, adjoint, &mut span.scratch, own);
-                        if frozen.is_none() {
+                        if frozen.is_none() && !cell.merges() {
                             take(&mut dstate, &mut dpoint);
                         }
                     }
@@ -240,6 +240,7 @@ impl<'a, C: Cell> Lane<'a, C> {
         span.states.resize((tokens.len() + 1) * size, 0.0);
         span.records.resize(tokens.len() * record, 0.0);
         span.states[..size].copy_from_slice(from);
+        cell.forget(&mut span.scratch);
         let mut out = vec![0.0; self.call.dims.value];
         for (i, t) in tokens.clone().enumerate() {
             let (past, next) = span.states.split_at_mut((i + 1) * size);
@@ -254,6 +255,7 @@ impl<'a, C: Cell> Lane<'a, C> {
             let record = &mut span.records[i * record..][..record];
             step(cell, self.token(t), old, point, &mut next[..size], record, &mut span.scratch, &mut out);
         }
+        cell.forget(&mut span.scratch);
     }
 
     /// States before each of a span's chunks.

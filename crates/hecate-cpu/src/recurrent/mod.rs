@@ -118,6 +118,15 @@ pub(crate) trait Cell: Sync {
         grads: TokenGrads<'_>,
     );
 
+    /// The next token is not the neighbour of the last one: nothing of its states is in the scratch.
+    fn forget(&self, _: &mut Self::Scratch) {}
+
+    /// Whether [`Cell::backward`] adds what belongs to the point to the gradient of the state before the token: where no
+    /// group is frozen they are the same.
+    fn merges(&self) -> bool {
+        false
+    }
+
     /// The form in matrix products over several tokens of one group, where the rule has one.
     fn groups(&self) -> Option<&dyn Groups> {
         None
