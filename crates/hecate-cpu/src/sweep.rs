@@ -7,16 +7,22 @@ use crate::simd::{Panel, dispatch, load_part, panels, store_part};
 use pulp::{Simd, WithSimd};
 
 /// `y += x M`.
-pub(crate) struct Read<'a> {
-    pub(crate) y: &'a mut [f32],
-    pub(crate) x: &'a [f32],
-    pub(crate) m: &'a [f32],
+struct Read<'a> {
+    y: &'a mut [f32],
+    x: &'a [f32],
+    m: &'a [f32],
 }
 
 /// `y = x M`.
 #[inline(always)]
 pub(crate) fn read(y: &mut [f32], x: &[f32], m: &[f32]) {
     y.fill(0.0);
+    dispatch(Read { y, x, m });
+}
+
+/// `y += x M`.
+#[inline(always)]
+pub(crate) fn add_read(y: &mut [f32], x: &[f32], m: &[f32]) {
     dispatch(Read { y, x, m });
 }
 

@@ -4,7 +4,6 @@ use super::{DeepCell, Gates, Record, Scratch, activation::curve, bias, norm, ret
 use crate::{
     recurrent::{Adjoint, Cell, States, Token, TokenGrads},
     rows::{axpy, dot, scale},
-    simd::dispatch,
     sweep,
 };
 use hecate_core::{
@@ -237,7 +236,7 @@ impl DeepCell {
             for ((dback, ddelta), slope) in dback.iter_mut().zip(&*ddelta).zip(record.slope) {
                 *dback = ddelta * slope;
             }
-            dispatch(sweep::Read { y: du_o, x: dback, m: &weights[first..all] });
+            sweep::add_read(du_o, dback, &weights[first..all]);
         }
         if self.deep.structure.norm() {
             du.fill(0.0);

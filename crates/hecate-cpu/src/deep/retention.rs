@@ -1,6 +1,6 @@
 //! From the state to the weights, and back: equations (53)–(55).
 
-use crate::primitives::exp::exp;
+use crate::{primitives::exp::exp, rows::dot};
 use hecate_core::rules::{LQ_EPSILON, Map, Retention};
 
 /// `$body` with `|x|^(q − 2)` of a square `x²` as a function that loops are compiled for.
@@ -27,15 +27,15 @@ macro_rules! by_power {
     };
 }
 
-/// `Σ term(x, y)` in 64 bits, in 16 partial sums as `rows::dot` has them.
+/// `Σ term(x)` in 64 bits, in 16 partial sums as `rows::dot` has them.
 #[inline(always)]
-fn sum(x: &[f32], y: &[f32], term: impl Fn(f32, f32) -> f64) -> f64 {
+fn sum(x: &[f32], term: impl Fn(f64) -> f64) -> f64 {
     let mut sums = [0.0; 16];
-    let (xs, ys) = (x.chunks_exact(16), y.chunks_exact(16));
-    let tail: f64 = xs.remainder().iter().zip(ys.remainder()).map(|(&x, &y)| term(x, y)).sum();
-    for (x, y) in xs.zip(ys) {
+    let parts = x.chunks_exact(16);
+    let tail: f64 = parts.remainder().iter().map(|&x| term(f64::from(x))).sum();
+    for part in parts {
         for i in 0..16 {
-            sums[i] += term(x[i], y[i]);
+            sums[i] += term(f64::from(part[i]));
         }
     }
     sums.iter().sum::<f64>() + tail
@@ -68,20 +68,15 @@ pub(super) fn pull(retention: Retention, x: &[f32], w: &[f32], dw: &[f32], dx: &
     };
     let (norm, wide) = (norm(x, q), f64::from(q));
     let factor = norm.powf(2.0 - wide) as f32;
-    by_power!(q, |root| {
-        let along = match map {
-            Map::Literal => sum(x, dw, |x, dw| f64::from(x * dw)),
-            Map::Mirror => sum(x, dw, |x, dw| f64::from(x * root(x * x) * dw)),
-        };
-        let shared = ((2.0 - wide) * norm.powf(2.0 - 2.0 * wide) * along) as f32;
-        let triples = dx.iter_mut().zip(x).zip(dw);
-        match map {
-            Map::Literal => triples.for_each(|((dx, x), dw)| *dx += factor * dw + shared * (x * root(x * x))),
-            Map::Mirror => triples.for_each(|((dx, x), dw)| {
-                let power = root(x * x);
-                *dx += (q - 1.0) * power * factor * dw + shared * (x * power);
-            }),
-        }
+    // `⟨x, dw⟩` or `⟨x |x|^(q−2), dw⟩`, times the factor, is `⟨w, dw⟩`.
+    let shared = ((2.0 - wide) * norm.powf(-wide) * f64::from(dot(w, dw))) as f32;
+    let triples = dx.iter_mut().zip(x).zip(dw);
+    by_power!(q, |root| match map {
+        Map::Literal => triples.for_each(|((dx, x), dw)| *dx += factor * dw + shared * (x * root(x * x))),
+        Map::Mirror => triples.for_each(|((dx, x), dw)| {
+            let power = root(x * x);
+            *dx += (q - 1.0) * power * factor * dw + shared * (x * power);
+        }),
     });
 }
 
@@ -90,9 +85,9 @@ pub(super) fn pull(retention: Retention, x: &[f32], w: &[f32], dw: &[f32], dx: &
 fn norm(x: &[f32], q: f32) -> f64 {
     let wide = f64::from(q);
     let sum = match q {
-        2.0 => sum(x, x, |x, _| f64::from(x).powi(2)),
-        4.0 => sum(x, x, |x, _| f64::from(x).powi(2).powi(2)),
-        _ => sum(x, x, |x, _| f64::from(x.abs()).powf(wide)),
+        2.0 => sum(x, |x| x * x),
+        4.0 => sum(x, |x| (x * x) * (x * x)),
+        _ => sum(x, |x| x.abs().powf(wide)),
     };
     (sum + f64::from(LQ_EPSILON)).powf(wide.recip())
 }

@@ -3,7 +3,7 @@
 use super::{fill, last_rows, places, reduce::over_rows};
 use crate::{
     Cpu,
-    device::{floats, tensor},
+    device::{floats, lent, tensor},
 };
 use hecate_core::{
     Result, Tensor,
@@ -20,7 +20,7 @@ impl Conv for Cpu {
     ) -> Result<(Tensor<Self>, Tensor<Self>)> {
         let (tokens, before, taps) = (floats(x), floats(state), by_tap(dims, &floats(weight)));
         let rows = Rows { dims, x: &tokens, state: &before };
-        let mut y = vec![0.0; tokens.len()];
+        let mut y = self.take(tokens.len());
         fill(
             self,
             dims.channels,
@@ -29,6 +29,7 @@ impl Conv for Cpu {
             |first, y| {
                 let range = first..first + y.len() / dims.channels;
                 for (row, (n, t)) in y.chunks_exact_mut(dims.channels).zip(places(&dims.sequences, range)) {
+                    row.fill(0.0);
                     for (j, tap) in taps.chunks_exact(dims.channels).enumerate() {
                         add_product(row, tap, rows.get(n, t + j));
                     }
@@ -36,7 +37,7 @@ impl Conv for Cpu {
             },
         );
         let last = last_rows(&dims.sequences, [dims.width - 1, dims.channels], Some(&before), &tokens);
-        Ok((tensor(self, x.shape().clone(), x.dtype(), y), tensor(self, dims.state(), x.dtype(), last)))
+        Ok((lent(self, x.shape().clone(), x.dtype(), y), tensor(self, dims.state(), x.dtype(), last)))
     }
 
     fn conv_backward(
@@ -53,7 +54,7 @@ impl Conv for Cpu {
         let dfinal = dfinal.map(floats);
         let grads = Grads { dims, taps: &taps, dy: &slopes, dfinal: dfinal.as_deref() };
         let (channels, kept) = (dims.channels, dims.width - 1);
-        let mut dx = vec![0.0; tokens.len()];
+        let mut dx = self.take(tokens.len());
         fill(
             self,
             channels,
@@ -62,6 +63,7 @@ impl Conv for Cpu {
             |first, dx| {
                 let range = first..first + dx.len() / channels;
                 for (row, (n, t)) in dx.chunks_exact_mut(channels).zip(places(&dims.sequences, range)) {
+                    row.fill(0.0);
                     grads.add(n, kept + t, row);
                 }
             },
@@ -73,7 +75,7 @@ impl Conv for Cpu {
         let dtaps = dtaps(self, &Rows { dims, x: &tokens, state: &before }, &slopes);
         let dweight = (0..channels * dims.width).map(|i| dtaps[i % dims.width * channels + i / dims.width]).collect();
         let array = |like: &Tensor<Self>, values| tensor(self, like.shape().clone(), like.dtype(), values);
-        Ok((array(x, dx), array(weight, dweight), array(state, dstate)))
+        Ok((lent(self, x.shape().clone(), x.dtype(), dx), array(weight, dweight), array(state, dstate)))
     }
 }
 

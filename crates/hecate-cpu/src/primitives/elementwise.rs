@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Cpu,
-    device::{floats, from_host, tensor},
+    device::{floats, from_host, lent, tensor},
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
@@ -134,7 +134,7 @@ impl Elementwise for Cpu {
 /// `f` of every element.
 fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Tensor<Cpu> {
     let values = floats(x);
-    let mut out = vec![0.0; values.len()];
+    let mut out = device.take(values.len());
     fill(
         device,
         1,
@@ -146,7 +146,7 @@ fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Tensor<
             }
         },
     );
-    tensor(device, x.shape().clone(), x.dtype(), out)
+    lent(device, x.shape().clone(), x.dtype(), out)
 }
 
 /// The curve at every element.
@@ -188,7 +188,7 @@ fn let_through<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tens
 /// The curve's slope at every element of `g`, times `x dy`.
 fn gate_slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<Cpu> {
     let (x, gates, dy) = (floats(x), floats(g), floats(dy));
-    let mut out = vec![0.0; x.len()];
+    let mut out = device.take(x.len());
     fill(
         device,
         1,
@@ -200,7 +200,7 @@ fn gate_slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>, dy: &Te
             }
         },
     );
-    tensor(device, g.shape().clone(), g.dtype(), out)
+    lent(device, g.shape().clone(), g.dtype(), out)
 }
 
 /// `a b`.
@@ -224,7 +224,7 @@ fn combine(
     f: impl Fn(f32, f32) -> f32 + Sync,
 ) -> Tensor<Cpu> {
     let (x, y) = (floats(a), floats(b));
-    let mut out = vec![0.0; x.len()];
+    let mut out = device.take(x.len());
     // Arrays of equal shape are cut anywhere, others between rows.
     let width = if dims.rows == 1 { 1 } else { dims.width };
     fill(
@@ -242,7 +242,7 @@ fn combine(
             }
         },
     );
-    tensor(device, a.shape().clone(), a.dtype(), out)
+    lent(device, a.shape().clone(), a.dtype(), out)
 }
 
 /// A smooth function of one number. A type, not a function value: calls through those are not always inlined, and a

@@ -3,7 +3,7 @@
 use super::{embedding::checked, exp::exp, fill, fill_pair};
 use crate::{
     Cpu,
-    device::{floats, tensor},
+    device::{floats, lent, tensor},
 };
 use hecate_core::{DType, Result, Tensor, primitives::Loss};
 
@@ -44,7 +44,7 @@ impl Loss for Cpu {
         let width = logits.shape().last();
         let targets = checked("cross_entropy", "targets", width, targets)?;
         let (values, lse) = (floats(logits), floats(lse));
-        let mut dlogits = vec![0.0; values.len()];
+        let mut dlogits = self.take(values.len());
         fill(
             self,
             width,
@@ -60,7 +60,7 @@ impl Loss for Cpu {
                 }
             },
         );
-        Ok(tensor(self, logits.shape().clone(), logits.dtype(), dlogits))
+        Ok(lent(self, logits.shape().clone(), logits.dtype(), dlogits))
     }
 }
 

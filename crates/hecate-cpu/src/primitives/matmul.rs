@@ -2,8 +2,10 @@
 
 use crate::{
     Cpu,
-    device::{floats, tensor},
+    device::{floats, lent},
+    kept::Lent,
     product::{Mat, MatMut, product},
+    simd::wide,
 };
 use hecate_core::{
     Result, Tensor,
@@ -34,34 +36,41 @@ impl Matmul for Cpu {
     fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let MatmulDims { batch, rows, columns, .. } = dims;
         let (x, y) = (floats(a), floats(b));
-        let mut out = vec![0.0; batch * rows * columns];
+        let mut out = self.take(batch * rows * columns);
         let plan = Plan::new(dims);
         if plan.columns < columns {
             by_columns(self, dims, plan.columns, [&x, &y], &mut out);
         } else if dims.transpose.b && batch == 1 && rows >= TURN * plan.rows {
-            let y = transposed(&y, columns, dims.inner);
+            let y = transposed(self, &y, columns, dims.inner);
             let dims = MatmulDims { transpose: Transpose { b: false, ..dims.transpose }, ..dims };
             by_rows(self, dims, &plan, [&x, &y], &mut out);
         } else {
             by_rows(self, dims, &plan, [&x, &y], &mut out);
         }
-        Ok(tensor(self, [batch, rows, columns], a.dtype(), out))
+        Ok(lent(self, [batch, rows, columns], a.dtype(), out))
     }
 }
 
 /// `x [rows, columns]` as `[columns, rows]`, tile by tile.
-fn transposed(x: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> Lent {
     const TILE: usize = 16;
-    let mut out = vec![0.0; x.len()];
-    for i in (0..rows).step_by(TILE) {
-        for j in (0..columns).step_by(TILE) {
-            for i in i..rows.min(i + TILE) {
-                for j in j..columns.min(j + TILE) {
-                    out[j * rows + i] = x[i * columns + j];
+    let mut out = device.take(x.len());
+    let turn = |(tile, out): (usize, &mut [f32])| {
+        wide(
+            out,
+            #[inline(always)]
+            |out| {
+                let own = &x[tile * TILE..];
+                for first in (0..rows).step_by(TILE) {
+                    for (j, out) in out.chunks_exact_mut(rows).enumerate() {
+                        let out = &mut out[first..rows.min(first + TILE)];
+                        out.iter_mut().zip(first..).for_each(|(out, i)| *out = own[i * columns + j]);
+                    }
                 }
-            }
-        }
-    }
+            },
+        );
+    };
+    device.run(|| out.par_chunks_mut(TILE * rows).enumerate().for_each(turn));
     out
 }
 

@@ -3,7 +3,7 @@
 use super::{fill, fill_pair, reduce::over_rows};
 use crate::{
     Cpu,
-    device::{floats, tensor},
+    device::{floats, lent, tensor},
     rows::dot,
 };
 use hecate_core::{DType, Result, Tensor, primitives::Norm};
@@ -72,7 +72,7 @@ fn normalise(
     measure: impl Fn(f64) -> f64 + Sync,
 ) -> (Tensor<Cpu>, Tensor<Cpu>) {
     let (values, width, rows) = (floats(x), x.shape().last(), x.shape().rows());
-    let (mut y, mut inverse) = (vec![0.0; values.len()], vec![0.0; rows]);
+    let (mut y, mut inverse) = (device.take(values.len()), vec![0.0; rows]);
     fill_pair(
         device,
         width,
@@ -88,7 +88,7 @@ fn normalise(
             }
         },
     );
-    (tensor(device, x.shape().clone(), x.dtype(), y), tensor(device, [rows], DType::F32, inverse))
+    (lent(device, x.shape().clone(), x.dtype(), y), tensor(device, [rows], DType::F32, inverse))
 }
 
 /// `dx = r g − x r³ (x·g) share`, `g = w dy`.
@@ -101,7 +101,7 @@ fn normalise_backward(
     share: f32,
 ) -> Tensor<Cpu> {
     let (values, inverse, slopes, width) = (floats(x), floats(inverse), floats(dy), x.shape().last());
-    let mut dx = vec![0.0; values.len()];
+    let mut dx = device.take(values.len());
     fill(
         device,
         width,
@@ -119,7 +119,7 @@ fn normalise_backward(
             }
         },
     );
-    tensor(device, x.shape().clone(), x.dtype(), dx)
+    lent(device, x.shape().clone(), x.dtype(), dx)
 }
 
 /// `out = factor x w`.

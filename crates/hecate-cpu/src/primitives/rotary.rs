@@ -3,7 +3,7 @@
 use super::{fill, fill_pair, places};
 use crate::{
     Cpu,
-    device::{floats, tensor},
+    device::{floats, lent},
 };
 use hecate_core::{
     Result, Tensor,
@@ -18,7 +18,7 @@ impl Rotary for Cpu {
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, half, row) = (floats(x), dims.width / 2, dims.heads * dims.width);
         let tables = tables(self, dims);
-        let mut y = vec![0.0; values.len()];
+        let mut y = self.take(values.len());
         fill(
             self,
             row,
@@ -36,7 +36,7 @@ impl Rotary for Cpu {
                 }
             },
         );
-        Ok(tensor(self, x.shape().clone(), x.dtype(), y))
+        Ok(lent(self, x.shape().clone(), x.dtype(), y))
     }
 }
 

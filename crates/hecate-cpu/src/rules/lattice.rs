@@ -2,7 +2,8 @@
 
 use crate::{
     recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
-    rows::{add_outer, add_read, add_transposed, axpy, dot, read, scale},
+    rows::{add_transposed, axpy, dot, scale},
+    sweep::{Outer, add_read, read},
 };
 use hecate_core::{
     Dims, Error, Read, Result, Rule,
@@ -198,8 +199,7 @@ impl Cell for LatticeCell {
         let (across, dh) = scratch.split_at_mut(self.value);
         let after = self.rule.read == Read::After;
         if after {
-            add_outer(adjoint.state, 1.0, token.q, dout);
-            add_transposed(grads.q, dout, states.new);
+            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.new, x: grads.q }.run();
         }
         dh.fill(0.0);
         let record = self.record_ref(record);
@@ -209,12 +209,10 @@ impl Cell for LatticeCell {
         axpy(grads.v, 1.0, dh);
         if self.rule.variant == Variant::Decode {
             scale(dh, -1.0);
-            add_transposed(grads.k, dh, states.point);
-            add_outer(adjoint.point, 1.0, token.k, dh);
+            Outer { d: adjoint.point, factors: [(token.k, dh)], m: states.point, x: grads.k }.run();
         }
         if !after {
-            add_outer(adjoint.state, 1.0, token.q, dout);
-            add_transposed(grads.q, dout, states.old);
+            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.old, x: grads.q }.run();
         }
     }
 

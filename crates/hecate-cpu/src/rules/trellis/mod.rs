@@ -4,7 +4,8 @@ mod phi;
 
 use crate::{
     recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
-    rows::{add_outer, add_read, add_transposed, dot, read, scale},
+    rows::{add_outer, add_transposed, dot, scale},
+    sweep::{Outer, add_read, read},
 };
 use hecate_core::{Dims, rules::Trellis};
 use phi::{Function, Place, ROWS, Room};
@@ -169,9 +170,8 @@ impl Cell for TrellisCell {
         let (z_q, z_v) = rest.split_at(self.slots);
         let Scratch { place, room, dz, .. } = scratch;
         self.phi.at(z_q, place);
-        add_outer(dv, 1.0, &place.f, dout);
         dz.fill(0.0);
-        add_transposed(dz, dout, new_v);
+        Outer { d: dv, factors: [(&place.f, dout)], m: new_v, x: dz }.run();
         self.phi.pull(place, dz, room);
         add_outer(dk, 1.0, dz, token.q);
         add_read(grads.q, dz, new_k);
