@@ -5,7 +5,7 @@
 //! the first call read.
 
 use super::{
-    DeepCell,
+    DeepCell, Scratch,
     activation::{activate, curve},
     bias, norm,
 };
@@ -61,6 +61,9 @@ struct Layer {
     scalars: [Vec<f32>; 2],
 }
 
+/// Scratch of the linear engine for both layers.
+type Layers = [chunk_backward::Workspace; 2];
+
 /// Rows of a matrix without gaps.
 fn rows_of(x: &mut [f32], width: usize) -> Vec<&mut [f32]> {
     x.chunks_exact_mut(width).collect()
@@ -71,7 +74,7 @@ impl DeepCell {
     pub(super) fn group_numbers(&self) -> usize {
         let (d, v, k) = (self.d(), self.value, self.key);
         let (_, all) = self.sizes();
-        CHUNK * (14 * d + 14 * v + 4 * k + 16) + 16 * CHUNK * CHUNK + 10 * CHUNK * d.max(v).max(k) + 6 * all
+        CHUNK * (14 * d + 14 * v + 4 * k + 16) + 16 * CHUNK * CHUNK + 30 * CHUNK * d.max(v).max(k) + 6 * all
     }
 
     fn spec(&self) -> Spec {
@@ -189,23 +192,30 @@ impl DeepCell {
     }
 
     /// Both calls; `memories` go from before the stretch to behind it.
-    fn read(&self, rows: Rows<'_>, lesson: &Lesson, memories: &mut [Memory; 2]) -> Read {
+    fn read(&self, rows: Rows<'_>, lesson: &Lesson, memories: &mut [Memory; 2], layers: &mut Layers) -> Read {
         let (n, d, v) = (rows.tokens, self.d(), self.value);
         let [low, high] = memories;
-        let (mut pre, mut work) = (vec![0.0; n * d], chunk::Workspace::default());
+        let (mut pre, [low_work, high_work]) = (vec![0.0; n * d], layers);
         let view = self.view(lesson, 0, rows.q, rows.k);
-        chunk::forward(self.spec(), &view, low, &mut work, &mut rows_of(&mut pre, d));
+        chunk::forward(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(&mut pre, d));
         let (mut h, mut slope) = (vec![0.0; n * d], vec![0.0; n * d]);
         self.activate(&pre, &mut h, &mut slope);
         let mut out = vec![0.0; n * v];
         let view = self.view(lesson, 1, &h, &lesson.h);
-        chunk::forward(self.spec(), &view, high, &mut work, &mut rows_of(&mut out, v));
+        chunk::forward(self.spec(), &view, high, &mut high_work.forward, &mut rows_of(&mut out, v));
         let deviation = self.normalise(&mut out);
         Read { h, slope, out, deviation }
     }
 
     /// One call backward; `dmemory` goes from behind the stretch to before it.
-    fn layer_back(&self, view: &View<'_>, start: &Memory, dout: &[f32], dmemory: &mut Memory) -> Layer {
+    fn layer_back(
+        &self,
+        view: &View<'_>,
+        work: &mut chunk_backward::Workspace,
+        start: &Memory,
+        dout: &[f32],
+        dmemory: &mut Memory,
+    ) -> Layer {
         let (n, k, v) = (view.tokens, view.k.columns, view.v.columns);
         let zeros = |width: usize| vec![0.0; n * width];
         let (mut dq, mut dk, mut dv) = (zeros(k), zeros(k), zeros(v));
@@ -220,8 +230,7 @@ impl DeepCell {
             deta: &mut deta,
         };
         let start = Start { m: &start.m, s: &start.s, group: &[] };
-        let mut work = chunk_backward::Workspace::default();
-        chunk_backward::run(self.spec(), view, &start, &mut work, &Mat::new(dout, n, v), dmemory, part);
+        chunk_backward::run(self.spec(), view, &start, work, &Mat::new(dout, n, v), dmemory, part);
         Layer { dq, dk, dv, scalars: [da, deta] }
     }
 
@@ -268,11 +277,11 @@ impl DeepCell {
     }
 }
 
-impl Groups for DeepCell {
-    fn forward(&self, rows: Rows<'_>, state: &mut [f32], point: &[f32], out: &mut [f32]) {
+impl Groups<Scratch> for DeepCell {
+    fn forward(&self, rows: Rows<'_>, scratch: &mut Scratch, state: &mut [f32], point: &[f32], out: &mut [f32]) {
         let lesson = self.lesson(rows, point);
         let mut memories = self.memories(state);
-        let read = self.read(rows, &lesson, &mut memories);
+        let read = self.read(rows, &lesson, &mut memories, &mut scratch.layers);
         self.store(memories, state);
         out.copy_from_slice(&read.out);
         if self.deep.structure.residual() {
@@ -283,6 +292,7 @@ impl Groups for DeepCell {
     fn backward(
         &self,
         rows: Rows<'_>,
+        scratch: &mut Scratch,
         start: &[f32],
         point: &[f32],
         dout: &[f32],
@@ -292,14 +302,16 @@ impl Groups for DeepCell {
         let (n, d, v) = (rows.tokens, self.d(), self.value);
         let ((first, all), key) = (self.sizes(), self.key);
         let lesson = self.lesson(rows, point);
-        let read = self.read(rows, &lesson, &mut self.memories(start));
+        let read = self.read(rows, &lesson, &mut self.memories(start), &mut scratch.layers);
+        let [low_work, high_work] = &mut scratch.layers;
         let [low, high] = self.memories(start);
         let [mut dlow, mut dhigh] = self.memories(adjoint.state);
 
         let doutput = self.through_norm(&read.out, &read.deviation, dout);
-        let high = self.layer_back(&self.view(&lesson, 1, &read.h, &lesson.h), &high, &doutput, &mut dhigh);
+        let view = self.view(&lesson, 1, &read.h, &lesson.h);
+        let high = self.layer_back(&view, high_work, &high, &doutput, &mut dhigh);
         let dpre: Vec<f32> = high.dq.iter().zip(&read.slope).map(|(dh, slope)| dh * slope).collect();
-        let low = self.layer_back(&self.view(&lesson, 0, rows.q, rows.k), &low, &dpre, &mut dlow);
+        let low = self.layer_back(&self.view(&lesson, 0, rows.q, rows.k), low_work, &low, &dpre, &mut dlow);
         self.store([dlow, dhigh], adjoint.state);
         axpy(grads.q, 1.0, &low.dq);
         axpy(grads.k, 1.0, &low.dk);

@@ -8,6 +8,7 @@ mod norm;
 mod retention;
 
 use crate::{
+    engine::chunk_backward,
     recurrent::{Adjoint, Cell, Groups, States, Token, TokenGrads},
     rows::{add_transposed, axpy},
     sweep::{Write, read},
@@ -44,6 +45,8 @@ pub(crate) struct Scratch {
     zeros: Vec<f32>,
     /// Two numbers a column of the widest matrix.
     columns: Vec<f32>,
+    /// Of both layers, where groups go through the linear engine.
+    layers: [chunk_backward::Workspace; 2],
 }
 
 /// One token's gates.
@@ -256,28 +259,33 @@ impl DeepCell {
         let cut = first.min(old_s.len());
         let ((old_s, old_s_high), (s, s_high)) = (old_s.split_at(cut), new_s.split_at_mut(cut));
         let ((old, old_high), (m, m_high)) = (old.split_at(first), new.split_at_mut(first));
-        let Scratch { hidden, zeros, columns, .. } = scratch;
+        let Scratch { hidden, zeros, columns, seen: weights, .. } = scratch;
+        let cut = first.min(weights.len());
+        let (weights, weights_high) = weights.split_at_mut(cut);
         let q = if mapped { &zeros[..self.key] } else { token.q };
         let (step, old) = (-theta, [old, old_s]);
         if self.hidden.is_none() {
-            return self.settle(Write { a, eta, step, x: token.k, y: record.u_o, old, m, s, q, before, out }, columns);
+            let write = Write { a, eta, step, x: token.k, y: record.u_o, old, m, s, q, before, out };
+            return self.settle(write, weights, columns);
         }
         let seen = &mut hidden[..self.d()];
-        self.settle(Write { a, eta, step, x: token.k, y: record.delta, old, m, s, q, before, out: seen }, columns);
+        let write = Write { a, eta, step, x: token.k, y: record.delta, old, m, s, q, before, out: seen };
+        self.settle(write, weights, columns);
         if !mapped {
             activate(self.activation(), seen, record.read_h, record.read_slope);
         }
         let q = if mapped { &zeros[..self.d()] } else { &*record.read_h };
         let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
-        self.settle(Write { a, eta, step, x: record.h, y: record.u_o, old, m, s, q, before, out }, columns);
+        let write = Write { a, eta, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
+        self.settle(write, weights_high, columns);
     }
 
-    /// A write, and the log-softmax of (55) behind it.
+    /// A write, and behind it the log-softmax of (55), which leaves the weights.
     #[inline(always)]
-    fn settle(&self, mut write: Write<'_>, columns: &mut [f32]) {
+    fn settle(&self, mut write: Write<'_>, weights: &mut [f32], columns: &mut [f32]) {
         write.run();
-        if let Retention::Kl { .. } = self.deep.retention {
-            retention::normalise_columns(write.m, write.y.len(), columns);
+        if let Retention::Kl { scale } = self.deep.retention {
+            retention::normalise_columns(scale, write.m, weights, write.y.len(), columns);
         }
     }
 }
@@ -298,6 +306,7 @@ impl Cell for DeepCell {
             key: vec![0.0; self.key],
             zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
             columns: vec![0.0; 2 * self.d().max(self.value)],
+            layers: Default::default(),
         }
     }
 
@@ -325,8 +334,9 @@ impl Cell for DeepCell {
         self.learn(weights, token, gates.delta, &mut record);
         self.write(token, &gates, old, new, &mut record, scratch, out);
         record.deviations[1] = if self.is_mapped() {
-            let seen = if self.deep.read == Read::After { new } else { old };
-            let weights = self.exposed(seen, &mut scratch.seen, false);
+            let after = self.deep.read == Read::After;
+            let there = after && matches!(self.deep.retention, Retention::Kl { .. });
+            let weights = self.exposed(if after { new } else { old }, &mut scratch.seen, there);
             // The pre-activations are needed for the second derivative alone, which a read does not have.
             let pre = &mut scratch.hidden[..self.d()];
             self.apply(weights, token.q, (pre, record.read_h, record.read_slope), out)
@@ -366,9 +376,9 @@ impl Cell for DeepCell {
         self.deep.frozen.is_none()
     }
 
-    fn groups(&self) -> Option<&dyn Groups> {
+    fn groups(&self) -> Option<&dyn Groups<Scratch>> {
         let linear = self.deep.frozen.is_some() && !self.is_mapped() && self.hidden.is_some();
-        linear.then_some(self as &dyn Groups)
+        linear.then_some(self as &dyn Groups<Scratch>)
     }
 
     fn scratch_bytes(&self) -> usize {

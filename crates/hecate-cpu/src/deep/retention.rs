@@ -92,9 +92,10 @@ fn norm(x: &[f32], q: f32) -> f64 {
     (sum + f64::from(LQ_EPSILON)).powf(wide.recip())
 }
 
-/// Log-softmax down each of `columns` columns, in place; `scratch` holds twice as many numbers.
+/// Log-softmax down each of `columns` columns, in place, and `w = scale eˣ` of the result; `scratch` holds twice as many
+/// numbers as a row.
 #[inline(always)]
-pub(super) fn normalise_columns(x: &mut [f32], columns: usize, scratch: &mut [f32]) {
+pub(super) fn normalise_columns(scale: f32, x: &mut [f32], w: &mut [f32], columns: usize, scratch: &mut [f32]) {
     let (top, sum) = scratch[..2 * columns].split_at_mut(columns);
     top.copy_from_slice(&x[..columns]);
     for row in x.chunks_exact(columns) {
@@ -102,12 +103,19 @@ pub(super) fn normalise_columns(x: &mut [f32], columns: usize, scratch: &mut [f3
         top.iter_mut().zip(row).for_each(|(top, x)| *top = if *x <= *top { *top } else { *x });
     }
     sum.fill(0.0);
-    for row in x.chunks_exact(columns) {
-        sum.iter_mut().zip(row).zip(top.iter()).for_each(|((sum, x), top)| *sum += exp(x - top));
+    for (row, w) in x.chunks_exact(columns).zip(w.chunks_exact_mut(columns)) {
+        for ((sum, w), (x, top)) in sum.iter_mut().zip(w).zip(row.iter().zip(top.iter())) {
+            *w = exp(x - top);
+            *sum += *w;
+        }
     }
-    top.iter_mut().zip(sum.iter()).for_each(|(top, sum)| *top += sum.ln());
-    for row in x.chunks_exact_mut(columns) {
+    for (top, sum) in top.iter_mut().zip(sum.iter_mut()) {
+        *top += sum.ln();
+        *sum = scale / *sum;
+    }
+    for (row, w) in x.chunks_exact_mut(columns).zip(w.chunks_exact_mut(columns)) {
         row.iter_mut().zip(top.iter()).for_each(|(x, top)| *x -= top);
+        w.iter_mut().zip(sum.iter()).for_each(|(w, factor)| *w *= factor);
     }
 }
 

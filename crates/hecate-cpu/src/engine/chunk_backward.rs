@@ -17,7 +17,7 @@ use crate::{
 /// Scratch of one lane, for chunks of `n` tokens.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    pub(super) forward: chunk::Workspace,
+    pub(crate) forward: chunk::Workspace,
     dtables: TableGrads,
     /// `dO [n,V]`.
     dout: Sheet,

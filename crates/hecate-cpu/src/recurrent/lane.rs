@@ -131,7 +131,7 @@ impl<'a, C: Cell> Lane<'a, C> {
             let out = &mut out[chunk.tokens.start * value..chunk.tokens.end * value];
             if let (true, Some(groups)) = (*grouped, cell.groups()) {
                 let point = if point.is_empty() { &self.initial } else { &point };
-                groups.forward(self.rows(&chunk.tokens), &mut state, point, out);
+                groups.forward(self.rows(&chunk.tokens), &mut scratch, &mut state, point, out);
                 continue;
             }
             for (t, out) in chunk.tokens.clone().zip(out.chunks_exact_mut(value)) {
@@ -173,7 +173,7 @@ impl<'a, C: Cell> Lane<'a, C> {
                 &kept[(left - back) * size..][..size]
             });
             if *grouped {
-                self.chunk_states(own, from, far, &mut span.states);
+                self.chunk_states(own, from, far, &mut span);
             } else {
                 self.token_states(&tokens, from, far, &mut span);
             }
@@ -190,7 +190,8 @@ impl<'a, C: Cell> Lane<'a, C> {
                         gates: &mut grads.3[part(gates)],
                     };
                     let adjoint = Adjoint { state: &mut dstate, point: &mut dpoint };
-                    groups.backward(self.rows(&chunk.tokens), state(i), point, &dout[part(value)], adjoint, own);
+                    let (rows, dout) = (self.rows(&chunk.tokens), &dout[part(value)]);
+                    groups.backward(rows, &mut span.scratch, state(i), point, dout, adjoint, own);
                 } else {
                     for t in chunk.tokens.clone().rev() {
                         let state = |t: usize| &span.states[(t - tokens.start) * size..][..size];
@@ -259,8 +260,8 @@ impl<'a, C: Cell> Lane<'a, C> {
     }
 
     /// States before each of a span's chunks.
-    fn chunk_states(&self, chunks: &[crate::engine::Chunk], from: &[f32], far: Option<&[f32]>, states: &mut Vec<f32>) {
-        let size = self.call.size;
+    fn chunk_states(&self, chunks: &[crate::engine::Chunk], from: &[f32], far: Option<&[f32]>, span: &mut Span<C>) {
+        let (size, Span { states, scratch, .. }) = (self.call.size, span);
         states.clear();
         states.extend_from_slice(from);
         let Some(groups) = self.call.cell.groups() else { return };
@@ -272,7 +273,7 @@ impl<'a, C: Cell> Lane<'a, C> {
                 point.copy_from_slice(&state);
             }
             out.resize(chunk.tokens.len() * self.call.dims.value, 0.0);
-            groups.forward(self.rows(&chunk.tokens), &mut state, &point, &mut out);
+            groups.forward(self.rows(&chunk.tokens), scratch, &mut state, &point, &mut out);
             states.extend_from_slice(&state);
         }
         debug_assert_eq!(states.len(), chunks.len() * size);

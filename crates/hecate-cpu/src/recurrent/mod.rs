@@ -128,7 +128,7 @@ pub(crate) trait Cell: Sync {
     }
 
     /// The form in matrix products over several tokens of one group, where the rule has one.
-    fn groups(&self) -> Option<&dyn Groups> {
+    fn groups(&self) -> Option<&dyn Groups<Self::Scratch>> {
         None
     }
 
@@ -146,15 +146,17 @@ pub(crate) struct Rows<'a> {
     pub(crate) gates: &'a [f32],
 }
 
-/// A stretch of at most [`CHUNK`] tokens inside one group, at once.
-pub(crate) trait Groups: Sync {
+/// A stretch of at most [`CHUNK`] tokens inside one group, at once; `S` is a lane's scratch.
+pub(crate) trait Groups<S>: Sync {
     /// `out [n,V]`, and `state` from before the stretch to behind it; `point` is the state at the group's start.
-    fn forward(&self, rows: Rows<'_>, state: &mut [f32], point: &[f32], out: &mut [f32]);
+    fn forward(&self, rows: Rows<'_>, scratch: &mut S, state: &mut [f32], point: &[f32], out: &mut [f32]);
 
     /// Gradients of a stretch that starts at `start`.
+    #[expect(clippy::too_many_arguments, reason = "tokens, scratch, states, results")]
     fn backward(
         &self,
         rows: Rows<'_>,
+        scratch: &mut S,
         start: &[f32],
         point: &[f32],
         dout: &[f32],

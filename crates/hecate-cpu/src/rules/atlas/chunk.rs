@@ -287,8 +287,8 @@ impl AtlasCell {
     }
 }
 
-impl Groups for AtlasCell {
-    fn forward(&self, rows: Rows<'_>, state: &mut [f32], _: &[f32], out: &mut [f32]) {
+impl Groups<super::Scratch> for AtlasCell {
+    fn forward(&self, rows: Rows<'_>, _: &mut super::Scratch, state: &mut [f32], _: &[f32], out: &mut [f32]) {
         let stretch = Stretch::new(self, rows, state);
         let mut work = Workspace::default();
         for tokens in stretch.pieces() {
@@ -301,6 +301,7 @@ impl Groups for AtlasCell {
     fn backward(
         &self,
         rows: Rows<'_>,
+        _: &mut super::Scratch,
         start: &[f32],
         _: &[f32],
         dout: &[f32],

@@ -269,7 +269,7 @@ impl Cell for AtlasCell {
         scale(d.s, gates.eta);
     }
 
-    fn groups(&self) -> Option<&dyn Groups> {
+    fn groups(&self) -> Option<&dyn Groups<Scratch>> {
         let exact = self.rule.frozen.is_none() && self.rule.newton_schulz == 0;
         (exact && self.window <= GROUPED_WINDOW).then_some(self)
     }
