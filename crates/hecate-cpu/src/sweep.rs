@@ -47,6 +47,41 @@ impl<S: Simd> Panel<S> for &mut Read<'_> {
     }
 }
 
+/// `x += y Mᵀ`.
+struct Answer<'a> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+    m: &'a [f32],
+}
+
+/// `x += y Mᵀ`.
+#[inline(always)]
+pub(crate) fn add_transposed(x: &mut [f32], y: &[f32], m: &[f32]) {
+    dispatch(Answer { x, y, m });
+}
+
+impl WithSimd for Answer<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        panels(simd, self.y.len(), &mut self);
+    }
+}
+
+impl<S: Simd> Panel<S> for &mut Answer<'_> {
+    #[inline(always)]
+    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
+        let y = load_part::<S, N>(simd, &self.y[column..]);
+        for (x, m) in self.x.iter_mut().zip(self.m.chunks_exact(self.y.len())) {
+            let m = load_part::<S, N>(simd, &m[column..]);
+            let mut sum = simd.splat_f32s(0.0);
+            (0..N).for_each(|n| sum = simd.mul_add_e_f32s(y[n], m[n], sum));
+            *x += simd.reduce_sum_f32s(sum);
+        }
+    }
+}
+
 /// `S = η S₀ + step xᵀ y`, `M = a M₀ + S`, or `M = a M₀ + step xᵀ y` where `s` is empty; and `out = q M`, or
 /// `out = q M₀` where the read comes `before`.
 pub(crate) struct Write<'a> {

@@ -7,15 +7,33 @@ use std::f32::consts::{FRAC_1_SQRT_2, PI};
 /// Beyond it the functions are `x` or 0 to the last bit.
 const FAR: f32 = 14.0;
 
-/// `σ`, `σ′` and `σ″` at `x`.
+/// `$body` with `σ`, `σ′` and `σ″` as a function that loops are compiled for.
+macro_rules! by_activation {
+    ($activation:expr, |$at:ident| $body:expr) => {
+        match $activation {
+            Activation::Silu => {
+                let $at = silu;
+                $body
+            }
+            Activation::GeluTanh => {
+                let $at = |x| bounded(x, gelu_tanh(x));
+                $body
+            }
+            Activation::Gelu => {
+                let $at = |x| bounded(x, gelu(x));
+                $body
+            }
+        }
+    };
+}
+
+/// A function, or where it no longer is one to the last bit, a straight line.
 #[inline(always)]
-fn at(activation: Activation, x: f32) -> (f32, f32, f32) {
-    match activation {
-        Activation::Silu => silu(x),
+fn bounded(x: f32, near: (f32, f32, f32)) -> (f32, f32, f32) {
+    match x {
         _ if x > FAR => (x, 1.0, 0.0),
         _ if x < -FAR => (0.0, 0.0, 0.0),
-        Activation::GeluTanh => gelu_tanh(x),
-        Activation::Gelu => gelu(x),
+        _ => near,
     }
 }
 
@@ -49,23 +67,25 @@ fn gelu(x: f32) -> (f32, f32, f32) {
 /// `h = σ(pre)` and `slope = σ′(pre)`.
 #[inline(always)]
 pub(super) fn activate(activation: Activation, pre: &[f32], h: &mut [f32], slope: &mut [f32]) {
-    for ((&x, h), slope) in pre.iter().zip(h).zip(slope) {
-        (*h, *slope, _) = at(activation, x);
-    }
+    let triples = pre.iter().zip(h).zip(slope);
+    by_activation!(activation, |at| triples.for_each(|((&x, h), slope)| (*h, *slope, _) = at(x)));
 }
 
 /// `out = factor ∘ σ″(pre)`.
 #[inline(always)]
 pub(super) fn curve(activation: Activation, pre: &[f32], factor: &[f32], out: &mut [f32]) {
-    for ((&x, factor), out) in pre.iter().zip(factor).zip(out) {
-        *out = factor * at(activation, x).2;
-    }
+    let triples = pre.iter().zip(factor).zip(out);
+    by_activation!(activation, |at| triples.for_each(|((&x, factor), out)| *out = factor * at(x).2));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use approx::assert_abs_diff_eq;
+
+    fn at(activation: Activation, x: f32) -> (f32, f32, f32) {
+        by_activation!(activation, |at| at(x))
+    }
 
     const ALL: [Activation; 3] = [Activation::Silu, Activation::GeluTanh, Activation::Gelu];
 

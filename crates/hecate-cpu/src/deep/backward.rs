@@ -134,17 +134,12 @@ impl DeepCell {
         let kept = self.unsoftmax(states.new, weights, old, dm, columns);
         let [du_o, _, _, _, _, dread] = split(value, v);
         let [dh, ddelta, _, _, dpre] = split(hidden, d);
-        let (mapped, after) = (self.is_mapped(), self.deep.read == Read::After);
-        match mapped {
+        let after = self.deep.read == Read::After;
+        match self.is_mapped() {
             true => dread.fill(0.0),
             false => self.unnorm(record, dout, dread, grads.q),
         }
-        let zeros = zeros.as_slice();
-        let queries = |q| match (mapped, after) {
-            (true, _) => [zeros, zeros],
-            (false, true) => [q, zeros],
-            (false, false) => [zeros, q],
-        };
+        let queries = |q| self.queries(q, zeros);
         let seen = if after { states.new } else { states.old };
         let (cut, Gates { a, eta, theta, .. }) = (first.min(ds.len()), *gates);
         let ((dm, dm_high), (ds, ds_high)) = (dm.split_at_mut(first), ds.split_at_mut(cut));
@@ -174,6 +169,16 @@ impl DeepCell {
         [dh, ddelta, du_o].into_iter().for_each(|x| scale(x, -theta));
     }
 
+    /// Queries behind the write and before it, where the state is the weights; where it is not, none.
+    #[inline(always)]
+    fn queries<'q>(&self, q: &'q [f32], zeros: &'q [f32]) -> [&'q [f32]; 2] {
+        match (self.is_mapped(), self.deep.read) {
+            (true, _) => [zeros, zeros],
+            (false, Read::After) => [q, zeros],
+            (false, Read::Before) => [zeros, q],
+        }
+    }
+
     /// Back through the log-softmax of (55), where there is one; then also what (56) makes of it. `weights` are those of
     /// the new state where tokens read behind the write, and else become them.
     #[inline(always)]
@@ -196,8 +201,8 @@ impl DeepCell {
         Some(self.kept(dm, old, columns))
     }
 
-    /// `⟨dX, X⟩` of (56) behind a log-softmax. Each column of `dX` sums to 0 behind (55): what is common to a column of `X`, nearly all of
-    /// it, is taken off first, or it would leave its rounding behind.
+    /// `⟨dX, X⟩` of (56) behind a log-softmax. Each column of `dX` sums to 0 there: what is common to a column of `X`,
+    /// nearly all of it, is taken off first, or it would leave its rounding behind.
     #[inline(always)]
     fn kept(&self, dx: &[f32], old: &[f32], columns: &mut [f32]) -> f32 {
         let (first, all) = self.sizes();

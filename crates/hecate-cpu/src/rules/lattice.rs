@@ -2,8 +2,8 @@
 
 use crate::{
     recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
-    rows::{add_transposed, axpy, dot, scale},
-    sweep::{Outer, add_read, read},
+    rows::{axpy, dot, scale},
+    sweep::{Outer, add_read, add_transposed, read},
 };
 use hecate_core::{
     Dims, Error, Read, Result, Rule,

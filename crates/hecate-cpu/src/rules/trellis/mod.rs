@@ -4,8 +4,8 @@ mod phi;
 
 use crate::{
     recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
-    rows::{add_outer, add_transposed, dot, scale},
-    sweep::{Outer, add_read, read},
+    rows::{add_outer, dot, scale},
+    sweep::{Outer, add_read, add_transposed, read},
 };
 use hecate_core::{Dims, rules::Trellis};
 use phi::{Function, Place, ROWS, Room};

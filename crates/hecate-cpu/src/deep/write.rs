@@ -1,0 +1,55 @@
+//! A token's write into a memory with weights, and its read where those are the state: equations (36), (37).
+
+use super::{DeepCell, Gates, Record, Scratch, activation::activate, retention};
+use crate::{recurrent::Token, sweep::Write};
+use hecate_core::{Read, rules::Retention};
+
+impl DeepCell {
+    /// The state after the write: equations (36), (37). Where the state is the weights, the token reads on the way: `out`.
+    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
+    #[inline(always)]
+    pub(super) fn write(
+        &self,
+        token: Token<'_>,
+        &Gates { a, eta, theta, .. }: &Gates,
+        old: &[f32],
+        new: &mut [f32],
+        record: &mut Record<&mut [f32]>,
+        scratch: &mut Scratch,
+        out: &mut [f32],
+    ) {
+        let ((first, all), (mapped, before)) = (self.sizes(), (self.is_mapped(), self.deep.read == Read::Before));
+        let ((old, old_s), (new, new_s)) = (old.split_at(all), new.split_at_mut(all));
+        let cut = first.min(old_s.len());
+        let ((old_s, old_s_high), (s, s_high)) = (old_s.split_at(cut), new_s.split_at_mut(cut));
+        let ((old, old_high), (m, m_high)) = (old.split_at(first), new.split_at_mut(first));
+        let Scratch { hidden, zeros, columns, seen: weights, .. } = scratch;
+        let cut = first.min(weights.len());
+        let (weights, weights_high) = weights.split_at_mut(cut);
+        let q = if mapped { &zeros[..self.key] } else { token.q };
+        let (step, old) = (-theta, [old, old_s]);
+        if self.hidden.is_none() {
+            let write = Write { a, eta, step, x: token.k, y: record.u_o, old, m, s, q, before, out };
+            return self.settle(write, weights, columns);
+        }
+        let seen = &mut hidden[..self.d()];
+        let write = Write { a, eta, step, x: token.k, y: record.delta, old, m, s, q, before, out: seen };
+        self.settle(write, weights, columns);
+        if !mapped {
+            activate(self.activation(), seen, record.read_h, record.read_slope);
+        }
+        let q = if mapped { &zeros[..self.d()] } else { &*record.read_h };
+        let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
+        let write = Write { a, eta, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
+        self.settle(write, weights_high, columns);
+    }
+
+    /// A write, and behind it the log-softmax of (55), which leaves the weights.
+    #[inline(always)]
+    fn settle(&self, mut write: Write<'_>, weights: &mut [f32], columns: &mut [f32]) {
+        write.run();
+        if let Retention::Kl { scale } = self.deep.retention {
+            retention::normalise_columns(scale, write.m, weights, write.y.len(), columns);
+        }
+    }
+}
