@@ -2,8 +2,7 @@
 
 use crate::{
     recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
-    rows::{axpy, dot, scale},
-    sweep::{Outer, add_read, add_transposed, read},
+    rows::{add_outer, add_read, add_transposed, axpy, dot, read, scale},
 };
 use hecate_core::{
     Dims, Error, Read, Result, Rule,
@@ -112,6 +111,7 @@ impl LatticeCell {
         states: States<'_>,
         Record { h, b, g, n }: &Record<&[f32]>,
         adjoint: &mut Adjoint<'_>,
+        across: &mut [f32],
         (dk, dh): (&mut [f32], &mut [f32]),
     ) -> f32 {
         let width = self.value;
@@ -119,36 +119,36 @@ impl LatticeCell {
         for i in 0..self.key {
             let row = i * width..(i + 1) * width;
             let (r, new) = (&states.point[row.clone()], &states.new[row.clone()]);
-            let (ds, dr) = (&mut adjoint.state[row.clone()], &mut adjoint.point[row]);
-            let (along, norm) = (dot(new, ds), n[i].recip());
-            // Products with `dx = (ds − along new) / n`, none of which waits for another.
-            let to_h = norm * (dot(h, ds) - along * dot(h, new));
-            let to_r = norm * (dot(r, ds) - along * dot(r, new));
-            let (gain, du) = (to_h - b[i] * to_r, theta * g[i]);
+            let (dx, dr) = (&mut adjoint.state[row.clone()], &mut adjoint.point[row]);
+            let along = dot(new, dx);
+            axpy(dx, -along, new);
+            scale(dx, n[i].recip());
+            across.copy_from_slice(h);
+            axpy(across, -b[i], r);
+            let gain = dot(across, dx);
+            let du = theta * g[i];
             dk[i] = theta * gain;
             dtheta += g[i] * gain;
-            let mut db = -du * to_r;
+            let mut db = -du * dot(dx, r);
             if self.rule.variant == Variant::Encode {
                 db -= dk[i];
             }
-            let grads = ds.iter_mut().zip(dr).zip(dh.iter_mut());
-            for (((ds, dr), dh), ((new, r), h)) in grads.zip(new.iter().zip(r).zip(*h)) {
-                let dx = norm * (*ds - along * new);
-                *dh += du * dx + db * r;
-                *dr += db * h - b[i] * du * dx;
-                *ds = a * dx;
-            }
+            axpy(dh, du, dx);
+            axpy(dh, db, r);
+            axpy(dr, db, h);
+            axpy(dr, -b[i] * du, dx);
+            scale(dx, a);
         }
         dtheta
     }
 }
 
 impl Cell for LatticeCell {
-    /// Room for `dh`, `[V]`.
+    /// Room for `U_i` and `dh`, `[2,V]`.
     type Scratch = Vec<f32>;
 
     fn scratch(&self) -> Vec<f32> {
-        vec![0.0; self.value]
+        vec![0.0; 2 * self.value]
     }
 
     fn record(&self) -> usize {
@@ -191,30 +191,34 @@ impl Cell for LatticeCell {
         record: &[f32],
         dout: &[f32],
         mut adjoint: Adjoint<'_>,
-        dh: &mut Vec<f32>,
+        scratch: &mut Vec<f32>,
         grads: TokenGrads<'_>,
     ) {
         let (a, free, theta) = Self::gates(token.gates);
+        let (across, dh) = scratch.split_at_mut(self.value);
         let after = self.rule.read == Read::After;
         if after {
-            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.new, x: grads.q }.run();
+            add_outer(adjoint.state, 1.0, token.q, dout);
+            add_transposed(grads.q, dout, states.new);
         }
         dh.fill(0.0);
         let record = self.record_ref(record);
-        let dtheta = self.turn_slots((a, theta), states, &record, &mut adjoint, (grads.k, dh));
+        let dtheta = self.turn_slots((a, theta), states, &record, &mut adjoint, across, (grads.k, dh));
         grads.gates[0] = if free { -theta * dtheta } else { 0.0 };
         grads.gates[1] = dtheta;
         axpy(grads.v, 1.0, dh);
         if self.rule.variant == Variant::Decode {
             scale(dh, -1.0);
-            Outer { d: adjoint.point, factors: [(token.k, dh)], m: states.point, x: grads.k }.run();
+            add_transposed(grads.k, dh, states.point);
+            add_outer(adjoint.point, 1.0, token.k, dh);
         }
         if !after {
-            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.old, x: grads.q }.run();
+            add_outer(adjoint.state, 1.0, token.q, dout);
+            add_transposed(grads.q, dout, states.old);
         }
     }
 
     fn scratch_bytes(&self) -> usize {
-        4 * self.value
+        2 * 4 * self.value
     }
 }
