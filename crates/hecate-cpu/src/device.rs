@@ -131,6 +131,6 @@ pub(crate) fn from_host(device: &Cpu, shape: impl Into<Shape>, dtype: DType, hos
 pub(crate) fn lent(device: &Cpu, shape: impl Into<Shape>, dtype: DType, values: Lent) -> Tensor<Cpu> {
     match dtype {
         DType::F32 => Tensor::from_buffer(device, shape, dtype, Array::from(values)),
-        _ => tensor(device, shape, dtype, values.to_vec()),
+        _ => tensor(device, shape, dtype, values.into_values()),
     }
 }

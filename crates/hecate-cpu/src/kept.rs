@@ -142,6 +142,14 @@ pub(crate) struct Lent {
     kept: Arc<Kept>,
 }
 
+impl Lent {
+    /// The numbers themselves, which do not come back.
+    pub(crate) fn into_values(mut self) -> Vec<f32> {
+        self.kept.leave(&self.values);
+        mem::take(&mut self.values)
+    }
+}
+
 impl Deref for Lent {
     type Target = [f32];
 
