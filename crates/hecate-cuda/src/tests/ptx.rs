@@ -105,7 +105,7 @@ fn different(a: &str, b: &str) -> usize {
 
 /// Each module is its kernel, alone, as the compiler makes it. The order of instructions and a few vector loads of which
 /// a part is not used hang on addresses in the compiler's memory, so they are counted and not compared one by one: of
-/// thousands four were seen to differ.
+/// thousands four were seen to differ, once nine. Where more than eight do, it is compiled once more, in other memory.
 #[test]
 fn as_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -119,7 +119,10 @@ fn as_compiled() {
             }
             assert_eq!(entries(module), [kernel], "{}", source.name);
             assert!(module.starts_with(&format!(".version {}\n.target sm_80\n", ptx::VERSION)), "{kernel}");
-            let different = different(module, &ptx::trimmed(&made));
+            let mut different = self::different(module, &ptx::trimmed(&made));
+            if different > 8 {
+                different = self::different(module, &ptx::trimmed(&compile(&nvrtc, source, Some(kernel))));
+            }
             assert!(different <= 8, "`{kernel}` of {}: {different} instructions differ", source.name);
         }
     });
