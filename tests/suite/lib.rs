@@ -5,6 +5,7 @@
 //! * [`problems`]: the primitives with their arguments and equations.
 //! * [`checks`]: what every cell must pass, as functions generic over rule and backend.
 //! * [`conformance!`]: instantiates the checks for one backend, a module per rule and primitive.
+//! * [`precision`]: what 16-bit arguments cost over thousands of tokens.
 //! * [`report`]: the comparisons alone, for a table on the user's own device.
 //! * [`require`]: what must not be skipped.
 //!
@@ -16,6 +17,8 @@ pub mod checks;
 mod compare;
 mod conformance;
 pub mod oracle;
+mod pieces;
+pub mod precision;
 pub mod problems;
 pub mod report;
 pub mod require;

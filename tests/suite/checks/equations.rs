@@ -33,10 +33,7 @@ pub fn rounding<R: Oracle, B: Kernel<R>>(backends: &[B]) {
 
 /// The same of one case.
 pub fn rounding_of<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>) {
-    let exact = solve(case);
-    let mut rounded = case.clone().with(|slot, array| stored(slot, &array));
-    rounded.grads.out = stored("out", &rounded.grads.out);
-    let rounded = solve(&rounded);
+    let (exact, rounded) = (solve(case), solve(&stored_case(case)));
     for backend in backends {
         let found = case.run(backend, DType::Bf16).unwrap_or_else(|error| panic!("{case}: {error}"));
         let slots = exact.list().into_iter().zip(rounded.list()).zip(found.list());
@@ -49,8 +46,15 @@ pub fn rounding_of<R: Oracle, B: Kernel<R>>(backends: &[B], case: &Case<R>) {
     }
 }
 
+/// The case as it is where token arrays are 16 bits wide.
+pub(crate) fn stored_case<R: Oracle>(case: &Case<R>) -> Case<R> {
+    let mut rounded = case.clone().with(|slot, array| stored(slot, &array));
+    rounded.grads.out = stored("out", &rounded.grads.out);
+    rounded
+}
+
 /// What a slot holds where token arrays are 16 bits wide.
-fn stored(slot: &str, array: &Array) -> Array {
+pub(crate) fn stored(slot: &str, array: &Array) -> Array {
     if ["q", "k", "v", "out"].contains(&slot) { array.rounded(DType::Bf16) } else { array.clone() }
 }
 

@@ -108,7 +108,8 @@ pub fn fresh_memory<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     }
 }
 
-fn lean(row: &mut [f64], common: &[f64]) {
+/// A row of length 1 that points nearly where `common` does.
+pub(crate) fn lean(row: &mut [f64], common: &[f64]) {
     row.iter_mut().zip(common).for_each(|(x, c)| *x = 0.2 * *x + c);
     let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
     row.iter_mut().for_each(|x| *x /= norm);

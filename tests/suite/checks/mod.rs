@@ -10,6 +10,8 @@ mod refusals;
 mod sequences;
 
 pub use equations::{backward, forward, rounding, rounding_of};
+pub(crate) use equations::{stored, stored_case};
+pub(crate) use limits::lean;
 pub use limits::{correlated_keys, fresh_memory, gates_at_limits, nan_is_seen};
 pub use refusals::{refuses_grads, refuses_inputs};
 pub use sequences::{cut_is_whole, packed_is_separate, repeats, token_by_token};

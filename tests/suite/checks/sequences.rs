@@ -5,8 +5,9 @@ use crate::{
     Array, Case, Comparison, Results, Sizes, assert_close,
     case::{compare_grads, compare_outputs},
     oracle::{Oracle, solve},
+    pieces::{copy, piecewise},
 };
-use hecate_core::{DType, Inputs, Kernel, Of, Outputs, Slots};
+use hecate_core::{DType, Kernel, Of, Outputs, Slots};
 
 /// A sequence cut into calls that hand the state on (and back, its gradient) equals one call. Frozen groups are cut at
 /// multiples of their length.
@@ -17,52 +18,13 @@ pub fn cut_is_whole<R: Oracle, B: Kernel<R>>(backends: &[B]) {
         let mut cuts = rule.group().map_or(vec![0, 1, 30, 95, 96], |group| vec![0, group, 95 / group * group, 96]);
         cuts.dedup();
         for backend in backends {
-            let found = piecewise(backend, &case, &cuts);
+            let infer = |piece: &Case<R>| accepted(backend, piece, piece.infer(backend, DType::F32));
+            let found = piecewise(&case, &cuts, infer, |piece| run(backend, piece));
             let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
             compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
             assert_close(&format!("{case} cut at {cuts:?} on {backend:?}"), &compared);
         }
     }
-}
-
-fn piecewise<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>, cuts: &[usize]) -> Results<R> {
-    let zeros = R::State::map(R::State::as_ref(&case.inputs.state), |_, x: &Array| Array::full(x.shape.clone(), 0.0));
-    let ranges: Vec<_> = cuts.windows(2).map(|w| w[0]..w[1]).collect();
-    let mut state = copy::<R::State>(&case.inputs.state);
-    let (mut pieces, mut outs) = (Vec::new(), Vec::new());
-    for range in &ranges {
-        let piece = case.cut(range.clone(), &state, &zeros);
-        let outputs = accepted(backend, &piece, piece.infer(backend, DType::F32));
-        state = outputs.state;
-        outs.push(outputs.out);
-        pieces.push(piece);
-    }
-    let mut behind = copy::<R::State>(&case.grads.state);
-    let mut grads: Vec<Inputs<R, Array>> = Vec::new();
-    for mut piece in pieces.into_iter().rev() {
-        piece.grads.state = behind;
-        let found = run(backend, &piece).grads;
-        behind = copy::<R::State>(&found.state);
-        grads.insert(0, found);
-    }
-    Results { outputs: Outputs { out: Array::join(&outs, 1), state }, grads: join_tokens(&grads, behind) }
-}
-
-fn join_tokens<R: Oracle>(parts: &[Inputs<R, Array>], state: Of<R::State, Array>) -> Inputs<R, Array> {
-    let join = |slot: usize| {
-        let parts: Vec<Array> = parts.iter().map(|part| part.list()[slot].1.clone()).collect();
-        Array::join(&parts, 1)
-    };
-    let mut slot = 2;
-    let gates = R::Gates::build(|_| {
-        slot += 1;
-        join(slot)
-    });
-    Inputs { q: join(0), k: join(1), v: join(2), gates, state }
-}
-
-fn copy<S: Slots>(slots: &Of<S, Array>) -> Of<S, Array> {
-    S::map(S::as_ref(slots), |_, x| x.clone())
 }
 
 /// Sequences of different length in one call equal one call each, and the equations.
