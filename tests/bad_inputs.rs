@@ -162,5 +162,8 @@ fn shapes_too_large_to_count() {
     assert!(matches!(names(infer(&device(), rule, &inputs), &["hebbian", "`q`"]), Error::Empty { .. }));
 }
 
+#[path = "bad_inputs/decode.rs"]
+mod decode;
+
 #[path = "bad_inputs/primitives.rs"]
 mod primitives;

@@ -87,6 +87,9 @@ mod chunk {
 #[path = "columns/deep.rs"]
 mod deep;
 
+#[path = "cuda/decoding.rs"]
+mod decoding;
+
 #[path = "cuda/linear.rs"]
 mod linear;
 

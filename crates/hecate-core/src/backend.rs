@@ -1,7 +1,8 @@
 //! What a column of the matrix must provide.
 
 use crate::{
-    DType, Dims, Host, Inputs, Outputs, Recording, Result, Rule, Step, Tensor, primitives::Primitives, rules::*,
+    DType, Decode, Decoded, Dims, Error, Host, Inputs, Outputs, Recording, Result, Rule, Step, Tensor,
+    primitives::Primitives, rules::*,
 };
 use std::fmt::Debug;
 
@@ -107,6 +108,21 @@ pub trait Kernel<R: Rule>: Device {
     /// Only what the caller could not foresee.
     fn infer(&self, rule: R, dims: &Dims, inputs: &Inputs<R, Tensor<Self>>) -> Result<Outputs<R, Tensor<Self>>> {
         Ok(self.forward(rule, dims, inputs)?.0)
+    }
+
+    /// Whether [`Kernel::decode`] is there for the rule with these options and sizes. Layers put the same together out of
+    /// primitives where it is not.
+    fn decodes(&self, _rule: R, _dims: &Dims) -> bool {
+        false
+    }
+
+    /// One token of a layer's memory with all that surrounds the rule, where [`Kernel::decodes`] says so.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn decode(&self, _rule: R, _dims: &Dims, _inputs: &Decode<R, Tensor<Self>>) -> Result<Decoded<R, Tensor<Self>>> {
+        let why = "there is no kernel for a whole layer; call its parts".into();
+        Err(Error::Unsupported { backend: Self::NAME, what: R::NAME, why })
     }
 }
 

@@ -25,6 +25,7 @@
 //! `q`, `k`, `v` and `out` may be 16 bits wide; gates, states and their gradients are always 32.
 
 mod backend;
+mod decode;
 mod dtype;
 mod error;
 mod pass;
@@ -36,6 +37,7 @@ mod slots;
 mod tensor;
 
 pub use backend::{Backend, Device, Kernel, Rules};
+pub use decode::{Decode, Decoded, Projected, Signal, Strengths, TokenGates, decode};
 pub use dtype::{DType, Host};
 pub use error::{Error, Result};
 pub use half::{bf16, f16};

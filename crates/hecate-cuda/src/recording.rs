@@ -5,7 +5,7 @@
 //! is let go of, [`Kept`] keeps it until the last recording is gone.
 #![allow(unsafe_code)]
 
-use crate::{Cuda, device::Buffer, error::unsupported};
+use crate::{Cuda, device::Buffer, error::unsupported, primitives::layout::copy_all};
 use cudarc::driver::{CudaGraph, CudaSlice};
 use hecate_core::{Device, Error, Host, Recording, Result, Step, Tensor};
 use std::{
@@ -177,7 +177,9 @@ pub(crate) fn record(
     if !device.context().has_async_alloc() {
         return Ok(None);
     }
-    let state = state.iter().map(|x| device.copied(x)).collect::<Result<Vec<_>>>()?;
+    let own = state.iter().map(|x| device.empty(x.shape().clone(), x.dtype())).collect::<Result<Vec<_>>>()?;
+    copy_all(device, &state.iter().zip(&own).collect::<Vec<_>>())?;
+    let state = own;
     let input = device.copied(input)?;
     let (next, found) = step(state.clone(), input.clone())?;
     check_state(&state, &next)?;
@@ -197,7 +199,7 @@ pub(crate) fn record(
             false => Ok(x.clone()),
         };
         let next = next.iter().map(aside).collect::<Result<Vec<_>>>()?;
-        next.iter().zip(&state).try_for_each(|(from, to)| device.copy(from, to))
+        copy_all(device, &next.iter().zip(&state).collect::<Vec<_>>())
     });
     let spoiled = recorder.spoiled();
     drop(recorder);

@@ -24,6 +24,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
+    ("maps.cuh", include_str!("primitives/maps.cuh")),
     ("attention.cuh", include_str!("primitives/attention.cuh")),
 ];
 
@@ -52,6 +53,7 @@ pub(crate) const ALL: &[&Source] = &[
     &engine::chunk::FORWARD,
     &engine::chunk::REVERSE,
     &engine::chunk::GRADIENTS,
+    &engine::decode::SOURCE,
     &engine::scan::SOURCE,
     &engine::scan_backward::SOURCE,
     &engine::scan_reverse::SOURCE,

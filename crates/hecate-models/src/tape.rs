@@ -141,6 +141,11 @@ impl<'p, B: Backend> Tape<'p, B> {
         self.dtype
     }
 
+    /// Whether nothing is kept and nobody looks: values may be made in one piece.
+    pub(crate) fn is_inert(&self) -> bool {
+        self.record.is_none() && self.probe.is_none()
+    }
+
     /// Tells the probe which block runs from here on.
     pub fn enter(&self, layer: Option<usize>) {
         if let Some(probe) = self.probe {

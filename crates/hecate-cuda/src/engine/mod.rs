@@ -12,7 +12,8 @@
 //! the states, the spans between them are turned around all at once.
 //!
 //! Few tokens go one by one; many go 64 at once, in the [exact chunk form](chunk), where it exists; with
-//! [16-bit factors](bf16) where `q`, `k` and `v` are bfloat16.
+//! [16-bit factors](bf16) where `q`, `k` and `v` are bfloat16. One token of a whole layer, with what surrounds the rule, has
+//! [a kernel of its own](decode).
 //!
 //! # Memory
 //!
@@ -25,15 +26,18 @@
 pub(crate) mod bf16;
 mod bf16_tiles;
 pub(crate) mod chunk;
+pub(crate) mod decode;
 mod layout;
 pub(crate) mod scan;
 pub(crate) mod scan_backward;
 pub(crate) mod scan_reverse;
 pub(crate) mod sums;
 
-use crate::{Cuda, launch::pointer};
+use crate::{Cuda, error::unsupported, launch::pointer};
 use chunk::Chunks;
-use hecate_core::{DType, Dims, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};
+use hecate_core::{
+    DType, Decode, Decoded, Dims, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor,
+};
 use layout::Layout;
 
 /// Tokens between kept states.
@@ -170,6 +174,17 @@ impl<R: Linear> Kernel<R> for Cuda {
 
     fn infer(&self, rule: R, dims: &Dims, inputs: &Inputs<R, Tensor<Self>>) -> Result<Outputs<R, Tensor<Self>>> {
         Ok(self.run_linear(rule, dims, inputs, false)?.0)
+    }
+
+    fn decodes(&self, rule: R, dims: &Dims) -> bool {
+        decode::exists(rule.spec(), dims)
+    }
+
+    fn decode(&self, rule: R, dims: &Dims, inputs: &Decode<R, Tensor<Self>>) -> Result<Decoded<R, Tensor<Self>>> {
+        match decode::exists(rule.spec(), dims) {
+            true => decode::run(self, (rule, rule.spec()), dims, inputs),
+            false => Err(unsupported(R::NAME, "the kernel for a whole layer takes exact rules and widths up to 1024")),
+        }
     }
 
     fn backward(

@@ -1,10 +1,6 @@
 // Element by element: maps, sums, products, conversions.
 #include "hecate.cuh"
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-// `log(1 + eˣ)`; NaN goes through the comparison.
-__device__ __forceinline__ float softplus(float x) { return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x))); }
+#include "maps.cuh"
 
 // `2 √(2/π)`: `½ (1 + tanh u) = σ(2u)`.
 #define GELU_SCALE 1.5957691f

@@ -29,3 +29,19 @@ KERNEL(copy_runs, CopyRuns, 256) {
         default: copy<Wide>(args);
     }
 }
+
+// Several arrays at once, each to another place.
+struct Pair {
+    const u32* from;
+    u32* to;
+    u64 words;
+};
+
+struct CopyArrays {
+    Pair pairs[32];
+};
+
+KERNEL(copy_arrays, CopyArrays, 256) {
+    const Pair& pair = args.pairs[blockIdx.y];
+    for (u64 i = grid_thread(); i < pair.words; i += grid_threads()) pair.to[i] = pair.from[i];
+}

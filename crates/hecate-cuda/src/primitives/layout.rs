@@ -16,7 +16,39 @@ kernels! { SOURCE {
     "copy_runs" CopyRuns {
         from: Pointer, to: Pointer, runs: u64, run: u64, from_stride: u64, to_stride: u64, size: u32
     }
+    "copy_arrays" CopyArrays { pairs: [Pair; PAIRS] }
 } }
+
+/// Arrays that one launch copies.
+const PAIRS: usize = 32;
+
+/// `struct Pair` of `layout.cu`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Pair {
+    from: Pointer,
+    to: Pointer,
+    words: u64,
+}
+
+/// Copies arrays to others of their sizes, none of which is among the first, in few launches.
+pub(crate) fn copy_all(device: &Cuda, arrays: &[(&Tensor<Cuda>, &Tensor<Cuda>)]) -> Result<()> {
+    let bytes = |x: &Tensor<Cuda>| x.shape().count() * x.dtype().size();
+    let (whole, odd): (Vec<_>, Vec<_>) = arrays.iter().partition(|(from, _)| bytes(from).is_multiple_of(4));
+    odd.into_iter().try_for_each(|(from, to)| device.copy(from, to))?;
+    let filled: Vec<_> = whole.into_iter().filter(|(from, _)| bytes(from) > 0).collect();
+    for group in filled.chunks(PAIRS) {
+        let mut pairs = [Pair::default(); PAIRS];
+        for (pair, (from, to)) in pairs.iter_mut().zip(group) {
+            let words = (bytes(from) / 4) as u64;
+            *pair = Pair { from: from.buffer().pointer(), to: to.buffer().pointer(), words };
+        }
+        let most = group.iter().map(|(from, _)| bytes(from) / 4).max().unwrap_or(1);
+        let Grid { blocks: (across, ..), threads, shared } = Grid::elements(most);
+        device.launch(Grid { blocks: (across, group.len(), 1), threads, shared }, &CopyArrays { pairs })?;
+    }
+    Ok(())
+}
 
 impl Layout for Cuda {
     fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {

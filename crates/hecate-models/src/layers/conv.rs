@@ -35,11 +35,26 @@ impl ShortConv {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let state = context.inputs(tape, self.name, x, self.state(context.sequences.count()))?;
-        let weight = tape.reshape(&tape.weight(self.weight)?, [self.channels, self.taps])?;
+        let (weight, state) = self.parts(tape, x, context)?;
         let (y, last) = tape.conv(x, &weight, &state, &context.sequences)?;
         context.carry(self.name, &last);
         tape.map(Map::Silu, &y)
+    }
+
+    /// The weight `[channels,taps]`, and the inputs before `x`.
+    pub(super) fn parts<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &Context<'_, B>,
+    ) -> Result<(Var<B>, Var<B>)> {
+        let state = context.inputs(tape, self.name, x, self.state(context.sequences.count()))?;
+        Ok((tape.reshape(&tape.weight(self.weight)?, [self.channels, self.taps])?, state))
+    }
+
+    /// Name of the array of this layer in the cache.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// The array of this layer in the cache of `batch` texts that are about to start.

@@ -1,16 +1,14 @@
 //! How rules get their gates.
 
 mod functions;
+mod linear;
 
 use super::memory::NORM_EPSILON;
 use crate::{Error, Result, Tape, Var};
 use hecate_core::{
-    Backend, DType, Dims, Inputs, Of, Rule, Shape, Slots, Tensor,
+    Backend, DType, Dims, Inputs, Of, Rule, Shape, Signal, Slots, Strengths, Tensor,
     primitives::{Map, Transpose},
-    rules::{
-        Atlas, CodeGates, Delta, Dgd, DgdGates, Hebbian, Lattice, MomentumGates, Objective, Phi, Titans, Trellis,
-        WindowGates, WriteGates,
-    },
+    rules::{Atlas, CodeGates, Lattice, MomentumGates, Phi, Trellis, WindowGates, WriteGates},
     slots,
 };
 
@@ -133,6 +131,12 @@ pub trait GatedRule: Rule {
         Ok(gates)
     }
 
+    /// The signal that writes, and how strengths follow from it and the other one, with steps `factor` times as long: what
+    /// [`GatedRule::gates_of`] and [`GatedRule::stretched`] compute, told to a device. None where there is no word for it.
+    fn strengths<T>(self, _signals: Of<Self::Signals, Signal<T>>, _factor: f32) -> Option<(Signal<T>, Strengths<T>)> {
+        None
+    }
+
     /// Gates of tokens that write nothing and forget nothing: factors of one, strengths of zero. The memory stays as it
     /// is where the slots of [`GatedRule::MOMENTUM`] are zero.
     ///
@@ -183,115 +187,9 @@ fn frozen(tokens: usize) -> Option<u32> {
     (tokens != 1).then(|| u32::try_from(tokens).unwrap_or(u32::MAX))
 }
 
-/// `θ = σ(b)`.
-impl GatedRule for Hebbian {
-    type Signals = WriteSignals<()>;
-
-    fn with_group(self, _: usize) -> Self {
-        self
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: WriteSignals<Var<B>>,
-    ) -> Result<WriteGates<Var<B>>> {
-        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
-    }
-}
-
-/// `θ = σ(b)`: stable for any retention, with unit keys. With longer steps `θ = step σ(b)`.
-impl GatedRule for Delta {
-    type Signals = WriteSignals<()>;
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        Self { frozen: frozen(tokens), ..self }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: WriteSignals<Var<B>>,
-    ) -> Result<WriteGates<Var<B>>> {
-        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
-    }
-
-    fn stretched<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        WriteGates { log_a, theta }: WriteGates<Var<B>>,
-        factor: f32,
-    ) -> Result<WriteGates<Var<B>>> {
-        let theta = if factor == 1.0 { theta } else { tape.scale(factor, &theta)? };
-        Ok(WriteGates { log_a, theta })
-    }
-}
-
-/// `log η = log σ(e)`, `θ = (1 − η) σ(b)`: a write adds up to `σ(b)` over time, so a key met again is stable. The
-/// factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is near one.
-impl GatedRule for Titans {
-    type Signals = MomentumSignals<()>;
-    const MOMENTUM: &'static [&'static str] = &["s"];
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        Self { frozen: frozen(tokens), ..self }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: MomentumSignals<Var<B>>,
-    ) -> Result<MomentumGates<Var<B>>> {
-        momentum(tape, log_a, signals)
-    }
-}
-
-/// `θ = σ(b)`; `β = σ(e)` with the dot objective, `(1 − θ) σ(e)` with L2, where the memory is erased by `θ + β` in all
-/// and more than `1 + a` would be unstable.
-impl GatedRule for Dgd {
-    type Signals = EraseSignals<()>;
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        match self.objective {
-            Objective::L2 => Self { frozen: frozen(tokens), ..self },
-            Objective::Dot => self,
-        }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        EraseSignals { b_proj, erase_proj }: EraseSignals<Var<B>>,
-    ) -> Result<DgdGates<Var<B>>> {
-        let theta = tape.map(Map::Sigmoid, &b_proj)?;
-        let beta = tape.map(Map::Sigmoid, &erase_proj)?;
-        let beta = match self.objective {
-            Objective::L2 => tape.mul(&beta, &rest(tape, &b_proj)?)?,
-            Objective::Dot => beta,
-        };
-        Ok(DgdGates { log_a, theta, beta })
-    }
-}
-
 /// `log η = log σ(e)`. Without Newton-Schulz `γ_j = (1 − η) σ(b_j)/c` and `θ = 1`: what a window writes adds up to less
-/// than one over time, as with [`Titans`]. With it `γ_j = σ(b_j)/c`, whose size does not count, and `θ = σ(b_c)`, from one
-/// number more.
+/// than one over time, as with [`Titans`](hecate_core::rules::Titans). With it `γ_j = σ(b_j)/c`, whose size does not count,
+/// and `θ = σ(b_c)`, from one number more.
 impl GatedRule for Atlas {
     type Signals = MomentumSignals<()>;
     const MOMENTUM: &'static [&'static str] = &["s"];

@@ -1,8 +1,8 @@
 //! From the residual stream to the gates of a rule.
 
 use super::{GatedRule, Linear};
-use crate::{Builder, Init, MemoryConfig, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, Of, Slots, Tensor, primitives::Map};
+use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, DType, Of, Signal, Slots, Tensor, TokenGates, primitives::Map};
 
 /// The maps that make a rule's signals, in their order, with the width of each.
 pub(super) type Signals = Vec<(Linear, Option<usize>)>;
@@ -40,6 +40,13 @@ impl Retention {
         let step = tape.add(&self.map.forward_wide(tape, x)?, &tape.parameter(self.offset))?;
         let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
         tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
+    }
+
+    /// As [`Retention::log_a`] of one token a text: what it is made of.
+    fn token<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<(Signal<Tensor<B>>, Tensor<B>)> {
+        let x = self.map.forward_wide(tape, x)?.into_value();
+        let [bias, slope] = [self.offset, self.slope].map(|id| tape.parameter(id).into_value());
+        Ok((Signal { x, bias }, slope))
     }
 }
 
@@ -81,6 +88,23 @@ impl<R: GatedRule> Gating<R> {
         })?;
         let gates = self.rule.gates_of(tape, self.log_a(tape, x)?, signals)?;
         self.rule.stretched(tape, gates, self.step)
+    }
+
+    /// Whether [`Gating::token`] knows the rule's gates.
+    pub(super) fn has_token(&self) -> bool {
+        self.rule.strengths(R::Signals::build(|_| Signal { x: (), bias: () }), self.step).is_some()
+    }
+
+    /// As [`Gating::forward`] of one token a text, `x [N,1,hidden]`: what the gates are made of.
+    pub(super) fn token<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<TokenGates<Tensor<B>>>> {
+        let mut maps = self.signals.iter();
+        let signals = R::Signals::try_build(|_| {
+            let (map, _) = maps.next().expect("a linear map for every signal");
+            map.signal(tape, x)?.ok_or_else(|| Error::config("signal", "a map without bias", "one with"))
+        })?;
+        let Some((write, strengths)) = self.rule.strengths(signals, self.step) else { return Ok(None) };
+        let retention = self.retention.as_ref().map(|retention| retention.token(tape, x)).transpose()?;
+        Ok(Some(TokenGates { retention, write, strengths }))
     }
 
     /// `log a [B,T,H]`.

@@ -1,7 +1,7 @@
 //! Linear maps.
 
 use crate::{Builder, Error, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, Host, Tensor, primitives::Transpose};
+use hecate_core::{Backend, DType, Host, Signal, Tensor, primitives::Transpose};
 
 /// `y = x Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +87,12 @@ impl Linear {
         let mask = tape.concat(&[&zeros(&[outputs])?, &Var::constant(never)], 0)?;
         let weight = tape.concat(&[&weight, &zeros(&[more, inputs])?], 0)?;
         tape.add(&tape.matmul(x, &weight, Transpose { a: false, b: true })?, &mask)
+    }
+
+    /// `x [N,1,inputs]` to a number an output, its bias beside it; none of a map without bias.
+    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<Signal<Tensor<B>>>> {
+        let Some(bias) = self.bias else { return Ok(None) };
+        Ok(Some(Signal { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias).into_value() }))
     }
 
     fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {

@@ -1,5 +1,7 @@
 //! A neural memory as a layer.
 
+mod decode;
+
 use super::{Behind, Context, Fresh, GatedRule, Mixer, Projection, gating::Gating, readout::Readout};
 use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, Tape, Var};
 use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor};
@@ -180,6 +182,9 @@ impl<R: GatedRule> Memory<R> {
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        if self.decodes(tape, x, context) {
+            return self.decode(tape, x, context);
+        }
         let Tokens { q, k, v, gates } = self.tokens(tape, x, context)?;
         let state = self.start(tape, x.value().device(), context)?;
         let outputs = tape.memory(self.rule, &context.sequences, Inputs { q, k, v, gates, state })?;

@@ -19,6 +19,11 @@ impl RmsNorm {
         Ok(Self { weight: build.within(name).parameter("weight", [width], Init::Constant(1.0))?, epsilon })
     }
 
+    /// Its weight, and what is added to mean squares.
+    pub(super) fn parts<B: Backend>(&self, tape: &Tape<'_, B>) -> (Var<B>, f32) {
+        (tape.parameter(self.weight), self.epsilon)
+    }
+
     /// `x [.., width]`.
     ///
     /// # Errors

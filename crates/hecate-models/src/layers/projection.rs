@@ -2,7 +2,7 @@
 
 use super::{Context, Linear, ShortConv};
 use crate::{Builder, Init, Result, Tape, Var};
-use hecate_core::{Backend, primitives::Map};
+use hecate_core::{Backend, Projected, Tensor, primitives::Map};
 
 /// A linear map to `heads × width`, with a short convolution or SiLU behind it where asked for.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,19 @@ impl Projection {
         let shape: Vec<usize> =
             x.axes()[..x.axes().len() - 1].iter().copied().chain([self.heads, self.width]).collect();
         tape.reshape(&y, shape)
+    }
+
+    /// `x [B,T,hidden]` to `[B,T,heads · width]`, with what the convolution makes it of; SiLU is to follow.
+    pub(super) fn parts<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &Context<'_, B>,
+    ) -> Result<Projected<Tensor<B>>> {
+        let x = self.linear.forward(tape, x)?;
+        let conv = self.conv.as_ref().map(|conv| conv.parts(tape, &x, context)).transpose()?;
+        let conv = conv.map(|(weight, last)| (weight.into_value(), last.into_value()));
+        Ok(Projected { x: x.into_value(), conv })
     }
 
     /// The convolution, which has an array in the cache.

@@ -43,14 +43,19 @@ impl Readout {
         Ok(Self { gate, norm, back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)? })
     }
 
+    /// What goes through SiLU to be factors, `[B,T,H·V]`.
+    pub(super) fn factors<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<Var<B>>> {
+        self.gate.as_ref().map(|gate| gate.forward(tape, x)).transpose()
+    }
+
     /// `x [B,T,hidden]` and what it read `[B,T,H,V]` to `[B,T,hidden]`.
     pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
         let [batch, tokens] = [0, 1].map(|axis| x.axes()[axis]);
         let y = self.norm.forward(tape, read)?;
         let width = y.axes()[2] * y.axes()[3];
         let mut y = tape.reshape(&y, [batch, tokens, width])?;
-        if let Some(gate) = &self.gate {
-            y = tape.gated(Map::Silu, &y, &gate.forward(tape, x)?)?;
+        if let Some(gate) = self.factors(tape, x)? {
+            y = tape.gated(Map::Silu, &y, &gate)?;
         }
         self.back.forward(tape, &y)
     }
