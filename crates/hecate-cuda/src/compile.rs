@@ -54,6 +54,11 @@ impl Compiler {
         self.nvrtc.get_or_init(|| self.find_nvrtc()).as_ref().map_err(String::as_str)
     }
 
+    /// Whether kernels are compiled for exactly this GPU.
+    pub(crate) fn is_there(&self) -> bool {
+        self.nvrtc().is_ok()
+    }
+
     /// A compiler whose machine code this driver takes: of its own major version, or an earlier one.
     fn find_nvrtc(&self) -> std::result::Result<Nvrtc, String> {
         let nvrtc = Nvrtc::find()?;

@@ -23,7 +23,7 @@ typedef unsigned long long u64;
 #endif
 
 // Shared memory whose size the launch names. One of them a kernel.
-#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
 
 #define INFINITE __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)

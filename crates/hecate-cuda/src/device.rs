@@ -213,6 +213,11 @@ impl Cuda {
         &self.0.properties
     }
 
+    /// Whether kernels have the products of a group of four warps, `group.cuh`.
+    pub(crate) fn groups(&self) -> bool {
+        self.properties().capability == (9, 0) && self.modules().compiler().is_there()
+    }
+
     /// Where kernels come from: the compiler and the cache in use, in words.
     pub fn kernels(&self) -> String {
         self.modules().compiler().to_string()

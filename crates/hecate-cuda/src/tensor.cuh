@@ -37,6 +37,13 @@ __device__ __forceinline__ u32 transpose_matrix(u32 x) {
     return y;
 }
 
+// Four matrices [8,8] of 16-bit numbers to shared memory, turned over; lane `8 i + r` names where column `r` of the `i`th
+// goes, whose numbers threads hold as above. From sm_90 on.
+__device__ __forceinline__ void store_matrices_across(const u32 (&x)[4], void* column) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%4], {%0,%1,%2,%3};"
+                 :: "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"((u32)__cvta_generic_to_shared(column)) : "memory");
+}
+
 // Starts a copy of 16 bytes to shared memory, of zeros where `inside` is false; `from` is an address in any case.
 __device__ __forceinline__ void copy_16(void* to, const void* from, bool inside) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

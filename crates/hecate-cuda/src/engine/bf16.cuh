@@ -7,8 +7,7 @@
 // tensor cores. Everything else it needs of a chunk, X^T [16,64], Z^T, O^T, lies in registers in the same way, in which
 // a sum is at once a left factor. So warps exchange nothing; they share the right factors, which are read ahead.
 #pragma once
-#include "chunk.cuh"
-#include "tensor.cuh"
+#include "bf16_tile.cuh"
 
 // What depends on keys, queries and gates only, of each chunk: T and Y ∘ Q Kᵀ [CHUNK,CHUNK] of bfloat16, then vectors
 // [CHUNK] of 32 bits by these numbers, then A[n], b[n], E[n,0], where n is the chunk's last token, and nothing.
@@ -18,70 +17,9 @@ static constexpr u32 READY = 2 * 2 * SQUARE + 4 * NUMBERS;  // bytes
 
 static constexpr u32 SIDE = CHUNK + 8;  // bfloat16 from row to row of a square
 
-// Rows of `x [rows,H,width]` of a chunk as [CHUNK,WIDTH] with `stride`, from column `first`; zeros outside. Widths and
-// `first` are multiples of 8. Done by COUNT threads, of which this is number `who`.
-template <u32 WIDTH, u32 COUNT>
-__device__ __forceinline__ void fetch_rows(
-    const Linear& p, const Chunk& chunk, const void* x, u32 width, u32 first, u16* to, u32 stride, u32 who
-) {
-    constexpr u32 STEP = COUNT / (WIDTH / 8);
-    const u32 c = who % (WIDTH / 8) * 8, t = who / (WIDTH / 8);
-    const u64 apart = (u64)STEP * p.heads * width;
-    const u16* from = (const u16*)x + chunk.token(p, t) * width + first + c;
-    to += t * stride + c;
-    if (chunk.tokens == CHUNK && first + WIDTH <= width) {
-        #pragma unroll
-        for (u32 i = 0; i < CHUNK / STEP; i++, from += apart) copy_16(to + i * STEP * stride, from, true);
-    } else {
-        for (u32 i = 0; i < CHUNK / STEP; i++, from += apart) {
-            bool inside = first + c < width && t + i * STEP < chunk.tokens;
-            copy_16(to + i * STEP * stride, inside ? from : (const u16*)x, inside);
-        }
-    }
-}
-
-// A square [CHUNK,CHUNK] as it was prepared, without blocks [16,16] above the diagonal: nobody reads them.
-template <u32 COUNT>
-__device__ __forceinline__ void fetch_square(const u16* x, u16* to, u32 who) {
-    const u32 row = who / 8, column = who % 8 * 8;
-    x += 8 * who, to += row * SIDE + column;
-    #pragma unroll
-    for (u32 i = 0; i < SQUARE / 8 / COUNT; i++)
-        if (column < (row + i * (COUNT / 8)) / 16 * 16 + 16) copy_16(to + i * (COUNT / 8) * SIDE, x + i * 8 * COUNT, true);
-}
-
 template <u32 COUNT>
 __device__ __forceinline__ void fetch_numbers(const float* x, float* to, u32 who) {
     for (u32 i = who; i < NUMBERS / 4; i += COUNT) copy_16(to + 4 * i, x + 4 * i, true);
-}
-
-__device__ __forceinline__ float low_half(u32 x) { return __uint_as_float(x << 16); }
-__device__ __forceinline__ float high_half(u32 x) { return __uint_as_float(x & 0xffff0000u); }
-
-// Two right factors [16,8] side by side, [16,16], out of a tile whose rows are their columns, or, across, are their rows.
-// Also a left factor [16,16]: across, out of a tile whose rows are its columns, in the order 0, 2, 1, 3.
-__device__ __forceinline__ void right(u32 (&x)[4], const u16* tile, u32 stride, u32 column, u32 depth) {
-    const u32 lane = threadIdx.x % 32;
-    load_matrices(x, tile + (column + lane / 16 * 8 + lane % 8) * stride + depth + lane / 8 % 2 * 8);
-}
-__device__ __forceinline__ void right_across(u32 (&x)[4], const u16* tile, u32 stride, u32 column, u32 depth) {
-    const u32 lane = threadIdx.x % 32;
-    load_matrices_across(x, tile + (depth + lane / 8 % 2 * 8 + lane % 8) * stride + column + lane / 16 * 8);
-}
-// A left factor [16,16] out of a tile whose rows are its rows, or, across, are its columns.
-__device__ __forceinline__ void left(u32 (&x)[4], const u16* tile, u32 stride, u32 row, u32 depth) {
-    const u32 lane = threadIdx.x % 32;
-    load_matrices(x, tile + (row + lane / 8 % 2 * 8 + lane % 8) * stride + depth + lane / 16 * 8);
-}
-__device__ __forceinline__ void left_across(u32 (&x)[4], const u16* tile, u32 stride, u32 row, u32 depth) {
-    const u32 lane = threadIdx.x % 32;
-    load_matrices_across(x, tile + (depth + lane / 16 * 8 + lane % 8) * stride + row + lane / 8 % 2 * 8);
-}
-
-// x [16,16] += a b, of two tiles of sums.
-__device__ __forceinline__ void multiply_pair(float (&x)[4], float (&y)[4], const u32 (&a)[4], const u32 (&b)[4]) {
-    multiply_add_bf16(x, a, b[0], b[1]);
-    multiply_add_bf16(y, a, b[2], b[3]);
 }
 
 // Sums [16,16] as a left factor.
@@ -180,14 +118,45 @@ __device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, 
     store_rows(p, chunk, narrow, to, first);
 }
 
+// The same by way of shared memory, of which `at(t, piece)` names this warp's place for eight columns of token t; what lies
+// there is not needed any more.
+template <class F>
+__device__ __forceinline__ void store_rows_by(
+    F at, const Linear& p, const Chunk& chunk, const Lefts<4>& x, u16* to, u32 first
+) {
+    const u32 lane = threadIdx.x % 32, c = first + lane % 2 * 8;
+    __syncwarp();
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++) store_matrices_across(x.x[i], at(16 * i + lane / 16 * 8 + lane % 8, lane / 8 % 2));
+    __syncwarp();
+    u16* row = to + chunk.token(p, lane / 2) * p.value + c;
+    #pragma unroll
+    for (u32 i = 0; i < 4; i++, row += (u64)16 * p.heads * p.value) {
+        const u32 t = 16 * i + lane / 2;
+        const uint4 of = *(const uint4*)at(t, lane % 2);
+        if (t < chunk.tokens && c < p.value) *(uint4*)row = of;
+    }
+}
+
 // x [16,CHUNK] += left [16,16] times columns 16 step + [0,16) of rows [CHUNK,·], turned over.
-__device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], const u16* rows, u32 stride, u32 step) {
+template <u32 COLUMNS>
+__device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], Tile<COLUMNS, false> rows, u32 step) {
     #pragma unroll
     for (u32 n = 0; n < 4; n++) {
         u32 b[4];
-        right(b, rows, stride, 16 * n, 16 * step);
+        right(b, rows.x, rows.STRIDE, 16 * n, 16 * step);
         multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
     }
+}
+// x = left [16,16 STEPS] times all of them, of a group's warps each.
+template <u32 STEPS>
+__device__ __forceinline__ void times_all(Sums<8>& x, const Lefts<STEPS>& a, Tile<16 * STEPS, true> rows) {
+    const u64 tile = described(rows.x);
+    group_begin();
+    #pragma unroll
+    for (u32 i = 0; i < STEPS; i++) group_multiply<false, 8, 0>(x.x, a.x[i], along(tile, i), i > 0);
+    group_end();
+    hold(x.x);
 }
 
 // A warp's 16 columns of a matrix of the memory, turned over: [16,KEYS].
@@ -230,38 +199,68 @@ struct Columns {
         for (u32 i = 0; i < KEYS / 16; i++) step(a, to, i);
     }
     // x [16,CHUNK] = this times rows [CHUNK,KEYS], turned over; this is handed on.
-    __device__ __forceinline__ void times_rows(Sums<8>& x, const u16* rows, u32 stride, uint4* to) const {
-        x.clear();
-        #pragma unroll
-        for (u32 i = 0; i < KEYS / 16; i++) {
-            u32 a[4];
-            step(a, to, i);
-            times_step(x, a, rows, stride, i);
+    template <bool GROUP>
+    __device__ __forceinline__ void times_rows(Sums<8>& x, Tile<KEYS, GROUP> rows, uint4* to) const {
+        if constexpr (GROUP) {
+            Lefts<KEYS / 16> a;
+            #pragma unroll
+            for (u32 i = 0; i < KEYS / 16; i++) step(a.x[i], to, i);
+            times_all(x, a, rows);
+        } else {
+            x.clear();
+            #pragma unroll
+            for (u32 i = 0; i < KEYS / 16; i++) {
+                u32 a[4];
+                step(a, to, i);
+                times_step(x, a, rows, i);
+            }
         }
     }
 
     // This += left [16,CHUNK] rows [CHUNK,KEYS].
-    __device__ __forceinline__ void add(const Lefts<4>& factor, const u16* rows, u32 stride) {
-        #pragma unroll
-        for (u32 s = 0; s < 4; s++)
+    template <bool GROUP>
+    __device__ __forceinline__ void add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows) {
+        if constexpr (GROUP) {
+            const u64 tile = described(rows.x);
+            group_begin();
             #pragma unroll
-            for (u32 n = 0; n < KEYS / 16; n++) {
-                u32 b[4];
-                right_across(b, rows, stride, 16 * n, 16 * s);
-                multiply_pair(sums.x[2 * n], sums.x[2 * n + 1], factor.x[s], b);
-            }
+            for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
+            group_end();
+            hold(sums.x);
+        } else {
+            #pragma unroll
+            for (u32 s = 0; s < 4; s++)
+                #pragma unroll
+                for (u32 n = 0; n < KEYS / 16; n++) {
+                    u32 b[4];
+                    right_across(b, rows.x, rows.STRIDE, 16 * n, 16 * s);
+                    multiply_pair(sums.x[2 * n], sums.x[2 * n + 1], factor.x[s], b);
+                }
+        }
+    }
+    template <u32 N>
+    __device__ __forceinline__ void add_panels(const u32 (&a)[4], u64 tile, u32 s) {
+        group_multiply<true, 8, 8 * N>(sums.x, a, across<CHUNK>(tile, s, 64 * N), true);
+        if constexpr (64 * N + 64 < KEYS) add_panels<N + 1>(a, tile, s);
     }
 };
 
 // x [16,CHUNK] = left factors that were handed on times rows [CHUNK,16 STEPS], turned over.
-template <u32 STEPS>
-__device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, const u16* rows, u32 stride) {
-    x.clear();
-    #pragma unroll
-    for (u32 i = 0; i < STEPS; i++) {
-        u32 a[4];
-        take(from + 32 * i, a);
-        times_step(x, a, rows, stride, i);
+template <u32 STEPS, bool GROUP>
+__device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, Tile<16 * STEPS, GROUP> rows) {
+    if constexpr (GROUP) {
+        Lefts<STEPS> a;
+        #pragma unroll
+        for (u32 i = 0; i < STEPS; i++) take(from + 32 * i, a.x[i]);
+        times_all(x, a, rows);
+    } else {
+        x.clear();
+        #pragma unroll
+        for (u32 i = 0; i < STEPS; i++) {
+            u32 a[4];
+            take(from + 32 * i, a);
+            times_step(x, a, rows, i);
+        }
     }
 }
 
@@ -286,112 +285,48 @@ __device__ __forceinline__ void keep_factor(const Linear& p, const uint4* from, 
     for (u32 i = 0; i < 4; i++) tile[32 * i] = a[i];
 }
 
-// x += left [16,CHUNK] times a lower square, turned over: x[·,i] += Σ_{j ≤ i} left[·,j] square[i,j].
-__device__ __forceinline__ void times_lower(Sums<8>& x, const Lefts<4>& factor, const u16* square) {
+// x += left [16,CHUNK] times a square whose blocks above the diagonal are zeros, turned over; of a group's warps each.
+template <bool ACROSS>
+__device__ __forceinline__ void times_square(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, true> square) {
+    const u64 tile = described(square.x);
+    group_begin();
     #pragma unroll
-    for (u32 n = 0; n < 4; n++)
+    for (u32 s = 0; s < 4; s++)
+        group_multiply<ACROSS, 8, 0>(x.x, factor.x[s], ACROSS ? across<CHUNK>(tile, s, 0) : along(tile, s), true);
+    group_end();
+    hold(x.x);
+}
+
+// x += left [16,CHUNK] times a lower square, turned over: x[·,i] += Σ_{j ≤ i} left[·,j] square[i,j].
+template <bool GROUP>
+__device__ __forceinline__ void times_lower(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, GROUP> square) {
+    if constexpr (GROUP) return times_square<false>(x, factor, square);
+    else {
         #pragma unroll
-        for (u32 s = 0; s <= n; s++) {
-            u32 b[4];
-            right(b, square, SIDE, 16 * n, 16 * s);
-            multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
-        }
+        for (u32 n = 0; n < 4; n++)
+            #pragma unroll
+            for (u32 s = 0; s <= n; s++) {
+                u32 b[4];
+                right(b, square.x, square.STRIDE, 16 * n, 16 * s);
+                multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
+            }
+    }
 }
 
 // x += left [16,CHUNK] times a lower square: x[·,j] += Σ_{i ≥ j} left[·,i] square[i,j].
-__device__ __forceinline__ void times_upper(Sums<8>& x, const Lefts<4>& factor, const u16* square) {
-    #pragma unroll
-    for (u32 n = 0; n < 4; n++)
+template <bool GROUP>
+__device__ __forceinline__ void times_upper(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, GROUP> square) {
+    if constexpr (GROUP) return times_square<true>(x, factor, square);
+    else {
         #pragma unroll
-        for (u32 s = n; s < 4; s++) {
-            u32 b[4];
-            right_across(b, square, SIDE, 16 * n, 16 * s);
-            multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
-        }
-}
-
-// Products of a of the tokens of a chunk, out of which c is made where there is no momentum: c[t,j] = Π_{j < s ≤ t} a_s.
-// Within a stretch of 16 tokens by recursion; from one stretch to a later one by what is behind j in its own, the
-// stretches between, and what is up to t in its own. All are products of numbers in [0,1] that belong to c.
-struct Decays {
-    float within[CHUNK][17];       // c[t,j] of a stretch, by t and j modulo 16
-    float up_to[CHUNK];            // Π over the stretch's tokens up to t
-    float between[4][4];           // Π over the stretches between two, by the later's number
-
-    // Of one token a thread, as row and as column; `a` is that of token `s` by `a(s)`.
-    template <class F>
-    __device__ __forceinline__ void begin(u32 j, F a) {
-        const u32 top = j / 16 * 16;
-        float c = 1.0f, product = 1.0f;
-        #pragma unroll
-        for (u32 i = 0; i < 16; i++) {
-            const float now = a(top + i);
-            if (top + i > j) c *= now;
-            if (top + i <= j) product *= now;
-            within[top + i][j % 16] = top + i >= j ? c : 0.0f;
-        }
-        up_to[j] = product;
-    }
-
-    // Behind a barrier; of 16 threads.
-    __device__ __forceinline__ void join(u32 i) {
-        float product = 1.0f;
-        for (u32 n = i % 4 + 1; n < i / 4; n++) product *= up_to[16 * n + 15];
-        between[i / 4][i % 4] = product;
-    }
-
-    // c[t,j] of the last token.
-    __device__ __forceinline__ float last(u32 j) const {
-        float product = within[j / 16 * 16 + 15][j % 16];
-        for (u32 n = j / 16 + 1; n < 4; n++) product *= up_to[16 * n + 15];
-        return product;
-    }
-    // c[t,j] of rows t = i, i + 8 and columns j, j + 1, and c[t-1,j]; 0 where j is later. Rows of a warp are of one stretch,
-    // columns too, so that all go one way.
-    __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
-        #pragma unroll
-        for (u32 h = 0; h < 2; h++)
+        for (u32 n = 0; n < 4; n++)
             #pragma unroll
-            for (u32 e = 0; e < 2; e++) now[h][e] = before[h][e] = 0.0f;
-        if (j / 16 == i / 16) {
-            #pragma unroll
-            for (u32 h = 0; h < 2; h++)
-                #pragma unroll
-                for (u32 e = 0; e < 2; e++) {
-                    now[h][e] = within[i + 8 * h][j % 16 + e];
-                    if (i + 8 * h > j + e) before[h][e] = within[i + 8 * h - 1][j % 16 + e];
-                }
-        } else if (j < i) {
-            const float between_both = between[i / 16][j / 16], *end = within[j / 16 * 16 + 15] + j % 16;
-            #pragma unroll
-            for (u32 h = 0; h < 2; h++) {
-                const float row = up_to[i + 8 * h], above = h || i % 16 ? up_to[i + 8 * h - 1] : 1.0f;
-                #pragma unroll
-                for (u32 e = 0; e < 2; e++) {
-                    now[h][e] = row * (between_both * end[e]);
-                    before[h][e] = above * (between_both * end[e]);
-                }
+            for (u32 s = n; s < 4; s++) {
+                u32 b[4];
+                right_across(b, square.x, square.STRIDE, 16 * n, 16 * s);
+                multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
             }
-        }
     }
-    // A[t + 1], of the state before the chunk.
-    __device__ __forceinline__ float state(u32 t) const {
-        float product = up_to[t];
-        for (u32 n = 0; n < t / 16; n++) product *= up_to[16 * n + 15];
-        return product;
-    }
-};
-
-// The same where c lies in a table [CHUNK,WIDE].
-__device__ __forceinline__ void masks_at(const float* c, u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) {
-    #pragma unroll
-    for (u32 h = 0; h < 2; h++)
-        #pragma unroll
-        for (u32 e = 0; e < 2; e++) {
-            const u32 t = i + 8 * h;
-            now[h][e] = t >= j + e ? c[t * WIDE + j + e] : 0.0f;
-            before[h][e] = t > j + e ? c[(t - 1) * WIDE + j + e] : 0.0f;
-        }
 }
 
 // Numbers of a chunk's tokens, two neighbours at once.

@@ -1,5 +1,9 @@
 //! The exact chunk form with `q`, `k` and `v` of bfloat16, on the tensor cores as they come.
 //!
+//! There are two kinds of products, in the same kernels: those of one warp (`mma.sync`), on every GPU from capability 8.0
+//! on, and those of a group of four warps (`wgmma`, `group.cuh`), where kernels are compiled for exactly a GPU of
+//! capability 9.0. Tiles lie in shared memory as either needs them, and all else is the same.
+//!
 //! Masks, the solve, the memory and all sums have 32 bits; factors of products have 16. It exists for rules that are not
 //! frozen, `K` of at most 256, with momentum 128, and `K` and `V` that are multiples of 8; elsewhere
 //! [the 32-bit form](super::chunk) takes its place.
@@ -23,10 +27,12 @@
 //!
 //! Only `bf16` and `bf16_reverse` go from chunk to chunk. There a warp holds 16 columns of the memory in registers, as sums
 //! that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`) to 230
-//! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, and that chain is what bounds both
-//! where heads are few. All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes
-//! down what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp
-//! writes whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block.
+//! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 16 to 28 of a group
+//! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes down
+//! what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp writes
+//! whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block; those of
+//! groups have four warps. With groups the chain waits half of the time for those beside it, whose copies and stores
+//! bound both kernels (a third of the time each warp can issue, half of what the memory behind the caches can give).
 //!
 //! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
 //! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, all at once, then in
@@ -44,7 +50,6 @@ use super::{
 };
 use crate::{
     Cuda,
-    device::Properties,
     launch::{Arguments, Array, Grid, Pointer, Source, kernels, pointer, source},
 };
 use hecate_core::{DType, Dims, Inputs, Outputs, Result, Rule, Slots, Tensor};
@@ -160,16 +165,17 @@ kernels! { GRADIENTS {
 
 /// Whether this form exists for this call on this GPU.
 pub(super) fn exists<R: Rule>(
-    properties: &Properties,
+    device: &Cuda,
     dims: &Dims,
     spec: Spec,
     inputs: &Inputs<R, Tensor<Cuda>>,
 ) -> bool {
     let narrow = [&inputs.q, &inputs.k, &inputs.v].iter().all(|x| x.dtype() == DType::Bf16);
-    let most = Tiles::new(properties, dims, spec.matrices()).shared(spec.matrices()).into_iter().max().unwrap_or(0);
+    let most = Tiles::new(device, dims, spec.matrices()).shared(spec.matrices()).into_iter().max().unwrap_or(0);
     let whole = dims.key.is_multiple_of(8) && dims.value.is_multiple_of(8);
     let widest = if spec.momentum { 128 } else { 256 };
     let sound = spec.frozen.is_none() && whole && (1..=widest).contains(&dims.key) && dims.value > 0;
+    let properties = device.properties();
     narrow && sound && properties.capability.0 >= 8 && most <= properties.shared_memory
 }
 
@@ -199,7 +205,7 @@ pub(super) struct Chunks<'a> {
 
 impl<'a> Chunks<'a> {
     pub(super) fn new<R: Rule>(device: &'a Cuda, layout: &'a Layout<'a>, inputs: &Inputs<R, Tensor<Cuda>>) -> Self {
-        let tiles = Tiles::new(device.properties(), layout.dims, layout.spec.matrices());
+        let tiles = Tiles::new(device, layout.dims, layout.spec.matrices());
         let calls = [1, 2].map(|kernel| layout.call_in_blocks(inputs, tiles.blocks(kernel, layout.dims)));
         Self { device, layout, tiles, calls }
     }

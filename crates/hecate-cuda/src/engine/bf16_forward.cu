@@ -20,26 +20,32 @@ struct Forward {
     // warps.
     static constexpr bool APART = !S || KEYS * WARPS < 512;
     static constexpr u32 COUNT = APART ? 128 : 32 * WARPS, READERS = (APART ? 64 : 32) * WARPS;
-    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8, STEPS = KEYS / 16;
+    // Four of the first warps, and of the second ones, multiply as groups where that exists.
+    static constexpr bool GROUP = GROUPS_MULTIPLY && WARPS == 4;
+    using Keys = Tile<KEYS, GROUP>;
+    using Values = Tile<16 * WARPS, GROUP>;
+    using Square = Tile<CHUNK, GROUP>;
+    static constexpr u32 STEPS = KEYS / 16;
     // Bytes of a chunk for the first of a pair (K, V, T, vectors) and for the second (Q, Y ∘ Q Kᵀ, vectors), and of left
     // factors, 16 a lane each: M, S, Z of every pair.
-    static constexpr u32 FRONT = 2 * CHUNK * (ROW + NARROW + SIDE) + 4 * NUMBERS;
-    static constexpr u32 BACK = 2 * CHUNK * (ROW + SIDE) + 4 * NUMBERS;
+    static constexpr u32 FRONT = whole<GROUP>(2 * (Keys::SIZE + Values::SIZE + Square::SIZE) + 4 * NUMBERS);
+    static constexpr u32 BACK = whole<GROUP>(2 * (Keys::SIZE + Square::SIZE) + 4 * NUMBERS);
     static constexpr u32 FACTORS = STEPS * (S ? 2 : 1) + 4, HANDED = 32 * 16 * FACTORS * WARPS;
 
     const Bf16Forward& args;
     const Linear& p;
     u8* shared;
-    u64 state, matrix;
+    const Sequence sequence;
+    u64 matrix;
     u32 first, own;  // columns of the block and of the pair
 
-    __device__ __forceinline__ u16* keys(u32 n) const { return (u16*)(shared + n % 2 * FRONT); }
-    __device__ __forceinline__ u16* values(u32 n) const { return keys(n) + CHUNK * ROW; }
-    __device__ __forceinline__ u16* solution(u32 n) const { return values(n) + CHUNK * NARROW; }
-    __device__ __forceinline__ float* front_numbers(u32 n) const { return (float*)(solution(n) + CHUNK * SIDE); }
-    __device__ __forceinline__ u16* queries(u32 n) const { return (u16*)(shared + 2 * FRONT + n % 2 * BACK); }
-    __device__ __forceinline__ u16* reads(u32 n) const { return queries(n) + CHUNK * ROW; }
-    __device__ __forceinline__ float* back_numbers(u32 n) const { return (float*)(reads(n) + CHUNK * SIDE); }
+    __device__ __forceinline__ Keys keys(u32 n) const { return {(u16*)(shared + n % 2 * FRONT)}; }
+    __device__ __forceinline__ Values values(u32 n) const { return {keys(n).x + Keys::SIZE}; }
+    __device__ __forceinline__ Square solution(u32 n) const { return {values(n).x + Values::SIZE}; }
+    __device__ __forceinline__ float* front_numbers(u32 n) const { return (float*)(solution(n).x + Square::SIZE); }
+    __device__ __forceinline__ Keys queries(u32 n) const { return {(u16*)(shared + 2 * FRONT + n % 2 * BACK)}; }
+    __device__ __forceinline__ Square reads(u32 n) const { return {queries(n).x + Keys::SIZE}; }
+    __device__ __forceinline__ float* back_numbers(u32 n) const { return (float*)(reads(n).x + Square::SIZE); }
     // Factor `i` of this pair and lane: M, then Z, then S.
     __device__ __forceinline__ uint4* handed(u32 n, u32 i) const {
         u8* all = shared + 2 * FRONT + 2 * BACK + n % 2 * HANDED;
@@ -48,19 +54,19 @@ struct Forward {
     static constexpr u32 OF_M = 0, OF_Z = STEPS, OF_S = STEPS + 4;
 
     __device__ __forceinline__ void fetch_front(u32 n) const {
-        const Chunk chunk(p, state, n);
+        const Chunk chunk(sequence, n);
         const u32 who = threadIdx.x - READERS;
         const u8* from = args.ready + chunk.kept * READY;
-        fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(n), ROW, who);
-        fetch_rows<16 * WARPS, COUNT>(p, chunk, p.v.data, p.value, first, values(n), NARROW, who);
+        fetch_tile<COUNT>(p, chunk, p.k.data, p.key, 0, keys(n), who);
+        fetch_tile<COUNT>(p, chunk, p.v.data, p.value, first, values(n), who);
         if (p.erase) fetch_square<COUNT>((const u16*)from, solution(n), who);
         fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), front_numbers(n), who);
     }
     __device__ __forceinline__ void fetch_back(u32 n) const {
-        const Chunk chunk(p, state, n);
+        const Chunk chunk(sequence, n);
         const u32 who = threadIdx.x - READERS;
         const u8* from = args.ready + chunk.kept * READY;
-        fetch_rows<KEYS, COUNT>(p, chunk, p.q.data, p.key, 0, queries(n), ROW, who);
+        fetch_tile<COUNT>(p, chunk, p.q.data, p.key, 0, queries(n), who);
         fetch_square<COUNT>((const u16*)from + SQUARE, reads(n), who);
         fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), back_numbers(n), who);
     }
@@ -74,11 +80,11 @@ struct Forward {
             x.clear();
             return;
         }
-        m.times_rows(x, keys(n), ROW, handed(n, OF_M));
+        m.times_rows(x, keys(n), handed(n, OF_M));
         x.scale(ByToken{numbers + OF_ERASE_A * CHUNK});
         if (!S) return;
         Sums<8> y;
-        s.times_rows(y, keys(n), ROW, handed(n, OF_S));
+        s.times_rows(y, keys(n), handed(n, OF_S));
         y.scale(ByToken{numbers + OF_ERASE_B * CHUNK});
         x.add(y);
     }
@@ -89,7 +95,7 @@ struct Forward {
         #pragma unroll
         for (u32 s = 0; s < 4; s++) {
             u32 v[4];
-            left_across(v, values(n), NARROW, threadIdx.x / 32 * 16, 16 * s);
+            left_across(v, values(n), threadIdx.x / 32 * 16, 16 * s);
             #pragma unroll
             for (u32 h = 0; h < 2; h++) {
                 float2 f = w(16 * s + 8 * h + threadIdx.x % 4 * 2);
@@ -125,23 +131,38 @@ struct Forward {
                 if (S) s.sums.x[c][i] *= en;
             }
         z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
-        m.add(z, keys(n), ROW);
+        m.add(z, keys(n));
         if (S) {
             z.of(x, ByToken{numbers + OF_LAST_E * CHUNK});
-            s.add(z, keys(n), ROW);
+            s.add(z, keys(n));
+        }
+    }
+
+    // O, and Z if it is kept; by way of where Z lay.
+    __device__ __forceinline__ void store(u32 n, const Chunk& chunk, const Sums<8>& out, const Lefts<4>& z) const {
+        if constexpr (GROUP) {
+            u16* place = (u16*)(handed(n, OF_Z) - threadIdx.x % 32);
+            const auto at = [=](u32 t, u32 piece) { return place + 16 * t + (piece ^ t / 4 % 2) * 8; };
+            Lefts<4> narrow;
+            narrow.of(out);
+            store_rows_by(at, p, chunk, narrow, args.out, own);
+            if (args.kept) store_rows_by(at, p, chunk, z, args.written, own);
+        } else {
+            store_rows(p, chunk, out, args.out, own);
+            if (args.kept) store_rows(p, chunk, z, args.written, own);
         }
     }
 
     // The second of a pair: (20), and what is kept.
     __device__ __forceinline__ void read(u32 n) const {
-        const Chunk chunk(p, state, n);
+        const Chunk chunk(sequence, n);
         const float* numbers = back_numbers(n);
         Sums<8> out;
-        handed_times<STEPS>(out, handed(n, OF_M), queries(n), ROW);
+        handed_times<STEPS>(out, handed(n, OF_M), queries(n));
         out.scale(ByToken{numbers + OF_READ_A * CHUNK});
         if (S) {
             Sums<8> y;
-            handed_times<STEPS>(y, handed(n, OF_S), queries(n), ROW);
+            handed_times<STEPS>(y, handed(n, OF_S), queries(n));
             y.scale(ByToken{numbers + OF_READ_B * CHUNK});
             out.add(y);
         }
@@ -149,9 +170,8 @@ struct Forward {
         #pragma unroll
         for (u32 i = 0; i < 4; i++) take(handed(n, OF_Z + i), z.x[i]);
         times_lower(out, z, reads(n));
-        store_rows(p, chunk, out, args.out, own);
+        store(n, chunk, out, z);
         if (!args.kept) return;
-        store_rows(p, chunk, z, args.written, own);
         const u32 size = kept_size<KEYS>(p);
         u16* kept = args.kept + chunk.kept * (S ? 2 : 1) * size;
         #pragma unroll
@@ -165,21 +185,30 @@ struct Forward {
     // need in the next step is sent for. Between two steps all wait for each other.
     __device__ __forceinline__ void take_through(u32 count) const {
         Columns<KEYS> m, s;
-        m.read(p, args.m + state * matrix, own);
-        if (S) s.read(p, args.s + state * matrix, own);
+        m.read(p, args.m + sequence.state * matrix, own);
+        if (S) s.read(p, args.s + sequence.state * matrix, own);
         for (u32 n = 0; n <= count; n++) {
             __syncthreads();
             if (n < count) go(m, s, n);
         }
-        m.write(p, args.last_m + state * matrix, own);
-        if (S) s.write(p, args.last_s + state * matrix, own);
+        m.write(p, args.last_m + sequence.state * matrix, own);
+        if (S) s.write(p, args.last_s + sequence.state * matrix, own);
+    }
+    __device__ __forceinline__ void clear() const {
+        #pragma unroll
+        for (u32 n = 0; n < 2; n++) {
+            clear_above<COUNT>(solution(n), threadIdx.x - READERS);
+            clear_above<COUNT>(reads(n), threadIdx.x - READERS);
+        }
     }
     // Of the second warps, of those that read ahead, or of warps that do both.
     __device__ __forceinline__ void follow(u32 count, bool reads, bool fetches) const {
+        if (fetches) clear();
         if (fetches && count > 0) fetch_front(0);
         copies_commit();
         for (u32 n = 0; n <= count; n++) {
             copies_wait<0>();
+            if (GROUP && fetches) show_to_groups();
             __syncthreads();
             if (fetches && n + 1 < count) fetch_front(n + 1);
             if (fetches && n < count) fetch_back(n);
@@ -191,10 +220,10 @@ struct Forward {
 
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void forward(const Bf16Forward& args, u8* shared) {
-    const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS;
-    const u64 state = blockIdx.x / args.p.blocks, matrix = (u64)args.p.key * args.p.value;
-    const Forward<KEYS, WARPS, S> of{args, args.p, shared, state, matrix, first, first + threadIdx.x / 32 % WARPS * 16};
-    const u32 count = chunks_of(args.p, state);
+    const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS, own = first + threadIdx.x / 32 % WARPS * 16;
+    const Sequence sequence(args.p, blockIdx.x / args.p.blocks);
+    const Forward<KEYS, WARPS, S> of{args, args.p, shared, sequence, (u64)args.p.key * args.p.value, first, own};
+    const u32 count = of.sequence.chunks();
     if (threadIdx.x < 32 * WARPS) of.take_through(count);
     else if (!of.APART) of.follow(count, true, true);
     else if (threadIdx.x < of.READERS) of.follow(count, true, false);

@@ -1,7 +1,7 @@
 // Gradients of a chunk with bfloat16: what a block gathers of each token, and the gradients of its gates.
 #pragma once
 #include "bf16_influence.cuh"
-#include "bf16_slabs.cuh"
+#include "bf16_products.cuh"
 
 // GROUPS of warps share the keys, HALVES the columns of squares. The factors of (25), by their numbers from OF_ERASE_A on,
 // have gradients that are sums over keys.

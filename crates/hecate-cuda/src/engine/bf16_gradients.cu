@@ -10,95 +10,114 @@
 // Σ_v Λ X₀ = Σ_k K (Λ M₀ᵀ), and so on.
 #include "bf16_gates.cuh"
 
-// A warp makes 16 ROWS tokens of 32 keys of dQ and dK, and 16 tokens of the squares.
-template <u32 KEYS, u32 ROWS, bool S>
-struct Gradients {
-    static constexpr u32 MATRICES = S ? 2 : 1, GROUPS = KEYS / 32, WARPS = 4 / ROWS * GROUPS, BLOCK = 32 * WARPS;
-    static constexpr u32 ROW = KEYS + 8, TILE = CHUNK * ROW;
-    // Value columns of the squares at once; columns of a square that are a warp's.
-    static constexpr u32 WIDTH = KEYS == 64 ? 64 : 128, WIDE_TILE = CHUNK * (WIDTH + 8), SIDES = 256 / WARPS;
-    static_assert(WARPS == 8 || WARPS == 16, "squares are shared out for these");
-    using Square = Sums<SIDES / 8>;
-    using Slab = Slabs<KEYS, BLOCK, MATRICES>;
-    using Own = Tokens<GROUPS, CHUNK / SIDES, WARPS, S>;
+template <u32 KEYS, u32 APART, bool S>
+struct Gradients : Products<KEYS, APART, S> {
+    using Base = Products<KEYS, APART, S>;
+    using Base::add_slab, Base::add_squares, Base::place;
+    using Base::row, Base::column, Base::square_row, Base::square_column;
+    using Keys = typename Base::Keys;
+    using Rows = typename Base::Rows;
+    using Slab = typename Base::Slab;
+    using Square = typename Base::Square;
+    static constexpr bool GROUP = Base::GROUP;
+    static constexpr u32 MATRICES = Base::MATRICES, WARPS = Base::WARPS, BLOCK = Base::BLOCK;
+    static constexpr u32 ROWS = Base::ROWS, COLUMNS = Base::COLUMNS, SIDES = Base::SIDES, SLAB = Slab::SLAB;
+    // Value columns of the squares at once.
+    static constexpr u32 WIDTH = KEYS == 64 ? 64 : 128;
+    using Wide = Tile<WIDTH, GROUP>;
+    using Own = Tokens<Base::GROUPS, CHUNK / SIDES, WARPS, S>;
     static_assert(sizeof(Own) <= (S ? 65 << 10 : 23 << 10), "what the launch has for it");
-    static constexpr u32 SLAB = Slab::SLAB, THIN = Slab::THIN, THIN_TILE = Slab::THIN_TILE;
-
-    // [16 ROWS,32] of a warp.
-    struct Keys {
-        Sums<4> x[ROWS];
-        __device__ __forceinline__ void clear() {
-            #pragma unroll
-            for (u32 r = 0; r < ROWS; r++) x[r].clear();
-        }
-    };
+    // Slabs, dN and dG; before these the values of the squares.
+    static constexpr u32 NARROW = 2 * Slab::STAGE + 2 * Base::SQUARES;
+    static constexpr u32 BEHIND = NARROW > 3 * Wide::SIZE ? NARROW : 3 * Wide::SIZE;
 
     const Bf16Gradients& args;
     const Linear& p;
     const Chunk chunk;
+    const Rows k, q;
+    u16 *wide, *dn, *dg;
     Own& tokens;
-    u16 *k, *q, *wide, *dn, *dg;
     Slab slabs;
-    const u32 row, column;
-    u32 square_row, square_column;
     Keys dq, dk;
 
     __device__ __forceinline__ Gradients(const Bf16Gradients& args, u8* shared)
-        : args(args), p(args.p), chunk(args.p, blockIdx.x / args.chunks, blockIdx.x % args.chunks), tokens(*(Own*)shared),
-          k((u16*)(shared + sizeof(Own))), q(k + TILE), wide(q + TILE), dn(wide + 2 * Slab::STAGE), dg(dn + CHUNK * SIDE),
-          slabs(args, chunk, wide), row(threadIdx.x / 32 % (4 / ROWS) * 16 * ROWS), column(threadIdx.x / 32 / (4 / ROWS) * 32) {
-        // Blocks on and below the diagonal are shared out so that warps that are 4 apart have about as much to do.
-        const u32 warp = threadIdx.x / 32;
-        if (WARPS == 8) square_row = (0x12013320 >> 4 * warp & 3) * 16, square_column = (0xe8 >> warp & 1) * 32;
-        else square_row = warp / 4 * 16, square_column = (warp / 4 == 2 ? warp + 3 : warp) % 4 * 16;
-    }
+        : args(args), p(args.p), chunk(args.p, blockIdx.x / args.chunks, blockIdx.x % args.chunks), k{(u16*)shared},
+          q{k.x + k.SIZE}, wide(q.x + q.SIZE), dn(wide + 2 * Slab::STAGE), dg(dn + Base::SQUARES),
+          tokens(*(Own*)(wide + BEHIND)), slabs(args, chunk, wide) {}
 
-    // Z, Λ and dO, columns from `first`: where later slabs, dN and dG are.
+    // Z, Λ and dO: where later slabs, dN and dG are.
+    __device__ __forceinline__ Wide values(u32 which) const { return {wide + which * Wide::SIZE}; }
     __device__ __forceinline__ void fetch_values(u32 first) const {
-        fetch_rows<WIDTH, BLOCK>(p, chunk, args.written, p.value, first, wide, WIDTH + 8, threadIdx.x);
-        fetch_rows<WIDTH, BLOCK>(p, chunk, args.solved, p.value, first, wide + WIDE_TILE, WIDTH + 8, threadIdx.x);
-        fetch_rows<WIDTH, BLOCK>(p, chunk, args.dout, p.value, first, wide + 2 * WIDE_TILE, WIDTH + 8, threadIdx.x);
+        fetch_tile<BLOCK>(p, chunk, args.written, p.value, first, values(0), threadIdx.x);
+        fetch_tile<BLOCK>(p, chunk, args.solved, p.value, first, values(1), threadIdx.x);
+        fetch_tile<BLOCK>(p, chunk, args.dout, p.value, first, values(2), threadIdx.x);
         copies_commit();
     }
 
-    // x += A Bᵀ, y += C Bᵀ, on and below the diagonal.
-    template <u32 DEPTH>
-    __device__ __forceinline__ void add_squares(Square& x, Square& y, const u16* a, const u16* c, const u16* b) const {
-        if (square_column > square_row) return;
+    // This thread's token has eight columns out of every 8 SHARING: of V and Λ, whose inner product is dw of (25).
+    static constexpr u32 PIECES = 4, PASS = PIECES * 8 * Own::SHARING;
+    struct Pieces {
+        uint4 v[PIECES], solved[PIECES];
+    };
+    __device__ __forceinline__ void read_written(Pieces& x, u32 first) const {
+        const u32 t = threadIdx.x / Own::SHARING, c = first + threadIdx.x % Own::SHARING * 8;
+        const u64 at = chunk.token(p, t) * p.value;
         #pragma unroll
-        for (u32 s = 0; s < DEPTH; s += 16) {
-            u32 of_a[4], of_c[4], of_b[4];
-            left(of_a, a, DEPTH + 8, square_row, s);
-            left(of_c, c, DEPTH + 8, square_row, s);
-            #pragma unroll
-            for (u32 n = 0; n < SIDES / 16; n++) {
-                if (square_column + 16 * n > square_row) continue;
-                right(of_b, b, DEPTH + 8, square_column + 16 * n, s);
-                multiply_pair(x.x[2 * n], x.x[2 * n + 1], of_a, of_b);
-                multiply_pair(y.x[2 * n], y.x[2 * n + 1], of_c, of_b);
-            }
+        for (u32 i = 0; i < PIECES; i++) {
+            const u32 column = c + i * 8 * Own::SHARING;
+            const bool inside = t < chunk.tokens && column < p.value;
+            x.v[i] = inside ? *(const uint4*)((const u16*)p.v.data + at + column) : uint4{};
+            x.solved[i] = inside ? *(const uint4*)(args.solved + at + column) : uint4{};
         }
+    }
+    static __device__ __forceinline__ float inner(const Pieces& x) {
+        float sum = 0.0f;
+        #pragma unroll
+        for (u32 i = 0; i < PIECES; i++) sum += inner(x.v[i], x.solved[i]);
+        return sum;
+    }
+    // While there are registers: everything behind this needs them. The first pieces are on their way meanwhile.
+    __device__ __forceinline__ void begin() {
+        Pieces x;
+        read_written(x, 0);
+        tokens.begin(p, chunk);
+        float dw = inner(x);
+        for (u32 first = PASS; first < p.value; first += PASS) {
+            read_written(x, first);
+            dw += inner(x);
+        }
+        dw = Own::shared_sum(dw);
+        if (threadIdx.x % Own::SHARING == 0) tokens.dw[threadIdx.x / Own::SHARING] = dw;
+    }
+    // Σ x y of eight pairs.
+    static __device__ __forceinline__ float inner(uint4 x, uint4 y) {
+        float sum = low_half(x.x) * low_half(y.x) + high_half(x.x) * high_half(y.x);
+        sum += low_half(x.y) * low_half(y.y) + high_half(x.y) * high_half(y.y);
+        sum += low_half(x.z) * low_half(y.z) + high_half(x.z) * high_half(y.z);
+        return sum + low_half(x.w) * low_half(y.w) + high_half(x.w) * high_half(y.w);
     }
 
     // All that is read for the squares, the squares, and what comes of them.
     __device__ __forceinline__ void squares() {
-        fetch_rows<KEYS, BLOCK>(p, chunk, p.k.data, p.key, 0, k, ROW, threadIdx.x);
-        fetch_rows<KEYS, BLOCK>(p, chunk, p.q.data, p.key, 0, q, ROW, threadIdx.x);
+        fetch_tile<BLOCK>(p, chunk, p.k.data, p.key, 0, k, threadIdx.x);
+        fetch_tile<BLOCK>(p, chunk, p.q.data, p.key, 0, q, threadIdx.x);
         copies_commit();
         fetch_numbers<BLOCK>((const float*)(args.ready + chunk.kept * READY + 4 * SQUARE), tokens.numbers, threadIdx.x);
         fetch_values(0);
         slabs.ask();
-        tokens.begin(p, chunk);
+        begin();
         copies_wait<1>();
+        if (GROUP) show_to_groups();
         __syncthreads();
         tokens.influence.join();
         Square n, g, erased, read;  // K Kᵀ, Q Kᵀ, Λ Zᵀ, dO Zᵀ
-        n.clear(), g.clear(), erased.clear(), read.clear();
-        add_squares<KEYS>(n, g, k, q, k);
+        if (!GROUP) n.clear(), g.clear(), erased.clear(), read.clear();
+        add_squares(n, g, k, q, k);
         for (u32 first = 0;;) {
             copies_wait<0>();
+            if (GROUP) show_to_groups();
             __syncthreads();
-            add_squares<WIDTH>(erased, read, wide + WIDE_TILE, wide + 2 * WIDE_TILE, wide);
+            add_squares(erased, read, values(1), values(2), values(0), first > 0);
             __syncthreads();
             first += WIDTH;
             if (first >= p.value) break;
@@ -108,7 +127,7 @@ struct Gradients {
         masks(n, g, erased, read);
     }
 
-    // dN + dNᵀ, dG, and dc of (31).
+    // dN + dNᵀ, for groups dN alone, dG, and dc of (31).
     __device__ __forceinline__ void masks(const Square& n, const Square& g, const Square& erased, const Square& read) {
         const u32 lane = threadIdx.x % 32;
         float* dr = tokens.dr[square_column / SIDES];
@@ -118,8 +137,11 @@ struct Gradients {
             const u32 first = square_column + 16 * b;
             if (first > square_row) {
                 #pragma unroll
-                for (u32 i = 0; i < 4; i++)
-                    *(u32*)(dg + (square_row + lane / 4 + i / 2 * 8) * SIDE + first + i % 2 * 8 + lane % 4 * 2) = 0;
+                for (u32 i = 0; i < 4; i++) {
+                    const u32 at = place(square_row + lane / 4 + i / 2 * 8, first + i % 2 * 8 + lane % 4 * 2);
+                    *(u32*)(dg + at) = 0;
+                    if (GROUP) *(u32*)(dn + at) = 0;
+                }
                 continue;
             }
             float of[2][4], of_before[2][4];
@@ -164,38 +186,19 @@ struct Gradients {
                 to_before[x] = p.before ? of_reads + of_writes : of_writes;
             }
             const u32 both = pack_bf16(of_n[0], of_n[1]);
-            if (!DIAGONAL) *(u32*)(dn + t * SIDE + j) = both;
+            if (GROUP || !DIAGONAL) *(u32*)(dn + place(t, j)) = both;
             #pragma unroll
             for (u32 e = 0; e < 2; e++) {
-                if (DIAGONAL && t < j + e) continue;
-                if (DIAGONAL) dn[t * SIDE + j + e] = (u16)(both >> 16 * e);
-                dn[(j + e) * SIDE + t] = (u16)(both >> 16 * e);
+                if (GROUP || DIAGONAL && t < j + e) continue;
+                if (DIAGONAL) dn[place(t, j + e)] = (u16)(both >> 16 * e);
+                dn[place(j + e, t)] = (u16)(both >> 16 * e);
             }
-            *(u32*)(dg + t * SIDE + j) = pack_bf16(of_g[0], of_g[1]);
+            *(u32*)(dg + place(t, j)) = pack_bf16(of_g[0], of_g[1]);
         }
-    }
-
-    // x += rows [16 ROWS,16] of tokens from column `s` times right factors [16,32].
-    static __device__ __forceinline__ void multiply(Sums<4>& x, const u32 (&a)[4], const u32 (&b)[2][4]) {
-        multiply_pair(x.x[0], x.x[1], a, b[0]);
-        multiply_pair(x.x[2], x.x[3], a, b[1]);
-    }
-    __device__ __forceinline__ void multiply(Keys& x, const u16* rows, u32 stride, u32 s, const u32 (&b)[2][4]) const {
-        #pragma unroll
-        for (u32 r = 0; r < ROWS; r++) {
-            u32 a[4];
-            left(a, rows, stride, row + 16 * r, s);
-            multiply(x.x[r], a, b);
-        }
-    }
-    // Rows from `s` as right factors.
-    __device__ __forceinline__ void rights(u32 (&b)[2][4], const u16* rows, u32 s) const {
-        right_across(b[0], rows, ROW, column, s);
-        right_across(b[1], rows, ROW, column + 16, s);
     }
 
     // to += by ∘ x, or minus that, and the gradient of a factor without its sign: Σ x with.
-    __device__ __forceinline__ void add(Keys& to, const Keys& x, const u16* with, u32 factor, bool minus) {
+    __device__ __forceinline__ void add(Keys& to, const Keys& x, Rows with, u32 factor, bool minus) {
         const u32 lane = threadIdx.x % 32;
         #pragma unroll
         for (u32 r = 0; r < ROWS; r++) {
@@ -205,71 +208,31 @@ struct Gradients {
             for (u32 h = 0; h < 2; h++) {
                 const float number = tokens.numbers[factor * CHUNK + i + 8 * h], by = minus ? -number : number;
                 #pragma unroll
-                for (u32 n = 0; n < 4; n++) {
-                    const u32 of = *(const u32*)(with + (i + 8 * h) * ROW + column + 8 * n + lane % 4 * 2);
+                for (u32 n = 0; n < COLUMNS / 8; n++) {
+                    const u32 of = *(const u32*)with.at(i + 8 * h, column + lane % 4 * 2, n);
                     const float x0 = x.x[r].x[n][2 * h], x1 = x.x[r].x[n][2 * h + 1];
                     rows.add(2 * h, x0 * low_half(of) + x1 * high_half(of));
                     to.x[r].x[n][2 * h] += by * x0;
                     to.x[r].x[n][2 * h + 1] += by * x1;
                 }
             }
-            rows.finish(row + 16 * r, tokens.sums_of(column / 32, factor));
+            rows.finish(row + 16 * r, tokens.sums_of(column / COLUMNS, factor));
         }
     }
 
-    // Σ x y of eight pairs.
-    static __device__ __forceinline__ float inner(uint4 x, uint4 y) {
-        float sum = low_half(x.x) * low_half(y.x) + high_half(x.x) * high_half(y.x);
-        sum += low_half(x.y) * low_half(y.y) + high_half(x.y) * high_half(y.y);
-        sum += low_half(x.z) * low_half(y.z) + high_half(x.z) * high_half(y.z);
-        return sum + low_half(x.w) * low_half(y.w) + high_half(x.w) * high_half(y.w);
-    }
-
-    // What the states before the chunk have of dQ and dK; dw of (25).
+    // What the states before the chunk have of dQ and dK.
     __device__ __forceinline__ void add_states() {
         dq.clear(), dk.clear();
-        float dw = 0.0f;
         #pragma unroll
         for (u32 m = 0; m < MATRICES; m++) {
             Keys reads, erases;
             reads.clear(), erases.clear();
             for (u32 first = 0; first < p.value; first += SLAB) {
-                const u16* at = slabs.next();
-                uint4 v;
-                if (m == 0) v = slabs.read_v(first);
-                #pragma unroll
-                for (u32 s = 0; s < SLAB; s += 16) {
-                    u32 b[2][4];
-                    rights(b, at + 2 * THIN_TILE, s);
-                    multiply(reads, at, THIN, s, b);
-                    if (p.erase) multiply(erases, at + THIN_TILE, THIN, s, b);
-                }
-                const u32 t = threadIdx.x / (SLAB / 8), c = threadIdx.x % (SLAB / 8) * 8;
-                if (m == 0) dw += inner(v, *(const uint4*)(at + THIN_TILE + t * THIN + c));
+                const u16 *matrix = slabs.next(), *dout = matrix + Slab::MATRIX;
+                add_slab(reads, dout, erases, dout + Slab::THIN_TILE, p.erase, matrix);
             }
             add(dq, reads, q, OF_READ_A + 3 * m, false);
             if (p.erase) add(dk, erases, k, OF_ERASE_A + 3 * m, true);
-        }
-        dw = Own::shared_sum(dw);
-        if (threadIdx.x % Own::SHARING == 0) tokens.dw[threadIdx.x / Own::SHARING] = dw;
-    }
-
-    // What the squares have of them, (27) and (28).
-    __device__ __forceinline__ void add_tokens() {
-        #pragma unroll
-        for (u32 s = 0; s < CHUNK; s += 16) {
-            u32 b[2][4];
-            rights(b, k, s);
-            if (s < row + 16 * ROWS) multiply(dq, dg, SIDE, s, b);
-            if (p.erase) multiply(dk, dn, SIDE, s, b);
-            if (s < row) continue;
-            rights(b, q, s);
-            #pragma unroll
-            for (u32 r = 0; r < ROWS; r++) {
-                u32 a[4];
-                left_across(a, dg, SIDE, row + 16 * r, s);
-                multiply(dk.x[r], a, b);
-            }
         }
     }
 
@@ -280,19 +243,15 @@ struct Gradients {
         for (u32 m = 0; m < MATRICES; m++) {
             Keys writes;
             writes.clear();
+            uint4 x[Slab::EACH], y[Slab::EACH];
+            slabs.read_state(m, 0, x);
             for (u32 first = 0; first < p.value; first += SLAB) {
-                const u16 *at = slabs.next(), *gradient = at + 2 * THIN_TILE;
-                uint4 x[Slab::EACH], y[Slab::EACH];
-                slabs.read_state(m, first, x);
+                const u16 *gradient = slabs.next(), *written = gradient + Slab::MATRIX;
                 if (S && m == 0) slabs.read_state(1, first, y);
-                #pragma unroll
-                for (u32 s = 0; s < SLAB; s += 16) {
-                    u32 b[2][4];
-                    rights(b, gradient, s);
-                    multiply(writes, at, THIN, s, b);
-                }
+                add_slab(writes, written, gradient);
                 Slab::add_inner(carried[2 * m], x, gradient);
                 if (S && m == 0) Slab::add_inner(carried[1], y, gradient);
+                slabs.read_state(m, first + SLAB, x);
             }
             add(dk, writes, k, OF_LAST_C + 3 * m, false);
         }
@@ -310,21 +269,22 @@ struct Gradients {
             const u32 t = row + 8 * i + lane / 4;
             if (t >= chunk.tokens) continue;
             u16* at = to + chunk.token(p, t) * p.key + c;
-            const Sums<4>& of = x.x[i / 2];
+            const Sums<COLUMNS / 8>& of = x.x[i / 2];
             #pragma unroll
-            for (u32 n = 0; n < 4; n++)
+            for (u32 n = 0; n < COLUMNS / 8; n++)
                 if (c + 8 * n < p.key) *(u32*)(at + 8 * n) = pack_bf16(of.x[n][i % 2 * 2], of.x[n][i % 2 * 2 + 1]);
         }
     }
 };
 
-template <u32 KEYS, u32 ROWS, bool S>
+template <u32 KEYS, u32 APART, bool S>
 __device__ __forceinline__ void gradients(const Bf16Gradients& args, u8* shared) {
-    Gradients<KEYS, ROWS, S> of(args, shared);
+    Gradients<KEYS, APART, S> of(args, shared);
     if (of.chunk.tokens == 0) return;
     of.squares();
     of.add_states();
-    of.add_tokens();
+    // (27) and (28).
+    of.add_tokens(of.dq, of.dk, of.dg, of.dn, of.k, of.q, of.p.erase);
     of.store(of.dq, args.dq);
     of.add_gradients();
     of.store(of.dk, args.dk);

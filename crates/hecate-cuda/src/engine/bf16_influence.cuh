@@ -5,6 +5,7 @@
 // c[t-1,j]. Without momentum it comes times c, the gradient of its logarithm, so that token s gets Σ_{t ≥ s > j} of it.
 #pragma once
 #include "bf16.cuh"
+#include "bf16_decays.cuh"
 
 // Of the rows t of a tile [16,8] what stands in t + 1; nothing behind the last.
 __device__ __forceinline__ void row_behind(const float (&x)[4], float (&y)[4]) {

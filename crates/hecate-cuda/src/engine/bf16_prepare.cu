@@ -1,5 +1,6 @@
 // The exact chunk form with bfloat16: what depends on keys, queries and gates only, equations (15)-(18).
 #include "bf16.cuh"
+#include "bf16_decays.cuh"
 
 struct Bf16Prepare {
     Linear p;

@@ -16,17 +16,23 @@ struct Bf16Reverse {
 
 template <u32 KEYS, u32 WARPS, bool S>
 struct Reverse {
-    static constexpr u32 ROW = KEYS + 8, NARROW = 16 * WARPS + 8, STEPS = KEYS / 16, FACTORS = STEPS * (S ? 2 : 1);
+    // Four warps multiply as a group where that exists.
+    static constexpr bool GROUP = GROUPS_MULTIPLY && WARPS == 4;
+    using Keys = Tile<KEYS, GROUP>;
+    using Values = Tile<16 * WARPS, GROUP>;
+    using Square = Tile<CHUNK, GROUP>;
+    static constexpr u32 STEPS = KEYS / 16, FACTORS = STEPS * (S ? 2 : 1);
     // Warps that read ahead.
     static constexpr u32 READERS = 4, COUNT = 32 * READERS;
     // Bytes of a chunk on its way, and of left factors, 16 a lane each: of every warp M, then S.
-    static constexpr u32 STAGE = 2 * CHUNK * (2 * ROW + NARROW) + 2 * 2 * CHUNK * SIDE + 4 * NUMBERS;
+    static constexpr u32 STAGE = whole<GROUP>(2 * (2 * Keys::SIZE + Values::SIZE + 2 * Square::SIZE) + 4 * NUMBERS);
     static constexpr u32 HANDED = 32 * 16 * FACTORS * WARPS;
 
     const Bf16Reverse& args;
     const Linear& p;
     u8* shared;
-    u64 state, matrix;
+    const Sequence sequence;
+    u64 matrix;
     u32 first, own;  // columns of the block and of the warp
     Columns<KEYS> m, s;
 
@@ -35,21 +41,21 @@ struct Reverse {
         return (uint4*)(shared + step % 2 * HANDED) + (warp * FACTORS + i) * 32 + threadIdx.x % 32;
     }
 
-    __device__ __forceinline__ u16* keys(u32 stage) const { return (u16*)(shared + 2 * HANDED + stage * STAGE); }
-    __device__ __forceinline__ u16* queries(u32 stage) const { return keys(stage) + CHUNK * ROW; }
-    __device__ __forceinline__ u16* outputs(u32 stage) const { return queries(stage) + CHUNK * ROW; }
-    __device__ __forceinline__ u16* solution(u32 stage) const { return outputs(stage) + CHUNK * NARROW; }
-    __device__ __forceinline__ u16* reads(u32 stage) const { return solution(stage) + CHUNK * SIDE; }
-    __device__ __forceinline__ float* numbers(u32 stage) const { return (float*)(reads(stage) + CHUNK * SIDE); }
+    __device__ __forceinline__ Keys keys(u32 stage) const { return {(u16*)(shared + 2 * HANDED + stage * STAGE)}; }
+    __device__ __forceinline__ Keys queries(u32 stage) const { return {keys(stage).x + Keys::SIZE}; }
+    __device__ __forceinline__ Values outputs(u32 stage) const { return {queries(stage).x + Keys::SIZE}; }
+    __device__ __forceinline__ Square solution(u32 stage) const { return {outputs(stage).x + Values::SIZE}; }
+    __device__ __forceinline__ Square reads(u32 stage) const { return {solution(stage).x + Square::SIZE}; }
+    __device__ __forceinline__ float* numbers(u32 stage) const { return (float*)(reads(stage).x + Square::SIZE); }
     __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
 
     __device__ __forceinline__ void fetch(u32 number, u32 stage) const {
         const u32 who = threadIdx.x - 32 * WARPS;
-        const Chunk chunk(p, state, number);
+        const Chunk chunk(sequence, number);
         const u8* from = args.ready + chunk.kept * READY;
-        fetch_rows<KEYS, COUNT>(p, chunk, p.k.data, p.key, 0, keys(stage), ROW, who);
-        fetch_rows<KEYS, COUNT>(p, chunk, p.q.data, p.key, 0, queries(stage), ROW, who);
-        fetch_rows<16 * WARPS, COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), NARROW, who);
+        fetch_tile<COUNT>(p, chunk, p.k.data, p.key, 0, keys(stage), who);
+        fetch_tile<COUNT>(p, chunk, p.q.data, p.key, 0, queries(stage), who);
+        fetch_tile<COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), who);
         if (p.erase) fetch_square<COUNT>((const u16*)from, solution(stage), who);
         fetch_square<COUNT>((const u16*)from + SQUARE, reads(stage), who);
         fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), numbers(stage), who);
@@ -58,7 +64,7 @@ struct Reverse {
     // dO of the warp's columns, turned over, as a left factor; scaled by token where `by` is given.
     __device__ __forceinline__ void outputs_of(Lefts<4>& x, u32 stage) const {
         #pragma unroll
-        for (u32 i = 0; i < 4; i++) left_across(x.x[i], outputs(stage), NARROW, threadIdx.x / 32 * 16, 16 * i);
+        for (u32 i = 0; i < 4; i++) left_across(x.x[i], outputs(stage), threadIdx.x / 32 * 16, 16 * i);
     }
     __device__ __forceinline__ void scaled(Lefts<4>& x, const Lefts<4>& of, ByToken by) const {
         #pragma unroll
@@ -73,11 +79,11 @@ struct Reverse {
     // (23), (24): Λ.
     __device__ __forceinline__ void solve(Sums<8>& x, const Lefts<4>& dout, u32 step, u32 stage) const {
         const u32 warp = threadIdx.x / 32;
-        m.times_rows(x, keys(stage), ROW, handed(step, warp, 0));
+        m.times_rows(x, keys(stage), handed(step, warp, 0));
         x.scale(by(stage, OF_LAST_C));
         if (S) {
             Sums<8> y;
-            s.times_rows(y, keys(stage), ROW, handed(step, warp, STEPS));
+            s.times_rows(y, keys(stage), handed(step, warp, STEPS));
             y.scale(by(stage, OF_LAST_E));
             x.add(y);
         }
@@ -89,12 +95,25 @@ struct Reverse {
         times_upper(x, known, solution(stage));
     }
 
+    // Rows of the warp's columns; by way of where dO lay.
+    __device__ __forceinline__ void store(const Chunk& chunk, const Sums<8>& x, u16* to, u32 stage) const {
+        if constexpr (GROUP) {
+            const u32 column = threadIdx.x / 32 * 16;
+            const auto at = [=, place = outputs(stage)](u32 t, u32 piece) { return place.at(t, column + 8 * piece); };
+            Lefts<4> narrow;
+            narrow.of(x);
+            store_rows_by(at, p, chunk, narrow, to, own);
+        } else {
+            store_rows(p, chunk, x, to, own);
+        }
+    }
+
     __device__ __forceinline__ void go(const Chunk& chunk, u32 step, u32 stage) {
         Lefts<4> dout, part;
         outputs_of(dout, stage);
         Sums<8> x;
         solve(x, dout, step, stage);
-        store_rows(p, chunk, x, args.solved, own);
+        store(chunk, x, args.solved, stage);
         // (30).
         const float* scalars = numbers(stage) + SCALARS;
         const float an = scalars[0], bn = scalars[1], en = scalars[2];
@@ -106,24 +125,24 @@ struct Reverse {
                 m.sums.x[n][i] *= an;
             }
         scaled(part, dout, by(stage, OF_READ_A));
-        m.add(part, queries(stage), ROW);
+        m.add(part, queries(stage));
         if (S) {
             scaled(part, dout, by(stage, OF_READ_B));
-            s.add(part, queries(stage), ROW);
+            s.add(part, queries(stage));
         }
         if (p.erase) {
             const auto less = [&](u32 which) {
                 return [of = by(stage, which)](u32 t) { float2 f = of(t); return make_float2(-f.x, -f.y); };
             };
             part.of(x, less(OF_ERASE_A));
-            m.add(part, keys(stage), ROW);
+            m.add(part, keys(stage));
             if (S) {
                 part.of(x, less(OF_ERASE_B));
-                s.add(part, keys(stage), ROW);
+                s.add(part, keys(stage));
             }
         }
         x.scale(by(stage, OF_W));
-        store_rows(p, chunk, x, args.dv, own);
+        store(chunk, x, args.dv, stage);
     }
 
     // What the others handed on: a factor a warp and turn.
@@ -140,17 +159,21 @@ struct Reverse {
     // The columns' warps. Between two steps all wait for each other: the next chunk is there for all, and nobody reads
     // the last one any more, whose place is that of another.
     __device__ __forceinline__ void take_through(u32 count) {
-        m.read(p, args.dm + state * matrix, own);
-        if (S) s.read(p, args.ds + state * matrix, own);
+        m.read(p, args.dm + sequence.state * matrix, own);
+        if (S) s.read(p, args.ds + sequence.state * matrix, own);
         for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < args.stages ? stage + 1 : 0) {
             __syncthreads();
-            if (step < count) go(Chunk(p, state, count - 1 - step), step, stage);
+            if (step < count) go(Chunk(sequence, count - 1 - step), step, stage);
         }
-        m.write(p, args.first_dm + state * matrix, own);
-        if (S) s.write(p, args.first_ds + state * matrix, own);
+        m.write(p, args.first_dm + sequence.state * matrix, own);
+        if (S) s.write(p, args.first_ds + sequence.state * matrix, own);
     }
     __device__ __forceinline__ void read_ahead(u32 count) const {
         const u32 stages = args.stages;
+        for (u32 stage = 0; stage < stages; stage++) {
+            clear_above<COUNT>(solution(stage), threadIdx.x - 32 * WARPS);
+            clear_above<COUNT>(reads(stage), threadIdx.x - 32 * WARPS);
+        }
         for (u32 step = 0; step + 1 < stages; step++) {
             if (step < count) fetch(count - 1 - step, step);
             copies_commit();
@@ -158,21 +181,22 @@ struct Reverse {
         for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < stages ? stage + 1 : 0) {
             if (stages == 2) copies_wait<0>();
             else copies_wait<1>();
+            if (GROUP) show_to_groups();
             __syncthreads();
             const u32 next = step + stages - 1;
             if (next < count) fetch(count - 1 - next, stage ? stage - 1 : stages - 1);
             copies_commit();
-            if (step > 0) keep(Chunk(p, state, count - step), step - 1);
+            if (step > 0) keep(Chunk(sequence, count - step), step - 1);
         }
     }
 };
 
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
-    const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS;
-    Reverse<KEYS, WARPS, S> of{args, args.p, shared, blockIdx.x / args.p.blocks, (u64)args.p.key * args.p.value, first,
-                               first + threadIdx.x / 32 % WARPS * 16};
-    const u32 count = chunks_of(args.p, of.state);
+    const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS, own = first + threadIdx.x / 32 % WARPS * 16;
+    const Sequence sequence(args.p, blockIdx.x / args.p.blocks);
+    Reverse<KEYS, WARPS, S> of{args, args.p, shared, sequence, (u64)args.p.key * args.p.value, first, own};
+    const u32 count = of.sequence.chunks();
     if (threadIdx.x < 32 * WARPS) of.take_through(count);
     else of.read_ahead(count);
 }

@@ -15,26 +15,52 @@ struct Bf16Gradients {
 };
 
 // Slabs of value columns, one after the other through two places in shared memory: of dO and Λ with each matrix of the
-// state, then of Z with each of its gradient. Matrices lie there as rows [SLAB,KEYS].
-template <u32 KEYS, u32 BLOCK, u32 MATRICES>
+// state, then of Z with each of its gradient. A matrix lies there as rows [SLAB,KEYS], for groups in panels of 64 columns,
+// and behind it dO, or Z, and Λ.
+template <u32 KEYS, u32 BLOCK, u32 MATRICES, bool GROUP>
 struct Slabs {
     // Of rows of tokens a thread copies 8 columns each.
-    static constexpr u32 SLAB = BLOCK / 8, ROW = KEYS + 8, THIN = SLAB + 8, THIN_TILE = CHUNK * THIN;
-    static constexpr u32 STAGE = 2 * THIN_TILE + SLAB * ROW;  // bfloat16 of a slab
+    static constexpr u32 SLAB = BLOCK / 8, ROW = GROUP ? 64 : KEYS + 8, THIN = GROUP ? SLAB : SLAB + 8;
+    static constexpr u32 MATRIX = GROUP ? SLAB * KEYS : SLAB * ROW, THIN_TILE = CHUNK * THIN;
+    static constexpr u32 STAGE = MATRIX + 2 * THIN_TILE;  // bfloat16 of a slab
+    static_assert(!GROUP || STAGE % 512 == 0, "panels begin at multiples of 1 KiB");
+
+    // A tile [16,16] of a matrix is copied by a warp and turn; of the first, these are this thread's row and column.
+    static constexpr u32 TURNS = SLAB * KEYS / 8 / BLOCK;
+    static_assert(KEYS / 16 % TURNS == 0, "a warp's tiles lie side by side");
+    static __device__ __forceinline__ u32 copied_row() {
+        return threadIdx.x / 32 * TURNS / (KEYS / 16) * 16 + threadIdx.x % 16;
+    }
+    static __device__ __forceinline__ u32 copied_column() {
+        return threadIdx.x / 32 * TURNS % (KEYS / 16) * 16 + threadIdx.x % 32 / 16 * 8;
+    }
 
     const Bf16Gradients& args;
     const Chunk chunk;
     u16* stages;
-    u64 values;                             // this thread's part in arrays [rows,H,V]
+    u64 values, matrices;                   // this thread's part in arrays [rows,H,V]; the first matrix of the chunk
     u32 fetched, next_matrix, next_column;
 
     __device__ __forceinline__ Slabs(const Bf16Gradients& args, const Chunk& chunk, u16* stages)
         : args(args), chunk(chunk), stages(stages),
-          values(chunk.token(args.p, threadIdx.x / (SLAB / 8)) * args.p.value + threadIdx.x % (SLAB / 8) * 8), fetched(0),
-          next_matrix(0), next_column(0) {}
+          values(chunk.token(args.p, threadIdx.x / (SLAB / 8)) * args.p.value + threadIdx.x % (SLAB / 8) * 8),
+          matrices(chunk.kept * MATRICES * kept_size<KEYS>(args.p)), fetched(0), next_matrix(0), next_column(0) {}
 
     __device__ __forceinline__ const u16* matrix(const u16* of, u32 which) const {
-        return of + (chunk.kept * MATRICES + which) * kept_size<KEYS>(args.p);
+        return of + matrices + which * kept_size<KEYS>(args.p);
+    }
+
+    // Where columns from `column` of row `v` of a matrix are.
+    // `further` pieces of 8 from there, as with `in_panel`.
+    static __device__ __forceinline__ u32 place(u32 v, u32 column, u32 further = 0) {
+        if constexpr (GROUP) return column / 64 * (SLAB * 64) + in_panel(v, column, further);
+        else return v * ROW + column + 8 * further;
+    }
+
+    // Where columns of token `t` are of dO, Z or Λ.
+    static __device__ __forceinline__ u32 thin(u32 t, u32 column) {
+        if constexpr (GROUP) return in_panel<SLAB>(t, column);
+        else return t * THIN + column;
     }
 
     __device__ __forceinline__ void fetch() {
@@ -42,58 +68,53 @@ struct Slabs {
             const Linear& p = args.p;
             const bool state = next_matrix < MATRICES;
             const u32 t = threadIdx.x / (SLAB / 8), first = threadIdx.x % (SLAB / 8) * 8;
-            u16* to = stages + fetched % 2 * STAGE;
+            u16 *matrix_to = stages + fetched % 2 * STAGE, *to = matrix_to + MATRIX;
             const bool here = t < chunk.tokens && next_column + first < p.value;
             const u64 at = here ? values + next_column : 0;
-            copy_16(to + t * THIN + first, (state ? args.dout : args.written) + at, here);
-            if (state) copy_16(to + THIN_TILE + t * THIN + first, args.solved + at, here);
-            // A tile [16,16] to a warp and turn.
-            constexpr u32 TURNS = SLAB * KEYS / 8 / BLOCK;
+            copy_16(to + thin(t, first), (state ? args.dout : args.written) + at, here);
+            if (state) copy_16(to + THIN_TILE + thin(t, first), args.solved + at, here);
+            const u32 v = copied_row(), c = copied_column();
+            const bool inside = next_column + v < (p.value + 15) / 16 * 16;
             const u16* x = matrix(state ? args.kept : args.kept_grads, next_matrix % MATRICES);
-            to += 2 * THIN_TILE;
+            x += inside ? next_column * KEYS + kept_at<KEYS>(v, c) : 0;
             #pragma unroll
-            for (u32 i = 0; i < TURNS; i++) {
-                const u32 tile = threadIdx.x / 32 * TURNS + i, lane = threadIdx.x % 32;
-                const u32 v = tile / (KEYS / 16) * 16 + lane % 16, c = tile % (KEYS / 16) * 16 + lane / 16 * 8;
-                const bool inside = next_column + v < (p.value + 15) / 16 * 16;
-                copy_16(to + v * ROW + c, inside ? x + kept_at<KEYS>(next_column + v, c) : x, inside);
-            }
+            for (u32 i = 0; i < TURNS; i++) copy_16(matrix_to + place(v, c, 2 * i), x + 256 * i, inside);
             next_column += SLAB;
             if (next_column >= p.value) next_column = 0, next_matrix++;
         }
         copies_commit();
         fetched++;
     }
-    // The slab that was fetched last, by all; the one behind it is then on its way. dO (or Z), Λ, the matrix.
+    // The slab that was fetched last, by all; the one behind it is then on its way. The matrix, dO (or Z), Λ.
     __device__ __forceinline__ const u16* next() {
         copies_wait<0>();
+        if (GROUP) show_to_groups();
         __syncthreads();
         const u16* at = stages + (fetched + 1) % 2 * STAGE;
         fetch();
         return at;
     }
 
-    // Of this thread's token, eight columns of V each.
-    __device__ __forceinline__ uint4 read_v(u32 first) const {
-        const u32 t = threadIdx.x / (SLAB / 8), c = first + threadIdx.x % (SLAB / 8) * 8;
-        return t < chunk.tokens && c < args.p.value ? *(const uint4*)((const u16*)args.p.v.data + values + first) : uint4{};
-    }
-
-    // Eight columns each of a slab of a state, which was here before. The lanes of a warp have 8 rows, 4 lanes each.
+    // Eight columns each of a slab of a state, which was here before. The lanes of a warp have 8 rows, 4 lanes each; in
+    // panels lanes that read at once have rows that are 4 apart, which lie in other banks.
     static constexpr u32 EACH = SLAB * KEYS / 8 / BLOCK, APART = 8 * BLOCK / KEYS;
-    static __device__ __forceinline__ u32 row() { return threadIdx.x / KEYS * 8 + threadIdx.x % 32 / 4; }
+    static __device__ __forceinline__ u32 row() {
+        const u32 r = threadIdx.x % 32 / 4;
+        return threadIdx.x / KEYS * 8 + (GROUP ? r / 2 + r % 2 * 4 : r);
+    }
     static __device__ __forceinline__ u32 column() { return threadIdx.x % KEYS / 32 * 32 + threadIdx.x % 4 * 8; }
+    static_assert(APART % 16 == 0, "tiles are whole");
     __device__ __forceinline__ void read_state(u32 which, u32 first, uint4 (&x)[EACH]) const {
-        const u32 v = first + row(), c = column();
-        const u16* from = matrix(args.kept, which);
+        const u32 v = first + row();
+        const u16* from = matrix(args.kept, which) + first * KEYS + kept_at<KEYS>(row(), column());
         #pragma unroll
         for (u32 n = 0; n < EACH; n++)
-            x[n] = v + n * APART < args.p.value ? *(const uint4*)(from + kept_at<KEYS>(v + n * APART, c)) : uint4{};
+            x[n] = v + n * APART < args.p.value ? *(const uint4*)(from + n * APART * KEYS) : uint4{};
     }
     // Products of 8 rows with 8 rows, of which `inner` takes those of the same: of the first tile the upper ones, of the
     // second the lower.
     static __device__ __forceinline__ void add_inner(float (&x)[2][4], const uint4 (&a)[EACH], const u16* matrix) {
-        matrix += row() * ROW + column();
+        matrix += place(row(), column());
         #pragma unroll
         for (u32 n = 0; n < EACH; n++) {
             const uint4 b = *(const uint4*)(matrix + n * APART * ROW);
@@ -113,9 +134,5 @@ struct Slabs {
         const u16 *state = matrix(args.kept, 0), *gradient = matrix(args.kept_grads, 0);
         for (u32 i = 64 * threadIdx.x; i < MATRICES * kept_size<KEYS>(args.p); i += 64 * BLOCK)
             ask_for(state + i), ask_for(gradient + i);
-        const u32 t = threadIdx.x % CHUNK;
-        if (t >= chunk.tokens) return;
-        const u16* v = (const u16*)args.p.v.data + chunk.token(args.p, t) * args.p.value;
-        for (u32 c = threadIdx.x / CHUNK * 64; c < args.p.value; c += BLOCK) ask_for(v + c);
     }
 };

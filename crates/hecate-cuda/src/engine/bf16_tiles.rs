@@ -1,7 +1,7 @@
 //! Blocks of the 16-bit chunk form: how wide, how many threads, and how much shared memory each kernel needs.
 
 use super::{CHUNK, bf16::NUMBERS};
-use crate::device::Properties;
+use crate::Cuda;
 use hecate_core::Dims;
 
 /// Threads of a block that prepares one chunk.
@@ -28,8 +28,10 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// The widest blocks of which there are enough, and for which there is room.
-    pub(super) fn new(properties: &Properties, dims: &Dims, matrices: usize) -> Self {
+    /// The widest blocks of which there are enough, and for which there is room; or those of four warps, which multiply as
+    /// a group.
+    pub(super) fn new(device: &Cuda, dims: &Dims, matrices: usize) -> Self {
+        let (properties, groups) = (device.properties(), device.groups());
         let keys = dims.key.next_power_of_two().max(64);
         let blocks = |warps: usize| dims.sequences.count() * dims.heads * dims.value.div_ceil(16 * warps);
         let enough = |warps: usize| 3 * blocks(warps) >= 2 * properties.multiprocessors as usize;
@@ -44,7 +46,8 @@ impl Tiles {
             128 => &[Self { keys, pairs: 4, warps: 4, stages: 2 }],
             _ => &[],
         };
-        let good = |tiles: &Self| enough(tiles.warps) && no_wider(tiles.warps) && fits(tiles);
+        let chosen = |warps: usize| if groups { warps == 4 } else { enough(warps) && no_wider(warps) };
+        let good = |tiles: &Self| chosen(tiles.warps) && fits(tiles);
         let three = Self { stages: 3, ..narrow };
         let or_narrow = if fits(&three) { three } else { narrow };
         wide.iter().copied().find(good).unwrap_or(or_narrow)

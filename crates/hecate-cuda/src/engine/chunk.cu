@@ -27,9 +27,10 @@ __device__ __forceinline__ void forward(const ChunkForward& args, float* shared)
     if (S) read_matrix<KEYS, WIDTH>(p, args.s + state * matrix, first, s, narrow);
     const Share<CHUNK, WIDTH> own;
     const Share<KEYS, WIDTH> of_state;
-    const u32 count = chunks_of(p, state);
+    const Sequence sequence(p, state);
+    const u32 count = sequence.chunks();
     for (u32 number = 0; number < count; number++) {
-        const Chunk chunk(p, state, number);
+        const Chunk chunk(sequence, number);
         const float* prepared = args.prepared + chunk.kept * PREPARED;
         __syncthreads();
         read_rows<KEYS>(p, chunk, p.k, p.key, 0, k, stride);

@@ -17,33 +17,37 @@ static constexpr u32 SQUARE = CHUNK * CHUNK, VECTORS = 272;
 static constexpr u32 PREPARED = 2 * SQUARE + VECTORS;
 static constexpr u32 AT_A = 0, AT_B = CHUNK + 1, AT_C = 2 * CHUNK + 2, AT_E = 3 * CHUNK + 2, AT_E0 = 4 * CHUNK + 2;
 
-// One chunk of one sequence and head.
+// One head of one sequence, by its number in [N,H].
+struct Sequence {
+    u32 heads, head, tokens;
+    u64 state, first;  // number; first row
+    u64 kept;          // index into [kept,H] of the state before its first chunk
+
+    __device__ Sequence(const Linear& p, u64 state) : heads(p.heads), state(state) {
+        const u32 sequence = (u32)state / p.heads;
+        head = (u32)state - sequence * p.heads;
+        first = p.starts ? p.starts[sequence] : (u64)sequence * p.tokens;
+        tokens = p.starts ? p.starts[sequence + 1] - (u32)first : p.tokens;
+        kept = (p.starts ? p.starts[p.sequences + 1 + sequence] : (u64)sequence * p.kept) * p.heads + head;
+    }
+
+    __device__ __forceinline__ u32 chunks() const { return (tokens + CHUNK - 1) / CHUNK; }
+};
+
+// One chunk of it.
 struct Chunk {
     u32 head, tokens;  // `tokens`: of this chunk; 0 where there is none
-    u64 state, row;    // index into [N,H]; first row
+    u64 state, row;    // number of its head in [N,H]; first row
     u64 kept;          // index into [kept,H] of its kept state
 
-    __device__ Chunk(const Linear& p, u64 state, u32 number) : state(state) {
-        head = (u32)(state % p.heads);
-        u64 sequence = state / p.heads;
-        u64 first = p.starts ? p.starts[sequence] : sequence * p.tokens;
-        u32 all = p.starts ? p.starts[sequence + 1] - (u32)first : p.tokens;
-        u64 before = p.starts ? p.starts[p.sequences + 1 + sequence] : sequence * p.kept;
-        tokens = number * CHUNK < all ? min(CHUNK, all - number * CHUNK) : 0;
-        row = first + (u64)number * CHUNK;
-        kept = (before + number) * p.heads + head;
-    }
+    __device__ __forceinline__ Chunk(const Sequence& of, u32 number)
+        : head(of.head), tokens(number * CHUNK < of.tokens ? min(CHUNK, of.tokens - number * CHUNK) : 0), state(of.state),
+          row(of.first + (u64)number * CHUNK), kept(of.kept + (u64)number * of.heads) {}
+    __device__ Chunk(const Linear& p, u64 state, u32 number) : Chunk(Sequence(p, state), number) {}
 
     // Token and head in arrays [rows,H].
     __device__ __forceinline__ u64 token(const Linear& p, u32 t) const { return (row + t) * p.heads + head; }
 };
-
-// Chunks of a sequence.
-__device__ __forceinline__ u32 chunks_of(const Linear& p, u64 state) {
-    u64 sequence = state / p.heads;
-    u32 tokens = p.starts ? p.starts[sequence + 1] - p.starts[sequence] : p.tokens;
-    return (tokens + CHUNK - 1) / CHUNK;
-}
 
 // Four 16-bit numbers.
 __device__ __forceinline__ float4 widen(u32 type, uint2 x) {

@@ -27,8 +27,9 @@ __device__ __forceinline__ void reverse(const ChunkReverse& args, float* shared)
     if (S) read_matrix<KEYS, WIDTH>(p, args.ds + state * matrix, first, ds, narrow);
     const Share<CHUNK, WIDTH> own;
     const Share<KEYS, WIDTH> of_state;
-    for (u32 number = chunks_of(p, state); number-- > 0;) {
-        const Chunk chunk(p, state, number);
+    const Sequence sequence(p, state);
+    for (u32 number = sequence.chunks(); number-- > 0;) {
+        const Chunk chunk(sequence, number);
         const float* prepared = args.prepared + chunk.kept * PREPARED;
         __syncthreads();
         float* kept = args.kept + chunk.kept * (S ? 2 : 1) * matrix;

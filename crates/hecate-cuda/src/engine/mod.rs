@@ -131,7 +131,7 @@ impl Cuda {
             state: fresh::<R::State>(self, rule.state(dims))?,
         };
         let chunked = self.chunks(dims);
-        let kept = if chunked && bf16::exists(self.properties(), dims, layout.spec, inputs) {
+        let kept = if chunked && bf16::exists(self, dims, layout.spec, inputs) {
             bf16::Chunks::new(self, &layout, inputs).forward(inputs, &outputs, keep)?.map(Kept::Bf16)
         } else if chunked && chunk::exists(self.properties(), dims, layout.spec) {
             let chunks = Chunks::new(self, &layout, inputs)?;

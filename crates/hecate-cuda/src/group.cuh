@@ -1,0 +1,95 @@
+// Products of 16-bit matrices by a group, four warps that begin at a multiple of four. Only GPUs of capability 9.0 have
+// them, and only code that is compiled for exactly these.
+#pragma once
+#include "tensor.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+static constexpr bool GROUPS_MULTIPLY = true;
+#else
+static constexpr bool GROUPS_MULTIPLY = false;
+#endif
+
+// Factors are described by where they lie: in panels of WIDE columns, 32 or 64, rows one behind the other from a multiple of
+// 1 KiB on, in which pieces of 16 bytes change places as `in_panel` says.
+template <u32 WIDE = 64>
+__device__ __forceinline__ u64 described(const void* panel) {
+    static_assert(WIDE == 64 || WIDE == 32, "what there is");
+    const u32 at = (u32)__cvta_generic_to_shared(panel);
+    return (u64)(at >> 4) | (u64)1 << 16 | (u64)WIDE << 32 | (u64)(WIDE == 64 ? 1 : 2) << 62;
+}
+// Where a number of a panel is; `further` pieces from there, fewer than a power of two of them that `column` is a multiple
+// of.
+template <u32 WIDE = 64>
+__device__ __forceinline__ u32 in_panel(u32 row, u32 column, u32 further = 0) {
+    const u32 turn = WIDE == 64 ? row % 8 : row / 2 % 4;
+    return row * WIDE + (column % WIDE / 8 ^ turn ^ further) * 8 + column % 8;
+}
+
+// What threads wrote to shared memory, copies too, is seen by products; before the barrier behind which these are.
+__device__ __forceinline__ void show_to_groups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Before the first product: registers are as they were written.
+__device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Behind the last one: waits for all.
+__device__ __forceinline__ void group_end() {
+    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+// Keeps what uses sums behind the wait for them.
+template <u32 TILES>
+__device__ __forceinline__ void hold(float (&x)[TILES][4]) {
+    #pragma unroll
+    for (u32 n = 0; n < TILES; n++)
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) asm volatile("" : "+f"(x[n][i]) :: "memory");
+}
+
+#define GROUP_SUMS(x, n) "+f"(x[n][0]), "+f"(x[n][1]), "+f"(x[n][2]), "+f"(x[n][3])
+
+// Tiles FIRST.. of x, [64,8 COUNT], += a [64,16] b, or = it: of the group's warps 16 rows each, in which all lies as for one
+// warp. b lies as its columns, from a piece of rows of the panel on; or, ACROSS, as its rows.
+template <bool ACROSS, u32 COUNT, u32 FIRST, u32 TILES>
+__device__ __forceinline__ void group_multiply(float (&x)[TILES][4], const u32 (&a)[4], u64 b, bool add) {
+    static_assert(COUNT == 8, "what there is");
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, %36, p, 1, 1, %38;\n\t}"
+        : GROUP_SUMS(x, FIRST), GROUP_SUMS(x, FIRST + 1), GROUP_SUMS(x, FIRST + 2), GROUP_SUMS(x, FIRST + 3),
+          GROUP_SUMS(x, FIRST + 4), GROUP_SUMS(x, FIRST + 5), GROUP_SUMS(x, FIRST + 6), GROUP_SUMS(x, FIRST + 7)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)add), "n"(ACROSS));
+}
+
+// The same, with a in shared memory: as its rows or, TURNED, as its columns.
+template <bool TURNED, bool ACROSS, u32 COUNT>
+__device__ __forceinline__ void group_multiply(float (&x)[COUNT][4], u64 a, u64 b, bool add) {
+    static_assert(COUNT == 2 || COUNT == 4 || COUNT == 8, "what there is");
+    constexpr u32 FIRST = 0;
+    if constexpr (COUNT == 8) {
+        asm volatile(
+            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+            "%32, %33, p, 1, 1, %35, %36;\n\t}"
+            : GROUP_SUMS(x, FIRST), GROUP_SUMS(x, FIRST + 1), GROUP_SUMS(x, FIRST + 2), GROUP_SUMS(x, FIRST + 3),
+              GROUP_SUMS(x, FIRST + 4), GROUP_SUMS(x, FIRST + 5), GROUP_SUMS(x, FIRST + 6), GROUP_SUMS(x, FIRST + 7)
+            : "l"(a), "l"(b), "r"((u32)add), "n"(TURNED), "n"(ACROSS));
+    } else if constexpr (COUNT == 4) {
+        asm volatile(
+            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"
+            "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+            "%16, %17, p, 1, 1, %19, %20;\n\t}"
+            : GROUP_SUMS(x, FIRST), GROUP_SUMS(x, FIRST + 1), GROUP_SUMS(x, FIRST + 2), GROUP_SUMS(x, FIRST + 3)
+            : "l"(a), "l"(b), "r"((u32)add), "n"(TURNED), "n"(ACROSS));
+    } else {
+        asm volatile(
+            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %10, 0;\n\t"
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+            "{%0,%1,%2,%3,%4,%5,%6,%7}, "
+            "%8, %9, p, 1, 1, %11, %12;\n\t}"
+            : GROUP_SUMS(x, FIRST), GROUP_SUMS(x, FIRST + 1)
+            : "l"(a), "l"(b), "r"((u32)add), "n"(TURNED), "n"(ACROSS));
+    }
+}
