@@ -164,12 +164,7 @@ kernels! { GRADIENTS {
 } }
 
 /// Whether this form exists for this call on this GPU.
-pub(super) fn exists<R: Rule>(
-    device: &Cuda,
-    dims: &Dims,
-    spec: Spec,
-    inputs: &Inputs<R, Tensor<Cuda>>,
-) -> bool {
+pub(super) fn exists<R: Rule>(device: &Cuda, dims: &Dims, spec: Spec, inputs: &Inputs<R, Tensor<Cuda>>) -> bool {
     let narrow = [&inputs.q, &inputs.k, &inputs.v].iter().all(|x| x.dtype() == DType::Bf16);
     let most = Tiles::new(device, dims, spec.matrices()).shared(spec.matrices()).into_iter().max().unwrap_or(0);
     let whole = dims.key.is_multiple_of(8) && dims.value.is_multiple_of(8);
