@@ -58,6 +58,21 @@ struct Inputs {
     v: Vec<f32>,
 }
 
+/// Rows `first` to `first + G` of `x`, transposed; zeros behind its last.
+#[inline(always)]
+fn interleave<const G: usize>(x: &Mat<'_>, first: usize, to: &mut [f32]) {
+    let (to, _) = to.as_chunks_mut::<G>();
+    if first + G <= x.rows {
+        let rows: [&[f32]; G] = std::array::from_fn(|i| &row(x, first + i)[..to.len()]);
+        to.iter_mut().enumerate().for_each(|(column, to)| *to = rows.map(|row| row[column]));
+        return;
+    }
+    to.fill([0.0; G]);
+    for t in first..x.rows {
+        to.iter_mut().zip(row(x, t)).for_each(|(to, &x)| to[t - first] = x);
+    }
+}
+
 impl Workspace {
     /// Makes room for the memories of this many lanes.
     pub(super) fn room(&mut self, lanes: usize) {

@@ -2,7 +2,7 @@
 
 use super::{
     exp::{exp, sigmoids, softplus},
-    fill,
+    fill, fill_pair,
     reduce::over_rows,
     unsupported,
 };
@@ -68,7 +68,7 @@ impl Elementwise for Cpu {
         g: &Tensor<Self>,
         dy: &Tensor<Self>,
     ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        curve!(map, C => (let_through::<C>(self, dy, g), gate_slopes::<C>(self, x, g, dy)))
+        curve!(map, C => gate_slopes::<C>(self, x, g, dy))
     }
 
     fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -185,22 +185,30 @@ fn let_through<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tens
     )
 }
 
-/// The curve's slope at every element of `g`, times `x dy`.
-fn gate_slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<Cpu> {
-    let (x, gates, dy) = (floats(x), floats(g), floats(dy));
-    let mut out = device.take(x.len());
-    fill(
+/// `dy` times the curve at every element of `g`, and `x dy` times its slope.
+fn gate_slopes<C: Curve>(
+    device: &Cpu,
+    x: &Tensor<Cpu>,
+    g: &Tensor<Cpu>,
+    dy: &Tensor<Cpu>,
+) -> (Tensor<Cpu>, Tensor<Cpu>) {
+    let (values, gates, slopes) = (floats(x), floats(g), floats(dy));
+    let (mut dx, mut dg) = (device.take(values.len()), device.take(values.len()));
+    fill_pair(
         device,
         1,
-        &mut out,
+        (1, &mut dx),
+        (1, &mut dg),
         #[inline(always)]
-        |first, out| {
-            for (((out, x), g), dy) in out.iter_mut().zip(&x[first..]).zip(&gates[first..]).zip(&dy[first..]) {
-                *out = C::slope(*g) * (dy * x);
+        |first, dx, dg| {
+            let inputs = values[first..].iter().zip(&gates[first..]).zip(&slopes[first..]);
+            for ((dx, dg), ((x, &g), dy)) in dx.iter_mut().zip(dg).zip(inputs) {
+                *dx = C::value(g) * dy;
+                *dg = C::slope(g) * (dy * x);
             }
         },
     );
-    lent(device, g.shape().clone(), g.dtype(), out)
+    (lent(device, x.shape().clone(), x.dtype(), dx), lent(device, g.shape().clone(), g.dtype(), dg))
 }
 
 /// `a b`.

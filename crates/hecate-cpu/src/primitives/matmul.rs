@@ -51,27 +51,40 @@ impl Matmul for Cpu {
     }
 }
 
+/// Rows and columns that are turned at once.
+const TILE: usize = 16;
+
 /// `x [rows, columns]` as `[columns, rows]`, tile by tile.
 fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> Lent {
-    const TILE: usize = 16;
     let mut out = device.take(x.len());
-    let turn = |(tile, out): (usize, &mut [f32])| {
+    let strip = |(i, out): (usize, &mut [f32])| {
         wide(
             out,
             #[inline(always)]
-            |out| {
-                let own = &x[tile * TILE..];
-                for first in (0..rows).step_by(TILE) {
-                    for (j, out) in out.chunks_exact_mut(rows).enumerate() {
-                        let out = &mut out[first..rows.min(first + TILE)];
-                        out.iter_mut().zip(first..).for_each(|(out, i)| *out = own[i * columns + j]);
-                    }
-                }
-            },
+            |out| turn(&x[i * TILE..], columns, out, rows),
         );
     };
-    device.run(|| out.par_chunks_mut(TILE * rows).enumerate().for_each(turn));
+    device.run(|| out.par_chunks_mut(TILE * rows).enumerate().for_each(strip));
     out
+}
+
+/// The first columns of `x [rows, columns]` as rows of `out`.
+#[inline(always)]
+fn turn(x: &[f32], columns: usize, out: &mut [f32], rows: usize) {
+    let whole = if out.len() == TILE * rows { rows / TILE * TILE } else { 0 };
+    for first in (0..whole).step_by(TILE) {
+        // The tile is turned in the first cache, where columns do not meet in the same lines.
+        let mut tile = [[0.0; TILE]; TILE];
+        for (i, x) in x[first * columns..].chunks(columns).take(TILE).enumerate() {
+            tile.iter_mut().zip(&x[..TILE]).for_each(|(tile, x)| tile[i] = *x);
+        }
+        for (out, tile) in out.chunks_exact_mut(rows).zip(&tile) {
+            out[first..first + TILE].copy_from_slice(tile);
+        }
+    }
+    for (j, out) in out.chunks_exact_mut(rows).enumerate() {
+        out.iter_mut().enumerate().skip(whole).for_each(|(i, out)| *out = x[i * columns + j]);
+    }
 }
 
 /// How a result is cut: a function of the sizes alone.

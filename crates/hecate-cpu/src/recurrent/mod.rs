@@ -7,8 +7,8 @@
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token: `N H ⌈T/C⌉ |state|`
-//! numbers (frozen rules every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group). [`Bill`](crate::Bill) is the whole
-//! bill of a backward.
+//! numbers (frozen rules every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group). [`Bill`](crate::Bill) is the
+//! whole bill of a backward.
 
 mod bill;
 mod lane;

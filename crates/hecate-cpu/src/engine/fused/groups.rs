@@ -2,7 +2,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "tokens and vectors are counted as in the equations")]
 
-use super::{AHEAD, Call, GROUP, State};
+use super::{AHEAD, Call, GROUP, State, interleave};
 use crate::{
     engine::{
         Spec,
@@ -85,30 +85,13 @@ impl Inputs {
         let Self { k, q, groups: factors } = self;
         [&mut *k, q].into_iter().for_each(|x| x.fit((groups + 1) * size));
         for group in 0..=groups {
-            interleave(&view.k, group * GROUP, &mut k.get_mut()[group * size..][..size]);
-            interleave(&view.q, group * GROUP, &mut q.get_mut()[group * size..][..size]);
+            interleave::<GROUP>(&view.k, group * GROUP, &mut k.get_mut()[group * size..][..size]);
+            interleave::<GROUP>(&view.q, group * GROUP, &mut q.get_mut()[group * size..][..size]);
         }
         factors.resize(groups, Group::default());
         for (group, factors) in factors.iter_mut().enumerate() {
             *factors = Group::new(spec, view, group * GROUP);
         }
-    }
-}
-
-/// Rows `first..first + GROUP` of `x`, transposed; zeros behind its last.
-#[inline(always)]
-fn interleave(x: &Mat<'_>, first: usize, to: &mut [f32]) {
-    let (to, _) = to.as_chunks_mut::<GROUP>();
-    if first + GROUP <= x.rows {
-        let [a, b, c, d] = std::array::from_fn(|i| row(x, first + i));
-        for ((((to, &a), &b), &c), &d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-            *to = [a, b, c, d];
-        }
-        return;
-    }
-    to.fill([0.0; GROUP]);
-    for t in first..x.rows {
-        to.iter_mut().zip(row(x, t)).for_each(|(to, &x)| to[t - first] = x);
     }
 }
 

@@ -4,7 +4,7 @@
 //! longer for reading and writing both matrices than for those. Two tokens in one pass halve that. All that is added is
 //! half of one: the second token of a pair predicts from `a M + η S`, of which the pass before takes either part.
 
-use super::{AHEAD, Call, State};
+use super::{AHEAD, Call, State, interleave};
 use crate::{
     engine::{
         Spec,
@@ -44,8 +44,8 @@ impl Inputs {
         near.clear();
         for pair in 0..=pairs {
             let (first, own) = (pair * PAIR, pair * size..(pair + 1) * size);
-            interleave(&view.k, first, &mut k.get_mut()[own.clone()]);
-            interleave(&view.q, first + usize::from(spec.read == Read::Before), &mut q.get_mut()[own.clone()]);
+            interleave::<PAIR>(&view.k, first, &mut k.get_mut()[own.clone()]);
+            interleave::<PAIR>(&view.q, first + usize::from(spec.read == Read::Before), &mut q.get_mut()[own.clone()]);
             let (second, _) = second.get_mut()[own].as_chunks_mut::<PAIR>();
             if first + 1 >= view.k.rows {
                 second.fill([0.0; PAIR]);
@@ -55,20 +55,6 @@ impl Inputs {
             let (a, eta, key) = (view.a[first], view.eta[first], row(&view.k, first + 1));
             second.iter_mut().zip(key).for_each(|(second, k)| *second = [a * k, eta * k]);
             near.push(dot(row(&view.k, first), key));
-        }
-    }
-}
-
-/// Rows `first` and `first + 1` of `x`, transposed; zeros behind its last.
-#[inline(always)]
-fn interleave(x: &Mat<'_>, first: usize, to: &mut [f32]) {
-    let (to, _) = to.as_chunks_mut::<PAIR>();
-    match x.rows.saturating_sub(first) {
-        0 => to.fill([0.0; PAIR]),
-        1 => to.iter_mut().zip(row(x, first)).for_each(|(to, &x)| *to = [x, 0.0]),
-        _ => {
-            let rows = row(x, first).iter().zip(row(x, first + 1));
-            to.iter_mut().zip(rows).for_each(|(to, (&a, &b))| *to = [a, b]);
         }
     }
 }

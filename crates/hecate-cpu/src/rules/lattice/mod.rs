@@ -1,13 +1,17 @@
 //! Slots of unit norm: equations (60)–(69).
 
+mod slots;
+
 use crate::{
     recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
-    rows::{add_outer, add_read, add_transposed, axpy, dot, read, scale},
+    rows::{axpy, scale},
+    sweep::{Outer, add_transposed, read},
 };
 use hecate_core::{
     Dims, Error, Read, Result, Rule,
     rules::{Lattice, RETENTION_FLOOR, UnitSlots, Variant},
 };
+use slots::{Across, Along, Spread, Tangent};
 
 cells!(Lattice);
 
@@ -88,12 +92,12 @@ impl LatticeCell {
     #[inline(always)]
     fn target(&self, token: Token<'_>, point: &[f32], record: &mut Record<&mut [f32]>) {
         let Record { h, b, g, .. } = record;
-        h.fill(0.0);
         if self.rule.variant == Variant::Decode {
-            add_read(h, token.k, point);
-            scale(h, -1.0);
+            read(h, token.k, point);
+            h.iter_mut().zip(token.v).for_each(|(h, v)| *h = v - *h);
+        } else {
+            h.copy_from_slice(token.v);
         }
-        axpy(h, 1.0, token.v);
         b.fill(0.0);
         add_transposed(b, h, point);
         g.copy_from_slice(token.k);
@@ -102,8 +106,8 @@ impl LatticeCell {
         }
     }
 
-    /// (66)–(68), slot after slot: `ds` becomes the gradient of `S` but for what (69) adds, `dk` that of `g`, and `dh`
-    /// is added to. Returns `dθ`.
+    /// (66)–(68): `ds` becomes the gradient of `S` but for what (69) adds, `dk` that of `g`, and `dh` is added to. Returns
+    /// `dθ`.
     #[inline(always)]
     fn turn_slots(
         &self,
@@ -111,44 +115,45 @@ impl LatticeCell {
         states: States<'_>,
         Record { h, b, g, n }: &Record<&[f32]>,
         adjoint: &mut Adjoint<'_>,
-        across: &mut [f32],
+        slots: &mut [f32],
         (dk, dh): (&mut [f32], &mut [f32]),
     ) -> f32 {
-        let width = self.value;
+        let States { point, new, .. } = states;
+        slots.fill(0.0);
+        let (along, rest) = slots.split_at_mut(self.key);
+        let (gain, back) = rest.split_at_mut(self.key);
+        Along { new, ds: adjoint.state, width: self.value, along }.run();
+        Tangent { ds: adjoint.state, new, point, h, b, n, along, gain, back }.run();
         let mut dtheta = 0.0;
-        for i in 0..self.key {
-            let row = i * width..(i + 1) * width;
-            let (r, new) = (&states.point[row.clone()], &states.new[row.clone()]);
-            let (dx, dr) = (&mut adjoint.state[row.clone()], &mut adjoint.point[row]);
-            let along = dot(new, dx);
-            axpy(dx, -along, new);
-            scale(dx, n[i].recip());
-            across.copy_from_slice(h);
-            axpy(across, -b[i], r);
-            let gain = dot(across, dx);
-            let du = theta * g[i];
-            dk[i] = theta * gain;
-            dtheta += g[i] * gain;
-            let mut db = -du * dot(dx, r);
+        let u = along;
+        for (((u, g), gain), (dk, back)) in u.iter_mut().zip(*g).zip(gain).zip(dk.iter_mut().zip(back.iter_mut())) {
+            *u = theta * g;
+            *dk = theta * *gain;
+            dtheta += g * *gain;
+            *back *= -*u;
             if self.rule.variant == Variant::Encode {
-                db -= dk[i];
+                *back -= *dk;
             }
-            axpy(dh, du, dx);
-            axpy(dh, db, r);
-            axpy(dr, db, h);
-            axpy(dr, -b[i] * du, dx);
-            scale(dx, a);
         }
+        let dpoint = if self.merges() { &mut [][..] } else { &mut *adjoint.point };
+        Spread { a, ds: adjoint.state, dpoint, point, h, b, u, beta: back, dh }.run();
         dtheta
     }
 }
 
-impl Cell for LatticeCell {
-    /// Room for `U_i` and `dh`, `[2,V]`.
-    type Scratch = Vec<f32>;
+/// Room for one token.
+pub(crate) struct Scratch {
+    /// `[V]`.
+    dh: Vec<f32>,
+    /// `[3,K]`.
+    slots: Vec<f32>,
+}
 
-    fn scratch(&self) -> Vec<f32> {
-        vec![0.0; 2 * self.value]
+impl Cell for LatticeCell {
+    type Scratch = Scratch;
+
+    fn scratch(&self) -> Scratch {
+        Scratch { dh: vec![0.0; self.value], slots: vec![0.0; 3 * self.key] }
     }
 
     fn record(&self) -> usize {
@@ -163,22 +168,20 @@ impl Cell for LatticeCell {
         point: &[f32],
         new: &mut [f32],
         record: &mut [f32],
-        _: &mut Vec<f32>,
+        scratch: &mut Scratch,
         out: &mut [f32],
     ) {
         let (a, _, theta) = Self::gates(token.gates);
         let mut record = self.record_mut(record);
         self.target(token, point, &mut record);
         let Record { h, b, g, n } = record;
-        let width = self.value;
-        for (i, new) in new.chunks_exact_mut(width).enumerate() {
-            let row = i * width..(i + 1) * width;
-            let written = theta * g[i];
-            for (((new, s), r), h) in new.iter_mut().zip(&old[row.clone()]).zip(&point[row]).zip(&*h) {
-                *new = a * s + written * (h - b[i] * r);
-            }
-            n[i] = dot(new, new).sqrt();
-            scale(new, n[i].recip());
+        let weights = &mut scratch.slots[..self.key];
+        weights.iter_mut().zip(&*g).for_each(|(weight, g)| *weight = theta * g);
+        n.fill(0.0);
+        Across { a, weights, b, h, old, point, new, squares: n }.run();
+        n.iter_mut().for_each(|n| *n = n.sqrt());
+        for (new, n) in new.chunks_exact_mut(self.value).zip(n) {
+            scale(new, n.recip());
         }
         read(out, token.q, if self.rule.read == Read::After { new } else { old });
     }
@@ -191,34 +194,36 @@ impl Cell for LatticeCell {
         record: &[f32],
         dout: &[f32],
         mut adjoint: Adjoint<'_>,
-        scratch: &mut Vec<f32>,
+        scratch: &mut Scratch,
         grads: TokenGrads<'_>,
     ) {
         let (a, free, theta) = Self::gates(token.gates);
-        let (across, dh) = scratch.split_at_mut(self.value);
+        let Scratch { dh, slots } = scratch;
         let after = self.rule.read == Read::After;
         if after {
-            add_outer(adjoint.state, 1.0, token.q, dout);
-            add_transposed(grads.q, dout, states.new);
+            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.new, x: grads.q }.run();
         }
         dh.fill(0.0);
         let record = self.record_ref(record);
-        let dtheta = self.turn_slots((a, theta), states, &record, &mut adjoint, across, (grads.k, dh));
+        let dtheta = self.turn_slots((a, theta), states, &record, &mut adjoint, slots, (grads.k, dh));
         grads.gates[0] = if free { -theta * dtheta } else { 0.0 };
         grads.gates[1] = dtheta;
         axpy(grads.v, 1.0, dh);
         if self.rule.variant == Variant::Decode {
             scale(dh, -1.0);
-            add_transposed(grads.k, dh, states.point);
-            add_outer(adjoint.point, 1.0, token.k, dh);
+            let d = if self.merges() { &mut *adjoint.state } else { adjoint.point };
+            Outer { d, factors: [(token.k, dh)], m: states.point, x: grads.k }.run();
         }
         if !after {
-            add_outer(adjoint.state, 1.0, token.q, dout);
-            add_transposed(grads.q, dout, states.old);
+            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.old, x: grads.q }.run();
         }
     }
 
+    fn merges(&self) -> bool {
+        self.rule.frozen.is_none()
+    }
+
     fn scratch_bytes(&self) -> usize {
-        2 * 4 * self.value
+        4 * (self.value + 3 * self.key)
     }
 }
