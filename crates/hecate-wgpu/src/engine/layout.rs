@@ -165,11 +165,13 @@ impl<'a> Layout<'a> {
         self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
     }
 
-    /// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of. Software has no
-    /// slower memory to save it from, and compiles kernels without barriers in a tenth of the time: others need some anyway.
-    fn tile(&self, parts: usize) -> usize {
+    /// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of, and of which an
+    /// invocation brings four fours of keys and eight values at most. Software has no slower memory to save it from, and
+    /// compiles kernels without barriers in a tenth of the time: others need some anyway.
+    fn tile(&self, parts: usize, threads: usize) -> usize {
         let alone = parts == 1 && self.device.adapter().kind == "CPU";
-        if alone || self.dims.sequences.longest() < 8 { 0 } else { (8192 / (2 * 4 * ROWS * parts)).min(16) }
+        let most = [8192 / (2 * 4 * ROWS * parts), 4 * threads / (ROWS / 4 * parts), 8 * parts, 16];
+        if alone || self.dims.sequences.longest() < 8 { 0 } else { most.into_iter().min().unwrap_or(0) }
     }
 
     /// Starts a scan over this many states or spans, by workgroups with a block of columns each; of two sources, the
@@ -197,9 +199,9 @@ impl<'a> Layout<'a> {
             ("PARTS", parts as u32),
             ("THREADS", threads as u32),
             ("KEEP", u32::from(keep)),
-            ("TILE", self.tile(parts) as u32),
+            ("TILE", self.tile(parts, threads) as u32),
         ];
-        let source = if dims.key.is_multiple_of(4) { wide } else { narrow };
+        let source = if super::scan::wide(dims.key) { wide } else { narrow };
         self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &self.args(count), bindings)
     }
 }

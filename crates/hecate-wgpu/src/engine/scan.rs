@@ -7,6 +7,7 @@ use crate::{
         Binding::{Read, Write},
         Kernel, PRELUDE, Source,
     },
+    stored::{self, F32, MADE_F32, Stored},
 };
 use hecate_core::{Inputs, Outputs, Result, Rule, Slots, Tensor};
 
@@ -20,37 +21,45 @@ const TILE: &str = include_str!("tile.wgsl");
 
 static BEGIN: Source = Source { name: "begin", parts: &[PRELUDE, ARGS, include_str!("begin.wgsl")] };
 
-/// A scan, over keys of any length and over those of a multiple of four numbers.
+const SCAN_TEXT: &str = include_str!("scan.wgsl");
+
+/// The scan forward over keys of any length.
+static SCAN: Source =
+    Source { name: "scan", parts: &[F32, MADE_F32, PRELUDE, ARGS, LINEAR, KEYS, ROWS, ROWS_WRITE, TILE, SCAN_TEXT] };
+/// Over keys of a multiple of four numbers, by the type of what it reads.
+static SCAN_WIDE: [Source; 3] =
+    stored::sources!("scan_wide", [PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, ROWS_WRITE, TILE, SCAN_TEXT]);
+
+/// A scan of 32-bit floats, over keys of either kind.
 macro_rules! scans {
     ($id:ident, $name:literal $(, $more:ident)*) => {
         static $id: [Source; 2] = [
             Source {
                 name: $name,
-                parts: &[
-                    PRELUDE, ARGS, LINEAR, KEYS, ROWS, $($more,)* include_str!(concat!($name, ".wgsl")),
-                ],
+                parts: &[PRELUDE, ARGS, LINEAR, KEYS, ROWS, $($more,)* include_str!(concat!($name, ".wgsl"))],
             },
             Source {
                 name: concat!($name, "_wide"),
-                parts: &[
-                    PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, $($more,)*
-                    include_str!(concat!($name, ".wgsl")),
-                ],
+                parts: &[F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, $($more,)* include_str!(concat!($name, ".wgsl"))],
             },
         ];
     };
 }
 
-scans!(SCAN, "scan", ROWS_WRITE, TILE);
 scans!(REPLAY, "replay");
 scans!(REVERSE, "reverse", ROWS_WRITE, TILE);
 
+/// Whether keys of this length are read four numbers at a time.
+pub(super) fn wide(key: usize) -> bool {
+    key.is_multiple_of(4)
+}
+
 /// A scan for the test that compiles all: constants of a key and how many share it.
 macro_rules! with_constants {
-    ($id:ident, $entry:literal) => {
+    ($narrow:expr, $wide:expr, $entry:literal) => {
         [
             Kernel {
-                source: &$id[0],
+                source: &$narrow,
                 entry: $entry,
                 constants: &[
                     ("MOMENTUM", 0),
@@ -59,11 +68,11 @@ macro_rules! with_constants {
                     ("PARTS", 1),
                     ("THREADS", 32),
                     ("KEEP", 1),
-                    ("TILE", 16),
+                    ("TILE", 8),
                 ],
             },
             Kernel {
-                source: &$id[1],
+                source: &$wide,
                 entry: $entry,
                 constants: &[
                     ("MOMENTUM", 1),
@@ -76,7 +85,7 @@ macro_rules! with_constants {
                 ],
             },
             Kernel {
-                source: &$id[1],
+                source: &$wide,
                 entry: $entry,
                 constants: &[
                     ("MOMENTUM", 1),
@@ -92,8 +101,13 @@ macro_rules! with_constants {
     };
 }
 
-const ALL: [[Kernel<'static>; 3]; 3] =
-    [with_constants!(SCAN, "scan"), with_constants!(REPLAY, "replay"), with_constants!(REVERSE, "reverse")];
+const ALL: [[Kernel<'static>; 3]; 5] = [
+    with_constants!(SCAN, SCAN_WIDE[0], "scan"),
+    with_constants!(SCAN, SCAN_WIDE[1], "scan"),
+    with_constants!(SCAN, SCAN_WIDE[2], "scan"),
+    with_constants!(REPLAY[0], REPLAY[1], "replay"),
+    with_constants!(REVERSE[0], REVERSE[1], "reverse"),
+];
 
 /// For the test that compiles them.
 pub(crate) const KERNELS: &[Kernel<'static>] = ALL.as_flattened();
@@ -149,10 +163,12 @@ fn begin<R: Rule>(
     Ok(work)
 }
 
-/// Equations (1)–(5); `kept` takes the states that the backward starts from.
+/// Equations (1)–(5); `kept` takes the states that the backward starts from. Results have the type that the
+/// source of the queries makes.
 pub(super) fn forward<R: Rule>(
     layout: &Layout<'_>,
     inputs: &Inputs<R, Tensor<Wgpu>>,
+    [q, k, v]: &[Stored; 3],
     outputs: &Outputs<R, Tensor<Wgpu>>,
     kept: Option<&Tensor<Wgpu>>,
 ) -> Result<()> {
@@ -161,15 +177,15 @@ pub(super) fn forward<R: Rule>(
     let nothing = [layout.room(0)?, layout.room(0)?];
     let bindings = [
         Read(&work),
-        Read(&inputs.q),
-        Read(&inputs.k),
-        Read(&inputs.v),
+        Read(&q.array),
+        Read(&k.array),
+        Read(&v.array),
         Write(&outputs.out),
         Write(named(&last, &["m"]).unwrap_or(&nothing[0])),
         Write(named(&last, &["s"]).unwrap_or(&nothing[0])),
         Write(kept.unwrap_or(&nothing[1])),
     ];
-    layout.scan(SCAN.each_ref(), "scan", kept.is_some(), layout.states(), &bindings)
+    layout.scan([&SCAN, &SCAN_WIDE[q.source]], "scan", kept.is_some(), layout.states(), &bindings)
 }
 
 /// What every token wrote, and what that is worth: all that goes from token to token. Writes the gradient of the
