@@ -7,6 +7,7 @@ struct Rows {
     e: vec4<f32>, f: vec4<f32>, g: vec4<f32>, h: vec4<f32>,
 }
 
+const MATRICES = 1u + MOMENTUM;
 // Columns of a workgroup of THREADS.
 const COLUMNS = THREADS / PARTS;
 

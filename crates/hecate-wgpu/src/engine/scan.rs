@@ -61,15 +61,7 @@ macro_rules! with_constants {
             Kernel {
                 source: &$narrow,
                 entry: $entry,
-                constants: &[
-                    ("MOMENTUM", 0),
-                    ("FROZEN", 1),
-                    ("KEY", 5),
-                    ("PARTS", 1),
-                    ("THREADS", 32),
-                    ("KEEP", 1),
-                    ("TILE", 8),
-                ],
+                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("PARTS", 1), ("THREADS", 32), ("TILE", 8)],
             },
             Kernel {
                 source: &$wide,
@@ -80,22 +72,13 @@ macro_rules! with_constants {
                     ("KEY", 8192),
                     ("PARTS", 256),
                     ("THREADS", 256),
-                    ("KEEP", 0),
                     ("TILE", 0),
                 ],
             },
             Kernel {
                 source: &$wide,
                 entry: $entry,
-                constants: &[
-                    ("MOMENTUM", 1),
-                    ("FROZEN", 0),
-                    ("KEY", 72),
-                    ("PARTS", 3),
-                    ("THREADS", 64),
-                    ("KEEP", 1),
-                    ("TILE", 10),
-                ],
+                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 72), ("PARTS", 3), ("THREADS", 64), ("TILE", 10)],
             },
         ]
     };
@@ -112,10 +95,7 @@ const ALL: [[Kernel<'static>; 3]; 5] = [
 /// For the test that compiles them.
 pub(crate) const KERNELS: &[Kernel<'static>] = ALL.as_flattened();
 /// For the test that compiles them.
-pub(crate) const BEGINS: &[Kernel<'static>] = &[
-    Kernel { source: &BEGIN, entry: "begin", constants: &[("MOMENTUM", 0), ("FROZEN", 1)] },
-    Kernel { source: &BEGIN, entry: "begin", constants: &[("MOMENTUM", 1), ("FROZEN", 0)] },
-];
+pub(crate) const BEGINS: &[Kernel<'static>] = &[Kernel { source: &BEGIN, entry: "begin", constants: &[] }];
 
 /// What a backward knows once the scans are through.
 pub(super) struct Known {
@@ -159,7 +139,7 @@ fn begin<R: Rule>(
     };
     let count = layout.scalars().max(layout.matrices()).max(2 * (layout.dims.sequences.count() + 1));
     let bindings = [Write(&work), Read(log_a), Read(theta), Read(third), Read(table), Read(m), Read(s)];
-    layout.launch(&BEGIN, "begin", &layout.args(count), &bindings)?;
+    layout.launch(&BEGIN, "begin", &[], &layout.args(count), &bindings)?;
     Ok(work)
 }
 
@@ -185,7 +165,7 @@ pub(super) fn forward<R: Rule>(
         Write(named(&last, &["s"]).unwrap_or(&nothing[0])),
         Write(kept.unwrap_or(&nothing[1])),
     ];
-    layout.scan([&SCAN, &SCAN_WIDE[q.source]], "scan", kept.is_some(), layout.states(), &bindings)
+    layout.scan([&SCAN, &SCAN_WIDE[q.source]], "scan", layout.states(), kept.is_some(), &bindings)
 }
 
 /// What every token wrote, and what that is worth: all that goes from token to token. Writes the gradient of the
@@ -221,7 +201,7 @@ pub(super) fn backward<R: Rule>(
         Write(&known.kept_grads),
         Write(&known.dz),
     ];
-    layout.scan(REVERSE.each_ref(), "reverse", true, layout.states(), &bindings)?;
+    layout.scan(REVERSE.each_ref(), "reverse", layout.states(), true, &bindings)?;
     let bindings = [
         Read(&known.work),
         Read(&inputs.q),
@@ -232,6 +212,6 @@ pub(super) fn backward<R: Rule>(
         Write(known.predicted.as_ref().unwrap_or(&nothing[0])),
         Write(known.targets.as_ref().unwrap_or(&nothing[1])),
     ];
-    layout.scan(REPLAY.each_ref(), "replay", false, layout.chunks(), &bindings)?;
+    layout.scan(REPLAY.each_ref(), "replay", layout.chunks(), false, &bindings)?;
     Ok(known)
 }

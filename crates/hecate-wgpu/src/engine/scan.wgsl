@@ -4,7 +4,7 @@
 @group(0) @binding(5) var<storage, read_write> out: array<Made>;    // [rows,H,V]
 @group(0) @binding(6) var<storage, read_write> last_m: array<f32>;  // [N,H,K,V]
 @group(0) @binding(7) var<storage, read_write> last_s: array<f32>;  // [N,H,K,V]
-@group(0) @binding(8) var<storage, read_write> kept: array<f32>;    // [kept,H,M and S,K,V], with KEEP
+@group(0) @binding(8) var<storage, read_write> kept: array<f32>;    // [kept,H,M and S,K,V], if any are
 
 const TO_M = 0u;
 const TO_S = 1u;
@@ -58,7 +58,7 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let key = now.key;
         let query = now.query;
         let gates = now.gates;
-        if KEEP == 1u && of_period % CHUNK == 0u && own.writes {
+        if args.keep == 1u && of_period % CHUNK == 0u && own.writes {
             let to = number * MATRICES * KEY * args.value + own.column;
             write_rows(TO_KEPT, to, own.part, m);
             if MOMENTUM == 1u {
