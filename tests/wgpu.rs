@@ -93,6 +93,9 @@ rule_module!(Atlas);
 #[path = "wgpu/linear.rs"]
 mod linear;
 
+#[path = "wgpu/optional.rs"]
+mod optional;
+
 #[path = "columns/deep.rs"]
 mod deep;
 

@@ -2,11 +2,12 @@
 //!
 //! `cargo bench -p hecate-tests --bench wgpu [-- PART..]` prints a table; with arguments only the rows whose name has one
 //! of them in it. Calls are queued one behind another and waited for together, so that a time is that of the work and
-//! not of its start; arguments may be in the cache from the call before. Nothing is timed before it was compared with the
-//! CPU column, or with the equations in 64 bits.
+//! not of its start; arguments may be in the cache from the call before. Products and rules are not timed before they were
+//! compared with the CPU column, or with the equations in 64 bits. The last rows are of what an adapter may have: 16-bit
+//! arrays and reductions with it and without (`-- bf16 f16 sum cross_entropy` for those alone).
 
 use hecate_core::{
-    DType, Device as _, Kernel, Result, Rule, Sequences, forward, infer,
+    DType, Device as _, Kernel, Result, Rule, Sequences, Tensor, forward, infer,
     primitives::{self, AttentionInputs, AttentionOptions, Transpose},
     rules::*,
 };
@@ -43,7 +44,7 @@ fn time(device: &Wgpu, work: &dyn Fn() -> Result<()>) -> Result<f64> {
 }
 
 /// `[m,k] × [k,n]`, and billions of operations a second.
-fn matmul_row(device: &Wgpu, [m, k, n]: [usize; 3], transpose: Transpose) -> Result<String> {
+fn matmul_row(device: &Wgpu, dtype: DType, [m, k, n]: [usize; 3], transpose: Transpose) -> Result<String> {
     let shape = |turned, [r, c]: [usize; 2]| if turned { [c, r] } else { [r, c] };
     let mut random = Random::new(1);
     let mut draw = |size: [usize; 3]| {
@@ -52,15 +53,21 @@ fn matmul_row(device: &Wgpu, [m, k, n]: [usize; 3], transpose: Transpose) -> Res
     };
     let cut = draw([m.min(384), k.min(384), n.min(384)]);
     let product = |device: &Wgpu, [a, b]: &[Array; 2]| {
-        primitives::matmul(&a.upload(device, DType::F32)?, &b.upload(device, DType::F32)?, transpose)
+        primitives::matmul(&a.upload(device, dtype)?, &b.upload(device, dtype)?, transpose)
     };
     let found = Array::download(&product(device, &cut)?)?;
     let cpu = Cpu::new();
-    let truth = primitives::matmul(&cut[0].upload(&cpu, DType::F32)?, &cut[1].upload(&cpu, DType::F32)?, transpose)?;
+    let truth = primitives::matmul(&cut[0].upload(&cpu, dtype)?, &cut[1].upload(&cpu, dtype)?, transpose)?;
     let error = hecate_tests::error(&Array::download(&truth)?.values, &found.values);
-    assert!(error < 1e-5, "a product is {error} away from the CPU's");
+    // Two roundings of one number differ by a step of the type at most, and seldom by that.
+    let limit = match dtype {
+        DType::Bf16 => 2e-3,
+        DType::F16 => 3e-4,
+        _ => 1e-5,
+    };
+    assert!(error < limit, "a product is {error} away from the CPU's");
     let [a, b] = draw([m, k, n]);
-    let (a, b) = (a.upload(device, DType::F32)?, b.upload(device, DType::F32)?);
+    let (a, b) = (a.upload(device, dtype)?, b.upload(device, dtype)?);
     let seconds = time(device, &|| primitives::matmul(&a, &b, transpose).map(drop))?;
     let rate = 2.0 * (m * k * n) as f64 / seconds * 1e-9;
     Ok(format!("{:>9.3} ms {rate:>8.1} GFLOP/s", seconds * 1e3))
@@ -82,15 +89,15 @@ fn attention_row(device: &Wgpu, [b, t, h, d]: [usize; 4]) -> Result<String> {
     Ok(format!("{:>9.3} ms forward {:>9.3} ms both", forward * 1e3, both * 1e3))
 }
 
-/// A rule in 32 bits, once it is known to be right.
-fn rule_row<R: Oracle>(device: &Wgpu, rule: R, [b, t, h, d]: [usize; 4]) -> Result<String>
+/// A rule, once it is known to be right in 32 bits.
+fn rule_row<R: Oracle>(device: &Wgpu, dtype: DType, rule: R, [b, t, h, d]: [usize; 4]) -> Result<String>
 where
     Wgpu: Kernel<R>,
 {
     let cell = report::check_rule(device, rule);
     assert!(cell.passed, "{cell:?}");
     let case = Case::new(rule, Sizes::new(b, t, h, d, d), 1);
-    let (inputs, grads) = (case.upload(device, DType::F32)?, case.upload_grads(device, DType::F32)?);
+    let (inputs, grads) = (case.upload(device, dtype)?, case.upload_grads(device, dtype)?);
     let results = time(device, &|| infer(device, rule, &inputs).map(drop))?;
     let both = time(device, &|| {
         let (_, pass) = forward(device, rule, inputs.clone())?;
@@ -121,15 +128,15 @@ fn table(device: &Wgpu, parts: &[String]) {
     println!("{device:?}, f32");
     let plain = Transpose::default();
     for n in [512, 1024, 2048, 4096] {
-        row(parts, format!("matmul {n}^3"), || matmul_row(device, [n; 3], plain));
+        row(parts, format!("matmul {n}^3"), || matmul_row(device, DType::F32, [n; 3], plain));
     }
     let layouts = [("a bᵀ", false, true), ("aᵀ b", true, false), ("aᵀ bᵀ", true, true)];
     for (name, a, b) in layouts {
-        row(parts, format!("matmul 4096^3 {name}"), || matmul_row(device, [4096; 3], Transpose { a, b }));
+        row(parts, format!("matmul 4096^3 {name}"), || matmul_row(device, DType::F32, [4096; 3], Transpose { a, b }));
     }
     let sizes = [[8192, 1024, 4096], [1024, 8192, 1024], [256, 8192, 256], [1, 4096, 4096], [2047, 2047, 2047]];
     for [m, k, n] in sizes {
-        row(parts, format!("matmul {m}×{k}×{n}"), || matmul_row(device, [m, k, n], plain));
+        row(parts, format!("matmul {m}×{k}×{n}"), || matmul_row(device, DType::F32, [m, k, n], plain));
     }
     for sizes in [[4, 2048, 16, 128], [8, 1024, 8, 64]] {
         row(parts, format!("attention {sizes:?}"), || attention_row(device, sizes));
@@ -137,10 +144,42 @@ fn table(device: &Wgpu, parts: &[String]) {
     macro_rules! rules {
         ($($rule:ident),*) => { $(
             let sizes = rule_sizes(<$rule as Rule>::NAME);
-            row(parts, format!("{} {sizes:?}", <$rule as Rule>::NAME), || rule_row(device, <$rule>::all()[0], sizes));
+            row(parts, format!("{} {sizes:?}", <$rule as Rule>::NAME), || rule_row(device, DType::F32, <$rule>::all()[0], sizes));
         )* };
     }
     hecate_core::for_each_rule!(rules);
+    optional(device, parts);
+}
+
+/// What an adapter may have beyond others, with it and without.
+fn optional(device: &Wgpu, parts: &[String]) {
+    for (way, device) in [("", device), (", portable", &device.with_portable_kernels())] {
+        for dtype in [DType::Bf16, DType::F16] {
+            for n in [1024, 4096] {
+                let name = format!("matmul {n}^3 {dtype}{way}");
+                row(parts, name, || matmul_row(device, dtype, [n; 3], Transpose::default()));
+            }
+            let sizes = rule_sizes(Delta::NAME);
+            row(parts, format!("delta {sizes:?} {dtype}{way}"), || rule_row(device, dtype, Delta::default(), sizes));
+        }
+        row(parts, format!("sum 2^24{way}"), || reduction_row(device, &[1 << 24], primitives::sum));
+        row(parts, format!("cross_entropy [8192, 300]{way}"), || {
+            let targets = Tensor::from_u32(device, [8192], (0..8192).map(|i| i % 300).collect())?;
+            reduction_row(device, &[8192, 300], |x| primitives::cross_entropy(x, &targets).map(|(loss, _)| loss))
+        });
+    }
+}
+
+/// A reduction of an array, and billions of bytes a second.
+fn reduction_row(
+    device: &Wgpu,
+    shape: &[usize],
+    reduce: impl Fn(&Tensor<Wgpu>) -> Result<Tensor<Wgpu>>,
+) -> Result<String> {
+    let x = Random::new(1).uniforms(shape, 0.0, 1.0).upload(device, DType::F32)?;
+    let seconds = time(device, &|| reduce(&x).map(drop))?;
+    let rate = 4.0 * x.shape().count() as f64 / seconds * 1e-9;
+    Ok(format!("{:>9.3} ms {rate:>8.1} GB/s", seconds * 1e3))
 }
 
 fn main() {

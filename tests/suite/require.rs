@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-/// What `HECATE_REQUIRE` can name: the backends that have a column, NVIDIA's compiler, and the test vectors of another
-/// implementation.
-pub const NAMES: [&str; 5] = ["cpu", "cuda", "nvrtc", "vectors", "wgpu"];
+/// What `HECATE_REQUIRE` can name: the backends that have a column, what a WebGPU adapter may have, NVIDIA's compiler, and
+/// the test vectors of another implementation.
+pub const NAMES: [&str; 7] = ["cpu", "cuda", "f16", "nvrtc", "subgroups", "vectors", "wgpu"];
 
 /// What `HECATE_REQUIRE` names; nothing where it is not set.
 ///

@@ -67,6 +67,10 @@ fn adapters() -> Result<()> {
             adapter.workgroup_storage >> 10,
             adapter.storage_buffers
         )?;
+        let optional = [(adapter.f16, "16-bit floats"), (adapter.subgroups, "subgroups")];
+        let there: Vec<&str> = optional.into_iter().filter_map(|(there, what)| there.then_some(what)).collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        writeln!(out, "  optional features that kernels use: {there}")?;
     }
     Ok(())
 }

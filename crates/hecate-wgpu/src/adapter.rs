@@ -39,11 +39,18 @@ pub struct Adapter {
     pub workgroup_invocations: u32,
     /// Arrays that a kernel can take.
     pub storage_buffers: u32,
+    /// Whether it has 16-bit floats of its own.
+    pub f16: bool,
+    /// Whether the invocations of a subgroup can add up their numbers without a barrier.
+    pub subgroups: bool,
 }
+
+/// What is asked of an adapter that has it; kernels do without elsewhere.
+pub(crate) const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP);
 
 impl Adapter {
     fn new(adapter: &wgpu::Adapter) -> Self {
-        let (info, limits) = (adapter.get_info(), adapter.limits());
+        let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
         Self {
             name: info.name,
@@ -54,6 +61,8 @@ impl Adapter {
             workgroup_storage: limits.max_compute_workgroup_storage_size,
             workgroup_invocations: limits.max_compute_invocations_per_workgroup,
             storage_buffers: limits.max_storage_buffers_per_shader_stage,
+            f16: features.contains(wgpu::Features::SHADER_F16),
+            subgroups: features.contains(wgpu::Features::SUBGROUP),
         }
     }
 }
@@ -189,6 +198,8 @@ mod tests {
             workgroup_storage: 32 << 10,
             workgroup_invocations: 1024,
             storage_buffers: 8,
+            f16: false,
+            subgroups: false,
         }
     }
 

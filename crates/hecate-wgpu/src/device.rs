@@ -24,6 +24,8 @@ struct Inner {
     gpu: Arc<Gpu>,
     /// Whether fresh memory is filled with NaN.
     poisoned: bool,
+    /// Whether kernels keep to what every adapter can do.
+    portable: bool,
 }
 
 struct Gpu {
@@ -62,6 +64,7 @@ impl Wgpu {
         let request = wgpu::DeviceDescriptor {
             label: Some("hecate"),
             required_limits: limits.clone(),
+            required_features: adapter.features() & adapter::OPTIONAL,
             memory_hints: wgpu::MemoryHints::Performance,
             ..wgpu::DeviceDescriptor::default()
         };
@@ -72,7 +75,7 @@ impl Wgpu {
         let queue = Queue::new(&device, queue, &faults, &pool)?;
         let (pipelines, bind_groups, tables) = Default::default();
         let gpu = Gpu { adapter: what, device, limits, faults, queue, pool, pipelines, bind_groups, tables };
-        Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false })))
+        Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false, portable: false })))
     }
 
     /// All adapters, in the order of the numbers that [`Selection::Index`] takes.
@@ -87,7 +90,12 @@ impl Wgpu {
 
     /// The same queue, where fresh memory is filled with NaN, so that a result which nobody wrote is seen.
     pub fn with_poisoned_memory(&self) -> Self {
-        Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: true }))
+        Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: true, portable: self.0.portable }))
+    }
+
+    /// The same queue, where kernels keep to what every adapter can do: no 16-bit floats but two to a word, no subgroups.
+    pub fn with_portable_kernels(&self) -> Self {
+        Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: self.0.poisoned, portable: true }))
     }
 
     /// The elements of an array on the host, in time: what [`Tensor::download`] waits for. The copy is queued now.
@@ -116,6 +124,16 @@ impl Wgpu {
 
     pub(crate) fn bind_groups(&self) -> &BindGroups {
         &self.0.gpu.bind_groups
+    }
+
+    /// Whether kernels read and write arrays of f16 as such.
+    pub(crate) fn reads_f16(&self) -> bool {
+        self.adapter().f16 && !self.0.portable
+    }
+
+    /// Whether kernels add up by subgroups.
+    pub(crate) fn has_subgroups(&self) -> bool {
+        self.adapter().subgroups && !self.0.portable
     }
 
     /// What kernels can count on here.
@@ -232,7 +250,8 @@ impl Drop for Buffer {
 
 impl fmt::Debug for Wgpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Wgpu({}{})", self.adapter().name, if self.0.poisoned { ", poisoned memory" } else { "" })
+        let memory = if self.0.poisoned { ", poisoned memory" } else { "" };
+        write!(f, "Wgpu({}{memory}{})", self.adapter().name, if self.0.portable { ", portable kernels" } else { "" })
     }
 }
 

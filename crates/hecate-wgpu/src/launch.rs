@@ -24,8 +24,8 @@ pub(crate) struct Source {
 /// What all files of kernels begin with.
 pub(crate) const PRELUDE: &str = include_str!("hecate.wgsl");
 
-/// Sums and maxima over a workgroup.
-pub(crate) const WORKGROUP: &str = include_str!("workgroup.wgsl");
+/// Sums and maxima over a workgroup, on any adapter and on one with subgroups.
+pub(crate) const WORKGROUP: [&str; 2] = [include_str!("workgroup.wgsl"), include_str!("workgroup_subgroups.wgsl")];
 
 /// A kernel, compiled for constants.
 #[derive(Clone, Copy, Debug)]
@@ -42,13 +42,14 @@ impl Kernel<'_> {
     /// The whole text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
-        for (name, value) in self.constants {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "const {name}: u32 = {value}u;");
-        }
         for part in self.source.parts {
             text.push_str(part);
             text.push('\n');
+        }
+        // Behind the rest, because what a kernel asks of the language comes first.
+        for (name, value) in self.constants {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "const {name}: u32 = {value}u;");
         }
         text
     }

@@ -3,10 +3,11 @@
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, Source},
+    stored::BITS,
 };
 use hecate_core::{DType, Result, Tensor};
 
-const SOURCE: Source = Source { name: "memory", parts: &[PRELUDE, HALF, include_str!("memory.wgsl")] };
+const SOURCE: Source = Source { name: "memory", parts: &[PRELUDE, HALF, BITS, include_str!("memory.wgsl")] };
 
 /// Whether a half is IEEE's or has the exponent of a float.
 const HALF: &str = "const IEEE: bool = F16 == 1u;";
@@ -84,9 +85,9 @@ impl Wgpu {
         Ok(y)
     }
 
-    /// 32-bit values as `dtype`, rounded to the nearest, of two the even one.
+    /// 32-bit values as `dtype`, rounded to the nearest, of two the even one; what has that type as it is.
     pub(crate) fn rounded(&self, x: Tensor<Self>, dtype: DType) -> Result<Tensor<Self>> {
-        if dtype == DType::F32 {
+        if dtype == x.dtype() {
             return Ok(x);
         }
         let y = self.empty(x.shape().clone(), dtype)?;

@@ -6,6 +6,7 @@ use crate::{engine, launch::Kernel, memory, packing, primitives, rules};
 #[allow(dead_code)]
 pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     engine::chunk::KERNELS,
+    engine::chunk::RULE_KERNELS,
     engine::scan::BEGINS,
     engine::scan::KERNELS,
     memory::KERNELS,

@@ -1,10 +1,16 @@
 // Sums and maxima over a workgroup of `size` invocations, a multiple of 16, at most 256. Every invocation takes part and
 // has the result.
 
+struct Member {
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+}
+
 var<workgroup> partials: array<f32, 256>;
 
 // Σ x, in an order that `size` alone decides.
-fn workgroup_sum(local: u32, size: u32, x: f32) -> f32 {
+fn workgroup_sum(own: Member, size: u32, x: f32) -> f32 {
+    let local = own.local;
     workgroupBarrier();
     partials[local] = x;
     workgroupBarrier();
@@ -24,7 +30,8 @@ fn workgroup_sum(local: u32, size: u32, x: f32) -> f32 {
 }
 
 // The largest x; NaN where one is.
-fn workgroup_max(local: u32, size: u32, x: f32) -> f32 {
+fn workgroup_max(own: Member, size: u32, x: f32) -> f32 {
+    let local = own.local;
     workgroupBarrier();
     partials[local] = x;
     workgroupBarrier();

@@ -1,7 +1,7 @@
 // The call of a kernel of the linear engine. Equation numbers are those of the core's rules.
 //
 // `work` is the pass's own memory, as bits: [rows,H,4] scalars w, r, a, η; where sequences differ, their first rows and
-// the end [N+1], then as many first kept states; the states that the pass starts from, M [N,H,K,V] and, with MOMENTUM, S.
+// the end [N+1], then as many first kept states; the states that the pass starts from, M [N,H,K,V] and, if there is one, S.
 
 struct Args {
     tokens: u32, kept: u32,                // of every sequence, where all are alike
@@ -15,7 +15,8 @@ struct Args {
     count: u32,                            // of invocations or, in scans, of workgroups
     scalars: u32, states: u32,             // rows times H; numbers of all matrices [N,H,K,V]
     width: u32, slot: u32, offset: u32, lagging: u32,  // of a product of a chunk: see there
-    unused: u32,
+    keep: u32, matrices: u32,              // 1: a scan writes states that a backward starts from; 2 with an S, else 1
+    unused0: u32, unused1: u32, unused2: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: Args;
@@ -24,7 +25,6 @@ const GROUP = 64u;
 const CHUNK = 64u;
 // Rows of a column that an invocation of a scan holds.
 const ROWS = 32u;
-const MATRICES = 1u + MOMENTUM;
 
 // How the erase strength follows from the gates: r = 0, θ, θ a, β, θ + β.
 const ERASE_NOTHING = 0u;

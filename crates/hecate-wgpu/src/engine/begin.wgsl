@@ -3,7 +3,7 @@
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
 @group(0) @binding(2) var<storage, read> log_a: array<f32>;   // [rows,H]
 @group(0) @binding(3) var<storage, read> theta: array<f32>;   // [rows,H]
-@group(0) @binding(4) var<storage, read> third: array<f32>;   // [rows,H]: log η with MOMENTUM, else β, if there is one
+@group(0) @binding(4) var<storage, read> third: array<f32>;   // [rows,H]: log η with an S, else β, if there is one
 @group(0) @binding(5) var<storage, read> table: array<u32>;   // first rows, first kept states
 @group(0) @binding(6) var<storage, read> m: array<u32>;       // [N,H,K,V]
 @group(0) @binding(7) var<storage, read> s: array<u32>;       // [N,H,K,V]
@@ -53,7 +53,7 @@ fn lower(i: u32) {
     work[4u * i + 1u] = r;
     work[4u * i + 2u] = a;
     work[4u * i + 3u] = 0u;
-    if MOMENTUM == 1u {
+    if args.matrices == 2u {
         work[4u * i + 3u] = factor(bitcast<u32>(third[i]));
     }
 }
@@ -66,7 +66,7 @@ fn begin(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     if i < args.states {
         work[args.m + i] = m[i];
-        if MOMENTUM == 1u {
+        if args.matrices == 2u {
             work[args.s + i] = s[i];
         }
     }

@@ -1,7 +1,7 @@
 // What the kernels over chunks share: where a chunk's own numbers lie. A chunk is a span between kept states of one
 // head, of up to 64 tokens; `space` holds for each of those at work, from `args.first`:
 //   four squares [64,64], row a token, column an earlier token's write: N, G, Λ Zᵀ, dO Zᵀ, then what tables make of
-//   them; vectors [VECTORS,65]; the last states' share of (31) [4,V]; products [PRODUCTS,64,K'], K' a multiple of four.
+//   them; vectors [VECTORS,65]; the last states' share of (31) [4,V]; products [4 or 7,64,K'], K' a multiple of four.
 
 const SQUARE = CHUNK * CHUNK;
 // Squares, as products leave them.
@@ -41,7 +41,10 @@ const ADJOINT_GROUP = 3u;  // Λ M_cᵀ, where groups are longer than a chunk
 const OUT_S = 4u;          // dO S₀ᵀ
 const WRITES_DS = 5u;      // Z dS_Cᵀ
 const ADJOINT_S = 6u;      // Λ S₀ᵀ
-const PRODUCTS = 4u + 3u * MOMENTUM;
+// The last three only where there is an S.
+fn products() -> u32 {
+    return 3u * args.matrices + 1u;
+}
 
 const AT_VECTORS = 4u * SQUARE;
 const AT_ENDS = AT_VECTORS + VECTORS * LONG;
@@ -52,7 +55,7 @@ fn padded_key() -> u32 {
 
 // Chunk `i` of those at work: a multiple of four.
 fn base(i: u32) -> u32 {
-    return i * (AT_ENDS + 4u * args.value + PRODUCTS * CHUNK * padded_key());
+    return i * (AT_ENDS + 4u * args.value + products() * CHUNK * padded_key());
 }
 
 fn square_at(chunk: u32, which: u32, t: u32, j: u32) -> u32 {

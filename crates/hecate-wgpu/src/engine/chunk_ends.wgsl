@@ -16,13 +16,13 @@ fn ends(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if here.tokens == 0u {
         return;
     }
-    let first = here.kept * MATRICES * args.key * args.value + column;
+    let first = here.kept * args.matrices * args.key * args.value + column;
     var sum = vec3<f32>();
     for (var i = 0u; i < args.key; i++) {
         let m = first + i * args.value;
         let dm = kept_grads[m];
         sum.x += dm * kept[m];
-        if MOMENTUM == 1u {
+        if args.matrices == 2u {
             let s = m + args.key * args.value;
             sum.y += dm * kept[s];
             sum.z += kept_grads[s] * kept[s];

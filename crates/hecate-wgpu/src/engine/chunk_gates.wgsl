@@ -3,7 +3,7 @@
 @group(0) @binding(2) var<storage, read> space: array<f32>;
 @group(0) @binding(3) var<storage, read_write> log_a: array<f32>;  // [rows,H]
 @group(0) @binding(4) var<storage, read_write> theta: array<f32>;  // [rows,H]
-@group(0) @binding(5) var<storage, read_write> third: array<f32>;  // [rows,H]: of log η with MOMENTUM, else of β
+@group(0) @binding(5) var<storage, read_write> third: array<f32>;  // [rows,H]: of log η with an S, else of β
 
 @compute @workgroup_size(64)
 fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
@@ -35,5 +35,5 @@ fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     log_a[at] = scalars.z * da;
     theta[at] = dtheta;
-    third[at] = select(dr, scalars.w * deta, MOMENTUM == 1u);
+    third[at] = select(dr, scalars.w * deta, args.matrices == 2u);
 }

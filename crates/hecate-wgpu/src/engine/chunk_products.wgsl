@@ -68,7 +68,7 @@ fn state(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     if own.row >= here.tokens || own.column >= args.key {
         return;
     }
-    let matrix = select(here.kept, here.leader, args.lagging == 1u) * MATRICES + args.offset;
+    let matrix = select(here.kept, here.leader, args.lagging == 1u) * args.matrices + args.offset;
     let last = args.key - 1u;
     let j = own.column;
     let rows = matrix * args.key + min(vec4<u32>(j, j + 1u, j + 2u, j + 3u), vec4<u32>(last));

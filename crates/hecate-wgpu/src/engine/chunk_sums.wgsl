@@ -56,10 +56,10 @@ fn sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let query = x_four(at * args.key, i);
         read.x += dot(query, product_four(chunk, OUT_M, t, i));
         behind.x += dot(key, product_four(chunk, WRITES_DM, t, i));
-        if args.erase != ERASE_NOTHING || FROZEN == 1u {
+        if args.erase != ERASE_NOTHING || args.frozen > 0u {
             erase.x += dot(key, product_four(chunk, ADJOINT_M, t, i));
         }
-        if MOMENTUM == 1u {
+        if args.matrices == 2u {
             read.y += dot(query, product_four(chunk, OUT_S, t, i));
             behind.y += dot(key, product_four(chunk, WRITES_DS, t, i));
             erase.y += dot(key, product_four(chunk, ADJOINT_S, t, i));

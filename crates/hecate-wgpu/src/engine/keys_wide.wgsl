@@ -1,18 +1,18 @@
 // Queries and keys of a multiple of four numbers: zeros behind the end.
 
-@group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;  // [rows,H,K]
-@group(0) @binding(3) var<storage, read> k: array<vec4<f32>>;  // [rows,H,K]
+@group(0) @binding(2) var<storage, read> q: array<Four>;  // [rows,H,K]
+@group(0) @binding(3) var<storage, read> k: array<Four>;  // [rows,H,K]
 
 fn query_four(at: u32, row: u32) -> vec4<f32> {
     if KEY % ROWS == 0u {
-        return q[at / 4u + row / 4u];
+        return four(q[at / 4u + row / 4u]);
     }
-    return select(vec4<f32>(), q[at / 4u + min(row, KEY - 1u) / 4u], row < KEY);
+    return select(vec4<f32>(), four(q[at / 4u + min(row, KEY - 1u) / 4u]), row < KEY);
 }
 
 fn key_four(at: u32, row: u32) -> vec4<f32> {
     if KEY % ROWS == 0u {
-        return k[at / 4u + row / 4u];
+        return four(k[at / 4u + row / 4u]);
     }
-    return select(vec4<f32>(), k[at / 4u + min(row, KEY - 1u) / 4u], row < KEY);
+    return select(vec4<f32>(), four(k[at / 4u + min(row, KEY - 1u) / 4u]), row < KEY);
 }

@@ -35,7 +35,9 @@ pub(super) struct Args {
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) lagging: u32,
-    pub(super) unused: u32,
+    pub(super) keep: u32,
+    pub(super) matrices: u32,
+    pub(super) unused: [u32; 3],
 }
 
 /// Rows of a column that an invocation of a scan holds, as in `rows.wgsl`.
@@ -147,8 +149,14 @@ impl<'a> Layout<'a> {
             count: count as u32,
             scalars: self.scalars() as u32,
             states: self.matrices() as u32,
+            matrices: self.spec.matrices() as u32,
             ..Args::default()
         }
+    }
+
+    /// What of the rule a kernel is compiled for, if it is at all.
+    pub(super) fn constants(&self) -> [(&'static str, u32); 2] {
+        [("MOMENTUM", u32::from(self.spec.momentum)), ("FROZEN", u32::from(self.spec.frozen.is_some()))]
     }
 
     /// Starts `entry`, an invocation for each of `args.count`.
@@ -156,30 +164,31 @@ impl<'a> Layout<'a> {
         &self,
         source: &'static Source,
         entry: &'static str,
+        constants: &[(&'static str, u32)],
         args: &Args,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
-        let flag = |name, set| (name, u32::from(set));
-        let constants = [flag("MOMENTUM", self.spec.momentum), flag("FROZEN", self.spec.frozen.is_some())];
-        let kernel = Kernel { source, entry, constants: &constants };
+        let kernel = Kernel { source, entry, constants };
         self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
     }
 
-    /// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of. Software has no
-    /// slower memory to save it from, and compiles kernels without barriers in a tenth of the time: others need some anyway.
-    fn tile(&self, parts: usize) -> usize {
+    /// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of, and of which an
+    /// invocation brings four fours of keys and eight values at most. Software has no slower memory to save it from, and
+    /// compiles kernels without barriers in a tenth of the time: others need some anyway.
+    fn tile(&self, parts: usize, threads: usize) -> usize {
         let alone = parts == 1 && self.device.adapter().kind == "CPU";
-        if alone || self.dims.sequences.longest() < 8 { 0 } else { (8192 / (2 * 4 * ROWS * parts)).min(16) }
+        let most = [8192 / (2 * 4 * ROWS * parts), 4 * threads / (ROWS / 4 * parts), 8 * parts, 16];
+        if alone || self.dims.sequences.longest() < 8 { 0 } else { most.into_iter().min().unwrap_or(0) }
     }
 
     /// Starts a scan over this many states or spans, by workgroups with a block of columns each; of two sources, the
-    /// second is for keys of a multiple of four numbers.
+    /// second is for keys of a multiple of four numbers. `keep` says whether it writes states along the way.
     pub(super) fn scan(
         &self,
         [narrow, wide]: [&'static Source; 2],
         entry: &'static str,
-        keep: bool,
         states: usize,
+        keep: bool,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
         let dims = self.dims;
@@ -190,17 +199,18 @@ impl<'a> Layout<'a> {
             return Err(unsupported("this rule", why));
         };
         let count = states * dims.value.div_ceil(threads / parts);
+        let [momentum, frozen] = self.constants();
         let constants = [
-            ("MOMENTUM", u32::from(self.spec.momentum)),
-            ("FROZEN", u32::from(self.spec.frozen.is_some())),
+            momentum,
+            frozen,
             ("KEY", dims.key as u32),
             ("PARTS", parts as u32),
             ("THREADS", threads as u32),
-            ("KEEP", u32::from(keep)),
-            ("TILE", self.tile(parts) as u32),
+            ("TILE", self.tile(parts, threads) as u32),
         ];
-        let source = if dims.key.is_multiple_of(4) { wide } else { narrow };
-        self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &self.args(count), bindings)
+        let source = if super::scan::wide(dims.key) { wide } else { narrow };
+        let args = Args { keep: keep.into(), ..self.args(count) };
+        self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &args, bindings)
     }
 }
 

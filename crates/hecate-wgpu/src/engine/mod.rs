@@ -105,10 +105,12 @@ impl Wgpu {
     ) -> Result<(Outputs<R, Tensor<Self>>, Option<Tensor<Self>>)> {
         let layout = Layout::new(self, dims, rule.spec())?;
         let kept = if keep { Some(layout.room(layout.kept_elements())?) } else { None };
-        let out = self.empty(dims.values(), DType::F32)?;
+        let stored = |x| self.stored(x, scan::wide(dims.key));
+        let tokens = [stored(&inputs.q)?, stored(&inputs.k)?, stored(&inputs.v)?];
+        let out = self.empty(dims.values(), tokens[0].made)?;
         let state = fresh::<R::State>(self, rule.state(dims))?;
         let outputs = Outputs::<R, _> { out, state };
-        scan::forward(&layout, &widened(self, inputs)?, &outputs, kept.as_ref())?;
+        scan::forward(&layout, inputs, &tokens, &outputs, kept.as_ref())?;
         let Outputs { out, state } = outputs;
         Ok((Outputs { out: self.rounded(out, inputs.q.dtype())?, state }, kept))
     }

@@ -7,6 +7,7 @@ struct Rows {
     e: vec4<f32>, f: vec4<f32>, g: vec4<f32>, h: vec4<f32>,
 }
 
+const MATRICES = 1u + MOMENTUM;
 // Columns of a workgroup of THREADS.
 const COLUMNS = THREADS / PARTS;
 
@@ -59,9 +60,17 @@ fn over_parts(x: vec2<f32>, side: u32, local: u32) -> vec2<f32> {
     }
     shared_sums[side * THREADS + local] = x;
     workgroupBarrier();
-    var sum = shared_sums[side * THREADS + local % COLUMNS];
-    for (var i = 1u; i < PARTS; i++) {
-        sum += shared_sums[side * THREADS + i * COLUMNS + local % COLUMNS];
+    let first = side * THREADS + local % COLUMNS;
+    var sum = shared_sums[first] + shared_sums[first + COLUMNS];
+    // The first ones written out: in a loop each read waits for the one before.
+    if PARTS > 2u {
+        sum += shared_sums[first + 2u * COLUMNS];
+    }
+    if PARTS > 3u {
+        sum += shared_sums[first + 3u * COLUMNS];
+    }
+    for (var i = 4u; i < PARTS; i++) {
+        sum += shared_sums[first + i * COLUMNS];
     }
     return sum;
 }

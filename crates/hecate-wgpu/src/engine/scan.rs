@@ -7,6 +7,7 @@ use crate::{
         Binding::{Read, Write},
         Kernel, PRELUDE, Source,
     },
+    stored::{self, F32, MADE_F32, Stored},
 };
 use hecate_core::{Inputs, Outputs, Result, Rule, Slots, Tensor};
 
@@ -20,50 +21,50 @@ const TILE: &str = include_str!("tile.wgsl");
 
 static BEGIN: Source = Source { name: "begin", parts: &[PRELUDE, ARGS, include_str!("begin.wgsl")] };
 
-/// A scan, over keys of any length and over those of a multiple of four numbers.
+const SCAN_TEXT: &str = include_str!("scan.wgsl");
+
+/// The scan forward over keys of any length.
+static SCAN: Source =
+    Source { name: "scan", parts: &[F32, MADE_F32, PRELUDE, ARGS, LINEAR, KEYS, ROWS, ROWS_WRITE, TILE, SCAN_TEXT] };
+/// Over keys of a multiple of four numbers, by the type of what it reads.
+static SCAN_WIDE: [Source; 3] =
+    stored::sources!("scan_wide", [PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, ROWS_WRITE, TILE, SCAN_TEXT]);
+
+/// A scan of 32-bit floats, over keys of either kind.
 macro_rules! scans {
     ($id:ident, $name:literal $(, $more:ident)*) => {
         static $id: [Source; 2] = [
             Source {
                 name: $name,
-                parts: &[
-                    PRELUDE, ARGS, LINEAR, KEYS, ROWS, $($more,)* include_str!(concat!($name, ".wgsl")),
-                ],
+                parts: &[PRELUDE, ARGS, LINEAR, KEYS, ROWS, $($more,)* include_str!(concat!($name, ".wgsl"))],
             },
             Source {
                 name: concat!($name, "_wide"),
-                parts: &[
-                    PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, $($more,)*
-                    include_str!(concat!($name, ".wgsl")),
-                ],
+                parts: &[F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, $($more,)* include_str!(concat!($name, ".wgsl"))],
             },
         ];
     };
 }
 
-scans!(SCAN, "scan", ROWS_WRITE, TILE);
 scans!(REPLAY, "replay");
 scans!(REVERSE, "reverse", ROWS_WRITE, TILE);
 
+/// Whether keys of this length are read four numbers at a time.
+pub(super) fn wide(key: usize) -> bool {
+    key.is_multiple_of(4)
+}
+
 /// A scan for the test that compiles all: constants of a key and how many share it.
 macro_rules! with_constants {
-    ($id:ident, $entry:literal) => {
+    ($narrow:expr, $wide:expr, $entry:literal) => {
         [
             Kernel {
-                source: &$id[0],
+                source: &$narrow,
                 entry: $entry,
-                constants: &[
-                    ("MOMENTUM", 0),
-                    ("FROZEN", 1),
-                    ("KEY", 5),
-                    ("PARTS", 1),
-                    ("THREADS", 32),
-                    ("KEEP", 1),
-                    ("TILE", 16),
-                ],
+                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("PARTS", 1), ("THREADS", 32), ("TILE", 8)],
             },
             Kernel {
-                source: &$id[1],
+                source: &$wide,
                 entry: $entry,
                 constants: &[
                     ("MOMENTUM", 1),
@@ -71,37 +72,30 @@ macro_rules! with_constants {
                     ("KEY", 8192),
                     ("PARTS", 256),
                     ("THREADS", 256),
-                    ("KEEP", 0),
                     ("TILE", 0),
                 ],
             },
             Kernel {
-                source: &$id[1],
+                source: &$wide,
                 entry: $entry,
-                constants: &[
-                    ("MOMENTUM", 1),
-                    ("FROZEN", 0),
-                    ("KEY", 72),
-                    ("PARTS", 3),
-                    ("THREADS", 64),
-                    ("KEEP", 1),
-                    ("TILE", 10),
-                ],
+                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 72), ("PARTS", 3), ("THREADS", 64), ("TILE", 10)],
             },
         ]
     };
 }
 
-const ALL: [[Kernel<'static>; 3]; 3] =
-    [with_constants!(SCAN, "scan"), with_constants!(REPLAY, "replay"), with_constants!(REVERSE, "reverse")];
+const ALL: [[Kernel<'static>; 3]; 5] = [
+    with_constants!(SCAN, SCAN_WIDE[0], "scan"),
+    with_constants!(SCAN, SCAN_WIDE[1], "scan"),
+    with_constants!(SCAN, SCAN_WIDE[2], "scan"),
+    with_constants!(REPLAY[0], REPLAY[1], "replay"),
+    with_constants!(REVERSE[0], REVERSE[1], "reverse"),
+];
 
 /// For the test that compiles them.
 pub(crate) const KERNELS: &[Kernel<'static>] = ALL.as_flattened();
 /// For the test that compiles them.
-pub(crate) const BEGINS: &[Kernel<'static>] = &[
-    Kernel { source: &BEGIN, entry: "begin", constants: &[("MOMENTUM", 0), ("FROZEN", 1)] },
-    Kernel { source: &BEGIN, entry: "begin", constants: &[("MOMENTUM", 1), ("FROZEN", 0)] },
-];
+pub(crate) const BEGINS: &[Kernel<'static>] = &[Kernel { source: &BEGIN, entry: "begin", constants: &[] }];
 
 /// What a backward knows once the scans are through.
 pub(super) struct Known {
@@ -145,14 +139,16 @@ fn begin<R: Rule>(
     };
     let count = layout.scalars().max(layout.matrices()).max(2 * (layout.dims.sequences.count() + 1));
     let bindings = [Write(&work), Read(log_a), Read(theta), Read(third), Read(table), Read(m), Read(s)];
-    layout.launch(&BEGIN, "begin", &layout.args(count), &bindings)?;
+    layout.launch(&BEGIN, "begin", &[], &layout.args(count), &bindings)?;
     Ok(work)
 }
 
-/// Equations (1)–(5); `kept` takes the states that the backward starts from.
+/// Equations (1)–(5); `kept` takes the states that the backward starts from. Results have the type that the
+/// source of the queries makes.
 pub(super) fn forward<R: Rule>(
     layout: &Layout<'_>,
     inputs: &Inputs<R, Tensor<Wgpu>>,
+    [q, k, v]: &[Stored; 3],
     outputs: &Outputs<R, Tensor<Wgpu>>,
     kept: Option<&Tensor<Wgpu>>,
 ) -> Result<()> {
@@ -161,15 +157,15 @@ pub(super) fn forward<R: Rule>(
     let nothing = [layout.room(0)?, layout.room(0)?];
     let bindings = [
         Read(&work),
-        Read(&inputs.q),
-        Read(&inputs.k),
-        Read(&inputs.v),
+        Read(&q.array),
+        Read(&k.array),
+        Read(&v.array),
         Write(&outputs.out),
         Write(named(&last, &["m"]).unwrap_or(&nothing[0])),
         Write(named(&last, &["s"]).unwrap_or(&nothing[0])),
         Write(kept.unwrap_or(&nothing[1])),
     ];
-    layout.scan(SCAN.each_ref(), "scan", kept.is_some(), layout.states(), &bindings)
+    layout.scan([&SCAN, &SCAN_WIDE[q.source]], "scan", layout.states(), kept.is_some(), &bindings)
 }
 
 /// What every token wrote, and what that is worth: all that goes from token to token. Writes the gradient of the
@@ -205,7 +201,7 @@ pub(super) fn backward<R: Rule>(
         Write(&known.kept_grads),
         Write(&known.dz),
     ];
-    layout.scan(REVERSE.each_ref(), "reverse", true, layout.states(), &bindings)?;
+    layout.scan(REVERSE.each_ref(), "reverse", layout.states(), true, &bindings)?;
     let bindings = [
         Read(&known.work),
         Read(&inputs.q),
@@ -216,6 +212,6 @@ pub(super) fn backward<R: Rule>(
         Write(known.predicted.as_ref().unwrap_or(&nothing[0])),
         Write(known.targets.as_ref().unwrap_or(&nothing[1])),
     ];
-    layout.scan(REPLAY.each_ref(), "replay", false, layout.chunks(), &bindings)?;
+    layout.scan(REPLAY.each_ref(), "replay", layout.chunks(), false, &bindings)?;
     Ok(known)
 }

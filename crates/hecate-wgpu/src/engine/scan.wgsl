@@ -1,17 +1,17 @@
 // The recurrence token by token, forward: equations (1)-(5).
 
-@group(0) @binding(4) var<storage, read> v: array<f32>;             // [rows,H,V]
-@group(0) @binding(5) var<storage, read_write> out: array<f32>;     // [rows,H,V]
+@group(0) @binding(4) var<storage, read> v: array<One>;             // [rows,H,V]
+@group(0) @binding(5) var<storage, read_write> out: array<Made>;    // [rows,H,V]
 @group(0) @binding(6) var<storage, read_write> last_m: array<f32>;  // [N,H,K,V]
 @group(0) @binding(7) var<storage, read_write> last_s: array<f32>;  // [N,H,K,V]
-@group(0) @binding(8) var<storage, read_write> kept: array<f32>;    // [kept,H,M and S,K,V], with KEEP
+@group(0) @binding(8) var<storage, read_write> kept: array<f32>;    // [kept,H,M and S,K,V], if any are
 
 const TO_M = 0u;
 const TO_S = 1u;
 const TO_KEPT = 2u;
 
 fn value_at(i: u32) -> f32 {
-    return v[i];
+    return one(v[i / EACH], i);
 }
 
 fn state_at(i: u32) -> f32 {
@@ -58,7 +58,7 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let key = now.key;
         let query = now.query;
         let gates = now.gates;
-        if KEEP == 1u && of_period % CHUNK == 0u && own.writes {
+        if args.keep == 1u && of_period % CHUNK == 0u && own.writes {
             let to = number * MATRICES * KEY * args.value + own.column;
             write_rows(TO_KEPT, to, own.part, m);
             if MOMENTUM == 1u {
@@ -82,7 +82,7 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         sums = over_parts(sums, t % 2u, local);
         if own.first && t + args.before > 0u {
-            out[(now.at - (1u - args.before) * args.heads) * args.value + own.column] = sums.y;
+            out[(now.at - (1u - args.before) * args.heads) * args.value + own.column] = made(sums.y);
         }
         let z = gates.x * now.value - sums.x;
         // (3), (4).
@@ -99,7 +99,7 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if args.before == 0u {
         let last = over_parts(vec2<f32>(0.0, read), all.tokens % 2u, local);
         if own.first {
-            out[place_of(path, all.tokens - 1u) * args.value + own.column] = last.y;
+            out[place_of(path, all.tokens - 1u) * args.value + own.column] = made(last.y);
         }
     }
     if own.writes {

@@ -7,7 +7,9 @@ const ROW = PARTS * ROWS / 4u;
 const TILE_KEYS = max(TILE * ROW, 1u);
 const TILE_VALUES = max(TILE * COLUMNS, 1u);
 const TILE_TOKENS = max(TILE, 1u);
-// An invocation's share of them.
+// An invocation's share of them: four fours at most, and eight numbers. They have names, because what has an index may
+// lie in memory, and loops come with bounds that keep compilers from going without: then a read that is under way is
+// waited for.
 const OWN_KEYS = (TILE_KEYS + THREADS - 1u) / THREADS;
 const OWN_VALUES = (TILE_VALUES + THREADS - 1u) / THREADS;
 
@@ -15,9 +17,9 @@ var<workgroup> tile_keys: array<vec4<f32>, TILE_KEYS>;      // [TILE,ROW]
 var<workgroup> tile_queries: array<vec4<f32>, TILE_KEYS>;   // [TILE,ROW]
 var<workgroup> tile_values: array<f32, TILE_VALUES>;        // [TILE,COLUMNS]
 var<workgroup> tile_gates: array<vec4<f32>, TILE_TOKENS>;   // w, r, a, η
-var<private> coming_keys: array<vec4<f32>, OWN_KEYS>;
-var<private> coming_queries: array<vec4<f32>, OWN_KEYS>;
-var<private> coming_values: array<f32, OWN_VALUES>;
+var<private> coming_keys: mat4x4<f32>;
+var<private> coming_queries: mat4x4<f32>;
+var<private> coming_values: mat2x4<f32>;
 var<private> coming_gates: vec4<f32>;
 
 // The tokens of a pass in arrays [rows,H]: from `first` on, `stride` apart, which may be less than nothing.
@@ -40,22 +42,52 @@ struct Token {
     gates: vec4<f32>,  // w, r, a, η
 }
 
-// Reads the tile that begins at token `t`, for columns from `column` on.
-fn fetch(path: Path, t: u32, column: u32, local: u32) {
-    for (var i = 0u; i < OWN_KEYS; i++) {
-        let number = local + i * THREADS;
-        if number < TILE_KEYS {
-            let at = place_of(path, t + number / ROW) * KEY;
-            coming_keys[i] = key_four(at, number % ROW * 4u);
-            coming_queries[i] = query_four(at, number % ROW * 4u);
-        }
+// A four of the keys or queries, or a number of the values, of the tile that begins at token `t`; another one where there
+// are fewer.
+fn tile_key(path: Path, t: u32, number: u32) -> vec4<f32> {
+    return key_four(place_of(path, t + number / ROW) * KEY, number % ROW * 4u);
+}
+
+fn tile_query(path: Path, t: u32, number: u32) -> vec4<f32> {
+    return query_four(place_of(path, t + number / ROW) * KEY, number % ROW * 4u);
+}
+
+fn tile_value(path: Path, t: u32, column: u32, number: u32) -> f32 {
+    let at = place_of(path, t + number / COLUMNS) * args.value;
+    return value_at(at + min(column + number % COLUMNS, args.value - 1u));
+}
+
+// Numbers of the values, THREADS apart.
+fn tile_values_from(path: Path, t: u32, column: u32, number: u32) -> vec4<f32> {
+    var values = vec4<f32>();
+    values.x = tile_value(path, t, column, number);
+    if OWN_VALUES > 1u {
+        values.y = tile_value(path, t, column, number + THREADS);
     }
-    for (var i = 0u; i < OWN_VALUES; i++) {
-        let number = local + i * THREADS;
-        if number < TILE_VALUES {
-            let at = place_of(path, t + number / COLUMNS) * args.value;
-            coming_values[i] = value_at(at + min(column + number % COLUMNS, args.value - 1u));
-        }
+    if OWN_VALUES > 2u {
+        values.z = tile_value(path, t, column, number + 2u * THREADS);
+        values.w = tile_value(path, t, column, number + 3u * THREADS);
+    }
+    return values;
+}
+
+// Reads that tile, for columns from `column` on.
+fn fetch(path: Path, t: u32, column: u32, local: u32) {
+    coming_keys[0] = tile_key(path, t, local);
+    coming_queries[0] = tile_query(path, t, local);
+    if OWN_KEYS > 1u {
+        coming_keys[1] = tile_key(path, t, local + THREADS);
+        coming_queries[1] = tile_query(path, t, local + THREADS);
+    }
+    if OWN_KEYS > 2u {
+        coming_keys[2] = tile_key(path, t, local + 2u * THREADS);
+        coming_queries[2] = tile_query(path, t, local + 2u * THREADS);
+        coming_keys[3] = tile_key(path, t, local + 3u * THREADS);
+        coming_queries[3] = tile_query(path, t, local + 3u * THREADS);
+    }
+    coming_values[0] = tile_values_from(path, t, column, local);
+    if OWN_VALUES > 4u {
+        coming_values[1] = tile_values_from(path, t, column, local + 4u * THREADS);
     }
     if local < TILE {
         coming_gates = scalars_of(place_of(path, t + local));
@@ -65,23 +97,46 @@ fn fetch(path: Path, t: u32, column: u32, local: u32) {
 // Puts what was read into workgroup memory, once nobody needs what is there.
 fn put(local: u32) {
     workgroupBarrier();
-    for (var i = 0u; i < OWN_KEYS; i++) {
-        let number = local + i * THREADS;
-        if number < TILE_KEYS {
-            tile_keys[number] = coming_keys[i];
-            tile_queries[number] = coming_queries[i];
-        }
+    put_fours(local, coming_keys[0], coming_queries[0]);
+    if OWN_KEYS > 1u {
+        put_fours(local + THREADS, coming_keys[1], coming_queries[1]);
     }
-    for (var i = 0u; i < OWN_VALUES; i++) {
-        let number = local + i * THREADS;
-        if number < TILE_VALUES {
-            tile_values[number] = coming_values[i];
-        }
+    if OWN_KEYS > 2u {
+        put_fours(local + 2u * THREADS, coming_keys[2], coming_queries[2]);
+        put_fours(local + 3u * THREADS, coming_keys[3], coming_queries[3]);
+    }
+    put_values(local, coming_values[0]);
+    if OWN_VALUES > 4u {
+        put_values(local + 4u * THREADS, coming_values[1]);
     }
     if local < TILE {
         tile_gates[local] = coming_gates;
     }
     workgroupBarrier();
+}
+
+fn put_fours(number: u32, key: vec4<f32>, query: vec4<f32>) {
+    if number < TILE_KEYS {
+        tile_keys[number] = key;
+        tile_queries[number] = query;
+    }
+}
+
+fn put_values(number: u32, values: vec4<f32>) {
+    put_value(number, values.x);
+    if OWN_VALUES > 1u {
+        put_value(number + THREADS, values.y);
+    }
+    if OWN_VALUES > 2u {
+        put_value(number + 2u * THREADS, values.z);
+        put_value(number + 3u * THREADS, values.w);
+    }
+}
+
+fn put_value(number: u32, value: f32) {
+    if number < TILE_VALUES {
+        tile_values[number] = value;
+    }
 }
 
 // Before the first token.

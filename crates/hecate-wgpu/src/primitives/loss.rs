@@ -7,13 +7,19 @@ use crate::{
 };
 use hecate_core::{DType, Result, Tensor, primitives::Loss};
 
-const SOURCE: Source = Source { name: "loss", parts: &[PRELUDE, WORKGROUP, include_str!("loss.wgsl")] };
+const TEXT: &str = include_str!("loss.wgsl");
+/// For any adapter, and for one with subgroups.
+static SOURCES: [Source; 2] = [
+    Source { name: "loss", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
+    Source { name: "loss_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
+];
 
 /// Every kernel of the file.
-pub(crate) const KERNELS: &[Kernel<'static>] = &[kernel("cross_entropy"), kernel("cross_entropy_backward")];
+pub(crate) const KERNELS: &[Kernel<'static>] =
+    &[kernel(false, "cross_entropy"), kernel(true, "cross_entropy"), kernel(false, "cross_entropy_backward")];
 
-const fn kernel(entry: &'static str) -> Kernel<'static> {
-    Kernel { source: &SOURCE, entry, constants: &[] }
+const fn kernel(subgroups: bool, entry: &'static str) -> Kernel<'static> {
+    Kernel { source: &SOURCES[subgroups as usize], entry, constants: &[] }
 }
 
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -37,7 +43,7 @@ impl Loss for Wgpu {
         let (loss, lse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
         let wide = self.widened(logits)?;
         let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Write(&loss), Binding::Write(&lse)];
-        self.launch(&kernel("cross_entropy"), (rows, 1, 1), &Args::new(logits, 1.0), &bindings)?;
+        self.launch(&kernel(self.has_subgroups(), "cross_entropy"), (rows, 1, 1), &Args::new(logits, 1.0), &bindings)?;
         Ok((loss, lse))
     }
 
@@ -51,7 +57,7 @@ impl Loss for Wgpu {
         let count = logits.shape().count();
         let (wide, dlogits) = (self.widened(logits)?, self.empty(logits.shape().clone(), DType::F32)?);
         let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Read(lse), Binding::Write(&dlogits)];
-        self.launch(&kernel("cross_entropy_backward"), groups(count), &Args::new(logits, factor), &bindings)?;
+        self.launch(&kernel(false, "cross_entropy_backward"), groups(count), &Args::new(logits, factor), &bindings)?;
         self.rounded(dlogits, logits.dtype())
     }
 }

@@ -18,21 +18,22 @@ struct Args {
 
 // lse = top + log Σ e^{x − top}, loss = lse − x[target], a workgroup a row; a target that the row does not have gives NaN.
 @compute @workgroup_size(64)
-fn cross_entropy(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+fn cross_entropy(own: Member) {
+    let local = own.local;
     // Workgroups behind the last row do its work again, for nothing: all take part in what follows.
-    let number = group_index(group);
+    let number = group_index(own.group);
     let row = min(number, args.rows - 1u);
     let start = row * args.width;
     var top = -3.4028234e38;
     for (var i = local; i < args.width; i += 64u) {
         top = larger(top, logits[start + i]);
     }
-    top = workgroup_max(local, 64u, top);
+    top = workgroup_max(own, 64u, top);
     var sum = 0.0;
     for (var i = local; i < args.width; i += 64u) {
         sum += exponential(logits[start + i] - top);
     }
-    sum = workgroup_sum(local, 64u, sum);
+    sum = workgroup_sum(own, 64u, sum);
     if local == 0u && number < args.rows {
         let goal = targets[row];
         let log_sum = logarithm(sum);

@@ -5,6 +5,7 @@ use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, PRELUDE, Source},
+    stored::{self, F16, MADE_F32},
 };
 use hecate_core::{
     DType, Result, Tensor,
@@ -12,8 +13,16 @@ use hecate_core::{
 };
 
 const TEXT: &str = include_str!("matmul.wgsl");
-const QUADS: Source = Source { name: "matmul_quads", parts: &[PRELUDE, include_str!("matmul_quads.wgsl"), TEXT] };
-const SINGLES: Source = Source { name: "matmul_singles", parts: &[PRELUDE, include_str!("matmul_singles.wgsl"), TEXT] };
+const BY_FOURS: &str = include_str!("matmul_quads.wgsl");
+const ONE_BY_ONE: &str = include_str!("matmul_singles.wgsl");
+
+/// For operands of each type.
+static QUADS: [Source; 3] = stored::sources!("matmul_quads", [PRELUDE, BY_FOURS, TEXT]);
+/// For those of f16 where sums are made of parts, which stay in 32 bits.
+static QUADS_F16_PARTS: Source =
+    Source { name: "matmul_quads_f16_parts", parts: &[F16, MADE_F32, PRELUDE, BY_FOURS, TEXT] };
+/// For operands of 32-bit floats, whatever their rows.
+static SINGLES: Source = Source { name: "matmul_singles", parts: &[MADE_F32, PRELUDE, ONE_BY_ONE, TEXT] };
 
 /// `SIDE` and `REACH` in the kernel, for tiles of 128, 64 and 32 rows and columns.
 const SHAPES: [[u32; 2]; 3] = [[16, 2], [16, 1], [8, 1]];
@@ -38,10 +47,11 @@ const fn kernel(source: &'static Source, constants: &'static Constants) -> Kerne
 }
 
 pub(crate) const KERNELS: &[Kernel<'static>] = &{
-    let mut all = [kernel(&QUADS, &CONSTANTS[0]); 24];
+    let sources = [&QUADS[0], &QUADS[1], &QUADS[2], &QUADS_F16_PARTS, &SINGLES];
+    let mut all = [kernel(&SINGLES, &CONSTANTS[0]); 60];
     let mut i = 0;
     while i < all.len() {
-        all[i] = kernel(if i < 12 { &QUADS } else { &SINGLES }, &CONSTANTS[i % 12]);
+        all[i] = kernel(sources[i / 12], &CONSTANTS[i % 12]);
         i += 1;
     }
     all
@@ -125,13 +135,19 @@ impl Matmul for Wgpu {
     fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: a_turned, b: b_turned } } = dims;
         let dtype = a.dtype();
-        let (plan, a, b) = (Plan::new(&dims), self.widened(a)?, self.widened(b)?);
+        let lengths = [if a_turned { rows } else { inner }, if b_turned { inner } else { columns }];
+        let aligned = lengths.iter().all(|n| n.is_multiple_of(4));
+        let (plan, a, b) = (Plan::new(&dims), self.stored(a, aligned)?, self.stored(b, aligned)?);
         let args = plan.arguments(&dims)?;
-        let aligned = [if a_turned { rows } else { inner }, if b_turned { inner } else { columns }];
-        let source = if aligned.iter().all(|n| n.is_multiple_of(4)) { &QUADS } else { &SINGLES };
-        let kernel = kernel(source, &CONSTANTS[4 * plan.shape + 2 * usize::from(!a_turned) + usize::from(b_turned)]);
-        let parts = self.empty([plan.parts, batch, rows, columns], DType::F32)?;
-        let arrays = [Binding::Read(&a), Binding::Read(&b), Binding::Write(&parts)];
+        let (source, made) = match (a.made, plan.parts) {
+            _ if !aligned => (&SINGLES, DType::F32),
+            (DType::F16, 2..) => (&QUADS_F16_PARTS, DType::F32),
+            _ => (&QUADS[a.source], a.made),
+        };
+        let constants = &CONSTANTS[4 * plan.shape + 2 * usize::from(!a_turned) + usize::from(b_turned)];
+        let kernel = kernel(source, constants);
+        let parts = self.empty([plan.parts, batch, rows, columns], made)?;
+        let arrays = [Binding::Read(&a.array), Binding::Read(&b.array), Binding::Write(&parts)];
         self.launch(&kernel, (args.groups as usize, 1, 1), &args, &arrays)?;
         let out = if plan.parts == 1 { parts } else { sum_parts(self, &parts)? };
         self.rounded(out.reshape([batch, rows, columns])?, dtype)

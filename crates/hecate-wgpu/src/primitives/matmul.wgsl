@@ -21,7 +21,7 @@ struct Args {
 
 @group(0) @binding(0) var<uniform> args: Args;
 // [parts, batch, rows, columns]
-@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(3) var<storage, read_write> out: array<Made>;
 
 const DEPTH = 16u;
 // Fours of rows, and of columns, in a tile.
@@ -134,10 +134,10 @@ fn add_four(sums: Sums, term: u32, row: u32, column: u32) -> Sums {
 
 fn put_four(at: u32, left: u32, x: vec4<f32>) {
     let n = there(left, args.columns);
-    if n > 0u { out[at] = x.x; }
-    if n > 1u { out[at + 1u] = x.y; }
-    if n > 2u { out[at + 2u] = x.z; }
-    if n > 3u { out[at + 3u] = x.w; }
+    if n > 0u { out[at] = made(x.x); }
+    if n > 1u { out[at + 1u] = made(x.y); }
+    if n > 2u { out[at + 2u] = made(x.z); }
+    if n > 3u { out[at + 3u] = made(x.w); }
 }
 
 fn put(base: u32, top: u32, left: u32, x: mat4x4<f32>) {

@@ -1,13 +1,13 @@
 // Operands whose rows begin at multiples of four numbers: read four at a time, of which all or none are there.
-@group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> a: array<Four>;
+@group(0) @binding(2) var<storage, read> b: array<Four>;
 
 fn four_of_a(at: u32, there: u32) -> vec4<f32> {
     if there == 0u { return vec4<f32>(); }
-    return a[at / 4u];
+    return four(a[at / 4u]);
 }
 
 fn four_of_b(at: u32, there: u32) -> vec4<f32> {
     if there == 0u { return vec4<f32>(); }
-    return b[at / 4u];
+    return four(b[at / 4u]);
 }

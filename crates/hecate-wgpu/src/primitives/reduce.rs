@@ -6,7 +6,12 @@ use crate::{
 };
 use hecate_core::{DType, Result, Tensor, primitives::Reduce};
 
-const SOURCE: Source = Source { name: "reduce", parts: &[PRELUDE, WORKGROUP, include_str!("reduce.wgsl")] };
+const TEXT: &str = include_str!("reduce.wgsl");
+/// For any adapter, and for one with subgroups.
+static SOURCES: [Source; 2] = [
+    Source { name: "reduce", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
+    Source { name: "reduce_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
+];
 
 type Constants = [(&'static str, u32); 2];
 
@@ -14,17 +19,19 @@ const fn constants(squares: bool, terms: u32) -> Constants {
     [("SQUARES", squares as u32), ("TERMS", terms)]
 }
 
-const fn kernel<'a>(entry: &'static str, constants: &'a Constants) -> Kernel<'a> {
-    Kernel { source: &SOURCE, entry, constants }
+const fn kernel<'a>(subgroups: bool, entry: &'static str, constants: &'a Constants) -> Kernel<'a> {
+    Kernel { source: &SOURCES[subgroups as usize], entry, constants }
 }
 
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[
-    kernel("total", &CONSTANTS[0]),
-    kernel("total", &CONSTANTS[1]),
-    kernel("columns", &CONSTANTS[0]),
-    kernel("columns", &CONSTANTS[2]),
-    kernel("columns", &CONSTANTS[3]),
+    kernel(false, "total", &CONSTANTS[0]),
+    kernel(false, "total", &CONSTANTS[1]),
+    kernel(true, "total", &CONSTANTS[0]),
+    kernel(true, "total", &CONSTANTS[1]),
+    kernel(false, "columns", &CONSTANTS[0]),
+    kernel(false, "columns", &CONSTANTS[2]),
+    kernel(false, "columns", &CONSTANTS[3]),
 ];
 
 const CONSTANTS: [Constants; 4] = [constants(false, 0), constants(true, 0), constants(false, 1), constants(false, 2)];
@@ -93,7 +100,7 @@ fn spans_into(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool, parts: &Tensor<Wgp
     let (count, width) = (x.shape().count() as u32, spans(x) as u32);
     let args = Args { count, width, height: 0, start: start as u32 };
     let bindings = [Binding::Write(parts), Binding::Read(x)];
-    device.launch(&kernel("total", &constants(squares, 0)), (spans(x), 1, 1), &args, &bindings)
+    device.launch(&kernel(device.has_subgroups(), "total", &constants(squares, 0)), (spans(x), 1, 1), &args, &bindings)
 }
 
 /// What is added up over rows `[rows, width]`.
@@ -126,7 +133,7 @@ pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Resu
         let args = Args { count: rows as u32, width: width as u32, height: HEIGHT as u32, start: 0 };
         let bindings: Vec<_> = std::iter::once(Binding::Write(&sums)).chain(arrays.iter().map(Binding::Read)).collect();
         let groups = ((parts * width).div_ceil(64), 1, 1);
-        device.launch(&kernel("columns", &constants(false, number)), groups, &args, &bindings)?;
+        device.launch(&kernel(false, "columns", &constants(false, number)), groups, &args, &bindings)?;
         if parts == 1 {
             return device.rounded(sums.reshape([width])?, dtype);
         }

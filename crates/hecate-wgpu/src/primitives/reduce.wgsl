@@ -22,8 +22,9 @@ const SPAN: u32 = 4096u;
 
 // sums[start + group] = Σ x, or Σ x² with SQUARES, over the group's span
 @compute @workgroup_size(256)
-fn total(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let number = group_index(group);
+fn total(own: Member) {
+    let local = own.local;
+    let number = group_index(own.group);
     let start = SPAN * number;
     var sum = 0.0;
     for (var i = local; i < SPAN; i += 256u) {
@@ -32,7 +33,7 @@ fn total(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
             sum += select(value, value * value, SQUARES == 1u);
         }
     }
-    sum = workgroup_sum(local, 256u, sum);
+    sum = workgroup_sum(own, 256u, sum);
     if local == 0u && number < args.width {
         sums[args.start + number] = sum;
     }
