@@ -27,12 +27,13 @@
 //!
 //! Only `bf16` and `bf16_reverse` go from chunk to chunk. There a warp holds 16 columns of the memory in registers, as sums
 //! that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`) to 230
-//! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 16 to 28 of a group
+//! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 20 to 32 of a group
 //! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes down
 //! what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp writes
 //! whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block; those of
-//! groups have four warps. With groups the chain waits half of the time for those beside it, whose copies and stores
-//! bound both kernels (a third of the time each warp can issue, half of what the memory behind the caches can give).
+//! groups have four warps. With groups the forward's chain waits two fifths of the time, and the backward's a fifth, for
+//! the warps beside it, whose copies and stores bound it (each scheduler issues in a third of the cycles, memory gives half
+//! of what it can).
 //!
 //! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
 //! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, all at once, then in
