@@ -95,6 +95,31 @@ fn wide_blocks() {
     }
 }
 
+/// Long sequences of few heads go in segments, with other kernels beside; the numbers are the same, to the bit.
+fn segments_are_seamless<R: Oracle>(rule: R)
+where
+    Cuda: Kernel<R>,
+{
+    for device in chunked() {
+        let in_turn = device.with_kernels_in_turn().expect("another stream");
+        for case in [
+            Case::new(rule, Sizes::new(2, 4200, 1, 64, 64), 107),
+            Case::packed(rule, &[4170, 65, 1, 6200], 1, 72, 40, 108),
+        ] {
+            let (found, expected) = (case.run(&device, DType::Bf16).unwrap(), case.run(&in_turn, DType::Bf16).unwrap());
+            for ((slot, found), (_, expected)) in found.list().into_iter().zip(expected.list()) {
+                assert_eq!(error(&found.values, &expected.values), 0.0, "{rule:?} {slot}");
+            }
+        }
+    }
+}
+
+#[test]
+fn segments() {
+    segments_are_seamless(Delta::default());
+    segments_are_seamless(Titans::default());
+}
+
 #[test]
 fn rounds_hebbian() {
     rounds::<Hebbian>();

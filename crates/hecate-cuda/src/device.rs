@@ -1,6 +1,7 @@
 //! The device: a GPU, a stream of work in order, and arrays in its memory.
 #![allow(unsafe_code)]
 
+pub(crate) mod streams;
 pub(crate) mod transfers;
 
 use crate::{
@@ -33,6 +34,7 @@ struct Inner {
     // Let go of before the stream that it is bound to.
     blas: std::sync::OnceLock<Option<crate::blas::Blas>>,
     stream: Arc<CudaStream>,
+    urgent: Arc<CudaStream>,
     transfers: Transfers,
     properties: Properties,
     modules: Modules,
@@ -65,6 +67,8 @@ pub(crate) struct Options {
     pub(crate) poisoned: bool,
     /// Whether matrix products keep to our own kernel.
     pub(crate) own_products: bool,
+    /// Whether the kernels of a call go one after the other.
+    pub(crate) in_turn: bool,
     /// How the linear rules go.
     pub(crate) algorithm: Algorithm,
 }
@@ -140,6 +144,7 @@ impl Cuda {
         unsafe { context.disable_event_tracking() };
         let properties = properties(&context, driver).map_err(opening)?;
         let stream = context.new_stream().map_err(opening)?;
+        let urgent = streams::urgent(&context).map_err(opening)?;
         let transfers = Transfers::new(&context).map_err(opening)?;
         keep_freed_memory(&context).map_err(opening)?;
         let modules = Modules::new(Compiler::new(properties.capability, driver));
@@ -149,6 +154,7 @@ impl Cuda {
             ordinal,
             context,
             stream,
+            urgent,
             transfers,
             properties,
             modules,
@@ -164,12 +170,14 @@ impl Cuda {
         let Inner { ordinal, context, properties, .. } = &*self.0;
         let opening = |error| failed("opening a stream", error);
         let stream = context.new_stream().map_err(opening)?;
+        let urgent = streams::urgent(context).map_err(opening)?;
         let transfers = Transfers::new(context).map_err(opening)?;
         let modules = Modules::new(Compiler::new(properties.capability, properties.driver));
         Ok(Self(Arc::new(Inner {
             ordinal: *ordinal,
             context: context.clone(),
             stream,
+            urgent,
             transfers,
             properties: properties.clone(),
             modules,
@@ -196,12 +204,24 @@ impl Cuda {
         self.with(Options { own_products: true, ..self.0.options })
     }
 
+    /// Another stream, on which the kernels of a call never run beside each other.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_kernels_in_turn(&self) -> Result<Self> {
+        self.with(Options { in_turn: true, ..self.0.options })
+    }
+
     /// Another stream, on which the linear rules are computed in this way.
     ///
     /// # Errors
     /// The driver's own.
     pub fn with_algorithm(&self, algorithm: Algorithm) -> Result<Self> {
         self.with(Options { algorithm, ..self.0.options })
+    }
+
+    pub(crate) fn in_turn(&self) -> bool {
+        self.0.options.in_turn
     }
 
     pub(crate) fn algorithm(&self) -> Algorithm {

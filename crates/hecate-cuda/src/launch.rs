@@ -10,7 +10,7 @@ use crate::{
     error::failed,
 };
 use cudarc::{
-    driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg, sys::CUfunction_attribute},
+    driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, sys::CUfunction_attribute},
     nvrtc::Ptx,
 };
 use hecate_core::{DType, Result, Tensor};
@@ -174,6 +174,11 @@ impl Modules {
 impl Cuda {
     /// Queues a kernel. Whatever its argument points to must be alive now; the stream orders freeing behind it.
     pub(crate) fn launch<A: Arguments>(&self, grid: Grid, arguments: &A) -> Result<()> {
+        self.launch_on(self.stream(), grid, arguments)
+    }
+
+    /// The same on another stream of this value, for which the main one waits before anything is freed.
+    pub(crate) fn launch_on<A: Arguments>(&self, stream: &CudaStream, grid: Grid, arguments: &A) -> Result<()> {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
         let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
@@ -184,10 +189,10 @@ impl Cuda {
         };
         let argument = ByValue(*arguments);
         let _turn = self.kept().turn();
-        let mut launch = self.stream().launch_builder(&function);
+        let mut launch = stream.launch_builder(&function);
         launch.arg(&argument);
         // SAFETY: `Arguments` promises that the kernel takes this structure; its pointers were read off live tensors of
-        // the sizes it also names, and this value's one stream runs the kernel before it frees any of them.
+        // the sizes it also names, and this value's main stream frees none of them before the kernel ran.
         unsafe { launch.launch(config) }.map_err(starting)?;
         Ok(())
     }

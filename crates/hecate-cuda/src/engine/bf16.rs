@@ -25,7 +25,8 @@
 //! chunks, the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 67 MB (0.016 ms at 4.3 TB/s), with what is
 //! prepared 137 MB (0.032 ms); the backward 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states.
 //!
-//! Only `bf16` and `bf16_reverse` go from chunk to chunk. There a warp holds 16 columns of the memory in registers, as sums
+//! Only `bf16` and `bf16_reverse` go from chunk to chunk; where they leave multiprocessors idle, long sequences go in
+//! [segments](super::bf16_segments), and the other two work beside them. There a warp holds 16 columns of the memory in registers, as sums
 //! that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`) to 230
 //! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 20 to 32 of a group
 //! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes down
@@ -45,13 +46,15 @@
 
 use super::{
     CHUNK, Spec,
+    bf16_segments::{Segment, segments},
     bf16_tiles::{OWN, Tiles},
     layout::{Call, Layout},
     named,
 };
 use crate::{
     Cuda,
-    launch::{Arguments, Array, Grid, Pointer, Source, kernels, pointer, source},
+    device::streams::Streams,
+    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
 };
 use hecate_core::{DType, Dims, Inputs, Outputs, Result, Rule, Slots, Tensor};
 
@@ -70,8 +73,7 @@ const READY: usize = CHUNK * CHUNK + NUMBERS;
 struct Prepare {
     call: Call,
     ready: Pointer,
-    chunks: u32,
-    unused: u32,
+    of: Segment,
 }
 
 /// `struct Bf16Forward` of `bf16_forward.cu`.
@@ -87,6 +89,7 @@ struct Forward {
     last_s: Pointer,
     kept: Pointer,
     written: Pointer,
+    of: Segment,
 }
 
 /// `struct Bf16Reverse` of `bf16_reverse.cu`.
@@ -104,6 +107,7 @@ struct Reverse {
     solved: Pointer,
     dv: Pointer,
     stages: u32,
+    of: Segment,
     unused: u32,
 }
 
@@ -124,8 +128,7 @@ struct Gradients {
     log_eta: Pointer,
     theta: Pointer,
     beta: Pointer,
-    chunks: u32,
-    unused: u32,
+    of: Segment,
 }
 
 kernels! { PREPARE {
@@ -197,43 +200,45 @@ pub(super) struct Chunks<'a> {
     tiles: Tiles,
     /// With columns in the blocks of the forward and of the backward.
     calls: [Call; 2],
+    /// In which the chain from chunk to chunk goes; more than one where something goes beside it.
+    segments: Vec<Segment>,
 }
 
 impl<'a> Chunks<'a> {
     pub(super) fn new<R: Rule>(device: &'a Cuda, layout: &'a Layout<'a>, inputs: &Inputs<R, Tensor<Cuda>>) -> Self {
         let tiles = Tiles::new(device, layout.dims, layout.spec.matrices());
         let calls = [1, 2].map(|kernel| layout.call_in_blocks(inputs, tiles.blocks(kernel, layout.dims)));
-        Self { device, layout, tiles, calls }
+        let states = layout.dims.sequences.count() * layout.dims.heads;
+        let multiprocessors = device.properties().multiprocessors as usize;
+        let blocks = if device.in_turn() { multiprocessors } else { states * tiles.blocks(1, layout.dims) };
+        let segments = segments(layout.spans(), blocks, multiprocessors);
+        Self { device, layout, tiles, calls, segments }
     }
 
-    /// Sequences times heads.
-    fn states(&self) -> usize {
-        self.layout.dims.sequences.count() * self.layout.dims.heads
+    fn streams(&self) -> Streams<'a> {
+        Streams::new(self.device, self.segments.len() > 1)
     }
 
-    /// Starts one of the kernels for these keys, by number in [`Tiles::shared`].
-    fn launch<A: Arguments>(&self, kernel: usize, arguments: &A) -> Result<()> {
+    /// Blocks of one of the kernels for these keys, by number in [`Tiles::shared`].
+    fn grid(&self, kernel: usize, of: Segment) -> Grid {
+        let states = self.layout.dims.sequences.count() * self.layout.dims.heads;
         let blocks = match kernel {
-            1 | 2 => self.states() * self.tiles.blocks(kernel, self.layout.dims),
-            _ => self.states() * self.layout.spans(),
+            1 | 2 => states * self.tiles.blocks(kernel, self.layout.dims),
+            _ => states * of.chunks as usize,
         };
         let (matrices, own) = (self.layout.spec.matrices(), if kernel == 0 { OWN } else { 0 });
         let (shared, threads) = (self.tiles.shared(matrices)[kernel] - own, self.tiles.threads(kernel, matrices));
-        self.device.launch(Grid { blocks: (blocks, 1, 1), threads, shared }, arguments)
+        Grid { blocks: (blocks, 1, 1), threads, shared }
     }
 
-    /// Equations (15)–(18), of all chunks.
-    fn prepare(&self) -> Result<Tensor<Cuda>> {
-        let chunks = self.layout.kept_states() * self.layout.dims.heads;
-        let ready = self.device.empty([chunks * READY], DType::F32)?;
-        let all =
-            Prepare { call: self.calls[0], ready: pointer(&ready), chunks: self.layout.spans() as u32, unused: 0 };
+    /// Equations (15)–(18), of all chunks of a segment.
+    fn prepare(&self, ready: &Tensor<Cuda>, of: Segment) -> Result<()> {
+        let (all, grid) = (Prepare { call: self.calls[0], ready: pointer(ready), of }, self.grid(0, of));
         match self.tiles.keys {
-            64 => self.launch(0, &Prepare64 { all })?,
-            128 => self.launch(0, &Prepare128 { all })?,
-            _ => self.launch(0, &Prepare256 { all })?,
+            64 => self.device.launch(grid, &Prepare64 { all }),
+            128 => self.device.launch(grid, &Prepare128 { all }),
+            _ => self.device.launch(grid, &Prepare256 { all }),
         }
-        Ok(ready)
     }
 
     /// A place for the states before, or the gradients behind, all chunks.
@@ -250,35 +255,47 @@ impl<'a> Chunks<'a> {
         outputs: &Outputs<R, Tensor<Cuda>>,
         keep: bool,
     ) -> Result<Option<Kept>> {
-        let ready = self.prepare()?;
+        let ready = self.device.empty([self.layout.kept_states() * self.layout.dims.heads * READY], DType::F32)?;
         let places = match keep {
             true => Some((self.room()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?)),
             false => None,
         };
         let (first, last) = (R::State::list(&inputs.state), R::State::list(&outputs.state));
-        let all = Forward {
-            call: self.calls[0],
-            ready: pointer(&ready),
-            m: named(&first, "m"),
-            s: named(&first, "s"),
-            out: narrow(&outputs.out),
-            last_m: named(&last, "m"),
-            last_s: named(&last, "s"),
-            kept: places.as_ref().map_or(0, |(states, _)| narrow(states)),
-            written: places.as_ref().map_or(0, |(_, written)| narrow(written)),
-        };
-        match (self.tiles.keys, self.tiles.pairs, self.layout.spec.momentum) {
-            (64, 2, false) => self.launch(1, &Forward64By2 { all }),
-            (64, _, false) => self.launch(1, &Forward64By4 { all }),
-            (128, 2, false) => self.launch(1, &Forward128By2 { all }),
-            (128, _, false) => self.launch(1, &Forward128By4 { all }),
-            (_, _, false) => self.launch(1, &Forward256By2 { all }),
-            (64, 2, true) => self.launch(1, &Forward64By2Momentum { all }),
-            (64, _, true) => self.launch(1, &Forward64By4Momentum { all }),
-            (_, 2, true) => self.launch(1, &Forward128By2Momentum { all }),
-            (_, _, true) => self.launch(1, &Forward128By4Momentum { all }),
-        }?;
+        let streams = self.streams();
+        for &of in &self.segments {
+            self.prepare(&ready, of)?;
+            streams.link_waits()?;
+            let all = Forward {
+                call: self.calls[0],
+                ready: pointer(&ready),
+                m: named(&first, "m"),
+                s: named(&first, "s"),
+                out: narrow(&outputs.out),
+                last_m: named(&last, "m"),
+                last_s: named(&last, "s"),
+                kept: places.as_ref().map_or(0, |(states, _)| narrow(states)),
+                written: places.as_ref().map_or(0, |(_, written)| narrow(written)),
+                of,
+            };
+            self.go_forward(&streams, all)?;
+        }
+        drop(streams);
         Ok(places.map(|(states, written)| Kept { ready, states, written }))
+    }
+
+    fn go_forward(&self, streams: &Streams<'_>, all: Forward) -> Result<()> {
+        let grid = self.grid(1, all.of);
+        match (self.tiles.keys, self.tiles.pairs, self.layout.spec.momentum) {
+            (64, 2, false) => streams.launch_link(grid, &Forward64By2 { all }),
+            (64, _, false) => streams.launch_link(grid, &Forward64By4 { all }),
+            (128, 2, false) => streams.launch_link(grid, &Forward128By2 { all }),
+            (128, _, false) => streams.launch_link(grid, &Forward128By4 { all }),
+            (_, _, false) => streams.launch_link(grid, &Forward256By2 { all }),
+            (64, 2, true) => streams.launch_link(grid, &Forward64By2Momentum { all }),
+            (64, _, true) => streams.launch_link(grid, &Forward64By4Momentum { all }),
+            (_, 2, true) => streams.launch_link(grid, &Forward128By2Momentum { all }),
+            (_, _, true) => streams.launch_link(grid, &Forward128By4Momentum { all }),
+        }
     }
 
     /// Equations (23)–(32), from what was kept.
@@ -288,69 +305,84 @@ impl<'a> Chunks<'a> {
         grads: &Outputs<R, Tensor<Cuda>>,
         dinputs: &Inputs<R, Tensor<Cuda>>,
     ) -> Result<()> {
-        let (kept_grads, solved) = self.reverse(kept, grads, dinputs)?;
+        let (room, solved) = (self.room()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
         let gates = R::Gates::list(&dinputs.gates);
-        let all = Gradients {
-            call: self.calls[1],
-            ready: pointer(&kept.ready),
-            kept: narrow(&kept.states),
-            kept_grads: narrow(&kept_grads),
-            written: narrow(&kept.written),
-            solved: narrow(&solved),
-            dout: narrow(&grads.out),
-            dq: narrow(&dinputs.q),
-            dk: narrow(&dinputs.k),
-            log_a: named(&gates, "log_a"),
-            log_eta: named(&gates, "log_eta"),
-            theta: named(&gates, "theta"),
-            beta: named(&gates, "beta"),
-            chunks: self.layout.spans() as u32,
-            unused: 0,
-        };
+        let streams = self.streams();
+        streams.link_waits()?;
+        for &of in self.segments.iter().rev() {
+            self.go_back(&streams, self.reverse(grads, dinputs, [&kept.ready, &room, &solved], of))?;
+            streams.wait_for_link()?;
+            let all = Gradients {
+                call: self.calls[1],
+                ready: pointer(&kept.ready),
+                kept: narrow(&kept.states),
+                kept_grads: narrow(&room),
+                written: narrow(&kept.written),
+                solved: narrow(&solved),
+                dout: narrow(&grads.out),
+                dq: narrow(&dinputs.q),
+                dk: narrow(&dinputs.k),
+                log_a: named(&gates, "log_a"),
+                log_eta: named(&gates, "log_eta"),
+                theta: named(&gates, "theta"),
+                beta: named(&gates, "beta"),
+                of,
+            };
+            self.differentiate(all)?;
+        }
+        Ok(())
+    }
+
+    fn differentiate(&self, all: Gradients) -> Result<()> {
+        let grid = self.grid(3, all.of);
         match (self.tiles.keys, self.layout.spec.momentum) {
-            (64, false) => self.launch(3, &Gradients64 { all }),
-            (64, true) => self.launch(3, &Gradients64Momentum { all }),
-            (256, false) => self.launch(3, &Gradients256 { all }),
-            (_, false) => self.launch(3, &Gradients128 { all }),
-            (_, true) => self.launch(3, &Gradients128Momentum { all }),
+            (64, false) => self.device.launch(grid, &Gradients64 { all }),
+            (64, true) => self.device.launch(grid, &Gradients64Momentum { all }),
+            (256, false) => self.device.launch(grid, &Gradients256 { all }),
+            (_, false) => self.device.launch(grid, &Gradients128 { all }),
+            (_, true) => self.device.launch(grid, &Gradients128Momentum { all }),
         }
     }
 
-    /// Writes the gradients of the initial state and of `v`, and returns those of the states behind each chunk and `Λ`.
+    /// What writes the gradients of the initial state and of `v`, those of the states behind each chunk, and `Λ`.
     fn reverse<R: Rule>(
         &self,
-        kept: &Kept,
         grads: &Outputs<R, Tensor<Cuda>>,
         dinputs: &Inputs<R, Tensor<Cuda>>,
-    ) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
-        let (room, solved) = (self.room()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
+        [ready, room, solved]: [&Tensor<Cuda>; 3],
+        of: Segment,
+    ) -> Reverse {
         let (last, first) = (R::State::list(&grads.state), R::State::list(&dinputs.state));
-        let all = Reverse {
+        Reverse {
             call: self.calls[1],
-            ready: pointer(&kept.ready),
+            ready: pointer(ready),
             dout: narrow(&grads.out),
             dm: named(&last, "m"),
             ds: named(&last, "s"),
             first_dm: named(&first, "m"),
             first_ds: named(&first, "s"),
-            kept: narrow(&room),
-            solved: narrow(&solved),
+            kept: narrow(room),
+            solved: narrow(solved),
             dv: narrow(&dinputs.v),
             stages: self.tiles.stages as u32,
+            of,
             unused: 0,
-        };
+        }
+    }
+
+    fn go_back(&self, streams: &Streams<'_>, all: Reverse) -> Result<()> {
+        let grid = self.grid(2, all.of);
         match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
-            (64, 2, false) => self.launch(2, &Reverse64By2 { all }),
-            (64, _, false) => self.launch(2, &Reverse64By4 { all }),
-            (128, 2, false) => self.launch(2, &Reverse128By2 { all }),
-            (128, 4, false) => self.launch(2, &Reverse128By4 { all }),
-            (128, _, false) => self.launch(2, &Reverse128By8 { all }),
-            (_, _, false) => self.launch(2, &Reverse256By2 { all }),
-            (64, 2, true) => self.launch(2, &Reverse64By2Momentum { all }),
-            (64, _, true) => self.launch(2, &Reverse64By4Momentum { all }),
-            (_, 2, true) => self.launch(2, &Reverse128By2Momentum { all }),
-            (_, _, true) => self.launch(2, &Reverse128By4Momentum { all }),
-        }?;
-        Ok((room, solved))
+            (64, 2, false) => streams.launch_link(grid, &Reverse64By2 { all }),
+            (64, _, false) => streams.launch_link(grid, &Reverse64By4 { all }),
+            (128, 2, false) => streams.launch_link(grid, &Reverse128By2 { all }),
+            (128, 4, false) => streams.launch_link(grid, &Reverse128By4 { all }),
+            (128, _, false) => streams.launch_link(grid, &Reverse128By8 { all }),
+            (_, _, false) => streams.launch_link(grid, &Reverse256By2 { all }),
+            (64, 2, true) => streams.launch_link(grid, &Reverse64By2Momentum { all }),
+            (64, _, true) => streams.launch_link(grid, &Reverse64By4Momentum { all }),
+            (_, 2, true) => streams.launch_link(grid, &Reverse128By2Momentum { all }),
+            (_, _, true) => streams.launch_link(grid, &Reverse128By4Momentum { all }),
+        }
     }
 }

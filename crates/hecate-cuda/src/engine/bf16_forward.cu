@@ -12,6 +12,7 @@ struct Bf16Forward {
     float *last_m, *last_s;    // [N,H,K,V]
     u16* kept;                 // [kept,H,1 + S] states before each chunk for the backward, as `kept_at` says; null: none
     u16* written;              // [rows,H,V]: Z for the backward; null where `kept` is
+    u32 begin, chunks;         // of each sequence, those from here on; what is before them left the memory in `last_m`
 };
 
 template <u32 KEYS, u32 WARPS, bool S>
@@ -22,6 +23,8 @@ struct Forward {
     static constexpr u32 COUNT = APART ? 128 : 32 * WARPS, READERS = (APART ? 64 : 32) * WARPS;
     // Four of the first warps, and of the second ones, multiply as groups where that exists.
     static constexpr bool GROUP = GROUPS_MULTIPLY && WARPS == 4;
+    // Chunks that lie in shared memory for the first of a pair: `Tiles::fronts`.
+    static constexpr u32 FRONTS = GROUP && (!S || KEYS == 64) ? 3 : 2;
     using Keys = Tile<KEYS, GROUP>;
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
@@ -39,16 +42,16 @@ struct Forward {
     u64 matrix;
     u32 first, own;  // columns of the block and of the pair
 
-    __device__ __forceinline__ Keys keys(u32 n) const { return {(u16*)(shared + n % 2 * FRONT)}; }
+    __device__ __forceinline__ Keys keys(u32 n) const { return {(u16*)(shared + n % FRONTS * FRONT)}; }
     __device__ __forceinline__ Values values(u32 n) const { return {keys(n).x + Keys::SIZE}; }
     __device__ __forceinline__ Square solution(u32 n) const { return {values(n).x + Values::SIZE}; }
     __device__ __forceinline__ float* front_numbers(u32 n) const { return (float*)(solution(n).x + Square::SIZE); }
-    __device__ __forceinline__ Keys queries(u32 n) const { return {(u16*)(shared + 2 * FRONT + n % 2 * BACK)}; }
+    __device__ __forceinline__ Keys queries(u32 n) const { return {(u16*)(shared + FRONTS * FRONT + n % 2 * BACK)}; }
     __device__ __forceinline__ Square reads(u32 n) const { return {queries(n).x + Keys::SIZE}; }
     __device__ __forceinline__ float* back_numbers(u32 n) const { return (float*)(reads(n).x + Square::SIZE); }
     // Factor `i` of this pair and lane: M, then Z, then S.
     __device__ __forceinline__ uint4* handed(u32 n, u32 i) const {
-        u8* all = shared + 2 * FRONT + 2 * BACK + n % 2 * HANDED;
+        u8* all = shared + FRONTS * FRONT + 2 * BACK + n % 2 * HANDED;
         return (uint4*)all + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
     }
     static constexpr u32 OF_M = 0, OF_Z = STEPS, OF_S = STEPS + 4;
@@ -183,37 +186,41 @@ struct Forward {
 
     // In step n the first of each pair goes through chunk n, and the second makes the outputs of the one before; what both
     // need in the next step is sent for. Between two steps all wait for each other.
-    __device__ __forceinline__ void take_through(u32 count) const {
+    __device__ __forceinline__ void take_through(u32 begin, u32 end) const {
         Columns<KEYS> m, s;
-        m.read(p, args.m + sequence.state * matrix, own);
-        if (S) s.read(p, args.s + sequence.state * matrix, own);
-        for (u32 n = 0; n <= count; n++) {
+        m.read(p, (begin ? args.last_m : args.m) + sequence.state * matrix, own);
+        if (S) s.read(p, (begin ? args.last_s : args.s) + sequence.state * matrix, own);
+        for (u32 n = begin; n <= end; n++) {
             __syncthreads();
-            if (n < count) go(m, s, n);
+            if (n < end) go(m, s, n);
         }
         m.write(p, args.last_m + sequence.state * matrix, own);
         if (S) s.write(p, args.last_s + sequence.state * matrix, own);
     }
     __device__ __forceinline__ void clear() const {
         #pragma unroll
-        for (u32 n = 0; n < 2; n++) {
-            clear_above<COUNT>(solution(n), threadIdx.x - READERS);
-            clear_above<COUNT>(reads(n), threadIdx.x - READERS);
-        }
+        for (u32 n = 0; n < FRONTS; n++) clear_above<COUNT>(solution(n), threadIdx.x - READERS);
+        #pragma unroll
+        for (u32 n = 0; n < 2; n++) clear_above<COUNT>(reads(n), threadIdx.x - READERS);
     }
-    // Of the second warps, of those that read ahead, or of warps that do both.
-    __device__ __forceinline__ void follow(u32 count, bool reads, bool fetches) const {
+    // Of the second warps, of those that read ahead, or of warps that do both. What the second warps need is there a step
+    // later, what the first need may take two.
+    __device__ __forceinline__ void follow(u32 begin, u32 end, bool reads, bool fetches) const {
         if (fetches) clear();
-        if (fetches && count > 0) fetch_front(0);
-        copies_commit();
-        for (u32 n = 0; n <= count; n++) {
-            copies_wait<0>();
+        #pragma unroll
+        for (u32 n = 0; n + 1 < FRONTS; n++) {
+            if (fetches && begin + n < end) fetch_front(begin + n);
+            copies_commit();
+        }
+        for (u32 n = begin; n <= end; n++) {
+            copies_wait<FRONTS - 2>();
             if (GROUP && fetches) show_to_groups();
             __syncthreads();
-            if (fetches && n + 1 < count) fetch_front(n + 1);
-            if (fetches && n < count) fetch_back(n);
+            if (fetches && n < end) fetch_back(n);
+            if (FRONTS > 2) copies_commit();
+            if (fetches && n + FRONTS - 1 < end) fetch_front(n + FRONTS - 1);
             copies_commit();
-            if (reads && n > 0) read(n - 1);
+            if (reads && n > begin) read(n - 1);
         }
     }
 };
@@ -223,11 +230,12 @@ __device__ __forceinline__ void forward(const Bf16Forward& args, u8* shared) {
     const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS, own = first + threadIdx.x / 32 % WARPS * 16;
     const Sequence sequence(args.p, blockIdx.x / args.p.blocks);
     const Forward<KEYS, WARPS, S> of{args, args.p, shared, sequence, (u64)args.p.key * args.p.value, first, own};
-    const u32 count = of.sequence.chunks();
-    if (threadIdx.x < 32 * WARPS) of.take_through(count);
-    else if (!of.APART) of.follow(count, true, true);
-    else if (threadIdx.x < of.READERS) of.follow(count, true, false);
-    else of.follow(count, false, true);
+    const u32 count = sequence.chunks(), begin = args.begin, end = min(count, begin + args.chunks);
+    if (begin > 0 && begin >= count) return;
+    if (threadIdx.x < 32 * WARPS) of.take_through(begin, end);
+    else if (!of.APART) of.follow(begin, end, true, true);
+    else if (threadIdx.x < of.READERS) of.follow(begin, end, true, false);
+    else of.follow(begin, end, false, true);
 }
 
 #define FORWARD(name, KEYS, WARPS, S)            \

@@ -41,7 +41,7 @@ struct Gradients : Products<KEYS, APART, S> {
     Keys dq, dk;
 
     __device__ __forceinline__ Gradients(const Bf16Gradients& args, u8* shared)
-        : args(args), p(args.p), chunk(args.p, blockIdx.x / args.chunks, blockIdx.x % args.chunks), k{(u16*)shared},
+        : args(args), p(args.p), chunk(args.p, blockIdx.x / args.chunks, args.first + blockIdx.x % args.chunks), k{(u16*)shared},
           q{k.x + k.SIZE}, wide(q.x + q.SIZE), dn(wide + 2 * Slab::STAGE), dg(dn + Base::SQUARES),
           tokens(*(Own*)(wide + BEHIND)), slabs(args, chunk, wide) {}
 

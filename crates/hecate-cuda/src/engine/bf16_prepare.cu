@@ -5,7 +5,7 @@
 struct Bf16Prepare {
     Linear p;
     u8* ready;                 // [kept,H,READY]
-    u32 chunks, unused;        // of the longest sequence
+    u32 first, chunks;         // of each sequence, those from here on
 };
 
 static constexpr u32 BLOCK = 128;  // threads: 16 rows of the squares to a warp
@@ -197,7 +197,7 @@ __device__ __forceinline__ void mask(
 template <u32 KEYS>
 __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     const Linear& p = args.p;
-    const Chunk chunk(p, blockIdx.x / args.chunks, blockIdx.x % args.chunks);
+    const Chunk chunk(p, blockIdx.x / args.chunks, args.first + blockIdx.x % args.chunks);
     if (chunk.tokens == 0) return;
     // Where keys and queries were there lie later: L in two parts, T in two parts, L's blocks on the diagonal.
     constexpr u32 TILES = 2 * CHUNK * (KEYS + 8), LATER = CHUNK * (3 * SIDE + LOW + 2 * OWN);

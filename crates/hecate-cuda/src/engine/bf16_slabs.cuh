@@ -11,7 +11,7 @@ struct Bf16Gradients {
     const u16* dout;           // [rows,H,V]
     u16 *dq, *dk;              // [rows,H,K]
     float *log_a, *log_eta, *theta, *beta;  // [rows,H]: gradients of the gates; null where the rule has none
-    u32 chunks, unused;        // of the longest sequence
+    u32 first, chunks;         // of each sequence, those from here on
 };
 
 // Slabs of value columns, one after the other through two places in shared memory: of dO and Λ with each matrix of the

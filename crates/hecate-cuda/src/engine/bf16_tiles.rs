@@ -21,6 +21,8 @@ pub(super) struct Tiles {
     pub(super) keys: usize,
     /// Pairs of warps of a block of the forward that goes from chunk to chunk, 16 value columns each.
     pub(super) pairs: usize,
+    /// Chunks that lie in the shared memory of the first of each pair.
+    pub(super) fronts: usize,
     /// Warps of a block of the backward that does.
     pub(super) warps: usize,
     /// Chunks that lie in the shared memory of the latter: the one in work, and those read ahead.
@@ -36,14 +38,16 @@ impl Tiles {
         let blocks = |warps: usize| dims.sequences.count() * dims.heads * dims.value.div_ceil(16 * warps);
         let enough = |warps: usize| 3 * blocks(warps) >= 2 * properties.multiprocessors as usize;
         let no_wider = |warps: usize| 16 * (warps / 2) < dims.value;
-        let narrow = Self { keys, pairs: 2, warps: 2, stages: 2 };
+        let narrow = Self { keys, pairs: 2, fronts: 2, warps: 2, stages: 2 };
         let fits = |tiles: &Self| tiles.shared(matrices)[1..3].iter().all(|&bytes| bytes <= properties.shared_memory);
+        let fronts = if groups { 3 } else { 2 };
         let wide: &[Self] = match keys {
-            64 => &[Self { keys, pairs: 4, warps: 4, stages: 3 }],
-            128 if matrices == 1 => {
-                &[Self { keys, pairs: 4, warps: 8, stages: 2 }, Self { keys, pairs: 4, warps: 4, stages: 3 }]
-            }
-            128 => &[Self { keys, pairs: 4, warps: 4, stages: 2 }],
+            64 => &[Self { keys, pairs: 4, fronts, warps: 4, stages: 3 }],
+            128 if matrices == 1 => &[
+                Self { keys, pairs: 4, fronts: 2, warps: 8, stages: 2 },
+                Self { keys, pairs: 4, fronts, warps: 4, stages: 3 },
+            ],
+            128 => &[Self { keys, pairs: 4, fronts: 2, warps: 4, stages: 2 }],
             _ => &[],
         };
         let chosen = |warps: usize| if groups { warps == 4 } else { enough(warps) && no_wider(warps) };
@@ -85,6 +89,6 @@ impl Tiles {
         let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + slab * row) + 2 * 2 * CHUNK * side;
         let values = 2 * 3 * CHUNK * (self.keys.min(128) + 8);
         let gradients = 2 * 2 * CHUNK * row + slabs.max(values) + OWN + (matrices - 1) * TABLES;
-        [prepare + OWN, 2 * (front + back + handed), self.stages * stage + 2 * kept, gradients]
+        [prepare + OWN, self.fronts * front + 2 * (back + handed), self.stages * stage + 2 * kept, gradients]
     }
 }

@@ -24,6 +24,7 @@
 //! (twice that with momentum), `128 V` of what was written, and 18 KiB, for each 64 tokens of a head.
 
 pub(crate) mod bf16;
+mod bf16_segments;
 mod bf16_tiles;
 pub(crate) mod chunk;
 pub(crate) mod decode;
