@@ -106,9 +106,9 @@ struct Reverse {
     kept: Pointer,
     solved: Pointer,
     dv: Pointer,
+    progress: Pointer,
     stages: u32,
-    of: Segment,
-    unused: u32,
+    segment: u32,
 }
 
 /// `struct Bf16Gradients` of `bf16_slabs.cuh`.
@@ -298,7 +298,8 @@ impl<'a> Chunks<'a> {
         }
     }
 
-    /// Equations (23)–(32), from what was kept.
+    /// Equations (23)–(32), from what was kept. The chain is one launch, which says how far it is: if each segment was one,
+    /// the gradients of the last would take its place.
     pub(super) fn backward<R: Rule>(
         &self,
         kept: &Kept,
@@ -307,11 +308,20 @@ impl<'a> Chunks<'a> {
     ) -> Result<()> {
         let (room, solved) = (self.room()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
         let gates = R::Gates::list(&dinputs.gates);
+        let progress = match self.segments.len() {
+            1 => None,
+            segments => Some(self.device.zeroed([segments], DType::U32)?),
+        };
         let streams = self.streams();
         streams.link_waits()?;
-        for &of in self.segments.iter().rev() {
-            self.go_back(&streams, self.reverse(grads, dinputs, [&kept.ready, &room, &solved], of))?;
-            streams.wait_for_link()?;
+        self.go_back(&streams, self.reverse(grads, dinputs, [&kept.ready, &room, &solved], progress.as_ref()))?;
+        for (i, &of) in self.segments.iter().enumerate().rev() {
+            match &progress {
+                Some(progress) if i > 0 => {
+                    streams.wait_for(pointer(progress) + 4 * i as u64, self.grid(2, of).blocks.0 as u32)?
+                }
+                _ => streams.wait_for_link()?,
+            }
             let all = Gradients {
                 call: self.calls[1],
                 ready: pointer(&kept.ready),
@@ -350,7 +360,7 @@ impl<'a> Chunks<'a> {
         grads: &Outputs<R, Tensor<Cuda>>,
         dinputs: &Inputs<R, Tensor<Cuda>>,
         [ready, room, solved]: [&Tensor<Cuda>; 3],
-        of: Segment,
+        progress: Option<&Tensor<Cuda>>,
     ) -> Reverse {
         let (last, first) = (R::State::list(&grads.state), R::State::list(&dinputs.state));
         Reverse {
@@ -364,14 +374,14 @@ impl<'a> Chunks<'a> {
             kept: narrow(room),
             solved: narrow(solved),
             dv: narrow(&dinputs.v),
+            progress: progress.map_or(0, pointer),
             stages: self.tiles.stages as u32,
-            of,
-            unused: 0,
+            segment: self.segments[0].chunks,
         }
     }
 
     fn go_back(&self, streams: &Streams<'_>, all: Reverse) -> Result<()> {
-        let grid = self.grid(2, all.of);
+        let grid = self.grid(2, self.segments[0]);
         match (self.tiles.keys, self.tiles.warps, self.layout.spec.momentum) {
             (64, 2, false) => streams.launch_link(grid, &Reverse64By2 { all }),
             (64, _, false) => streams.launch_link(grid, &Reverse64By4 { all }),

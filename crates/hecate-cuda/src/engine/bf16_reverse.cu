@@ -11,8 +11,8 @@ struct Bf16Reverse {
     float *first_dm, *first_ds;  // [N,H,K,V]: of the initial state
     u16* kept;                 // [kept,H,1 + S] of the states behind each chunk, as `kept_at` says
     u16 *solved, *dv;          // [rows,H,V]: Λ and w ∘ Λ
-    u32 stages;                // chunks that lie in shared memory: 2 or 3
-    u32 begin, chunks, unused; // of each sequence, those from here on; what is behind them left its gradient in `first_dm`
+    u32* progress;             // [segments]: blocks that are through; null: nobody asks
+    u32 stages, segment;       // chunks that lie in shared memory, 2 or 3; chunks of a segment
 };
 
 template <u32 KEYS, u32 WARPS, bool S>
@@ -157,27 +157,37 @@ struct Reverse {
         }
     }
 
+    // Says that a chunk is written down, with all behind it, where a segment begins with it.
+    __device__ __forceinline__ void pass(u32 number) const {
+        if (!args.progress || number == 0 || number % args.segment != 0) return;
+        __threadfence();
+        atomicAdd(args.progress + number / args.segment, 1);
+    }
+
     // The columns' warps. Between two steps all wait for each other: the next chunk is there for all, and nobody reads
     // the last one any more, whose place is that of another.
-    __device__ __forceinline__ void take_through(u32 end, u32 count) {
-        const bool last = end == sequence.chunks();
-        m.read(p, (last ? args.dm : args.first_dm) + sequence.state * matrix, own);
-        if (S) s.read(p, (last ? args.ds : args.first_ds) + sequence.state * matrix, own);
+    __device__ __forceinline__ void take_through(u32 count) {
+        m.read(p, args.dm + sequence.state * matrix, own);
+        if (S) s.read(p, args.ds + sequence.state * matrix, own);
         for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < args.stages ? stage + 1 : 0) {
             __syncthreads();
-            if (step < count) go(Chunk(sequence, end - 1 - step), step, stage);
+            if (step < count) go(Chunk(sequence, count - 1 - step), step, stage);
         }
         m.write(p, args.first_dm + sequence.state * matrix, own);
         if (S) s.write(p, args.first_ds + sequence.state * matrix, own);
     }
-    __device__ __forceinline__ void read_ahead(u32 end, u32 count) const {
+    __device__ __forceinline__ void read_ahead(u32 count) const {
         const u32 stages = args.stages;
+        // Segments that this sequence has not.
+        if (threadIdx.x == 32 * WARPS && args.progress)
+            for (u32 number = (count + args.segment - 1) / args.segment * args.segment; number < p.kept; number += args.segment)
+                pass(number);
         for (u32 stage = 0; stage < stages; stage++) {
             clear_above<COUNT>(solution(stage), threadIdx.x - 32 * WARPS);
             clear_above<COUNT>(reads(stage), threadIdx.x - 32 * WARPS);
         }
         for (u32 step = 0; step + 1 < stages; step++) {
-            if (step < count) fetch(end - 1 - step, step);
+            if (step < count) fetch(count - 1 - step, step);
             copies_commit();
         }
         for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < stages ? stage + 1 : 0) {
@@ -185,10 +195,12 @@ struct Reverse {
             else copies_wait<1>();
             if (GROUP) show_to_groups();
             __syncthreads();
+            // The columns' warps wrote down the chunk of the step before the last one then, and these here in the last step.
+            if (step > 1 && threadIdx.x == 32 * WARPS) pass(count + 1 - step);
             const u32 next = step + stages - 1;
-            if (next < count) fetch(end - 1 - next, stage ? stage - 1 : stages - 1);
+            if (next < count) fetch(count - 1 - next, stage ? stage - 1 : stages - 1);
             copies_commit();
-            if (step > 0) keep(Chunk(sequence, end - step), step - 1);
+            if (step > 0) keep(Chunk(sequence, count - step), step - 1);
         }
     }
 };
@@ -198,10 +210,9 @@ __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
     const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS, own = first + threadIdx.x / 32 % WARPS * 16;
     const Sequence sequence(args.p, blockIdx.x / args.p.blocks);
     Reverse<KEYS, WARPS, S> of{args, args.p, shared, sequence, (u64)args.p.key * args.p.value, first, own};
-    const u32 all = sequence.chunks(), begin = args.begin, end = min(all, begin + args.chunks);
-    if (begin > 0 && begin >= all) return;
-    if (threadIdx.x < 32 * WARPS) of.take_through(end, end - begin);
-    else of.read_ahead(end, end - begin);
+    const u32 count = of.sequence.chunks();
+    if (threadIdx.x < 32 * WARPS) of.take_through(count);
+    else of.read_ahead(count);
 }
 
 #define REVERSE(name, KEYS, WARPS, S)            \
