@@ -1,12 +1,11 @@
 //! Kernels of one call beside each other: a chain that few blocks go along, and work of many blocks before or behind it.
-#![allow(unsafe_code)]
 
 use crate::{
     Cuda,
     error::failed,
     launch::{Arguments, Grid},
 };
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use hecate_core::Result;
 use std::sync::Arc;
 
@@ -43,22 +42,6 @@ impl<'a> Streams<'a> {
     /// What is queued on the main stream next waits for the last link.
     pub(crate) fn wait_for_link(&self) -> Result<()> {
         if self.two { wait(self.device.stream(), &self.device.0.urgent) } else { Ok(()) }
-    }
-
-    /// What is queued on the main stream next waits until the 32 bits at `counter`, to which the last link adds, are `count`
-    /// or more; where the driver cannot do so, until that link is through.
-    ///
-    /// All blocks of the link must run by then: what comes next may leave no room for others.
-    pub(crate) fn wait_for(&self, counter: u64, count: u32) -> Result<()> {
-        let least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-        let stream = self.device.stream().cu_stream();
-        let waiting = |error| failed("making a stream wait for a number", error);
-        self.device.context().bind_to_thread().map_err(waiting)?;
-        // SAFETY: the stream is this value's; the number lies in memory that is let go of behind the link.
-        match unsafe { sys::cuStreamWaitValue32_v2(stream, counter, count, least) }.result() {
-            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED)) => self.wait_for_link(),
-            other => other.map_err(waiting),
-        }
     }
 }
 

@@ -148,6 +148,7 @@ kernels! { FORWARD {
     "bf16_128_4_momentum" Forward128By4Momentum { all: Forward }
 } }
 kernels! { REVERSE {
+    "bf16_await" Await { counter: Pointer, count: u32, unused: u32 }
     "bf16_reverse_64_2" Reverse64By2 { all: Reverse }
     "bf16_reverse_64_4" Reverse64By4 { all: Reverse }
     "bf16_reverse_128_2" Reverse128By2 { all: Reverse }
@@ -317,9 +318,7 @@ impl<'a> Chunks<'a> {
         self.go_back(&streams, self.reverse(grads, dinputs, [&kept.ready, &room, &solved], progress.as_ref()))?;
         for (i, &of) in self.segments.iter().enumerate().rev() {
             match &progress {
-                Some(progress) if i > 0 => {
-                    streams.wait_for(pointer(progress) + 4 * i as u64, self.grid(2, of).blocks.0 as u32)?
-                }
+                Some(progress) if i > 0 => self.await_segment(i, progress)?,
                 _ => streams.wait_for_link()?,
             }
             let all = Gradients {
@@ -341,6 +340,13 @@ impl<'a> Chunks<'a> {
             self.differentiate(all)?;
         }
         Ok(())
+    }
+
+    /// Whatever is queued next waits until all blocks of the chain are through a segment. The one thread that waits leaves room
+    /// for them; what comes next may not, but then they all run.
+    fn await_segment(&self, number: usize, progress: &Tensor<Cuda>) -> Result<()> {
+        let (counter, count) = (pointer(progress) + 4 * number as u64, self.grid(2, self.segments[0]).blocks.0 as u32);
+        self.device.launch(Grid::blocks(1, 1), &Await { counter, count, unused: 0 })
     }
 
     fn differentiate(&self, all: Gradients) -> Result<()> {

@@ -215,6 +215,17 @@ __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
     else of.read_ahead(count);
 }
 
+// Waits until so many blocks are through a segment.
+struct Bf16Await {
+    const u32* counter;
+    u32 count, unused;
+};
+KERNEL(bf16_await, Bf16Await, 1, 1) {
+    u32 found;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(args.counter) : "memory");
+    while (found < args.count);
+}
+
 #define REVERSE(name, KEYS, WARPS, S)            \
     KERNEL(name, Bf16Reverse, 32 * (WARPS + 4), 1) { \
         DYNAMIC_SHARED(u8, shared);              \
