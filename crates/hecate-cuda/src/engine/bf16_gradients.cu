@@ -104,11 +104,12 @@ struct Gradients : Products<KEYS, APART, S> {
         copies_commit();
         fetch_numbers<BLOCK>((const float*)(args.ready + chunk.kept * READY + 4 * SQUARE), tokens.numbers, threadIdx.x);
         fetch_values(0);
-        slabs.ask();
         begin();
         copies_wait<1>();
         if (GROUP) show_to_groups();
         __syncthreads();
+        // Not before: what is needed first comes first.
+        slabs.ask();
         tokens.influence.join();
         Square n, g, erased, read;  // K Kᵀ, Q Kᵀ, Λ Zᵀ, dO Zᵀ
         if (!GROUP) n.clear(), g.clear(), erased.clear(), read.clear();
