@@ -41,31 +41,6 @@ macro_rules! by_power {
     };
 }
 
-/// `Σ term(x)` in partial sums; in 64 bits but for 1024 numbers at a time, and wholly where 32 bits may not hold them.
-#[inline(always)]
-fn sum(x: &[f32], narrow: impl Fn(f32) -> f32, wide: impl Fn(f64) -> f64) -> f64 {
-    let mut total = 0.0;
-    for block in x.chunks(1024) {
-        let (mut sums, parts) = ([0.0; 64], block.chunks_exact(64));
-        let tail: f32 = parts.remainder().iter().map(|&x| narrow(x)).sum();
-        for part in parts {
-            for i in 0..64 {
-                sums[i] += narrow(part[i]);
-            }
-        }
-        let mut width = 32;
-        while width > 0 {
-            for i in 0..width {
-                sums[i] += sums[i + width];
-            }
-            width /= 2;
-        }
-        total += f64::from(sums[0] + tail);
-    }
-    // `narrow` of what is too small for it is 0: by far less than the term that is added to the sum.
-    if total < 1e30 { total } else { x.iter().map(|&x| wide(f64::from(x))).sum() }
-}
-
 /// Weights of one matrix from its state, and its `ν`; not called for [`Retention::Decay`], where they are the same.
 #[inline(always)]
 pub(super) fn expose(retention: Retention, x: &[f32], w: &mut [f32]) -> f64 {
@@ -86,17 +61,54 @@ pub(super) fn expose(retention: Retention, x: &[f32], w: &mut [f32]) -> f64 {
     1.0
 }
 
-/// `ν`.
+/// `ν`, in 64 bits where 32 may not hold the powers.
 #[inline(always)]
 fn norm(x: &[f32], q: f32) -> f64 {
     let wide = f64::from(q);
-    let sum = match q {
-        2.0 => sum(x, |x| x * x, |x| x * x),
-        3.0 => sum(x, |x| x * x * x.abs(), |x| x * x * x.abs()),
-        4.0 => sum(x, |x| (x * x) * (x * x), |x| (x * x) * (x * x)),
-        _ => x.iter().map(|&x| f64::from(x).abs().powf(wide)).sum(),
-    };
+    // Powers that are too small for 32 bits are by far less than what is added to the sum.
+    let narrow = if [2.0, 3.0, 4.0].contains(&q) { dispatch(Sum { q, x }) } else { f64::NAN };
+    let sum = if narrow < 1e30 { narrow } else { x.iter().map(|&x| f64::from(x).abs().powf(wide)).sum() };
     (sum + f64::from(LQ_EPSILON)).powf(wide.recip())
+}
+
+/// `Σ |x|^q`, `q` 2, 3 or 4: in 64 bits but for 64 vectors at a time.
+struct Sum<'a> {
+    q: f32,
+    x: &'a [f32],
+}
+
+impl WithSimd for Sum<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f64 {
+        match self.q {
+            2.0 => self.of(simd, |_| simd.splat_f32s(1.0)),
+            3.0 => self.of(simd, |x| simd.abs_f32s(x)),
+            _ => self.of(simd, |x| simd.mul_f32s(x, x)),
+        }
+    }
+}
+
+impl Sum<'_> {
+    /// `power` is `|x|^(q − 2)`.
+    #[inline(always)]
+    fn of<S: Simd>(&self, simd: S, power: impl Fn(S::f32s) -> S::f32s) -> f64 {
+        let (vectors, tail) = S::as_simd_f32s(self.x);
+        let add = |sum, x| simd.mul_add_e_f32s(simd.mul_f32s(x, x), power(x), sum);
+        let mut total = simd.reduce_sum_f32s(add(simd.splat_f32s(0.0), simd.partial_load_f32s(tail))).into();
+        for block in vectors.chunks(64) {
+            let [mut a, mut b, mut c, mut d] = [simd.splat_f32s(0.0); 4];
+            let mut quads = block.chunks_exact(4);
+            for quad in &mut quads {
+                (a, b, c, d) = (add(a, quad[0]), add(b, quad[1]), add(c, quad[2]), add(d, quad[3]));
+            }
+            quads.remainder().iter().for_each(|x| a = add(a, *x));
+            let sum = simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d));
+            total += f64::from(simd.reduce_sum_f32s(sum));
+        }
+        total
+    }
 }
 
 /// The gradient `Σ xᵢᵀ yᵢ` of a matrix's weights `W` on its way to the state: (54).
