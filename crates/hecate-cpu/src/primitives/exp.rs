@@ -62,7 +62,7 @@ pub(crate) fn ln_rising(x: f32) -> f32 {
     let bits = x.to_bits();
     let n = ((bits >> 23) as i32 - 127) as f32;
     let mantissa = f32::from_bits((bits & 0x007f_ffff) | (127 << 23));
-    n * LN2[0] + (n * LN2[1] + log_1p(mantissa - 1.0)) + (x - x)
+    n * LN2[0] + (n * LN2[1] + log_1p(mantissa - 1.0)) + 0.0 * x
 }
 
 #[inline(always)]
