@@ -249,36 +249,94 @@ pub(crate) struct Outer<'a, const R: usize> {
 impl<const R: usize> Outer<'_, R> {
     #[inline(always)]
     pub(crate) fn run(self) {
-        dispatch(self);
+        dispatch(Outwards::<R, false>(self));
+    }
+
+    /// The same where `M` is an exponential and `D` the gradient of what is behind it: `D += M ∘ Σ xᵢᵀ yᵢ`.
+    #[inline(always)]
+    pub(crate) fn through(self) {
+        dispatch(Outwards::<R, true>(self));
     }
 }
 
-impl<const R: usize> WithSimd for Outer<'_, R> {
+struct Outwards<'a, const R: usize, const THROUGH: bool>(Outer<'a, R>);
+
+impl<const R: usize, const THROUGH: bool> WithSimd for Outwards<'_, R, THROUGH> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        panels(simd, self.factors[0].1.len(), &mut self);
+        panels(simd, self.0.factors[0].1.len(), &mut self);
     }
 }
 
-impl<S: Simd, const R: usize> Panel<S> for &mut Outer<'_, R> {
+impl<S: Simd, const R: usize, const THROUGH: bool> Panel<S> for &mut Outwards<'_, R, THROUGH> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let width = self.factors[0].1.len();
-        let y = self.factors.map(|(_, y)| load_part::<S, N>(simd, &y[column..]));
-        let rows = self.d.chunks_exact_mut(width).zip(self.m.chunks_exact(width)).zip(self.x.iter_mut());
+        let Outer { d, factors, m, x } = &mut self.0;
+        let width = factors[0].1.len();
+        let y = factors.map(|(_, y)| load_part::<S, N>(simd, &y[column..]));
+        let rows = d.chunks_exact_mut(width).zip(m.chunks_exact(width)).zip(x.iter_mut());
         for (t, ((d, m), out)) in rows.enumerate() {
-            let mut own = load_part::<S, N>(simd, &d[column..]);
-            for (y, (x, _)) in y.iter().zip(&self.factors) {
+            let (mut own, m) = (load_part::<S, N>(simd, &d[column..]), load_part::<S, N>(simd, &m[column..]));
+            let mut part = if THROUGH { [simd.splat_f32s(0.0); N] } else { own };
+            for (y, (x, _)) in y.iter().zip(&*factors) {
                 let x = simd.splat_f32s(x[t]);
-                (0..N).for_each(|n| own[n] = simd.mul_add_e_f32s(x, y[n], own[n]));
+                (0..N).for_each(|n| part[n] = simd.mul_add_e_f32s(x, y[n], part[n]));
             }
-            store_part(simd, &mut d[column..], own);
-            let m = load_part::<S, N>(simd, &m[column..]);
+            if THROUGH {
+                (0..N).for_each(|n| own[n] = simd.mul_add_e_f32s(m[n], part[n], own[n]));
+                part = own;
+            }
+            store_part(simd, &mut d[column..], part);
             let mut sum = simd.splat_f32s(0.0);
             (0..N).for_each(|n| sum = simd.mul_add_e_f32s(y[R - 1][n], m[n], sum));
             *out += simd.reduce_sum_f32s(sum);
         }
+    }
+}
+
+/// `D += xᵀ y`, and `z += x M`: gradients of the matrix that gave `M yᵀ`, and of `y`.
+pub(crate) struct Inner<'a> {
+    pub(crate) d: &'a mut [f32],
+    pub(crate) x: &'a [f32],
+    pub(crate) y: &'a [f32],
+    pub(crate) m: &'a [f32],
+    pub(crate) z: &'a mut [f32],
+}
+
+impl Inner<'_> {
+    #[inline(always)]
+    pub(crate) fn run(self) {
+        dispatch(self);
+    }
+}
+
+impl WithSimd for Inner<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        panels(simd, self.y.len(), &mut self);
+    }
+}
+
+impl<S: Simd> Panel<S> for &mut Inner<'_> {
+    #[inline(always)]
+    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
+        let Inner { d, x, y, m, z } = &mut **self;
+        let width = y.len();
+        let y = load_part::<S, N>(simd, &y[column..]);
+        let mut sums = load_part::<S, N>(simd, &z[column..]);
+        for ((d, m), x) in d.chunks_exact_mut(width).zip(m.chunks_exact(width)).zip(*x) {
+            let (mut own, m) = (load_part::<S, N>(simd, &d[column..]), load_part::<S, N>(simd, &m[column..]));
+            let x = simd.splat_f32s(*x);
+            for n in 0..N {
+                own[n] = simd.mul_add_e_f32s(x, y[n], own[n]);
+                sums[n] = simd.mul_add_e_f32s(x, m[n], sums[n]);
+            }
+            store_part(simd, &mut d[column..], own);
+        }
+        store_part(simd, &mut z[column..], sums);
     }
 }

@@ -7,8 +7,8 @@
 Both sides run in turn (A B A B A B) with the same number of threads, in 32-bit floats; each figure is the best of all
 calls, in milliseconds. PyTorch's side is what Hugging Face's Qwen3-Next does without a GPU: its form in chunks for many
 tokens, its recurrence for one; both get the same sizes, and one is held to the other first. A command given with --ggml
-(ggml's own is `test-backend-ops perf -o GATED_DELTA_NET -b CPU`, which comes with llama.cpp) runs once in each round and
-what it prints is shown as it is.
+runs once in each round: of gated_delta_net.cpp beside this file the times become a column, what any other prints (ggml's
+own `test-backend-ops perf -o GATED_DELTA_NET -b CPU`) is shown as it is. With --no-pytorch it is the only peer.
 """
 
 import argparse
@@ -82,6 +82,22 @@ class Theirs:
         return best * 1e3
 
 
+def ggml(command):
+    """Milliseconds by shape and pass; lines that are none are shown."""
+    found = {}
+    for line in subprocess.run(shlex.split(command), check=True, capture_output=True, text=True).stdout.splitlines():
+        try:
+            row = json.loads(line)
+            found[tuple(row["shape"]), row["pass"]] = row["ms"]
+        except (ValueError, KeyError, TypeError):
+            print(line)
+    return found
+
+
+def cell(ours, theirs):
+    return f"{theirs:>7.3f} ms {theirs / ours:>5.1f}x" if theirs < float("inf") else f"{'':>17}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the hecate command")
@@ -89,22 +105,24 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each figure, in each round")
     parser.add_argument("--ggml", metavar="COMMAND", help="a command that times ggml's operation")
+    parser.add_argument("--no-pytorch", action="store_true", help="leave PyTorch out")
     options = parser.parse_args()
-    theirs = Theirs(options.threads)
+    theirs = None if options.no_pytorch else Theirs(options.threads)
     wanted = [(shape, what) for shape in SHAPES for what in ("forward", "both")] + [(DECODE, "decode")]
-    best = {}
-    for round in range(options.rounds):
+    best = {key: [float("inf")] * 3 for key in wanted}
+    for _ in range(options.rounds):
         for shape, what in wanted:
-            a = ours(options.program, options.threads, shape, options.seconds)[what]
-            b = theirs.time(shape, what, options.seconds)
-            old = best.get((shape, what), (float("inf"), float("inf")))
-            best[shape, what] = min(a, old[0]), min(b, old[1])
-        if options.ggml:
-            print(subprocess.run(shlex.split(options.ggml), check=True, capture_output=True, text=True).stdout)
-    print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}, PyTorch {theirs.torch.__version__}")
-    print(f"{'B, T, H, D':<22} {'pass':<8} {'Hecate':>10} {'PyTorch':>10} {'ratio':>7}")
-    for (shape, what), (a, b) in best.items():
-        print(f"{str(shape):<22} {what:<8} {a:>7.3f} ms {b:>7.1f} ms {b / a:>6.1f}x")
+            old = best[shape, what]
+            old[0] = min(old[0], ours(options.program, options.threads, shape, options.seconds)[what])
+            if theirs:
+                old[1] = min(old[1], theirs.time(shape, what, options.seconds))
+        for key, time in (ggml(options.ggml) if options.ggml else {}).items():
+            best[key][2] = min(best[key][2], time)
+    versions = f", PyTorch {theirs.torch.__version__}" if theirs else ""
+    print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}{versions}")
+    print(f"{'B, T, H, D':<22} {'pass':<8} {'Hecate':>10} {'PyTorch':>17} {'ggml':>17}")
+    for (shape, what), (a, pytorch, others) in best.items():
+        print(f"{str(shape):<22} {what:<8} {a:>7.3f} ms {cell(a, pytorch)} {cell(a, others)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,12 @@
 //! One token backward: equations (41)–(46), (56)–(59).
 
-use super::{DeepCell, Gates, Record, Scratch, activation::curve, bias, norm, retention};
+use super::{
+    DeepCell, Gates, Record, Scratch,
+    activation::curve,
+    bias, norm,
+    retention::{self, Exposed},
+    softmax,
+};
 use crate::{
     recurrent::{Adjoint, Cell, States, Token, TokenGrads},
     rows::{axpy, dot, scale},
@@ -10,6 +16,15 @@ use hecate_core::{
     Read,
     rules::{Bias, Retention},
 };
+use std::ops::Range;
+
+/// One matrix: its state, its weights, and its `ν` where it has one.
+#[derive(Clone, Copy)]
+struct Layer<'a> {
+    state: &'a [f32],
+    weights: &'a [f32],
+    norm: f64,
+}
 
 impl DeepCell {
     #[expect(clippy::too_many_arguments, reason = "those of the cell")]
@@ -30,7 +45,7 @@ impl DeepCell {
         if scratch.shared {
             std::mem::swap(&mut scratch.point, &mut scratch.seen);
         }
-        if mapped && after {
+        if self.pulls() && after {
             self.unread(token, states.new, record, dout, state, scratch, grads.q);
         }
         self.unwrite(token, &gates, states, record, dout, state, scratch, &mut grads);
@@ -70,50 +85,56 @@ impl DeepCell {
         dq: &mut [f32],
     ) {
         let (first, all) = self.sizes();
-        let Scratch { seen: weights, shared, dweights, hidden, value, .. } = scratch;
-        let weights = self.exposed(seen, weights, *shared);
+        let Scratch { seen: exposed, shared, hidden, value, answer, .. } = scratch;
+        self.exposed(seen, exposed, *shared);
         let out = &mut value[..self.value];
         self.unnorm(record, dout, out, dq);
-        let target = self.target(dstate, dweights);
+        let [low, high] = self.layers(seen, exposed);
         if self.hidden.is_some() {
             let dpre = &mut hidden[..self.d()];
             dpre.fill(0.0);
-            let (low, high) = target.split_at_mut(first);
-            sweep::Outer { d: high, factors: [(record.read_h, out)], m: &weights[first..all], x: dpre }.run();
+            self.descend(high, &mut dstate[first..all], [(record.read_h, out)], 0.0, dpre, answer);
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
-            sweep::Outer { d: low, factors: [(token.q, dpre)], m: &weights[..first], x: dq }.run();
+            self.descend(low, &mut dstate[..first], [(token.q, dpre)], 0.0, dq, answer);
         } else {
-            sweep::Outer { d: target, factors: [(token.q, out)], m: weights, x: dq }.run();
+            self.descend(low, &mut dstate[..first], [(token.q, out)], 0.0, dq, answer);
         }
-        self.pull(seen, weights, dweights, dstate);
     }
 
-    /// Where gradients of weights go: to the state itself, or first to a place of their own.
+    /// Both matrices, or the only one.
     #[inline(always)]
-    fn target<'t>(&self, dstate: &'t mut [f32], dweights: &'t mut [f32]) -> &'t mut [f32] {
-        if !self.is_mapped() {
-            return dstate;
-        }
-        dweights.fill(0.0);
-        dweights
-    }
-
-    /// Gradients of weights to those of the state, where the two differ.
-    #[inline(always)]
-    fn pull(&self, state: &[f32], weights: &[f32], dweights: &[f32], dstate: &mut [f32]) {
+    fn layers<'l>(&self, state: &'l [f32], exposed: &'l Exposed) -> [Layer<'l>; 2] {
         let (first, all) = self.sizes();
-        if !self.is_mapped() {
-            return;
-        }
-        for part in [0..first, first..all].into_iter().filter(|part| !part.is_empty()) {
-            let (state, weights, dweights) = (&state[part.clone()], &weights[part.clone()], &dweights[part.clone()]);
-            retention::pull(self.deep.retention, state, weights, dweights, &mut dstate[part]);
+        let weights = if self.is_mapped() { &exposed.weights } else { state };
+        let layer = |part: Range<usize>, norm| Layer { state: &state[part.clone()], weights: &weights[part], norm };
+        [layer(0..first, exposed.norms[0]), layer(first..all, exposed.norms[1])]
+    }
+
+    /// Adds a gradient `Σ xᵢᵀ yᵢ` of weights to that of the state, and to `x` what the weights answer to the last `y`.
+    /// `before` is `Σ xᵢ W yᵢᵀ` of the others.
+    #[inline(always)]
+    fn descend<const R: usize>(
+        &self,
+        layer: Layer<'_>,
+        d: &mut [f32],
+        factors: [(&[f32], &[f32]); R],
+        before: f32,
+        x: &mut [f32],
+        answer: &mut [f32],
+    ) {
+        let Layer { state, weights, norm } = layer;
+        match self.deep.retention {
+            Retention::Decay => sweep::Outer { d, factors, m: weights, x }.run(),
+            Retention::Kl { .. } => sweep::Outer { d, factors, m: weights, x }.through(),
+            Retention::Lq { q, map } => {
+                let answer = &mut answer[..x.len()];
+                retention::Pull { q, map, state, weights, norm, factors, before, d, x, answer }.run();
+            }
         }
     }
 
-    /// Equations (56)–(58) and the first half of (59), and where the state is the weights also the read: gradients of the
-    /// gates and the query, and with `Ḡ` what (41) begins with: in scratch `hidden[0]` `h̄`, `hidden[1]` `δ̄`, `value[0]`
-    /// `ū_o`, and `dk`.
+    /// Equations (56)–(58) and the first half of (59), and the read where it is on the way: gradients of the gates and the
+    /// query, and with `Ḡ` what (41) begins with: in scratch `hidden[0]` `h̄`, `hidden[1]` `δ̄`, `value[0]` `ū_o`, and `dk`.
     #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
     #[inline(always)]
     fn unwrite(
@@ -127,21 +148,54 @@ impl DeepCell {
         scratch: &mut Scratch,
         grads: &mut TokenGrads<'_>,
     ) {
+        let Gates { a, eta, theta, .. } = *gates;
+        let [da, deta] = match self.deep.retention {
+            Retention::Kl { scale } => {
+                [self.unwrite_columns(token, a, scale, states, record, dout, dstate, scratch, grads.q), 0.0]
+            }
+            _ => self.unwrite_plain(token, gates, states, record, dout, dstate, scratch, grads.q),
+        };
+        let Scratch { hidden, value, key, .. } = scratch;
+        let ([du_o], [dh, ddelta]) = (split(value, self.value), split(hidden, self.d()));
+        grads.gates[0] = a * da;
+        let momentum = usize::from(self.deep.momentum);
+        if self.deep.momentum {
+            grads.gates[1] = eta * deta;
+        }
+        grads.gates[1 + momentum] = -dot(token.k, key) - dot(record.h, dh);
+        axpy(grads.k, -theta, key);
+        [dh, ddelta, du_o].into_iter().for_each(|x| scale(x, -theta));
+    }
+
+    /// [`Self::unwrite`] of both matrices where what is written is what is kept, and where it is the weights also of the
+    /// read: the gradients of `a` and `η`.
+    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
+    #[inline(always)]
+    fn unwrite_plain(
+        &self,
+        token: Token<'_>,
+        gates: &Gates,
+        states: States<'_>,
+        record: &Record<&[f32]>,
+        dout: &[f32],
+        dstate: &mut [f32],
+        scratch: &mut Scratch,
+        dq: &mut [f32],
+    ) -> [f32; 2] {
         let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
-        let Scratch { hidden, value, key, columns, zeros, seen: weights, .. } = scratch;
+        let Scratch { hidden, value, key, zeros, .. } = scratch;
         let (dm, ds) = dstate.split_at_mut(all);
         let (old, old_s) = states.old.split_at(all);
-        let kept = self.unsoftmax(states.new, weights, old, dm, columns);
         let [du_o, _, _, _, _, dread] = split(value, v);
         let [dh, ddelta, _, _, dpre] = split(hidden, d);
         let after = self.deep.read == Read::After;
         match self.is_mapped() {
             true => dread.fill(0.0),
-            false => self.unnorm(record, dout, dread, grads.q),
+            false => self.unnorm(record, dout, dread, dq),
         }
         let queries = |q| self.queries(q, zeros);
         let seen = if after { states.new } else { states.old };
-        let (cut, Gates { a, eta, theta, .. }) = (first.min(ds.len()), *gates);
+        let (cut, Gates { a, eta, .. }) = (first.min(ds.len()), *gates);
         let ((dm, dm_high), (ds, ds_high)) = (dm.split_at_mut(first), ds.split_at_mut(cut));
         let ((m, m_high), (s, s_high)) = (old.split_at(first), old_s.split_at(cut));
         let mut high = [0.0; 2];
@@ -157,16 +211,9 @@ impl DeepCell {
             Some(_) => (&*dpre, record.delta, &mut *ddelta),
             None => (&*dread, record.u_o, &mut *du_o),
         };
-        let (k, q, dq, old, dx) = (token.k, queries(token.q), &mut *grads.q, [m, s], &mut *key);
+        let (k, q, old, dx) = (token.k, queries(token.q), [m, s], &mut *key);
         let low = sweep::Unwrite { a, eta, dm, ds, old, seen, q, dout, dq, x: k, y, dx, dy }.run();
-        grads.gates[0] = a * kept.unwrap_or(low[0] + high[0]);
-        let momentum = usize::from(self.deep.momentum);
-        if self.deep.momentum {
-            grads.gates[1] = eta * (low[1] + high[1]);
-        }
-        grads.gates[1 + momentum] = -dot(k, key) - dot(record.h, dh);
-        axpy(grads.k, -theta, key);
-        [dh, ddelta, du_o].into_iter().for_each(|x| scale(x, -theta));
+        [low[0] + high[0], low[1] + high[1]]
     }
 
     /// Queries behind the write and before it, where the state is the weights; where it is not, none.
@@ -179,38 +226,50 @@ impl DeepCell {
         }
     }
 
-    /// Back through the log-softmax of (55), where there is one; then also what (56) makes of it. `weights` are those of
-    /// the new state where tokens read behind the write, and else become them.
+    /// [`Self::unwrite`] of both matrices where columns go through a log-softmax, and of a read behind it: the gradient of
+    /// `a`. The weights of the new state are left where tokens read them.
+    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
     #[inline(always)]
-    fn unsoftmax(
+    fn unwrite_columns(
         &self,
-        new: &[f32],
-        weights: &mut [f32],
-        old: &[f32],
-        dm: &mut [f32],
-        columns: &mut [f32],
-    ) -> Option<f32> {
-        let Retention::Kl { scale } = self.deep.retention else { return None };
-        let weights = self.exposed(new, weights, self.deep.read == Read::After);
-        let (first, all) = self.sizes();
-        let (low, high) = dm.split_at_mut(first);
-        retention::normalise_columns_back(scale, &weights[..first], low, self.hidden.unwrap_or(self.value), columns);
+        token: Token<'_>,
+        a: f32,
+        scale: f32,
+        states: States<'_>,
+        record: &Record<&[f32]>,
+        dout: &[f32],
+        dstate: &mut [f32],
+        scratch: &mut Scratch,
+        dq: &mut [f32],
+    ) -> f32 {
+        let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
+        let Scratch { hidden, value, key, zeros, seen: weights, shared, .. } = scratch;
+        let weights = self.exposed(states.new, weights, *shared);
+        let [du_o, _, _, _, _, dread] = split(value, v);
+        let [dh, ddelta, _, _, dpre] = split(hidden, d);
+        let after = self.deep.read == Read::After;
+        match after {
+            true => self.unnorm(record, dout, dread, dq),
+            false => dread.fill(0.0),
+        }
+        let zeros: &[f32] = zeros;
+        let query = |q| if after { q } else { zeros };
+        let ((dx, dx_high), (w, w_high)) = (dstate.split_at_mut(first), weights.split_at(first));
+        let (old, old_high) = states.old.split_at(first);
+        let mut high = 0.0;
         if self.hidden.is_some() {
-            retention::normalise_columns_back(scale, &weights[first..all], high, self.value, columns);
+            dpre.fill(0.0);
+            let (y, z, dy, dz, q) = (record.h, record.u_o, &mut *dh, &mut *du_o, query(record.read_h));
+            let (dx, w, old) = (&mut dx_high[..all - first], w_high, old_high);
+            high = softmax::Unwrite { a, scale, dx, w, old, q, dout: dread, dq: dpre, y, z, dy, dz }.run();
+            dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
-        Some(self.kept(dm, old, columns))
-    }
-
-    /// `⟨dX, X⟩` of (56) behind a log-softmax. Each column of `dX` sums to 0 there: what is common to a column of `X`,
-    /// nearly all of it, is taken off first, or it would leave its rounding behind.
-    #[inline(always)]
-    fn kept(&self, dx: &[f32], old: &[f32], columns: &mut [f32]) -> f32 {
-        let (first, all) = self.sizes();
-        let low = retention::centred_dot(&dx[..first], &old[..first], self.hidden.unwrap_or(self.value), columns);
-        if first == all {
-            return low;
-        }
-        low + retention::centred_dot(&dx[first..], &old[first..], self.value, columns)
+        let (dout, z, dz) = match self.hidden {
+            Some(_) => (&*dpre, record.delta, ddelta),
+            None => (&*dread, record.u_o, du_o),
+        };
+        let q = query(token.q);
+        high + softmax::Unwrite { a, scale, dx, w, old, q, dout, dq, y: token.k, z, dy: key, dz }.run()
     }
 
     /// Equations (42)–(46): what the token taught, back to its key, value and the weights at the gradient point.
@@ -227,9 +286,9 @@ impl DeepCell {
         grads: &mut TokenGrads<'_>,
     ) {
         let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
-        let Scratch { point: weights, dweights, hidden, value, .. } = scratch;
-        let weights = self.exposed(point, weights, false);
-        let target = self.target(dpoint, dweights);
+        let Scratch { point: exposed, hidden, value, answer, .. } = scratch;
+        self.exposed(point, exposed, false);
+        let [low, high] = self.layers(point, exposed);
         let [du_o, du, do_, de, spare] = split(value, v);
         let [dh, ddelta, dpre, dback] = split(hidden, d);
         if self.hidden.is_some() {
@@ -241,7 +300,7 @@ impl DeepCell {
             for ((dback, ddelta), slope) in dback.iter_mut().zip(&*ddelta).zip(record.slope) {
                 *dback = ddelta * slope;
             }
-            sweep::add_read(du_o, dback, &weights[first..all]);
+            sweep::add_read(du_o, dback, high.weights);
         }
         if self.deep.structure.norm() {
             du.fill(0.0);
@@ -266,16 +325,14 @@ impl DeepCell {
             axpy(do_, 1.0, de);
         }
         if self.hidden.is_some() {
-            let (low, high) = target.split_at_mut(first);
             dh.fill(0.0);
-            let factors = [(&*dback, record.u_o), (record.h, &*do_)];
-            sweep::Outer { d: &mut high[..all - first], factors, m: &weights[first..all], x: dh }.run();
+            let (factors, before) = ([(&*dback, record.u_o), (record.h, &*do_)], dot(dback, record.back));
+            self.descend(high, &mut dpoint[first..all], factors, before, dh, answer);
             dpre.iter_mut().zip(&*dh).zip(record.slope).for_each(|((dpre, dh), slope)| *dpre += dh * slope);
-            sweep::Outer { d: low, factors: [(token.k, dpre)], m: &weights[..first], x: grads.k }.run();
+            self.descend(low, &mut dpoint[..first], [(token.k, dpre)], 0.0, grads.k, answer);
         } else {
-            sweep::Outer { d: &mut target[..first], factors: [(token.k, do_)], m: weights, x: grads.k }.run();
+            self.descend(low, &mut dpoint[..first], [(token.k, do_)], 0.0, grads.k, answer);
         }
-        self.pull(point, weights, dweights, dpoint);
     }
 }
 

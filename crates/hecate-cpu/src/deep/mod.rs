@@ -6,6 +6,7 @@ mod bias;
 mod groups;
 mod norm;
 mod retention;
+mod softmax;
 mod write;
 
 use crate::{
@@ -19,6 +20,7 @@ use hecate_core::{
     Dims, Read,
     rules::{Activation, Bias, Deep, DeepRule, Retention, Structure},
 };
+use retention::Exposed;
 
 /// A rule of this family at known sizes.
 pub(crate) struct DeepCell {
@@ -32,20 +34,20 @@ pub(crate) struct DeepCell {
 /// Room for one token.
 pub(crate) struct Scratch {
     /// Weights at the gradient point and where the token reads; empty where the state is the weights.
-    point: Vec<f32>,
-    seen: Vec<f32>,
+    point: Exposed,
+    seen: Exposed,
     /// Whether the first are those that the next token reads or the other way round, tokens going on as they did.
     shared: bool,
-    /// Gradient of weights, before it is pulled back to the state; empty as above.
-    dweights: Vec<f32>,
     /// `[5, D]`, `[6, V]`, `[K]`.
     hidden: Vec<f32>,
     value: Vec<f32>,
     key: Vec<f32>,
     /// As long as the longest row: for what is not read.
     zeros: Vec<f32>,
-    /// Two numbers a column of the widest matrix.
-    columns: Vec<f32>,
+    /// What weights answer to a gradient, where they are powers: as long as the longest column.
+    answer: Vec<f32>,
+    /// For the log-softmax, where there is one.
+    tiles: Vec<f32>,
     /// Of both layers, where groups go through the linear engine.
     layers: [chunk_backward::Workspace; 2],
 }
@@ -171,25 +173,40 @@ impl DeepCell {
         self.deep.retention != Retention::Decay
     }
 
+    /// Numbers of the tiles of a log-softmax.
+    fn tiles(&self) -> usize {
+        match self.deep.retention {
+            Retention::Kl { .. } => softmax::tiles(self.key.max(self.d())),
+            _ => 0,
+        }
+    }
+
+    /// Whether each number of a state takes part in the gradients of all weights of its matrix.
+    #[inline(always)]
+    fn pulls(&self) -> bool {
+        matches!(self.deep.retention, Retention::Lq { .. })
+    }
+
     /// Whether the weights that a token reads are those at the next one's gradient point.
     #[inline(always)]
     fn shares(&self) -> bool {
         self.is_mapped() && self.merges() && self.deep.read == Read::After
     }
 
-    /// The weights of a state: itself, or written to `weights` unless they are there.
+    /// The weights of a state: itself, or written to `exposed` unless they are there.
     #[inline(always)]
-    fn exposed<'w>(&self, state: &'w [f32], weights: &'w mut [f32], there: bool) -> &'w [f32] {
+    fn exposed<'w>(&self, state: &'w [f32], exposed: &'w mut Exposed, there: bool) -> &'w [f32] {
         let (first, all) = self.sizes();
         if !self.is_mapped() {
             return &state[..all];
         }
+        let Exposed { weights, norms } = exposed;
         if there {
             return weights;
         }
-        retention::expose(self.deep.retention, &state[..first], &mut weights[..first]);
+        norms[0] = retention::expose(self.deep.retention, &state[..first], &mut weights[..first]);
         if first < all {
-            retention::expose(self.deep.retention, &state[first..all], &mut weights[first..all]);
+            norms[1] = retention::expose(self.deep.retention, &state[first..all], &mut weights[first..all]);
         }
         weights
     }
@@ -248,17 +265,18 @@ impl Cell for DeepCell {
 
     fn scratch(&self) -> Scratch {
         let (_, all) = self.sizes();
-        let mapped = || if self.is_mapped() { vec![0.0; all] } else { Vec::new() };
+        let numbers = if self.is_mapped() { all } else { 0 };
+        let exposed = || Exposed { weights: vec![0.0; numbers], ..Exposed::default() };
         Scratch {
-            point: mapped(),
-            seen: mapped(),
+            point: exposed(),
+            seen: exposed(),
             shared: false,
-            dweights: mapped(),
             hidden: vec![0.0; 5 * self.d()],
             value: vec![0.0; 6 * self.value],
             key: vec![0.0; self.key],
             zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
-            columns: vec![0.0; 2 * self.d().max(self.value)],
+            answer: if self.pulls() { vec![0.0; self.key.max(self.d())] } else { Vec::new() },
+            tiles: vec![0.0; self.tiles()],
             layers: Default::default(),
         }
     }
@@ -336,9 +354,9 @@ impl Cell for DeepCell {
 
     fn scratch_bytes(&self) -> usize {
         let (_, all) = self.sizes();
-        let token = if self.is_mapped() { 3 * all } else { 0 } + 7 * (self.d() + self.value) + 2 * self.key;
+        let token = if self.is_mapped() { 2 * all } else { 0 } + 8 * (self.d() + self.value) + 3 * self.key;
         let group = if self.groups().is_some() { self.group_numbers() } else { 0 };
-        4 * (token + group)
+        4 * (token + group + self.tiles())
     }
 }
 

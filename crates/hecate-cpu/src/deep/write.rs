@@ -1,6 +1,6 @@
 //! A token's write into a memory with weights, and its read where those are the state: equations (36), (37).
 
-use super::{DeepCell, Gates, Record, Scratch, activation::activate, retention};
+use super::{DeepCell, Gates, Record, Scratch, activation::activate, softmax};
 use crate::{recurrent::Token, sweep::Write};
 use hecate_core::{Read, rules::Retention};
 
@@ -23,33 +23,32 @@ impl DeepCell {
         let cut = first.min(old_s.len());
         let ((old_s, old_s_high), (s, s_high)) = (old_s.split_at(cut), new_s.split_at_mut(cut));
         let ((old, old_high), (m, m_high)) = (old.split_at(first), new.split_at_mut(first));
-        let Scratch { hidden, zeros, columns, seen: weights, .. } = scratch;
-        let cut = first.min(weights.len());
-        let (weights, weights_high) = weights.split_at_mut(cut);
+        let Scratch { hidden, zeros, tiles, seen: weights, .. } = scratch;
+        let cut = first.min(weights.weights.len());
+        let (weights, weights_high) = weights.weights.split_at_mut(cut);
         let q = if mapped { &zeros[..self.key] } else { token.q };
         let (step, old) = (-theta, [old, old_s]);
         if self.hidden.is_none() {
             let write = Write { a, eta, step, x: token.k, y: record.u_o, old, m, s, q, before, out };
-            return self.settle(write, weights, columns);
+            return self.settle(write, weights, tiles);
         }
         let seen = &mut hidden[..self.d()];
         let write = Write { a, eta, step, x: token.k, y: record.delta, old, m, s, q, before, out: seen };
-        self.settle(write, weights, columns);
+        self.settle(write, weights, tiles);
         if !mapped {
             activate(self.activation(), seen, record.read_h, record.read_slope);
         }
         let q = if mapped { &zeros[..self.d()] } else { &*record.read_h };
         let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
         let write = Write { a, eta, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
-        self.settle(write, weights_high, columns);
+        self.settle(write, weights_high, tiles);
     }
 
-    /// A write, and behind it the log-softmax of (55), which leaves the weights.
+    /// A write, with the log-softmax of (55) behind it where there is one, which leaves the weights.
     #[inline(always)]
-    fn settle(&self, mut write: Write<'_>, weights: &mut [f32], columns: &mut [f32]) {
-        write.run();
-        if let Retention::Kl { scale } = self.deep.retention {
-            retention::normalise_columns(scale, write.m, weights, write.y.len(), columns);
-        }
+    fn settle(&self, mut write: Write<'_>, weights: &mut [f32], tiles: &mut [f32]) {
+        let Retention::Kl { scale } = self.deep.retention else { return write.run() };
+        let Write { a, step, x: y, y: z, old: [old, _], m: x, .. } = write;
+        softmax::Write { a, step, y, z, old, x, w: weights, scale, tiles }.run();
     }
 }

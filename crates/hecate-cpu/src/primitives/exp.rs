@@ -1,11 +1,16 @@
 //! The exponential and what is made of it, without branches and library calls, so that loops over it vectorise.
 
+use pulp::Simd;
+
 /// Adding and taking off `1.5 · 2²³` rounds to an integer, which is left in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 /// `ln 2` in two parts; products of the first with integers up to 2¹⁵ are exact.
 const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// `ln` of a number a little over the smallest normal one.
 const LOWEST: f32 = -87.3;
+
+/// Polynomial for `(eʳ − 1 − r) / r²`, `|r| ≤ ½ ln 2` (Moshier, Cephes, `expf`).
+const TAIL: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
 /// `eˣ` within 2 units in the last place, NaN for NaN. Where the result would be subnormal it is 0: processors take a
 /// hundred times as long over such numbers, and every masked score would be one.
@@ -21,14 +26,43 @@ fn exp_normal(x: f32) -> f32 {
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = (x - n * LN2[0]) - n * LN2[1];
-    // (eʳ − 1 − r) / r² for |r| ≤ ½ ln 2 (Moshier, Cephes, `expf`). A loop here would keep loops outside from
-    // vectorising.
-    let tail = ((1.987_569_1e-4 * r + 1.398_199_9e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2;
-    let tail = (tail * r + 1.666_666_5e-1) * r + 0.5;
+    // A loop here would keep loops outside from vectorising.
+    let tail = ((TAIL[0] * r + TAIL[1]) * r + TAIL[2]) * r + TAIL[3];
+    let tail = (tail * r + TAIL[4]) * r + TAIL[5];
     let power = (tail * (r * r) + r) + 1.0;
     // 2ⁿ in two factors, each of them a finite normal number.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     power * power_of_two(n >> 1) * power_of_two(n.wrapping_sub(n >> 1))
+}
+
+/// `eˣ` for `x ≤ 0`, a vector at a time, as [`exp`] has it but for the last bits: products are added without rounding where
+/// the processor can. Smaller than normal numbers are 0, NaN is NaN.
+#[inline(always)]
+pub(crate) fn exp_falling<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    let splat = |x: f32| simd.splat_f32s(x);
+    let shifted = simd.mul_add_e_f32s(x, splat(std::f32::consts::LOG2_E), splat(ROUND));
+    let n = simd.sub_f32s(shifted, splat(ROUND));
+    let r = simd.mul_add_e_f32s(n, splat(-LN2[0]), x);
+    let r = simd.mul_add_e_f32s(n, splat(-LN2[1]), r);
+    let mut tail = splat(TAIL[0]);
+    for factor in &TAIL[1..] {
+        tail = simd.mul_add_e_f32s(tail, r, splat(*factor));
+    }
+    let power = simd.add_f32s(simd.mul_add_e_f32s(tail, simd.mul_f32s(r, r), r), splat(1.0));
+    // The low bits of `shifted` are `n`; those above them leave at the top.
+    let exponent = simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(shifted), simd.splat_u32s(23));
+    let scale = simd.add_u32s(exponent, simd.splat_u32s(127 << 23));
+    let power = simd.mul_f32s(power, simd.transmute_f32s_u32s(scale));
+    simd.select_f32s(simd.less_than_f32s(x, splat(LOWEST)), splat(0.0), power)
+}
+
+/// `ln x` for `x ≥ 1`; what is not a finite number becomes NaN.
+#[inline(always)]
+pub(crate) fn ln_rising(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let n = ((bits >> 23) as i32 - 127) as f32;
+    let mantissa = f32::from_bits((bits & 0x007f_ffff) | (127 << 23));
+    n * LN2[0] + (n * LN2[1] + log_1p(mantissa - 1.0)) + 0.0 * x
 }
 
 #[inline(always)]
@@ -86,6 +120,51 @@ mod tests {
         for x in [0.0, -0.0, 1e-30, -1e-30] {
             assert_eq!(exp(x), 1.0);
         }
+    }
+
+    /// [`exp_falling`] of every number.
+    struct Falling<'a>(&'a mut [f32]);
+
+    impl pulp::WithSimd for Falling<'_> {
+        type Output = ();
+
+        fn with_simd<S: Simd>(self, simd: S) {
+            for x in self.0.chunks_mut(S::F32_LANES) {
+                let power = exp_falling(simd, simd.partial_load_f32s(x));
+                simd.partial_store_f32s(x, power);
+            }
+        }
+    }
+
+    #[test]
+    fn vectors_of_exp_are_within_two_ulps() {
+        let arguments: Vec<f32> = (-873_000..=0).map(|i| i as f32 * 1e-4).collect();
+        for scalar in [false, true] {
+            let run = |x: &mut [f32]| match scalar {
+                true => pulp::Arch::Scalar.dispatch(Falling(x)),
+                false => crate::simd::dispatch(Falling(x)),
+            };
+            let mut found = arguments.clone();
+            run(&mut found);
+            for (x, found) in arguments.iter().zip(&found) {
+                let error = ulps(*found, f64::from(*x).exp());
+                assert!(error <= 2.0, "{error} ulp at {x}");
+            }
+            let mut ends = [0.0, -0.0, -1e-30, -87.31, -1e4, f32::MIN, f32::NEG_INFINITY, f32::NAN];
+            run(&mut ends);
+            assert_eq!(ends[..7], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+            assert!(ends[7].is_nan());
+        }
+    }
+
+    #[test]
+    fn ln_from_one_on() {
+        for i in 0..3_000_000_u32 {
+            let x = f32::from_bits(1.0_f32.to_bits() + i * 300);
+            assert!(ulps(ln_rising(x), f64::from(x).ln()) <= 4.0, "ln({x}) is {}", ln_rising(x));
+        }
+        assert_eq!(ln_rising(1.0), 0.0);
+        assert!(ln_rising(f32::NAN).is_nan() && ln_rising(f32::INFINITY).is_nan());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hecate_core::{Dims, Slots};
 ///
 /// ```text
 /// 4 bytes × ( H J |s|                                kept states
-///           + 2 R H V + 2 R H (2 K + V + g)          results and gradients, in lanes and joined
+///           + R H V + 2 R H (2 K + V + g)            results; gradients, in lanes and joined
 ///           + threads T (2 K + 2 V + 2 g)            own rows of lanes under way, T the longest sequence
 ///           + 4 N H |s|                              states and their gradients, in lanes and joined
 ///           + threads ((C + 6) |s| + C r) )          scratch: the states of C = 64 tokens
@@ -28,7 +28,7 @@ pub(crate) fn peak_bytes<R: Recurrent>(rule: R, dims: &Dims, threads: usize) -> 
     let kept = |tokens| cut(tokens, frozen, CHUNK).iter().filter(|chunk| chunk.kept).count();
     let kept: usize = dims.sequences.ranges().map(|rows| kept(rows.len())).sum();
     let longest = dims.sequences.longest().min(CHUNK);
-    let results = 2 * rows * value + 2 * rows * (2 * key + value + gates);
+    let results = rows * value + 2 * rows * (2 * key + value + gates);
     let own = threads.min(count * heads) * dims.sequences.longest() * 2 * (key + value + gates);
     let scratch = threads * ((longest + 6) * size + longest * cell.record());
     4 * (kept * heads * size + results + own + 4 * state + scratch) + threads * cell.scratch_bytes()

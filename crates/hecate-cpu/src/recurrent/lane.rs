@@ -53,9 +53,7 @@ impl<'a, C: Cell> Lane<'a, C> {
     pub(super) fn new(call: &'a Call<'a, C>, arrays: &Arrays<'_>, lane: &(usize, Range<usize>, usize)) -> Self {
         let (sequence, rows, head) = lane.clone();
         let Dims { heads, key, value, .. } = *call.dims;
-        let rows_of = |x: &[f32], width: usize| -> Vec<f32> {
-            rows.clone().flat_map(|row| &x[(row * heads + head) * width..][..width]).copied().collect()
-        };
+        let rows_of = |x: &[f32], width: usize| rows_of(x, &rows, heads, head, width);
         let mut gates = Vec::with_capacity(rows.len() * call.widths.iter().sum::<usize>());
         for row in rows.clone() {
             for (gate, &width) in arrays.gates.iter().zip(&call.widths) {
@@ -148,10 +146,7 @@ impl<'a, C: Cell> Lane<'a, C> {
         let Call { cell, size, grouped, frozen, .. } = self.call;
         let (size, &Dims { heads, key, value, .. }) = (*size, self.call.dims);
         let gates = self.all_gates();
-        let dout: Vec<f32> = (self.first..self.first + self.tokens)
-            .flat_map(|row| &dout[(row * heads + self.head) * value..][..value])
-            .copied()
-            .collect();
+        let dout = rows_of(dout, &(self.first..self.first + self.tokens), heads, self.head, value);
         let zeros = |width: usize| vec![0.0; self.tokens * width];
         let mut grads = (zeros(key), zeros(key), zeros(value), zeros(gates));
         let mut dstate = state_of(self.call, self.index, dfinal);
@@ -334,7 +329,16 @@ fn step_back<C: Cell>(
 fn state_of<C>(call: &Call<'_, C>, index: usize, states: &[Cow<'_, [f32]>]) -> Vec<f32> {
     let lanes = call.dims.sequences.count() * call.dims.heads;
     let own = |x: &Cow<'_, [f32]>| x.len() / lanes;
-    states.iter().flat_map(|x| &x[index * own(x)..][..own(x)]).copied().collect()
+    let mut state = Vec::with_capacity(states.iter().map(own).sum());
+    states.iter().for_each(|x| state.extend_from_slice(&x[index * own(x)..][..own(x)]));
+    state
+}
+
+/// Rows `[T, width]` of one head out of `[rows, H, width]`.
+fn rows_of(x: &[f32], rows: &Range<usize>, heads: usize, head: usize, width: usize) -> Vec<f32> {
+    let mut own = Vec::with_capacity(rows.len() * width);
+    rows.clone().for_each(|row| own.extend_from_slice(&x[(row * heads + head) * width..][..width]));
+    own
 }
 
 /// Lanes' rows `[T, width]` as one array `[rows, H, width]`.

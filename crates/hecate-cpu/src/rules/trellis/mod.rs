@@ -4,8 +4,8 @@ mod phi;
 
 use crate::{
     recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
-    rows::{add_outer, dot, scale},
-    sweep::{Outer, add_read, add_transposed, read},
+    rows::{axpy, dot, scale},
+    sweep::{Inner, Outer, Unwrite, Write, add_transposed},
 };
 use hecate_core::{Dims, rules::Trellis};
 use phi::{Function, Place, ROWS, Room};
@@ -17,6 +17,8 @@ pub(crate) struct TrellisCell {
     phi: Function,
     slots: usize,
     key: usize,
+    value: usize,
+    frozen: bool,
 }
 
 impl Recurrent for Trellis {
@@ -24,7 +26,13 @@ impl Recurrent for Trellis {
 
     fn cell(self, dims: &Dims) -> TrellisCell {
         let slots = self.slots as usize;
-        TrellisCell { phi: Function::new(self.phi, slots), slots, key: dims.key }
+        TrellisCell {
+            phi: Function::new(self.phi, slots),
+            slots,
+            key: dims.key,
+            value: dims.value,
+            frozen: self.frozen.is_some(),
+        }
     }
 
     fn frozen(self) -> Option<u32> {
@@ -39,6 +47,11 @@ pub(crate) struct Scratch {
     u: Vec<f32>,
     /// `dS xᵀ`, then `dz`.
     dz: Vec<f32>,
+    /// `[K]` or `[V]`: `u dS`.
+    du: Vec<f32>,
+    /// As long as the longest row or column: for what is not read, and what it would have given.
+    zeros: Vec<f32>,
+    unread: Vec<f32>,
 }
 
 /// A token's gates.
@@ -71,18 +84,19 @@ impl TrellisCell {
         self.slots * self.key
     }
 
-    /// (75) or (76) but for the read: `z = R xᵀ`, and the memory behind the write.
+    /// The longest row or column of a memory.
+    fn longest(&self) -> usize {
+        self.slots.max(self.key).max(self.value)
+    }
+
+    /// `z = R xᵀ`, and `u` of it.
     #[inline(always)]
-    fn write(&self, gates: &Gates<'_>, pass: &Pass<'_>, z: &mut [f32], new: &mut [f32], scratch: &mut Scratch) {
+    fn learn(&self, gates: &Gates<'_>, pass: &Pass<'_>, z: &mut [f32], scratch: &mut Scratch) {
         let Scratch { place, room, u, .. } = scratch;
         z.fill(0.0);
         add_transposed(z, pass.x, pass.point);
         self.phi.at(z, place);
         self.phi.gradient(place, gates.code, u, room);
-        for (new, old) in new.iter_mut().zip(pass.old) {
-            *new = gates.a * old;
-        }
-        add_outer(new, -gates.theta, u, pass.x);
     }
 
     /// (78), (79) of one memory: `dstate` becomes the gradient of the memory before the token. Returns its parts of `da`
@@ -97,19 +111,32 @@ impl TrellisCell {
         (dx, dcode): (&mut [f32], &mut [f32]),
         scratch: &mut Scratch,
     ) -> (f32, f32) {
-        let Scratch { place, room, u, dz } = scratch;
+        let Scratch { place, room, u, dz, du, zeros, unread } = scratch;
         self.phi.at(z, place);
         self.phi.gradient(place, gates.code, u, room);
-        dz.fill(0.0);
-        add_transposed(dz, pass.x, dstate);
-        let (da, dtheta) = (dot(dstate, pass.old), -dot(u, dz));
-        scale(u, -gates.theta);
-        add_read(dx, u, dstate);
+        let du = &mut du[..pass.x.len()];
+        let call = Unwrite {
+            a: gates.a,
+            eta: 0.0,
+            dm: &mut *dstate,
+            ds: &mut [],
+            old: [pass.old, &[]],
+            seen: pass.old,
+            q: [zeros, zeros],
+            dout: zeros,
+            dq: unread,
+            x: u,
+            y: pass.x,
+            dx: dz,
+            dy: du,
+        };
+        let [da, _] = call.run();
+        axpy(dx, -gates.theta, du);
+        let dtheta = -dot(u, dz);
         scale(dz, -gates.theta);
         self.phi.bend(place, gates.code, dz, dcode, room);
-        add_read(dx, dz, pass.point);
-        add_outer(dpoint, 1.0, dz, pass.x);
-        scale(dstate, gates.a);
+        let d = if self.frozen { dpoint } else { dstate };
+        Inner { d, x: dz, y: pass.x, m: pass.point, z: dx }.run();
         (da, dtheta)
     }
 }
@@ -118,8 +145,9 @@ impl Cell for TrellisCell {
     type Scratch = Scratch;
 
     fn scratch(&self) -> Scratch {
-        let row = || vec![0.0; self.slots];
-        Scratch { place: Place::new(self.slots), room: Room::new(self.slots), u: row(), dz: row() }
+        let (row, long) = (|| vec![0.0; self.slots], || vec![0.0; self.longest()]);
+        let (place, room) = (Place::new(self.slots), Room::new(self.slots));
+        Scratch { place, room, u: row(), dz: row(), du: long(), zeros: long(), unread: long() }
     }
 
     /// `R_K kᵀ`, `S_K qᵀ`, `R_V vᵀ`.
@@ -143,12 +171,18 @@ impl Cell for TrellisCell {
         let (new_k, new_v) = new.split_at_mut(self.keys());
         let (z_k, rest) = record.split_at_mut(self.slots);
         let (z_q, z_v) = rest.split_at_mut(self.slots);
-        self.write(&gates, &Pass { old: old_k, point: point_k, x: token.k }, z_k, new_k, scratch);
-        self.write(&gates, &Pass { old: old_v, point: point_v, x: token.v }, z_v, new_v, scratch);
+        let (a, step) = (gates.a, -gates.theta);
+        self.learn(&gates, &Pass { old: old_k, point: point_k, x: token.k }, z_k, scratch);
+        let Scratch { u, zeros, unread, .. } = scratch;
+        let (old, q, unread) = ([old_k, &[]], &*zeros, &mut unread[..self.key]);
+        Write { a, eta: 0.0, step, x: u, y: token.k, old, m: new_k, s: &mut [], q, before: false, out: unread }.run();
+        self.learn(&gates, &Pass { old: old_v, point: point_v, x: token.v }, z_v, scratch);
         z_q.fill(0.0);
         add_transposed(z_q, token.q, new_k);
-        self.phi.at(z_q, &mut scratch.place);
-        read(out, &scratch.place.f, new_v);
+        let Scratch { u, place, .. } = scratch;
+        self.phi.at(z_q, place);
+        let (old, q) = ([old_v, &[]], &*place.f);
+        Write { a, eta: 0.0, step, x: u, y: token.v, old, m: new_v, s: &mut [], q, before: false, out }.run();
     }
 
     #[inline(always)]
@@ -173,8 +207,7 @@ impl Cell for TrellisCell {
         dz.fill(0.0);
         Outer { d: dv, factors: [(&place.f, dout)], m: new_v, x: dz }.run();
         self.phi.pull(place, dz, room);
-        add_outer(dk, 1.0, dz, token.q);
-        add_read(grads.q, dz, new_k);
+        Inner { d: &mut *dk, x: dz, y: token.q, m: new_k, z: grads.q }.run();
         let (head, dcode) = grads.gates.split_at_mut(2);
         let value = Pass { old: old_v, point: point_v, x: token.v };
         let of_value = self.unwrite(&gates, &value, z_v, (dv, dpoint_v), (grads.v, dcode), scratch);
@@ -184,7 +217,11 @@ impl Cell for TrellisCell {
         head[1] = of_value.1 + of_key.1;
     }
 
+    fn merges(&self) -> bool {
+        !self.frozen
+    }
+
     fn scratch_bytes(&self) -> usize {
-        4 * (ROWS + 2) * self.slots
+        4 * ((ROWS + 2) * self.slots + 3 * self.longest())
     }
 }
