@@ -42,14 +42,20 @@ fn agree<R: Oracle>(case: &Case<R>)
 where
     Wgpu: Kernel<R>,
 {
-    let backends = backends();
+    agree_on(&backends(), case);
+}
+
+fn agree_on<R: Oracle>(backends: &[Wgpu], case: &Case<R>)
+where
+    Wgpu: Kernel<R>,
+{
     // Whoever has no device has said so.
     if backends.is_empty() {
         return;
     }
     let truth = solve(case);
     for wgpu in backends {
-        let found = case.run(&wgpu, DType::F32).unwrap_or_else(|error| panic!("{case} on {wgpu:?}: {error}"));
+        let found = case.run(wgpu, DType::F32).unwrap_or_else(|error| panic!("{case} on {wgpu:?}: {error}"));
         let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
         compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
         assert_close(&format!("{case} on {wgpu:?}"), &compared);

@@ -1,7 +1,7 @@
 //! What an adapter has that not every one has: with it and without, kernels give the same answers. And 16-bit arrays that
 //! are read as they are, as if they had been widened.
 
-use super::{Gpu, backends};
+use super::{Gpu, agree_on, backends};
 use hecate_core::{
     DType, Host, Kernel, Tensor, f16,
     primitives::{Transpose, cast, cross_entropy, matmul, sum, sum_squares},
@@ -94,6 +94,15 @@ fn rules_of_16_bits() {
     forward_of_16_bits(Delta::default(), Sizes::new(2, 20, 3, 5, 7));
     forward_of_16_bits(Titans::default(), Sizes::new(1, 9, 1, 8, 40));
     forward_of_16_bits(Hebbian::default(), Sizes::new(1, 19, 2, 36, 3));
+}
+
+/// Columns that several invocations share, whose sums meet in subgroups or in workgroup memory: whole ones and others.
+#[test]
+fn shared_columns() {
+    for gpu in backends() {
+        agree_on(&ways(&gpu), &Case::new(Delta::default(), Sizes::new(1, 20, 1, 64, 9), 105));
+        agree_on(&ways(&gpu), &Case::new(Titans::default(), Sizes::new(1, 11, 2, 99, 33), 106));
+    }
 }
 
 /// Sums of one and several stages, and maxima of rows longer and shorter than a workgroup.

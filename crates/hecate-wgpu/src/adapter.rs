@@ -43,6 +43,8 @@ pub struct Adapter {
     pub f16: bool,
     /// Whether the invocations of a subgroup can add up their numbers without a barrier.
     pub subgroups: bool,
+    /// Fewest invocations of a subgroup.
+    pub smallest_subgroup: usize,
 }
 
 /// What is asked of an adapter that has it; kernels do without elsewhere.
@@ -63,6 +65,7 @@ impl Adapter {
             storage_buffers: limits.max_storage_buffers_per_shader_stage,
             f16: features.contains(wgpu::Features::SHADER_F16),
             subgroups: features.contains(wgpu::Features::SUBGROUP),
+            smallest_subgroup: info.subgroup_min_size as usize,
         }
     }
 }
@@ -200,6 +203,7 @@ mod tests {
             storage_buffers: 8,
             f16: false,
             subgroups: false,
+            smallest_subgroup: 4,
         }
     }
 

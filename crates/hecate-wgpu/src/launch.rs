@@ -118,13 +118,13 @@ struct Variant {
 pub(crate) struct Pipelines(Mutex<HashMap<(&'static str, &'static str), Vec<Variant>>>);
 
 impl Pipelines {
-    fn get(&self, device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern) -> Result<Arc<Compiled>> {
+    fn get(&self, device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern, checks: Checks) -> Result<Arc<Compiled>> {
         let place = self.place(kernel, pattern);
         let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = &*place {
             return Ok(compiled.clone());
         }
-        let compiled = Arc::new(compile(device, kernel, pattern)?);
+        let compiled = Arc::new(compile(device, kernel, pattern, checks)?);
         *place = Some(compiled.clone());
         Ok(compiled)
     }
@@ -143,7 +143,11 @@ impl Pipelines {
     }
 }
 
-fn compile(device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern) -> Result<Compiled> {
+/// What of a kernel is checked while it runs: whether an index is inside its array, whether a loop ends.
+type Checks = wgpu::ShaderRuntimeChecks;
+
+#[expect(unsafe_code, reason = "some kernels do without checks")]
+fn compile(device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern, checks: Checks) -> Result<Compiled> {
     let (title, raw) = (kernel.title(), device.raw());
     device.faults().check(&title)?;
     device.faults().scoped(raw, &format!("compiling {title}"), || {
@@ -156,10 +160,12 @@ fn compile(device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern) -> Result<Compi
             bind_group_layouts: &[Some(&bindings)],
             immediate_size: 0,
         });
-        let module = raw.create_shader_module(wgpu::ShaderModuleDescriptor {
+        let text = wgpu::ShaderModuleDescriptor {
             label: Some(&title),
             source: wgpu::ShaderSource::Wgsl(kernel.text().into()),
-        });
+        };
+        // SAFETY: whoever asks for fewer checks than all vouches for the kernel (`launch_unchecked`).
+        let module = unsafe { raw.create_shader_module_trusted(text, checks) };
         let pipeline = raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(&title),
             layout: Some(&layout),
@@ -215,7 +221,35 @@ impl Wgpu {
         parameters: &P,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
-        let parameters = bytemuck::bytes_of(parameters);
+        self.start(kernel, groups, bytemuck::bytes_of(parameters), bindings, Checks::checked())
+    }
+
+    /// As [`Wgpu::launch`], and nothing is checked while the kernel runs: a compiler may unroll its loops then, and keep what
+    /// they index in registers. Software would only compile longer for it, so loops stay bounded there. A kernel is either
+    /// always started so, or never.
+    ///
+    /// # Safety
+    /// Every index of the kernel is inside its array, every loop of it ends, and it divides by nothing that is zero.
+    #[expect(unsafe_code, reason = "the kernel is trusted")]
+    pub(crate) unsafe fn launch_unchecked<P: bytemuck::NoUninit>(
+        &self,
+        kernel: &Kernel<'_>,
+        groups: (usize, usize, usize),
+        parameters: &P,
+        bindings: &[Binding<'_>],
+    ) -> Result<()> {
+        let checks = Checks { force_loop_bounding: self.adapter().kind == "CPU", ..Checks::unchecked() };
+        self.start(kernel, groups, bytemuck::bytes_of(parameters), bindings, checks)
+    }
+
+    fn start(
+        &self,
+        kernel: &Kernel<'_>,
+        groups: (usize, usize, usize),
+        parameters: &[u8],
+        bindings: &[Binding<'_>],
+        checks: Checks,
+    ) -> Result<()> {
         let Some(groups) = folded(groups) else {
             let why =
                 format!("{} wants {groups:?} workgroups; make the batch or the sequences smaller", kernel.title());
@@ -226,7 +260,7 @@ impl Wgpu {
         }
         self.check_launch(kernel, parameters.len(), bindings)?;
         let pattern = bindings.iter().rev().fold(1, |bits, binding| bits << 1 | Pattern::from(binding.written()));
-        let compiled = self.pipelines().get(self, kernel, pattern)?;
+        let compiled = self.pipelines().get(self, kernel, pattern, checks)?;
         let bindings = self.bind(kernel.entry, &compiled.bindings, bindings);
         let dispatch = Dispatch { pipeline: &compiled.pipeline, bindings: &bindings, groups };
         if self.queue().dispatch(&dispatch, parameters) {

@@ -7,7 +7,11 @@
 //! Numbers are computed with in 32 bits. Products of matrices and linear rules forward read 16-bit arrays as they are, bf16
 //! as words anywhere, f16 where the adapter has such floats ([`Adapter::f16`]), and then write them too. For other kernels
 //! 16-bit arrays are widened before and rounded behind. Where there are subgroups ([`Adapter::subgroups`]), sums and maxima
-//! over a workgroup take one barrier. [`Wgpu::with_portable_kernels`] does without both.
+//! over a workgroup take one barrier, and the linear rules' sums over keys none. [`Wgpu::with_portable_kernels`] does without
+//! both.
+//!
+//! The linear rules' kernels run unchecked: their indices follow from shapes that the core has checked, and checks would keep
+//! compilers from unrolling their loops. All others are checked as wgpu does it.
 //!
 //! Work is queued and submitted many dispatches at a time; reading a result back, or [`hecate_core::Device::synchronize`],
 //! submits what is left. An error in queued work is therefore seen at a later call.

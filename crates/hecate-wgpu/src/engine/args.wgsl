@@ -23,8 +23,6 @@ struct Args {
 
 const GROUP = 64u;
 const CHUNK = 64u;
-// Rows of a column that an invocation of a scan holds.
-const ROWS = 32u;
 
 // How the erase strength follows from the gates: r = 0, θ, θ a, β, θ + β.
 const ERASE_NOTHING = 0u;

@@ -26,42 +26,64 @@ fn build(here: Span, j: u32) {
     }
 }
 
-// (26), and what squares give to (31).
+// N, G, Λ Zᵀ and dO Zᵀ of write `j` at four tokens from `t` on; behind the last token, the last's.
+fn four_at(here: Span, chunk: u32, t: u32, j: u32) -> mat4x4<f32> {
+    let first = square_at(chunk, 0u, 0u, j - 1u);
+    let at = first + CHUNK * (min(vec4<u32>(t, t + 1u, t + 2u, t + 3u), vec4<u32>(here.tokens)) - 1u);
+    let g = at + QUERIES_KEYS * SQUARE;
+    let adjoint = at + ADJOINT_WRITES * SQUARE;
+    let read = at + OUT_WRITES * SQUARE;
+    return mat4x4<f32>(
+        vec4<f32>(space[at.x], space[g.x], space[adjoint.x], space[read.x]),
+        vec4<f32>(space[at.y], space[g.y], space[adjoint.y], space[read.y]),
+        vec4<f32>(space[at.z], space[g.z], space[adjoint.z], space[read.z]),
+        vec4<f32>(space[at.w], space[g.w], space[adjoint.w], space[read.w])
+    );
+}
+
+// (26), and what squares give to (31). They are read four tokens ahead of what is written, behind which no compiler may
+// read.
 fn squares(here: Span, chunk: u32, j: u32) {
-    for (var t = 1u; t <= here.tokens; t++) {
-        let n_at = square_at(chunk, KEYS_KEYS, t - 1u, j - 1u);
-        let g_at = square_at(chunk, QUERIES_KEYS, t - 1u, j - 1u);
-        var dn = 0.0;
-        var dg = 0.0;
-        if t >= j + args.before {
-            let read = space[square_at(chunk, OUT_WRITES, t - 1u, j - 1u)];
-            dg = c[t - args.before] * read;
-            dc[t - args.before] += space[g_at] * read;
+    for (var t = 1u; t <= here.tokens; t += 4u) {
+        let four = four_at(here, chunk, t, j);
+        square(here, chunk, t, j, four[0]);
+        square(here, chunk, t + 1u, j, four[1]);
+        square(here, chunk, t + 2u, j, four[2]);
+        square(here, chunk, t + 3u, j, four[3]);
+    }
+}
+
+// The same of one token, of which N, G, Λ Zᵀ and dO Zᵀ are known.
+fn square(here: Span, chunk: u32, t: u32, j: u32, known: vec4<f32>) {
+    if t < j || t > here.tokens {
+        return;
+    }
+    var dn = 0.0;
+    var dg = 0.0;
+    if t >= j + args.before {
+        dg = c[t - args.before] * known.w;
+        dc[t - args.before] += known.y * known.w;
+    }
+    if t > j && (args.erase != ERASE_NOTHING || FROZEN == 1u) {
+        let gates = scalars_of(token(here, t - 1u));
+        if args.erase != ERASE_NOTHING {
+            let dp = -gates.y * known.z;
+            dn += c[t - 1u] * dp;
+            dc[t - 1u] += known.x * dp;
         }
-        if t > j && (args.erase != ERASE_NOTHING || FROZEN == 1u) {
-            let gates = scalars_of(token(here, t - 1u));
-            let adjoint = space[square_at(chunk, ADJOINT_WRITES, t - 1u, j - 1u)];
-            if args.erase != ERASE_NOTHING {
-                let dp = -gates.y * adjoint;
-                dn += c[t - 1u] * dp;
-                dc[t - 1u] += space[n_at] * dp;
+        if FROZEN == 1u {
+            let start = group_start(t - 1u);
+            if start >= j {
+                let dp = -gates.x * known.z;
+                dn += c[start] * dp;
+                dc[start] += known.x * dp;
             }
-            if FROZEN == 1u {
-                let start = group_start(t - 1u);
-                if start >= j {
-                    let dp = -gates.x * adjoint;
-                    dn += c[start] * dp;
-                    dc[start] += space[n_at] * dp;
-                }
-            }
-        }
-        if t >= j {
-            space[n_at] = dn;
-            space[g_at] = dg;
-            space[square_at(chunk, DN, j - 1u, t - 1u)] = dn;
-            space[square_at(chunk, DG, j - 1u, t - 1u)] = dg;
         }
     }
+    space[square_at(chunk, DN, t - 1u, j - 1u)] = dn;
+    space[square_at(chunk, DG, t - 1u, j - 1u)] = dg;
+    space[square_at(chunk, DN, j - 1u, t - 1u)] = dn;
+    space[square_at(chunk, DG, j - 1u, t - 1u)] = dg;
 }
 
 // (32) of write `j`.
@@ -150,16 +172,22 @@ fn tables(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     if thread >= args.count {
         return;
     }
-    let chunk = thread / LONG;
-    let j = thread % LONG;
-    let here = span(args.first + chunk);
-    if j > here.tokens || here.tokens == 0u {
+    // Those of the states before the chunks come first: among the others they would hold up their neighbours, and behind
+    // them all.
+    let chunks = args.count / LONG;
+    if thread < chunks {
+        let here = span(args.first + thread);
+        if here.tokens > 0u {
+            build_first(here);
+            reads_of_first(here, thread);
+            back_to_first(here, thread);
+        }
         return;
     }
-    if j == 0u {
-        build_first(here);
-        reads_of_first(here, chunk);
-        back_to_first(here, chunk);
+    let chunk = (thread - chunks) / CHUNK;
+    let j = (thread - chunks) % CHUNK + 1u;
+    let here = span(args.first + chunk);
+    if j > here.tokens {
         return;
     }
     build(here, j);

@@ -4,14 +4,14 @@
 @group(0) @binding(3) var<storage, read> k: array<Four>;  // [rows,H,K]
 
 fn query_four(at: u32, row: u32) -> vec4<f32> {
-    if KEY % ROWS == 0u {
+    if KEY == PARTS * ROWS {
         return four(q[at / 4u + row / 4u]);
     }
     return select(vec4<f32>(), four(q[at / 4u + min(row, KEY - 1u) / 4u]), row < KEY);
 }
 
 fn key_four(at: u32, row: u32) -> vec4<f32> {
-    if KEY % ROWS == 0u {
+    if KEY == PARTS * ROWS {
         return four(k[at / 4u + row / 4u]);
     }
     return select(vec4<f32>(), four(k[at / 4u + min(row, KEY - 1u) / 4u]), row < KEY);

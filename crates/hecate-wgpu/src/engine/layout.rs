@@ -1,6 +1,9 @@
 //! How a call is laid out on the device: where its tokens, states and spans lie, and in how many pieces it runs.
 
-use super::{CHUNK, Spec};
+use super::{
+    CHUNK, Spec,
+    shape::{self, Shape},
+};
 use crate::{
     Wgpu,
     error::unsupported,
@@ -39,9 +42,6 @@ pub(super) struct Args {
     pub(super) matrices: u32,
     pub(super) unused: [u32; 3],
 }
-
-/// Rows of a column that an invocation of a scan holds, as in `rows.wgsl`.
-const ROWS: usize = 32;
 
 /// A call as the kernels see it.
 pub(super) struct Layout<'a> {
@@ -169,48 +169,48 @@ impl<'a> Layout<'a> {
         bindings: &[Binding<'_>],
     ) -> Result<()> {
         let kernel = Kernel { source, entry, constants };
-        self.device.launch(&kernel, ((args.count as usize).div_ceil(64), 1, 1), args, bindings)
+        self.start(&kernel, (args.count as usize).div_ceil(64), args, bindings)
     }
 
-    /// Tokens that a workgroup of a scan has in its memory: as many as 8 KiB hold the keys and queries of, and of which an
-    /// invocation brings four fours of keys and eight values at most. Software has no slower memory to save it from, and
-    /// compiles kernels without barriers in a tenth of the time: others need some anyway.
-    fn tile(&self, parts: usize, threads: usize) -> usize {
-        let alone = parts == 1 && self.device.adapter().kind == "CPU";
-        let most = [8192 / (2 * 4 * ROWS * parts), 4 * threads / (ROWS / 4 * parts), 8 * parts, 16];
-        if alone || self.dims.sequences.longest() < 8 { 0 } else { most.into_iter().min().unwrap_or(0) }
+    #[expect(unsafe_code, reason = "the engine's kernels are unchecked")]
+    fn start(&self, kernel: &Kernel<'_>, groups: usize, args: &Args, bindings: &[Binding<'_>]) -> Result<()> {
+        // SAFETY: the kernels of this folder keep tokens, rows and columns below the lengths that `args` has of the arrays
+        // made for them, and what they share or hold by the constants that give its length; their loops count to such
+        // lengths; they divide by lengths, which the core lets nobody make zero.
+        unsafe { self.device.launch_unchecked(kernel, (groups, 1, 1), args, bindings) }
     }
 
-    /// Starts a scan over this many states or spans, by workgroups with a block of columns each; of two sources, the
-    /// second is for keys of a multiple of four numbers. `keep` says whether it writes states along the way.
+    /// Starts a scan over this many states or spans, by workgroups with a block of columns each; `keep` says whether it
+    /// writes states along the way.
     pub(super) fn scan(
         &self,
-        [narrow, wide]: [&'static Source; 2],
+        source: impl Fn(&Shape) -> &'static Source,
         entry: &'static str,
         states: usize,
         keep: bool,
         bindings: &[Binding<'_>],
     ) -> Result<()> {
         let dims = self.dims;
-        let parts = dims.key.div_ceil(ROWS);
-        let Some(threads) = [32, 64, 128, 256].into_iter().find(|&n| n >= (parts * dims.value).min(64).max(parts))
-        else {
-            let why = format!("keys of {} numbers; {} at most: use more heads", dims.key, 256 * ROWS);
+        let Some(shape) = Shape::new(self.device, dims) else {
+            let why = format!("keys of {} numbers; {} at most: use more heads", dims.key, shape::LONGEST);
             return Err(unsupported("this rule", why));
         };
-        let count = states * dims.value.div_ceil(threads / parts);
         let [momentum, frozen] = self.constants();
         let constants = [
             momentum,
             frozen,
             ("KEY", dims.key as u32),
-            ("PARTS", parts as u32),
-            ("THREADS", threads as u32),
-            ("TILE", self.tile(parts, threads) as u32),
+            ("ROWS", shape.rows as u32),
+            ("PARTS", shape.parts as u32),
+            ("THREADS", shape.threads as u32),
+            ("TILE", shape.tile as u32),
+            // No text reads it: it tells two kernels of one name apart.
+            ("SUBGROUPS", shape.subgroups.into()),
         ];
-        let source = if super::scan::wide(dims.key) { wide } else { narrow };
+        let count = states * dims.value.div_ceil(shape.threads / shape.parts);
         let args = Args { keep: keep.into(), ..self.args(count) };
-        self.device.launch(&Kernel { source, entry, constants: &constants }, (count, 1, 1), &args, bindings)
+        let kernel = Kernel { source: source(&shape), entry, constants: &constants };
+        self.start(&kernel, count, &args, bindings)
     }
 }
 

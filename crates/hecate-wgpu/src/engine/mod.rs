@@ -16,11 +16,12 @@
 //! Between forward and backward a call keeps one state every 64 tokens. Frozen rules keep one every `⌊64/G⌋ G` tokens,
 //! as many whole groups as fit, or, where a group is longer than 64 tokens, one every 64 tokens of each. While the
 //! backward runs it holds as many gradients of states, up to four arrays like `v`, and the numbers of as many chunks as
-//! [fit into 64 MiB](chunk).
+//! [fit into 256 MiB](chunk), 64 MiB where the memory is not the GPU's own.
 
 pub(crate) mod chunk;
 mod layout;
 pub(crate) mod scan;
+mod shape;
 
 use crate::Wgpu;
 use hecate_core::{DType, Dims, Inputs, Kernel, Of, Outputs, Read, Result, Rule, Shape, Slots, Tensor};

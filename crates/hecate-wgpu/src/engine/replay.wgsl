@@ -6,13 +6,21 @@
 @group(0) @binding(7) var<storage, read_write> predicted: array<f32>;  // [rows,H,V]: p, of rules that erase
 @group(0) @binding(8) var<storage, read_write> targets: array<f32>;    // [rows,H,V]: v - k M_c, with FROZEN
 
+// No token is read.
+const QUERIES = 0u;
+
+fn value_at(i: u32) -> f32 {
+    return v[i];
+}
+
 fn state_at(i: u32) -> f32 {
     return kept[i];
 }
 
 @compute @workgroup_size(THREADS)
-fn replay(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let lane = group_index(group);
+fn replay(own: Member) {
+    let local = number(own);
+    let lane = group_index(own.group);
     if lane >= args.count {
         return;
     }
@@ -20,24 +28,24 @@ fn replay(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     if here.tokens == 0u {
         return;
     }
-    let own = place(lane % blocks(), local);
-    let before = here.kept * MATRICES * KEY * args.value + own.column;
-    var m = read_rows(before, own.part);
+    let mine = place(lane % blocks(), local);
+    let before = here.kept * MATRICES * KEY * args.value + mine.column;
+    var m = read_rows(before, mine.part);
     var s: Rows;
     if MOMENTUM == 1u {
-        s = read_rows(before + KEY * args.value, own.part);
+        s = read_rows(before + KEY * args.value, mine.part);
     }
     var c: Rows;
     if FROZEN == 1u {
-        c = read_rows(here.leader * MATRICES * KEY * args.value + own.column, own.part);
+        c = read_rows(here.leader * MATRICES * KEY * args.value + mine.column, mine.part);
     }
-    var next_key = key_rows(token(here, 0u) * KEY, own.part);
+    let path = Path(token(here, 0u), args.heads, here.tokens);
+    let column = lane % blocks() * COLUMNS;
+    set_out(path, column, local);
     for (var t = 0u; t < here.tokens; t++) {
-        let at = token(here, t);
-        let key = next_key;
-        let value = v[at * args.value + own.column];
-        let gates = scalars_of(at);
-        next_key = key_rows(token(here, min(t + 1u, here.tokens - 1u)) * KEY, own.part);
+        let now = arrive(path, t, mine, column, local);
+        let key = now.key;
+        let gates = now.gates;
         var sums = vec2<f32>();
         if args.erase != ERASE_NOTHING {
             sums.x = product_of(key, m);
@@ -51,15 +59,15 @@ fn replay(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         if args.erase != ERASE_NOTHING || FROZEN == 1u {
             sums = over_parts(sums, t % 2u, local);
         }
-        let to = value - sums.y;
+        let to = now.value - sums.y;
         let written = gates.x * to - select(0.0, gates.y * sums.x, args.erase != ERASE_NOTHING);
-        if own.first {
-            z[at * args.value + own.column] = written;
+        if mine.first {
+            z[now.at * args.value + mine.column] = written;
             if args.erase != ERASE_NOTHING {
-                predicted[at * args.value + own.column] = sums.x;
+                predicted[now.at * args.value + mine.column] = sums.x;
             }
             if FROZEN == 1u {
-                targets[at * args.value + own.column] = to;
+                targets[now.at * args.value + mine.column] = to;
             }
         }
         if MOMENTUM == 1u {

@@ -7,6 +7,8 @@
 @group(0) @binding(7) var<storage, read_write> kept_grads: array<f32>;  // [kept,H,dM and dS,K,V]: behind each span
 @group(0) @binding(8) var<storage, read_write> dz: array<f32>;          // [rows,H,V]
 
+const QUERIES = 1u;
+
 const TO_DM = 0u;
 const TO_DS = 1u;
 const TO_KEPT = 2u;
@@ -30,20 +32,21 @@ fn put_state(which: u32, i: u32, x: f32) {
 }
 
 @compute @workgroup_size(THREADS)
-fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let lane = group_index(group);
+fn reverse(own: Member) {
+    let local = number(own);
+    let lane = group_index(own.group);
     if lane >= args.count {
         return;
     }
     let state = lane / blocks();
     let head = state % args.heads;
-    let own = place(lane % blocks(), local);
+    let mine = place(lane % blocks(), local);
     let all = sequence(state / args.heads);
-    let matrix = state * KEY * args.value + own.column;
-    var dm = read_rows(args.m + matrix, own.part);
+    let matrix = state * KEY * args.value + mine.column;
+    var dm = read_rows(args.m + matrix, mine.part);
     var ds: Rows;
     if MOMENTUM == 1u {
-        ds = read_rows(args.s + matrix, own.part);
+        ds = read_rows(args.s + matrix, mine.part);
     }
     var dc: Rows;
     let last = all.tokens - 1u;
@@ -55,18 +58,18 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let column = lane % blocks() * COLUMNS;
     set_out(path, column, local);
     for (var t = 0u; t < all.tokens; t++) {
-        let now = arrive(path, t, own, column, local);
+        let now = arrive(path, t, mine, column, local);
         let key = now.key;
         let query = now.query;
         let dy = now.value;
         let gates = now.gates;
         // The last token of a span.
         if t == 0u || of_period + 1u == args.period || (of_period + 1u) % CHUNK == 0u {
-            if own.writes {
-                let to = number * MATRICES * KEY * args.value + own.column;
-                write_rows(TO_KEPT, to, own.part, dm);
+            if mine.writes {
+                let to = number * MATRICES * KEY * args.value + mine.column;
+                write_rows(TO_KEPT, to, mine.part, dm);
                 if MOMENTUM == 1u {
-                    write_rows(TO_KEPT, to + KEY * args.value, own.part, ds);
+                    write_rows(TO_KEPT, to + KEY * args.value, mine.part, ds);
                 }
             }
             number -= args.heads;
@@ -83,8 +86,8 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
             sum = product_of(key, dm);
         }
         sum = over_parts(vec2<f32>(sum, 0.0), t % 2u, local).x;
-        if own.first {
-            dz[now.at * args.value + own.column] = sum;
+        if mine.first {
+            dz[now.at * args.value + mine.column] = sum;
         }
         // (11)-(13).
         let dp = select(0.0, -gates.y * sum, args.erase != ERASE_NOTHING);
@@ -105,10 +108,10 @@ fn reverse(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         of_period = select(of_period, args.period, of_period == 0u) - 1u;
         of_group = select(of_group, max(args.frozen, 1u), of_group == 0u) - 1u;
     }
-    if own.writes {
-        write_rows(TO_DM, matrix, own.part, dm);
+    if mine.writes {
+        write_rows(TO_DM, matrix, mine.part, dm);
         if MOMENTUM == 1u {
-            write_rows(TO_DS, matrix, own.part, ds);
+            write_rows(TO_DS, matrix, mine.part, ds);
         }
     }
 }

@@ -1,39 +1,21 @@
 // How invocations share the matrices of a scan. A workgroup has a block of columns of one sequence and head; PARTS
-// invocations share a column, 32 rows each, which stay in registers: eight times four, written out, because registers
-// have no index.
-
-struct Rows {
-    a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>,
-    e: vec4<f32>, f: vec4<f32>, g: vec4<f32>, h: vec4<f32>,
-}
+// neighbours share a column and hold ROWS rows each, in registers. They take fours of rows in turn, so that what they read
+// at once lies side by side.
 
 const MATRICES = 1u + MOMENTUM;
 // Columns of a workgroup of THREADS.
 const COLUMNS = THREADS / PARTS;
+// Fours of rows that an invocation has.
+const FOURS = ROWS / 4u;
 
 // Workgroups of a state.
 fn blocks() -> u32 {
     return (args.value + COLUMNS - 1u) / COLUMNS;
 }
 
-fn scaled(x: Rows, by: f32) -> Rows {
-    return Rows(x.a * by, x.b * by, x.c * by, x.d * by, x.e * by, x.f * by, x.g * by, x.h * by);
-}
-
-fn sum_of(x: Rows, y: Rows) -> Rows {
-    return Rows(x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d, x.e + y.e, x.f + y.f, x.g + y.g, x.h + y.h);
-}
-
 // x + by y.
 fn added(x: Rows, by: f32, y: Rows) -> Rows {
     return sum_of(x, scaled(y, by));
-}
-
-fn product_of(x: Rows, y: Rows) -> f32 {
-    let one = x.a * y.a + x.b * y.b + x.c * y.c + x.d * y.d;
-    let other = x.e * y.e + x.f * y.f + x.g * y.g + x.h * y.h;
-    let both = one + other;
-    return (both.x + both.y) + (both.z + both.w);
 }
 
 // Where an invocation works.
@@ -45,66 +27,50 @@ struct Place {
 }
 
 fn place(block: u32, local: u32) -> Place {
-    let part = local / COLUMNS;
-    let column = block * COLUMNS + local % COLUMNS;
-    let writes = part < PARTS && column < args.value;
-    return Place(min(part, PARTS - 1u), min(column, args.value - 1u), writes, writes && part == 0u);
+    let part = local % PARTS;
+    let column = block * COLUMNS + min(local / PARTS, COLUMNS - 1u);
+    let writes = local < COLUMNS * PARTS && column < args.value;
+    return Place(part, min(column, args.value - 1u), writes, writes && part == 0u);
 }
 
-// Sums over the parts of a column: an exchange every token, on two sides in turn, so that one barrier is enough.
-var<workgroup> shared_sums: array<vec2<f32>, 2u * THREADS>;
-
-fn over_parts(x: vec2<f32>, side: u32, local: u32) -> vec2<f32> {
-    if PARTS == 1u {
-        return x;
-    }
-    shared_sums[side * THREADS + local] = x;
-    workgroupBarrier();
-    let first = side * THREADS + local % COLUMNS;
-    var sum = shared_sums[first] + shared_sums[first + COLUMNS];
-    // The first ones written out: in a loop each read waits for the one before.
-    if PARTS > 2u {
-        sum += shared_sums[first + 2u * COLUMNS];
-    }
-    if PARTS > 3u {
-        sum += shared_sums[first + 3u * COLUMNS];
-    }
-    for (var i = 4u; i < PARTS; i++) {
-        sum += shared_sums[first + i * COLUMNS];
-    }
-    return sum;
+// The first of a part's fours of rows, of this number.
+fn row_of(part: u32, four: u32) -> u32 {
+    return 4u * (four * PARTS + part);
 }
 
 // An invocation's rows of a column of a matrix [K,V] that begins at `at`: zero behind K. A loop of a length that is known:
-// some compilers take long over branches written out, others over an index that they cannot foresee.
+// some compilers take long over reads written out, others over an index that they cannot foresee.
 fn read_rows(at: u32, part: u32) -> Rows {
-    var x: array<f32, ROWS>;
-    for (var i = 0u; i < ROWS; i++) {
-        if part * ROWS + i < KEY {
-            x[i] = state_at(at + (part * ROWS + i) * args.value);
-        }
+    var x: array<vec4<f32>, FOURS>;
+    for (var i = 0u; i < FOURS; i++) {
+        let rows = row_of(part, i) + vec4<u32>(0u, 1u, 2u, 3u);
+        let places = at + min(rows, vec4<u32>(KEY - 1u)) * args.value;
+        let four = vec4<f32>(state_at(places.x), state_at(places.y), state_at(places.z), state_at(places.w));
+        x[i] = select(vec4<f32>(), four, rows < vec4<u32>(KEY));
     }
-    return Rows(
-        vec4<f32>(x[0], x[1], x[2], x[3]), vec4<f32>(x[4], x[5], x[6], x[7]),
-        vec4<f32>(x[8], x[9], x[10], x[11]), vec4<f32>(x[12], x[13], x[14], x[15]),
-        vec4<f32>(x[16], x[17], x[18], x[19]), vec4<f32>(x[20], x[21], x[22], x[23]),
-        vec4<f32>(x[24], x[25], x[26], x[27]), vec4<f32>(x[28], x[29], x[30], x[31])
+    return rows_of(x);
+}
+
+// Sixteen rows of a key or a query that begins at `at`.
+fn key_sixteen(at: u32, part: u32, i: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        key_four(at, row_of(part, i)), key_four(at, row_of(part, i + 1u)),
+        key_four(at, row_of(part, i + 2u)), key_four(at, row_of(part, i + 3u))
     );
 }
 
-// The same of a key or query that begins at `at`.
-fn query_rows(at: u32, part: u32) -> Rows {
-    let r = part * ROWS;
-    return Rows(
-        query_four(at, r), query_four(at, r + 4u), query_four(at, r + 8u), query_four(at, r + 12u),
-        query_four(at, r + 16u), query_four(at, r + 20u), query_four(at, r + 24u), query_four(at, r + 28u)
+fn query_sixteen(at: u32, part: u32, i: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        query_four(at, row_of(part, i)), query_four(at, row_of(part, i + 1u)),
+        query_four(at, row_of(part, i + 2u)), query_four(at, row_of(part, i + 3u))
     );
 }
 
-fn key_rows(at: u32, part: u32) -> Rows {
-    let r = part * ROWS;
-    return Rows(
-        key_four(at, r), key_four(at, r + 4u), key_four(at, r + 8u), key_four(at, r + 12u),
-        key_four(at, r + 16u), key_four(at, r + 20u), key_four(at, r + 24u), key_four(at, r + 28u)
-    );
+// Products of sixteen rows and sixteen others, to be summed.
+fn products(x: mat4x4<f32>, y: mat4x4<f32>) -> vec4<f32> {
+    return x[0] * y[0] + x[1] * y[1] + x[2] * y[2] + x[3] * y[3];
+}
+
+fn sum_of_four(x: vec4<f32>) -> f32 {
+    return (x.x + x.y) + (x.z + x.w);
 }

@@ -1,13 +1,13 @@
 //! Token by token: forward, and backward as far as values, what is written, and the memory's gradient go.
 
-use super::{layout::Layout, named};
+use super::{layout::Layout, named, shape::Shape};
 use crate::{
     Wgpu,
     launch::{
         Binding::{Read, Write},
         Kernel, PRELUDE, Source,
     },
-    stored::{self, F32, MADE_F32, Stored},
+    stored::{BF16, BITS, F16, F32, IEEE, MADE_F16, MADE_F32, Stored},
 };
 use hecate_core::{Inputs, Outputs, Result, Rule, Slots, Tensor};
 
@@ -18,78 +18,114 @@ const KEYS_WIDE: &str = include_str!("keys_wide.wgsl");
 const ROWS: &str = include_str!("rows.wgsl");
 const ROWS_WRITE: &str = include_str!("rows_write.wgsl");
 const TILE: &str = include_str!("tile.wgsl");
+/// Sums over a column, on any adapter and on one with subgroups.
+pub(crate) const PARTS: [&str; 2] = [include_str!("parts.wgsl"), include_str!("parts_subgroups.wgsl")];
+const ROWS_16: &str = include_str!("rows_16.wgsl");
+const ROWS_32: &str = include_str!("rows_32.wgsl");
 
 static BEGIN: Source = Source { name: "begin", parts: &[PRELUDE, ARGS, include_str!("begin.wgsl")] };
 
-const SCAN_TEXT: &str = include_str!("scan.wgsl");
-
-/// The scan forward over keys of any length.
-static SCAN: Source =
-    Source { name: "scan", parts: &[F32, MADE_F32, PRELUDE, ARGS, LINEAR, KEYS, ROWS, ROWS_WRITE, TILE, SCAN_TEXT] };
-/// Over keys of a multiple of four numbers, by the type of what it reads.
-static SCAN_WIDE: [Source; 3] =
-    stored::sources!("scan_wide", [PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, ROWS_WRITE, TILE, SCAN_TEXT]);
-
-/// A scan of 32-bit floats, over keys of either kind.
-macro_rules! scans {
-    ($id:ident, $name:literal $(, $more:ident)*) => {
-        static $id: [Source; 2] = [
-            Source {
-                name: $name,
-                parts: &[PRELUDE, ARGS, LINEAR, KEYS, ROWS, $($more,)* include_str!(concat!($name, ".wgsl"))],
-            },
-            Source {
-                name: concat!($name, "_wide"),
-                parts: &[F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE, ROWS, $($more,)* include_str!(concat!($name, ".wgsl"))],
-            },
-        ];
+/// A kernel for every [shape](Shape) of a workgroup: what comes before the shape's texts, and behind them.
+macro_rules! shapes {
+    ($name:expr, [$($before:expr),*], [$($after:expr),*]) => {
+        [
+            Source { name: $name, parts: &[$($before,)* PARTS[0], ROWS_16, ROWS, $($after),*] },
+            Source { name: $name, parts: &[$($before,)* PARTS[0], ROWS_32, ROWS, $($after),*] },
+            Source { name: $name, parts: &[$($before,)* PARTS[1], ROWS_16, ROWS, $($after),*] },
+            Source { name: $name, parts: &[$($before,)* PARTS[1], ROWS_32, ROWS, $($after),*] },
+        ]
     };
 }
 
-scans!(REPLAY, "replay");
-scans!(REVERSE, "reverse", ROWS_WRITE, TILE);
+/// Which of [`shapes!`].
+fn of_shape(shape: &Shape) -> usize {
+    match (shape.subgroups, shape.rows) {
+        (false, 16) => 0,
+        (false, _) => 1,
+        (true, 16) => 2,
+        (true, _) => 3,
+    }
+}
+
+/// The scan forward over keys of any length.
+static SCAN: [Source; 4] =
+    shapes!("scan", [F32, MADE_F32, PRELUDE, ARGS, LINEAR, KEYS], [ROWS_WRITE, TILE, include_str!("scan.wgsl")]);
+/// Over keys of a multiple of four numbers, by the type of what it reads.
+static SCAN_WIDE: [[Source; 4]; 3] = [
+    shapes!(
+        "scan_wide",
+        [F32, MADE_F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE],
+        [ROWS_WRITE, TILE, include_str!("scan.wgsl")]
+    ),
+    shapes!(
+        "scan_wide_bf16",
+        [BF16, MADE_F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE],
+        [ROWS_WRITE, TILE, include_str!("scan.wgsl")]
+    ),
+    shapes!(
+        "scan_wide_f16",
+        [F16, MADE_F16, IEEE, BITS, PRELUDE, ARGS, LINEAR, KEYS_WIDE],
+        [ROWS_WRITE, TILE, include_str!("scan.wgsl")]
+    ),
+];
+
+/// Backward, all is of 32-bit floats: over keys of any length, and of a multiple of four numbers.
+static REPLAY: [[Source; 4]; 2] = [
+    shapes!("replay", [PRELUDE, ARGS, LINEAR, KEYS], [TILE, include_str!("replay.wgsl")]),
+    shapes!("replay_wide", [F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE], [TILE, include_str!("replay.wgsl")]),
+];
+static REVERSE: [[Source; 4]; 2] = [
+    shapes!("reverse", [PRELUDE, ARGS, LINEAR, KEYS], [ROWS_WRITE, TILE, include_str!("reverse.wgsl")]),
+    shapes!("reverse_wide", [F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE], [ROWS_WRITE, TILE, include_str!("reverse.wgsl")]),
+];
 
 /// Whether keys of this length are read four numbers at a time.
 pub(super) fn wide(key: usize) -> bool {
     key.is_multiple_of(4)
 }
 
-/// A scan for the test that compiles all: constants of a key and how many share it.
-macro_rules! with_constants {
-    ($narrow:expr, $wide:expr, $entry:literal) => {
-        [
-            Kernel {
-                source: &$narrow,
-                entry: $entry,
-                constants: &[("MOMENTUM", 0), ("FROZEN", 1), ("KEY", 5), ("PARTS", 1), ("THREADS", 32), ("TILE", 8)],
-            },
-            Kernel {
-                source: &$wide,
-                entry: $entry,
-                constants: &[
-                    ("MOMENTUM", 1),
-                    ("FROZEN", 1),
-                    ("KEY", 8192),
-                    ("PARTS", 256),
-                    ("THREADS", 256),
-                    ("TILE", 0),
-                ],
-            },
-            Kernel {
-                source: &$wide,
-                entry: $entry,
-                constants: &[("MOMENTUM", 1), ("FROZEN", 0), ("KEY", 72), ("PARTS", 3), ("THREADS", 64), ("TILE", 10)],
-            },
-        ]
-    };
+/// The constants of a scan, for the test that compiles all.
+type Constants = [(&'static str, u32); 8];
+
+const fn constants([momentum, frozen]: [u32; 2], [key, rows, parts, threads, tile]: [u32; 5], way: u32) -> Constants {
+    [
+        ("MOMENTUM", momentum),
+        ("FROZEN", frozen),
+        ("KEY", key),
+        ("ROWS", rows),
+        ("PARTS", parts),
+        ("THREADS", threads),
+        ("TILE", tile),
+        ("SUBGROUPS", way),
+    ]
 }
 
-const ALL: [[Kernel<'static>; 3]; 5] = [
-    with_constants!(SCAN, SCAN_WIDE[0], "scan"),
-    with_constants!(SCAN, SCAN_WIDE[1], "scan"),
-    with_constants!(SCAN, SCAN_WIDE[2], "scan"),
-    with_constants!(REPLAY[0], REPLAY[1], "replay"),
-    with_constants!(REVERSE[0], REVERSE[1], "reverse"),
+/// One of each shape.
+const CONSTANTS: [Constants; 4] = [
+    constants([1, 0], [12, 16, 1, 32, 8], 0),
+    constants([1, 1], [8192, 32, 256, 256, 0], 0),
+    constants([0, 1], [64, 16, 4, 128, 16], 1),
+    constants([1, 1], [128, 32, 4, 128, 8], 1),
+];
+
+const fn kernels(sources: &'static [Source; 4], entry: &'static str) -> [Kernel<'static>; 4] {
+    [
+        Kernel { source: &sources[0], entry, constants: &CONSTANTS[0] },
+        Kernel { source: &sources[1], entry, constants: &CONSTANTS[1] },
+        Kernel { source: &sources[2], entry, constants: &CONSTANTS[2] },
+        Kernel { source: &sources[3], entry, constants: &CONSTANTS[3] },
+    ]
+}
+
+const ALL: [[Kernel<'static>; 4]; 8] = [
+    kernels(&SCAN, "scan"),
+    kernels(&SCAN_WIDE[0], "scan"),
+    kernels(&SCAN_WIDE[1], "scan"),
+    kernels(&SCAN_WIDE[2], "scan"),
+    kernels(&REPLAY[0], "replay"),
+    kernels(&REPLAY[1], "replay"),
+    kernels(&REVERSE[0], "reverse"),
+    kernels(&REVERSE[1], "reverse"),
 ];
 
 /// For the test that compiles them.
@@ -165,7 +201,8 @@ pub(super) fn forward<R: Rule>(
         Write(named(&last, &["s"]).unwrap_or(&nothing[0])),
         Write(kept.unwrap_or(&nothing[1])),
     ];
-    layout.scan([&SCAN, &SCAN_WIDE[q.source]], "scan", layout.states(), kept.is_some(), &bindings)
+    let sources = if wide(layout.dims.key) { &SCAN_WIDE[q.source] } else { &SCAN };
+    layout.scan(|shape| &sources[of_shape(shape)], "scan", layout.states(), kept.is_some(), &bindings)
 }
 
 /// What every token wrote, and what that is worth: all that goes from token to token. Writes the gradient of the
@@ -201,7 +238,8 @@ pub(super) fn backward<R: Rule>(
         Write(&known.kept_grads),
         Write(&known.dz),
     ];
-    layout.scan(REVERSE.each_ref(), "reverse", layout.states(), true, &bindings)?;
+    let wide = usize::from(wide(layout.dims.key));
+    layout.scan(|shape| &REVERSE[wide][of_shape(shape)], "reverse", layout.states(), true, &bindings)?;
     let bindings = [
         Read(&known.work),
         Read(&inputs.q),
@@ -212,6 +250,6 @@ pub(super) fn backward<R: Rule>(
         Write(known.predicted.as_ref().unwrap_or(&nothing[0])),
         Write(known.targets.as_ref().unwrap_or(&nothing[1])),
     ];
-    layout.scan(REPLAY.each_ref(), "replay", layout.chunks(), false, &bindings)?;
+    layout.scan(|shape| &REPLAY[wide][of_shape(shape)], "replay", layout.chunks(), false, &bindings)?;
     Ok(known)
 }

@@ -6,6 +6,8 @@
 @group(0) @binding(7) var<storage, read_write> last_s: array<f32>;  // [N,H,K,V]
 @group(0) @binding(8) var<storage, read_write> kept: array<f32>;    // [kept,H,M and S,K,V], if any are
 
+const QUERIES = 1u;
+
 const TO_M = 0u;
 const TO_S = 1u;
 const TO_KEPT = 2u;
@@ -29,20 +31,21 @@ fn put_state(which: u32, i: u32, x: f32) {
 }
 
 @compute @workgroup_size(THREADS)
-fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
-    let lane = group_index(group);
+fn scan(own: Member) {
+    let local = number(own);
+    let lane = group_index(own.group);
     if lane >= args.count {
         return;
     }
     let state = lane / blocks();
     let head = state % args.heads;
-    let own = place(lane % blocks(), local);
+    let mine = place(lane % blocks(), local);
     let all = sequence(state / args.heads);
-    let matrix = state * KEY * args.value + own.column;
-    var m = read_rows(args.m + matrix, own.part);
+    let matrix = state * KEY * args.value + mine.column;
+    var m = read_rows(args.m + matrix, mine.part);
     var s: Rows;
     if MOMENTUM == 1u {
-        s = read_rows(args.s + matrix, own.part);
+        s = read_rows(args.s + matrix, mine.part);
     }
     var c: Rows;
     var of_period = 0u;
@@ -54,15 +57,15 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // What the rows add to the read of the token before: the sum over the column is taken with the next token's.
     var read = 0.0;
     for (var t = 0u; t < all.tokens; t++) {
-        let now = arrive(path, t, own, column, local);
+        let now = arrive(path, t, mine, column, local);
         let key = now.key;
         let query = now.query;
         let gates = now.gates;
-        if args.keep == 1u && of_period % CHUNK == 0u && own.writes {
-            let to = number * MATRICES * KEY * args.value + own.column;
-            write_rows(TO_KEPT, to, own.part, m);
+        if args.keep == 1u && of_period % CHUNK == 0u && mine.writes {
+            let to = number * MATRICES * KEY * args.value + mine.column;
+            write_rows(TO_KEPT, to, mine.part, m);
             if MOMENTUM == 1u {
-                write_rows(TO_KEPT, to + KEY * args.value, own.part, s);
+                write_rows(TO_KEPT, to + KEY * args.value, mine.part, s);
             }
         }
         number += select(0u, args.heads, of_period % CHUNK == 0u);
@@ -81,8 +84,8 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             sums.y = product_of(query, m);
         }
         sums = over_parts(sums, t % 2u, local);
-        if own.first && t + args.before > 0u {
-            out[(now.at - (1u - args.before) * args.heads) * args.value + own.column] = made(sums.y);
+        if mine.first && t + args.before > 0u {
+            out[(now.at - (1u - args.before) * args.heads) * args.value + mine.column] = made(sums.y);
         }
         let z = gates.x * now.value - sums.x;
         // (3), (4).
@@ -98,14 +101,14 @@ fn scan(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     if args.before == 0u {
         let last = over_parts(vec2<f32>(0.0, read), all.tokens % 2u, local);
-        if own.first {
-            out[place_of(path, all.tokens - 1u) * args.value + own.column] = made(last.y);
+        if mine.first {
+            out[place_of(path, all.tokens - 1u) * args.value + mine.column] = made(last.y);
         }
     }
-    if own.writes {
-        write_rows(TO_M, matrix, own.part, m);
+    if mine.writes {
+        write_rows(TO_M, matrix, mine.part, m);
         if MOMENTUM == 1u {
-            write_rows(TO_S, matrix, own.part, s);
+            write_rows(TO_S, matrix, mine.part, s);
         }
     }
 }

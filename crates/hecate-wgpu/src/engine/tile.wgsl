@@ -3,7 +3,7 @@
 // tokens too few.
 
 // Fours of numbers in a row, in a tile's keys (as many are in its queries), and numbers in its values.
-const ROW = PARTS * ROWS / 4u;
+const ROW = PARTS * FOURS;
 const TILE_KEYS = max(TILE * ROW, 1u);
 const TILE_VALUES = max(TILE * COLUMNS, 1u);
 const TILE_TOKENS = max(TILE, 1u);
@@ -49,6 +49,9 @@ fn tile_key(path: Path, t: u32, number: u32) -> vec4<f32> {
 }
 
 fn tile_query(path: Path, t: u32, number: u32) -> vec4<f32> {
+    if QUERIES == 0u {
+        return vec4<f32>();
+    }
     return query_four(place_of(path, t + number / ROW) * KEY, number % ROW * 4u);
 }
 
@@ -118,7 +121,9 @@ fn put(local: u32) {
 fn put_fours(number: u32, key: vec4<f32>, query: vec4<f32>) {
     if number < TILE_KEYS {
         tile_keys[number] = key;
-        tile_queries[number] = query;
+        if QUERIES == 1u {
+            tile_queries[number] = query;
+        }
     }
 }
 
@@ -139,6 +144,17 @@ fn put_value(number: u32, value: f32) {
     }
 }
 
+// Sixteen rows of a part, of a key or query whose first four of them has this number.
+fn tile_key_sixteen(i: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(tile_keys[i], tile_keys[i + PARTS], tile_keys[i + 2u * PARTS], tile_keys[i + 3u * PARTS]);
+}
+
+fn tile_query_sixteen(i: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        tile_queries[i], tile_queries[i + PARTS], tile_queries[i + 2u * PARTS], tile_queries[i + 3u * PARTS]
+    );
+}
+
 // Before the first token.
 fn set_out(path: Path, column: u32, local: u32) {
     if TILE > 0u {
@@ -151,21 +167,22 @@ fn arrive(path: Path, t: u32, own: Place, column: u32, local: u32) -> Token {
     let at = place_of(path, t);
     if TILE == 0u {
         let value = value_at(at * args.value + own.column);
-        return Token(at, key_rows(at * KEY, own.part), query_rows(at * KEY, own.part), value, scalars_of(at));
+        var query: Rows;
+        if QUERIES == 1u {
+            query = query_rows(at * KEY, own.part);
+        }
+        return Token(at, key_rows(at * KEY, own.part), query, value, scalars_of(at));
     }
     let within = t % TILE_TOKENS;
     if within == 0u {
         put(local);
         fetch(path, t + TILE, column, local);
     }
-    let first = within * ROW + own.part * (ROWS / 4u);
-    let key = Rows(
-        tile_keys[first], tile_keys[first + 1u], tile_keys[first + 2u], tile_keys[first + 3u],
-        tile_keys[first + 4u], tile_keys[first + 5u], tile_keys[first + 6u], tile_keys[first + 7u]
-    );
-    let query = Rows(
-        tile_queries[first], tile_queries[first + 1u], tile_queries[first + 2u], tile_queries[first + 3u],
-        tile_queries[first + 4u], tile_queries[first + 5u], tile_queries[first + 6u], tile_queries[first + 7u]
-    );
-    return Token(at, key, query, tile_values[within * COLUMNS + own.column - column], tile_gates[within]);
+    let first = within * ROW + own.part;
+    var query: Rows;
+    if QUERIES == 1u {
+        query = tile_query_rows(first);
+    }
+    let value = tile_values[within * COLUMNS + own.column - column];
+    return Token(at, tile_key_rows(first), query, value, tile_gates[within]);
 }

@@ -1,6 +1,6 @@
 //! Every kernel, as naga sees it: no adapter is needed.
 
-use crate::{launch::Kernel, launch::WORKGROUP, sources::ALL, stored::F16};
+use crate::{engine::scan::PARTS, launch::Kernel, launch::WORKGROUP, sources::ALL, stored::F16};
 use naga::{
     front::wgsl,
     valid::{Capabilities, ValidationFlags, Validator},
@@ -11,7 +11,9 @@ use std::path::Path;
 fn optional(kernel: &Kernel<'_>) -> Capabilities {
     let of =
         |part, capabilities| if kernel.source.parts.contains(&part) { capabilities } else { Capabilities::empty() };
-    of(F16, Capabilities::SHADER_FLOAT16) | of(WORKGROUP[1], Capabilities::SUBGROUP)
+    of(F16, Capabilities::SHADER_FLOAT16)
+        | of(WORKGROUP[1], Capabilities::SUBGROUP)
+        | of(PARTS[1], Capabilities::SUBGROUP)
 }
 
 /// Whether it is WGSL, has the entry point, and keeps to what every adapter can do, or what its texts are for.
