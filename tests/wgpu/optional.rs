@@ -69,7 +69,7 @@ fn every_half_is_read_and_written() {
     }
 }
 
-/// Results are those of the same numbers in 32 bits, rounded.
+/// Results are those of the same numbers in 32 bits, computed in the same way, rounded.
 fn forward_of_16_bits<R: Oracle>(rule: R, sizes: Sizes)
 where
     Gpu: Kernel<R>,
@@ -78,8 +78,9 @@ where
         skip_without_f16(&gpu);
         let token = |slot| ["q", "k", "v"].contains(&slot);
         let case = Case::new(rule, sizes, 103).with(|slot, x| if token(slot) { x.rounded(dtype) } else { x });
-        let truth = case.infer(&gpu, DType::F32).unwrap();
         for way in ways(&gpu) {
+            // With subgroups columns may be shared otherwise, and numbers be rounded elsewhere: `shared_columns`.
+            let truth = case.infer(&way, DType::F32).unwrap();
             let found = case.infer(&way, dtype).unwrap();
             assert_eq!(found.out.values, truth.out.rounded(dtype).values, "{case} in {dtype} on {way:?}");
             for ((slot, found), (_, truth)) in found.list().iter().zip(truth.list()).skip(1) {
