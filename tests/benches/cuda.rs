@@ -2,9 +2,9 @@
 //!
 //! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
-//! between this column and others. Nothing is timed before it was compared, with the equations in 64 bits at small
-//! sizes and with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so that
-//! nothing is found in the cache.
+//! between this column and others. Nothing is timed before it was compared, with the equations in 64 bits at small sizes
+//! and with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between
+//! two runs 256 MiB are written, so that nothing is found in the cache.
 
 use hecate_core::{
     DType, Device as _, Error, Kernel, Result, Rule, Sequences, Slots as _, Tensor, forward, infer,

@@ -140,8 +140,8 @@ impl Cuda {
             return Err(unsupported("this driver", why));
         }
         let context = CudaContext::new(ordinal).map_err(opening)?;
-        // SAFETY: all work of this value goes through its one stream, which orders it, and waits for uploads and for what goes on
-        // beside it.
+        // SAFETY: all work of this value goes through its one stream, which orders it, and waits for uploads and for what
+        // goes on beside it.
         unsafe { context.disable_event_tracking() };
         let properties = properties(&context, driver).map_err(opening)?;
         let stream = context.new_stream().map_err(opening)?;
