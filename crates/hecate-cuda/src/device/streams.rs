@@ -36,24 +36,29 @@ impl<'a> Streams<'a> {
 
     /// The next link waits for what is queued on the main stream.
     pub(crate) fn link_waits(&self) -> Result<()> {
-        if self.two { wait(&self.device.0.urgent, self.device.stream()) } else { Ok(()) }
+        self.wait(&self.device.0.urgent, self.device.stream())
     }
 
     /// What is queued on the main stream next waits for the last link.
     pub(crate) fn wait_for_link(&self) -> Result<()> {
-        if self.two { wait(self.device.stream(), &self.device.0.urgent) } else { Ok(()) }
+        self.wait(self.device.stream(), &self.device.0.urgent)
+    }
+
+    fn wait(&self, stream: &CudaStream, other: &CudaStream) -> Result<()> {
+        if !self.two {
+            return Ok(());
+        }
+        // Marks on a stream that another thread records would be the recording's.
+        let _turn = self.device.kept().turn();
+        stream.join(other).map_err(|error| failed("making a stream wait for another", error))
     }
 }
 
 impl Drop for Streams<'_> {
     fn drop(&mut self) {
-        if self.two && self.wait_for_link().is_err() {
+        if self.wait_for_link().is_err() {
             // Whoever frees memory next must not do so under the chain; a failure of this shows in the next call.
             let _ = self.device.0.urgent.synchronize();
         }
     }
-}
-
-fn wait(stream: &CudaStream, other: &CudaStream) -> Result<()> {
-    stream.join(other).map_err(|error| failed("making a stream wait for another", error))
 }

@@ -26,15 +26,15 @@
 //! prepared 137 MB (0.032 ms); the backward 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states.
 //!
 //! Only `bf16` and `bf16_reverse` go from chunk to chunk; where they leave multiprocessors idle, long sequences go in
-//! [segments](super::bf16_segments), and the other two work beside them. There a warp holds 16 columns of the memory in registers, as sums
-//! that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`) to 230
-//! (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 20 to 32 of a group
+//! [segments](super::bf16_segments), and the other two work beside them. In a chain a warp holds 16 columns of the memory in
+//! registers, as sums that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`)
+//! to 230 (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 20 to 32 of a group
 //! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes down
-//! what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp writes
-//! whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block; those of
-//! groups have four warps. With groups the forward's chain waited two fifths of the time, and the backward's a fifth, for
-//! the warps beside it, whose copies and stores bound it (each scheduler issued in a third of the cycles, memory gave half
-//! of what it can); since then the forward reads a chunk further ahead, and is a seventh faster.
+//! what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp
+//! writes whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block;
+//! those of groups have four warps. With groups the forward's chain waited two fifths of the time, and the backward's a
+//! fifth, for the warps beside it, whose copies and stores bound it (each scheduler issued in a third of the cycles, memory
+//! gave half of what it can); since then the forward reads a chunk further ahead, and is a seventh faster.
 //!
 //! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
 //! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, all at once, then in
