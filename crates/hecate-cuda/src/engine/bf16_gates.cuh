@@ -75,12 +75,9 @@ struct Tokens {
         if (t < CHUNK) join(args.p, chunk.tokens);
         __syncthreads();
         if constexpr (S) {
-            if (t < CHUNK) {
-                influence.back(gates, t, chunk.tokens, total(OF_LAST_C, t), total(OF_LAST_E, t));
-            } else if (t == CHUNK) {
-                const float last[3] = {total_carried(0), total_carried(1), total_carried(2)};
-                influence.back_to_first(gates, chunk.tokens, last);
-            }
+            const auto last = [&](u32 j) { return make_float2(total(OF_LAST_C, j), total(OF_LAST_E, j)); };
+            const auto last_of_first = [&] { return Triangle{total_carried(0), total_carried(1), total_carried(2)}; };
+            influence.back(gates, chunk.tokens, last, last_of_first);
             __syncthreads();
         }
         write(args, chunk);

@@ -26,7 +26,7 @@ struct Gradients : Products<KEYS, APART, S> {
     static constexpr u32 WIDTH = KEYS == 64 ? 64 : 128;
     using Wide = Tile<WIDTH, GROUP>;
     using Own = Tokens<Base::GROUPS, CHUNK / SIDES, WARPS, S>;
-    static_assert(sizeof(Own) <= (S ? 65 << 10 : 23 << 10), "what the launch has for it");
+    static_assert(sizeof(Own) <= (S ? 68 << 10 : 23 << 10), "what the launch has for it");
     // Slabs, dN and dG; before these the values of the squares.
     static constexpr u32 NARROW = 2 * Slab::STAGE + 2 * Base::SQUARES;
     static constexpr u32 BEHIND = NARROW > 3 * Wide::SIZE ? NARROW : 3 * Wide::SIZE;
@@ -263,17 +263,31 @@ struct Gradients : Products<KEYS, APART, S> {
         }
     }
 
+    // By way of where dN and dG were, behind a barrier, so that whole lines are written.
+    static_assert(WARPS * 16 * COLUMNS <= 2 * Base::SQUARES, "each warp has its place");
     __device__ __forceinline__ void store(const Keys& x, u16* to) const {
-        const u32 lane = threadIdx.x % 32, c = column + lane % 4 * 2;
+        constexpr u32 PIECES = COLUMNS / 8, TOGETHER = 32 / PIECES;
+        const u32 lane = threadIdx.x % 32, c = lane % PIECES * 8;
+        u16* own = dn + threadIdx.x / 32 * 16 * COLUMNS;
         #pragma unroll
-        for (u32 i = 0; i < 2 * ROWS; i++) {
-            const u32 t = row + 8 * i + lane / 4;
-            if (t >= chunk.tokens) continue;
-            u16* at = to + chunk.token(p, t) * p.key + c;
-            const Sums<COLUMNS / 8>& of = x.x[i / 2];
+        for (u32 r = 0; r < ROWS; r++) {
             #pragma unroll
-            for (u32 n = 0; n < COLUMNS / 8; n++)
-                if (c + 8 * n < p.key) *(u32*)(at + 8 * n) = pack_bf16(of.x[n][i % 2 * 2], of.x[n][i % 2 * 2 + 1]);
+            for (u32 n = 0; n < PIECES; n++)
+                #pragma unroll
+                for (u32 h = 0; h < 2; h++) {
+                    u16* at = own + in_panel<COLUMNS>(lane / 4 + 8 * h, 8 * n + lane % 4 * 2);
+                    *(u32*)at = pack_bf16(x.x[r].x[n][2 * h], x.x[r].x[n][2 * h + 1]);
+                }
+            __syncwarp();
+            const u32 first = lane / PIECES;
+            u16* at = to + chunk.token(p, row + 16 * r + first) * p.key + column + c;
+            const u32 apart = TOGETHER * p.heads * p.key;
+            #pragma unroll 1
+            for (u32 i = 0; i < 16; i += TOGETHER, at += apart) {
+                const uint4 of = *(const uint4*)(own + in_panel<COLUMNS>(first + i, c));
+                if (row + 16 * r + first + i < chunk.tokens && column + c < p.key) *(uint4*)at = of;
+            }
+            __syncwarp();
         }
     }
 };
@@ -286,6 +300,7 @@ __device__ __forceinline__ void gradients(const Bf16Gradients& args, u8* shared)
     of.add_states();
     // (27) and (28).
     of.add_tokens(of.dq, of.dk, of.dg, of.dn, of.k, of.q, of.p.erase);
+    __syncthreads();
     of.store(of.dq, args.dq);
     of.add_gradients();
     of.store(of.dk, args.dk);

@@ -111,7 +111,24 @@ struct Influence<false> {
     }
 };
 
-// With momentum: tables.
+// A token takes (c, E) to (a c + η E, η E); one token after another is such a triangle too, (c, E) to (a c + b E, e E).
+struct Triangle {
+    float a, b, e;
+
+    // What comes to (c, E), and what the gradients of what came give back.
+    __device__ __forceinline__ float2 forth(float2 x) const { return make_float2(a * x.x + b * x.y, e * x.y); }
+    __device__ __forceinline__ float2 back(float2 x) const { return make_float2(a * x.x, b * x.x + e * x.y); }
+    // This one, then another.
+    __device__ __forceinline__ Triangle then(Triangle next) const {
+        return Triangle{next.a * a, next.a * b + next.b * e, next.e * e};
+    }
+    // What gradients by all three of a triangle behind this one give to those of the one before.
+    __device__ __forceinline__ Triangle gradient(Triangle of) const {
+        return Triangle{a * of.a, a * of.b, b * of.b + e * of.e};
+    }
+};
+
+// With momentum: tables. Stretches of 16 tokens go side by side, and what goes from one to a later one goes by triangles.
 template <>
 struct Influence<true> {
     float dc[CHUNK][WIDE], c[CHUNK][WIDE], e[CHUNK][WIDE];
@@ -119,31 +136,50 @@ struct Influence<true> {
     float a[CHUNK], b[CHUNK], first[CHUNK];        // A, b and E of the state before each token
     float to_a[CHUNK], to_b[CHUNK];                // gradients of A and b behind each token
     float grads[2][CHUNK];                         // what the states before the chunk give to a and η
+    Triangle up_to[CHUNK];                         // of the stretch's tokens up to t
+    float2 before[4][CHUNK];                       // what a stretch gives to c and E, of earlier writes, before it
+    Triangle first_before[4];                      // and to A, b and E
 
-    // A column a thread; A, b and E by one more.
+    __device__ __forceinline__ Triangle through(u32 stretch) const { return up_to[16 * stretch + 15]; }
+
+    // A column a thread, of its own stretch; the triangle of a token by one more.
     __device__ __forceinline__ void begin(const Gates& gates) {
-        const u32 j = threadIdx.x;
-        if (j < CHUNK) {
+        const u32 j = threadIdx.x % CHUNK, top = j / 16 * 16;
+        if (threadIdx.x < CHUNK) {
             float now = 0.0f, pushed = 0.0f;
-            #pragma unroll 8
-            for (u32 s = 0; s < CHUNK; s++) {
+            #pragma unroll
+            for (u32 i = 0; i < 16; i++) {
+                const u32 s = top + i;
                 pushed = s == j ? 1.0f : s > j ? pushed * gates[3][s] : 0.0f;
                 now = s > j ? gates[2][s] * now + pushed : pushed;
                 c[s][j] = now;
                 e[s][j] = pushed;
             }
-        } else if (j == CHUNK) {
-            float of_a = 1.0f, of_b = 0.0f, pushed = 1.0f;
-            #pragma unroll 8
-            for (u32 s = 0; s < CHUNK; s++) {
-                a[s] = of_a, b[s] = of_b, first[s] = pushed;
-                pushed *= gates[3][s];
-                of_a *= gates[2][s];
-                of_b = gates[2][s] * of_b + pushed;
-            }
+        } else if (threadIdx.x < 2 * CHUNK) {
+            Triangle of = {1.0f, 0.0f, 1.0f};
+            #pragma unroll
+            for (u32 i = 0; i < 16; i++)
+                if (top + i <= j) of = of.then(Triangle{gates[2][top + i], gates[3][top + i], gates[3][top + i]});
+            up_to[j] = of;
         }
     }
-    __device__ __forceinline__ void join() {}
+    // Behind a barrier: later stretches; A, b and E by a token a thread.
+    __device__ __forceinline__ void join() {
+        const u32 j = threadIdx.x % CHUNK, own = j / 16;
+        float2 x = make_float2(c[16 * own + 15][j], e[16 * own + 15][j]);
+        for (u32 stretch = own + 1; stretch < 4; stretch++) {
+            for (u32 i = threadIdx.x / CHUNK; i < 16; i += blockDim.x / CHUNK) {
+                const float2 of = up_to[16 * stretch + i].forth(x);
+                c[16 * stretch + i][j] = of.x, e[16 * stretch + i][j] = of.y;
+            }
+            x = through(stretch).forth(x);
+        }
+        if (threadIdx.x >= CHUNK) return;
+        Triangle of = {1.0f, 0.0f, 1.0f};
+        for (u32 stretch = 0; stretch < own; stretch++) of = of.then(through(stretch));
+        if (j % 16 > 0) of = of.then(up_to[j - 1]);
+        a[j] = of.a, b[j] = of.b, first[j] = of.e;
+    }
     __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
         masks_at(&c[0][0], i, j, now, before);
     }
@@ -163,33 +199,82 @@ struct Influence<true> {
         }
     }
 
-    // (32), a column a thread: what each write's influence gives to a and η, in place of dc and c. `of_c` and `of_e` belong
-    // to c and E of the last token.
-    __device__ __forceinline__ void back(const Gates& gates, u32 j, u32 n, float of_c, float of_e) {
-        #pragma unroll 4
-        for (u32 s = CHUNK; s-- > 0;) {
-            float da = 0.0f, deta = 0.0f;
-            if (s < n && s >= j) {
-                float now = dc[s][j] + of_c;
-                if (s % 16 == 15 && s + 1 < CHUNK) now += edge[s / 16 + 1][j];
-                const float pushed = now + of_e;
-                if (s > j) da = now * c[s - 1][j], deta = pushed * e[s - 1][j];
-                of_c = gates[2][s] * now, of_e = gates[3][s] * pushed;
+    // (32): what each write's influence gives to a and η, in place of dc and c; n tokens. `last` of a write belongs to c and E
+    // of the last token, `last_of_first` to A, b and E behind it. First each stretch by itself, as if nothing came from
+    // later ones, for what it gives to earlier ones; then with all that comes.
+    template <class F, class G>
+    __device__ __forceinline__ void back(const Gates& gates, u32 n, F last, G last_of_first) {
+        const u32 stretch = threadIdx.x / CHUNK, j = threadIdx.x % CHUNK, final = (n - 1) / 16;
+        const u32 chain = threadIdx.x - (blockDim.x - 4);  // a stretch too, of those few that have A, b and E
+        const bool later = stretch < 4 && stretch > j / 16;
+        float2 of = {};
+        float above = 0.0f;
+        if (stretch == final) of = last(j);
+        if (later) {
+            before[stretch][j] = back_through<false>(gates, stretch, j, n, float2{}, of, 0.0f);
+            // Another one writes over it.
+            above = c[16 * stretch - 1][j];
+        }
+        Triangle of_first = {};
+        if (chain < 4) {
+            if (chain == final) of_first = last_of_first();
+            first_before[chain] = first_back_through<false>(gates, chain, n, Triangle{}, of_first);
+        }
+        __syncthreads();
+        if (stretch < 4) {
+            float2 behind = {};
+            for (u32 i = 3; i > stretch; i--) {
+                behind = through(i).back(behind);
+                if (i > j / 16) behind.x += before[i][j].x, behind.y += before[i][j].y;
             }
-            dc[s][j] = da;
-            c[s][j] = deta;
+            back_through<true>(gates, stretch, j, n, behind, of, above);
+        }
+        if (chain < 4) {
+            Triangle behind = {};
+            for (u32 i = 3; i > chain; i--) {
+                behind = through(i).gradient(behind);
+                behind.a += first_before[i].a, behind.b += first_before[i].b, behind.e += first_before[i].e;
+            }
+            first_back_through<true>(gates, chain, n, behind, of_first);
         }
     }
-    // The same of the states before the chunk, by one thread; `last` belongs to A, b and E behind it.
-    __device__ __forceinline__ void back_to_first(const Gates& gates, u32 n, const float (&last)[3]) {
-        float of_a = last[0], of_b = last[1], of_e = last[2];
-        #pragma unroll 4
-        for (u32 s = n; s-- > 0;) {
-            const float da = of_a + to_a[s], db = of_b + to_b[s], de = of_e + db;
-            grads[0][s] = da * a[s] + db * b[s];
-            grads[1][s] = de * first[s];
-            of_a = gates[2][s] * da, of_b = gates[2][s] * db, of_e = gates[3][s] * de;
+    // A write through a stretch: from what belongs to its c and E behind the stretch, and to the last token's, to what
+    // belongs to them before. `above`: c before the stretch.
+    template <bool STORE>
+    __device__ __forceinline__ float2 back_through(
+        const Gates& gates, u32 stretch, u32 j, u32 n, float2 of, float2 last, float above
+    ) {
+        #pragma unroll
+        for (u32 i = 16; i-- > 0;) {
+            const u32 s = 16 * stretch + i;
+            float da = 0.0f, deta = 0.0f;
+            if (s < n && s >= j) {
+                if (s + 1 == n) of.x += last.x, of.y += last.y;
+                float now = dc[s][j] + of.x;
+                if (i == 15 && stretch < 3) now += edge[stretch + 1][j];
+                const float pushed = now + of.y;
+                if (STORE && s > j) da = now * (i > 0 ? c[s - 1][j] : above), deta = pushed * e[s - 1][j];
+                of.x = gates[2][s] * now, of.y = gates[3][s] * pushed;
+            }
+            if (STORE) dc[s][j] = da, c[s][j] = deta;
         }
+        return of;
+    }
+    // The same of the states before the chunk.
+    template <bool STORE>
+    __device__ __forceinline__ Triangle first_back_through(
+        const Gates& gates, u32 stretch, u32 n, Triangle of, Triangle last
+    ) {
+        #pragma unroll 4
+        for (u32 i = 16; i-- > 0;) {
+            const u32 s = 16 * stretch + i;
+            if (s >= n) continue;
+            if (s + 1 == n) of.a += last.a, of.b += last.b, of.e += last.e;
+            const float da = of.a + to_a[s], db = of.b + to_b[s], de = of.e + db;
+            if (STORE) grads[0][s] = da * a[s] + db * b[s], grads[1][s] = de * first[s];
+            of = Triangle{gates[2][s] * da, gates[2][s] * db, gates[3][s] * de};
+        }
+        return of;
     }
     // Sums over writes, the `part`th of PARTS.
     template <u32 PARTS>

@@ -12,7 +12,7 @@ const READERS: u32 = 4;
 /// At most these bytes of shared memory kernels that work on one chunk have beside tiles, and with momentum the gradients
 /// for tables.
 pub(super) const OWN: usize = 23 << 10;
-const TABLES: usize = 42 << 10;
+const TABLES: usize = 45 << 10;
 
 /// Sizes of tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
