@@ -76,6 +76,14 @@ template <u32 N> __device__ __forceinline__ Run<N> load_run(Array x, u64 i) {
     return run;
 }
 
+// The same, and zeros where `inside` is false: the first run is read there, so that no branch stands between two reads.
+template <u32 N> __device__ __forceinline__ Run<N> load_run_if(bool inside, Array x, u64 i) {
+    Run<N> run = load_run<N>(x, inside ? i : 0);
+#pragma unroll
+    for (u32 n = 0; n < N; n++) run.x[n] = inside ? run.x[n] : 0.0f;
+    return run;
+}
+
 template <u32 N> __device__ __forceinline__ void store_run(Array x, u64 i, const Run<N>& run) {
     if constexpr (N == 1) {
         store(x, i, run.x[0]);

@@ -138,24 +138,15 @@ struct Backward {
 #pragma unroll
         for (u32 r = 0; r < STRETCH + TAPS - 1; r++) {
             bool inside = row + r < range.start + range.length;
-            seen[r] = inside ? load_run<N>(dy, (row + r) * call.channels + channel) : Run<N>{};
+            seen[r] = load_run_if<N>(inside, dy, (row + r) * call.channels + channel);
         }
 #pragma unroll
         for (u32 r = 0; r < STRETCH; r++) {
             Run<N> sum = {};
 #pragma unroll
             for (u32 j = 0; j < TAPS; j++) add_product(sum, taps[j], seen[r + TAPS - 1 - j]);
-            add_final(sum, range, row - range.start + r + TAPS - 1, channel);
             store_run<N>(dx, (row + r) * call.channels + channel, sum);
         }
-    }
-
-    // What came to row `i` of a sequence through the final state.
-    template <u32 N> __device__ __forceinline__ void add_final(Run<N>& grad, const Range& range, u64 i, u64 channel) const {
-        if (!dfinal.data || i < range.length) return;
-        Run<N> more = load_run<N>(dfinal, (range.n * (call.width - 1) + i - range.length) * call.channels + channel);
-#pragma unroll
-        for (u32 n = 0; n < N; n++) grad.x[n] += more.x[n];
     }
 };
 
@@ -168,7 +159,10 @@ __device__ __forceinline__ Run<N> input_grad(const Backward& args, const Range& 
     u32 first = i < range.length ? 0 : (u32)(i + 1 - range.length), end = i < kept ? (u32)i + 1 : call.width;
     u64 dy = (range.start + i - first) * call.channels + channel;
     for (u32 j = first; j < end; j++, dy -= call.channels) add_product(grad, tap<N>(call, channel, j), load_run<N>(args.dy, dy));
-    args.add_final(grad, range, i, channel);
+    if (args.dfinal.data && i >= range.length) {
+        Run<N> more = load_run<N>(args.dfinal, (range.n * kept + i - range.length) * call.channels + channel);
+        for (u32 n = 0; n < N; n++) grad.x[n] += more.x[n];
+    }
     return grad;
 }
 
@@ -180,7 +174,9 @@ template <u32 N> __device__ __forceinline__ void backward(const Backward& args) 
         u64 channel = at.column * N, row = at.row * STRETCH;
         u64 end = row + STRETCH < call.rows ? row + STRETCH : call.rows;
         Range range = owner(call, row);
-        if (whole(call, range, row)) {
+        // The last rows also have what came through the final state.
+        bool inner = !args.dfinal.data || row + STRETCH + TAPS - 1 <= range.start + range.length;
+        if (inner && whole(call, range, row)) {
             args.template stretch<N>(range, row, channel);
             continue;
         }

@@ -96,7 +96,7 @@ __device__ __forceinline__ void keep(Run<N> (&kept)[ROWS][RUNS], const Args& arg
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
             Piece at = piece<N, ROWS>(args, r, run);
-            kept[r][run] = at.inside ? load_run<N>(x, at.row * args.width + at.column) : Run<N>{};
+            kept[r][run] = load_run_if<N>(at.inside, x, at.row * args.width + at.column);
         }
 }
 
@@ -182,12 +182,17 @@ template <u32 N> __device__ __forceinline__ void normalise_rows_backward(const N
 template <u32 N, u32 RUNS, u32 ROWS>
 __device__ __forceinline__ void normalise_kept_backward(const NormaliseBackward& args) {
     Run<N> x[ROWS][RUNS], g[ROWS][RUNS];
+    float inverses[ROWS];
     keep(x, args, args.x);
     keep(g, args, args.dy);
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
         u64 row = piece<N, ROWS>(args, r, 0).row;
-        float inverse = row < args.rows ? args.inverse[row] : 0.0f, sum = 0.0f;
+        inverses[r] = row < args.rows ? args.inverse[row] : 0.0f;
+    }
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++) {
+        float inverse = inverses[r], sum = 0.0f;
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
             Piece at = piece<N, ROWS>(args, r, run);
