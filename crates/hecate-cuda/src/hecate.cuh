@@ -1,6 +1,7 @@
 // What kernels share: arrays of a type known at run time, sums over warps and blocks in a fixed order.
 #pragma once
 #include "device.cuh"
+#include "tensor.cuh"
 
 // Elements of 32 bits (type 0), bfloat16 (1) or IEEE half (2).
 struct Array {
@@ -19,39 +20,85 @@ __device__ __forceinline__ void store(Array x, u64 i, float value) {
     else ((u16*)x.data)[i] = x.type == 1 ? to_bf16(value) : to_f16(value);
 }
 
-// Neighbours that are read and written at once: one, or four whose first stands at a multiple of four.
+// Neighbours that are read and written at once: one, or four or eight whose first stands at a multiple of as many.
 template <u32 N> struct Run {
     float x[N];
 };
 
-__device__ __forceinline__ float from_bits(u32 type, u32 bits) { return type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits); }
-__device__ __forceinline__ u32 to_bits(u32 type, float x) { return type == 1 ? to_bf16(x) : to_f16(x); }
-
-template <u32 N> __device__ __forceinline__ Run<N> load_run(Array x, u64 i) {
-    if constexpr (N == 1) {
-        return Run<1>{{load(x, i)}};
-    } else if (x.type == 0) {
-        float4 run = ((const float4*)x.data)[i / 4];
-        return Run<4>{{run.x, run.y, run.z, run.w}};
-    } else {
-        uint2 run = ((const uint2*)x.data)[i / 4];
-        return Run<4>{{from_bits(x.type, run.x), from_bits(x.type, run.x >> 16), from_bits(x.type, run.y),
-                       from_bits(x.type, run.y >> 16)}};
+// What is done with TYPE, a type of arrays, known while compiling: these are read and written without a branch, so that
+// reads wait together.
+#define BY_TYPE(type, ...) \
+    switch (type) { \
+        case 1: { constexpr u32 TYPE = 1; __VA_ARGS__; break; } \
+        case 2: { constexpr u32 TYPE = 2; __VA_ARGS__; break; } \
+        default: { constexpr u32 TYPE = 0; __VA_ARGS__; } \
     }
+
+// Neighbours in 16 bytes.
+template <u32 TYPE> constexpr u32 WIDE = TYPE == 0 ? 4 : 8;
+
+__device__ __forceinline__ float from_bits(u32 type, u32 bits) { return type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits); }
+// Two numbers, `low` in the low half.
+__device__ __forceinline__ u32 to_word(u32 type, float low, float high) {
+    return type == 1 ? pack_bf16(low, high) : to_f16(low) | (u32)to_f16(high) << 16;
 }
 
-template <u32 N> __device__ __forceinline__ void store_run(Array x, u64 i, Run<N> run) {
+// The 16-bit numbers of a run, two to a word.
+template <u32 N> struct Words;
+template <> struct Words<4> {
+    typedef uint2 type;
+};
+template <> struct Words<8> {
+    typedef uint4 type;
+};
+
+template <u32 N> __device__ __forceinline__ Run<N> load_run(Array x, u64 i) {
+    Run<N> run;
+    if constexpr (N == 1) {
+        run.x[0] = load(x, i);
+    } else if (x.type == 0) {
+#pragma unroll
+        for (u32 n = 0; n < N; n += 4) {
+            float4 four = ((const float4*)x.data)[(i + n) / 4];
+            run.x[n] = four.x;
+            run.x[n + 1] = four.y;
+            run.x[n + 2] = four.z;
+            run.x[n + 3] = four.w;
+        }
+    } else {
+        union {
+            typename Words<N>::type all;
+            u32 each[N / 2];
+        } words = {((const typename Words<N>::type*)x.data)[i / N]};
+#pragma unroll
+        for (u32 n = 0; n < N; n++) run.x[n] = from_bits(x.type, words.each[n / 2] >> n % 2 * 16);
+    }
+    return run;
+}
+
+// The same, and zeros where `inside` is false: the first run is read there, so that no branch stands between two reads.
+template <u32 N> __device__ __forceinline__ Run<N> load_run_if(bool inside, Array x, u64 i) {
+    Run<N> run = load_run<N>(x, inside ? i : 0);
+#pragma unroll
+    for (u32 n = 0; n < N; n++) run.x[n] = inside ? run.x[n] : 0.0f;
+    return run;
+}
+
+template <u32 N> __device__ __forceinline__ void store_run(Array x, u64 i, const Run<N>& run) {
     if constexpr (N == 1) {
         store(x, i, run.x[0]);
     } else if (x.type == 0) {
-        ((float4*)x.data)[i / 4] = make_float4(run.x[0], run.x[1], run.x[2], run.x[3]);
+#pragma unroll
+        for (u32 n = 0; n < N; n += 4)
+            ((float4*)x.data)[(i + n) / 4] = make_float4(run.x[n], run.x[n + 1], run.x[n + 2], run.x[n + 3]);
     } else {
-        u32 bits[4];
-        for (u32 n = 0; n < 4; n++) bits[n] = to_bits(x.type, run.x[n]);
-        uint2 words;
-        words.x = bits[0] | bits[1] << 16;
-        words.y = bits[2] | bits[3] << 16;
-        ((uint2*)x.data)[i / 4] = words;
+        union {
+            u32 each[N / 2];
+            typename Words<N>::type all;
+        } words;
+#pragma unroll
+        for (u32 n = 0; n < N / 2; n++) words.each[n] = to_word(x.type, run.x[2 * n], run.x[2 * n + 1]);
+        ((typename Words<N>::type*)x.data)[i / N] = words.all;
     }
 }
 

@@ -86,6 +86,11 @@ pub(crate) struct Array {
 impl Array {
     /// An array that a kernel does not look at.
     pub(crate) const NONE: Self = Self { data: 0, dtype: 0, unused: 0 };
+
+    /// Neighbours in 16 bytes; `WIDE` in the kernels.
+    pub(crate) fn wide(self) -> usize {
+        if self.dtype == 0 { 4 } else { 8 }
+    }
 }
 
 impl From<&Tensor<Cuda>> for Array {

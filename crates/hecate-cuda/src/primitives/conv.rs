@@ -29,10 +29,12 @@ struct Call {
 
 kernels! { SOURCE {
     "conv_forward" Forward { call: Call, y: Array }
+    "conv_forward_wide" WideForward { call: Call, y: Array }
     "conv_dx" InputGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
+    "conv_dx_wide" WideInputGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dstate" StateGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dweight" Weights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
-    "conv_dweight_4" FourWeights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
+    "conv_dweight_taps" TapsWeights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
 } }
 
 /// Consecutive rows that a thread takes; `STRETCH` in the kernels.
@@ -41,8 +43,12 @@ const STRETCH: usize = 8;
 /// Taps that there are kernels of their own for; `TAPS` in the kernels.
 const TAPS: usize = 4;
 
-/// Fewest rows, and most parts, that the gradient of the weights is first summed over.
-const PARTS: [usize; 2] = [64, 256];
+/// Fewest rows, and most parts, that the gradient of the weights is first summed over. A part is of a multiple of these
+/// rows, `DOWN * SEGMENT` in the kernels.
+const PARTS: [usize; 2] = [128, 256];
+
+/// Runs of channels of a block of `conv_dweight_taps`; `ACROSS` in the kernels.
+const ACROSS: usize = 32;
 
 impl Call {
     fn new(dims: &ConvDims, [x, weight, state]: [&Tensor<Cuda>; 3], starts: &Table) -> Self {
@@ -59,14 +65,14 @@ impl Call {
     }
 }
 
-/// Neighbouring channels that a thread takes.
-fn neighbours(dims: &ConvDims) -> usize {
-    if dims.channels.is_multiple_of(4) { 4 } else { 1 }
+/// Neighbouring channels that a thread takes: a run of 16 bytes, which is `WIDE` in the kernels, or fewer.
+fn neighbours(dims: &ConvDims, wide: usize) -> usize {
+    [wide, 4].into_iter().find(|&n| dims.channels.is_multiple_of(n)).unwrap_or(1)
 }
 
 /// A thread for neighbouring channels of a stretch of rows.
-fn by_stretch(dims: &ConvDims) -> Grid {
-    Grid::elements(dims.sequences.rows().div_ceil(STRETCH) * dims.channels / neighbours(dims))
+fn by_stretch(dims: &ConvDims, neighbours: usize) -> Grid {
+    Grid::elements(dims.sequences.rows().div_ceil(STRETCH) * dims.channels / neighbours)
 }
 
 impl Conv for Cuda {
@@ -80,7 +86,13 @@ impl Conv for Cuda {
         let starts = starts(self, &dims.sequences)?;
         let y = self.empty(x.shape().clone(), x.dtype())?;
         let call = Call::new(dims, [x, weight, state], &starts);
-        self.launch(by_stretch(dims), &Forward { call, y: (&y).into() })?;
+        let (wide, y_at) = (call.x.wide(), (&y).into());
+        let grid = by_stretch(dims, neighbours(dims, wide));
+        if neighbours(dims, wide) == wide {
+            self.launch(grid, &WideForward { call, y: y_at })?;
+        } else {
+            self.launch(grid, &Forward { call, y: y_at })?;
+        }
         let last = last_rows(self, &dims.sequences, (dims.state(), x.dtype()), Some(state), Some(x))?;
         Ok((y, last))
     }
@@ -101,18 +113,25 @@ impl Conv for Cuda {
         let (dx, dstate) = (Array::from(&x_grad), Array::from(&state_grad));
         let dfinal = dfinal.map_or(Array::NONE, Array::from);
         let slope = Array::from(dy);
-        self.launch(by_stretch(dims), &InputGrad { call, dy: slope, dfinal, dx, dstate })?;
+        let wide = neighbours(dims, call.x.wide()) == call.x.wide();
+        let grid = by_stretch(dims, neighbours(dims, call.x.wide()));
+        if wide {
+            self.launch(grid, &WideInputGrad { call, dy: slope, dfinal, dx, dstate })?;
+        } else {
+            self.launch(grid, &InputGrad { call, dy: slope, dfinal, dx, dstate })?;
+        }
         let grid = Grid::elements(state.shape().count());
         self.launch(grid, &StateGrad { call, dy: slope, dfinal, dx, dstate })?;
 
         let rows = dims.sequences.rows();
-        let length = PARTS[0].max(rows.div_ceil(PARTS[1]));
+        let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]);
         let number = rows.div_ceil(length);
         let parts = self.empty([number, dims.channels, dims.width], DType::F32)?;
         let (at, length, number) = (pointer(&parts), length as u64, number as u32);
-        if dims.width == TAPS && neighbours(dims) == 4 {
-            let grid = Grid::elements(parts.shape().count() / (4 * TAPS));
-            self.launch(grid, &FourWeights { call, dy: slope, parts: at, length, number })?;
+        if dims.width == TAPS && wide {
+            let across = dims.channels.div_ceil(call.x.wide() * ACROSS);
+            let grid = Grid { blocks: (across, number as usize, 1), ..Grid::blocks(1, 256) };
+            self.launch(grid, &TapsWeights { call, dy: slope, parts: at, length, number })?;
         } else {
             let grid = Grid::elements(parts.shape().count());
             self.launch(grid, &Weights { call, dy: slope, parts: at, length, number })?;

@@ -11,38 +11,59 @@ __device__ __forceinline__ float gelu_argument(float x) { return GELU_SCALE * x 
 // In the order of `Map::ALL`.
 enum { SILU, SIGMOID, LOG_SIGMOID, SOFTPLUS, GELU, EXP };
 
-__device__ __forceinline__ float mapped(u32 map, float x) {
-    switch (map) {
-        case SILU: return x * sigmoid(x);
-        case SIGMOID: return sigmoid(x);
-        case LOG_SIGMOID: return -softplus(-x);
-        case SOFTPLUS: return softplus(x);
-        case GELU: return x * sigmoid(gelu_argument(x));
-        default: return expf(x);
+// What is done with MAP, one of them, known while compiling.
+#define BY_MAP(map, ...) \
+    switch (map) { \
+        case SILU: { constexpr u32 MAP = SILU; __VA_ARGS__; break; } \
+        case SIGMOID: { constexpr u32 MAP = SIGMOID; __VA_ARGS__; break; } \
+        case LOG_SIGMOID: { constexpr u32 MAP = LOG_SIGMOID; __VA_ARGS__; break; } \
+        case SOFTPLUS: { constexpr u32 MAP = SOFTPLUS; __VA_ARGS__; break; } \
+        case GELU: { constexpr u32 MAP = GELU; __VA_ARGS__; break; } \
+        default: { constexpr u32 MAP = EXP; __VA_ARGS__; } \
     }
+
+// σ(x) and σ(−x).
+struct Sides {
+    float up, down;
+};
+
+// The denominator is between 1 and 2, where the short division is as good as the long one to an ulp.
+__device__ __forceinline__ Sides sides(float x) {
+    float small = expf(-fabsf(x)), near = __fdividef(1.0f, 1.0f + small), far = small * near;
+    return x < 0.0f ? Sides{far, near} : Sides{near, far};
 }
 
-__device__ __forceinline__ float slope(u32 map, float x) {
-    switch (map) {
-        case SILU: return sigmoid(x) * (1.0f + x * sigmoid(-x));
-        case SIGMOID: return sigmoid(x) * sigmoid(-x);
-        case LOG_SIGMOID: return sigmoid(-x);
-        case SOFTPLUS: return sigmoid(x);
-        case GELU: {
-            float up = sigmoid(gelu_argument(x)), down = sigmoid(-gelu_argument(x));
-            // Where x² would overflow, `up` or `down` has long been 0.
-            float near = x > 1e6f ? 1e6f : x < -1e6f ? -1e6f : x;
-            return up * (1.0f + near * down * GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * near * near));
-        }
-        default: return expf(x);
-    }
+template <u32 MAP> __device__ __forceinline__ float mapped(float x) {
+    if constexpr (MAP == SILU) return x * sides(x).up;
+    else if constexpr (MAP == SIGMOID) return sides(x).up;
+    else if constexpr (MAP == LOG_SIGMOID) return -softplus(-x);
+    else if constexpr (MAP == SOFTPLUS) return softplus(x);
+    else if constexpr (MAP == GELU) return x * sides(gelu_argument(x)).up;
+    else return expf(x);
 }
 
-// `work.run<N>(i)` for all elements: four at a time, and one at a time behind the last four.
-template <class Work> __device__ __forceinline__ void for_elements(u64 count, Work work) {
-    u64 fours = count / 4;
-    for (u64 i = grid_thread(); i < fours; i += grid_threads()) work.template run<4>(4 * i);
-    for (u64 i = 4 * fours + grid_thread(); i < count; i += grid_threads()) work.template run<1>(i);
+template <u32 MAP> __device__ __forceinline__ float slope(float x) {
+    if constexpr (MAP == EXP) return expf(x);
+    Sides at = sides(MAP == GELU ? gelu_argument(x) : x);
+    if constexpr (MAP == SILU) return at.up * (1.0f + x * at.down);
+    else if constexpr (MAP == SIGMOID) return at.up * at.down;
+    else if constexpr (MAP == LOG_SIGMOID) return at.down;
+    else if constexpr (MAP == SOFTPLUS) return at.up;
+    // Where x² would overflow, `up` or `down` has long been 0.
+    float near = x > 1e6f ? 1e6f : x < -1e6f ? -1e6f : x;
+    return at.up * (1.0f + near * at.down * GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * near * near));
+}
+
+// `work.run<N>(i)` for all elements: N at a time, and one at a time behind the last N.
+template <u32 N, class Work> __device__ __forceinline__ void for_runs(const Work& work) {
+    u64 runs = work.count / N;
+    for (u64 i = grid_thread(); i < runs; i += grid_threads()) work.template run<N>(N * i);
+    for (u64 i = N * runs + grid_thread(); i < work.count; i += grid_threads()) work.template run<1>(i);
+}
+
+// The same in runs of 16 bytes; all arrays are of this type.
+template <class Work> __device__ __forceinline__ void for_elements(u32 type, const Work& work) {
+    BY_TYPE(type, for_runs<WIDE<TYPE>>(work.of_type(TYPE)))
 }
 
 struct MapForward {
@@ -50,60 +71,72 @@ struct MapForward {
     u64 count;
     u32 map;
 
+    __device__ __forceinline__ MapForward of_type(u32 type) const {
+        return {{x.data, type}, {y.data, type}, count, map};
+    }
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> y = load_run<N>(x, i);
-        for (u32 n = 0; n < N; n++) y.x[n] = mapped(map, y.x[n]);
+        BY_MAP(map, for (u32 n = 0; n < N; n++) y.x[n] = mapped<MAP>(y.x[n]))
         store_run<N>(this->y, i, y);
     }
 };
 
-KERNEL(map_forward, MapForward, 256) { for_elements(args.count, args); }
+KERNEL(map_forward, MapForward, 256) { for_elements(args.x.type, args); }
 
 struct MapBackward {
     Array x, dy, dx;
     u64 count;
     u32 map;
 
+    __device__ __forceinline__ MapBackward of_type(u32 type) const {
+        return {{x.data, type}, {dy.data, type}, {dx.data, type}, count, map};
+    }
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> x = load_run<N>(this->x, i), slopes = load_run<N>(dy, i);
-        for (u32 n = 0; n < N; n++) slopes.x[n] *= slope(map, x.x[n]);
+        BY_MAP(map, for (u32 n = 0; n < N; n++) slopes.x[n] *= slope<MAP>(x.x[n]))
         store_run<N>(dx, i, slopes);
     }
 };
 
-KERNEL(map_backward, MapBackward, 256) { for_elements(args.count, args); }
+KERNEL(map_backward, MapBackward, 256) { for_elements(args.x.type, args); }
 
 struct Gated {
     Array x, g, y;
     u64 count;
     u32 map;
 
+    __device__ __forceinline__ Gated of_type(u32 type) const {
+        return {{x.data, type}, {g.data, type}, {y.data, type}, count, map};
+    }
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> y = load_run<N>(x, i), g = load_run<N>(this->g, i);
-        for (u32 n = 0; n < N; n++) y.x[n] *= mapped(map, g.x[n]);
+        BY_MAP(map, for (u32 n = 0; n < N; n++) y.x[n] *= mapped<MAP>(g.x[n]))
         store_run<N>(this->y, i, y);
     }
 };
 
-KERNEL(gated, Gated, 256) { for_elements(args.count, args); }
+KERNEL(gated, Gated, 256) { for_elements(args.x.type, args); }
 
 struct GatedBackward {
     Array x, g, dy, dx, dg;
     u64 count;
     u32 map;
 
+    __device__ __forceinline__ GatedBackward of_type(u32 type) const {
+        return {{x.data, type}, {g.data, type}, {dy.data, type}, {dx.data, type}, {dg.data, type}, count, map};
+    }
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
         Run<N> x = load_run<N>(this->x, i), g = load_run<N>(this->g, i), dy = load_run<N>(this->dy, i);
-        for (u32 n = 0; n < N; n++) {
-            x.x[n] = slope(map, g.x[n]) * (dy.x[n] * x.x[n]);
-            dy.x[n] *= mapped(map, g.x[n]);
-        }
+        BY_MAP(map, for (u32 n = 0; n < N; n++) {
+            x.x[n] = slope<MAP>(g.x[n]) * (dy.x[n] * x.x[n]);
+            dy.x[n] *= mapped<MAP>(g.x[n]);
+        })
         store_run<N>(dx, i, dy);
         store_run<N>(dg, i, x);
     }
 };
 
-KERNEL(gated_backward, GatedBackward, 256) { for_elements(args.count, args); }
+KERNEL(gated_backward, GatedBackward, 256) { for_elements(args.x.type, args); }
 
 // `a [count]`, `b [width]` for each row of `a`.
 struct Combine {
@@ -111,20 +144,29 @@ struct Combine {
     u64 count, width;
     u32 product;
 
+    __device__ __forceinline__ Combine of_type(u32 type) const {
+        return {{a.data, type}, {b.data, type}, {y.data, type}, count, width, product};
+    }
+    // Neighbours of a row whose length N does not divide are none in `b`.
+    template <u32 N> __device__ __forceinline__ Run<N> load_b(u64 i) const {
+        if (width == count) return load_run<N>(b, i);
+        u64 column = place(i, width).column;
+        if (width % N == 0) return load_run<N>(b, column);
+        Run<N> run;
+        for (u32 n = 0; n < N; n++) {
+            run.x[n] = load(b, column);
+            column = column + 1 == width ? 0 : column + 1;
+        }
+        return run;
+    }
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
-        Run<N> a = load_run<N>(this->a, i);
-        u64 column = width == count ? i : place(i, width).column;
-        // Four of a row whose length four does not divide are no neighbours in `b`.
-        bool whole = N == 1 || width == count || width % 4 == 0;
-        Run<N> b;
-        if (whole) b = load_run<N>(this->b, column);
-        else for (u32 n = 0; n < N; n++) b.x[n] = load(this->b, place(column + n, width).column);
+        Run<N> a = load_run<N>(this->a, i), b = load_b<N>(i);
         for (u32 n = 0; n < N; n++) a.x[n] = product ? a.x[n] * b.x[n] : a.x[n] + b.x[n];
         store_run<N>(y, i, a);
     }
 };
 
-KERNEL(combine, Combine, 256) { for_elements(args.count, args); }
+KERNEL(combine, Combine, 256) { for_elements(args.a.type, args); }
 
 struct Scale {
     Array x, y;
@@ -138,5 +180,9 @@ struct Scale {
     }
 };
 
+template <u32 FROM> __device__ __forceinline__ void scale_from(const Scale& args) {
+    BY_TYPE(args.y.type, for_runs<(FROM == 0 ? 4 : WIDE<TYPE>)>(Scale{{args.x.data, FROM}, {args.y.data, TYPE}, args.count, args.factor}))
+}
+
 // A conversion is the factor 1 and another type.
-KERNEL(scale, Scale, 256) { for_elements(args.count, args); }
+KERNEL(scale, Scale, 256) { BY_TYPE(args.x.type, scale_from<TYPE>(args)) }

@@ -28,21 +28,21 @@ impl Elementwise for Cuda {
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
         let arguments = MapForward { x: x.into(), y: (&y).into(), count: count as u64, map: index(map)? };
-        self.launch(fours(count), &arguments)?;
+        self.launch(runs(x, count), &arguments)?;
         Ok(y)
     }
 
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (dx, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), index(map)?);
         let arguments = MapBackward { x: x.into(), dy: dy.into(), dx: (&dx).into(), count: count as u64, map };
-        self.launch(fours(count), &arguments)?;
+        self.launch(runs(x, count), &arguments)?;
         Ok(dx)
     }
 
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), index(map)?);
         let arguments = Gated { x: x.into(), g: g.into(), y: (&y).into(), count: count as u64, map };
-        self.launch(fours(count), &arguments)?;
+        self.launch(runs(x, count), &arguments)?;
         Ok(y)
     }
 
@@ -57,7 +57,7 @@ impl Elementwise for Cuda {
         let (x_grad, g_grad, count, map) = (like(x)?, like(g)?, x.shape().count(), index(map)?);
         let (dx, dg) = ((&x_grad).into(), (&g_grad).into());
         let arguments = GatedBackward { x: x.into(), g: g.into(), dy: dy.into(), dx, dg, count: count as u64, map };
-        self.launch(fours(count), &arguments)?;
+        self.launch(runs(x, count), &arguments)?;
         Ok((x_grad, g_grad))
     }
 
@@ -93,9 +93,9 @@ impl Elementwise for Cuda {
     }
 }
 
-/// A thread for every four of `count` elements.
-fn fours(count: usize) -> Grid {
-    Grid::elements(count.div_ceil(4))
+/// A thread for every 16 bytes of `count` elements.
+fn runs(x: &Tensor<Cuda>, count: usize) -> Grid {
+    Grid::elements(count.div_ceil(Array::from(x).wide()))
 }
 
 /// The number of a map in the kernels.
@@ -110,7 +110,7 @@ fn combine(device: &Cuda, dims: Broadcast, product: bool, a: &Tensor<Cuda>, b: &
     let (y, count) = (device.empty(a.shape().clone(), a.dtype())?, a.shape().count());
     let (width, product) = (dims.width as u64, u32::from(product));
     let arguments = Combine { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, product };
-    device.launch(fours(count), &arguments)?;
+    device.launch(runs(a, count), &arguments)?;
     Ok(y)
 }
 
@@ -118,6 +118,6 @@ fn combine(device: &Cuda, dims: Broadcast, product: bool, a: &Tensor<Cuda>, b: &
 fn scaled(device: &Cuda, factor: f32, dtype: DType, x: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
     let (y, count) = (device.empty(x.shape().clone(), dtype)?, x.shape().count());
     let arguments = Scale { x: x.into(), y: (&y).into(), count: count as u64, factor };
-    device.launch(fours(count), &arguments)?;
+    device.launch(runs(x, count), &arguments)?;
     Ok(y)
 }

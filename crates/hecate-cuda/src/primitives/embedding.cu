@@ -1,5 +1,6 @@
 // Rows of a table by number. The backward lists, for every id, where it stands: a stable sort of positions by id, digit
-// by digit of 8 bits, so that each row of the table is added up by one block, in the order of positions.
+// by digit of 8 bits, so that each row of the table is added up by one block: what is left of its positions in front of and
+// behind whole pieces of all positions, and the sums of these, each of which a block of its own has made before.
 #include "hecate.cuh"
 
 struct Gather {
@@ -126,33 +127,98 @@ KERNEL(id_starts, IdStarts, 256) {
     }
 }
 
+#define COLUMNS 32
+
+// Positions of a piece, and those of a thread that are asked for at once.
+#define PIECE 64
+#define BATCH 4
+
 struct GatherBackward {
     Array dy;      // [count, width]
     Array dtable;  // [vocabulary, width]
+    const u32* keys;
     const u32* order;
     const u32* starts;
+    double* pieces;  // [count / PIECE, width]; only of those that are of one id
     u64 width;
+    u32 wide;  // runs of 16 bytes divide the width
 };
 
-#define COLUMNS 32
+template <u32 TYPE> __device__ __forceinline__ GatherBackward of_type(GatherBackward args) {
+    args.dy.type = args.dtable.type = TYPE;
+    return args;
+}
 
-// Block x is an id, block y a share of the columns. Eight threads a column take positions in turn.
-KERNEL(gather_backward, GatherBackward, 256) {
+// A block has COLUMNS runs of columns; eight threads of each take positions in turn.
+template <u32 N> __device__ __forceinline__ void add_rows(double (&sums)[N], const GatherBackward& args, u64 first, u64 last, u64 column) {
+    u32 step = threadIdx.x / COLUMNS, steps = blockDim.x / COLUMNS;
+    for (u64 i = first + step; i < last; i += BATCH * steps) {
+        Run<N> dy[BATCH];
+#pragma unroll
+        for (u32 b = 0; b < BATCH; b++) {
+            bool inside = i + b * steps < last;
+            dy[b] = load_run_if<N>(inside, args.dy, args.order[inside ? i + b * steps : i] * args.width + column);
+        }
+#pragma unroll
+        for (u32 b = 0; b < BATCH; b++)
+#pragma unroll
+            for (u32 n = 0; n < N; n++) sums[n] += dy[b].x[n];
+    }
+}
+
+// Block x is a piece, block y a share of the columns.
+template <u32 N> __device__ __forceinline__ void sum_piece(const GatherBackward& args, double* shared) {
+    u64 first = (u64)blockIdx.x * PIECE, column = N * ((u64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS);
+    if (args.keys[first] != args.keys[first + PIECE - 1]) return;
+    double sums[N] = {};
+    if (column < args.width) add_rows(sums, args, first, first + PIECE, column);
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+        double sum = column_sum(sums[n], COLUMNS, shared);
+        if (threadIdx.x < COLUMNS && column < args.width) args.pieces[blockIdx.x * args.width + column + n] = sum;
+    }
+}
+
+KERNEL(gather_pieces, GatherBackward, 256) {
     __shared__ double shared[256];
+    if (args.wide) BY_TYPE(args.dy.type, sum_piece<WIDE<TYPE>>(of_type<TYPE>(args), shared))
+    else sum_piece<1>(args, shared);
+}
+
+// The sums of the positions from `first` to `last`, which are those of an id.
+template <u32 N> __device__ __forceinline__ void add_id(double (&sums)[N], const GatherBackward& args, u64 first, u64 last, u64 column) {
+    u64 piece = (first + PIECE - 1) / PIECE, end = last / PIECE;
+    if (piece >= end) return add_rows(sums, args, first, last, column);
+    add_rows(sums, args, first, piece * PIECE, column);
+    for (u64 p = piece + threadIdx.x / COLUMNS; p < end; p += blockDim.x / COLUMNS)
+#pragma unroll
+        for (u32 n = 0; n < N; n++) sums[n] += args.pieces[p * args.width + column + n];
+    add_rows(sums, args, end * PIECE, last, column);
+}
+
+// Block x is an id, block y a share of the columns.
+template <u32 N> __device__ __forceinline__ void sum_id(const GatherBackward& args, double* shared) {
     u64 id = blockIdx.x, row = id * args.width;
     u32 first = args.starts[id], last = args.starts[id + 1];
-    u32 step = threadIdx.x / COLUMNS, steps = blockDim.x / COLUMNS;
     if (first == last) {
         u64 threads = (u64)gridDim.y * blockDim.x;
-        for (u64 i = (u64)blockIdx.y * blockDim.x + threadIdx.x; i < args.width; i += threads) store(args.dtable, row + i, 0.0f);
-    } else {
-        for (u64 left = (u64)blockIdx.y * COLUMNS; left < args.width; left += (u64)gridDim.y * COLUMNS) {
-            u64 column = left + threadIdx.x % COLUMNS;
-            double sum = 0.0;
-            if (column < args.width)
-                for (u64 i = (u64)first + step; i < last; i += steps) sum += load(args.dy, args.order[i] * args.width + column);
-            sum = column_sum(sum, COLUMNS, shared);
-            if (step == 0 && column < args.width) store(args.dtable, row + column, (float)sum);
-        }
+        for (u64 i = N * ((u64)blockIdx.y * blockDim.x + threadIdx.x); i < args.width; i += N * threads)
+            store_run<N>(args.dtable, row + i, Run<N>{});
+        return;
     }
+    for (u64 left = (u64)blockIdx.y * COLUMNS * N; left < args.width; left += (u64)gridDim.y * COLUMNS * N) {
+        u64 column = left + N * (threadIdx.x % COLUMNS);
+        double sums[N] = {};
+        if (column < args.width) add_id(sums, args, first, last, column);
+        Run<N> total;
+#pragma unroll
+        for (u32 n = 0; n < N; n++) total.x[n] = (float)column_sum(sums[n], COLUMNS, shared);
+        if (threadIdx.x < COLUMNS && column < args.width) store_run<N>(args.dtable, row + column, total);
+    }
+}
+
+KERNEL(gather_backward, GatherBackward, 256) {
+    __shared__ double shared[256];
+    if (args.wide) BY_TYPE(args.dy.type, sum_id<WIDE<TYPE>>(of_type<TYPE>(args), shared))
+    else sum_id<1>(args, shared);
 }

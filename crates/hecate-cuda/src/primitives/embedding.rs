@@ -9,6 +9,20 @@ use hecate_core::{DType, Result, Tensor, primitives::Embedding};
 
 pub(crate) const SOURCE: Source = source!("embedding", "embedding.cu");
 
+/// What the sums of the backward take; `GatherBackward` in the kernels.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Sums {
+    dy: Array,
+    dtable: Array,
+    keys: Pointer,
+    order: Pointer,
+    starts: Pointer,
+    pieces: Pointer,
+    width: u64,
+    wide: u32,
+}
+
 kernels! { SOURCE {
     "gather" Gather { table: Array, y: Array, ids: Pointer, count: u64, width: u64, vocabulary: u32 }
     "digit_counts" DigitCounts { keys: Pointer, count: u64, shift: u32, most: u32, counts: Pointer }
@@ -18,7 +32,8 @@ kernels! { SOURCE {
         sorted_keys: Pointer, sorted_order: Pointer
     }
     "id_starts" IdStarts { keys: Pointer, starts: Pointer, count: u64, vocabulary: u32 }
-    "gather_backward" GatherBackward { dy: Array, dtable: Array, order: Pointer, starts: Pointer, width: u64 }
+    "gather_pieces" GatherPieces { sums: Sums }
+    "gather_backward" GatherBackward { sums: Sums }
 } }
 
 /// Values of a digit of the sort, threads of a block, and positions of a tile.
@@ -27,8 +42,11 @@ const DIGITS: usize = 256;
 /// Bits of a digit.
 const BITS: u32 = 8;
 
-/// Columns that a block adds up at a time.
+/// Columns, or runs of 16 bytes of them, that a block adds up at a time.
 const COLUMNS: usize = 32;
+
+/// Positions that a block adds up before the rest, where they are of one id.
+const PIECE: usize = 64;
 
 /// Blocks that fill a large GPU.
 const BLOCKS: usize = 2048;
@@ -60,10 +78,25 @@ impl Embedding for Cuda {
         let (keys, starts_at) = (sorted.keys.pointer(), starts.pointer());
         let table = IdStarts { keys, starts: starts_at, count: count as u64, vocabulary: vocabulary as u32 };
         self.launch(Grid::elements(vocabulary + 1), &table)?;
-        let (order, width) = (sorted.order.pointer(), width as u64);
-        let sums = GatherBackward { dy: dy.into(), dtable: (&dtable).into(), order, starts: starts_at, width };
-        let shares = dy.shape().last().div_ceil(COLUMNS).min(BLOCKS.div_ceil(vocabulary));
-        self.launch(Grid { blocks: (vocabulary, shares, 1), ..Grid::blocks(1, DIGITS as u32) }, &sums)?;
+        let wide = Array::from(dy).wide();
+        let run = if width.is_multiple_of(wide) { wide } else { 1 };
+        let pieces = self.allocate((count / PIECE).max(1) * width * size_of::<f64>())?;
+        let sums = Sums {
+            dy: dy.into(),
+            dtable: (&dtable).into(),
+            keys,
+            order: sorted.order.pointer(),
+            starts: starts_at,
+            pieces: pieces.pointer(),
+            width: width as u64,
+            wide: u32::from(run > 1),
+        };
+        let across = width.div_ceil(COLUMNS * run);
+        let by = |blocks, shares| Grid { blocks: (blocks, shares, 1), ..Grid::blocks(1, DIGITS as u32) };
+        if count >= PIECE {
+            self.launch(by(count / PIECE, across), &GatherPieces { sums })?;
+        }
+        self.launch(by(vocabulary, across.min(BLOCKS.div_ceil(vocabulary))), &GatherBackward { sums })?;
         Ok(dtable)
     }
 }

@@ -37,37 +37,67 @@ KERNEL(total, Total, 256) {
 enum { VALUES, PRODUCTS, SCALED };
 
 struct ColumnParts {
-    Array x, y;           // [rows, width]
+    Array x, y;           // [rows, width], of one type; y is x for values
     const float* factor;  // [rows]
     double* parts;        // [blocks y, width]
     u64 rows, width;
     u64 height;           // rows of a part
-    u32 columns;          // of a block, a power of two
+    u32 columns;          // of a block, a power of two; of runs where `wide`
     u32 terms;
+    u32 wide;             // runs of 16 bytes divide the width
 };
 
-// Terms added up in 32 bits.
+// Terms added up in 32 bits, and those that are asked for at once.
 #define SHORT 32
+#define BATCH 4
+
+// part += terms of BATCH rows, `steps` apart; those from `last` on are none.
+template <u32 N>
+__device__ __forceinline__ void add_batch(Run<N>& part, const ColumnParts& args, u64 row, u32 steps, u64 last, u64 column) {
+    Run<N> x[BATCH], y[BATCH];
+    float factor[BATCH];
+#pragma unroll
+    for (u32 b = 0; b < BATCH; b++) {
+        u64 at = row + b * steps;
+        bool inside = at < last;
+        x[b] = load_run_if<N>(inside, args.x, at * args.width + column);
+        y[b] = load_run_if<N>(inside, args.y, at * args.width + column);
+        factor[b] = inside && args.terms == SCALED ? args.factor[at] : 1.0f;
+    }
+#pragma unroll
+    for (u32 b = 0; b < BATCH; b++)
+#pragma unroll
+        for (u32 n = 0; n < N; n++) part.x[n] += args.terms == VALUES ? x[b].x[n] : x[b].x[n] * factor[b] * y[b].x[n];
+}
+
+template <u32 N> __device__ __forceinline__ void sum_parts(const ColumnParts& args, double* shared) {
+    u32 steps = blockDim.x / args.columns, step = threadIdx.x / args.columns;
+    u64 column = N * ((u64)blockIdx.x * args.columns + threadIdx.x % args.columns);
+    u64 row = blockIdx.y * args.height, last = row + args.height < args.rows ? row + args.height : args.rows;
+    row = column < args.width ? row + step : last;
+    double sums[N] = {};
+    while (row < last) {
+        Run<N> part = {};
+        for (u32 n = 0; n < SHORT && row < last; n += BATCH, row += BATCH * steps) add_batch(part, args, row, steps, last, column);
+#pragma unroll
+        for (u32 n = 0; n < N; n++) sums[n] += part.x[n];
+    }
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+        double sum = column_sum(sums[n], args.columns, shared);
+        if (step == 0 && column < args.width) args.parts[blockIdx.y * args.width + column + n] = sum;
+    }
+}
+
+template <u32 TYPE> __device__ __forceinline__ ColumnParts of_type(ColumnParts args) {
+    args.x.type = args.y.type = TYPE;
+    return args;
+}
 
 KERNEL(column_parts, ColumnParts, 256) {
     __shared__ double shared[256];
-    u32 steps = blockDim.x / args.columns, step = threadIdx.x / args.columns;
-    u64 column = (u64)blockIdx.x * args.columns + threadIdx.x % args.columns;
-    u64 row = blockIdx.y * args.height, last = row + args.height < args.rows ? row + args.height : args.rows;
-    row = column < args.width ? row + step : last;
-    double sum = 0.0;
-    while (row < last) {
-        float part = 0.0f;
-        for (u32 n = 0; n < SHORT && row < last; n++, row += steps) {
-            u64 i = row * args.width + column;
-            float x = load(args.x, i);
-            if (args.terms == SCALED) x *= args.factor[row];
-            part += args.terms == VALUES ? x : x * load(args.y, i);
-        }
-        sum += part;
-    }
-    sum = column_sum(sum, args.columns, shared);
-    if (step == 0 && column < args.width) args.parts[blockIdx.y * args.width + column] = sum;
+    if (args.wide) BY_TYPE(args.x.type, sum_parts<WIDE<TYPE>>(of_type<TYPE>(args), shared))
+    else sum_parts<1>(args, shared);
 }
 
 struct ColumnTotals {
@@ -83,8 +113,10 @@ KERNEL(column_totals, ColumnTotals, 256) {
     u32 steps = blockDim.x / args.columns, step = threadIdx.x / args.columns;
     u64 column = (u64)blockIdx.x * args.columns + threadIdx.x % args.columns;
     double sum = 0.0;
-    if (column < args.width)
-        for (u64 i = step; i < args.count; i += steps) sum += args.parts[i * args.width + column];
+    if (column < args.width) {
+#pragma unroll 8
+        for (u32 i = step; i < args.count; i += steps) sum += args.parts[i * args.width + column];
+    }
     sum = column_sum(sum, args.columns, shared);
     if (step == 0 && column < args.width) store(args.y, column, (float)sum);
 }

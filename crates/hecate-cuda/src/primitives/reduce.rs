@@ -14,7 +14,7 @@ kernels! { SOURCE {
     "total" Total { parts: Pointer, sum: Pointer, count: u32 }
     "column_parts" ColumnParts {
         x: Array, y: Array, factor: Pointer, parts: Pointer, rows: u64, width: u64, height: u64, columns: u32,
-        terms: u32
+        terms: u32, wide: u32
     }
     "column_totals" ColumnTotals { y: Array, parts: Pointer, width: u64, count: u32, columns: u32 }
 } }
@@ -28,8 +28,11 @@ const RUN: usize = 8;
 /// Blocks that fill a large GPU.
 const BLOCKS: usize = 1024;
 
-/// Columns of a block: a row of them is read at once.
+/// Columns of a block, or runs of them: a row of these is read at once.
 const COLUMNS: usize = 32;
+
+/// Columns of a block of `column_totals`, which reads few rows.
+const TOTALS: usize = 8;
 
 impl Reduce for Cuda {
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -83,8 +86,10 @@ pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Resu
         Terms::Scaled(x, factor, y) => (x, y, pointer(factor), 2),
     };
     let rows = x.shape().count() / width;
-    let columns = width.next_power_of_two().min(COLUMNS);
-    let across = width.div_ceil(columns);
+    let wide = Array::from(x).wide();
+    let runs = if width.is_multiple_of(wide) { width / wide } else { width };
+    let columns = runs.next_power_of_two().min(COLUMNS);
+    let across = runs.div_ceil(columns);
     let height = rows.div_ceil(BLOCKS / across.min(BLOCKS)).max(RUN * THREADS / columns);
     let count = rows.div_ceil(height);
     let (parts, sums) = (device.allocate(count * width * size_of::<f64>())?, device.empty([width], x.dtype())?);
@@ -98,8 +103,11 @@ pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Resu
         height: height as u64,
         columns: columns as u32,
         terms,
+        wide: u32::from(runs < width),
     };
     device.launch(Grid { blocks: (across, count, 1), ..Grid::blocks(1, THREADS as u32) }, &first)?;
+    let columns = width.next_power_of_two().min(TOTALS);
+    let across = width.div_ceil(columns);
     let (parts, width, count, columns) = (parts.pointer(), width as u64, count as u32, columns as u32);
     let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns };
     device.launch(Grid::blocks(across, THREADS as u32), &second)?;

@@ -20,7 +20,7 @@ KERNEL(last_rows, LastRows, 256) {
     }
 }
 
-// out[i] = sum over p of parts[p, i], in the order of the parts.
+// out[i] = sum over p of parts[p, i].
 struct SumParts {
     Array out;
     const float* parts;
@@ -28,10 +28,20 @@ struct SumParts {
     u32 number;
 };
 
+#define COLUMNS 32
+
+// Blocks of COLUMNS sums; eight threads of each take parts in turn.
 KERNEL(sum_parts, SumParts, 256) {
-    for (u64 i = grid_thread(); i < args.count; i += grid_threads()) {
+    __shared__ double shared[256];
+    u32 step = threadIdx.x / COLUMNS, steps = blockDim.x / COLUMNS;
+    for (u64 left = (u64)blockIdx.x * COLUMNS; left < args.count; left += (u64)gridDim.x * COLUMNS) {
+        u64 i = left + threadIdx.x % COLUMNS;
         double sum = 0.0;
-        for (u32 part = 0; part < args.number; part++) sum += args.parts[part * args.count + i];
-        store(args.out, i, (float)sum);
+        if (i < args.count) {
+#pragma unroll 8
+            for (u32 part = step; part < args.number; part += steps) sum += args.parts[part * args.count + i];
+        }
+        sum = column_sum(sum, COLUMNS, shared);
+        if (step == 0 && i < args.count) store(args.out, i, (float)sum);
     }
 }

@@ -51,12 +51,15 @@ pub(super) fn last_rows(
     Ok(out)
 }
 
-/// The sum over the first axis of `parts [number, ..]`, in order, in the shape and type of `like`.
+/// Sums of a block of `sum_parts`; `COLUMNS` in the kernels.
+const COLUMNS: usize = 32;
+
+/// The sum over the first axis of `parts [number, ..]` in the shape and type of `like`.
 pub(super) fn sum_parts(device: &Cuda, parts: &Tensor<Cuda>, like: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
     let out = device.empty(like.shape().clone(), like.dtype())?;
     let count = out.shape().count();
     let number = parts.shape().axes()[0] as u32;
     let arguments = SumParts { out: (&out).into(), parts: pointer(parts), count: count as u64, number };
-    device.launch(Grid::elements(count), &arguments)?;
+    device.launch(Grid::blocks(count.div_ceil(COLUMNS).min(65_535), 256), &arguments)?;
     Ok(out)
 }
