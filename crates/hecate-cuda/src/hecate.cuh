@@ -35,7 +35,7 @@ template <u32 N> struct Run {
     }
 
 // Neighbours in 16 bytes.
-template <u32 TYPE> constexpr u32 WIDE = TYPE == 0 ? 4 : 8;
+template <u32 TYPE> constexpr u32 RUN_LENGTH = TYPE == 0 ? 4 : 8;
 
 __device__ __forceinline__ float from_bits(u32 type, u32 bits) { return type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits); }
 // Two numbers, `low` in the low half.

@@ -87,7 +87,7 @@ impl Array {
     /// An array that a kernel does not look at.
     pub(crate) const NONE: Self = Self { data: 0, dtype: 0, unused: 0 };
 
-    /// Neighbours in 16 bytes; `WIDE` in the kernels.
+    /// Neighbours in 16 bytes; `RUN_LENGTH` in the kernels.
     pub(crate) fn wide(self) -> usize {
         if self.dtype == 0 { 4 } else { 8 }
     }

@@ -125,7 +125,7 @@ KERNEL(conv_forward, Forward, 256) {
 
 // The same for channels that runs of 16 bytes divide.
 KERNEL(conv_forward_wide, Forward, 256, 2) {
-    BY_TYPE(args.y.type, forward<WIDE<TYPE>>(Forward{of_type<TYPE>(args.call), Array{args.y.data, TYPE}}))
+    BY_TYPE(args.y.type, forward<RUN_LENGTH<TYPE>>(Forward{of_type<TYPE>(args.call), Array{args.y.data, TYPE}}))
 }
 
 struct Backward {
@@ -199,7 +199,7 @@ template <u32 TYPE> __device__ __forceinline__ Backward of_type(Backward args) {
     return args;
 }
 
-KERNEL(conv_dx_wide, Backward, 256, 2) { BY_TYPE(args.dx.type, backward<WIDE<TYPE>>(of_type<TYPE>(args))) }
+KERNEL(conv_dx_wide, Backward, 256, 2) { BY_TYPE(args.dx.type, backward<RUN_LENGTH<TYPE>>(of_type<TYPE>(args))) }
 
 KERNEL(conv_dstate, Backward, 256) {
     const Call& call = args.call;
@@ -321,5 +321,5 @@ template <u32 TYPE> __device__ __forceinline__ Weights of_type(Weights args) {
 
 KERNEL(conv_dweight_taps, Weights, 256, 2) {
     __shared__ float shared[DOWN][TAPS][8][ACROSS];
-    BY_TYPE(args.dy.type, dweight_taps<WIDE<TYPE>>(of_type<TYPE>(args), shared))
+    BY_TYPE(args.dy.type, dweight_taps<RUN_LENGTH<TYPE>>(of_type<TYPE>(args), shared))
 }

@@ -65,7 +65,7 @@ impl Call {
     }
 }
 
-/// Neighbouring channels that a thread takes: a run of 16 bytes, which is `WIDE` in the kernels, or fewer.
+/// Neighbouring channels that a thread takes: a run of 16 bytes, which is `RUN_LENGTH` in the kernels, or fewer.
 fn neighbours(dims: &ConvDims, wide: usize) -> usize {
     [wide, 4].into_iter().find(|&n| dims.channels.is_multiple_of(n)).unwrap_or(1)
 }

@@ -63,7 +63,7 @@ template <u32 N, class Work> __device__ __forceinline__ void for_runs(const Work
 
 // The same in runs of 16 bytes; all arrays are of this type.
 template <class Work> __device__ __forceinline__ void for_elements(u32 type, const Work& work) {
-    BY_TYPE(type, for_runs<WIDE<TYPE>>(work.of_type(TYPE)))
+    BY_TYPE(type, for_runs<RUN_LENGTH<TYPE>>(work.of_type(TYPE)))
 }
 
 struct MapForward {
@@ -181,7 +181,7 @@ struct Scale {
 };
 
 template <u32 FROM> __device__ __forceinline__ void scale_from(const Scale& args) {
-    BY_TYPE(args.y.type, for_runs<(FROM == 0 ? 4 : WIDE<TYPE>)>(Scale{{args.x.data, FROM}, {args.y.data, TYPE}, args.count, args.factor}))
+    BY_TYPE(args.y.type, for_runs<(FROM == 0 ? 4 : RUN_LENGTH<TYPE>)>(Scale{{args.x.data, FROM}, {args.y.data, TYPE}, args.count, args.factor}))
 }
 
 // A conversion is the factor 1 and another type.

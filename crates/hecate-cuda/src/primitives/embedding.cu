@@ -181,7 +181,7 @@ template <u32 N> __device__ __forceinline__ void sum_piece(const GatherBackward&
 
 KERNEL(gather_pieces, GatherBackward, 256) {
     __shared__ double shared[256];
-    if (args.wide) BY_TYPE(args.dy.type, sum_piece<WIDE<TYPE>>(of_type<TYPE>(args), shared))
+    if (args.wide) BY_TYPE(args.dy.type, sum_piece<RUN_LENGTH<TYPE>>(of_type<TYPE>(args), shared))
     else sum_piece<1>(args, shared);
 }
 
@@ -219,6 +219,6 @@ template <u32 N> __device__ __forceinline__ void sum_id(const GatherBackward& ar
 
 KERNEL(gather_backward, GatherBackward, 256) {
     __shared__ double shared[256];
-    if (args.wide) BY_TYPE(args.dy.type, sum_id<WIDE<TYPE>>(of_type<TYPE>(args), shared))
+    if (args.wide) BY_TYPE(args.dy.type, sum_id<RUN_LENGTH<TYPE>>(of_type<TYPE>(args), shared))
     else sum_id<1>(args, shared);
 }

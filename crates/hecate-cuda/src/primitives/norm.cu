@@ -128,12 +128,12 @@ template <u32 TYPE> __device__ __forceinline__ Normalise of_type(Normalise args)
 
 // Rows of up to 32 runs of 16 bytes.
 KERNEL(normalise_short, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<WIDE<TYPE>, 1, 2>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2>(of_type<TYPE>(args)))
 }
 
 // Rows of up to 128 of them.
 KERNEL(normalise_medium, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<WIDE<TYPE>, 4, 1>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1>(of_type<TYPE>(args)))
 }
 
 // Rows begin at multiples of four where their length is one.
@@ -216,11 +216,11 @@ template <u32 TYPE> __device__ __forceinline__ NormaliseBackward of_type(Normali
 }
 
 KERNEL(normalise_short_backward, NormaliseBackward, 256) {
-    BY_TYPE(args.x.type, normalise_kept_backward<WIDE<TYPE>, 1, 2>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept_backward<RUN_LENGTH<TYPE>, 1, 2>(of_type<TYPE>(args)))
 }
 
 KERNEL(normalise_medium_backward, NormaliseBackward, 256) {
-    BY_TYPE(args.x.type, normalise_kept_backward<WIDE<TYPE>, 4, 1>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept_backward<RUN_LENGTH<TYPE>, 4, 1>(of_type<TYPE>(args)))
 }
 
 KERNEL(normalise_backward, NormaliseBackward, 256) {

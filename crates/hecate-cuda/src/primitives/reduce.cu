@@ -96,7 +96,7 @@ template <u32 TYPE> __device__ __forceinline__ ColumnParts of_type(ColumnParts a
 
 KERNEL(column_parts, ColumnParts, 256) {
     __shared__ double shared[256];
-    if (args.wide) BY_TYPE(args.x.type, sum_parts<WIDE<TYPE>>(of_type<TYPE>(args), shared))
+    if (args.wide) BY_TYPE(args.x.type, sum_parts<RUN_LENGTH<TYPE>>(of_type<TYPE>(args), shared))
     else sum_parts<1>(args, shared);
 }
 
