@@ -263,9 +263,22 @@ struct Gradients : Products<KEYS, APART, S> {
         }
     }
 
+    __device__ __forceinline__ void store_directly(const Keys& x, u16* to) const {
+        const u32 lane = threadIdx.x % 32, c = column + lane % 4 * 2;
+        #pragma unroll
+        for (u32 i = 0; i < 2 * ROWS; i++) {
+            const u32 t = row + 8 * i + lane / 4;
+            if (t >= chunk.tokens) continue;
+            u16* at = to + chunk.token(p, t) * p.key + c;
+            const Sums<COLUMNS / 8>& of = x.x[i / 2];
+            #pragma unroll
+            for (u32 n = 0; n < COLUMNS / 8; n++)
+                if (c + 8 * n < p.key) *(u32*)(at + 8 * n) = pack_bf16(of.x[n][i % 2 * 2], of.x[n][i % 2 * 2 + 1]);
+        }
+    }
     // By way of where dN and dG were, behind a barrier, so that whole lines are written.
     static_assert(WARPS * 16 * COLUMNS <= 2 * Base::SQUARES, "each warp has its place");
-    __device__ __forceinline__ void store(const Keys& x, u16* to) const {
+    __device__ __forceinline__ void store_lines(const Keys& x, u16* to) const {
         constexpr u32 PIECES = COLUMNS / 8, TOGETHER = 32 / PIECES;
         const u32 lane = threadIdx.x % 32, c = lane % PIECES * 8;
         u16* own = dn + threadIdx.x / 32 * 16 * COLUMNS;
@@ -290,6 +303,11 @@ struct Gradients : Products<KEYS, APART, S> {
             __syncwarp();
         }
     }
+    // Two blocks of a multiprocessor hide how long stores take, and one that is alone does not.
+    __device__ __forceinline__ void store(const Keys& x, u16* to) const {
+        if constexpr (S) store_lines(x, to);
+        else store_directly(x, to);
+    }
 };
 
 template <u32 KEYS, u32 APART, bool S>
@@ -300,7 +318,7 @@ __device__ __forceinline__ void gradients(const Bf16Gradients& args, u8* shared)
     of.add_states();
     // (27) and (28).
     of.add_tokens(of.dq, of.dk, of.dg, of.dn, of.k, of.q, of.p.erase);
-    __syncthreads();
+    if (S) __syncthreads();
     of.store(of.dq, args.dq);
     of.add_gradients();
     of.store(of.dk, args.dk);
