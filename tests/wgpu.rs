@@ -18,8 +18,8 @@ use std::{
 type Gpu = Wgpu;
 
 /// The adapter under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
-/// Every module has a device of its own, since software compiles one kernel of a device at a time; but a rule whose memory is
-/// a matrix has the kernels of its MLP.
+/// Every module has a device of its own, since software compiles one kernel of a device at a time; but some have kernels in
+/// common, so that each is compiled once.
 fn backends() -> Vec<Wgpu> {
     type Opened = Arc<OnceLock<Vec<Wgpu>>>;
     static DEVICES: Mutex<BTreeMap<String, Opened>> = Mutex::new(BTreeMap::new());
@@ -32,8 +32,14 @@ fn backends() -> Vec<Wgpu> {
     };
     // A test's thread has its path for a name.
     let thread = thread::current();
-    let module = thread.name().and_then(|name| name.split("::").next()).unwrap_or_default().trim_end_matches("_matrix");
-    let opened = DEVICES.lock().unwrap_or_else(PoisonError::into_inner).entry(module.to_owned()).or_default().clone();
+    let module = thread.name().and_then(|name| name.split("::").next()).unwrap_or_default();
+    let device = match module {
+        "dgd" | "hebbian" => "delta",
+        "large_primitives" => "primitives",
+        // A rule whose memory is a matrix has the kernels of its MLP.
+        _ => module.trim_end_matches("_matrix"),
+    };
+    let opened = DEVICES.lock().unwrap_or_else(PoisonError::into_inner).entry(device.to_owned()).or_default().clone();
     opened.get_or_init(open).clone()
 }
 

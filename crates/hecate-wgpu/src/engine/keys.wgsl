@@ -5,12 +5,12 @@
 
 fn query_four(at: u32, row: u32) -> vec4<f32> {
     let rows = vec4<u32>(row, row + 1u, row + 2u, row + 3u);
-    let i = at + min(rows, vec4<u32>(KEY - 1u));
-    return select(vec4<f32>(), vec4<f32>(q[i.x], q[i.y], q[i.z], q[i.w]), rows < vec4<u32>(KEY));
+    let i = at + min(rows, vec4<u32>(key_length() - 1u));
+    return select(vec4<f32>(), vec4<f32>(q[i.x], q[i.y], q[i.z], q[i.w]), rows < vec4<u32>(key_length()));
 }
 
 fn key_four(at: u32, row: u32) -> vec4<f32> {
     let rows = vec4<u32>(row, row + 1u, row + 2u, row + 3u);
-    let i = at + min(rows, vec4<u32>(KEY - 1u));
-    return select(vec4<f32>(), vec4<f32>(k[i.x], k[i.y], k[i.z], k[i.w]), rows < vec4<u32>(KEY));
+    let i = at + min(rows, vec4<u32>(key_length() - 1u));
+    return select(vec4<f32>(), vec4<f32>(k[i.x], k[i.y], k[i.z], k[i.w]), rows < vec4<u32>(key_length()));
 }

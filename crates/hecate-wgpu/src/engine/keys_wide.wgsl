@@ -4,15 +4,15 @@
 @group(0) @binding(3) var<storage, read> k: array<Four>;  // [rows,H,K]
 
 fn query_four(at: u32, row: u32) -> vec4<f32> {
-    if KEY == PARTS * ROWS {
+    if WHOLE == 1u {
         return four(q[at / 4u + row / 4u]);
     }
-    return select(vec4<f32>(), four(q[at / 4u + min(row, KEY - 1u) / 4u]), row < KEY);
+    return select(vec4<f32>(), four(q[at / 4u + min(row, key_length() - 1u) / 4u]), row < key_length());
 }
 
 fn key_four(at: u32, row: u32) -> vec4<f32> {
-    if KEY == PARTS * ROWS {
+    if WHOLE == 1u {
         return four(k[at / 4u + row / 4u]);
     }
-    return select(vec4<f32>(), four(k[at / 4u + min(row, KEY - 1u) / 4u]), row < KEY);
+    return select(vec4<f32>(), four(k[at / 4u + min(row, key_length() - 1u) / 4u]), row < key_length());
 }

@@ -199,7 +199,7 @@ impl<'a> Layout<'a> {
         let constants = [
             momentum,
             frozen,
-            ("KEY", dims.key as u32),
+            ("WHOLE", (dims.key == shape.rows * shape.parts).into()),
             ("ROWS", shape.rows as u32),
             ("PARTS", shape.parts as u32),
             ("THREADS", shape.threads as u32),

@@ -29,15 +29,15 @@ fn replay(own: Member) {
         return;
     }
     let mine = place(lane % blocks(), local);
-    let before = here.kept * MATRICES * KEY * args.value + mine.column;
+    let before = here.kept * MATRICES * key_length() * args.value + mine.column;
     var m = read_rows(before, mine.part);
     var s: Rows;
     if MOMENTUM == 1u {
-        s = read_rows(before + KEY * args.value, mine.part);
+        s = read_rows(before + key_length() * args.value, mine.part);
     }
     var c: Rows;
     if FROZEN == 1u {
-        c = read_rows(here.leader * MATRICES * KEY * args.value + mine.column, mine.part);
+        c = read_rows(here.leader * MATRICES * key_length() * args.value + mine.column, mine.part);
     }
     let path = Path(token(here, 0u), args.heads, here.tokens);
     let column = lane % blocks() * COLUMNS;

@@ -42,7 +42,7 @@ fn reverse(own: Member) {
     let head = state % args.heads;
     let mine = place(lane % blocks(), local);
     let all = sequence(state / args.heads);
-    let matrix = state * KEY * args.value + mine.column;
+    let matrix = state * key_length() * args.value + mine.column;
     var dm = read_rows(args.m + matrix, mine.part);
     var ds: Rows;
     if MOMENTUM == 1u {
@@ -66,10 +66,10 @@ fn reverse(own: Member) {
         // The last token of a span.
         if t == 0u || of_period + 1u == args.period || (of_period + 1u) % CHUNK == 0u {
             if mine.writes {
-                let to = number * MATRICES * KEY * args.value + mine.column;
+                let to = number * MATRICES * key_length() * args.value + mine.column;
                 write_rows(TO_KEPT, to, mine.part, dm);
                 if MOMENTUM == 1u {
-                    write_rows(TO_KEPT, to + KEY * args.value, mine.part, ds);
+                    write_rows(TO_KEPT, to + key_length() * args.value, mine.part, ds);
                 }
             }
             number -= args.heads;

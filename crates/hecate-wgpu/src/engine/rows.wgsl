@@ -8,6 +8,14 @@ const COLUMNS = THREADS / PARTS;
 // Fours of rows that an invocation has.
 const FOURS = ROWS / 4u;
 
+// K: known where keys fill their invocations' rows; keys of other lengths share a kernel.
+fn key_length() -> u32 {
+    if WHOLE == 1u {
+        return PARTS * ROWS;
+    }
+    return args.key;
+}
+
 // Workgroups of a state.
 fn blocks() -> u32 {
     return (args.value + COLUMNS - 1u) / COLUMNS;
@@ -44,9 +52,9 @@ fn read_rows(at: u32, part: u32) -> Rows {
     var x: array<vec4<f32>, FOURS>;
     for (var i = 0u; i < FOURS; i++) {
         let rows = row_of(part, i) + vec4<u32>(0u, 1u, 2u, 3u);
-        let places = at + min(rows, vec4<u32>(KEY - 1u)) * args.value;
+        let places = at + min(rows, vec4<u32>(key_length() - 1u)) * args.value;
         let four = vec4<f32>(state_at(places.x), state_at(places.y), state_at(places.z), state_at(places.w));
-        x[i] = select(vec4<f32>(), four, rows < vec4<u32>(KEY));
+        x[i] = select(vec4<f32>(), four, rows < vec4<u32>(key_length()));
     }
     return rows_of(x);
 }

@@ -4,7 +4,7 @@ fn write_rows(which: u32, at: u32, part: u32, rows: Rows) {
     var x = fours_of(rows);
     for (var i = 0u; i < ROWS; i++) {
         let row = row_of(part, i / 4u) + i % 4u;
-        if row < KEY {
+        if row < key_length() {
             put_state(which, at + row * args.value, x[i / 4u][i % 4u]);
         }
     }

@@ -41,7 +41,7 @@ fn scan(own: Member) {
     let head = state % args.heads;
     let mine = place(lane % blocks(), local);
     let all = sequence(state / args.heads);
-    let matrix = state * KEY * args.value + mine.column;
+    let matrix = state * key_length() * args.value + mine.column;
     var m = read_rows(args.m + matrix, mine.part);
     var s: Rows;
     if MOMENTUM == 1u {
@@ -62,10 +62,10 @@ fn scan(own: Member) {
         let query = now.query;
         let gates = now.gates;
         if args.keep == 1u && of_period % CHUNK == 0u && mine.writes {
-            let to = number * MATRICES * KEY * args.value + mine.column;
+            let to = number * MATRICES * key_length() * args.value + mine.column;
             write_rows(TO_KEPT, to, mine.part, m);
             if MOMENTUM == 1u {
-                write_rows(TO_KEPT, to + KEY * args.value, mine.part, s);
+                write_rows(TO_KEPT, to + key_length() * args.value, mine.part, s);
             }
         }
         number += select(0u, args.heads, of_period % CHUNK == 0u);

@@ -45,14 +45,14 @@ struct Token {
 // A four of the keys or queries, or a number of the values, of the tile that begins at token `t`; another one where there
 // are fewer.
 fn tile_key(path: Path, t: u32, number: u32) -> vec4<f32> {
-    return key_four(place_of(path, t + number / ROW) * KEY, number % ROW * 4u);
+    return key_four(place_of(path, t + number / ROW) * key_length(), number % ROW * 4u);
 }
 
 fn tile_query(path: Path, t: u32, number: u32) -> vec4<f32> {
     if QUERIES == 0u {
         return vec4<f32>();
     }
-    return query_four(place_of(path, t + number / ROW) * KEY, number % ROW * 4u);
+    return query_four(place_of(path, t + number / ROW) * key_length(), number % ROW * 4u);
 }
 
 fn tile_value(path: Path, t: u32, column: u32, number: u32) -> f32 {
@@ -169,9 +169,9 @@ fn arrive(path: Path, t: u32, own: Place, column: u32, local: u32) -> Token {
         let value = value_at(at * args.value + own.column);
         var query: Rows;
         if QUERIES == 1u {
-            query = query_rows(at * KEY, own.part);
+            query = query_rows(at * key_length(), own.part);
         }
-        return Token(at, key_rows(at * KEY, own.part), query, value, scalars_of(at));
+        return Token(at, key_rows(at * key_length(), own.part), query, value, scalars_of(at));
     }
     let within = t % TILE_TOKENS;
     if within == 0u {
