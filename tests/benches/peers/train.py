@@ -13,8 +13,9 @@ the copies of weights that meet them 16; tokens are random, on which speed does 
 between steps. Every function of flash-linear-attention is first held to PyTorch's own in 32 bits, which stand in for those
 that fail. `--loss chunks` keeps no scores, `--graph` records both passes, and with `--compile` torch.compile makes all but
 products and the rule. On some Triton and GPUs flash-linear-attention refuses the rule with forgetting: then its guard is
-taken away, to time it, and the line of the check says what its gradients are worth. `--no-decay` (in Hecate `"decay": false`
-in a `--config`) does without. `--reference` needs PyTorch alone, and no GPU.
+taken away, to time it, and the line of the check says what its gradients are worth. Checking compiles every kernel for small
+arguments too, which takes minutes: `--unchecked` leaves it out. `--no-decay` (in Hecate `"decay": false` in a `--config`)
+does without. `--reference` needs PyTorch alone, and no GPU.
 """
 
 import argparse
@@ -148,6 +149,8 @@ def parts(options, device):
         if past_the_guard():
             print("flash-linear-attention refuses the backward with forgetting on this Triton and GPU: past its guard")
     wanted, whose = theirs(options.loss, options.decay), dict.fromkeys(chosen, "flash-linear-attention")
+    if options.unchecked:
+        return types.SimpleNamespace(**wanted)
     for name in chosen.keys() - {"rule"} if options.compile else ():
         wanted[name], whose[name] = torch.compile(chosen[name], dynamic=False), "PyTorch, compiled"
     given = examples(options.decay, device)
@@ -338,6 +341,7 @@ def arguments():
     parser.add_argument("--loss", choices=["scores", "chunks"], default="scores", help="of all scores, or some at a time")
     parser.add_argument("--graph", action="store_true", help="record both passes as a CUDA graph")
     parser.add_argument("--compile", action="store_true", help="PyTorch's own parts, compiled, except the rule")
+    parser.add_argument("--unchecked", action="store_true", help="flash-linear-attention's parts, found good before")
     parser.add_argument("--reference", action="store_true", help="PyTorch's own parts, the rule token by token")
     options = parser.parse_args()
     if not options.warmup < options.steps:

@@ -1,8 +1,7 @@
 //! The exact chunk form with `q`, `k` and `v` of bfloat16, on the tensor cores as they come.
 //!
 //! There are two kinds of products, in the same kernels: those of one warp (`mma.sync`), on every GPU from capability 8.0
-//! on, and those of a group of four warps (`wgmma`, `group.cuh`), where kernels are compiled for exactly a GPU of
-//! capability 9.0. Tiles lie in shared memory as either needs them, and all else is the same.
+//! on, and those of a group of four warps (`wgmma`, `group.cuh`), where kernels are compiled for exactly capability 9.0.
 //!
 //! Masks, the solve, the memory and all sums have 32 bits; factors of products have 16. It exists for rules that are not
 //! frozen, `K` of at most 256, with momentum 128, and `K` and `V` that are multiples of 8; elsewhere
@@ -11,8 +10,7 @@
 //! # What it costs
 //!
 //! A chunk of 64 tokens of a head, `K = V = D`, in products of `64·64·D` multiply-adds (one is 1.05 MFLOP at `D = 128`;
-//! lower squares count half) and bytes beside those that every algorithm moves (`q`, `k`, `v`, `out`, and their
-//! gradients):
+//! lower squares count half) and bytes beside those that every algorithm moves (`q`, `k`, `v`, `out`, their gradients):
 //!
 //! | launch | parallel over | products, `D = 128` | reads | writes |
 //! |---|---|---|---|---|
@@ -32,16 +30,14 @@
 //! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes down
 //! what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp
 //! writes whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block;
-//! those of groups have four warps. With groups the forward's chain waited two fifths of the time, and the backward's a
-//! fifth, for the warps beside it, whose copies and stores bound it (each scheduler issued in a third of the cycles, memory
-//! gave half of what it can); since then the forward reads a chunk further ahead, and is a seventh faster.
+//! those of groups have four warps. Chains wait for the copies and stores of the warps beside them.
 //!
 //! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
-//! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, all at once, then in
-//! slabs with the states and with their gradients; what comes again comes from the cache.
+//! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, then in slabs with the
+//! states and with their gradients; what comes again comes from the cache.
 //!
-//! Without momentum masks are products out of stretches of 16 tokens, each made by recursion; with it they are recursions
-//! over the chunk. The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
+//! Masks are made by recursion within stretches of 16 tokens, and beyond as products, with momentum of triangles `[2,2]`; so
+//! are their gradients. The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
 //! leave out 2^-16 of a factor) for the rest.
 
 use super::{
