@@ -36,9 +36,9 @@
 //! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, then in slabs with the
 //! states and with their gradients; what comes again comes from the cache.
 //!
-//! Masks are made by recursion within stretches of 16 tokens, and beyond as products, with momentum of triangles `[2,2]`; so
-//! are their gradients. The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
-//! leave out 2^-16 of a factor) for the rest.
+//! Masks are made by recursion within stretches of 16 tokens, and beyond as products, with momentum of triangles `[2,2]`
+//! (`bf16_prepare` goes over the whole chunk then). The solve is forward substitution in blocks of 16 tokens, and products in
+//! two parts of 8 bits (that leave out 2^-16 of a factor) for the rest.
 
 use super::{
     CHUNK, Spec,
