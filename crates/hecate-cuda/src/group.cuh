@@ -1,5 +1,5 @@
-// Products of 16-bit matrices by a group, four warps that begin at a multiple of four. Only GPUs of capability 9.0 have
-// them, and only code that is compiled for exactly these.
+// Products of 16-bit matrices by a group, four warps that begin at a multiple of four, and stores of whole pieces of shared
+// memory by one thread. Only GPUs of capability 9.0 have groups, and only code that is compiled for exactly these.
 #pragma once
 #include "tensor.cuh"
 
@@ -29,9 +29,21 @@ __device__ __forceinline__ u32 in_panel(u32 row, u32 column, u32 further = 0) {
 __device__ __forceinline__ void show_to_groups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Before the first product: registers are as they were written.
 __device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Behind the last one: waits for all.
-__device__ __forceinline__ void group_end() {
-    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+// Behind the last one; then a wait for all, but what was committed LEFT times since.
+__device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <u32 LEFT = 0> __device__ __forceinline__ void group_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
+}
+__device__ __forceinline__ void group_end() { group_commit(), group_wait(); }
+// Some of the block's warps, THREADS threads, wait for each other.
+template <u32 THREADS> __device__ __forceinline__ void wait_for_some() {
+    asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory");
+}
+// A group's threads have COUNT registers from here on. All groups together, and there are three, have no more than at the start,
+// when each thread has a third of what is left of 512 in eights.
+template <u32 COUNT> __device__ __forceinline__ void take_registers() {
+    if constexpr (COUNT > 168) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
+    else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
 // Keeps what uses sums behind the wait for them.
 template <u32 TILES>
@@ -45,19 +57,22 @@ __device__ __forceinline__ void hold(float (&x)[TILES][4]) {
 #define GROUP_SUMS(x, n) "+f"(x[n][0]), "+f"(x[n][1]), "+f"(x[n][2]), "+f"(x[n][3])
 
 // Tiles FIRST.. of x, [64,8 COUNT], += a [64,16] b, or = it: of the group's warps 16 rows each, in which all lies as for one
-// warp. b lies as its columns, from a piece of rows of the panel on; or, ACROSS, as its rows.
-template <bool ACROSS, u32 COUNT, u32 FIRST, u32 TILES>
+// warp. b lies as its columns, from a piece of rows of the panel on; or, ACROSS, as its rows. HALVES: both are IEEE halves.
+#define GROUP_MULTIPLY(TYPE)                                                                                \
+    asm volatile(                                                                                           \
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"                                                   \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " "                                     \
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                           \
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "                                \
+        "{%32,%33,%34,%35}, %36, p, 1, 1, %38;\n\t}"                                                        \
+        : GROUP_SUMS(x, FIRST), GROUP_SUMS(x, FIRST + 1), GROUP_SUMS(x, FIRST + 2), GROUP_SUMS(x, FIRST + 3), \
+          GROUP_SUMS(x, FIRST + 4), GROUP_SUMS(x, FIRST + 5), GROUP_SUMS(x, FIRST + 6), GROUP_SUMS(x, FIRST + 7) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)add), "n"(ACROSS))
+template <bool ACROSS, u32 COUNT, u32 FIRST, bool HALVES = false, u32 TILES>
 __device__ __forceinline__ void group_multiply(float (&x)[TILES][4], const u32 (&a)[4], u64 b, bool add) {
     static_assert(COUNT == 8, "what there is");
-    asm volatile(
-        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-        "{%32,%33,%34,%35}, %36, p, 1, 1, %38;\n\t}"
-        : GROUP_SUMS(x, FIRST), GROUP_SUMS(x, FIRST + 1), GROUP_SUMS(x, FIRST + 2), GROUP_SUMS(x, FIRST + 3),
-          GROUP_SUMS(x, FIRST + 4), GROUP_SUMS(x, FIRST + 5), GROUP_SUMS(x, FIRST + 6), GROUP_SUMS(x, FIRST + 7)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((u32)add), "n"(ACROSS));
+    if constexpr (HALVES) GROUP_MULTIPLY("f16");
+    else GROUP_MULTIPLY("bf16");
 }
 
 // The same, with a in shared memory: as its rows or, TURNED, as its columns.
@@ -93,3 +108,13 @@ __device__ __forceinline__ void group_multiply(float (&x)[COUNT][4], u64 a, u64 
             : "l"(a), "l"(b), "r"((u32)add), "n"(TURNED), "n"(ACROSS));
     }
 }
+
+// Starts a copy of multiples of 16 bytes out of shared memory, by one thread, of what was shown as to products. Copies up to
+// `stores_commit` belong together; `stores_read` waits until all are out of shared memory, `stores_wait` until all are done.
+__device__ __forceinline__ void store_piece(void* to, const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :: "l"(__cvta_generic_to_global(to)), "r"((u32)__cvta_generic_to_shared(from)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

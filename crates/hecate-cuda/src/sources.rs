@@ -11,6 +11,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("linear.cuh", include_str!("engine/linear.cuh")),
     ("chunk.cuh", include_str!("engine/chunk.cuh")),
     ("bf16_tile.cuh", include_str!("engine/bf16_tile.cuh")),
+    ("bf16_halves.cuh", include_str!("engine/bf16_halves.cuh")),
     ("bf16.cuh", include_str!("engine/bf16.cuh")),
     ("bf16_decays.cuh", include_str!("engine/bf16_decays.cuh")),
     ("bf16_influence.cuh", include_str!("engine/bf16_influence.cuh")),

@@ -7,12 +7,15 @@
 // tensor cores. Everything else it needs of a chunk, X^T [16,64], Z^T, O^T, lies in registers in the same way, in which
 // a sum is at once a left factor. So warps exchange nothing; they share the right factors, which are read ahead.
 #pragma once
-#include "bf16_tile.cuh"
+#include "bf16_halves.cuh"
 
-// What depends on keys, queries and gates only, of each chunk: T and Y ∘ Q Kᵀ [CHUNK,CHUNK] of bfloat16, then vectors
-// [CHUNK] of 32 bits by these numbers, then A[n], b[n], E[n,0], where n is the chunk's last token, and nothing.
+// What depends on keys, queries and gates only, of each chunk: T and Y ∘ Q Kᵀ [CHUNK,CHUNK] as halves, then vectors [CHUNK]
+// of 32 bits by these numbers, then A[n], b[n], E[n,0], where n is the chunk's last token, and by what T and Y ∘ Q Kᵀ are
+// taken to be what they are.
+// Behind what is prepared, OF_OUTPUTS is for dO, by those who make halves of it.
 enum { OF_W, OF_R, OF_ERASE_A, OF_READ_A, OF_LAST_C, OF_ERASE_B, OF_READ_B, OF_LAST_E, OF_END };
-static constexpr u32 SCALARS = OF_END * CHUNK, NUMBERS = SCALARS + 4;
+static constexpr u32 SCALARS = OF_END * CHUNK, OF_SOLUTION = SCALARS + 3, OF_READS = SCALARS + 4, NUMBERS = SCALARS + 8,
+                     OF_OUTPUTS = NUMBERS;
 static constexpr u32 READY = 2 * 2 * SQUARE + 4 * NUMBERS;  // bytes
 
 static constexpr u32 SIDE = CHUNK + 8;  // bfloat16 from row to row of a square
@@ -30,16 +33,33 @@ __device__ __forceinline__ void as_left(u32 (&a)[4], const float (&x)[4], const 
     a[3] = pack_bf16(y[2], y[3]);
 }
 
-// A left factor in shared memory, 16 bytes a lane.
+// A left factor in shared memory, 16 bytes a lane: four matrices [8,8], rows 0-7 and 8-15, then the same of columns 8-15.
+template <bool BY_MATRICES = GROUPS_MULTIPLY>
 __device__ __forceinline__ void hand(uint4* to, const u32 (&x)[4]) {
-    uint4 of;
-    of.x = x[0], of.y = x[1], of.z = x[2], of.w = x[3];
-    *to = of;
+    if constexpr (BY_MATRICES) {
+        store_matrices(x, to);
+    } else {
+        const u32 lane = threadIdx.x % 32;
+        u32* tile = (u32*)(to - lane) + lane;
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) tile[32 * i] = x[i];
+    }
 }
-__device__ __forceinline__ void take(const uint4* from, u32 (&x)[4]) {
-    const uint4 of = *from;
-    x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
-}
+__device__ __forceinline__ void take(const uint4* from, u32 (&x)[4]) { load_matrices(x, from); }
+
+// Numbers of a chunk's tokens, two neighbours at once.
+struct ByToken {
+    const float* x;
+    __device__ __forceinline__ float2 operator()(u32 t) const { return *(const float2*)(x + t); }
+};
+// Those of the tokens of a thread, read ahead.
+struct Held {
+    float2 x[CHUNK / 8];
+    __device__ __forceinline__ void of(ByToken by) {
+        #pragma unroll
+        for (u32 n = 0; n < CHUNK / 8; n++) x[n] = by(8 * n + threadIdx.x % 4 * 2);
+    }
+};
 
 // Sums of a warp, [16,8 TILES].
 template <u32 TILES>
@@ -69,6 +89,34 @@ struct Sums {
             x[n][0] *= f.x, x[n][1] *= f.y, x[n][2] *= f.x, x[n][3] *= f.y;
         }
     }
+    __device__ __forceinline__ void scale(const Held& by) {
+        static_assert(8 * TILES == CHUNK, "a number a column");
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            x[n][0] *= by.x[n].x, x[n][1] *= by.x[n].y, x[n][2] *= by.x[n].x, x[n][3] *= by.x[n].y;
+    }
+    // x = x by[row], of a thread's two rows.
+    __device__ __forceinline__ void scale_rows(float upper, float lower) {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++) x[n][0] *= upper, x[n][1] *= upper, x[n][2] *= lower, x[n][3] *= lower;
+    }
+    // x += y by[row].
+    __device__ __forceinline__ void add_rows(const Sums& y, float upper, float lower) {
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) x[n][i] += (i < 2 ? upper : lower) * y.x[n][i];
+    }
+    // Powers of two for its rows.
+    __device__ __forceinline__ void scales(Scale (&rows)[2]) const {
+        float most[2] = {};
+        #pragma unroll
+        for (u32 n = 0; n < TILES; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) most[i / 2] = fmaxf(most[i / 2], fabsf(x[n][i]));
+        largest_of_rows(most);
+        rows[0] = Scale::of(most[0]), rows[1] = Scale::of(most[1]);
+    }
 };
 
 // Left factors of a warp, [16,16 STEPS].
@@ -82,10 +130,20 @@ struct Lefts {
     }
     // Of sums whose columns are scaled.
     template <class F>
-    __device__ __forceinline__ void of(const Sums<2 * STEPS>& sums, F by) {
+    __device__ __forceinline__ void of(const Sums<2 * STEPS>& sums, const F& by) {
         Sums<2 * STEPS> scaled = sums;
         scaled.scale(by);
         of(scaled);
+    }
+    // As halves, of sums whose rows are scaled.
+    __device__ __forceinline__ void halves_of(const Sums<2 * STEPS>& sums, float upper, float lower) {
+        #pragma unroll
+        for (u32 s = 0; s < STEPS; s++)
+            #pragma unroll
+            for (u32 h = 0; h < 4; h++) {
+                const float by = h % 2 ? lower : upper, *pair = sums.x[2 * s + h / 2] + h % 2 * 2;
+                x[s][h] = pack_halves(by * pair[0], by * pair[1]);
+            }
     }
 };
 
@@ -118,22 +176,36 @@ __device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, 
     store_rows(p, chunk, narrow, to, first);
 }
 
-// The same by way of shared memory, of which `at(t, piece)` names this warp's place for eight columns of token t; what lies
-// there is not needed any more.
+// To shared memory instead, of which `at(t, c)` is the place of the warp's column c of token t, and of as many behind it as lie
+// in one piece of eight.
+template <bool BY_MATRICES = GROUPS_MULTIPLY, class F>
+__device__ __forceinline__ void place_rows(F at, const Lefts<4>& x) {
+    const u32 lane = threadIdx.x % 32;
+    if constexpr (BY_MATRICES) {
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) store_matrices_across(x.x[i], at(16 * i + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
+    } else {
+        #pragma unroll
+        for (u32 n = 0; n < 8; n++)
+            #pragma unroll
+            for (u32 i = 0; i < 2; i++)
+                *(u32*)at(8 * n + lane / 4, 8 * i + lane % 4 * 2) = transpose_matrix(x.x[n / 2][n % 2 * 2 + i]);
+    }
+}
+// The same by way of there; what lies there is not needed any more.
 template <class F>
 __device__ __forceinline__ void store_rows_by(
     F at, const Linear& p, const Chunk& chunk, const Lefts<4>& x, u16* to, u32 first
 ) {
     const u32 lane = threadIdx.x % 32, c = first + lane % 2 * 8;
     __syncwarp();
-    #pragma unroll
-    for (u32 i = 0; i < 4; i++) store_matrices_across(x.x[i], at(16 * i + lane / 16 * 8 + lane % 8, lane / 8 % 2));
+    place_rows(at, x);
     __syncwarp();
     u16* row = to + chunk.token(p, lane / 2) * p.value + c;
     #pragma unroll
     for (u32 i = 0; i < 4; i++, row += (u64)16 * p.heads * p.value) {
         const u32 t = 16 * i + lane / 2;
-        const uint4 of = *(const uint4*)at(t, lane % 2);
+        const uint4 of = *(const uint4*)at(t, lane % 2 * 8);
         if (t < chunk.tokens && c < p.value) *(uint4*)row = of;
     }
 }
@@ -148,16 +220,21 @@ __device__ __forceinline__ void times_step(Sums<8>& x, const u32 (&a)[4], Tile<C
         multiply_pair(x.x[2 * n], x.x[2 * n + 1], a, b);
     }
 }
-// x = left [16,16 STEPS] times all of them, of a group's warps each.
-template <u32 STEPS>
-__device__ __forceinline__ void times_all(Sums<8>& x, const Lefts<STEPS>& a, Tile<16 * STEPS, true> rows) {
+// x = left [16,16 STEPS] times all of them, of a group's warps each, which do something else `meanwhile`.
+template <u32 STEPS, class F>
+__device__ __forceinline__ void times_all(Sums<8>& x, const Lefts<STEPS>& a, Tile<16 * STEPS, true> rows, F meanwhile) {
     const u64 tile = described(rows.x);
     group_begin();
     #pragma unroll
     for (u32 i = 0; i < STEPS; i++) group_multiply<false, 8, 0>(x.x, a.x[i], along(tile, i), i > 0);
-    group_end();
+    group_commit();
+    meanwhile();
+    group_wait();
     hold(x.x);
 }
+struct Nothing {
+    __device__ __forceinline__ void operator()() const {}
+};
 
 // A warp's 16 columns of a matrix of the memory, turned over: [16,KEYS].
 template <u32 KEYS>
@@ -199,14 +276,15 @@ struct Columns {
         for (u32 i = 0; i < KEYS / 16; i++) step(a, to, i);
     }
     // x [16,CHUNK] = this times rows [CHUNK,KEYS], turned over; this is handed on.
-    template <bool GROUP>
-    __device__ __forceinline__ void times_rows(Sums<8>& x, Tile<KEYS, GROUP> rows, uint4* to) const {
+    template <bool GROUP, class F = Nothing>
+    __device__ __forceinline__ void times_rows(Sums<8>& x, Tile<KEYS, GROUP> rows, uint4* to, F meanwhile = {}) const {
         if constexpr (GROUP) {
             Lefts<KEYS / 16> a;
             #pragma unroll
             for (u32 i = 0; i < KEYS / 16; i++) step(a.x[i], to, i);
-            times_all(x, a, rows);
+            times_all(x, a, rows, meanwhile);
         } else {
+            meanwhile();
             x.clear();
             #pragma unroll
             for (u32 i = 0; i < KEYS / 16; i++) {
@@ -221,11 +299,8 @@ struct Columns {
     template <bool GROUP>
     __device__ __forceinline__ void add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows) {
         if constexpr (GROUP) {
-            const u64 tile = described(rows.x);
-            group_begin();
-            #pragma unroll
-            for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
-            group_end();
+            begin_add(factor, rows);
+            group_wait();
             hold(sums.x);
         } else {
             #pragma unroll
@@ -237,6 +312,14 @@ struct Columns {
                     multiply_pair(sums.x[2 * n], sums.x[2 * n + 1], factor.x[s], b);
                 }
         }
+    }
+    // The same by a group, without the wait.
+    __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, true> rows) {
+        const u64 tile = described(rows.x);
+        group_begin();
+        #pragma unroll
+        for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
+        group_commit();
     }
     template <u32 N>
     __device__ __forceinline__ void add_panels(const u32 (&a)[4], u64 tile, u32 s) {
@@ -252,7 +335,7 @@ __device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, Tile
         Lefts<STEPS> a;
         #pragma unroll
         for (u32 i = 0; i < STEPS; i++) take(from + 32 * i, a.x[i]);
-        times_all(x, a, rows);
+        times_all(x, a, rows, Nothing{});
     } else {
         x.clear();
         #pragma unroll
@@ -274,63 +357,70 @@ template <u32 KEYS>
 __device__ __forceinline__ u32 kept_at(u32 v, u32 column) {
     return (v / 16 * (KEYS / 16) + column / 16) * 256 + column / 8 % 2 * 128 + v % 16 * 8;
 }
-// Keeps left factor `step` of columns from `first`, which was handed on.
-template <u32 KEYS>
-__device__ __forceinline__ void keep_factor(const Linear& p, const uint4* from, u16* to, u32 first, u32 step) {
+// Keeps the left factors of 16 columns from `first`, which were handed on from `from` on; by a warp, whose first lane has
+// `stores_commit` and what waits to say where pieces are stored.
+template <u32 KEYS, bool PIECES = GROUPS_MULTIPLY>
+__device__ __forceinline__ void keep(const Linear& p, const uint4* from, u16* to, u32 first) {
     if (first >= p.value) return;
-    u32* tile = (u32*)(to + kept_at<KEYS>(first, 16 * step)) + threadIdx.x % 32;
-    u32 a[4];
-    take(from, a);
-    #pragma unroll
-    for (u32 i = 0; i < 4; i++) tile[32 * i] = a[i];
+    uint4* tiles = (uint4*)(to + kept_at<KEYS>(first, 0));
+    const u32 lane = threadIdx.x % 32;
+    if constexpr (PIECES) {
+        if (lane == 0) store_piece(tiles, from, 2 * 16 * KEYS);
+    } else {
+        #pragma unroll
+        for (u32 i = 0; i < KEYS / 16; i++) tiles[32 * i + lane] = from[32 * i + lane];
+    }
 }
 
-// x += left [16,CHUNK] times a square whose blocks above the diagonal are zeros, turned over; of a group's warps each.
-template <bool ACROSS>
-__device__ __forceinline__ void times_square(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, true> square) {
+// Products of left [16,CHUNK] with squares, all halves. x = left times a square whose blocks above the diagonal are zeros,
+// turned over; of a group's warps each, which do something else `meanwhile`: LEFT of its commits are not waited for.
+template <bool ACROSS, u32 LEFT, class F>
+__device__ __forceinline__ void times_square(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, true> square, F meanwhile) {
     const u64 tile = described(square.x);
     group_begin();
     #pragma unroll
-    for (u32 s = 0; s < 4; s++)
-        group_multiply<ACROSS, 8, 0>(x.x, factor.x[s], ACROSS ? across<CHUNK>(tile, s, 0) : along(tile, s), true);
-    group_end();
+    for (u32 s = 0; s < 4; s++) {
+        const u64 right = ACROSS ? across<CHUNK>(tile, s, 0) : along(tile, s);
+        group_multiply<ACROSS, 8, 0, true>(x.x, factor.x[s], right, s > 0);
+    }
+    group_commit();
+    meanwhile();
+    group_wait<LEFT>();
     hold(x.x);
 }
 
-// x += left [16,CHUNK] times a lower square, turned over: x[·,i] += Σ_{j ≤ i} left[·,j] square[i,j].
-template <bool GROUP>
-__device__ __forceinline__ void times_lower(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, GROUP> square) {
-    if constexpr (GROUP) return times_square<false>(x, factor, square);
+// x = left times a lower square, turned over: x[·,i] = Σ_{j ≤ i} left[·,j] square[i,j].
+template <bool GROUP, class F = Nothing>
+__device__ __forceinline__ void times_lower(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, GROUP> square, F meanwhile = {}) {
+    if constexpr (GROUP) return times_square<false, 0>(x, factor, square, meanwhile);
     else {
+        meanwhile();
+        x.clear();
         #pragma unroll
         for (u32 n = 0; n < 4; n++)
             #pragma unroll
             for (u32 s = 0; s <= n; s++) {
                 u32 b[4];
                 right(b, square.x, square.STRIDE, 16 * n, 16 * s);
-                multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
+                multiply_halves(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
             }
     }
 }
 
-// x += left [16,CHUNK] times a lower square: x[·,j] += Σ_{i ≥ j} left[·,i] square[i,j].
-template <bool GROUP>
-__device__ __forceinline__ void times_upper(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, GROUP> square) {
-    if constexpr (GROUP) return times_square<true>(x, factor, square);
+// x = left times a lower square: x[·,j] = Σ_{i ≥ j} left[·,i] square[i,j].
+template <u32 LEFT = 0, bool GROUP, class F = Nothing>
+__device__ __forceinline__ void times_upper(Sums<8>& x, const Lefts<4>& factor, Tile<CHUNK, GROUP> square, F meanwhile = {}) {
+    if constexpr (GROUP) return times_square<true, LEFT>(x, factor, square, meanwhile);
     else {
+        meanwhile();
+        x.clear();
         #pragma unroll
         for (u32 n = 0; n < 4; n++)
             #pragma unroll
             for (u32 s = n; s < 4; s++) {
                 u32 b[4];
                 right_across(b, square.x, square.STRIDE, 16 * n, 16 * s);
-                multiply_pair(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
+                multiply_halves(x.x[2 * n], x.x[2 * n + 1], factor.x[s], b);
             }
     }
 }
-
-// Numbers of a chunk's tokens, two neighbours at once.
-struct ByToken {
-    const float* x;
-    __device__ __forceinline__ float2 operator()(u32 t) const { return *(const float2*)(x + t); }
-};

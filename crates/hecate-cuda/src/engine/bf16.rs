@@ -3,7 +3,8 @@
 //! There are two kinds of products, in the same kernels: those of one warp (`mma.sync`), on every GPU from capability 8.0
 //! on, and those of a group of four warps (`wgmma`, `group.cuh`), where kernels are compiled for exactly capability 9.0.
 //!
-//! Masks, the solve, the memory and all sums have 32 bits; factors of products have 16. It exists for rules that are not
+//! Masks, the solve, the memory and all sums have 32 bits; factors of products have 16: bfloat16, but IEEE halves with a power
+//! of two beside them where a chunk's squares meet what is inside it (`bf16_halves.cuh`). It exists for rules that are not
 //! frozen, `K` of at most 256, with momentum 128, and `K` and `V` that are multiples of 8; elsewhere
 //! [the 32-bit form](super::chunk) takes its place.
 //!
@@ -27,17 +28,17 @@
 //! [segments](super::bf16_segments), and the other two work beside them. In a chain a warp holds 16 columns of the memory in
 //! registers, as sums that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`)
 //! to 230 (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 20 to 32 of a group
-//! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes down
-//! what is kept; warps of their own read ahead, and backward write. Kept states lie in tiles `[16,16]`, so that a warp
-//! writes whole lines. Blocks are as wide as there are enough of them, since what their warps share is read once a block;
-//! those of groups have four warps. Chains wait for the copies and stores of the warps beside them.
+//! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before; warps of their own
+//! read ahead and write down `Z`, and backward make halves of `dout` and write down `Λ` and `dv`. Kept states lie in tiles
+//! `[16,16]` as they are handed from warp to warp, so that with groups one thread stores those of a block, piece by piece.
+//! Blocks are as wide as there are enough of them, since what their warps share is read once a block; those of groups have
+//! four warps.
 //!
 //! `bf16_gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to
 //! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, then in slabs with the
 //! states and with their gradients; what comes again comes from the cache.
 //!
-//! Masks are made by recursion within stretches of 16 tokens, and beyond as products, with momentum of triangles `[2,2]`
-//! (`bf16_prepare` goes over the whole chunk then). The solve is forward substitution in blocks of 16 tokens, and products in
+//! Masks are made by recursion within stretches of 16 tokens, and beyond as products, with momentum of triangles `[2,2]`. The solve is forward substitution in blocks of 16 tokens, and products in
 //! two parts of 8 bits (that leave out 2^-16 of a factor) for the rest.
 
 use super::{
@@ -60,8 +61,8 @@ pub(crate) const REVERSE: Source = source!("bf16_reverse", "bf16_reverse.cu");
 pub(crate) const GRADIENTS: Source = source!("bf16_gradients", "bf16_gradients.cu");
 
 /// Vectors and scalars of a chunk of a head.
-pub(super) const NUMBERS: usize = 8 * CHUNK + 4;
-/// 32-bit words that are prepared for it: two squares of bfloat16, numbers.
+pub(super) const NUMBERS: usize = 8 * CHUNK + 8;
+/// 32-bit words that are prepared for it: two squares of halves, numbers.
 const READY: usize = CHUNK * CHUNK + NUMBERS;
 /// `struct Bf16Prepare` of `bf16_prepare.cu`.
 #[derive(Clone, Copy, Debug)]

@@ -74,6 +74,102 @@ struct Decays {
     }
 };
 
+// A token takes (c, E) to (a c + η E, η E); one token after another is such a triangle too, (c, E) to (a c + b E, e E).
+struct Triangle {
+    float a, b, e;
+
+    static __device__ __forceinline__ Triangle none() { return {1.0f, 0.0f, 1.0f}; }
+    // What comes to (c, E), and what the gradients of what came give back.
+    __device__ __forceinline__ float2 forth(float2 x) const { return make_float2(a * x.x + b * x.y, e * x.y); }
+    __device__ __forceinline__ float2 back(float2 x) const { return make_float2(a * x.x, b * x.x + e * x.y); }
+    // This one, then another.
+    __device__ __forceinline__ Triangle then(Triangle next) const {
+        return Triangle{next.a * a, next.a * b + next.b * e, next.e * e};
+    }
+    // What gradients by all three of a triangle behind this one give to those of the one before.
+    __device__ __forceinline__ Triangle gradient(Triangle of) const {
+        return Triangle{a * of.a, a * of.b, b * of.b + e * of.e};
+    }
+};
+
+// The same with momentum, out of triangles; tokens from `tokens` on leave c and E as they are.
+struct MomentumDecays {
+    float within[CHUNK][17];            // c[t,j] of a stretch
+    float2 end[CHUNK];                  // c and E of a write behind its stretch
+    Triangle up_to[CHUNK];              // of the stretch's tokens up to t
+    Triangle between[4][4];
+
+    // Of two threads a token.
+    __device__ __forceinline__ void begin(u32 tokens, const Four* gates) {
+        const u32 j = threadIdx.x % CHUNK, top = j / 16 * 16;
+        if (threadIdx.x < CHUNK) {
+            float now = 0.0f, pushed = 0.0f;
+            #pragma unroll
+            for (u32 i = 0; i < 16; i++) {
+                const u32 s = top + i;
+                const Four of = gates[s];
+                if (s == j) now = pushed = 1.0f;
+                if (s > j && s < tokens) pushed *= of.w, now = of.z * now + pushed;
+                within[s][j % 16] = now;
+            }
+            end[j] = make_float2(now, pushed);
+        } else if (threadIdx.x < 2 * CHUNK) {
+            Triangle of = Triangle::none();
+            #pragma unroll
+            for (u32 i = 0; i < 16; i++) {
+                const Four gate = gates[top + i];
+                if (top + i <= j && top + i < tokens) of = of.then(Triangle{gate.z, gate.w, gate.w});
+            }
+            up_to[j] = of;
+        }
+    }
+    __device__ __forceinline__ Triangle through(u32 stretch) const { return up_to[16 * stretch + 15]; }
+
+    // Behind a barrier; of 16 threads.
+    __device__ __forceinline__ void join(u32 i) {
+        Triangle of = Triangle::none();
+        for (u32 n = i % 4 + 1; n < i / 4; n++) of = of.then(through(n));
+        between[i / 4][i % 4] = of;
+    }
+
+    // c and E of the last token.
+    __device__ __forceinline__ float2 last(u32 j) const {
+        float2 x = end[j];
+        for (u32 n = j / 16 + 1; n < 4; n++) x = through(n).forth(x);
+        return x;
+    }
+    __device__ __forceinline__ void at(u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) const {
+        #pragma unroll
+        for (u32 h = 0; h < 2; h++)
+            #pragma unroll
+            for (u32 e = 0; e < 2; e++) now[h][e] = before[h][e] = 0.0f;
+        if (j / 16 == i / 16) {
+            #pragma unroll
+            for (u32 h = 0; h < 2; h++)
+                #pragma unroll
+                for (u32 e = 0; e < 2; e++) {
+                    now[h][e] = within[i + 8 * h][j % 16 + e];
+                    if (i + 8 * h > j + e) before[h][e] = within[i + 8 * h - 1][j % 16 + e];
+                }
+        } else if (j < i) {
+            const Triangle both = between[i / 16][j / 16];
+            const float2 x[2] = {both.forth(end[j]), both.forth(end[j + 1])};
+            #pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                const Triangle row = up_to[i + 8 * h], above = h || i % 16 ? up_to[i + 8 * h - 1] : Triangle::none();
+                #pragma unroll
+                for (u32 e = 0; e < 2; e++) now[h][e] = row.forth(x[e]).x, before[h][e] = above.forth(x[e]).x;
+            }
+        }
+    }
+    // What all tokens up to t do to the state before the chunk: A, b and E are its numbers.
+    __device__ __forceinline__ Triangle state(u32 t) const {
+        Triangle of = Triangle::none();
+        for (u32 n = 0; n < t / 16; n++) of = of.then(through(n));
+        return of.then(up_to[t]);
+    }
+};
+
 // The same where c lies in a table [CHUNK,WIDE].
 __device__ __forceinline__ void masks_at(const float* c, u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) {
     #pragma unroll

@@ -2,6 +2,7 @@
 //
 // One of a pair takes the memory through the chunk, (19), (21) and (22); the other, a chunk later, makes the outputs (20)
 // of the memory as it was before and of Z, which the first leaves as left factors. Warps of their own read ahead for all.
+// Outputs take Z as halves, since Y ∘ Q Kᵀ times its rounding would not cancel where they themselves do.
 #include "bf16.cuh"
 
 struct Bf16Forward {
@@ -17,23 +18,29 @@ struct Bf16Forward {
 
 template <u32 KEYS, u32 WARPS, bool S>
 struct Forward {
-    // Threads that read ahead: behind those of the pairs, but where two matrices leave no registers for more, their second
-    // warps.
-    static constexpr bool APART = !S || KEYS * WARPS < 512;
-    static constexpr u32 COUNT = APART ? 128 : 32 * WARPS, READERS = (APART ? 64 : 32) * WARPS;
     // Four of the first warps, and of the second ones, multiply as groups where that exists.
     static constexpr bool GROUP = GROUPS_MULTIPLY && WARPS == 4;
+    // Threads that read ahead: behind those of the pairs, but where two matrices leave no registers for more, their second
+    // warps.
+    static constexpr bool APART = GROUP || !S || KEYS * WARPS < 512;
+    static constexpr u32 COUNT = APART ? 128 : 32 * WARPS, READERS = (APART ? 64 : 32) * WARPS;
+    // Registers a thread of the first warps, of the second, and of those that read ahead, where they can be given away.
+    static constexpr bool TWO_WIDE = S && KEYS == 128;
+    static constexpr u32 MANY = TWO_WIDE ? 240 : 200, SOME = TWO_WIDE ? 144 : 184, FEW = 120;
+    static_assert(MANY + SOME + FEW <= 3 * 168, "what there is");
     // Chunks that lie in shared memory for the first of a pair: `Tiles::fronts`.
     static constexpr u32 FRONTS = GROUP && (!S || KEYS == 64) ? 3 : 2;
+    // Where there are registers for it, numbers are read ahead.
+    static constexpr bool AHEAD = GROUP && !S;
     using Keys = Tile<KEYS, GROUP>;
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
     static constexpr u32 STEPS = KEYS / 16;
     // Bytes of a chunk for the first of a pair (K, V, T, vectors) and for the second (Q, Y ∘ Q Kᵀ, vectors), and of left
-    // factors, 16 a lane each: M, S, Z of every pair.
+    // factors, 16 a lane each: M, Z, S of every pair; behind them what Z's columns are taken to be what they are.
     static constexpr u32 FRONT = whole<GROUP>(2 * (Keys::SIZE + Values::SIZE + Square::SIZE) + 4 * NUMBERS);
     static constexpr u32 BACK = whole<GROUP>(2 * (Keys::SIZE + Square::SIZE) + 4 * NUMBERS);
-    static constexpr u32 FACTORS = STEPS * (S ? 2 : 1) + 4, HANDED = 32 * 16 * FACTORS * WARPS;
+    static constexpr u32 FACTORS = STEPS * (S ? 2 : 1) + 4, HANDED = (32 * 16 * FACTORS + 4 * 16) * WARPS;
 
     const Bf16Forward& args;
     const Linear& p;
@@ -50,9 +57,13 @@ struct Forward {
     __device__ __forceinline__ Square reads(u32 n) const { return {queries(n).x + Keys::SIZE}; }
     __device__ __forceinline__ float* back_numbers(u32 n) const { return (float*)(reads(n).x + Square::SIZE); }
     // Factor `i` of this pair and lane: M, then Z, then S.
+    __device__ __forceinline__ u8* all_handed(u32 n) const { return shared + FRONTS * FRONT + 2 * BACK + n % 2 * HANDED; }
     __device__ __forceinline__ uint4* handed(u32 n, u32 i) const {
-        u8* all = shared + FRONTS * FRONT + 2 * BACK + n % 2 * HANDED;
-        return (uint4*)all + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
+        return (uint4*)all_handed(n) + (threadIdx.x / 32 % WARPS * FACTORS + i) * 32 + threadIdx.x % 32;
+    }
+    // By column of this pair.
+    __device__ __forceinline__ float* handed_scales(u32 n) const {
+        return (float*)(all_handed(n) + 32 * 16 * FACTORS * WARPS) + threadIdx.x / 32 % WARPS * 16;
     }
     static constexpr u32 OF_M = 0, OF_Z = STEPS, OF_S = STEPS + 4;
 
@@ -74,57 +85,87 @@ struct Forward {
         fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), back_numbers(n), who);
     }
 
-    // r a⁻ ∘ (K M) + r b⁻ ∘ (K S), turned over; M and S are handed on.
-    __device__ __forceinline__ void predict(Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, u32 n) const {
+    // V of the pair's columns, turned over.
+    __device__ __forceinline__ void values_of(Lefts<4>& v, u32 n) const {
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) left_across(v.x[i], values(n), threadIdx.x / 32 * 16, 16 * i);
+    }
+
+    // r a⁻ ∘ (K M) + r b⁻ ∘ (K S), turned over; M and S are handed on. Meanwhile V is read.
+    __device__ __forceinline__ void predict(
+        Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, Lefts<4>& v, u32 n
+    ) const {
         const float* numbers = front_numbers(n);
         if (!p.erase) {
             m.hand_on(handed(n, OF_M));
             if (S) s.hand_on(handed(n, OF_S));
+            values_of(v, n);
             x.clear();
             return;
         }
-        m.times_rows(x, keys(n), handed(n, OF_M));
-        x.scale(ByToken{numbers + OF_ERASE_A * CHUNK});
+        const ByToken erase{numbers + OF_ERASE_A * CHUNK};
+        Held held;
+        m.times_rows(x, keys(n), handed(n, OF_M), [&] {
+            if (!S) values_of(v, n);
+            if (AHEAD) held.of(erase);
+        });
+        if (AHEAD) x.scale(held);
+        else x.scale(erase);
         if (!S) return;
         Sums<8> y;
         s.times_rows(y, keys(n), handed(n, OF_S));
         y.scale(ByToken{numbers + OF_ERASE_B * CHUNK});
         x.add(y);
+        values_of(v, n);
     }
 
-    // (19): the right side in place of what was predicted, then the solution.
-    __device__ __forceinline__ void solve(Sums<8>& x, u32 n) const {
+    // (19): the right side in place of what was predicted, then the solution, which is handed on. Its rows times `down` are
+    // Z. The memory is taken to the chunk's end meanwhile, without what is written.
+    __device__ __forceinline__ void solve(
+        Sums<8>& x, float (&down)[2], Held& last, const Lefts<4>& v, Columns<KEYS>& m, Columns<KEYS>& s, u32 n
+    ) const {
         const ByToken w{front_numbers(n) + OF_W * CHUNK};
         #pragma unroll
-        for (u32 s = 0; s < 4; s++) {
-            u32 v[4];
-            left_across(v, values(n), threadIdx.x / 32 * 16, 16 * s);
+        for (u32 i = 0; i < 4; i++) {
             #pragma unroll
             for (u32 h = 0; h < 2; h++) {
-                float2 f = w(16 * s + 8 * h + threadIdx.x % 4 * 2);
-                float (&of)[4] = x.x[2 * s + h];
-                of[0] = f.x * low_half(v[2 * h]) - of[0];
-                of[1] = f.y * high_half(v[2 * h]) - of[1];
-                of[2] = f.x * low_half(v[2 * h + 1]) - of[2];
-                of[3] = f.y * high_half(v[2 * h + 1]) - of[3];
+                float2 f = w(16 * i + 8 * h + threadIdx.x % 4 * 2);
+                float (&of)[4] = x.x[2 * i + h];
+                of[0] = f.x * low_half(v.x[i][2 * h]) - of[0];
+                of[1] = f.y * high_half(v.x[i][2 * h]) - of[1];
+                of[2] = f.x * low_half(v.x[i][2 * h + 1]) - of[2];
+                of[3] = f.y * high_half(v.x[i][2 * h + 1]) - of[3];
             }
         }
-        if (!p.erase) return;
-        Lefts<4> known;
-        known.of(x);
-        x.clear();
-        times_lower(x, known, solution(n));
+        Scale rows[2];
+        x.scales(rows);
+        down[0] = rows[0].down, down[1] = rows[1].down;
+        Lefts<4> halves;
+        halves.halves_of(x, rows[0].up, rows[1].up);
+        const bool solves = p.erase;
+        if (solves) {
+            times_lower(x, halves, solution(n), [&] {
+                decay(m, s, n);
+                if (AHEAD) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
+            });
+            halves.halves_of(x, SOLVED_UP, SOLVED_UP);
+            const float more = front_numbers(n)[OF_SOLUTION];
+            down[0] *= more, down[1] *= more;
+        } else {
+            decay(m, s, n);
+            if (AHEAD) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
+        }
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) hand(handed(n, OF_Z + i), halves.x[i]);
+        if (threadIdx.x % 4 == 0) {
+            const float more = solves ? SOLVED_DOWN : 1.0f;
+            float* to = handed_scales(n) + threadIdx.x % 32 / 4;
+            to[0] = more * down[0], to[8] = more * down[1];
+        }
+        if (!solves) down[0] = down[1] = 1.0f;
     }
 
-    // The first of a pair: Z, then (21), (22).
-    __device__ __forceinline__ void go(Columns<KEYS>& m, Columns<KEYS>& s, u32 n) const {
-        Sums<8> x;
-        predict(x, m, s, n);
-        solve(x, n);
-        Lefts<4> z;
-        z.of(x);
-        #pragma unroll
-        for (u32 i = 0; i < 4; i++) hand(handed(n, OF_Z + i), z.x[i]);
+    __device__ __forceinline__ void decay(Columns<KEYS>& m, Columns<KEYS>& s, u32 n) const {
         const float *numbers = front_numbers(n), an = numbers[SCALARS], bn = numbers[SCALARS + 1], en = numbers[SCALARS + 2];
         #pragma unroll
         for (u32 c = 0; c < KEYS / 8; c++)
@@ -133,7 +174,20 @@ struct Forward {
                 m.sums.x[c][i] = an * m.sums.x[c][i] + (S ? bn * s.sums.x[c][i] : 0.0f);
                 if (S) s.sums.x[c][i] *= en;
             }
-        z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
+    }
+
+    // The first of a pair: Z, then (21), (22).
+    __device__ __forceinline__ void go(Columns<KEYS>& m, Columns<KEYS>& s, u32 n) const {
+        Sums<8> x;
+        float down[2];
+        Lefts<4> z;
+        Held last;
+        predict(x, m, s, z, n);
+        solve(x, down, last, z, m, s, n);
+        x.scale_rows(down[0], down[1]);
+        const float* numbers = front_numbers(n);
+        if (AHEAD) z.of(x, last);
+        else z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
         m.add(z, keys(n));
         if (S) {
             z.of(x, ByToken{numbers + OF_LAST_E * CHUNK});
@@ -141,47 +195,77 @@ struct Forward {
         }
     }
 
-    // O, and Z if it is kept; by way of where Z lay.
-    __device__ __forceinline__ void store(u32 n, const Chunk& chunk, const Sums<8>& out, const Lefts<4>& z) const {
-        if constexpr (GROUP) {
-            u16* place = (u16*)(handed(n, OF_Z) - threadIdx.x % 32);
-            const auto at = [=](u32 t, u32 piece) { return place + 16 * t + (piece ^ t / 4 % 2) * 8; };
-            Lefts<4> narrow;
-            narrow.of(out);
-            store_rows_by(at, p, chunk, narrow, args.out, own);
-            if (args.kept) store_rows_by(at, p, chunk, z, args.written, own);
-        } else {
-            store_rows(p, chunk, out, args.out, own);
-            if (args.kept) store_rows(p, chunk, z, args.written, own);
-        }
+    // Z as bfloat16 instead of halves. What a token's is rounded by goes into the next one's of this thread, so that sums over
+    // tokens are nearly those of Z: of such are gradients of gates, and keys that are alike make them small.
+    __device__ __forceinline__ void narrow(Lefts<4>& z, const float (&down)[2]) const {
+        float left[2] = {};
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            #pragma unroll
+            for (u32 h = 0; h < 4; h++) {
+                const float2 of = unpack_halves(z.x[i][h]);
+                float& rest = left[h % 2];
+                const float first = down[h % 2] * of.x + rest, low = low_half(pack_bf16(first, 0.0f));
+                rest = first - low;
+                const float second = down[h % 2] * of.y + rest, high = low_half(pack_bf16(second, 0.0f));
+                rest = second - high;
+                z.x[i][h] = pack_bf16(low, high);
+            }
+    }
+    // Places are [CHUNK,16], of which pieces of eight columns change.
+    static __device__ __forceinline__ u16* at(u16* place, u32 t, u32 c) { return place + 16 * t + (c / 8 ^ t / 4 % 2) * 8; }
+    __device__ __forceinline__ void store(const Chunk& chunk, const Lefts<4>& x, u16* place, u16* to) const {
+        if constexpr (GROUP) store_rows_by([=](u32 t, u32 c) { return at(place, t, c); }, p, chunk, x, to, own);
+        else store_rows(p, chunk, x, to, own);
+    }
+    // O, and Z if it is kept, by way of where Z lay.
+    __device__ __forceinline__ void store(
+        u32 n, const Chunk& chunk, const Sums<8>& out, Lefts<4>& z, const float (&down)[2]
+    ) const {
+        u16* place = (u16*)(handed(n, OF_Z) - threadIdx.x % 32);
+        Lefts<4> rounded;
+        rounded.of(out);
+        store(chunk, rounded, place, args.out);
+        if (!args.kept) return;
+        narrow(z, down);
+        store(chunk, z, place, args.written);
+    }
+
+    __device__ __forceinline__ void take_solution(Lefts<4>& z, float (&down)[2], u32 n) const {
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) take(handed(n, OF_Z + i), z.x[i]);
+        const float* scales = handed_scales(n) + threadIdx.x % 32 / 4;
+        down[0] = scales[0], down[1] = scales[8];
     }
 
     // The second of a pair: (20), and what is kept.
     __device__ __forceinline__ void read(u32 n) const {
         const Chunk chunk(sequence, n);
+        if (args.kept) keep_states(n, chunk);
         const float* numbers = back_numbers(n);
-        Sums<8> out;
+        Sums<8> out, y;
         handed_times<STEPS>(out, handed(n, OF_M), queries(n));
         out.scale(ByToken{numbers + OF_READ_A * CHUNK});
         if (S) {
-            Sums<8> y;
             handed_times<STEPS>(y, handed(n, OF_S), queries(n));
             y.scale(ByToken{numbers + OF_READ_B * CHUNK});
             out.add(y);
         }
         Lefts<4> z;
-        #pragma unroll
-        for (u32 i = 0; i < 4; i++) take(handed(n, OF_Z + i), z.x[i]);
-        times_lower(out, z, reads(n));
-        store(n, chunk, out, z);
-        if (!args.kept) return;
-        const u32 size = kept_size<KEYS>(p);
-        u16* kept = args.kept + chunk.kept * (S ? 2 : 1) * size;
-        #pragma unroll
-        for (u32 i = 0; i < STEPS; i++) {
-            keep_factor<KEYS>(p, handed(n, OF_M + i), kept, own, i);
-            if (S) keep_factor<KEYS>(p, handed(n, OF_S + i), kept + size, own, i);
-        }
+        float down[2];
+        take_solution(z, down, n);
+        const float more = numbers[OF_READS];
+        times_lower(y, z, reads(n));
+        out.add_rows(y, more * down[0], more * down[1]);
+        store(n, chunk, out, z, down);
+    }
+    __device__ __forceinline__ void keep_states(u32 n, const Chunk& chunk) const {
+        const u32 size = kept_size<KEYS>(p), lane = threadIdx.x % 32;
+        u16* to = args.kept + chunk.kept * (S ? 2 : 1) * size;
+        if (GROUPS_MULTIPLY && lane == 0) show_to_groups();
+        keep<KEYS>(p, handed(n, OF_M) - lane, to, own);
+        if (S) keep<KEYS>(p, handed(n, OF_S) - lane, to + size, own);
+        if (GROUPS_MULTIPLY) stores_commit();
     }
 
     // In step n the first of each pair goes through chunk n, and the second makes the outputs of the one before; what both
@@ -215,6 +299,7 @@ struct Forward {
         for (u32 n = begin; n <= end; n++) {
             copies_wait<FRONTS - 2>();
             if (GROUP && fetches) show_to_groups();
+            if (GROUPS_MULTIPLY && reads) stores_read();
             __syncthreads();
             if (fetches && n < end) fetch_back(n);
             if (FRONTS > 2) copies_commit();
@@ -222,6 +307,7 @@ struct Forward {
             copies_commit();
             if (reads && n > begin) read(n - 1);
         }
+        if (GROUPS_MULTIPLY && reads) stores_read();
     }
 };
 
@@ -232,10 +318,19 @@ __device__ __forceinline__ void forward(const Bf16Forward& args, u8* shared) {
     const Forward<KEYS, WARPS, S> of{args, args.p, shared, sequence, (u64)args.p.key * args.p.value, first, own};
     const u32 count = sequence.chunks(), begin = args.begin, end = min(count, begin + args.chunks);
     if (begin > 0 && begin >= count) return;
-    if (threadIdx.x < 32 * WARPS) of.take_through(begin, end);
-    else if (!of.APART) of.follow(begin, end, true, true);
-    else if (threadIdx.x < of.READERS) of.follow(begin, end, true, false);
-    else of.follow(begin, end, false, true);
+    using Of = Forward<KEYS, WARPS, S>;
+    if (threadIdx.x < 32 * WARPS) {
+        if constexpr (Of::GROUP) take_registers<Of::MANY>();
+        of.take_through(begin, end);
+    } else if (!Of::APART) {
+        of.follow(begin, end, true, true);
+    } else if (threadIdx.x < Of::READERS) {
+        if constexpr (Of::GROUP) take_registers<Of::SOME>();
+        of.follow(begin, end, true, false);
+    } else {
+        if constexpr (Of::GROUP) take_registers<Of::FEW>();
+        of.follow(begin, end, false, true);
+    }
 }
 
 #define FORWARD(name, KEYS, WARPS, S)            \

@@ -111,23 +111,6 @@ struct Influence<false> {
     }
 };
 
-// A token takes (c, E) to (a c + η E, η E); one token after another is such a triangle too, (c, E) to (a c + b E, e E).
-struct Triangle {
-    float a, b, e;
-
-    // What comes to (c, E), and what the gradients of what came give back.
-    __device__ __forceinline__ float2 forth(float2 x) const { return make_float2(a * x.x + b * x.y, e * x.y); }
-    __device__ __forceinline__ float2 back(float2 x) const { return make_float2(a * x.x, b * x.x + e * x.y); }
-    // This one, then another.
-    __device__ __forceinline__ Triangle then(Triangle next) const {
-        return Triangle{next.a * a, next.a * b + next.b * e, next.e * e};
-    }
-    // What gradients by all three of a triangle behind this one give to those of the one before.
-    __device__ __forceinline__ Triangle gradient(Triangle of) const {
-        return Triangle{a * of.a, a * of.b, b * of.b + e * of.e};
-    }
-};
-
 // With momentum: tables. Stretches of 16 tokens go side by side, and what goes from one to a later one goes by triangles.
 template <>
 struct Influence<true> {

@@ -1,6 +1,6 @@
 // The exact chunk form with bfloat16: the gradient of the memory, equations (23)-(25) and (30), from the last chunk to
-// the first, 16 columns to a warp. Warps of their own read ahead and write down what is kept, which the others leave as
-// left factors.
+// the first, 16 columns to a warp. Warps of their own do all that need not be done one chunk after another: they read ahead,
+// make halves of dO, and write down Λ and the states, which the others leave in shared memory.
 #include "bf16.cuh"
 
 struct Bf16Reverse {
@@ -23,11 +23,14 @@ struct Reverse {
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
     static constexpr u32 STEPS = KEYS / 16, FACTORS = STEPS * (S ? 2 : 1);
-    // Warps that read ahead.
-    static constexpr u32 READERS = 4, COUNT = 32 * READERS;
-    // Bytes of a chunk on its way, and of left factors, 16 a lane each: of every warp M, then S.
-    static constexpr u32 STAGE = whole<GROUP>(2 * (2 * Keys::SIZE + Values::SIZE + 2 * Square::SIZE) + 4 * NUMBERS);
-    static constexpr u32 HANDED = 32 * 16 * FACTORS * WARPS;
+    // Warps that do all else, and registers a thread of them and of the columns' warps, where they can be given away.
+    static constexpr u32 READERS = GROUP ? 8 : 4, COUNT = 32 * READERS;
+    static constexpr u32 MANY = 256, FEW = 120;
+    static_assert(MANY + 2 * FEW <= 3 * 168, "what there is");
+    // Bytes of a chunk on its way, and of left factors, 16 a lane each: of every warp M, then S; behind them what the columns
+    // of Λ are taken to be what they are.
+    static constexpr u32 STAGE = whole<GROUP>(2 * (2 * Keys::SIZE + Values::SIZE + 2 * Square::SIZE) + 4 * NUMBERS + 16);
+    static constexpr u32 HANDED = (32 * 16 * FACTORS + 4 * 16) * WARPS + 4 * READERS;
 
     const Bf16Reverse& args;
     const Linear& p;
@@ -37,12 +40,18 @@ struct Reverse {
     u32 first, own;  // columns of the block and of the warp
     Columns<KEYS> m, s;
 
+    __device__ __forceinline__ u8* all_handed(u32 step) const { return shared + args.stages * STAGE + step % 2 * HANDED; }
     // Factor `i` of the warp of columns `warp`, of step `step`.
     __device__ __forceinline__ uint4* handed(u32 step, u32 warp, u32 i) const {
-        return (uint4*)(shared + step % 2 * HANDED) + (warp * FACTORS + i) * 32 + threadIdx.x % 32;
+        return (uint4*)(all_handed(step)) + (warp * FACTORS + i) * 32 + threadIdx.x % 32;
     }
 
-    __device__ __forceinline__ Keys keys(u32 stage) const { return {(u16*)(shared + 2 * HANDED + stage * STAGE)}; }
+    // By column of the block; behind them a number of each reader.
+    __device__ __forceinline__ float* handed_scales(u32 step) const {
+        return (float*)(all_handed(step) + 32 * 16 * FACTORS * WARPS);
+    }
+
+    __device__ __forceinline__ Keys keys(u32 stage) const { return {(u16*)(shared + stage * STAGE)}; }
     __device__ __forceinline__ Keys queries(u32 stage) const { return {keys(stage).x + Keys::SIZE}; }
     __device__ __forceinline__ Values outputs(u32 stage) const { return {queries(stage).x + Keys::SIZE}; }
     __device__ __forceinline__ Square solution(u32 stage) const { return {outputs(stage).x + Values::SIZE}; }
@@ -50,72 +59,73 @@ struct Reverse {
     __device__ __forceinline__ float* numbers(u32 stage) const { return (float*)(reads(stage).x + Square::SIZE); }
     __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
 
-    __device__ __forceinline__ void fetch(u32 number, u32 stage) const {
+    // What the columns' warps alone read of a chunk; dO; numbers.
+    __device__ __forceinline__ void fetch(const Chunk& chunk, u32 stage) const {
         const u32 who = threadIdx.x - 32 * WARPS;
-        const Chunk chunk(sequence, number);
-        const u8* from = args.ready + chunk.kept * READY;
+        const u16* from = (const u16*)(args.ready + chunk.kept * READY);
         fetch_tile<COUNT>(p, chunk, p.k.data, p.key, 0, keys(stage), who);
         fetch_tile<COUNT>(p, chunk, p.q.data, p.key, 0, queries(stage), who);
-        fetch_tile<COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), who);
-        if (p.erase) fetch_square<COUNT>((const u16*)from, solution(stage), who);
-        fetch_square<COUNT>((const u16*)from + SQUARE, reads(stage), who);
-        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), numbers(stage), who);
+        if (p.erase) fetch_square<COUNT>(from, solution(stage), who);
+        fetch_square<COUNT>(from + SQUARE, reads(stage), who);
+    }
+    __device__ __forceinline__ void fetch_outputs(const Chunk& chunk, u32 stage) const {
+        fetch_tile<COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), threadIdx.x - 32 * WARPS);
+    }
+    __device__ __forceinline__ void fetch_scalars(const Chunk& chunk, u32 stage) const {
+        const float* from = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
+        fetch_numbers<COUNT>(from, numbers(stage), threadIdx.x - 32 * WARPS);
     }
 
-    // dO of the warp's columns, turned over, as a left factor; scaled by token where `by` is given.
+    // dO of the warp's columns, turned over, as a left factor: halves, by the chunk's scale.
     __device__ __forceinline__ void outputs_of(Lefts<4>& x, u32 stage) const {
         #pragma unroll
         for (u32 i = 0; i < 4; i++) left_across(x.x[i], outputs(stage), threadIdx.x / 32 * 16, 16 * i);
     }
-    __device__ __forceinline__ void scaled(Lefts<4>& x, const Lefts<4>& of, ByToken by) const {
+    // The same times `by` of each token, as bfloat16.
+    __device__ __forceinline__ void scaled(Lefts<4>& x, const Lefts<4>& of, u32 stage, u32 which) const {
+        const float down = numbers(stage)[OF_OUTPUTS];
         #pragma unroll
         for (u32 i = 0; i < 4; i++)
             #pragma unroll
-            for (u32 h = 0; h < 4; h++) {
-                float2 f = by(16 * i + h / 2 * 8 + threadIdx.x % 4 * 2);
-                x.x[i][h] = pack_bf16(f.x * low_half(of.x[i][h]), f.y * high_half(of.x[i][h]));
+            for (u32 n = 0; n < 2; n++) {
+                const float2 f = by(stage, which)(16 * i + n * 8 + threadIdx.x % 4 * 2);
+                const float low = down * f.x, high = down * f.y;
+                #pragma unroll
+                for (u32 h = 0; h < 2; h++) {
+                    const float2 both = unpack_halves(of.x[i][2 * n + h]);
+                    x.x[i][2 * n + h] = pack_bf16(low * both.x, high * both.y);
+                }
             }
     }
 
-    // (23), (24): Λ.
-    __device__ __forceinline__ void solve(Sums<8>& x, const Lefts<4>& dout, u32 step, u32 stage) const {
+    // Where there are registers for it, nothing waits for products of outputs' gradients, and numbers are read ahead.
+    static constexpr bool BESIDE = GROUP && !S;
+
+    // (23): what later states and reads need of Z.
+    __device__ __forceinline__ void need(Sums<8>& x, u32 step, u32 stage) {
         const u32 warp = threadIdx.x / 32;
-        m.times_rows(x, keys(stage), handed(step, warp, 0));
-        x.scale(by(stage, OF_LAST_C));
+        Lefts<4> dout;
+        Held last;
+        m.times_rows(x, keys(stage), handed(step, warp, 0), [&] {
+            if (BESIDE) last.of(by(stage, OF_LAST_C));
+            if (!S) outputs_of(dout, stage);
+        });
+        if (BESIDE) x.scale(last);
+        else x.scale(by(stage, OF_LAST_C));
+        Sums<8> y;
         if (S) {
-            Sums<8> y;
             s.times_rows(y, keys(stage), handed(step, warp, STEPS));
             y.scale(by(stage, OF_LAST_E));
             x.add(y);
+            outputs_of(dout, stage);
         }
-        times_upper(x, dout, reads(stage));
-        if (!p.erase) return;
-        Lefts<4> known;
-        known.of(x);
-        x.clear();
-        times_upper(x, known, solution(stage));
+        const float down = numbers(stage)[OF_READS] * numbers(stage)[OF_OUTPUTS];
+        times_upper<BESIDE>(y, dout, reads(stage), [&] { if (BESIDE) add_outputs(dout, stage); });
+        x.add_rows(y, down, down);
+        if (!BESIDE) add_outputs(dout, stage);
     }
-
-    // Rows of the warp's columns; by way of where dO lay.
-    __device__ __forceinline__ void store(const Chunk& chunk, const Sums<8>& x, u16* to, u32 stage) const {
-        if constexpr (GROUP) {
-            const u32 column = threadIdx.x / 32 * 16;
-            const auto at = [=, place = outputs(stage)](u32 t, u32 piece) { return place.at(t, column + 8 * piece); };
-            Lefts<4> narrow;
-            narrow.of(x);
-            store_rows_by(at, p, chunk, narrow, to, own);
-        } else {
-            store_rows(p, chunk, x, to, own);
-        }
-    }
-
-    __device__ __forceinline__ void go(const Chunk& chunk, u32 step, u32 stage) {
-        Lefts<4> dout, part;
-        outputs_of(dout, stage);
-        Sums<8> x;
-        solve(x, dout, step, stage);
-        store(chunk, x, args.solved, stage);
-        // (30).
+    // (30) but for keys.
+    __device__ __forceinline__ void add_outputs(const Lefts<4>& dout, u32 stage) {
         const float* scalars = numbers(stage) + SCALARS;
         const float an = scalars[0], bn = scalars[1], en = scalars[2];
         #pragma unroll
@@ -125,41 +135,137 @@ struct Reverse {
                 if (S) s.sums.x[n][i] = bn * m.sums.x[n][i] + en * s.sums.x[n][i];
                 m.sums.x[n][i] *= an;
             }
-        scaled(part, dout, by(stage, OF_READ_A));
-        m.add(part, queries(stage));
+        Lefts<4> part;
+        scaled(part, dout, stage, OF_READ_A);
+        if constexpr (BESIDE) m.begin_add(part, queries(stage));
+        else m.add(part, queries(stage));
         if (S) {
-            scaled(part, dout, by(stage, OF_READ_B));
+            scaled(part, dout, stage, OF_READ_B);
             s.add(part, queries(stage));
         }
+    }
+
+    // (24): Λ, which is handed on in place of dO; minus it, for keys.
+    __device__ __forceinline__ void solve(Sums<8>& x, Held& erase, u32 step, u32 stage) const {
+        Scale rows[2];
+        x.scales(rows);
+        Lefts<4> halves;
+        halves.halves_of(x, rows[0].up, rows[1].up);
+        float down[2] = {rows[0].down, rows[1].down}, more = 1.0f;
         if (p.erase) {
-            const auto less = [&](u32 which) {
-                return [of = by(stage, which)](u32 t) { float2 f = of(t); return make_float2(-f.x, -f.y); };
-            };
-            part.of(x, less(OF_ERASE_A));
-            m.add(part, keys(stage));
-            if (S) {
-                part.of(x, less(OF_ERASE_B));
-                s.add(part, keys(stage));
-            }
+            times_upper(x, halves, solution(stage), [&] { if (BESIDE) erase.of(by(stage, OF_ERASE_A)); });
+            halves.halves_of(x, SOLVED_UP, SOLVED_UP);
+            const float solved = numbers(stage)[OF_SOLUTION];
+            down[0] *= solved, down[1] *= solved, more = SOLVED_DOWN;
+            x.scale_rows(-down[0], -down[1]);
+        } else if (BESIDE) {
+            group_wait();
         }
-        x.scale(by(stage, OF_W));
-        store(chunk, x, args.dv, stage);
+        const u32 column = threadIdx.x / 32 * 16, row = threadIdx.x % 32 / 4;
+        place_rows([=, place = outputs(stage)](u32 t, u32 c) { return place.at(t, column + c); }, halves);
+        float* to = handed_scales(step) + column + row;
+        if (threadIdx.x % 4 == 0) to[0] = more * down[0], to[8] = more * down[1];
     }
 
-    // What the others handed on: a factor a warp and turn.
-    __device__ __forceinline__ void keep(const Chunk& chunk, u32 step) const {
-        const u32 size = kept_size<KEYS>(p);
-        u16* to = args.kept + chunk.kept * (S ? 2 : 1) * size;
+    __device__ __forceinline__ void go(u32 step, u32 stage) {
+        Sums<8> x;
+        Held erase;
+        need(x, step, stage);
+        solve(x, erase, step, stage);
+        if (BESIDE) hold(m.sums.x);
+        if (!p.erase) return;
+        Lefts<4> part;
+        if (BESIDE) part.of(x, erase);
+        else part.of(x, by(stage, OF_ERASE_A));
+        m.add(part, keys(stage));
+        if (S) {
+            part.of(x, by(stage, OF_ERASE_B));
+            s.add(part, keys(stage));
+        }
+    }
+
+    // Readers: eight columns of a row a thread and turn, as they copy them.
+    static constexpr u32 WIDTH = 16 * WARPS, ACROSS = WIDTH / 8, APART = COUNT / ACROSS, PIECES = CHUNK / APART;
+    __device__ __forceinline__ u16* piece(u32 stage, u32 i) const {
+        const u32 who = threadIdx.x - 32 * WARPS;
+        return outputs(stage).at(who / ACROSS, who % ACROSS * 8) + i * APART * Values::STRIDE;
+    }
+    // Halves of dO in place of bfloat16, where this thread's copies are there. All readers wait for each other between, and
+    // `meanwhile` comes behind that.
+    template <class F>
+    __device__ __forceinline__ void halve_outputs(u32 stage, F meanwhile) const {
+        float* of_readers = handed_scales(0) + WIDTH;
+        uint4 x[PIECES];
+        u32 both = 0;
         #pragma unroll
-        for (u32 i = threadIdx.x / 32 - WARPS; i < WARPS * FACTORS; i += READERS) {
-            const u32 warp = i / FACTORS, n = i % FACTORS;
-            keep_factor<KEYS>(p, handed(step, warp, n), to + n / STEPS * size, first + 16 * warp, n % STEPS);
+        for (u32 i = 0; i < PIECES; i++) x[i] = *(const uint4*)piece(stage, i);
+        #pragma unroll
+        for (u32 i = 0; i < PIECES; i++) {
+            const u32 of[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+            #pragma unroll
+            for (u32 e = 0; e < 4; e++) both = larger_bf16(both, of[e] & 0x7fff7fffu);
+        }
+        float most = largest_of_warp(fmaxf(low_half(both), high_half(both)));
+        if (threadIdx.x % 32 == 0) of_readers[threadIdx.x / 32 - WARPS] = most;
+        wait_for_some<COUNT>();
+        meanwhile();
+        #pragma unroll
+        for (u32 i = 0; i < READERS; i++) most = fmaxf(most, of_readers[i]);
+        const Scale scale = Scale::of(most);
+        const auto halved = [&](u32 pair) { return pack_halves(scale.up * low_half(pair), scale.up * high_half(pair)); };
+        #pragma unroll
+        for (u32 i = 0; i < PIECES; i++)
+            *(uint4*)piece(stage, i) = uint4{halved(x[i].x), halved(x[i].y), halved(x[i].z), halved(x[i].w)};
+        if (threadIdx.x == 32 * WARPS) numbers(stage)[OF_OUTPUTS] = scale.down;
+    }
+    // Λ and w ∘ Λ, which the others left there as halves.
+    __device__ __forceinline__ void store_solved(const Chunk& chunk, u32 step, u32 stage) const {
+        const u32 who = threadIdx.x - 32 * WARPS, c = who % ACROSS * 8;
+        float down[8], w[PIECES];
+        uint4 x[PIECES];
+        #pragma unroll
+        for (u32 e = 0; e < 8; e += 4) *(float4*)(down + e) = *(const float4*)(handed_scales(step) + c + e);
+        #pragma unroll
+        for (u32 i = 0; i < PIECES; i++) {
+            x[i] = *(const uint4*)piece(stage, i);
+            w[i] = numbers(stage)[OF_W * CHUNK + who / ACROSS + i * APART];
+        }
+        u64 at = chunk.token(p, who / ACROSS) * p.value + first + c;
+        #pragma unroll
+        for (u32 i = 0; i < PIECES; i++, at += (u64)APART * p.heads * p.value) {
+            const u32 of[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+            u32 solved[4], dv[4];
+            #pragma unroll
+            for (u32 e = 0; e < 4; e++) {
+                const float2 both = unpack_halves(of[e]);
+                const float low = down[2 * e] * both.x, high = down[2 * e + 1] * both.y;
+                solved[e] = pack_bf16(low, high), dv[e] = pack_bf16(w[i] * low, w[i] * high);
+            }
+            if (who / ACROSS + i * APART >= chunk.tokens || first + c >= p.value) continue;
+            *(uint4*)(args.solved + at) = uint4{solved[0], solved[1], solved[2], solved[3]};
+            *(uint4*)(args.dv + at) = uint4{dv[0], dv[1], dv[2], dv[3]};
         }
     }
 
-    // Says that a chunk is written down, with all behind it, where a segment begins with it.
+    // What the others handed on, a matrix of one of them a warp and turn.
+    __device__ __forceinline__ void keep_states(const Chunk& chunk, u32 step) const {
+        const u32 size = kept_size<KEYS>(p), lane = threadIdx.x % 32;
+        u16* to = args.kept + chunk.kept * (S ? 2 : 1) * size;
+        const uint4* from = handed(step, 0, 0) - lane;
+        if (GROUPS_MULTIPLY && lane == 0) show_to_groups();
+        #pragma unroll
+        for (u32 i = threadIdx.x / 32 - WARPS; i < WARPS * (S ? 2 : 1); i += READERS) {
+            const u32 warp = S ? i / 2 : i, which = S ? i % 2 : 0;
+            keep<KEYS>(p, from + (warp * FACTORS + which * STEPS) * 32, to + which * size, first + 16 * warp);
+        }
+        if (GROUPS_MULTIPLY) stores_commit();
+    }
+
+    // Whether somebody asks for all from a chunk on, and tells them that it is written down.
+    __device__ __forceinline__ bool asked(u32 number) const {
+        return args.progress && number > 0 && number % args.segment == 0;
+    }
     __device__ __forceinline__ void pass(u32 number) const {
-        if (!args.progress || number == 0 || number % args.segment != 0) return;
         __threadfence();
         atomicAdd(args.progress + number / args.segment, 1);
     }
@@ -169,39 +275,63 @@ struct Reverse {
     __device__ __forceinline__ void take_through(u32 count) {
         m.read(p, args.dm + sequence.state * matrix, own);
         if (S) s.read(p, args.ds + sequence.state * matrix, own);
-        for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < args.stages ? stage + 1 : 0) {
+        for (u32 step = 0, stage = 0; step <= count; step++, stage = behind(stage)) {
             __syncthreads();
-            if (step < count) go(Chunk(sequence, count - 1 - step), step, stage);
+            if (step < count) go(step, stage);
         }
         m.write(p, args.first_dm + sequence.state * matrix, own);
         if (S) s.write(p, args.first_ds + sequence.state * matrix, own);
     }
+    __device__ __forceinline__ u32 behind(u32 stage) const { return stage + 1 < args.stages ? stage + 1 : 0; }
+
+    // Copies that were started before those of the last chunk that is read ahead are there; with two stages, all.
+    __device__ __forceinline__ void wait() const {
+        if (args.stages == 2) copies_wait<0>();
+        else copies_wait<1>();
+    }
     __device__ __forceinline__ void read_ahead(u32 count) const {
         const u32 stages = args.stages;
+        const bool tells = threadIdx.x == 32 * WARPS;
         // Segments that this sequence has not.
-        if (threadIdx.x == 32 * WARPS && args.progress)
+        if (tells && args.progress)
             for (u32 number = (count + args.segment - 1) / args.segment * args.segment; number < p.kept; number += args.segment)
-                pass(number);
+                if (asked(number)) pass(number);
         for (u32 stage = 0; stage < stages; stage++) {
             clear_above<COUNT>(solution(stage), threadIdx.x - 32 * WARPS);
             clear_above<COUNT>(reads(stage), threadIdx.x - 32 * WARPS);
         }
         for (u32 step = 0; step + 1 < stages; step++) {
-            if (step < count) fetch(count - 1 - step, step);
+            const Chunk chunk(sequence, count - 1 - step);
+            if (step < count) fetch(chunk, step), fetch_outputs(chunk, step), fetch_scalars(chunk, step);
             copies_commit();
         }
-        for (u32 step = 0, stage = 0; step <= count; step++, stage = stage + 1 < stages ? stage + 1 : 0) {
+        wait();
+        if (count > 0) halve_outputs(0, Nothing{});
+        for (u32 step = 0, stage = 0, last = stages - 1; step <= count; step++, last = stage, stage = behind(stage)) {
+            // The columns' warps left the chunk of the step before the last one then, and these here wrote it down in the last
+            // step.
+            const bool tell = step > 1 && asked(count + 1 - step);
             if (stages == 2) copies_wait<0>();
-            else copies_wait<1>();
             if (GROUP) show_to_groups();
+            if (GROUPS_MULTIPLY && tell) stores_wait();
+            else if (GROUPS_MULTIPLY) stores_read();
             __syncthreads();
-            // The columns' warps wrote down the chunk of the step before the last one then, and these here in the last step.
-            if (step > 1 && threadIdx.x == 32 * WARPS) pass(count + 1 - step);
+            if (tell && tells) pass(count + 1 - step);
             const u32 next = step + stages - 1;
-            if (next < count) fetch(count - 1 - next, stage ? stage - 1 : stages - 1);
+            const Chunk ahead(sequence, count - 1 - next);
+            if (next < count) fetch(ahead, last);
+            if (step > 0) {
+                const Chunk chunk(sequence, count - step);
+                keep_states(chunk, step - 1);
+                store_solved(chunk, step - 1, last);
+            }
+            if (next < count) fetch_outputs(ahead, last);
             copies_commit();
-            if (step > 0) keep(Chunk(sequence, count - step), step - 1);
+            const auto scalars = [&] { if (next < count) fetch_scalars(ahead, last); };
+            if (step + 1 < count) wait(), halve_outputs(behind(stage), scalars);
+            copies_commit();
         }
+        if (GROUPS_MULTIPLY) stores_read();
     }
 };
 
@@ -209,10 +339,16 @@ template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
     const u32 first = blockIdx.x % args.p.blocks * 16 * WARPS, own = first + threadIdx.x / 32 % WARPS * 16;
     const Sequence sequence(args.p, blockIdx.x / args.p.blocks);
-    Reverse<KEYS, WARPS, S> of{args, args.p, shared, sequence, (u64)args.p.key * args.p.value, first, own};
+    using Of = Reverse<KEYS, WARPS, S>;
+    Of of{args, args.p, shared, sequence, (u64)args.p.key * args.p.value, first, own};
     const u32 count = of.sequence.chunks();
-    if (threadIdx.x < 32 * WARPS) of.take_through(count);
-    else of.read_ahead(count);
+    if (threadIdx.x < 32 * WARPS) {
+        if constexpr (Of::GROUP) take_registers<Of::MANY>();
+        of.take_through(count);
+    } else {
+        if constexpr (Of::GROUP) take_registers<Of::FEW>();
+        of.read_ahead(count);
+    }
 }
 
 // Waits until so many blocks are through a segment.
@@ -227,7 +363,7 @@ KERNEL(bf16_await, Bf16Await, 1, 1) {
 }
 
 #define REVERSE(name, KEYS, WARPS, S)            \
-    KERNEL(name, Bf16Reverse, 32 * (WARPS + 4), 1) { \
+    KERNEL(name, Bf16Reverse, 32 * (WARPS + Reverse<KEYS, WARPS, S>::READERS), 1) { \
         DYNAMIC_SHARED(u8, shared);              \
         reverse<KEYS, WARPS, S>(args, shared);   \
     }

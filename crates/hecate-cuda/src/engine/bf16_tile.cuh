@@ -122,6 +122,11 @@ __device__ __forceinline__ void multiply_pair(float (&x)[4], float (&y)[4], cons
     multiply_add_bf16(y, a, b[2], b[3]);
 }
 
+__device__ __forceinline__ void multiply_halves(float (&x)[4], float (&y)[4], const u32 (&a)[4], const u32 (&b)[4]) {
+    multiply_add_halves(x, a, b[0], b[1]);
+    multiply_add_halves(y, a, b[2], b[3]);
+}
+
 // A group's factors of depth 16 step: out of a tile's rows from `first` on, which are rows of a left factor or columns of a
 // right one; or, across, out of panels of ROWS rows, the other way round. A unit is 16 bytes.
 __device__ __forceinline__ u64 along(u64 tile, u32 step, u32 first = 0) {

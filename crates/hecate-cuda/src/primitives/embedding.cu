@@ -168,14 +168,17 @@ template <u32 N> __device__ __forceinline__ void add_rows(double (&sums)[N], con
 
 // Block x is a piece, block y a share of the columns.
 template <u32 N> __device__ __forceinline__ void sum_piece(const GatherBackward& args, double* shared) {
-    u64 first = (u64)blockIdx.x * PIECE, column = N * ((u64)blockIdx.y * COLUMNS + threadIdx.x % COLUMNS);
+    u64 first = (u64)blockIdx.x * PIECE;
     if (args.keys[first] != args.keys[first + PIECE - 1]) return;
-    double sums[N] = {};
-    if (column < args.width) add_rows(sums, args, first, first + PIECE, column);
+    for (u64 left = (u64)blockIdx.y * COLUMNS * N; left < args.width; left += (u64)gridDim.y * COLUMNS * N) {
+        u64 column = left + N * (threadIdx.x % COLUMNS);
+        double sums[N] = {};
+        if (column < args.width) add_rows(sums, args, first, first + PIECE, column);
 #pragma unroll
-    for (u32 n = 0; n < N; n++) {
-        double sum = column_sum(sums[n], COLUMNS, shared);
-        if (threadIdx.x < COLUMNS && column < args.width) args.pieces[blockIdx.x * args.width + column + n] = sum;
+        for (u32 n = 0; n < N; n++) {
+            double sum = column_sum(sums[n], COLUMNS, shared);
+            if (threadIdx.x < COLUMNS && column < args.width) args.pieces[blockIdx.x * args.width + column + n] = sum;
+        }
     }
 }
 

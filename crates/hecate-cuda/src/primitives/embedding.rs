@@ -94,7 +94,7 @@ impl Embedding for Cuda {
         let across = width.div_ceil(COLUMNS * run);
         let by = |blocks, shares| Grid { blocks: (blocks, shares, 1), ..Grid::blocks(1, DIGITS as u32) };
         if count >= PIECE {
-            self.launch(by(count / PIECE, across), &GatherPieces { sums })?;
+            self.launch(by(count / PIECE, across.min(65_535)), &GatherPieces { sums })?;
         }
         self.launch(by(vocabulary, across.min(BLOCKS.div_ceil(vocabulary))), &GatherBackward { sums })?;
         Ok(dtable)

@@ -1,0 +1,32 @@
+// Factors that are IEEE halves. T, Y ∘ Q Kᵀ and what meets them inside a chunk nearly cancel where keys are alike, and 8
+// bits are too few there. Halves have 11, between 2^-14 and 2^16 only: so what is made into halves is taken times a power
+// of two by which the largest lies in [2^14,2^15). That of a square is one number of its chunk, that of left factors one of
+// each row.
+#pragma once
+#include "bf16_tile.cuh"
+
+// A power of two, and one over it.
+struct Scale {
+    float up, down;
+
+    // Of numbers up to `most`.
+    static __device__ __forceinline__ Scale of(float most) {
+        const u32 exponent = max(__float_as_uint(most) >> 23, 15u);
+        return {__uint_as_float(268 - exponent << 23), __uint_as_float(exponent - 14 << 23)};
+    }
+};
+
+// A solution is a sum of 64 products of two numbers below 2^15: times this it is below 2^15 again.
+static constexpr float SOLVED_UP = 1.0f / (1 << 21), SOLVED_DOWN = 1 << 21;
+
+// Of both rows that a thread holds of sums or left factors of a warp, over those who share them.
+__device__ __forceinline__ void largest_of_rows(float (&most)[2]) {
+    #pragma unroll
+    for (u32 mask = 1; mask < 4; mask *= 2)
+        #pragma unroll
+        for (u32 h = 0; h < 2; h++) most[h] = fmaxf(most[h], shuffle_xor(most[h], mask));
+}
+// Of a warp, of numbers that are not negative.
+__device__ __forceinline__ float largest_of_warp(float most) {
+    return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
+}
