@@ -73,6 +73,12 @@ __device__ __forceinline__ void store_matrices_across(const u32 (&x)[4], void* c
                  :: "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"((u32)__cvta_generic_to_shared(column)) : "memory");
 }
 
+// 16 bytes at once.
+__device__ __forceinline__ void store_16(void* to, const u32 (&x)[4]) {
+    asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};"
+                 :: "l"(__cvta_generic_to_global(to)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+}
+
 // Starts a copy of 16 bytes to shared memory, of zeros where `inside` is false; `from` is an address in any case.
 __device__ __forceinline__ void copy_16(void* to, const void* from, bool inside) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

@@ -23,8 +23,9 @@ struct Reverse {
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
     static constexpr u32 STEPS = KEYS / 16, FACTORS = STEPS * (S ? 2 : 1);
-    // Warps that do all else, and registers a thread of them and of the columns' warps, where they can be given away.
-    static constexpr u32 READERS = GROUP ? 8 : 4, COUNT = 32 * READERS;
+    // Warps that read ahead and keep states, and as many that take in dO and write down Λ; the same where there are no registers for both. Where registers can
+    // be given away, those of a thread of the columns' warps and of the others.
+    static constexpr u32 READERS = 4, COUNT = 32 * READERS, OTHERS = GROUP ? 2 * READERS : READERS;
     static constexpr u32 MANY = 256, FEW = 120;
     static_assert(MANY + 2 * FEW <= 3 * 168, "what there is");
     // Bytes of a chunk on its way, and of left factors, 16 a lane each: of every warp M, then S; behind them what the columns
@@ -59,9 +60,10 @@ struct Reverse {
     __device__ __forceinline__ float* numbers(u32 stage) const { return (float*)(reads(stage).x + Square::SIZE); }
     __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
 
+    __device__ __forceinline__ u32 who() const { return (threadIdx.x - 32 * WARPS) % COUNT; }
     // What the columns' warps alone read of a chunk; dO; numbers.
     __device__ __forceinline__ void fetch(const Chunk& chunk, u32 stage) const {
-        const u32 who = threadIdx.x - 32 * WARPS;
+        const u32 who = this->who();
         const u16* from = (const u16*)(args.ready + chunk.kept * READY);
         fetch_tile<COUNT>(p, chunk, p.k.data, p.key, 0, keys(stage), who);
         fetch_tile<COUNT>(p, chunk, p.q.data, p.key, 0, queries(stage), who);
@@ -69,11 +71,11 @@ struct Reverse {
         fetch_square<COUNT>(from + SQUARE, reads(stage), who);
     }
     __device__ __forceinline__ void fetch_outputs(const Chunk& chunk, u32 stage) const {
-        fetch_tile<COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), threadIdx.x - 32 * WARPS);
+        fetch_tile<COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), who());
     }
     __device__ __forceinline__ void fetch_scalars(const Chunk& chunk, u32 stage) const {
         const float* from = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
-        fetch_numbers<COUNT>(from, numbers(stage), threadIdx.x - 32 * WARPS);
+        fetch_numbers<COUNT>(from, numbers(stage), who());
     }
 
     // dO of the warp's columns, turned over, as a left factor: halves, by the chunk's scale.
@@ -184,10 +186,10 @@ struct Reverse {
         }
     }
 
-    // Readers: eight columns of a row a thread and turn, as they copy them.
+    // Eight columns of a row a thread and turn, as they copy them.
     static constexpr u32 WIDTH = 16 * WARPS, ACROSS = WIDTH / 8, APART = COUNT / ACROSS, PIECES = CHUNK / APART;
     __device__ __forceinline__ u16* piece(u32 stage, u32 i) const {
-        const u32 who = threadIdx.x - 32 * WARPS;
+        const u32 who = this->who();
         return outputs(stage).at(who / ACROSS, who % ACROSS * 8) + i * APART * Values::STRIDE;
     }
     // Halves of dO in place of bfloat16, where this thread's copies are there. All readers wait for each other between, and
@@ -206,7 +208,7 @@ struct Reverse {
             for (u32 e = 0; e < 4; e++) both = larger_bf16(both, of[e] & 0x7fff7fffu);
         }
         float most = largest_of_warp(fmaxf(low_half(both), high_half(both)));
-        if (threadIdx.x % 32 == 0) of_readers[threadIdx.x / 32 - WARPS] = most;
+        if (threadIdx.x % 32 == 0) of_readers[who() / 32] = most;
         wait_for_some<COUNT>();
         meanwhile();
         #pragma unroll
@@ -216,11 +218,11 @@ struct Reverse {
         #pragma unroll
         for (u32 i = 0; i < PIECES; i++)
             *(uint4*)piece(stage, i) = uint4{halved(x[i].x), halved(x[i].y), halved(x[i].z), halved(x[i].w)};
-        if (threadIdx.x == 32 * WARPS) numbers(stage)[OF_OUTPUTS] = scale.down;
+        if (who() == 0) numbers(stage)[OF_OUTPUTS] = scale.down;
     }
     // Λ and w ∘ Λ, which the others left there as halves.
     __device__ __forceinline__ void store_solved(const Chunk& chunk, u32 step, u32 stage) const {
-        const u32 who = threadIdx.x - 32 * WARPS, c = who % ACROSS * 8;
+        const u32 who = this->who(), c = who % ACROSS * 8;
         float down[8], w[PIECES];
         uint4 x[PIECES];
         #pragma unroll
@@ -242,8 +244,8 @@ struct Reverse {
                 solved[e] = pack_bf16(low, high), dv[e] = pack_bf16(w[i] * low, w[i] * high);
             }
             if (who / ACROSS + i * APART >= chunk.tokens || first + c >= p.value) continue;
-            *(uint4*)(args.solved + at) = uint4{solved[0], solved[1], solved[2], solved[3]};
-            *(uint4*)(args.dv + at) = uint4{dv[0], dv[1], dv[2], dv[3]};
+            store_16(args.solved + at, solved);
+            store_16(args.dv + at, dv);
         }
     }
 
@@ -254,17 +256,14 @@ struct Reverse {
         const uint4* from = handed(step, 0, 0) - lane;
         if (GROUPS_MULTIPLY && lane == 0) show_to_groups();
         #pragma unroll
-        for (u32 i = threadIdx.x / 32 - WARPS; i < WARPS * (S ? 2 : 1); i += READERS) {
+        for (u32 i = who() / 32; i < WARPS * (S ? 2 : 1); i += READERS) {
             const u32 warp = S ? i / 2 : i, which = S ? i % 2 : 0;
             keep<KEYS>(p, from + (warp * FACTORS + which * STEPS) * 32, to + which * size, first + 16 * warp);
         }
         if (GROUPS_MULTIPLY) stores_commit();
     }
 
-    // Whether somebody asks for all from a chunk on, and tells them that it is written down.
-    __device__ __forceinline__ bool asked(u32 number) const {
-        return args.progress && number > 0 && number % args.segment == 0;
-    }
+    // Tells those who ask that all is written down from a chunk on, with which a segment begins.
     __device__ __forceinline__ void pass(u32 number) const {
         __threadfence();
         atomicAdd(args.progress + number / args.segment, 1);
@@ -284,54 +283,60 @@ struct Reverse {
     }
     __device__ __forceinline__ u32 behind(u32 stage) const { return stage + 1 < args.stages ? stage + 1 : 0; }
 
-    // Copies that were started before those of the last chunk that is read ahead are there; with two stages, all.
-    __device__ __forceinline__ void wait() const {
+    // A chunk's copies belong together in two groups, numbers in the second. Waits for what the next step needs, but for
+    // MORE groups; with two stages for all.
+    template <u32 MORE> __device__ __forceinline__ void wait() const {
         if (args.stages == 2) copies_wait<0>();
-        else copies_wait<1>();
+        else copies_wait<MORE>();
     }
-    __device__ __forceinline__ void read_ahead(u32 count) const {
+    // Of the warps that read ahead, of those that write down, or of warps that do both.
+    __device__ __forceinline__ void attend(u32 count, bool loads, bool stores) const {
         const u32 stages = args.stages;
-        const bool tells = threadIdx.x == 32 * WARPS;
-        // Segments that this sequence has not.
-        if (tells && args.progress)
-            for (u32 number = (count + args.segment - 1) / args.segment * args.segment; number < p.kept; number += args.segment)
-                if (asked(number)) pass(number);
-        for (u32 stage = 0; stage < stages; stage++) {
-            clear_above<COUNT>(solution(stage), threadIdx.x - 32 * WARPS);
-            clear_above<COUNT>(reads(stage), threadIdx.x - 32 * WARPS);
+        const bool tells = loads && who() == 0 && args.progress;
+        // Segments that this sequence has not; the first chunk of the last that it has.
+        u32 due = args.progress ? (count + args.segment - 1) / args.segment * args.segment : 0;
+        if (tells)
+            for (u32 number = max(due, args.segment); number < p.kept; number += args.segment) pass(number);
+        if (due > 0) due -= args.segment;
+        for (u32 stage = 0; stage < stages && loads; stage++) {
+            clear_above<COUNT>(solution(stage), who());
+            clear_above<COUNT>(reads(stage), who());
         }
         for (u32 step = 0; step + 1 < stages; step++) {
             const Chunk chunk(sequence, count - 1 - step);
-            if (step < count) fetch(chunk, step), fetch_outputs(chunk, step), fetch_scalars(chunk, step);
+            if (step < count && loads) fetch(chunk, step);
+            if (step < count && stores) fetch_outputs(chunk, step), fetch_scalars(chunk, step);
+            copies_commit();
             copies_commit();
         }
-        wait();
-        if (count > 0) halve_outputs(0, Nothing{});
+        wait<2>();
+        if (stores && count > 0) halve_outputs(0, Nothing{});
         for (u32 step = 0, stage = 0, last = stages - 1; step <= count; step++, last = stage, stage = behind(stage)) {
             // The columns' warps left the chunk of the step before the last one then, and these here wrote it down in the last
             // step.
-            const bool tell = step > 1 && asked(count + 1 - step);
-            if (stages == 2) copies_wait<0>();
-            if (GROUP) show_to_groups();
-            if (GROUPS_MULTIPLY && tell) stores_wait();
-            else if (GROUPS_MULTIPLY) stores_read();
+            const bool tell = due > 0 && count + 1 - step == due;
+            wait<2>();
+            if (GROUP && loads) show_to_groups();
+            if (GROUPS_MULTIPLY && loads && tell) stores_wait();
+            else if (GROUPS_MULTIPLY && loads) stores_read();
             __syncthreads();
-            if (tell && tells) pass(count + 1 - step);
+            if (tell && tells) pass(due);
+            if (tell) due -= args.segment;
             const u32 next = step + stages - 1;
             const Chunk ahead(sequence, count - 1 - next);
-            if (next < count) fetch(ahead, last);
-            if (step > 0) {
-                const Chunk chunk(sequence, count - step);
-                keep_states(chunk, step - 1);
-                store_solved(chunk, step - 1, last);
-            }
-            if (next < count) fetch_outputs(ahead, last);
+            if (next < count && loads) fetch(ahead, last);
+            const Chunk left(sequence, count - step);
+            if (step > 0 && loads) keep_states(left, step - 1);
+            if (step > 0 && stores) store_solved(left, step - 1, last);
+            if (next < count && stores) fetch_outputs(ahead, last);
             copies_commit();
-            const auto scalars = [&] { if (next < count) fetch_scalars(ahead, last); };
-            if (step + 1 < count) wait(), halve_outputs(behind(stage), scalars);
+            if (step + 1 < count && stores) {
+                wait<1>();
+                halve_outputs(behind(stage), [&] { if (next < count) fetch_scalars(ahead, last); });
+            }
             copies_commit();
         }
-        if (GROUPS_MULTIPLY) stores_read();
+        if (GROUPS_MULTIPLY && loads) stores_read();
     }
 };
 
@@ -347,7 +352,8 @@ __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
         of.take_through(count);
     } else {
         if constexpr (Of::GROUP) take_registers<Of::FEW>();
-        of.read_ahead(count);
+        const bool first = threadIdx.x < 32 * (WARPS + Of::READERS);
+        of.attend(count, first, !first || !Of::GROUP);
     }
 }
 
@@ -363,7 +369,7 @@ KERNEL(bf16_await, Bf16Await, 1, 1) {
 }
 
 #define REVERSE(name, KEYS, WARPS, S)            \
-    KERNEL(name, Bf16Reverse, 32 * (WARPS + Reverse<KEYS, WARPS, S>::READERS), 1) { \
+    KERNEL(name, Bf16Reverse, 32 * (WARPS + Reverse<KEYS, WARPS, S>::OTHERS), 1) { \
         DYNAMIC_SHARED(u8, shared);              \
         reverse<KEYS, WARPS, S>(args, shared);   \
     }

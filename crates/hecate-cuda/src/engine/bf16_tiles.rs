@@ -6,7 +6,7 @@ use hecate_core::Dims;
 
 /// Threads of a block that prepares one chunk.
 const THREADS: u32 = 128;
-/// Warps that read ahead forward for those that go from chunk to chunk.
+/// Warps that read ahead for those that go from chunk to chunk.
 const READERS: u32 = 4;
 
 /// At most these bytes of shared memory kernels that work on one chunk have beside tiles, and with momentum the gradients
@@ -23,9 +23,10 @@ pub(super) struct Tiles {
     pub(super) pairs: usize,
     /// Chunks that lie in the shared memory of the first of each pair.
     pub(super) fronts: usize,
-    /// Warps of a block of the backward that does, and of those beside them.
+    /// Warps of a block of the backward that does.
     pub(super) warps: usize,
-    pub(super) readers: usize,
+    /// Warps beside them.
+    pub(super) others: usize,
     /// Chunks that lie in the shared memory of the latter: the one in work, and those read ahead.
     pub(super) stages: usize,
 }
@@ -39,16 +40,16 @@ impl Tiles {
         let blocks = |warps: usize| dims.sequences.count() * dims.heads * dims.value.div_ceil(16 * warps);
         let enough = |warps: usize| 3 * blocks(warps) >= 2 * properties.multiprocessors as usize;
         let no_wider = |warps: usize| 16 * (warps / 2) < dims.value;
-        let narrow = Self { keys, pairs: 2, fronts: 2, warps: 2, readers: 4, stages: 2 };
+        let narrow = Self { keys, pairs: 2, fronts: 2, warps: 2, others: 4, stages: 2 };
         let fits = |tiles: &Self| tiles.shared(matrices)[1..3].iter().all(|&bytes| bytes <= properties.shared_memory);
-        let (fronts, readers) = if groups { (3, 8) } else { (2, 4) };
+        let (fronts, others) = if groups { (3, 8) } else { (2, 4) };
         let wide: &[Self] = match keys {
-            64 => &[Self { keys, pairs: 4, fronts, warps: 4, readers, stages: 3 }],
+            64 => &[Self { keys, pairs: 4, fronts, warps: 4, others, stages: 3 }],
             128 if matrices == 1 => &[
-                Self { keys, pairs: 4, fronts: 2, warps: 8, readers: 4, stages: 2 },
-                Self { keys, pairs: 4, fronts, warps: 4, readers, stages: 3 },
+                Self { keys, pairs: 4, fronts: 2, warps: 8, others: 4, stages: 2 },
+                Self { keys, pairs: 4, fronts, warps: 4, others, stages: 3 },
             ],
-            128 => &[Self { keys, pairs: 4, fronts: 2, warps: 4, readers, stages: 2 }],
+            128 => &[Self { keys, pairs: 4, fronts: 2, warps: 4, others, stages: 2 }],
             _ => &[],
         };
         let chosen = |warps: usize| if groups { warps == 4 } else { enough(warps) && no_wider(warps) };
@@ -68,9 +69,9 @@ impl Tiles {
     pub(super) fn threads(self, kernel: usize, matrices: usize) -> u32 {
         match kernel {
             0 => THREADS,
-            1 if matrices == 2 && self.keys * self.pairs >= 512 && self.readers == 4 => 64 * self.pairs as u32,
+            1 if matrices == 2 && self.keys * self.pairs >= 512 && self.others == 4 => 64 * self.pairs as u32,
             1 => 64 * self.pairs as u32 + 32 * READERS,
-            2 => 32 * (self.warps + self.readers) as u32,
+            2 => 32 * (self.warps + self.others) as u32,
             _ if self.keys == 256 || self.keys == 128 && matrices == 2 => 512,
             _ => 256,
         }
@@ -85,7 +86,7 @@ impl Tiles {
         let back = 2 * CHUNK * (row + side) + 4 * NUMBERS;
         let handed = (32 * 16 * (self.keys / 16 * matrices + 4) + 4 * 16) * self.pairs;
         let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS + 16;
-        let kept = (32 * 16 * self.keys / 16 * matrices + 4 * 16) * self.warps + 4 * self.readers;
+        let kept = (32 * 16 * self.keys / 16 * matrices + 4 * 16) * self.warps + 4 * READERS as usize;
         let slab = self.threads(3, matrices) as usize / 8;
         let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + slab * row) + 2 * 2 * CHUNK * side;
         let values = 2 * 3 * CHUNK * (self.keys.min(128) + 8);
