@@ -132,6 +132,8 @@ kernels! { PREPARE {
     "bf16_prepare_64" Prepare64 { all: Prepare }
     "bf16_prepare_128" Prepare128 { all: Prepare }
     "bf16_prepare_256" Prepare256 { all: Prepare }
+    "bf16_prepare_64_momentum" Prepare64Momentum { all: Prepare }
+    "bf16_prepare_128_momentum" Prepare128Momentum { all: Prepare }
 } }
 kernels! { FORWARD {
     "bf16_64_2" Forward64By2 { all: Forward }
@@ -232,9 +234,11 @@ impl<'a> Chunks<'a> {
     /// Equations (15)–(18), of all chunks of a segment.
     fn prepare(&self, ready: &Tensor<Cuda>, of: Segment) -> Result<()> {
         let (all, grid) = (Prepare { call: self.calls[0], ready: pointer(ready), of }, self.grid(0, of));
-        match self.tiles.keys {
-            64 => self.device.launch(grid, &Prepare64 { all }),
-            128 => self.device.launch(grid, &Prepare128 { all }),
+        match (self.tiles.keys, self.layout.spec.momentum) {
+            (64, false) => self.device.launch(grid, &Prepare64 { all }),
+            (64, true) => self.device.launch(grid, &Prepare64Momentum { all }),
+            (128, false) => self.device.launch(grid, &Prepare128 { all }),
+            (128, true) => self.device.launch(grid, &Prepare128Momentum { all }),
             _ => self.device.launch(grid, &Prepare256 { all }),
         }
     }

@@ -145,25 +145,39 @@ __device__ __forceinline__ float largest(float most, float* of_warps) {
     return fmaxf(fmaxf(of_warps[0], of_warps[1]), fmaxf(of_warps[2], of_warps[3]));
 }
 
-// T as halves, blocks on and below the diagonal; `own` is a place of the warp for a block in shared memory.
-__device__ __forceinline__ void store_solution(const Solution& t, float up, u16* own, u16* to) {
+// A block [16,16] of a warp in whole sectors, by way of its place [16,LOW] in shared memory: words of rows 0-7 and 8-15, of
+// columns 0-7 and then 8-15 each.
+__device__ __forceinline__ void store_block(u16* place, const u32 (&x)[4], u16* to) {
+    const u32 lane = threadIdx.x % 32;
+    #pragma unroll
+    for (u32 h = 0; h < 4; h++) *(u32*)(place + (h / 2 * 8 + lane / 4) * LOW + h % 2 * 8 + lane % 4 * 2) = x[h];
+    __syncwarp();
+    *(uint4*)(to + lane / 2 * CHUNK + lane % 2 * 8) = *(const uint4*)(place + lane / 2 * LOW + lane % 2 * 8);
+    __syncwarp();
+}
+
+// T as halves, blocks on and below the diagonal.
+__device__ __forceinline__ void store_solution(const Solution& t, float up, u16* place, u16* to) {
     const u32 j = threadIdx.x / 32, lane = threadIdx.x % 32;
-    to += 16 * j;
+    to += 16 * j * (CHUNK + 1);
     #pragma unroll
     for (u32 i = 0; i < 16; i++)
-        if (lane < 16) own[i * LOW + lane] = to_f16(up * t.own[i]);
+        if (lane < 16) place[i * LOW + lane] = to_f16(up * t.own[i]);
     __syncwarp();
-    *(uint4*)(to + (16 * j + lane / 2) * CHUNK + lane % 2 * 8) = *(const uint4*)(own + lane / 2 * LOW + lane % 2 * 8);
+    *(uint4*)(to + lane / 2 * CHUNK + lane % 2 * 8) = *(const uint4*)(place + lane / 2 * LOW + lane % 2 * 8);
+    __syncwarp();
     #pragma unroll
-    for (u32 n = 1; n < 4; n++)
+    for (u32 n = 1; n < 4; n++) {
+        if (j + n >= 4) continue;
+        u32 block[4];
         #pragma unroll
         for (u32 h = 0; h < 4; h++) {
-            if (j + n >= 4) continue;
             const u32 high = t.high[n][h], low = t.low[n][h];
             const float x = low_half(high) + low_half(low), y = high_half(high) + high_half(low);
-            const u32 row = 16 * (j + n) + h / 2 * 8 + lane / 4, column = h % 2 * 8 + lane % 4 * 2;
-            *(u32*)(to + row * CHUNK + column) = transpose_matrix(pack_halves(up * x, up * y));
+            block[h] = transpose_matrix(pack_halves(up * x, up * y));
         }
+        store_block(place, block, to + 16 * n * CHUNK);
+    }
 }
 
 // Masks on the squares: r∗(L ∘ K Kᵀ), where there is erase, to `blocks` on the diagonal, elsewhere in two parts to `high`
@@ -201,19 +215,22 @@ __device__ __forceinline__ float mask(
 }
 
 // Y ∘ Q Kᵀ as halves, a warp's rows.
-__device__ __forceinline__ void store_reads(u32 row, const Sums<8>& x, float up, u16* to) {
-    const u32 lane = threadIdx.x % 32;
-    to += (row + lane / 4) * CHUNK + lane % 4 * 2;
+__device__ __forceinline__ void store_reads(u32 row, const Sums<8>& x, float up, u16* place, u16* to) {
     #pragma unroll
-    for (u32 tile = 0; tile < 8; tile++) {
-        if (8 * tile >= row + 16) break;
-        #pragma unroll
-        for (u32 h = 0; h < 2; h++)
-            *(u32*)(to + 8 * h * CHUNK + 8 * tile) = pack_halves(up * x.x[tile][2 * h], up * x.x[tile][2 * h + 1]);
+    for (u32 b = 0; b < 4; b++) {
+        if (16 * b > row) continue;
+        const auto pair = [&](u32 tile, u32 h) { return pack_halves(up * x.x[tile][2 * h], up * x.x[tile][2 * h + 1]); };
+        const u32 block[4] = {pair(2 * b, 0), pair(2 * b + 1, 0), pair(2 * b, 1), pair(2 * b + 1, 1)};
+        store_block(place, block, to + row * CHUNK + 16 * b);
     }
 }
 
-template <u32 KEYS>
+template <bool S> struct Masks;
+template <> struct Masks<false> { using Of = Decays; };
+template <> struct Masks<true> { using Of = MomentumDecays; };
+template <bool S> using MasksOf = typename Masks<S>::Of;
+
+template <u32 KEYS, bool S>
 __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     const Linear& p = args.p;
     const Chunk chunk(p, blockIdx.x / args.chunks, args.first + blockIdx.x % args.chunks);
@@ -224,12 +241,7 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     u16 *own_high = low + CHUNK * SIDE, *own_low = own_high + CHUNK * LOW;
     float *blocks = (float*)(own_low + CHUNK * LOW);
     __shared__ Four gates[CHUNK];
-    __shared__ union {
-        Decays decays;
-        MomentumDecays momentum;
-    } influence;
-    Decays& decays = influence.decays;
-    MomentumDecays& momentum = influence.momentum;
+    __shared__ MasksOf<S> decays;
     __shared__ __align__(16) float numbers[NUMBERS];
     __shared__ float of_warps[2][BLOCK / 32];
     fetch_rows<KEYS, BLOCK>(p, chunk, p.k.data, p.key, 0, k, KEYS + 8, threadIdx.x);
@@ -240,60 +252,52 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
         gates[threadIdx.x] = inside ? lower(p, gates_of(p, chunk.token(p, threadIdx.x))) : Four{0.0f, 0.0f, 1.0f, 1.0f};
     }
     __syncthreads();
-    if (p.log_eta) momentum.begin(chunk.tokens, gates);
+    if constexpr (S) decays.begin(chunk.tokens, gates);
     else if (threadIdx.x < CHUNK) decays.begin(threadIdx.x, [&](u32 s) { return gates[s].z; });
     copies_wait<0>();
     __syncthreads();
-    if (threadIdx.x < 16) {
-        if (p.log_eta) momentum.join(threadIdx.x);
-        else decays.join(threadIdx.x);
-    }
+    if (threadIdx.x < 16) decays.join(threadIdx.x);
     const u32 row = threadIdx.x / 32 * 16;
     Sums<8> n, g;
     squares<KEYS>(k, q, row, n, g);
     __syncthreads();
     if (threadIdx.x < CHUNK) {
         const u32 t = threadIdx.x;
-        const Triangle none = Triangle::none();
-        if (p.log_eta) {
-            build_numbers(p, gates, t ? momentum.state(t - 1) : none, momentum.state(t), momentum.last(t), numbers);
+        if constexpr (S) {
+            build_numbers(p, gates, t ? decays.state(t - 1) : Triangle::none(), decays.state(t), decays.last(t), numbers);
         } else {
             const Triangle before = {t ? decays.state(t - 1) : 1.0f, 0.0f, 0.0f}, after = {decays.state(t), 0.0f, 0.0f};
             build_numbers(p, gates, before, after, make_float2(decays.last(t), 0.0f), numbers);
         }
     }
     u8* to = args.ready + chunk.kept * READY;
-    auto table = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { momentum.at(i, j, now, before); };
-    auto products = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { decays.at(i, j, now, before); };
-    float most;
-    if (p.log_eta) most = mask(p, gates, row, n, g, blocks, high, low, table);
-    else most = mask(p, gates, row, n, g, blocks, high, low, products);
+    const auto masks = [&](u32 i, u32 j, float (&now)[2][2], float (&before)[2][2]) { decays.at(i, j, now, before); };
+    const float most = mask(p, gates, row, n, g, blocks, high, low, masks);
+    u16* place = own_high + row * LOW;
     const Scale scale = Scale::of(largest(most, of_warps[0]));
-    store_reads(row, g, scale.up, (u16*)to + SQUARE);
+    store_reads(row, g, scale.up, place, (u16*)to + SQUARE);
     float* numbers_to = (float*)(to + 4 * SQUARE);
     for (u32 i = threadIdx.x; i < OF_SOLUTION; i += BLOCK) numbers_to[i] = numbers[i];
     float solution = 1.0f;
     if (p.erase) {
         Solution t;
         invert(t, blocks, high, low, own_high, own_low);
-        const u32 warp = threadIdx.x / 32;
-        const Scale of = Scale::of(largest(t.largest(3 - warp), of_warps[1]));
-        store_solution(t, of.up, own_high + 16 * warp * LOW, (u16*)to);
+        const Scale of = Scale::of(largest(t.largest(3 - threadIdx.x / 32), of_warps[1]));
+        store_solution(t, of.up, place, (u16*)to);
         solution = of.down;
     }
     const u32 i = OF_SOLUTION + threadIdx.x;
     if (i < NUMBERS) numbers_to[i] = i == OF_SOLUTION ? solution : i == OF_READS ? scale.down : 0.0f;
 }
 
-KERNEL(bf16_prepare_64, Bf16Prepare, 128, 5) {
-    DYNAMIC_SHARED(u8, shared);
-    prepare<64>(args, shared);
-}
-KERNEL(bf16_prepare_128, Bf16Prepare, 128, 5) {
-    DYNAMIC_SHARED(u8, shared);
-    prepare<128>(args, shared);
-}
-KERNEL(bf16_prepare_256, Bf16Prepare, 128, 3) {
-    DYNAMIC_SHARED(u8, shared);
-    prepare<256>(args, shared);
-}
+#define PREPARE(name, KEYS, S, BLOCKS)             \
+    KERNEL(name, Bf16Prepare, 128, BLOCKS) {       \
+        DYNAMIC_SHARED(u8, shared);                \
+        prepare<KEYS, S>(args, shared);            \
+    }
+
+PREPARE(bf16_prepare_64, 64, false, 5)
+PREPARE(bf16_prepare_128, 128, false, 5)
+PREPARE(bf16_prepare_256, 256, false, 3)
+PREPARE(bf16_prepare_64_momentum, 64, true, 5)
+PREPARE(bf16_prepare_128_momentum, 128, true, 5)
