@@ -10,19 +10,20 @@
 #include "bf16_halves.cuh"
 
 // What depends on keys, queries and gates only, of each chunk: T and Y ∘ Q Kᵀ [CHUNK,CHUNK] as halves, then vectors [CHUNK]
-// of 32 bits by these numbers, then A[n], b[n], E[n,0], where n is the chunk's last token, and by what T and Y ∘ Q Kᵀ are
-// taken to be what they are.
-// Behind what is prepared, OF_OUTPUTS is for dO, by those who make halves of it.
+// of 32 bits by these numbers, those of momentum last, then A[n], b[n], E[n,0], where n is the chunk's last token, and what
+// T and Y ∘ Q Kᵀ are to be multiplied by. In shared memory there is a place behind that for the same of dO.
 enum { OF_W, OF_R, OF_ERASE_A, OF_READ_A, OF_LAST_C, OF_ERASE_B, OF_READ_B, OF_LAST_E, OF_END };
-static constexpr u32 SCALARS = OF_END * CHUNK, OF_SOLUTION = SCALARS + 3, OF_READS = SCALARS + 4, NUMBERS = SCALARS + 8,
-                     OF_OUTPUTS = NUMBERS;
+static constexpr u32 END_OF_PLAIN = OF_ERASE_B, SCALARS = OF_END * CHUNK, OF_SOLUTION = SCALARS + 3, OF_READS = SCALARS + 4;
+static constexpr u32 NUMBERS = SCALARS + 8, OF_OUTPUTS = NUMBERS;
 static constexpr u32 READY = 2 * 2 * SQUARE + 4 * NUMBERS;  // bytes
 
 static constexpr u32 SIDE = CHUNK + 8;  // bfloat16 from row to row of a square
 
+// Vectors from `first` up to `end`, and what stands behind them all.
 template <u32 COUNT>
-__device__ __forceinline__ void fetch_numbers(const float* x, float* to, u32 who) {
-    for (u32 i = who; i < NUMBERS / 4; i += COUNT) copy_16(to + 4 * i, x + 4 * i, true);
+__device__ __forceinline__ void fetch_numbers(const float* x, float* to, u32 who, u32 first, u32 end) {
+    for (u32 i = who; i < NUMBERS / 4; i += COUNT)
+        if (4 * i >= first * CHUNK && 4 * i < end * CHUNK || 4 * i >= SCALARS) copy_16(to + 4 * i, x + 4 * i, true);
 }
 
 // Sums [16,16] as a left factor.

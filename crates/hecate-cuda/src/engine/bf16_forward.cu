@@ -74,7 +74,7 @@ struct Forward {
         fetch_tile<COUNT>(p, chunk, p.k.data, p.key, 0, keys(n), who);
         fetch_tile<COUNT>(p, chunk, p.v.data, p.value, first, values(n), who);
         if (p.erase) fetch_square<COUNT>((const u16*)from, solution(n), who);
-        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), front_numbers(n), who);
+        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), front_numbers(n), who, 0, S ? OF_END : END_OF_PLAIN);
     }
     __device__ __forceinline__ void fetch_back(u32 n) const {
         const Chunk chunk(sequence, n);
@@ -82,7 +82,9 @@ struct Forward {
         const u8* from = args.ready + chunk.kept * READY;
         fetch_tile<COUNT>(p, chunk, p.q.data, p.key, 0, queries(n), who);
         fetch_square<COUNT>((const u16*)from + SQUARE, reads(n), who);
-        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), back_numbers(n), who);
+        fetch_numbers<COUNT>(
+            (const float*)(from + 4 * SQUARE), back_numbers(n), who, OF_READ_A, S ? OF_READ_B + 1 : OF_READ_A + 1
+        );
     }
 
     // V of the pair's columns, turned over.

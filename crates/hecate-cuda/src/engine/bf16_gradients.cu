@@ -102,7 +102,8 @@ struct Gradients : Products<KEYS, APART, S> {
         fetch_tile<BLOCK>(p, chunk, p.k.data, p.key, 0, k, threadIdx.x);
         fetch_tile<BLOCK>(p, chunk, p.q.data, p.key, 0, q, threadIdx.x);
         copies_commit();
-        fetch_numbers<BLOCK>((const float*)(args.ready + chunk.kept * READY + 4 * SQUARE), tokens.numbers, threadIdx.x);
+        const float* numbers = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
+        fetch_numbers<BLOCK>(numbers, tokens.numbers, threadIdx.x, OF_ERASE_A, S ? OF_END : END_OF_PLAIN);
         fetch_values(0);
         begin();
         copies_wait<1>();

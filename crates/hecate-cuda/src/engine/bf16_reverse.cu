@@ -75,7 +75,7 @@ struct Reverse {
     }
     __device__ __forceinline__ void fetch_scalars(const Chunk& chunk, u32 stage) const {
         const float* from = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
-        fetch_numbers<COUNT>(from, numbers(stage), who());
+        fetch_numbers<COUNT>(from, numbers(stage), who(), 0, S ? OF_END : END_OF_PLAIN);
     }
 
     // dO of the warp's columns, turned over, as a left factor: halves, by the chunk's scale.
