@@ -25,7 +25,8 @@ __device__ __forceinline__ u32 in_panel(u32 row, u32 column, u32 further = 0) {
     return row * WIDE + (column % WIDE / 8 ^ turn ^ further) * 8 + column % 8;
 }
 
-// What threads wrote to shared memory, copies too, is seen by products; before the barrier behind which these are.
+// What threads wrote to shared memory, copies too, is seen by products and by stores of whole pieces; before the barrier behind
+// which these are, or behind it by the thread that begins them.
 __device__ __forceinline__ void show_to_groups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Before the first product: registers are as they were written.
 __device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

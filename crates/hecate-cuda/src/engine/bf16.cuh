@@ -1,6 +1,7 @@
 // The exact chunk form, equations (15)-(32), with q, k and v of bfloat16: what its kernels share.
 //
-// Tiles lie in shared memory as bfloat16, as they come; the tensor cores take them from there and add up in 32 bits.
+// Tiles lie in shared memory as they come, as bfloat16, or as halves; the tensor cores take them from there and add up in 32
+// bits.
 // Masks, the solve and the memory stay in 32 bits; the memory is rounded where it is a factor.
 //
 // A warp that goes from chunk to chunk holds 16 value columns of the memory, turned over: M^T [16,K], as sums of the
@@ -170,13 +171,6 @@ __device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, 
         if (8 * n + t < chunk.tokens && c + 8 < p.value) ((u32*)row)[4] = of[n][1];
     }
 }
-// The same of sums.
-__device__ __forceinline__ void store_rows(const Linear& p, const Chunk& chunk, const Sums<8>& x, u16* to, u32 first) {
-    Lefts<4> narrow;
-    narrow.of(x);
-    store_rows(p, chunk, narrow, to, first);
-}
-
 // To shared memory instead, of which `at(t, c)` is the place of the warp's column c of token t, and of as many behind it as lie
 // in one piece of eight.
 template <bool BY_MATRICES = GROUPS_MULTIPLY, class F>

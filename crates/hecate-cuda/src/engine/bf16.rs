@@ -28,9 +28,9 @@
 //! [segments](super::bf16_segments), and the other two work beside them. In a chain a warp holds 16 columns of the memory in
 //! registers, as sums that are at once left factors, and needs no other column: a chunk is one chain of about 150 (`bf16`)
 //! to 230 (`bf16_reverse`) products of the tensor cores (`m16n8k16`), 8 beside each other, or of 20 to 32 of a group
-//! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before; warps of their own
-//! read ahead and write down `Z`, and backward make halves of `dout` and write down `Λ` and `dv`. Kept states lie in tiles
-//! `[16,16]` as they are handed from warp to warp, so that with groups one thread stores those of a block, piece by piece.
+//! (`m64n64k16`). All else is taken from it: forward, a second warp makes the outputs of the chunk before, and writes down `Z`
+//! and states; warps of their own read ahead, and backward others make halves of `dout` and write down `Λ` and `dv`. Kept
+//! states lie in tiles `[16,16]` as they are handed from warp to warp, so that on 9.0 one thread stores 16 columns at once.
 //! Blocks are as wide as there are enough of them, since what their warps share is read once a block; those of groups have
 //! four warps.
 //!
@@ -38,8 +38,9 @@
 //! hide: keys and queries stay in shared memory, value columns pass through it, first for the squares, then in slabs with the
 //! states and with their gradients; what comes again comes from the cache.
 //!
-//! Masks are made by recursion within stretches of 16 tokens, and beyond as products, with momentum of triangles `[2,2]`. The solve is forward substitution in blocks of 16 tokens, and products in
-//! two parts of 8 bits (that leave out 2^-16 of a factor) for the rest.
+//! Masks are made by recursion within stretches of 16 tokens, and beyond as products, with momentum of triangles `[2,2]`. The
+//! solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that leave out 2^-16 of a factor)
+//! for the rest.
 
 use super::{
     CHUNK, Spec,

@@ -1,7 +1,7 @@
 // Factors that are IEEE halves. T, Y ∘ Q Kᵀ and what meets them inside a chunk nearly cancel where keys are alike, and 8
 // bits are too few there. Halves have 11, between 2^-14 and 2^16 only: so what is made into halves is taken times a power
-// of two by which the largest lies in [2^14,2^15). That of a square is one number of its chunk, that of left factors one of
-// each row.
+// of two by which the largest lies in [2^14,2^15). That of a square is one number of its chunk, that of dO one of a chunk and
+// the columns of a block, that of other left factors one of each row. What is 2^29 times smaller than the largest loses bits.
 #pragma once
 #include "bf16_tile.cuh"
 

@@ -236,7 +236,6 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     const Chunk chunk(p, blockIdx.x / args.chunks, args.first + blockIdx.x % args.chunks);
     if (chunk.tokens == 0) return;
     // Where keys and queries were there lie later: L in two parts; of T, then of L, the blocks on the diagonal.
-    constexpr u32 TILES = 2 * CHUNK * (KEYS + 8), LATER = CHUNK * (2 * SIDE + 2 * LOW + 2 * OWN);
     u16 *k = (u16*)shared, *q = k + CHUNK * (KEYS + 8), *high = k, *low = high + CHUNK * SIDE;
     u16 *own_high = low + CHUNK * SIDE, *own_low = own_high + CHUNK * LOW;
     float *blocks = (float*)(own_low + CHUNK * LOW);

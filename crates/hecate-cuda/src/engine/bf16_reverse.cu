@@ -23,8 +23,8 @@ struct Reverse {
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
     static constexpr u32 STEPS = KEYS / 16, FACTORS = STEPS * (S ? 2 : 1);
-    // Warps that read ahead and keep states, and as many that take in dO and write down Λ; the same where there are no registers for both. Where registers can
-    // be given away, those of a thread of the columns' warps and of the others.
+    // Warps that read ahead and keep states, and as many that take in dO and write down Λ; the same where there are no
+    // registers for both. Where registers can be given away, those of a thread of the columns' warps and of the others.
     static constexpr u32 READERS = 4, COUNT = 32 * READERS, OTHERS = GROUP ? 2 * READERS : READERS;
     static constexpr u32 MANY = 256, FEW = 120;
     static_assert(MANY + 2 * FEW <= 3 * 168, "what there is");
@@ -269,8 +269,8 @@ struct Reverse {
         atomicAdd(args.progress + number / args.segment, 1);
     }
 
-    // The columns' warps. Between two steps all wait for each other: the next chunk is there for all, and nobody reads
-    // the last one any more, whose place is that of another.
+    // The columns' warps. Between two steps all wait for each other: the next chunk is there for all, and none of these
+    // reads the last one any more, whose place is that of another.
     __device__ __forceinline__ void take_through(u32 count) {
         m.read(p, args.dm + sequence.state * matrix, own);
         if (S) s.read(p, args.ds + sequence.state * matrix, own);

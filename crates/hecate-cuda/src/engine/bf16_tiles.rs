@@ -27,7 +27,7 @@ pub(super) struct Tiles {
     pub(super) warps: usize,
     /// Warps beside them.
     pub(super) others: usize,
-    /// Chunks that lie in the shared memory of the latter: the one in work, and those read ahead.
+    /// Chunks that lie in the shared memory of such a block: the one in work, and those read ahead.
     pub(super) stages: usize,
 }
 
