@@ -134,7 +134,8 @@ fn different(a: &str, b: &str) -> usize {
 }
 
 /// Each module is its kernel, alone, as the compiler makes it. Some of the compiler's choices hang on addresses in its
-/// memory, which another machine may have in another order: instructions are counted and not compared one by one.
+/// memory, which lie elsewhere in each process: instructions are counted and not compared one by one, and a few may differ,
+/// one in a hundred. In 150 processes up to 10 of 3,200 did, and mostly none.
 #[test]
 fn as_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -148,8 +149,8 @@ fn as_compiled() {
             }
             assert_eq!(entries(module), [kernel], "{}", source.name);
             assert!(module.starts_with(&format!(".version {}\n.target sm_80\n", ptx::VERSION)), "{kernel}");
-            let different = self::different(module, &ptx::trimmed(&made));
-            assert!(different <= 8, "`{kernel}` of {}: {different} instructions differ", source.name);
+            let (different, lines) = (different(module, &ptx::trimmed(&made)), module.lines().count());
+            assert!(different <= 8.max(lines / 100), "`{kernel}` of {}: {different} of {lines} differ", source.name);
         }
     });
 }
