@@ -28,15 +28,15 @@ const WIDE: usize = 4;
 /// what is let through (`3 m`). Of a memory with `H` heads, keys of `K` and values of `V'` numbers:
 ///
 /// ```text
-/// queries and keys   each 4 H K: in front of the convolution, of SiLU and of the norm, and behind it; 3 H K without a
-///                    convolution; polynomial features come on top
-/// values             3 H V'; 2 H V' without a convolution
+/// queries and keys   each 3 H K: in front of the convolution or SiLU, behind it, and behind the norm; polynomial features
+///                    come on top
+/// values             2 H V'
 /// what was read      4 H V': in front of its norm and behind, the gate and what it lets through; 2 H V' without a gate
 /// gates              4 bytes × 4 for each: itself and what it was made of
 /// ```
 ///
 /// Of attention, with `H` query heads and `H'` key-value heads of width `D`: queries, keys, values and what was seen,
-/// `(2 H + 2 H') D`, and two arrays more of each of the first three where they are convolved.
+/// `(2 H + 2 H') D`, and one array more of each of the first three where they are convolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Learned numbers.
@@ -103,11 +103,10 @@ impl MemoryConfig {
     fn kept(&self, hidden: usize, (batch, tokens): (usize, usize)) -> (usize, usize, usize) {
         let (key, value) = self.widths(hidden);
         let width = self.features.width(key);
-        let convolved = usize::from(self.conv > 0);
         let features = if self.features == Features::Identity { 0 } else { width };
-        let queries = (3 + convolved) * key + features;
+        let queries = 3 * key + features;
         let read = if self.gate { 4 } else { 2 };
-        let narrow = self.heads * (2 * queries + (2 + convolved + read) * value);
+        let narrow = self.heads * (2 * queries + (2 + read) * value);
         let dims =
             Dims { batch: 1, tokens: 1, heads: self.heads, key: width, value, sequences: Sequences::batch(1, 1) };
         let (state, gates) = self.rule.numbers(&dims);
@@ -121,7 +120,7 @@ impl AttentionConfig {
     /// Numbers that the tape keeps of a token.
     fn kept(&self, hidden: usize) -> usize {
         let (kv_heads, width) = self.sizes(hidden);
-        let convolved = if self.conv > 0 { 2 * (self.heads + 2 * kv_heads) } else { 0 };
+        let convolved = if self.conv > 0 { self.heads + 2 * kv_heads } else { 0 };
         width * (2 * (self.heads + kv_heads) + convolved)
     }
 }

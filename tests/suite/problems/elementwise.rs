@@ -32,7 +32,7 @@ pub fn map<B: Primitives>() -> Vec<Problem<B>> {
 }
 
 /// A map in terms of exponentials.
-fn equation(map: Map, x: &Var) -> Var {
+pub(super) fn equation(map: Map, x: &Var) -> Var {
     let sigmoid = |x: &Var| x.scale(-1.0).exp().shift(1.0).recip();
     match map {
         Map::Silu => x * sigmoid(x),

@@ -1,11 +1,14 @@
 //! Along the tokens: short convolution, rotary positions.
 
-use super::{Answer, Output, Problem, Slot, pick};
+use super::{Answer, Output, Problem, Slot, elementwise::equation, pick};
 use crate::{Random, oracle::Var};
 use hecate_core::primitives::Primitives;
-use hecate_core::{Sequences, primitives};
+use hecate_core::{
+    Sequences,
+    primitives::{self, Map},
+};
 
-/// Batched and packed, shorter and longer than the filter.
+/// Batched and packed, shorter and longer than the filter, with SiLU and without.
 pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
     let calls = [
         (Sequences::batch(2, 7), [2, 7, 5], 4),
@@ -14,21 +17,26 @@ pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
         (Sequences::batch(1, 70), [1, 70, 6], 3),
         (Sequences::packed(&[21, 2, 30]), [1, 53, 8], 4),
     ];
-    calls.into_iter().map(|(sequences, shape, width)| convolution(sequences, shape, width)).collect()
+    let both = |(sequences, shape, width): (Sequences, [usize; 3], usize)| {
+        [false, true].map(|silu| convolution(sequences.clone(), shape, width, silu))
+    };
+    calls.into_iter().flat_map(both).collect()
 }
 
 /// Many rows: too much for the equations, so one backend is held to another.
 pub fn conv_in_parts<B: Primitives>() -> Vec<Problem<B>> {
     let lengths = [vec![1; 40], vec![300, 2]].concat();
     vec![
-        convolution(Sequences::batch(2, 400), [2, 400, 70], 5),
-        convolution(Sequences::packed(&lengths), [1, 342, 3], 4),
-        convolution(Sequences::packed(&lengths), [1, 342, 12], 4),
-        convolution(Sequences::batch(2, 400), [2, 400, 8], 6),
+        convolution(Sequences::batch(2, 400), [2, 400, 70], 5, true),
+        convolution(Sequences::packed(&lengths), [1, 342, 3], 4, true),
+        convolution(Sequences::packed(&lengths), [1, 342, 12], 4, false),
+        convolution(Sequences::packed(&lengths), [1, 342, 160], 4, true),
+        convolution(Sequences::batch(2, 400), [2, 400, 8], 4, true),
+        convolution(Sequences::batch(2, 400), [2, 400, 8], 6, false),
     ]
 }
 
-fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: usize) -> Problem<B> {
+fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: usize, silu: bool) -> Problem<B> {
     let random = &mut Random::new(17);
     let (channels, kept) = (shape[2], width - 1);
     let state = [sequences.count(), kept, channels];
@@ -38,7 +46,7 @@ fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: us
     let host = sequences.clone();
     Problem {
         name: "conv",
-        options: format!("{} W {width}, starts {:?}", x.shape, sequences.starts()),
+        options: format!("{} W {width}, SiLU {silu}, starts {:?}", x.shape, sequences.starts()),
         slots: vec![Slot::rows("x", x), Slot::tiles("weight", weight, (channels, width)), Slot::rows("state", before)],
         outputs: vec![Output::new("y", dy), Output::new("state", behind)],
         forward: Box::new(move |x| {
@@ -47,14 +55,15 @@ fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: us
             let (mut y, mut state) = (Vec::new(), Vec::new());
             for (n, rows) in host.ranges().enumerate() {
                 let seen = [&x[2][n * kept..(n + 1) * kept], &x[0][rows.clone()]].concat();
-                y.extend((0..rows.len()).map(|t| Var::total((0..width).map(|j| &taps[j] * &seen[t + j]))));
+                let sum = |t| Var::total((0..width).map(|j| &taps[j] * &seen[t + j]));
+                y.extend((0..rows.len()).map(|t| if silu { equation(Map::Silu, &sum(t)) } else { sum(t) }));
                 state.extend_from_slice(&seen[rows.len()..]);
             }
             vec![y, state]
         }),
         device: Box::new(move |x, dy| {
-            let (y, state) = primitives::conv(&x[0], &x[1], &x[2], &sequences)?;
-            let (dx, dw, ds) = primitives::conv_backward(&x[0], &x[1], &x[2], &sequences, &dy[0], Some(&dy[1]))?;
+            let (y, state) = primitives::conv(&x[0], &x[1], &x[2], &sequences, silu)?;
+            let (dx, dw, ds) = primitives::conv_backward(&x[0], &x[1], &x[2], &sequences, silu, &dy[0], Some(&dy[1]))?;
             Ok(Answer { outputs: vec![y, state], grads: vec![Some(dx), Some(dw), Some(ds)] })
         }),
     }

@@ -12,6 +12,8 @@ pub struct ConvDims {
     pub channels: usize,
     /// `W`: taps, the current token included; at least 2.
     pub width: usize,
+    /// Whether SiLU follows.
+    pub silu: bool,
 }
 
 impl ConvDims {
@@ -23,8 +25,8 @@ impl ConvDims {
 
 /// Causal depthwise convolution with a state, so that decoding goes on where a prompt ended.
 pub trait Conv: Device {
-    /// With `x` preceded by `state` in each sequence: `y[t,d] = Σ_j weight[d,j] x[t−W+1+j, d]`.
-    /// Returns `(y, final state)`.
+    /// With `x` preceded by `state` in each sequence: `u[t,d] = Σ_j weight[d,j] x[t−W+1+j, d]`, and `y = u σ(u)` where SiLU
+    /// follows, else `y = u`. Returns `(y, final state)`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -36,7 +38,8 @@ pub trait Conv: Device {
         state: &Tensor<Self>,
     ) -> Result<(Tensor<Self>, Tensor<Self>)>;
 
-    /// Returns `(dx, dweight, dstate)`; `dfinal` is the gradient of the final state, absent where nothing used it.
+    /// Returns `(dx, dweight, dstate)`; `dfinal` is the gradient of the final state, absent where nothing used it. `u` is not
+    /// kept: it is made again.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -51,8 +54,8 @@ pub trait Conv: Device {
     ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)>;
 }
 
-/// `x [B,T,D]`, `weight [D,W]` (last tap = current token), `state [N,W−1,D]`: `(y [B,T,D], final state)`.
-/// All of one type.
+/// `x [B,T,D]`, `weight [D,W]` (last tap = current token), `state [N,W−1,D]`: `(y [B,T,D], final state)`, with SiLU behind
+/// the convolution where `silu` says so. All of one type.
 ///
 /// # Errors
 /// Shapes that do not fit, `W < 2`, mixed or integer types.
@@ -61,8 +64,9 @@ pub fn conv<D: Conv>(
     weight: &Tensor<D>,
     state: &Tensor<D>,
     sequences: &Sequences,
+    silu: bool,
 ) -> Result<(Tensor<D>, Tensor<D>)> {
-    let dims = check(x, weight, state, sequences)?;
+    let dims = check(x, weight, state, sequences, silu)?;
     x.device().conv(&dims, x, weight, state)
 }
 
@@ -75,10 +79,11 @@ pub fn conv_backward<D: Conv>(
     weight: &Tensor<D>,
     state: &Tensor<D>,
     sequences: &Sequences,
+    silu: bool,
     dy: &Tensor<D>,
     dfinal: Option<&Tensor<D>>,
 ) -> Result<(Tensor<D>, Tensor<D>, Tensor<D>)> {
-    let dims = check(x, weight, state, sequences)?;
+    let dims = check(x, weight, state, sequences, silu)?;
     check_like("conv", "dy", dy, x)?;
     if let Some(dfinal) = dfinal {
         check_like("conv", "dfinal", dfinal, state)?;
@@ -86,7 +91,13 @@ pub fn conv_backward<D: Conv>(
     x.device().conv_backward(&dims, x, weight, state, dy, dfinal)
 }
 
-fn check<D: Device>(x: &Tensor<D>, weight: &Tensor<D>, state: &Tensor<D>, sequences: &Sequences) -> Result<ConvDims> {
+fn check<D: Device>(
+    x: &Tensor<D>,
+    weight: &Tensor<D>,
+    state: &Tensor<D>,
+    sequences: &Sequences,
+    silu: bool,
+) -> Result<ConvDims> {
     let what = "conv";
     check_float(what, "x", x)?;
     check_rank(what, "x", x, 3, "3 ([B,T,D])")?;
@@ -97,7 +108,7 @@ fn check<D: Device>(x: &Tensor<D>, weight: &Tensor<D>, state: &Tensor<D>, sequen
         return Err(Error::Config { what, option: "width", found: width.to_string(), expected: "at least 2 taps" });
     }
     check_shape(what, "weight", weight, &[channels, width].into())?;
-    let dims = ConvDims { sequences: sequences.clone(), channels, width };
+    let dims = ConvDims { sequences: sequences.clone(), channels, width, silu };
     check_shape(what, "state", state, &dims.state())?;
     check_dtype(what, "weight", weight, x.dtype())?;
     check_dtype(what, "state", state, x.dtype())?;

@@ -1,9 +1,14 @@
 //! Short causal convolution, on each sequence with its state in front: rows `0..W−1` are the state's, then the tokens.
 
-use super::{fill, last_rows, places, reduce::over_rows};
+use super::{
+    elementwise::{Curve as _, Silu},
+    fill, last_rows, places,
+    reduce::over_rows,
+};
 use crate::{
     Cpu,
     device::{floats, lent, tensor},
+    kept::Lent,
 };
 use hecate_core::{
     Result, Tensor,
@@ -27,12 +32,9 @@ impl Conv for Cpu {
             &mut y,
             #[inline(always)]
             |first, y| {
-                let range = first..first + y.len() / dims.channels;
-                for (row, (n, t)) in y.chunks_exact_mut(dims.channels).zip(places(&dims.sequences, range)) {
-                    row.fill(0.0);
-                    for (j, tap) in taps.chunks_exact(dims.channels).enumerate() {
-                        add_product(row, tap, rows.get(n, t + j));
-                    }
+                rows.convolve(&taps, first, y);
+                if dims.silu {
+                    y.iter_mut().for_each(|y| *y = Silu::value(*y));
                 }
             },
         );
@@ -51,8 +53,11 @@ impl Conv for Cpu {
     ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
         let (tokens, before, slopes) = (floats(x), floats(state), floats(dy));
         let taps = by_tap(dims, &floats(weight));
+        let rows = Rows { dims, x: &tokens, state: &before };
+        let through = dims.silu.then(|| through_silu(self, &rows, &taps, &slopes));
+        let slopes = through.as_deref().unwrap_or(&slopes);
         let dfinal = dfinal.map(floats);
-        let grads = Grads { dims, taps: &taps, dy: &slopes, dfinal: dfinal.as_deref() };
+        let grads = Grads { dims, taps: &taps, dy: slopes, dfinal: dfinal.as_deref() };
         let (channels, kept) = (dims.channels, dims.width - 1);
         let mut dx = self.take(tokens.len());
         fill(
@@ -72,7 +77,7 @@ impl Conv for Cpu {
         for (i, row) in dstate.chunks_exact_mut(channels).enumerate() {
             grads.add(i / kept, i % kept, row);
         }
-        let dtaps = dtaps(self, &Rows { dims, x: &tokens, state: &before }, &slopes);
+        let dtaps = dtaps(self, &rows, slopes);
         let dweight = (0..channels * dims.width).map(|i| dtaps[i % dims.width * channels + i / dims.width]).collect();
         let array = |like: &Tensor<Self>, values| tensor(self, like.shape().clone(), like.dtype(), values);
         Ok((lent(self, x.shape().clone(), x.dtype(), dx), array(weight, dweight), array(state, dstate)))
@@ -96,6 +101,36 @@ impl Rows<'_> {
         }
         &self.x[(self.dims.sequences.range(n).start + i - kept) * channels..][..channels]
     }
+
+    /// The sums `u` of some tokens, from row `first` on.
+    #[inline(always)]
+    fn convolve(&self, taps: &[f32], first: usize, out: &mut [f32]) {
+        let (dims, channels) = (self.dims, self.dims.channels);
+        let range = first..first + out.len() / channels;
+        for (row, (n, t)) in out.chunks_exact_mut(channels).zip(places(&dims.sequences, range)) {
+            row.fill(0.0);
+            for (j, tap) in taps.chunks_exact(channels).enumerate() {
+                add_product(row, tap, self.get(n, t + j));
+            }
+        }
+    }
+}
+
+/// The gradient of what is in front of SiLU.
+fn through_silu(device: &Cpu, rows: &Rows<'_>, taps: &[f32], dy: &[f32]) -> Lent {
+    let channels = rows.dims.channels;
+    let mut du = device.take(dy.len());
+    fill(
+        device,
+        channels,
+        &mut du,
+        #[inline(always)]
+        |first, du| {
+            rows.convolve(taps, first, du);
+            du.iter_mut().zip(&dy[first * channels..]).for_each(|(u, dy)| *u = Silu::slope(*u) * dy);
+        },
+    );
+    du
 }
 
 /// What the gradients by the inputs are made from.

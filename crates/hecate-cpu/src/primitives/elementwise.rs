@@ -255,14 +255,14 @@ fn combine(
 
 /// A smooth function of one number. A type, not a function value: calls through those are not always inlined, and a
 /// loop around a call does not vectorise.
-trait Curve {
+pub(super) trait Curve {
     fn value(x: f32) -> f32;
     fn slope(x: f32) -> f32;
 }
 
 macro_rules! curves {
     ($($name:ident($x:ident) => $value:expr, $slope:expr;)*) => {
-        $(struct $name;
+        $(pub(super) struct $name;
         impl Curve for $name {
             #[inline(always)]
             fn value($x: f32) -> f32 {

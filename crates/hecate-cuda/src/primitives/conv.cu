@@ -1,12 +1,14 @@
 // Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the
-// tokens: y[t, d] = sum over j of weight[d, j] row[t + j, d].
+// tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d], and y is u, or SiLU of it.
 #include "hecate.cuh"
+#include "maps.cuh"
 
 struct Call {
     Array x, weight, state;  // [rows, D], [D, W], [N, W-1, D]
     const u32* starts;       // [N + 1]
     u64 rows, channels;
     u32 sequences, width;
+    u64 silu;
 };
 
 // A sequence: its number, its first row and its tokens.
@@ -50,6 +52,14 @@ template <u32 N> __device__ __forceinline__ Run<N> tap(const Call& call, u64 cha
     return weight;
 }
 
+// u of a row.
+template <u32 N> __device__ __forceinline__ Run<N> sum_of(const Call& call, const Range& range, u64 row, u64 channel) {
+    Run<N> u = {};
+    for (u32 j = 0; j < call.width; j++)
+        add_product(u, tap<N>(call, channel, j), input<N>(call, range, row - range.start + j, channel));
+    return u;
+}
+
 // Consecutive rows that a thread takes.
 const u32 STRETCH = 8;
 // The usual number of taps, for which a thread keeps them and reads every row once.
@@ -70,6 +80,17 @@ __device__ __forceinline__ bool whole(const Call& call, const Range& range, u64 
     return call.width == TAPS && row + STRETCH <= range.start + range.length;
 }
 
+template <u32 N> __device__ __forceinline__ Run<N> activated(Run<N> u) {
+#pragma unroll
+    for (u32 n = 0; n < N; n++) u.x[n] = silu(u.x[n]);
+    return u;
+}
+// dy becomes the gradient of u.
+template <u32 N> __device__ __forceinline__ void through(Run<N>& dy, const Run<N>& u) {
+#pragma unroll
+    for (u32 n = 0; n < N; n++) dy.x[n] *= silu_slope(u.x[n]);
+}
+
 struct Forward {
     Call call;
     Array y;
@@ -84,7 +105,7 @@ struct Forward {
             Run<N> sum = {};
 #pragma unroll
             for (u32 j = 0; j < TAPS; j++) add_product(sum, taps[j], seen[r + j]);
-            store_run<N>(y, (row + r) * call.channels + channel, sum);
+            store_run<N>(y, (row + r) * call.channels + channel, call.silu ? activated(sum) : sum);
         }
     }
 };
@@ -104,10 +125,8 @@ template <u32 N> __device__ __forceinline__ void forward(const Forward& args) {
         }
         for (; row < end; row++) {
             if (row == range.start + range.length) range = sequence(call, range.n + 1);
-            Run<N> y = {};
-            for (u32 j = 0; j < call.width; j++)
-                add_product(y, tap<N>(call, channel, j), input<N>(call, range, row - range.start + j, channel));
-            store_run<N>(args.y, row * call.channels + channel, y);
+            Run<N> u = sum_of<N>(call, range, row, channel);
+            store_run<N>(args.y, row * call.channels + channel, call.silu ? activated(u) : u);
         }
     }
 }
@@ -128,37 +147,38 @@ KERNEL(conv_forward_wide, Forward, 256, 2) {
     BY_TYPE(args.y.type, forward<RUN_LENGTH<TYPE>>(Forward{of_type<TYPE>(args.call), Array{args.y.data, TYPE}}))
 }
 
-struct Backward {
+// Any number of taps: first the gradient of u, in 32 bits, where SiLU stands behind it.
+struct Through {
     Call call;
-    Array dy, dfinal, dx, dstate;  // dfinal may be null
-
-    template <u32 N> __device__ __forceinline__ void stretch(const Range& range, u64 row, u64 channel) const {
-        Run<N> taps[TAPS], seen[STRETCH + TAPS - 1];
-        load_taps(taps, call, channel);
-#pragma unroll
-        for (u32 r = 0; r < STRETCH + TAPS - 1; r++) {
-            bool inside = row + r < range.start + range.length;
-            seen[r] = load_run_if<N>(inside, dy, (row + r) * call.channels + channel);
-        }
-#pragma unroll
-        for (u32 r = 0; r < STRETCH; r++) {
-            Run<N> sum = {};
-#pragma unroll
-            for (u32 j = 0; j < TAPS; j++) add_product(sum, taps[j], seen[r + TAPS - 1 - j]);
-            store_run<N>(dx, (row + r) * call.channels + channel, sum);
-        }
-    }
+    Array dy;
+    float* du;  // [rows, D]
 };
 
-// Gradient by row `i` of a sequence: sum over j of weight[d, j] dy[i - j], and what came through the final state.
+KERNEL(conv_through, Through, 256) {
+    const Call& call = args.call;
+    u64 count = call.rows * call.channels;
+    for (u64 i = grid_thread(); i < count; i += grid_threads()) {
+        Place at = place(i, call.channels);
+        Run<1> du = load_run<1>(args.dy, i);
+        through(du, sum_of<1>(call, owner(call, at.row), at.row, at.column));
+        args.du[i] = du.x[0];
+    }
+}
+
+struct Backward {
+    Call call;
+    Array du, dfinal, dx, dstate;  // dfinal may be null
+};
+
+// Gradient by row `i` of a sequence: sum over j of weight[d, j] du[i - j], and what came through the final state.
 template <u32 N>
 __device__ __forceinline__ Run<N> input_grad(const Backward& args, const Range& range, u64 i, u64 channel) {
     const Call& call = args.call;
     u64 kept = call.width - 1;
     Run<N> grad = {};
     u32 first = i < range.length ? 0 : (u32)(i + 1 - range.length), end = i < kept ? (u32)i + 1 : call.width;
-    u64 dy = (range.start + i - first) * call.channels + channel;
-    for (u32 j = first; j < end; j++, dy -= call.channels) add_product(grad, tap<N>(call, channel, j), load_run<N>(args.dy, dy));
+    u64 du = (range.start + i - first) * call.channels + channel;
+    for (u32 j = first; j < end; j++, du -= call.channels) add_product(grad, tap<N>(call, channel, j), load_run<N>(args.du, du));
     if (args.dfinal.data && i >= range.length) {
         Run<N> more = load_run<N>(args.dfinal, (range.n * kept + i - range.length) * call.channels + channel);
         for (u32 n = 0; n < N; n++) grad.x[n] += more.x[n];
@@ -174,12 +194,6 @@ template <u32 N> __device__ __forceinline__ void backward(const Backward& args) 
         u64 channel = at.column * N, row = at.row * STRETCH;
         u64 end = row + STRETCH < call.rows ? row + STRETCH : call.rows;
         Range range = owner(call, row);
-        // The last rows also have what came through the final state.
-        bool inner = !args.dfinal.data || row + STRETCH + TAPS - 1 <= range.start + range.length;
-        if (inner && whole(call, range, row)) {
-            args.template stretch<N>(range, row, channel);
-            continue;
-        }
         for (; row < end; row++) {
             if (row == range.start + range.length) range = sequence(call, range.n + 1);
             Run<N> dx = input_grad<N>(args, range, call.width - 1 + row - range.start, channel);
@@ -192,14 +206,6 @@ KERNEL(conv_dx, Backward, 256) {
     if (args.call.channels % 4 == 0) backward<4>(args);
     else backward<1>(args);
 }
-
-template <u32 TYPE> __device__ __forceinline__ Backward of_type(Backward args) {
-    args.call = of_type<TYPE>(args.call);
-    args.dy.type = args.dfinal.type = args.dx.type = TYPE;
-    return args;
-}
-
-KERNEL(conv_dx_wide, Backward, 256, 2) { BY_TYPE(args.dx.type, backward<RUN_LENGTH<TYPE>>(of_type<TYPE>(args))) }
 
 KERNEL(conv_dstate, Backward, 256) {
     const Call& call = args.call;
@@ -217,7 +223,7 @@ const u64 SHORT = 32;
 // Each part sums over `length` rows; the parts are added up behind it.
 struct Weights {
     Call call;
-    Array dy;
+    Array du;
     float* parts;  // [number, D, W]
     u64 length;
     u32 number;
@@ -237,8 +243,8 @@ KERNEL(conv_dweight, Weights, 256) {
             float terms = 0.0f;
             for (; row < stop; row++) {
                 if (row == range.start + range.length) range = sequence(call, range.n + 1);
-                float dy = load(args.dy, row * call.channels + channel);
-                terms += dy * input<1>(call, range, row - range.start + j, channel).x[0];
+                float du = load(args.du, row * call.channels + channel);
+                terms += du * input<1>(call, range, row - range.start + j, channel).x[0];
             }
             sum += terms;
         }
@@ -246,57 +252,107 @@ KERNEL(conv_dweight, Weights, 256) {
     }
 }
 
-// Channels, rows in front of one another, and rows each, of a block of `conv_dweight_taps`.
-const u32 ACROSS = 32, DOWN = 8, SEGMENT = 16;
-// Rows that are asked for at once.
-const u32 BATCH = 4;
+// TAPS taps, and channels that runs of four divide: all gradients at once, so that rows and dy are read once and the gradient
+// of u is nowhere. Block x has ACROSS runs of channels, block y is a part of the rows, and a thread goes through SEGMENT of
+// these, BATCH at a time, with as many more of du as its last rows need.
+const u32 ACROSS = 32, DOWN = 8, BATCH = 4, SEGMENT = 25;
+static_assert((SEGMENT + TAPS - 1) % BATCH == 0, "no rows of a batch are for nothing");
 
-// terms[j] += sum over BATCH rows of dy[row] input[row + j]; rows from `end` on are none.
-template <u32 N>
-__device__ __forceinline__ void add_batch(Run<N> (&terms)[TAPS], const Weights& args, Range& range, u64 row, u64 end, u64 channel) {
+struct Gradients {
+    Call call;
+    Array dy, dfinal, dx, dstate;  // dfinal may be null
+    float* parts;                  // of dweight: [number, D, TAPS]
+    u64 length;                    // rows of a part
+};
+
+// A thread's rows of one sequence, `row` to `stop`; the sequence begins at `start` and ends at `end`.
+template <u32 N, bool SILU> struct Rows {
+    const Gradients& args;
+    u32 n, start, end, row, stop;
+    u64 channel;
+    // Inputs and gradients of u, the last of those before and those of a batch.
+    Run<N> x[TAPS - 1 + BATCH], du[TAPS - 1 + BATCH];
+
+    __device__ __forceinline__ void begin() {
+#pragma unroll
+        for (u32 r = 0; r < TAPS - 1; r++) {
+            x[r] = input<N>(args.call, Range{n, start, end - start}, row - start + r, channel);
+            du[r] = Run<N>{};
+        }
+    }
+    __device__ __forceinline__ void read(u32 first) {
+        u64 at = first * args.call.channels + channel;
+#pragma unroll
+        for (u32 b = 0; b < BATCH; b++, at += args.call.channels) {
+            bool inside = first + b < end;
+            x[TAPS - 1 + b] = load_run_if<N>(inside, args.call.x, at);
+            du[TAPS - 1 + b] = load_run_if<N>(inside, args.dy, at);
+        }
+    }
+    // The gradient by the input W - 1 rows before `at`, or by the state's row there.
+    __device__ __forceinline__ void write(Run<N> grad, u32 at) const {
+        const u64 channels = args.call.channels, kept = (u64)n * (TAPS - 1);
+        bool token = at >= row + TAPS - 1;
+        // Nothing that is before these rows is theirs, but what is before all rows.
+        if (at >= stop + TAPS - 1 || !token && row > start) return;
+        if (args.dfinal.data && at >= end) {
+            Run<N> more = load_run<N>(args.dfinal, (kept + at - end) * channels + channel);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) grad.x[i] += more.x[i];
+        }
+        if (token) store_run<N>(args.dx, (at - (TAPS - 1)) * channels + channel, grad);
+        else store_run<N>(args.dstate, (kept + at - start) * channels + channel, grad);
+    }
+    __device__ __forceinline__ void batch(const Run<N> (&taps)[TAPS], Run<N> (&terms)[TAPS], u32 first) {
+#pragma unroll
+        for (u32 b = 0; b < BATCH; b++) {
+            if constexpr (SILU) {
+                Run<N> u = {};
+#pragma unroll
+                for (u32 j = 0; j < TAPS; j++) add_product(u, taps[j], x[b + j]);
+                through(du[TAPS - 1 + b], u);
+            }
+            Run<N> grad = {};
+#pragma unroll
+            for (u32 j = 0; j < TAPS; j++) {
+                if (first + b < stop) add_product(terms[j], du[TAPS - 1 + b], x[b + j]);
+                add_product(grad, taps[j], du[TAPS - 1 + b - j]);
+            }
+            write(grad, first + b);
+        }
+#pragma unroll
+        for (u32 r = 0; r < TAPS - 1; r++) x[r] = x[BATCH + r], du[r] = du[BATCH + r];
+    }
+    __device__ __forceinline__ void add(const Run<N> (&taps)[TAPS], Run<N> (&terms)[TAPS]) {
+        begin();
+#pragma unroll 1
+        for (u32 first = row; first < stop + TAPS - 1; first += BATCH) {
+            read(first);
+            batch(taps, terms, first);
+        }
+    }
+};
+
+// Warp `n` adds up dweight of channel `n` of the runs over the block's threads.
+template <u32 N, bool SILU>
+__device__ __forceinline__ void gradients(const Gradients& args, float (&shared)[DOWN][TAPS][N][ACROSS]) {
     const Call& call = args.call;
-    if (row + BATCH <= range.start + range.length && row + BATCH <= end) {
-        Run<N> seen[BATCH + TAPS - 1], dy[BATCH];
-#pragma unroll
-        for (u32 r = 0; r < BATCH + TAPS - 1; r++) seen[r] = input<N>(call, range, row - range.start + r, channel);
-#pragma unroll
-        for (u32 r = 0; r < BATCH; r++) dy[r] = load_run<N>(args.dy, (row + r) * call.channels + channel);
-#pragma unroll
-        for (u32 r = 0; r < BATCH; r++)
-#pragma unroll
-            for (u32 j = 0; j < TAPS; j++) add_product(terms[j], dy[r], seen[r + j]);
-        return;
-    }
-    for (u64 stop = row + BATCH < end ? row + BATCH : end; row < stop; row++) {
-        if (row == range.start + range.length) range = sequence(call, range.n + 1);
-        Run<N> dy = load_run<N>(args.dy, row * call.channels + channel);
-#pragma unroll
-        for (u32 j = 0; j < TAPS; j++) add_product(terms[j], dy, input<N>(call, range, row - range.start + j, channel));
-    }
-}
-
-// The sums of SEGMENT rows from `row` on.
-template <u32 N> __device__ __forceinline__ void add_segment(Run<N> (&terms)[TAPS], const Weights& args, u64 row, u64 last, u64 channel) {
-    u64 end = row + SEGMENT < last ? row + SEGMENT : last;
-    if (row >= end) return;
-    Range range = owner(args.call, row);
-    for (; row < end; row += BATCH) {
-        if (row == range.start + range.length) range = sequence(args.call, range.n + 1);
-        add_batch<N>(terms, args, range, row, end, channel);
-    }
-}
-
-// As above for TAPS taps and channels that runs divide: block x has ACROSS runs of channels, block y is a part. A thread
-// sums for all taps of a run over SEGMENT rows; warp `n` then adds up channel `n` of the runs over the block's threads.
-template <u32 N> __device__ __forceinline__ void dweight_taps(const Weights& args, float (&shared)[DOWN][TAPS][8][ACROSS]) {
     u32 lane = threadIdx.x % ACROSS, warp = threadIdx.x / ACROSS;
     u64 channel = ((u64)blockIdx.x * ACROSS + lane) * N, first = blockIdx.y * args.length;
-    u64 last = first + args.length < args.call.rows ? first + args.length : args.call.rows;
-    bool inside = channel < args.call.channels;
+    u64 last = first + args.length < call.rows ? first + args.length : call.rows;
+    bool inside = channel < call.channels;
+    Run<N> taps[TAPS] = {};
+    if (inside) load_taps(taps, call, channel);
     double sums[TAPS] = {};
     for (; first < last; first += DOWN * SEGMENT) {
         Run<N> terms[TAPS] = {};
-        if (inside) add_segment<N>(terms, args, first + warp * SEGMENT, last, channel);
+        u32 row = first + warp * SEGMENT, end = row + SEGMENT < last ? row + SEGMENT : last;
+        while (inside && row < end) {
+            Range range = owner(call, row);
+            u32 start = range.start, behind = start + range.length, stop = behind < end ? behind : end;
+            Rows<N, SILU>{args, (u32)range.n, start, behind, row, stop, channel}.add(taps, terms);
+            row = stop;
+        }
 #pragma unroll
         for (u32 j = 0; j < TAPS; j++)
 #pragma unroll
@@ -308,18 +364,20 @@ template <u32 N> __device__ __forceinline__ void dweight_taps(const Weights& arg
         __syncthreads();
     }
     if (!inside || warp >= N) return;
-    float* parts = args.parts + (blockIdx.y * args.call.channels + channel + warp) * TAPS;
+    float* parts = args.parts + (blockIdx.y * call.channels + channel + warp) * TAPS;
 #pragma unroll
     for (u32 j = 0; j < TAPS; j++) parts[j] = (float)sums[j];
 }
 
-template <u32 TYPE> __device__ __forceinline__ Weights of_type(Weights args) {
+template <u32 TYPE> __device__ __forceinline__ Gradients of_type(Gradients args) {
     args.call = of_type<TYPE>(args.call);
-    args.dy.type = TYPE;
+    args.dy.type = args.dfinal.type = args.dx.type = args.dstate.type = TYPE;
     return args;
 }
 
-KERNEL(conv_dweight_taps, Weights, 256, 2) {
-    __shared__ float shared[DOWN][TAPS][8][ACROSS];
-    BY_TYPE(args.dy.type, dweight_taps<RUN_LENGTH<TYPE>>(of_type<TYPE>(args), shared))
+KERNEL(conv_gradients, Gradients, 256, 2) {
+    __shared__ float shared[DOWN][TAPS][4][ACROSS];
+    BY_TYPE(args.dy.type,
+            if (args.call.silu) gradients<4, true>(of_type<TYPE>(args), shared);
+            else gradients<4, false>(of_type<TYPE>(args), shared);)
 }

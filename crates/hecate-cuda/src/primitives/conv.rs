@@ -25,29 +25,33 @@ struct Call {
     channels: u64,
     sequences: u32,
     width: u32,
+    silu: u64,
 }
 
 kernels! { SOURCE {
     "conv_forward" Forward { call: Call, y: Array }
     "conv_forward_wide" WideForward { call: Call, y: Array }
-    "conv_dx" InputGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
-    "conv_dx_wide" WideInputGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
-    "conv_dstate" StateGrad { call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array }
-    "conv_dweight" Weights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
-    "conv_dweight_taps" TapsWeights { call: Call, dy: Array, parts: Pointer, length: u64, number: u32 }
+    "conv_through" Through { call: Call, dy: Array, du: Pointer }
+    "conv_dx" InputGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
+    "conv_dstate" StateGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
+    "conv_dweight" Weights { call: Call, du: Array, parts: Pointer, length: u64, number: u32 }
+    "conv_gradients" Gradients {
+        call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Pointer, length: u64
+    }
 } }
 
 /// Consecutive rows that a thread takes; `STRETCH` in the kernels.
 const STRETCH: usize = 8;
 
-/// Taps that there are kernels of their own for; `TAPS` in the kernels.
+/// Taps, and neighbouring channels of a thread, that `conv_gradients` is for.
 const TAPS: usize = 4;
+const RUN: usize = 4;
 
 /// Fewest rows, and most parts, that the gradient of the weights is first summed over. A part is of a multiple of these
 /// rows, `DOWN * SEGMENT` in the kernels.
-const PARTS: [usize; 2] = [128, 256];
+const PARTS: [usize; 2] = [200, 256];
 
-/// Runs of channels of a block of `conv_dweight_taps`; `ACROSS` in the kernels.
+/// Runs of channels of a block of `conv_gradients`; `ACROSS` in the kernels.
 const ACROSS: usize = 32;
 
 impl Call {
@@ -61,6 +65,7 @@ impl Call {
             channels: dims.channels as u64,
             sequences: dims.sequences.count() as u32,
             width: dims.width as u32,
+            silu: dims.silu.into(),
         }
     }
 }
@@ -112,30 +117,34 @@ impl Conv for Cuda {
         let (x_grad, state_grad) = (like(x)?, like(state)?);
         let (dx, dstate) = (Array::from(&x_grad), Array::from(&state_grad));
         let dfinal = dfinal.map_or(Array::NONE, Array::from);
-        let slope = Array::from(dy);
-        let wide = neighbours(dims, call.x.wide()) == call.x.wide();
-        let grid = by_stretch(dims, neighbours(dims, call.x.wide()));
-        if wide {
-            self.launch(grid, &WideInputGrad { call, dy: slope, dfinal, dx, dstate })?;
-        } else {
-            self.launch(grid, &InputGrad { call, dy: slope, dfinal, dx, dstate })?;
-        }
-        let grid = Grid::elements(state.shape().count());
-        self.launch(grid, &StateGrad { call, dy: slope, dfinal, dx, dstate })?;
-
         let rows = dims.sequences.rows();
         let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]);
         let number = rows.div_ceil(length);
         let parts = self.empty([number, dims.channels, dims.width], DType::F32)?;
-        let (at, length, number) = (pointer(&parts), length as u64, number as u32);
-        if dims.width == TAPS && wide {
-            let across = dims.channels.div_ceil(call.x.wide() * ACROSS);
-            let grid = Grid { blocks: (across, number as usize, 1), ..Grid::blocks(1, 256) };
-            self.launch(grid, &TapsWeights { call, dy: slope, parts: at, length, number })?;
+        let (at, length) = (pointer(&parts), length as u64);
+        if dims.width == TAPS && dims.channels.is_multiple_of(RUN) {
+            let across = dims.channels.div_ceil(RUN * ACROSS);
+            let grid = Grid { blocks: (across, number, 1), ..Grid::blocks(1, 256) };
+            self.launch(grid, &Gradients { call, dy: dy.into(), dfinal, dx, dstate, parts: at, length })?;
         } else {
+            let through = dims.silu.then(|| self.through(call, dy)).transpose()?;
+            let du = Array::from(through.as_ref().unwrap_or(dy));
+            let grid = by_stretch(dims, neighbours(dims, RUN));
+            self.launch(grid, &InputGrad { call, du, dfinal, dx, dstate })?;
+            self.launch(Grid::elements(state.shape().count()), &StateGrad { call, du, dfinal, dx, dstate })?;
             let grid = Grid::elements(parts.shape().count());
-            self.launch(grid, &Weights { call, dy: slope, parts: at, length, number })?;
+            self.launch(grid, &Weights { call, du, parts: at, length, number: number as u32 })?;
         }
         Ok((x_grad, sum_parts(self, &parts, weight)?, state_grad))
+    }
+}
+
+impl Cuda {
+    /// The gradient of what is in front of SiLU, in 32 bits.
+    fn through(&self, call: Call, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let through = self.empty(dy.shape().clone(), DType::F32)?;
+        let du = pointer(&through);
+        self.launch(Grid::elements(dy.shape().count()), &Through { call, dy: dy.into(), du })?;
+        Ok(through)
     }
 }

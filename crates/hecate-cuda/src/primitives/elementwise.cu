@@ -22,19 +22,8 @@ enum { SILU, SIGMOID, LOG_SIGMOID, SOFTPLUS, GELU, EXP };
         default: { constexpr u32 MAP = EXP; __VA_ARGS__; } \
     }
 
-// σ(x) and σ(−x).
-struct Sides {
-    float up, down;
-};
-
-// The denominator is between 1 and 2, where the short division is as good as the long one to an ulp.
-__device__ __forceinline__ Sides sides(float x) {
-    float small = expf(-fabsf(x)), near = __fdividef(1.0f, 1.0f + small), far = small * near;
-    return x < 0.0f ? Sides{far, near} : Sides{near, far};
-}
-
 template <u32 MAP> __device__ __forceinline__ float mapped(float x) {
-    if constexpr (MAP == SILU) return x * sides(x).up;
+    if constexpr (MAP == SILU) return silu(x);
     else if constexpr (MAP == SIGMOID) return sides(x).up;
     else if constexpr (MAP == LOG_SIGMOID) return -softplus(-x);
     else if constexpr (MAP == SOFTPLUS) return softplus(x);
@@ -44,9 +33,9 @@ template <u32 MAP> __device__ __forceinline__ float mapped(float x) {
 
 template <u32 MAP> __device__ __forceinline__ float slope(float x) {
     if constexpr (MAP == EXP) return expf(x);
+    if constexpr (MAP == SILU) return silu_slope(x);
     Sides at = sides(MAP == GELU ? gelu_argument(x) : x);
-    if constexpr (MAP == SILU) return at.up * (1.0f + x * at.down);
-    else if constexpr (MAP == SIGMOID) return at.up * at.down;
+    if constexpr (MAP == SIGMOID) return at.up * at.down;
     else if constexpr (MAP == LOG_SIGMOID) return at.down;
     else if constexpr (MAP == SOFTPLUS) return at.up;
     // Where x² would overflow, `up` or `down` has long been 0.

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::{Builder, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, Tensor, primitives::Map};
+use hecate_core::{Backend, Tensor};
 
 /// Each channel convolved by itself with its last few inputs, then SiLU.
 #[derive(Clone, Copy, Debug)]
@@ -36,9 +36,9 @@ impl ShortConv {
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let (weight, state) = self.parts(tape, x, context)?;
-        let (y, last) = tape.conv(x, &weight, &state, &context.sequences)?;
+        let (y, last) = tape.conv(x, &weight, &state, &context.sequences, true)?;
         context.carry(self.name, &last);
-        tape.map(Map::Silu, &y)
+        Ok(y)
     }
 
     /// The weight `[channels,taps]`, and the inputs before `x`.

@@ -164,8 +164,15 @@ impl<'p, B: Backend> Tape<'p, B> {
     ///
     /// # Errors
     /// As the primitive.
-    pub fn conv(&self, x: &Var<B>, weight: &Var<B>, state: &Var<B>, sequences: &Sequences) -> Result<(Var<B>, Var<B>)> {
-        let (y, last) = p::conv(&x.value, &weight.value, &state.value, sequences)?;
+    pub fn conv(
+        &self,
+        x: &Var<B>,
+        weight: &Var<B>,
+        state: &Var<B>,
+        sequences: &Sequences,
+        silu: bool,
+    ) -> Result<(Var<B>, Var<B>)> {
+        let (y, last) = p::conv(&x.value, &weight.value, &state.value, sequences, silu)?;
         if !self.follows(&[x, weight, state]) {
             return Ok((Var::constant(y), Var::constant(last)));
         }
@@ -180,7 +187,7 @@ impl<'p, B: Backend> Tape<'p, B> {
                 (None, None) => return Ok(()),
             };
             let (dx, dweight, dstate) =
-                p::conv_backward(&x.value, &weight.value, &state.value, &sequences, &dy, dlast.as_ref())?;
+                p::conv_backward(&x.value, &weight.value, &state.value, &sequences, silu, &dy, dlast.as_ref())?;
             slots.add(x.slot, dx)?;
             slots.add(weight.slot, dweight)?;
             slots.add(state.slot, dstate)

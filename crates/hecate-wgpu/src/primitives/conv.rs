@@ -18,11 +18,12 @@ const FORWARD: Source = Source { name: "conv_forward", parts: &[PRELUDE, TEXT, i
 const BACKWARD: Source = Source { name: "conv_backward", parts: &[PRELUDE, TEXT, include_str!("conv_backward.wgsl")] };
 
 const RESULTS: Kernel<'static> = Kernel { source: &FORWARD, entry: "conv_forward", constants: &[] };
+const THROUGH: Kernel<'static> = Kernel { source: &FORWARD, entry: "conv_through", constants: &[] };
 const WEIGHTS: Kernel<'static> = Kernel { source: &FORWARD, entry: "conv_dweight", constants: &[] };
 const INPUTS: Kernel<'static> = Kernel { source: &BACKWARD, entry: "conv_dx", constants: &[] };
 const STATES: Kernel<'static> = Kernel { source: &BACKWARD, entry: "conv_dstate", constants: &[] };
 
-pub(crate) const KERNELS: &[Kernel<'static>] = &[RESULTS, WEIGHTS, INPUTS, STATES];
+pub(crate) const KERNELS: &[Kernel<'static>] = &[RESULTS, THROUGH, WEIGHTS, INPUTS, STATES];
 
 /// Consecutive rows that an invocation takes; `STRETCH` in the kernels.
 const STRETCH: usize = 8;
@@ -40,7 +41,7 @@ struct Args {
     stretch: u32,
     dfinal: u32,
     count: u32,
-    unused: u32,
+    silu: u32,
 }
 
 /// Arrays that the kernels of a call have in common, in 32 bits.
@@ -57,13 +58,14 @@ impl<'a> Call<'a> {
         Ok(Self { device, dims, starts: starts(device, &dims.sequences)?, dfinal })
     }
 
-    /// Runs a kernel with `count` invocations on three arrays and a result; `stretch` is that of a sum over the rows.
+    /// Runs a kernel with `count` invocations on three arrays, a result and `more`; `stretch` is that of a sum over the rows.
     fn run(
         &self,
         kernel: &Kernel<'_>,
         (count, stretch): (usize, usize),
         [x, y, z]: [&Tensor<Wgpu>; 3],
         out: &Tensor<Wgpu>,
+        more: Option<&Tensor<Wgpu>>,
     ) -> Result<()> {
         let args = Args {
             rows: self.dims.sequences.rows() as u32,
@@ -73,10 +75,11 @@ impl<'a> Call<'a> {
             stretch: stretch as u32,
             dfinal: self.dfinal.into(),
             count: count as u32,
-            unused: 0,
+            silu: self.dims.silu.into(),
         };
-        let starts = Binding::Read(&self.starts);
-        let arrays = [starts, Binding::Read(x), Binding::Read(y), Binding::Read(z), Binding::Write(out)];
+        let mut arrays: Vec<_> = [&self.starts, x, y, z].map(Binding::Read).into();
+        arrays.push(Binding::Write(out));
+        arrays.extend(more.map(Binding::Read));
         self.device.launch(kernel, (count.div_ceil(64), 1, 1), &args, &arrays)
     }
 
@@ -98,7 +101,7 @@ impl Conv for Wgpu {
         let (x, weight, state) = (self.widened(x)?, self.widened(weight)?, self.widened(state)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
         let call = Call::new(self, dims, false)?;
-        call.run(&RESULTS, call.by_stretch(), [&x, &weight, &state], &y)?;
+        call.run(&RESULTS, call.by_stretch(), [&x, &weight, &state], &y, None)?;
         let last = last_rows(self, &dims.sequences, dims.state(), Some(&state), Some(&x))?;
         Ok((self.rounded(y, dtype)?, self.rounded(last, dtype)?))
     }
@@ -115,16 +118,24 @@ impl Conv for Wgpu {
         let dtype = x.dtype();
         let (x, weight, state, dy) = (self.widened(x)?, self.widened(weight)?, self.widened(state)?, self.widened(dy)?);
         let call = Call::new(self, dims, dfinal.is_some())?;
+        let dy = match dims.silu {
+            false => dy,
+            true => {
+                let through = self.empty(dy.shape().clone(), DType::F32)?;
+                call.run(&THROUGH, call.by_stretch(), [&x, &weight, &state], &through, Some(&dy))?;
+                through
+            }
+        };
         // Without a gradient of the final state nobody looks at what stands in its place.
         let dfinal = dfinal.map_or(Ok(dy.clone()), |dfinal| self.widened(dfinal))?;
         let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), DType::F32);
         let (dx, dstate) = (like(&x)?, like(&state)?);
-        call.run(&INPUTS, call.by_stretch(), [&weight, &dy, &dfinal], &dx)?;
-        call.run(&STATES, (state.shape().count(), 0), [&weight, &dy, &dfinal], &dstate)?;
+        call.run(&INPUTS, call.by_stretch(), [&weight, &dy, &dfinal], &dx, None)?;
+        call.run(&STATES, (state.shape().count(), 0), [&weight, &dy, &dfinal], &dstate, None)?;
         let rows = dims.sequences.rows();
         let length = PARTS[0].max(rows.div_ceil(PARTS[1]));
         let parts = self.empty([rows.div_ceil(length), dims.channels, dims.width], DType::F32)?;
-        call.run(&WEIGHTS, (parts.shape().count(), length), [&x, &dy, &state], &parts)?;
+        call.run(&WEIGHTS, (parts.shape().count(), length), [&x, &dy, &state], &parts, None)?;
         let dweight = sum_parts(self, &parts)?;
         Ok((self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?, self.rounded(dstate, dtype)?))
     }

@@ -1,5 +1,5 @@
 // Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the
-// tokens: y[t, d] = sum over j of weight[d, j] row[t + j, d].
+// tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d], and y is u, or SiLU of it.
 
 struct Args {
     rows: u32,
@@ -12,7 +12,7 @@ struct Args {
     dfinal: u32,
     // Invocations that have work.
     count: u32,
-    unused: u32,
+    silu: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: Args;

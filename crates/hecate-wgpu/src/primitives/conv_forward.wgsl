@@ -1,19 +1,30 @@
-// Results, and the gradient of the weights: both look at the rows.
+// Results, what their gradient is in front of SiLU, and the gradient of the weights: all look at the rows.
 
 // [rows, D]
 @group(0) @binding(2) var<storage, read> x: array<f32>;
-// [D, W]; the gradient of the results [rows, D] where that of the weights is asked for
+// [D, W]; the gradient of u [rows, D] where that of the weights is asked for
 @group(0) @binding(3) var<storage, read> other: array<f32>;
 // [N, W-1, D]
 @group(0) @binding(4) var<storage, read> state: array<f32>;
 // [rows, D]; parts of the sum [parts, D, W]
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;
+// [rows, D]
+@group(0) @binding(6) var<storage, read> dy: array<f32>;
 
 // Row `i` of a sequence with the state in front.
 fn input(range: Range, i: u32, channel: u32) -> f32 {
     let kept = args.width - 1u;
     if i < kept { return state[(range.n * kept + i) * args.channels + channel]; }
     return x[(range.start + i - kept) * args.channels + channel];
+}
+
+// u of a row of a sequence.
+fn sum_of(range: Range, row: u32, channel: u32) -> f32 {
+    var u = 0.0;
+    for (var j = 0u; j < args.width; j += 1u) {
+        u += other[channel * args.width + j] * input(range, row - range.start + j, channel);
+    }
+    return u;
 }
 
 // A channel of a stretch of rows.
@@ -27,11 +38,28 @@ fn conv_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_
     var range = owner(first);
     for (var row = first; row < end; row += 1u) {
         range = advance(range, row);
-        var y = 0.0;
-        for (var j = 0u; j < args.width; j += 1u) {
-            y += other[channel * args.width + j] * input(range, row - range.start + j, channel);
-        }
+        let u = sum_of(range, row, channel);
+        var y = u;
+        if args.silu == 1u { y = u * sigmoids(u).x; }
         out[row * args.channels + channel] = y;
+    }
+}
+
+// The gradient of u, likewise.
+@compute @workgroup_size(64)
+fn conv_through(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = group_index(id) * 64u + lane;
+    if i >= args.count { return; }
+    let channel = i % args.channels;
+    let first = i / args.channels * STRETCH;
+    let end = min(first + STRETCH, args.rows);
+    var range = owner(first);
+    for (var row = first; row < end; row += 1u) {
+        range = advance(range, row);
+        let u = sum_of(range, row, channel);
+        let s = sigmoids(u);
+        let at = row * args.channels + channel;
+        out[at] = s.x * (1.0 + u * s.y) * dy[at];
     }
 }
 
