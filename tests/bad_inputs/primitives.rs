@@ -49,6 +49,7 @@ fn integers_and_nothing() {
             names(primitives::scale(2.0, &x()), &["scale", "`x`"]),
             names(primitives::cast(DType::Bf16, &x()), &["cast", "`x`"]),
             names(primitives::rms_norm(&x(), &ones([4]), 1e-6), &["rms_norm", "`x`"]),
+            names(primitives::rms_norm_gated(&x(), &ones([4]), &x(), 1e-6), &["rms_norm_gated", "`x`"]),
             names(primitives::l2_norm(&x(), 1e-6), &["l2_norm", "`x`"]),
             names(primitives::poly2(&x(), primitives::POLY2), &["poly2", "`x`"]),
             names(primitives::sum(&x()), &["sum", "`x`"]),
@@ -94,6 +95,10 @@ fn norms() {
         let l2 = primitives::l2_norm_backward(&x, &inverse, &dy);
         assert!(matches!(names(l2, &["l2_norm", slot]), Error::Shape { .. }));
     }
+    let gated = primitives::rms_norm_gated(&x, &weight, &ones([3, 2]), 1e-6);
+    assert!(matches!(names(gated, &["rms_norm_gated", "`g`"]), Error::Shape { .. }));
+    let gated = primitives::rms_norm_gated_backward(&x, &weight, &x, &right, &ones([3, 2]));
+    assert!(matches!(names(gated, &["rms_norm_gated", "`dy`"]), Error::Shape { .. }));
     let rounded = primitives::cast(DType::Bf16, &right).expect("a cast");
     let l2 = primitives::l2_norm_backward(&x, &rounded, &x);
     assert!(matches!(names(l2, &["l2_norm", "`inverse`", "f32"]), Error::DType { .. }));

@@ -71,6 +71,13 @@ fn rows_of<D: Elementwise + Norm + Reduce>(device: &D, dtype: DType) -> Results<
         keep("rms_norm", y);
         keep("dx of rms_norm", dx);
         keep("dweight of rms_norm", dw);
+        let g = data(device, dtype, &shape, 4)?;
+        let (y, inverse) = rms_norm_gated(&x, &b, &g, 1e-5)?;
+        let (dx, dw, dg) = rms_norm_gated_backward(&x, &b, &g, &inverse, &dy)?;
+        keep("rms_norm_gated", y);
+        keep("dx of rms_norm_gated", dx);
+        keep("dweight of rms_norm_gated", dw);
+        keep("dg of rms_norm_gated", dg);
         let (y, inverse) = l2_norm(&x, 1e-3)?;
         keep("dx of l2_norm", l2_norm_backward(&x, &inverse, &dy)?);
         keep("l2_norm", y);

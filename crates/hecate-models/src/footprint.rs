@@ -31,7 +31,7 @@ const WIDE: usize = 4;
 /// queries and keys   each 3 H K: in front of the convolution or SiLU, behind it, and behind the norm; polynomial features
 ///                    come on top
 /// values             2 H V'
-/// what was read      4 H V': in front of its norm and behind, the gate and what it lets through; 2 H V' without a gate
+/// what was read      3 H V': in front of its norm, the gate, and what it lets through; 2 H V' without a gate
 /// gates              4 bytes × 4 for each: itself and what it was made of
 /// ```
 ///
@@ -105,7 +105,7 @@ impl MemoryConfig {
         let width = self.features.width(key);
         let features = if self.features == Features::Identity { 0 } else { width };
         let queries = 3 * key + features;
-        let read = if self.gate { 4 } else { 2 };
+        let read = if self.gate { 3 } else { 2 };
         let narrow = self.heads * (2 * queries + (2 + read) * value);
         let dims =
             Dims { batch: 1, tokens: 1, heads: self.heads, key: width, value, sequences: Sequences::batch(1, 1) };

@@ -1,10 +1,12 @@
 // Normalising rows `x [rows, width]`. A row belongs to `lanes` threads: of short ones a power of two up to a warp, else a
 // warp or the whole block.
 #include "hecate.cuh"
+#include "maps.cuh"
 
 struct Normalise {
     Array x, y;
     Array weight;    // [width]; not read for l2
+    Array gate;      // [rows, width], or null: SiLU of it is one more factor
     float* inverse;  // [rows]
     u64 rows, width;
     float epsilon;
@@ -52,6 +54,16 @@ template <u32 N> __device__ __forceinline__ Run<N> scaled(Run<N> x, float r, con
     return x;
 }
 
+// y silu(g) where there is a gate, which stands at `i`.
+template <u32 N> __device__ __forceinline__ Run<N> let_through(Run<N> y, const Array& gate, u64 i) {
+    if (gate.data) {
+        Run<N> g = load_run<N>(gate, i);
+#pragma unroll
+        for (u32 n = 0; n < N; n++) y.x[n] *= silu(g.x[n]);
+    }
+    return y;
+}
+
 // r of a row with this |x|²; the square of ε may be no 32-bit number.
 __device__ __forceinline__ float inverse_of(const Normalise& args, float square) {
     return args.l2 ? 1.0f / hypotf(sqrtf(square), args.epsilon) : 1.0f / sqrtf(square / (float)args.width + args.epsilon);
@@ -68,8 +80,10 @@ template <u32 N> __device__ __forceinline__ void normalise_rows(const Normalise&
             square += dot(x, x);
         }
         float r = inverse_of(args, lanes_sum(square, args.lanes, shared));
-        for (u64 i = N * lane.index; i < args.width; i += N * args.lanes)
-            store_run<N>(args.y, start + i, scaled(load_run<N>(args.x, start + i), r, args.weight, args.l2, i));
+        for (u64 i = N * lane.index; i < args.width; i += N * args.lanes) {
+            Run<N> y = scaled(load_run<N>(args.x, start + i), r, args.weight, args.l2, i);
+            store_run<N>(args.y, start + i, let_through(y, args.gate, start + i));
+        }
         if (lane.index == 0) args.inverse[row] = r;
     }
 }
@@ -114,7 +128,8 @@ template <u32 N, u32 RUNS, u32 ROWS> __device__ __forceinline__ void normalise_k
             Piece at = piece<N, ROWS>(args, r, run);
             if (!at.inside) continue;
             Run<N> y = scaled(x[r][run], inverse, args.weight, args.l2, at.column);
-            store_run<N>(args.y, at.row * args.width + at.column, y);
+            u64 i = at.row * args.width + at.column;
+            store_run<N>(args.y, i, let_through(y, args.gate, i));
             if (at.column == 0) args.inverse[at.row] = inverse;
         }
     }
@@ -122,7 +137,7 @@ template <u32 N, u32 RUNS, u32 ROWS> __device__ __forceinline__ void normalise_k
 
 // With the type of all arrays known.
 template <u32 TYPE> __device__ __forceinline__ Normalise of_type(Normalise args) {
-    args.x.type = args.y.type = args.weight.type = TYPE;
+    args.x.type = args.y.type = args.weight.type = args.gate.type = TYPE;
     return args;
 }
 
@@ -226,4 +241,138 @@ KERNEL(normalise_medium_backward, NormaliseBackward, 256) {
 KERNEL(normalise_backward, NormaliseBackward, 256) {
     if (args.width % 4 == 0) normalise_rows_backward<4>(args);
     else normalise_rows_backward<1>(args);
+}
+
+// What a gate of rows that are long lets through, silu(g) dy, and its own gradient, silu'(g) x r w dy.
+struct OpenGate {
+    Array x, dy, gate, dg, through;  // [rows, width]
+    Array weight;
+    const float* inverse;
+    u64 rows, width;
+};
+
+KERNEL(open_gate, OpenGate, 256) {
+    u64 count = args.rows * args.width;
+    for (u64 i = grid_thread(); i < count; i += grid_threads()) {
+        Place at = place(i, args.width);
+        float g = load(args.gate, i), dy = load(args.dy, i);
+        store(args.through, i, dy * silu(g));
+        store(args.dg, i, dy * silu_slope(g) * load(args.x, i) * args.inverse[at.row] * load(args.weight, at.column));
+    }
+}
+
+// All gradients at once of rows that threads keep: every array is read once. A block goes through rows, as many at once as
+// it has threads for, and adds up its part of dweight.
+struct NormaliseGradients {
+    Array x, dy, dx;
+    Array weight;
+    Array gate, dg;        // [rows, width], or null
+    const float* inverse;  // [rows]
+    double* parts;         // of dweight: [blocks, width]
+    u64 rows, width;
+    u32 lanes;
+};
+
+// A run out of its 16 bytes.
+template <u32 TYPE> __device__ __forceinline__ Run<RUN_LENGTH<TYPE>> run_of(uint4 bits) {
+    const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
+    Run<RUN_LENGTH<TYPE>> run;
+#pragma unroll
+    for (u32 n = 0; n < RUN_LENGTH<TYPE>; n++)
+        run.x[n] = TYPE == 0 ? __uint_as_float(words[n % 4]) : from_bits(TYPE, words[n / 2 % 4] >> n % 2 * 16);
+    return run;
+}
+
+// g of a run of dy, of what the gate lets through of that.
+template <u32 N>
+__device__ __forceinline__ Run<N> slope(Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column) {
+    dy = let_through(dy, args.gate, at);
+    const Run<N> w = load_run<N>(args.weight, column);
+#pragma unroll
+    for (u32 n = 0; n < N; n++) dy.x[n] *= r * w.x[n];
+    return dy;
+}
+
+// What a run gives to dweight, and dg.
+template <u32 N>
+__device__ __forceinline__ void gather(
+    Run<N>& dw, const Run<N>& x, Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column
+) {
+    if (args.gate.data) {
+        const Run<N> w = load_run<N>(args.weight, column), g = load_run<N>(args.gate, at);
+        Run<N> dg;
+#pragma unroll
+        for (u32 n = 0; n < N; n++) {
+            dg.x[n] = dy.x[n] * silu_slope(g.x[n]) * (x.x[n] * r * w.x[n]);
+            dy.x[n] *= silu(g.x[n]);
+        }
+        store_run<N>(args.dg, at, dg);
+    }
+#pragma unroll
+    for (u32 n = 0; n < N; n++) dw.x[n] += x.x[n] * r * dy.x[n];
+}
+
+template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const NormaliseGradients& args, float* shared) {
+    constexpr u32 N = RUN_LENGTH<TYPE>;
+    const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
+    const float share = 1.0f / (float)args.width;
+    Run<N> dw[RUNS] = {};
+    for (u64 first = (u64)blockIdx.x * together; first < args.rows; first += (u64)gridDim.x * together) {
+        const u64 row = first + threadIdx.x / args.lanes, start = row * args.width;
+        const auto inside = [&](u32 column) { return row < args.rows && column < args.width; };
+        // As they lie in memory, which takes half the registers.
+        uint4 x[RUNS], dy[RUNS];
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) {
+            const u32 column = N * (run * args.lanes + lane);
+            const u64 at = inside(column) ? (start + column) / N : 0;
+            x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
+        }
+        const float r = row < args.rows ? args.inverse[row] : 0.0f;
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) {
+            const u32 column = N * (run * args.lanes + lane);
+            if (!inside(column)) continue;
+            const Run<N> own = run_of<TYPE>(x[run]), given = run_of<TYPE>(dy[run]);
+            gather(dw[run], own, given, args, r, start + column, column);
+            sum += dot(own, slope(given, args, r, start + column, column));
+        }
+        sum = neighbours_sum(sum, args.lanes);
+        const float along = (r * sum) * r * share;
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) {
+            const u32 column = N * (run * args.lanes + lane);
+            if (!inside(column)) continue;
+            const Run<N> g = slope(run_of<TYPE>(dy[run]), args, r, start + column, column);
+            store_run<N>(args.dx, start + column, across(g, run_of<TYPE>(x[run]), along));
+        }
+    }
+#pragma unroll
+    for (u32 run = 0; run < RUNS; run++)
+#pragma unroll
+        for (u32 n = 0; n < N; n++) shared[(run * N + n) * blockDim.x + threadIdx.x] = dw[run].x[n];
+    __syncthreads();
+    for (u32 column = threadIdx.x; column < args.width; column += blockDim.x) {
+        const u32 run = column / N / args.lanes, owner = column / N % args.lanes;
+        const float* own = shared + (run * N + column % N) * blockDim.x + owner;
+        double sum = 0.0;
+        for (u32 i = 0; i < together; i++) sum += own[i * args.lanes];
+        args.parts[blockIdx.x * args.width + column] = sum;
+    }
+}
+
+template <u32 TYPE> __device__ __forceinline__ NormaliseGradients of_type(NormaliseGradients args) {
+    args.x.type = args.dy.type = args.dx.type = args.weight.type = args.gate.type = args.dg.type = TYPE;
+    return args;
+}
+
+KERNEL(normalise_short_gradients, NormaliseGradients, 256, 2) {
+    __shared__ float shared[8 * 256];
+    BY_TYPE(args.x.type, gradients<TYPE, 1>(of_type<TYPE>(args), shared))
+}
+
+KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) {
+    __shared__ float shared[4 * 8 * 256];
+    BY_TYPE(args.x.type, gradients<TYPE, 4>(of_type<TYPE>(args), shared))
 }

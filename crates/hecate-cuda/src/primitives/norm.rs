@@ -1,6 +1,6 @@
 //! Normalising rows.
 
-use super::reduce::{Terms, sum_columns};
+use super::reduce::{Parts, Terms, sum_columns};
 use crate::{
     Cuda,
     launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
@@ -16,6 +16,7 @@ struct Call {
     x: Array,
     y: Array,
     weight: Array,
+    gate: Array,
     inverse: Pointer,
     rows: u64,
     width: u64,
@@ -40,6 +41,23 @@ struct CallBackward {
     l2: u32,
 }
 
+/// What kernels take that make all gradients; `NormaliseGradients` in the kernels.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct CallGradients {
+    x: Array,
+    dy: Array,
+    dx: Array,
+    weight: Array,
+    gate: Array,
+    dg: Array,
+    inverse: Pointer,
+    parts: Pointer,
+    rows: u64,
+    width: u64,
+    lanes: u32,
+}
+
 kernels! { SOURCE {
     "normalise_short" Short { call: Call }
     "normalise_medium" Medium { call: Call }
@@ -47,11 +65,16 @@ kernels! { SOURCE {
     "normalise_short_backward" ShortBackward { call: CallBackward }
     "normalise_medium_backward" MediumBackward { call: CallBackward }
     "normalise_backward" LongBackward { call: CallBackward }
+    "normalise_short_gradients" ShortGradients { call: CallGradients }
+    "normalise_medium_gradients" MediumGradients { call: CallGradients }
+    "open_gate" OpenGate {
+        x: Array, dy: Array, gate: Array, dg: Array, through: Array, weight: Array, inverse: Pointer, rows: u64, width: u64
+    }
 } }
 
 impl Norm for Cuda {
     fn rms_norm(&self, epsilon: f32, x: &Tensor<Self>, weight: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        normalise(self, epsilon, x, Some(weight))
+        normalise(self, epsilon, x, Some(weight), None)
     }
 
     fn rms_norm_backward(
@@ -61,12 +84,33 @@ impl Norm for Cuda {
         inverse: &Tensor<Self>,
         dy: &Tensor<Self>,
     ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let dx = normalise_backward(self, x, Some(weight), inverse, dy)?;
-        Ok((dx, sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?))
+        gradients(self, x, weight, None, inverse, dy)
+    }
+
+    fn rms_norm_gated(
+        &self,
+        epsilon: f32,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        g: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        normalise(self, epsilon, x, Some(weight), Some(g))
+    }
+
+    fn rms_norm_gated_backward(
+        &self,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        g: &Tensor<Self>,
+        inverse: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
+        let dg = self.empty(g.shape().clone(), g.dtype())?;
+        gradients(self, x, weight, Some((g, &dg)), inverse, dy).map(|(dx, dweight)| (dx, dweight, dg))
     }
 
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        normalise(self, epsilon, x, None)
+        normalise(self, epsilon, x, None, None)
     }
 
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -124,6 +168,7 @@ fn normalise(
     epsilon: f32,
     x: &Tensor<Cuda>,
     weight: Option<&Tensor<Cuda>>,
+    gate: Option<&Tensor<Cuda>>,
 ) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
     let (rows, width) = (x.shape().rows(), x.shape().last());
     let (y, inverse) = (device.empty(x.shape().clone(), x.dtype())?, device.empty([rows], DType::F32)?);
@@ -134,6 +179,7 @@ fn normalise(
         x,
         y: (&y).into(),
         weight: weight.unwrap_or(Array::NONE),
+        gate: gate.map_or(Array::NONE, Array::from),
         inverse: pointer(&inverse),
         rows: rows as u64,
         width: width as u64,
@@ -181,4 +227,81 @@ fn normalise_backward(
         Rows::Long => device.launch(grid, &LongBackward { call })?,
     }
     Ok(dx)
+}
+
+/// Blocks that fill a large GPU, and the most that are worth their sums.
+const BLOCKS: [usize; 2] = [512, 1 << 14];
+
+/// Rows that a thread adds up in 32 bits, while there are blocks.
+const SHORT: usize = 32;
+
+/// `(dx, dweight)`; of a gate there is its gradient too, which is written.
+fn gradients(
+    device: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Tensor<Cuda>,
+    gate: Option<(&Tensor<Cuda>, &Tensor<Cuda>)>,
+    inverse: &Tensor<Cuda>,
+    dy: &Tensor<Cuda>,
+) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
+    let (rows, width) = (x.shape().rows(), x.shape().last());
+    let wide = Array::from(x).wide();
+    let spread = Rows::new(width, wide);
+    if matches!(spread, Rows::Long) {
+        let through = gate.map(|gate| open_gate(device, x, weight, gate, inverse, dy)).transpose()?;
+        let dy = through.as_ref().unwrap_or(dy);
+        let dx = normalise_backward(device, x, Some(weight), inverse, dy)?;
+        return Ok((dx, sum_columns(device, width, Terms::Scaled(x, inverse, dy))?));
+    }
+    let dx = device.empty(x.shape().clone(), x.dtype())?;
+    let lanes = spread.lanes(width, wide);
+    let together = THREADS / lanes;
+    let most = rows.div_ceil(together);
+    let blocks = rows.div_ceil(together * SHORT).clamp(BLOCKS[0], BLOCKS[1]).min(most);
+    let parts = Parts::new(device, blocks, width)?;
+    let (gate, dg) = gate.map_or((Array::NONE, Array::NONE), |(g, dg)| (g.into(), dg.into()));
+    let call = CallGradients {
+        x: x.into(),
+        dy: dy.into(),
+        dx: (&dx).into(),
+        weight: weight.into(),
+        gate,
+        dg,
+        inverse: pointer(inverse),
+        parts: parts.pointer(),
+        rows: rows as u64,
+        width: width as u64,
+        lanes: lanes as u32,
+    };
+    let grid = Grid::blocks(blocks, THREADS as u32);
+    match spread {
+        Rows::Short => device.launch(grid, &ShortGradients { call })?,
+        _ => device.launch(grid, &MediumGradients { call })?,
+    }
+    Ok((dx, parts.total(device, weight.dtype())?))
+}
+
+/// What the gate lets through of `dy`; writes its gradient.
+fn open_gate(
+    device: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Tensor<Cuda>,
+    (gate, dg): (&Tensor<Cuda>, &Tensor<Cuda>),
+    inverse: &Tensor<Cuda>,
+    dy: &Tensor<Cuda>,
+) -> Result<Tensor<Cuda>> {
+    let through = device.empty(dy.shape().clone(), dy.dtype())?;
+    let arguments = OpenGate {
+        x: x.into(),
+        dy: dy.into(),
+        gate: gate.into(),
+        dg: dg.into(),
+        through: (&through).into(),
+        weight: weight.into(),
+        inverse: pointer(inverse),
+        rows: x.shape().rows() as u64,
+        width: x.shape().last() as u64,
+    };
+    device.launch(Grid::elements(x.shape().count()), &arguments)?;
+    Ok(through)
 }

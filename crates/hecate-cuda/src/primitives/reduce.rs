@@ -92,7 +92,7 @@ pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Resu
     let across = runs.div_ceil(columns);
     let height = rows.div_ceil(BLOCKS / across.min(BLOCKS)).max(RUN * THREADS / columns);
     let count = rows.div_ceil(height);
-    let (parts, sums) = (device.allocate(count * width * size_of::<f64>())?, device.empty([width], x.dtype())?);
+    let parts = Parts::new(device, count, width)?;
     let first = ColumnParts {
         x: x.into(),
         y: y.into(),
@@ -106,10 +106,33 @@ pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Resu
         wide: u32::from(runs < width),
     };
     device.launch(Grid { blocks: (across, count, 1), ..Grid::blocks(1, THREADS as u32) }, &first)?;
-    let columns = width.next_power_of_two().min(TOTALS);
-    let across = width.div_ceil(columns);
-    let (parts, width, count, columns) = (parts.pointer(), width as u64, count as u32, columns as u32);
-    let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns };
-    device.launch(Grid::blocks(across, THREADS as u32), &second)?;
-    Ok(sums)
+    parts.total(device, x.dtype())
+}
+
+/// Parts of a sum over rows, `[count, width]`, numbers of 64 bits.
+pub(super) struct Parts {
+    buffer: Buffer,
+    count: usize,
+    width: usize,
+}
+
+impl Parts {
+    /// Parts that are about to be written.
+    pub(super) fn new(device: &Cuda, count: usize, width: usize) -> Result<Self> {
+        Ok(Self { buffer: device.allocate(count * width * size_of::<f64>())?, count, width })
+    }
+
+    pub(super) fn pointer(&self) -> Pointer {
+        self.buffer.pointer()
+    }
+
+    /// `[width]`: the sum.
+    pub(super) fn total(&self, device: &Cuda, dtype: DType) -> Result<Tensor<Cuda>> {
+        let sums = device.empty([self.width], dtype)?;
+        let columns = self.width.next_power_of_two().min(TOTALS);
+        let (parts, width, count) = (self.pointer(), self.width as u64, self.count as u32);
+        let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns: columns as u32 };
+        device.launch(Grid::blocks(self.width.div_ceil(columns), THREADS as u32), &second)?;
+        Ok(sums)
+    }
 }

@@ -31,4 +31,9 @@ impl RmsNorm {
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
         tape.rms_norm(x, &tape.weight(self.weight)?, self.epsilon)
     }
+
+    /// `y silu(g)`, `g` of the shape of `x`.
+    pub(super) fn gated<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, g: &Var<B>) -> Result<Var<B>> {
+        tape.rms_norm_gated(x, &tape.weight(self.weight)?, g, self.epsilon)
+    }
 }

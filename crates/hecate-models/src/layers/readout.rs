@@ -2,7 +2,7 @@
 
 use super::{Linear, RmsNorm};
 use crate::{Builder, Init, Result, Tape, Var};
-use hecate_core::{Backend, primitives::Map};
+use hecate_core::Backend;
 
 /// `(rmsnorm(read) · silu(x W_g)) W_o`, the norm head by head.
 #[derive(Clone, Copy, Debug)]
@@ -51,12 +51,11 @@ impl Readout {
     /// `x [B,T,hidden]` and what it read `[B,T,H,V]` to `[B,T,hidden]`.
     pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
         let [batch, tokens] = [0, 1].map(|axis| x.axes()[axis]);
-        let y = self.norm.forward(tape, read)?;
+        let y = match self.factors(tape, x)? {
+            Some(gate) => self.norm.gated(tape, read, &tape.reshape(&gate, read.axes())?)?,
+            None => self.norm.forward(tape, read)?,
+        };
         let width = y.axes()[2] * y.axes()[3];
-        let mut y = tape.reshape(&y, [batch, tokens, width])?;
-        if let Some(gate) = self.factors(tape, x)? {
-            y = tape.gated(Map::Silu, &y, &gate)?;
-        }
-        self.back.forward(tape, &y)
+        self.back.forward(tape, &tape.reshape(&y, [batch, tokens, width])?)
     }
 }

@@ -140,6 +140,24 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::rms_norm_gated`](p::rms_norm_gated).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn rms_norm_gated(&self, x: &Var<B>, weight: &Var<B>, g: &Var<B>, epsilon: f32) -> Result<Var<B>> {
+        let (value, inverse) = p::rms_norm_gated(&x.value, &weight.value, &g.value, epsilon)?;
+        if !self.follows(&[x, weight, g]) {
+            return Ok(Var::constant(value));
+        }
+        let (x, weight, g) = (x.clone(), weight.clone(), g.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let (dx, dweight, dg) = p::rms_norm_gated_backward(&x.value, &weight.value, &g.value, &inverse, &dy)?;
+            slots.add(x.slot, dx)?;
+            slots.add(weight.slot, dweight)?;
+            slots.add(g.slot, dg)
+        }))
+    }
+
     /// [`primitives::l2_norm`](p::l2_norm).
     ///
     /// # Errors

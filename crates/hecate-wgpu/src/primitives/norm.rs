@@ -4,6 +4,7 @@ use super::reduce::{Terms, sum_columns};
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, Source},
+    memory::groups,
 };
 use hecate_core::{DType, Result, Tensor, primitives::Norm};
 
@@ -17,12 +18,34 @@ const LANES: [[u32; 2]; 2] = [[16, 64], [256, 256]];
 /// Numbers of a short row at most.
 const SHORT: usize = 512;
 
-/// What the kernels leave open: short rows and long ones, each by the root of their mean square and by their length.
-static CONSTANTS: [[(&str, u32); 3]; 4] = [
-    [("LANES", LANES[0][0]), ("INVOCATIONS", LANES[0][1]), ("L2", 0)],
-    [("LANES", LANES[0][0]), ("INVOCATIONS", LANES[0][1]), ("L2", 1)],
-    [("LANES", LANES[1][0]), ("INVOCATIONS", LANES[1][1]), ("L2", 0)],
-    [("LANES", LANES[1][0]), ("INVOCATIONS", LANES[1][1]), ("L2", 1)],
+/// What rows are divided by, and what they are times; numbers are those in the kernels.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// By the root of their mean square, times a weight.
+    Rms,
+    /// By their length.
+    L2,
+    /// As [`Kind::Rms`], times SiLU of a gate.
+    Gated,
+}
+
+const KINDS: [Kind; 3] = [Kind::Rms, Kind::L2, Kind::Gated];
+
+type Constants = [(&'static str, u32); 3];
+
+const fn constants(long: bool, kind: Kind) -> Constants {
+    let [lanes, invocations] = LANES[long as usize];
+    [("LANES", lanes), ("INVOCATIONS", invocations), ("KIND", kind as u32)]
+}
+
+/// Of short rows and long ones, each of every kind.
+static CONSTANTS: [Constants; 6] = [
+    constants(false, KINDS[0]),
+    constants(false, KINDS[1]),
+    constants(false, KINDS[2]),
+    constants(true, KINDS[0]),
+    constants(true, KINDS[1]),
+    constants(true, KINDS[2]),
 ];
 
 const fn forward(which: usize) -> Kernel<'static> {
@@ -33,8 +56,21 @@ const fn backward(which: usize) -> Kernel<'static> {
     Kernel { source: &BACKWARD, entry: "normalise_backward", constants: &CONSTANTS[which] }
 }
 
-pub(crate) const KERNELS: &[Kernel<'static>] =
-    &[forward(0), forward(1), forward(2), forward(3), backward(0), backward(1), backward(2), backward(3)];
+const OPEN_GATE: Kernel<'static> = Kernel { source: &BACKWARD, entry: "open_gate", constants: &CONSTANTS[0] };
+
+pub(crate) const KERNELS: &[Kernel<'static>] = &[
+    forward(0),
+    forward(1),
+    forward(2),
+    forward(3),
+    forward(4),
+    forward(5),
+    backward(0),
+    backward(1),
+    backward(3),
+    backward(4),
+    OPEN_GATE,
+];
 
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
@@ -45,7 +81,7 @@ struct Args {
     share: f32,
 }
 
-/// How rows of a call are normalised: with a weight by the root of their mean square, without by their length.
+/// How rows of a call are normalised.
 struct Call {
     args: Args,
     which: usize,
@@ -53,31 +89,39 @@ struct Call {
 }
 
 impl Call {
-    fn new(x: &Tensor<Wgpu>, l2: bool, epsilon: f32) -> Self {
+    fn new(x: &Tensor<Wgpu>, kind: Kind, epsilon: f32) -> Self {
         let (rows, width) = (x.shape().rows(), x.shape().last());
         let long = usize::from(width > SHORT);
-        let share = if l2 { 1.0 } else { 1.0 / width as f32 };
+        let share = if matches!(kind, Kind::L2) { 1.0 } else { 1.0 / width as f32 };
         Self {
             args: Args { rows: rows as u32, width: width as u32, epsilon, share },
-            which: 2 * long + usize::from(l2),
+            which: KINDS.len() * long + kind as usize,
             groups: rows.div_ceil((LANES[long][1] / LANES[long][0]) as usize),
         }
     }
 }
 
-/// `(y, r)`.
+/// `(y, r)`; without a weight by the length.
 fn normalise(
     device: &Wgpu,
     epsilon: f32,
     x: &Tensor<Wgpu>,
     weight: Option<&Tensor<Wgpu>>,
+    gate: Option<&Tensor<Wgpu>>,
 ) -> Result<(Tensor<Wgpu>, Tensor<Wgpu>)> {
-    let (call, dtype, x) = (Call::new(x, weight.is_none(), epsilon), x.dtype(), device.widened(x)?);
+    let kind = if gate.is_some() { Kind::Gated } else { plain(weight) };
+    let (call, dtype, x) = (Call::new(x, kind, epsilon), x.dtype(), device.widened(x)?);
     let weight = device.widened(weight.unwrap_or(&x))?;
+    let gate = device.widened(gate.unwrap_or(&x))?;
     let (y, inverse) = (device.empty(x.shape().clone(), DType::F32)?, device.empty([x.shape().rows()], DType::F32)?);
-    let arrays = [Binding::Read(&x), Binding::Read(&weight), Binding::Write(&y), Binding::Write(&inverse)];
+    let [x, weight, gate] = [&x, &weight, &gate].map(Binding::Read);
+    let arrays = [x, weight, Binding::Write(&y), Binding::Write(&inverse), gate];
     device.launch(&forward(call.which), (call.groups, 1, 1), &call.args, &arrays)?;
     Ok((device.rounded(y, dtype)?, inverse))
+}
+
+fn plain(weight: Option<&Tensor<Wgpu>>) -> Kind {
+    if weight.is_some() { Kind::Rms } else { Kind::L2 }
 }
 
 fn normalise_backward(
@@ -87,7 +131,7 @@ fn normalise_backward(
     inverse: &Tensor<Wgpu>,
     dy: &Tensor<Wgpu>,
 ) -> Result<Tensor<Wgpu>> {
-    let (call, dtype) = (Call::new(x, weight.is_none(), 0.0), x.dtype());
+    let (call, dtype) = (Call::new(x, plain(weight), 0.0), x.dtype());
     let (x, dy) = (device.widened(x)?, device.widened(dy)?);
     let weight = device.widened(weight.unwrap_or(&x))?;
     let dx = device.empty(x.shape().clone(), DType::F32)?;
@@ -99,7 +143,7 @@ fn normalise_backward(
 
 impl Norm for Wgpu {
     fn rms_norm(&self, epsilon: f32, x: &Tensor<Self>, weight: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        normalise(self, epsilon, x, Some(weight))
+        normalise(self, epsilon, x, Some(weight), None)
     }
 
     fn rms_norm_backward(
@@ -113,8 +157,38 @@ impl Norm for Wgpu {
         Ok((dx, sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?))
     }
 
+    fn rms_norm_gated(
+        &self,
+        epsilon: f32,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        g: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+        normalise(self, epsilon, x, Some(weight), Some(g))
+    }
+
+    fn rms_norm_gated_backward(
+        &self,
+        x: &Tensor<Self>,
+        weight: &Tensor<Self>,
+        g: &Tensor<Self>,
+        inverse: &Tensor<Self>,
+        dy: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
+        let (call, dtype) = (Call::new(x, Kind::Rms, 0.0), x.dtype());
+        let (x, weight) = (self.widened(x)?, self.widened(weight)?);
+        let (g, dy) = (self.widened(g)?, self.widened(dy)?);
+        let (dg, through) = (self.empty(g.shape().clone(), DType::F32)?, self.empty(dy.shape().clone(), DType::F32)?);
+        let [x_at, weight_at, inverse_at, dy, g] = [&x, &weight, inverse, &dy, &g].map(Binding::Read);
+        let arrays = [x_at, weight_at, inverse_at, dy, Binding::Write(&through), g, Binding::Write(&dg)];
+        self.launch(&OPEN_GATE, groups(x.shape().count()), &call.args, &arrays)?;
+        let dx = normalise_backward(self, &x, Some(&weight), inverse, &through)?;
+        let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(&x, inverse, &through))?;
+        Ok((self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?, self.rounded(dg, dtype)?))
+    }
+
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        normalise(self, epsilon, x, None)
+        normalise(self, epsilon, x, None, None)
     }
 
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {

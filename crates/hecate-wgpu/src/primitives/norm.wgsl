@@ -1,6 +1,9 @@
 // Normalising rows `x [rows, width]`. A row belongs to LANES invocations, a power of two, of a workgroup of INVOCATIONS.
 //
-// Constants: LANES, INVOCATIONS, and L2: 1 for r = 1/√(|x|² + ε²) and y = x r, 0 for r = 1/√(mean x² + ε) and y = x r w.
+// Constants: LANES, INVOCATIONS, and KIND: 0 for r = 1/√(mean x² + ε) and y = x r w, GATED for SiLU of g as one more factor,
+// L2 for r = 1/√(|x|² + ε²) and y = x r.
+const L2 = 1u;
+const GATED = 2u;
 
 struct Args {
     rows: u32,

@@ -2,10 +2,13 @@
 @group(0) @binding(3) var<storage, read> inverse: array<f32>;
 @group(0) @binding(4) var<storage, read> dy: array<f32>;
 @group(0) @binding(5) var<storage, read_write> dx: array<f32>;
+// A gate and its gradient, [rows, width].
+@group(0) @binding(6) var<storage, read> g: array<f32>;
+@group(0) @binding(7) var<storage, read_write> dg: array<f32>;
 
 // r w dy
 fn slope(r: f32, i: u32, column: u32) -> f32 {
-    if L2 == 1u { return r * dy[i]; }
+    if KIND == L2 { return r * dy[i]; }
     return r * dy[i] * weight[column];
 }
 
@@ -21,4 +24,15 @@ fn normalise_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoc
     for (var i = first; i < end; i += LANES) { own += x[i] * slope(r, i, i - row * args.width); }
     let along = (r * row_sum(lane, own)) * r * args.share;
     for (var i = first; i < end; i += LANES) { dx[i] = slope(r, i, i - row * args.width) - along * x[i]; }
+}
+
+// What the gate lets through of dy, silu(g) dy, in place of dx; and dg = silu'(g) x r w dy. A number an invocation.
+@compute @workgroup_size(256)
+fn open_gate(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let i = 256u * group_index(id) + lane;
+    if i >= args.rows * args.width { return; }
+    let row = i / args.width;
+    let s = sigmoids(g[i]);
+    dx[i] = g[i] * s.x * dy[i];
+    dg[i] = s.x * (1.0 + g[i] * s.y) * (inverse[row] * x[i] * weight[i - row * args.width] * dy[i]);
 }

@@ -1,6 +1,8 @@
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 // [rows]
 @group(0) @binding(4) var<storage, read_write> inverse: array<f32>;
+// [rows, width]; not read without a gate
+@group(0) @binding(5) var<storage, read> g: array<f32>;
 
 // 1/√(a² + b²) of numbers over zero, whose squares may be no 32-bit numbers. A NaN stays one.
 fn inverse_length(a: f32, b: f32) -> f32 {
@@ -18,10 +20,11 @@ fn normalise(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_ind
     for (var i = first; i < end; i += LANES) { own += x[i] * x[i]; }
     let square = row_sum(lane, own);
     var r = 1.0;
-    if L2 == 1u { r = inverse_length(sqrt(square), args.epsilon); } else { r = 1.0 / sqrt(square * args.share + args.epsilon); }
+    if KIND == L2 { r = inverse_length(sqrt(square), args.epsilon); } else { r = 1.0 / sqrt(square * args.share + args.epsilon); }
     for (var i = first; i < end; i += LANES) {
         var value = x[i] * r;
-        if L2 == 0u { value *= weight[i - row * args.width]; }
+        if KIND != L2 { value *= weight[i - row * args.width]; }
+        if KIND == GATED { value *= g[i] * sigmoids(g[i]).x; }
         y[i] = value;
     }
     if row < args.rows && lane % LANES == 0u { inverse[row] = r; }
