@@ -46,13 +46,14 @@ impl Blas {
         }
     }
 
-    /// `out[i] = a[i]' b[i]'`, sums in 32 bits.
+    /// `out[i] = a[i]' b[i]'`, or that added to what is there, sums in 32 bits.
     pub(crate) fn matmul(
         &self,
         dims: MatmulDims,
         a: &Tensor<Cuda>,
         b: &Tensor<Cuda>,
         out: &Tensor<Cuda>,
+        add: bool,
     ) -> Result<()> {
         use sys::{cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DFALT, cublasOperation_t::*};
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
@@ -63,7 +64,7 @@ impl Blas {
         };
         let operation = |transposed| if transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
-        let (one, zero) = (1.0f32, 0.0f32);
+        let (one, kept) = (1.0f32, if add { 1.0f32 } else { 0.0 });
         let address = |x: &Tensor<Cuda>| x.buffer().pointer() as *mut std::ffi::c_void;
         let _turn = out.device().kept().turn();
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`.
@@ -86,7 +87,7 @@ impl Blas {
                 kind,
                 lda as i32,
                 (rows * inner) as i64,
-                (&raw const zero).cast(),
+                (&raw const kept).cast(),
                 address(out),
                 kind,
                 columns as i32,

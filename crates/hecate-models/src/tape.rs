@@ -82,6 +82,11 @@ impl<B: Backend> Slots<B> {
         }
     }
 
+    /// What arrived for a slot so far, for who adds to it and puts it back by [`Slots::add`].
+    fn lend(&mut self, slot: Slot) -> Option<Tensor<B>> {
+        self.gradients[slot.filter(|place| place.tape == self.tape)?.index].take()
+    }
+
     /// Whether anything arrived, for a result of this tape.
     fn holds(&self, slot: Slot) -> bool {
         slot.is_some_and(|place| self.gradients[place.index].is_some())

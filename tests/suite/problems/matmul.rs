@@ -2,8 +2,10 @@
 
 use super::{Answer, Output, Problem, Slot};
 use crate::{Random, oracle::Var};
-use hecate_core::primitives::Primitives;
-use hecate_core::primitives::{self, Transpose};
+use hecate_core::{
+    Tensor,
+    primitives::{self, Primitives, Transpose},
+};
 
 /// `a b`, `aᵀ b`, `a bᵀ`, `aᵀ bᵀ`, with leading axes, and with one `b` for all.
 pub fn matmul<B: Primitives>() -> Vec<Problem<B>> {
@@ -21,6 +23,42 @@ pub fn matmul<B: Primitives>() -> Vec<Problem<B>> {
         problems.push(product(&[], false, Transpose { a: false, b: true }, sizes));
     }
     problems
+}
+
+/// Gradients added to what is there: `a` and `b` are results as well, whose gradients that is.
+pub fn matmul_onto<B: Primitives>() -> Vec<Problem<B>> {
+    let calls: [(&[usize], bool, Transpose, _); 4] = [
+        (&[], false, Transpose { a: false, b: true }, (130, 65, 70)),
+        (&[], false, Transpose { a: true, b: false }, (2, 33, 40)),
+        (&[3], false, Transpose { a: true, b: true }, (5, 7, 3)),
+        (&[2, 3], true, Transpose::default(), (5, 7, 3)),
+    ];
+    let both = |(lead, shared, transpose, sizes)| {
+        [true, false].map(|held| onto(product(lead, shared, transpose, sizes), transpose, held))
+    };
+    calls.into_iter().flat_map(both).collect()
+}
+
+/// `held` by somebody else, they cannot be added to in place.
+fn onto<B: Primitives>(product: Problem<B>, transpose: Transpose, held: bool) -> Problem<B> {
+    let random = &mut Random::new(23);
+    let passed = product.slots.iter().map(|slot| Output::new(slot.name, random.normals(slot.leaf.array.shape.axes())));
+    let passed: Vec<_> = passed.collect();
+    let forward = product.forward;
+    Problem {
+        name: "matmul_onto",
+        options: format!("{} held {held}", product.options),
+        outputs: product.outputs.into_iter().chain(passed).collect(),
+        forward: Box::new(move |x| [forward(x), x.to_vec()].concat()),
+        device: Box::new(move |x, dy| {
+            let out = primitives::matmul(&x[0], &x[1], transpose)?;
+            let there = |dx: &Tensor<B>| if held { Ok(dx.clone()) } else { primitives::scale(1.0, dx) };
+            let onto = [Some(there(&dy[1])?), Some(there(&dy[2])?)];
+            let (da, db) = primitives::matmul_backward_onto(&x[0], &x[1], transpose, &dy[0], onto)?;
+            Ok(Answer { outputs: vec![out, x[0].clone(), x[1].clone()], grads: vec![Some(da), Some(db)] })
+        }),
+        slots: product.slots,
+    }
 }
 
 /// Several tiles, rows of any length and of fours, sums in parts: too much for the equations, so one backend is held to

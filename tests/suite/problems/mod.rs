@@ -14,7 +14,7 @@ pub use elementwise::{add, cast, gated, map, mul, scale};
 pub use features::poly2;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
-pub use matmul::{matmul, matmul_in_tiles};
+pub use matmul::{matmul, matmul_in_tiles, matmul_onto};
 pub use norm::{l2_norm, rms_norm, rms_norm_gated};
 pub use tokens::{conv, conv_in_parts, rotary};
 
@@ -32,8 +32,8 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, map, gated, add, mul, scale, cast, rms_norm, rms_norm_gated, l2_norm, poly2, conv, embedding, narrow,
-            concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
+            matmul, matmul_onto, map, gated, add, mul, scale, cast, rms_norm, rms_norm_gated, l2_norm, poly2, conv,
+            embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };
 }

@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use super::{check_dtype, check_float, check_shape};
+use super::{check_dtype, check_float, check_like, check_shape};
 use crate::{Device, Error, Result, Shape, Tensor};
 
 /// Which operands are read transposed.
@@ -29,11 +29,18 @@ pub struct MatmulDims {
 
 /// Matrix products. The backward is made of products, so there is one method.
 pub trait Matmul: Device {
-    /// `out[i] = a[i]' b[i]'` for `i < batch`, `'` as [`Transpose`] says; `out [batch, m, n]`.
+    /// `out[i] = a[i]' b[i]' + onto[i]` for `i < batch`, `'` as [`Transpose`] says; `out [batch, m, n]`. Without `onto` the
+    /// products alone; where nobody else holds it, they may be added in place.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
+    fn matmul(
+        &self,
+        dims: MatmulDims,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+        onto: Option<Tensor<Self>>,
+    ) -> Result<Tensor<Self>>;
 }
 
 /// `a [.., m, k] × b [.., k, n] = [.., m, n]`, either operand stored transposed. The leading axes of `a` and `b` are
@@ -43,7 +50,7 @@ pub trait Matmul: Device {
 /// Ranks under 2, unequal leading axes or inner lengths, mixed or integer types.
 pub fn matmul<D: Matmul>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<Tensor<D>> {
     let (dims, shape) = check(a, b, transpose)?;
-    a.device().matmul(dims, a, b)?.reshape(shape)
+    a.device().matmul(dims, a, b, None)?.reshape(shape)
 }
 
 /// Gradients `(da, db)` of [`matmul`], given `dout [.., m, n]`:
@@ -57,19 +64,37 @@ pub fn matmul_backward<D: Matmul>(
     transpose: Transpose,
     dout: &Tensor<D>,
 ) -> Result<(Tensor<D>, Tensor<D>)> {
+    matmul_backward_onto(a, b, transpose, dout, [None, None])
+}
+
+/// As [`matmul_backward`], added to what other uses of `a` and `b` gave to their gradients, where there is such.
+///
+/// # Errors
+/// As [`matmul_backward`], and gradients unlike what they are gradients of.
+pub fn matmul_backward_onto<D: Matmul>(
+    a: &Tensor<D>,
+    b: &Tensor<D>,
+    transpose: Transpose,
+    dout: &Tensor<D>,
+    onto: [Option<Tensor<D>>; 2],
+) -> Result<(Tensor<D>, Tensor<D>)> {
     let (dims, shape) = check(a, b, transpose)?;
     check_shape("matmul", "dout", dout, &shape)?;
     check_dtype("matmul", "dout", dout, a.dtype())?;
+    for (slot, of, x) in [("da", a, &onto[0]), ("db", b, &onto[1])] {
+        x.as_ref().map_or(Ok(()), |x| check_like("matmul", slot, x, of))?;
+    }
+    let [onto_a, onto_b] = onto;
     let MatmulDims { batch, rows, inner, columns, .. } = dims;
     let dims = |rows, inner, columns, a, b| MatmulDims { batch, rows, inner, columns, transpose: Transpose { a, b } };
     let device = a.device();
     let da = match transpose.a {
-        false => device.matmul(dims(rows, columns, inner, false, !transpose.b), dout, b)?,
-        true => device.matmul(dims(inner, columns, rows, transpose.b, true), b, dout)?,
+        false => device.matmul(dims(rows, columns, inner, false, !transpose.b), dout, b, onto_a)?,
+        true => device.matmul(dims(inner, columns, rows, transpose.b, true), b, dout, onto_a)?,
     };
     let db = match transpose.b {
-        false => device.matmul(dims(inner, rows, columns, !transpose.a, false), a, dout)?,
-        true => device.matmul(dims(columns, rows, inner, true, transpose.a), dout, a)?,
+        false => device.matmul(dims(inner, rows, columns, !transpose.a, false), a, dout, onto_b)?,
+        true => device.matmul(dims(columns, rows, inner, true, transpose.a), dout, a, onto_b)?,
     };
     Ok((da.reshape(a.shape().clone())?, db.reshape(b.shape().clone())?))
 }

@@ -30,7 +30,7 @@ pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{Loss, cross_entropy, cross_entropy_backward};
-pub use matmul::{Matmul, MatmulDims, Transpose, matmul, matmul_backward};
+pub use matmul::{Matmul, MatmulDims, Transpose, matmul, matmul_backward, matmul_backward_onto};
 pub use norm::{Norm, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward, rms_norm_gated, rms_norm_gated_backward};
 pub use optimizer::{AdamW, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};

@@ -1,5 +1,6 @@
 //! Products of matrices: blocks of the result, each one product on one thread, never cut along the sums.
 
+use super::fill;
 use crate::{
     Cpu,
     device::{floats, lent},
@@ -33,19 +34,30 @@ const WIDE: usize = 1024;
 const TURN: usize = 3;
 
 impl Matmul for Cpu {
-    fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn matmul(
+        &self,
+        dims: MatmulDims,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+        onto: Option<Tensor<Self>>,
+    ) -> Result<Tensor<Self>> {
         let MatmulDims { batch, rows, columns, .. } = dims;
         let (x, y) = (floats(a), floats(b));
         let mut out = self.take(batch * rows * columns);
+        let kept = if onto.is_some() { 1.0 } else { 0.0 };
+        if let Some(onto) = &onto {
+            let onto = floats(onto);
+            fill(self, 1, &mut out, |first, out| out.copy_from_slice(&onto[first..][..out.len()]));
+        }
         let plan = Plan::new(dims);
         if plan.columns < columns {
-            by_columns(self, dims, plan.columns, [&x, &y], &mut out);
+            by_columns(self, dims, plan.columns, [&x, &y], kept, &mut out);
         } else if dims.transpose.b && batch == 1 && rows >= TURN * plan.rows {
             let y = transposed(self, &y, columns, dims.inner);
             let dims = MatmulDims { transpose: Transpose { b: false, ..dims.transpose }, ..dims };
-            by_rows(self, dims, &plan, [&x, &y], &mut out);
+            by_rows(self, dims, &plan, [&x, &y], kept, &mut out);
         } else {
-            by_rows(self, dims, &plan, [&x, &y], &mut out);
+            by_rows(self, dims, &plan, [&x, &y], kept, &mut out);
         }
         Ok(lent(self, [batch, rows, columns], a.dtype(), out))
     }
@@ -121,13 +133,14 @@ fn operands<'a>(dims: MatmulDims, [a, b]: [&'a [f32]; 2], i: usize) -> (Mat<'a>,
     )
 }
 
-fn by_rows(device: &Cpu, dims: MatmulDims, plan: &Plan, operand: [&[f32]; 2], out: &mut [f32]) {
+/// `out = kept out + products`.
+fn by_rows(device: &Cpu, dims: MatmulDims, plan: &Plan, operand: [&[f32]; 2], kept: f32, out: &mut [f32]) {
     let MatmulDims { rows, inner, columns, .. } = dims;
     let one = |(i, first, out): (usize, usize, &mut [f32])| {
         let (a, b) = operands(dims, operand, i);
         let block = first..first + out.len() / columns;
         let a = a.block(block.clone(), 0..inner);
-        product(MatMut::new(out, block.len(), columns), 0.0, 1.0, a, b);
+        product(MatMut::new(out, block.len(), columns), kept, 1.0, a, b);
     };
     let mut tasks = Vec::new();
     for (i, out) in out.chunks_mut(rows * columns).enumerate() {
@@ -139,8 +152,8 @@ fn by_rows(device: &Cpu, dims: MatmulDims, plan: &Plan, operand: [&[f32]; 2], ou
     device.run(|| tasks.into_par_iter().with_min_len(plan.together).for_each(one));
 }
 
-/// For results with few rows: blocks are made apart and put together by copying.
-fn by_columns(device: &Cpu, dims: MatmulDims, width: usize, operand: [&[f32]; 2], out: &mut [f32]) {
+/// The same for results with few rows: blocks are made apart and then put together.
+fn by_columns(device: &Cpu, dims: MatmulDims, width: usize, operand: [&[f32]; 2], kept: f32, out: &mut [f32]) {
     let MatmulDims { batch, rows, inner, columns, .. } = dims;
     let one = |(i, block): (usize, Range<usize>)| {
         let (a, b) = operands(dims, operand, i);
@@ -154,7 +167,12 @@ fn by_columns(device: &Cpu, dims: MatmulDims, width: usize, operand: [&[f32]; 2]
     let parts: Vec<_> = device.run(|| tasks.into_par_iter().map(one).collect());
     for (i, block, part) in parts {
         for (row, part) in part.chunks_exact(block.len()).enumerate() {
-            out[(i * rows + row) * columns..][block.clone()].copy_from_slice(part);
+            let out = &mut out[(i * rows + row) * columns..][block.clone()];
+            if kept == 0.0 {
+                out.copy_from_slice(part);
+            } else {
+                out.iter_mut().zip(part).for_each(|(out, part)| *out += part);
+            }
         }
     }
 }

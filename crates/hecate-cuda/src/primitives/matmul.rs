@@ -6,7 +6,7 @@ use crate::{
 };
 use hecate_core::{
     Result, Tensor,
-    primitives::{Matmul, MatmulDims},
+    primitives::{Matmul, MatmulDims, add},
 };
 
 pub(crate) const SOURCE: Source = source!("matmul", "matmul.cu");
@@ -24,21 +24,50 @@ const SHORT: (usize, usize) = (64, 1 << 22);
 const BLOCKS: usize = 128;
 
 impl Matmul for Cuda {
-    fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn matmul(
+        &self,
+        dims: MatmulDims,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+        onto: Option<Tensor<Self>>,
+    ) -> Result<Tensor<Self>> {
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
-        let out = self.empty([batch, rows, columns], a.dtype())?;
+        let shape = [batch, rows, columns];
         let of_weights = transpose.b && !transpose.a;
+        let few = of_weights && rows <= FEW;
         let count = batch.saturating_mul(rows).saturating_mul(inner).saturating_mul(columns);
         let short = of_weights && rows <= SHORT.0 && count <= SHORT.1;
-        match if short { None } else { self.blas() } {
-            _ if of_weights && rows <= FEW => FewRows::launch(self, dims, a, b, &out)?,
-            Some(blas) if [batch, rows, inner, columns].iter().all(|&n| n <= MOST) => blas.matmul(dims, a, b, &out)?,
-            _ if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS => {
-                Large::launch(self, dims, a, b, &out)?;
-            }
-            _ => Small::launch(self, dims, a, b, &out)?,
+        let fits = [batch, rows, inner, columns].iter().all(|&n| n <= MOST);
+        let blas = if few || short || !fits { None } else { self.blas() };
+        if let Some(blas) = blas {
+            return match onto.map(Tensor::into_buffer) {
+                Some(Ok(buffer)) => {
+                    let out = Tensor::from_buffer(self, shape, a.dtype(), buffer);
+                    blas.matmul(dims, a, b, &out, true).map(|()| out)
+                }
+                onto => {
+                    let out = self.empty(shape, a.dtype())?;
+                    blas.matmul(dims, a, b, &out, false)?;
+                    sum(out, onto.and_then(|shared| shared.err()))
+                }
+            };
         }
-        Ok(out)
+        let out = self.empty(shape, a.dtype())?;
+        if few {
+            FewRows::launch(self, dims, a, b, &out)?;
+        } else if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS {
+            Large::launch(self, dims, a, b, &out)?;
+        } else {
+            Small::launch(self, dims, a, b, &out)?;
+        }
+        sum(out, onto)
+    }
+}
+
+fn sum(out: Tensor<Cuda>, onto: Option<Tensor<Cuda>>) -> Result<Tensor<Cuda>> {
+    match onto {
+        Some(onto) => add(&out, &onto.reshape(out.shape().clone())?),
+        None => Ok(out),
     }
 }
 

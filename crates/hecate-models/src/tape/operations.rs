@@ -23,7 +23,8 @@ impl<'p, B: Backend> Tape<'p, B> {
         }
         let (a, b) = (a.clone(), b.clone());
         Ok(self.push_one(value, move |dy, slots| {
-            let (da, db) = p::matmul_backward(&a.value, &b.value, transpose, &dy)?;
+            let onto = [a.slot, b.slot].map(|slot| slots.lend(slot));
+            let (da, db) = p::matmul_backward_onto(&a.value, &b.value, transpose, &dy, onto)?;
             slots.add(a.slot, da)?;
             slots.add(b.slot, db)
         }))

@@ -9,7 +9,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Matmul, MatmulDims, Transpose},
+    primitives::{Matmul, MatmulDims, Transpose, add},
 };
 
 const TEXT: &str = include_str!("matmul.wgsl");
@@ -132,7 +132,13 @@ impl Plan {
 }
 
 impl Matmul for Wgpu {
-    fn matmul(&self, dims: MatmulDims, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn matmul(
+        &self,
+        dims: MatmulDims,
+        a: &Tensor<Self>,
+        b: &Tensor<Self>,
+        onto: Option<Tensor<Self>>,
+    ) -> Result<Tensor<Self>> {
         let MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: a_turned, b: b_turned } } = dims;
         let dtype = a.dtype();
         let lengths = [if a_turned { rows } else { inner }, if b_turned { inner } else { columns }];
@@ -150,7 +156,11 @@ impl Matmul for Wgpu {
         let arrays = [Binding::Read(&a.array), Binding::Read(&b.array), Binding::Write(&parts)];
         self.launch(&kernel, (args.groups as usize, 1, 1), &args, &arrays)?;
         let out = if plan.parts == 1 { parts } else { sum_parts(self, &parts)? };
-        self.rounded(out.reshape([batch, rows, columns])?, dtype)
+        let out = self.rounded(out.reshape([batch, rows, columns])?, dtype)?;
+        match onto {
+            Some(onto) => add(&out, &onto.reshape(out.shape().clone())?),
+            None => Ok(out),
+        }
     }
 }
 
