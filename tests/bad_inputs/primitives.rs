@@ -52,6 +52,7 @@ fn integers_and_nothing() {
             names(primitives::rms_norm_gated(&x(), &ones([4]), &x(), 1e-6), &["rms_norm_gated", "`x`"]),
             names(primitives::l2_norm(&x(), 1e-6), &["l2_norm", "`x`"]),
             names(primitives::poly2(&x(), primitives::POLY2), &["poly2", "`x`"]),
+            names(primitives::retention(&x(), &ones([4]), &ones([4])), &["retention", "`x`"]),
             names(primitives::sum(&x()), &["sum", "`x`"]),
             names(primitives::sum_squares(&x()), &["sum_squares", "`x`"]),
             names(primitives::sum_rows(&x(), 4), &["sum_rows", "`x`"]),
@@ -85,7 +86,7 @@ fn elementwise_and_sums() {
 }
 
 #[test]
-fn norms() {
+fn norms_and_gates() {
     let rms = primitives::rms_norm(&ones([2, 3]), &ones([4]), 1e-6);
     assert!(matches!(names(rms, &["rms_norm", "`weight`"]), Error::Shape { .. }));
     let (x, weight, right) = (ones([2, 3]), ones([3]), ones([2]));
@@ -95,6 +96,13 @@ fn norms() {
         let l2 = primitives::l2_norm_backward(&x, &inverse, &dy);
         assert!(matches!(names(l2, &["l2_norm", slot]), Error::Shape { .. }));
     }
+    let gate = primitives::retention(&x, &ones([2]), &ones([2]));
+    assert!(matches!(names(gate, &["retention", "`slope`"]), Error::Shape { .. }));
+    let gate = primitives::retention_backward(&x, &weight, &weight, &ones([3, 2]));
+    assert!(matches!(names(gate, &["retention", "`dy`"]), Error::Shape { .. }));
+    let onto = [Some(ones([3, 2])), None];
+    let product = primitives::matmul_backward_onto(&x, &ones([3, 4]), Transpose::default(), &ones([2, 4]), onto);
+    assert!(matches!(names(product, &["matmul", "`da`"]), Error::Shape { .. }));
     let gated = primitives::rms_norm_gated(&x, &weight, &ones([3, 2]), 1e-6);
     assert!(matches!(names(gated, &["rms_norm_gated", "`g`"]), Error::Shape { .. }));
     let gated = primitives::rms_norm_gated_backward(&x, &weight, &x, &right, &ones([3, 2]));

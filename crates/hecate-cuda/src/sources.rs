@@ -49,6 +49,7 @@ pub(crate) const ALL: &[&Source] = &[
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
     &primitives::reduce::SOURCE,
+    &primitives::retention::SOURCE,
     &primitives::rotary::SOURCE,
     &engine::bf16::PREPARE,
     &engine::bf16::FORWARD,

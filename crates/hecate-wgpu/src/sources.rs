@@ -22,6 +22,7 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::norm::KERNELS,
     primitives::optimizer::KERNELS,
     primitives::reduce::KERNELS,
+    primitives::retention::KERNELS,
     primitives::rotary::KERNELS,
     primitives::sequences::KERNELS,
     primitives::sums::KERNELS,

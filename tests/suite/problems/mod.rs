@@ -3,6 +3,7 @@
 mod attention;
 mod elementwise;
 mod features;
+mod gates;
 mod language;
 mod layout;
 mod matmul;
@@ -12,6 +13,7 @@ mod tokens;
 pub use attention::{attention, attention_in_tiles};
 pub use elementwise::{add, cast, gated, map, mul, scale};
 pub use features::poly2;
+pub use gates::retention;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::{matmul, matmul_in_tiles, matmul_onto};
@@ -32,7 +34,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_onto, map, gated, add, mul, scale, cast, rms_norm, rms_norm_gated, l2_norm, poly2, conv,
+            matmul, matmul_onto, map, gated, add, mul, scale, cast, rms_norm, rms_norm_gated, l2_norm, poly2, retention, conv,
             embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

@@ -15,6 +15,7 @@ mod matmul;
 mod norm;
 mod optimizer;
 mod reduce;
+mod retention;
 mod rotary;
 
 pub use attention::{
@@ -34,13 +35,26 @@ pub use matmul::{Matmul, MatmulDims, Transpose, matmul, matmul_backward, matmul_
 pub use norm::{Norm, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward, rms_norm_gated, rms_norm_gated_backward};
 pub use optimizer::{AdamW, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
+pub use retention::{Retention, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
 
 use crate::{DType, Device, Error, Result, Shape, Tensor};
 
 /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
 pub trait Primitives:
-    Attention + Conv + Elementwise + Embedding + Features + Layout + Loss + Matmul + Norm + Optimizer + Reduce + Rotary
+    Attention
+    + Conv
+    + Elementwise
+    + Embedding
+    + Features
+    + Layout
+    + Loss
+    + Matmul
+    + Norm
+    + Optimizer
+    + Reduce
+    + Retention
+    + Rotary
 {
 }
 impl<D> Primitives for D where
@@ -55,6 +69,7 @@ impl<D> Primitives for D where
         + Norm
         + Optimizer
         + Reduce
+        + Retention
         + Rotary
 {
 }

@@ -12,6 +12,7 @@ mod matmul;
 mod norm;
 mod optimizer;
 mod reduce;
+mod retention;
 mod rotary;
 
 use crate::{Cpu, simd::wide};

@@ -11,5 +11,6 @@ pub(crate) mod matmul;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod reduce;
+pub(crate) mod retention;
 pub(crate) mod rotary;
 pub(crate) mod sequences;

@@ -2,7 +2,7 @@
 
 use super::{GatedRule, Linear};
 use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, Of, Signal, Slots, Tensor, TokenGates, primitives::Map};
+use hecate_core::{Backend, DType, Of, Signal, Slots, Tensor, TokenGates};
 
 /// The maps that make a rule's signals, in their order, with the width of each.
 pub(super) type Signals = Vec<(Linear, Option<usize>)>;
@@ -37,9 +37,8 @@ impl Retention {
 
     /// `log a [B,T,H]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let step = tape.add(&self.map.forward_wide(tape, x)?, &tape.parameter(self.offset))?;
-        let slope = tape.scale(-1.0, &tape.map(Map::Exp, &tape.parameter(self.slope))?)?;
-        tape.mul(&tape.map(Map::Softplus, &step)?, &slope)
+        let [slope, offset] = [self.slope, self.offset].map(|id| tape.parameter(id));
+        tape.retention(&self.map.forward(tape, x)?, &slope, &offset)
     }
 
     /// As [`Retention::log_a`] of one token a text: what it is made of.

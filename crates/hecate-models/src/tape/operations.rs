@@ -159,6 +159,24 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::retention`](p::retention()).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn retention(&self, x: &Var<B>, slope: &Var<B>, offset: &Var<B>) -> Result<Var<B>> {
+        let value = p::retention(&x.value, &slope.value, &offset.value)?;
+        if !self.follows(&[x, slope, offset]) {
+            return Ok(Var::constant(value));
+        }
+        let (x, slope, offset) = (x.clone(), slope.clone(), offset.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let (dx, dslope, doffset) = p::retention_backward(&x.value, &slope.value, &offset.value, &dy)?;
+            slots.add(x.slot, dx)?;
+            slots.add(slope.slot, dslope)?;
+            slots.add(offset.slot, doffset)
+        }))
+    }
+
     /// [`primitives::l2_norm`](p::l2_norm).
     ///
     /// # Errors
