@@ -55,7 +55,7 @@ fn rows() {
 fn rows_of<D: Elementwise + Norm + Reduce>(device: &D, dtype: DType) -> Results<D> {
     let mut results = Vec::new();
     let mut keep = |name: &str, x| results.push((name.to_owned(), x));
-    for shape in [[5000, 1], [3000, 3], [700, 40], [70, 264], [9, 768], [3, 5000], [70, 1026]] {
+    for shape in [[5000, 1], [3000, 3], [700, 40], [8300, 128], [4200, 264], [9, 768], [3, 5000], [70, 1026]] {
         let x = data(device, dtype, &shape, 1)?;
         let (b, dy) = (data(device, dtype, &shape[1..], 2)?, data(device, dtype, &shape, 3)?);
         keep("add", add(&x, &b)?);

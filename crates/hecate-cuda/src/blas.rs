@@ -69,7 +69,7 @@ impl Blas {
         let _turn = out.device().kept().turn();
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`.
         // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is
-        // through with them.
+        // through with them; nobody else holds `out`, which is read where `add` says so.
         unsafe {
             result::gemm_strided_batched_ex(
                 self.0,

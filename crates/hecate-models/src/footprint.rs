@@ -32,7 +32,7 @@ const WIDE: usize = 4;
 ///                    come on top
 /// values             2 H V'
 /// what was read      3 H V': in front of its norm, the gate, and what it lets through; 2 H V' without a gate
-/// gates              4 bytes × 4 for each: itself and what it was made of
+/// gates              4 bytes × 4 for each, at most: itself and what it was made of
 /// ```
 ///
 /// Of attention, with `H` query heads and `H'` key-value heads of width `D`: queries, keys, values and what was seen,

@@ -3,7 +3,7 @@
 use super::{Answer, Output, Problem, Slot};
 use crate::{Random, oracle::Var};
 use hecate_core::{
-    Tensor,
+    Result, Tensor,
     primitives::{self, Primitives, Transpose},
 };
 
@@ -54,7 +54,10 @@ fn onto<B: Primitives>(product: Problem<B>, transpose: Transpose, held: bool) ->
             let out = primitives::matmul(&x[0], &x[1], transpose)?;
             let there = |dx: &Tensor<B>| if held { Ok(dx.clone()) } else { primitives::scale(1.0, dx) };
             let onto = [Some(there(&dy[1])?), Some(there(&dy[2])?)];
+            let values = || dy[1..].iter().map(Tensor::to_f32).collect::<Result<Vec<_>>>();
+            let before = values()?;
             let (da, db) = primitives::matmul_backward_onto(&x[0], &x[1], transpose, &dy[0], onto)?;
+            assert_eq!(values()?, before, "what somebody else holds");
             Ok(Answer { outputs: vec![out, x[0].clone(), x[1].clone()], grads: vec![Some(da), Some(db)] })
         }),
         slots: product.slots,

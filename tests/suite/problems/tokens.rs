@@ -1,14 +1,15 @@
 //! Along the tokens: short convolution, rotary positions.
 
 use super::{Answer, Output, Problem, Slot, elementwise::equation, pick};
-use crate::{Random, oracle::Var};
+use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
     Sequences,
     primitives::{self, Map},
 };
 
-/// Batched and packed, shorter and longer than the filter, with SiLU and without.
+/// Batched and packed, shorter and longer than the filter, with SiLU and without, with a state behind that is used and one
+/// that is not.
 pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
     let calls = [
         (Sequences::batch(2, 7), [2, 7, 5], 4),
@@ -17,36 +18,44 @@ pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
         (Sequences::batch(1, 70), [1, 70, 6], 3),
         (Sequences::packed(&[21, 2, 30]), [1, 53, 8], 4),
     ];
-    let both = |(sequences, shape, width): (Sequences, [usize; 3], usize)| {
-        [false, true].map(|silu| convolution(sequences.clone(), shape, width, silu))
+    let options = [[false, false], [false, true], [true, false], [true, true]];
+    let all = |(sequences, shape, width): (Sequences, [usize; 3], usize)| {
+        options.map(|options| convolution(sequences.clone(), shape, width, options))
     };
-    calls.into_iter().flat_map(both).collect()
+    calls.into_iter().flat_map(all).collect()
 }
 
 /// Many rows: too much for the equations, so one backend is held to another.
 pub fn conv_in_parts<B: Primitives>() -> Vec<Problem<B>> {
     let lengths = [vec![1; 40], vec![300, 2]].concat();
     vec![
-        convolution(Sequences::batch(2, 400), [2, 400, 70], 5, true),
-        convolution(Sequences::packed(&lengths), [1, 342, 3], 4, true),
-        convolution(Sequences::packed(&lengths), [1, 342, 12], 4, false),
-        convolution(Sequences::packed(&lengths), [1, 342, 160], 4, true),
-        convolution(Sequences::batch(2, 400), [2, 400, 8], 4, true),
-        convolution(Sequences::batch(2, 400), [2, 400, 8], 6, false),
+        convolution(Sequences::batch(2, 400), [2, 400, 70], 5, [true, true]),
+        convolution(Sequences::packed(&lengths), [1, 342, 3], 4, [true, true]),
+        convolution(Sequences::packed(&lengths), [1, 342, 12], 4, [false, true]),
+        convolution(Sequences::packed(&lengths), [1, 342, 160], 4, [true, false]),
+        convolution(Sequences::batch(2, 400), [2, 400, 8], 4, [true, true]),
+        convolution(Sequences::batch(2, 400), [2, 400, 8], 6, [false, true]),
+        convolution(Sequences::packed(&[52_000, 3]), [1, 52_003, 4], 4, [true, false]),
     ]
 }
 
-fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: usize, silu: bool) -> Problem<B> {
+fn convolution<B: Primitives>(
+    sequences: Sequences,
+    shape: [usize; 3],
+    width: usize,
+    [silu, used]: [bool; 2],
+) -> Problem<B> {
     let random = &mut Random::new(17);
     let (channels, kept) = (shape[2], width - 1);
     let state = [sequences.count(), kept, channels];
     let (x, dy) = (random.normals(shape), random.normals(shape));
     let weight = random.normals([channels, width]);
-    let (before, behind) = (random.normals(state), random.normals(state));
+    let before = random.normals(state);
+    let behind = if used { random.normals(state) } else { Array::full(state, 0.0) };
     let host = sequences.clone();
     Problem {
         name: "conv",
-        options: format!("{} W {width}, SiLU {silu}, starts {:?}", x.shape, sequences.starts()),
+        options: format!("{} W {width}, SiLU {silu}, state used {used}, starts {:?}", x.shape, sequences.starts()),
         slots: vec![Slot::rows("x", x), Slot::tiles("weight", weight, (channels, width)), Slot::rows("state", before)],
         outputs: vec![Output::new("y", dy), Output::new("state", behind)],
         forward: Box::new(move |x| {
@@ -63,7 +72,8 @@ fn convolution<B: Primitives>(sequences: Sequences, shape: [usize; 3], width: us
         }),
         device: Box::new(move |x, dy| {
             let (y, state) = primitives::conv(&x[0], &x[1], &x[2], &sequences, silu)?;
-            let (dx, dw, ds) = primitives::conv_backward(&x[0], &x[1], &x[2], &sequences, silu, &dy[0], Some(&dy[1]))?;
+            let dfinal = used.then_some(&dy[1]);
+            let (dx, dw, ds) = primitives::conv_backward(&x[0], &x[1], &x[2], &sequences, silu, &dy[0], dfinal)?;
             Ok(Answer { outputs: vec![y, state], grads: vec![Some(dx), Some(dw), Some(ds)] })
         }),
     }

@@ -40,7 +40,8 @@ impl Retention for Cpu {
     ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
         let (values, slopes) = (floats(x), floats(dy));
         let (factors, offset, width) = (factors(slope), floats(offset), x.shape().last());
-        // The gradient of `x`, and `dy log a`, which is zero where `dy` is, though `log a` may be −∞.
+        // The gradient of `x`, and `dy log a`, which is zero where `dy` is, though `log a` may be −∞; unless `exp(slope)` is
+        // infinite itself.
         let (mut dx, mut scaled) = (self.take(values.len()), self.take(values.len()));
         fill_pair(
             self,

@@ -31,7 +31,6 @@ struct Decode {
 // In the order of `Strengths`.
 enum { WRITE, MOMENTUM, ERASE, ERASE_REST };
 
-
 // Channel `c` of sequence `n`, convolved with its last inputs, then SiLU.
 __device__ __forceinline__ float activated(const Map& map, u64 n, u64 c, u64 channels) {
     float x = map.x[n * channels + c], y = 0.0f;

@@ -150,19 +150,30 @@ KERNEL(conv_forward_wide, Forward, 256, 2) {
 // Any number of taps: first the gradient of u, in 32 bits, where SiLU stands behind it.
 struct Through {
     Call call;
-    Array dy;
-    float* du;  // [rows, D]
+    Array dy, du;  // [rows, D]
 };
 
-KERNEL(conv_through, Through, 256) {
+template <u32 N> __device__ __forceinline__ void all_through(const Through& args) {
     const Call& call = args.call;
-    u64 count = call.rows * call.channels;
+    u64 across = call.channels / N, count = (call.rows + STRETCH - 1) / STRETCH * across;
     for (u64 i = grid_thread(); i < count; i += grid_threads()) {
-        Place at = place(i, call.channels);
-        Run<1> du = load_run<1>(args.dy, i);
-        through(du, sum_of<1>(call, owner(call, at.row), at.row, at.column));
-        args.du[i] = du.x[0];
+        Place at = place(i, across);
+        u64 channel = at.column * N, row = at.row * STRETCH;
+        u64 end = row + STRETCH < call.rows ? row + STRETCH : call.rows;
+        Range range = owner(call, row);
+        for (; row < end; row++) {
+            if (row == range.start + range.length) range = sequence(call, range.n + 1);
+            u64 at = row * call.channels + channel;
+            Run<N> du = load_run<N>(args.dy, at);
+            through(du, sum_of<N>(call, range, row, channel));
+            store_run<N>(args.du, at, du);
+        }
     }
+}
+
+KERNEL(conv_through, Through, 256) {
+    if (args.call.channels % 4 == 0) all_through<4>(args);
+    else all_through<1>(args);
 }
 
 struct Backward {

@@ -31,7 +31,7 @@ struct Call {
 kernels! { SOURCE {
     "conv_forward" Forward { call: Call, y: Array }
     "conv_forward_wide" WideForward { call: Call, y: Array }
-    "conv_through" Through { call: Call, dy: Array, du: Pointer }
+    "conv_through" Through { call: Call, dy: Array, du: Array }
     "conv_dx" InputGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dstate" StateGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dweight" Weights { call: Call, du: Array, parts: Pointer, length: u64, number: u32 }
@@ -127,7 +127,7 @@ impl Conv for Cuda {
             let grid = Grid { blocks: (across, number, 1), ..Grid::blocks(1, 256) };
             self.launch(grid, &Gradients { call, dy: dy.into(), dfinal, dx, dstate, parts: at, length })?;
         } else {
-            let through = dims.silu.then(|| self.through(call, dy)).transpose()?;
+            let through = dims.silu.then(|| self.through(dims, call, dy)).transpose()?;
             let du = Array::from(through.as_ref().unwrap_or(dy));
             let grid = by_stretch(dims, neighbours(dims, RUN));
             self.launch(grid, &InputGrad { call, du, dfinal, dx, dstate })?;
@@ -141,10 +141,10 @@ impl Conv for Cuda {
 
 impl Cuda {
     /// The gradient of what is in front of SiLU, in 32 bits.
-    fn through(&self, call: Call, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
+    fn through(&self, dims: &ConvDims, call: Call, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let through = self.empty(dy.shape().clone(), DType::F32)?;
-        let du = pointer(&through);
-        self.launch(Grid::elements(dy.shape().count()), &Through { call, dy: dy.into(), du })?;
+        let grid = by_stretch(dims, neighbours(dims, RUN));
+        self.launch(grid, &Through { call, dy: dy.into(), du: (&through).into() })?;
         Ok(through)
     }
 }

@@ -261,8 +261,8 @@ KERNEL(open_gate, OpenGate, 256) {
     }
 }
 
-// All gradients at once of rows that threads keep: every array is read once. A block goes through rows, as many at once as
-// it has threads for, and adds up its part of dweight.
+// All gradients at once of rows that threads keep: x and dy are read once. A block goes through rows, as many at once as it has
+// threads for, and adds up its part of dweight.
 struct NormaliseGradients {
     Array x, dy, dx;
     Array weight;
@@ -293,13 +293,14 @@ __device__ __forceinline__ Run<N> slope(Run<N> dy, const NormaliseGradients& arg
     return dy;
 }
 
-// What a run gives to dweight, and dg.
+// The same, and what the run gives to dweight and dg.
 template <u32 N>
-__device__ __forceinline__ void gather(
+__device__ __forceinline__ Run<N> gather(
     Run<N>& dw, const Run<N>& x, Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column
 ) {
+    const Run<N> w = load_run<N>(args.weight, column);
     if (args.gate.data) {
-        const Run<N> w = load_run<N>(args.weight, column), g = load_run<N>(args.gate, at);
+        const Run<N> g = load_run<N>(args.gate, at);
         Run<N> dg;
 #pragma unroll
         for (u32 n = 0; n < N; n++) {
@@ -309,7 +310,11 @@ __device__ __forceinline__ void gather(
         store_run<N>(args.dg, at, dg);
     }
 #pragma unroll
-    for (u32 n = 0; n < N; n++) dw.x[n] += x.x[n] * r * dy.x[n];
+    for (u32 n = 0; n < N; n++) {
+        dw.x[n] += x.x[n] * r * dy.x[n];
+        dy.x[n] *= r * w.x[n];
+    }
+    return dy;
 }
 
 template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const NormaliseGradients& args, float* shared) {
@@ -330,13 +335,15 @@ template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const No
         }
         const float r = row < args.rows ? args.inverse[row] : 0.0f;
         float sum = 0.0f;
+        // Of a thread with several runs g is made again.
+        Run<N> g;
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             if (!inside(column)) continue;
-            const Run<N> own = run_of<TYPE>(x[run]), given = run_of<TYPE>(dy[run]);
-            gather(dw[run], own, given, args, r, start + column, column);
-            sum += dot(own, slope(given, args, r, start + column, column));
+            const Run<N> own = run_of<TYPE>(x[run]);
+            g = gather(dw[run], own, run_of<TYPE>(dy[run]), args, r, start + column, column);
+            sum += dot(own, g);
         }
         sum = neighbours_sum(sum, args.lanes);
         const float along = (r * sum) * r * share;
@@ -344,7 +351,7 @@ template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const No
         for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             if (!inside(column)) continue;
-            const Run<N> g = slope(run_of<TYPE>(dy[run]), args, r, start + column, column);
+            if (RUNS > 1) g = slope(run_of<TYPE>(dy[run]), args, r, start + column, column);
             store_run<N>(args.dx, start + column, across(g, run_of<TYPE>(x[run]), along));
         }
     }

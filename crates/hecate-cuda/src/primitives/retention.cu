@@ -37,7 +37,7 @@ KERNEL(retention_backward, RetentionBackward, 256) {
         const u64 at = row * args.width + head;
         const float x = load(args.x, at) + offset, dy = args.dy[at], dx = factor * (sides(x).up * dy);
         store(args.dx, at, dx);
-        // Zero where dy is, though log a may be −∞.
+        // Zero where dy is, though log a may be −∞; unless exp(slope) is infinite itself.
         of_slope += factor * (softplus(x) * dy);
         of_offset += dx;
     }

@@ -34,6 +34,6 @@ fn retention_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoc
     let step = x[i] + offset[head];
     let factor = -exponential(slope[head]);
     y[i] = factor * (sigmoids(step).x * dy[i]);
-    // Zero where dy is, though log a may be −∞.
+    // Zero where dy is, though log a may be −∞; unless exp(slope) is infinite itself.
     scaled[i] = factor * (softplus(step) * dy[i]);
 }
