@@ -3,7 +3,9 @@
 use super::{device, names};
 use hecate_core::{
     DType, Error, Sequences, Tensor,
-    primitives::{self, AdamW, AttentionInputs, AttentionOptions, Cache, Clip, Map, Prefix, Slot, Transpose},
+    primitives::{
+        self, AdamW, AttentionInputs, AttentionOptions, Cache, Clip, ConvOptions, Map, Prefix, Slot, Transpose, Unit,
+    },
 };
 use hecate_cpu::Cpu;
 
@@ -58,7 +60,7 @@ fn integers_and_nothing() {
             names(primitives::sum_rows(&x(), 4), &["sum_rows", "`x`"]),
             names(primitives::embedding(&x(), &ids([2], 0)), &["embedding", "`table`"]),
             names(primitives::cross_entropy(&x(), &ids([2], 0)), &["cross_entropy", "`logits`"]),
-            names(primitives::conv(&x3(), &weight, &state, &one, true), &["conv", "`x`"]),
+            names(primitives::conv(&x3(), &weight, &state, &one, ConvOptions::default()), &["conv", "`x`"]),
             names(primitives::rotary(&x4(), &one, &[0], 1e4), &["rotary", "`x`"]),
             names(attention(x4()), &["attention", "`q`"]),
         ]
@@ -134,17 +136,22 @@ fn features() {
 
 #[test]
 fn convolution_and_rotation() {
-    let batch = Sequences::batch(2, 3);
+    let (batch, plain) = (Sequences::batch(2, 3), ConvOptions::default());
     let call =
-        |x: &Tensor<Cpu>, weight: &Tensor<Cpu>, state: &Tensor<Cpu>| primitives::conv(x, weight, state, &batch, true);
+        |x: &Tensor<Cpu>, weight: &Tensor<Cpu>, state: &Tensor<Cpu>| primitives::conv(x, weight, state, &batch, plain);
     let (x, weight, state) = (ones([2, 3, 4]), ones([4, 3]), ones([2, 2, 4]));
     call(&x, &weight, &state).expect("a valid call");
+    for (width, epsilon, option) in [(3, 0.1, "`unit`"), (0, 0.1, "`unit`"), (2, f32::NAN, "`epsilon`")] {
+        let options = ConvOptions { unit: Some(Unit { width, epsilon }), ..plain };
+        let unit = primitives::conv(&x, &weight, &state, &batch, options);
+        assert!(matches!(names(unit, &["conv", option]), Error::Config { .. }));
+    }
     assert!(matches!(names(call(&ones([6, 4]), &weight, &state), &["conv", "`x`"]), Error::Rank { .. }));
     assert!(matches!(names(call(&x, &ones([4, 1]), &state), &["`width`"]), Error::Config { .. }));
     assert!(matches!(names(call(&x, &ones([5, 3]), &state), &["`weight`"]), Error::Shape { .. }));
     assert!(matches!(names(call(&x, &weight, &ones([2, 3, 4])), &["`state`"]), Error::Shape { .. }));
     assert!(matches!(names(call(&ones([2, 5, 4]), &weight, &state), &["`x`"]), Error::Shape { .. }));
-    let backward = |dy: &Tensor<Cpu>, end| primitives::conv_backward(&x, &weight, &state, &batch, true, dy, Some(end));
+    let backward = |dy: &Tensor<Cpu>, end| primitives::conv_backward(&x, &weight, &state, &batch, plain, dy, Some(end));
     assert!(matches!(names(backward(&ones([2, 4, 3]), &state), &["conv", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(backward(&x, &ones([1, 2, 4])), &["conv", "`dfinal`"]), Error::Shape { .. }));
     let rotary = |width, offsets: &[usize], base| primitives::rotary(&ones([2, 3, 1, width]), &batch, offsets, base);
@@ -167,7 +174,7 @@ fn lengths_across_rows() {
         let inputs = AttentionInputs { q: wide.clone(), k: wide.clone(), v: wide.clone(), cache: None, prefix: None };
         let options = AttentionOptions { window: 2, scale: 1.0 };
         [
-            primitives::conv(&narrow, &ones([4, 2]), &state, &sequences, false).map(|_| ()),
+            primitives::conv(&narrow, &ones([4, 2]), &state, &sequences, ConvOptions::default()).map(|_| ()),
             primitives::rotary(&wide, &sequences, &vec![0; lengths.len()], 1e4).map(|_| ()),
             primitives::attention(options, &sequences, &inputs).map(|_| ()),
         ]

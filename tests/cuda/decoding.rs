@@ -25,7 +25,7 @@ fn composed<R: Oracle, B: Backend + Kernel<R>>(
         let (x, last) = match &map.conv {
             None => (map.x.clone(), None),
             Some((weight, last)) => {
-                let (x, last) = p::conv(&map.x, weight, last, &Sequences::batch(batch, 1), false)?;
+                let (x, last) = p::conv(&map.x, weight, last, &Sequences::batch(batch, 1), p::ConvOptions::default())?;
                 (x, Some(last))
             }
         };

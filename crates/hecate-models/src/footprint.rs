@@ -28,8 +28,8 @@ const WIDE: usize = 4;
 /// what is let through (`3 m`). Of a memory with `H` heads, keys of `K` and values of `V'` numbers:
 ///
 /// ```text
-/// queries and keys   each 3 H K: in front of the convolution or SiLU, behind it, and behind the norm; polynomial features
-///                    come on top
+/// queries and keys   each 2 H K: in front of the convolution and behind the norm; 3 H K without a convolution, with what is
+///                    behind SiLU; polynomial features come on top
 /// values             2 H V'
 /// what was read      3 H V': in front of its norm, the gate, and what it lets through; 2 H V' without a gate
 /// gates              4 bytes × 4 for each, at most: itself and what it was made of
@@ -104,14 +104,14 @@ impl MemoryConfig {
         let (key, value) = self.widths(hidden);
         let width = self.features.width(key);
         let features = if self.features == Features::Identity { 0 } else { width };
-        let queries = 3 * key + features;
+        let queries = if self.conv > 0 { 2 } else { 3 } * key + features;
         let read = if self.gate { 3 } else { 2 };
         let narrow = self.heads * (2 * queries + (2 + read) * value);
         let dims =
             Dims { batch: 1, tokens: 1, heads: self.heads, key: width, value, sequences: Sequences::batch(1, 1) };
         let (state, gates) = self.rule.numbers(&dims);
-        // Reciprocal norms of queries, keys and what was read.
-        let wide = 4 * gates as usize + 3 * self.heads;
+        // Reciprocal norms of what was read, and of queries and keys without a convolution.
+        let wide = 4 * gates as usize + if self.conv > 0 { 1 } else { 3 } * self.heads;
         (narrow, wide, batch * tokens.div_ceil(SPAN) * state as usize)
     }
 }

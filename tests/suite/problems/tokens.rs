@@ -5,11 +5,11 @@ use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
     Sequences,
-    primitives::{self, Map},
+    primitives::{self, ConvOptions, Map, Unit},
 };
 
-/// Batched and packed, shorter and longer than the filter, with SiLU and without, with a state behind that is used and one
-/// that is not.
+/// Batched and packed, shorter and longer than the filter, with SiLU and without, heads of length 1, with a state behind that is
+/// used and one that is not.
 pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
     let calls = [
         (Sequences::batch(2, 7), [2, 7, 5], 4),
@@ -18,24 +18,36 @@ pub fn conv<B: Primitives>() -> Vec<Problem<B>> {
         (Sequences::batch(1, 70), [1, 70, 6], 3),
         (Sequences::packed(&[21, 2, 30]), [1, 53, 8], 4),
     ];
-    let options = [[false, false], [false, true], [true, false], [true, true]];
+    let options = [(false, None), (true, None)].map(|(silu, unit)| ConvOptions { silu, unit });
     let all = |(sequences, shape, width): (Sequences, [usize; 3], usize)| {
-        options.map(|options| convolution(sequences.clone(), shape, width, options))
+        let problem = |options, used| convolution(sequences.clone(), shape, width, options, used);
+        options.into_iter().flat_map(|options| [problem(options, false), problem(options, true)]).collect::<Vec<_>>()
     };
-    calls.into_iter().flat_map(all).collect()
+    let mut problems: Vec<_> = calls.into_iter().flat_map(all).collect();
+    for (channels, head, taps, silu) in
+        [(8, 4, 4, false), (16, 8, 4, true), (6, 3, 4, true), (128, 64, 4, true), (8, 8, 3, true)]
+    {
+        let options = ConvOptions { silu, unit: Some(Unit { width: head, epsilon: 1e-3 }) };
+        problems.push(convolution(Sequences::packed(&[2, 30]), [1, 32, channels], taps, options, channels == 8));
+    }
+    problems
 }
 
 /// Many rows: too much for the equations, so one backend is held to another.
 pub fn conv_in_parts<B: Primitives>() -> Vec<Problem<B>> {
     let lengths = [vec![1; 40], vec![300, 2]].concat();
+    let silu = ConvOptions { silu: true, unit: None };
+    let unit = |width| ConvOptions { silu: true, unit: Some(Unit { width, epsilon: 1e-3 }) };
     vec![
-        convolution(Sequences::batch(2, 400), [2, 400, 70], 5, [true, true]),
-        convolution(Sequences::packed(&lengths), [1, 342, 3], 4, [true, true]),
-        convolution(Sequences::packed(&lengths), [1, 342, 12], 4, [false, true]),
-        convolution(Sequences::packed(&lengths), [1, 342, 160], 4, [true, false]),
-        convolution(Sequences::batch(2, 400), [2, 400, 8], 4, [true, true]),
-        convolution(Sequences::batch(2, 400), [2, 400, 8], 6, [false, true]),
-        convolution(Sequences::packed(&[52_000, 3]), [1, 52_003, 4], 4, [true, false]),
+        convolution(Sequences::batch(2, 400), [2, 400, 70], 5, silu, true),
+        convolution(Sequences::packed(&lengths), [1, 342, 3], 4, silu, true),
+        convolution(Sequences::packed(&lengths), [1, 342, 12], 4, ConvOptions::default(), true),
+        convolution(Sequences::packed(&lengths), [1, 342, 160], 4, silu, false),
+        convolution(Sequences::packed(&lengths), [1, 342, 160], 4, unit(32), false),
+        convolution(Sequences::packed(&lengths), [1, 342, 384], 4, unit(128), true),
+        convolution(Sequences::batch(2, 400), [2, 400, 8], 4, silu, true),
+        convolution(Sequences::batch(2, 400), [2, 400, 8], 6, ConvOptions::default(), true),
+        convolution(Sequences::packed(&[52_000, 3]), [1, 52_003, 4], 4, unit(4), false),
     ]
 }
 
@@ -43,7 +55,8 @@ fn convolution<B: Primitives>(
     sequences: Sequences,
     shape: [usize; 3],
     width: usize,
-    [silu, used]: [bool; 2],
+    options: ConvOptions,
+    used: bool,
 ) -> Problem<B> {
     let random = &mut Random::new(17);
     let (channels, kept) = (shape[2], width - 1);
@@ -55,7 +68,7 @@ fn convolution<B: Primitives>(
     let host = sequences.clone();
     Problem {
         name: "conv",
-        options: format!("{} W {width}, SiLU {silu}, state used {used}, starts {:?}", x.shape, sequences.starts()),
+        options: format!("{} W {width}, {options:?}, state used {used}, starts {:?}", x.shape, sequences.starts()),
         slots: vec![Slot::rows("x", x), Slot::tiles("weight", weight, (channels, width)), Slot::rows("state", before)],
         outputs: vec![Output::new("y", dy), Output::new("state", behind)],
         forward: Box::new(move |x| {
@@ -65,18 +78,34 @@ fn convolution<B: Primitives>(
             for (n, rows) in host.ranges().enumerate() {
                 let seen = [&x[2][n * kept..(n + 1) * kept], &x[0][rows.clone()]].concat();
                 let sum = |t| Var::total((0..width).map(|j| &taps[j] * &seen[t + j]));
-                y.extend((0..rows.len()).map(|t| if silu { equation(Map::Silu, &sum(t)) } else { sum(t) }));
+                let active = |t| if options.silu { equation(Map::Silu, &sum(t)) } else { sum(t) };
+                y.extend(
+                    (0..rows.len()).map(|t| options.unit.map_or_else(|| active(t), |unit| units(&active(t), unit))),
+                );
                 state.extend_from_slice(&seen[rows.len()..]);
             }
             vec![y, state]
         }),
         device: Box::new(move |x, dy| {
-            let (y, state) = primitives::conv(&x[0], &x[1], &x[2], &sequences, silu)?;
+            let (y, state) = primitives::conv(&x[0], &x[1], &x[2], &sequences, options)?;
             let dfinal = used.then_some(&dy[1]);
-            let (dx, dw, ds) = primitives::conv_backward(&x[0], &x[1], &x[2], &sequences, silu, &dy[0], dfinal)?;
+            let (dx, dw, ds) = primitives::conv_backward(&x[0], &x[1], &x[2], &sequences, options, &dy[0], dfinal)?;
             Ok(Answer { outputs: vec![y, state], grads: vec![Some(dx), Some(dw), Some(ds)] })
         }),
     }
+}
+
+/// A row whose heads have length 1: each number times the reciprocal length of its head.
+fn units(row: &Var, unit: Unit) -> Var {
+    let (_, channels) = row.shape();
+    let squares = row.square();
+    let head = |h: usize| {
+        let mut member = vec![0.0; channels];
+        member[h * unit.width..(h + 1) * unit.width].fill(1.0);
+        let square = squares.dot(&row.constant(channels, 1, member.clone())).shift(f64::from(unit.epsilon).powi(2));
+        square.sqrt().recip().dot(&row.constant(1, channels, member))
+    };
+    row * Var::total((0..channels / unit.width).map(head))
 }
 
 /// From the start, from far in, and packed.

@@ -22,7 +22,7 @@ pub use attention::{
     Attention, AttentionDims, AttentionInputs, AttentionOptions, Cache, Prefix, attention, attention_backward,
     attention_cache,
 };
-pub use conv::{Conv, ConvDims, conv, conv_backward};
+pub use conv::{Conv, ConvDims, ConvOptions, Unit, conv, conv_backward};
 pub use elementwise::{
     Broadcast, Elementwise, Map, add, add_backward, cast, gated, gated_backward, map, map_backward, mul, mul_backward,
     scale,
@@ -39,6 +39,7 @@ pub use retention::{Retention, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
 
 use crate::{DType, Device, Error, Result, Shape, Tensor};
+use norm::check_epsilon;
 
 /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
 pub trait Primitives:

@@ -154,7 +154,7 @@ fn check_inverse<D: Device>(what: &'static str, x: &Tensor<D>, inverse: &Tensor<
     check_like(what, "dy", dy, x)
 }
 
-fn check_epsilon(what: &'static str, epsilon: f32) -> Result<()> {
+pub(super) fn check_epsilon(what: &'static str, epsilon: f32) -> Result<()> {
     if epsilon.is_finite() && epsilon >= 0.0 {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Short causal convolution, on each sequence with its state in front: rows `0..W−1` are the state's, then the tokens.
 
 use super::{
-    elementwise::{Curve as _, Silu},
+    elementwise::{Curve, Silu},
     fill, last_rows, places,
     reduce::over_rows,
 };
@@ -9,13 +9,18 @@ use crate::{
     Cpu,
     device::{floats, lent, tensor},
     kept::Lent,
+    rows::dot,
 };
 use hecate_core::{
     Result, Tensor,
-    primitives::{Conv, ConvDims},
+    primitives::{Conv, ConvDims, ConvOptions, Unit},
 };
 
 impl Conv for Cpu {
+    fn has_unit(&self, _dims: &ConvDims) -> bool {
+        true
+    }
+
     fn conv(
         &self,
         dims: &ConvDims,
@@ -33,8 +38,14 @@ impl Conv for Cpu {
             #[inline(always)]
             |first, y| {
                 rows.convolve(&taps, first, y);
-                if dims.silu {
+                if dims.options.silu {
                     y.iter_mut().for_each(|y| *y = Silu::value(*y));
+                }
+                if let Some(unit) = dims.options.unit {
+                    for head in y.chunks_exact_mut(unit.width) {
+                        let r = reciprocal_length(dot(head, head), unit.epsilon);
+                        head.iter_mut().for_each(|y| *y *= r);
+                    }
                 }
             },
         );
@@ -54,7 +65,8 @@ impl Conv for Cpu {
         let (tokens, before, slopes) = (floats(x), floats(state), floats(dy));
         let taps = by_tap(dims, &floats(weight));
         let rows = Rows { dims, x: &tokens, state: &before };
-        let through = dims.silu.then(|| through_silu(self, &rows, &taps, &slopes));
+        let ConvOptions { silu, unit } = dims.options;
+        let through = (silu || unit.is_some()).then(|| through(self, &rows, &taps, &slopes));
         let slopes = through.as_deref().unwrap_or(&slopes);
         let dfinal = dfinal.map(floats);
         let grads = Grads { dims, taps: &taps, dy: slopes, dfinal: dfinal.as_deref() };
@@ -116,9 +128,9 @@ impl Rows<'_> {
     }
 }
 
-/// The gradient of what is in front of SiLU.
-fn through_silu(device: &Cpu, rows: &Rows<'_>, taps: &[f32], dy: &[f32]) -> Lent {
-    let channels = rows.dims.channels;
+/// The gradient of the sums.
+fn through(device: &Cpu, rows: &Rows<'_>, taps: &[f32], dy: &[f32]) -> Lent {
+    let (channels, ConvOptions { silu, unit }) = (rows.dims.channels, rows.dims.options);
     let mut du = device.take(dy.len());
     fill(
         device,
@@ -127,10 +139,53 @@ fn through_silu(device: &Cpu, rows: &Rows<'_>, taps: &[f32], dy: &[f32]) -> Lent
         #[inline(always)]
         |first, du| {
             rows.convolve(taps, first, du);
-            du.iter_mut().zip(&dy[first * channels..]).for_each(|(u, dy)| *u = Silu::slope(*u) * dy);
+            let dy = &dy[first * channels..][..du.len()];
+            match unit {
+                None => du.iter_mut().zip(dy).for_each(|(u, dy)| *u = Silu::slope(*u) * dy),
+                Some(unit) => {
+                    for (u, dy) in du.chunks_exact_mut(unit.width).zip(dy.chunks_exact(unit.width)) {
+                        if silu { through_unit::<Silu>(u, dy, unit) } else { through_unit::<Itself>(u, dy, unit) }
+                    }
+                }
+            }
         },
     );
     du
+}
+
+/// No curve behind the sums.
+struct Itself;
+impl Curve for Itself {
+    #[inline(always)]
+    fn value(x: f32) -> f32 {
+        x
+    }
+    #[inline(always)]
+    fn slope(_: f32) -> f32 {
+        1.0
+    }
+}
+
+/// The gradient of a head's sums `u`, in their place, where `y = s r`: `C'(u) r (dy − s r² (s·dy))`, `s = C(u)`.
+#[inline(always)]
+fn through_unit<C: Curve>(u: &mut [f32], dy: &[f32], unit: Unit) {
+    let (mut square, mut along) = (0.0, 0.0);
+    for (&u, dy) in u.iter().zip(dy) {
+        let s = C::value(u);
+        square += s * s;
+        along += s * dy;
+    }
+    let r = reciprocal_length(square, unit.epsilon);
+    let along = (r * along) * r;
+    for (u, dy) in u.iter_mut().zip(dy) {
+        *u = C::slope(*u) * (r * (dy - along * C::value(*u)));
+    }
+}
+
+/// `1/√(square + ε²)`.
+#[inline(always)]
+fn reciprocal_length(square: f32, epsilon: f32) -> f32 {
+    (1.0 / (f64::from(square) + f64::from(epsilon) * f64::from(epsilon)).sqrt()) as f32
 }
 
 /// What the gradients by the inputs are made from.

@@ -1,5 +1,6 @@
 // Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the
-// tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d], and y is u, or SiLU of it.
+// tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d], s is u, or SiLU of it, and y is s, or heads of it divided by
+// their length.
 #include "hecate.cuh"
 #include "maps.cuh"
 
@@ -8,7 +9,9 @@ struct Call {
     const u32* starts;       // [N + 1]
     u64 rows, channels;
     u32 sequences, width;
-    u64 silu;
+    u32 silu, unit;  // channels of a head that is brought to length 1, a power of two of runs
+    float epsilon;
+    u32 unused;
 };
 
 // A sequence: its number, its first row and its tokens.
@@ -80,38 +83,76 @@ __device__ __forceinline__ bool whole(const Call& call, const Range& range, u64 
     return call.width == TAPS && row + STRETCH <= range.start + range.length;
 }
 
-template <u32 N> __device__ __forceinline__ Run<N> activated(Run<N> u) {
+template <u32 N> __device__ __forceinline__ Run<N> activated(const Call& call, Run<N> u) {
 #pragma unroll
-    for (u32 n = 0; n < N; n++) u.x[n] = silu(u.x[n]);
+    for (u32 n = 0; n < N; n++) u.x[n] = call.silu ? silu(u.x[n]) : u.x[n];
     return u;
 }
-// dy becomes the gradient of u.
-template <u32 N> __device__ __forceinline__ void through(Run<N>& dy, const Run<N>& u) {
+
+// Σ x y over a head, in each of its threads, which are neighbours; those of other heads may be elsewhere.
+template <u32 N> __device__ __forceinline__ float over_head(const Call& call, const Run<N>& x, const Run<N>& y) {
+    const u32 lanes = call.unit / N, first = threadIdx.x % 32 / lanes * lanes;
+    const u32 members = lanes == 32 ? 0xffffffffu : ((1u << lanes) - 1) << first;
+    float sum = 0.0f;
 #pragma unroll
-    for (u32 n = 0; n < N; n++) dy.x[n] *= silu_slope(u.x[n]);
+    for (u32 n = 0; n < N; n++) sum += x.x[n] * y.x[n];
+    for (u32 mask = 1; mask < lanes; mask *= 2) sum += __shfl_xor_sync(members, sum, mask);
+    return sum;
+}
+template <u32 N> __device__ __forceinline__ float reciprocal_length(const Call& call, const Run<N>& s) {
+    return 1.0f / hypotf(sqrtf(over_head(call, s, s)), call.epsilon);
+}
+
+// y of u. UNIT: heads are brought to length 1.
+template <bool UNIT, u32 N> __device__ __forceinline__ Run<N> behind(const Call& call, const Run<N>& u) {
+    Run<N> s = activated(call, u);
+    if constexpr (UNIT) {
+        const float r = reciprocal_length(call, s);
+#pragma unroll
+        for (u32 n = 0; n < N; n++) s.x[n] *= r;
+    }
+    return s;
+}
+// dy becomes the gradient of u.
+template <bool UNIT, u32 N> __device__ __forceinline__ void through(const Call& call, Run<N>& dy, const Run<N>& u) {
+    if constexpr (UNIT) {
+        const Run<N> s = activated(call, u);
+        const float r = reciprocal_length(call, s), along = r * over_head(call, s, dy) * r;
+#pragma unroll
+        for (u32 n = 0; n < N; n++) dy.x[n] = r * (dy.x[n] - along * s.x[n]);
+    }
+    if (call.silu) {
+#pragma unroll
+        for (u32 n = 0; n < N; n++) dy.x[n] *= silu_slope(u.x[n]);
+    }
 }
 
 struct Forward {
     Call call;
     Array y;
 
-    template <u32 N> __device__ __forceinline__ void stretch(const Range& range, u64 row, u64 channel) const {
-        Run<N> taps[TAPS], seen[STRETCH + TAPS - 1];
+    // ROWS at a time, for which there are registers.
+    template <u32 N, bool UNIT, u32 ROWS> __device__ __forceinline__ void stretch(const Range& range, u64 row, u64 channel) const {
+        Run<N> taps[TAPS], seen[ROWS + TAPS - 1];
         load_taps(taps, call, channel);
+        const u64 end = row + STRETCH;
+#pragma unroll 1
+        for (; row < end; row += ROWS) {
 #pragma unroll
-        for (u32 r = 0; r < STRETCH + TAPS - 1; r++) seen[r] = input<N>(call, range, row - range.start + r, channel);
+            for (u32 r = 0; r < ROWS + TAPS - 1; r++) seen[r] = input<N>(call, range, row - range.start + r, channel);
 #pragma unroll
-        for (u32 r = 0; r < STRETCH; r++) {
-            Run<N> sum = {};
+            for (u32 r = 0; r < ROWS; r++) {
+                Run<N> sum = {};
 #pragma unroll
-            for (u32 j = 0; j < TAPS; j++) add_product(sum, taps[j], seen[r + j]);
-            store_run<N>(y, (row + r) * call.channels + channel, call.silu ? activated(sum) : sum);
+                for (u32 j = 0; j < TAPS; j++) add_product(sum, taps[j], seen[r + j]);
+                store_run<N>(y, (row + r) * call.channels + channel, behind<UNIT>(call, sum));
+            }
         }
     }
 };
 
 // Neighbouring channels of a stretch of rows.
-template <u32 N> __device__ __forceinline__ void forward(const Forward& args) {
+template <u32 N, bool UNIT = false> __device__ __forceinline__ void forward(const Forward& args) {
     const Call& call = args.call;
     u64 across = call.channels / N, count = (call.rows + STRETCH - 1) / STRETCH * across;
     for (u64 i = grid_thread(); i < count; i += grid_threads()) {
@@ -120,13 +161,12 @@ template <u32 N> __device__ __forceinline__ void forward(const Forward& args) {
         u64 end = row + STRETCH < call.rows ? row + STRETCH : call.rows;
         Range range = owner(call, row);
         if (whole(call, range, row)) {
-            args.template stretch<N>(range, row, channel);
+            args.template stretch<N, UNIT, UNIT ? STRETCH / 2 : STRETCH>(range, row, channel);
             continue;
         }
         for (; row < end; row++) {
             if (row == range.start + range.length) range = sequence(call, range.n + 1);
-            Run<N> u = sum_of<N>(call, range, row, channel);
-            store_run<N>(args.y, row * call.channels + channel, call.silu ? activated(u) : u);
+            store_run<N>(args.y, row * call.channels + channel, behind<UNIT>(call, sum_of<N>(call, range, row, channel)));
         }
     }
 }
@@ -142,12 +182,16 @@ KERNEL(conv_forward, Forward, 256) {
     else forward<1>(args);
 }
 
-// The same for channels that runs of 16 bytes divide.
+// The same for channels that runs of 16 bytes divide, and for heads of them.
 KERNEL(conv_forward_wide, Forward, 256, 2) {
     BY_TYPE(args.y.type, forward<RUN_LENGTH<TYPE>>(Forward{of_type<TYPE>(args.call), Array{args.y.data, TYPE}}))
 }
 
-// Any number of taps: first the gradient of u, in 32 bits, where SiLU stands behind it.
+KERNEL(conv_forward_unit, Forward, 256, 2) {
+    BY_TYPE(args.y.type, forward<RUN_LENGTH<TYPE>, true>(Forward{of_type<TYPE>(args.call), Array{args.y.data, TYPE}}))
+}
+
+// Any number of taps: first the gradient of u, in 32 bits, where SiLU stands behind it. Heads keep their length here.
 struct Through {
     Call call;
     Array dy, du;  // [rows, D]
@@ -165,7 +209,7 @@ template <u32 N> __device__ __forceinline__ void all_through(const Through& args
             if (row == range.start + range.length) range = sequence(call, range.n + 1);
             u64 at = row * call.channels + channel;
             Run<N> du = load_run<N>(args.dy, at);
-            through(du, sum_of<N>(call, range, row, channel));
+            through<false>(call, du, sum_of<N>(call, range, row, channel));
             store_run<N>(args.du, at, du);
         }
     }
@@ -266,8 +310,7 @@ KERNEL(conv_dweight, Weights, 256) {
 // TAPS taps, and channels that runs of four divide: all gradients at once, so that rows and dy are read once and the gradient
 // of u is nowhere. Block x has ACROSS runs of channels, block y is a part of the rows, and a thread goes through SEGMENT of
 // these, BATCH at a time, with as many more of du as its last rows need.
-const u32 ACROSS = 32, DOWN = 8, BATCH = 4, SEGMENT = 25;
-static_assert((SEGMENT + TAPS - 1) % BATCH == 0, "no rows of a batch are for nothing");
+const u32 ACROSS = 32, DOWN = 8, SEGMENT = 25;
 
 struct Gradients {
     Call call;
@@ -277,7 +320,9 @@ struct Gradients {
 };
 
 // A thread's rows of one sequence, `row` to `stop`; the sequence begins at `start` and ends at `end`.
-template <u32 N, bool SILU> struct Rows {
+template <u32 N, bool BEHIND, bool UNIT> struct Rows {
+    static constexpr u32 BATCH = UNIT ? 2 : 4;
+    static_assert((SEGMENT + TAPS - 1) % BATCH == 0, "no rows of a batch are for nothing");
     const Gradients& args;
     u32 n, start, end, row, stop;
     u64 channel;
@@ -317,11 +362,13 @@ template <u32 N, bool SILU> struct Rows {
     __device__ __forceinline__ void batch(const Run<N> (&taps)[TAPS], Run<N> (&terms)[TAPS], u32 first) {
 #pragma unroll
         for (u32 b = 0; b < BATCH; b++) {
-            if constexpr (SILU) {
+            if constexpr (BEHIND) {
                 Run<N> u = {};
 #pragma unroll
                 for (u32 j = 0; j < TAPS; j++) add_product(u, taps[j], x[b + j]);
-                through(du[TAPS - 1 + b], u);
+                through<UNIT>(args.call, du[TAPS - 1 + b], u);
+                // There is none behind the sequence, whatever the length of zeros.
+                if (first + b >= end) du[TAPS - 1 + b] = Run<N>{};
             }
             Run<N> grad = {};
 #pragma unroll
@@ -345,7 +392,7 @@ template <u32 N, bool SILU> struct Rows {
 };
 
 // Warp `n` adds up dweight of channel `n` of the runs over the block's threads.
-template <u32 N, bool SILU>
+template <u32 N, bool BEHIND, bool UNIT>
 __device__ __forceinline__ void gradients(const Gradients& args, float (&shared)[DOWN][TAPS][N][ACROSS]) {
     const Call& call = args.call;
     u32 lane = threadIdx.x % ACROSS, warp = threadIdx.x / ACROSS;
@@ -361,7 +408,7 @@ __device__ __forceinline__ void gradients(const Gradients& args, float (&shared)
         while (inside && row < end) {
             Range range = owner(call, row);
             u32 start = range.start, behind = start + range.length, stop = behind < end ? behind : end;
-            Rows<N, SILU>{args, (u32)range.n, start, behind, row, stop, channel}.add(taps, terms);
+            Rows<N, BEHIND, UNIT>{args, (u32)range.n, start, behind, row, stop, channel}.add(taps, terms);
             row = stop;
         }
 #pragma unroll
@@ -389,6 +436,11 @@ template <u32 TYPE> __device__ __forceinline__ Gradients of_type(Gradients args)
 KERNEL(conv_gradients, Gradients, 256, 2) {
     __shared__ float shared[DOWN][TAPS][4][ACROSS];
     BY_TYPE(args.dy.type,
-            if (args.call.silu) gradients<4, true>(of_type<TYPE>(args), shared);
-            else gradients<4, false>(of_type<TYPE>(args), shared);)
+            if (args.call.silu) gradients<4, true, false>(of_type<TYPE>(args), shared);
+            else gradients<4, false, false>(of_type<TYPE>(args), shared);)
+}
+
+KERNEL(conv_gradients_unit, Gradients, 256, 2) {
+    __shared__ float shared[DOWN][TAPS][4][ACROSS];
+    BY_TYPE(args.dy.type, gradients<4, true, true>(of_type<TYPE>(args), shared))
 }

@@ -25,12 +25,16 @@ struct Call {
     channels: u64,
     sequences: u32,
     width: u32,
-    silu: u64,
+    silu: u32,
+    unit: u32,
+    epsilon: f32,
+    unused: u32,
 }
 
 kernels! { SOURCE {
     "conv_forward" Forward { call: Call, y: Array }
     "conv_forward_wide" WideForward { call: Call, y: Array }
+    "conv_forward_unit" UnitForward { call: Call, y: Array }
     "conv_through" Through { call: Call, dy: Array, du: Array }
     "conv_dx" InputGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dstate" StateGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
@@ -38,12 +42,15 @@ kernels! { SOURCE {
     "conv_gradients" Gradients {
         call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Pointer, length: u64
     }
+    "conv_gradients_unit" UnitGradients {
+        call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Pointer, length: u64
+    }
 } }
 
 /// Consecutive rows that a thread takes; `STRETCH` in the kernels.
 const STRETCH: usize = 8;
 
-/// Taps, and neighbouring channels of a thread, that `conv_gradients` is for.
+/// Taps, and neighbouring channels of a thread, that `conv_gradients` and `conv_gradients_unit` are for.
 const TAPS: usize = 4;
 const RUN: usize = 4;
 
@@ -65,7 +72,10 @@ impl Call {
             channels: dims.channels as u64,
             sequences: dims.sequences.count() as u32,
             width: dims.width as u32,
-            silu: dims.silu.into(),
+            silu: dims.options.silu.into(),
+            unit: dims.options.unit.map_or(0, |unit| unit.width as u32),
+            epsilon: dims.options.unit.map_or(0.0, |unit| unit.epsilon),
+            unused: 0,
         }
     }
 }
@@ -80,7 +90,17 @@ fn by_stretch(dims: &ConvDims, neighbours: usize) -> Grid {
     Grid::elements(dims.sequences.rows().div_ceil(STRETCH) * dims.channels / neighbours)
 }
 
+/// Whether `conv_gradients` takes these sizes.
+fn at_once(dims: &ConvDims) -> bool {
+    dims.width == TAPS && dims.channels.is_multiple_of(RUN)
+}
+
 impl Conv for Cuda {
+    /// Threads of a head are a power of two of a warp's, forward with 16 bytes each, backward with four channels.
+    fn has_unit(&self, dims: &ConvDims) -> bool {
+        at_once(dims) && dims.options.unit.is_some_and(|unit| matches!(unit.width, 8 | 16 | 32 | 64 | 128))
+    }
+
     fn conv(
         &self,
         dims: &ConvDims,
@@ -93,7 +113,9 @@ impl Conv for Cuda {
         let call = Call::new(dims, [x, weight, state], &starts);
         let (wide, y_at) = (call.x.wide(), (&y).into());
         let grid = by_stretch(dims, neighbours(dims, wide));
-        if neighbours(dims, wide) == wide {
+        if dims.options.unit.is_some() {
+            self.launch(grid, &UnitForward { call, y: y_at })?;
+        } else if neighbours(dims, wide) == wide {
             self.launch(grid, &WideForward { call, y: y_at })?;
         } else {
             self.launch(grid, &Forward { call, y: y_at })?;
@@ -122,12 +144,17 @@ impl Conv for Cuda {
         let number = rows.div_ceil(length);
         let parts = self.empty([number, dims.channels, dims.width], DType::F32)?;
         let (at, length) = (pointer(&parts), length as u64);
-        if dims.width == TAPS && dims.channels.is_multiple_of(RUN) {
+        if at_once(dims) {
             let across = dims.channels.div_ceil(RUN * ACROSS);
             let grid = Grid { blocks: (across, number, 1), ..Grid::blocks(1, 256) };
-            self.launch(grid, &Gradients { call, dy: dy.into(), dfinal, dx, dstate, parts: at, length })?;
+            match dims.options.unit {
+                Some(_) => {
+                    self.launch(grid, &UnitGradients { call, dy: dy.into(), dfinal, dx, dstate, parts: at, length })?;
+                }
+                None => self.launch(grid, &Gradients { call, dy: dy.into(), dfinal, dx, dstate, parts: at, length })?,
+            }
         } else {
-            let through = dims.silu.then(|| self.through(dims, call, dy)).transpose()?;
+            let through = dims.options.silu.then(|| self.through(dims, call, dy)).transpose()?;
             let du = Array::from(through.as_ref().unwrap_or(dy));
             let grid = by_stretch(dims, neighbours(dims, RUN));
             self.launch(grid, &InputGrad { call, du, dfinal, dx, dstate })?;

@@ -2,7 +2,10 @@
 
 use super::Context;
 use crate::{Builder, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, Tensor};
+use hecate_core::{
+    Backend, Tensor,
+    primitives::{ConvOptions, Unit},
+};
 
 /// Each channel convolved by itself with its last few inputs, then SiLU.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +38,20 @@ impl ShortConv {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        self.forward_to(tape, x, None, context)
+    }
+
+    /// The same, with heads brought to length 1.
+    pub(super) fn forward_to<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        unit: Option<Unit>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
         let (weight, state) = self.parts(tape, x, context)?;
-        let (y, last) = tape.conv(x, &weight, &state, &context.sequences, true)?;
+        let options = ConvOptions { silu: true, unit };
+        let (y, last) = tape.conv(x, &weight, &state, &context.sequences, options)?;
         context.carry(self.name, &last);
         Ok(y)
     }

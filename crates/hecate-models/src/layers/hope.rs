@@ -174,8 +174,8 @@ impl Hope {
 impl<B: Backend> Mixer<B> for Hope {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         one_by_one(tape, x, context, |x, context| {
-            let q = tape.l2_norm(&self.q.forward(tape, x, context)?, NORM_EPSILON)?;
-            let u = tape.l2_norm(&self.u.forward(tape, x, context)?, NORM_EPSILON)?;
+            let q = self.q.forward_unit(tape, x, NORM_EPSILON, context)?;
+            let u = self.u.forward_unit(tape, x, NORM_EPSILON, context)?;
             let read = self.chunks(tape, (&q, &u), context)?;
             self.readout.forward(tape, x, &read)
         })

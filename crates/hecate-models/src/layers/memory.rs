@@ -127,7 +127,7 @@ impl<R: GatedRule> Memory<R> {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let x = tape.l2_norm(&map.forward(tape, x, context)?, NORM_EPSILON)?;
+        let x = map.forward_unit(tape, x, NORM_EPSILON, context)?;
         match self.features {
             Features::Identity => Ok(x),
             Features::Poly2 => tape.poly2(&x, UNIT_POLY2),

@@ -2,7 +2,10 @@
 
 use super::{Context, Linear, ShortConv};
 use crate::{Builder, Init, Result, Tape, Var};
-use hecate_core::{Backend, Projected, Tensor, primitives::Map};
+use hecate_core::{
+    Backend, Projected, Tensor,
+    primitives::{Map, Unit},
+};
 
 /// A linear map to `heads × width`, with a short convolution or SiLU behind it where asked for.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +54,28 @@ impl Projection {
             None if self.activate => tape.map(Map::Silu, &y)?,
             None => y,
         };
-        let shape: Vec<usize> =
-            x.axes()[..x.axes().len() - 1].iter().copied().chain([self.heads, self.width]).collect();
-        tape.reshape(&y, shape)
+        self.heads(tape, &y)
+    }
+
+    /// The same, each head divided by its length (`epsilon` is added to that).
+    pub(super) fn forward_unit<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        epsilon: f32,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let Some(conv) = &self.conv else {
+            return tape.l2_norm(&self.forward(tape, x, context)?, epsilon);
+        };
+        let unit = Unit { width: self.width, epsilon };
+        let y = conv.forward_to(tape, &self.linear.forward(tape, x)?, Some(unit), context)?;
+        self.heads(tape, &y)
+    }
+
+    fn heads<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
+        let outer = &y.axes()[..y.axes().len() - 1];
+        tape.reshape(y, [outer, &[self.heads, self.width][..]].concat())
     }
 
     /// `x [B,T,hidden]` to `[B,T,heads · width]`, with what the convolution makes it of; SiLU is to follow.

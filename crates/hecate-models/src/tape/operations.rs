@@ -8,7 +8,7 @@ use crate::{
 use hecate_core::{
     Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Slots as _, Tensor, forward,
     forward_packed, infer, infer_packed,
-    primitives::{self as p, AttentionInputs, AttentionOptions, Map, Transpose},
+    primitives::{self as p, AttentionInputs, AttentionOptions, ConvOptions, Map, Transpose},
 };
 
 impl<'p, B: Backend> Tape<'p, B> {
@@ -207,9 +207,9 @@ impl<'p, B: Backend> Tape<'p, B> {
         weight: &Var<B>,
         state: &Var<B>,
         sequences: &Sequences,
-        silu: bool,
+        options: ConvOptions,
     ) -> Result<(Var<B>, Var<B>)> {
-        let (y, last) = p::conv(&x.value, &weight.value, &state.value, sequences, silu)?;
+        let (y, last) = p::conv(&x.value, &weight.value, &state.value, sequences, options)?;
         if !self.follows(&[x, weight, state]) {
             return Ok((Var::constant(y), Var::constant(last)));
         }
@@ -224,7 +224,7 @@ impl<'p, B: Backend> Tape<'p, B> {
                 (None, None) => return Ok(()),
             };
             let (dx, dweight, dstate) =
-                p::conv_backward(&x.value, &weight.value, &state.value, &sequences, silu, &dy, dlast.as_ref())?;
+                p::conv_backward(&x.value, &weight.value, &state.value, &sequences, options, &dy, dlast.as_ref())?;
             slots.add(x.slot, dx)?;
             slots.add(weight.slot, dweight)?;
             slots.add(state.slot, dstate)

@@ -75,7 +75,7 @@ impl<'a> Call<'a> {
             stretch: stretch as u32,
             dfinal: self.dfinal.into(),
             count: count as u32,
-            silu: self.dims.silu.into(),
+            silu: self.dims.options.silu.into(),
         };
         let mut arrays: Vec<_> = [&self.starts, x, y, z].map(Binding::Read).into();
         arrays.push(Binding::Write(out));
@@ -118,7 +118,7 @@ impl Conv for Wgpu {
         let dtype = x.dtype();
         let (x, weight, state, dy) = (self.widened(x)?, self.widened(weight)?, self.widened(state)?, self.widened(dy)?);
         let call = Call::new(self, dims, dfinal.is_some())?;
-        let dy = match dims.silu {
+        let dy = match dims.options.silu {
             false => dy,
             true => {
                 let through = self.empty(dy.shape().clone(), DType::F32)?;
