@@ -133,9 +133,15 @@ fn different(a: &str, b: &str) -> usize {
     names.into_iter().map(|name| count(&a, name).abs_diff(count(&b, name))).sum()
 }
 
+/// Instructions that may differ between two processes that compile the same kernel.
+const FEW: usize = 8;
+
+/// Processes that compile a kernel before its module is said to be of another one.
+const TRIES: usize = 4;
+
 /// Each module is its kernel, alone, as the compiler makes it. Some of the compiler's choices hang on addresses in its
-/// memory, which lie elsewhere in each process: instructions are counted and not compared one by one, and a few may differ,
-/// one in a hundred. In 150 processes up to 10 of 3,200 did, and mostly none.
+/// memory, which lie elsewhere in each process: instructions are counted and not compared one by one, a few may differ, and
+/// where more do, which is one process in forty of the kernel where it was seen, others decide.
 #[test]
 fn as_compiled() {
     let Some(nvrtc) = nvrtc() else { return };
@@ -149,8 +155,10 @@ fn as_compiled() {
             }
             assert_eq!(entries(module), [kernel], "{}", source.name);
             assert!(module.starts_with(&format!(".version {}\n.target sm_80\n", ptx::VERSION)), "{kernel}");
-            let (different, lines) = (different(module, &ptx::trimmed(&made)), module.lines().count());
-            assert!(different <= 8.max(lines / 100), "`{kernel}` of {}: {different} of {lines} differ", source.name);
+            let difference = |made: &str| different(module, &ptx::trimmed(made));
+            let others = (1..TRIES).map(|_| difference(&self::module(source, kernel)));
+            let different = std::iter::once(difference(&made)).chain(others).find(|&count| count <= FEW);
+            assert!(different.is_some(), "`{kernel}` of {}: {} instructions differ", source.name, difference(&made));
         }
     });
 }
