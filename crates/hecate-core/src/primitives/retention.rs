@@ -26,8 +26,8 @@ pub trait Retention: Device {
 }
 
 /// `log a = −exp(slope) softplus(x + offset)`, in 32 bits, of `x [.., H]`; `slope [H]` and `offset [H]` have 32 bits.
-/// Always negative: a memory forgets, and never grows by itself. Source: Gu and Dao, "Mamba", section 3.6 (`A_log`,
-/// `dt_bias`), as Gated DeltaNet has it.
+/// Never over zero: a memory forgets, and does not grow by itself. Source: `A_log` and `dt_bias` of Mamba (Gu and Dao), as
+/// Gated DeltaNet has them.
 ///
 /// # Errors
 /// Shapes that do not fit, integers, no elements.
