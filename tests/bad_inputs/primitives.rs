@@ -59,7 +59,7 @@ fn integers_and_nothing() {
             names(primitives::sum_squares(&x()), &["sum_squares", "`x`"]),
             names(primitives::sum_rows(&x(), 4), &["sum_rows", "`x`"]),
             names(primitives::embedding(&x(), &ids([2], 0)), &["embedding", "`table`"]),
-            names(primitives::cross_entropy(&x(), &ids([2], 0)), &["cross_entropy", "`logits`"]),
+            names(primitives::cross_entropy(1, &x(), &ids([2], 0)), &["cross_entropy", "`logits`"]),
             names(primitives::conv(&x3(), &weight, &state, &one, ConvOptions::default()), &["conv", "`x`"]),
             names(primitives::rotary(&x4(), &one, &[0], 1e4), &["rotary", "`x`"]),
             names(attention(x4()), &["attention", "`q`"]),
@@ -198,18 +198,23 @@ fn ids_outside_the_table() {
     names(primitives::embedding_backward(5, &ids([2], 9), &ones([2, 3])), &["embedding", "`ids`"]);
     assert!(matches!(names(primitives::embedding(&table, &ones([2])), &["`ids`"]), Error::DType { .. }));
     assert!(matches!(names(primitives::embedding(&table, &ids([0], 0)), &["`ids`"]), Error::Empty { .. }));
-    let error = names(primitives::cross_entropy(&ones([2, 5]), &ids([2], 7)), &["cross_entropy", "`targets`"]);
+    let error = names(primitives::cross_entropy(5, &ones([2, 5]), &ids([2], 7)), &["cross_entropy", "`targets`"]);
     assert!(matches!(error, Error::Value { index: 0, .. }), "{error}");
     assert!(matches!(
-        names(primitives::cross_entropy(&ones([2, 5]), &ids([3], 1)), &["`targets`"]),
+        names(primitives::cross_entropy(5, &ones([2, 5]), &ids([3], 1)), &["`targets`"]),
         Error::Shape { .. }
     ));
     let backward = primitives::embedding_backward(5, &ids([2], 1), &ones([3, 3]));
     assert!(matches!(names(backward, &["embedding", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::embedding(&ones([5]), &ids([2], 1)), &["`table`"]), Error::Rank { .. }));
-    let backward = primitives::cross_entropy_backward(&ones([2, 5]), &ids([2], 1), &ones([3]), 1.0);
+    let backward = primitives::cross_entropy_backward(5, &ones([2, 5]), &ids([2], 1), &ones([3]), 1.0);
     assert!(matches!(names(backward, &["cross_entropy", "`lse`"]), Error::Shape { .. }));
-    let floats = primitives::cross_entropy(&ones([2, 5]), &ones([2]));
+    for classes in [0, 6] {
+        let error =
+            names(primitives::cross_entropy(classes, &ones([2, 5]), &ids([2], 0)), &["cross_entropy", "`classes`"]);
+        assert!(matches!(error, Error::Config { .. }), "{error}");
+    }
+    let floats = primitives::cross_entropy(5, &ones([2, 5]), &ones([2]));
     assert!(matches!(names(floats, &["`targets`"]), Error::DType { .. }));
 }
 

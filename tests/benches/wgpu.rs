@@ -165,7 +165,7 @@ fn optional(device: &Wgpu, parts: &[String]) {
         row(parts, format!("sum 2^24{way}"), || reduction_row(device, &[1 << 24], primitives::sum));
         row(parts, format!("cross_entropy [8192, 300]{way}"), || {
             let targets = Tensor::from_u32(device, [8192], (0..8192).map(|i| i % 300).collect())?;
-            reduction_row(device, &[8192, 300], |x| primitives::cross_entropy(x, &targets).map(|(loss, _)| loss))
+            reduction_row(device, &[8192, 300], |x| primitives::cross_entropy(300, x, &targets).map(|(loss, _)| loss))
         });
     }
 }

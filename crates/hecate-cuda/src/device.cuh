@@ -45,6 +45,18 @@ __device__ __forceinline__ u16 to_f16(float x) {
     return y;
 }
 
+// 2ˣ and 1/x within an ulp or two, one instruction each; what is below 2⁻¹²⁶ is zero.
+__device__ __forceinline__ float short_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float short_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Of lane `lane ^ mask`; all 32 lanes of a warp call it.
 __device__ __forceinline__ float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 // Of lane `lane`; all 32 lanes of a warp call it.

@@ -52,6 +52,22 @@ template <> struct Words<8> {
     typedef uint4 type;
 };
 
+// N numbers as they lie in memory, which takes half the registers where they have 16 bits; and the run that they are.
+template <u32 TYPE, u32 N> using Bits = typename Words<TYPE == 0 ? 2 * N : N>::type;
+template <u32 N, u32 TYPE> __device__ __forceinline__ Run<N> run_of(Bits<TYPE, N> bits) {
+    union {
+        Bits<TYPE, N> all;
+        u32 each[sizeof(bits) / 4];
+    } words = {bits};
+    Run<N> run;
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+        if constexpr (TYPE == 0) run.x[n] = __uint_as_float(words.each[n]);
+        else run.x[n] = from_bits(TYPE, words.each[n / 2] >> n % 2 * 16);
+    }
+    return run;
+}
+
 template <u32 N> __device__ __forceinline__ Run<N> load_run(Array x, u64 i) {
     Run<N> run;
     if constexpr (N == 1) {

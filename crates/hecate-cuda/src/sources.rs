@@ -29,6 +29,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
+    ("conv.cuh", include_str!("primitives/conv.cuh")),
     ("maps.cuh", include_str!("primitives/maps.cuh")),
     ("attention.cuh", include_str!("primitives/attention.cuh")),
 ];
@@ -39,6 +40,7 @@ pub(crate) const ALL: &[&Source] = &[
     &primitives::attention::SOURCE,
     &primitives::attention::BACKWARD,
     &primitives::conv::SOURCE,
+    &primitives::conv::AT_ONCE,
     &primitives::sequences::SOURCE,
     &primitives::elementwise::SOURCE,
     &primitives::embedding::SOURCE,

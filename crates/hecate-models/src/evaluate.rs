@@ -77,7 +77,7 @@ pub fn evaluate_afresh<B: Backend>(
         for (inputs, targets) in inputs.chunks(segment).zip(targets.chunks(segment)) {
             let logits = model.infer(inputs, 1, &mut cache)?;
             let targets = Tensor::from_u32(model.device(), [1, targets.len()], targets.to_vec())?;
-            let (losses, _) = cross_entropy(&logits, &targets)?;
+            let (losses, _) = cross_entropy(logits.shape().last(), &logits, &targets)?;
             score.nats += losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
             score.tokens += inputs.len();
             if progress(score.tokens).is_break() {

@@ -101,7 +101,7 @@ impl<B: Backend> LanguageModel<B> {
         let tape = Tape::inert(&self.parameters);
         let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
         let targets = self.targets(inputs, targets, batch)?;
-        Ok(mean(&primitives::cross_entropy(logits.value(), &targets)?.0)?)
+        Ok(mean(&primitives::cross_entropy(self.config.vocabulary_size, logits.value(), &targets)?.0)?)
     }
 
     /// As [`LanguageModel::loss`], and its gradients by all parameters.
@@ -117,7 +117,7 @@ impl<B: Backend> LanguageModel<B> {
         let tape = self.recording();
         let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
         let targets = self.targets(inputs, targets, batch)?;
-        turn_around(tape, logits, &targets)
+        turn_around(tape, self.config.vocabulary_size, logits, &targets)
     }
 
     /// As [`LanguageModel::loss_and_gradients`], of texts that go on where `cache` stands; then it stands behind them.
@@ -140,7 +140,7 @@ impl<B: Backend> LanguageModel<B> {
         self.check_group(cache.position())?;
         let tape = self.recording();
         let logits = self.logits(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
-        let pass = turn_around(tape, logits, &self.targets(inputs, targets, batch)?)?;
+        let pass = turn_around(tape, self.config.vocabulary_size, logits, &self.targets(inputs, targets, batch)?)?;
         next.advance(inputs.len() / batch);
         next.settle();
         *cache = next;
@@ -164,7 +164,9 @@ impl<B: Backend> LanguageModel<B> {
         let outcome = {
             let tape = self.recording().watched(&probe);
             let logits = self.ids(inputs, batch).and_then(|ids| self.logits(&tape, &ids, next.as_mut()));
-            logits.and_then(|logits| turn_around(tape, logits, &self.targets(inputs, targets, batch)?)?.read())
+            logits.and_then(|logits| {
+                turn_around(tape, self.config.vocabulary_size, logits, &self.targets(inputs, targets, batch)?)?.read()
+            })
         };
         // A kernel may have refused what was found in front of it.
         if let Some(finding) = probe.into_finding() {
@@ -198,7 +200,7 @@ impl<B: Backend> LanguageModel<B> {
         let tape = self.recording();
         let logits = self.logits_at(&tape, inputs, batch, rows)?;
         let targets = self.targets(rows, targets, 1)?.reshape([rows.len()])?;
-        turn_around(tape, logits, &targets)?.read()
+        turn_around(tape, self.config.vocabulary_size, logits, &targets)?.read()
     }
 
     /// Scores `[rows, V]` of the token behind some tokens: `rows` among the `batch × T` tokens of `inputs`.
@@ -256,13 +258,13 @@ impl<B: Backend> LanguageModel<B> {
         Ok(self.device.record(&cache.arrays(), &ids, &mut step)?)
     }
 
-    /// Scores `[batch, T, V]` behind the tokens `ids [batch, T]`.
+    /// Scores `[batch, T, V]` behind the tokens `ids [batch, T]`; of 16 bits with columns behind the vocabulary's.
     fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
         let x = self.stream(tape, ids, cache)?;
         let x = self.norm.forward(tape, &x)?;
         let logits = match tape.activations() {
             DType::F32 => self.head.forward(tape, &x)?,
-            // Only losses are made of these.
+            // Only losses are made of these, and of the vocabulary's columns alone.
             _ => self.head.forward_padded(tape, &x, ALIGNED)?,
         };
         tape.watch("the score of a token", &logits)?;
@@ -362,11 +364,11 @@ impl<B: Backend> Pass<B> {
     }
 }
 
-/// Loss of scores, and the gradients of its mean.
-fn turn_around<B: Backend>(tape: Tape<'_, B>, logits: Var<B>, targets: &Tensor<B>) -> Result<Pass<B>> {
+/// Loss of scores of so many classes, and the gradients of its mean.
+fn turn_around<B: Backend>(tape: Tape<'_, B>, classes: usize, logits: Var<B>, targets: &Tensor<B>) -> Result<Pass<B>> {
     let count = targets.shape().count();
-    let (losses, lse) = primitives::cross_entropy(logits.value(), targets)?;
-    let dlogits = primitives::cross_entropy_backward(logits.value(), targets, &lse, (count as f32).recip())?;
+    let (losses, lse) = primitives::cross_entropy(classes, logits.value(), targets)?;
+    let dlogits = primitives::cross_entropy_backward(classes, logits.value(), targets, &lse, (count as f32).recip())?;
     Ok(Pass { loss: primitives::sum(&losses)?, count, gradients: tape.backward([(logits, dlogits)])? })
 }
 

@@ -55,7 +55,7 @@ fn loss_behind(model: &LanguageModel<Cpu>, inputs: &[u32], targets: &[u32], cach
     let logits = model.infer(inputs, cache.batch(), &mut cache.clone()).unwrap();
     let shape = [cache.batch(), inputs.len() / cache.batch()];
     let targets = Tensor::from_u32(model.device(), shape, targets.to_vec()).unwrap();
-    let losses = cross_entropy(&logits, &targets).unwrap().0.to_f32().unwrap();
+    let losses = cross_entropy(logits.shape().last(), &logits, &targets).unwrap().0.to_f32().unwrap();
     losses.iter().copied().map(f64::from).sum::<f64>() / losses.len() as f64
 }
 

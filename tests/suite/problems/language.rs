@@ -32,37 +32,41 @@ pub fn embedding<B: Primitives>() -> Vec<Problem<B>> {
     [(11, 5, &[2, 7][..]), (1, 3, &[4]), (300, 33, &[90])].map(problem).into()
 }
 
-/// Rows of logits near and far from each other.
+/// Rows of logits near and far from each other, and longer than there are classes.
 pub fn cross_entropy<B: Primitives>() -> Vec<Problem<B>> {
-    let problem = |(shape, spread): (&[usize], f64)| {
+    let problem = |(shape, spread, behind): (&[usize], f64, usize)| {
         let random = &mut Random::new(43);
         let mut logits = random.normals(shape);
         logits.values.iter_mut().for_each(|x| *x *= spread);
         let logits = logits.rounded(hecate_core::DType::F32);
-        let (rows, vocabulary) = (shape[..shape.len() - 1].to_vec(), logits.shape.last());
-        let targets: Vec<u32> = (0..logits.shape.rows()).map(|_| random.below(vocabulary) as u32).collect();
+        let (rows, width) = (shape[..shape.len() - 1].to_vec(), logits.shape.last());
+        let classes = width - behind;
+        let targets: Vec<u32> = (0..logits.shape.rows()).map(|_| random.below(classes) as u32).collect();
         let (host, factor) = (targets.clone(), 0.25);
         let upstream = |value| Array::full(&rows[..], value);
         Problem {
             name: "cross_entropy",
-            options: format!("{} spread {spread}", logits.shape),
+            options: format!("{} spread {spread} classes {classes}", logits.shape),
             outputs: vec![Output::wide("losses", upstream(factor)), Output::wide("lse", upstream(0.0))],
             slots: vec![Slot::rows("logits", logits)],
             forward: Box::new(move |x: &[Vec<Var>]| {
-                let lse = each(&x[0], |x| x.exp().sum().ln());
-                let target = |x: &Var, i: usize| x.dot(&pick(x, vocabulary, host[i] as usize));
+                let looked_at = [vec![1.0; classes], vec![0.0; behind]].concat();
+                let lse = each(&x[0], |x| x.exp().dot(&x.constant(width, 1, looked_at.clone())).ln());
+                let target = |x: &Var, i: usize| x.dot(&pick(x, width, host[i] as usize));
                 let losses = lse.iter().zip(&x[0]).enumerate().map(|(i, (lse, x))| lse - target(x, i));
                 vec![losses.collect(), lse]
             }),
             device: Box::new(move |x: &[Tensor<B>], _: &[Tensor<B>]| {
                 let targets = Tensor::from_u32(x[0].device(), &rows[..], targets.clone())?;
-                let (losses, lse) = primitives::cross_entropy(&x[0], &targets)?;
-                let dlogits = primitives::cross_entropy_backward(&x[0], &targets, &lse, factor as f32)?;
+                let (losses, lse) = primitives::cross_entropy(classes, &x[0], &targets)?;
+                let dlogits = primitives::cross_entropy_backward(classes, &x[0], &targets, &lse, factor as f32)?;
                 Ok(Answer { outputs: vec![losses, lse], grads: vec![Some(dlogits)] })
             }),
         }
     };
-    [(&[2, 3, 7][..], 1.0), (&[5, 260], 3.0), (&[4, 5], 30.0)].map(problem).into()
+    [(&[2, 3, 7][..], 1.0, 0), (&[5, 260], 3.0, 0), (&[4, 5], 30.0, 0), (&[3, 264], 3.0, 9), (&[4, 6], 1.0, 4)]
+        .map(problem)
+        .into()
 }
 
 /// First and later steps, with and without decay and clipping.

@@ -11,9 +11,14 @@ use hecate_core::{DType, Result, Tensor, primitives::Loss};
 const SHORT: usize = 512;
 
 impl Loss for Cpu {
-    fn cross_entropy(&self, logits: &Tensor<Self>, targets: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
+    fn cross_entropy(
+        &self,
+        classes: usize,
+        logits: &Tensor<Self>,
+        targets: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
         let (rows, width) = (logits.shape().rows(), logits.shape().last());
-        let targets = checked("cross_entropy", "targets", width, targets)?;
+        let targets = checked("cross_entropy", "targets", classes, targets)?;
         let logits = floats(logits);
         let (mut losses, mut lse) = (vec![0.0; rows], vec![0.0; rows]);
         fill_pair(
@@ -25,7 +30,7 @@ impl Loss for Cpu {
             |first, losses, lse| {
                 let rows = logits[first * width..].chunks_exact(width).zip(&targets[first..]);
                 for ((loss, lse), (row, &target)) in losses.iter_mut().zip(lse).zip(rows) {
-                    let log_sum = log_sum_exp(row);
+                    let log_sum = log_sum_exp(&row[..classes]);
                     *loss = (log_sum - f64::from(row[target as usize])) as f32;
                     *lse = log_sum as f32;
                 }
@@ -36,13 +41,14 @@ impl Loss for Cpu {
 
     fn cross_entropy_backward(
         &self,
+        classes: usize,
         logits: &Tensor<Self>,
         targets: &Tensor<Self>,
         lse: &Tensor<Self>,
         factor: f32,
     ) -> Result<Tensor<Self>> {
         let width = logits.shape().last();
-        let targets = checked("cross_entropy", "targets", width, targets)?;
+        let targets = checked("cross_entropy", "targets", classes, targets)?;
         let (values, lse) = (floats(logits), floats(lse));
         let mut dlogits = self.take(values.len());
         fill(
@@ -53,9 +59,11 @@ impl Loss for Cpu {
             |first, rows| {
                 let values = values[first * width..].chunks_exact(width).zip(&lse[first..]).zip(&targets[first..]);
                 for (out, ((row, &lse), &target)) in rows.chunks_exact_mut(width).zip(values) {
+                    let (out, behind) = out.split_at_mut(classes);
                     for (out, &x) in out.iter_mut().zip(row) {
                         *out = factor * exp(x - lse);
                     }
+                    behind.fill(0.0);
                     out[target as usize] -= factor;
                 }
             },

@@ -8,10 +8,11 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Conv, ConvDims},
+    primitives::{Conv, ConvDims, Unit},
 };
 
 pub(crate) const SOURCE: Source = source!("conv", "conv.cu");
+pub(crate) const AT_ONCE: Source = source!("conv_taps", "conv_taps.cu");
 
 /// Arrays and sizes of a call; `struct Call` in the kernels.
 #[derive(Clone, Copy, Debug)]
@@ -27,18 +28,21 @@ struct Call {
     width: u32,
     silu: u32,
     unit: u32,
-    epsilon: f32,
+    square: f32,
     unused: u32,
 }
 
 kernels! { SOURCE {
     "conv_forward" Forward { call: Call, y: Array }
-    "conv_forward_wide" WideForward { call: Call, y: Array }
-    "conv_forward_unit" UnitForward { call: Call, y: Array }
     "conv_through" Through { call: Call, dy: Array, du: Array }
     "conv_dx" InputGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dstate" StateGrad { call: Call, du: Array, dfinal: Array, dx: Array, dstate: Array }
     "conv_dweight" Weights { call: Call, du: Array, parts: Pointer, length: u64, number: u32 }
+} }
+
+kernels! { AT_ONCE {
+    "conv_forward_taps" TapsForward { call: Call, y: Array }
+    "conv_forward_unit" UnitForward { call: Call, y: Array }
     "conv_gradients" Gradients {
         call: Call, dy: Array, dfinal: Array, dx: Array, dstate: Array, parts: Pointer, length: u64
     }
@@ -50,7 +54,7 @@ kernels! { SOURCE {
 /// Consecutive rows that a thread takes; `STRETCH` in the kernels.
 const STRETCH: usize = 8;
 
-/// Taps, and neighbouring channels of a thread, that `conv_gradients` and `conv_gradients_unit` are for.
+/// Taps that `conv_taps.cu` is for, and neighbouring channels of a thread of its gradients.
 const TAPS: usize = 4;
 const RUN: usize = 4;
 
@@ -74,15 +78,15 @@ impl Call {
             width: dims.width as u32,
             silu: dims.options.silu.into(),
             unit: dims.options.unit.map_or(0, |unit| unit.width as u32),
-            epsilon: dims.options.unit.map_or(0.0, |unit| unit.epsilon),
+            square: dims.options.unit.map_or(0.0, |unit| unit.epsilon * unit.epsilon),
             unused: 0,
         }
     }
 }
 
-/// Neighbouring channels that a thread takes: a run of 16 bytes, which is `RUN_LENGTH` in the kernels, or fewer.
-fn neighbours(dims: &ConvDims, wide: usize) -> usize {
-    [wide, 4].into_iter().find(|&n| dims.channels.is_multiple_of(n)).unwrap_or(1)
+/// Neighbouring channels that a thread takes where there may be any number of taps.
+fn neighbours(dims: &ConvDims) -> usize {
+    if dims.channels.is_multiple_of(RUN) { RUN } else { 1 }
 }
 
 /// A thread for neighbouring channels of a stretch of rows.
@@ -90,15 +94,20 @@ fn by_stretch(dims: &ConvDims, neighbours: usize) -> Grid {
     Grid::elements(dims.sequences.rows().div_ceil(STRETCH) * dims.channels / neighbours)
 }
 
-/// Whether `conv_gradients` takes these sizes.
+/// Whether gradients come out of one kernel.
 fn at_once(dims: &ConvDims) -> bool {
     dims.width == TAPS && dims.channels.is_multiple_of(RUN)
 }
 
 impl Conv for Cuda {
-    /// Threads of a head are a power of two of a warp's, forward with 16 bytes each, backward with four channels.
+    /// Threads of a head are a power of two of a warp's, forward with 16 bytes each, backward with four channels. What is
+    /// added to a length has a square in 32 bits.
     fn has_unit(&self, dims: &ConvDims) -> bool {
-        at_once(dims) && dims.options.unit.is_some_and(|unit| matches!(unit.width, 8 | 16 | 32 | 64 | 128))
+        let fits = |unit: &Unit| {
+            matches!(unit.width, 8 | 16 | 32 | 64 | 128)
+                && (unit.epsilon == 0.0 || (unit.epsilon * unit.epsilon).is_normal())
+        };
+        at_once(dims) && dims.options.unit.as_ref().is_some_and(fits)
     }
 
     fn conv(
@@ -112,13 +121,12 @@ impl Conv for Cuda {
         let y = self.empty(x.shape().clone(), x.dtype())?;
         let call = Call::new(dims, [x, weight, state], &starts);
         let (wide, y_at) = (call.x.wide(), (&y).into());
-        let grid = by_stretch(dims, neighbours(dims, wide));
         if dims.options.unit.is_some() {
-            self.launch(grid, &UnitForward { call, y: y_at })?;
-        } else if neighbours(dims, wide) == wide {
-            self.launch(grid, &WideForward { call, y: y_at })?;
+            self.launch(by_stretch(dims, wide), &UnitForward { call, y: y_at })?;
+        } else if dims.width == TAPS && dims.channels.is_multiple_of(wide) {
+            self.launch(by_stretch(dims, wide), &TapsForward { call, y: y_at })?;
         } else {
-            self.launch(grid, &Forward { call, y: y_at })?;
+            self.launch(by_stretch(dims, neighbours(dims)), &Forward { call, y: y_at })?;
         }
         let last = last_rows(self, &dims.sequences, (dims.state(), x.dtype()), Some(state), Some(x))?;
         Ok((y, last))
@@ -156,7 +164,7 @@ impl Conv for Cuda {
         } else {
             let through = dims.options.silu.then(|| self.through(dims, call, dy)).transpose()?;
             let du = Array::from(through.as_ref().unwrap_or(dy));
-            let grid = by_stretch(dims, neighbours(dims, RUN));
+            let grid = by_stretch(dims, neighbours(dims));
             self.launch(grid, &InputGrad { call, du, dfinal, dx, dstate })?;
             self.launch(Grid::elements(state.shape().count()), &StateGrad { call, du, dfinal, dx, dstate })?;
             let grid = Grid::elements(parts.shape().count());
@@ -170,7 +178,7 @@ impl Cuda {
     /// The gradient of what is in front of SiLU, in 32 bits.
     fn through(&self, dims: &ConvDims, call: Call, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let through = self.empty(dy.shape().clone(), DType::F32)?;
-        let grid = by_stretch(dims, neighbours(dims, RUN));
+        let grid = by_stretch(dims, neighbours(dims));
         self.launch(grid, &Through { call, dy: dy.into(), du: (&through).into() })?;
         Ok(through)
     }

@@ -1,12 +1,42 @@
-// Cross-entropy; a block for each row of `logits [rows, width]`.
+// Cross-entropy of `logits [rows, width]`, of which the first columns are classes; a block for each row.
 #include "hecate.cuh"
+
+// Of a row in 16 bits; in 32 all digits are wanted.
+__device__ __forceinline__ float exponential(u32 type, float x) { return type == 0 ? expf(x) : short_exp2(1.44269504f * x); }
+
+// What is done with TYPE and N: runs of 16 bytes where these divide rows, else element by element of a type that is seen when
+// it is read.
+#define BY_RUNS(array, width, work)                                        \
+    if ((width) % ((array).type == 0 ? 4 : 8) == 0) BY_TYPE((array).type, work(TYPE, RUN_LENGTH<TYPE>)) \
+    else work((array).type, 1)
+
+// Runs that a thread asks for at once.
+const u32 AHEAD = 4;
+
+// Gives `work` this thread's runs of a row, the first column beside each; what is behind the classes is -∞.
+template <u32 N, class Work> __device__ __forceinline__ void each_run(Array logits, u64 start, u64 classes, const Work& work) {
+    const u64 step = N * blockDim.x;
+    for (u64 first = N * threadIdx.x; first < classes; first += AHEAD * step) {
+        Run<N> x[AHEAD];
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) x[a] = load_run<N>(logits, start + (first + a * step < classes ? first + a * step : first));
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) {
+            const u64 i = first + a * step;
+            if (i >= classes) continue;
+            if (i + N > classes)
+                for (u32 n = 1; n < N; n++) x[a].x[n] = i + n < classes ? x[a].x[n] : -INFINITE;
+            work(i, x[a]);
+        }
+    }
+}
 
 struct CrossEntropy {
     Array logits;
     const u32* targets;  // [rows]
     float* loss;         // [rows]
     float* lse;          // [rows]
-    u64 width;
+    u64 width, classes;
 };
 
 // What a thread has seen of a row: `Σ e^{x − top}` of it is `sum`.
@@ -14,24 +44,27 @@ struct Seen {
     float top, sum;
 };
 
-template <u32 N> __device__ __forceinline__ Seen see(const CrossEntropy& args, u64 start) {
+template <u32 N> __device__ __forceinline__ Seen see(Array logits, u64 start, u64 classes) {
     Seen seen = {-INFINITE, 0.0f};
-    for (u64 i = N * threadIdx.x; i < args.width; i += N * blockDim.x) {
-        Run<N> x = load_run<N>(args.logits, start + i);
+    each_run<N>(logits, start, classes, [&](u64, const Run<N>& x) {
         float top = seen.top;
+#pragma unroll
         for (u32 n = 0; n < N; n++) top = x.x[n] > top ? x.x[n] : top;
-        if (top > seen.top) seen.sum *= expf(seen.top - top);
+        if (top > seen.top) seen.sum *= exponential(logits.type, seen.top - top);
         seen.top = top;
-        for (u32 n = 0; n < N; n++) seen.sum += expf(x.x[n] - top);
-    }
+#pragma unroll
+        for (u32 n = 0; n < N; n++) seen.sum += exponential(logits.type, x.x[n] - top);
+    });
     return seen;
 }
 
-// lse = top + log Σ e^{x − top}, loss = lse − x[target]; a target that the row does not have gives NaN.
+// lse = top + log Σ e^{x − top}, loss = lse − x[target]; a target that is no class gives NaN.
 KERNEL(cross_entropy, CrossEntropy, 256) {
     __shared__ float shared[32];
     u64 row = blockIdx.x, start = row * args.width;
-    Seen seen = args.width % 4 == 0 ? see<4>(args, start) : see<1>(args, start);
+    Seen seen;
+#define SEE(TYPE, N) seen = see<N>(Array{args.logits.data, TYPE}, start, args.classes)
+    BY_RUNS(args.logits, args.width, SEE);
     float top = block_max(seen.top, shared);
     // A thread that saw nothing has nothing to bring down.
     float sum = block_sum(seen.top == top ? seen.sum : seen.sum * expf(seen.top - top), shared);
@@ -40,7 +73,7 @@ KERNEL(cross_entropy, CrossEntropy, 256) {
         float log_sum = logf(sum);
         args.lse[row] = top + log_sum;
         // The difference of neighbours first: rounding `lse` would cost a small loss its digits.
-        args.loss[row] = target < args.width ? log_sum + (top - load(args.logits, start + target)) : NOT_A_NUMBER;
+        args.loss[row] = target < args.classes ? log_sum + (top - load(args.logits, start + target)) : NOT_A_NUMBER;
     }
 }
 
@@ -48,26 +81,30 @@ struct CrossEntropyBackward {
     Array logits, dlogits;
     const u32* targets;  // [rows]
     const float* lse;    // [rows]
-    u64 width;
+    u64 width, classes;
     float factor;
 };
 
-// dlogits = factor (e^{x − lse} − [target])
-template <u32 N> __device__ __forceinline__ void slopes(const CrossEntropyBackward& args) {
-    u64 row = blockIdx.x, start = row * args.width;
-    u32 target = args.targets[row];
-    float lse = args.lse[row], factor = target < args.width ? args.factor : NOT_A_NUMBER;
-    for (u64 i = N * threadIdx.x; i < args.width; i += N * blockDim.x) {
-        Run<N> x = load_run<N>(args.logits, start + i);
+// dlogits = factor (e^{x − lse} − [target]), zero behind the classes
+template <u32 N> __device__ __forceinline__ void slopes(const CrossEntropyBackward& args, u32 type) {
+    const u64 row = blockIdx.x, start = row * args.width;
+    const Array dlogits = {args.dlogits.data, type};
+    const u32 target = args.targets[row];
+    const float lse = args.lse[row], factor = target < args.classes ? args.factor : NOT_A_NUMBER;
+    each_run<N>(Array{args.logits.data, type}, start, args.classes, [&](u64 i, Run<N> x) {
+#pragma unroll
         for (u32 n = 0; n < N; n++) {
-            float slope = factor * expf(x.x[n] - lse);
+            const float slope = factor * exponential(type, x.x[n] - lse);
             x.x[n] = i + n == target ? slope - factor : slope;
+            if (i + n >= args.classes) x.x[n] = 0.0f;
         }
-        store_run<N>(args.dlogits, start + i, x);
-    }
+        store_run<N>(dlogits, start + i, x);
+    });
+    const u64 behind = (args.classes + N - 1) / N * N;
+    for (u64 i = behind + N * threadIdx.x; i < args.width; i += N * blockDim.x) store_run<N>(dlogits, start + i, Run<N>{});
 }
 
 KERNEL(cross_entropy_backward, CrossEntropyBackward, 256) {
-    if (args.width % 4 == 0) slopes<4>(args);
-    else slopes<1>(args);
+#define SLOPES(TYPE, N) slopes<N>(args, TYPE)
+    BY_RUNS(args.logits, args.width, SLOPES);
 }

@@ -273,16 +273,6 @@ struct NormaliseGradients {
     u32 lanes;
 };
 
-// A run out of its 16 bytes.
-template <u32 TYPE> __device__ __forceinline__ Run<RUN_LENGTH<TYPE>> run_of(uint4 bits) {
-    const u32 words[4] = {bits.x, bits.y, bits.z, bits.w};
-    Run<RUN_LENGTH<TYPE>> run;
-#pragma unroll
-    for (u32 n = 0; n < RUN_LENGTH<TYPE>; n++)
-        run.x[n] = TYPE == 0 ? __uint_as_float(words[n % 4]) : from_bits(TYPE, words[n / 2 % 4] >> n % 2 * 16);
-    return run;
-}
-
 // g of a run of dy, of what the gate lets through of that.
 template <u32 N>
 __device__ __forceinline__ Run<N> slope(Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column) {
@@ -341,8 +331,8 @@ template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const No
         for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             if (!inside(column)) continue;
-            const Run<N> own = run_of<TYPE>(x[run]);
-            g = gather(dw[run], own, run_of<TYPE>(dy[run]), args, r, start + column, column);
+            const Run<N> own = run_of<N, TYPE>(x[run]);
+            g = gather(dw[run], own, run_of<N, TYPE>(dy[run]), args, r, start + column, column);
             sum += dot(own, g);
         }
         sum = neighbours_sum(sum, args.lanes);
@@ -351,8 +341,8 @@ template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const No
         for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             if (!inside(column)) continue;
-            if (RUNS > 1) g = slope(run_of<TYPE>(dy[run]), args, r, start + column, column);
-            store_run<N>(args.dx, start + column, across(g, run_of<TYPE>(x[run]), along));
+            if (RUNS > 1) g = slope(run_of<N, TYPE>(dy[run]), args, r, start + column, column);
+            store_run<N>(args.dx, start + column, across(g, run_of<N, TYPE>(x[run]), along));
         }
     }
 #pragma unroll

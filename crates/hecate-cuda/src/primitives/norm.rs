@@ -281,7 +281,7 @@ fn gradients(
     Ok((dx, parts.total(device, weight.dtype())?))
 }
 
-/// What the gate lets through of `dy`; writes its gradient.
+/// What the gate lets through of `dy`, in 32 bits, since `dweight` adds it up; writes its gradient.
 fn open_gate(
     device: &Cuda,
     x: &Tensor<Cuda>,
@@ -290,7 +290,7 @@ fn open_gate(
     inverse: &Tensor<Cuda>,
     dy: &Tensor<Cuda>,
 ) -> Result<Tensor<Cuda>> {
-    let through = device.empty(dy.shape().clone(), dy.dtype())?;
+    let through = device.empty(dy.shape().clone(), DType::F32)?;
     let arguments = OpenGate {
         x: x.into(),
         dy: dy.into(),

@@ -37,14 +37,14 @@ KERNEL(total, Total, 256) {
 enum { VALUES, PRODUCTS, SCALED };
 
 struct ColumnParts {
-    Array x, y;           // [rows, width], of one type; y is x for values
+    Array x, y;           // [rows, width]; y is x for values
     const float* factor;  // [rows]
     double* parts;        // [blocks y, width]
     u64 rows, width;
     u64 height;           // rows of a part
     u32 columns;          // of a block, a power of two; of runs where `wide`
     u32 terms;
-    u32 wide;             // runs of 16 bytes divide the width
+    u32 wide;             // runs of 16 bytes divide the width, and x and y are of one type
 };
 
 // Terms added up in 32 bits, and those that are asked for at once.

@@ -87,7 +87,7 @@ pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Resu
     };
     let rows = x.shape().count() / width;
     let wide = Array::from(x).wide();
-    let runs = if width.is_multiple_of(wide) { width / wide } else { width };
+    let runs = if width.is_multiple_of(wide) && x.dtype() == y.dtype() { width / wide } else { width };
     let columns = runs.next_power_of_two().min(COLUMNS);
     let across = runs.div_ceil(columns);
     let height = rows.div_ceil(BLOCKS / across.min(BLOCKS)).max(RUN * THREADS / columns);

@@ -1,7 +1,7 @@
 //! Linear maps.
 
-use crate::{Builder, Error, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, Host, Signal, Tensor, primitives::Transpose};
+use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, DType, Signal, Tensor, primitives::Transpose};
 
 /// `y = x Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +69,8 @@ impl Linear {
         }
     }
 
-    /// As [`Linear::forward`] without a bias, with outputs behind the map's own until `multiple` divides their number, so
-    /// that matrix units find every row where they want it. No softmax gives these anything: they are `−10³⁰`.
+    /// As [`Linear::forward`] without a bias, with outputs behind the map's own, all zeros, until `multiple` divides their
+    /// number, so that matrix units find every row where they want it.
     ///
     /// # Errors
     /// As [`Linear::forward`].
@@ -81,12 +81,9 @@ impl Linear {
         if more == 0 {
             return self.product(tape, x);
         }
-        let (device, dtype) = (x.value().device(), x.value().dtype());
-        let zeros = |axes: &[usize]| Ok::<_, Error>(Var::constant(Tensor::zeros(device, axes, dtype)?));
-        let never = Tensor::upload(device, [more], Host::from_f32(dtype, vec![-1e30; more]))?;
-        let mask = tape.concat(&[&zeros(&[outputs])?, &Var::constant(never)], 0)?;
-        let weight = tape.concat(&[&weight, &zeros(&[more, inputs])?], 0)?;
-        tape.add(&tape.matmul(x, &weight, Transpose { a: false, b: true })?, &mask)
+        let zeros = Var::constant(Tensor::zeros(x.value().device(), [more, inputs], x.value().dtype())?);
+        let weight = tape.concat(&[&weight, &zeros], 0)?;
+        tape.matmul(x, &weight, Transpose { a: false, b: true })
     }
 
     /// `x [N,1,inputs]` to a number an output, its bias beside it; none of a map without bias.

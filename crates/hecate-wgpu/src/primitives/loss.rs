@@ -28,27 +28,35 @@ struct Args {
     rows: u32,
     width: u32,
     factor: f32,
-    unused: u32,
+    classes: u32,
 }
 
 impl Args {
-    fn new(logits: &Tensor<Wgpu>, factor: f32) -> Self {
-        Self { rows: logits.shape().rows() as u32, width: logits.shape().last() as u32, factor, unused: 0 }
+    fn new(classes: usize, logits: &Tensor<Wgpu>, factor: f32) -> Self {
+        let (rows, width) = (logits.shape().rows() as u32, logits.shape().last() as u32);
+        Self { rows, width, factor, classes: classes as u32 }
     }
 }
 
 impl Loss for Wgpu {
-    fn cross_entropy(&self, logits: &Tensor<Self>, targets: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
+    fn cross_entropy(
+        &self,
+        classes: usize,
+        logits: &Tensor<Self>,
+        targets: &Tensor<Self>,
+    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
         let rows = logits.shape().rows();
         let (loss, lse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
         let wide = self.widened(logits)?;
         let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Write(&loss), Binding::Write(&lse)];
-        self.launch(&kernel(self.has_subgroups(), "cross_entropy"), (rows, 1, 1), &Args::new(logits, 1.0), &bindings)?;
+        let args = Args::new(classes, logits, 1.0);
+        self.launch(&kernel(self.has_subgroups(), "cross_entropy"), (rows, 1, 1), &args, &bindings)?;
         Ok((loss, lse))
     }
 
     fn cross_entropy_backward(
         &self,
+        classes: usize,
         logits: &Tensor<Self>,
         targets: &Tensor<Self>,
         lse: &Tensor<Self>,
@@ -57,7 +65,8 @@ impl Loss for Wgpu {
         let count = logits.shape().count();
         let (wide, dlogits) = (self.widened(logits)?, self.empty(logits.shape().clone(), DType::F32)?);
         let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Read(lse), Binding::Write(&dlogits)];
-        self.launch(&kernel(false, "cross_entropy_backward"), groups(count), &Args::new(logits, factor), &bindings)?;
+        let args = Args::new(classes, logits, factor);
+        self.launch(&kernel(false, "cross_entropy_backward"), groups(count), &args, &bindings)?;
         self.rounded(dlogits, logits.dtype())
     }
 }

@@ -1,10 +1,10 @@
-// Cross-entropy of rows of `logits [rows, width]`.
+// Cross-entropy of rows of `logits [rows, width]`, of which the first columns are classes.
 
 struct Args {
     rows: u32,
     width: u32,
     factor: f32,
-    unused: u32,
+    classes: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: Args;
@@ -16,7 +16,7 @@ struct Args {
 @group(0) @binding(3) var<storage, read> sums: array<f32>;
 @group(0) @binding(4) var<storage, read_write> dlogits: array<f32>;
 
-// lse = top + log Σ e^{x − top}, loss = lse − x[target], a workgroup a row; a target that the row does not have gives NaN.
+// lse = top + log Σ e^{x − top}, loss = lse − x[target], a workgroup a row; a target that is no class gives NaN.
 @compute @workgroup_size(64)
 fn cross_entropy(own: Member) {
     let local = own.local;
@@ -25,12 +25,12 @@ fn cross_entropy(own: Member) {
     let row = min(number, args.rows - 1u);
     let start = row * args.width;
     var top = -3.4028234e38;
-    for (var i = local; i < args.width; i += 64u) {
+    for (var i = local; i < args.classes; i += 64u) {
         top = larger(top, logits[start + i]);
     }
     top = workgroup_max(own, 64u, top);
     var sum = 0.0;
-    for (var i = local; i < args.width; i += 64u) {
+    for (var i = local; i < args.classes; i += 64u) {
         sum += exponential(logits[start + i] - top);
     }
     sum = workgroup_sum(own, 64u, sum);
@@ -40,13 +40,13 @@ fn cross_entropy(own: Member) {
         lse[row] = top + log_sum;
         // The difference of neighbours first: rounding `lse` would cost a small loss its digits.
         loss[row] = not_a_number();
-        if goal < args.width {
+        if goal < args.classes {
             loss[row] = log_sum + (top - logits[start + goal]);
         }
     }
 }
 
-// dlogits = factor (e^{x − lse} − [target])
+// dlogits = factor (e^{x − lse} − [target]), zero behind the classes
 @compute @workgroup_size(256)
 fn cross_entropy_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
@@ -56,11 +56,15 @@ fn cross_entropy_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(loca
     let row = i / args.width;
     let goal = targets[row];
     var slope = args.factor * exponential(logits[i] - sums[row]);
-    if i % args.width == goal {
+    let column = i % args.width;
+    if column == goal {
         slope -= args.factor;
     }
-    if goal >= args.width {
+    if goal >= args.classes {
         slope = not_a_number();
+    }
+    if column >= args.classes {
+        slope = 0.0;
     }
     dlogits[i] = slope;
 }

@@ -1,0 +1,269 @@
+// Short causal convolution with four taps, SiLU and the length of heads in one: a thread keeps what it needs of the rows
+// before, so that every array is read once. Control flow is one in a whole warp but for its reads and writes: lanes that
+// have nothing to do follow, since heads are summed over neighbouring lanes.
+#include "conv.cuh"
+
+const u32 TAPS = 4;
+// Rows that are kept: one more than the state has. Row `i` of those that follow each other stands in place `i % TAPS`.
+template <u32 N> using Ring = Run<N>[TAPS];
+
+// All taps of neighbouring channels; those of a channel are a run.
+template <u32 N> __device__ __forceinline__ void load_taps(Run<N> (&taps)[TAPS], const Call& call, u64 channel) {
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+        Run<TAPS> run = load_run<TAPS>(call.weight, (channel + n) * TAPS);
+#pragma unroll
+        for (u32 j = 0; j < TAPS; j++) taps[j].x[n] = run.x[j];
+    }
+}
+
+// u of the row in place `newest`, which is known while compiling.
+template <u32 N>
+__device__ __forceinline__ Run<N> sum_of(const Run<N> (&taps)[TAPS], const Run<N> (&rows)[TAPS], u32 newest) {
+    Run<N> u = {};
+#pragma unroll
+    for (u32 j = 0; j < TAPS; j++) add_product(u, taps[j], rows[(newest + 1 + j) % TAPS]);
+    return u;
+}
+
+// The three rows before row `i` of a sequence, which is to stand in place `newest`.
+template <u32 N>
+__device__ __forceinline__ void load_before(Run<N> (&rows)[TAPS], const Call& call, const Range& range, u64 i, u64 channel, u32 newest) {
+#pragma unroll
+    for (u32 j = 0; j < TAPS - 1; j++) rows[(newest + 1 + j) % TAPS] = input<N>(call, range, i + j, channel);
+}
+
+// SiLU, its slope being σ + s (1 − σ); both are 1-to-1 where there is none.
+template <u32 TYPE> __device__ __forceinline__ float open_side(float x) {
+    return TYPE == 0 ? sides(x).up : short_sigmoid(x);
+}
+
+// Σ x y over a head, in each of its lanes, which are neighbours; all lanes of a warp call it.
+template <u32 N> __device__ __forceinline__ float over_head(const Call& call, const Run<N>& x, const Run<N>& y) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 n = 0; n < N; n++) sum += x.x[n] * y.x[n];
+    // Without branches, behind each of which a warp would have to gather.
+#pragma unroll
+    for (u32 mask = 1; mask < 32; mask *= 2) {
+        const float other = shuffle_xor(sum, mask);
+        sum += mask < call.unit / N ? other : 0.0f;
+    }
+    return sum;
+}
+
+struct Forward {
+    Call call;
+    Array y;
+};
+
+// Rows that are asked for before they are needed.
+const u32 AHEAD = 4;
+
+// Neighbouring channels of a stretch of rows. UNIT: heads are brought to length 1.
+template <u32 TYPE, bool UNIT> __device__ __forceinline__ void forward(const Forward& args) {
+    constexpr u32 N = RUN_LENGTH<TYPE>;
+    const Call& call = args.call;
+    const u64 across = call.channels / N, count = (call.rows + STRETCH - 1) / STRETCH * across;
+    const u32 lane = threadIdx.x % 32;
+    for (u64 first = grid_thread() - lane; first < count; first += grid_threads()) {
+        const Place at = place(first + lane < count ? first + lane : 0, across);
+        const u64 row = at.row * STRETCH, channel = at.column * N, start = row * across + at.column;
+        const u64 left = call.rows - row;
+        const u32 rows = first + lane >= count ? 0 : left < STRETCH ? (u32)left : STRETCH;
+        Bits<TYPE, N> next[AHEAD];
+        const auto ask = [&](u32 r) { next[r % AHEAD] = ((const Bits<TYPE, N>*)call.x.data)[start + (r < rows ? r * across : 0)]; };
+#pragma unroll
+        for (u32 r = 0; r < AHEAD; r++) ask(r);
+        Run<N> taps[TAPS], x[TAPS];
+        load_taps(taps, call, channel);
+        Range range = owner(call, row);
+        load_before(x, call, range, row - range.start, channel, 0);
+#pragma unroll
+        for (u32 r = 0; r < STRETCH; r++) {
+            if (r < rows && row + r == range.start + range.length) {
+                range = sequence(call, range.n + 1);
+                load_before(x, call, range, 0, channel, r);
+            }
+            x[r % TAPS] = run_of<N, TYPE>(next[r % AHEAD]);
+            if (r + AHEAD < STRETCH) ask(r + AHEAD);
+            Run<N> y = sum_of(taps, x, r);
+            if (call.silu) {
+#pragma unroll
+                for (u32 n = 0; n < N; n++) y.x[n] *= open_side<TYPE>(y.x[n]);
+            }
+            if constexpr (UNIT) {
+                const float inverse = rsqrtf(over_head(call, y, y) + call.square);
+#pragma unroll
+                for (u32 n = 0; n < N; n++) y.x[n] *= inverse;
+            }
+            if (r < rows) store_run<N>(Array{args.y.data, TYPE}, (start + r * across) * N, y);
+        }
+    }
+}
+
+// With the type of all arrays known.
+template <u32 TYPE> __device__ __forceinline__ Call of_type(Call call) {
+    call.x.type = call.weight.type = call.state.type = TYPE;
+    return call;
+}
+
+// Channels that runs of 16 bytes divide.
+KERNEL(conv_forward_taps, Forward, 256, 2) {
+    BY_TYPE(args.y.type, forward<TYPE, false>(Forward{of_type<TYPE>(args.call), args.y}))
+}
+
+KERNEL(conv_forward_unit, Forward, 256, 2) {
+    BY_TYPE(args.y.type, forward<TYPE, true>(Forward{of_type<TYPE>(args.call), args.y}))
+}
+
+// All gradients at once, of channels that runs of four divide: rows and dy are read once, and the gradient of u is nowhere.
+// Block x has ACROSS runs of channels, block y is a part of the rows, and a warp goes through SEGMENT of these, TAPS at a
+// time, with as many more of du as its last rows need.
+const u32 ACROSS = 32, DOWN = 8, SEGMENT = 25;
+static_assert((SEGMENT + TAPS - 1) % TAPS == 0, "no row is for nothing");
+
+struct Gradients {
+    Call call;
+    Array dy, dfinal, dx, dstate;  // dfinal may be null
+    float* parts;                  // of dweight: [number, D, TAPS]
+    u64 length;                    // rows of a part
+};
+
+// A warp's rows of one sequence, `row` to `stop`; the sequence begins at `start` and ends at `end`.
+template <u32 TYPE, bool UNIT> struct Rows {
+    static constexpr u32 N = 4, AHEAD = TYPE == 0 ? 2 : 4;
+    const Gradients& args;
+    u32 n, start, end, row, stop;
+    u32 across;  // runs of a row
+    bool inside;  // the lane has channels
+    u32 channel;
+    // Rows that come, as they lie in memory; and inputs and gradients of u that are kept.
+    Bits<TYPE, N> next_x[AHEAD], next_dy[AHEAD];
+    Run<N> x[TAPS], du[TAPS];
+
+    // The last row stands for those behind it.
+    __device__ __forceinline__ void ask(u32 b, u32 at) {
+        const u64 i = (u64)(at < end ? at : end - 1) * across + channel / N;
+        next_x[b % AHEAD] = ((const Bits<TYPE, N>*)args.call.x.data)[i];
+        next_dy[b % AHEAD] = ((const Bits<TYPE, N>*)args.dy.data)[i];
+    }
+    // dy of the row in place `b` becomes the gradient of u.
+    __device__ __forceinline__ void through(const Run<N> (&taps)[TAPS], u32 b) {
+        const Call& call = args.call;
+        if (!UNIT && !call.silu) return;
+        Run<N> s = sum_of(taps, x, b), slope;
+        if (call.silu) {
+#pragma unroll
+            for (u32 n = 0; n < N; n++) {
+                const float up = open_side<TYPE>(s.x[n]);
+                slope.x[n] = up * (1.0f + s.x[n] * (1.0f - up));
+                s.x[n] *= up;
+            }
+        }
+        if constexpr (UNIT) {
+            const float r = rsqrtf(over_head(call, s, s) + call.square), along = r * over_head(call, s, du[b]) * r;
+#pragma unroll
+            for (u32 n = 0; n < N; n++) du[b].x[n] = r * (du[b].x[n] - along * s.x[n]);
+        }
+        if (call.silu) {
+#pragma unroll
+            for (u32 n = 0; n < N; n++) du[b].x[n] *= slope.x[n];
+        }
+    }
+    // The gradient by the input TAPS - 1 rows before `at`, or by the state's row there. Nothing that is before these rows is
+    // theirs, but what is before all rows.
+    __device__ __forceinline__ void write(Run<N> grad, u32 at) const {
+        const u32 kept = n * (TAPS - 1), token = at - (row + TAPS - 1);
+        const bool own = token < stop - row, state = row == start && at < row + TAPS - 1;
+        if (!inside || !own && !state) return;
+        if (args.dfinal.data && at >= end) {
+            const Run<N> more = load_run<N>(args.dfinal, (u64)(kept + at - end) * args.call.channels + channel);
+#pragma unroll
+            for (u32 i = 0; i < N; i++) grad.x[i] += more.x[i];
+        }
+        const Array& to = own ? args.dx : args.dstate;
+        store_run<N>(to, ((u64)(own ? row + token : kept + at - start) * across + channel / N) * N, grad);
+    }
+    __device__ __forceinline__ void add(const Run<N> (&taps)[TAPS], Run<N> (&terms)[TAPS]) {
+#pragma unroll
+        for (u32 b = 0; b < AHEAD; b++) ask(b, row + b);
+#pragma unroll
+        for (u32 b = 0; b < TAPS; b++) du[b] = Run<N>{};
+        load_before(x, args.call, Range{n, start, end - start}, row - start, channel, 0);
+#pragma unroll 1
+        for (u32 first = row; first < stop + TAPS - 1; first += TAPS) {
+#pragma unroll
+            for (u32 b = 0; b < TAPS; b++) {
+                const u32 at = first + b;
+                x[b] = run_of<N, TYPE>(next_x[b % AHEAD]), du[b] = run_of<N, TYPE>(next_dy[b % AHEAD]);
+                ask(b, at + AHEAD);
+                through(taps, b);
+                // There is none behind the sequence.
+                if (at >= end) du[b] = Run<N>{};
+                Run<N> grad = {};
+#pragma unroll
+                for (u32 j = 0; j < TAPS; j++) add_product(grad, taps[j], du[(b + TAPS - j) % TAPS]);
+                if (at < stop) {
+#pragma unroll
+                    for (u32 j = 0; j < TAPS; j++) add_product(terms[j], du[b], x[(b + 1 + j) % TAPS]);
+                }
+                write(grad, at);
+            }
+        }
+    }
+};
+
+// Warp `n` adds up dweight of channel `n` of the runs over the block's threads.
+template <u32 TYPE, bool UNIT> __device__ __forceinline__ void gradients(const Gradients& args, float (&shared)[DOWN][TAPS][4][ACROSS]) {
+    constexpr u32 N = 4;
+    const Call& call = args.call;
+    u32 lane = threadIdx.x % ACROSS, warp = threadIdx.x / ACROSS;
+    u32 across = call.channels / N, channel = (blockIdx.x * ACROSS + lane) * N;
+    u64 first = blockIdx.y * args.length;
+    u64 last = first + args.length < call.rows ? first + args.length : call.rows;
+    const bool inside = channel < call.channels;
+    if (!inside) channel = 0;
+    Run<N> taps[TAPS];
+    load_taps(taps, call, channel);
+    double sums[TAPS] = {};
+    for (; first < last; first += DOWN * SEGMENT) {
+        Run<N> terms[TAPS] = {};
+        u32 row = first + warp * SEGMENT, end = row + SEGMENT < last ? row + SEGMENT : last;
+        while (row < end) {
+            Range range = owner(call, row);
+            u32 start = range.start, behind = start + range.length, stop = behind < end ? behind : end;
+            Rows<TYPE, UNIT>{args, (u32)range.n, start, behind, row, stop, across, inside, channel}.add(taps, terms);
+            row = stop;
+        }
+#pragma unroll
+        for (u32 j = 0; j < TAPS; j++)
+#pragma unroll
+            for (u32 n = 0; n < N; n++) shared[warp][j][n][lane] = terms[j].x[n];
+        __syncthreads();
+        for (u32 other = 0; warp < N && other < DOWN; other++)
+#pragma unroll
+            for (u32 j = 0; j < TAPS; j++) sums[j] += shared[other][j][warp][lane];
+        __syncthreads();
+    }
+    if (!inside || warp >= N) return;
+    float* parts = args.parts + (blockIdx.y * call.channels + channel + warp) * TAPS;
+#pragma unroll
+    for (u32 j = 0; j < TAPS; j++) parts[j] = (float)sums[j];
+}
+
+template <u32 TYPE> __device__ __forceinline__ Gradients of_type(Gradients args) {
+    args.call = of_type<TYPE>(args.call);
+    args.dy.type = args.dfinal.type = args.dx.type = args.dstate.type = TYPE;
+    return args;
+}
+
+KERNEL(conv_gradients, Gradients, 256, 2) {
+    __shared__ float shared[DOWN][TAPS][4][ACROSS];
+    BY_TYPE(args.dy.type, gradients<TYPE, false>(of_type<TYPE>(args), shared))
+}
+
+KERNEL(conv_gradients_unit, Gradients, 256, 2) {
+    __shared__ float shared[DOWN][TAPS][4][ACROSS];
+    BY_TYPE(args.dy.type, gradients<TYPE, true>(of_type<TYPE>(args), shared))
+}
