@@ -4,6 +4,9 @@ use super::{GatedRule, Linear};
 use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
 use hecate_core::{Backend, DType, Of, Signal, Slots, Tensor, TokenGates};
 
+/// Numbers of 16 bits that matrix units read of a row at once.
+const ALIGNED: usize = 8;
+
 /// The maps that make a rule's signals, in their order, with the width of each.
 pub(super) type Signals = Vec<(Linear, Option<usize>)>;
 
@@ -35,10 +38,10 @@ impl Retention {
         })
     }
 
-    /// `log a [B,T,H]`.
-    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+    /// `log a [B,T,H]` of what the map makes of the stream.
+    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
         let [slope, offset] = [self.slope, self.offset].map(|id| tape.parameter(id));
-        tape.retention(&self.map.forward(tape, x)?, &slope, &offset)
+        tape.retention(y, &slope, &offset)
     }
 
     /// As [`Retention::log_a`] of one token a text: what it is made of.
@@ -78,15 +81,34 @@ impl<R: GatedRule> Gating<R> {
 
     /// The gates of tokens `x [B,T,hidden]`.
     pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
+        let mut products = self.products(tape, x)?.into_iter();
         let mut maps = self.signals.iter();
         let signals = R::Signals::try_build(|_| {
             // One linear map was made for each signal, in this order.
             let (map, width) = maps.next().expect("a linear map for every signal");
-            let y = map.forward_wide(tape, x)?;
+            let y = map.widened(tape, &products.next().expect("a product of every map"))?;
             width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
         })?;
-        let gates = self.rule.gates_of(tape, self.log_a(tape, x)?, signals)?;
+        let log_a = match (&self.retention, products.next()) {
+            (Some(retention), Some(y)) => retention.log_a(tape, &y)?,
+            _ => {
+                let shape = [x.axes()[0], x.axes()[1], self.heads];
+                Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?)
+            }
+        };
+        let gates = self.rule.gates_of(tape, log_a, signals)?;
         self.rule.stretched(tape, gates, self.step)
+    }
+
+    /// What the signals' maps, then that of the forgetting gate, make of the stream: together where a row of one alone would
+    /// not suit matrix units.
+    fn products<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Vec<Var<B>>> {
+        let retention = self.retention.as_ref().map(|retention| retention.map);
+        let maps: Vec<Linear> = self.signals.iter().map(|(map, _)| *map).chain(retention).collect();
+        if maps.iter().all(|map| map.suits(tape, ALIGNED)) {
+            return maps.iter().map(|map| map.product(tape, x)).collect();
+        }
+        Linear::together(tape, &maps, x, ALIGNED)
     }
 
     /// Whether [`Gating::token`] knows the rule's gates.
@@ -104,16 +126,5 @@ impl<R: GatedRule> Gating<R> {
         let Some((write, strengths)) = self.rule.strengths(signals, self.step) else { return Ok(None) };
         let retention = self.retention.as_ref().map(|retention| retention.token(tape, x)).transpose()?;
         Ok(Some(TokenGates { retention, write, strengths }))
-    }
-
-    /// `log a [B,T,H]`.
-    fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        match &self.retention {
-            Some(retention) => retention.log_a(tape, x),
-            None => {
-                let shape = [x.axes()[0], x.axes()[1], self.heads];
-                Ok(Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?))
-            }
-        }
     }
 }

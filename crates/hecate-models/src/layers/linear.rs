@@ -62,11 +62,7 @@ impl Linear {
     /// # Errors
     /// As [`Linear::forward`].
     pub fn forward_wide<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let y = tape.cast(DType::F32, &self.product(tape, x)?)?;
-        match self.bias {
-            Some(bias) => tape.add(&y, &tape.parameter(bias)),
-            None => Ok(y),
-        }
+        self.widened(tape, &self.product(tape, x)?)
     }
 
     /// As [`Linear::forward`] without a bias, with outputs behind the map's own, all zeros, until `multiple` divides their
@@ -75,15 +71,40 @@ impl Linear {
     /// # Errors
     /// As [`Linear::forward`].
     pub fn forward_padded<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, multiple: usize) -> Result<Var<B>> {
-        let weight = tape.weight(self.weight)?;
-        let (outputs, inputs) = (weight.axes()[0], weight.axes()[1]);
-        let more = outputs.next_multiple_of(multiple) - outputs;
-        if more == 0 {
-            return self.product(tape, x);
+        padded(tape, x, vec![tape.weight(self.weight)?], multiple)
+    }
+
+    /// As [`Linear::forward`] without biases, of several maps of the same `x`: one product, as [`Linear::forward_padded`].
+    pub(super) fn together<B: Backend>(
+        tape: &Tape<'_, B>,
+        maps: &[Self],
+        x: &Var<B>,
+        multiple: usize,
+    ) -> Result<Vec<Var<B>>> {
+        let weights = maps.iter().map(|map| tape.weight(map.weight)).collect::<Result<Vec<_>>>()?;
+        let outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
+        let y = padded(tape, x, weights, multiple)?;
+        let mut start = 0;
+        let part = |count| {
+            start += count;
+            tape.narrow(&y, y.axes().len() - 1, start - count, count)
+        };
+        outputs.into_iter().map(part).collect()
+    }
+
+    /// Whether rows of so many outputs are as matrix units want them, which is all the same in 32 bits.
+    pub(super) fn suits<B: Backend>(&self, tape: &Tape<'_, B>, multiple: usize) -> bool {
+        let outputs = tape.parameter(self.weight).axes()[0];
+        tape.activations() == DType::F32 || outputs.is_multiple_of(multiple)
+    }
+
+    /// The bias put on a product in 32 bits, whatever that has.
+    pub(super) fn widened<B: Backend>(&self, tape: &Tape<'_, B>, product: &Var<B>) -> Result<Var<B>> {
+        let y = tape.cast(DType::F32, product)?;
+        match self.bias {
+            Some(bias) => tape.add(&y, &tape.parameter(bias)),
+            None => Ok(y),
         }
-        let zeros = Var::constant(Tensor::zeros(x.value().device(), [more, inputs], x.value().dtype())?);
-        let weight = tape.concat(&[&weight, &zeros], 0)?;
-        tape.matmul(x, &weight, Transpose { a: false, b: true })
     }
 
     /// `x [N,1,inputs]` to a number an output, its bias beside it; none of a map without bias.
@@ -92,7 +113,22 @@ impl Linear {
         Ok(Some(Signal { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias).into_value() }))
     }
 
-    fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+    pub(super) fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
         tape.matmul(x, &tape.weight(self.weight)?, Transpose { a: false, b: true })
     }
+}
+
+/// `x` times weights, one behind the other, and zeros behind them.
+fn padded<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, mut weights: Vec<Var<B>>, multiple: usize) -> Result<Var<B>> {
+    let outputs: usize = weights.iter().map(|weight| weight.axes()[0]).sum();
+    let more = outputs.next_multiple_of(multiple) - outputs;
+    if more > 0 {
+        let shape = [more, weights[0].axes()[1]];
+        weights.push(Var::constant(Tensor::zeros(x.value().device(), shape, x.value().dtype())?));
+    }
+    let weight = match &weights[..] {
+        [weight] => weight.clone(),
+        weights => tape.concat(&weights.iter().collect::<Vec<_>>(), 0)?,
+    };
+    tape.matmul(x, &weight, Transpose { a: false, b: true })
 }
