@@ -83,6 +83,8 @@ fn elementwise_and_sums() {
     assert!(matches!(names(primitives::mul_backward(&a, &a, &wrong), &["mul", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::mul(&a, &ones([0])), &["mul", "`b`"]), Error::Empty { .. }));
     assert!(matches!(names(primitives::cast(DType::U32, &ones([2])), &["cast", "u32"]), Error::DType { .. }));
+    let several = primitives::cast_all(DType::F32, &[&ones([2]), &ids([2], 1)]);
+    assert!(matches!(names(several, &["cast", "`x`", "u32"]), Error::DType { .. }));
     assert!(matches!(names(primitives::sum_rows(&ones([2, 3]), 4), &["sum_rows"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::sum_rows(&ones([2, 3]), 0), &["sum_rows"]), Error::Shape { .. }));
 }

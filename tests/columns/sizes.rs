@@ -86,6 +86,26 @@ fn rows_of<D: Elementwise + Norm + Reduce>(device: &D, dtype: DType) -> Results<
 }
 
 #[test]
+fn conversions() {
+    agree!(conversions_of);
+}
+
+/// Arrays that take several blocks, one, and a part of one, in one call.
+fn conversions_of<D: Elementwise>(device: &D, dtype: DType) -> Results<D> {
+    let arrays = [1, 7, 8192, 40_003, 16].map(|count| data(device, dtype, &[count], count as u64));
+    let arrays = arrays.into_iter().collect::<Result<Vec<_>>>()?;
+    let mut results = Vec::new();
+    for to in [DType::F32, DType::Bf16, DType::F16] {
+        let all = cast_all(to, &arrays.iter().collect::<Vec<_>>())?;
+        results.extend(all.into_iter().map(|y| (format!("{dtype} as {to}"), y)));
+    }
+    let mixed = [cast(DType::Bf16, &arrays[3])?, cast(DType::F16, &arrays[1])?, cast(DType::F32, &arrays[0])?];
+    let all = cast_all(DType::F32, &mixed.iter().collect::<Vec<_>>())?;
+    results.extend(all.into_iter().map(|y| ("several as f32".to_owned(), y)));
+    Ok(results)
+}
+
+#[test]
 fn tables() {
     agree!(tables_of);
 }

@@ -30,6 +30,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
     ("conv.cuh", include_str!("primitives/conv.cuh")),
+    ("entries.cuh", include_str!("primitives/entries.cuh")),
     ("maps.cuh", include_str!("primitives/maps.cuh")),
     ("attention.cuh", include_str!("primitives/attention.cuh")),
 ];

@@ -16,7 +16,7 @@ const WIDE: usize = 4;
 ///
 /// ```text
 /// weights      4 N
-/// rounded      e N with 16-bit activations, else 0: the copies that meet them
+/// rounded      e N with 16-bit activations, else 0: the copies that meet them, and in the end the copies' gradients
 /// moments      8 N
 /// gradients    4 N, but while they gather what they were made of is let go: only what is more than that counts
 /// activations  e R (2 d + Σ_layers (4 d + 3 m + mixer))

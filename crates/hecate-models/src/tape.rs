@@ -70,6 +70,8 @@ impl<B: Backend> Clone for Var<B> {
 struct Slots<B: Backend> {
     tape: u64,
     gradients: Vec<Option<Tensor<B>>>,
+    /// What uses of rounded weights gave, as it came, by the parameters' places.
+    of_rounded: Vec<(usize, Tensor<B>)>,
 }
 
 impl<B: Backend> Slots<B> {
@@ -80,6 +82,22 @@ impl<B: Backend> Slots<B> {
             Some(_) => Err(Error::config("value", "one of another tape", "values of the tape that is gone through")),
             None => Ok(()),
         }
+    }
+
+    /// Keeps what a use of a rounded weight gave for [`Slots::widen`].
+    fn keep(&mut self, parameter: usize, gradient: Tensor<B>) {
+        self.of_rounded.push((parameter, gradient));
+    }
+
+    /// Adds all that was kept to the parameters' gradients, in 32 bits.
+    fn widen(&mut self) -> Result<()> {
+        let (parameters, kept): (Vec<_>, Vec<_>) = self.of_rounded.drain(..).unzip();
+        let wide = primitives::cast_all(DType::F32, &kept.iter().collect::<Vec<_>>())?;
+        drop(kept);
+        for (parameter, gradient) in parameters.into_iter().zip(wide) {
+            add_to(&mut self.gradients[parameter], Some(gradient))?;
+        }
+        Ok(())
     }
 
     /// What arrived for a slot so far, for who adds to it and puts it back by [`Slots::add`].
@@ -178,16 +196,27 @@ impl<'p, B: Backend> Tape<'p, B> {
         if master.value.dtype() == self.dtype {
             return Ok(master);
         }
-        let known = self.rounded.borrow().get(&id.index()).cloned();
-        let value = match known {
-            Some(value) => value,
-            None => {
-                let value = primitives::cast(self.dtype, &master.value)?;
-                self.rounded.borrow_mut().insert(id.index(), value.clone());
-                value
-            }
-        };
-        Ok(self.push_map(&master, value, |dy| primitives::cast(DType::F32, &dy)))
+        let value = self.rounded(id.index())?;
+        if self.record.is_none() {
+            return Ok(Var::constant(value));
+        }
+        Ok(self.push_one(value, move |dy, slots| {
+            slots.keep(id.index(), dy);
+            Ok(())
+        }))
+    }
+
+    /// A weight in the type of activations. A tape that records needs all of them till it is gone through, and makes them
+    /// in one call.
+    fn rounded(&self, index: usize) -> Result<Tensor<B>> {
+        let mut rounded = self.rounded.borrow_mut();
+        if !rounded.contains_key(&index) {
+            let all = if self.record.is_some() { 0..self.parameters.len() } else { index..index + 1 };
+            let wide: Vec<_> =
+                self.parameters.iter().map(|parameter| &parameter.value).skip(all.start).take(all.len()).collect();
+            rounded.extend(all.zip(primitives::cast_all(self.dtype, &wide)?));
+        }
+        Ok(rounded[&index].clone())
     }
 
     /// A parameter's value, 32-bit floats.
@@ -206,7 +235,9 @@ impl<'p, B: Backend> Tape<'p, B> {
             return Err(Error::config("tape", "inert", "a recording one to go backward"));
         };
         let Record { tape, slots: count, operations } = record.into_inner();
-        let mut slots = Slots { tape, gradients: (0..count).map(|_| None).collect() };
+        // What is still needed of the rounded weights, operations hold.
+        drop(self.rounded);
+        let mut slots = Slots { tape, gradients: (0..count).map(|_| None).collect(), of_rounded: Vec::new() };
         for (var, seed) in seeds {
             check_seed(&var.value, &seed)?;
             slots.add(var.slot, seed)?;
@@ -214,6 +245,7 @@ impl<'p, B: Backend> Tape<'p, B> {
         for operation in operations.into_iter().rev() {
             operation(&mut slots)?;
         }
+        slots.widen()?;
         slots.gradients.truncate(self.parameters.len());
         Ok(Gradients::new(slots.gradients))
     }

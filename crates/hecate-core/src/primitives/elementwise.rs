@@ -114,6 +114,14 @@ pub trait Elementwise: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// As [`Elementwise::cast`] of several arrays, at least one: what takes a device one call where it can.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn cast_all(&self, dtype: DType, xs: &[&Tensor<Self>]) -> Result<Vec<Tensor<Self>>> {
+        xs.iter().map(|x| self.cast(dtype, x)).collect()
+    }
 }
 
 /// `y = map(x)`, any shape.
@@ -221,6 +229,22 @@ pub fn cast<D: Elementwise>(dtype: DType, x: &Tensor<D>) -> Result<Tensor<D>> {
         return Err(Error::DType { what: "cast", slot: "dtype", expected: "a float type", found: dtype });
     }
     if dtype == x.dtype() { Ok(x.clone()) } else { x.device().cast(dtype, x) }
+}
+
+/// [`cast`] of several arrays of one device.
+///
+/// # Errors
+/// As [`cast`].
+pub fn cast_all<D: Elementwise>(dtype: DType, xs: &[&Tensor<D>]) -> Result<Vec<Tensor<D>>> {
+    xs.iter().try_for_each(|x| check_float("cast", "x", x))?;
+    if !dtype.is_float() {
+        return Err(Error::DType { what: "cast", slot: "dtype", expected: "a float type", found: dtype });
+    }
+    let others: Vec<_> = xs.iter().copied().filter(|x| x.dtype() != dtype).collect();
+    let Some(first) = others.first() else { return Ok(xs.iter().copied().cloned().collect()) };
+    let mut made = first.device().cast_all(dtype, &others)?.into_iter();
+    let of = |x: &&Tensor<D>| if x.dtype() == dtype { Some(Tensor::clone(x)) } else { made.next() };
+    Ok(xs.iter().filter_map(of).collect())
 }
 
 fn broadcast<D: Device>(what: &'static str, a: &Tensor<D>, b: &Tensor<D>) -> Result<Broadcast> {

@@ -24,8 +24,8 @@ pub use attention::{
 };
 pub use conv::{Conv, ConvDims, ConvOptions, Unit, conv, conv_backward};
 pub use elementwise::{
-    Broadcast, Elementwise, Map, add, add_backward, cast, gated, gated_backward, map, map_backward, mul, mul_backward,
-    scale,
+    Broadcast, Elementwise, Map, add, add_backward, cast, cast_all, gated, gated_backward, map, map_backward, mul,
+    mul_backward, scale,
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};

@@ -1,5 +1,5 @@
 // Element by element: maps, sums, products, conversions.
-#include "hecate.cuh"
+#include "entries.cuh"
 #include "maps.cuh"
 
 // `2 √(2/π)`: `½ (1 + tanh u) = σ(2u)`.
@@ -175,3 +175,43 @@ template <u32 FROM> __device__ __forceinline__ void scale_from(const Scale& args
 
 // A conversion is the factor 1 and another type.
 KERNEL(scale, Scale, 256) { BY_TYPE(args.x.type, scale_from<TYPE>(args)) }
+
+// Arrays `[count]`, of any two types.
+struct Cast {
+    Array x, y;
+    u64 count;
+    u64 first;  // block
+};
+
+struct Casts {
+    const Cast* casts;  // [number], ascending by `first`
+    u32 number;
+};
+
+// Runs that a thread asks for at once.
+const u32 TOGETHER = 4;
+
+template <u32 FROM, u32 TO> __device__ __forceinline__ void cast_span(const Cast& cast, u64 start, u64 end) {
+    constexpr u32 N = FROM == 0 ? 4 : RUN_LENGTH<TO>;
+    const Array x = {cast.x.data, FROM}, y = {cast.y.data, TO};
+    const u64 whole = end / N * N, step = N * blockDim.x;
+    for (u64 i = start + N * threadIdx.x; i < whole; i += TOGETHER * step) {
+        Run<N> run[TOGETHER];
+#pragma unroll
+        for (u32 t = 0; t < TOGETHER; t++) run[t] = load_run<N>(x, i + t * step < whole ? i + t * step : i);
+#pragma unroll
+        for (u32 t = 0; t < TOGETHER; t++)
+            if (i + t * step < whole) store_run<N>(y, i + t * step, run[t]);
+    }
+    if (whole + threadIdx.x < end) store(y, whole + threadIdx.x, load(x, whole + threadIdx.x));
+}
+
+template <u32 FROM> __device__ __forceinline__ void cast_from(const Cast& cast, u64 start, u64 end) {
+    BY_TYPE(cast.y.type, cast_span<FROM, TYPE>(cast, start, end))
+}
+
+KERNEL(cast_all, Casts, 256) {
+    const Cast own = own_entry(args.casts, args.number);
+    const u64 start = (blockIdx.x - own.first) * SPAN, end = start + SPAN < own.count ? start + SPAN : own.count;
+    BY_TYPE(own.x.type, cast_from<TYPE>(own, start, end))
+}

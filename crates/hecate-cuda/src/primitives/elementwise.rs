@@ -1,10 +1,13 @@
 //! Element by element: maps, sums, products, conversions.
 
-use super::reduce::{Terms, sum_columns};
+use super::{
+    entries::Entries,
+    reduce::{Terms, sum_columns},
+};
 use crate::{
     Cuda,
     error::unsupported,
-    launch::{Array, Grid, Source, kernels, source},
+    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
 };
 use hecate_core::{
     DType, Result, Tensor,
@@ -22,6 +25,7 @@ kernels! { SOURCE {
     }
     "combine" Combine { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
     "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
+    "cast_all" Casts { casts: Pointer, number: u32 }
 } }
 
 impl Elementwise for Cuda {
@@ -90,6 +94,23 @@ impl Elementwise for Cuda {
 
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         scaled(self, 1.0, dtype, x)
+    }
+
+    fn cast_all(&self, dtype: DType, xs: &[&Tensor<Self>]) -> Result<Vec<Tensor<Self>>> {
+        if let [x] = xs {
+            return Ok(vec![self.cast(dtype, x)?]);
+        }
+        let like = |x: &&Tensor<Self>| self.empty(x.shape().clone(), dtype);
+        let ys = xs.iter().map(like).collect::<Result<Vec<_>>>()?;
+        let mut entries = Entries::new();
+        for (&x, y) in xs.iter().zip(&ys) {
+            let words = [Array::from(x), Array::from(y)].map(|Array { data, dtype, .. }| [data, u64::from(dtype)]);
+            entries.add(words.into_iter().flatten(), x.shape().count());
+        }
+        let table = entries.table(self)?;
+        let arguments = Casts { casts: pointer(&table), number: xs.len() as u32 };
+        self.launch(Grid::blocks(entries.blocks, 256), &arguments)?;
+        Ok(ys)
     }
 }
 

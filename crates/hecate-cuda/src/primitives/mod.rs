@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
+mod entries;
 pub(crate) mod features;
 pub(crate) mod layout;
 pub(crate) mod loss;

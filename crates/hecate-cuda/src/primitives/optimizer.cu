@@ -1,8 +1,5 @@
-// One step of AdamW, and the norm of gradients: all parameters in one call. Each has as many blocks as it takes, `SPAN`
-// elements a block.
-#include "hecate.cuh"
-
-#define SPAN 8192
+// One step of AdamW, and the norm of gradients: all parameters in one call.
+#include "entries.cuh"
 
 // Arrays `[count]`; what is read and what is written may be the same.
 struct Update {
@@ -16,17 +13,6 @@ struct Update {
     u64 count;
     u64 first;  // block
 };
-
-// The last entry whose first block is not behind this one.
-template <class E> __device__ __forceinline__ E own_entry(const E* entries, u32 number) {
-    u32 low = 0, high = number;
-    while (high - low > 1) {
-        u32 middle = (low + high) / 2;
-        if (entries[middle].first <= blockIdx.x) low = middle;
-        else high = middle;
-    }
-    return entries[low];
-}
 
 struct Step {
     const Update* updates;      // [number], ascending by `first`

@@ -1,6 +1,6 @@
 //! One step of AdamW, all parameters at once.
 
-use super::reduce::total;
+use super::{entries::Entries, reduce::total};
 use crate::{
     Cuda,
     device::Buffer,
@@ -20,33 +20,6 @@ kernels! { SOURCE {
     }
     "squares" Squares { gradients: Pointer, parts: Pointer, number: u32 }
 } }
-
-/// Elements of a block; `SPAN` in the kernels.
-const SPAN: usize = 8192;
-
-/// Tables of the kernels, entry by entry, in words of 64 bits; where each parameter's blocks begin is their last.
-struct Entries {
-    words: Vec<u64>,
-    blocks: usize,
-}
-
-impl Entries {
-    fn new() -> Self {
-        Self { words: Vec::new(), blocks: 0 }
-    }
-
-    /// One parameter more, of `count` elements.
-    fn add(&mut self, words: impl IntoIterator<Item = u64>, count: usize) {
-        self.words.extend(words.into_iter().chain([count as u64, self.blocks as u64]));
-        self.blocks += count.div_ceil(SPAN);
-    }
-
-    /// On the device.
-    fn table(&self, device: &Cuda) -> Result<Tensor<Cuda>> {
-        let halves = self.words.iter().flat_map(|&word| [word as u32, (word >> 32) as u32]);
-        device.table(&halves.collect::<Vec<_>>())
-    }
-}
 
 impl Optimizer for Cuda {
     fn adamw(
