@@ -28,13 +28,15 @@ __device__ __forceinline__ Run<N> sum_of(const Run<N> (&taps)[TAPS], const Run<N
 
 // The three rows before row `i` of a sequence, which is to stand in place `newest`.
 template <u32 N>
-__device__ __forceinline__ void load_before(Run<N> (&rows)[TAPS], const Call& call, const Range& range, u64 i, u64 channel, u32 newest) {
+__device__ __forceinline__ void load_before(
+    Run<N> (&rows)[TAPS], const Call& call, const Range& range, u64 i, u64 channel, u32 newest
+) {
 #pragma unroll
     for (u32 j = 0; j < TAPS - 1; j++) rows[(newest + 1 + j) % TAPS] = input<N>(call, range, i + j, channel);
 }
 
-// SiLU, its slope being σ + s (1 − σ); both are 1-to-1 where there is none.
-template <u32 TYPE> __device__ __forceinline__ float open_side(float x) {
+// σ(x), by which SiLU lets x through.
+template <u32 TYPE> __device__ __forceinline__ float let_through(float x) {
     return TYPE == 0 ? sides(x).up : short_sigmoid(x);
 }
 
@@ -72,7 +74,9 @@ template <u32 TYPE, bool UNIT> __device__ __forceinline__ void forward(const For
         const u64 left = call.rows - row;
         const u32 rows = first + lane >= count ? 0 : left < STRETCH ? (u32)left : STRETCH;
         Bits<TYPE, N> next[AHEAD];
-        const auto ask = [&](u32 r) { next[r % AHEAD] = ((const Bits<TYPE, N>*)call.x.data)[start + (r < rows ? r * across : 0)]; };
+        const auto ask = [&](u32 r) {
+            next[r % AHEAD] = ((const Bits<TYPE, N>*)call.x.data)[start + (r < rows ? r * across : 0)];
+        };
 #pragma unroll
         for (u32 r = 0; r < AHEAD; r++) ask(r);
         Run<N> taps[TAPS], x[TAPS];
@@ -90,7 +94,7 @@ template <u32 TYPE, bool UNIT> __device__ __forceinline__ void forward(const For
             Run<N> y = sum_of(taps, x, r);
             if (call.silu) {
 #pragma unroll
-                for (u32 n = 0; n < N; n++) y.x[n] *= open_side<TYPE>(y.x[n]);
+                for (u32 n = 0; n < N; n++) y.x[n] *= let_through<TYPE>(y.x[n]);
             }
             if constexpr (UNIT) {
                 const float inverse = rsqrtf(over_head(call, y, y) + call.square);
@@ -156,7 +160,7 @@ template <u32 TYPE, bool UNIT> struct Rows {
         if (call.silu) {
 #pragma unroll
             for (u32 n = 0; n < N; n++) {
-                const float up = open_side<TYPE>(s.x[n]);
+                const float up = let_through<TYPE>(s.x[n]);
                 slope.x[n] = up * (1.0f + s.x[n] * (1.0f - up));
                 s.x[n] *= up;
             }
@@ -215,7 +219,8 @@ template <u32 TYPE, bool UNIT> struct Rows {
 };
 
 // Warp `n` adds up dweight of channel `n` of the runs over the block's threads.
-template <u32 TYPE, bool UNIT> __device__ __forceinline__ void gradients(const Gradients& args, float (&shared)[DOWN][TAPS][4][ACROSS]) {
+template <u32 TYPE, bool UNIT>
+__device__ __forceinline__ void gradients(const Gradients& args, float (&shared)[DOWN][TAPS][4][ACROSS]) {
     constexpr u32 N = 4;
     const Call& call = args.call;
     u32 lane = threadIdx.x % ACROSS, warp = threadIdx.x / ACROSS;

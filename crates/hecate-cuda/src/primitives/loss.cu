@@ -2,7 +2,9 @@
 #include "hecate.cuh"
 
 // Of a row in 16 bits; in 32 all digits are wanted.
-__device__ __forceinline__ float exponential(u32 type, float x) { return type == 0 ? expf(x) : short_exp2(1.44269504f * x); }
+__device__ __forceinline__ float exponential(u32 type, float x) {
+    return type == 0 ? expf(x) : short_exp2(1.44269504f * x);
+}
 
 // What is done with TYPE and N: runs of 16 bytes where these divide rows, else element by element of a type that is seen when
 // it is read.
@@ -14,12 +16,16 @@ __device__ __forceinline__ float exponential(u32 type, float x) { return type ==
 const u32 AHEAD = 4;
 
 // Gives `work` this thread's runs of a row, the first column beside each; what is behind the classes is -∞.
-template <u32 N, class Work> __device__ __forceinline__ void each_run(Array logits, u64 start, u64 classes, const Work& work) {
+template <u32 N, class Work>
+__device__ __forceinline__ void each_run(Array logits, u64 start, u64 classes, const Work& work) {
     const u64 step = N * blockDim.x;
     for (u64 first = N * threadIdx.x; first < classes; first += AHEAD * step) {
         Run<N> x[AHEAD];
 #pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) x[a] = load_run<N>(logits, start + (first + a * step < classes ? first + a * step : first));
+        for (u32 a = 0; a < AHEAD; a++) {
+            const u64 i = first + a * step;
+            x[a] = load_run<N>(logits, start + (i < classes ? i : first));
+        }
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
             const u64 i = first + a * step;
