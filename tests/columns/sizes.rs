@@ -106,6 +106,44 @@ fn conversions_of<D: Elementwise>(device: &D, dtype: DType) -> Results<D> {
 }
 
 #[test]
+fn convolutions() {
+    agree!(convolutions_of);
+}
+
+/// Sequences shorter than what is kept, and longer than a thread's rows; channels that fill a block's lanes, and do not.
+fn convolutions_of<D: Conv + Elementwise + Norm>(device: &D, dtype: DType) -> Results<D> {
+    let sequences = Sequences::packed(&[300, 2, 1, 397]);
+    let unit = |width, epsilon| Some(Unit { width, epsilon });
+    let cases = [
+        (264, 4, None),
+        (264, 4, unit(8, 1e-3)),
+        (640, 4, unit(128, 0.0)),
+        (32, 4, unit(32, 1e-25)),
+        (132, 4, None),
+        (33, 4, None),
+        (264, 3, None),
+    ];
+    let mut results = Vec::new();
+    for (channels, taps, unit) in cases {
+        let options = ConvOptions { silu: true, unit };
+        let dims = ConvDims { sequences: sequences.clone(), channels, width: taps, options };
+        // What is rounded between two kernels differs by more than what is rounded once.
+        let inside = if unit.is_none() || device.has_unit(&dims) { dtype } else { DType::F32 };
+        let data = |device, _, shape: &[usize], seed| cast(inside, &data(device, dtype, shape, seed)?);
+        let array = |rows: usize, seed| data(device, dtype, &[1, rows, channels], seed);
+        let state = |seed| data(device, dtype, &[sequences.count(), taps - 1, channels], seed);
+        let (x, dy, before, dfinal) = (array(sequences.rows(), 1)?, array(sequences.rows(), 2)?, state(3)?, state(4)?);
+        let weight = data(device, dtype, &[channels, taps], 5)?;
+        let (y, last) = conv(&x, &weight, &before, &sequences, options)?;
+        let (dx, dweight, dstate) = conv_backward(&x, &weight, &before, &sequences, options, &dy, Some(&dfinal))?;
+        for (name, array) in [("y", y), ("last", last), ("dx", dx), ("dweight", dweight), ("dstate", dstate)] {
+            results.push((format!("{name} of a convolution, {channels} channels, {options:?}"), cast(dtype, &array)?));
+        }
+    }
+    Ok(results)
+}
+
+#[test]
 fn tables() {
     agree!(tables_of);
 }
@@ -213,6 +251,22 @@ fn outside_the_vocabulary() {
         assert_eq!(nan(&losses), [false, true, false]);
         let dlogits = cross_entropy_backward(2, &table, &targets, &lse, 1.0).unwrap();
         assert_eq!(nan(&dlogits), [false, false, true, true, false, false]);
+        // Minus infinity is a class that cannot be, wherever it stands.
+        for dtype in [DType::F32, DType::Bf16] {
+            let never = |i: usize| if i % 64 < 8 || i % 64 == 56 { f32::NEG_INFINITY } else { 1.0 };
+            let logits = (0..128).map(|i| if i % 64 > 56 { f32::NAN } else { never(i) }).collect();
+            let logits = cast(dtype, &Tensor::from_f32(&gpu, [2, 64], logits).unwrap()).unwrap();
+            let targets = Tensor::from_u32(&gpu, [2], vec![9, 55]).unwrap();
+            let (losses, lse) = cross_entropy(57, &logits, &targets).unwrap();
+            losses.to_f32().unwrap().iter().for_each(|loss| assert!((loss - 48f32.ln()).abs() < 1e-5, "{loss}"));
+            let dlogits = cross_entropy_backward(57, &logits, &targets, &lse, 48.0).unwrap().to_f32().unwrap();
+            let slope = |i: usize| match i {
+                9 | 119 => -47.0,
+                _ if i % 64 < 8 || i % 64 > 55 => 0.0,
+                _ => 1.0,
+            };
+            dlogits.iter().enumerate().for_each(|(i, &x)| assert!((x - slope(i)).abs() < 1e-2, "{i}: {x}"));
+        }
         // A column behind the classes is none, and nobody looks at what stands there.
         let filled = Tensor::from_f32(&gpu, [2, 3], vec![1.0, 2.0, f32::NAN, 3.0, 4.0, f32::INFINITY]).unwrap();
         let targets = Tensor::from_u32(&gpu, [2], vec![1, 2]).unwrap();

@@ -14,7 +14,7 @@ use crate::{Error, Gradients, ParameterId, Parameters, Probe, Result, parameters
 use hecate_core::{Backend, DType, Tensor, primitives};
 use std::{
     cell::RefCell,
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -70,8 +70,8 @@ impl<B: Backend> Clone for Var<B> {
 struct Slots<B: Backend> {
     tape: u64,
     gradients: Vec<Option<Tensor<B>>>,
-    /// What uses of rounded weights gave, as it came, by the parameters' places.
-    of_rounded: Vec<(usize, Tensor<B>)>,
+    /// What the first use of each rounded weight gave, as it came, by the parameters' places.
+    of_rounded: HashMap<usize, Tensor<B>>,
 }
 
 impl<B: Backend> Slots<B> {
@@ -84,14 +84,25 @@ impl<B: Backend> Slots<B> {
         }
     }
 
-    /// Keeps what a use of a rounded weight gave for [`Slots::widen`].
-    fn keep(&mut self, parameter: usize, gradient: Tensor<B>) {
-        self.of_rounded.push((parameter, gradient));
+    /// What a use of a rounded weight gave: kept for [`Slots::widen`], or added in 32 bits where there is one already.
+    fn add_rounded(&mut self, parameter: usize, gradient: Tensor<B>) -> Result<()> {
+        match self.of_rounded.entry(parameter) {
+            Entry::Vacant(entry) => {
+                entry.insert(gradient);
+                Ok(())
+            }
+            Entry::Occupied(_) => {
+                let wide = primitives::cast(DType::F32, &gradient)?;
+                Ok(add_to(&mut self.gradients[parameter], Some(wide))?)
+            }
+        }
     }
 
     /// Adds all that was kept to the parameters' gradients, in 32 bits.
     fn widen(&mut self) -> Result<()> {
-        let (parameters, kept): (Vec<_>, Vec<_>) = self.of_rounded.drain(..).unzip();
+        let mut kept: Vec<_> = self.of_rounded.drain().collect();
+        kept.sort_unstable_by_key(|&(parameter, _)| parameter);
+        let (parameters, kept): (Vec<_>, Vec<_>) = kept.into_iter().unzip();
         let wide = primitives::cast_all(DType::F32, &kept.iter().collect::<Vec<_>>())?;
         drop(kept);
         for (parameter, gradient) in parameters.into_iter().zip(wide) {
@@ -200,14 +211,11 @@ impl<'p, B: Backend> Tape<'p, B> {
         if self.record.is_none() {
             return Ok(Var::constant(value));
         }
-        Ok(self.push_one(value, move |dy, slots| {
-            slots.keep(id.index(), dy);
-            Ok(())
-        }))
+        Ok(self.push_one(value, move |dy, slots| slots.add_rounded(id.index(), dy)))
     }
 
-    /// A weight in the type of activations. A tape that records needs all of them till it is gone through, and makes them
-    /// in one call.
+    /// A weight in the type of activations. A tape that records needs nearly all of them till it is gone through, and
+    /// makes them in one call.
     fn rounded(&self, index: usize) -> Result<Tensor<B>> {
         let mut rounded = self.rounded.borrow_mut();
         if !rounded.contains_key(&index) {
@@ -237,7 +245,7 @@ impl<'p, B: Backend> Tape<'p, B> {
         let Record { tape, slots: count, operations } = record.into_inner();
         // What is still needed of the rounded weights, operations hold.
         drop(self.rounded);
-        let mut slots = Slots { tape, gradients: (0..count).map(|_| None).collect(), of_rounded: Vec::new() };
+        let mut slots = Slots { tape, gradients: (0..count).map(|_| None).collect(), of_rounded: HashMap::new() };
         for (var, seed) in seeds {
             check_seed(&var.value, &seed)?;
             slots.add(var.slot, seed)?;

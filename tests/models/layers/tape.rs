@@ -61,6 +61,20 @@ fn rounding_turns_around() {
     assert_eq!(values(&gradients), [None, Some(vec![3.0, 5.0])]);
 }
 
+/// 256, 1 and 1 are 256 in 16 bits.
+#[test]
+fn gradients_of_rounded_weights_add_up_in_32_bits() {
+    let parameters = parameters();
+    let tape = Tape::recording(&parameters).with_activations(DType::Bf16);
+    let rounded = |values: [u8; 2]| hecate_core::primitives::cast(DType::Bf16, &array(&[2, 1], values)).unwrap();
+    let half = Tensor::from_f32(&Cpu::new(), [2, 1], vec![0.5, 0.25]).unwrap();
+    let uses = [[128, 3], [128, 0], [1, 0], [1, 0]].map(|seed| (tape.weight(parameter(1)).unwrap(), rounded(seed)));
+    assert!(uses.iter().all(|(y, _)| y.value().dtype() == DType::Bf16));
+    let wide = (tape.parameter(parameter(1)), half);
+    let gradients = tape.backward(uses.into_iter().chain([wide])).unwrap();
+    assert_eq!(values(&gradients), [None, Some(vec![258.5, 3.25])]);
+}
+
 #[test]
 fn seeds_that_do_not_fit_are_refused() {
     let parameters = parameters();

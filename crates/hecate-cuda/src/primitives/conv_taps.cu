@@ -35,9 +35,11 @@ __device__ __forceinline__ void load_before(
     for (u32 j = 0; j < TAPS - 1; j++) rows[(newest + 1 + j) % TAPS] = input<N>(call, range, i + j, channel);
 }
 
-// σ(x), by which SiLU lets x through.
-template <u32 TYPE> __device__ __forceinline__ float let_through(float x) {
-    return TYPE == 0 ? sides(x).up : short_sigmoid(x);
+// σ(x), by which SiLU lets x through, and σ(−x).
+template <u32 TYPE> __device__ __forceinline__ Sides let_through(float x) {
+    if constexpr (TYPE == 0) return sides(x);
+    const float up = short_sigmoid(x);
+    return Sides{up, 1.0f - up};
 }
 
 // Σ x y over a head, in each of its lanes, which are neighbours; all lanes of a warp call it.
@@ -94,7 +96,7 @@ template <u32 TYPE, bool UNIT> __device__ __forceinline__ void forward(const For
             Run<N> y = sum_of(taps, x, r);
             if (call.silu) {
 #pragma unroll
-                for (u32 n = 0; n < N; n++) y.x[n] *= let_through<TYPE>(y.x[n]);
+                for (u32 n = 0; n < N; n++) y.x[n] *= let_through<TYPE>(y.x[n]).up;
             }
             if constexpr (UNIT) {
                 const float inverse = rsqrtf(over_head(call, y, y) + call.square);
@@ -160,9 +162,9 @@ template <u32 TYPE, bool UNIT> struct Rows {
         if (call.silu) {
 #pragma unroll
             for (u32 n = 0; n < N; n++) {
-                const float up = let_through<TYPE>(s.x[n]);
-                slope.x[n] = up * (1.0f + s.x[n] * (1.0f - up));
-                s.x[n] *= up;
+                const Sides at = let_through<TYPE>(s.x[n]);
+                slope.x[n] = at.up * (1.0f + s.x[n] * at.down);
+                s.x[n] *= at.up;
             }
         }
         if constexpr (UNIT) {

@@ -58,8 +58,10 @@ template <u32 N> __device__ __forceinline__ Seen see(Array logits, u64 start, u6
         for (u32 n = 0; n < N; n++) top = x.x[n] > top ? x.x[n] : top;
         if (top > seen.top) seen.sum *= exponential(logits.type, seen.top - top);
         seen.top = top;
+        // Where all is -∞ still, that is not taken from itself.
+        const float least = top > -INFINITE ? top : 0.0f;
 #pragma unroll
-        for (u32 n = 0; n < N; n++) seen.sum += exponential(logits.type, x.x[n] - top);
+        for (u32 n = 0; n < N; n++) seen.sum += exponential(logits.type, x.x[n] - least);
     });
     return seen;
 }

@@ -82,14 +82,14 @@ impl Linear {
         multiple: usize,
     ) -> Result<Vec<Var<B>>> {
         let weights = maps.iter().map(|map| tape.weight(map.weight)).collect::<Result<Vec<_>>>()?;
-        let outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
+        let mut outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
         let y = padded(tape, x, weights, multiple)?;
-        let mut start = 0;
-        let part = |count| {
-            start += count;
-            tape.narrow(&y, y.axes().len() - 1, start - count, count)
-        };
-        outputs.into_iter().map(part).collect()
+        let axis = y.axes().len() - 1;
+        outputs.push(y.axes()[axis] - outputs.iter().sum::<usize>());
+        outputs.truncate(maps.len() + usize::from(outputs[maps.len()] > 0));
+        let mut parts = tape.split(&y, axis, &outputs)?;
+        parts.truncate(maps.len());
+        Ok(parts)
     }
 
     /// Whether rows of so many outputs are as matrix units want them, which is all the same in 32 bits.
