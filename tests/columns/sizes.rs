@@ -129,11 +129,10 @@ fn convolutions_of<D: Conv + Elementwise + Norm>(device: &D, dtype: DType) -> Re
         let dims = ConvDims { sequences: sequences.clone(), channels, width: taps, options };
         // What is rounded between two kernels differs by more than what is rounded once.
         let inside = if unit.is_none() || device.has_unit(&dims) { dtype } else { DType::F32 };
-        let data = |device, _, shape: &[usize], seed| cast(inside, &data(device, dtype, shape, seed)?);
-        let array = |rows: usize, seed| data(device, dtype, &[1, rows, channels], seed);
-        let state = |seed| data(device, dtype, &[sequences.count(), taps - 1, channels], seed);
-        let (x, dy, before, dfinal) = (array(sequences.rows(), 1)?, array(sequences.rows(), 2)?, state(3)?, state(4)?);
-        let weight = data(device, dtype, &[channels, taps], 5)?;
+        let array = |shape: &[usize], seed| cast(inside, &data(device, dtype, shape, seed)?);
+        let (tokens, kept) = ([1, sequences.rows(), channels], [sequences.count(), taps - 1, channels]);
+        let (x, dy, before, dfinal) = (array(&tokens, 1)?, array(&tokens, 2)?, array(&kept, 3)?, array(&kept, 4)?);
+        let weight = array(&[channels, taps], 5)?;
         let (y, last) = conv(&x, &weight, &before, &sequences, options)?;
         let (dx, dweight, dstate) = conv_backward(&x, &weight, &before, &sequences, options, &dy, Some(&dfinal))?;
         for (name, array) in [("y", y), ("last", last), ("dx", dx), ("dweight", dweight), ("dstate", dstate)] {

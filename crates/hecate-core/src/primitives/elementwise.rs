@@ -115,7 +115,7 @@ pub trait Elementwise: Device {
     /// Only what the caller could not foresee.
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
-    /// As [`Elementwise::cast`] of several arrays, at least one: what takes a device one call where it can.
+    /// As [`Elementwise::cast`] of several arrays, at least one.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -231,7 +231,7 @@ pub fn cast<D: Elementwise>(dtype: DType, x: &Tensor<D>) -> Result<Tensor<D>> {
     if dtype == x.dtype() { Ok(x.clone()) } else { x.device().cast(dtype, x) }
 }
 
-/// [`cast`] of several arrays of one device.
+/// [`cast`] of several arrays of one device, any shapes, in their order: one call where the device has one for all.
 ///
 /// # Errors
 /// As [`cast`].

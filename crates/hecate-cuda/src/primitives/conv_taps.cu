@@ -3,9 +3,8 @@
 // have nothing to do follow, since heads are summed over neighbouring lanes.
 #include "conv.cuh"
 
+// And rows that are kept, one more than the state has: row `i` of those that follow each other stands in place `i % TAPS`.
 const u32 TAPS = 4;
-// Rows that are kept: one more than the state has. Row `i` of those that follow each other stands in place `i % TAPS`.
-template <u32 N> using Ring = Run<N>[TAPS];
 
 // All taps of neighbouring channels; those of a channel are a run.
 template <u32 N> __device__ __forceinline__ void load_taps(Run<N> (&taps)[TAPS], const Call& call, u64 channel) {
@@ -141,7 +140,7 @@ template <u32 TYPE, bool UNIT> struct Rows {
     static constexpr u32 N = 4, AHEAD = TYPE == 0 ? 2 : 4;
     const Gradients& args;
     u32 n, start, end, row, stop;
-    u32 across;  // runs of a row
+    u32 across;   // runs of a row
     bool inside;  // the lane has channels
     u32 channel;
     // Rows that come, as they lie in memory; and inputs and gradients of u that are kept.

@@ -85,8 +85,10 @@ impl Linear {
         let mut outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
         let y = padded(tape, x, weights, multiple)?;
         let axis = y.axes().len() - 1;
-        outputs.push(y.axes()[axis] - outputs.iter().sum::<usize>());
-        outputs.truncate(maps.len() + usize::from(outputs[maps.len()] > 0));
+        let behind = y.axes()[axis] - outputs.iter().sum::<usize>();
+        if behind > 0 {
+            outputs.push(behind);
+        }
         let mut parts = tape.split(&y, axis, &outputs)?;
         parts.truncate(maps.len());
         Ok(parts)
