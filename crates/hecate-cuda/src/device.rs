@@ -83,6 +83,9 @@ pub struct Buffer {
 /// Most tables that are kept on the device.
 const TABLES: usize = 256;
 
+/// The most bytes that a pool's memory in use ever had.
+const PEAK: sys::CUmemPool_attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+
 /// The oldest driver that speaks what the kernels are written in (CUDA 12.0).
 const OLDEST_DRIVER: u32 = 12_000;
 
@@ -263,6 +266,43 @@ impl Cuda {
         }
         self.synchronize()?;
         Ok(2.0 * bytes as f64 * f64::from(TIMES) / start.elapsed().as_secs_f64())
+    }
+
+    /// Bytes that arrays of this program take on the GPU; [`Device::peak_bytes`] counts anew from here on. None where the GPU
+    /// keeps no pool.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn restart_peak(&self) -> Result<Option<usize>> {
+        let Some(pool) = self.pool()? else { return Ok(None) };
+        let mut none = 0u64;
+        // SAFETY: the pool is the device's, which is open; the attribute is one u64, and can be set to 0.
+        unsafe { sys::cuMemPoolSetAttribute(pool, PEAK, (&raw mut none).cast()) }
+            .result()
+            .map_err(|error| failed("setting the pool's peak back", error))?;
+        self.pool_bytes(pool, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT).map(Some)
+    }
+
+    fn pool(&self) -> Result<Option<sys::CUmemoryPool>> {
+        if !self.context().has_async_alloc() {
+            return Ok(None);
+        }
+        let mut pool = std::ptr::null_mut();
+        // SAFETY: the device is open; writes one handle.
+        unsafe { sys::cuDeviceGetDefaultMemPool(&mut pool, self.context().cu_device()) }
+            .result()
+            .map_err(|error| failed("asking for the GPU's pool", error))?;
+        Ok(Some(pool))
+    }
+
+    /// One of the pool's counts.
+    fn pool_bytes(&self, pool: sys::CUmemoryPool, which: sys::CUmemPool_attribute) -> Result<usize> {
+        let mut bytes = 0u64;
+        // SAFETY: the pool is the device's, which is open; the attribute is one u64.
+        unsafe { sys::cuMemPoolGetAttribute(pool, which, (&raw mut bytes).cast()) }
+            .result()
+            .map_err(|error| failed("asking the pool for its bytes", error))?;
+        Ok(bytes as usize)
     }
 
     /// The library behind matrix products, in words.
@@ -476,20 +516,7 @@ impl Device for Cuda {
 
     /// What the GPU's pool counts: streams of one program share it.
     fn peak_bytes(&self) -> Result<Option<usize>> {
-        if !self.context().has_async_alloc() {
-            return Ok(None);
-        }
-        let (mut pool, mut most) = (std::ptr::null_mut(), 0u64);
-        let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH;
-        let device = self.context().cu_device();
-        // SAFETY: the pool belongs to the device, which is open; the attribute is one u64.
-        let read = unsafe {
-            sys::cuDeviceGetDefaultMemPool(&mut pool, device)
-                .result()
-                .and_then(|()| sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut most).cast()).result())
-        };
-        read.map_err(|error| failed("asking the pool for its peak", error))?;
-        Ok(Some(most as usize))
+        self.pool()?.map(|pool| self.pool_bytes(pool, PEAK)).transpose()
     }
 }
 

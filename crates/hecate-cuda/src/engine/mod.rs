@@ -19,9 +19,18 @@
 //!
 //! Between forward and backward a call keeps one state every 64 tokens, columns rounded up to whole blocks. Frozen rules
 //! keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one every
-//! 64 tokens of each; states between are computed again. The chunk form keeps its states without rounding columns up, and
-//! while it runs holds `2·64² + 272` numbers for each 64 tokens of a head. With bfloat16 it keeps `2 K V` bytes of states
-//! (twice that with momentum), `128 V` of what was written, and 18 KiB, for each 64 tokens of a head.
+//! 64 tokens of each; states between are computed again.
+//!
+//! What the chunk forms take beside arguments and results, in bytes for each 64 tokens of a head (`m` is 2 with momentum,
+//! else 1), as `cargo bench -p hecate-tests --bench memory` finds it on a GPU:
+//!
+//! | `q`, `k`, `v` | forward alone | kept for a backward | both, at most |
+//! |---|---|---|---|
+//! | bfloat16 | 18,464 | 18,464 + `2 K V m` + `128 V` | 18,464 + twice `2 K V m` + `128 V` |
+//! | others | 33,856 | `4 K V m` | 33,856 + twice `4 K V m` |
+//!
+//! With bfloat16 `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16. What is kept are states, and with
+//! bfloat16 what was written; a backward makes their gradients, as many once more.
 
 pub(crate) mod bf16;
 mod bf16_segments;

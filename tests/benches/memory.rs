@@ -1,0 +1,141 @@
+//! What the linear rules take of the first GPU's memory beside arguments and results, as a table in Markdown.
+//!
+//! `cargo bench -p hecate-tests --bench memory`. A cell is what was found and, where they differ, what the engine documents
+//! (`hecate-cuda/src/engine/mod.rs`); the program fails where these are 1 % apart.
+
+use hecate_core::{
+    DType, Device as _, Dims, Inputs, Kernel, Outputs, Result, Rule, Sequences, Shape, Slots as _, Tensor, forward,
+    infer,
+    rules::{Delta, Titans},
+};
+use hecate_cuda::Cuda;
+use std::process::ExitCode;
+
+/// Tokens of a chunk.
+const CHUNK: usize = 64;
+
+/// Bytes beside arguments and results: at most without a backward; between a forward and its backward; at most in these two.
+type Bytes = [usize; 3];
+
+const TITLES: [&str; 3] = ["forward alone", "kept for a backward", "both, at most"];
+
+/// What the engine documents.
+fn documented(dtype: DType, dims: &Dims, matrices: usize) -> Bytes {
+    let (key, value) = (dims.key, dims.value);
+    let of_a_chunk = if dtype == DType::Bf16 {
+        let prepared = 4 * (CHUNK * CHUNK + 8 * CHUNK + 8);
+        let columns = value.next_multiple_of(16);
+        let kept = 2 * key.next_power_of_two().max(64) * columns * matrices + 2 * CHUNK * value;
+        [prepared, prepared + kept, prepared + 2 * kept]
+    } else {
+        let prepared = 4 * (2 * CHUNK * CHUNK + 272);
+        let kept = 4 * key * value * matrices;
+        [prepared, kept, prepared + 2 * kept]
+    };
+    let chunks: usize = dims.sequences.ranges().map(|rows| rows.len().div_ceil(CHUNK)).sum();
+    of_a_chunk.map(|bytes| bytes * chunks * dims.heads)
+}
+
+/// Zeros: what is measured does not hang on values.
+fn arguments<R: Rule>(device: &Cuda, rule: R, dtype: DType, dims: &Dims) -> Result<Inputs<R, Tensor<Cuda>>> {
+    let zeros = |_, shape: Shape| Tensor::zeros(device, shape, DType::F32);
+    let tokens = |shape| Tensor::zeros(device, shape, dtype);
+    Ok(Inputs {
+        q: tokens(dims.keys())?,
+        k: tokens(dims.keys())?,
+        v: tokens(dims.values())?,
+        gates: R::Gates::try_map(rule.gates(dims), zeros)?,
+        state: R::State::try_map(rule.state(dims), zeros)?,
+    })
+}
+
+/// Bytes in use now, and the most since this was last asked.
+fn used(device: &Cuda) -> Result<[usize; 2]> {
+    device.synchronize()?;
+    let most = device.peak_bytes()?.unwrap_or_default();
+    Ok([device.restart_peak()?.unwrap_or_default(), most])
+}
+
+fn bytes(arrays: Vec<(&'static str, &Tensor<Cuda>)>) -> usize {
+    arrays.into_iter().map(|(_, x)| x.shape().count() * x.dtype().size()).sum()
+}
+
+fn measure<R: Rule>(device: &Cuda, rule: R, dtype: DType, dims: &Dims) -> Result<Bytes>
+where
+    Cuda: Kernel<R>,
+{
+    let inputs = arguments(device, rule, dtype, dims)?;
+    let zeros = |_, x: Tensor<Cuda>| Tensor::zeros(device, x.shape().clone(), x.dtype());
+    // What is made for the first call and kept is in use from here on.
+    let grads = infer(device, rule, &inputs)?.try_map(zeros)?;
+    let [before, _] = used(device)?;
+    let outputs: Outputs<R, _> = infer(device, rule, &inputs)?;
+    let results = bytes(outputs.list());
+    drop(outputs);
+    let [_, alone] = used(device)?;
+    let (outputs, pass) = forward(device, rule, inputs)?;
+    let [between, most_forward] = used(device)?;
+    let gradients = pass.backward(grads)?;
+    let [_, most_back] = used(device)?;
+    let both = most_forward.max(most_back);
+    drop(outputs);
+    Ok([alone - before - results, between - before - results, both - before - results - bytes(gradients.list())])
+}
+
+/// A line of the table, and whether it is as documented.
+fn line<R: Rule>(device: &Cuda, rule: R, dtype: DType, [b, t, h, d]: [usize; 4]) -> Result<bool>
+where
+    Cuda: Kernel<R>,
+{
+    let dims = Dims { batch: b, tokens: t, heads: h, key: d, value: d, sequences: Sequences::batch(b, t) };
+    let found = measure(device, rule, dtype, &dims)?;
+    let expected = documented(dtype, &dims, R::State::NAMES.len());
+    let alike = |(found, expected): (&usize, &usize)| found.abs_diff(*expected) <= expected / 100;
+    let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
+    let cells = found.iter().zip(&expected).map(|(&found, &expected)| match [found, expected].map(megabytes) {
+        [found, expected] if found == expected => found,
+        [found, expected] => format!("{found}, not {expected}"),
+    });
+    let cells = cells.collect::<Vec<_>>().join(" | ");
+    println!("| {} | {dtype} | {b}, {t}, {h}, {d} | {cells} |", R::NAME);
+    Ok(found.iter().zip(&expected).all(alike))
+}
+
+/// Whether all lines are as documented.
+fn table(device: &Cuda) -> Result<bool> {
+    println!("{device:?}, megabytes beside arguments and results\n");
+    println!("| rule | `q`, `k`, `v` | B, T, H, D | {} |", TITLES.join(" | "));
+    println!("|{}", "---|".repeat(3 + TITLES.len()));
+    let mut good = true;
+    for sizes in [[4, 2048, 16, 128], [2, 16384, 16, 128], [8, 1024, 8, 64]] {
+        for dtype in [DType::Bf16, DType::F32] {
+            good &= line(device, Delta::default(), dtype, sizes)?;
+            good &= line(device, Titans::default(), dtype, sizes)?;
+        }
+    }
+    good &= line(device, Delta::default(), DType::Bf16, [4, 2048, 8, 256])?;
+    // Odd sizes: a chunk that is not full, keys and columns between two tiles.
+    good &= line(device, Titans::default(), DType::Bf16, [3, 1000, 5, 72])?;
+    Ok(good)
+}
+
+fn main() -> ExitCode {
+    let done = match Cuda::new(0) {
+        Err(error) => {
+            println!("skipped: {error}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(device) => table(&device),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("error: more than 1 % from what is documented");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
