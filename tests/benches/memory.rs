@@ -1,7 +1,7 @@
 //! What the linear rules take of the first GPU's memory beside arguments and results, as a table in Markdown.
 //!
 //! `cargo bench -p hecate-tests --bench memory`. A cell is what was found and, where they differ, what the engine documents
-//! (`hecate-cuda/src/engine/mod.rs`); the program fails where these are 1 % apart.
+//! (`hecate-cuda/src/engine/mod.rs`); the program fails where these are 16 KiB apart.
 
 use hecate_core::{
     DType, Device as _, Dims, Inputs, Kernel, Outputs, Result, Rule, Sequences, Shape, Slots as _, Tensor, forward,
@@ -13,6 +13,8 @@ use std::process::ExitCode;
 
 /// Tokens of a chunk.
 const CHUNK: usize = 64;
+/// Bytes that the pool may round up, of a dozen arrays.
+const ROUNDED: usize = 16 << 10;
 
 /// Bytes beside arguments and results: at most without a backward; between a forward and its backward; at most in these two.
 type Bytes = [usize; 3];
@@ -22,18 +24,17 @@ const TITLES: [&str; 3] = ["forward alone", "kept for a backward", "both, at mos
 /// What the engine documents.
 fn documented(dtype: DType, dims: &Dims, matrices: usize) -> Bytes {
     let (key, value) = (dims.key, dims.value);
-    let of_a_chunk = if dtype == DType::Bf16 {
-        let prepared = 4 * (CHUNK * CHUNK + 8 * CHUNK + 8);
-        let columns = value.next_multiple_of(16);
-        let kept = 2 * key.next_power_of_two().max(64) * columns * matrices + 2 * CHUNK * value;
+    let chunks = dims.heads * dims.sequences.ranges().map(|rows| rows.len().div_ceil(CHUNK)).sum::<usize>();
+    if dtype == DType::Bf16 {
+        let prepared = 4 * (CHUNK * CHUNK + 8 * CHUNK + 8) * chunks;
+        let states = 2 * key.next_power_of_two().max(64) * value.next_multiple_of(16) * matrices * chunks;
+        let kept = states + 2 * value * dims.heads * dims.sequences.rows();
         [prepared, prepared + kept, prepared + 2 * kept]
     } else {
-        let prepared = 4 * (2 * CHUNK * CHUNK + 272);
-        let kept = 4 * key * value * matrices;
+        let prepared = 4 * (2 * CHUNK * CHUNK + 272) * chunks;
+        let kept = 4 * key * value * matrices * chunks;
         [prepared, kept, prepared + 2 * kept]
-    };
-    let chunks: usize = dims.sequences.ranges().map(|rows| rows.len().div_ceil(CHUNK)).sum();
-    of_a_chunk.map(|bytes| bytes * chunks * dims.heads)
+    }
 }
 
 /// Zeros: what is measured does not hang on values.
@@ -90,7 +91,7 @@ where
     let dims = Dims { batch: b, tokens: t, heads: h, key: d, value: d, sequences: Sequences::batch(b, t) };
     let found = measure(device, rule, dtype, &dims)?;
     let expected = documented(dtype, &dims, R::State::NAMES.len());
-    let alike = |(found, expected): (&usize, &usize)| found.abs_diff(*expected) <= expected / 100;
+    let alike = |(found, expected): (&usize, &usize)| found.abs_diff(*expected) <= ROUNDED;
     let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
     let cells = found.iter().zip(&expected).map(|(&found, &expected)| match [found, expected].map(megabytes) {
         [found, expected] if found == expected => found,
@@ -130,7 +131,7 @@ fn main() -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("error: more than 1 % from what is documented");
+            eprintln!("error: more than {ROUNDED} bytes from what is documented");
             ExitCode::FAILURE
         }
         Err(error) => {

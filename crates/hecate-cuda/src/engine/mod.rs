@@ -26,11 +26,11 @@
 //!
 //! | `q`, `k`, `v` | forward alone | kept for a backward | both, at most |
 //! |---|---|---|---|
-//! | bfloat16 | 18,464 | 18,464 + `2 K V m` + `128 V` | 18,464 + twice `2 K V m` + `128 V` |
+//! | bfloat16 | 18,464 | 18,464 + `2 K V m` + `128 V` | 18,464 + twice `2 K V m + 128 V` |
 //! | others | 33,856 | `4 K V m` | 33,856 + twice `4 K V m` |
 //!
-//! With bfloat16 `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16. What is kept are states, and with
-//! bfloat16 what was written; a backward makes their gradients, as many once more.
+//! With bfloat16 `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16; `128 V` is `2 V` a token. What is
+//! kept are states, and with bfloat16 what was written; a backward makes their gradients, as many once more.
 
 pub(crate) mod bf16;
 mod bf16_segments;
