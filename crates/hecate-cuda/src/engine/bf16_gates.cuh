@@ -9,7 +9,7 @@ template <u32 GROUPS, u32 HALVES, u32 WARPS, bool S>
 struct Tokens {
     static constexpr u32 FACTORS = S ? 6 : 3, BLOCK = 32 * WARPS, SHARING = BLOCK / CHUNK;
 
-    Gates gates;
+    __align__(16) Gates gates;
     float sums[GROUPS][FACTORS][CHUNK];    // gradients of factors, of each group
     float dw[CHUNK], dr[HALVES][CHUNK];    // of w; minus that of r, of the squares
     float carried[3][WARPS];               // <dM,M₀>, <dM,S₀>, <dS,S₀>

@@ -111,7 +111,7 @@ struct Gradients : Products<KEYS, APART, S> {
         __syncthreads();
         // Not before: what is needed first comes first.
         slabs.ask();
-        tokens.influence.join();
+        tokens.influence.template join<BLOCK / CHUNK>();
         Square n, g, erased, read;  // K Kᵀ, Q Kᵀ, Λ Zᵀ, dO Zᵀ
         if (!GROUP) n.clear(), g.clear(), erased.clear(), read.clear();
         add_squares(n, g, k, q, k);

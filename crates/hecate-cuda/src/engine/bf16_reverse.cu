@@ -90,7 +90,7 @@ struct Reverse {
         for (u32 i = 0; i < 4; i++)
             #pragma unroll
             for (u32 n = 0; n < 2; n++) {
-                const float2 f = by(stage, which)(16 * i + n * 8 + threadIdx.x % 4 * 2);
+                const float2 f = by(stage, which)(2 * i + n);
                 const float low = down * f.x, high = down * f.y;
                 #pragma unroll
                 for (u32 h = 0; h < 2; h++) {
@@ -101,7 +101,7 @@ struct Reverse {
     }
 
     // Where there are registers for it, nothing waits for products of outputs' gradients, and numbers are read ahead.
-    static constexpr bool BESIDE = GROUP && !S;
+    static constexpr bool BESIDE = GROUP && (!S || KEYS == 64);
 
     // (23): what later states and reads need of Z.
     __device__ __forceinline__ void need(Sums<8>& x, u32 step, u32 stage) {
@@ -116,13 +116,13 @@ struct Reverse {
         else x.scale(by(stage, OF_LAST_C));
         Sums<8> y;
         if (S) {
-            s.times_rows(y, keys(stage), handed(step, warp, STEPS));
+            s.times_rows(y, keys(stage), handed(step, warp, STEPS), [&] { if (BESIDE) outputs_of(dout, stage); });
             y.scale(by(stage, OF_LAST_E));
             x.add(y);
-            outputs_of(dout, stage);
+            if (!BESIDE) outputs_of(dout, stage);
         }
         const float down = numbers(stage)[OF_READS] * numbers(stage)[OF_OUTPUTS];
-        times_upper<BESIDE>(y, dout, reads(stage), [&] { if (BESIDE) add_outputs(dout, stage); });
+        times_upper<BESIDE ? S ? 2 : 1 : 0>(y, dout, reads(stage), [&] { if (BESIDE) add_outputs(dout, stage); });
         x.add_rows(y, down, down);
         if (!BESIDE) add_outputs(dout, stage);
     }
@@ -137,14 +137,29 @@ struct Reverse {
                 if (S) s.sums.x[n][i] = bn * m.sums.x[n][i] + en * s.sums.x[n][i];
                 m.sums.x[n][i] *= an;
             }
-        Lefts<4> part;
+        Lefts<4> part, pushed;
         scaled(part, dout, stage, OF_READ_A);
-        if constexpr (BESIDE) m.begin_add(part, queries(stage));
-        else m.add(part, queries(stage));
+        begin_add(m, part, queries(stage));
         if (S) {
-            scaled(part, dout, stage, OF_READ_B);
-            s.add(part, queries(stage));
+            scaled(pushed, dout, stage, OF_READ_B);
+            begin_add(s, pushed, queries(stage));
         }
+        if (!BESIDE) finish_adds();
+    }
+    // Groups go on while they multiply.
+    static __device__ __forceinline__ void begin_add(Columns<KEYS>& to, const Lefts<4>& part, Keys rows) {
+        if constexpr (GROUP) to.begin_add(part, rows);
+        else to.add(part, rows);
+    }
+    __device__ __forceinline__ void finish_adds() {
+        if constexpr (GROUP) {
+            group_wait();
+            hold_columns();
+        }
+    }
+    __device__ __forceinline__ void hold_columns() {
+        hold(m.sums.x);
+        if (S) hold(s.sums.x);
     }
 
     // (24): Λ, which is handed on in place of dO; minus it, for keys.
@@ -174,16 +189,17 @@ struct Reverse {
         Held erase;
         need(x, step, stage);
         solve(x, erase, step, stage);
-        if (BESIDE) hold(m.sums.x);
+        if (BESIDE) hold_columns();
         if (!p.erase) return;
-        Lefts<4> part;
+        Lefts<4> part, pushed;
         if (BESIDE) part.of(x, erase);
         else part.of(x, by(stage, OF_ERASE_A));
-        m.add(part, keys(stage));
+        begin_add(m, part, keys(stage));
         if (S) {
-            part.of(x, by(stage, OF_ERASE_B));
-            s.add(part, keys(stage));
+            pushed.of(x, by(stage, OF_ERASE_B));
+            begin_add(s, pushed, keys(stage));
         }
+        finish_adds();
     }
 
     // Eight columns of a row a thread and turn, as they copy them.
