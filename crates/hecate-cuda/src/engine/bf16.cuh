@@ -49,6 +49,15 @@ __device__ __forceinline__ void hand(uint4* to, const u32 (&x)[4]) {
 }
 __device__ __forceinline__ void take(const uint4* from, u32 (&x)[4]) { load_matrices(x, from); }
 
+// Gates of a chunk, of one token a thread: to be asked for before all else, since what is read in front of them takes longer
+// than they do. Then w, r, a, η; behind the last token nothing is written or forgotten.
+__device__ __forceinline__ Four read_gates(const Linear& p, const Chunk& chunk) {
+    return threadIdx.x < chunk.tokens ? gates_of(p, chunk.token(p, threadIdx.x)) : Four{};
+}
+__device__ __forceinline__ Four gate_numbers(const Linear& p, const Chunk& chunk, Four gate) {
+    return threadIdx.x < chunk.tokens ? lower(p, gate) : Four{0.0f, 0.0f, 1.0f, 1.0f};
+}
+
 // Numbers of a chunk's tokens: of those of tile `n` that are a thread's, two neighbours.
 struct ByToken {
     const float* x;

@@ -16,10 +16,10 @@ struct Tokens {
     __align__(16) float numbers[NUMBERS];
     Influence<S> influence;
 
-    __device__ __forceinline__ void begin(const Linear& p, const Chunk& chunk) {
+    __device__ __forceinline__ void begin(const Linear& p, const Chunk& chunk, Four gate) {
         const u32 t = threadIdx.x;
         if (t < CHUNK) {
-            Four of = t < chunk.tokens ? lower(p, gates_of(p, chunk.token(p, t))) : Four{0.0f, 0.0f, 1.0f, 1.0f};
+            const Four of = gate_numbers(p, chunk, gate);
             gates[0][t] = of.x, gates[1][t] = of.y, gates[2][t] = of.z, gates[3][t] = of.w;
         }
         for (u32 i = t; i < GROUPS * FACTORS * CHUNK; i += BLOCK) (&sums[0][0][0])[i] = 0.0f;
