@@ -59,7 +59,6 @@ __device__ __forceinline__ float short_reciprocal(float x) {
 
 // Of lane `lane ^ mask`; all 32 lanes of a warp call it.
 __device__ __forceinline__ float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
-__device__ __forceinline__ u32 shuffle_xor(u32 x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 // Of lane `lane`; all 32 lanes of a warp call it.
 __device__ __forceinline__ float shuffle(float x, u32 lane) { return __shfl_sync(0xffffffffu, x, lane); }
 

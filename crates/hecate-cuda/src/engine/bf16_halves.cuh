@@ -24,7 +24,7 @@ static constexpr float SOLVED_UP = 1.0f / (1 << 21), SOLVED_DOWN = 1 << 21;
 __device__ __forceinline__ void largest_of_rows(float (&most)[2]) {
     u32 both = __byte_perm(__float_as_uint(most[0]), __float_as_uint(most[1]), 0x7632);
     #pragma unroll
-    for (u32 mask = 1; mask < 4; mask *= 2) both = larger_bf16(both, shuffle_xor(both, mask));
+    for (u32 mask = 1; mask < 4; mask *= 2) both = larger_bf16(both, __shfl_xor_sync(0xffffffffu, both, mask));
     most[0] = low_half(both), most[1] = high_half(both);
 }
 // Of a warp, of numbers that are not negative.
