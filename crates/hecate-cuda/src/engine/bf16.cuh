@@ -299,13 +299,16 @@ struct Columns {
         }
     }
 
-    // This += left [16,CHUNK] rows [CHUNK,KEYS].
+    // This += left [16,CHUNK] rows [CHUNK,KEYS]. Groups go on while they multiply, and neither sums nor factor are theirs until
+    // they finished.
     template <bool GROUP>
-    __device__ __forceinline__ void add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows) {
+    __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows) {
         if constexpr (GROUP) {
-            begin_add(factor, rows);
-            group_wait();
-            hold(sums.x);
+            const u64 tile = described(rows.x);
+            group_begin();
+            #pragma unroll
+            for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
+            group_commit();
         } else {
             #pragma unroll
             for (u32 s = 0; s < 4; s++)
@@ -317,13 +320,12 @@ struct Columns {
                 }
         }
     }
-    // The same by a group, without the wait.
-    __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, true> rows) {
-        const u64 tile = described(rows.x);
-        group_begin();
-        #pragma unroll
-        for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
-        group_commit();
+    template <bool GROUP>
+    __device__ __forceinline__ void finish_add() {
+        if constexpr (GROUP) {
+            group_wait();
+            hold(sums.x);
+        }
     }
     template <u32 N>
     __device__ __forceinline__ void add_panels(const u32 (&a)[4], u64 tile, u32 s) {

@@ -118,7 +118,7 @@ struct Forward {
             if (S) s.hand_on(handed(n, OF_S));
             values_of(v, n);
             x.clear();
-            from_values(x, v, erase, n);
+            from_values(x, v, [](u32) { return float2{}; }, n);
             return;
         }
         Held held;
@@ -190,23 +190,14 @@ struct Forward {
         const float* numbers = front_numbers(n);
         if (AHEAD) z.of(x, last);
         else z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
-        if constexpr (!S) {
-            m.add(z, keys(n));
-        } else {
+        m.begin_add(z, keys(n));
+        if (S) {
             Lefts<4> pushed;
-            const ByToken by{numbers + OF_LAST_E * CHUNK};
-            if constexpr (GROUP) {
-                m.begin_add(z, keys(n));
-                pushed.of(x, by);
-                s.begin_add(pushed, keys(n));
-                group_wait();
-                hold(m.sums.x), hold(s.sums.x);
-            } else {
-                m.add(z, keys(n));
-                pushed.of(x, by);
-                s.add(pushed, keys(n));
-            }
+            pushed.of(x, ByToken{numbers + OF_LAST_E * CHUNK});
+            s.begin_add(pushed, keys(n));
+            s.template finish_add<GROUP>();
         }
+        m.template finish_add<GROUP>();
     }
 
     // Z as bfloat16 instead of halves. What a token's is rounded by goes into the next one's of this thread, so that sums over

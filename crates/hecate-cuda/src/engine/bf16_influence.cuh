@@ -288,7 +288,7 @@ struct Influence<true> {
         }
         return of;
     }
-    // The same of the states before the chunk. Behind its last token there is nothing, and gates are 1.
+    // The same of the states before the chunk. Behind its last token nothing comes in, and a and η are 1.
     template <bool STORE>
     __device__ __forceinline__ Triangle first_back_through(
         const Gates& gates, u32 stretch, u32 n, Triangle of, Triangle last

@@ -107,23 +107,24 @@ struct Products {
         }
     }
 
-    // x += A M and, of `both`, y += B M, with each matrix of a slab: columns of tokens A and B, rows M of a matrix.
-    template <bool BOTH>
+    // x += A M and, of TWO, y += B M, with each matrix of a slab: columns of tokens A and B, rows M of a matrix. Where y is of
+    // no use, groups add to it all the same.
+    template <bool TWO>
     __device__ __forceinline__ void add_slab(
-        Keys (&x)[MATRICES], const u16* a, Keys (&y)[MATRICES], const u16* b, bool both, const u16* matrices
+        Keys (&x)[MATRICES], const u16* a, Keys (&y)[MATRICES], const u16* b, bool useful, const u16* matrices
     ) const {
         if constexpr (GROUP) {
             group_begin();
             #pragma unroll
             for (u32 m = 0; m < MATRICES; m++) {
                 multiply<Slab::SLAB>(x[m], a, matrices + m * Slab::MATRIX);
-                if (BOTH) multiply<Slab::SLAB>(y[m], b, matrices + m * Slab::MATRIX);
+                if (TWO) multiply<Slab::SLAB>(y[m], b, matrices + m * Slab::MATRIX);
             }
             group_end();
             #pragma unroll
             for (u32 m = 0; m < MATRICES; m++) {
                 hold(x[m].x[0].x);
-                if (BOTH) hold(y[m].x[0].x);
+                if (TWO) hold(y[m].x[0].x);
             }
         } else {
             #pragma unroll
@@ -133,7 +134,7 @@ struct Products {
                     u32 right[2][4];
                     rights(right, matrices + m * Slab::MATRIX, s);
                     multiply(x[m], a, Slab::THIN, s, right);
-                    if (BOTH && both) multiply(y[m], b, Slab::THIN, s, right);
+                    if (TWO && useful) multiply(y[m], b, Slab::THIN, s, right);
                 }
         }
     }

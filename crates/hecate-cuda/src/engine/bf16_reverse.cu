@@ -114,9 +114,15 @@ struct Reverse {
             if (!BESIDE) outputs_of(dout, stage);
         }
         const float down = numbers(stage)[OF_READS] * numbers(stage)[OF_OUTPUTS];
-        times_upper<BESIDE ? S ? 2 : 1 : 0>(y, dout, reads(stage), [&] { if (BESIDE) add_outputs(dout, stage); });
+        times_upper<BESIDE ? S ? 2 : 1 : 0>(y, dout, reads(stage), [&] {
+            if (!BESIDE) return;
+            // Nobody else may read a factor in registers meanwhile.
+            Lefts<4> again;
+            outputs_of(again, stage);
+            add_outputs(again, stage);
+        });
         x.add_rows(y, down, down);
-        if (!BESIDE) add_outputs(dout, stage);
+        if (!BESIDE) add_outputs(dout, stage), finish_adds();
     }
     // (30) but for keys.
     __device__ __forceinline__ void add_outputs(const Lefts<4>& dout, u32 stage) {
@@ -131,27 +137,15 @@ struct Reverse {
             }
         Lefts<4> part, pushed;
         scaled(part, dout, stage, OF_READ_A);
-        begin_add(m, part, queries(stage));
+        m.begin_add(part, queries(stage));
         if (S) {
             scaled(pushed, dout, stage, OF_READ_B);
-            begin_add(s, pushed, queries(stage));
+            s.begin_add(pushed, queries(stage));
         }
-        if (!BESIDE) finish_adds();
-    }
-    // Groups go on while they multiply.
-    static __device__ __forceinline__ void begin_add(Columns<KEYS>& to, const Lefts<4>& part, Keys rows) {
-        if constexpr (GROUP) to.begin_add(part, rows);
-        else to.add(part, rows);
     }
     __device__ __forceinline__ void finish_adds() {
-        if constexpr (GROUP) {
-            group_wait();
-            hold_columns();
-        }
-    }
-    __device__ __forceinline__ void hold_columns() {
-        hold(m.sums.x);
-        if (S) hold(s.sums.x);
+        m.template finish_add<GROUP>();
+        if (S) s.template finish_add<GROUP>();
     }
 
     // (24): Λ, which is handed on in place of dO; minus it, for keys.
@@ -167,8 +161,6 @@ struct Reverse {
             const float solved = numbers(stage)[OF_SOLUTION];
             down[0] *= solved, down[1] *= solved, more = SOLVED_DOWN;
             x.scale_rows(-down[0], -down[1]);
-        } else if (BESIDE) {
-            group_wait();
         }
         const u32 column = threadIdx.x / 32 * 16, row = threadIdx.x % 32 / 4;
         place_rows([=, place = outputs(stage)](u32 t, u32 c) { return place.at(t, column + c); }, halves);
@@ -181,15 +173,15 @@ struct Reverse {
         Held erase;
         need(x, step, stage);
         solve(x, erase, step, stage);
-        if (BESIDE) hold_columns();
+        if (BESIDE) finish_adds();
         if (!p.erase) return;
         Lefts<4> part, pushed;
         if (BESIDE) part.of(x, erase);
         else part.of(x, by(stage, OF_ERASE_A));
-        begin_add(m, part, keys(stage));
+        m.begin_add(part, keys(stage));
         if (S) {
             pushed.of(x, by(stage, OF_ERASE_B));
-            begin_add(s, pushed, keys(stage));
+            s.begin_add(pushed, keys(stage));
         }
         finish_adds();
     }

@@ -39,13 +39,12 @@ struct Slabs {
     const Chunk chunk;
     u16* stages;
     u64 values, matrices;                   // this thread's part in arrays [rows,H,V]; the first matrix of the chunk
-    u32 fetched, next_column;
-    u32 turn;                               // 0: states, 1: their gradients
+    u32 fetched, next_column, round;        // rounds: of states, then of their gradients
 
     __device__ __forceinline__ Slabs(const Bf16Gradients& args, const Chunk& chunk, u16* stages)
         : args(args), chunk(chunk), stages(stages),
           values(chunk.token(args.p, threadIdx.x / (SLAB / 8)) * args.p.value + threadIdx.x % (SLAB / 8) * 8),
-          matrices(chunk.kept * MATRICES * kept_size<KEYS>(args.p)), fetched(0), next_column(0), turn(0) {}
+          matrices(chunk.kept * MATRICES * kept_size<KEYS>(args.p)), fetched(0), next_column(0), round(0) {}
 
     __device__ __forceinline__ const u16* matrix(const u16* of, u32 which) const {
         return of + matrices + which * kept_size<KEYS>(args.p);
@@ -65,25 +64,25 @@ struct Slabs {
     }
 
     __device__ __forceinline__ void fetch() {
-        if (turn < 2) {
+        if (round < 2) {
             const Linear& p = args.p;
             const u32 t = threadIdx.x / (SLAB / 8), first = threadIdx.x % (SLAB / 8) * 8;
             u16 *matrix_to = stages + fetched % 2 * STAGE, *to = matrix_to + VALUES;
             const bool here = t < chunk.tokens && next_column + first < p.value;
             const u64 at = here ? values + next_column : 0;
-            copy_16(to + thin(t, first), (turn == 0 ? args.dout : args.written) + at, here);
-            if (turn == 0) copy_16(to + THIN_TILE + thin(t, first), args.solved + at, here);
+            copy_16(to + thin(t, first), (round == 0 ? args.dout : args.written) + at, here);
+            if (round == 0) copy_16(to + THIN_TILE + thin(t, first), args.solved + at, here);
             const u32 v = copied_row(), c = copied_column();
             const bool inside = next_column + v < (p.value + 15) / 16 * 16;
             #pragma unroll
             for (u32 m = 0; m < MATRICES; m++, matrix_to += MATRIX) {
-                const u16* x = matrix(turn == 0 ? args.kept : args.kept_grads, m);
+                const u16* x = matrix(round == 0 ? args.kept : args.kept_grads, m);
                 x += inside ? next_column * KEYS + kept_at<KEYS>(v, c) : 0;
                 #pragma unroll
                 for (u32 i = 0; i < TURNS; i++) copy_16(matrix_to + place(v, c, 2 * i), x + 256 * i, inside);
             }
             next_column += SLAB;
-            if (next_column >= p.value) next_column = 0, turn++;
+            if (next_column >= p.value) next_column = 0, round++;
         }
         copies_commit();
         fetched++;

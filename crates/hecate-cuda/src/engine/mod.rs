@@ -17,20 +17,21 @@
 //!
 //! # Memory
 //!
-//! Between forward and backward a call keeps one state every 64 tokens, columns rounded up to whole blocks. Frozen rules
-//! keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one every
-//! 64 tokens of each; states between are computed again.
+//! Token by token, a call keeps one state every 64 tokens between forward and backward, columns rounded up to whole blocks.
+//! Frozen rules keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one
+//! every 64 tokens of each; states between are computed again.
 //!
 //! What the chunk forms take beside arguments and results, in bytes for each 64 tokens of a head (`m` is 2 with momentum,
 //! else 1), as `cargo bench -p hecate-tests --bench memory` finds it on a GPU:
 //!
-//! | `q`, `k`, `v` | forward alone | kept for a backward | both, at most |
+//! | form | forward alone | kept for a backward | both, at most |
 //! |---|---|---|---|
-//! | bfloat16 | 18,464 | 18,464 + `2 K V m` + `128 V` | 18,464 + twice `2 K V m + 128 V` |
-//! | others | 33,856 | `4 K V m` | 33,856 + twice `4 K V m` |
+//! | [`bf16`] | 18,464 | 18,464 + `2 K V m` + `128 V` | 18,464 + twice `2 K V m + 128 V` |
+//! | [`chunk`] | 33,856 | `4 K V m` | 33,856 + twice `4 K V m` |
 //!
-//! With bfloat16 `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16; `128 V` is `2 V` a token. What is
-//! kept are states, and with bfloat16 what was written; a backward makes their gradients, as many once more.
+//! In the first `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16; `128 V` is `2 V` a token. Constant
+//! are what is prepared of a chunk, which the first form keeps and the second makes again; `2 K V m` and `4 K V m` are the
+//! state before it, and for the backward its gradient behind it; `128 V` are `Z`, and for the backward `Λ`.
 
 pub(crate) mod bf16;
 mod bf16_segments;
