@@ -33,8 +33,9 @@ where
     (61..).zip(SIZES).for_each(|(seed, sizes)| agree_on(devices(), &Case::new(rule, sizes, seed)));
 }
 
-/// Sizes with 16-bit kernels of their own: tiles whole and not, columns in one block and several.
-const NARROW: [Sizes; 7] = [
+/// Sizes with 16-bit kernels of their own: tiles whole and not, columns in one block and several, and more chunks than have a
+/// place in shared memory.
+const NARROW: [Sizes; 10] = [
     Sizes::new(1, 130, 2, 64, 64),
     Sizes::new(1, 150, 1, 128, 72),
     Sizes::new(2, 65, 2, 24, 136),
@@ -42,6 +43,9 @@ const NARROW: [Sizes; 7] = [
     Sizes::new(1, 66, 90, 72, 8),
     Sizes::new(1, 70, 1, 256, 40),
     Sizes::new(1, 130, 2, 200, 72),
+    Sizes::new(1, 460, 1, 64, 64),
+    Sizes::new(1, 400, 1, 128, 64),
+    Sizes::new(1, 270, 1, 256, 32),
 ];
 
 /// With 16-bit arguments, errors at these sizes are at most twice what rounding costs anyway: every option at the first,
