@@ -49,18 +49,28 @@ __device__ __forceinline__ void hand(uint4* to, const u32 (&x)[4]) {
 }
 __device__ __forceinline__ void take(const uint4* from, u32 (&x)[4]) { load_matrices(x, from); }
 
-// Numbers of a chunk's tokens, two neighbours at once.
+// Gates of a chunk, of one token a thread: to be asked for before all else, since what is read in front of them takes longer
+// than they do. Then w, r, a, η; behind the last token nothing is written or forgotten.
+__device__ __forceinline__ Four read_gates(const Linear& p, const Chunk& chunk) {
+    return threadIdx.x < chunk.tokens ? gates_of(p, chunk.token(p, threadIdx.x)) : Four{};
+}
+__device__ __forceinline__ Four gate_numbers(const Linear& p, const Chunk& chunk, Four gate) {
+    return threadIdx.x < chunk.tokens ? lower(p, gate) : Four{0.0f, 0.0f, 1.0f, 1.0f};
+}
+
+// Numbers of a chunk's tokens: of those of tile `n` that are a thread's, two neighbours.
 struct ByToken {
     const float* x;
-    __device__ __forceinline__ float2 operator()(u32 t) const { return *(const float2*)(x + t); }
+    __device__ __forceinline__ float2 operator()(u32 n) const { return *(const float2*)(x + 8 * n + threadIdx.x % 4 * 2); }
 };
-// Those of the tokens of a thread, read ahead.
+// The same, read ahead.
 struct Held {
     float2 x[CHUNK / 8];
     __device__ __forceinline__ void of(ByToken by) {
         #pragma unroll
-        for (u32 n = 0; n < CHUNK / 8; n++) x[n] = by(8 * n + threadIdx.x % 4 * 2);
+        for (u32 n = 0; n < CHUNK / 8; n++) x[n] = by(n);
     }
+    __device__ __forceinline__ float2 operator()(u32 n) const { return x[n]; }
 };
 
 // Sums of a warp, [16,8 TILES].
@@ -82,20 +92,23 @@ struct Sums {
             for (u32 i = 0; i < 4; i++) x[n][i] += y.x[n][i];
     }
 
-    // x = x by(column); `by` gives the numbers of two neighbours.
+    // x = x by(column), and x -= y by(column); `by` gives the numbers of two neighbours of a tile.
     template <class F>
-    __device__ __forceinline__ void scale(F by) {
+    __device__ __forceinline__ void scale(const F& by) {
         #pragma unroll
         for (u32 n = 0; n < TILES; n++) {
-            float2 f = by(8 * n + threadIdx.x % 4 * 2);
+            const float2 f = by(n);
             x[n][0] *= f.x, x[n][1] *= f.y, x[n][2] *= f.x, x[n][3] *= f.y;
         }
     }
-    __device__ __forceinline__ void scale(const Held& by) {
-        static_assert(8 * TILES == CHUNK, "a number a column");
+    template <class F>
+    __device__ __forceinline__ void subtract(const Sums& y, const F& by) {
         #pragma unroll
-        for (u32 n = 0; n < TILES; n++)
-            x[n][0] *= by.x[n].x, x[n][1] *= by.x[n].y, x[n][2] *= by.x[n].x, x[n][3] *= by.x[n].y;
+        for (u32 n = 0; n < TILES; n++) {
+            const float2 f = by(n);
+            #pragma unroll
+            for (u32 i = 0; i < 4; i++) x[n][i] -= (i % 2 ? f.y : f.x) * y.x[n][i];
+        }
     }
     // x = x by[row], of a thread's two rows.
     __device__ __forceinline__ void scale_rows(float upper, float lower) {
@@ -237,27 +250,23 @@ struct Columns {
     static constexpr u32 TILES = KEYS / 8;
     Sums<TILES> sums;
 
-    // Element `i` of tile `n`: row and column of the matrix [K,V] from column `first`.
-    static __device__ __forceinline__ u32 key(u32 n, u32 i) { return 8 * n + threadIdx.x % 4 * 2 + i % 2; }
-    static __device__ __forceinline__ u32 value(u32 first, u32 i) { return first + threadIdx.x % 32 / 4 + i / 2 * 8; }
-
-    __device__ void read(const Linear& p, const float* x, u32 first) {
+    // Calls `f` with element `i` of tile `n`, where it lies in a matrix `x` [K,V] from column `first` on, and whether it is
+    // inside: K and V are multiples of 8, so that a warp's lanes agree.
+    template <class X, class F>
+    static __device__ __forceinline__ void each(const Linear& p, X* x, u32 first, F f) {
+        const u32 key = threadIdx.x % 4 * 2, value = first + threadIdx.x % 32 / 4;
+        X *even = x + (u64)key * p.value + value, *odd = even + p.value;
+        const u64 further = (u64)8 * p.value;
         #pragma unroll
-        for (u32 n = 0; n < TILES; n++)
+        for (u32 n = 0; n < TILES; n++, even += further, odd += further)
             #pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                bool inside = key(n, i) < p.key && value(first, i) < p.value;
-                sums.x[n][i] = inside ? x[(u64)key(n, i) * p.value + value(first, i)] : 0.0f;
-            }
+            for (u32 i = 0; i < 4; i++) f(n, i, (i % 2 ? odd : even) + i / 2 * 8, 8 * n < p.key && first + i / 2 * 8 < p.value);
     }
-
-    __device__ void write(const Linear& p, float* x, u32 first) const {
-        #pragma unroll
-        for (u32 n = 0; n < TILES; n++)
-            #pragma unroll
-            for (u32 i = 0; i < 4; i++)
-                if (key(n, i) < p.key && value(first, i) < p.value)
-                    x[(u64)key(n, i) * p.value + value(first, i)] = sums.x[n][i];
+    __device__ __forceinline__ void read(const Linear& p, const float* x, u32 first) {
+        each(p, x, first, [&](u32 n, u32 i, const float* at, bool inside) { sums.x[n][i] = inside ? *at : 0.0f; });
+    }
+    __device__ __forceinline__ void write(const Linear& p, float* x, u32 first) const {
+        each(p, x, first, [&](u32 n, u32 i, float* at, bool inside) { if (inside) *at = sums.x[n][i]; });
     }
 
     // Left factor `i`, which is handed on.
@@ -290,13 +299,16 @@ struct Columns {
         }
     }
 
-    // This += left [16,CHUNK] rows [CHUNK,KEYS].
+    // This += left [16,CHUNK] rows [CHUNK,KEYS]. Groups go on while they multiply, and neither sums nor factor are theirs until
+    // they finished.
     template <bool GROUP>
-    __device__ __forceinline__ void add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows) {
+    __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, GROUP> rows) {
         if constexpr (GROUP) {
-            begin_add(factor, rows);
-            group_wait();
-            hold(sums.x);
+            const u64 tile = described(rows.x);
+            group_begin();
+            #pragma unroll
+            for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
+            group_commit();
         } else {
             #pragma unroll
             for (u32 s = 0; s < 4; s++)
@@ -308,13 +320,12 @@ struct Columns {
                 }
         }
     }
-    // The same by a group, without the wait.
-    __device__ __forceinline__ void begin_add(const Lefts<4>& factor, Tile<KEYS, true> rows) {
-        const u64 tile = described(rows.x);
-        group_begin();
-        #pragma unroll
-        for (u32 s = 0; s < 4; s++) add_panels<0>(factor.x[s], tile, s);
-        group_commit();
+    template <bool GROUP>
+    __device__ __forceinline__ void finish_add() {
+        if constexpr (GROUP) {
+            group_wait();
+            hold(sums.x);
+        }
     }
     template <u32 N>
     __device__ __forceinline__ void add_panels(const u32 (&a)[4], u64 tile, u32 s) {

@@ -31,7 +31,7 @@ struct Forward {
     // Chunks that lie in shared memory for the first of a pair: `Tiles::fronts`.
     static constexpr u32 FRONTS = GROUP && (!S || KEYS == 64) ? 3 : 2;
     // Where there are registers for it, numbers are read ahead.
-    static constexpr bool AHEAD = GROUP && !S;
+    static constexpr bool AHEAD = GROUP;
     using Keys = Tile<KEYS, GROUP>;
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
@@ -92,53 +92,53 @@ struct Forward {
         #pragma unroll
         for (u32 i = 0; i < 4; i++) left_across(v.x[i], values(n), threadIdx.x / 32 * 16, 16 * i);
     }
+    // x = w V − by ∘ x, turned over.
+    template <class F>
+    __device__ __forceinline__ void from_values(Sums<8>& x, const Lefts<4>& v, const F& by, u32 n) const {
+        const ByToken w{front_numbers(n) + OF_W * CHUNK};
+        #pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            const float2 f = w(i), g = by(i);
+            const u32 upper = v.x[i / 2][i % 2 * 2], lower = v.x[i / 2][i % 2 * 2 + 1];
+            float (&of)[4] = x.x[i];
+            of[0] = f.x * low_half(upper) - g.x * of[0];
+            of[1] = f.y * high_half(upper) - g.y * of[1];
+            of[2] = f.x * low_half(lower) - g.x * of[2];
+            of[3] = f.y * high_half(lower) - g.y * of[3];
+        }
+    }
 
-    // r a⁻ ∘ (K M) + r b⁻ ∘ (K S), turned over; M and S are handed on. Meanwhile V is read.
-    __device__ __forceinline__ void predict(
-        Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, Lefts<4>& v, u32 n
-    ) const {
+    // The right side of (19), w V − r a⁻ ∘ (K M) − r b⁻ ∘ (K S), turned over; M and S are handed on.
+    __device__ __forceinline__ void right_side(Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, u32 n) const {
         const float* numbers = front_numbers(n);
+        const ByToken erase{numbers + OF_ERASE_A * CHUNK};
+        Lefts<4> v;
         if (!p.erase) {
             m.hand_on(handed(n, OF_M));
             if (S) s.hand_on(handed(n, OF_S));
             values_of(v, n);
             x.clear();
+            from_values(x, v, [](u32) { return float2{}; }, n);
             return;
         }
-        const ByToken erase{numbers + OF_ERASE_A * CHUNK};
         Held held;
         m.times_rows(x, keys(n), handed(n, OF_M), [&] {
-            if (!S) values_of(v, n);
+            values_of(v, n);
             if (AHEAD) held.of(erase);
         });
-        if (AHEAD) x.scale(held);
-        else x.scale(erase);
+        if (AHEAD) from_values(x, v, held, n);
+        else from_values(x, v, erase, n);
         if (!S) return;
         Sums<8> y;
         s.times_rows(y, keys(n), handed(n, OF_S));
-        y.scale(ByToken{numbers + OF_ERASE_B * CHUNK});
-        x.add(y);
-        values_of(v, n);
+        x.subtract(y, ByToken{numbers + OF_ERASE_B * CHUNK});
     }
 
-    // (19): the right side in place of what was predicted, then the solution, which is handed on. Its rows times `down` are
-    // Z. The memory is taken to the chunk's end meanwhile, without what is written.
+    // (19): the solution in place of its right side, which is handed on. Its rows times `down` are Z. The memory is taken to
+    // the chunk's end meanwhile, without what is written.
     __device__ __forceinline__ void solve(
-        Sums<8>& x, float (&down)[2], Held& last, const Lefts<4>& v, Columns<KEYS>& m, Columns<KEYS>& s, u32 n
+        Sums<8>& x, float (&down)[2], Held& last, Columns<KEYS>& m, Columns<KEYS>& s, u32 n
     ) const {
-        const ByToken w{front_numbers(n) + OF_W * CHUNK};
-        #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            #pragma unroll
-            for (u32 h = 0; h < 2; h++) {
-                float2 f = w(16 * i + 8 * h + threadIdx.x % 4 * 2);
-                float (&of)[4] = x.x[2 * i + h];
-                of[0] = f.x * low_half(v.x[i][2 * h]) - of[0];
-                of[1] = f.y * high_half(v.x[i][2 * h]) - of[1];
-                of[2] = f.x * low_half(v.x[i][2 * h + 1]) - of[2];
-                of[3] = f.y * high_half(v.x[i][2 * h + 1]) - of[3];
-            }
-        }
         Scale rows[2];
         x.scales(rows);
         down[0] = rows[0].down, down[1] = rows[1].down;
@@ -184,17 +184,20 @@ struct Forward {
         float down[2];
         Lefts<4> z;
         Held last;
-        predict(x, m, s, z, n);
-        solve(x, down, last, z, m, s, n);
+        right_side(x, m, s, n);
+        solve(x, down, last, m, s, n);
         x.scale_rows(down[0], down[1]);
         const float* numbers = front_numbers(n);
         if (AHEAD) z.of(x, last);
         else z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
-        m.add(z, keys(n));
+        m.begin_add(z, keys(n));
         if (S) {
-            z.of(x, ByToken{numbers + OF_LAST_E * CHUNK});
-            s.add(z, keys(n));
+            Lefts<4> pushed;
+            pushed.of(x, ByToken{numbers + OF_LAST_E * CHUNK});
+            s.begin_add(pushed, keys(n));
+            s.template finish_add<GROUP>();
         }
+        m.template finish_add<GROUP>();
     }
 
     // Z as bfloat16 instead of halves. What a token's is rounded by goes into the next one's of this thread, so that sums over

@@ -9,17 +9,17 @@ template <u32 GROUPS, u32 HALVES, u32 WARPS, bool S>
 struct Tokens {
     static constexpr u32 FACTORS = S ? 6 : 3, BLOCK = 32 * WARPS, SHARING = BLOCK / CHUNK;
 
-    Gates gates;
+    __align__(16) Gates gates;
     float sums[GROUPS][FACTORS][CHUNK];    // gradients of factors, of each group
     float dw[CHUNK], dr[HALVES][CHUNK];    // of w; minus that of r, of the squares
     float carried[3][WARPS];               // <dM,M₀>, <dM,S₀>, <dS,S₀>
     __align__(16) float numbers[NUMBERS];
     Influence<S> influence;
 
-    __device__ __forceinline__ void begin(const Linear& p, const Chunk& chunk) {
+    __device__ __forceinline__ void begin(const Linear& p, const Chunk& chunk, Four gate) {
         const u32 t = threadIdx.x;
         if (t < CHUNK) {
-            Four of = t < chunk.tokens ? lower(p, gates_of(p, chunk.token(p, t))) : Four{0.0f, 0.0f, 1.0f, 1.0f};
+            const Four of = gate_numbers(p, chunk, gate);
             gates[0][t] = of.x, gates[1][t] = of.y, gates[2][t] = of.z, gates[3][t] = of.w;
         }
         for (u32 i = t; i < GROUPS * FACTORS * CHUNK; i += BLOCK) (&sums[0][0][0])[i] = 0.0f;

@@ -77,10 +77,10 @@ struct Gradients : Products<KEYS, APART, S> {
         return sum;
     }
     // While there are registers: everything behind this needs them. The first pieces are on their way meanwhile.
-    __device__ __forceinline__ void begin() {
+    __device__ __forceinline__ void begin(Four gate) {
         Pieces x;
         read_written(x, 0);
-        tokens.begin(p, chunk);
+        tokens.begin(p, chunk, gate);
         float dw = inner(x);
         for (u32 first = PASS; first < p.value; first += PASS) {
             read_written(x, first);
@@ -99,19 +99,20 @@ struct Gradients : Products<KEYS, APART, S> {
 
     // All that is read for the squares, the squares, and what comes of them.
     __device__ __forceinline__ void squares() {
+        const Four gate = read_gates(p, chunk);
         fetch_tile<BLOCK>(p, chunk, p.k.data, p.key, 0, k, threadIdx.x);
         fetch_tile<BLOCK>(p, chunk, p.q.data, p.key, 0, q, threadIdx.x);
         copies_commit();
         const float* numbers = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
         fetch_numbers<BLOCK>(numbers, tokens.numbers, threadIdx.x, OF_ERASE_A, S ? OF_END : END_OF_PLAIN);
         fetch_values(0);
-        begin();
+        begin(gate);
         copies_wait<1>();
         if (GROUP) show_to_groups();
         __syncthreads();
         // Not before: what is needed first comes first.
         slabs.ask();
-        tokens.influence.join();
+        tokens.influence.template join<BLOCK / CHUNK>();
         Square n, g, erased, read;  // K Kᵀ, Q Kᵀ, Λ Zᵀ, dO Zᵀ
         if (!GROUP) n.clear(), g.clear(), erased.clear(), read.clear();
         add_squares(n, g, k, q, k);
@@ -224,39 +225,44 @@ struct Gradients : Products<KEYS, APART, S> {
 
     // What the states before the chunk have of dQ and dK.
     __device__ __forceinline__ void add_states() {
+        Keys reads[MATRICES], erases[MATRICES];
+        #pragma unroll
+        for (u32 m = 0; m < MATRICES; m++) reads[m].clear(), erases[m].clear();
+        for (u32 first = 0; first < p.value; first += SLAB) {
+            const u16 *matrices = slabs.next(), *dout = matrices + Slab::VALUES;
+            this->template add_slab<true>(reads, dout, erases, dout + Slab::THIN_TILE, p.erase, matrices);
+        }
         dq.clear(), dk.clear();
         #pragma unroll
         for (u32 m = 0; m < MATRICES; m++) {
-            Keys reads, erases;
-            reads.clear(), erases.clear();
-            for (u32 first = 0; first < p.value; first += SLAB) {
-                const u16 *matrix = slabs.next(), *dout = matrix + Slab::MATRIX;
-                add_slab(reads, dout, erases, dout + Slab::THIN_TILE, p.erase, matrix);
-            }
-            add(dq, reads, q, OF_READ_A + 3 * m, false);
-            if (p.erase) add(dk, erases, k, OF_ERASE_A + 3 * m, true);
+            add(dq, reads[m], q, OF_READ_A + 3 * m, false);
+            if (p.erase) add(dk, erases[m], k, OF_ERASE_A + 3 * m, true);
         }
     }
 
     // What the gradients of the states behind the chunk have of dK; <dM,M₀>, <dM,S₀>, <dS,S₀>.
     __device__ __forceinline__ void add_gradients() {
         float carried[3][2][4] = {};
+        Keys writes[MATRICES];
+        uint4 states[MATRICES][Slab::EACH];
         #pragma unroll
         for (u32 m = 0; m < MATRICES; m++) {
-            Keys writes;
-            writes.clear();
-            uint4 x[Slab::EACH], y[Slab::EACH];
-            slabs.read_state(m, 0, x);
-            for (u32 first = 0; first < p.value; first += SLAB) {
-                const u16 *gradient = slabs.next(), *written = gradient + Slab::MATRIX;
-                if (S && m == 0) slabs.read_state(1, first, y);
-                add_slab(writes, written, gradient);
-                Slab::add_inner(carried[2 * m], x, gradient);
-                if (S && m == 0) Slab::add_inner(carried[1], y, gradient);
-                slabs.read_state(m, first + SLAB, x);
-            }
-            add(dk, writes, k, OF_LAST_C + 3 * m, false);
+            writes[m].clear();
+            slabs.read_state(m, 0, states[m]);
         }
+        for (u32 first = 0; first < p.value; first += SLAB) {
+            const u16* gradients = slabs.next();
+            add_slab(writes, gradients + Slab::VALUES, gradients);
+            Slab::add_inner(carried[0], states[0], gradients);
+            if (S) {
+                Slab::add_inner(carried[1], states[MATRICES - 1], gradients);
+                Slab::add_inner(carried[2], states[MATRICES - 1], gradients + Slab::MATRIX);
+            }
+            #pragma unroll
+            for (u32 m = 0; m < MATRICES; m++) slabs.read_state(m, first + SLAB, states[m]);
+        }
+        #pragma unroll
+        for (u32 m = 0; m < MATRICES; m++) add(dk, writes[m], k, OF_LAST_C + 3 * m, false);
         #pragma unroll
         for (u32 i = 0; i < (S ? 3 : 1); i++) {
             const float sum = warp_sum(Slab::inner(carried[i]));

@@ -19,12 +19,13 @@ struct Scale {
 // A solution is a sum of 64 products of two numbers below 2^15: times this it is below 2^15 again.
 static constexpr float SOLVED_UP = 1.0f / (1 << 21), SOLVED_DOWN = 1 << 21;
 
-// Of both rows that a thread holds of sums or left factors of a warp, over those who share them.
+// Of both rows that a thread holds of sums or left factors of a warp, over those who share them: as bfloat16 cut off, side by
+// side, since a scale asks for the exponent alone.
 __device__ __forceinline__ void largest_of_rows(float (&most)[2]) {
+    u32 both = __byte_perm(__float_as_uint(most[0]), __float_as_uint(most[1]), 0x7632);
     #pragma unroll
-    for (u32 mask = 1; mask < 4; mask *= 2)
-        #pragma unroll
-        for (u32 h = 0; h < 2; h++) most[h] = fmaxf(most[h], shuffle_xor(most[h], mask));
+    for (u32 mask = 1; mask < 4; mask *= 2) both = larger_bf16(both, __shfl_xor_sync(0xffffffffu, both, mask));
+    most[0] = low_half(both), most[1] = high_half(both);
 }
 // Of a warp, of numbers that are not negative.
 __device__ __forceinline__ float largest_of_warp(float most) {

@@ -20,6 +20,16 @@ __device__ __forceinline__ void row_behind(const float (&x)[4], float (&y)[4]) {
 // Gates of a chunk's tokens: w, r, a, η.
 typedef float Gates[4][CHUNK];
 
+// N numbers that lie one behind the other, 16 bytes at once.
+template <u32 N>
+__device__ __forceinline__ void read_all(float (&x)[N], const float* from) {
+    #pragma unroll
+    for (u32 i = 0; i < N; i += 4) {
+        const float4 of = *(const float4*)(from + i);
+        x[i] = of.x, x[i + 1] = of.y, x[i + 2] = of.z, x[i + 3] = of.w;
+    }
+}
+
 template <bool S>
 struct Influence;
 
@@ -36,6 +46,7 @@ struct Influence<false> {
     __device__ __forceinline__ void begin(const Gates& gates) {
         if (threadIdx.x < CHUNK) decays.begin(threadIdx.x, [&](u32 s) { return gates[2][s]; });
     }
+    template <u32 PARTS>
     __device__ __forceinline__ void join() {
         if (threadIdx.x < 16) decays.join(threadIdx.x);
     }
@@ -114,7 +125,8 @@ struct Influence<false> {
 // With momentum: tables. Stretches of 16 tokens go side by side, and what goes from one to a later one goes by triangles.
 template <>
 struct Influence<true> {
-    float dc[CHUNK][WIDE], c[CHUNK][WIDE], e[CHUNK][WIDE];
+    __align__(16) float dc[CHUNK][WIDE];
+    float c[CHUNK][WIDE], e[CHUNK][WIDE];
     float edge[4][CHUNK];                          // of c of the token before the first of a stretch
     float a[CHUNK], b[CHUNK], first[CHUNK];        // A, b and E of the state before each token
     float to_a[CHUNK], to_b[CHUNK];                // gradients of A and b behind each token
@@ -125,41 +137,66 @@ struct Influence<true> {
 
     __device__ __forceinline__ Triangle through(u32 stretch) const { return up_to[16 * stretch + 15]; }
 
+    // Gates a and η of a stretch, all read at once: nothing below waits for one after another.
+    struct Stretch {
+        float a[16], eta[16];
+        __device__ __forceinline__ Stretch(const Gates& gates, u32 top) {
+            read_all(a, gates[2] + top);
+            read_all(eta, gates[3] + top);
+        }
+    };
+
     // A column a thread, of its own stretch; the triangle of a token by one more.
     __device__ __forceinline__ void begin(const Gates& gates) {
+        if (threadIdx.x >= 2 * CHUNK) return;
         const u32 j = threadIdx.x % CHUNK, top = j / 16 * 16;
+        const Stretch of(gates, top);
         if (threadIdx.x < CHUNK) {
             float now = 0.0f, pushed = 0.0f;
             #pragma unroll
             for (u32 i = 0; i < 16; i++) {
                 const u32 s = top + i;
-                pushed = s == j ? 1.0f : s > j ? pushed * gates[3][s] : 0.0f;
-                now = s > j ? gates[2][s] * now + pushed : pushed;
+                pushed = s == j ? 1.0f : s > j ? pushed * of.eta[i] : 0.0f;
+                now = s > j ? of.a[i] * now + pushed : pushed;
                 c[s][j] = now;
                 e[s][j] = pushed;
             }
-        } else if (threadIdx.x < 2 * CHUNK) {
-            Triangle of = {1.0f, 0.0f, 1.0f};
+        } else {
+            Triangle up_to_j = Triangle::none();
             #pragma unroll
             for (u32 i = 0; i < 16; i++)
-                if (top + i <= j) of = of.then(Triangle{gates[2][top + i], gates[3][top + i], gates[3][top + i]});
-            up_to[j] = of;
+                if (top + i <= j) up_to_j = up_to_j.then(Triangle{of.a[i], of.eta[i], of.eta[i]});
+            up_to[j] = up_to_j;
         }
     }
-    // Behind a barrier: later stretches; A, b and E by a token a thread.
+    // Behind a barrier, with PARTS threads a column: later stretches; A, b and E by a token a thread.
+    template <u32 PARTS>
     __device__ __forceinline__ void join() {
-        const u32 j = threadIdx.x % CHUNK, own = j / 16;
+        const u32 j = threadIdx.x % CHUNK, own = j / 16, part = threadIdx.x / CHUNK;
         float2 x = make_float2(c[16 * own + 15][j], e[16 * own + 15][j]);
-        for (u32 stretch = own + 1; stretch < 4; stretch++) {
-            for (u32 i = threadIdx.x / CHUNK; i < 16; i += blockDim.x / CHUNK) {
-                const float2 of = up_to[16 * stretch + i].forth(x);
-                c[16 * stretch + i][j] = of.x, e[16 * stretch + i][j] = of.y;
-            }
-            x = through(stretch).forth(x);
+        Triangle to[3][16 / PARTS], whole[3];
+        #pragma unroll
+        for (u32 n = 0; n < 3; n++) {
+            whole[n] = through(n);
+            #pragma unroll
+            for (u32 i = 0; i < 16 / PARTS; i++) to[n][i] = up_to[16 * (n + 1) + part + i * PARTS];
         }
-        if (threadIdx.x >= CHUNK) return;
-        Triangle of = {1.0f, 0.0f, 1.0f};
-        for (u32 stretch = 0; stretch < own; stretch++) of = of.then(through(stretch));
+        #pragma unroll
+        for (u32 stretch = 1; stretch < 4; stretch++) {
+            if (stretch <= own) continue;
+            if (stretch > own + 1) x = whole[stretch - 1].forth(x);
+            #pragma unroll
+            for (u32 i = 0; i < 16 / PARTS; i++) {
+                const u32 t = 16 * stretch + part + i * PARTS;
+                const float2 of = to[stretch - 1][i].forth(x);
+                c[t][j] = of.x, e[t][j] = of.y;
+            }
+        }
+        if (part > 0) return;
+        Triangle of = Triangle::none();
+        #pragma unroll
+        for (u32 n = 0; n < 3; n++)
+            if (n < own) of = of.then(whole[n]);
         if (j % 16 > 0) of = of.then(up_to[j - 1]);
         a[j] = of.a, b[j] = of.b, first[j] = of.e;
     }
@@ -227,35 +264,50 @@ struct Influence<true> {
     __device__ __forceinline__ float2 back_through(
         const Gates& gates, u32 stretch, u32 j, u32 n, float2 of, float2 last, float above
     ) {
+        const u32 top = 16 * stretch;
+        const Stretch gate(gates, top);
+        float to_c[16], now_c[16], now_e[16];
+        #pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            to_c[i] = dc[top + i][j];
+            if (STORE && i < 15) now_c[i] = c[top + i][j];
+            if (STORE) now_e[i] = top + i > 0 ? e[top + i - 1][j] : 0.0f;
+        }
+        if (stretch < 3) to_c[15] += edge[stretch + 1][j];
         #pragma unroll
         for (u32 i = 16; i-- > 0;) {
-            const u32 s = 16 * stretch + i;
+            const u32 s = top + i;
             float da = 0.0f, deta = 0.0f;
             if (s < n && s >= j) {
                 if (s + 1 == n) of.x += last.x, of.y += last.y;
-                float now = dc[s][j] + of.x;
-                if (i == 15 && stretch < 3) now += edge[stretch + 1][j];
-                const float pushed = now + of.y;
-                if (STORE && s > j) da = now * (i > 0 ? c[s - 1][j] : above), deta = pushed * e[s - 1][j];
-                of.x = gates[2][s] * now, of.y = gates[3][s] * pushed;
+                const float now = to_c[i] + of.x, pushed = now + of.y;
+                if (STORE && s > j) da = now * (i > 0 ? now_c[i - 1] : above), deta = pushed * now_e[i];
+                of.x = gate.a[i] * now, of.y = gate.eta[i] * pushed;
             }
             if (STORE) dc[s][j] = da, c[s][j] = deta;
         }
         return of;
     }
-    // The same of the states before the chunk.
+    // The same of the states before the chunk. Behind its last token nothing comes in, and a and η are 1.
     template <bool STORE>
     __device__ __forceinline__ Triangle first_back_through(
         const Gates& gates, u32 stretch, u32 n, Triangle of, Triangle last
     ) {
-        #pragma unroll 4
-        for (u32 i = 16; i-- > 0;) {
-            const u32 s = 16 * stretch + i;
-            if (s >= n) continue;
-            if (s + 1 == n) of.a += last.a, of.b += last.b, of.e += last.e;
-            const float da = of.a + to_a[s], db = of.b + to_b[s], de = of.e + db;
-            if (STORE) grads[0][s] = da * a[s] + db * b[s], grads[1][s] = de * first[s];
-            of = Triangle{gates[2][s] * da, gates[2][s] * db, gates[3][s] * de};
+        #pragma unroll 1
+        for (u32 half = 2; half-- > 0;) {
+            const u32 top = 16 * stretch + 8 * half;
+            float gate[8], eta[8], with_a[8], with_b[8], now_a[8], now_b[8], now_e[8];
+            read_all(gate, gates[2] + top), read_all(eta, gates[3] + top);
+            read_all(with_a, to_a + top), read_all(with_b, to_b + top);
+            if (STORE) read_all(now_a, a + top), read_all(now_b, b + top), read_all(now_e, first + top);
+            #pragma unroll
+            for (u32 i = 8; i-- > 0;) {
+                const u32 s = top + i;
+                if (s + 1 == n) of.a += last.a, of.b += last.b, of.e += last.e;
+                const float da = of.a + with_a[i], db = of.b + with_b[i], de = of.e + db;
+                if (STORE) grads[0][s] = da * now_a[i] + db * now_b[i], grads[1][s] = de * now_e[i];
+                of = Triangle{gate[i] * da, gate[i] * db, eta[i] * de};
+            }
         }
         return of;
     }

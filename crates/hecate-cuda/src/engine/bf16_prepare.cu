@@ -243,13 +243,11 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     __shared__ MasksOf<S> decays;
     __shared__ __align__(16) float numbers[NUMBERS];
     __shared__ float of_warps[2][BLOCK / 32];
+    const Four gate = read_gates(p, chunk);
     fetch_rows<KEYS, BLOCK>(p, chunk, p.k.data, p.key, 0, k, KEYS + 8, threadIdx.x);
     fetch_rows<KEYS, BLOCK>(p, chunk, p.q.data, p.key, 0, q, KEYS + 8, threadIdx.x);
     copies_commit();
-    if (threadIdx.x < CHUNK) {
-        bool inside = threadIdx.x < chunk.tokens;
-        gates[threadIdx.x] = inside ? lower(p, gates_of(p, chunk.token(p, threadIdx.x))) : Four{0.0f, 0.0f, 1.0f, 1.0f};
-    }
+    if (threadIdx.x < CHUNK) gates[threadIdx.x] = gate_numbers(p, chunk, gate);
     __syncthreads();
     if constexpr (S) decays.begin(chunk.tokens, gates);
     else if (threadIdx.x < CHUNK) decays.begin(threadIdx.x, [&](u32 s) { return gates[s].z; });

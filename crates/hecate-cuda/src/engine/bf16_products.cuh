@@ -107,40 +107,39 @@ struct Products {
         }
     }
 
-    // x += A M, and, where there is one, y += B M, of a slab: columns of tokens A and B, rows M of a matrix.
-    __device__ __forceinline__ void add_slab(Keys& x, const u16* a, const u16* matrix) const {
-        if constexpr (GROUP) {
-            group_begin();
-            multiply<Slab::SLAB>(x, a, matrix);
-            group_end();
-            hold(x.x[0].x);
-        } else {
-            #pragma unroll
-            for (u32 s = 0; s < Slab::SLAB; s += 16) {
-                u32 right[2][4];
-                rights(right, matrix, s);
-                multiply(x, a, Slab::THIN, s, right);
-            }
-        }
-    }
+    // x += A M and, of TWO, y += B M, with each matrix of a slab: columns of tokens A and B, rows M of a matrix. Where y is of
+    // no use, groups add to it all the same.
+    template <bool TWO>
     __device__ __forceinline__ void add_slab(
-        Keys& x, const u16* a, Keys& y, const u16* b, bool both, const u16* matrix
+        Keys (&x)[MATRICES], const u16* a, Keys (&y)[MATRICES], const u16* b, bool useful, const u16* matrices
     ) const {
         if constexpr (GROUP) {
             group_begin();
-            multiply<Slab::SLAB>(x, a, matrix);
-            multiply<Slab::SLAB>(y, b, matrix);
+            #pragma unroll
+            for (u32 m = 0; m < MATRICES; m++) {
+                multiply<Slab::SLAB>(x[m], a, matrices + m * Slab::MATRIX);
+                if (TWO) multiply<Slab::SLAB>(y[m], b, matrices + m * Slab::MATRIX);
+            }
             group_end();
-            hold(x.x[0].x), hold(y.x[0].x);
+            #pragma unroll
+            for (u32 m = 0; m < MATRICES; m++) {
+                hold(x[m].x[0].x);
+                if (TWO) hold(y[m].x[0].x);
+            }
         } else {
             #pragma unroll
-            for (u32 s = 0; s < Slab::SLAB; s += 16) {
-                u32 right[2][4];
-                rights(right, matrix, s);
-                multiply(x, a, Slab::THIN, s, right);
-                if (both) multiply(y, b, Slab::THIN, s, right);
-            }
+            for (u32 m = 0; m < MATRICES; m++)
+                #pragma unroll
+                for (u32 s = 0; s < Slab::SLAB; s += 16) {
+                    u32 right[2][4];
+                    rights(right, matrices + m * Slab::MATRIX, s);
+                    multiply(x[m], a, Slab::THIN, s, right);
+                    if (TWO && useful) multiply(y[m], b, Slab::THIN, s, right);
+                }
         }
+    }
+    __device__ __forceinline__ void add_slab(Keys (&x)[MATRICES], const u16* a, const u16* matrices) const {
+        add_slab<false>(x, a, x, a, false, matrices);
     }
 
     // dQ += dG K, dK += dGᵀ Q, and, with erase, dK += (dN + dNᵀ) K.

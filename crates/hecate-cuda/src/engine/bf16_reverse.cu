@@ -61,7 +61,7 @@ struct Reverse {
     __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
 
     __device__ __forceinline__ u32 who() const { return (threadIdx.x - 32 * WARPS) % COUNT; }
-    // What the columns' warps alone read of a chunk; dO; numbers.
+    // What the columns' warps alone read of a chunk.
     __device__ __forceinline__ void fetch(const Chunk& chunk, u32 stage) const {
         const u32 who = this->who();
         const u16* from = (const u16*)(args.ready + chunk.kept * READY);
@@ -70,14 +70,6 @@ struct Reverse {
         if (p.erase) fetch_square<COUNT>(from, solution(stage), who);
         fetch_square<COUNT>(from + SQUARE, reads(stage), who);
     }
-    __device__ __forceinline__ void fetch_outputs(const Chunk& chunk, u32 stage) const {
-        fetch_tile<COUNT>(p, chunk, args.dout, p.value, first, outputs(stage), who());
-    }
-    __device__ __forceinline__ void fetch_scalars(const Chunk& chunk, u32 stage) const {
-        const float* from = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
-        fetch_numbers<COUNT>(from, numbers(stage), who(), 0, S ? OF_END : END_OF_PLAIN);
-    }
-
     // dO of the warp's columns, turned over, as a left factor: halves, by the chunk's scale.
     __device__ __forceinline__ void outputs_of(Lefts<4>& x, u32 stage) const {
         #pragma unroll
@@ -90,7 +82,7 @@ struct Reverse {
         for (u32 i = 0; i < 4; i++)
             #pragma unroll
             for (u32 n = 0; n < 2; n++) {
-                const float2 f = by(stage, which)(16 * i + n * 8 + threadIdx.x % 4 * 2);
+                const float2 f = by(stage, which)(2 * i + n);
                 const float low = down * f.x, high = down * f.y;
                 #pragma unroll
                 for (u32 h = 0; h < 2; h++) {
@@ -101,7 +93,7 @@ struct Reverse {
     }
 
     // Where there are registers for it, nothing waits for products of outputs' gradients, and numbers are read ahead.
-    static constexpr bool BESIDE = GROUP && !S;
+    static constexpr bool BESIDE = GROUP && (!S || KEYS == 64);
 
     // (23): what later states and reads need of Z.
     __device__ __forceinline__ void need(Sums<8>& x, u32 step, u32 stage) {
@@ -116,15 +108,21 @@ struct Reverse {
         else x.scale(by(stage, OF_LAST_C));
         Sums<8> y;
         if (S) {
-            s.times_rows(y, keys(stage), handed(step, warp, STEPS));
+            s.times_rows(y, keys(stage), handed(step, warp, STEPS), [&] { if (BESIDE) outputs_of(dout, stage); });
             y.scale(by(stage, OF_LAST_E));
             x.add(y);
-            outputs_of(dout, stage);
+            if (!BESIDE) outputs_of(dout, stage);
         }
         const float down = numbers(stage)[OF_READS] * numbers(stage)[OF_OUTPUTS];
-        times_upper<BESIDE>(y, dout, reads(stage), [&] { if (BESIDE) add_outputs(dout, stage); });
+        times_upper<BESIDE ? S ? 2 : 1 : 0>(y, dout, reads(stage), [&] {
+            if (!BESIDE) return;
+            // Nobody else may read a factor in registers meanwhile.
+            Lefts<4> again;
+            outputs_of(again, stage);
+            add_outputs(again, stage);
+        });
         x.add_rows(y, down, down);
-        if (!BESIDE) add_outputs(dout, stage);
+        if (!BESIDE) add_outputs(dout, stage), finish_adds();
     }
     // (30) but for keys.
     __device__ __forceinline__ void add_outputs(const Lefts<4>& dout, u32 stage) {
@@ -137,14 +135,17 @@ struct Reverse {
                 if (S) s.sums.x[n][i] = bn * m.sums.x[n][i] + en * s.sums.x[n][i];
                 m.sums.x[n][i] *= an;
             }
-        Lefts<4> part;
+        Lefts<4> part, pushed;
         scaled(part, dout, stage, OF_READ_A);
-        if constexpr (BESIDE) m.begin_add(part, queries(stage));
-        else m.add(part, queries(stage));
+        m.begin_add(part, queries(stage));
         if (S) {
-            scaled(part, dout, stage, OF_READ_B);
-            s.add(part, queries(stage));
+            scaled(pushed, dout, stage, OF_READ_B);
+            s.begin_add(pushed, queries(stage));
         }
+    }
+    __device__ __forceinline__ void finish_adds() {
+        m.template finish_add<GROUP>();
+        if (S) s.template finish_add<GROUP>();
     }
 
     // (24): Λ, which is handed on in place of dO; minus it, for keys.
@@ -160,8 +161,6 @@ struct Reverse {
             const float solved = numbers(stage)[OF_SOLUTION];
             down[0] *= solved, down[1] *= solved, more = SOLVED_DOWN;
             x.scale_rows(-down[0], -down[1]);
-        } else if (BESIDE) {
-            group_wait();
         }
         const u32 column = threadIdx.x / 32 * 16, row = threadIdx.x % 32 / 4;
         place_rows([=, place = outputs(stage)](u32 t, u32 c) { return place.at(t, column + c); }, halves);
@@ -174,16 +173,17 @@ struct Reverse {
         Held erase;
         need(x, step, stage);
         solve(x, erase, step, stage);
-        if (BESIDE) hold(m.sums.x);
+        if (BESIDE) finish_adds();
         if (!p.erase) return;
-        Lefts<4> part;
+        Lefts<4> part, pushed;
         if (BESIDE) part.of(x, erase);
         else part.of(x, by(stage, OF_ERASE_A));
-        m.add(part, keys(stage));
+        m.begin_add(part, keys(stage));
         if (S) {
-            part.of(x, by(stage, OF_ERASE_B));
-            s.add(part, keys(stage));
+            pushed.of(x, by(stage, OF_ERASE_B));
+            s.begin_add(pushed, keys(stage));
         }
+        finish_adds();
     }
 
     // Eight columns of a row a thread and turn, as they copy them.
@@ -192,33 +192,54 @@ struct Reverse {
         const u32 who = this->who();
         return outputs(stage).at(who / ACROSS, who % ACROSS * 8) + i * APART * Values::STRIDE;
     }
-    // Halves of dO in place of bfloat16, where this thread's copies are there. All readers wait for each other between, and
-    // `meanwhile` comes behind that.
-    template <class F>
-    __device__ __forceinline__ void halve_outputs(u32 stage, F meanwhile) const {
+    // A thread's part of dO and of the numbers of a chunk, on their way through registers: until they are needed, their places
+    // are another chunk's.
+    struct Ahead {
+        static constexpr u32 TURNS = (NUMBERS / 4 + COUNT - 1) / COUNT;
+        uint4 outputs[PIECES], numbers[TURNS];
+    };
+    static __device__ __forceinline__ bool needed(u32 i) {
+        return i < (S ? OF_END : END_OF_PLAIN) * CHUNK / 4 || i >= SCALARS / 4 && i < NUMBERS / 4;
+    }
+    __device__ __forceinline__ void read_ahead(Ahead& x, const Chunk& chunk) const {
+        const u32 who = this->who(), t = who / ACROSS, c = first + who % ACROSS * 8;
+        const u16* from = args.dout + chunk.token(p, t) * p.value + c;
+        #pragma unroll
+        for (u32 i = 0; i < PIECES; i++, from += (u64)APART * p.heads * p.value)
+            x.outputs[i] = t + i * APART < chunk.tokens && c < p.value ? *(const uint4*)from : uint4{};
+        const uint4* numbers = (const uint4*)(args.ready + chunk.kept * READY + 4 * SQUARE);
+        #pragma unroll
+        for (u32 i = 0; i < Ahead::TURNS; i++)
+            if (needed(who + i * COUNT)) x.numbers[i] = numbers[who + i * COUNT];
+    }
+    // dO as halves, and the numbers, in their places. All of these warps wait for each other between: what they wrote down of
+    // the chunk that was there is done then.
+    __device__ __forceinline__ void place_ahead(const Ahead& x, u32 stage) const {
         float* of_readers = handed_scales(0) + WIDTH;
-        uint4 x[PIECES];
+        const u32 who = this->who();
         u32 both = 0;
         #pragma unroll
-        for (u32 i = 0; i < PIECES; i++) x[i] = *(const uint4*)piece(stage, i);
-        #pragma unroll
         for (u32 i = 0; i < PIECES; i++) {
-            const u32 of[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+            const u32 of[4] = {x.outputs[i].x, x.outputs[i].y, x.outputs[i].z, x.outputs[i].w};
             #pragma unroll
             for (u32 e = 0; e < 4; e++) both = larger_bf16(both, of[e] & 0x7fff7fffu);
         }
         float most = largest_of_warp(fmaxf(low_half(both), high_half(both)));
-        if (threadIdx.x % 32 == 0) of_readers[who() / 32] = most;
+        if (who % 32 == 0) of_readers[who / 32] = most;
         wait_for_some<COUNT>();
-        meanwhile();
         #pragma unroll
         for (u32 i = 0; i < READERS; i++) most = fmaxf(most, of_readers[i]);
         const Scale scale = Scale::of(most);
         const auto halved = [&](u32 pair) { return pack_halves(scale.up * low_half(pair), scale.up * high_half(pair)); };
         #pragma unroll
-        for (u32 i = 0; i < PIECES; i++)
-            *(uint4*)piece(stage, i) = uint4{halved(x[i].x), halved(x[i].y), halved(x[i].z), halved(x[i].w)};
-        if (who() == 0) numbers(stage)[OF_OUTPUTS] = scale.down;
+        for (u32 i = 0; i < PIECES; i++) {
+            const uint4 of = x.outputs[i];
+            *(uint4*)piece(stage, i) = uint4{halved(of.x), halved(of.y), halved(of.z), halved(of.w)};
+        }
+        #pragma unroll
+        for (u32 i = 0; i < Ahead::TURNS; i++)
+            if (needed(who + i * COUNT)) ((uint4*)numbers(stage))[who + i * COUNT] = x.numbers[i];
+        if (who == 0) numbers(stage)[OF_OUTPUTS] = scale.down;
     }
     // Λ and w ∘ Λ, which the others left there as halves.
     __device__ __forceinline__ void store_solved(const Chunk& chunk, u32 step, u32 stage) const {
@@ -283,13 +304,12 @@ struct Reverse {
     }
     __device__ __forceinline__ u32 behind(u32 stage) const { return stage + 1 < args.stages ? stage + 1 : 0; }
 
-    // A chunk's copies belong together in two groups, numbers in the second. Waits for what the next step needs, but for
-    // MORE groups; with two stages for all.
-    template <u32 MORE> __device__ __forceinline__ void wait() const {
+    // Waits for the copies that the next step needs.
+    __device__ __forceinline__ void wait() const {
         if (args.stages == 2) copies_wait<0>();
-        else copies_wait<MORE>();
+        else copies_wait<1>();
     }
-    // Of the warps that read ahead, of those that write down, or of warps that do both.
+    // Of the warps that read ahead and keep states, of those that bring dO and write down Λ, or of warps that do both.
     __device__ __forceinline__ void attend(u32 count, bool loads, bool stores) const {
         const u32 stages = args.stages;
         const bool tells = loads && who() == 0 && args.progress;
@@ -303,38 +323,35 @@ struct Reverse {
             clear_above<COUNT>(reads(stage), who());
         }
         for (u32 step = 0; step + 1 < stages; step++) {
-            const Chunk chunk(sequence, count - 1 - step);
-            if (step < count && loads) fetch(chunk, step);
-            if (step < count && stores) fetch_outputs(chunk, step), fetch_scalars(chunk, step);
-            copies_commit();
+            if (step < count && loads) fetch(Chunk(sequence, count - 1 - step), step);
             copies_commit();
         }
-        wait<2>();
-        if (stores && count > 0) halve_outputs(0, Nothing{});
+        Ahead next;
+        if (stores && count > 0) {
+            read_ahead(next, Chunk(sequence, count - 1));
+            place_ahead(next, 0);
+            if (count > 1) read_ahead(next, Chunk(sequence, count - 2));
+        }
         for (u32 step = 0, stage = 0, last = stages - 1; step <= count; step++, last = stage, stage = behind(stage)) {
             // The columns' warps left the chunk of the step before the last one then, and these here wrote it down in the last
             // step.
             const bool tell = due > 0 && count + 1 - step == due;
-            wait<2>();
+            wait();
             if (GROUP && loads) show_to_groups();
             if (GROUPS_MULTIPLY && loads && tell) stores_wait();
             else if (GROUPS_MULTIPLY && loads) stores_read();
             __syncthreads();
             if (tell && tells) pass(due);
             if (tell) due -= args.segment;
-            const u32 next = step + stages - 1;
-            const Chunk ahead(sequence, count - 1 - next);
-            if (next < count && loads) fetch(ahead, last);
+            const u32 fetched = step + stages - 1;
+            if (fetched < count && loads) fetch(Chunk(sequence, count - 1 - fetched), last);
+            copies_commit();
             const Chunk left(sequence, count - step);
             if (step > 0 && loads) keep_states(left, step - 1);
             if (step > 0 && stores) store_solved(left, step - 1, last);
-            if (next < count && stores) fetch_outputs(ahead, last);
-            copies_commit();
-            if (step + 1 < count && stores) {
-                wait<1>();
-                halve_outputs(behind(stage), [&] { if (next < count) fetch_scalars(ahead, last); });
-            }
-            copies_commit();
+            if (step + 1 >= count || !stores) continue;
+            place_ahead(next, behind(stage));
+            if (step + 2 < count) read_ahead(next, Chunk(sequence, count - 3 - step));
         }
         if (GROUPS_MULTIPLY && loads) stores_read();
     }

@@ -14,15 +14,15 @@ struct Bf16Gradients {
     u32 first, chunks;         // of each sequence, those from here on
 };
 
-// Slabs of value columns, one after the other through two places in shared memory: of dO and Λ with each matrix of the
-// state, then of Z with each of its gradient. A matrix lies there as rows [SLAB,KEYS], for groups in panels of 64 columns,
-// and behind it dO, or Z, and Λ.
+// Slabs of value columns, one after the other through two places in shared memory: of dO and Λ with the matrices of the
+// state, then of Z with those of its gradient. A matrix lies there as rows [SLAB,KEYS], for groups in panels of 64 columns,
+// and behind all of them dO, or Z, and Λ.
 template <u32 KEYS, u32 BLOCK, u32 MATRICES, bool GROUP>
 struct Slabs {
     // Of rows of tokens a thread copies 8 columns each.
     static constexpr u32 SLAB = BLOCK / 8, ROW = GROUP ? 64 : KEYS + 8, THIN = GROUP ? SLAB : SLAB + 8;
     static constexpr u32 MATRIX = GROUP ? SLAB * KEYS : SLAB * ROW, THIN_TILE = CHUNK * THIN;
-    static constexpr u32 STAGE = MATRIX + 2 * THIN_TILE;  // bfloat16 of a slab
+    static constexpr u32 VALUES = MATRICES * MATRIX, STAGE = VALUES + 2 * THIN_TILE;  // bfloat16 in front of dO, of a slab
     static_assert(!GROUP || STAGE % 512 == 0, "panels begin at multiples of 1 KiB");
 
     // A tile [16,16] of a matrix is copied by a warp and turn; of the first, these are this thread's row and column.
@@ -39,12 +39,12 @@ struct Slabs {
     const Chunk chunk;
     u16* stages;
     u64 values, matrices;                   // this thread's part in arrays [rows,H,V]; the first matrix of the chunk
-    u32 fetched, next_matrix, next_column;
+    u32 fetched, next_column, round;        // rounds: of states, then of their gradients
 
     __device__ __forceinline__ Slabs(const Bf16Gradients& args, const Chunk& chunk, u16* stages)
         : args(args), chunk(chunk), stages(stages),
           values(chunk.token(args.p, threadIdx.x / (SLAB / 8)) * args.p.value + threadIdx.x % (SLAB / 8) * 8),
-          matrices(chunk.kept * MATRICES * kept_size<KEYS>(args.p)), fetched(0), next_matrix(0), next_column(0) {}
+          matrices(chunk.kept * MATRICES * kept_size<KEYS>(args.p)), fetched(0), next_column(0), round(0) {}
 
     __device__ __forceinline__ const u16* matrix(const u16* of, u32 which) const {
         return of + matrices + which * kept_size<KEYS>(args.p);
@@ -64,28 +64,30 @@ struct Slabs {
     }
 
     __device__ __forceinline__ void fetch() {
-        if (next_matrix < 2 * MATRICES) {
+        if (round < 2) {
             const Linear& p = args.p;
-            const bool state = next_matrix < MATRICES;
             const u32 t = threadIdx.x / (SLAB / 8), first = threadIdx.x % (SLAB / 8) * 8;
-            u16 *matrix_to = stages + fetched % 2 * STAGE, *to = matrix_to + MATRIX;
+            u16 *matrix_to = stages + fetched % 2 * STAGE, *to = matrix_to + VALUES;
             const bool here = t < chunk.tokens && next_column + first < p.value;
             const u64 at = here ? values + next_column : 0;
-            copy_16(to + thin(t, first), (state ? args.dout : args.written) + at, here);
-            if (state) copy_16(to + THIN_TILE + thin(t, first), args.solved + at, here);
+            copy_16(to + thin(t, first), (round == 0 ? args.dout : args.written) + at, here);
+            if (round == 0) copy_16(to + THIN_TILE + thin(t, first), args.solved + at, here);
             const u32 v = copied_row(), c = copied_column();
             const bool inside = next_column + v < (p.value + 15) / 16 * 16;
-            const u16* x = matrix(state ? args.kept : args.kept_grads, next_matrix % MATRICES);
-            x += inside ? next_column * KEYS + kept_at<KEYS>(v, c) : 0;
             #pragma unroll
-            for (u32 i = 0; i < TURNS; i++) copy_16(matrix_to + place(v, c, 2 * i), x + 256 * i, inside);
+            for (u32 m = 0; m < MATRICES; m++, matrix_to += MATRIX) {
+                const u16* x = matrix(round == 0 ? args.kept : args.kept_grads, m);
+                x += inside ? next_column * KEYS + kept_at<KEYS>(v, c) : 0;
+                #pragma unroll
+                for (u32 i = 0; i < TURNS; i++) copy_16(matrix_to + place(v, c, 2 * i), x + 256 * i, inside);
+            }
             next_column += SLAB;
-            if (next_column >= p.value) next_column = 0, next_matrix++;
+            if (next_column >= p.value) next_column = 0, round++;
         }
         copies_commit();
         fetched++;
     }
-    // The slab that was fetched last, by all; the one behind it is then on its way. The matrix, dO (or Z), Λ.
+    // The slab that was fetched last, by all; the one behind it is then on its way. The matrices, dO (or Z), Λ.
     __device__ __forceinline__ const u16* next() {
         copies_wait<0>();
         if (GROUP) show_to_groups();

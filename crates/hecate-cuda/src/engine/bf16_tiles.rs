@@ -88,7 +88,7 @@ impl Tiles {
         let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS + 16;
         let kept = (32 * 16 * self.keys / 16 * matrices + 4 * 16) * self.warps + 4 * READERS as usize;
         let slab = self.threads(3, matrices) as usize / 8;
-        let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + slab * row) + 2 * 2 * CHUNK * side;
+        let slabs = 2 * 2 * (2 * CHUNK * (slab + 8) + matrices * slab * row) + 2 * 2 * CHUNK * side;
         let values = 2 * 3 * CHUNK * (self.keys.min(128) + 8);
         let gradients = 2 * 2 * CHUNK * row + slabs.max(values) + OWN + (matrices - 1) * TABLES;
         [prepare + OWN, self.fronts * front + 2 * (back + handed), self.stages * stage + 2 * kept, gradients]
