@@ -21,8 +21,8 @@
 //! | `bf16_gradients` | chunks, heads | 10 | `q k v dout`, `4 D²`, `256 D` | `dq dk`, gates |
 //!
 //! Momentum doubles what has `M` in it: 13 instead of 7, 16 instead of 10. So at `(B,T,H,D) = (4,2048,16,128)`, 2,048
-//! chunks, the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 67 MB (0.016 ms at 4.3 TB/s), with what is
-//! prepared 137 MB (0.032 ms); the backward 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states.
+//! chunks, the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 134 MB (0.031 ms at 4.3 TB/s), with what is
+//! prepared 210 MB (0.049 ms); the backward 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states, `Z` and `Λ`.
 //!
 //! Only `bf16` and `bf16_reverse` go from chunk to chunk; where they leave multiprocessors idle, long sequences go in
 //! [segments](super::bf16_segments), and the other two work beside them. In a chain a warp holds 16 columns of the memory in

@@ -30,8 +30,6 @@ struct Forward {
     static_assert(MANY + SOME + FEW <= 3 * 168, "what there is");
     // Chunks that lie in shared memory for the first of a pair: `Tiles::fronts`.
     static constexpr u32 FRONTS = GROUP && (!S || KEYS == 64) ? 3 : 2;
-    // Where there are registers for it, numbers are read ahead.
-    static constexpr bool AHEAD = GROUP;
     using Keys = Tile<KEYS, GROUP>;
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
@@ -124,9 +122,10 @@ struct Forward {
         Held held;
         m.times_rows(x, keys(n), handed(n, OF_M), [&] {
             values_of(v, n);
-            if (AHEAD) held.of(erase);
+            // Groups have registers for numbers that are read ahead.
+            if (GROUP) held.of(erase);
         });
-        if (AHEAD) from_values(x, v, held, n);
+        if (GROUP) from_values(x, v, held, n);
         else from_values(x, v, erase, n);
         if (!S) return;
         Sums<8> y;
@@ -148,14 +147,14 @@ struct Forward {
         if (solves) {
             times_lower(x, halves, solution(n), [&] {
                 decay(m, s, n);
-                if (AHEAD) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
+                if (GROUP) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
             });
             halves.halves_of(x, SOLVED_UP, SOLVED_UP);
             const float more = front_numbers(n)[OF_SOLUTION];
             down[0] *= more, down[1] *= more;
         } else {
             decay(m, s, n);
-            if (AHEAD) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
+            if (GROUP) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
         }
         #pragma unroll
         for (u32 i = 0; i < 4; i++) hand(handed(n, OF_Z + i), halves.x[i]);
@@ -188,7 +187,7 @@ struct Forward {
         solve(x, down, last, m, s, n);
         x.scale_rows(down[0], down[1]);
         const float* numbers = front_numbers(n);
-        if (AHEAD) z.of(x, last);
+        if (GROUP) z.of(x, last);
         else z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
         m.begin_add(z, keys(n));
         if (S) {

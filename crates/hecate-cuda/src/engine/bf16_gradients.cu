@@ -332,10 +332,10 @@ __device__ __forceinline__ void gradients(const Bf16Gradients& args, u8* shared)
     of.tokens.finish(args, of.chunk);
 }
 
-#define GRADIENTS(name, KEYS, ROWS, S, THREADS, BLOCKS)    \
+#define GRADIENTS(name, KEYS, APART, S, THREADS, BLOCKS) \
     KERNEL(name, Bf16Gradients, THREADS, BLOCKS) {       \
         DYNAMIC_SHARED(u8, shared);                      \
-        gradients<KEYS, ROWS, S>(args, shared);          \
+        gradients<KEYS, APART, S>(args, shared);         \
     }
 
 GRADIENTS(bf16_gradients_64, 64, 1, false, 256, 2)

@@ -19,8 +19,8 @@ struct Scale {
 // A solution is a sum of 64 products of two numbers below 2^15: times this it is below 2^15 again.
 static constexpr float SOLVED_UP = 1.0f / (1 << 21), SOLVED_DOWN = 1 << 21;
 
-// Of both rows that a thread holds of sums or left factors of a warp, over those who share them: as bfloat16 cut off, side by
-// side, since a scale asks for the exponent alone.
+// Of both rows that a thread holds of sums of a warp, over those who share them: as bfloat16 cut off, side by side, since a
+// scale asks for the exponent alone.
 __device__ __forceinline__ void largest_of_rows(float (&most)[2]) {
     u32 both = __byte_perm(__float_as_uint(most[0]), __float_as_uint(most[1]), 0x7632);
     #pragma unroll

@@ -186,7 +186,7 @@ struct Reverse {
         finish_adds();
     }
 
-    // Eight columns of a row a thread and turn, as they copy them.
+    // Eight columns of a row a thread and turn, as they read dO ahead and write down Λ.
     static constexpr u32 WIDTH = 16 * WARPS, ACROSS = WIDTH / 8, APART = COUNT / ACROSS, PIECES = CHUNK / APART;
     __device__ __forceinline__ u16* piece(u32 stage, u32 i) const {
         const u32 who = this->who();
@@ -369,8 +369,8 @@ __device__ __forceinline__ void reverse(const Bf16Reverse& args, u8* shared) {
         of.take_through(count);
     } else {
         if constexpr (Of::GROUP) take_registers<Of::FEW>();
-        const bool first = threadIdx.x < 32 * (WARPS + Of::READERS);
-        of.attend(count, first, !first || !Of::GROUP);
+        const bool loads = threadIdx.x < 32 * (WARPS + Of::READERS);
+        of.attend(count, loads, !loads || !Of::GROUP);
     }
 }
 

@@ -29,9 +29,9 @@
 //! | [`bf16`] | 18,464 | 18,464 + `2 K V m` + `128 V` | 18,464 + twice `2 K V m + 128 V` |
 //! | [`chunk`] | 33,856 | `4 K V m` | 33,856 + twice `4 K V m` |
 //!
-//! In the first `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16; `128 V` is `2 V` a token. Constant
-//! are what is prepared of a chunk, which the first form keeps and the second makes again; `2 K V m` and `4 K V m` are the
-//! state before it, and for the backward its gradient behind it; `128 V` are `Z`, and for the backward `Λ`.
+//! In the first `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16; `128 V` is `2 V` a token. The
+//! constants are what is prepared of a chunk, which the first form keeps and the second makes again; `2 K V m` and `4 K V m` are
+//! the state before it, and for the backward its gradient behind it; `128 V` are `Z`, and for the backward `Λ`.
 
 pub(crate) mod bf16;
 mod bf16_segments;
