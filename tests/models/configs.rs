@@ -60,6 +60,13 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let squares = MemoryConfig { features: Features::Poly2, ..memory(RuleConfig::Atlas(Atlas::default())) };
     models.push(("atlas, polynomial features", config([MixerConfig::Memory(squares)])));
     models.push(("titans, no decay", config([MixerConfig::Memory(keeping)])));
+    for (name, rule) in [
+        ("titans, bounded momentum", RuleConfig::Titans(Titans::default())),
+        ("titans_mlp, bounded momentum", RuleConfig::named("titans_mlp").expect("titans_mlp")),
+        ("yaad_momentum, bounded momentum", RuleConfig::named("yaad_momentum").expect("yaad_momentum")),
+    ] {
+        models.push((name, config([MixerConfig::Memory(MemoryConfig { momentum: 0.75, ..memory(rule) })])));
+    }
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
     models.push(("attention, convolved", config([MixerConfig::Attention(convolved)])));

@@ -217,6 +217,15 @@ fn wrong_configurations_are_refused() {
         (memory(r#""step": 2"#), &["layers[0].mixer.step", "`decay: false`"]),
         (memory(r#""step": 2, "decay": false, "rule": {"name": "delta", "frozen": 4}"#), &["step", "`frozen: null`"]),
         (memory(r#""step": 2, "rule": {"name": "titans"}"#), &["layers[0].mixer.step", "only the delta rule"]),
+        (
+            memory(r#""momentum": 0, "rule": {"name": "titans"}"#),
+            &["layers[0].mixer.momentum", "above 0 and at most 1"],
+        ),
+        (
+            memory(r#""momentum": 1.5, "rule": {"name": "titans"}"#),
+            &["layers[0].mixer.momentum", "above 0 and at most 1"],
+        ),
+        (memory(r#""momentum": 0.9"#), &["layers[0].mixer.momentum", "only titans, titans_mlp and yaad_momentum"]),
         (attention(r#""window": 1"#), &["layers[0].mixer.window", "at least 2"]),
         (attention(r#""kv_heads": 3"#), &["layers[0].mixer.kv_heads", "divisor"]),
         (attention(r#""head_dim": 3"#), &["layers[0].mixer.head_dim", "even"]),

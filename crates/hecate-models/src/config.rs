@@ -132,6 +132,12 @@ pub struct MemoryConfig {
     /// by `1 − θ` (without decay): over 1 it changes its sign, which is what keeping track of a state takes (Grazzi et
     /// al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"). Other rules have 1.
     pub step: f32,
+    /// Largest momentum of [`Titans`](hecate_core::rules::Titans), [`TitansMlp`](hecate_core::rules::TitansMlp) and
+    /// [`YaadMomentum`](hecate_core::rules::YaadMomentum), in `(0, 1]`. Below 1, `η = momentum σ(e)` and
+    /// `θ = (1 − momentum) σ(b)`: what a token writes is carried on to at most `σ(b)` of what it could be, whatever `η`
+    /// later tokens have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of
+    /// them; a memory can leave the range of its numbers then. Other rules have 1.
+    pub momentum: f32,
     /// What becomes of queries and keys in front of the rule.
     pub features: Features,
 }
@@ -169,6 +175,7 @@ impl Default for MemoryConfig {
             gate: true,
             decay: true,
             step: 1.0,
+            momentum: 1.0,
             features: Features::Identity,
         }
     }

@@ -165,6 +165,11 @@ pub(super) fn project(
 pub(super) trait Gated: GatedRule + Oracle {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> Of<Self::Gates, Var>;
 
+    /// With a momentum of at most `most`, where the rule has one.
+    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _most: f64) -> Of<Self::Gates, Var> {
+        self.gated(log_a, signal)
+    }
+
     /// With steps `factor` times as long, where the rule has them.
     fn stretched(self, gates: Of<Self::Gates, Var>, _factor: f32) -> Of<Self::Gates, Var> {
         gates
@@ -189,8 +194,12 @@ impl Gated for Delta {
 
 impl Gated for Titans {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
-        let eta = sigmoid(&signal("eta_proj"));
-        let theta = eta.scale(-1.0).shift(1.0) * sigmoid(&signal("b_proj"));
+        self.gated_within(log_a, signal, 1.0)
+    }
+
+    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, most: f64) -> MomentumGates<Var> {
+        let (eta, step) = (sigmoid(&signal("eta_proj")).scale(most), sigmoid(&signal("b_proj")));
+        let theta = if most == 1.0 { eta.scale(-1.0).shift(1.0) * step } else { step.scale(1.0 - most) };
         MomentumGates { log_a, log_eta: eta.ln(), theta }
     }
 }
@@ -223,7 +232,11 @@ fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
 
 impl Gated for TitansMlp {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal);
+        self.gated_within(log_a, signal, 1.0)
+    }
+
+    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, most: f64) -> MomentumGates<Var> {
+        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated_within(log_a, signal, most);
         let (log_a, theta) = network(&log_a, &theta);
         MomentumGates { log_a, log_eta, theta }
     }
@@ -258,7 +271,11 @@ where
 
 impl Gated for YaadMomentum {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberMomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated(log_a, signal);
+        self.gated_within(log_a, signal, 1.0)
+    }
+
+    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, most: f64) -> HuberMomentumGates<Var> {
+        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated_within(log_a, signal, most);
         HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
     }
 }
@@ -396,7 +413,8 @@ pub(super) fn tokens_of<R: Gated>(
             Features::Poly2 => poly2(&l2_norm(x)),
         };
         let (q, k, v) = (unit(&q[i][head]), unit(&k[i][head]), v[i][head].clone());
-        Token { q, k, v, gates: Gated::stretched(rule, rule.gated(log_a, &signal), config.step) }
+        let gates = rule.gated_within(log_a, &signal, f64::from(config.momentum));
+        Token { q, k, v, gates: Gated::stretched(rule, gates, config.step) }
     };
     text.map(token).collect()
 }

@@ -77,6 +77,9 @@ pub(super) struct Model {
     /// Predict from the memory as it was at the start of each group of this many tokens: another function
     #[arg(long, value_name = "TOKENS")]
     frozen: Option<u32>,
+    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what one token writes [default: 1]
+    #[arg(long, value_name = "MAX")]
+    momentum: Option<f32>,
     /// Blocks
     #[arg(long, default_value_t = defaults::LAYERS, value_name = "N")]
     layers: usize,
@@ -217,9 +220,9 @@ impl Model {
 
     fn memory(&self) -> Result<MemoryConfig> {
         let base = MemoryConfig::default();
-        let conv = self.conv.unwrap_or(base.conv);
+        let (conv, momentum) = (self.conv.unwrap_or(base.conv), self.momentum.unwrap_or(base.momentum));
         let Self { heads, key_dim, value_dim, .. } = *self;
-        Ok(MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, ..base })
+        Ok(MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, momentum, ..base })
     }
 
     /// A memory and attention; convolutions and widths of keys and values are the memory's.
@@ -249,6 +252,7 @@ impl Model {
             ("--erase", self.erase.is_some()),
             ("--objective", self.objective.is_some()),
             ("--frozen", self.frozen.is_some()),
+            ("--momentum", self.momentum.is_some()),
             ("--value-dim", self.value_dim.is_some()),
         ];
         match options.into_iter().find(|&(_, given)| given) {

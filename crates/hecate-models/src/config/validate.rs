@@ -132,6 +132,7 @@ impl MemoryConfig {
         within(path("value_dim"), value, 1..=SIZE)?;
         taps(path("conv"), self.conv)?;
         self.check_step(path("step"))?;
+        self.check_momentum(path("momentum"))?;
         if self.features == Features::Poly2 {
             within(path("key_dim (features: poly2)"), key, 1..=POLY2)?;
         }
@@ -164,6 +165,20 @@ impl MemoryConfig {
             _ => "1: only the delta rule has other steps",
         };
         Err(Error::config(field, self.step, expected))
+    }
+
+    fn check_momentum(&self, field: String) -> Result<()> {
+        let expected = match self.rule {
+            _ if self.momentum == 1.0 => return Ok(()),
+            RuleConfig::Titans(_) | RuleConfig::TitansMlp(_) | RuleConfig::YaadMomentum(_) => {
+                if self.momentum > 0.0 && self.momentum < 1.0 {
+                    return Ok(());
+                }
+                "above 0 and at most 1"
+            }
+            _ => "1: only titans, titans_mlp and yaad_momentum have another",
+        };
+        Err(Error::config(field, self.momentum, expected))
     }
 }
 

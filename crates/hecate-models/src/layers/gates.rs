@@ -109,6 +109,21 @@ pub trait GatedRule: Rule {
         signals: Of<Self::Signals, Var<B>>,
     ) -> Result<Of<Self::Gates, Var<B>>>;
 
+    /// As [`GatedRule::gates_of`] with a momentum of at most `most`, in `(0, 1]`; the same where the rule has no such
+    /// option ([`MemoryConfig::momentum`](crate::MemoryConfig::momentum)).
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn gates_within<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: Of<Self::Signals, Var<B>>,
+        _most: f32,
+    ) -> Result<Of<Self::Gates, Var<B>>> {
+        self.gates_of(tape, log_a, signals)
+    }
+
     /// The values that are written, from `v [B,T,H,V]`: as they come, or of unit norm where only directions are learned.
     ///
     /// # Errors
@@ -303,12 +318,20 @@ fn rest<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
     tape.map(Map::Sigmoid, &tape.scale(-1.0, x)?)
 }
 
+/// `η = most σ(e)`; `θ = (1 − most) σ(b)`, or `(1 − η) σ(b)` where `most` is 1.
 fn momentum<B: Backend>(
     tape: &Tape<'_, B>,
     log_a: Var<B>,
     MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
+    most: f32,
 ) -> Result<MomentumGates<Var<B>>> {
-    let log_eta = tape.map(Map::LogSigmoid, &eta_proj)?;
-    let rest = rest(tape, &eta_proj)?;
-    Ok(MomentumGates { log_a, log_eta, theta: tape.mul(&tape.map(Map::Sigmoid, &b_proj)?, &rest)? })
+    let (log_eta, step) = (tape.map(Map::LogSigmoid, &eta_proj)?, tape.map(Map::Sigmoid, &b_proj)?);
+    if most == 1.0 {
+        let theta = tape.mul(&step, &rest(tape, &eta_proj)?)?;
+        return Ok(MomentumGates { log_a, log_eta, theta });
+    }
+    // One number a head, the same for all rows; made on the device, since a recorded step does not hear from the host.
+    let zeros = Tensor::zeros(eta_proj.value().device(), [eta_proj.axes()[2]], DType::F32)?;
+    let log_most = tape.scale(most.ln(), &tape.map(Map::Exp, &Var::constant(zeros))?)?;
+    Ok(MomentumGates { log_a, log_eta: tape.add(&log_eta, &log_most)?, theta: tape.scale(1.0 - most, &step)? })
 }

@@ -19,6 +19,8 @@ pub(super) struct Gating<R> {
     retention: Option<Retention>,
     /// How much longer steps are than the rule's own.
     step: f32,
+    /// The largest momentum.
+    momentum: f32,
 }
 
 /// Parameters of the forgetting gate.
@@ -76,7 +78,7 @@ impl<R: GatedRule> Gating<R> {
     ) -> Result<Self> {
         let heads = config.heads;
         let retention = if config.decay { Some(Retention::new(build, hidden, heads)?) } else { None };
-        Ok(Self { rule, heads, signals, retention, step: config.step })
+        Ok(Self { rule, heads, signals, retention, step: config.step, momentum: config.momentum })
     }
 
     /// The gates of tokens `x [B,T,hidden]`.
@@ -96,7 +98,7 @@ impl<R: GatedRule> Gating<R> {
                 Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?)
             }
         };
-        let gates = self.rule.gates_of(tape, log_a, signals)?;
+        let gates = self.rule.gates_within(tape, log_a, signals, self.momentum)?;
         self.rule.stretched(tape, gates, self.step)
     }
 
@@ -111,9 +113,10 @@ impl<R: GatedRule> Gating<R> {
         Linear::together(tape, &maps, x, ALIGNED)
     }
 
-    /// Whether [`Gating::token`] knows the rule's gates.
+    /// Whether [`Gating::token`] knows the rule's gates. What devices are told has no bound of the momentum.
     pub(super) fn has_token(&self) -> bool {
-        self.rule.strengths(R::Signals::build(|_| Signal { x: (), bias: () }), self.step).is_some()
+        self.momentum == 1.0
+            && self.rule.strengths(R::Signals::build(|_| Signal { x: (), bias: () }), self.step).is_some()
     }
 
     /// As [`Gating::forward`] of one token a text, `x [N,1,hidden]`: what the gates are made of.
@@ -123,7 +126,8 @@ impl<R: GatedRule> Gating<R> {
             let (map, _) = maps.next().expect("a linear map for every signal");
             map.signal(tape, x)?.ok_or_else(|| Error::config("signal", "a map without bias", "one with"))
         })?;
-        let Some((write, strengths)) = self.rule.strengths(signals, self.step) else { return Ok(None) };
+        let strengths = if self.momentum == 1.0 { self.rule.strengths(signals, self.step) } else { None };
+        let Some((write, strengths)) = strengths else { return Ok(None) };
         let retention = self.retention.as_ref().map(|retention| retention.token(tape, x)).transpose()?;
         Ok(Some(TokenGates { retention, write, strengths }))
     }

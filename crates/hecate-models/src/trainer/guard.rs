@@ -73,7 +73,7 @@ impl<B: Backend> Trainer<B> {
 
     fn refusal(&self, Finding { what, place, found }: Finding) -> Error {
         let way_out = "the last checkpoint is as it was; train again with a lower learning rate, clip harder, or choose \
-                       options of the rule that bound its steps";
+                       options that bound the rule's steps, such as a momentum below 1 where it has one";
         Error::NonFinite { what, place, found, step: self.step + 1, way_out }
     }
 }

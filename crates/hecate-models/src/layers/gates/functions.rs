@@ -47,7 +47,17 @@ impl GatedRule for TitansMlp {
         log_a: Var<B>,
         signals: MomentumSignals<Var<B>>,
     ) -> Result<MomentumGates<Var<B>>> {
-        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals)?;
+        self.gates_within(tape, log_a, signals, 1.0)
+    }
+
+    fn gates_within<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: MomentumSignals<Var<B>>,
+        most: f32,
+    ) -> Result<MomentumGates<Var<B>>> {
+        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals, most)?;
         let (log_a, theta) = paced(tape, true, log_a, theta)?;
         Ok(MomentumGates { log_a, log_eta, theta })
     }
@@ -128,9 +138,20 @@ impl GatedRule for YaadMomentum {
         self,
         tape: &Tape<'_, B>,
         log_a: Var<B>,
-        HuberMomentumSignals { b_proj, eta_proj, delta_proj }: HuberMomentumSignals<Var<B>>,
+        signals: HuberMomentumSignals<Var<B>>,
     ) -> Result<HuberMomentumGates<Var<B>>> {
-        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, MomentumSignals { b_proj, eta_proj })?;
+        self.gates_within(tape, log_a, signals, 1.0)
+    }
+
+    fn gates_within<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        HuberMomentumSignals { b_proj, eta_proj, delta_proj }: HuberMomentumSignals<Var<B>>,
+        most: f32,
+    ) -> Result<HuberMomentumGates<Var<B>>> {
+        let signals = MomentumSignals { b_proj, eta_proj };
+        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals, most)?;
         let (log_a, theta) = paced(tape, true, log_a, theta)?;
         Ok(HuberMomentumGates { log_a, log_eta, theta, delta: tape.map(Map::Softplus, &delta_proj)? })
     }

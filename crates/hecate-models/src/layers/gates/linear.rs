@@ -86,7 +86,17 @@ impl GatedRule for Titans {
         log_a: Var<B>,
         signals: MomentumSignals<Var<B>>,
     ) -> Result<MomentumGates<Var<B>>> {
-        momentum(tape, log_a, signals)
+        self.gates_within(tape, log_a, signals, 1.0)
+    }
+
+    fn gates_within<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        log_a: Var<B>,
+        signals: MomentumSignals<Var<B>>,
+        most: f32,
+    ) -> Result<MomentumGates<Var<B>>> {
+        momentum(tape, log_a, signals, most)
     }
 
     fn strengths<T>(self, signals: MomentumSignals<Signal<T>>, _: f32) -> Option<(Signal<T>, Strengths<T>)> {
