@@ -200,6 +200,8 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --save-every 0", &["save every"]),
         (1, "train --text text.txt --rule titans --erase decayed", &["--rule titans", "erase", "frozen"]),
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
+        (1, "train --text text.txt --mixer hope --momentum 0.9", &["--momentum", "--mixer memory"]),
+        (1, "train --text text.txt --rule delta --momentum 0.9", &["mixer.momentum", "only titans"]),
         (1, "train --text text.txt --frozen 0", &["frozen"]),
         (1, "train --text text.txt --window 5", &["--window", "--mixer attention"]),
         (1, "train --text text.txt --persistent 2", &["--persistent", "mag, mal and mac"]),
