@@ -10,11 +10,11 @@ mod reference;
 mod tape;
 
 use crate::configs;
-use hecate_core::{Shape, Tensor};
+use hecate_core::{Shape, Signal, Tensor, rules::Titans};
 use hecate_cpu::Cpu;
 use hecate_models::{
     Builder, Config, LanguageModel, MixerConfig, Parameters, Result, Tape, Var as TapeVar,
-    layers::{Context, Embedding, Linear, Mlp, RmsNorm, ShortConv, mixer},
+    layers::{Context, Embedding, GatedRule as _, Limits, Linear, Mlp, MomentumSignals, RmsNorm, ShortConv, mixer},
 };
 use hecate_tests::{
     Array, Random, error,
@@ -176,6 +176,16 @@ fn mixers() {
             |weights, x| reference::mixer(mixer_config, weights, x, ROWS, f64::from(1e-5f32)),
         );
     }
+}
+
+/// No device has a word for it: its kernel for a whole layer would have other gates.
+#[test]
+fn a_bounded_momentum_is_not_told_to_devices() {
+    let told = |momentum| {
+        let signals = MomentumSignals { b_proj: Signal { x: (), bias: () }, eta_proj: Signal { x: (), bias: () } };
+        Titans::default().strengths(signals, Limits { step: 1.0, momentum }).is_some()
+    };
+    assert!(told(1.0) && !told(0.75));
 }
 
 /// Loss and gradients of a whole model.

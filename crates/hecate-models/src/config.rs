@@ -134,9 +134,9 @@ pub struct MemoryConfig {
     pub step: f32,
     /// Largest momentum of [`Titans`](hecate_core::rules::Titans), [`TitansMlp`](hecate_core::rules::TitansMlp) and
     /// [`YaadMomentum`](hecate_core::rules::YaadMomentum), in `(0, 1]`. Below 1, `η = momentum σ(e)` and
-    /// `θ = (1 − momentum) σ(b)`: what a token writes is carried on to at most `σ(b)` of what it could be, whatever `η`
-    /// later tokens have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of
-    /// them; a memory can leave the range of its numbers then. Other rules have 1.
+    /// `θ = (1 − momentum) σ(b)`: what a token writes adds up to at most `σ(b)` times its error, whatever `η` later tokens
+    /// have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of them; a memory
+    /// can leave the range of its numbers then. Other rules have 1.
     pub momentum: f32,
     /// What becomes of queries and keys in front of the rule.
     pub features: Features,

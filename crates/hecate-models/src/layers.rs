@@ -38,7 +38,7 @@ pub use conv::ShortConv;
 pub use embedding::Embedding;
 pub use fresh::Fresh;
 pub use gates::{
-    CodeSignals, EraseSignals, GatedRule, HuberMomentumSignals, HuberSignals, MomentumSignals, WriteSignals,
+    CodeSignals, EraseSignals, GatedRule, HuberMomentumSignals, HuberSignals, Limits, MomentumSignals, WriteSignals,
 };
 pub use hope::Hope;
 pub use levels::Levels;

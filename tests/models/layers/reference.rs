@@ -163,41 +163,24 @@ pub(super) fn project(
 
 /// Gates of one token from what the layer computes of it.
 pub(super) trait Gated: GatedRule + Oracle {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> Of<Self::Gates, Var>;
-
-    /// With a momentum of at most `most`, where the rule has one.
-    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _most: f64) -> Of<Self::Gates, Var> {
-        self.gated(log_a, signal)
-    }
-
-    /// With steps `factor` times as long, where the rule has them.
-    fn stretched(self, gates: Of<Self::Gates, Var>, _factor: f32) -> Of<Self::Gates, Var> {
-        gates
-    }
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> Of<Self::Gates, Var>;
 }
 
 impl Gated for Hebbian {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
     }
 }
 
 impl Gated for Delta {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
-        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
-    }
-
-    fn stretched(self, WriteGates { log_a, theta }: WriteGates<Var>, factor: f32) -> WriteGates<Var> {
-        WriteGates { log_a, theta: theta.scale(f64::from(factor)) }
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")).scale(f64::from(config.step)) }
     }
 }
 
 impl Gated for Titans {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
-        self.gated_within(log_a, signal, 1.0)
-    }
-
-    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, most: f64) -> MomentumGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
+        let most = f64::from(config.momentum);
         let (eta, step) = (sigmoid(&signal("eta_proj")).scale(most), sigmoid(&signal("b_proj")));
         let theta = if most == 1.0 { eta.scale(-1.0).shift(1.0) * step } else { step.scale(1.0 - most) };
         MomentumGates { log_a, log_eta: eta.ln(), theta }
@@ -205,7 +188,7 @@ impl Gated for Titans {
 }
 
 impl Gated for Dgd {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> DgdGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> DgdGates<Var> {
         let theta = sigmoid(&signal("b_proj"));
         let beta = sigmoid(&signal("erase_proj"));
         let beta = match self.objective {
@@ -231,12 +214,8 @@ fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
 }
 
 impl Gated for TitansMlp {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> MomentumGates<Var> {
-        self.gated_within(log_a, signal, 1.0)
-    }
-
-    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, most: f64) -> MomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated_within(log_a, signal, most);
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
+        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal, config);
         let (log_a, theta) = network(&log_a, &theta);
         MomentumGates { log_a, log_eta, theta }
     }
@@ -246,7 +225,7 @@ impl<M: Memory> Gated for Moneta<M>
 where
     Self: Oracle<Gates = WriteGates<()>>,
 {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         let steepness = f64::from(self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
         let theta = sigmoid(&signal("b_proj")).scale(1.0 / steepness);
         let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
@@ -262,7 +241,7 @@ impl<M: Memory> Gated for Yaad<M>
 where
     Self: Oracle<Gates = HuberGates<()>>,
 {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> HuberGates<Var> {
         let theta = sigmoid(&signal("b_proj"));
         let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
         HuberGates { log_a, theta, delta: softplus(&signal("delta_proj")) }
@@ -270,12 +249,8 @@ where
 }
 
 impl Gated for YaadMomentum {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> HuberMomentumGates<Var> {
-        self.gated_within(log_a, signal, 1.0)
-    }
-
-    fn gated_within(self, log_a: Var, signal: &dyn Fn(&str) -> Var, most: f64) -> HuberMomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated_within(log_a, signal, most);
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> HuberMomentumGates<Var> {
+        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated(log_a, signal, config);
         HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
     }
 }
@@ -284,19 +259,19 @@ impl<M: Memory> Gated for Memora<M>
 where
     Self: Oracle<Gates = WriteGates<()>>,
 {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
     }
 }
 
 impl Gated for Lattice {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WriteGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
     }
 }
 
 impl Gated for Trellis {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> CodeGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> CodeGates<Var> {
         let (theta, code) = (sigmoid(&signal("b_proj")), signal("code_proj"));
         match self.phi {
             Phi::Identity => CodeGates { log_a, theta, code },
@@ -337,7 +312,7 @@ fn unit_rows(x: &Var) -> Var {
 }
 
 impl Gated for Atlas {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var) -> WindowGates<Var> {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WindowGates<Var> {
         let eta = sigmoid(&signal("eta_proj"));
         let strengths = sigmoid(&signal("b_proj"));
         let window = self.window as usize;
@@ -413,8 +388,7 @@ pub(super) fn tokens_of<R: Gated>(
             Features::Poly2 => poly2(&l2_norm(x)),
         };
         let (q, k, v) = (unit(&q[i][head]), unit(&k[i][head]), v[i][head].clone());
-        let gates = rule.gated_within(log_a, &signal, f64::from(config.momentum));
-        Token { q, k, v, gates: Gated::stretched(rule, gates, config.step) }
+        Token { q, k, v, gates: rule.gated(log_a, &signal, config) }
     };
     text.map(token).collect()
 }

@@ -12,6 +12,16 @@ use hecate_core::{
     slots,
 };
 
+/// What a layer allows its memories: [`MemoryConfig::step`](crate::MemoryConfig::step) and
+/// [`MemoryConfig::momentum`](crate::MemoryConfig::momentum), in their ranges.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Largest step size.
+    pub step: f32,
+    /// Largest momentum.
+    pub momentum: f32,
+}
+
 slots! {
     /// Signals of rules that write with one strength.
     pub struct WriteSignals {
@@ -98,7 +108,8 @@ pub trait GatedRule: Rule {
         Self::Signals::build(|_| None)
     }
 
-    /// Gates from the retention `log a [B,T,H]` and the signals `[B,T,H]` or `[B,T,H,width]`, any real numbers.
+    /// Gates from the retention `log a [B,T,H]` and the signals `[B,T,H]` or `[B,T,H,width]`, any real numbers, within what
+    /// the layer allows, where the rule has such an option.
     ///
     /// # Errors
     /// The device's own failures.
@@ -107,22 +118,8 @@ pub trait GatedRule: Rule {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: Of<Self::Signals, Var<B>>,
+        limits: Limits,
     ) -> Result<Of<Self::Gates, Var<B>>>;
-
-    /// As [`GatedRule::gates_of`] with a momentum of at most `most`, in `(0, 1]`; the same where the rule has no such
-    /// option ([`MemoryConfig::momentum`](crate::MemoryConfig::momentum)).
-    ///
-    /// # Errors
-    /// The device's own failures.
-    fn gates_within<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: Of<Self::Signals, Var<B>>,
-        _most: f32,
-    ) -> Result<Of<Self::Gates, Var<B>>> {
-        self.gates_of(tape, log_a, signals)
-    }
 
     /// The values that are written, from `v [B,T,H,V]`: as they come, or of unit norm where only directions are learned.
     ///
@@ -132,23 +129,13 @@ pub trait GatedRule: Rule {
         Ok(v)
     }
 
-    /// The gates with steps `factor` times as long; as they are where the rule has no such option
-    /// ([`MemoryConfig::step`](crate::MemoryConfig::step)).
-    ///
-    /// # Errors
-    /// The device's own failures.
-    fn stretched<B: Backend>(
+    /// The signal that writes, and how strengths follow from it and the other one: what [`GatedRule::gates_of`] computes, told
+    /// to a device. None where there is no word for it.
+    fn strengths<T>(
         self,
-        _tape: &Tape<'_, B>,
-        gates: Of<Self::Gates, Var<B>>,
-        _factor: f32,
-    ) -> Result<Of<Self::Gates, Var<B>>> {
-        Ok(gates)
-    }
-
-    /// The signal that writes, and how strengths follow from it and the other one, with steps `factor` times as long: what
-    /// [`GatedRule::gates_of`] and [`GatedRule::stretched`] compute, told to a device. None where there is no word for it.
-    fn strengths<T>(self, _signals: Of<Self::Signals, Signal<T>>, _factor: f32) -> Option<(Signal<T>, Strengths<T>)> {
+        _signals: Of<Self::Signals, Signal<T>>,
+        _limits: Limits,
+    ) -> Option<(Signal<T>, Strengths<T>)> {
         None
     }
 
@@ -227,6 +214,7 @@ impl GatedRule for Atlas {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
+        _: Limits,
     ) -> Result<WindowGates<Var<B>>> {
         let (device, shape) = (log_a.value().device().clone(), log_a.value().shape().clone());
         let window = self.window as usize;
@@ -265,6 +253,7 @@ impl GatedRule for Lattice {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: WriteSignals<Var<B>>,
+        _: Limits,
     ) -> Result<WriteGates<Var<B>>> {
         Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
     }
@@ -297,6 +286,7 @@ impl GatedRule for Trellis {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         CodeSignals { b_proj, code_proj }: CodeSignals<Var<B>>,
+        _: Limits,
     ) -> Result<CodeGates<Var<B>>> {
         let theta = tape.map(Map::Sigmoid, &b_proj)?;
         if self.phi == Phi::Identity {
@@ -318,12 +308,12 @@ fn rest<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
     tape.map(Map::Sigmoid, &tape.scale(-1.0, x)?)
 }
 
-/// `η = most σ(e)`; `θ = (1 − most) σ(b)`, or `(1 − η) σ(b)` where `most` is 1.
+/// `η = momentum σ(e)`; `θ = (1 − momentum) σ(b)`, or `(1 − η) σ(b)` where the largest momentum is 1.
 fn momentum<B: Backend>(
     tape: &Tape<'_, B>,
     log_a: Var<B>,
     MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
-    most: f32,
+    Limits { momentum: most, .. }: Limits,
 ) -> Result<MomentumGates<Var<B>>> {
     let (log_eta, step) = (tape.map(Map::LogSigmoid, &eta_proj)?, tape.map(Map::Sigmoid, &b_proj)?);
     if most == 1.0 {

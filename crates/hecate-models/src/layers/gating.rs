@@ -1,6 +1,6 @@
 //! From the residual stream to the gates of a rule.
 
-use super::{GatedRule, Linear};
+use super::{GatedRule, Limits, Linear};
 use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
 use hecate_core::{Backend, DType, Of, Signal, Slots, Tensor, TokenGates};
 
@@ -17,10 +17,7 @@ pub(super) struct Gating<R> {
     heads: usize,
     signals: Signals,
     retention: Option<Retention>,
-    /// How much longer steps are than the rule's own.
-    step: f32,
-    /// The largest momentum.
-    momentum: f32,
+    limits: Limits,
 }
 
 /// Parameters of the forgetting gate.
@@ -78,7 +75,8 @@ impl<R: GatedRule> Gating<R> {
     ) -> Result<Self> {
         let heads = config.heads;
         let retention = if config.decay { Some(Retention::new(build, hidden, heads)?) } else { None };
-        Ok(Self { rule, heads, signals, retention, step: config.step, momentum: config.momentum })
+        let limits = Limits { step: config.step, momentum: config.momentum };
+        Ok(Self { rule, heads, signals, retention, limits })
     }
 
     /// The gates of tokens `x [B,T,hidden]`.
@@ -98,8 +96,7 @@ impl<R: GatedRule> Gating<R> {
                 Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?)
             }
         };
-        let gates = self.rule.gates_within(tape, log_a, signals, self.momentum)?;
-        self.rule.stretched(tape, gates, self.step)
+        self.rule.gates_of(tape, log_a, signals, self.limits)
     }
 
     /// What the signals' maps, then that of the forgetting gate, make of the stream: together where a row of one alone would
@@ -113,10 +110,9 @@ impl<R: GatedRule> Gating<R> {
         Linear::together(tape, &maps, x, ALIGNED)
     }
 
-    /// Whether [`Gating::token`] knows the rule's gates. What devices are told has no bound of the momentum.
+    /// Whether [`Gating::token`] knows the rule's gates.
     pub(super) fn has_token(&self) -> bool {
-        self.momentum == 1.0
-            && self.rule.strengths(R::Signals::build(|_| Signal { x: (), bias: () }), self.step).is_some()
+        self.rule.strengths(R::Signals::build(|_| Signal { x: (), bias: () }), self.limits).is_some()
     }
 
     /// As [`Gating::forward`] of one token a text, `x [N,1,hidden]`: what the gates are made of.
@@ -126,8 +122,7 @@ impl<R: GatedRule> Gating<R> {
             let (map, _) = maps.next().expect("a linear map for every signal");
             map.signal(tape, x)?.ok_or_else(|| Error::config("signal", "a map without bias", "one with"))
         })?;
-        let strengths = if self.momentum == 1.0 { self.rule.strengths(signals, self.step) } else { None };
-        let Some((write, strengths)) = strengths else { return Ok(None) };
+        let Some((write, strengths)) = self.rule.strengths(signals, self.limits) else { return Ok(None) };
         let retention = self.retention.as_ref().map(|retention| retention.token(tape, x)).transpose()?;
         Ok(Some(TokenGates { retention, write, strengths }))
     }

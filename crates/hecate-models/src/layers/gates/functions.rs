@@ -1,8 +1,8 @@
 //! Gates of memories that are functions with weights.
 
 use super::{
-    GatedRule, HuberMomentumSignals, HuberSignals, MomentumSignals, SLOW_FORGETTING, WriteSignals, frozen, group,
-    momentum,
+    GatedRule, HuberMomentumSignals, HuberSignals, Limits, MomentumSignals, SLOW_FORGETTING, WriteSignals, frozen,
+    group, momentum,
 };
 use crate::{Result, Tape, Var, layers::memory::NORM_EPSILON};
 use hecate_core::{
@@ -46,18 +46,9 @@ impl GatedRule for TitansMlp {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: MomentumSignals<Var<B>>,
+        limits: Limits,
     ) -> Result<MomentumGates<Var<B>>> {
-        self.gates_within(tape, log_a, signals, 1.0)
-    }
-
-    fn gates_within<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: MomentumSignals<Var<B>>,
-        most: f32,
-    ) -> Result<MomentumGates<Var<B>>> {
-        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals, most)?;
+        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals, limits)?;
         let (log_a, theta) = paced(tape, true, log_a, theta)?;
         Ok(MomentumGates { log_a, log_eta, theta })
     }
@@ -89,6 +80,7 @@ impl<M: Memory> GatedRule for Moneta<M> {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: WriteSignals<Var<B>>,
+        _: Limits,
     ) -> Result<WriteGates<Var<B>>> {
         let steepness = (self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
         let theta = tape.scale(steepness.recip(), &tape.map(Map::Sigmoid, &signals.b_proj)?)?;
@@ -114,6 +106,7 @@ impl<M: Memory> GatedRule for Yaad<M> {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: HuberSignals<Var<B>>,
+        _: Limits,
     ) -> Result<HuberGates<Var<B>>> {
         let (log_a, theta) = paced(tape, !M::MATRIX, log_a, tape.map(Map::Sigmoid, &signals.b_proj)?)?;
         Ok(HuberGates { log_a, theta, delta: tape.map(Map::Softplus, &signals.delta_proj)? })
@@ -138,20 +131,11 @@ impl GatedRule for YaadMomentum {
         self,
         tape: &Tape<'_, B>,
         log_a: Var<B>,
-        signals: HuberMomentumSignals<Var<B>>,
-    ) -> Result<HuberMomentumGates<Var<B>>> {
-        self.gates_within(tape, log_a, signals, 1.0)
-    }
-
-    fn gates_within<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
         HuberMomentumSignals { b_proj, eta_proj, delta_proj }: HuberMomentumSignals<Var<B>>,
-        most: f32,
+        limits: Limits,
     ) -> Result<HuberMomentumGates<Var<B>>> {
         let signals = MomentumSignals { b_proj, eta_proj };
-        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals, most)?;
+        let MomentumGates { log_a, log_eta, theta } = momentum(tape, log_a, signals, limits)?;
         let (log_a, theta) = paced(tape, true, log_a, theta)?;
         Ok(HuberMomentumGates { log_a, log_eta, theta, delta: tape.map(Map::Softplus, &delta_proj)? })
     }
@@ -174,6 +158,7 @@ impl<M: Memory> GatedRule for Memora<M> {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: WriteSignals<Var<B>>,
+        _: Limits,
     ) -> Result<WriteGates<Var<B>>> {
         Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
     }

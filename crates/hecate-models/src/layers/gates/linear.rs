@@ -1,6 +1,6 @@
 //! Gates of the linear rules.
 
-use super::{EraseSignals, GatedRule, MomentumSignals, WriteSignals, frozen, group, momentum, rest};
+use super::{EraseSignals, GatedRule, Limits, MomentumSignals, WriteSignals, frozen, group, momentum, rest};
 use crate::{Result, Tape, Var};
 use hecate_core::{
     Backend, Signal, Strengths,
@@ -21,11 +21,12 @@ impl GatedRule for Hebbian {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: WriteSignals<Var<B>>,
+        _: Limits,
     ) -> Result<WriteGates<Var<B>>> {
         Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
     }
 
-    fn strengths<T>(self, signals: WriteSignals<Signal<T>>, _: f32) -> Option<(Signal<T>, Strengths<T>)> {
+    fn strengths<T>(self, signals: WriteSignals<Signal<T>>, _: Limits) -> Option<(Signal<T>, Strengths<T>)> {
         Some((signals.b_proj, Strengths::Write(1.0)))
     }
 }
@@ -47,27 +48,21 @@ impl GatedRule for Delta {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: WriteSignals<Var<B>>,
+        limits: Limits,
     ) -> Result<WriteGates<Var<B>>> {
-        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
+        let theta = tape.map(Map::Sigmoid, &signals.b_proj)?;
+        Ok(WriteGates { log_a, theta: if limits.step == 1.0 { theta } else { tape.scale(limits.step, &theta)? } })
     }
 
-    fn stretched<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        WriteGates { log_a, theta }: WriteGates<Var<B>>,
-        factor: f32,
-    ) -> Result<WriteGates<Var<B>>> {
-        let theta = if factor == 1.0 { theta } else { tape.scale(factor, &theta)? };
-        Ok(WriteGates { log_a, theta })
-    }
-
-    fn strengths<T>(self, signals: WriteSignals<Signal<T>>, factor: f32) -> Option<(Signal<T>, Strengths<T>)> {
-        Some((signals.b_proj, Strengths::Write(factor)))
+    fn strengths<T>(self, signals: WriteSignals<Signal<T>>, limits: Limits) -> Option<(Signal<T>, Strengths<T>)> {
+        Some((signals.b_proj, Strengths::Write(limits.step)))
     }
 }
 
-/// `log η = log σ(e)`, `θ = (1 − η) σ(b)`: a write adds up to `σ(b)` over time, so a key met again is stable. The
-/// factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is near one.
+/// `log η = log σ(e)`, `θ = (1 − η) σ(b)`: where `η` is the same for all tokens a write adds up to `σ(b)` over time, so a
+/// key met again is stable. The factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is near one. With a
+/// largest momentum below 1, `η = momentum σ(e)` and `θ = (1 − momentum) σ(b)`, of which the kernel for a whole layer has not
+/// heard.
 impl GatedRule for Titans {
     type Signals = MomentumSignals<()>;
     const MOMENTUM: &'static [&'static str] = &["s"];
@@ -85,22 +80,13 @@ impl GatedRule for Titans {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         signals: MomentumSignals<Var<B>>,
+        limits: Limits,
     ) -> Result<MomentumGates<Var<B>>> {
-        self.gates_within(tape, log_a, signals, 1.0)
+        momentum(tape, log_a, signals, limits)
     }
 
-    fn gates_within<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: MomentumSignals<Var<B>>,
-        most: f32,
-    ) -> Result<MomentumGates<Var<B>>> {
-        momentum(tape, log_a, signals, most)
-    }
-
-    fn strengths<T>(self, signals: MomentumSignals<Signal<T>>, _: f32) -> Option<(Signal<T>, Strengths<T>)> {
-        Some((signals.b_proj, Strengths::Momentum(signals.eta_proj)))
+    fn strengths<T>(self, signals: MomentumSignals<Signal<T>>, limits: Limits) -> Option<(Signal<T>, Strengths<T>)> {
+        (limits.momentum == 1.0).then_some((signals.b_proj, Strengths::Momentum(signals.eta_proj)))
     }
 }
 
@@ -125,6 +111,7 @@ impl GatedRule for Dgd {
         tape: &Tape<'_, B>,
         log_a: Var<B>,
         EraseSignals { b_proj, erase_proj }: EraseSignals<Var<B>>,
+        _: Limits,
     ) -> Result<DgdGates<Var<B>>> {
         let theta = tape.map(Map::Sigmoid, &b_proj)?;
         let beta = tape.map(Map::Sigmoid, &erase_proj)?;
@@ -135,7 +122,7 @@ impl GatedRule for Dgd {
         Ok(DgdGates { log_a, theta, beta })
     }
 
-    fn strengths<T>(self, signals: EraseSignals<Signal<T>>, _: f32) -> Option<(Signal<T>, Strengths<T>)> {
+    fn strengths<T>(self, signals: EraseSignals<Signal<T>>, _: Limits) -> Option<(Signal<T>, Strengths<T>)> {
         let EraseSignals { b_proj, erase_proj } = signals;
         Some(match self.objective {
             Objective::L2 => (b_proj, Strengths::EraseRest(erase_proj)),
