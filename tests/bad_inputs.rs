@@ -1,14 +1,17 @@
 //! Whatever a caller gets wrong is a typed error that names the slot or option, and never a panic.
 
+use hecate_conformance::{Array, Case, Sizes, oracle::Oracle};
 use hecate_core::{
     DType, Dims, Error, Inputs, Outputs, Result, Rule, Sequences, Shape, Slots, Tensor, forward, forward_packed, infer,
     infer_packed, rules::*,
 };
 use hecate_cpu::Cpu;
-use hecate_tests::{Array, Case, Sizes, oracle::Oracle};
+use std::sync::LazyLock;
 
+/// The one device of these tests: arrays of two are refused.
 fn device() -> Cpu {
-    Cpu::new()
+    static CPU: LazyLock<Cpu> = LazyLock::new(Cpu::new);
+    CPU.clone()
 }
 
 /// Inputs of a rule for shapes that need not make sense.
@@ -167,3 +170,6 @@ mod decode;
 
 #[path = "bad_inputs/primitives.rs"]
 mod primitives;
+
+#[path = "bad_inputs/devices.rs"]
+mod devices;

@@ -1,32 +1,35 @@
 //! The CPU column: every way in which it computes the linear rules, and the primitives.
 
-use hecate_core::{
-    DType, Kernel,
-    rules::{Delta, Dgd, Hebbian, Titans},
+use hecate_conformance::{
+    Case, Sizes, assert_close, case, every_cell_is_tested, oracle::Oracle, record::assert_recorded, require,
 };
+use hecate_core::{DType, Kernel};
 use hecate_cpu::{Algorithm, Cpu};
-use hecate_tests::{Case, Sizes, assert_close, case, oracle::Oracle};
 
-hecate_tests::conformance! {
+hecate_conformance::conformance!(backends);
+
+/// Every way in which the linear rules are computed.
+fn backends() -> Vec<Cpu> {
     [Algorithm::Auto, Algorithm::Scan, Algorithm::Chunk(1), Algorithm::Chunk(16), Algorithm::Chunk(64)]
-        .map(|algorithm| Cpu::new().with_algorithm(algorithm))
+        .map(|algorithm| Cpu::new().with_algorithm(algorithm).expect("chunks of at least a token"))
         .into()
+}
+
+#[test]
+fn every_rule_and_primitive_is_tested() {
+    every_cell_is_tested();
 }
 
 /// This column is never skipped; a misspelt name of another would require nothing.
 #[test]
 fn required_names_are_known() {
-    let _ = hecate_tests::require::required();
+    let _ = require::required();
 }
 
-/// The table of `hecate check` has a line for everything, and passes.
+/// What docs/conformance.tsv says of this column is what comes out here.
 #[test]
-fn report() {
-    let mut lines = 0;
-    let cells = hecate_tests::report::check_all(&Cpu::new(), |_| lines += 1);
-    assert_eq!(lines, cells.len());
-    let failed: Vec<_> = cells.iter().filter(|cell| !cell.passed).collect();
-    assert!(failed.is_empty(), "{failed:#?}");
+fn the_record_is_true() {
+    assert_recorded(include_str!("../docs/conformance.tsv"), &Cpu::new());
 }
 
 /// Blocks of columns of several vectors, of one, and of a part of one, alone and beside others, chunks that are full and
@@ -37,7 +40,7 @@ fn wide_values() {
     where
         Cpu: Kernel<R>,
     {
-        let scan = Cpu::new().with_algorithm(Algorithm::Scan);
+        let scan = Cpu::new().with_algorithm(Algorithm::Scan).expect("a form");
         for rule in R::all() {
             for (batch, tokens, value) in [(4, 1, 150), (4, 9, 150), (1, 70, 64), (1, 3, 16), (2, 66, 83), (1, 130, 33)]
             {
@@ -52,10 +55,10 @@ fn wide_values() {
             }
         }
     }
-    agrees::<Hebbian>();
-    agrees::<Delta>();
-    agrees::<Titans>();
-    agrees::<Dgd>();
+    macro_rules! rules {
+        ($($name:ident $rule:ident),*) => { $(agrees::<hecate_core::rules::$rule>();)* };
+    }
+    hecate_core::for_each_linear_rule!(rules);
 }
 
 /// The same where vector instructions are forbidden.

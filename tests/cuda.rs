@@ -1,91 +1,62 @@
 //! The CUDA column, on the first GPU.
 
-use hecate_core::{DType, Kernel};
-use hecate_cuda::Cuda;
-use hecate_tests::{
-    Case, assert_close,
-    case::{compare_grads, compare_outputs},
-    oracle::{Oracle, solve},
-    rule_module,
-};
+use hecate_conformance::Sizes;
+use hecate_core::{DType, Tensor, primitives::scale};
+use hecate_cuda::{Algorithm, Cuda};
 use std::sync::OnceLock;
 
 /// What this column's modules run on.
 type Gpu = Cuda;
 
-/// The GPU under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
+hecate_conformance::conformance!(backends);
+
+/// The GPU under test, or nothing where there is none.
 fn backends() -> Vec<Cuda> {
     static DEVICES: OnceLock<Vec<Cuda>> = OnceLock::new();
-    let open = || match Cuda::new(0).and_then(|cuda| cuda.with_poisoned_memory()) {
-        Ok(cuda) => vec![cuda],
-        Err(error) => {
-            hecate_tests::require::skip("cuda", &error.to_string());
-            Vec::new()
-        }
-    };
-    DEVICES.get_or_init(open).clone()
+    let open = || Cuda::new(0).and_then(|cuda| cuda.with_poisoned_memory());
+    DEVICES.get_or_init(|| gpu::opened(open())).clone()
 }
 
-/// Results and gradients of a case are those of the equations.
-fn agree<R: Oracle>(case: &Case<R>)
-where
-    Cuda: Kernel<R>,
-{
-    agree_on(backends(), case);
+/// Another stream of the GPU under test.
+fn another() -> Cuda {
+    Cuda::new(0).expect("a stream of a GPU that was there a moment ago")
 }
 
-/// As [`agree`], on these devices.
-fn agree_on<R: Oracle>(devices: Vec<Cuda>, case: &Case<R>)
-where
-    Cuda: Kernel<R>,
-{
-    // Whoever has no device has said so.
-    if devices.is_empty() {
-        return;
-    }
-    let truth = solve(case);
-    for device in devices {
-        let found = case.run(&device, DType::F32).unwrap_or_else(|error| panic!("{case} on {device:?}: {error}"));
-        let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
-        compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
-        assert_close(&format!("{case} on {device:?}"), &compared);
-    }
+/// The GPU with this algorithm of the linear rules, on a stream of its own.
+fn with_algorithm(algorithm: Algorithm) -> Vec<Cuda> {
+    backends().iter().map(|cuda| cuda.with_algorithm(algorithm).expect("another stream")).collect()
 }
 
-rule_module!(Hebbian);
-rule_module!(Delta);
-rule_module!(Titans);
-rule_module!(Dgd);
-rule_module!(TitansMlp);
-rule_module!(Moneta);
-rule_module!(MonetaMatrix);
-rule_module!(Yaad);
-rule_module!(YaadMatrix);
-rule_module!(YaadMomentum);
-rule_module!(Memora);
-rule_module!(MemoraMatrix);
-rule_module!(Lattice);
-rule_module!(Trellis);
-rule_module!(Atlas);
+/// The linear rules token by token and, where that form exists, 64 tokens at once.
+fn linear_backends() -> Vec<Cuda> {
+    [Algorithm::Auto, Algorithm::Chunk(64)].into_iter().flat_map(with_algorithm).collect()
+}
+
+/// Every range of `K` that has a kernel, its edges, and more than any of them; blocks of columns whole and not.
+const LINEAR_SIZES: [Sizes; 8] = [
+    Sizes::new(1, 20, 2, 17, 33),
+    Sizes::new(2, 10, 1, 32, 64),
+    Sizes::new(1, 80, 1, 65, 5),
+    Sizes::new(1, 12, 1, 128, 40),
+    Sizes::new(1, 9, 1, 200, 3),
+    Sizes::new(1, 4, 1, 256, 2),
+    Sizes::new(1, 11, 2, 300, 9),
+    Sizes::new(2, 130, 2, 70, 33),
+];
 
 /// The linear rules, 64 tokens at once whatever the sizes.
 mod chunk {
+    use hecate_conformance::conformance_cells;
     use hecate_cuda::{Algorithm, Cuda};
-    use hecate_tests::rule_module;
 
     fn backends() -> Vec<Cuda> {
-        let chunked = |cuda: Cuda| cuda.with_algorithm(Algorithm::Chunk).expect("another stream");
-        super::backends().into_iter().map(chunked).collect()
+        super::with_algorithm(Algorithm::Chunk(64))
     }
 
-    rule_module!(Hebbian);
-    rule_module!(Delta);
-    rule_module!(Titans);
-    rule_module!(Dgd);
+    hecate_core::for_each_linear_rule!(conformance_cells, backends,);
 }
 
-#[path = "columns/deep.rs"]
-mod deep;
+mod gpu;
 
 #[path = "cuda/decoding.rs"]
 mod decoding;
@@ -93,14 +64,24 @@ mod decoding;
 #[path = "cuda/linear.rs"]
 mod linear;
 
-#[path = "cuda/recording.rs"]
-mod recording;
+#[path = "cuda/capture.rs"]
+mod capture;
 
-#[path = "columns/slots.rs"]
-mod slots;
-
-#[path = "columns/sizes.rs"]
-mod sizes;
+/// Every GPU that the driver lists opens and computes, and one beyond them is refused by its number.
+#[test]
+fn every_listed_gpu_computes() {
+    if backends().is_empty() {
+        return;
+    }
+    let count = Cuda::count().expect("a driver");
+    for ordinal in 0..count {
+        let gpu = Cuda::new(ordinal).unwrap_or_else(|error| panic!("GPU {ordinal}: {error}"));
+        let x = Tensor::from_f32(&gpu, [2], vec![1.0, -2.0]).unwrap();
+        assert_eq!(scale(2.0, &x).unwrap().to_f32().unwrap(), [2.0, -4.0], "GPU {ordinal}");
+    }
+    let refusal = Cuda::new(count).expect_err("one GPU more than there are").to_string();
+    assert!(refusal.contains(&format!("number {count}")), "{refusal}");
+}
 
 /// Products by the column's own kernels, where there is a library for them.
 #[test]
@@ -108,24 +89,19 @@ fn own_products() {
     for cuda in backends() {
         let own = cuda.with_own_products().unwrap();
         for dtype in [DType::F32, DType::Bf16] {
-            sizes::compare(
-                sizes::products_of(&own, dtype).unwrap(),
-                sizes::products_of(&hecate_cpu::Cpu::new(), dtype).unwrap(),
+            gpu::sizes::compare(
+                gpu::sizes::products_of(&own, dtype).unwrap(),
+                gpu::sizes::products_of(&hecate_cpu::Cpu::new(), dtype).unwrap(),
             );
         }
     }
 }
 
-mod primitives {
-    use hecate_tests::{for_each_primitive, primitive_modules};
-    for_each_primitive!(primitive_modules);
-}
-
 /// Sizes of several tiles and parts, against the CPU column.
 #[test]
 fn large_primitives() {
-    use hecate_tests::{checks::primitive::agrees_with, problems};
+    use hecate_conformance::{checks::primitive::agrees_with, primitive_cases};
     let (cpu, backends) = (hecate_cpu::Cpu::new(), backends());
-    agrees_with(&cpu, &problems::attention_in_tiles(), &backends, &problems::attention_in_tiles());
-    agrees_with(&cpu, &problems::conv_in_parts(), &backends, &problems::conv_in_parts());
+    agrees_with(&cpu, &primitive_cases::attention_in_tiles(), &backends, &primitive_cases::attention_in_tiles());
+    agrees_with(&cpu, &primitive_cases::conv_in_parts(), &backends, &primitive_cases::conv_in_parts());
 }

@@ -1,48 +1,87 @@
-//! The table of rules and backends in README.md is the one that the code gives.
+//! The matrix that readers see is that of the runs recorded in docs/conformance.tsv, and every column is tested as a whole.
 
-use hecate_core::{Kernel, Rule, rules::*};
-use hecate_cpu::Cpu;
-use hecate_cuda::Cuda;
-use hecate_wgpu::Wgpu;
-use std::{fs, path::Path};
+use hecate_conformance::record::{COLUMNS, Record, cells, rules};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 const BEGIN: &str = "<!-- matrix -->";
 const END: &str = "<!-- /matrix -->";
 
-/// One row; that it compiles is what it says.
-fn row<R: Rule>() -> String
-where
-    Cpu: Kernel<R>,
-    Cuda: Kernel<R>,
-    Wgpu: Kernel<R>,
-{
-    let cell = "forward, backward, infer";
-    format!("| `{}` | {cell} | {cell} | {cell} |\n", R::NAME)
+/// What rewrites the files that these tests compare.
+const UPDATE: &str = "`UPDATE=1 cargo test -p hecate-tests --test matrix` rewrites it";
+
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)
 }
 
-fn table() -> String {
-    let mut table = String::from("| rule | cpu | cuda | wgpu |\n|---|---|---|---|\n");
-    macro_rules! rows {
-        ($($rule:ident),*) => { $(table.push_str(&row::<$rule>());)* };
+fn read(file: &str) -> String {
+    fs::read_to_string(path(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Compares a file with what it should be, or writes it where `UPDATE` is set.
+fn hold(file: &str, found: &str, wanted: &str) {
+    if found == wanted {
+        return;
     }
-    hecate_core::for_each_rule!(rows);
-    table
+    assert!(std::env::var_os("UPDATE").is_some(), "{file} is not as it should be; {UPDATE}. It should be:\n{wanted}");
+    fs::write(path(file), wanted).unwrap_or_else(|error| panic!("{file}: {error}"));
+}
+
+/// The record with a row for each cell of each column.
+fn record() -> Record {
+    let text = read("docs/conformance.tsv");
+    let mut record = Record::parse(&text).unwrap_or_else(|why| panic!("docs/conformance.tsv: {why}"));
+    record.complete();
+    hold("docs/conformance.tsv", &text, &record.to_string());
+    record
+}
+
+/// What the README says between its marks.
+fn block(record: &Record) -> String {
+    let rules = rules();
+    let names: Vec<String> = rules.iter().map(|name| format!("`{name}`")).collect();
+    let (count, primitives) = (rules.len(), cells().len() - rules.len());
+    format!(
+        "{count} rules, {}, and {primitives} primitives run on each backend, forward and backward. Errors are relative to \
+         64-bit equations, the root mean square over an array; [docs/conformance.tsv](docs/conformance.tsv) has every \
+         cell's, as `hecate check --record` wrote it on the device named here.\n\n{}",
+        names.join(", "),
+        record.table(),
+    )
 }
 
 #[test]
-fn readme_shows_the_matrix() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let text = fs::read_to_string(&path).expect("README.md beside the workspace's Cargo.toml");
+fn readme_shows_the_record() {
+    let text = read("README.md");
     let (before, rest) = text.split_once(BEGIN).unwrap_or_else(|| panic!("README.md has no line `{BEGIN}`"));
-    let (block, after) = rest.split_once(END).unwrap_or_else(|| panic!("README.md has no line `{END}`"));
-    let wanted = format!("\n{}", table());
-    if block == wanted {
-        return;
+    let (_, after) = rest.split_once(END).unwrap_or_else(|| panic!("README.md has no line `{END}`"));
+    hold("README.md", &text, &format!("{before}{BEGIN}\n{}{END}{after}", block(&record())));
+}
+
+/// Continuous integration can run these two; CUDA's rows wait for a GPU, and the table says so where they do.
+#[test]
+fn columns_that_run_anywhere_are_recorded() {
+    let record = record();
+    for column in ["cpu", "wgpu"] {
+        let missing = record.unrecorded(column);
+        let way_out = format!("run `hecate check --device {column} --record docs/conformance.tsv`");
+        assert!(missing.is_empty(), "nothing is recorded of {} on {column}: {way_out}", missing.join(", "));
     }
-    assert!(
-        std::env::var_os("UPDATE").is_some(),
-        "the table in README.md is not the code's; `UPDATE=1 cargo test -p hecate-tests --test matrix` rewrites it.\n\
-         README.md has:{block}\nthe code gives:{wanted}"
-    );
-    fs::write(&path, format!("{before}{BEGIN}{wanted}{END}{after}")).expect("README.md can be written");
+}
+
+/// Each column's file makes its tests from the one list, and looks whether it has them all.
+#[test]
+fn every_column_is_tested_as_a_whole() {
+    for column in COLUMNS {
+        let mut source = read(&format!("tests/{column}.rs"));
+        // What columns on GPUs share.
+        if source.contains("\nmod gpu;\n") {
+            source += &read("tests/gpu/mod.rs");
+        }
+        for call in ["conformance!(backends);", "every_cell_is_tested();", "assert_recorded("] {
+            assert!(source.contains(call), "tests/{column}.rs does not call `{call}`");
+        }
+    }
 }

@@ -2,10 +2,10 @@
 
 #![expect(unsafe_code, reason = "a global allocator is unsafe by its nature")]
 
-use hecate_core::{DType, Kernel, forward, rules::*};
-use hecate_cpu::{Bill, Cpu};
+use hecate_conformance::{Case, Sizes, oracle::Oracle};
+use hecate_core::{DType, Forward, Kernel, forward, rules::*};
+use hecate_cpu::{Cpu, PeakMemory};
 use hecate_models::{Config, LanguageModel, Precision};
-use hecate_tests::{Case, Sizes, oracle::Oracle};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
@@ -57,7 +57,7 @@ const VALUE: usize = 40;
 /// Peak of a forward with its backward over `tokens` tokens, beside the arguments, and the formula's bound.
 fn measure<R: Oracle>(rule: R, tokens: usize) -> (usize, usize)
 where
-    Cpu: Kernel<R> + Bill<R>,
+    Cpu: Kernel<R> + PeakMemory<R>,
 {
     let device = Cpu::with_threads(THREADS).expect("a thread");
     let case = Case::new(rule, Sizes::new(1, tokens, HEADS, KEY, VALUE), 1);
@@ -65,7 +65,7 @@ where
         let inputs = case.upload(&device, DType::F32).expect("an upload");
         let grads = case.upload_grads(&device, DType::F32).expect("an upload");
         peak(|| {
-            let (outputs, pass) = forward(&device, rule, inputs).expect("a forward");
+            let Forward { outputs, pass } = forward(&device, rule, inputs).expect("a forward");
             let gradients = pass.backward(grads).expect("a backward");
             (outputs, gradients)
         })
@@ -78,7 +78,7 @@ where
 
 fn hold<R: Oracle>(rule: R)
 where
-    Cpu: Kernel<R> + Bill<R>,
+    Cpu: Kernel<R> + PeakMemory<R>,
 {
     let (short, long) = (512, 1024);
     let ((peak_short, bound_short), (peak_long, bound_long)) = (measure(rule, short), measure(rule, long));

@@ -1,15 +1,15 @@
 //! What holds for any sizes, on random ones.
 
+use hecate_conformance::{
+    Array, Case, Random, Results, Sizes, error,
+    oracle::{Oracle, solve},
+};
 use hecate_core::{
     DType, Kernel, Outputs,
     primitives::{self, Transpose},
     rules::*,
 };
 use hecate_cpu::{Algorithm, Cpu};
-use hecate_tests::{
-    Array, Case, Random, Results, Sizes, error,
-    oracle::{Oracle, solve},
-};
 use proptest::{prelude::*, sample::Index, test_runner::RngSeed};
 
 fn config() -> ProptestConfig {
@@ -63,8 +63,10 @@ where
     Cpu: Kernel<R>,
 {
     let case = Case::new(rule, sizes, seed);
-    let run =
-        |case: &Case<R>, algorithm| case.run(&Cpu::new().with_algorithm(algorithm), DType::F32).expect("a valid call");
+    let run = |case: &Case<R>, algorithm| {
+        let cpu = Cpu::new().with_algorithm(algorithm).expect("chunks of at least a token");
+        case.run(&cpu, DType::F32).expect("a valid call")
+    };
     let (scan, chunks) = (run(&case, Algorithm::Scan), run(&case, Algorithm::Chunk(chunk)));
     same(rule, scan.list(), chunks.list()).or_else(|failure| {
         // Some memories amplify rounding: then both are off the truth, about as much.
@@ -170,20 +172,21 @@ proptest! {
         let random = &mut Random::new(seed);
         let left = random.normals(if a { [batch, k, m] } else { [batch, m, k] });
         let right = random.normals(if b { [batch, n, k] } else { [batch, k, n] });
-        let at = |x: &Array, turned: bool, i: usize, r: usize, c: usize| {
+        let at = |x: &Array, transposed: bool, i: usize, r: usize, c: usize| {
             let [_, rows, columns] = *x.shape.axes() else { unreachable!("three axes") };
-            let (r, c) = if turned { (c, r) } else { (r, c) };
+            let (r, c) = if transposed { (c, r) } else { (r, c) };
             x.values[(i * rows + r) * columns + c]
         };
         let term = |i: usize, r: usize, c: usize, s: usize| at(&left, a, i, r, s) * at(&right, b, i, s, c);
         let element = |e: usize| (0..k).map(|s| term(e / (m * n), e / n % m, e % n, s)).sum();
         let truth = Array::new([batch, m, n], (0..batch * m * n).map(element).collect());
-        let upload = |x: &Array| x.upload(&Cpu::new(), DType::F32).expect("an upload");
+        let cpu = Cpu::new();
+        let upload = |x: &Array| x.upload(&cpu, DType::F32).expect("an upload");
         let found = primitives::matmul(&upload(&left), &upload(&right), Transpose { a, b }).expect("a valid call");
         close(&truth, &Array::download(&found).expect("a download"))?;
     }
 
-    /// Joined and cut again, arrays are what they were, bit for bit; and a stretch put back covers only itself.
+    /// Joined and cut again, arrays are what they were, bit for bit; and a range put back covers only itself.
     #[test]
     fn cutting_undoes_joining(
         axis in 0..3usize, lengths in prop::collection::vec(1..6usize, 1..4), seed: u64,
@@ -195,7 +198,8 @@ proptest! {
             axes
         };
         let parts: Vec<Array> = lengths.iter().map(|&length| random.normals(shape(length))).collect();
-        let tensors: Vec<_> = parts.iter().map(|x| x.upload(&Cpu::new(), DType::F32).expect("an upload")).collect();
+        let cpu = Cpu::new();
+        let tensors: Vec<_> = parts.iter().map(|x| x.upload(&cpu, DType::F32).expect("an upload")).collect();
         let whole = primitives::concat(&tensors.iter().collect::<Vec<_>>(), axis).expect("a valid call");
         prop_assert_eq!(&Array::download(&whole).expect("a download"), &Array::join(&parts, axis));
         let mut start = 0;

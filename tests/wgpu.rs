@@ -1,12 +1,6 @@
 //! The WebGPU column, on the adapter that `HECATE_WGPU_ADAPTER` names, else on the best one.
 
-use hecate_core::{DType, Kernel};
-use hecate_tests::{
-    Case, assert_close,
-    case::{compare_grads, compare_outputs},
-    oracle::{Oracle, solve},
-    rule_module,
-};
+use hecate_conformance::Sizes;
 use hecate_wgpu::{Selection, Wgpu};
 use std::{
     collections::BTreeMap,
@@ -17,22 +11,19 @@ use std::{
 /// What this column's modules run on.
 type Gpu = Wgpu;
 
-/// The adapter under test, or nothing where there is none, which is said, and fails where `HECATE_REQUIRE` asks for it.
+hecate_conformance::conformance!(backends);
+
+/// The adapter under test, or nothing where there is none.
 /// Every module has a device of its own, since software compiles one kernel of a device at a time; but some have kernels in
 /// common, so that each is compiled once.
 fn backends() -> Vec<Wgpu> {
     type Opened = Arc<OnceLock<Vec<Wgpu>>>;
     static DEVICES: Mutex<BTreeMap<String, Opened>> = Mutex::new(BTreeMap::new());
-    let open = || match Wgpu::new(&Selection::Default) {
-        Ok(wgpu) => vec![wgpu.with_poisoned_memory()],
-        Err(error) => {
-            hecate_tests::require::skip("wgpu", &error.to_string());
-            Vec::new()
-        }
-    };
+    let open = || gpu::opened(Wgpu::new(&Selection::Default).map(|wgpu| wgpu.with_poisoned_memory()));
     // A test's thread has its path for a name.
     let thread = thread::current();
-    let module = thread.name().and_then(|name| name.split("::").next()).unwrap_or_default();
+    let mut path = thread.name().unwrap_or_default().split("::").filter(|part| *part != "gpu");
+    let module = path.next().unwrap_or_default();
     let device = match module {
         "dgd" | "hebbian" => "delta",
         "large_primitives" => "primitives",
@@ -43,64 +34,27 @@ fn backends() -> Vec<Wgpu> {
     opened.get_or_init(open).clone()
 }
 
-/// Results and gradients of a case are those of the equations.
-fn agree<R: Oracle>(case: &Case<R>)
-where
-    Wgpu: Kernel<R>,
-{
-    agree_on(&backends(), case);
+/// Another queue of the adapter under test.
+fn another() -> Wgpu {
+    Wgpu::new(&Selection::Default).expect("a queue of an adapter that was there a moment ago")
 }
 
-fn agree_on<R: Oracle>(backends: &[Wgpu], case: &Case<R>)
-where
-    Wgpu: Kernel<R>,
-{
-    // Whoever has no device has said so.
-    if backends.is_empty() {
-        return;
-    }
-    let truth = solve(case);
-    for wgpu in backends {
-        let found = case.run(wgpu, DType::F32).unwrap_or_else(|error| panic!("{case} on {wgpu:?}: {error}"));
-        let mut compared = compare_outputs(case.rule, &truth.outputs, &found.outputs);
-        compared.extend(compare_grads(case.rule, &truth.grads, &found.grads));
-        assert_close(&format!("{case} on {wgpu:?}"), &compared);
-    }
+/// The linear rules have one algorithm here.
+fn linear_backends() -> Vec<Wgpu> {
+    backends()
 }
 
-mod primitives {
-    use hecate_tests::{for_each_primitive, primitive_modules};
-    for_each_primitive!(primitive_modules);
-}
+/// Columns of one and several invocations, whole and not; keys and values of multiples of four elements and of others;
+/// more columns than a workgroup has.
+const LINEAR_SIZES: [Sizes; 5] = [
+    Sizes::new(1, 20, 2, 17, 33),
+    Sizes::new(1, 80, 1, 65, 21),
+    Sizes::new(1, 12, 1, 128, 40),
+    Sizes::new(1, 11, 2, 300, 9),
+    Sizes::new(2, 130, 2, 70, 33),
+];
 
-#[path = "columns/sizes.rs"]
-mod sizes;
-
-/// Sizes of several tiles and parts, against the CPU column.
-#[test]
-fn large_primitives() {
-    use hecate_tests::{checks::primitive::agrees_with, problems};
-    let (cpu, backends) = (hecate_cpu::Cpu::new(), backends());
-    agrees_with(&cpu, &problems::matmul_in_tiles(), &backends, &problems::matmul_in_tiles());
-    agrees_with(&cpu, &problems::attention_in_tiles(), &backends, &problems::attention_in_tiles());
-    agrees_with(&cpu, &problems::conv_in_parts(), &backends, &problems::conv_in_parts());
-}
-
-rule_module!(Hebbian);
-rule_module!(Delta);
-rule_module!(Titans);
-rule_module!(Dgd);
-rule_module!(TitansMlp);
-rule_module!(Moneta);
-rule_module!(MonetaMatrix);
-rule_module!(Yaad);
-rule_module!(YaadMatrix);
-rule_module!(YaadMomentum);
-rule_module!(Memora);
-rule_module!(MemoraMatrix);
-rule_module!(Lattice);
-rule_module!(Trellis);
-rule_module!(Atlas);
+mod gpu;
 
 #[path = "wgpu/linear.rs"]
 mod linear;
@@ -108,8 +62,12 @@ mod linear;
 #[path = "wgpu/optional.rs"]
 mod optional;
 
-#[path = "columns/deep.rs"]
-mod deep;
-
-#[path = "columns/slots.rs"]
-mod slots;
+/// Sizes of several tiles and parts, against the CPU column.
+#[test]
+fn large_primitives() {
+    use hecate_conformance::{checks::primitive::agrees_with, primitive_cases};
+    let (cpu, backends) = (hecate_cpu::Cpu::new(), backends());
+    agrees_with(&cpu, &primitive_cases::matmul_in_tiles(), &backends, &primitive_cases::matmul_in_tiles());
+    agrees_with(&cpu, &primitive_cases::attention_in_tiles(), &backends, &primitive_cases::attention_in_tiles());
+    agrees_with(&cpu, &primitive_cases::conv_in_parts(), &backends, &primitive_cases::conv_in_parts());
+}

@@ -7,8 +7,11 @@ use std::{
 
 /// Folders of the workspace that are gathered; files beside them too.
 const FOLDERS: [&str; 3] = ["crates", "docs", "tests"];
+/// What is text among them.
+/// Kernels are left out: they are another language.
 const EXTENSIONS: [&str; 3] = ["md", "rs", "toml"];
 
+/// Writes `sources.txt`, in the order of paths. In a package of its own, without the workspace, it is the package's sources.
 fn main() -> io::Result<()> {
     let package = PathBuf::from(env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?);
     let root = package.join("../..");
@@ -17,23 +20,28 @@ fn main() -> io::Result<()> {
         gather(&root, false, &mut files)?;
         for folder in FOLDERS.map(|name| root.join(name)).iter().filter(|folder| folder.is_dir()) {
             gather(folder, true, &mut files)?;
+            // The folder too: files that are added or removed change no other file.
             println!("cargo:rerun-if-changed={}", folder.display());
         }
+    // As published: the workspace is not there.
     } else {
         gather(&package, false, &mut files)?;
         gather(&package.join("src"), true, &mut files)?;
         println!("cargo:rerun-if-changed=src");
     }
+    // The same text on every machine, whatever order its file system has.
     files.sort();
     let mut text = String::new();
     for file in &files {
         text.push_str(&fs::read_to_string(file)?);
+        // Files end with a newline, so this is an empty line between two.
         text.push('\n');
     }
     let out = PathBuf::from(env::var("OUT_DIR").map_err(io::Error::other)?);
     fs::write(out.join("sources.txt"), text)
 }
 
+/// Adds the files of `folder`, with `deep` those below it too; hidden ones and build results are left out.
 fn gather(folder: &Path, deep: bool, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

@@ -2,7 +2,7 @@
 
 use super::{device, dims, names};
 use hecate_core::{
-    DType, Decode, Decoded, Error, Kernel, Projected, Result, Rule, Signal, Slots, Strengths, Tensor, TokenGates,
+    ConvInput, DType, Decode, Decoded, Error, GateForm, GateLogit, Kernel, Result, Rule, Slots, Tensor, TokenGates,
     decode, rules::*,
 };
 use hecate_cpu::Cpu;
@@ -16,13 +16,13 @@ fn zeros(axes: &[usize]) -> Array {
     Tensor::zeros(&device(), axes, DType::F32).expect("zeros")
 }
 
-fn signal() -> Signal<Array> {
-    Signal { x: zeros(&[2, 1, 2]), bias: zeros(&[2]) }
+fn signal() -> GateLogit<Array> {
+    GateLogit { x: zeros(&[2, 1, 2]), bias: zeros(&[2]) }
 }
 
-fn right<R: Rule>(rule: R, strengths: Strengths<Array>) -> Decode<R, Array> {
+fn right<R: Rule>(rule: R, strengths: GateForm<Array>) -> Decode<R, Array> {
     let project =
-        |width| Projected { x: zeros(&[2, 1, width]), conv: Some((zeros(&[width, 3]), zeros(&[2, 2, width]))) };
+        |width| ConvInput { x: zeros(&[2, 1, width]), conv: Some((zeros(&[width, 3]), zeros(&[2, 2, width]))) };
     Decode {
         q: project(8),
         k: project(8),
@@ -37,7 +37,7 @@ fn right<R: Rule>(rule: R, strengths: Strengths<Array>) -> Decode<R, Array> {
 }
 
 fn changed(change: impl Fn(&mut Decode<Titans, Array>)) -> Result<Decoded<Titans, Array>> {
-    let mut inputs = right(Titans::default(), Strengths::Momentum(signal()));
+    let mut inputs = right(Titans::default(), GateForm::Momentum(signal()));
     change(&mut inputs);
     decode(Titans::default(), WIDTHS, &inputs)
 }
@@ -48,8 +48,8 @@ fn shapes_and_types() {
         ("`q`", &|x| x.q.x = zeros(&[2, 1, 9])),
         ("`k`", &|x| x.k.conv = Some((zeros(&[8, 3]), zeros(&[2, 3, 8])))),
         ("`v`", &|x| x.v.x = zeros(&[2, 2, 10])),
-        ("`retention`", &|x| x.gates.retention = Some((Signal { x: zeros(&[2, 1, 3]), ..signal() }, zeros(&[2])))),
-        ("`slope`", &|x| x.gates.retention = Some((signal(), zeros(&[3])))),
+        ("`retention`", &|x| x.gates.retention = Some((GateLogit { x: zeros(&[2, 1, 3]), ..signal() }, zeros(&[2])))),
+        ("`a_log`", &|x| x.gates.retention = Some((signal(), zeros(&[3])))),
         ("`write`", &|x| x.gates.write.bias = zeros(&[1])),
         ("`s`", &|x| x.state.s = zeros(&[2, 2, 4, 4])),
         ("`weight`", &|x| x.weight = zeros(&[10])),
@@ -67,14 +67,14 @@ fn shapes_and_types() {
 
 #[test]
 fn strengths_of_other_rules() {
-    let call = decode(Delta::default(), WIDTHS, &right(Delta::default(), Strengths::Momentum(signal())));
+    let call = decode(Delta::default(), WIDTHS, &right(Delta::default(), GateForm::Momentum(signal())));
     assert!(matches!(names(call, &["delta", "strengths", "log_eta"]), Error::Config { .. }));
-    let call = decode(Dgd::default(), WIDTHS, &right(Dgd::default(), Strengths::Write(1.0)));
+    let call = decode(Dgd::default(), WIDTHS, &right(Dgd::default(), GateForm::Write(1.0)));
     assert!(matches!(names(call, &["dgd", "strengths"]), Error::Config { .. }));
 }
 
 #[test]
 fn devices_without_a_kernel() {
-    assert!(!device().decodes(Titans::default(), &dims(2, 1, 2, 4, 5)));
+    assert!(!device().has_fused_decode(Titans::default(), &dims(2, 1, 2, 4, 5)));
     assert!(matches!(names(changed(|_| ()), &["cpu", "titans", "parts"]), Error::Unsupported { .. }));
 }

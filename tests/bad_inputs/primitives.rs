@@ -2,9 +2,11 @@
 
 use super::{device, names};
 use hecate_core::{
-    DType, Error, Sequences, Tensor,
+    DType, Error, Result, Sequences, Tensor,
     primitives::{
-        self, AdamW, AttentionInputs, AttentionOptions, Cache, Clip, ConvOptions, Map, Prefix, Slot, Transpose, Unit,
+        self, AdamW, AttentionInputs, AttentionOptions, Cache, Clip, ConvBackward, ConvInputs, ConvOptions,
+        ConvOutputs, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands, Prefix, RetentionBackward,
+        RetentionInputs, RmsNormBackward, RmsNormInputs, Slot, Transpose,
     },
 };
 use hecate_cpu::Cpu;
@@ -15,6 +17,28 @@ fn ones<const N: usize>(shape: [usize; N]) -> Tensor<Cpu> {
 
 fn ids<const N: usize>(shape: [usize; N], id: u32) -> Tensor<Cpu> {
     Tensor::from_u32(&device(), shape, vec![id; shape.iter().product()]).expect("an upload")
+}
+
+fn rms_norm(x: &Tensor<Cpu>, weight: &Tensor<Cpu>, g: Option<&Tensor<Cpu>>) -> Result<Normed<Tensor<Cpu>>> {
+    primitives::rms_norm(&RmsNormInputs { x, weight, g }, 1e-6)
+}
+
+fn retention(x: &Tensor<Cpu>, a_log: &Tensor<Cpu>, dt_bias: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
+    primitives::retention(&RetentionInputs { x, a_log, dt_bias })
+}
+
+fn cross_entropy(classes: usize, logits: &Tensor<Cpu>, targets: &Tensor<Cpu>) -> Result<Losses<Tensor<Cpu>>> {
+    primitives::cross_entropy(&LossInputs { classes, logits, targets })
+}
+
+fn conv(
+    options: ConvOptions,
+    sequences: &Sequences,
+    x: &Tensor<Cpu>,
+    weight: &Tensor<Cpu>,
+    state: &Tensor<Cpu>,
+) -> Result<ConvOutputs<Tensor<Cpu>>> {
+    primitives::conv(options, sequences, &ConvInputs { x, weight, state })
 }
 
 #[test]
@@ -38,7 +62,7 @@ fn integers_and_nothing() {
     let attention = |q| {
         let (k, v) = (ones([1, 3, 1, 4]), ones([1, 3, 1, 4]));
         let inputs = AttentionInputs { q, k, v, cache: None, prefix: None };
-        primitives::attention(AttentionOptions { window: 2, scale: 1.0 }, &Sequences::batch(1, 3), &inputs)
+        primitives::attention(AttentionOptions { window: 2, scale: 1.0 }, &Sequences::batch(1, 3), inputs)
     };
     let (weight, state) = (ones([4, 2]), ones([1, 1, 4]));
     let one = Sequences::batch(1, 3);
@@ -50,17 +74,17 @@ fn integers_and_nothing() {
             names(primitives::mul(&x(), &ones([4])), &["mul", "`a`"]),
             names(primitives::scale(2.0, &x()), &["scale", "`x`"]),
             names(primitives::cast(DType::Bf16, &x()), &["cast", "`x`"]),
-            names(primitives::rms_norm(&x(), &ones([4]), 1e-6), &["rms_norm", "`x`"]),
-            names(primitives::rms_norm_gated(&x(), &ones([4]), &x(), 1e-6), &["rms_norm_gated", "`x`"]),
+            names(rms_norm(&x(), &ones([4]), None), &["rms_norm", "`x`"]),
+            names(rms_norm(&x(), &ones([4]), Some(&x())), &["rms_norm_gated", "`x`"]),
             names(primitives::l2_norm(&x(), 1e-6), &["l2_norm", "`x`"]),
             names(primitives::poly2(&x(), primitives::POLY2), &["poly2", "`x`"]),
-            names(primitives::retention(&x(), &ones([4]), &ones([4])), &["retention", "`x`"]),
+            names(retention(&x(), &ones([4]), &ones([4])), &["retention", "`x`"]),
             names(primitives::sum(&x()), &["sum", "`x`"]),
             names(primitives::sum_squares(&x()), &["sum_squares", "`x`"]),
             names(primitives::sum_rows(&x(), 4), &["sum_rows", "`x`"]),
             names(primitives::embedding(&x(), &ids([2], 0)), &["embedding", "`table`"]),
-            names(primitives::cross_entropy(1, &x(), &ids([2], 0)), &["cross_entropy", "`logits`"]),
-            names(primitives::conv(&x3(), &weight, &state, &one, ConvOptions::default()), &["conv", "`x`"]),
+            names(cross_entropy(1, &x(), &ids([2], 0)), &["cross_entropy", "`logits`"]),
+            names(conv(ConvOptions::default(), &one, &x3(), &weight, &state), &["conv", "`x`"]),
             names(primitives::rotary(&x4(), &one, &[0], 1e4), &["rotary", "`x`"]),
             names(attention(x4()), &["attention", "`q`"]),
         ]
@@ -91,25 +115,28 @@ fn elementwise_and_sums() {
 
 #[test]
 fn norms_and_gates() {
-    let rms = primitives::rms_norm(&ones([2, 3]), &ones([4]), 1e-6);
+    let rms = rms_norm(&ones([2, 3]), &ones([4]), None);
     assert!(matches!(names(rms, &["rms_norm", "`weight`"]), Error::Shape { .. }));
     let (x, weight, right) = (ones([2, 3]), ones([3]), ones([2]));
     for (inverse, dy, slot) in [(ones([3]), ones([2, 3]), "`inverse`"), (right.clone(), ones([3, 2]), "`dy`")] {
-        let rms = primitives::rms_norm_backward(&x, &weight, &inverse, &dy);
+        let inputs = RmsNormInputs { x: &x, weight: &weight, g: None };
+        let rms = primitives::rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy: &dy });
         assert!(matches!(names(rms, &["rms_norm", slot]), Error::Shape { .. }));
         let l2 = primitives::l2_norm_backward(&x, &inverse, &dy);
         assert!(matches!(names(l2, &["l2_norm", slot]), Error::Shape { .. }));
     }
-    let gate = primitives::retention(&x, &ones([2]), &ones([2]));
-    assert!(matches!(names(gate, &["retention", "`slope`"]), Error::Shape { .. }));
-    let gate = primitives::retention_backward(&x, &weight, &weight, &ones([3, 2]));
+    let gate = retention(&x, &ones([2]), &ones([2]));
+    assert!(matches!(names(gate, &["retention", "`a_log`"]), Error::Shape { .. }));
+    let inputs = RetentionInputs { x: &x, a_log: &weight, dt_bias: &weight };
+    let gate = primitives::retention_backward(&RetentionBackward { inputs, dy: &ones([3, 2]) });
     assert!(matches!(names(gate, &["retention", "`dy`"]), Error::Shape { .. }));
-    let onto = [Some(ones([3, 2])), None];
+    let onto = Operands { a: Some(ones([3, 2])), b: None };
     let product = primitives::matmul_backward_onto(&x, &ones([3, 4]), Transpose::default(), &ones([2, 4]), onto);
     assert!(matches!(names(product, &["matmul", "`da`"]), Error::Shape { .. }));
-    let gated = primitives::rms_norm_gated(&x, &weight, &ones([3, 2]), 1e-6);
+    let gated = rms_norm(&x, &weight, Some(&ones([3, 2])));
     assert!(matches!(names(gated, &["rms_norm_gated", "`g`"]), Error::Shape { .. }));
-    let gated = primitives::rms_norm_gated_backward(&x, &weight, &x, &right, &ones([3, 2]));
+    let inputs = RmsNormInputs { x: &x, weight: &weight, g: Some(&x) };
+    let gated = primitives::rms_norm_backward(&RmsNormBackward { inputs, inverse: &right, dy: &ones([3, 2]) });
     assert!(matches!(names(gated, &["rms_norm_gated", "`dy`"]), Error::Shape { .. }));
     let rounded = primitives::cast(DType::Bf16, &right).expect("a cast");
     let l2 = primitives::l2_norm_backward(&x, &rounded, &x);
@@ -139,13 +166,12 @@ fn features() {
 #[test]
 fn convolution_and_rotation() {
     let (batch, plain) = (Sequences::batch(2, 3), ConvOptions::default());
-    let call =
-        |x: &Tensor<Cpu>, weight: &Tensor<Cpu>, state: &Tensor<Cpu>| primitives::conv(x, weight, state, &batch, plain);
+    let call = |x: &Tensor<Cpu>, weight: &Tensor<Cpu>, state: &Tensor<Cpu>| conv(plain, &batch, x, weight, state);
     let (x, weight, state) = (ones([2, 3, 4]), ones([4, 3]), ones([2, 2, 4]));
     call(&x, &weight, &state).expect("a valid call");
-    for (width, epsilon, option) in [(3, 0.1, "`unit`"), (0, 0.1, "`unit`"), (2, f32::NAN, "`epsilon`")] {
-        let options = ConvOptions { unit: Some(Unit { width, epsilon }), ..plain };
-        let unit = primitives::conv(&x, &weight, &state, &batch, options);
+    for (width, epsilon, option) in [(3, 0.1, "`l2_norm`"), (0, 0.1, "`l2_norm`"), (2, f32::NAN, "`epsilon`")] {
+        let options = ConvOptions { l2_norm: Some(L2Norm { width, epsilon }), ..plain };
+        let unit = conv(options, &batch, &x, &weight, &state);
         assert!(matches!(names(unit, &["conv", option]), Error::Config { .. }));
     }
     assert!(matches!(names(call(&ones([6, 4]), &weight, &state), &["conv", "`x`"]), Error::Rank { .. }));
@@ -153,7 +179,10 @@ fn convolution_and_rotation() {
     assert!(matches!(names(call(&x, &ones([5, 3]), &state), &["`weight`"]), Error::Shape { .. }));
     assert!(matches!(names(call(&x, &weight, &ones([2, 3, 4])), &["`state`"]), Error::Shape { .. }));
     assert!(matches!(names(call(&ones([2, 5, 4]), &weight, &state), &["`x`"]), Error::Shape { .. }));
-    let backward = |dy: &Tensor<Cpu>, end| primitives::conv_backward(&x, &weight, &state, &batch, plain, dy, Some(end));
+    let inputs = ConvInputs { x: &x, weight: &weight, state: &state };
+    let backward = |dy: &Tensor<Cpu>, end: &Tensor<Cpu>| {
+        primitives::conv_backward(plain, &batch, &ConvBackward { inputs, dy, dfinal: Some(end) })
+    };
     assert!(matches!(names(backward(&ones([2, 4, 3]), &state), &["conv", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(backward(&x, &ones([1, 2, 4])), &["conv", "`dfinal`"]), Error::Shape { .. }));
     let rotary = |width, offsets: &[usize], base| primitives::rotary(&ones([2, 3, 1, width]), &batch, offsets, base);
@@ -176,9 +205,9 @@ fn lengths_across_rows() {
         let inputs = AttentionInputs { q: wide.clone(), k: wide.clone(), v: wide.clone(), cache: None, prefix: None };
         let options = AttentionOptions { window: 2, scale: 1.0 };
         [
-            primitives::conv(&narrow, &ones([4, 2]), &state, &sequences, ConvOptions::default()).map(|_| ()),
+            conv(ConvOptions::default(), &sequences, &narrow, &ones([4, 2]), &state).map(|_| ()),
             primitives::rotary(&wide, &sequences, &vec![0; lengths.len()], 1e4).map(|_| ()),
-            primitives::attention(options, &sequences, &inputs).map(|_| ()),
+            primitives::attention(options, &sequences, inputs.clone()).map(|_| ()),
         ]
     };
     accepted(&[2, 4], 1).into_iter().for_each(|result| result.expect("one row of tokens"));
@@ -200,28 +229,26 @@ fn ids_outside_the_table() {
     names(primitives::embedding_backward(5, &ids([2], 9), &ones([2, 3])), &["embedding", "`ids`"]);
     assert!(matches!(names(primitives::embedding(&table, &ones([2])), &["`ids`"]), Error::DType { .. }));
     assert!(matches!(names(primitives::embedding(&table, &ids([0], 0)), &["`ids`"]), Error::Empty { .. }));
-    let error = names(primitives::cross_entropy(5, &ones([2, 5]), &ids([2], 7)), &["cross_entropy", "`targets`"]);
+    let error = names(cross_entropy(5, &ones([2, 5]), &ids([2], 7)), &["cross_entropy", "`targets`"]);
     assert!(matches!(error, Error::Value { index: 0, .. }), "{error}");
-    assert!(matches!(
-        names(primitives::cross_entropy(5, &ones([2, 5]), &ids([3], 1)), &["`targets`"]),
-        Error::Shape { .. }
-    ));
+    assert!(matches!(names(cross_entropy(5, &ones([2, 5]), &ids([3], 1)), &["`targets`"]), Error::Shape { .. }));
     let backward = primitives::embedding_backward(5, &ids([2], 1), &ones([3, 3]));
     assert!(matches!(names(backward, &["embedding", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::embedding(&ones([5]), &ids([2], 1)), &["`table`"]), Error::Rank { .. }));
-    let backward = primitives::cross_entropy_backward(5, &ones([2, 5]), &ids([2], 1), &ones([3]), 1.0);
+    let (logits, targets) = (ones([2, 5]), ids([2], 1));
+    let inputs = LossInputs { classes: 5, logits: &logits, targets: &targets };
+    let backward = primitives::cross_entropy_backward(&LossBackward { inputs, lse: &ones([3]), factor: 1.0 });
     assert!(matches!(names(backward, &["cross_entropy", "`lse`"]), Error::Shape { .. }));
     for classes in [0, 6] {
-        let error =
-            names(primitives::cross_entropy(classes, &ones([2, 5]), &ids([2], 0)), &["cross_entropy", "`classes`"]);
+        let error = names(cross_entropy(classes, &ones([2, 5]), &ids([2], 0)), &["cross_entropy", "`classes`"]);
         assert!(matches!(error, Error::Config { .. }), "{error}");
     }
-    let floats = primitives::cross_entropy(5, &ones([2, 5]), &ones([2]));
+    let floats = cross_entropy(5, &ones([2, 5]), &ones([2]));
     assert!(matches!(names(floats, &["`targets`"]), Error::DType { .. }));
 }
 
 #[test]
-fn stretches_outside_the_axis() {
+fn ranges_outside_the_axis() {
     for (axis, start, count) in [(2, 0, 1), (1, 3, 1), (1, 2, 2), (1, 0, 0), (0, usize::MAX, 2)] {
         assert!(matches!(
             names(primitives::narrow(&ones([2, 3]), axis, start, count), &["narrow"]),
@@ -249,7 +276,7 @@ fn attention() {
     };
     let options = AttentionOptions { window: 4, scale: 0.5 };
     let sequences = Sequences::batch(1, 3);
-    let call = |options, inputs| primitives::attention(options, &sequences, &inputs);
+    let call = |options, inputs| primitives::attention(options, &sequences, inputs);
     call(options, inputs()).expect("a valid call");
     let window = call(AttentionOptions { window: 1, ..options }, inputs());
     assert!(matches!(names(window, &["attention", "`window`"]), Error::Config { .. }));
@@ -265,18 +292,16 @@ fn attention() {
     let prefix = Prefix { k: ones([2, 2, 5]), v: ones([2, 2, 5]) };
     let prefix = call(options, AttentionInputs { prefix: Some(prefix), ..inputs() });
     assert!(matches!(names(prefix, &["`prefix v`"]), Error::Shape { .. }));
-    let backward = |y, lse, dy| primitives::attention_backward(options, &sequences, &inputs(), (&y, &lse), &dy, None);
-    let (y, lse) = (|| ones([1, 3, 4, 6]), || ones([1, 3, 4]));
-    for (result, slot) in [
-        (backward(ones([1, 3, 4, 5]), lse(), y()), "`y`"),
-        (backward(y(), ones([1, 3, 2]), y()), "`lse`"),
-        (backward(y(), lse(), ones([1, 3, 4, 5])), "`dy`"),
-    ] {
-        assert!(matches!(names(result, &["attention", slot]), Error::Shape { .. }));
-    }
+    let backward =
+        |dy, dcache: Option<&Cache<_>>| call(options, inputs()).expect("a valid call").pass.backward(&dy, dcache);
+    let dy = backward(ones([1, 3, 4, 5]), None);
+    assert!(matches!(names(dy, &["attention", "`dy`"]), Error::Shape { .. }));
+    let dcache = Cache { k: ones([1, 3, 2, 5]), v: ones([1, 3, 2, 5]), valid: ones([1, 3]) };
+    let dcache = backward(ones([1, 3, 4, 6]), Some(&dcache));
+    assert!(matches!(names(dcache, &["attention", "`cache v`"]), Error::Shape { .. }));
     let values = AttentionInputs { v: ones([1, 4, 2, 6]), ..inputs() };
-    let behind = primitives::attention_cache(options, &sequences, &values);
-    assert!(matches!(names(behind, &["attention", "`v`"]), Error::Shape { .. }));
+    let after = primitives::attention_cache(options, &sequences, &values);
+    assert!(matches!(names(after, &["attention", "`v`"]), Error::Shape { .. }));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! and with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between
 //! two runs 256 MiB are written, so that nothing is found in the cache.
 
+use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
     DType, Device as _, Error, Kernel, Result, Rule, Sequences, Slots as _, Tensor, forward, infer,
     primitives::{self, AttentionInputs, AttentionOptions},
@@ -13,7 +14,6 @@ use hecate_core::{
 };
 use hecate_cpu::Cpu;
 use hecate_cuda::Cuda;
-use hecate_tests::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use std::{
     io::{self, Write as _},
     str::FromStr,
@@ -98,7 +98,7 @@ where
     Ok(Box::new(move |pass| match pass {
         Pass::Forward => infer(&device, rule, &inputs).map(drop),
         Pass::Both => {
-            let (_, pass) = forward(&device, rule, inputs.clone())?;
+            let pass = forward(&device, rule, inputs.clone())?.pass;
             pass.backward(grads.clone()).map(drop)
         }
     }))
@@ -112,7 +112,7 @@ fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
     let arrays: [Array; 4] = std::array::from_fn(|_| random.normals([1, t, 1, d]));
     let (truth, found) = (attend(&Cpu::new(), options, &arrays)?, attend(device, options, &arrays)?);
     for (truth, found) in truth.iter().zip(&found) {
-        let error = hecate_tests::error(&truth.values, &found.values);
+        let error = hecate_conformance::error(&truth.values, &found.values);
         assert!(error < 1e-4, "attention is {error} away from the CPU's");
     }
     let mut upload = || random.normals([b, t, h, d]).upload(device, request.dtype);
@@ -120,10 +120,10 @@ fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
         (AttentionInputs { q: upload()?, k: upload()?, v: upload()?, cache: None, prefix: None }, upload()?);
     let sequences = Sequences::batch(b, t);
     Ok(Box::new(move |pass| {
-        let (y, lse) = primitives::attention(options, &sequences, &inputs)?;
+        let attention = primitives::attention(options, &sequences, inputs.clone())?.pass;
         match pass {
             Pass::Forward => Ok(()),
-            Pass::Both => primitives::attention_backward(options, &sequences, &inputs, (&y, &lse), &dy, None).map(drop),
+            Pass::Both => attention.backward(&dy, None).map(drop),
         }
     }))
 }
@@ -133,8 +133,8 @@ fn attend<B: primitives::Attention>(device: &B, options: AttentionOptions, array
     let upload = |i: usize| arrays[i].upload(device, DType::F32);
     let sequences = Sequences::batch(1, arrays[0].shape.axes()[1]);
     let inputs = AttentionInputs { q: upload(0)?, k: upload(1)?, v: upload(2)?, cache: None, prefix: None };
-    let (y, lse) = primitives::attention(options, &sequences, &inputs)?;
-    let grads = primitives::attention_backward(options, &sequences, &inputs, (&y, &lse), &upload(3)?, None)?;
+    let primitives::Attended { y, pass } = primitives::attention(options, &sequences, inputs)?;
+    let grads = pass.backward(&upload(3)?, None)?;
     [&y, &grads.q, &grads.k, &grads.v].into_iter().map(Array::download).collect()
 }
 

@@ -1,12 +1,12 @@
 //! What the linear rules take of the first GPU's memory beside arguments and results, as a table in Markdown.
 //!
 //! `cargo bench -p hecate-tests --bench memory`. A cell is what was found and, where they differ, what the engine documents
-//! (`hecate-cuda/src/engine/mod.rs`); the program fails where these are more than 16 KiB apart. Blocks need up to 227 KiB of
+//! (`hecate-cuda/src/linear/mod.rs`); the program fails where these are more than 16 KiB apart. Blocks need up to 227 KiB of
 //! shared memory here, which GPUs of servers have from compute capability 9.0 on; with less some calls go token by token.
 
 use hecate_core::{
-    DType, Device as _, Dims, Error, Inputs, Kernel, Outputs, Result, Rule, Sequences, Shape, Slots as _, Tensor,
-    forward, infer,
+    DType, Device as _, Dims, Error, Forward, Inputs, Kernel, Outputs, Result, Rule, Sequences, Shape, Slots as _,
+    Tensor, forward, infer,
     rules::{Delta, Titans},
 };
 use hecate_cuda::Cuda;
@@ -81,7 +81,7 @@ where
     let results = bytes(outputs.list());
     drop(outputs);
     let [_, alone] = used(device)?;
-    let (outputs, pass) = forward(device, rule, inputs)?;
+    let Forward { outputs, pass } = forward(device, rule, inputs)?;
     let [between, most_forward] = used(device)?;
     let gradients = pass.backward(grads)?;
     let [_, most_back] = used(device)?;

@@ -1,16 +1,16 @@
 //! Errors of the linear rules with bfloat16 `q`, `k`, `v` and `out` over long sequences, as a table in Markdown.
 //!
 //! `cargo bench -p hecate-tests --bench precision -- [cpu|cuda|wgpu] [TOKENS] [WIDTH]`; `cpu`, 4096 and 64 unless
-//! something else is said. A cell is the backend's error, and behind it how often it is what rounding the arguments costs
+//! something else is said. A cell is the backend's error, and after it how often it is what rounding the arguments costs
 //! anyway ([`precision`]); the program fails where that is over 2.
 
-use hecate_core::{Backend, Result, Rule, rules::*};
-use hecate_cpu::Cpu;
-use hecate_cuda::Cuda;
-use hecate_tests::{
+use hecate_conformance::{
     oracle::Oracle,
     precision::{self, Figure, Setting},
 };
+use hecate_core::{Backend, Result, Rule, rules::*};
+use hecate_cpu::Cpu;
+use hecate_cuda::Cuda;
 use hecate_wgpu::{Selection, Wgpu};
 use std::{
     error::Error,
@@ -120,7 +120,7 @@ fn measure<B: Backend>(backend: &B, tokens: usize, width: usize) -> Result<Vec<S
 }
 
 fn run() -> std::result::Result<Vec<String>, Box<dyn Error>> {
-    // Cargo puts `--bench` behind what the user says.
+    // Cargo puts `--bench` after what the user says.
     let mut words = std::env::args().skip(1).filter(|word| word != "--bench");
     let device = words.next().unwrap_or_else(|| "cpu".into());
     let mut number =

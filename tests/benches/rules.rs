@@ -4,9 +4,9 @@
 //! size that is timed, and with the equations in 64 bits at a small one.
 
 use divan::{Bencher, counter::ItemsCount};
+use hecate_conformance::{Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{DType, Device, Inputs, Kernel, Tensor, forward, infer, primitives, rules::*};
 use hecate_cpu::{Algorithm, Cpu};
-use hecate_tests::{Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 
 fn main() {
     divan::main();
@@ -27,7 +27,7 @@ where
     assert!(cell.passed, "{cell:?}");
     let case = Case::new(rule, Sizes::new(1, tokens, heads, width, width), 1);
     let run = |device: &Cpu| case.run(device, DType::F32).expect("a valid call");
-    let (truth, found) = (run(&device.clone().with_algorithm(Algorithm::Scan)), run(&device));
+    let (truth, found) = (run(&device.with_algorithm(Algorithm::Scan).expect("a form")), run(&device));
     let mut compared = case::compare_outputs(case.rule, &truth.outputs, &found.outputs);
     compared.extend(case::compare_grads(case.rule, &truth.grads, &found.grads));
     assert_close(&case, &compared);
@@ -52,7 +52,7 @@ where
     let (device, case, inputs) = prepare::<R>(sizes);
     let grads = case.upload_grads(&device, DType::F32).expect("an upload");
     bencher.counter(ItemsCount::new(sizes.0)).bench_local(|| {
-        let (_, pass) = forward(&device, case.rule, inputs.clone())?;
+        let pass = forward(&device, case.rule, inputs.clone())?.pass;
         let gradients = pass.backward(grads.clone())?;
         device.synchronize().map(|()| gradients)
     });

@@ -1,18 +1,18 @@
 //! Times of products, of attention and of rules on a WebGPU adapter.
 //!
 //! `cargo bench -p hecate-tests --bench wgpu [-- PART..]` prints a table; with arguments only the rows whose name has one
-//! of them in it. Calls are queued one behind another and waited for together, so that a time is that of the work and
+//! of them in it. Calls are queued one after another and waited for together, so that a time is that of the work and
 //! not of its start; arguments may be in the cache from the call before. Products and rules are not timed before they were
 //! compared with the CPU column, or with the equations in 64 bits. The last rows are of what an adapter may have: 16-bit
 //! arrays and reductions with it and without (`-- bf16 f16 sum cross_entropy` for those alone).
 
+use hecate_conformance::{Array, Case, Random, Sizes, oracle::Oracle, report};
 use hecate_core::{
     DType, Device as _, Kernel, Result, Rule, Sequences, Tensor, forward, infer,
-    primitives::{self, AttentionInputs, AttentionOptions, Transpose},
+    primitives::{self, AttentionInputs, AttentionOptions, LossInputs, Transpose},
     rules::*,
 };
 use hecate_cpu::Cpu;
-use hecate_tests::{Array, Case, Random, Sizes, oracle::Oracle, report};
 use hecate_wgpu::{Selection, Wgpu};
 use std::time::Instant;
 
@@ -45,7 +45,7 @@ fn time(device: &Wgpu, work: &dyn Fn() -> Result<()>) -> Result<f64> {
 
 /// `[m,k] × [k,n]`, and billions of operations a second.
 fn matmul_row(device: &Wgpu, dtype: DType, [m, k, n]: [usize; 3], transpose: Transpose) -> Result<String> {
-    let shape = |turned, [r, c]: [usize; 2]| if turned { [c, r] } else { [r, c] };
+    let shape = |transposed, [r, c]: [usize; 2]| if transposed { [c, r] } else { [r, c] };
     let mut random = Random::new(1);
     let mut draw = |size: [usize; 3]| {
         let [m, k, n] = size;
@@ -58,7 +58,7 @@ fn matmul_row(device: &Wgpu, dtype: DType, [m, k, n]: [usize; 3], transpose: Tra
     let found = Array::download(&product(device, &cut)?)?;
     let cpu = Cpu::new();
     let truth = primitives::matmul(&cut[0].upload(&cpu, dtype)?, &cut[1].upload(&cpu, dtype)?, transpose)?;
-    let error = hecate_tests::error(&Array::download(&truth)?.values, &found.values);
+    let error = hecate_conformance::error(&Array::download(&truth)?.values, &found.values);
     // Two roundings of one number differ by a step of the type at most, and seldom by that.
     let limit = match dtype {
         DType::Bf16 => 2e-3,
@@ -80,12 +80,9 @@ fn attention_row(device: &Wgpu, [b, t, h, d]: [usize; 4]) -> Result<String> {
     let mut upload = || random.normals([b, t, h, d]).upload(device, DType::F32);
     let inputs = AttentionInputs { q: upload()?, k: upload()?, v: upload()?, cache: None, prefix: None };
     let (dy, sequences) = (upload()?, Sequences::batch(b, t));
-    let results = || primitives::attention(options, &sequences, &inputs);
+    let results = || primitives::attention(options, &sequences, inputs.clone());
     let forward = time(device, &|| results().map(drop))?;
-    let both = time(device, &|| {
-        let (y, lse) = results()?;
-        primitives::attention_backward(options, &sequences, &inputs, (&y, &lse), &dy, None).map(drop)
-    })?;
+    let both = time(device, &|| results()?.pass.backward(&dy, None).map(drop))?;
     Ok(format!("{:>9.3} ms forward {:>9.3} ms both", forward * 1e3, both * 1e3))
 }
 
@@ -100,7 +97,7 @@ where
     let (inputs, grads) = (case.upload(device, dtype)?, case.upload_grads(device, dtype)?);
     let results = time(device, &|| infer(device, rule, &inputs).map(drop))?;
     let both = time(device, &|| {
-        let (_, pass) = forward(device, rule, inputs.clone())?;
+        let pass = forward(device, rule, inputs.clone())?.pass;
         pass.backward(grads.clone()).map(drop)
     })?;
     Ok(format!("{:>9.3} ms forward {:>9.3} ms both", results * 1e3, both * 1e3))
@@ -165,7 +162,11 @@ fn optional(device: &Wgpu, parts: &[String]) {
         row(parts, format!("sum 2^24{way}"), || reduction_row(device, &[1 << 24], primitives::sum));
         row(parts, format!("cross_entropy [8192, 300]{way}"), || {
             let targets = Tensor::from_u32(device, [8192], (0..8192).map(|i| i % 300).collect())?;
-            reduction_row(device, &[8192, 300], |x| primitives::cross_entropy(300, x, &targets).map(|(loss, _)| loss))
+            let losses = |logits: &Tensor<_>| {
+                let inputs = LossInputs { classes: 300, logits, targets: &targets };
+                primitives::cross_entropy(&inputs).map(|results| results.losses)
+            };
+            reduction_row(device, &[8192, 300], losses)
         });
     }
 }

@@ -1,15 +1,15 @@
 //! A whole layer's token in one kernel.
 
 use super::backends;
+use hecate_conformance::{Array, FORWARD, Random, error, oracle::Oracle};
 use hecate_core::{
-    Backend, DType, Decode, Decoded, Dims, Error, Inputs, Kernel, Projected, Read, Result, Sequences, Signal, Slots,
-    Strengths, Tensor, TokenGates, decode, infer,
+    Backend, ConvInput, DType, Decode, Decoded, Dims, Error, GateForm, GateLogit, Inputs, Kernel, Read, Result,
+    Sequences, Slots, Tensor, TokenGates, decode, infer,
     primitives::{self as p, Map},
     rules::*,
 };
 use hecate_cuda::Cuda;
 use hecate_models::{Config, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, RuleConfig};
-use hecate_tests::{Array, FORWARD, Random, error, oracle::Oracle};
 
 /// Heads, key and value.
 type Widths = [usize; 3];
@@ -21,46 +21,47 @@ fn composed<R: Oracle, B: Backend + Kernel<R>>(
     inputs: &Decode<R, Tensor<B>>,
 ) -> Result<Decoded<R, Tensor<B>>> {
     let (batch, device) = (inputs.q.x.shape().axes()[0], inputs.q.x.device());
-    let row = |map: &Projected<Tensor<B>>, width: usize| {
+    let row = |map: &ConvInput<Tensor<B>>, width: usize| {
         let (x, last) = match &map.conv {
             None => (map.x.clone(), None),
             Some((weight, last)) => {
-                let (x, last) = p::conv(&map.x, weight, last, &Sequences::batch(batch, 1), p::ConvOptions::default())?;
-                (x, Some(last))
+                let inputs = p::ConvInputs { x: &map.x, weight, state: last };
+                let next = p::conv(p::ConvOptions::default(), &Sequences::batch(batch, 1), &inputs)?;
+                (next.y, Some(next.state))
             }
         };
         Ok::<_, Error>((p::map(Map::Silu, &x)?.reshape([batch, 1, heads, width])?, last))
     };
     let [(q, q_last), (k, k_last), (v, v_last)] = [row(&inputs.q, key)?, row(&inputs.k, key)?, row(&inputs.v, value)?];
     let gates = R::Gates::try_build(|gate| gate_of(gate, &inputs.gates, [batch, 1, heads]))?;
-    let unit = |x: &Tensor<B>| p::l2_norm(x, inputs.norm_epsilon).map(|(x, _)| x);
+    let unit = |x: &Tensor<B>| p::l2_norm(x, inputs.norm_epsilon).map(|normed| normed.y);
     let state = R::State::map(R::State::as_ref(&inputs.state), |_, x| x.clone());
     let outputs = infer(device, rule, &Inputs { q: unit(&q)?, k: unit(&k)?, v, gates, state })?;
-    let (y, _) = p::rms_norm(&outputs.out, &inputs.weight, inputs.epsilon)?;
-    let y = y.reshape([batch, 1, heads * value])?;
+    let out = p::RmsNormInputs { x: &outputs.out, weight: &inputs.weight, g: None };
+    let y = p::rms_norm(&out, inputs.epsilon)?.y.reshape([batch, 1, heads * value])?;
     let out = inputs.gate.as_ref().map_or(Ok(y.clone()), |gate| p::gated(Map::Silu, &y, gate))?;
     Ok(Decoded { out, state: outputs.state, convs: [q_last, k_last, v_last] })
 }
 
 fn gate_of<B: Backend>(gate: &str, gates: &TokenGates<Tensor<B>>, shape: [usize; 3]) -> Result<Tensor<B>> {
-    let number = |signal: &Signal<Tensor<B>>| p::add(&signal.x, &signal.bias);
+    let number = |signal: &GateLogit<Tensor<B>>| p::add(&signal.x, &signal.bias);
     let sigmoid = |x: &Tensor<B>| p::map(Map::Sigmoid, x);
     let b = number(&gates.write)?;
     let theta = sigmoid(&b)?;
     match (gate, &gates.strengths) {
         ("log_a", _) => match &gates.retention {
             None => Tensor::zeros(b.device(), shape, DType::F32),
-            Some((signal, slope)) => {
-                let slope = p::scale(-1.0, &p::map(Map::Exp, slope)?)?;
-                p::mul(&p::map(Map::Softplus, &number(signal)?)?, &slope)
+            Some((signal, a_log)) => {
+                let a_log = p::scale(-1.0, &p::map(Map::Exp, a_log)?)?;
+                p::mul(&p::map(Map::Softplus, &number(signal)?)?, &a_log)
             }
         },
-        ("log_eta", Strengths::Momentum(e)) => p::map(Map::LogSigmoid, &number(e)?),
-        ("theta", Strengths::Momentum(e)) => p::mul(&theta, &sigmoid(&p::scale(-1.0, &number(e)?)?)?),
-        ("theta", Strengths::Write(factor)) => p::scale(*factor, &theta),
+        ("log_eta", GateForm::Momentum(e)) => p::map(Map::LogSigmoid, &number(e)?),
+        ("theta", GateForm::Momentum(e)) => p::mul(&theta, &sigmoid(&p::scale(-1.0, &number(e)?)?)?),
+        ("theta", GateForm::Write(factor)) => p::scale(*factor, &theta),
         ("theta", _) => Ok(theta),
-        ("beta", Strengths::Erase(e)) => sigmoid(&number(e)?),
-        ("beta", Strengths::EraseRest(e)) => p::mul(&sigmoid(&number(e)?)?, &sigmoid(&p::scale(-1.0, &b)?)?),
+        ("beta", GateForm::Erase(e)) => sigmoid(&number(e)?),
+        ("beta", GateForm::EraseRest(e)) => p::mul(&sigmoid(&number(e)?)?, &sigmoid(&p::scale(-1.0, &b)?)?),
         other => panic!("no such gate: {other:?}"),
     }
 }
@@ -79,17 +80,17 @@ fn arguments<R: Oracle>(
     rule: R,
     [heads, key, value]: Widths,
     options: Options,
-    strengths: impl Fn(Signal<Tensor<Cuda>>) -> Strengths<Tensor<Cuda>>,
+    strengths: impl Fn(GateLogit<Tensor<Cuda>>) -> GateForm<Tensor<Cuda>>,
 ) -> Decode<R, Tensor<Cuda>> {
     let (batch, mut random) = (2, Random::new(7));
     let mut draw = |shape: &[usize]| random.normals(shape.to_vec()).upload(device, DType::F32).unwrap();
     let project = |width: usize, draw: &mut dyn FnMut(&[usize]) -> Tensor<Cuda>| {
         let (x, taps) = (draw(&[batch, 1, heads * width]), options.taps);
         let conv = (taps > 0).then(|| (draw(&[heads * width, taps]), draw(&[batch, taps - 1, heads * width])));
-        Projected { x, conv }
+        ConvInput { x, conv }
     };
     let [q, k, v] = [key, key, value].map(|width| project(width, &mut draw));
-    let mut signal = || Signal { x: draw(&[batch, 1, heads]), bias: draw(&[heads]) };
+    let mut signal = || GateLogit { x: draw(&[batch, 1, heads]), bias: draw(&[heads]) };
     let (write, strengths) = (signal(), strengths(signal()));
     let retention = signal();
     let dims = Dims { batch, tokens: 1, heads, key, value, sequences: Sequences::batch(batch, 1) };
@@ -113,7 +114,7 @@ fn arrays<R: Oracle>(decoded: &Decoded<R, Tensor<Cuda>>) -> Vec<(&'static str, A
     all.map(|(name, x)| (name, Array::download(x).unwrap())).collect()
 }
 
-fn agree<R: Oracle>(rule: R, strengths: impl Fn(Signal<Tensor<Cuda>>) -> Strengths<Tensor<Cuda>>)
+fn agree<R: Oracle>(rule: R, strengths: impl Fn(GateLogit<Tensor<Cuda>>) -> GateForm<Tensor<Cuda>>)
 where
     Cuda: Kernel<R>,
 {
@@ -140,12 +141,12 @@ where
 #[test]
 fn one_kernel_is_its_parts() {
     for read in [Read::After, Read::Before] {
-        agree(Hebbian { read }, |_| Strengths::Write(1.0));
-        agree(Delta { read, ..Delta::default() }, |_| Strengths::Write(1.5));
-        agree(Delta { read, erase: Erase::Decayed, ..Delta::default() }, |_| Strengths::Write(1.0));
-        agree(Titans { read, ..Titans::default() }, Strengths::Momentum);
-        agree(Dgd { read, ..Dgd::default() }, Strengths::EraseRest);
-        agree(Dgd { read, objective: Objective::Dot, ..Dgd::default() }, Strengths::Erase);
+        agree(Hebbian { read }, |_| GateForm::Write(1.0));
+        agree(Delta { read, ..Delta::default() }, |_| GateForm::Write(1.5));
+        agree(Delta { read, erase: Erase::Decayed, ..Delta::default() }, |_| GateForm::Write(1.0));
+        agree(Titans { read, ..Titans::default() }, GateForm::Momentum);
+        agree(Dgd { read, ..Dgd::default() }, GateForm::EraseRest);
+        agree(Dgd { read, objective: Objective::Dot, ..Dgd::default() }, GateForm::Erase);
     }
 }
 
@@ -153,18 +154,18 @@ fn one_kernel_is_its_parts() {
 fn what_has_no_kernel_says_so() {
     for device in backends() {
         let dims = |key| Dims { batch: 1, tokens: 1, heads: 1, key, value: 8, sequences: Sequences::batch(1, 1) };
-        assert!(device.decodes(Delta::default(), &dims(1024)));
-        assert!(!device.decodes(Delta::default(), &dims(1025)));
-        assert!(!device.decodes(Lattice::all()[0], &dims(8)));
+        assert!(device.has_fused_decode(Delta::default(), &dims(1024)));
+        assert!(!device.has_fused_decode(Delta::default(), &dims(1025)));
+        assert!(!device.has_fused_decode(Lattice::all()[0], &dims(8)));
         let frozen = Delta { frozen: Some(4), ..Delta::default() };
-        assert!(!device.decodes(frozen, &dims(8)));
+        assert!(!device.has_fused_decode(frozen, &dims(8)));
         let options = Options { taps: 4, decay: true, gate: true };
-        let inputs = arguments(&device, frozen, [1, 8, 8], options, |_| Strengths::Write(1.0));
+        let inputs = arguments(&device, frozen, [1, 8, 8], options, |_| GateForm::Write(1.0));
         assert!(matches!(decode(frozen, [1, 8, 8], &inputs), Err(Error::Unsupported { what: "delta", .. })));
     }
 }
 
-/// Scores of all tokens and what is remembered behind them, read in calls of `step` tokens.
+/// Scores of all tokens and what is remembered after them, read in calls of `step` tokens.
 fn read(model: &LanguageModel<Cuda>, tokens: &[u32], step: usize) -> (Array, Vec<Array>) {
     let mut cache = model.cache(1).unwrap();
     let mut part = |part| Array::download(&model.infer(part, 1, &mut cache).unwrap()).unwrap();

@@ -1,37 +1,12 @@
-//! The linear rules at sizes for which the device has kernels of their own, and at odd ones between and beyond.
+//! The linear rules in 16 bits, in segments, and in more sequences and heads than run at once.
 
-use super::{agree, agree_on};
+use super::{gpu::agree, with_algorithm};
+use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
-    rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
+    rules::{Delta, Titans},
 };
 use hecate_cuda::{Algorithm, Cuda};
-use hecate_tests::{Array, Case, Sizes, checks, error, oracle::Oracle};
-
-/// Every range of `K` that has a kernel, its edges, and more than any of them; blocks of columns whole and not.
-const SIZES: [Sizes; 8] = [
-    Sizes::new(1, 20, 2, 17, 33),
-    Sizes::new(2, 10, 1, 32, 64),
-    Sizes::new(1, 80, 1, 65, 5),
-    Sizes::new(1, 12, 1, 128, 40),
-    Sizes::new(1, 9, 1, 200, 3),
-    Sizes::new(1, 4, 1, 256, 2),
-    Sizes::new(1, 11, 2, 300, 9),
-    Sizes::new(2, 130, 2, 70, 33),
-];
-
-/// Results and gradients at every size are those of the equations, token by token and, where that form exists, 64 at once.
-fn agrees<R: Oracle>(rule: R)
-where
-    Cuda: Kernel<R>,
-{
-    let algorithms = [Algorithm::Auto, Algorithm::Chunk];
-    let devices = || -> Vec<Cuda> {
-        let each = |cuda: Cuda| algorithms.map(|algorithm| cuda.with_algorithm(algorithm).expect("another stream"));
-        super::backends().into_iter().flat_map(each).collect()
-    };
-    (61..).zip(SIZES).for_each(|(seed, sizes)| agree_on(devices(), &Case::new(rule, sizes, seed)));
-}
 
 /// Sizes with 16-bit kernels of their own: tiles whole and not, columns in one block and several, and more chunks than have a
 /// place in shared memory.
@@ -54,7 +29,7 @@ fn rounds<R: Oracle>()
 where
     Cuda: Kernel<R>,
 {
-    let devices = chunked();
+    let devices = with_algorithm(Algorithm::Chunk(64));
     if devices.is_empty() {
         return;
     }
@@ -77,7 +52,7 @@ where
 {
     let range = heads - 2..heads;
     let two = |slot: &str, x: &Array| x.cut(if ["m", "s"].contains(&slot) { 1 } else { 2 }, range.clone());
-    for device in chunked() {
+    for device in with_algorithm(Algorithm::Chunk(64)) {
         let many = Case::new(rule, Sizes::new(1, 66, heads, 128, 128), 101);
         let few = Case::new(rule, Sizes::new(1, 66, 2, 128, 128), 101);
         let mut few =
@@ -104,7 +79,7 @@ fn segments_are_seamless<R: Oracle>(rule: R)
 where
     Cuda: Kernel<R>,
 {
-    for device in chunked() {
+    for device in with_algorithm(Algorithm::Chunk(64)) {
         let in_turn = device.with_kernels_in_turn().expect("another stream");
         for case in [
             Case::new(rule, Sizes::new(2, 4200, 1, 64, 64), 107),
@@ -124,31 +99,22 @@ fn segments() {
     segments_are_seamless(Titans::default());
 }
 
-#[test]
-fn rounds_hebbian() {
-    rounds::<Hebbian>();
+macro_rules! rounding_tests {
+    ($($name:ident $rule:ident),*) => {
+        /// Each linear rule in 16 bits.
+        mod rounds {
+            $(
+                #[test]
+                fn $name() {
+                    super::rounds::<hecate_core::rules::$rule>();
+                }
+            )*
+        }
+    };
 }
+hecate_core::for_each_linear_rule!(rounding_tests);
 
-#[test]
-fn rounds_delta() {
-    rounds::<Delta>();
-}
-
-#[test]
-fn rounds_titans() {
-    rounds::<Titans>();
-}
-
-#[test]
-fn rounds_dgd() {
-    rounds::<Dgd>();
-}
-
-fn chunked() -> Vec<Cuda> {
-    super::backends().iter().map(|cuda| cuda.with_algorithm(Algorithm::Chunk).expect("another stream")).collect()
-}
-
-/// More stretches of sequences than a device has room for at once: blocks go on to others.
+/// More checkpoint intervals than a device has room for at once: blocks go on to others.
 #[test]
 fn more_spans_than_blocks() {
     agree(&Case::new(Titans { frozen: Some(9), ..Titans::default() }, Sizes::new(9, 70, 16, 18, 2), 71));
@@ -160,28 +126,7 @@ fn more_spans_than_blocks() {
 #[test]
 fn many_heads() {
     let sizes = Sizes::new(1, 66, 101, 65, 5);
-    agree_on(chunked(), &Case::new(Delta::default(), sizes, 75));
-    agree_on(chunked(), &Case::new(Titans::default(), sizes, 76));
-}
-
-#[test]
-fn hebbian() {
-    agrees(Hebbian::default());
-}
-
-#[test]
-fn delta() {
-    agrees(Delta { erase: Erase::Decayed, ..Delta::default() });
-    agrees(Delta { frozen: Some(3), ..Delta::default() });
-}
-
-#[test]
-fn titans() {
-    agrees(Titans::default());
-    agrees(Titans { frozen: Some(7), ..Titans::default() });
-}
-
-#[test]
-fn dgd() {
-    agrees(Dgd { objective: Objective::L2, frozen: Some(70), ..Dgd::default() });
+    let chunked = with_algorithm(Algorithm::Chunk(64));
+    checks::agrees(&chunked, &Case::new(Delta::default(), sizes, 75), "many heads");
+    checks::agrees(&chunked, &Case::new(Titans::default(), sizes, 76), "many heads");
 }

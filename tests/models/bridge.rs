@@ -9,13 +9,13 @@ use dfdx::{
     },
     tensor_ops::{Backward, PermuteTo, ReshapeTo, SumTo},
 };
+use hecate_conformance::{
+    Array, Random, error,
+    oracle::{Head, Leaf, Oracle, Token, Var, differentiate},
+};
 use hecate_core::{Error, Inputs, Kernel, Of, Slots, rules::*};
 use hecate_cpu::Cpu;
 use hecate_models::bridge::{Array4, Slot, memory};
-use hecate_tests::{
-    Array, Random, error,
-    oracle::{Leaf, Oracle, Token, Var, differentiate},
-};
 
 const TOKENS: usize = 5;
 const HEADS: usize = 2;
@@ -159,6 +159,7 @@ fn equations<R: Oracle>(rule: R, leaves: &[Vec<Var>]) -> Var {
                 k: head(&linear(x, 3).tanh(), h, KEY),
                 v: leaves[5][h * TOKENS + t].clone(),
                 gates: R::Gates::build(|_| gate.next().expect("a gate")[t * HEADS + h].clone()),
+                head: Head { index: h, count: HEADS },
             }
         };
         let tokens: Vec<_> = (0..TOKENS).map(token).collect();

@@ -6,6 +6,7 @@ mod reading;
 mod refusals;
 mod training;
 
+use crate::column::sample;
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
 };
@@ -49,7 +50,7 @@ fn composed(memory: &MemoryConfig, persistent: usize) -> [(&'static str, Config)
     ]
 }
 
-/// Every composition with every rule, and frozen rules, by name.
+/// Every composition with every rule, and frozen rules, by name; of a GPU, a sample.
 fn all() -> Vec<(String, Config)> {
     let exact = RuleConfig::NAMES.map(|name| RuleConfig::named(name).expect(name));
     let rules = exact.into_iter().flat_map(|rule| [Some(rule), frozen(rule)].into_iter().flatten());
@@ -57,7 +58,7 @@ fn all() -> Vec<(String, Config)> {
         let named = |(name, config)| (format!("{name} of {rule:?}"), config);
         composed(&memory(rule), 2).into_iter().chain(composed(&memory(rule), 0)).map(named).collect::<Vec<_>>()
     });
-    compositions.collect()
+    sample(compositions.collect(), 6)
 }
 
 /// The rule in groups of [`GROUP`] tokens, where it can be frozen.
@@ -68,6 +69,6 @@ fn frozen(rule: RuleConfig) -> Option<RuleConfig> {
 
 /// `count` tokens without a pattern.
 fn tokens(count: usize, seed: u64) -> Vec<u32> {
-    let mut random = hecate_tests::Random::new(seed);
+    let mut random = hecate_conformance::Random::new(seed);
     (0..count).map(|_| random.below(TOKENS as usize) as u32).collect()
 }

@@ -93,12 +93,15 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let [mag, mal, mac] = composed(before, 0, 4);
     models.extend([("mag, dgd, bare", mag), ("mal, dgd, bare", mal), ("mac, dgd, bare", mac)]);
     models.push(("mixed", mixed()));
+    let [mag, _, _] = composed(RuleConfig::Delta(delta), 2, 3);
+    let upon = [RuleConfig::Delta(delta), RuleConfig::Hebbian(Hebbian::default())];
+    models.extend([("mag, delta", mag), ("delta and hebbian", config(upon.map(memory).map(MixerConfig::Memory)))]);
     models.extend(levels::levels());
     models
 }
 
 /// Compositions with as many persistent tokens, and tokens of a segment.
-fn composed(rule: RuleConfig, persistent: usize, segment: usize) -> [Config; 3] {
+pub(super) fn composed(rule: RuleConfig, persistent: usize, segment: usize) -> [Config; 3] {
     let (memory, attention) = (memory(rule), AttentionConfig { conv: 2, window: 3, ..attention() });
     let both = ComposedConfig { memory: memory.clone(), attention: attention.clone(), persistent };
     let mac = MacConfig { memory, attention: AttentionConfig { window: 2, ..attention }, persistent, segment };
@@ -139,6 +142,6 @@ fn frozen_compositions(group: u32) -> [Config; 3] {
 
 /// `count` tokens under 11, without a pattern.
 pub(super) fn tokens(count: usize, seed: u64) -> Vec<u32> {
-    let mut random = hecate_tests::Random::new(seed);
+    let mut random = hecate_conformance::Random::new(seed);
     (0..count).map(|_| random.below(11) as u32).collect()
 }

@@ -7,21 +7,25 @@ mod composed;
 mod packed;
 pub(crate) mod recurrence;
 mod reference;
+mod rounding;
 mod tape;
 
+use crate::column::{Column, device, is_missing};
 use crate::configs;
-use hecate_core::{Shape, Signal, Tensor, rules::Titans};
-use hecate_cpu::Cpu;
-use hecate_models::{
-    Builder, Config, LanguageModel, MixerConfig, Parameters, Result, Tape, Var as TapeVar,
-    layers::{Context, Embedding, GatedRule as _, Limits, Linear, Mlp, MomentumSignals, RmsNorm, ShortConv, mixer},
-};
-use hecate_tests::{
+use hecate_conformance::{
     Array, Random, error,
     oracle::{Leaf, Var, differences, differentiate},
 };
+use hecate_core::{
+    GateLogit, Shape, Tensor,
+    rules::{MomentumLogits, Titans},
+};
+use hecate_models::{
+    Builder, Config, LanguageModel, MixerConfig, Parameters, Result, Tape, Var as TapeVar,
+    layers::{Context, Embedding, GatedRule as _, Limits, Linear, Mlp, RmsNorm, ShortConv, mixer},
+};
 use reference::{Rows, Weights};
-use std::collections::BTreeMap;
+use std::{cell::LazyCell, collections::BTreeMap};
 
 const ROWS: Rows = Rows { batch: 2, tokens: 7 };
 const HIDDEN: usize = 8;
@@ -29,17 +33,17 @@ const FORWARD: f64 = 1e-5;
 const BACKWARD: f64 = 1e-4;
 
 /// Moves every parameter a little: fresh norms and biases are ones and zeros, which hide what multiplies them.
-fn stir(parameters: &mut Parameters<Cpu>) {
+fn stir(parameters: &mut Parameters<Column>) {
     let random = &mut Random::new(5);
     for parameter in parameters.iter_mut() {
         let mut values = parameter.value.to_f32().expect("a parameter");
         values.iter_mut().for_each(|x| *x += random.uniform(-0.2, 0.2) as f32);
-        parameter.value = Tensor::from_f32(&Cpu::new(), parameter.value.shape().clone(), values).expect("a parameter");
+        parameter.value = Tensor::from_f32(&device(), parameter.value.shape().clone(), values).expect("a parameter");
     }
 }
 
 /// Parameters as leaves of the oracle.
-fn leaves(parameters: &Parameters<Cpu>) -> Vec<Leaf> {
+fn leaves(parameters: &Parameters<Column>) -> Vec<Leaf> {
     let leaf = |shape: &Shape, array| {
         let axes = shape.axes();
         Leaf { array, tile: if axes.len() < 2 { (1, shape.count()) } else { (axes[0], shape.count() / axes[0]) } }
@@ -47,31 +51,39 @@ fn leaves(parameters: &Parameters<Cpu>) -> Vec<Leaf> {
     parameters.iter().map(|p| leaf(p.value.shape(), Array::download(&p.value).expect("a parameter"))).collect()
 }
 
-fn by_name(parameters: &Parameters<Cpu>, leaves: &[Vec<Var>]) -> BTreeMap<String, Var> {
+fn by_name(parameters: &Parameters<Column>, leaves: &[Vec<Var>]) -> BTreeMap<String, Var> {
     parameters.iter().zip(leaves).map(|(p, leaf)| (p.name.clone(), leaf[0].clone())).collect()
 }
 
-/// Compares gradients with those of the oracle, one parameter at a time.
-fn compare(what: &str, parameters: &Parameters<Cpu>, found: &hecate_models::Gradients<Cpu>, truth: &[Vec<f64>]) {
-    for ((parameter, found), truth) in parameters.iter().zip(found.iter()).zip(truth) {
+/// Compares gradients with those of the oracle, one parameter at a time. `moved` says what rounding makes of each in 64 bits.
+fn compare(
+    what: &str,
+    parameters: &Parameters<Column>,
+    found: &hecate_models::Gradients<Column>,
+    truth: &[Vec<f64>],
+    moved: impl FnOnce() -> Vec<f64>,
+) {
+    let moved = LazyCell::new(moved);
+    for (n, ((parameter, found), truth)) in parameters.iter().zip(found.iter()).zip(truth).enumerate() {
         let name = &parameter.name;
         let found = found.as_ref().unwrap_or_else(|| panic!("{what}: no gradient of {name}"));
         assert_eq!(found.shape(), parameter.value.shape(), "{what}: shape of the gradient of {name}");
         let size = truth.iter().map(|x| x * x).sum::<f64>().sqrt();
         assert!(size > 1e-9, "{what}: the gradient of {name} is zero, nothing is tested");
         let error = error(truth, &Array::download(found).expect("a gradient").values);
-        assert!(error <= BACKWARD, "{what}: gradient of {name} is off by {error:.1e}");
+        let close = error <= BACKWARD || error <= rounding::limit(&format!("{what}, {name}"), BACKWARD, moved[n]);
+        assert!(close, "{what}: gradient of {name} is off by {error:.1e}, rounding moves it by {:.1e}", moved[n]);
     }
 }
 
 /// A layer on `x [B,T,HIDDEN]`: `build` makes it, `forward` runs it, `rows` is the same in 64 bits.
 fn check<L>(
     what: &str,
-    build: impl FnOnce(&mut Builder<'_, Cpu>) -> Result<L>,
-    forward: impl FnOnce(&L, &Tape<'_, Cpu>, &TapeVar<Cpu>) -> Result<TapeVar<Cpu>>,
+    build: impl FnOnce(&mut Builder<'_, Column>) -> Result<L>,
+    forward: impl FnOnce(&L, &Tape<'_, Column>, &TapeVar<Column>) -> Result<TapeVar<Column>>,
     rows: impl Fn(&Weights, &[Var]) -> Vec<Var>,
 ) {
-    let (device, mut parameters, mut random) = (Cpu::new(), Parameters::new(), Builder::<Cpu>::stream(3));
+    let (device, mut parameters, mut random) = (device(), Parameters::new(), hecate_models::Random::new(3));
     let layer = build(&mut Builder::new(&device, &mut parameters, &mut random, 0.4, 1)).expect("a layer");
     stir(&mut parameters);
     let random = &mut Random::new(29);
@@ -95,13 +107,16 @@ fn check<L>(
     let (results, truth) = differentiate(&leaves, &upstream, &reference);
     let error = error(&results[0], &found.values);
     assert!(error <= FORWARD, "{what}: forward is off by {error:.1e}");
-    compare(what, &parameters, &gradients, &truth);
+    compare(what, &parameters, &gradients, &truth, || rounding::moved(&leaves, &upstream, &reference, &truth));
     let off = differences(&leaves, &upstream, &reference, 2);
     assert!(off < 1e-6, "{what}: the reference is off from differences by {off:.1e}");
 }
 
 #[test]
 fn linear() {
+    if is_missing() {
+        return;
+    }
     let init = hecate_models::Init::Normal;
     check(
         "linear",
@@ -113,6 +128,9 @@ fn linear() {
 
 #[test]
 fn rms_norm() {
+    if is_missing() {
+        return;
+    }
     check(
         "rms_norm",
         |build| RmsNorm::new(build, "n", HIDDEN, 1e-2),
@@ -123,6 +141,9 @@ fn rms_norm() {
 
 #[test]
 fn short_conv() {
+    if is_missing() {
+        return;
+    }
     check(
         "short_conv",
         |build| ShortConv::new(build, "q_conv1d", HIDDEN, 4),
@@ -133,6 +154,9 @@ fn short_conv() {
 
 #[test]
 fn mlp() {
+    if is_missing() {
+        return;
+    }
     check(
         "mlp",
         |build| Mlp::new(build, HIDDEN, 12),
@@ -143,8 +167,11 @@ fn mlp() {
 
 #[test]
 fn tied_embedding() {
+    if is_missing() {
+        return;
+    }
     let ids = configs::tokens(ROWS.batch * ROWS.tokens, 2);
-    let device = Cpu::new();
+    let device = device();
     let tensor = Tensor::from_u32(&device, [ROWS.batch, ROWS.tokens], ids.clone()).expect("ids");
     check(
         "embedding",
@@ -167,6 +194,9 @@ fn tied_embedding() {
 
 #[test]
 fn mixers() {
+    if is_missing() {
+        return;
+    }
     for (name, config) in [configs::exact(), configs::frozen(3)].concat() {
         let mixer_config: &MixerConfig = &config.layers[0].mixer;
         check(
@@ -182,63 +212,88 @@ fn mixers() {
 #[test]
 fn a_bounded_momentum_is_not_told_to_devices() {
     let told = |momentum| {
-        let signals = MomentumSignals { b_proj: Signal { x: (), bias: () }, eta_proj: Signal { x: (), bias: () } };
+        let signals = MomentumLogits { b_proj: GateLogit { x: (), bias: () }, eta_proj: GateLogit { x: (), bias: () } };
         Titans::default().strengths(signals, Limits { step: 1.0, momentum }).is_some()
     };
     assert!(told(1.0) && !told(0.75));
 }
 
+/// Inputs and targets of a whole model.
+fn text() -> [Vec<u32>; 2] {
+    [1, 2].map(|seed| configs::tokens(ROWS.batch * ROWS.tokens, seed))
+}
+
+/// Loss of a whole model in 64 bits, of [`text`].
+fn model_loss(model: &LanguageModel<Column>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
+    let (all, [inputs, targets]) = (by_name(model.parameters(), leaves), text());
+    vec![vec![reference::loss(model.config(), &Weights::new(&all), &inputs, &targets, ROWS)]]
+}
+
 /// Loss and gradients of a whole model.
 fn check_model(what: &str, config: &Config) {
-    let mut model = LanguageModel::new(&Cpu::new(), config, 17).expect(what);
+    let mut model = LanguageModel::new(&device(), config, 17).expect(what);
     stir(model.parameters_mut());
-    let count = ROWS.batch * ROWS.tokens;
-    let (inputs, targets) = (configs::tokens(count, 1), configs::tokens(count, 2));
+    let [inputs, targets] = text();
     let (loss, gradients) = model.loss_and_gradients(&inputs, &targets, ROWS.batch).expect(what);
     let without_tape = model.loss(&inputs, &targets, ROWS.batch).expect(what);
     assert!((loss - without_tape).abs() <= FORWARD * loss, "{what}: {loss} on a tape, {without_tape} without");
 
-    let leaves = leaves(model.parameters());
-    let forward = |leaves: &[Vec<Var>]| {
-        let all = by_name(model.parameters(), leaves);
-        vec![vec![reference::loss(config, &Weights::new(&all), &inputs, &targets, ROWS)]]
-    };
-    let (truth, gradients_truth) = differentiate(&leaves, &[Array::full([1], 1.0)], &forward);
+    let (leaves, upstream) = (leaves(model.parameters()), [Array::full([1], 1.0)]);
+    let forward = |leaves: &[Vec<Var>]| model_loss(&model, leaves);
+    let (truth, gradients_truth) = differentiate(&leaves, &upstream, &forward);
     assert!((loss - truth[0][0]).abs() <= FORWARD * loss, "{what}: loss {loss}, in 64 bits {}", truth[0][0]);
-    compare(what, model.parameters(), &gradients, &gradients_truth);
+    let moved = || rounding::moved(&leaves, &upstream, &forward, &gradients_truth);
+    compare(what, model.parameters(), &gradients, &gradients_truth, moved);
 }
 
 #[test]
 fn whole_models() {
+    if is_missing() {
+        return;
+    }
     for (name, config) in [configs::exact(), configs::frozen(3)].concat() {
         check_model(name, &config);
     }
 }
 
+/// A column whose products depend on the number of rows rounds a half differently: only rounding may tell them apart.
 #[test]
 fn gradients_of_two_halves_add_up() {
-    let model = LanguageModel::new(&Cpu::new(), &configs::mixed(), 1).expect("a model");
-    let half = ROWS.tokens;
-    let (inputs, targets) = (configs::tokens(2 * half, 1), configs::tokens(2 * half, 2));
+    if is_missing() {
+        return;
+    }
+    let model = LanguageModel::new(&device(), &configs::mixed(), 1).expect("a model");
+    let (half, [inputs, targets]) = (ROWS.tokens, text());
     let (_, whole) = model.loss_and_gradients(&inputs, &targets, 2).expect("gradients");
     let part = |range: std::ops::Range<usize>| {
         model.loss_and_gradients(&inputs[range.clone()], &targets[range], 1).expect("gradients").1
     };
     let mut sum = part(0..half);
     sum.accumulate(part(half..2 * half)).expect("a sum");
-    for ((parameter, sum), whole) in model.parameters().iter().zip(sum.iter()).zip(whole.iter()) {
-        let values = |x: &Option<Tensor<Cpu>>| Array::download(x.as_ref().expect("a gradient")).expect("values").values;
+    let moved = LazyCell::new(|| {
+        let (leaves, upstream) = (leaves(model.parameters()), [Array::full([1], 1.0)]);
+        let forward = |leaves: &[Vec<Var>]| model_loss(&model, leaves);
+        rounding::moved(&leaves, &upstream, &forward, &differentiate(&leaves, &upstream, &forward).1)
+    });
+    for (n, ((parameter, sum), whole)) in model.parameters().iter().zip(sum.iter()).zip(whole.iter()).enumerate() {
+        let values =
+            |x: &Option<Tensor<Column>>| Array::download(x.as_ref().expect("a gradient")).expect("values").values;
         let halved: Vec<f64> = values(sum).iter().map(|x| x / 2.0).collect();
         let error = error(&values(whole), &halved);
-        assert!(error <= FORWARD, "{}: {error:.1e}", parameter.name);
+        let close = error <= FORWARD || error <= rounding::limit(&parameter.name, FORWARD, moved[n]);
+        assert!(close, "{}: {error:.1e}, rounding moves it by {:.1e}", parameter.name, moved[n]);
     }
 }
 
 #[test]
 fn same_seed_same_weights() {
+    if is_missing() {
+        return;
+    }
     let weights = |seed| {
-        let model = LanguageModel::new(&Cpu::new(), &configs::mixed(), seed).expect("a model");
-        let values = |p: &hecate_models::Parameter<Cpu>| (p.name.clone(), p.decay, p.value.to_f32().expect("values"));
+        let model = LanguageModel::new(&device(), &configs::mixed(), seed).expect("a model");
+        let values =
+            |p: &hecate_models::Parameter<Column>| (p.name.clone(), p.decay, p.value.to_f32().expect("values"));
         model.parameters().iter().map(values).collect::<Vec<_>>()
     };
     assert_eq!(weights(3), weights(3));

@@ -4,10 +4,10 @@
 mod identities;
 mod refusals;
 
+use crate::column::{Column, device, is_missing, sample};
 use crate::{configs, training::fixtures};
-use hecate_cpu::Cpu;
+use hecate_conformance::{Array, error};
 use hecate_models::{Config, LanguageModel, RuleConfig, Wiring, schedule::Schedule, trainer::Trainer};
-use hecate_tests::{Array, error};
 
 /// One of each kind with this rule.
 fn with(rule: RuleConfig) -> [(&'static str, Config); 3] {
@@ -20,23 +20,23 @@ fn with(rule: RuleConfig) -> [(&'static str, Config); 3] {
     mixers.map(|(name, mixer)| (name, configs::config([mixer])))
 }
 
-/// Each composition with each rule, by name.
+/// Each composition with each rule, by name; of a GPU, a sample.
 fn all() -> Vec<(String, Config)> {
     let rules = RuleConfig::NAMES.iter().map(|name| (name, RuleConfig::named(name).expect("a rule")));
     let of_rule =
         |(name, rule): (&&str, RuleConfig)| with(rule).map(|(kind, config)| (format!("{kind} of {name}"), config));
-    let mut all: Vec<_> = rules.flat_map(of_rule).collect();
+    let mut all: Vec<_> = sample(rules.flat_map(of_rule).collect(), 3);
     let hope = configs::levels::levels().into_iter().filter(|(name, _)| name.starts_with("hope"));
     all.extend(hope.map(|(name, config)| (name.to_owned(), config)));
     all
 }
 
-fn model(config: &Config) -> LanguageModel<Cpu> {
-    LanguageModel::new(&Cpu::new(), config, 11).expect("a model")
+fn model(config: &Config) -> LanguageModel<Column> {
+    LanguageModel::new(&device(), config, 11).expect("a model")
 }
 
 /// Scores `[1, T, V]`, read in calls that end at `ends`.
-fn read(model: &LanguageModel<Cpu>, tokens: &[u32], ends: &[usize]) -> Array {
+fn read(model: &LanguageModel<Column>, tokens: &[u32], ends: &[usize]) -> Array {
     let mut cache = model.cache(1).expect("a cache");
     let bytes = cache.bytes();
     let part = |&end: &usize| {
@@ -49,6 +49,9 @@ fn read(model: &LanguageModel<Cpu>, tokens: &[u32], ends: &[usize]) -> Array {
 
 #[test]
 fn later_tokens_do_not_reach_back() {
+    if is_missing() {
+        return;
+    }
     let length = 20;
     for (name, config) in all() {
         let (model, mut tokens) = (model(&config), configs::tokens(length, 9));
@@ -67,6 +70,9 @@ fn later_tokens_do_not_reach_back() {
 
 #[test]
 fn texts_may_be_cut_anywhere() {
+    if is_missing() {
+        return;
+    }
     let length = 23;
     let tokens = configs::tokens(length, 3);
     let one_by_one: Vec<usize> = (1..=length).collect();
@@ -83,12 +89,15 @@ fn texts_may_be_cut_anywhere() {
 
 #[test]
 fn the_loss_falls() {
+    if is_missing() {
+        return;
+    }
     let corpus = fixtures::corpus();
     let schedule = Schedule { peak: 0.02, floor: 0.01, warmup: 2, steps: 20 };
     let settings = hecate_models::trainer::Settings { schedule, ..fixtures::settings() };
     for (name, config) in all() {
         let config = Config { vocabulary_size: 256, initializer_range: 0.02, ..config };
-        let mut trainer = Trainer::new(&Cpu::new(), &config, settings, fixtures::plan(), None).expect("a trainer");
+        let mut trainer = Trainer::new(&device(), &config, settings, fixtures::plan(), None).expect("a trainer");
         let mut step = || trainer.step(&corpus.train.tokens).expect("a step").loss;
         let losses: Vec<f64> = (0..20).map(|_| step()).collect();
         let last = losses[15..].iter().sum::<f64>() / 5.0;

@@ -1,5 +1,6 @@
 //! Training, and everything it leaves on disk: exact resuming, damaged files, bad text, sampling.
 
+mod best;
 mod carrying;
 mod checkpoints;
 pub(crate) mod fixtures;

@@ -1,13 +1,13 @@
 //! What an adapter has that not every one has: with it and without, kernels give the same answers. And 16-bit arrays that
 //! are read as they are, as if they had been widened.
 
-use super::{Gpu, agree_on, backends};
+use super::{Gpu, backends};
+use hecate_conformance::{Case, Random, Sizes, checks, oracle::Oracle, require::skip};
 use hecate_core::{
     DType, Host, Kernel, Tensor, f16,
-    primitives::{Transpose, cast, cross_entropy, matmul, sum, sum_squares},
+    primitives::{LossInputs, Transpose, cast, cross_entropy, matmul, sum, sum_squares},
     rules::{Delta, Hebbian, Titans},
 };
-use hecate_tests::{Case, Random, Sizes, oracle::Oracle, require::skip};
 
 /// The adapter as it is, and as if it had nothing that others lack.
 fn ways(gpu: &Gpu) -> [Gpu; 2] {
@@ -20,7 +20,7 @@ fn skip_without_f16(gpu: &Gpu) {
     }
 }
 
-/// Batch, rows, terms and columns, and which operand is turned: in tiles, in parts of sums, of odd sizes.
+/// Batch, rows, terms and columns, and which operand is transposed: in tiles, in parts of sums, of odd sizes.
 const PRODUCTS: [([usize; 4], Transpose); 3] = [
     ([2, 12, 20, 9], Transpose { a: false, b: true }),
     ([1, 8, 400, 12], Transpose { a: true, b: false }),
@@ -33,13 +33,13 @@ fn products_of_16_bits() {
         skip_without_f16(&gpu);
         let mut random = Random::new(101);
         for (size, dtype) in PRODUCTS.into_iter().flat_map(|size| [(size, DType::F16), (size, DType::Bf16)]) {
-            let ([batch, m, k, n], turned) = size;
-            let a = random.normals(if turned.a { [batch, k, m] } else { [batch, m, k] });
-            let b = random.normals(if turned.b { [batch, n, k] } else { [batch, k, n] });
+            let ([batch, m, k, n], transposed) = size;
+            let a = random.normals(if transposed.a { [batch, k, m] } else { [batch, m, k] });
+            let b = random.normals(if transposed.b { [batch, n, k] } else { [batch, k, n] });
             let product = |way: &Gpu, wide: bool| {
                 let [a, b] = [&a, &b].map(|x| x.upload(way, dtype).unwrap());
                 let [a, b] = if wide { [&a, &b].map(|x| cast(DType::F32, x).unwrap()) } else { [a, b] };
-                matmul(&a, &b, turned).and_then(|x| cast(dtype, &x)?.download()).unwrap()
+                matmul(&a, &b, transposed).and_then(|x| cast(dtype, &x)?.download()).unwrap()
             };
             for way in ways(&gpu) {
                 assert_eq!(product(&way, false), product(&way, true), "{size:?} in {dtype} on {way:?}");
@@ -101,8 +101,8 @@ fn rules_of_16_bits() {
 #[test]
 fn shared_columns() {
     for gpu in backends() {
-        agree_on(&ways(&gpu), &Case::new(Delta::default(), Sizes::new(1, 20, 1, 64, 9), 105));
-        agree_on(&ways(&gpu), &Case::new(Titans::default(), Sizes::new(1, 11, 2, 99, 33), 106));
+        checks::agrees(&ways(&gpu), &Case::new(Delta::default(), Sizes::new(1, 20, 1, 64, 9), 105), "shared columns");
+        checks::agrees(&ways(&gpu), &Case::new(Titans::default(), Sizes::new(1, 11, 2, 99, 33), 106), "shared columns");
     }
 }
 
@@ -145,7 +145,8 @@ fn maxima() {
             let lse = |way: &Gpu| {
                 let logits = Tensor::from_f32(way, [marks.len(), width], rows.clone()).unwrap();
                 let targets = Tensor::from_u32(way, [marks.len()], vec![0; marks.len()]).unwrap();
-                cross_entropy(logits.shape().last(), &logits, &targets).and_then(|(_, lse)| lse.to_f32()).unwrap()
+                let inputs = LossInputs { classes: width, logits: &logits, targets: &targets };
+                cross_entropy(&inputs).and_then(|losses| losses.lse.to_f32()).unwrap()
             };
             let [one, other] = ways(&gpu).map(|way| lse(&way));
             for (mark, (one, other)) in marks.iter().zip(one.iter().zip(&other)) {

@@ -1,40 +1,44 @@
 //! `hecate bench`: how fast rules are, and made-up tasks that need no data and tell memories apart.
 
-mod contest;
 mod identities;
 mod recall;
 mod settings;
 mod speed;
 mod state_tracking;
 mod summary;
+mod sweep;
 
 use crate::error::Result;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
+/// Flags of `hecate bench`.
 #[derive(Args, Debug)]
-pub(crate) struct Arguments {
+pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    task: Task,
+    benchmark: Benchmark,
 }
 
+/// What is measured.
+// Comments of variants are what `--help` prints.
 #[derive(Subcommand, Debug)]
-enum Task {
+enum Benchmark {
     /// Closed-form identities, then multi-query associative recall with more and more pairs.
     #[command(allow_negative_numbers = true)]
-    Recall(recall::Arguments),
+    Recall(recall::RecallArgs),
     /// Parity of sequences several times as long as those that were learned.
     #[command(allow_negative_numbers = true)]
-    StateTracking(state_tracking::Arguments),
+    StateTracking(state_tracking::StateTrackingArgs),
     /// Times of rules on this machine: forward, forward and backward, decoding; beside the machine's peak.
     #[command(allow_negative_numbers = true)]
-    Speed(speed::Arguments),
+    Speed(speed::SpeedArgs),
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    match arguments.task {
-        Task::Recall(arguments) => recall::run(arguments),
-        Task::StateTracking(arguments) => state_tracking::run(arguments),
-        Task::Speed(arguments) => speed::run(arguments),
+/// Runs the benchmark that was named.
+pub(crate) fn run(arguments: BenchArgs) -> Result<ExitCode> {
+    match arguments.benchmark {
+        Benchmark::Recall(arguments) => recall::run(arguments),
+        Benchmark::StateTracking(arguments) => state_tracking::run(arguments),
+        Benchmark::Speed(arguments) => speed::run(arguments),
     }
 }

@@ -1,36 +1,53 @@
-//! `hecate check`.
+//! `hecate check`: every rule and primitive beside the same equations in 64 bits, forward and backward.
+//!
+//! Truth is computed here, on this machine, so nothing but the program is needed: no files of expected numbers. Random
+//! arguments are the same everywhere.
 
 use crate::{
-    device::{Choice, Job, with_device},
-    error::Result,
+    device::{Choice, with_device},
+    error::{Error, Result},
     table::Table,
 };
 use clap::Args;
+use hecate::Job;
+use hecate_conformance::{
+    record::Record,
+    report::{Cell, check_all},
+};
 use hecate_core::Backend;
-use hecate_tests::report::{Cell, check_all};
 use std::{
-    io::{Write, stdout},
+    fs,
+    io::{self, Write, stdout},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
+/// Flags of `hecate check`.
 #[derive(Args, Debug)]
-pub(crate) struct Arguments {
+pub(crate) struct CheckArgs {
+    // Which backend, and its options.
     #[command(flatten)]
     device: Choice,
+    /// Put what was found in place of this device's lines in a table of tabs, such as docs/conformance.tsv
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    with_device(&arguments.device, Check)
+/// Prints a row a cell as soon as it is checked; fails if one cell does.
+pub(crate) fn run(arguments: CheckArgs) -> Result<ExitCode> {
+    let choice = arguments.device.clone();
+    with_device(&choice, arguments)
 }
 
-struct Check;
-
-impl Job for Check {
-    type Output = ExitCode;
+impl Job for CheckArgs {
+    type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
+        // Most names and options fit these widths, so columns stay in line while rows appear.
         let heading = ["cell", "options", "forward error", "gradient error", ""];
         let mut table = Table::new(&heading).with_widths([22, 50, 0, 0, 0]);
+        // A closed pipe ends the table, not the check.
+        // `check_all` cannot be broken off, so the first failure to write is kept until it ends.
         let mut written = Ok(());
         let cells = check_all(device, |cell| {
             if written.is_ok() {
@@ -38,18 +55,37 @@ impl Job for Check {
             }
         });
         written?;
+        // Failures come again at the end, where the eye is.
         let failed: Vec<&Cell> = cells.iter().filter(|cell| !cell.passed).collect();
         let mut out = stdout().lock();
         writeln!(out, "\n{} cells on {}, {} failed", cells.len(), B::NAME, failed.len())?;
+        // What the figures are, since a reader of the table may know no other document.
         writeln!(out, "errors: root mean square of the difference from float64, over that of the truth; worst slot")?;
         for cell in &failed {
             let why = cell.failure.as_deref().unwrap_or("over its limit");
             writeln!(out, "failed: {} {}: {why}", cell.name, cell.options)?;
         }
+        // After the table: a file that cannot be written loses nothing that was shown.
+        if let Some(file) = &self.record {
+            record(file, device, &cells)?;
+        }
         Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
+/// Writes the device's lines of `file`, which may not be there yet.
+fn record<B: Backend>(file: &Path, device: &B, cells: &[Cell]) -> Result<()> {
+    let mut record = match fs::read_to_string(file) {
+        Ok(text) => Record::parse(&text).map_err(|why| Error::file(file, why))?,
+        // The first device starts the file; others add their columns.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Record::default(),
+        Err(source) => return Err(Error::Io { path: file.into(), source }),
+    };
+    record.replace(B::NAME, &format!("{device:?}"), cells).map_err(|why| Error::file(file, why))?;
+    fs::write(file, record.to_string()).map_err(|source| Error::Io { path: file.into(), source })
+}
+
+/// Name, options, both errors and the verdict; a primitive without a backward has no gradient error.
 fn row(cell: &Cell) -> [String; 5] {
     [
         cell.name.to_owned(),

@@ -5,27 +5,35 @@ use hecate_models::metrics::Record;
 use plotters::prelude::*;
 use std::path::Path;
 
+/// Width and height of the picture in pixels.
 const SIZE: (u32, u32) = (900, 540);
 /// Share of a smoothed value that is taken from the one before.
+/// A mean over about ten steps.
 const SMOOTHING: f64 = 0.9;
 
-/// Draws the learned text's and the held-out text's curves into an SVG file.
+/// Draws the learned text's and the held-out text's curves into an SVG file, which is replaced whole. Without a step there
+/// is nothing to draw.
 pub(crate) fn draw(path: &Path, records: &[Record]) -> Result<()> {
+    // Records of steps without a measurement have no held-out point.
     let train: Vec<_> = records.iter().filter_map(|r| Some((r.step as f64, r.bits_per_byte?))).collect();
     let held_out: Vec<_> = records.iter().filter_map(|r| Some((r.step as f64, r.held_out_bits_per_byte?))).collect();
     if train.is_empty() {
         return Ok(());
     }
+    // The picture is made in memory, so that a failure leaves the old file.
     let mut picture = String::new();
     plot(&mut picture, &train, &held_out).map_err(|error| Error::file(path, format!("cannot be drawn: {error}")))?;
     Ok(hecate_models::checkpoint::write_whole(path, picture.as_bytes())?)
 }
 
+/// Points `(step, bits a byte)`: every step faint, its smoothed curve strong, measurements on held-out text as dots.
 fn plot(picture: &mut String, train: &[(f64, f64)], held_out: &[(f64, f64)]) -> Result<(), Box<dyn std::error::Error>> {
     let all = || train.iter().chain(held_out);
+    // Axes need some extent, even with one point.
     let last = all().map(|point| point.0).fold(2.0, f64::max);
     let lowest = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
     let highest = all().map(|point| point.1).fold(lowest, f64::max);
+    // Five hundredths of the range above and below.
     let margin = 0.05 * (highest - lowest).max(0.1);
     let area = SVGBackend::with_string(picture, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
@@ -34,6 +42,7 @@ fn plot(picture: &mut String, train: &[(f64, f64)], held_out: &[(f64, f64)]) -> 
         .margin(16)
         .x_label_area_size(44)
         .y_label_area_size(56)
+        // Steps count from 1.
         .build_cartesian_2d(1.0..last, lowest - margin..highest + margin)?;
     chart
         .configure_mesh()
@@ -42,7 +51,9 @@ fn plot(picture: &mut String, train: &[(f64, f64)], held_out: &[(f64, f64)]) -> 
         .y_desc("bits per byte")
         .light_line_style(WHITE)
         .draw()?;
+    // Single steps are noisy: they are drawn faint, behind their mean.
     chart.draw_series(LineSeries::new(train.iter().copied(), BLUE.mix(0.25)))?;
+    // A line in the curve's colour beside its name.
     let key = |color: RGBColor| move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2));
     chart.draw_series(LineSeries::new(smooth(train), BLUE.stroke_width(2)))?.label("learned").legend(key(BLUE));
     let held_out = held_out.iter().copied();
@@ -53,7 +64,7 @@ fn plot(picture: &mut String, train: &[(f64, f64)], held_out: &[(f64, f64)]) -> 
     Ok(())
 }
 
-/// A running mean without the pull of its start.
+/// An exponential mean of the second coordinates, divided by the sum of its weights so that its start is unbiased.
 fn smooth(points: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> {
     points.iter().scan((0.0, 0.0), |(sum, weight), &(x, y)| {
         *sum = SMOOTHING * *sum + (1.0 - SMOOTHING) * y;

@@ -1,101 +1,48 @@
-//! From a device's name to a backend.
+//! From `--device` to a backend.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use clap::Args;
-use hecate_core::Backend;
-
-/// Devices of this build.
-pub(crate) const DEVICES: &[&str] = &[
-    #[cfg(feature = "cpu")]
-    "cpu",
-    #[cfg(feature = "cuda")]
-    "cuda",
-    #[cfg(feature = "wgpu")]
-    "wgpu",
-];
+use hecate::{Algorithm, BackendKind, Choose, Job, devices_of, select};
 
 /// Where to compute.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Choice {
-    /// Where to compute; `cuda:1` is the second GPU, `wgpu:1` the second adapter, `wgpu:radeon` one by its name
-    #[arg(long, default_value = DEVICES[0], value_parser = parse)]
-    device: Named,
+    /// Where to compute: `best`, `reference` (token by token, no vector instructions), or a device; `cuda:1` is the second
+    /// GPU, `wgpu:1` the second adapter, `wgpu:radeon` one by its name
+    #[arg(long, default_value = default_device(), value_parser = parse, value_name = "DEVICE")]
+    device: Choose,
     /// Threads on the CPU; 0 for one a processor. Results do not depend on it
     #[arg(long, default_value_t = 0, value_name = "N")]
     threads: usize,
+    /// How linear rules are computed: `auto`, `scan` (token by token), `chunk` or `chunk:N` (products over N tokens). Results
+    /// differ by rounding alone
+    #[arg(long, default_value_t = Algorithm::Auto)]
+    algorithm: Algorithm,
 }
 
-/// A device's name, and which of them behind a colon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
-    name: String,
-    which: Option<Which>,
+/// Backends of this build.
+fn built_in() -> impl Iterator<Item = BackendKind> {
+    BackendKind::ALL.into_iter().filter(|backend| backend.is_built_in())
 }
 
-/// One of several devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Which {
-    Number(usize),
-    /// A part of its name.
-    Part(String),
+/// The first backend of this build: the processor where it is there.
+fn default_device() -> &'static str {
+    built_in().next().map_or("best", BackendKind::name)
 }
 
-fn parse(text: &str) -> std::result::Result<Named, String> {
-    let (name, which) = match text.split_once(':') {
-        Some((name, which)) if name != "cpu" => (name, Some(parse_which(name, which)?)),
-        _ => (text, None),
-    };
-    if DEVICES.contains(&name) {
-        return Ok(Named { name: name.to_owned(), which });
+fn parse(text: &str) -> std::result::Result<Choose, String> {
+    let list = || built_in().map(BackendKind::name).collect::<Vec<_>>().join(", ");
+    let choose: Choose = text.parse().map_err(|error: hecate::Error| error.to_string())?;
+    let backends = choose.backends().map_err(|error| error.to_string())?;
+    if backends.iter().any(|backend| backend.is_built_in()) {
+        return Ok(choose);
     }
-    Err(format!("no `{name}` in this build; it has {} (features of this package)", DEVICES.join(", ")))
-}
-
-fn parse_which(name: &str, which: &str) -> std::result::Result<Which, String> {
-    match which.parse() {
-        Ok(number) => Ok(Which::Number(number)),
-        Err(_) if name == "wgpu" && !which.is_empty() => Ok(Which::Part(which.to_owned())),
-        Err(_) => Err(format!("`{which}` is no device number; `{name}:0` is the first")),
-    }
-}
-
-/// Work that any backend can do.
-pub(crate) trait Job {
-    type Output;
-    fn run<B: Backend>(self, device: &B) -> Result<Self::Output>;
+    Err(format!("no `{text}` in this build; it has {} (features of this package)", list()))
 }
 
 /// Does the job on the chosen device.
-pub(crate) fn with_device<J: Job>(choice: &Choice, job: J) -> Result<J::Output> {
-    match choice.device.name.as_str() {
-        #[cfg(feature = "cpu")]
-        "cpu" => job.run(&cpu(choice.threads)?),
-        #[cfg(feature = "cuda")]
-        "cuda" => job.run(&cuda(choice.device.which.as_ref())?),
-        #[cfg(feature = "wgpu")]
-        "wgpu" => job.run(&wgpu(choice.device.which.as_ref())?),
-        other => Err(Error::flag("--device", format!("no `{other}` in this build; it has {}", DEVICES.join(", ")))),
-    }
-}
-
-#[cfg(feature = "cpu")]
-fn cpu(threads: usize) -> hecate_core::Result<hecate_cpu::Cpu> {
-    if threads == 0 { Ok(hecate_cpu::Cpu::new()) } else { hecate_cpu::Cpu::with_threads(threads) }
-}
-
-#[cfg(feature = "cuda")]
-fn cuda(which: Option<&Which>) -> hecate_core::Result<hecate_cuda::Cuda> {
-    // Names are not taken for these.
-    let number = if let Some(Which::Number(number)) = which { *number } else { 0 };
-    hecate_cuda::Cuda::new(number)
-}
-
-#[cfg(feature = "wgpu")]
-fn wgpu(which: Option<&Which>) -> hecate_core::Result<hecate_wgpu::Wgpu> {
-    use hecate_wgpu::{Selection, Wgpu};
-    Wgpu::new(&match which {
-        None => Selection::Default,
-        Some(Which::Number(number)) => Selection::Index(*number),
-        Some(Which::Part(name)) => Selection::Name(name.clone()),
-    })
+pub(crate) fn with_device<T>(choice: &Choice, job: impl Job<Output = Result<T>>) -> Result<T> {
+    // A named backend is the only one that is looked at: waking others takes time.
+    let found = devices_of(&choice.device.backends()?);
+    select(&found, &choice.device)?.with_threads(choice.threads).with_algorithm(choice.algorithm).run(job)?
 }

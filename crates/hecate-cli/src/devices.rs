@@ -1,94 +1,99 @@
-//! `hecate devices`.
+//! `hecate devices`: what this build finds on this machine, and why it does not find what is missing.
+//!
+//! Nothing here fails for a device that cannot be used: the reason is printed in its place.
 
 use crate::{error::Result, table::Table};
-use std::{process::ExitCode, thread};
+use hecate::{Choose, DeviceInfo, Properties, devices, select};
+use std::{
+    io::{Write, stdout},
+    process::ExitCode,
+};
 
+/// Prints a paragraph a device; a device that fails is a line, not an error.
 pub(crate) fn run() -> Result<ExitCode> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
+    // Every backend that this build has.
+    let found = devices();
+    // CPUs come as rows of one table, GPUs as paragraphs.
     let mut table = Table::new(&["device", "threads", "vector instructions"]);
-    if cfg!(feature = "cpu") {
-        table.row(["cpu".into(), threads.to_string(), vector_instructions().into()])?;
+    for device in &found.found {
+        match &device.properties {
+            Properties::Cpu { threads, vectors } => {
+                table.row([device.id.to_string(), threads.to_string(), (*vectors).into()])?;
+            }
+            other => describe(device, other)?,
+        }
     }
-    #[cfg(feature = "cuda")]
-    gpus()?;
-    #[cfg(feature = "wgpu")]
-    adapters()?;
+    let mut out = stdout().lock();
+    // A backend that was not built, has no driver, or has no device.
+    for absent in &found.absent {
+        writeln!(out, "\n{}: {}", absent.backend, absent.why)?;
+    }
+    // What `--device best` would take.
+    if let Ok(best) = select(&found, &Choose::Best) {
+        writeln!(out, "\nbest: {} ({})", best.id, best.name)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every GPU, or why there is none.
-#[cfg(feature = "cuda")]
-fn gpus() -> Result<()> {
-    use hecate_cuda::Cuda;
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let count = match Cuda::count() {
-        Ok(count) => count,
-        Err(error) => return Ok(writeln!(out, "\ncuda: {error}")?),
-    };
-    for number in 0..count {
-        let device = match Cuda::new(number) {
-            Ok(device) => device,
-            Err(error) => {
-                writeln!(out, "\ncuda:{number}: {error}")?;
-                continue;
+/// What a GPU is like, from its driver; more where it can be opened.
+///
+/// # Errors
+/// What an open device reports, and a closed pipe.
+fn describe(device: &DeviceInfo, properties: &Properties) -> Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "\n{}: {}", device.id, device.name)?;
+    match properties {
+        Properties::Cuda { capability: (major, minor), multiprocessors, memory, .. } => {
+            writeln!(out, "  compute capability {major}.{minor}, {multiprocessors} multiprocessors")?;
+            writeln!(out, "  memory: {:.1} GiB", gibibytes(*memory as u64))?;
+            #[cfg(feature = "cuda")]
+            opened(&mut out, device.id.number)?;
+        }
+        Properties::Wgpu { kind, interface, driver, largest_array, too_small, .. } => {
+            writeln!(out, "  {kind} over {interface}, driver: {driver}")?;
+            writeln!(out, "  largest array: {:.1} GiB", gibibytes(*largest_array))?;
+            // An adapter under the least limits that kernels need.
+            if let Some(why) = too_small {
+                writeln!(out, "  cannot be used: {why}")?;
             }
-        };
-        let properties = device.properties();
-        let (major, minor) = properties.capability;
-        writeln!(out, "\ncuda:{number}: {}", properties.name)?;
-        writeln!(out, "  compute capability {major}.{minor}, {} multiprocessors", properties.multiprocessors)?;
-        writeln!(out, "  memory: {:.1} GiB", properties.memory as f64 / f64::from(1 << 30))?;
-        writeln!(out, "  copies: {:.0} GB/s, bytes read and bytes written", device.copy_rate()? / 1e9)?;
-        writeln!(out, "  kernels: {}", device.kernels())?;
-        writeln!(out, "  matrix products: {}", device.products())?;
+            #[cfg(feature = "wgpu")]
+            limits(&mut out, device.id.number)?;
+        }
+        _ => {}
     }
     Ok(())
 }
 
-/// Every adapter, or why there is none.
+/// Bytes in units of 2³⁰.
+// As drivers count memory.
+fn gibibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+/// What only an open GPU tells, or why it cannot be opened.
+#[cfg(feature = "cuda")]
+fn opened(out: &mut impl Write, number: usize) -> Result<()> {
+    let gpu = match hecate::cuda::Cuda::new(number) {
+        Ok(gpu) => gpu,
+        Err(error) => return Ok(writeln!(out, "  cannot be used: {error}")?),
+    };
+    writeln!(out, "  copies: {:.0} GB/s, bytes read and bytes written", gpu.copy_rate()? / 1e9)?;
+    writeln!(out, "  kernels: {}", gpu.kernels())?;
+    Ok(writeln!(out, "  matrix products: {}", gpu.products())?)
+}
+
+/// What kernels can count on.
 #[cfg(feature = "wgpu")]
-fn adapters() -> Result<()> {
-    use hecate_wgpu::{Selection, Wgpu};
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let adapters = Wgpu::adapters();
-    if let (true, Err(error)) = (adapters.is_empty(), Wgpu::new(&Selection::Default)) {
-        writeln!(out, "\nwgpu: {error}")?;
-    }
-    for (number, adapter) in adapters.iter().enumerate() {
-        writeln!(out, "\nwgpu:{number}: {}", adapter.name)?;
-        writeln!(out, "  {} over {}, driver: {}", adapter.kind, adapter.interface, adapter.driver)?;
-        writeln!(out, "  largest array: {:.1} GiB", adapter.largest_array as f64 / f64::from(1 << 30))?;
-        writeln!(
-            out,
-            "  a workgroup: {} invocations, {} KiB; a kernel: {} arrays",
-            adapter.workgroup_invocations,
-            adapter.workgroup_storage >> 10,
-            adapter.storage_buffers
-        )?;
-        let optional = [(adapter.f16, "16-bit floats"), (adapter.subgroups, "subgroups")];
-        let there: Vec<&str> = optional.into_iter().filter_map(|(there, what)| there.then_some(what)).collect();
-        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        writeln!(out, "  optional features that kernels use: {there}")?;
-    }
-    Ok(())
-}
-
-/// The widest that the CPU backend finds here.
-#[cfg(target_arch = "x86_64")]
-fn vector_instructions() -> &'static str {
-    if is_x86_feature_detected!("avx512f") {
-        "AVX-512"
-    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        "AVX2 and FMA"
-    } else {
-        "none used (AVX2 and FMA are not there)"
-    }
-}
-
-/// The widest that the CPU backend finds here.
-#[cfg(not(target_arch = "x86_64"))]
-fn vector_instructions() -> &'static str {
-    if cfg!(target_arch = "aarch64") { "NEON" } else { "none used" }
+fn limits(out: &mut impl Write, number: usize) -> Result<()> {
+    // Numbered as `hecate devices` numbers them.
+    let adapters = hecate::wgpu::Wgpu::adapters();
+    let Some(adapter) = adapters.get(number) else { return Ok(()) };
+    let (invocations, kibibytes) = (adapter.workgroup_invocations, adapter.workgroup_storage >> 10);
+    let arrays = adapter.storage_buffers;
+    writeln!(out, "  a workgroup: {invocations} invocations, {kibibytes} KiB; a kernel: {arrays} arrays")?;
+    let optional = [(adapter.f16, "16-bit floats"), (adapter.subgroups, "subgroups")];
+    let there: Vec<&str> = optional.into_iter().filter_map(|(there, what)| there.then_some(what)).collect();
+    // A list that is empty must not look like a list that was forgotten.
+    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+    Ok(writeln!(out, "  optional features that kernels use: {there}")?)
 }

@@ -8,27 +8,36 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 /// What the command can fail at; messages name the flag or file, and the way out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
+    /// A configuration, a text, a checkpoint or a run.
     #[error(transparent)]
     Model(#[from] hecate_models::Error),
+    /// A device, or a kernel that refused its arguments.
     #[error(transparent)]
     Device(#[from] hecate_core::Error),
+    /// A flag whose value makes no sense, or which another flag rules out.
     #[error("{flag}: {why}")]
     Flag { flag: String, why: String },
+    /// A file or folder that is not as it has to be.
     #[error("{}: {why}", path.display())]
     File { path: PathBuf, why: String },
+    /// A file or folder that the system refuses.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    /// Standard output is closed or full.
     #[error("cannot write to the terminal: {0}")]
     Output(#[from] io::Error),
+    /// The system takes no handler for Ctrl-C.
     #[error("cannot listen for Ctrl-C: {0}")]
-    Signal(#[from] ctrlc::Error),
+    Interrupt(#[from] ctrlc::Error),
 }
 
 impl Error {
+    /// An [`Error::Flag`]; `why` ends with the way out.
     pub(crate) fn flag(flag: impl Into<String>, why: impl ToString) -> Self {
         Self::Flag { flag: flag.into(), why: why.to_string() }
     }
 
+    /// An [`Error::File`]; `why` ends with the way out.
     pub(crate) fn file(path: impl Into<PathBuf>, why: impl ToString) -> Self {
         Self::File { path: path.into(), why: why.to_string() }
     }

@@ -1,11 +1,12 @@
-//! `hecate generate`.
+//! `hecate generate`: a trained model continues a prompt.
 
 use crate::{
-    device::{Choice, Job, with_device},
+    device::{Choice, with_device},
     error::Result,
-    runs,
+    runs::RunArgs,
 };
 use clap::Args;
+use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     LanguageModel, Vocabulary,
@@ -14,23 +15,24 @@ use hecate_models::{
 };
 use std::{
     io::{Write, stdout},
-    path::PathBuf,
     process::ExitCode,
 };
 
+/// Flags of `hecate generate`.
 #[derive(Args, Debug)]
-pub(crate) struct Arguments {
+pub(crate) struct GenerateArgs {
     /// Text to continue
+    // A prompt may begin with a dash.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
-    /// Folder of the run; the one trained last unless given
-    #[arg(long, value_name = "DIR")]
-    run: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunArgs,
     /// Number of tokens to write (bytes, unless the model has a tokenizer)
     #[arg(long, default_value_t = 400, value_name = "N")]
     tokens: usize,
-    /// Logits are divided by it; 0 always takes the likeliest token
+    /// How adventurous the choice of tokens is; 0 always takes the likeliest
     #[arg(long, default_value_t = Sampling::default().temperature, value_name = "T")]
+    // 0 or more; `top_k` and `top_p` cut the distribution before it is drawn from.
     temperature: f32,
     /// Choose among this many of the likeliest tokens; 0 for no limit
     #[arg(long, default_value_t = Sampling::default().top_k, value_name = "K")]
@@ -45,24 +47,28 @@ pub(crate) struct Arguments {
     device: Choice,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+/// Prints the prompt and its continuation.
+pub(crate) fn run(arguments: GenerateArgs) -> Result<ExitCode> {
     let choice = arguments.device.clone();
     with_device(&choice, arguments)
 }
 
-impl Job for Arguments {
-    type Output = ExitCode;
+impl Job for GenerateArgs {
+    type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let Self { temperature, top_k, top_p, seed, .. } = self;
+        // Sampling is checked before a model is loaded.
         let sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed })?;
-        let (model, vocabulary) = runs::open(device, &runs::find(self.run, "--run")?)?;
+        let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
+        // Ctrl-C ends the program at once: there is nothing to save.
         stream(&model, &vocabulary, &self.prompt, self.tokens, sampler, || false)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Writes the prompt and its continuation, each character as soon as it is there, until `stopped`.
+/// Writes the prompt and a continuation of `tokens` tokens to standard output, each character as soon as it is whole,
+/// until `stopped`. A token may hold a part of a character, or several.
 pub(crate) fn stream<B: Backend>(
     model: &LanguageModel<B>,
     vocabulary: &Vocabulary,
@@ -71,13 +77,16 @@ pub(crate) fn stream<B: Backend>(
     sampler: Sampler,
     stopped: impl Fn() -> bool,
 ) -> Result<()> {
+    // The prompt is read in one pass; from then on each token is one call.
     let continuation = generate(model, &vocabulary.encode(prompt)?, sampler)?;
     let mut decoder = vocabulary.decoder();
     let mut out = stdout().lock();
     write!(out, "{prompt}")?;
     for token in continuation.take(tokens).take_while(|_| !stopped()) {
         write!(out, "{}", decoder.push(token?)?)?;
+        // Each token is seen when it is made; a line may take minutes.
         out.flush()?;
     }
+    // What is left of a character that was cut off by the limit.
     Ok(writeln!(out, "{}", decoder.finish())?)
 }

@@ -1,6 +1,18 @@
 //! The `hecate` command: learns text with neural memories, goes on with it, measures, and checks this machine.
+//!
+//! A subcommand is a file with its flags (a clap `Args`) and a `Job`: work that is generic over the backend. `device` picks
+//! the backend by the name that was given and runs the job on it. Everything else is a library call:
+//!
+//! * `train` (`train/`): flags to a configuration, the training loop, the record and the picture of a run;
+//! * `generate` and `eval`: a trained model, found by `runs`;
+//! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
+//! * `devices`: what there is on this machine.
+//!
+//! Results go to standard output, progress and errors to standard error.
 
+#[cfg(feature = "check")]
 mod bench;
+#[cfg(feature = "check")]
 mod check;
 mod curve;
 mod defaults;
@@ -9,6 +21,7 @@ mod devices;
 mod error;
 mod eval;
 mod generate;
+mod log;
 mod progress;
 mod runs;
 mod sources;
@@ -16,8 +29,9 @@ mod stop;
 mod table;
 mod train;
 
-use clap::{Parser, Subcommand};
-use std::{error::Error, process::ExitCode};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use std::{error::Error, io, process::ExitCode};
 
 /// Language models made of neural memories.
 #[derive(Parser)]
@@ -27,40 +41,67 @@ struct Command {
     action: Action,
 }
 
+/// What the command does.
 #[derive(Subcommand)]
 enum Action {
     /// Learn a text; without one, Hecate's own sources.
     #[command(allow_negative_numbers = true)]
-    Train(Box<train::Arguments>),
+    Train(Box<train::TrainArgs>),
     /// Continue a prompt with a trained model.
     #[command(allow_negative_numbers = true)]
-    Generate(generate::Arguments),
+    Generate(generate::GenerateArgs),
     /// Measure how well a trained model predicts a text.
     #[command(allow_negative_numbers = true)]
-    Eval(eval::Arguments),
+    Eval(eval::EvalArgs),
     /// Compare every rule and primitive on this machine with 64-bit equations.
-    Check(check::Arguments),
+    #[cfg(feature = "check")]
+    Check(check::CheckArgs),
     /// Measure how fast rules are, or learn made-up tasks that tell memories apart.
-    Bench(Box<bench::Arguments>),
+    #[cfg(feature = "check")]
+    Bench(Box<bench::BenchArgs>),
     /// List what models can run on.
     Devices,
+    /// Print what a shell needs to complete this command: `source <(hecate completions bash)`.
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
+/// Exit status 0, 1 after an error, 2 for flags that cannot be read, 130 after Ctrl-C.
 fn main() -> ExitCode {
-    let outcome = match Command::parse().action {
-        Action::Train(arguments) => train::run(*arguments),
-        Action::Generate(arguments) => generate::run(arguments),
-        Action::Eval(arguments) => eval::run(arguments),
-        Action::Check(arguments) => check::run(arguments),
-        Action::Bench(arguments) => bench::run(*arguments),
-        Action::Devices => devices::run(),
-    };
+    // clap answers `--help` and flags that it cannot read by itself.
+    let action = Command::parse().action;
+    let outcome = log::start().and_then(|()| run(action));
     outcome.unwrap_or_else(|error| {
         if !error.is_closed_pipe() {
             report(&error);
         }
         ExitCode::FAILURE
     })
+}
+
+/// Runs the subcommand that was named.
+fn run(action: Action) -> error::Result<ExitCode> {
+    match action {
+        Action::Train(arguments) => train::run(*arguments),
+        Action::Generate(arguments) => generate::run(arguments),
+        Action::Eval(arguments) => eval::run(arguments),
+        #[cfg(feature = "check")]
+        Action::Check(arguments) => check::run(arguments),
+        #[cfg(feature = "check")]
+        Action::Bench(arguments) => bench::run(*arguments),
+        Action::Devices => devices::run(),
+        Action::Completions { shell } => Ok(complete(shell)?),
+    }
+}
+
+/// Writes the script into memory first: a closed pipe is then an error and no panic.
+fn complete(shell: Shell) -> io::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Command::command(), "hecate", &mut script);
+    io::Write::write_all(&mut io::stdout(), &script)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints an error and what caused it, leaving out causes that its message tells already.

@@ -4,10 +4,11 @@ use crate::{
     defaults,
     error::{Error, Result},
 };
+use clap::Args;
 use hecate_core::Backend;
 use hecate_models::{
     LanguageModel, Vocabulary,
-    trainer::{TOKENIZER, load_model},
+    trainer::{TOKENIZER, load_best_model, load_model},
 };
 use std::{
     fs,
@@ -20,6 +21,7 @@ pub(crate) fn find(given: Option<PathBuf>, flag: &str) -> Result<PathBuf> {
     if let Some(folder) = given {
         return Ok(folder);
     }
+    // Without a folder of runs there is none, which is said below.
     let entries = fs::read_dir(defaults::RUNS).into_iter().flatten().flatten();
     let latest = entries.filter_map(|entry| Some((trained(&entry.path())?, entry.path()))).max();
     latest.map(|(_, folder)| folder).ok_or_else(|| {
@@ -33,13 +35,42 @@ fn trained(folder: &Path) -> Option<SystemTime> {
     fs::metadata(folder.join("model.safetensors")).ok()?.modified().ok()
 }
 
+/// Which weights of which run.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Folder of the run; the one trained last unless given
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+    /// Use the weights that did best on the held-out text, instead of the last ones
+    #[arg(long)]
+    best: bool,
+}
+
+impl RunArgs {
+    /// The folder.
+    ///
+    /// # Errors
+    /// As [`find`].
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
+        find(self.run.clone(), "--run")
+    }
+
+    /// The model in this folder, and what its tokens mean.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub(crate) fn open<B: Backend>(&self, device: &B, folder: &Path) -> Result<(LanguageModel<B>, Vocabulary)> {
+        open(device, folder, self.best)
+    }
+}
+
 /// The model in a run's folder, and what its tokens mean.
-pub(crate) fn open<B: Backend>(device: &B, folder: &Path) -> Result<(LanguageModel<B>, Vocabulary)> {
+fn open<B: Backend>(device: &B, folder: &Path, best: bool) -> Result<(LanguageModel<B>, Vocabulary)> {
     if !folder.is_dir() {
         let why = "no such folder; train a model with `hecate train --out DIR`, or name another with `--run DIR`";
         return Err(Error::file(folder, why));
     }
-    let model = load_model(device, folder)?;
+    let model = if best { load_best_model(device, folder)? } else { load_model(device, folder)? };
     let tokenizer = folder.join(TOKENIZER);
     let vocabulary = if tokenizer.exists() { Vocabulary::from_file(&tokenizer)? } else { Vocabulary::Bytes };
     check_vocabulary(model.config().vocabulary_size, &vocabulary)?;

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 const OWN: &str = include_str!(concat!(env!("OUT_DIR"), "/sources.txt"));
 
 /// A text and what to call it.
-pub(crate) struct Source {
+pub(crate) struct NamedText {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
 }
 
 /// Reads the file, or takes Hecate's own sources.
-pub(crate) fn load(path: Option<&Path>) -> Result<Source> {
+pub(crate) fn load(path: Option<&Path>) -> Result<NamedText> {
     Ok(match path {
-        Some(path) => Source { path: path.to_owned(), text: read_text(path)? },
-        None => Source { path: PathBuf::from("Hecate's own sources"), text: OWN.to_owned() },
+        Some(path) => NamedText { path: path.to_owned(), text: read_text(path)? },
+        None => NamedText { path: PathBuf::from("Hecate's own sources"), text: OWN.to_owned() },
     })
 }

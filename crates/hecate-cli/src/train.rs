@@ -1,36 +1,44 @@
-//! `hecate train`.
+//! `hecate train`: begins a run or goes on with one.
+//!
+//! Flags become a configuration (`arguments`, `levels`), a text and a trainer; `session` is the loop over its steps. A new
+//! run writes its first checkpoint before the first step, so that a folder never holds half a run.
+//!
+//! A run is a folder: `checkpoint-…` folders with weights and the optimiser's state, `config.json` and
+//! `model.safetensors` of the newest, `best.safetensors`, a record and a picture.
 
 mod arguments;
 mod levels;
 mod session;
 
-pub(crate) use arguments::Arguments;
+pub(crate) use arguments::TrainArgs;
 
 use crate::{
-    device::{Job, with_device},
+    device::with_device,
     error::{Error, Result},
     runs, sources,
 };
+use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     Vocabulary,
     checkpoint::Run,
     text::{Corpus, Identity},
-    trainer::{PUBLISHED, Plan, TOKENIZER, Trainer},
+    trainer::{PUBLISHED, RunPlan, TOKENIZER, Trainer},
 };
 use session::Session;
 use std::{fs, path::Path, process::ExitCode};
 
-/// Files of a run beside its checkpoints and what they publish.
+/// Files of a run beside its checkpoints and what they publish: the record and the picture, which the command writes.
 const BESIDE: [&str; 2] = [session::METRICS, session::CURVE];
 
-pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+/// Trains on the chosen device until the run is over or somebody asks to stop.
+pub(crate) fn run(arguments: TrainArgs) -> Result<ExitCode> {
     let choice = arguments.device.clone();
     with_device(&choice, arguments)
 }
 
-impl Job for Arguments {
-    type Output = ExitCode;
+impl Job for TrainArgs {
+    type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let session = match &self.resume {
@@ -42,34 +50,43 @@ impl Job for Arguments {
 }
 
 /// A new run, its first checkpoint written. Everything is checked and made before anything in the folder changes.
-fn begin<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Session<B>> {
+fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Session<B>> {
     check_free(&run, arguments.overwrite)?;
+    // Its bytes are kept with the run, so that the file may go away.
     let tokenizer = arguments.model.tokenizer.as_deref().map(read_tokenizer).transpose()?;
     let vocabulary = vocabulary(arguments.model.tokenizer.as_deref(), tokenizer.as_deref())?;
     let config = arguments.model.config(&arguments.levels, &vocabulary)?;
     let settings = arguments.training.settings()?;
     settings.check()?;
     let source = sources::load(arguments.text.as_deref())?;
+    // A share of the text at its end, in [0, 1).
     let held_out = arguments.training.holdout;
+    // Too little text is found here, before anything is written.
     let corpus = Corpus::new(&source.path, &source.text, &vocabulary, held_out, settings.text())?;
     let (evaluate_every, save_every) = arguments.training.intervals();
     let text = arguments.text.as_deref().map(absolute).transpose()?;
-    let plan = Plan { text, identity: corpus.identity.clone(), held_out, evaluate_every, save_every };
+    // Kept with the checkpoints: a resumed run needs no flags.
+    let plan = RunPlan { text, identity: corpus.identity.clone(), held_out, evaluate_every, save_every };
     let trainer = Trainer::new(device, &config, settings, plan, tokenizer)?;
     let lock = run.lock()?;
     // Another process may have come first.
     check_free(&run, arguments.overwrite)?;
+    // Clears what an older run left, and writes checkpoint 0.
     trainer.begin(&run, &BESIDE)?;
     Session::new(run, lock, trainer, corpus, vocabulary)
 }
 
 /// Refuses a folder that holds what a new run would replace, unless that is wanted.
+///
+/// # Errors
+/// A run in it, or a file that a run would write; both name `--resume`, `--overwrite` or `--out`.
 fn check_free(run: &Run, overwrite: bool) -> Result<()> {
     if overwrite {
         return Ok(());
     }
     let folder = run.folder().display();
     let begin = "replace it (`--overwrite`) or name another folder (`--out DIR`)";
+    // A run has checkpoints; a folder without them may still hold somebody's model.
     if run.latest()?.is_some() {
         let why = format!("holds a run already; go on with it (`--resume {folder}`), {begin}");
         return Err(Error::file(run.folder(), why));
@@ -80,14 +97,18 @@ fn check_free(run: &Run, overwrite: bool) -> Result<()> {
     }
 }
 
-/// A stopped run, where its newest checkpoint left it.
-fn resume<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Session<B>> {
+/// A stopped run, where its newest checkpoint left it. The text must be the same; its path may be another.
+fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Session<B>> {
+    // Refused here where there is no checkpoint, before a lock is made in a folder that is no run.
     run.newest()?;
+    // The lock comes first: opening a checkpoint sweeps up after a stopped run.
     let lock = run.lock()?;
     let trainer = Trainer::resume(device, &run)?;
     let vocabulary = vocabulary(Some(&run.file(TOKENIZER)), trainer.tokenizer())?;
     let plan = trainer.plan();
+    // `--text` names the text where it lies now; else it is looked for where it was.
     let source = sources::load(arguments.text.as_deref().or(plan.text.as_deref()))?;
+    // Length and checksum: a text that grew by a line is another text.
     let found = Identity::of(&source.text);
     if found != plan.identity {
         let why = format!(
@@ -99,22 +120,28 @@ fn resume<B: Backend>(device: &B, arguments: &Arguments, run: Run) -> Result<Ses
         );
         return Err(Error::file(source.path, why));
     }
+    // The corpus is cut as it was when the run began.
     let length = trainer.settings().text();
     let corpus = Corpus::new(&source.path, &source.text, &vocabulary, plan.held_out, length)?;
     Session::new(run, lock, trainer, corpus, vocabulary)
 }
 
+/// Content of a `tokenizer.json`.
 fn read_tokenizer(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
+/// The vocabulary of a tokenizer's content, bytes without one; `path` is for messages.
 fn vocabulary(path: Option<&Path>, tokenizer: Option<&[u8]>) -> Result<Vocabulary> {
     match tokenizer {
         Some(content) => Ok(Vocabulary::from_json(path.unwrap_or(Path::new(TOKENIZER)), content)?),
+        // 256 tokens, one a byte.
         None => Ok(Vocabulary::Bytes),
     }
 }
 
+/// A path that a resumed run finds from any folder.
+// The file need not exist: whoever reads it says so with its path.
 fn absolute(path: &Path) -> Result<std::path::PathBuf> {
     std::path::absolute(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }

@@ -2,6 +2,7 @@
 
 mod command {
     mod bench;
+    mod documents;
     mod harness;
     #[cfg(unix)]
     mod stopping;

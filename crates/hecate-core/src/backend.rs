@@ -1,7 +1,7 @@
 //! What a column of the matrix must provide.
 
 use crate::{
-    DType, Decode, Decoded, Dims, Error, Host, Inputs, Outputs, Recording, Result, Rule, Step, Tensor,
+    CapturedStep, DType, Decode, Decoded, DeviceId, Dims, Error, Host, Inputs, Outputs, Result, Rule, Step, Tensor,
     primitives::Primitives, rules::*,
 };
 use std::fmt::Debug;
@@ -15,6 +15,9 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
 
     /// Storage of a tensor's elements.
     type Buffer: Send + Sync + 'static;
+
+    /// Which device value this is: the same for clones, another for each pool, stream or queue that was opened.
+    fn id(&self) -> &DeviceId;
 
     /// Copies host values to the device.
     ///
@@ -50,73 +53,87 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Learns a step by heart, for states and inputs like these; the first [`Recording::step`] goes on from `state`. The
-    /// step must do the same work whatever the values are, and whatever it was called with before; while it is learned,
+    /// Captures a step as a graph for states and inputs shaped like these; the first [`CapturedStep::step`] goes on from `state`. The
+    /// step must do the same work whatever the values are, and whatever it was called with before; while it is captured,
     /// other threads that use the device's value wait. None where the device gains nothing or cannot do so, or where the
     /// step cannot be repeated so: it copies to or from the host on its way.
     ///
     /// # Errors
     /// The step's own; the device's own failures.
-    fn record(
+    fn capture(
         &self,
         _state: &[Tensor<Self>],
         _input: &Tensor<Self>,
         _step: &mut Step<'_, Self>,
-    ) -> Result<Option<Box<dyn Recording>>> {
+    ) -> Result<Option<Box<dyn CapturedStep>>> {
         Ok(None)
     }
 }
 
+/// A rule's arguments on a device, or their gradients.
+pub type InputsOn<R, D> = Inputs<R, Tensor<D>>;
+
+/// A rule's results on a device, or their gradients.
+pub type OutputsOn<R, D> = Outputs<R, Tensor<D>>;
+
+/// A call of a rule whose arguments are checked ([`Inputs::dims`]).
+#[derive(Debug)]
+pub struct KernelCall<'a, R: Rule, D: Device> {
+    /// Where it runs, and where its arguments lie.
+    pub device: &'a D,
+    /// The rule.
+    pub rule: R,
+    /// Sizes.
+    pub dims: &'a Dims,
+    /// Arguments.
+    pub inputs: &'a InputsOn<R, D>,
+}
+
+impl<R: Rule, D: Device> Clone for KernelCall<'_, R, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R: Rule, D: Device> Copy for KernelCall<'_, R, D> {}
+
 /// One cell of the matrix: rule `R` on this device.
 ///
-/// Arguments are already checked ([`Inputs::dims`]). Results must not depend on the number of threads or on timing:
+/// Arguments are already checked. Results must not depend on the number of threads or on timing:
 /// the same call gives the same bits. Gate values are data: logarithms of factors lie in `[−∞, 0]`, strengths may be
 /// any finite number, of either sign. A cell either refuses one outside its range with
 /// [`Error::Value`](crate::Error::Value) (where the host can look at it for nothing) or lets a NaN through to the
 /// outputs of that sequence and head; it never hides it.
-pub trait Kernel<R: Rule>: Device {
+///
+/// `F` is the rule's [family](crate::families): with it a backend implements this once for all rules of a family,
+/// `impl<R: LinearRule> Kernel<R, Linear> for Cuda`. Who asks for a cell writes `D: Kernel<R>`.
+pub trait Kernel<R: Rule, F = <R as Rule>::Family>: Device {
     /// What backward needs beside the inputs: the backend's own affair. Never a state per token.
     type Saved: Send + 'static;
 
-    /// Runs the rule, keeping what [`Kernel::backward`] needs.
+    /// Runs the rule. Without `keep` no backward will come, and nothing is saved for it.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn forward(
-        &self,
-        rule: R,
-        dims: &Dims,
-        inputs: &Inputs<R, Tensor<Self>>,
-    ) -> Result<(Outputs<R, Tensor<Self>>, Self::Saved)>;
+    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<Self::Saved>)>;
 
     /// Gradients of all inputs, given those of all outputs.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
     fn backward(
-        &self,
-        rule: R,
-        dims: &Dims,
-        inputs: &Inputs<R, Tensor<Self>>,
+        call: KernelCall<'_, R, Self>,
         saved: Self::Saved,
-        grads: &Outputs<R, Tensor<Self>>,
-    ) -> Result<Inputs<R, Tensor<Self>>>;
-
-    /// Runs the rule, keeping nothing.
-    ///
-    /// # Errors
-    /// Only what the caller could not foresee.
-    fn infer(&self, rule: R, dims: &Dims, inputs: &Inputs<R, Tensor<Self>>) -> Result<Outputs<R, Tensor<Self>>> {
-        Ok(self.forward(rule, dims, inputs)?.0)
-    }
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>>;
 
     /// Whether [`Kernel::decode`] is there for the rule with these options and sizes. Layers put the same together out of
     /// primitives where it is not.
-    fn decodes(&self, _rule: R, _dims: &Dims) -> bool {
+    fn has_fused_decode(&self, _rule: R, _dims: &Dims) -> bool {
         false
     }
 
-    /// One token of a layer's memory with all that surrounds the rule, where [`Kernel::decodes`] says so.
+    /// One token of a layer's memory with all that surrounds the rule, where [`Kernel::has_fused_decode`] says so.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -126,34 +143,68 @@ pub trait Kernel<R: Rule>: Device {
     }
 }
 
-/// Calls `$callback!` with the type of every rule, in the order of the table: the one list that all else is made from.
-/// Arguments behind the callback's name are passed on in front of the list.
-///
-/// ```
-/// use hecate_core::{Rule, rules::*};
-/// macro_rules! names { ($($rule:ident),*) => { [$(<$rule as Rule>::NAME),*] } }
-/// assert_eq!(hecate_core::for_each_rule!(names)[0], "hebbian");
-/// ```
-#[macro_export]
-macro_rules! for_each_rule {
-    ($callback:ident $(, $($before:tt)*)?) => {
-        $callback! {
-            $($($before)*)?
-            Hebbian, Delta, Titans, Dgd,
-            TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix,
-            Lattice, Trellis, Atlas
-        }
-    };
-}
-
 macro_rules! declare_rules {
     ($($rule:ident),*) => {
         /// Every rule: a missing cell is a compile error where a [`Backend`] is asked for.
+        ///
+        /// A device without cells is a [`Device`] still:
+        ///
+        /// ```
+        /// use hecate_core::{DType, Device, DeviceId, Host, Result};
+        ///
+        /// #[derive(Clone, Debug)]
+        /// struct Memory(DeviceId);
+        /// impl Device for Memory {
+        ///     const NAME: &'static str = "memory";
+        ///     type Buffer = Host;
+        ///     fn id(&self) -> &DeviceId {
+        ///         &self.0
+        ///     }
+        ///     fn upload(&self, host: Host) -> Result<Host> {
+        ///         Ok(host)
+        ///     }
+        ///     fn download(&self, buffer: &Host, _: DType, _: usize) -> Result<Host> {
+        ///         Ok(buffer.clone())
+        ///     }
+        ///     fn synchronize(&self) -> Result<()> {
+        ///         Ok(())
+        ///     }
+        /// }
+        /// fn wants_a_device<D: Device>(_: &D) {}
+        /// wants_a_device(&Memory(DeviceId::new(|number| format!("memory {number}"))));
+        /// ```
+        ///
+        /// It is no backend, and no place for a rule that it has no cell of:
+        ///
+        /// ```compile_fail,E0277
+        /// # use hecate_core::{DType, Device, DeviceId, Host, Result};
+        /// # #[derive(Clone, Debug)]
+        /// # struct Memory(DeviceId);
+        /// # impl Device for Memory {
+        /// #     const NAME: &'static str = "memory";
+        /// #     type Buffer = Host;
+        /// #     fn id(&self) -> &DeviceId {
+        /// #         &self.0
+        /// #     }
+        /// #     fn upload(&self, host: Host) -> Result<Host> {
+        /// #         Ok(host)
+        /// #     }
+        /// #     fn download(&self, buffer: &Host, _: DType, _: usize) -> Result<Host> {
+        /// #         Ok(buffer.clone())
+        /// #     }
+        /// #     fn synchronize(&self) -> Result<()> {
+        /// #         Ok(())
+        /// #     }
+        /// # }
+        /// use hecate_core::{Kernel, rules::Delta};
+        /// fn wants_a_cell<D: Kernel<Delta>>(_: &D) {}
+        /// wants_a_cell(&Memory(DeviceId::new(|number| format!("memory {number}"))));
+        /// ```
         pub trait Rules: $(Kernel<$rule> +)* Device {}
         impl<D: $(Kernel<$rule> +)* Device> Rules for D {}
     };
 }
-for_each_rule!(declare_rules);
+crate::for_each_rule!(declare_rules);
 
 /// A whole column: every primitive and every rule, forward and backward. Never implemented by hand.
 pub trait Backend: Primitives + Rules {}

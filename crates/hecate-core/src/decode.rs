@@ -1,9 +1,10 @@
 //! One token of a memory layer: all that lies between the projections of the residual stream and the one back to it.
 //!
 //! With as few numbers as one token has, starting a kernel takes longer than its work. A device that has this part in one
-//! says so by [`Kernel::decodes`]; elsewhere a layer puts it together out of primitives and the rule.
+//! says so by [`Kernel::has_fused_decode`]; elsewhere a layer puts it together out of primitives and the rule.
 
 use crate::{DType, Device, Dims, Error, Kernel, Of, Result, Rule, Sequences, Shape, Slots, Tensor};
+use std::fmt;
 
 const WHAT: &str = "decode";
 
@@ -15,11 +16,11 @@ const WHAT: &str = "decode";
 /// ```
 pub struct Decode<R: Rule, T> {
     /// Queries, `[N,1,H·K]`.
-    pub q: Projected<T>,
+    pub q: ConvInput<T>,
     /// Keys, `[N,1,H·K]`.
-    pub k: Projected<T>,
+    pub k: ConvInput<T>,
     /// Values, `[N,1,H·V]`.
-    pub v: Projected<T>,
+    pub v: ConvInput<T>,
     /// Added to the norms of queries and keys ([`l2_norm`](crate::primitives::l2_norm)).
     pub norm_epsilon: f32,
     /// Where gates come from.
@@ -36,7 +37,7 @@ pub struct Decode<R: Rule, T> {
 
 /// What a projection makes of a token.
 #[derive(Clone, Debug)]
-pub struct Projected<T> {
+pub struct ConvInput<T> {
     /// `[N,1,H·width]`.
     pub x: T,
     /// Weight `[H·width,W]` of a convolution and its last inputs `[N,W−1,H·width]`.
@@ -45,7 +46,7 @@ pub struct Projected<T> {
 
 /// A number a head: `x + bias`.
 #[derive(Clone, Debug)]
-pub struct Signal<T> {
+pub struct GateLogit<T> {
     /// `[N,1,H]`.
     pub x: T,
     /// `[H]`.
@@ -55,30 +56,30 @@ pub struct Signal<T> {
 /// Gates of a token. `σ` is the logistic function.
 #[derive(Clone, Debug)]
 pub struct TokenGates<T> {
-    /// `log a = −exp(slope) softplus(x + bias)` with `slope [H]`; absent: 0.
-    pub retention: Option<(Signal<T>, T)>,
+    /// `log a = −exp(a_log) softplus(x + bias)` with `a_log [H]`; absent: 0.
+    pub retention: Option<(GateLogit<T>, T)>,
     /// `b`.
-    pub write: Signal<T>,
+    pub write: GateLogit<T>,
     /// What follows from `b`, and from a second number `e`.
-    pub strengths: Strengths<T>,
+    pub strengths: GateForm<T>,
 }
 
 /// How a rule's strengths follow from signals.
 #[derive(Clone, Debug)]
-pub enum Strengths<T> {
+pub enum GateForm<T> {
     /// `θ = c σ(b)`.
     Write(f32),
     /// `log η = log σ(e)`, `θ = σ(b) σ(−e)`.
-    Momentum(Signal<T>),
+    Momentum(GateLogit<T>),
     /// `θ = σ(b)`, `β = σ(e)`.
-    Erase(Signal<T>),
+    Erase(GateLogit<T>),
     /// `θ = σ(b)`, `β = σ(e) σ(−b)`.
-    EraseRest(Signal<T>),
+    EraseRest(GateLogit<T>),
 }
 
-impl<T> Strengths<T> {
+impl<T> GateForm<T> {
     /// `e`.
-    pub fn signal(&self) -> Option<&Signal<T>> {
+    pub fn signal(&self) -> Option<&GateLogit<T>> {
         match self {
             Self::Write(_) => None,
             Self::Momentum(signal) | Self::Erase(signal) | Self::EraseRest(signal) => Some(signal),
@@ -105,11 +106,27 @@ pub struct Decoded<R: Rule, T> {
     pub convs: [Option<T>; 3],
 }
 
+impl<R: Rule, T: fmt::Debug> fmt::Debug for Decode<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { q, k, v, gates, .. } = self;
+        let mut shown = f.debug_struct("Decode");
+        shown.field("q", q).field("k", k).field("v", v).field("gates", gates);
+        shown.field("state", &R::State::list(&self.state)).finish_non_exhaustive()
+    }
+}
+
+impl<R: Rule, T: fmt::Debug> fmt::Debug for Decoded<R, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Decoded");
+        shown.field("out", &self.out).field("state", &R::State::list(&self.state)).field("convs", &self.convs).finish()
+    }
+}
+
 /// One token of a layer's memory with `heads` memories of `key × value`.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where [`Kernel::decodes`] says no; shapes that do not fit, arrays of other than 32-bit floats,
-/// strengths that are not the rule's; the device's own failures.
+/// [`Error::Unsupported`] where [`Kernel::has_fused_decode`] says no; shapes that do not fit, arrays of two devices or of
+/// other than 32-bit floats, strengths that are not the rule's; the device's own failures.
 pub fn decode<D: Kernel<R>, R: Rule>(
     rule: R,
     [heads, key, value]: [usize; 3],
@@ -123,6 +140,7 @@ pub fn decode<D: Kernel<R>, R: Rule>(
 
 fn check<D: Device, R: Rule>(rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>) -> Result<()> {
     let Dims { batch, heads, key, value, .. } = *dims;
+    let device = inputs.q.x.device();
     if batch * heads * key * value == 0 {
         return Err(Error::Empty { what: WHAT, slot: "q", found: inputs.q.x.shape().clone() });
     }
@@ -132,40 +150,53 @@ fn check<D: Device, R: Rule>(rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>
         let (option, found) = ("strengths", format!("{:?}", gates.strengths.names()));
         return Err(Error::Config { what: R::NAME, option, found, expected: "those of the rule's gates" });
     }
-    projected("q", &inputs.q, batch, heads * key)?;
-    projected("k", &inputs.k, batch, heads * key)?;
-    projected("v", &inputs.v, batch, heads * value)?;
-    if let Some((retention, slope)) = &gates.retention {
-        signal("retention", retention, batch, heads)?;
-        slot("slope", slope, [heads])?;
+    projected(device, "q", &inputs.q, batch, heads * key)?;
+    projected(device, "k", &inputs.k, batch, heads * key)?;
+    projected(device, "v", &inputs.v, batch, heads * value)?;
+    if let Some((retention, a_log)) = &gates.retention {
+        signal(device, "retention", retention, batch, heads)?;
+        slot(device, "a_log", a_log, [heads])?;
     }
-    signal("write", &gates.write, batch, heads)?;
-    gates.strengths.signal().map_or(Ok(()), |x| signal("strengths", x, batch, heads))?;
+    signal(device, "write", &gates.write, batch, heads)?;
+    gates.strengths.signal().map_or(Ok(()), |x| signal(device, "strengths", x, batch, heads))?;
     let (states, shapes) = (R::State::list(&inputs.state), rule.state(dims));
     let states = states.into_iter().zip(R::State::into_vec(shapes));
-    states.into_iter().try_for_each(|((name, x), shape)| slot(name, x, shape))?;
-    slot("weight", &inputs.weight, [value])?;
-    inputs.gate.as_ref().map_or(Ok(()), |gate| slot("gate", gate, [batch, 1, heads * value]))
+    states.into_iter().try_for_each(|((name, x), shape)| slot(device, name, x, shape))?;
+    slot(device, "weight", &inputs.weight, [value])?;
+    inputs.gate.as_ref().map_or(Ok(()), |gate| slot(device, "gate", gate, [batch, 1, heads * value]))
 }
 
-fn projected<D: Device>(name: &'static str, map: &Projected<Tensor<D>>, batch: usize, width: usize) -> Result<()> {
-    slot(name, &map.x, [batch, 1, width])?;
+fn projected<D: Device>(
+    device: &D,
+    name: &'static str,
+    map: &ConvInput<Tensor<D>>,
+    batch: usize,
+    width: usize,
+) -> Result<()> {
+    slot(device, name, &map.x, [batch, 1, width])?;
     let Some((weight, last)) = &map.conv else { return Ok(()) };
     let taps = weight.shape().last();
     if taps < 2 {
         let found = taps.to_string();
         return Err(Error::Config { what: WHAT, option: "width", found, expected: "at least 2 taps" });
     }
-    slot(name, weight, [width, taps])?;
-    slot(name, last, [batch, taps - 1, width])
+    slot(device, name, weight, [width, taps])?;
+    slot(device, name, last, [batch, taps - 1, width])
 }
 
-fn signal<D: Device>(name: &'static str, signal: &Signal<Tensor<D>>, batch: usize, heads: usize) -> Result<()> {
-    slot(name, &signal.x, [batch, 1, heads])?;
-    slot(name, &signal.bias, [heads])
+fn signal<D: Device>(
+    device: &D,
+    name: &'static str,
+    signal: &GateLogit<Tensor<D>>,
+    batch: usize,
+    heads: usize,
+) -> Result<()> {
+    slot(device, name, &signal.x, [batch, 1, heads])?;
+    slot(device, name, &signal.bias, [heads])
 }
 
-fn slot<D: Device>(slot: &'static str, x: &Tensor<D>, expected: impl Into<Shape>) -> Result<()> {
+fn slot<D: Device>(device: &D, slot: &'static str, x: &Tensor<D>, expected: impl Into<Shape>) -> Result<()> {
+    x.check_device(device, WHAT, slot)?;
     let expected = expected.into();
     if *x.shape() != expected {
         return Err(Error::Shape { what: WHAT, slot, expected, found: x.shape().clone() });

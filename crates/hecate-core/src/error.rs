@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use crate::{DType, Shape};
+use crate::{DType, DeviceId, Shape};
 
 /// Shorthand for results of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -57,6 +57,30 @@ pub enum Error {
         /// What was given.
         found: DType,
     },
+    /// An array lies on another device value than the call runs on: another chip, or another stream or pool of the same.
+    #[error("{what}: `{slot}` lies on {found}, expected {expected}; move it with `tensor.to(&device)`")]
+    OtherDevice {
+        /// Operation or rule.
+        what: &'static str,
+        /// Argument.
+        slot: &'static str,
+        /// Where the call runs.
+        expected: DeviceId,
+        /// Where the array lies.
+        found: DeviceId,
+    },
+    /// A device with this number is not there.
+    #[error(
+        "{backend}: device number {ordinal} was asked for, there are {count}, counted from 0; ask for a lower number"
+    )]
+    NoSuchDevice {
+        /// Backend.
+        backend: &'static str,
+        /// What was asked for.
+        ordinal: usize,
+        /// Number of devices there are.
+        count: usize,
+    },
     /// The number of host values does not fill the shape.
     #[error("{what}: {found} values given for shape {shape}, which holds {}", shape.count())]
     Length {
@@ -101,6 +125,14 @@ pub enum Error {
         /// Operation or rule.
         what: &'static str,
         /// Reason, with the way out.
+        why: String,
+    },
+    /// There is no such device on this machine.
+    #[error("no {backend} device: {why}")]
+    NoDevice {
+        /// Backend.
+        backend: &'static str,
+        /// What is missing, and the way out.
         why: String,
     },
     /// A device failed.

@@ -1,8 +1,26 @@
 //! How rules are called.
 
-use crate::{DType, Dims, Inputs, Kernel, Outputs, Result, Rule, Slots, Tensor};
+use crate::{DType, Device, Dims, Inputs, Kernel, KernelCall, Outputs, Result, Rule, Slots, Tensor};
+use std::fmt;
 
 /// A forward that can be turned around: it owns what the gradient needs and is consumed by it.
+///
+/// ```
+/// # use hecate_core::{Inputs, Kernel, Pass, Result, Rule, Tensor};
+/// fn once<D: Kernel<R>, R: Rule>(pass: Pass<D, R>, dout: Tensor<D>) -> Result<Inputs<R, Tensor<D>>> {
+///     pass.backward_out(dout)
+/// }
+/// ```
+///
+/// Going back twice does not compile, because the first time gave away what it needs:
+///
+/// ```compile_fail,E0382
+/// # use hecate_core::{Inputs, Kernel, Pass, Result, Rule, Tensor};
+/// fn twice<D: Kernel<R>, R: Rule>(pass: Pass<D, R>, dout: Tensor<D>) -> Result<Inputs<R, Tensor<D>>> {
+///     pass.backward_out(dout.clone())?;
+///     pass.backward_out(dout)
+/// }
+/// ```
 pub struct Pass<D: Kernel<R>, R: Rule> {
     device: D,
     rule: R,
@@ -11,16 +29,36 @@ pub struct Pass<D: Kernel<R>, R: Rule> {
     saved: D::Saved,
 }
 
+impl<D: Kernel<R>, R: Rule> fmt::Debug for Pass<D, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, rule, dims, inputs, .. } = self;
+        let mut shown = f.debug_struct("Pass");
+        shown.field("device", device).field("rule", rule).field("dims", dims).field("inputs", inputs);
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// What a [`forward`] gives.
+#[derive(Debug)]
+pub struct Forward<D: Kernel<R>, R: Rule> {
+    /// What was read, and the state after the last token.
+    pub outputs: Outputs<R, Tensor<D>>,
+    /// Turns the call around.
+    pub pass: Pass<D, R>,
+}
+
 impl<D: Kernel<R>, R: Rule> Pass<D, R> {
     /// Gradients of all inputs, given the gradients of the output and of the final state.
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) or [`Error::DType`](crate::Error::DType) if a gradient does not have the
-    /// form of what it is the gradient of; the device's own failures.
+    /// form of what it is the gradient of; [`Error::OtherDevice`](crate::Error::OtherDevice) if it lies elsewhere than the
+    /// inputs; the device's own failures.
     pub fn backward(self, grads: Outputs<R, Tensor<D>>) -> Result<Inputs<R, Tensor<D>>> {
         let Self { device, rule, dims, inputs, saved } = self;
-        grads.check(rule, &dims, inputs.q.dtype())?;
-        device.backward(rule, &dims, &inputs, saved, &grads)
+        grads.check(rule, &device, &dims, inputs.q.dtype())?;
+        say::<D, R>("backward", &dims);
+        D::backward(KernelCall { device: &device, rule, dims: &dims, inputs: &inputs }, saved, &grads)
     }
 
     /// As [`Pass::backward`] where nothing was made of the final state: its gradient is zero.
@@ -42,12 +80,9 @@ impl<D: Kernel<R>, R: Rule> Pass<D, R> {
 /// Runs a rule over `B` sequences of `T` tokens and keeps what the backward needs.
 ///
 /// # Errors
-/// What does not fit the rule (rank, shape, element type, options), before anything runs; the device's own failures.
-pub fn forward<D: Kernel<R>, R: Rule>(
-    device: &D,
-    rule: R,
-    inputs: Inputs<R, Tensor<D>>,
-) -> Result<(Outputs<R, Tensor<D>>, Pass<D, R>)> {
+/// What does not fit the rule (rank, shape, element type, options) or lies on another device, before anything runs; the
+/// device's own failures.
+pub fn forward<D: Kernel<R>, R: Rule>(device: &D, rule: R, inputs: Inputs<R, Tensor<D>>) -> Result<Forward<D, R>> {
     run(device, rule, None, inputs)
 }
 
@@ -61,7 +96,7 @@ pub fn forward_packed<D: Kernel<R>, R: Rule>(
     rule: R,
     lengths: &[usize],
     inputs: Inputs<R, Tensor<D>>,
-) -> Result<(Outputs<R, Tensor<D>>, Pass<D, R>)> {
+) -> Result<Forward<D, R>> {
     run(device, rule, Some(lengths), inputs)
 }
 
@@ -70,10 +105,27 @@ fn run<D: Kernel<R>, R: Rule>(
     rule: R,
     lengths: Option<&[usize]>,
     inputs: Inputs<R, Tensor<D>>,
-) -> Result<(Outputs<R, Tensor<D>>, Pass<D, R>)> {
-    let dims = inputs.dims(rule, lengths)?;
-    let (outputs, saved) = device.forward(rule, &dims, &inputs)?;
-    Ok((outputs, Pass { device: device.clone(), rule, dims, inputs, saved }))
+) -> Result<Forward<D, R>> {
+    let dims = dims(device, rule, lengths, &inputs)?;
+    say::<D, R>("forward", &dims);
+    let (outputs, saved) = D::forward(KernelCall { device, rule, dims: &dims, inputs: &inputs }, true)?;
+    let saved = saved.ok_or_else(|| crate::Error::Unsupported {
+        backend: D::NAME,
+        what: R::NAME,
+        why: "its forward kept nothing for a backward".into(),
+    })?;
+    Ok(Forward { outputs, pass: Pass { device: device.clone(), rule, dims, inputs, saved } })
+}
+
+/// Sizes of a call on `device`, where all inputs must lie.
+fn dims<D: Device, R: Rule>(
+    device: &D,
+    rule: R,
+    lengths: Option<&[usize]>,
+    inputs: &Inputs<R, Tensor<D>>,
+) -> Result<Dims> {
+    inputs.q.check_device(device, R::NAME, "q")?;
+    inputs.dims(rule, lengths)
 }
 
 /// Runs a rule and keeps nothing: generation, evaluation.
@@ -85,7 +137,7 @@ pub fn infer<D: Kernel<R>, R: Rule>(
     rule: R,
     inputs: &Inputs<R, Tensor<D>>,
 ) -> Result<Outputs<R, Tensor<D>>> {
-    device.infer(rule, &inputs.dims(rule, None)?, inputs)
+    infer_over(device, rule, None, inputs)
 }
 
 /// As [`infer`], over packed sequences ([`forward_packed`]).
@@ -98,5 +150,22 @@ pub fn infer_packed<D: Kernel<R>, R: Rule>(
     lengths: &[usize],
     inputs: &Inputs<R, Tensor<D>>,
 ) -> Result<Outputs<R, Tensor<D>>> {
-    device.infer(rule, &inputs.dims(rule, Some(lengths))?, inputs)
+    infer_over(device, rule, Some(lengths), inputs)
+}
+
+fn infer_over<D: Kernel<R>, R: Rule>(
+    device: &D,
+    rule: R,
+    lengths: Option<&[usize]>,
+    inputs: &Inputs<R, Tensor<D>>,
+) -> Result<Outputs<R, Tensor<D>>> {
+    let dims = dims(device, rule, lengths, inputs)?;
+    say::<D, R>("infer", &dims);
+    Ok(D::forward(KernelCall { device, rule, dims: &dims, inputs }, false)?.0)
+}
+
+/// A call of a rule as a `tracing` event; one comparison where nobody listens.
+fn say<D: Device, R: Rule>(call: &str, dims: &Dims) {
+    let Dims { batch, tokens, heads, key, value, .. } = dims;
+    tracing::trace!(backend = D::NAME, rule = R::NAME, batch, tokens, heads, key, value, "{call}");
 }

@@ -10,20 +10,44 @@ use std::fmt::{self, Debug};
 pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// Name in messages, tables, configurations and test names.
     const NAME: &'static str;
+    /// Which [family](crate::families) the rule is of, and so which engine of a backend runs it.
+    type Family;
     /// What is told at every step beside q, k and v.
     type Gates: Slots;
     /// What is remembered between steps.
     type State: Slots;
 
-    /// Shapes of the gates.
-    fn gates(self, dims: &Dims) -> Of<Self::Gates, Shape>;
+    /// Shapes of the gates: one number a token and head each, where the rule says nothing else.
+    fn gates(self, dims: &Dims) -> Of<Self::Gates, Shape> {
+        Self::Gates::build(|_| dims.scalars())
+    }
 
-    /// Shapes of the state.
-    fn state(self, dims: &Dims) -> Of<Self::State, Shape>;
+    /// Shapes of the state: one matrix a sequence and head each, where the rule says nothing else.
+    fn state(self, dims: &Dims) -> Of<Self::State, Shape> {
+        Self::State::build(|_| dims.matrices())
+    }
 
     /// What a memory that has read nothing is filled with. Layers learn every slot that is not [`Initial::Zeros`].
     fn initial(self, _dims: &Dims) -> Of<Self::State, Initial> {
         Self::State::build(|_| Initial::Zeros)
+    }
+
+    /// Where the rule has the option [`Rule::frozen`].
+    fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
+        None
+    }
+
+    /// Groups of this many tokens share one gradient point; none where the rule is exact.
+    fn frozen(mut self) -> Option<u32> {
+        self.frozen_option().and_then(|own| *own)
+    }
+
+    /// The rule with such groups, or exact; unchanged where its gradient does not see the memory.
+    fn with_frozen(mut self, frozen: Option<u32>) -> Self {
+        if let Some(own) = self.frozen_option() {
+            *own = frozen;
+        }
+        self
     }
 
     /// Refuses options that make no sense, alone or with these dimensions.
@@ -50,6 +74,7 @@ pub enum Initial {
 
 /// When a token reads the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Read {
     /// After its own write: `y_t = q_t M_t` (Titans, MIRAS, Atlas, DeltaNet).
     #[default]
@@ -76,6 +101,19 @@ pub struct Dims {
 }
 
 impl Dims {
+    /// A batch of `batch` sequences of `tokens` tokens each.
+    ///
+    /// Products over `usize::MAX` stay there, and fit no array: [`forward`](crate::forward) refuses them.
+    pub fn new(batch: usize, tokens: usize, heads: usize, key: usize, value: usize) -> Self {
+        Self { batch, tokens, heads, key, value, sequences: Sequences::batch(batch, tokens) }
+    }
+
+    /// Sequences of these lengths packed into one row of tokens: `B = 1`, `T` their sum, one state a sequence.
+    pub fn packed(lengths: &[usize], heads: usize, key: usize, value: usize) -> Self {
+        let sequences = Sequences::packed(lengths);
+        Self { batch: 1, tokens: sequences.rows(), heads, key, value, sequences }
+    }
+
     /// Shape of `q` and `k`: `[B,T,H,K]`.
     pub fn keys(&self) -> Shape {
         [self.batch, self.tokens, self.heads, self.key].into()
@@ -120,6 +158,24 @@ pub struct Outputs<R: Rule, T> {
 }
 
 impl<R: Rule, T> Inputs<R, T> {
+    /// Makes each from its shape and element type in a call of these sizes, in the order of [`Inputs::list`]. Queries, keys
+    /// and values have elements of `dtype`.
+    ///
+    /// # Errors
+    /// The first error of `make`.
+    pub fn try_build<E, F>(rule: R, dims: &Dims, dtype: DType, mut make: F) -> Result<Self, E>
+    where
+        F: FnMut(Shape, DType) -> Result<T, E>,
+    {
+        Ok(Self {
+            q: make(dims.keys(), dtype)?,
+            k: make(dims.keys(), dtype)?,
+            v: make(dims.values(), dtype)?,
+            gates: R::Gates::try_map(rule.gates(dims), |_, shape| make(shape, DType::F32))?,
+            state: R::State::try_map(rule.state(dims), |_, shape| make(shape, DType::F32))?,
+        })
+    }
+
     /// Names and contents in the order q, k, v, gates, state.
     pub fn list(&self) -> Vec<(&'static str, &T)> {
         let mut all = vec![("q", &self.q), ("k", &self.k), ("v", &self.v)];
@@ -144,6 +200,18 @@ impl<R: Rule, T> Inputs<R, T> {
 }
 
 impl<R: Rule, T> Outputs<R, T> {
+    /// As [`Inputs::try_build`]; what was read has elements of `dtype`.
+    ///
+    /// # Errors
+    /// The first error of `make`.
+    pub fn try_build<E, F>(rule: R, dims: &Dims, dtype: DType, mut make: F) -> Result<Self, E>
+    where
+        F: FnMut(Shape, DType) -> Result<T, E>,
+    {
+        let out = make(dims.values(), dtype)?;
+        Ok(Self { out, state: R::State::try_map(rule.state(dims), |_, shape| make(shape, DType::F32))? })
+    }
+
     /// Names and contents in the order out, state.
     pub fn list(&self) -> Vec<(&'static str, &T)> {
         let mut all = vec![("out", &self.out)];
@@ -194,7 +262,7 @@ impl<R: Rule, D: Device> Inputs<R, Tensor<D>> {
     /// Sizes of this call; `lengths` packs several sequences into one row of tokens.
     ///
     /// # Errors
-    /// Whatever does not fit: rank, shape, element type, empty axes, options.
+    /// Whatever does not fit: rank, shape, element type, empty axes, options; arrays of two devices.
     pub fn dims(&self, rule: R, lengths: Option<&[usize]>) -> Result<Dims> {
         let what = R::NAME;
         let rank = |slot, x: &Tensor<D>| match *x.shape().axes() {
@@ -215,35 +283,32 @@ impl<R: Rule, D: Device> Inputs<R, Tensor<D>> {
         sequences.check(what, "q", self.q.shape())?;
         let dims = Dims { batch, tokens, heads, key, value, sequences };
         rule.check(&dims)?;
-        let expected = Inputs::<R, Shape> {
-            q: dims.keys(),
-            k: dims.keys(),
-            v: dims.values(),
-            gates: rule.gates(&dims),
-            state: rule.state(&dims),
-        };
-        check_slots(what, &self.list(), &expected.list(), 3, self.q.dtype())?;
+        let expected = Inputs::<R, _>::try_build(rule, &dims, self.q.dtype(), |shape, _| Ok::<_, Error>(shape))?;
+        check_slots(what, self.q.device(), &self.list(), &expected.list(), 3, self.q.dtype())?;
         Ok(dims)
     }
 }
 
 impl<R: Rule, D: Device> Outputs<R, Tensor<D>> {
-    /// Refuses gradients that do not have the shapes of this call's results; `dtype` is that of `out`.
-    pub(crate) fn check(&self, rule: R, dims: &Dims, dtype: DType) -> Result<()> {
-        let expected = Outputs::<R, Shape> { out: dims.values(), state: rule.state(dims) };
-        check_slots(R::NAME, &self.list(), &expected.list(), 1, dtype)
+    /// Refuses gradients that do not have the shapes of this call's results, or lie elsewhere than on `device`; `dtype` is
+    /// that of `out`.
+    pub(crate) fn check(&self, rule: R, device: &D, dims: &Dims, dtype: DType) -> Result<()> {
+        let expected = Outputs::<R, _>::try_build(rule, dims, dtype, |shape, _| Ok::<_, Error>(shape))?;
+        check_slots(R::NAME, device, &self.list(), &expected.list(), 1, dtype)
     }
 }
 
-/// The first `tokens` slots hold `dtype` (16 or 32 bits), the rest 32-bit floats.
+/// All slots lie on `device`; the first `tokens` hold `dtype` (16 or 32 bits), the rest 32-bit floats.
 fn check_slots<D: Device>(
     what: &'static str,
+    device: &D,
     found: &[(&'static str, &Tensor<D>)],
     expected: &[(&'static str, &Shape)],
     tokens: usize,
     dtype: DType,
 ) -> Result<()> {
     for (i, (&(slot, tensor), &(_, shape))) in found.iter().zip(expected).enumerate() {
+        tensor.check_device(device, what, slot)?;
         if tensor.shape() != shape {
             return Err(Error::Shape { what, slot, expected: shape.clone(), found: tensor.shape().clone() });
         }

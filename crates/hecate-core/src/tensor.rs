@@ -1,7 +1,7 @@
 //! Arrays on a device, their shapes, and how rows of tokens split into sequences.
 
 use crate::{DType, Device, Error, Host, Result};
-use std::{fmt, ops::Range, sync::Arc};
+use std::{any::Any, fmt, ops::Range, sync::Arc};
 
 /// Lengths of the axes, outermost first.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -143,6 +143,30 @@ impl<D: Device> Tensor<D> {
         Ok(self.download()?.into_f32())
     }
 
+    /// The same elements on `device`: a shared buffer where they lie there already, else a copy through the host, also
+    /// from one backend to another.
+    ///
+    /// # Errors
+    /// Either device's own failures.
+    pub fn to<E: Device>(&self, device: &E) -> Result<Tensor<E>> {
+        let here = (self as &dyn Any).downcast_ref::<Tensor<E>>();
+        match here.filter(|x| x.device.id() == device.id()) {
+            Some(x) => Ok(Tensor { device: device.clone(), ..x.clone() }),
+            None => Tensor::upload(device, self.shape.clone(), self.download()?),
+        }
+    }
+
+    /// Refuses a tensor that does not lie on `device`; `what` and `slot` are the operation and argument in the message.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] naming both devices.
+    pub fn check_device(&self, device: &D, what: &'static str, slot: &'static str) -> Result<()> {
+        if self.device.id() == device.id() {
+            return Ok(());
+        }
+        Err(Error::OtherDevice { what, slot, expected: device.id().clone(), found: self.device.id().clone() })
+    }
+
     /// The same elements under another shape.
     ///
     /// # Errors
@@ -255,6 +279,15 @@ impl Sequences {
     /// Tokens of the longest sequence.
     pub fn longest(&self) -> usize {
         self.ranges().map(|r| r.len()).max().unwrap_or(0)
+    }
+
+    /// Every sequence cut into tiles of `length` elements, from `first` to `end` of its tokens: jobs of a kernel, as
+    /// sequence, its first row, its tokens, first element of the tile. `first` is negative for what stands in front.
+    pub fn tiles(&self, length: usize, first: i64, end: impl Fn(usize) -> usize) -> impl Iterator<Item = [i64; 4]> {
+        self.ranges().enumerate().flat_map(move |(n, rows)| {
+            let tiles = (first..end(rows.len()) as i64).step_by(length);
+            tiles.map(move |at| [n as i64, rows.start as i64, rows.len() as i64, at])
+        })
     }
 
     /// Refuses token arrays `[B,T,..]` that these sequences do not cover exactly: `B` sequences of `T` tokens, or any

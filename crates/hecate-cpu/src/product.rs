@@ -1,12 +1,18 @@
 //! Products of matrices on one thread: the safe door to the `gemm` crate.
+//!
+//! Engines and primitives are parallel over heads, sequences and blocks of rows.
+//! A product therefore stays on the thread that asks for it, and its sums have one order.
+//! `gemm` takes raw pointers. This file is the only one that calls it, after it has checked every bound.
 
 use gemm::Parallelism;
 use std::ops::Range;
 
-/// A strided view of a matrix in a slice: element `(i, j)` at `data[i * row_stride + j * column_stride]`.
+/// A strided view of a matrix in a slice.
+/// Element `(i, j)` lies at `data[i * row_stride + j * column_stride]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Mat<'a> {
     pub(crate) data: &'a [f32],
+    /// Sizes and strides are in elements.
     pub(crate) rows: usize,
     pub(crate) columns: usize,
     pub(crate) row_stride: usize,
@@ -14,19 +20,26 @@ pub(crate) struct Mat<'a> {
 }
 
 impl<'a> Mat<'a> {
-    /// A row-major matrix without gaps.
+    /// A row-major matrix `[rows, columns]` without gaps.
     #[inline]
     pub(crate) fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
         Self::with_stride(data, rows, columns, columns)
     }
 
     /// A row-major matrix whose rows begin `row_stride` elements apart.
+    /// Rows of one head in an array `[rows, H, width]` are such a matrix, with stride `H width`.
     #[inline]
     pub(crate) fn with_stride(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         Self { data, rows, columns, row_stride, column_stride: 1 }
     }
 
-    /// The transposed matrix, over the same elements.
+    /// Row `i` of a row-major matrix.
+    #[inline(always)]
+    pub(crate) fn row(&self, i: usize) -> &'a [f32] {
+        &self.data[i * self.row_stride..][..self.columns]
+    }
+
+    /// The transposed matrix, over the same elements: only the strides change places.
     #[inline]
     pub(crate) fn t(self) -> Self {
         let Self { data, rows, columns, row_stride, column_stride } = self;
@@ -52,7 +65,7 @@ impl<'a> Mat<'a> {
     }
 }
 
-/// A row-major matrix in a slice to be written: element `(i, j)` at `data[i * row_stride + j]`.
+/// A row-major matrix to be written: element `(i, j)` lies at `data[i * row_stride + j]`.
 pub(crate) struct MatMut<'a> {
     data: &'a mut [f32],
     rows: usize,
@@ -85,26 +98,31 @@ impl<'a> MatMut<'a> {
     }
 }
 
-/// Whether a slice of `length` holds all elements of axes given as (count, stride); their sizes then fit an `isize`.
+/// Whether a slice of `length` holds all elements of axes given as (count, stride).
+/// Where it does, every offset also fits an `isize`, which `gemm` counts in.
 fn covers(length: usize, axes: [(usize, usize); 2]) -> bool {
+    // An empty matrix has no element that could lie outside.
     if axes.iter().any(|&(count, _)| count == 0) {
         return true;
     }
     let fits = |stride: usize| isize::try_from(stride).is_ok();
+    // The offset of the last element, unless it overflows.
     let last =
         axes.iter().try_fold(0usize, |last, &(count, stride)| last.checked_add((count - 1).checked_mul(stride)?));
     axes.iter().all(|&(_, stride)| fits(stride)) && last.is_some_and(|last| last < length)
 }
 
-/// `out = beta out + alpha a b` on the calling thread. With `beta` 0 the old values do not matter, NaN or not.
+/// `out = beta out + alpha a b` on the calling thread, with `a [m,l]`, `b [l,n]`, `out [m,n]`.
 ///
+/// With `beta` 0 the old values do not matter, NaN or not.
 /// Sizes may be zero; without terms (`a` has no columns) `out` becomes `beta out`.
 ///
 /// # Panics
-/// Sizes that do not fit each other, views that reach outside their slices.
+/// Sizes that do not fit each other, and views that reach outside their slices.
 #[inline]
 #[expect(unsafe_code, reason = "`gemm` takes pointers")]
 pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat<'_>) {
+    // Sizes first: a mismatch is a bug of the caller, and names both sides.
     let (rows, inner, columns) = (out.rows, a.columns, out.columns);
     assert!(
         a.rows == rows && b.rows == inner && b.columns == columns,
@@ -117,6 +135,7 @@ pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat
     out.check();
     a.check("a");
     b.check("b");
+    // `gemm` has vector instructions of its own, which the variable forbids too.
     if crate::simd::is_scalar() {
         return plain(out, beta, alpha, a, b);
     }
@@ -149,15 +168,17 @@ pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat
     }
 }
 
-/// [`product`] without vector instructions.
+/// [`product`] by its definition, for machines and tests without vector instructions.
 fn plain(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat<'_>) {
     if out.rows == 0 || out.columns == 0 {
         return;
     }
     for (i, row) in out.data.chunks_mut(out.row_stride.max(1)).take(out.rows).enumerate() {
         for (j, out) in row[..out.columns].iter_mut().enumerate() {
+            // Element by element through the strides.
             let term =
                 |l| a.data[i * a.row_stride + l * a.column_stride] * b.data[l * b.row_stride + j * b.column_stride];
+            // In 32 bits and from the first term to the last: other bits than `gemm`'s, within the same bounds.
             let sum: f32 = (0..a.columns).map(term).sum();
             *out = alpha * sum + if beta == 0.0 { 0.0 } else { beta * *out };
         }
@@ -168,8 +189,9 @@ fn plain(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat<'_>) {
 mod tests {
     use super::*;
 
-    /// Numbers in `[-1, 1)`, another sequence for every seed.
-    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    /// Pseudo-random elements in `[-1, 1)`; each seed has its own sequence.
+    fn elements(count: usize, seed: u32) -> Vec<f32> {
+        // A linear congruence (Numerical Recipes): good enough for factors of products.
         let mut x = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
         let mut next = || {
             x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -178,19 +200,23 @@ mod tests {
         (0..count).map(|_| next()).collect()
     }
 
+    /// Element `(i, j)` in 64 bits.
     fn at(m: &Mat<'_>, i: usize, j: usize) -> f64 {
         f64::from(m.data[i * m.row_stride + j * m.column_stride])
     }
 
-    /// One product of the given sizes against the sum of the definition; `gap` elements between rows.
+    /// One product of the given sizes against the sum of its definition in 64 bits.
+    /// `gap` elements lie between rows, and must not be overwritten.
     fn check([rows, inner, columns]: [usize; 3], [ta, tb]: [bool; 2], gap: usize, [beta, alpha]: [f32; 2]) {
+        // Transposed operands are laid out by columns, so that the same product is asked for.
         let (sa, sb) = (if ta { rows } else { inner } + gap, if tb { inner } else { columns } + gap);
-        let (da, db) = (numbers(rows.max(inner) * sa, 1), numbers(inner.max(columns) * sb, 2));
+        let (da, db) = (elements(rows.max(inner) * sa, 1), elements(inner.max(columns) * sb, 2));
         let a = if ta { Mat::with_stride(&da, inner, rows, sa).t() } else { Mat::with_stride(&da, rows, inner, sa) };
         let b =
             if tb { Mat::with_stride(&db, columns, inner, sb).t() } else { Mat::with_stride(&db, inner, columns, sb) };
         let stride = columns + gap;
-        let old = numbers(rows * stride, 3);
+        let old = elements(rows * stride, 3);
+        // With `beta` 0 the old values are NaN: reading one of them would show.
         let mut out = if beta == 0.0 { vec![f32::NAN; rows * stride] } else { old.clone() };
         let before = out.clone();
         product(MatMut::with_stride(&mut out, rows, columns, stride), beta, alpha, a, b);
@@ -203,12 +229,14 @@ mod tests {
             let sum: f64 = (0..inner).map(|l| at(&a, i, l) * at(&b, l, j)).sum();
             let old = if beta == 0.0 { 0.0 } else { f64::from(beta) * f64::from(before) };
             let error = (old + f64::from(alpha) * sum - f64::from(*found)).abs();
+            // A sum of `inner` terms of at most 1 in 32 bits.
             assert!(error <= 1e-6 * (inner as f64 + 2.0), "{rows} x {inner} x {columns} at ({i}, {j}): {error}");
         }
     }
 
     #[test]
     fn every_size_and_order_agrees_with_the_definition() {
+        // Around the edges of vectors and of `gemm`'s tiles, and empty ones.
         let sizes = [0, 1, 2, 3, 7, 16, 17, 33, 65];
         for rows in sizes {
             for inner in sizes {

@@ -1,35 +1,55 @@
 //! Loops compiled for the widest vectors of the processor they run on.
+//!
+//! `pulp` compiles a kernel once for each level of vector instructions and picks the best one at run time.
+//! Only functions inlined into the kernel are compiled with it, hence `#[inline(always)]` on every loop body.
+//! A call out of it would run at the level that the whole program is compiled for.
 
 use pulp::{Arch, Simd, WithSimd};
-use std::sync::OnceLock;
+use std::{cell::Cell, sync::OnceLock};
 
-/// Environment variable that, set to `scalar`, keeps every loop of this crate's own away from vector instructions.
+/// Environment variable: `scalar` keeps every loop of this crate away from vector instructions.
 const VARIABLE: &str = "HECATE_CPU_SIMD";
 
-/// The level of vector instructions that loops run at: the best there is, or none where [`VARIABLE`] says so.
+thread_local! {
+    /// Whether loops on this thread keep away from vector instructions: threads of the reference's pool do.
+    static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps every loop on this thread away from vector instructions, from now on.
+pub(crate) fn forbid() {
+    FORBIDDEN.set(true);
+}
+
+/// The level that loops run at: the best there is, or none where [`VARIABLE`] or [`forbid`] says so. The variable is read
+/// once a process.
 #[inline]
 fn level() -> Arch {
     static LEVEL: OnceLock<Arch> = OnceLock::new();
+    if FORBIDDEN.get() {
+        return Arch::Scalar;
+    }
     *LEVEL.get_or_init(|| match std::env::var(VARIABLE) {
         Ok(level) if level == "scalar" => Arch::Scalar,
         _ => Arch::new(),
     })
 }
 
-/// Whether vector instructions were forbidden from outside.
+/// Whether vector instructions were forbidden from outside; `gemm` is then avoided too.
 pub(crate) fn is_scalar() -> bool {
     matches!(level(), Arch::Scalar)
 }
 
 /// Runs a kernel at the best level of vector instructions.
+/// The jump to its copy costs a few nanoseconds, so kernels are at least as long as a row.
 #[inline(always)]
 pub(crate) fn dispatch<K: WithSimd>(kernel: K) -> K::Output {
     level().dispatch(kernel)
 }
 
-struct Call<T, F>(T, F);
+/// An argument and the closure that is compiled again for it.
+struct WideClosure<T, F>(T, F);
 
-impl<T, R, F: Fn(T) -> R> WithSimd for Call<T, F> {
+impl<T, R, F: Fn(T) -> R> WithSimd for WideClosure<T, F> {
     type Output = R;
 
     #[inline(always)]
@@ -40,29 +60,31 @@ impl<T, R, F: Fn(T) -> R> WithSimd for Call<T, F> {
 
 /// `work(argument)`, compiled once for each level of vector instructions; the best level here is run.
 ///
-/// All that `work` changes goes through `argument`, and `work` is written `#[inline(always)] |..| ..`. This way the
-/// body itself is what is compiled again: a closure that is called as another kind than its own goes through a shim
-/// that knows nothing of `inline(always)`, and then all the wide code there is calls a narrow one.
+/// All that `work` changes goes through `argument`, and `work` is written `#[inline(always)] |..| ..`.
+/// This way the body itself is what is compiled again.
+/// A closure called as another kind than its own goes through a shim that is not inlined.
+/// All the wide code would then call a narrow one.
 #[inline(always)]
 pub(crate) fn wide<T, R>(argument: T, work: impl Fn(T) -> R) -> R {
-    dispatch(Call(argument, work))
+    dispatch(WideClosure(argument, work))
 }
 
-/// `N` vectors from the front of `x`, which holds as many.
+/// `N` vectors from the front of `x`, which holds at least as many.
 #[inline(always)]
 pub(crate) fn load<S: Simd, const N: usize>(_: S, x: &[f32]) -> [S::f32s; N] {
     let (vectors, _) = S::as_simd_f32s(&x[..N * S::F32_LANES]);
     std::array::from_fn(|n| vectors[n])
 }
 
-/// The way back of [`load`].
+/// Writes `N` vectors to the front of `x`: the way back of [`load`].
 #[inline(always)]
 pub(crate) fn store<S: Simd, const N: usize>(_: S, x: &mut [f32], values: [S::f32s; N]) {
     let (vectors, _) = S::as_mut_simd_f32s(&mut x[..N * S::F32_LANES]);
     vectors.copy_from_slice(&values);
 }
 
-/// `N` vectors from the front of `x`; zeros where it ends before.
+/// `N` vectors from the front of `x`, with zeros after its end.
+/// Whole blocks take the first branch, which is a plain load.
 #[inline(always)]
 pub(crate) fn load_part<S: Simd, const N: usize>(simd: S, x: &[f32]) -> [S::f32s; N] {
     if x.len() >= N * S::F32_LANES {
@@ -71,7 +93,7 @@ pub(crate) fn load_part<S: Simd, const N: usize>(simd: S, x: &[f32]) -> [S::f32s
     std::array::from_fn(|n| simd.partial_load_f32s(x.get(n * S::F32_LANES..).unwrap_or_default()))
 }
 
-/// The way back of [`load_part`]: what lies behind the end of `x` is dropped.
+/// The way back of [`load_part`]: what lies after the end of `x` is dropped.
 #[inline(always)]
 pub(crate) fn store_part<S: Simd, const N: usize>(simd: S, x: &mut [f32], values: [S::f32s; N]) {
     if x.len() >= N * S::F32_LANES {
@@ -82,15 +104,19 @@ pub(crate) fn store_part<S: Simd, const N: usize>(simd: S, x: &mut [f32], values
     }
 }
 
-/// Work that goes through a matrix in blocks of columns, of some vectors each.
+/// Work that goes through a matrix in panels: blocks of a few vectors' width of columns.
 pub(crate) trait Panel<S: Simd> {
-    /// Columns from `column` on, `N` vectors of them.
+    /// Columns from `column` on, `N` vectors of them. `N` is a constant, so that sums stay in registers.
     fn panel<const N: usize>(&mut self, simd: S, column: usize);
 }
 
-/// Goes through `columns` columns, in blocks as wide as registers allow, up to whole vectors.
+/// Goes through `columns` columns in panels, rounded up to whole vectors.
+///
+/// With 32 registers (AVX-512, NEON) a panel is 4 vectors wide, with 16 registers 2.
+/// A register tile of 4 rows then fills half of the registers with sums.
 #[inline(always)]
 pub(crate) fn panels<S: Simd, P: Panel<S>>(simd: S, columns: usize, mut work: P) {
+    // Each width is a compiled copy of the kernel's loop; the last columns take narrower ones.
     let (many, vectors) = (S::REGISTER_COUNT >= 32, columns.div_ceil(S::F32_LANES));
     let mut done = 0;
     while done < vectors {
@@ -109,5 +135,39 @@ pub(crate) fn panels<S: Simd, P: Panel<S>>(simd: S, columns: usize, mut work: P)
                 1
             }
         };
+    }
+}
+
+/// A kernel whose columns do not interact: it runs panel after panel on the calling thread.
+pub(crate) trait ColumnKernel: Sized {
+    /// Columns in all.
+    fn columns(&self) -> usize;
+
+    /// Columns from `column` on, `N` vectors of them. At the right edge some of these lie outside.
+    fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize);
+
+    /// All columns, at the best level of vector instructions.
+    #[inline(always)]
+    fn run(self) {
+        dispatch(AllColumns(self));
+    }
+}
+
+/// Turns a [`ColumnKernel`] into a kernel of `pulp`.
+struct AllColumns<K>(K);
+
+impl<K: ColumnKernel> WithSimd for AllColumns<K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        panels(simd, self.0.columns(), &mut self.0);
+    }
+}
+
+impl<S: Simd, K: ColumnKernel> Panel<S> for &mut K {
+    #[inline(always)]
+    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
+        K::panel::<S, N>(self, simd, column);
     }
 }

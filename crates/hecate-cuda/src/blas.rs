@@ -1,12 +1,12 @@
 //! cuBLAS, where it is found.
 #![allow(unsafe_code)]
 
-use crate::{Cuda, error::failed};
+use crate::error::failed;
 use cudarc::{
     cublas::{result, sys},
     driver::CudaStream,
 };
-use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
+use hecate_core::{DType, Result, primitives::MatmulDims};
 use std::sync::Arc;
 
 /// A handle bound to a stream.
@@ -17,6 +17,19 @@ pub(crate) struct Blas(sys::cublasHandle_t);
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
+
+/// Batched products of row-major matrices on the device, whose first elements lie at `a`, `b` and `out`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    pub(crate) dims: MatmulDims,
+    /// Of all three.
+    pub(crate) dtype: DType,
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+    pub(crate) out: u64,
+    /// Whether the product is added to `out`, instead of written there.
+    pub(crate) add: bool,
+}
 
 /// What is called of it.
 const FUNCTIONS: [&[u8]; 4] =
@@ -47,29 +60,26 @@ impl Blas {
     }
 
     /// `out[i] = a[i]' b[i]'`, or that added to what is there, sums in 32 bits.
-    pub(crate) fn matmul(
-        &self,
-        dims: MatmulDims,
-        a: &Tensor<Cuda>,
-        b: &Tensor<Cuda>,
-        out: &Tensor<Cuda>,
-        add: bool,
-    ) -> Result<()> {
+    ///
+    /// # Safety
+    /// The matrices hold as many elements of the type as the sizes say, and live until the stream is through with them.
+    /// Nobody else holds `out`, which is read where `add` says so.
+    pub(crate) unsafe fn matmul(&self, product: &Product) -> Result<()> {
         use sys::{cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DFALT, cublasOperation_t::*};
+        let Product { dims, dtype, a, b, out, add } = *product;
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
-        let kind = match a.dtype() {
+        let kind = match dtype {
             DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
             DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
             _ => sys::cudaDataType_t::CUDA_R_32F,
         };
+        // Leading dimensions are those of the row-major arrays.
         let operation = |transposed| if transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
         let (one, kept) = (1.0f32, if add { 1.0f32 } else { 0.0 });
-        let address = |x: &Tensor<Cuda>| x.buffer().pointer() as *mut std::ffi::c_void;
-        let _turn = out.device().kept().turn();
+        let address = |x: u64| x as *mut std::ffi::c_void;
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`.
-        // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is
-        // through with them; nobody else holds `out`, which is read where `add` says so.
+        // SAFETY: the caller's.
         unsafe {
             result::gemm_strided_batched_ex(
                 self.0,

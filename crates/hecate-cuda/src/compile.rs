@@ -4,7 +4,7 @@
 //! this GPU; the PTX in this crate, which the driver compiles. What was tried and why it failed is in the error. Kernels
 //! are compiled one by one, when they are first started: a program waits for those that it uses.
 
-use crate::{error::unsupported, launch::Source, nvrtc::Nvrtc, ptx};
+use crate::{error::unsupported, nvrtc::Nvrtc, ptx, source::KernelSource};
 use hecate_core::Result;
 use std::{
     env, fmt, fs,
@@ -26,14 +26,18 @@ pub(crate) enum Image {
 
 /// Makes images for one GPU.
 pub(crate) struct Compiler {
+    /// Of the GPU, major and minor.
     capability: (u32, u32),
     /// Version of CUDA that the driver speaks, as `1000 major + 10 minor`.
     driver: u32,
+    /// Found when it is first needed.
     nvrtc: OnceLock<std::result::Result<Nvrtc, String>>,
+    /// Its folder on disk.
     cache: Option<PathBuf>,
 }
 
 impl Compiler {
+    /// For a GPU of this compute capability and a driver of this version.
     pub(crate) fn new(capability: (u32, u32), driver: u32) -> Self {
         Self { capability, driver, nvrtc: OnceLock::new(), cache: cache() }
     }
@@ -50,6 +54,7 @@ impl Compiler {
         Self { nvrtc: Err("none here".to_owned()).into(), ..self }
     }
 
+    /// The compiler, looked for once; or why there is none.
     fn nvrtc(&self) -> std::result::Result<&Nvrtc, &str> {
         self.nvrtc.get_or_init(|| self.find_nvrtc()).as_ref().map_err(String::as_str)
     }
@@ -84,12 +89,14 @@ impl Compiler {
     /// [`hecate_core::Error::Unsupported`] with everything that was tried.
     pub(crate) fn load<T>(
         &self,
-        source: &Source,
+        source: &KernelSource,
         kernel: &str,
         mut load: impl FnMut(Image) -> std::result::Result<T, String>,
     ) -> Result<T> {
+        // What was tried and why it failed.
         let mut tried = Vec::new();
         let options = options(&self.architecture(), Some(kernel));
+        // None where there is no folder for caches, or no compiler to name the file by.
         let file = self.cache.as_ref().and_then(|folder| Some(folder.join(self.key(source, kernel, &options).ok()?)));
         if let Some(file) = &file
             && let Ok(cubin) = fs::read(file)
@@ -101,6 +108,7 @@ impl Compiler {
             // Broken or of another driver: it is built again.
             let _ = fs::remove_file(file);
         }
+        // Then the compiler, for exactly this GPU.
         match self.nvrtc().map_err(str::to_owned).and_then(|nvrtc| nvrtc.compile(source, &options)) {
             Ok(compiled) => match load(Image::Cubin(compiled.cubin.clone())) {
                 Ok(loaded) => {
@@ -114,6 +122,7 @@ impl Compiler {
             },
             Err(error) => tried.push(format!("NVRTC: {error}")),
         }
+        // Last the PTX of this crate, which the driver compiles.
         match self.embedded(source, kernel).and_then(|ptx| load(Image::Ptx(ptx))) {
             Ok(loaded) => return Ok(loaded),
             Err(error) => tried.push(format!("embedded PTX {}: {error}", ptx::VERSION)),
@@ -130,7 +139,8 @@ impl Compiler {
     }
 
     /// The module in this crate, where this GPU can run it.
-    fn embedded(&self, source: &Source, kernel: &str) -> std::result::Result<String, String> {
+    fn embedded(&self, source: &KernelSource, kernel: &str) -> std::result::Result<String, String> {
+        // The driver would refuse it with less to say.
         let ((major, minor), (least, and)) = (self.capability, ptx::CAPABILITY);
         if self.capability < ptx::CAPABILITY {
             return Err(format!(
@@ -141,7 +151,8 @@ impl Compiler {
     }
 
     /// Name of a cubin in the cache: everything it depends on.
-    fn key(&self, source: &Source, kernel: &str, options: &[String]) -> std::result::Result<String, String> {
+    fn key(&self, source: &KernelSource, kernel: &str, options: &[String]) -> std::result::Result<String, String> {
+        // Another compiler makes other machine code.
         let compiler = self.nvrtc()?.version();
         let options = options.iter().map(String::as_str);
         let hash = source.hash([compiler.as_str(), env!("CARGO_PKG_VERSION")].into_iter().chain(options));

@@ -6,7 +6,7 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A kernel takes one structure by value; `args` is its name inside. Behind `Args`: the most threads of a block, and
+// A kernel takes one structure by value; `args` is its name inside. After `Args`: the most threads of a block, and
 // where that matters how many blocks are to fit a multiprocessor.
 //
 // Kernels are compiled one by one: with `ONE_KERNEL` and `WANTED_<name>` as `0,` there is that one alone, and what the
@@ -28,7 +28,9 @@ typedef unsigned long long u64;
 #define INFINITE __int_as_float(0x7f800000)
 #define NOT_A_NUMBER __int_as_float(0x7fffffff)
 
+// 16-bit elements as 32-bit floats, and back, rounded to the nearest. NaN stays NaN.
 __device__ __forceinline__ float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
+// The fraction's lowest kept bit decides ties, so that they go to even.
 __device__ __forceinline__ u16 to_bf16(float x) {
     u32 bits = __float_as_uint(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
@@ -64,7 +66,7 @@ __device__ __forceinline__ float shuffle(float x, u32 lane) { return __shfl_sync
 
 // d [16,8] += a [16,8] b [8,8] over a warp, of which thread `4 g + t` holds a[g][t], a[g+8][t], a[g][t+4], a[g+8][t+4],
 // b[t][g], b[t+4][g], and d[g][2t], d[g][2t+1], d[g+8][2t], d[g+8][2t+1]. Factors have 8 bits of exponent and 10 of
-// fraction: what stands behind in their 32 bits is cut off. From sm_80 on.
+// fraction: the lower bits of their 32 are cut off. From sm_80 on.
 __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

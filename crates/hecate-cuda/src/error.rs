@@ -12,6 +12,11 @@ pub(crate) fn failed(context: impl Into<String>, cause: impl std::fmt::Display) 
     Error::Device { backend: "cuda", context: context.into(), source: Box::new(Cause(cause.to_string())) }
 }
 
+/// A GPU, or a driver, that is not there or too old.
+pub(crate) fn no_device(why: impl Into<String>) -> Error {
+    Error::NoDevice { backend: "cuda", why: why.into() }
+}
+
 /// Something this machine cannot do.
 pub(crate) fn unsupported(what: &'static str, why: impl Into<String>) -> Error {
     Error::Unsupported { backend: "cuda", what, why: why.into() }

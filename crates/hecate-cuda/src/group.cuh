@@ -9,11 +9,12 @@ static constexpr bool GROUPS_MULTIPLY = true;
 static constexpr bool GROUPS_MULTIPLY = false;
 #endif
 
-// Factors are described by where they lie: in panels of WIDE columns, 32 or 64, rows one behind the other from a multiple of
+// Factors are described by where they lie: in panels of WIDE columns, 32 or 64, rows one after another from a multiple of
 // 1 KiB on, in which pieces of 16 bytes change places as `in_panel` says.
 template <u32 WIDE = 64>
 __device__ __forceinline__ u64 described(const void* panel) {
     static_assert(WIDE == 64 || WIDE == 32, "what there is");
+    // Address in units of 16 bytes, distance of groups of eight rows, and the kind of swizzle.
     const u32 at = (u32)__cvta_generic_to_shared(panel);
     return (u64)(at >> 4) | (u64)1 << 16 | (u64)WIDE << 32 | (u64)(WIDE == 64 ? 1 : 2) << 62;
 }
@@ -21,20 +22,22 @@ __device__ __forceinline__ u64 described(const void* panel) {
 // of.
 template <u32 WIDE = 64>
 __device__ __forceinline__ u32 in_panel(u32 row, u32 column, u32 further = 0) {
+    // Rows that are read together have their pieces in other banks.
     const u32 turn = WIDE == 64 ? row % 8 : row / 2 % 4;
     return row * WIDE + (column % WIDE / 8 ^ turn ^ further) * 8 + column % 8;
 }
 
-// What threads wrote to shared memory, copies too, is seen by products and by stores of whole pieces; before the barrier behind
-// which these are, or behind it by the thread that begins them.
+// What threads wrote to shared memory, copies too, is seen by products and by stores of whole pieces; before the barrier after
+// which these are, or after it by the thread that begins them.
 __device__ __forceinline__ void show_to_groups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Before the first product: registers are as they were written.
 __device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-// Behind the last one; then a wait for all, but what was committed LEFT times since.
+// After the last one; then a wait for all, but what was committed LEFT times since.
 __device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <u32 LEFT = 0> __device__ __forceinline__ void group_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
 }
+// Both at once.
 __device__ __forceinline__ void group_end() { group_commit(), group_wait(); }
 // Some of the block's warps, THREADS threads, wait for each other.
 template <u32 THREADS> __device__ __forceinline__ void wait_for_some() {
@@ -46,7 +49,7 @@ template <u32 COUNT> __device__ __forceinline__ void take_registers() {
     if constexpr (COUNT > 168) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
     else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
-// Keeps what uses sums behind the wait for them.
+// Keeps what uses sums after the wait for them.
 template <u32 TILES>
 __device__ __forceinline__ void hold(float (&x)[TILES][4]) {
     #pragma unroll

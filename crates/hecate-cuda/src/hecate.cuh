@@ -9,12 +9,15 @@ struct Array {
     u32 type;
 };
 
+// Element `i` as a 32-bit float.
 __device__ __forceinline__ float load(Array x, u64 i) {
     if (x.type == 0) return ((const float*)x.data)[i];
+    // Both 16-bit types are read alike.
     u16 bits = ((const u16*)x.data)[i];
     return x.type == 1 ? from_bf16(bits) : from_f16(bits);
 }
 
+// Element `i`, rounded to the array's type.
 __device__ __forceinline__ void store(Array x, u64 i, float value) {
     if (x.type == 0) ((float*)x.data)[i] = value;
     else ((u16*)x.data)[i] = x.type == 1 ? to_bf16(value) : to_f16(value);
@@ -37,13 +40,14 @@ template <u32 N> struct Run {
 // Neighbours in 16 bytes.
 template <u32 TYPE> constexpr u32 RUN_LENGTH = TYPE == 0 ? 4 : 8;
 
+// A 16-bit element of type 1 or 2 as a 32-bit float.
 __device__ __forceinline__ float from_bits(u32 type, u32 bits) { return type == 1 ? from_bf16((u16)bits) : from_f16((u16)bits); }
-// Two numbers, `low` in the low half.
+// Two elements, `low` in the low half.
 __device__ __forceinline__ u32 to_word(u32 type, float low, float high) {
     return type == 1 ? pack_bf16(low, high) : to_f16(low) | (u32)to_f16(high) << 16;
 }
 
-// The 16-bit numbers of a run, two to a word.
+// The 16-bit elements of a run, two to a word.
 template <u32 N> struct Words;
 template <> struct Words<4> {
     typedef uint2 type;
@@ -52,9 +56,10 @@ template <> struct Words<8> {
     typedef uint4 type;
 };
 
-// N numbers as they lie in memory, which takes half the registers where they have 16 bits; and the run that they are.
+// N elements as they lie in memory, which takes half the registers where they have 16 bits; and the run that they are.
 template <u32 TYPE, u32 N> using Bits = typename Words<TYPE == 0 ? 2 * N : N>::type;
 template <u32 N, u32 TYPE> __device__ __forceinline__ Run<N> run_of(Bits<TYPE, N> bits) {
+    // The words as they lie, then one by one.
     union {
         Bits<TYPE, N> all;
         u32 each[sizeof(bits) / 4];
@@ -68,6 +73,7 @@ template <u32 N, u32 TYPE> __device__ __forceinline__ Run<N> run_of(Bits<TYPE, N
     return run;
 }
 
+// The N neighbours from element `i` on, a multiple of N.
 template <u32 N> __device__ __forceinline__ Run<N> load_run(Array x, u64 i) {
     Run<N> run;
     if constexpr (N == 1) {
@@ -100,6 +106,7 @@ template <u32 N> __device__ __forceinline__ Run<N> load_run_if(bool inside, Arra
     return run;
 }
 
+// Rounds a run to the array's type and writes it at once, from element `i` on, a multiple of N.
 template <u32 N> __device__ __forceinline__ void store_run(Array x, u64 i, const Run<N>& run) {
     if constexpr (N == 1) {
         store(x, i, run.x[0]);
@@ -136,10 +143,12 @@ __device__ __forceinline__ Place place(u64 i, u64 width) {
 
 // The sum over a warp, in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
+    // In five steps; all lanes end with the same sum.
     for (u32 mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
     return x;
 }
 
+// The maximum over a warp, in every lane; NaN where there is one.
 __device__ __forceinline__ float warp_max(float x) {
     for (u32 mask = 16; mask > 0; mask >>= 1) {
         float other = shuffle_xor(x, mask);
@@ -149,10 +158,12 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// The sum over a block, in every thread; `shared` holds 32 numbers. Blocks are whole warps.
+// The sum over a block, in every thread; `shared` holds 32 elements. Blocks are whole warps.
 __device__ inline float block_sum(float x, float* shared) {
+    // Warps by themselves, then a number a warp through shared memory. All threads add these up in the same order.
     x = warp_sum(x);
     u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    // Whoever used `shared` before is through with it.
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[warp] = x;
     __syncthreads();
@@ -168,6 +179,7 @@ __device__ inline float block_max(float x, float* shared) {
     __syncthreads();
     if (threadIdx.x % 32 == 0) shared[warp] = x;
     __syncthreads();
+    // A number a warp, in order.
     float most = shared[0];
     for (u32 i = 1; i < warps; i++) {
         float other = shared[i];
@@ -182,6 +194,7 @@ __device__ inline double column_sum(double x, u32 columns, double* shared) {
     __syncthreads();
     shared[threadIdx.x] = x;
     __syncthreads();
+    // A tree whose shape depends on the block alone.
     for (u32 step = blockDim.x / 2; step >= columns; step /= 2) {
         if (threadIdx.x < step) shared[threadIdx.x] += shared[threadIdx.x + step];
         __syncthreads();

@@ -1,4 +1,4 @@
-//! Kernels by name, and the one place where they are started.
+//! The one place where kernels are started, and the types of their arguments.
 //!
 //! Every kernel takes one structure by value. Its Rust twin is declared with [`kernels!`](crate::launch::kernels), which
 //! ties it to a file of kernels and a name in it.
@@ -6,49 +6,19 @@
 
 use crate::{
     Cuda,
-    compile::{Compiler, Image},
-    error::failed,
+    error::{failed, unsupported},
+    source::KernelSource,
 };
-use cudarc::{
-    driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, sys::CUfunction_attribute},
-    nvrtc::Ptx,
-};
+use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg};
 use hecate_core::{DType, Result, Tensor};
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
-
-/// A file of kernels.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Source {
-    /// Name without extension.
-    pub(crate) name: &'static str,
-    /// CUDA C++; `#include "hecate.cuh"` is all it can include.
-    pub(crate) text: &'static str,
-    /// The same as PTX for machines without a compiler; [`crate::ptx`] says what is in it.
-    pub(crate) ptx: &'static [u8],
-}
-
-/// A file of kernels beside this one: `source!("map", "map.cu")`; its PTX is `src/ptx/map.ptx.br`.
-macro_rules! source {
-    ($name:literal, $file:literal) => {
-        $crate::launch::Source {
-            name: $name,
-            text: include_str!($file),
-            ptx: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ptx/", $name, ".ptx.br")),
-        }
-    };
-}
-pub(crate) use source;
 
 /// The argument of a kernel. Declared by [`kernels!`] only.
 ///
 /// # Safety
-/// The layout is that of the structure of the same name in [`Arguments::SOURCE`], and the kernel
-/// [`Arguments::NAME`] there takes it by value.
-pub(crate) unsafe trait Arguments: Copy {
-    const SOURCE: &'static Source;
+/// The layout is that of the structure of the same name in [`KernelArguments::SOURCE`], and the kernel
+/// [`KernelArguments::NAME`] there takes it by value.
+pub(crate) unsafe trait KernelArguments: Copy {
+    const SOURCE: &'static KernelSource;
     const NAME: &'static str;
 }
 
@@ -63,8 +33,8 @@ macro_rules! kernels {
 
         #[allow(unsafe_code)]
         // SAFETY: the structure of this name beside the kernel has the same fields; both sides lay them out as C does.
-        unsafe impl $crate::launch::Arguments for $name {
-            const SOURCE: &'static $crate::launch::Source = &$source;
+        unsafe impl $crate::launch::KernelArguments for $name {
+            const SOURCE: &'static $crate::source::KernelSource = &$source;
             const NAME: &'static str = $kernel;
         }
     )* };
@@ -130,73 +100,57 @@ impl Grid {
     pub(crate) fn elements(count: usize) -> Self {
         Self::blocks(count.div_ceil(256).clamp(1, 65_535), 256)
     }
-}
 
-/// Kernels that are loaded, by the names of their source and their own. Each keeps the module that it lies in alive.
-pub(crate) struct Modules {
-    compiler: Compiler,
-    functions: Mutex<HashMap<(&'static str, &'static str), CudaFunction>>,
-}
-
-impl Modules {
-    pub(crate) fn new(compiler: Compiler) -> Self {
-        Self { compiler, functions: Mutex::default() }
-    }
-
-    pub(crate) fn compiler(&self) -> &Compiler {
-        &self.compiler
-    }
-
-    fn function(
-        &self,
-        context: &Arc<CudaContext>,
-        shared_memory: usize,
-        source: &'static Source,
-        name: &'static str,
-    ) -> Result<CudaFunction> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(&(source.name, name)) {
-            return Ok(function.clone());
+    /// Refuses what no GPU starts, and what would be another number of blocks in the driver's 32 bits.
+    fn check(&self, kernel: &str, shared_memory: usize) -> Result<()> {
+        let (x, y, z) = self.blocks;
+        let fits = [(x, MOST_BLOCKS), (y, MOST_ROWS), (z, MOST_ROWS), (self.threads as usize, MOST_THREADS)];
+        if fits.iter().all(|&(count, most)| (1..=most).contains(&count)) && self.shared <= shared_memory {
+            return Ok(());
         }
-        let loading = |error| failed(format!("loading the kernel `{name}` of {}", source.name), error);
-        let module = self.compiler.load(source, name, |image| {
-            let image = match image {
-                Image::Cubin(bytes) => Ptx::from_binary(bytes),
-                Image::Ptx(text) => Ptx::from_src(text),
-            };
-            context.load_module(image).map_err(|error| error.to_string())
-        })?;
-        let function = module.load_function(name).map_err(loading)?;
-        // Set once, for all launches: they differ in what they ask for, and may come from several threads.
-        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        let own = function.shared_size_bytes().map_err(loading)?;
-        function.set_attribute(attribute, shared_memory as i32 - own).map_err(loading)?;
-        functions.insert((source.name, name), function.clone());
-        Ok(function)
+        let why = format!(
+            "the kernel `{kernel}` wants {self:?}; blocks go to {MOST_BLOCKS} x {MOST_ROWS} x {MOST_ROWS}, threads to \
+             {MOST_THREADS}, shared memory to {shared_memory} bytes: make the batch, the sequences or the widths smaller"
+        );
+        Err(unsupported("a call of this size", why))
     }
 }
+
+/// Most blocks along the first axis of a grid, on every GPU.
+const MOST_BLOCKS: usize = (1 << 31) - 1;
+
+/// Most blocks along each of the other axes.
+const MOST_ROWS: usize = 65_535;
+
+/// Most threads of a block.
+const MOST_THREADS: usize = 1024;
 
 impl Cuda {
-    /// Queues a kernel. Whatever its argument points to must be alive now; the stream orders freeing behind it.
-    pub(crate) fn launch<A: Arguments>(&self, grid: Grid, arguments: &A) -> Result<()> {
+    /// Queues a kernel. Whatever its argument points to must be alive now; the stream orders freeing after it.
+    pub(crate) fn launch<A: KernelArguments>(&self, grid: Grid, arguments: &A) -> Result<()> {
         self.launch_on(self.stream(), grid, arguments)
     }
 
     /// The same on another stream of this value, for which the main one waits before anything is freed.
-    pub(crate) fn launch_on<A: Arguments>(&self, stream: &CudaStream, grid: Grid, arguments: &A) -> Result<()> {
+    pub(crate) fn launch_on<A: KernelArguments>(&self, stream: &CudaStream, grid: Grid, arguments: &A) -> Result<()> {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
+        grid.check(A::NAME, self.properties().shared_memory)?;
+        // Compiled and loaded at the first launch.
         let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        // Blocks are rows of threads: kernels count along one axis.
         let config = LaunchConfig {
             grid_dim: (x as u32, y as u32, z as u32),
             block_dim: (threads, 1, 1),
             shared_mem_bytes: shared as u32,
         };
+        tracing::trace!(kernel = A::NAME, grid = ?(x, y, z), threads, "launch");
+        // The driver copies it before this returns.
         let argument = ByValue(*arguments);
-        let _turn = self.kept().turn();
+        let _turn = self.ledger().turn();
         let mut launch = stream.launch_builder(&function);
         launch.arg(&argument);
-        // SAFETY: `Arguments` promises that the kernel takes this structure; its pointers were read off live tensors of
+        // SAFETY: `KernelArguments` promises that the kernel takes this structure; its pointers were read off live tensors of
         // the sizes it also names, and this value's main stream frees none of them before the kernel ran.
         unsafe { launch.launch(config) }.map_err(starting)?;
         Ok(())
@@ -206,5 +160,5 @@ impl Cuda {
 /// A structure that the driver copies.
 struct ByValue<A>(A);
 
-// SAFETY: `Arguments` are plain numbers.
-unsafe impl<A: Arguments> cudarc::driver::DeviceRepr for ByValue<A> {}
+// SAFETY: `KernelArguments` are plain numbers.
+unsafe impl<A: KernelArguments> cudarc::driver::DeviceRepr for ByValue<A> {}

@@ -1,7 +1,7 @@
 //! NVIDIA's run-time compiler: finding it, and using it.
 #![allow(unsafe_code)]
 
-use crate::{launch::Source, sources::HEADERS};
+use crate::{headers::HEADERS, source::KernelSource};
 use cudarc::nvrtc::{result, sys};
 use std::{
     env,
@@ -12,7 +12,9 @@ use std::{
 
 /// The compiler, loaded.
 pub(crate) struct Nvrtc {
+    /// Where it was found, in words.
     path: String,
+    /// Major and minor.
     version: (i32, i32),
 }
 
@@ -53,6 +55,7 @@ impl Nvrtc {
             return Err("turned off by HECATE_NVRTC=off".into());
         }
         let folders = folders();
+        // Named folders first: whoever names one means it.
         let preloaded = folders.iter().find_map(|folder| preload(folder));
         // SAFETY: looks for a library by name and opens it.
         if !unsafe { sys::is_culib_present() } {
@@ -71,14 +74,17 @@ impl Nvrtc {
         Ok(Self { path: preloaded.map_or_else(|| "the system's".into(), |path| path.display().to_string()), version })
     }
 
+    /// `13.0`.
     pub(crate) fn version(&self) -> String {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
+    /// `13`.
     pub(crate) fn major(&self) -> u32 {
         self.version.0.unsigned_abs()
     }
 
+    /// Where it was found, in words.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -87,9 +93,10 @@ impl Nvrtc {
     ///
     /// # Errors
     /// The compiler's log.
-    pub(crate) fn compile(&self, source: &Source, options: &[String]) -> Result<Compiled, String> {
+    pub(crate) fn compile(&self, source: &KernelSource, options: &[String]) -> Result<Compiled, String> {
         let c = |text: &str| CString::new(text).map_err(|_| "a zero byte in a source".to_owned());
         let (text, name) = (c(source.text)?, c(&format!("{}.cu", source.name))?);
+        // All headers are handed over; the compiler takes those that are included.
         let headers = HEADERS.iter().map(|(_, text)| c(text)).collect::<Result<Vec<_>, _>>()?;
         let names = HEADERS.iter().map(|(name, _)| c(name)).collect::<Result<Vec<_>, _>>()?;
         let pointers = |list: &[CString]| list.iter().map(|text| text.as_ptr()).collect::<Vec<*const c_char>>();
@@ -121,21 +128,25 @@ impl Nvrtc {
 struct Program(sys::nvrtcProgram);
 
 impl Program {
+    /// What the compiler said.
     fn log(&self) -> String {
         // SAFETY: the program is alive.
         unsafe { result::get_program_log(self.0) }.map(text).unwrap_or_default()
     }
 
+    /// The language between, as text.
     fn ptx(&self) -> String {
         // SAFETY: the program is alive.
         unsafe { result::get_ptx(self.0) }.map(text).unwrap_or_default()
     }
 
+    /// Machine code.
     fn cubin(&self) -> Result<Vec<u8>, String> {
         let mut size = 0;
         // SAFETY: the program is alive; the buffer is as long as the library says.
         unsafe {
             sys::nvrtcGetCUBINSize(self.0, &mut size).result().map_err(|error| format!("{error:?}"))?;
+            // Empty for architectures named `compute_…`.
             let mut cubin = vec![0u8; size];
             if size > 0 {
                 sys::nvrtcGetCUBIN(self.0, cubin.as_mut_ptr().cast()).result().map_err(|error| format!("{error:?}"))?;
@@ -197,6 +208,7 @@ fn pythons() -> Vec<PathBuf> {
     all
 }
 
+/// Folders of Python packages under a `lib` folder.
 fn sites(lib: &Path) -> Vec<PathBuf> {
     let versions = std::fs::read_dir(lib).into_iter().flatten().flatten().map(|entry| entry.path());
     let pythons =

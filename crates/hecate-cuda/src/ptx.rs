@@ -3,7 +3,7 @@
 //! `src/ptx/<file>.ptx.br` holds one module for each kernel of a file, compressed with Brotli. It begins with a line that
 //! says what the file was compiled from, so that a kernel which was changed since is neither shipped nor run.
 
-use crate::launch::Source;
+use crate::source::KernelSource;
 use std::io::Read as _;
 
 /// What the modules are compiled for: all GPUs of this capability and later ones.
@@ -21,6 +21,7 @@ const KERNEL: &str = "// kernel ";
 
 /// A file of modules.
 pub(crate) struct Modules {
+    /// All modules of a file, decompressed.
     text: String,
 }
 
@@ -29,10 +30,11 @@ impl Modules {
     ///
     /// # Errors
     /// Where there are none, or something else.
-    pub(crate) fn of(source: &Source) -> Result<Self, String> {
+    pub(crate) fn of(source: &KernelSource) -> Result<Self, String> {
         if source.ptx.is_empty() {
             return Err("none for these kernels".into());
         }
+        // A few hundred kilobytes of text, and only where there is no compiler.
         let mut text = String::new();
         let read = brotli_decompressor::Decompressor::new(source.ptx, 1 << 16).read_to_string(&mut text);
         read.map_err(|error| format!("the file of these kernels is broken: {error}"))?;
@@ -62,7 +64,7 @@ impl Modules {
 ///
 /// # Errors
 /// Where there is none that can be used.
-pub(crate) fn module(source: &Source, kernel: &str) -> Result<String, String> {
+pub(crate) fn module(source: &KernelSource, kernel: &str) -> Result<String, String> {
     let modules = Modules::of(source)?;
     // A launch hands over a structure whose layout is that of today's kernel.
     if modules.made_from() != Some(&made_from(source)) {
@@ -73,7 +75,7 @@ pub(crate) fn module(source: &Source, kernel: &str) -> Result<String, String> {
 }
 
 /// A name for everything that a module depends on, beside the compiler.
-pub(crate) fn made_from(source: &Source) -> String {
+pub(crate) fn made_from(source: &KernelSource) -> String {
     source.hash([ARCHITECTURE, VERSION])
 }
 
@@ -85,7 +87,7 @@ pub(crate) fn compiler(ptx: &str) -> Option<&str> {
 
 /// A file of modules as the compiler wrote them, not compressed yet.
 #[cfg(test)]
-pub(crate) fn file<'a>(source: &Source, modules: impl Iterator<Item = (&'a str, String)>) -> String {
+pub(crate) fn file<'a>(source: &KernelSource, modules: impl Iterator<Item = (&'a str, String)>) -> String {
     let (mut text, mut by) = (String::new(), None);
     for (name, module) in modules {
         by = by.or_else(|| compiler(&module).map(str::to_owned));

@@ -2,10 +2,11 @@
 
 mod cache;
 mod kernels;
+mod launches;
 mod ptx;
 mod transfers;
 
-use crate::{Cuda, nvrtc::Nvrtc};
+use crate::{Cuda, device::check_ordinal, nvrtc::Nvrtc};
 use cudarc::driver::sys;
 use hecate_core::Error;
 use std::{env, io::Write as _};
@@ -27,6 +28,35 @@ fn nvrtc() -> Option<Nvrtc> {
     None
 }
 
+/// The first GPU; without one the test is skipped, which is said, and fails where `HECATE_REQUIRE` names `cuda`.
+fn device() -> Option<Cuda> {
+    let why = match Cuda::new(0) {
+        Ok(cuda) => return Some(cuda),
+        Err(error) => error.to_string(),
+    };
+    let required = env::var("HECATE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|name| name.trim() == "cuda"), "HECATE_REQUIRE asks for cuda: {why}");
+    say(&format!("skipped: cuda: {why}"));
+    None
+}
+
+/// Numbers that the driver does not list are refused before anything is opened.
+#[test]
+fn numbers_of_gpus_that_are_not_there() {
+    assert!(check_ordinal(0, 1).is_ok() && check_ordinal(7, 8).is_ok());
+    for (ordinal, count) in [(1, 1), (8, 8), (usize::MAX, 2)] {
+        let error = check_ordinal(ordinal, count).expect_err("there is none");
+        assert!(matches!(error, Error::NoSuchDevice { backend: "cuda", .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(&ordinal.to_string()) && text.contains(&count.to_string()), "{text}");
+    }
+    let Some(device) = device() else { return };
+    assert_eq!(device.ordinal(), 0);
+    let count = Cuda::count().expect("a number");
+    let error = Cuda::new(count).map(drop).expect_err("one more than there are");
+    assert!(matches!(error, Error::NoSuchDevice { ordinal, .. } if ordinal == count), "{error}");
+}
+
 /// Where there is no driver, that is an error which names what was looked for and a way out.
 #[test]
 fn without_a_driver() {
@@ -37,9 +67,9 @@ fn without_a_driver() {
     }
     for error in [Cuda::new(0).map(|_| ()), Cuda::new(7).map(|_| ()), Cuda::count().map(|_| ())] {
         let error = error.expect_err("an error without a driver");
-        assert!(matches!(error, Error::Unsupported { backend: "cuda", .. }), "{error:?}");
+        assert!(matches!(error, Error::NoDevice { backend: "cuda", .. }), "{error:?}");
         let text = error.to_string();
-        for expected in ["cuda", "libcuda.so.1", "install", "another device"] {
+        for expected in ["no cuda device", "libcuda.so.1", "install the NVIDIA driver", "another device"] {
             assert!(text.contains(expected), "`{text}` does not say `{expected}`");
         }
     }

@@ -1,4 +1,4 @@
-//! How large a number in a configuration or a setting may be: far above what any machine holds, far below an overflow.
+//! How large a size in a configuration or a setting may be: far above what any machine holds, far below an overflow.
 
 use crate::{Error, Result};
 use std::ops::RangeInclusive;
@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 pub(crate) const SIZE: usize = 1 << 24;
 /// Most blocks of a model.
 pub(crate) const LAYERS: usize = 1 << 16;
-/// Most numbers in a model, and in what one mixer remembers of a text.
-pub(crate) const NUMBERS: u128 = 1 << 32;
+/// Most elements in a model, and in what one mixer remembers of a text.
+pub(crate) const ELEMENTS: u128 = 1 << 32;
 
-/// Refuses a number outside of a range.
+/// Refuses a size outside of a range; `field` names it.
 pub(crate) fn within(field: impl Into<String>, found: usize, range: RangeInclusive<usize>) -> Result<()> {
     if range.contains(&found) {
         return Ok(());
@@ -20,8 +20,8 @@ pub(crate) fn within(field: impl Into<String>, found: usize, range: RangeInclusi
     Err(Error::config(field, found, expected))
 }
 
-/// Refuses sizes that are fine one by one but together make too many numbers.
-pub(crate) fn few(field: impl Into<String>, found: u128, most: u128) -> Result<()> {
+/// Refuses sizes that are fine one by one but whose product is over `most`; `field` names the product.
+pub(crate) fn at_most(field: impl Into<String>, found: u128, most: u128) -> Result<()> {
     if found <= most {
         return Ok(());
     }

@@ -20,10 +20,12 @@ use dfdx::{
     tensor::{Cpu, CpuError, Gradients, PutTape, SplitTape, Tape, Tensor as DfdxTensor, TensorFromVec},
     tensor_ops::ReshapeTo,
 };
-use hecate_core::{Backend, Error, Inputs, Kernel, Of, Outputs, Pass, Rule, Slots, Tensor, forward, infer};
+use hecate_core::{Backend, Error, Forward, Inputs, Kernel, Of, Outputs, Pass, Rule, Slots, Tensor, forward, infer};
+use std::fmt;
 
 /// A dfdx array of four axes whose lengths are known at run time.
 pub type Array4<T = dfdx::tensor::NoneTape> = DfdxTensor<(usize, usize, usize, usize), f32, Cpu, T>;
+/// An array in row-major order as one axis.
 type Flat = DfdxTensor<(usize,), f32, Cpu>;
 
 /// An argument: a dfdx array of any shape, which `Slot::from` takes off its hands.
@@ -31,9 +33,16 @@ type Flat = DfdxTensor<(usize,), f32, Cpu>;
 /// Arrays come without a tape. One that was computed has to have been on a tape, or no gradient goes beyond it: take
 /// the tape off the last of them (`split_tape`) and hand it to [`memory`].
 pub struct Slot<T> {
+    /// Lengths of the axes.
     axes: Vec<usize>,
     /// The elements in row-major order, whatever the strides, with the way back recorded.
     flatten: Box<dyn FnOnce(T) -> Result<(Flat, T), CpuError>>,
+}
+
+impl<T> fmt::Debug for Slot<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("axes", &self.axes).finish_non_exhaustive()
+    }
 }
 
 impl<S: Shape, T: Tape<f32, Cpu> + 'static> From<DfdxTensor<S, f32, Cpu>> for Slot<T> {
@@ -45,7 +54,7 @@ impl<S: Shape, T: Tape<f32, Cpu> + 'static> From<DfdxTensor<S, f32, Cpu>> for Sl
     }
 }
 
-/// Runs a rule as an operation on `tape`: what was read `[B,T,H,V]`, with the tape on it, and the state behind the last
+/// Runs a rule as an operation on `tape`: what was read `[B,T,H,V]`, with the tape on it, and the state after the last
 /// token, each array `[N,H,..]` (axes between the second and the last are one), without. Put the tape on a state
 /// before going on to compute with it. Without a tape to record on (`NoneTape`), nothing is kept for a backward.
 ///
@@ -75,7 +84,7 @@ where
         Ok::<_, Error>(tensor)
     })?;
     let (outputs, pass) = if T::OWNS_TAPE {
-        let (outputs, pass) = forward(backend, rule, inputs)?;
+        let Forward { outputs, pass } = forward(backend, rule, inputs)?;
         (outputs, Some(pass))
     } else {
         (infer(backend, rule, &inputs)?, None)
@@ -128,6 +137,7 @@ fn array<B: Backend>(tensor: &Tensor<B>) -> hecate_core::Result<Array4> {
     Cpu::default().try_tensor_from_vec(tensor.to_f32()?, (first, second, between, last)).map_err(failed)
 }
 
+/// An error of dfdx as one of a device.
 fn failed(source: CpuError) -> Error {
     Error::Device { backend: "dfdx", context: "copying an array".into(), source: Box::new(source) }
 }

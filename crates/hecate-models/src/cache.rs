@@ -3,7 +3,7 @@
 use crate::{Result, Tape, Var};
 use hecate_core::{Backend, Tensor};
 
-/// What one mixer remembers: named arrays, `N` sequences in front, and what the mixers that it is made of remember.
+/// What one mixer remembers: named arrays `[N, ..]` of `N` sequences, and what the mixers that it is made of remember.
 /// The shapes never change, so a text of any length is gone through in constant memory.
 ///
 /// Arrays are values of the tape that the mixer ran on: inside of one tape gradients flow from call to call, and what an
@@ -20,6 +20,7 @@ impl<B: Backend> LayerCache<B> {
         Self::of_vars(arrays.into_iter().map(|(name, array)| (name, Var::constant(array))).collect())
     }
 
+    /// As [`LayerCache::new`], from values of a tape.
     fn of_vars(arrays: Vec<(&'static str, Var<B>)>) -> Self {
         Self { arrays, parts: Vec::new() }
     }
@@ -29,13 +30,14 @@ impl<B: Backend> LayerCache<B> {
         Self { parts, ..self }
     }
 
-    /// Names and arrays, those of the parts behind.
+    /// Names and arrays, then those of the parts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Tensor<B>)> {
         let mut all = Vec::new();
         self.gather(&mut all);
         all.into_iter()
     }
 
+    /// Appends own arrays, then those of the parts, depth first.
     fn gather<'a>(&'a self, all: &mut Vec<(&'static str, &'a Tensor<B>)>) {
         all.extend(self.arrays.iter().map(|(name, array)| (*name, array.value())));
         self.parts.iter().for_each(|part| part.gather(all));
@@ -51,7 +53,7 @@ impl<B: Backend> LayerCache<B> {
         self.arrays.iter().find(|(known, _)| *known == name).map(|(_, array)| array)
     }
 
-    /// Puts the mixer's own array of this name.
+    /// Sets the mixer's own array of this name, or adds it.
     pub(crate) fn set(&mut self, name: &'static str, array: Var<B>) {
         match self.arrays.iter_mut().find(|(known, _)| *known == name) {
             Some((_, old)) => *old = array,
@@ -59,13 +61,13 @@ impl<B: Backend> LayerCache<B> {
         }
     }
 
-    /// The arrays, those of the parts behind, to be replaced by others of their shape.
+    /// The arrays, then those of the parts, to be replaced by others of their shape.
     pub(crate) fn arrays_mut(&mut self) -> Vec<&mut Var<B>> {
         let own = self.arrays.iter_mut().map(|(_, array)| array);
         own.chain(self.parts.iter_mut().flat_map(Self::arrays_mut)).collect()
     }
 
-    /// What the part of this number remembers.
+    /// What the part at this index remembers.
     pub(crate) fn part_mut(&mut self, part: usize) -> Option<&mut Self> {
         self.parts.get_mut(part)
     }
@@ -75,21 +77,21 @@ impl<B: Backend> LayerCache<B> {
         Self::join(tape, &vec![self; batch])
     }
 
-    /// What is remembered of the texts of all.
+    /// One cache of all texts: arrays joined along axis 0.
     pub(crate) fn join(tape: &Tape<'_, B>, all: &[&Self]) -> Result<Self> {
         Self::zip(all, &|arrays| match arrays {
             [one] => Ok((*one).clone()),
             [first, ..] if first.value().shape().count() == 0 => {
-                hollow(first, arrays.iter().map(|array| array.axes()[0]).sum())
+                without_elements(first, arrays.iter().map(|array| array.axes()[0]).sum())
             }
             _ => tape.concat(arrays, 0),
         })
     }
 
-    /// What is remembered of one text.
+    /// The cache of one text: index `text` of axis 0, `[1, ..]`.
     pub(crate) fn text(&self, tape: &Tape<'_, B>, text: usize) -> Result<Self> {
         Self::zip(&[self], &|arrays| match arrays[0] {
-            array if array.value().shape().count() == 0 => hollow(array, 1),
+            array if array.value().shape().count() == 0 => without_elements(array, 1),
             array => tape.narrow(array, 0, text, 1),
         })
     }
@@ -107,8 +109,9 @@ impl<B: Backend> LayerCache<B> {
     }
 }
 
-/// An array without elements of as many texts: some slots have an axis of length 0.
-fn hollow<B: Backend>(like: &Var<B>, texts: usize) -> Result<Var<B>> {
+/// An array `[texts, ..]` without elements, of the other axes of `like`: some slots have an axis of length 0, which
+/// primitives refuse.
+fn without_elements<B: Backend>(like: &Var<B>, texts: usize) -> Result<Var<B>> {
     let axes: Vec<usize> = [texts].into_iter().chain(like.axes()[1..].iter().copied()).collect();
     Ok(Var::constant(Tensor::zeros(like.value().device(), axes, like.value().dtype())?))
 }
@@ -129,6 +132,7 @@ pub struct Cache<B: Backend> {
 }
 
 impl<B: Backend> Cache<B> {
+    /// A cache at position 0, with one part a block.
     pub(crate) fn new(batch: usize, layers: Vec<LayerCache<B>>) -> Self {
         Self { batch, position: 0, layers }
     }
@@ -167,15 +171,17 @@ impl<B: Backend> Cache<B> {
         cache
     }
 
+    /// As [`Cache::layers`], for a model that runs.
     pub(crate) fn layers_mut(&mut self) -> &mut [LayerCache<B>] {
         &mut self.layers
     }
 
+    /// Moves the position on after a call of so many tokens a text.
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.position += tokens;
     }
 
-    /// Without history: gradients end here.
+    /// Cuts the history of all arrays: gradients of later calls end here.
     pub(crate) fn settle(&mut self) {
         let arrays = self.layers.iter_mut().flat_map(LayerCache::arrays_mut);
         arrays.for_each(|array| *array = Var::constant(array.value().clone()));

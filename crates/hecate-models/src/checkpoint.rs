@@ -3,6 +3,7 @@
 //! ```text
 //! run/
 //! ├── config.json, model.safetensors, …   the newest checkpoint's model, for everybody else
+//! ├── best.safetensors                    the weights with the lowest held-out loss, once one was measured
 //! ├── .lock                                held by the process that trains it
 //! └── checkpoint-00000500/                 everything that resuming needs
 //!     ├── config.json, model.safetensors, training.json, training.safetensors, …

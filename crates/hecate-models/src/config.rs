@@ -8,6 +8,7 @@ mod validate;
 pub use composed::{ComposedConfig, MacConfig};
 pub use levels::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
 pub use rule::RuleConfig;
+pub(crate) use rule::{Elements, frozen};
 
 use crate::{
     Error, Result,
@@ -80,7 +81,7 @@ pub enum MixerConfig {
     Attention(AttentionConfig),
     /// Memory as a gate: attention and a memory side by side.
     Mag(ComposedConfig),
-    /// Memory as a layer: attention behind a memory.
+    /// Memory as a layer: attention reads what a memory made.
     Mal(ComposedConfig),
     /// Memory as a context: attention over a segment and what a memory says of it.
     Mac(MacConfig),
@@ -136,13 +137,13 @@ pub struct MemoryConfig {
     /// [`YaadMomentum`](hecate_core::rules::YaadMomentum), in `(0, 1]`. Below 1, `η = momentum σ(e)` and
     /// `θ = (1 − momentum) σ(b)`: what a token writes adds up to at most `σ(b)` times its error, whatever `η` later tokens
     /// have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of them; a memory
-    /// can leave the range of its numbers then. Other rules have 1.
+    /// can leave the range of 32-bit floats then. Other rules have 1.
     pub momentum: f32,
-    /// What becomes of queries and keys in front of the rule.
+    /// What becomes of queries and keys before the rule.
     pub features: Features,
 }
 
-/// What becomes of a head's unit queries and keys in front of the rule.
+/// What becomes of a head's unit queries and keys before the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Features {
@@ -150,12 +151,12 @@ pub enum Features {
     #[default]
     Identity,
     /// All monomials of degree up to two ([`primitives::poly2`](hecate_core::primitives::poly2())), so weighted that they
-    /// are of length 1 again: the rule has keys of `1 + K + K (K + 1)/2` numbers.
+    /// are of length 1 again: the rule has keys of width `1 + K + K (K + 1)/2`.
     Poly2,
 }
 
 impl Features {
-    /// Width of the rule's keys for queries and keys of `width` numbers.
+    /// Width of the rule's keys for queries and keys of this width.
     pub fn width(self, width: usize) -> usize {
         match self {
             Self::Identity => width,
@@ -237,7 +238,7 @@ impl Config {
             "tnt" => MixerConfig::Tnt(TntConfig::with_heads(heads)),
             "hope" => MixerConfig::Hope(HopeConfig { heads, ..Default::default() }),
             rule => {
-                let rule = RuleConfig::named(rule)?;
+                let rule = rule::named(rule)?;
                 MixerConfig::Memory(MemoryConfig { rule, heads, ..Default::default() })
             }
         };

@@ -57,7 +57,7 @@ pub enum Error {
         /// What is wrong, and the way out.
         why: String,
     },
-    /// Training or sampling met a number that is not one.
+    /// Training or sampling met an element that is NaN or infinite.
     #[error("{what}{place} is {found} at step {step}; {way_out}")]
     NonFinite {
         /// What is not finite.

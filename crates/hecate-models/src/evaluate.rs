@@ -1,7 +1,10 @@
 //! How well a model predicts a text.
 
 use crate::{Error, LanguageModel, Place, Result, text::Stream};
-use hecate_core::{Backend, Tensor, primitives::cross_entropy};
+use hecate_core::{
+    Backend, Tensor,
+    primitives::{LossInputs, cross_entropy},
+};
 use std::{f64::consts::LN_2, ops::ControlFlow};
 
 /// Tokens a call that [`evaluate`] uses unless told otherwise.
@@ -40,8 +43,8 @@ impl Score {
 /// and may break off: the score is then that of these tokens.
 ///
 /// # Errors
-/// [`Error::Config`] for fewer than two tokens or a segment of none, [`Error::NonFinite`] for a loss that is not a
-/// number, and the model's own.
+/// [`Error::Config`] for fewer than two tokens or a segment of none, [`Error::NonFinite`] for a loss that is not
+/// finite, and the model's own.
 pub fn evaluate<B: Backend>(
     model: &LanguageModel<B>,
     stream: &Stream,
@@ -77,8 +80,8 @@ pub fn evaluate_afresh<B: Backend>(
         for (inputs, targets) in inputs.chunks(segment).zip(targets.chunks(segment)) {
             let logits = model.infer(inputs, 1, &mut cache)?;
             let targets = Tensor::from_u32(model.device(), [1, targets.len()], targets.to_vec())?;
-            let (losses, _) = cross_entropy(logits.shape().last(), &logits, &targets)?;
-            score.nats += losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
+            let predicted = LossInputs { classes: logits.shape().last(), logits: &logits, targets: &targets };
+            score.nats += cross_entropy(&predicted)?.losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
             score.tokens += inputs.len();
             if progress(score.tokens).is_break() {
                 break 'texts;
@@ -89,6 +92,7 @@ pub fn evaluate_afresh<B: Backend>(
     if score.nats.is_finite() { Ok(score) } else { Err(not_a_number(&score)) }
 }
 
+/// The error of a loss that is not finite; its step is the number of tokens predicted.
 fn not_a_number(score: &Score) -> Error {
     let way_out = "the weights are damaged or diverged: go back to an earlier checkpoint or train with a lower rate";
     Error::NonFinite {

@@ -1,17 +1,20 @@
 //! What learning costs in memory.
 
-use crate::{AttentionConfig, Features, LanguageModel, MemoryConfig, MixerConfig, Precision, language_model::ALIGNED};
+use crate::{
+    AttentionConfig, Features, LanguageModel, MemoryConfig, MixerConfig, Precision, config::Elements,
+    language_model::ALIGNED,
+};
 use hecate_core::{Backend, Dims, Sequences};
 
 /// Tokens between the states that rules keep for their gradients.
-const SPAN: usize = 64;
+const CHECKPOINT_INTERVAL: usize = 64;
 
 /// Bytes of a 32-bit float.
 const WIDE: usize = 4;
 
 /// What a step holds at most, in bytes, part by part.
 ///
-/// With `N` learned numbers, `R = B T` tokens a pass, `d` the width of the stream, `m` that inside the MLP, `V` the
+/// With `N` learned elements, `R = B T` tokens a pass, `d` the width of the stream, `m` that inside the MLP, `V` the
 /// vocabulary and `e` the bytes of an activation (4, or 2 with [`Precision::Bf16`]):
 ///
 /// ```text
@@ -20,18 +23,18 @@ const WIDE: usize = 4;
 /// moments      8 N
 /// gradients    4 N, but while they gather what they were made of is let go: only what is more than that counts
 /// activations  e R (2 d + Σ_layers (4 d + 3 m + mixer))
-/// states       4 ⌈T/64⌉ B × numbers of the rule's state, layer by layer
+/// states       4 ⌈T/64⌉ B × elements of the rule's state, layer by layer
 /// scores       2 e R V: the scores of all tokens, and their gradient; V rounded up to a multiple of 64 for 16 bits
 /// ```
 ///
 /// What the tape keeps of a block: both norms' arguments and results (`4 d`), and of the MLP the gate, the other half and
-/// what is let through (`3 m`). Of a memory with `H` heads, keys of `K` and values of `V'` numbers:
+/// what is let through (`3 m`). Of a memory with `H` heads, keys of width `K` and values of width `V'`:
 ///
 /// ```text
-/// queries and keys   each 2 H K: in front of the convolution and behind the norm; 3 H K without a convolution, with what is
-///                    behind SiLU; polynomial features come on top
+/// queries and keys   each 2 H K: before the convolution and after the norm; 3 H K without a convolution, with what
+///                    follows SiLU; polynomial features come on top
 /// values             2 H V'
-/// what was read      3 H V': in front of its norm, the gate, and what it lets through; 2 H V' without a gate
+/// what was read      3 H V': before its norm, the gate, and what it lets through; 2 H V' without a gate
 /// gates              4 bytes × 4 for each, at most: itself and what it was made of
 /// ```
 ///
@@ -39,7 +42,7 @@ const WIDE: usize = 4;
 /// `(2 H + 2 H') D`, and one array more of each of the first three where they are convolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Learned numbers.
+    /// All parameters, in 32 bits.
     pub weights: usize,
     /// Their copies in the type of activations.
     pub rounded: usize,
@@ -86,9 +89,9 @@ impl<B: Backend> LanguageModel<B> {
         };
         for layer in &config.layers {
             let block = 4 * config.hidden_size + 3 * config.mlp_size();
-            let (narrow, wide, states) = match &layer.mixer {
-                MixerConfig::Memory(memory) => memory.kept(config.hidden_size, (batch, tokens)),
-                MixerConfig::Attention(attention) => (attention.kept(config.hidden_size), attention.heads, 0),
+            let TapeElements { narrow, wide, states } = match &layer.mixer {
+                MixerConfig::Memory(memory) => memory.tape_elements(config.hidden_size, batch, tokens),
+                MixerConfig::Attention(attention) => attention.tape_elements(config.hidden_size),
                 _ => return None,
             };
             all.activations += rows * (size * (block + narrow) + WIDE * wide);
@@ -98,9 +101,19 @@ impl<B: Backend> LanguageModel<B> {
     }
 }
 
+/// Elements of a mixer that the tape keeps for the backward pass.
+struct TapeElements {
+    /// Of a token, in the type of activations.
+    narrow: usize,
+    /// Of a token, in 32 bits.
+    wide: usize,
+    /// Of all states of all texts, in 32 bits.
+    states: usize,
+}
+
 impl MemoryConfig {
-    /// Numbers that the tape keeps: of a token in the type of activations and in 32 bits, and in all states.
-    fn kept(&self, hidden: usize, (batch, tokens): (usize, usize)) -> (usize, usize, usize) {
+    /// What the tape keeps of a pass of `batch` texts of `tokens` tokens.
+    fn tape_elements(&self, hidden: usize, batch: usize, tokens: usize) -> TapeElements {
         let (key, value) = self.widths(hidden);
         let width = self.features.width(key);
         let features = if self.features == Features::Identity { 0 } else { width };
@@ -109,18 +122,19 @@ impl MemoryConfig {
         let narrow = self.heads * (2 * queries + (2 + read) * value);
         let dims =
             Dims { batch: 1, tokens: 1, heads: self.heads, key: width, value, sequences: Sequences::batch(1, 1) };
-        let (state, gates) = self.rule.numbers(&dims);
+        let Elements { state, gates } = Elements::of(self.rule, &dims);
         // Reciprocal norms of what was read, and of queries and keys without a convolution.
         let wide = 4 * gates as usize + if self.conv > 0 { 1 } else { 3 } * self.heads;
-        (narrow, wide, batch * tokens.div_ceil(SPAN) * state as usize)
+        TapeElements { narrow, wide, states: batch * tokens.div_ceil(CHECKPOINT_INTERVAL) * state as usize }
     }
 }
 
 impl AttentionConfig {
-    /// Numbers that the tape keeps of a token.
-    fn kept(&self, hidden: usize) -> usize {
+    /// What the tape keeps of a token; there is no state, and log-sum-exp is an element a head.
+    fn tape_elements(&self, hidden: usize) -> TapeElements {
         let (kv_heads, width) = self.sizes(hidden);
         let convolved = if self.conv > 0 { self.heads + 2 * kv_heads } else { 0 };
-        width * (2 * (self.heads + kv_heads) + convolved)
+        let narrow = width * (2 * (self.heads + kv_heads) + convolved);
+        TapeElements { narrow, wide: self.heads, states: 0 }
     }
 }

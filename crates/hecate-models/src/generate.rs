@@ -1,8 +1,8 @@
 //! Continuing a text.
 
 use crate::{Cache, Error, LanguageModel, Result, evaluate::SEGMENT, sampling::Sampler};
-use hecate_core::{Backend, Host, Recording, Tensor};
-use std::iter::FusedIterator;
+use hecate_core::{Backend, CapturedStep, Host, Tensor};
+use std::{fmt, iter::FusedIterator};
 
 /// An endless stream of tokens that continue a prompt, ended by the first error. Time and memory a token do not grow
 /// with the text; where rules are frozen in groups of `G` ([`LanguageModel::group`]), each token also reads again the
@@ -11,16 +11,17 @@ pub struct Generation<'a, B: Backend> {
     model: &'a LanguageModel<B>,
     cache: Cache<B>,
     sampler: Sampler,
-    /// Logits of the next token.
+    /// Logits of the next token, `[V]`.
     logits: Vec<f32>,
     /// Read since the cache's position, which is a multiple of the frozen rules' groups; empty without such rules.
     group: Vec<u32>,
-    /// Reads one token more, once the device has learned how; the cache stays behind then.
-    recording: Option<Box<dyn Recording>>,
-    /// Whether the device was asked.
+    /// Reads one more token as the device captured it; the cache is not moved on then.
+    captured: Option<Box<dyn CapturedStep>>,
+    /// Whether the device was asked to capture.
     asked: bool,
     /// Drawn, but not yet read by the model.
     unread: Option<u32>,
+    /// After an error there is no further token.
     failed: bool,
 }
 
@@ -37,16 +38,28 @@ pub fn generate<'a, B: Backend>(
         return Err(Error::config("prompt", "empty", "at least one token"));
     }
     let (cache, logits, group) = (model.cache(1)?, Vec::new(), Vec::new());
-    let (recording, asked, unread, failed) = (None, false, None, false);
-    let mut generation = Generation { model, cache, sampler, logits, group, recording, asked, unread, failed };
+    let (captured, asked, unread, failed) = (None, false, None, false);
+    let mut generation = Generation { model, cache, sampler, logits, group, captured, asked, unread, failed };
     for segment in prompt.chunks(SEGMENT) {
         generation.read(segment)?;
     }
     Ok(generation)
 }
 
+impl<B: Backend> fmt::Debug for Generation<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generation")
+            .field("position", &self.cache.position())
+            .field("sampler", &self.sampler)
+            .field("captured", &self.captured.is_some())
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<B: Backend> Generation<'_, B> {
-    /// The cache moves on by whole groups; the tokens of an unfinished group are read from a copy of it.
+    /// Reads tokens and keeps the last one's logits. The cache moves on by whole groups; the tokens of an unfinished group
+    /// are read from a copy of it.
     fn read(&mut self, tokens: &[u32]) -> Result<()> {
         self.group.extend(tokens);
         let unfinished = self.group.split_off(self.group.len() / self.model.group() * self.model.group());
@@ -60,14 +73,15 @@ impl<B: Backend> Generation<'_, B> {
         Ok(())
     }
 
+    /// Reads the token drawn before, if any, and draws the next.
     fn draw(&mut self) -> Result<u32> {
         if let Some(token) = self.unread.take() {
             if !self.asked {
-                self.recording = self.model.recorded(&self.cache)?;
+                self.captured = self.model.capture(&self.cache)?;
                 self.asked = true;
             }
-            match &mut self.recording {
-                Some(recording) => self.logits = recording.step(Host::U32(vec![token]))?.into_f32(),
+            match &mut self.captured {
+                Some(captured) => self.logits = captured.step(Host::U32(vec![token]))?.into_f32(),
                 None => self.read(&[token])?,
             }
         }

@@ -1,9 +1,7 @@
-//! First values of parameters.
+//! First values of parameters. One stream of random bits serves all of them, so a seed gives the same weights everywhere.
 
-use crate::{ParameterId, Parameters, Result};
+use crate::{ParameterId, Parameters, Random, Result};
 use hecate_core::{Backend, DType, Shape, Tensor};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use std::f64::consts::TAU;
 
 /// How a parameter starts.
@@ -29,14 +27,19 @@ pub enum Init {
     Horizon,
 }
 
-/// Adds parameters under growing names, drawing their first values from one stream in the order of the calls.
+/// Adds parameters under growing names, drawing their first values from one stream in the order of the calls: another
+/// order gives other weights.
+#[derive(Debug)]
 pub struct Builder<'a, B: Backend> {
     device: &'a B,
     parameters: &'a mut Parameters<B>,
     /// None where all values are 0.
-    random: Option<&'a mut ChaCha8Rng>,
+    random: Option<&'a mut Random>,
+    /// Precedes all names: empty, or ended by a dot.
     scope: String,
+    /// Standard deviation of [`Init::Normal`].
     deviation: f64,
+    /// Blocks of the model, which [`Init::Residual`] divides by.
     layers: usize,
 }
 
@@ -45,7 +48,7 @@ impl<'a, B: Backend> Builder<'a, B> {
     pub fn new(
         device: &'a B,
         parameters: &'a mut Parameters<B>,
-        random: &'a mut ChaCha8Rng,
+        random: &'a mut Random,
         deviation: f32,
         layers: usize,
     ) -> Self {
@@ -56,11 +59,6 @@ impl<'a, B: Backend> Builder<'a, B> {
     /// Parameters that are all 0, for values that come from elsewhere: drawing those of a large model takes seconds.
     pub(crate) fn blank(device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
         Self { device, parameters, random: None, scope: String::new(), deviation: 0.0, layers: 1 }
-    }
-
-    /// The stream that belongs to a model's seed.
-    pub fn stream(seed: u64) -> ChaCha8Rng {
-        ChaCha8Rng::seed_from_u64(seed)
     }
 
     /// The same, with `name.` in front of all names.
@@ -101,6 +99,7 @@ impl<'a, B: Backend> Builder<'a, B> {
         self.add(name, shape.into(), init, false)
     }
 
+    /// Adds a parameter under `scope + name`.
     fn add(&mut self, name: &str, shape: Shape, init: Init, decay: bool) -> Result<ParameterId> {
         let value = match &mut self.random {
             Some(random) => {
@@ -114,21 +113,23 @@ impl<'a, B: Backend> Builder<'a, B> {
 
 /// Draws first values.
 struct Draw<'a> {
-    random: &'a mut ChaCha8Rng,
+    random: &'a mut Random,
     deviation: f64,
     layers: usize,
 }
 
 impl Draw<'_> {
+    /// A parameter of this shape, drawn in 64 bits and rounded to 32.
     fn tensor<B: Backend>(&mut self, device: &B, shape: Shape, init: Init) -> Result<Tensor<B>> {
-        let mut values: Vec<f64> = (0..shape.count()).map(|_| self.number(init)).collect();
+        let mut values: Vec<f64> = (0..shape.count()).map(|_| self.element(init)).collect();
         if init == Init::Unit {
             values.chunks_mut(shape.last().max(1)).for_each(normalise);
         }
         Ok(Tensor::from_f32(device, shape, values.into_iter().map(|x| x as f32).collect())?)
     }
 
-    fn number(&mut self, init: Init) -> f64 {
+    /// One element, as `init` says; [`Init::Unit`] divides rows later.
+    fn element(&mut self, init: Init) -> f64 {
         match init {
             Init::Constant(value) => f64::from(value),
             Init::Normal => self.deviation * self.normal(),
@@ -145,8 +146,9 @@ impl Draw<'_> {
         }
     }
 
+    /// Uniform in `[low, high)`.
     fn uniform(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+        low + (high - low) * self.random.unit()
     }
 
     /// Standard normal (Box and Muller).
@@ -156,6 +158,7 @@ impl Draw<'_> {
     }
 }
 
+/// Divides a row by its L2 norm.
 fn normalise(row: &mut [f64]) {
     let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
     row.iter_mut().for_each(|x| *x /= norm);

@@ -1,14 +1,57 @@
 //! Language models made of neural memories, written once for every Hecate backend.
 //!
-//! Everything is generic over [`hecate_core::Backend`]; the choice of a device is the caller's. A [`Config`] says what a
-//! model is made of, [`LanguageModel`] is the model, a [`Tape`] turns its forward around. Model code writes the forward
-//! only; gradients come from the primitives' and rules' own backwards.
+//! Everything is generic over [`hecate_core::Backend`]; the caller chooses the device.
+//!
+//! * [`Config`] says what a model is made of, and [`LanguageModel`] is the model.
+//! * [`Tape`] records a forward and runs it backward. Model code writes the forward only; gradients come from the primitives'
+//!   and rules' own backwards.
+//! * [`layers`] has memories, attention and their compositions; [`trainer`] learns a text, [`generate`] continues a prompt,
+//!   [`evaluate`] measures; [`checkpoint`] saves and loads.
 //!
 //! # Conventions
 //!
-//! Activations are `[B,T,width]`, in 32 bits unless a [`Precision`] says otherwise, weights `[outputs, inputs]` as in
-//! PyTorch, tokens row-major `[B,T]`.
-//! Parameters are named as in flash-linear-attention and Hugging Face models.
+//! `B` counts texts, `T` tokens, `H` heads; `K` and `V` are the widths of a head's keys and values.
+//! Activations are `[B,T,width]`, in 32 bits unless a [`Precision`] says otherwise. Weights are `[outputs, inputs]` as in
+//! PyTorch, tokens row-major `[B,T]`. Parameters are named as in flash-linear-attention and Hugging Face models.
+//!
+//! # Example
+//!
+//! A tiny model learns a line of bytes and goes on with it:
+//!
+//! ```
+//! use hecate_cpu::Cpu;
+//! use hecate_models::{
+//!     Config, LanguageModel, Result, Vocabulary,
+//!     generate::generate,
+//!     optimizer::{Constants, Moments, norm_squared},
+//!     sampling::{Sampler, Sampling},
+//! };
+//!
+//! # fn main() -> Result<()> {
+//! // Two blocks of width 16 with two heads of the delta rule.
+//! let (device, config) = (Cpu::new(), Config::uniform("delta", 2, 16, 2)?);
+//! let mut model = LanguageModel::new(&device, &config, 0)?;
+//! let mut moments = Moments::new(&device, model.parameters())?;
+//!
+//! // One text of 32 tokens: each token's target is the next one.
+//! let text = Vocabulary::Bytes.encode(&"tick tock ".repeat(4))?;
+//! let (inputs, targets) = (&text[..32], &text[1..33]);
+//! let before = model.loss(inputs, targets, 1)?;
+//! for step in 1..=30 {
+//!     let (_, gradients) = model.loss_and_gradients(inputs, targets, 1)?;
+//!     let norm = norm_squared(&device, &gradients)?;
+//!     moments.update(model.parameters_mut(), &gradients, &norm, &Constants::default(), (step, 0.01))?;
+//! }
+//! assert!(model.loss(inputs, targets, 1)? < 0.5 * before);
+//!
+//! // Greedy decoding; the memories' state is carried from token to token.
+//! let sampler = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() })?;
+//! let tokens = generate(&model, &text[..10], sampler)?.take(10).collect::<Result<Vec<u32>>>()?;
+//! println!("{}", Vocabulary::Bytes.decode(&tokens)?);
+//! # Ok(())
+//! # }
+//! ```
+#![deny(missing_debug_implementations)]
 
 mod bounds;
 #[cfg(feature = "dfdx")]
@@ -29,6 +72,7 @@ pub mod optimizer;
 mod parameters;
 mod precision;
 mod probe;
+mod random;
 pub mod sampling;
 pub mod schedule;
 mod tape;
@@ -49,6 +93,7 @@ pub use init::{Builder, Init};
 pub use language_model::LanguageModel;
 pub use parameters::{Gradients, Parameter, ParameterId, Parameters};
 pub use precision::Precision;
-pub use probe::{Finding, Place, Probe};
+pub use probe::{NonFinite, Place, Probe};
+pub use random::Random;
 pub use tape::{Tape, Var};
 pub use tokenizer::{Decoder, Vocabulary};

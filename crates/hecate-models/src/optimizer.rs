@@ -3,7 +3,7 @@
 use crate::{Error, Gradients, Parameters, Result};
 use hecate_core::{
     Backend, DType, Tensor,
-    primitives::{self, AdamW, Clip, Slot},
+    primitives::{self, AdamW, Clip, Slot, Update},
 };
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,11 @@ impl<B: Backend> Moments<B> {
         constants: &Constants,
         (step, rate): (u32, f32),
     ) -> Result<()> {
+        // Before anything is taken out of its place.
+        for (parameter, gradient) in parameters.iter().zip(gradients.iter()) {
+            parameter.value.check_device(norm_squared.device(), "adamw", "value")?;
+            gradient.as_ref().map_or(Ok(()), |x| x.check_device(norm_squared.device(), "adamw", "grad"))?;
+        }
         let clip = constants.clip.map(|max_norm| Clip { max_norm, norm_squared });
         let rule = |weight_decay| AdamW {
             learning_rate: rate,
@@ -108,7 +113,7 @@ impl<B: Backend> Moments<B> {
             for ((parameter, gradient), (mean, square)) in parameters.iter_mut().zip(gradients.iter()).zip(moments) {
                 let Some(gradient) = gradient.as_ref().filter(|_| parameter.decay == decay) else { continue };
                 let slot = Slot { value: take(&mut parameter.value), mean: take(mean), square: take(square) };
-                updates.push((slot, gradient));
+                updates.push(Update { slot, grad: gradient });
                 places.push((&mut parameter.value, mean, square));
             }
             let updated = primitives::adamw_all(&rule(weight_decay), clip.as_ref(), updates)?;

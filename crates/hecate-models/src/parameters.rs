@@ -36,7 +36,7 @@ impl<B: Backend> Parameters<B> {
         Self(Vec::new())
     }
 
-    /// Adds one behind the others.
+    /// Appends one.
     pub fn add(&mut self, name: impl Into<String>, value: Tensor<B>, decay: bool) -> ParameterId {
         self.0.push(Parameter { name: name.into(), value, decay });
         ParameterId(self.0.len() - 1)
@@ -70,7 +70,7 @@ impl<B: Backend> Parameters<B> {
         self.0.is_empty()
     }
 
-    /// Number of learned numbers.
+    /// Elements of all arrays together.
     pub fn elements(&self) -> usize {
         self.0.iter().map(|parameter| parameter.value.shape().count()).sum()
     }
@@ -119,7 +119,7 @@ impl<B: Backend> Gradients<B> {
     }
 }
 
-/// Adds a term to a sum that may be empty still.
+/// Adds a term to a sum; either may be none, which stands for zeros.
 pub(crate) fn add_to<B: Backend>(sum: &mut Option<Tensor<B>>, term: Option<Tensor<B>>) -> hecate_core::Result<()> {
     *sum = match (sum.take(), term) {
         (Some(a), Some(b)) => Some(primitives::add(&a, &b)?),

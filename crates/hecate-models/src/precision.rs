@@ -1,4 +1,4 @@
-//! How many bits numbers have while a model learns.
+//! How many bits activations have while a model learns.
 
 use crate::{Error, Result};
 use hecate_core::DType;

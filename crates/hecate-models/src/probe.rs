@@ -1,4 +1,4 @@
-//! Finding the first number that is not one.
+//! Finding the first element that is not finite.
 
 use crate::{Parameters, Result};
 use hecate_core::{Backend, Tensor};
@@ -10,7 +10,7 @@ use std::{
 /// Where in a model something is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Block, from 0; none in front of the blocks and behind them.
+    /// Block, from 0; none before the first block and after the last.
     pub layer: Option<usize>,
     /// Head, from 0; none where there are no heads.
     pub head: Option<usize>,
@@ -28,23 +28,23 @@ impl fmt::Display for Place {
     }
 }
 
-/// A number that is not one.
+/// An element that is NaN or infinite.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct NonFinite {
     /// The array that holds it.
     pub what: String,
     /// Where that is.
     pub place: Place,
-    /// The number.
+    /// Its value.
     pub found: f64,
 }
 
 /// Looks at what passes on a tape ([`Tape::watched`](crate::Tape::watched)), in the order of the computation, and keeps
-/// the first number that is not one.
+/// the first element that is not finite.
 #[derive(Debug, Default)]
 pub struct Probe {
     layer: Cell<Option<usize>>,
-    finding: RefCell<Option<Finding>>,
+    found: RefCell<Option<NonFinite>>,
 }
 
 impl Probe {
@@ -53,18 +53,19 @@ impl Probe {
         self.layer.get()
     }
 
+    /// Block `layer` runs from here on.
     pub(crate) fn enter(&self, layer: Option<usize>) {
         self.layer.set(layer);
     }
 
     /// Looks at an array of block `layer`, with its heads along axis `heads` if it has any. A factor of zero has a
-    /// logarithm of −∞, which is as good as a number.
+    /// logarithm of −∞, which passes for finite.
     pub(crate) fn look<B: Backend>(
         &self,
-        Sight { kind, slot, of, layer, heads }: Sight<'_>,
+        ProbeSite { kind, slot, of, layer, heads }: ProbeSite<'_>,
         array: &Tensor<B>,
     ) -> Result<()> {
-        if self.finding.borrow().is_some() {
+        if self.found.borrow().is_some() {
             return Ok(());
         }
         let logarithm = kind.is_empty() && slot.starts_with("log_");
@@ -74,20 +75,20 @@ impl Probe {
             index / axes[axis + 1..].iter().product::<usize>() % axes[axis]
         });
         let what = if of.is_empty() { slot.to_owned() } else { format!("{kind}`{slot}` of {of}") };
-        *self.finding.borrow_mut() = Some(Finding { what, place: Place { layer, head }, found });
+        *self.found.borrow_mut() = Some(NonFinite { what, place: Place { layer, head }, found });
         Ok(())
     }
 
     /// What was found.
-    pub fn into_finding(self) -> Option<Finding> {
-        self.finding.into_inner()
+    pub fn into_non_finite(self) -> Option<NonFinite> {
+        self.found.into_inner()
     }
 }
 
 /// What is looked at.
 #[derive(Clone, Copy)]
-pub(crate) struct Sight<'a> {
-    /// What stands in front of the slot's name.
+pub(crate) struct ProbeSite<'a> {
+    /// What precedes the slot's name, such as `the gradient of `.
     pub(crate) kind: &'a str,
     /// The array's name.
     pub(crate) slot: &'a str,
@@ -99,18 +100,20 @@ pub(crate) struct Sight<'a> {
     pub(crate) heads: Option<usize>,
 }
 
-/// Place and value of the first number in an array that is not one; where it holds logarithms, −∞ is.
+/// Index in row-major order and value of the first element that is not finite; −∞ passes where the array holds
+/// logarithms. Copies the array to the host.
 pub(crate) fn first<B: Backend>(array: &Tensor<B>, logarithms: bool) -> Result<Option<(usize, f64)>> {
     let fine = |x: f32| x.is_finite() || (logarithms && x == f32::NEG_INFINITY);
     let found = array.to_f32()?.into_iter().enumerate().find(|&(_, x)| !fine(x));
     Ok(found.map(|(index, x)| (index, f64::from(x))))
 }
 
-/// The parameter whose gradient holds the first such number on the way back, which goes from the last block to the first.
+/// The first parameter whose gradient is not finite, in the order of the backward pass: head, blocks from the last to the
+/// first, embedding.
 pub(crate) fn last_gradient<B: Backend>(
     parameters: &Parameters<B>,
     gradients: &crate::Gradients<B>,
-) -> Result<Option<Finding>> {
+) -> Result<Option<NonFinite>> {
     let mut pairs: Vec<_> = parameters.iter().zip(gradients.iter()).collect();
     pairs.reverse();
     // The head and the last norm come first on the way back, the embedding last.
@@ -123,7 +126,7 @@ pub(crate) fn last_gradient<B: Backend>(
             continue;
         };
         let place = Place { layer: layer_of(&parameter.name), head: None };
-        return Ok(Some(Finding { what: format!("the gradient of `{}`", parameter.name), place, found }));
+        return Ok(Some(NonFinite { what: format!("the gradient of `{}`", parameter.name), place, found }));
     }
     Ok(None)
 }

@@ -1,8 +1,6 @@
 //! Choosing the next token.
 
-use crate::{Error, Place, Result};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use crate::{Error, Place, Random, Result};
 
 /// How a token is drawn from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,11 +21,12 @@ impl Default for Sampling {
     }
 }
 
-/// Draws tokens, one after another.
+/// Draws tokens, one after another: top-k, then top-p (Holtzman et al., "The Curious Case of Neural Text Degeneration").
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    rng: ChaCha8Rng,
+    random: Random,
+    /// Tokens asked for so far, for messages.
     drawn: u64,
 }
 
@@ -47,7 +46,7 @@ impl Sampler {
         if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
             return Err(Error::config("top-p", sampling.top_p, "above 0 and at most 1 (1: no limit)"));
         }
-        Ok(Self { sampling, rng: ChaCha8Rng::seed_from_u64(sampling.seed), drawn: 0 })
+        Ok(Self { sampling, random: Random::new(sampling.seed), drawn: 0 })
     }
 
     /// A token, given the logits of all. Among equals the lowest token comes first.
@@ -60,13 +59,14 @@ impl Sampler {
         if self.sampling.temperature == 0.0 {
             return Ok(order[0].0);
         }
+        // Softmax without its sum; the largest exponent is 0.
         let highest = f64::from(order[0].1);
         let temperature = f64::from(self.sampling.temperature);
         let mut weights: Vec<f64> =
             order.iter().map(|&(_, x)| ((f64::from(x) - highest) / temperature).exp()).collect();
         let kept = nucleus(&weights, f64::from(self.sampling.top_p));
         weights.truncate(kept);
-        let chosen = choose(&weights, self.rng.random::<f64>());
+        let chosen = choose(&weights, self.random.unit());
         Ok(order[chosen].0)
     }
 
@@ -116,7 +116,7 @@ fn nucleus(weights: &[f64], top_p: f64) -> usize {
     reached.map_or(weights.len(), |last| last + 1)
 }
 
-/// The index whose stretch of the summed weights holds `at`, in `[0, 1)` of the whole.
+/// The index whose interval of the cumulative weights holds `at`, in `[0, 1)` of the whole.
 fn choose(weights: &[f64], at: f64) -> usize {
     let mut left = at * weights.iter().sum::<f64>();
     let hit = weights.iter().position(|w| {

@@ -8,17 +8,21 @@
 //! The same code runs on a tape that does not record ([`Tape::inert`]): nothing is kept then, and memories run their
 //! inference kernel.
 
+mod arrays;
+mod attention;
+mod memory;
 mod operations;
 
-use crate::{Error, Gradients, ParameterId, Parameters, Probe, Result, parameters::add_to, probe::Sight};
+use crate::{Error, Gradients, ParameterId, Parameters, Probe, Result, parameters::add_to, probe::ProbeSite};
 use hecate_core::{Backend, DType, Tensor, primitives};
 use std::{
     cell::RefCell,
     collections::{HashMap, hash_map::Entry},
+    fmt,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Number of tapes made so far: each has a number of its own, which its values carry.
+/// Count of tapes made so far. Each tape takes one as its identity, which its values carry.
 static TAPES: AtomicU64 = AtomicU64::new(0);
 
 /// A value on a tape.
@@ -29,11 +33,11 @@ pub struct Var<B: Backend> {
 }
 
 /// Where gradients of a value gather; nowhere for constants.
-type Slot = Option<Place>;
+type Slot = Option<SlotIndex>;
 
 /// A place among the gradients of one tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct SlotIndex {
     tape: u64,
     index: usize,
 }
@@ -67,14 +71,14 @@ impl<B: Backend> Clone for Var<B> {
 }
 
 /// Gradients on their way back, one a slot.
-struct Slots<B: Backend> {
+struct GradientSlots<B: Backend> {
     tape: u64,
     gradients: Vec<Option<Tensor<B>>>,
     /// What the first use of each rounded weight gave, as it came, by the parameters' places.
     of_rounded: HashMap<usize, Tensor<B>>,
 }
 
-impl<B: Backend> Slots<B> {
+impl<B: Backend> GradientSlots<B> {
     /// Adds to the gradient of a slot; drops what is wanted by nobody, and refuses slots of other tapes.
     fn add(&mut self, slot: Slot, gradient: Tensor<B>) -> Result<()> {
         match slot {
@@ -84,7 +88,7 @@ impl<B: Backend> Slots<B> {
         }
     }
 
-    /// What a use of a rounded weight gave: kept for [`Slots::widen`], or added in 32 bits where there is one already.
+    /// What a use of a rounded weight gave: kept for [`GradientSlots::widen`], or added in 32 bits where there is one already.
     fn add_rounded(&mut self, parameter: usize, gradient: Tensor<B>) -> Result<()> {
         match self.of_rounded.entry(parameter) {
             Entry::Vacant(entry) => {
@@ -111,8 +115,8 @@ impl<B: Backend> Slots<B> {
         Ok(())
     }
 
-    /// What arrived for a slot so far, for who adds to it and puts it back by [`Slots::add`].
-    fn lend(&mut self, slot: Slot) -> Option<Tensor<B>> {
+    /// The partial gradient of a slot, for a kernel that accumulates onto it; [`GradientSlots::add`] puts it back.
+    fn take_partial(&mut self, slot: Slot) -> Option<Tensor<B>> {
         self.gradients[slot.filter(|place| place.tape == self.tape)?.index].take()
     }
 
@@ -121,15 +125,17 @@ impl<B: Backend> Slots<B> {
         slot.is_some_and(|place| self.gradients[place.index].is_some())
     }
 
-    /// What arrived for a result of this tape, all of it: the operations that add to a slot lie behind the one that takes from it.
+    /// The whole gradient of a result of this tape: every operation that adds to a slot was recorded after the one that
+    /// takes from it, and ran before it.
     fn take(&mut self, slot: Slot) -> Option<Tensor<B>> {
         self.gradients[slot?.index].take()
     }
 }
 
-type Operation<'p, B> = Box<dyn FnOnce(&mut Slots<B>) -> Result<()> + 'p>;
+type Operation<'p, B> = Box<dyn FnOnce(&mut GradientSlots<B>) -> Result<()> + 'p>;
 
-struct Record<'p, B: Backend> {
+/// The list of a tape that records: every operation so far, and how many slots they use.
+struct Recording<'p, B: Backend> {
     tape: u64,
     slots: usize,
     operations: Vec<Operation<'p, B>>,
@@ -138,7 +144,7 @@ struct Record<'p, B: Backend> {
 /// Operations in the order in which they ran.
 pub struct Tape<'p, B: Backend> {
     parameters: &'p Parameters<B>,
-    record: Option<RefCell<Record<'p, B>>>,
+    record: Option<RefCell<Recording<'p, B>>>,
     probe: Option<&'p Probe>,
     /// Element type of activations.
     dtype: DType,
@@ -146,11 +152,22 @@ pub struct Tape<'p, B: Backend> {
     rounded: RefCell<HashMap<usize, Tensor<B>>>,
 }
 
+impl<B: Backend> fmt::Debug for Tape<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operations = self.record.as_ref().map(|record| record.borrow().operations.len());
+        f.debug_struct("Tape")
+            .field("operations", &operations)
+            .field("activations", &self.dtype)
+            .field("watched", &self.probe.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<'p, B: Backend> Tape<'p, B> {
     /// A tape that can be gone through backward.
     pub fn recording(parameters: &'p Parameters<B>) -> Self {
         let tape = TAPES.fetch_add(1, Ordering::Relaxed);
-        let record = Record { tape, slots: parameters.len(), operations: Vec::new() };
+        let record = Recording { tape, slots: parameters.len(), operations: Vec::new() };
         Self { record: Some(RefCell::new(record)), ..Self::inert(parameters) }
     }
 
@@ -175,7 +192,7 @@ impl<'p, B: Backend> Tape<'p, B> {
         self.dtype
     }
 
-    /// Whether nothing is kept and nobody looks: values may be made in one piece.
+    /// Whether nothing is kept and no probe looks: one fused kernel may stand for several operations.
     pub(crate) fn is_inert(&self) -> bool {
         self.record.is_none() && self.probe.is_none()
     }
@@ -193,8 +210,8 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// The device's own failures.
     pub fn watch(&self, what: &str, x: &Var<B>) -> Result<()> {
         let Some(probe) = self.probe else { return Ok(()) };
-        let sight = Sight { kind: "", slot: what, of: "", layer: probe.layer(), heads: None };
-        probe.look(sight, &x.value)
+        let site = ProbeSite { kind: "", slot: what, of: "", layer: probe.layer(), heads: None };
+        probe.look(site, &x.value)
     }
 
     /// A parameter's value in the type of activations. Rounding happens once a tape; gradients of every use are added in
@@ -229,23 +246,24 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     /// A parameter's value, 32-bit floats.
     pub fn parameter(&self, id: ParameterId) -> Var<B> {
-        let slot = self.record.as_ref().map(|record| Place { tape: record.borrow().tape, index: id.index() });
+        let slot = self.record.as_ref().map(|record| SlotIndex { tape: record.borrow().tape, index: id.index() });
         Var { value: self.parameters.get(id).value.clone(), slot }
     }
 
     /// Gradients of `Σ seed · var` over the given pairs by all parameters.
     ///
     /// # Errors
-    /// [`Error::Config`] on a tape that does not record, and for a value of another tape; seeds of another shape or
-    /// element type than their values; the device's own failures.
+    /// [`Error::Config`] on a tape that does not record, and for a value of another tape; seeds of another device,
+    /// shape or element type than their values; the device's own failures.
     pub fn backward(self, seeds: impl IntoIterator<Item = (Var<B>, Tensor<B>)>) -> Result<Gradients<B>> {
         let Some(record) = self.record else {
             return Err(Error::config("tape", "inert", "a recording one to go backward"));
         };
-        let Record { tape, slots: count, operations } = record.into_inner();
+        let Recording { tape, slots: count, operations } = record.into_inner();
         // What is still needed of the rounded weights, operations hold.
         drop(self.rounded);
-        let mut slots = Slots { tape, gradients: (0..count).map(|_| None).collect(), of_rounded: HashMap::new() };
+        let mut slots =
+            GradientSlots { tape, gradients: (0..count).map(|_| None).collect(), of_rounded: HashMap::new() };
         for (var, seed) in seeds {
             check_seed(&var.value, &seed)?;
             slots.add(var.slot, seed)?;
@@ -268,13 +286,13 @@ impl<'p, B: Backend> Tape<'p, B> {
         let slot = self.record.as_ref().map(|record| {
             let record = &mut *record.borrow_mut();
             record.slots += 1;
-            Place { tape: record.tape, index: record.slots - 1 }
+            SlotIndex { tape: record.tape, index: record.slots - 1 }
         });
         Var { value, slot }
     }
 
     /// Puts an operation on the tape: it takes the gradients of its results and adds those of its arguments.
-    fn push(&self, operation: impl FnOnce(&mut Slots<B>) -> Result<()> + 'p) {
+    fn push(&self, operation: impl FnOnce(&mut GradientSlots<B>) -> Result<()> + 'p) {
         if let Some(record) = &self.record {
             record.borrow_mut().operations.push(Box::new(operation));
         }
@@ -284,7 +302,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     fn push_one(
         &self,
         value: Tensor<B>,
-        operation: impl FnOnce(Tensor<B>, &mut Slots<B>) -> Result<()> + 'p,
+        operation: impl FnOnce(Tensor<B>, &mut GradientSlots<B>) -> Result<()> + 'p,
     ) -> Var<B> {
         let result = self.result(value);
         let slot = result.slot;
@@ -310,6 +328,7 @@ impl<'p, B: Backend> Tape<'p, B> {
 /// Refuses a seed unlike its value.
 fn check_seed<B: Backend>(value: &Tensor<B>, seed: &Tensor<B>) -> hecate_core::Result<()> {
     let (what, slot) = ("backward", "seed");
+    seed.check_device(value.device(), what, slot)?;
     if value.shape() != seed.shape() {
         let (expected, found) = (value.shape().clone(), seed.shape().clone());
         return Err(hecate_core::Error::Shape { what, slot, expected, found });

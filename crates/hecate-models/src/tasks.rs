@@ -7,27 +7,22 @@ pub use parity::Parity;
 pub use recall::Recall;
 
 use crate::{
-    Config, Error, LanguageModel, Place, Result,
+    Config, Error, LanguageModel, Place, Random, Result,
     optimizer::{self, Constants, Moments},
     schedule::Schedule,
 };
 use hecate_core::Backend;
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
-/// Where a task's random numbers come from.
-pub type Random = ChaCha8Rng;
-
-/// Sequences of one length, and the tokens that are asked for behind some of theirs.
+/// Sequences of one length, and the tokens that have to follow some of theirs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Questions {
     /// Number of sequences.
     pub batch: usize,
     /// Tokens `[batch, T]`, row-major.
     pub inputs: Vec<u32>,
-    /// Tokens behind which there is a question, counted through all sequences.
+    /// Rows among the `batch × T` tokens after which there is a question.
     pub rows: Vec<u32>,
-    /// The answer to each.
+    /// The answer to each, a token: as many as `rows`.
     pub answers: Vec<u32>,
 }
 
@@ -45,20 +40,13 @@ pub enum Purpose {
 impl Purpose {
     /// Random numbers of a seed; each purpose has its own, and none has those of the weights.
     pub fn random(self, seed: u64) -> Random {
-        let mut random = Random::seed_from_u64(seed);
-        random.set_stream(self as u64 + 1);
-        random
+        Random::stream(seed, self as u64 + 1)
     }
 }
 
-/// A number under `count`, which is not 0.
-pub fn below(random: &mut Random, count: usize) -> usize {
-    random.random_range(0..count)
-}
-
-/// A model that learns to answer.
+/// A model that learns to answer: AdamW on the mean cross-entropy of the answers.
 #[derive(Debug)]
-pub struct Student<B: Backend> {
+pub struct TaskModel<B: Backend> {
     model: LanguageModel<B>,
     moments: Moments<B>,
     schedule: Schedule,
@@ -66,7 +54,7 @@ pub struct Student<B: Backend> {
     step: u32,
 }
 
-impl<B: Backend> Student<B> {
+impl<B: Backend> TaskModel<B> {
     /// A fresh model.
     ///
     /// # Errors
@@ -82,7 +70,7 @@ impl<B: Backend> Student<B> {
     /// One step on these questions; returns the mean loss before it, in nats a question.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] if the loss, the gradients or what a memory is told are no numbers; the model's own.
+    /// [`Error::NonFinite`] if the loss, the gradients or what a memory is told is not finite; the model's own.
     pub fn learn(&mut self, questions: &Questions) -> Result<f64> {
         let Questions { batch, inputs, rows, answers } = questions;
         self.step += 1;
@@ -105,6 +93,7 @@ impl<B: Backend> Student<B> {
         Ok(loss)
     }
 
+    /// The error of a step whose loss or gradients are not finite.
     fn diverged(&self, what: String, found: f64) -> Error {
         let way_out = "learn with a lower rate";
         Error::NonFinite { what, place: Place::default(), found, step: self.step.into(), way_out }

@@ -1,12 +1,10 @@
 //! Text to learn from: reading it, splitting it, drawing windows of it.
 
 use crate::{
-    Error, Result, Vocabulary,
-    bounds::{SIZE, few, product},
+    Error, Random, Result, Vocabulary,
+    bounds::{SIZE, at_most, product},
     checksum::checksum,
 };
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use std::{fs, io, path::Path};
 
@@ -28,6 +26,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     })
 }
 
+/// An [`Error::Text`].
 fn fail(path: &Path, why: impl Into<String>) -> Error {
     Error::Text { path: path.to_owned(), why: why.into() }
 }
@@ -136,15 +135,13 @@ pub fn split(text: &str, fraction: f32) -> (&str, &str) {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Windows {
-    rng: ChaCha8Rng,
+    random: Random,
 }
 
 impl Windows {
     /// At the start of the random numbers of `seed`, on another stream than the weights'.
     pub fn new(seed: u64) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        rng.set_stream(1);
-        Self { rng }
+        Self { random: Random::stream(seed, 1) }
     }
 
     /// `batch` windows of `length` tokens, and the tokens that follow each of theirs: `(inputs, targets)`, both
@@ -153,7 +150,7 @@ impl Windows {
     /// # Errors
     /// As [`Windows::starts`], and for more tokens than fit into a pass.
     pub fn draw(&mut self, text: &[u32], batch: usize, length: usize) -> Result<(Vec<u32>, Vec<u32>)> {
-        few("batch × sequence length", product(&[batch, length]), SIZE as u128)?;
+        at_most("batch × sequence length", product(&[batch, length]), SIZE as u128)?;
         Ok(windows(text, self.starts(text, batch, length)?, length))
     }
 
@@ -169,11 +166,12 @@ impl Windows {
             );
             return Err(Error::config("tokens of text", text.len(), expected));
         }
-        Ok((0..batch).map(|_| self.rng.random_range(0..starts) as usize).collect())
+        Ok((0..batch).map(|_| self.random.within(0..starts) as usize).collect())
     }
 }
 
-/// The windows of `length` tokens that start there, and the tokens that follow each of theirs.
+/// The windows of `length` tokens that start there, and the tokens that follow each of theirs: `(inputs, targets)`, one
+/// window after another.
 pub(crate) fn windows(text: &[u32], starts: impl IntoIterator<Item = usize>, length: usize) -> (Vec<u32>, Vec<u32>) {
     let (mut inputs, mut targets) = (Vec::new(), Vec::new());
     for start in starts {

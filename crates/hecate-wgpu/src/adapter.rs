@@ -1,6 +1,9 @@
-//! Which adapter: a GPU behind one of its drivers, or a driver that computes on the CPU.
+//! Which adapter: a GPU that one of its drivers reaches, or a driver that computes on the CPU.
+//!
+//! Adapters are numbered as the drivers list them. The order may change with a driver, so scripts had better name a
+//! part of the name.
 
-use crate::error::unsupported;
+use crate::error::{no_device, unsupported};
 use hecate_core::Result;
 use std::fmt;
 
@@ -41,20 +44,24 @@ pub struct Adapter {
     pub storage_buffers: u32,
     /// Whether it has 16-bit floats of its own.
     pub f16: bool,
-    /// Whether the invocations of a subgroup can add up their numbers without a barrier.
+    /// Whether the invocations of a subgroup can add up without a barrier.
     pub subgroups: bool,
     /// Fewest invocations of a subgroup.
     pub smallest_subgroup: usize,
+    /// Why the kernels do not fit it; none where they do.
+    pub too_small: Option<String>,
 }
 
 /// What is asked of an adapter that has it; kernels do without elsewhere.
 pub(crate) const OPTIONAL: wgpu::Features = wgpu::Features::SHADER_F16.union(wgpu::Features::SUBGROUP);
 
 impl Adapter {
+    /// Reads limits and features once; the adapter itself is opened later.
     fn new(adapter: &wgpu::Adapter) -> Self {
         let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
         let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
         Self {
+            too_small: too_small(&info.name, &limits),
             name: info.name,
             interface: info.backend.to_string(),
             kind: kind(info.device_type),
@@ -78,9 +85,11 @@ impl fmt::Display for Adapter {
 
 /// Most bytes of an array that a kernel can take.
 pub(crate) fn largest(limits: &wgpu::Limits) -> u64 {
+    // Rounded down to whole words.
     limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) & !3
 }
 
+/// Names as messages and [`first_of`] have them.
 fn kind(kind: wgpu::DeviceType) -> &'static str {
     match kind {
         wgpu::DeviceType::DiscreteGpu => "discrete GPU",
@@ -93,6 +102,7 @@ fn kind(kind: wgpu::DeviceType) -> &'static str {
 
 /// All adapters and what they are, in the drivers' order.
 fn found() -> Vec<(wgpu::Adapter, Adapter)> {
+    // WGPU_BACKEND and its kin hold here too.
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env());
     let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
     adapters
@@ -113,8 +123,16 @@ pub(crate) fn choose(selection: &Selection) -> Result<(wgpu::Adapter, Adapter)> 
     let adapters: Vec<&Adapter> = found.iter().map(|(_, adapter)| adapter).collect();
     let number = number(selection, std::env::var(VARIABLE).ok().as_deref(), &adapters)?;
     let (adapter, what) = found.swap_remove(number);
-    large_enough(&what.name, &adapter.limits())?;
-    Ok((adapter, what))
+    match what.too_small {
+        Some(why) => Err(unsupported("this adapter", why)),
+        None => Ok((adapter, what)),
+    }
+}
+
+/// The number of the adapter that [`Selection::Default`] means.
+pub(crate) fn default_of(adapters: &[Adapter]) -> Result<usize> {
+    let adapters: Vec<&Adapter> = adapters.iter().collect();
+    number(&Selection::Default, std::env::var(VARIABLE).ok().as_deref(), &adapters)
 }
 
 /// Says which adapter where the program does not.
@@ -122,18 +140,22 @@ const VARIABLE: &str = "HECATE_WGPU_ADAPTER";
 
 /// The number of the adapter that is asked for.
 fn number(selection: &Selection, variable: Option<&str>, adapters: &[&Adapter]) -> Result<usize> {
+    // The message names what to install.
     if adapters.is_empty() {
         let why = "no Vulkan, Metal or Direct3D 12 driver was found; install the GPU's driver, or mesa-vulkan-drivers \
                    (lavapipe) to compute on the CPU, or use another device";
-        return Err(unsupported("any adapter", why));
+        return Err(no_device(why));
     }
+    // The variable speaks only where the program leaves the choice.
     let asked = match (selection, variable.map(str::trim).filter(|value| !value.is_empty())) {
         (Selection::Default, Some(value)) => match value.parse() {
             Ok(number) => Selection::Index(number),
+            // What is no number is a part of a name.
             Err(_) => Selection::Name(value.to_owned()),
         },
         (selection, _) => selection.clone(),
     };
+    // Numbers and parts of names as asked; kinds in the order of preference.
     let number = match &asked {
         Selection::Index(number) => Some(*number).filter(|&number| number < adapters.len()),
         Selection::Name(part) => {
@@ -145,10 +167,11 @@ fn number(selection: &Selection, variable: Option<&str>, adapters: &[&Adapter]) 
         }
         Selection::LowPower => first_of(adapters, ["integrated GPU", "discrete GPU", "virtual GPU", "other", "CPU"]),
     };
+    // The message lists all there are.
     number.ok_or_else(|| {
         let list = adapters.iter().enumerate().map(|(i, adapter)| format!("{i}: {adapter}")).collect::<Vec<_>>();
         let source = if *selection == asked { String::new() } else { format!(" ({VARIABLE})") };
-        unsupported("this adapter", format!("{asked}{source} was asked for, there is {}", list.join("; ")))
+        no_device(format!("{asked}{source} was asked for; there is {}", list.join("; ")))
     })
 }
 
@@ -169,28 +192,26 @@ fn first_of(adapters: &[&Adapter], kinds: [&str; 5]) -> Option<usize> {
     kinds.iter().find_map(|kind| adapters.iter().position(|adapter| adapter.kind == *kind))
 }
 
-/// Refuses an adapter that the kernels do not fit.
-fn large_enough(name: &str, limits: &wgpu::Limits) -> Result<()> {
+/// What of an adapter the kernels do not fit into; none where they do.
+fn too_small(name: &str, limits: &wgpu::Limits) -> Option<String> {
+    // What it is, what there is, what is needed.
     let needed = [
+        // WebGPU's least limits; adapters under them are compatibility drivers.
         ("invocations of a workgroup", limits.max_compute_invocations_per_workgroup, 256),
         ("width of a workgroup", limits.max_compute_workgroup_size_x, 256),
         ("bytes of workgroup storage", limits.max_compute_workgroup_storage_size, 16 << 10),
         ("storage buffers of a kernel", limits.max_storage_buffers_per_shader_stage, 8),
         ("workgroups of a dimension", limits.max_compute_workgroups_per_dimension, 65_535),
     ];
-    match needed.iter().find(|(_, found, needed)| found < needed) {
-        None => Ok(()),
-        Some((what, found, needed)) => {
-            let why = format!("{name} allows {found} {what}, the kernels need {needed}; choose another ({VARIABLE})");
-            Err(unsupported("this adapter", why))
-        }
-    }
+    let (what, found, needed) = needed.iter().find(|(_, found, needed)| found < needed)?;
+    Some(format!("{name} allows {found} {what}, the kernels need {needed}; choose another ({VARIABLE})"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// One that is large enough.
     fn adapter(name: &str, kind: &'static str) -> Adapter {
         Adapter {
             name: name.into(),
@@ -204,6 +225,7 @@ mod tests {
             f16: false,
             subgroups: false,
             smallest_subgroup: 4,
+            too_small: None,
         }
     }
 
@@ -230,14 +252,16 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         let error = number(&Selection::Default, None, &[]).expect_err("there is none").to_string();
-        assert!(error.contains("install"), "{error}");
+        for part in ["no wgpu device: ", "no Vulkan", "install the GPU's driver", "another device"] {
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     #[test]
     fn a_small_adapter_is_refused_with_the_numbers() {
-        large_enough("A", &wgpu::Limits::default()).expect("WebGPU's own limits");
+        assert_eq!(too_small("A", &wgpu::Limits::default()), None, "WebGPU's own limits");
         let limits = wgpu::Limits { max_storage_buffers_per_shader_stage: 4, ..wgpu::Limits::default() };
-        let error = large_enough("A", &limits).expect_err("too few buffers").to_string();
+        let error = too_small("A", &limits).expect("too few buffers");
         assert!(error.contains("A allows 4 storage buffers of a kernel, the kernels need 8"), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     queue::Queue,
     transfers::{self, Readback},
 };
-use hecate_core::{DType, Device, Host, Result, Shape, Tensor};
+use hecate_core::{Algorithm, DType, Device, DeviceId, Host, Result, Shape, Tensor};
 use std::{
     collections::HashMap,
     fmt,
@@ -17,10 +17,13 @@ use std::{
 };
 
 /// An adapter and a queue on it. Clones are the same queue; several values are several queues, or several adapters.
+///
+/// Options such as [`Wgpu::with_portable_kernels`] change how calls are computed and not which device it is.
 #[derive(Clone)]
 pub struct Wgpu(Arc<Inner>);
 
 struct Inner {
+    /// What values with other options share.
     gpu: Arc<Gpu>,
     /// Whether fresh memory is filled with NaN.
     poisoned: bool,
@@ -29,19 +32,31 @@ struct Inner {
 }
 
 struct Gpu {
+    /// Which device value this is.
+    id: DeviceId,
+    /// What the adapter is and can do.
     adapter: Adapter,
+    /// wgpu's own handle.
     device: wgpu::Device,
+    /// What the device grants, which is all that the adapter has.
     limits: wgpu::Limits,
+    /// Errors that came outside of calls.
     faults: Arc<Faults>,
+    /// Work on its way.
     queue: Queue,
+    /// Memory that was let go of.
     pool: Arc<Pool>,
+    /// Kernels that are compiled.
     pipelines: Pipelines,
+    /// Bind groups that were made.
     bind_groups: BindGroups,
+    /// Words that stay on the device.
     tables: Mutex<HashMap<Vec<u32>, wgpu::Buffer>>,
 }
 
 /// Memory of a tensor; it goes back to a pool.
 pub struct Buffer {
+    /// At least as many bytes as the tensor has.
     memory: wgpu::Buffer,
     /// None for what is never given back.
     pool: Option<Arc<Pool>>,
@@ -54,13 +69,15 @@ impl Wgpu {
     /// The adapter that `selection` means, and a queue of its own.
     ///
     /// # Errors
-    /// [`hecate_core::Error::Unsupported`] where there is no such adapter, or one too small for the kernels;
+    /// [`hecate_core::Error::NoDevice`] where there is no such adapter, [`hecate_core::Error::Unsupported`] where it is too
+    /// small for the kernels;
     /// [`hecate_core::Error::Device`] where its driver cannot open it.
     pub fn new(selection: &Selection) -> Result<Self> {
         let (adapter, what) = adapter::choose(selection)?;
         let opening = || format!("opening {what}");
         // What the adapter can, not what WebGPU promises everywhere: large arrays need it.
         let limits = adapter.limits();
+        // Optional features are asked for where the adapter has them.
         let request = wgpu::DeviceDescriptor {
             label: Some("hecate"),
             required_limits: limits.clone(),
@@ -70,17 +87,28 @@ impl Wgpu {
         };
         let (device, queue) =
             pollster::block_on(adapter.request_device(&request)).map_err(|error| failed(opening(), error))?;
+        tracing::info!(adapter = what.name, kind = what.kind, interface = what.interface, "opened a WebGPU device");
         let faults = Faults::watch(&device);
         let pool = Arc::new(Pool::default());
         let queue = Queue::new(&device, queue, &faults, &pool)?;
-        let (pipelines, bind_groups, tables) = Default::default();
-        let gpu = Gpu { adapter: what, device, limits, faults, queue, pool, pipelines, bind_groups, tables };
+        let (pipelines, tables) = Default::default();
+        let bind_groups = BindGroups::new(&what);
+        let id = DeviceId::new(|number| format!("wgpu:{} #{number}", what.name));
+        let gpu = Gpu { id, adapter: what, device, limits, faults, queue, pool, pipelines, bind_groups, tables };
         Ok(Self(Arc::new(Inner { gpu: Arc::new(gpu), poisoned: false, portable: false })))
     }
 
     /// All adapters, in the order of the numbers that [`Selection::Index`] takes.
     pub fn adapters() -> Vec<Adapter> {
         adapter::list()
+    }
+
+    /// The number of the adapter among these that [`Selection::Default`] means.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::Unsupported`] where there is none, or none like the one that `HECATE_WGPU_ADAPTER` names.
+    pub fn default_of(adapters: &[Adapter]) -> Result<usize> {
+        adapter::default_of(adapters)
     }
 
     /// What this adapter is.
@@ -93,6 +121,22 @@ impl Wgpu {
         Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: true, portable: self.0.portable }))
     }
 
+    /// The same queue, with the linear rules computed this way. There is one form: tokens go one by one forward, and backward
+    /// two more such scans find all that products over chunks then need. [`Algorithm::Auto`] and [`Algorithm::Scan`] are both
+    /// that form.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::Config`] for chunks of no token; [`hecate_core::Error::Unsupported`] for other chunks.
+    pub fn with_algorithm(&self, algorithm: Algorithm) -> Result<Self> {
+        match algorithm.check()? {
+            Algorithm::Auto | Algorithm::Scan => Ok(self.clone()),
+            Algorithm::Chunk(_) => {
+                let why = "its kernels go forward token by token; take `auto` or `scan`, or another device";
+                Err(unsupported("linear rules in chunks", why))
+            }
+        }
+    }
+
     /// The same queue, where kernels keep to what every adapter can do: no 16-bit floats but two to a word, no subgroups.
     pub fn with_portable_kernels(&self) -> Self {
         Self(Arc::new(Inner { gpu: self.0.gpu.clone(), poisoned: self.0.poisoned, portable: true }))
@@ -101,27 +145,34 @@ impl Wgpu {
     /// The elements of an array on the host, in time: what [`Tensor::download`] waits for. The copy is queued now.
     ///
     /// # Errors
-    /// [`hecate_core::Error::Device`] when lost, or out of memory; the future's are the same.
+    /// [`hecate_core::Error::OtherDevice`] for an array of another queue; [`hecate_core::Error::Device`] when lost, or out of
+    /// memory; the future's are the same.
     pub fn read_back(&self, x: &Tensor<Self>) -> Result<Readback> {
+        x.check_device(self, "read_back", "x")?;
         Readback::start(self, x.buffer(), x.dtype(), x.shape().count())
     }
 
+    /// wgpu's own handle, for what this crate makes of it.
     pub(crate) fn raw(&self) -> &wgpu::Device {
         &self.0.gpu.device
     }
 
+    /// What went wrong outside of calls.
     pub(crate) fn faults(&self) -> &Faults {
         &self.0.gpu.faults
     }
 
+    /// Work on its way to the device.
     pub(crate) fn queue(&self) -> &Queue {
         &self.0.gpu.queue
     }
 
+    /// Compiled kernels, by source, entry and constants.
     pub(crate) fn pipelines(&self) -> &Pipelines {
         &self.0.gpu.pipelines
     }
 
+    /// Bindings of launches that come again with the same arrays.
     pub(crate) fn bind_groups(&self) -> &BindGroups {
         &self.0.gpu.bind_groups
     }
@@ -148,6 +199,7 @@ impl Wgpu {
         if bytes > largest {
             return Err(self.too_large(bytes, largest));
         }
+        // Sizes are rounded up, so that arrays of similar sizes reuse memory.
         let class = class(bytes, largest);
         if let Some(memory) = pool.take(class, settled) {
             return Ok(Buffer { memory, pool: Some(pool.clone()) });
@@ -173,6 +225,7 @@ impl Wgpu {
         Ok(Buffer { memory, pool: Some(pool.clone()) })
     }
 
+    /// An array over what a binding can hold.
     fn too_large(&self, bytes: u64, largest: u64) -> hecate_core::Error {
         let name = &self.adapter().name;
         let why = format!(
@@ -202,7 +255,7 @@ impl Wgpu {
         Ok(tensor)
     }
 
-    /// Numbers that kernels read, such as the edges of sequences. They stay on the device: calls like the last one upload
+    /// Words that kernels read, such as the edges of sequences. They stay on the device: calls like the last one upload
     /// nothing.
     pub(crate) fn table(&self, values: &[u32]) -> Result<Tensor<Self>> {
         let kept =
@@ -228,7 +281,14 @@ fn storage(size: u64) -> wgpu::BufferDescriptor<'static> {
     wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false }
 }
 
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.memory.size())
+    }
+}
+
 impl Buffer {
+    /// The buffer itself.
     pub(crate) fn memory(&self) -> &wgpu::Buffer {
         &self.memory
     }
@@ -258,6 +318,10 @@ impl fmt::Debug for Wgpu {
 impl Device for Wgpu {
     const NAME: &'static str = "wgpu";
     type Buffer = Buffer;
+
+    fn id(&self) -> &DeviceId {
+        &self.0.gpu.id
+    }
 
     /// Into memory that no queued work touches, so that nothing has to wait.
     fn upload(&self, host: Host) -> Result<Buffer> {

@@ -16,6 +16,11 @@ pub(crate) fn failed(context: impl Into<String>, cause: impl std::fmt::Display) 
     Error::Device { backend: "wgpu", context: context.into(), source: Box::new(Cause(cause.to_string())) }
 }
 
+/// An adapter that is not there.
+pub(crate) fn no_device(why: impl Into<String>) -> Error {
+    Error::NoDevice { backend: "wgpu", why: why.into() }
+}
+
 /// Something this machine or adapter cannot do.
 pub(crate) fn unsupported(what: &'static str, why: impl Into<String>) -> Error {
     Error::Unsupported { backend: "wgpu", what, why: why.into() }
@@ -24,7 +29,9 @@ pub(crate) fn unsupported(what: &'static str, why: impl Into<String>) -> Error {
 /// What went wrong outside of any call: wgpu tells it through callbacks.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
+    /// Why the device was lost.
     lost: OnceLock<String>,
+    /// The first error that no scope caught.
     uncaptured: Mutex<Option<String>>,
 }
 
@@ -43,6 +50,7 @@ impl Faults {
         faults
     }
 
+    /// Keeps the first error; later ones are mostly its consequences.
     fn keep(&self, error: &wgpu::Error) {
         let mut kept = self.uncaptured.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get_or_insert_with(|| describe(error));
@@ -81,11 +89,13 @@ impl Faults {
 
 /// Does `work` and gives the first error of any kind that the device raised meanwhile on this thread.
 pub(crate) fn captured<T>(device: &wgpu::Device, work: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+    // Every kind of error: a scope catches one kind.
     let filters = [wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
     let [internal, memory, validation] = filters.map(|filter| device.push_error_scope(filter));
     let result = work();
     // They are popped in the reverse order of how they were pushed.
     let (validation, memory, internal) = (validation.pop(), memory.pop(), internal.pop());
+    // Scopes answer at once on native drivers.
     let errors = pollster::block_on(async { [memory.await, validation.await, internal.await] });
     (result, errors.into_iter().flatten().next())
 }

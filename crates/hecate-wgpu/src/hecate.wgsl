@@ -4,10 +4,12 @@
 // language may swallow them. What must see or make them looks at bits.
 
 // Number of the workgroup, where the host may have folded one dimension into two.
+// A dimension has 65,535 workgroups at most; `folded` in `launch.rs` moves what is over into the second one.
 fn group_index(group: vec3<u32>) -> u32 {
     return group.x + 65535u * group.y;
 }
 
+// The exponent is all ones and the fraction is not zero.
 fn is_nan(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
@@ -23,12 +25,14 @@ fn not_a_number() -> f32 {
     return bitcast<f32>(bits);
 }
 
+// A variable again: a constant expression that overflows is refused too.
 fn infinity() -> f32 {
     var bits = 0x7f800000u;
     return bitcast<f32>(bits);
 }
 
 // The larger of two; NaN where either is.
+// The built-in `max` may return either argument where one is a NaN.
 fn larger(a: f32, b: f32) -> f32 {
     if is_nan(a) {
         return a;
@@ -40,6 +44,7 @@ fn larger(a: f32, b: f32) -> f32 {
 }
 
 // 2ⁿ for n in −126 ..= 127.
+// The biased exponent is written straight into the bits of a float.
 fn power_of_two(n: i32) -> f32 {
     return bitcast<f32>(u32(n + 127) << 23u);
 }
@@ -56,6 +61,7 @@ fn exponential(x: f32) -> f32 {
     if x > 88.8 {
         return infinity();
     }
+    // x = n log 2 + r: log 2 is taken off in two parts, the first of them exact, so that r keeps its digits.
     let n = i32(round(x * 1.4426950408889634));
     let r = (x - f32(n) * 0.693359375) - f32(n) * -2.12194440e-4;
     var tail = ((1.9875691e-4 * r + 1.3981999e-3) * r + 8.333452e-3) * r + 4.1665796e-2;
@@ -67,6 +73,7 @@ fn exponential(x: f32) -> f32 {
 }
 
 // log(1 + u) for u in [0, 1], relative to a small u too: 2 artanh(u / (2 + u)).
+// The series has 8 terms; |s| is 1/3 at most, so that what is left out is below the last place.
 fn log_1p(u: f32) -> f32 {
     let s = u / (2.0 + u);
     let square = s * s;
@@ -94,6 +101,7 @@ fn logarithm(x: f32) -> f32 {
 }
 
 // (σ(x), σ(−x)), each relative to itself.
+// The exponential is of a number that is not positive, so nothing overflows.
 fn sigmoids(x: f32) -> vec2<f32> {
     let e = exponential(-abs(x));
     let large = 1.0 / (1.0 + e);
@@ -102,6 +110,7 @@ fn sigmoids(x: f32) -> vec2<f32> {
 }
 
 // log(1 + eˣ).
+// The larger of x and 0 is taken out, so that the exponential never overflows.
 fn softplus(x: f32) -> f32 {
     return select(0.0, x, x > 0.0) + log_1p(exponential(-abs(x)));
 }

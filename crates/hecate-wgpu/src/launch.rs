@@ -14,7 +14,7 @@ use std::{
 
 /// A file of kernels: texts put one after another.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Source {
+pub(crate) struct WgslSource {
     /// Name without extension.
     pub(crate) name: &'static str,
     /// WGSL, what is shared first.
@@ -31,7 +31,7 @@ pub(crate) const WORKGROUP: [&str; 2] = [include_str!("workgroup.wgsl"), include
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel<'a> {
     /// The file it is in.
-    pub(crate) source: &'static Source,
+    pub(crate) source: &'static WgslSource,
     /// Its name there.
     pub(crate) entry: &'static str,
     /// Constants that the file leaves open, such as the lengths of arrays.
@@ -46,7 +46,7 @@ impl Kernel<'_> {
             text.push_str(part);
             text.push('\n');
         }
-        // Behind the rest, because what a kernel asks of the language comes first.
+        // After the rest, because what a kernel asks of the language comes first.
         for (name, value) in self.constants {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "const {name}: u32 = {value}u;");
@@ -71,16 +71,19 @@ pub(crate) enum Binding<'a> {
 }
 
 impl<'a> Binding<'a> {
+    /// The array itself.
     fn tensor(self) -> &'a Tensor<Wgpu> {
         match self {
             Self::Read(x) | Self::Write(x) => x,
         }
     }
 
+    /// Its buffer on the device.
     fn memory(self) -> &'a wgpu::Buffer {
         self.tensor().buffer().memory()
     }
 
+    /// Whether the kernel writes it.
     fn written(self) -> bool {
         matches!(self, Self::Write(_))
     }
@@ -91,25 +94,31 @@ impl<'a> Binding<'a> {
         (x.shape().count() * x.dtype().size()).next_multiple_of(4).max(4) as u64
     }
 
+    /// The window of the buffer that the kernel sees.
     fn resource(self) -> wgpu::BindingResource<'a> {
         let size = wgpu::BufferSize::new(self.bytes());
         wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: self.memory(), offset: 0, size })
     }
 }
 
-/// Which bindings are written, the first in the lowest bit, behind a leading one.
+/// Which bindings are written, the first in the lowest bit, below a leading one.
 type Pattern = u64;
 
 /// A kernel that is compiled.
 struct Compiled {
+    /// The kernel, ready to be dispatched.
     pipeline: wgpu::ComputePipeline,
+    /// What its bind groups look like.
     bindings: wgpu::BindGroupLayout,
 }
 
 /// A kernel for one set of constants; who comes first compiles it, and others wait for that alone.
 struct Variant {
+    /// What it is compiled for.
     constants: Vec<(&'static str, u32)>,
+    /// Which of its arrays it writes.
     pattern: Pattern,
+    /// None until somebody has compiled it.
     compiled: Arc<Mutex<Option<Arc<Compiled>>>>,
 }
 
@@ -118,7 +127,9 @@ struct Variant {
 pub(crate) struct Pipelines(Mutex<HashMap<(&'static str, &'static str), Vec<Variant>>>);
 
 impl Pipelines {
+    /// The kernel, compiled now if it never was.
     fn get(&self, device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern, checks: Checks) -> Result<Arc<Compiled>> {
+        // The lock of one kernel alone is held while it is compiled.
         let place = self.place(kernel, pattern);
         let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = &*place {
@@ -133,6 +144,7 @@ impl Pipelines {
     fn place(&self, kernel: &Kernel<'_>, pattern: Pattern) -> Arc<Mutex<Option<Arc<Compiled>>>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let variants = all.entry((kernel.source.name, kernel.entry)).or_default();
+        // Few variants a kernel: a list is enough.
         let fits = |variant: &&Variant| variant.constants == kernel.constants && variant.pattern == pattern;
         if let Some(variant) = variants.iter().find(fits) {
             return variant.compiled.clone();
@@ -146,9 +158,11 @@ impl Pipelines {
 /// What of a kernel is checked while it runs: whether an index is inside its array, whether a loop ends.
 type Checks = wgpu::ShaderRuntimeChecks;
 
+/// Layout, module and pipeline; an error of any of them names the kernel.
 #[expect(unsafe_code, reason = "some kernels do without checks")]
 fn compile(device: &Wgpu, kernel: &Kernel<'_>, pattern: Pattern, checks: Checks) -> Result<Compiled> {
     let (title, raw) = (kernel.title(), device.raw());
+    // A lost device would fail in ways that say less.
     device.faults().check(&title)?;
     device.faults().scoped(raw, &format!("compiling {title}"), || {
         let bindings = raw.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
@@ -190,6 +204,7 @@ fn layout(pattern: Pattern) -> Vec<wgpu::BindGroupLayoutEntry> {
         ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
         count: None,
     };
+    // The leading one of the pattern says how many arrays there are.
     let arrays = (0..pattern.ilog2()).map(|i| {
         let read_only = pattern >> i & 1 == 0;
         entry(i + 1, wgpu::BufferBindingType::Storage { read_only }, false)
@@ -212,7 +227,7 @@ fn folded(groups: (usize, usize, usize)) -> Option<[u32; 3]> {
 }
 
 impl Wgpu {
-    /// Queues a kernel on so many workgroups. `parameters` is a `repr(C)` structure of 32-bit numbers, a multiple of 16 bytes
+    /// Queues a kernel on so many workgroups. `parameters` is a `repr(C)` structure of 32-bit words, a multiple of 16 bytes
     /// long, which the kernel has as a uniform at binding 0.
     pub(crate) fn launch<P: bytemuck::NoUninit>(
         &self,
@@ -242,6 +257,7 @@ impl Wgpu {
         self.start(kernel, groups, bytemuck::bytes_of(parameters), bindings, checks)
     }
 
+    /// Refusals come before anything is queued: a batch holds other calls' work too.
     fn start(
         &self,
         kernel: &Kernel<'_>,
@@ -255,14 +271,18 @@ impl Wgpu {
                 format!("{} wants {groups:?} workgroups; make the batch or the sequences smaller", kernel.title());
             return Err(unsupported("a call of this size", why));
         };
+        // Nothing to do is no error.
         if groups.contains(&0) {
             return Ok(());
         }
         self.check_launch(kernel, parameters.len(), bindings)?;
+        tracing::trace!(kernel = kernel.entry, file = kernel.source.name, ?groups, "launch");
+        // Built from the last binding on, so that the first ends in the lowest bit.
         let pattern = bindings.iter().rev().fold(1, |bits, binding| bits << 1 | Pattern::from(binding.written()));
         let compiled = self.pipelines().get(self, kernel, pattern, checks)?;
         let bindings = self.bind(kernel.entry, &compiled.bindings, bindings);
         let dispatch = Dispatch { pipeline: &compiled.pipeline, bindings: &bindings, groups };
+        // A full batch is submitted at once.
         if self.queue().dispatch(&dispatch, parameters) {
             self.queue().submit("submitting kernels", |_| {})?;
         }
@@ -292,6 +312,7 @@ impl Wgpu {
         if bindings.len() > most {
             return refuse(format!("{} arrays, this adapter takes {most}", bindings.len()));
         }
+        // WebGPU refuses a buffer that is written under one name and used under another.
         let shared = |i: usize, binding: &Binding<'_>| {
             binding.written()
                 && bindings.iter().enumerate().any(|(j, other)| j != i && other.memory() == binding.memory())

@@ -4,25 +4,54 @@
 //! invocations and 16 KiB of shared memory a workgroup, eight storage buffers a stage. What an adapter cannot do, or fails
 //! at, is an error that says so, never a panic.
 //!
-//! Numbers are computed with in 32 bits. Products of matrices and linear rules forward read 16-bit arrays as they are, bf16
-//! as words anywhere, f16 where the adapter has such floats ([`Adapter::f16`]), and then write them too. For other kernels
-//! 16-bit arrays are widened before and rounded behind. Where there are subgroups ([`Adapter::subgroups`]), sums and maxima
-//! over a workgroup take one barrier, and the linear rules' sums over keys none. [`Wgpu::with_portable_kernels`] does without
-//! both.
+//! # Sixteen bits
 //!
-//! The linear rules' kernels run unchecked: their indices follow from shapes that the core has checked, and checks would keep
-//! compilers from unrolling their loops. All others are checked as wgpu does it.
+//! Kernels compute in 32 bits. Products of matrices, and linear rules forward, read and write 16-bit arrays as they are: bf16
+//! anywhere, f16 where the adapter has such floats ([`Adapter::f16`]). Other kernels get 16-bit arrays widened, and their
+//! results are rounded after them.
 //!
-//! Work is queued and submitted many dispatches at a time; reading a result back, or [`hecate_core::Device::synchronize`],
-//! submits what is left. An error in queued work is therefore seen at a later call.
+//! # Devices
+//!
+//! A [`Wgpu`] is one queue on one adapter. Clones, and values that differ in options alone, are the same device. Two values
+//! that were opened are two: one refuses arrays of the other ([`hecate_core::Error::OtherDevice`]).
+//!
+//! # What an adapter may have
+//!
+//! With subgroups ([`Adapter::subgroups`]) sums and maxima over a workgroup take one barrier, and the linear rules' sums over
+//! keys none. [`Wgpu::with_portable_kernels`] does without subgroups and f16.
+//!
+//! # Bounds
+//!
+//! The linear rules' kernels run unchecked, because checks would keep compilers from unrolling their loops. Their indices
+//! follow from shapes that the core has checked. All other kernels are checked as wgpu does it.
+//!
+//! # The queue
+//!
+//! Work is queued and submitted many dispatches at a time. Reading a result back, or
+//! [`hecate_core::Device::synchronize`], submits what is left. So an error in queued work is seen at a later call.
+//!
+//! ```
+//! use hecate_core::{Tensor, primitives};
+//! use hecate_wgpu::{Selection, Wgpu};
+//!
+//! // Without a driver this is an error that says what to install.
+//! match Wgpu::new(&Selection::Default) {
+//!     Ok(gpu) => {
+//!         let x = Tensor::from_f32(&gpu, [3], vec![1.0, 2.0, 3.5])?;
+//!         assert_eq!(primitives::sum(&x)?.to_f32()?, [6.5]);
+//!     }
+//!     Err(error) => println!("{error}"),
+//! }
+//! # Ok::<(), hecate_core::Error>(())
+//! ```
 
 mod adapter;
 mod bind_groups;
 mod deep;
 mod device;
-mod engine;
 mod error;
 mod launch;
+mod linear;
 mod memory;
 mod packing;
 mod pool;

@@ -2,12 +2,13 @@
 
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
     stored::BITS,
 };
 use hecate_core::{DType, Result, Tensor};
 
-const SOURCE: Source = Source { name: "memory", parts: &[PRELUDE, HALF, BITS, include_str!("memory.wgsl")] };
+/// Conversions are bit by bit, so that every adapter rounds alike.
+const SOURCE: WgslSource = WgslSource { name: "memory", parts: &[PRELUDE, HALF, BITS, include_str!("memory.wgsl")] };
 
 /// Whether a half is IEEE's or has the exponent of a float.
 const HALF: &str = "const IEEE: bool = F16 == 1u;";
@@ -22,17 +23,22 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel("narrow", F16),
 ];
 
+/// Halves with the exponent of a float.
 const BF16: &[(&str, u32)] = &[("F16", 0)];
+/// IEEE's halves.
 const F16: &[(&str, u32)] = &[("F16", 1)];
 
+/// `F16` says which halves a conversion is of.
 const fn kernel(entry: &'static str, constants: &'static [(&'static str, u32)]) -> Kernel<'static> {
     Kernel { source: &SOURCE, entry, constants }
 }
 
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Args {
+struct MemoryArgs {
+    /// Words, or floats that are converted.
     count: u32,
+    /// What `fill` writes.
     value: u32,
     unused: [u32; 2],
 }
@@ -48,23 +54,24 @@ pub(crate) fn groups(count: usize) -> (usize, usize, usize) {
 }
 
 impl Wgpu {
+    /// `widen` or `narrow`: an invocation converts two elements.
     fn convert(&self, kernel: &Kernel<'_>, from: &Tensor<Self>, to: &Tensor<Self>) -> Result<()> {
         let count = from.shape().count();
-        let args = Args { count: count as u32, value: 0, unused: [0; 2] };
+        let args = MemoryArgs { count: count as u32, value: 0, unused: [0; 2] };
         self.launch(kernel, groups(count.div_ceil(2)), &args, &[Binding::Write(to), Binding::Read(from)])
     }
 
     /// Writes `value` to every word.
     pub(crate) fn fill(&self, x: &Tensor<Self>, value: u32) -> Result<()> {
         let count = words(x);
-        let args = Args { count: count as u32, value, unused: [0; 2] };
+        let args = MemoryArgs { count: count as u32, value, unused: [0; 2] };
         self.launch(&kernel("fill", BF16), groups(count), &args, &[Binding::Write(x)])
     }
 
     /// The elements of one tensor into the memory of another like it.
     pub(crate) fn copy(&self, from: &Tensor<Self>, to: &Tensor<Self>) -> Result<()> {
         let count = words(from);
-        let args = Args { count: count as u32, value: 0, unused: [0; 2] };
+        let args = MemoryArgs { count: count as u32, value: 0, unused: [0; 2] };
         self.launch(&kernel("copy", BF16), groups(count), &args, &[Binding::Write(to), Binding::Read(from)])
     }
 
@@ -96,6 +103,7 @@ impl Wgpu {
     }
 }
 
+/// The constants of a conversion.
 fn format(dtype: DType) -> &'static [(&'static str, u32)] {
     if dtype == DType::F16 { F16 } else { BF16 }
 }

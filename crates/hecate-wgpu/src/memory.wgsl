@@ -1,6 +1,6 @@
 // Filling, copying and converting, on words of 32 bits. Two 16-bit floats share a word, the first in the low half.
 
-struct Args {
+struct MemoryArgs {
     // Words, or floats that are converted.
     count: u32,
     value: u32,
@@ -8,11 +8,14 @@ struct Args {
     unused1: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: MemoryArgs;
+// [count] words that are written; for `widen` [count] floats, for `narrow` [count / 2] words of two halves.
 @group(0) @binding(1) var<storage, read_write> to: array<u32>;
+// [count] words that are read; for `widen` [count / 2] words of two halves, for `narrow` [count] floats.
 @group(0) @binding(2) var<storage, read> origin: array<u32>;
 
 @compute @workgroup_size(256)
+// to[i] = value. An invocation writes one word.
 fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {
@@ -21,6 +24,7 @@ fn fill(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 }
 
 @compute @workgroup_size(256)
+// to[i] = origin[i]. An invocation copies one word.
 fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {
@@ -29,6 +33,7 @@ fn copy(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 }
 
 @compute @workgroup_size(256)
+// An invocation widens both halves of one word; the last word may have one alone.
 fn widen(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 2u * (256u * group_index(group) + local);
     if i < args.count {
@@ -41,6 +46,7 @@ fn widen(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
 }
 
 @compute @workgroup_size(256)
+// An invocation rounds two floats into one word, so that no two invocations write the same word.
 fn narrow(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 2u * (256u * group_index(group) + local);
     if i < args.count {

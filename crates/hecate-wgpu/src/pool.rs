@@ -11,16 +11,23 @@ pub(crate) struct Pool(Mutex<Content>);
 
 #[derive(Default)]
 struct Content {
+    /// Freed buffers by size.
     free: HashMap<u64, Vec<Free>>,
+    /// Bytes of all of them.
     free_bytes: u64,
+    /// Bytes in use.
     used: u64,
+    /// Most bytes that were in use at once.
     peak: u64,
+    /// Number of the batch of work that is being queued.
     batch: u64,
 }
 
 /// A buffer, and the batch of work in which it was let go of: work of that batch may still touch it.
 struct Free {
+    /// The memory.
     buffer: wgpu::Buffer,
+    /// Batch in which it was let go of.
     batch: u64,
 }
 
@@ -34,6 +41,7 @@ pub(crate) fn class(bytes: u64, largest: u64) -> u64 {
 }
 
 impl Pool {
+    /// The state under its lock.
     fn content(&self) -> MutexGuard<'_, Content> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -43,6 +51,7 @@ impl Pool {
         let mut content = self.content();
         let batch = content.batch;
         let free = content.free.get_mut(&class)?;
+        // The last one freed is the likeliest to be in a cache; a settled one must be of an earlier batch.
         let place =
             if settled { free.iter().rposition(|free| free.batch < batch)? } else { free.len().checked_sub(1)? };
         let Free { buffer, .. } = free.swap_remove(place);
@@ -90,6 +99,7 @@ impl Pool {
 }
 
 impl Content {
+    /// A buffer comes into use.
     fn enter(&mut self, class: u64) {
         self.used += class;
         self.peak = self.peak.max(self.used);

@@ -1,29 +1,36 @@
-// Products of small matrices in `room` by one workgroup: phases of the kind PRODUCT, of which a rule says
+// Products of small matrices in `workspace` by one workgroup: phases of the kind PRODUCT, of which a rule says
 //
 //     fn product_of(phase: u32) -> Product
 //     fn depth_of(shape: vec3<u32>) -> u32    // terms of a sum
 
 // `x[i,j]` lies at `data + i * row + j * column`.
+// A matrix in `workspace` by its first element and its strides; a transpose swaps the strides.
 struct Matrix {
     data: u32,
     row: u32,
     column: u32,
 }
 
+// Where element (i, j) lies in `workspace`.
 fn place_of(x: Matrix, i: u32, j: u32) -> u32 {
     return x.data + i * x.row + j * x.column;
 }
 
+// No element moves.
 fn transposed(x: Matrix) -> Matrix {
     return Matrix(x.data, x.column, x.row);
 }
 
 // Columns of a result that a workgroup makes at once, rows, and terms that it takes at once.
+// A workgroup makes a tile of PRODUCT_HEIGHT rows and 64 columns; each invocation makes 4 x 4 of it.
 const PRODUCT_WIDTH: u32 = 64u;
 const PRODUCT_HEIGHT: u32 = THREADS / 4u;
 const PRODUCT_DEPTH: u32 = 8u;
 
+// PRODUCT_DEPTH columns of x for the rows of the tile, the term first: [depth, height].
 var<workgroup> left: array<f32, PRODUCT_DEPTH * PRODUCT_HEIGHT>;
+// PRODUCT_DEPTH rows of y for the columns of the tile: [depth, width].
+// Both lie in workgroup memory, because every element is read by many invocations.
 var<workgroup> right: array<f32, PRODUCT_DEPTH * PRODUCT_WIDTH>;
 
 // `z = keep base + factor x y` for `x [rows,depth]`, `y [depth,columns]`; `base` may be `z`, `x` and `y` not.
@@ -43,20 +50,23 @@ struct Tile {
     first: u32,
 }
 
-// 4 x 4 numbers of a tile: of one row each.
+// 4 x 4 elements of a tile: of one row each.
 var<private> tile_0: vec4<f32>;
 var<private> tile_1: vec4<f32>;
 var<private> tile_2: vec4<f32>;
 var<private> tile_3: vec4<f32>;
 
+// How many runs of length `piece` cover `whole_length`.
 fn pieces(whole_length: u32, piece: u32) -> u32 {
     return (whole_length + piece - 1u) / piece;
 }
 
+// A round is one tile of the result and one run of 8 terms.
 fn product_rounds(shape: vec3<u32>) -> u32 {
     return pieces(shape.y, PRODUCT_HEIGHT) * pieces(shape.z, PRODUCT_WIDTH) * pieces(depth_of(shape), PRODUCT_DEPTH);
 }
 
+// Terms count fastest, then columns, then rows; so the sums of a tile stay in registers over its rounds.
 fn tile_of(shape: vec3<u32>, round_at: u32) -> Tile {
     let depths = pieces(depth_of(shape), PRODUCT_DEPTH);
     let wide = pieces(shape.z, PRODUCT_WIDTH);
@@ -64,17 +74,18 @@ fn tile_of(shape: vec3<u32>, round_at: u32) -> Tile {
     return Tile(at / wide * PRODUCT_HEIGHT, at % wide * PRODUCT_WIDTH, round_at % depths * PRODUCT_DEPTH);
 }
 
-// Neighbouring invocations load neighbouring numbers, whichever way a matrix lies.
+// Neighbouring invocations load neighbouring elements, whichever way a matrix lies.
 fn load_terms(phase: u32, shape: vec3<u32>, round_at: u32) {
     let p = product_of(phase);
     let tile = tile_of(shape, round_at);
     let depth = depth_of(shape);
+    // Elements outside the matrices are zero and add nothing.
     for (var n = me; n < PRODUCT_DEPTH * PRODUCT_HEIGHT; n += THREADS) {
         let i = select(n % PRODUCT_HEIGHT, n / PRODUCT_DEPTH, p.x.column == 1u);
         let d = select(n / PRODUCT_HEIGHT, n % PRODUCT_DEPTH, p.x.column == 1u);
         var own = 0.0;
         if (tile.top + i < shape.y && tile.first + d < depth) {
-            own = room[place_of(p.x, tile.top + i, tile.first + d)];
+            own = workspace[place_of(p.x, tile.top + i, tile.first + d)];
         }
         left[d * PRODUCT_HEIGHT + i] = own;
     }
@@ -83,32 +94,35 @@ fn load_terms(phase: u32, shape: vec3<u32>, round_at: u32) {
         let d = select(n % PRODUCT_DEPTH, n / PRODUCT_WIDTH, p.y.column == 1u);
         var own = 0.0;
         if (tile.side + j < shape.z && tile.first + d < depth) {
-            own = room[place_of(p.y, tile.first + d, tile.side + j)];
+            own = workspace[place_of(p.y, tile.first + d, tile.side + j)];
         }
         right[d * PRODUCT_WIDTH + j] = own;
     }
 }
 
-// Four numbers of row `i` of a result, 16 columns apart from `j`.
+// Four elements of row `i` of a result, 16 columns apart from `j`.
+// An invocation's columns are 16 apart, so that neighbours write neighbouring elements.
 fn store_terms(p: Product, sums: vec4<f32>, i: u32, j: u32, shape: vec3<u32>) {
     for (var n = 0u; n < 4u; n++) {
         let c = j + 16u * n;
         if (i < shape.y && c < shape.z) {
             var own = p.factor * sums[n];
             if (p.keep != 0.0) {
-                own += p.keep * room[place_of(p.base, i, c)];
+                own += p.keep * workspace[place_of(p.base, i, c)];
             }
-            room[place_of(p.z, i, c)] = own;
+            workspace[place_of(p.z, i, c)] = own;
         }
     }
 }
 
-// Terms join the sums, which are stored behind the last of them.
+// Terms join the sums, which are stored after the last of them.
+// `work` loads the terms, `finish` adds them: the barrier of `run` lies in between.
 fn add_terms(phase: u32, shape: vec3<u32>, round_at: u32) {
     let tile = tile_of(shape, round_at);
     let high = me / 16u;
     let wide = me % 16u;
     let apart = THREADS / 16u;
+    // The first terms of a tile start its sums afresh.
     if (tile.first == 0u) {
         tile_0 = vec4(0.0);
         tile_1 = vec4(0.0);

@@ -25,36 +25,49 @@ const UPLOADS: usize = 64 << 20;
 
 /// The device's queue, with the work that is not yet submitted.
 pub(crate) struct Queue {
+    /// wgpu's own handle.
     device: wgpu::Device,
+    /// wgpu's own queue.
     queue: wgpu::Queue,
+    /// Errors that came outside of calls.
     faults: Arc<Faults>,
     /// Told what is under way.
     pool: Arc<Pool>,
     /// Parameters of all dispatches of a submission.
     uniforms: wgpu::Buffer,
+    /// Offsets of parameters are multiples of this.
     alignment: usize,
     /// Bytes that were uploaded since the last submission.
     uploaded: AtomicUsize,
+    /// Dispatches that wait for a submission.
     pending: Mutex<Pending>,
 }
 
 #[derive(Default)]
 struct Pending {
+    /// None where nothing is queued.
     recorder: Option<Recorder>,
+    /// How many are queued.
     dispatches: usize,
+    /// Their parameters, each at a multiple of the alignment.
     parameters: Vec<u8>,
 }
 
 /// The pass ends before its encoder does: fields are dropped in this order.
 struct Recorder {
+    /// Dispatches go here.
     pass: wgpu::ComputePass<'static>,
+    /// What becomes of the submission.
     encoder: wgpu::CommandEncoder,
 }
 
 /// A dispatch without its parameters.
 pub(crate) struct Dispatch<'a> {
+    /// The compiled kernel.
     pub(crate) pipeline: &'a wgpu::ComputePipeline,
+    /// Its arrays, and a window on the parameters.
     pub(crate) bindings: &'a wgpu::BindGroup,
+    /// Workgroups in three dimensions.
     pub(crate) groups: [u32; 3],
 }
 
@@ -81,6 +94,7 @@ impl Queue {
         Ok(Self { device, queue, faults, pool, uniforms, alignment, uploaded, pending })
     }
 
+    /// The queued work under its lock.
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,6 +108,7 @@ impl Queue {
     /// Queues a dispatch; true where a submission is due.
     pub(crate) fn dispatch(&self, dispatch: &Dispatch<'_>, parameters: &[u8]) -> bool {
         let mut pending = self.pending();
+        // Each dispatch has a window of its own on the buffer of parameters.
         let offset = pending.parameters.len().next_multiple_of(self.alignment);
         pending.parameters.resize(offset, 0);
         pending.parameters.extend_from_slice(parameters);
@@ -103,6 +118,7 @@ impl Queue {
         pass.set_bind_group(0, dispatch.bindings, &[offset as u32]);
         let [x, y, z] = dispatch.groups;
         pass.dispatch_workgroups(x, y, z);
+        // What is left for the next dispatch's parameters.
         let room = PARAMETERS.saturating_sub(pending.parameters.len() + self.alignment);
         pending.dispatches >= DISPATCHES || room < PARAMETERS_OF_ONE
     }
@@ -138,6 +154,7 @@ impl Queue {
     /// Copies host bytes into a buffer that no queued dispatch touches, before all that is queued.
     pub(crate) fn write(&self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<()> {
         let context = format!("uploading {} bytes", bytes.len());
+        // Copies are of whole words: the last bytes go in a word of their own.
         let whole = bytes.len() / 4 * 4;
         self.faults.scoped(&self.device, &context, || {
             if whole > 0 {
@@ -165,8 +182,10 @@ impl Queue {
         self.poll(context, wgpu::PollType::Poll)
     }
 
+    /// Asks the driver, and turns what it reports into an error.
     fn poll(&self, context: &str, poll: wgpu::PollType) -> Result<()> {
         self.faults.check(context)?;
+        // Faults are looked at before and after: the wait itself may bring one.
         let polled = guarded(context, || self.device.poll(poll));
         self.faults.check(context)?;
         polled?.map(drop).map_err(|error| failed(context, error))
@@ -174,13 +193,14 @@ impl Queue {
 }
 
 impl Recorder {
+    /// A pass that outlives its borrow of the encoder: both lie in this structure.
     fn new(device: &wgpu::Device) -> Self {
         let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
         Self { pass, encoder }
     }
 
-    /// The encoder behind the end of the pass.
+    /// Ends the pass and hands out its encoder.
     fn end(self) -> wgpu::CommandEncoder {
         let Self { pass, encoder } = self;
         drop(pass);

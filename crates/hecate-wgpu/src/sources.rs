@@ -1,14 +1,20 @@
 //! All kernels, for the test that compiles each of them without an adapter.
 
-use crate::{engine, launch::Kernel, memory, packing, primitives, rules};
+use crate::{deep, launch::Kernel, linear, memory, packing, primitives, rules};
 
 /// Each kernel, for every set of constants that it is compiled for.
+/// Files that no kernel here is made of fail a test.
 #[allow(dead_code)]
 pub(crate) const ALL: &[&[Kernel<'static>]] = &[
-    engine::chunk::KERNELS,
-    engine::chunk::RULE_KERNELS,
-    engine::scan::BEGINS,
-    engine::scan::KERNELS,
+    deep::HUBER,
+    deep::HUBER_MOMENTUM,
+    deep::L2_KL,
+    deep::L2_MOMENTUM,
+    deep::LP_LQ,
+    linear::chunk::KERNELS,
+    linear::chunk::RULE_KERNELS,
+    linear::scan::BEGINS,
+    linear::scan::KERNELS,
     memory::KERNELS,
     packing::KERNELS,
     primitives::attention::KERNELS,
@@ -28,10 +34,5 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::sums::KERNELS,
     rules::atlas::KERNELS,
     rules::lattice::KERNELS,
-    rules::memora::KERNELS,
-    rules::moneta::KERNELS,
-    rules::titans_mlp::KERNELS,
     rules::trellis::KERNELS,
-    rules::yaad::KERNELS,
-    rules::yaad::MOMENTUM,
 ];

@@ -7,6 +7,7 @@ use crate::{
 use half::{slice::HalfFloatSliceExt, vec::HalfBitsVecExt};
 use hecate_core::{DType, Host, Result};
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -45,30 +46,48 @@ const ASKED: usize = 100;
 /// and is woken at once to ask again, so a program with nothing else to do better calls [`Readback::wait`].
 #[must_use = "a copy that nobody waits for was made for nothing"]
 pub struct Readback {
+    /// Whom to ask.
     device: Wgpu,
+    /// Memory that the host can map.
     staging: wgpu::Buffer,
+    /// The copy's.
     submission: wgpu::SubmissionIndex,
+    /// Type of the elements.
     dtype: DType,
+    /// Bytes of the elements.
     bytes: usize,
+    /// What the driver says.
     mapped: Arc<Mapped>,
 }
 
+impl fmt::Debug for Readback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Readback").field("dtype", &self.dtype).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// What mapping the staging memory came to.
 type Outcome = std::result::Result<(), wgpu::BufferAsyncError>;
 
 /// What the driver says of the staging memory.
 #[derive(Default)]
 struct Mapped {
+    /// Where the mapping stands.
     progress: Mutex<Progress>,
+    /// Told when there is an outcome.
     settled: Condvar,
 }
 
 #[derive(Default)]
 struct Progress {
+    /// None until the driver has called back.
     outcome: Option<Outcome>,
+    /// Who polls the future.
     waker: Option<Waker>,
 }
 
 impl Mapped {
+    /// The state under its lock; a poisoned lock is used on, since the state is always whole.
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,6 +99,7 @@ impl Mapped {
         waited.unwrap_or_else(PoisonError::into_inner).0.outcome.take()
     }
 
+    /// Called by the driver: stores the outcome, then wakes all who wait.
     fn settle(&self, outcome: Outcome) {
         let waker = {
             let mut progress = self.progress();
@@ -94,7 +114,7 @@ impl Mapped {
 }
 
 impl Readback {
-    /// Queues the copy behind all that was queued before.
+    /// Queues the copy after all that was queued before.
     pub(crate) fn start(device: &Wgpu, buffer: &Buffer, dtype: DType, count: usize) -> Result<Self> {
         let bytes = count * dtype.size();
         let context = format!("downloading {bytes} bytes");
@@ -108,6 +128,7 @@ impl Readback {
         };
         device.faults().check(&context)?;
         let staging = device.faults().scoped(device.raw(), &context, || device.raw().create_buffer(&staging))?;
+        // The copy goes to the end of what is queued, and is submitted with it.
         let copy = |encoder: &mut wgpu::CommandEncoder| {
             encoder.copy_buffer_to_buffer(buffer.memory(), 0, &staging, 0, size);
         };
@@ -126,6 +147,7 @@ impl Readback {
     /// [`hecate_core::Error::Device`] when lost.
     pub fn wait(self) -> Result<Host> {
         let mut outcome = None;
+        // Waiting for the submission comes back before the callback where another thread polls.
         for _ in 0..ASKED {
             self.device.queue().wait(&self.context(), Some(self.submission.clone()))?;
             outcome = self.mapped.outcome();
@@ -136,10 +158,12 @@ impl Readback {
         self.finish(outcome)
     }
 
+    /// What error messages say was being done.
     fn context(&self) -> String {
         format!("downloading {} bytes", self.bytes)
     }
 
+    /// The elements, or what went wrong.
     fn finish(&self, outcome: Option<Outcome>) -> Result<Host> {
         let context = self.context();
         self.device.faults().check(&context)?;

@@ -11,10 +11,13 @@ struct Member {
     @builtin(subgroup_invocation_id) lane: u32,
 }
 
+// The sum of each subgroup; 256 places, because a subgroup may be a single invocation.
 var<workgroup> partial_sums: array<f32, 256>;
+// The largest of each subgroup, as an ordered word.
 var<workgroup> partial_tops: array<u32, 256>;
 
 // Σ x, in an order that the adapter alone decides.
+// One barrier: the first lane of each subgroup writes, then every invocation reads all.
 fn workgroup_sum(own: Member, size: u32, x: f32) -> f32 {
     let part = subgroupAdd(x);
     if own.lane == 0u {
@@ -29,6 +32,7 @@ fn workgroup_sum(own: Member, size: u32, x: f32) -> f32 {
 }
 
 // A number for every float, in their order, NaN on top: what becomes of that in a maximum of floats is left to the adapter.
+// Negative floats have all bits flipped, the others the sign bit alone, so that words compare as floats do.
 fn ordered(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     if is_nan(x) {
@@ -43,6 +47,7 @@ fn float_at(number: u32) -> f32 {
 }
 
 // The largest x; NaN where one is.
+// The maximum is taken of words, where NaN is the largest word and cannot be swallowed.
 fn workgroup_max(own: Member, size: u32, x: f32) -> f32 {
     let part = subgroupMax(ordered(x));
     if own.lane == 0u {

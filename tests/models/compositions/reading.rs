@@ -1,9 +1,9 @@
 //! A pass that only reads leaves every rule's memory as it is.
 
+use crate::column::{Column, device, is_missing};
+use hecate_conformance::{Array, Case, FORWARD, Sizes, error, oracle::Oracle};
 use hecate_core::{DType, Dims, Inputs, Kernel, Of, Rule, Sequences, Slots, Tensor, for_each_rule, infer, rules::*};
-use hecate_cpu::Cpu;
 use hecate_models::{Parameters, Tape, Var, layers::GatedRule};
-use hecate_tests::{Array, Case, FORWARD, Sizes, error, oracle::Oracle};
 
 const SIZES: Sizes = Sizes::new(2, 9, 2, 5, 5);
 
@@ -12,27 +12,27 @@ fn copy<R: Rule, T: Clone>(state: &Of<R::State, T>) -> Of<R::State, T> {
 }
 
 /// What `q [B,T,H,K]` read in a memory that is not written.
-fn read<R: GatedRule>(rule: R, dims: &Dims, q: &Array, state: Of<R::State, Tensor<Cpu>>) -> Array
+fn read<R: GatedRule>(rule: R, dims: &Dims, q: &Array, state: Of<R::State, Tensor<Column>>) -> Array
 where
-    Cpu: Kernel<R>,
+    Column: Kernel<R>,
 {
     let tokens = q.shape.axes()[1];
     let dims = Dims { tokens, sequences: Sequences::batch(dims.batch, tokens), ..dims.clone() };
-    let q = Var::constant(q.upload(&Cpu::new(), DType::F32).expect("queries"));
+    let q = Var::constant(q.upload(&device(), DType::F32).expect("queries"));
     let inputs = rule.reading(&dims, q, R::State::map(state, |_, x| Var::constant(x))).expect("arguments");
     let parameters = Parameters::new();
-    let outputs = Tape::inert(&parameters).memory(rule, &dims.sequences, inputs).expect("a pass");
+    let outputs = Tape::inert(&parameters).memory(rule.still(), &dims.sequences, inputs).expect("a pass");
     Array::download(outputs.out.value()).expect("what was read")
 }
 
 fn check<R: Oracle + GatedRule>()
 where
-    Cpu: Kernel<R>,
+    Column: Kernel<R>,
 {
     for rule in R::all() {
         let case = Case::new(rule, SIZES, 7);
-        let inputs: Inputs<R, Tensor<Cpu>> = case.upload(&Cpu::new(), DType::F32).expect("arguments");
-        let written = infer(&Cpu::new(), rule, &inputs).expect("a pass");
+        let inputs: Inputs<R, Tensor<Column>> = case.upload(&device(), DType::F32).expect("arguments");
+        let written = infer(&device(), rule, &inputs).expect("a pass");
         let (first, last) = (copy::<R, _>(&inputs.state), copy::<R, _>(&written.state));
         let (q, out, end) = (&case.inputs.q, Array::download(&written.out).expect("a result"), SIZES.tokens);
 
@@ -56,5 +56,8 @@ macro_rules! check_all {
 
 #[test]
 fn every_rule_can_be_read_without_writing() {
+    if is_missing() {
+        return;
+    }
     for_each_rule!(check_all);
 }

@@ -4,9 +4,9 @@ use super::reference::{
     Gated, Rows, Weights, attention, back, fresh, levels::read, linear, memory, over, qkv, read_of, rms_norm, sigmoid,
     sizes, tokens_of,
 };
+use hecate_conformance::oracle::Var;
 use hecate_core::for_each_rule;
 use hecate_models::{AttentionConfig, ComposedConfig, MacConfig, RuleConfig};
-use hecate_tests::oracle::Var;
 
 /// The persistent rows.
 fn persistent(weights: &Weights) -> Vec<Var> {
@@ -16,8 +16,8 @@ fn persistent(weights: &Weights) -> Vec<Var> {
     (0..count).map(row).collect()
 }
 
-/// What a memory makes of the persistent rows, and of the texts behind them.
-fn memory_behind(config: &ComposedConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> (Vec<Var>, Vec<Var>) {
+/// What a memory makes of the persistent rows, and of the texts after them.
+fn memory_after(config: &ComposedConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> (Vec<Var>, Vec<Var>) {
     let first = persistent(weights);
     let all: Vec<Var> = rows.texts(x).flat_map(|text| [&first, text].concat()).collect();
     let tokens = first.len() + rows.tokens;
@@ -38,12 +38,12 @@ fn norms(weights: &Weights, name: &str, x: &[Var], eps: f64) -> Vec<Var> {
 
 pub(super) fn mag(config: &ComposedConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
     let seen = attention(&config.attention, &weights.within("attention"), x, rows, &persistent(weights));
-    let (_, m) = memory_behind(config, weights, x, rows, eps);
+    let (_, m) = memory_after(config, weights, x, rows, eps);
     merge(weights, &norms(weights, "attention_norm", &seen, eps), &m, eps)
 }
 
 pub(super) fn mal(config: &ComposedConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {
-    let (first, texts) = memory_behind(config, weights, x, rows, eps);
+    let (first, texts) = memory_after(config, weights, x, rows, eps);
     let [first, texts] = [first, texts].map(|z| norms(weights, "memory_norm", &z, eps));
     attention(&config.attention, &weights.within("attention"), &texts, rows, &first)
 }

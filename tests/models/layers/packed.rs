@@ -1,31 +1,31 @@
 //! Texts packed into one row give what each gives by itself.
 
 use super::{BACKWARD, FORWARD, HIDDEN, stir};
+use crate::column::{Column, device, is_missing};
 use crate::configs;
+use hecate_conformance::{Array, Random, error};
 use hecate_core::{DType, Sequences, Tensor};
-use hecate_cpu::Cpu;
 use hecate_models::{
     Builder, LayerCache, Parameter, Parameters, Result, Tape, Var,
     layers::{Context, Mixer, ShortConv, mixer},
 };
-use hecate_tests::{Array, Random, error};
 
 const LENGTHS: [usize; 3] = [4, 1, 6];
 
 /// A layer on one call.
-type Forward<'a> = &'a dyn Fn(&Tape<'_, Cpu>, &Var<Cpu>, &mut Context<'_, Cpu>) -> Result<Var<Cpu>>;
+type Forward<'a> = &'a dyn Fn(&Tape<'_, Column>, &Var<Column>, &mut Context<'_, Column>) -> Result<Var<Column>>;
 
 /// What a layer makes of `x [1,T,HIDDEN]`, without and with a record; the gradients of `x` and of all parameters; and
 /// what is remembered.
 fn run(
-    parameters: &mut Parameters<Cpu>,
+    parameters: &mut Parameters<Column>,
     forward: Forward<'_>,
     (x, upstream): (&Array, &Array),
-    (sequences, mut cache): (Sequences, LayerCache<Cpu>),
+    (sequences, mut cache): (Sequences, LayerCache<Column>),
 ) -> (Vec<Array>, Vec<Array>, Vec<Array>) {
-    let device = Cpu::new();
+    let device = device();
     let upload = |array: &Array| array.upload(&device, DType::F32).expect("an array");
-    let download = |tensor: &Tensor<Cpu>| Array::download(tensor).expect("an array");
+    let download = |tensor: &Tensor<Column>| Array::download(tensor).expect("an array");
     let input = parameters.add("x", upload(x), false);
     let context = |cache| Context { sequences: sequences.clone(), position: 0, cache };
     let inert = Tape::inert(parameters);
@@ -35,7 +35,7 @@ fn run(
     let results = vec![download(without.value()), download(y.value())];
     let gradients = tape.backward([(y, upload(upstream))]).expect("gradients");
     // Of a text that is too short for them, some parameters have none.
-    let gradient = |(parameter, gradient): (&Parameter<Cpu>, &Option<Tensor<Cpu>>)| match gradient {
+    let gradient = |(parameter, gradient): (&Parameter<Column>, &Option<Tensor<Column>>)| match gradient {
         Some(gradient) => download(gradient),
         None => Array::full(parameter.value.shape().clone(), 0.0),
     };
@@ -46,8 +46,10 @@ fn run(
 
 fn check(
     what: &str,
-    make: impl Fn(&mut Parameters<Cpu>) -> Box<dyn Fn(&Tape<'_, Cpu>, &Var<Cpu>, &mut Context<'_, Cpu>) -> Result<Var<Cpu>>>,
-    cache: impl Fn(usize) -> LayerCache<Cpu>,
+    make: impl Fn(
+        &mut Parameters<Column>,
+    ) -> Box<dyn Fn(&Tape<'_, Column>, &Var<Column>, &mut Context<'_, Column>) -> Result<Var<Column>>>,
+    cache: impl Fn(usize) -> LayerCache<Column>,
 ) {
     let random = &mut Random::new(41);
     let rows = LENGTHS.iter().sum();
@@ -84,29 +86,35 @@ fn check(
     }
 }
 
-fn build<L>(parameters: &mut Parameters<Cpu>, make: impl FnOnce(&mut Builder<'_, Cpu>) -> Result<L>) -> L {
-    let (device, mut random) = (Cpu::new(), Builder::<Cpu>::stream(3));
+fn build<L>(parameters: &mut Parameters<Column>, make: impl FnOnce(&mut Builder<'_, Column>) -> Result<L>) -> L {
+    let (device, mut random) = (device(), hecate_models::Random::new(3));
     make(&mut Builder::new(&device, parameters, &mut random, 0.4, 1)).expect("a layer")
 }
 
 #[test]
 fn convolution() {
+    if is_missing() {
+        return;
+    }
     let conv =
-        |parameters: &mut Parameters<Cpu>| build(parameters, |build| ShortConv::new(build, "q_conv1d", HIDDEN, 4));
+        |parameters: &mut Parameters<Column>| build(parameters, |build| ShortConv::new(build, "q_conv1d", HIDDEN, 4));
     check(
         "short_conv",
         |parameters| {
             let layer = conv(parameters);
             Box::new(move |tape, x, context| layer.forward(tape, x, context))
         },
-        |texts| LayerCache::new(vec![conv(&mut Parameters::new()).cache(&Cpu::new(), texts).expect("a cache")]),
+        |texts| LayerCache::new(vec![conv(&mut Parameters::new()).cache(&device(), texts).expect("a cache")]),
     );
 }
 
 #[test]
 fn mixers() {
+    if is_missing() {
+        return;
+    }
     for (name, config) in [configs::exact(), configs::frozen(3)].concat() {
-        let layer = |parameters: &mut Parameters<Cpu>| -> Box<dyn Mixer<Cpu>> {
+        let layer = |parameters: &mut Parameters<Column>| -> Box<dyn Mixer<Column>> {
             build(parameters, |build| mixer(build, &config.layers[0].mixer, HIDDEN, 1e-5))
         };
         check(
@@ -118,7 +126,7 @@ fn mixers() {
             |texts| {
                 let parameters = &mut Parameters::new();
                 let layer = layer(parameters);
-                layer.cache(&Cpu::new(), parameters, texts).expect("a cache")
+                layer.cache(&device(), parameters, texts).expect("a cache")
             },
         );
     }

@@ -1,7 +1,7 @@
 //! A rule over a text, in 64 bits.
 
+use hecate_conformance::oracle::{Oracle, Token, Var};
 use hecate_core::{Of, Slots};
-use hecate_tests::oracle::{Oracle, Token, Var};
 
 /// One head of one text, token by token: what was read, and the last state.
 pub(crate) fn recurrence<R: Oracle>(

@@ -3,9 +3,14 @@
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
 use super::{composed, recurrence::recurrence};
-use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, for_each_rule, rules::*};
+use hecate_conformance::oracle::{Head, Oracle, Token, Var};
+use hecate_core::{
+    Dims, Initial, Of, Rule, Sequences, Slots,
+    families::{Deep, Linear, LinearGate, LinearRule, LowerGates, Own},
+    for_each_rule,
+    rules::*,
+};
 use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
-use hecate_tests::oracle::{Oracle, Token, Var};
 use std::collections::BTreeMap;
 
 /// An expression over the rule of a configuration.
@@ -162,40 +167,24 @@ pub(super) fn project(
 }
 
 /// Gates of one token from what the layer computes of it.
-pub(super) trait Gated: GatedRule + Oracle {
+pub(super) trait Gated<F = <Self as Rule>::Family>: GatedRule + Oracle {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> Of<Self::Gates, Var>;
 }
 
-impl Gated for Hebbian {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
-        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
-    }
-}
-
-impl Gated for Delta {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> WriteGates<Var> {
-        WriteGates { log_a, theta: sigmoid(&signal("b_proj")).scale(f64::from(config.step)) }
-    }
-}
-
-impl Gated for Titans {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
-        let most = f64::from(config.momentum);
-        let (eta, step) = (sigmoid(&signal("eta_proj")).scale(most), sigmoid(&signal("b_proj")));
-        let theta = if most == 1.0 { eta.scale(-1.0).shift(1.0) * step } else { step.scale(1.0 - most) };
-        MomentumGates { log_a, log_eta: eta.ln(), theta }
-    }
-}
-
-impl Gated for Dgd {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> DgdGates<Var> {
-        let theta = sigmoid(&signal("b_proj"));
-        let beta = sigmoid(&signal("erase_proj"));
-        let beta = match self.objective {
-            Objective::L2 => theta.scale(-1.0).shift(1.0) * beta,
-            Objective::Dot => beta,
-        };
-        DgdGates { log_a, theta, beta }
+impl<R: LinearRule + Oracle> Gated<Linear> for R {
+    fn gated(self, log_a: Var, logit: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> Of<R::Gates, Var> {
+        let (step, most) = (f64::from(config.step), f64::from(config.momentum));
+        let write = || sigmoid(&logit("b_proj"));
+        let eta = || sigmoid(&logit("eta_proj")).scale(most);
+        R::Gates::lower_backward(|gate| match gate {
+            LinearGate::LogA => log_a.clone(),
+            LinearGate::LogEta => eta().ln(),
+            LinearGate::Theta if !self.spec().momentum => write().scale(step),
+            LinearGate::Theta if most == 1.0 => eta().scale(-1.0).shift(1.0) * write(),
+            LinearGate::Theta => write().scale(1.0 - most),
+            LinearGate::Beta if self.shares_erase() => write().scale(-1.0).shift(1.0) * sigmoid(&logit("erase_proj")),
+            LinearGate::Beta => sigmoid(&logit("erase_proj")),
+        })
     }
 }
 
@@ -213,7 +202,7 @@ fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
     (log_a.scale(1.0 / 1024.0), theta.scale(0.125))
 }
 
-impl Gated for TitansMlp {
+impl Gated<Deep> for TitansMlp {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
         let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal, config);
         let (log_a, theta) = network(&log_a, &theta);
@@ -221,9 +210,9 @@ impl Gated for TitansMlp {
     }
 }
 
-impl<M: Memory> Gated for Moneta<M>
+impl<M: Memory> Gated<Deep> for Moneta<M>
 where
-    Self: Oracle<Gates = WriteGates<()>>,
+    Self: Oracle<Gates = WriteGates<()>, Family = Deep>,
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         let steepness = f64::from(self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
@@ -237,9 +226,9 @@ fn softplus(x: &Var) -> Var {
     x.exp().shift(1.0).ln()
 }
 
-impl<M: Memory> Gated for Yaad<M>
+impl<M: Memory> Gated<Deep> for Yaad<M>
 where
-    Self: Oracle<Gates = HuberGates<()>>,
+    Self: Oracle<Gates = HuberGates<()>, Family = Deep>,
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> HuberGates<Var> {
         let theta = sigmoid(&signal("b_proj"));
@@ -248,29 +237,29 @@ where
     }
 }
 
-impl Gated for YaadMomentum {
+impl Gated<Deep> for YaadMomentum {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> HuberMomentumGates<Var> {
         let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated(log_a, signal, config);
         HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
     }
 }
 
-impl<M: Memory> Gated for Memora<M>
+impl<M: Memory> Gated<Deep> for Memora<M>
 where
-    Self: Oracle<Gates = WriteGates<()>>,
+    Self: Oracle<Gates = WriteGates<()>, Family = Deep>,
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
     }
 }
 
-impl Gated for Lattice {
+impl Gated<Own> for Lattice {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
     }
 }
 
-impl Gated for Trellis {
+impl Gated<Own> for Trellis {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> CodeGates<Var> {
         let (theta, code) = (sigmoid(&signal("b_proj")), signal("code_proj"));
         match self.phi {
@@ -311,7 +300,7 @@ fn unit_rows(x: &Var) -> Var {
     x * squares.shift(epsilon * epsilon).sqrt().recip()
 }
 
-impl Gated for Atlas {
+impl Gated<Own> for Atlas {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WindowGates<Var> {
         let eta = sigmoid(&signal("eta_proj"));
         let strengths = sigmoid(&signal("b_proj"));
@@ -388,7 +377,8 @@ pub(super) fn tokens_of<R: Gated>(
             Features::Poly2 => poly2(&l2_norm(x)),
         };
         let (q, k, v) = (unit(&q[i][head]), unit(&k[i][head]), v[i][head].clone());
-        Token { q, k, v, gates: rule.gated(log_a, &signal, config) }
+        let gates = rule.gated(log_a, &signal, config);
+        Token { q, k, v, gates, head: Head { index: head, count: config.heads } }
     };
     text.map(token).collect()
 }

@@ -1,30 +1,33 @@
 //! The tape itself: operations that no layer uses, and seeds that do not fit.
 
+use crate::column::{Column, device, is_missing};
 use hecate_core::{DType, Tensor};
-use hecate_cpu::Cpu;
 use hecate_models::{Gradients, Parameters, Place, Probe, Result, Tape, Var};
 
-fn array(axes: &[usize], values: impl IntoIterator<Item = u8>) -> Tensor<Cpu> {
+fn array(axes: &[usize], values: impl IntoIterator<Item = u8>) -> Tensor<Column> {
     let values = values.into_iter().map(f32::from).collect();
-    Tensor::from_f32(&Cpu::new(), axes.to_vec(), values).expect("an array")
+    Tensor::from_f32(&device(), axes.to_vec(), values).expect("an array")
 }
 
 /// Parameters `a [2,3]` and `b [2,1]`.
-fn parameters() -> Parameters<Cpu> {
+fn parameters() -> Parameters<Column> {
     let mut parameters = Parameters::new();
     parameters.add("a", array(&[2, 3], 1..=6), false);
     parameters.add("b", array(&[2, 1], 7..=8), false);
     parameters
 }
 
-fn values(gradients: &Gradients<Cpu>) -> Vec<Option<Vec<f32>>> {
+fn values(gradients: &Gradients<Column>) -> Vec<Option<Vec<f32>>> {
     gradients.iter().map(|x| x.as_ref().map(|x| x.to_f32().expect("a gradient"))).collect()
 }
 
 #[test]
 fn parts_and_joins_turn_around() {
+    if is_missing() {
+        return;
+    }
     let parameters = parameters();
-    let [a, b] = [0, 1].map(|index| move |tape: &Tape<'_, Cpu>| tape.parameter(parameter(index)));
+    let [a, b] = [0, 1].map(|index| move |tape: &Tape<'_, Column>| tape.parameter(parameter(index)));
     let tape = Tape::recording(&parameters);
     // Columns 1 and 2 of a, b, and column 0 of a.
     let (tail, first) = (tape.narrow(&a(&tape), 1, 1, 2).unwrap(), tape.narrow(&a(&tape), 1, 0, 1).unwrap());
@@ -35,7 +38,10 @@ fn parts_and_joins_turn_around() {
 }
 
 #[test]
-fn stretches_turn_around() {
+fn ranges_turn_around() {
+    if is_missing() {
+        return;
+    }
     let parameters = parameters();
     let tape = Tape::recording(&parameters);
     let a = tape.parameter(parameter(0));
@@ -51,6 +57,9 @@ fn stretches_turn_around() {
 
 #[test]
 fn rounding_turns_around() {
+    if is_missing() {
+        return;
+    }
     let parameters = parameters();
     let tape = Tape::recording(&parameters);
     let y = tape.cast(DType::Bf16, &tape.parameter(parameter(1))).unwrap();
@@ -64,10 +73,13 @@ fn rounding_turns_around() {
 /// 256, 1 and 1 are 256 in 16 bits.
 #[test]
 fn gradients_of_rounded_weights_add_up_in_32_bits() {
+    if is_missing() {
+        return;
+    }
     let parameters = parameters();
     let tape = Tape::recording(&parameters).with_activations(DType::Bf16);
     let rounded = |values: [u8; 2]| hecate_core::primitives::cast(DType::Bf16, &array(&[2, 1], values)).unwrap();
-    let half = Tensor::from_f32(&Cpu::new(), [2, 1], vec![0.5, 0.25]).unwrap();
+    let half = Tensor::from_f32(&device(), [2, 1], vec![0.5, 0.25]).unwrap();
     let uses = [[128, 3], [128, 0], [1, 0], [1, 0]].map(|seed| (tape.weight(parameter(1)).unwrap(), rounded(seed)));
     assert!(uses.iter().all(|(y, _)| y.value().dtype() == DType::Bf16));
     let wide = (tape.parameter(parameter(1)), half);
@@ -77,8 +89,11 @@ fn gradients_of_rounded_weights_add_up_in_32_bits() {
 
 #[test]
 fn seeds_that_do_not_fit_are_refused() {
+    if is_missing() {
+        return;
+    }
     let parameters = parameters();
-    let refusal = |result: Result<Gradients<Cpu>>, words: &[&str]| {
+    let refusal = |result: Result<Gradients<Column>>, words: &[&str]| {
         let message = result.expect_err("refused").to_string();
         words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
     };
@@ -89,7 +104,7 @@ fn seeds_that_do_not_fit_are_refused() {
     };
     backward(array(&[2, 3], 1..=6)).unwrap();
     refusal(backward(array(&[3, 2], 1..=6)), &["seed", "[2, 3]", "[3, 2]"]);
-    refusal(backward(Tensor::from_u32(&Cpu::new(), [2, 3], vec![1; 6]).unwrap()), &["seed", "u32"]);
+    refusal(backward(Tensor::from_u32(&device(), [2, 3], vec![1; 6]).unwrap()), &["seed", "u32"]);
     let inert = Tape::inert(&parameters);
     let y = inert.parameter(parameter(0));
     refusal(inert.backward([(y, array(&[2, 3], 1..=6))]), &["tape", "inert", "recording"]);
@@ -111,12 +126,15 @@ fn parameter(index: usize) -> hecate_models::ParameterId {
 /// Gradients of a rule that are no numbers are told of with the head, where what came in was sound.
 #[test]
 fn a_probe_sees_what_a_memory_sends_back() {
+    if is_missing() {
+        return;
+    }
     use hecate_core::{
         Inputs, Sequences,
         rules::{Delta, Matrix, WriteGates},
     };
     let parameters = parameters();
-    let (probe, device) = (Probe::default(), Cpu::new());
+    let (probe, device) = (Probe::default(), device());
     let tape = Tape::recording(&parameters).watched(&probe);
     tape.enter(Some(4));
     let full = |axes: &[usize], x: f32| {
@@ -137,7 +155,7 @@ fn a_probe_sees_what_a_memory_sends_back() {
     let outputs = tape.memory(Delta::default(), &Sequences::batch(1, 2), inputs).unwrap();
     let seed = Tensor::from_f32(&device, [1, 2, 3, 1], vec![1.0, 1.0, 3e38, 1.0, 1.0, 3e38]).expect("a seed");
     tape.backward([(outputs.out, seed)]).unwrap();
-    let found = probe.into_finding().expect("a finding");
+    let found = probe.into_non_finite().expect("a finding");
     assert_eq!(found.place, Place { layer: Some(4), head: Some(2) });
     assert!(found.what.starts_with("the gradient of `"), "{found:?}");
 }

@@ -2,7 +2,10 @@
 
 use super::{fixtures::*, resuming::check};
 use approx::assert_relative_eq;
-use hecate_core::{Tensor, primitives::cross_entropy};
+use hecate_core::{
+    Tensor,
+    primitives::{LossInputs, cross_entropy},
+};
 use hecate_cpu::Cpu;
 use hecate_models::{
     Cache, Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, Precision, RuleConfig,
@@ -21,7 +24,7 @@ fn carried() -> Settings {
 
 #[test]
 fn memories_resume_bit_for_bit() {
-    // Stopped before, inside of and behind texts.
+    // Stopped before, inside of and after texts.
     MEMORIES.iter().for_each(|mixer| check(mixer, carried(), &[0, 1, 3, 5]));
     check("delta", Settings { accumulate: 2, ..carried() }, &[1, 2]);
     check("titans", Settings { precision: Precision::Bf16, ..carried() }, &[1, 2]);
@@ -50,12 +53,13 @@ fn sequences_of_a_text_are_the_text() {
     }
 }
 
-/// Loss behind a cache, in 64 bits from the scores.
-fn loss_behind(model: &LanguageModel<Cpu>, inputs: &[u32], targets: &[u32], cache: &Cache<Cpu>) -> f64 {
+/// Loss after a cache, in 64 bits from the scores.
+fn loss_with_cache(model: &LanguageModel<Cpu>, inputs: &[u32], targets: &[u32], cache: &Cache<Cpu>) -> f64 {
     let logits = model.infer(inputs, cache.batch(), &mut cache.clone()).unwrap();
     let shape = [cache.batch(), inputs.len() / cache.batch()];
     let targets = Tensor::from_u32(model.device(), shape, targets.to_vec()).unwrap();
-    let losses = cross_entropy(logits.shape().last(), &logits, &targets).unwrap().0.to_f32().unwrap();
+    let inputs = LossInputs { classes: logits.shape().last(), logits: &logits, targets: &targets };
+    let losses = cross_entropy(&inputs).unwrap().losses.to_f32().unwrap();
     losses.iter().copied().map(f64::from).sum::<f64>() / losses.len() as f64
 }
 
@@ -68,9 +72,9 @@ fn gradients_behind_a_cache_are_slopes() {
         model.infer(&text[..42], 2, &mut cache).unwrap();
         let (inputs, targets) = (&text[100..132], &text[101..133]);
         let mut next = cache.clone();
-        let (loss, gradients) = model.loss_and_gradients_behind(inputs, targets, &mut next).unwrap();
+        let (loss, gradients) = model.loss_and_gradients_with_cache(inputs, targets, &mut next).unwrap();
         assert_eq!(next.position(), 37);
-        assert_relative_eq!(loss, loss_behind(&model, inputs, targets, &cache), max_relative = 1e-5);
+        assert_relative_eq!(loss, loss_with_cache(&model, inputs, targets, &cache), max_relative = 1e-5);
         let gradients: Vec<_> =
             gradients.iter().map(|gradient| gradient.as_ref().map(|x| x.to_f32().unwrap())).collect();
         let norm = gradients.iter().flatten().flatten().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
@@ -80,9 +84,10 @@ fn gradients_behind_a_cache_are_slopes() {
                 let Some(gradient) = gradient else { continue };
                 let move_on = |(&w, &g): (&f32, &f32)| (f64::from(w) + step * f64::from(g) / norm) as f32;
                 let moved = weights.iter().zip(gradient).map(move_on).collect();
-                parameter.value = Tensor::from_f32(&Cpu::new(), parameter.value.shape().clone(), moved).unwrap();
+                parameter.value =
+                    Tensor::from_f32(parameter.value.device(), parameter.value.shape().clone(), moved).unwrap();
             }
-            loss_behind(&model, inputs, targets, &cache)
+            loss_with_cache(&model, inputs, targets, &cache)
         };
         // The fourth-order difference: what is left of it is rounding.
         let step = 0.002;

@@ -177,7 +177,7 @@ fn a_run_that_cannot_be_saved_leaves_the_old_one() {
     use std::os::unix::ffi::OsStrExt;
     let (_folder, run) = saved();
     let text = Some(std::ffi::OsStr::from_bytes(b"\xff.txt").into());
-    let plan = hecate_models::trainer::Plan { text, ..plan() };
+    let plan = hecate_models::trainer::RunPlan { text, ..plan() };
     let new = Trainer::new(&Cpu::new(), &config("titans"), settings(), plan, None).unwrap();
     let before = files(run.folder());
     assert!(new.begin(&run, &[]).is_err());

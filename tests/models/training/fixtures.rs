@@ -1,12 +1,13 @@
 //! A tiny model, a tiny text, and a run that takes milliseconds.
 
-use hecate_cpu::Cpu;
+use crate::column::{Column, device};
+use hecate_core::Backend;
 use hecate_models::{
     Config, LanguageModel, Precision, Vocabulary,
     optimizer::Constants,
     schedule::Schedule,
     text::{Corpus, Identity},
-    trainer::{Plan, Settings, Trainer},
+    trainer::{RunPlan, Settings, Trainer},
 };
 use std::path::Path;
 
@@ -35,20 +36,20 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-pub(crate) fn plan() -> Plan {
-    Plan { text: None, identity: Identity::of(&text()), held_out: 0.1, evaluate_every: 4, save_every: 4 }
+pub(crate) fn plan() -> RunPlan {
+    RunPlan { text: None, identity: Identity::of(&text()), held_out: 0.1, evaluate_every: 4, save_every: 4 }
 }
 
-pub(crate) fn trainer(mixer: &str, settings: Settings) -> Trainer<Cpu> {
-    Trainer::new(&Cpu::new(), &config(mixer), settings, plan(), None).unwrap()
+pub(crate) fn trainer(mixer: &str, settings: Settings) -> Trainer<Column> {
+    Trainer::new(&device(), &config(mixer), settings, plan(), None).unwrap()
 }
 
-pub(crate) fn model(mixer: &str) -> LanguageModel<Cpu> {
-    LanguageModel::new(&Cpu::new(), &config(mixer), 3).unwrap()
+pub(crate) fn model(mixer: &str) -> LanguageModel<Column> {
+    LanguageModel::new(&device(), &config(mixer), 3).unwrap()
 }
 
 /// Steps until that many are done.
-pub(crate) fn train_to(trainer: &mut Trainer<Cpu>, steps: u64) {
+pub(crate) fn train_to(trainer: &mut Trainer<Column>, steps: u64) {
     let corpus = corpus();
     while trainer.steps() < steps {
         trainer.step(&corpus.train.tokens).unwrap();
@@ -56,7 +57,7 @@ pub(crate) fn train_to(trainer: &mut Trainer<Cpu>, steps: u64) {
 }
 
 /// Names and bits of all weights.
-pub(crate) fn bits(model: &LanguageModel<Cpu>) -> Vec<(String, Vec<u32>)> {
+pub(crate) fn bits<B: Backend>(model: &LanguageModel<B>) -> Vec<(String, Vec<u32>)> {
     let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
     model.parameters().iter().map(|p| (p.name.clone(), bits(p.value.to_f32().unwrap()))).collect()
 }

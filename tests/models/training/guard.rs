@@ -4,7 +4,7 @@ use super::fixtures::*;
 use hecate_core::Tensor;
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Config, Error, Finding, LanguageModel, Place,
+    Config, Error, LanguageModel, NonFinite, Place,
     checkpoint::Run,
     trainer::{PUBLISHED, Trainer},
 };
@@ -19,10 +19,10 @@ fn three_heads(mixer: &str) -> LanguageModel<Cpu> {
 fn change(model: &mut LanguageModel<Cpu>, name: &str, change: impl Fn(usize, f32) -> f32) {
     let parameter = model.parameters_mut().iter_mut().find(|p| p.name == name).unwrap();
     let values = parameter.value.to_f32().unwrap().into_iter().enumerate().map(|(i, x)| change(i, x)).collect();
-    parameter.value = Tensor::from_f32(&Cpu::new(), parameter.value.shape().clone(), values).unwrap();
+    parameter.value = Tensor::from_f32(parameter.value.device(), parameter.value.shape().clone(), values).unwrap();
 }
 
-fn finding(model: &LanguageModel<Cpu>) -> Option<Finding> {
+fn finding(model: &LanguageModel<Cpu>) -> Option<NonFinite> {
     let text = corpus().train.tokens;
     model.first_non_finite(&text[..32], &text[1..33], 2, None).unwrap()
 }

@@ -102,7 +102,7 @@ fn generation_ends_with_its_first_error() {
     let last = model.parameters_mut().iter_mut().last().unwrap();
     let shape = last.value.shape().clone();
     let poison = vec![f32::NAN; shape.count()];
-    last.value = hecate_core::Tensor::from_f32(&Cpu::new(), shape, poison).unwrap();
+    last.value = hecate_core::Tensor::from_f32(last.value.device(), shape, poison).unwrap();
     let mut continuation = generate(&model, &[1], Sampler::new(Sampling::default()).unwrap()).unwrap();
     assert!(matches!(continuation.next(), Some(Err(Error::NonFinite { .. }))));
     assert!(continuation.next().is_none() && continuation.next().is_none());

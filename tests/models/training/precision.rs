@@ -2,6 +2,7 @@
 
 use super::fixtures::*;
 use crate::configs;
+use hecate_conformance::{Array, error};
 use hecate_core::{DType, Tensor};
 use hecate_cpu::Cpu;
 use hecate_models::{
@@ -9,7 +10,6 @@ use hecate_models::{
     schedule::Schedule,
     trainer::{Settings, load_model},
 };
-use hecate_tests::{Array, error};
 
 /// Of the cost of rounding every weight once, what a pass may cost that rounds some thirty arrays on its way, each by as
 /// much and none like the other: `√30`, and a little more.
@@ -41,7 +41,7 @@ fn rounded(config: &Config) -> LanguageModel<Cpu> {
     let mut model = fresh(config);
     for parameter in model.parameters_mut().iter_mut() {
         let values = Array::download(&parameter.value).unwrap().rounded(DType::Bf16);
-        parameter.value = values.upload(&Cpu::new(), DType::F32).unwrap();
+        parameter.value = values.upload(parameter.value.device(), DType::F32).unwrap();
     }
     model
 }

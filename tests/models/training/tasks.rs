@@ -7,7 +7,7 @@ use hecate_models::{
     Error,
     optimizer::Constants,
     schedule::Schedule,
-    tasks::{Parity, Purpose, Questions, Recall, Student},
+    tasks::{Parity, Purpose, Questions, Recall, TaskModel},
 };
 
 #[test]
@@ -88,14 +88,14 @@ fn questions_everywhere_are_the_loss_of_a_text() {
 }
 
 #[test]
-fn a_student_learns() {
+fn a_task_model_learns() {
     let schedule = Schedule { peak: 0.01, floor: 0.001, warmup: 3, steps: 60 };
-    let mut student = Student::new(&Cpu::new(), &config("delta"), schedule, Constants::default(), 0).unwrap();
+    let mut model = TaskModel::new(&Cpu::new(), &config("delta"), schedule, Constants::default(), 0).unwrap();
     // The first bit is its own parity.
     let random = &mut Purpose::Learning.random(0);
     for _ in 0..60 {
-        student.learn(&Parity.draw(random, 16, 1).unwrap()).unwrap();
+        model.learn(&Parity.draw(random, 16, 1).unwrap()).unwrap();
     }
-    let right = student.right(&Parity.draw(&mut Purpose::Testing.random(0), 50, 1).unwrap()).unwrap();
+    let right = model.right(&Parity.draw(&mut Purpose::Testing.random(0), 50, 1).unwrap()).unwrap();
     assert!(right.len() == 50 && right.iter().all(|right| *right), "{right:?}");
 }

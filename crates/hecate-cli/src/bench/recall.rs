@@ -1,23 +1,34 @@
-//! `hecate bench recall`.
+//! `hecate bench recall`: how many key-value pairs a memory holds.
+//!
+//! Closed-form identities come first: a device on which they fail has nothing to compare.
+//!
+//! Multi-query associative recall (Arora et al., "Zoology"): pairs of a key and a value, then the keys alone in another
+//! order. A state of `K × V` numbers holds about `K` pairs.
 
 use super::{
-    contest::{Contest, Exam, graded, share},
     identities,
-    settings::Settings,
+    settings::SweepSettings,
     summary::Summary,
+    sweep::{Sweep, Task, answered, share},
 };
 use crate::{
-    device::{Job, with_device},
+    device::with_device,
     error::{Error, Result},
     stop::Stop,
 };
 use clap::Args;
+use hecate::Job;
 use hecate_core::Backend;
-use hecate_models::tasks::{Questions, Random, Recall, Student, below};
+use hecate_models::{
+    Random,
+    tasks::{Questions, Recall, TaskModel},
+};
 use serde_json::json;
 use std::process::ExitCode;
 
+/// Flags of `hecate bench recall`.
 #[derive(Args, Debug)]
+// Defaults of this task; the flags themselves are those of every task.
 #[command(mut_arg("rates", |arg| arg.required(false).default_value("3e-3,1e-2,2e-2")))]
 #[command(mut_arg("steps", |arg| arg.required(false).default_value("1500")))]
 #[command(mut_arg("batch", |arg| arg.required(false).default_value("32")))]
@@ -26,8 +37,8 @@ use std::process::ExitCode;
 #[command(mut_arg("key_dim", |arg| arg.required(false).default_value("32")))]
 #[command(mut_arg("value_dim", |arg| arg.required(false).default_value("16")))]
 #[command(mut_arg("conv", |arg| arg.required(false).default_value("4")))]
-pub(super) struct Arguments {
-    /// Pairs in a sequence: each step learns sequences of one of these numbers, and each is measured
+pub(super) struct RecallArgs {
+    /// Pairs in a sequence: each step learns sequences of one of these lengths, and each length is measured
     #[arg(long, value_delimiter = ',', default_value = "4,8,16,32", value_name = "NUMBERS")]
     pairs: Vec<usize>,
     /// Different keys
@@ -43,21 +54,24 @@ pub(super) struct Arguments {
     #[arg(long)]
     identities: bool,
     #[command(flatten)]
-    settings: Settings,
+    settings: SweepSettings,
 }
 
-pub(super) fn run(arguments: Arguments) -> Result<ExitCode> {
+/// Checks the identities, then learns unless `--identities` is given.
+pub(super) fn run(arguments: RecallArgs) -> Result<ExitCode> {
     let choice = arguments.settings.device.clone();
     with_device(&choice, arguments)
 }
 
-/// Recall of sequences with different numbers of pairs.
-struct Sizes {
+/// Recall of sequences of several lengths.
+struct RecallTask {
+    /// Keys, values and writes a key.
     task: Recall,
+    /// Pairs in a sequence, one of which each step draws.
     pairs: Vec<usize>,
 }
 
-impl Exam for Sizes {
+impl Task for RecallTask {
     fn vocabulary(&self) -> usize {
         self.task.vocabulary()
     }
@@ -66,43 +80,49 @@ impl Exam for Sizes {
         self.pairs.iter().map(|pairs| format!("{pairs} pairs")).collect()
     }
 
-    fn lesson(&self, random: &mut Random, batch: usize) -> Result<Questions> {
-        let pairs = self.pairs[below(random, self.pairs.len())];
+    fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions> {
+        // One length a step: a batch has one shape.
+        let pairs = self.pairs[random.below(self.pairs.len())];
         Ok(self.task.draw(random, batch, pairs)?)
     }
 
-    fn grade<B: Backend>(&self, student: &Student<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+        // Sequences of each length by themselves: accuracy falls where the memory is full.
         let of = |&pairs: &usize| {
-            let right = graded(student, examples, |batch| Ok(self.task.draw(random, batch, pairs)?))?;
+            let right = answered(model, examples, |batch| Ok(self.task.draw(random, batch, pairs)?))?;
             Ok(share(right.into_iter()))
         };
         self.pairs.iter().map(of).collect()
     }
 }
 
-impl Job for Arguments {
-    type Output = ExitCode;
+impl Job for RecallArgs {
+    type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let Self { pairs, keys, values, writes, settings, .. } = &self;
+        // All flags are checked before the first call of the device.
         settings.check()?;
         let task = Recall::new(*keys, *values, *writes)?;
+        // A sequence has no key twice in a round.
         let Some(&most) = pairs.iter().max().filter(|&most| most <= keys && !pairs.contains(&0)) else {
             let why = format!("{pairs:?} are not all between 1 and {keys}, the number of keys (`--keys`)");
             return Err(Error::flag("--pairs", why));
         };
-        let contestants = settings.contestants(task.length(most))?;
+        let candidates = settings.candidates(task.length(most))?;
         let mut summary = Summary { identities: identities::check(device)?, ..Summary::new("recall", settings) };
+        // Settings of this task beside those of the sweep, so that a result says how it is made again.
         summary.set("pairs", json!(pairs));
         summary.set("keys", json!(keys));
         summary.set("values", json!(values));
         summary.set("writes", json!(writes));
+        // Right at random is one value of all.
         if !self.identities {
-            let exam = Sizes { task, pairs: pairs.clone() };
+            let task = RecallTask { task, pairs: pairs.clone() };
             let stop = Stop::listen()?;
             eprintln!("recall of {values} values by {keys} keys; right at random: {:.3}", 1.0 / *values as f64);
-            summary.measures = exam.measures();
-            summary.outcomes = Contest::new(device, &exam, settings, &stop).run(&contestants)?;
+            summary.measures = task.measures();
+            summary.outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
             summary.stopped = stop.asked();
         }
         summary.print(settings.json)

@@ -1,6 +1,5 @@
 //! Flags that all tasks share, and what they mean. Each task gives those without a default its own.
 
-use super::contest::Contestant;
 use crate::{
     device::Choice,
     error::{Error, Result},
@@ -17,8 +16,17 @@ const ATTENTION: &str = "attention";
 /// Share of the steps in which the learning rate warms up.
 const WARMUP: f64 = 0.1;
 
+/// A model that takes part in a sweep.
+pub(super) struct Candidate {
+    /// Name of the rule, or what else tells candidates apart.
+    pub(super) name: String,
+    /// Mixer of every block.
+    pub(super) mixer: MixerConfig,
+}
+
+/// Flags of a sweep.
 #[derive(Args, Debug)]
-pub(super) struct Settings {
+pub(super) struct SweepSettings {
     /// Rules to compare, with commas between; `attention` for softmax attention over everything
     #[arg(long, value_delimiter = ',', default_value = "delta,hebbian,dgd,titans,attention", value_name = "NAMES")]
     pub(super) rules: Vec<String>,
@@ -68,8 +76,8 @@ pub(super) struct Settings {
     pub(super) device: Choice,
 }
 
-impl Settings {
-    /// Refuses what no contest can be made of.
+impl SweepSettings {
+    /// Refuses what no sweep can be made of.
     pub(super) fn check(&self) -> Result<()> {
         let counts = [("--seeds", self.seeds), ("--batch", self.batch as u64), ("--examples", self.examples as u64)];
         if let Some((flag, _)) = counts.into_iter().find(|&(_, count)| count == 0) {
@@ -82,27 +90,29 @@ impl Settings {
     }
 
     /// One for each name; attention sees `window` tokens.
-    pub(super) fn contestants(&self, window: usize) -> Result<Vec<Contestant>> {
-        let contestant = |name: &String| {
+    pub(super) fn candidates(&self, window: usize) -> Result<Vec<Candidate>> {
+        let candidate = |name: &String| {
             let mixer = if name == ATTENTION { self.attention(window) } else { self.memory(RuleConfig::named(name)?) };
-            Ok(Contestant { name: name.clone(), mixer })
+            Ok(Candidate { name: name.clone(), mixer })
         };
-        self.rules.iter().map(contestant).collect()
+        self.rules.iter().map(candidate).collect()
     }
 
+    /// Softmax attention over the last `window` tokens.
     fn attention(&self, window: usize) -> MixerConfig {
         let Self { heads, key_dim, conv, .. } = *self;
         let head_dim = Some(key_dim);
         MixerConfig::Attention(AttentionConfig { heads, head_dim, conv, window, ..AttentionConfig::default() })
     }
 
+    /// A memory of this rule, its other options at their defaults.
     fn memory(&self, rule: RuleConfig) -> MixerConfig {
         let Self { heads, conv, decay, .. } = *self;
         let (key_dim, value_dim) = (Some(self.key_dim), Some(self.value_dim));
         MixerConfig::Memory(MemoryConfig { rule, heads, key_dim, value_dim, conv, decay, ..MemoryConfig::default() })
     }
 
-    /// A model of blocks with this mixer.
+    /// A model of blocks with this mixer, its output head apart from the embeddings.
     pub(super) fn config(&self, mixer: &MixerConfig, vocabulary_size: usize) -> Result<Config> {
         let layers = LayerConfig { mixer: mixer.clone() }.repeated(self.layers)?;
         let hidden_size = self.width;
@@ -117,11 +127,12 @@ impl Settings {
         Schedule { peak, floor: peak / 10.0, warmup, steps: self.steps }
     }
 
-    /// Constants of the optimiser.
+    /// Constants of the optimiser, the same for all candidates.
     pub(super) fn constants() -> Constants {
         Constants { weight_decay: 0.01, ..Constants::default() }
     }
 
+    /// Names and values, for the summary.
     pub(super) fn to_json(&self) -> Vec<(String, Value)> {
         let Self { layers, width, heads, key_dim, value_dim, conv, decay, .. } = *self;
         let Self { seeds, steps, enough, batch, examples, .. } = *self;
@@ -145,7 +156,7 @@ impl Settings {
     }
 }
 
-/// The number as it is written in 32 bits, in 64.
+/// A learning rate as it was typed: `0.01`, not the 64-bit neighbour of its 32-bit value.
 pub(super) fn shortest(rate: f32) -> f64 {
     rate.to_string().parse().unwrap_or(f64::from(rate))
 }

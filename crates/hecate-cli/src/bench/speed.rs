@@ -1,17 +1,23 @@
-//! `hecate bench speed`: how fast rules are on this machine.
+//! `hecate bench speed`: how fast rules are on this machine, beside its own fastest matrix product.
+//!
+//! A rule is checked against the 64-bit equations before it is timed: a fast wrong kernel gets no row.
+//!
+//! Times are of whole calls, with arrays on the device before and results left there. Figures in GFLOP/s count the
+//! operations of the equations: a form that does more work than they ask for gains nothing by it.
 
 mod clock;
 mod operations;
 
 use crate::{
-    device::{Choice, Job, with_device},
+    device::{Choice, with_device},
     error::{Error, Result},
     table::Table,
 };
 use clap::Args;
 use clock::Clock;
+use hecate::Job;
+use hecate_conformance::{Case, Sizes, oracle::Oracle, report::check_rule};
 use hecate_core::{Backend, DType, Kernel, Rule, forward, infer, rules::*};
-use hecate_tests::{Case, Sizes, oracle::Oracle, report::check_rule};
 use operations::Counted;
 use serde_json::{Value, json};
 use std::{
@@ -23,18 +29,20 @@ use std::{
 /// The delta rule with a decayed erase, as Gated DeltaNet has it.
 const GATED_DELTA: &str = "gated_delta";
 
+/// Flags of `hecate bench speed`.
 #[derive(Args, Debug)]
-pub(super) struct Arguments {
+pub(super) struct SpeedArgs {
     /// Rules, with commas between; `all` for every one, `gated_delta` for the delta rule with a decayed erase
     #[arg(long, value_delimiter = ',', default_value = "hebbian,delta,gated_delta,dgd,titans", value_name = "NAMES")]
+    // Names and not a parsed list: `all` stands for as many rows as there are rules.
     rules: Vec<String>,
     /// Batch, tokens, heads and width of keys and values, with commas between several
     #[arg(long, value_delimiter = ',', default_value = "1x1024x16x64,1x1024x32x128", value_name = "BxTxHxD")]
-    shapes: Vec<Size>,
+    shapes: Vec<CallShape>,
     /// Element type of queries, keys, values and results: f32, bf16 or f16
     #[arg(long, default_value = "f32", value_parser = dtype, value_name = "TYPE")]
     dtype: DType,
-    /// Measure each figure for about this long
+    /// Seconds to measure each figure for, about
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     seconds: f64,
     /// Print everything as JSON
@@ -44,19 +52,24 @@ pub(super) struct Arguments {
     device: Choice,
 }
 
-/// `BxTxHxD`.
+/// `BxTxHxD`: queries, keys and values `[B,T,H,D]`.
 #[derive(Clone, Copy, Debug)]
-struct Size {
+struct CallShape {
+    /// Texts.
     batch: usize,
+    /// Tokens a text.
     tokens: usize,
+    /// `H`.
     heads: usize,
+    /// Width of keys and of values.
     width: usize,
 }
 
-impl FromStr for Size {
+impl FromStr for CallShape {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
+        // Four lengths, none of them zero.
         let numbers = text.split('x').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>();
         match numbers.as_deref() {
             Ok(&[batch, tokens, heads, width]) if batch * tokens * heads * width > 0 => {
@@ -67,13 +80,16 @@ impl FromStr for Size {
     }
 }
 
+/// An element type by its name.
 fn dtype(text: &str) -> std::result::Result<DType, String> {
     let known = [DType::F32, DType::Bf16, DType::F16];
     let found = known.into_iter().find(|dtype| dtype.to_string() == text);
     found.ok_or_else(|| format!("`{text}`: expected {}", known.map(|dtype| dtype.to_string()).join(", ")))
 }
 
-pub(super) fn run(arguments: Arguments) -> Result<ExitCode> {
+/// Times the rules on the chosen device.
+pub(super) fn run(arguments: SpeedArgs) -> Result<ExitCode> {
+    // Written so that NaN is refused too.
     if !(arguments.seconds > 0.0 && arguments.seconds.is_finite()) {
         return Err(Error::flag("--seconds", format!("{} is no time; give more than 0", arguments.seconds)));
     }
@@ -81,11 +97,13 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode> {
     with_device(&choice, arguments)
 }
 
-/// A figure.
-struct Row {
+/// The time of one pass of one rule.
+struct SpeedRow {
     rule: String,
-    size: Size,
+    size: CallShape,
+    /// `forward`, `both` or `decode`.
     pass: &'static str,
+    /// Of a call.
     seconds: f64,
     /// Tokens of a call.
     tokens: usize,
@@ -93,14 +111,16 @@ struct Row {
     operations: f64,
 }
 
-impl Job for Arguments {
-    type Output = ExitCode;
+impl Job for SpeedArgs {
+    type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
+        // Before the peak is measured, which takes seconds.
         self.rules.iter().try_for_each(|name| check_name(name))?;
         let clock = Clock::new(device, self.seconds);
-        let mut report = Report::new(format!("{device:?}"), clock.peak()?, self.json);
+        let mut report = SpeedReport::new(format!("{device:?}"), clock.peak()?, self.json);
         report.begin()?;
+        // Shapes inside, so that a rule's rows stand together.
         for rule in &self.rules {
             for &size in &self.shapes {
                 self.measure(&clock, rule, size, &mut |row| report.take(row))?;
@@ -112,6 +132,7 @@ impl Job for Arguments {
 
 /// Refuses what is no rule.
 fn check_name(name: &str) -> Result<()> {
+    // Names come from the rules themselves, so a new one is known here at once.
     macro_rules! names {
         ($($rule:ident),*) => { ["all", GATED_DELTA, $(<$rule as Rule>::NAME),*] };
     }
@@ -122,12 +143,13 @@ fn check_name(name: &str) -> Result<()> {
     }
 }
 
-/// What becomes of a figure.
-type Take<'a> = &'a mut dyn FnMut(Row) -> Result<()>;
+/// Takes a row as soon as it is measured.
+type Take<'a> = &'a mut dyn FnMut(SpeedRow) -> Result<()>;
 
-impl Arguments {
-    /// A rule by its name.
-    fn measure<B: Backend>(&self, clock: &Clock<'_, B>, name: &str, size: Size, take: Take<'_>) -> Result<()> {
+impl SpeedArgs {
+    /// The passes of a rule by its name, or of all rules.
+    fn measure<B: Backend>(&self, clock: &Clock<'_, B>, name: &str, size: CallShape, take: Take<'_>) -> Result<()> {
+        // One arm a rule: the compiler makes each rule's passes once.
         macro_rules! by_name {
             ($($rule:ident),*) => {
                 match name {
@@ -147,37 +169,43 @@ impl Arguments {
         hecate_core::for_each_rule!(by_name)
     }
 
-    /// Forward, forward and backward, and one token behind another.
+    /// Three passes of `rule`, once its results are right: forward, forward and backward, and decoding token by token.
     fn rows<R: Oracle + Counted, B: Kernel<R>>(
         &self,
         clock: &Clock<'_, B>,
         name: &str,
         rule: R,
-        size: Size,
+        size: CallShape,
         take: Take<'_>,
     ) -> Result<()> {
-        let (device, Size { batch, tokens, heads, width }) = (clock.device(), size);
+        let (device, CallShape { batch, tokens, heads, width }) = (clock.device(), size);
+        // Small sizes, in 32 bits: wrong results are found, not those of this very shape.
         let cell = check_rule(device, rule);
         if !cell.passed {
-            let why = cell.failure.unwrap_or_else(|| "it gives numbers that are none".into());
+            let why = cell.failure.unwrap_or_else(|| "its results are not finite".into());
             return Err(Error::flag("--rules", format!("`{name}` is wrong on this device and not timed: {why}")));
         }
+        // Of one token in all texts and heads.
         let operations = rule.operations(width, width) * (batch * heads) as f64;
+        // `factor` is the work of the pass over that of a forward.
         let mut row = |pass, seconds, tokens: usize, factor: f64| {
             let (rule, operations) = (name.to_owned(), operations * tokens as f64 * factor);
-            take(Row { rule, size, pass, seconds, tokens: batch * tokens, operations })
+            take(SpeedRow { rule, size, pass, seconds, tokens: batch * tokens, operations })
         };
         let case = Case::new(rule, Sizes::new(batch, tokens, heads, width, width), 1);
+        // Arrays are uploaded before the clock starts.
         let (inputs, grads) = (case.upload(device, self.dtype)?, case.upload_grads(device, self.dtype)?);
         row("forward", clock.time(&mut || infer(device, rule, &inputs).map(drop))?, tokens, 1.0)?;
+        // Clones share buffers: what is timed is the pass, not copies of its arguments.
         let mut both = || {
-            let (_, pass) = forward(device, rule, inputs.clone())?;
+            let pass = forward(device, rule, inputs.clone())?.pass;
             pass.backward(grads.clone()).map(drop)
         };
         // A gradient of a product is two products.
         row("both", clock.time(&mut both)?, tokens, 3.0)?;
         let mut token = Case::new(rule, Sizes::new(batch, 1, heads, width, width), 2).upload(device, self.dtype)?;
         let mut decode = || {
+            // Each call waits for the state of the one before it, as in generation.
             // What one token leaves is what the next one finds.
             token.state = infer(device, rule, &token)?.state;
             Ok(())
@@ -187,32 +215,42 @@ impl Arguments {
 }
 
 /// A table that grows, or all of it as JSON in the end.
-struct Report {
+struct SpeedReport {
+    /// How the device describes itself.
     device: String,
+    /// Operations a second of its fastest matrix product.
     peak: f64,
+    /// Whether all of it is one JSON value, printed at the end.
     json: bool,
+    /// Rows that wait to be printed as JSON.
     rows: Vec<Value>,
+    /// Unused with JSON.
     table: Table<7>,
 }
 
-impl Report {
+impl SpeedReport {
+    /// A report without rows.
     fn new(device: String, peak: f64, json: bool) -> Self {
         let heading = ["rule", "batch x tokens x heads x width", "pass", "ms", "tokens/s", "GFLOP/s", "of the peak"];
         let table = Table::new(&heading).with_widths([13, 0, 7, 9, 11, 0, 0]);
         Self { device, peak, json, rows: Vec::new(), table }
     }
 
+    /// The line above the table.
     fn begin(&self) -> Result<()> {
         if self.json {
             return Ok(());
         }
+        // In operations of 10⁹, as the column has them.
         let peak = self.peak / 1e9;
         let mut out = stdout().lock();
         Ok(writeln!(out, "{}; peak: {peak:.0} GFLOP/s, its fastest product of f32 matrices\n", self.device)?)
     }
 
-    fn take(&mut self, row: Row) -> Result<()> {
-        let Row { rule, size: Size { batch, tokens, heads, width }, pass, seconds, .. } = row;
+    /// A row: printed, or kept for JSON.
+    fn take(&mut self, row: SpeedRow) -> Result<()> {
+        let SpeedRow { rule, size: CallShape { batch, tokens, heads, width }, pass, seconds, .. } = row;
+        // Tokens a second, and operations a second.
         let (rate, speed) = (row.tokens as f64 / seconds, row.operations / seconds);
         if self.json {
             let shape = [batch, tokens, heads, width];
@@ -233,6 +271,7 @@ impl Report {
         ])
     }
 
+    /// Prints what was kept.
     fn end(self) -> Result<ExitCode> {
         if self.json {
             let Self { device, peak, rows, .. } = self;

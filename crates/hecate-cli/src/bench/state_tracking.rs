@@ -1,25 +1,33 @@
-//! `hecate bench state-tracking`.
+//! `hecate bench state-tracking`: parity of sequences several times as long as those that were learned.
+//!
+//! A memory that only shrinks cannot follow a bit that flips; the delta rule can, with steps over 1.
+//!
+//! Parity needs a state that changes its sign with a token: `M ← (1 − θ) M` along a key, negative for `θ` over 1. See
+//! Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues".
 
 use super::{
-    contest::{Contest, Contestant, Exam, graded, share},
-    settings::Settings,
+    settings::{Candidate, SweepSettings},
     summary::Summary,
+    sweep::{Sweep, Task, answered, share},
 };
 use crate::{
-    device::{Job, with_device},
+    device::with_device,
     error::{Error, Result},
     stop::Stop,
 };
 use clap::Args;
+use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
-    MemoryConfig, MixerConfig, RuleConfig,
-    tasks::{Parity, Questions, Random, Student},
+    MemoryConfig, MixerConfig, Random, RuleConfig,
+    tasks::{Parity, Questions, TaskModel},
 };
 use serde_json::json;
 use std::{ops::Range, process::ExitCode};
 
+/// Flags of `hecate bench state-tracking`.
 #[derive(Args, Debug)]
+// Defaults of this task; the flags themselves are those of every task.
 #[command(mut_arg("rates", |arg| arg.required(false).default_value("3e-3,1e-2,3e-2")))]
 #[command(mut_arg("steps", |arg| arg.required(false).default_value("1000")))]
 #[command(mut_arg("batch", |arg| arg.required(false).default_value("64")))]
@@ -28,49 +36,56 @@ use std::{ops::Range, process::ExitCode};
 #[command(mut_arg("key_dim", |arg| arg.required(false).default_value("32")))]
 #[command(mut_arg("value_dim", |arg| arg.required(false).default_value("32")))]
 #[command(mut_arg("conv", |arg| arg.required(false).default_value("0")))]
-pub(super) struct Arguments {
+pub(super) struct StateTrackingArgs {
     /// Bits of a sequence that is learned
     #[arg(long, default_value_t = 40, value_name = "N")]
     length: usize,
     /// Bits of a sequence that is measured
     #[arg(long, default_value_t = 240, value_name = "N")]
     test_length: usize,
-    /// Largest step sizes of the delta rule, each a contestant; over 1 a write can turn a memory's sign
+    /// Largest step sizes of the delta rule, each a candidate; over 1 a write can turn a memory's sign
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_name = "SIZES")]
     step_sizes: Vec<f32>,
     #[command(flatten)]
-    settings: Settings,
+    settings: SweepSettings,
 }
 
-pub(super) fn run(arguments: Arguments) -> Result<ExitCode> {
+/// Runs the benchmark on the chosen device.
+pub(super) fn run(arguments: StateTrackingArgs) -> Result<ExitCode> {
     let choice = arguments.settings.device.clone();
     with_device(&choice, arguments)
 }
 
 /// Parity of sequences longer than those that are learned.
-struct Longer {
+struct ParityTask {
+    /// Bits of a sequence that is learned.
     length: usize,
+    /// Bits of a sequence that is measured, more than `length`.
     test_length: usize,
 }
 
-impl Exam for Longer {
+impl Task for ParityTask {
     fn vocabulary(&self) -> usize {
         Parity::VOCABULARY
     }
 
+    /// Within the learned length, beyond it, and the very last bit.
     fn measures(&self) -> Vec<String> {
         let Self { length, test_length } = self;
+        // Counted from 1, as readers do.
         let beyond = format!("bits {} to {test_length}", length + 1);
         vec![format!("bits 1 to {length}"), beyond, format!("bit {test_length}")]
     }
 
-    fn lesson(&self, random: &mut Random, batch: usize) -> Result<Questions> {
+    fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions> {
         Ok(Parity.draw(random, batch, self.length)?)
     }
 
-    fn grade<B: Backend>(&self, student: &Student<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
         let Self { length, test_length } = *self;
-        let right = graded(student, examples, |batch| Ok(Parity.draw(random, batch, test_length)?))?;
+        // Sequences are longer than any that was learned from.
+        let right = answered(model, examples, |batch| Ok(Parity.draw(random, batch, test_length)?))?;
+        // Every bit of a sequence has a question: rows of `test_length` answers.
         let part = |bits: Range<usize>| {
             let rows = right.chunks(test_length);
             share(rows.flat_map(|row| row[bits.clone()].iter().copied()))
@@ -79,25 +94,27 @@ impl Exam for Longer {
     }
 }
 
-impl Arguments {
-    /// The delta rule once for each step size, all others once.
-    fn contestants(&self) -> Result<Vec<Contestant>> {
-        let sized = |Contestant { name, mixer }: Contestant| match mixer {
+impl StateTrackingArgs {
+    /// The delta rule once for each step size, all others once: the step size is what the benchmark is about.
+    fn candidates(&self) -> Result<Vec<Candidate>> {
+        // Other rules have steps of at most 1.
+        // The step size goes into the name, by which rows are told apart.
+        let sized = |Candidate { name, mixer }: Candidate| match mixer {
             MixerConfig::Memory(memory @ MemoryConfig { rule: RuleConfig::Delta(_), .. }) => {
-                let of = |&step: &f32| Contestant {
+                let of = |&step: &f32| Candidate {
                     name: format!("{name}, steps to {step}"),
                     mixer: MixerConfig::Memory(MemoryConfig { step, ..memory.clone() }),
                 };
                 self.step_sizes.iter().map(of).collect()
             }
-            mixer => vec![Contestant { name, mixer }],
+            mixer => vec![Candidate { name, mixer }],
         };
-        Ok(self.settings.contestants(self.test_length)?.into_iter().flat_map(sized).collect())
+        Ok(self.settings.candidates(self.test_length)?.into_iter().flat_map(sized).collect())
     }
 }
 
-impl Job for Arguments {
-    type Output = ExitCode;
+impl Job for StateTrackingArgs {
+    type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let Self { length, test_length, ref step_sizes, ref settings } = self;
@@ -106,11 +123,12 @@ impl Job for Arguments {
             let why = format!("{test_length} is too short; give more than `--length`, {length}, itself at least 1");
             return Err(Error::flag("--test-length", why));
         }
-        let contestants = self.contestants()?;
-        let (exam, stop) = (Longer { length, test_length }, Stop::listen()?);
+        let candidates = self.candidates()?;
+        let (task, stop) = (ParityTask { length, test_length }, Stop::listen()?);
+        // To standard error: with `--json` standard output holds nothing but JSON.
         eprintln!("parity of {length} bits learned, of {test_length} measured; right at random: 0.5");
-        let outcomes = Contest::new(device, &exam, settings, &stop).run(&contestants)?;
-        let (measures, stopped) = (exam.measures(), stop.asked());
+        let outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
+        let (measures, stopped) = (task.measures(), stop.asked());
         let mut summary = Summary { outcomes, measures, stopped, ..Summary::new("state-tracking", settings) };
         summary.set("length", json!(length));
         summary.set("test_length", json!(test_length));

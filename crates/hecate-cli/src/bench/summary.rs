@@ -1,9 +1,9 @@
-//! What a benchmark says at its end.
+//! What a benchmark says at its end: as a table for readers, as JSON for programs.
 
 use super::{
-    contest::{Outcome, Run},
     identities::Identity,
-    settings::{Settings, shortest},
+    settings::{SweepSettings, shortest},
+    sweep::{Outcome, SweepRun},
 };
 use crate::{error::Result, stop::INTERRUPTED, table::Table};
 use serde_json::{Map, Value, json};
@@ -12,18 +12,25 @@ use std::{
     process::ExitCode,
 };
 
+/// Everything that a benchmark found, as a table or as JSON.
 pub(super) struct Summary {
+    /// The subcommand.
     pub(super) task: &'static str,
+    /// Flags by name, in the order in which they were set.
     pub(super) settings: Map<String, Value>,
+    /// Equations that need no learning.
     pub(super) identities: Vec<Identity>,
+    /// Names of the accuracies of a run.
     pub(super) measures: Vec<String>,
+    /// One a candidate.
     pub(super) outcomes: Vec<Outcome>,
     /// Somebody asked to stop: something is missing.
     pub(super) stopped: bool,
 }
 
 impl Summary {
-    pub(super) fn new(task: &'static str, settings: &Settings) -> Self {
+    /// A summary without findings.
+    pub(super) fn new(task: &'static str, settings: &SweepSettings) -> Self {
         let settings = Map::from_iter(settings.to_json());
         Self { task, settings, identities: Vec::new(), measures: Vec::new(), outcomes: Vec::new(), stopped: false }
     }
@@ -35,12 +42,14 @@ impl Summary {
 
     /// Prints it; fails if an identity does not hold.
     pub(super) fn print(&self, as_json: bool) -> Result<ExitCode> {
+        // Even a sweep that was stopped is printed: what ended counts.
         if as_json {
             writeln!(stdout(), "{:#}", self.to_json())?;
         } else {
             self.print_identities()?;
             self.print_accuracies()?;
         }
+        // Ctrl-C first: what is missing cannot have failed.
         if self.stopped {
             return Ok(ExitCode::from(INTERRUPTED));
         }
@@ -48,20 +57,25 @@ impl Summary {
         Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
+    /// A row an equation: its name, its error, and whether it holds.
     fn print_identities(&self) -> Result<()> {
+        // Characters, not bytes: names hold Greek letters.
         let width = self.identities.iter().map(|identity| identity.name.chars().count()).max().unwrap_or(0);
         let mut table = Table::new(&["identity", "error", ""]).with_widths([width, 0, 0]);
         for identity in &self.identities {
             let verdict = if identity.holds() { "holds" } else { "FAILS" };
             table.row([identity.name.clone(), format!("{:.1e}", identity.error), verdict.to_owned()])?;
         }
+        // Between two tables.
         if !self.identities.is_empty() && !self.outcomes.is_empty() {
             writeln!(stdout())?;
         }
         Ok(())
     }
 
+    /// A row a candidate and measure: the mean over seeds, and each seed's share.
     fn print_accuracies(&self) -> Result<()> {
+        // Widths are reserved, since rows of later candidates may be wider.
         let heading = ["rule", "state", "rate", "accuracy on", "mean", "by seed", ""];
         let name = self.outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
         let mut table = Table::new(&heading).with_widths([name, 8, 8, 14, 5, 18, 0]);
@@ -73,7 +87,9 @@ impl Summary {
         Ok(())
     }
 
+    /// All findings, every run included.
     fn to_json(&self) -> Value {
+        // NaN has no JSON: serde writes `null` for it.
         let identity = |x: &Identity| json!({"name": x.name, "error": x.error, "limit": x.limit, "holds": x.holds()});
         json!({
             "task": self.task, "settings": self.settings, "measures": self.measures, "stopped": self.stopped,
@@ -83,8 +99,10 @@ impl Summary {
     }
 }
 
+/// A candidate with all its runs; learning rates as they were typed.
 fn outcome_json(outcome: &Outcome) -> Value {
-    let run = |run: &Run| {
+    // `tuning` is what the rate was chosen by; only `accuracy` is to be reported.
+    let run = |run: &SweepRun| {
         json!({
             "rate": shortest(run.rate), "seed": run.seed, "steps": run.steps, "loss": run.loss, "tuning": run.tuning,
             "accuracy": run.testing, "failure": run.failure,
@@ -94,10 +112,13 @@ fn outcome_json(outcome: &Outcome) -> Value {
     json!({"rule": outcome.name, "state": outcome.state, "rate": outcome.rate.map(shortest), "runs": runs})
 }
 
+/// Cells of a candidate's row for one measure.
 fn row(outcome: &Outcome, measure: usize, name: &str) -> [String; 7] {
     let scores: Vec<f64> = outcome.counted().map(|run| run.testing[measure]).collect();
+    // NaN without a score, which is shown as a dash.
     let mean = scores.iter().sum::<f64>() / scores.len() as f64;
     let seeds: Vec<String> = scores.iter().map(|score| format!("{score:.3}")).collect();
+    // Diverged runs count as wrong, and are told of.
     let diverged = outcome.counted().filter(|run| run.failure.is_some()).count();
     [
         outcome.name.clone(),

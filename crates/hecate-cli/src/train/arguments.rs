@@ -1,6 +1,9 @@
 //! Flags of `hecate train`, and what they mean for a new run.
+//!
+//! A flag that was not given is `None` wherever its default depends on the mixer or on other flags. `--resume` conflicts
+//! with everything that a checkpoint decides.
 
-use super::levels::Levels;
+use super::levels::LevelArgs;
 use crate::{
     defaults,
     device::Choice,
@@ -21,8 +24,30 @@ use hecate_models::{
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
+/// The mixers, under the flags of `hecate train --help`.
+/// Kept here and not with the flag, since a list of values would print each name twice.
+const MIXERS: &str = "\
+Mixers:
+  memory, lmm  a neural memory, written and read by --rule
+  attention    softmax attention over the last --window tokens
+  mag          attention whose output a memory gates (memory as a gate)
+  mal          attention over what a memory made of the tokens (memory as a layer)
+  mac          attention over a segment and what a memory says of it (memory as a context)
+  cms          memories that change at the ends of chunks, each of longer ones
+  conductor    memories that are written by every so many tokens, each more seldom
+  tnt          one memory for the whole text, and local ones that start again
+  hope         a memory that makes its own keys, values and gates
+
+Examples:
+  hecate train                                       learn Hecate's own sources
+  hecate train --text book.txt --rule titans         learn a book
+  hecate train --resume                              go on with the run trained last
+  hecate train --text book.txt --mixer mag --steps 2000 --out runs/mag";
+
+/// Flags of `hecate train`.
 #[derive(Args, Debug)]
-pub(crate) struct Arguments {
+#[command(after_help = MIXERS)]
+pub(crate) struct TrainArgs {
     /// Text to learn, UTF-8; Hecate's own sources unless given
     #[arg(long, value_name = "FILE")]
     pub(super) text: Option<PathBuf>,
@@ -30,63 +55,66 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(super) out: Option<PathBuf>,
     /// Go on with a stopped run, exactly as if it had not been stopped; the one trained last unless given
+    // `None` without the flag, `Some(None)` with the flag alone.
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     pub(super) resume: Option<Option<PathBuf>>,
     /// Replace the run that is in the folder
     #[arg(long, conflicts_with = "resume")]
     pub(super) overwrite: bool,
     #[command(flatten)]
-    pub(super) model: Model,
+    pub(super) model: ModelArgs,
     // Beside the model and not in it: a group with another inside would conflict with nothing.
     #[command(flatten)]
-    pub(super) levels: Levels,
+    pub(super) levels: LevelArgs,
     #[command(flatten)]
-    pub(super) training: Training,
+    pub(super) training: TrainingArgs,
     #[command(flatten)]
     pub(super) device: Choice,
 }
 
+/// What the model is made of; a resumed run has it in its checkpoint.
 #[derive(Args, Debug)]
 #[group(multiple = true, conflicts_with = "resume")]
 #[command(next_help_heading = "Model")]
-pub(super) struct Model {
-    /// A config.json that says all of the model
+pub(super) struct ModelArgs {
+    /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
         "wiring", "chunk", "locals", "shard"])]
     config: Option<PathBuf>,
-    /// How memories are written and read
+    /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
+    // Names that the parser refuses come with the list of known ones.
     rule: String,
-    /// What carries information from token to token: a memory (lmm is the same), attention, or both: a memory that gates
-    /// attention (mag), attention behind a memory (mal), attention that sees what a memory says (mac); memories written
-    /// more and more seldom (cms, conductor), one for the whole text and local ones (tnt), or one that makes its own keys
-    /// and values (hope)
+    /// What carries information from token to token; the list is below
     #[arg(long, default_value = "memory", value_parser = ["memory", "lmm", "attention", "mag", "mal", "mac", "cms",
         "conductor", "tnt", "hope"])]
     mixer: String,
-    /// When a token reads the memory: after or before its own write
+    /// Whether a token reads the memory after or before its own write
     #[arg(long, value_parser = ["after", "before"])]
     read: Option<String>,
-    /// What the delta rule erases
+    /// Whether the delta rule erases from the memory before or after it decays
     #[arg(long, value_parser = ["undecayed", "decayed"])]
     erase: Option<String>,
     /// Inner loss of the dgd rule
     #[arg(long, value_parser = ["l2", "dot"])]
     objective: Option<String>,
-    /// Predict from the memory as it was at the start of each group of this many tokens: another function
+    /// Compute errors with the memory as it was at the start of each group of so many tokens; unless given, with the
+    /// memory as it is at each token
     #[arg(long, value_name = "TOKENS")]
+    // Its range depends on the rule and the mixer, which check it.
     frozen: Option<u32>,
-    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what one token writes [default: 1]
+    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 1]
     #[arg(long, value_name = "MAX")]
+    // Its range is checked with the configuration, whose message names the field.
     momentum: Option<f32>,
-    /// Blocks
+    /// Number of blocks
     #[arg(long, default_value_t = defaults::LAYERS, value_name = "N")]
     layers: usize,
     /// Width of the residual stream
     #[arg(long, default_value_t = defaults::WIDTH, value_name = "N")]
     width: usize,
-    /// Memories, or attention heads, a layer
+    /// Number of memories, or of attention heads, in a block
     #[arg(long, default_value_t = defaults::HEADS, value_name = "N")]
     heads: usize,
     /// Width of a head's keys; width / heads unless given
@@ -95,16 +123,16 @@ pub(super) struct Model {
     /// Width of a head's values; width / heads unless given
     #[arg(long, value_name = "N")]
     value_dim: Option<usize>,
-    /// Taps of the short convolutions; 0 for none
+    /// Tokens that the short convolutions on queries, keys and values see; 0 for none
     #[arg(long, value_name = "N")]
     conv: Option<usize>,
-    /// Tokens that attention sees
+    /// Tokens that attention sees, the present one included
     #[arg(long, value_name = "N")]
     window: Option<usize>,
-    /// Learned tokens in front of every text, where a memory and attention go together
+    /// Learned tokens before every text, of mag, mal and mac
     #[arg(long, value_name = "N")]
     persistent: Option<usize>,
-    /// Tokens of the segments that attention reads with `--mixer mac`
+    /// Tokens in a segment of mac
     #[arg(long, value_name = "TOKENS")]
     segment: Option<usize>,
     /// Tokens from a Hugging Face tokenizer.json; bytes unless given
@@ -112,24 +140,26 @@ pub(super) struct Model {
     pub(super) tokenizer: Option<PathBuf>,
 }
 
+/// How the model learns; a resumed run has it in its checkpoint.
 #[derive(Args, Debug)]
 #[group(multiple = true, conflicts_with = "resume")]
 #[command(next_help_heading = "Training")]
-pub(super) struct Training {
-    /// Sequences a pass
+pub(super) struct TrainingArgs {
+    /// Sequences in a pass
     #[arg(long, default_value_t = defaults::BATCH, value_name = "N")]
     batch: usize,
-    /// Tokens a sequence
+    /// Tokens in a sequence
     #[arg(long, default_value_t = defaults::TOKENS, value_name = "N")]
     tokens: usize,
-    /// Passes whose gradients are averaged into one step
+    /// Passes in a step, whose gradients are averaged
     #[arg(long, default_value_t = 1, value_name = "N")]
     accumulate: usize,
-    /// Sequences of a text that are learned one after another with the memories carried on; 1: all start with fresh ones
+    /// Sequences that are learned one after another with the memories carried on; 1 starts each with fresh memories
     #[arg(long, default_value_t = 1, value_name = "N")]
     carry: usize,
-    /// Steps
+    /// Number of steps
     #[arg(long, default_value_t = defaults::STEPS, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::from(u32::MAX)))]
+    // 32 bits: the optimiser's correction of the means counts them so.
     steps: u64,
     /// Highest learning rate
     #[arg(long, default_value_t = defaults::LEARNING_RATE, value_name = "RATE")]
@@ -149,13 +179,14 @@ pub(super) struct Training {
     /// Seed of the weights and of the choice of text
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Bits of activations, and of weights in products; weights, gradients and states keep 32
+    /// Number type of activations; weights, gradients and states are 32-bit floats in any case
     #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::NAMES))]
+    // As names, since the library knows which there are.
     precision: String,
-    /// Share of the text, at its end, that is held out to measure on
+    /// Share of the text, at its end, that is not learned but measured on
     #[arg(long, default_value_t = defaults::HELD_OUT, value_name = "FRACTION")]
     pub(super) holdout: f32,
-    /// Steps between measurements; a tenth of all unless given
+    /// Steps between measurements on the held-out text; a tenth of all unless given
     #[arg(long, value_name = "STEPS")]
     eval_every: Option<u64>,
     /// Steps between checkpoints; a tenth of all unless given
@@ -163,30 +194,35 @@ pub(super) struct Training {
     save_every: Option<u64>,
 }
 
-impl Arguments {
-    /// Folder of a new run.
+impl TrainArgs {
+    /// Folder of a new run: `--out`, or one under `runs/` named after the text.
     pub(super) fn folder(&self) -> PathBuf {
         self.out.clone().unwrap_or_else(|| {
             let name = self.text.as_deref().and_then(|text| text.file_stem());
+            // `runs/default` for Hecate's own sources.
             PathBuf::from(defaults::RUNS).join(name.unwrap_or(defaults::RUN.as_ref()))
         })
     }
 }
 
-impl Model {
-    /// The configuration that the flags ask for.
-    pub(super) fn config(&self, levels: &Levels, vocabulary: &Vocabulary) -> Result<Config> {
+impl ModelArgs {
+    /// The configuration that the flags ask for, or that of `--config`; the vocabulary must fit it.
+    pub(super) fn config(&self, levels: &LevelArgs, vocabulary: &Vocabulary) -> Result<Config> {
         if let Some(path) = &self.config {
+            // The file decides everything but the vocabulary, which belongs to the tokens of this run.
             let config = load_config(path)?;
             check_vocabulary(config.vocabulary_size, vocabulary)?;
             return Ok(config);
         }
+        // All blocks are alike; a file can give each its own.
         let layers = LayerConfig { mixer: self.mixer(levels)? }.repeated(self.layers)?;
         let vocabulary_size = vocabulary.size();
         Ok(Config { vocabulary_size, hidden_size: self.width, layers, ..Config::default() })
     }
 
-    fn mixer(&self, levels: &Levels) -> Result<MixerConfig> {
+    /// The mixer of every block. A flag that the mixer does not have is refused, not ignored.
+    fn mixer(&self, levels: &LevelArgs) -> Result<MixerConfig> {
+        // Flags of other mixers first: an ignored flag would look as if it had worked.
         let composed = matches!(self.mixer.as_str(), "mag" | "mal" | "mac");
         if self.persistent.is_some() && !composed {
             return Err(Error::flag("--persistent", "only mag, mal and mac have such tokens; leave it out"));
@@ -195,6 +231,7 @@ impl Model {
             return Err(Error::flag("--segment", "only mac reads in segments; leave it out, or add `--mixer mac`"));
         }
         levels.check(&self.mixer)?;
+        // The parser knows these names and no other.
         match self.mixer.as_str() {
             "attention" => self.attention_alone(),
             "mag" => Ok(MixerConfig::Mag(self.composed()?)),
@@ -204,6 +241,7 @@ impl Model {
                 let segment = self.segment.unwrap_or(base.segment);
                 Ok(MixerConfig::Mac(MacConfig { memory, attention, persistent, segment }))
             }
+            // From here on, mixers without attention.
             _ if self.window.is_some() => {
                 Err(Error::flag("--window", "memories have no window; leave it out, or add `--mixer attention`"))
             }
@@ -218,8 +256,10 @@ impl Model {
         }
     }
 
+    /// A memory with those options that were given.
     fn memory(&self) -> Result<MemoryConfig> {
         let base = MemoryConfig::default();
+        // Only what was given; the rest is the library's default, which may change with it.
         let (conv, momentum) = (self.conv.unwrap_or(base.conv), self.momentum.unwrap_or(base.momentum));
         let Self { heads, key_dim, value_dim, .. } = *self;
         Ok(MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, momentum, ..base })
@@ -228,6 +268,7 @@ impl Model {
     /// A memory and attention; convolutions and widths of keys and values are the memory's.
     fn composed(&self) -> Result<ComposedConfig> {
         let base = ComposedConfig::default();
+        // Heads of attention and of the memory are as many, since one flag sets both.
         let window = self.window.unwrap_or(base.attention.window);
         let attention = AttentionConfig { heads: self.heads, window, ..base.attention };
         let persistent = self.persistent.unwrap_or(base.persistent);
@@ -236,16 +277,18 @@ impl Model {
 
     /// The rule by its name, with those options that were given; a rule refuses what it does not have.
     fn rule(&self) -> Result<RuleConfig> {
+        // Options go through the JSON of configurations, which knows what each rule has.
         let mut fields = Map::from_iter([("name".to_owned(), Value::from(self.rule.as_str()))]);
         for (name, option) in [("read", &self.read), ("erase", &self.erase), ("objective", &self.objective)] {
             fields.extend(option.iter().map(|value| (name.to_owned(), Value::from(value.as_str()))));
         }
         fields.extend(self.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
         serde_json::from_value(Value::Object(fields))
+            // The message of serde names the option and those that the rule has.
             .map_err(|error| Error::flag(format!("--rule {}", self.rule), error))
     }
 
-    /// Refuses options of rules for a mixer that has none to choose.
+    /// Refuses options of rules for a mixer that has none to choose: attention and hope.
     fn without_rule(&self) -> Result<()> {
         let options = [
             ("--read", self.read.is_some()),
@@ -253,6 +296,7 @@ impl Model {
             ("--objective", self.objective.is_some()),
             ("--frozen", self.frozen.is_some()),
             ("--momentum", self.momentum.is_some()),
+            // Their heads have one width.
             ("--value-dim", self.value_dim.is_some()),
         ];
         match options.into_iter().find(|&(_, given)| given) {
@@ -264,6 +308,7 @@ impl Model {
         }
     }
 
+    /// Attention without a memory; `--key-dim` is the width of its heads.
     fn attention_alone(&self) -> Result<MixerConfig> {
         self.without_rule()?;
         let base = AttentionConfig::default();
@@ -277,9 +322,10 @@ impl Model {
     }
 }
 
-impl Training {
-    /// How the model is trained.
+impl TrainingArgs {
+    /// How the model is trained; rates and warm-up that were not given follow from those that were.
     pub(super) fn settings(&self) -> Result<Settings> {
+        // Rounded up, so that short runs warm up too.
         let warmup = self.warmup.unwrap_or((self.steps as f64 * defaults::WARMUP).ceil() as u64);
         let floor = self.min_lr.unwrap_or(self.lr * defaults::LEARNING_RATE_FLOOR);
         Ok(Settings {
@@ -290,6 +336,7 @@ impl Training {
             schedule: Schedule { peak: self.lr, floor, warmup, steps: self.steps },
             optimizer: Constants {
                 weight_decay: self.weight_decay,
+                // 0 stands for no limit on the command line; the library has `None` for it.
                 clip: (self.clip != 0.0).then_some(self.clip),
                 ..Constants::default()
             },
@@ -298,8 +345,9 @@ impl Training {
         })
     }
 
-    /// Steps between measurements, and between checkpoints.
+    /// Steps between measurements, and between checkpoints; a tenth of all steps each by default.
     pub(super) fn intervals(&self) -> (u64, u64) {
+        // Short runs measure at every step.
         let default = (self.steps / defaults::MEASUREMENTS).max(1);
         (self.eval_every.unwrap_or(default), self.save_every.unwrap_or(default))
     }

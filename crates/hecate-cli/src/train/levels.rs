@@ -1,23 +1,26 @@
-//! Flags of memories that are written at different times.
+//! Flags of memories that are written at different times: levels of cms and conductor, shards of tnt, chunks of hope.
+//! All times are in tokens of the text.
 
 use crate::error::{Error, Result};
 use clap::Args;
 use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerConfig, TntConfig, Wiring};
 
+/// Flags of cms, conductor, tnt and hope.
 #[derive(Args, Debug)]
+// Their defaults are those of the configurations, so none is given here.
 #[group(multiple = true, conflicts_with = "resume")]
 #[command(next_help_heading = "Model")]
-pub(super) struct Levels {
-    /// Tokens between two writes of each level of cms or conductor, rising: 4,16,64
+pub(super) struct LevelArgs {
+    /// Tokens between two writes of each level of cms or conductor, in rising order, such as 4,16,64
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     periods: Option<Vec<usize>>,
-    /// Whether levels of cms or conductor read what those before them say, or all the same
+    /// Whether each level of cms or conductor also reads what those before it say (chained)
     #[arg(long, value_parser = ["chained", "independent"])]
     wiring: Option<String>,
-    /// Tokens for which the global memory of tnt, or that of hope, stays as it is
+    /// Tokens after which the global memory of tnt, or that of hope, changes
     #[arg(long, value_name = "TOKENS")]
     chunk: Option<usize>,
-    /// Tokens that share a gradient point in each local memory of tnt, divisors of the shard: 8,16
+    /// Tokens after which each local memory of tnt changes, divisors of the shard, such as 8,16
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     locals: Option<Vec<usize>>,
     /// Tokens after which local memories of tnt start again
@@ -25,9 +28,10 @@ pub(super) struct Levels {
     shard: Option<usize>,
 }
 
-impl Levels {
+impl LevelArgs {
     /// Refuses flags that the mixer of this name does not have.
     pub(super) fn check(&self, mixer: &str) -> Result<()> {
+        // A flag, whether it was given, and the mixers that have it.
         let flags: [(&str, bool, &[&str]); 5] = [
             ("--periods", self.periods.is_some(), &["cms", "conductor"]),
             ("--wiring", self.wiring.is_some(), &["cms", "conductor"]),
@@ -35,6 +39,7 @@ impl Levels {
             ("--locals", self.locals.is_some(), &["tnt"]),
             ("--shard", self.shard.is_some(), &["tnt"]),
         ];
+        // The first one is enough: the message names what to leave out.
         match flags.into_iter().find(|(_, given, mixers)| *given && !mixers.contains(&mixer)) {
             Some((flag, _, mixers)) => {
                 let way_out =
@@ -45,18 +50,22 @@ impl Levels {
         }
     }
 
+    /// A continuum memory system whose levels are `memory`; what no flag says is as by default.
     pub(super) fn cms(&self, memory: MemoryConfig) -> MixerConfig {
         let base = CmsConfig::default();
+        // Rising order is checked by the configuration, which names the entry.
         let periods = self.periods.clone().unwrap_or(base.periods);
         MixerConfig::Cms(CmsConfig { memory, periods, wiring: self.wiring().unwrap_or(base.wiring) })
     }
 
+    /// A conductor whose levels are `memory`.
     pub(super) fn conductor(&self, memory: MemoryConfig) -> MixerConfig {
         let base = ConductorConfig::default();
         let periods = self.periods.clone().unwrap_or(base.periods);
         MixerConfig::Conductor(ConductorConfig { memory, periods, wiring: self.wiring().unwrap_or(base.wiring) })
     }
 
+    /// TNT, whose global and local memories are `memory`.
     pub(super) fn tnt(&self, memory: MemoryConfig) -> MixerConfig {
         let base = TntConfig::default();
         MixerConfig::Tnt(TntConfig {
@@ -67,13 +76,16 @@ impl Levels {
         })
     }
 
+    /// HOPE, which has no rule to choose.
     pub(super) fn hope(&self, heads: usize, head_dim: Option<usize>, conv: Option<usize>) -> MixerConfig {
         let base = HopeConfig::default();
         let (chunk, conv) = (self.chunk.unwrap_or(base.chunk), conv.unwrap_or(base.conv));
         MixerConfig::Hope(HopeConfig { heads, head_dim, chunk, conv, ..base })
     }
 
+    /// The wiring that was asked for; the parser knows two.
     fn wiring(&self) -> Option<Wiring> {
+        // Absent, the mixer's own default holds.
         self.wiring.as_deref().map(|name| if name == "chained" { Wiring::Chained } else { Wiring::Independent })
     }
 }

@@ -3,19 +3,24 @@
 use super::harness::{Outcome, Workspace};
 use serde_json::Value;
 
+/// Two lengths, two rates and two seeds: every loop runs more than once.
 const RECALL: &str = "bench recall --pairs 1,3 --keys 4 --values 2 --width 8 --key-dim 4 --value-dim 4 --steps 3 --batch 2 \
                       --examples 5 --rates 1e-2,1e-3 --seeds 2";
+/// Four bits learned, nine measured.
 const PARITY: &str = "bench state-tracking --length 4 --test-length 9 --width 8 --key-dim 4 --value-dim 4 --steps 3 \
                       --batch 2 --examples 5 --rates 1e-2 --seeds 2";
 
+/// The command in a folder of its own; words are parted by spaces.
 fn run(line: &str) -> Outcome {
     Workspace::new().run(&line.split_whitespace().collect::<Vec<_>>())
 }
 
+/// What it printed, which is nothing but one JSON value.
 fn json(outcome: &Outcome) -> Value {
     serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
 }
 
+/// Without learning anything.
 #[test]
 fn identities_hold() {
     let found = run("bench recall --identities");
@@ -23,19 +28,23 @@ fn identities_hold() {
     for part in ["orthonormal", "linear attention", "delta: in calls of 1, 16 and 64", "titans: in calls", "holds"] {
         assert!(found.stdout.contains(part), "`{part}` is not in {found:?}");
     }
+    // No table of runs either.
     assert!(!found.stdout.contains("FAILS") && !found.stdout.contains("by seed"), "{found:?}");
 }
 
+/// Byte for byte, whatever the number of threads; another flag gives another result.
 #[test]
 fn recall_is_the_same_twice() {
     let first = run(&format!("{RECALL} --rules delta,attention --json"));
     first.succeeded();
+    // The first run has as many threads as the machine.
     assert_eq!(first.stdout, run(&format!("{RECALL} --rules delta,attention --json --threads 1")).stdout);
     let found = json(&first);
     assert_eq!(found["measures"], serde_json::json!(["1 pairs", "3 pairs"]));
     assert_eq!(found["settings"]["pairs"], serde_json::json!([1, 3]));
     let outcomes = found["outcomes"].as_array().unwrap();
     assert_eq!(outcomes.iter().map(|x| &x["rule"]).collect::<Vec<_>>(), ["delta", "attention"]);
+    // A memory of keys of 4 and values of 4.
     assert_eq!(outcomes[0]["state"], 16);
     for outcome in outcomes {
         let runs = outcome["runs"].as_array().unwrap();
@@ -46,9 +55,11 @@ fn recall_is_the_same_twice() {
             assert!((0.0..=1.0).contains(&accuracy.as_f64().unwrap()));
         }
     }
+    // Memories that may forget have another gate, so other weights.
     assert_ne!(first.stdout, run(&format!("{RECALL} --rules delta,attention --json --decay")).stdout);
 }
 
+/// The delta rule once a step size, the others once.
 #[test]
 fn parity_is_reported_by_step_size() {
     let found = run(&format!("{PARITY} --rules delta,titans,attention"));
@@ -57,10 +68,11 @@ fn parity_is_reported_by_step_size() {
     {
         assert!(found.stdout.contains(part), "`{part}` is not in {found:?}");
     }
-    // Four contestants with two seeds each.
+    // Four candidates with two seeds each.
     assert!(found.stderr.contains("8/8"), "{found:?}");
 }
 
+/// A run whose loss is not finite has no right answers, and says why.
 #[test]
 fn divergence_is_a_result() {
     let found =
@@ -80,9 +92,11 @@ fn speed_is_measured() {
     let found = json(&found);
     let peak = found["peak_flops_per_second"].as_f64().unwrap();
     let rows = found["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 16 * 3, "{found}");
+    // Every rule and gated_delta, forward, both and decode.
+    assert_eq!(rows.len(), 17 * 3, "{found}");
     for row in rows {
         let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
+        // Two texts: one token each in decoding, six otherwise.
         let tokens = if row["pass"] == "decode" { 2.0 } else { 12.0 };
         approx::assert_relative_eq!(number("tokens_per_second"), tokens / number("seconds"), max_relative = 1e-9);
         approx::assert_relative_eq!(number("share_of_peak"), number("flops_per_second") / peak, max_relative = 1e-9);
@@ -94,6 +108,7 @@ fn speed_is_measured() {
     approx::assert_relative_eq!(operations, 12.0 * 3.0 * 2.0 * 16.0, max_relative = 1e-9);
 }
 
+/// As for the other subcommands.
 #[test]
 fn mistakes_in_benchmarks_are_named() {
     let cases: &[(&str, &[&str])] = &[
@@ -113,14 +128,17 @@ fn mistakes_in_benchmarks_are_named() {
         ("bench state-tracking --step-sizes 3", &["step", "at most 2"]),
         ("bench state-tracking --step-sizes 2 --decay", &["step", "decay"]),
     ];
+    // Status 1: the flags can be read, and what they say cannot be done.
     for (line, told) in cases {
         run(line).failed(1, told);
     }
+    // Status 2: what clap cannot read.
     run("bench juggling").failed(2, &["juggling"]);
     run("bench speed --shapes 1x2x3").failed(2, &["1x2x3", "batch"]);
     run("bench speed --dtype f8").failed(2, &["f8", "bf16"]);
 }
 
+/// What was found so far is still printed, and the status is that of Ctrl-C.
 #[cfg(unix)]
 #[test]
 fn a_benchmark_can_be_stopped() {

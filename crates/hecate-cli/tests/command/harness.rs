@@ -7,59 +7,56 @@ use std::{
 };
 
 /// Flags of a model and of sequences that take milliseconds.
-const TINY: [&str; 14] = [
-    "train",
-    "--text",
-    "text.txt",
-    "--layers",
-    "1",
-    "--width",
-    "16",
-    "--heads",
-    "2",
-    "--tokens",
-    "24",
-    "--batch",
-    "2",
-    "--warmup=0",
-];
+const TINY: &str = "train --text text.txt --layers 1 --width 16 --heads 2 --tokens 24 --batch 2 --warmup=0";
 
 /// A folder with a text in it.
 pub(crate) struct Workspace(tempfile::TempDir);
 
 impl Workspace {
+    /// A folder with `text.txt`.
     pub(crate) fn new() -> Self {
         let workspace = Self(tempfile::tempdir().unwrap());
         fs::write(workspace.path("text.txt"), workspace.text()).unwrap();
         workspace
     }
 
+    /// Two hundred lines of sums, some 3.5 KB.
     pub(crate) fn text(&self) -> String {
         (0..200).map(|i| format!("{} plus {i} is {}\n", i % 7, i + i % 7)).collect()
     }
 
+    /// A path inside the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
+    /// The command as it was built for these tests, not started.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hecate"));
         command.args(arguments).current_dir(self.0.path());
+        // What the tests' own surroundings ask to be told.
+        command.env_remove("HECATE_LOG").env_remove("RUST_LOG");
         command
     }
 
+    /// Runs the command to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
         Outcome::new(self.command(arguments).output().unwrap())
     }
 
+    /// As [`Workspace::run`], with this variable in the environment.
+    pub(crate) fn run_with(&self, arguments: &[&str], (name, value): (&str, &str)) -> Outcome {
+        Outcome::new(self.command(arguments).env(name, value).output().unwrap())
+    }
+
     /// Trains the tiny model with these flags besides.
     pub(crate) fn train(&self, arguments: &[&str]) -> Outcome {
-        self.run(&[&TINY[..], arguments].concat())
+        self.run(&tiny(arguments))
     }
 
     /// Starts to train the tiny model.
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
-        self.spawn(&[&TINY[..], arguments].concat())
+        self.spawn(&tiny(arguments))
     }
 
     /// Starts the command.
@@ -75,20 +72,28 @@ impl Workspace {
     }
 }
 
+/// [`TINY`], then other flags.
+fn tiny<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    TINY.split(' ').chain(arguments.iter().copied()).collect()
+}
+
 /// What the command did.
 #[derive(Debug)]
 pub(crate) struct Outcome {
+    /// None where a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 impl Outcome {
+    /// From what the system collected.
     pub(crate) fn new(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
+    /// Ended with status 0.
     pub(crate) fn succeeded(&self) {
         assert_eq!(self.code, Some(0), "{self:?}");
     }

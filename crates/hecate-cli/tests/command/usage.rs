@@ -1,8 +1,12 @@
 //! What the command writes, what it says, how it fails.
+//!
+//! Each test runs the program as it was built, in a folder of its own, on a model of two heads of width 8.
 
 use super::harness::Workspace;
 use std::fs;
 
+/// Train, generate and eval by default names: every file is there, samples repeat by seed, and `eval` of the held-out tail
+/// gives the loss that training reported.
 #[test]
 fn a_run_trains_and_is_used() {
     let workspace = Workspace::new();
@@ -10,26 +14,30 @@ fn a_run_trains_and_is_used() {
     trained.succeeded();
     assert!(trained.stdout.contains("held out: loss") && trained.stdout.contains("sample, after the prompt"));
     assert!(trained.stderr.contains("step 6/6") && trained.stderr.contains("tokens/s"));
-    for name in ["config.json", "model.safetensors", "metrics.jsonl", "loss.svg"] {
+    for name in ["config.json", "model.safetensors", "best.safetensors", "metrics.jsonl", "loss.svg"] {
         assert!(workspace.path("runs/text").join(name).is_file(), "{name}");
     }
     assert_eq!(workspace.recorded_steps("runs/text"), (1..=6).collect::<Vec<_>>());
     assert!(fs::read_to_string(workspace.path("runs/text/loss.svg")).unwrap().contains("bits per byte"));
 
+    // Without `--run` it is the run trained last: the only one here.
     let generate = |seed| {
         let found = workspace.run(&["generate", "--prompt", "two plus ", "--tokens", "20", "--seed", seed]);
         found.succeeded();
         found.stdout
     };
+    // The prompt itself is printed too.
     assert!(generate("1").starts_with("two plus "));
     assert_eq!(generate("1"), generate("1"));
     assert_ne!(generate("1"), generate("2"));
 
+    // With the folder named, and below without it.
     let whole = workspace.run(&["eval", "--text", "text.txt", "--run", "runs/text"]);
     whole.succeeded();
     assert!(["loss", "bits/byte", "perplexity"].iter().all(|name| whole.stdout.contains(name)), "{}", whole.stdout);
     let tail = workspace.run(&["eval", "--text", "text.txt", "--tail", "0.1"]);
     tail.succeeded();
+    // The number that follows a label.
     let figure = |text: &str, after: &str| -> f64 {
         let rest = &text[text.find(after).unwrap() + after.len()..];
         rest.split_whitespace().next().unwrap().parse().unwrap()
@@ -37,46 +45,68 @@ fn a_run_trains_and_is_used() {
     assert_eq!(figure(&tail.stdout, "loss"), figure(&trained.stdout, "held out: loss"));
 }
 
+/// `--best` measures as the lowest entry of the record did, and without it the last one.
+#[test]
+fn the_best_weights_can_be_asked_for() {
+    let workspace = Workspace::new();
+    // At this rate the loss goes up and down: the last of thirty measurements is not the lowest.
+    let flags = "--steps 30 --eval-every 1 --lr 0.3 --min-lr 0.3";
+    workspace.train(&flags.split(' ').collect::<Vec<_>>()).succeeded();
+    let record = fs::read_to_string(workspace.path("runs/text/metrics.jsonl")).unwrap();
+    let losses: Vec<f64> = record
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["held_out_loss"].as_f64())
+        .collect();
+    // What `best.safetensors` must have been written at.
+    let lowest = losses.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(lowest < *losses.last().unwrap(), "the last weights are the best: {losses:?}");
+    let loss = |flags: &[&str]| -> f64 {
+        let found = workspace.run(&[&["eval", "--text", "text.txt", "--tail", "0.1"], flags].concat());
+        found.succeeded();
+        let line = found.stdout.lines().find(|line| line.starts_with("loss")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    // Figures are printed with four digits, so they agree to half of the last one.
+    approx::assert_abs_diff_eq!(loss(&["--best"]), lowest, epsilon = 6e-5);
+    approx::assert_abs_diff_eq!(loss(&[]), *losses.last().unwrap(), epsilon = 6e-5);
+    workspace.run(&["generate", "--prompt", "1", "--tokens", "5", "--best"]).succeeded();
+    // Asked for and missing is an error that names the way out, not the last weights without a word.
+    fs::remove_file(workspace.path("runs/text/best.safetensors")).unwrap();
+    workspace.run(&["generate", "--prompt", "1", "--best"]).failed(1, &["best.safetensors", "last weights"]);
+}
+
+/// A resumed run keeps its number type, and refuses another.
 #[test]
 fn the_precision_belongs_to_the_run() {
     let workspace = Workspace::new();
     let trained = workspace.train(&["--steps", "4", "--precision", "bf16"]);
     trained.succeeded();
     assert!(trained.stderr.contains(" MB expected to learn in bf16"), "{}", trained.stderr);
+    // Finished already: it measures again, in the number type of the run.
     let resumed = workspace.run(&["train", "--resume"]);
     resumed.succeeded();
     assert!(resumed.stderr.contains(" MB expected to learn in bf16"), "{}", resumed.stderr);
     let refused = workspace.run(&["train", "--resume", "--precision", "f32"]);
     assert!(refused.stderr.contains("cannot be used with"), "{}", refused.stderr);
+    // A number type of arrays that no training has.
     let unknown = workspace.train(&["--precision", "f16"]);
     assert!(unknown.stderr.contains("f32, bf16"), "{}", unknown.stderr);
 }
 
+/// The program carries a text of its own, for a first run without any file.
 #[test]
 fn own_sources_are_learned_without_a_text() {
     let workspace = Workspace::new();
-    let trained = workspace.run(&[
-        "train",
-        "--steps",
-        "1",
-        "--layers",
-        "1",
-        "--width",
-        "8",
-        "--heads",
-        "1",
-        "--batch",
-        "1",
-        "--tokens",
-        "16",
-        "--holdout",
-        "0.001",
-    ]);
+    // As small as a model can be: the text is what is tested.
+    let line = "train --steps 1 --layers 1 --width 8 --heads 1 --batch 1 --tokens 16 --holdout 0.001";
+    let trained = workspace.run(&line.split(' ').collect::<Vec<_>>());
     trained.succeeded();
+    // The sample continues what looks like code.
     assert!(trained.stdout.contains("pub fn "));
     assert!(workspace.path("runs/default/model.safetensors").is_file());
 }
 
+/// Rules, options and compositions by flags, and the same model by `--config`.
 #[test]
 fn every_kind_of_model_can_be_asked_for() {
     let workspace = Workspace::new();
@@ -97,38 +127,28 @@ fn every_kind_of_model_can_be_asked_for() {
         let out = format!("run{i}");
         let flags: Vec<&str> = ["--steps", "2", "--out", &out].into_iter().chain(flags.split(' ')).collect();
         workspace.train(&flags).succeeded();
+        // Decoding has a path of its own in every mixer.
         workspace.run(&["generate", "--prompt", "1", "--tokens", "9", "--run", &out]).succeeded();
     }
-    workspace
-        .run(&[
-            "train",
-            "--text",
-            "text.txt",
-            "--config",
-            "run2/config.json",
-            "--tokens",
-            "16",
-            "--batch",
-            "1",
-            "--steps",
-            "1",
-            "--out",
-            "same",
-        ])
-        .succeeded();
+    // The third run, whose configuration has options of a rule and widths of its own.
+    let line = "train --text text.txt --config run2/config.json --tokens 16 --batch 1 --steps 1 --out same";
+    workspace.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
     assert_eq!(
         fs::read(workspace.path("same/config.json")).unwrap(),
         fs::read(workspace.path("run2/config.json")).unwrap()
     );
 }
 
+/// Neither by a second run, nor by one that `--overwrite` allowed and its flags broke.
 #[test]
 fn a_run_is_not_overwritten_unasked() {
     let workspace = Workspace::new();
     workspace.train(&["--steps", "1"]).succeeded();
     let before = fs::read(workspace.path("runs/text/model.safetensors")).unwrap();
+    // All three ways out are named.
     workspace.train(&["--steps", "1", "--seed", "9"]).failed(1, &["--resume runs/text", "--overwrite", "--out"]);
     assert_eq!(fs::read(workspace.path("runs/text/model.safetensors")).unwrap(), before);
+    // The flag is refused before the old run is touched.
     workspace.train(&["--steps", "1", "--seed", "9", "--overwrite", "--clip", "-1"]).failed(1, &["clip"]);
     assert_eq!(fs::read(workspace.path("runs/text/model.safetensors")).unwrap(), before);
     workspace.train(&["--steps", "2", "--seed", "9", "--overwrite"]).succeeded();
@@ -136,9 +156,12 @@ fn a_run_is_not_overwritten_unasked() {
     assert_eq!(workspace.recorded_steps("runs/text"), [1, 2]);
 }
 
+/// A folder with a model of somebody else's is left as it is.
 #[test]
 fn no_file_of_a_model_is_replaced_unasked() {
-    for name in ["config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl", "loss.svg"] {
+    // All that a run would write beside its checkpoints.
+    for name in ["config.json", "model.safetensors", "best.safetensors", "tokenizer.json", "metrics.jsonl", "loss.svg"]
+    {
         let workspace = Workspace::new();
         fs::create_dir(workspace.path("hf")).unwrap();
         let path = workspace.path("hf").join(name);
@@ -147,14 +170,17 @@ fn no_file_of_a_model_is_replaced_unasked() {
         assert_eq!(fs::read(&path).unwrap(), b"mine");
         assert_eq!(fs::read_dir(workspace.path("hf")).unwrap().count(), 1, "a refused run leaves nothing behind");
         workspace.train(&["--steps", "1", "--out", "hf", "--overwrite"]).succeeded();
+        // A run of bytes has no tokenizer, so that one file is taken away.
         assert!(fs::read(&path).map_or(name == "tokenizer.json", |found| found != b"mine"), "{name}");
     }
 }
 
+/// The lock is the file's, so a killed process holds none.
 #[test]
 fn a_run_is_trained_by_one_process() {
     let workspace = Workspace::new();
     workspace.train(&["--steps", "1"]).succeeded();
+    // Held by this test, as another process would hold it.
     let lock = fs::File::open(workspace.path("runs/text/.lock")).unwrap();
     lock.try_lock().unwrap();
     let told = ["runs/text", "this run is being trained by another process"];
@@ -164,11 +190,15 @@ fn a_run_is_trained_by_one_process() {
     workspace.run(&["train", "--resume", "runs/text"]).succeeded();
 }
 
+/// Exit status, command line, and what the message must contain: 1 for what the command refuses, 2 for flags that cannot
+/// be read.
 #[test]
 fn mistakes_are_named_with_a_way_out() {
     let workspace = Workspace::new();
     fs::write(workspace.path("empty.txt"), "").unwrap();
+    // `é` in Latin-1: the fourth byte is no UTF-8.
     fs::write(workspace.path("latin.txt"), b"caf\xe9").unwrap();
+    // Fewer bytes than one sequence has.
     fs::write(workspace.path("short.txt"), "short").unwrap();
     fs::write(
         workspace.path("bad.json"),
@@ -176,12 +206,14 @@ fn mistakes_are_named_with_a_way_out() {
     )
     .unwrap();
     let cases: &[(i32, &str, &[&str])] = &[
+        // Texts and files.
         (1, "train --text nowhere.txt", &["nowhere.txt", "no such file"]),
         (1, "train --text empty.txt", &["empty.txt", "empty"]),
         (1, "train --text latin.txt", &["latin.txt", "byte 3", "iconv"]),
         (1, "train --text short.txt", &["short.txt", "too short"]),
         (1, "train --text text.txt --config bad.json", &["bad.json", "gamma", "titans"]),
         (1, "train --text text.txt --config nowhere.json", &["nowhere.json", "missing"]),
+        // Numbers out of their ranges, also those whose products would overflow.
         (1, "train --text text.txt --heads 3", &["heads", "128"]),
         (1, "train --text text.txt --lr 0", &["learning rate"]),
         (1, "train --text text.txt --lr nan", &["learning rate", "NaN"]),
@@ -193,11 +225,12 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --layers 1000000000000", &["layers", "at most"]),
         (1, "train --text text.txt --width 2305843009213693952", &["hidden_size", "at most"]),
         (1, "train --text text.txt --width 1048576 --heads 1024", &["number of parameters", "at most"]),
-        (1, "train --text text.txt --width 1048576 --heads 65536", &["numbers of the gates", "at most"]),
+        (1, "train --text text.txt --width 1048576 --heads 65536", &["elements of the gates", "at most"]),
         (1, "train --text text.txt --key-dim 18446744073709551615", &["key_dim", "at most"]),
         (1, "train --text text.txt --conv 18446744073709551615", &["conv", "at most"]),
         (1, "train --text text.txt --mixer attention --window 18446744073709551615", &["window", "at most"]),
         (1, "train --text text.txt --save-every 0", &["save every"]),
+        // Options of another rule or mixer.
         (1, "train --text text.txt --rule titans --erase decayed", &["--rule titans", "erase", "frozen"]),
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
         (1, "train --text text.txt --mixer hope --momentum 0.9", &["--momentum", "--mixer memory"]),
@@ -215,13 +248,16 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --mixer conductor --frozen 4", &["memory.rule.frozen", "null"]),
         (1, "train --text text.txt --mixer tnt --locals 3 --shard 8", &["locals[0]", "divisor of shard = 8"]),
         (1, "train --text text.txt --tokenizer nowhere.json", &["nowhere.json"]),
+        // Runs that are not there.
         (1, "train --resume", &["runs", "no trained run", "--resume DIR"]),
         (1, "train --resume nowhere", &["nowhere", "no checkpoint"]),
         (1, "generate --prompt a", &["runs", "hecate train", "--run DIR"]),
         (1, "generate --prompt a --run nowhere", &["nowhere", "no such folder"]),
+        // Sampling and measuring.
         (1, "generate --prompt a --temperature -1", &["temperature"]),
         (1, "generate --prompt a --top-p 2", &["top-p"]),
         (1, "eval --tail 0", &["--tail"]),
+        // What clap refuses: names, numbers, flags that exclude each other.
         (2, "train --rule gamma", &["gamma", "hebbian"]),
         (2, "train --steps 0", &["--steps"]),
         (2, "train --steps many", &["--steps", "many"]),
@@ -232,28 +268,34 @@ fn mistakes_are_named_with_a_way_out() {
         (2, "generate", &["--prompt"]),
         (2, "juggle", &["juggle"]),
     ];
+    // Some sixty starts of the program, each over in milliseconds.
     for (code, line, told) in cases {
         workspace.run(&line.split(' ').collect::<Vec<_>>()).failed(*code, told);
     }
     assert!(!workspace.path("runs").exists(), "a refused run leaves nothing behind");
 }
 
+/// The text is known by its checksum, not by its path.
 #[test]
 fn another_text_cannot_be_resumed_with() {
     let workspace = Workspace::new();
     workspace.train(&["--steps", "2"]).succeeded();
+    // Longer, so its checksum differs; the path is the same.
     fs::write(workspace.path("text.txt"), workspace.text() + "more").unwrap();
     workspace.run(&["train", "--resume"]).failed(1, &["text.txt", "is not the text"]);
+    // The same text under another name is the same text.
     fs::write(workspace.path("moved.txt"), workspace.text()).unwrap();
     workspace.run(&["train", "--resume", "--text", "moved.txt"]).succeeded();
 }
 
+/// Half a model, and a training state of one byte.
 #[test]
 fn a_damaged_run_is_refused() {
     let workspace = Workspace::new();
     workspace.train(&["--steps", "1"]).succeeded();
     let model = workspace.path("runs/text/model.safetensors");
     let whole = fs::read(&model).unwrap();
+    // As a full disk or a broken copy would leave it.
     fs::write(&model, &whole[..whole.len() / 2]).unwrap();
     workspace.run(&["generate", "--prompt", "a"]).failed(1, &["model.safetensors", "damaged"]);
     let moments = workspace.path("runs/text/checkpoint-00000001/training.safetensors");
@@ -261,10 +303,12 @@ fn a_damaged_run_is_refused() {
     workspace.run(&["train", "--resume", "runs/text"]).failed(1, &["training.safetensors", "damaged"]);
 }
 
+/// The whole suite on the CPU.
 #[test]
 fn every_cell_is_checked() {
     let found = Workspace::new().run(&["check"]);
     found.succeeded();
+    // A rule, a primitive, the heading, the verdict.
     assert!(["titans", "matmul", "gradient error", "0 failed"].iter().all(|part| found.stdout.contains(part)));
 }
 
@@ -275,13 +319,76 @@ fn devices_are_listed() {
     assert!(found.stdout.contains("cpu") && found.stdout.contains("threads"));
 }
 
+/// The message names step, block and a way out; the first checkpoint still generates.
 #[test]
 fn a_run_that_diverges_says_where_and_keeps_its_checkpoint() {
     let workspace = Workspace::new();
     let told = ["layer", "counted from 0", "at step", "checkpoint", "learning rate"];
+    // No checkpoint but the first: the weights are not finite after a step or two.
     workspace.train(&["--steps", "20", "--lr", "1e30", "--save-every", "1000"]).failed(1, &told);
     let entries = fs::read_dir(workspace.path("runs/text")).unwrap();
     let names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert!(names.contains(&"checkpoint-00000000".to_owned()), "{names:?}");
     workspace.run(&["generate", "--prompt", "1", "--tokens", "3"]).succeeded();
+}
+
+#[test]
+fn shells_complete_the_command() {
+    // Every shell that clap can write for.
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let found = Workspace::new().run(&["completions", shell]);
+        found.succeeded();
+        for word in ["hecate", "train", "devices", "resume"] {
+            assert!(found.stdout.contains(word), "{shell} does not know `{word}`");
+        }
+    }
+    Workspace::new().run(&["completions", "abacus"]).failed(2, &["abacus", "bash"]);
+}
+
+#[test]
+fn the_best_device_is_taken_and_said_to_be_no_gpu_where_it_is_none() {
+    let workspace = Workspace::new();
+    let found = workspace.train(&["--steps", "1", "--device", "best"]);
+    found.succeeded();
+    let listed = workspace.run(&["devices"]);
+    listed.succeeded();
+    // Which device is best depends on the machine and on the features that were built.
+    let on_cpu = listed.stdout.contains("best: cpu");
+    assert_eq!(found.stderr.contains("no GPU is used"), on_cpu, "{found:?}");
+    workspace.run(&["generate", "--prompt", "1", "--tokens", "3", "--device", "reference"]).succeeded();
+}
+
+#[test]
+fn events_are_shown_where_they_are_asked_for() {
+    let workspace = Workspace::new();
+    // The harness takes the variable away, so nothing is asked for.
+    let quiet = workspace.train(&["--steps", "1"]);
+    quiet.succeeded();
+    assert!(!quiet.stderr.contains("opened the CPU"), "{quiet:?}");
+    let told = workspace.run_with(&["generate", "--prompt", "1", "--tokens", "1"], ("HECATE_LOG", "info"));
+    told.succeeded();
+    assert!(told.stderr.contains("opened the CPU"), "{told:?}");
+    // A filter that cannot be read is an error: events would go missing without a word.
+    let told = workspace.run_with(&["devices"], ("HECATE_LOG", "loud=very"));
+    told.failed(1, &["HECATE_LOG", "loud=very", "trace"]);
+}
+
+#[test]
+fn every_form_of_the_linear_rules_learns_and_writes_the_same() {
+    let workspace = Workspace::new();
+    let mut written = Vec::new();
+    // A chunk of 5 tokens divides neither the sequences nor a chunk of 64.
+    for algorithm in ["auto", "scan", "chunk", "chunk:5"] {
+        workspace.train(&["--steps", "3", "--overwrite", "--algorithm", algorithm]).succeeded();
+        // At temperature 0 the likeliest token is taken, so equal texts mean nearly equal logits.
+        let greedy =
+            ["generate", "--prompt", "1 plus", "--tokens", "8", "--temperature", "0", "--algorithm", algorithm];
+        let found = workspace.run(&greedy);
+        found.succeeded();
+        written.push(found.stdout);
+    }
+    written.dedup();
+    assert_eq!(written.len(), 1, "{written:?}");
+    workspace.train(&["--steps", "1", "--algorithm", "chunk:0"]).failed(2, &["chunk:0", "at least 1"]);
+    workspace.train(&["--steps", "1", "--algorithm", "leap"]).failed(2, &["leap", "scan"]);
 }

@@ -49,6 +49,13 @@ pub struct Cache<T> {
     pub valid: T,
 }
 
+impl<T> Cache<T> {
+    /// Names in messages and references to all arrays.
+    fn list(&self) -> [(&'static str, &T); 3] {
+        [("cache k", &self.k), ("cache v", &self.v), ("cache valid", &self.valid)]
+    }
+}
+
 /// Keys and values that every token of every sequence sees, whatever the window (persistent tokens).
 #[derive(Clone, Debug)]
 pub struct Prefix<T> {
@@ -76,9 +83,14 @@ pub struct AttentionInputs<T> {
 impl<T> AttentionInputs<T> {
     /// References to all arrays, in the order `q, k, v`, cache, prefix.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        let cache = self.cache.iter().flat_map(|Cache { k, v, valid }| [k, v, valid]);
-        let prefix = self.prefix.iter().flat_map(|Prefix { k, v }| [k, v]);
-        [&self.q, &self.k, &self.v].into_iter().chain(cache).chain(prefix)
+        self.list().map(|(_, x)| x)
+    }
+
+    /// Names in messages and references to all arrays, in the order of [`AttentionInputs::iter`].
+    fn list(&self) -> impl Iterator<Item = (&'static str, &T)> {
+        let cache = self.cache.iter().flat_map(Cache::list);
+        let prefix = self.prefix.iter().flat_map(|Prefix { k, v }| [("prefix k", k), ("prefix v", v)]);
+        [("q", &self.q), ("k", &self.k), ("v", &self.v)].into_iter().chain(cache).chain(prefix)
     }
 
     /// Applies `f` to each, in the order of [`AttentionInputs::iter`].
@@ -93,10 +105,47 @@ impl<T> AttentionInputs<T> {
     }
 }
 
+/// Results of [`Attention::attention`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionOutputs<T> {
+    /// `[B,T,Hq,dv]`.
+    pub y: T,
+    /// `[B,T,Hq]` in 32 bits: logarithm of the sum of the exponentials of a token's scores.
+    pub lse: T,
+}
+
+/// What the gradients of [`attention`] are made from.
+#[derive(Clone, Debug)]
+pub struct AttentionBackward<'a, D: Device> {
+    /// Sizes of the forward.
+    pub dims: &'a AttentionDims,
+    /// Arguments of the forward.
+    pub inputs: &'a AttentionInputs<Tensor<D>>,
+    /// What the forward gave.
+    pub outputs: &'a AttentionOutputs<Tensor<D>>,
+    /// Gradient of `y`, and like it.
+    pub dy: &'a Tensor<D>,
+    /// Gradient of [`attention_cache`]'s keys and values, absent where nothing used them.
+    pub dcache: Option<&'a Cache<Tensor<D>>>,
+}
+
+/// Rows that stand at the end of each sequence.
+#[derive(Clone, Debug)]
+pub struct LastRows<'a, D: Device> {
+    /// How the rows split into `N` sequences.
+    pub sequences: &'a Sequences,
+    /// Of the result: `[N, kept, ..]`.
+    pub shape: Shape,
+    /// `[N, kept, ..]`: what stands in front of each sequence; zeros where absent.
+    pub before: Option<&'a Tensor<D>>,
+    /// `[rows, ..]`; ones in 32 bits where absent.
+    pub x: Option<&'a Tensor<D>>,
+}
+
 /// Sliding-window attention. For token `t` over the keys `j` it sees: `s_j = scale q_t·k_j`,
 /// `lse = log Σ e^{s_j}`, `p_j = e^{s_j − lse}`, `y_t = Σ p_j v_j`.
 pub trait Attention: Device {
-    /// Returns `(y [B,T,Hq,dv], lse [B,T,Hq])`, `lse` in 32 bits.
+    /// `y` and `lse`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -104,71 +153,84 @@ pub trait Attention: Device {
         &self,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    ) -> Result<AttentionOutputs<Tensor<Self>>>;
 
     /// With `D_t = dy_t·y_t` and `ds_j = p_j (dy_t·v_j − D_t)`: `dq_t = scale Σ ds_j k_j`,
-    /// `dk_j = scale Σ_t ds_j q_t`, `dv_j = Σ_t p_j dy_t`, summed over the query heads of a group. `dcache` is the
-    /// gradient of [`Attention::attention_cache`]'s keys and values, absent where nothing used them.
+    /// `dk_j = scale Σ_t ds_j q_t`, `dv_j = Σ_t p_j dy_t`, summed over the query heads of a group.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn attention_backward(
-        &self,
-        dims: &AttentionDims,
-        inputs: &AttentionInputs<Tensor<Self>>,
-        y: &Tensor<Self>,
-        lse: &Tensor<Self>,
-        dy: &Tensor<Self>,
-        dcache: Option<&Cache<Tensor<Self>>>,
-    ) -> Result<AttentionInputs<Tensor<Self>>>;
+    fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>>;
 
-    /// The cache for the call that goes on behind this one.
+    /// The last `kept` rows of each sequence, oldest first, in an array of their own: of `x`, and in front of it of `before`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn attention_cache(
-        &self,
-        dims: &AttentionDims,
-        inputs: &AttentionInputs<Tensor<Self>>,
-    ) -> Result<Cache<Tensor<Self>>>;
+    fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>>;
 }
 
-/// Sliding-window attention: `(y [B,T,Hq,dv], lse [B,T,Hq])`; both are what the backward needs.
+/// A forward of [`attention`] that can be turned around: it owns what the gradient needs and is consumed by it.
+pub struct AttentionPass<D: Attention> {
+    dims: AttentionDims,
+    inputs: AttentionInputs<Tensor<D>>,
+    outputs: AttentionOutputs<Tensor<D>>,
+}
+
+/// What [`attention`] gives.
+#[derive(Debug)]
+pub struct Attended<D: Attention> {
+    /// `[B,T,Hq,dv]`.
+    pub y: Tensor<D>,
+    /// Turns the call around.
+    pub pass: AttentionPass<D>,
+}
+
+impl<D: Attention> AttentionPass<D> {
+    /// Gradients of all inputs, given that of the result and, where something used it, that of the [`attention_cache`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] or [`Error::DType`] if a gradient is unlike what it is the gradient of; the device's own failures.
+    pub fn backward(self, dy: &Tensor<D>, dcache: Option<&Cache<Tensor<D>>>) -> Result<AttentionInputs<Tensor<D>>> {
+        let Self { dims, inputs, outputs } = &self;
+        let (what, device) = ("attention", inputs.q.device());
+        dy.check_device(device, what, "dy")?;
+        dcache.iter().flat_map(|dcache| dcache.list()).try_for_each(|(slot, x)| x.check_device(device, what, slot))?;
+        check_like(what, "dy", dy, &outputs.y)?;
+        if let Some(dcache) = dcache {
+            check_cache(dims, dcache, inputs.q.dtype())?;
+        }
+        device.attention_backward(&AttentionBackward { dims, inputs, outputs, dy, dcache })
+    }
+
+    /// `lse [B,T,Hq]`: logarithm of the sum of the exponentials of a token's scores, in 32 bits.
+    pub fn lse(&self) -> &Tensor<D> {
+        &self.outputs.lse
+    }
+
+    /// Sizes of the call.
+    pub fn dims(&self) -> &AttentionDims {
+        &self.dims
+    }
+}
+
+impl<D: Attention> std::fmt::Debug for AttentionPass<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttentionPass").field("dims", &self.dims).finish_non_exhaustive()
+    }
+}
+
+/// Sliding-window attention: `y [B,T,Hq,dv]`, and the pass that gives gradients.
 ///
 /// # Errors
 /// Shapes that do not fit each other, `W < 2`, `Hq` no multiple of `Hkv`, mixed or integer types.
 pub fn attention<D: Attention>(
     options: AttentionOptions,
     sequences: &Sequences,
-    inputs: &AttentionInputs<Tensor<D>>,
-) -> Result<(Tensor<D>, Tensor<D>)> {
-    let dims = check(options, sequences, inputs)?;
-    inputs.q.device().attention(&dims, inputs)
-}
-
-/// Gradients of [`attention`] and [`attention_cache`].
-///
-/// # Errors
-/// As [`attention`], and arguments unlike the forward's results.
-pub fn attention_backward<D: Attention>(
-    options: AttentionOptions,
-    sequences: &Sequences,
-    inputs: &AttentionInputs<Tensor<D>>,
-    (y, lse): (&Tensor<D>, &Tensor<D>),
-    dy: &Tensor<D>,
-    dcache: Option<&Cache<Tensor<D>>>,
-) -> Result<AttentionInputs<Tensor<D>>> {
-    let what = "attention";
-    let dims = check(options, sequences, inputs)?;
-    let [b, t, heads, _] = axes4(what, "q", &inputs.q)?;
-    check_shape(what, "y", y, &[b, t, heads, dims.value].into())?;
-    check_shape(what, "lse", lse, &[b, t, heads].into())?;
-    check_dtype(what, "lse", lse, DType::F32)?;
-    check_like(what, "dy", dy, y)?;
-    if let Some(dcache) = dcache {
-        check_cache(&dims, dcache, inputs.q.dtype())?;
-    }
-    inputs.q.device().attention_backward(&dims, inputs, y, lse, dy, dcache)
+    inputs: AttentionInputs<Tensor<D>>,
+) -> Result<Attended<D>> {
+    let dims = check(options, sequences, &inputs)?;
+    let outputs = inputs.q.device().attention(&dims, &inputs)?;
+    Ok(Attended { y: outputs.y.clone(), pass: AttentionPass { dims, inputs, outputs } })
 }
 
 /// The last `W − 1` keys and values of each sequence, for the call that goes on behind this one.
@@ -181,7 +243,15 @@ pub fn attention_cache<D: Attention>(
     inputs: &AttentionInputs<Tensor<D>>,
 ) -> Result<Cache<Tensor<D>>> {
     let dims = check(options, sequences, inputs)?;
-    inputs.q.device().attention_cache(&dims, inputs)
+    let (device, cache) = (inputs.q.device(), inputs.cache.as_ref());
+    let (count, kept) = (sequences.count(), dims.kept());
+    let last = |shape, before, x| device.last_rows(&LastRows { sequences, shape, before, x });
+    let rows = |width| Shape::from([count, kept, dims.heads, width]);
+    Ok(Cache {
+        k: last(rows(dims.key), cache.map(|cache| &cache.k), Some(&inputs.k))?,
+        v: last(rows(dims.value), cache.map(|cache| &cache.v), Some(&inputs.v))?,
+        valid: last([count, kept].into(), cache.map(|cache| &cache.valid), None)?,
+    })
 }
 
 fn check<D: Device>(
@@ -191,6 +261,7 @@ fn check<D: Device>(
 ) -> Result<AttentionDims> {
     let what = "attention";
     let AttentionInputs { q, k, v, cache, prefix } = inputs;
+    inputs.list().try_for_each(|(slot, x)| x.check_device(q.device(), what, slot))?;
     check_float(what, "q", q)?;
     let [batch, tokens, query_heads, key] = axes4(what, "q", q)?;
     let [_, _, heads, _] = axes4(what, "k", k)?;

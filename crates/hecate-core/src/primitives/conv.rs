@@ -1,6 +1,6 @@
 //! Short causal convolution, each channel by itself.
 
-use super::{Norm, check_dtype, check_epsilon, check_float, check_like, check_rank, check_shape};
+use super::{Norm, check_device, check_dtype, check_epsilon, check_float, check_like, check_rank, check_shape};
 use crate::{Device, Error, Result, Sequences, Shape, Tensor};
 
 /// What follows the sums.
@@ -9,12 +9,12 @@ pub struct ConvOptions {
     /// SiLU.
     pub silu: bool,
     /// Heads brought to length 1, behind SiLU.
-    pub unit: Option<Unit>,
+    pub l2_norm: Option<L2Norm>,
 }
 
 /// Heads of length 1, as [`l2_norm`](super::l2_norm) makes them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Unit {
+pub struct L2Norm {
     /// Channels of a head; they divide all channels.
     pub width: usize,
     /// Added to the length.
@@ -40,116 +40,120 @@ impl ConvDims {
         [self.sequences.count(), self.width - 1, self.channels].into()
     }
 
-    fn without_unit(&self) -> Self {
-        Self { options: ConvOptions { unit: None, ..self.options }, ..self.clone() }
+    fn without_l2_norm(&self) -> Self {
+        Self { options: ConvOptions { l2_norm: None, ..self.options }, ..self.clone() }
     }
+}
+
+/// Arguments of [`conv`], all of one type, and, filled with gradients, what [`conv_backward`] returns.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvInputs<T> {
+    /// `[B,T,D]`.
+    pub x: T,
+    /// `[D,W]`, the last tap that of the current token.
+    pub weight: T,
+    /// `[N,W−1,D]`: what stands in front of each sequence.
+    pub state: T,
+}
+
+/// Results of [`conv`], of the type of `x`.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvOutputs<T> {
+    /// `[B,T,D]`.
+    pub y: T,
+    /// `[N,W−1,D]`: the state that the next call starts from.
+    pub state: T,
+}
+
+/// What the gradients of [`conv`] are made from.
+#[derive(Clone, Debug)]
+pub struct ConvBackward<'a, D: Device> {
+    /// Those of the forward.
+    pub inputs: ConvInputs<&'a Tensor<D>>,
+    /// Gradient of `y`, and like it.
+    pub dy: &'a Tensor<D>,
+    /// Gradient of the state after the call `[N,W−1,D]`, absent where nothing used that state.
+    pub dfinal: Option<&'a Tensor<D>>,
 }
 
 /// Causal depthwise convolution with a state, so that decoding goes on where a prompt ended.
 pub trait Conv: Device {
-    /// Whether [`ConvOptions::unit`] is a part of this device's kernels for these sizes. Elsewhere they are not asked for it, and
+    /// Whether [`ConvOptions::l2_norm`] is a part of this device's kernels for these sizes. Elsewhere they are not asked for it, and
     /// heads are brought to length 1 behind them.
-    fn has_unit(&self, _dims: &ConvDims) -> bool {
+    fn has_l2_norm(&self, _dims: &ConvDims) -> bool {
         false
     }
 
     /// With `x` preceded by `state` in each sequence: `u[t,d] = Σ_j weight[d,j] x[t−W+1+j, d]`, `s = u σ(u)` with SiLU, else
-    /// `s = u`, and `y = s / √(|s|² + ε²)` head by head with a unit, else `y = s`. Returns `(y, final state)`.
+    /// `s = u`, and `y = s / √(|s|² + ε²)` head by head with a unit, else `y = s`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn conv(
-        &self,
-        dims: &ConvDims,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        state: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>>;
 
-    /// Returns `(dx, dweight, dstate)`; `dfinal` is the gradient of the final state, absent where nothing used it. `u` is not
-    /// kept: it is made again. With a unit `ds = r (dy − s r² (s·dy))`, `r = 1/√(|s|² + ε²)`; with SiLU `du = silu'(u) ds`.
+    /// `u` is not kept: it is made again. With a unit `ds = r (dy − s r² (s·dy))`, `r = 1/√(|s|² + ε²)`; with SiLU
+    /// `du = silu'(u) ds`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn conv_backward(
-        &self,
-        dims: &ConvDims,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        state: &Tensor<Self>,
-        dy: &Tensor<Self>,
-        dfinal: Option<&Tensor<Self>>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)>;
+    fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>>;
 }
 
-/// `x [B,T,D]`, `weight [D,W]` (last tap = current token), `state [N,W−1,D]`: `(y [B,T,D], final state)`, with what
-/// `options` say behind the sums. All of one type.
+/// Short causal convolution of `x [B,T,D]`, with what `options` say behind the sums.
 ///
 /// # Errors
 /// Shapes that do not fit, `W < 2`, heads that do not divide the channels, mixed or integer types.
 pub fn conv<D: Conv + Norm>(
-    x: &Tensor<D>,
-    weight: &Tensor<D>,
-    state: &Tensor<D>,
-    sequences: &Sequences,
     options: ConvOptions,
-) -> Result<(Tensor<D>, Tensor<D>)> {
-    let dims = check(x, weight, state, sequences, options)?;
+    sequences: &Sequences,
+    inputs: &ConvInputs<&Tensor<D>>,
+) -> Result<ConvOutputs<Tensor<D>>> {
+    let (dims, x) = (check(options, sequences, inputs)?, inputs.x);
     let device = x.device();
-    match options.unit {
-        Some(unit) if !device.has_unit(&dims) => {
-            let (s, last) = device.conv(&dims.without_unit(), x, weight, state)?;
-            let (y, _) = device.l2_norm(unit.epsilon, &heads(&s, unit)?)?;
-            Ok((y.reshape(x.shape().clone())?, last))
+    match options.l2_norm {
+        Some(unit) if !device.has_l2_norm(&dims) => {
+            let ConvOutputs { y: s, state } = device.conv(&dims.without_l2_norm(), inputs)?;
+            let y = device.l2_norm(unit.epsilon, &heads(&s, unit)?)?.y;
+            Ok(ConvOutputs { y: y.reshape(x.shape().clone())?, state })
         }
-        _ => device.conv(&dims, x, weight, state),
+        _ => device.conv(&dims, inputs),
     }
 }
 
-/// Gradients `(dx, dweight, dstate)` of [`conv`].
+/// Gradients of [`conv`].
 ///
 /// # Errors
 /// As [`conv`], and gradients unlike what they are gradients of.
 pub fn conv_backward<D: Conv + Norm>(
-    x: &Tensor<D>,
-    weight: &Tensor<D>,
-    state: &Tensor<D>,
-    sequences: &Sequences,
     options: ConvOptions,
-    dy: &Tensor<D>,
-    dfinal: Option<&Tensor<D>>,
-) -> Result<(Tensor<D>, Tensor<D>, Tensor<D>)> {
-    let dims = check(x, weight, state, sequences, options)?;
+    sequences: &Sequences,
+    call: &ConvBackward<'_, D>,
+) -> Result<ConvInputs<Tensor<D>>> {
+    let ConvBackward { inputs, dy, dfinal } = call;
+    let (dims, x) = (check(options, sequences, inputs)?, inputs.x);
     check_like("conv", "dy", dy, x)?;
-    if let Some(dfinal) = dfinal {
-        check_like("conv", "dfinal", dfinal, state)?;
-    }
+    dfinal.map_or(Ok(()), |dfinal| check_like("conv", "dfinal", dfinal, inputs.state))?;
     let device = x.device();
-    match options.unit {
-        Some(unit) if !device.has_unit(&dims) => {
-            let dims = dims.without_unit();
-            let s = heads(&device.conv(&dims, x, weight, state)?.0, unit)?;
-            let (_, inverse) = device.l2_norm(unit.epsilon, &s)?;
+    match options.l2_norm {
+        Some(unit) if !device.has_l2_norm(&dims) => {
+            let dims = dims.without_l2_norm();
+            let s = heads(&device.conv(&dims, inputs)?.y, unit)?;
+            let inverse = device.l2_norm(unit.epsilon, &s)?.inverse;
             let ds = device.l2_norm_backward(&s, &inverse, &heads(dy, unit)?)?.reshape(x.shape().clone())?;
-            device.conv_backward(&dims, x, weight, state, &ds, dfinal)
+            device.conv_backward(&dims, &ConvBackward { dy: &ds, ..call.clone() })
         }
-        _ => device.conv_backward(&dims, x, weight, state, dy, dfinal),
+        _ => device.conv_backward(&dims, call),
     }
 }
 
 /// `[.., D]` as rows of heads.
-fn heads<D: Device>(x: &Tensor<D>, unit: Unit) -> Result<Tensor<D>> {
+fn heads<D: Device>(x: &Tensor<D>, unit: L2Norm) -> Result<Tensor<D>> {
     x.reshape([x.shape().count() / unit.width, unit.width])
 }
 
-fn check<D: Device>(
-    x: &Tensor<D>,
-    weight: &Tensor<D>,
-    state: &Tensor<D>,
-    sequences: &Sequences,
-    options: ConvOptions,
-) -> Result<ConvDims> {
-    let what = "conv";
+fn check<D: Device>(options: ConvOptions, sequences: &Sequences, inputs: &ConvInputs<&Tensor<D>>) -> Result<ConvDims> {
+    let (what, ConvInputs { x, weight, state }) = ("conv", *inputs);
+    check_device(what, x, &[("weight", weight), ("state", state)])?;
     check_float(what, "x", x)?;
     check_rank(what, "x", x, 3, "3 ([B,T,D])")?;
     sequences.check(what, "x", x.shape())?;
@@ -159,10 +163,10 @@ fn check<D: Device>(
         return Err(Error::Config { what, option: "width", found: width.to_string(), expected: "at least 2 taps" });
     }
     check_shape(what, "weight", weight, &[channels, width].into())?;
-    if let Some(Unit { width, epsilon }) = options.unit {
+    if let Some(L2Norm { width, epsilon }) = options.l2_norm {
         if width == 0 || !channels.is_multiple_of(width) {
             let (found, expected) = (format!("{width} of {channels} channels"), "heads that divide the channels");
-            return Err(Error::Config { what, option: "unit", found, expected });
+            return Err(Error::Config { what, option: "l2_norm", found, expected });
         }
         check_epsilon(what, epsilon)?;
     }

@@ -1,6 +1,6 @@
 //! Element by element: maps, sums, products, conversions.
 
-use super::{Reduce, check_filled, check_float, check_like, check_shape, reduce};
+use super::{Operands, Reduce, check_device, check_filled, check_float, check_like, check_shape, reduce};
 use crate::{DType, Device, Error, Result, Tensor};
 
 /// A smooth function of one number.
@@ -25,6 +25,11 @@ impl Map {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::Silu, Self::Sigmoid, Self::LogSigmoid, Self::Softplus, Self::Gelu, Self::Exp];
 
+    /// Place in [`Map::ALL`], by which kernels know it.
+    pub const fn index(self) -> u32 {
+        self as u32
+    }
+
     /// Name in tables.
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,6 +43,15 @@ impl Map {
     }
 }
 
+/// Kernels know a map by its place.
+const _: () = {
+    let mut place = 0;
+    while place < Map::ALL.len() {
+        assert!(Map::ALL[place].index() as usize == place);
+        place += 1;
+    }
+};
+
 /// `b [width]` serves each of `rows` rows of `a [rows, width]`; `rows = 1` where the shapes are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broadcast {
@@ -45,6 +59,35 @@ pub struct Broadcast {
     pub rows: usize,
     /// Elements of `b`.
     pub width: usize,
+}
+
+/// How the elements of two arrays are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combine {
+    /// `a + b`.
+    Sum,
+    /// `a b`.
+    Product,
+}
+
+/// What the gradients of [`gated`] are made from: arrays of one shape and type.
+#[derive(Clone, Debug)]
+pub struct GatedBackward<'a, D: Device> {
+    /// What is let through.
+    pub x: &'a Tensor<D>,
+    /// The gate, before its map.
+    pub g: &'a Tensor<D>,
+    /// Gradient of `x map(g)`.
+    pub dy: &'a Tensor<D>,
+}
+
+/// Gradients of [`gated`], like what they are gradients of.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedGrads<T> {
+    /// `map(g) dy`.
+    pub x: T,
+    /// `map'(g) x dy`.
+    pub g: T,
 }
 
 /// Element-wise kernels.
@@ -67,41 +110,17 @@ pub trait Elementwise: Device {
     /// Only what the caller could not foresee.
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>>;
 
-    /// `dx = map(g) dy`, `dg = map'(g) x dy`; returns `(dx, dg)`.
+    /// `dx = map(g) dy`, `dg = map'(g) x dy`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn gated_backward(
-        &self,
-        map: Map,
-        x: &Tensor<Self>,
-        g: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>>;
 
-    /// `a + b`.
+    /// `a + b` or `a b`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// `a b`.
-    ///
-    /// # Errors
-    /// Only what the caller could not foresee.
-    fn mul(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
-
-    /// `da = b dy`, `db = Σ_rows a dy`.
-    ///
-    /// # Errors
-    /// Only what the caller could not foresee.
-    fn mul_backward(
-        &self,
-        dims: Broadcast,
-        a: &Tensor<Self>,
-        b: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `factor x`.
     ///
@@ -153,20 +172,16 @@ pub fn gated<D: Elementwise>(map: Map, x: &Tensor<D>, g: &Tensor<D>) -> Result<T
     x.device().gated(map, x, g)
 }
 
-/// Gradients `(dx, dg)` of [`gated`].
+/// Gradients of [`gated`].
 ///
 /// # Errors
 /// As [`gated`], and a `dy` unlike `x`.
-pub fn gated_backward<D: Elementwise>(
-    map: Map,
-    x: &Tensor<D>,
-    g: &Tensor<D>,
-    dy: &Tensor<D>,
-) -> Result<(Tensor<D>, Tensor<D>)> {
+pub fn gated_backward<D: Elementwise>(map: Map, call: &GatedBackward<'_, D>) -> Result<GatedGrads<Tensor<D>>> {
+    let GatedBackward { x, g, dy } = call;
     check_float("gated", "x", x)?;
     check_like("gated", "g", g, x)?;
     check_like("gated", "dy", dy, x)?;
-    x.device().gated_backward(map, x, g, dy)
+    x.device().gated_backward(map, call)
 }
 
 /// `a + b`; the shape of `b` is that of `a` or of its innermost axes (then every row gets the same `b`).
@@ -174,10 +189,10 @@ pub fn gated_backward<D: Elementwise>(
 /// # Errors
 /// Shapes that do not fit, mixed or integer types.
 pub fn add<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().add(broadcast("add", a, b)?, a, b)
+    a.device().combine(Combine::Sum, broadcast("add", a, b)?, a, b)
 }
 
-/// Gradients `(da, db)` of [`add`]: `dy`, and `dy` summed over the rows that shared `b`.
+/// Gradients of [`add`]: `dy`, and `dy` summed over the rows that shared `b`.
 ///
 /// # Errors
 /// As [`add`], and a `dy` unlike `a`.
@@ -185,11 +200,11 @@ pub fn add_backward<D: Reduce + Elementwise>(
     a: &Tensor<D>,
     b: &Tensor<D>,
     dy: &Tensor<D>,
-) -> Result<(Tensor<D>, Tensor<D>)> {
+) -> Result<Operands<Tensor<D>>> {
     let dims = broadcast("add", a, b)?;
     check_like("add", "dy", dy, a)?;
     let db = if dims.rows == 1 { dy.clone() } else { reduce::sum_rows(dy, dims.width)? };
-    Ok((dy.clone(), db.reshape(b.shape().clone())?))
+    Ok(Operands { a: dy.clone(), b: db.reshape(b.shape().clone())? })
 }
 
 /// `a b` element by element, shapes as in [`add`].
@@ -197,17 +212,26 @@ pub fn add_backward<D: Reduce + Elementwise>(
 /// # Errors
 /// As [`add`].
 pub fn mul<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().mul(broadcast("mul", a, b)?, a, b)
+    a.device().combine(Combine::Product, broadcast("mul", a, b)?, a, b)
 }
 
-/// Gradients `(da, db)` of [`mul`].
+/// Gradients of [`mul`]: `da = b dy`, and `db = a dy`, summed over the rows that shared `b`.
 ///
 /// # Errors
 /// As [`mul`], and a `dy` unlike `a`.
-pub fn mul_backward<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>, dy: &Tensor<D>) -> Result<(Tensor<D>, Tensor<D>)> {
-    let dims = broadcast("mul", a, b)?;
+pub fn mul_backward<D: Reduce + Elementwise>(
+    a: &Tensor<D>,
+    b: &Tensor<D>,
+    dy: &Tensor<D>,
+) -> Result<Operands<Tensor<D>>> {
+    let (dims, device) = (broadcast("mul", a, b)?, a.device());
     check_like("mul", "dy", dy, a)?;
-    a.device().mul_backward(dims, a, b, dy)
+    let da = device.combine(Combine::Product, dims, dy, b)?;
+    let db = match dims.rows {
+        1 => device.combine(Combine::Product, dims, dy, a)?,
+        _ => device.sum_products(dims.width, a, dy)?,
+    };
+    Ok(Operands { a: da, b: db.reshape(b.shape().clone())? })
 }
 
 /// `factor x`; its gradient is `scale(factor, dy)`.
@@ -236,7 +260,8 @@ pub fn cast<D: Elementwise>(dtype: DType, x: &Tensor<D>) -> Result<Tensor<D>> {
 /// # Errors
 /// As [`cast`].
 pub fn cast_all<D: Elementwise>(dtype: DType, xs: &[&Tensor<D>]) -> Result<Vec<Tensor<D>>> {
-    xs.iter().try_for_each(|x| check_float("cast", "x", x))?;
+    xs.iter()
+        .try_for_each(|x| x.check_device(xs[0].device(), "cast", "x").and_then(|()| check_float("cast", "x", x)))?;
     if !dtype.is_float() {
         return Err(Error::DType { what: "cast", slot: "dtype", expected: "a float type", found: dtype });
     }
@@ -248,6 +273,7 @@ pub fn cast_all<D: Elementwise>(dtype: DType, xs: &[&Tensor<D>]) -> Result<Vec<T
 }
 
 fn broadcast<D: Device>(what: &'static str, a: &Tensor<D>, b: &Tensor<D>) -> Result<Broadcast> {
+    check_device(what, a, &[("b", b)])?;
     check_float(what, "a", a)?;
     check_filled(what, "b", b)?;
     super::check_dtype(what, "b", b, a.dtype())?;

@@ -1,6 +1,6 @@
 //! Rows of a table, by number.
 
-use super::{check_dtype, check_filled, check_float, check_rank, check_shape};
+use super::{check_device, check_dtype, check_filled, check_float, check_rank, check_shape};
 use crate::{DType, Device, Result, Shape, Tensor};
 
 /// Table look-up.
@@ -24,6 +24,7 @@ pub trait Embedding: Device {
 /// # Errors
 /// Ids that are no integers or not under `V`; a table that is not a matrix of floats.
 pub fn embedding<D: Embedding>(table: &Tensor<D>, ids: &Tensor<D>) -> Result<Tensor<D>> {
+    check_device("embedding", table, &[("ids", ids)])?;
     check_float("embedding", "table", table)?;
     check_rank("embedding", "table", table, 2, "2 ([V,D])")?;
     check_filled("embedding", "ids", ids)?;
@@ -37,6 +38,7 @@ pub fn embedding<D: Embedding>(table: &Tensor<D>, ids: &Tensor<D>) -> Result<Ten
 /// # Errors
 /// As [`embedding`], and a `dy` that is not `[ids.., D]`.
 pub fn embedding_backward<D: Embedding>(vocabulary: usize, ids: &Tensor<D>, dy: &Tensor<D>) -> Result<Tensor<D>> {
+    check_device("embedding", dy, &[("ids", ids)])?;
     check_float("embedding", "dy", dy)?;
     check_filled("embedding", "ids", ids)?;
     check_dtype("embedding", "ids", ids, DType::U32)?;

@@ -1,6 +1,6 @@
 //! Polynomial features of rows.
 
-use super::{check_dtype, check_float, check_shape};
+use super::{check_device, check_dtype, check_float, check_shape};
 use crate::{Device, Error, Result, Shape, Tensor};
 
 /// Coefficients `1/i!` of [`poly2`]: products of features are the first terms of `exp(x·z)`.
@@ -49,6 +49,7 @@ pub fn poly2<D: Features>(x: &Tensor<D>, coefficients: [f32; 3]) -> Result<Tenso
 /// As [`poly2`], and a gradient unlike the result of the forward.
 pub fn poly2_backward<D: Features>(x: &Tensor<D>, coefficients: [f32; 3], dy: &Tensor<D>) -> Result<Tensor<D>> {
     let shape = check(x, coefficients)?;
+    check_device("poly2", x, &[("dy", dy)])?;
     check_shape("poly2", "dy", dy, &shape)?;
     check_dtype("poly2", "dy", dy, x.dtype())?;
     x.device().poly2_backward(coefficients, x, dy)

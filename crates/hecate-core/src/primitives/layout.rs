@@ -77,6 +77,7 @@ pub fn concat<D: Layout>(parts: &[&Tensor<D>], axis: usize) -> Result<Tensor<D>>
     check_axis(what, first.shape(), axis)?;
     axes[axis] = 0;
     for part in parts {
+        part.check_device(first.device(), what, "parts")?;
         let length = part.shape().axes().get(axis).copied().unwrap_or(0);
         let mut like = axes.clone();
         like[axis] = length;

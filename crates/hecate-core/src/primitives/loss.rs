@@ -1,70 +1,83 @@
 //! Cross-entropy.
 
-use super::{check_dtype, check_float, check_shape};
+use super::{check_device, check_dtype, check_float, check_shape};
 use crate::{DType, Device, Error, Result, Shape, Tensor};
+
+/// What [`cross_entropy`] compares.
+#[derive(Clone, Copy, Debug)]
+pub struct LossInputs<T> {
+    /// Columns that are looked at, from the first on: at least 1, at most `V`.
+    pub classes: usize,
+    /// `[.., V]`.
+    pub logits: T,
+    /// `[..]`, integers under `classes`.
+    pub targets: T,
+}
+
+/// Losses in nats, and what the backward needs; both `[..]` in 32 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Losses<T> {
+    /// `lse − logits[target]`.
+    pub losses: T,
+    /// `log Σ_v e^{logits[v]}`.
+    pub lse: T,
+}
+
+/// What the gradient of [`cross_entropy`] is made from.
+#[derive(Clone, Debug)]
+pub struct LossBackward<'a, D: Device> {
+    /// Those of the forward.
+    pub inputs: LossInputs<&'a Tensor<D>>,
+    /// [`Losses::lse`] of the forward.
+    pub lse: &'a Tensor<D>,
+    /// Gradient of every loss.
+    pub factor: f32,
+}
 
 /// The loss of a language model, one number a row. Of the columns of `logits` the first `classes` are looked at; what is
 /// behind these fills a row up to a length that suits the device.
 pub trait Loss: Device {
-    /// `lse = log Σ_v e^{logits[v]}`, `loss = lse − logits[target]`; returns `(loss [rows], lse [rows])` in 32 bits.
+    /// `lse = log Σ_v e^{logits[v]}`, `loss = lse − logits[target]`; `[rows]` each.
     ///
     /// # Errors
     /// [`Error::Value`](crate::Error::Value) for a target that is no class, where the device can tell at no cost;
     /// elsewhere such a row's loss is NaN.
-    fn cross_entropy(
-        &self,
-        classes: usize,
-        logits: &Tensor<Self>,
-        targets: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>>;
 
     /// `dlogits[v] = factor (e^{logits[v] − lse} − [v = target])`, zero behind the classes.
     ///
     /// # Errors
     /// As [`Loss::cross_entropy`].
-    fn cross_entropy_backward(
-        &self,
-        classes: usize,
-        logits: &Tensor<Self>,
-        targets: &Tensor<Self>,
-        lse: &Tensor<Self>,
-        factor: f32,
-    ) -> Result<Tensor<Self>>;
+    fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>>;
 }
 
-/// Losses of rows of `logits [.., V]` against `targets [..]`, in nats: `(losses, lse)`, both `[..]` in 32 bits; `lse`
-/// is what the backward needs. Columns behind the first `classes` of the `V` have no part in them.
+/// Losses of rows of `logits [.., V]` against `targets [..]`. Columns behind the first `classes` of the `V` have no part in
+/// them.
 ///
 /// # Errors
 /// No classes, or more than `V`; targets that are no integers, not under `classes`, or not one a row.
-pub fn cross_entropy<D: Loss>(
-    classes: usize,
-    logits: &Tensor<D>,
-    targets: &Tensor<D>,
-) -> Result<(Tensor<D>, Tensor<D>)> {
-    let shape = check(classes, logits, targets)?;
-    let (losses, lse) = logits.device().cross_entropy(classes, logits, targets)?;
-    Ok((losses.reshape(shape.clone())?, lse.reshape(shape)?))
+pub fn cross_entropy<D: Loss>(inputs: &LossInputs<&Tensor<D>>) -> Result<Losses<Tensor<D>>> {
+    let shape = check(inputs)?;
+    let Losses { losses, lse } = inputs.logits.device().cross_entropy(inputs)?;
+    Ok(Losses { losses: losses.reshape(shape.clone())?, lse: lse.reshape(shape)? })
 }
 
 /// Gradient of `factor · Σ losses` by the logits.
 ///
 /// # Errors
 /// As [`cross_entropy`], and an `lse` that is not the forward's.
-pub fn cross_entropy_backward<D: Loss>(
-    classes: usize,
-    logits: &Tensor<D>,
-    targets: &Tensor<D>,
-    lse: &Tensor<D>,
-    factor: f32,
-) -> Result<Tensor<D>> {
-    let shape = check(classes, logits, targets)?;
+pub fn cross_entropy_backward<D: Loss>(call: &LossBackward<'_, D>) -> Result<Tensor<D>> {
+    let (shape, logits, lse) = (check(&call.inputs)?, call.inputs.logits, call.lse);
+    check_device("cross_entropy", logits, &[("lse", lse)])?;
     check_shape("cross_entropy", "lse", lse, &shape)?;
     check_dtype("cross_entropy", "lse", lse, DType::F32)?;
-    logits.device().cross_entropy_backward(classes, logits, targets, lse, factor)
+    logits.device().cross_entropy_backward(call)
 }
 
-fn check<D: Device>(classes: usize, logits: &Tensor<D>, targets: &Tensor<D>) -> Result<Shape> {
+/// Shape of the losses.
+fn check<D: Device>(inputs: &LossInputs<&Tensor<D>>) -> Result<Shape> {
+    let LossInputs { classes, logits, targets } = *inputs;
+    check_device("cross_entropy", logits, &[("targets", targets)])?;
     check_float("cross_entropy", "logits", logits)?;
     check_dtype("cross_entropy", "targets", targets, DType::U32)?;
     let [rows @ .., width] = logits.shape().axes() else {

@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use super::{check_dtype, check_float, check_like, check_shape};
+use super::{Operands, check_device, check_dtype, check_float, check_like, check_shape};
 use crate::{Device, Error, Result, Shape, Tensor};
 
 /// Which operands are read transposed.
@@ -27,20 +27,25 @@ pub struct MatmulDims {
     pub transpose: Transpose,
 }
 
+/// What a product is made of.
+#[derive(Clone, Debug)]
+pub struct MatmulInputs<'a, D: Device> {
+    /// `[batch, m, k]`, or `[batch, k, m]` where it is transposed.
+    pub a: &'a Tensor<D>,
+    /// `[batch, k, n]`, or `[batch, n, k]` where it is transposed.
+    pub b: &'a Tensor<D>,
+    /// Elements of the result's shape that the products are added to; where nobody else holds them, in place.
+    pub onto: Option<Tensor<D>>,
+}
+
 /// Matrix products. The backward is made of products, so there is one method.
 pub trait Matmul: Device {
     /// `out[i] = a[i]' b[i]' + onto[i]` for `i < batch`, `'` as [`Transpose`] says; `out [batch, m, n]`. Without `onto` the
-    /// products alone; where nobody else holds it, they may be added in place.
+    /// products alone.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn matmul(
-        &self,
-        dims: MatmulDims,
-        a: &Tensor<Self>,
-        b: &Tensor<Self>,
-        onto: Option<Tensor<Self>>,
-    ) -> Result<Tensor<Self>>;
+    fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>>;
 }
 
 /// `a [.., m, k] × b [.., k, n] = [.., m, n]`, either operand stored transposed. The leading axes of `a` and `b` are
@@ -50,10 +55,10 @@ pub trait Matmul: Device {
 /// Ranks under 2, unequal leading axes or inner lengths, mixed or integer types.
 pub fn matmul<D: Matmul>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<Tensor<D>> {
     let (dims, shape) = check(a, b, transpose)?;
-    a.device().matmul(dims, a, b, None)?.reshape(shape)
+    a.device().matmul(dims, MatmulInputs { a, b, onto: None })?.reshape(shape)
 }
 
-/// Gradients `(da, db)` of [`matmul`], given `dout [.., m, n]`:
+/// Gradients of [`matmul`], given `dout [.., m, n]`:
 /// `dA' = dout B'ᵀ`, `dB' = A'ᵀ dout`, summed over the products where `b` serves them all.
 ///
 /// # Errors
@@ -63,8 +68,8 @@ pub fn matmul_backward<D: Matmul>(
     b: &Tensor<D>,
     transpose: Transpose,
     dout: &Tensor<D>,
-) -> Result<(Tensor<D>, Tensor<D>)> {
-    matmul_backward_onto(a, b, transpose, dout, [None, None])
+) -> Result<Operands<Tensor<D>>> {
+    matmul_backward_onto(a, b, transpose, dout, Operands { a: None, b: None })
 }
 
 /// As [`matmul_backward`], added to what other uses of `a` and `b` gave to their gradients, where there is such.
@@ -76,31 +81,34 @@ pub fn matmul_backward_onto<D: Matmul>(
     b: &Tensor<D>,
     transpose: Transpose,
     dout: &Tensor<D>,
-    onto: [Option<Tensor<D>>; 2],
-) -> Result<(Tensor<D>, Tensor<D>)> {
+    onto: Operands<Option<Tensor<D>>>,
+) -> Result<Operands<Tensor<D>>> {
     let (dims, shape) = check(a, b, transpose)?;
+    check_device("matmul", a, &[("dout", dout)])?;
     check_shape("matmul", "dout", dout, &shape)?;
     check_dtype("matmul", "dout", dout, a.dtype())?;
-    for (slot, of, x) in [("da", a, &onto[0]), ("db", b, &onto[1])] {
+    for (slot, of, x) in [("da", a, &onto.a), ("db", b, &onto.b)] {
         x.as_ref().map_or(Ok(()), |x| check_like("matmul", slot, x, of))?;
     }
-    let [onto_a, onto_b] = onto;
     let MatmulDims { batch, rows, inner, columns, .. } = dims;
-    let dims = |rows, inner, columns, a, b| MatmulDims { batch, rows, inner, columns, transpose: Transpose { a, b } };
-    let device = a.device();
+    let product = |[rows, inner, columns]: [usize; 3], [ta, tb]: [bool; 2], [a, b]: [&Tensor<D>; 2], onto| {
+        let dims = MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: ta, b: tb } };
+        a.device().matmul(dims, MatmulInputs { a, b, onto })
+    };
     let da = match transpose.a {
-        false => device.matmul(dims(rows, columns, inner, false, !transpose.b), dout, b, onto_a)?,
-        true => device.matmul(dims(inner, columns, rows, transpose.b, true), b, dout, onto_a)?,
+        false => product([rows, columns, inner], [false, !transpose.b], [dout, b], onto.a)?,
+        true => product([inner, columns, rows], [transpose.b, true], [b, dout], onto.a)?,
     };
     let db = match transpose.b {
-        false => device.matmul(dims(inner, rows, columns, !transpose.a, false), a, dout, onto_b)?,
-        true => device.matmul(dims(columns, rows, inner, true, transpose.a), dout, a, onto_b)?,
+        false => product([inner, rows, columns], [!transpose.a, false], [a, dout], onto.b)?,
+        true => product([columns, rows, inner], [true, transpose.a], [dout, a], onto.b)?,
     };
-    Ok((da.reshape(a.shape().clone())?, db.reshape(b.shape().clone())?))
+    Ok(Operands { a: da.reshape(a.shape().clone())?, b: db.reshape(b.shape().clone())? })
 }
 
 fn check<D: Device>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<(MatmulDims, Shape)> {
     let what = "matmul";
+    check_device(what, a, &[("b", b)])?;
     check_float(what, "a", a)?;
     check_float(what, "b", b)?;
     check_dtype(what, "b", b, a.dtype())?;

@@ -1,8 +1,9 @@
 //! What models need around a memory: small traits, one a file, each a forward and its backward.
 //!
 //! The trait methods are what a backend writes; their arguments are already checked. The functions beside them are
-//! what callers use: they check, then call. Unless stated otherwise floats may be 16 or 32 bits wide, results have the
-//! type of the first argument, sums run in 32 bits or more, and gradients have the type of what they are gradients of.
+//! what callers use: they check, then call. All arrays of a call lie on one device value; another is
+//! [`Error::OtherDevice`]. Unless stated otherwise floats may be 16 or 32 bits wide, results have the type of the first
+//! argument, sums run in 32 bits or more, and gradients have the type of what they are gradients of.
 
 mod attention;
 mod conv;
@@ -19,60 +20,54 @@ mod retention;
 mod rotary;
 
 pub use attention::{
-    Attention, AttentionDims, AttentionInputs, AttentionOptions, Cache, Prefix, attention, attention_backward,
-    attention_cache,
+    Attended, Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOptions, AttentionOutputs,
+    AttentionPass, Cache, LastRows, Prefix, attention, attention_cache,
 };
-pub use conv::{Conv, ConvDims, ConvOptions, Unit, conv, conv_backward};
+pub use conv::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm, conv, conv_backward};
 pub use elementwise::{
-    Broadcast, Elementwise, Map, add, add_backward, cast, cast_all, gated, gated_backward, map, map_backward, mul,
-    mul_backward, scale,
+    Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, cast, cast_all, gated,
+    gated_backward, map, map_backward, mul, mul_backward, scale,
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
-pub use loss::{Loss, cross_entropy, cross_entropy_backward};
-pub use matmul::{Matmul, MatmulDims, Transpose, matmul, matmul_backward, matmul_backward_onto};
-pub use norm::{Norm, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward, rms_norm_gated, rms_norm_gated_backward};
-pub use optimizer::{AdamW, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
+pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entropy_backward};
+pub use matmul::{Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto};
+pub use norm::{Norm, Normed, RmsNormBackward, RmsNormInputs, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward};
+pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
-pub use retention::{Retention, retention, retention_backward};
+pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
 
 use crate::{DType, Device, Error, Result, Shape, Tensor};
 use norm::check_epsilon;
 
-/// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
-pub trait Primitives:
-    Attention
-    + Conv
-    + Elementwise
-    + Embedding
-    + Features
-    + Layout
-    + Loss
-    + Matmul
-    + Norm
-    + Optimizer
-    + Reduce
-    + Retention
-    + Rotary
-{
+/// Gathers traits into one that whatever has all of them has.
+macro_rules! gather {
+    ($(#[$doc:meta])* $name:ident = $first:ident $(+ $other:ident)*) => {
+        $(#[$doc])*
+        pub trait $name: $first $(+ $other)* {}
+        impl<D: $first $(+ $other)*> $name for D {}
+    };
 }
-impl<D> Primitives for D where
-    D: Attention
-        + Conv
-        + Elementwise
-        + Embedding
-        + Features
-        + Layout
-        + Loss
-        + Matmul
-        + Norm
-        + Optimizer
-        + Reduce
-        + Retention
-        + Rotary
-{
+gather! {
+    /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
+    Primitives = Attention + Conv + Elementwise + Embedding + Features + Layout + Loss + Matmul + Norm + Optimizer + Reduce
+        + Retention + Rotary
+}
+
+/// The two arrays of a sum or a product, or what belongs to each of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<T> {
+    /// Of the first.
+    pub a: T,
+    /// Of the second.
+    pub b: T,
+}
+
+/// Refuses arrays that do not lie where `first` does.
+fn check_device<D: Device>(what: &'static str, first: &Tensor<D>, others: &[(&'static str, &Tensor<D>)]) -> Result<()> {
+    others.iter().try_for_each(|(slot, x)| x.check_device(first.device(), what, slot))
 }
 
 /// Refuses a tensor of another shape.
@@ -114,8 +109,9 @@ fn check_dtype<D: Device>(what: &'static str, slot: &'static str, x: &Tensor<D>,
     Err(Error::DType { what, slot, expected, found: x.dtype() })
 }
 
-/// Refuses a tensor that differs from `like` in shape or element type.
+/// Refuses a tensor that differs from `like` in device, shape or element type.
 fn check_like<D: Device>(what: &'static str, slot: &'static str, x: &Tensor<D>, like: &Tensor<D>) -> Result<()> {
+    x.check_device(like.device(), what, slot)?;
     check_shape(what, slot, x, like.shape())?;
     check_dtype(what, slot, x, like.dtype())
 }

@@ -1,61 +1,61 @@
 //! Normalising rows.
 
-use super::{check_dtype, check_float, check_like, check_shape};
+use super::{check_device, check_dtype, check_float, check_like, check_shape};
 use crate::{DType, Device, Error, Result, Tensor};
+
+/// Arguments of [`rms_norm`], and, filled with gradients, what [`rms_norm_backward`] returns.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNormInputs<T> {
+    /// `[.., D]`.
+    pub x: T,
+    /// `[D]`, of the type of `x`.
+    pub weight: T,
+    /// A gate like `x`, whose SiLU is one more factor.
+    pub g: Option<T>,
+}
+
+/// Rows after a norm.
+#[derive(Clone, Copy, Debug)]
+pub struct Normed<T> {
+    /// Of the shape and type of `x`.
+    pub y: T,
+    /// `r [rows]` in 32 bits: what each row was times; the backward needs it.
+    pub inverse: T,
+}
+
+/// What the gradients of [`rms_norm`] are made from.
+#[derive(Clone, Debug)]
+pub struct RmsNormBackward<'a, D: Device> {
+    /// Those of the forward.
+    pub inputs: RmsNormInputs<&'a Tensor<D>>,
+    /// [`Normed::inverse`] of the forward.
+    pub inverse: &'a Tensor<D>,
+    /// Gradient of `y`, and like it.
+    pub dy: &'a Tensor<D>,
+}
 
 /// Normalisation over the innermost axis of `x [.., D]`; `rows` below is the product of the others.
 pub trait Norm: Device {
-    /// `y = x r w`, `r = 1 / √(mean x² + ε)`; returns `(y, r [rows])`, `r` in 32 bits.
+    /// `y = x r w`, `r = 1 / √(mean x² + ε)`; with a gate `y = x r w silu(g)`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn rms_norm(&self, epsilon: f32, x: &Tensor<Self>, weight: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    fn rms_norm(&self, epsilon: f32, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>>;
 
-    /// `g = w dy`, `dx = r g − x r³ (x·g) / D`, `dw = Σ_rows x r dy`; returns `(dx, dw)`.
+    /// With `h = w dy`, `dx = r h − x r³ (x·h) / D` and `dw = Σ_rows x r dy`. With a gate `silu(g) dy` stands for `dy` in
+    /// both, and `dg = silu'(g) x r w dy`; there is a gradient of a gate where there is a gate.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn rms_norm_backward(
-        &self,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        inverse: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>>;
 
-    /// `y = x r w silu(g)` with `r` as in [`Norm::rms_norm`], `g` of the shape of `x`; returns `(y, r [rows])`.
+    /// `y = x r`, `r = 1 / √(|x|² + ε²)`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn rms_norm_gated(
-        &self,
-        epsilon: f32,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        g: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)>;
+    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>>;
 
-    /// With `h = silu(g) dy`: `dx` and `dw` of `h` as in [`Norm::rms_norm_backward`], `dg = silu'(g) x r w dy`; returns
-    /// `(dx, dw, dg)`.
-    ///
-    /// # Errors
-    /// Only what the caller could not foresee.
-    fn rms_norm_gated_backward(
-        &self,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        g: &Tensor<Self>,
-        inverse: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)>;
-
-    /// `y = x r`, `r = 1 / √(|x|² + ε²)`; returns `(y, r [rows])`, `r` in 32 bits.
-    ///
-    /// # Errors
-    /// Only what the caller could not foresee.
-    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)>;
-
-    /// `dx = r (dy − x r² (x·dy))`.
+    /// `dx = r (dy − x r² (x·dy))`, `r` as `inverse`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -63,76 +63,37 @@ pub trait Norm: Device {
 }
 
 /// Root-mean-square normalisation of each row of `x [.., D]` with `weight [D]`: `y = x r w`,
-/// `r = 1 / √(mean x² + ε)`. Returns `(y, r)`; `r [rows]` is what the backward needs.
+/// `r = 1 / √(mean x² + ε)`. With a gate `g`, an array like `x`, `y = x r w silu(g)`.
 ///
 /// # Errors
 /// Shapes that do not fit, integers, no elements, `ε` negative or not finite.
-pub fn rms_norm<D: Norm>(x: &Tensor<D>, weight: &Tensor<D>, epsilon: f32) -> Result<(Tensor<D>, Tensor<D>)> {
-    check_rms("rms_norm", x, weight)?;
-    check_epsilon("rms_norm", epsilon)?;
-    x.device().rms_norm(epsilon, x, weight)
+pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, epsilon: f32) -> Result<Normed<Tensor<D>>> {
+    let what = check_rms(inputs)?;
+    check_epsilon(what, epsilon)?;
+    inputs.x.device().rms_norm(epsilon, inputs)
 }
 
-/// Gradients `(dx, dweight)` of [`rms_norm`], given its `r` as `inverse`.
+/// Gradients of [`rms_norm`]; there is one of the gate where there is a gate.
 ///
 /// # Errors
 /// As [`rms_norm`], and arguments unlike those of the forward.
-pub fn rms_norm_backward<D: Norm>(
-    x: &Tensor<D>,
-    weight: &Tensor<D>,
-    inverse: &Tensor<D>,
-    dy: &Tensor<D>,
-) -> Result<(Tensor<D>, Tensor<D>)> {
-    check_rms("rms_norm", x, weight)?;
-    check_inverse("rms_norm", x, inverse, dy)?;
-    x.device().rms_norm_backward(x, weight, inverse, dy)
-}
-
-/// [`rms_norm`] with SiLU of `g`, an array like `x`, as one more factor: `y = x r w silu(g)`. Returns `(y, r)`.
-///
-/// # Errors
-/// As [`rms_norm`], and a `g` unlike `x`.
-pub fn rms_norm_gated<D: Norm>(
-    x: &Tensor<D>,
-    weight: &Tensor<D>,
-    g: &Tensor<D>,
-    epsilon: f32,
-) -> Result<(Tensor<D>, Tensor<D>)> {
-    check_rms("rms_norm_gated", x, weight)?;
-    check_like("rms_norm_gated", "g", g, x)?;
-    check_epsilon("rms_norm_gated", epsilon)?;
-    x.device().rms_norm_gated(epsilon, x, weight, g)
-}
-
-/// Gradients `(dx, dweight, dg)` of [`rms_norm_gated`], given its `r` as `inverse`.
-///
-/// # Errors
-/// As [`rms_norm_gated`], and arguments unlike those of the forward.
-pub fn rms_norm_gated_backward<D: Norm>(
-    x: &Tensor<D>,
-    weight: &Tensor<D>,
-    g: &Tensor<D>,
-    inverse: &Tensor<D>,
-    dy: &Tensor<D>,
-) -> Result<(Tensor<D>, Tensor<D>, Tensor<D>)> {
-    check_rms("rms_norm_gated", x, weight)?;
-    check_like("rms_norm_gated", "g", g, x)?;
-    check_inverse("rms_norm_gated", x, inverse, dy)?;
-    x.device().rms_norm_gated_backward(x, weight, g, inverse, dy)
+pub fn rms_norm_backward<D: Norm>(call: &RmsNormBackward<'_, D>) -> Result<RmsNormInputs<Tensor<D>>> {
+    let what = check_rms(&call.inputs)?;
+    check_inverse(what, call.inputs.x, call.inverse, call.dy)?;
+    call.inputs.x.device().rms_norm_backward(call)
 }
 
 /// Each row of `x [.., D]` divided by `√(|x|² + ε²)`: smooth at zero, where the gradient is at most `1/ε`.
-/// Returns `(y, r)`; `r [rows]`, the reciprocal norm, is what the backward needs.
 ///
 /// # Errors
 /// Integers, no elements, `ε` negative or not finite.
-pub fn l2_norm<D: Norm>(x: &Tensor<D>, epsilon: f32) -> Result<(Tensor<D>, Tensor<D>)> {
+pub fn l2_norm<D: Norm>(x: &Tensor<D>, epsilon: f32) -> Result<Normed<Tensor<D>>> {
     check_float("l2_norm", "x", x)?;
     check_epsilon("l2_norm", epsilon)?;
     x.device().l2_norm(epsilon, x)
 }
 
-/// Gradient of [`l2_norm`], given its `r` as `inverse`.
+/// Gradient of [`l2_norm`], given its [`Normed::inverse`].
 ///
 /// # Errors
 /// As [`l2_norm`], and arguments unlike those of the forward.
@@ -142,13 +103,20 @@ pub fn l2_norm_backward<D: Norm>(x: &Tensor<D>, inverse: &Tensor<D>, dy: &Tensor
     x.device().l2_norm_backward(x, inverse, dy)
 }
 
-fn check_rms<D: Device>(what: &'static str, x: &Tensor<D>, weight: &Tensor<D>) -> Result<()> {
+/// The name in messages, which says whether there is a gate.
+fn check_rms<D: Device>(inputs: &RmsNormInputs<&Tensor<D>>) -> Result<&'static str> {
+    let RmsNormInputs { x, weight, g } = *inputs;
+    let what = if g.is_some() { "rms_norm_gated" } else { "rms_norm" };
+    check_device(what, x, &[("weight", weight)])?;
     check_float(what, "x", x)?;
     check_shape(what, "weight", weight, &[x.shape().last()].into())?;
-    check_dtype(what, "weight", weight, x.dtype())
+    check_dtype(what, "weight", weight, x.dtype())?;
+    g.map_or(Ok(()), |g| check_like(what, "g", g, x))?;
+    Ok(what)
 }
 
 fn check_inverse<D: Device>(what: &'static str, x: &Tensor<D>, inverse: &Tensor<D>, dy: &Tensor<D>) -> Result<()> {
+    check_device(what, x, &[("inverse", inverse)])?;
     check_shape(what, "inverse", inverse, &[x.shape().rows()].into())?;
     check_dtype(what, "inverse", inverse, DType::F32)?;
     check_like(what, "dy", dy, x)

@@ -20,7 +20,15 @@ pub struct AdamW {
     pub step: u32,
 }
 
+impl AdamW {
+    /// `1 / (1 − βᵗ)` of both moments, from 64 bits: `t` may be large and `β` close to 1.
+    pub fn bias_corrections(&self) -> [f32; 2] {
+        [self.beta1, self.beta2].map(|beta| (1.0 / (1.0 - f64::from(beta).powf(f64::from(self.step)))) as f32)
+    }
+}
+
 /// Clipping by the norm of all gradients together, decided on the device.
+#[derive(Clone, Debug)]
 pub struct Clip<'a, D: Device> {
     /// Norm above which gradients are scaled down to it.
     pub max_norm: f32,
@@ -39,6 +47,24 @@ pub struct Slot<T> {
     pub square: T,
 }
 
+/// What is the same for all parameters of a step.
+#[derive(Clone, Debug)]
+pub struct AdamWStep<'a, D: Device> {
+    /// Constants of the rule.
+    pub constants: &'a AdamW,
+    /// Where gradients are clipped.
+    pub clip: Option<&'a Clip<'a, D>>,
+}
+
+/// A parameter with its moments, and the gradient that moves it.
+#[derive(Clone, Debug)]
+pub struct Update<'a, D: Device> {
+    /// Consumed, so that the update can happen in place.
+    pub slot: Slot<Tensor<D>>,
+    /// Of the shape of the parameter, in 32 bits.
+    pub grad: &'a Tensor<D>,
+}
+
 /// Parameter updates.
 pub trait Optimizer: Device {
     /// With `g` the gradient, scaled by `min(1, max_norm / √norm²)` where clipped:
@@ -47,12 +73,7 @@ pub trait Optimizer: Device {
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn adamw(
-        &self,
-        adamw: &AdamW,
-        clip: Option<&Clip<'_, Self>>,
-        updates: Vec<Update<'_, Self>>,
-    ) -> Result<Vec<Slot<Tensor<Self>>>>;
+    fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>>;
 
     /// `Σ g²` over all elements of all gradients, at least one: `[1]` in 32 bits.
     ///
@@ -60,9 +81,6 @@ pub trait Optimizer: Device {
     /// Only what the caller could not foresee.
     fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>>;
 }
-
-/// A parameter with its moments, and the gradient that moves it.
-pub type Update<'a, D> = (Slot<Tensor<D>>, &'a Tensor<D>);
 
 /// One step of AdamW on one parameter; consumes the old values so that the update can happen in place.
 ///
@@ -74,7 +92,7 @@ pub fn adamw<D: Optimizer>(
     slot: Slot<Tensor<D>>,
     grad: &Tensor<D>,
 ) -> Result<Slot<Tensor<D>>> {
-    let updated = adamw_all(constants, clip, vec![(slot, grad)])?.pop();
+    let updated = adamw_all(constants, clip, vec![Update { slot, grad }])?.pop();
     updated.ok_or_else(|| Error::Unsupported { backend: D::NAME, what: "adamw", why: "nothing came back".into() })
 }
 
@@ -87,7 +105,10 @@ pub fn adamw_all<D: Optimizer>(
     clip: Option<&Clip<'_, D>>,
     updates: Vec<Update<'_, D>>,
 ) -> Result<Vec<Slot<Tensor<D>>>> {
-    for (slot, grad) in &updates {
+    check_constants(constants)?;
+    let Some(device) = updates.first().map(|update| update.slot.value.device().clone()) else { return Ok(Vec::new()) };
+    for Update { slot, grad } in &updates {
+        slot.value.check_device(&device, "adamw", "value")?;
         check_float("adamw", "value", &slot.value)?;
         check_dtype("adamw", "value", &slot.value, DType::F32)?;
         for (name, x) in [("mean", &slot.mean), ("square", &slot.square), ("grad", *grad)] {
@@ -95,17 +116,11 @@ pub fn adamw_all<D: Optimizer>(
         }
     }
     if let Some(clip) = clip {
+        clip.norm_squared.check_device(&device, "adamw", "norm_squared")?;
         check_shape("adamw", "norm_squared", clip.norm_squared, &[1].into())?;
         check_dtype("adamw", "norm_squared", clip.norm_squared, DType::F32)?;
     }
-    check_constants(constants)?;
-    match updates.first() {
-        Some((_, grad)) => {
-            let device = grad.device().clone();
-            device.adamw(constants, clip, updates)
-        }
-        None => Ok(Vec::new()),
-    }
+    device.adamw(&AdamWStep { constants, clip }, updates)
 }
 
 /// Squared norm of all gradients together, `[1]` in 32 bits; zero where there is none.
@@ -114,6 +129,7 @@ pub fn adamw_all<D: Optimizer>(
 /// Integers, no elements.
 pub fn norm_squared<D: Optimizer>(device: &D, grads: &[&Tensor<D>]) -> Result<Tensor<D>> {
     for grad in grads {
+        grad.check_device(device, "norm_squared", "grad")?;
         check_float("norm_squared", "grad", grad)?;
     }
     if grads.is_empty() { Tensor::zeros(device, [1], DType::F32) } else { device.norm_squared(grads) }

@@ -22,6 +22,12 @@ pub trait Reduce: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `x y`, arrays `[rows, width]` of one type, summed over rows: `[width]`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
 }
 
 /// Sum of all elements, `[1]` in 32 bits.

@@ -1,7 +1,7 @@
 //! Atlas: a memory that learns a window of tokens at every step, its update orthogonalised where wanted.
 
 use super::check_frozen;
-use crate::{Dims, Error, Read, Result, Rule, Shape, slots};
+use crate::{Dims, Error, Read, Result, Rule, Shape, families::Own, slots};
 
 /// `(α, β, κ)` of a Newton-Schulz step (90): those of the Muon optimiser, which bring singular values of `[0.003, 1]`
 /// near 1 in five steps.
@@ -79,6 +79,7 @@ const WINDOW: u32 = 1024;
 /// Source: Behrouz et al., "Atlas", eqs 32–33 (with `S` for their `−S`; their θ is half of ours: no ½ in their loss), and
 /// Jordan et al., "Muon", for the coefficients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Atlas {
     /// Tokens that a step learns from, the current one included: `c`, 1 to 1024.
     pub window: u32,
@@ -126,6 +127,7 @@ slots! {
 
 impl Rule for Atlas {
     const NAME: &'static str = "atlas";
+    type Family = Own;
     type Gates = WindowGates<()>;
     type State = Window<()>;
 
@@ -138,6 +140,10 @@ impl Rule for Atlas {
         let buffer =
             |width| [dims.sequences.count(), dims.heads, (self.window as usize).saturating_sub(1), width].into();
         Window { m: dims.matrices(), s: dims.matrices(), kbuf: buffer(dims.key), vbuf: buffer(dims.value) }
+    }
+
+    fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
+        Some(&mut self.frozen)
     }
 
     fn check(self, _: &Dims) -> Result<()> {

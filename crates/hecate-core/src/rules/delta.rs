@@ -1,10 +1,14 @@
 //! The delta rule: write the difference between value and prediction.
 
 use super::{Matrix, WriteGates, check_frozen};
-use crate::{Dims, Error, Read, Result, Rule, Shape};
+use crate::{
+    Dims, Error, Read, Result, Rule,
+    families::{EraseStrength, Linear, LinearRule, LinearSpec},
+};
 
 /// What the erasing half of the rule sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Erase {
     /// The memory before forgetting, `r = θ`: `M_t = a M_{t−1} − θ kᵀ (k M_{t−1} − v)` (Titans eq 34).
     #[default]
@@ -21,6 +25,7 @@ pub enum Erase {
 /// Stable while `θ|k|² ≤ 1 + a` (undecayed), `≤ 1 + 1/a` (decayed).
 /// Sources: Schlag et al. 2021; Titans eq 34; Yang et al., "Gated Delta Networks", eq 10.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Delta {
     /// What is erased.
     pub erase: Erase,
@@ -32,15 +37,12 @@ pub struct Delta {
 
 impl Rule for Delta {
     const NAME: &'static str = "delta";
+    type Family = Linear;
     type Gates = WriteGates<()>;
     type State = Matrix<()>;
 
-    fn gates(self, dims: &Dims) -> WriteGates<Shape> {
-        WriteGates { log_a: dims.scalars(), theta: dims.scalars() }
-    }
-
-    fn state(self, dims: &Dims) -> Matrix<Shape> {
-        Matrix { m: dims.matrices() }
+    fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
+        Some(&mut self.frozen)
     }
 
     fn check(self, _: &Dims) -> Result<()> {
@@ -49,5 +51,16 @@ impl Rule for Delta {
             return Err(Error::Config { what: Self::NAME, option: "frozen", found: group.to_string(), expected });
         }
         check_frozen(Self::NAME, self.frozen)
+    }
+}
+
+impl LinearRule for Delta {
+    fn spec(self) -> LinearSpec {
+        let erase = match (self.frozen, self.erase) {
+            (Some(_), _) => EraseStrength::Nothing,
+            (None, Erase::Undecayed) => EraseStrength::Theta,
+            (None, Erase::Decayed) => EraseStrength::Decayed,
+        };
+        LinearSpec { read: self.read, frozen: self.frozen, erase, ..LinearSpec::default() }
     }
 }

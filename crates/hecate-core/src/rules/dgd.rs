@@ -1,10 +1,15 @@
 //! Delta gradient descent: erase and write with separate strengths.
 
 use super::{Matrix, check_frozen};
-use crate::{Dims, Error, Read, Result, Rule, Shape, slots};
+use crate::{
+    Dims, Error, Read, Result, Rule,
+    families::{EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearRule, LinearSpec, LowerGates},
+    slots,
+};
 
 /// What is descended on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Objective {
     /// `½|k M − v|²`, gradient `kᵀ (k M − v)`.
     #[default]
@@ -27,6 +32,7 @@ pub enum Objective {
 /// the fixed point `k M = v/2`: erasing is twice the writing.
 /// Source: Behrouz et al., "Nested Learning" (HOPE), eqs 57, 88, 92–93.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Dgd {
     /// What is descended on.
     pub objective: Objective,
@@ -48,17 +54,31 @@ slots! {
     }
 }
 
+slots! {
+    /// What layers form the gates of rules that erase with a strength of its own from.
+    pub struct EraseLogits {
+        /// Step size.
+        b_proj,
+        /// Extra erase strength.
+        erase_proj,
+    }
+}
+
 impl Rule for Dgd {
     const NAME: &'static str = "dgd";
+    type Family = Linear;
     type Gates = DgdGates<()>;
     type State = Matrix<()>;
 
-    fn gates(self, dims: &Dims) -> DgdGates<Shape> {
-        DgdGates { log_a: dims.scalars(), theta: dims.scalars(), beta: dims.scalars() }
+    fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
+        Some(&mut self.frozen)
     }
 
-    fn state(self, dims: &Dims) -> Matrix<Shape> {
-        Matrix { m: dims.matrices() }
+    fn with_frozen(self, frozen: Option<u32>) -> Self {
+        match self.objective {
+            Objective::L2 => Self { frozen, ..self },
+            Objective::Dot => self,
+        }
     }
 
     fn check(self, _: &Dims) -> Result<()> {
@@ -67,5 +87,35 @@ impl Rule for Dgd {
             return Err(Error::Config { what: Self::NAME, option: "frozen", found: group.to_string(), expected });
         }
         check_frozen(Self::NAME, self.frozen)
+    }
+}
+
+impl LinearRule for Dgd {
+    fn spec(self) -> LinearSpec {
+        let erase = match (self.objective, self.frozen) {
+            (Objective::L2, None) => EraseStrength::ThetaAndBeta,
+            _ => EraseStrength::Beta,
+        };
+        LinearSpec { read: self.read, frozen: self.frozen, erase, ..LinearSpec::default() }
+    }
+
+    fn shares_erase(self) -> bool {
+        self.objective == Objective::L2
+    }
+}
+
+impl LowerGates for DgdGates<()> {
+    type Logits = EraseLogits<()>;
+
+    fn lower<T>(DgdGates { log_a, theta, beta }: DgdGates<T>) -> LinearGates<T> {
+        LinearGates { log_a: Some(log_a), beta: Some(beta), ..LinearGates::write(theta) }
+    }
+
+    fn try_lower_backward<T, E>(mut gate: impl FnMut(LinearGate) -> Result<T, E>) -> Result<DgdGates<T>, E> {
+        Ok(DgdGates { log_a: gate(LinearGate::LogA)?, theta: gate(LinearGate::Theta)?, beta: gate(LinearGate::Beta)? })
+    }
+
+    fn logits<T>(EraseLogits { b_proj, erase_proj }: EraseLogits<T>) -> LinearLogits<T> {
+        LinearLogits { write: b_proj, momentum: None, erase: Some(erase_proj) }
     }
 }

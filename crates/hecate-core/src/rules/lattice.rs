@@ -33,10 +33,13 @@
 //! `U_i` lies across `r_i` and not across `s_i`: `n_i ≥ a s_i·r_i`, which shrinks through a group that writes strongly.
 
 use super::{WriteGates, check_frozen};
-use crate::{Dims, Initial, Read, Result, Rule, Shape, slots};
+use crate::{Dims, Initial, Read, Result, Rule, families::Own, slots};
 
 /// Least retention of [`Lattice`]; its gradient is 0 there.
 pub const RETENTION_FLOOR: f32 = 1e-3;
+
+/// How far the norm of an initial slot of [`Lattice`] may be from 1: more than rounding to 16 bits costs.
+pub const SLOT_NORM_TOLERANCE: f32 = 0.01;
 
 /// A memory of `K` slots of width `V` and unit norm: (60)–(69).
 ///
@@ -45,6 +48,7 @@ pub const RETENTION_FLOOR: f32 = 1e-3;
 /// Source: Karami and Mirrokni, "Lattice: Learning to Efficiently Compress the Memory", orthogonal state recurrence.
 /// Which of the variants and whether slots are renormalised at every step (as here) differs between accounts of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Lattice {
     /// What the slots are taught.
     pub variant: Variant,
@@ -54,8 +58,9 @@ pub struct Lattice {
     pub frozen: Option<u32>,
 }
 
-/// What the slots of [`Lattice`] are taught.
+/// What the slots of [`Lattice`] are taught. Kernels number it in this order, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Variant {
     /// To give back the value when weighed by the key: `½|v − k S|²`.
     #[default]
@@ -76,19 +81,16 @@ slots! {
 
 impl Rule for Lattice {
     const NAME: &'static str = "lattice";
+    type Family = Own;
     type Gates = WriteGates<()>;
     type State = UnitSlots<()>;
 
-    fn gates(self, dims: &Dims) -> WriteGates<Shape> {
-        WriteGates { log_a: dims.scalars(), theta: dims.scalars() }
-    }
-
-    fn state(self, dims: &Dims) -> UnitSlots<Shape> {
-        UnitSlots { s: dims.matrices() }
-    }
-
     fn initial(self, _: &Dims) -> UnitSlots<Initial> {
         UnitSlots { s: Initial::Unit }
+    }
+
+    fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
+        Some(&mut self.frozen)
     }
 
     fn check(self, _: &Dims) -> Result<()> {

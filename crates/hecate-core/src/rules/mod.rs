@@ -82,32 +82,112 @@
 //!
 //! Only the states at chunk starts are kept for the backward: `N H ⌈T/C⌉ K V` numbers, twice that with momentum.
 
+mod any;
 mod atlas;
 mod deep;
 mod delta;
 mod dgd;
 mod hebbian;
 mod lattice;
+mod lightning;
 mod titans;
 mod trellis;
 
+pub use any::{AnyRule, RuleVisitor};
 pub use atlas::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window, WindowGates};
 pub use deep::{
-    Activation, Bias, Deep, DeepRule, Huber, HuberGates, HuberMomentumGates, LQ_EPSILON, Map, MatrixMemory, Memora,
-    MemoraMatrix, Memory, MlpMemory, MomentumWeights, Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure,
-    TitansMlp, Weights, Yaad, YaadMatrix, YaadMomentum,
+    Activation, AttentionalBias, Huber, HuberGates, HuberLogits, HuberMomentumGates, HuberMomentumLogits, LQ_EPSILON,
+    Map, MatrixMemory, Memora, MemoraMatrix, Memory, MlpMemory, MomentumWeights, Moneta, MonetaMatrix, NORM_EPSILON,
+    Retention, Structure, TitansMlp, Weights, Yaad, YaadMatrix, YaadMomentum,
 };
 pub use delta::{Delta, Erase};
-pub use dgd::{Dgd, DgdGates, Objective};
-pub use hebbian::{Hebbian, Matrix, WriteGates};
-pub use lattice::{Lattice, RETENTION_FLOOR, UnitSlots, Variant};
-pub use titans::{Momentum, MomentumGates, Titans};
-pub use trellis::{CodeGates, Phi, SLOT_EPSILON, SlotPair, Trellis};
+pub use dgd::{Dgd, DgdGates, EraseLogits, Objective};
+pub use hebbian::{Hebbian, Matrix, WriteGates, WriteLogits};
+pub use lattice::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Variant};
+pub use lightning::{Lightning, StrengthGates};
+pub use titans::{Momentum, MomentumGates, MomentumLogits, Titans};
+pub use trellis::{CodeGates, CodeLogits, Phi, SLOT_EPSILON, SlotPair, Trellis};
 
 use crate::{Error, Result};
 
+/// Every rule under its family: its name, as [`Rule::NAME`](crate::Rule::NAME) spells it, and its type. All else is made
+/// from this one list: the trait [`Rules`](crate::Rules), tests of every column, tables.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! rule_list {
+    ($then:ident $callback:ident [$($before:tt)*]) => {
+        $crate::rule_list! { @$then $callback [$($before)*]
+            Linear { hebbian Hebbian, delta Delta, titans Titans, dgd Dgd, lightning Lightning }
+            Deep {
+                titans_mlp TitansMlp, moneta Moneta, moneta_matrix MonetaMatrix, yaad Yaad, yaad_matrix YaadMatrix,
+                yaad_momentum YaadMomentum, memora Memora, memora_matrix MemoraMatrix
+            }
+            Own { lattice Lattice, trellis Trellis, atlas Atlas }
+        }
+    };
+    (@types $callback:ident [$($before:tt)*] $($family:ident { $($name:ident $rule:ident),* })*) => {
+        $callback! { $($before)* $($($rule),*),* }
+    };
+    (@named $callback:ident [$($before:tt)*] $($family:ident { $($name:ident $rule:ident),* })*) => {
+        $callback! { $($before)* $($($name $rule),*),* }
+    };
+    (@families $callback:ident [] $($families:tt)*) => { $callback! { $($families)* } };
+    (@linear $callback:ident [$($before:tt)*] Linear { $($name:ident $rule:ident),* } $($others:tt)*) => {
+        $callback! { $($before)* $($name $rule),* }
+    };
+}
+
+/// Compiles for a rule of this family alone.
+const fn of_family<R: crate::Rule<Family = F>, F>() {}
+
+/// That each rule is listed under its own family is a matter of compiling.
+macro_rules! check_families {
+    ($($family:ident { $($name:ident $rule:ident),* })*) => {
+        $($(const _: () = of_family::<$rule, crate::families::$family>();)*)*
+    };
+}
+rule_list! { families check_families [] }
+
+/// Calls `$callback!` with the type of every rule, in the order of the table. Arguments after the callback's name are
+/// passed on in front of the list.
+///
+/// ```
+/// use hecate_core::{Rule, rules::*};
+/// macro_rules! names { ($($rule:ident),*) => { [$(<$rule as Rule>::NAME),*] } }
+/// assert_eq!(hecate_core::for_each_rule!(names)[0], "hebbian");
+/// ```
+#[macro_export]
+macro_rules! for_each_rule {
+    ($callback:ident $(, $($before:tt)*)?) => { $crate::rule_list! { types $callback [$($($before)*)?] } };
+}
+
+/// As [`for_each_rule!`](crate::for_each_rule!), with the name of each rule before its type.
+///
+/// ```
+/// use hecate_core::{Rule, rules::*};
+/// macro_rules! names_agree {
+///     ($($name:ident $rule:ident),*) => { $(assert_eq!(stringify!($name), <$rule as Rule>::NAME);)* };
+/// }
+/// hecate_core::for_each_named_rule!(names_agree);
+/// ```
+#[macro_export]
+macro_rules! for_each_named_rule {
+    ($callback:ident $(, $($before:tt)*)?) => { $crate::rule_list! { named $callback [$($($before)*)?] } };
+}
+
+/// As [`for_each_named_rule!`](crate::for_each_named_rule!), of the linear family alone.
+///
+/// ```
+/// macro_rules! names { ($($name:ident $rule:ident),*) => { [$(stringify!($name)),*] } }
+/// assert_eq!(hecate_core::for_each_linear_rule!(names)[..2], ["hebbian", "delta"]);
+/// ```
+#[macro_export]
+macro_rules! for_each_linear_rule {
+    ($callback:ident $(, $($before:tt)*)?) => { $crate::rule_list! { linear $callback [$($($before)*)?] } };
+}
+
 /// Refuses groups of no tokens.
-fn check_frozen(what: &'static str, frozen: Option<u32>) -> Result<()> {
+pub(crate) fn check_frozen(what: &'static str, frozen: Option<u32>) -> Result<()> {
     if frozen != Some(0) {
         return Ok(());
     }

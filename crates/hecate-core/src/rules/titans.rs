@@ -1,7 +1,14 @@
 //! Titans with a matrix memory: the delta rule with momentum.
 
 use super::check_frozen;
-use crate::{Dims, Read, Result, Rule, Shape, slots};
+use crate::{
+    Dims, Read, Result, Rule,
+    families::{
+        EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearMatrix, LinearRule, LinearSpec,
+        LinearState, LowerGates, LowerState,
+    },
+    slots,
+};
 
 /// `S_t = η_t S_{t−1} − θ_t k_tᵀ (k_t M_{t−1} − v_t)`, `M_t = a_t M_{t−1} + S_t`.
 ///
@@ -11,6 +18,7 @@ use crate::{Dims, Read, Result, Rule, Shape, slots};
 /// Source: Behrouz et al., "Titans", eqs 13–14 and 32–33 (their θ is half of ours: no ½ in their loss). The exact
 /// recurrence, where the paper's parallel form is the frozen one (eqs 16–18).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Titans {
     /// When a token reads.
     pub read: Read,
@@ -31,6 +39,16 @@ slots! {
 }
 
 slots! {
+    /// What layers form the gates of rules with momentum from.
+    pub struct MomentumLogits {
+        /// Step size.
+        b_proj,
+        /// Momentum.
+        eta_proj,
+    }
+}
+
+slots! {
     /// A matrix and its momentum per sequence and head.
     pub struct Momentum {
         /// `M [N,H,K,V]`.
@@ -42,18 +60,54 @@ slots! {
 
 impl Rule for Titans {
     const NAME: &'static str = "titans";
+    type Family = Linear;
     type Gates = MomentumGates<()>;
     type State = Momentum<()>;
 
-    fn gates(self, dims: &Dims) -> MomentumGates<Shape> {
-        MomentumGates { log_a: dims.scalars(), log_eta: dims.scalars(), theta: dims.scalars() }
-    }
-
-    fn state(self, dims: &Dims) -> Momentum<Shape> {
-        Momentum { m: dims.matrices(), s: dims.matrices() }
+    fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
+        Some(&mut self.frozen)
     }
 
     fn check(self, _: &Dims) -> Result<()> {
         check_frozen(Self::NAME, self.frozen)
+    }
+}
+
+impl LinearRule for Titans {
+    fn spec(self) -> LinearSpec {
+        let erase = if self.frozen.is_some() { EraseStrength::Nothing } else { EraseStrength::Theta };
+        LinearSpec { read: self.read, frozen: self.frozen, momentum: true, erase, ..LinearSpec::default() }
+    }
+}
+
+impl LowerGates for MomentumGates<()> {
+    type Logits = MomentumLogits<()>;
+
+    fn lower<T>(MomentumGates { log_a, log_eta, theta }: MomentumGates<T>) -> LinearGates<T> {
+        LinearGates { log_a: Some(log_a), log_eta: Some(log_eta), ..LinearGates::write(theta) }
+    }
+
+    fn try_lower_backward<T, E>(mut gate: impl FnMut(LinearGate) -> Result<T, E>) -> Result<MomentumGates<T>, E> {
+        Ok(MomentumGates {
+            log_a: gate(LinearGate::LogA)?,
+            log_eta: gate(LinearGate::LogEta)?,
+            theta: gate(LinearGate::Theta)?,
+        })
+    }
+
+    fn logits<T>(MomentumLogits { b_proj, eta_proj }: MomentumLogits<T>) -> LinearLogits<T> {
+        LinearLogits { write: b_proj, momentum: Some(eta_proj), erase: None }
+    }
+}
+
+impl LowerState for Momentum<()> {
+    const MOMENTUM: &'static [&'static str] = &["s"];
+
+    fn lower<T>(Momentum { m, s }: Momentum<T>) -> LinearState<T> {
+        LinearState { m, s: Some(s) }
+    }
+
+    fn lower_backward<T>(mut matrix: impl FnMut(LinearMatrix) -> T) -> Momentum<T> {
+        Momentum { m: matrix(LinearMatrix::M), s: matrix(LinearMatrix::S) }
     }
 }

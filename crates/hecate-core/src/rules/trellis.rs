@@ -43,7 +43,7 @@
 //! with the `S` before the write in `⟨dS, S⟩`. `dR` joins `dS`, frozen at the group's first token; `dlog a = a da`.
 
 use super::check_frozen;
-use crate::{Dims, Error, Initial, Result, Rule, Shape, slots};
+use crate::{Dims, Error, Initial, Result, Rule, Shape, families::Own, slots};
 
 /// Added to the square of the norm in (70).
 pub const SLOT_EPSILON: f32 = 1e-6;
@@ -53,13 +53,14 @@ pub const SLOT_EPSILON: f32 = 1e-6;
 /// With a norm, slots that grow learn less, which bounds them; with [`Phi::Identity`] both passes are delta rules, stable
 /// while `θ|k|²` and `θ|v|²` stay under `1 + a`.
 /// Memories of zeros are allowed and learn, since `silu′(0) = ½`, but their first write is `1/√ε` times as large as it
-/// should be. Behind a norm only the direction of `z` counts: a step turns it by about `θ/|z|²`, and near `z = 0` any step
+/// should be. After a norm only the direction of `z` counts: a step turns it by about `θ/|z|²`, and near `z = 0` any step
 /// is a leap whose gradient has no bound. Fresh slots are therefore large, normal numbers of deviation `2/√m`, which a unit
 /// key meets with `|z| ≈ 2`: no write of `θ ≤ 1` comes near zero soon. Without a norm they are half of that.
 /// Source: after Karami et al., "Trellis: Learning to Compress Key-Value Memory in Attention Models"; two passes, online
 /// gradient with forgetting, gates and code shared by both passes. Norm and origin of the code differ between accounts of
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Trellis {
     /// What becomes of the numbers that slots answer with.
     pub phi: Phi,
@@ -75,8 +76,9 @@ impl Default for Trellis {
     }
 }
 
-/// What becomes of the numbers that the slots of [`Trellis`] answer with.
+/// What becomes of the numbers that the slots of [`Trellis`] answer with. Kernels number it in this order, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Phi {
     /// SiLU, then norm 1.
     #[default]
@@ -100,6 +102,16 @@ slots! {
 }
 
 slots! {
+    /// What layers form the gates of rules that bring a code along from.
+    pub struct CodeLogits {
+        /// Step size.
+        b_proj,
+        /// What the slots are taught to answer, a number a slot.
+        code_proj,
+    }
+}
+
+slots! {
     /// Slots for keys and for values per sequence and head.
     pub struct SlotPair {
         /// `S_K [N,H,m,K]`.
@@ -111,6 +123,7 @@ slots! {
 
 impl Rule for Trellis {
     const NAME: &'static str = "trellis";
+    type Family = Own;
     type Gates = CodeGates<()>;
     type State = SlotPair<()>;
 
@@ -128,6 +141,10 @@ impl Rule for Trellis {
         let size = if self.phi == Phi::Identity { 1.0 } else { 2.0 };
         let fresh = Initial::Normal(size / (self.slots as f32).sqrt());
         SlotPair { sk: fresh, sv: fresh }
+    }
+
+    fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
+        Some(&mut self.frozen)
     }
 
     fn check(self, _: &Dims) -> Result<()> {

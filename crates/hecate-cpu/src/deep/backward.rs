@@ -1,119 +1,137 @@
 //! One token backward: equations (41)–(46), (56)–(59).
+//!
+//! The order is that of the forward turned around: the read, the write, then the inner gradient that was written.
+//! The write's gradient is an outer product again, so it reaches the inner gradient as vectors `δ̄` and `ū_o`.
+//! Buffers of the workspace are split once a function; the names of the parts are those of the equations.
 
 use super::{
     DeepCell, Gates, Record, Scratch,
-    activation::curve,
+    activation::second_derivative,
     bias, norm,
-    retention::{self, Exposed},
+    retention::{self, MappedWeights},
     softmax,
 };
 use crate::{
-    recurrent::{Adjoint, Cell, States, Token, TokenGrads},
+    fused_gemv::{self, UpdateBackward},
+    recurrent::{Cell, StateGrads, StepBackward, Token, TokenGrads, TokenStates},
     rows::{axpy, dot, scale},
-    sweep,
 };
 use hecate_core::{
     Read,
-    rules::{Bias, Retention},
+    rules::{AttentionalBias, Retention},
 };
 use std::ops::Range;
 
-/// One matrix: its state, its weights, and its `ν` where it has one.
+/// One matrix `[rows, columns]` of a memory.
 #[derive(Clone, Copy)]
 struct Layer<'a> {
+    /// Its part of the state.
     state: &'a [f32],
+    /// The same slice where the state is the weights.
     weights: &'a [f32],
+    /// `ν` where the retention has one, else 1.
     norm: f64,
 }
 
+/// One token on its way back: what its forward was given and left, and the gradient that comes in.
+struct TokenBackward<'a> {
+    /// `q`, `k`, `v` and gates.
+    token: Token<'a>,
+    gates: Gates,
+    /// Before it, after it, and its gradient point.
+    states: TokenStates<'a>,
+    /// Vectors of the forward.
+    record: Record<&'a [f32]>,
+    /// Gradient of what the query read, `[V]`.
+    dout: &'a [f32],
+}
+
 impl DeepCell {
-    #[expect(clippy::too_many_arguments, reason = "those of the cell")]
+    /// Gradients of a token's arguments and of the state before it: equations (41)–(46), (56)–(59).
     #[inline(always)]
-    pub(super) fn turn(
-        &self,
-        token: Token<'_>,
-        states: States<'_>,
-        record: &Record<&[f32]>,
-        dout: &[f32],
-        adjoint: Adjoint<'_>,
-        scratch: &mut Scratch,
-        mut grads: TokenGrads<'_>,
-    ) {
-        let gates = self.gates(token.gates);
-        let (mapped, after) = (self.is_mapped(), self.deep.read == Read::After);
-        let Adjoint { state, point } = adjoint;
+    pub(super) fn token_vjp(&self, step: StepBackward<'_, Scratch>) {
+        let StepBackward { token, states, record, dout, adjoint, scratch, mut grads } = step;
+        // What all parts of the backward read.
+        let at = TokenBackward { token, gates: self.gates(token.gates), states, record: self.parts(record), dout };
+        let (mapped, after) = (self.is_mapped(), self.spec.read == Read::After);
+        let StateGrads { state, point } = adjoint;
+        // The token after this one, handled before, read the weights that are this one's new state.
         if scratch.shared {
             std::mem::swap(&mut scratch.point, &mut scratch.seen);
         }
-        if self.pulls() && after {
-            self.unread(token, states.new, record, dout, state, scratch, grads.q);
+        // The other retentions take the read into the pass of the write.
+        if self.has_shared_norm() && after {
+            self.read_vjp(&at, states.new, state, scratch, grads.q);
         }
-        self.unwrite(token, &gates, states, record, dout, state, scratch, &mut grads);
-        let point = if self.merges() { &mut *state } else { point };
-        self.unlearn(token, &gates, states.point, record, point, scratch, &mut grads);
+        // From here `state` is the gradient of the state before the token.
+        self.write_vjp(&at, state, scratch, &mut grads);
+        // Where no group is frozen, the point is the state before the token: one array takes both gradients.
+        let point = if self.merges_point() { &mut *state } else { point };
+        self.inner_grad_vjp(&at, point, scratch, &mut grads);
         if mapped && !after {
-            self.unread(token, states.old, record, dout, state, scratch, grads.q);
+            self.read_vjp(&at, states.old, state, scratch, grads.q);
         }
+        // The weights at this token's point are those that the token before read.
         scratch.shared = self.shares();
     }
 
-    /// Back through the norm behind a read, into `out`.
+    /// Back through the norm after a read: the gradient of what was normed into `out [V]`, the residual's into `dq`.
     #[inline(always)]
-    fn unnorm(&self, record: &Record<&[f32]>, dout: &[f32], out: &mut [f32], dq: &mut [f32]) {
-        if self.deep.structure.residual() {
-            axpy(dq, 1.0, dout);
+    fn read_norm_vjp(&self, at: &TokenBackward<'_>, out: &mut [f32], dq: &mut [f32]) {
+        if self.spec.structure.residual() {
+            axpy(dq, 1.0, at.dout);
         }
-        if self.deep.structure.norm() {
+        if self.spec.structure.norm() {
             out.fill(0.0);
-            norm::add_jacobian(record.read_normed, record.deviations[1], dout, out);
+            norm::add_jacobian(at.record.read_normed, at.record.deviations[1], at.dout, out);
         } else {
-            out.copy_from_slice(dout);
+            out.copy_from_slice(at.dout);
         }
     }
 
-    /// What the read adds to the gradients of the query and of the state that it saw, where that is not the weights.
-    #[expect(clippy::too_many_arguments, reason = "arguments, state, results")]
+    /// What the read adds to the gradients of the query and of the state `seen`, where that is not the weights.
     #[inline(always)]
-    fn unread(
+    fn read_vjp(
         &self,
-        token: Token<'_>,
+        at: &TokenBackward<'_>,
         seen: &[f32],
-        record: &Record<&[f32]>,
-        dout: &[f32],
         dstate: &mut [f32],
         scratch: &mut Scratch,
         dq: &mut [f32],
     ) {
         let (first, all) = self.sizes();
-        let Scratch { seen: exposed, shared, hidden, value, answer, .. } = scratch;
-        self.exposed(seen, exposed, *shared);
+        let Scratch { seen: mapped, shared, hidden, value, answer, .. } = scratch;
+        self.to_weights(seen, mapped, *shared);
+        // What was read goes back through the norm, then through the layers from the last to the first.
         let out = &mut value[..self.value];
-        self.unnorm(record, dout, out, dq);
-        let [low, high] = self.layers(seen, exposed);
+        self.read_norm_vjp(at, out, dq);
+        // `[K,D]` and `[D,V]`, or `[K,V]` alone.
+        let [low, high] = self.layers(seen, mapped);
         if self.hidden.is_some() {
             let dpre = &mut hidden[..self.d()];
+            // The read's gradient at the hidden layer, through the slope that the read left.
             dpre.fill(0.0);
-            self.descend(high, &mut dstate[first..all], [(record.read_h, out)], 0.0, dpre, answer);
-            dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
-            self.descend(low, &mut dstate[..first], [(token.q, dpre)], 0.0, dq, answer);
+            self.pullback(high, &mut dstate[first..all], [(at.record.read_h, out)], 0.0, dpre, answer);
+            dpre.iter_mut().zip(at.record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
+            self.pullback(low, &mut dstate[..first], [(at.token.q, dpre)], 0.0, dq, answer);
         } else {
-            self.descend(low, &mut dstate[..first], [(token.q, out)], 0.0, dq, answer);
+            self.pullback(low, &mut dstate[..first], [(at.token.q, out)], 0.0, dq, answer);
         }
     }
 
-    /// Both matrices, or the only one.
+    /// Both matrices, or the only one; the second is then empty.
     #[inline(always)]
-    fn layers<'l>(&self, state: &'l [f32], exposed: &'l Exposed) -> [Layer<'l>; 2] {
+    fn layers<'l>(&self, state: &'l [f32], mapped: &'l MappedWeights) -> [Layer<'l>; 2] {
         let (first, all) = self.sizes();
-        let weights = if self.is_mapped() { &exposed.weights } else { state };
+        let weights = if self.is_mapped() { &mapped.weights } else { state };
         let layer = |part: Range<usize>, norm| Layer { state: &state[part.clone()], weights: &weights[part], norm };
-        [layer(0..first, exposed.norms[0]), layer(first..all, exposed.norms[1])]
+        [layer(0..first, mapped.norms[0]), layer(first..all, mapped.norms[1])]
     }
 
-    /// Adds a gradient `Σ xᵢᵀ yᵢ` of weights to that of the state, and to `x` what the weights answer to the last `y`.
-    /// `before` is `Σ xᵢ W yᵢᵀ` of the others.
+    /// Adds a gradient `Σ xᵢᵀ yᵢ` of a layer's weights to that of its state `d`.
+    /// `x` gets `y Wᵀ` with the last `y`; `before` is `Σ xᵢ W yᵢᵀ` of the other pairs.
     #[inline(always)]
-    fn descend<const R: usize>(
+    fn pullback<const R: usize>(
         &self,
         layer: Layer<'_>,
         d: &mut [f32],
@@ -122,146 +140,142 @@ impl DeepCell {
         x: &mut [f32],
         answer: &mut [f32],
     ) {
+        // With decay the weights are the state; with KL their gradient carries the weight itself as a factor.
         let Layer { state, weights, norm } = layer;
-        match self.deep.retention {
-            Retention::Decay => sweep::Outer { d, factors, m: weights, x }.run(),
-            Retention::Kl { .. } => sweep::Outer { d, factors, m: weights, x }.through(),
+        match self.spec.retention {
+            Retention::Decay => fused_gemv::Rank1Update { d, factors, m: weights, x }.run(),
+            Retention::Kl { .. } => fused_gemv::Rank1Update { d, factors, m: weights, x }.run_exponential(),
             Retention::Lq { q, map } => {
                 let answer = &mut answer[..x.len()];
-                retention::Pull { q, map, state, weights, norm, factors, before, d, x, answer }.run();
+                retention::Pullback { q, map, state, weights, norm, factors, before, d, x, answer }.run();
             }
         }
     }
 
-    /// Equations (56)–(58) and the first half of (59), and the read where it is on the way: gradients of the gates and the
-    /// query, and with `Ḡ` what (41) begins with: in scratch `hidden[0]` `h̄`, `hidden[1]` `δ̄`, `value[0]` `ū_o`, and `dk`.
-    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
+    /// Back through the write: equations (56)–(58), the first half of (59), and the read where it is on the way.
+    ///
+    /// Gradients of the gates and the query are set.
+    /// Of (41), `h̄` is left in `hidden[0]`, `δ̄` in `hidden[1]`, `ū_o` in `value[0]`, each `[D]` or `[V]`.
     #[inline(always)]
-    fn unwrite(
-        &self,
-        token: Token<'_>,
-        gates: &Gates,
-        states: States<'_>,
-        record: &Record<&[f32]>,
-        dout: &[f32],
-        dstate: &mut [f32],
-        scratch: &mut Scratch,
-        grads: &mut TokenGrads<'_>,
-    ) {
-        let Gates { a, eta, theta, .. } = *gates;
-        let [da, deta] = match self.deep.retention {
-            Retention::Kl { scale } => {
-                [self.unwrite_columns(token, a, scale, states, record, dout, dstate, scratch, grads.q), 0.0]
-            }
-            _ => self.unwrite_plain(token, gates, states, record, dout, dstate, scratch, grads.q),
+    fn write_vjp(&self, at: &TokenBackward<'_>, dstate: &mut [f32], scratch: &mut Scratch, grads: &mut TokenGrads<'_>) {
+        let Gates { a, eta, theta, .. } = at.gates;
+        // KL has no momentum: its states are normed after every write.
+        let [da, deta] = match self.spec.retention {
+            Retention::Kl { scale } => [self.write_vjp_columns(at, scale, dstate, scratch, grads.q), 0.0],
+            _ => self.write_vjp_plain(at, dstate, scratch, grads.q),
         };
         let Scratch { hidden, value, key, .. } = scratch;
         let ([du_o], [dh, ddelta]) = (split(value, self.value), split(hidden, self.d()));
+        // The gates are logarithms: their gradients carry the gate itself as a factor.
         grads.gates[0] = a * da;
-        let momentum = usize::from(self.deep.momentum);
-        if self.deep.momentum {
+        // Gates come in the order `log_a`, `log_eta`, `theta`, `delta`, without those that the rule does not have.
+        let momentum = usize::from(self.form.momentum());
+        if self.form.momentum() {
             grads.gates[1] = eta * deta;
         }
-        grads.gates[1 + momentum] = -dot(token.k, key) - dot(record.h, dh);
+        // What was written is −θ times the outer products.
+        grads.gates[1 + momentum] = -dot(at.token.k, key) - dot(at.record.h, dh);
         axpy(grads.k, -theta, key);
         [dh, ddelta, du_o].into_iter().for_each(|x| scale(x, -theta));
     }
 
-    /// [`Self::unwrite`] of both matrices where what is written is what is kept, and where it is the weights also of the
-    /// read: the gradients of `a` and `η`.
-    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
+    /// [`Self::write_vjp`] of both matrices where the state is what is written.
+    /// Where it is also the weights, the read is part of the same pass. Returns the gradients of `a` and `η`.
     #[inline(always)]
-    fn unwrite_plain(
+    fn write_vjp_plain(
         &self,
-        token: Token<'_>,
-        gates: &Gates,
-        states: States<'_>,
-        record: &Record<&[f32]>,
-        dout: &[f32],
+        at: &TokenBackward<'_>,
         dstate: &mut [f32],
         scratch: &mut Scratch,
         dq: &mut [f32],
     ) -> [f32; 2] {
         let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
+        let TokenBackward { token, states, record, .. } = at;
         let Scratch { hidden, value, key, zeros, .. } = scratch;
+        // A state is all weights, then all momentum; the gradient has the same layout.
         let (dm, ds) = dstate.split_at_mut(all);
         let (old, old_s) = states.old.split_at(all);
         let [du_o, _, _, _, _, dread] = split(value, v);
         let [dh, ddelta, _, _, dpre] = split(hidden, d);
-        let after = self.deep.read == Read::After;
         match self.is_mapped() {
             true => dread.fill(0.0),
-            false => self.unnorm(record, dout, dread, dq),
+            false => self.read_norm_vjp(at, dread, dq),
         }
+        // Mapped states are not read in this pass.
         let queries = |q| self.queries(q, zeros);
-        let seen = if after { states.new } else { states.old };
-        let (cut, Gates { a, eta, .. }) = (first.min(ds.len()), *gates);
+        // The memory that the token read: after its write, or before.
+        let seen = if self.spec.read == Read::After { states.new } else { states.old };
+        // Without momentum `ds` is empty, and so are both its parts.
+        let (cut, Gates { a, eta, .. }) = (first.min(ds.len()), at.gates);
         let ((dm, dm_high), (ds, ds_high)) = (dm.split_at_mut(first), ds.split_at_mut(cut));
         let ((m, m_high), (s, s_high)) = (old.split_at(first), old_s.split_at(cut));
+        // The last layer comes first: its read's gradient goes on to the hidden layer.
         let mut high = [0.0; 2];
         if self.hidden.is_some() {
+            // The update's kernel adds to its query's gradient.
             dpre.fill(0.0);
             let (old, seen, q) = ([m_high, s_high], &seen[first..all], queries(record.read_h));
-            let (dm, ds, x, y) = (dm_high, ds_high, record.h, record.u_o);
-            let call = sweep::Unwrite { a, eta, dm, ds, old, seen, q, dout: dread, dq: dpre, x, y, dx: dh, dy: du_o };
-            high = call.run();
+            let (dm, ds, dout, dq, x, y) = (dm_high, ds_high, &*dread, &mut *dpre, record.h, record.u_o);
+            let (dx, dy) = (dh, &mut *du_o);
+            high = UpdateBackward { a, eta, dm, ds, old, seen, q, dout, dq, x, y, dx, dy }.run();
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
         let (dout, y, dy) = match self.hidden {
             Some(_) => (&*dpre, record.delta, &mut *ddelta),
             None => (&*dread, record.u_o, &mut *du_o),
         };
-        let (k, q, old, dx) = (token.k, queries(token.q), [m, s], &mut *key);
-        let low = sweep::Unwrite { a, eta, dm, ds, old, seen, q, dout, dq, x: k, y, dx, dy }.run();
+        let (x, q, old, dx) = (token.k, queries(token.q), [m, s], &mut *key);
+        // Then the first layer, or the only one.
+        let low = UpdateBackward { a, eta, dm, ds, old, seen, q, dout, dq, x, y, dx, dy }.run();
+        // One retention and one momentum gate serve both layers: their gradients add up.
         [low[0] + high[0], low[1] + high[1]]
     }
 
-    /// Queries behind the write and before it, where the state is the weights; where it is not, none.
+    /// Queries after the write and before it, where the state is the weights. Where it is not, none: the read is apart.
     #[inline(always)]
     fn queries<'q>(&self, q: &'q [f32], zeros: &'q [f32]) -> [&'q [f32]; 2] {
-        match (self.is_mapped(), self.deep.read) {
+        match (self.is_mapped(), self.spec.read) {
             (true, _) => [zeros, zeros],
             (false, Read::After) => [q, zeros],
             (false, Read::Before) => [zeros, q],
         }
     }
 
-    /// [`Self::unwrite`] of both matrices where columns go through a log-softmax, and of a read behind it: the gradient of
-    /// `a`. The weights of the new state are left where tokens read them.
-    #[expect(clippy::too_many_arguments, reason = "arguments, states, results")]
+    /// [`Self::write_vjp`] of both matrices where columns go through a log-softmax, and of a read after it.
+    /// Returns the gradient of `a`. The weights of the new state are left where tokens read them.
     #[inline(always)]
-    fn unwrite_columns(
+    fn write_vjp_columns(
         &self,
-        token: Token<'_>,
-        a: f32,
+        at: &TokenBackward<'_>,
         scale: f32,
-        states: States<'_>,
-        record: &Record<&[f32]>,
-        dout: &[f32],
         dstate: &mut [f32],
         scratch: &mut Scratch,
         dq: &mut [f32],
     ) -> f32 {
-        let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
+        let ((first, all), (d, v), a) = (self.sizes(), (self.d(), self.value), at.gates.a);
+        let TokenBackward { token, states, record, .. } = at;
         let Scratch { hidden, value, key, zeros, seen: weights, shared, .. } = scratch;
-        let weights = self.exposed(states.new, weights, *shared);
+        let weights = self.to_weights(states.new, weights, *shared);
         let [du_o, _, _, _, _, dread] = split(value, v);
         let [dh, ddelta, _, _, dpre] = split(hidden, d);
-        let after = self.deep.read == Read::After;
+        let after = self.spec.read == Read::After;
         match after {
-            true => self.unnorm(record, dout, dread, dq),
+            true => self.read_norm_vjp(at, dread, dq),
             false => dread.fill(0.0),
         }
+        // A read before the write saw other weights: it is done apart, and reads nothing here.
         let zeros: &[f32] = zeros;
+        // A query of zeros adds nothing to a gradient, and saves a second kind of pass.
         let query = |q| if after { q } else { zeros };
         let ((dx, dx_high), (w, w_high)) = (dstate.split_at_mut(first), weights.split_at(first));
         let (old, old_high) = states.old.split_at(first);
+        // The last layer comes first here too.
         let mut high = 0.0;
         if self.hidden.is_some() {
             dpre.fill(0.0);
             let (y, z, dy, dz, q) = (record.h, record.u_o, &mut *dh, &mut *du_o, query(record.read_h));
             let (dx, w, old) = (&mut dx_high[..all - first], w_high, old_high);
-            high = softmax::Unwrite { a, scale, dx, w, old, q, dout: dread, dq: dpre, y, z, dy, dz }.run();
+            high = softmax::KlWriteBackward { a, scale, dx, w, old, q, dout: dread, dq: dpre, y, z, dy, dz }.run();
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
         let (dout, z, dz) = match self.hidden {
@@ -269,79 +283,99 @@ impl DeepCell {
             None => (&*dread, record.u_o, du_o),
         };
         let q = query(token.q);
-        high + softmax::Unwrite { a, scale, dx, w, old, q, dout, dq, y: token.k, z, dy: key, dz }.run()
+        high + softmax::KlWriteBackward { a, scale, dx, w, old, q, dout, dq, y: token.k, z, dy: key, dz }.run()
     }
 
-    /// Equations (42)–(46): what the token taught, back to its key, value and the weights at the gradient point.
-    #[expect(clippy::too_many_arguments, reason = "arguments, state, results")]
+    /// Equations (42)–(46): the inner gradient's own derivative.
+    /// It goes to the token's key, its value and the weights at the gradient point.
     #[inline(always)]
-    fn unlearn(
+    fn inner_grad_vjp(
         &self,
-        token: Token<'_>,
-        gates: &Gates,
-        point: &[f32],
-        record: &Record<&[f32]>,
+        at: &TokenBackward<'_>,
         dpoint: &mut [f32],
         scratch: &mut Scratch,
         grads: &mut TokenGrads<'_>,
     ) {
-        let ((first, all), (d, v)) = (self.sizes(), (self.d(), self.value));
-        let Scratch { point: exposed, hidden, value, answer, .. } = scratch;
-        self.exposed(point, exposed, false);
-        let [low, high] = self.layers(point, exposed);
-        let [du_o, du, do_, de, spare] = split(value, v);
-        let [dh, ddelta, dpre, dback] = split(hidden, d);
+        let ((first, all), TokenBackward { token, states, record, .. }) = (self.sizes(), at);
+        let Scratch { point: mapped, hidden, value, answer, .. } = scratch;
+        self.to_weights(states.point, mapped, false);
+        let [low, high] = self.layers(states.point, mapped);
+        let [du_o, du, do_, de, spare] = split(value, self.value);
+        let [dh, ddelta, dpre, dback] = split(hidden, self.d());
         if self.hidden.is_some() {
-            // δ = b ∘ σ′(pre), with b = W₁ u_o.
-            curve(self.activation(), record.pre, record.back, dpre);
-            for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(&*ddelta).zip(dh.iter().zip(record.slope)) {
-                *dpre = *dpre * ddelta + dh * slope;
-            }
-            for ((dback, ddelta), slope) in dback.iter_mut().zip(&*ddelta).zip(record.slope) {
-                *dback = ddelta * slope;
-            }
-            sweep::add_read(du_o, dback, high.weights);
+            self.slopes_vjp(record, [dh, ddelta], [dpre, dback]);
+            // The gradient of `b = W₁ u_o` by `u_o`: (42).
+            fused_gemv::add_read(du_o, dback, high.weights);
         }
-        if self.deep.structure.norm() {
+        // The error is prediction minus value: its gradient reaches the value with a minus.
+        let threshold = self.error_vjp(at, du_o, [du, do_, de, spare]);
+        // `delta` is the last gate of the rules that have it.
+        if let (AttentionalBias::Huber(_), Some(last)) = (self.spec.bias, grads.gates.last_mut()) {
+            *last = threshold;
+        }
+        axpy(grads.v, -1.0, de);
+        if self.spec.structure.residual() {
+            axpy(grads.k, 1.0, de);
+        }
+        if self.hidden.is_some() {
+            dh.fill(0.0);
+            // Two terms reach the second layer's weights: through b = W₁ u_o, and through the output itself.
+            let (factors, before) = ([(&*dback, record.u_o), (record.h, &*do_)], dot(dback, record.back));
+            self.pullback(high, &mut dpoint[first..all], factors, before, dh, answer);
+            dpre.iter_mut().zip(&*dh).zip(record.slope).for_each(|((dpre, dh), slope)| *dpre += dh * slope);
+            // (45), from the output back to the key.
+            self.pullback(low, &mut dpoint[..first], [(token.k, dpre)], 0.0, grads.k, answer);
+        } else {
+            self.pullback(low, &mut dpoint[..first], [(token.k, do_)], 0.0, grads.k, answer);
+        }
+    }
+
+    /// Back through `δ = b ∘ σ′(pre)` with `b = W₁ u_o`, all `[D]`: sets the gradients of `pre` and `b`.
+    #[inline(always)]
+    fn slopes_vjp(&self, record: &Record<&[f32]>, [dh, ddelta]: [&[f32]; 2], [dpre, dback]: [&mut [f32]; 2]) {
+        // `δ` depends on `pre` through `σ′`: the curvature times `b`.
+        second_derivative(self.activation(), record.pre, record.back, dpre);
+        for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(ddelta).zip(dh.iter().zip(record.slope)) {
+            // The second term is that of `h = σ(pre)`, whose gradient the write left.
+            *dpre = *dpre * ddelta + dh * slope;
+        }
+        for ((dback, ddelta), slope) in dback.iter_mut().zip(ddelta).zip(record.slope) {
+            *dback = ddelta * slope;
+        }
+    }
+
+    /// Back from `u_o` through the norm and the bias, all `[V]`: sets the gradients of the output and of the error.
+    /// Returns that of the threshold `δ`.
+    #[inline(always)]
+    fn error_vjp(&self, at: &TokenBackward<'_>, du_o: &[f32], [du, do_, de, spare]: [&mut [f32]; 4]) -> f32 {
+        let (record, normed) = (&at.record, self.spec.structure.norm());
+        // Of the write; the second one is the read's.
+        let deviation = record.deviations[0];
+        // Two ways from the output to `u_o`: through the error, and through the norm's own Jacobian.
+        if normed {
             du.fill(0.0);
-            norm::add_jacobian(record.normed, record.deviations[0], du_o, du);
-            norm::bend(record.normed, record.deviations[0], record.u, record.u_o, du_o, spare, do_);
+            norm::add_jacobian(record.normed, deviation, du_o, du);
+            norm::second_derivative(record.normed, deviation, record.u, record.u_o, du_o, spare, do_);
         } else {
             du.copy_from_slice(du_o);
             do_.fill(0.0);
         }
         de.fill(0.0);
-        let threshold = bias::teach_back(self.deep.bias, record.error, gates.delta, du, de);
-        if let (Bias::Huber(_), Some(last)) = (self.deep.bias, grads.gates.last_mut()) {
-            *last = threshold;
+        let threshold = bias::inner_grad_vjp(self.spec.bias, record.error, at.gates.delta, du, de);
+        match normed {
+            true => norm::add_jacobian(record.normed, deviation, de, do_),
+            false => axpy(do_, 1.0, de),
         }
-        axpy(grads.v, -1.0, de);
-        if self.deep.structure.residual() {
-            axpy(grads.k, 1.0, de);
-        }
-        if self.deep.structure.norm() {
-            norm::add_jacobian(record.normed, record.deviations[0], de, do_);
-        } else {
-            axpy(do_, 1.0, de);
-        }
-        if self.hidden.is_some() {
-            dh.fill(0.0);
-            let (factors, before) = ([(&*dback, record.u_o), (record.h, &*do_)], dot(dback, record.back));
-            self.descend(high, &mut dpoint[first..all], factors, before, dh, answer);
-            dpre.iter_mut().zip(&*dh).zip(record.slope).for_each(|((dpre, dh), slope)| *dpre += dh * slope);
-            self.descend(low, &mut dpoint[..first], [(token.k, dpre)], 0.0, grads.k, answer);
-        } else {
-            self.descend(low, &mut dpoint[..first], [(token.k, do_)], 0.0, grads.k, answer);
-        }
+        threshold
     }
 }
 
-/// The first `N` parts of `width` numbers.
+/// The first `N` parts of `width` elements.
 #[inline(always)]
 fn split<const N: usize>(mut rest: &mut [f32], width: usize) -> [&mut [f32]; N] {
     std::array::from_fn(|_| {
-        let (own, behind) = std::mem::take(&mut rest).split_at_mut(width);
-        rest = behind;
+        let (own, others) = std::mem::take(&mut rest).split_at_mut(width);
+        rest = others;
         own
     })
 }

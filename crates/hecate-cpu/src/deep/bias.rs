@@ -1,9 +1,14 @@
-//! What a memory is taught by an error: equations (47)–(52).
+//! Attentional biases: what a memory writes for an error, and its derivative. Equations (47)–(52).
+//!
+//! `e [V]` is the prediction minus the value, and `u = ψ(e)` the gradient of the bias at it.
+//! L2 and L_p act element by element; Huber's norms look at the whole row.
+//! Where a bias has a kink, the derivative of the side that holds there is taken.
 
 use crate::rows::{axpy, dot};
-use hecate_core::rules::{Bias, Huber};
+use hecate_core::rules::{AttentionalBias, Huber};
 
-/// `m^power` for `m > 0`, without the library's general power where a root or product does.
+/// `m^power` for `m > 0`.
+/// The usual exponents take a root or a product, which vectorise; the library's general power does not.
 #[inline(always)]
 pub(super) fn power(m: f32, power: f32) -> f32 {
     match power {
@@ -15,20 +20,25 @@ pub(super) fn power(m: f32, power: f32) -> f32 {
     }
 }
 
-/// `u = ψ(e)`.
+/// `u = ψ(e)`, `[V]` each. `delta` is Huber's threshold, which the other biases do not read.
 #[inline(always)]
-pub(super) fn teach(bias: Bias, error: &[f32], delta: f32, u: &mut [f32]) {
+pub(super) fn inner_grad(bias: AttentionalBias, error: &[f32], delta: f32, u: &mut [f32]) {
     let pairs = u.iter_mut().zip(error);
     match bias {
-        Bias::L2 => u.copy_from_slice(error),
-        Bias::Lp { p, epsilon, tanh: false } => {
+        // The gradient of ½|e|².
+        AttentionalBias::L2 => u.copy_from_slice(error),
+        // |e|^p, with `ε` under the power: smooth at 0.
+        AttentionalBias::Lp { p, epsilon, tanh: false } => {
             pairs.for_each(|(u, e)| *u = p * e * power(e * e + epsilon, (p - 2.0) / 2.0));
         }
-        Bias::Lp { p, epsilon, tanh: true } => {
+        // The sign of `e` as a steep tanh, times a power of its size.
+        AttentionalBias::Lp { p, epsilon, tanh: true } => {
             pairs.for_each(|(u, e)| *u = p * (10.0 * e).tanh() * power(e * e + epsilon, (p - 1.0) / 2.0));
         }
-        Bias::Huber(Huber::Coordinate) => pairs.for_each(|(u, e)| *u = e.clamp(-delta, delta)),
-        Bias::Huber(kind) => {
+        // Each element is clamped by itself.
+        AttentionalBias::Huber(Huber::Coordinate) => pairs.for_each(|(u, e)| *u = e.clamp(-delta, delta)),
+        AttentionalBias::Huber(kind) => {
+            // The row as a whole: within the threshold it is L2, outside it is bounded.
             let length = dot(error, error).sqrt();
             match kind {
                 _ if length <= delta => u.copy_from_slice(error),
@@ -39,40 +49,44 @@ pub(super) fn teach(bias: Bias, error: &[f32], delta: f32, u: &mut [f32]) {
     }
 }
 
-/// `de += ψ′(e)ᵀ du`; the gradient of `δ` is returned.
+/// `de += ψ′(e)ᵀ du`, `[V]` each. Returns the gradient of the threshold, 0 where there is none.
 #[inline(always)]
-pub(super) fn teach_back(bias: Bias, error: &[f32], delta: f32, du: &[f32], de: &mut [f32]) -> f32 {
+pub(super) fn inner_grad_vjp(bias: AttentionalBias, error: &[f32], delta: f32, du: &[f32], de: &mut [f32]) -> f32 {
     let triples = de.iter_mut().zip(error).zip(du);
     match bias {
-        Bias::L2 => {
+        AttentionalBias::L2 => {
             axpy(de, 1.0, du);
             0.0
         }
-        Bias::Lp { p, epsilon, tanh: false } => {
+        AttentionalBias::Lp { p, epsilon, tanh: false } => {
             triples.for_each(|((de, e), du)| {
+                // The derivative of p e m^((p−2)/2), with `m = e² + ε` held away from 0.
                 let m = e * e + epsilon;
                 *de += du * p * power(m, (p - 2.0) / 2.0) * (1.0 + (p - 2.0) * (e * e / m));
             });
             0.0
         }
-        Bias::Lp { p, epsilon, tanh: true } => {
+        AttentionalBias::Lp { p, epsilon, tanh: true } => {
             triples.for_each(|((de, e), du)| {
                 let (m, t) = (e * e + epsilon, (10.0 * e).tanh());
+                // The derivative of tanh(10 e) and that of the power, by the product rule.
                 let steep = 10.0 * (1.0 - t * t) * power(m, (p - 1.0) / 2.0);
                 *de += du * p * (steep + t * (p - 1.0) * e * power(m, (p - 3.0) / 2.0));
             });
             0.0
         }
-        Bias::Huber(Huber::Coordinate) => {
+        AttentionalBias::Huber(Huber::Coordinate) => {
             let mut ddelta = 0.0;
             triples.for_each(|((de, e), du)| {
+                // Outside the threshold an element is ±δ: its gradient goes to δ alone.
                 let inside = e.abs() <= delta;
                 *de += if inside { *du } else { 0.0 };
                 ddelta += if inside { 0.0 } else { du * sign(*e) };
             });
             ddelta
         }
-        Bias::Huber(kind) => {
+        // The same cases as in the forward, on the same side of the threshold.
+        AttentionalBias::Huber(kind) => {
             let length = dot(error, error).sqrt();
             match kind {
                 _ if length <= delta => {
@@ -80,6 +94,7 @@ pub(super) fn teach_back(bias: Bias, error: &[f32], delta: f32, du: &[f32], de: 
                     0.0
                 }
                 Huber::Norm => {
+                    // δ e/|e| turns with the error, but does not grow with it.
                     let along = dot(error, du) / length;
                     axpy(de, delta / length, du);
                     axpy(de, -delta / (length * length) * along, error);
@@ -91,7 +106,7 @@ pub(super) fn teach_back(bias: Bias, error: &[f32], delta: f32, du: &[f32], de: 
     }
 }
 
-/// −1, 0 or 1.
+/// −1, 0 or 1. `signum` alone would call +0 positive.
 #[inline(always)]
 fn sign(e: f32) -> f32 {
     if e == 0.0 { 0.0 } else { e.signum() }

@@ -1,99 +1,111 @@
-//! Memories that are functions with weights: equations (33)–(59), one step for every structure, bias and retention.
+//! Memories that are functions with weights: equations (33)–(59).
+//!
+//! A state holds the weights of a matrix or of an MLP with one hidden layer, and their momentum where there is one.
+//! A token asks the memory for the value of its key, and the error's gradient is what it writes.
+//! One cell serves every structure, attentional bias and retention: rules are options of it.
+//!
+//! - [`activation`], [`norm`], [`bias`]: the functions inside, each with the derivatives that the backward needs;
+//! - [`retention`], [`softmax`]: how the state maps to the weights, and the pullback of that map;
+//! - [`write`](self::write), [`backward`]: one token forward and back;
+//! - [`groups`]: frozen groups of MLP memories as matrix products.
+//!
+//! # The backward of a gradient
+//!
+//! A token writes a gradient, so its backward differentiates a gradient once more.
+//! That needs second derivatives of the activation and of the norm, and the derivative of the bias.
+//! All of them are vectors `[D]` or `[V]`; the only matrices are weights, states and their gradients.
 
 pub(crate) mod activation;
 mod backward;
 mod bias;
 mod groups;
 mod norm;
+mod record;
 mod retention;
 mod softmax;
 mod write;
 
 use crate::{
-    engine::chunk_backward,
-    recurrent::{Adjoint, Cell, Groups, States, Token, TokenGrads},
+    fused_gemv::{add_transposed, read},
+    linear::chunk_backward,
+    recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, Token},
     rows::axpy,
-    sweep::{add_transposed, read},
 };
 use activation::activate;
 use hecate_core::{
     Dims, Read,
-    rules::{Activation, Bias, Deep, DeepRule, Retention, Structure},
+    families::{Deep, DeepForm, DeepRule, DeepSpec},
+    rules::{Activation, AttentionalBias, Retention, Structure},
 };
-use retention::Exposed;
+use record::Record;
+use retention::MappedWeights;
 
-/// A rule of this family at known sizes.
+/// A rule of this family at known sizes. `D` is the hidden width, `K` and `V` those of keys and values.
 pub(crate) struct DeepCell {
-    deep: Deep,
+    /// Structure, attentional bias, retention and options.
+    spec: DeepSpec,
+    /// Which gates and matrices there are.
+    form: DeepForm,
+    /// `K`.
     key: usize,
     /// Width of the hidden layer; `None` for a matrix.
     hidden: Option<usize>,
+    /// `V`.
     value: usize,
 }
 
-/// Room for one token.
+/// Workspace for one token.
 pub(crate) struct Scratch {
     /// Weights at the gradient point and where the token reads; empty where the state is the weights.
-    point: Exposed,
-    seen: Exposed,
-    /// Whether the first are those that the next token reads or the other way round, tokens going on as they did.
+    point: MappedWeights,
+    /// Where the token reads.
+    seen: MappedWeights,
+    /// Whether the weights at `seen` are those of the next token's point, or on the way back the other way round.
+    /// The buffers then change places instead of being computed twice.
     shared: bool,
     /// `[5, D]`, `[6, V]`, `[K]`.
     hidden: Vec<f32>,
+    /// `[6, V]`: parts are named where they are split.
     value: Vec<f32>,
+    /// `[K]`: the gradient of the key in the rank-1 write.
     key: Vec<f32>,
-    /// As long as the longest row: for what is not read.
+    /// As long as the longest row: what is passed for a query that reads nothing.
     zeros: Vec<f32>,
-    /// What weights answer to a gradient, where they are powers: as long as the longest column.
+    /// `y Wᵀ` for the pullback of the L_q map: as long as the longest column.
     answer: Vec<f32>,
-    /// For the log-softmax, where there is one.
+    /// Columns that a log-softmax works on; empty for other retentions.
     tiles: Vec<f32>,
-    /// Of both layers, where groups go through the linear engine.
+    /// Of both layers, where frozen groups go through the linear engine.
     layers: [chunk_backward::Workspace; 2],
 }
 
 /// One token's gates.
 #[derive(Clone, Copy)]
 struct Gates {
+    /// Retention.
     a: f32,
+    /// Momentum; 0 without.
     eta: f32,
+    /// Step size.
     theta: f32,
+    /// Threshold of Huber's bias; 0 for others.
     delta: f32,
 }
 
-/// What a token leaves for its backward.
-struct Record<T> {
-    /// At the key, `[D]` each: pre-activation, activation, slope, `b = W₁ u_o`, `δ`.
-    pre: T,
-    h: T,
-    slope: T,
-    back: T,
-    delta: T,
-    /// `[V]` each: error, `ψ`, `u_o`, normed output.
-    error: T,
-    u: T,
-    u_o: T,
-    normed: T,
-    /// At the query: `[D]`, `[D]`, `[V]`.
-    read_h: T,
-    read_slope: T,
-    read_normed: T,
-    /// Deviations of the two norms.
-    deviations: T,
-}
-
 impl DeepCell {
+    /// The cell of `rule` at the sizes of a call.
     pub(crate) fn new<R: DeepRule>(rule: R, dims: &Dims) -> Self {
-        let deep = rule.deep();
-        Self { deep, key: dims.key, hidden: deep.structure.hidden(dims.key), value: dims.value }
+        let spec = rule.spec();
+        Self { spec, form: R::FORM, key: dims.key, hidden: spec.structure.hidden(dims.key), value: dims.value }
     }
 
+    /// `D`, or 0 for a matrix.
     #[inline(always)]
     fn d(&self) -> usize {
         self.hidden.unwrap_or(0)
     }
 
-    /// Numbers of the first weight matrix, and of all.
+    /// Elements of the first weight matrix, and of all.
     #[inline(always)]
     fn sizes(&self) -> (usize, usize) {
         match self.hidden {
@@ -102,117 +114,76 @@ impl DeepCell {
         }
     }
 
+    /// `σ` of the hidden layer; any for a matrix, which has none.
     #[inline(always)]
     fn activation(&self) -> Activation {
-        match self.deep.structure {
+        match self.spec.structure {
             Structure::Mlp(memory) => memory.activation,
             Structure::Matrix(_) => Activation::default(),
         }
     }
 
-    /// Gates come in the order `log_a`, `[log_eta]`, `theta`, `[delta]`.
+    /// A token's gates, which come in the order `log_a`, `[log_eta]`, `theta`, `[delta]`.
     #[inline(always)]
     fn gates(&self, gates: &[f32]) -> Gates {
-        let after = usize::from(self.deep.momentum);
+        let after = usize::from(self.form.momentum());
         Gates {
             a: gates[0].exp(),
-            eta: if self.deep.momentum { gates[1].exp() } else { 0.0 },
+            eta: if self.form.momentum() { gates[1].exp() } else { 0.0 },
             theta: gates[1 + after],
-            delta: if let Bias::Huber(_) = self.deep.bias { gates[2 + after] } else { 0.0 },
+            delta: if let AttentionalBias::Huber(_) = self.spec.bias { gates[2 + after] } else { 0.0 },
         }
-    }
-
-    /// Widths of a record's parts, in order.
-    #[inline(always)]
-    fn widths(&self) -> [usize; 13] {
-        let (d, v) = (self.d(), self.value);
-        let norm = if self.deep.structure.norm() { v } else { 0 };
-        [d, d, d, d, d, v, v, v, norm, d, d, norm, 2]
-    }
-
-    #[inline(always)]
-    fn parts_mut<'r>(&self, mut rest: &'r mut [f32]) -> Record<&'r mut [f32]> {
-        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations] =
-            self.widths().map(|width| {
-                let (own, behind) = std::mem::take(&mut rest).split_at_mut(width);
-                rest = behind;
-                own
-            });
-        let (read, key) = ((read_h, read_slope, read_normed), (pre, h, slope, back, delta));
-        Record {
-            pre: key.0,
-            h: key.1,
-            slope: key.2,
-            back: key.3,
-            delta: key.4,
-            error,
-            u,
-            u_o,
-            normed,
-            read_h: read.0,
-            read_slope: read.1,
-            read_normed: read.2,
-            deviations,
-        }
-    }
-
-    #[inline(always)]
-    fn parts<'r>(&self, mut rest: &'r [f32]) -> Record<&'r [f32]> {
-        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations] =
-            self.widths().map(|width| {
-                let (own, behind) = rest.split_at(width);
-                rest = behind;
-                own
-            });
-        Record { pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations }
     }
 
     /// Whether the state is not itself the weights.
     #[inline(always)]
     fn is_mapped(&self) -> bool {
-        self.deep.retention != Retention::Decay
+        self.spec.retention != Retention::Decay
     }
 
-    /// Numbers of the tiles of a log-softmax.
+    /// Elements of the tiles of a log-softmax.
     fn tiles(&self) -> usize {
-        match self.deep.retention {
+        match self.spec.retention {
             Retention::Kl { .. } => softmax::tiles(self.key.max(self.d())),
             _ => 0,
         }
     }
 
-    /// Whether each number of a state takes part in the gradients of all weights of its matrix.
+    /// Whether every element of a state takes part in all weights of its matrix, through the norm `ν`.
+    /// The pullback then needs a sum over the whole matrix before it can start.
     #[inline(always)]
-    fn pulls(&self) -> bool {
-        matches!(self.deep.retention, Retention::Lq { .. })
+    fn has_shared_norm(&self) -> bool {
+        matches!(self.spec.retention, Retention::Lq { .. })
     }
 
     /// Whether the weights that a token reads are those at the next one's gradient point.
     #[inline(always)]
     fn shares(&self) -> bool {
-        self.is_mapped() && self.merges() && self.deep.read == Read::After
+        self.is_mapped() && self.merges_point() && self.spec.read == Read::After
     }
 
-    /// The weights of a state: itself, or written to `exposed` unless they are there.
+    /// The weights of a state: the state itself, or written to `mapped` unless they are `there` already.
     #[inline(always)]
-    fn exposed<'w>(&self, state: &'w [f32], exposed: &'w mut Exposed, there: bool) -> &'w [f32] {
+    fn to_weights<'w>(&self, state: &'w [f32], mapped: &'w mut MappedWeights, there: bool) -> &'w [f32] {
         let (first, all) = self.sizes();
         if !self.is_mapped() {
             return &state[..all];
         }
-        let Exposed { weights, norms } = exposed;
+        let MappedWeights { weights, norms } = mapped;
         if there {
             return weights;
         }
-        norms[0] = retention::expose(self.deep.retention, &state[..first], &mut weights[..first]);
+        norms[0] = retention::to_weights(self.spec.retention, &state[..first], &mut weights[..first]);
         if first < all {
-            norms[1] = retention::expose(self.deep.retention, &state[first..all], &mut weights[first..all]);
+            norms[1] = retention::to_weights(self.spec.retention, &state[first..all], &mut weights[first..all]);
         }
         weights
     }
 
-    /// `f(W; x)` without the residual, into `out`; `pre`, `h`, `slope` are left where there is a hidden layer, and the
-    /// norm's deviation is returned.
+    /// `f(W; x)` without the residual, into `out [V]`, for `x [K]`.
+    ///
+    /// `pre`, `h`, `slope` `[D]` are left where there is a hidden layer.
+    /// Returns the norm's deviation, 1 without a norm.
     #[inline(always)]
     fn apply(
         &self,
@@ -229,23 +200,24 @@ impl DeepCell {
         } else {
             read(out, x, weights);
         }
-        if self.deep.structure.norm() { norm::normalise(out) } else { 1.0 }
+        if self.spec.structure.norm() { norm::normalise(out) } else { 1.0 }
     }
 
-    /// What the token teaches at the gradient point, left in the record: equations (34), (35), (39), (40).
+    /// The inner gradient at the point, left in the record: equations (34), (35), (39), (40).
+    /// It is factored: the first layer's is `kᵀ δ`, the last one's `hᵀ u_o`.
     #[inline(always)]
-    fn learn(&self, weights: &[f32], token: Token<'_>, delta: f32, record: &mut Record<&mut [f32]>) {
+    fn inner_grad(&self, weights: &[f32], token: Token<'_>, delta: f32, record: &mut Record<&mut [f32]>) {
         let (first, _) = self.sizes();
         record.deviations[0] = self.apply(weights, token.k, (record.pre, record.h, record.slope), record.error);
-        if self.deep.structure.norm() {
+        if self.spec.structure.norm() {
             record.normed.copy_from_slice(record.error);
         }
-        if self.deep.structure.residual() {
+        if self.spec.structure.residual() {
             axpy(record.error, 1.0, token.k);
         }
         axpy(record.error, -1.0, token.v);
-        bias::teach(self.deep.bias, record.error, delta, record.u);
-        if self.deep.structure.norm() {
+        bias::inner_grad(self.spec.bias, record.error, delta, record.u);
+        if self.spec.structure.norm() {
             record.u_o.fill(0.0);
             norm::add_jacobian(record.normed, record.deviations[0], record.u, record.u_o);
         } else {
@@ -265,17 +237,17 @@ impl Cell for DeepCell {
 
     fn scratch(&self) -> Scratch {
         let (_, all) = self.sizes();
-        let numbers = if self.is_mapped() { all } else { 0 };
-        let exposed = || Exposed { weights: vec![0.0; numbers], ..Exposed::default() };
+        let elements = if self.is_mapped() { all } else { 0 };
+        let mapped = || MappedWeights { weights: vec![0.0; elements], ..MappedWeights::default() };
         Scratch {
-            point: exposed(),
-            seen: exposed(),
+            point: mapped(),
+            seen: mapped(),
             shared: false,
             hidden: vec![0.0; 5 * self.d()],
             value: vec![0.0; 6 * self.value],
             key: vec![0.0; self.key],
             zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
-            answer: if self.pulls() { vec![0.0; self.key.max(self.d())] } else { Vec::new() },
+            answer: if self.has_shared_norm() { vec![0.0; self.key.max(self.d())] } else { Vec::new() },
             tiles: vec![0.0; self.tiles()],
             layers: Default::default(),
         }
@@ -286,96 +258,69 @@ impl Cell for DeepCell {
     }
 
     #[inline(always)]
-    fn forward(
-        &self,
-        token: Token<'_>,
-        old: &[f32],
-        point: &[f32],
-        new: &mut [f32],
-        record: &mut [f32],
-        scratch: &mut Scratch,
-        out: &mut [f32],
-    ) {
+    fn forward(&self, step: StepForward<'_, Scratch>) {
+        let StepForward { token, old, point, new, record, scratch, out } = step;
         let gates = self.gates(token.gates);
         let mut record = self.parts_mut(record);
+        // What the last token read at is this token's point.
         if scratch.shared {
             std::mem::swap(&mut scratch.point, &mut scratch.seen);
         }
-        let weights = self.exposed(point, &mut scratch.point, scratch.shared);
-        self.learn(weights, token, gates.delta, &mut record);
+        let weights = self.to_weights(point, &mut scratch.point, scratch.shared);
+        self.inner_grad(weights, token, gates.delta, &mut record);
         self.write(token, &gates, old, new, &mut record, scratch, out);
         record.deviations[1] = if self.is_mapped() {
-            let after = self.deep.read == Read::After;
-            let there = after && matches!(self.deep.retention, Retention::Kl { .. });
-            let weights = self.exposed(if after { new } else { old }, &mut scratch.seen, there);
+            let after = self.spec.read == Read::After;
+            let there = after && matches!(self.spec.retention, Retention::Kl { .. });
+            let weights = self.to_weights(if after { new } else { old }, &mut scratch.seen, there);
             // The pre-activations are needed for the second derivative alone, which a read does not have.
             let pre = &mut scratch.hidden[..self.d()];
             self.apply(weights, token.q, (pre, record.read_h, record.read_slope), out)
-        } else if self.deep.structure.norm() {
+        } else if self.spec.structure.norm() {
             norm::normalise(out)
         } else {
             1.0
         };
-        if self.deep.structure.norm() {
+        if self.spec.structure.norm() {
             record.read_normed.copy_from_slice(out);
         }
-        if self.deep.structure.residual() {
+        if self.spec.structure.residual() {
             axpy(out, 1.0, token.q);
         }
         scratch.shared = self.shares();
     }
 
+    /// See [`backward`].
     #[inline(always)]
-    fn backward(
-        &self,
-        token: Token<'_>,
-        states: States<'_>,
-        record: &[f32],
-        dout: &[f32],
-        adjoint: Adjoint<'_>,
-        scratch: &mut Scratch,
-        grads: TokenGrads<'_>,
-    ) {
-        self.turn(token, states, &self.parts(record), dout, adjoint, scratch, grads);
+    fn backward(&self, step: StepBackward<'_, Scratch>) {
+        self.token_vjp(step);
     }
 
-    fn forget(&self, scratch: &mut Scratch) {
+    fn reset_shared(&self, scratch: &mut Scratch) {
         scratch.shared = false;
     }
 
-    fn merges(&self) -> bool {
-        self.deep.frozen.is_none()
+    fn merges_point(&self) -> bool {
+        self.spec.frozen.is_none()
     }
 
-    fn groups(&self) -> Option<&dyn Groups<Scratch>> {
-        let linear = self.deep.frozen.is_some() && !self.is_mapped() && self.hidden.is_some();
-        linear.then_some(self as &dyn Groups<Scratch>)
+    fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
+        let linear = self.spec.frozen.is_some() && !self.is_mapped() && self.hidden.is_some();
+        linear.then_some(self as &dyn GroupedForm<Scratch>)
     }
 
     fn scratch_bytes(&self) -> usize {
         let (_, all) = self.sizes();
         let token = if self.is_mapped() { 2 * all } else { 0 } + 8 * (self.d() + self.value) + 3 * self.key;
-        let group = if self.groups().is_some() { self.group_numbers() } else { 0 };
+        let group = if self.groups().is_some() { self.group_elements() } else { 0 };
         4 * (token + group + self.tiles())
     }
 }
 
-/// The cells of these rules.
-macro_rules! cells {
-    ($($rule:ty),* $(,)?) => { $(
-        impl crate::recurrent::Recurrent for $rule {
-            type Cell = crate::deep::DeepCell;
+impl<R: DeepRule> Recurrent<Deep> for R {
+    type Cell = DeepCell;
 
-            fn cell(self, dims: &hecate_core::Dims) -> crate::deep::DeepCell {
-                crate::deep::DeepCell::new(self, dims)
-            }
-
-            fn frozen(self) -> Option<u32> {
-                self.frozen
-            }
-        }
-
-        crate::recurrent::cells!($rule);
-    )* };
+    fn cell(self, dims: &Dims) -> DeepCell {
+        DeepCell::new(self, dims)
+    }
 }
-pub(crate) use cells;

@@ -1,9 +1,13 @@
 //! The layer norm without parameters, and its second derivative: equation (43).
+//!
+//! For `o [V]` with mean `μ` and deviation `s`, the norm is `x̂ = (o − μ)/s`.
+//! Its Jacobian is symmetric, so the forward's gradient and the backward use the same product `J e`.
+//! `s` has `ε` under its root, so rows of equal elements have a finite gradient.
 
 use crate::rows::{axpy, dot};
 use hecate_core::rules::NORM_EPSILON;
 
-/// `x̂` in place of `o`; `s` is returned.
+/// `x̂ [V]` in place of `o [V]`; the deviation `s` is returned.
 #[inline(always)]
 pub(super) fn normalise(o: &mut [f32]) -> f32 {
     let mean = mean(o);
@@ -14,7 +18,7 @@ pub(super) fn normalise(o: &mut [f32]) -> f32 {
     deviation
 }
 
-/// `out += J e`.
+/// `out += J e`, all `[V]`: `J e = (e − mean(e) − x̂ mean(x̂∘e))/s`.
 #[inline(always)]
 pub(super) fn add_jacobian(normed: &[f32], deviation: f32, e: &[f32], out: &mut [f32]) {
     let (mean, along) = (mean(e), dot(normed, e) / e.len() as f32);
@@ -23,9 +27,12 @@ pub(super) fn add_jacobian(normed: &[f32], deviation: f32, e: &[f32], out: &mut 
     }
 }
 
-/// `out = ∂⟨du_o, J(o) u⟩/∂o`, with `u_o = J u` and `du_o` its gradient; `scratch` is as long.
+/// `out = ∂⟨du_o, J(o) u⟩/∂o`, all `[V]`, with `u_o = J u` and `du_o` its gradient.
+///
+/// `J` depends on `o` through `x̂` and through `s`: the two sums below are those two ways.
+/// `scratch [V]` holds the first of them.
 #[inline(always)]
-pub(super) fn bend(
+pub(super) fn second_derivative(
     normed: &[f32],
     deviation: f32,
     u: &[f32],
@@ -46,6 +53,7 @@ pub(super) fn bend(
     }
 }
 
+/// `Σ x / V`.
 #[inline(always)]
 fn mean(x: &[f32]) -> f32 {
     x.iter().sum::<f32>() / x.len() as f32

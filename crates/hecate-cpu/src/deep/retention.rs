@@ -1,17 +1,24 @@
 //! From the state to the weights, and back: equations (53)–(55).
+//!
+//! With decay the state is the weights. With L_q and KL the state `X` lives in a dual space.
+//! Tokens read `W(X)`, and gradients of `W` come back through the pullback of that map.
+//!
+//! The L_q map divides by a norm `ν` of the whole matrix.
+//! Its pullback therefore adds a multiple of `X` to every element, with one factor for the matrix.
 
 use super::softmax;
 use crate::{
+    fused_gemv::add_transposed,
     rows::{axpy, dot},
     simd::{Panel, dispatch, load_part, panels, store_part},
-    sweep::add_transposed,
 };
 use hecate_core::rules::{LQ_EPSILON, Map, Retention};
 use pulp::{Simd, WithSimd};
 
 /// Weights that are not the state itself.
 #[derive(Default)]
-pub(super) struct Exposed {
+pub(super) struct MappedWeights {
+    /// Both matrices after each other, as in a state; empty where the state is the weights.
     pub(super) weights: Vec<f32>,
     /// `ν` of each matrix, where it has one.
     pub(super) norms: [f64; 2],
@@ -41,14 +48,16 @@ macro_rules! by_power {
     };
 }
 
-/// Weights of one matrix from its state, and its `ν`; not called for [`Retention::Decay`], where they are the same.
+/// Weights of one matrix from its state, of the same length; returns its `ν`.
+/// Not called for [`Retention::Decay`], where they are the same.
 #[inline(always)]
-pub(super) fn expose(retention: Retention, x: &[f32], w: &mut [f32]) -> f64 {
+pub(super) fn to_weights(retention: Retention, x: &[f32], w: &mut [f32]) -> f64 {
     match retention {
         Retention::Decay => w.copy_from_slice(x),
-        Retention::Kl { scale } => softmax::expose(scale, x, w),
+        Retention::Kl { scale } => softmax::to_weights(scale, x, w),
         Retention::Lq { q, map } => {
             let norm = norm(x, q);
+            // Both maps divide by the same power of the norm.
             let factor = norm.powf(2.0 - f64::from(q)) as f32;
             let pairs = w.iter_mut().zip(x);
             match map {
@@ -61,9 +70,10 @@ pub(super) fn expose(retention: Retention, x: &[f32], w: &mut [f32]) -> f64 {
     1.0
 }
 
-/// `ν`, in 64 bits where 32 may not hold the powers.
+/// `ν = (Σ |x|^q + ε)^(1/q)`, in 64 bits where 32 may not hold the powers.
 #[inline(always)]
 fn norm(x: &[f32], q: f32) -> f64 {
+    // 32-bit powers overflow early; a sum near that range is taken again in 64.
     let wide = f64::from(q);
     // Powers that are too small for 32 bits are by far less than what is added to the sum.
     let narrow = if [2.0, 3.0, 4.0].contains(&q) { dispatch(Sum { q, x }) } else { f64::NAN };
@@ -71,7 +81,8 @@ fn norm(x: &[f32], q: f32) -> f64 {
     (sum + f64::from(LQ_EPSILON)).powf(wide.recip())
 }
 
-/// `Σ |x|^q`, `q` 2, 3 or 4: in 64 bits but for 64 vectors at a time.
+/// `Σ |x|^q` for `q` 2, 3 or 4.
+/// Four vectors of sums run in 32 bits over 64 vectors; those are then added up in 64.
 struct Sum<'a> {
     q: f32,
     x: &'a [f32],
@@ -91,11 +102,12 @@ impl WithSimd for Sum<'_> {
 }
 
 impl Sum<'_> {
-    /// `power` is `|x|^(q − 2)`.
+    /// The sum; `power` is `|x|^(q − 2)`.
     #[inline(always)]
     fn of<S: Simd>(&self, simd: S, power: impl Fn(S::f32s) -> S::f32s) -> f64 {
         let (vectors, tail) = S::as_simd_f32s(self.x);
         let add = |sum, x| simd.mul_add_e_f32s(simd.mul_f32s(x, x), power(x), sum);
+        // The tail goes first, as one partial vector whose missing elements are 0.
         let mut total = simd.reduce_sum_f32s(add(simd.splat_f32s(0.0), simd.partial_load_f32s(tail))).into();
         for block in vectors.chunks(64) {
             let [mut a, mut b, mut c, mut d] = [simd.splat_f32s(0.0); 4];
@@ -111,55 +123,66 @@ impl Sum<'_> {
     }
 }
 
-/// The gradient `Σ xᵢᵀ yᵢ` of a matrix's weights `W` on its way to the state: (54).
-pub(super) struct Pull<'a, const R: usize> {
+/// A gradient `Σ xᵢᵀ yᵢ` of a matrix's weights on its way to the state: (54).
+pub(super) struct Pullback<'a, const R: usize> {
     pub(super) q: f32,
+    /// Literal or mirror map of the rule.
     pub(super) map: Map,
+    /// `X`.
     pub(super) state: &'a [f32],
+    /// `W(X)`.
     pub(super) weights: &'a [f32],
+    /// `ν`.
     pub(super) norm: f64,
+    /// `(xᵢ, yᵢ)`: one of each length of the matrix.
     pub(super) factors: [(&'a [f32], &'a [f32]); R],
-    /// `Σ xᵢ W yᵢᵀ` of all but the last.
+    /// `Σ xᵢ W yᵢᵀ` of all pairs but the last, which the caller has as a dot product.
     pub(super) before: f32,
     /// Added to: the gradient of the state.
     pub(super) d: &'a mut [f32],
     /// Added to: `y Wᵀ` with the last `y`.
     pub(super) x: &'a mut [f32],
-    /// As long as `x`.
+    /// As long as `x`: holds `y Wᵀ`.
     pub(super) answer: &'a mut [f32],
 }
 
-impl<const R: usize> Pull<'_, R> {
+impl<const R: usize> Pullback<'_, R> {
+    /// First the product with the last pair, which completes the sum over the matrix; then one pass over `X` and `D`.
     #[inline(always)]
     pub(super) fn run(self) {
         let Self { q, map, state, weights, norm, factors, before, d, x, answer } = self;
+        // The product with the last pair serves twice: as the gradient of `x`, and in the sum over the matrix.
         let (last_x, last_y) = factors[R - 1];
         answer.fill(0.0);
         add_transposed(answer, last_y, weights);
         axpy(x, 1.0, answer);
         // `⟨X, dW⟩` or `⟨B, dW⟩`, times the factor, is `⟨W, dW⟩`.
         let (wide, along) = (f64::from(q), f64::from(before + dot(last_x, answer)));
+        // What reaches every element through `ν`.
         let shared = ((2.0 - wide) * norm.powf(-wide) * along) as f32;
         let factor = norm.powf(2.0 - wide) as f32;
+        // What reaches an element through itself: a constant for the literal map, a power for the mirror map.
         let slopes = match map {
             Map::Literal => [factor, 0.0],
             Map::Mirror => [0.0, (q - 1.0) * factor],
         };
-        dispatch(Descent { q, slopes, shared, state, factors, d });
+        dispatch(PullbackKernel { q, slopes, shared, state, factors, d });
     }
 }
 
-/// `D += (slope₀ + slope₁ |X|^(q−2)) ∘ Σ xᵢᵀ yᵢ + shared |X|^(q−2) X`.
-struct Descent<'a, const R: usize> {
+/// `D += (slope₀ + slope₁ |X|^(q−2)) ∘ Σ xᵢᵀ yᵢ + shared |X|^(q−2) X`, in one pass.
+struct PullbackKernel<'a, const R: usize> {
     q: f32,
+    /// The first for the literal map, the second for the mirror map.
     slopes: [f32; 2],
+    /// What every element gets through `ν`.
     shared: f32,
     state: &'a [f32],
     factors: [(&'a [f32], &'a [f32]); R],
     d: &'a mut [f32],
 }
 
-impl<const R: usize> WithSimd for Descent<'_, R> {
+impl<const R: usize> WithSimd for PullbackKernel<'_, R> {
     type Output = ();
 
     #[inline(always)]
@@ -174,7 +197,7 @@ impl<const R: usize> WithSimd for Descent<'_, R> {
     }
 }
 
-/// `|x|^power`.
+/// `|x|^power`, element by element through memory: there is no vector instruction for it.
 #[inline(always)]
 fn powers<S: Simd>(simd: S, x: S::f32s, power: f32) -> S::f32s {
     let mut lanes = [0.0_f32; softmax::LANES];
@@ -183,18 +206,20 @@ fn powers<S: Simd>(simd: S, x: S::f32s, power: f32) -> S::f32s {
     simd.partial_load_f32s(&lanes[..S::F32_LANES])
 }
 
-/// A [`Descent`], and `|x|^(q − 2)`.
-struct Powers<'a, const R: usize, F>(Descent<'a, R>, F);
+/// A [`PullbackKernel`], and `|x|^(q − 2)` as a function that its loop is compiled for.
+struct Powers<'a, const R: usize, F>(PullbackKernel<'a, R>, F);
 
 impl<S: Simd, const R: usize, F: Fn(S::f32s) -> S::f32s> Panel<S> for Powers<'_, R, F> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let Self(Descent { slopes, shared, state, factors, d, .. }, power) = self;
+        let Self(PullbackKernel { slopes, shared, state, factors, d, .. }, power) = self;
+        // The block's part of every `yᵢ` stays in registers while the rows go by.
         let (width, shared) = (factors[0].1.len(), simd.splat_f32s(*shared));
         let slopes = slopes.map(|slope| simd.splat_f32s(slope));
         let y = factors.map(|(_, y)| load_part::<S, N>(simd, &y[column..]));
         for (t, (d, x)) in d.chunks_exact_mut(width).zip(state.chunks_exact(width)).enumerate() {
             let (mut own, x) = (load_part::<S, N>(simd, &d[column..]), load_part::<S, N>(simd, &x[column..]));
+            // One row of the gradient of the weights, never stored.
             let mut part = [simd.splat_f32s(0.0); N];
             for (y, (x, _)) in y.iter().zip(&*factors) {
                 let x = simd.splat_f32s(x[t]);

@@ -1,5 +1,8 @@
-//! Weights that are a distribution down each column: the log-softmax of (55) with what a token does before and behind it,
-//! so that states and weights are fetched and stored once.
+//! Weights that are a distribution down each column: the log-softmax of (55), fused with what a token does around it.
+//!
+//! The state `X [K,V]` is the log-softmax of each column, and the weights are `c eˣ`.
+//! A write thus changes a column as a whole: maximum, sum and quotient run down `K`.
+//! The passes here do the write, the softmax and the read together, so that states and weights are fetched once.
 
 use crate::{
     primitives::exp::{exp_falling, ln_rising},
@@ -8,27 +11,28 @@ use crate::{
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
-/// No processor's vectors have more numbers.
+/// No processor's vectors have more elements.
 pub(super) const LANES: usize = 16;
 
-/// Numbers of the tiles that [`Write`] needs for matrices of `rows` rows.
+/// Elements of the tiles that [`KlWrite`] needs for matrices of `rows` rows: one column block of `x` and one of `w`.
 pub(super) fn tiles(rows: usize) -> usize {
     2 * LANES * rows
 }
 
-/// `w = c eˣ` of a log-softmax `x`.
+/// `w = c eˣ` of a log-softmax `x`, element by element. All arguments of the exponential are at most 0.
 #[inline(always)]
-pub(super) fn expose(scale: f32, x: &[f32], w: &mut [f32]) {
-    dispatch(Expose { scale, x, w });
+pub(super) fn to_weights(scale: f32, x: &[f32], w: &mut [f32]) {
+    dispatch(ToWeights { scale, x, w });
 }
 
-struct Expose<'a> {
+/// [`to_weights`] for the SIMD dispatch.
+struct ToWeights<'a> {
     scale: f32,
     x: &'a [f32],
     w: &'a mut [f32],
 }
 
-impl WithSimd for Expose<'_> {
+impl WithSimd for ToWeights<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -44,28 +48,37 @@ impl WithSimd for Expose<'_> {
 }
 
 /// `x = log-softmax(a x₀ + step yᵀ z)` down each column, and `w = c eˣ`.
-pub(super) struct Write<'a> {
+pub(super) struct KlWrite<'a> {
+    /// Retention.
     pub(super) a: f32,
+    /// Minus the step size.
     pub(super) step: f32,
+    /// `[K]`.
     pub(super) y: &'a [f32],
+    /// `[V]`.
     pub(super) z: &'a [f32],
+    /// `x₀ [K,V]`.
     pub(super) old: &'a [f32],
+    /// `[K,V]`, set.
     pub(super) x: &'a mut [f32],
+    /// `[K,V]`, set.
     pub(super) w: &'a mut [f32],
+    /// `c`.
     pub(super) scale: f32,
-    /// Room for one vector's width of columns of `x` and `w`, row behind row: there they stay in the first cache, which
-    /// rows a power of two apart would drive each other out of.
+    /// One vector's width of columns of `x` and `w`, row after row.
+    /// There they stay in the first cache; rows a power of two apart would drive each other out of it.
     pub(super) tiles: &'a mut [f32],
 }
 
-impl Write<'_> {
+impl KlWrite<'_> {
+    /// All columns, a vector's width at a time, on the calling thread.
     #[inline(always)]
     pub(super) fn run(self) {
         dispatch(self);
     }
 }
 
-impl WithSimd for Write<'_> {
+impl WithSimd for KlWrite<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -76,29 +89,33 @@ impl WithSimd for Write<'_> {
     }
 }
 
-impl Write<'_> {
-    /// A vector's width of columns from `column` on.
+impl KlWrite<'_> {
+    /// A vector's width of columns from `column` on: write and maximum, then powers and sum, then the quotients.
     #[inline(always)]
     fn columns<S: Simd>(&mut self, simd: S, column: usize) {
-        let Write { a, step, y, z, old, x, w, scale, tiles } = self;
+        let KlWrite { a, step, y, z, old, x, w, scale, tiles } = self;
         let (width, a) = (z.len(), simd.splat_f32s(*a));
         let part = column..(column + S::F32_LANES).min(width);
+        // The block's columns of the update's row side.
         let z = simd.mul_f32s(simd.splat_f32s(*step), simd.partial_load_f32s(&z[part.clone()]));
         let (low, high) = tiles.split_at_mut(LANES * y.len());
         let (low, high) = (S::as_mut_simd_f32s(low).0, S::as_mut_simd_f32s(high).0);
-        // A NaN that the largest number hides is found by the sum.
+        // A maximum may lose a NaN. It reaches the sum, and from there the whole column.
         let mut top = simd.splat_f32s(f32::NEG_INFINITY);
         for ((tile, old), y) in low.iter_mut().zip(old.chunks_exact(width)).zip(*y) {
             let old = simd.mul_f32s(a, load_row(simd, old, &part));
             *tile = simd.mul_add_e_f32s(simd.splat_f32s(*y), z, old);
             top = simd.max_f32s(top, *tile);
         }
+        // Powers of differences to the maximum, in a tile of their own: the weights need them again.
         let mut sum = simd.splat_f32s(0.0);
         for (power, tile) in high.iter_mut().zip(&*low).take(y.len()) {
             *power = exp_falling(simd, simd.sub_f32s(*tile, top));
             sum = simd.add_f32s(sum, *power);
         }
+        // The log-softmax takes off the maximum and the logarithm of the sum.
         let top = simd.add_f32s(top, logarithms(simd, sum));
+        // The softmax divides by the sum itself; `c` scales it.
         let factor = simd.div_f32s(simd.splat_f32s(*scale), sum);
         let rows = x.chunks_exact_mut(width).zip(w.chunks_exact_mut(width));
         for ((x, w), (tile, power)) in rows.zip(low.iter().zip(&*high)) {
@@ -108,7 +125,7 @@ impl Write<'_> {
     }
 }
 
-/// A part of a row, at most a vector.
+/// A part of a row, at most a vector. The last columns of an odd width are a partial one.
 #[inline(always)]
 fn load_row<S: Simd>(simd: S, row: &[f32], part: &Range<usize>) -> S::f32s {
     let part = &row[part.start..part.end];
@@ -128,7 +145,7 @@ fn store_row<S: Simd>(simd: S, row: &mut [f32], part: &Range<usize>, values: S::
     }
 }
 
-/// Logarithms of numbers of at least 1.
+/// Logarithms of elements of at least 1: sums of powers whose largest is 1.
 #[inline(always)]
 fn logarithms<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let mut lanes = [1.0; LANES];
@@ -137,26 +154,34 @@ fn logarithms<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.partial_load_f32s(&lanes[..S::F32_LANES])
 }
 
-/// The way back of [`Write`] with `step = 1`, and of a read `out = q W` behind it.
-pub(super) struct Unwrite<'a> {
+/// The way back of [`KlWrite`] with `step = 1`, and of a read `out = q W` after it.
+pub(super) struct KlWriteBackward<'a> {
+    /// Retention.
     pub(super) a: f32,
+    /// `c`.
     pub(super) scale: f32,
-    /// Gradient of the new state, becomes that of the old one.
+    /// `[K,V]`: gradient of the new state, becomes that of the old one.
     pub(super) dx: &'a mut [f32],
+    /// Weights of the new state, `[K,V]`.
     pub(super) w: &'a [f32],
+    /// The old state, `[K,V]`.
     pub(super) old: &'a [f32],
+    /// The query `[K]`; zeros where it read before the write.
     pub(super) q: &'a [f32],
+    /// `[V]`.
     pub(super) dout: &'a [f32],
     /// Added to: the gradient of `q`.
     pub(super) dq: &'a mut [f32],
+    /// `[K]`.
     pub(super) y: &'a [f32],
+    /// `[V]`.
     pub(super) z: &'a [f32],
-    /// Become those of `y` and `z`.
+    /// `[K]` and `[V]`, set to the gradients of `y` and `z`.
     pub(super) dy: &'a mut [f32],
     pub(super) dz: &'a mut [f32],
 }
 
-impl Unwrite<'_> {
+impl KlWriteBackward<'_> {
     /// The gradient of `a`.
     #[inline(always)]
     pub(super) fn run(self) -> f32 {
@@ -165,30 +190,31 @@ impl Unwrite<'_> {
     }
 }
 
-impl WithSimd for Unwrite<'_> {
+impl WithSimd for KlWriteBackward<'_> {
     type Output = f32;
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) -> f32 {
         let mut da = simd.splat_f32s(0.0);
-        panels(simd, self.z.len(), Back { call: &mut self, da: &mut da });
+        panels(simd, self.z.len(), KlBackwardPanels { call: &mut self, da: &mut da });
         simd.reduce_sum_f32s(da)
     }
 }
 
-/// An [`Unwrite`] under way, and its sum for `a`.
-struct Back<'b, 'a, S: Simd> {
-    call: &'b mut Unwrite<'a>,
+/// A [`KlWriteBackward`] under way, and its sum for `a`.
+struct KlBackwardPanels<'b, 'a, S: Simd> {
+    call: &'b mut KlWriteBackward<'a>,
     da: &'b mut S::f32s,
 }
 
-impl<S: Simd> Back<'_, '_, S> {
-    /// Back through the read; column sums of the state's gradient and of the old state.
+impl<S: Simd> KlBackwardPanels<'_, '_, S> {
+    /// Back through the read. Returns column sums of the state's gradient and of the old state.
     #[inline(always)]
-    fn unread<const N: usize>(&mut self, simd: S, column: usize) -> [[S::f32s; N]; 2] {
-        let Unwrite { dx, w, old, q, dout, dq, .. } = &mut *self.call;
+    fn read_vjp<const N: usize>(&mut self, simd: S, column: usize) -> [[S::f32s; N]; 2] {
+        let KlWriteBackward { dx, w, old, q, dout, dq, .. } = &mut *self.call;
         let part = |x: &[f32]| load_part::<S, N>(simd, &x[column..]);
         let (width, dout) = (dout.len(), part(dout));
+        // Two sums down each column: they must be complete before the second pass.
         let mut sums = [[simd.splat_f32s(0.0); N]; 2];
         let rows = dx.chunks_exact_mut(width).zip(w.chunks_exact(width)).zip(old.chunks_exact(width));
         for (((dx, w), old), (q, dq)) in rows.zip(q.iter().zip(dq.iter_mut())) {
@@ -208,13 +234,14 @@ impl<S: Simd> Back<'_, '_, S> {
     }
 }
 
-impl<S: Simd> Panel<S> for Back<'_, '_, S> {
+impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let [mut shared, mut mean] = self.unread::<N>(simd, column);
-        let Unwrite { a, scale, dx, w, old, y, z, dy, dz, .. } = &mut *self.call;
+        let [mut shared, mut mean] = self.read_vjp::<N>(simd, column);
+        let KlWriteBackward { a, scale, dx, w, old, y, z, dy, dz, .. } = &mut *self.call;
         let part = |x: &[f32]| load_part::<S, N>(simd, &x[column..]);
         let (width, a, z) = (z.len(), simd.splat_f32s(*a), part(z));
+        // The softmax's gradient takes off the column's sum, weighed by the column itself.
         let (share, count) = (simd.splat_f32s(-scale.recip()), simd.splat_f32s((y.len() as f32).recip()));
         for n in 0..N {
             shared[n] = simd.mul_f32s(share, shared[n]);
@@ -228,7 +255,7 @@ impl<S: Simd> Panel<S> for Back<'_, '_, S> {
             for n in 0..N {
                 own[n] = simd.mul_add_e_f32s(w[n], shared[n], own[n]);
                 // Columns of the gradient sum to 0: what is common to a column of the old state, nearly all of it, is
-                // taken off first, or it would leave its rounding behind.
+                // taken off first, or it would leave its rounding in the sum.
                 da = simd.mul_add_e_f32s(own[n], simd.sub_f32s(old[n], mean[n]), da);
                 along = simd.mul_add_e_f32s(own[n], z[n], along);
                 sums[n] = simd.mul_add_e_f32s(y, own[n], sums[n]);

@@ -1,121 +1,85 @@
-//! Element by element.
+//! Element by element: curves, gates, sums and products, with broadcasting of the second operand over rows.
+//!
+//! Curves are types, not function values: every loop is compiled for its curve and vectorises.
+//! A fused pair (a gate's two gradients) goes through its inputs once.
+//!
+//! Arrays are cut into blocks by their sizes alone, so a result does not depend on the number of threads. Each element
+//! is made in 32 bits and rounded once to the type of the result.
 
 use super::{
     exp::{exp, sigmoids, softplus},
-    fill, fill_pair,
-    reduce::over_rows,
-    unsupported,
+    fill, fill_pair, unsupported,
 };
 use crate::{
     Cpu,
-    device::{floats, from_host, lent, tensor},
+    device::{floats, from_host, pooled_tensor},
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
-    primitives::{Broadcast, Elementwise, Map},
+    primitives::{Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
-/// An expression with `C` the curve of a map.
+/// An expression with `$curve` the type of a map: one compiled loop for each of them.
 macro_rules! curve {
     ($map:ident, $curve:ident => $result:expr) => {
+        curve!($map, $curve => $result, Silu Sigmoid LogSigmoid Softplus Gelu Exp)
+    };
+    ($map:ident, $curve:ident => $result:expr, $($name:ident)*) => {
         match $map {
-            Map::Silu => Ok({
-                type $curve = Silu;
+            $(Map::$name => Ok({
+                type $curve = $name;
                 $result
-            }),
-            Map::Sigmoid => Ok({
-                type $curve = Sigmoid;
-                $result
-            }),
-            Map::LogSigmoid => Ok({
-                type $curve = LogSigmoid;
-                $result
-            }),
-            Map::Softplus => Ok({
-                type $curve = Softplus;
-                $result
-            }),
-            Map::Gelu => Ok({
-                type $curve = Gelu;
-                $result
-            }),
-            Map::Exp => Ok({
-                type $curve = Exp;
-                $result
-            }),
+            }),)*
+            // A map that core got and this backend did not: an error of the call, not of the build.
             other => Err(unsupported("map", format!("there is no kernel for {}", other.name()))),
         }
     };
 }
 
 impl Elementwise for Cpu {
+    /// `C(x)`.
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => values::<C>(self, x))
     }
 
+    /// `C′(x) dy`.
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         curve!(map, C => slopes::<C>(self, x, dy))
     }
 
+    /// `x C(g)`: a gate.
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
-        curve!(map, C => let_through::<C>(self, x, g))
+        curve!(map, C => gate_values::<C>(self, x, g))
     }
 
-    fn gated_backward(
-        &self,
-        map: Map,
-        x: &Tensor<Self>,
-        g: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        curve!(map, C => gate_slopes::<C>(self, x, g, dy))
+    /// Gradients of `x` and of `g`, in one pass.
+    fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
+        curve!(map, C => gate_slopes::<C>(self, call))
     }
 
-    fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(combine(
-            self,
-            dims,
-            a,
-            b,
-            #[inline(always)]
-            |a, b| a + b,
-        ))
+    /// `b` is broadcast over the rows of `a` where it has fewer.
+    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        Ok(match how {
+            Combine::Sum => combine(
+                self,
+                dims,
+                a,
+                b,
+                #[inline(always)]
+                |a, b| a + b,
+            ),
+            Combine::Product => combine(
+                self,
+                dims,
+                a,
+                b,
+                #[inline(always)]
+                |a, b| a * b,
+            ),
+        })
     }
 
-    fn mul(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(product(self, dims, a, b))
-    }
-
-    fn mul_backward(
-        &self,
-        dims: Broadcast,
-        a: &Tensor<Self>,
-        b: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let da = product(self, dims, dy, b);
-        if dims.rows == 1 {
-            return Ok((da, product(self, dims, dy, a).reshape(b.shape().clone())?));
-        }
-        let (a, dy) = (floats(a), floats(dy));
-        let width = dims.width;
-        let db = over_rows(
-            self,
-            dims.rows,
-            width,
-            #[inline(always)]
-            |rows, sums| {
-                let range = rows.start * width..rows.end * width;
-                for (a, dy) in a[range.clone()].chunks_exact(width).zip(dy[range].chunks_exact(width)) {
-                    for ((sum, a), dy) in sums.iter_mut().zip(a).zip(dy) {
-                        *sum += a * dy;
-                    }
-                }
-            },
-        );
-        Ok((da, tensor(self, b.shape().clone(), b.dtype(), db)))
-    }
-
+    /// `factor x`.
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         Ok(each(
             self,
@@ -125,13 +89,15 @@ impl Elementwise for Cpu {
         ))
     }
 
+    /// The same elements in another type.
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        // Through 32 bits: 16-bit types round to nearest.
         let host = Host::from_f32(dtype, floats(x).into_owned());
         Ok(from_host(self, x.shape().clone(), dtype, host))
     }
 }
 
-/// `f` of every element.
+/// `f` of every element, in the shape and type of `x`.
 fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Tensor<Cpu> {
     let values = floats(x);
     let mut out = device.take(values.len());
@@ -146,7 +112,7 @@ fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Tensor<
             }
         },
     );
-    lent(device, x.shape().clone(), x.dtype(), out)
+    pooled_tensor(device, x.shape().clone(), x.dtype(), out)
 }
 
 /// The curve at every element.
@@ -173,7 +139,7 @@ fn slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<C
 }
 
 /// `x` times the curve at every element of `g`.
-fn let_through<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tensor<Cpu> {
+fn gate_values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tensor<Cpu> {
     let dims = Broadcast { rows: 1, width: x.shape().count() };
     combine(
         device,
@@ -185,14 +151,11 @@ fn let_through<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tens
     )
 }
 
-/// `dy` times the curve at every element of `g`, and `x dy` times its slope.
-fn gate_slopes<C: Curve>(
-    device: &Cpu,
-    x: &Tensor<Cpu>,
-    g: &Tensor<Cpu>,
-    dy: &Tensor<Cpu>,
-) -> (Tensor<Cpu>, Tensor<Cpu>) {
+/// `dy` times the curve at every element of `g`, and `x dy` times its slope there.
+fn gate_slopes<C: Curve>(device: &Cpu, call: &GatedBackward<'_, Cpu>) -> GatedGrads<Tensor<Cpu>> {
+    let GatedBackward { x, g, dy } = *call;
     let (values, gates, slopes) = (floats(x), floats(g), floats(dy));
+    // Two results of one pass: inputs are read once, which is what these calls wait for.
     let (mut dx, mut dg) = (device.take(values.len()), device.take(values.len()));
     fill_pair(
         device,
@@ -201,6 +164,7 @@ fn gate_slopes<C: Curve>(
         (1, &mut dg),
         #[inline(always)]
         |first, dx, dg| {
+            // Both gradients need the gate's value or slope: one evaluation of the exponential serves both.
             let inputs = values[first..].iter().zip(&gates[first..]).zip(&slopes[first..]);
             for ((dx, dg), ((x, &g), dy)) in dx.iter_mut().zip(dg).zip(inputs) {
                 *dx = C::value(g) * dy;
@@ -208,22 +172,11 @@ fn gate_slopes<C: Curve>(
             }
         },
     );
-    (lent(device, x.shape().clone(), x.dtype(), dx), lent(device, g.shape().clone(), g.dtype(), dg))
+    let array = |like: &Tensor<Cpu>, values| pooled_tensor(device, like.shape().clone(), like.dtype(), values);
+    GatedGrads { x: array(x, dx), g: array(g, dg) }
 }
 
-/// `a b`.
-fn product(device: &Cpu, dims: Broadcast, a: &Tensor<Cpu>, b: &Tensor<Cpu>) -> Tensor<Cpu> {
-    combine(
-        device,
-        dims,
-        a,
-        b,
-        #[inline(always)]
-        |a, b| a * b,
-    )
-}
-
-/// `f(a, b)` for every element of `a`.
+/// `f(a, b)` for every element of `a`; `b` is of the same shape, or one row of it.
 fn combine(
     device: &Cpu,
     dims: Broadcast,
@@ -231,6 +184,7 @@ fn combine(
     b: &Tensor<Cpu>,
     f: impl Fn(f32, f32) -> f32 + Sync,
 ) -> Tensor<Cpu> {
+    // 16-bit arrays are widened whole; 32-bit ones are borrowed.
     let (x, y) = (floats(a), floats(b));
     let mut out = device.take(x.len());
     // Arrays of equal shape are cut anywhere, others between rows.
@@ -242,6 +196,7 @@ fn combine(
         #[inline(always)]
         |first, out| {
             let (x, y) = (&x[first * width..], if dims.rows == 1 { &y[first..] } else { &y[..] });
+            // Equal shapes go as one long row, others row by row with `y` repeated.
             let step = if dims.rows == 1 { out.len() } else { width };
             for (out, x) in out.chunks_exact_mut(step).zip(x.chunks(step)) {
                 for ((out, &x), &y) in out.iter_mut().zip(x).zip(y) {
@@ -250,16 +205,21 @@ fn combine(
             }
         },
     );
-    lent(device, a.shape().clone(), a.dtype(), out)
+    pooled_tensor(device, a.shape().clone(), a.dtype(), out)
 }
 
-/// A smooth function of one number. A type, not a function value: calls through those are not always inlined, and a
-/// loop around a call does not vectorise.
+/// A smooth function of one element.
+///
+/// It is a type, not a function value: calls through those are not always inlined.
+/// A loop around a call does not vectorise.
 pub(super) trait Curve {
+    /// The function.
     fn value(x: f32) -> f32;
+    /// Its derivative.
     fn slope(x: f32) -> f32;
 }
 
+/// Curves from their formulas.
 macro_rules! curves {
     ($($name:ident($x:ident) => $value:expr, $slope:expr;)*) => {
         $(pub(super) struct $name;
@@ -277,23 +237,29 @@ macro_rules! curves {
 }
 
 curves! {
+    // `up` is σ(x) and `down` is σ(−x), each made without cancellation.
     Silu(x) => x * sigmoids(x).0, { let (up, down) = sigmoids(x); up * (1.0 + x * down) };
     Sigmoid(x) => sigmoids(x).0, { let (up, down) = sigmoids(x); up * down };
+    // `log σ(x) = −softplus(−x)`, which does not underflow to `log 0`.
     LogSigmoid(x) => -softplus(-x), sigmoids(x).1;
     Softplus(x) => softplus(x), sigmoids(x).0;
+    // The approximation by a hyperbolic tangent, as `x σ(2u)`.
     Gelu(x) => x * sigmoids(gelu_argument(x)).0, gelu_slope(x);
     Exp(x) => exp(x), exp(x);
 }
 
 /// `2 √(2/π)`: `½ (1 + tanh u) = σ(2u)`.
 const GELU: f32 = 1.595_769;
+/// The constant of GELU's tanh approximation.
 const CUBIC: f32 = 0.044_715;
 
+/// What the sigmoid of GELU is taken of.
 #[inline(always)]
 fn gelu_argument(x: f32) -> f32 {
     GELU * x * (1.0 + CUBIC * x * x)
 }
 
+/// GELU's derivative by its tanh approximation.
 #[inline(always)]
 fn gelu_slope(x: f32) -> f32 {
     let (up, down) = sigmoids(gelu_argument(x));

@@ -1,4 +1,6 @@
 //! Rows of a table, by number.
+//!
+//! The backward sorts positions by id first. A row of the table's gradient is then one task's sum, in their order.
 
 use super::{fill, of_same_type, unsupported};
 use crate::{
@@ -8,6 +10,7 @@ use crate::{
 use hecate_core::{Error, Host, Result, Tensor, primitives::Embedding};
 
 impl Embedding for Cpu {
+    /// `[ids, width]`: a copy of rows, in the table's type.
     fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let width = table.shape().last();
         let ids = checked("embedding", "ids", table.shape().axes()[0], ids)?;
@@ -15,8 +18,10 @@ impl Embedding for Cpu {
         Ok(from_host(self, [ids.len(), width], table.dtype(), rows))
     }
 
+    /// `[vocabulary, width]`: for each id, the sum of the rows that it stood at, in 64 bits.
     fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (rows, width) = (floats(dy), dy.shape().last());
+        // Positions by id, so that each row of the table is one sum.
         let (starts, order) = by_id(vocabulary, checked("embedding", "ids", vocabulary, ids)?);
         let mut dtable = vec![0.0; vocabulary * width];
         fill(
@@ -25,9 +30,11 @@ impl Embedding for Cpu {
             &mut dtable,
             #[inline(always)]
             |first, dtable| {
+                // A frequent id adds thousands of rows: 64-bit sums keep them.
                 let mut sums = vec![0.0f64; width];
                 for (id, out) in (first..).zip(dtable.chunks_exact_mut(width)) {
                     let used = &order[starts[id]..starts[id + 1]];
+                    // Most rows of a large table are not used in a step: they stay zero.
                     if used.is_empty() {
                         continue;
                     }
@@ -44,7 +51,10 @@ impl Embedding for Cpu {
     }
 }
 
-/// The numbers, if all are under `count`.
+/// The ids, if all are under `count`.
+///
+/// # Errors
+/// [`Error::Value`] naming the first that is not; an unsupported type.
 pub(super) fn checked<'a>(
     what: &'static str,
     slot: &'static str,
@@ -63,6 +73,7 @@ pub(super) fn checked<'a>(
     }
 }
 
+/// The table's rows `[width]` at these ids, one after another.
 fn gather<T: Copy>(table: &[T], width: usize, ids: &[u32]) -> Vec<T> {
     let mut rows = Vec::with_capacity(ids.len() * width);
     for &id in ids {
@@ -71,7 +82,8 @@ fn gather<T: Copy>(table: &[T], width: usize, ids: &[u32]) -> Vec<T> {
     rows
 }
 
-/// Where each id stands: positions sorted by id, in their order, and `count + 1` bounds of each id's share of them.
+/// Where each id stands: a counting sort.
+/// Returns `count + 1` bounds of each id's share, and the positions sorted by id, in their order.
 fn by_id(count: usize, ids: &[u32]) -> (Vec<usize>, Vec<usize>) {
     let mut starts = vec![0; count + 1];
     for &id in ids {
@@ -80,6 +92,7 @@ fn by_id(count: usize, ids: &[u32]) -> (Vec<usize>, Vec<usize>) {
     for id in 0..count {
         starts[id + 1] += starts[id];
     }
+    // Positions go to their id's share in their order, so that sums do not depend on threads.
     let (mut next, mut order) = (starts.clone(), vec![0; ids.len()]);
     for (i, &id) in ids.iter().enumerate() {
         order[next[id as usize]] = i;

@@ -1,4 +1,7 @@
-//! The exponential and what is made of it, without branches and library calls, so that loops over it vectorise.
+//! The exponential and what is made of it.
+//!
+//! There are no branches and no library calls, so that loops over these functions vectorise.
+//! `x = n ln 2 + r` splits the argument: a polynomial gives `eʳ`, and `2ⁿ` is put into the exponent bits.
 
 use pulp::Simd;
 
@@ -12,10 +15,13 @@ const LOWEST: f32 = -87.3;
 /// Polynomial for `(eʳ − 1 − r) / r²`, `|r| ≤ ½ ln 2` (Moshier, Cephes, `expf`).
 const TAIL: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
-/// `eˣ` within 2 units in the last place, NaN for NaN. Where the result would be subnormal it is 0: processors take a
-/// hundred times as long over such numbers, and every masked score would be one.
+/// `eˣ` within 2 units in the last place, NaN for NaN.
+///
+/// Where the result would be subnormal it is 0.
+/// Processors take a hundred times as long over such floats, and every masked score would be one.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
+    // 89 is the first whole number whose power is infinite.
     let power = exp_normal(x.clamp(LOWEST, 89.0));
     if x < LOWEST { 0.0 } else { power }
 }
@@ -23,6 +29,7 @@ pub(crate) fn exp(x: f32) -> f32 {
 /// `eˣ` for `x` in `[LOWEST, 89]`; the upper end is infinite. NaN for NaN.
 #[inline(always)]
 fn exp_normal(x: f32) -> f32 {
+    // The nearest whole number of halvings, as a float `n` and in the low bits of `shifted`.
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = (x - n * LN2[0]) - n * LN2[1];
@@ -35,8 +42,10 @@ fn exp_normal(x: f32) -> f32 {
     power * power_of_two(n >> 1) * power_of_two(n.wrapping_sub(n >> 1))
 }
 
-/// `eˣ` for `x ≤ 0`, a vector at a time, as [`exp`] has it but for the last bits: products are added without rounding where
-/// the processor can. Smaller than normal numbers are 0, NaN is NaN.
+/// `eˣ` for `x ≤ 0`, a vector at a time.
+///
+/// It is [`exp`] but for the last bits: products are added without rounding where the processor can.
+/// Results smaller than normal floats are 0, NaN is NaN.
 #[inline(always)]
 pub(crate) fn exp_falling<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let splat = |x: f32| simd.splat_f32s(x);
@@ -44,6 +53,7 @@ pub(crate) fn exp_falling<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let n = simd.sub_f32s(shifted, splat(ROUND));
     let r = simd.mul_add_e_f32s(n, splat(-LN2[0]), x);
     let r = simd.mul_add_e_f32s(n, splat(-LN2[1]), r);
+    // Horner's rule; with fused multiply-adds each step rounds once.
     let mut tail = splat(TAIL[0]);
     for factor in &TAIL[1..] {
         tail = simd.mul_add_e_f32s(tail, r, splat(*factor));
@@ -56,23 +66,26 @@ pub(crate) fn exp_falling<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(simd.less_than_f32s(x, splat(LOWEST)), splat(0.0), power)
 }
 
-/// `ln x` for `x ≥ 1`; what is not a finite number becomes NaN.
+/// `ln x` for `x ≥ 1`; infinity and NaN become NaN.
 #[inline(always)]
 pub(crate) fn ln_rising(x: f32) -> f32 {
+    // The exponent's bits are the whole part of the logarithm, the mantissa lies in [1, 2).
     let bits = x.to_bits();
     let n = ((bits >> 23) as i32 - 127) as f32;
     let mantissa = f32::from_bits((bits & 0x007f_ffff) | (127 << 23));
     n * LN2[0] + (n * LN2[1] + log_1p(mantissa - 1.0)) + 0.0 * x
 }
 
+/// `2ⁿ` for exponents of normal floats: bits, no arithmetic.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// `log(1 + u)` for `u` in `[0, 1]`, relative to a small `u` too: `2 artanh(u / (2 + u))`.
+/// `log(1 + u)` for `u` in `[0, 1]`, exact relative to a small `u` too: `2 artanh(u / (2 + u))` as a series.
 #[inline(always)]
 pub(super) fn log_1p(u: f32) -> f32 {
+    // Odd powers of `s ≤ 1/3`: fifteen is enough for 32 bits.
     let s = u / (2.0 + u);
     let square = s * s;
     let series = ((1.0 / 15.0 * square + 1.0 / 13.0) * square + 1.0 / 11.0) * square + 1.0 / 9.0;
@@ -80,16 +93,17 @@ pub(super) fn log_1p(u: f32) -> f32 {
     2.0 * (s + s * (square * series))
 }
 
-/// `(σ(x), σ(−x))`, each relative to itself.
+/// `(σ(x), σ(−x))`, each exact relative to itself: neither is one minus the other.
 #[inline(always)]
 pub(crate) fn sigmoids(x: f32) -> (f32, f32) {
+    // Of a negative argument only: it never overflows.
     let e = exp(-x.abs());
     let large = 1.0 / (1.0 + e);
     let small = e * large;
     if x < 0.0 { (small, large) } else { (large, small) }
 }
 
-/// `log(1 + eˣ)`.
+/// `log(1 + eˣ)`, without overflow for large `x` and exact relative to small results.
 #[inline(always)]
 pub(super) fn softplus(x: f32) -> f32 {
     x.max(0.0) + log_1p(exp(-x.abs()))
@@ -109,6 +123,7 @@ mod tests {
     #[test]
     fn exp_is_within_two_ulps() {
         let mut worst = (0.0, 0.0);
+        // Every argument with a normal result, in steps of 1e-4.
         for i in -873_000..=887_000 {
             let x = i as f32 * 1e-4;
             let error = ulps(exp(x), f64::from(x).exp());
@@ -150,6 +165,7 @@ mod tests {
                 let error = ulps(*found, f64::from(*x).exp());
                 assert!(error <= 2.0, "{error} ulp at {x}");
             }
+            // Both sides of the smallest normal result, infinities and NaN.
             let mut ends = [0.0, -0.0, -1e-30, -87.31, -1e4, f32::MIN, f32::NEG_INFINITY, f32::NAN];
             run(&mut ends);
             assert_eq!(ends[..7], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
@@ -180,6 +196,7 @@ mod tests {
 
     #[test]
     fn what_is_made_of_it() {
+        // Both tails, where one of the results is tiny.
         for i in -80_000..=80_000 {
             let x = i as f32 * 1e-3;
             let wide = f64::from(x);

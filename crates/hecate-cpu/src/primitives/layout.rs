@@ -1,4 +1,6 @@
 //! Cutting and joining along an axis: copies of runs of elements, of any type.
+//!
+//! An array is seen as `[outer, length, inner]` around the axis. A run of `count × inner` elements is one copy.
 
 use super::{of_same_type, unsupported};
 use crate::{Cpu, device::from_host};
@@ -9,17 +11,20 @@ use hecate_core::{
 };
 
 impl Layout for Cpu {
+    /// `[outer, count, inner]` out of `[outer, length, inner]`.
     fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let host = of_same_type!("narrow", &**x.buffer(), x => cut(span, x))?;
         Ok(from_host(self, [span.outer, span.count, span.inner], x.dtype(), host))
     }
 
+    /// The same range in an array of zeros.
     fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let size = span.outer * span.length * span.inner;
         let host = of_same_type!("narrow", &**dy.buffer(), dy => paste(span, dy, vec![Default::default(); size]))?;
         Ok(from_host(self, [span.outer, span.length, span.inner], dy.dtype(), host))
     }
 
+    /// Parts `[outer, .., inner]` one after another along the axis.
     fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let Some(first) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join".into()));
@@ -37,6 +42,7 @@ trait Element: Copy + Default {
     fn of(host: &Host) -> Option<&[Self]>;
 }
 
+/// Element types by the variant of the host array that holds them.
 macro_rules! elements {
     ($($variant:ident($element:ty)),*) => {
         $(impl Element for $element {
@@ -48,7 +54,7 @@ macro_rules! elements {
 }
 elements!(F32(f32), Bf16(bf16), F16(f16), U32(u32));
 
-/// The stretch of `x [outer, length, inner]`.
+/// The range of `x [outer, length, inner]`.
 fn cut<T: Copy>(Span { outer, length, inner, start, count }: Span, x: &[T]) -> Vec<T> {
     let mut part = Vec::with_capacity(outer * count * inner);
     for i in 0..outer {
@@ -57,7 +63,7 @@ fn cut<T: Copy>(Span { outer, length, inner, start, count }: Span, x: &[T]) -> V
     part
 }
 
-/// `whole [outer, length, inner]` with `part` in the stretch.
+/// `whole [outer, length, inner]` with `part` in the range.
 fn paste<T: Copy>(Span { outer, length, inner, start, count }: Span, part: &[T], mut whole: Vec<T>) -> Vec<T> {
     for i in 0..outer {
         let run = &part[i * count * inner..][..count * inner];
@@ -66,7 +72,7 @@ fn paste<T: Copy>(Span { outer, length, inner, start, count }: Span, part: &[T],
     whole
 }
 
-/// All parts of the type of `_first`, one behind another in a whole of the given span.
+/// All parts of the type of `_first`, one after another in a whole of the given span.
 fn join<T: Element>(mut span: Span, _first: &[T], parts: &[&Tensor<Cpu>]) -> Vec<T> {
     let mut whole = vec![T::default(); span.outer * span.length * span.inner];
     for values in parts.iter().filter_map(|part| T::of(part.buffer())) {

@@ -1,25 +1,32 @@
-//! Cross-entropy.
+//! Cross-entropy over the first `classes` columns of rows of logits.
+//!
+//! Columns after those are padding: they take no part, and their gradient is 0.
+//! The forward keeps `log Σ eˣ` of each row, so the backward is one exponential an element.
+//! Vocabularies have a hundred thousand classes, so sums are taken in 32 bits only over short runs.
 
 use super::{embedding::checked, exp::exp, fill, fill_pair};
 use crate::{
     Cpu,
-    device::{floats, lent, tensor},
+    device::{floats, pooled_tensor, tensor},
 };
-use hecate_core::{DType, Result, Tensor, primitives::Loss};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Loss, LossBackward, LossInputs, Losses},
+};
 
 /// Exponentials added up in 32 bits; sums of these are added in 64.
+///
+/// In sixteen running sums that is off by less than `2⁻¹⁸` of the sum.
 const SHORT: usize = 512;
 
 impl Loss for Cpu {
-    fn cross_entropy(
-        &self,
-        classes: usize,
-        logits: &Tensor<Self>,
-        targets: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+    /// Losses and log-sums, one a row.
+    fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
+        let LossInputs { classes, logits, targets } = *inputs;
         let (rows, width) = (logits.shape().rows(), logits.shape().last());
         let targets = checked("cross_entropy", "targets", classes, targets)?;
         let logits = floats(logits);
+        // A number a row: too short to be taken from the pool.
         let (mut losses, mut lse) = (vec![0.0; rows], vec![0.0; rows]);
         fill_pair(
             self,
@@ -28,28 +35,27 @@ impl Loss for Cpu {
             (1, &mut lse),
             #[inline(always)]
             |first, losses, lse| {
+                // One row a token, with its target.
                 let rows = logits[first * width..].chunks_exact(width).zip(&targets[first..]);
                 for ((loss, lse), (row, &target)) in losses.iter_mut().zip(lse).zip(rows) {
+                    // The difference is taken in 64 bits: both terms are large where the loss is small.
                     let log_sum = log_sum_exp(&row[..classes]);
                     *loss = (log_sum - f64::from(row[target as usize])) as f32;
                     *lse = log_sum as f32;
                 }
             },
         );
-        Ok((tensor(self, [rows], DType::F32, losses), tensor(self, [rows], DType::F32, lse)))
+        let array = |values| tensor(self, [rows], DType::F32, values);
+        Ok(Losses { losses: array(losses), lse: array(lse) })
     }
 
-    fn cross_entropy_backward(
-        &self,
-        classes: usize,
-        logits: &Tensor<Self>,
-        targets: &Tensor<Self>,
-        lse: &Tensor<Self>,
-        factor: f32,
-    ) -> Result<Tensor<Self>> {
+    /// `factor (softmax − one-hot)`, `[rows, width]`.
+    fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
+        let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let width = logits.shape().last();
         let targets = checked("cross_entropy", "targets", classes, targets)?;
         let (values, lse) = (floats(logits), floats(lse));
+        // Every element is written, padding included.
         let mut dlogits = self.take(values.len());
         fill(
             self,
@@ -59,22 +65,28 @@ impl Loss for Cpu {
             |first, rows| {
                 let values = values[first * width..].chunks_exact(width).zip(&lse[first..]).zip(&targets[first..]);
                 for (out, ((row, &lse), &target)) in rows.chunks_exact_mut(width).zip(values) {
-                    let (out, behind) = out.split_at_mut(classes);
+                    // What is after the classes is padding.
+                    let (out, padding) = out.split_at_mut(classes);
                     for (out, &x) in out.iter_mut().zip(row) {
+                        // The softmax from the kept log-sum: no second maximum, no second sum.
                         *out = factor * exp(x - lse);
                     }
-                    behind.fill(0.0);
+                    padding.fill(0.0);
+                    // The one-hot part.
                     out[target as usize] -= factor;
                 }
             },
         );
-        Ok(lent(self, logits.shape().clone(), logits.dtype(), dlogits))
+        Ok(pooled_tensor(self, logits.shape().clone(), logits.dtype(), dlogits))
     }
 }
 
+/// `log Σ eˣ` of a row, with its maximum taken off first.
 #[inline(always)]
 fn log_sum_exp(row: &[f32]) -> f64 {
+    // Powers of differences to the maximum are at most 1.
     let top = largest(row);
+    // Short sums in 32 bits vectorise; their sum is in 64.
     let mut sum = 0.0;
     for part in row.chunks(SHORT) {
         sum += f64::from(sum_exp(part, top));
@@ -82,9 +94,10 @@ fn log_sum_exp(row: &[f32]) -> f64 {
     f64::from(top) + sum.ln()
 }
 
-/// The largest number; NaN only if there is nothing else.
+/// The largest element; NaN only if there is nothing else. Sixteen running maxima vectorise.
 #[inline(always)]
 pub(super) fn largest(row: &[f32]) -> f32 {
+    // A comparison that a NaN fails keeps the maximum: NaN is found by the sum.
     let mut tops = [f32::NEG_INFINITY; 16];
     let chunks = row.chunks_exact(16);
     let tail = chunks.remainder();
@@ -96,7 +109,7 @@ pub(super) fn largest(row: &[f32]) -> f32 {
     tops.iter().chain(tail).fold(f32::NEG_INFINITY, |top, &x| if x > top { x } else { top })
 }
 
-/// `Σ e^{x − top}`.
+/// `Σ e^{x − top}` of a short row.
 #[inline(always)]
 fn sum_exp(row: &[f32], top: f32) -> f32 {
     sum_of(
@@ -106,7 +119,7 @@ fn sum_exp(row: &[f32], top: f32) -> f32 {
     )
 }
 
-/// `Σ f(x)` of a short row, in 16 partial sums.
+/// `Σ f(x)` of a short row, in 16 partial sums, whose order does not depend on the processor.
 #[inline(always)]
 pub(super) fn sum_of(row: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0f32; 16];

@@ -1,16 +1,20 @@
 //! Products of matrices: blocks of the result, each one product on one thread, never cut along the sums.
+//!
+//! How a result is cut depends on the sizes alone, so its bits do not depend on the number of threads.
+//! Results with many rows are cut into row blocks, which are written in place.
+//! Results with few rows are cut into column blocks, which are made apart and copied.
 
 use super::fill;
 use crate::{
     Cpu,
-    device::{floats, lent},
-    kept::Lent,
+    buffer_pool::PooledBuf,
+    device::{floats, pooled_tensor},
     product::{Mat, MatMut, product},
     simd::wide,
 };
 use hecate_core::{
     Result, Tensor,
-    primitives::{Matmul, MatmulDims, Transpose},
+    primitives::{Matmul, MatmulDims, MatmulInputs, Transpose},
 };
 use rayon::prelude::*;
 use std::ops::Range;
@@ -18,7 +22,7 @@ use std::ops::Range;
 /// Multiply-adds that are worth a task of their own.
 const WORK: usize = 1 << 22;
 
-/// Reading an operand's element takes as long as so many multiply-adds: products with few rows only read.
+/// Reading an operand's element takes as long as this many multiply-adds: products with few rows only read.
 const READ: usize = 8;
 
 /// Most blocks of one result.
@@ -27,53 +31,51 @@ const BLOCKS: usize = 16;
 /// Rows or columns of a block, at least: every block lays out its operands anew.
 const BLOCK: usize = 64;
 
-/// Columns of a block where there are too few rows to use anything twice, and the order of reading decides.
+/// Columns of a block where there are too few rows to use anything twice.
+/// The order of reading decides there, and long runs are read fastest.
 const WIDE: usize = 1024;
 
-/// Row blocks for which it pays to turn a transposed `b` around once instead of in every block.
-const TURN: usize = 3;
+/// Row blocks from which on it pays to transpose `b` once instead of laying it out so in every block.
+const TRANSPOSE_BLOCKS: usize = 3;
 
 impl Matmul for Cpu {
-    fn matmul(
-        &self,
-        dims: MatmulDims,
-        a: &Tensor<Self>,
-        b: &Tensor<Self>,
-        onto: Option<Tensor<Self>>,
-    ) -> Result<Tensor<Self>> {
+    /// `a b`, or `onto + a b`; `[batch, rows, columns]`.
+    fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+        let MatmulInputs { a, b, onto } = inputs;
         let MatmulDims { batch, rows, columns, .. } = dims;
         let (x, y) = (floats(a), floats(b));
         let mut out = self.take(batch * rows * columns);
+        // `onto` is copied into the result first, and the products are added to it.
         let kept = if onto.is_some() { 1.0 } else { 0.0 };
         if let Some(onto) = &onto {
             let onto = floats(onto);
             fill(self, 1, &mut out, |first, out| out.copy_from_slice(&onto[first..][..out.len()]));
         }
-        let plan = Plan::new(dims);
-        if plan.columns < columns {
-            by_columns(self, dims, plan.columns, [&x, &y], kept, &mut out);
-        } else if dims.transpose.b && batch == 1 && rows >= TURN * plan.rows {
+        let blocking = Blocking::new(dims);
+        if blocking.columns < columns {
+            by_columns(self, dims, blocking.columns, [&x, &y], kept, &mut out);
+        } else if dims.transpose.b && batch == 1 && rows >= TRANSPOSE_BLOCKS * blocking.rows {
             let y = transposed(self, &y, columns, dims.inner);
             let dims = MatmulDims { transpose: Transpose { b: false, ..dims.transpose }, ..dims };
-            by_rows(self, dims, &plan, [&x, &y], kept, &mut out);
+            by_rows(self, dims, &blocking, [&x, &y], kept, &mut out);
         } else {
-            by_rows(self, dims, &plan, [&x, &y], kept, &mut out);
+            by_rows(self, dims, &blocking, [&x, &y], kept, &mut out);
         }
-        Ok(lent(self, [batch, rows, columns], a.dtype(), out))
+        Ok(pooled_tensor(self, [batch, rows, columns], a.dtype(), out))
     }
 }
 
-/// Rows and columns that are turned at once.
+/// Rows and columns that are transposed at once.
 const TILE: usize = 16;
 
-/// `x [rows, columns]` as `[columns, rows]`, tile by tile.
-fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> Lent {
+/// `x [rows, columns]` as `[columns, rows]`, in strips of [`TILE`] rows of the result, one task each.
+fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> PooledBuf {
     let mut out = device.take(x.len());
     let strip = |(i, out): (usize, &mut [f32])| {
         wide(
             out,
             #[inline(always)]
-            |out| turn(&x[i * TILE..], columns, out, rows),
+            |out| transpose_strip(&x[i * TILE..], columns, out, rows),
         );
     };
     device.run(|| out.par_chunks_mut(TILE * rows).enumerate().for_each(strip));
@@ -82,10 +84,11 @@ fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> Lent {
 
 /// The first columns of `x [rows, columns]` as rows of `out`.
 #[inline(always)]
-fn turn(x: &[f32], columns: usize, out: &mut [f32], rows: usize) {
+fn transpose_strip(x: &[f32], columns: usize, out: &mut [f32], rows: usize) {
+    // Whole tiles go through a small array; the edges element by element.
     let whole = if out.len() == TILE * rows { rows / TILE * TILE } else { 0 };
     for first in (0..whole).step_by(TILE) {
-        // The tile is turned in the first cache, where columns do not meet in the same lines.
+        // The tile is transposed in the first cache, where columns do not meet in the same lines.
         let mut tile = [[0.0; TILE]; TILE];
         for (i, x) in x[first * columns..].chunks(columns).take(TILE).enumerate() {
             tile.iter_mut().zip(&x[..TILE]).for_each(|(tile, x)| tile[i] = *x);
@@ -100,7 +103,7 @@ fn turn(x: &[f32], columns: usize, out: &mut [f32], rows: usize) {
 }
 
 /// How a result is cut: a function of the sizes alone.
-struct Plan {
+struct Blocking {
     /// Rows of a block.
     rows: usize,
     /// Columns of a block; all, unless the result has few rows.
@@ -109,12 +112,15 @@ struct Plan {
     together: usize,
 }
 
-impl Plan {
+impl Blocking {
+    /// As many blocks as there is work for, at most [`BLOCKS`] over the whole batch.
     fn new(dims: MatmulDims) -> Self {
         let MatmulDims { batch, rows, inner, columns, .. } = dims;
         let work = inner * (rows * columns + READ * (rows + columns));
         let blocks = (work / WORK).clamp(1, BLOCKS).min(BLOCKS.div_ceil(batch));
+        // Blocks are multiples of `least`, and of about equal size.
         let cut = |length: usize, least| length.div_ceil(blocks).next_multiple_of(least).min(length);
+        // Wide results: column blocks, so that each task reads its own columns of `b`.
         if blocks > 1 && columns > rows {
             let least = if rows < READ { WIDE } else { BLOCK };
             return Self { rows, columns: cut(columns, least), together: 1 };
@@ -123,7 +129,7 @@ impl Plan {
     }
 }
 
-/// Operands of product `i`.
+/// Operands of product `i` of the batch, as they lie or transposed.
 fn operands<'a>(dims: MatmulDims, [a, b]: [&'a [f32]; 2], i: usize) -> (Mat<'a>, Mat<'a>) {
     let MatmulDims { rows, inner, columns, transpose, .. } = dims;
     let (a, b) = (&a[i * rows * inner..][..rows * inner], &b[i * inner * columns..][..inner * columns]);
@@ -133,8 +139,8 @@ fn operands<'a>(dims: MatmulDims, [a, b]: [&'a [f32]; 2], i: usize) -> (Mat<'a>,
     )
 }
 
-/// `out = kept out + products`.
-fn by_rows(device: &Cpu, dims: MatmulDims, plan: &Plan, operand: [&[f32]; 2], kept: f32, out: &mut [f32]) {
+/// `out = kept out + products`, one task for some row blocks.
+fn by_rows(device: &Cpu, dims: MatmulDims, blocking: &Blocking, operand: [&[f32]; 2], kept: f32, out: &mut [f32]) {
     let MatmulDims { rows, inner, columns, .. } = dims;
     let one = |(i, first, out): (usize, usize, &mut [f32])| {
         let (a, b) = operands(dims, operand, i);
@@ -144,15 +150,16 @@ fn by_rows(device: &Cpu, dims: MatmulDims, plan: &Plan, operand: [&[f32]; 2], ke
     };
     let mut tasks = Vec::new();
     for (i, out) in out.chunks_mut(rows * columns).enumerate() {
-        tasks.extend(out.chunks_mut(plan.rows * columns).enumerate().map(|(j, out)| (i, j * plan.rows, out)));
+        tasks.extend(out.chunks_mut(blocking.rows * columns).enumerate().map(|(j, out)| (i, j * blocking.rows, out)));
     }
-    if tasks.len() <= plan.together {
+    // Too little work for two tasks.
+    if tasks.len() <= blocking.together {
         return tasks.into_iter().for_each(one);
     }
-    device.run(|| tasks.into_par_iter().with_min_len(plan.together).for_each(one));
+    device.run(|| tasks.into_par_iter().with_min_len(blocking.together).for_each(one));
 }
 
-/// The same for results with few rows: blocks are made apart and then put together.
+/// The same for results with few rows: blocks are made apart and then put together, in order.
 fn by_columns(device: &Cpu, dims: MatmulDims, width: usize, operand: [&[f32]; 2], kept: f32, out: &mut [f32]) {
     let MatmulDims { batch, rows, inner, columns, .. } = dims;
     let one = |(i, block): (usize, Range<usize>)| {
@@ -164,6 +171,7 @@ fn by_columns(device: &Cpu, dims: MatmulDims, width: usize, operand: [&[f32]; 2]
     };
     let blocks = |i| (0..columns).step_by(width).map(move |first| (i, first..columns.min(first + width)));
     let tasks: Vec<_> = (0..batch).flat_map(blocks).collect();
+    // Columns of several rows do not lie in one run, so a block has an array of its own.
     let parts: Vec<_> = device.run(|| tasks.into_par_iter().map(one).collect());
     for (i, block, part) in parts {
         for (row, part) in part.chunks_exact(block.len()).enumerate() {

@@ -1,4 +1,11 @@
-//! Every primitive, in parallel over blocks whose bounds depend on sizes alone.
+//! Every primitive of [`hecate_core::primitives`], in parallel over blocks whose bounds depend on sizes alone.
+//!
+//! A primitive reads its inputs as 32-bit floats, works in those, and rounds its outputs to the inputs' type.
+//! Shapes are checked in core: what arrives here fits.
+//!
+//! Most primitives fill rows: [`fill`] and [`fill_pair`] cut the output into blocks of whole rows, one task each.
+//! Sums over rows go through [`reduce::over_rows`], in an order that the sizes fix.
+//! A small output is filled by the caller: a task costs more than it would save.
 
 mod attention;
 mod conv;
@@ -20,10 +27,11 @@ use hecate_core::Sequences;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Numbers that a thread takes at a time: enough that handing them over costs little.
+/// Elements that a task takes at a time: 64 KiB, enough that handing them over costs little.
 const BLOCK: usize = 1 << 14;
 
 /// `$body` on the elements `$values` of a host array of any type, in an array of the same type.
+/// For primitives that move elements and compute nothing.
 macro_rules! of_same_type {
     ($what:literal, $host:expr, $values:ident => $body:expr) => {
         match $host {
@@ -37,11 +45,13 @@ macro_rules! of_same_type {
 }
 use of_same_type;
 
+/// The error for what this backend has no kernel for; `why` names what was found.
 fn unsupported(what: &'static str, why: String) -> hecate_core::Error {
     hecate_core::Error::Unsupported { backend: <Cpu as hecate_core::Device>::NAME, what, why }
 }
 
-/// Fills rows of `width` numbers: `work(first, rows)` writes some rows, from row `first` on.
+/// Fills rows of `width` elements: `work(first, rows)` writes some rows, from row `first` on.
+/// `work` is inlined into a copy for each level of vector instructions.
 fn fill<F>(device: &Cpu, width: usize, out: &mut [f32], work: F)
 where
     F: Fn(usize, &mut [f32]) + Sync,
@@ -60,7 +70,8 @@ where
     device.run(|| out.par_chunks_mut(rows * width).enumerate().for_each(block));
 }
 
-/// As [`fill`], for two arrays with as many rows of their own widths. A row costs as much as `cost` numbers.
+/// As [`fill`], for two arrays with as many rows, each given with its width.
+/// A row costs as much as `cost` elements.
 fn fill_pair<F>(device: &Cpu, cost: usize, a: (usize, &mut [f32]), b: (usize, &mut [f32]), work: F)
 where
     F: Fn(usize, &mut [f32], &mut [f32]) + Sync,
@@ -80,7 +91,7 @@ where
     device.run(|| blocks.enumerate().for_each(block));
 }
 
-/// Sequence and token of each of these rows.
+/// Sequence, and token in it, of each of these rows.
 #[inline(always)]
 fn places(sequences: &Sequences, rows: Range<usize>) -> impl Iterator<Item = (usize, usize)> + '_ {
     let mut n = sequences.starts().partition_point(|&start| start <= rows.start) - 1;
@@ -92,8 +103,10 @@ fn places(sequences: &Sequences, rows: Range<usize>) -> impl Iterator<Item = (us
     })
 }
 
-/// The last `kept` rows of each sequence, `[N, kept, width]`, oldest first: of `x [rows, width]` and, in front of it,
-/// of `before [N, kept, width]`, or zeros without it.
+/// The last `kept` rows of each sequence, `[N, kept, width]`, oldest first: a cache or a convolution's state.
+///
+/// Rows come from `x [rows, width]` and, where a sequence is shorter, from `before [N, kept, width]` in front of it.
+/// Without `before` they are zeros.
 fn last_rows(sequences: &Sequences, [kept, width]: [usize; 2], before: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
     let mut last = Vec::with_capacity(sequences.count() * kept * width);
     for (n, rows) in sequences.ranges().enumerate() {

@@ -1,4 +1,6 @@
-//! One step of AdamW.
+//! One step of AdamW, fused: a parameter, its two moments and its gradient in one pass.
+//!
+//! Parameters and moments are 32-bit floats, updated in place where nobody else holds them.
 
 use super::{BLOCK, unsupported};
 use crate::{
@@ -8,21 +10,18 @@ use crate::{
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
-    primitives::{AdamW, Clip, Optimizer, Reduce, Slot, Update},
+    primitives::{AdamW, AdamWStep, Clip, Optimizer, Reduce, Slot, Update},
 };
 use rayon::prelude::*;
 
 impl Optimizer for Cpu {
-    fn adamw(
-        &self,
-        adamw: &AdamW,
-        clip: Option<&Clip<'_, Self>>,
-        updates: Vec<Update<'_, Self>>,
-    ) -> Result<Vec<Slot<Tensor<Self>>>> {
-        let step = Step::new(adamw, clip);
+    /// Updates every slot; the gradient's clipping is a factor of the same pass.
+    fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
+        let step = Factors::new(step.constants, step.clip);
         updates.into_iter().map(|update| self.update(step, update)).collect()
     }
 
+    /// `Σ |g|²` over all gradients, `[1]`.
     fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let mut sum = 0.0;
         for grad in grads {
@@ -33,10 +32,12 @@ impl Optimizer for Cpu {
 }
 
 impl Cpu {
-    fn update(&self, step: Step, (slot, grad): Update<'_, Self>) -> Result<Slot<Tensor<Self>>> {
+    /// One slot, in blocks of elements on all threads.
+    fn update(&self, step: Factors, Update { slot, grad }: Update<'_, Self>) -> Result<Slot<Tensor<Self>>> {
         let shape = grad.shape().clone();
         let (mut value, mut mean, mut square) = (own(slot.value)?, own(slot.mean)?, own(slot.square)?);
         let grad = floats(grad);
+        // Blocks of all four arrays travel together.
         let arrays = value.par_chunks_mut(BLOCK).zip(mean.par_chunks_mut(BLOCK)).zip(square.par_chunks_mut(BLOCK));
         self.run(|| {
             arrays.zip(grad.par_chunks(BLOCK)).with_min_len(2).for_each(|(((value, mean), square), grad)| {
@@ -52,7 +53,7 @@ impl Cpu {
     }
 }
 
-/// The numbers, without a copy where nobody else holds them.
+/// The elements, without a copy where nobody else holds them.
 fn own(x: Tensor<Cpu>) -> Result<Vec<f32>> {
     match x.into_buffer().map(Array::into_host) {
         Ok(Host::F32(values)) => Ok(values),
@@ -63,7 +64,7 @@ fn own(x: Tensor<Cpu>) -> Result<Vec<f32>> {
 
 /// What is the same for every parameter of a step.
 #[derive(Clone, Copy)]
-struct Step {
+struct Factors {
     constants: AdamW,
     /// Factor of the gradient.
     clip: f32,
@@ -71,25 +72,30 @@ struct Step {
     unbias: [f32; 2],
 }
 
-impl Step {
+impl Factors {
+    /// Bias corrections and the clipping factor, once a step and from 64 bits.
     fn new(constants: &AdamW, clip: Option<&Clip<'_, Cpu>>) -> Self {
-        let unbias = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(constants.step)))) as f32;
         let clip = clip.map_or(1.0, |clip| {
             let norm = f64::from(floats(clip.norm_squared)[0]).sqrt();
             let max = f64::from(clip.max_norm);
+            // Gradients within the limit are left as they are.
             if norm > max { (max / norm) as f32 } else { 1.0 }
         });
-        Self { constants: *constants, clip, unbias: [unbias(constants.beta1), unbias(constants.beta2)] }
+        Self { constants: *constants, clip, unbias: constants.bias_corrections() }
     }
 
+    /// A block of elements.
     #[inline(always)]
     fn update(self, value: &mut [f32], mean: &mut [f32], square: &mut [f32], grad: &[f32]) {
         let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay, .. } = self.constants;
         for (((p, m), s), g) in value.iter_mut().zip(mean).zip(square).zip(grad) {
+            // Moments of the clipped gradient.
             let g = self.clip * g;
             *m = beta1 * *m + (1.0 - beta1) * g;
             *s = beta2 * *s + (1.0 - beta2) * (g * g);
+            // Corrected for their start at zero.
             let direction = self.unbias[0] * *m / ((self.unbias[1] * *s).sqrt() + epsilon);
+            // The decay is of the parameter, not of the gradient: decoupled.
             *p -= learning_rate * (direction + weight_decay * *p);
         }
     }

@@ -1,4 +1,7 @@
-//! The forgetting gate.
+//! The forgetting gate: `log a = −exp(a_log) softplus(x + dt_bias)`, with one `a_log` and `dt_bias` a head.
+//!
+//! It is the gate of Mamba and of the gated delta rule.
+//! `log a` is at most 0 for every input, so the retention is a factor in [0, 1] without a clamp.
 
 use super::{
     exp::{sigmoids, softplus},
@@ -7,13 +10,19 @@ use super::{
 };
 use crate::{
     Cpu,
-    device::{floats, lent, tensor},
+    device::{floats, pooled_tensor, tensor},
 };
-use hecate_core::{DType, Result, Tensor, primitives::Retention};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Retention, RetentionBackward, RetentionInputs},
+};
 
 impl Retention for Cpu {
-    fn retention(&self, x: &Tensor<Self>, slope: &Tensor<Self>, offset: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (values, factors, offset, width) = (floats(x), factors(slope), floats(offset), x.shape().last());
+    /// `log a [B,T,H]`, at most 0, in 32 bits whatever the type of `x`.
+    fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
+        let RetentionInputs { x, a_log, dt_bias } = *inputs;
+        let (values, factors, dt_bias, width) = (floats(x), factors(a_log), floats(dt_bias), x.shape().last());
+        // One `−exp(a_log)` a head, not one an element.
         let mut y = self.take(values.len());
         fill(
             self,
@@ -22,26 +31,23 @@ impl Retention for Cpu {
             #[inline(always)]
             |first, y| {
                 for (y, x) in y.chunks_exact_mut(width).zip(values[first * width..].chunks_exact(width)) {
-                    for (((y, x), factor), offset) in y.iter_mut().zip(x).zip(&factors).zip(&*offset) {
-                        *y = factor * softplus(x + offset);
+                    // A row is one token's heads.
+                    for (((y, x), factor), dt_bias) in y.iter_mut().zip(x).zip(&factors).zip(&*dt_bias) {
+                        *y = factor * softplus(x + dt_bias);
                     }
                 }
             },
         );
-        Ok(lent(self, x.shape().clone(), DType::F32, y))
+        Ok(pooled_tensor(self, x.shape().clone(), DType::F32, y))
     }
 
-    fn retention_backward(
-        &self,
-        x: &Tensor<Self>,
-        slope: &Tensor<Self>,
-        offset: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
-        let (values, slopes) = (floats(x), floats(dy));
-        let (factors, offset, width) = (factors(slope), floats(offset), x.shape().last());
-        // The gradient of `x`, and `dy log a`, which is zero where `dy` is, though `log a` may be −∞; unless `exp(slope)` is
-        // infinite itself.
+    /// Gradients of `x [B,T,H]`, `a_log [H]` and `dt_bias [H]`.
+    fn retention_backward(&self, call: &RetentionBackward<'_, Self>) -> Result<RetentionInputs<Tensor<Self>>> {
+        let RetentionInputs { x, a_log, dt_bias } = call.inputs;
+        let (values, slopes) = (floats(x), floats(call.dy));
+        let (factors, dt_bias, width) = (factors(a_log), floats(dt_bias), x.shape().last());
+        // The gradient of `x`, and `dy log a` for that of `a_log`.
+        // The second is 0 where `dy` is, though `log a` may be −∞; unless `exp(a_log)` is infinite itself.
         let (mut dx, mut scaled) = (self.take(values.len()), self.take(values.len()));
         fill_pair(
             self,
@@ -51,14 +57,17 @@ impl Retention for Cpu {
             #[inline(always)]
             |first, dx, scaled| {
                 let inputs = values[first * width..].iter().zip(&slopes[first * width..]);
-                let heads = factors.iter().zip(&*offset).cycle();
-                for (((dx, scaled), (x, dy)), (factor, offset)) in dx.iter_mut().zip(scaled).zip(inputs).zip(heads) {
-                    *dx = factor * (sigmoids(x + offset).0 * dy);
-                    *scaled = factor * (softplus(x + offset) * dy);
+                // Rows are whole numbers of heads, so the heads' constants repeat along the block.
+                let heads = factors.iter().zip(&*dt_bias).cycle();
+                for (((dx, scaled), (x, dy)), (factor, dt_bias)) in dx.iter_mut().zip(scaled).zip(inputs).zip(heads) {
+                    // The slope of softplus is the sigmoid.
+                    *dx = factor * (sigmoids(x + dt_bias).0 * dy);
+                    *scaled = factor * (softplus(x + dt_bias) * dy);
                 }
             },
         );
-        let [dslope, doffset] = [&*scaled, &*dx].map(|terms| {
+        // Sums over all tokens: `dy log a` for `a_log`, and the gradient of `x` for `dt_bias`.
+        let [da_log, ddt_bias] = [&*scaled, &*dx].map(|terms| {
             over_rows(
                 self,
                 terms.len() / width,
@@ -72,11 +81,12 @@ impl Retention for Cpu {
             )
         });
         let head = |values| tensor(self, [width], DType::F32, values);
-        Ok((lent(self, x.shape().clone(), x.dtype(), dx), head(dslope), head(doffset)))
+        let x = pooled_tensor(self, x.shape().clone(), x.dtype(), dx);
+        Ok(RetentionInputs { x, a_log: head(da_log), dt_bias: head(ddt_bias) })
     }
 }
 
-/// `−exp(slope)`.
-fn factors(slope: &Tensor<Cpu>) -> Vec<f32> {
-    floats(slope).iter().map(|slope| -slope.exp()).collect()
+/// `−exp(a_log)`, `[H]`.
+fn factors(a_log: &Tensor<Cpu>) -> Vec<f32> {
+    floats(a_log).iter().map(|a_log| -a_log.exp()).collect()
 }

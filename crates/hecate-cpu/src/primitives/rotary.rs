@@ -1,9 +1,11 @@
-//! Rotary positions.
+//! Rotary positions: pairs `(x[i], x[i + d/2])` of every head turned by angles that grow with the token.
+//!
+//! Cosines and sines of a call's tokens are made once, in 64 bits, and shared by its sequences and heads.
 
 use super::{fill, fill_pair, places};
 use crate::{
     Cpu,
-    device::{floats, lent},
+    device::{floats, pooled_tensor},
 };
 use hecate_core::{
     Result, Tensor,
@@ -11,10 +13,11 @@ use hecate_core::{
 };
 use std::collections::BTreeMap;
 
-/// Making an angle takes as long as so many other numbers.
+/// Making an angle takes as long as this many other elements.
 const ANGLE: usize = 32;
 
 impl Rotary for Cpu {
+    /// The backward is the same call with `sign` turned around.
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, half, row) = (floats(x), dims.width / 2, dims.heads * dims.width);
         let tables = tables(self, dims);
@@ -25,25 +28,28 @@ impl Rotary for Cpu {
             &mut y,
             #[inline(always)]
             |first, y| {
+                // The rows of this block, with their sequence and token.
                 let range = first..first + y.len() / row;
                 let rows = y.chunks_exact_mut(row).zip(values[first * row..].chunks_exact(row));
                 for ((y, x), (n, t)) in rows.zip(places(&dims.sequences, range)) {
+                    // Sequences that start at the same offset share a table.
                     let (cos, sin) = &tables[&dims.offsets[n]];
                     let (cos, sin) = (&cos[t * half..][..half], &sin[t * half..][..half]);
                     for (y, x) in y.chunks_exact_mut(dims.width).zip(x.chunks_exact(dims.width)) {
-                        turn(y, x, cos, sin);
+                        rotate(y, x, cos, sin);
                     }
                 }
             },
         );
-        Ok(lent(self, x.shape().clone(), x.dtype(), y))
+        Ok(pooled_tensor(self, x.shape().clone(), x.dtype(), y))
     }
 }
 
-/// One head: pairs `(x[i], x[i + d/2])` by the angles given.
+/// One head `[d]`: pairs `(x[i], x[i + d/2])` by the angles given, `[d/2]` each.
 #[inline(always)]
-fn turn(y: &mut [f32], x: &[f32], cos: &[f32], sin: &[f32]) {
+fn rotate(y: &mut [f32], x: &[f32], cos: &[f32], sin: &[f32]) {
     let half = cos.len();
+    // A pair is an element of the first half and its partner in the second, as in GPT-NeoX.
     let ((y, z), (u, v)) = (y.split_at_mut(half), x.split_at(half));
     for i in 0..half {
         y[i] = u[i] * cos[i] - v[i] * sin[i];
@@ -53,14 +59,17 @@ fn turn(y: &mut [f32], x: &[f32], cos: &[f32], sin: &[f32]) {
 
 /// For each offset in use, the cosines and the sines of its tokens, `[T, d/2]` both.
 fn tables(device: &Cpu, dims: &RotaryDims) -> BTreeMap<usize, (Vec<f32>, Vec<f32>)> {
+    // The longest sequence of each offset decides how many angles are made.
     let mut longest = BTreeMap::new();
     for (range, &offset) in dims.sequences.ranges().zip(&dims.offsets) {
         let tokens: &mut usize = longest.entry(offset).or_default();
         *tokens = range.len().max(*tokens);
     }
     let (half, step) = (dims.width / 2, -2.0 / dims.width as f64);
+    // Angles are products of whole tokens and 64-bit frequencies, so that late tokens are as exact as early ones.
     let frequency = |i| f64::from(dims.sign) * f64::from(dims.base).powf(step * i as f64);
     let frequencies: Vec<f64> = (0..half).map(frequency).collect();
+    // Two arrays a table, filled in parallel over tokens.
     let table = |(offset, tokens): (usize, usize)| {
         let (mut cos, mut sin) = (vec![0.0; tokens * half], vec![0.0; tokens * half]);
         fill_pair(device, half * ANGLE, (half, &mut cos), (half, &mut sin), |first, cos, sin| {

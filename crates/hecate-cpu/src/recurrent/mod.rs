@@ -1,38 +1,60 @@
 //! Rules whose step is not linear in the memory: token by token, forward and backward.
 //!
-//! A rule says what one token does ([`Cell`]); this module cuts calls into sequences and heads, keeps states, computes
-//! those between them again, and walks back. Frozen rules that have a form in matrix products say so ([`Groups`]) and
-//! then go a group at a time.
+//! A rule says what one token does ([`Cell`]). This module does the rest:
+//!
+//! - it checks gates and states, and cuts calls into sequences and heads ([`SequenceHead`]);
+//! - it keeps states at checkpoints, and computes those between them again;
+//! - it walks back, and puts the heads' gradients together.
+//!
+//! Frozen rules that have a form in matrix products say so ([`GroupedForm`]) and then go a chunk at a time.
+//!
+//! # Parallelism
+//!
+//! A sequence and head is one task. Nothing is shared between tasks, so results do not depend on the number of threads.
+//!
+//! # States
+//!
+//! A state is one slice: all slots of the rule, one after another, each row-major for one head.
+//! The *point* of a token is the state at which its inner gradient is taken.
+//! Without frozen groups that is the state before the token, else the state at the start of the group.
 //!
 //! # Memory
 //!
-//! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token: `N H ⌈T/C⌉ |state|`
-//! numbers (frozen rules every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group). [`Bill`](crate::Bill) is the
-//! whole bill of a backward.
+//! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token.
+//! That is `N H ⌈T/C⌉ |state|` elements.
+//! Frozen rules keep one every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group.
+//! [`PeakMemory`](crate::PeakMemory) bounds the peak memory of a backward.
 
-mod bill;
-mod lane;
+mod cell;
+mod head;
+mod head_backward;
+mod peak_memory;
 
-pub(crate) use bill::peak_bytes;
+pub(crate) use cell::{
+    Cell, GroupBackward, GroupForward, GroupedForm, StateGrads, StepBackward, StepForward, Token, TokenGrads,
+    TokenRows, TokenStates,
+};
 
 use crate::{
-    Algorithm, Cpu,
+    Algorithm, Cpu, PeakMemory,
     device::{floats, tensor},
 };
-use hecate_core::{DType, Dims, Error, Host, Inputs, Of, Outputs, Result, Rule, Shape, Slots, Tensor};
-use lane::{Lane, gather};
+use head::{HeadIndex, SequenceHead, gather};
+use hecate_core::{
+    Dims, Error, Host, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots,
+    families::{Deep, Own},
+};
 use rayon::prelude::*;
+use std::{fmt, iter, ops::Range};
 
 /// A rule that this engine runs.
-pub(crate) trait Recurrent: Rule {
+pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     /// The rule with all sizes known.
     type Cell: Cell;
 
     /// The rule at these sizes.
+    /// The result is cheap to make; a call makes one and shares it between its heads.
     fn cell(self, dims: &Dims) -> Self::Cell;
-
-    /// Groups of this many tokens share one gradient point.
-    fn frozen(self) -> Option<u32>;
 
     /// Refuses initial states that the rule is not defined for.
     ///
@@ -43,154 +65,41 @@ pub(crate) trait Recurrent: Rule {
     }
 }
 
-/// One token's arguments: `q`, `k` `[K]`, `v` `[V]`, and the gates one behind another in the order of their slots.
-#[derive(Clone, Copy)]
-pub(crate) struct Token<'a> {
-    pub(crate) q: &'a [f32],
-    pub(crate) k: &'a [f32],
-    pub(crate) v: &'a [f32],
-    pub(crate) gates: &'a [f32],
-}
-
-/// Gradients of one token's arguments; zero when given.
-pub(crate) struct TokenGrads<'a> {
-    pub(crate) q: &'a mut [f32],
-    pub(crate) k: &'a mut [f32],
-    pub(crate) v: &'a mut [f32],
-    pub(crate) gates: &'a mut [f32],
-}
-
-/// States around one token. A state is all its slots one behind another, each row-major.
-#[derive(Clone, Copy)]
-pub(crate) struct States<'a> {
-    /// Before the token.
-    pub(crate) old: &'a [f32],
-    /// Where the gradient is taken: `old`, or the state at the start of the group.
-    pub(crate) point: &'a [f32],
-    /// After the token.
-    pub(crate) new: &'a [f32],
-}
-
-/// Gradients of states.
-pub(crate) struct Adjoint<'a> {
-    /// Of the state after the token when given, of the state before it when handed back, `point` not counted.
-    pub(crate) state: &'a mut [f32],
-    /// Of the point; to be added to.
-    pub(crate) point: &'a mut [f32],
-}
-
-/// A rule with all sizes known: what one token does. Everything called here is `#[inline(always)]`, so that it is
-/// compiled for the widest vectors together with its caller.
-pub(crate) trait Cell: Sync {
-    /// Room for one token's intermediate results, one a lane; nothing is allocated in the loop over tokens.
-    type Scratch: Send;
-
-    /// A lane's scratch.
-    fn scratch(&self) -> Self::Scratch;
-
-    /// Numbers that a token's forward leaves for its backward.
-    fn record(&self) -> usize;
-
-    /// `out [V]` and the state after the token from the state before it; every element of `new`, `record` and `out` is
-    /// written.
-    #[expect(clippy::too_many_arguments, reason = "a token, states, what it leaves, results")]
-    fn forward(
-        &self,
-        token: Token<'_>,
-        old: &[f32],
-        point: &[f32],
-        new: &mut [f32],
-        record: &mut [f32],
-        scratch: &mut Self::Scratch,
-        out: &mut [f32],
-    );
-
-    /// Gradients of a token's arguments and of the state before it.
-    #[expect(clippy::too_many_arguments, reason = "a token, states, what it leaves, results")]
-    fn backward(
-        &self,
-        token: Token<'_>,
-        states: States<'_>,
-        record: &[f32],
-        dout: &[f32],
-        adjoint: Adjoint<'_>,
-        scratch: &mut Self::Scratch,
-        grads: TokenGrads<'_>,
-    );
-
-    /// The next token is not the neighbour of the last one: nothing of its states is in the scratch.
-    fn forget(&self, _: &mut Self::Scratch) {}
-
-    /// Whether [`Cell::backward`] adds what belongs to the point to the gradient of the state before the token: where no
-    /// group is frozen they are the same.
-    fn merges(&self) -> bool {
-        false
-    }
-
-    /// The form in matrix products over several tokens of one group, where the rule has one.
-    fn groups(&self) -> Option<&dyn Groups<Self::Scratch>> {
-        None
-    }
-
-    /// Bytes of a lane's scratch, that of [`Cell::groups`] included.
-    fn scratch_bytes(&self) -> usize;
-}
-
-/// Several tokens of one group: rows one behind another.
-#[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    pub(crate) tokens: usize,
-    pub(crate) q: &'a [f32],
-    pub(crate) k: &'a [f32],
-    pub(crate) v: &'a [f32],
-    pub(crate) gates: &'a [f32],
-}
-
-/// A stretch of at most [`CHUNK`] tokens inside one group, at once; `S` is a lane's scratch.
-pub(crate) trait Groups<S>: Sync {
-    /// `out [n,V]`, and `state` from before the stretch to behind it; `point` is the state at the group's start.
-    fn forward(&self, rows: Rows<'_>, scratch: &mut S, state: &mut [f32], point: &[f32], out: &mut [f32]);
-
-    /// Gradients of a stretch that starts at `start`.
-    #[expect(clippy::too_many_arguments, reason = "tokens, scratch, states, results")]
-    fn backward(
-        &self,
-        rows: Rows<'_>,
-        scratch: &mut S,
-        start: &[f32],
-        point: &[f32],
-        dout: &[f32],
-        adjoint: Adjoint<'_>,
-        grads: TokenGrads<'_>,
-    );
-}
-
 /// Tokens between kept states.
-pub(crate) use crate::engine::CHUNK;
+pub(crate) use crate::linear::CHUNK;
 
-/// States that were kept, lane by lane.
-pub struct Kept(Vec<Vec<f32>>);
+/// What a rule that goes token by token keeps for its backward: states at checkpoints, head by head.
+pub struct SavedStates(Vec<Vec<f32>>);
 
-/// A call: arrays as 32-bit floats, sizes, and where states are kept.
-struct Call<'a, C> {
+impl fmt::Debug for SavedStates {
+    /// Counts, not the elements: they may be millions.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SavedStates({} heads, {} elements)", self.0.len(), self.0.iter().map(Vec::len).sum::<usize>())
+    }
+}
+
+/// A call: the rule at its sizes, and how its heads are cut.
+struct RecurrentCall<'a, C> {
+    /// Shared by all heads.
     cell: C,
     dims: &'a Dims,
+    /// Tokens of a frozen group.
     frozen: Option<usize>,
-    /// Whether groups go through [`Groups`].
+    /// Whether groups go through [`GroupedForm`].
     grouped: bool,
-    /// Numbers of gates a token and head, by slot.
+    /// Elements of each gate's slot, for one token and head.
     widths: Vec<usize>,
-    /// Numbers of a state.
+    /// Elements of one head's state.
     size: usize,
 }
 
-impl<'a, C: Cell> Call<'a, C> {
-    fn new<R: Recurrent<Cell = C>>(
-        device: &Cpu,
-        rule: R,
-        dims: &'a Dims,
-        inputs: &Inputs<R, Tensor<Cpu>>,
-    ) -> Result<Self> {
+impl<'a, C: Cell> RecurrentCall<'a, C> {
+    /// Checks the gates and the initial states, which may be uploads of anything.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming the slot.
+    fn new<R: Recurrent<F, Cell = C>, F>(call: KernelCall<'a, R, Cpu>) -> Result<Self> {
+        let KernelCall { device, rule, dims, inputs } = call;
         for (slot, gate) in R::Gates::list(&inputs.gates) {
             check_gate(R::NAME, slot, &floats(gate))?;
         }
@@ -202,31 +111,36 @@ impl<'a, C: Cell> Call<'a, C> {
         let cell = rule.cell(dims);
         let rows = dims.sequences.rows() * dims.heads;
         let widths = R::Gates::list(&inputs.gates).iter().map(|(_, gate)| gate.shape().count() / rows).collect();
-        let lanes = dims.sequences.count() * dims.heads;
-        let size = R::State::list(&inputs.state).iter().map(|(_, x)| x.shape().count() / lanes).sum();
+        let count = dims.sequences.count() * dims.heads;
+        let size = R::State::list(&inputs.state).iter().map(|(_, x)| x.shape().count() / count).sum();
         let grouped = device.algorithm() != Algorithm::Scan && cell.groups().is_some();
         Ok(Self { cell, dims, frozen: rule.frozen().map(|group| group as usize), grouped, widths, size })
     }
 
-    /// Sequences and heads, in this order.
-    fn lanes(&self) -> Vec<(usize, std::ops::Range<usize>, usize)> {
+    /// Sequences and heads, the heads of a sequence together: the order of all results.
+    fn sequence_heads(&self) -> Vec<HeadIndex> {
         let heads = self.dims.heads;
         let sequences = self.dims.sequences.ranges().enumerate();
-        sequences.flat_map(|(n, rows)| (0..heads).map(move |head| (n, rows.clone(), head))).collect()
+        let index =
+            |sequence, rows: Range<usize>| (0..heads).map(move |head| HeadIndex { sequence, rows: rows.clone(), head });
+        sequences.flat_map(|(sequence, rows)| index(sequence, rows)).collect()
     }
 }
 
-/// The arrays that lanes are cut out of.
-struct Arrays<'a> {
+/// The arrays that heads are cut out of, as 32-bit floats.
+struct InputArrays<'a> {
     q: std::borrow::Cow<'a, [f32]>,
     k: std::borrow::Cow<'a, [f32]>,
     v: std::borrow::Cow<'a, [f32]>,
+    /// `[rows, H, width]`, in the order of the slots.
     gates: Vec<std::borrow::Cow<'a, [f32]>>,
+    /// `[N, H, ..]`, in the order of the slots.
     states: Vec<std::borrow::Cow<'a, [f32]>>,
 }
 
-impl<'a> Arrays<'a> {
-    fn new<R: Rule>(inputs: &'a Inputs<R, Tensor<Cpu>>) -> Self {
+impl<'a> InputArrays<'a> {
+    /// Borrows f32 arrays and widens 16-bit ones.
+    fn new<R: Rule>(inputs: &'a InputsOn<R, Cpu>) -> Self {
         Self {
             q: floats(&inputs.q),
             k: floats(&inputs.k),
@@ -237,7 +151,8 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// Refuses gates outside their ranges: logarithms of factors, thresholds, and strengths.
+/// Refuses gates outside their ranges, naming the first element that is.
+/// Logarithms of factors are at most 0, thresholds at least 0, and strengths finite. NaN is refused.
 fn check_gate(what: &'static str, slot: &'static str, values: &[f32]) -> Result<()> {
     let (fits, expected): (fn(f32) -> bool, _) = match slot {
         "log_a" | "log_eta" => (|x| x <= 0.0, "a logarithm of a factor in [0, 1]: −∞ to 0"),
@@ -250,132 +165,89 @@ fn check_gate(what: &'static str, slot: &'static str, values: &[f32]) -> Result<
     }
 }
 
-/// Runs a rule; `keep` says whether a backward will come.
-pub(crate) fn forward<R: Recurrent>(
-    device: &Cpu,
-    rule: R,
-    dims: &Dims,
-    inputs: &Inputs<R, Tensor<Cpu>>,
-    keep: bool,
-) -> Result<(Outputs<R, Tensor<Cpu>>, Kept)> {
-    let call = Call::new(device, rule, dims, inputs)?;
-    let arrays = Arrays::new(inputs);
-    let (out, states, kept) = device.run(|| {
-        let lanes = call.lanes();
-        let done: Vec<_> = lanes.par_iter().map(|lane| Lane::new(&call, &arrays, lane).forward(keep)).collect();
-        let out = gather(dims, dims.value, |i| &done[i].out);
-        let shapes = R::State::list(&rule.state(dims)).into_iter().map(|(_, x)| x.count()).collect::<Vec<_>>();
-        let states = split(&shapes, done.iter().map(|lane| lane.state.as_slice()));
-        (out, states, done.into_iter().map(|lane| lane.kept).collect())
-    });
-    let mut states = states.into_iter();
-    let out = tensor(device, dims.values(), inputs.q.dtype(), out);
-    let state = R::State::map(rule.state(dims), |_, shape: Shape| {
-        tensor(device, shape, DType::F32, states.next().unwrap_or_default())
-    });
-    Ok((Outputs { out, state }, Kept(kept)))
+/// Elements of each slot of a state.
+fn state_counts<R: Rule>(rule: R, dims: &Dims) -> Vec<usize> {
+    R::State::list(&rule.state(dims)).into_iter().map(|(_, x)| x.count()).collect()
 }
 
-/// Gradients of all inputs.
-pub(crate) fn backward<R: Recurrent>(
-    device: &Cpu,
-    rule: R,
-    dims: &Dims,
-    inputs: &Inputs<R, Tensor<Cpu>>,
-    kept: Kept,
-    grads: &Outputs<R, Tensor<Cpu>>,
-) -> Result<Inputs<R, Tensor<Cpu>>> {
-    let call = Call::new(device, rule, dims, inputs)?;
-    let arrays = Arrays::new(inputs);
-    let dout = floats(&grads.out);
-    let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
-    let (dq, dk, dv, dgates, dstates) = device.run(|| {
-        let lanes = call.lanes();
-        let done: Vec<_> = lanes
-            .par_iter()
-            .zip(kept.0)
-            .map(|(lane, kept)| Lane::new(&call, &arrays, lane).backward(&kept, &dout, &dfinal))
-            .collect();
-        let dgates: Vec<_> =
-            call.widths.iter().enumerate().map(|(s, &w)| gather(dims, w, |i| &done[i].gates[s])).collect();
-        let shapes = R::State::list(&rule.state(dims)).into_iter().map(|(_, x)| x.count()).collect::<Vec<_>>();
-        let dstates = split(&shapes, done.iter().map(|lane| lane.state.as_slice()));
-        (
-            gather(dims, dims.key, |i| &done[i].q),
-            gather(dims, dims.key, |i| &done[i].k),
-            gather(dims, dims.value, |i| &done[i].v),
-            dgates,
-            dstates,
-        )
-    });
-    let (mut dgates, mut dstates) = (dgates.into_iter(), dstates.into_iter());
-    let dtype = inputs.q.dtype();
-    let wide = |shape: Shape, values: Option<Vec<f32>>| tensor(device, shape, DType::F32, values.unwrap_or_default());
-    Ok(Inputs {
-        q: tensor(device, dims.keys(), dtype, dq),
-        k: tensor(device, dims.keys(), dtype, dk),
-        v: tensor(device, dims.values(), dtype, dv),
-        gates: R::Gates::map(rule.gates(dims), |_, shape| wide(shape, dgates.next())),
-        state: R::State::map(rule.state(dims), |_, shape| wide(shape, dstates.next())),
-    })
-}
-
-/// Lanes' states, cut into slots of `counts` numbers in all.
-fn split<'l>(counts: &[usize], lanes: impl ExactSizeIterator<Item = &'l [f32]>) -> Vec<Vec<f32>> {
-    let number = lanes.len();
+/// Heads' states, cut into slots of `counts` elements in all: the rule's states `[N, H, ..]`.
+fn split<'l>(counts: &[usize], heads: impl ExactSizeIterator<Item = &'l [f32]>) -> Vec<Vec<f32>> {
+    let number = heads.len();
     let mut slots: Vec<Vec<f32>> = counts.iter().map(|&count| Vec::with_capacity(count)).collect();
-    for lane in lanes {
-        let mut rest = lane;
+    for head in heads {
+        let mut rest = head;
         for (slot, count) in slots.iter_mut().zip(counts) {
-            let (own, behind) = rest.split_at(count / number);
+            let (own, others) = rest.split_at(count / number);
             slot.extend_from_slice(own);
-            rest = behind;
+            rest = others;
         }
     }
     slots
 }
 
-/// A cell of this column for a rule that the engine runs: what [`hecate_core::Kernel`] and [`crate::Bill`] ask for.
-macro_rules! cells {
-    ($($rule:ty),* $(,)?) => { $(
-        impl hecate_core::Kernel<$rule> for crate::Cpu {
-            type Saved = crate::recurrent::Kept;
+/// Families whose rules go token by token.
+pub(crate) trait TokenByToken {}
+impl TokenByToken for Deep {}
+impl TokenByToken for Own {}
 
-            fn forward(
-                &self,
-                rule: $rule,
-                dims: &hecate_core::Dims,
-                inputs: &hecate_core::Inputs<$rule, hecate_core::Tensor<Self>>,
-            ) -> hecate_core::Result<(hecate_core::Outputs<$rule, hecate_core::Tensor<Self>>, Self::Saved)> {
-                crate::recurrent::forward(self, rule, dims, inputs, true)
-            }
+impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
+    type Saved = SavedStates;
 
-            fn backward(
-                &self,
-                rule: $rule,
-                dims: &hecate_core::Dims,
-                inputs: &hecate_core::Inputs<$rule, hecate_core::Tensor<Self>>,
-                saved: Self::Saved,
-                grads: &hecate_core::Outputs<$rule, hecate_core::Tensor<Self>>,
-            ) -> hecate_core::Result<hecate_core::Inputs<$rule, hecate_core::Tensor<Self>>> {
-                crate::recurrent::backward(self, rule, dims, inputs, saved, grads)
-            }
+    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
+        let KernelCall { device, rule, dims, inputs } = call;
+        let call = RecurrentCall::new(call)?;
+        let arrays = InputArrays::new(inputs);
+        let (out, states, kept) = device.run(|| {
+            let heads = call.sequence_heads();
+            let done: Vec<_> =
+                heads.par_iter().map(|head| SequenceHead::new(&call, &arrays, head).forward(keep)).collect();
+            let out = gather(dims, dims.value, |i| &done[i].out);
+            let states = split(&state_counts(rule, dims), done.iter().map(|head| head.state.as_slice()));
+            (out, states, done.into_iter().map(|head| head.kept).collect())
+        });
+        let mut results = iter::once(out).chain(states);
+        let outputs = Outputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
+            Ok::<_, Error>(tensor(device, shape, dtype, results.next().unwrap_or_default()))
+        })?;
+        Ok((outputs, keep.then_some(SavedStates(kept))))
+    }
 
-            fn infer(
-                &self,
-                rule: $rule,
-                dims: &hecate_core::Dims,
-                inputs: &hecate_core::Inputs<$rule, hecate_core::Tensor<Self>>,
-            ) -> hecate_core::Result<hecate_core::Outputs<$rule, hecate_core::Tensor<Self>>> {
-                Ok(crate::recurrent::forward(self, rule, dims, inputs, false)?.0)
-            }
-        }
-
-        impl crate::Bill<$rule> for crate::Cpu {
-            fn peak_bytes(&self, rule: $rule, dims: &hecate_core::Dims) -> usize {
-                crate::recurrent::peak_bytes(rule, dims, self.threads())
-            }
-        }
-    )* };
+    /// Gradients of all inputs, from the states that the forward kept.
+    fn backward(
+        call: KernelCall<'_, R, Self>,
+        SavedStates(kept): SavedStates,
+        grads: &OutputsOn<R, Self>,
+    ) -> Result<InputsOn<R, Self>> {
+        let KernelCall { device, rule, dims, inputs } = call;
+        let call = RecurrentCall::new(call)?;
+        let arrays = InputArrays::new(inputs);
+        let dout = floats(&grads.out);
+        let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
+        let dinputs = device.run(|| {
+            let heads = call.sequence_heads();
+            let done: Vec<_> = heads
+                .par_iter()
+                .zip(kept)
+                .map(|(head, kept)| SequenceHead::new(&call, &arrays, head).backward(&kept, &dout, &dfinal))
+                .collect();
+            let mut dinputs = vec![
+                gather(dims, dims.key, |i| &done[i].q),
+                gather(dims, dims.key, |i| &done[i].k),
+                gather(dims, dims.value, |i| &done[i].v),
+            ];
+            dinputs.extend(call.widths.iter().enumerate().map(|(s, &w)| gather(dims, w, |i| &done[i].gates[s])));
+            dinputs.extend(split(&state_counts(rule, dims), done.iter().map(|head| head.state.as_slice())));
+            dinputs
+        });
+        let mut dinputs = dinputs.into_iter();
+        Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
+            Ok(tensor(device, shape, dtype, dinputs.next().unwrap_or_default()))
+        })
+    }
 }
-pub(crate) use cells;
+
+impl<R: Recurrent<F>, F: TokenByToken> PeakMemory<R, F> for Cpu {
+    fn peak_bytes(&self, rule: R, dims: &Dims) -> usize {
+        peak_memory::peak_bytes(rule, dims, self.threads())
+    }
+}

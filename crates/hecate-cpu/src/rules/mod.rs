@@ -1,13 +1,7 @@
-//! The cells of this column: a file a rule.
+//! The rules with a step of their own: a folder each.
+//!
+//! Linear and deep rules have no file here: `hecate_core` lowers them, and one engine a family runs them all.
 
 mod atlas;
-mod delta;
-mod dgd;
-mod hebbian;
 mod lattice;
-mod memora;
-mod moneta;
-mod titans;
-mod titans_mlp;
 mod trellis;
-mod yaad;

@@ -5,16 +5,18 @@
 // In the order of `Activation`.
 enum { SILU, GELU_TANH, GELU };
 
-// A function's value, slope and curvature.
+// A function's value, its first and its second derivative at one place.
 struct Curve {
-    float value, slope, bend;
+    float value, slope, second;
 };
 
 // σ(x) and σ(−x), each relative to itself.
 struct Sigmoids {
     float up, down;
 
+    // Both without cancellation, however large x is.
     __device__ explicit Sigmoids(float x) {
+        // Never of a positive number: it cannot overflow.
         float e = expf(-fabsf(x));
         float large = 1.0f / (1.0f + e), small = e * large;
         up = x < 0.0f ? small : large;
@@ -22,6 +24,7 @@ struct Sigmoids {
     }
 };
 
+// x σ(x), its first and its second derivative.
 __device__ inline Curve silu(float x) {
     Sigmoids s(x);
     // The slope tends to 0 or 1 faster than any power of x grows.
@@ -31,6 +34,7 @@ __device__ inline Curve silu(float x) {
 
 // With t = tanh u, 1 − t² = 4 σ(2u) σ(−2u).
 __device__ inline Curve gelu_tanh(float x) {
+    // Constants of the hyperbolic form; u, u′, u″ of its argument.
     const float cubic = 0.044715f, c = 0.7978845608028654f;
     float u = c * (x + cubic * x * x * x), u1 = c * (1.0f + 3.0f * cubic * x * x), u2 = 6.0f * c * cubic * x;
     Sigmoids s(2.0f * u);
@@ -44,6 +48,7 @@ __device__ inline Curve gelu(float x) {
     return {x * below, below + x * density, density * (2.0f - x * x)};
 }
 
+// The function of this kind at `x`.
 __device__ inline Curve activation(u32 kind, float x) {
     if (kind == SILU) return silu(x);
     // Beyond it the functions are x or 0 to the last bit.

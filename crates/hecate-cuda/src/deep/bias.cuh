@@ -1,4 +1,6 @@
 // What a memory is taught by an error: equations (47)–(52).
+//
+// Vectors are [V] in shared memory or scratch, elements by threads; all threads of the block call every function.
 #pragma once
 #include "deep_options.cuh"
 
@@ -15,12 +17,14 @@ __device__ inline float power(float m, float power) {
 __device__ __forceinline__ float sign(float e) { return e > 0.0f ? 1.0f : e < 0.0f ? -1.0f : e; }
 
 // u = ψ(e).
-template <int BIAS> TOGETHER void teach(const Options& o, const float* error, float delta, float* u) {
+template <int BIAS> TOGETHER void inner_grad(const Options& o, const float* error, float delta, float* u) {
     u32 width = o.value;
+    // (47).
     if (BIAS == L2) {
         EACH(i, width) u[i] = error[i];
     } else if (BIAS == LP) {
         EACH(i, width) {
+            // |e| is smoothed by ε.
             float e = error[i], m = e * e + o.epsilon;
             u[i] = o.tanh ? o.p * tanhf(10.0f * e) * power(m, (o.p - 1.0f) / 2.0f)
                           : o.p * e * power(m, (o.p - 2.0f) / 2.0f);
@@ -28,6 +32,7 @@ template <int BIAS> TOGETHER void teach(const Options& o, const float* error, fl
     } else if (o.huber == COORDINATE) {
         EACH(i, width) u[i] = fabsf(error[i]) <= delta ? error[i] : delta * sign(error[i]);
     } else {
+        // NORM and MIX compare the length of the whole error with δ.
         float length = sqrtf(dot(error, error, width));
         EACH(i, width) {
             float e = error[i];
@@ -39,7 +44,7 @@ template <int BIAS> TOGETHER void teach(const Options& o, const float* error, fl
 
 // de += ψ′(e)ᵀ du; the gradient of δ is returned.
 template <int BIAS>
-TOGETHER float teach_back(const Options& o, const float* error, float delta, const float* du, float* de) {
+TOGETHER float inner_grad_vjp(const Options& o, const float* error, float delta, const float* du, float* de) {
     u32 width = o.value;
     float ddelta = 0.0f;
     if (BIAS == L2) {
@@ -48,14 +53,17 @@ TOGETHER float teach_back(const Options& o, const float* error, float delta, con
         EACH(i, width) {
             float e = error[i], m = e * e + o.epsilon;
             if (o.tanh) {
+                // (49): the product rule, with the slope 10 (1 − t²) of the smoothed sign.
                 float t = tanhf(10.0f * e), steep = 10.0f * (1.0f - t * t) * power(m, (o.p - 1.0f) / 2.0f);
                 de[i] += du[i] * o.p * (steep + t * (o.p - 1.0f) * e * power(m, (o.p - 3.0f) / 2.0f));
             } else {
+                // (48), with e²/m in [0, 1) in place of a difference of powers.
                 de[i] += du[i] * o.p * power(m, (o.p - 2.0f) / 2.0f) * (1.0f + (o.p - 2.0f) * (e * e / m));
             }
         }
     } else if (o.huber == COORDINATE) {
         EACH(i, width) {
+            // Quadratic inside δ, linear outside.
             bool inside = fabsf(error[i]) <= delta;
             de[i] += inside ? du[i] : 0.0f;
             ddelta += inside ? 0.0f : du[i] * sign(error[i]);
@@ -66,10 +74,12 @@ TOGETHER float teach_back(const Options& o, const float* error, float delta, con
         if (length <= delta) {
             EACH(i, width) de[i] += du[i];
         } else if (o.huber == NORM) {
+            // NORM outside: u = δ e / |e|.
             ddelta = dot(error, du, width) / length;
             float own = delta / length, along = -delta / (length * length) * ddelta;
             EACH(i, width) de[i] += own * du[i] + along * error[i];
         } else {
+            // MIX outside: every element is ±δ, so only δ is taught.
             EACH(i, width) ddelta += sign(error[i]) * du[i];
             ddelta = together(ddelta);
         }

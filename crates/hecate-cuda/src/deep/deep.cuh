@@ -6,6 +6,7 @@
 #include "retention.cuh"
 
 // What a token leaves for its backward.
+// Rows of one token, one after another in the order of the constructor.
 struct Record {
     // At the key, [D] each: pre-activation, activation, slope, b = W₁ u_o, δ.
     float *pre, *h, *slope, *back, *delta;
@@ -16,7 +17,9 @@ struct Record {
     // Deviations of the two norms.
     float* deviations;
 
+    // `numbers` is the token's record, as long as `deep::workspace` says.
     __device__ Record(const Options& o, float* numbers) {
+        // Rows one after another.
         auto take = [&](u32 width) {
             float* own = numbers;
             numbers += width;
@@ -30,7 +33,7 @@ struct Record {
     }
 };
 
-// Room for one token.
+// Rows for one token.
 struct Scratch {
     // Weights, and their gradient before it is pulled back to the state; empty where the state is the weights.
     float *weights, *dweights;
@@ -43,6 +46,7 @@ struct Scratch {
     // A number a column of the widest matrix.
     float* columns;
 
+    // `mapped`: the weights are not the state and need places.
     __device__ Scratch(const Options& o, bool mapped, float* numbers) {
         auto take = [&](u64 width) {
             float* own = numbers;
@@ -64,24 +68,32 @@ struct Gates {
     float a, eta, theta, delta;
 };
 
+// The cell of the family: BIAS is the inner loss, RETENTION how the state becomes the weights.
+//
+// A state is the weights one matrix after another, [K,D] and [D,V] or [K,V], in the form that retention gives them; with
+// momentum the same again.
 template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     static constexpr bool IN_PLACE = true;
     static constexpr bool OVERWRITES = true;
     static constexpr bool MAPPED = RETENTION != DECAY;
 
+    // Sizes and options of this call.
     Options o;
 
+    // `row` has logarithms of a and η; θ and δ as they are.
     __device__ Gates gates(const float* row) const {
+        // Gates after η move on by one.
         u32 after = MOMENTUM ? 1 : 0;
         return {expf(row[0]), MOMENTUM ? expf(row[1]) : 0.0f, row[1 + after], BIAS == HUBER ? row[2 + after] : 0.0f};
     }
 
     // The weights of a state: itself, or written to `weights`.
-    __device__ const float* exposed(const float* state, float* weights) const {
+    __device__ const float* to_weights(const float* state, float* weights) const {
         if (!MAPPED) return state;
+        // Both matrices, each by itself.
         u64 first = o.first(), all = o.all();
-        expose<RETENTION>(o, state, weights, first);
-        if (first < all) expose<RETENTION>(o, state + first, weights + first, all - first);
+        ::to_weights<RETENTION>(o, state, weights, first);
+        if (first < all) ::to_weights<RETENTION>(o, state + first, weights + first, all - first);
         return weights;
     }
 
@@ -92,6 +104,7 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
             column_sums(
                 o.key, o.hidden, [&](u32 r, u32 c) { return x[r] * weights[(u64)r * o.hidden + c]; },
                 [&](u32 c, float sum) {
+                    // Value and slope; the second derivative is made again in the backward.
                     Curve at = activation(o.activation, sum);
                     if (pre) pre[c] = sum;
                     h[c] = at.value;
@@ -105,7 +118,8 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     }
 
     // What the token teaches at the gradient point, left in the record: equations (34), (35), (39), (40).
-    __device__ void learn(const float* weights, const Token& token, float delta, const Record& r) const {
+    __device__ void inner_grad(const float* weights, const Token& token, float delta, const Record& r) const {
+        // f(W; k), and what the backward needs of it.
         float deviation = apply(weights, token.k, r.pre, r.h, r.slope, r.error);
         EACH(i, o.value) {
             float out = r.error[i];
@@ -115,7 +129,7 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
         }
         if (threadIdx.x == 0) r.deviations[0] = deviation;
         __syncthreads();
-        teach<BIAS>(o, r.error, delta, r.u);
+        ::inner_grad<BIAS>(o, r.error, delta, r.u);
         if (o.norm) add_jacobian(r.normed, deviation, r.u, r.u_o, o.value);
         else copy(r.u_o, r.u, o.value);
         if (o.hidden) {
@@ -129,7 +143,9 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     // S = η S − θ xᵀ y, X = a X + S, or without momentum X = a X − θ xᵀ y, for one matrix.
     __device__ void descend(const Gates& g, const float* old, const float* old_s, float* next, float* next_s,
                             const float* x, const float* y, u32 rows, u32 columns) const {
+        // A warp takes a row of the matrix.
         ROWS(r, rows) {
+            // The row's factor of the gradient step.
             float step = -g.theta * x[r];
             LANES(c, columns) {
                 u64 i = (u64)r * columns + c;
@@ -158,21 +174,24 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
         }
     }
 
+    // One token: `old` and `point` are states, `next` is written, `out [V]` too.
     __device__ void forward(const Token& token, const float* old, const float* point, float* next, float* record,
                             float* scratch, float* out) const {
+        // The gradient is taken at the point, and written onto the old state.
         Gates g = gates(token.gates);
         Record r(o, record);
         Scratch s(o, MAPPED, scratch);
-        learn(exposed(point, s.weights), token, g.delta, r);
+        inner_grad(to_weights(point, s.weights), token, g.delta, r);
         // What is read before the write is read first: `next` may be `old`.
-        if (!o.read_after) look(token, old, r, s, out);
+        if (!o.read_after) read_query(token, old, r, s, out);
         write(token, g, old, next, r, s.columns);
-        if (o.read_after) look(token, next, r, s, out);
+        if (o.read_after) read_query(token, next, r, s, out);
     }
 
     // Equation (38). Pre-activations are needed for the second derivative alone, which a read does not have.
-    __device__ void look(const Token& token, const float* seen, const Record& r, const Scratch& s, float* out) const {
-        const float* weights = exposed(seen, s.weights);
+    __device__ void read_query(const Token& token, const float* seen, const Record& r, const Scratch& s, float* out) const {
+        const float* weights = to_weights(seen, s.weights);
+        // f(W; q).
         float deviation = apply(weights, token.q, nullptr, r.read_h, r.read_slope, out);
         if (threadIdx.x == 0) r.deviations[1] = deviation;
         EACH(i, o.value) {
@@ -182,16 +201,17 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
         __syncthreads();
     }
 
+    // One token back; `deep_backward.cuh` has these.
     __device__ void backward(const Token& token, const States& states, const float* record, const float* dout,
                              const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const;
 
-    __device__ void unread(const Token& token, const float* seen, const Record& r, const float* dout, float* dstate,
+    __device__ void read_vjp(const Token& token, const float* seen, const Record& r, const float* dout, float* dstate,
                            const Scratch& s, float* dq) const;
-    __device__ void unwrite(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
+    __device__ void write_vjp(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
                             bool scaled, const Scratch& s, const TokenGrads& grads) const;
-    __device__ void unlearn(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
+    __device__ void inner_grad_vjp(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
                             float keep, const Scratch& s, const TokenGrads& grads) const;
     __device__ float sandwich(const float* x, const float* d, const float* y, float* left, float* right, u32 rows,
                               u32 columns) const;
-    __device__ void pulled(const float* state, const float* dweights, float* dstate) const;
+    __device__ void pullback(const float* state, const float* dweights, float* dstate) const;
 };

@@ -7,7 +7,7 @@ enum { DECAY, LQ, KL };
 // In the order of `Huber`.
 enum { COORDINATE, NORM, MIX };
 
-// Twin of `deep::Options`.
+// Twin of `DeepOptions` of `hecate_core::families`.
 struct Options {
     // K, D (0 for a matrix), V.
     u32 key, hidden, value;
@@ -21,7 +21,7 @@ struct Options {
     // Bias (48), (49) and retention (54), (55).
     float p, epsilon, q, scale;
 
-    // Numbers of the first weight matrix, and of all.
+    // Elements of the first weight matrix, and of all.
     __device__ __forceinline__ u64 first() const { return (u64)key * (hidden ? hidden : value); }
     __device__ __forceinline__ u64 all() const { return hidden ? (u64)(key + value) * hidden : (u64)key * value; }
 };

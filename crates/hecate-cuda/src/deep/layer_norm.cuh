@@ -1,4 +1,6 @@
 // The layer norm without parameters, and its second derivative: equation (43).
+//
+// Vectors are [width], elements by threads. Barriers stand after each, since sums read what other threads wrote.
 #pragma once
 #include "block.cuh"
 
@@ -24,8 +26,9 @@ TOGETHER void add_jacobian(const float* normed, float deviation, const float* e,
 }
 
 // out = ∂⟨du_o, J(o) u⟩/∂o, with u_o = J u and du_o its gradient; `spare` is as long.
-TOGETHER void bend(const float* normed, float deviation, const float* u, const float* u_o, const float* du_o,
+TOGETHER void second_derivative(const float* normed, float deviation, const float* u, const float* u_o, const float* du_o,
                             float* spare, float* out, u32 width) {
+    // The derivative of J by o has two parts: through x̂, in `spare`, and through the deviation.
     float factor = -1.0f / (deviation * (float)width);
     float along_u = factor * dot(normed, u, width), along_du = factor * dot(normed, du_o, width);
     EACH(i, width) spare[i] = along_u * du_o[i] + along_du * u[i];

@@ -2,23 +2,29 @@
 // of their exponentials and the outputs, all relative to the maximum so far.
 #include "attention.cuh"
 
+// y and the logarithm of each row's sum of exponentials; `attention::Forward` is its twin.
 struct Forward {
-    Call call;
-    Array y;     // [rows, Hq, dv]
-    float* lse;  // [rows, Hq]
+    AttentionCall call;
+    // [rows, Hq, dv]
+    Array y;
+    // [rows, Hq]
+    float* lse;
     int slabs;
 };
 
+// Shared memory of a block: about 29 KiB, so that two blocks fit a multiprocessor.
 struct Tiles {
     Rows rows;
     __align__(16) float stage[2 * DEEP * PITCH];
     __align__(16) float weights[1][TILE * PITCH];
 };
 
+// A block has 64 queries under one key-value head, and HALVES times 64 columns of y.
 template <int HALVES>
 __device__ __forceinline__ void forward(const Forward& args, const Job& job, Tiles& tiles) {
-    const Call& call = args.call;
+    const AttentionCall& call = args.call;
     Rows& rows = tiles.rows;
+    // Queries of the sequence under this key-value head.
     int units = (int)job.length * (call.query_heads / call.heads), mine = threadIdx.x;
     Seen all = seen(call, job);
     if (mine < TILE) {
@@ -27,6 +33,7 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
         rows.token[mine] = real ? unit / (call.query_heads / call.heads) : -1;
         rows.q[mine] = real ? address(call.q, unit_row(call, job, unit), call.key) : 0;
     }
+    // Of a thread's four queries: outputs so far, the largest score, and its own part of the sum of exponentials.
     float out[1][4][4 * HALVES] = {}, top[4], total[4];
     for (int i = 0; i < 4; i++) {
         top[i] = -INFINITE;
@@ -34,8 +41,10 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
     }
     for (int at = 0; at < all.count; at += TILE) {
         __syncthreads();
+        // The first 64 threads find a key each.
         if (mine < TILE) seen_key(rows, call, job, all, mine, at + mine);
         __syncthreads();
+        // Scores of the thread's 4 x 4 part of the tile.
         float p[4][4] = {};
         scores(p, rows.q, rows.k, call.q.type, call.key, tiles.stage);
 #pragma unroll
@@ -47,6 +56,7 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
                 p[i][j] = sees(rows, unit, 4 * thread_column() + j) ? call.scale * p[i][j] : -INFINITE;
                 most = p[i][j] > most ? p[i][j] : most;
             }
+            // Over the 16 threads of a row.
             most = row_max(most);
             most = most > top[i] ? most : top[i];
             // Where nothing was seen yet, any number will do.
@@ -58,12 +68,14 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
 #pragma unroll
             for (int j = 0; j < 4 * HALVES; j++) out[0][i][j] *= factor;
         }
+        // Through shared memory, since `weigh` needs whole rows of weights.
         keep(tiles.weights[0], p);
         int count = all.count - at < TILE ? all.count - at : TILE;
         weigh<HALVES, 1>(out, tiles.weights, count, rows.v, call.q.type, job.slab * SLAB, call.value, tiles.stage);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
+        // Parts of the sum are put together once, at the end.
         float sum = row_sum(total[i]);
         int unit = job.first + 4 * thread_row() + i;
         if (unit >= units) continue;
@@ -77,12 +89,13 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
     }
 }
 
-// Values of at most 64 numbers, and wider ones.
+// Values of at most 64 elements, and wider ones.
 KERNEL(attention_forward, Forward, BLOCKS(2)) {
     __shared__ Tiles tiles;
     forward<1>(args, job_of_block(args.call, args.slabs), tiles);
 }
 
+// The same with 128 columns of y a block.
 KERNEL(attention_forward_wide, Forward, BLOCKS(2)) {
     __shared__ Tiles tiles;
     forward<2>(args, job_of_block(args.call, args.slabs), tiles);

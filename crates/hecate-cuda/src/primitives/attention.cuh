@@ -2,7 +2,7 @@
 //
 // Under one key-value head, the queries of a sequence are its units: unit u is query head u % group of token u / group.
 // Keys are counted as tokens are, from the sequence's first; those before it, of the cache, have negative numbers. A
-// block of 256 threads takes tiles of 64 units and of 64 keys. Of a tile of 64 x 64 numbers, thread (ty, tx) of 16 x 16
+// block of 256 threads takes tiles of 64 units and of 64 keys. Of a tile of 64 x 64 elements, thread (ty, tx) of 16 x 16
 // holds rows 4 ty .. 4 ty + 3 and columns 4 tx .. 4 tx + 3.
 #pragma once
 #include "hecate.cuh"
@@ -20,71 +20,89 @@ const int DEEP = 16;
 // Most columns of results that a block makes; it makes 64 at a time.
 const int SLAB = 128;
 
-struct Call {
-    Array q, k, v;             // [rows, Hq, d], [rows, Hkv, d], [rows, Hkv, dv]
-    Array cache_k, cache_v;    // [N, P, Hkv, d], [N, P, Hkv, dv], or null
-    Array prefix_k, prefix_v;  // [Np, Hkv, d], [Np, Hkv, dv], or null
-    const float* valid;        // [N, P], null without a cache
-    const u32* jobs;           // four numbers a job
+// Arrays and sizes of a call; `attention::AttentionCall` is its twin.
+struct AttentionCall {
+    // [rows, Hq, d], [rows, Hkv, d], [rows, Hkv, dv]
+    Array q, k, v;
+    // [N, P, Hkv, d], [N, P, Hkv, dv], or null
+    Array cache_k, cache_v;
+    // [Np, Hkv, d], [Np, Hkv, dv], or null
+    Array prefix_k, prefix_v;
+    // [N, P], null without a cache
+    const float* valid;
+    // Four elements a job
+    const u32* jobs;
     int query_heads, heads, key, value, prefix, kept;
     float scale;
 };
 
-// Work of a block: a tile, or a stretch of tiles, of one sequence under one head, and the columns of the results.
+// Work of a block: a tile, or a segment of tiles, of one sequence under one head, and the columns of the results.
 struct Job {
-    u32 n, start, length;  // the sequence, its first row, its tokens
-    int first;             // unit or key
+    // The sequence, its first row, its tokens
+    u32 n, start, length;
+    // Unit or key
+    int first;
     int head, slab;
 };
 
 // 64 units and 64 keys, as addresses of rows (0: none, read as zeros) and who sees whom.
 struct Rows {
     u64 q[TILE], dy[TILE], k[TILE], v[TILE];
-    int token[TILE];              // of a unit; -1: none
-    int first[TILE], last[TILE];  // tokens that see a key
-    float lse[TILE], along[TILE]; // of a unit
+    // Of a unit; -1: none
+    int token[TILE];
+    // Tokens that see a key
+    int first[TILE], last[TILE];
+    // Of a unit
+    float lse[TILE], along[TILE];
 };
 
+// Four neighbours in shared memory, read at once.
 struct __align__(16) Four {
     float x[4];
 };
 
+// Four neighbours from a multiple of 16 bytes.
 __device__ __forceinline__ Four four(const float* x) { return *(const Four*)x; }
 
+// A thread among 16 x 16.
 __device__ __forceinline__ int thread_row() { return threadIdx.x / 16; }
 __device__ __forceinline__ int thread_column() { return threadIdx.x % 16; }
 
-__device__ __forceinline__ Job job_of_block(const Call& call, int slabs) {
+// Blocks are counted by job, then head, then slab of columns.
+__device__ __forceinline__ Job job_of_block(const AttentionCall& call, int slabs) {
     u32 index = blockIdx.x / slabs;
     const u32* job = call.jobs + (u64)(index / call.heads) * 4;
     return Job{job[0], job[1], job[2], (int)job[3], (int)(index % call.heads), (int)(blockIdx.x % slabs)};
 }
 
+// Where a row of `width` elements begins.
 __device__ __forceinline__ u64 address(Array x, u64 row, int width) {
     return (u64)x.data + row * width * (x.type == 0 ? 4 : 2);
 }
 
 // Row of a unit in arrays [rows, Hq, ..].
-__device__ __forceinline__ u64 unit_row(const Call& call, const Job& job, int unit) {
+__device__ __forceinline__ u64 unit_row(const AttentionCall& call, const Job& job, int unit) {
     int group = call.query_heads / call.heads;
     return ((u64)job.start + unit / group) * call.query_heads + job.head * group + unit % group;
 }
 
 // Row of a key of the cache, and of a token, in arrays [.., Hkv, ..].
-__device__ __forceinline__ u64 cache_row(const Call& call, const Job& job, int place) {
+__device__ __forceinline__ u64 cache_row(const AttentionCall& call, const Job& job, int place) {
     return ((u64)job.n * call.kept + place) * call.heads + job.head;
 }
-__device__ __forceinline__ u64 token_row(const Call& call, const Job& job, int token) {
+__device__ __forceinline__ u64 token_row(const AttentionCall& call, const Job& job, int token) {
     return ((u64)job.start + token) * call.heads + job.head;
 }
 
+// A place without a key: its rows are zeros, and no token sees it.
 __device__ __forceinline__ void no_key(Rows& rows, int slot) {
     rows.k[slot] = rows.v[slot] = 0;
     rows.first[slot] = 0;
     rows.last[slot] = -1;
 }
 
-__device__ __forceinline__ void prefix_key(Rows& rows, const Call& call, const Job& job, int slot, int place) {
+// Key `place` of the prefix, which every token sees.
+__device__ __forceinline__ void prefix_key(Rows& rows, const AttentionCall& call, const Job& job, int slot, int place) {
     u64 row = (u64)place * call.heads + job.head;
     rows.k[slot] = address(call.prefix_k, row, call.key);
     rows.v[slot] = address(call.prefix_v, row, call.value);
@@ -93,9 +111,10 @@ __device__ __forceinline__ void prefix_key(Rows& rows, const Call& call, const J
 }
 
 // Key `at`, which tokens at .. at + P see. Whatever lies in places of the cache that do not count is not looked at.
-__device__ __forceinline__ void window_key(Rows& rows, const Call& call, const Job& job, int slot, int at) {
+__device__ __forceinline__ void window_key(Rows& rows, const AttentionCall& call, const Job& job, int slot, int at) {
     bool old = at < 0;
     if (old && !(call.valid[(u64)job.n * call.kept + (call.kept + at)] > 0.5f)) return no_key(rows, slot);
+    // Old keys lie in the cache.
     u64 row = old ? cache_row(call, job, call.kept + at) : token_row(call, job, at);
     rows.k[slot] = address(old ? call.cache_k : call.k, row, call.key);
     rows.v[slot] = address(old ? call.cache_v : call.v, row, call.value);
@@ -103,12 +122,13 @@ __device__ __forceinline__ void window_key(Rows& rows, const Call& call, const J
     rows.last[slot] = at + call.kept;
 }
 
+// Whether the token of a query sees a key of the tile.
 __device__ __forceinline__ bool sees(const Rows& rows, int unit, int key) {
     int token = rows.token[unit];
     return token >= rows.first[key] && token <= rows.last[key];
 }
 
-// Number `column` of a row, 0 behind its end.
+// Number `column` of a row, 0 after its end.
 __device__ __forceinline__ float element(u64 row, u32 type, int column, int width) {
     return row != 0 && column < width ? load(Array{(void*)row, type}, column) : 0.0f;
 }
@@ -124,7 +144,7 @@ __device__ __forceinline__ void stage_columns(float* out, const u64* rows, u32 t
     }
 }
 
-// out[i][j] += sum over c < width of a[4 ty + i, c] b[4 tx + j, c]; `stage` holds 2 x DEEP x PITCH numbers.
+// out[i][j] += sum over c < width of a[4 ty + i, c] b[4 tx + j, c]; `stage` holds 2 x DEEP x PITCH elements.
 __device__ __forceinline__ void scores(
     float (&out)[4][4], const u64* a, const u64* b, u32 type, int width, float* stage) {
     float *left = stage, *right = stage + DEEP * PITCH;
@@ -135,6 +155,7 @@ __device__ __forceinline__ void scores(
         __syncthreads();
 #pragma unroll 4
         for (int c = 0; c < DEEP; c++) {
+            // Four rows and four columns of the thread, 16 bytes each.
             Four x = four(left + c * PITCH + 4 * thread_row()), y = four(right + c * PITCH + 4 * thread_column());
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -144,17 +165,18 @@ __device__ __forceinline__ void scores(
     }
 }
 
-// Keeps a tile of weights turned round, so that `weigh` sums over its columns.
+// Keeps a tile of weights transposed, so that `weigh` sums over its columns.
 __device__ __forceinline__ void keep(float* weights, const float (&tile)[4][4]) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
+        // A column of the thread's part is four neighbours of a transposed row.
         Four column = {{tile[0][j], tile[1][j], tile[2][j], tile[3][j]}};
         *(Four*)(weights + (4 * thread_column() + j) * PITCH + 4 * thread_row()) = column;
     }
 }
 
 // out[kind][i][4 h + j] += sum over r < count of weights[kind][r, 4 ty + i] x[r, start + 64 h + 4 tx + j], for x of 64
-// rows. `stage` holds DEEP x SLAB numbers.
+// rows. `stage` holds DEEP x SLAB elements.
 template <int HALVES, int KINDS>
 __device__ __forceinline__ void weigh(float (&out)[KINDS][4][4 * HALVES], const float (*weights)[TILE * PITCH],
     int count, const u64* x, u32 type, int start, int width, float* stage) {
@@ -209,8 +231,10 @@ struct Seen {
     int low, count;
 };
 
-__device__ __forceinline__ Seen seen(const Call& call, const Job& job) {
+// The window of the tile's first query, up to the token of its last.
+__device__ __forceinline__ Seen seen(const AttentionCall& call, const Job& job) {
     int group = call.query_heads / call.heads;
+    // Tokens of the tile's first and last query.
     int from = job.first / group, to = (job.first + TILE - 1) / group;
     to = to < (int)job.length ? to : (int)job.length - 1;
     int start = call.valid ? -call.kept : 0, low = from - call.kept;
@@ -220,7 +244,7 @@ __device__ __forceinline__ Seen seen(const Call& call, const Job& job) {
 
 // Key number `i` of those.
 __device__ __forceinline__ void seen_key(
-    Rows& rows, const Call& call, const Job& job, const Seen& seen, int slot, int i) {
+    Rows& rows, const AttentionCall& call, const Job& job, const Seen& seen, int slot, int i) {
     if (i >= seen.count) no_key(rows, slot);
     else if (i < call.prefix) prefix_key(rows, call, job, slot, i);
     else window_key(rows, call, job, slot, seen.low + i - call.prefix);

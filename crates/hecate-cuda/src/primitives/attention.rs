@@ -2,70 +2,91 @@
 //!
 //! Forward and `dq` have 64 queries in a block and pass the keys these see; `dk` and `dv` have 64 keys in a block and
 //! pass the queries that see them; the keys of the prefix, which everyone sees, are summed in parts.
+//!
+//! With `P = exp(scale q kᵀ − lse)`, `y = P v`, `D = dy·y` and `dS = P ∘ (dy vᵀ − D)`: `dq = scale dS k`, `dk = scale
+//! dSᵀ q`, `dv = Pᵀ dy`. Scores are made again in the backward, as in FlashAttention-2 (Dao, 2023), so no array is as
+//! long as tokens times tokens.
 
 use super::sequences::{last_rows, sum_parts};
 use crate::{
     Cuda,
     error::unsupported,
-    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Shape, Tensor,
-    primitives::{Attention, AttentionDims, AttentionInputs, Cache, Prefix},
+    DType, Result, Tensor,
+    primitives::{
+        Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Prefix,
+    },
 };
 
-pub(crate) const SOURCE: Source = source!("attention", "attention.cu");
-pub(crate) const BACKWARD: Source = source!("attention_backward", "attention_backward.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("attention", "attention.cu");
+pub(crate) const BACKWARD: KernelSource = kernel_source!("attention_backward", "attention_backward.cu");
 
 /// Arrays and sizes of a call; the structures here are those of the same names in the kernels.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Call {
+struct AttentionCall {
+    /// `[rows, Hq, d]`; `k` and `v` are `[rows, Hkv, d]` and `[rows, Hkv, dv]`.
     q: Array,
     k: Array,
     v: Array,
+    /// `[N, P, Hkv, ·]` each, or null.
     cache_k: Array,
     cache_v: Array,
+    /// `[Np, Hkv, ·]` each, or null.
     prefix_k: Array,
     prefix_v: Array,
+    /// `[N, P]`: which places of the cache count; null without a cache.
     valid: Pointer,
+    /// Four integers a job: sequence, first row, tokens, first query or key.
     jobs: Pointer,
+    /// `Hq`, `Hkv`, `d`, `dv`, `Np`, `P`.
     query_heads: i32,
     heads: i32,
     key: i32,
     value: i32,
     prefix: i32,
     kept: i32,
+    /// What scores are times.
     scale: f32,
 }
 
+/// `y [rows, Hq, dv]`, `lse [rows, Hq]`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Forward {
-    call: Call,
+    call: AttentionCall,
     y: Array,
     lse: Pointer,
+    /// Blocks of columns of the result.
     slabs: i32,
 }
 
+/// `dy [rows, Hq, dv]`, `dq [rows, Hq, d]`, `lse` and `along` `[rows, Hq]`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct QueryGrads {
-    call: Call,
+    call: AttentionCall,
     dy: Array,
     dq: Array,
     lse: Pointer,
     along: Pointer,
+    /// Blocks of columns of the result.
     slabs: i32,
 }
 
+/// `dk` and `dv` as `k` and `v`; of the cache `[N, P, Hkv, ·]`; of the prefix a part a job.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct KeyGrads {
-    call: Call,
+    call: AttentionCall,
     dy: Array,
+    /// The gradient of the cache after the call, or null.
     last_k: Array,
     last_v: Array,
+    /// The gradient of the cache, or null.
     dcache_k: Array,
     dcache_v: Array,
     dk: Array,
@@ -73,7 +94,8 @@ struct KeyGrads {
     lse: Pointer,
     along: Pointer,
     slabs: i32,
-    stretch: i32,
+    /// Queries of a job, for the prefix.
+    segment: i32,
 }
 
 // A structure of one field lies as the field does.
@@ -90,7 +112,7 @@ kernels! { BACKWARD {
     "attention_dprefix_wide" PrefixWide { arguments: KeyGrads }
 } }
 
-/// Starts the kernel for rows of at most 64 numbers, or the one for wider rows.
+/// Starts the kernel for rows of at most 64 elements, or the one for wider rows.
 macro_rules! launch {
     ($device:ident, $width:expr, $grid:expr, $narrow:ident | $wide:ident, $arguments:expr) => {{
         let arguments = $arguments;
@@ -102,6 +124,8 @@ macro_rules! launch {
 }
 
 /// Queries, and keys, of a block.
+///
+/// A row of the tile is a query and one of its heads: query heads that share keys are neighbours.
 const TILE: usize = 64;
 
 /// Most columns of a result that a block makes.
@@ -122,28 +146,33 @@ struct Problem<'a> {
     kept: usize,
 }
 
-/// Work of the blocks: four numbers each on the device.
+/// Work of the blocks: four elements each on the device.
 struct Jobs {
+    /// `[jobs, 4]`.
     table: Tensor<Cuda>,
     count: usize,
 }
 
+/// The array, or one that the kernel does not look at.
 fn optional(x: Option<&Tensor<Cuda>>) -> Array {
     x.map_or(Array::NONE, Array::from)
 }
 
 impl<'a> Problem<'a> {
-    /// `exact`: the window is not shortened to the text, because there is a cache in front or behind.
+    /// `exact`: the window is not shortened to the text, because there is a cache in front or after.
     fn new(
         device: &'a Cuda,
         dims: &'a AttentionDims,
         inputs: &'a AttentionInputs<Tensor<Cuda>>,
         exact: bool,
     ) -> Result<Self> {
+        // Query heads share key-value heads in groups of this size.
         let group = dims.query_heads / dims.heads;
         let kept = if exact { dims.kept() } else { dims.kept().min(dims.sequences.longest()) };
+        // All places that kernels count in 32 bits.
         let numbers = [kept, dims.prefix, dims.key, dims.value, dims.query_heads];
         let most = numbers.into_iter().fold(dims.sequences.rows().saturating_mul(group), usize::saturating_add);
+        // Room for ends that are rounded up to tiles and segments.
         if most > i32::MAX as usize - 2 * PARTS[0] {
             let found =
                 format!("{} rows of tokens, {} heads, window {}", dims.sequences.rows(), dims.query_heads, kept);
@@ -152,6 +181,7 @@ impl<'a> Problem<'a> {
         Ok(Self { device, dims, inputs, kept })
     }
 
+    /// Query heads of a key-value head.
     fn group(&self) -> usize {
         self.dims.query_heads / self.dims.heads
     }
@@ -161,23 +191,16 @@ impl<'a> Problem<'a> {
         width.div_ceil(SLAB)
     }
 
+    /// A table of jobs `[jobs, 4]`.
     fn jobs(&self, list: impl Iterator<Item = [i64; 4]>) -> Result<Jobs> {
         // All fit 32 bits by now; keys of the cache are negative.
         let numbers: Vec<u32> = list.flatten().map(|number| number as u32).collect();
         Ok(Jobs { table: self.device.table(&numbers)?, count: numbers.len() / 4 })
     }
 
-    /// Tiles of 64 numbers from `first` to `end(tokens)` in each sequence.
-    fn tiles(&self, first: i64, end: impl Fn(usize) -> usize) -> Result<Jobs> {
-        let sequences = self.dims.sequences.ranges().enumerate();
-        self.jobs(sequences.flat_map(|(n, rows)| {
-            let tiles = (first..end(rows.len()) as i64).step_by(TILE);
-            tiles.map(move |first| [n as i64, rows.start as i64, rows.len() as i64, first])
-        }))
-    }
-
     /// A block a job, key-value head and slab.
     fn grid(&self, jobs: &Jobs, slabs: usize) -> Result<Grid> {
+        // The grid has one axis, of which the driver takes up to 2³¹ − 1 blocks.
         let blocks = jobs.count.saturating_mul(self.dims.heads).saturating_mul(slabs);
         if blocks > i32::MAX as usize {
             return Err(unsupported("attention of this size", format!("{blocks} blocks of work")));
@@ -185,10 +208,11 @@ impl<'a> Problem<'a> {
         Ok(Grid::blocks(blocks, THREADS))
     }
 
-    fn call(&self, jobs: &Jobs) -> Call {
+    /// What all kernels of the call take.
+    fn call(&self, jobs: &Jobs) -> AttentionCall {
         let (dims, inputs) = (self.dims, self.inputs);
         let (cache, prefix) = (inputs.cache.as_ref(), inputs.prefix.as_ref());
-        Call {
+        AttentionCall {
             q: (&inputs.q).into(),
             k: (&inputs.k).into(),
             v: (&inputs.v).into(),
@@ -208,22 +232,26 @@ impl<'a> Problem<'a> {
         }
     }
 
-    fn forward(&self) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
+    /// `y [B, T, Hq, dv]` and `lse [B, T, Hq]`.
+    fn forward(&self) -> Result<AttentionOutputs<Tensor<Cuda>>> {
         let (device, dims) = (self.device, self.dims);
         let [batch, tokens] = [0, 1].map(|axis| self.inputs.q.shape().axes()[axis]);
         let y = device.empty([batch, tokens, dims.query_heads, dims.value], self.inputs.q.dtype())?;
         let lse = device.empty([batch, tokens, dims.query_heads], DType::F32)?;
-        let (jobs, slabs) = (self.tiles(0, |tokens| tokens * self.group())?, Self::slabs(dims.value));
+        let (jobs, slabs) =
+            (self.jobs(dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?, Self::slabs(dims.value));
         let arguments = Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32 };
         launch!(device, dims.value, self.grid(&jobs, slabs)?, ForwardNarrow | ForwardWide, arguments)?;
-        Ok((y, lse))
+        Ok(AttentionOutputs { y, lse })
     }
 
     /// `dq`, and `D [B,T,Hq]`.
     fn query_grads(&self, lse: &Tensor<Cuda>, dy: &Tensor<Cuda>) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
         let (device, dims, q) = (self.device, self.dims, &self.inputs.q);
+        // `D` in 32 bits: it is subtracted from numbers of its own size.
         let (dq, along) = (device.empty(q.shape().clone(), q.dtype())?, device.empty(lse.shape().clone(), DType::F32)?);
-        let (jobs, slabs) = (self.tiles(0, |tokens| tokens * self.group())?, Self::slabs(dims.key));
+        let (jobs, slabs) =
+            (self.jobs(dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?, Self::slabs(dims.key));
         let arguments = QueryGrads {
             call: self.call(&jobs),
             dy: dy.into(),
@@ -243,52 +271,62 @@ impl<'a> Problem<'a> {
         last: Option<&Cache<Tensor<Cuda>>>,
     ) -> Result<([Tensor<Cuda>; 2], Option<Cache<Tensor<Cuda>>>)> {
         let (device, dims, inputs) = (self.device, self.dims, self.inputs);
+        // Gradients have the shape and type of what they belong to.
         let like = |x: &Tensor<Cuda>| device.empty(x.shape().clone(), x.dtype());
         let (dk, dv) = (like(&inputs.k)?, like(&inputs.v)?);
         let dcache = match &inputs.cache {
             None => None,
             Some(Cache { k, v, valid }) => {
+                // Which places count is no number to differentiate by.
                 Some(Cache { k: like(k)?, v: like(v)?, valid: device.zeroed(valid.shape().clone(), DType::F32)? })
             }
         };
+        // Keys of the cache have negative numbers.
         let first = if inputs.cache.is_some() { -(self.kept as i64) } else { 0 };
-        let (jobs, width) = (self.tiles(first, |tokens| tokens)?, dims.key.max(dims.value));
+        // Blocks have as many columns as the wider of keys and values.
+        let (jobs, width) = (self.jobs(dims.sequences.tiles(TILE, first, |tokens| tokens))?, dims.key.max(dims.value));
         let slabs = Self::slabs(width);
         let arguments = KeyGrads {
             last_k: optional(last.map(|last| &last.k)),
             last_v: optional(last.map(|last| &last.v)),
             dcache_k: optional(dcache.as_ref().map(|dcache| &dcache.k)),
             dcache_v: optional(dcache.as_ref().map(|dcache| &dcache.v)),
-            ..told.arguments(self.call(&jobs), [&dk, &dv], slabs)
+            ..told.arguments(self.call(&jobs), &dk, &dv, slabs)
         };
         launch!(device, width, self.grid(&jobs, slabs)?, KeysNarrow | KeysWide, arguments)?;
         Ok(([dk, dv], dcache))
     }
 
-    /// Gradients of the prefix: parts over stretches of queries, and their sum.
+    /// Gradients of the prefix: parts over segments of queries, and their sum.
     fn prefix_grads(&self, told: &Told<'_>, prefix: &Prefix<Tensor<Cuda>>) -> Result<Prefix<Tensor<Cuda>>> {
         let (device, dims, rows) = (self.device, self.dims, self.dims.sequences.rows());
+        // Every query of every sequence sees the prefix: all rows count as one sequence.
         let units = rows * self.group();
-        let stretch = PARTS[0].max(units.div_ceil(PARTS[1]));
-        let jobs = self.jobs((0..units).step_by(stretch).map(|first| [0, 0, rows as i64, first as i64]))?;
+        // At most 256 parts, however long the text is.
+        let segment = PARTS[0].max(units.div_ceil(PARTS[1]));
+        let jobs = self.jobs((0..units).step_by(segment).map(|first| [0, 0, rows as i64, first as i64]))?;
+        // A part of the sums for each job, put together at the end.
         let part = |width| device.empty([jobs.count, dims.prefix, dims.heads, width], DType::F32);
         let (dk, dv, width) = (part(dims.key)?, part(dims.value)?, dims.key.max(dims.value));
         let slabs = Self::slabs(width);
-        let arguments = KeyGrads { stretch: stretch as i32, ..told.arguments(self.call(&jobs), [&dk, &dv], slabs) };
+        let arguments = KeyGrads { segment: segment as i32, ..told.arguments(self.call(&jobs), &dk, &dv, slabs) };
         launch!(device, width, self.grid(&jobs, slabs)?, PrefixNarrow | PrefixWide, arguments)?;
         Ok(Prefix { k: sum_parts(device, &dk, &prefix.k)?, v: sum_parts(device, &dv, &prefix.v)? })
     }
 }
 
-/// What queries tell keys: `dy`, and from the forward and from `dq` the numbers `lse` and `D`.
+/// What queries tell keys: `dy`, and from the forward and from `dq` the elements `lse` and `D`.
 struct Told<'a> {
+    /// `[rows, Hq, dv]`.
     dy: &'a Tensor<Cuda>,
+    /// `[rows, Hq]`; `along` the same.
     lse: &'a Tensor<Cuda>,
     along: &'a Tensor<Cuda>,
 }
 
 impl Told<'_> {
-    fn arguments(&self, call: Call, [dk, dv]: [&Tensor<Cuda>; 2], slabs: usize) -> KeyGrads {
+    /// What kernels of keys take: without a cache, and not of the prefix.
+    fn arguments(&self, call: AttentionCall, dk: &Tensor<Cuda>, dv: &Tensor<Cuda>, slabs: usize) -> KeyGrads {
         KeyGrads {
             call,
             dy: self.dy.into(),
@@ -301,52 +339,35 @@ impl Told<'_> {
             lse: pointer(self.lse),
             along: pointer(self.along),
             slabs: slabs as i32,
-            stretch: 0,
+            segment: 0,
         }
     }
 }
 
 impl Attention for Cuda {
+    /// A block has 64 queries.
     fn attention(
         &self,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+    ) -> Result<AttentionOutputs<Tensor<Self>>> {
         Problem::new(self, dims, inputs, inputs.cache.is_some())?.forward()
     }
 
-    fn attention_backward(
-        &self,
-        dims: &AttentionDims,
-        inputs: &AttentionInputs<Tensor<Self>>,
-        _y: &Tensor<Self>,
-        lse: &Tensor<Self>,
-        dy: &Tensor<Self>,
-        dcache: Option<&Cache<Tensor<Self>>>,
-    ) -> Result<AttentionInputs<Tensor<Self>>> {
+    /// Gradients of all inputs: queries first, since `D` comes out of their kernel, then keys and the prefix.
+    fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
+        let AttentionBackward { dims, inputs, outputs: AttentionOutputs { lse, .. }, dy, dcache } = *call;
         let problem = Problem::new(self, dims, inputs, inputs.cache.is_some() || dcache.is_some())?;
         let (q, along) = problem.query_grads(lse, dy)?;
+        // `D` comes out of the first kernel.
         let told = Told { dy, lse, along: &along };
         let ([k, v], cache) = problem.key_grads(&told, dcache)?;
         let prefix = inputs.prefix.as_ref().map(|prefix| problem.prefix_grads(&told, prefix)).transpose()?;
         Ok(AttentionInputs { q, k, v, cache, prefix })
     }
 
-    fn attention_cache(
-        &self,
-        dims: &AttentionDims,
-        inputs: &AttentionInputs<Tensor<Self>>,
-    ) -> Result<Cache<Tensor<Self>>> {
-        let (sequences, cache) = (&dims.sequences, inputs.cache.as_ref());
-        let (count, kept) = (sequences.count(), dims.kept());
-        let last = |before: Option<&Tensor<Self>>, x: &Tensor<Self>, width| {
-            let shape = Shape::from([count, kept, dims.heads, width]);
-            last_rows(self, sequences, (shape, x.dtype()), before, Some(x))
-        };
-        let k = last(cache.map(|cache| &cache.k), &inputs.k, dims.key)?;
-        let v = last(cache.map(|cache| &cache.v), &inputs.v, dims.value)?;
-        let valid = cache.map(|cache| &cache.valid);
-        let valid = last_rows(self, sequences, ([count, kept].into(), DType::F32), valid, None)?;
-        Ok(Cache { k, v, valid })
+    /// Copies alone.
+    fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
+        last_rows(self, last)
     }
 }

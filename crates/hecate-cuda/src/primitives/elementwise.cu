@@ -6,12 +6,15 @@
 #define GELU_SCALE 1.5957691f
 #define GELU_CUBIC 0.044715f
 
+// u in gelu(x) = x σ(u).
 __device__ __forceinline__ float gelu_argument(float x) { return GELU_SCALE * x * (1.0f + GELU_CUBIC * x * x); }
 
 // In the order of `Map::ALL`.
+// Numbers cross the launch as they stand here: a map that is added goes to the end of both lists.
 enum { SILU, SIGMOID, LOG_SIGMOID, SOFTPLUS, GELU, EXP };
 
 // What is done with MAP, one of them, known while compiling.
+// One branch for a run of elements, and none for each of them.
 #define BY_MAP(map, ...) \
     switch (map) { \
         case SILU: { constexpr u32 MAP = SILU; __VA_ARGS__; break; } \
@@ -22,18 +25,22 @@ enum { SILU, SIGMOID, LOG_SIGMOID, SOFTPLUS, GELU, EXP };
         default: { constexpr u32 MAP = EXP; __VA_ARGS__; } \
     }
 
+// The function's value, and its derivative below.
 template <u32 MAP> __device__ __forceinline__ float mapped(float x) {
     if constexpr (MAP == SILU) return silu(x);
     else if constexpr (MAP == SIGMOID) return sides(x).up;
+    // log σ(x) = −log(1 + e⁻ˣ), which does not underflow to log 0.
     else if constexpr (MAP == LOG_SIGMOID) return -softplus(-x);
     else if constexpr (MAP == SOFTPLUS) return softplus(x);
     else if constexpr (MAP == GELU) return x * sides(gelu_argument(x)).up;
     else return expf(x);
 }
 
+// By x, in 32 bits; exact where the map is flat, since σ(x) and σ(−x) are made apart.
 template <u32 MAP> __device__ __forceinline__ float slope(float x) {
     if constexpr (MAP == EXP) return expf(x);
     if constexpr (MAP == SILU) return silu_slope(x);
+    // The others are made of σ(x) and σ(−x).
     Sides at = sides(MAP == GELU ? gelu_argument(x) : x);
     if constexpr (MAP == SIGMOID) return at.up * at.down;
     else if constexpr (MAP == LOG_SIGMOID) return at.down;
@@ -43,8 +50,9 @@ template <u32 MAP> __device__ __forceinline__ float slope(float x) {
     return at.up * (1.0f + near * at.down * GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * near * near));
 }
 
-// `work.run<N>(i)` for all elements: N at a time, and one at a time behind the last N.
+// `work.run<N>(i)` for all elements: N at a time, and one at a time after the last N.
 template <u32 N, class Work> __device__ __forceinline__ void for_runs(const Work& work) {
+    // Arrays begin at multiples of 256 bytes, so runs begin at multiples of 16.
     u64 runs = work.count / N;
     for (u64 i = grid_thread(); i < runs; i += grid_threads()) work.template run<N>(N * i);
     for (u64 i = N * runs + grid_thread(); i < work.count; i += grid_threads()) work.template run<1>(i);
@@ -55,6 +63,7 @@ template <class Work> __device__ __forceinline__ void for_elements(u32 type, con
     BY_TYPE(type, for_runs<RUN_LENGTH<TYPE>>(work.of_type(TYPE)))
 }
 
+// Arrays `[count]` of one type. `run<N>` takes N neighbours from element `i` on, as in all structures here.
 struct MapForward {
     Array x, y;
     u64 count;
@@ -70,8 +79,10 @@ struct MapForward {
     }
 };
 
+// A thread has runs of 16 bytes, `grid_threads()` runs from each other; so have all kernels here.
 KERNEL(map_forward, MapForward, 256) { for_elements(args.x.type, args); }
 
+// dx = map′(x) dy, arrays `[count]` of one type.
 struct MapBackward {
     Array x, dy, dx;
     u64 count;
@@ -87,8 +98,10 @@ struct MapBackward {
     }
 };
 
+// As the forward, with the derivative.
 KERNEL(map_backward, MapBackward, 256) { for_elements(args.x.type, args); }
 
+// y = x map(g), arrays `[count]` of one type.
 struct Gated {
     Array x, g, y;
     u64 count;
@@ -104,8 +117,10 @@ struct Gated {
     }
 };
 
+// One read of each input, one write.
 KERNEL(gated, Gated, 256) { for_elements(args.x.type, args); }
 
+// dx = map(g) dy and dg = map′(g) x dy, arrays `[count]` of one type.
 struct GatedBackward {
     Array x, g, dy, dx, dg;
     u64 count;
@@ -125,6 +140,7 @@ struct GatedBackward {
     }
 };
 
+// Two results of three inputs.
 KERNEL(gated_backward, GatedBackward, 256) { for_elements(args.x.type, args); }
 
 // `a [count]`, `b [width]` for each row of `a`.
@@ -138,7 +154,9 @@ struct Combine {
     }
     // Neighbours of a row whose length N does not divide are none in `b`.
     template <u32 N> __device__ __forceinline__ Run<N> load_b(u64 i) const {
+        // b has the shape of a.
         if (width == count) return load_run<N>(b, i);
+        // b repeats every `width` elements.
         u64 column = place(i, width).column;
         if (width % N == 0) return load_run<N>(b, column);
         Run<N> run;
@@ -155,8 +173,10 @@ struct Combine {
     }
 };
 
+// b is read again for every row, out of the cache.
 KERNEL(combine, Combine, 256) { for_elements(args.a.type, args); }
 
+// y = factor x, arrays `[count]` of any two types.
 struct Scale {
     Array x, y;
     u64 count;
@@ -169,6 +189,7 @@ struct Scale {
     }
 };
 
+// From one type to any.
 template <u32 FROM> __device__ __forceinline__ void scale_from(const Scale& args) {
     BY_TYPE(args.y.type, for_runs<(FROM == 0 ? 4 : RUN_LENGTH<TYPE>)>(Scale{{args.x.data, FROM}, {args.y.data, TYPE}, args.count, args.factor}))
 }
@@ -180,19 +201,25 @@ KERNEL(scale, Scale, 256) { BY_TYPE(args.x.type, scale_from<TYPE>(args)) }
 struct Cast {
     Array x, y;
     u64 count;
-    u64 first;  // block
+    // Block
+    u64 first;
 };
 
+// A table of arrays, cast in one launch.
 struct Casts {
-    const Cast* casts;  // [number], ascending by `first`
+    // [number], ascending by `first`
+    const Cast* casts;
     u32 number;
 };
 
 // Runs that a thread asks for at once.
 const u32 TOGETHER = 4;
 
-template <u32 FROM, u32 TO> __device__ __forceinline__ void cast_span(const Cast& cast, u64 start, u64 end) {
+// A block's elements `start .. end`: every thread asks for TOGETHER runs before it writes the first.
+template <u32 FROM, u32 TO> __device__ __forceinline__ void cast_block(const Cast& cast, u64 start, u64 end) {
+    // Runs that neither array's 16 bytes exceed.
     constexpr u32 N = FROM == 0 ? 4 : RUN_LENGTH<TO>;
+    // With types known while compiling.
     const Array x = {cast.x.data, FROM}, y = {cast.y.data, TO};
     const u64 whole = end / N * N, step = N * blockDim.x;
     for (u64 i = start + N * threadIdx.x; i < whole; i += TOGETHER * step) {
@@ -206,12 +233,14 @@ template <u32 FROM, u32 TO> __device__ __forceinline__ void cast_span(const Cast
     if (whole + threadIdx.x < end) store(y, whole + threadIdx.x, load(x, whole + threadIdx.x));
 }
 
+// From one type to any.
 template <u32 FROM> __device__ __forceinline__ void cast_from(const Cast& cast, u64 start, u64 end) {
-    BY_TYPE(cast.y.type, cast_span<FROM, TYPE>(cast, start, end))
+    BY_TYPE(cast.y.type, cast_block<FROM, TYPE>(cast, start, end))
 }
 
+// A block has BLOCK_ELEMENTS elements of one array.
 KERNEL(cast_all, Casts, 256) {
     const Cast own = own_entry(args.casts, args.number);
-    const u64 start = (blockIdx.x - own.first) * SPAN, end = start + SPAN < own.count ? start + SPAN : own.count;
+    const u64 start = (blockIdx.x - own.first) * BLOCK_ELEMENTS, end = start + BLOCK_ELEMENTS < own.count ? start + BLOCK_ELEMENTS : own.count;
     BY_TYPE(own.x.type, cast_from<TYPE>(own, start, end))
 }

@@ -1,109 +1,103 @@
 //! Element by element: maps, sums, products, conversions.
+//!
+//! Each element is read once and written once, so these kernels are as fast as memory: 16 bytes a thread and access.
 
-use super::{
-    entries::Entries,
-    reduce::{Terms, sum_columns},
-};
+use super::entries::Entries;
 use crate::{
     Cuda,
-    error::unsupported,
-    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Broadcast, Elementwise, Map},
+    primitives::{self, Broadcast, Combine, Elementwise, GatedGrads, Map},
 };
 
-pub(crate) const SOURCE: Source = source!("elementwise", "elementwise.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("elementwise", "elementwise.cu");
 
 kernels! { SOURCE {
+    // Arrays [count]; `map` is a place in `Map::ALL`.
     "map_forward" MapForward { x: Array, y: Array, count: u64, map: u32 }
     "map_backward" MapBackward { x: Array, dy: Array, dx: Array, count: u64, map: u32 }
     "gated" Gated { x: Array, g: Array, y: Array, count: u64, map: u32 }
     "gated_backward" GatedBackward {
         x: Array, g: Array, dy: Array, dx: Array, dg: Array, count: u64, map: u32
     }
-    "combine" Combine { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
+    // a and y [count], b [width]; `product` is 1 for products, 0 for sums.
+    "combine" CombinePair { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
     "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
+    // A table of arrays, as [`Entries`] makes it.
     "cast_all" Casts { casts: Pointer, number: u32 }
 } }
 
 impl Elementwise for Cuda {
+    /// `y = map(x)` of the shape and type of `x`.
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
-        let arguments = MapForward { x: x.into(), y: (&y).into(), count: count as u64, map: index(map)? };
+        let arguments = MapForward { x: x.into(), y: (&y).into(), count: count as u64, map: map.index() };
         self.launch(runs(x, count), &arguments)?;
         Ok(y)
     }
 
+    /// `dx = map′(x) dy`, of the shape and type of `x`.
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (dx, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), index(map)?);
+        let (dx, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = MapBackward { x: x.into(), dy: dy.into(), dx: (&dx).into(), count: count as u64, map };
         self.launch(runs(x, count), &arguments)?;
         Ok(dx)
     }
 
+    /// `y = x map(g)`, arrays of one shape.
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), index(map)?);
+        let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = Gated { x: x.into(), g: g.into(), y: (&y).into(), count: count as u64, map };
         self.launch(runs(x, count), &arguments)?;
         Ok(y)
     }
 
-    fn gated_backward(
-        &self,
-        map: Map,
-        x: &Tensor<Self>,
-        g: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+    /// Both gradients in one launch.
+    fn gated_backward(&self, map: Map, call: &primitives::GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
+        let primitives::GatedBackward { x, g, dy } = *call;
         let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), x.dtype());
-        let (x_grad, g_grad, count, map) = (like(x)?, like(g)?, x.shape().count(), index(map)?);
+        let (x_grad, g_grad, count, map) = (like(x)?, like(g)?, x.shape().count(), map.index());
         let (dx, dg) = ((&x_grad).into(), (&g_grad).into());
         let arguments = GatedBackward { x: x.into(), g: g.into(), dy: dy.into(), dx, dg, count: count as u64, map };
         self.launch(runs(x, count), &arguments)?;
-        Ok((x_grad, g_grad))
+        Ok(GatedGrads { x: x_grad, g: g_grad })
     }
 
-    fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        combine(self, dims, false, a, b)
+    /// `a [rows, width]` and `b [width]` or of the shape of `a`.
+    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (y, count) = (self.empty(a.shape().clone(), a.dtype())?, a.shape().count());
+        // `width` is the count where `b` has the shape of `a`.
+        let (width, product) = (dims.width as u64, u32::from(how == Combine::Product));
+        let arguments = CombinePair { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, product };
+        self.launch(runs(a, count), &arguments)?;
+        Ok(y)
     }
 
-    fn mul(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        combine(self, dims, true, a, b)
-    }
-
-    fn mul_backward(
-        &self,
-        dims: Broadcast,
-        a: &Tensor<Self>,
-        b: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let da = combine(self, dims, true, dy, b)?;
-        let db = match dims.rows {
-            1 => combine(self, dims, true, dy, a)?,
-            _ => sum_columns(self, dims.width, Terms::Products(a, dy))?,
-        };
-        Ok((da, db.reshape(b.shape().clone())?))
-    }
-
+    /// `factor x`, of the type of `x`.
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         scaled(self, factor, x.dtype(), x)
     }
 
+    /// `x` as another type: the factor 1.
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         scaled(self, 1.0, dtype, x)
     }
 
+    /// All arrays in one launch, of any shapes and types.
     fn cast_all(&self, dtype: DType, xs: &[&Tensor<Self>]) -> Result<Vec<Tensor<Self>>> {
+        // A table costs an upload, which one array does not need.
         if let [x] = xs {
             return Ok(vec![self.cast(dtype, x)?]);
         }
+        // All results first: the table holds their addresses.
         let like = |x: &&Tensor<Self>| self.empty(x.shape().clone(), dtype);
         let ys = xs.iter().map(like).collect::<Result<Vec<_>>>()?;
         let mut entries = Entries::new();
         for (&x, y) in xs.iter().zip(&ys) {
+            // Address and type of each; the count follows them.
             let words = [Array::from(x), Array::from(y)].map(|Array { data, dtype, .. }| [data, u64::from(dtype)]);
             entries.add(words.into_iter().flatten(), x.shape().count());
         }
@@ -117,22 +111,6 @@ impl Elementwise for Cuda {
 /// A thread for every 16 bytes of `count` elements.
 fn runs(x: &Tensor<Cuda>, count: usize) -> Grid {
     Grid::elements(count.div_ceil(Array::from(x).wide()))
-}
-
-/// The number of a map in the kernels.
-fn index(map: Map) -> Result<u32> {
-    let place = Map::ALL.iter().position(|&other| other == map);
-    let missing = || unsupported("map", format!("there is no kernel for {}", map.name()));
-    Ok(place.ok_or_else(missing)? as u32)
-}
-
-/// `a b` or `a + b`.
-fn combine(device: &Cuda, dims: Broadcast, product: bool, a: &Tensor<Cuda>, b: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
-    let (y, count) = (device.empty(a.shape().clone(), a.dtype())?, a.shape().count());
-    let (width, product) = (dims.width as u64, u32::from(product));
-    let arguments = Combine { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, product };
-    device.launch(runs(a, count), &arguments)?;
-    Ok(y)
 }
 
 /// `factor x` as `dtype`.

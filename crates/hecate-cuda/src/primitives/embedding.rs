@@ -3,35 +3,47 @@
 use crate::{
     Cuda,
     device::Buffer,
-    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{DType, Result, Tensor, primitives::Embedding};
 
-pub(crate) const SOURCE: Source = source!("embedding", "embedding.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("embedding", "embedding.cu");
 
 /// What the sums of the backward take; `GatherBackward` in the kernels.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Sums {
+    /// `[count, width]`.
     dy: Array,
+    /// `[vocabulary, width]`.
     dtable: Array,
+    /// Ids in ascending order, `[count]`.
     keys: Pointer,
+    /// Positions by id, `[count]`.
     order: Pointer,
+    /// First place of each id among them, `[vocabulary + 1]`.
     starts: Pointer,
+    /// `[count / PIECE, width]` in 64 bits.
     pieces: Pointer,
     width: u64,
+    /// 1 where runs of 16 bytes divide the width.
     wide: u32,
 }
 
 kernels! { SOURCE {
+    // table [vocabulary, width], ids [count], y [count, width].
     "gather" Gather { table: Array, y: Array, ids: Pointer, count: u64, width: u64, vocabulary: u32 }
+    // Of one digit of keys [count]: counts [256, tiles], then the sums in front of each tile, and totals [256].
     "digit_counts" DigitCounts { keys: Pointer, count: u64, shift: u32, most: u32, counts: Pointer }
     "digit_starts" DigitStarts { counts: Pointer, totals: Pointer, tiles: u32 }
     "digit_places" DigitPlaces {
         keys: Pointer, count: u64, shift: u32, most: u32, order: Pointer, starts: Pointer, totals: Pointer,
         sorted_keys: Pointer, sorted_order: Pointer
     }
+    // Ascending keys [count], starts [vocabulary + 1].
     "id_starts" IdStarts { keys: Pointer, starts: Pointer, count: u64, vocabulary: u32 }
+    // Sums of positions: of whole pieces first, then of ids.
     "gather_pieces" GatherPieces { sums: Sums }
     "gather_backward" GatherBackward { sums: Sums }
 } }
@@ -52,6 +64,7 @@ const PIECE: usize = 64;
 const BLOCKS: usize = 2048;
 
 impl Embedding for Cuda {
+    /// `y [count, width]`: rows of `table [vocabulary, width]` by `ids [count]`.
     fn embedding(&self, table: &Tensor<Self>, ids: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (vocabulary, width, count) = (table.shape().axes()[0], table.shape().last(), ids.shape().count());
         let y = self.empty([count, width], table.dtype())?;
@@ -67,12 +80,15 @@ impl Embedding for Cuda {
         Ok(y)
     }
 
+    /// `dtable [vocabulary, width]` from `dy [count, width]`: positions are sorted by id, so that each row is added up in an
+    /// order that ids alone decide.
     fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (width, count) = (dy.shape().last(), ids.shape().count());
         let dtable = self.empty([vocabulary, width], dy.dtype())?;
         if vocabulary == 0 {
             return Ok(dtable);
         }
+        // Positions by id.
         let sorted = sort(self, vocabulary, ids)?;
         let starts = self.words(vocabulary + 1)?;
         let (keys, starts_at) = (sorted.keys.pointer(), starts.pointer());
@@ -80,6 +96,7 @@ impl Embedding for Cuda {
         self.launch(Grid::elements(vocabulary + 1), &table)?;
         let wide = Array::from(dy).wide();
         let run = if width.is_multiple_of(wide) { wide } else { 1 };
+        // Sums of whole pieces, in 64 bits.
         let pieces = self.allocate((count / PIECE).max(1) * width * size_of::<f64>())?;
         let sums = Sums {
             dy: dy.into(),
@@ -91,6 +108,7 @@ impl Embedding for Cuda {
             width: width as u64,
             wide: u32::from(run > 1),
         };
+        // Block x is a piece or an id, block y a share of the columns.
         let across = width.div_ceil(COLUMNS * run);
         let by = |blocks, shares| Grid { blocks: (blocks, shares, 1), ..Grid::blocks(1, DIGITS as u32) };
         if count >= PIECE {
@@ -110,7 +128,9 @@ impl Cuda {
 
 /// Ids in ascending order, and where they stood; equal ids in the order of positions.
 struct Sorted {
+    /// `[count]`, 32 bits.
     keys: Buffer,
+    /// `[count]`, 32 bits: positions.
     order: Buffer,
 }
 
@@ -126,6 +146,7 @@ fn sort(device: &Cuda, vocabulary: usize, ids: &Tensor<Cuda>) -> Result<Sorted> 
 
 /// Sorts by one digit.
 fn pass(device: &Cuda, count: usize, most: u32, shift: u32, keys: Pointer, order: Pointer) -> Result<Sorted> {
+    // A tile has as many positions as a block threads.
     let tiles = count.div_ceil(DIGITS);
     let (counts, totals) = (device.words(DIGITS * tiles)?, device.words(DIGITS)?);
     let sorted = Sorted { keys: device.words(count)?, order: device.words(count)? };

@@ -1,12 +1,15 @@
 // Polynomial features of rows; a block for each row of `x [rows, width]`.
 #include "hecate.cuh"
 
+// Features `1 + width + width (width + 1) / 2` of each row; `features::Poly2` is its twin.
 struct Poly2 {
     Array x;
-    Array y;  // [rows, features]
+    // [rows, features]
+    Array y;
     u64 features;
     u32 width;
-    float zeroth, first, second;  // roots of the coefficients
+    // Roots of the coefficients
+    float zeroth, first, second;
 };
 
 #define ROOT2 1.41421356f
@@ -17,6 +20,7 @@ __device__ __forceinline__ u32 row_start(u32 i, u32 width) { return i * width - 
 // y = (√c₀, √c₁ x_i, √c₂ w_ij x_i x_j), w_ii = 1, else √2
 KERNEL(poly2, Poly2, 256) {
     u64 row = blockIdx.x, x = row * args.width, y = row * args.features;
+    // Of the quadratic equation for a pair's row.
     float side = 2.0f * args.width + 1.0f;
     for (u64 f = threadIdx.x; f < args.features; f += blockDim.x) {
         float feature;
@@ -37,9 +41,11 @@ KERNEL(poly2, Poly2, 256) {
     }
 }
 
+// `features::Poly2Backward` is its twin.
 struct Poly2Backward {
     Array x, dx;
-    Array dy;  // [rows, features]
+    // [rows, features]
+    Array dy;
     u64 features;
     u32 width;
     float first, second;
@@ -49,8 +55,10 @@ struct Poly2Backward {
 KERNEL(poly2_backward, Poly2Backward, 256) {
     u64 row = blockIdx.x, x = row * args.width, dy = row * args.features + 1, pairs = dy + args.width;
     for (u32 i = threadIdx.x; i < args.width; i += blockDim.x) {
+        // A thread has one element of the row: it goes through the pairs that have it.
         float others = 0.0f;
         for (u32 j = 0; j < args.width; j++) {
+            // A pair stands under its smaller place.
             u32 low = i < j ? i : j, high = i < j ? j : i;
             float slope = load(args.dy, pairs + row_start(low, args.width) + (high - low));
             if (j != i) others += load(args.x, x + j) * slope;

@@ -2,16 +2,18 @@
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, Source, kernels, source},
+    launch::{Array, Grid, kernels},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{
     Result, Tensor,
     primitives::{Features, poly2_width},
 };
 
-pub(crate) const SOURCE: Source = source!("features", "features.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("features", "features.cu");
 
 kernels! { SOURCE {
+    // x [rows, width], y [rows, features]; roots of the three coefficients.
     "poly2" Poly2 { x: Array, y: Array, features: u64, width: u32, zeroth: f32, first: f32, second: f32 }
     "poly2_backward" Poly2Backward {
         x: Array, dx: Array, dy: Array, features: u64, width: u32, first: f32, second: f32
@@ -22,10 +24,12 @@ kernels! { SOURCE {
 const THREADS: usize = 256;
 
 impl Features for Cuda {
+    /// `y [.., 1 + width + width (width + 1) / 2]`: a block has a row.
     fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (width, [zeroth, first, second]) = (x.shape().last(), coefficients.map(f32::sqrt));
         let features = poly2_width(width);
         let axes = x.shape().axes();
+        // All axes but the last stay.
         let outer = &axes[..axes.len().saturating_sub(1)];
         let y = self.empty([outer, &[features][..]].concat(), x.dtype())?;
         let (width, features) = (width as u32, features as u64);
@@ -34,9 +38,11 @@ impl Features for Cuda {
         Ok(y)
     }
 
+    /// `dx` of the shape of `x`, from `dy [.., features]`: a thread has an element of a row.
     fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (width, [_, first, second]) = (x.shape().last(), coefficients.map(f32::sqrt));
         let dx = self.empty(x.shape().clone(), x.dtype())?;
+        // Whole warps, no more than the row has elements.
         let threads = width.next_multiple_of(32).min(THREADS) as u32;
         let (width, features) = (width as u32, poly2_width(width) as u64);
         let arguments = Poly2Backward { x: x.into(), dx: (&dx).into(), dy: dy.into(), features, width, first, second };

@@ -3,37 +3,45 @@
 use crate::{
     Cuda,
     error::unsupported,
-    launch::{Grid, Pointer, Source, kernels, source},
+    launch::{Grid, Pointer, kernels},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{
     Result, Tensor,
     primitives::{Layout, Span},
 };
 
-pub(crate) const SOURCE: Source = source!("layout", "layout.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("layout", "layout.cu");
 
 kernels! { SOURCE {
+    // Runs of `run` elements of `size` bytes each.
     "copy_runs" CopyRuns {
         from: Pointer, to: Pointer, runs: u64, run: u64, from_stride: u64, to_stride: u64, size: u32
     }
+    // A pair of addresses each, by block y.
     "copy_arrays" CopyArrays { pairs: [Pair; PAIRS] }
 } }
 
 /// Arrays that one launch copies.
+///
+/// A pair is 24 bytes, and arguments of a launch are 4 KiB at most.
 const PAIRS: usize = 32;
 
 /// `struct Pair` of `layout.cu`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Pair {
+    /// Address of the array, and where it goes.
     from: Pointer,
     to: Pointer,
+    /// Words of 32 bits.
     words: u64,
 }
 
 /// Copies arrays to others of their sizes, none of which is among the first, in few launches.
 pub(crate) fn copy_all(device: &Cuda, arrays: &[(&Tensor<Cuda>, &Tensor<Cuda>)]) -> Result<()> {
     let bytes = |x: &Tensor<Cuda>| x.shape().count() * x.dtype().size();
+    // Words of four bytes; arrays of an odd number of 16-bit elements are copied by the driver.
     let (whole, odd): (Vec<_>, Vec<_>) = arrays.iter().partition(|(from, _)| bytes(from).is_multiple_of(4));
     odd.into_iter().try_for_each(|(from, to)| device.copy(from, to))?;
     let filled: Vec<_> = whole.into_iter().filter(|(from, _)| bytes(from) > 0).collect();
@@ -43,6 +51,7 @@ pub(crate) fn copy_all(device: &Cuda, arrays: &[(&Tensor<Cuda>, &Tensor<Cuda>)])
             let words = (bytes(from) / 4) as u64;
             *pair = Pair { from: from.buffer().pointer(), to: to.buffer().pointer(), words };
         }
+        // Threads enough for the longest; those of shorter arrays find nothing to do.
         let most = group.iter().map(|(from, _)| bytes(from) / 4).max().unwrap_or(1);
         let Grid { blocks: (across, ..), threads, shared } = Grid::elements(most);
         device.launch(Grid { blocks: (across, group.len(), 1), threads, shared }, &CopyArrays { pairs })?;
@@ -51,22 +60,26 @@ pub(crate) fn copy_all(device: &Cuda, arrays: &[(&Tensor<Cuda>, &Tensor<Cuda>)])
 }
 
 impl Layout for Cuda {
+    /// `y [outer, count, inner]` out of `x [outer, length, inner]`.
     fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let y = self.empty([span.outer, span.count, span.inner], x.dtype())?;
         copy(self, span, x, &y, Way::Out)?;
         Ok(y)
     }
 
+    /// `dx [outer, length, inner]`: zeros but for `dy [outer, count, inner]`.
     fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let dx = self.zeroed([span.outer, span.length, span.inner], dy.dtype())?;
         copy(self, span, &dx, dy, Way::In)?;
         Ok(dx)
     }
 
+    /// `y [outer, length, inner]`, the parts `[outer, ·, inner]` one after another along the middle axis.
     fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let Some(first) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join"));
         };
+        // The joined axis.
         let length = parts.iter().map(|part| part.shape().count()).sum::<usize>() / (outer * inner);
         let y = self.empty([outer, length, inner], first.dtype())?;
         let mut span = Span { outer, length, inner, start: 0, count: 0 };
@@ -85,11 +98,12 @@ enum Way {
     In,
 }
 
-/// Copies between the stretch of `whole [outer, length, inner]` and `part [outer, count, inner]`.
+/// Copies between a range of `whole [outer, length, inner]` and `part [outer, count, inner]`.
 fn copy(device: &Cuda, span: Span, whole: &Tensor<Cuda>, part: &Tensor<Cuda>, way: Way) -> Result<()> {
     let bytes = |elements: usize| (elements * whole.dtype().size()) as u64;
     let (start, stride, run) =
         (bytes(span.start * span.inner), bytes(span.length * span.inner), span.count * span.inner);
+    // In bytes.
     let (whole, part, run) = (whole.buffer().pointer() + start, part.buffer().pointer(), bytes(run));
     // The widest that all runs begin and end at: buffers begin at multiples of 256.
     let size = [16, 8, 4].into_iter().find(|size| [start, stride, run].iter().all(|x| x % size == 0)).unwrap_or(2);

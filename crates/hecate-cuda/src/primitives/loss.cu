@@ -15,7 +15,7 @@ __device__ __forceinline__ float exponential(u32 type, float x) {
 // Runs that a thread asks for at once.
 const u32 AHEAD = 4;
 
-// Gives `work` this thread's runs of a row, the first column beside each; what is behind the classes is -∞.
+// Gives `work` this thread's runs of a row, the first column beside each; what is after the classes is -∞.
 template <u32 N, class Work>
 __device__ __forceinline__ void each_run(Array logits, u64 start, u64 classes, const Work& work) {
     const u64 step = N * blockDim.x;
@@ -30,6 +30,7 @@ __device__ __forceinline__ void each_run(Array logits, u64 start, u64 classes, c
         for (u32 a = 0; a < AHEAD; a++) {
             const u64 i = first + a * step;
             if (i >= classes) continue;
+            // The last run reaches past the classes.
             if (i + N > classes)
                 for (u32 n = 1; n < N; n++) x[a].x[n] = i + n < classes ? x[a].x[n] : -INFINITE;
             work(i, x[a]);
@@ -37,11 +38,15 @@ __device__ __forceinline__ void each_run(Array logits, u64 start, u64 classes, c
     }
 }
 
+// `loss::CrossEntropy` is its twin.
 struct CrossEntropy {
     Array logits;
-    const u32* targets;  // [rows]
-    float* loss;         // [rows]
-    float* lse;          // [rows]
+    // [rows]
+    const u32* targets;
+    // [rows]
+    float* loss;
+    // [rows]
+    float* lse;
     u64 width, classes;
 };
 
@@ -50,9 +55,11 @@ struct Seen {
     float top, sum;
 };
 
+// Goes through the thread's runs once, bringing the sum down whenever the maximum rises.
 template <u32 N> __device__ __forceinline__ Seen see(Array logits, u64 start, u64 classes) {
     Seen seen = {-INFINITE, 0.0f};
     each_run<N>(logits, start, classes, [&](u64, const Run<N>& x) {
+        // The largest of the run first.
         float top = seen.top;
 #pragma unroll
         for (u32 n = 0; n < N; n++) top = x.x[n] > top ? x.x[n] : top;
@@ -73,10 +80,12 @@ KERNEL(cross_entropy, CrossEntropy, 256) {
     Seen seen;
 #define SEE(TYPE, N) seen = see<N>(Array{args.logits.data, TYPE}, start, args.classes)
     BY_RUNS(args.logits, args.width, SEE);
+    // Each thread's sum is relative to its own maximum and is brought down to the block's.
     float top = block_max(seen.top, shared);
     // A thread that saw nothing has nothing to bring down.
     float sum = block_sum(seen.top == top ? seen.sum : seen.sum * expf(seen.top - top), shared);
     if (threadIdx.x == 0) {
+        // One thread has the row's result.
         u32 target = args.targets[row];
         float log_sum = logf(sum);
         args.lse[row] = top + log_sum;
@@ -85,15 +94,18 @@ KERNEL(cross_entropy, CrossEntropy, 256) {
     }
 }
 
+// `loss::CrossEntropyBackward` is its twin.
 struct CrossEntropyBackward {
     Array logits, dlogits;
-    const u32* targets;  // [rows]
-    const float* lse;    // [rows]
+    // [rows]
+    const u32* targets;
+    // [rows]
+    const float* lse;
     u64 width, classes;
     float factor;
 };
 
-// dlogits = factor (e^{x − lse} − [target]), zero behind the classes
+// dlogits = factor (e^{x − lse} − [target]), zero after the classes
 template <u32 N> __device__ __forceinline__ void slopes(const CrossEntropyBackward& args, u32 type) {
     const u64 row = blockIdx.x, start = row * args.width;
     const Array dlogits = {args.dlogits.data, type};
@@ -108,10 +120,12 @@ template <u32 N> __device__ __forceinline__ void slopes(const CrossEntropyBackwa
         }
         store_run<N>(dlogits, start + i, x);
     });
-    const u64 behind = (args.classes + N - 1) / N * N;
-    for (u64 i = behind + N * threadIdx.x; i < args.width; i += N * blockDim.x) store_run<N>(dlogits, start + i, Run<N>{});
+    // The rest of the row, which is no class.
+    const u64 rest = (args.classes + N - 1) / N * N;
+    for (u64 i = rest + N * threadIdx.x; i < args.width; i += N * blockDim.x) store_run<N>(dlogits, start + i, Run<N>{});
 }
 
+// A block has a row.
 KERNEL(cross_entropy_backward, CrossEntropyBackward, 256) {
 #define SLOPES(TYPE, N) slopes<N>(args, TYPE)
     BY_RUNS(args.logits, args.width, SLOPES);

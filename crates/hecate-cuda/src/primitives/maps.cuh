@@ -1,4 +1,4 @@
-// Functions that more than one file of kernels maps numbers by.
+// Functions that more than one file of kernels maps elements with.
 #pragma once
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

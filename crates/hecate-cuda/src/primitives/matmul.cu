@@ -13,24 +13,32 @@ struct Operand {
     u64 stride, inner_stride;
 };
 
+// out = a b for each of `batch` products; the structures of `matmul.rs` are its twins.
 struct Product {
     Operand a, b;
-    Array out;  // [batch, rows, columns]
+    // [batch, rows, columns]
+    Array out;
     u64 batch, inner;
-    u64 tiles;  // across the columns
+    // Across the columns
+    u64 tiles;
 };
 
 // What a thread reads of a tile `[DEPTH, TILE]` of an operand: every so many elements from `(k, i)` on, such that
 // neighbours in memory are read together.
 template <u32 TILE> struct Reader {
     static const u32 COUNT = TILE * DEPTH / THREADS;
-    u64 at, step;      // of the first element, and to the next
-    u64 depth_step;    // to the next tile along the sums
-    u64 inside;        // how many of its elements the result's axis still has
+    // Of the first element, and to the next
+    u64 at, step;
+    // To the next tile along the sums
+    u64 depth_step;
+    // How many of its elements the result's axis still has
+    u64 inside;
     u32 k, i, next_k, next_i;
     u32 bits[COUNT];
 
+    // Of the tile from row `first` of the result's axis, in the product that begins at `offset`.
     __device__ __forceinline__ Reader(const Operand& from, u64 offset, u64 first) {
+        // Neighbouring threads go along whichever axis is contiguous.
         bool inner_first = from.inner_stride == 1;
         k = inner_first ? threadIdx.x % DEPTH : threadIdx.x / TILE;
         i = inner_first ? threadIdx.x / DEPTH : threadIdx.x % TILE;
@@ -42,7 +50,7 @@ template <u32 TILE> struct Reader {
         inside = from.length > first + i ? from.length - first - i : 0;
     }
 
-    // Reads elements of which `left` are left along the sums, zero behind the ends, and moves on.
+    // Reads elements of which `left` are left along the sums, zero after the ends, and moves on.
     __device__ __forceinline__ void read(Array from, u64 left) {
         if (from.type == 0) {
 #pragma unroll
@@ -54,6 +62,7 @@ template <u32 TILE> struct Reader {
         at += depth_step;
     }
 
+    // Whether element `n` is inside both axes.
     __device__ __forceinline__ bool has(u32 n, u64 left) const { return n * next_i < inside && k + n * next_k < left; }
 
     // Looks at what was read only here, so that it can be on its way until then.
@@ -66,17 +75,22 @@ template <u32 TILE> struct Reader {
 
 // Block x is a tile of the result, block y every so many products.
 template <u32 TILE> __device__ __forceinline__ void products(const Product& args) {
+    // A thread makes OWN x OWN elements, APART rows and columns from each other, so that neighbours read neighbouring banks.
     const u32 OWN = TILE / APART;
     __shared__ float a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
+    // First row and column of the tile.
     u64 top = blockIdx.x / args.tiles * TILE, left = blockIdx.x % args.tiles * TILE;
     u64 rows = args.a.length, columns = args.b.length;
     u32 row = threadIdx.x / APART, column = threadIdx.x % APART;
     for (u64 n = blockIdx.y; n < args.batch; n += gridDim.y) {
         float sum[OWN][OWN] = {};
+        // The first tiles of the sum.
         Reader<TILE> next_a(args.a, n * rows * args.inner, top), next_b(args.b, n * columns * args.inner, left);
         next_a.read(args.a.x, args.inner);
         next_b.read(args.b.x, args.inner);
+        // The next tiles come from global memory while these are multiplied.
         for (u64 depth = 0; depth < args.inner; depth += DEPTH) {
+            // The tile goes from registers to shared memory.
             next_a.put(args.a.x.type, a);
             next_b.put(args.b.x.type, b);
             __syncthreads();
@@ -86,6 +100,7 @@ template <u32 TILE> __device__ __forceinline__ void products(const Product& args
             }
 #pragma unroll 2
             for (u32 k = 0; k < DEPTH; k++) {
+                // A row of b serves all rows of a.
                 float across[OWN];
 #pragma unroll
                 for (u32 j = 0; j < OWN; j++) across[j] = b[k][column + j * APART];
@@ -109,6 +124,7 @@ template <u32 TILE> __device__ __forceinline__ void products(const Product& args
     }
 }
 
+// Tiles of 64 x 64 for small results, of 128 x 128 where there are blocks enough.
 KERNEL(matmul_64, Product, THREADS) { products<64>(args); }
 
 KERNEL(matmul_128, Product, THREADS) { products<128>(args); }
@@ -127,6 +143,7 @@ template <u32 N> __device__ __forceinline__ void few_rows(const FewRows& args) {
     const u32 lane = threadIdx.x % 32;
     for (u64 n = 0; n < args.batch; n++) {
         for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
+            // A part of the sums of a column, N neighbours at a time.
             float sum[FEW] = {};
 #pragma unroll 4
             for (u64 i = lane * N; i < args.inner; i += 32 * N) {
@@ -149,6 +166,7 @@ template <u32 N> __device__ __forceinline__ void few_rows(const FewRows& args) {
     }
 }
 
+// N neighbours at a time where rows are multiples of four.
 KERNEL(matmul_few_rows, FewRows, THREADS) {
     if (args.inner % 4 == 0) few_rows<4>(args);
     else few_rows<1>(args);

@@ -1,17 +1,24 @@
 //! Products of matrices: through cuBLAS where it is found, else by kernels of our own.
+//!
+//! Products are of 32-bit floats or of one 16-bit type, with sums in 32 bits. cuBLAS and our own kernels round
+//! otherwise, so which of them runs depends on the sizes and on what is installed alone.
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, Source, kernels, source},
+    blas::{Blas, Product},
+    launch::{Array, Grid, kernels},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{
     Result, Tensor,
-    primitives::{Matmul, MatmulDims, add},
+    primitives::{Matmul, MatmulDims, MatmulInputs, add},
 };
 
-pub(crate) const SOURCE: Source = source!("matmul", "matmul.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("matmul", "matmul.cu");
 
 /// The largest size that cuBLAS takes.
+///
+/// It counts in 32 bits with a sign.
 const MOST: usize = i32::MAX as usize;
 
 /// Rows that a kernel of their own takes: those of tokens that are generated.
@@ -21,33 +28,38 @@ const FEW: usize = 8;
 const SHORT: (usize, usize) = (64, 1 << 22);
 
 /// Blocks that fill a large GPU.
+///
+/// With fewer tiles of 128, tiles of 64 use more of the machine.
 const BLOCKS: usize = 128;
 
 impl Matmul for Cuda {
-    fn matmul(
-        &self,
-        dims: MatmulDims,
-        a: &Tensor<Self>,
-        b: &Tensor<Self>,
-        onto: Option<Tensor<Self>>,
-    ) -> Result<Tensor<Self>> {
+    /// `out [batch, rows, columns] = a b`, or that added to `onto`. Few rows, and short prompts, do not open cuBLAS.
+    fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+        let MatmulInputs { a, b, onto } = inputs;
+        // a [batch, rows, inner] and b [batch, inner, columns], each perhaps transposed.
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
         let shape = [batch, rows, columns];
         let of_weights = transpose.b && !transpose.a;
+        // A token or a few of them, times weights as they are stored.
         let few = of_weights && rows <= FEW;
+        // Sizes that overflow are not short.
         let count = batch.saturating_mul(rows).saturating_mul(inner).saturating_mul(columns);
         let short = of_weights && rows <= SHORT.0 && count <= SHORT.1;
         let fits = [batch, rows, inner, columns].iter().all(|&n| n <= MOST);
+        // Own kernels where cuBLAS would cost more than it brings, or is not there.
+        // Opened at the first product that wants it, once for the device.
         let blas = if few || short || !fits { None } else { self.blas() };
         if let Some(blas) = blas {
             return match onto.map(Tensor::into_buffer) {
+                // Nobody else holds it: cuBLAS adds in place.
                 Some(Ok(buffer)) => {
                     let out = Tensor::from_buffer(self, shape, a.dtype(), buffer);
-                    blas.matmul(dims, a, b, &out, true).map(|()| out)
+                    multiply(blas, dims, a, b, &out, true).map(|()| out)
                 }
+                // Somebody else holds it, or there is none.
                 onto => {
                     let out = self.empty(shape, a.dtype())?;
-                    blas.matmul(dims, a, b, &out, false)?;
+                    multiply(blas, dims, a, b, &out, false)?;
                     sum(out, onto.and_then(|shared| shared.err()))
                 }
             };
@@ -55,6 +67,7 @@ impl Matmul for Cuda {
         let out = self.empty(shape, a.dtype())?;
         if few {
             FewRows::launch(self, dims, a, b, &out)?;
+        // Large tiles where there are enough of them.
         } else if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS {
             Large::launch(self, dims, a, b, &out)?;
         } else {
@@ -64,6 +77,26 @@ impl Matmul for Cuda {
     }
 }
 
+/// Through cuBLAS; `add` says whether the product is added to what `out` holds.
+#[allow(unsafe_code)]
+fn multiply(
+    blas: &Blas,
+    dims: MatmulDims,
+    a: &Tensor<Cuda>,
+    b: &Tensor<Cuda>,
+    out: &Tensor<Cuda>,
+    add: bool,
+) -> Result<()> {
+    let [a_pointer, b_pointer, out_pointer] = [a, b, out].map(|x| x.buffer().pointer());
+    let product = Product { dims, dtype: a.dtype(), a: a_pointer, b: b_pointer, out: out_pointer, add };
+    // While another thread captures a step, nothing is queued.
+    let _turn = out.device().ledger().turn();
+    // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is through
+    // with them; nobody else holds `out`.
+    unsafe { blas.matmul(&product) }
+}
+
+/// `out`, or with `onto` the sum of both.
 fn sum(out: Tensor<Cuda>, onto: Option<Tensor<Cuda>>) -> Result<Tensor<Cuda>> {
     match onto {
         Some(onto) => add(&out, &onto.reshape(out.shape().clone())?),
@@ -89,8 +122,10 @@ macro_rules! products {
                 out: &Tensor<Cuda>,
             ) -> Result<()> {
                 let MatmulDims { batch, rows, inner, columns, transpose } = dims;
+                // From row to row of the result's axis, and along the sum.
                 let (a_stride, a_inner) = if transpose.a { (1, rows) } else { (inner, 1) };
                 let (b_stride, b_inner) = if transpose.b { (inner, 1) } else { (1, columns) };
+                // Tiles of the result.
                 let (down, across) = (rows.div_ceil($tile), columns.div_ceil($tile));
                 let arguments = Self {
                     a: a.into(),
@@ -106,6 +141,7 @@ macro_rules! products {
                     inner: inner as u64,
                     tiles: across as u64,
                 };
+                // Block x has a tile, block y a product of the batch or several.
                 let blocks = (down * across, batch.min(65_535), 1);
                 device.launch(Grid { blocks, ..Grid::blocks(1, 256) }, &arguments)
             }

@@ -3,38 +3,51 @@
 #include "hecate.cuh"
 #include "maps.cuh"
 
+// y = x r w, r a number a row; `norm::NormCall` is its twin.
 struct Normalise {
+    // [rows, width] each, of one type
     Array x, y;
-    Array weight;    // [width]; not read for l2
-    Array gate;      // [rows, width], or null: SiLU of it is one more factor
-    float* inverse;  // [rows]
+    // [width]; not read for l2
+    Array weight;
+    // [rows, width], or null: SiLU of it is one more factor
+    Array gate;
+    // [rows]
+    float* inverse;
     u64 rows, width;
     float epsilon;
     u32 lanes;
-    u32 l2;  // r = 1/√(|x|² + ε²) and y = x r, instead of r = 1/√(mean x² + ε) and y = x r w
+    // r = 1/√(|x|² + ε²) and y = x r, instead of r = 1/√(mean x² + ε) and y = x r w
+    u32 l2;
 };
 
 // This thread's row in a step of the grid, its place there, and how many rows a step has.
-struct Lane {
+struct RowThread {
+    // rows of long arrays go on in steps of the whole grid
     u64 row, rows;
     u32 index;
 };
 
-__device__ __forceinline__ Lane lane_of(u32 lanes) {
+// Threads of a row are neighbours.
+__device__ __forceinline__ RowThread row_thread(u32 lanes) {
+    // Rows that a block has at once.
     u32 together = blockDim.x / lanes;
-    return Lane{(u64)blockIdx.x * together + threadIdx.x / lanes, (u64)gridDim.x * together, threadIdx.x % lanes};
+    return RowThread{(u64)blockIdx.x * together + threadIdx.x / lanes, (u64)gridDim.x * together, threadIdx.x % lanes};
 }
 
+// The sum over the threads of a row: a warp, or the whole block.
+// All threads of the block call it, since a block's sum has barriers.
 __device__ __forceinline__ float lanes_sum(float x, u32 lanes, float* shared) {
     return lanes == 32 ? warp_sum(x) : block_sum(x, shared);
 }
 
 // The sum over `lanes` neighbouring lanes, a power of two of them, in each; all 32 lanes of a warp call it.
 __device__ __forceinline__ float neighbours_sum(float x, u32 lanes) {
+    // A butterfly: every lane ends with the same bits.
     for (u32 mask = 1; mask < lanes; mask *= 2) x += shuffle_xor(x, mask);
     return x;
 }
 
+// Σ a b of a run.
 template <u32 N> __device__ __forceinline__ float dot(const Run<N>& a, const Run<N>& b) {
     float sum = 0.0f;
 #pragma unroll
@@ -47,6 +60,7 @@ template <u32 N> __device__ __forceinline__ Run<N> scaled(Run<N> x, float r, con
 #pragma unroll
     for (u32 n = 0; n < N; n++) x.x[n] *= r;
     if (!l2) {
+        // Weights are the same for all rows and come from the cache.
         Run<N> w = load_run<N>(weight, i);
 #pragma unroll
         for (u32 n = 0; n < N; n++) x.x[n] *= w.x[n];
@@ -69,22 +83,26 @@ __device__ __forceinline__ float inverse_of(const Normalise& args, float square)
     return args.l2 ? 1.0f / hypotf(sqrtf(square), args.epsilon) : 1.0f / sqrtf(square / (float)args.width + args.epsilon);
 }
 
+// Long rows, N neighbours at a time: once for the sum, once for the result.
 template <u32 N> __device__ __forceinline__ void normalise_rows(const Normalise& args) {
+    // A sum a warp, for rows that have a whole block.
     __shared__ float shared[32];
-    Lane lane = lane_of(args.lanes);
-    for (u64 row = lane.row; row < args.rows; row += lane.rows) {
+    RowThread thread = row_thread(args.lanes);
+    // Threads of a row have the same rows, so all of them reach the barriers of the sum.
+    for (u64 row = thread.row; row < args.rows; row += thread.rows) {
         u64 start = row * args.width;
         float square = 0.0f;
-        for (u64 i = N * lane.index; i < args.width; i += N * args.lanes) {
+        // Lanes read side by side: whole lines of 128 bytes.
+        for (u64 i = N * thread.index; i < args.width; i += N * args.lanes) {
             Run<N> x = load_run<N>(args.x, start + i);
             square += dot(x, x);
         }
         float r = inverse_of(args, lanes_sum(square, args.lanes, shared));
-        for (u64 i = N * lane.index; i < args.width; i += N * args.lanes) {
+        for (u64 i = N * thread.index; i < args.width; i += N * args.lanes) {
             Run<N> y = scaled(load_run<N>(args.x, start + i), r, args.weight, args.l2, i);
             store_run<N>(args.y, start + i, let_through(y, args.gate, start + i));
         }
-        if (lane.index == 0) args.inverse[row] = r;
+        if (thread.index == 0) args.inverse[row] = r;
     }
 }
 
@@ -96,6 +114,7 @@ struct Piece {
     bool inside;
 };
 
+// Threads of a row are neighbours, rows of a block too; `run` goes across the row.
 template <u32 N, u32 ROWS, class Args> __device__ __forceinline__ Piece piece(const Args& args, u32 r, u32 run) {
     u32 together = blockDim.x / args.lanes;
     u64 row = ((u64)blockIdx.x * ROWS + r) * together + threadIdx.x / args.lanes;
@@ -103,6 +122,7 @@ template <u32 N, u32 ROWS, class Args> __device__ __forceinline__ Piece piece(co
     return Piece{row, column, row < args.rows && column < args.width};
 }
 
+// Reads all runs of the thread's rows; zeros outside.
 template <u32 N, u32 RUNS, u32 ROWS, class Args>
 __device__ __forceinline__ void keep(Run<N> (&kept)[ROWS][RUNS], const Args& args, const Array& x) {
 #pragma unroll
@@ -114,7 +134,9 @@ __device__ __forceinline__ void keep(Run<N> (&kept)[ROWS][RUNS], const Args& arg
         }
 }
 
+// Rows that threads keep in registers: RUNS runs of ROWS rows each.
 template <u32 N, u32 RUNS, u32 ROWS> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
+    // All reads are under way before the first sum.
     Run<N> x[ROWS][RUNS];
     keep(x, args, args.x);
 #pragma unroll
@@ -122,6 +144,7 @@ template <u32 N, u32 RUNS, u32 ROWS> __device__ __forceinline__ void normalise_k
         float square = 0.0f;
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) square += dot(x[r][run], x[r][run]);
+        // Outside there are zeros, which add nothing, so that all lanes take part in the shuffle.
         float inverse = inverse_of(args, neighbours_sum(square, args.lanes));
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
@@ -130,6 +153,7 @@ template <u32 N, u32 RUNS, u32 ROWS> __device__ __forceinline__ void normalise_k
             Run<N> y = scaled(x[r][run], inverse, args.weight, args.l2, at.column);
             u64 i = at.row * args.width + at.column;
             store_run<N>(args.y, i, let_through(y, args.gate, i));
+            // Kept for the backward.
             if (at.column == 0) args.inverse[at.row] = inverse;
         }
     }
@@ -157,12 +181,16 @@ KERNEL(normalise, Normalise, 256) {
     else normalise_rows<1>(args);
 }
 
+// dx alone; `norm::NormBackwardCall` is its twin.
 struct NormaliseBackward {
     Array x, dy, dx;
-    Array weight;          // [width]; not read for l2
-    const float* inverse;  // [rows]
+    // [width]; not read for l2
+    Array weight;
+    // [rows]
+    const float* inverse;
     u64 rows, width;
-    float share;  // 1/width, or 1 for l2
+    // 1/width, or 1 for l2
+    float share;
     u32 lanes;
     u32 l2;
 };
@@ -179,26 +207,31 @@ template <u32 N> __device__ __forceinline__ Run<N> across(Run<N> g, const Run<N>
     return g;
 }
 
+// Long rows: x and dy are read twice, g is made twice.
 template <u32 N> __device__ __forceinline__ void normalise_rows_backward(const NormaliseBackward& args) {
     __shared__ float shared[32];
-    Lane lane = lane_of(args.lanes);
-    for (u64 row = lane.row; row < args.rows; row += lane.rows) {
+    RowThread thread = row_thread(args.lanes);
+    for (u64 row = thread.row; row < args.rows; row += thread.rows) {
         u64 start = row * args.width;
+        // x·g over the whole row.
         float r = args.inverse[row], sum = 0.0f;
-        for (u64 i = N * lane.index; i < args.width; i += N * args.lanes)
+        for (u64 i = N * thread.index; i < args.width; i += N * args.lanes)
             sum += dot(load_run<N>(args.x, start + i), slope<N>(args, r, start, i));
         sum = lanes_sum(sum, args.lanes, shared);
+        // r² (x·g) share: how much of x is taken off.
         float along = (r * sum) * r * args.share;
-        for (u64 i = N * lane.index; i < args.width; i += N * args.lanes)
+        for (u64 i = N * thread.index; i < args.width; i += N * args.lanes)
             store_run<N>(args.dx, start + i, across(slope<N>(args, r, start, i), load_run<N>(args.x, start + i), along));
     }
 }
 
+// Rows that threads keep: x and g stay in registers between sum and result.
 template <u32 N, u32 RUNS, u32 ROWS>
 __device__ __forceinline__ void normalise_kept_backward(const NormaliseBackward& args) {
     Run<N> x[ROWS][RUNS], g[ROWS][RUNS];
     float inverses[ROWS];
     keep(x, args, args.x);
+    // Both rows are asked for before either is needed.
     keep(g, args, args.dy);
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
@@ -220,6 +253,7 @@ __device__ __forceinline__ void normalise_kept_backward(const NormaliseBackward&
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
             Piece at = piece<N, ROWS>(args, r, run);
+            // (x·g) has been taken off along x: dx lies across the row, but for ε.
             if (at.inside) store_run<N>(args.dx, at.row * args.width + at.column, across(g[r][run], x[r][run], along));
         }
     }
@@ -230,14 +264,17 @@ template <u32 TYPE> __device__ __forceinline__ NormaliseBackward of_type(Normali
     return args;
 }
 
+// The same three as forward, by the length of rows.
 KERNEL(normalise_short_backward, NormaliseBackward, 256) {
     BY_TYPE(args.x.type, normalise_kept_backward<RUN_LENGTH<TYPE>, 1, 2>(of_type<TYPE>(args)))
 }
 
+// Rows of up to 128 runs.
 KERNEL(normalise_medium_backward, NormaliseBackward, 256) {
     BY_TYPE(args.x.type, normalise_kept_backward<RUN_LENGTH<TYPE>, 4, 1>(of_type<TYPE>(args)))
 }
 
+// All other rows.
 KERNEL(normalise_backward, NormaliseBackward, 256) {
     if (args.width % 4 == 0) normalise_rows_backward<4>(args);
     else normalise_rows_backward<1>(args);
@@ -245,12 +282,14 @@ KERNEL(normalise_backward, NormaliseBackward, 256) {
 
 // What a gate of rows that are long lets through, silu(g) dy, and its own gradient, silu'(g) x r w dy.
 struct OpenGate {
-    Array x, dy, gate, dg, through;  // [rows, width]
+    // [rows, width]
+    Array x, dy, gate, dg, through;
     Array weight;
     const float* inverse;
     u64 rows, width;
 };
 
+// A thread has elements `grid_threads()` apart.
 KERNEL(open_gate, OpenGate, 256) {
     u64 count = args.rows * args.width;
     for (u64 i = grid_thread(); i < count; i += grid_threads()) {
@@ -266,9 +305,12 @@ KERNEL(open_gate, OpenGate, 256) {
 struct NormaliseGradients {
     Array x, dy, dx;
     Array weight;
-    Array gate, dg;        // [rows, width], or null
-    const float* inverse;  // [rows]
-    double* parts;         // of dweight: [blocks, width]
+    // [rows, width], or null
+    Array gate, dg;
+    // [rows]
+    const float* inverse;
+    // Of dweight: [blocks, width]
+    double* parts;
     u64 rows, width;
     u32 lanes;
 };
@@ -307,12 +349,17 @@ __device__ __forceinline__ Run<N> gather(
     return dy;
 }
 
+// A block has `together` rows at a time and keeps its part of dweight in registers, RUNS runs a thread, until it went through
+// all its rows. Then `shared` takes it, an element a thread and place, and a thread adds up those of a column.
 template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const NormaliseGradients& args, float* shared) {
     constexpr u32 N = RUN_LENGTH<TYPE>;
     const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
+    // Of the mean square.
     const float share = 1.0f / (float)args.width;
     Run<N> dw[RUNS] = {};
+    // All threads of a warp go through as many rows, so that shuffles have all lanes.
     for (u64 first = (u64)blockIdx.x * together; first < args.rows; first += (u64)gridDim.x * together) {
+        // A thread's row of this step, and where it begins.
         const u64 row = first + threadIdx.x / args.lanes, start = row * args.width;
         const auto inside = [&](u32 column) { return row < args.rows && column < args.width; };
         // As they lie in memory, which takes half the registers.
@@ -350,6 +397,7 @@ template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const No
 #pragma unroll
         for (u32 n = 0; n < N; n++) shared[(run * N + n) * blockDim.x + threadIdx.x] = dw[run].x[n];
     __syncthreads();
+    // The rows of a block in order, in 64 bits.
     for (u32 column = threadIdx.x; column < args.width; column += blockDim.x) {
         const u32 run = column / N / args.lanes, owner = column / N % args.lanes;
         const float* own = shared + (run * N + column % N) * blockDim.x + owner;
@@ -364,11 +412,13 @@ template <u32 TYPE> __device__ __forceinline__ NormaliseGradients of_type(Normal
     return args;
 }
 
+// Rows of up to 32 runs; dweight takes 8 KiB of shared memory.
 KERNEL(normalise_short_gradients, NormaliseGradients, 256, 2) {
     __shared__ float shared[8 * 256];
     BY_TYPE(args.x.type, gradients<TYPE, 1>(of_type<TYPE>(args), shared))
 }
 
+// Rows of up to 128 runs; dweight takes 32 KiB.
 KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) {
     __shared__ float shared[4 * 8 * 256];
     BY_TYPE(args.x.type, gradients<TYPE, 4>(of_type<TYPE>(args), shared))

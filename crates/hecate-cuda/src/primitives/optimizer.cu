@@ -11,30 +11,39 @@ struct Update {
     float* mean;
     float* square;
     u64 count;
-    u64 first;  // block
+    // Block
+    u64 first;
 };
 
+// One step for all parameters; `optimizer::Step` is its twin.
 struct Step {
-    const Update* updates;      // [number], ascending by `first`
-    const float* norm_squared;  // [1]; null where nothing is clipped
+    // [number], ascending by `first`
+    const Update* updates;
+    // [1]; null where nothing is clipped
+    const float* norm_squared;
     u32 number;
     float learning_rate, beta1, beta2, epsilon, weight_decay;
-    float unbias1, unbias2;  // 1 / (1 − βᵗ)
+    // 1 / (1 − βᵗ)
+    float unbias1, unbias2;
     float max_norm;
 };
 
+// A block has BLOCK_ELEMENTS elements of one parameter, a thread every 256th of them. Gradients are clipped on the way, so
+// that nobody writes them again.
 KERNEL(adamw, Step, 256) {
     float clip = 1.0f;
     if (args.norm_squared) {
+        // Every thread makes the factor for itself: one read.
         float norm = sqrtf(args.norm_squared[0]);
         if (norm > args.max_norm) clip = args.max_norm / norm;
     }
     Update own = own_entry(args.updates, args.number);
-    u64 start = (blockIdx.x - own.first) * SPAN, end = start + SPAN < own.count ? start + SPAN : own.count;
+    u64 start = (blockIdx.x - own.first) * BLOCK_ELEMENTS, end = start + BLOCK_ELEMENTS < own.count ? start + BLOCK_ELEMENTS : own.count;
     for (u64 i = start + threadIdx.x; i < end; i += blockDim.x) {
         float g = clip * own.grad[i], p = own.old_value[i];
         float m = args.beta1 * own.old_mean[i] + (1.0f - args.beta1) * g;
         float s = args.beta2 * own.old_square[i] + (1.0f - args.beta2) * (g * g);
+        // Means without the bias of their start at zero.
         float direction = args.unbias1 * m / (sqrtf(args.unbias2 * s) + args.epsilon);
         own.mean[i] = m;
         own.square[i] = s;
@@ -42,23 +51,29 @@ KERNEL(adamw, Step, 256) {
     }
 }
 
+// One gradient of any type.
 struct Gradient {
-    Array x;  // [count]
+    // [count]
+    Array x;
     u64 count;
-    u64 first;  // block
+    // Block
+    u64 first;
 };
 
+// The squares of all gradients, in a part a block.
 struct Squares {
-    const Gradient* gradients;  // [number], ascending by `first`
-    double* parts;              // [blocks]
+    // [number], ascending by `first`
+    const Gradient* gradients;
+    // [blocks]
+    double* parts;
     u32 number;
 };
 
-// Every block adds up the squares of its span.
+// Every block adds up the squares of its elements.
 KERNEL(squares, Squares, 256) {
     __shared__ double shared[256];
     Gradient own = own_entry(args.gradients, args.number);
-    u64 start = (blockIdx.x - own.first) * SPAN, end = start + SPAN < own.count ? start + SPAN : own.count;
+    u64 start = (blockIdx.x - own.first) * BLOCK_ELEMENTS, end = start + BLOCK_ELEMENTS < own.count ? start + BLOCK_ELEMENTS : own.count;
     double sum = 0.0;
     for (u64 i = start + threadIdx.x; i < end; i += blockDim.x) {
         double x = load(own.x, i);

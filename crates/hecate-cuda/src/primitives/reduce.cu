@@ -1,13 +1,16 @@
 // Sums in two stages, in an order that sizes alone decide. Long ones run in 64 bits.
 #include "hecate.cuh"
 
+// The sum of x, or of its squares, in a part a block; `reduce::TotalParts` is its twin.
 struct TotalParts {
     Array x;
-    double* parts;  // [blocks]
+    // [blocks]
+    double* parts;
     u64 count;
     u32 squares;
 };
 
+// A thread adds up elements `grid_threads()` apart, then the block its threads.
 KERNEL(total_parts, TotalParts, 256) {
     __shared__ double shared[256];
     double sum = 0.0;
@@ -19,12 +22,14 @@ KERNEL(total_parts, TotalParts, 256) {
     if (threadIdx.x == 0) args.parts[blockIdx.x] = sum;
 }
 
+// The sum of parts.
 struct Total {
     const double* parts;
     float* sum;
     u32 count;
 };
 
+// One block.
 KERNEL(total, Total, 256) {
     __shared__ double shared[256];
     double sum = 0.0;
@@ -36,15 +41,22 @@ KERNEL(total, Total, 256) {
 // What is added up over rows.
 enum { VALUES, PRODUCTS, SCALED };
 
+// Sums down columns over `height` rows a part; `reduce::ColumnParts` is its twin.
 struct ColumnParts {
-    Array x, y;           // [rows, width]; y is x for values
-    const float* factor;  // [rows]
-    double* parts;        // [blocks y, width]
+    // [rows, width]; y is x for values
+    Array x, y;
+    // [rows]
+    const float* factor;
+    // [blocks y, width]
+    double* parts;
     u64 rows, width;
-    u64 height;           // rows of a part
-    u32 columns;          // of a block, a power of two; of runs where `wide`
+    // Rows of a part
+    u64 height;
+    // Of a block, a power of two; of runs where `wide`
+    u32 columns;
     u32 terms;
-    u32 wide;             // runs of 16 bytes divide the width, and x and y are of one type
+    // Runs of 16 bytes divide the width, and x and y are of one type
+    u32 wide;
 };
 
 // Terms added up in 32 bits, and those that are asked for at once.
@@ -58,6 +70,7 @@ __device__ __forceinline__ void add_batch(Run<N>& part, const ColumnParts& args,
     float factor[BATCH];
 #pragma unroll
     for (u32 b = 0; b < BATCH; b++) {
+        // All reads of a batch are under way together.
         u64 at = row + b * steps;
         bool inside = at < last;
         x[b] = load_run_if<N>(inside, args.x, at * args.width + column);
@@ -70,12 +83,16 @@ __device__ __forceinline__ void add_batch(Run<N>& part, const ColumnParts& args,
         for (u32 n = 0; n < N; n++) part.x[n] += args.terms == VALUES ? x[b].x[n] : x[b].x[n] * factor[b] * y[b].x[n];
 }
 
+// A part of the rows, in 64 bits but for SHORT terms at a time.
 template <u32 N> __device__ __forceinline__ void sum_parts(const ColumnParts& args, double* shared) {
+    // A block stands as `steps` rows of `columns` threads, each with N neighbouring columns.
     u32 steps = blockDim.x / args.columns, step = threadIdx.x / args.columns;
     u64 column = N * ((u64)blockIdx.x * args.columns + threadIdx.x % args.columns);
+    // Rows of the part; threads without columns have none.
     u64 row = blockIdx.y * args.height, last = row + args.height < args.rows ? row + args.height : args.rows;
     row = column < args.width ? row + step : last;
     double sums[N] = {};
+    // SHORT terms in 32 bits, then into the sum of 64.
     while (row < last) {
         Run<N> part = {};
         for (u32 n = 0; n < SHORT && row < last; n += BATCH, row += BATCH * steps) add_batch(part, args, row, steps, last, column);
@@ -94,20 +111,24 @@ template <u32 TYPE> __device__ __forceinline__ ColumnParts of_type(ColumnParts a
     return args;
 }
 
+// Block x has columns, block y a part of the rows.
 KERNEL(column_parts, ColumnParts, 256) {
     __shared__ double shared[256];
     if (args.wide) BY_TYPE(args.x.type, sum_parts<RUN_LENGTH<TYPE>>(of_type<TYPE>(args), shared))
     else sum_parts<1>(args, shared);
 }
 
+// The sum of parts, by column.
 struct ColumnTotals {
-    Array y;  // [width]
+    // [width]
+    Array y;
     const double* parts;
     u64 width;
     u32 count;
     u32 columns;
 };
 
+// Threads of a column take parts in turn, then are added up in a tree.
 KERNEL(column_totals, ColumnTotals, 256) {
     __shared__ double shared[256];
     u32 steps = blockDim.x / args.columns, step = threadIdx.x / args.columns;

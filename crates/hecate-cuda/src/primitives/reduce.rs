@@ -3,15 +3,18 @@
 use crate::{
     Cuda,
     device::Buffer,
-    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{DType, Result, Tensor, primitives::Reduce};
 
-pub(crate) const SOURCE: Source = source!("reduce", "reduce.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("reduce", "reduce.cu");
 
 kernels! { SOURCE {
+    // x [count]; parts [blocks] in 64 bits.
     "total_parts" TotalParts { x: Array, parts: Pointer, count: u64, squares: u32 }
     "total" Total { parts: Pointer, sum: Pointer, count: u32 }
+    // x and y [rows, width], factor [rows]; parts [blocks y, width] in 64 bits.
     "column_parts" ColumnParts {
         x: Array, y: Array, factor: Pointer, parts: Pointer, rows: u64, width: u64, height: u64, columns: u32,
         terms: u32, wide: u32
@@ -22,7 +25,7 @@ kernels! { SOURCE {
 /// Threads of a block.
 const THREADS: usize = 256;
 
-/// Numbers that a thread adds up at least, where there are enough.
+/// Elements that a thread adds up at least, where there are enough.
 const RUN: usize = 8;
 
 /// Blocks that fill a large GPU.
@@ -35,22 +38,31 @@ const COLUMNS: usize = 32;
 const TOTALS: usize = 8;
 
 impl Reduce for Cuda {
+    /// `[1]` in 32 bits.
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_of(self, x, false)
     }
 
+    /// `[1]` in 32 bits: the sum of squares.
     fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_of(self, x, true)
     }
 
+    /// `[width]`, of the type of `x [.., width]`.
     fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Values(x))
+    }
+
+    /// `[width]`, of the type of `x [.., width]`: the sum of `x y`.
+    fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        sum_columns(self, width, Terms::Products(x, y))
     }
 }
 
 /// Sum of all elements or of their squares.
 fn sum_of(device: &Cuda, x: &Tensor<Cuda>, squares: bool) -> Result<Tensor<Cuda>> {
     let count = x.shape().count();
+    // Enough elements a thread that sums are worth a block.
     let blocks = count.div_ceil(THREADS * RUN).clamp(1, BLOCKS);
     let parts = device.allocate(blocks * size_of::<f64>())?;
     let (x, squares) = (x.into(), u32::from(squares));
@@ -59,7 +71,7 @@ fn sum_of(device: &Cuda, x: &Tensor<Cuda>, squares: bool) -> Result<Tensor<Cuda>
     total(device, &parts, blocks)
 }
 
-/// The sum of `count` numbers of 64 bits, `[1]` in 32.
+/// The sum of `count` elements of 64 bits, `[1]` in 32.
 pub(super) fn total(device: &Cuda, parts: &Buffer, count: usize) -> Result<Tensor<Cuda>> {
     let sum = device.empty([1], DType::F32)?;
     let all = Total { parts: parts.pointer(), sum: pointer(&sum), count: count as u32 };
@@ -80,16 +92,19 @@ pub(super) enum Terms<'a> {
 
 /// `[width]`: sums over rows, of the type of `x`.
 pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Result<Tensor<Cuda>> {
+    // Numbers of the enumeration in the kernels.
     let (x, y, factor, terms) = match terms {
         Terms::Values(x) => (x, x, 0, 0),
         Terms::Products(x, y) => (x, y, 0, 1),
         Terms::Scaled(x, factor, y) => (x, y, pointer(factor), 2),
     };
     let rows = x.shape().count() / width;
+    // Runs of 16 bytes, where rows consist of whole ones.
     let wide = Array::from(x).wide();
     let runs = if width.is_multiple_of(wide) && x.dtype() == y.dtype() { width / wide } else { width };
     let columns = runs.next_power_of_two().min(COLUMNS);
     let across = runs.div_ceil(columns);
+    // Rows of a part.
     let height = rows.div_ceil(BLOCKS / across.min(BLOCKS)).max(RUN * THREADS / columns);
     let count = rows.div_ceil(height);
     let parts = Parts::new(device, count, width)?;
@@ -109,7 +124,7 @@ pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Resu
     parts.total(device, x.dtype())
 }
 
-/// Parts of a sum over rows, `[count, width]`, numbers of 64 bits.
+/// Parts of a sum over rows, `[count, width]`, elements of 64 bits.
 pub(super) struct Parts {
     buffer: Buffer,
     count: usize,
@@ -122,12 +137,14 @@ impl Parts {
         Ok(Self { buffer: device.allocate(count * width * size_of::<f64>())?, count, width })
     }
 
+    /// `[count, width]` in 64 bits.
     pub(super) fn pointer(&self) -> Pointer {
         self.buffer.pointer()
     }
 
     /// `[width]`: the sum.
     pub(super) fn total(&self, device: &Cuda, dtype: DType) -> Result<Tensor<Cuda>> {
+        // Rounded to the type once, at the end.
         let sums = device.empty([self.width], dtype)?;
         let columns = self.width.next_power_of_two().min(TOTALS);
         let (parts, width, count) = (self.pointer(), self.width as u64, self.count as u32);

@@ -1,18 +1,27 @@
 //! The forgetting gate.
+//!
+//! `x [rows, width]` is the projection of tokens, a column a head. Gradients of `a_log` and `dt_bias` are sums over all
+//! rows, first by blocks and then over these, in 64 bits.
 
 use super::reduce::Parts;
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
 };
-use hecate_core::{DType, Result, Tensor, primitives};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{self, RetentionInputs},
+};
 
-pub(crate) const SOURCE: Source = source!("retention", "retention.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("retention", "retention.cu");
 
 kernels! { SOURCE {
-    "retention" Retention { x: Array, slope: Pointer, offset: Pointer, y: Pointer, count: u64, width: u64 }
+    // x and y [rows, width], a_log and dt_bias [width].
+    "retention" Retention { x: Array, a_log: Pointer, dt_bias: Pointer, y: Pointer, count: u64, width: u64 }
+    // dx and dy as x; parts [blocks y, width] of both gradients in 64 bits.
     "retention_backward" RetentionBackward {
-        x: Array, dx: Array, slope: Pointer, offset: Pointer, dy: Pointer, of_slope: Pointer, of_offset: Pointer,
+        x: Array, dx: Array, a_log: Pointer, dt_bias: Pointer, dy: Pointer, of_a_log: Pointer, of_dt_bias: Pointer,
         rows: u64, width: u64, height: u64, columns: u32
     }
 } }
@@ -26,44 +35,49 @@ const BLOCKS: usize = 512;
 const ROWS: usize = 8;
 
 impl primitives::Retention for Cuda {
-    fn retention(&self, x: &Tensor<Self>, slope: &Tensor<Self>, offset: &Tensor<Self>) -> Result<Tensor<Self>> {
+    /// `log a = −exp(a_log) softplus(x + dt_bias)`, `[rows, width]` in 32 bits.
+    fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
+        let x = inputs.x;
         let (count, width) = (x.shape().count(), x.shape().last() as u64);
         let y = self.empty(x.shape().clone(), DType::F32)?;
-        let [slope, offset] = [slope, offset].map(pointer);
-        let arguments = Retention { x: x.into(), slope, offset, y: pointer(&y), count: count as u64, width };
+        let [a_log, dt_bias] = [inputs.a_log, inputs.dt_bias].map(pointer);
+        let arguments = Retention { x: x.into(), a_log, dt_bias, y: pointer(&y), count: count as u64, width };
         self.launch(Grid::elements(count), &arguments)?;
         Ok(y)
     }
 
+    /// Sums over rows are made in parts, one a block.
     fn retention_backward(
         &self,
-        x: &Tensor<Self>,
-        slope: &Tensor<Self>,
-        offset: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
+        call: &primitives::RetentionBackward<'_, Self>,
+    ) -> Result<RetentionInputs<Tensor<Self>>> {
+        let RetentionInputs { x, a_log, dt_bias } = call.inputs;
         let (rows, width) = (x.shape().rows(), x.shape().last());
         let dx = self.empty(x.shape().clone(), x.dtype())?;
+        // A block has `columns` heads and `height` rows.
         let columns = width.next_power_of_two().min(COLUMNS);
         let across = width.div_ceil(columns);
+        // Few rows a block would leave more parts to add up than rows.
         let height = rows.div_ceil((BLOCKS / across).max(1)).max(ROWS * THREADS / columns);
         let count = rows.div_ceil(height);
-        let [of_slope, of_offset] = [Parts::new(self, count, width)?, Parts::new(self, count, width)?];
-        let [slope, offset, dy] = [slope, offset, dy].map(pointer);
+        // A part of both gradients from every block.
+        let [of_a_log, of_dt_bias] = [Parts::new(self, count, width)?, Parts::new(self, count, width)?];
+        let [a_log, dt_bias, dy] = [a_log, dt_bias, call.dy].map(pointer);
         let arguments = RetentionBackward {
             x: x.into(),
             dx: (&dx).into(),
-            slope,
-            offset,
+            a_log,
+            dt_bias,
             dy,
-            of_slope: of_slope.pointer(),
-            of_offset: of_offset.pointer(),
+            of_a_log: of_a_log.pointer(),
+            of_dt_bias: of_dt_bias.pointer(),
             rows: rows as u64,
             width: width as u64,
             height: height as u64,
             columns: columns as u32,
         };
         self.launch(Grid { blocks: (across, count, 1), ..Grid::blocks(1, THREADS as u32) }, &arguments)?;
-        Ok((dx, of_slope.total(self, DType::F32)?, of_offset.total(self, DType::F32)?))
+        let [a_log, dt_bias] = [of_a_log, of_dt_bias].map(|parts| parts.total(self, DType::F32));
+        Ok(RetentionInputs { x: dx, a_log: a_log?, dt_bias: dt_bias? })
     }
 }

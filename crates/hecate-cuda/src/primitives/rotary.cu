@@ -1,9 +1,12 @@
 // Rotary positions.
 #include "hecate.cuh"
 
+// `rotary::Turn` is its twin.
 struct Turn {
-    Array x, y;        // [rows, heads, 2 half]
-    const u64* table;  // frequencies [half], shifts and first rows [sequences]
+    // [rows, heads, 2 half]
+    Array x, y;
+    // frequencies [half], shifts and first rows [sequences]
+    const u64* table;
     u64 rows;
     u32 sequences, heads, half;
 };
@@ -17,6 +20,7 @@ KERNEL(rotary, Turn, 256) {
     const u64* starts = shifts + args.sequences;
     for (u64 i = grid_thread(); i < args.rows * args.half; i += grid_threads()) {
         Place at = place(i, args.half);
+        // The sequence of the row, by bisection of the first rows.
         u32 low = 0, high = args.sequences;
         while (high - low > 1) {
             u32 middle = (low + high) / 2;
@@ -26,6 +30,7 @@ KERNEL(rotary, Turn, 256) {
         // Turns are whole numbers and a rest: what is left for 32 bits is at most half a turn.
         double turns = (double)(at.row + shifts[low]) * frequencies[at.column];
         float angle = TURN * (float)(turns - rint(turns));
+        // The same for all heads of the token.
         float c = cosf(angle), s = sinf(angle);
         for (u32 head = blockIdx.y; head < args.heads; head += gridDim.y) {
             u64 first = (at.row * args.heads + head) * 2 * args.half + at.column, second = first + args.half;

@@ -2,16 +2,18 @@
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
 };
 use hecate_core::{
     Result, Tensor,
     primitives::{Rotary, RotaryDims},
 };
 
-pub(crate) const SOURCE: Source = source!("rotary", "rotary.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("rotary", "rotary.cu");
 
 kernels! { SOURCE {
+    // x and y [rows, heads, 2 half]; the table holds frequencies [half], shifts and first rows [sequences].
     "rotary" Turn {
         x: Array, y: Array, table: Pointer, rows: u64, sequences: u32, heads: u32, half: u32
     }
@@ -21,6 +23,7 @@ kernels! { SOURCE {
 const THREADS: usize = 1 << 18;
 
 impl Rotary for Cuda {
+    /// `y` of the shape of `x`: halves of each head turned by the angle of their token.
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (rows, half, sequences) = (dims.sequences.rows(), dims.width / 2, dims.sequences.count());
         let (table, y) = (table(self, dims)?, self.empty(x.shape().clone(), x.dtype())?);
@@ -34,6 +37,7 @@ impl Rotary for Cuda {
             half: half as u32,
         };
         let grid = Grid::elements(rows * half);
+        // Threads share the heads of a token where there are few tokens.
         let shares = dims.heads.min(THREADS.div_ceil(rows * half));
         self.launch(Grid { blocks: (grid.blocks.0, shares, 1), ..grid }, &arguments)?;
         Ok(y)
@@ -48,6 +52,7 @@ fn table(device: &Cuda, dims: &RotaryDims) -> Result<Tensor<Cuda>> {
     let frequencies = (0..dims.width / 2).map(|i| (angle(i) / std::f64::consts::TAU).to_bits());
     let shifts = starts.iter().zip(&dims.offsets).map(|(&start, &offset)| (offset as u64).wrapping_sub(start as u64));
     let starts = starts.iter().take(dims.offsets.len()).map(|&start| start as u64);
+    // Halves of each word, as the device takes them.
     let words = frequencies.chain(shifts).chain(starts);
     device.table(&words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect::<Vec<_>>())
 }

@@ -4,11 +4,13 @@
 // The last `kept` rows of each sequence, oldest first: of `x [rows, width]` and, in front of it, of
 // `before [N, kept, width]`. Without `before` those are zeros; without `x` its rows are ones.
 struct LastRows {
-    Array before, x, out;  // out [N, kept, width]
+    // out [N, kept, width]
+    Array before, x, out;
     const u32* starts;
     u64 count, kept, width;
 };
 
+// A thread has an element of the result: a row of the state in front where the sequence is short, else of x.
 KERNEL(last_rows, LastRows, 256) {
     for (u64 i = grid_thread(); i < args.count; i += grid_threads()) {
         u64 column = i % args.width, row = i / args.width, n = row / args.kept;

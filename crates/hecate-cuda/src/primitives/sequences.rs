@@ -2,45 +2,42 @@
 
 use crate::{
     Cuda,
+    device::Table,
     error::unsupported,
-    launch::{Array, Grid, Pointer, Source, kernels, pointer, source},
-    recording::Table,
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
 };
-use hecate_core::{DType, Result, Sequences, Shape, Tensor};
+use hecate_core::{DType, Result, Sequences, Tensor, primitives::LastRows};
 
-pub(crate) const SOURCE: Source = source!("sequences", "sequences.cu");
+pub(crate) const SOURCE: KernelSource = kernel_source!("sequences", "sequences.cu");
 
 kernels! { SOURCE {
-    "last_rows" LastRows {
+    // before and out [N, kept, width], x [rows, width]; before and x may be null.
+    "last_rows" LastRowsCopy {
         before: Array, x: Array, out: Array, starts: Pointer, count: u64, kept: u64, width: u64,
     }
+    // parts [number, count].
     "sum_parts" SumParts { out: Array, parts: Pointer, count: u64, number: u32 }
 } }
 
-/// First row of every sequence, and behind them the number of rows, `[N + 1]` in 32 bits.
+/// First row of every sequence, and after them the number of rows, `[N + 1]` in 32 bits.
 pub(super) fn starts(device: &Cuda, sequences: &Sequences) -> Result<Table> {
     let starts = sequences.starts().iter().map(|&start| u32::try_from(start));
     let starts = starts.collect::<std::result::Result<Vec<_>, _>>();
     let too_many = |_| unsupported("these sequences", format!("{} rows of tokens in one call", sequences.rows()));
-    device.kept_table(&starts.map_err(too_many)?)
+    device.cached_table(&starts.map_err(too_many)?)
 }
 
-/// The last rows of each sequence in an array of shape `[N, kept, ..]`, oldest first: of `x [rows, ..]` and, in front
-/// of it, of `before [N, kept, ..]`. Without `before` those are zeros; without `x` its rows are ones.
-pub(super) fn last_rows(
-    device: &Cuda,
-    sequences: &Sequences,
-    (shape, dtype): (Shape, DType),
-    before: Option<&Tensor<Cuda>>,
-    x: Option<&Tensor<Cuda>>,
-) -> Result<Tensor<Cuda>> {
-    let starts = starts(device, sequences)?;
-    let out = device.empty(shape, dtype)?;
+/// An array of the last rows of each sequence: [`Attention::last_rows`](hecate_core::primitives::Attention::last_rows).
+pub(super) fn last_rows(device: &Cuda, last: &LastRows<'_, Cuda>) -> Result<Tensor<Cuda>> {
+    let starts = starts(device, last.sequences)?;
+    let out = device.empty(last.shape.clone(), last.x.map_or(DType::F32, Tensor::dtype))?;
     let axes = out.shape().axes();
+    // Null where there is none.
     let array = |x: Option<&Tensor<Cuda>>| x.map_or(Array::NONE, Array::from);
-    let arguments = LastRows {
-        before: array(before),
-        x: array(x),
+    let arguments = LastRowsCopy {
+        before: array(last.before),
+        x: array(last.x),
         out: (&out).into(),
         starts: starts.pointer,
         count: out.shape().count() as u64,

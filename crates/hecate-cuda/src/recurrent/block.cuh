@@ -5,6 +5,7 @@
 #pragma once
 #include "hecate.cuh"
 
+// Threads of a block at most; `recurrent::MOST_THREADS`.
 #define MOST_THREADS 512
 
 // How these functions are declared: compiled once, and called. Their loops and barriers are long beside a call, and a
@@ -46,6 +47,7 @@ TOGETHER double together(double x) {
     return sum;
 }
 
+// x·y, in every thread.
 TOGETHER float dot(const float* x, const float* y, u64 count) {
     float sum = 0.0f;
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) sum += x[i] * y[i];
@@ -59,11 +61,13 @@ TOGETHER float total(const float* x, u32 count) {
     return together(sum);
 }
 
+// Each element is one thread's, and visible to the block afterwards.
 TOGETHER void fill(float* out, float value, u64 count) {
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) out[i] = value;
     __syncthreads();
 }
 
+// out = x.
 TOGETHER void copy(float* out, const float* x, u64 count) {
     for (u64 i = threadIdx.x; i < count; i += blockDim.x) out[i] = x[i];
     __syncthreads();
@@ -86,6 +90,7 @@ TOGETHER void scale(float* out, float factor, u64 count) {
 template <class Term, class Take, class Done>
 __device__ __forceinline__ void down_columns(u32 rows, u32 columns, float start, Term term, Take take, Done done) {
     float* partials = partial();
+    // Neighbouring threads have neighbouring columns, so that a row is read in whole lines.
     u32 width = columns < blockDim.x ? columns : blockDim.x, parts = blockDim.x / width;
     u32 part = threadIdx.x / width, column = threadIdx.x % width;
     for (u32 first = 0; first < columns; first += width) {
@@ -99,6 +104,7 @@ __device__ __forceinline__ void down_columns(u32 rows, u32 columns, float start,
         partials[threadIdx.x] = sum;
         __syncthreads();
         if (mine && part == 0) {
+            // Parts are put together in order by the first thread of a column.
             for (u32 p = 1; p < parts; p++) sum = take(sum, partials[p * width + column]);
             done(c, sum);
         }
@@ -132,6 +138,7 @@ __device__ __forceinline__ void along_rows(const float* y, const float* m, u32 r
     for (u32 first = threadIdx.x / 32; first < rows; first += 4 * warps) {
         float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         LANES(c, columns) {
+            // Read once for four rows.
             float own = y[c];
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
@@ -162,6 +169,7 @@ TOGETHER void add_transposed(float* x, const float* y, const float* m, u32 rows,
 // M += factor xᵀ y.
 TOGETHER void add_outer(float* m, float factor, const float* x, const float* y, u32 rows, u32 columns) {
     ROWS(r, rows) {
+        // A row is a warp's.
         float own = factor * x[r];
         float* row = m + (u64)r * columns;
         LANES(c, columns) row[c] += own * y[c];
@@ -179,6 +187,7 @@ TOGETHER void update(float* m, float keep, const float* x, const float* y, u32 r
     __syncthreads();
 }
 
+// Whether this thread speaks for its warp, or belongs to the first warp.
 __device__ __forceinline__ bool first_lane() { return threadIdx.x % 32 == 0; }
 __device__ __forceinline__ bool first_warp() { return threadIdx.x < 32; }
 

@@ -25,7 +25,7 @@
 //         __device__ void open(float* state) const;
 //     };
 //
-// A state is all its slots one behind another, each row-major.
+// A state is all its slots one after another, each row-major.
 #pragma once
 #include "block.cuh"
 
@@ -34,8 +34,8 @@
 // Gates, and matrices of a state, at most.
 #define MOST_SLOTS 4
 
-// A call; `recurrent::Call` is its twin.
-struct Call {
+// A call; `recurrent::RecurrentCall` is its twin.
+struct RecurrentCall {
     // [rows,H,K] and [rows,H,V].
     Array q, k, v, out, dout, dq, dk, dv;
     // By slot: [rows,H,width] and [N,H,size].
@@ -45,29 +45,30 @@ struct Call {
     float* last[MOST_SLOTS];
     const float* dlast[MOST_SLOTS];
     float* dinitial[MOST_SLOTS];
-    // First row of every sequence and behind them the number of rows; the same of kept states.
+    // First row of every sequence and after them the number of rows; the same of kept states.
     const u32 *starts, *kept_starts;
-    // [kept states, H, state], a head's one behind another; null where none are kept.
+    // [kept states, H, state], a head's one after another; null where none are kept.
     float* kept;
-    // [blocks, room]: what does not fit into shared memory.
-    float* room;
-    u64 room_each;
+    // [blocks, workspace]: what does not fit into shared memory.
+    float* workspace;
+    u64 workspace_each;
     u32 widths[MOST_SLOTS], sizes[MOST_SLOTS];
     u32 gate_slots, state_slots;
     u32 sequences, heads, key, value;
-    // Numbers of a token's gates, a state, what a token leaves for its backward, and scratch.
+    // Elements of a token's gates, a state, what a token leaves for its backward, and scratch.
     u32 all_gates, state, record, scratch;
-    // Tokens that share a gradient point, 0 for none; tokens from which kept states are counted: see `Spans`.
-    u32 frozen, unit;
-    // Numbers in shared memory.
+    // Tokens that share a gradient point, 0 for none; tokens from which kept states are counted: see `CheckpointIntervals`.
+    u32 frozen, period;
+    // Elements in shared memory.
     u32 near;
 };
 
-// One token's arguments.
+// One token's arguments, rows that the block has for itself: q and k [K], v [V], gates one slot after another.
 struct Token {
     const float *q, *k, *v, *gates;
 };
 
+// Gradients of them, rows of the block's own: q and k [K], v [V], gates [all gates].
 struct TokenGrads {
     float *q, *k, *v, *gates;
 };
@@ -83,12 +84,13 @@ struct Adjoint {
     float *state, *point;
 };
 
-// Room for arrays of a block: shared memory as long as the next one fits, else its own part of the global room.
+// Places for the arrays of a block: shared memory as long as the next one fits, else its own part of the global workspace.
 // `recurrent::near` counts the same.
 struct Arena {
     float *near, *far;
     u64 left;
 
+    // Arrays begin at multiples of 16 bytes.
     __device__ float* take(u64 count) {
         count = (count + 3) / 4 * 4;
         if (count <= left) {
@@ -103,57 +105,64 @@ struct Arena {
     }
 };
 
-// Where states are kept: every KEPT_EVERY tokens of each unit of `unit` tokens, from the unit's start. A unit is one
+// Where states are kept: every KEPT_EVERY tokens of each period of `period` tokens, from its start. A period is one
 // group of frozen tokens, or as many groups as fit into KEPT_EVERY tokens; without groups it is KEPT_EVERY tokens.
-struct Spans {
-    u32 tokens, unit, each;
+struct CheckpointIntervals {
+    u32 tokens, period, each;
 
-    __device__ Spans(const Call& call, u32 tokens)
-        : tokens(tokens), unit(call.unit), each((call.unit + KEPT_EVERY - 1) / KEPT_EVERY) {}
+    // For a sequence of `tokens` tokens.
+    __device__ CheckpointIntervals(const RecurrentCall& call, u32 tokens)
+        : tokens(tokens), period(call.period), each((call.period + KEPT_EVERY - 1) / KEPT_EVERY) {}
 
-    __device__ u32 start(u32 span) const { return span / each * unit + span % each * KEPT_EVERY; }
-    __device__ u32 end(u32 span) const {
-        u32 end = start(span) + KEPT_EVERY, behind = (span / each + 1) * unit;
-        end = end < behind ? end : behind;
+    // First token of an interval, and the token after its last.
+    __device__ u32 start(u32 interval) const { return interval / each * period + interval % each * KEPT_EVERY; }
+    __device__ u32 end(u32 interval) const {
+        u32 end = start(interval) + KEPT_EVERY, next = (interval / each + 1) * period;
+        end = end < next ? end : next;
         return end < tokens ? end : tokens;
     }
-    // Of the span that starts where the group of `token` does; only for groups that are units.
-    __device__ u32 group(u32 token) const { return token / unit * each; }
+    // Of the interval that starts where the group of `token` does; only for groups that are periods.
+    __device__ u32 group(u32 token) const { return token / period * each; }
 };
 
 // A sequence and head.
-struct Lane {
+struct SequenceHead {
+    // First row, tokens, and number of the head.
     u32 first, tokens, head;
     u64 index;
-    // Kept states [spans, state].
+    // Kept states [intervals, state].
     float* kept;
-    u32 spans;
+    u32 intervals;
 
-    __device__ Lane(const Call& call, u64 index) : index(index) {
+    // Number `index` among N H.
+    __device__ SequenceHead(const RecurrentCall& call, u64 index) : index(index) {
+        // Indices go from sequence to head.
         u32 sequence = (u32)(index / call.heads);
         head = (u32)(index % call.heads);
         first = call.starts[sequence];
         tokens = call.starts[sequence + 1] - first;
         u64 before = call.kept_starts[sequence];
-        spans = call.kept_starts[sequence + 1] - (u32)before;
-        kept = call.kept + (before * call.heads + (u64)head * spans) * call.state;
+        intervals = call.kept_starts[sequence + 1] - (u32)before;
+        kept = call.kept + (before * call.heads + (u64)head * intervals) * call.state;
     }
 
     // Number of its row `t` among rows [rows,H].
-    __device__ u64 row(const Call& call, u32 t) const { return (u64)(first + t) * call.heads + head; }
+    __device__ u64 row(const RecurrentCall& call, u32 t) const { return (u64)(first + t) * call.heads + head; }
 };
 
 // Rows of one token.
 struct Rows {
     float *q, *k, *v, *gates;
 
-    __device__ Rows(const Call& call, Arena& arena)
+    // Places for the rows of one token.
+    __device__ Rows(const RecurrentCall& call, Arena& arena)
         : q(arena.take(call.key)), k(arena.take(call.key)), v(arena.take(call.value)), gates(arena.take(call.all_gates)) {}
 
     __device__ Token token() const { return {q, k, v, gates}; }
     __device__ TokenGrads grads() const { return {q, k, v, gates}; }
 
-    __device__ void load(const Call& call, u64 row) const {
+    // Row `row` of all arguments, as 32-bit floats; visible to the block afterwards.
+    __device__ void load(const RecurrentCall& call, u64 row) const {
         EACH(i, call.key) {
             q[i] = ::load(call.q, row * call.key + i);
             k[i] = ::load(call.k, row * call.key + i);
@@ -168,14 +177,15 @@ struct Rows {
         __syncthreads();
     }
 
-    __device__ void clear(const Call& call) const {
+    // Zeros; a barrier is left to the caller.
+    __device__ void clear(const RecurrentCall& call) const {
         EACH(i, call.key) q[i] = k[i] = 0.0f;
         EACH(i, call.value) v[i] = 0.0f;
         EACH(i, call.all_gates) gates[i] = 0.0f;
     }
 
     // Those of gradients, to where they belong.
-    __device__ void store(const Call& call, u64 row) const {
+    __device__ void store(const RecurrentCall& call, u64 row) const {
         EACH(i, call.key) {
             ::store(call.dq, row * call.key + i, q[i]);
             ::store(call.dk, row * call.key + i, k[i]);
@@ -197,56 +207,64 @@ template <class Cell> __device__ constexpr auto overwrites(int) -> decltype(Cell
 }
 template <class Cell> __device__ constexpr bool overwrites(...) { return false; }
 
-// A lane's state out of the slots' arrays, and back.
-__device__ inline void load_state(const Call& call, const float* const* slots, u64 lane, float* state) {
+// The state of a sequence and head out of the slots' arrays, and back.
+__device__ inline void load_state(const RecurrentCall& call, const float* const* slots, u64 index, float* state) {
     for (u32 slot = 0; slot < call.state_slots; slot++) {
         u64 size = call.sizes[slot];
-        copy(state, slots[slot] + lane * size, size);
+        copy(state, slots[slot] + index * size, size);
         state += size;
     }
 }
 
-__device__ inline void store_state(const Call& call, float* const* slots, u64 lane, const float* state) {
+// The slots of `state`, one after another, to their arrays.
+__device__ inline void store_state(const RecurrentCall& call, float* const* slots, u64 index, const float* state) {
     for (u32 slot = 0; slot < call.state_slots; slot++) {
         u64 size = call.sizes[slot];
-        copy(slots[slot] + lane * size, state, size);
+        copy(slots[slot] + index * size, state, size);
         state += size;
     }
 }
 
-__device__ inline Arena arena_of(const Call& call, float* near) {
-    return {near, call.room + blockIdx.x * call.room_each, call.near};
+// `shared` memory of this block, and its own part of the workspace.
+__device__ inline Arena arena_of(const RecurrentCall& call, float* near) {
+    return {near, call.workspace + blockIdx.x * call.workspace_each, call.near};
 }
 
+// `Cell::open`, where a rule has one.
 template <class Cell> __device__ auto opened(const Cell& cell, float* state, int) -> decltype(cell.open(state)) {
     cell.open(state);
 }
 template <class Cell> __device__ void opened(const Cell&, float*, long) {}
 
-// All lanes forward; kept states are written where there is room for them.
-template <class Cell> __device__ void run_forward(const Cell& cell, const Call& call, float* near) {
+// All sequences and heads forward; kept states are written where `call.kept` has a place for them.
+template <class Cell> __device__ void run_forward(const Cell& cell, const RecurrentCall& call, float* near) {
     Arena arena = arena_of(call, near);
     Rows rows(call, arena);
+    // In the order of `RecurrentLayout::forward_arrays`: what is used most comes first, and so into shared memory.
     float* out = arena.take(call.value);
     float* scratch = arena.take(call.scratch);
     float* record = arena.take(call.record);
     float* state = arena.take(call.state);
     float* next = overwrites<Cell>(0) ? state : arena.take(call.state);
     float* point = call.frozen ? arena.take(call.state) : nullptr;
+    // A block has one sequence and head at a time.
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
-        Lane lane(call, index);
-        Spans spans(call, lane.tokens);
+        SequenceHead sequence(call, index);
+        CheckpointIntervals intervals(call, sequence.tokens);
         load_state(call, call.initial, index, state);
         opened(cell, state, 0);
-        u32 span = 0;
-        for (u32 t = 0; t < lane.tokens; t++) {
+        u32 interval = 0;
+        for (u32 t = 0; t < sequence.tokens; t++) {
+            // A group begins: its gradient point is the state now.
             if (call.frozen && t % call.frozen == 0) copy(point, state, call.state);
-            if (call.kept && t == spans.start(span)) copy(lane.kept + (u64)span++ * call.state, state, call.state);
-            u64 row = lane.row(call, t);
+            if (call.kept && t == intervals.start(interval)) copy(sequence.kept + (u64)interval++ * call.state, state, call.state);
+            u64 row = sequence.row(call, t);
             rows.load(call, row);
+            // From `state` to `next`, which may be the same array.
             cell.forward(rows.token(), state, call.frozen ? point : state, next, record, scratch, out);
             EACH(i, call.value) store(call.out, row * call.value + i, out[i]);
             __syncthreads();
+            // The next state becomes the state.
             float* old = state;
             state = next;
             next = old;
@@ -255,47 +273,53 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Call& 
     }
 }
 
-// All lanes backward: span by span from the last, the states inside computed again.
-template <class Cell> __device__ void run_backward(const Cell& cell, const Call& call, float* near) {
+// All sequences and heads backward: interval by interval from the last, the states inside computed again.
+template <class Cell> __device__ void run_backward(const Cell& cell, const RecurrentCall& call, float* near) {
     Arena arena = arena_of(call, near);
+    // In the order of `RecurrentLayout::backward_arrays`.
     Rows rows(call, arena), grads(call, arena);
     float* dout = arena.take(call.value);
     float* scratch = arena.take(call.scratch);
     float* dstate = arena.take(call.state);
+    // Whether the gradient of the point is an array of its own.
     bool apart = call.frozen || !Cell::IN_PLACE;
     float* dpoint = apart ? arena.take(call.state) : dstate;
-    u64 longest = call.unit < KEPT_EVERY ? call.unit : KEPT_EVERY;
+    u64 longest = call.period < KEPT_EVERY ? call.period : KEPT_EVERY;
+    // What every token of an interval left, and the states before and after each of them.
     float* records = arena.take(longest * call.record);
     float* states = arena.take((longest + 1) * call.state);
     u64 size = call.state;
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
-        Lane lane(call, index);
-        Spans spans(call, lane.tokens);
+        SequenceHead sequence(call, index);
+        CheckpointIntervals intervals(call, sequence.tokens);
         load_state(call, call.dlast, index, dstate);
         if (apart) fill(dpoint, 0.0f, size);
-        for (u32 span = lane.spans; span-- > 0;) {
-            u32 start = spans.start(span), end = spans.end(span);
-            // Where the gradient of a token is taken. Only groups that are units begin before their span.
+        for (u32 interval = sequence.intervals; interval-- > 0;) {
+            u32 start = intervals.start(interval), end = intervals.end(interval);
+            // Where the gradient of a token is taken. Only groups that are periods begin before their interval.
             auto point = [&](u32 t) -> const float* {
                 if (!call.frozen) return states + (t - start) * size;
                 u32 group = t / call.frozen * call.frozen;
-                return group >= start ? states + (group - start) * size : lane.kept + spans.group(t) * size;
+                return group >= start ? states + (group - start) * size : sequence.kept + intervals.group(t) * size;
             };
-            copy(states, lane.kept + span * size, size);
+            // Forward again through the interval, from its checkpoint.
+            copy(states, sequence.kept + interval * size, size);
             for (u32 t = start; t < end; t++) {
                 u64 i = t - start;
-                rows.load(call, lane.row(call, t));
+                rows.load(call, sequence.row(call, t));
                 cell.forward(rows.token(), states + i * size, point(t), states + (i + 1) * size, records + i * call.record,
                              scratch, dout);
             }
+            // And back, token by token.
             for (u32 t = end; t-- > start;) {
-                u64 i = t - start, row = lane.row(call, t);
+                u64 i = t - start, row = sequence.row(call, t);
                 EACH(j, call.value) dout[j] = load(call.dout, row * call.value + j);
                 grads.clear(call);
                 rows.load(call, row);
                 States around = {states + i * size, point(t), states + (i + 1) * size};
                 cell.backward(rows.token(), around, records + i * call.record, dout, {dstate, dpoint}, scratch, grads.grads());
                 grads.store(call, row);
+                // The gradient of the point joins that of the state where the group begins.
                 if (apart && (!call.frozen || t % call.frozen == 0)) {
                     for (u64 j = threadIdx.x; j < size; j += blockDim.x) {
                         dstate[j] += dpoint[j];

@@ -1,13 +1,5 @@
-//! The cells of this column: a file a rule.
+//! Rules with a step of their own: a file each.
 
 pub(crate) mod atlas;
-mod delta;
-mod dgd;
-mod hebbian;
 pub(crate) mod lattice;
-pub(crate) mod memora;
-pub(crate) mod moneta;
-mod titans;
-pub(crate) mod titans_mlp;
 pub(crate) mod trellis;
-pub(crate) mod yaad;

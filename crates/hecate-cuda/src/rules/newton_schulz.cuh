@@ -10,55 +10,59 @@ struct NewtonSchulz {
     // `(α, β, κ)` and ε².
     float alpha, beta, kappa, epsilon;
 
+    // The shorter and the longer side; elements of S and of a square.
     __device__ u32 p() const { return rows < columns ? rows : columns; }
     __device__ u32 n() const { return rows < columns ? columns : rows; }
     __device__ u64 count() const { return (u64)rows * columns; }
     __device__ u64 square() const { return (u64)p() * p(); }
-    // Numbers of a room.
-    __device__ u64 room(u32 kept) const { return (kept + 1) * count() + 2 * kept * square(); }
+    // Elements of a workspace.
+    __device__ u64 workspace_size(u32 kept) const { return (kept + 1) * count() + 2 * kept * square(); }
 
+    // An array of the size of S as [p,n], and one of that of A as [p,p].
     __device__ Matrix wide(float* x) const {
         Matrix all = {x, columns, 1};
         return rows > columns ? all.t() : all;
     }
     __device__ Matrix small(float* x) const { return {x, p(), 1}; }
 
-    // Room: `X [kept + 1, p,n]`, then `A` and `B` `[kept,p,p]` each, with `kept` the number of steps where a backward
+    // Workspace: `X [kept + 1, p,n]`, then `A` and `B` `[kept,p,p]` each, with `kept` the number of steps where a backward
     // comes, or 1. Returns where `NS(S)` is; `inverse` is `1/ν`.
-    __device__ float* forward(const float* s, float* room, u32 kept, float& inverse) const {
-        float* a = room + (kept + 1) * count();
+    __device__ float* forward(const float* s, float* workspace, u32 kept, float& inverse) const {
+        float* a = workspace + (kept + 1) * count();
         float* b = a + kept * square();
         float sum = 0.0f;
         for (u64 i = threadIdx.x; i < count(); i += blockDim.x) sum += s[i] * s[i];
         inverse = 1.0f / sqrtf(together(sum) + epsilon);
-        for (u64 i = threadIdx.x; i < count(); i += blockDim.x) room[i] = s[i] * inverse;
+        for (u64 i = threadIdx.x; i < count(); i += blockDim.x) workspace[i] = s[i] * inverse;
+        // A = X Xᵀ, B = β A + κ A A, X = α X + B X.
         for (u32 step = 0; step < steps; step++) {
-            Matrix x = wide(room + step % (kept + 1) * count()), next = wide(room + (step + 1) % (kept + 1) * count());
+            Matrix x = wide(workspace + step % (kept + 1) * count()), next = wide(workspace + (step + 1) % (kept + 1) * count());
             Matrix own_a = small(a + step % kept * square()), own_b = small(b + step % kept * square());
             product(own_a, 0.0f, own_a, 1.0f, x, x.t(), p(), p(), n());
             product(own_b, beta, own_a, kappa, own_a, own_a, p(), p(), p());
             product(next, alpha, x, 1.0f, own_b, x, p(), n(), p());
         }
-        return room + steps % (kept + 1) * count();
+        return workspace + steps % (kept + 1) * count();
     }
 
-    // `dS += NS′(S)ᵀ (factor dU)`, behind a forward that kept all steps in `room`. Spare: `D [2,p,n]`, `dB`, `dA`
+    // `dS += NS′(S)ᵀ (factor dU)`, after a forward that kept all steps in `workspace`. Spare: `D [2,p,n]`, `dB`, `dA`
     // `[p,p]`.
     __device__ void backward(
-        float factor, const float* du, float* ds, float* room, float* spare, float inverse
+        float factor, const float* du, float* ds, float* workspace, float* spare, float inverse
     ) const {
-        float* a = room + (steps + 1) * count();
+        float* a = workspace + (steps + 1) * count();
         float* b = a + steps * square();
         float *d = spare, *next = d + count();
         Matrix db = small(next + count()), da = small(next + count() + square());
         for (u64 i = threadIdx.x; i < count(); i += blockDim.x) d[i] = factor * du[i];
         for (u32 step = steps; step-- > 0;) {
-            Matrix x = wide(room + step * count());
+            Matrix x = wide(workspace + step * count());
             Matrix own_a = small(a + step * square()), own_b = small(b + step * square());
+            // dB = D Xᵀ; dA from both places of A in B; D = α D + B D + (dA + dAᵀ) X, B being symmetric.
             product(db, 0.0f, db, 1.0f, wide(d), x.t(), p(), p(), n());
             product(da, beta, db, kappa, db, own_a, p(), p(), p());
             product(da, 1.0f, da, kappa, own_a, db, p(), p(), p());
-            // `dA + dAᵀ`, a pair of numbers by one thread.
+            // `dA + dAᵀ`, a pair of elements by one thread.
             for (u64 i = threadIdx.x; i < square(); i += blockDim.x) {
                 u32 r = (u32)(i / p()), c = (u32)(i % p());
                 if (r <= c) da.at(r, c) = da.at(c, r) = da.at(r, c) + da.at(c, r);
@@ -71,9 +75,9 @@ struct NewtonSchulz {
         }
         // (92) with X₀ = S/ν: dS = (D − X₀ ⟨D, X₀⟩)/ν.
         float along = 0.0f;
-        for (u64 i = threadIdx.x; i < count(); i += blockDim.x) along += d[i] * room[i];
+        for (u64 i = threadIdx.x; i < count(); i += blockDim.x) along += d[i] * workspace[i];
         along = together(along);
-        for (u64 i = threadIdx.x; i < count(); i += blockDim.x) ds[i] += inverse * (d[i] - along * room[i]);
+        for (u64 i = threadIdx.x; i < count(); i += blockDim.x) ds[i] += inverse * (d[i] - along * workspace[i]);
         __syncthreads();
     }
 };

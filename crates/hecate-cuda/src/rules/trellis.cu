@@ -2,107 +2,125 @@
 #include "activation.cuh"
 #include "recurrent.cuh"
 
+// Numbered so on the host too.
 enum { L2_SILU, LN_SILU, IDENTITY };
 
-// `φ` at one place: rows `[m]` in scratch, each number held by one lane of the warp that calls.
-struct PhiPlace {
-    float *f, *slope, *bend;
+// `φ` at one point `z [m]`: value, first and second derivative, rows `[m]` in scratch, and the norm n. Each element is one
+// lane's of the warp that calls, so that no barrier is needed.
+struct PhiPoint {
+    float *f, *slope, *second;
     float n;
 };
 
-// Rows `[m]` of a place and of what goes through it.
-#define PLACE_ROWS 3
-#define ROOM_ROWS 6
+// Rows `[m]` of a point, and of the workspace of its second derivative.
+#define POINT_ROWS 3
+#define WORKSPACE_ROWS 6
 
 // `φ` over `m` slots, by one warp.
+// All lanes of the warp call every function of it; rows are [m] in scratch, lane by lane.
 struct Phi {
+    // One of the enumeration; m.
     u32 kind, slots;
     float epsilon;
 
+    // 1/m for the mean of a layer norm; 1 for the length.
     __device__ float share() const { return kind == LN_SILU ? 1.0f / (float)slots : 1.0f; }
 
     // What `C` takes off.
     __device__ float mean(const float* x) const { return kind == LN_SILU ? warp_total(x, slots) * share() : 0.0f; }
 
     // (70), in the rows that start at `rows`.
-    __device__ PhiPlace at(const float* z, float* rows) const {
-        PhiPlace p = {rows, rows + slots, rows + 2 * slots, 1.0f};
+    __device__ PhiPoint at(const float* z, float* rows) const {
+        PhiPoint p = {rows, rows + slots, rows + 2 * slots, 1.0f};
+        // f(z) and its derivatives, before the norm.
         LANES(i, slots) {
             if (kind == IDENTITY) {
                 p.f[i] = z[i];
                 continue;
             }
+            // Value and two derivatives of one logistic function.
             Curve s = silu(z[i]);
             p.f[i] = s.value;
             p.slope[i] = s.slope;
-            p.bend[i] = s.bend;
+            p.second[i] = s.second;
         }
         if (kind == IDENTITY) return p;
+        // Then the mean is taken off, where φ has one, and the length is divided by.
         float centre = mean(p.f), square = 0.0f;
         LANES(i, slots) {
             p.f[i] -= centre;
             square += p.f[i] * p.f[i];
         }
+        // n of (70); ε keeps it over 0 where all of s is.
         p.n = sqrtf(share() * warp_sum(square) + epsilon);
         LANES(i, slots) p.f[i] /= p.n;
         return p;
     }
 
     // `out = N e` of (71); they may be the same.
-    __device__ void turn(const PhiPlace& p, const float* e, float* out) const {
+    __device__ void norm_vjp(const PhiPoint& p, const float* e, float* out) const {
+        // The part of e along φ(z), which the norm takes away.
         float centre = mean(e), along = share() * warp_dot(p.f, e, slots);
         LANES(i, slots) out[i] = (e[i] - centre - along * p.f[i]) / p.n;
     }
 
     // `e ← J(z)ᵀ e` of (71).
-    __device__ void pull(const PhiPlace& p, float* e) const {
+    __device__ void pullback(const PhiPoint& p, float* e) const {
         if (kind == IDENTITY) return;
-        turn(p, e, e);
+        norm_vjp(p, e, e);
         LANES(i, slots) e[i] *= p.slope[i];
     }
 
     // `u` of (72).
-    __device__ void gradient(const PhiPlace& p, const float* code, float* u) const {
+    __device__ void inner_grad(const PhiPoint& p, const float* code, float* u) const {
+        // The error of the code; back through φ it is u.
         LANES(i, slots) u[i] = p.f[i] - code[i];
-        pull(p, u);
+        pullback(p, u);
     }
 
     // (73), (74): `du` becomes `dz`, and `dcode` is set; `room` holds 6 rows.
-    __device__ void bend(const PhiPlace& p, const float* code, float* du, float* dcode, float* room) const {
+    __device__ void second_derivative(const PhiPoint& p, const float* code, float* du, float* dcode, float* workspace) const {
         if (kind == IDENTITY) {
             LANES(i, slots) dcode[i] = -du[i];
             return;
         }
-        float *e = room, *g = e + slots, *w = g + slots, *nw = w + slots, *df = nw + slots, *ds = df + slots;
+        float *e = workspace, *g = e + slots, *w = g + slots, *nw = w + slots, *df = nw + slots, *ds = df + slots;
         LANES(i, slots) {
             e[i] = p.f[i] - code[i];
             w[i] = p.slope[i] * du[i];
         }
-        turn(p, e, g);
-        turn(p, w, nw);
+        // N of the error, and of σ′ du.
+        norm_vjp(p, e, g);
+        norm_vjp(p, w, nw);
+        // What the direction φ(z) of the norm gives to f.
+        // f̄ of (73), with e = f − c and w = silu′ ∘ du.
         float factor = -share() / p.n, fe = warp_dot(p.f, e, slots), fw = warp_dot(p.f, w, slots);
         LANES(i, slots) {
             dcode[i] = -nw[i];
             df[i] = factor * (fe * w[i] + fw * e[i]);
         }
+        // What the length n gives.
+        // n̄ of (73).
         float dn = -(warp_dot(w, g, slots) + warp_dot(df, p.f, slots)) / p.n;
-        turn(p, nw, ds);
+        norm_vjp(p, nw, ds);
         float centre = mean(df);
         LANES(i, slots) {
             float s = ds[i] + (df[i] - centre) / p.n + share() * dn * p.f[i];
-            du[i] = p.bend[i] * g[i] * du[i] + p.slope[i] * s;
+            du[i] = p.second[i] * g[i] * du[i] + p.slope[i] * s;
         }
     }
 };
 
 // The state is `S_K [m,K]`, then `S_V [m,V]`. A token leaves `R_K kᵀ`, `R_V vᵀ`, `S_K qᵀ`, each `[m]`.
 struct Trellis {
+    // φ, m, K, V.
     u32 kind, slots, key, value;
     float epsilon;
 
     static constexpr bool IN_PLACE = true;
     static constexpr bool OVERWRITES = true;
 
+    // φ at these sizes.
     __device__ Phi phi() const { return {kind, slots, epsilon}; }
 
     // Scratch: `u [2,m]`, places `[2,3,m]`.
@@ -111,24 +129,31 @@ struct Trellis {
     ) const {
         float a = expf(token.gates[0]), theta = token.gates[1];
         const float* code = token.gates + 2;
+        // Where S_V begins.
         u64 keys = (u64)slots * key;
+        // Both memories' gradients and points, side by side; then `read` is S_K qᵀ.
         float *u = scratch, *places = u + 2 * slots, *read = record + 2 * slots;
+        // R_K kᵀ and R_V vᵀ; a warp takes a slot of either memory.
         ROWS(i, 2 * slots) {
+            // Keys first, then values.
             bool second = i >= slots;
             float z = second ? warp_dot(point + keys + (u64)(i - slots) * value, token.v, value)
                              : warp_dot(point + (u64)i * key, token.k, key);
             if (first_lane()) record[i] = z;
         }
         __syncthreads();
+        // One warp for keys, one for values.
+        // A warp has φ of all slots, since its norm is over them; the others wait.
         ROWS(side, 2) {
-            PhiPlace place = phi().at(record + side * slots, places + side * PLACE_ROWS * slots);
-            phi().gradient(place, code, u + side * slots);
+            PhiPoint place = phi().at(record + side * slots, places + side * POINT_ROWS * slots);
+            phi().inner_grad(place, code, u + side * slots);
         }
         __syncthreads();
         // (75), (76)
         ROWS(i, slots) {
             const float *sk = old + (u64)i * key, *sv = old + keys + (u64)i * value;
             float *nk = next + (u64)i * key, *nv = next + keys + (u64)i * value;
+            // Both memories write: S = a S − θ uᵀ x.
             float steps[2] = {theta * u[i], theta * u[slots + i]}, z = 0.0f;
             LANES(j, key) {
                 float s = a * sk[j] - steps[0] * token.k[j];
@@ -140,6 +165,7 @@ struct Trellis {
             if (first_lane()) read[i] = z;
         }
         __syncthreads();
+        // φ(S_K qᵀ): the code by which S_V is read.
         if (first_warp()) phi().at(read, places);
         __syncthreads();
         column_sums(
@@ -148,30 +174,72 @@ struct Trellis {
         );
     }
 
-    // Scratch: places `[3,3,m]`, and rows `[m]`: `u [2]`, `dz [3]`, `da [2]`, what both memories ask of the code `[2]`,
-    // room `[2,6]`; then `[4]` sums. Where there are two or three of something: keys, values, query.
+    // Rows of scratch. Where there are two or three of something: keys, values, query.
+    struct BackwardRows {
+        // Points `[3,3,m]`, then rows `[m]`: `u [2]`, `dz [3]`, `da [2]`, what both memories ask of the code `[2]`.
+        float *points, *u, *dz, *da, *dcode;
+        // `[2,6,m]`, and `[4]` sums.
+        float *workspace, *totals;
+
+        __device__ BackwardRows(float* scratch, u32 slots)
+            : points(scratch), u(points + 3 * POINT_ROWS * slots), dz(u + 2 * slots), da(dz + 3 * slots),
+              dcode(da + 2 * slots), workspace(dcode + 2 * slots), totals(workspace + 2 * WORKSPACE_ROWS * slots) {}
+    };
+
+    // One token back, from the record of its forward.
     __device__ void backward(
         const Token& token, const States& states, const float* record, const float* dout, const Adjoint& adjoint,
         float* scratch, const TokenGrads& grads
     ) const {
-        float a = expf(token.gates[0]), theta = token.gates[1];
-        const float* code = token.gates + 2;
+        float a = expf(token.gates[0]);
         u64 keys = (u64)slots * key;
-        float *u = scratch + 3 * PLACE_ROWS * slots, *dz = u + 2 * slots, *da = dz + 3 * slots;
-        float *dcode = da + 2 * slots, *room = dcode + 2 * slots;
-        float* totals = room + 2 * ROOM_ROWS * slots;
-        float *dz_v = dz + slots, *dz_q = dz + 2 * slots;
+        const BackwardRows rows(scratch, slots);
+        // Gradients of what the memories answered: keys, values, query.
+        const float *dz_v = rows.dz + slots, *dz_q = rows.dz + 2 * slots;
         ROWS(which, 3) {
-            PhiPlace place = phi().at(record + which * slots, scratch + which * PLACE_ROWS * slots);
-            if (which < 2) phi().gradient(place, code, u + which * slots);
+            PhiPoint place = phi().at(record + which * slots, rows.points + which * POINT_ROWS * slots);
+            if (which < 2) phi().inner_grad(place, token.gates + 2, rows.u + which * slots);
         }
         __syncthreads();
-        const float* read = scratch + 2 * PLACE_ROWS * slots;
-        // (77), and (78) of the values
+        // The read comes last in the token, so that its adjoint comes first.
+        values_vjp(token, states, dout, adjoint.state + keys, rows);
+        __syncthreads();
+        if (first_warp()) {
+            PhiPoint place = phi().at(record + 2 * slots, rows.points + 2 * POINT_ROWS * slots);
+            phi().pullback(place, rows.dz + 2 * slots);
+        }
+        __syncthreads();
+        keys_vjp(token, states, adjoint.state, rows);
+        __syncthreads();
+        ROWS(side, 2) codes_vjp(token, record, rows, side);
+        __syncthreads();
+        // Sums of both memories, each made by one warp and seen after the barrier.
+        if (threadIdx.x == 0) {
+            grads.gates[0] = a * (rows.totals[0] + rows.totals[1]);
+            grads.gates[1] = rows.totals[2] + rows.totals[3];
+        }
+        // Both memories ask for the same code.
+        EACH(i, slots) grads.gates[2 + i] = rows.dcode[i] + rows.dcode[slots + i];
+        column_sums(
+            slots, key, [&](u32 i, u32 j) { return dz_q[i] * states.next[(u64)i * key + j]; },
+            [&](u32 j, float sum) { grads.q[j] = sum; }
+        );
+        write_vjp(a, token.k, rows.u, rows.dz, states.point, adjoint.state, adjoint.point, key, grads.k);
+        float *dstate = adjoint.state + keys, *dpoint = adjoint.point + keys;
+        write_vjp(a, token.v, rows.u + slots, dz_v, states.point + keys, dstate, dpoint, value, grads.v);
+    }
+
+    // (77), and (78) of the values: a warp takes a slot of `dS_V [m,V]`.
+    __device__ __forceinline__ void values_vjp(
+        const Token& token, const States& states, const float* dout, float* dstate, const BackwardRows& rows
+    ) const {
+        const float* read = rows.points + 2 * POINT_ROWS * slots;
+        const u64 keys = (u64)slots * key;
         ROWS(i, slots) {
-            u64 row = keys + (u64)i * value;
-            const float *fresh = states.next + row, *s = states.old + row;
-            float* ds = adjoint.state + row;
+            u64 row = (u64)i * value;
+            const float *fresh = states.next + keys + row, *s = states.old + keys + row;
+            float* ds = dstate + row;
+            // Inner products of the slot: with dout, with v, with the slot before.
             float of_read = 0.0f, of_write = 0.0f, kept = 0.0f;
             LANES(j, value) {
                 of_read += dout[j] * fresh[j];
@@ -184,21 +252,23 @@ struct Trellis {
             of_write = warp_sum(of_write);
             kept = warp_sum(kept);
             if (first_lane()) {
-                dz_q[i] = of_read;
-                dz_v[i] = of_write;
-                da[slots + i] = kept;
+                rows.dz[2 * slots + i] = of_read;
+                rows.dz[slots + i] = of_write;
+                rows.da[slots + i] = kept;
             }
         }
-        __syncthreads();
-        if (first_warp()) {
-            PhiPlace place = phi().at(record + 2 * slots, scratch + 2 * PLACE_ROWS * slots);
-            phi().pull(place, dz_q);
-        }
-        __syncthreads();
+    }
+
+    // (78) of the keys: a warp takes a slot of `dS_K [m,K]`.
+    __device__ __forceinline__ void keys_vjp(
+        const Token& token, const States& states, float* dstate, const BackwardRows& rows
+    ) const {
+        const float* dz_q = rows.dz + 2 * slots;
         ROWS(i, slots) {
             u64 row = (u64)i * key;
             const float* s = states.old + row;
-            float* ds = adjoint.state + row;
+            float* ds = dstate + row;
+            // u·dS xᵀ element by element of u, and ⟨dS, S⟩.
             float of_write = 0.0f, kept = 0.0f;
             LANES(j, key) {
                 float d = ds[j] + dz_q[i] * token.q[j];
@@ -209,43 +279,33 @@ struct Trellis {
             of_write = warp_sum(of_write);
             kept = warp_sum(kept);
             if (first_lane()) {
-                dz[i] = of_write;
-                da[i] = kept;
+                rows.dz[i] = of_write;
+                rows.da[i] = kept;
             }
         }
-        __syncthreads();
-        // (78), (79): `dz` becomes the gradient of what a memory answered with.
-        ROWS(side, 2) {
-            float *own = dz + side * slots, *step = u + side * slots, *spare = room + side * ROOM_ROWS * slots;
-            PhiPlace place = phi().at(record + side * slots, scratch + side * PLACE_ROWS * slots);
-            float dtheta = -warp_dot(step, own, slots), kept = warp_total(da + side * slots, slots);
-            LANES(i, slots) {
-                own[i] *= -theta;
-                step[i] *= -theta;
-            }
-            phi().bend(place, code, own, dcode + side * slots, spare);
-            if (first_lane()) {
-                totals[side] = kept;
-                totals[2 + side] = dtheta;
-            }
+    }
+
+    // (78), (79) of keys (0) or values (1), by a warp: `dz` becomes the gradient of what that memory answered with.
+    __device__ __forceinline__ void codes_vjp(const Token& token, const float* record, const BackwardRows& rows, u32 side) const {
+        const float theta = token.gates[1], *code = token.gates + 2;
+        float *own = rows.dz + side * slots, *step = rows.u + side * slots;
+        float* spare = rows.workspace + side * WORKSPACE_ROWS * slots;
+        PhiPoint place = phi().at(record + side * slots, rows.points + side * POINT_ROWS * slots);
+        // Before both rows are scaled by −θ.
+        float dtheta = -warp_dot(step, own, slots), kept = warp_total(rows.da + side * slots, slots);
+        LANES(i, slots) {
+            own[i] *= -theta;
+            step[i] *= -theta;
         }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            grads.gates[0] = a * (totals[0] + totals[1]);
-            grads.gates[1] = totals[2] + totals[3];
+        phi().second_derivative(place, code, own, rows.dcode + side * slots, spare);
+        if (first_lane()) {
+            rows.totals[side] = kept;
+            rows.totals[2 + side] = dtheta;
         }
-        EACH(i, slots) grads.gates[2 + i] = dcode[i] + dcode[slots + i];
-        column_sums(
-            slots, key, [&](u32 i, u32 j) { return dz_q[i] * states.next[(u64)i * key + j]; },
-            [&](u32 j, float sum) { grads.q[j] = sum; }
-        );
-        unwrite(a, token.k, u, dz, states.point, adjoint.state, adjoint.point, key, grads.k);
-        float *dstate = adjoint.state + keys, *dpoint = adjoint.point + keys;
-        unwrite(a, token.v, u + slots, dz_v, states.point + keys, dstate, dpoint, value, grads.v);
     }
 
     // What (78), (79) leave in one memory of this width, and in what went through it.
-    __device__ void unwrite(
+    __device__ void write_vjp(
         float a, const float* x, const float* u, const float* dz, const float* point, float* dstate, float* dpoint,
         u32 width, float* dx
     ) const {
@@ -253,6 +313,7 @@ struct Trellis {
             slots, width,
             [&](u32 i, u32 j) {
                 u64 at = (u64)i * width + j;
+                // The old gradient is needed for dx before it is scaled.
                 float d = dstate[at];
                 dstate[at] = a * d;
                 dpoint[at] += dz[i] * x[j];
@@ -266,11 +327,13 @@ struct Trellis {
 // One block at a time is enough: for more, the compiler would move registers into memory.
 #define ALONE MOST_THREADS, 1
 
+// `trellis.rs`: what the launch hands over.
 struct TrellisCall {
-    Call call;
+    RecurrentCall call;
     Trellis cell;
 };
 
+// A block has one sequence and head at a time; so has the backward.
 KERNEL(trellis_forward, TrellisCall, ALONE) {
     DYNAMIC_SHARED(float, near);
     run_forward(args.cell, args.call, near);

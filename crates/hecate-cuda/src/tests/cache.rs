@@ -3,8 +3,8 @@
 use super::nvrtc;
 use crate::{
     compile::{Compiler, Image, write},
-    launch::Source,
     primitives::optimizer,
+    source::KernelSource,
 };
 use std::{
     fs,
@@ -12,7 +12,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-const SOURCE: Source = Source {
+/// One kernel that writes one element.
+const SOURCE: KernelSource = KernelSource {
     name: "tiny",
     text: "#include \"hecate.cuh\"\nstruct Args { float* x; };\nKERNEL(tiny, Args, 32) { *args.x = 1.0f; }\n",
     ptx: b"",
@@ -24,6 +25,7 @@ fn compiler(folder: &Path) -> Compiler {
 }
 
 /// As the driver would: takes machine code if it is some.
+// An ELF file begins so; NVRTC makes no other machine code.
 fn machine_code(image: Image) -> Result<Vec<u8>, String> {
     match image {
         Image::Cubin(bytes) if bytes.starts_with(b"\x7fELF") => Ok(bytes),
@@ -40,6 +42,7 @@ fn only_ptx(image: Image) -> Result<String, String> {
     }
 }
 
+/// All files of a folder, none where there is no folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
@@ -56,6 +59,7 @@ fn compiled_once() {
     let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let made = compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code");
+    // The name depends on all that the machine code depends on.
     let file = cached(folder.path());
     assert_eq!(fs::read(&file).expect("the cached file"), made);
     // What is there is taken as it is: a mark put into it comes back.
@@ -69,7 +73,8 @@ fn compiled_once() {
 fn keys_differ() {
     let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let other = Source { text: SOURCE.text.replace("1.0f", "2.0f").leak(), ..SOURCE };
+    // One constant differs.
+    let other = KernelSource { text: SOURCE.text.replace("1.0f", "2.0f").leak(), ..SOURCE };
     for (capability, source) in [((8, 0), SOURCE), ((8, 6), SOURCE), ((9, 0), SOURCE), ((8, 0), other)] {
         let compiler = Compiler::new(capability, 13_000).in_folder(folder.path().to_owned());
         compiler.load(&source, "tiny", machine_code).expect("machine code");
@@ -83,11 +88,14 @@ fn broken_files_are_built_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code");
     let file = cached(folder.path());
+    // Empty, cut off, and of another kind.
     for broken in [&b""[..], b"half a fi", b"not a cubin at all"] {
         fs::write(&file, broken).expect("a write");
+        // How often the driver was asked in vain.
         let mut refused = 0;
         let load = |image| machine_code(image).inspect_err(|_| refused += 1);
         assert_eq!(compiler(folder.path()).load(&SOURCE, "tiny", load).expect("machine code"), made);
+        // The driver was asked once for the broken file; it is gone.
         assert_eq!(refused, 1);
         assert_eq!(fs::read(cached(folder.path())).expect("the cached file"), made);
     }
@@ -104,6 +112,7 @@ fn refused_by_the_driver() {
     assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
 
     compiler(folder.path()).load(source, kernel, machine_code).expect("machine code");
+    // A driver that takes nothing at all.
     let nothing = |_| Err::<(), _>("no room".to_owned());
     let error = compiler(folder.path()).load(source, kernel, nothing).expect_err("an error").to_string();
     for expected in ["`adamw`", "sm_80", "CUDA 13.0", "the cached", "NVRTC", "embedded PTX 8.0: no room", "Install"] {
@@ -118,12 +127,14 @@ fn without_a_compiler() {
     let folder = tempfile::tempdir().expect("a folder");
     let compiler = |capability| Compiler::new(capability, 12_000).in_folder(folder.path().to_owned()).without_nvrtc();
     let (source, kernel) = (&optimizer::SOURCE, "adamw");
+    // The PTX is for the first of these and all later ones.
     for capability in [(8, 0), (9, 0), (12, 1)] {
         let ptx = compiler(capability).load(source, kernel, only_ptx).expect("PTX");
         assert!(ptx.starts_with(".version 8.0\n.target sm_80\n"), "{ptx}");
         assert!(compiler(capability).to_string().contains("embedded PTX 8.0, compiled by the driver"));
     }
     assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+    // Older GPUs than the PTX is for.
     let error = compiler((7, 5)).load(source, kernel, only_ptx).expect_err("an old GPU").to_string();
     for expected in ["`adamw`", "sm_75", "CUDA 12.0", "compute capability 8.0 and later", "7.5", "Install NVRTC"] {
         assert!(error.contains(expected), "`{error}` does not say `{expected}`");
@@ -162,6 +173,7 @@ fn written_at_once() {
     write(&file, &[0; 100_000]).expect("a write");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Three writers of files that differ in every byte, and one reader.
         let writers: Vec<_> = (1..4u8)
             .map(|byte| {
                 let file = &file;
@@ -186,6 +198,7 @@ fn written_at_once() {
 fn failed_writes_leave_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let taken = folder.path().join("x.cubin");
+    // A folder stands where the file should go.
     fs::create_dir(&taken).expect("a folder");
     fs::write(taken.join("inside"), "").expect("a write");
     write(&taken, b"bytes").expect_err("a folder has this name");

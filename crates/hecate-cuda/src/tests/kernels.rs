@@ -13,8 +13,11 @@ const SPILLS: u32 = 512;
 /// What the compiler says of a kernel.
 #[derive(Debug, Default)]
 struct Usage {
+    /// Its name.
     kernel: String,
+    /// Of a thread.
     registers: Option<u32>,
+    /// Bytes, stores and loads together.
     spilled: Option<u32>,
 }
 
@@ -42,6 +45,7 @@ fn usage(log: &str) -> Vec<Usage> {
 /// Every kernel compiles, keeps to its registers and spills little.
 fn fits(architecture: &str) {
     let Some(nvrtc) = nvrtc() else { return };
+    // All that do not fit are named at once.
     let mut failed = Vec::new();
     for source in ALL {
         let compiled = match nvrtc.compile(source, &options(architecture, None)) {
@@ -50,8 +54,10 @@ fn fits(architecture: &str) {
         };
         assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {architecture}: no machine code", source.name);
         let all = usage(&compiled.log);
+        // Each `KERNEL` line is a kernel; macros make more of them.
         let declared = source.text.lines().filter(|line| line.starts_with("KERNEL(")).count();
         assert!(all.len() >= declared.max(1), "{} for {architecture}: {all:?} of {declared}", source.name);
+        // A kernel of which the log says nothing does not fit.
         let fit = |usage: &Usage| {
             usage.spilled.is_some_and(|n| n <= SPILLS) && usage.registers.is_some_and(|n| n <= REGISTERS)
         };

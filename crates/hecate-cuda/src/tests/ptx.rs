@@ -3,9 +3,9 @@
 use super::{nvrtc, say};
 use crate::{
     compile::{options, write},
-    launch::Source,
     nvrtc::Nvrtc,
     ptx::{self, ARCHITECTURE, Modules},
+    source::KernelSource,
     sources::ALL,
 };
 use std::{
@@ -17,18 +17,21 @@ use std::{
     thread,
 };
 
-fn compile(nvrtc: &Nvrtc, source: &Source, kernel: Option<&str>) -> String {
+/// The PTX of a file's kernels, or of one of them.
+fn compile(nvrtc: &Nvrtc, source: &KernelSource, kernel: Option<&str>) -> String {
     let compiled = nvrtc.compile(source, &options(ARCHITECTURE, kernel));
     compiled.unwrap_or_else(|error| panic!("{}: {error}", source.name)).ptx
 }
 
 /// Names the kernel that [`one_module`] compiles, as `file/kernel`, and the file it writes.
 const MODULE: &str = "HECATE_MODULE";
+/// The file that takes the module.
 const MODULE_FILE: &str = "HECATE_MODULE_FILE";
 
 /// A kernel's module, out of a process of its own: in one that compiled others before, a few instructions of thousands
 /// hang on where its memory lies.
-fn module(source: &Source, kernel: &str) -> String {
+fn module(source: &KernelSource, kernel: &str) -> String {
+    // Neither another process nor another kernel has this name.
     let file = env::temp_dir().join(format!("hecate-{}-{}-{kernel}.ptx", std::process::id(), source.name));
     let mut process = Command::new(env::current_exe().expect("this program"));
     process.args(["tests::ptx::one_module", "--exact", "--ignored", "--test-threads", "1"]);
@@ -52,7 +55,7 @@ fn one_module() {
 }
 
 /// `work` for each file, on all cores.
-fn each(sources: &[&'static Source], work: impl Fn(&'static Source) + Sync) {
+fn each(sources: &[&'static KernelSource], work: impl Fn(&'static KernelSource) + Sync) {
     let next = AtomicUsize::new(0);
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let work = || {
@@ -60,17 +63,19 @@ fn each(sources: &[&'static Source], work: impl Fn(&'static Source) + Sync) {
             work(source)
         }
     };
+    // Threads take files in turn: some take a hundred times as long as others.
     thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
 }
 
 /// Names of a file's kernels: it is compiled with nothing in them.
-fn names(nvrtc: &Nvrtc, source: &Source) -> Vec<String> {
+fn names(nvrtc: &Nvrtc, source: &KernelSource) -> Vec<String> {
     let empty = "\n#undef KERNEL\n#define KERNEL(name, Args, ...) ENTRY(name, Args, __VA_ARGS__) {} \\\n\
                  LEFT_OUT(name##_, Args, )\n";
-    let behind = source.text.rfind("#include").and_then(|at| Some(at + source.text[at..].find('\n')?));
-    let (includes, rest) = source.text.split_at(behind.expect("a line that includes something"));
+    let after = source.text.rfind("#include").and_then(|at| Some(at + source.text[at..].find('\n')?));
+    // After the last `#include`, where kernels begin.
+    let (includes, rest) = source.text.split_at(after.expect("a line that includes something"));
     let text: &'static str = format!("{includes}{empty}{rest}").leak();
-    entries(&compile(nvrtc, &Source { text, ..*source }, None)).into_iter().map(str::to_owned).collect()
+    entries(&compile(nvrtc, &KernelSource { text, ..*source }, None)).into_iter().map(str::to_owned).collect()
 }
 
 /// Kernels of a module.
@@ -80,12 +85,12 @@ fn entries(module: &str) -> Vec<&str> {
 }
 
 /// Whether the modules of a file are of another version of it, or none.
-fn old(source: &Source) -> bool {
+fn old(source: &KernelSource) -> bool {
     Modules::of(source).map_or(true, |modules| modules.made_from() != Some(&ptx::made_from(source)))
 }
 
 /// Compiles a file's kernels and puts them where the next build finds them.
-fn renew(nvrtc: &Nvrtc, source: &Source) {
+fn renew(nvrtc: &Nvrtc, source: &KernelSource) {
     let names = names(nvrtc, source);
     let modules = names.iter().map(|name| (name.as_str(), module(source, name)));
     let text = ptx::file(source, modules);
@@ -101,6 +106,7 @@ fn renew(nvrtc: &Nvrtc, source: &Source) {
 /// Every file's modules are of that file; with `UPDATE=1`, those that are not are made again.
 #[test]
 fn up_to_date() {
+    // Those whose first line names other code.
     let old: Vec<_> = ALL.iter().copied().filter(|source| old(source)).collect();
     if env::var_os("UPDATE").is_some() {
         let nvrtc = nvrtc().expect("NVRTC, to compile kernels");
@@ -118,6 +124,7 @@ fn up_to_date() {
 fn instructions(module: &str) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for line in module.lines() {
+        // A predicate stands in front of an instruction.
         let words = line.split_whitespace().filter(|word| !word.starts_with('@'));
         let instruction = words.take(1).find(|word| word.starts_with(char::is_lowercase));
         *counts.entry(instruction.unwrap_or_default()).or_default() += 1;
@@ -155,12 +162,28 @@ fn as_compiled() {
             }
             assert_eq!(entries(module), [kernel], "{}", source.name);
             assert!(module.starts_with(&format!(".version {}\n.target sm_80\n", ptx::VERSION)), "{kernel}");
+            // Instructions are counted by name, whatever their order.
             let difference = |made: &str| different(module, &ptx::trimmed(made));
             let others = (1..TRIES).map(|_| difference(&self::module(source, kernel)));
             let different = std::iter::once(difference(&made)).chain(others).find(|&count| count <= FEW);
             assert!(different.is_some(), "`{kernel}` of {}: {} instructions differ", source.name, difference(&made));
         }
     });
+}
+
+/// A comment changes no name; code does. What is cut off as a comment is never part of a string.
+#[test]
+fn names_are_of_code() {
+    let source = |text| ptx::made_from(&KernelSource { text, ..*ALL[0] });
+    assert_eq!(source("int x;  // a comment\n\n    // another\nint y;\n"), source("int x;\nint y;\n"));
+    assert_ne!(source("int x;\n"), source("int y;\n"));
+    assert_ne!(source("int x;\n  int y;\n"), source("int x;\nint y;\n"));
+    for text in ALL.iter().flat_map(|source| source.texts()) {
+        for line in text.lines() {
+            let quotes = line.split("//").next().unwrap_or_default().matches('"').count();
+            assert!(quotes.is_multiple_of(2) && !line.contains("/*"), "a string or another comment: `{line}`");
+        }
+    }
 }
 
 /// What is in the files can be had, and nothing else.
@@ -179,11 +202,12 @@ fn found_by_name() {
 /// Modules of other kernels than those that the program knows are not run.
 #[test]
 fn of_other_kernels() {
-    let source = Source { text: "// changed", ..*ALL[0] };
+    let source = KernelSource { text: "// changed", ..*ALL[0] };
+    // Of changed code, of a broken file, of none: each is refused in its own words.
     let kernel = Modules::of(&source).expect("modules").all().next().expect("a module").0.to_owned();
     assert!(ptx::module(&source, &kernel).expect_err("an error").contains("another version"));
-    let broken = Source { ptx: &ALL[0].ptx[..100], ..*ALL[0] };
+    let broken = KernelSource { ptx: &ALL[0].ptx[..100], ..*ALL[0] };
     assert!(ptx::module(&broken, &kernel).expect_err("an error").contains("broken"));
-    let none = Source { ptx: b"", ..*ALL[0] };
+    let none = KernelSource { ptx: b"", ..*ALL[0] };
     assert!(ptx::module(&none, &kernel).expect_err("an error").contains("none"));
 }

@@ -1,26 +1,11 @@
 //! Copies to the device and back, on the first GPU.
 
-use super::say;
-use crate::{
-    Cuda,
-    device::transfers::{BLOCK, BLOCKS},
-};
+use super::device;
+use crate::device::staging::{BLOCK, BLOCKS};
 use half::bf16;
 use hecate_core::{DType, Device, Host, Tensor};
 
-/// The first GPU; without one the test is skipped, which is said, and fails where `HECATE_REQUIRE` names `cuda`.
-fn device() -> Option<Cuda> {
-    let why = match Cuda::new(0) {
-        Ok(cuda) => return Some(cuda),
-        Err(error) => error.to_string(),
-    };
-    let required = std::env::var("HECATE_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|name| name.trim() == "cuda"), "HECATE_REQUIRE asks for cuda: {why}");
-    say(&format!("skipped: cuda: {why}"));
-    None
-}
-
-/// Numbers that differ from call to call and from place to place.
+/// Elements that differ from call to call and from place to place.
 fn numbers(count: usize, seed: u32) -> Vec<u32> {
     (0..count as u32).map(|i| i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(40_503)).collect()
 }
@@ -30,12 +15,14 @@ fn numbers(count: usize, seed: u32) -> Vec<u32> {
 fn there_and_back() {
     let Some(device) = device() else { return };
     let block = BLOCK / 4;
+    // Around the sizes of a block and of the ring.
     for count in [0, 1, 3, block - 1, block, block + 1, BLOCKS * block, (2 * BLOCKS + 1) * block + 5] {
         let sent = numbers(count, count as u32);
         let memory = device.upload(Host::U32(sent.clone())).expect("an upload");
         let found = device.download(&memory, DType::U32, count).expect("a download");
         assert!(matches!(found, Host::U32(found) if found == sent), "{count} numbers");
     }
+    // Sixteen bits, and fewer elements than were sent.
     let halves: Vec<_> = (0..1001).map(|i| bf16::from_f32(i as f32)).collect();
     let memory = device.upload(Host::Bf16(halves.clone())).expect("an upload");
     let found = device.download(&memory, DType::Bf16, 1000).expect("a download");
@@ -52,6 +39,7 @@ fn in_order() {
         let sent = Tensor::upload(&device, [count], Host::U32(numbers(count, seed)))?;
         device.copied(&sent)
     };
+    // More uploads than the ring has blocks, each followed by a kernel's read.
     let kept: Vec<_> = (0..40).map(|seed| copy(seed).expect("a copy")).collect();
     for (seed, tensor) in kept.iter().enumerate() {
         let found = tensor.download().expect("a download");

@@ -2,11 +2,12 @@
 
 use super::{
     MemoryConfig,
+    rule::{group, with_group},
     validate::{divides, taps},
 };
 use crate::{
     Error, Result,
-    bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
+    bounds::{ELEMENTS, LAYERS, SIZE, at_most, product, within},
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +108,7 @@ impl HopeConfig {
         self.head_dim.unwrap_or(hidden_size / self.heads.max(1))
     }
 
+    /// Refuses widths that do not divide, and sizes whose products are too large. The five memories are `[D, 3D + 2]`.
     pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.head_dim.is_none() {
@@ -116,9 +118,9 @@ impl HopeConfig {
         within(path("head_dim"), width, 1..=SIZE)?;
         within(path("chunk"), self.chunk, 1..=SIZE)?;
         taps(path("conv"), self.conv)?;
-        few(path("heads × head_dim × head_dim"), product(&[4, self.heads, width, width]), NUMBERS)?;
-        few(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), NUMBERS)?;
-        few(path("chunk × heads × head_dim"), product(&[4, self.chunk, self.heads, width]), NUMBERS)
+        at_most(path("heads × head_dim × head_dim"), product(&[4, self.heads, width, width]), ELEMENTS)?;
+        at_most(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), ELEMENTS)?;
+        at_most(path("chunk × heads × head_dim"), product(&[4, self.chunk, self.heads, width]), ELEMENTS)
     }
 
     /// Widths of all projections from and to the residual stream together.
@@ -133,6 +135,7 @@ impl CmsConfig {
         Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }, ..Self::default() }
     }
 
+    /// Refuses periods that do not rise, a frozen rule, and a memory that no chunk of a period could have.
     pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         rising(&path("periods"), &self.periods)?;
         exact(&self.memory, &path, "the periods say how many tokens share a gradient point")?;
@@ -148,6 +151,7 @@ impl ConductorConfig {
         Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }, ..Self::default() }
     }
 
+    /// Refuses periods that do not rise, and a frozen rule.
     pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         rising(&path("periods"), &self.periods)?;
         exact(&self.memory, &path, "a level is written one token at a time")?;
@@ -161,6 +165,7 @@ impl TntConfig {
         Self { memory: MemoryConfig { heads, ..MemoryConfig::default() }, ..Self::default() }
     }
 
+    /// Refuses local chunks that do not divide the shard, and a frozen rule.
     pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("chunk"), self.chunk, 1..=SIZE)?;
         within(path("shard"), self.shard, 1..=SIZE)?;
@@ -182,7 +187,7 @@ impl TntConfig {
 impl MemoryConfig {
     /// The same with one gradient point for each group of this many tokens.
     fn with_group(&self, tokens: usize) -> Self {
-        Self { rule: self.rule.with_group(tokens), ..self.clone() }
+        Self { rule: with_group(self.rule, tokens), ..self.clone() }
     }
 }
 
@@ -206,7 +211,7 @@ fn rising(field: &str, periods: &[usize]) -> Result<()> {
 
 /// Refuses a frozen rule.
 fn exact(memory: &MemoryConfig, path: impl Fn(&str) -> String, why: &str) -> Result<()> {
-    match memory.rule.group() {
+    match group(memory.rule) {
         1 => Ok(()),
         group => Err(Error::config(path("memory.rule.frozen"), group, format!("null: {why}"))),
     }
@@ -215,5 +220,5 @@ fn exact(memory: &MemoryConfig, path: impl Fn(&str) -> String, why: &str) -> Res
 /// Refuses chunks of more tokens than anything can remember the writes of.
 fn room(memory: &MemoryConfig, hidden_size: usize, tokens: usize, field: String) -> Result<()> {
     let (key, value) = memory.widths(hidden_size);
-    few(format!("{field} × heads × width"), product(&[tokens, memory.heads, key.max(value)]), NUMBERS)
+    at_most(format!("{field} × heads × width"), product(&[tokens, memory.heads, key.max(value)]), ELEMENTS)
 }

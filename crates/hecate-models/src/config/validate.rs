@@ -3,34 +3,16 @@
 use super::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, MacConfig, MemoryConfig,
     MixerConfig, RuleConfig,
+    rule::{Elements, group},
 };
 use crate::{
     Error, Result,
-    bounds::{LAYERS, NUMBERS, SIZE, few, product, within},
+    bounds::{ELEMENTS, LAYERS, SIZE, at_most, product, within},
 };
-use hecate_core::{Dims, Rule, Sequences, Slots, for_each_rule, rules::*};
-
-macro_rules! numbers {
-    ($config:ident, $dims:ident, $($rule:ident),*) => {
-        match $config { $(RuleConfig::$rule(rule) => numbers_of(rule, $dims)),* }
-    };
-}
-
-/// Numbers that a rule remembers of a text, and numbers that its gates are of a token.
-fn numbers_of<R: Rule>(rule: R, dims: &Dims) -> (u128, u128) {
-    let state = R::State::list(&rule.state(dims)).into_iter().map(|(_, shape)| product(shape.axes())).sum();
-    let gates = R::Gates::list(&rule.gates(dims)).into_iter().map(|(_, shape)| product(shape.axes())).sum();
-    (state, gates)
-}
+use hecate_core::{Dims, Sequences, rules::Erase};
 
 /// Widest keys that polynomial features are made of: half a million features.
 const POLY2: usize = 1024;
-
-macro_rules! check_rule {
-    ($config:ident, $dims:ident, $($rule:ident),*) => {
-        match $config { $(RuleConfig::$rule(rule) => <$rule as Rule>::check(rule, &$dims)?),* }
-    };
-}
 
 impl Config {
     /// Refuses sizes and options that do not fit together.
@@ -57,10 +39,10 @@ impl Config {
                 MixerConfig::Hope(hope) => hope.validate(self.hidden_size, path)?,
             }
         }
-        few("number of parameters", self.matrices(), NUMBERS)
+        at_most("number of parameters", self.matrices(), ELEMENTS)
     }
 
-    /// Numbers in all matrices.
+    /// Elements of all matrices: tables, MLPs and projections. Norms, gates and convolutions are left out, as they are small.
     fn matrices(&self) -> u128 {
         let tables = 2 - usize::from(self.tie_word_embeddings);
         let mlp = product(&[3, self.hidden_size, self.mlp_size()]);
@@ -93,20 +75,22 @@ impl MixerConfig {
 }
 
 impl ComposedConfig {
+    /// Refuses what [`Config::validate`] names; `path` gives a field its path.
     fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         self.memory.validate(hidden_size, |field| path(&format!("memory.{field}")))?;
         self.attention.validate(hidden_size, |field| path(&format!("attention.{field}")))?;
         within(path("persistent"), self.persistent, 0..=SIZE)?;
-        few(path("persistent × hidden_size"), product(&[self.persistent, hidden_size]), NUMBERS)
+        at_most(path("persistent × hidden_size"), product(&[self.persistent, hidden_size]), ELEMENTS)
     }
 }
 
 impl MacConfig {
+    /// As [`ComposedConfig`]; a segment must be whole groups of a frozen rule.
     fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         let Self { memory, attention, persistent, segment } = self.clone();
         ComposedConfig { memory, attention, persistent }.validate(hidden_size, &path)?;
         within(path("segment"), segment, 1..=SIZE)?;
-        let group = self.memory.rule.group();
+        let group = group(self.memory.rule);
         if segment.is_multiple_of(group) {
             return Ok(());
         }
@@ -122,6 +106,7 @@ impl MemoryConfig {
         product(&[self.heads, 2 * key + (2 + usize::from(self.gate)) * value])
     }
 
+    /// Refuses widths that do not divide, steps and momentum out of range, and sizes whose products are too large.
     pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.key_dim.is_none() || self.value_dim.is_none() {
@@ -137,15 +122,16 @@ impl MemoryConfig {
             within(path("key_dim (features: poly2)"), key, 1..=POLY2)?;
         }
         let features = self.features.width(key);
-        few(path("heads × key_dim × value_dim"), product(&[self.heads, features, value]), NUMBERS)?;
-        few(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), NUMBERS)?;
+        at_most(path("heads × key_dim × value_dim"), product(&[self.heads, features, value]), ELEMENTS)?;
+        at_most(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), ELEMENTS)?;
+        // A state's shape depends on no length.
         let dims =
             Dims { batch: 1, tokens: 1, heads: self.heads, key: features, value, sequences: Sequences::batch(1, 1) };
-        let (state, gates) = self.rule.numbers(&dims);
-        few(path("rule") + ": numbers of a memory", state, NUMBERS)?;
-        few(path("rule") + ": numbers of the gates × hidden_size", gates * hidden_size as u128, NUMBERS)?;
+        let Elements { state, gates } = Elements::of(self.rule, &dims);
+        at_most(path("rule") + ": elements of a memory", state, ELEMENTS)?;
+        at_most(path("rule") + ": elements of the gates × hidden_size", gates * hidden_size as u128, ELEMENTS)?;
         self.rule
-            .check(dims)
+            .check(&dims)
             .map_err(|error| Error::config(path("rule"), format!("refused ({error})"), "options that go together"))
     }
 
@@ -167,6 +153,7 @@ impl MemoryConfig {
         Err(Error::config(field, self.step, expected))
     }
 
+    /// Lets through a momentum below 1 for the rules that bound it.
     fn check_momentum(&self, field: String) -> Result<()> {
         let expected = match self.rule {
             _ if self.momentum == 1.0 => return Ok(()),
@@ -182,18 +169,6 @@ impl MemoryConfig {
     }
 }
 
-impl RuleConfig {
-    /// Numbers of a state, and of the gates of a token.
-    pub(crate) fn numbers(self, dims: &Dims) -> (u128, u128) {
-        for_each_rule!(numbers, self, dims,)
-    }
-
-    fn check(self, dims: Dims) -> hecate_core::Result<()> {
-        for_each_rule!(check_rule, self, dims,);
-        Ok(())
-    }
-}
-
 impl AttentionConfig {
     /// Widths of all projections together.
     fn inner(&self, hidden_size: usize) -> u128 {
@@ -201,6 +176,7 @@ impl AttentionConfig {
         product(&[2 * (self.heads + kv_heads), width])
     }
 
+    /// Refuses heads that do not divide, and odd widths, which rotary positions cannot pair.
     fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.head_dim.is_none() {
@@ -217,12 +193,13 @@ impl AttentionConfig {
         }
         within(path("window"), self.window, 2..=SIZE)?;
         positive(path("rope_base"), self.rope_base)?;
-        few(path("window × kv_heads × head_dim"), product(&[self.window, kv_heads, width]), NUMBERS)?;
+        at_most(path("window × kv_heads × head_dim"), product(&[self.window, kv_heads, width]), ELEMENTS)?;
         taps(path("conv"), self.conv)?;
-        few(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), NUMBERS)
+        at_most(path("heads × head_dim × conv"), product(&[self.heads, width, self.conv]), ELEMENTS)
     }
 }
 
+/// Refuses what is not above 0; NaN too.
 fn positive(field: impl Into<String>, found: f32) -> Result<()> {
     if found.is_finite() && found > 0.0 {
         return Ok(());
@@ -230,6 +207,7 @@ fn positive(field: impl Into<String>, found: f32) -> Result<()> {
     Err(Error::config(field, found, "a finite number over 0"))
 }
 
+/// Refuses heads that do not divide the hidden size; `instead` names the widths that could be given.
 pub(super) fn divides(field: String, heads: usize, hidden_size: usize, instead: &str) -> Result<()> {
     if hidden_size.is_multiple_of(heads) {
         return Ok(());
@@ -237,6 +215,7 @@ pub(super) fn divides(field: String, heads: usize, hidden_size: usize, instead: 
     Err(Error::config(field, heads, format!("a divisor of hidden_size = {hidden_size}, or {instead} given")))
 }
 
+/// Refuses a convolution of one tap, which only scales.
 pub(super) fn taps(field: String, found: usize) -> Result<()> {
     if found == 1 {
         return Err(Error::config(field, found, "0 for no convolution, or at least 2 taps"));

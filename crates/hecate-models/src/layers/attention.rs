@@ -1,6 +1,6 @@
 //! Sliding-window attention as a layer.
 
-use super::{Behind, Context, Linear, Mixer, Projection};
+use super::{Context, Linear, Mixer, Projection, ProjectionTail};
 use crate::{AttentionConfig, Builder, Init, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Tensor,
@@ -11,9 +11,13 @@ use hecate_core::{
 #[derive(Clone, Debug)]
 pub struct SlidingWindow {
     qkv: [Projection; 3],
+    /// From the heads to the residual stream.
     back: Linear,
+    /// Key-value heads `H'`, a divisor of the query heads `H`.
     kv_heads: usize,
+    /// Width of a head, `D`.
     width: usize,
+    /// Base of the rotary frequencies.
     base: f32,
     options: AttentionOptions,
 }
@@ -25,8 +29,8 @@ impl SlidingWindow {
     /// The device's own failures.
     pub fn new<B: Backend>(build: &mut Builder<'_, B>, config: &AttentionConfig, hidden: usize) -> Result<Self> {
         let (heads, (kv_heads, width)) = (config.heads, config.sizes(hidden));
-        let behind = Behind { taps: config.conv, activate: false };
-        let mut project = |names, heads| Projection::new(build, names, hidden, (heads, width), behind);
+        let tail = ProjectionTail { taps: config.conv, activate: false };
+        let mut project = |names, heads| Projection::new(build, names, hidden, (heads, width), tail);
         let qkv = [
             project(("q_proj", "q_conv1d"), heads)?,
             project(("k_proj", "k_conv1d"), kv_heads)?,
@@ -39,8 +43,8 @@ impl SlidingWindow {
 
     /// `x [B,T,hidden]` to the same shape. Every token sees the rows `prefix [1,Np,hidden]` as well, whatever the window.
     ///
-    /// Persistent rows have no place in the text: queries meet their keys unturned, so what a token makes of them does
-    /// not depend on where it stands. Both scores come out of one product of twice the width,
+    /// Persistent rows have no position in the text: queries meet their keys without rotation, so what a token makes of
+    /// them does not depend on where it stands. One product of twice the width `D` gives both scores,
     /// `[R_t q, q]·[R_j k, 0]` and `[R_t q, q]·[0, k]`.
     ///
     /// # Errors
@@ -56,8 +60,9 @@ impl SlidingWindow {
         let q = q_proj.forward(tape, x, context)?;
         let k = k_proj.forward(tape, x, context)?;
         let v = v_proj.forward(tape, x, context)?;
-        let turn = |x| tape.rotary(x, &context.sequences, context.position, self.base);
-        let inputs = AttentionInputs { q: turn(&q)?, k: turn(&k)?, v, cache: cached(tape, &q, context)?, prefix: None };
+        let rotate = |x| tape.rotary(x, &context.sequences, context.position, self.base);
+        let inputs =
+            AttentionInputs { q: rotate(&q)?, k: rotate(&k)?, v, cache: cached(tape, &q, context)?, prefix: None };
         self.keep(&inputs, context)?;
         let inputs = match prefix {
             Some(prefix) => self.beside(tape, inputs, &q, prefix)?,
@@ -68,8 +73,9 @@ impl SlidingWindow {
         self.back.forward(tape, &tape.reshape(&y, [batch, tokens, heads * self.width])?)
     }
 
-    /// What is remembered of `batch` texts of which nothing was seen yet.
-    pub(super) fn fresh<B: Backend>(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
+    /// What is remembered of `batch` texts of which nothing was seen: keys and values `[B,W−1,H',D]` of the window before the
+    /// next token, and `valid [B,W−1]`, 1 where there is a token.
+    pub(super) fn empty_cache<B: Backend>(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
         let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
         let kept = self.options.window - 1;
@@ -80,7 +86,7 @@ impl SlidingWindow {
         Ok(LayerCache::new(arrays))
     }
 
-    /// Remembers the last keys and values.
+    /// Remembers the last `W − 1` keys, rotated, and values, where there is a cache.
     fn keep<B: Backend>(&self, inputs: &AttentionInputs<Var<B>>, context: &mut Context<'_, B>) -> Result<()> {
         if inputs.cache.is_some() {
             let values = inputs.clone().map(Var::into_value);
@@ -90,7 +96,8 @@ impl SlidingWindow {
         Ok(())
     }
 
-    /// The arguments at twice the width of keys, with a prefix; `q` is not turned.
+    /// The arguments with a prefix: keys and queries `[B,T,H,2D]`, each rotated half beside its half without rotation. `q`
+    /// `[B,T,H,D]` is not rotated, `rows` are `[1,Np,hidden]`.
     fn beside<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
@@ -103,18 +110,19 @@ impl SlidingWindow {
         let k = k_proj.forward(tape, rows, &mut Context::whole(1, count))?;
         let v = v_proj.forward(tape, rows, &mut Context::whole(1, count))?;
         let wide = |left: &Var<B>, right: &Var<B>| tape.concat(&[left, right], 3);
-        let behind = |x: &Var<B>| wide(x, &zeros_like(x)?);
+        let padded = |x: &Var<B>| wide(x, &zeros_like(x)?);
         let cache = match inputs.cache {
-            Some(cache) => Some(Cache { k: behind(&cache.k)?, ..cache }),
+            Some(cache) => Some(Cache { k: padded(&cache.k)?, ..cache }),
             None => None,
         };
         let k = tape.reshape(&wide(&zeros_like(&k)?, &k)?, [count, self.kv_heads, 2 * self.width])?;
         let v = tape.reshape(&v, [count, self.kv_heads, self.width])?;
         let prefix = Some(Prefix { k, v });
-        Ok(AttentionInputs { q: wide(&inputs.q, q)?, k: behind(&inputs.k)?, v: inputs.v, cache, prefix })
+        Ok(AttentionInputs { q: wide(&inputs.q, q)?, k: padded(&inputs.k)?, v: inputs.v, cache, prefix })
     }
 }
 
+/// Zeros of the shape and element type of `x`.
 fn zeros_like<B: Backend>(x: &Var<B>) -> Result<Var<B>> {
     let x = x.value();
     Ok(Var::constant(Tensor::zeros(x.device(), x.shape().clone(), x.dtype())?))
@@ -135,6 +143,6 @@ impl<B: Backend> Mixer<B> for SlidingWindow {
     }
 
     fn cache(&self, device: &B, _: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
-        self.fresh(device, batch)
+        self.empty_cache(device, batch)
     }
 }

@@ -1,6 +1,6 @@
 //! Blocks of a model.
 
-use super::{Context, Hope, Levels, Mac, Mag, Mal, Memory, Mlp, RmsNorm, SlidingWindow, Tnt};
+use super::{Context, Hope, Levels, Mac, Mag, Mal, Memory, Mlp, RmsNorm, SlidingWindow, Tnt, memory::ReadableMemory};
 use crate::{
     Builder, Config, LayerCache, LayerConfig, MemoryConfig, MixerConfig, Parameters, Result, RuleConfig, Tape, Var,
 };
@@ -27,7 +27,7 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
     }
 
     /// Whether a call of one token is the same work wherever in its text it stands.
-    fn steady(&self) -> bool {
+    fn is_position_independent(&self) -> bool {
         false
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn memory<B: Backend>(
     config: &MemoryConfig,
     hidden: usize,
     norm_eps: f32,
-) -> Result<Box<dyn Mixer<B>>> {
+) -> Result<Box<dyn ReadableMemory<B>>> {
     Ok(for_each_rule!(over, Memory::new, config.rule, build, config, hidden, norm_eps,))
 }
 
@@ -76,9 +76,7 @@ pub fn mixer<B: Backend>(
         MixerConfig::Attention(config) => Box::new(SlidingWindow::new(build, config, hidden)?),
         MixerConfig::Mag(config) => Box::new(Mag::new(build, config, hidden, norm_eps)?),
         MixerConfig::Mal(config) => Box::new(Mal::new(build, config, hidden, norm_eps)?),
-        MixerConfig::Mac(config) => {
-            for_each_rule!(over, Mac::new, config.memory.rule, build, config, hidden, norm_eps,)
-        }
+        MixerConfig::Mac(config) => Box::new(Mac::new(build, config, hidden, norm_eps)?),
     })
 }
 

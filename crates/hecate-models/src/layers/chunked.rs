@@ -2,7 +2,8 @@
 
 use super::{
     Context, GatedRule,
-    writes::{Writes, pieces, with_tokens},
+    rule_call::{RuleCall, State, TextCall, keep_state},
+    write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
 use crate::{LayerCache, Result, Tape, Var};
 use hecate_core::{Backend, Dims, Kernel, Of, Slots};
@@ -14,7 +15,9 @@ use hecate_core::{Backend, Dims, Kernel, Of, Slots};
 /// In the context's cache lie the state at the start of the chunk, and, in part 0, the writes of the chunk so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunked<R> {
+    /// The rule, with one gradient point a chunk.
     rule: R,
+    /// Tokens a chunk, `C`.
     chunk: usize,
 }
 
@@ -23,66 +26,69 @@ impl<R: GatedRule> Chunked<R> {
         Self { rule: rule.with_group(chunk), chunk }
     }
 
-    /// What the cache needs beside the state.
+    /// What the cache needs beside the state: room for the writes of an unfinished chunk.
     pub(super) fn cache<B: Backend>(&self, device: &B, dims: &Dims) -> Result<LayerCache<B>> {
-        Ok(LayerCache::new(Writes::room(self.rule, &with_tokens(dims, self.chunk), device)?))
+        let shapes = write_shapes(self.rule, &with_tokens(dims, self.chunk));
+        Ok(LayerCache::new(WriteInputs::room(shapes, device)?))
     }
 
-    /// The gates of memories whose gradients are taken at the starts of chunks ([`temper`]).
-    pub(super) fn temper<B: Backend>(
+    /// The gates of memories whose gradients are taken at the starts of chunks ([`scale_step`]).
+    pub(super) fn scale_step<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         gates: Of<R::Gates, Var<B>>,
     ) -> Result<Of<R::Gates, Var<B>>> {
-        temper(self.rule, tape, gates)
+        scale_step(self.rule, tape, gates)
     }
 
-    /// What `q [B,T,H,K]` reads `[B,T,H,V]`, in a memory that starts at `state` and takes `writes`.
+    /// What the queries read `[B,T,H,V]`, in a memory that starts at `state [B,H,..]` and takes the writes.
     pub(super) fn forward<B: Backend + Kernel<R>>(
         &self,
         tape: &Tape<'_, B>,
-        (q, writes): (&Var<B>, &Writes<B>),
-        mut state: Of<R::State, Var<B>>,
-        (dims, context): (&Dims, &mut Context<'_, B>),
-    ) -> Result<Var<B>> {
-        let Self { rule, chunk } = *self;
-        let (device, room) = (q.value().device(), with_tokens(dims, chunk));
-        let read_only = context.cache.is_none();
-        let lengths = pieces(context.position, writes.tokens(), chunk);
-        let mut pending = Writes::pending(rule, &room, context.position % chunk, tape, (q, &context.part(0)))?;
-        let mut out = Vec::new();
-        let mut left = writes.tokens();
-        for (q, piece) in tape.split(q, 1, &lengths)?.into_iter().zip(writes.split(tape, &lengths)?) {
-            out.push(self.read(tape, q, copy::<R, B>(&state), dims)?);
-            left -= piece.tokens();
-            let so_far = pending.take().map_or_else(|| Ok(piece.clone()), |pending| pending.join(tape, &piece))?;
-            if so_far.tokens() < chunk {
-                pending = Some(so_far);
-            } else if left > 0 || !read_only {
-                let sequences = &with_tokens(dims, chunk).sequences;
-                state = tape.memory(rule, sequences, so_far.inputs(None, state)?)?.state;
-            }
-        }
-        R::State::list(&state).into_iter().for_each(|(name, last)| context.keep(name, last.value()));
-        Writes::keep(pending.as_ref(), rule, &room, device, &mut context.part(0))?;
-        tape.concat(&out.iter().collect::<Vec<_>>(), 1)
-    }
-
-    fn read<B: Backend + Kernel<R>>(
-        &self,
-        tape: &Tape<'_, B>,
-        q: Var<B>,
+        call: TextCall<'_, B>,
         state: Of<R::State, Var<B>>,
-        dims: &Dims,
+        context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let dims = with_tokens(dims, q.axes()[1]);
-        Ok(tape.memory(self.rule, &dims.sequences, self.rule.reading(&dims, q, state)?)?.out)
+        forward(&self.rule, self.chunk, tape, call, R::State::into_vec(state), context)
     }
 }
 
-/// The same gates with the step size divided by the tokens that share a gradient point: their writes act as one step of
-/// the sum of their sizes, which, with unit keys that may all be alike, is stable up to two.
-pub(super) fn temper<R: GatedRule, B: Backend>(
+/// [`Chunked::forward`] of any rule. Every chunk is two calls: one that reads, and, once the chunk is full, one that writes.
+fn forward<B: Backend>(
+    rule: &dyn RuleCall<B>,
+    chunk: usize,
+    tape: &Tape<'_, B>,
+    TextCall { q, writes, dims }: TextCall<'_, B>,
+    mut state: State<B>,
+    context: &mut Context<'_, B>,
+) -> Result<Var<B>> {
+    let full = with_tokens(dims, chunk);
+    let (device, room) = (q.value().device(), rule.write_shapes(&full));
+    let read_only = context.cache.is_none();
+    let lengths = lengths_between_multiples(context.position, writes.tokens(), chunk);
+    let mut pending = WriteInputs::pending(&room, context.position % chunk, tape, q, &context.part(0))?;
+    let mut out = Vec::new();
+    let mut left = writes.tokens();
+    for (q, part) in tape.split(q, 1, &lengths)?.into_iter().zip(writes.split(tape, &lengths)?) {
+        let dims = with_tokens(dims, q.axes()[1]);
+        out.push(rule.read(tape, &dims, q, state.clone())?);
+        left -= part.tokens();
+        let so_far = pending.take().map_or_else(|| Ok(part.clone()), |pending| pending.join(tape, &part))?;
+        if so_far.tokens() < chunk {
+            pending = Some(so_far);
+        } else if left > 0 || !read_only {
+            // Nobody reads what the last chunk of a call without a cache leaves.
+            state = rule.run(tape, &full.sequences, None, &so_far, state)?.state;
+        }
+    }
+    keep_state(rule, &state, context);
+    WriteInputs::keep(pending.as_ref(), room, device, &mut context.part(0))?;
+    tape.concat(&out.iter().collect::<Vec<_>>(), 1)
+}
+
+/// The same gates with the step size `θ` divided by the tokens that share a gradient point. Their writes act as one step
+/// of the sum of their sizes; where unit keys repeat, that is stable up to a sum of two.
+pub(super) fn scale_step<R: GatedRule, B: Backend>(
     rule: R,
     tape: &Tape<'_, B>,
     gates: Of<R::Gates, Var<B>>,
@@ -92,9 +98,4 @@ pub(super) fn temper<R: GatedRule, B: Backend>(
         "theta" if group > 1 => tape.scale((group as f32).recip(), &gate),
         _ => Ok(gate),
     })
-}
-
-/// The same state once more.
-pub(super) fn copy<R: GatedRule, B: Backend>(state: &Of<R::State, Var<B>>) -> Of<R::State, Var<B>> {
-    R::State::map(R::State::as_ref(state), |_, x| x.clone())
 }

@@ -4,6 +4,7 @@ use crate::{LayerCache, Result, Tape, Var};
 use hecate_core::{Backend, DType, Sequences, Shape, Tensor};
 
 /// Where a call stands in its texts, and what the mixer remembers of the tokens before.
+#[derive(Debug)]
 pub struct Context<'c, B: Backend> {
     /// How the tokens of the call split into texts.
     pub sequences: Sequences,

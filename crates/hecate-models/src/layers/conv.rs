@@ -4,13 +4,13 @@ use super::Context;
 use crate::{Builder, Init, ParameterId, Result, Tape, Var};
 use hecate_core::{
     Backend, Tensor,
-    primitives::{ConvOptions, Unit},
+    primitives::{ConvInputs, ConvOptions, ConvOutputs, L2Norm},
 };
 
 /// Each channel convolved by itself with its last few inputs, then SiLU.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortConv {
-    /// Of the parameter and of the array in the cache.
+    /// Name of the parameter and of the array in the cache.
     name: &'static str,
     weight: ParameterId,
     channels: usize,
@@ -33,7 +33,7 @@ impl ShortConv {
         Ok(Self { name, weight, channels, taps })
     }
 
-    /// `x [B,T,channels]`, behind the last inputs in the context's cache.
+    /// `x [B,T,channels]` to the same shape, after the last inputs in the context's cache, which takes the new ones.
     ///
     /// # Errors
     /// An `x` of another width; the device's own failures.
@@ -41,22 +41,23 @@ impl ShortConv {
         self.forward_to(tape, x, None, context)
     }
 
-    /// The same, with heads brought to length 1.
+    /// As [`ShortConv::forward`], each head divided by its L2 norm after SiLU where asked for.
     pub(super) fn forward_to<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         x: &Var<B>,
-        unit: Option<Unit>,
+        l2_norm: Option<L2Norm>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
         let (weight, state) = self.parts(tape, x, context)?;
-        let options = ConvOptions { silu: true, unit };
-        let (y, last) = tape.conv(x, &weight, &state, &context.sequences, options)?;
-        context.carry(self.name, &last);
+        let options = ConvOptions { silu: true, l2_norm };
+        let inputs = ConvInputs { x, weight: &weight, state: &state };
+        let ConvOutputs { y, state } = tape.conv(options, &context.sequences, inputs)?;
+        context.carry(self.name, &state);
         Ok(y)
     }
 
-    /// The weight `[channels,taps]`, and the inputs before `x`.
+    /// The weight `[channels,taps]`, and the last inputs before `x`, `[N,taps−1,channels]`.
     pub(super) fn parts<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
@@ -80,6 +81,7 @@ impl ShortConv {
         Ok((self.name, Tensor::zeros(device, self.state(batch), hecate_core::DType::F32)?))
     }
 
+    /// Shape of the last inputs.
     fn state(&self, batch: usize) -> [usize; 3] {
         [batch, self.taps - 1, self.channels]
     }

@@ -1,16 +1,12 @@
 //! How rules get their gates.
 
-mod functions;
+mod deep;
 mod linear;
+mod own;
 
-use super::memory::NORM_EPSILON;
-use crate::{Error, Result, Tape, Var};
-use hecate_core::{
-    Backend, DType, Dims, Inputs, Of, Rule, Shape, Signal, Slots, Strengths, Tensor,
-    primitives::{Map, Transpose},
-    rules::{Atlas, CodeGates, Lattice, MomentumGates, Phi, Trellis, WindowGates, WriteGates},
-    slots,
-};
+use crate::{Error, Result, Tape, Var, config::frozen};
+use hecate_core::{Backend, DType, Dims, GateForm, GateLogit, Inputs, Of, Rule, Shape, Slots, Tensor, primitives::Map};
+use std::fmt;
 
 /// What a layer allows its memories: [`MemoryConfig::step`](crate::MemoryConfig::step) and
 /// [`MemoryConfig::momentum`](crate::MemoryConfig::momentum), in their ranges.
@@ -22,73 +18,32 @@ pub struct Limits {
     pub momentum: f32,
 }
 
-slots! {
-    /// Signals of rules that write with one strength.
-    pub struct WriteSignals {
-        /// Step size.
-        b_proj,
+/// What a rule's gates are formed from.
+pub struct GateInputs<'a, 't, B: Backend, L: Slots> {
+    /// Where it is put down.
+    pub tape: &'a Tape<'t, B>,
+    /// Retention `[B,T,H]`.
+    pub log_a: Var<B>,
+    /// Logits `[B,T,H]` or `[B,T,H,width]`, any real numbers.
+    pub logits: Of<L, Var<B>>,
+    /// What the layer allows, where the rule has such an option.
+    pub limits: Limits,
+}
+
+impl<B: Backend, L: Slots> fmt::Debug for GateInputs<'_, '_, B, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GateInputs").field("log_a", &self.log_a).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
-slots! {
-    /// Signals of rules with momentum.
-    pub struct MomentumSignals {
-        /// Step size.
-        b_proj,
-        /// Momentum.
-        eta_proj,
-    }
-}
-
-slots! {
-    /// Signals of rules that erase with a strength of its own.
-    pub struct EraseSignals {
-        /// Step size.
-        b_proj,
-        /// Extra erase strength.
-        erase_proj,
-    }
-}
-
-slots! {
-    /// Signals of rules with a bounded error.
-    pub struct HuberSignals {
-        /// Step size.
-        b_proj,
-        /// Threshold.
-        delta_proj,
-    }
-}
-
-slots! {
-    /// Signals of rules with a bounded error and momentum.
-    pub struct HuberMomentumSignals {
-        /// Step size.
-        b_proj,
-        /// Momentum.
-        eta_proj,
-        /// Threshold.
-        delta_proj,
-    }
-}
-
-slots! {
-    /// Signals of rules that bring a code along.
-    pub struct CodeSignals {
-        /// Step size.
-        b_proj,
-        /// What the slots are taught to answer, a number a slot.
-        code_proj,
-    }
-}
-
-/// A rule whose gates can be made from the residual stream.
+/// A rule whose gates can be made from the residual stream. `F` is its family, as of [`Kernel`](hecate_core::Kernel): what
+/// all rules of a family have in common is written once.
 ///
-/// All rules forget; what else a token tells them, a number or a few a head, are *signals*: linear maps with bias, named
-/// as their parameters are.
-pub trait GatedRule: Rule {
-    /// The signals by name.
-    type Signals: Slots;
+/// What a token tells a rule beside how much to forget, a number or a few a head, are *logits*: linear maps with bias,
+/// named as their parameters are.
+pub trait GatedRule<F = <Self as Rule>::Family>: Rule {
+    /// The logits by name.
+    type Logits: Slots;
 
     /// Slots of the state that move the memory by themselves, whatever the gates say. They are zeros in a pass that only
     /// reads ([`GatedRule::reading`]).
@@ -96,30 +51,30 @@ pub trait GatedRule: Rule {
 
     /// Tokens that share a gradient point; 1 where the rule is exact. Calls must start at a multiple.
     fn group(self) -> usize {
-        1
+        self.frozen().map_or(1, |group| group as usize)
     }
 
     /// The rule with one gradient point for each group of this many tokens: exact for 1; unchanged where the gradient
     /// does not see the memory.
-    fn with_group(self, tokens: usize) -> Self;
-
-    /// Numbers a head of each signal; absent: one, without an axis of its own.
-    fn widths(self) -> Of<Self::Signals, Option<usize>> {
-        Self::Signals::build(|_| None)
+    fn with_group(self, tokens: usize) -> Self {
+        self.with_frozen(frozen(tokens))
     }
 
-    /// Gates from the retention `log a [B,T,H]` and the signals `[B,T,H]` or `[B,T,H,width]`, any real numbers, within what
-    /// the layer allows, where the rule has such an option.
+    /// The rule as it reads without writing: with [`GatedRule::idle`] gates its memory stays as it is.
+    fn still(self) -> Self {
+        self
+    }
+
+    /// Numbers a head of each signal; absent: one, without an axis of its own.
+    fn widths(self) -> Of<Self::Logits, Option<usize>> {
+        Self::Logits::build(|_| None)
+    }
+
+    /// Gates from retention and logits.
     ///
     /// # Errors
     /// The device's own failures.
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: Of<Self::Signals, Var<B>>,
-        limits: Limits,
-    ) -> Result<Of<Self::Gates, Var<B>>>;
+    fn gates_of<B: Backend>(self, from: GateInputs<'_, '_, B, Self::Logits>) -> Result<Of<Self::Gates, Var<B>>>;
 
     /// The values that are written, from `v [B,T,H,V]`: as they come, or of unit norm where only directions are learned.
     ///
@@ -133,9 +88,9 @@ pub trait GatedRule: Rule {
     /// to a device. None where there is no word for it.
     fn strengths<T>(
         self,
-        _signals: Of<Self::Signals, Signal<T>>,
+        _logits: Of<Self::Logits, GateLogit<T>>,
         _limits: Limits,
-    ) -> Option<(Signal<T>, Strengths<T>)> {
+    ) -> Option<(GateLogit<T>, GateForm<T>)> {
         None
     }
 
@@ -153,7 +108,7 @@ pub trait GatedRule: Rule {
         })
     }
 
-    /// Arguments of a pass in which `q` reads the memory `state` and nothing is written: every token reads the same
+    /// Arguments of a pass of [`GatedRule::still`] in which `q` reads the memory `state` and nothing is written: every token reads the same
     /// memory, so the order of the tokens does not matter. Gradients flow to `q` and `state`; the state behind the pass
     /// is of no use.
     ///
@@ -180,126 +135,8 @@ fn zeros<B: Backend>(device: &B, shape: Shape) -> Result<Var<B>> {
     Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?))
 }
 
-fn group(frozen: Option<u32>) -> usize {
-    frozen.map_or(1, |group| group as usize)
-}
-
-/// The option behind a group of this many tokens. Groups too large to be counted are never filled.
-fn frozen(tokens: usize) -> Option<u32> {
-    (tokens != 1).then(|| u32::try_from(tokens).unwrap_or(u32::MAX))
-}
-
-/// `log η = log σ(e)`. Without Newton-Schulz `γ_j = (1 − η) σ(b_j)/c` and `θ = 1`: what a window writes adds up to less
-/// than one over time, as with [`Titans`](hecate_core::rules::Titans). With it `γ_j = σ(b_j)/c`, whose size does not count,
-/// and `θ = σ(b_c)`, from one number more.
-impl GatedRule for Atlas {
-    type Signals = MomentumSignals<()>;
-    const MOMENTUM: &'static [&'static str] = &["s"];
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        Self { frozen: frozen(tokens), ..self }
-    }
-
-    fn widths(self) -> MomentumSignals<Option<usize>> {
-        let emission = usize::from(self.newton_schulz > 0);
-        MomentumSignals { b_proj: Some(self.window as usize + emission), eta_proj: None }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
-        _: Limits,
-    ) -> Result<WindowGates<Var<B>>> {
-        let (device, shape) = (log_a.value().device().clone(), log_a.value().shape().clone());
-        let window = self.window as usize;
-        let log_eta = tape.map(Map::LogSigmoid, &eta_proj)?;
-        let strengths = tape.map(Map::Sigmoid, &b_proj)?;
-        let share = 1.0 / window as f32;
-        if self.newton_schulz > 0 {
-            let gamma = tape.scale(share, &tape.narrow(&strengths, 3, 0, window)?)?;
-            let theta = tape.reshape(&tape.narrow(&strengths, 3, window, 1)?, shape)?;
-            return Ok(WindowGates { log_a, log_eta, theta, gamma });
-        }
-        // (1 − η)/c beside each token of the window: a column times a row.
-        let rest = tape.reshape(&rest(tape, &eta_proj)?, [shape.count(), 1])?;
-        let row = Var::constant(Tensor::from_f32(&device, [1, window], vec![share; window])?);
-        let rest = tape.matmul(&rest, &row, Transpose::default())?;
-        let rest = tape.reshape(&rest, strengths.value().shape().clone())?;
-        let theta = Var::constant(Tensor::from_f32(&device, shape.clone(), vec![1.0; shape.count()])?);
-        Ok(WindowGates { log_a, log_eta, theta, gamma: tape.mul(&strengths, &rest)? })
-    }
-}
-
-/// `θ = σ(b)`: with unit keys and values of norm about 1, a write turns a slot by less than a right angle.
-impl GatedRule for Lattice {
-    type Signals = WriteSignals<()>;
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        Self { frozen: frozen(tokens), ..self }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: WriteSignals<Var<B>>,
-        _: Limits,
-    ) -> Result<WriteGates<Var<B>>> {
-        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
-    }
-}
-
-/// `θ = σ(b)`. With a norm values are of norm 1, since long ones drive slots to where SiLU is flat and the norm divides by
-/// next to nothing; the code is its signal scaled to the norm that answers have, and `log a` a
-/// thousandth of what others get (1/1024); else both are as they come.
-impl GatedRule for Trellis {
-    type Signals = CodeSignals<()>;
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        Self { frozen: frozen(tokens), ..self }
-    }
-
-    fn widths(self) -> CodeSignals<Option<usize>> {
-        CodeSignals { b_proj: None, code_proj: Some(self.slots as usize) }
-    }
-
-    fn values<B: Backend>(self, tape: &Tape<'_, B>, v: Var<B>) -> Result<Var<B>> {
-        if self.phi == Phi::Identity { Ok(v) } else { tape.l2_norm(&v, NORM_EPSILON) }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        CodeSignals { b_proj, code_proj }: CodeSignals<Var<B>>,
-        _: Limits,
-    ) -> Result<CodeGates<Var<B>>> {
-        let theta = tape.map(Map::Sigmoid, &b_proj)?;
-        if self.phi == Phi::Identity {
-            return Ok(CodeGates { log_a, theta, code: code_proj });
-        }
-        let unit = tape.l2_norm(&code_proj, NORM_EPSILON)?;
-        let code = if self.phi == Phi::LnSilu { tape.scale((self.slots as f32).sqrt(), &unit)? } else { unit };
-        Ok(CodeGates { log_a: tape.scale(SLOW_FORGETTING.recip(), &log_a)?, theta, code })
-    }
-}
-
 /// Memories that must not be empty forget this many times more slowly. A network of zeros learns nothing, since its layers
-/// learn from each other: one that forgets faster than it is taught is lost for the rest of the text. Behind a norm, what
+/// learn from each other: one that forgets faster than it is taught is lost for the rest of the text. After a norm, what
 /// a memory forgets comes back as longer steps, and soon as chaos.
 const SLOW_FORGETTING: f32 = 1024.0;
 
@@ -308,20 +145,36 @@ fn rest<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
     tape.map(Map::Sigmoid, &tape.scale(-1.0, x)?)
 }
 
-/// `η = momentum σ(e)`; `θ = (1 − momentum) σ(b)`, or `(1 − η) σ(b)` where the largest momentum is 1.
-fn momentum<B: Backend>(
-    tape: &Tape<'_, B>,
-    log_a: Var<B>,
-    MomentumSignals { b_proj, eta_proj }: MomentumSignals<Var<B>>,
-    Limits { momentum: most, .. }: Limits,
-) -> Result<MomentumGates<Var<B>>> {
-    let (log_eta, step) = (tape.map(Map::LogSigmoid, &eta_proj)?, tape.map(Map::Sigmoid, &b_proj)?);
-    if most == 1.0 {
-        let theta = tape.mul(&step, &rest(tape, &eta_proj)?)?;
-        return Ok(MomentumGates { log_a, log_eta, theta });
+/// `log η` of `η = momentum σ(e)`.
+fn log_eta<B: Backend>(tape: &Tape<'_, B>, e: &Var<B>, Limits { momentum, .. }: Limits) -> Result<Var<B>> {
+    let log_eta = tape.map(Map::LogSigmoid, e)?;
+    if momentum == 1.0 {
+        return Ok(log_eta);
     }
-    // One number a head, the same for all rows; made on the device, since a recorded step does not hear from the host.
-    let zeros = Tensor::zeros(eta_proj.value().device(), [eta_proj.axes()[2]], DType::F32)?;
-    let log_most = tape.scale(most.ln(), &tape.map(Map::Exp, &Var::constant(zeros))?)?;
-    Ok(MomentumGates { log_a, log_eta: tape.add(&log_eta, &log_most)?, theta: tape.scale(1.0 - most, &step)? })
+    // One number a head, the same for all rows; made on the device, since a captured step does not hear from the host.
+    let zeros = Tensor::zeros(e.value().device(), [e.axes()[2]], DType::F32)?;
+    let log_most = tape.scale(momentum.ln(), &tape.map(Map::Exp, &Var::constant(zeros))?)?;
+    tape.add(&log_eta, &log_most)
+}
+
+/// `θ = (1 − momentum) σ(b)`, or `(1 − η) σ(b)` where the largest momentum is 1.
+fn step_beside<B: Backend>(
+    tape: &Tape<'_, B>,
+    b: &Var<B>,
+    e: &Var<B>,
+    Limits { momentum, .. }: Limits,
+) -> Result<Var<B>> {
+    let step = tape.map(Map::Sigmoid, b)?;
+    if momentum == 1.0 { tape.mul(&step, &rest(tape, e)?) } else { tape.scale(1.0 - momentum, &step) }
+}
+
+/// The logit that a gate is formed from.
+fn present<'a, R: Rule, T>(logit: &'a Option<T>, gate: &'static str) -> Result<&'a T> {
+    let missing = || hecate_core::Error::Config {
+        what: R::NAME,
+        option: gate,
+        found: "no logit".into(),
+        expected: "a logit a gate",
+    };
+    Ok(logit.as_ref().ok_or_else(missing)?)
 }

@@ -1,11 +1,11 @@
 //! A memory that makes its own keys, values and gates.
 
 use super::{
-    Behind, Context, Mixer, Projection,
+    Context, Mixer, Projection, ProjectionTail,
     memory::NORM_EPSILON,
-    readout::Readout,
-    texts::one_by_one,
-    writes::{Writes, pieces, with_tokens},
+    output_projection::OutputProjection,
+    packed::text_by_text,
+    write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
 use crate::{Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Tape, Var};
 use hecate_core::{
@@ -40,15 +40,21 @@ const RETENTION: f32 = 6.0;
 #[derive(Clone, Debug)]
 pub struct Hope {
     rule: Dgd,
+    /// Tokens a chunk, `C`.
     chunk: usize,
+    /// Memories side by side, `H`.
     heads: usize,
+    /// Width of a head's keys and values, `D`.
     width: usize,
     q: Projection,
     u: Projection,
+    /// Offset of the step size, `b_η [H]`.
     step: ParameterId,
+    /// Offset of the retention, `b_α [H]`.
     retention: ParameterId,
+    /// The five memories at the start of a text, `[1,H,D,3D+2]`.
     initial: ParameterId,
-    readout: Readout,
+    output: OutputProjection,
 }
 
 impl Hope {
@@ -63,7 +69,7 @@ impl Hope {
         norm_eps: f32,
     ) -> Result<Self> {
         let (heads, width, chunk) = (config.heads, config.width(hidden), config.chunk);
-        let behind = Behind { taps: config.conv, activate: true };
+        let tail = ProjectionTail { taps: config.conv, activate: true };
         let frozen = u32::try_from(chunk).ok().filter(|&chunk| chunk > 1);
         let held = [1, heads, width, 3 * width + 2];
         // Half as large as what keeps the length of a vector: values are made of values.
@@ -73,15 +79,16 @@ impl Hope {
             chunk,
             heads,
             width,
-            q: Projection::new(build, ("q_proj", "q_conv1d"), hidden, (heads, width), behind)?,
-            u: Projection::new(build, ("u_proj", "u_conv1d"), hidden, (heads, width), behind)?,
+            q: Projection::new(build, ("q_proj", "q_conv1d"), hidden, (heads, width), tail)?,
+            u: Projection::new(build, ("u_proj", "u_conv1d"), hidden, (heads, width), tail)?,
             step: build.parameter("eta_bias", [heads], Init::Constant(0.0))?,
             retention: build.parameter("alpha_bias", [heads], Init::Constant(RETENTION))?,
             initial: build.within("initial").memory("m", held, spread)?,
-            readout: Readout::new(build, config.gate, (hidden, heads, width), norm_eps)?,
+            output: OutputProjection::new(build, config.gate, (hidden, heads, width), norm_eps)?,
         })
     }
 
+    /// Sizes of a call of the five memories as one.
     fn dims(&self, batch: usize, tokens: usize) -> Dims {
         let Self { heads, width, .. } = *self;
         let sequences = Sequences::batch(batch, tokens);
@@ -96,7 +103,7 @@ impl Hope {
     }
 
     /// What tokens `u [B,T,H,D]` write, made by the memories `m`.
-    fn make<B: Backend>(&self, tape: &Tape<'_, B>, u: &Var<B>, m: &Var<B>) -> Result<Writes<B>> {
+    fn make<B: Backend>(&self, tape: &Tape<'_, B>, u: &Var<B>, m: &Var<B>) -> Result<WriteInputs<B>> {
         let (width, scalars) = (self.width, [u.axes()[0], u.axes()[1], self.heads]);
         let made = tape.split(&self.read(tape, u, m)?, 3, &[width, width, width, 1, 1])?;
         let signal = |at: usize, bias| {
@@ -108,10 +115,11 @@ impl Hope {
         let eta = tape.map(Map::Softplus, &signal(3, self.step)?)?;
         let eta = tape.scale((self.chunk as f32).recip(), &eta)?;
         let log_a = tape.map(Map::LogSigmoid, &signal(4, self.retention)?)?;
-        Ok(Writes::new::<Dgd>(k, v, DgdGates { log_a, theta: eta.clone(), beta: eta }))
+        Ok(WriteInputs::new::<Dgd>(k, v, DgdGates { log_a, theta: eta.clone(), beta: eta }))
     }
 
-    /// What `q` reads `[B,T,H,D]`, chunk by chunk.
+    /// What `q [B,T,H,D]` reads `[B,T,H,D]`, chunk by chunk, while `u [B,T,H,D]` writes. Tokens of an unfinished chunk are
+    /// written again with the later ones of the chunk, from the chunk's start.
     fn chunks<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
@@ -120,10 +128,11 @@ impl Hope {
     ) -> Result<Var<B>> {
         let (batch, tokens, device) = (q.axes()[0], q.axes()[1], q.value().device());
         let room = self.dims(batch, self.chunk);
+        let shapes = write_shapes(self.rule, &room);
         let mut m = self.start(tape, batch, device, context)?;
-        let lengths = pieces(context.position, tokens, self.chunk);
+        let lengths = lengths_between_multiples(context.position, tokens, self.chunk);
         let before = context.position % self.chunk;
-        let mut pending = Writes::pending(self.rule, &room, before, tape, (q, &context.part(0)))?;
+        let mut pending = WriteInputs::pending(&shapes, before, tape, q, &context.part(0))?;
         let mut out = Vec::new();
         for (q, u) in tape.split(q, 1, &lengths)?.iter().zip(tape.split(u, 1, &lengths)?) {
             let made = self.make(tape, &u, &m)?;
@@ -146,11 +155,11 @@ impl Hope {
             }
         }
         context.keep("m", m.value());
-        Writes::keep(pending.as_ref(), self.rule, &room, device, &mut context.part(0))?;
+        WriteInputs::keep(pending.as_ref(), shapes, device, &mut context.part(0))?;
         tape.concat(&out.iter().collect::<Vec<_>>(), 1)
     }
 
-    /// The matrix at the start of the chunk that the call starts in.
+    /// The matrix `[B,H,D,3D+2]` at the start of the chunk that the call starts in.
     fn start<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
@@ -159,13 +168,13 @@ impl Hope {
         context: &Context<'_, B>,
     ) -> Result<Var<B>> {
         match &context.cache {
-            None => self.fresh(tape, batch),
+            None => self.initial_state(tape, batch),
             Some(_) => context.state(device, "m", self.dims(batch, 1).matrices()),
         }
     }
 
-    /// The learned matrix, for every text.
-    fn fresh<B: Backend>(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Var<B>> {
+    /// The learned matrix, for every text: `[B,H,D,3D+2]`.
+    fn initial_state<B: Backend>(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Var<B>> {
         let one = tape.parameter(self.initial);
         tape.concat(&vec![&one; batch], 0)
     }
@@ -173,11 +182,11 @@ impl Hope {
 
 impl<B: Backend> Mixer<B> for Hope {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        one_by_one(tape, x, context, |x, context| {
-            let q = self.q.forward_unit(tape, x, NORM_EPSILON, context)?;
-            let u = self.u.forward_unit(tape, x, NORM_EPSILON, context)?;
+        text_by_text(tape, x, context, &mut |x, context| {
+            let q = self.q.forward_l2_norm(tape, x, NORM_EPSILON, context)?;
+            let u = self.u.forward_l2_norm(tape, x, NORM_EPSILON, context)?;
             let read = self.chunks(tape, (&q, &u), context)?;
-            self.readout.forward(tape, x, &read)
+            self.output.forward(tape, x, &read)
         })
     }
 
@@ -185,8 +194,8 @@ impl<B: Backend> Mixer<B> for Hope {
         let convs = [&self.q, &self.u].into_iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
         let dims = self.dims(batch, self.chunk);
-        arrays.push(("m", self.fresh(&Tape::inert(parameters), batch)?.into_value()));
-        let room = LayerCache::new(Writes::room(self.rule, &dims, device)?);
+        arrays.push(("m", self.initial_state(&Tape::inert(parameters), batch)?.into_value()));
+        let room = LayerCache::new(WriteInputs::room(write_shapes(self.rule, &dims), device)?);
         Ok(LayerCache::new(arrays).with_parts(vec![room]))
     }
 }

@@ -1,7 +1,8 @@
-//! Memories side by side or one behind another, each with a clock of its own.
+//! Memories in parallel or in series, each with a clock of its own.
 
 use super::{
-    Context, GatedRule, Memory, Mixer, RmsNorm, chunked::Chunked, pulse::Pulse, texts::one_by_one, writes::Writes,
+    Context, GatedRule, Memory, Mixer, RmsNorm, chunked::Chunked, packed::text_by_text,
+    periodic_update::PeriodicUpdate, rule_call::TextCall, write_inputs::WriteInputs,
 };
 use crate::{
     Builder, CmsConfig, ConductorConfig, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var,
@@ -15,7 +16,7 @@ enum Clock<R> {
     /// Chunk by chunk.
     Chunks(Chunked<R>),
     /// By every so many tokens.
-    Pulse(Pulse<R>),
+    Periodic(PeriodicUpdate<R>),
 }
 
 /// A memory with projections and gates of its own, written on a clock.
@@ -23,9 +24,9 @@ enum Clock<R> {
 struct Level<R: GatedRule> {
     memory: Memory<R>,
     clock: Clock<R>,
-    /// In front of a level that reads what other levels say.
+    /// Before a level that reads what other levels say.
     norm: Option<RmsNorm>,
-    /// How much it says, channel by channel, beside other levels.
+    /// Weight `[hidden]` of its output beside those of other levels.
     weight: Option<ParameterId>,
 }
 
@@ -70,10 +71,11 @@ impl<R: GatedRule> Levels<R> {
         hidden: usize,
         norm_eps: f32,
     ) -> Result<Self> {
-        let clock = |period| Clock::Pulse(Pulse::new(rule, period));
+        let clock = |period| Clock::Periodic(PeriodicUpdate::new(rule, period));
         Self::new(build, (rule, &config.memory), (&config.periods, clock), config.wiring, (hidden, norm_eps))
     }
 
+    /// One level a period; chained levels after the first have a norm, independent ones a weight.
     fn new<B: Backend>(
         build: &mut Builder<'_, B>,
         (rule, memory): (R, &MemoryConfig),
@@ -95,6 +97,7 @@ impl<R: GatedRule> Levels<R> {
 }
 
 impl<R: GatedRule> Level<R> {
+    /// What the level says of `x [B,T,hidden]`, of the same shape, a plain batch.
     fn forward<B: Backend + Kernel<R>>(
         &self,
         tape: &Tape<'_, B>,
@@ -105,18 +108,19 @@ impl<R: GatedRule> Level<R> {
         let state = self.memory.start(tape, x.value().device(), context)?;
         let dims = self.memory.dims(context.sequences.clone(), x.axes()[1]);
         if let Clock::Chunks(chunked) = &self.clock {
-            tokens.gates = chunked.temper(tape, tokens.gates)?;
+            tokens.gates = chunked.scale_step(tape, tokens.gates)?;
         }
-        let (q, writes) = Writes::of(tokens);
-        let call = (&q, &writes);
+        let (q, writes) = WriteInputs::of(tokens);
+        let call = TextCall { q: &q, writes: &writes, dims: &dims };
         let read = match &self.clock {
-            Clock::Chunks(chunked) => chunked.forward(tape, call, state, (&dims, context))?,
-            Clock::Pulse(pulse) => pulse.forward(tape, call, state, (&dims, context))?,
+            Clock::Chunks(chunked) => chunked.forward(tape, call, state, context)?,
+            Clock::Periodic(update) => update.forward(tape, call, state, context)?,
         };
         let y = self.memory.output(tape, x, &read)?;
         self.weight.map_or(Ok(y.clone()), |weight| tape.mul(&y, &tape.weight(weight)?))
     }
 
+    /// What the level remembers of `batch` texts: its memory's arrays, and the unfinished chunk where it has chunks.
     fn cache<B: Backend>(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
         let cache = LayerCache::new(self.memory.arrays(device, parameters, batch)?);
         Ok(match &self.clock {
@@ -124,14 +128,14 @@ impl<R: GatedRule> Level<R> {
                 let dims: Dims = self.memory.dims(Sequences::batch(batch, 1), 1);
                 cache.with_parts(vec![chunked.cache(device, &dims)?])
             }
-            Clock::Pulse(_) => cache,
+            Clock::Periodic(_) => cache,
         })
     }
 }
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Levels<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        one_by_one(tape, x, context, |x, context| {
+        text_by_text(tape, x, context, &mut |x, context| {
             let mut sum: Option<Var<B>> = None;
             for (l, level) in self.0.iter().enumerate() {
                 let input = match (&level.norm, &sum) {

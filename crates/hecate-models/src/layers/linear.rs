@@ -1,7 +1,7 @@
 //! Linear maps.
 
 use crate::{Builder, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, Signal, Tensor, primitives::Transpose};
+use hecate_core::{Backend, DType, GateLogit, Tensor, primitives::Transpose};
 
 /// `y = x Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +65,8 @@ impl Linear {
         self.widened(tape, &self.product(tape, x)?)
     }
 
-    /// As [`Linear::forward`] without a bias, with outputs behind the map's own, all zeros, until `multiple` divides their
-    /// number, so that matrix units find every row where they want it.
+    /// As [`Linear::forward`] without a bias, with columns of zeros appended until `multiple` divides their count, so that
+    /// matrix units find every row aligned.
     ///
     /// # Errors
     /// As [`Linear::forward`].
@@ -85,22 +85,22 @@ impl Linear {
         let mut outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
         let y = padded(tape, x, weights, multiple)?;
         let axis = y.axes().len() - 1;
-        let behind = y.axes()[axis] - outputs.iter().sum::<usize>();
-        if behind > 0 {
-            outputs.push(behind);
+        let padding = y.axes()[axis] - outputs.iter().sum::<usize>();
+        if padding > 0 {
+            outputs.push(padding);
         }
         let mut parts = tape.split(&y, axis, &outputs)?;
         parts.truncate(maps.len());
         Ok(parts)
     }
 
-    /// Whether rows of so many outputs are as matrix units want them, which is all the same in 32 bits.
+    /// Whether rows of the map's outputs are aligned for matrix units. In 32 bits it does not matter.
     pub(super) fn suits<B: Backend>(&self, tape: &Tape<'_, B>, multiple: usize) -> bool {
         let outputs = tape.parameter(self.weight).axes()[0];
         tape.activations() == DType::F32 || outputs.is_multiple_of(multiple)
     }
 
-    /// The bias put on a product in 32 bits, whatever that has.
+    /// The product `[.., outputs]` cast to 32 bits, plus the bias.
     pub(super) fn widened<B: Backend>(&self, tape: &Tape<'_, B>, product: &Var<B>) -> Result<Var<B>> {
         let y = tape.cast(DType::F32, product)?;
         match self.bias {
@@ -109,18 +109,21 @@ impl Linear {
         }
     }
 
-    /// `x [N,1,inputs]` to a number an output, its bias beside it; none of a map without bias.
-    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<Signal<Tensor<B>>>> {
+    /// The logits `[N,1,outputs]` of `x [N,1,inputs]` with their bias beside them, for a fused decode; none of a map without
+    /// bias.
+    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<GateLogit<Tensor<B>>>> {
         let Some(bias) = self.bias else { return Ok(None) };
-        Ok(Some(Signal { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias).into_value() }))
+        Ok(Some(GateLogit { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias).into_value() }))
     }
 
+    /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.
     pub(super) fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
         tape.matmul(x, &tape.weight(self.weight)?, Transpose { a: false, b: true })
     }
 }
 
-/// `x` times weights, one behind the other, and zeros behind them.
+/// `x [.., inputs]` times the weights `[outputs_i, inputs]`, joined and padded with rows of zeros to a multiple of
+/// `multiple` outputs: one product.
 fn padded<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, mut weights: Vec<Var<B>>, multiple: usize) -> Result<Var<B>> {
     let outputs: usize = weights.iter().map(|weight| weight.axes()[0]).sum();
     let more = outputs.next_multiple_of(multiple) - outputs;

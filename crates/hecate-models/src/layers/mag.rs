@@ -1,6 +1,6 @@
 //! Memory as a gate.
 
-use super::{Context, Merge, Mixer, Persistent, SlidingWindow, block::memory};
+use super::{Context, GatedFusion, Mixer, Persistent, SlidingWindow, block::memory};
 use crate::{Builder, ComposedConfig, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::Backend;
 
@@ -12,7 +12,7 @@ const ATTENTION: usize = 1;
 ///
 /// ```text
 /// y = SWA([P; x])        P is seen by all tokens, whatever the window
-/// m = Mem([P; x])        its rows of x: the memory of a text starts where it stands behind P
+/// m = Mem([P; x])        its rows of x: the memory of a text starts as it is after P
 /// o = (rmsnorm(y) · σ(rmsnorm(m))) W_o
 /// ```
 ///
@@ -23,7 +23,7 @@ pub struct Mag<B: Backend> {
     persistent: Option<Persistent>,
     memory: Box<dyn Mixer<B>>,
     attention: SlidingWindow,
-    merge: Merge,
+    fusion: GatedFusion,
 }
 
 impl<B: Backend> Mag<B> {
@@ -36,11 +36,11 @@ impl<B: Backend> Mag<B> {
             persistent: Persistent::new(build, config.persistent, hidden)?,
             memory: memory(&mut build.within("memory"), &config.memory, hidden, norm_eps)?,
             attention: SlidingWindow::new(&mut build.within("attention"), &config.attention, hidden)?,
-            merge: Merge::new(build, hidden, norm_eps)?,
+            fusion: GatedFusion::new(build, hidden, norm_eps)?,
         })
     }
 
-    /// The memory in front of `batch` texts: empty without persistent rows.
+    /// What the memory remembers before `batch` texts, once it has read the persistent rows; empty without them.
     fn start(&self, tape: &Tape<'_, B>, batch: usize) -> Result<LayerCache<B>> {
         match &self.persistent {
             Some(persistent) => Ok(persistent.read(tape, &*self.memory, batch)?.1),
@@ -53,12 +53,13 @@ impl<B: Backend> Mixer<B> for Mag<B> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let rows = self.persistent.map(|persistent| persistent.rows(tape)).transpose()?;
         let seen = self.attention.attend(tape, x, rows.as_ref(), &mut context.part(ATTENTION))?;
+        // A call without a cache reads the persistent rows itself, so that gradients flow to them.
         let mut own = match context.cache {
             Some(_) => None,
             None => Some(self.start(tape, context.sequences.count())?),
         };
         let m = self.memory.forward(tape, x, &mut context.part_or(MEMORY, own.as_mut()))?;
-        self.merge.forward(tape, &self.merge.seen(tape, &seen)?, &m)
+        self.fusion.forward(tape, &self.fusion.seen(tape, &seen)?, &m)
     }
 
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {

@@ -17,7 +17,7 @@ const PREFIX: &str = "prefix";
 ///
 /// The rows of `z` that come of `P` are seen by all tokens, whatever the window. Groups of frozen rules are counted from
 /// the text's first token; `P` has groups of its own.
-/// Source: Behrouz et al., "Titans", eqs 29–31, with the norm that all projections stand behind.
+/// Source: Behrouz et al., "Titans", eqs 29–31, with a norm before the projections of attention, as every projection has.
 #[derive(Debug)]
 pub struct Mal<B: Backend> {
     persistent: Option<Persistent>,
@@ -40,8 +40,7 @@ impl<B: Backend> Mal<B> {
         })
     }
 
-    /// What the memory made of the persistent rows, `[1,Np,hidden]`, and what it then remembers in front of `batch`
-    /// texts.
+    /// What the memory made of the persistent rows, `[1,Np,hidden]`, and what it then remembers before `batch` texts.
     fn start(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Option<(Var<B>, LayerCache<B>)>> {
         let read = |persistent: Persistent| {
             let (rows, memory) = persistent.read(tape, &*self.memory, batch)?;

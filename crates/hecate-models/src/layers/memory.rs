@@ -2,7 +2,10 @@
 
 mod decode;
 
-use super::{Behind, Context, Fresh, GatedRule, Mixer, Projection, gating::Gating, readout::Readout};
+use super::{
+    Context, GatedRule, InitialState, Mixer, Projection, ProjectionTail, gating::Gating,
+    output_projection::OutputProjection,
+};
 use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, Tape, Var};
 use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor};
 
@@ -25,14 +28,18 @@ const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];
 #[derive(Clone, Debug)]
 pub struct Memory<R: GatedRule> {
     rule: R,
+    /// Memories side by side, `H`.
     heads: usize,
+    /// Width of the rule's keys, `K`: that of the features.
     key: usize,
+    /// Width of a head's values, `V`.
     value: usize,
     features: Features,
+    /// Projections to queries, keys and values.
     qkv: [Projection; 3],
     gating: Gating<R>,
-    readout: Readout,
-    fresh: Fresh,
+    output: OutputProjection,
+    initial: InitialState,
 }
 
 /// What a rule is told of tokens: everything but the state.
@@ -61,15 +68,15 @@ impl<R: GatedRule> Memory<R> {
     ) -> Result<Self> {
         let (heads, (key, value)) = (config.heads, config.widths(hidden));
         let features = config.features.width(key);
-        let behind = Behind { taps: config.conv, activate: true };
-        let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), behind);
+        let tail = ProjectionTail { taps: config.conv, activate: true };
+        let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), tail);
         let qkv = [
             project(("q_proj", "q_conv1d"), key)?,
             project(("k_proj", "k_conv1d"), key)?,
             project(("v_proj", "v_conv1d"), value)?,
         ];
-        let signals = Gating::signals(build, rule, hidden, heads)?;
-        let gate = Readout::gate(build, config.gate, (hidden, heads * value))?;
+        let logits = Gating::logits(build, rule, hidden, heads)?;
+        let gate = OutputProjection::gate(build, config.gate, (hidden, heads * value))?;
         Ok(Self {
             rule,
             heads,
@@ -77,9 +84,9 @@ impl<R: GatedRule> Memory<R> {
             value,
             features: config.features,
             qkv,
-            gating: Gating::new(build, rule, signals, config, hidden)?,
-            readout: Readout::behind(gate, build, (hidden, heads, value), norm_eps)?,
-            fresh: Fresh::new(build, rule, &dims(Sequences::batch(1, 1), heads, features, value))?,
+            gating: Gating::new(build, rule, logits, config, hidden)?,
+            output: OutputProjection::with_gate(gate, build, (hidden, heads, value), norm_eps)?,
+            initial: InitialState::new(build, rule, &dims(Sequences::batch(1, 1), heads, features, value))?,
         })
     }
 
@@ -96,16 +103,17 @@ impl<R: GatedRule> Memory<R> {
         Ok(Tokens { q, k, v, gates: self.gating.forward(tape, x)? })
     }
 
-    /// The state in front of the call's tokens: what is remembered of the texts so far, or fresh memories.
+    /// The state `[N,H,..]` before the call's tokens: what is remembered of the texts so far, or initial memories.
     pub(super) fn start<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         device: &B,
         context: &Context<'_, B>,
     ) -> Result<Of<R::State, Var<B>>> {
+        // A cache holds all slots or none.
         match R::State::try_build(|name| context.known(name).cloned().ok_or(())) {
             Ok(remembered) => Ok(remembered),
-            Err(()) => self.fresh.vars::<B, R::State>(tape, device, self.state(context.sequences.clone())),
+            Err(()) => self.initial.vars::<B, R::State>(tape, device, self.state(context.sequences.clone())),
         }
     }
 
@@ -119,7 +127,7 @@ impl<R: GatedRule> Memory<R> {
         self.unit(tape, &self.qkv[0], x, context)
     }
 
-    /// Queries or keys of norm 1, or their polynomial features.
+    /// Queries or keys of norm 1, or their polynomial features, which are of norm 1 too: `[B,T,H,K]`.
     fn unit<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
@@ -127,15 +135,15 @@ impl<R: GatedRule> Memory<R> {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let x = map.forward_unit(tape, x, NORM_EPSILON, context)?;
+        let x = map.forward_l2_norm(tape, x, NORM_EPSILON, context)?;
         match self.features {
             Features::Identity => Ok(x),
             Features::Poly2 => tape.poly2(&x, UNIT_POLY2),
         }
     }
 
-    /// What the tokens `x [B,T,hidden]` with the queries `q` read of the memory in front of them, to the residual
-    /// stream; nothing is written.
+    /// What the tokens `x [B,T,hidden]` with the queries `q [B,T,H,K]` read of the memory as it was before them, back to
+    /// `[B,T,hidden]`; nothing is written.
     pub(super) fn look_up<B: Backend + Kernel<R>>(
         &self,
         tape: &Tape<'_, B>,
@@ -147,7 +155,7 @@ impl<R: GatedRule> Memory<R> {
         let sequences = context.sequences.clone();
         let dims =
             Dims { batch: x.axes()[0], tokens: x.axes()[1], ..dims(sequences, self.heads, self.key, self.value) };
-        let outputs = tape.memory(self.rule, &dims.sequences, self.rule.reading(&dims, q, state)?)?;
+        let outputs = tape.memory(self.rule.still(), &dims.sequences, self.rule.reading(&dims, q, state)?)?;
         self.output(tape, x, &outputs.out)
     }
 
@@ -160,7 +168,7 @@ impl<R: GatedRule> Memory<R> {
     ) -> Result<Vec<(&'static str, Tensor<B>)>> {
         let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
-        let fresh = self.fresh.tensors::<B, R::State>(device, parameters, self.state(Sequences::batch(batch, 1)))?;
+        let fresh = self.initial.tensors::<B, R::State>(device, parameters, self.state(Sequences::batch(batch, 1)))?;
         arrays.extend(R::State::NAMES.iter().copied().zip(R::State::into_vec(fresh)));
         Ok(arrays)
     }
@@ -170,19 +178,46 @@ impl<R: GatedRule> Memory<R> {
         Dims { tokens, ..dims(sequences, self.heads, self.key, self.value) }
     }
 
+    /// Shapes of the state of these sequences.
     fn state(&self, sequences: Sequences) -> Of<R::State, Shape> {
         self.rule.state(&dims(sequences, self.heads, self.key, self.value))
     }
 
-    /// What was read `[B,T,H,V]`, to the residual stream.
+    /// From what was read `[B,T,H,V]` to the residual stream `[B,T,hidden]`; `x` makes the gate.
     pub(super) fn output<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
-        self.readout.forward(tape, x, read)
+        self.output.forward(tape, x, read)
+    }
+}
+
+/// A memory of any rule whose state can be read without being written.
+pub(super) trait ReadableMemory<B: Backend>: Mixer<B> {
+    /// Names of the state's arrays in the cache.
+    fn state_names(&self) -> &'static [&'static str];
+
+    /// As [`Memory::queries`].
+    fn queries(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>>;
+
+    /// As [`Memory::look_up`].
+    fn look_up(&self, tape: &Tape<'_, B>, x: &Var<B>, q: Var<B>, context: &Context<'_, B>) -> Result<Var<B>>;
+}
+
+impl<B: Backend + Kernel<R>, R: GatedRule> ReadableMemory<B> for Memory<R> {
+    fn state_names(&self) -> &'static [&'static str] {
+        R::State::NAMES
+    }
+
+    fn queries(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        Memory::queries(self, tape, x, context)
+    }
+
+    fn look_up(&self, tape: &Tape<'_, B>, x: &Var<B>, q: Var<B>, context: &Context<'_, B>) -> Result<Var<B>> {
+        Memory::look_up(self, tape, x, q, context)
     }
 }
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        if self.decodes(tape, x, context) {
+        if self.has_fused_decode(tape, x, context) {
             return self.decode(tape, x, context);
         }
         let Tokens { q, k, v, gates } = self.tokens(tape, x, context)?;
@@ -200,7 +235,7 @@ impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
         self.rule.group()
     }
 
-    fn steady(&self) -> bool {
+    fn is_position_independent(&self) -> bool {
         self.rule.group() == 1
     }
 }

@@ -3,11 +3,11 @@
 use super::{Context, Linear, ShortConv};
 use crate::{Builder, Init, Result, Tape, Var};
 use hecate_core::{
-    Backend, Projected, Tensor,
-    primitives::{Map, Unit},
+    Backend, ConvInput, Tensor,
+    primitives::{L2Norm, Map},
 };
 
-/// A linear map to `heads × width`, with a short convolution or SiLU behind it where asked for.
+/// A linear map to `heads × width`, followed by a short convolution or SiLU where asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Projection {
     linear: Linear,
@@ -19,7 +19,7 @@ pub struct Projection {
 
 /// What follows the linear map.
 #[derive(Clone, Copy, Debug)]
-pub struct Behind {
+pub struct ProjectionTail {
     /// Taps of the convolution, which ends in SiLU; 0 for none.
     pub taps: usize,
     /// Whether there is SiLU also without a convolution.
@@ -36,7 +36,7 @@ impl Projection {
         (proj, conv): (&str, &'static str),
         hidden: usize,
         (heads, width): (usize, usize),
-        Behind { taps, activate }: Behind,
+        ProjectionTail { taps, activate }: ProjectionTail,
     ) -> Result<Self> {
         let linear = Linear::new(build, proj, hidden, heads * width, Init::Normal)?;
         let conv = if taps == 0 { None } else { Some(ShortConv::new(build, conv, heads * width, taps)?) };
@@ -57,8 +57,9 @@ impl Projection {
         self.heads(tape, &y)
     }
 
-    /// The same, each head divided by its length (`epsilon` is added to that).
-    pub(super) fn forward_unit<B: Backend>(
+    /// As [`Projection::forward`], each head divided by its L2 norm plus `epsilon`; fused with the convolution where there is
+    /// one.
+    pub(super) fn forward_l2_norm<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         x: &Var<B>,
@@ -68,27 +69,29 @@ impl Projection {
         let Some(conv) = &self.conv else {
             return tape.l2_norm(&self.forward(tape, x, context)?, epsilon);
         };
-        let unit = Unit { width: self.width, epsilon };
-        let y = conv.forward_to(tape, &self.linear.forward(tape, x)?, Some(unit), context)?;
+        let l2_norm = L2Norm { width: self.width, epsilon };
+        let y = conv.forward_to(tape, &self.linear.forward(tape, x)?, Some(l2_norm), context)?;
         self.heads(tape, &y)
     }
 
+    /// `y [.., heads · width]` as `[.., heads, width]`.
     fn heads<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
         let outer = &y.axes()[..y.axes().len() - 1];
         tape.reshape(y, [outer, &[self.heads, self.width][..]].concat())
     }
 
-    /// `x [B,T,hidden]` to `[B,T,heads · width]`, with what the convolution makes it of; SiLU is to follow.
+    /// The arguments of a fused decode: `x [B,1,hidden]` projected to `[B,1,heads · width]`, and the convolution's weight
+    /// and last inputs. The kernel applies SiLU.
     pub(super) fn parts<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         x: &Var<B>,
         context: &Context<'_, B>,
-    ) -> Result<Projected<Tensor<B>>> {
+    ) -> Result<ConvInput<Tensor<B>>> {
         let x = self.linear.forward(tape, x)?;
         let conv = self.conv.as_ref().map(|conv| conv.parts(tape, &x, context)).transpose()?;
         let conv = conv.map(|(weight, last)| (weight.into_value(), last.into_value()));
-        Ok(Projected { x: x.into_value(), conv })
+        Ok(ConvInput { x: x.into_value(), conv })
     }
 
     /// The convolution, which has an array in the cache.

@@ -1,12 +1,13 @@
 //! Memories that start again at the start of every shard.
 
 use super::{
-    Context, Fresh, GatedRule,
-    chunked::temper,
-    writes::{Writes, pieces, with_tokens},
+    Context, GatedRule, InitialState,
+    chunked::scale_step,
+    rule_call::{CallOutputs, RuleCall, State, TextCall, keep_state},
+    write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
 use crate::{Builder, LayerCache, Result, Tape, Var};
-use hecate_core::{Backend, DType, Dims, Kernel, Of, Rule, Sequences, Shape, Slots, Tensor};
+use hecate_core::{Backend, DType, Dims, Kernel, Of, Sequences, Shape, Slots, Tensor};
 
 /// A memory that is set to a learned state at positions `0, S, 2S, …` of the text, and whose gradients are taken at
 /// the starts of chunks of `C` tokens, `C` a divisor of `S`. Shards know nothing of each other: a call runs all of
@@ -15,129 +16,155 @@ use hecate_core::{Backend, DType, Dims, Kernel, Of, Rule, Sequences, Shape, Slot
 /// In the cache lie the state at the start of the chunk, and, in part 0, the writes of the chunk so far.
 #[derive(Clone, Debug)]
 pub(super) struct Sharded<R> {
+    /// The rule, with one gradient point a chunk.
     rule: R,
+    /// Tokens a chunk, `C`.
     chunk: usize,
+    /// Tokens a shard, `S`.
     shard: usize,
-    fresh: Fresh,
+    initial: InitialState,
 }
 
-/// State of a memory, if it goes on with one.
-type Going<R, B> = Option<Of<<R as Rule>::State, Var<B>>>;
-
 impl<R: GatedRule> Sharded<R> {
-    /// Parameters `initial.<slot> [1,H,..]`.
+    /// Parameters `initial.<slot> [1,H,..]`; `chunk` divides `shard`.
     pub(super) fn new<B: Backend>(
         build: &mut Builder<'_, B>,
         rule: R,
         dims: &Dims,
-        (chunk, shard): (usize, usize),
+        chunk: usize,
+        shard: usize,
     ) -> Result<Self> {
-        let fresh = Fresh::all(build, rule, &with_sequences(dims, Sequences::batch(1, 1)))?;
-        Ok(Self { rule: rule.with_group(chunk), chunk, shard, fresh })
+        let initial = InitialState::all(build, rule, &with_sequences(dims, Sequences::batch(1, 1)))?;
+        Ok(Self { rule: rule.with_group(chunk), chunk, shard, initial })
     }
 
-    /// The gates of memories whose gradients are taken at the starts of chunks ([`temper`]).
-    pub(super) fn temper<B: Backend>(
+    /// The gates of memories whose gradients are taken at the starts of chunks ([`scale_step`]).
+    pub(super) fn scale_step<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         gates: Of<R::Gates, Var<B>>,
     ) -> Result<Of<R::Gates, Var<B>>> {
-        temper(self.rule, tape, gates)
+        scale_step(self.rule, tape, gates)
     }
 
-    /// What is remembered of texts that are about to start.
+    /// What is remembered of texts that are about to start: states of zeros, since every shard sets its own.
     pub(super) fn cache<B: Backend>(&self, device: &B, dims: &Dims) -> Result<LayerCache<B>> {
         let shapes = R::State::into_vec(self.rule.state(dims));
         let zeros = |(&name, shape): (&&'static str, Shape)| Ok((name, Tensor::zeros(device, shape, DType::F32)?));
         let arrays = R::State::NAMES.iter().zip(shapes).map(zeros).collect::<Result<_>>()?;
-        let room = LayerCache::new(Writes::room(self.rule, &with_tokens(dims, self.chunk), device)?);
-        Ok(LayerCache::new(arrays).with_parts(vec![room]))
+        let room = WriteInputs::room(write_shapes(self.rule, &with_tokens(dims, self.chunk)), device)?;
+        Ok(LayerCache::new(arrays).with_parts(vec![LayerCache::new(room)]))
     }
 
-    /// What `q [B,T,H,K]` reads `[B,T,H,V]`, as the rule says, in the memory that takes `writes`.
+    /// What the queries read `[B,T,H,V]`, as the rule says, in the memory that takes the writes.
     pub(super) fn forward<B: Backend + Kernel<R>>(
         &self,
         tape: &Tape<'_, B>,
-        (q, writes): (&Var<B>, &Writes<B>),
-        (dims, context): (&Dims, &mut Context<'_, B>),
+        call: TextCall<'_, B>,
+        context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let device = q.value().device();
+        let Self { rule, chunk, shard, initial } = self;
+        Shards { rule, chunk: *chunk, shard: *shard, initial }.forward(tape, call, context)
+    }
+}
+
+/// [`Sharded`] of any rule.
+struct Shards<'a, B: Backend> {
+    rule: &'a dyn RuleCall<B>,
+    chunk: usize,
+    shard: usize,
+    initial: &'a InitialState,
+}
+
+impl<B: Backend> Shards<'_, B> {
+    /// [`Sharded::forward`].
+    fn forward(&self, tape: &Tape<'_, B>, call: TextCall<'_, B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        // A whole text at once: nothing is pending and nothing is kept.
         if context.cache.is_none() && context.position == 0 {
-            return Ok(self.shards(tape, (q, writes), None, (dims, 0))?.0);
+            return Ok(self.side_by_side(tape, call, None, 0)?.out);
         }
-        let room = with_tokens(dims, self.chunk);
+        let TextCall { q, writes, dims } = call;
+        let (device, room) = (q.value().device(), self.rule.write_shapes(&with_tokens(dims, self.chunk)));
         let (before, tokens) = (context.position % self.chunk, writes.tokens());
-        let known = Writes::pending(self.rule, &room, before, tape, (q, &context.part(0)))?;
+        let known = WriteInputs::pending(&room, before, tape, q, &context.part(0))?;
         let (q, writes) = match known {
             Some(known) => (tape.concat(&[known.keys(), q], 1)?, known.join(tape, writes)?),
             None => (q.clone(), writes.clone()),
         };
-        // Whole chunks move the state on; what is behind them is read from there again when it has grown.
-        let start = context.position - before;
+        // Whole chunks move the state on. Tokens after them are read again from that state once the chunk has grown.
         let whole = writes.tokens() / self.chunk * self.chunk;
         let lengths: Vec<usize> = [whole, writes.tokens() - whole].into_iter().filter(|&length| length > 0).collect();
-        let names = self.rule.state(dims);
-        let mut state = R::State::try_map(names, |name, shape| context.state(device, name, shape))?;
-        let (mut out, mut at, mut pending) = (Vec::new(), start, None);
+        let mut state = self.remembered(device, dims, context)?;
+        let (mut out, mut at, mut pending) = (Vec::new(), context.position - before, None);
         for (q, writes) in tape.split(&q, 1, &lengths)?.iter().zip(writes.split(tape, &lengths)?) {
-            let (read, last) = self.shards(tape, (q, &writes), Some(state), (dims, at))?;
-            state = last;
+            let outputs = self.side_by_side(tape, TextCall { q, writes: &writes, dims }, Some(state), at)?;
+            state = outputs.state;
             at += writes.tokens();
-            out.push(read);
+            out.push(outputs.out);
             if !at.is_multiple_of(self.chunk) {
                 pending = Some(writes);
                 break;
             }
-            R::State::list(&state).into_iter().for_each(|(name, last)| context.keep(name, last.value()));
+            keep_state(self.rule, &state, context);
         }
-        Writes::keep(pending.as_ref(), self.rule, &room, device, &mut context.part(0))?;
+        WriteInputs::keep(pending.as_ref(), room, device, &mut context.part(0))?;
         tape.narrow(&tape.concat(&out.iter().collect::<Vec<_>>(), 1)?, 1, before, tokens)
     }
 
-    /// All shards of tokens that start at the start of a chunk, side by side: what was read, and the last states.
-    fn shards<B: Backend + Kernel<R>>(
+    /// The state at the start of the chunk, as the context remembers it.
+    fn remembered(&self, device: &B, dims: &Dims, context: &Context<'_, B>) -> Result<State<B>> {
+        let slots = self.rule.state_names().iter().zip(self.rule.state_shapes(dims));
+        slots.map(|(name, shape)| context.state(device, name, shape)).collect()
+    }
+
+    /// Runs the shards of tokens that start at the start of a chunk, at `position`, as packed sequences of one row
+    /// `[1, B·T, ..]`: what was read `[B,T,H,V]`, and the last shard's states `[B,H,..]`. The first shard goes on with
+    /// `carried`, unless one starts there.
+    fn side_by_side(
         &self,
         tape: &Tape<'_, B>,
-        (q, writes): (&Var<B>, &Writes<B>),
-        going: Going<R, B>,
-        (dims, position): (&Dims, usize),
-    ) -> Result<(Var<B>, Of<R::State, Var<B>>)> {
-        let lengths = pieces(position, writes.tokens(), self.shard);
+        TextCall { q, writes, dims }: TextCall<'_, B>,
+        carried: Option<State<B>>,
+        position: usize,
+    ) -> Result<CallOutputs<B>> {
+        let lengths = lengths_between_multiples(position, writes.tokens(), self.shard);
         let (batch, shards) = (dims.batch, lengths.len());
-        let going = going.filter(|_| !position.is_multiple_of(self.shard));
-        let state = self.states(tape, going, (dims, shards), q.value().device())?;
+        let carried = carried.filter(|_| !position.is_multiple_of(self.shard));
+        let state = self.states(tape, carried, dims, shards, q.value().device())?;
         let row = |x: &Var<B>| {
             let axes = [&[1, batch * writes.tokens()], &x.axes()[2..]].concat();
             tape.reshape(x, axes)
         };
         let sequences = Sequences::packed(&lengths.repeat(batch));
-        let inputs = writes.map(row)?.inputs(Some(&row(q)?), state)?;
-        let outputs = tape.memory(self.rule, &sequences, inputs)?;
-        let last = R::State::try_map(outputs.state, |_, x| {
+        let outputs = self.rule.run(tape, &sequences, Some(&row(q)?), &writes.map(row)?, state)?;
+        let last = outputs.state.into_iter().map(|x| {
             let axes = x.axes()[1..].to_vec();
             let texts = tape.reshape(&x, [&[batch, shards], &axes[..]].concat())?;
             tape.reshape(&tape.narrow(&texts, 1, shards - 1, 1)?, [&[batch], &axes[..]].concat())
-        })?;
-        Ok((tape.reshape(&outputs.out, with_tokens(dims, writes.tokens()).values())?, last))
+        });
+        let state = last.collect::<Result<_>>()?;
+        Ok(CallOutputs { out: tape.reshape(&outputs.out, with_tokens(dims, writes.tokens()).values())?, state })
     }
 
-    /// The states in front of the shards, `[B × shards, H, ..]`: the first shard of each text may go on with one.
-    fn states<B: Backend>(
+    /// The states before the shards, `[B · shards, H, ..]`: carried for the first shard of a text, else learned.
+    fn states(
         &self,
         tape: &Tape<'_, B>,
-        going: Going<R, B>,
-        (dims, shards): (&Dims, usize),
+        carried: Option<State<B>>,
+        dims: &Dims,
+        shards: usize,
         device: &B,
-    ) -> Result<Of<R::State, Var<B>>> {
+    ) -> Result<State<B>> {
         let batch = dims.batch;
-        let started = shards - usize::from(going.is_some());
-        let mut going = going.map(|state| R::State::into_vec(state).into_iter());
-        let one = self.rule.state(&with_sequences(dims, Sequences::batch(1, 1)));
-        R::State::try_map(self.fresh.vars::<B, R::State>(tape, device, one)?, |_, one| {
+        let started = shards - usize::from(carried.is_some());
+        let mut carried = carried.map(Vec::into_iter);
+        let one = self.rule.state_shapes(&with_sequences(dims, Sequences::batch(1, 1)));
+        let learned = self.initial.arrays(tape, device, one)?.into_iter();
+        let all = learned.map(|one| {
             let axes = one.axes()[1..].to_vec();
             let rows = |x: &Var<B>, count| tape.reshape(x, [&[batch, count], &axes[..]].concat());
             let mut parts = Vec::new();
-            if let Some(state) = going.as_mut().and_then(Iterator::next) {
+            if let Some(state) = carried.as_mut().and_then(Iterator::next) {
                 parts.push(rows(&state, 1)?);
             }
             if started > 0 {
@@ -145,10 +172,12 @@ impl<R: GatedRule> Sharded<R> {
             }
             let all = tape.concat(&parts.iter().collect::<Vec<_>>(), 1)?;
             tape.reshape(&all, [&[batch * shards], &axes[..]].concat())
-        })
+        });
+        all.collect()
     }
 }
 
+/// The same memory in a call of these sequences.
 fn with_sequences(dims: &Dims, sequences: Sequences) -> Dims {
     Dims { batch: sequences.count(), sequences, ..dims.clone() }
 }

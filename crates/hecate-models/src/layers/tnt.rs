@@ -4,9 +4,10 @@ use super::{
     Context, GatedRule, Memory, Mixer,
     chunked::Chunked,
     gating::Gating,
+    packed::text_by_text,
+    rule_call::TextCall,
     sharded::Sharded,
-    texts::one_by_one,
-    writes::{Writes, pieces, with_tokens},
+    write_inputs::{WriteInputs, lengths_between_multiples, with_tokens},
 };
 use crate::{Builder, LayerCache, Parameters, Result, Tape, TntConfig, Var};
 use hecate_core::{
@@ -25,18 +26,22 @@ use hecate_core::{
 ///
 /// `V_c` is the global memory at the start of the chunk of `C_G` tokens that `t` is in, when it has also taken the
 /// chunks before; `W_i` starts from a learned state at every multiple of `S` tokens, takes its gradients at the starts
-/// of chunks of `C_i`, and is read as the rule says. `P` turns queries towards the keys that the shard has seen; it is
-/// a Hebbian memory, and `|k| = 1` here. Chunks and shards are counted from the start of the text.
+/// of chunks of `C_i`, and is read as the rule says. `P` projects queries onto the keys that the shard has seen. It is
+/// a Hebbian memory, since `|k| = 1` here. Chunks and shards are counted from the start of the text.
 /// Source: "TNT: Improving Chunkwise Training for Test-Time Memorization", eqs 3–7, 13–15, and appendix C for where `P`
 /// starts.
 #[derive(Clone, Debug)]
 pub struct Tnt<R: GatedRule> {
+    /// Projections, gates and initial state of the global memory.
     memory: Memory<R>,
+    /// How the global memory is written.
     global: Chunked<R>,
     locals: Vec<Local<R>>,
+    /// Tokens a shard, `S`.
     shard: usize,
 }
 
+/// A local memory, with gates of its own.
 #[derive(Clone, Debug)]
 struct Local<R> {
     gating: Gating<R>,
@@ -60,33 +65,71 @@ impl<R: GatedRule> Tnt<R> {
         let (dims, heads) = (memory.dims(Sequences::batch(1, 1), 1), config.memory.heads);
         let local = |(i, &chunk): (usize, &usize)| {
             let build = &mut build.within(&format!("locals.{i}"));
-            let signals = Gating::signals(build, rule, hidden, heads)?;
+            let logits = Gating::logits(build, rule, hidden, heads)?;
             Ok(Local {
-                gating: Gating::new(build, rule, signals, &config.memory, hidden)?,
-                sharded: Sharded::new(build, rule, &dims, (chunk, config.shard))?,
+                gating: Gating::new(build, rule, logits, &config.memory, hidden)?,
+                sharded: Sharded::new(build, rule, &dims, chunk, config.shard)?,
             })
         };
         let locals = config.locals.iter().enumerate().map(local).collect::<Result<_>>()?;
         Ok(Self { memory, global: Chunked::new(rule, config.chunk), locals, shard: config.shard })
     }
 
-    /// `q_t P_t`: queries turned towards the keys of the shard, `[B,T,H,K]`.
-    fn turned<B: Backend>(
+    /// A plain batch `x [B,T,hidden]`, to the same shape. Parts of the cache: the global memory, `P`, the local ones.
+    fn mix<B: Backend + Kernel<R>>(
         &self,
         tape: &Tape<'_, B>,
-        (q, k): (&Var<B>, &Var<B>),
-        (dims, context): (&Dims, &mut Context<'_, B>),
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let (device, dims) = (q.value().device(), Dims { value: dims.key, ..dims.clone() });
+        let mut tokens = self.memory.tokens(tape, x, context)?;
+        tokens.gates = self.global.scale_step(tape, tokens.gates)?;
+        let state = self.memory.start(tape, x.value().device(), context)?;
+        let dims = self.memory.dims(context.sequences.clone(), x.axes()[1]);
+        let keys = KeyProjection { shard: self.shard, dims: &dims };
+        let projected = keys.project(tape, &tokens.q, &tokens.k, &mut context.part(1))?;
+        let (k, v) = (tokens.k.clone(), tokens.v.clone());
+        let (q, writes) = WriteInputs::of(tokens);
+        let call = TextCall { q: &q, writes: &writes, dims: &dims };
+        let mut o = self.global.forward(tape, call, state, context)?;
+        for (i, local) in self.locals.iter().enumerate() {
+            let gates = local.sharded.scale_step(tape, local.gating.forward(tape, x)?)?;
+            let writes = WriteInputs::new::<R>(k.clone(), v.clone(), gates);
+            let call = TextCall { q: &projected, writes: &writes, dims: &dims };
+            o = tape.add(&o, &local.sharded.forward(tape, call, &mut context.part(2 + i))?)?;
+        }
+        self.memory.output(tape, x, &o)
+    }
+}
+
+/// `P`, the Hebbian memory of the keys of a shard.
+struct KeyProjection<'a> {
+    /// Tokens a shard, `S`.
+    shard: usize,
+    /// Sizes of the call whose keys it takes.
+    dims: &'a Dims,
+}
+
+impl KeyProjection<'_> {
+    /// `q_t P_t`: queries projected onto the keys of the shard, `[B,T,H,K]`; the context carries `P [B,H,K,K]`.
+    fn project<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        q: &Var<B>,
+        k: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        let (device, dims) = (q.value().device(), Dims { value: self.dims.key, ..self.dims.clone() });
         let mut p = context.state(device, "p", dims.matrices())?;
         let (mut out, mut at) = (Vec::new(), context.position);
-        let lengths = pieces(at, q.axes()[1], self.shard);
+        let lengths = lengths_between_multiples(at, q.axes()[1], self.shard);
         for (q, k) in tape.split(q, 1, &lengths)?.into_iter().zip(tape.split(k, 1, &lengths)?) {
             if at.is_multiple_of(self.shard) {
                 p = Var::constant(Tensor::zeros(device, dims.matrices(), DType::F32)?);
             }
             at += q.axes()[1];
             let dims = with_tokens(&dims, q.axes()[1]);
+            // No decay and steps of one: the sum of `kᵀ k`.
             let log_a = Var::constant(Tensor::zeros(device, dims.scalars(), DType::F32)?);
             let ones = vec![1.0; dims.scalars().count()];
             let theta = Var::constant(Tensor::from_f32(device, dims.scalars(), ones)?);
@@ -98,34 +141,11 @@ impl<R: GatedRule> Tnt<R> {
         context.keep("p", p.value());
         tape.concat(&out.iter().collect::<Vec<_>>(), 1)
     }
-
-    fn mix<B: Backend + Kernel<R>>(
-        &self,
-        tape: &Tape<'_, B>,
-        x: &Var<B>,
-        context: &mut Context<'_, B>,
-    ) -> Result<Var<B>> {
-        let mut tokens = self.memory.tokens(tape, x, context)?;
-        tokens.gates = self.global.temper(tape, tokens.gates)?;
-        let state = self.memory.start(tape, x.value().device(), context)?;
-        let dims = self.memory.dims(context.sequences.clone(), x.axes()[1]);
-        let turned = self.turned(tape, (&tokens.q, &tokens.k), (&dims, &mut context.part(1)))?;
-        let (k, v) = (tokens.k.clone(), tokens.v.clone());
-        let (q, writes) = Writes::of(tokens);
-        let mut o = self.global.forward(tape, (&q, &writes), state, (&dims, context))?;
-        for (i, local) in self.locals.iter().enumerate() {
-            let gates = local.sharded.temper(tape, local.gating.forward(tape, x)?)?;
-            let writes = Writes::new::<R>(k.clone(), v.clone(), gates);
-            let call = (&dims, &mut context.part(2 + i));
-            o = tape.add(&o, &local.sharded.forward(tape, (&turned, &writes), call)?)?;
-        }
-        self.memory.output(tape, x, &o)
-    }
 }
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Tnt<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        one_by_one(tape, x, context, |x, context| self.mix(tape, x, context))
+        text_by_text(tape, x, context, &mut |x, context| self.mix(tape, x, context))
     }
 
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {

@@ -1,18 +1,16 @@
-//! What can be done on a tape: the primitives' forward and backward, and memories.
+//! Products, elementwise functions, norms and convolutions on a tape: each pushes its own backward.
 
-use super::{Slot, Tape, Var};
-use crate::{
-    Probe, Result,
-    probe::{Sight, first},
-};
+use super::{Tape, Var};
+use crate::Result;
 use hecate_core::{
-    Backend, DType, Error, Inputs, Kernel, Outputs, Rule, Sequences, Shape, Slots as _, Tensor, forward,
-    forward_packed, infer, infer_packed,
-    primitives::{self as p, AttentionInputs, AttentionOptions, ConvOptions, Map, Transpose},
+    Backend, Sequences, Tensor,
+    primitives::{
+        self as p, ConvInputs, ConvOptions, ConvOutputs, Map, Operands, RetentionInputs, RmsNormInputs, Transpose,
+    },
 };
 
 impl<'p, B: Backend> Tape<'p, B> {
-    /// [`primitives::matmul`](p::matmul).
+    /// [`primitives::matmul`](p::matmul): `a [.., M, K]` times `b [K, N]`, either transposed.
     ///
     /// # Errors
     /// As the primitive.
@@ -23,10 +21,11 @@ impl<'p, B: Backend> Tape<'p, B> {
         }
         let (a, b) = (a.clone(), b.clone());
         Ok(self.push_one(value, move |dy, slots| {
-            let onto = [a.slot, b.slot].map(|slot| slots.lend(slot));
-            let (da, db) = p::matmul_backward_onto(&a.value, &b.value, transpose, &dy, onto)?;
-            slots.add(a.slot, da)?;
-            slots.add(b.slot, db)
+            // Kernels accumulate onto what other uses of `a` and `b` gave already.
+            let onto = Operands { a: slots.take_partial(a.slot), b: slots.take_partial(b.slot) };
+            let grads = p::matmul_backward_onto(&a.value, &b.value, transpose, &dy, onto)?;
+            slots.add(a.slot, grads.a)?;
+            slots.add(b.slot, grads.b)
         }))
     }
 
@@ -61,9 +60,9 @@ impl<'p, B: Backend> Tape<'p, B> {
         }
         let (a, b) = (a.clone(), b.clone());
         Ok(self.push_one(value, move |dy, slots| {
-            let (da, db) = p::mul_backward(&a.value, &b.value, &dy)?;
-            slots.add(a.slot, da)?;
-            slots.add(b.slot, db)
+            let grads = p::mul_backward(&a.value, &b.value, &dy)?;
+            slots.add(a.slot, grads.a)?;
+            slots.add(b.slot, grads.b)
         }))
     }
 
@@ -97,31 +96,10 @@ impl<'p, B: Backend> Tape<'p, B> {
         }
         let (x, g) = (x.clone(), g.clone());
         Ok(self.push_one(value, move |dy, slots| {
-            let (dx, dg) = p::gated_backward(map, &x.value, &g.value, &dy)?;
-            slots.add(x.slot, dx)?;
-            slots.add(g.slot, dg)
+            let grads = p::gated_backward(map, &p::GatedBackward { x: &x.value, g: &g.value, dy: &dy })?;
+            slots.add(x.slot, grads.x)?;
+            slots.add(g.slot, grads.g)
         }))
-    }
-
-    /// The elements rounded to another float type.
-    ///
-    /// # Errors
-    /// As [`primitives::cast`](p::cast).
-    pub fn cast(&self, dtype: DType, x: &Var<B>) -> Result<Var<B>> {
-        if dtype == x.value.dtype() {
-            return Ok(x.clone());
-        }
-        let (value, from) = (p::cast(dtype, &x.value)?, x.value.dtype());
-        Ok(self.push_map(x, value, move |dy| p::cast(from, &dy)))
-    }
-
-    /// The same elements under another shape.
-    ///
-    /// # Errors
-    /// A shape of another number of elements.
-    pub fn reshape(&self, x: &Var<B>, shape: impl Into<Shape>) -> Result<Var<B>> {
-        let (value, from) = (x.value.reshape(shape)?, x.value.shape().clone());
-        Ok(self.push_map(x, value, move |dy| dy.reshape(from)))
     }
 
     /// [`primitives::rms_norm`](p::rms_norm).
@@ -129,33 +107,30 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn rms_norm(&self, x: &Var<B>, weight: &Var<B>, epsilon: f32) -> Result<Var<B>> {
-        let (value, inverse) = p::rms_norm(&x.value, &weight.value, epsilon)?;
-        if !self.follows(&[x, weight]) {
-            return Ok(Var::constant(value));
-        }
-        let (x, weight) = (x.clone(), weight.clone());
-        Ok(self.push_one(value, move |dy, slots| {
-            let (dx, dweight) = p::rms_norm_backward(&x.value, &weight.value, &inverse, &dy)?;
-            slots.add(x.slot, dx)?;
-            slots.add(weight.slot, dweight)
-        }))
+        self.normalised(x, weight, None, epsilon)
     }
 
-    /// [`primitives::rms_norm_gated`](p::rms_norm_gated).
+    /// [`primitives::rms_norm`](p::rms_norm) with a gate `g`.
     ///
     /// # Errors
     /// As the primitive.
     pub fn rms_norm_gated(&self, x: &Var<B>, weight: &Var<B>, g: &Var<B>, epsilon: f32) -> Result<Var<B>> {
-        let (value, inverse) = p::rms_norm_gated(&x.value, &weight.value, &g.value, epsilon)?;
-        if !self.follows(&[x, weight, g]) {
-            return Ok(Var::constant(value));
+        self.normalised(x, weight, Some(g), epsilon)
+    }
+
+    fn normalised(&self, x: &Var<B>, weight: &Var<B>, g: Option<&Var<B>>, epsilon: f32) -> Result<Var<B>> {
+        let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: g.map(|g| &g.value) };
+        let p::Normed { y, inverse } = p::rms_norm(&inputs, epsilon)?;
+        if !self.follows(&[x, weight, g.unwrap_or(x)]) {
+            return Ok(Var::constant(y));
         }
-        let (x, weight, g) = (x.clone(), weight.clone(), g.clone());
-        Ok(self.push_one(value, move |dy, slots| {
-            let (dx, dweight, dg) = p::rms_norm_gated_backward(&x.value, &weight.value, &g.value, &inverse, &dy)?;
-            slots.add(x.slot, dx)?;
-            slots.add(weight.slot, dweight)?;
-            slots.add(g.slot, dg)
+        let (x, weight, g) = (x.clone(), weight.clone(), g.cloned());
+        Ok(self.push_one(y, move |dy, slots| {
+            let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: g.as_ref().map(|g| &g.value) };
+            let grads = p::rms_norm_backward(&p::RmsNormBackward { inputs, inverse: &inverse, dy: &dy })?;
+            slots.add(x.slot, grads.x)?;
+            slots.add(weight.slot, grads.weight)?;
+            g.zip(grads.g).map_or(Ok(()), |(g, dg)| slots.add(g.slot, dg))
         }))
     }
 
@@ -163,17 +138,19 @@ impl<'p, B: Backend> Tape<'p, B> {
     ///
     /// # Errors
     /// As the primitive.
-    pub fn retention(&self, x: &Var<B>, slope: &Var<B>, offset: &Var<B>) -> Result<Var<B>> {
-        let value = p::retention(&x.value, &slope.value, &offset.value)?;
-        if !self.follows(&[x, slope, offset]) {
+    pub fn retention(&self, x: &Var<B>, a_log: &Var<B>, dt_bias: &Var<B>) -> Result<Var<B>> {
+        let inputs = RetentionInputs { x: &x.value, a_log: &a_log.value, dt_bias: &dt_bias.value };
+        let value = p::retention(&inputs)?;
+        if !self.follows(&[x, a_log, dt_bias]) {
             return Ok(Var::constant(value));
         }
-        let (x, slope, offset) = (x.clone(), slope.clone(), offset.clone());
+        let (x, a_log, dt_bias) = (x.clone(), a_log.clone(), dt_bias.clone());
         Ok(self.push_one(value, move |dy, slots| {
-            let (dx, dslope, doffset) = p::retention_backward(&x.value, &slope.value, &offset.value, &dy)?;
-            slots.add(x.slot, dx)?;
-            slots.add(slope.slot, dslope)?;
-            slots.add(offset.slot, doffset)
+            let inputs = RetentionInputs { x: &x.value, a_log: &a_log.value, dt_bias: &dt_bias.value };
+            let grads = p::retention_backward(&p::RetentionBackward { inputs, dy: &dy })?;
+            slots.add(x.slot, grads.x)?;
+            slots.add(a_log.slot, grads.a_log)?;
+            slots.add(dt_bias.slot, grads.dt_bias)
         }))
     }
 
@@ -182,9 +159,9 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn l2_norm(&self, x: &Var<B>, epsilon: f32) -> Result<Var<B>> {
-        let (value, inverse) = p::l2_norm(&x.value, epsilon)?;
+        let p::Normed { y, inverse } = p::l2_norm(&x.value, epsilon)?;
         let kept = x.value.clone();
-        Ok(self.push_map(x, value, move |dy| p::l2_norm_backward(&kept, &inverse, &dy)))
+        Ok(self.push_map(x, y, move |dy| p::l2_norm_backward(&kept, &inverse, &dy)))
     }
 
     /// [`primitives::poly2`](p::poly2).
@@ -197,21 +174,21 @@ impl<'p, B: Backend> Tape<'p, B> {
         Ok(self.push_map(x, value, move |dy| p::poly2_backward(&kept, coefficients, &dy)))
     }
 
-    /// [`primitives::conv`](p::conv): `(y, final state)`.
+    /// [`primitives::conv`](p::conv): the result, and the state after the call.
     ///
     /// # Errors
     /// As the primitive.
     pub fn conv(
         &self,
-        x: &Var<B>,
-        weight: &Var<B>,
-        state: &Var<B>,
-        sequences: &Sequences,
         options: ConvOptions,
-    ) -> Result<(Var<B>, Var<B>)> {
-        let (y, last) = p::conv(&x.value, &weight.value, &state.value, sequences, options)?;
+        sequences: &Sequences,
+        inputs: ConvInputs<&Var<B>>,
+    ) -> Result<ConvOutputs<Var<B>>> {
+        let ConvInputs { x, weight, state } = inputs;
+        let values = ConvInputs { x: &x.value, weight: &weight.value, state: &state.value };
+        let ConvOutputs { y, state: last } = p::conv(options, sequences, &values)?;
         if !self.follows(&[x, weight, state]) {
-            return Ok((Var::constant(y), Var::constant(last)));
+            return Ok(ConvOutputs { y: Var::constant(y), state: Var::constant(last) });
         }
         let (y, last) = (self.result(y), self.result(last));
         let (results, sequences) = ((y.slot, last.slot), sequences.clone());
@@ -223,241 +200,13 @@ impl<'p, B: Backend> Tape<'p, B> {
                 (None, Some(_)) => Tensor::zeros(x.value.device(), x.value.shape().clone(), x.value.dtype())?,
                 (None, None) => return Ok(()),
             };
-            let (dx, dweight, dstate) =
-                p::conv_backward(&x.value, &weight.value, &state.value, &sequences, options, &dy, dlast.as_ref())?;
-            slots.add(x.slot, dx)?;
-            slots.add(weight.slot, dweight)?;
-            slots.add(state.slot, dstate)
+            let inputs = ConvInputs { x: &x.value, weight: &weight.value, state: &state.value };
+            let call = p::ConvBackward { inputs, dy: &dy, dfinal: dlast.as_ref() };
+            let grads = p::conv_backward(options, &sequences, &call)?;
+            slots.add(x.slot, grads.x)?;
+            slots.add(weight.slot, grads.weight)?;
+            slots.add(state.slot, grads.state)
         });
-        Ok((y, last))
+        Ok(ConvOutputs { y, state: last })
     }
-
-    /// Rows `ids` of `table [V,D]`.
-    ///
-    /// # Errors
-    /// As [`primitives::embedding`](p::embedding).
-    pub fn embedding(&self, table: &Var<B>, ids: &Tensor<B>) -> Result<Var<B>> {
-        let value = p::embedding(&table.value, ids)?;
-        let (rows, ids) = (table.value.shape().rows(), ids.clone());
-        Ok(self.push_map(table, value, move |dy| p::embedding_backward(rows, &ids, &dy)))
-    }
-
-    /// Indices `start .. start + count` of `axis`.
-    ///
-    /// # Errors
-    /// As [`primitives::narrow`](p::narrow).
-    pub fn narrow(&self, x: &Var<B>, axis: usize, start: usize, count: usize) -> Result<Var<B>> {
-        let (value, shape) = (p::narrow(&x.value, axis, start, count)?, x.value.shape().clone());
-        Ok(self.push_map(x, value, move |dy| p::narrow_backward(&shape, axis, start, count, &dy)))
-    }
-
-    /// Arrays joined along `axis`.
-    ///
-    /// # Errors
-    /// As [`primitives::concat`](p::concat).
-    pub fn concat(&self, parts: &[&Var<B>], axis: usize) -> Result<Var<B>> {
-        let values: Vec<&Tensor<B>> = parts.iter().map(|part| &part.value).collect();
-        let value = p::concat(&values, axis)?;
-        if !self.follows(parts) {
-            return Ok(Var::constant(value));
-        }
-        let parts: Vec<_> = parts.iter().map(|part| (part.slot, part.axes()[axis])).collect();
-        Ok(self.push_one(value, move |dy, slots| {
-            let mut start = 0;
-            for (slot, count) in parts {
-                if slot.is_some() {
-                    slots.add(slot, p::narrow(&dy, axis, start, count)?)?;
-                }
-                start += count;
-            }
-            Ok(())
-        }))
-    }
-
-    /// `x [1, ..]` as many times, one behind another.
-    ///
-    /// # Errors
-    /// As [`Tape::concat`].
-    pub fn repeat(&self, x: &Var<B>, times: usize) -> Result<Var<B>> {
-        if times == 1 { Ok(x.clone()) } else { self.concat(&vec![x; times], 0) }
-    }
-
-    /// Consecutive stretches of `axis`, `lengths` indices each: [`Tape::concat`] turned around.
-    ///
-    /// # Errors
-    /// Stretches that do not fill the axis: [`Error::Config`] or what [`primitives::narrow`](p::narrow) says.
-    pub fn split(&self, x: &Var<B>, axis: usize, lengths: &[usize]) -> Result<Vec<Var<B>>> {
-        let length = x.axes().get(axis).copied().unwrap_or(0);
-        if lengths.iter().sum::<usize>() != length {
-            let expected = "stretches that fill the axis";
-            return Err(
-                Error::Config { what: "split", option: "lengths", found: format!("{lengths:?}"), expected }.into()
-            );
-        }
-        let mut start = 0;
-        let mut part = |&count: &usize| {
-            let part = if count == length { Ok(x.value.clone()) } else { p::narrow(&x.value, axis, start, count) };
-            start += count;
-            part
-        };
-        let parts = lengths.iter().map(&mut part).collect::<Result<Vec<_>, _>>()?;
-        if !self.follows(&[x]) {
-            return Ok(parts.into_iter().map(Var::constant).collect());
-        }
-        let parts: Vec<Var<B>> = parts.into_iter().map(|part| self.result(part)).collect();
-        let results: Vec<_> = parts.iter().map(|x| (x.slot, x.value.shape().clone(), x.value.dtype())).collect();
-        let (slot, device) = (x.slot, x.value.device().clone());
-        self.push(move |slots| {
-            if !results.iter().any(|(slot, ..)| slots.holds(*slot)) {
-                return Ok(());
-            }
-            let gradient = |(slot, shape, dtype): (Slot, Shape, DType)| match slots.take(slot) {
-                Some(gradient) => Ok(gradient),
-                None => Tensor::zeros(&device, shape, dtype),
-            };
-            let gradients = results.into_iter().map(gradient).collect::<Result<Vec<_>, _>>()?;
-            let whole = p::concat(&gradients.iter().collect::<Vec<_>>(), axis)?;
-            slots.add(slot, whole)
-        });
-        Ok(parts)
-    }
-
-    /// Rotary positions; the first token of every sequence stands at `position`.
-    ///
-    /// # Errors
-    /// As [`primitives::rotary`](p::rotary).
-    pub fn rotary(&self, x: &Var<B>, sequences: &Sequences, position: usize, base: f32) -> Result<Var<B>> {
-        let offsets = vec![position; sequences.count()];
-        let value = p::rotary(&x.value, sequences, &offsets, base)?;
-        let sequences = sequences.clone();
-        Ok(self.push_map(x, value, move |dy| p::rotary_backward(&dy, &sequences, &offsets, base)))
-    }
-
-    /// Sliding-window attention.
-    ///
-    /// # Errors
-    /// As [`primitives::attention`](p::attention()).
-    pub fn attention(
-        &self,
-        options: AttentionOptions,
-        sequences: &Sequences,
-        inputs: AttentionInputs<Var<B>>,
-    ) -> Result<Var<B>> {
-        let followed = self.record.is_some() && inputs.iter().any(|var| var.slot.is_some());
-        let arguments: Vec<Slot> = inputs.iter().map(|var| var.slot).collect();
-        let inputs = inputs.map(|var| var.value);
-        self.show("attention", [("q", &inputs.q), ("k", &inputs.k), ("v", &inputs.v)], 2)?;
-        let (y, lse) = p::attention(options, sequences, &inputs)?;
-        self.show("attention", [("out", &y)], 2)?;
-        if !followed {
-            return Ok(Var::constant(y));
-        }
-        let (sequences, kept) = (sequences.clone(), y.clone());
-        Ok(self.push_one(y, move |dy, slots| {
-            let grads = p::attention_backward(options, &sequences, &inputs, (&kept, &lse), &dy, None)?;
-            arguments.into_iter().zip(grads.iter()).try_for_each(|(slot, grad)| slots.add(slot, grad.clone()))
-        }))
-    }
-
-    /// Runs a rule over `sequences`, a plain batch or packed into one row: what was read, and the states behind the last
-    /// tokens.
-    ///
-    /// # Errors
-    /// As [`hecate_core::forward_packed`].
-    pub fn memory<R: Rule>(
-        &self,
-        rule: R,
-        sequences: &Sequences,
-        inputs: Inputs<R, Var<B>>,
-    ) -> Result<Outputs<R, Var<B>>>
-    where
-        B: Kernel<R>,
-    {
-        let device = inputs.q.value.device().clone();
-        let lengths = packed(sequences, inputs.q.axes());
-        let arguments: Vec<Slot> = inputs.list().iter().map(|(_, var)| var.slot).collect();
-        let followed = self.record.is_some() && arguments.iter().any(Option::is_some);
-        let inputs = inputs.try_map(|_, var| Ok::<_, Error>(var.value))?;
-        self.show_rule::<R>("", inputs.list())?;
-        if !followed {
-            let outputs = match &lengths {
-                Some(lengths) => infer_packed(&device, rule, lengths, &inputs)?,
-                None => infer(&device, rule, &inputs)?,
-            };
-            self.show_rule::<R>("", outputs.list())?;
-            return Ok(outputs.try_map(|_, value| Ok::<_, Error>(Var::constant(value)))?);
-        }
-        let (outputs, pass) = match &lengths {
-            Some(lengths) => forward_packed(&device, rule, lengths, inputs)?,
-            None => forward(&device, rule, inputs)?,
-        };
-        self.show_rule::<R>("", outputs.list())?;
-        let watching = self.probe.map(|probe| (probe, probe.layer()));
-        let outputs = outputs.try_map(|_, value| Ok::<_, Error>(self.result(value)))?;
-        // Of the results, the backward needs the shapes alone.
-        let results =
-            outputs.clone().try_map(|_, x| Ok::<_, Error>((x.slot, x.value.shape().clone(), x.value.dtype())))?;
-        self.push(move |slots| {
-            if !results.list().iter().any(|(_, (slot, ..))| slots.holds(*slot)) {
-                return Ok(());
-            }
-            let grads = results.try_map(|_, (slot, shape, dtype)| match slots.take(slot) {
-                Some(gradient) => Ok(gradient),
-                None => Tensor::zeros(&device, shape, dtype),
-            })?;
-            let sound = watching.is_none() || all_finite(&grads)?;
-            let gradients = pass.backward(grads)?;
-            if let (Some((probe, layer)), true) = (watching, sound) {
-                show_rule::<R, B>(probe, layer, "the gradient of ", gradients.list())?;
-            }
-            let mut arguments = arguments.into_iter();
-            let add = |_, gradient| slots.add(arguments.next().flatten(), gradient);
-            gradients.try_map(add)?;
-            Ok(())
-        });
-        Ok(outputs)
-    }
-
-    /// Shows arrays of an operation with heads along axis `heads` to the probe, if there is one.
-    fn show<const N: usize>(&self, of: &str, arrays: [(&str, &Tensor<B>); N], heads: usize) -> Result<()> {
-        let Some(probe) = self.probe else { return Ok(()) };
-        let sight = |slot| Sight { kind: "", slot, of, layer: probe.layer(), heads: Some(heads) };
-        arrays.into_iter().try_for_each(|(slot, array)| probe.look(sight(slot), array))
-    }
-
-    /// As [`Tape::show`] for arguments or results of a rule.
-    fn show_rule<R: Rule>(&self, kind: &str, arrays: Vec<(&'static str, &Tensor<B>)>) -> Result<()> {
-        self.probe.map_or(Ok(()), |probe| show_rule::<R, B>(probe, probe.layer(), kind, arrays))
-    }
-}
-
-/// Shows arrays of tokens `[B,T,H,..]`, then those of the state `[N,H,..]`.
-fn show_rule<R: Rule, B: Backend>(
-    probe: &Probe,
-    layer: Option<usize>,
-    kind: &str,
-    arrays: Vec<(&'static str, &Tensor<B>)>,
-) -> Result<()> {
-    let tokens = arrays.len() - R::State::NAMES.len();
-    for (i, (slot, array)) in arrays.into_iter().enumerate() {
-        let heads = Some(if i < tokens { 2 } else { 1 });
-        probe.look(Sight { kind, slot, of: R::NAME, layer, heads }, array)?;
-    }
-    Ok(())
-}
-
-/// Whether gradients are all numbers.
-fn all_finite<R: Rule, B: Backend>(grads: &Outputs<R, Tensor<B>>) -> Result<bool> {
-    for (_, array) in grads.list() {
-        if first(array, false)?.is_some() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Lengths of sequences that are not the plain batch of arrays `[B,T,..]`.
-fn packed(sequences: &Sequences, axes: &[usize]) -> Option<Vec<usize>> {
-    let plain = matches!(*axes, [batch, tokens, ..] if *sequences == Sequences::batch(batch, tokens));
-    (!plain).then(|| sequences.ranges().map(|rows| rows.len()).collect())
 }

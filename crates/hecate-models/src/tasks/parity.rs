@@ -1,13 +1,12 @@
 //! Parity.
 
-use super::{Questions, Random};
+use super::Questions;
 use crate::{
-    Result,
+    Random, Result,
     bounds::{SIZE, within},
 };
-use rand::RngExt;
 
-/// Zeros and ones: behind each, is the number of ones so far even (0) or odd (1)? A state of one bit that half of the
+/// Zeros and ones: after each, is the number of ones so far even (0) or odd (1)? A state of one bit that half of the
 /// tokens flip, the smallest that a memory whose steps only shrink it cannot track (Grazzi et al., "Unlocking
 /// State-Tracking in Linear RNNs Through Negative Eigenvalues").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,14 +16,14 @@ impl Parity {
     /// Number of different tokens.
     pub const VOCABULARY: usize = 2;
 
-    /// `batch` sequences of `length` bits, each with a question behind it.
+    /// `batch` sequences of `length` bits, each followed by a question.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) for no sequence, no bit, or too many.
     pub fn draw(self, random: &mut Random, batch: usize, length: usize) -> Result<Questions> {
         within("length", length, 1..=SIZE)?;
         within("batch", batch, 1..=SIZE / length)?;
-        let inputs: Vec<u32> = (0..batch * length).map(|_| random.random_range(0..2)).collect();
+        let inputs: Vec<u32> = (0..batch * length).map(|_| random.within(0..2)).collect();
         let odd = |bits: &[u32]| {
             let so_far = bits.iter().scan(0, |odd, bit| {
                 *odd ^= bit;

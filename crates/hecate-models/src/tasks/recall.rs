@@ -1,22 +1,21 @@
 //! Multi-query associative recall.
 
-use super::{Questions, Random};
+use super::Questions;
 use crate::{
-    Result,
+    Random, Result,
     bounds::{SIZE, within},
 };
-use rand::RngExt;
 
 /// Key-value pairs, then every key once more, in another order: which value came with it? (Arora et al., "Zoology:
 /// Measuring and Improving Recall in Efficient Language Models", MQAR.)
 ///
 /// ```text
-/// k1 v1 k2 v2 … kn vn   kσ(1) kσ(2) … kσ(n)          answers behind the last n tokens: vσ(1) … vσ(n)
+/// k1 v1 k2 v2 … kn vn   kσ(1) kσ(2) … kσ(n)          answers after the last n tokens: vσ(1) … vσ(n)
 /// ```
 ///
 /// Written more than once, every key comes with a new value in each round, and the last one counts.
 ///
-/// Keys are the tokens under `keys`, all different in one sequence, values the `values` tokens behind them. Zoology
+/// Keys are the tokens under `keys`, all different in one sequence, values the `values` tokens above those. Zoology
 /// puts other tokens between the queries; here there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recall {
@@ -63,6 +62,7 @@ impl Recall {
             answers: Vec::with_capacity(count),
         };
         let mut keys: Vec<u32> = (0..self.keys as u32).collect();
+        // A sequence is `writes` rounds of pairs, then the keys alone.
         for sequence in 0..batch {
             shuffle(random, &mut keys, pairs);
             let mut known: Vec<(u32, u32)> = keys[..pairs].iter().map(|&key| (key, 0)).collect();
@@ -71,7 +71,7 @@ impl Recall {
                     shuffle(random, &mut known, pairs);
                 }
                 let values = self.keys as u32..self.vocabulary() as u32;
-                known.iter_mut().for_each(|(_, value)| *value = random.random_range(values.clone()));
+                known.iter_mut().for_each(|(_, value)| *value = random.within(values.clone()));
                 questions.inputs.extend(known.iter().flat_map(|&(key, value)| [key, value]));
             }
             shuffle(random, &mut known, pairs);
@@ -84,10 +84,10 @@ impl Recall {
     }
 }
 
-/// Puts `count` random elements in random order in front (Fisher and Yates).
+/// Moves `count` random elements in random order to the start (Fisher and Yates).
 fn shuffle<T>(random: &mut Random, items: &mut [T], count: usize) {
     for i in 0..count {
-        let other = random.random_range(i..items.len());
+        let other = random.within(i..items.len());
         items.swap(i, other);
     }
 }

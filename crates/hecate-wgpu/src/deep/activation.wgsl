@@ -3,6 +3,8 @@ const SILU: u32 = 0u;
 const GELU: u32 = 2u;
 
 // With t = tanh u, 1 − t² = 4 σ(2u) σ(−2u).
+// ½ x (1 + tanh u) with u = c (x + 0.044715 x³); u1 and u2 are its derivatives.
+// x Φ(x): Φ from erfc, the density as its slope.
 fn gelu_tanh(x: f32) -> Curve {
     let cubic = 0.044715;
     let c = 0.7978845608028654;
@@ -17,6 +19,7 @@ fn gelu_tanh(x: f32) -> Curve {
 
 // The complementary error function, within 1.2·10⁻⁷ of itself wherever it is: a Chebyshev series in 2/(2 + |x|) of the
 // logarithm of what `exp(−x²)` leaves (Press et al., "Numerical Recipes", 6.2).
+// erfc, of which GELU's Φ is made.
 fn complementary_error(x: f32) -> f32 {
     let z = abs(x);
     let t = 1.0 / (1.0 + 0.5 * z);
@@ -36,6 +39,7 @@ fn gelu(x: f32) -> Curve {
     return Curve(x * below, below + x * density, density * (2.0 - x * x));
 }
 
+// The kind is uniform over the workgroup.
 fn activation(x: f32) -> Curve {
     if (args.cell.activation == SILU) {
         return silu(x);

@@ -1,5 +1,7 @@
-// What a memory is taught by an error: equations (47) to (52).
+// The inner gradient: u = ψ(e), the derivative of the attentional bias by the error, and its own derivative. Equations
+// (47) to (52).
 
+// Values of BIAS, in the order of `AttentionalBias`.
 const L2: u32 = 0u;
 const LP: u32 = 1u;
 const HUBER: u32 = 2u;
@@ -8,7 +10,8 @@ const COORDINATE: u32 = 0u;
 const NORM: u32 = 1u;
 
 // An element of ψ(e) of (48), (49).
-fn taught_by_power(e: f32) -> f32 {
+// ψ(e) = p e (e² + ε)^{(p-2)/2}, or with the smooth sign tanh(10 e) in place of e / |e|.
+fn power_grad(e: f32) -> f32 {
     let p = args.cell.p;
     let m = e * e + args.cell.epsilon;
     if (args.cell.tanh != 0u) {
@@ -18,7 +21,8 @@ fn taught_by_power(e: f32) -> f32 {
 }
 
 // Its derivative.
-fn slope_of_power(e: f32) -> f32 {
+// ψ is element by element: its Jacobian is a diagonal.
+fn power_second_derivative(e: f32) -> f32 {
     let p = args.cell.p;
     let m = e * e + args.cell.epsilon;
     if (args.cell.tanh != 0u) {
@@ -30,7 +34,8 @@ fn slope_of_power(e: f32) -> f32 {
 }
 
 // An element of ψ(e) of (50), (51), (52), for errors of this length.
-fn taught_within(e: f32, delta: f32, length: f32) -> f32 {
+// COORDINATE cuts each element at δ; NORM and the mix decide by the length of the whole error.
+fn huber_grad(e: f32, delta: f32, length: f32) -> f32 {
     if (args.cell.huber == COORDINATE) {
         return select(delta * sign_of(e), e, abs(e) <= delta);
     }
@@ -39,29 +44,32 @@ fn taught_within(e: f32, delta: f32, length: f32) -> f32 {
 }
 
 // An element of u = ψ(e).
-fn taught(e: f32, delta: f32, length: f32) -> f32 {
+// BIAS is a constant: what is left out is not compiled.
+fn inner_grad(e: f32, delta: f32, length: f32) -> f32 {
     if (BIAS == L2) {
         return e;
     }
     if (BIAS == LP) {
-        return taught_by_power(e);
+        return power_grad(e);
     }
-    return taught_within(e, delta, length);
+    return huber_grad(e, delta, length);
 }
 
 // What the gradients of (50), (51), (52) add up: |e|², e·ū, sign(e)·ū, and that over the coordinates outside.
+// Four sums over one row of V elements.
 fn sums_of_bias(e: f32, du: f32, delta: f32) -> vec4<f32> {
     let signed = sign_of(e) * du;
     return vec4(e * e, e * du, signed, select(signed, 0.0, abs(e) <= delta));
 }
 
 // An element of ψ′(e)ᵀ ū.
-fn taught_back(e: f32, du: f32, delta: f32, sums: vec4<f32>) -> f32 {
+// The Jacobian of NORM has a part along the error: e (e·ū) / |e|².
+fn inner_grad_vjp(e: f32, du: f32, delta: f32, sums: vec4<f32>) -> f32 {
     if (BIAS == L2) {
         return du;
     }
     if (BIAS == LP) {
-        return slope_of_power(e) * du;
+        return power_second_derivative(e) * du;
     }
     if (args.cell.huber == COORDINATE) {
         return select(0.0, du, abs(e) <= delta);
@@ -72,7 +80,8 @@ fn taught_back(e: f32, du: f32, delta: f32, sums: vec4<f32>) -> f32 {
 }
 
 // The gradient of δ.
-fn bound_back(delta: f32, sums: vec4<f32>) -> f32 {
+// δ counts where it cuts, and nowhere else.
+fn delta_vjp(delta: f32, sums: vec4<f32>) -> f32 {
     if (args.cell.huber == COORDINATE) {
         return sums.w;
     }

@@ -28,6 +28,7 @@ struct Cell {
 }
 
 // Rows that a token leaves for its backward.
+// Row numbers, as `record_rows` cuts them.
 struct Record {
     // At the key, [D] each: pre-activation, activation, slope, b = W₁ u_o, δ.
     pre: u32,
@@ -50,6 +51,7 @@ struct Record {
 }
 
 // Rows for one token.
+// Row numbers, as `scratch_rows` cuts them.
 struct Scratch {
     // [D] each.
     dh: u32,
@@ -67,11 +69,11 @@ struct Scratch {
     key: u32,
     // A number a column of the widest matrix.
     columns: u32,
-    // Numbers of the token, in the order below.
+    // Scalars of the token, in the order below.
     known: u32,
 }
 
-// Numbers of the token: gates, what some sums are, ν of both matrices of the state that was exposed last.
+// Scalars of the token: gates, what some sums are, ν of both matrices of the state whose weights were made last.
 const A: u32 = 0u;
 const ETA: u32 = 1u;
 const THETA: u32 = 2u;
@@ -81,14 +83,17 @@ const SUMS: u32 = 5u;
 const SIZE: u32 = 9u;
 const NORMS: u32 = 10u;
 const ALONG: u32 = 12u;
+// Scalar `i` of the token.
 fn known(i: u32) -> f32 {
     return row(scratch_rows().known + i);
 }
 
+// Written by one invocation, in a phase of its own.
 fn know(i: u32, x: f32) {
     put(scratch_rows().known + i, x);
 }
 
+// Four sums of the phase that ended.
 fn know_sums(sums: vec4<f32>) {
     know(SUMS, sums.x);
     know(SUMS + 1u, sums.y);
@@ -96,11 +101,13 @@ fn know_sums(sums: vec4<f32>) {
     know(SUMS + 3u, sums.w);
 }
 
+// And back.
 fn sums_known() -> vec4<f32> {
     return vec4(known(SUMS), known(SUMS + 1u), known(SUMS + 2u), known(SUMS + 3u));
 }
 
 // Gates come in the order log_a, [log_eta], theta, [delta].
+// Retention and momentum cross as logarithms.
 fn begin_token() {
     know(A, exponential(gate(0u)));
     know(THETA, gate(1u + MOMENTUM));
@@ -112,6 +119,7 @@ fn begin_token() {
     }
 }
 
+// 7 D + 3 V rows, 2 V more and two deviations with a norm.
 fn record_rows() -> Record {
     let d = args.cell.hidden;
     let v = args.call.value;
@@ -124,6 +132,7 @@ fn record_rows() -> Record {
     );
 }
 
+// 4 D + 6 V + K + max(D, V) rows, then the scalars.
 fn scratch_rows() -> Scratch {
     let d = args.cell.hidden;
     let v = args.call.value;
@@ -136,46 +145,58 @@ fn scratch_rows() -> Scratch {
     );
 }
 
-// Numbers of the first weight matrix, and of all; width of what a key meets first.
+// Elements of the first weight matrix, and of all; width of what a key meets first.
+// D for an MLP, V for a matrix.
 fn inner() -> u32 {
     return select(args.call.value, args.cell.hidden, args.cell.hidden != 0u);
 }
+// W₀ [K,D], or the one matrix [K,V].
 fn first_weights() -> u32 {
     return args.call.key * inner();
 }
+// W₁ [D,V] comes after it.
 fn all_weights() -> u32 {
     return first_weights() + args.cell.hidden * args.call.value;
 }
 
+// A matrix memory has no hidden layer.
 fn is_mlp() -> bool {
     return args.cell.hidden != 0u;
 }
+// A layer norm after the last matrix.
 fn has_norm() -> bool {
     return args.cell.norm != 0u;
 }
+// The input is added to the output: K = V then.
 fn is_residual() -> bool {
     return args.cell.residual != 0u;
 }
 
 // Where the weights of a state are: there, or made of it in the first matrices of the token's; where gradients of weights
 // are added up: with those of the state, or in the second matrices.
+// With DECAY the state is the weights.
 fn weights_of(state: u32) -> u32 {
     return select(matrices, state, RETENTION == DECAY);
 }
+// With DECAY gradients of weights are gradients of the state.
 fn goal_of(gradient: u32) -> u32 {
     return select(matrices + all_weights(), gradient, RETENTION == DECAY);
 }
 
 // Of matrix 0 or 1: rows, columns, and where it begins in a state or its weights.
+// Layer 0 has K rows, layer 1 has D.
 fn rows_of(layer: u32) -> u32 {
     return select(args.call.key, args.cell.hidden, layer == 1u);
 }
+// Layer 1 is V wide.
 fn width_of_layer(layer: u32) -> u32 {
     return select(inner(), args.call.value, layer == 1u);
 }
+// Layer 1 follows layer 0.
 fn begin_of(layer: u32) -> u32 {
     return layer * first_weights();
 }
+// A matrix memory has layer 0 alone.
 fn has_layer(layer: u32) -> bool {
     return layer == 0u || is_mlp();
 }
@@ -188,9 +209,10 @@ fn ended(phase: u32, r: u32, sums: vec4<f32>) {}
 
 // A state's weights, in three phases a matrix: the largest, ν, weights. Those of DECAY are the state: what the constants
 // leave no use for, drivers need not compile.
-const EXPOSING: u32 = 6u;
+const TO_WEIGHTS_PHASES: u32 = 6u;
 
-fn expose_shape(at: u32) -> vec3<u32> {
+// Only L_q needs a norm; KL needs the last of the three phases.
+fn to_weights_shape(at: u32) -> vec3<u32> {
     let layer = at / 3u;
     let last = at % 3u == 2u;
     let wanted = RETENTION == LQ || (RETENTION == KL && last);
@@ -198,20 +220,22 @@ fn expose_shape(at: u32) -> vec3<u32> {
     return shape_if(wanted && has_layer(layer), kind, 1u, count_of(layer));
 }
 
-fn expose_element(at: u32, state: u32, i: u32) -> vec4<f32> {
+// Phase 0 looks for the largest, phase 1 adds up powers, phase 2 writes weights.
+fn to_weights_element(at: u32, state: u32, i: u32) -> vec4<f32> {
     if (RETENTION == DECAY) {
         return vec4(0.0);
     }
     let layer = at / 3u;
-    let x = room[state + begin_of(layer) + i];
+    let x = workspace[state + begin_of(layer) + i];
     if (at % 3u == 2u) {
-        room[matrices + begin_of(layer) + i] = exposed(x, known(NORMS + layer));
+        workspace[matrices + begin_of(layer) + i] = to_weight(x, known(NORMS + layer));
         return vec4(0.0);
     }
     return vec4(select(to_the_q(abs(x) / known(SIZE)), abs(x), at % 3u == 0u), 0.0, 0.0, 0.0);
 }
 
-fn expose_totalled(at: u32, sum: f32) {
+// The largest becomes the unit, the sum of powers the norm.
+fn to_weights_totalled(at: u32, sum: f32) {
     if (RETENTION != LQ) {
         return;
     }
@@ -223,6 +247,7 @@ fn expose_totalled(at: u32, sum: f32) {
 }
 
 // An element of J e, given means of e and of x̂ ∘ e: equation (43).
+// x̂ is the normalised row; J is symmetric.
 fn jacobian(normed: f32, e: f32, means: vec2<f32>, deviation: f32) -> f32 {
     return (e - means.x - normed * means.y) / deviation;
 }

@@ -1,13 +1,17 @@
-//! Arrays one behind another in one: kernels take no more than eight.
+//! Arrays one after another in one: kernels take no more than eight.
 
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, Source},
+    launch::{Binding, Kernel, WgslSource},
 };
 use hecate_core::{DType, Result, Shape, Tensor};
 
-static PACK: Source = Source { name: "pack", parts: &[include_str!("packing.wgsl"), include_str!("pack.wgsl")] };
-static SPLIT: Source = Source { name: "split", parts: &[include_str!("packing.wgsl"), include_str!("split.wgsl")] };
+/// Seven arrays into one.
+static PACK: WgslSource =
+    WgslSource { name: "pack", parts: &[include_str!("packing.wgsl"), include_str!("pack.wgsl")] };
+/// One array into seven.
+static SPLIT: WgslSource =
+    WgslSource { name: "split", parts: &[include_str!("packing.wgsl"), include_str!("split.wgsl")] };
 
 const PACKING: Kernel<'static> = Kernel { source: &PACK, entry: "pack", constants: &[] };
 const SPLITTING: Kernel<'static> = Kernel { source: &SPLIT, entry: "split", constants: &[] };
@@ -24,25 +28,28 @@ const EACH: usize = 4;
 /// Twin of `packing.wgsl`'s structure of this name.
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 #[repr(C)]
-struct Args {
+struct PackingArgs {
+    /// Words of each array.
     counts: [u32; TOGETHER + 1],
+    /// Where each begins in the whole.
     offsets: [u32; TOGETHER + 1],
 }
 
 /// How some arrays lie in the one, and the workgroups that copy them.
-fn plan(counts: &[usize], first: usize) -> (Args, (usize, usize, usize)) {
-    let mut args = Args { counts: [0; TOGETHER + 1], offsets: [0; TOGETHER + 1] };
+fn plan(counts: &[usize], first: usize) -> (PackingArgs, (usize, usize, usize)) {
+    let mut args = PackingArgs { counts: [0; TOGETHER + 1], offsets: [0; TOGETHER + 1] };
     let mut offset = first;
     for (i, &count) in counts.iter().enumerate() {
         (args.counts[i], args.offsets[i]) = (count as u32, offset as u32);
         offset += count;
     }
+    // Enough workgroups for the longest array, and no more than 4096.
     let longest = counts.iter().max().copied().unwrap_or(0);
     (args, (longest.div_ceil(256 * EACH).clamp(1, 4096), 1, 1))
 }
 
 impl Wgpu {
-    /// The words of arrays of 32-bit elements, one behind another.
+    /// The words of arrays of 32-bit elements, one after another.
     pub(crate) fn packed(&self, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let counts: Vec<usize> = parts.iter().map(|part| part.shape().count()).collect();
         let whole = self.empty([counts.iter().sum()], DType::U32)?;
@@ -59,7 +66,7 @@ impl Wgpu {
         Ok(whole)
     }
 
-    /// Arrays of 32-bit floats of these shapes, out of one where they stand one behind another.
+    /// Arrays of 32-bit floats of these shapes, out of one where they stand one after another.
     pub(crate) fn split(&self, whole: &Tensor<Self>, shapes: &[Shape]) -> Result<Vec<Tensor<Self>>> {
         let mut all = Vec::new();
         let mut first = 0;
@@ -68,6 +75,7 @@ impl Wgpu {
             let (args, groups) = plan(&counts, first);
             let parts: Vec<_> =
                 shapes.iter().map(|shape| self.empty(shape.clone(), DType::F32)).collect::<Result<_>>()?;
+            // WebGPU wants a buffer for every binding, used or not.
             let unused: Vec<_> = (parts.len()..TOGETHER).map(|_| self.empty([1], DType::F32)).collect::<Result<_>>()?;
             let bindings: Vec<_> =
                 std::iter::once(Binding::Read(whole)).chain(parts.iter().chain(&unused).map(Binding::Write)).collect();

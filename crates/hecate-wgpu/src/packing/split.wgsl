@@ -1,3 +1,7 @@
+// Copies runs of one array out into up to seven.
+// Bindings are named one by one, because WGSL cannot index them: the loops differ by the binding alone.
+// Each part has count_of(i) words; the whole has all of them.
+
 @group(0) @binding(1) var<storage, read> whole: array<u32>;
 @group(0) @binding(2) var<storage, read_write> part_0: array<u32>;
 @group(0) @binding(3) var<storage, read_write> part_1: array<u32>;
@@ -7,6 +11,7 @@
 @group(0) @binding(7) var<storage, read_write> part_5: array<u32>;
 @group(0) @binding(8) var<storage, read_write> part_6: array<u32>;
 
+// An invocation copies every `apart`th word of each array, from its own number on.
 @compute @workgroup_size(THREADS)
 fn split(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     let apart = groups.x * THREADS;

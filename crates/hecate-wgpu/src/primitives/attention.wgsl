@@ -2,38 +2,39 @@
 //
 // Under one key-value head, the queries of a sequence are its units: unit u is query head u % group of token u / group.
 // Keys are counted as tokens are, from the sequence's first; those before it, of the cache, have negative numbers. A
-// workgroup of 64 takes tiles of 32 units and of 32 keys. Of a tile of 32 x 32 numbers, invocation (ty, tx) of 8 x 8
+// workgroup of 64 takes tiles of 32 units and of 32 keys. Of a tile of 32 x 32 elements, invocation (ty, tx) of 8 x 8
 // holds rows 4 ty .. 4 ty + 3 and columns 4 tx .. 4 tx + 3, a row in each column of a matrix.
 //
-// Keys and values come as one array each: the prefix, then the cache of every sequence, then the tokens. Behind the keys
+// Keys and values come as one array each: the prefix, then the cache of every sequence, then the tokens. After the keys
 // stands, in f32, which places of the cache count.
 
-struct Args {
+struct AttentionArgs {
     query_heads: u32,
     heads: u32,
     key: u32,
     value: u32,
     prefix: i32,
     kept: i32,
-    // Rows of keys in front of the cache's is `prefix`; in front of the tokens', and numbers in front of `valid`.
+    // Rows of keys in front of the cache's is `prefix`; in front of the tokens', and elements in front of `valid`.
     tokens_at: u32,
     valid_at: u32,
     cached: u32,
     scale: f32,
-    // Columns of workgroups, units of a job where it is a stretch of them, and workgroups.
+    // Columns of workgroups, units of a job where it is a run of them, and workgroups.
     slabs: u32,
-    stretch: i32,
+    part_units: i32,
     groups: u32,
     unused: u32,
     unused_too: vec2<u32>,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
-// Four numbers a job.
+// Sizes and offsets of the call: `AttentionArgs` of `attention.rs`.
+@group(0) @binding(0) var<uniform> args: AttentionArgs;
+// Four words a job.
 @group(0) @binding(1) var<storage, read> jobs: array<u32>;
 // [rows, Hq, d]
 @group(0) @binding(2) var<storage, read> q: array<f32>;
-// [Np + N P + rows, Hkv, d], and behind them [N, P]
+// [Np + N P + rows, Hkv, d], and after them [N, P]
 @group(0) @binding(3) var<storage, read> k: array<f32>;
 // [Np + N P + rows, Hkv, dv]
 @group(0) @binding(4) var<storage, read> v: array<f32>;
@@ -44,6 +45,7 @@ const DEEP = 16u;
 // Columns of results that a workgroup makes.
 const SLAB = 64u;
 // No row, and a score that counts for nothing.
+// Slots of a tile that stand for nothing have this row.
 const NONE = 0xffffffffu;
 const NOTHING = -3e38;
 const FAR = 0x7fffffff;
@@ -55,18 +57,22 @@ const K = 2u;
 const V = 3u;
 
 // Rows of units and keys in their arrays, the token of a unit (-1: none), and the tokens that see a key.
+// Rows, tokens and visibility of the tile are found once and read by all 64 invocations.
 var<workgroup> unit_rows: array<u32, TILE>;
 var<workgroup> unit_tokens: array<i32, TILE>;
 var<workgroup> key_rows: array<u32, TILE>;
 var<workgroup> key_first: array<i32, TILE>;
 var<workgroup> key_last: array<i32, TILE>;
 // Two tiles of [DEEP, 32], or one of [DEEP, 64].
+// Columns of both operands pass through here, DEEP at a time, since each is read eight times.
 var<workgroup> stage: array<vec4<f32>, 256>;
 // [KINDS, 32, 32], the sum's index first.
+// The tile of weights moves from the registers of its makers to those who sum over keys.
 var<workgroup> weights: array<vec4<f32>, KINDS * 256>;
+// Partial sums and maxima of rows.
 var<workgroup> reduced: array<vec4<f32>, 64>;
 
-// Work of a workgroup: a tile, or a stretch of tiles, of one sequence under one head, and the columns of the results.
+// Work of a workgroup: a tile, or a run of tiles, of one sequence under one head, and the columns of the results.
 struct Job {
     // The sequence, its first row, its tokens.
     n: u32,
@@ -78,6 +84,7 @@ struct Job {
     slab: u32,
 }
 
+// A table row for every KV head and slab: neighbours share a job.
 fn job_of(group: u32) -> Job {
     let index = group / args.slabs;
     let at = 4u * (index / args.heads);
@@ -91,6 +98,7 @@ fn shared_by() -> i32 {
 }
 
 // Row of a unit in arrays [rows, Hq, ..].
+// Query heads of a group stand side by side.
 fn unit_row(job: Job, unit: i32) -> u32 {
     let together = shared_by();
     return (job.start + u32(unit / together)) * args.query_heads + job.head * u32(together) + u32(unit % together);
@@ -102,22 +110,26 @@ fn window_row(job: Job, at: i32) -> u32 {
     return (args.tokens_at + job.start + u32(at)) * args.heads + job.head;
 }
 
+// Units at or after `end` are none.
 fn set_unit(job: Job, slot: u32, unit: i32, end: i32) {
     let real = unit < end;
     unit_rows[slot] = select(NONE, unit_row(job, unit), real);
     unit_tokens[slot] = select(-1, unit / shared_by(), real);
 }
 
+// Tokens `first` to `last` see the key.
 fn set_key(slot: u32, row: u32, first: i32, last: i32) {
     key_rows[slot] = row;
     key_first[slot] = first;
     key_last[slot] = last;
 }
 
+// An interval that no token is in.
 fn no_key(slot: u32) {
     set_key(slot, NONE, 0, -1);
 }
 
+// Every token sees the prefix.
 fn prefix_key(job: Job, slot: u32, place: i32) {
     set_key(slot, u32(place) * args.heads + job.head, 0, FAR);
 }
@@ -143,11 +155,13 @@ fn seers_of(key: u32, tokens: vec4<i32>) -> vec4<bool> {
     return (tokens >= vec4<i32>(key_first[key])) & (tokens <= vec4<i32>(key_last[key]));
 }
 
+// Queries and keys have `key` columns, values and dy `value`.
 fn width_of(array: u32) -> u32 {
     return select(args.value, args.key, array == Q || array == K);
 }
 
-// Numbers `column .. column + 3` of the row in slot `slot`, 0 behind its end.
+// Elements `column .. column + 3` of the row in slot `slot`, 0 after its end.
+// Missing rows and columns are zero, so that sums need no tests.
 fn four_of(array: u32, slot: u32, column: u32) -> vec4<f32> {
     var row = key_rows[slot];
     if array == Q || array == DY { row = unit_rows[slot]; }
@@ -163,27 +177,32 @@ fn four_of(array: u32, slot: u32, column: u32) -> vec4<f32> {
 }
 
 // Rows from `x`, columns from `y`.
+// A rank-1 update of a 4 x 4 tile in registers.
 fn outer(x: vec4<f32>, y: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(x.x * y, x.y * y, x.z * y, x.w * y);
 }
 
 // Where four rows of a staged column stand, such that neither writing nor reading meets a bank twice.
+// Fours are swapped by a bitwise XOR of their number, which spreads them over the banks.
 fn stage_place(side: u32, column: u32, four: u32) -> u32 {
     return (side * DEEP + column) * 8u + (four ^ ((column / 4u) * 2u));
 }
 
 // Four columns of four rows.
+// Four rows are read along their columns, then transposed.
 fn block_of(array: u32, four: u32, column: u32) -> mat4x4<f32> {
     return transpose(mat4x4<f32>(four_of(array, four, column), four_of(array, four + 1u, column),
         four_of(array, four + 2u, column), four_of(array, four + 3u, column)));
 }
 
 // The sums over columns c of left[4 ty + i, c] right[4 tx + j, c]. Barriers in front of the first look at the rows.
+// Half of the invocations bring the left operand, the other half the right one.
 fn scores(lane: u32, left: u32, right: u32) -> mat4x4<f32> {
     var p = mat4x4<f32>();
     let side = lane / 32u;
     let mine = stage_place(side, 4u * (lane % 4u), lane % 32u / 4u);
     for (var start = 0u; start < width_of(left); start += DEEP) {
+        // Nobody reads the columns before any more.
         workgroupBarrier();
         let column = start + 4u * (lane % 4u);
         let four = lane % 32u / 4u * 4u;
@@ -207,11 +226,14 @@ fn scores(lane: u32, left: u32, right: u32) -> mat4x4<f32> {
 }
 
 // Where four rows of the weights of sum index `r` stand.
+// The same swap as in `stage_place`.
+// A product [32, count] x [count, 64] of weights and rows, 16 terms at a time.
 fn weight_place(kind: u32, r: u32, four: u32) -> u32 {
     return (kind * 32u + r) * 8u + (four ^ (r / 4u));
 }
 
-// Keeps a tile of weights turned round, so that `weigh` sums over its columns.
+// Keeps a tile of weights transposed, so that `weigh` sums over its columns.
+// After it the index of the sum comes first, as `weigh` reads it.
 fn keep(lane: u32, kind: u32, tile: mat4x4<f32>) {
     let turned = transpose(tile);
     let to = weight_place(kind, 4u * (lane % 8u), lane / 8u);
@@ -222,6 +244,7 @@ fn keep(lane: u32, kind: u32, tile: mat4x4<f32>) {
 }
 
 // Four rows of results: columns 4 tx .. 4 tx + 3 of a slab, and those 32 further right.
+// An invocation makes 4 rows by 8 columns.
 struct Wide {
     near: mat4x4<f32>,
     far: mat4x4<f32>,
@@ -244,6 +267,7 @@ fn weigh(lane: u32, sums: Wide, kind: u32, count: i32, array: u32, start: u32) -
 }
 
 // Sum and maximum over the 8 invocations of four rows; all call it, and a barrier is between one call and the next.
+// Eight invocations share four rows; all have the result.
 fn row_sums(lane: u32, own: vec4<f32>) -> vec4<f32> {
     reduced[lane] = own;
     workgroupBarrier();
@@ -252,6 +276,7 @@ fn row_sums(lane: u32, own: vec4<f32>) -> vec4<f32> {
         + ((reduced[first + 4u] + reduced[first + 5u]) + (reduced[first + 6u] + reduced[first + 7u]));
 }
 
+// The same with the maximum.
 fn row_tops(lane: u32, own: vec4<f32>) -> vec4<f32> {
     reduced[lane] = own;
     workgroupBarrier();
@@ -267,6 +292,7 @@ struct Seen {
     count: i32,
 }
 
+// `low` is the first key of the window that the first unit's token sees.
 fn seen(job: Job) -> Seen {
     let together = shared_by();
     let last = min((job.first + TILE - 1) / together, job.length - 1);
@@ -275,6 +301,7 @@ fn seen(job: Job) -> Seen {
 }
 
 // Key number `i` of those.
+// Slots after the last key are none.
 fn seen_key(job: Job, all: Seen, slot: u32, i: i32) {
     if i >= all.count {
         no_key(slot);

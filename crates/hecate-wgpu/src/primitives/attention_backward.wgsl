@@ -5,9 +5,11 @@
 @group(0) @binding(5) var<storage, read> dy: array<f32>;
 
 // Of units: log sums, and D.
+// Read by all invocations of the tile's rows.
 var<workgroup> unit_lse: array<f32, TILE>;
 var<workgroup> unit_along: array<f32, TILE>;
 
+// The arrays that a backward reads.
 fn number_of(array: u32, at: u32) -> f32 {
     if array == Q { return q[at]; }
     if array == DY { return dy[at]; }
@@ -16,6 +18,7 @@ fn number_of(array: u32, at: u32) -> f32 {
 }
 
 // Those of four units.
+// lse and D of units `slot` to `slot + 3`.
 fn four_units(slot: u32) -> array<vec4<f32>, 2> {
     return array<vec4<f32>, 2>(
         vec4<f32>(unit_lse[slot], unit_lse[slot + 1u], unit_lse[slot + 2u], unit_lse[slot + 3u]),
@@ -23,11 +26,13 @@ fn four_units(slot: u32) -> array<vec4<f32>, 2> {
     );
 }
 
+// Tokens of the same four units.
 fn four_tokens(slot: u32) -> vec4<i32> {
     return vec4<i32>(unit_tokens[slot], unit_tokens[slot + 1u], unit_tokens[slot + 2u], unit_tokens[slot + 3u]);
 }
 
 // Weights of scores, 0 where nothing is seen.
+// p = exp(scale s - lse) is the forward's weight again: no sum is needed.
 fn weights_of(score: vec4<f32>, lse: vec4<f32>, sees: vec4<bool>) -> vec4<f32> {
     return select(vec4<f32>(), exp(args.scale * score - lse), sees);
 }

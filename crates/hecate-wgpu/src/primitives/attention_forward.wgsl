@@ -1,29 +1,36 @@
 // Forward: keys pass in tiles, and with them the maximum of the scores, the sum of their exponentials and the outputs,
 // all relative to the maximum so far.
+//
+// A workgroup owns 32 units and one slab of 64 output columns; an invocation 4 units by 8 columns.
 
 // [rows, Hq, dv], [rows, Hq]
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 @group(0) @binding(6) var<storage, read_write> lse: array<f32>;
 
+// The arrays that a forward reads.
 fn number_of(array: u32, at: u32) -> f32 {
     if array == Q { return q[at]; }
     if array == K { return k[at]; }
     return v[at];
 }
 
+// Over four keys of one unit.
 fn largest(x: vec4<f32>) -> f32 {
     return max(max(x.x, x.y), max(x.z, x.w));
 }
 
+// A fixed order of additions.
 fn total(x: vec4<f32>) -> f32 {
     return (x.x + x.y) + (x.z + x.w);
 }
 
 // What a column of a matrix is multiplied by.
+// Outputs so far are relative to an old maximum: they are scaled to the new one.
 fn scaled(x: mat4x4<f32>, by: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(x[0] * by.x, x[1] * by.y, x[2] * by.z, x[3] * by.w);
 }
 
+// Columns after the last are left out.
 fn store(at: u32, column: u32, x: vec4<f32>) {
     if column < args.value { y[at] = x.x; }
     if column + 1u < args.value { y[at + 1u] = x.y; }
@@ -32,6 +39,7 @@ fn store(at: u32, column: u32, x: vec4<f32>) {
 }
 
 // The results of one unit.
+// The first slab's first invocation of a unit also writes lse.
 fn finish(job: Job, lane: u32, slot: u32, near: vec4<f32>, far: vec4<f32>, top: f32, sum: f32) {
     let row = unit_rows[slot];
     if row == NONE { return; }
@@ -42,6 +50,7 @@ fn finish(job: Job, lane: u32, slot: u32, near: vec4<f32>, far: vec4<f32>, top: 
 }
 
 @compute @workgroup_size(64)
+// Every barrier is reached by all 64 invocations: loops depend on the job alone.
 fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let group = group_index(id);
     if group >= args.groups { return; }
@@ -53,9 +62,11 @@ fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoca
     var out = Wide(mat4x4<f32>(), mat4x4<f32>());
     var top = vec4<f32>(NOTHING);
     var sums = vec4<f32>();
+    // One pass over the keys: online softmax.
     for (var at = 0; at < all.count; at += TILE) {
         workgroupBarrier();
         if lane < 32u { seen_key(job, all, lane, at + i32(lane)); }
+        // Scores of 4 units x 4 keys in registers.
         var p = scores(lane, Q, K);
         let sees0 = seen_by(unit_tokens[unit], key);
         let sees1 = seen_by(unit_tokens[unit + 1u], key);
@@ -69,6 +80,7 @@ fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoca
         let most = max(top, row_tops(lane, vec4<f32>(largest(p[0]), largest(p[1]), largest(p[2]), largest(p[3]))));
         // Where nothing was seen yet, any number will do.
         let base = select(most, vec4<f32>(), most <= vec4<f32>(NOTHING));
+        // What was summed before counts this much less.
         let factor = exp(top - base);
         top = most;
         p[0] = select(vec4<f32>(), exp(p[0] - base.x), sees0);

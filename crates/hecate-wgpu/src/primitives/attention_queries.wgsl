@@ -1,17 +1,21 @@
-// dq, and D = sum of p (dy.v), which is dy.y but for the rounding of a y kept in 16 bits. D is known only behind the last
+// dq, and D = sum of p (dy.v), which is dy.y but for the rounding of a y kept in 16 bits. D is known only after the last
 // key, so dq = scale (sum of p (dy.v) k - D sum of p k).
+//
+// A workgroup owns 32 units and one slab of 64 columns of dq; keys pass in tiles.
 
 // [rows, Hq]
 @group(0) @binding(6) var<storage, read> lse: array<f32>;
 // [rows, Hq, d]
 @group(0) @binding(7) var<storage, read_write> dq: array<f32>;
 // (lse, D) [rows, Hq, 2]
-@group(0) @binding(8) var<storage, read_write> told: array<f32>;
+@group(0) @binding(8) var<storage, read_write> query_terms: array<f32>;
 
+// A fixed order of additions.
 fn total(x: vec4<f32>) -> f32 {
     return (x.x + x.y) + (x.z + x.w);
 }
 
+// Columns after the last are left out.
 fn store(at: u32, column: u32, x: vec4<f32>) {
     if column < args.key { dq[at] = x.x; }
     if column + 1u < args.key { dq[at + 1u] = x.y; }
@@ -20,6 +24,7 @@ fn store(at: u32, column: u32, x: vec4<f32>) {
 }
 
 // The gradient of unit `4 ty + i`.
+// The first slab also tells the keys' kernel lse and D of the unit.
 fn finish(job: Job, lane: u32, i: u32, sloped: array<vec4<f32>, 2>, seen: array<vec4<f32>, 2>, along: f32) {
     let slot = 4u * (lane / 8u) + i;
     let row = unit_rows[slot];
@@ -28,12 +33,13 @@ fn finish(job: Job, lane: u32, i: u32, sloped: array<vec4<f32>, 2>, seen: array<
     store(row * args.key + column, column, args.scale * (sloped[0] - along * seen[0]));
     store(row * args.key + column + 32u, column + 32u, args.scale * (sloped[1] - along * seen[1]));
     if job.slab == 0u && lane % 8u == 0u {
-        told[2u * row] = unit_lse[slot];
-        told[2u * row + 1u] = along;
+        query_terms[2u * row] = unit_lse[slot];
+        query_terms[2u * row + 1u] = along;
     }
 }
 
 @compute @workgroup_size(64)
+// The same loop as the forward, with the maximum and the sum known.
 fn attention_dq(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let group = group_index(id);
     if group >= args.groups { return; }
@@ -55,6 +61,7 @@ fn attention_dq(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_
     for (var at = 0; at < all.count; at += TILE) {
         workgroupBarrier();
         if lane < 32u { seen_key(job, all, lane, at + i32(lane)); }
+        // Scores for the weights, and dy·v for their gradients.
         var p = scores(lane, Q, K);
         var g = scores(lane, DY, V);
         for (var i = 0u; i < 4u; i += 1u) {
@@ -63,6 +70,7 @@ fn attention_dq(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_
             g[i] = select(vec4<f32>(), p[i] * g[i], sees);
         }
         along += vec4<f32>(total(g[0]), total(g[1]), total(g[2]), total(g[3]));
+        // Kind 0 holds p (dy·v), kind 1 holds p.
         keep(lane, 0u, g);
         keep(lane, 1u, p);
         let count = min(all.count - at, TILE);

@@ -6,118 +6,130 @@ use super::{
 };
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Conv, ConvDims},
+    primitives::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOutputs, LastRows},
 };
 
+/// What both files of kernels share.
 const TEXT: &str = include_str!("conv.wgsl");
-const FORWARD: Source = Source { name: "conv_forward", parts: &[PRELUDE, TEXT, include_str!("conv_forward.wgsl")] };
-const BACKWARD: Source = Source { name: "conv_backward", parts: &[PRELUDE, TEXT, include_str!("conv_backward.wgsl")] };
+const FORWARD: WgslSource =
+    WgslSource { name: "conv_forward", parts: &[PRELUDE, TEXT, include_str!("conv_forward.wgsl")] };
+const BACKWARD: WgslSource =
+    WgslSource { name: "conv_backward", parts: &[PRELUDE, TEXT, include_str!("conv_backward.wgsl")] };
 
+/// `y [rows,D]`: an invocation makes a channel of 8 rows.
 const RESULTS: Kernel<'static> = Kernel { source: &FORWARD, entry: "conv_forward", constants: &[] };
+/// The gradient in front of SiLU `[rows,D]`, of the same shape of work.
 const THROUGH: Kernel<'static> = Kernel { source: &FORWARD, entry: "conv_through", constants: &[] };
+/// Parts of the weights' gradient `[parts,D,W]`: an invocation sums one tap of one channel over a part's rows.
 const WEIGHTS: Kernel<'static> = Kernel { source: &FORWARD, entry: "conv_dweight", constants: &[] };
+/// `dx [rows,D]`: an invocation makes a channel of 8 rows.
 const INPUTS: Kernel<'static> = Kernel { source: &BACKWARD, entry: "conv_dx", constants: &[] };
+/// `dstate [N,W−1,D]`: an invocation makes one element.
 const STATES: Kernel<'static> = Kernel { source: &BACKWARD, entry: "conv_dstate", constants: &[] };
 
+/// Every kernel of both files.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[RESULTS, THROUGH, WEIGHTS, INPUTS, STATES];
 
-/// Consecutive rows that an invocation takes; `STRETCH` in the kernels.
-const STRETCH: usize = 8;
+/// Consecutive rows that an invocation takes; `ROWS_PER_INVOCATION` in the kernels.
+const ROWS_PER_INVOCATION: usize = 8;
 
 /// Fewest rows, and most parts, that the gradient of the weights is first summed over.
 const PARTS: [usize; 2] = [64, 256];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct Args {
+struct ConvArgs {
+    /// Rows of tokens of all sequences.
     rows: u32,
+    /// `D`.
     channels: u32,
+    /// `N`.
     sequences: u32,
+    /// `W`, the taps.
     width: u32,
-    stretch: u32,
+    /// Rows of a part of the weights' gradient.
+    part_rows: u32,
+    /// 1 where the final state has a gradient.
     dfinal: u32,
+    /// Invocations that have work.
     count: u32,
+    /// 1 where SiLU follows the sums.
     silu: u32,
 }
 
 /// Arrays that the kernels of a call have in common, in 32 bits.
-struct Call<'a> {
+struct ConvCall<'a> {
+    /// Where it runs.
     device: &'a Wgpu,
+    /// Sequences, channels, taps and options.
     dims: &'a ConvDims,
+    /// First row of each sequence, and the end `[N + 1]`.
     starts: Tensor<Wgpu>,
     /// Whether the final state has a gradient.
     dfinal: bool,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ConvCall<'a> {
     fn new(device: &'a Wgpu, dims: &'a ConvDims, dfinal: bool) -> Result<Self> {
         Ok(Self { device, dims, starts: starts(device, &dims.sequences)?, dfinal })
     }
 
-    /// Runs a kernel with `count` invocations on three arrays, a result and `more`; `stretch` is that of a sum over the rows.
+    /// Runs a kernel with `count` invocations on three arrays, a result and `more`; `part_rows` is that of a sum over the rows.
     fn run(
         &self,
         kernel: &Kernel<'_>,
-        (count, stretch): (usize, usize),
+        (count, part_rows): (usize, usize),
         [x, y, z]: [&Tensor<Wgpu>; 3],
         out: &Tensor<Wgpu>,
         more: Option<&Tensor<Wgpu>>,
     ) -> Result<()> {
-        let args = Args {
+        let args = ConvArgs {
             rows: self.dims.sequences.rows() as u32,
             channels: self.dims.channels as u32,
             sequences: self.dims.sequences.count() as u32,
             width: self.dims.width as u32,
-            stretch: stretch as u32,
+            part_rows: part_rows as u32,
             dfinal: self.dfinal.into(),
             count: count as u32,
             silu: self.dims.options.silu.into(),
         };
+        // Bindings from 1: the edges, three arrays, the result, and dy where SiLU is passed through.
         let mut arrays: Vec<_> = [&self.starts, x, y, z].map(Binding::Read).into();
         arrays.push(Binding::Write(out));
         arrays.extend(more.map(Binding::Read));
         self.device.launch(kernel, (count.div_ceil(64), 1, 1), &args, &arrays)
     }
 
-    /// An invocation for each channel of a stretch of rows.
+    /// An invocation for each channel of a run of rows.
     fn by_stretch(&self) -> (usize, usize) {
-        (self.dims.sequences.rows().div_ceil(STRETCH) * self.dims.channels, 0)
+        (self.dims.sequences.rows().div_ceil(ROWS_PER_INVOCATION) * self.dims.channels, 0)
     }
 }
 
 impl Conv for Wgpu {
-    fn conv(
-        &self,
-        dims: &ConvDims,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        state: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let dtype = x.dtype();
-        let (x, weight, state) = (self.widened(x)?, self.widened(weight)?, self.widened(state)?);
+    /// All in 32 bits; results are rounded once.
+    fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>> {
+        let (dtype, ConvInputs { x, weight, state }) = (inputs.x.dtype(), self.widened_conv(inputs)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
-        let call = Call::new(self, dims, false)?;
+        let call = ConvCall::new(self, dims, false)?;
         call.run(&RESULTS, call.by_stretch(), [&x, &weight, &state], &y, None)?;
-        let last = last_rows(self, &dims.sequences, dims.state(), Some(&state), Some(&x))?;
-        Ok((self.rounded(y, dtype)?, self.rounded(last, dtype)?))
+        // The state for the call that goes on: the last W - 1 rows of each sequence.
+        let (sequences, shape) = (&dims.sequences, dims.state());
+        let last = last_rows(self, &LastRows { sequences, shape, before: Some(&state), x: Some(&x) })?;
+        Ok(ConvOutputs { y: self.rounded(y, dtype)?, state: self.rounded(last, dtype)? })
     }
 
-    fn conv_backward(
-        &self,
-        dims: &ConvDims,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        state: &Tensor<Self>,
-        dy: &Tensor<Self>,
-        dfinal: Option<&Tensor<Self>>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
-        let dtype = x.dtype();
-        let (x, weight, state, dy) = (self.widened(x)?, self.widened(weight)?, self.widened(state)?, self.widened(dy)?);
-        let call = Call::new(self, dims, dfinal.is_some())?;
+    /// The gradient in front of SiLU first; three kernels then read it.
+    fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>> {
+        let ConvBackward { inputs, dy, dfinal } = call;
+        let (dtype, dy) = (inputs.x.dtype(), self.widened(dy)?);
+        let ConvInputs { x, weight, state } = self.widened_conv(inputs)?;
+        let call = ConvCall::new(self, dims, dfinal.is_some())?;
         let dy = match dims.options.silu {
             false => dy,
             true => {
@@ -133,10 +145,20 @@ impl Conv for Wgpu {
         call.run(&INPUTS, call.by_stretch(), [&weight, &dy, &dfinal], &dx, None)?;
         call.run(&STATES, (state.shape().count(), 0), [&weight, &dy, &dfinal], &dstate, None)?;
         let rows = dims.sequences.rows();
+        // Long texts take longer parts, so that the second sum stays short.
         let length = PARTS[0].max(rows.div_ceil(PARTS[1]));
         let parts = self.empty([rows.div_ceil(length), dims.channels, dims.width], DType::F32)?;
         call.run(&WEIGHTS, (parts.shape().count(), length), [&x, &dy, &state], &parts, None)?;
         let dweight = sum_parts(self, &parts)?;
-        Ok((self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?, self.rounded(dstate, dtype)?))
+        let [x, weight, state] = [dx, dweight, dstate].map(|grad| self.rounded(grad, dtype));
+        Ok(ConvInputs { x: x?, weight: weight?, state: state? })
+    }
+}
+
+impl Wgpu {
+    /// The arguments in 32 bits.
+    fn widened_conv(&self, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvInputs<Tensor<Self>>> {
+        let [x, weight, state] = [inputs.x, inputs.weight, inputs.state].map(|x| self.widened(x));
+        Ok(ConvInputs { x: x?, weight: weight?, state: state? })
     }
 }

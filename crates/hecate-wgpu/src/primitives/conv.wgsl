@@ -1,26 +1,30 @@
 // Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the
 // tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d], and y is u, or SiLU of it.
 
-struct Args {
+struct ConvArgs {
+    // Rows of tokens.
     rows: u32,
+    // D.
     channels: u32,
+    // N.
     sequences: u32,
     // W
     width: u32,
     // Rows of a part of the gradient of the weights, and whether there is a gradient of the final state.
-    stretch: u32,
+    part_rows: u32,
     dfinal: u32,
     // Invocations that have work.
     count: u32,
+    // 1 where SiLU follows the sums.
     silu: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: ConvArgs;
 // First row of every sequence, and the end.
 @group(0) @binding(1) var<storage, read> starts: array<u32>;
 
 // Consecutive rows that an invocation takes.
-const STRETCH = 8u;
+const ROWS_PER_INVOCATION = 8u;
 
 // A sequence: its number, its first row and its tokens.
 struct Range {
@@ -29,12 +33,14 @@ struct Range {
     length: u32,
 }
 
+// Sequence `n` by the table of first rows.
 fn sequence(n: u32) -> Range {
     let start = starts[n];
     return Range(n, start, starts[n + 1u] - start);
 }
 
 // The sequence that owns a row.
+// By bisection, once an invocation; `advance` follows from there.
 fn owner(row: u32) -> Range {
     var low = 0u;
     var high = args.sequences;
@@ -45,7 +51,23 @@ fn owner(row: u32) -> Range {
     return sequence(low);
 }
 
-// `range`, or the next one where `row` is behind it.
+// The rows of an invocation: one channel of ROWS_PER_INVOCATION rows, neighbours having neighbouring channels. `range` is
+// the sequence of the first.
+struct OwnRows {
+    channel: u32,
+    first: u32,
+    end: u32,
+    range: Range,
+}
+
+// Those of invocation `i`.
+fn own_rows(i: u32) -> OwnRows {
+    let first = i / args.channels * ROWS_PER_INVOCATION;
+    return OwnRows(i % args.channels, first, min(first + ROWS_PER_INVOCATION, args.rows), owner(first));
+}
+
+// `range`, or the next one where `row` is after it.
+// Sequences have at least one row, so that one step is enough.
 fn advance(range: Range, row: u32) -> Range {
     if row < range.start + range.length { return range; }
     return sequence(range.n + 1u);

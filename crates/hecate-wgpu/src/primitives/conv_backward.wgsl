@@ -12,6 +12,7 @@
 // Gradient by row `i` of a sequence: sum over j of weight[d, j] dy[i - j], and what came through the final state.
 fn input_grad(range: Range, i: u32, channel: u32) -> f32 {
     let kept = args.width - 1u;
+    // Tap j of token i - j saw this row: j is such that i - j is a token of the sequence.
     let first = select(i + 1u - range.length, 0u, i < range.length);
     let end = select(args.width, i + 1u, i < kept);
     var grad = 0.0;
@@ -24,18 +25,16 @@ fn input_grad(range: Range, i: u32, channel: u32) -> f32 {
     return grad;
 }
 
-// A channel of a stretch of rows.
+// A channel of a run of rows.
 @compute @workgroup_size(64)
 fn conv_dx(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = group_index(id) * 64u + lane;
     if i >= args.count { return; }
-    let channel = i % args.channels;
-    let first = i / args.channels * STRETCH;
-    let end = min(first + STRETCH, args.rows);
-    var range = owner(first);
-    for (var row = first; row < end; row += 1u) {
-        range = advance(range, row);
-        out[row * args.channels + channel] = input_grad(range, args.width - 1u + row - range.start, channel);
+    var own = own_rows(i);
+    for (var row = own.first; row < own.end; row += 1u) {
+        own.range = advance(own.range, row);
+        let place = args.width - 1u + row - own.range.start;
+        out[row * args.channels + own.channel] = input_grad(own.range, place, own.channel);
     }
 }
 

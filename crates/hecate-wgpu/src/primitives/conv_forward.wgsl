@@ -19,6 +19,7 @@ fn input(range: Range, i: u32, channel: u32) -> f32 {
 }
 
 // u of a row of a sequence.
+// u[t,d] = Σ_j weight[d,j] row[t + j, d].
 fn sum_of(range: Range, row: u32, channel: u32) -> f32 {
     var u = 0.0;
     for (var j = 0u; j < args.width; j += 1u) {
@@ -27,21 +28,19 @@ fn sum_of(range: Range, row: u32, channel: u32) -> f32 {
     return u;
 }
 
-// A channel of a stretch of rows.
+// A channel of a run of rows.
 @compute @workgroup_size(64)
+// Rows of one invocation overlap in W - 1 inputs, which the cache holds.
 fn conv_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = group_index(id) * 64u + lane;
     if i >= args.count { return; }
-    let channel = i % args.channels;
-    let first = i / args.channels * STRETCH;
-    let end = min(first + STRETCH, args.rows);
-    var range = owner(first);
-    for (var row = first; row < end; row += 1u) {
-        range = advance(range, row);
-        let u = sum_of(range, row, channel);
+    var own = own_rows(i);
+    for (var row = own.first; row < own.end; row += 1u) {
+        own.range = advance(own.range, row);
+        let u = sum_of(own.range, row, own.channel);
         var y = u;
         if args.silu == 1u { y = u * sigmoids(u).x; }
-        out[row * args.channels + channel] = y;
+        out[row * args.channels + own.channel] = y;
     }
 }
 
@@ -50,32 +49,30 @@ fn conv_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_
 fn conv_through(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = group_index(id) * 64u + lane;
     if i >= args.count { return; }
-    let channel = i % args.channels;
-    let first = i / args.channels * STRETCH;
-    let end = min(first + STRETCH, args.rows);
-    var range = owner(first);
-    for (var row = first; row < end; row += 1u) {
-        range = advance(range, row);
-        let u = sum_of(range, row, channel);
+    var own = own_rows(i);
+    for (var row = own.first; row < own.end; row += 1u) {
+        own.range = advance(own.range, row);
+        let u = sum_of(own.range, row, own.channel);
         let s = sigmoids(u);
-        let at = row * args.channels + channel;
+        let at = row * args.channels + own.channel;
         out[at] = s.x * (1.0 + u * s.y) * dy[at];
     }
 }
 
-// A tap of a channel over a stretch of rows: neighbours have neighbouring channels.
+// A tap of a channel over a run of rows: neighbours have neighbouring channels.
 @compute @workgroup_size(64)
+// Each part of the sum has one owner; the host adds the parts in order.
 fn conv_dweight(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = group_index(id) * 64u + lane;
     if i >= args.count { return; }
     let channel = i % args.channels;
     let j = i / args.channels % args.width;
     let part = i / args.channels / args.width;
-    let end = min((part + 1u) * args.stretch, args.rows);
-    var range = owner(part * args.stretch);
+    let end = min((part + 1u) * args.part_rows, args.rows);
+    var range = owner(part * args.part_rows);
     // Short sums, and their sum: rounding grows with the length of the longer of both.
     var total = 0.0;
-    for (var short = part * args.stretch; short < end; short += 32u) {
+    for (var short = part * args.part_rows; short < end; short += 32u) {
         var terms = 0.0;
         for (var row = short; row < min(short + 32u, end); row += 1u) {
             range = advance(range, row);

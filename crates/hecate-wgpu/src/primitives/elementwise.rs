@@ -1,25 +1,27 @@
 //! Element by element: maps, sums, products, conversions.
 
-use super::reduce::{Terms, sum_columns};
 use crate::{
     Wgpu,
-    error::unsupported,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Broadcast, Elementwise, Map},
+    primitives::{Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
-const SOURCE: Source = Source { name: "elementwise", parts: &[PRELUDE, include_str!("elementwise.wgsl")] };
+/// One file: an invocation makes one element.
+const SOURCE: WgslSource = WgslSource { name: "elementwise", parts: &[PRELUDE, include_str!("elementwise.wgsl")] };
 
+/// `MAP` and `PRODUCT`.
 type Constants = [(&'static str, u32); 2];
 
+/// The map's number, and whether two arrays are multiplied.
 const fn constants(map: u32, product: bool) -> Constants {
     [("MAP", map), ("PRODUCT", product as u32)]
 }
 
+/// Each map once, then a product.
 const CONSTANTS: [Constants; 7] = [
     constants(0, false),
     constants(1, false),
@@ -30,6 +32,7 @@ const CONSTANTS: [Constants; 7] = [
     constants(0, true),
 ];
 
+/// Constants make a kernel of its own for every map.
 const fn kernel<'a>(entry: &'static str, constants: &'a Constants) -> Kernel<'a> {
     Kernel { source: &SOURCE, entry, constants }
 }
@@ -47,94 +50,85 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel("scale", &CONSTANTS[0]),
 ];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Args {
+struct ElementwiseArgs {
+    /// Elements.
     count: u32,
+    /// Elements of the array that serves every row.
     width: u32,
+    /// Of `scale`.
     factor: f32,
     unused: u32,
 }
 
-impl Args {
+impl ElementwiseArgs {
+    /// Arrays of one shape: the second serves one row of all elements.
     fn new(count: usize) -> Self {
         Self { count: count as u32, width: count as u32, factor: 1.0, unused: 0 }
     }
 }
 
 impl Elementwise for Wgpu {
+    /// `y = map(x)` of the shape and type of `x`.
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        one(self, "map_forward", &constants(index(map)?, false), Args::new(x.shape().count()), &[x], x.dtype())
+        one(
+            self,
+            "map_forward",
+            &constants(map.index(), false),
+            ElementwiseArgs::new(x.shape().count()),
+            &[x],
+            x.dtype(),
+        )
     }
 
+    /// `dx = map′(x) dy`, of the shape and type of `x`.
     fn map_backward(&self, map: Map, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        one(self, "map_backward", &constants(index(map)?, false), Args::new(x.shape().count()), &[x, dy], x.dtype())
+        one(
+            self,
+            "map_backward",
+            &constants(map.index(), false),
+            ElementwiseArgs::new(x.shape().count()),
+            &[x, dy],
+            x.dtype(),
+        )
     }
 
+    /// `y = x map(g)`, arrays of one shape.
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
-        one(self, "gated", &constants(index(map)?, false), Args::new(x.shape().count()), &[x, g], x.dtype())
+        one(self, "gated", &constants(map.index(), false), ElementwiseArgs::new(x.shape().count()), &[x, g], x.dtype())
     }
 
-    fn gated_backward(
-        &self,
-        map: Map,
-        x: &Tensor<Self>,
-        g: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let (count, constants) = (x.shape().count(), constants(index(map)?, false));
+    /// Both gradients in one pass over the three arrays.
+    fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
+        let GatedBackward { x, g, dy } = *call;
+        let (count, constants) = (x.shape().count(), constants(map.index(), false));
         let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), DType::F32);
         let (dx, dg, wide) = (like(x)?, like(g)?, [self.widened(x)?, self.widened(g)?, self.widened(dy)?]);
         let [a, b, c] = &wide;
+        // y, a, b, c, z of the kernel.
         let bindings = [Binding::Write(&dx), Binding::Read(a), Binding::Read(b), Binding::Read(c), Binding::Write(&dg)];
-        self.launch(&kernel("gated_backward", &constants), groups(count), &Args::new(count), &bindings)?;
-        Ok((self.rounded(dx, x.dtype())?, self.rounded(dg, g.dtype())?))
+        self.launch(&kernel("gated_backward", &constants), groups(count), &ElementwiseArgs::new(count), &bindings)?;
+        Ok(GatedGrads { x: self.rounded(dx, x.dtype())?, g: self.rounded(dg, g.dtype())? })
     }
 
-    fn add(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        combine(self, dims, false, a, b)
+    /// `a [rows, width]` and `b [width]` or of the shape of `a`.
+    fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(a.shape().count()) };
+        one(self, "combine", &constants(0, how == Combine::Product), args, &[a, b], a.dtype())
     }
 
-    fn mul(&self, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        combine(self, dims, true, a, b)
-    }
-
-    fn mul_backward(
-        &self,
-        dims: Broadcast,
-        a: &Tensor<Self>,
-        b: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let da = combine(self, dims, true, dy, b)?;
-        let db = match dims.rows {
-            1 => combine(self, dims, true, dy, a)?,
-            _ => sum_columns(self, dims.width, Terms::Products(a, dy))?,
-        };
-        Ok((da, db.reshape(b.shape().clone())?))
-    }
-
+    /// `factor x`, of the type of `x`.
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let args = Args { factor, ..Args::new(x.shape().count()) };
+        let args = ElementwiseArgs { factor, ..ElementwiseArgs::new(x.shape().count()) };
         one(self, "scale", &constants(0, false), args, &[x], x.dtype())
     }
 
+    /// At most one of the two steps copies: widening or rounding.
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         self.rounded(self.widened(x)?, dtype)
     }
-}
-
-/// The number of a map in the kernels.
-fn index(map: Map) -> Result<u32> {
-    let place = Map::ALL.iter().position(|&other| other == map);
-    let missing = || unsupported("map", format!("there is no kernel for {}", map.name()));
-    Ok(place.ok_or_else(missing)? as u32)
-}
-
-/// `a b` or `a + b`.
-fn combine(device: &Wgpu, dims: Broadcast, product: bool, a: &Tensor<Wgpu>, b: &Tensor<Wgpu>) -> Result<Tensor<Wgpu>> {
-    let args = Args { width: dims.width as u32, ..Args::new(a.shape().count()) };
-    one(device, "combine", &constants(0, product), args, &[a, b], a.dtype())
 }
 
 /// A kernel that makes one array like the first.
@@ -142,10 +136,11 @@ fn one(
     device: &Wgpu,
     entry: &'static str,
     constants: &Constants,
-    args: Args,
+    args: ElementwiseArgs,
     from: &[&Tensor<Wgpu>],
     dtype: DType,
 ) -> Result<Tensor<Wgpu>> {
+    // Kernels read and write 32 bits; the result is rounded once.
     let wide = from.iter().map(|x| device.widened(x)).collect::<Result<Vec<_>>>()?;
     let y = device.empty(wide[0].shape().clone(), DType::F32)?;
     let bindings: Vec<_> = std::iter::once(Binding::Write(&y)).chain(wide.iter().map(Binding::Read)).collect();

@@ -1,18 +1,30 @@
 // Element by element. `MAP` is the number of a map, `PRODUCT` says whether two arrays are multiplied or added.
 
-struct Args {
+// Values of MAP, in the order of `Map::ALL`; the one that is left is EXP.
+const SILU: u32 = 0u;
+const SIGMOID: u32 = 1u;
+const LOG_SIGMOID: u32 = 2u;
+const SOFTPLUS: u32 = 3u;
+const GELU: u32 = 4u;
+
+struct ElementwiseArgs {
+    // Elements of y.
     count: u32,
     // Elements of the array that serves every row.
     width: u32,
+    // Of `scale`.
     factor: f32,
     unused: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: ElementwiseArgs;
+// [count]; every array has as many elements, but for b of `combine`.
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @group(0) @binding(2) var<storage, read> a: array<f32>;
+// [count], or [width] where it serves every row of `combine`.
 @group(0) @binding(3) var<storage, read> b: array<f32>;
 @group(0) @binding(4) var<storage, read> c: array<f32>;
+// A second result, of `gated_backward` alone.
 @group(0) @binding(5) var<storage, read_write> z: array<f32>;
 
 // 2 √(2/π) (x + 0.044715 x³): ½ (1 + tanh u) = σ(2u).
@@ -20,30 +32,32 @@ fn gelu_argument(x: f32) -> f32 {
     return 1.595769 * x * (1.0 + 0.044715 * x * x);
 }
 
+// The map: MAP is a constant, so that one case is compiled.
 fn curve(x: f32) -> f32 {
     switch MAP {
-        case 0u: { return x * sigmoids(x).x; }
-        case 1u: { return sigmoids(x).x; }
-        case 2u: { return -softplus(-x); }
-        case 3u: { return softplus(x); }
-        case 4u: { return x * sigmoids(gelu_argument(x)).x; }
+        case SILU: { return x * sigmoids(x).x; }
+        case SIGMOID: { return sigmoids(x).x; }
+        case LOG_SIGMOID: { return -softplus(-x); }
+        case SOFTPLUS: { return softplus(x); }
+        case GELU: { return x * sigmoids(gelu_argument(x)).x; }
         default: { return exponential(x); }
     }
 }
 
+// The derivative of the map, from x alone.
 fn slope(x: f32) -> f32 {
     switch MAP {
-        case 0u: {
+        case SILU: {
             let s = sigmoids(x);
             return s.x * (1.0 + x * s.y);
         }
-        case 1u: {
+        case SIGMOID: {
             let s = sigmoids(x);
             return s.x * s.y;
         }
-        case 2u: { return sigmoids(x).y; }
-        case 3u: { return sigmoids(x).x; }
-        case 4u: {
+        case LOG_SIGMOID: { return sigmoids(x).y; }
+        case SOFTPLUS: { return sigmoids(x).x; }
+        case GELU: {
             let s = sigmoids(gelu_argument(x));
             // Where x² would overflow, one of the two has long been 0.
             let near = select(clamp(x, -1e6, 1e6), x, is_nan(x));
@@ -55,6 +69,7 @@ fn slope(x: f32) -> f32 {
 
 // y = map(a)
 @compute @workgroup_size(256)
+// An invocation makes one element, here and below.
 fn map_forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {
@@ -85,6 +100,7 @@ fn gated(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
 fn gated_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {
+        // Two results from one read of each input.
         y[i] = curve(b[i]) * c[i];
         z[i] = slope(b[i]) * (c[i] * a[i]);
     }
@@ -95,6 +111,7 @@ fn gated_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoca
 fn combine(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {
+        // `width` is `count` where both have one shape.
         let other = b[i % args.width];
         y[i] = select(a[i] + other, a[i] * other, PRODUCT == 1u);
     }

@@ -1,14 +1,18 @@
 // Rows of a table by number.
 
-struct Args {
+struct GatherArgs {
+    // Ids.
     count: u32,
+    // D.
     width: u32,
+    // V.
     vocabulary: u32,
     // What an id gives that the table does not have.
     missing: f32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: GatherArgs;
+// [count]
 @group(0) @binding(1) var<storage, read> ids: array<u32>;
 // [vocabulary, width]
 @group(0) @binding(2) var<storage, read> table: array<f32>;
@@ -16,6 +20,7 @@ struct Args {
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(64)
+// An invocation copies one element.
 fn gather(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = group_index(id) * 64u + lane;
     if i >= args.count * args.width { return; }

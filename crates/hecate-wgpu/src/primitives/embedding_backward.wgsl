@@ -1,14 +1,17 @@
 // The gradient of a table: every row is added up by one workgroup, in the order of positions.
 
-struct Args {
+struct GatherBackwardArgs {
+    // Positions.
     count: u32,
+    // D.
     width: u32,
+    // V.
     vocabulary: u32,
     // Columns of workgroups.
     across: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: GatherBackwardArgs;
 // [count], ascending, and the positions they had
 @group(0) @binding(1) var<storage, read> keys: array<u32>;
 @group(0) @binding(2) var<storage, read> order: array<u32>;
@@ -32,10 +35,12 @@ fn start_of(id: u32) -> u32 {
 const COLUMNS = 16u;
 const STEPS = 16u;
 
+// Partial sums: 16 columns of 16 positions.
 var<workgroup> sums: array<f32, 256>;
 
 // A workgroup for each id and 16 columns.
 @compute @workgroup_size(256)
+// 16 invocations share a column and take its positions in turn.
 fn gather_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let group = group_index(id);
     let row = group / args.across;

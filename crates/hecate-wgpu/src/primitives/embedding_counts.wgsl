@@ -3,6 +3,7 @@
 
 // A workgroup for each tile: how often it has each digit.
 @compute @workgroup_size(256)
+// Invocation `lane` counts digit `lane`: all digits of the tile are in workgroup memory.
 fn digit_counts(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let tile = group_index(id);
     if tile >= args.tiles { return; }

@@ -7,6 +7,7 @@
 @compute @workgroup_size(256)
 fn digit_starts(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = id.x * args.tiles;
+    // Counts of the tiles so far.
     var before = 0u;
     for (var first = 0u; first < args.tiles; first += DIGITS) {
         let tile = first + lane;
@@ -14,6 +15,7 @@ fn digit_starts(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_
         if tile < args.tiles { own = counts[row + tile]; }
         digits[lane] = own;
         workgroupBarrier();
+        // A running sum over 256 tiles in 8 steps, each between two barriers.
         for (var step = 1u; step < DIGITS; step *= 2u) {
             var left = 0u;
             if lane >= step { left = digits[lane - step]; }

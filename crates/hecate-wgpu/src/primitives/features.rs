@@ -3,37 +3,49 @@
 use crate::{
     Wgpu,
     error::unsupported,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
     DType, Result, Tensor,
     primitives::{Features, poly2_width},
 };
 
+/// What both directions share.
 const TEXT: &str = include_str!("features.wgsl");
-const FORWARD: Source =
-    Source { name: "features_forward", parts: &[PRELUDE, TEXT, include_str!("features_forward.wgsl")] };
-const BACKWARD: Source =
-    Source { name: "features_backward", parts: &[PRELUDE, TEXT, include_str!("features_backward.wgsl")] };
+const FORWARD: WgslSource =
+    WgslSource { name: "features_forward", parts: &[PRELUDE, TEXT, include_str!("features_forward.wgsl")] };
+const BACKWARD: WgslSource =
+    WgslSource { name: "features_backward", parts: &[PRELUDE, TEXT, include_str!("features_backward.wgsl")] };
 
+/// `y [rows,features]`: a workgroup makes one row.
 const POLY2: Kernel<'static> = Kernel { source: &FORWARD, entry: "poly2", constants: &[] };
+/// `dx [rows,D]`: a workgroup makes one row, an invocation every 64th element.
 const POLY2_BACKWARD: Kernel<'static> = Kernel { source: &BACKWARD, entry: "poly2_backward", constants: &[] };
 
+/// Every kernel of both files.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[POLY2, POLY2_BACKWARD];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct Args {
+struct FeaturesArgs {
+    /// Rows in all.
     rows: u32,
+    /// `D`.
     width: u32,
+    /// `1 + D + D (D + 1)/2`.
     features: u32,
+    /// `√c₀`.
     zeroth: f32,
+    /// `√c₁`.
     first: f32,
+    /// `√c₂`.
     second: f32,
     unused: [u32; 2],
 }
 
-impl Args {
+impl FeaturesArgs {
+    /// Places are counted in 32 bits.
     fn new(coefficients: [f32; 3], x: &Tensor<Wgpu>) -> Result<Self> {
         let (rows, width) = (x.shape().rows(), x.shape().last());
         let features = poly2_width(width);
@@ -48,8 +60,9 @@ impl Args {
 }
 
 impl Features for Wgpu {
+    /// `x [rows,D]` to `[rows,features]`.
     fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (args, dtype) = (Args::new(coefficients, x)?, x.dtype());
+        let (args, dtype) = (FeaturesArgs::new(coefficients, x)?, x.dtype());
         let axes = x.shape().axes();
         let outer = &axes[..axes.len().saturating_sub(1)];
         let x = self.widened(x)?;
@@ -59,8 +72,9 @@ impl Features for Wgpu {
         self.rounded(y, dtype)
     }
 
+    /// `dy [rows,features]` to `dx [rows,D]`.
     fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (args, dtype) = (Args::new(coefficients, x)?, x.dtype());
+        let (args, dtype) = (FeaturesArgs::new(coefficients, x)?, x.dtype());
         let (x, dy) = (self.widened(x)?, self.widened(dy)?);
         let dx = self.empty(x.shape().clone(), DType::F32)?;
         let arrays = [Binding::Read(&x), Binding::Read(&dy), Binding::Write(&dx)];

@@ -5,6 +5,7 @@
 
 // dx_i = √c₁ dy_i + √c₂ (2 x_i dy_ii + √2 Σ_{j≠i} x_j dy_ij)
 @compute @workgroup_size(64)
+// A workgroup makes one row; an invocation makes every 64th element.
 fn poly2_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group_index(id);
     if row >= args.rows { return; }

@@ -3,6 +3,7 @@
 
 // y = (√c₀, √c₁ x_i, √c₂ w_ij x_i x_j), w_ii = 1, else √2
 @compute @workgroup_size(64)
+// A workgroup makes one row; its invocations share the pairs of each first index.
 fn poly2(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group_index(id);
     if row >= args.rows { return; }

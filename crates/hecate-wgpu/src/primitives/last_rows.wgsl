@@ -2,15 +2,15 @@
 //
 // Constants: BEFORE, ROWS: 1 where there is an array in front of the tokens, and one of the tokens.
 
-struct Args {
-    // Of the result, and of the rows of a sequence in it and of the numbers of a row.
+struct LastRowsArgs {
+    // Of the result, and of the rows of a sequence in it and of the elements of a row.
     count: u32,
     kept: u32,
     width: u32,
     unused: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: LastRowsArgs;
 // First row of every sequence, and the end.
 @group(0) @binding(1) var<storage, read> starts: array<u32>;
 // [N, kept, width]; anything where there is none.
@@ -22,6 +22,7 @@ struct Args {
 
 // Of `rows` and, in front of them, of `before`. Without `before` those are zeros; without `rows` they are ones.
 @compute @workgroup_size(64)
+// An invocation copies one element.
 fn last_rows(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = group_index(id) * 64u + lane;
     if i >= args.count { return; }

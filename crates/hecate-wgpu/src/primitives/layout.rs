@@ -3,7 +3,7 @@
 use crate::{
     Wgpu,
     error::unsupported,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
 };
 use hecate_core::{
@@ -11,26 +11,35 @@ use hecate_core::{
     primitives::{Layout, Span},
 };
 
-const SOURCE: Source = Source { name: "layout", parts: &[PRELUDE, include_str!("layout.wgsl")] };
+const SOURCE: WgslSource = WgslSource { name: "layout", parts: &[PRELUDE, include_str!("layout.wgsl")] };
 
+/// An invocation copies one word.
 const COPY_RUNS: Kernel<'static> = Kernel { source: &SOURCE, entry: "copy_runs", constants: &[] };
 
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[COPY_RUNS];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Args {
+struct LayoutArgs {
+    /// Words to be copied.
     count: u32,
+    /// Words of a run.
     run: u32,
+    /// Where the first run begins in the origin.
     origin_start: u32,
+    /// Words from run to run there.
     origin_stride: u32,
+    /// Where the first run goes to.
     to_start: u32,
+    /// Words from run to run there.
     to_stride: u32,
     unused: [u32; 2],
 }
 
 impl Layout for Wgpu {
+    /// One copy of `outer` runs.
     fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (words, dtype) = words(self, x)?;
         let y = self.empty([span.outer, span.count, span.inner], words.dtype())?;
@@ -38,6 +47,7 @@ impl Layout for Wgpu {
         self.rounded(y, dtype)
     }
 
+    /// Zeros first; the copy covers only the part.
     fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (words, dtype) = words(self, dy)?;
         let dx = self.zeroed([span.outer, span.length, span.inner], words.dtype())?;
@@ -45,11 +55,13 @@ impl Layout for Wgpu {
         self.rounded(dx, dtype)
     }
 
+    /// A copy for each part, to its place on the axis.
     fn concat(&self, outer: usize, inner: usize, parts: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let parts = parts.iter().map(|part| words(self, part)).collect::<Result<Vec<_>>>()?;
         let Some((first, dtype)) = parts.first() else {
             return Err(unsupported("concat", "there is nothing to join"));
         };
+        // The joined axis is as long as all parts together.
         let length = parts.iter().map(|(part, _)| part.shape().count()).sum::<usize>() / (outer * inner);
         let y = self.empty([outer, length, inner], first.dtype())?;
         let mut span = Span { outer, length, inner, start: 0, count: 0 };
@@ -77,12 +89,13 @@ enum Way {
     In,
 }
 
-/// Copies between the stretch of `whole [outer, length, inner]` and `part [outer, count, inner]`.
+/// Copies between the segment of `whole [outer, length, inner]` and `part [outer, count, inner]`.
 fn copy(device: &Wgpu, span: Span, whole: &Tensor<Wgpu>, part: &Tensor<Wgpu>, way: Way) -> Result<()> {
+    // `outer` runs of `count inner` words, one in each row of the whole.
     let (start, stride, run) =
         ((span.start * span.inner) as u32, (span.length * span.inner) as u32, (span.count * span.inner) as u32);
     let count = span.outer * run as usize;
-    let args = Args {
+    let args = LayoutArgs {
         count: count as u32,
         run,
         origin_start: start,
@@ -97,7 +110,7 @@ fn copy(device: &Wgpu, span: Span, whole: &Tensor<Wgpu>, part: &Tensor<Wgpu>, wa
             device.launch(&COPY_RUNS, groups(count), &args, &bindings)
         }
         Way::In => {
-            let args = Args { origin_start: 0, origin_stride: run, to_start: start, to_stride: stride, ..args };
+            let args = LayoutArgs { origin_start: 0, origin_stride: run, to_start: start, to_stride: stride, ..args };
             let bindings = [Binding::Write(whole), Binding::Read(part)];
             device.launch(&COPY_RUNS, groups(count), &args, &bindings)
         }

@@ -1,22 +1,30 @@
 // Copies of runs of words.
 
-struct Args {
+struct LayoutArgs {
+    // Words to be copied.
     count: u32,
     // Words of a run.
     run: u32,
+    // Where the first run begins in `origin`.
     origin_start: u32,
+    // Words from run to run there.
     origin_stride: u32,
+    // Where the first run begins in `to`.
     to_start: u32,
+    // Words from run to run there.
     to_stride: u32,
     unused0: u32,
     unused1: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: LayoutArgs;
+// Words of the result.
 @group(0) @binding(1) var<storage, read_write> to: array<u32>;
+// Words of the source; types do not matter here.
 @group(0) @binding(2) var<storage, read> origin: array<u32>;
 
 @compute @workgroup_size(256)
+// An invocation copies one word.
 fn copy_runs(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i < args.count {

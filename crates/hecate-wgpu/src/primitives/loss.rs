@@ -2,36 +2,47 @@
 
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source, WORKGROUP},
+    launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
     memory::groups,
 };
-use hecate_core::{DType, Result, Tensor, primitives::Loss};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Loss, LossBackward, LossInputs, Losses},
+};
 
+/// Both directions; the backward needs no sums.
 const TEXT: &str = include_str!("loss.wgsl");
 /// For any adapter, and for one with subgroups.
-static SOURCES: [Source; 2] = [
-    Source { name: "loss", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
-    Source { name: "loss_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
+static SOURCES: [WgslSource; 2] = [
+    WgslSource { name: "loss", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
+    WgslSource { name: "loss_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
 ];
 
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] =
     &[kernel(false, "cross_entropy"), kernel(true, "cross_entropy"), kernel(false, "cross_entropy_backward")];
 
+/// The forward has a variant with subgroups.
 const fn kernel(subgroups: bool, entry: &'static str) -> Kernel<'static> {
     Kernel { source: &SOURCES[subgroups as usize], entry, constants: &[] }
 }
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Args {
+struct LossArgs {
+    /// Rows of logits.
     rows: u32,
+    /// Columns of a row.
     width: u32,
+    /// Of the backward.
     factor: f32,
+    /// Columns that count.
     classes: u32,
 }
 
-impl Args {
+impl LossArgs {
+    /// Logits are rows over their last axis.
     fn new(classes: usize, logits: &Tensor<Wgpu>, factor: f32) -> Self {
         let (rows, width) = (logits.shape().rows() as u32, logits.shape().last() as u32);
         Self { rows, width, factor, classes: classes as u32 }
@@ -39,33 +50,26 @@ impl Args {
 }
 
 impl Loss for Wgpu {
-    fn cross_entropy(
-        &self,
-        classes: usize,
-        logits: &Tensor<Self>,
-        targets: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
+    /// A workgroup a row of `logits [rows,V]`.
+    fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>> {
+        let LossInputs { classes, logits, targets } = *inputs;
         let rows = logits.shape().rows();
-        let (loss, lse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
+        let (losses, lse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
+        // Logits `[rows,V]`, targets `[rows]`, then the results `[rows]`.
         let wide = self.widened(logits)?;
-        let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Write(&loss), Binding::Write(&lse)];
-        let args = Args::new(classes, logits, 1.0);
+        let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Write(&losses), Binding::Write(&lse)];
+        let args = LossArgs::new(classes, logits, 1.0);
         self.launch(&kernel(self.has_subgroups(), "cross_entropy"), (rows, 1, 1), &args, &bindings)?;
-        Ok((loss, lse))
+        Ok(Losses { losses, lse })
     }
 
-    fn cross_entropy_backward(
-        &self,
-        classes: usize,
-        logits: &Tensor<Self>,
-        targets: &Tensor<Self>,
-        lse: &Tensor<Self>,
-        factor: f32,
-    ) -> Result<Tensor<Self>> {
+    /// An invocation an element of `dlogits [rows,V]`.
+    fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>> {
+        let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let count = logits.shape().count();
         let (wide, dlogits) = (self.widened(logits)?, self.empty(logits.shape().clone(), DType::F32)?);
         let bindings = [Binding::Read(&wide), Binding::Read(targets), Binding::Read(lse), Binding::Write(&dlogits)];
-        let args = Args::new(classes, logits, factor);
+        let args = LossArgs::new(classes, logits, factor);
         self.launch(&kernel(false, "cross_entropy_backward"), groups(count), &args, &bindings)?;
         self.rounded(dlogits, logits.dtype())
     }

@@ -1,18 +1,24 @@
 // Cross-entropy of rows of `logits [rows, width]`, of which the first columns are classes.
 
-struct Args {
+struct LossArgs {
+    // Rows of logits.
     rows: u32,
+    // Columns of a row.
     width: u32,
+    // Of the backward.
     factor: f32,
+    // Columns that count.
     classes: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: LossArgs;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
+// [rows]
 @group(0) @binding(2) var<storage, read> targets: array<u32>;
 @group(0) @binding(3) var<storage, read_write> loss: array<f32>;
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>;
 // The backward's.
+// [rows]: lse of the forward.
 @group(0) @binding(3) var<storage, read> sums: array<f32>;
 @group(0) @binding(4) var<storage, read_write> dlogits: array<f32>;
 
@@ -20,10 +26,11 @@ struct Args {
 @compute @workgroup_size(64)
 fn cross_entropy(own: Member) {
     let local = own.local;
-    // Workgroups behind the last row do its work again, for nothing: all take part in what follows.
+    // Workgroups after the last row do its work again, for nothing: all take part in what follows.
     let number = group_index(own.group);
     let row = min(number, args.rows - 1u);
     let start = row * args.width;
+    // Two passes over the row: the maximum, then the sum of exponentials.
     var top = -3.4028234e38;
     for (var i = local; i < args.classes; i += 64u) {
         top = larger(top, logits[start + i]);
@@ -46,8 +53,9 @@ fn cross_entropy(own: Member) {
     }
 }
 
-// dlogits = factor (e^{x − lse} − [target]), zero behind the classes
+// dlogits = factor (e^{x − lse} − [target]), zero after the classes
 @compute @workgroup_size(256)
+// An invocation makes one element.
 fn cross_entropy_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i >= args.rows * args.width {

@@ -1,35 +1,44 @@
 // Products of matrices: out = a' b', a tile of the result by each workgroup, a part of the sums where they are long.
 //
-// Constants: SIDE x SIDE invocations, each of which makes (4 REACH) x (4 REACH) numbers; A_DEEP and B_DEEP: 1 where the
-// terms of a sum lie one behind another in the operand ([length, inner], not [inner, length]).
+// Constants: SIDE x SIDE invocations, each of which makes (4 REACH) x (4 REACH) elements; A_DEEP and B_DEEP: 1 where the
+// terms of a sum lie one after another in the operand ([length, inner], not [inner, length]).
 //
 // Of each operand 16 terms of every sum are in workgroup memory at a time: `tile[side][term][4 rows or columns]`. The
 // next ones are on their way meanwhile. Invocations of a row of the tile read and write other banks: see `place`.
+//
+// A workgroup owns a tile of (4 SIDE REACH) rows and as many columns; an invocation 4 x 4 of it, REACH times each way.
 
-struct Args {
+struct MatmulArgs {
+    // m.
     rows: u32,
+    // n.
     columns: u32,
+    // k.
     inner: u32,
     // Tiles across the columns, and of a product.
     across: u32,
     tiles: u32,
     // Terms of a part, a multiple of 16, and parts of a sum.
-    stretch: u32,
+    split_depth: u32,
     parts: u32,
+    // Workgroups in all: tiles times parts times products.
     groups: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: MatmulArgs;
 // [parts, batch, rows, columns]
-@group(0) @binding(3) var<storage, read_write> out: array<Made>;
+@group(0) @binding(3) var<storage, read_write> out: array<Output>;
 
 const DEPTH = 16u;
 // Fours of rows, and of columns, in a tile.
+// As many fours of columns: tiles are square.
 const FOURS = SIDE * REACH;
 
+// Each element is read by SIDE invocations; workgroup memory saves the other reads.
 var<workgroup> tile: array<vec4<f32>, 2u * DEPTH * FOURS>;
 
-// Where the four numbers `four` of term `term` stand.
+// Where the four elements `four` of term `term` stand.
+// An XOR with the term spreads fours over the banks, for those who write and those who read.
 fn place(side: u32, term: u32, four: u32) -> u32 {
     return (side * DEPTH + term) * FOURS + (four ^ (((term / 4u) & 3u) * 2u));
 }
@@ -46,12 +55,13 @@ struct Share {
     base: u32,
 }
 
+// `lane / shares` is the side; where a workgroup has more invocations than shares, the rest bring nothing.
 fn share(lane: u32, top: u32, left: u32, product: u32) -> Share {
     let shares = 4u * FOURS;
     let side = lane / shares;
     let n = lane % shares;
     let deep = select(A_DEEP, B_DEEP, side == 1u) == 1u;
-    // Neighbours read neighbouring numbers.
+    // Neighbours read neighbouring elements.
     let terms = select(n / FOURS, n % 4u, deep);
     let four = select(n % FOURS, n / 4u, deep);
     let length = select(args.rows, args.columns, side == 1u);
@@ -59,12 +69,13 @@ fn share(lane: u32, top: u32, left: u32, product: u32) -> Share {
     return Share(side, terms, four, first, length, product * length * args.inner);
 }
 
-// How many of the four numbers from `at` on are in front of `end`.
+// How many of the four elements from `at` on are in front of `end`.
+// 0 to 4.
 fn there(at: u32, end: u32) -> u32 {
     return select(0u, min(end - at, 4u), at < end);
 }
 
-// The four numbers `line` of a share: a term of four rows or columns, or, where terms lie together, the other way round.
+// The four elements `line` of a share: a term of four rows or columns, or, where terms lie together, the other way round.
 fn line_of_a(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
     if A_DEEP == 1u {
         let row = s.first + line;
@@ -74,6 +85,7 @@ fn line_of_a(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
     return four_of_a(at, select(0u, there(s.first, s.length), term + line < end));
 }
 
+// The same of the other operand.
 fn line_of_b(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
     if B_DEEP == 1u {
         let column = s.first + line;
@@ -84,6 +96,7 @@ fn line_of_b(s: Share, term: u32, end: u32, line: u32) -> vec4<f32> {
 }
 
 // A share of the terms from `depth` on, a term in each column of the matrix.
+// The transpose turns lines along the terms into fours of rows or columns.
 fn bring(s: Share, depth: u32, end: u32) -> mat4x4<f32> {
     let term = depth + 4u * s.terms;
     if s.side == 0u {
@@ -99,11 +112,13 @@ fn bring(s: Share, depth: u32, end: u32) -> mat4x4<f32> {
 }
 
 // Rows from `x`, columns from `y`.
+// A rank-1 update of a 4 x 4 register tile.
 fn outer(x: vec4<f32>, y: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(x.x * y, x.y * y, x.z * y, x.w * y);
 }
 
 // Sums of one invocation: 4 rows and 4 columns here, and as many further down and further right.
+// Register tiles; with REACH 1 only the first is used.
 struct Sums {
     here: mat4x4<f32>,
     right: mat4x4<f32>,
@@ -112,6 +127,7 @@ struct Sums {
 }
 
 // Adds a term: `row` and `column` are places of the first four of each operand.
+// Two reads from workgroup memory for 16 products, or four for 64.
 fn add_term(sums: Sums, row: u32, column: u32) -> Sums {
     let x = tile[row];
     let y = tile[column];
@@ -132,14 +148,16 @@ fn add_four(sums: Sums, term: u32, row: u32, column: u32) -> Sums {
     return add_term(three, x + 3u * FOURS, y + 3u * FOURS);
 }
 
+// Columns after the last are left out.
 fn put_four(at: u32, left: u32, x: vec4<f32>) {
     let n = there(left, args.columns);
-    if n > 0u { out[at] = made(x.x); }
-    if n > 1u { out[at + 1u] = made(x.y); }
-    if n > 2u { out[at + 2u] = made(x.z); }
-    if n > 3u { out[at + 3u] = made(x.w); }
+    if n > 0u { out[at] = to_output(x.x); }
+    if n > 1u { out[at + 1u] = to_output(x.y); }
+    if n > 2u { out[at + 2u] = to_output(x.z); }
+    if n > 3u { out[at + 3u] = to_output(x.w); }
 }
 
+// Rows after the last are left out.
 fn put(base: u32, top: u32, left: u32, x: mat4x4<f32>) {
     let n = there(top, args.rows);
     let at = base + top * args.columns + left;
@@ -150,16 +168,18 @@ fn put(base: u32, top: u32, left: u32, x: mat4x4<f32>) {
 }
 
 @compute @workgroup_size(SIDE * SIDE)
+// The loop over the terms is the same for all invocations, and so are its barriers.
 fn matmul(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let group = group_index(id);
     if group >= args.groups { return; }
+    // Tiles count fastest, then parts, then products.
     let at = group % args.tiles;
     let product = group / args.tiles / args.parts;
     let part = group / args.tiles % args.parts;
     let top = at / args.across * (4u * FOURS);
     let left = at % args.across * (4u * FOURS);
-    let begin = part * args.stretch;
-    let end = min(begin + args.stretch, args.inner);
+    let begin = part * args.split_depth;
+    let end = min(begin + args.split_depth, args.inner);
 
     let mine = share(lane, top, left, product);
     let row = lane / SIDE;
@@ -175,6 +195,7 @@ fn matmul(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index)
             tile[to + 2u * FOURS] = next[2];
             tile[to + 3u * FOURS] = next[3];
         }
+        // The tile is written; the reads of the next one start before it is used.
         workgroupBarrier();
         if mine.side < 2u && depth + DEPTH < end { next = bring(mine, depth + DEPTH, end); }
         // Written out, because loops come with bounds that keep compilers from doing so.
@@ -182,6 +203,7 @@ fn matmul(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index)
         sums = add_four(sums, 4u, row, column);
         sums = add_four(sums, 8u, row, column);
         sums = add_four(sums, 12u, row, column);
+        // Nobody reads the tile any more when the next one is written.
         workgroupBarrier();
     }
     let base = (part * (args.groups / args.tiles / args.parts) + product) * args.rows * args.columns;

@@ -1,7 +1,8 @@
-// Operands of any sizes: read number by number, zero behind the first `there`.
+// Operands of any sizes: read element by element, zero after the first `there`.
 @group(0) @binding(1) var<storage, read> a: array<f32>;
 @group(0) @binding(2) var<storage, read> b: array<f32>;
 
+// `there` says how many of the four are inside the operand.
 fn four_of_a(at: u32, there: u32) -> vec4<f32> {
     var x = vec4<f32>();
     if there > 0u { x.x = a[at]; }
@@ -11,6 +12,7 @@ fn four_of_a(at: u32, there: u32) -> vec4<f32> {
     return x;
 }
 
+// The same of the other operand.
 fn four_of_b(at: u32, there: u32) -> vec4<f32> {
     var x = vec4<f32>();
     if there > 0u { x.x = b[at]; }

@@ -3,22 +3,28 @@
 use super::reduce::{Terms, sum_columns};
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
 };
-use hecate_core::{DType, Result, Tensor, primitives::Norm};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Norm, Normed, RmsNormBackward, RmsNormInputs},
+};
 
+/// What both directions share.
 const TEXT: &str = include_str!("norm.wgsl");
-const FORWARD: Source = Source { name: "norm_forward", parts: &[PRELUDE, TEXT, include_str!("norm_forward.wgsl")] };
-const BACKWARD: Source = Source { name: "norm_backward", parts: &[PRELUDE, TEXT, include_str!("norm_backward.wgsl")] };
+const FORWARD: WgslSource =
+    WgslSource { name: "norm_forward", parts: &[PRELUDE, TEXT, include_str!("norm_forward.wgsl")] };
+const BACKWARD: WgslSource =
+    WgslSource { name: "norm_backward", parts: &[PRELUDE, TEXT, include_str!("norm_backward.wgsl")] };
 
 /// Invocations of a row and of a workgroup, where rows are short and where they are long.
 const LANES: [[u32; 2]; 2] = [[16, 64], [256, 256]];
 
-/// Numbers of a short row at most.
+/// Elements of a short row at most.
 const SHORT: usize = 512;
 
-/// What rows are divided by, and what they are times; numbers are those in the kernels.
+/// What rows are divided by, and what they are times; values are those in the kernels.
 #[derive(Clone, Copy)]
 enum Kind {
     /// By the root of their mean square, times a weight.
@@ -29,10 +35,13 @@ enum Kind {
     Gated,
 }
 
+/// In the order of their values.
 const KINDS: [Kind; 3] = [Kind::Rms, Kind::L2, Kind::Gated];
 
+/// Invocations of a row, of a workgroup, and the kind.
 type Constants = [(&'static str, u32); 3];
 
+/// Long rows take a whole workgroup.
 const fn constants(long: bool, kind: Kind) -> Constants {
     let [lanes, invocations] = LANES[long as usize];
     [("LANES", lanes), ("INVOCATIONS", invocations), ("KIND", kind as u32)]
@@ -48,16 +57,20 @@ static CONSTANTS: [Constants; 6] = [
     constants(true, KINDS[2]),
 ];
 
+/// `y` and `r`; a gate is a factor of `y`.
 const fn forward(which: usize) -> Kernel<'static> {
     Kernel { source: &FORWARD, entry: "normalise", constants: &CONSTANTS[which] }
 }
 
+/// `dx`; a gate was passed before.
 const fn backward(which: usize) -> Kernel<'static> {
     Kernel { source: &BACKWARD, entry: "normalise_backward", constants: &CONSTANTS[which] }
 }
 
+/// The gradient in front of the gate, and the gate's own.
 const OPEN_GATE: Kernel<'static> = Kernel { source: &BACKWARD, entry: "open_gate", constants: &CONSTANTS[0] };
 
+/// Every kernel; a gated backward is OPEN_GATE and then that of RMS.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[
     forward(0),
     forward(1),
@@ -72,58 +85,70 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     OPEN_GATE,
 ];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct Args {
+struct NormArgs {
+    /// Rows in all.
     rows: u32,
+    /// `D`.
     width: u32,
+    /// Added under the root: ε, for L2 its square.
     epsilon: f32,
+    /// Factor of the sum of squares.
     share: f32,
 }
 
 /// How rows of a call are normalised.
-struct Call {
-    args: Args,
+struct NormCall {
+    /// The kernel's parameters.
+    args: NormArgs,
+    /// Which of [`CONSTANTS`].
     which: usize,
+    /// Workgroups: several short rows, or one long row each.
     groups: usize,
 }
 
-impl Call {
+impl NormCall {
+    /// Rows over the last axis of `x`.
     fn new(x: &Tensor<Wgpu>, kind: Kind, epsilon: f32) -> Self {
         let (rows, width) = (x.shape().rows(), x.shape().last());
         let long = usize::from(width > SHORT);
         let share = if matches!(kind, Kind::L2) { 1.0 } else { 1.0 / width as f32 };
         Self {
-            args: Args { rows: rows as u32, width: width as u32, epsilon, share },
+            args: NormArgs { rows: rows as u32, width: width as u32, epsilon, share },
             which: KINDS.len() * long + kind as usize,
             groups: rows.div_ceil((LANES[long][1] / LANES[long][0]) as usize),
         }
     }
 }
 
-/// `(y, r)`; without a weight by the length.
+/// `y` and `r`; without a weight by the length.
 fn normalise(
     device: &Wgpu,
     epsilon: f32,
     x: &Tensor<Wgpu>,
     weight: Option<&Tensor<Wgpu>>,
     gate: Option<&Tensor<Wgpu>>,
-) -> Result<(Tensor<Wgpu>, Tensor<Wgpu>)> {
+) -> Result<Normed<Tensor<Wgpu>>> {
     let kind = if gate.is_some() { Kind::Gated } else { plain(weight) };
-    let (call, dtype, x) = (Call::new(x, kind, epsilon), x.dtype(), device.widened(x)?);
+    let (call, dtype, x) = (NormCall::new(x, kind, epsilon), x.dtype(), device.widened(x)?);
+    // What a kind does not read is bound to x.
     let weight = device.widened(weight.unwrap_or(&x))?;
     let gate = device.widened(gate.unwrap_or(&x))?;
     let (y, inverse) = (device.empty(x.shape().clone(), DType::F32)?, device.empty([x.shape().rows()], DType::F32)?);
     let [x, weight, gate] = [&x, &weight, &gate].map(Binding::Read);
     let arrays = [x, weight, Binding::Write(&y), Binding::Write(&inverse), gate];
     device.launch(&forward(call.which), (call.groups, 1, 1), &call.args, &arrays)?;
-    Ok((device.rounded(y, dtype)?, inverse))
+    Ok(Normed { y: device.rounded(y, dtype)?, inverse })
 }
 
+/// The kind without a gate.
 fn plain(weight: Option<&Tensor<Wgpu>>) -> Kind {
     if weight.is_some() { Kind::Rms } else { Kind::L2 }
 }
 
+/// `dx`, given `r` as `inverse [rows]`.
 fn normalise_backward(
     device: &Wgpu,
     x: &Tensor<Wgpu>,
@@ -131,7 +156,7 @@ fn normalise_backward(
     inverse: &Tensor<Wgpu>,
     dy: &Tensor<Wgpu>,
 ) -> Result<Tensor<Wgpu>> {
-    let (call, dtype) = (Call::new(x, plain(weight), 0.0), x.dtype());
+    let (call, dtype) = (NormCall::new(x, plain(weight), 0.0), x.dtype());
     let (x, dy) = (device.widened(x)?, device.widened(dy)?);
     let weight = device.widened(weight.unwrap_or(&x))?;
     let dx = device.empty(x.shape().clone(), DType::F32)?;
@@ -142,40 +167,20 @@ fn normalise_backward(
 }
 
 impl Norm for Wgpu {
-    fn rms_norm(&self, epsilon: f32, x: &Tensor<Self>, weight: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        normalise(self, epsilon, x, Some(weight), None)
+    /// `y = w x r` with `r = 1/√(mean x² + ε)`, times `silu(g)` where there is a gate, and `r [rows]` in 32 bits.
+    fn rms_norm(&self, epsilon: f32, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
+        normalise(self, epsilon, inputs.x, Some(inputs.weight), inputs.g)
     }
 
-    fn rms_norm_backward(
-        &self,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        inverse: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let dx = normalise_backward(self, x, Some(weight), inverse, dy)?;
-        Ok((dx, sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?))
-    }
-
-    fn rms_norm_gated(
-        &self,
-        epsilon: f32,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        g: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        normalise(self, epsilon, x, Some(weight), Some(g))
-    }
-
-    fn rms_norm_gated_backward(
-        &self,
-        x: &Tensor<Self>,
-        weight: &Tensor<Self>,
-        g: &Tensor<Self>,
-        inverse: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
-        let (call, dtype) = (Call::new(x, Kind::Rms, 0.0), x.dtype());
+    /// `dx` by rows, `dweight [D]` as a sum over rows; what a gate lets through is the plain norm's gradient.
+    fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
+        let RmsNormBackward { inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+        let Some(g) = g else {
+            let dx = normalise_backward(self, x, Some(weight), inverse, dy)?;
+            let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?;
+            return Ok(RmsNormInputs { x: dx, weight: dweight, g: None });
+        };
+        let (call, dtype) = (NormCall::new(x, Kind::Rms, 0.0), x.dtype());
         let (x, weight) = (self.widened(x)?, self.widened(weight)?);
         let (g, dy) = (self.widened(g)?, self.widened(dy)?);
         let (dg, through) = (self.empty(g.shape().clone(), DType::F32)?, self.empty(dy.shape().clone(), DType::F32)?);
@@ -183,14 +188,18 @@ impl Norm for Wgpu {
         let arrays = [x_at, weight_at, inverse_at, dy, Binding::Write(&through), g, Binding::Write(&dg)];
         self.launch(&OPEN_GATE, groups(x.shape().count()), &call.args, &arrays)?;
         let dx = normalise_backward(self, &x, Some(&weight), inverse, &through)?;
+        // dw sums x r dy over rows, of what the gate let through.
         let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(&x, inverse, &through))?;
-        Ok((self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?, self.rounded(dg, dtype)?))
+        let (x, weight) = (self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?);
+        Ok(RmsNormInputs { x, weight, g: Some(self.rounded(dg, dtype)?) })
     }
 
-    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<(Tensor<Self>, Tensor<Self>)> {
+    /// `y = x r` with `r = 1/√(|x|² + ε²)` row by row, and `r [rows]`.
+    fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
         normalise(self, epsilon, x, None, None)
     }
 
+    /// `dx = r (dy − x r² (x·dy))`, row by row.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         normalise_backward(self, x, None, inverse, dy)
     }

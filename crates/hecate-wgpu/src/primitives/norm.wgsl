@@ -5,22 +5,27 @@
 const L2 = 1u;
 const GATED = 2u;
 
-struct Args {
+struct NormArgs {
+    // Rows in all.
     rows: u32,
+    // D.
     width: u32,
+    // ε, of which L2 takes the square.
     epsilon: f32,
     // What a sum of squares is multiplied by: 1/width, or 1 for L2.
     share: f32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: NormArgs;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 // [width]; not read for L2
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 
+// Partial sums of the rows of a workgroup.
 var<workgroup> sums: array<f32, INVOCATIONS>;
 
 // The sum over the invocations of a row; all of a workgroup call it.
+// A tree: each step halves the invocations of a row that add.
 fn row_sum(lane: u32, own: f32) -> f32 {
     sums[lane] = own;
     for (var step = LANES / 2u; step > 0u; step /= 2u) {

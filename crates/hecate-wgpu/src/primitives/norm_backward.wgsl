@@ -7,6 +7,7 @@
 @group(0) @binding(7) var<storage, read_write> dg: array<f32>;
 
 // r w dy
+// The gradient of the normalised row, times r.
 fn slope(r: f32, i: u32, column: u32) -> f32 {
     if KIND == L2 { return r * dy[i]; }
     return r * dy[i] * weight[column];
@@ -14,6 +15,7 @@ fn slope(r: f32, i: u32, column: u32) -> f32 {
 
 // dx = g − x r² (x·g) share, g = r w dy
 @compute @workgroup_size(INVOCATIONS)
+// LANES invocations own a row, as in the forward.
 fn normalise_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group_index(id) * (INVOCATIONS / LANES) + lane / LANES;
     let end = select(0u, (row + 1u) * args.width, row < args.rows);

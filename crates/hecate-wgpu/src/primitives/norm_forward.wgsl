@@ -4,7 +4,7 @@
 // [rows, width]; not read without a gate
 @group(0) @binding(5) var<storage, read> g: array<f32>;
 
-// 1/√(a² + b²) of numbers over zero, whose squares may be no 32-bit numbers. A NaN stays one.
+// 1/√(a² + b²) of numbers over zero, whose squares may overflow or vanish in 32 bits. A NaN stays one.
 fn inverse_length(a: f32, b: f32) -> f32 {
     let large = select(b, a, a > b);
     let ratio = select(a, b, a > b) / large;
@@ -12,8 +12,10 @@ fn inverse_length(a: f32, b: f32) -> f32 {
 }
 
 @compute @workgroup_size(INVOCATIONS)
+// LANES invocations own a row, and take its elements in turn.
 fn normalise(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group_index(id) * (INVOCATIONS / LANES) + lane / LANES;
+    // Workgroups may have room for rows after the last: those have no elements, and reach the barriers all the same.
     let end = select(0u, (row + 1u) * args.width, row < args.rows);
     let first = row * args.width + lane % LANES;
     var own = 0.0;

@@ -3,61 +3,71 @@
 use super::reduce::total_squares;
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
 };
 use hecate_core::{
     Result, Tensor,
-    primitives::{AdamW, Clip, Optimizer, Slot, Update},
+    primitives::{AdamWStep, Clip, Optimizer, Slot, Update},
 };
 
-const SOURCE: Source = Source { name: "optimizer", parts: &[PRELUDE, include_str!("optimizer.wgsl")] };
+/// An invocation updates one element.
+const SOURCE: WgslSource = WgslSource { name: "optimizer", parts: &[PRELUDE, include_str!("optimizer.wgsl")] };
 
 /// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[kernel(&[("CLIP", 0)]), kernel(&[("CLIP", 1)])];
 
+/// With clipping or without.
 const fn kernel(constants: &'static [(&'static str, u32)]) -> Kernel<'static> {
     Kernel { source: &SOURCE, entry: "adamw", constants }
 }
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Args {
+struct AdamWArgs {
+    /// Elements of the parameter.
     count: u32,
+    /// `λ`.
     learning_rate: f32,
+    /// `β₁`.
     beta1: f32,
+    /// `β₂`.
     beta2: f32,
+    /// `ε`.
     epsilon: f32,
+    /// `d`.
     weight_decay: f32,
+    /// `1 / (1 − β₁ᵗ)`.
     unbias1: f32,
+    /// `1 / (1 − β₂ᵗ)`.
     unbias2: f32,
+    /// Norm above which gradients are scaled down.
     max_norm: f32,
     unused: [u32; 3],
 }
 
 impl Optimizer for Wgpu {
-    fn adamw(
-        &self,
-        adamw: &AdamW,
-        clip: Option<&Clip<'_, Self>>,
-        updates: Vec<Update<'_, Self>>,
-    ) -> Result<Vec<Slot<Tensor<Self>>>> {
-        let unbias = |beta: f32| (1.0 / (1.0 - f64::from(beta).powf(f64::from(adamw.step)))) as f32;
-        let args = Args {
+    /// One launch a parameter; clipping is decided on the device.
+    fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
+        let AdamWStep { constants, clip } = *step;
+        let [unbias1, unbias2] = constants.bias_corrections();
+        let args = AdamWArgs {
             count: 0,
-            learning_rate: adamw.learning_rate,
-            beta1: adamw.beta1,
-            beta2: adamw.beta2,
-            epsilon: adamw.epsilon,
-            weight_decay: adamw.weight_decay,
-            unbias1: unbias(adamw.beta1),
-            unbias2: unbias(adamw.beta2),
+            learning_rate: constants.learning_rate,
+            beta1: constants.beta1,
+            beta2: constants.beta2,
+            epsilon: constants.epsilon,
+            weight_decay: constants.weight_decay,
+            unbias1,
+            unbias2,
             max_norm: clip.map_or(0.0, |clip| clip.max_norm),
             unused: [0; 3],
         };
-        updates.into_iter().map(|(slot, grad)| update(self, &args, clip, slot, grad)).collect()
+        updates.into_iter().map(|parameter| update(self, &args, clip, parameter)).collect()
     }
 
+    /// `[1]`: the sum of squares of all gradients.
     fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         total_squares(self, grads)
     }
@@ -66,15 +76,15 @@ impl Optimizer for Wgpu {
 /// The step of one parameter.
 fn update(
     device: &Wgpu,
-    args: &Args,
+    args: &AdamWArgs,
     clip: Option<&Clip<'_, Wgpu>>,
-    slot: Slot<Tensor<Wgpu>>,
-    grad: &Tensor<Wgpu>,
+    Update { slot, grad }: Update<'_, Wgpu>,
 ) -> Result<Slot<Tensor<Wgpu>>> {
     let [value, mean, square] = [slot.value, slot.mean, slot.square].map(|x| own(device, x));
+    // The kernel writes in place, so each array must have one owner.
     let slot = Slot { value: value?, mean: mean?, square: square? };
     let count = grad.shape().count();
-    let args = Args { count: count as u32, ..*args };
+    let args = AdamWArgs { count: count as u32, ..*args };
     let [value, mean, square] = [&slot.value, &slot.mean, &slot.square].map(Binding::Write);
     // Where nothing is clipped the kernel does not look at the last.
     let (norm, clipped) = clip.map_or((grad, &[("CLIP", 0)]), |clip| (clip.norm_squared, &[("CLIP", 1)]));

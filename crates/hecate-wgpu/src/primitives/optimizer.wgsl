@@ -1,30 +1,41 @@
 // One step of AdamW on one parameter, in place.
 
-struct Args {
+struct AdamWArgs {
+    // Elements of the parameter.
     count: u32,
+    // λ.
     learning_rate: f32,
+    // β₁.
     beta1: f32,
+    // β₂.
     beta2: f32,
+    // ε.
     epsilon: f32,
+    // d.
     weight_decay: f32,
     // 1 / (1 − βᵗ)
     unbias1: f32,
     unbias2: f32,
+    // Gradients of a larger norm are scaled down to it.
     max_norm: f32,
     unused0: u32,
     unused1: u32,
     unused2: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: AdamWArgs;
+// [count], read and written.
 @group(0) @binding(1) var<storage, read_write> value: array<f32>;
+// [count]: m.
 @group(0) @binding(2) var<storage, read_write> mean: array<f32>;
+// [count]: s.
 @group(0) @binding(3) var<storage, read_write> square: array<f32>;
 @group(0) @binding(4) var<storage, read> grad: array<f32>;
 // [1], where CLIP says that gradients are clipped
 @group(0) @binding(5) var<storage, read> norm_squared: array<f32>;
 
 @compute @workgroup_size(256)
+// An invocation updates one element and both of its moments.
 fn adamw(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let i = 256u * group_index(group) + local;
     if i >= args.count {
@@ -40,6 +51,7 @@ fn adamw(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
     let m = args.beta1 * mean[i] + (1.0 - args.beta1) * g;
     let s = args.beta2 * square[i] + (1.0 - args.beta2) * (g * g);
+    // m̂ / (√ŝ + ε)
     let direction = args.unbias1 * m / (sqrt(args.unbias2 * s) + args.epsilon);
     let p = value[i];
     mean[i] = m;

@@ -2,23 +2,27 @@
 
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source, WORKGROUP},
+    launch::{Binding, Kernel, PRELUDE, WORKGROUP, WgslSource},
 };
 use hecate_core::{DType, Result, Tensor, primitives::Reduce};
 
+/// Both kernels.
 const TEXT: &str = include_str!("reduce.wgsl");
 /// For any adapter, and for one with subgroups.
-static SOURCES: [Source; 2] = [
-    Source { name: "reduce", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
-    Source { name: "reduce_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
+static SOURCES: [WgslSource; 2] = [
+    WgslSource { name: "reduce", parts: &[PRELUDE, WORKGROUP[0], TEXT] },
+    WgslSource { name: "reduce_subgroups", parts: &[PRELUDE, WORKGROUP[1], TEXT] },
 ];
 
+/// `SQUARES` and `TERMS`.
 type Constants = [(&'static str, u32); 2];
 
+/// Whether values are squared, and what `columns` adds up.
 const fn constants(squares: bool, terms: u32) -> Constants {
     [("SQUARES", squares as u32), ("TERMS", terms)]
 }
 
+/// Only totals have a variant with subgroups.
 const fn kernel<'a>(subgroups: bool, entry: &'static str, constants: &'a Constants) -> Kernel<'a> {
     Kernel { source: &SOURCES[subgroups as usize], entry, constants }
 }
@@ -34,44 +38,58 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel(false, "columns", &CONSTANTS[3]),
 ];
 
+/// Values, squares, products, scaled products.
 const CONSTANTS: [Constants; 4] = [constants(false, 0), constants(true, 0), constants(false, 1), constants(false, 2)];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Args {
+struct ReduceArgs {
+    /// Elements, or rows.
     count: u32,
+    /// Elements of a row, or number of sums.
     width: u32,
+    /// Rows that an invocation adds up.
     height: u32,
+    /// Where the sums begin.
     start: u32,
 }
 
-/// Elements that a workgroup adds up; `SPAN` in the kernel.
-const SPAN: usize = 4096;
+/// Elements that a workgroup adds up; `BLOCK` in the kernel.
+const BLOCK: usize = 4096;
 
 /// Rows that an invocation adds up.
 const HEIGHT: usize = 32;
 
 impl Reduce for Wgpu {
+    /// `Σ x`, `[1]` in 32 bits.
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &self.widened(x)?, false)
     }
 
+    /// `Σ x²`, `[1]` in 32 bits.
     fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(self, &self.widened(x)?, true)
     }
 
+    /// `[width]`: sums over all rows.
     fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         sum_columns(self, width, Terms::Values(x))
+    }
+
+    fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        sum_columns(self, width, Terms::Products(x, y))
     }
 }
 
 /// Sum of all elements or of their squares, `[1]`.
 fn total(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool) -> Result<Tensor<Wgpu>> {
     let (mut sums, mut squares) = (x.clone(), squares);
+    // Each round leaves one sum for every 4096 elements.
     loop {
-        let groups = spans(&sums);
+        let groups = blocks(&sums);
         let parts = device.empty([groups], DType::F32)?;
-        spans_into(device, &sums, squares, &parts, 0)?;
+        blocks_into(device, &sums, squares, &parts, 0)?;
         if groups == 1 {
             return Ok(parts);
         }
@@ -81,26 +99,27 @@ fn total(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool) -> Result<Tensor<Wgpu>>
 
 /// Sum of the squares of all elements of all arrays, `[1]`.
 pub(super) fn total_squares(device: &Wgpu, arrays: &[&Tensor<Wgpu>]) -> Result<Tensor<Wgpu>> {
-    let parts = device.empty([arrays.iter().map(|x| spans(x)).sum::<usize>()], DType::F32)?;
+    // One sum for each block of each array, then the sum of those.
+    let parts = device.empty([arrays.iter().map(|x| blocks(x)).sum::<usize>()], DType::F32)?;
     let mut start = 0;
     for x in arrays {
-        spans_into(device, &device.widened(x)?, true, &parts, start)?;
-        start += spans(x);
+        blocks_into(device, &device.widened(x)?, true, &parts, start)?;
+        start += blocks(x);
     }
     total(device, &parts, false)
 }
 
 /// How many workgroups add an array up.
-fn spans(x: &Tensor<Wgpu>) -> usize {
-    x.shape().count().div_ceil(SPAN)
+fn blocks(x: &Tensor<Wgpu>) -> usize {
+    x.shape().count().div_ceil(BLOCK)
 }
 
-/// A sum for every span of `x`, into `parts` from `start`.
-fn spans_into(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool, parts: &Tensor<Wgpu>, start: usize) -> Result<()> {
-    let (count, width) = (x.shape().count() as u32, spans(x) as u32);
-    let args = Args { count, width, height: 0, start: start as u32 };
+/// A sum for every block of `x`, into `parts` from `start`.
+fn blocks_into(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool, parts: &Tensor<Wgpu>, start: usize) -> Result<()> {
+    let (count, width) = (x.shape().count() as u32, blocks(x) as u32);
+    let args = ReduceArgs { count, width, height: 0, start: start as u32 };
     let bindings = [Binding::Write(parts), Binding::Read(x)];
-    device.launch(&kernel(device.has_subgroups(), "total", &constants(squares, 0)), (spans(x), 1, 1), &args, &bindings)
+    device.launch(&kernel(device.has_subgroups(), "total", &constants(squares, 0)), (blocks(x), 1, 1), &args, &bindings)
 }
 
 /// What is added up over rows `[rows, width]`.
@@ -127,10 +146,11 @@ pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Resu
     let [x, y, factor] = arrays.map(|x| device.widened(x));
     let mut arrays = [x?, y?, factor?];
     let (mut rows, mut number) = (arrays[0].shape().count() / width, number);
+    // Each round leaves one row of sums for every 32 rows.
     loop {
         let parts = rows.div_ceil(HEIGHT);
         let sums = device.empty([parts, width], DType::F32)?;
-        let args = Args { count: rows as u32, width: width as u32, height: HEIGHT as u32, start: 0 };
+        let args = ReduceArgs { count: rows as u32, width: width as u32, height: HEIGHT as u32, start: 0 };
         let bindings: Vec<_> = std::iter::once(Binding::Write(&sums)).chain(arrays.iter().map(Binding::Read)).collect();
         let groups = ((parts * width).div_ceil(64), 1, 1);
         device.launch(&kernel(false, "columns", &constants(false, number)), groups, &args, &bindings)?;

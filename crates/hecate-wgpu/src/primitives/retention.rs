@@ -3,56 +3,65 @@
 use super::reduce::{Terms, sum_columns};
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
     memory::groups,
 };
-use hecate_core::{DType, Result, Tensor, primitives};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Retention, RetentionBackward, RetentionInputs},
+};
 
-const SOURCE: Source = Source { name: "retention", parts: &[PRELUDE, include_str!("retention.wgsl")] };
+const SOURCE: WgslSource = WgslSource { name: "retention", parts: &[PRELUDE, include_str!("retention.wgsl")] };
 
+/// `log a [rows,H]`: an invocation makes one element.
 const RETENTION: Kernel<'static> = Kernel { source: &SOURCE, entry: "retention", constants: &[] };
+/// `dx [rows,H]` and `dy log a [rows,H]`, whose sums are the gradients of dt_bias and a_log.
 const BACKWARD: Kernel<'static> = Kernel { source: &SOURCE, entry: "retention_backward", constants: &[] };
 
+/// Every kernel of the file.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[RETENTION, BACKWARD];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct Args {
+struct RetentionArgs {
+    /// Elements of x.
     count: u32,
+    /// `H`.
     width: u32,
     unused: [u32; 2],
 }
 
-impl Args {
+impl RetentionArgs {
+    /// Heads are the last axis.
     fn new(x: &Tensor<Wgpu>) -> Self {
         Self { count: x.shape().count() as u32, width: x.shape().last() as u32, unused: [0; 2] }
     }
 }
 
-impl primitives::Retention for Wgpu {
-    fn retention(&self, x: &Tensor<Self>, slope: &Tensor<Self>, offset: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (args, x) = (Args::new(x), self.widened(x)?);
+impl Retention for Wgpu {
+    /// An invocation an element of `x [rows,H]`.
+    fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
+        let RetentionInputs { x, a_log, dt_bias } = *inputs;
+        let (args, x) = (RetentionArgs::new(x), self.widened(x)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
-        let arrays = [Binding::Read(&x), Binding::Read(slope), Binding::Read(offset), Binding::Write(&y)];
+        let arrays = [Binding::Read(&x), Binding::Read(a_log), Binding::Read(dt_bias), Binding::Write(&y)];
         self.launch(&RETENTION, groups(x.shape().count()), &args, &arrays)?;
         Ok(y)
     }
 
-    fn retention_backward(
-        &self,
-        x: &Tensor<Self>,
-        slope: &Tensor<Self>,
-        offset: &Tensor<Self>,
-        dy: &Tensor<Self>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>, Tensor<Self>)> {
-        let (args, dtype, x) = (Args::new(x), x.dtype(), self.widened(x)?);
+    /// One pass for both elements, then two sums over rows.
+    fn retention_backward(&self, call: &RetentionBackward<'_, Self>) -> Result<RetentionInputs<Tensor<Self>>> {
+        let RetentionBackward { inputs: RetentionInputs { x, a_log, dt_bias }, dy } = *call;
+        let (args, dtype, x) = (RetentionArgs::new(x), x.dtype(), self.widened(x)?);
         let like_x = || self.empty(x.shape().clone(), DType::F32);
         let (dx, scaled) = (like_x()?, like_x()?);
-        let [x_at, slope, offset, dy] = [&x, slope, offset, dy].map(Binding::Read);
-        let arrays = [x_at, slope, offset, Binding::Write(&dx), dy, Binding::Write(&scaled)];
+        let [x_at, a_log, dt_bias, dy] = [&x, a_log, dt_bias, dy].map(Binding::Read);
+        let arrays = [x_at, a_log, dt_bias, Binding::Write(&dx), dy, Binding::Write(&scaled)];
         self.launch(&BACKWARD, groups(x.shape().count()), &args, &arrays)?;
+        // Sums over rows: one number a head.
         let sums = |terms| sum_columns(self, args.width as usize, Terms::Values(terms));
-        let (dslope, doffset) = (sums(&scaled)?, sums(&dx)?);
-        Ok((self.rounded(dx, dtype)?, dslope, doffset))
+        let (a_log, dt_bias) = (sums(&scaled)?, sums(&dx)?);
+        Ok(RetentionInputs { x: self.rounded(dx, dtype)?, a_log, dt_bias })
     }
 }

@@ -1,12 +1,14 @@
 // The forgetting gate: log a = −exp(slope) softplus(x + offset), `slope` and `offset` a number a head.
 
-struct Args {
+struct RetentionArgs {
+    // Elements of x.
     count: u32,
+    // Heads.
     width: u32,
     unused: vec2<u32>,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: RetentionArgs;
 // [rows, width]
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 // [width]
@@ -19,6 +21,7 @@ struct Args {
 @group(0) @binding(6) var<storage, read_write> scaled: array<f32>;
 
 @compute @workgroup_size(256)
+// An invocation makes one element.
 fn retention(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = 256u * group_index(id) + lane;
     if i >= args.count { return; }
@@ -27,6 +30,7 @@ fn retention(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_ind
 }
 
 @compute @workgroup_size(256)
+// An invocation makes one element of both results; the host sums them over rows.
 fn retention_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = 256u * group_index(id) + lane;
     if i >= args.count { return; }

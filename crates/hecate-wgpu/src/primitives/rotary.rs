@@ -3,34 +3,42 @@
 use crate::{
     Wgpu,
     error::unsupported,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{
     DType, Result, Tensor,
     primitives::{Rotary, RotaryDims},
 };
 
-const SOURCE: Source = Source { name: "rotary", parts: &[PRELUDE, include_str!("rotary.wgsl")] };
+const SOURCE: WgslSource = WgslSource { name: "rotary", parts: &[PRELUDE, include_str!("rotary.wgsl")] };
 
+/// An invocation turns one pair of a row, in all heads.
 const ROTARY: Kernel<'static> = Kernel { source: &SOURCE, entry: "rotary", constants: &[] };
 
+/// The one kernel.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[ROTARY];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct Args {
+struct RotaryArgs {
+    /// Rows of tokens.
     rows: u32,
+    /// `N`.
     sequences: u32,
+    /// `H`.
     heads: u32,
+    /// Pairs of a head.
     half: u32,
 }
 
 impl Rotary for Wgpu {
+    /// The backward is the same kernel with the angles reversed.
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (rows, half, dtype) = (dims.sequences.rows(), dims.width / 2, x.dtype());
         let (table, x) = (table(self, dims)?, self.widened(x)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
-        let args = Args {
+        let args = RotaryArgs {
             rows: rows as u32,
             sequences: dims.sequences.count() as u32,
             heads: dims.heads as u32,
@@ -51,6 +59,7 @@ fn table(device: &Wgpu, dims: &RotaryDims) -> Result<Tensor<Wgpu>> {
         return Err(unsupported("positions so far", format!("a sequence begins at {offset}, positions have 32 bits")));
     }
     // Turns back are what is missing to a whole turn.
+    // Angles in turns, as fractions of 64 bits: a product with a position keeps the fraction.
     let words = (0..dims.width / 2).flat_map(|i| {
         let turns = f64::from(dims.base).powf(step * i as f64) / std::f64::consts::TAU;
         let fraction = (turns.fract() * 2f64.powi(64)) as u64;

@@ -1,14 +1,18 @@
 // Rotary positions. Angles count in turns: what a token turns is a fraction of 64 bits, of which the product with a
-// position keeps 32 behind the point, so that no position is too far for 32-bit floats.
+// position keeps 32 after the point, so that no position is too far for 32-bit floats.
 
-struct Args {
+struct RotaryArgs {
+    // Rows of tokens.
     rows: u32,
+    // N.
     sequences: u32,
+    // H.
     heads: u32,
+    // Pairs of a head.
     half: u32,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: RotaryArgs;
 // Turns a token [half] in 2^-64, the lower word first; position minus row, modulo 2^32, and first row [sequences].
 @group(0) @binding(1) var<storage, read> table: array<u32>;
 // [rows, heads, 2 half]
@@ -16,6 +20,7 @@ struct Args {
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
 
 // The upper word of a product.
+// WGSL has no wide product: four products of 16-bit halves, with their carries.
 fn upper(a: u32, b: u32) -> u32 {
     let a_low = a & 0xffffu;
     let b_low = b & 0xffffu;
@@ -46,6 +51,7 @@ fn rotary(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index)
     let pair = i % args.half;
     let shifts = 2u * args.half;
     let starts = shifts + args.sequences;
+    // The sequence of the row, by bisection of the first rows.
     var low = 0u;
     var high = args.sequences;
     while high - low > 1u {
@@ -53,6 +59,7 @@ fn rotary(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index)
         if table[starts + middle] <= row { low = middle; } else { high = middle; }
     }
     let position = row + table[shifts + low];
+    // Bits 32 to 63 of the position times the 64-bit fraction: whole turns fall away above.
     let turns = position * table[2u * pair + 1u] + upper(position, table[2u * pair]);
     let to = direction(turns);
     for (var head = 0u; head < args.heads; head += 1u) {

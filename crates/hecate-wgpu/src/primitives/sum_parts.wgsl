@@ -1,16 +1,21 @@
 // The sum over the first axis of partial results: out[i] = sum over p of parts[p, i], in the order of the parts.
 
-struct Args {
+struct SumPartsArgs {
+    // Elements of the result.
     count: u32,
+    // Parts.
     number: u32,
     unused: vec2<u32>,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: SumPartsArgs;
+// [number, count]
 @group(0) @binding(1) var<storage, read> parts: array<f32>;
+// [count]
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 
 @compute @workgroup_size(64)
+// An invocation adds up one element of all parts.
 fn sum_parts(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = group_index(id) * 64u + lane;
     if i >= args.count { return; }

@@ -2,20 +2,25 @@
 
 use crate::{
     Wgpu,
-    launch::{Binding, Kernel, PRELUDE, Source},
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
 use hecate_core::{DType, Result, Tensor};
 
-const SOURCE: Source = Source { name: "sum_parts", parts: &[PRELUDE, include_str!("sum_parts.wgsl")] };
+const SOURCE: WgslSource = WgslSource { name: "sum_parts", parts: &[PRELUDE, include_str!("sum_parts.wgsl")] };
 
+/// An invocation adds up one element of all parts.
 const SUM_PARTS: Kernel<'static> = Kernel { source: &SOURCE, entry: "sum_parts", constants: &[] };
 
+/// The one kernel.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[SUM_PARTS];
 
+/// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-struct Args {
+struct SumPartsArgs {
+    /// Elements of the result.
     count: u32,
+    /// Parts.
     number: u32,
     unused: [u32; 2],
 }
@@ -28,7 +33,7 @@ pub(super) fn sum_parts(device: &Wgpu, parts: &Tensor<Wgpu>) -> Result<Tensor<Wg
     }
     let out = device.empty(rest, DType::F32)?;
     let count = out.shape().count();
-    let args = Args { count: count as u32, number: number as u32, unused: [0; 2] };
+    let args = SumPartsArgs { count: count as u32, number: number as u32, unused: [0; 2] };
     let arrays = [Binding::Read(parts), Binding::Write(&out)];
     device.launch(&SUM_PARTS, (count.div_ceil(64), 1, 1), &args, &arrays)?;
     Ok(out)

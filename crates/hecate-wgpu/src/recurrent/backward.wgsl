@@ -1,12 +1,15 @@
-// Lanes backward: span by span from the last, behind a forward that left the states and records of the span in `room`.
+// A sequence and head backward: segment by segment from the last. A forward before it left the states and records of the
+// segment in `workspace`.
 // `made` is dq, dk [rows,H,K], dv [rows,H,V], then the gradients of gates and of initial states.
 //
-// A span's ticks are its tokens, from the last. What a dispatch leaves in `room` is there for the next.
+// A segment's ticks are its tokens, from the last. What a dispatch leaves in `workspace` is there for the next.
 
 // [rows,H,V].
+// The gradient of what each token read.
 @group(0) @binding(8) var<storage, read> dout: array<f32>;
 
-// The point of a token. Only groups that are units begin before their span.
+// The point of a token. Only groups that are units begin before their segment.
+// The state at which a token's inner gradient was taken.
 fn point_at(t: u32, start: u32) -> u32 {
     if (args.call.frozen == 0u) {
         return states + (t - start) * args.call.state;
@@ -18,19 +21,21 @@ fn point_at(t: u32, start: u32) -> u32 {
     return states + (group - start) * args.call.state;
 }
 
-// What token `i` of the span left, and the gradient of what it read; nothing yet is the gradient of its arguments.
+// What token `i` of the segment left, and the gradient of what it read; nothing yet is the gradient of its arguments.
+// Called before the phases of every token; gradients of arguments start from zero.
 fn load_record(own: u32, i: u32) {
     for (var j = me; j < args.call.value; j += THREADS) {
         put(out + j, dout[own * args.call.value + j]);
     }
     for (var j = me; j < args.call.record; j += THREADS) {
-        put(record + j, room[records + i * args.call.record + j]);
+        put(record + j, workspace[records + i * args.call.record + j]);
     }
     for (var j = me; j < token_rows(); j += THREADS) {
         put(grads.q + j, 0.0);
     }
 }
 
+// dq, dk, dv and the gradients of the gates of row `own`, each to its place in `made`.
 fn store_grads(own: u32) {
     let call = args.call;
     for (var i = me; i < call.key; i += THREADS) {
@@ -51,47 +56,55 @@ fn store_grads(own: u32) {
 }
 
 // The gradient of the point joins that of the state.
+// At the first token of a frozen group its point is the state itself.
 fn join_point() {
     for (var i = me; i < args.call.state; i += THREADS) {
-        room[dstate + i] += room[dpoint + i];
-        room[dpoint + i] = 0.0;
+        workspace[dstate + i] += workspace[dpoint + i];
+        workspace[dpoint + i] = 0.0;
     }
 }
 
 @compute @workgroup_size(THREADS)
+// Loops over ticks are uniform, as in the forward.
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     me = index;
     let size = args.call.state;
     let frozen = args.call.frozen;
     lay_out(group.x, true);
-    let lane = args.call.lane + group.x;
-    let at = lane_at(lane);
-    let span = span_at(at);
-    let last = min(args.call.end, span.tokens);
-    if (args.call.begin == 0u && args.call.span == 0u) {
-        load_state(dstate, args.call.dlast, lane);
+    let sequence_head = args.call.sequence_head + group.x;
+    let at = sequence_head_at(sequence_head);
+    let segment = segment_at(at);
+    let last = min(args.call.end, segment.tokens);
+    // The first dispatch brings the gradient of the final state, and clears that of the point.
+    if (args.call.begin == 0u && args.call.segment == 0u) {
+        load_state(dstate, args.call.dlast, sequence_head);
         for (var i = me; i < dpoint - dstate; i += THREADS) {
-            room[dpoint + i] = 0.0;
+            workspace[dpoint + i] = 0.0;
         }
     }
     for (var tick = args.call.begin; tick < last; tick++) {
-        let i = span.tokens - 1u - tick;
-        let t = span.first + i;
+        // Ticks count from the segment's last token.
+        let i = segment.tokens - 1u - tick;
+        let t = segment.first + i;
         let own = at.first + t * args.call.heads;
+        // The forward left a state before each token and one after the last.
         old = states + i * size;
         next = old + size;
-        point = point_at(t, span.first);
+        point = point_at(t, segment.first);
+        // Rows become visible to all before the phases run.
         load_rows(own);
         load_record(own, i);
         sync();
         run(0u, BACKWARD_END);
         store_grads(own);
+        // Gradients of the point gather over the group, and join at its first token.
         if (frozen != 0u && t % max(frozen, 1u) == 0u) {
             join_point();
         }
         sync();
     }
-    if (args.call.span + 1u == at.spans && last == span.tokens && args.call.begin < last) {
-        store_state(dstate, lane);
+    // Before the first token, `dstate` is the gradient of the initial state.
+    if (args.call.segment + 1u == at.segments && last == segment.tokens && args.call.begin < last) {
+        store_state(dstate, sequence_head);
     }
 }

@@ -1,6 +1,7 @@
 // Functions of one number that drivers compute with few digits, or not at all at the ends of their ranges.
 
 // m^power for m > 0, without logarithms where a root or product does.
+// The exponents that rules use most have a shorter way.
 fn power(m: f32, exponent: f32) -> f32 {
     if (exponent == 0.0) {
         return 1.0;
@@ -18,6 +19,7 @@ fn power(m: f32, exponent: f32) -> f32 {
 }
 
 // −1, 0 or 1; NaN for NaN.
+// Comparisons with NaN are false, so that NaN falls through to `x`.
 fn sign_of(x: f32) -> f32 {
     if (x > 0.0) {
         return 1.0;
@@ -26,6 +28,7 @@ fn sign_of(x: f32) -> f32 {
 }
 
 // Odd, −1 to 1, relative to a small x too.
+// Near 0 a polynomial of degree 7; elsewhere an exponential of a number that is not positive.
 fn hyperbolic_tangent(x: f32) -> f32 {
     let far_x = abs(x);
     if (far_x < 0.1) {

@@ -36,10 +36,12 @@ const ADD: u32 = 64u;
 const KIND: u32 = 15u;
 
 // Kind, rows, columns.
+// A phase that takes no round.
 fn nothing() -> vec3<u32> {
     return vec3(NOTHING, 0u, 0u);
 }
 
+// The phase, or nothing where the rule's options leave it out.
 fn shape_if(condition: bool, kind: u32, rows: u32, columns: u32) -> vec3<u32> {
     return select(vec3(NOTHING, 0u, 0u), vec3(kind, rows, columns), condition);
 }
@@ -57,25 +59,31 @@ struct Job {
     factor: f32,
 }
 
+// A product without a factor.
 fn job(y: u32, x: u32, m: u32) -> Job {
     return Job(y, x, m, 1.0);
 }
 
+// A round is one pass of all invocations between two barriers.
 fn rounds_of(shape: vec3<u32>) -> u32 {
     switch shape.x & KIND {
         case NOTHING: {
             return 0u;
         }
+        // A total takes a second round for the last sixteen sums.
         case EACH, SWEEP: {
             return select(1u, 2u, (shape.x & TOTAL) != 0u);
         }
+        // THREADS / LANES rows a round, each shared by LANES invocations.
         case ROWS: {
             return (shape.y + THREADS / LANES - 1u) / (THREADS / LANES);
         }
+        // Up to THREADS columns a round.
         case COLUMNS, TIMES: {
             let width = max(width_of(shape.z), 1u);
             return (shape.z + width - 1u) / width;
         }
+        // Four rows for every LANES invocations a round.
         case TRANSPOSED: {
             return (shape.y + 4u * (THREADS / LANES) - 1u) / (4u * (THREADS / LANES));
         }
@@ -88,6 +96,7 @@ fn rounds_of(shape: vec3<u32>) -> u32 {
     }
 }
 
+// Elements THREADS apart, so that neighbours touch neighbouring elements.
 fn work_each(phase: u32, count: u32) -> vec4<f32> {
     var sums = vec4(0.0);
     for (var i = me; i < count; i += THREADS) {
@@ -97,6 +106,7 @@ fn work_each(phase: u32, count: u32) -> vec4<f32> {
 }
 
 // All rows in the first round; or, where rows have sums of their own, as many a round as invocations share them.
+// LANES invocations share a row, and take its columns in turn.
 fn work_sweep(phase: u32, shape: vec3<u32>, some: bool, round_at: u32) -> vec4<f32> {
     let apart = THREADS / LANES;
     let first = select(round_at * shape.y, round_at * apart, some);
@@ -110,11 +120,13 @@ fn work_sweep(phase: u32, shape: vec3<u32>, some: bool, round_at: u32) -> vec4<f
     return sums;
 }
 
+// Invocation `me` owns column `me % width` and every `parts`th row of it.
 fn work_columns(phase: u32, shape: vec3<u32>, round_at: u32) -> f32 {
     let width = width_of(shape.z);
     let parts = THREADS / width;
     let c = round_at * width + me % width;
     let top = (shape.x & TOP) != 0u;
+    // The neutral element of a sum or of a maximum.
     var sum = select(0.0, -infinity(), top);
     if (me / width < parts && c < shape.z) {
         for (var r = me / width; r < shape.y; r += parts) {
@@ -129,6 +141,7 @@ fn work_columns(phase: u32, shape: vec3<u32>, round_at: u32) -> f32 {
     return sum;
 }
 
+// As `work_columns`: y[c] = Σ x[r] M[r,c].
 fn work_times(at: Job, shape: vec3<u32>, round_at: u32) -> f32 {
     let width = width_of(shape.z);
     let parts = THREADS / width;
@@ -143,40 +156,43 @@ fn work_times(at: Job, shape: vec3<u32>, round_at: u32) -> f32 {
             let factors = vec4(
                 row(at.x + r), row(at.x + r + parts), row(at.x + r + 2u * parts), row(at.x + r + 3u * parts),
             );
-            sums += factors * vec4(room[i], room[i + apart], room[i + 2u * apart], room[i + 3u * apart]);
+            sums += factors * vec4(workspace[i], workspace[i + apart], workspace[i + 2u * apart], workspace[i + 3u * apart]);
             i += 4u * apart;
         }
         for (; r < shape.y; r += parts) {
-            sums.x += row(at.x + r) * room[i];
+            sums.x += row(at.x + r) * workspace[i];
             i += apart;
         }
     }
     return sums.x + sums.y + sums.z + sums.w;
 }
 
+// y[r] = Σ x[c] M[r,c] for four rows at once: one read of x serves four products.
 fn work_transposed(at: Job, shape: vec3<u32>, round_at: u32) -> vec4<f32> {
     let apart = THREADS / LANES;
     let r = 4u * apart * round_at + me / LANES;
-    // Behind the last row, that one again: nobody takes its sum.
+    // After the last row, that one again: nobody takes its sum.
     let i = at.m + min(r + apart * vec4(0u, 1u, 2u, 3u), vec4(shape.y - 1u)) * shape.z;
     var sums = vec4(0.0);
     for (var c = me % LANES; c < shape.z; c += LANES) {
-        sums += row(at.x + c) * vec4(room[i.x + c], room[i.y + c], room[i.z + c], room[i.w + c]);
+        sums += row(at.x + c) * vec4(workspace[i.x + c], workspace[i.y + c], workspace[i.z + c], workspace[i.w + c]);
     }
     return sums;
 }
 
+// Every element has one owner: no barrier inside.
 fn work_update(at: Job, shape: vec3<u32>) {
     for (var r = me / LANES; r < shape.y; r += THREADS / LANES) {
         let own = row(at.x + r);
         for (var c = me % LANES; c < shape.z; c += LANES) {
             let i = at.m + r * shape.z + c;
-            room[i] = at.factor * room[i] + own * row(at.y + c);
+            workspace[i] = at.factor * workspace[i] + own * row(at.y + c);
         }
     }
 }
 
 // What an invocation does by itself; what others are to add up is returned.
+// Kinds are uniform over the workgroup.
 fn work(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) -> vec4<f32> {
     let kind = shape.x & KIND;
     switch kind {
@@ -207,6 +223,7 @@ fn work(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) -> vec4<f32> {
 }
 
 // The sums of EACH and SWEEP: sixteen of them in one round, one in the next.
+// The order of the additions depends on THREADS alone.
 fn finish_total(phase: u32, top: bool, round_at: u32) {
     if (round_at == 0u && me < SECOND) {
         var sum = partial[me];
@@ -232,6 +249,7 @@ fn finish_total(phase: u32, top: bool, round_at: u32) {
     }
 }
 
+// The first invocation of a row adds up what its neighbours found.
 fn finish_row(phase: u32, r: u32, rows: u32) {
     if (me % LANES == 0u && r < rows) {
         var sums = partial[me];
@@ -242,6 +260,7 @@ fn finish_row(phase: u32, r: u32, rows: u32) {
     }
 }
 
+// The first `width` invocations finish one column each.
 fn finish_column(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) {
     let width = width_of(shape.z);
     let c = round_at * width + me;
@@ -257,6 +276,7 @@ fn finish_column(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) {
 }
 
 // Of the four rows that some invocations share, the first four of them finish one each.
+// Invocation `lane` of a row group finishes the row that is `lane` apart.
 fn finish_transposed(at: Job, shape: vec3<u32>, round_at: u32) {
     let lane = me % LANES;
     let apart = THREADS / LANES;
@@ -271,6 +291,7 @@ fn finish_transposed(at: Job, shape: vec3<u32>, round_at: u32) {
 }
 
 // What becomes of the sums.
+// Runs after a barrier: all of `partial` is there.
 fn finish(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) {
     switch shape.x & KIND {
         case EACH, SWEEP: {
@@ -297,27 +318,30 @@ fn finish(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) {
 // All rounds of all phases in one loop, which passes over phases without any: software runs all that is in a loop, whatever
 // the branches, as often as it goes through it.
 fn run(first: u32, last: u32) {
-    var behind = first;
+    var next_phase = first;
     var shape = nothing();
     var round_at = 0u;
     var rounds = 0u;
     loop {
-        while (round_at == rounds && behind < last) {
-            shape = shape_of(behind);
+        while (round_at == rounds && next_phase < last) {
+            shape = shape_of(next_phase);
             rounds = rounds_of(shape);
             round_at = 0u;
-            behind++;
+            next_phase++;
         }
         if (round_at == rounds) {
             break;
         }
-        let phase = behind - 1u;
+        // `next_phase` counts on by itself over phases that take no round.
+        let phase = next_phase - 1u;
         let at = job_at(phase);
         let own = work(phase, shape, at, round_at);
         // The last round's are needed until the end of `finish_total`.
         partial[me] = own;
+        // Everybody's part is there before anybody finishes.
         sync();
         finish(phase, shape, at, round_at);
+        // And what was finished is there before the next round reads it.
         sync();
         round_at++;
     }

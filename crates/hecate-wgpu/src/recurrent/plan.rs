@@ -1,15 +1,13 @@
 //! What a call takes: its sizes and tables, how many workgroups run it, and what kernels are told of it.
 
-use super::{Cell, Recurrent, Room};
+use super::{Cell, Recurrent, WorkspaceSize};
 use crate::Wgpu;
-use hecate_core::{Dims, Slots};
+use hecate_core::{Checkpoints, Dims, Slots};
 
-/// Tokens between kept states.
-pub(super) const KEPT_EVERY: usize = 64;
 /// Gates, and matrices of a state, at most.
 const MOST_SLOTS: usize = 4;
-/// Bytes of room for all workgroups at most.
-const MOST_ROOM: usize = 1 << 31;
+/// Bytes of workspace for all workgroups at most.
+const MOST_WORKSPACE: usize = 1 << 31;
 /// Bytes of workgroup memory at most, whatever the adapter has.
 const MOST_SHARED: usize = 32 << 10;
 /// Tokens of a dispatch at most: a driver may take one that runs for seconds for one that hangs.
@@ -23,98 +21,135 @@ const SECOND: usize = 16;
 /// Twin of `recurrent.wgsl`'s structure of this name, which says what each field is.
 #[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
 #[repr(C)]
-pub(super) struct Call {
+pub(super) struct RecurrentCall {
+    /// Where each gate begins in `given`.
     pub(super) gates: [u32; MOST_SLOTS],
+    /// Where each slot of the initial states begins there.
     pub(super) initial: [u32; MOST_SLOTS],
+    /// Where each gradient of the final states begins there.
     pub(super) dlast: [u32; MOST_SLOTS],
+    /// Where each slot of the final states begins in `made`.
     pub(super) last: [u32; MOST_SLOTS],
+    /// Where each gradient of a gate begins there.
     pub(super) dgates: [u32; MOST_SLOTS],
+    /// Elements of each gate a row.
     pub(super) widths: [u32; MOST_SLOTS],
+    /// Elements of each slot a sequence and head.
     pub(super) sizes: [u32; MOST_SLOTS],
+    /// Gates that the rule has.
     pub(super) gate_slots: u32,
+    /// Slots of its state.
     pub(super) state_slots: u32,
-    pub(super) lanes: u32,
+    /// Sequences times heads.
+    pub(super) sequence_heads: u32,
+    /// `H`.
     pub(super) heads: u32,
+    /// `K`.
     pub(super) key: u32,
+    /// `V`.
     pub(super) value: u32,
+    /// Elements of a token's gates.
     pub(super) all_gates: u32,
+    /// Elements of a state.
     pub(super) state: u32,
+    /// Row elements that a token leaves for its backward.
     pub(super) record: u32,
+    /// Row elements for intermediate results.
     pub(super) scratch: u32,
-    pub(super) room: u32,
+    pub(super) workspace: u32,
     pub(super) rows: u32,
+    /// Tokens that share a gradient point; 0 for none.
     pub(super) frozen: u32,
+    /// Tokens from which kept states are counted.
     pub(super) unit: u32,
+    /// 1 where a backward will come.
     pub(super) keep: u32,
+    /// 1 where a forward restores a segment.
     pub(super) again: u32,
+    /// Where the table of kept states begins in `given`.
     pub(super) kept_starts: u32,
+    /// Where dk begins in `made`.
     pub(super) dk: u32,
+    /// Where dv begins in `made`.
     pub(super) dv: u32,
-    pub(super) lane: u32,
+    /// First sequence and head of this dispatch.
+    pub(super) sequence_head: u32,
+    /// First tick.
     pub(super) begin: u32,
+    /// The tick after the last.
     pub(super) end: u32,
-    pub(super) span: u32,
+    /// Segment, counted from the last.
+    pub(super) segment: u32,
     pub(super) unused: u32,
 }
 
 /// Twin of `recurrent.wgsl`'s structure of this name.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
-pub(super) struct Args {
-    pub(super) call: Call,
+pub(super) struct RecurrentArgs {
+    /// The engine's part.
+    pub(super) call: RecurrentCall,
+    /// The rule's part.
     pub(super) cell: Cell,
 }
 
 /// A call's sizes and tables.
-pub(super) struct Plan {
-    /// Numbers of each gate a row, and of each slot of a state a sequence and head.
+pub(super) struct RecurrentPlan {
+    /// Elements of each gate a row, and of each slot of a state a sequence and head.
     pub(super) widths: Vec<usize>,
     pub(super) sizes: Vec<usize>,
-    pub(super) room: Room,
+    /// What a token needs beside states.
+    pub(super) workspace: WorkspaceSize,
+    /// Tokens of a frozen group; 0 for none.
     pub(super) frozen: usize,
-    pub(super) unit: usize,
+    /// Which states are kept.
+    pub(super) checkpoints: Checkpoints,
     /// Kept states of all sequences.
     pub(super) kept: usize,
     /// Starts of sequences, then of their kept states.
     pub(super) starts: Vec<u32>,
     /// Rows of tokens and heads, and sequences and heads.
     pub(super) rows: usize,
-    pub(super) lanes: usize,
+    pub(super) sequence_heads: usize,
 }
 
 /// How a kernel is started.
 pub(super) struct Grid {
+    /// Workgroups of a dispatch.
     pub(super) groups: usize,
     /// Tokens of a dispatch at most.
     pub(super) ticks: usize,
+    /// Invocations of a workgroup.
     pub(super) threads: u32,
+    /// Invocations that share a row of a matrix.
     pub(super) lanes: u32,
+    /// Row elements in workgroup memory; 0 where rows lie in the workspace.
     pub(super) near: u32,
-    /// Numbers of a workgroup's room, and of its rows there.
+    /// Elements of a workgroup's workspace, and of its rows there.
     pub(super) each: usize,
     pub(super) rows: usize,
 }
 
-impl Plan {
-    pub(super) fn new<R: Recurrent>(rule: R, dims: &Dims) -> Self {
-        let (rows, lanes) = (dims.sequences.rows() * dims.heads, dims.sequences.count() * dims.heads);
+impl RecurrentPlan {
+    /// Counts rows and kept states of all sequences.
+    pub(super) fn new<R: Recurrent<F>, F>(rule: R, dims: &Dims) -> Self {
+        let (rows, sequence_heads) = (dims.sequences.rows() * dims.heads, dims.sequences.count() * dims.heads);
         let widths = R::Gates::list(&rule.gates(dims)).iter().map(|(_, x)| x.count() / rows).collect();
-        let sizes = R::State::list(&rule.state(dims)).iter().map(|(_, x)| x.count() / lanes).collect();
+        let sizes = R::State::list(&rule.state(dims)).iter().map(|(_, x)| x.count() / sequence_heads).collect();
         let frozen = rule.frozen().map_or(0, |group| group as usize);
-        let unit = unit(frozen);
-        let mut starts: Vec<u32> = dims.sequences.starts().iter().map(|&row| row as u32).collect();
-        let mut kept = 0;
-        starts.push(0);
-        for rows in dims.sequences.ranges() {
-            kept += spans(rows.len(), unit);
-            starts.push(kept as u32);
-        }
-        Self { widths, sizes, room: rule.room(dims), frozen, unit, kept, starts, rows, lanes }
+        let checkpoints = Checkpoints::new(rule.frozen());
+        let (kept, starts) = (checkpoints.total(&dims.sequences), checkpoints.table(&dims.sequences));
+        Self { widths, sizes, workspace: rule.workspace(dims), frozen, checkpoints, kept, starts, rows, sequence_heads }
     }
 
-    /// Numbers of a state.
+    /// Elements of a state.
     pub(super) fn state(&self) -> usize {
         self.sizes.iter().sum()
+    }
+
+    /// Tokens of a segment, which a backward computes again, at most.
+    pub(super) fn segment(&self) -> usize {
+        self.checkpoints.period().min(Checkpoints::INTERVAL)
     }
 
     /// Rows of a token: q, k, v, gates.
@@ -122,23 +157,26 @@ impl Plan {
         2 * dims.key + dims.value + self.widths.iter().sum::<usize>()
     }
 
-    pub(super) fn forward_grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
+    /// A forward has one state, and the frozen group's first one where there is such.
+    pub(super) fn forward_grid<R: Recurrent<F>, F>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
         let states = if self.frozen > 0 { 2 } else { 1 };
-        self.grid(rule, device, dims, states * self.state() + self.room.matrices, self.token(dims) + dims.value)
+        self.grid(rule, device, dims, states * self.state() + self.workspace.matrices, self.token(dims) + dims.value)
     }
 
-    pub(super) fn backward_grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
-        let (longest, states) = (self.unit.min(KEPT_EVERY), if self.frozen > 0 { 3 } else { 1 });
-        let room = (states + longest + 1) * self.state() + longest * self.room.record + self.room.matrices;
-        self.grid(rule, device, dims, room, 2 * self.token(dims) + dims.value)
+    /// A backward has the states of a whole segment, and gradients of the state and of the point.
+    pub(super) fn backward_grid<R: Recurrent<F>, F>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
+        let (longest, states) = (self.segment(), if self.frozen > 0 { 3 } else { 1 });
+        let workspace =
+            (states + longest + 1) * self.state() + longest * self.workspace.record + self.workspace.matrices;
+        self.grid(rule, device, dims, workspace, 2 * self.token(dims) + dims.value)
     }
 
-    /// Of workgroups that need `room` numbers, and these rows beside a token's own.
-    fn grid<R: Recurrent>(&self, rule: R, device: &Wgpu, dims: &Dims, room: usize, rows: usize) -> Grid {
+    /// Of workgroups that need `workspace` elements, and these rows beside a token's own.
+    fn grid<R: Recurrent<F>, F>(&self, rule: R, device: &Wgpu, dims: &Dims, workspace: usize, rows: usize) -> Grid {
         let limits = device.limits();
-        let rows = rows + self.room.scratch + self.room.record;
+        let rows = rows + self.workspace.scratch + self.workspace.record;
         let software = device.adapter().kind == "CPU";
-        // Software takes a while to compile, once more for each number of invocations and each room for rows, and to switch
+        // Software takes a while to compile, once more for each number of invocations and each length of rows, and to switch
         // between invocations, however little they have to do; but products are made in tiles, which want many.
         let loops = |&threads: &usize| self.loops(dims, threads, rule.rounds(dims, threads));
         let enough = |threads: &usize| (*threads >= 64 || R::SHARED == 0) && loops(threads) <= LOOPS;
@@ -148,13 +186,16 @@ impl Plan {
             true => [16, 64, 256].into_iter().find(enough).unwrap_or(256),
         };
         let shared = (limits.max_compute_workgroup_storage_size as usize).min(MOST_SHARED);
+        // Four sums an invocation, and the rule's own tiles, come off the workgroup memory.
         let capacity = shared.saturating_sub(16 * (threads + SECOND) + R::SHARED) / 4;
+        // Rounded up, so that rules of similar sizes share a kernel.
         let near = rows.next_multiple_of(if software { 4096 } else { 512 }).min(capacity);
         let near = if rows > near { 0 } else { near };
         let rows = if near == 0 { rows } else { 0 };
-        let most = (limits.max_storage_buffer_binding_size as usize).min(MOST_ROOM) / (4 * (room + rows));
+        // All workgroups of a dispatch have their part of one buffer.
+        let most = (limits.max_storage_buffer_binding_size as usize).min(MOST_WORKSPACE) / (4 * (workspace + rows));
         Grid {
-            groups: self.lanes.min(most.clamp(1, 65_535)),
+            groups: self.sequence_heads.min(most.clamp(1, 65_535)),
             ticks: if software { (LOOPS / loops(&threads)).max(1) } else { TICKS },
             threads: threads as u32,
             lanes: if threads > 64 {
@@ -165,43 +206,44 @@ impl Plan {
                 4
             },
             near: near as u32,
-            each: room,
+            each: workspace,
             rows,
         }
     }
 
     /// How often an invocation goes through loops for a token, at most about: those of branches not taken too, once a round.
     fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
-        let elements = 24 * (self.state() + self.room.matrices) + 8 * dims.key * self.room.record;
+        // Visits of each element and each row over all phases, as an upper estimate.
+        let elements = 24 * (self.state() + self.workspace.matrices) + 8 * dims.key * self.workspace.record;
         let rows = dims.key * (4 + self.widths.iter().sum::<usize>());
         5_000 + 60 * rounds + (elements + 512 * rows) / threads
     }
 
     /// A call with everything but what its direction adds.
-    pub(super) fn call<R: Recurrent>(&self, dims: &Dims, grid: &Grid) -> Call {
+    pub(super) fn call(&self, dims: &Dims, grid: &Grid) -> RecurrentCall {
         let numbers = |of: &[usize]| std::array::from_fn(|slot| of.get(slot).copied().unwrap_or(0) as u32);
         let [gates, initial, _] = self.given();
-        Call {
+        RecurrentCall {
             gates,
             initial,
             widths: numbers(&self.widths),
             sizes: numbers(&self.sizes),
             gate_slots: self.widths.len() as u32,
             state_slots: self.sizes.len() as u32,
-            lanes: self.lanes as u32,
+            sequence_heads: self.sequence_heads as u32,
             heads: dims.heads as u32,
             key: dims.key as u32,
             value: dims.value as u32,
             all_gates: self.widths.iter().sum::<usize>() as u32,
             state: self.state() as u32,
-            record: self.room.record as u32,
-            scratch: self.room.scratch as u32,
-            room: grid.each as u32,
+            record: self.workspace.record as u32,
+            scratch: self.workspace.scratch as u32,
+            workspace: grid.each as u32,
             rows: grid.rows as u32,
             frozen: self.frozen as u32,
-            unit: self.unit as u32,
+            unit: self.checkpoints.period() as u32,
             kept_starts: (self.starts.len() / 2) as u32,
-            ..Call::default()
+            ..RecurrentCall::default()
         }
     }
 
@@ -209,12 +251,12 @@ impl Plan {
     pub(super) fn given(&self) -> [[u32; MOST_SLOTS]; 3] {
         let mut at = self.starts.len();
         let gates = offsets(&mut at, &self.widths, self.rows);
-        let initial = offsets(&mut at, &self.sizes, self.lanes);
-        [gates, initial, offsets(&mut at, &self.sizes, self.lanes)]
+        let initial = offsets(&mut at, &self.sizes, self.sequence_heads);
+        [gates, initial, offsets(&mut at, &self.sizes, self.sequence_heads)]
     }
 }
 
-/// Where arrays of `times` × these numbers begin, one behind another from `at` on.
+/// Where arrays of `times` × these elements begin, one after another from `at` on.
 pub(super) fn offsets(at: &mut usize, numbers: &[usize], times: usize) -> [u32; MOST_SLOTS] {
     debug_assert!(numbers.len() <= MOST_SLOTS);
     std::array::from_fn(|slot| {
@@ -222,18 +264,4 @@ pub(super) fn offsets(at: &mut usize, numbers: &[usize], times: usize) -> [u32; 
         *at += numbers.get(slot).map_or(0, |number| number * times);
         own as u32
     })
-}
-
-/// Tokens from which kept states are counted: a group, as many groups as fit between two, or without groups all.
-fn unit(frozen: usize) -> usize {
-    match frozen {
-        0 => KEPT_EVERY,
-        group if group > KEPT_EVERY => group,
-        group => KEPT_EVERY / group * group,
-    }
-}
-
-/// Kept states of a sequence.
-pub(super) fn spans(tokens: usize, unit: usize) -> usize {
-    tokens / unit * unit.div_ceil(KEPT_EVERY) + (tokens % unit).div_ceil(KEPT_EVERY)
 }

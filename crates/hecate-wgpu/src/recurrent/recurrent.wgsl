@@ -17,14 +17,16 @@
 //     // is added to `dpoint`, which may be `dstate`: only after the last time that that is read.
 //     const BACKWARD_END: u32
 //
-// A state is all its slots one behind another, each row-major.
+// A state is all its slots one after another, each row-major.
 
+// A workgroup owns one sequence and head; nothing is shared between workgroups.
 // Tokens between kept states.
-const KEPT_EVERY: u32 = 64u;
+const CHECKPOINT_INTERVAL: u32 = 64u;
 
-// A call; `recurrent::Call` is its twin. By slot: where each begins, and how many numbers it has a row, or a sequence and
+// Slots that a rule does not have are 0 in these vectors.
+// A call; `recurrent::RecurrentCall` is its twin. By slot: where each begins, and how many numbers it has a row, or a sequence and
 // head.
-struct Call {
+struct RecurrentCall {
     // In `given`.
     gates: vec4<u32>,
     initial: vec4<u32>,
@@ -36,23 +38,23 @@ struct Call {
     sizes: vec4<u32>,
     gate_slots: u32,
     state_slots: u32,
-    lanes: u32,
+    sequence_heads: u32,
     heads: u32,
     key: u32,
     value: u32,
-    // Numbers of a token's gates, a state, what a token leaves for its backward, rows for one token.
+    // Elements of a token's gates, a state, what a token leaves for its backward, rows for one token.
     all_gates: u32,
     state: u32,
     record: u32,
     scratch: u32,
-    // Numbers of a workgroup's part of `room`, rows behind.
-    room: u32,
-    // Rows of one workgroup that lie in `room`.
+    // Elements of a workgroup's part of `workspace`, rows apart.
+    workspace: u32,
+    // Rows of one workgroup that lie in `workspace`.
     rows: u32,
     // Tokens that share a gradient point, 0 for none; tokens from which kept states are counted.
     frozen: u32,
     unit: u32,
-    // Whether states are kept; whether a forward goes through a span once more, for the backward behind it.
+    // Whether states are kept; whether a forward goes through a segment once more, for the backward after it.
     keep: u32,
     again: u32,
     // In `given`: where the first kept state of each sequence stands. First rows of sequences are the first there.
@@ -60,33 +62,34 @@ struct Call {
     // In `made`.
     dk: u32,
     dv: u32,
-    // What this dispatch does: lanes from here, so many as there are workgroups; ticks `begin … end` of what there is to do
-    // for each, and for a backward of which span, counted from the last.
-    lane: u32,
+    // What this dispatch does: sequences and heads from here, so many as there are workgroups; ticks `begin … end` of what there is to do
+    // for each, and for a backward of which segment, counted from the last.
+    sequence_head: u32,
     begin: u32,
     end: u32,
-    span: u32,
+    segment: u32,
     unused: u32,
 }
 
-struct Args {
-    call: Call,
+// The call, which is the engine's, then the cell, which is the rule's.
+struct RecurrentArgs {
+    call: RecurrentCall,
     cell: Cell,
 }
 
-@group(0) @binding(0) var<uniform> args: Args;
+@group(0) @binding(0) var<uniform> args: RecurrentArgs;
 // [rows,H,K] twice, and [rows,H,V].
 @group(0) @binding(1) var<storage, read> q: array<f32>;
 @group(0) @binding(2) var<storage, read> k: array<f32>;
 @group(0) @binding(3) var<storage, read> v: array<f32>;
 // Tables, and bits of gates and states.
 @group(0) @binding(4) var<storage, read> given: array<u32>;
-// [kept states, H, state], a head's one behind another.
+// [kept states, H, state], a head's one after another.
 @group(0) @binding(5) var<storage, read_write> kept: array<f32>;
-// Results one behind another.
+// Results one after another.
 @group(0) @binding(6) var<storage, read_write> made: array<f32>;
-// What does not fit into workgroup memory, each workgroup's behind that of another.
-@group(0) @binding(7) var<storage, read_write> room: array<f32>;
+// What does not fit into workgroup memory, each workgroup's after that of another.
+@group(0) @binding(7) var<storage, read_write> workspace: array<f32>;
 
 // Rows of one token, or of its gradients.
 struct Token {
@@ -102,30 +105,33 @@ var<private> grads: Token;
 var<private> out: u32;
 var<private> record: u32;
 var<private> scratch: u32;
-// In `room`: states before the token, where its gradient is taken, after it; their gradients; matrices for one token.
+// In `workspace`: states before the token, where its gradient is taken, after it; their gradients; matrices for one token.
 var<private> old: u32;
 var<private> point: u32;
 var<private> next: u32;
 var<private> dstate: u32;
 var<private> dpoint: u32;
 var<private> matrices: u32;
-// There too: states of a span, or the only one; a frozen group's first state; what the tokens of a span leave.
+// There too: states of a segment, or the only one; a frozen group's first state; what the tokens of a segment leave.
 var<private> states: u32;
 var<private> spare: u32;
 var<private> records: u32;
 
 // Where the rows and matrices of a workgroup are. A forward that is not for a backward has one state and no gradients.
+// `group` is the workgroup among those of this dispatch.
 fn lay_out(group: u32, backs: bool) {
     let size = args.call.state;
-    let tokens = select(0u, min(args.call.unit, KEPT_EVERY), backs);
+    let tokens = select(0u, min(args.call.unit, CHECKPOINT_INTERVAL), backs);
     let apart = select(0u, size, args.call.frozen != 0u);
-    states = group * (args.call.room + args.call.rows);
-    far = states + args.call.room;
+    // The states of a segment come first: one before each token and one after the last.
+    states = group * (args.call.workspace + args.call.rows);
+    far = states + args.call.workspace;
     spare = states + (tokens + 1u) * size;
     dstate = spare + apart;
     dpoint = dstate + apart;
     records = select(dstate, dpoint + size, backs);
     matrices = records + tokens * args.call.record;
+    // Rows: the token, its gradients in a backward, what it reads, intermediate rows, its record.
     token = token_at(0u);
     grads = token_at(token_rows());
     out = select(1u, 2u, backs) * token_rows();
@@ -133,11 +139,13 @@ fn lay_out(group: u32, backs: bool) {
     record = scratch + args.call.scratch;
 }
 
+// q [K], k [K], v [V], gates: one after another from `first` on.
 fn token_at(first: u32) -> Token {
     let call = args.call;
     return Token(first, first + call.key, first + 2u * call.key, first + 2u * call.key + call.value);
 }
 
+// Elements of the rows of one token.
 fn token_rows() -> u32 {
     return 2u * args.call.key + args.call.value + args.call.all_gates;
 }
@@ -147,61 +155,65 @@ fn gate(slot: u32) -> f32 {
     return row(token.gates + slot);
 }
 
-// Where states are kept: every KEPT_EVERY tokens of each unit of `unit` tokens, from the unit's start. A unit is one group
-// of frozen tokens, or as many groups as fit into KEPT_EVERY tokens; without groups it is KEPT_EVERY tokens.
-fn span_start(span: u32) -> u32 {
-    let each = (args.call.unit + KEPT_EVERY - 1u) / KEPT_EVERY;
-    return span / each * args.call.unit + span % each * KEPT_EVERY;
+// Where states are kept: every CHECKPOINT_INTERVAL tokens of each unit of `unit` tokens, from the unit's start. A unit is one group
+// of frozen tokens, or as many groups as fit into CHECKPOINT_INTERVAL tokens; without groups it is CHECKPOINT_INTERVAL tokens.
+fn segment_start(segment: u32) -> u32 {
+    let each = (args.call.unit + CHECKPOINT_INTERVAL - 1u) / CHECKPOINT_INTERVAL;
+    return segment / each * args.call.unit + segment % each * CHECKPOINT_INTERVAL;
 }
 
-fn span_end(span: u32, tokens: u32) -> u32 {
-    let each = (args.call.unit + KEPT_EVERY - 1u) / KEPT_EVERY;
-    return min(tokens, min(span_start(span) + KEPT_EVERY, (span / each + 1u) * args.call.unit));
+// A segment ends after CHECKPOINT_INTERVAL tokens, at the end of its unit, or with the sequence.
+fn segment_end(segment: u32, tokens: u32) -> u32 {
+    let each = (args.call.unit + CHECKPOINT_INTERVAL - 1u) / CHECKPOINT_INTERVAL;
+    return min(tokens, min(segment_start(segment) + CHECKPOINT_INTERVAL, (segment / each + 1u) * args.call.unit));
 }
 
-// The first span of the unit of `token`.
-fn span_of_unit(token: u32) -> u32 {
-    return token / args.call.unit * ((args.call.unit + KEPT_EVERY - 1u) / KEPT_EVERY);
+// The first segment of the unit of `token`.
+fn segment_of_unit(token: u32) -> u32 {
+    return token / args.call.unit * ((args.call.unit + CHECKPOINT_INTERVAL - 1u) / CHECKPOINT_INTERVAL);
 }
 
 // Where token `t` stands among kept states.
-fn span_of(t: u32) -> u32 {
-    return span_of_unit(t) + t % args.call.unit / KEPT_EVERY;
+fn segment_of(t: u32) -> u32 {
+    return segment_of_unit(t) + t % args.call.unit / CHECKPOINT_INTERVAL;
 }
 
 // A sequence and head.
-struct Lane {
+struct SequenceHead {
     // Number of its first row among rows [rows,H].
     first: u32,
     tokens: u32,
-    // Its kept states [spans, state].
+    // Its kept states [segments, state].
     kept: u32,
-    spans: u32,
+    segments: u32,
 }
 
-// The span of a lane that this dispatch is about.
-struct Span {
+// The segment of a sequence and head that this dispatch is about.
+struct Segment {
     index: u32,
     first: u32,
     tokens: u32,
 }
 
-fn span_at(lane: Lane) -> Span {
-    let index = lane.spans - min(args.call.span + 1u, lane.spans);
-    let first = span_start(index);
-    return Span(index, first, select(0u, span_end(index, lane.tokens) - first, args.call.span < lane.spans));
+// Backwards count segments from the last; shorter sequences have none left early.
+fn segment_at(sequence_head: SequenceHead) -> Segment {
+    let index = sequence_head.segments - min(args.call.segment + 1u, sequence_head.segments);
+    let first = segment_start(index);
+    return Segment(index, first, select(0u, segment_end(index, sequence_head.tokens) - first, args.call.segment < sequence_head.segments));
 }
 
-fn lane_at(index: u32) -> Lane {
+// `given` begins with the first rows of the sequences.
+fn sequence_head_at(index: u32) -> SequenceHead {
     let sequence = index / args.call.heads;
     let head = index % args.call.heads;
     let begin = given[sequence];
     let before = given[args.call.kept_starts + sequence];
-    let spans = given[args.call.kept_starts + sequence + 1u] - before;
+    let segments = given[args.call.kept_starts + sequence + 1u] - before;
     let first = begin * args.call.heads + head;
-    return Lane(first, given[sequence + 1u] - begin, (before * args.call.heads + head * spans) * args.call.state, spans);
+    return SequenceHead(first, given[sequence + 1u] - begin, (before * args.call.heads + head * segments) * args.call.state, segments);
 }
 
+// Row `at` of q, k and v [rows,H,..], and of every gate.
 fn load_rows(at: u32) {
     let call = args.call;
     for (var i = me; i < call.key; i += THREADS) {
@@ -211,6 +223,7 @@ fn load_rows(at: u32) {
     for (var i = me; i < call.value; i += THREADS) {
         put(token.v + i, v[at * call.value + i]);
     }
+    // Gates lie one after another in the order of their slots.
     var to = token.gates;
     for (var slot = 0u; slot < call.gate_slots; slot++) {
         let width = args.call.widths[slot];
@@ -221,27 +234,29 @@ fn load_rows(at: u32) {
     }
 }
 
-// A lane's state out of `given`, where `slots` begin.
-fn load_state(to: u32, slots: vec4<u32>, lane: u32) {
+// A sequence and head's state out of `given`, where `slots` begin.
+// Slots of all sequences and heads lie apart in `given`, and together in `workspace`.
+fn load_state(to: u32, slots: vec4<u32>, sequence_head: u32) {
     var at = to;
     for (var slot = 0u; slot < args.call.state_slots; slot++) {
         let size = args.call.sizes[slot];
-        let begin = slots[slot] + lane * size;
+        let begin = slots[slot] + sequence_head * size;
         for (var i = me; i < size; i += THREADS) {
-            room[at + i] = bitcast<f32>(given[begin + i]);
+            workspace[at + i] = bitcast<f32>(given[begin + i]);
         }
         at += size;
     }
 }
 
-// A lane's state, or the gradient of one, to `made`.
-fn store_state(origin: u32, lane: u32) {
+// A sequence and head's state, or the gradient of one, to `made`.
+// Where `load_state` reads from `given`, this writes to `made`.
+fn store_state(origin: u32, sequence_head: u32) {
     var at = origin;
     for (var slot = 0u; slot < args.call.state_slots; slot++) {
         let size = args.call.sizes[slot];
-        let begin = args.call.last[slot] + lane * size;
+        let begin = args.call.last[slot] + sequence_head * size;
         for (var i = me; i < size; i += THREADS) {
-            made[begin + i] = room[at + i];
+            made[begin + i] = workspace[at + i];
         }
         at += size;
     }

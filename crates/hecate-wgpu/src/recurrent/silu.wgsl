@@ -2,9 +2,10 @@
 struct Curve {
     value: f32,
     slope: f32,
-    bend: f32,
+    second_derivative: f32,
 }
 
+// x σ(x), σ (1 + x σ(-x)), σ σ(-x) (2 + x (σ(-x) - σ)).
 fn silu(x: f32) -> Curve {
     let s = sigmoids(x);
     // The slope tends to 0 or 1 faster than any power of x grows; NaN is in the sigmoids.

@@ -5,6 +5,7 @@
 const DECODE: u32 = 0u;
 const ENCODE: u32 = 2u;
 
+// Words that `Lattice::cell` fills: variant, whether reads come after writes, the floor of a, the tolerance of norms.
 struct Cell {
     variant: u32,
     after: u32,
@@ -13,17 +14,21 @@ struct Cell {
 }
 
 // `a` above its floor, compared as bits: NaN stays.
+// NaN compares above every number as bits, so that it is never replaced.
 fn retention() -> f32 {
     let a = exponential(gate(0u));
     return select(a, args.cell.lowest, bitcast<u32>(a) <= bitcast<u32>(args.cell.lowest));
 }
 
+// b = S h: what each slot answers [K].
 fn row_b() -> u32 {
     return record + args.call.value;
 }
+// g: the key, less b for the variant ENCODE [K].
 fn row_g() -> u32 {
     return row_b() + args.call.key;
 }
+// n: the norm of each slot before it is normalised [K].
 fn row_n() -> u32 {
     return row_g() + args.call.key;
 }
@@ -32,24 +37,29 @@ fn row_n() -> u32 {
 fn row_du() -> u32 {
     return scratch + args.call.key;
 }
+// The gradient of b [K].
 fn row_db() -> u32 {
     return scratch + 2u * args.call.key;
 }
+// g_i U_i·dX_i, of which θ's gradient is the sum [K].
 fn row_gained() -> u32 {
     return scratch + 3u * args.call.key;
 }
+// The gradient of h [V].
 fn row_dh() -> u32 {
     return scratch + 4u * args.call.key;
 }
 
-// Numbers behind them: the token's `a` and `θ`.
+// Scalars after them: the token's `a` and `θ`.
 fn number_a() -> u32 {
     return row_dh() + args.call.value;
 }
+// θ follows a.
 fn number_theta() -> u32 {
     return number_a() + 1u;
 }
 
+// The token's gates, once for all phases.
 fn begin_token() {
     put(number_a(), retention());
     put(number_theta(), gate(1u));

@@ -3,6 +3,7 @@
 // The state is `S_K [m,K]`, then `S_V [m,V]`. A token leaves `R_K kᵀ`, `R_V vᵀ`, `S_K qᵀ`, each `[m]`. Where there are two
 // or three of something, it is of keys, values, query: its sides.
 
+// Words that `Trellis::cell` fills.
 struct Cell {
     phi: u32,
     slots: u32,
@@ -10,8 +11,9 @@ struct Cell {
     unused: u32,
 }
 
-// Rows for one token behind the places, `[m]` each: `u`, `dz`, parts of `da`, what both memories ask of the code; then `e`,
-// `g`, `w`, `N w`, `f̄` of (73), of two sides each. Then numbers: those of the places, and the token's `a`, `θ`.
+// Rows for one token after the places, `[m]` each: `u`, `dz`, parts of `da`, what both memories ask of the code; then `e`,
+// `g`, `w`, `N w`, `f̄` of (73), of two sides each. Then scalars: those of the places, and the token's `a`, `θ`.
+// `rows` cuts what follows the places in `scratch`.
 struct Rows {
     u: u32,
     dz: u32,
@@ -26,6 +28,7 @@ struct Rows {
     theta: u32,
 }
 
+// 28 rows of length m in all; scalars come after them.
 fn rows() -> Rows {
     let m = args.cell.slots;
     let first = scratch + 9u * m;
@@ -37,7 +40,8 @@ fn rows() -> Rows {
     );
 }
 
-// Where `S_V` begins behind `S_K`.
+// Where `S_V` begins after `S_K`.
+// Elements of S_K [m,K].
 fn keys() -> u32 {
     return args.cell.slots * args.call.key;
 }
@@ -46,17 +50,21 @@ fn keys() -> u32 {
 const PHI_SUMS: u32 = 0u;
 const PHI_SQUARES: u32 = 1u;
 const PHI_ITSELF: u32 = 2u;
-const PHI_TAUGHT: u32 = 3u;
+const PHI_INNER_GRAD: u32 = 3u;
 
+// φ needs two sums over the slots of each side: one for the mean, one for n.
 fn phi_shape(at: u32, sides: u32) -> vec3<u32> {
     let count = sides * args.cell.slots;
     switch at {
+        // The first pass also stores silu and its derivatives.
         case PHI_SUMS: {
             return each_of(count, true);
         }
+        // The identity has no norm.
         case PHI_SQUARES: {
             return shape_if(args.cell.phi != IDENTITY, EACH | TOTAL, 1u, count);
         }
+        // Keys and values have an error e; the query has none.
         case PHI_ITSELF: {
             return each_of(count, sides > 1u);
         }
@@ -67,11 +75,13 @@ fn phi_shape(at: u32, sides: u32) -> vec3<u32> {
 }
 
 // `answers` is the row of what the first side was answered; a side alone is the query.
+// Element `i` counts slots of all sides, one side after another.
 fn phi_element(at: u32, sides: u32, answers: u32, i: u32) -> vec4<f32> {
     let side = i / args.cell.slots;
     let p = places();
     let r = rows();
     switch at {
+        // The first element also stores the token's gates.
         case PHI_SUMS: {
             if (i == 0u) {
                 put(r.a, exponential(gate(0u)));
@@ -94,24 +104,25 @@ fn phi_element(at: u32, sides: u32, answers: u32, i: u32) -> vec4<f32> {
         }
         default: {
             if (args.cell.phi != IDENTITY) {
-                put(r.u + i, row(p.slope + i) * turned(i, side, side, p.sums, row(r.u + i)));
+                put(r.u + i, row(p.slope + i) * times_jacobian(i, side, side, p.sums, row(r.u + i)));
             }
             return vec4(0.0);
         }
     }
 }
 
+// Sums become what C takes off, then n, then the means that N needs.
 fn phi_totalled(at: u32, sums: vec4<f32>) {
     let p = places();
     switch at {
         case PHI_SUMS: {
-            know(p.middle, centre(sums));
+            put_four(p.middle, centre(sums));
         }
         case PHI_SQUARES: {
-            know(p.n, sqrt(share() * sums + args.cell.epsilon));
+            put_four(p.n, sqrt(share() * sums + args.cell.epsilon));
         }
         default: {
-            know(p.sums, vec4(centre(sums).xy, sums.zw));
+            put_four(p.sums, vec4(centre(sums).xy, sums.zw));
         }
     }
 }

@@ -1,33 +1,37 @@
 //! Arrays read and written in the type that they have, by kernels that do so once: products, and linear rules forward.
 //!
-//! Such a kernel has a [`Source`](crate::launch::Source) for every type ([`sources!`]). Others go through an array many
+//! Such a kernel has a [`WgslSource`](crate::launch::WgslSource) for every type ([`sources!`]). Others go through an array many
 //! times, or through several of several types: what they read is [widened](Wgpu::widened) before.
 
 use crate::Wgpu;
 use hecate_core::{DType, Result, Tensor};
 
 /// How an array is read.
+/// 32-bit floats.
 pub(crate) const F32: &str = include_str!("f32.wgsl");
+/// Two bf16 to a word, on every adapter.
 pub(crate) const BF16: &str = include_str!("bf16.wgsl");
+/// f16 of an adapter that has them.
 pub(crate) const F16: &str = include_str!("f16.wgsl");
 
 /// How a result is written.
-pub(crate) const MADE_F32: &str = include_str!("made_f32.wgsl");
-pub(crate) const MADE_F16: &str = include_str!("made_f16.wgsl");
+pub(crate) const STORE_F32: &str = include_str!("store_f32.wgsl");
+pub(crate) const STORE_F16: &str = include_str!("store_f16.wgsl");
 
-/// Conversions bit by bit, behind a line that says `IEEE`.
+/// Conversions bit by bit, after a line that says `IEEE`.
 pub(crate) const BITS: &str = include_str!("bits.wgsl");
+/// The exponent and fraction of IEEE's halves.
 pub(crate) const IEEE: &str = "const IEEE: bool = true;";
 
 /// Sources of one kernel, by the [type](Wgpu::stored) of what it reads: 32-bit floats, bf16, of which it makes 32-bit
 /// floats too, since two of them share a word, and f16: `sources!("matmul", [PRELUDE, ..])`.
 macro_rules! sources {
     ($name:expr, [$($part:expr),* $(,)?] $(,)?) => {{
-        use $crate::{launch::Source, stored::{BF16, BITS, F16, F32, IEEE, MADE_F16, MADE_F32}};
+        use $crate::{launch::WgslSource, stored::{BF16, BITS, F16, F32, IEEE, STORE_F16, STORE_F32}};
         [
-            Source { name: $name, parts: &[F32, MADE_F32, $($part),*] },
-            Source { name: concat!($name, "_bf16"), parts: &[BF16, MADE_F32, $($part),*] },
-            Source { name: concat!($name, "_f16"), parts: &[F16, MADE_F16, IEEE, BITS, $($part),*] },
+            WgslSource { name: $name, parts: &[F32, STORE_F32, $($part),*] },
+            WgslSource { name: concat!($name, "_bf16"), parts: &[BF16, STORE_F32, $($part),*] },
+            WgslSource { name: concat!($name, "_f16"), parts: &[F16, STORE_F16, IEEE, BITS, $($part),*] },
         ]
     }};
 }
@@ -39,18 +43,19 @@ pub(crate) struct Stored {
     /// Which of [`sources!`] reads it.
     pub(crate) source: usize,
     /// What that one makes.
-    pub(crate) made: DType,
+    pub(crate) output: DType,
 }
 
 impl Wgpu {
-    /// The array itself, or its numbers in 32 bits where kernels have no type for it on this adapter, or its rows are not
-    /// `aligned`, of a multiple of four numbers.
+    /// The array itself, or its elements in 32 bits where kernels have no type for it on this adapter, or its rows are not
+    /// `aligned`, of a multiple of four elements.
     pub(crate) fn stored(&self, x: &Tensor<Self>, aligned: bool) -> Result<Stored> {
-        let stored = |source, made| Stored { array: x.clone(), source, made };
+        // The array as it is, read by the source of its type.
+        let stored = |source, output| Stored { array: x.clone(), source, output };
         match x.dtype() {
             DType::Bf16 if aligned => Ok(stored(1, DType::F32)),
             DType::F16 if aligned && self.reads_f16() => Ok(stored(2, DType::F16)),
-            _ => Ok(Stored { array: self.widened(x)?, source: 0, made: DType::F32 }),
+            _ => Ok(Stored { array: self.widened(x)?, source: 0, output: DType::F32 }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Every kernel, as naga sees it: no adapter is needed.
 
-use crate::{engine::scan::PARTS, launch::Kernel, launch::WORKGROUP, sources::ALL, stored::F16};
+use crate::{launch::Kernel, launch::WORKGROUP, linear::scan::COLUMN_SUM, sources::ALL, stored::F16};
 use naga::{
     front::wgsl,
     valid::{Capabilities, ValidationFlags, Validator},
@@ -13,13 +13,14 @@ fn optional(kernel: &Kernel<'_>) -> Capabilities {
         |part, capabilities| if kernel.source.parts.contains(&part) { capabilities } else { Capabilities::empty() };
     of(F16, Capabilities::SHADER_FLOAT16)
         | of(WORKGROUP[1], Capabilities::SUBGROUP)
-        | of(PARTS[1], Capabilities::SUBGROUP)
+        | of(COLUMN_SUM[1], Capabilities::SUBGROUP)
 }
 
 /// Whether it is WGSL, has the entry point, and keeps to what every adapter can do, or what its texts are for.
 fn check(kernel: &Kernel<'_>) -> Result<(), String> {
     let text = kernel.text();
     let module = wgsl::parse_str(&text).map_err(|error| error.emit_to_string(&text))?;
+    // Capabilities are what WebGPU promises everywhere, and what this kernel's texts ask for.
     let mut validator = Validator::new(ValidationFlags::all(), optional(kernel));
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(&text))?;
     let place = module.entry_points.iter().position(|entry| entry.name == kernel.entry);
@@ -28,12 +29,14 @@ fn check(kernel: &Kernel<'_>) -> Result<(), String> {
     if invocations > 256 {
         return Err(format!("{invocations} invocations a workgroup, 256 at most"));
     }
+    // Variables of this address space that the entry point reaches.
     let used = |space| {
         let all = module.global_variables.iter().filter(move |(_, variable)| variable.space == space);
         all.filter(|(handle, _)| !info.get_entry_point(place)[*handle].is_empty())
     };
     let sizes =
         used(naga::AddressSpace::WorkGroup).map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx()));
+    // Bytes of workgroup memory, by WebGPU's least limit.
     let shared: u32 = sizes.sum();
     if shared > 16 << 10 {
         return Err(format!("{shared} bytes of workgroup storage, 16384 at most"));
@@ -41,6 +44,7 @@ fn check(kernel: &Kernel<'_>) -> Result<(), String> {
     let storage =
         |(_, variable): &(_, &naga::GlobalVariable)| matches!(variable.space, naga::AddressSpace::Storage { .. });
     let buffers = module.global_variables.iter().filter(storage);
+    // Storage buffers, by WebGPU's least limit.
     let buffers = buffers.filter(|(handle, _)| !info.get_entry_point(place)[*handle].is_empty()).count();
     if buffers > 8 {
         return Err(format!("{buffers} storage buffers, 8 at most"));
@@ -62,6 +66,7 @@ fn every_kernel_is_portable() {
 /// A file that no kernel of the list is made of would never be looked at.
 #[test]
 fn every_file_is_listed() {
+    // Every file of WGSL under `src`.
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut count = 0;
     while let Some(folder) = folders.pop() {
@@ -75,6 +80,7 @@ fn every_file_is_listed() {
                 assert!(kernels.any(|kernel| kernel.source.parts.contains(&text.as_str())), "{}", path.display());
                 for line in text.lines().filter(|line| line.starts_with("fn ")) {
                     let name = line[3..].split('(').next().unwrap_or_default();
+                    // Functions with built-in arguments are entry points.
                     let entry =
                         ["@builtin", "own: Member)"].iter().any(|first| text.contains(&format!("\nfn {name}({first}")));
                     let mut kernels = ALL.iter().flat_map(|kernels| kernels.iter());

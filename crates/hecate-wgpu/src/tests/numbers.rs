@@ -1,4 +1,6 @@
 //! Conversions bit by bit, and functions at the ends of their ranges.
+//!
+//! What drivers may do as they like is not asked for: subnormal results, and the bits of a NaN.
 
 use super::open;
 use hecate_core::{
@@ -35,9 +37,11 @@ fn floats_are_rounded_to_the_nearest_half() {
         let x = u32::from(bits) << 16;
         [x, x + 0x8000, x + 0x7fff, x + 0x8001]
     });
+    // A driver may take those for zero.
     let subnormal = |bits: &u32| (bits & 0x7fff_ffff) < 0x0080_0000;
     let values: Vec<f32> = f16s.chain(bf16s).filter(|bits| !subnormal(bits)).map(f32::from_bits).collect();
     let x = Tensor::from_f32(&device, [values.len()], values.clone()).expect("an array");
+    // The truth is the crate `half`, by way of core.
     for dtype in [DType::F16, DType::Bf16] {
         let found = cast(dtype, &x).and_then(|x| x.download()).expect("values").into_f32();
         let truth = Host::from_f32(dtype, values.clone()).into_f32();
@@ -52,6 +56,7 @@ fn floats_are_rounded_to_the_nearest_half() {
 #[test]
 fn maps_hold_at_the_ends() {
     let Some(device) = open() else { return };
+    // Where `e⁻ˣ` overflows 32 bits, where it underflows, and where `1 + e⁻ˣ` is 1.
     let at = [f32::NEG_INFINITY, -1e30, -200.0, -86.0, -1e-30, 0.0, 1e-30, 88.0, 200.0, 1e30, f32::INFINITY];
     let truth = |map, x: f64| match map {
         Map::Sigmoid => 1.0 / (1.0 + (-x).exp()),

@@ -19,8 +19,8 @@ pub(crate) fn read<R: Gated>(rule: R, state: &Of<R::State, Var>, token: &Token<R
     let state = R::State::map(R::State::as_ref(state), still);
     let idle = |name, x: &Var| zeros(x).shift(f64::from(u8::from(name == "delta")));
     let gates = R::Gates::map(R::Gates::as_ref(&token.gates), idle);
-    let reader = Token { q: token.q.clone(), k: zeros(&token.k), v: zeros(&token.v), gates };
-    rule.step(&reader, &state, &state).0
+    let reader = Token { q: token.q.clone(), k: zeros(&token.k), v: zeros(&token.v), gates, head: token.head };
+    rule.still().step(&reader, &state, &state).0
 }
 
 /// The token with a step for a group of tokens.
@@ -28,7 +28,7 @@ fn tempered<R: Gated>(rule: R, token: &Token<R>) -> Token<R> {
     let group = GatedRule::group(rule) as f64;
     let gate = |name, x: &Var| if name == "theta" { x.scale(1.0 / group) } else { x.clone() };
     let gates = R::Gates::map(R::Gates::as_ref(&token.gates), gate);
-    Token { q: token.q.clone(), k: token.k.clone(), v: token.v.clone(), gates }
+    Token { q: token.q.clone(), k: token.k.clone(), v: token.v.clone(), gates, head: token.head }
 }
 
 /// A memory that is constant for chunks.

@@ -1,60 +1,68 @@
 //! Operations that a rule's equations ask for: multiplications and additions of products with the memory, forward. What
 //! only scales it, and what a form in chunks does beyond that, is not counted, so that figures of all forms compare.
 
-use hecate_core::{Rule, rules::*};
+use hecate_core::{
+    Rule,
+    families::{Deep, DeepRule, Linear, LinearRule, Own},
+    rules::{Atlas, Lattice, Trellis},
+};
 
 /// A rule whose operations are known.
-pub(super) trait Counted: Rule {
+///
+/// The parameter names the family, so that each family has one impl for all of its rules.
+pub(super) trait Counted<F = <Self as Rule>::Family>: Rule {
     /// Of one token and head, for keys and values of these widths.
+    // `key` is `K`, `value` is `V`: a memory of one matrix is `[K,V]`.
     fn operations(self, key: usize, value: usize) -> f64;
 }
 
 /// Products of vectors with matrices, or of two vectors into one, of `rows × columns`.
+///
+/// A multiplication and an addition for each element of the matrix.
 fn products(count: u32, rows: usize, columns: usize) -> f64 {
     2.0 * f64::from(count) * rows as f64 * columns as f64
 }
 
-/// Products with one matrix.
-macro_rules! matrices {
-    ($($rule:ident $count:literal)*) => { $(
-        impl Counted for $rule {
-            fn operations(self, key: usize, value: usize) -> f64 {
-                products($count, key, value)
-            }
-        }
-    )* };
+/// Written and read; who erases, or is taught by an error, asks for a prediction before.
+impl<R: LinearRule> Counted<Linear> for R {
+    fn operations(self, key: usize, value: usize) -> f64 {
+        let spec = self.spec();
+        products(2 + u32::from(spec.erases() || spec.frozen.is_some()), key, value)
+    }
 }
-// Written and read; the others are asked for a prediction before. Lattice: (60)–(64) with the norm.
-matrices! { Hebbian 2 Delta 3 Dgd 3 Titans 3 Lattice 6 }
 
 /// Prediction, gradient, read: (33)–(46).
-macro_rules! deep {
-    ($($rule:ty),*) => { $(
-        impl Counted for $rule {
-            fn operations(self, key: usize, value: usize) -> f64 {
-                match self.deep().structure.hidden(key) {
-                    None => products(3, key, value),
-                    // Back through the second layer in addition.
-                    Some(hidden) => products(3, key, hidden) + products(4, hidden, value),
-                }
-            }
+impl<R: DeepRule> Counted<Deep> for R {
+    fn operations(self, key: usize, value: usize) -> f64 {
+        match self.spec().structure.hidden(key) {
+            None => products(3, key, value),
+            // Back through the second layer in addition.
+            Some(hidden) => products(3, key, hidden) + products(4, hidden, value),
         }
-    )* };
+    }
 }
-deep!(TitansMlp, Moneta, MonetaMatrix, Yaad, YaadMatrix, YaadMomentum, Memora, MemoraMatrix);
 
-impl Counted for Trellis {
+/// (60)–(64) with the norm.
+impl Counted<Own> for Lattice {
+    fn operations(self, key: usize, value: usize) -> f64 {
+        products(6, key, value)
+    }
+}
+
+/// (75) and (76): for either memory the code's logits, the write, and the read.
+impl Counted<Own> for Trellis {
     fn operations(self, key: usize, value: usize) -> f64 {
         products(3, self.slots as usize, key) + products(3, self.slots as usize, value)
     }
 }
 
-impl Counted for Atlas {
+impl Counted<Own> for Atlas {
     fn operations(self, key: usize, value: usize) -> f64 {
         let (less, more) = (key.min(value), key.max(value));
         // (89), (90): `X Xᵀ`, its square, and a product with `X`.
         let step =
             products(less as u32, less, more) + products(less as u32, less, less) + products(less as u32, less, more);
+        // Each token of the window is predicted and written, and the query read.
         products(2 * self.window + 1, key, value) + f64::from(self.newton_schulz) * step
     }
 }

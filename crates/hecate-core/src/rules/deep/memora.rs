@@ -1,7 +1,11 @@
 //! MEMORA: weights that are distributions.
 
-use super::{Bias, Deep, DeepRule, MatrixMemory, Memory, MlpMemory, Retention, check};
-use crate::{Dims, Initial, Of, Read, Result, Rule, Shape, Slots, rules::WriteGates};
+use super::{MatrixMemory, Memory, MlpMemory, Retention};
+use crate::{
+    Initial, Read,
+    families::{DeepForm, DeepRule, DeepSpec},
+    rules::WriteGates,
+};
 
 /// A memory whose columns are distributions over their inputs, kept by relative entropy: (33)–(46), (47), (55).
 ///
@@ -10,6 +14,7 @@ use crate::{Dims, Initial, Of, Read, Result, Rule, Shape, Slots, rules::WriteGat
 /// variance is near 0 and gradients are ill-conditioned.
 /// Source: Behrouz et al., "It's All Connected" (MIRAS), Memora.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Memora<M: Memory = MlpMemory> {
     /// The memory.
     pub memory: M,
@@ -31,36 +36,21 @@ impl<M: Memory> Default for Memora<M> {
 }
 
 impl<M: Memory> DeepRule for Memora<M> {
-    fn deep(self) -> Deep {
-        Deep {
-            structure: self.memory.structure(),
-            bias: Bias::L2,
-            retention: Retention::Kl { scale: self.scale },
-            momentum: false,
-            read: self.read,
-            frozen: self.frozen,
-        }
-    }
-}
-
-impl<M: Memory> Rule for Memora<M> {
     const NAME: &'static str = if M::MATRIX { "memora_matrix" } else { "memora" };
+    const FORM: DeepForm = DeepForm::L2Kl;
     type Gates = WriteGates<()>;
     type State = M::Weights;
 
-    fn gates(self, dims: &Dims) -> WriteGates<Shape> {
-        WriteGates { log_a: dims.scalars(), theta: dims.scalars() }
+    fn spec(self) -> DeepSpec {
+        let retention = Retention::Kl { scale: self.scale };
+        DeepSpec { retention, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
     }
 
-    fn state(self, dims: &Dims) -> Of<M::Weights, Shape> {
-        self.memory.weights(dims)
+    fn frozen_option(&mut self) -> &mut Option<u32> {
+        &mut self.frozen
     }
 
-    fn initial(self, _: &Dims) -> Of<M::Weights, Initial> {
-        M::Weights::build(|_| Initial::Normal(1.0))
-    }
-
-    fn check(self, dims: &Dims) -> Result<()> {
-        check(Self::NAME, self.deep(), dims)
+    fn fresh(self, _: usize) -> Initial {
+        Initial::Normal(1.0)
     }
 }

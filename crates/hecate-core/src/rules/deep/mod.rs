@@ -1,7 +1,8 @@
 //! Memories that are functions with weights, learned by descent: structure × bias × retention.
 //!
 //! [`TitansMlp`], [`Moneta`], [`Yaad`] and [`Memora`] are one step. Their pieces are orthogonal: what the memory is
-//! ([`Structure`]), what error it is taught by ([`Bias`]), and how it forgets ([`Retention`], [`Deep::momentum`]).
+//! ([`Structure`]), what error it is taught by ([`AttentionalBias`]), and how it forgets ([`Retention`],
+//! [`DeepForm::momentum`](crate::families::DeepForm::momentum)).
 //! Source: Behrouz et al., "It's All Connected" (MIRAS). Per sequence and head, with the gates of token `t`:
 //!
 //! ```text
@@ -38,7 +39,7 @@
 //! where in (43), with `g = J u`, `d` the width and `x̄ = −(ū_o (x̂·u) + u (x̂·ū_o))/(s d)`,
 //! `ō = (x̄ − mean x̄)/s − ((ū_o·g)/s + (x̄·x̂)/s) x̂/d`.
 //!
-//! # Bias
+//! # Attentional bias
 //!
 //! ```text
 //! L2          ψ = e                                        ψ′ᵀū = ū                              (47)
@@ -87,10 +88,15 @@ mod yaad;
 pub use memora::{Memora, MemoraMatrix};
 pub use moneta::{Map, Moneta, MonetaMatrix};
 pub use titans_mlp::{MomentumWeights, TitansMlp};
-pub use yaad::{Huber, HuberGates, HuberMomentumGates, Yaad, YaadMatrix, YaadMomentum};
+pub use yaad::{
+    Huber, HuberGates, HuberLogits, HuberMomentumGates, HuberMomentumLogits, Yaad, YaadMatrix, YaadMomentum,
+};
 
-use super::{Matrix, check_frozen};
-use crate::{Dims, Error, Initial, Of, Read, Result, Rule, Shape, Slots, slots};
+use super::Matrix;
+use crate::{
+    families::{DeepMatrix, LowerWeights},
+    slots,
+};
 use std::fmt::Debug;
 
 /// Added to the variance in the layer norm of memories.
@@ -101,6 +107,7 @@ pub const LQ_EPSILON: f32 = 1e-12;
 
 /// The function inside an MLP memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Activation {
     /// `x σ(x)`.
     #[default]
@@ -113,6 +120,7 @@ pub enum Activation {
 
 /// A memory that is one matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct MatrixMemory {
     /// Whether the input is added to the output; then `K = V`.
     pub residual: bool,
@@ -122,6 +130,7 @@ pub struct MatrixMemory {
 
 /// A memory that is an MLP with one hidden layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct MlpMemory {
     /// Width of the hidden layer over that of a key, at least 1.
     pub expansion: u32,
@@ -150,7 +159,7 @@ pub enum Structure {
 
 /// How an error becomes what the memory is taught: (47)–(52).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Bias {
+pub enum AttentionalBias {
     /// The error itself.
     L2,
     /// Gradient of `Σ (e² + ε)^{p/2}`, or with `tanh` the smooth sign that MIRAS suggests, which is no gradient.
@@ -185,30 +194,6 @@ pub enum Retention {
     },
 }
 
-/// What a rule of this family comes down to; backends run this.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Deep {
-    /// What the memory is.
-    pub structure: Structure,
-    /// What it is taught.
-    pub bias: Bias,
-    /// How it forgets.
-    pub retention: Retention,
-    /// Whether there is an `S`; then the gates hold `log_eta`, and the state ends with as many more matrices.
-    pub momentum: bool,
-    /// When a token reads.
-    pub read: Read,
-    /// Groups of this many tokens share one gradient point.
-    pub frozen: Option<u32>,
-}
-
-/// A rule of this family. Gates come in the order `log_a`, `log_eta` where there is momentum, `theta`, `delta` where the
-/// bias is Huber's; states in the order weights, momentum.
-pub trait DeepRule: Rule {
-    /// The rule's pieces.
-    fn deep(self) -> Deep;
-}
-
 slots! {
     /// Weights of an MLP memory per sequence and head; `D` is the hidden width.
     pub struct Weights {
@@ -224,13 +209,7 @@ pub trait Memory: Copy + Debug + Default + PartialEq + Send + Sync + 'static {
     /// Whether it is one matrix.
     const MATRIX: bool;
     /// Its weights.
-    type Weights: Slots;
-
-    /// Shapes of the weights.
-    fn weights(self, dims: &Dims) -> Of<Self::Weights, Shape>;
-
-    /// What fresh weights are filled with.
-    fn fresh(self, dims: &Dims) -> Of<Self::Weights, Initial>;
+    type Weights: LowerWeights;
 
     /// The same without the type.
     fn structure(self) -> Structure;
@@ -239,14 +218,6 @@ pub trait Memory: Copy + Debug + Default + PartialEq + Send + Sync + 'static {
 impl Memory for MatrixMemory {
     const MATRIX: bool = true;
     type Weights = Matrix<()>;
-
-    fn weights(self, dims: &Dims) -> Matrix<Shape> {
-        Matrix { m: dims.matrices() }
-    }
-
-    fn fresh(self, dims: &Dims) -> Matrix<Initial> {
-        Matrix { m: fan_in(dims.key) }
-    }
 
     fn structure(self) -> Structure {
         Structure::Matrix(self)
@@ -257,17 +228,20 @@ impl Memory for MlpMemory {
     const MATRIX: bool = false;
     type Weights = Weights<()>;
 
-    fn weights(self, dims: &Dims) -> Weights<Shape> {
-        let (count, hidden) = (dims.sequences.count(), self.hidden(dims.key));
-        Weights { w0: [count, dims.heads, dims.key, hidden].into(), w1: [count, dims.heads, hidden, dims.value].into() }
-    }
-
-    fn fresh(self, dims: &Dims) -> Weights<Initial> {
-        Weights { w0: fan_in(dims.key), w1: fan_in(self.hidden(dims.key)) }
-    }
-
     fn structure(self) -> Structure {
         Structure::Mlp(self)
+    }
+}
+
+impl LowerWeights for Matrix<()> {
+    fn lower_backward<T>(mut matrix: impl FnMut(DeepMatrix) -> T) -> Matrix<T> {
+        Matrix { m: matrix(DeepMatrix::W0) }
+    }
+}
+
+impl LowerWeights for Weights<()> {
+    fn lower_backward<T>(mut matrix: impl FnMut(DeepMatrix) -> T) -> Weights<T> {
+        Weights { w0: matrix(DeepMatrix::W0), w1: matrix(DeepMatrix::W1) }
     }
 }
 
@@ -301,37 +275,5 @@ impl Structure {
             Self::Matrix(_) => None,
             Self::Mlp(memory) => Some(memory.hidden(key)),
         }
-    }
-}
-
-fn fan_in(width: usize) -> Initial {
-    Initial::Normal((width.max(1) as f32).sqrt().recip())
-}
-
-/// Refuses options that fit no memory of these sizes.
-fn check(what: &'static str, deep: Deep, dims: &Dims) -> Result<()> {
-    let refuse = |option, found: String, expected| Err(Error::Config { what, option, found, expected });
-    check_frozen(what, deep.frozen)?;
-    if let Structure::Mlp(MlpMemory { expansion: 0, .. }) = deep.structure {
-        return refuse("expansion", "0".into(), "a hidden layer at least as wide as a key");
-    }
-    if deep.structure.residual() && dims.key != dims.value {
-        let found = format!("true with keys of width {} and values of width {}", dims.key, dims.value);
-        return refuse("residual", found, "keys and values of one width, since inputs are added to outputs");
-    }
-    if let Bias::Lp { p, epsilon, .. } = deep.bias {
-        if !(p.is_finite() && p >= 1.0) {
-            return refuse("p", p.to_string(), "a power of at least 1");
-        }
-        if !(epsilon.is_finite() && epsilon > 0.0) {
-            return refuse("epsilon", epsilon.to_string(), "a number over 0");
-        }
-    }
-    match deep.retention {
-        Retention::Lq { q, .. } if !(q.is_finite() && q >= 2.0) => refuse("q", q.to_string(), "a norm of at least 2"),
-        Retention::Kl { scale } if !(scale.is_finite() && scale > 0.0) => {
-            refuse("scale", scale.to_string(), "a number over 0")
-        }
-        _ => Ok(()),
     }
 }

@@ -1,10 +1,15 @@
 //! MONETA: an `l_p` error and an `L_q` retention.
 
-use super::{Bias, Deep, DeepRule, MatrixMemory, Memory, MlpMemory, Retention, check};
-use crate::{Dims, Initial, Of, Read, Result, Rule, Shape, rules::WriteGates};
+use super::{AttentionalBias, MatrixMemory, Memory, MlpMemory, Retention};
+use crate::{
+    Read,
+    families::{DeepForm, DeepGate, DeepLogits, DeepRule, DeepSpec, LowerDeepGates},
+    rules::{WriteGates, WriteLogits},
+};
 
 /// How the dual variable becomes weights: (54).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Map {
     /// `|X|^{q−2} X / ν^{q−2}`: the solution of the problem that the rule is derived from; doubling `X` doubles `W`.
     #[default]
@@ -20,6 +25,7 @@ pub enum Map {
 /// `θ p(p−1)|e|^{p−2}|k|² > 2` makes the memory run away, so keep `θ` small or errors bounded.
 /// Source: Behrouz et al., "It's All Connected" (MIRAS), Moneta, `p = 3`, `q = 4`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Moneta<M: Memory = MlpMemory> {
     /// The memory.
     pub memory: M,
@@ -58,36 +64,30 @@ impl<M: Memory> Default for Moneta<M> {
 }
 
 impl<M: Memory> DeepRule for Moneta<M> {
-    fn deep(self) -> Deep {
-        Deep {
-            structure: self.memory.structure(),
-            bias: Bias::Lp { p: self.p, epsilon: self.epsilon, tanh: self.tanh },
-            retention: Retention::Lq { q: self.q, map: self.map },
-            momentum: false,
-            read: self.read,
-            frozen: self.frozen,
-        }
-    }
-}
-
-impl<M: Memory> Rule for Moneta<M> {
     const NAME: &'static str = if M::MATRIX { "moneta_matrix" } else { "moneta" };
+    const FORM: DeepForm = DeepForm::LpLq;
     type Gates = WriteGates<()>;
     type State = M::Weights;
 
-    fn gates(self, dims: &Dims) -> WriteGates<Shape> {
-        WriteGates { log_a: dims.scalars(), theta: dims.scalars() }
+    fn spec(self) -> DeepSpec {
+        let Self { p, epsilon, tanh, q, map, .. } = self;
+        let (bias, retention) = (AttentionalBias::Lp { p, epsilon, tanh }, Retention::Lq { q, map });
+        DeepSpec { bias, retention, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
     }
 
-    fn state(self, dims: &Dims) -> Of<M::Weights, Shape> {
-        self.memory.weights(dims)
+    fn frozen_option(&mut self) -> &mut Option<u32> {
+        &mut self.frozen
+    }
+}
+
+impl LowerDeepGates for WriteGates<()> {
+    type Logits = WriteLogits<()>;
+
+    fn try_lower_backward<T, E>(mut gate: impl FnMut(DeepGate) -> Result<T, E>) -> Result<WriteGates<T>, E> {
+        Ok(WriteGates { log_a: gate(DeepGate::LogA)?, theta: gate(DeepGate::Theta)? })
     }
 
-    fn initial(self, dims: &Dims) -> Of<M::Weights, Initial> {
-        self.memory.fresh(dims)
-    }
-
-    fn check(self, dims: &Dims) -> Result<()> {
-        check(Self::NAME, self.deep(), dims)
+    fn logits<T>(logits: WriteLogits<T>) -> DeepLogits<T> {
+        DeepLogits { step: logits.b_proj, momentum: None, threshold: None }
     }
 }

@@ -1,7 +1,12 @@
 //! Titans: an MLP memory with momentum.
 
-use super::{Bias, Deep, DeepRule, Memory, MlpMemory, Retention, check};
-use crate::{Dims, Initial, Read, Result, Rule, Shape, rules::MomentumGates, slots};
+use super::{Memory, MlpMemory};
+use crate::{
+    Read,
+    families::{DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepRule, DeepSpec, LowerDeepGates, LowerWeights},
+    rules::{MomentumGates, MomentumLogits},
+    slots,
+};
 
 /// An MLP taught by its error, with momentum: (33)–(46), (47), (53), (57).
 ///
@@ -9,6 +14,7 @@ use crate::{Dims, Initial, Read, Result, Rule, Shape, rules::MomentumGates, slot
 /// sum of their `θ`; scale them by about `1/G`.
 /// Source: Behrouz et al., "Titans", eqs 11–14 (their θ is half of ours: no ½ in their loss).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct TitansMlp {
     /// The memory.
     pub memory: MlpMemory,
@@ -32,49 +38,40 @@ slots! {
     }
 }
 
-impl MomentumWeights<()> {
-    pub(super) fn shapes(memory: MlpMemory, dims: &Dims) -> MomentumWeights<Shape> {
-        let (weights, momentum) = (memory.weights(dims), memory.weights(dims));
-        MomentumWeights { w0: weights.w0, w1: weights.w1, s0: momentum.w0, s1: momentum.w1 }
-    }
-
-    pub(super) fn fresh(memory: MlpMemory, dims: &Dims) -> MomentumWeights<Initial> {
-        let weights = memory.fresh(dims);
-        MomentumWeights { w0: weights.w0, w1: weights.w1, s0: Initial::Zeros, s1: Initial::Zeros }
-    }
-}
-
 impl DeepRule for TitansMlp {
-    fn deep(self) -> Deep {
-        Deep {
-            structure: self.memory.structure(),
-            bias: Bias::L2,
-            retention: Retention::Decay,
-            momentum: true,
-            read: self.read,
-            frozen: self.frozen,
-        }
-    }
-}
-
-impl Rule for TitansMlp {
     const NAME: &'static str = "titans_mlp";
+    const FORM: DeepForm = DeepForm::L2Momentum;
     type Gates = MomentumGates<()>;
     type State = MomentumWeights<()>;
 
-    fn gates(self, dims: &Dims) -> MomentumGates<Shape> {
-        MomentumGates { log_a: dims.scalars(), log_eta: dims.scalars(), theta: dims.scalars() }
+    fn spec(self) -> DeepSpec {
+        DeepSpec::new(self.memory.structure(), self.read, self.frozen)
     }
 
-    fn state(self, dims: &Dims) -> MomentumWeights<Shape> {
-        MomentumWeights::shapes(self.memory, dims)
+    fn frozen_option(&mut self) -> &mut Option<u32> {
+        &mut self.frozen
+    }
+}
+
+impl LowerDeepGates for MomentumGates<()> {
+    type Logits = MomentumLogits<()>;
+
+    fn try_lower_backward<T, E>(mut gate: impl FnMut(DeepGate) -> Result<T, E>) -> Result<MomentumGates<T>, E> {
+        let (log_a, log_eta) = (gate(DeepGate::LogA)?, gate(DeepGate::LogEta)?);
+        Ok(MomentumGates { log_a, log_eta, theta: gate(DeepGate::Theta)? })
     }
 
-    fn initial(self, dims: &Dims) -> MomentumWeights<Initial> {
-        MomentumWeights::fresh(self.memory, dims)
+    fn logits<T>(logits: MomentumLogits<T>) -> DeepLogits<T> {
+        DeepLogits { step: logits.b_proj, momentum: Some(logits.eta_proj), threshold: None }
     }
+}
 
-    fn check(self, dims: &Dims) -> Result<()> {
-        check(Self::NAME, self.deep(), dims)
+impl LowerWeights for MomentumWeights<()> {
+    const MOMENTUM: &'static [&'static str] = &["s0", "s1"];
+
+    fn lower_backward<T>(matrix: impl FnMut(DeepMatrix) -> T) -> MomentumWeights<T> {
+        use DeepMatrix::{S0, S1, W0, W1};
+        let [w0, w1, s0, s1] = [W0, W1, S0, S1].map(matrix);
+        MomentumWeights { w0, w1, s0, s1 }
     }
 }

@@ -1,10 +1,15 @@
 //! YAAD: an error bounded by a gate.
 
-use super::{Bias, Deep, DeepRule, MatrixMemory, Memory, MlpMemory, MomentumWeights, Retention, check};
-use crate::{Dims, Initial, Of, Read, Result, Rule, Shape, slots};
+use super::{AttentionalBias, MatrixMemory, Memory, MlpMemory, MomentumWeights};
+use crate::{
+    Read,
+    families::{DeepForm, DeepGate, DeepLogits, DeepRule, DeepSpec, LowerDeepGates},
+    slots,
+};
 
 /// Where an error counts as large: (50)–(52).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Huber {
     /// Each coordinate by itself.
     #[default]
@@ -42,11 +47,34 @@ slots! {
     }
 }
 
+slots! {
+    /// What layers form the gates of rules with a bounded error from.
+    pub struct HuberLogits {
+        /// Step size.
+        b_proj,
+        /// Threshold.
+        delta_proj,
+    }
+}
+
+slots! {
+    /// What layers form the gates of rules with a bounded error and momentum from.
+    pub struct HuberMomentumLogits {
+        /// Step size.
+        b_proj,
+        /// Momentum.
+        eta_proj,
+        /// Threshold.
+        delta_proj,
+    }
+}
+
 /// A memory that no single token can shake: (33)–(46), (50)–(52), (53).
 ///
 /// Source: Behrouz et al., "It's All Connected" (MIRAS), Yaad. The paper's `δ` depends on the token, as here; it pulls
 /// towards the last chunk's weights nowhere, and neither does this.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Yaad<M: Memory = MlpMemory> {
     /// The memory.
     pub memory: M,
@@ -68,42 +96,37 @@ impl<M: Memory> Default for Yaad<M> {
 }
 
 impl<M: Memory> DeepRule for Yaad<M> {
-    fn deep(self) -> Deep {
-        Deep {
-            structure: self.memory.structure(),
-            bias: Bias::Huber(self.bias),
-            retention: Retention::Decay,
-            momentum: false,
-            read: self.read,
-            frozen: self.frozen,
-        }
-    }
-}
-
-impl<M: Memory> Rule for Yaad<M> {
     const NAME: &'static str = if M::MATRIX { "yaad_matrix" } else { "yaad" };
+    const FORM: DeepForm = DeepForm::Huber;
     type Gates = HuberGates<()>;
     type State = M::Weights;
 
-    fn gates(self, dims: &Dims) -> HuberGates<Shape> {
-        HuberGates { log_a: dims.scalars(), theta: dims.scalars(), delta: dims.scalars() }
+    fn spec(self) -> DeepSpec {
+        let bias = AttentionalBias::Huber(self.bias);
+        DeepSpec { bias, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
     }
 
-    fn state(self, dims: &Dims) -> Of<M::Weights, Shape> {
-        self.memory.weights(dims)
+    fn frozen_option(&mut self) -> &mut Option<u32> {
+        &mut self.frozen
+    }
+}
+
+impl LowerDeepGates for HuberGates<()> {
+    type Logits = HuberLogits<()>;
+
+    fn try_lower_backward<T, E>(mut gate: impl FnMut(DeepGate) -> Result<T, E>) -> Result<HuberGates<T>, E> {
+        let (log_a, theta) = (gate(DeepGate::LogA)?, gate(DeepGate::Theta)?);
+        Ok(HuberGates { log_a, theta, delta: gate(DeepGate::Delta)? })
     }
 
-    fn initial(self, dims: &Dims) -> Of<M::Weights, Initial> {
-        self.memory.fresh(dims)
-    }
-
-    fn check(self, dims: &Dims) -> Result<()> {
-        check(Self::NAME, self.deep(), dims)
+    fn logits<T>(logits: HuberLogits<T>) -> DeepLogits<T> {
+        DeepLogits { step: logits.b_proj, momentum: None, threshold: Some(logits.delta_proj) }
     }
 }
 
 /// [`Yaad`] with momentum: (57) for (58).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct YaadMomentum {
     /// The memory.
     pub memory: MlpMemory,
@@ -116,37 +139,31 @@ pub struct YaadMomentum {
 }
 
 impl DeepRule for YaadMomentum {
-    fn deep(self) -> Deep {
-        Deep {
-            structure: self.memory.structure(),
-            bias: Bias::Huber(self.bias),
-            retention: Retention::Decay,
-            momentum: true,
-            read: self.read,
-            frozen: self.frozen,
-        }
-    }
-}
-
-impl Rule for YaadMomentum {
     const NAME: &'static str = "yaad_momentum";
+    const FORM: DeepForm = DeepForm::HuberMomentum;
     type Gates = HuberMomentumGates<()>;
     type State = MomentumWeights<()>;
 
-    fn gates(self, dims: &Dims) -> HuberMomentumGates<Shape> {
-        let [log_a, log_eta, theta, delta] = [(); 4].map(|()| dims.scalars());
-        HuberMomentumGates { log_a, log_eta, theta, delta }
+    fn spec(self) -> DeepSpec {
+        let Self { memory, bias, read, frozen } = self;
+        Yaad { memory, bias, read, frozen }.spec()
     }
 
-    fn state(self, dims: &Dims) -> MomentumWeights<Shape> {
-        MomentumWeights::shapes(self.memory, dims)
+    fn frozen_option(&mut self) -> &mut Option<u32> {
+        &mut self.frozen
+    }
+}
+
+impl LowerDeepGates for HuberMomentumGates<()> {
+    type Logits = HuberMomentumLogits<()>;
+
+    fn try_lower_backward<T, E>(mut gate: impl FnMut(DeepGate) -> Result<T, E>) -> Result<HuberMomentumGates<T>, E> {
+        let (log_a, log_eta) = (gate(DeepGate::LogA)?, gate(DeepGate::LogEta)?);
+        Ok(HuberMomentumGates { log_a, log_eta, theta: gate(DeepGate::Theta)?, delta: gate(DeepGate::Delta)? })
     }
 
-    fn initial(self, dims: &Dims) -> MomentumWeights<Initial> {
-        MomentumWeights::fresh(self.memory, dims)
-    }
-
-    fn check(self, dims: &Dims) -> Result<()> {
-        check(Self::NAME, self.deep(), dims)
+    fn logits<T>(logits: HuberMomentumLogits<T>) -> DeepLogits<T> {
+        let HuberMomentumLogits { b_proj, eta_proj, delta_proj } = logits;
+        DeepLogits { step: b_proj, momentum: Some(eta_proj), threshold: Some(delta_proj) }
     }
 }

@@ -1,15 +1,20 @@
 //! Softmax attention over a sliding window.
 //!
-//! A sequence is cut into segments; one segment under one key-value head is one task. A task lays the keys and values
-//! it sees one behind another: the prefix, then the window in front of its first token, then its own tokens. It takes
-//! its queries in blocks: the keys that the tokens of a block see are one stretch of rows (and the prefix), so
-//! scores, outputs and gradients are products of matrices, of which the corners outside the window go unused.
+//! A sequence is cut into segments; one segment under one key-value head is one task.
+//! A task lays the keys and values that it sees after each other.
+//! They are the prefix, the window in front of its first token, and its own tokens.
+//! It takes its queries in blocks: the keys that the tokens of a block see are one run of rows, and the prefix.
+//! Scores, outputs and gradients are then products of matrices, whose corners outside the window are hidden.
 //!
-//! Positions count from the first row of a sequence's cache: token `t` stands at `t + P` and sees `t ..= t + P`.
+//! Positions count from the first row of a sequence's cache, which has `P` rows.
+//! Token `t` stands at `t + P` and sees `t ..= t + P`.
+//!
+//! Query heads that share a key-value head stand side by side: `group` of them are rows of one product.
+//! The forward keeps `log Σ eˢ` of each query, so that the backward makes the weights without another maximum.
 
-mod seen;
+mod visible_keys;
 
-use self::seen::{Seen, rows_of, softmax, softmax_backward};
+use self::visible_keys::{VisibleKeys, rows_of, softmax, softmax_backward};
 use super::last_rows;
 use crate::{
     Cpu,
@@ -20,47 +25,47 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Attention, AttentionDims, AttentionInputs, Cache, Prefix},
+    primitives::{
+        Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Prefix,
+    },
 };
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
 /// Tokens in a segment, unless the window is longer.
+/// A segment gathers its window once, so segments shorter than the window would copy more than they use.
 const SEGMENT: usize = 256;
 
 impl Attention for Cpu {
+    /// `y [B,T,Hq,V]` and the queries' log-sums `[B,T,Hq]`.
     fn attention(
         &self,
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
-    ) -> Result<(Tensor<Self>, Tensor<Self>)> {
-        let arrays = Arrays::new(dims, inputs);
+    ) -> Result<AttentionOutputs<Tensor<Self>>> {
+        let arrays = AttentionArrays::new(dims, inputs);
         let mut y = vec![0.0; dims.sequences.rows() * dims.query_heads * dims.value];
         let mut lse = vec![0.0; dims.sequences.rows() * dims.query_heads];
+        // Segments write different rows: their results are put together here, in order.
         for (segment, (part, sums)) in each(self, dims, |segment| arrays.forward(segment)) {
             put(&mut y, arrays.group * dims.value, segment.units(dims), &part);
             put(&mut lse, arrays.group, segment.units(dims), &sums);
         }
         let [batch, tokens] = [0, 1].map(|axis| inputs.q.shape().axes()[axis]);
         let y = tensor(self, [batch, tokens, dims.query_heads, dims.value], inputs.q.dtype(), y);
-        Ok((y, tensor(self, [batch, tokens, dims.query_heads], DType::F32, lse)))
+        Ok(AttentionOutputs { y, lse: tensor(self, [batch, tokens, dims.query_heads], DType::F32, lse) })
     }
 
-    fn attention_backward(
-        &self,
-        dims: &AttentionDims,
-        inputs: &AttentionInputs<Tensor<Self>>,
-        _y: &Tensor<Self>,
-        lse: &Tensor<Self>,
-        dy: &Tensor<Self>,
-        dcache: Option<&Cache<Tensor<Self>>>,
-    ) -> Result<AttentionInputs<Tensor<Self>>> {
-        let arrays = Arrays::new(dims, inputs);
-        let (lse, dy) = (floats(lse), floats(dy));
+    /// Gradients of everything that the forward read. `y` is not needed: see `softmax_backward`.
+    fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
+        let AttentionBackward { dims, inputs, dcache, .. } = *call;
+        let arrays = AttentionArrays::new(dims, inputs);
+        let (lse, dy) = (floats(&call.outputs.lse), floats(call.dy));
         let mut dq = vec![0.0; inputs.q.shape().count()];
         let cached = inputs.cache.is_some();
-        let mut dk = Grads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)));
-        let mut dv = Grads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)));
+        let mut dk = KeyValueGrads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)));
+        let mut dv = KeyValueGrads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)));
+        // Neighbours add to the same keys, so the sums are taken here, in order.
         for (segment, part) in each(self, dims, |segment| arrays.backward(segment, &lse, &dy)) {
             put(&mut dq, arrays.group * dims.key, segment.units(dims), &part.dq);
             dk.add(segment.places(dims, part.first), &part.dk);
@@ -69,6 +74,7 @@ impl Attention for Cpu {
         let array = |like: &Tensor<Self>, values| tensor(self, like.shape().clone(), like.dtype(), values);
         let ([prefix_k, cache_k, k], [prefix_v, cache_v, v]) = (dk.values, dv.values);
         let cache = inputs.cache.as_ref().map(|cache| {
+            // Which slots count is no function of anything: its gradient is 0.
             let valid = vec![0.0; cache.valid.shape().count()];
             Cache { k: array(&cache.k, cache_k), v: array(&cache.v, cache_v), valid: array(&cache.valid, valid) }
         });
@@ -78,27 +84,21 @@ impl Attention for Cpu {
         Ok(AttentionInputs { q, k, v, cache, prefix })
     }
 
-    fn attention_cache(
-        &self,
-        dims: &AttentionDims,
-        inputs: &AttentionInputs<Tensor<Self>>,
-    ) -> Result<Cache<Tensor<Self>>> {
-        let (sequences, kept, cache) = (&dims.sequences, dims.kept(), inputs.cache.as_ref());
-        let last = |before: Option<&Tensor<Self>>, x: &Tensor<Self>, width| {
-            let values = last_rows(sequences, [kept, dims.heads * width], before.map(floats).as_deref(), &floats(x));
-            tensor(self, [sequences.count(), kept, dims.heads, width], x.dtype(), values)
-        };
-        let k = last(cache.map(|cache| &cache.k), &inputs.k, dims.key);
-        let v = last(cache.map(|cache| &cache.v), &inputs.v, dims.value);
-        let before = cache.map(|cache| floats(&cache.valid));
-        let valid = last_rows(sequences, [kept, 1], before.as_deref(), &vec![1.0; sequences.rows()]);
-        Ok(Cache { k, v, valid: tensor(self, [sequences.count(), kept], DType::F32, valid) })
+    /// Copies alone: rows of `x`, or ones, after those that stood in front.
+    fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
+        let axes = last.shape.axes();
+        let width: usize = axes[2..].iter().product();
+        let ones = || vec![1.0; last.sequences.rows() * width].into();
+        let (before, x) = (last.before.map(floats), last.x.map_or_else(ones, floats));
+        let values = last_rows(last.sequences, [axes[1], width], before.as_deref(), &x);
+        let dtype = last.x.map_or(DType::F32, Tensor::dtype);
+        Ok(tensor(self, last.shape.clone(), dtype, values))
     }
 }
 
 /// Where keys and values come from.
 #[derive(Clone, Copy)]
-enum Source {
+enum KeySource {
     Prefix,
     Cache,
     Tokens,
@@ -109,23 +109,24 @@ struct Segment {
     sequence: usize,
     /// Counted from the sequence's first.
     tokens: Range<usize>,
+    /// The key-value head.
     head: usize,
 }
 
 impl Segment {
-    /// Where its queries, outputs and their like stand, counted in groups of query heads that share keys.
+    /// Where its queries, outputs and their like stand: one unit is the rows of all query heads of a group.
     fn units(&self, dims: &AttentionDims) -> impl Iterator<Item = usize> + use<> {
         let (start, heads, head) = (dims.sequences.range(self.sequence).start, dims.heads, self.head);
         self.tokens.clone().map(move |t| (start + t) * heads + head)
     }
 
-    /// Where its keys stand, from position `first` on: array, and row of one head in it.
-    fn places<'a>(&'a self, dims: &'a AttentionDims, first: usize) -> impl Iterator<Item = (Source, usize)> + 'a {
+    /// Where its keys stand, from position `first` on: the array, and the row of one head in it.
+    fn places<'a>(&'a self, dims: &'a AttentionDims, first: usize) -> impl Iterator<Item = (KeySource, usize)> + 'a {
         let (kept, start) = (dims.kept(), dims.sequences.range(self.sequence).start);
-        let prefix = (0..dims.prefix).map(|i| (Source::Prefix, i));
+        let prefix = (0..dims.prefix).map(|i| (KeySource::Prefix, i));
         let window = (first..self.tokens.end + kept).map(move |at| match at.checked_sub(kept) {
-            None => (Source::Cache, self.sequence * kept + at),
-            Some(t) => (Source::Tokens, start + t),
+            None => (KeySource::Cache, self.sequence * kept + at),
+            Some(t) => (KeySource::Tokens, start + t),
         });
         prefix.chain(window).map(|(source, row)| (source, row * dims.heads + self.head))
     }
@@ -133,6 +134,7 @@ impl Segment {
 
 /// Runs `work` on every segment, in parallel; results come in order.
 fn each<T: Send>(device: &Cpu, dims: &AttentionDims, work: impl Fn(&Segment) -> T + Sync) -> Vec<(Segment, T)> {
+    // Shorter segments would gather more rows than they use.
     let length = SEGMENT.max(dims.options.window);
     let mut segments = Vec::new();
     for (sequence, rows) in dims.sequences.ranges().enumerate() {
@@ -148,14 +150,14 @@ fn each<T: Send>(device: &Cpu, dims: &AttentionDims, work: impl Fn(&Segment) -> 
     device.run(|| segments.into_par_iter().map(one).collect())
 }
 
-/// Writes rows of `width` numbers to the units given.
+/// Writes rows of `width` elements to the units given.
 fn put(out: &mut [f32], width: usize, units: impl Iterator<Item = usize>, rows: &[f32]) {
     for (unit, row) in units.zip(rows.chunks_exact(width)) {
         out[unit * width..][..width].copy_from_slice(row);
     }
 }
 
-/// The rows of `width` numbers at the units given.
+/// The rows of `width` elements at the units given, without gaps.
 fn take(x: &[f32], width: usize, units: impl Iterator<Item = usize>) -> Vec<f32> {
     let mut rows = Vec::with_capacity(units.size_hint().0 * width);
     units.for_each(|unit| rows.extend_from_slice(&x[unit * width..][..width]));
@@ -163,13 +165,15 @@ fn take(x: &[f32], width: usize, units: impl Iterator<Item = usize>) -> Vec<f32>
 }
 
 /// Gradients of keys, or of values, as they come together from the segments.
-struct Grads {
+/// Segments are added in order: neighbours see the same window.
+struct KeyValueGrads {
+    /// Elements of one head's row.
     width: usize,
-    /// By [`Source`]; empty where nobody asks.
+    /// By [`KeySource`]; empty where nobody asks.
     values: [Vec<f32>; 3],
 }
 
-impl Grads {
+impl KeyValueGrads {
     /// Starts from the gradient of the last rows, `[N, P, Hkv, width]`.
     fn new(dims: &AttentionDims, width: usize, cached: bool, last: Option<Cow<'_, [f32]>>) -> Self {
         let (row, kept, count) = (dims.heads * width, dims.kept(), dims.sequences.count());
@@ -177,18 +181,21 @@ impl Grads {
         let mut values = [dims.prefix, cache, dims.sequences.rows()].map(|rows| vec![0.0; rows * row]);
         let Some(last) = last else { return Self { width, values } };
         for (n, rows) in dims.sequences.ranges().enumerate() {
+            // The last rows of a sequence are its tokens, and before them rows of its cache.
             let (new, old) = (rows.len().min(kept), kept.saturating_sub(rows.len()));
             let last = &last[n * kept * row..][..kept * row];
-            values[Source::Tokens as usize][(rows.end - new) * row..rows.end * row].copy_from_slice(&last[old * row..]);
+            values[KeySource::Tokens as usize][(rows.end - new) * row..rows.end * row]
+                .copy_from_slice(&last[old * row..]);
             if cached {
-                values[Source::Cache as usize][(n * kept + new) * row..][..old * row]
+                values[KeySource::Cache as usize][(n * kept + new) * row..][..old * row]
                     .copy_from_slice(&last[..old * row]);
             }
         }
         Self { width, values }
     }
 
-    fn add(&mut self, places: impl Iterator<Item = (Source, usize)>, part: &[f32]) {
+    /// Adds rows `[n, width]` of one segment at their places.
+    fn add(&mut self, places: impl Iterator<Item = (KeySource, usize)>, part: &[f32]) {
         for ((source, unit), part) in places.zip(part.chunks_exact(self.width)) {
             let out = &mut self.values[source as usize][unit * self.width..][..self.width];
             out.iter_mut().zip(part).for_each(|(out, x)| *out += x);
@@ -197,29 +204,37 @@ impl Grads {
 }
 
 /// Inputs as 32-bit floats.
-struct Arrays<'a> {
+struct AttentionArrays<'a> {
     dims: &'a AttentionDims,
     /// Query heads that share keys and values.
     group: usize,
+    /// `[rows, Hq, K]`.
     q: Cow<'a, [f32]>,
-    /// By [`Source`].
+    /// By [`KeySource`].
     k: [Cow<'a, [f32]>; 3],
-    /// By [`Source`].
+    /// By [`KeySource`].
     v: [Cow<'a, [f32]>; 3],
+    /// `[N,P]`: 1 where a slot of the cache holds a token; empty without a cache.
     valid: Cow<'a, [f32]>,
 }
 
-/// Gradients from one segment: `dq` of its queries, `dk` and `dv` of its keys, whose positions begin at `first`.
-struct Part {
+/// Gradients from one segment: of its queries, and of the keys and values that it sees.
+struct AttentionSegmentGrads {
+    /// Position of the first row of `dk` and `dv` after the prefix.
     first: usize,
+    /// `[tokens, group, K]`.
     dq: Vec<f32>,
+    /// `[prefix + window, K]`.
     dk: Vec<f32>,
+    /// `[prefix + window, V]`.
     dv: Vec<f32>,
 }
 
-impl<'a> Arrays<'a> {
+impl<'a> AttentionArrays<'a> {
+    /// Borrows f32 arrays and widens 16-bit ones; what is absent is empty.
     fn new(dims: &'a AttentionDims, inputs: &'a AttentionInputs<Tensor<Cpu>>) -> Self {
         let (prefix, cache) = (inputs.prefix.as_ref(), inputs.cache.as_ref());
+        // What is absent takes no rows.
         let optional = |x: Option<&'a Tensor<Cpu>>| x.map_or(Cow::Borrowed(&[][..]), floats);
         Self {
             dims,
@@ -231,12 +246,14 @@ impl<'a> Arrays<'a> {
         }
     }
 
-    /// Keys, values, and which of them count.
-    fn seen(&self, segment: &Segment) -> Seen {
+    /// Keys and values that a segment sees, gathered, and which rows of them do not count.
+    fn seen(&self, segment: &Segment) -> VisibleKeys {
         let (dims, kept) = (self.dims, self.dims.kept());
         let valid = self.valid.get(segment.sequence * kept..(segment.sequence + 1) * kept).unwrap_or(&[]);
+        // Slots before the first that counts are not gathered at all.
         let first = segment.tokens.start.max(valid.iter().position(|&x| x > 0.5).unwrap_or(kept));
         let hidden = (first..valid.len()).filter(|&at| valid[at] <= 0.5).map(|at| dims.prefix + at - first);
+        // Prefix, cache and tokens into one array, in the order of positions.
         let gather = |arrays: &[Cow<'_, [f32]>; 3], width: usize| -> Vec<f32> {
             let mut rows = Vec::with_capacity((dims.prefix + segment.tokens.end + kept - first) * width);
             for (source, unit) in segment.places(dims, first) {
@@ -247,10 +264,10 @@ impl<'a> Arrays<'a> {
             rows
         };
         let (keys, values) = (gather(&self.k, dims.key), gather(&self.v, dims.value));
-        Seen { first, prefix: dims.prefix, kept, group: self.group, hidden: hidden.collect(), keys, values }
+        VisibleKeys { first, prefix: dims.prefix, kept, group: self.group, hidden: hidden.collect(), keys, values }
     }
 
-    /// Outputs `[tokens, group, dv]` and log-sums `[tokens, group]`.
+    /// Outputs `[tokens, group, V]` and log-sums `[tokens, group]`.
     fn forward(&self, segment: &Segment) -> (Vec<f32>, Vec<f32>) {
         let (dims, seen) = (self.dims, self.seen(segment));
         let q = take(&self.q, self.group * dims.key, segment.units(dims));
@@ -266,6 +283,7 @@ impl<'a> Arrays<'a> {
                 #[inline(always)]
                 |(scores, lse)| softmax(scores, block.columns, lse),
             );
+            // The weights are divided by their sums afterwards: a row of outputs is shorter than one of scores.
             seen.weigh(&block, Mat::new(&scores, m, block.columns), &seen.values, 1.0, y);
             for (y, sum) in y.chunks_exact_mut(dims.value).zip(sums) {
                 scale(y, 1.0 / sum);
@@ -274,7 +292,8 @@ impl<'a> Arrays<'a> {
         (y, lse)
     }
 
-    fn backward(&self, segment: &Segment, lse: &[f32], dy: &[f32]) -> Part {
+    /// The weights again from scores and log-sums, then the products of the chain rule, block by block.
+    fn backward(&self, segment: &Segment, lse: &[f32], dy: &[f32]) -> AttentionSegmentGrads {
         let (dims, seen, factor) = (self.dims, self.seen(segment), self.dims.options.scale);
         let take = |x: &[f32], width: usize| take(x, self.group * width, segment.units(dims));
         let (q, dy, lse) = (take(&self.q, dims.key), take(dy, dims.value), take(lse, 1));
@@ -283,6 +302,7 @@ impl<'a> Arrays<'a> {
         for block in seen.blocks(segment, dims.options.window) {
             let (m, queries) = (block.queries.len(), &block.queries);
             let (q, dy) = (rows_of(&q, dims.key, queries), rows_of(&dy, dims.value, queries));
+            // The scores again, and with them the weights: they are never kept.
             let mut p = seen.scores(&block, q, &seen.keys, factor);
             seen.hide(&block, &mut p);
             let mut ds = seen.scores(&block, dy, &seen.values, 1.0);
@@ -294,9 +314,10 @@ impl<'a> Arrays<'a> {
             let (p, ds) = (Mat::new(&p, m, block.columns), Mat::new(&ds, m, block.columns));
             let dq = &mut dq[queries.start * dims.key..queries.end * dims.key];
             seen.weigh(&block, ds, &seen.keys, factor, dq);
+            // Rows of several blocks overlap: these products add.
             seen.spread(&block, ds, q, factor, &mut dk);
             seen.spread(&block, p, dy, 1.0, &mut dv);
         }
-        Part { first: seen.first, dq, dk, dv }
+        AttentionSegmentGrads { first: seen.first, dq, dk, dv }
     }
 }

@@ -1,4 +1,8 @@
 //! Newton-Schulz: equations (88)–(92).
+//!
+//! A few steps of `X ← α X + (β A + κ A²) X`, `A = X Xᵀ`, bring the singular values of `S/ν` near 1.
+//! The smaller side comes first, so that `A` and `B` are `[p,p]` with `p = min(K,V)`.
+//! The backward keeps `X`, `A` and `B` of every step: they are the size of a state, and only one token's at a time.
 
 use crate::{
     product::{Mat, MatMut, product},
@@ -6,16 +10,17 @@ use crate::{
 };
 use hecate_core::rules::{NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON};
 
-/// Room for `NS(S)` and its gradient; `S` is kept as `[p,n]`, `p ≤ n`.
+/// Workspace for `NS(S)` and its gradient; `S` is kept as `[p,n]`, `p ≤ n`.
 pub(super) struct NewtonSchulz {
+    /// Steps; with 0 every array is empty.
     steps: usize,
     /// `p`, `n`.
     size: (usize, usize),
     /// Whether `S` has more rows than columns, and is transposed here.
-    turned: bool,
-    /// `1/ν`.
+    transposed: bool,
+    /// `1/ν`, with `ν` the Frobenius norm of `S`.
     inverse: f32,
-    /// `X [p,n]` before each step and behind the last.
+    /// `X [p,n]` before each step and after the last.
     x: Vec<f32>,
     /// `A [p,p]` of each step.
     a: Vec<f32>,
@@ -23,7 +28,7 @@ pub(super) struct NewtonSchulz {
     b: Vec<f32>,
     /// `D [p,n]`.
     d: Vec<f32>,
-    /// `D` behind a step.
+    /// `D` after a step.
     next: Vec<f32>,
     /// `dB [p,p]`.
     db: Vec<f32>,
@@ -41,7 +46,7 @@ impl NewtonSchulz {
         Self {
             steps,
             size: (p, n),
-            turned: rows > columns,
+            transposed: rows > columns,
             inverse: 0.0,
             x: zeros((steps + 1) * p * n),
             a: zeros(steps * p * p),
@@ -54,8 +59,8 @@ impl NewtonSchulz {
         }
     }
 
-    /// Numbers of all arrays.
-    pub(super) fn numbers(steps: usize, rows: usize, columns: usize) -> usize {
+    /// Elements of all arrays, for the peak memory.
+    pub(super) fn elements(steps: usize, rows: usize, columns: usize) -> usize {
         let p = rows.min(columns);
         if steps > 0 { (steps + 4) * rows * columns + 2 * (steps + 1) * p * p } else { 0 }
     }
@@ -66,12 +71,14 @@ impl NewtonSchulz {
         let (p, n) = self.size;
         let [alpha, beta, kappa] = NEWTON_SCHULZ;
         let epsilon = NEWTON_SCHULZ_EPSILON * NEWTON_SCHULZ_EPSILON;
+        // The Frobenius norm bounds the largest singular value, so the steps start inside their range.
         self.inverse = 1.0 / (dot(s, s) + epsilon).sqrt();
-        orient(&mut self.x[..p * n], s, (p, n), self.turned);
+        orient(&mut self.x[..p * n], s, (p, n), self.transposed);
         self.x[..p * n].iter_mut().for_each(|x| *x *= self.inverse);
         for step in 0..self.steps {
             let (x, next) = self.x[step * p * n..].split_at_mut(p * n);
             let next = &mut next[..p * n];
+            // `A = X Xᵀ`, `B = β A + κ A²`, `X ← α X + B X`: three products a step.
             let (a, b) = (&mut self.a[step * p * p..][..p * p], &mut self.b[step * p * p..][..p * p]);
             product(MatMut::new(a, p, p), 0.0, 1.0, Mat::new(x, p, n), Mat::new(x, p, n).t());
             b.copy_from_slice(a);
@@ -80,7 +87,8 @@ impl NewtonSchulz {
             product(MatMut::new(next, p, n), alpha, 1.0, Mat::new(b, p, p), Mat::new(x, p, n));
         }
         let last = &self.x[self.steps * p * n..];
-        if !self.turned {
+        // The result lies as `S` does.
+        if !self.transposed {
             return last;
         }
         orient(&mut self.result, last, (n, p), true);
@@ -92,12 +100,13 @@ impl NewtonSchulz {
     pub(super) fn backward(&mut self, factor: f32, du: &[f32], ds: &mut [f32]) {
         let (p, n) = self.size;
         let [alpha, beta, kappa] = NEWTON_SCHULZ;
-        orient(&mut self.d, du, (p, n), self.turned);
+        orient(&mut self.d, du, (p, n), self.transposed);
         self.d.iter_mut().for_each(|d| *d *= factor);
         for step in (0..self.steps).rev() {
             let x = Mat::new(&self.x[step * p * n..][..p * n], p, n);
             let a = Mat::new(&self.a[step * p * p..][..p * p], p, p);
             let b = Mat::new(&self.b[step * p * p..][..p * p], p, p);
+            // `dB = D Xᵀ`, then `dA` through both of its terms, then `D` through all three of its uses.
             product(MatMut::new(&mut self.db, p, p), 0.0, 1.0, Mat::new(&self.d, p, n), x.t());
             let db = Mat::new(&self.db, p, p);
             self.da.copy_from_slice(&self.db);
@@ -113,7 +122,7 @@ impl NewtonSchulz {
         // (92) with X₀ = S/ν: dS = (D − X₀ ⟨D, X₀⟩)/ν.
         let along = dot(&self.d, &self.x[..p * n]);
         axpy(&mut self.d, -along, &self.x[..p * n]);
-        match self.turned {
+        match self.transposed {
             false => axpy(ds, self.inverse, &self.d),
             true => {
                 orient(&mut self.result, &self.d, (n, p), true);
@@ -125,8 +134,8 @@ impl NewtonSchulz {
 
 /// `x`, or its transpose, as `out [rows, columns]`.
 #[inline(always)]
-fn orient(out: &mut [f32], x: &[f32], (rows, columns): (usize, usize), turned: bool) {
-    if !turned {
+fn orient(out: &mut [f32], x: &[f32], (rows, columns): (usize, usize), transposed: bool) {
+    if !transposed {
         return out.copy_from_slice(x);
     }
     for (i, row) in out.chunks_exact_mut(columns).enumerate() {

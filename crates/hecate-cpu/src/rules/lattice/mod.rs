@@ -1,25 +1,27 @@
 //! Slots of unit norm: equations (60)–(69).
+//!
+//! The state is `K` slots `[V]`, each a row of norm 1.
+//! A token moves every slot across the direction it has, by an amount of its own, and norms it again.
+//! All work on slots is a few passes over `[K,V]` ([`slots`]); what belongs to a slot is an element of a row `[K]`.
 
 mod slots;
 
 use crate::{
-    recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
+    fused_gemv::{Rank1Update, add_transposed, read},
+    recurrent::{Cell, Recurrent, StateGrads, StepBackward, StepForward, Token, TokenStates},
     rows::{axpy, scale},
-    sweep::{Outer, add_transposed, read},
+    simd::ColumnKernel as _,
 };
 use hecate_core::{
     Dims, Error, Read, Result, Rule,
-    rules::{Lattice, RETENTION_FLOOR, UnitSlots, Variant},
+    families::Own,
+    rules::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Variant},
 };
-use slots::{Across, Along, Spread, Tangent};
-
-cells!(Lattice);
-
-/// How far the norm of an initial slot may be from 1: more than rounding to 16 bits costs.
-const NORM_TOLERANCE: f32 = 0.01;
+use slots::{SlotDots, SlotGrads, SlotPullback, SlotUpdate};
 
 /// The rule at a head's sizes.
 pub(crate) struct LatticeCell {
+    /// Variant, read and groups.
     rule: Lattice,
     /// Number of slots.
     key: usize,
@@ -27,21 +29,19 @@ pub(crate) struct LatticeCell {
     value: usize,
 }
 
-impl Recurrent for Lattice {
+impl Recurrent<Own> for Lattice {
     type Cell = LatticeCell;
 
     fn cell(self, dims: &Dims) -> LatticeCell {
         LatticeCell { rule: self, key: dims.key, value: dims.value }
     }
 
-    fn frozen(self) -> Option<u32> {
-        self.frozen
-    }
-
+    /// Slots of another norm would be another function: the step assumes that rows start on the sphere.
     fn check_state(self, dims: &Dims, state: &UnitSlots<&[f32]>) -> Result<()> {
+        // In 64 bits: the check itself must not round to 1.
         for (slot, row) in state.s.chunks_exact(dims.value).enumerate() {
             let norm = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-            let fits = (norm - 1.0).abs() <= f64::from(NORM_TOLERANCE);
+            let fits = (norm - 1.0).abs() <= f64::from(SLOT_NORM_TOLERANCE);
             if !fits {
                 let expected = "norm 1, to 1 %, of the row that starts there; divide rows by their norms";
                 let index = slot * dims.value;
@@ -52,7 +52,7 @@ impl Recurrent for Lattice {
     }
 }
 
-/// What a token leaves for its backward.
+/// What a token leaves for its backward: rows, no matrix.
 struct Record<T> {
     /// `h [V]`.
     h: T,
@@ -65,6 +65,7 @@ struct Record<T> {
 }
 
 impl LatticeCell {
+    /// A record's parts, to be written by the forward.
     #[inline(always)]
     fn record_mut<'r>(&self, record: &'r mut [f32]) -> Record<&'r mut [f32]> {
         let (h, rest) = record.split_at_mut(self.value);
@@ -73,6 +74,7 @@ impl LatticeCell {
         Record { h, b, g, n }
     }
 
+    /// A record's parts.
     #[inline(always)]
     fn record_ref<'r>(&self, record: &'r [f32]) -> Record<&'r [f32]> {
         let (h, rest) = record.split_at(self.value);
@@ -81,14 +83,14 @@ impl LatticeCell {
         Record { h, b, g, n }
     }
 
-    /// `a` above its floor, whether it is above, and `θ`.
+    /// `a` above its floor, whether it is above, and `θ`. At the floor `a` has no gradient.
     #[inline(always)]
     fn gates(gates: &[f32]) -> (f32, bool, f32) {
         let a = gates[0].exp();
         (a.max(RETENTION_FLOOR), a > RETENTION_FLOOR, gates[1])
     }
 
-    /// (60), (61).
+    /// Equations (60) and (61): the target `h [V]`, the slots' part of it `b [K]`, and their moves `g [K]`.
     #[inline(always)]
     fn target(&self, token: Token<'_>, point: &[f32], record: &mut Record<&mut [f32]>) {
         let Record { h, b, g, .. } = record;
@@ -106,24 +108,29 @@ impl LatticeCell {
         }
     }
 
-    /// (66)–(68): `ds` becomes the gradient of `S` but for what (69) adds, `dk` that of `g`, and `dh` is added to. Returns
-    /// `dθ`.
+    /// Equations (66)–(68): back through the slots' move and norm. Returns `dθ`.
+    ///
+    /// `ds` becomes the gradient of `S` but for what (69) adds.
+    /// `dk [K]` becomes the gradient of `g`, and `dh [V]` is added to. `slots` is workspace `[3,K]`.
     #[inline(always)]
-    fn turn_slots(
+    fn slots_vjp(
         &self,
         (a, theta): (f32, f32),
-        states: States<'_>,
+        states: TokenStates<'_>,
         Record { h, b, g, n }: &Record<&[f32]>,
-        adjoint: &mut Adjoint<'_>,
+        adjoint: &mut StateGrads<'_>,
         slots: &mut [f32],
         (dk, dh): (&mut [f32], &mut [f32]),
     ) -> f32 {
-        let States { point, new, .. } = states;
+        let TokenStates { point, new, .. } = states;
+        // Three rows of sums, which the passes below fill one after another.
         slots.fill(0.0);
         let (along, rest) = slots.split_at_mut(self.key);
         let (gain, back) = rest.split_at_mut(self.key);
-        Along { new, ds: adjoint.state, width: self.value, along }.run();
-        Tangent { ds: adjoint.state, new, point, h, b, n, along, gain, back }.run();
+        // First the part of each gradient along its slot, which the norm takes away.
+        SlotDots { new, ds: adjoint.state, width: self.value, along }.run();
+        SlotGrads { ds: adjoint.state, new, point, h, b, n, along, gain, back }.run();
+        // Then all that belongs to a slot, as scalars: no pass over `[K,V]`.
         let mut dtheta = 0.0;
         let u = along;
         for (((u, g), gain), (dk, back)) in u.iter_mut().zip(*g).zip(gain).zip(dk.iter_mut().zip(back.iter_mut())) {
@@ -135,17 +142,18 @@ impl LatticeCell {
                 *back -= *dk;
             }
         }
-        let dpoint = if self.merges() { &mut [][..] } else { &mut *adjoint.point };
-        Spread { a, ds: adjoint.state, dpoint, point, h, b, u, beta: back, dh }.run();
+        // Without groups the point is the state before the token: one gradient for both.
+        let dpoint = if self.merges_point() { &mut [][..] } else { &mut *adjoint.point };
+        SlotPullback { a, ds: adjoint.state, dpoint, point, h, b, u, beta: back, dh }.run();
         dtheta
     }
 }
 
-/// Room for one token.
+/// Workspace for one token.
 pub(crate) struct Scratch {
-    /// `[V]`.
+    /// Gradient of the target, `[V]`.
     dh: Vec<f32>,
-    /// `[3,K]`.
+    /// Three rows `[K]`: sums along the slots, and factors of them.
     slots: Vec<f32>,
 }
 
@@ -156,29 +164,24 @@ impl Cell for LatticeCell {
         Scratch { dh: vec![0.0; self.value], slots: vec![0.0; 3 * self.key] }
     }
 
+    /// `h [V]`, then `b`, `g` and `n` `[K]` each.
     fn record(&self) -> usize {
         self.value + 3 * self.key
     }
 
     #[inline(always)]
-    fn forward(
-        &self,
-        token: Token<'_>,
-        old: &[f32],
-        point: &[f32],
-        new: &mut [f32],
-        record: &mut [f32],
-        scratch: &mut Scratch,
-        out: &mut [f32],
-    ) {
+    fn forward(&self, step: StepForward<'_, Scratch>) {
+        let StepForward { token, old, point, new, record, scratch, out } = step;
         let (a, _, theta) = Self::gates(token.gates);
         let mut record = self.record_mut(record);
         self.target(token, point, &mut record);
         let Record { h, b, g, n } = record;
+        // Each slot's step size: `θ` times how much the key calls for it.
         let weights = &mut scratch.slots[..self.key];
         weights.iter_mut().zip(&*g).for_each(|(weight, g)| *weight = theta * g);
         n.fill(0.0);
-        Across { a, weights, b, h, old, point, new, squares: n }.run();
+        SlotUpdate { a, weights, b, h, old, point, new, squares: n }.run();
+        // The norms are complete only now: a second pass divides by them.
         n.iter_mut().for_each(|n| *n = n.sqrt());
         for (new, n) in new.chunks_exact_mut(self.value).zip(n) {
             scale(new, n.recip());
@@ -187,39 +190,34 @@ impl Cell for LatticeCell {
     }
 
     #[inline(always)]
-    fn backward(
-        &self,
-        token: Token<'_>,
-        states: States<'_>,
-        record: &[f32],
-        dout: &[f32],
-        mut adjoint: Adjoint<'_>,
-        scratch: &mut Scratch,
-        grads: TokenGrads<'_>,
-    ) {
+    fn backward(&self, step: StepBackward<'_, Scratch>) {
+        let StepBackward { token, states, record, dout, mut adjoint, scratch, grads } = step;
         let (a, free, theta) = Self::gates(token.gates);
         let Scratch { dh, slots } = scratch;
         let after = self.rule.read == Read::After;
+        // Equation (65): the read's gradients, of the slots that it saw.
         if after {
-            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.new, x: grads.q }.run();
+            Rank1Update { d: adjoint.state, factors: [(token.q, dout)], m: states.new, x: grads.q }.run();
         }
         dh.fill(0.0);
         let record = self.record_ref(record);
-        let dtheta = self.turn_slots((a, theta), states, &record, &mut adjoint, slots, (grads.k, dh));
+        let dtheta = self.slots_vjp((a, theta), states, &record, &mut adjoint, slots, (grads.k, dh));
+        // Only the ratio of `θ` to `a` matters, because the norm follows. Hence `dlog a = −θ dθ`.
         grads.gates[0] = if free { -theta * dtheta } else { 0.0 };
         grads.gates[1] = dtheta;
         axpy(grads.v, 1.0, dh);
+        // The target was a prediction error: keys and slots were part of it, by (69).
         if self.rule.variant == Variant::Decode {
             scale(dh, -1.0);
-            let d = if self.merges() { &mut *adjoint.state } else { adjoint.point };
-            Outer { d, factors: [(token.k, dh)], m: states.point, x: grads.k }.run();
+            let d = if self.merges_point() { &mut *adjoint.state } else { adjoint.point };
+            Rank1Update { d, factors: [(token.k, dh)], m: states.point, x: grads.k }.run();
         }
         if !after {
-            Outer { d: adjoint.state, factors: [(token.q, dout)], m: states.old, x: grads.q }.run();
+            Rank1Update { d: adjoint.state, factors: [(token.q, dout)], m: states.old, x: grads.q }.run();
         }
     }
 
-    fn merges(&self) -> bool {
+    fn merges_point(&self) -> bool {
         self.rule.frozen.is_none()
     }
 

@@ -1,42 +1,41 @@
-//! Sweeps over all slots `[K,V]`, in blocks of columns that stay in registers. What belongs to a slot, a sum along its row
-//! or a factor of it, is a number in a row `[K]`; sums are added to what is there.
+//! Passes over all slots `[K,V]`, in blocks of columns that stay in registers.
+//!
+//! What belongs to a slot, a sum along its row or a factor of it, is an element of a row `[K]`.
+//! Sums are added to what is there: a pass meets each slot once for every block of columns.
+//! A sum must be complete before a factor that depends on it is used, hence several passes.
 
-use crate::simd::{Panel, dispatch, load_part, panels, store_part};
-use pulp::{Simd, WithSimd};
+use crate::simd::{ColumnKernel, load_part, store_part};
+use pulp::Simd;
 
-/// `X_i = a s_i + w_i (h − b_i r_i)`, and `|X_i|²`: (62), (63).
-pub(super) struct Across<'a> {
+/// The move before the norm: `X_i = a s_i + w_i (h − b_i r_i)`, and `|X_i|²`. Equations (62), (63).
+pub(super) struct SlotUpdate<'a> {
+    /// Retention, above its floor.
     pub(super) a: f32,
+    /// `w = θ g [K]`.
     pub(super) weights: &'a [f32],
+    /// `[K]`.
     pub(super) b: &'a [f32],
+    /// Target `[V]`.
     pub(super) h: &'a [f32],
+    /// Slots `s` before the token, `[K,V]`.
     pub(super) old: &'a [f32],
+    /// Slots `r` at the gradient point, `[K,V]`.
     pub(super) point: &'a [f32],
     /// Becomes `X`.
     pub(super) new: &'a mut [f32],
+    /// Added to: `[K]`.
     pub(super) squares: &'a mut [f32],
 }
 
-impl Across<'_> {
+impl ColumnKernel for SlotUpdate<'_> {
     #[inline(always)]
-    pub(super) fn run(self) {
-        dispatch(self);
+    fn columns(&self) -> usize {
+        self.h.len()
     }
-}
-
-impl WithSimd for Across<'_> {
-    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
-        panels(simd, self.h.len(), &mut self);
-    }
-}
-
-impl<S: Simd> Panel<S> for &mut Across<'_> {
-    #[inline(always)]
-    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let Across { a, weights, b, h, old, point, new, squares } = &mut **self;
+    fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
+        let SlotUpdate { a, weights, b, h, old, point, new, squares } = self;
         let (width, a, h) = (h.len(), simd.splat_f32s(*a), load_part::<S, N>(simd, &h[column..]));
         let rows = new.chunks_exact_mut(width).zip(old.chunks_exact(width)).zip(point.chunks_exact(width));
         let slots = weights.iter().zip(*b).zip(squares.iter_mut());
@@ -55,33 +54,25 @@ impl<S: Simd> Panel<S> for &mut Across<'_> {
     }
 }
 
-/// `s′_i·ds_i`.
-pub(super) struct Along<'a> {
+/// `s′_i·ds_i`, added to `along [K]`: the part of the gradient that the norm takes away.
+pub(super) struct SlotDots<'a> {
+    /// Slots after the token, `[K,V]`.
     pub(super) new: &'a [f32],
+    /// Their gradient, `[K,V]`.
     pub(super) ds: &'a [f32],
+    /// `V`.
     pub(super) width: usize,
     pub(super) along: &'a mut [f32],
 }
 
-impl Along<'_> {
+impl ColumnKernel for SlotDots<'_> {
     #[inline(always)]
-    pub(super) fn run(self) {
-        dispatch(self);
+    fn columns(&self) -> usize {
+        self.width
     }
-}
-
-impl WithSimd for Along<'_> {
-    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
-        panels(simd, self.width, &mut self);
-    }
-}
-
-impl<S: Simd> Panel<S> for &mut Along<'_> {
-    #[inline(always)]
-    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
+    fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
         let rows = self.new.chunks_exact(self.width).zip(self.ds.chunks_exact(self.width));
         for ((new, ds), along) in rows.zip(self.along.iter_mut()) {
             let (new, ds) = (load_part::<S, N>(simd, &new[column..]), load_part::<S, N>(simd, &ds[column..]));
@@ -92,40 +83,39 @@ impl<S: Simd> Panel<S> for &mut Along<'_> {
     }
 }
 
-/// `dX_i = (ds_i − s′_i (s′_i·ds_i)) / n_i`, `U_i·dX_i` with `U_i = h − b_i r_i`, and `r_i·dX_i`: (66), (67).
-pub(super) struct Tangent<'a> {
+/// Back through the norm and to the move's factors: equations (66), (67).
+///
+/// `dX_i = (ds_i − s′_i (s′_i·ds_i)) / n_i`, `U_i·dX_i` with `U_i = h − b_i r_i`, and `r_i·dX_i`.
+pub(super) struct SlotGrads<'a> {
     /// Becomes `dX`.
     pub(super) ds: &'a mut [f32],
+    /// Slots after the token, `[K,V]`.
     pub(super) new: &'a [f32],
+    /// Slots at the gradient point, `[K,V]`.
     pub(super) point: &'a [f32],
+    /// `[V]`.
     pub(super) h: &'a [f32],
+    /// `[K]`.
     pub(super) b: &'a [f32],
+    /// Norms before the norming, `[K]`.
     pub(super) n: &'a [f32],
+    /// From [`SlotDots`], `[K]`.
     pub(super) along: &'a [f32],
+    /// Added to: `U_i·dX_i`, `[K]`.
     pub(super) gain: &'a mut [f32],
+    /// Added to: `r_i·dX_i`, `[K]`.
     pub(super) back: &'a mut [f32],
 }
 
-impl Tangent<'_> {
+impl ColumnKernel for SlotGrads<'_> {
     #[inline(always)]
-    pub(super) fn run(self) {
-        dispatch(self);
+    fn columns(&self) -> usize {
+        self.h.len()
     }
-}
-
-impl WithSimd for Tangent<'_> {
-    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
-        panels(simd, self.h.len(), &mut self);
-    }
-}
-
-impl<S: Simd> Panel<S> for &mut Tangent<'_> {
-    #[inline(always)]
-    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let Tangent { ds, new, point, h, b, n: norms, along, gain, back } = &mut **self;
+    fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
+        let SlotGrads { ds, new, point, h, b, n: norms, along, gain, back } = self;
         let (width, h) = (h.len(), load_part::<S, N>(simd, &h[column..]));
         let rows = ds.chunks_exact_mut(width).zip(new.chunks_exact(width)).zip(point.chunks_exact(width));
         let slots = b.iter().zip(*norms).zip(*along).zip(gain.iter_mut().zip(back.iter_mut()));
@@ -146,41 +136,40 @@ impl<S: Simd> Panel<S> for &mut Tangent<'_> {
     }
 }
 
-/// With `u_i = θ g_i` and `β_i = db_i`: `dh += Σ_i u_i dX_i + β_i r_i`, `ds_i = a dX_i`, `dr_i += β_i h − b_i u_i dX_i`, of
-/// (66) and (68). Without a `dpoint` of its own `dr` is part of `ds`.
-pub(super) struct Spread<'a> {
+/// Back to the target and the slots: equations (66), (68).
+///
+/// With `u_i = θ g_i` and `β_i = db_i`: `dh += Σ_i u_i dX_i + β_i r_i`, `ds_i = a dX_i`,
+/// `dr_i += β_i h − b_i u_i dX_i`. Without a `dpoint` of its own, `dr` is part of `ds`.
+pub(super) struct SlotPullback<'a> {
+    /// Retention, above its floor.
     pub(super) a: f32,
     /// From `dX` to `ds`.
     pub(super) ds: &'a mut [f32],
+    /// `[K,V]`, or empty where the point is the state before the token.
     pub(super) dpoint: &'a mut [f32],
+    /// Slots at the gradient point, `[K,V]`.
     pub(super) point: &'a [f32],
+    /// `[V]`.
     pub(super) h: &'a [f32],
+    /// `[K]`.
     pub(super) b: &'a [f32],
+    /// `[K]`.
     pub(super) u: &'a [f32],
+    /// `[K]`.
     pub(super) beta: &'a [f32],
+    /// Added to: `[V]`.
     pub(super) dh: &'a mut [f32],
 }
 
-impl Spread<'_> {
+impl ColumnKernel for SlotPullback<'_> {
     #[inline(always)]
-    pub(super) fn run(self) {
-        dispatch(self);
+    fn columns(&self) -> usize {
+        self.h.len()
     }
-}
-
-impl WithSimd for Spread<'_> {
-    type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
-        panels(simd, self.h.len(), &mut self);
-    }
-}
-
-impl<S: Simd> Panel<S> for &mut Spread<'_> {
-    #[inline(always)]
-    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let Spread { a, ds, dpoint, point, h, b, u, beta, dh } = &mut **self;
+    fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
+        let SlotPullback { a, ds, dpoint, point, h, b, u, beta, dh } = self;
         let (width, a, h) = (h.len(), simd.splat_f32s(*a), load_part::<S, N>(simd, &h[column..]));
         let mut sums = load_part::<S, N>(simd, &dh[column..]);
         let mut apart = dpoint.chunks_exact_mut(width);

@@ -1,75 +1,88 @@
-//! Slots for keys and for values, taught to give the same code: equations (70)–(79).
+//! Slots for keys and for values that learn to give the same code: equations (70)–(79).
+//!
+//! The state is two memories, `S_K [m,K]` and `S_V [m,V]`, with `m` slots each.
+//! Both learn to give the token's code: `φ(S_K kᵀ)` and `φ(S_V vᵀ)` are moved towards it.
+//! A query reads `f = φ(S_K qᵀ)` from the first memory, and `f S_V` from the second.
+//! The read always sees the memories after the write.
 
 mod phi;
 
 use crate::{
-    recurrent::{Adjoint, Cell, Recurrent, States, Token, TokenGrads, cells},
+    fused_gemv::{FusedUpdate, Rank1Update, Rank1VecMat, UpdateBackward, add_transposed},
+    recurrent::{Cell, Recurrent, StepBackward, StepForward},
     rows::{axpy, dot, scale},
-    sweep::{Inner, Outer, Unwrite, Write, add_transposed},
+    simd::ColumnKernel as _,
 };
-use hecate_core::{Dims, rules::Trellis};
-use phi::{Function, Place, ROWS, Room};
-
-cells!(Trellis);
+use hecate_core::{Dims, families::Own, rules::Trellis};
+use phi::{PhiPoint, PhiWorkspace, ROWS, SlotPhi};
 
 /// The rule at a head's sizes.
 pub(crate) struct TrellisCell {
-    phi: Function,
+    /// The function of the slots.
+    phi: SlotPhi,
+    /// `m`.
     slots: usize,
+    /// `K`.
     key: usize,
+    /// `V`.
     value: usize,
+    /// Whether groups share a gradient point.
     frozen: bool,
 }
 
-impl Recurrent for Trellis {
+impl Recurrent<Own> for Trellis {
     type Cell = TrellisCell;
 
     fn cell(self, dims: &Dims) -> TrellisCell {
         let slots = self.slots as usize;
         TrellisCell {
-            phi: Function::new(self.phi, slots),
+            phi: SlotPhi::new(self.phi, slots),
             slots,
             key: dims.key,
             value: dims.value,
             frozen: self.frozen.is_some(),
         }
     }
-
-    fn frozen(self) -> Option<u32> {
-        self.frozen
-    }
 }
 
-/// One token's intermediate results: rows `[m]`.
+/// Workspace for one token: rows `[m]`, unless it says otherwise.
 pub(crate) struct Scratch {
-    place: Place,
-    room: Room,
+    /// `φ` where it was last evaluated.
+    at: PhiPoint,
+    /// Of `φ`'s derivatives.
+    workspace: PhiWorkspace,
+    /// Inner gradient at the slots.
     u: Vec<f32>,
     /// `dS xᵀ`, then `dz`.
     dz: Vec<f32>,
     /// `[K]` or `[V]`: `u dS`.
     du: Vec<f32>,
-    /// As long as the longest row or column: for what is not read, and what it would have given.
+    /// As long as the longest row or column: the query of a pass that reads nothing.
     zeros: Vec<f32>,
+    /// What such a pass writes as its read; never used.
     unread: Vec<f32>,
 }
 
 /// A token's gates.
 struct Gates<'a> {
+    /// Retention.
     a: f32,
+    /// Step size.
     theta: f32,
+    /// The code that the slots shall give, `[m]`.
     code: &'a [f32],
 }
 
 impl<'a> Gates<'a> {
+    /// The gates in the order `log_a`, `theta`, `code`.
     #[inline(always)]
     fn new(gates: &'a [f32]) -> Self {
         Self { a: gates[0].exp(), theta: gates[1], code: &gates[2..] }
     }
 }
 
-/// One memory before a token, at its gradient point, and what goes through it.
-struct Pass<'a> {
+/// One memory before a token, at its gradient point, and the key or value that goes through it.
+struct SlotMemory<'a> {
     /// `[m, width]`.
     old: &'a [f32],
     /// `[m, width]`.
@@ -79,7 +92,7 @@ struct Pass<'a> {
 }
 
 impl TrellisCell {
-    /// Numbers of `S_K`.
+    /// Elements of `S_K`.
     fn keys(&self) -> usize {
         self.slots * self.key
     }
@@ -89,54 +102,57 @@ impl TrellisCell {
         self.slots.max(self.key).max(self.value)
     }
 
-    /// `z = R xᵀ`, and `u` of it.
+    /// `z = R xᵀ [m]` at the gradient point, and the inner gradient `u [m]` of it.
     #[inline(always)]
-    fn learn(&self, gates: &Gates<'_>, pass: &Pass<'_>, z: &mut [f32], scratch: &mut Scratch) {
-        let Scratch { place, room, u, .. } = scratch;
+    fn inner_grad(&self, gates: &Gates<'_>, memory: &SlotMemory<'_>, z: &mut [f32], scratch: &mut Scratch) {
+        let Scratch { at, workspace, u, .. } = scratch;
         z.fill(0.0);
-        add_transposed(z, pass.x, pass.point);
-        self.phi.at(z, place);
-        self.phi.gradient(place, gates.code, u, room);
+        add_transposed(z, memory.x, memory.point);
+        self.phi.evaluate(z, at);
+        self.phi.inner_grad(at, gates.code, u, workspace);
     }
 
-    /// (78), (79) of one memory: `dstate` becomes the gradient of the memory before the token. Returns its parts of `da`
-    /// and `dθ`.
+    /// Equations (78), (79) of one memory. Returns its parts of `da` and `dθ`.
+    ///
+    /// `dstate` becomes the gradient of the memory before the token.
+    /// `dx` and `dcode` are added to; `z [m]` is what the forward left.
     #[inline(always)]
-    fn unwrite(
+    fn write_vjp(
         &self,
         gates: &Gates<'_>,
-        pass: &Pass<'_>,
+        memory: &SlotMemory<'_>,
         z: &[f32],
         (dstate, dpoint): (&mut [f32], &mut [f32]),
         (dx, dcode): (&mut [f32], &mut [f32]),
         scratch: &mut Scratch,
     ) -> (f32, f32) {
-        let Scratch { place, room, u, dz, du, zeros, unread } = scratch;
-        self.phi.at(z, place);
-        self.phi.gradient(place, gates.code, u, room);
-        let du = &mut du[..pass.x.len()];
-        let call = Unwrite {
+        let Scratch { at, workspace, u, dz, du, zeros, unread } = scratch;
+        self.phi.evaluate(z, at);
+        self.phi.inner_grad(at, gates.code, u, workspace);
+        let du = &mut du[..memory.x.len()];
+        let call = UpdateBackward {
             a: gates.a,
             eta: 0.0,
             dm: &mut *dstate,
             ds: &mut [],
-            old: [pass.old, &[]],
-            seen: pass.old,
+            old: [memory.old, &[]],
+            seen: memory.old,
             q: [zeros, zeros],
             dout: zeros,
             dq: unread,
             x: u,
-            y: pass.x,
+            y: memory.x,
             dx: dz,
             dy: du,
         };
         let [da, _] = call.run();
+        // The write is `−θ uᵀ x`: its gradient goes to the step size, to `u`, and to the row side.
         axpy(dx, -gates.theta, du);
         let dtheta = -dot(u, dz);
         scale(dz, -gates.theta);
-        self.phi.bend(place, gates.code, dz, dcode, room);
+        self.phi.second_derivative(at, gates.code, dz, dcode, workspace);
         let d = if self.frozen { dpoint } else { dstate };
-        Inner { d, x: dz, y: pass.x, m: pass.point, z: dx }.run();
+        Rank1VecMat { d, x: dz, y: memory.x, m: memory.point, z: dx }.run();
         (da, dtheta)
     }
 }
@@ -146,8 +162,8 @@ impl Cell for TrellisCell {
 
     fn scratch(&self) -> Scratch {
         let (row, long) = (|| vec![0.0; self.slots], || vec![0.0; self.longest()]);
-        let (place, room) = (Place::new(self.slots), Room::new(self.slots));
-        Scratch { place, room, u: row(), dz: row(), du: long(), zeros: long(), unread: long() }
+        let (at, workspace) = (PhiPoint::new(self.slots), PhiWorkspace::new(self.slots));
+        Scratch { at, workspace, u: row(), dz: row(), du: long(), zeros: long(), unread: long() }
     }
 
     /// `R_K kᵀ`, `S_K qᵀ`, `R_V vᵀ`.
@@ -156,68 +172,58 @@ impl Cell for TrellisCell {
     }
 
     #[inline(always)]
-    fn forward(
-        &self,
-        token: Token<'_>,
-        old: &[f32],
-        point: &[f32],
-        new: &mut [f32],
-        record: &mut [f32],
-        scratch: &mut Scratch,
-        out: &mut [f32],
-    ) {
+    fn forward(&self, step: StepForward<'_, Scratch>) {
+        let StepForward { token, old, point, new, record, scratch, out } = step;
         let gates = Gates::new(token.gates);
         let ((old_k, old_v), (point_k, point_v)) = (old.split_at(self.keys()), point.split_at(self.keys()));
         let (new_k, new_v) = new.split_at_mut(self.keys());
         let (z_k, rest) = record.split_at_mut(self.slots);
         let (z_q, z_v) = rest.split_at_mut(self.slots);
+        // Descent on the slots' error.
         let (a, step) = (gates.a, -gates.theta);
-        self.learn(&gates, &Pass { old: old_k, point: point_k, x: token.k }, z_k, scratch);
+        // The key's memory first: what it reads from is the query of the value's memory.
+        self.inner_grad(&gates, &SlotMemory { old: old_k, point: point_k, x: token.k }, z_k, scratch);
         let Scratch { u, zeros, unread, .. } = scratch;
         let (old, q, unread) = ([old_k, &[]], &*zeros, &mut unread[..self.key]);
-        Write { a, eta: 0.0, step, x: u, y: token.k, old, m: new_k, s: &mut [], q, before: false, out: unread }.run();
-        self.learn(&gates, &Pass { old: old_v, point: point_v, x: token.v }, z_v, scratch);
+        FusedUpdate { a, eta: 0.0, step, x: u, y: token.k, old, m: new_k, s: &mut [], q, before: false, out: unread }
+            .run();
+        self.inner_grad(&gates, &SlotMemory { old: old_v, point: point_v, x: token.v }, z_v, scratch);
+        // The query goes through the new key memory and `φ`.
         z_q.fill(0.0);
         add_transposed(z_q, token.q, new_k);
-        let Scratch { u, place, .. } = scratch;
-        self.phi.at(z_q, place);
-        let (old, q) = ([old_v, &[]], &*place.f);
-        Write { a, eta: 0.0, step, x: u, y: token.v, old, m: new_v, s: &mut [], q, before: false, out }.run();
+        let Scratch { u, at, .. } = scratch;
+        self.phi.evaluate(z_q, at);
+        let (old, q) = ([old_v, &[]], &*at.f);
+        FusedUpdate { a, eta: 0.0, step, x: u, y: token.v, old, m: new_v, s: &mut [], q, before: false, out }.run();
     }
 
     #[inline(always)]
-    fn backward(
-        &self,
-        token: Token<'_>,
-        states: States<'_>,
-        record: &[f32],
-        dout: &[f32],
-        adjoint: Adjoint<'_>,
-        scratch: &mut Scratch,
-        grads: TokenGrads<'_>,
-    ) {
+    fn backward(&self, step: StepBackward<'_, Scratch>) {
+        let StepBackward { token, states, record, dout, adjoint, scratch, grads } = step;
         let (gates, keys) = (Gates::new(token.gates), self.keys());
         let ((old_k, old_v), (point_k, point_v)) = (states.old.split_at(keys), states.point.split_at(keys));
         let (new_k, new_v) = states.new.split_at(keys);
         let ((dk, dv), (dpoint_k, dpoint_v)) = (adjoint.state.split_at_mut(keys), adjoint.point.split_at_mut(keys));
         let (z_k, rest) = record.split_at(self.slots);
         let (z_q, z_v) = rest.split_at(self.slots);
-        let Scratch { place, room, dz, .. } = scratch;
-        self.phi.at(z_q, place);
+        let Scratch { at, workspace, dz, .. } = scratch;
+        self.phi.evaluate(z_q, at);
         dz.fill(0.0);
-        Outer { d: dv, factors: [(&place.f, dout)], m: new_v, x: dz }.run();
-        self.phi.pull(place, dz, room);
-        Inner { d: &mut *dk, x: dz, y: token.q, m: new_k, z: grads.q }.run();
+        Rank1Update { d: dv, factors: [(&at.f, dout)], m: new_v, x: dz }.run();
+        self.phi.pullback(at, dz, workspace);
+        Rank1VecMat { d: &mut *dk, x: dz, y: token.q, m: new_k, z: grads.q }.run();
         let (head, dcode) = grads.gates.split_at_mut(2);
-        let value = Pass { old: old_v, point: point_v, x: token.v };
-        let of_value = self.unwrite(&gates, &value, z_v, (dv, dpoint_v), (grads.v, dcode), scratch);
-        let key = Pass { old: old_k, point: point_k, x: token.k };
-        let of_key = self.unwrite(&gates, &key, z_k, (dk, dpoint_k), (grads.k, dcode), scratch);
+        // Both memories go back alike, each with its own inner gradient.
+        let value = SlotMemory { old: old_v, point: point_v, x: token.v };
+        let of_value = self.write_vjp(&gates, &value, z_v, (dv, dpoint_v), (grads.v, dcode), scratch);
+        let key = SlotMemory { old: old_k, point: point_k, x: token.k };
+        let of_key = self.write_vjp(&gates, &key, z_k, (dk, dpoint_k), (grads.k, dcode), scratch);
+        // Both memories share the gates.
         head[0] = gates.a * (of_value.0 + of_key.0);
         head[1] = of_value.1 + of_key.1;
     }
 
-    fn merges(&self) -> bool {
+    fn merges_point(&self) -> bool {
         !self.frozen
     }
 

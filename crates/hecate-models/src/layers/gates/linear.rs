@@ -1,132 +1,61 @@
-//! Gates of the linear rules.
+//! Gates of the linear family, once for all its rules.
 
-use super::{EraseSignals, GatedRule, Limits, MomentumSignals, WriteSignals, frozen, group, momentum, rest};
-use crate::{Result, Tape, Var};
+use super::{GateInputs, GatedRule, Limits, log_eta, present, rest, step_beside};
+use crate::{Result, Var};
 use hecate_core::{
-    Backend, Signal, Strengths,
+    Backend, GateForm, GateLogit, Of,
+    families::{Linear, LinearGate, LinearLogits, LinearRule, LowerGates, LowerState},
     primitives::Map,
-    rules::{Delta, Dgd, DgdGates, Hebbian, MomentumGates, Objective, Titans, WriteGates},
 };
 
-/// `θ = σ(b)`.
-impl GatedRule for Hebbian {
-    type Signals = WriteSignals<()>;
+/// `θ = step σ(b)`: with steps of at most 1 stable for any retention, with unit keys.
+///
+/// With momentum `log η = log σ(e)` and `θ = (1 − η) σ(b)`: where `η` is the same for all tokens a write adds up to `σ(b)`
+/// over time, so a key met again is stable. The factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is
+/// near one. With a largest momentum below 1, `η = momentum σ(e)` and `θ = (1 − momentum) σ(b)`, of which the kernel for a
+/// whole layer has not heard.
+///
+/// An erase strength is `β = σ(r)`, or `(1 − θ) σ(r)` where the memory is erased by `θ + β` in all and more than `1 + a`
+/// would be unstable ([`LinearRule::shares_erase`]).
+impl<R: LinearRule> GatedRule<Linear> for R {
+    type Logits = <R::Gates as LowerGates>::Logits;
+    const MOMENTUM: &'static [&'static str] = <R::State as LowerState>::MOMENTUM;
 
-    fn with_group(self, _: usize) -> Self {
-        self
+    fn still(self) -> Self {
+        self.without_retention()
     }
 
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: WriteSignals<Var<B>>,
-        _: Limits,
-    ) -> Result<WriteGates<Var<B>>> {
-        Ok(WriteGates { log_a, theta: tape.map(Map::Sigmoid, &signals.b_proj)? })
-    }
-
-    fn strengths<T>(self, signals: WriteSignals<Signal<T>>, _: Limits) -> Option<(Signal<T>, Strengths<T>)> {
-        Some((signals.b_proj, Strengths::Write(1.0)))
-    }
-}
-
-/// `θ = σ(b)`: stable for any retention, with unit keys. With longer steps `θ = step σ(b)`.
-impl GatedRule for Delta {
-    type Signals = WriteSignals<()>;
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        Self { frozen: frozen(tokens), ..self }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: WriteSignals<Var<B>>,
-        limits: Limits,
-    ) -> Result<WriteGates<Var<B>>> {
-        let theta = tape.map(Map::Sigmoid, &signals.b_proj)?;
-        Ok(WriteGates { log_a, theta: if limits.step == 1.0 { theta } else { tape.scale(limits.step, &theta)? } })
-    }
-
-    fn strengths<T>(self, signals: WriteSignals<Signal<T>>, limits: Limits) -> Option<(Signal<T>, Strengths<T>)> {
-        Some((signals.b_proj, Strengths::Write(limits.step)))
-    }
-}
-
-/// `log η = log σ(e)`, `θ = (1 − η) σ(b)`: where `η` is the same for all tokens a write adds up to `σ(b)` over time, so a
-/// key met again is stable. The factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is near one. With a
-/// largest momentum below 1, `η = momentum σ(e)` and `θ = (1 − momentum) σ(b)`, of which the kernel for a whole layer has not
-/// heard.
-impl GatedRule for Titans {
-    type Signals = MomentumSignals<()>;
-    const MOMENTUM: &'static [&'static str] = &["s"];
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        Self { frozen: frozen(tokens), ..self }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        signals: MomentumSignals<Var<B>>,
-        limits: Limits,
-    ) -> Result<MomentumGates<Var<B>>> {
-        momentum(tape, log_a, signals, limits)
-    }
-
-    fn strengths<T>(self, signals: MomentumSignals<Signal<T>>, limits: Limits) -> Option<(Signal<T>, Strengths<T>)> {
-        (limits.momentum == 1.0).then_some((signals.b_proj, Strengths::Momentum(signals.eta_proj)))
-    }
-}
-
-/// `θ = σ(b)`; `β = σ(e)` with the dot objective, `(1 − θ) σ(e)` with L2, where the memory is erased by `θ + β` in all
-/// and more than `1 + a` would be unstable.
-impl GatedRule for Dgd {
-    type Signals = EraseSignals<()>;
-
-    fn group(self) -> usize {
-        group(self.frozen)
-    }
-
-    fn with_group(self, tokens: usize) -> Self {
-        match self.objective {
-            Objective::L2 => Self { frozen: frozen(tokens), ..self },
-            Objective::Dot => self,
-        }
-    }
-
-    fn gates_of<B: Backend>(
-        self,
-        tape: &Tape<'_, B>,
-        log_a: Var<B>,
-        EraseSignals { b_proj, erase_proj }: EraseSignals<Var<B>>,
-        _: Limits,
-    ) -> Result<DgdGates<Var<B>>> {
-        let theta = tape.map(Map::Sigmoid, &b_proj)?;
-        let beta = tape.map(Map::Sigmoid, &erase_proj)?;
-        let beta = match self.objective {
-            Objective::L2 => tape.mul(&beta, &rest(tape, &b_proj)?)?,
-            Objective::Dot => beta,
-        };
-        Ok(DgdGates { log_a, theta, beta })
-    }
-
-    fn strengths<T>(self, signals: EraseSignals<Signal<T>>, _: Limits) -> Option<(Signal<T>, Strengths<T>)> {
-        let EraseSignals { b_proj, erase_proj } = signals;
-        Some(match self.objective {
-            Objective::L2 => (b_proj, Strengths::EraseRest(erase_proj)),
-            Objective::Dot => (b_proj, Strengths::Erase(erase_proj)),
+    fn gates_of<B: Backend>(self, from: GateInputs<'_, '_, B, Self::Logits>) -> Result<Of<R::Gates, Var<B>>> {
+        let GateInputs { tape, log_a, logits, limits } = from;
+        let LinearLogits { write, momentum, erase } = R::Gates::logits(logits);
+        R::Gates::try_lower_backward(|gate| match gate {
+            LinearGate::LogA => Ok(log_a.clone()),
+            LinearGate::LogEta => log_eta(tape, present::<R, _>(&momentum, "log_eta")?, limits),
+            LinearGate::Theta => match &momentum {
+                Some(momentum) => step_beside(tape, &write, momentum, limits),
+                None if limits.step == 1.0 => tape.map(Map::Sigmoid, &write),
+                None => tape.scale(limits.step, &tape.map(Map::Sigmoid, &write)?),
+            },
+            LinearGate::Beta => {
+                let beta = tape.map(Map::Sigmoid, present::<R, _>(&erase, "beta")?)?;
+                if self.shares_erase() { tape.mul(&beta, &rest(tape, &write)?) } else { Ok(beta) }
+            }
         })
+    }
+
+    fn strengths<T>(
+        self,
+        logits: Of<Self::Logits, GateLogit<T>>,
+        limits: Limits,
+    ) -> Option<(GateLogit<T>, GateForm<T>)> {
+        let LinearLogits { write, momentum, erase } = R::Gates::logits(logits);
+        let form = match (momentum, erase) {
+            (None, None) => GateForm::Write(limits.step),
+            (Some(momentum), None) if limits.momentum == 1.0 => GateForm::Momentum(momentum),
+            (None, Some(erase)) if self.shares_erase() => GateForm::EraseRest(erase),
+            (None, Some(erase)) => GateForm::Erase(erase),
+            (Some(_), _) => return None,
+        };
+        Some((write, form))
     }
 }

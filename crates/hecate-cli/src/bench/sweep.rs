@@ -1,0 +1,213 @@
+//! Models that learn the same task, each at its best learning rate, with several seeds.
+//!
+//! The first seed searches for the learning rate; questions of their own choose it, and others measure it. So no reported
+//! accuracy is on questions that anything was chosen by.
+
+use super::settings::{Candidate, SweepSettings};
+use crate::{error::Result, progress::SweepProgress, stop::Stop};
+use hecate_core::Backend;
+use hecate_models::{
+    LanguageModel, Random,
+    tasks::{Purpose, Questions, TaskModel},
+};
+use std::collections::VecDeque;
+
+/// Steps whose mean loss tells whether a run has learned enough.
+const RECENT: usize = 20;
+/// Sequences that are measured at once.
+const PART: usize = 32;
+
+/// A task, and what is measured of it.
+pub(super) trait Task {
+    /// Number of different tokens, the vocabulary's size.
+    fn vocabulary(&self) -> usize;
+
+    /// Names of what is measured.
+    fn measures(&self) -> Vec<String>;
+
+    /// `batch` sequences with questions to learn from.
+    fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions>;
+
+    /// Share of right answers, one for each measure, on `examples` sequences each.
+    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>>;
+}
+
+/// One model from its first step to its last.
+pub(super) struct SweepRun {
+    /// Highest learning rate.
+    pub(super) rate: f32,
+    /// Of the weights and of the questions.
+    pub(super) seed: u64,
+    /// Steps done.
+    pub(super) steps: u64,
+    /// Mean loss of the last steps, nats a question.
+    pub(super) loss: f64,
+    /// On questions to choose the learning rate by.
+    pub(super) tuning: Vec<f64>,
+    /// On questions that nothing was chosen by.
+    pub(super) testing: Vec<f64>,
+    /// Why it broke off; nothing is right then.
+    pub(super) failure: Option<String>,
+}
+
+/// What became of a candidate.
+pub(super) struct Outcome {
+    /// The candidate's.
+    pub(super) name: String,
+    /// Elements that a text's memories hold, all layers together, without inputs of convolutions.
+    pub(super) state: usize,
+    /// Every run, the search for the learning rate included.
+    pub(super) runs: Vec<SweepRun>,
+    /// The learning rate whose runs count; none if the sweep was broken off before.
+    pub(super) rate: Option<f32>,
+}
+
+impl Outcome {
+    /// The runs that count, by seed.
+    pub(super) fn counted(&self) -> impl Iterator<Item = &SweepRun> {
+        self.runs.iter().filter(|run| Some(run.rate) == self.rate)
+    }
+}
+
+/// A sweep in progress.
+pub(super) struct Sweep<'a, B: Backend, T: Task> {
+    device: &'a B,
+    task: &'a T,
+    settings: &'a SweepSettings,
+    stop: &'a Stop,
+    progress: SweepProgress,
+}
+
+impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
+    /// A sweep that has not begun.
+    pub(super) fn new(device: &'a B, task: &'a T, settings: &'a SweepSettings, stop: &'a Stop) -> Self {
+        Self { device, task, settings, stop, progress: SweepProgress::new(settings.steps) }
+    }
+
+    /// All candidates, one after another. What is done when somebody asks to stop is returned as it is.
+    pub(super) fn run(mut self, candidates: &[Candidate]) -> Result<Vec<Outcome>> {
+        for Candidate { mixer, .. } in candidates {
+            // Who cannot take part is told before anybody starts.
+            self.settings.config(mixer, self.task.vocabulary())?;
+        }
+        // All rates with the first seed, then the best one with each other seed.
+        let runs = candidates.len() * (self.settings.rates.len() + self.settings.seeds as usize - 1);
+        self.progress.begin(runs);
+        let mut outcomes = Vec::new();
+        for candidate in candidates {
+            outcomes.push(self.best_rate(candidate)?);
+            if self.stop.asked() {
+                break;
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// The first seed at all learning rates, the others at the best.
+    fn best_rate(&mut self, candidate: &Candidate) -> Result<Outcome> {
+        let name = candidate.name.clone();
+        let mut outcome = Outcome { name, state: self.state(candidate)?, runs: Vec::new(), rate: None };
+        for &rate in &self.settings.rates {
+            match self.learn(candidate, rate, 0)? {
+                Some(run) => outcome.runs.push(run),
+                None => return Ok(outcome),
+            }
+        }
+        outcome.rate = best(&outcome.runs);
+        for seed in 1..self.settings.seeds {
+            let Some(rate) = outcome.rate else { break };
+            match self.learn(candidate, rate, seed)? {
+                Some(run) => outcome.runs.push(run),
+                None => break,
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Elements of the cache of one text, without convolutions: what a candidate may remember.
+    fn state(&self, candidate: &Candidate) -> Result<usize> {
+        let config = self.settings.config(&candidate.mixer, self.task.vocabulary())?;
+        let cache = LanguageModel::new(self.device, &config, 0)?.cache(1)?;
+        let arrays = cache.layers().iter().flat_map(|layer| layer.iter());
+        let memories = arrays.filter(|(name, _)| !name.contains("conv1d"));
+        Ok(memories.map(|(_, array)| array.shape().count()).sum())
+    }
+
+    /// A run from beginning to end; none if somebody asked to stop.
+    fn learn(&mut self, candidate: &Candidate, rate: f32, seed: u64) -> Result<Option<SweepRun>> {
+        let Self { device, task, settings, .. } = *self;
+        let config = settings.config(&candidate.mixer, task.vocabulary())?;
+        let mut model = TaskModel::new(device, &config, settings.schedule(rate), SweepSettings::constants(), seed)?;
+        self.progress.start(&candidate.name, rate, seed);
+        let Some(Learned { steps, loss, failure }) = self.train(&mut model, seed)? else { return Ok(None) };
+        // A model that diverged answers nothing.
+        let accuracies = |purpose: Purpose| match failure {
+            Some(_) => Ok(vec![0.0; task.measures().len()]),
+            None => task.accuracies(&model, &mut purpose.random(seed), settings.examples),
+        };
+        let (tuning, testing) = (accuracies(Purpose::Tuning)?, accuracies(Purpose::Testing)?);
+        self.progress.end(&testing, failure.as_deref());
+        Ok(Some(SweepRun { rate, seed, steps, loss, tuning, testing, failure }))
+    }
+
+    /// Steps until the loss is low enough, or all are done; none if somebody asked to stop. Divergence is a result.
+    fn train(&self, model: &mut TaskModel<B>, seed: u64) -> Result<Option<Learned>> {
+        let random = &mut Purpose::Learning.random(seed);
+        let (mut recent, mut learned) = (VecDeque::new(), Learned::default());
+        while learned.steps < self.settings.steps && (recent.len() < RECENT || learned.loss >= self.settings.enough) {
+            if self.stop.asked() {
+                return Ok(None);
+            }
+            match model.learn(&self.task.questions(random, self.settings.batch)?) {
+                Ok(loss) => recent.push_back(loss),
+                Err(error @ hecate_models::Error::NonFinite { .. }) => {
+                    learned.failure = Some(error.to_string());
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            recent.drain(..recent.len().saturating_sub(RECENT));
+            learned.loss = recent.iter().sum::<f64>() / recent.len() as f64;
+            learned.steps += 1;
+            self.progress.step(learned.steps, learned.loss);
+        }
+        Ok(Some(learned))
+    }
+}
+
+/// How far a run came.
+#[derive(Default)]
+struct Learned {
+    /// Steps done.
+    steps: u64,
+    /// Mean of the last [`RECENT`] losses, nats a question.
+    loss: f64,
+    /// Why it broke off.
+    failure: Option<String>,
+}
+
+/// The learning rate with the most right answers; among equals, with the lowest loss.
+fn best(runs: &[SweepRun]) -> Option<f32> {
+    let right = |run: &SweepRun| run.tuning.iter().sum::<f64>();
+    let best = runs.iter().max_by(|a, b| right(a).total_cmp(&right(b)).then(b.loss.total_cmp(&a.loss)));
+    best.map(|run| run.rate)
+}
+
+/// Whether each question of `examples` sequences is answered rightly; `draw` makes as many sequences as it is told.
+pub(super) fn answered<B: Backend>(
+    model: &TaskModel<B>,
+    examples: usize,
+    mut draw: impl FnMut(usize) -> Result<Questions>,
+) -> Result<Vec<bool>> {
+    let mut right = Vec::new();
+    for first in (0..examples).step_by(PART) {
+        right.extend(model.right(&draw(PART.min(examples - first))?)?);
+    }
+    Ok(right)
+}
+
+/// Share of what is right, in `[0, 1]`; 0 of nothing.
+pub(super) fn share(right: impl Iterator<Item = bool>) -> f64 {
+    let (sum, count) = right.fold((0_usize, 0_usize), |(sum, count), right| (sum + usize::from(right), count + 1));
+    sum as f64 / count.max(1) as f64
+}

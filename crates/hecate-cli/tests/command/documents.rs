@@ -1,0 +1,96 @@
+//! Commands that the documents give use subcommands and flags that there are.
+
+use super::harness::Workspace;
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// README.md, CONTRIBUTING.md and what is under `docs`.
+fn documents() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    for folder in ["docs", "docs/lab"] {
+        let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        found.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    found
+}
+
+/// The commands that a document gives, in blocks and between backticks.
+fn commands(text: &str) -> Vec<Vec<&str>> {
+    text.lines().flat_map(|line| line.split('`')).filter_map(command).collect()
+}
+
+/// The words after `hecate`, or after `cargo run … --`, of a line that starts the command.
+fn command(line: &str) -> Option<Vec<&str>> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    // `target/release/hecate` too.
+    let hecate = words.iter().position(|word| *word == "hecate" || word.ends_with("/hecate"));
+    // Other packages and examples have flags of their own.
+    let cargo = line.contains("cargo run") && !line.contains(" -p ") && !line.contains("--example");
+    let start = hecate.or_else(|| words.iter().position(|word| *word == "--").filter(|_| cargo))?;
+    let ends = |word: &&str| !matches!(*word, "|" | ">" | "&&");
+    let rest: Vec<_> = words[start + 1..].iter().copied().take_while(ends).collect();
+    // A subcommand begins with a small letter; a flag does not.
+    rest.first().is_some_and(|word| word.starts_with(char::is_lowercase)).then_some(rest)
+}
+
+/// Help of subcommands, each asked for once.
+struct Help {
+    workspace: Workspace,
+    texts: HashMap<Vec<String>, Option<String>>,
+}
+
+impl Help {
+    /// What `--help` prints of a subcommand; nothing where there is none.
+    fn of(&mut self, path: &[&str]) -> Option<&str> {
+        let key: Vec<_> = path.iter().map(|&word| word.to_owned()).collect();
+        let text = self.texts.entry(key).or_insert_with(|| {
+            let outcome = self.workspace.run(&[path, &["--help"]].concat());
+            (outcome.code == Some(0)).then_some(outcome.stdout)
+        });
+        text.as_deref()
+    }
+
+    /// What of a command there is not: its subcommand, or flags of it.
+    fn unknown(&mut self, command: &[&str]) -> Vec<String> {
+        // Not a file's name.
+        let is_name = |word: &&&str| word.starts_with(char::is_lowercase) && !word.contains(['.', '/']);
+        // `bench` has subcommands of its own.
+        let most = if command[0] == "bench" { 2 } else { 1 };
+        let path: Vec<_> = command.iter().take(most).take_while(is_name).copied().collect();
+        let Some(help) = self.of(&path) else { return vec![path.join(" ")] };
+        let known: Vec<_> = help.split([' ', '\n', ',', '=', '[']).filter(|word| word.starts_with("--")).collect();
+        let flags = command.iter().filter(|word| word.starts_with("--") && word.len() > 2);
+        let names = flags.map(|flag| flag.split('=').next().unwrap_or(flag).trim_end_matches([',', '.']));
+        names.filter(|name| !known.contains(name)).map(|name| format!("{} {name}", path.join(" "))).collect()
+    }
+}
+
+#[test]
+fn documented_commands_are_understood() {
+    let mut help = Help { workspace: Workspace::new(), texts: HashMap::new() };
+    let (mut problems, mut seen) = (Vec::new(), 0);
+    for path in documents() {
+        let text = fs::read_to_string(&path).unwrap();
+        for command in commands(&text) {
+            seen += 1;
+            let unknown = help.unknown(&command).into_iter();
+            problems.extend(unknown.map(|name| format!("{}: hecate {name}", path.display())));
+        }
+    }
+    assert!(problems.is_empty(), "no such subcommand or flag:\n{}", problems.join("\n"));
+    // A change of how documents write commands must not make this test empty.
+    assert!(seen > 0, "no document gives a command");
+}
+
+#[test]
+fn unknown_flags_of_documents_are_found() {
+    let text =
+        "`hecate train --no-such 1`, `hecate none`\n    cargo run --release -- bench recall --identities --nothing\n";
+    let mut help = Help { workspace: Workspace::new(), texts: HashMap::new() };
+    let unknown: Vec<_> = commands(text).iter().flat_map(|command| help.unknown(command)).collect();
+    assert_eq!(unknown, ["train --no-such", "none", "bench recall --nothing"]);
+}

@@ -1,0 +1,195 @@
+//! Every public call of core that takes arrays, beside the rules, with the smallest arguments that it takes.
+
+use super::Placed;
+use hecate_core::{
+    Backend, ConvInput, Decode, GateForm, GateLogit, Result, Sequences, Tensor, TokenGates, capture, decode,
+    primitives::*,
+    rules::{Momentum, Titans},
+};
+
+/// A call by its name in core.
+#[derive(Debug)]
+pub struct Call<D: Backend> {
+    /// Name of the function.
+    pub name: &'static str,
+    /// Makes the arguments, then calls it.
+    pub call: fn(&Placed<'_, D>) -> Result<()>,
+}
+
+/// The list and its names from one place: [`CALLS`] is compared with the functions that core's sources declare.
+macro_rules! calls {
+    ($($name:ident: $call:expr),* $(,)?) => {
+        /// Names of all calls: the functions of core that are generic over a device and take arrays.
+        pub const CALLS: &[&str] = &[$(stringify!($name)),*];
+
+        /// All calls.
+        pub fn calls<D: Backend>() -> Vec<Call<D>> {
+            vec![$(Call { name: stringify!($name), call: $call }),*]
+        }
+    };
+}
+
+calls! {
+    matmul: |p| matmul(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default()).map(drop),
+    matmul_backward: |p| {
+        matmul_backward(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default(), &p.ones([2, 4])).map(drop)
+    },
+    matmul_backward_onto: |p| {
+        let (a, b, dout) = (p.ones([2, 3]), p.ones([3, 4]), p.ones([2, 4]));
+        let onto = Operands { a: Some(p.ones([2, 3])), b: Some(p.ones([3, 4])) };
+        matmul_backward_onto(&a, &b, Transpose::default(), &dout, onto).map(drop)
+    },
+    map: |p| map(Map::Silu, &p.ones([3])).map(drop),
+    map_backward: |p| map_backward(Map::Silu, &p.ones([3]), &p.ones([3])).map(drop),
+    gated: |p| gated(Map::Silu, &p.ones([3]), &p.ones([3])).map(drop),
+    gated_backward: |p| {
+        let (x, g, dy) = (p.ones([3]), p.ones([3]), p.ones([3]));
+        gated_backward(Map::Silu, &GatedBackward { x: &x, g: &g, dy: &dy }).map(drop)
+    },
+    add: |p| add(&p.ones([2, 3]), &p.ones([3])).map(drop),
+    add_backward: |p| add_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
+    mul: |p| mul(&p.ones([2, 3]), &p.ones([3])).map(drop),
+    mul_backward: |p| mul_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
+    scale: |p| scale(2.0, &p.ones([3])).map(drop),
+    cast: |p| cast(hecate_core::DType::Bf16, &p.ones([3])).map(drop),
+    cast_all: |p| cast_all(hecate_core::DType::Bf16, &[&p.ones([3]), &p.ones([2])]).map(drop),
+    rms_norm: |p| {
+        let (x, weight, g) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
+        let plain = RmsNormInputs { x: &x, weight: &weight, g: None };
+        rms_norm(&plain, 1e-6)?;
+        rms_norm(&RmsNormInputs { g: Some(&g), ..plain }, 1e-6).map(drop)
+    },
+    // The reciprocal of the norm is one number a row.
+    rms_norm_backward: |p| {
+        let (x, weight, g, inverse, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]), p.ones([2]), p.ones([2, 3]));
+        let plain = RmsNormInputs { x: &x, weight: &weight, g: None };
+        rms_norm_backward(&RmsNormBackward { inputs: plain, inverse: &inverse, dy: &dy })?;
+        let inputs = RmsNormInputs { g: Some(&g), ..plain };
+        rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy: &dy }).map(drop)
+    },
+    l2_norm: |p| l2_norm(&p.ones([2, 3]), 1e-6).map(drop),
+    l2_norm_backward: |p| l2_norm_backward(&p.ones([2, 3]), &p.ones([2]), &p.ones([2, 3])).map(drop),
+    poly2: |p| poly2(&p.ones([2, 3]), POLY2).map(drop),
+    // `1 + 3 + 6 = 10` features of rows of 3.
+    poly2_backward: |p| poly2_backward(&p.ones([2, 3]), POLY2, &p.ones([2, 10])).map(drop),
+    retention: |p| {
+        let (x, a_log, dt_bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
+        retention(&RetentionInputs { x: &x, a_log: &a_log, dt_bias: &dt_bias }).map(drop)
+    },
+    retention_backward: |p| {
+        let (x, a_log, dt_bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
+        let inputs = RetentionInputs { x: &x, a_log: &a_log, dt_bias: &dt_bias };
+        retention_backward(&RetentionBackward { inputs, dy: &p.ones([2, 3]) }).map(drop)
+    },
+    // `[B,T,C]`, taps `[C,W]`, state `[N,W−1,C]`.
+    conv: |p| {
+        let (x, weight, state) = (p.ones([1, 3, 4]), p.ones([4, 2]), p.ones([1, 1, 4]));
+        let inputs = ConvInputs { x: &x, weight: &weight, state: &state };
+        conv(ConvOptions::default(), &sequences(), &inputs).map(drop)
+    },
+    conv_backward: |p| {
+        let (x, weight, state) = (p.ones([1, 3, 4]), p.ones([4, 2]), p.ones([1, 1, 4]));
+        let (dy, dfinal) = (p.ones([1, 3, 4]), p.ones([1, 1, 4]));
+        let inputs = ConvInputs { x: &x, weight: &weight, state: &state };
+        let call = ConvBackward { inputs, dy: &dy, dfinal: Some(&dfinal) };
+        conv_backward(ConvOptions::default(), &sequences(), &call).map(drop)
+    },
+    // A table of 5 rows of 2; ids `[3]`.
+    embedding: |p| embedding(&p.ones([5, 2]), &p.ids([3])).map(drop),
+    embedding_backward: |p| embedding_backward(5, &p.ids([3]), &p.ones([3, 2])).map(drop),
+    narrow: |p| narrow(&p.ones([2, 3]), 1, 0, 2).map(drop),
+    narrow_backward: |p| narrow_backward(&[2, 3].into(), 1, 0, 2, &p.ones([2, 2])).map(drop),
+    concat: |p| concat(&[&p.ones([2, 3]), &p.ones([2, 1])], 1).map(drop),
+    // Forward and backward in one call: a pass that came of a refused forward does not exist.
+    attention: |p| {
+        let (inputs, dy, dcache) = (attention_inputs(p), p.ones([1, 3, 2, 5]), cache(p));
+        attention(WINDOW, &sequences(), inputs)?.pass.backward(&dy, Some(&dcache)).map(drop)
+    },
+    attention_cache: |p| attention_cache(WINDOW, &sequences(), &attention_inputs(p)).map(drop),
+    // Logits of 5 classes; targets `[3]`.
+    cross_entropy: |p| {
+        cross_entropy(&LossInputs { classes: 5, logits: &p.ones([3, 5]), targets: &p.ids([3]) }).map(drop)
+    },
+    cross_entropy_backward: |p| {
+        let (logits, targets, lse) = (p.ones([3, 5]), p.ids([3]), p.ones([3]));
+        let inputs = LossInputs { classes: 5, logits: &logits, targets: &targets };
+        cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor: 1.0 }).map(drop)
+    },
+    // The norm of clipping lies on the device too, and can be astray.
+    adamw: |p| {
+        let clip = p.ones([1]);
+        adamw(&STEP, Some(&Clip { max_norm: 1.0, norm_squared: &clip }), slot(p), &p.ones([3])).map(drop)
+    },
+    adamw_all: |p| {
+        let (clip, grads) = (p.ones([1]), [p.ones([3]), p.ones([3])]);
+        let updates = grads.iter().map(|grad| Update { slot: slot(p), grad }).collect();
+        adamw_all(&STEP, Some(&Clip { max_norm: 1.0, norm_squared: &clip }), updates).map(drop)
+    },
+    norm_squared: |p| norm_squared(p.device(), &[&p.ones([3]), &p.ones([2])]).map(drop),
+    sum: |p| sum(&p.ones([3])).map(drop),
+    sum_rows: |p| sum_rows(&p.ones([2, 3]), 3).map(drop),
+    sum_squares: |p| sum_squares(&p.ones([3])).map(drop),
+    // One array and no device: there is nothing to be told apart from.
+    rotary: |p| rotary(&p.ones([1, 3, 1, 4]), &sequences(), &[0], 1e4).map(drop),
+    rotary_backward: |p| rotary_backward(&p.ones([1, 3, 1, 4]), &sequences(), &[0], 1e4).map(drop),
+    // One head, keys of 2, values of 3.
+    decode: |p| decode(Titans::default(), [1, 2, 3], &token(p)).map(drop),
+    // State and inputs are arguments, whatever the step does with them.
+    capture: |p| {
+        let step = &mut |state: Vec<Tensor<D>>, x: Tensor<D>| Ok((state, x));
+        capture(p.device(), &[p.ones([2]), p.ones([3])], &p.ones([2]), step).map(drop)
+    },
+}
+
+/// A window of 4: a cache holds 3.
+const WINDOW: AttentionOptions = AttentionOptions { window: 4, scale: 0.5 };
+
+/// Any constants: nothing is compared.
+const STEP: AdamW = AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, step: 1 };
+
+/// One sequence of 3 tokens.
+fn sequences() -> Sequences {
+    Sequences::batch(1, 3)
+}
+
+/// A parameter `[3]` with its moments.
+fn slot<D: Backend>(p: &Placed<'_, D>) -> Slot<Tensor<D>> {
+    Slot { value: p.ones([3]), mean: p.ones([3]), square: p.ones([3]) }
+}
+
+/// 3 tokens after a cache of 3, and 2 persistent ones; 2 query heads share one of keys 4 and values 5.
+fn attention_inputs<D: Backend>(p: &Placed<'_, D>) -> AttentionInputs<Tensor<D>> {
+    AttentionInputs {
+        q: p.ones([1, 3, 2, 4]),
+        k: p.ones([1, 3, 1, 4]),
+        v: p.ones([1, 3, 1, 5]),
+        cache: Some(cache(p)),
+        prefix: Some(Prefix { k: p.ones([2, 1, 4]), v: p.ones([2, 1, 5]) }),
+    }
+}
+
+/// Keys of 4 and values of 5 of 3 places.
+fn cache<D: Backend>(p: &Placed<'_, D>) -> Cache<Tensor<D>> {
+    Cache { k: p.ones([1, 3, 1, 4]), v: p.ones([1, 3, 1, 5]), valid: p.ones([1, 3]) }
+}
+
+/// One token of one head of keys 2 and values 3, 2 taps.
+fn token<D: Backend>(p: &Placed<'_, D>) -> Decode<Titans, Tensor<D>> {
+    let conv = |width| ConvInput { x: p.ones([1, 1, width]), conv: Some((p.ones([width, 2]), p.ones([1, 1, width]))) };
+    let logit = || GateLogit { x: p.ones([1, 1, 1]), bias: p.ones([1]) };
+    Decode {
+        q: conv(2),
+        k: conv(2),
+        v: conv(3),
+        norm_epsilon: 1e-6,
+        gates: TokenGates {
+            retention: Some((logit(), p.ones([1]))),
+            write: logit(),
+            strengths: GateForm::Momentum(logit()),
+        },
+        state: Momentum { m: p.ones([1, 1, 2, 3]), s: p.ones([1, 1, 2, 3]) },
+        weight: p.ones([3]),
+        epsilon: 1e-6,
+        gate: Some(p.ones([1, 1, 3])),
+    }
+}

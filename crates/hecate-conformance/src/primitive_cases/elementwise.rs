@@ -1,0 +1,163 @@
+//! Element by element.
+
+use super::{Answer, Output, PrimitiveCase, Slot, each};
+use crate::{Array, Random, oracle::Var};
+use hecate_core::primitives::Primitives;
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{self, GatedBackward, Map, Operands},
+};
+
+/// Every map, on numbers of all sizes that matter to it.
+pub fn map<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    // Rows of small, usual and large numbers: slopes near 0, in the bend and where the map is flat.
+    let case = |map: Map| {
+        let random = &mut Random::new(3);
+        let mut x = random.normals([3, 41]);
+        // Rows of 41, scaled by 0.1, 1 and 4.
+        x.values.iter_mut().enumerate().for_each(|(i, x)| *x *= [0.1, 1.0, 4.0][i / 41]);
+        let x = x.rounded(DType::F32);
+        let dy = random.normals([3, 41]);
+        PrimitiveCase {
+            name: "map",
+            options: map.name().into(),
+            slots: vec![Slot::rows("x", x)],
+            outputs: vec![Output::new("y", dy)],
+            forward: Box::new(move |x: &[Vec<Var>]| vec![each(&x[0], |x| equation(map, x))]),
+            device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
+                let dx = primitives::map_backward(map, &x[0], &dy[0])?;
+                Ok(Answer { outputs: vec![primitives::map(map, &x[0])?], grads: vec![Some(dx)] })
+            }),
+        }
+    };
+    Map::ALL.into_iter().map(case).collect()
+}
+
+/// A map in terms of exponentials.
+///
+/// # Panics
+/// At a map that has no equation here.
+pub(super) fn equation(map: Map, x: &Var) -> Var {
+    // The definition; numbers under test are far from where `e⁻ˣ` overflows 64 bits.
+    let sigmoid = |x: &Var| x.scale(-1.0).exp().shift(1.0).recip();
+    match map {
+        Map::Silu => x * sigmoid(x),
+        Map::Sigmoid => sigmoid(x),
+        Map::LogSigmoid => sigmoid(x).ln(),
+        Map::Softplus => x.exp().shift(1.0).ln(),
+        Map::Gelu => {
+            // The approximation by a hyperbolic tangent, with Hendrycks' constants.
+            let inner = (x + &(x.square() * x).scale(0.044715)).scale((2.0 / std::f64::consts::PI).sqrt());
+            x.scale(0.5) * inner.tanh().shift(1.0)
+        }
+        Map::Exp => x.exp(),
+        other => panic!("no equation for {}", other.name()),
+    }
+}
+
+/// Sums, with `b` of the same shape, a row, or several axes less.
+pub fn add<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    pairs("add", |a, b| a + b, |a, b, dy| answer(primitives::add(a, b)?, primitives::add_backward(a, b, dy)?))
+}
+
+/// Products, with `b` of the same shape, a row, or several axes less.
+pub fn mul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    pairs("mul", |a, b| a * b, |a, b, dy| answer(primitives::mul(a, b)?, primitives::mul_backward(a, b, dy)?))
+}
+
+/// A result, and the gradients of its two operands.
+fn answer<B: Primitives>(y: Tensor<B>, grads: Operands<Tensor<B>>) -> Result<Answer<B>> {
+    Ok(Answer { outputs: vec![y], grads: vec![Some(grads.a), Some(grads.b)] })
+}
+
+/// Cases of `a ∘ b` where `b` serves every repetition of its shape in `a`: its gradient sums over them.
+fn pairs<B: Primitives>(
+    name: &'static str,
+    equation: fn(&Var, &Var) -> Var,
+    device: fn(&Tensor<B>, &Tensor<B>, &Tensor<B>) -> Result<Answer<B>>,
+) -> Vec<PrimitiveCase<B>> {
+    // Fewer and more elements than a block of threads; `b` as long as `a`, a part, a row.
+    let shapes: [(&[usize], &[usize]); 4] =
+        [(&[3, 5], &[3, 5]), (&[2, 3, 5], &[5]), (&[2, 3, 5], &[3, 5]), (&[70, 33], &[33])];
+    let case = |(a, b): (&[usize], &[usize])| {
+        let random = &mut Random::new(5);
+        // `a` is cut into rows as long as all of `b`, so each meets the one matrix of `b`.
+        let width: usize = b.iter().product();
+        let (a, b, dy) = (random.normals(a), random.normals(b), random.normals(a));
+        PrimitiveCase {
+            name,
+            options: format!("{} and {}", a.shape, b.shape),
+            slots: vec![Slot::tiles("a", a, (1, width)), Slot::tiles("b", b, (1, width))],
+            outputs: vec![Output::new("y", dy)],
+            forward: Box::new(move |x: &[Vec<Var>]| vec![each(&x[0], |a| equation(a, &x[1][0]))]),
+            device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| device(&x[0], &x[1], &dy[0])),
+        }
+    };
+    shapes.into_iter().map(case).collect()
+}
+
+/// What every map of one array lets through of another.
+pub fn gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |map: Map| {
+        let random = &mut Random::new(59);
+        let (x, g, dy) = (random.normals([3, 37]), random.normals([3, 37]), random.normals([3, 37]));
+        PrimitiveCase {
+            name: "gated",
+            options: map.name().into(),
+            slots: vec![Slot::rows("x", x), Slot::rows("g", g)],
+            outputs: vec![Output::new("y", dy)],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                vec![x[0].iter().zip(&x[1]).map(|(x, g)| x * equation(map, g)).collect()]
+            }),
+            device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
+                let y = primitives::gated(map, &x[0], &x[1])?;
+                let grads = primitives::gated_backward(map, &GatedBackward { x: &x[0], g: &x[1], dy: &dy[0] })?;
+                Ok(Answer { outputs: vec![y], grads: vec![Some(grads.x), Some(grads.g)] })
+            }),
+        }
+    };
+    Map::ALL.into_iter().map(case).collect()
+}
+
+/// Multiples.
+pub fn scale<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let factor = -0.75;
+    vec![single(
+        "scale",
+        move |x| x.scale(f64::from(factor)),
+        move |x, dy| Ok((primitives::scale(factor, x)?, primitives::scale(factor, dy)?)),
+    )]
+}
+
+/// To another width and back, with numbers that 8 bits of fraction hold.
+pub fn cast<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let there_and_back = |x: &Tensor<B>| {
+        let half = primitives::cast(DType::Bf16, x)?;
+        primitives::cast(DType::F16, &primitives::cast(x.dtype(), &half)?).and_then(|h| primitives::cast(x.dtype(), &h))
+    };
+    let mut case = single("cast", |x| x.scale(1.0), move |x, dy| Ok((there_and_back(x)?, there_and_back(dy)?)));
+    for array in [&mut case.slots[0].leaf.array, &mut case.outputs[0].upstream] {
+        *array = Array::new(array.shape.clone(), array.values.iter().map(|x| (x * 16.0).round() / 16.0).collect());
+    }
+    vec![case]
+}
+
+fn single<B: Primitives>(
+    name: &'static str,
+    equation: impl Fn(&Var) -> Var + 'static,
+    device: impl Fn(&Tensor<B>, &Tensor<B>) -> Result<(Tensor<B>, Tensor<B>)> + 'static,
+) -> PrimitiveCase<B> {
+    let random = &mut Random::new(7);
+    let (x, dy) = (random.normals([3, 37]), random.normals([3, 37]));
+    PrimitiveCase {
+        name,
+        options: x.shape.to_string(),
+        slots: vec![Slot::rows("x", x)],
+        outputs: vec![Output::new("y", dy)],
+        forward: Box::new(move |x| vec![each(&x[0], &equation)]),
+        device: Box::new(move |x, dy| {
+            let (y, dx) = device(&x[0], &dy[0])?;
+            Ok(Answer { outputs: vec![y], grads: vec![Some(dx)] })
+        }),
+    }
+}

@@ -1,0 +1,112 @@
+//! Normalised rows.
+//!
+//! Rows are `[…,d]`, weights `[d]`; `r`, one number a row, is kept in 32 bits for the backward and has no gradient.
+
+use super::{Answer, Output, PrimitiveCase, Slot, elementwise::equation};
+use crate::{Array, Random, oracle::Var};
+use hecate_core::{
+    Tensor,
+    primitives::{self, Map, Normed, Primitives, RmsNormBackward, RmsNormInputs},
+};
+
+/// `x r w`, `r = 1/√(mean x² + ε)`.
+pub fn rms_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |(shape, epsilon): (&[usize], f32)| {
+        let random = &mut Random::new(11);
+        let (x, dy) = (random.normals(shape), random.normals(shape));
+        let (width, rows) = (x.shape.last(), x.shape.rows());
+        let weight = random.uniforms([width], 0.5, 1.5);
+        let scale = 1.0 / width as f64;
+        let inverse = Output::wide("inverse", Array::full([rows], 0.0));
+        PrimitiveCase {
+            name: "rms_norm",
+            options: format!("{} ε {epsilon:e}", x.shape),
+            slots: vec![Slot::rows("x", x), Slot::rows("weight", weight)],
+            outputs: vec![Output::new("y", dy), inverse],
+            forward: Box::new(move |x: &[Vec<Var>]| normalise(&x[0], scale, f64::from(epsilon), Some(&x[1][0]))),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                rms_answer(RmsNormInputs { x: &x[0], weight: &x[1], g: None }, epsilon, &dy[0])
+            }),
+        }
+    };
+    // Rows of one element, of five, and of more than four warps.
+    [(&[2, 3, 5][..], 1e-5), (&[1, 1], 1e-2), (&[9, 130], 1e-6)].map(case).into()
+}
+
+/// `x r w silu(g)`.
+pub fn rms_norm_gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |(shape, epsilon): (&[usize], f32)| {
+        let random = &mut Random::new(12);
+        let (x, g, dy) = (random.normals(shape), random.normals(shape), random.normals(shape));
+        let (width, rows) = (x.shape.last(), x.shape.rows());
+        let weight = random.uniforms([width], 0.5, 1.5);
+        let scale = 1.0 / width as f64;
+        let inverse = Output::wide("inverse", Array::full([rows], 0.0));
+        PrimitiveCase {
+            name: "rms_norm_gated",
+            options: format!("{} ε {epsilon:e}", x.shape),
+            slots: vec![Slot::rows("x", x), Slot::rows("weight", weight), Slot::rows("g", g)],
+            outputs: vec![Output::new("y", dy), inverse],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                let mut results = normalise(&x[0], scale, f64::from(epsilon), Some(&x[1][0]));
+                // The gate acts after the weight.
+                results[0].iter_mut().zip(&x[2]).for_each(|(y, g)| *y = &*y * equation(Map::Silu, g));
+                results
+            }),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                rms_answer(RmsNormInputs { x: &x[0], weight: &x[1], g: Some(&x[2]) }, epsilon, &dy[0])
+            }),
+        }
+    };
+    [(&[2, 3, 5][..], 1e-5), (&[1, 1], 1e-2), (&[9, 130], 1e-6), (&[5, 2, 64], 1e-5)].map(case).into()
+}
+
+/// Results and gradients; there is one of the gate where there is a gate.
+fn rms_answer<B: Primitives>(
+    inputs: RmsNormInputs<&Tensor<B>>,
+    epsilon: f32,
+    dy: &Tensor<B>,
+) -> hecate_core::Result<Answer<B>> {
+    let Normed { y, inverse } = primitives::rms_norm(&inputs, epsilon)?;
+    let grads = primitives::rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy })?;
+    assert_eq!(grads.g.is_some(), inputs.g.is_some(), "a gradient of the gate");
+    let of_gate = grads.g.into_iter().map(Some);
+    Ok(Answer {
+        outputs: vec![y, inverse],
+        grads: [Some(grads.x), Some(grads.weight)].into_iter().chain(of_gate).collect(),
+    })
+}
+
+/// `x r`, `r = 1/√(|x|² + ε²)`.
+pub fn l2_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |(shape, epsilon): (&[usize], f32)| {
+        let random = &mut Random::new(13);
+        let (x, dy) = (random.normals(shape), random.normals(shape));
+        let rows = x.shape.rows();
+        // `ε` itself joins the length, so its square joins the sum of squares.
+        let squared = f64::from(epsilon) * f64::from(epsilon);
+        PrimitiveCase {
+            name: "l2_norm",
+            options: format!("{} ε {epsilon:e}", x.shape),
+            slots: vec![Slot::rows("x", x)],
+            outputs: vec![Output::new("y", dy), Output::wide("inverse", Array::full([rows], 0.0))],
+            forward: Box::new(move |x: &[Vec<Var>]| normalise(&x[0], 1.0, squared, None)),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                let Normed { y, inverse } = primitives::l2_norm(&x[0], epsilon)?;
+                let dx = primitives::l2_norm_backward(&x[0], &inverse, &dy[0])?;
+                Ok(Answer { outputs: vec![y, inverse], grads: vec![Some(dx)] })
+            }),
+        }
+    };
+    // An `ε` as large as the rows shows whether it is squared.
+    [(&[2, 3, 5][..], 1e-6), (&[3, 4], 0.5), (&[9, 130], 1e-6)].map(case).into()
+}
+
+/// Rows times `r = 1/√(scale Σ x² + shift)` and `weight`, and the `r`.
+fn normalise(rows: &[Var], scale: f64, shift: f64, weight: Option<&Var>) -> Vec<Vec<Var>> {
+    let inverse = |x: &Var| x.square().sum().scale(scale).shift(shift).sqrt().recip();
+    let inverses: Vec<Var> = rows.iter().map(inverse).collect();
+    let weighted = |y: Var| weight.map_or_else(|| y.clone(), |w| &y * w);
+    let y = rows.iter().zip(&inverses).map(|(x, r)| weighted(x * r)).collect();
+    vec![y, inverses]
+}

@@ -1,0 +1,38 @@
+//! Steps that a device captures as a graph and replays.
+
+use crate::{Device, Host, Result, Tensor};
+
+/// From a state and an input to the next state, arrays like those before, and a result.
+pub type Step<'a, D> = dyn FnMut(Vec<Tensor<D>>, Tensor<D>) -> Result<(Vec<Tensor<D>>, Tensor<D>)> + 'a;
+
+/// A [`Step`] that was run once and can be run again with less work than call by call. The state stays inside.
+pub trait CapturedStep: Send {
+    /// Runs the step on the state that the last one left, and on an input of the captured one's type and length.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) or [`Error::DType`](crate::Error::DType) for another input; the device's
+    /// own failures.
+    fn step(&mut self, input: Host) -> Result<Host>;
+}
+
+/// Captures a step as a graph for states and inputs shaped like these, where the device can ([`Device::capture`]).
+///
+/// # Errors
+/// [`Error::OtherDevice`](crate::Error::OtherDevice) for a state, an input or a result of the step that does not lie on
+/// `device`; the step's own; the device's own failures.
+pub fn capture<D: Device>(
+    device: &D,
+    state: &[Tensor<D>],
+    input: &Tensor<D>,
+    step: &mut Step<'_, D>,
+) -> Result<Option<Box<dyn CapturedStep>>> {
+    let check_all = |state: &[Tensor<D>]| state.iter().try_for_each(|x| x.check_device(device, "capture", "state"));
+    check_all(state)?;
+    input.check_device(device, "capture", "input")?;
+    device.capture(state, input, &mut |state, input| {
+        let (next, result) = step(state, input)?;
+        check_all(&next)?;
+        result.check_device(device, "capture", "result")?;
+        Ok((next, result))
+    })
+}

@@ -1,0 +1,271 @@
+//! The linear engine: one recurrence for every linear rule, token by token or in exact chunks.
+//!
+//! A forward goes through the memory once for every four tokens ([`fused`]), or two with momentum.
+//! A single token goes from one memory into the next ([`decode`]).
+//! A backward is products of matrices over chunks of 64 tokens ([`chunk_backward`]).
+//! The forward of frozen rules goes in chunks too ([`chunk`]).
+//! [`scan`] is the plain recurrence that all others are compared with.
+//!
+//! Equation numbers are those of [`hecate_core::rules`].
+//! A rule's gates become the scalars `w`, `r`, `a`, `η` of the recurrence, as its [`LinearSpec`] says.
+//! Gradients of the scalars become gradients of the gates on the way back ([`scalars`]).
+//!
+//! # Parallelism
+//!
+//! The unit of work is a [`HeadTile`](head_tile::HeadTile): one sequence, one head, one block of value columns.
+//! Columns never interact, so a tile runs by itself.
+//! Gradients of `q`, `k` and the gates are sums over the column blocks of a head, taken in order.
+//! How many blocks there are depends on the sizes alone, so results do not depend on the number of threads.
+//!
+//! # Memory
+//!
+//! Between forward and backward a call keeps one state a checkpoint interval, which is `C = 64` tokens.
+//! That is `N H ⌈T/C⌉ K V` elements, twice as many with momentum.
+//! Frozen rules keep one every `⌊C/G⌋ G` tokens: as many whole groups of `G` as fit.
+//! Where a group is longer than `C`, they keep one every `C` tokens of each.
+//! States between are computed again ([`recompute`]).
+//! [`PeakMemory`](crate::PeakMemory) bounds the peak memory of a backward.
+
+mod call;
+mod checkpoints;
+pub(crate) mod chunk;
+pub(crate) mod chunk_backward;
+pub(crate) mod chunk_view;
+mod decode;
+mod fused;
+mod head_tile;
+mod padded_matrix;
+mod passes;
+mod peak_memory;
+mod recompute;
+mod register_tiles;
+mod scalars;
+mod scan;
+pub(crate) mod solve;
+pub(crate) mod tables;
+mod tile_inputs;
+mod workspace;
+
+use crate::{
+    Algorithm, Cpu,
+    buffer_pool::PooledBuf,
+    device::{floats, pooled_tensor, tensor},
+};
+use call::{Form, LinearCall, add_blocks};
+pub(crate) use checkpoints::{CHUNK, Chunk, cut};
+pub(crate) use chunk_view::{ChunkGrads, ChunkStart, ChunkView, Memory};
+use hecate_core::{
+    DType, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots,
+    Tensor,
+    families::{Linear, LinearRule, LinearSpec, LowerGates},
+};
+use passes::Upstream;
+use rayon::prelude::*;
+use scalars::Scalars;
+use std::{fmt, ops::Range};
+
+/// Sequences of at most this many tokens are scanned where a backward comes.
+/// A chunk that short does more arithmetic than the scan, and rounds more.
+const SCAN_TOKENS: usize = 8;
+
+/// What a linear rule keeps for its backward: states at the starts of checkpoint intervals.
+///
+/// Tile by tile `[intervals, K, columns]`, with `S` after each `M` where there is momentum.
+pub struct Saved(PooledBuf);
+
+impl fmt::Debug for Saved {
+    /// The count of elements, not the elements: they may be millions.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Saved({} elements)", self.0.len())
+    }
+}
+
+impl Cpu {
+    /// How a forward goes, and the length of its chunks; `keep` says whether a backward comes or came.
+    /// A backward asks with the same arguments, and so goes the way its forward went.
+    fn plan(&self, spec: LinearSpec, dims: &Dims, keep: bool) -> (Form, usize) {
+        match self.algorithm() {
+            Algorithm::Auto if keep && dims.sequences.longest() <= SCAN_TOKENS => (Form::Scan, CHUNK),
+            Algorithm::Auto if spec.frozen.is_none() => (Form::Fused, CHUNK),
+            Algorithm::Auto => (Form::Chunk, CHUNK),
+            Algorithm::Scan => (Form::Scan, CHUNK),
+            Algorithm::Chunk(tokens) => (Form::Chunk, tokens),
+        }
+    }
+
+    /// The tiles of each task, with where each of them writes.
+    fn tasks<P>(
+        &self,
+        call: &LinearCall<'_>,
+        tiles: usize,
+        mut places: impl Iterator<Item = P>,
+    ) -> Vec<(Range<usize>, Vec<P>)> {
+        let together = call.together(tiles, self.threads()).into_iter();
+        together.map(|own| (own.clone(), places.by_ref().take(own.len()).collect())).collect()
+    }
+
+    /// A backward over all tiles into `arrays`. Returns gradients of the scalars, `[rows, H]` each.
+    fn run_backward(
+        &self,
+        call: &LinearCall<'_>,
+        saved: &[f32],
+        upstream: Upstream<'_>,
+        arrays: &mut GradArrays,
+    ) -> Scalars {
+        let (tiles, mut rest) = (call.tiles(), saved);
+        let sizes = call.saved_sizes(&tiles).into_iter();
+        let saved: Vec<_> = sizes.map(|size| rest.split_off(..size).unwrap_or_default()).collect();
+        let tasks = self.tasks(call, tiles.len(), arrays.places(call));
+        let scalars: Vec<_> = self.run(|| {
+            let run = |(own, places): (Range<usize>, _)| {
+                let (tiles, saved) = (&tiles[own.clone()], &saved[own]);
+                self.buffers().with_workspace(|work| passes::backward(tiles, call, work, saved, upstream, places))
+            };
+            tasks.into_par_iter().flat_map_iter(run).collect()
+        });
+        call.join_scalars(&tiles, |i| &scalars[i])
+    }
+
+    /// Arrays for `M` and `S` of all sequences and heads, `[N,H,K,V]`; the second empty without momentum.
+    fn states(&self, call: &LinearCall<'_>) -> [PooledBuf; 2] {
+        let size = call.dims.matrices().count();
+        [self.take(size), self.take(if call.spec.momentum { size } else { 0 })]
+    }
+}
+
+/// The call with its gates lowered to scalars.
+///
+/// # Errors
+/// Gates outside their ranges, and specs that this engine does not run.
+fn linear_call<'a, R: LinearRule>(call: KernelCall<'a, R, Cpu>, keep: bool) -> Result<LinearCall<'a>> {
+    let KernelCall { device, rule, dims, inputs } = call;
+    let spec = rule.spec().runnable(Cpu::NAME, R::NAME)?;
+    let scalars = Scalars::new(rule, dims, &gates(inputs))?;
+    Ok(LinearCall::new(spec, dims, device.plan(spec, dims, keep), inputs, scalars))
+}
+
+/// A forward over all tiles. With `keep`, states at checkpoints are saved; without, none is.
+fn run_forward<R: LinearRule>(call: KernelCall<'_, R, Cpu>, keep: bool) -> Result<(OutputsOn<R, Cpu>, Option<Saved>)> {
+    let KernelCall { device, rule, dims, inputs } = call;
+    let call = linear_call(call, keep)?;
+    let tiles = call.tiles();
+    let mut out = device.take(call.v.len());
+    // Every tile gets its own rows of the three arrays, so that tasks write without locks.
+    let mut states = device.states(&call);
+    let sizes = if keep { call.saved_sizes(&tiles) } else { vec![0; tiles.len()] };
+    let mut saved = device.take(sizes.iter().sum());
+    let [m, s] = &mut states;
+    let (rows, m, s) = (call.value_rows(&mut out), call.state_rows(m), call.state_rows(s));
+    let mut s = s.into_iter();
+    let places = (rows.into_iter().zip(m).zip(split(&mut saved, &sizes)))
+        .map(|((out, m), saved)| passes::ForwardOutputs { out, states: [m, s.next().unwrap_or_default()], saved });
+    let tasks = device.tasks(&call, tiles.len(), places);
+    device.run(|| {
+        tasks.into_par_iter().for_each(|(own, places)| {
+            device.buffers().with_workspace(|work| passes::forward(&tiles[own], &call, work, keep, places));
+        });
+    });
+    Ok((outputs(device, rule, dims, inputs.q.dtype(), out, states), keep.then_some(Saved(saved))))
+}
+
+/// Gradients while the tiles write them.
+struct GradArrays {
+    /// One array `[rows, H, K]` for each column block: tiles of a head add to the same rows of `dq` and `dk`.
+    dq: Vec<PooledBuf>,
+    dk: Vec<PooledBuf>,
+    /// `[rows, H, V]`.
+    dv: PooledBuf,
+    /// Of the initial `M` and `S`, `[N,H,K,V]`.
+    states: [PooledBuf; 2],
+}
+
+impl GradArrays {
+    fn new(device: &Cpu, call: &LinearCall<'_>) -> Self {
+        let keys = || (0..call.blocks()).map(|_| device.take(call.q.len())).collect();
+        Self { dq: keys(), dk: keys(), dv: device.take(call.v.len()), states: device.states(call) }
+    }
+
+    /// Where each tile writes, in the order of the tiles.
+    fn places<'o>(&'o mut self, call: &LinearCall<'_>) -> impl Iterator<Item = passes::BackwardOutputs<'o>> + use<'o> {
+        let [m, s] = &mut self.states;
+        let keys = call.key_rows(&mut self.dq).into_iter().zip(call.key_rows(&mut self.dk));
+        let values = call.value_rows(&mut self.dv).into_iter().zip(call.state_rows(m));
+        let mut s = call.state_rows(s).into_iter();
+        keys.zip(values).map(move |((dq, dk), (dv, m))| {
+            let dstates = [m, s.next().unwrap_or_default()];
+            passes::BackwardOutputs { dq, dk, dv, dstates }
+        })
+    }
+}
+
+/// The results as tensors; `states` are `M` and `S`.
+fn outputs<R: Rule>(
+    device: &Cpu,
+    rule: R,
+    dims: &Dims,
+    dtype: DType,
+    out: PooledBuf,
+    states: [PooledBuf; 2],
+) -> Outputs<R, Tensor<Cpu>> {
+    Outputs { out: pooled_tensor(device, dims.values(), dtype, out), state: state::<R>(device, rule, dims, states) }
+}
+
+/// `M`, and `S` where the rule has one, as the rule's state.
+fn state<R: Rule>(device: &Cpu, rule: R, dims: &Dims, states: [PooledBuf; 2]) -> Of<R::State, Tensor<Cpu>> {
+    let mut states = states.into_iter();
+    R::State::map(rule.state(dims), |_, shape: Shape| {
+        pooled_tensor(device, shape, DType::F32, states.next().unwrap_or_else(|| device.take(0)))
+    })
+}
+
+/// Parts of these sizes, one after another.
+fn split<'x>(mut x: &'x mut [f32], sizes: &[usize]) -> Vec<&'x mut [f32]> {
+    let mut part = |&size: &usize| {
+        let (own, rest) = std::mem::take(&mut x).split_at_mut(size);
+        x = rest;
+        own
+    };
+    sizes.iter().map(&mut part).collect()
+}
+
+/// The gates' elements. Core has checked that they are 32-bit floats, so no other arm is reached.
+fn gates<R: Rule>(inputs: &Inputs<R, Tensor<Cpu>>) -> Of<R::Gates, &[f32]> {
+    R::Gates::map(R::Gates::as_ref(&inputs.gates), |_, gate| match &**gate.buffer() {
+        hecate_core::Host::F32(values) => values.as_slice(),
+        _ => &[],
+    })
+}
+
+impl<R: LinearRule> Kernel<R, Linear> for Cpu {
+    type Saved = Saved;
+
+    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
+        // One token a sequence: the memory goes from the old array into the new one, without a copy between.
+        if !keep && call.device.algorithm() == Algorithm::Auto && call.dims.sequences.longest() == 1 {
+            return Ok((decode::run(call)?, None));
+        }
+        run_forward(call, keep)
+    }
+
+    fn backward(call: KernelCall<'_, R, Self>, saved: Saved, grads: &OutputsOn<R, Self>) -> Result<InputsOn<R, Self>> {
+        let KernelCall { device, rule, dims, inputs } = call;
+        let call = linear_call(call, true)?;
+        let dout = floats(&grads.out);
+        let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
+        let mut arrays = GradArrays::new(device, &call);
+        let upstream = Upstream { out: &dout, states: &dfinal };
+        let scalars = device.run_backward(&call, &saved.0, upstream, &mut arrays);
+        let GradArrays { mut dq, mut dk, dv, states } = arrays;
+        // The column blocks of a head are added in their order, whatever finished first.
+        let (dq, dk) = device.run(|| (add_blocks(&mut dq), add_blocks(&mut dk)));
+        let dgates = R::Gates::lower_backward(|gate| call.scalars().gate_grad(call.spec.erase, &scalars, gate));
+        let (dtype, none) = (inputs.q.dtype(), || device.take(0));
+        Ok(Inputs {
+            q: pooled_tensor(device, dims.keys(), dtype, dq.unwrap_or_else(none)),
+            k: pooled_tensor(device, dims.keys(), dtype, dk.unwrap_or_else(none)),
+            v: pooled_tensor(device, dims.values(), dtype, dv),
+            gates: R::Gates::map(dgates, |_, values| tensor(device, dims.scalars(), DType::F32, values)),
+            state: state::<R>(device, rule, dims, states),
+        })
+    }
+}

@@ -1,0 +1,185 @@
+//! One sequence and head of a call, and its forward: token after token, or chunk after chunk.
+//!
+//! Heads never interact, so each is one task on one thread.
+//! A head gathers its rows once: in the call's arrays, rows of one head lie `H` rows apart.
+
+use super::{CHUNK, Cell, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows};
+use crate::{
+    linear::{Chunk, cut},
+    simd::wide,
+};
+use hecate_core::Dims;
+use std::{borrow::Cow, ops::Range};
+
+/// Which sequence and head of a call.
+#[derive(Clone, Debug)]
+pub(super) struct HeadIndex {
+    pub(super) sequence: usize,
+    /// The sequence's rows in arrays `[rows, H, width]`.
+    pub(super) rows: Range<usize>,
+    pub(super) head: usize,
+}
+
+/// One sequence and head of a call, its rows gathered.
+pub(super) struct SequenceHead<'a, C> {
+    pub(super) call: &'a RecurrentCall<'a, C>,
+    pub(super) index: HeadIndex,
+    /// `[T,K]`.
+    q: Vec<f32>,
+    /// `[T,K]`.
+    k: Vec<f32>,
+    /// `[T,V]`.
+    v: Vec<f32>,
+    /// `[T, all gates]`: a token's gates after each other, in the order of their slots.
+    gates: Vec<f32>,
+    /// The state before the first token.
+    initial: Vec<f32>,
+}
+
+/// What a head made.
+pub(super) struct HeadOutputs {
+    /// `[T,V]`.
+    pub(super) out: Vec<f32>,
+    /// The state after the last token.
+    pub(super) state: Vec<f32>,
+    /// States at the starts of checkpoint intervals, one after another.
+    pub(super) kept: Vec<f32>,
+}
+
+impl<'a, C: Cell> SequenceHead<'a, C> {
+    /// Gathers the rows of one head out of the call's arrays.
+    pub(super) fn new(call: &'a RecurrentCall<'a, C>, arrays: &InputArrays<'_>, index: &HeadIndex) -> Self {
+        let Dims { heads, key, value, .. } = *call.dims;
+        let rows_of = |x: &[f32], width: usize| rows_of(x, index, heads, width);
+        // All slots of a token side by side: a token's gates are then one slice.
+        let mut gates = Vec::with_capacity(index.rows.len() * call.widths.iter().sum::<usize>());
+        for row in index.rows.clone() {
+            for (gate, &width) in arrays.gates.iter().zip(&call.widths) {
+                gates.extend_from_slice(&gate[(row * heads + index.head) * width..][..width]);
+            }
+        }
+        Self {
+            call,
+            index: index.clone(),
+            q: rows_of(&arrays.q, key),
+            k: rows_of(&arrays.k, key),
+            v: rows_of(&arrays.v, value),
+            gates,
+            initial: state_of(call, index, &arrays.states),
+        }
+    }
+
+    /// Number of tokens.
+    pub(super) fn tokens(&self) -> usize {
+        self.index.rows.len()
+    }
+
+    /// Gates of one token, all slots together.
+    pub(super) fn all_gates(&self) -> usize {
+        self.call.widths.iter().sum()
+    }
+
+    /// Arguments of token `t`.
+    pub(super) fn token(&self, t: usize) -> Token<'_> {
+        let TokenRows { q, k, v, gates, .. } = self.rows(&(t..t + 1));
+        Token { q, k, v, gates }
+    }
+
+    /// Arguments of several tokens.
+    pub(super) fn rows(&self, tokens: &Range<usize>) -> TokenRows<'_> {
+        let Dims { key, value, .. } = *self.call.dims;
+        // Rows are gathered, so several tokens are one slice.
+        let part = |width: usize| tokens.start * width..tokens.end * width;
+        TokenRows {
+            tokens: tokens.len(),
+            q: &self.q[part(key)],
+            k: &self.k[part(key)],
+            v: &self.v[part(value)],
+            gates: &self.gates[part(self.all_gates())],
+        }
+    }
+
+    /// Where states are kept, and which tokens go together in grouped form.
+    pub(super) fn chunks(&self) -> Vec<Chunk> {
+        cut(self.tokens(), self.call.frozen, CHUNK)
+    }
+
+    /// All tokens in order; `keep` says whether a backward will come.
+    pub(super) fn forward(&self, keep: bool) -> HeadOutputs {
+        let RecurrentCall { cell, size, grouped, .. } = self.call;
+        let value = self.call.dims.value;
+        let mut out = vec![0.0; self.tokens() * value];
+        let (mut state, mut next) = (self.initial.clone(), vec![0.0; *size]);
+        // The state at the start of the frozen group; without groups each token's own state is its point.
+        let mut point = if self.call.frozen.is_some() { state.clone() } else { Vec::new() };
+        let mut record = vec![0.0; cell.record()];
+        // Two state buffers change places every token; nothing else is allocated in the loop.
+        let (mut kept, mut scratch) = (Vec::new(), cell.scratch());
+        for chunk in self.chunks() {
+            if chunk.starts_group && !point.is_empty() {
+                point.copy_from_slice(&state);
+            }
+            // A checkpoint interval starts here.
+            if keep && chunk.kept {
+                kept.extend_from_slice(&state);
+            }
+            let out = &mut out[chunk.tokens.start * value..chunk.tokens.end * value];
+            if let (true, Some(groups)) = (*grouped, cell.groups()) {
+                let point = if point.is_empty() { &self.initial } else { &point };
+                let (rows, scratch, state) = (self.rows(&chunk.tokens), &mut scratch, &mut state);
+                groups.forward(GroupForward { rows, scratch, state, point, out });
+                continue;
+            }
+            for (t, out) in chunk.tokens.clone().zip(out.chunks_exact_mut(value)) {
+                let point = if point.is_empty() { &state } else { &point };
+                let (record, scratch) = (&mut record, &mut scratch);
+                step(
+                    cell,
+                    StepForward { token: self.token(t), old: &state, point, new: &mut next, record, scratch, out },
+                );
+                std::mem::swap(&mut state, &mut next);
+            }
+        }
+        HeadOutputs { out, state, kept }
+    }
+}
+
+/// One token forward, compiled for the widest vectors.
+pub(super) fn step<C: Cell>(cell: &C, step: StepForward<'_, C::Scratch>) {
+    wide(
+        step,
+        #[inline(always)]
+        |step| cell.forward(step),
+    );
+}
+
+/// A head's part of states `[N, H, ..]`: one slot after another, each row-major.
+pub(super) fn state_of<C>(call: &RecurrentCall<'_, C>, index: &HeadIndex, states: &[Cow<'_, [f32]>]) -> Vec<f32> {
+    let count = call.dims.sequences.count() * call.dims.heads;
+    let (own, index) = (|x: &Cow<'_, [f32]>| x.len() / count, index.sequence * call.dims.heads + index.head);
+    let mut state = Vec::with_capacity(states.iter().map(own).sum());
+    states.iter().for_each(|x| state.extend_from_slice(&x[index * own(x)..][..own(x)]));
+    state
+}
+
+/// Rows `[T, width]` of one head out of `[rows, H, width]`.
+pub(super) fn rows_of(x: &[f32], index: &HeadIndex, heads: usize, width: usize) -> Vec<f32> {
+    let mut own = Vec::with_capacity(index.rows.len() * width);
+    let rows = index.rows.clone();
+    rows.for_each(|row| own.extend_from_slice(&x[(row * heads + index.head) * width..][..width]));
+    own
+}
+
+/// Heads' rows `[T, width]` as one array `[rows, H, width]`; `part(i)` are those of head `i`, sequence by sequence.
+pub(super) fn gather<'l>(dims: &Dims, width: usize, part: impl Fn(usize) -> &'l Vec<f32>) -> Vec<f32> {
+    let heads = dims.heads;
+    let mut all = vec![0.0; dims.sequences.rows() * heads * width];
+    for (sequence, rows) in dims.sequences.ranges().enumerate() {
+        for head in 0..heads {
+            for (row, own) in rows.clone().zip(part(sequence * heads + head).chunks_exact(width)) {
+                all[(row * heads + head) * width..][..width].copy_from_slice(own);
+            }
+        }
+    }
+    all
+}

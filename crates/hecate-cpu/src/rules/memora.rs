@@ -1,5 +1,0 @@
-//! L2, relative entropy, no momentum.
-
-use hecate_core::rules::{Memora, MemoraMatrix};
-
-crate::deep::cells!(Memora, MemoraMatrix);

@@ -1,0 +1,64 @@
+//! What core asks of a device.
+
+use crate::{
+    Cuda,
+    capture::capture,
+    device::{Buffer, host_bytes},
+    error::{failed, unsupported},
+};
+use hecate_core::{CapturedStep, DType, Device, DeviceId, Host, Result, Step, Tensor};
+
+impl Device for Cuda {
+    const NAME: &'static str = "cuda";
+    type Buffer = Buffer;
+
+    fn id(&self) -> &DeviceId {
+        self.identity()
+    }
+
+    /// Over the stream of uploads, so that it need not wait for kernels that were queued before.
+    fn upload(&self, host: Host) -> Result<Buffer> {
+        self.upload_bytes(host_bytes(&host)?)
+    }
+
+    /// Waits for all that was queued before, and for the copy.
+    fn download(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<Host> {
+        self.ledger().check("copying to the host")?;
+        match dtype {
+            DType::F32 => Ok(Host::F32(self.read(buffer, count)?)),
+            DType::U32 => Ok(Host::U32(self.read(buffer, count)?)),
+            DType::Bf16 => Ok(Host::Bf16(self.read(buffer, count)?)),
+            DType::F16 => Ok(Host::F16(self.read(buffer, count)?)),
+            other => Err(unsupported("this element type", other.to_string())),
+        }
+    }
+
+    /// Filled by the driver, on the main stream.
+    fn zeros(&self, dtype: DType, count: usize) -> Result<Buffer> {
+        let buffer = self.allocate(count * dtype.size())?;
+        self.fill(&buffer, 0)?;
+        Ok(buffer)
+    }
+
+    /// As `capture.rs` says.
+    fn capture(
+        &self,
+        state: &[Tensor<Self>],
+        input: &Tensor<Self>,
+        step: &mut Step<'_, Self>,
+    ) -> Result<Option<Box<dyn CapturedStep>>> {
+        capture(self, state, input, step)
+    }
+
+    /// Waits until the main stream is empty.
+    fn synchronize(&self) -> Result<()> {
+        self.ledger().check("waiting for the GPU")?;
+        let _turn = self.ledger().turn();
+        self.stream().synchronize().map_err(|error| failed("waiting for the GPU", error))
+    }
+
+    /// What the GPU's pool counts: streams of one program share it.
+    fn peak_bytes(&self) -> Result<Option<usize>> {
+        self.pool_peak()
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory: asking for it, filling it, copies within it.
+#![allow(unsafe_code)]
+
+use super::{Buffer, Cuda};
+use crate::error::failed;
+use cudarc::driver::{DriverError, result};
+use hecate_core::{DType, Result, Shape, Tensor};
+
+impl Cuda {
+    /// Memory of `bytes` bytes, not written yet.
+    pub(crate) fn allocate(&self, bytes: usize) -> Result<Buffer> {
+        let bytes = bytes.max(1);
+        let buffer = {
+            // A capture on another thread would take this along.
+            let _turn = self.ledger().turn();
+            // SAFETY: bytes are valid whatever they hold; kernels write before they read.
+            let memory = unsafe { self.stream().alloc::<u8>(bytes) };
+            Buffer::new(memory.map_err(|error| self.out_of_memory(bytes, error))?, self.ledger())
+        };
+        if self.0.options.poisoned {
+            self.fill(&buffer, 0xff)?;
+        }
+        Ok(buffer)
+    }
+
+    /// A tensor whose elements a kernel is about to write.
+    pub(crate) fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
+        let shape = shape.into();
+        let bytes = shape.count().checked_mul(dtype.size());
+        let buffer = self.allocate(bytes.unwrap_or(usize::MAX))?;
+        Ok(Tensor::from_buffer(self, shape, dtype, buffer))
+    }
+
+    /// As [`Cuda::empty`], filled with zeros.
+    pub(crate) fn zeroed(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
+        let tensor = self.empty(shape, dtype)?;
+        self.fill(tensor.buffer(), 0)?;
+        Ok(tensor)
+    }
+
+    /// Writes `byte` everywhere.
+    pub(crate) fn fill(&self, buffer: &Buffer, byte: u8) -> Result<()> {
+        self.context().bind_to_thread().map_err(|error| failed("filling memory", error))?;
+        let _turn = self.ledger().turn();
+        // SAFETY: the buffer is alive, and as long as its length says; the stream orders its use.
+        unsafe { result::memset_d8_async(buffer.pointer(), byte, buffer.len(), self.stream().cu_stream()) }
+            .map_err(|error| failed(format!("filling {} bytes", buffer.len()), error))
+    }
+
+    /// The first `bytes` bytes of one into the other.
+    pub(crate) fn copy_bytes(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<()> {
+        let copying = |error| failed(format!("copying {bytes} bytes"), error);
+        debug_assert!(bytes <= from.len() && bytes <= to.len());
+        self.context().bind_to_thread().map_err(copying)?;
+        let _turn = self.ledger().turn();
+        // SAFETY: both are alive and at least as long; the stream orders their use.
+        unsafe { result::memcpy_dtod_async(to.pointer(), from.pointer(), bytes, self.stream().cu_stream()) }
+            .map_err(copying)
+    }
+
+    /// The elements of one tensor into the memory of another like it.
+    pub(crate) fn copy(&self, from: &Tensor<Self>, to: &Tensor<Self>) -> Result<()> {
+        self.copy_bytes(from.buffer(), to.buffer(), from.shape().count() * from.dtype().size())
+    }
+
+    /// The same elements in memory of their own.
+    pub(crate) fn copied(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let y = self.empty(x.shape().clone(), x.dtype())?;
+        self.copy(x, &y)?;
+        Ok(y)
+    }
+
+    /// The error of a request that failed, with what is free.
+    pub(super) fn out_of_memory(&self, bytes: usize, error: DriverError) -> hecate_core::Error {
+        let room = match self.context().mem_get_info() {
+            Ok((free, total)) => format!(" ({} MiB free of {})", free >> 20, total >> 20),
+            Err(_) => String::new(),
+        };
+        failed(format!("allocating {bytes} bytes{room}; make the batch, the sequences or the model smaller"), error)
+    }
+}

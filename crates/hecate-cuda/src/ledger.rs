@@ -1,0 +1,137 @@
+//! Who keeps memory alive for captured graphs, and who may queue work.
+//!
+//! What a graph's kernels point to must stay where it is as long as the graph is there. Memory asked for while a step is
+//! captured belongs to the graph, which has it at the same place every time. All other memory was there before; where it
+//! is let go of, the ledger keeps it until the last graph is gone.
+
+use crate::error::unsupported;
+use cudarc::driver::CudaSlice;
+use hecate_core::Result;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    thread::{self, ThreadId},
+};
+
+/// Memory that captured graphs may point to, and who may queue work.
+#[derive(Default)]
+pub(crate) struct GraphLedger {
+    entries: Mutex<Entries>,
+    /// Shared by those that queue work; a capture holds it alone.
+    turn: RwLock<()>,
+}
+
+/// What the ledger knows, under one lock.
+#[derive(Default)]
+struct Entries {
+    /// Counts starts and ends of captures: memory is known by the count at which it was asked for.
+    clock: u64,
+    /// Graphs that are there, from the start of each one's capture on.
+    graphs: usize,
+    /// The thread that captures a step.
+    capturing: Option<ThreadId>,
+    /// Whether the step that is being captured asked for a copy to or from the host.
+    refused: bool,
+    /// Memory that nobody but a graph may still use.
+    freed: Vec<CudaSlice<u8>>,
+}
+
+impl GraphLedger {
+    /// The entries, for one thread alone; a panic elsewhere leaves them whole.
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while work is queued: a graph takes whatever is queued on its stream, so that while one thread captures a step,
+    /// others wait. One turn at a time: who holds it takes no second.
+    pub(crate) fn turn(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        if self.captures() { None } else { Some(self.turn.read().unwrap_or_else(PoisonError::into_inner)) }
+    }
+
+    /// Whether this thread captures a step.
+    fn captures(&self) -> bool {
+        self.entries().capturing == Some(thread::current().id())
+    }
+
+    /// The clock when memory is asked for.
+    pub(crate) fn now(&self) -> u64 {
+        self.entries().clock
+    }
+
+    /// Takes memory asked for at `born` that nobody holds any more.
+    pub(crate) fn free(&self, memory: CudaSlice<u8>, born: u64) {
+        let mut entries = self.entries();
+        if entries.graphs > 0 && born < entries.clock {
+            entries.freed.push(memory);
+        }
+    }
+
+    /// Refuses what a graph cannot repeat.
+    ///
+    /// # Errors
+    /// While this thread captures a step.
+    pub(crate) fn check(&self, what: &'static str) -> Result<()> {
+        if !self.captures() {
+            return Ok(());
+        }
+        self.entries().refused = true;
+        Err(unsupported(what, "a step is being captured, which has to do without the host"))
+    }
+
+    /// From here on, until the result is dropped, this thread captures a step.
+    pub(crate) fn begin_capture(&self) -> Capturing<'_> {
+        // Waits until nobody queues work.
+        let alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries();
+        (entries.clock, entries.refused) = (entries.clock + 1, false);
+        entries.capturing = Some(thread::current().id());
+        Capturing { ledger: self, _alone: alone }
+    }
+
+    /// A graph is gone; the memory kept for it goes with the last one.
+    fn forget(&self) {
+        // Dropped after the lock is let go of: freeing memory asks the driver.
+        let freed = {
+            let mut entries = self.entries();
+            entries.graphs -= 1;
+            if entries.graphs == 0 { std::mem::take(&mut entries.freed) } else { Vec::new() }
+        };
+        drop(freed);
+    }
+}
+
+/// A step is being captured.
+pub(crate) struct Capturing<'a> {
+    ledger: &'a GraphLedger,
+    _alone: RwLockWriteGuard<'a, ()>,
+}
+
+impl Capturing<'_> {
+    /// Whether the step asked for a copy to or from the host.
+    pub(crate) fn refused(&self) -> bool {
+        self.ledger.entries().refused
+    }
+}
+
+impl Drop for Capturing<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.ledger.entries();
+        (entries.clock, entries.capturing) = (entries.clock + 1, None);
+    }
+}
+
+/// Counts as a graph from the start of its capture on.
+pub(crate) struct GraphToken(Arc<GraphLedger>);
+
+impl GraphToken {
+    /// One graph more.
+    pub(crate) fn new(ledger: &Arc<GraphLedger>) -> Self {
+        ledger.entries().graphs += 1;
+        Self(ledger.clone())
+    }
+}
+
+impl Drop for GraphToken {
+    fn drop(&mut self) {
+        self.0.forget();
+    }
+}

@@ -1,0 +1,64 @@
+//! From chunk to chunk, forward: equations (19)–(22).
+
+use super::{super::layout::LinearCall, segments::Segment, tiles::Tiles};
+use crate::{
+    launch::{Grid, Pointer, kernels},
+    source::{KernelSource, kernel_source},
+    streams::Streams,
+};
+use hecate_core::Result;
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_forward", "forward.cu");
+
+/// `struct Bf16Forward` of `forward.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct ForwardArguments {
+    /// Inputs and sizes.
+    pub(super) call: LinearCall,
+    /// What was prepared, `[kept,H,READY]` words of 32 bits.
+    pub(super) ready: Pointer,
+    /// `m`, `s`, `last_m`, `last_s`: `[N,H,K,V]` in 32 bits; `s` and `last_s` are null without momentum.
+    pub(super) m: Pointer,
+    pub(super) s: Pointer,
+    /// `[rows,H,V]` of bfloat16.
+    pub(super) out: Pointer,
+    pub(super) last_m: Pointer,
+    pub(super) last_s: Pointer,
+    /// States before each chunk `[kept,H,1 + S]`, in tiles; null: none.
+    pub(super) kept: Pointer,
+    /// `Z [rows,H,V]` of bfloat16; null where `kept` is.
+    pub(super) pseudo_values: Pointer,
+    /// Which chunks of every sequence.
+    pub(super) of: Segment,
+}
+
+kernels! { SOURCE {
+    "bf16_64_2" Forward64By2 { all: ForwardArguments }
+    "bf16_64_4" Forward64By4 { all: ForwardArguments }
+    "bf16_128_2" Forward128By2 { all: ForwardArguments }
+    "bf16_128_4" Forward128By4 { all: ForwardArguments }
+    "bf16_256_2" Forward256By2 { all: ForwardArguments }
+    "bf16_64_2_momentum" Forward64By2Momentum { all: ForwardArguments }
+    "bf16_64_4_momentum" Forward64By4Momentum { all: ForwardArguments }
+    "bf16_128_2_momentum" Forward128By2Momentum { all: ForwardArguments }
+    "bf16_128_4_momentum" Forward128By4Momentum { all: ForwardArguments }
+} }
+
+impl ForwardArguments {
+    /// Queues the kernel for these tiles as a link of the chain.
+    pub(super) fn launch(self, streams: &Streams<'_>, grid: Grid, tiles: &Tiles, momentum: bool) -> Result<()> {
+        let all = self;
+        match (tiles.keys, tiles.pairs, momentum) {
+            (64, 2, false) => streams.launch_link(grid, &Forward64By2 { all }),
+            (64, _, false) => streams.launch_link(grid, &Forward64By4 { all }),
+            (128, 2, false) => streams.launch_link(grid, &Forward128By2 { all }),
+            (128, _, false) => streams.launch_link(grid, &Forward128By4 { all }),
+            (_, _, false) => streams.launch_link(grid, &Forward256By2 { all }),
+            (64, 2, true) => streams.launch_link(grid, &Forward64By2Momentum { all }),
+            (64, _, true) => streams.launch_link(grid, &Forward64By4Momentum { all }),
+            (_, 2, true) => streams.launch_link(grid, &Forward128By2Momentum { all }),
+            (_, _, true) => streams.launch_link(grid, &Forward128By4Momentum { all }),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! The exact chunk form with `q`, `k` and `v` of bfloat16, on the tensor cores as they come.
+//!
+//! It computes equations (15)–(32) of [`hecate_core::rules`] 64 tokens at a time. It exists for rules that are not frozen, `K`
+//! of at most 256 (with momentum 128), and `K` and `V` that are multiples of 8. Elsewhere [the 32-bit form](super::chunk)
+//! takes its place.
+//!
+//! # Launches
+//!
+//! Forward: `prepare`, then `forward`. Backward: `reverse`, then `gradients`. Only `forward` and `reverse` go from chunk to
+//! chunk; the other two have a block for every chunk of every head.
+//!
+//! | launch | a block has | reads | writes |
+//! |---|---|---|---|
+//! | [`prepare`] | a chunk of a head | `q k [64,K]`, gates `[64]` | `T`, `Y ∘ Q Kᵀ [64,64]`, vectors `[8,64]` |
+//! | [`forward`] | 32 or 64 value columns of a head | `k q [64,K]`, `v [64,columns]`, what was prepared | `out`, last state; for a backward the state before each chunk `[K,V]` and `Z [64,V]` |
+//! | [`reverse`] | 32 to 128 value columns of a head | `k q`, `dout [64,columns]`, what was prepared | first gradients of the state, `dv`; the gradient of the state after each chunk `[K,V]` and `Λ [64,V]` |
+//! | [`gradients`] | a chunk of a head | `k q v dout`, both states, `Z`, `Λ` | `dq dk [64,K]`, gradients of the gates `[64]` |
+//!
+//! `Z` are the chunk's pseudo-values: what its tokens write into the memory, solved for all at once. `T` is the inverse of
+//! the UT transform, `(I + r∗(L ∘ K Kᵀ))⁻¹`, by which (19) and (24) become products. `Y ∘ Q Kᵀ` is what the tokens of a chunk read
+//! of each other's writes. All three depend on keys, queries and gates alone, or on one chunk's values: the chain from chunk
+//! to chunk has products left and no solve.
+//!
+//! # Why 16-bit factors
+//!
+//! The tensor cores multiply 16-bit factors and add in 32 bits. Masks, the solve, the memory and all sums have 32 bits; the
+//! memory is rounded where it is a factor. bfloat16 has 8 bits of fraction, too few where a chunk's squares meet what is
+//! inside it and nearly cancels: there factors are IEEE halves, 11 bits, with a power of two beside them (`halves.cuh`).
+//!
+//! # Warps and shared memory
+//!
+//! There are two kinds of products, in the same kernels: those of one warp (`mma.sync`), on every GPU from capability 8.0
+//! on, and those of a group of four warps (`wgmma`, `group.cuh`), where kernels are compiled for exactly capability 9.0.
+//!
+//! In a chain a warp holds 16 value columns of the memory in registers, transposed, as sums that are at once left factors. It
+//! needs no other column, so that warps exchange nothing. All else is taken from it by other warps of its block:
+//!
+//! - *Producers* read ahead: four warps copy keys, queries, values and squares of the next chunks to shared memory, where two
+//!   or three chunks have places in turn.
+//! - *Consumers* follow: forward, a second warp of each pair makes the outputs of the chunk before and writes down `Z` and
+//!   states; backward, four warps make halves of `dout` and write down `Λ`, `dv` and the gradients of states.
+//!
+//! The consumers take the memory as left factors `[16,16]`, which the columns' warps leave in shared memory. Kept states lie
+//! in global memory in the same tiles, so that on 9.0 one thread stores 16 columns at once. One barrier a chunk lets all go on.
+//!
+//! Tiles in shared memory have eight elements more a row than columns: eight rows, which are read together, lie in other
+//! banks. For groups of warps they are panels of 64 columns in which pieces of 16 bytes change places instead (`in_panel`).
+//!
+//! # Why segments
+//!
+//! A chain has as many blocks as there are heads times blocks of columns. Few sequences and heads leave multiprocessors idle:
+//! then long sequences go in [`segments`], and `prepare` of the next segment, or `gradients` of the one before, work beside
+//! the chain on a second stream.
+//!
+//! # What it costs
+//!
+//! A chunk of 64 tokens of a head, `K = V = D`, in products of `64·64·D` multiply-adds (one is 1.05 MFLOP at `D = 128`;
+//! lower squares count half) and bytes beside those that every algorithm moves (`q`, `k`, `v`, `out`, their gradients):
+//!
+//! | launch | products, `D = 128` | reads | writes |
+//! |---|---|---|---|
+//! | `prepare` | 1 (`K Kᵀ`, `Q Kᵀ`) + the solve | gates | 18 KiB: `T`, `Y ∘ Q Kᵀ`, vectors |
+//! | `forward` | 7 (`K M`, `Q M`, `Kᵀ Z`: 2 each; `T`, `Y`: ½ each) | 18 KiB | for a backward `2 D²` (state), `128 D` (`Z`) |
+//! | `reverse` | 7 | 18 KiB | `2 D²`, `128 D` (`Λ`) |
+//! | `gradients` | 10 | `4 D²`, `256 D` | gates |
+//!
+//! Momentum doubles what has `M` in it: 13 instead of 7, 16 instead of 10. So at `(B,T,H,D) = (4,2048,16,128)`, 2,048
+//! chunks, the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 134 MB (0.031 ms at 4.3 TB/s), with what is
+//! prepared 210 MB (0.049 ms). The backward is 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states, `Z` and `Λ`.
+//!
+//! A chunk of a chain is about 150 (`forward`) to 230 (`reverse`) products of the tensor cores one after another
+//! (`m16n8k16`, 8 beside each other), or 20 to 32 of a group (`m64n64k16`). Blocks are as wide as there are enough of them,
+//! since what their warps share is read once a block; those of groups have four warps.
+//!
+//! `gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to hide:
+//! keys and queries stay in shared memory, value columns pass through it, first for the squares, then in slabs with the
+//! states and with their gradients; what comes again comes from the cache.
+//!
+//! # Masks and the solve
+//!
+//! Masks are made by recursion within sub-chunks of 16 tokens, and beyond as products, with momentum of transitions `[2,2]`
+//! (`decay_mask.cuh`). The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
+//! leave out 2^-16 of a factor) for the rest.
+
+pub(crate) mod forward;
+pub(crate) mod gradients;
+pub(crate) mod prepare;
+pub(crate) mod reverse;
+mod segments;
+mod tiles;
+
+use super::{
+    CHUNK,
+    layout::{Layout, LinearCall},
+    optional,
+};
+use crate::{
+    Cuda,
+    launch::{Array, Grid, Pointer, pointer},
+    streams::Streams,
+};
+use forward::ForwardArguments;
+use gradients::GradientsArguments;
+use hecate_core::{
+    DType, Dims, Result, Tensor,
+    families::{LinearInputs, LinearOutputs, LinearSpec},
+};
+use prepare::PrepareArguments;
+use reverse::{ReverseArguments, await_blocks};
+use segments::{Segment, segments};
+use tiles::{OWN, Tiles};
+
+/// Vectors and scalars of a chunk of a head.
+pub(super) const NUMBERS: usize = 8 * CHUNK + 8;
+/// 32-bit words that are prepared for it: two squares of halves, elements.
+const READY: usize = CHUNK * CHUNK + NUMBERS;
+/// Whether this form exists for this call on this GPU.
+pub(super) fn exists(device: &Cuda, dims: &Dims, spec: LinearSpec, inputs: &LinearInputs<Tensor<Cuda>>) -> bool {
+    let narrow = [&inputs.q, &inputs.k, &inputs.v].iter().all(|x| x.dtype() == DType::Bf16);
+    let most = Tiles::new(device, dims, spec.matrices()).shared(spec.matrices()).into_iter().max().unwrap_or(0);
+    let whole = dims.key.is_multiple_of(8) && dims.value.is_multiple_of(8);
+    let widest = if spec.momentum { 128 } else { 256 };
+    let sound = spec.frozen.is_none() && whole && (1..=widest).contains(&dims.key) && dims.value > 0;
+    let properties = device.properties();
+    narrow && sound && properties.capability.0 >= 8 && most <= properties.shared_memory
+}
+
+/// What a backward starts from.
+#[derive(Debug)]
+pub(super) struct SavedChunks {
+    /// What was prepared, `[kept,H,READY]` words of 32 bits.
+    ready: Tensor<Cuda>,
+    /// `[kept,H,1 + S]` matrices, in tiles.
+    states: Tensor<Cuda>,
+    /// `Z [rows,H,V]`.
+    pseudo_values: Tensor<Cuda>,
+}
+
+/// The address of a tensor of bfloat16.
+fn narrow(x: &Tensor<Cuda>) -> Pointer {
+    debug_assert_eq!(x.dtype(), DType::Bf16);
+    Array::from(x).data
+}
+
+/// A call in this form.
+pub(super) struct Chunks<'a> {
+    /// Where the call runs.
+    device: &'a Cuda,
+    /// Sizes, and where kept states lie.
+    layout: &'a Layout<'a>,
+    /// How wide blocks are.
+    tiles: Tiles,
+    /// With columns in the blocks of the forward and of the backward.
+    calls: [LinearCall; 2],
+    /// In which the chain from chunk to chunk goes; more than one where something goes beside it.
+    segments: Vec<Segment>,
+}
+
+impl<'a> Chunks<'a> {
+    /// Chooses tiles and segments for a call.
+    pub(super) fn new(device: &'a Cuda, layout: &'a Layout<'a>, inputs: &LinearInputs<Tensor<Cuda>>) -> Self {
+        let tiles = Tiles::new(device, layout.dims, layout.spec.matrices());
+        // Blocks of columns are as wide as the kernel's pairs or warps.
+        let calls = [1, 2].map(|kernel| layout.call_in_blocks(inputs, tiles.blocks(kernel, layout.dims)));
+        let states = layout.dims.sequences.count() * layout.dims.heads;
+        let multiprocessors = device.properties().multiprocessors as usize;
+        // Kernels that go in turn leave nothing to fill: one segment.
+        let blocks = if device.in_turn() { multiprocessors } else { states * tiles.blocks(1, layout.dims) };
+        let segments = segments(layout.intervals(), blocks, multiprocessors);
+        Self { device, layout, tiles, calls, segments }
+    }
+
+    /// Two streams where there are several segments.
+    fn streams(&self) -> Streams<'a> {
+        Streams::new(self.device, self.segments.len() > 1)
+    }
+
+    /// Blocks of one of the kernels for these keys, by number in [`Tiles::shared`].
+    fn grid(&self, kernel: usize, of: Segment) -> Grid {
+        let states = self.layout.dims.sequences.count() * self.layout.dims.heads;
+        let blocks = match kernel {
+            1 | 2 => states * self.tiles.blocks(kernel, self.layout.dims),
+            _ => states * of.chunks as usize,
+        };
+        let (matrices, own) = (self.layout.spec.matrices(), if kernel == 0 { OWN } else { 0 });
+        let (shared, threads) = (self.tiles.shared(matrices)[kernel] - own, self.tiles.threads(kernel, matrices));
+        Grid { blocks: (blocks, 1, 1), threads, shared }
+    }
+
+    /// Equations (15)–(18), of all chunks of a segment.
+    fn prepare(&self, ready: &Tensor<Cuda>, of: Segment) -> Result<()> {
+        let all = PrepareArguments { call: self.calls[0], ready: pointer(ready), of };
+        all.launch(self.device, self.grid(0, of), self.tiles.keys, self.layout.spec.momentum)
+    }
+
+    /// A place for the states before, or the gradients after, all chunks.
+    fn state_buffer(&self) -> Result<Tensor<Cuda>> {
+        let dims = self.layout.dims;
+        let matrix = self.tiles.keys * dims.value.next_multiple_of(16) * self.layout.spec.matrices();
+        self.device.empty([self.layout.kept_states() * dims.heads * matrix], DType::Bf16)
+    }
+
+    /// Equations (15)–(22), and what a backward starts from if it is to be kept.
+    pub(super) fn forward(
+        &self,
+        inputs: &LinearInputs<Tensor<Cuda>>,
+        outputs: &LinearOutputs<Tensor<Cuda>>,
+        keep: bool,
+    ) -> Result<Option<SavedChunks>> {
+        // What `prepare` makes, one place a chunk and head.
+        let ready = self.device.empty([self.layout.kept_states() * self.layout.dims.heads * READY], DType::F32)?;
+        // States in tiles and `Z [rows,H,V]`, for a backward alone.
+        let places = match keep {
+            true => Some((self.state_buffer()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?)),
+            false => None,
+        };
+        let streams = self.streams();
+        for &of in &self.segments {
+            self.prepare(&ready, of)?;
+            // The chain begins when what was queued before is done.
+            streams.link_waits()?;
+            let all = ForwardArguments {
+                call: self.calls[0],
+                ready: pointer(&ready),
+                m: pointer(&inputs.state.m),
+                s: optional(inputs.state.s.as_ref()),
+                out: narrow(&outputs.out),
+                last_m: pointer(&outputs.state.m),
+                last_s: optional(outputs.state.s.as_ref()),
+                kept: places.as_ref().map_or(0, |(states, _)| narrow(states)),
+                pseudo_values: places.as_ref().map_or(0, |(_, pseudo_values)| narrow(pseudo_values)),
+                of,
+            };
+            all.launch(&streams, self.grid(1, of), &self.tiles, self.layout.spec.momentum)?;
+        }
+        drop(streams);
+        Ok(places.map(|(states, pseudo_values)| SavedChunks { ready, states, pseudo_values }))
+    }
+
+    /// Equations (23)–(32), from what was kept. The chain is one launch, which says how far it is: if each segment was one,
+    /// the gradients of the last would take its place.
+    pub(super) fn backward(
+        &self,
+        kept: &SavedChunks,
+        grads: &LinearOutputs<Tensor<Cuda>>,
+        dinputs: &LinearInputs<Tensor<Cuda>>,
+    ) -> Result<()> {
+        // Gradients of states in tiles, and `Λ [rows,H,V]`.
+        let (state_grads, solved) = (self.state_buffer()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
+        // A count a segment, where somebody waits for one.
+        let progress = match self.segments.len() {
+            1 => None,
+            segments => Some(self.device.zeroed([segments], DType::U32)?),
+        };
+        let streams = self.streams();
+        streams.link_waits()?;
+        let all = self.reverse(grads, dinputs, &kept.ready, &state_grads, &solved, progress.as_ref());
+        all.launch(&streams, self.grid(2, self.segments[0]), &self.tiles, self.layout.spec.momentum)?;
+        // From the last segment to the first, as the chain goes.
+        for (i, &of) in self.segments.iter().enumerate().rev() {
+            match &progress {
+                Some(progress) if i > 0 => self.await_segment(i, progress)?,
+                _ => streams.wait_for_link()?,
+            }
+            let all = GradientsArguments {
+                call: self.calls[1],
+                ready: pointer(&kept.ready),
+                kept: narrow(&kept.states),
+                kept_grads: narrow(&state_grads),
+                pseudo_values: narrow(&kept.pseudo_values),
+                solved: narrow(&solved),
+                dout: narrow(&grads.out),
+                dq: narrow(&dinputs.q),
+                dk: narrow(&dinputs.k),
+                log_a: pointer(&dinputs.log_a),
+                log_eta: optional(dinputs.log_eta.as_ref()),
+                theta: pointer(&dinputs.theta),
+                beta: optional(dinputs.beta.as_ref()),
+                of,
+            };
+            all.launch(self.device, self.grid(3, of), self.tiles.keys, self.layout.spec.momentum)?;
+        }
+        Ok(())
+    }
+
+    /// Whatever is queued next waits until all blocks of the chain are through a segment.
+    fn await_segment(&self, number: usize, progress: &Tensor<Cuda>) -> Result<()> {
+        let (counter, count) = (pointer(progress) + 4 * number as u64, self.grid(2, self.segments[0]).blocks.0 as u32);
+        await_blocks(self.device, counter, count)
+    }
+
+    /// What writes the gradients of the initial state and of `v`, those of the states after each chunk, and `Λ`.
+    fn reverse(
+        &self,
+        grads: &LinearOutputs<Tensor<Cuda>>,
+        dinputs: &LinearInputs<Tensor<Cuda>>,
+        ready: &Tensor<Cuda>,
+        state_grads: &Tensor<Cuda>,
+        solved: &Tensor<Cuda>,
+        progress: Option<&Tensor<Cuda>>,
+    ) -> ReverseArguments {
+        ReverseArguments {
+            call: self.calls[1],
+            ready: pointer(ready),
+            dout: narrow(&grads.out),
+            dm: pointer(&grads.state.m),
+            ds: optional(grads.state.s.as_ref()),
+            first_dm: pointer(&dinputs.state.m),
+            first_ds: optional(dinputs.state.s.as_ref()),
+            kept: narrow(state_grads),
+            solved: narrow(solved),
+            dv: narrow(&dinputs.v),
+            progress: progress.map_or(0, pointer),
+            stages: self.tiles.stages as u32,
+            segment: self.segments[0].chunks,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What depends on keys, queries and gates only, of each chunk: equations (15)–(18).
+
+use super::{super::layout::LinearCall, segments::Segment};
+use crate::{
+    Cuda,
+    launch::{Grid, Pointer, kernels},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::Result;
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_prepare", "prepare.cu");
+
+/// `struct Bf16Prepare` of `prepare.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct PrepareArguments {
+    /// Inputs and sizes.
+    pub(super) call: LinearCall,
+    /// `[kept,H,READY]` words of 32 bits.
+    pub(super) ready: Pointer,
+    /// Which chunks of every sequence.
+    pub(super) of: Segment,
+}
+
+kernels! { SOURCE {
+    "bf16_prepare_64" Prepare64 { all: PrepareArguments }
+    "bf16_prepare_128" Prepare128 { all: PrepareArguments }
+    "bf16_prepare_256" Prepare256 { all: PrepareArguments }
+    "bf16_prepare_64_momentum" Prepare64Momentum { all: PrepareArguments }
+    "bf16_prepare_128_momentum" Prepare128Momentum { all: PrepareArguments }
+} }
+
+impl PrepareArguments {
+    /// Queues the kernel for tiles of `keys` columns.
+    pub(super) fn launch(self, device: &Cuda, grid: Grid, keys: usize, momentum: bool) -> Result<()> {
+        let all = self;
+        match (keys, momentum) {
+            (64, false) => device.launch(grid, &Prepare64 { all }),
+            (64, true) => device.launch(grid, &Prepare64Momentum { all }),
+            (128, false) => device.launch(grid, &Prepare128 { all }),
+            (128, true) => device.launch(grid, &Prepare128Momentum { all }),
+            _ => device.launch(grid, &Prepare256 { all }),
+        }
+    }
+}

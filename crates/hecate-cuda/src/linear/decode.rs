@@ -1,0 +1,169 @@
+//! One token of a layer's memory, in one launch.
+//!
+//! Convolutions, norms, gates, the step of the rule, the output's norm and its gate, which are a dozen launches
+//! otherwise.
+//! A token's arithmetic is so little that launches are what generation waits for.
+
+use super::optional;
+use crate::{
+    Cuda,
+    launch::{Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{
+    ConvInput, DType, Decode, Decoded, Dims, GateForm, GateLogit, Of, Read, Result, Slots, Tensor,
+    families::{LinearRule, LinearState, LowerGates, LowerState},
+};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("decode", "decode.cu");
+
+/// Threads of a block, and the most elements of a key or a value: a thread has a column.
+const THREADS: usize = 1024;
+
+/// `struct Map` of `decode.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Map {
+    /// `[N, H width]`.
+    x: Pointer,
+    weight: Pointer,
+    last: Pointer,
+    next: Pointer,
+    /// `W`.
+    /// 0 without a convolution.
+    taps: u64,
+}
+
+/// `struct GateLogit` there.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct LogitPointers {
+    x: Pointer,
+    bias: Pointer,
+}
+
+kernels! { SOURCE {
+    // All arrays in 32 bits; `decode.cu` has their shapes.
+    "decode" DecodeArguments {
+        q: Map,
+        k: Map,
+        v: Map,
+        retention: LogitPointers,
+        write: LogitPointers,
+        other: LogitPointers,
+        a_log: Pointer,
+        m: Pointer,
+        s: Pointer,
+        last_m: Pointer,
+        last_s: Pointer,
+        weight: Pointer,
+        gate: Pointer,
+        out: Pointer,
+        // Sizes and options; forms are numbered by `form`.
+        heads: u32,
+        key: u32,
+        value: u32,
+        gate_form: u32,
+        erase: u32,
+        before: u32,
+        factor: f32,
+        norm_epsilon: f32,
+        epsilon: f32,
+    }
+} }
+
+impl Map {
+    /// `next [N, W-1, H width]` takes the last inputs, where there is a convolution.
+    fn new(map: &ConvInput<Tensor<Cuda>>, next: Option<&Tensor<Cuda>>) -> Self {
+        let (weight, last) = map.conv.as_ref().map_or((0, 0), |(weight, last)| (pointer(weight), pointer(last)));
+        let taps = map.conv.as_ref().map_or(0, |(weight, _)| weight.shape().last() as u64);
+        Self { x: pointer(&map.x), weight, last, next: next.map_or(0, pointer), taps }
+    }
+}
+
+impl From<&GateLogit<Tensor<Cuda>>> for LogitPointers {
+    /// Addresses of a gate's logits and bias.
+    fn from(logit: &GateLogit<Tensor<Cuda>>) -> Self {
+        Self { x: pointer(&logit.x), bias: pointer(&logit.bias) }
+    }
+}
+
+/// The number of a form in `decode.cu`, and its factor.
+fn form<T>(form: &GateForm<T>) -> (u32, f32) {
+    match form {
+        GateForm::Write(factor) => (0, *factor),
+        GateForm::Momentum(_) => (1, 1.0),
+        GateForm::Erase(_) => (2, 1.0),
+        GateForm::EraseRest(_) => (3, 1.0),
+    }
+}
+
+/// A rule's state as the engine's.
+fn lowered<S: LowerState>(state: &Of<S, Tensor<Cuda>>) -> LinearState<&Tensor<Cuda>> {
+    S::lower(S::as_ref(state))
+}
+
+/// Whether there is a kernel: retention is a token's, groups need the memory at their start, and a thread has a column.
+pub(super) fn exists<R: LinearRule>(rule: R, dims: &Dims) -> bool {
+    let forgets = R::Gates::lower(R::Gates::build(|_| ())).log_a.is_some();
+    forgets && rule.spec().frozen.is_none() && dims.key <= THREADS && dims.value <= THREADS
+}
+
+/// One token, a block for each head of each sequence.
+pub(super) fn run<R: LinearRule>(
+    device: &Cuda,
+    rule: R,
+    dims: &Dims,
+    inputs: &Decode<R, Tensor<Cuda>>,
+) -> Result<Decoded<R, Tensor<Cuda>>> {
+    // The three projections, with or without a convolution each.
+    let maps = [&inputs.q, &inputs.k, &inputs.v];
+    let mut convs = [const { None }; 3];
+    for (next, map) in convs.iter_mut().zip(maps) {
+        // The last inputs after the token have a place of their own.
+        let like = map.conv.as_ref().map(|(_, last)| last.shape().clone());
+        *next = like.map(|shape| device.empty(shape, DType::F32)).transpose()?;
+    }
+    // All outputs are written by one launch.
+    let out = device.empty(inputs.v.x.shape().clone(), DType::F32)?;
+    let state = R::State::try_map(rule.state(dims), |_, shape| device.empty(shape, DType::F32))?;
+    let spec = rule.spec();
+    let (first, last) = (lowered::<R::State>(&inputs.state), lowered::<R::State>(&state));
+    let [q, k, v] = [0, 1, 2].map(|i| Map::new(maps[i], convs[i].as_ref()));
+    let (gate_form, factor) = form(&inputs.gates.strengths);
+    // Rules without a forgetting gate have none.
+    let retention = inputs.gates.retention.as_ref();
+    let arguments = DecodeArguments {
+        q,
+        k,
+        v,
+        retention: retention.map_or(LogitPointers::default(), |(signal, _)| signal.into()),
+        write: (&inputs.gates.write).into(),
+        other: inputs.gates.strengths.signal().map_or(LogitPointers::default(), LogitPointers::from),
+        a_log: retention.map_or(0, |(_, a_log)| pointer(a_log)),
+        m: pointer(first.m),
+        // Null for rules without momentum.
+        s: optional(first.s),
+        last_m: pointer(last.m),
+        last_s: optional(last.s),
+        weight: pointer(&inputs.weight),
+        gate: inputs.gate.as_ref().map_or(0, pointer),
+        out: pointer(&out),
+        heads: dims.heads as u32,
+        key: dims.key as u32,
+        value: dims.value as u32,
+        gate_form,
+        erase: spec.erase.number(),
+        before: u32::from(spec.read == Read::Before),
+        factor,
+        norm_epsilon: inputs.norm_epsilon,
+        epsilon: inputs.epsilon,
+    };
+    // q, k, v, u, a sum a thread, and 32 for the block.
+    // In bytes: under 48 KiB at 1024 columns, which every GPU gives unasked.
+    let shared = 4 * (2 * dims.key + 2 * dims.value + THREADS + 32);
+    // A block for each head of each sequence.
+    let grid = Grid { blocks: (dims.batch * dims.heads, 1, 1), threads: THREADS as u32, shared };
+    device.launch(grid, &arguments)?;
+    Ok(Decoded { out, state, convs })
+}

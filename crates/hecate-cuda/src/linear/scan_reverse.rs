@@ -1,0 +1,56 @@
+//! The gradient of the memory, token by token in reverse.
+
+use super::layout::{Layout, LinearCall, ReverseArrays, class_kernels, records};
+use crate::{
+    Cuda,
+    launch::{Pointer, pointer},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    families::{LinearInputs, LinearOutputs},
+};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("scan_reverse", "scan_reverse.cu");
+
+/// `struct Reverse` of `scan_reverse.cu`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct ScanReverseArguments {
+    /// Inputs and sizes.
+    call: LinearCall,
+    arrays: ReverseArrays,
+    /// `[blocks, scratch_stride]`, where the memory is not in registers.
+    scratch: Pointer,
+    scratch_stride: u64,
+}
+
+// By the largest K.
+class_kernels! { SOURCE, ScanReverseArguments {
+    0 => "scan_reverse_16" Reverse16, "scan_reverse_16_momentum" Reverse16Momentum;
+    1 => "scan_reverse_32" Reverse32, "scan_reverse_32_momentum" Reverse32Momentum;
+    2 => "scan_reverse_64" Reverse64, "scan_reverse_64_momentum" Reverse64Momentum;
+    3 => "scan_reverse_128" Reverse128, "scan_reverse_128_momentum" Reverse128Momentum;
+    4 => "scan_reverse_256" Reverse256, "scan_reverse_256_momentum" Reverse256Momentum;
+    _ => "scan_reverse_any" ReverseAny, "scan_reverse_any_momentum" ReverseAnyMomentum;
+} }
+
+/// Writes the gradient of the initial state, and returns those of `M`, `S` and `M_c` after each interval between kept states.
+pub(super) fn run(
+    device: &Cuda,
+    layout: &Layout<'_>,
+    inputs: &LinearInputs<Tensor<Cuda>>,
+    grads: &LinearOutputs<Tensor<Cuda>>,
+    dinputs: &LinearInputs<Tensor<Cuda>>,
+) -> Result<Tensor<Cuda>> {
+    let scratch = layout.scratch(device)?;
+    let kept = device.empty([layout.kept_elements(records(layout.spec))], DType::F32)?;
+    let all = ScanReverseArguments {
+        call: layout.call(inputs),
+        arrays: ReverseArrays::new(grads, dinputs, &kept),
+        scratch: pointer(&scratch.memory),
+        scratch_stride: scratch.stride,
+    };
+    all.launch(device, layout, scratch.grid)?;
+    Ok(kept)
+}

@@ -1,0 +1,54 @@
+//! Sums over blocks of columns, and gradients of gates from those of the recurrence's scalars.
+//!
+//! A block of the scan has some value columns of one head. So what it gives to `q`, `k` and gates is a part, and parts
+//! are added up here in the order of the blocks.
+
+use super::{
+    layout::{Layout, LinearCall},
+    optional,
+    scan_backward::Parts,
+};
+use crate::{
+    Cuda,
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{Result, Tensor, families::LinearInputs};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("sums", "sums.cu");
+
+kernels! { SOURCE {
+    // parts [blocks,count] in 32 bits, sum [count].
+    "join_keys" JoinKeys { parts: Pointer, sum: Array, count: u64, blocks: u32, unused: u32 }
+    // parts [blocks,count,4], gates [count]; count is rows times H.
+    "lower_gates_backward" LowerGatesBackward {
+        call: LinearCall, parts: Pointer, log_a: Pointer, log_eta: Pointer, theta: Pointer, beta: Pointer, count: u64,
+    }
+} }
+
+/// Gradients of `q`, `k` and the gates.
+pub(super) fn join(
+    device: &Cuda,
+    layout: &Layout<'_>,
+    inputs: &LinearInputs<Tensor<Cuda>>,
+    parts: &Parts,
+    dinputs: &LinearInputs<Tensor<Cuda>>,
+) -> Result<()> {
+    for (parts, sum) in [(&parts.dq, &dinputs.q), (&parts.dk, &dinputs.k)] {
+        // `[blocks, rows, H, K]` in 32 bits, rounded to the type of `q` once, at the end.
+        let (count, blocks) = (sum.shape().count(), layout.blocks() as u32);
+        let arguments = JoinKeys { parts: pointer(parts), sum: sum.into(), count: count as u64, blocks, unused: 0 };
+        device.launch(Grid::elements(count), &arguments)?;
+    }
+    let arguments = LowerGatesBackward {
+        call: layout.call(inputs),
+        parts: pointer(&parts.dscalars),
+        log_a: pointer(&dinputs.log_a),
+        log_eta: optional(dinputs.log_eta.as_ref()),
+        theta: pointer(&dinputs.theta),
+        beta: optional(dinputs.beta.as_ref()),
+        // Rows times heads.
+        count: layout.tokens() as u64,
+    };
+    device.launch(Grid::elements(layout.tokens()), &arguments)
+}

@@ -1,0 +1,68 @@
+//! Kernels that are loaded, by name.
+
+use crate::{
+    compile::{Compiler, Image},
+    error::failed,
+    source::KernelSource,
+};
+use cudarc::{
+    driver::{CudaContext, CudaFunction, sys::CUfunction_attribute},
+    nvrtc::Ptx,
+};
+use hecate_core::Result;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Kernels that are loaded, by the names of their source and their own. Each keeps the module that it lies in alive.
+pub(crate) struct Modules {
+    /// Makes images of kernels.
+    compiler: Compiler,
+    /// By file and kernel.
+    functions: Mutex<HashMap<(&'static str, &'static str), CudaFunction>>,
+}
+
+impl Modules {
+    /// No kernel is loaded yet.
+    pub(crate) fn new(compiler: Compiler) -> Self {
+        Self { compiler, functions: Mutex::default() }
+    }
+
+    /// What makes kernels for this GPU.
+    pub(crate) fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// A kernel, compiled and loaded when it is first asked for. Its launches may ask for `shared_memory` bytes of a block
+    /// less what it declares itself.
+    pub(crate) fn function(
+        &self,
+        context: &Arc<CudaContext>,
+        shared_memory: usize,
+        source: &'static KernelSource,
+        name: &'static str,
+    ) -> Result<CudaFunction> {
+        // Held while a kernel is compiled: whoever needs the same one waits instead of compiling it again.
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(&(source.name, name)) {
+            return Ok(function.clone());
+        }
+        let loading = |error| failed(format!("loading the kernel `{name}` of {}", source.name), error);
+        let module = self.compiler.load(source, name, |image| {
+            let image = match image {
+                Image::Cubin(bytes) => Ptx::from_binary(bytes),
+                Image::Ptx(text) => Ptx::from_src(text),
+            };
+            context.load_module(image).map_err(|error| error.to_string())
+        })?;
+        let function = module.load_function(name).map_err(loading)?;
+        // Set once, for all launches: they differ in what they ask for, and may come from several threads.
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // What the kernel declares itself is taken off.
+        let own = function.shared_size_bytes().map_err(loading)?;
+        function.set_attribute(attribute, shared_memory as i32 - own).map_err(loading)?;
+        functions.insert((source.name, name), function.clone());
+        Ok(function)
+    }
+}

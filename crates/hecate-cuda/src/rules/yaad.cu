@@ -1,5 +1,0 @@
-// Huber's error, decay, with and without momentum.
-#include "deep_backward.cuh"
-
-DEEP_KERNELS(yaad, HUBER, DECAY, false)
-DEEP_KERNELS(yaad_momentum, HUBER, DECAY, true)

@@ -1,0 +1,200 @@
+//! Losses of a model, their gradients, and where they stop to be finite.
+
+use super::LanguageModel;
+use crate::{Cache, Error, Gradients, NonFinite, Place, Probe, Result, Tape, Var, probe::last_gradient};
+use hecate_core::{
+    Backend, Tensor,
+    primitives::{self, LossBackward, LossInputs, Losses},
+};
+
+/// What a forward and a backward pass leave on the device; nothing waited for them.
+pub(crate) struct LossGradients<B: Backend> {
+    /// Sum of the losses, `[1]`.
+    pub(crate) loss: Tensor<B>,
+    /// Number of losses.
+    pub(crate) count: usize,
+    /// Of the mean of the losses, by all parameters.
+    pub(crate) gradients: Gradients<B>,
+}
+
+impl<B: Backend> LossGradients<B> {
+    /// The mean loss in nats, and its gradients; waits for the device.
+    fn read(self) -> Result<(f64, Gradients<B>)> {
+        let sum: f32 = self.loss.to_f32()?.iter().sum();
+        Ok((f64::from(sum) / self.count as f64, self.gradients))
+    }
+}
+
+impl<B: Backend> LanguageModel<B> {
+    /// Mean loss in nats a token, of `batch` texts that start here: `inputs`, `targets` `[batch, T]`, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for tokens outside the vocabulary or lengths that do not fit; the device's own failures.
+    pub fn loss(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<f64> {
+        let tape = Tape::inert(&self.parameters);
+        let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
+        let targets = self.targets(inputs, targets, batch)?;
+        let inputs = LossInputs { classes: self.config.vocabulary_size, logits: logits.value(), targets: &targets };
+        Ok(mean(&primitives::cross_entropy(&inputs)?.losses)?)
+    }
+
+    /// As [`LanguageModel::loss`], and its gradients by all parameters.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::loss`].
+    pub fn loss_and_gradients(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<(f64, Gradients<B>)> {
+        self.pass(inputs, targets, batch)?.read()
+    }
+
+    /// As [`LanguageModel::loss_and_gradients`], nothing waited for.
+    pub(crate) fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<LossGradients<B>> {
+        let tape = self.recording();
+        let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
+        let targets = self.targets(inputs, targets, batch)?;
+        backward_from_logits(tape, self.config.vocabulary_size, logits, &targets)
+    }
+
+    /// As [`LanguageModel::loss_and_gradients`], of texts that go on where `cache` stands; then it stands after them.
+    /// Gradients do not flow to what is remembered.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::infer`]. The cache is then as it was.
+    pub fn loss_and_gradients_with_cache(
+        &self,
+        inputs: &[u32],
+        targets: &[u32],
+        cache: &mut Cache<B>,
+    ) -> Result<(f64, Gradients<B>)> {
+        self.pass_with_cache(inputs, targets, cache)?.read()
+    }
+
+    /// As [`LanguageModel::loss_and_gradients_with_cache`], nothing waited for.
+    pub(crate) fn pass_with_cache(
+        &self,
+        inputs: &[u32],
+        targets: &[u32],
+        cache: &mut Cache<B>,
+    ) -> Result<LossGradients<B>> {
+        let (batch, mut next) = (cache.batch(), cache.clone());
+        self.check_group(cache.position())?;
+        let tape = self.recording();
+        let logits = self.logits(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
+        let pass =
+            backward_from_logits(tape, self.config.vocabulary_size, logits, &self.targets(inputs, targets, batch)?)?;
+        next.advance(inputs.len() / batch);
+        next.settle();
+        *cache = next;
+        Ok(pass)
+    }
+
+    /// Computes [`LanguageModel::loss_and_gradients`] again, or with a cache
+    /// [`LanguageModel::loss_and_gradients_with_cache`] it, and tells where, in the order of the computation, forward and
+    /// backward, the first element appears that is not finite: the block and, in its mixer, the head. None if there is none.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::loss_and_gradients`], if nothing was found before.
+    pub fn first_non_finite(
+        &self,
+        inputs: &[u32],
+        targets: &[u32],
+        batch: usize,
+        cache: Option<&Cache<B>>,
+    ) -> Result<Option<NonFinite>> {
+        let (probe, mut next) = (Probe::default(), cache.cloned());
+        let outcome = {
+            let tape = self.recording().watched(&probe);
+            let logits = self.ids(inputs, batch).and_then(|ids| self.logits(&tape, &ids, next.as_mut()));
+            logits.and_then(|logits| {
+                backward_from_logits(tape, self.config.vocabulary_size, logits, &self.targets(inputs, targets, batch)?)?
+                    .read()
+            })
+        };
+        // A kernel may have refused what the probe found before it.
+        if let Some(non_finite) = probe.into_non_finite() {
+            return Ok(Some(non_finite));
+        }
+        let (found, gradients) = outcome?;
+        if !found.is_finite() {
+            return Ok(Some(NonFinite { what: "the loss".to_owned(), place: Place::default(), found }));
+        }
+        last_gradient(&self.parameters, &gradients)
+    }
+
+    /// A tape for a pass that gathers gradients, with activations of the model's precision.
+    fn recording(&self) -> Tape<'_, B> {
+        Tape::recording(&self.parameters).with_activations(self.precision.dtype())
+    }
+
+    /// Mean loss in nats a question, and its gradients by all parameters, where only some tokens have a target: `rows`
+    /// among the `batch × T` tokens of `inputs`, each followed by one of `targets`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for tokens outside the vocabulary, rows that are not there, or lengths that do not fit; the
+    /// device's own failures.
+    pub fn answer_loss_and_gradients(
+        &self,
+        inputs: &[u32],
+        batch: usize,
+        rows: &[u32],
+        targets: &[u32],
+    ) -> Result<(f64, Gradients<B>)> {
+        let tape = self.recording();
+        let logits = self.logits_at(&tape, inputs, batch, rows)?;
+        let targets = self.targets(rows, targets, 1)?.reshape([rows.len()])?;
+        backward_from_logits(tape, self.config.vocabulary_size, logits, &targets)?.read()
+    }
+
+    /// Scores `[rows, V]` of the token that follows some tokens: `rows` among the `batch × T` tokens of `inputs`.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::answer_loss_and_gradients`].
+    pub fn answer_scores(&self, inputs: &[u32], batch: usize, rows: &[u32]) -> Result<Tensor<B>> {
+        Ok(self.logits_at(&Tape::inert(&self.parameters), inputs, batch, rows)?.into_value())
+    }
+
+    /// As [`LanguageModel::logits`], of some rows alone: `[rows, V]`.
+    fn logits_at(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, rows: &[u32]) -> Result<Var<B>> {
+        if rows.is_empty() {
+            return Err(Error::config("rows", "none", "at least one"));
+        }
+        if let Some(row) = rows.iter().find(|&&row| row as usize >= tokens.len()) {
+            return Err(Error::config("rows", row, format!("under {}, the number of tokens", tokens.len())));
+        }
+        let x = self.stream(tape, &self.ids(tokens, batch)?, None)?;
+        let x = tape.reshape(&x, [tokens.len(), self.config.hidden_size])?;
+        // A row of a table is a row of anything.
+        let x = tape.embedding(&x, &Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?)?;
+        self.head.forward(tape, &self.norm.forward(tape, &x)?)
+    }
+
+    /// Targets on the device, `[batch, T]`, one an input.
+    fn targets(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<Tensor<B>> {
+        if inputs.len() != targets.len() {
+            return Err(Error::config("targets", targets.len(), format!("{} tokens, one an input", inputs.len())));
+        }
+        let length = self.length("targets", targets, batch)?;
+        Ok(Tensor::from_u32(&self.device, [batch, length], targets.to_vec())?)
+    }
+}
+
+/// Cross-entropy of `logits [.., V]`, of which the first `classes` columns count, and the gradients of its mean over
+/// `targets`.
+fn backward_from_logits<B: Backend>(
+    tape: Tape<'_, B>,
+    classes: usize,
+    logits: Var<B>,
+    targets: &Tensor<B>,
+) -> Result<LossGradients<B>> {
+    let count = targets.shape().count();
+    let inputs = LossInputs { classes, logits: logits.value(), targets };
+    let Losses { losses, lse } = primitives::cross_entropy(&inputs)?;
+    let factor = (count as f32).recip();
+    let dlogits = primitives::cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor })?;
+    Ok(LossGradients { loss: primitives::sum(&losses)?, count, gradients: tape.backward([(logits, dlogits)])? })
+}
+
+/// Mean of losses, summed in 64 bits.
+fn mean<B: Backend>(losses: &Tensor<B>) -> hecate_core::Result<f64> {
+    let losses = losses.to_f32()?;
+    Ok(losses.iter().copied().map(f64::from).sum::<f64>() / losses.len() as f64)
+}

@@ -1,0 +1,64 @@
+//! From what memories were read, back to the residual stream.
+
+use super::{Linear, RmsNorm};
+use crate::{Builder, Init, Result, Tape, Var};
+use hecate_core::Backend;
+
+/// `(rmsnorm(read) · silu(x W_g)) W_o`, the norm head by head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutputProjection {
+    /// `W_g`, where the output is gated.
+    pub(super) gate: Option<Linear>,
+    /// Of what a head read, `[V]`.
+    pub(super) norm: RmsNorm,
+    /// `W_o`, from `H · V` to the residual stream.
+    pub(super) back: Linear,
+}
+
+impl OutputProjection {
+    /// Parameters `g_proj` (with a gate), `o_norm`, `o_proj`, for `heads` of width `value`.
+    pub(super) fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        gate: bool,
+        (hidden, heads, value): (usize, usize, usize),
+        norm_eps: f32,
+    ) -> Result<Self> {
+        Self::with_gate(Self::gate(build, gate, (hidden, heads * value))?, build, (hidden, heads, value), norm_eps)
+    }
+
+    /// `W_g`, to `width = H · V`, if there is a gate. Its parameter may come before others, whose order checkpoints fix.
+    pub(super) fn gate<B: Backend>(
+        build: &mut Builder<'_, B>,
+        gate: bool,
+        (hidden, width): (usize, usize),
+    ) -> Result<Option<Linear>> {
+        if gate { Linear::new(build, "g_proj", hidden, width, Init::Normal).map(Some) } else { Ok(None) }
+    }
+
+    /// As [`OutputProjection::new`], with a gate that is there already.
+    pub(super) fn with_gate<B: Backend>(
+        gate: Option<Linear>,
+        build: &mut Builder<'_, B>,
+        (hidden, heads, value): (usize, usize, usize),
+        norm_eps: f32,
+    ) -> Result<Self> {
+        let norm = RmsNorm::new(build, "o_norm", value, norm_eps)?;
+        Ok(Self { gate, norm, back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)? })
+    }
+
+    /// The gate before SiLU, `x W_g`: `[B,T,H·V]`.
+    pub(super) fn factors<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<Var<B>>> {
+        self.gate.as_ref().map(|gate| gate.forward(tape, x)).transpose()
+    }
+
+    /// `x [B,T,hidden]` and what it read `[B,T,H,V]` to `[B,T,hidden]`.
+    pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
+        let [batch, tokens] = [0, 1].map(|axis| x.axes()[axis]);
+        let y = match self.factors(tape, x)? {
+            Some(gate) => self.norm.gated(tape, read, &tape.reshape(&gate, read.axes())?)?,
+            None => self.norm.forward(tape, read)?,
+        };
+        let width = y.axes()[2] * y.axes()[3];
+        self.back.forward(tape, &tape.reshape(&y, [batch, tokens, width])?)
+    }
+}

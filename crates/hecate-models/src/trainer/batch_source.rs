@@ -1,0 +1,137 @@
+//! What passes learn: windows drawn at random, or the next ones of texts that are being read.
+
+use super::Settings;
+use crate::{
+    Cache, Error, LanguageModel, Result, Var,
+    language_model::LossGradients,
+    text::{Windows, windows},
+    weights::{pack, unpack},
+};
+use hecate_core::{Backend, Shape, Tensor, primitives::cast};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// Where the tokens of the next pass come from. A clone goes the same way.
+#[derive(Clone, Debug)]
+pub(super) struct BatchSource<B: Backend> {
+    pub(super) windows: Windows,
+    /// Texts of which windows are left to be learned.
+    reading: Option<Reading<B>>,
+}
+
+/// Texts that are learned window after window, with the memories carried on.
+#[derive(Clone, Debug)]
+struct Reading<B: Backend> {
+    /// Where each of them starts.
+    starts: Vec<usize>,
+    /// What is remembered of the windows before.
+    cache: Cache<B>,
+}
+
+/// A [`Reading`] without its arrays, as checkpoints keep it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Bookmark {
+    starts: Vec<usize>,
+    position: usize,
+}
+
+/// Tokens of a pass, and what follows each of them.
+pub(super) struct TokenWindow {
+    pub(super) inputs: Vec<u32>,
+    pub(super) targets: Vec<u32>,
+}
+
+impl<B: Backend> BatchSource<B> {
+    /// Nothing is being read.
+    pub(super) fn new(windows: Windows) -> Self {
+        Self { windows, reading: None }
+    }
+
+    /// The next window of each sequence of a pass. If memories are carried, the cache comes with it as it is before the
+    /// window; the caller moves it past the window.
+    pub(super) fn next(
+        &mut self,
+        model: &LanguageModel<B>,
+        text: &[u32],
+        settings: &Settings,
+    ) -> Result<(TokenWindow, Option<&mut Cache<B>>)> {
+        let &Settings { batch, tokens, carry, .. } = settings;
+        if carry == 1 {
+            let (inputs, targets) = self.windows.draw(text, batch, tokens)?;
+            return Ok((TokenWindow { inputs, targets }, None));
+        }
+        let length = settings.text();
+        let going = self.reading.take().filter(|reading| reading.cache.position() < length);
+        let reading = match going {
+            Some(reading) => reading,
+            None => Reading { starts: self.windows.starts(text, batch, length)?, cache: model.cache(batch)? },
+        };
+        let Reading { starts, cache } = self.reading.insert(reading);
+        if starts.iter().any(|start| start + length >= text.len()) {
+            let expected = "the text whose memories are carried, whole";
+            return Err(Error::config("tokens of text", text.len(), expected));
+        }
+        let (inputs, targets) = windows(text, starts.iter().map(|start| start + cache.position()), tokens);
+        Ok((TokenWindow { inputs, targets }, Some(cache)))
+    }
+
+    /// The next pass.
+    pub(super) fn learn(
+        &mut self,
+        model: &LanguageModel<B>,
+        text: &[u32],
+        settings: &Settings,
+    ) -> Result<LossGradients<B>> {
+        let (TokenWindow { inputs, targets }, cache) = self.next(model, text, settings)?;
+        match cache {
+            None => model.pass(&inputs, &targets, settings.batch),
+            Some(cache) if cache.position() > 0 => model.pass_with_cache(&inputs, &targets, cache),
+            Some(cache) => {
+                // Gradients flow to what memories start from, which a cache holds as constants.
+                let pass = model.pass(&inputs, &targets, settings.batch)?;
+                model.infer(&inputs, settings.batch, cache)?;
+                Ok(pass)
+            }
+        }
+    }
+
+    /// Where the texts stand that are being read.
+    pub(super) fn bookmark(&self) -> Option<Bookmark> {
+        let Reading { starts, cache } = self.reading.as_ref()?;
+        Some(Bookmark { starts: starts.clone(), position: cache.position() })
+    }
+
+    /// What is remembered of them, as a file.
+    pub(super) fn pack(&self, path: &Path) -> Result<Option<Vec<u8>>> {
+        let Some(Reading { cache, .. }) = &self.reading else { return Ok(None) };
+        Ok(Some(pack(path, &named(cache))?))
+    }
+
+    /// A source that goes on where the bookmark lies, with what the file remembers.
+    pub(super) fn resume(
+        windows: Windows,
+        Bookmark { starts, position }: Bookmark,
+        model: &LanguageModel<B>,
+        (path, bytes): (PathBuf, &[u8]),
+    ) -> Result<Self> {
+        let mut cache = model.cache(starts.len())?;
+        let shapes: Vec<(String, Shape)> =
+            named(&cache).into_iter().map(|(name, array)| (name, array.shape().clone())).collect();
+        let arrays = unpack(model.device(), &path, bytes, &shapes)?;
+        let places = cache.layers_mut().iter_mut().flat_map(|layer| layer.arrays_mut());
+        for (place, array) in places.zip(arrays) {
+            *place = Var::constant(cast(place.value().dtype(), &array)?);
+        }
+        cache.advance(position);
+        Ok(Self { windows, reading: Some(Reading { starts, cache }) })
+    }
+}
+
+/// All arrays of a cache. Parts of a mixer may have arrays of one name: their index tells them apart.
+fn named<B: Backend>(cache: &Cache<B>) -> Vec<(String, &Tensor<B>)> {
+    let layers = cache.layers().iter().enumerate();
+    let arrays =
+        layers.flat_map(|(i, layer)| layer.iter().enumerate().map(move |(j, (name, array))| (i, j, name, array)));
+    arrays.map(|(i, j, name, array)| (format!("layers.{i}.{j}.{name}"), array)).collect()
+}

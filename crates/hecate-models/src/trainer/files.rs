@@ -1,0 +1,244 @@
+//! The files of a checkpoint, and models out of them.
+
+use super::{
+    RunPlan, Settings, Trainer,
+    batch_source::{BatchSource, Bookmark},
+};
+use crate::{
+    Config, Error, LanguageModel, Parameters, Result,
+    checkpoint::{Files, Run, parse_json, read_file, to_json},
+    optimizer::Moments,
+    text::Windows,
+    weights::{pack, unpack},
+};
+use hecate_core::{Backend, Shape, Tensor};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const CONFIG: &str = "config.json";
+const MODEL: &str = "model.safetensors";
+const BEST: &str = "best.safetensors";
+const TRAINING: &str = "training.json";
+const MOMENTS: &str = "training.safetensors";
+const READING: &str = "reading.safetensors";
+/// The tokenizer's file in a run folder, if the model does not read bytes.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// Files of a checkpoint that are copied to the run folder.
+pub const PUBLISHED: [&str; 4] = [CONFIG, MODEL, BEST, TOKENIZER];
+
+/// `training.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Training {
+    step: u64,
+    /// Lowest loss on held-out text; its weights are in `best.safetensors`.
+    best: Option<f64>,
+    settings: Settings,
+    plan: RunPlan,
+    windows: Windows,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reading: Option<Bookmark>,
+}
+
+/// The weights with the lowest loss on held-out text so far.
+#[derive(Debug)]
+pub(super) struct Best {
+    /// Nats a token.
+    pub(super) loss: f64,
+    /// A safetensors file of all parameters, as [`MODEL`] is.
+    weights: Vec<u8>,
+}
+
+impl<B: Backend> Trainer<B> {
+    /// The run's newest checkpoint. Going on from it gives the weights, bit for bit, of a run that never stopped.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if there is none, or a file is missing, damaged or of another model; [`Error::Io`].
+    pub fn resume(device: &B, run: &Run) -> Result<Self> {
+        let (step, files) = run.open(&PUBLISHED)?;
+        let mut files = Opened { folder: run.checkpoint(step), files };
+        let config = files.config()?;
+        let Training { step, best, settings, plan, windows, reading } = files.training()?;
+        settings.check()?;
+        plan.check()?;
+        let (path, bytes) = files.content(MODEL)?;
+        let model = restore(device, &config, &path, bytes)?.with_precision(settings.precision);
+        let moments = files.moments(device, model.parameters())?;
+        let source = match reading {
+            Some(bookmark) => BatchSource::resume(windows, bookmark, &model, files.content(READING)?)?,
+            None => BatchSource::new(windows),
+        };
+        // A run from before there were best weights starts to look for them here.
+        let best = best.zip(files.take(BEST)).map(|(loss, weights)| Best { loss, weights });
+        let tokenizer = files.take(TOKENIZER);
+        Ok(Self { model, moments, settings, plan, source, tokenizer, step, best, failed: false })
+    }
+
+    /// Commits a checkpoint of this step to the run.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Config`] after a failed step.
+    pub fn save(&self, run: &Run) -> Result<()> {
+        run.commit(self.step, &self.files(run)?, &PUBLISHED)
+    }
+
+    /// As [`Trainer::save`] where a new run begins: what was in the folder of an older one goes, and so do the files
+    /// `beside`, once the checkpoint is on the disk.
+    ///
+    /// # Errors
+    /// As [`Trainer::save`]; if the checkpoint could not be written, the folder is as it was.
+    pub fn begin(&self, run: &Run, beside: &[&str]) -> Result<()> {
+        run.replace(self.step, &self.files(run)?, &PUBLISHED, &[&PUBLISHED, beside].concat())
+    }
+
+    /// Notes a loss on held-out text, nats a token. The weights as they are become the best if no loss before was as low;
+    /// checkpoints keep them from then on.
+    ///
+    /// # Errors
+    /// [`Error::Config`] after a failed step; the device's own failures.
+    pub fn note(&mut self, held_out_loss: f64) -> Result<()> {
+        self.check_sound()?;
+        // NaN is lower than nothing.
+        if held_out_loss < self.best().unwrap_or(f64::INFINITY) {
+            let weights = pack(Path::new(BEST), &named(self.model.parameters()))?;
+            self.best = Some(Best { loss: held_out_loss, weights });
+        }
+        Ok(())
+    }
+
+    /// Lowest loss on held-out text noted, nats a token.
+    pub fn best(&self) -> Option<f64> {
+        self.best.as_ref().map(|best| best.loss)
+    }
+
+    /// Files of a checkpoint of this step.
+    fn files(&self, run: &Run) -> Result<Files> {
+        self.check_sound()?;
+        let folder = run.checkpoint(self.step);
+        let moments = self.moments.means.iter().chain(&self.moments.squares);
+        let shapes = moment_shapes(self.model.parameters());
+        let moments: Vec<_> = shapes.into_iter().zip(moments).map(|((name, _), array)| (name, array)).collect();
+        let training = Training {
+            step: self.step,
+            best: self.best(),
+            settings: self.settings,
+            plan: self.plan.clone(),
+            windows: self.source.windows.clone(),
+            reading: self.source.bookmark(),
+        };
+        let mut files = Files::from([
+            (CONFIG.to_owned(), to_json(&folder.join(CONFIG), self.model.config())?),
+            (MODEL.to_owned(), pack(&folder.join(MODEL), &named(self.model.parameters()))?),
+            (TRAINING.to_owned(), to_json(&folder.join(TRAINING), &training)?),
+            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments)?),
+        ]);
+        let best = self.best.as_ref().map(|best| best.weights.clone());
+        let reading = self.source.pack(&folder.join(READING))?;
+        let optional = [(BEST, best), (READING, reading), (TOKENIZER, self.tokenizer.clone())];
+        files.extend(optional.into_iter().filter_map(|(name, content)| Some((name.to_owned(), content?))));
+        Ok(files)
+    }
+}
+
+/// A checkpoint's files, and the folder that messages name.
+struct Opened {
+    folder: PathBuf,
+    files: Files,
+}
+
+impl Opened {
+    fn content(&self, name: &str) -> Result<(PathBuf, &[u8])> {
+        let path = self.folder.join(name);
+        match self.files.get(name) {
+            Some(content) => Ok((path, content)),
+            None => Err(Error::checkpoint(path, "missing; use a copy")),
+        }
+    }
+
+    /// A file that not every checkpoint has.
+    fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+        self.files.remove(name)
+    }
+
+    fn config(&self) -> Result<Config> {
+        let (path, bytes) = self.content(CONFIG)?;
+        parse_config(&path, bytes)
+    }
+
+    fn training(&self) -> Result<Training> {
+        let (path, bytes) = self.content(TRAINING)?;
+        parse_json(&path, bytes)
+    }
+
+    fn moments<B: Backend>(&self, device: &B, parameters: &Parameters<B>) -> Result<Moments<B>> {
+        let (path, bytes) = self.content(MOMENTS)?;
+        let mut means = unpack(device, &path, bytes, &moment_shapes(parameters))?;
+        let squares = means.split_off(parameters.len());
+        Ok(Moments { means, squares })
+    }
+}
+
+/// The last weights of a run: the model in a folder with `config.json` and `model.safetensors`.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if a file is missing or damaged or does not fit the other; the device's own failures.
+pub fn load_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
+    load_weights(device, folder, MODEL)
+}
+
+/// The weights of a run with the lowest loss on held-out text: as [`load_model`], from `best.safetensors`.
+///
+/// # Errors
+/// As [`load_model`]; [`Error::Checkpoint`] for a run that was not measured yet.
+pub fn load_best_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
+    let path = folder.join(BEST);
+    if folder.join(MODEL).exists() && !path.exists() {
+        let why = "missing, because this run was not measured on held-out text yet; use its last weights, or train on";
+        return Err(Error::checkpoint(path, why));
+    }
+    load_weights(device, folder, BEST)
+}
+
+fn load_weights<B: Backend>(device: &B, folder: &Path, weights: &str) -> Result<LanguageModel<B>> {
+    let config = load_config(&folder.join(CONFIG))?;
+    let path = folder.join(weights);
+    restore(device, &config, &path, &read_file(&path)?)
+}
+
+/// A configuration file.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if it is missing or cannot be understood.
+pub fn load_config(path: &Path) -> Result<Config> {
+    parse_config(path, &read_file(path)?)
+}
+
+fn parse_config(path: &Path, bytes: &[u8]) -> Result<Config> {
+    let config: Config = parse_json(path, bytes)?;
+    config.validate().map_err(|error| Error::checkpoint(path, error.to_string()))?;
+    Ok(config)
+}
+
+/// A model with the weights of a safetensors file.
+fn restore<B: Backend>(device: &B, config: &Config, path: &Path, bytes: &[u8]) -> Result<LanguageModel<B>> {
+    let mut model = LanguageModel::blank(device, config)?;
+    let shapes: Vec<(String, Shape)> =
+        model.parameters().iter().map(|p| (p.name.clone(), p.value.shape().clone())).collect();
+    let values = unpack(device, path, bytes, &shapes)?;
+    for (parameter, value) in model.parameters_mut().iter_mut().zip(values) {
+        parameter.value = value;
+    }
+    Ok(model)
+}
+
+fn named<B: Backend>(parameters: &Parameters<B>) -> Vec<(String, &Tensor<B>)> {
+    parameters.iter().map(|p| (p.name.clone(), &p.value)).collect()
+}
+
+/// Names and shapes of all first moments, then of all second moments.
+fn moment_shapes<B: Backend>(parameters: &Parameters<B>) -> Vec<(String, Shape)> {
+    let named = |prefix: &str| -> Vec<(String, Shape)> {
+        parameters.iter().map(|p| (format!("{prefix}.{}", p.name), p.value.shape().clone())).collect()
+    };
+    [named("mean"), named("square")].concat()
+}

@@ -1,0 +1,104 @@
+//! What a run is told: how it learns, and where its text comes from.
+
+use crate::{
+    Error, Precision, Result,
+    bounds::{SIZE, at_most, product, within},
+    optimizer::Constants,
+    schedule::Schedule,
+    text::Identity,
+};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How a model is trained. Every checkpoint keeps it, and resuming takes it from there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Sequences a pass, at least 1.
+    pub batch: usize,
+    /// Tokens a sequence, at least 1.
+    pub tokens: usize,
+    /// Passes whose gradients are averaged into one step, at least 1.
+    pub accumulate: usize,
+    /// Sequences of a text that are learned one after another with the memories carried on. At 1 every sequence starts
+    /// with fresh memories. Gradients end at the start of each sequence.
+    #[serde(default = "fresh")]
+    pub carry: usize,
+    /// Learning rates, and the number of steps.
+    pub schedule: Schedule,
+    /// The optimiser's constants.
+    pub optimizer: Constants,
+    /// Seed of the weights and of the choice of text.
+    pub seed: u64,
+    /// Bits of activations.
+    #[serde(default)]
+    pub precision: Precision,
+}
+
+/// Checkpoints from before there was a choice carried nothing.
+fn fresh() -> usize {
+    1
+}
+
+impl Settings {
+    /// Refuses what makes no sense.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn check(&self) -> Result<()> {
+        let Self { batch, tokens, accumulate, carry, .. } = *self;
+        let counts = [("batch", batch), ("sequence length", tokens), ("accumulate", accumulate), ("carry", carry)];
+        counts.into_iter().try_for_each(|(field, count)| within(field, count, 1..=SIZE))?;
+        at_most("batch × sequence length", product(&[batch, tokens]), SIZE as u128)?;
+        self.schedule.check()?;
+        self.optimizer.check()
+    }
+
+    /// Tokens learned a step: `batch × tokens × accumulate`.
+    pub fn tokens_per_step(&self) -> usize {
+        self.batch.saturating_mul(self.tokens).saturating_mul(self.accumulate)
+    }
+
+    /// Tokens of a text that are learned with the same memories: `tokens × carry`.
+    pub fn text(&self) -> usize {
+        self.tokens.saturating_mul(self.carry)
+    }
+
+    /// Refuses sequences that end inside a group of `group` tokens, since no later call could start there.
+    pub(super) fn check_group(&self, group: usize) -> Result<()> {
+        if self.carry > 1 && !self.tokens.is_multiple_of(group) {
+            let expected = format!(
+                "a multiple of {group}, the tokens that share a gradient point, where memories are carried from one \
+                 sequence to the next"
+            );
+            return Err(Error::config("sequence length", self.tokens, expected));
+        }
+        Ok(())
+    }
+}
+
+/// Where a run's text comes from, and how often it is measured and saved. None of it changes a weight.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunPlan {
+    /// The text's file; none for a text that is part of the program.
+    pub text: Option<PathBuf>,
+    /// Which text it is.
+    pub identity: Identity,
+    /// Share of the text that is held out, in `(0, 1)`.
+    pub held_out: f32,
+    /// Steps between two measurements on held-out text, at least 1.
+    pub evaluate_every: u64,
+    /// Steps between two checkpoints, at least 1.
+    pub save_every: u64,
+}
+
+impl RunPlan {
+    pub(super) fn check(&self) -> Result<()> {
+        let counts = [("evaluate every", self.evaluate_every), ("save every", self.save_every)];
+        match counts.into_iter().find(|&(_, count)| count == 0) {
+            Some((field, _)) => Err(Error::config(field, 0, "at least 1 step")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A model of one memory, written once for every backend, learns a sentence with AdamW.
+
+use hecate::{
+    models::{
+        Builder, MemoryConfig, Parameters, Random, Result, Tape, Var,
+        layers::{Context, Embedding, Linear, Memory, Mixer, RmsNorm},
+        optimizer::{Constants, Moments, norm_squared},
+    },
+    prelude::*,
+    primitives::{LossBackward, LossInputs, Losses},
+};
+
+/// What is learned, byte by byte.
+const TEXT: &[u8] = b"the quick brown fox jumps over the lazy dog. ";
+/// Different bytes: those of ASCII.
+const VOCABULARY: usize = 128;
+/// Width of the residual stream.
+const HIDDEN: usize = 32;
+
+/// `head(x + memory(norm x))`, with `x` the embedding of each byte.
+struct Reader {
+    embedding: Embedding,
+    norm: RmsNorm,
+    memory: Memory<Delta>,
+    head: Linear,
+}
+
+impl Reader {
+    /// Parameters are added under names of their own, in this order, and drawn from one stream.
+    fn new<B: Backend>(build: &mut Builder<'_, B>) -> Result<Self> {
+        let config = MemoryConfig { heads: 2, ..MemoryConfig::default() };
+        let embedding = Embedding::new(build, "embedding", VOCABULARY, HIDDEN)?;
+        Ok(Self {
+            norm: RmsNorm::new(build, "norm", HIDDEN, 1e-6)?,
+            memory: Memory::new(&mut build.within("memory"), Delta::default(), &config, HIDDEN, 1e-6)?,
+            // The table of embeddings, transposed.
+            head: embedding.head(build, "head", (VOCABULARY, HIDDEN), true)?,
+            embedding,
+        })
+    }
+
+    /// Scores of the next byte `[1, T, VOCABULARY]` for the bytes `[1, T]`.
+    fn forward<B: Backend>(&self, tape: &Tape<'_, B>, bytes: &Tensor<B>) -> Result<Var<B>> {
+        let x = self.embedding.forward(tape, bytes)?;
+        let mut whole = Context::whole(1, bytes.shape().last());
+        let read = self.memory.forward(tape, &self.norm.forward(tape, &x)?, &mut whole)?;
+        self.head.forward(tape, &tape.add(&x, &read)?)
+    }
+}
+
+/// Training as work for any backend: losses before and after.
+struct Train {
+    steps: u32,
+}
+
+impl Job for Train {
+    type Output = Result<(f32, f32)>;
+
+    fn run<B: Backend>(self, device: &B) -> Self::Output {
+        // The same seed gives the same weights on every device.
+        let mut parameters = Parameters::new();
+        let mut random = Random::new(7);
+        let model = Reader::new(&mut Builder::new(device, &mut parameters, &mut random, 0.1, 1))?;
+        let mut moments = Moments::new(device, &parameters)?;
+        let constants = Constants { weight_decay: 0.0, ..Constants::default() };
+
+        // Twice over, so that the second time can be told from the first.
+        let text: Vec<u32> = TEXT.iter().cycle().take(2 * TEXT.len()).map(|&byte| byte.into()).collect();
+        let count = text.len() - 1;
+        let inputs = Tensor::from_u32(device, [1, count], text[..count].to_vec())?;
+        // Each byte's target is the byte after it.
+        let targets = Tensor::from_u32(device, [1, count], text[1..].to_vec())?;
+
+        let mut losses = Vec::new();
+        for step in 1..=self.steps {
+            // The tape remembers the forward; the gradient of the mean loss starts the way back.
+            let tape = Tape::recording(&parameters);
+            let scores = model.forward(&tape, &inputs)?;
+            let inputs = LossInputs { classes: VOCABULARY, logits: scores.value(), targets: &targets };
+            let Losses { losses: each, lse } = primitives::cross_entropy(&inputs)?;
+            losses.push(primitives::sum(&each)?.to_f32()?[0] / count as f32);
+            let mean = (count as f32).recip();
+            let dscores = primitives::cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor: mean })?;
+            let gradients = tape.backward([(scores, dscores)])?;
+            // Gradients longer than `clip` are scaled down to it.
+            let norm = norm_squared(device, &gradients)?;
+            moments.update(&mut parameters, &gradients, &norm, &constants, (step, 1e-2))?;
+        }
+        Ok((losses[0], losses[losses.len() - 1]))
+    }
+}
+
+fn main() -> Result<()> {
+    let selected = select(&devices(), &Choose::Best)?;
+    let (before, after) = selected.run(Train { steps: 30 })??;
+    println!("loss {before:.4} before, {after:.4} after 30 steps on {}", selected.id);
+    assert!(after < 0.5 * before, "nothing was learned");
+    Ok(())
+}

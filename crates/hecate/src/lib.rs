@@ -1,0 +1,76 @@
+//! Neural memory rules for Rust: sequence layers whose state learns while it reads.
+//!
+//! This crate is the front door: it re-exports the others, finds devices and chooses among them.
+//!
+//! | module | crate | feature |
+//! |---|---|---|
+//! | the root, [`rules`], [`primitives`] | `hecate-core` | |
+//! | `cpu` | `hecate-cpu`: rayon, SIMD, gemm | `cpu`, default |
+//! | `cuda` | `hecate-cuda`: NVIDIA GPUs; needs nothing of NVIDIA's to build | `cuda` |
+//! | `wgpu` | `hecate-wgpu`: Vulkan, Metal, Direct3D 12 | `wgpu` |
+//! | `models` | `hecate-models`: tape, layers, language models, training | `models`, default |
+//!
+//! `dfdx` makes any rule an operation on a dfdx tape, `tokenizer` reads `tokenizer.json`; `full` is all of these.
+//!
+//! # A rule, forward and backward
+//!
+//! ```
+#![doc = include_str!("../examples/quickstart.rs")]
+//! ```
+//!
+//! # Choosing a device
+//!
+//! [`devices`] lists what is there and why the rest is not, [`select`] is a pure function of that list, and
+//! [`Selected::run`] opens the device for code that is generic over [`Backend`].
+//!
+#![cfg_attr(feature = "cpu", doc = "```")]
+#![cfg_attr(not(feature = "cpu"), doc = "```ignore")]
+#![doc = include_str!("../examples/devices.rs")]
+//! ```
+//!
+//! # Longer programs
+//!
+//! Each is a file of `examples/`; `cargo run -p hecate --example NAME` runs it in seconds.
+//!
+//! ## `train`: a model generic over the backend, trained with AdamW
+//!
+//! ```no_run
+#![doc = include_str!("../examples/train.rs")]
+//! ```
+//!
+//! ## `streaming`: a memory that reads a stream, is saved and goes on
+//!
+//! ```no_run
+#![doc = include_str!("../examples/streaming.rs")]
+//! ```
+//!
+//! ## `dfdx`: a rule inside a dfdx network (feature `dfdx`)
+//!
+#![cfg_attr(feature = "dfdx", doc = "```no_run")]
+#![cfg_attr(not(feature = "dfdx"), doc = "```ignore")]
+#![doc = include_str!("../examples/dfdx.rs")]
+//! ```
+//!
+//! # Events
+//!
+//! Crates say what they do through [`tracing`]: a device that is opened is an `info`, a call of a rule and a launch of a
+//! kernel a `trace`, a best device that is no GPU a `warn`. Without a subscriber an event costs one comparison.
+
+mod devices;
+mod open;
+pub mod prelude;
+mod select;
+
+pub use devices::{Absent, BackendKind, DeviceInfo, DeviceName, Devices, Properties, devices, devices_of};
+pub use hecate_core::*;
+pub use open::Job;
+pub use select::{Choose, FEW_ELEMENTS, OLDEST_CAPABILITY, OLDEST_DRIVER, Selected, select};
+
+#[cfg(feature = "cpu")]
+pub use hecate_cpu as cpu;
+#[cfg(feature = "cuda")]
+pub use hecate_cuda as cuda;
+#[cfg(feature = "models")]
+pub use hecate_models as models;
+#[cfg(feature = "wgpu")]
+pub use hecate_wgpu as wgpu;

@@ -1,0 +1,102 @@
+//! Dependencies: under which licences they come, and from where.
+
+use serde_json::Value;
+use std::{fs, path::Path, process::Command};
+
+/// Licences that `deny.toml` allows.
+fn allowed() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deny.toml");
+    let text = fs::read_to_string(path).expect("deny.toml beside the workspace's Cargo.toml");
+    let (_, rest) = text.split_once("allow = [").expect("a list of licences");
+    let (list, _) = rest.split_once(']').expect("its end");
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Whether an expression of licences can be met by these: `AND` binds closer than `OR`, and `/` is an old `OR`.
+struct Expression<'a> {
+    words: Vec<&'a str>,
+    at: usize,
+    allowed: &'a [String],
+}
+
+impl Expression<'_> {
+    fn next_is(&mut self, word: &str) -> bool {
+        let found = self.words.get(self.at) == Some(&word);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn any(&mut self) -> bool {
+        let mut met = self.all();
+        while self.next_is("OR") {
+            met |= self.all();
+        }
+        met
+    }
+
+    fn all(&mut self) -> bool {
+        let mut met = self.one();
+        while self.next_is("AND") {
+            met &= self.one();
+        }
+        met
+    }
+
+    fn one(&mut self) -> bool {
+        if self.next_is("(") {
+            let met = self.any();
+            return self.next_is(")") && met;
+        }
+        let licence = self.words.get(self.at).copied().unwrap_or_default();
+        self.at += 1;
+        if self.next_is("WITH") {
+            // An exception of its own is another licence; none is in the list.
+            self.at += 1;
+            return false;
+        }
+        self.allowed.iter().any(|allowed| allowed == licence)
+    }
+}
+
+fn met(expression: &str, allowed: &[String]) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut expression = Expression { words, at: 0, allowed };
+    expression.any() && expression.at == expression.words.len()
+}
+
+#[test]
+fn expressions_are_read_as_they_are_meant() {
+    let allowed = ["MIT", "Zlib"].map(str::to_owned);
+    for text in ["MIT", "GPL-3.0 OR MIT", "MIT AND Zlib", "GPL-3.0/MIT", "(GPL-3.0 OR MIT) AND Zlib", "MIT OR A AND B"]
+    {
+        assert!(met(text, &allowed), "{text}");
+    }
+    for text in ["", "GPL-3.0", "MIT AND GPL-3.0", "(MIT", "MIT WITH exception", "MIT GPL-3.0", "(MIT OR Zlib) AND B"] {
+        assert!(!met(text, &allowed), "{text}");
+    }
+}
+
+/// Everything that the lock file names, also for systems other than this one.
+#[test]
+fn licences_and_sources_are_those_allowed() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let mut ask = Command::new(cargo);
+    ask.args(["metadata", "--format-version", "1", "--all-features", "--locked", "--manifest-path"]).arg(manifest);
+    let answer = ask.output().expect("cargo starts");
+    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let answer: Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+    let packages = answer["packages"].as_array().expect("a list of packages");
+    assert!(packages.len() > 50, "only {} packages", packages.len());
+    let allowed = allowed();
+    for package in packages {
+        let name = format!("{} {}", package["name"], package["version"]);
+        let licence = package["license"].as_str().unwrap_or_default();
+        assert!(met(licence, &allowed), "{name} is under `{licence}`, and deny.toml allows {}", allowed.join(", "));
+        let source = package["source"].as_str();
+        let known =
+            source.is_none_or(|source| source.starts_with("registry+https://github.com/rust-lang/crates.io-index"));
+        assert!(known, "{name} comes from {source:?}");
+    }
+}

@@ -1,0 +1,4 @@
+//! The documents are true: what they name is there, and their pictures are what the measured figures give.
+
+mod links;
+mod pictures;

@@ -1,0 +1,31 @@
+//! Models on the CPU: layers against 64-bit arithmetic, compositions, decoding, the bridge to dfdx, training and its files.
+
+/// What all modules here run on.
+mod column {
+    pub(crate) type Column = hecate_cpu::Cpu;
+
+    /// One device for arrays that meet in a call.
+    pub(crate) fn device() -> Column {
+        static CPU: std::sync::LazyLock<Column> = std::sync::LazyLock::new(Column::new);
+        CPU.clone()
+    }
+
+    /// This column is never missing.
+    pub(crate) fn is_missing() -> bool {
+        false
+    }
+
+    /// Every configuration of every rule.
+    pub(crate) fn sample<T>(all: Vec<T>, _: usize) -> Vec<T> {
+        all
+    }
+}
+
+mod bridge;
+mod compositions;
+mod configs;
+mod decoding;
+mod layers;
+mod levels;
+mod steps;
+mod training;

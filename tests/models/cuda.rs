@@ -1,0 +1,26 @@
+//! Models on CUDA, on the first GPU: what of the CPU's tests of models runs on a device.
+
+#[path = "gpu.rs"]
+mod column;
+mod compositions;
+mod configs;
+mod decoding;
+mod layers;
+mod levels;
+mod steps;
+
+/// The tiny model and text of the CPU's tests of training.
+mod training {
+    pub(crate) mod fixtures;
+}
+
+use hecate_core::Result;
+use hecate_cuda::Cuda;
+
+/// What all modules here run on.
+pub(crate) type Column = Cuda;
+
+/// Opens the device under test.
+fn open() -> Result<Column> {
+    Cuda::new(0)?.with_poisoned_memory()
+}
