@@ -11,6 +11,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("linear.cuh", include_str!("linear/linear.cuh")),
     ("chunk.cuh", include_str!("linear/chunk.cuh")),
     ("chunk_walk.cuh", include_str!("linear/chunk_walk.cuh")),
+    ("chunk_gradients.cuh", include_str!("linear/chunk_gradients.cuh")),
     ("chunk_bf16/tile.cuh", include_str!("linear/chunk_bf16/tile.cuh")),
     ("chunk_bf16/halves.cuh", include_str!("linear/chunk_bf16/halves.cuh")),
     ("chunk_bf16/fragments.cuh", include_str!("linear/chunk_bf16/fragments.cuh")),
@@ -20,6 +21,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("chunk_bf16/slabs.cuh", include_str!("linear/chunk_bf16/slabs.cuh")),
     ("chunk_bf16/products.cuh", include_str!("linear/chunk_bf16/products.cuh")),
     ("chunk_bf16/gates.cuh", include_str!("linear/chunk_bf16/gates.cuh")),
+    ("chunk_bf16/forward.cuh", include_str!("linear/chunk_bf16/forward.cuh")),
+    ("chunk_bf16/reverse.cuh", include_str!("linear/chunk_bf16/reverse.cuh")),
     // Rules token by token, and products of a block.
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
@@ -37,5 +40,6 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("conv.cuh", include_str!("primitives/conv.cuh")),
     ("entries.cuh", include_str!("primitives/entries.cuh")),
     ("maps.cuh", include_str!("primitives/maps.cuh")),
+    ("norm.cuh", include_str!("primitives/norm.cuh")),
     ("attention.cuh", include_str!("primitives/attention.cuh")),
 ];

@@ -3,14 +3,9 @@
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
 use super::{composed, recurrence::recurrence};
-use hecate_conformance::oracle::{Head, Oracle, Token, Var};
-use hecate_core::{
-    Dims, Initial, Of, Rule, Sequences, Slots,
-    families::{Deep, Linear, LinearGate, LinearRule, LowerGates, Own},
-    for_each_rule,
-    rules::*,
-};
-use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig, layers::GatedRule};
+use hecate_conformance::oracle::{Head, Token, Var};
+use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, for_each_rule, rules::*};
+use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig};
 use std::collections::BTreeMap;
 
 /// An expression over the rule of a configuration.
@@ -21,7 +16,9 @@ macro_rules! over {
 }
 pub(super) use over;
 
+mod gates;
 pub(super) mod levels;
+pub(super) use gates::Gated;
 
 /// Parameters by name, as matrices; vectors are single rows, a convolution's weight is `[channels, taps]`.
 #[derive(Clone)]
@@ -166,28 +163,6 @@ pub(super) fn project(
     y.iter().map(|y| (0..heads).map(|head| columns(y, head * width, width)).collect()).collect()
 }
 
-/// Gates of one token from what the layer computes of it.
-pub(super) trait Gated<F = <Self as Rule>::Family>: GatedRule + Oracle {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> Of<Self::Gates, Var>;
-}
-
-impl<R: LinearRule + Oracle> Gated<Linear> for R {
-    fn gated(self, log_a: Var, logit: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> Of<R::Gates, Var> {
-        let (step, most) = (f64::from(config.step), f64::from(config.momentum));
-        let write = || sigmoid(&logit("b_proj"));
-        let eta = || sigmoid(&logit("eta_proj")).scale(most);
-        R::Gates::lower_backward(|gate| match gate {
-            LinearGate::LogA => log_a.clone(),
-            LinearGate::LogEta => eta().ln(),
-            LinearGate::Theta if !self.spec().momentum => write().scale(step),
-            LinearGate::Theta if most == 1.0 => eta().scale(-1.0).shift(1.0) * write(),
-            LinearGate::Theta => write().scale(1.0 - most),
-            LinearGate::Beta if self.shares_erase() => write().scale(-1.0).shift(1.0) * sigmoid(&logit("erase_proj")),
-            LinearGate::Beta => sigmoid(&logit("erase_proj")),
-        })
-    }
-}
-
 /// `log a` of all heads.
 fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
     if !config.decay {
@@ -195,82 +170,6 @@ fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
     }
     let step = (linear(weights, "a_proj", x) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
     step * weights.matrix("A_log").exp().scale(-1.0)
-}
-
-/// Retention and steps of networks.
-fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
-    (log_a.scale(1.0 / 1024.0), theta.scale(0.125))
-}
-
-impl Gated<Deep> for TitansMlp {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal, config);
-        let (log_a, theta) = network(&log_a, &theta);
-        MomentumGates { log_a, log_eta, theta }
-    }
-}
-
-impl<M: Memory> Gated<Deep> for Moneta<M>
-where
-    Self: Oracle<Gates = WriteGates<()>, Family = Deep>,
-{
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
-        let steepness = f64::from(self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
-        let theta = sigmoid(&signal("b_proj")).scale(1.0 / steepness);
-        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
-        WriteGates { log_a, theta }
-    }
-}
-
-fn softplus(x: &Var) -> Var {
-    x.exp().shift(1.0).ln()
-}
-
-impl<M: Memory> Gated<Deep> for Yaad<M>
-where
-    Self: Oracle<Gates = HuberGates<()>, Family = Deep>,
-{
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> HuberGates<Var> {
-        let theta = sigmoid(&signal("b_proj"));
-        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
-        HuberGates { log_a, theta, delta: softplus(&signal("delta_proj")) }
-    }
-}
-
-impl Gated<Deep> for YaadMomentum {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> HuberMomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated(log_a, signal, config);
-        HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
-    }
-}
-
-impl<M: Memory> Gated<Deep> for Memora<M>
-where
-    Self: Oracle<Gates = WriteGates<()>, Family = Deep>,
-{
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
-        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
-    }
-}
-
-impl Gated<Own> for Lattice {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
-        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
-    }
-}
-
-impl Gated<Own> for Trellis {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> CodeGates<Var> {
-        let (theta, code) = (sigmoid(&signal("b_proj")), signal("code_proj"));
-        match self.phi {
-            Phi::Identity => CodeGates { log_a, theta, code },
-            Phi::L2Silu => CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code) },
-            Phi::LnSilu => {
-                let norm = f64::from(self.slots).sqrt();
-                CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code).scale(norm) }
-            }
-        }
-    }
 }
 
 /// The memory of a head before any token: learned where there is a parameter, else zeros.
@@ -298,20 +197,6 @@ fn unit_rows(x: &Var) -> Var {
     let squares = x.square().dot(&x.constant(width, 1, vec![1.0; width]));
     let epsilon = f64::from(1e-6f32);
     x * squares.shift(epsilon * epsilon).sqrt().recip()
-}
-
-impl Gated<Own> for Atlas {
-    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WindowGates<Var> {
-        let eta = sigmoid(&signal("eta_proj"));
-        let strengths = sigmoid(&signal("b_proj"));
-        let window = self.window as usize;
-        let gamma = columns(&strengths, 0, window).scale(1.0 / window as f64);
-        let (gamma, theta) = match self.newton_schulz {
-            0 => (eta.scale(-1.0).shift(1.0) * gamma, eta.constant(1, 1, vec![1.0])),
-            _ => (gamma, columns(&strengths, window, 1)),
-        };
-        WindowGates { log_a, log_eta: eta.ln(), theta, gamma }
-    }
 }
 
 fn memory_of<R: Gated>(rule: R, config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows, eps: f64) -> Vec<Var> {

@@ -65,7 +65,7 @@ struct Reverse {
     arrays: ReverseArrays,
 }
 
-/// `struct ChunkGradients` of `chunk_gradients.cu`.
+/// `struct ChunkGradients` of `chunk_gradients.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Gradients {

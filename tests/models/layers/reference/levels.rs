@@ -1,7 +1,7 @@
 //! Compositions in time, token by token.
 
 use super::*;
-use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
+use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring, layers::GatedRule};
 use std::ops::Range;
 
 fn copy<R: Rule>(state: &Of<R::State, Var>) -> Of<R::State, Var> {
@@ -202,7 +202,7 @@ pub(super) fn hope(config: &HopeConfig, weights: &Weights, x: &[Var], rows: Rows
             }
             let u = l2_norm(&u[i][head]);
             let (k, v) = (l2_norm(&u.dot(&point[1])), u.dot(&point[2]));
-            let eta = softplus(&(u.dot(&point[3]) + &step)).scale(1.0 / config.chunk as f64);
+            let eta = gates::softplus(&(u.dot(&point[3]) + &step)).scale(1.0 / config.chunk as f64);
             let a = sigmoid(&(u.dot(&point[4]) + &retention));
             out.push(l2_norm(&q[i][head]).dot(&memories[0]));
             let written = memories.iter().zip(&point).map(|(m, c)| {

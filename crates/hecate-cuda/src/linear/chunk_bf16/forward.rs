@@ -10,7 +10,7 @@ use hecate_core::Result;
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_forward", "forward.cu");
 
-/// `struct Bf16Forward` of `forward.cu`.
+/// `struct Bf16Forward` of `forward.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct ForwardArguments {

@@ -11,7 +11,7 @@ use hecate_core::Result;
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("chunk_bf16_reverse", "reverse.cu");
 
-/// `struct Bf16Reverse` of `reverse.cu`.
+/// `struct Bf16Reverse` of `reverse.cuh`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct ReverseArguments {

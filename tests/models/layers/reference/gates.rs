@@ -1,0 +1,122 @@
+//! Gates of every rule in 64 bits, from the logits of its layer.
+
+use super::{columns, l2_norm, sigmoid};
+use hecate_conformance::oracle::{Oracle, Var};
+use hecate_core::{
+    Of, Rule,
+    families::{Deep, Linear, LinearGate, LinearRule, LowerGates, Own},
+    rules::*,
+};
+use hecate_models::{MemoryConfig, layers::GatedRule};
+
+/// Gates of one token from what the layer computes of it.
+pub(crate) trait Gated<F = <Self as Rule>::Family>: GatedRule + Oracle {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> Of<Self::Gates, Var>;
+}
+
+impl<R: LinearRule + Oracle> Gated<Linear> for R {
+    fn gated(self, log_a: Var, logit: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> Of<R::Gates, Var> {
+        let (step, most) = (f64::from(config.step), f64::from(config.momentum));
+        let write = || sigmoid(&logit("b_proj"));
+        let eta = || sigmoid(&logit("eta_proj")).scale(most);
+        R::Gates::lower_backward(|gate| match gate {
+            LinearGate::LogA => log_a.clone(),
+            LinearGate::LogEta => eta().ln(),
+            LinearGate::Theta if !self.spec().momentum => write().scale(step),
+            LinearGate::Theta if most == 1.0 => eta().scale(-1.0).shift(1.0) * write(),
+            LinearGate::Theta => write().scale(1.0 - most),
+            LinearGate::Beta if self.shares_erase() => write().scale(-1.0).shift(1.0) * sigmoid(&logit("erase_proj")),
+            LinearGate::Beta => sigmoid(&logit("erase_proj")),
+        })
+    }
+}
+
+/// Retention and steps of networks.
+fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
+    (log_a.scale(1.0 / 1024.0), theta.scale(0.125))
+}
+
+impl Gated<Deep> for TitansMlp {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
+        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal, config);
+        let (log_a, theta) = network(&log_a, &theta);
+        MomentumGates { log_a, log_eta, theta }
+    }
+}
+
+impl<M: Memory> Gated<Deep> for Moneta<M>
+where
+    Self: Oracle<Gates = WriteGates<()>, Family = Deep>,
+{
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
+        let steepness = f64::from(self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
+        let theta = sigmoid(&signal("b_proj")).scale(1.0 / steepness);
+        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
+        WriteGates { log_a, theta }
+    }
+}
+
+pub(super) fn softplus(x: &Var) -> Var {
+    x.exp().shift(1.0).ln()
+}
+
+impl<M: Memory> Gated<Deep> for Yaad<M>
+where
+    Self: Oracle<Gates = HuberGates<()>, Family = Deep>,
+{
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> HuberGates<Var> {
+        let theta = sigmoid(&signal("b_proj"));
+        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
+        HuberGates { log_a, theta, delta: softplus(&signal("delta_proj")) }
+    }
+}
+
+impl Gated<Deep> for YaadMomentum {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> HuberMomentumGates<Var> {
+        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated(log_a, signal, config);
+        HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
+    }
+}
+
+impl<M: Memory> Gated<Deep> for Memora<M>
+where
+    Self: Oracle<Gates = WriteGates<()>, Family = Deep>,
+{
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+impl Gated<Own> for Lattice {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
+        WriteGates { log_a, theta: sigmoid(&signal("b_proj")) }
+    }
+}
+
+impl Gated<Own> for Trellis {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> CodeGates<Var> {
+        let (theta, code) = (sigmoid(&signal("b_proj")), signal("code_proj"));
+        match self.phi {
+            Phi::Identity => CodeGates { log_a, theta, code },
+            Phi::L2Silu => CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code) },
+            Phi::LnSilu => {
+                let norm = f64::from(self.slots).sqrt();
+                CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code).scale(norm) }
+            }
+        }
+    }
+}
+
+impl Gated<Own> for Atlas {
+    fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WindowGates<Var> {
+        let eta = sigmoid(&signal("eta_proj"));
+        let strengths = sigmoid(&signal("b_proj"));
+        let window = self.window as usize;
+        let gamma = columns(&strengths, 0, window).scale(1.0 / window as f64);
+        let (gamma, theta) = match self.newton_schulz {
+            0 => (eta.scale(-1.0).shift(1.0) * gamma, eta.constant(1, 1, vec![1.0])),
+            _ => (gamma, columns(&strengths, window, 1)),
+        };
+        WindowGates { log_a, log_eta: eta.ln(), theta, gamma }
+    }
+}
