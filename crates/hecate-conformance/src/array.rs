@@ -56,8 +56,8 @@ impl Array {
         Ok(Self { shape: tensor.shape().clone(), values })
     }
 
-    /// Indices `range` of the axis that `outer` elements of the leading axes precede: `[outer, length, inner]` seen as
-    /// such, cut to `[outer, range, inner]`, under the shape with that axis shortened.
+    /// Indices `range` of the axis that `outer` elements of the leading axes precede. `[outer, length, inner]` is cut
+    /// to `[outer, range, inner]`, under the shape with that axis shortened.
     pub fn cut(&self, axis: usize, range: std::ops::Range<usize>) -> Self {
         let mut axes = self.shape.axes().to_vec();
         let (length, inner) = (axes[axis], axes[axis + 1..].iter().product::<usize>());

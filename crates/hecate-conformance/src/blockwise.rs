@@ -3,8 +3,8 @@
 use crate::{Array, Case, Results};
 use hecate_core::{Inputs, Of, Outputs, Rule, Slots};
 
-/// What comes of a batch that is cut at the tokens `cuts`, from 0 to the last: states are handed on from segment to segment,
-/// and their gradients from the last segment back to the first. `forward` says what a segment leaves, `both` also what its
+/// What comes of a batch that is cut at the tokens `cuts`, from 0 to the last. States are handed on from segment to segment,
+/// gradients of states from the last segment back to the first. `forward` says what a segment leaves, `both` also what its
 /// gradients are.
 pub(crate) fn in_segments<R: Rule>(
     case: &Case<R>,

@@ -112,12 +112,8 @@ impl<R: Oracle> Case<R> {
 
 impl<R: Rule> Case<R> {
     /// The same case with each slot replaced by what `f` makes of it.
-    pub fn with(mut self, mut f: impl FnMut(&'static str, Array) -> Array) -> Self {
-        let Ok(inputs) = self.inputs.try_map(|slot, array| Ok::<_, ()>(f(slot, array))) else {
-            unreachable!("`f` does not fail")
-        };
-        self.inputs = inputs;
-        self
+    pub fn with(self, f: impl FnMut(&'static str, Array) -> Array) -> Self {
+        Self { inputs: self.inputs.map(f), ..self }
     }
 
     /// Tokens `range` of every sequence of a batch, with the given state in front and gradient of the state after.
@@ -145,7 +141,7 @@ impl<R: Rule> Case<R> {
     ///
     /// Gates and states stay at 32 bits, as every rule has them.
     pub fn upload<D: Device>(&self, device: &D, dtype: DType) -> Result<Inputs<R, Tensor<D>>> {
-        self.inputs.clone().try_map(|slot, array| {
+        self.inputs.as_ref().try_map(|slot, array| {
             array.upload(device, if ["q", "k", "v"].contains(&slot) { dtype } else { DType::F32 })
         })
     }
@@ -156,7 +152,7 @@ impl<R: Rule> Case<R> {
     /// The device's own failures.
     pub fn upload_grads<D: Device>(&self, device: &D, dtype: DType) -> Result<Outputs<R, Tensor<D>>> {
         let dtype = |slot| if slot == "out" { dtype } else { DType::F32 };
-        self.grads.clone().try_map(|slot, array| array.upload(device, dtype(slot)))
+        self.grads.as_ref().try_map(|slot, array| array.upload(device, dtype(slot)))
     }
 
     /// Forward and backward on a device, q, k, v and out in `dtype`.
@@ -242,7 +238,7 @@ fn small(random: &mut Random, shape: Shape) -> Array {
     array.rounded(DType::F32)
 }
 
-/// Random gates of a rule, and drawn so that the memory stays bounded: steps shrink with the momentum, with a second
+/// Random gates of a rule, drawn so that the memory stays bounded. Steps shrink with the momentum, with a second
 /// strength beside them, and with what the rule is stable for.
 fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, Array> {
     let gates = R::Gates::map(rule.gates(dims), |slot, shape| gate(slot, shape, random));
@@ -271,8 +267,8 @@ fn gates<R: Oracle>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::Gates, A
     R::Gates::build(|_| list.next().expect("as many gates as names"))
 }
 
-/// Random values of one gate: retention in `[0.8, 1)`, momentum in `[0.05, 0.95)`, thresholds in `[0.2, 1.5)`, codes
-/// normal, a window's weights in `[0.02, 0.9)` shared among its tokens, strengths in `[0.02, 0.9)`.
+/// Random values of one gate: retention in `[0.8, 1)`, momentum in `[0.05, 0.95)`, thresholds in `[0.2, 1.5)`. Codes
+/// are normal. A window's weights in `[0.02, 0.9)` are shared among its tokens. Strengths are in `[0.02, 0.9)`.
 pub fn gate(slot: &'static str, shape: Shape, random: &mut Random) -> Array {
     let mut array = match slot {
         "log_a" => random.uniforms(shape, 0.8, 0.9999),

@@ -1,8 +1,8 @@
 //! Instantiates the checks for one backend.
 
 /// A column's tests: a module for every rule and, in `primitives`, for every primitive. `backends` is a function of the
-/// same module without arguments, which gives the values under test as a `Vec<B>` with `B: Backend`; an empty one where
-/// the device is missing and [`require::skip`](crate::require::skip) has said so.
+/// same module without arguments. It gives the values under test as a `Vec<B>` with `B: Backend`. The list is empty
+/// where the device is missing and [`require::skip`](crate::require::skip) has said so.
 ///
 /// `cargo test --test cpu titans::` runs a cell, `cargo test --test cpu primitives::matmul` a primitive.
 /// The rules are those of [`for_each_named_rule!`](hecate_core::for_each_named_rule!), so that none can be left out;

@@ -42,7 +42,7 @@ pub struct Run {
     pub forward_error: f64,
     /// Worst error of any gradient, where the cell has a backward.
     pub gradient_error: Option<f64>,
-    /// The device, as it prints itself.
+    /// The device's [hardware](hecate_core::Device::hardware).
     pub device: String,
     /// Version of this crate.
     pub version: String,
@@ -139,10 +139,11 @@ impl Record {
         self.rows.iter().filter(move |row| row.column == column)
     }
 
-    /// A table in Markdown, a line for each column: which device ran how many cells, and the worst errors with their cells.
+    /// A table in Markdown, a line for each column: which device ran it, and the worst errors with their cells. It counts
+    /// no cells: a document that shows it stays as it is when one is added.
     pub fn table(&self) -> String {
-        let mut table = String::from("| backend | device of the recorded run | cells | worst error | of gradients |\n");
-        table.push_str("|---|---|---|---|---|\n");
+        let mut table = String::from("| backend | device of the recorded run | worst error | of gradients |\n");
+        table.push_str("|---|---|---|---|\n");
         for column in COLUMNS {
             let runs: Vec<_> = self.column(column).filter_map(|row| Some((&*row.cell, row.run.as_ref()?))).collect();
             // A column is recorded at once, so it has one device; more would be named side by side.
@@ -152,9 +153,8 @@ impl Record {
             let devices = if devices.is_empty() { "not recorded yet".into() } else { devices.join(", ") };
             let forward = worst(runs.iter().map(|(cell, run)| (*cell, run.forward_error)));
             let gradient = worst(runs.iter().filter_map(|(cell, run)| Some((*cell, run.gradient_error?))));
-            let count = format!("{} of {}", runs.len(), cells().len());
             // Writing to a `String` does not fail.
-            let _ = writeln!(table, "| {column} | {devices} | {count} | {forward} | {gradient} |");
+            let _ = writeln!(table, "| {column} | {devices} | {forward} | {gradient} |");
         }
         table
     }
@@ -165,8 +165,8 @@ impl Record {
         cells().into_iter().filter(|cell| !recorded(cell)).collect()
     }
 
-    /// How what was found on a device differs from what is recorded of its column; errors may differ tenfold, since sums
-    /// in another order round otherwise, and those under the rounding of one number at will.
+    /// How what was found on a device differs from what is recorded of its column. Errors may differ tenfold, since sums
+    /// in another order round otherwise. Those under the rounding of one element may differ at will.
     pub fn differences(&self, column: &str, found: &[Cell]) -> Vec<String> {
         // The device's name is not compared: another GPU of the same kind is to confirm the figures.
         let one = |row: &Row| {
@@ -277,26 +277,24 @@ mod tests {
     #[test]
     fn a_record_survives_being_written() {
         let mut record = Record::default();
-        record.replace("wgpu", "Wgpu(some adapter)", &found(2e-6, true)).expect("all passed");
+        record.replace("wgpu", "some adapter", &found(2e-6, true)).expect("all passed");
         assert_eq!(Record::parse(&record.to_string()), Ok(record.clone()));
         assert_eq!(record.unrecorded("wgpu"), Vec::<&str>::new());
         assert_eq!(record.unrecorded("cuda"), cells());
-        assert!(
-            record.table().contains("| wgpu | Wgpu(some adapter) |") && record.table().contains("not recorded yet")
-        );
+        assert!(record.table().contains("| wgpu | some adapter |") && record.table().contains("not recorded yet"));
     }
 
     #[test]
     fn what_fails_is_not_recorded() {
         let mut record = Record::default();
-        assert!(record.replace("cpu", "Cpu", &found(1.0, false)).is_err_and(|why| why.contains("titans")));
+        assert!(record.replace("cpu", "2 threads", &found(1.0, false)).is_err_and(|why| why.contains("titans")));
         assert_eq!(record, Record::default());
     }
 
     #[test]
     fn other_figures_are_named() {
         let mut record = Record::default();
-        record.replace("cpu", "Cpu", &found(1e-6, true)).expect("all passed");
+        record.replace("cpu", "2 threads", &found(1e-6, true)).expect("all passed");
         assert!(record.differences("cpu", &found(3e-6, true)).is_empty());
         for error in [2e-5, 1e-8, f64::NAN] {
             assert_eq!(record.differences("cpu", &found(error, true)).len(), cells().len(), "{error}");
@@ -309,7 +307,7 @@ mod tests {
         let line = |line: &str| Record::parse(&format!("{HEADING}\n{line}\n")).unwrap_err();
         assert!(line("cpu\tdelta").contains("line 2: 2 fields"));
         assert!(line("tpu\tdelta\t1\t1e-6\t-\tTpu\t0.1.0").contains("`tpu`"));
-        assert!(line("cpu\tdelta\t1\tsmall\t-\tCpu\t0.1.0").contains("`small`"));
+        assert!(line("cpu\tdelta\t1\tsmall\t-\t2 threads\t0.1.0").contains("`small`"));
         assert!(Record::parse("").is_err());
     }
 }

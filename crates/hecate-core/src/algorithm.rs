@@ -5,8 +5,16 @@ use std::{fmt, str::FromStr};
 
 /// How the linear rules are computed. The function is the same in all forms, and results differ by rounding alone.
 ///
-/// Every backend value has `with_algorithm(&self, Algorithm) -> Result<Self>`. A form is a wish: where a backend has it
-/// for some rules or sizes only, others are computed in the form that there is.
+/// Every backend value has `with_algorithm(&self, Algorithm) -> Result<Self>`, and keeps to the form from then on. A
+/// form that the backend does not have at all is refused: [`Error::Unsupported`] names the way out. Where a backend has
+/// a form for some rules or sizes only, other calls go token by token.
+///
+/// | device | [`Auto`](Self::Auto), [`Scan`](Self::Scan) | [`Chunk`](Self::Chunk) |
+/// |---|---|---|
+/// | CPU | taken | taken for every rule and size |
+/// | CUDA | taken | taken in chunks of 64 where its kernels fit the rule and the sizes |
+/// | WebGPU | one form is both: token by token | refused |
+/// | the reference of crate `hecate` | one form is both: token by token | refused |
 ///
 /// ```
 /// use hecate_core::Algorithm;

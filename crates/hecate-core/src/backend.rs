@@ -1,74 +1,8 @@
 //! What a column of the matrix must provide.
 
 use crate::{
-    CapturedStep, DType, Decode, Decoded, DeviceId, Dims, Error, Host, Inputs, Outputs, Result, Rule, Step, Tensor,
-    primitives::Primitives, rules::*,
+    Decode, Decoded, Device, Dims, Error, Inputs, Outputs, Result, Rule, Tensor, primitives::Primitives, rules::*,
 };
-use std::fmt::Debug;
-
-/// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
-///
-/// The value is the device; nothing is global. Clones are the same device.
-pub trait Device: Clone + Debug + Send + Sync + 'static {
-    /// Name in messages.
-    const NAME: &'static str;
-
-    /// Storage of a tensor's elements.
-    type Buffer: Send + Sync + 'static;
-
-    /// Which device value this is: the same for clones, another for each pool, stream or queue that was opened.
-    fn id(&self) -> &DeviceId;
-
-    /// Copies host values to the device.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) when out of memory or lost.
-    fn upload(&self, host: Host) -> Result<Self::Buffer>;
-
-    /// Copies `count` elements to the host, after all work queued before.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) when lost.
-    fn download(&self, buffer: &Self::Buffer, dtype: DType, count: usize) -> Result<Host>;
-
-    /// `count` zeros.
-    ///
-    /// # Errors
-    /// As [`Device::upload`].
-    fn zeros(&self, dtype: DType, count: usize) -> Result<Self::Buffer> {
-        self.upload(Host::zeros(dtype, count))
-    }
-
-    /// Waits until all queued work is done, so that a clock reads execution and not queueing.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) with the first failure of the queued work.
-    fn synchronize(&self) -> Result<()>;
-
-    /// The most bytes that arrays of this program took on the device at once, where it keeps count.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) when lost.
-    fn peak_bytes(&self) -> Result<Option<usize>> {
-        Ok(None)
-    }
-
-    /// Captures a step as a graph for states and inputs shaped like these; the first [`CapturedStep::step`] goes on from `state`. The
-    /// step must do the same work whatever the values are, and whatever it was called with before; while it is captured,
-    /// other threads that use the device's value wait. None where the device gains nothing or cannot do so, or where the
-    /// step cannot be repeated so: it copies to or from the host on its way.
-    ///
-    /// # Errors
-    /// The step's own; the device's own failures.
-    fn capture(
-        &self,
-        _state: &[Tensor<Self>],
-        _input: &Tensor<Self>,
-        _step: &mut Step<'_, Self>,
-    ) -> Result<Option<Box<dyn CapturedStep>>> {
-        Ok(None)
-    }
-}
 
 /// A rule's arguments on a device, or their gradients.
 pub type InputsOn<R, D> = Inputs<R, Tensor<D>>;
@@ -76,8 +10,16 @@ pub type InputsOn<R, D> = Inputs<R, Tensor<D>>;
 /// A rule's results on a device, or their gradients.
 pub type OutputsOn<R, D> = Outputs<R, Tensor<D>>;
 
-/// A call of a rule whose arguments are checked ([`Inputs::dims`]).
+/// A call of a rule whose arguments are checked ([`Inputs::dims`]). Only core makes one, so that no kernel meets others.
+///
+/// ```compile_fail,E0639
+/// use hecate_core::{Device, Dims, InputsOn, KernelCall, rules::Delta};
+/// fn unchecked<'a, D: Device>(device: &'a D, dims: &'a Dims, inputs: &'a InputsOn<Delta, D>) -> KernelCall<'a, Delta, D> {
+///     KernelCall { device, rule: Delta::default(), dims, inputs }
+/// }
+/// ```
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct KernelCall<'a, R: Rule, D: Device> {
     /// Where it runs, and where its arguments lie.
     pub device: &'a D,
@@ -101,9 +43,9 @@ impl<R: Rule, D: Device> Copy for KernelCall<'_, R, D> {}
 ///
 /// Arguments are already checked. Results must not depend on the number of threads or on timing:
 /// the same call gives the same bits. Gate values are data: logarithms of factors lie in `[−∞, 0]`, strengths may be
-/// any finite number, of either sign. A cell either refuses one outside its range with
-/// [`Error::Value`](crate::Error::Value) (where the host can look at it for nothing) or lets a NaN through to the
-/// outputs of that sequence and head; it never hides it.
+/// any finite number, of either sign. A cell may refuse one outside its range with
+/// [`Error::Value`](crate::Error::Value), where the host can look at it for nothing. Otherwise it lets a NaN through to
+/// the outputs of that sequence and head. It never hides one.
 ///
 /// `F` is the rule's [family](crate::families): with it a backend implements this once for all rules of a family,
 /// `impl<R: LinearRule> Kernel<R, Linear> for Cuda`. Who asks for a cell writes `D: Kernel<R>`.
@@ -160,6 +102,9 @@ macro_rules! declare_rules {
         ///     fn id(&self) -> &DeviceId {
         ///         &self.0
         ///     }
+        ///     fn check_buffer(&self, _: &Host, _: DType, _: usize) -> Result<()> {
+        ///         Ok(())
+        ///     }
         ///     fn upload(&self, host: Host) -> Result<Host> {
         ///         Ok(host)
         ///     }
@@ -185,6 +130,9 @@ macro_rules! declare_rules {
         /// #     type Buffer = Host;
         /// #     fn id(&self) -> &DeviceId {
         /// #         &self.0
+        /// #     }
+        /// #     fn check_buffer(&self, _: &Host, _: DType, _: usize) -> Result<()> {
+        /// #         Ok(())
         /// #     }
         /// #     fn upload(&self, host: Host) -> Result<Host> {
         /// #         Ok(host)

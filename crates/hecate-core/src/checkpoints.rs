@@ -45,12 +45,12 @@ impl Checkpoints {
 
     /// Kept states of all sequences.
     pub fn total(self, sequences: &Sequences) -> usize {
-        sequences.ranges().map(|range| self.count(range.len())).sum()
+        sequences.total(|tokens| self.count(tokens))
     }
 
     /// First row of each sequence and the end, then first kept states and the end: `[2 (N + 1)]`, as kernels read them.
     pub fn table(self, sequences: &Sequences) -> Vec<u32> {
-        sequences.starts().iter().chain(&self.starts(sequences)).map(|&x| x as u32).collect()
+        sequences.starts().chain(self.starts(sequences)).map(|x| x as u32).collect()
     }
 
     /// The table, where places are no products: where sequences differ in length.

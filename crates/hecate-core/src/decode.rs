@@ -1,6 +1,6 @@
 //! One token of a memory layer: all that lies between the projections of the residual stream and the one back to it.
 //!
-//! With as few numbers as one token has, starting a kernel takes longer than its work. A device that has this part in one
+//! With as few elements as one token has, starting a kernel takes longer than its work. A device that has this part in one
 //! says so by [`Kernel::has_fused_decode`]; elsewhere a layer puts it together out of primitives and the rule.
 
 use crate::{DType, Device, Dims, Error, Kernel, Of, Result, Rule, Sequences, Shape, Slots, Tensor};
@@ -100,7 +100,7 @@ impl<T> GateForm<T> {
 pub struct Decoded<R: Rule, T> {
     /// `[N,1,H·V]`.
     pub out: T,
-    /// State behind the token.
+    /// State after the token.
     pub state: Of<R::State, T>,
     /// Last inputs of the convolutions of q, k and v, where there are such.
     pub convs: [Option<T>; 3],
@@ -125,8 +125,8 @@ impl<R: Rule, T: fmt::Debug> fmt::Debug for Decoded<R, T> {
 /// One token of a layer's memory with `heads` memories of `key × value`.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where [`Kernel::has_fused_decode`] says no; shapes that do not fit, arrays of two devices or of
-/// other than 32-bit floats, strengths that are not the rule's; the device's own failures.
+/// [`Error::Unsupported`] where [`Kernel::has_fused_decode`] says no. Shapes that do not fit, arrays of two devices or of
+/// other than 32-bit floats, strengths that are not the rule's. The device's own failures.
 pub fn decode<D: Kernel<R>, R: Rule>(
     rule: R,
     [heads, key, value]: [usize; 3],
@@ -141,7 +141,7 @@ pub fn decode<D: Kernel<R>, R: Rule>(
 fn check<D: Device, R: Rule>(rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>) -> Result<()> {
     let Dims { batch, heads, key, value, .. } = *dims;
     let device = inputs.q.x.device();
-    if batch * heads * key * value == 0 {
+    if [batch, heads, key, value].contains(&0) {
         return Err(Error::Empty { what: WHAT, slot: "q", found: inputs.q.x.shape().clone() });
     }
     rule.check(dims)?;
@@ -150,9 +150,10 @@ fn check<D: Device, R: Rule>(rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>
         let (option, found) = ("strengths", format!("{:?}", gates.strengths.names()));
         return Err(Error::Config { what: R::NAME, option, found, expected: "those of the rule's gates" });
     }
-    projected(device, "q", &inputs.q, batch, heads * key)?;
-    projected(device, "k", &inputs.k, batch, heads * key)?;
-    projected(device, "v", &inputs.v, batch, heads * value)?;
+    let [keys, values] = [key, value].map(|width| heads.saturating_mul(width));
+    projected(device, "q", &inputs.q, batch, keys)?;
+    projected(device, "k", &inputs.k, batch, keys)?;
+    projected(device, "v", &inputs.v, batch, values)?;
     if let Some((retention, a_log)) = &gates.retention {
         signal(device, "retention", retention, batch, heads)?;
         slot(device, "a_log", a_log, [heads])?;
@@ -163,7 +164,7 @@ fn check<D: Device, R: Rule>(rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>
     let states = states.into_iter().zip(R::State::into_vec(shapes));
     states.into_iter().try_for_each(|((name, x), shape)| slot(device, name, x, shape))?;
     slot(device, "weight", &inputs.weight, [value])?;
-    inputs.gate.as_ref().map_or(Ok(()), |gate| slot(device, "gate", gate, [batch, 1, heads * value]))
+    inputs.gate.as_ref().map_or(Ok(()), |gate| slot(device, "gate", gate, [batch, 1, values]))
 }
 
 fn projected<D: Device>(

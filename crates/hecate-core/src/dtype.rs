@@ -1,5 +1,6 @@
 //! Element types, and arrays on the host.
 
+use crate::{Result, memory};
 use half::{bf16, f16};
 use std::fmt;
 
@@ -59,13 +60,16 @@ pub enum Host {
 
 impl Host {
     /// `count` zeros.
-    pub fn zeros(dtype: DType, count: usize) -> Self {
-        match dtype {
-            DType::F32 => Self::F32(vec![0.0; count]),
-            DType::Bf16 => Self::Bf16(vec![bf16::ZERO; count]),
-            DType::F16 => Self::F16(vec![f16::ZERO; count]),
-            DType::U32 => Self::U32(vec![0; count]),
-        }
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) for more than there is room for.
+    pub fn zeros(dtype: DType, count: usize) -> Result<Self> {
+        Ok(match dtype {
+            DType::F32 => Self::F32(memory::zeros("zeros", count)?),
+            DType::Bf16 => Self::Bf16(memory::zeros("zeros", count)?),
+            DType::F16 => Self::F16(memory::zeros("zeros", count)?),
+            DType::U32 => Self::U32(memory::zeros("zeros", count)?),
+        })
     }
 
     /// The values rounded to `dtype`. Floats become integers by truncation toward zero, saturating.

@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use crate::{DType, DeviceId, Shape};
+use crate::{Bytes, DType, DeviceId, Shape};
 
 /// Shorthand for results of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -81,6 +81,18 @@ pub enum Error {
         /// Number of devices there are.
         count: usize,
     },
+    /// A buffer does not hold what a tensor of it is to have.
+    #[error("{backend}: a buffer of {found} was given for {count} elements of {dtype}; let the device make it")]
+    Buffer {
+        /// Backend.
+        backend: &'static str,
+        /// Elements that it is to hold.
+        count: usize,
+        /// Their type.
+        dtype: DType,
+        /// What it holds.
+        found: String,
+    },
     /// The number of host values does not fill the shape.
     #[error("{what}: {found} values given for shape {shape}, which holds {}", shape.count())]
     Length {
@@ -134,6 +146,17 @@ pub enum Error {
         backend: &'static str,
         /// What is missing, and the way out.
         why: String,
+    },
+    /// An array, or all arrays that a call needs, are larger than the memory that is left.
+    #[error("{what}: {bytes} of memory are needed, {}; give smaller sizes: fewer sequences or tokens, narrower heads",
+        .free.map_or_else(|| "and there is less".to_owned(), |free| format!("{free} are free")))]
+    OutOfMemory {
+        /// Operation or rule.
+        what: &'static str,
+        /// What was asked for.
+        bytes: Bytes,
+        /// What there is, where the system says so.
+        free: Option<Bytes>,
     },
     /// A device failed.
     #[error("{backend}: {context}: {source}")]

@@ -12,9 +12,9 @@
 //!
 //! # Where things are checked
 //!
-//! Devices, ranks, shapes, element types and options are checked here, once, before any kernel runs; kernels trust their
-//! arguments and report only what their caller could not foresee (no memory, a lost device). What a user can get wrong never
-//! panics. It is an [`Error`] that names the operation, the slot, what was expected and what was found.
+//! Devices, ranks, shapes, element types and options are checked here, once, before any kernel runs. Kernels trust their
+//! arguments. They report only what their caller could not foresee (no memory, a lost device). What a user can get wrong
+//! never panics. It is an [`Error`] that names the operation, the slot, what was expected and what was found.
 //!
 //! # Conventions
 //!
@@ -30,29 +30,39 @@ mod backend;
 mod capture;
 mod checkpoints;
 mod decode;
+mod device;
 mod device_id;
 mod dtype;
 mod error;
 pub mod families;
+mod gates;
+pub mod memory;
 mod pass;
 pub mod primitives;
 mod rule;
 pub mod rules;
+mod sequences;
+mod shape;
 mod slots;
 mod state;
 mod tensor;
 
 pub use algorithm::Algorithm;
-pub use backend::{Backend, Device, InputsOn, Kernel, KernelCall, OutputsOn, Rules};
+pub use backend::{Backend, InputsOn, Kernel, KernelCall, OutputsOn, Rules};
 pub use capture::{CapturedStep, Step, capture};
 pub use checkpoints::Checkpoints;
 pub use decode::{ConvInput, Decode, Decoded, GateForm, GateLogit, TokenGates, decode};
+pub use device::Device;
 pub use device_id::DeviceId;
 pub use dtype::{DType, Host};
 pub use error::{Error, Result};
+pub use gates::{GateKind, GateSlots};
 pub use half::{bf16, f16};
+pub use memory::{Bytes, DeviceMemory};
 pub use pass::{Forward, Pass, forward, forward_packed, infer, infer_packed};
 pub use rule::{Dims, Initial, Inputs, Outputs, Read, Rule};
+pub use sequences::Sequences;
+pub use shape::Shape;
 pub use slots::{Of, Slots};
 pub use state::fresh_state;
-pub use tensor::{Sequences, Shape, Tensor};
+pub use tensor::Tensor;

@@ -51,9 +51,9 @@ impl<D: Kernel<R>, R: Rule> Pass<D, R> {
     /// Gradients of all inputs, given the gradients of the output and of the final state.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) or [`Error::DType`](crate::Error::DType) if a gradient does not have the
-    /// form of what it is the gradient of; [`Error::OtherDevice`](crate::Error::OtherDevice) if it lies elsewhere than the
-    /// inputs; the device's own failures.
+    /// [`Error::Shape`](crate::Error::Shape) or [`Error::DType`](crate::Error::DType) if a gradient does not have the form
+    /// of what it is the gradient of. [`Error::OtherDevice`](crate::Error::OtherDevice) if it lies elsewhere than the
+    /// inputs. The device's own failures.
     pub fn backward(self, grads: Outputs<R, Tensor<D>>) -> Result<Inputs<R, Tensor<D>>> {
         let Self { device, rule, dims, inputs, saved } = self;
         grads.check(rule, &device, &dims, inputs.q.dtype())?;

@@ -1,19 +1,19 @@
 //! What a rule is.
 
-use crate::{DType, Device, Error, Of, Result, Sequences, Shape, Slots, Tensor};
+use crate::{DType, Device, Error, GateSlots, Of, Result, Sequences, Shape, Slots, Tensor};
 use std::fmt::{self, Debug};
 
 /// How a memory is written and read.
 ///
 /// The value carries the rule's constants and options; gates are data. Adding a row to the matrix is implementing
-/// this trait, naming it in [`for_each_rule!`](crate::for_each_rule!), and one [`Kernel`](crate::Kernel) a backend.
+/// this trait, naming it in `rule_list!`, and one [`Kernel`](crate::Kernel) a backend.
 pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// Name in messages, tables, configurations and test names.
     const NAME: &'static str;
     /// Which [family](crate::families) the rule is of, and so which engine of a backend runs it.
     type Family;
     /// What is told at every step beside q, k and v.
-    type Gates: Slots;
+    type Gates: GateSlots;
     /// What is remembered between steps.
     type State: Slots;
 
@@ -197,6 +197,34 @@ impl<R: Rule, T> Inputs<R, T> {
             state: R::State::try_map(self.state, &mut f)?,
         })
     }
+
+    /// As [`Inputs::try_map`], where nothing can fail.
+    pub fn map<U>(self, mut f: impl FnMut(&'static str, T) -> U) -> Inputs<R, U> {
+        Inputs {
+            q: f("q", self.q),
+            k: f("k", self.k),
+            v: f("v", self.v),
+            gates: R::Gates::map(self.gates, &mut f),
+            state: R::State::map(self.state, &mut f),
+        }
+    }
+
+    /// References to the contents: `inputs.as_ref().map(..)` leaves `inputs` as they are.
+    pub fn as_ref(&self) -> Inputs<R, &T> {
+        let (gates, state) = (R::Gates::as_ref(&self.gates), R::State::as_ref(&self.state));
+        Inputs { q: &self.q, k: &self.k, v: &self.v, gates, state }
+    }
+
+    /// What both have in each slot, as pairs.
+    pub fn zip<U>(self, other: Inputs<R, U>) -> Inputs<R, (T, U)> {
+        Inputs {
+            q: (self.q, other.q),
+            k: (self.k, other.k),
+            v: (self.v, other.v),
+            gates: R::Gates::zip(self.gates, other.gates),
+            state: R::State::zip(self.state, other.state),
+        }
+    }
 }
 
 impl<R: Rule, T> Outputs<R, T> {
@@ -226,23 +254,32 @@ impl<R: Rule, T> Outputs<R, T> {
     pub fn try_map<U, E>(self, mut f: impl FnMut(&'static str, T) -> Result<U, E>) -> Result<Outputs<R, U>, E> {
         Ok(Outputs { out: f("out", self.out)?, state: R::State::try_map(self.state, &mut f)? })
     }
+
+    /// As [`Outputs::try_map`], where nothing can fail.
+    pub fn map<U>(self, mut f: impl FnMut(&'static str, T) -> U) -> Outputs<R, U> {
+        Outputs { out: f("out", self.out), state: R::State::map(self.state, &mut f) }
+    }
+
+    /// As [`Inputs::as_ref`].
+    pub fn as_ref(&self) -> Outputs<R, &T> {
+        Outputs { out: &self.out, state: R::State::as_ref(&self.state) }
+    }
+
+    /// As [`Inputs::zip`].
+    pub fn zip<U>(self, other: Outputs<R, U>) -> Outputs<R, (T, U)> {
+        Outputs { out: (self.out, other.out), state: R::State::zip(self.state, other.state) }
+    }
 }
 
 impl<R: Rule, T: Clone> Clone for Inputs<R, T> {
     fn clone(&self) -> Self {
-        Self {
-            q: self.q.clone(),
-            k: self.k.clone(),
-            v: self.v.clone(),
-            gates: R::Gates::map(R::Gates::as_ref(&self.gates), |_, x| x.clone()),
-            state: R::State::map(R::State::as_ref(&self.state), |_, x| x.clone()),
-        }
+        self.as_ref().map(|_, x| x.clone())
     }
 }
 
 impl<R: Rule, T: Clone> Clone for Outputs<R, T> {
     fn clone(&self) -> Self {
-        Self { out: self.out.clone(), state: R::State::map(R::State::as_ref(&self.state), |_, x| x.clone()) }
+        self.as_ref().map(|_, x| x.clone())
     }
 }
 
@@ -322,4 +359,12 @@ fn check_slots<D: Device>(
         }
     }
     Ok(())
+}
+
+/// Refuses groups of no tokens.
+pub(crate) fn check_frozen(what: &'static str, frozen: Option<u32>) -> Result<()> {
+    if frozen != Some(0) {
+        return Ok(());
+    }
+    Err(Error::Config { what, option: "frozen", found: "0".into(), expected: "groups of at least one token" })
 }

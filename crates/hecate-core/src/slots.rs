@@ -55,11 +55,27 @@ pub trait Slots: 'static {
         let mut contents = Self::into_vec(slots).into_iter();
         Self::build(|name| f(name, contents.next().expect("as many contents as names")))
     }
+
+    /// What `a` and `b` have in each slot, as pairs.
+    fn zip<T, U>(a: Self::Of<T>, b: Self::Of<U>) -> Self::Of<(T, U)> {
+        let mut others = Self::into_vec(b).into_iter();
+        Self::map(a, |_, x| (x, others.next().expect("as many contents as names")))
+    }
 }
 
-/// Declares a struct of slots: `slots! { /// docs pub struct Gates { /// docs log_a, /// docs theta } }`.
+/// Declares a struct of slots: `slots! { /// docs pub struct State { /// docs m, /// docs s } }`.
+///
+/// Gates say of each slot what it is, as a [`GateKind`](crate::GateKind): `/// docs log_a: Retention, /// docs theta: Step`.
+/// Then the struct is [`GateSlots`](crate::GateSlots) as well.
 #[macro_export]
 macro_rules! slots {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* $field:ident : $kind:ident),* $(,)? }) => {
+        $crate::slots! { $(#[$meta])* pub struct $name { $($(#[$field_meta])* $field),* } }
+
+        impl $crate::GateSlots for $name<()> {
+            const KINDS: &'static [$crate::GateKind] = &[$($crate::GateKind::$kind),*];
+        }
+    };
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* $field:ident),* $(,)? }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,4 +100,35 @@ macro_rules! slots {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{DType, Dims, Inputs, Outputs, rules::Titans};
+    use std::convert::Infallible;
+
+    /// Every slot of a call with its place in the list.
+    fn inputs() -> Inputs<Titans, usize> {
+        let mut places = 0..;
+        let Ok(inputs) = Inputs::try_build(Titans::default(), &Dims::new(1, 1, 1, 1, 1), DType::F32, |_, _| {
+            Ok::<_, Infallible>(places.next().unwrap_or_default())
+        });
+        inputs
+    }
+
+    #[test]
+    fn slots_meet_their_like() {
+        let inputs = inputs();
+        let named = inputs.as_ref().map(|slot, &place| (slot, place));
+        let both = inputs.as_ref().zip(named).map(|slot, (&place, (name, again))| (slot == name, place == again));
+        let expected: Vec<_> = inputs.list().into_iter().map(|(slot, _)| (slot, &(true, true))).collect();
+        assert_eq!(both.list(), expected);
+        // `inputs` is still there, its slots in order.
+        assert_eq!(inputs.list().into_iter().map(|(_, &place)| place).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+
+        let outputs = Outputs::<Titans, _> { out: inputs.q, state: inputs.state };
+        let doubled = outputs.as_ref().map(|_, place| 2 * place);
+        let pairs = outputs.zip(doubled).map(|_, (place, double)| 2 * place == double);
+        assert_eq!(pairs.list(), [("out", &true), ("m", &true), ("s", &true)]);
+    }
 }

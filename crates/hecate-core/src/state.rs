@@ -1,7 +1,9 @@
 //! States of memories that have read nothing.
 
-use crate::{DType, Device, Dims, Initial, Of, Result, Rule, Shape, Slots, Tensor};
+use crate::{DType, Device, Dims, Initial, Of, Result, Rule, Shape, Slots, Tensor, memory};
 use std::f64::consts::TAU;
+
+const WHAT: &str = "fresh_state";
 
 /// The state of a memory that has read nothing, as [`Rule::initial`] says: what [`forward`](crate::forward) starts from.
 ///
@@ -29,9 +31,15 @@ fn fresh<D: Device>(device: &D, shape: Shape, initial: Initial, random: &mut Ran
     let count = shape.count();
     let values = match initial {
         Initial::Zeros => return Tensor::zeros(device, shape, DType::F32),
-        Initial::Constant(value) => vec![value; count],
-        Initial::Normal(deviation) => (0..count).map(|_| deviation * random.normal() as f32).collect(),
-        Initial::Unit => (0..shape.rows()).flat_map(|_| random.direction(shape.last())).collect(),
+        Initial::Constant(value) => memory::filled(WHAT, count, value)?,
+        Initial::Normal(deviation) => memory::collect(WHAT, (0..count).map(|_| deviation * random.normal() as f32))?,
+        Initial::Unit => {
+            let mut rows = memory::with_capacity(WHAT, count)?;
+            // A row that has no element is drawn for nobody.
+            let directions = if count == 0 { 0 } else { shape.rows() };
+            (0..directions).for_each(|_| rows.extend(random.direction(shape.last())));
+            rows
+        }
     };
     Tensor::from_f32(device, shape, values)
 }

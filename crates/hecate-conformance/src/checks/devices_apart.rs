@@ -4,7 +4,7 @@
 
 mod calls;
 
-pub use calls::{CALLS, Call, calls};
+pub use calls::{CALLS, CoreCall, calls};
 
 use crate::{Array, Case, Sizes, oracle::Oracle};
 use hecate_core::{DType, Device, Error, Host, Inputs, Kernel, Outputs, Result, Shape, Tensor, forward, infer};
@@ -62,7 +62,7 @@ impl<'a, D: Device> Placed<'a, D> {
 
 /// Every call with each of its arguments astray in turn is [`Error::OtherDevice`].
 pub fn refuses_calls<D: hecate_core::Backend>(here: &D, there: &D) {
-    for Call { name, call } in calls::<D>() {
+    for CoreCall { name, call } in calls::<D>() {
         // Nobody counts arguments beforehand: the call makes them, and the first number over ends it.
         for astray in 0.. {
             let placed = Placed::new(here, there, Some(astray));
@@ -81,7 +81,7 @@ pub fn refuses_calls<D: hecate_core::Backend>(here: &D, there: &D) {
 
 /// Every call with all of its arguments on one device goes through, so that what [`refuses_calls`] sees is that one error.
 pub fn accepts_calls<D: hecate_core::Backend>(device: &D) {
-    for Call { name, call } in calls::<D>() {
+    for CoreCall { name, call } in calls::<D>() {
         match call(&Placed::new(device, device, None)) {
             // Few devices have it; the check of arguments is over by then.
             Err(Error::Unsupported { .. }) if name == "decode" => {}

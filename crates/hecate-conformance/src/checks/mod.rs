@@ -3,6 +3,7 @@
 //! Each takes several values of a backend, for example one an algorithm, and holds all of them to the same truth. They
 //! panic with the rule, its options, the sizes and the slots that failed.
 
+pub mod buffers;
 pub mod devices_apart;
 mod equations;
 mod limits;

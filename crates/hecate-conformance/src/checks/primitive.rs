@@ -99,7 +99,7 @@ fn costs<'a>(wide: impl Iterator<Item = bool>, pairs: impl Iterator<Item = (&'a 
     wide.zip(pairs).map(cost).collect()
 }
 
-/// Twice the cost of rounding. Sums of 16-bit numbers are kept at 32 bits, which costs something even where rounding does
+/// Twice the cost of rounding. Sums of 16-bit elements are kept at 32 bits, which costs something even where rounding does
 /// not.
 fn allow((comparison, cost): (Comparison, f64)) -> Comparison {
     Comparison { limit: FORWARD.max(2.0 * cost), ..comparison }

@@ -43,7 +43,7 @@ fn faults<D: Device>() -> [Fault<D>; 4] {
         },
         Fault {
             name: "integers",
-            spoil: |x, device| Tensor::upload(device, x.shape.clone(), Host::zeros(DType::U32, x.values.len())),
+            spoil: |x, device| Tensor::upload(device, x.shape.clone(), Host::zeros(DType::U32, x.values.len())?),
             fits: |error, slot| matches!(error, Error::DType { slot: found, .. } if *found == slot),
         },
     ]

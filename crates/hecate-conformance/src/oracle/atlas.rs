@@ -26,15 +26,15 @@ impl Oracle for Atlas {
         ]
     }
 
-    /// Each step of Newton-Schulz multiplies rounding in directions that the momentum hardly has by the first coefficient,
-    /// which is worst at rank one: the first token of an empty memory, a window of one without momentum. A few roundings
+    /// Each step of Newton-Schulz multiplies rounding by the first coefficient, in directions that the momentum hardly
+    /// has. It is worst at rank one: the first token of an empty memory, a window of one without momentum. A few roundings
     /// of 2⁻²⁴ meet it.
     fn limits(self) -> (f64, f64) {
         let rounding = f64::from(NEWTON_SCHULZ[0]).powi(self.newton_schulz as i32) / f64::from(1 << 24);
         (FORWARD.max(4.0 * rounding), BACKWARD.max(4.0 * rounding))
     }
 
-    /// Newton-Schulz forgets the size of what it is given, so the gradient loses what points along the momentum: where that
+    /// Newton-Schulz forgets the size of what it is given, so the gradient loses what points along the momentum. Where that
     /// is one token of weight γ, it is all of dγ, and rounding is left.
     fn conditioning(self, slot: &str) -> f64 {
         if self.newton_schulz > 0 && self.window == 1 && slot == "gamma" { 100.0 } else { 1.0 }

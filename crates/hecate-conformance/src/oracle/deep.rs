@@ -91,8 +91,8 @@ fn activation(activation: Activation, x: &Var) -> (Var, Var) {
             let t = (x + x * x.square().scale(cubic)).scale(c).tanh();
             let slope = x.square().scale(3.0 * cubic).shift(1.0).scale(c);
             let half = t.shift(1.0).scale(0.5);
-            let bend = x.scale(0.5) * t.square().scale(-1.0).shift(1.0) * slope;
-            (x * &half, half + bend)
+            let chained = x.scale(0.5) * t.square().scale(-1.0).shift(1.0) * slope;
+            (x * &half, half + chained)
         }
         Activation::Gelu => {
             // Φ by its series and φ by definition: the slope is `Φ(x) + x φ(x)`.
@@ -111,8 +111,8 @@ fn tail(x: &Var) -> Var {
 }
 
 /// `ψ(e)`.
-/// What the memory is taught, (47)–(52). `e` is `[1,V]`, `delta` the gate `[1,1]` of the rules that have one.
-fn teach(bias: AttentionalBias, e: &Var, delta: Option<&Var>) -> Var {
+/// The gradient of the attentional bias, (47)–(52). `e` is `[1,V]`, `delta` the gate `[1,1]` of the rules that have one.
+fn inner_grad(bias: AttentionalBias, e: &Var, delta: Option<&Var>) -> Var {
     match bias {
         AttentionalBias::L2 => e.clone(),
         AttentionalBias::Lp { p, epsilon, tanh } => {
@@ -162,7 +162,7 @@ fn power(m: &Var, power: f64) -> Var {
 
 /// Weights from the state of one matrix.
 /// (53)–(55). `x` is one matrix of one head; the norm of `Lq` runs over all of it.
-fn expose(retention: Retention, x: &Var) -> Var {
+fn to_weights(retention: Retention, x: &Var) -> Var {
     match retention {
         Retention::Decay => x.clone(),
         Retention::Kl { scale } => x.exp().scale(f64::from(scale)),
@@ -206,14 +206,14 @@ fn step<R: DeepRule>(
     };
     let (old, point) = (vars(old), vars(point));
     let count = if let Structure::Matrix(_) = structure { 1 } else { 2 };
-    let exposed = |state: &[Var]| -> Vec<Var> { state[..count].iter().map(|x| expose(retention, x)).collect() };
+    let weights_of = |state: &[Var]| -> Vec<Var> { state[..count].iter().map(|x| to_weights(retention, x)).collect() };
 
     // The inner gradient is taken at `point`, the group's start where frozen, as in (33).
-    let weights = exposed(&point);
+    let weights = weights_of(&point);
     let at = apply(structure, &weights, &token.k);
-    let u = teach(bias, &(&at.out - &token.v), gate("delta"));
+    let u = inner_grad(bias, &(&at.out - &token.v), gate("delta"));
     let (a, theta) = (named("log_a").exp(), named("theta"));
-    // Retention and step act on the state `X`, not on the weights that are exposed from it.
+    // Retention and step act on the state `X`, not on the weights that are made from it.
     let (mut new, mut velocities) = (Vec::new(), Vec::new());
     for (i, gradient) in gradient(structure, &weights, &at, &u).into_iter().enumerate() {
         let mut move_by = (theta * gradient).scale(-1.0);
@@ -226,7 +226,7 @@ fn step<R: DeepRule>(
         new.push(if let Retention::Kl { .. } = retention { log_softmax(&kept) } else { kept });
     }
     // Reading always uses the token's own states, frozen or not: (38).
-    let seen = exposed(if read == Read::After { &new } else { &old });
+    let seen = weights_of(if read == Read::After { &new } else { &old });
     let mut state = new.into_iter().chain(velocities);
     let state = R::State::build(|_| state.next().expect("as many matrices as slots"));
     (apply(structure, &seen, &token.q).out, state)

@@ -1,8 +1,8 @@
 //! The equations in 64 bits, forward only, differentiated by dfdx.
 //!
-//! Every array is cut into small matrices, one a token and head or one a memory, and a rule's [`step`](Oracle::step) is
-//! run for each sequence, head and token in turn. Nothing is batched, chunked or lowered: time is no matter here, and
-//! what is short to read is easy to compare with the paper.
+//! Every array is cut into small matrices, one a token and head or one a memory. A rule's [`step`](Oracle::step) is run
+//! for each sequence, head and token in turn. Nothing is batched, chunked or lowered: time is no matter here, and what
+//! is short to read is easy to compare with the paper.
 
 mod atlas;
 mod deep;
@@ -19,7 +19,6 @@ use crate::{Array, BACKWARD, Case, FORWARD, Results, Sizes, blockwise::in_segmen
 use hecate_core::{Inputs, Of, Outputs, Read, Rule, Slots};
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
@@ -83,12 +82,12 @@ pub trait Oracle: Rule {
 /// How much a rule can forget and still be compared in 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forgetting {
-    /// A little: the output has one size whatever the size of the weights (a layer norm), so gradients grow without
+    /// A little. The output has one size whatever the size of the weights (a layer norm), so gradients grow without
     /// bound as the weights vanish.
     Little,
-    /// Everything now and then, not at every token: the gradient of each of two layers vanishes with the other's
-    /// weights, so they fall under the smallest number; or the next step grows without bound as a token's input and the
-    /// last one's, all that is kept, come to be at right angles.
+    /// Everything now and then, not at every token. The gradient of each of two layers vanishes with the other's
+    /// weights, so weights fall under the smallest number. Or only a token's input and the last one's are kept: as they
+    /// come to be at right angles, the next step grows without bound.
     Sometimes,
     /// Everything at every token.
     Always,
@@ -250,8 +249,8 @@ pub fn solve<R: Oracle>(case: &Case<R>) -> Results<R> {
     Results::from_lists(case, results, gradients)
 }
 
-/// As [`solve`], of a batch of any length: the equations of `tokens` tokens are held at a time, and gradients of states
-/// are handed back from segment to segment, as the chain rule says. The longer sequence takes a third more time so.
+/// As [`solve`], of a batch of any length: the equations of `tokens` tokens are held at a time. Gradients of states are
+/// handed back from segment to segment, as the chain rule says. The longer sequence takes a third more time so.
 pub fn solve_in_segments<R: Oracle>(case: &Case<R>, tokens: usize) -> Results<R> {
     let cuts: Vec<usize> = (0..case.dims.tokens).step_by(tokens).chain([case.dims.tokens]).collect();
     in_segments(case, &cuts, |segment| outputs(segment), |segment| solve(segment))
@@ -361,8 +360,7 @@ impl<R: Rule> Results<R> {
     /// Lists in the order of [`Outputs::list`] and [`Inputs::list`], under the shapes of the case.
     fn from_lists(case: &Case<R>, results: Vec<Vec<f64>>, gradients: Vec<Vec<f64>>) -> Self {
         let mut gradients = gradients.into_iter();
-        let grads = case.inputs.clone().try_map(|_, like| Ok::<_, Infallible>(fill(&like, gradients.next())));
-        let Ok(grads) = grads;
+        let grads = case.inputs.as_ref().map(|_, like| fill(like, gradients.next()));
         Self { outputs: filled(&case.grads, results), grads }
     }
 }
@@ -370,8 +368,7 @@ impl<R: Rule> Results<R> {
 /// Results slot by slot, of these shapes.
 fn filled<R: Rule>(like: &Outputs<R, Array>, results: Vec<Vec<f64>>) -> Outputs<R, Array> {
     let mut results = results.into_iter();
-    let Ok(outputs) = like.clone().try_map(|_, like| Ok::<_, Infallible>(fill(&like, results.next())));
-    outputs
+    like.as_ref().map(|_, like| fill(like, results.next()))
 }
 
 /// An array of the shape of `like`, whose values are not looked at.

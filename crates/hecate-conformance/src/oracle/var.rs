@@ -2,8 +2,8 @@
 //!
 //! dfdx keeps its tape in the tensors and records nothing where one has none, which makes a forgotten trace a wrong
 //! gradient without a word. Here every matrix holds the one tape of its equations, so nothing can be left out. Two more
-//! traps are closed: operands of one identity (dfdx panics) are told apart, and `slice`, whose backward overwrites
-//! instead of adding, is not used; arrays are cut into leaves before they are traced.
+//! traps are closed. Operands of one identity (dfdx panics) are told apart. `slice`, whose backward overwrites instead
+//! of adding, is not used: arrays are cut into leaves before they are traced.
 
 use dfdx::{
     shapes::{Axes2, Axis, HasShape},

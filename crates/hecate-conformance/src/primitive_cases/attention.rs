@@ -4,7 +4,7 @@
 //! values. A query sees itself, the `W − 1` places before it and the `P` persistent tokens of the prefix. Before the
 //! first token of a sequence lies the cache, `[N,W−1,Hkv,·]`, whose places may be empty.
 
-use super::{Answer, Output, PrimitiveCase, Slot};
+use super::{CaseResult, Output, PrimitiveCase, Slot};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
@@ -14,7 +14,7 @@ use hecate_core::{
 
 /// Sizes of a call.
 #[derive(Clone)]
-struct Call {
+struct AttentionCase {
     /// Rows of all sequences together: `B T`.
     sequences: Sequences,
     /// `B`; 1 where sequences are packed.
@@ -33,7 +33,7 @@ struct Call {
 
 /// Windows wider and narrower than the text, groups of heads, caches half full, persistent tokens, packing.
 pub fn attention<B: Primitives>() -> Vec<PrimitiveCase<B>> {
-    let call = |sequences: Sequences, batch, heads, widths, window| Call {
+    let call = |sequences: Sequences, batch, heads, widths, window| AttentionCase {
         sequences,
         batch,
         heads,
@@ -48,14 +48,14 @@ pub fn attention<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let packed = call(Sequences::packed(&[1, 9, 4]), 1, (1, 3), (5, 2), 4);
     vec![
         case(plain.clone()),
-        case(Call { cache: true, ..plain.clone() }),
-        case(Call { prefix: 2, ..plain }),
+        case(AttentionCase { cache: true, ..plain.clone() }),
+        case(AttentionCase { prefix: 2, ..plain }),
         case(grouped.clone()),
-        case(Call { cache: true, prefix: 3, ..grouped }),
+        case(AttentionCase { cache: true, prefix: 3, ..grouped }),
         case(packed.clone()),
-        case(Call { cache: true, prefix: 1, ..packed }),
+        case(AttentionCase { cache: true, prefix: 1, ..packed }),
         // Decoding: one query after a cache that is nearly full.
-        case(Call { cache: true, ..call(Sequences::batch(1, 1), 1, (1, 2), (6, 6), 5) }),
+        case(AttentionCase { cache: true, ..call(Sequences::batch(1, 1), 1, (1, 2), (6, 6), 5) }),
         // Longer than the window twice over, so that most rows see a full one.
         case(call(Sequences::batch(1, 37), 1, (1, 1), (16, 8), 16)),
     ]
@@ -71,7 +71,7 @@ pub fn attention_in_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (Sequences::batch(1, 90), 1, (1, 2), (40, 129), 200, true, 0),
         (Sequences::batch(1, 600), 1, (1, 2), (4, 4), 8, false, 2),
     ];
-    let calls = calls.into_iter().map(|(sequences, batch, heads, widths, window, cache, prefix)| Call {
+    let calls = calls.into_iter().map(|(sequences, batch, heads, widths, window, cache, prefix)| AttentionCase {
         sequences,
         batch,
         heads,
@@ -83,7 +83,7 @@ pub fn attention_in_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     calls.map(case).collect()
 }
 
-impl Call {
+impl AttentionCase {
     /// `[B,T,heads,width]`.
     fn token(&self, heads: usize, width: usize) -> [usize; 4] {
         [self.batch, self.sequences.rows() / self.batch, heads, width]
@@ -101,7 +101,7 @@ impl Call {
     }
 }
 
-fn case<B: Primitives>(call: Call) -> PrimitiveCase<B> {
+fn case<B: Primitives>(call: AttentionCase) -> PrimitiveCase<B> {
     let random = &mut Random::new(53);
     let (heads, group) = call.heads;
     let (key, value) = call.widths;
@@ -111,7 +111,7 @@ fn case<B: Primitives>(call: Call) -> PrimitiveCase<B> {
         name: "attention",
         options: format!(
             "starts {:?} heads {heads}×{group} widths {key},{value} window {} cache {} prefix {}",
-            call.sequences.starts(),
+            call.sequences.starts().collect::<Vec<_>>(),
             call.window,
             call.cache,
             call.prefix
@@ -124,7 +124,7 @@ fn case<B: Primitives>(call: Call) -> PrimitiveCase<B> {
 }
 
 /// In the order `q`, `k`, `v`, the cache where there is one, the prefix where there is one.
-fn arguments(call: &Call, random: &mut Random) -> Vec<Slot> {
+fn arguments(call: &AttentionCase, random: &mut Random) -> Vec<Slot> {
     let ((heads, group), (key, value)) = (call.heads, call.widths);
     let mut slots = vec![
         Slot::rows("q", random.normals(call.token(heads * group, key))),
@@ -149,7 +149,7 @@ fn arguments(call: &Call, random: &mut Random) -> Vec<Slot> {
 }
 
 /// In the order `y`, `lse`, the cache after the call.
-fn results(call: &Call, random: &mut Random) -> Vec<Output> {
+fn results(call: &AttentionCase, random: &mut Random) -> Vec<Output> {
     let ((heads, group), (key, value)) = (call.heads, call.widths);
     let [batch, tokens, heads, _] = call.token(heads * group, value);
     vec![
@@ -172,7 +172,7 @@ struct Seen {
 }
 
 /// `y = softmax(scale q Kᵀ) V` over what a query sees, `lse`, and the cache after the call.
-fn equations(call: &Call, x: &[Vec<Var>]) -> Vec<Vec<Var>> {
+fn equations(call: &AttentionCase, x: &[Vec<Var>]) -> Vec<Vec<Var>> {
     let (heads, group) = call.heads;
     let mut results = vec![Vec::new(); 5];
     // Arguments without a cache are three fewer: keys, values and mask.
@@ -206,7 +206,7 @@ fn equations(call: &Call, x: &[Vec<Var>]) -> Vec<Vec<Var>> {
 }
 
 /// The `W − 1` places before a sequence, and the sequence.
-fn seen(call: &Call, x: &[Vec<Var>], n: usize, rows: std::ops::Range<usize>) -> Seen {
+fn seen(call: &AttentionCase, x: &[Vec<Var>], n: usize, rows: std::ops::Range<usize>) -> Seen {
     let (heads, kept) = (call.heads.0, call.window - 1);
     let by_head = |slot: usize, row: usize| x[slot][row * heads..(row + 1) * heads].to_vec();
     // Masked by `valid`, so zeros are never read.
@@ -242,7 +242,11 @@ fn scale(width: usize) -> f64 {
 }
 
 /// The same through core, forward and backward; lists are in the order of [`arguments`] and [`results`].
-fn device<B: Primitives>(call: &Call, x: &[Tensor<B>], dy: &[Tensor<B>]) -> hecate_core::Result<Answer<B>> {
+fn device<B: Primitives>(
+    call: &AttentionCase,
+    x: &[Tensor<B>],
+    dy: &[Tensor<B>],
+) -> hecate_core::Result<CaseResult<B>> {
     let at = |i: usize| x[i].clone();
     let cache = call.cache.then(|| Cache { k: at(3), v: at(4), valid: at(5) });
     let first = if call.cache { 6 } else { 3 };
@@ -264,5 +268,5 @@ fn device<B: Primitives>(call: &Call, x: &[Tensor<B>], dy: &[Tensor<B>]) -> heca
         list.extend([prefix.k, prefix.v].map(Some));
     }
     assert_eq!(list.len(), x.len(), "a gradient for every argument of attention");
-    Ok(Answer { outputs: vec![y, lse, after.k, after.v, after.valid], grads: list })
+    Ok(CaseResult { outputs: vec![y, lse, after.k, after.v, after.valid], grads: list })
 }

@@ -1,6 +1,6 @@
 //! Element by element.
 
-use super::{Answer, Output, PrimitiveCase, Slot, each};
+use super::{CaseResult, Output, PrimitiveCase, Slot, each};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
@@ -26,7 +26,7 @@ pub fn map<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             forward: Box::new(move |x: &[Vec<Var>]| vec![each(&x[0], |x| equation(map, x))]),
             device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
                 let dx = primitives::map_backward(map, &x[0], &dy[0])?;
-                Ok(Answer { outputs: vec![primitives::map(map, &x[0])?], grads: vec![Some(dx)] })
+                Ok(CaseResult { outputs: vec![primitives::map(map, &x[0])?], grads: vec![Some(dx)] })
             }),
         }
     };
@@ -57,24 +57,24 @@ pub(super) fn equation(map: Map, x: &Var) -> Var {
 
 /// Sums, with `b` of the same shape, a row, or several axes less.
 pub fn add<B: Primitives>() -> Vec<PrimitiveCase<B>> {
-    pairs("add", |a, b| a + b, |a, b, dy| answer(primitives::add(a, b)?, primitives::add_backward(a, b, dy)?))
+    pairs("add", |a, b| a + b, |a, b, dy| case_result(primitives::add(a, b)?, primitives::add_backward(a, b, dy)?))
 }
 
 /// Products, with `b` of the same shape, a row, or several axes less.
 pub fn mul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
-    pairs("mul", |a, b| a * b, |a, b, dy| answer(primitives::mul(a, b)?, primitives::mul_backward(a, b, dy)?))
+    pairs("mul", |a, b| a * b, |a, b, dy| case_result(primitives::mul(a, b)?, primitives::mul_backward(a, b, dy)?))
 }
 
 /// A result, and the gradients of its two operands.
-fn answer<B: Primitives>(y: Tensor<B>, grads: Operands<Tensor<B>>) -> Result<Answer<B>> {
-    Ok(Answer { outputs: vec![y], grads: vec![Some(grads.a), Some(grads.b)] })
+fn case_result<B: Primitives>(y: Tensor<B>, grads: Operands<Tensor<B>>) -> Result<CaseResult<B>> {
+    Ok(CaseResult { outputs: vec![y], grads: vec![Some(grads.a), Some(grads.b)] })
 }
 
 /// Cases of `a ∘ b` where `b` serves every repetition of its shape in `a`: its gradient sums over them.
 fn pairs<B: Primitives>(
     name: &'static str,
     equation: fn(&Var, &Var) -> Var,
-    device: fn(&Tensor<B>, &Tensor<B>, &Tensor<B>) -> Result<Answer<B>>,
+    device: fn(&Tensor<B>, &Tensor<B>, &Tensor<B>) -> Result<CaseResult<B>>,
 ) -> Vec<PrimitiveCase<B>> {
     // Fewer and more elements than a block of threads; `b` as long as `a`, a part, a row.
     let shapes: [(&[usize], &[usize]); 4] =
@@ -112,7 +112,7 @@ pub fn gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
                 let y = primitives::gated(map, &x[0], &x[1])?;
                 let grads = primitives::gated_backward(map, &GatedBackward { x: &x[0], g: &x[1], dy: &dy[0] })?;
-                Ok(Answer { outputs: vec![y], grads: vec![Some(grads.x), Some(grads.g)] })
+                Ok(CaseResult { outputs: vec![y], grads: vec![Some(grads.x), Some(grads.g)] })
             }),
         }
     };
@@ -157,7 +157,7 @@ fn single<B: Primitives>(
         forward: Box::new(move |x| vec![each(&x[0], &equation)]),
         device: Box::new(move |x, dy| {
             let (y, dx) = device(&x[0], &dy[0])?;
-            Ok(Answer { outputs: vec![y], grads: vec![Some(dx)] })
+            Ok(CaseResult { outputs: vec![y], grads: vec![Some(dx)] })
         }),
     }
 }

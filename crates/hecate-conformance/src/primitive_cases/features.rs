@@ -1,6 +1,6 @@
 //! Polynomial features.
 
-use super::{Answer, Output, PrimitiveCase, Slot, each, pick};
+use super::{CaseResult, Output, PrimitiveCase, Slot, each, pick};
 use crate::{Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::primitives::{self, POLY2};
@@ -23,7 +23,7 @@ pub fn poly2<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             device: Box::new(move |x: &[_], dy: &[_]| {
                 let y = primitives::poly2(&x[0], coefficients)?;
                 let dx = primitives::poly2_backward(&x[0], coefficients, &dy[0])?;
-                Ok(Answer { outputs: vec![y], grads: vec![Some(dx)] })
+                Ok(CaseResult { outputs: vec![y], grads: vec![Some(dx)] })
             }),
         }
     };

@@ -2,7 +2,7 @@
 //!
 //! The gates of layers, formed from projections `[B,T,H]`; `a_log` and `dt_bias` are `[H]`.
 
-use super::{Answer, Output, PrimitiveCase, Slot, elementwise::equation};
+use super::{CaseResult, Output, PrimitiveCase, Slot, elementwise::equation};
 use crate::{Random, oracle::Var};
 use hecate_core::primitives::{self, Map, Primitives, RetentionBackward, RetentionInputs};
 
@@ -28,7 +28,7 @@ pub fn retention<B: Primitives>() -> Vec<PrimitiveCase<B>> {
                 let inputs = RetentionInputs { x: &x[0], a_log: &x[1], dt_bias: &x[2] };
                 let grads = primitives::retention_backward(&RetentionBackward { inputs, dy: &dy[0] })?;
                 let y = primitives::retention(&inputs)?;
-                Ok(Answer { outputs: vec![y], grads: [grads.x, grads.a_log, grads.dt_bias].map(Some).into() })
+                Ok(CaseResult { outputs: vec![y], grads: [grads.x, grads.a_log, grads.dt_bias].map(Some).into() })
             }),
         }
     };

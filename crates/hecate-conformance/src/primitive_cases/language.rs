@@ -1,6 +1,6 @@
 //! What a language model begins and ends with: rows of a table, the loss, the step of the optimiser.
 
-use super::{Answer, Output, PrimitiveCase, Slot, each, pick};
+use super::{CaseResult, Output, PrimitiveCase, Slot, each, pick};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
@@ -27,7 +27,7 @@ pub fn embedding<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
                 let ids = Tensor::from_u32(x[0].device(), &shape[..], ids.clone())?;
                 let dtable = primitives::embedding_backward(vocabulary, &ids, &dy[0])?;
-                Ok(Answer { outputs: vec![primitives::embedding(&x[0], &ids)?], grads: vec![Some(dtable)] })
+                Ok(CaseResult { outputs: vec![primitives::embedding(&x[0], &ids)?], grads: vec![Some(dtable)] })
             }),
         }
     };
@@ -72,7 +72,7 @@ pub fn cross_entropy<B: Primitives>() -> Vec<PrimitiveCase<B>> {
                 // `factor (softmax(x) − 1_target)`.
                 let call = LossBackward { inputs, lse: &lse, factor: factor as f32 };
                 let dlogits = primitives::cross_entropy_backward(&call)?;
-                Ok(Answer { outputs: vec![losses, lse], grads: vec![Some(dlogits)] })
+                Ok(CaseResult { outputs: vec![losses, lse], grads: vec![Some(dlogits)] })
             }),
         }
     };
@@ -125,7 +125,7 @@ fn update<B: Primitives>(constants: AdamW, max_norm: Option<f32>) -> PrimitiveCa
             let slot = primitives::Slot { value: x[0].clone(), mean: x[1].clone(), square: x[2].clone() };
             let primitives::Slot { value, mean, square } =
                 among(&constants, clip.as_ref(), Update { slot, grad: &x[3] })?;
-            Ok(Answer { outputs: vec![value, mean, square], grads: vec![] })
+            Ok(CaseResult { outputs: vec![value, mean, square], grads: vec![] })
         }),
     }
 }
@@ -167,7 +167,7 @@ pub fn norm_squared<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     };
     let device = |x: &[Tensor<B>], _: &[Tensor<B>]| {
         let norm = primitives::norm_squared(x[0].device(), &x.iter().collect::<Vec<_>>())?;
-        Ok(Answer { outputs: vec![norm], grads: vec![] })
+        Ok(CaseResult { outputs: vec![norm], grads: vec![] })
     };
     vec![PrimitiveCase {
         name: "norm_squared",

@@ -1,6 +1,6 @@
 //! Moving elements about, and adding them up.
 
-use super::{Answer, Output, PrimitiveCase, Slot, each};
+use super::{CaseResult, Output, PrimitiveCase, Slot, each};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{Result, Tensor, primitives};
@@ -27,7 +27,7 @@ pub fn narrow<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             }),
             device: Box::new(move |x: &[_], dy: &[_]| {
                 let dx = primitives::narrow_backward(&shape, axis, start, count, &dy[0])?;
-                Ok(Answer { outputs: vec![primitives::narrow(&x[0], axis, start, count)?], grads: vec![Some(dx)] })
+                Ok(CaseResult { outputs: vec![primitives::narrow(&x[0], axis, start, count)?], grads: vec![Some(dx)] })
             }),
         }
     };
@@ -67,7 +67,7 @@ pub fn concat<B: Primitives>() -> Vec<PrimitiveCase<B>> {
                     primitives::narrow(&dy[0], axis, start - length, length).map(Some)
                 };
                 let grads = lengths.into_iter().map(&mut part).collect::<Result<_, _>>()?;
-                Ok(Answer { outputs: vec![primitives::concat(&[&x[0], &x[1], &x[2]], axis)?], grads })
+                Ok(CaseResult { outputs: vec![primitives::concat(&[&x[0], &x[1], &x[2]], axis)?], grads })
             }),
         }
     };
@@ -96,7 +96,7 @@ fn total<B: Primitives>(
         slots: vec![Slot::rows("x", Random::new(31).uniforms(shape, -1.0, 2.0))],
         outputs: vec![Output::wide("y", Array::full([1], 1.0))],
         forward: Box::new(move |x: &[Vec<Var>]| vec![vec![Var::total(each(&x[0], equation))]]),
-        device: Box::new(move |x: &[_], _: &[_]| Ok(Answer { outputs: vec![device(&x[0])?], grads: vec![] })),
+        device: Box::new(move |x: &[_], _: &[_]| Ok(CaseResult { outputs: vec![device(&x[0])?], grads: vec![] })),
     };
     // The last takes several blocks of threads.
     vec![case(&[1]), case(&[7, 5]), case(&[3, 5003])]
@@ -113,7 +113,7 @@ pub fn sum_rows<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             outputs: vec![Output::new("y", random.normals([width]))],
             forward: Box::new(move |x: &[Vec<Var>]| vec![vec![Var::total(each(&x[0], Var::clone))]]),
             device: Box::new(move |x: &[_], _: &[_]| {
-                Ok(Answer { outputs: vec![primitives::sum_rows(&x[0], width)?], grads: vec![] })
+                Ok(CaseResult { outputs: vec![primitives::sum_rows(&x[0], width)?], grads: vec![] })
             }),
         }
     };

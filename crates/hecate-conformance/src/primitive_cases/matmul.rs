@@ -3,7 +3,7 @@
 //! `a` is `[…,m,k]` or stored as `[…,k,m]`, `b` `[…,k,n]` or `[…,n,k]`, the product `[…,m,n]`. One `b` for all leading
 //! axes is summed over in its gradient.
 
-use super::{Answer, Output, PrimitiveCase, Slot};
+use super::{CaseResult, Output, PrimitiveCase, Slot};
 use crate::{Random, oracle::Var};
 use hecate_core::{
     Result, Tensor,
@@ -69,7 +69,7 @@ fn onto<B: Primitives>(product: PrimitiveCase<B>, transpose: Transpose, held: bo
             let before = values()?;
             let grads = primitives::matmul_backward_onto(&x[0], &x[1], transpose, &dy[0], onto)?;
             assert_eq!(values()?, before, "what somebody else holds");
-            Ok(Answer { outputs: vec![out, x[0].clone(), x[1].clone()], grads: vec![Some(grads.a), Some(grads.b)] })
+            Ok(CaseResult { outputs: vec![out, x[0].clone(), x[1].clone()], grads: vec![Some(grads.a), Some(grads.b)] })
         }),
         slots: product.slots,
     }
@@ -117,7 +117,7 @@ fn product<B: Primitives>(
         device: Box::new(move |x, dy| {
             let out = primitives::matmul(&x[0], &x[1], transpose)?;
             let grads = primitives::matmul_backward(&x[0], &x[1], transpose, &dy[0])?;
-            Ok(Answer { outputs: vec![out], grads: vec![Some(grads.a), Some(grads.b)] })
+            Ok(CaseResult { outputs: vec![out], grads: vec![Some(grads.a), Some(grads.b)] })
         }),
     }
 }

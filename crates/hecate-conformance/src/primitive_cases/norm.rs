@@ -2,7 +2,7 @@
 //!
 //! Rows are `[…,d]`, weights `[d]`; `r`, one number a row, is kept in 32 bits for the backward and has no gradient.
 
-use super::{Answer, Output, PrimitiveCase, Slot, elementwise::equation};
+use super::{CaseResult, Output, PrimitiveCase, Slot, elementwise::equation};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::{
     Tensor,
@@ -66,12 +66,12 @@ fn rms_answer<B: Primitives>(
     inputs: RmsNormInputs<&Tensor<B>>,
     epsilon: f32,
     dy: &Tensor<B>,
-) -> hecate_core::Result<Answer<B>> {
+) -> hecate_core::Result<CaseResult<B>> {
     let Normed { y, inverse } = primitives::rms_norm(&inputs, epsilon)?;
     let grads = primitives::rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy })?;
     assert_eq!(grads.g.is_some(), inputs.g.is_some(), "a gradient of the gate");
     let of_gate = grads.g.into_iter().map(Some);
-    Ok(Answer {
+    Ok(CaseResult {
         outputs: vec![y, inverse],
         grads: [Some(grads.x), Some(grads.weight)].into_iter().chain(of_gate).collect(),
     })
@@ -94,7 +94,7 @@ pub fn l2_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             device: Box::new(move |x: &[_], dy: &[_]| {
                 let Normed { y, inverse } = primitives::l2_norm(&x[0], epsilon)?;
                 let dx = primitives::l2_norm_backward(&x[0], &inverse, &dy[0])?;
-                Ok(Answer { outputs: vec![y, inverse], grads: vec![Some(dx)] })
+                Ok(CaseResult { outputs: vec![y, inverse], grads: vec![Some(dx)] })
             }),
         }
     };

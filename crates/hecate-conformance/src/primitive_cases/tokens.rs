@@ -3,7 +3,7 @@
 //! Tokens are rows of `C` channels. A filter of `W` taps sees the token and the `W − 1` before it; before the first
 //! token of a sequence lies the state `[N,W−1,C]`.
 
-use super::{Answer, Output, PrimitiveCase, Slot, elementwise::equation, pick};
+use super::{CaseResult, Output, PrimitiveCase, Slot, elementwise::equation, pick};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
@@ -78,7 +78,11 @@ fn convolution<B: Primitives>(
     let host = sequences.clone();
     PrimitiveCase {
         name: "conv",
-        options: format!("{} W {width}, {options:?}, state used {used}, starts {:?}", x.shape, sequences.starts()),
+        options: format!(
+            "{} W {width}, {options:?}, state used {used}, starts {:?}",
+            x.shape,
+            sequences.starts().collect::<Vec<_>>()
+        ),
         slots: vec![Slot::rows("x", x), Slot::tiles("weight", weight, (channels, width)), Slot::rows("state", before)],
         outputs: vec![Output::new("y", dy), Output::new("state", after)],
         forward: Box::new(move |x| {
@@ -103,7 +107,7 @@ fn convolution<B: Primitives>(
             let ConvOutputs { y, state } = primitives::conv(options, &sequences, &inputs)?;
             let call = ConvBackward { inputs, dy: &dy[0], dfinal: used.then_some(&dy[1]) };
             let grads = primitives::conv_backward(options, &sequences, &call)?;
-            Ok(Answer { outputs: vec![y, state], grads: [grads.x, grads.weight, grads.state].map(Some).into() })
+            Ok(CaseResult { outputs: vec![y, state], grads: [grads.x, grads.weight, grads.state].map(Some).into() })
         }),
     }
 }
@@ -171,7 +175,7 @@ fn rotation<B: Primitives>(
             let y = primitives::rotary(&x[0], &sequences, &offsets, base)?;
             // Linear in `x`, so the backward needs no arguments of the forward.
             let dx = primitives::rotary_backward(&dy[0], &sequences, &offsets, base)?;
-            Ok(Answer { outputs: vec![y], grads: vec![Some(dx)] })
+            Ok(CaseResult { outputs: vec![y], grads: vec![Some(dx)] })
         }),
     }
 }

@@ -1,12 +1,14 @@
 //! The linear family: how a rule's options, gates and states become those of the recurrence, and gradients come back.
 //!
-//! Every rule of the family is the recurrence (1)–(5) of [`rules`](crate::rules) with `w = θ`, and differs in what it
-//! erases, whether it has momentum, and which gates a token brings. A rule says so in a [`LinearSpec`] and in two
-//! lowerings of a few lines, [`LowerGates`] and [`LowerState`], which rules with the same gates share. Engines see
+//! Every rule of the family is the recurrence (1)–(5) of [`rules`](crate::rules) with `w = θ`. Rules differ in what
+//! they erase, whether they have momentum, and which gates a token brings. A rule says so in a [`LinearSpec`] and in
+//! two lowerings of a few lines, [`LowerGates`] and [`LowerState`], which rules with the same gates share. Engines see
 //! [`LinearInputs`] and [`LinearOutputs`] alone, never the rule.
 
 use super::Linear;
-use crate::{DType, Dims, Error, Inputs, Of, Outputs, Read, Result, Rule, Slots, Tensor, primitives};
+use crate::{
+    DType, Dims, Error, GateSlots, Inputs, Of, Outputs, Read, Result, Rule, Slots, Tensor, memory, primitives,
+};
 use std::convert::Infallible;
 
 /// A rule that the linear engine runs.
@@ -14,9 +16,9 @@ pub trait LinearRule: Rule<Family = Linear, Gates: LowerGates, State: LowerState
     /// What its options mean to the engine.
     fn spec(self) -> LinearSpec;
 
-    /// `log a` of each head, in `[−∞, 0]`, of a rule whose gates have no `log_a`; 0 where nothing is forgotten.
-    fn head_log_a(self, heads: usize) -> Vec<f32> {
-        vec![0.0; heads]
+    /// `log a` of a head out of `heads`, in `[−∞, 0]`, of a rule whose gates have no `log_a`; 0 where nothing is forgotten.
+    fn head_log_a(self, _head: usize, _heads: usize) -> f32 {
+        0.0
     }
 
     /// The rule without [`LinearRule::head_log_a`]: with strengths of zero its memory stays as it is.
@@ -169,7 +171,7 @@ pub struct LinearLogits<T> {
 }
 
 /// Gates that the linear engine takes: which slot is which, and what layers form them from.
-pub trait LowerGates: Slots {
+pub trait LowerGates: GateSlots {
     /// The logits by the names of the maps that make them.
     type Logits: Slots;
 
@@ -285,7 +287,8 @@ pub fn constant_log_a<D: primitives::Elementwise, R: LinearRule>(
     rule: R,
     dims: &Dims,
 ) -> Result<Tensor<D>> {
-    let heads = Tensor::from_f32(device, [dims.heads], rule.head_log_a(dims.heads))?;
+    let heads = (0..dims.heads).map(|head| rule.head_log_a(head, dims.heads));
+    let heads = Tensor::from_f32(device, [dims.heads], memory::collect(R::NAME, heads)?)?;
     primitives::add(&Tensor::zeros(device, dims.scalars(), DType::F32)?, &heads)
 }
 

@@ -1,9 +1,9 @@
 //! Families: rules that one engine a backend runs.
 //!
-//! A rule names its family ([`Rule::Family`](crate::Rule::Family)). A backend implements
-//! [`Kernel`](crate::Kernel) once for a whole family, `impl<R: LinearRule> Kernel<R, Linear> for Cuda`, or for two families
-//! with one engine; it may do so for a rule alone. The family is a type parameter, so these impls never overlap, and a
-//! cell that is missing is a compile error.
+//! A rule names its family ([`Rule::Family`](crate::Rule::Family)). A backend implements [`Kernel`](crate::Kernel) once for
+//! a whole family, `impl<R: LinearRule> Kernel<R, Linear> for Cuda`, or for two families with one engine. It may do so for
+//! a rule alone. The family is a type parameter, so these impls never overlap, and a cell that is missing is a compile
+//! error.
 
 mod deep;
 mod linear;

@@ -1,16 +1,19 @@
 //! Softmax attention over a sliding window: the baseline that memories are measured against, and their companion.
 
-use super::{check_dtype, check_float, check_like, check_rank, check_shape};
+use super::{check_dtype, check_float, check_like, check_rank, check_shape, check_size};
 use crate::{DType, Device, Error, Result, Sequences, Shape, Tensor};
 
 /// How far and how sharply a token looks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionOptions {
-    /// `W`: tokens seen, the current one included; at least 2.
+    /// `W`: tokens seen, the current one included; 2 to 2³¹ − 1.
     pub window: usize,
     /// Factor of `q·k`; usually `d^{−1/2}`.
     pub scale: f32,
 }
+
+/// Widest window: kernels count its tokens in 32 bits.
+const WINDOW: usize = i32::MAX as usize;
 
 /// Sizes of one call.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +37,7 @@ pub struct AttentionDims {
 impl AttentionDims {
     /// `P = W − 1`: tokens kept for the next call.
     pub fn kept(&self) -> usize {
-        self.options.window - 1
+        self.options.window.saturating_sub(1)
     }
 }
 
@@ -222,7 +225,7 @@ impl<D: Attention> std::fmt::Debug for AttentionPass<D> {
 /// Sliding-window attention: `y [B,T,Hq,dv]`, and the pass that gives gradients.
 ///
 /// # Errors
-/// Shapes that do not fit each other, `W < 2`, `Hq` no multiple of `Hkv`, mixed or integer types.
+/// Shapes that do not fit each other, `W` out of its range, `Hq` no multiple of `Hkv`, mixed or integer types.
 pub fn attention<D: Attention>(
     options: AttentionOptions,
     sequences: &Sequences,
@@ -233,7 +236,7 @@ pub fn attention<D: Attention>(
     Ok(Attended { y: outputs.y.clone(), pass: AttentionPass { dims, inputs, outputs } })
 }
 
-/// The last `W − 1` keys and values of each sequence, for the call that goes on behind this one.
+/// The last `W − 1` keys and values of each sequence, for the call that follows this one.
 ///
 /// # Errors
 /// As [`attention`].
@@ -247,6 +250,7 @@ pub fn attention_cache<D: Attention>(
     let (count, kept) = (sequences.count(), dims.kept());
     let last = |shape, before, x| device.last_rows(&LastRows { sequences, shape, before, x });
     let rows = |width| Shape::from([count, kept, dims.heads, width]);
+    check_size("attention", &rows(dims.key.max(dims.value)), DType::F32)?;
     Ok(Cache {
         k: last(rows(dims.key), cache.map(|cache| &cache.k), Some(&inputs.k))?,
         v: last(rows(dims.value), cache.map(|cache| &cache.v), Some(&inputs.v))?,
@@ -276,8 +280,8 @@ fn check<D: Device>(
     if heads == 0 || query_heads % heads != 0 {
         return fail("query heads", query_heads.to_string(), "a multiple of the key-value heads");
     }
-    if options.window < 2 {
-        return fail("window", options.window.to_string(), "at least 2 tokens");
+    if !(2..=WINDOW).contains(&options.window) {
+        return fail("window", options.window.to_string(), "at least 2 tokens, and at most 2147483647");
     }
     if !options.scale.is_finite() {
         return fail("scale", options.scale.to_string(), "a finite number");

@@ -8,7 +8,7 @@ use crate::{Device, Error, Result, Sequences, Shape, Tensor};
 pub struct ConvOptions {
     /// SiLU.
     pub silu: bool,
-    /// Heads brought to length 1, behind SiLU.
+    /// Heads brought to length 1, after SiLU.
     pub l2_norm: Option<L2Norm>,
 }
 
@@ -37,7 +37,7 @@ pub struct ConvDims {
 impl ConvDims {
     /// Shape of the state, the last `W − 1` inputs of each sequence, oldest first: `[N, W−1, D]`.
     pub fn state(&self) -> Shape {
-        [self.sequences.count(), self.width - 1, self.channels].into()
+        [self.sequences.count(), self.width.saturating_sub(1), self.channels].into()
     }
 
     fn without_l2_norm(&self) -> Self {
@@ -78,20 +78,20 @@ pub struct ConvBackward<'a, D: Device> {
 
 /// Causal depthwise convolution with a state, so that decoding goes on where a prompt ended.
 pub trait Conv: Device {
-    /// Whether [`ConvOptions::l2_norm`] is a part of this device's kernels for these sizes. Elsewhere they are not asked for it, and
-    /// heads are brought to length 1 behind them.
+    /// Whether [`ConvOptions::l2_norm`] is a part of this device's kernels for these sizes. Elsewhere kernels of their own
+    /// follow the convolution and bring heads to length 1.
     fn has_l2_norm(&self, _dims: &ConvDims) -> bool {
         false
     }
 
     /// With `x` preceded by `state` in each sequence: `u[t,d] = Σ_j weight[d,j] x[t−W+1+j, d]`, `s = u σ(u)` with SiLU, else
-    /// `s = u`, and `y = s / √(|s|² + ε²)` head by head with a unit, else `y = s`.
+    /// `s = u`, and `y = s / √(|s|² + ε²)` head by head with `l2_norm`, else `y = s`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
     fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>>;
 
-    /// `u` is not kept: it is made again. With a unit `ds = r (dy − s r² (s·dy))`, `r = 1/√(|s|² + ε²)`; with SiLU
+    /// `u` is not kept: it is made again. With `l2_norm` `ds = r (dy − s r² (s·dy))`, `r = 1/√(|s|² + ε²)`; with SiLU
     /// `du = silu'(u) ds`.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ pub trait Conv: Device {
     fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>>;
 }
 
-/// Short causal convolution of `x [B,T,D]`, with what `options` say behind the sums.
+/// Short causal convolution of `x [B,T,D]`, with what `options` say after the sums.
 ///
 /// # Errors
 /// Shapes that do not fit, `W < 2`, heads that do not divide the channels, mixed or integer types.
@@ -111,9 +111,9 @@ pub fn conv<D: Conv + Norm>(
     let (dims, x) = (check(options, sequences, inputs)?, inputs.x);
     let device = x.device();
     match options.l2_norm {
-        Some(unit) if !device.has_l2_norm(&dims) => {
+        Some(l2_norm) if !device.has_l2_norm(&dims) => {
             let ConvOutputs { y: s, state } = device.conv(&dims.without_l2_norm(), inputs)?;
-            let y = device.l2_norm(unit.epsilon, &heads(&s, unit)?)?.y;
+            let y = device.l2_norm(l2_norm.epsilon, &heads(&s, l2_norm)?)?.y;
             Ok(ConvOutputs { y: y.reshape(x.shape().clone())?, state })
         }
         _ => device.conv(&dims, inputs),
@@ -135,11 +135,11 @@ pub fn conv_backward<D: Conv + Norm>(
     dfinal.map_or(Ok(()), |dfinal| check_like("conv", "dfinal", dfinal, inputs.state))?;
     let device = x.device();
     match options.l2_norm {
-        Some(unit) if !device.has_l2_norm(&dims) => {
+        Some(l2_norm) if !device.has_l2_norm(&dims) => {
             let dims = dims.without_l2_norm();
-            let s = heads(&device.conv(&dims, inputs)?.y, unit)?;
-            let inverse = device.l2_norm(unit.epsilon, &s)?.inverse;
-            let ds = device.l2_norm_backward(&s, &inverse, &heads(dy, unit)?)?.reshape(x.shape().clone())?;
+            let s = heads(&device.conv(&dims, inputs)?.y, l2_norm)?;
+            let inverse = device.l2_norm(l2_norm.epsilon, &s)?.inverse;
+            let ds = device.l2_norm_backward(&s, &inverse, &heads(dy, l2_norm)?)?.reshape(x.shape().clone())?;
             device.conv_backward(&dims, &ConvBackward { dy: &ds, ..call.clone() })
         }
         _ => device.conv_backward(&dims, call),
@@ -147,8 +147,8 @@ pub fn conv_backward<D: Conv + Norm>(
 }
 
 /// `[.., D]` as rows of heads.
-fn heads<D: Device>(x: &Tensor<D>, unit: L2Norm) -> Result<Tensor<D>> {
-    x.reshape([x.shape().count() / unit.width, unit.width])
+fn heads<D: Device>(x: &Tensor<D>, l2_norm: L2Norm) -> Result<Tensor<D>> {
+    x.reshape([x.shape().count() / l2_norm.width, l2_norm.width])
 }
 
 fn check<D: Device>(options: ConvOptions, sequences: &Sequences, inputs: &ConvInputs<&Tensor<D>>) -> Result<ConvDims> {

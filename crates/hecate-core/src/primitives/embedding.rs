@@ -1,7 +1,10 @@
 //! Rows of a table, by number.
 
-use super::{check_device, check_dtype, check_filled, check_float, check_rank, check_shape};
-use crate::{DType, Device, Result, Shape, Tensor};
+use super::{check_device, check_dtype, check_filled, check_float, check_rank, check_shape, check_size};
+use crate::{DType, Device, Error, Result, Shape, Tensor};
+
+/// Most rows of a table: ids have 32 bits.
+const ROWS: usize = u32::MAX as usize;
 
 /// Table look-up.
 pub trait Embedding: Device {
@@ -30,19 +33,25 @@ pub fn embedding<D: Embedding>(table: &Tensor<D>, ids: &Tensor<D>) -> Result<Ten
     check_filled("embedding", "ids", ids)?;
     check_dtype("embedding", "ids", ids, DType::U32)?;
     let shape = rows_of(ids, table.shape().last());
+    check_size("embedding", &shape, table.dtype())?;
     table.device().embedding(table, ids)?.reshape(shape)
 }
 
 /// Gradient of [`embedding`] by the table: `[vocabulary, D]`.
 ///
 /// # Errors
-/// As [`embedding`], and a `dy` that is not `[ids.., D]`.
+/// As [`embedding`], a `dy` that is not `[ids.., D]`, a vocabulary of none or of 2³² and more.
 pub fn embedding_backward<D: Embedding>(vocabulary: usize, ids: &Tensor<D>, dy: &Tensor<D>) -> Result<Tensor<D>> {
     check_device("embedding", dy, &[("ids", ids)])?;
     check_float("embedding", "dy", dy)?;
     check_filled("embedding", "ids", ids)?;
     check_dtype("embedding", "ids", ids, DType::U32)?;
     check_shape("embedding", "dy", dy, &rows_of(ids, dy.shape().last()))?;
+    if !(1..=ROWS).contains(&vocabulary) {
+        let (found, expected) = (vocabulary.to_string(), "the rows of the table: at least 1, and under 2^32");
+        return Err(Error::Config { what: "embedding", option: "vocabulary", found, expected });
+    }
+    check_size("embedding", &[vocabulary, dy.shape().last()].into(), dy.dtype())?;
     dy.device().embedding_backward(vocabulary, ids, dy)
 }
 

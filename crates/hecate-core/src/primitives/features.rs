@@ -1,12 +1,12 @@
 //! Polynomial features of rows.
 
-use super::{check_device, check_dtype, check_float, check_shape};
+use super::{check_device, check_dtype, check_float, check_shape, check_size};
 use crate::{Device, Error, Result, Shape, Tensor};
 
 /// Coefficients `1/i!` of [`poly2`]: products of features are the first terms of `exp(x·z)`.
 pub const POLY2: [f32; 3] = [1.0, 1.0, 0.5];
 
-/// Numbers in a row at most: half a million features.
+/// Elements in a row at most: half a million features.
 const WIDTH: usize = 1024;
 
 /// Feature maps over the innermost axis of `x [.., D]`.
@@ -24,7 +24,7 @@ pub trait Features: Device {
     fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
 }
 
-/// Features of a row of `width` numbers: `1 + width + width (width + 1)/2`, or `usize::MAX` where there are more.
+/// Features of a row of `width` elements: `1 + width + width (width + 1)/2`, or `usize::MAX` where there are more.
 pub fn poly2_width(width: usize) -> usize {
     let width = width as u128;
     (width.saturating_mul(width + 3) / 2 + 1).try_into().unwrap_or(usize::MAX)
@@ -37,7 +37,7 @@ pub fn poly2_width(width: usize) -> usize {
 /// Source: Behrouz et al., "Atlas", eq 5 (with [`POLY2`]).
 ///
 /// # Errors
-/// Integers, no elements, rows of more than 1024 numbers, coefficients negative or not finite.
+/// Integers, no elements, rows of more than 1024 elements, coefficients negative or not finite.
 pub fn poly2<D: Features>(x: &Tensor<D>, coefficients: [f32; 3]) -> Result<Tensor<D>> {
     check(x, coefficients)?;
     x.device().poly2(coefficients, x)
@@ -61,14 +61,16 @@ fn check<D: Device>(x: &Tensor<D>, coefficients: [f32; 3]) -> Result<Shape> {
     check_float("poly2", "x", x)?;
     let width = x.shape().last();
     if width > WIDTH {
-        return refuse("width", width.to_string(), "rows of at most 1024 numbers: features are half their square");
+        return refuse("width", width.to_string(), "rows of at most 1024 elements: features are half their square");
     }
     if !coefficients.iter().all(|c| c.is_finite() && *c >= 0.0) {
         return refuse("coefficients", format!("{coefficients:?}"), "finite numbers, 0 or more");
     }
     let mut axes = x.shape().axes().to_vec();
-    // `check_float` has seen elements; a shape without axes has one number.
+    // `check_float` has seen elements; a shape without axes has one element.
     axes.pop();
     axes.push(poly2_width(width));
-    Ok(axes.into())
+    let shape = axes.into();
+    check_size("poly2", &shape, x.dtype())?;
+    Ok(shape)
 }

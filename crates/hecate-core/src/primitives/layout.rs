@@ -1,26 +1,26 @@
 //! Cutting and joining along an axis.
 
-use super::{check_dtype, check_filled, check_shape};
-use crate::{Device, Error, Result, Shape, Tensor, tensor::product};
+use super::{check_dtype, check_filled, check_shape, check_size};
+use crate::{Device, Error, Result, Shape, Tensor, shape::product};
 
-/// A stretch of one axis, the array seen as `[outer, length, inner]`.
+/// A range of one axis, the array seen as `[outer, length, inner]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Product of the axes in front.
+    /// Product of the axes before it.
     pub outer: usize,
     /// Length of the whole axis.
     pub length: usize,
-    /// Product of the axes behind.
+    /// Product of the axes after it.
     pub inner: usize,
-    /// First index of the stretch.
+    /// First index of the range.
     pub start: usize,
-    /// Indices in the stretch.
+    /// Indices in the range.
     pub count: usize,
 }
 
 /// Moving elements about; any element type.
 pub trait Layout: Device {
-    /// Copies the stretch out: `[outer, length, inner]` to `[outer, count, inner]`.
+    /// Copies the range out: `[outer, length, inner]` to `[outer, count, inner]`.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -32,7 +32,7 @@ pub trait Layout: Device {
     /// Only what the caller could not foresee.
     fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>>;
 
-    /// Joins arrays `[outer, lengthᵢ, inner]`, one behind another.
+    /// Joins arrays `[outer, lengthᵢ, inner]`, one after another.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
@@ -42,16 +42,19 @@ pub trait Layout: Device {
 /// Indices `start .. start + count` of `axis`.
 ///
 /// # Errors
-/// An axis or stretch that `x` does not have.
+/// An axis or range that `x` does not have.
 pub fn narrow<D: Layout>(x: &Tensor<D>, axis: usize, start: usize, count: usize) -> Result<Tensor<D>> {
     let (span, shape) = span(x.shape(), axis, start, count)?;
+    if shape.count() == 0 {
+        return Tensor::zeros(x.device(), shape, x.dtype());
+    }
     x.device().narrow(span, x)?.reshape(shape)
 }
 
 /// Gradient of [`narrow`] by `x` of shape `shape`: `dy` among zeros.
 ///
 /// # Errors
-/// As [`narrow`], and a `dy` of another shape.
+/// As [`narrow`], a `dy` of another shape, and a `shape` that is too large.
 pub fn narrow_backward<D: Layout>(
     shape: &Shape,
     axis: usize,
@@ -61,6 +64,10 @@ pub fn narrow_backward<D: Layout>(
 ) -> Result<Tensor<D>> {
     let (span, part) = span(shape, axis, start, count)?;
     check_shape("narrow", "dy", dy, &part)?;
+    check_size("narrow", shape, dy.dtype())?;
+    if shape.count() == 0 {
+        return Tensor::zeros(dy.device(), shape.clone(), dy.dtype());
+    }
     dy.device().narrow_backward(span, dy)?.reshape(shape.clone())
 }
 
@@ -104,7 +111,7 @@ fn span(shape: &Shape, axis: usize, start: usize, count: usize) -> Result<(Span,
     let length = axes[axis];
     if count == 0 || start.checked_add(count).is_none_or(|end| end > length) {
         let found = format!("{start} and {count} more of axis {axis} of {shape}");
-        return Err(Error::Config { what: "narrow", option: "start", found, expected: "a stretch inside the axis" });
+        return Err(Error::Config { what: "narrow", option: "start", found, expected: "a range inside the axis" });
     }
     axes[axis] = count;
     let outer = product(&axes[..axis]);

@@ -35,7 +35,7 @@ pub struct LossBackward<'a, D: Device> {
 }
 
 /// The loss of a language model, one number a row. Of the columns of `logits` the first `classes` are looked at; what is
-/// behind these fills a row up to a length that suits the device.
+/// after these fills a row up to a length that suits the device.
 pub trait Loss: Device {
     /// `lse = log Σ_v e^{logits[v]}`, `loss = lse − logits[target]`; `[rows]` each.
     ///
@@ -44,14 +44,14 @@ pub trait Loss: Device {
     /// elsewhere such a row's loss is NaN.
     fn cross_entropy(&self, inputs: &LossInputs<&Tensor<Self>>) -> Result<Losses<Tensor<Self>>>;
 
-    /// `dlogits[v] = factor (e^{logits[v] − lse} − [v = target])`, zero behind the classes.
+    /// `dlogits[v] = factor (e^{logits[v] − lse} − [v = target])`, zero after the classes.
     ///
     /// # Errors
     /// As [`Loss::cross_entropy`].
     fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>>;
 }
 
-/// Losses of rows of `logits [.., V]` against `targets [..]`. Columns behind the first `classes` of the `V` have no part in
+/// Losses of rows of `logits [.., V]` against `targets [..]`. Columns after the first `classes` of the `V` have no part in
 /// them.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use super::{Operands, check_device, check_dtype, check_float, check_like, check_shape};
+use super::{Operands, check_device, check_dtype, check_float, check_like, check_shape, check_size};
 use crate::{Device, Error, Result, Shape, Tensor};
 
 /// Which operands are read transposed.
@@ -126,10 +126,11 @@ fn check<D: Device>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Resul
         let expected: Vec<usize> = lead_a.iter().copied().chain([r, c]).collect();
         return Err(Error::Shape { what, slot: "b", expected: expected.into(), found: b.shape().clone() });
     }
-    let shape: Vec<usize> = lead_a.iter().copied().chain([rows, columns]).collect();
+    let shape: Shape = lead_a.iter().copied().chain([rows, columns]).collect::<Vec<_>>().into();
+    check_size(what, &shape, a.dtype())?;
     let batch: usize = lead_a.iter().product();
     let (batch, rows) = if shared { (1, batch * rows) } else { (batch, rows) };
-    Ok((MatmulDims { batch, rows, inner, columns, transpose }, shape.into()))
+    Ok((MatmulDims { batch, rows, inner, columns, transpose }, shape))
 }
 
 fn split<'a, D: Device>(slot: &'static str, x: &'a Tensor<D>) -> Result<(&'a [usize], usize, usize)> {

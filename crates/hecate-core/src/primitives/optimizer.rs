@@ -116,6 +116,10 @@ pub fn adamw_all<D: Optimizer>(
         }
     }
     if let Some(clip) = clip {
+        if !(clip.max_norm.is_finite() && clip.max_norm > 0.0) {
+            let (found, expected) = (clip.max_norm.to_string(), "a finite number over 0");
+            return Err(Error::Config { what: "adamw", option: "max_norm", found, expected });
+        }
         clip.norm_squared.check_device(&device, "adamw", "norm_squared")?;
         check_shape("adamw", "norm_squared", clip.norm_squared, &[1].into())?;
         check_dtype("adamw", "norm_squared", clip.norm_squared, DType::F32)?;
@@ -141,6 +145,12 @@ fn check_constants(adamw: &AdamW) -> Result<()> {
         if !(0.0..1.0).contains(&beta) {
             return fail(option, beta.to_string(), "at least 0 and under 1");
         }
+    }
+    // An update that is not finite cannot be taken back.
+    let sizes =
+        [("learning_rate", adamw.learning_rate), ("epsilon", adamw.epsilon), ("weight_decay", adamw.weight_decay)];
+    if let Some((option, found)) = sizes.into_iter().find(|&(_, size)| !(size.is_finite() && size >= 0.0)) {
+        return fail(option, found.to_string(), "a finite number, 0 or more");
     }
     if adamw.step == 0 {
         return fail("step", "0".into(), "steps are counted from 1");

@@ -20,6 +20,9 @@ pub struct RotaryDims {
     pub sign: f32,
 }
 
+/// First position that there is not: 64-bit floats know all whole numbers below.
+const POSITIONS: usize = 1 << 53;
+
 /// Rotation of pairs by angles that grow with the position.
 pub trait Rotary: Device {
     /// For each token at position `p` and each `i < d/2`, with `φ = sign · p · base^{−2i/d}`, turns the pair
@@ -33,7 +36,7 @@ pub trait Rotary: Device {
 /// `x [B,T,H,d]` turned by its positions; the first token of sequence `n` stands at `offsets[n]`.
 ///
 /// # Errors
-/// Odd `d`, not one offset a sequence, shapes that do not fit, integers.
+/// Odd `d`, not one offset a sequence, positions of 2⁵³ and above, shapes that do not fit, integers.
 pub fn rotary<D: Rotary>(x: &Tensor<D>, sequences: &Sequences, offsets: &[usize], base: f32) -> Result<Tensor<D>> {
     let dims = check(x, sequences, offsets, base)?;
     x.device().rotary(&dims, x)
@@ -67,6 +70,11 @@ fn check<D: Device>(x: &Tensor<D>, sequences: &Sequences, offsets: &[usize], bas
     }
     if offsets.len() != sequences.count() {
         return fail("offsets", offsets.len().to_string(), "one offset per sequence");
+    }
+    let past = |(rows, &offset): (std::ops::Range<usize>, &usize)| offset.saturating_add(rows.len()) > POSITIONS;
+    if let Some(n) = sequences.ranges().zip(offsets).position(past) {
+        let found = format!("{} for sequence {n}", offsets[n]);
+        return fail("offsets", found, "positions under 2^53");
     }
     if !(base.is_finite() && base > 0.0) {
         return fail("base", base.to_string(), "a finite number over 0");

@@ -1,7 +1,6 @@
 //! Atlas: a memory that learns a window of tokens at every step, its update orthogonalised where wanted.
 
-use super::check_frozen;
-use crate::{Dims, Error, Read, Result, Rule, Shape, families::Own, slots};
+use crate::{Dims, Error, Read, Result, Rule, Shape, families::Own, rule::check_frozen, slots};
 
 /// `(α, β, κ)` of a Newton-Schulz step (90): those of the Muon optimiser, which bring singular values of `[0.003, 1]`
 /// near 1 in five steps.
@@ -18,8 +17,8 @@ const WINDOW: u32 = 1024;
 
 /// The Omega rule of Atlas: every token descends on the last `c` tokens at once, with momentum.
 ///
-/// With `(k_{t−j}, v_{t−j})`, `j = 0 … c−1`, from the buffers where they are older than the call (a zero key stands for
-/// no token), and `M_c` the memory at the start of the current group where the rule is frozen, else `M_{t−1}`:
+/// With `(k_{t−j}, v_{t−j})`, `j = 0 … c−1`, from the buffers where they are older than the call; a zero key stands for
+/// no token. `M_c` is the memory at the start of the current group where the rule is frozen, else `M_{t−1}`:
 ///
 /// ```text
 /// e_j = v_{t−j} − k_{t−j} M_c                            errors in the window            (80)
@@ -61,7 +60,7 @@ const WINDOW: u32 = 1024;
 /// dS = D/ν − S ⟨D, S⟩/ν³                                                                  (92)
 /// ```
 ///
-/// Five steps multiply rounding errors in directions that `S` hardly has by up to `3.4445⁵ = 485`; where `S` is of low
+/// Five steps multiply rounding errors in directions that `S` hardly has by up to `3.4445⁵ = 485`. Where `S` is of low
 /// rank, as at the first tokens of an empty memory, 32-bit results are good to about `1e-4`. Gradients at `S = 0` are
 /// finite, and up to `485/ε`.
 ///
@@ -74,10 +73,10 @@ const WINDOW: u32 = 1024;
 /// ```
 ///
 /// (18)–(31) hold for the written rows, `w = r = γ`, when each row of a table that belongs to a token is repeated for its
-/// rows, and `L` is zero between rows of one token.
+/// rows. `L` is zero between rows of one token.
 ///
-/// Source: Behrouz et al., "Atlas", eqs 32–33 (with `S` for their `−S`; their θ is half of ours: no ½ in their loss), and
-/// Jordan et al., "Muon", for the coefficients.
+/// Source: Behrouz et al., "Atlas", eqs 32–33, with `S` for their `−S`. Their θ is half of ours: no ½ in their loss.
+/// Coefficients are of Jordan et al., "Muon".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Atlas {
@@ -101,13 +100,13 @@ slots! {
     /// Gates of [`Atlas`].
     pub struct WindowGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
-        log_a,
+        log_a: Retention,
         /// `log η [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old momentum.
-        log_eta,
+        log_eta: Momentum,
         /// `θ [B,T,H]`, finite: how much of the momentum, or of what Newton-Schulz makes of it, the memory takes.
-        theta,
+        theta: Step,
         /// `γ [B,T,H,c]`, finite: weight of each token of the window; number `j` is that of the token `j` steps back.
-        gamma,
+        gamma: Strength,
     }
 }
 

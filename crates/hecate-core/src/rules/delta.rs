@@ -1,9 +1,10 @@
 //! The delta rule: write the difference between value and prediction.
 
-use super::{Matrix, WriteGates, check_frozen};
+use super::{Matrix, WriteGates};
 use crate::{
     Dims, Error, Read, Result, Rule,
     families::{EraseStrength, Linear, LinearRule, LinearSpec},
+    rule::check_frozen,
 };
 
 /// What the erasing half of the rule sees.

@@ -1,9 +1,10 @@
 //! Delta gradient descent: erase and write with separate strengths.
 
-use super::{Matrix, check_frozen};
+use super::Matrix;
 use crate::{
     Dims, Error, Read, Result, Rule,
     families::{EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearRule, LinearSpec, LowerGates},
+    rule::check_frozen,
     slots,
 };
 
@@ -46,11 +47,11 @@ slots! {
     /// Gates of [`Dgd`].
     pub struct DgdGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
-        log_a,
+        log_a: Retention,
         /// `θ [B,T,H]`, finite: step size of the descent; under 0 it is an ascent.
-        theta,
+        theta: Step,
         /// `β [B,T,H]`, finite: extra erase strength; under 0 it keeps more.
-        beta,
+        beta: Strength,
     }
 }
 

@@ -24,9 +24,9 @@ slots! {
     /// Gates of rules that write with one strength.
     pub struct WriteGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
-        log_a,
+        log_a: Retention,
         /// `θ [B,T,H]`, finite: write strength (DeltaNet's β), the step size of a descent; under 0 it is an ascent.
-        theta,
+        theta: Step,
     }
 }
 

@@ -1,19 +1,19 @@
 //! Lattice: slots of unit norm, each written only across its own direction.
 //!
-//! Per sequence and head, with the slots `s_i` the rows of `S [K,V]` and `r_i` those of the gradient point: `s_i`
-//! before the token, or, frozen, at the start of the current group of tokens. `q` and `k` are weights of slots.
+//! Per sequence and head, slots `s_i` are the rows of `S [K,V]`. Those of the gradient point are `r_i`: `s_i` before
+//! the token, or, frozen, at the start of the current group of tokens. `q` and `k` are weights of slots.
 //!
 //! ```text
 //! h = v                                     Decode: h = v − Σ_i k_i r_i                         (60)
 //! b_i = r_i·h,  g_i = k_i                   Encode: g_i = k_i − b_i                             (61)
 //! U_i = h − b_i r_i                         what of h lies across r_i                           (62)
 //! X_i = a s_i + θ g_i U_i,  n_i = |X_i|,  s_i ← X_i/n_i                                         (63)
-//! y = Σ_i q_i s_i                           behind the write (Read::After), or before it        (64)
+//! y = Σ_i q_i s_i                           after the write (Read::After), or before it         (64)
 //! ```
 //!
 //! The step is descent on `½|v − k S|²` (Decode), ascent on `k S·v` (Similarity) or descent on `½|k − S v|²` (Encode)
 //! over slots on the unit sphere. Backward, in reverse time, with `dS` starting at the gradient of the final state and
-//! `s′_i` the slots behind the token:
+//! `s′_i` the slots after the token:
 //!
 //! ```text
 //! dS += qᵀ dy,  dq_i = s′_i·dy              (Read::After)                                       (65)
@@ -32,8 +32,8 @@
 //! and `dlog a = 0` at the floor. Exact, `n_i² = a² + θ² g_i² |U_i|²` is then never under the floor. Frozen,
 //! `U_i` lies across `r_i` and not across `s_i`: `n_i ≥ a s_i·r_i`, which shrinks through a group that writes strongly.
 
-use super::{WriteGates, check_frozen};
-use crate::{Dims, Initial, Read, Result, Rule, families::Own, slots};
+use super::WriteGates;
+use crate::{Dims, Initial, Read, Result, Rule, families::Own, rule::check_frozen, slots};
 
 /// Least retention of [`Lattice`]; its gradient is 0 there.
 pub const RETENTION_FLOOR: f32 = 1e-3;

@@ -32,7 +32,7 @@ slots! {
     /// Gates of rules that are told a write strength alone.
     pub struct StrengthGates {
         /// `θ [B,T,H]`, finite: write strength; under 0 it takes away.
-        theta,
+        theta: Step,
     }
 }
 
@@ -56,8 +56,8 @@ impl LinearRule for Lightning {
         LinearSpec { read: self.read, ..LinearSpec::default() }
     }
 
-    fn head_log_a(self, heads: usize) -> Vec<f32> {
-        (1..=heads).map(|h| -self.rate * (-8.0 * h as f32 / heads as f32).exp2()).collect()
+    fn head_log_a(self, head: usize, heads: usize) -> f32 {
+        -self.rate * (-8.0 * (head as f32 + 1.0) / heads as f32).exp2()
     }
 
     fn without_retention(self) -> Self {

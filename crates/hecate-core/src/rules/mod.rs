@@ -2,8 +2,8 @@
 //!
 //! # The linear recurrence
 //!
-//! [`Hebbian`], [`Delta`], [`Titans`] and [`Dgd`] are one recurrence. Per sequence and head, with the scalars `w`
-//! (write strength), `r` (erase strength), `a` (retention) and `η` (momentum) of token `t`, and `f ∈ {0,1}`:
+//! [`Hebbian`], [`Delta`], [`Titans`], [`Dgd`] and [`Lightning`] are one recurrence. Per sequence and head, with the
+//! scalars `w` (write strength), `r` (erase strength), `a` (retention) and `η` (momentum) of token `t`, and `f ∈ {0,1}`:
 //!
 //! ```text
 //! p_t = k_t M_{t−1}                                  prediction                        (1)
@@ -13,9 +13,9 @@
 //! y_t = q_t M_t   (Read::After)   or   q_t M_{t−1}   (Read::Before)                    (5)
 //! ```
 //!
-//! `f = 1` where the rule is *frozen*: the target is predicted from `M_c`, the memory at the start of the current
-//! group of `G` tokens, `c = t − (t mod G)` counted from the call's first token. Frozen is another function than
-//! exact, not a faster way to it, and a text cut into several calls must be cut at multiples of `G`.
+//! `f = 1` where the rule is *frozen*: the target is predicted from `M_c`, the memory at the start of the current group
+//! of `G` tokens. `c = t − (t mod G)`, counted from the call's first token. Frozen is another function than exact, not
+//! a faster way to it, and a text cut into several calls must be cut at multiples of `G`.
 //!
 //! Backward, in reverse time, with `dM`, `dS` starting at the gradients of the final state and `dM_c` at zero:
 //!
@@ -42,10 +42,10 @@
 //! c[t,j] = a_t c[t−1,j] + E[t,j]                                     M_t ← write j    (17)
 //! ```
 //!
-//! (column 0: influence of `S₀`). The tables are built by these recursions and never as exponentials of differences
-//! of summed logarithms: all numbers are products and sums of non-negative ones, nothing cancels, zeros are exact.
-//! With `L[t,j] = c[t−1,j]` for `j < t`, `Y[t,j] = c[t,j]` for `j ≤ t` (`Y = L` for [`Read::Before`](crate::Read::Before)), `∘` element by
-//! element, `x∗X` row `t` of `X` times `x_t`, and rows stacked into `Q`, `K`, `V`, `Z`:
+//! (column 0: influence of `S₀`). The tables are built by these recursions and never as exponentials of differences of
+//! summed logarithms. All are products and sums of non-negative factors: nothing cancels, zeros are exact. With
+//! `L[t,j] = c[t−1,j]` for `j < t`, `Y[t,j] = c[t,j]` for `j ≤ t` (`Y = L` for [`Read::Before`](crate::Read::Before)),
+//! `∘` element by element, `x∗X` row `t` of `X` times `x_t`, and rows stacked into `Q`, `K`, `V`, `Z`:
 //!
 //! ```text
 //! P = A[t−1]∗(K M₀) + c[t−1,0]∗(K S₀) + (L ∘ K Kᵀ) Z                                  (18)
@@ -80,7 +80,7 @@
 //! dc[t−1,·] += a_t dc[t,·];  dη_t = Σ_{j<t} dE[t,j] E[t−1,j];  dE[t−1,·] += η_t dE[t,·]                 (32)
 //! ```
 //!
-//! Only the states at chunk starts are kept for the backward: `N H ⌈T/C⌉ K V` numbers, twice that with momentum.
+//! Only the states at chunk starts are kept for the backward: `N H ⌈T/C⌉ K V` elements, twice that with momentum.
 
 mod any;
 mod atlas;
@@ -107,8 +107,6 @@ pub use lattice::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Vari
 pub use lightning::{Lightning, StrengthGates};
 pub use titans::{Momentum, MomentumGates, MomentumLogits, Titans};
 pub use trellis::{CodeGates, CodeLogits, Phi, SLOT_EPSILON, SlotPair, Trellis};
-
-use crate::{Error, Result};
 
 /// Every rule under its family: its name, as [`Rule::NAME`](crate::Rule::NAME) spells it, and its type. All else is made
 /// from this one list: the trait [`Rules`](crate::Rules), tests of every column, tables.
@@ -184,12 +182,4 @@ macro_rules! for_each_named_rule {
 #[macro_export]
 macro_rules! for_each_linear_rule {
     ($callback:ident $(, $($before:tt)*)?) => { $crate::rule_list! { linear $callback [$($($before)*)?] } };
-}
-
-/// Refuses groups of no tokens.
-pub(crate) fn check_frozen(what: &'static str, frozen: Option<u32>) -> Result<()> {
-    if frozen != Some(0) {
-        return Ok(());
-    }
-    Err(Error::Config { what, option: "frozen", found: "0".into(), expected: "groups of at least one token" })
 }

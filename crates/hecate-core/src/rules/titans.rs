@@ -1,12 +1,12 @@
 //! Titans with a matrix memory: the delta rule with momentum.
 
-use super::check_frozen;
 use crate::{
     Dims, Read, Result, Rule,
     families::{
         EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearMatrix, LinearRule, LinearSpec,
         LinearState, LowerGates, LowerState,
     },
+    rule::check_frozen,
     slots,
 };
 
@@ -30,11 +30,11 @@ slots! {
     /// Gates of rules with momentum.
     pub struct MomentumGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
-        log_a,
+        log_a: Retention,
         /// `log η [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old momentum.
-        log_eta,
+        log_eta: Momentum,
         /// `θ [B,T,H]`, finite: step size of the descent; under 0 it is an ascent.
-        theta,
+        theta: Step,
     }
 }
 

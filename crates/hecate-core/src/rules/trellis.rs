@@ -1,8 +1,8 @@
 //! Trellis: two memories of slots, one from keys and one from values, taught to give the same code.
 //!
-//! Per sequence and head, with slots the rows of `S_K [m,K]` and `S_V [m,V]`, `R_K` and `R_V` the same at the gradient
-//! point (before the token, or, frozen, at the start of the current group of tokens), and the code `c [m]` that a token
-//! brings along. Vectors of slots are columns here, `q`, `k`, `v` rows.
+//! Per sequence and head slots are the rows of `S_K [m,K]` and `S_V [m,V]`. `R_K` and `R_V` are the same at the
+//! gradient point: before the token, or, frozen, at the start of the current group of tokens. A token brings along its
+//! code `c [m]`. Vectors of slots are columns here, `q`, `k`, `v` rows.
 //!
 //! # The function of the slots
 //!
@@ -31,7 +31,7 @@
 //! S_V ← a S_V − θ u(R_V vᵀ; c) v,  y = ρᵀ S_V                                                   (76)
 //! ```
 //!
-//! The read is behind both writes. Backward, in reverse time, with `dS_K`, `dS_V` starting at the gradients of the final
+//! The read is after both writes. Backward, in reverse time, with `dS_K`, `dS_V` starting at the gradients of the final
 //! state:
 //!
 //! ```text
@@ -42,8 +42,7 @@
 //!
 //! with the `S` before the write in `⟨dS, S⟩`. `dR` joins `dS`, frozen at the group's first token; `dlog a = a da`.
 
-use super::check_frozen;
-use crate::{Dims, Error, Initial, Result, Rule, Shape, families::Own, slots};
+use crate::{Dims, Error, Initial, Result, Rule, Shape, families::Own, rule::check_frozen, slots};
 
 /// Added to the square of the norm in (70).
 pub const SLOT_EPSILON: f32 = 1e-6;
@@ -53,16 +52,16 @@ pub const SLOT_EPSILON: f32 = 1e-6;
 /// With a norm, slots that grow learn less, which bounds them; with [`Phi::Identity`] both passes are delta rules, stable
 /// while `θ|k|²` and `θ|v|²` stay under `1 + a`.
 /// Memories of zeros are allowed and learn, since `silu′(0) = ½`, but their first write is `1/√ε` times as large as it
-/// should be. After a norm only the direction of `z` counts: a step turns it by about `θ/|z|²`, and near `z = 0` any step
-/// is a leap whose gradient has no bound. Fresh slots are therefore large, normal numbers of deviation `2/√m`, which a unit
-/// key meets with `|z| ≈ 2`: no write of `θ ≤ 1` comes near zero soon. Without a norm they are half of that.
+/// should be. After a norm only the direction of `z` counts. A step turns it by about `θ/|z|²`. Near `z = 0` any step is a
+/// leap whose gradient has no bound. Fresh slots are therefore large, normal values of deviation `2/√m`, which a unit key
+/// meets with `|z| ≈ 2`: no write of `θ ≤ 1` comes near zero soon. Without a norm they are half of that.
 /// Source: after Karami et al., "Trellis: Learning to Compress Key-Value Memory in Attention Models"; two passes, online
 /// gradient with forgetting, gates and code shared by both passes. Norm and origin of the code differ between accounts of
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct Trellis {
-    /// What becomes of the numbers that slots answer with.
+    /// What becomes of the elements that slots answer with.
     pub phi: Phi,
     /// `m`, the number of slots: at least 1, with the L2 norm 2, with the layer norm 3, or no direction is left to learn.
     pub slots: u32,
@@ -76,7 +75,7 @@ impl Default for Trellis {
     }
 }
 
-/// What becomes of the numbers that the slots of [`Trellis`] answer with. Kernels number it in this order, from 0.
+/// What becomes of the elements that the slots of [`Trellis`] answer with. Kernels number it in this order, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Phi {
@@ -93,11 +92,11 @@ slots! {
     /// Gates of rules that bring a code along.
     pub struct CodeGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memories.
-        log_a,
+        log_a: Retention,
         /// `θ [B,T,H]`, finite: step size of the descent; under 0 it is an ascent.
-        theta,
+        theta: Step,
         /// `c [B,T,H,m]`, finite: what the slots are taught to answer.
-        code,
+        code: Strength,
     }
 }
 

@@ -9,7 +9,7 @@ use hecate_core::{
 
 /// A call by its name in core.
 #[derive(Debug)]
-pub struct Call<D: Backend> {
+pub struct CoreCall<D: Backend> {
     /// Name of the function.
     pub name: &'static str,
     /// Makes the arguments, then calls it.
@@ -23,8 +23,8 @@ macro_rules! calls {
         pub const CALLS: &[&str] = &[$(stringify!($name)),*];
 
         /// All calls.
-        pub fn calls<D: Backend>() -> Vec<Call<D>> {
-            vec![$(Call { name: stringify!($name), call: $call }),*]
+        pub fn calls<D: Backend>() -> Vec<CoreCall<D>> {
+            vec![$(CoreCall { name: stringify!($name), call: $call }),*]
         }
     };
 }

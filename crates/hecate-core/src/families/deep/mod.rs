@@ -9,7 +9,7 @@ mod spec;
 pub use spec::{DeepOptions, DeepSpec};
 
 use super::Deep;
-use crate::{Dims, Initial, Of, Result, Rule, Shape, Slots};
+use crate::{Dims, GateSlots, Initial, Of, Result, Rule, Shape, Slots};
 use std::fmt::Debug;
 
 /// A rule that the deep engines run. Every such type is a [`Rule`].
@@ -107,7 +107,7 @@ pub struct DeepLogits<T> {
 }
 
 /// Gates that deep engines take, in the order of [`DeepForm::gates`], and what layers form them from.
-pub trait LowerDeepGates: Slots {
+pub trait LowerDeepGates: GateSlots {
     /// The logits by the names of the maps that make them.
     type Logits: Slots;
 

@@ -3,7 +3,8 @@
 use super::DeepMatrix;
 use crate::{
     Dims, Error, Read, Result, Shape,
-    rules::{Activation, AttentionalBias, Map, MlpMemory, Retention, Structure, check_frozen},
+    rule::check_frozen,
+    rules::{Activation, AttentionalBias, Map, MlpMemory, Retention, Structure},
 };
 
 /// What a rule of this family comes down to; backends run this.
@@ -35,10 +36,11 @@ impl DeepSpec {
         [dims.sequences.count(), dims.heads, rows, columns].into()
     }
 
-    /// Elements of a head's weights.
+    /// Elements of a head's weights; `usize::MAX` where there are more.
     pub fn weights(self, dims: &Dims) -> usize {
-        let columns = dims.key + dims.value;
-        self.structure.hidden(dims.key).map_or(dims.key * dims.value, |hidden| columns * hidden)
+        let Dims { key, value, .. } = *dims;
+        let hidden = self.structure.hidden(key);
+        hidden.map_or(key.saturating_mul(value), |hidden| key.saturating_add(value).saturating_mul(hidden))
     }
 
     /// The options and sizes as kernels take them.

@@ -3,15 +3,16 @@
 //! [`TitansMlp`], [`Moneta`], [`Yaad`] and [`Memora`] are one step. Their pieces are orthogonal: what the memory is
 //! ([`Structure`]), what error it is taught by ([`AttentionalBias`]), and how it forgets ([`Retention`],
 //! [`DeepForm::momentum`](crate::families::DeepForm::momentum)).
-//! Source: Behrouz et al., "It's All Connected" (MIRAS). Per sequence and head, with the gates of token `t`:
+//! Source: Behrouz et al., "It's All Connected" (MIRAS). Per sequence and head, with the gates of token `t`, `w` the
+//! map from a state to weights:
 //!
 //! ```text
-//! W = exposed(X_{t−1})           frozen: exposed(X_c), at the start of the current group        (33)
+//! W = w(X_{t−1})                 frozen: w(X_c), at the start of the current group              (33)
 //! e = f(W; k_t) − v_t,  u = ψ(e)                                       bias                      (34)
 //! G = ∂⟨f(W; k_t), u⟩/∂W,  u held constant                             inner gradient            (35)
 //! X_t = retain(a_t X_{t−1} − θ_t G)                                    without momentum          (36)
 //! S_t = η_t S_{t−1} − θ_t G,  X_t = a_t X_{t−1} + S_t                  with momentum             (37)
-//! y_t = f(exposed(X_t); q_t)   (Read::After)   or   f(exposed(X_{t−1}); q_t)                     (38)
+//! y_t = f(w(X_t); q_t)         (Read::After)   or   f(w(X_{t−1}); q_t)                           (38)
 //! ```
 //!
 //! # Structure
@@ -53,12 +54,12 @@
 //! # Retention
 //!
 //! ```text
-//! decay    exposed W = X                                                                         (53)
-//! L_q      exposed W = B ν^{2−q} (mirror) or X ν^{2−q} (literal),  B = |X|^{q−2} X,
+//! decay    w(X) = X                                                                              (53)
+//! L_q      w(X) = B ν^{2−q} (mirror) or X ν^{2−q} (literal),  B = |X|^{q−2} X,
 //!          ν = (Σ|X|^q + ε)^{1/q} over each weight matrix;  its adjoint:
 //!          mirror:  X̄ = (q−1)|X|^{q−2} ν^{2−q} W̄ + (2−q) ν^{2−2q} ⟨W̄, B⟩ B
 //!          literal: X̄ = ν^{2−q} W̄ + (2−q) ν^{2−2q} ⟨W̄, X⟩ B                                      (54)
-//! KL       exposed W = c exp X,  retain = log-softmax down each column;  adjoints: X̄ = c exp(X) ∘ W̄ and
+//! KL       w(X) = c exp X,  retain = log-softmax down each column;  adjoints: X̄ = c exp(X) ∘ W̄ and
 //!          X̄ ← X̄ − exp(X) ∘ (column sums of X̄)                                                  (55)
 //! ```
 //!
@@ -67,30 +68,30 @@
 //! In reverse time, `dX` and `dS` starting at the gradients of the final state:
 //!
 //! ```text
-//! dX += pull(∂f/∂W) at the state that was read;  retain's adjoint (55);  d log a = a ⟨dX, X_{t−1}⟩        (56)
+//! dX += pullback(∂f/∂W) at the state that was read;  retain's adjoint (55);  d log a = a ⟨dX, X_{t−1}⟩    (56)
 //! momentum: dS += dX,  d log η = η ⟨dS, S_{t−1}⟩,  dθ = −⟨dS, G⟩,  Ḡ = −θ dS,  dS ← η dS                   (57)
 //! without:  dθ = −⟨dX, G⟩,  Ḡ = −θ dX                                                                      (58)
-//! dX ← a dX + pull(dW) with dW of (41)–(46), frozen: into the gradient of the group's start                (59)
+//! dX ← a dX + pullback(dW) with dW of (41)–(46), frozen: into the gradient of the group's start            (59)
 //! ```
 //!
 //! # Frozen groups as products
 //!
-//! With `frozen`, decay and an MLP without the layer norm's help or with it, `u` and `δ` of all tokens of a group come
-//! from its start, so both weight matrices are linear recurrences (1)–(5) with `w = 1`, `r = 0`, and reading them is
-//! two calls of the linear engine: one with keys `k`, values `−θδ`, queries `q`; one with keys `h`, values `−θ u_o`,
-//! queries `σ` of what the first one read.
+//! This holds with `frozen`, decay and an MLP, with the layer norm or without. `u` and `δ` of all tokens of a group
+//! come from its start. So both weight matrices are linear recurrences (1)–(5) with `w = 1`, `r = 0`. Reading them is
+//! two calls of the linear engine. The first has keys `k`, values `−θδ`, queries `q`. The second has keys `h`, values
+//! `−θ u_o`, and as queries `σ` of what the first one read.
 
 mod memora;
 mod moneta;
+mod parts;
 mod titans_mlp;
 mod yaad;
 
 pub use memora::{Memora, MemoraMatrix};
-pub use moneta::{Map, Moneta, MonetaMatrix};
+pub use moneta::{Moneta, MonetaMatrix};
+pub use parts::{Activation, AttentionalBias, Huber, Map, MatrixMemory, MlpMemory, Retention, Structure};
 pub use titans_mlp::{MomentumWeights, TitansMlp};
-pub use yaad::{
-    Huber, HuberGates, HuberLogits, HuberMomentumGates, HuberMomentumLogits, Yaad, YaadMatrix, YaadMomentum,
-};
+pub use yaad::{HuberGates, HuberLogits, HuberMomentumGates, HuberMomentumLogits, Yaad, YaadMatrix, YaadMomentum};
 
 use super::Matrix;
 use crate::{
@@ -104,95 +105,6 @@ pub const NORM_EPSILON: f32 = 1e-6;
 
 /// Added to `Σ|X|^q` in (54).
 pub const LQ_EPSILON: f32 = 1e-12;
-
-/// The function inside an MLP memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Activation {
-    /// `x σ(x)`.
-    #[default]
-    Silu,
-    /// `½ x (1 + tanh(√(2/π)(x + 0.044715 x³)))`.
-    GeluTanh,
-    /// `x Φ(x)`.
-    Gelu,
-}
-
-/// A memory that is one matrix.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
-pub struct MatrixMemory {
-    /// Whether the input is added to the output; then `K = V`.
-    pub residual: bool,
-    /// Whether the output passes a layer norm.
-    pub norm: bool,
-}
-
-/// A memory that is an MLP with one hidden layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
-pub struct MlpMemory {
-    /// Width of the hidden layer over that of a key, at least 1.
-    pub expansion: u32,
-    /// The function of the hidden layer.
-    pub activation: Activation,
-    /// Whether the input is added to the output; then `K = V`.
-    pub residual: bool,
-    /// Whether the output passes a layer norm.
-    pub norm: bool,
-}
-
-impl Default for MlpMemory {
-    fn default() -> Self {
-        Self { expansion: 2, activation: Activation::default(), residual: false, norm: false }
-    }
-}
-
-/// What a memory is, whichever rule it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Structure {
-    /// One matrix.
-    Matrix(MatrixMemory),
-    /// An MLP.
-    Mlp(MlpMemory),
-}
-
-/// How an error becomes what the memory is taught: (47)–(52).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum AttentionalBias {
-    /// The error itself.
-    L2,
-    /// Gradient of `Σ (e² + ε)^{p/2}`, or with `tanh` the smooth sign that MIRAS suggests, which is no gradient.
-    Lp {
-        /// Power, at least 1.
-        p: f32,
-        /// Smoothing of the kink at 0, over 0.
-        epsilon: f32,
-        /// Whether the sign is a hyperbolic tangent.
-        tanh: bool,
-    },
-    /// Bounded by the gate `delta`.
-    Huber(Huber),
-}
-
-/// How weights are kept: (53)–(55).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Retention {
-    /// They shrink.
-    Decay,
-    /// They are an image of a dual variable.
-    Lq {
-        /// Norm, at least 2.
-        q: f32,
-        /// Which image.
-        map: Map,
-    },
-    /// Each column is a distribution times `scale`.
-    Kl {
-        /// `c`, over 0.
-        scale: f32,
-    },
-}
 
 slots! {
     /// Weights of an MLP memory per sequence and head; `D` is the hidden width.
@@ -242,38 +154,5 @@ impl LowerWeights for Matrix<()> {
 impl LowerWeights for Weights<()> {
     fn lower_backward<T>(mut matrix: impl FnMut(DeepMatrix) -> T) -> Weights<T> {
         Weights { w0: matrix(DeepMatrix::W0), w1: matrix(DeepMatrix::W1) }
-    }
-}
-
-impl MlpMemory {
-    /// Width of the hidden layer for keys of width `key`.
-    pub fn hidden(self, key: usize) -> usize {
-        (self.expansion as usize).saturating_mul(key)
-    }
-}
-
-impl Structure {
-    /// Whether the input is added to the output.
-    pub fn residual(self) -> bool {
-        match self {
-            Self::Matrix(memory) => memory.residual,
-            Self::Mlp(memory) => memory.residual,
-        }
-    }
-
-    /// Whether the output passes a layer norm.
-    pub fn norm(self) -> bool {
-        match self {
-            Self::Matrix(memory) => memory.norm,
-            Self::Mlp(memory) => memory.norm,
-        }
-    }
-
-    /// Width of the hidden layer for keys of width `key`; none in a matrix.
-    pub fn hidden(self, key: usize) -> Option<usize> {
-        match self {
-            Self::Matrix(_) => None,
-            Self::Mlp(memory) => Some(memory.hidden(key)),
-        }
     }
 }

@@ -1,23 +1,11 @@
 //! MONETA: an `l_p` error and an `L_q` retention.
 
-use super::{AttentionalBias, MatrixMemory, Memory, MlpMemory, Retention};
+use super::{AttentionalBias, Map, MatrixMemory, Memory, MlpMemory, Retention};
 use crate::{
     Read,
     families::{DeepForm, DeepGate, DeepLogits, DeepRule, DeepSpec, LowerDeepGates},
     rules::{WriteGates, WriteLogits},
 };
-
-/// How the dual variable becomes weights: (54).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Map {
-    /// `|X|^{q−2} X / ν^{q−2}`: the solution of the problem that the rule is derived from; doubling `X` doubles `W`.
-    #[default]
-    Mirror,
-    /// `X / ν^{q−2}`, as printed in the paper, without the power of each element. At `q = 4` doubling `X` halves `W`,
-    /// and a decaying `X` makes `W` grow without bound.
-    Literal,
-}
 
 /// A memory taught by an `l_p` error whose weights are the image of a decaying dual variable: (33)–(46), (48), (54).
 ///

@@ -1,35 +1,21 @@
 //! YAAD: an error bounded by a gate.
 
-use super::{AttentionalBias, MatrixMemory, Memory, MlpMemory, MomentumWeights};
+use super::{AttentionalBias, Huber, MatrixMemory, Memory, MlpMemory, MomentumWeights};
 use crate::{
     Read,
     families::{DeepForm, DeepGate, DeepLogits, DeepRule, DeepSpec, LowerDeepGates},
     slots,
 };
 
-/// Where an error counts as large: (50)–(52).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub enum Huber {
-    /// Each coordinate by itself.
-    #[default]
-    Coordinate,
-    /// By its length, which is cut.
-    Norm,
-    /// By its length, and then every coordinate becomes `δ` times its sign, as printed in the paper: what is taught
-    /// jumps where the length passes `δ`.
-    Mix,
-}
-
 slots! {
     /// Gates of a rule with a bounded error.
     pub struct HuberGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
-        log_a,
+        log_a: Retention,
         /// `θ [B,T,H]`, finite: step size of the descent.
-        theta,
+        theta: Step,
         /// `δ [B,T,H]`, at least 0: errors beyond it count as this large.
-        delta,
+        delta: Threshold,
     }
 }
 
@@ -37,13 +23,13 @@ slots! {
     /// Gates of a rule with a bounded error and momentum.
     pub struct HuberMomentumGates {
         /// `log a [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old memory.
-        log_a,
+        log_a: Retention,
         /// `log η [B,T,H]` in `[−∞, 0]`: logarithm of what multiplies the old momentum.
-        log_eta,
+        log_eta: Momentum,
         /// `θ [B,T,H]`, finite: step size of the descent.
-        theta,
+        theta: Step,
         /// `δ [B,T,H]`, at least 0: errors beyond it count as this large.
-        delta,
+        delta: Threshold,
     }
 }
 

@@ -1,0 +1,89 @@
+//! What a device must provide before it has any cell.
+
+use crate::{CapturedStep, DType, DeviceId, DeviceMemory, Host, Result, Step, Tensor};
+use std::fmt::Debug;
+
+/// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
+///
+/// The value is the device; nothing is global. Clones are the same device.
+pub trait Device: Clone + Debug + Send + Sync + 'static {
+    /// Name in messages.
+    const NAME: &'static str;
+
+    /// Storage of a tensor's elements.
+    type Buffer: Send + Sync + 'static;
+
+    /// Which device value this is: the same for clones, another for each pool, stream or queue that was opened.
+    fn id(&self) -> &DeviceId;
+
+    /// What people call the hardware, in a few words: `NVIDIA H200`, `2 threads`. How the value was set up is no part of
+    /// it; [`Debug`] says that.
+    fn hardware(&self) -> String {
+        Self::NAME.to_owned()
+    }
+
+    /// Refuses a buffer that another device made, or that does not hold `count` elements of `dtype`. Nothing else keeps a
+    /// kernel inside of it: every array passes here once, when it is made.
+    ///
+    /// # Errors
+    /// [`Error::Buffer`](crate::Error::Buffer), [`Error::OtherDevice`](crate::Error::OtherDevice).
+    fn check_buffer(&self, buffer: &Self::Buffer, dtype: DType, count: usize) -> Result<()>;
+
+    /// Copies host values to the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) when out of memory or lost.
+    fn upload(&self, host: Host) -> Result<Self::Buffer>;
+
+    /// Copies `count` elements to the host, after all work queued before.
+    ///
+    /// # Errors
+    /// As [`Device::check_buffer`]; [`Error::Device`](crate::Error::Device) when lost.
+    fn download(&self, buffer: &Self::Buffer, dtype: DType, count: usize) -> Result<Host>;
+
+    /// `count` zeros.
+    ///
+    /// # Errors
+    /// As [`Device::upload`].
+    fn zeros(&self, dtype: DType, count: usize) -> Result<Self::Buffer> {
+        self.upload(Host::zeros(dtype, count)?)
+    }
+
+    /// Waits until all queued work is done, so that a clock reads execution and not queueing.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) with the first failure of the queued work.
+    fn synchronize(&self) -> Result<()>;
+
+    /// The most bytes that arrays of this program took on the device at once, where it keeps count.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) when lost.
+    fn peak_bytes(&self) -> Result<Option<usize>> {
+        Ok(None)
+    }
+
+    /// How much memory the device has, and how much of it is free; none where it does not say.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) when lost.
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        Ok(None)
+    }
+
+    /// Captures a step as a graph for states and inputs shaped like these; the first [`CapturedStep::step`] goes on from
+    /// `state`. The step must do the same work whatever the values are, and whatever it was called with before. While it
+    /// is captured, other threads that use the device's value wait. None where the device gains nothing or cannot do so,
+    /// or where the step cannot be repeated so: it copies to or from the host on its way.
+    ///
+    /// # Errors
+    /// The step's own; the device's own failures.
+    fn capture(
+        &self,
+        _state: &[Tensor<Self>],
+        _input: &Tensor<Self>,
+        _step: &mut Step<'_, Self>,
+    ) -> Result<Option<Box<dyn CapturedStep>>> {
+        Ok(None)
+    }
+}
