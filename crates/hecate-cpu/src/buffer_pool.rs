@@ -6,7 +6,7 @@
 //! Arrays in use and free ones together never exceed what was in use at once before.
 //! Keeping them therefore does not raise the peak.
 
-use hecate_core::Host;
+use hecate_core::{Host, Result, memory};
 use std::{
     any::Any,
     collections::VecDeque,
@@ -61,6 +61,11 @@ impl FreeList {
         self.trim();
     }
 
+    /// No longer counts an array that a caller held.
+    fn remove_used(&mut self, count: usize) {
+        self.used = self.used.saturating_sub(count);
+    }
+
     /// Drops the oldest arrays until all together fit the limit.
     fn trim(&mut self) {
         // The oldest first: a size that was not asked for lately may never come again.
@@ -79,21 +84,41 @@ fn lock<T>(x: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl BufferPool {
-    /// An array of `count` elements with any values. The caller writes every one of them.
+    /// An array of `count` elements with any values, for the operation `what`. The caller writes every one of them.
     /// With debug assertions they are NaN, which shows those that nobody wrote.
-    pub(crate) fn take(self: &Arc<Self>, count: usize) -> PooledBuf {
-        let mut buffer = self.find(count);
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](hecate_core::Error::OutOfMemory).
+    pub(crate) fn take(self: &Arc<Self>, what: &'static str, count: usize) -> Result<PooledBuf> {
+        let mut buffer = self.find(what, count)?;
         if cfg!(debug_assertions) {
             buffer.fill(f32::NAN);
         }
-        buffer
+        Ok(buffer)
+    }
+
+    /// Refuses `count` elements of 32 bits that there is no room for, even once nothing is kept for later.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](hecate_core::Error::OutOfMemory).
+    pub(crate) fn room(&self, what: &'static str, count: usize) -> Result<()> {
+        memory::check::<f32>(what, count).or_else(|_| {
+            // What is kept counts as used: the system gets it back before it is asked again.
+            self.release();
+            memory::check::<f32>(what, count)
+        })
     }
 
     /// [`BufferPool::take`] without the NaN: from the free list, or new.
-    fn find(self: &Arc<Self>, count: usize) -> PooledBuf {
+    fn find(self: &Arc<Self>, what: &'static str, count: usize) -> Result<PooledBuf> {
+        let new = || memory::zeros(what, count);
         // Not counted either: together they are no part of the peak.
         if count < SMALLEST {
-            return PooledBuf { values: vec![0.0; count], pool: Arc::clone(self) };
+            return Ok(PooledBuf { values: new()?, pool: Arc::clone(self) });
+        }
+        // Sums of what no memory holds would overflow.
+        if count > usize::MAX / 16 {
+            memory::check::<f32>(what, count)?;
         }
         // Under the lock only the lists change; elements are touched outside it.
         let found = {
@@ -104,14 +129,18 @@ impl BufferPool {
         };
         // Outside the lock: a new array of zeros may wait for the system.
         let values = match found {
+            // Within the capacity, so nothing is copied; elements that were there keep their old values.
             Some(mut values) => {
-                // Within the capacity, so nothing is copied; elements that were there keep their old values.
                 values.resize(count, 0.0);
-                values
+                Ok(values)
             }
-            None => vec![0.0; count],
+            None => self.room(what, count).and_then(|()| new()).inspect_err(|_| {
+                lock(&self.free).remove_used(count);
+                // The limit of what is kept, which counted this array.
+                self.release();
+            }),
         };
-        PooledBuf { values, pool: Arc::clone(self) }
+        Ok(PooledBuf { values: values?, pool: Arc::clone(self) })
     }
 
     /// Counts an array that came from elsewhere, such as an upload.
@@ -124,8 +153,7 @@ impl BufferPool {
     /// No longer counts an array that goes elsewhere, such as a download.
     fn leave(&self, values: &Vec<f32>) {
         if values.capacity() >= SMALLEST {
-            let mut free = lock(&self.free);
-            free.used = free.used.saturating_sub(values.capacity());
+            lock(&self.free).remove_used(values.capacity());
         }
     }
 
@@ -135,7 +163,7 @@ impl BufferPool {
             return;
         }
         let mut free = lock(&self.free);
-        free.used = free.used.saturating_sub(values.capacity());
+        free.remove_used(values.capacity());
         free.spare += values.capacity();
         free.arrays.push_back(values);
         free.trim();
@@ -269,6 +297,10 @@ impl fmt::Debug for Array {
 mod tests {
     use super::*;
 
+    fn take(pool: &Arc<BufferPool>, count: usize) -> PooledBuf {
+        pool.take("a test", count).expect("room")
+    }
+
     /// Elements in use, free elements, free arrays.
     fn sizes(pool: &BufferPool) -> (usize, usize, usize) {
         let free = lock(&pool.free);
@@ -279,10 +311,10 @@ mod tests {
     // The same address comes back, for a size that fits closely enough.
     fn an_array_is_used_again() {
         let pool = Arc::new(BufferPool::default());
-        let first = pool.take(SMALLEST + 1);
+        let first = take(&pool, SMALLEST + 1);
         let place = first.as_ptr();
         drop(first);
-        let again = pool.take(SMALLEST);
+        let again = take(&pool, SMALLEST);
         assert_eq!((again.as_ptr(), again.len()), (place, SMALLEST));
         pool.release();
         drop(Array::from(again));
@@ -294,11 +326,11 @@ mod tests {
     #[test]
     fn keeping_does_not_raise_the_peak() {
         let pool = Arc::new(BufferPool::default());
-        let pair = (pool.take(SMALLEST), pool.take(SMALLEST));
+        let pair = (take(&pool, SMALLEST), take(&pool, SMALLEST));
         drop(pair);
         assert_eq!(sizes(&pool), (0, 2 * SMALLEST, 2));
         // Neither free array fits, and with one of them beside this one the peak would rise.
-        let other = pool.take(3 * SMALLEST / 2);
+        let other = take(&pool, 3 * SMALLEST / 2);
         assert_eq!(sizes(&pool), (3 * SMALLEST / 2, 0, 0));
         drop(other);
         let adopted = Array::new(&pool, Host::F32(vec![0.0; 2 * SMALLEST]));
@@ -308,9 +340,21 @@ mod tests {
     }
 
     #[test]
+    fn what_there_is_no_room_for_is_refused_and_not_counted() {
+        let pool = Arc::new(BufferPool::default());
+        drop(take(&pool, SMALLEST));
+        for count in [1 << 50, usize::MAX / 4, usize::MAX] {
+            let error = pool.take("matmul", count).expect_err("more than there is").to_string();
+            assert!(error.starts_with("matmul: ") && error.contains("smaller sizes"), "{error}");
+        }
+        // Kept arrays went first: they might have made the room.
+        assert_eq!(sizes(&pool), (0, 0, 0));
+    }
+
+    #[test]
     fn small_arrays_are_not_kept() {
         let pool = Arc::new(BufferPool::default());
-        drop(pool.take(5));
+        drop(take(&pool, 5));
         assert_eq!(sizes(&pool), (0, 0, 0));
     }
 

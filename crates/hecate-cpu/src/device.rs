@@ -7,7 +7,7 @@ use crate::{
     buffer_pool::{Array, BufferPool, PooledBuf},
     simd,
 };
-use hecate_core::{Algorithm, DType, Device, DeviceId, Host, Result, Shape, Tensor};
+use hecate_core::{Algorithm, DType, Device, DeviceId, DeviceMemory, Host, Result, Shape, Tensor};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -43,7 +43,7 @@ impl Cpu {
     /// A pool of its own with this many threads; 0 means one a processor. Results do not depend on the number.
     ///
     /// # Errors
-    /// [`hecate_core::Error::Device`] if the system starts no threads.
+    /// [`hecate_core::Error::Config`] for more than 4096; [`hecate_core::Error::Device`] if the system starts no threads.
     pub fn with_threads(threads: usize) -> Result<Self> {
         let pool = start(ThreadPoolBuilder::new(), threads)?;
         tracing::info!(threads = pool.current_num_threads(), "opened the CPU with a pool of its own");
@@ -61,10 +61,9 @@ impl Cpu {
         Ok(Self { pool: Some(pool), algorithm: Algorithm::Scan, ..Self::default() })
     }
 
-    /// The same pool, with the linear rules computed this way. [`Algorithm::Auto`]:
-    /// forward, one pass over the memory serves two to four tokens;
-    /// backward, and forward of frozen rules, matrix products serve 64 tokens;
-    /// sequences of at most 8 tokens are scanned where a backward comes.
+    /// The same pool, with the linear rules computed this way. [`Algorithm::Auto`]. Forward, one pass over the memory
+    /// serves two to four tokens. Backward, and forward of frozen rules, matrix products serve 64 tokens. Sequences of
+    /// at most 8 tokens are scanned where a backward comes.
     ///
     /// # Errors
     /// [`hecate_core::Error::Config`] for chunks of no token.
@@ -83,9 +82,21 @@ impl Cpu {
         &self.buffers
     }
 
-    /// An array of `count` elements with any values; the caller writes all of them.
-    pub(crate) fn take(&self, count: usize) -> PooledBuf {
-        self.buffers.take(count)
+    /// An array of `count` elements with any values, for the operation `what`; the caller writes all of them.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::OutOfMemory`].
+    pub(crate) fn take(&self, what: &'static str, count: usize) -> Result<PooledBuf> {
+        self.buffers.take(what, count)
+    }
+
+    /// Refuses a call that needs `count` elements of 32 bits at once where there is no room for them. Tasks do not ask for
+    /// each of their arrays, since none could say no.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::OutOfMemory`].
+    pub(crate) fn room(&self, what: &'static str, count: usize) -> Result<()> {
+        self.buffers.room(what, count)
     }
 
     /// How the linear rules are computed.
@@ -107,8 +118,15 @@ impl Cpu {
     }
 }
 
+/// Most threads of a pool: more than any machine has processors.
+const THREADS: usize = 1 << 12;
+
 /// A pool of so many threads; 0 for one a processor.
 fn start(pool: ThreadPoolBuilder, threads: usize) -> Result<Arc<ThreadPool>> {
+    if threads > THREADS {
+        let (found, expected) = (threads.to_string(), "at most 4096, or 0 for one a processor");
+        return Err(hecate_core::Error::Config { what: Cpu::NAME, option: "threads", found, expected });
+    }
     let started = pool.num_threads(threads).build().map_err(|source| hecate_core::Error::Device {
         backend: Cpu::NAME,
         context: format!("starting {threads} threads"),
@@ -131,17 +149,44 @@ impl Device for Cpu {
         &self.id
     }
 
+    fn hardware(&self) -> String {
+        let threads = self.threads();
+        format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
+    }
+
+    /// Any array in main memory will do, whichever pool made it.
+    fn check_buffer(&self, buffer: &Array, dtype: DType, count: usize) -> Result<()> {
+        if buffer.dtype() == dtype && buffer.len() == count {
+            return Ok(());
+        }
+        let found = format!("{} elements of {}", buffer.len(), buffer.dtype());
+        Err(hecate_core::Error::Buffer { backend: Self::NAME, count, dtype, found })
+    }
+
     fn upload(&self, host: Host) -> Result<Array> {
         Ok(Array::new(&self.buffers, host))
     }
 
-    /// A copy: the buffer stays on the device. Type and count are those of the buffer already.
-    fn download(&self, buffer: &Array, _: DType, _: usize) -> Result<Host> {
+    /// A copy: the buffer stays on the device.
+    fn download(&self, buffer: &Array, dtype: DType, count: usize) -> Result<Host> {
+        self.check_buffer(buffer, dtype, count)?;
+        self.room("download", count.saturating_mul(dtype.size()).div_ceil(4))?;
         Ok(Host::clone(buffer))
+    }
+
+    /// Zeros that nobody has touched cost nothing yet; arrays that are kept for later make room where it lacks.
+    fn zeros(&self, dtype: DType, count: usize) -> Result<Array> {
+        self.room("zeros", count.saturating_mul(dtype.size()).div_ceil(4))?;
+        self.upload(Host::zeros(dtype, count)?)
     }
 
     fn synchronize(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// That of the machine, or of the part of it that this program may use.
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        Ok(DeviceMemory::of_host())
     }
 }
 
@@ -154,19 +199,39 @@ pub(crate) fn floats(x: &Tensor<Cpu>) -> Cow<'_, [f32]> {
 }
 
 /// A tensor of `dtype` and `shape` from 32-bit floats that fill it; 16-bit types round to nearest.
-pub(crate) fn tensor(device: &Cpu, shape: impl Into<Shape>, dtype: DType, values: Vec<f32>) -> Tensor<Cpu> {
+pub(crate) fn tensor(device: &Cpu, shape: impl Into<Shape>, dtype: DType, values: Vec<f32>) -> Result<Tensor<Cpu>> {
+    if dtype != DType::F32 {
+        device.room("rounding", values.len() / 2)?;
+    }
     from_host(device, shape, dtype, Host::from_f32(dtype, values))
 }
 
 /// A tensor of the type of `host`, whose elements fill `shape`.
-pub(crate) fn from_host(device: &Cpu, shape: impl Into<Shape>, dtype: DType, host: Host) -> Tensor<Cpu> {
+pub(crate) fn from_host(device: &Cpu, shape: impl Into<Shape>, dtype: DType, host: Host) -> Result<Tensor<Cpu>> {
     Tensor::from_buffer(device, shape, dtype, Array::new(&device.buffers, host))
 }
 
 /// As [`tensor`], from a buffer of the pool. In f32 nothing is copied.
-pub(crate) fn pooled_tensor(device: &Cpu, shape: impl Into<Shape>, dtype: DType, values: PooledBuf) -> Tensor<Cpu> {
+pub(crate) fn pooled_tensor(
+    device: &Cpu,
+    shape: impl Into<Shape>,
+    dtype: DType,
+    values: PooledBuf,
+) -> Result<Tensor<Cpu>> {
     match dtype {
         DType::F32 => Tensor::from_buffer(device, shape, dtype, Array::from(values)),
         _ => tensor(device, shape, dtype, values.into_values()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For tables: `Debug` says how the value was set up.
+    #[test]
+    fn the_hardware_is_named_in_a_few_words() {
+        let names = [1, 3].map(|threads| Cpu::with_threads(threads).expect("threads").hardware());
+        assert_eq!(names, ["1 thread", "3 threads"]);
     }
 }

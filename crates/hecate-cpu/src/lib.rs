@@ -37,7 +37,7 @@
 //!
 //! | rules | engine | unit of work |
 //! |---|---|---|
-//! | linear recurrences: Hebbian, delta, Titans, DGD | `linear` | sequence, head, block of value columns |
+//! | linear recurrences: Hebbian, delta, Titans, DGD, Lightning | `linear` | sequence, head, block of value columns |
 //! | memories with weights: TitansMLP, Yaad, Moneta, Memora | `deep`, by `recurrent` | sequence, head |
 //! | Atlas, Lattice, Trellis | `rules`, by `recurrent` | sequence, head |
 //!

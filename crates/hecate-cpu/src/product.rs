@@ -139,10 +139,10 @@ pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat
     if crate::simd::is_scalar() {
         return plain(out, beta, alpha, a, b);
     }
-    // SAFETY: the checks above hold every element that `gemm` touches inside its slice (it touches only elements
-    // (i, j) of each matrix, none where a size is zero) and every stride inside an `isize`; `out` is borrowed
-    // exclusively, so it aliases neither operand, and its rows do not overlap. In `gemm` the first factor is that
-    // of the old values, which are not read unless `read_dst`.
+    // SAFETY: the checks above hold every element that `gemm` touches inside its slice, and every stride inside an
+    // `isize`. It touches only elements (i, j) of each matrix, none where a size is zero. `out` is borrowed
+    // exclusively, so it aliases neither operand, and its rows do not overlap. In `gemm` the first factor is that of
+    // the old values, which are not read unless `read_dst`.
     unsafe {
         gemm::gemm(
             rows,

@@ -6,7 +6,7 @@ use crate::{
     device::{Buffer, host_bytes},
     error::{failed, unsupported},
 };
-use hecate_core::{CapturedStep, DType, Device, DeviceId, Host, Result, Step, Tensor};
+use hecate_core::{CapturedStep, DType, Device, DeviceId, DeviceMemory, Error, Host, Result, Step, Tensor};
 
 impl Device for Cuda {
     const NAME: &'static str = "cuda";
@@ -16,6 +16,23 @@ impl Device for Cuda {
         self.identity()
     }
 
+    fn hardware(&self) -> String {
+        self.properties().name.clone()
+    }
+
+    /// Memory may be longer: none of it is empty.
+    fn check_buffer(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<()> {
+        if buffer.owner() != self.id() {
+            let (expected, found) = (self.id().clone(), buffer.owner().clone());
+            return Err(Error::OtherDevice { what: "tensor", slot: "buffer", expected, found });
+        }
+        if count.checked_mul(dtype.size()).is_some_and(|bytes| bytes <= buffer.len()) {
+            return Ok(());
+        }
+        let found = format!("{} bytes", buffer.len());
+        Err(Error::Buffer { backend: Self::NAME, count, dtype, found })
+    }
+
     /// Over the stream of uploads, so that it need not wait for kernels that were queued before.
     fn upload(&self, host: Host) -> Result<Buffer> {
         self.upload_bytes(host_bytes(&host)?)
@@ -23,6 +40,7 @@ impl Device for Cuda {
 
     /// Waits for all that was queued before, and for the copy.
     fn download(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<Host> {
+        self.check_buffer(buffer, dtype, count)?;
         self.ledger().check("copying to the host")?;
         match dtype {
             DType::F32 => Ok(Host::F32(self.read(buffer, count)?)),
@@ -35,9 +53,15 @@ impl Device for Cuda {
 
     /// Filled by the driver, on the main stream.
     fn zeros(&self, dtype: DType, count: usize) -> Result<Buffer> {
-        let buffer = self.allocate(count * dtype.size())?;
+        let buffer = self.allocate(count.saturating_mul(dtype.size()))?;
         self.fill(&buffer, 0)?;
         Ok(buffer)
+    }
+
+    /// What the driver says of the whole GPU, whichever program uses it. What this program keeps for later is free to it.
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        let (free, total) = self.context().mem_get_info().map_err(|error| failed("asking for free memory", error))?;
+        Ok(Some(DeviceMemory { total: total as u64, free: (free + self.pool_spare()?) as u64 }))
     }
 
     /// As `capture.rs` says.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A handle bound to a stream.
 pub(crate) struct Blas(sys::cublasHandle_t);
 
-// SAFETY: a handle may be used by any thread, one at a time; launches of one `Cuda` value queue on one stream, and cuBLAS
+// SAFETY: a handle may be used by any thread, one at a time. Launches of one `Cuda` value queue on one stream, and cuBLAS
 // guards a handle's calls with a lock of its own.
 unsafe impl Send for Blas {}
 // SAFETY: as above.

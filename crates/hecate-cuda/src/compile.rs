@@ -1,8 +1,8 @@
 //! From a kernel to something the driver loads.
 //!
-//! In this order: a cubin in the cache on disk, of the compiler that is there; the run-time compiler (NVRTC), for exactly
-//! this GPU; the PTX in this crate, which the driver compiles. What was tried and why it failed is in the error. Kernels
-//! are compiled one by one, when they are first started: a program waits for those that it uses.
+//! First a cubin in the cache on disk, of the compiler that is there. Next the run-time compiler (NVRTC), for exactly
+//! this GPU. Last the PTX in this crate, which the driver compiles. What was tried and why it failed is in the error.
+//! Kernels are compiled one by one, when they are first started: a program waits for those that it uses.
 
 use crate::{error::unsupported, nvrtc::Nvrtc, ptx, source::KernelSource};
 use hecate_core::Result;

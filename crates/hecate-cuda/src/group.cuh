@@ -1,4 +1,4 @@
-// Products of 16-bit matrices by a group, four warps that begin at a multiple of four, and stores of whole pieces of shared
+// Products of 16-bit matrices by a group, four warps that begin at a multiple of four. Stores of whole pieces of shared
 // memory by one thread. Only GPUs of capability 9.0 have groups, and only code that is compiled for exactly these.
 #pragma once
 #include "tensor.cuh"
@@ -9,8 +9,8 @@ static constexpr bool GROUPS_MULTIPLY = true;
 static constexpr bool GROUPS_MULTIPLY = false;
 #endif
 
-// Factors are described by where they lie: in panels of WIDE columns, 32 or 64, rows one after another from a multiple of
-// 1 KiB on, in which pieces of 16 bytes change places as `in_panel` says.
+// Factors are described by where they lie: in panels of WIDE columns, 32 or 64. Rows lie one after another from a
+// multiple of 1 KiB on, and pieces of 16 bytes change places as `in_panel` says.
 template <u32 WIDE = 64>
 __device__ __forceinline__ u64 described(const void* panel) {
     static_assert(WIDE == 64 || WIDE == 32, "what there is");
@@ -18,8 +18,8 @@ __device__ __forceinline__ u64 described(const void* panel) {
     const u32 at = (u32)__cvta_generic_to_shared(panel);
     return (u64)(at >> 4) | (u64)1 << 16 | (u64)WIDE << 32 | (u64)(WIDE == 64 ? 1 : 2) << 62;
 }
-// Where a number of a panel is; `further` pieces from there, fewer than a power of two of them that `column` is a multiple
-// of.
+// Where an element of a panel is, and `further` pieces from there. These are fewer than a power of two of them that `column`
+// is a multiple of.
 template <u32 WIDE = 64>
 __device__ __forceinline__ u32 in_panel(u32 row, u32 column, u32 further = 0) {
     // Rows that are read together have their pieces in other banks.
@@ -27,8 +27,8 @@ __device__ __forceinline__ u32 in_panel(u32 row, u32 column, u32 further = 0) {
     return row * WIDE + (column % WIDE / 8 ^ turn ^ further) * 8 + column % 8;
 }
 
-// What threads wrote to shared memory, copies too, is seen by products and by stores of whole pieces; before the barrier after
-// which these are, or after it by the thread that begins them.
+// What threads wrote to shared memory, copies too, is seen by products and by stores of whole pieces. It is called before the
+// barrier that these follow, or after it by the thread that begins them.
 __device__ __forceinline__ void show_to_groups() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Before the first product: registers are as they were written.
 __device__ __forceinline__ void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -23,8 +23,8 @@ pub(crate) unsafe trait KernelArguments: Copy {
 }
 
 /// Declares arguments of kernels: `kernels! { SOURCE { "map" Map { x: Array, count: u64 } } }`. Fields may be [`Array`],
-/// [`Pointer`], `u64`, `u32`, `i32` and `f32`, or `repr(C)` structures and arrays of these, in the order and with the types
-/// of the structure in the `.cu` file.
+/// [`Pointer`], `u64`, `u32`, `i32` and `f32`, or `repr(C)` structures and arrays of these. Order and types are those of
+/// the structure in the `.cu` file.
 macro_rules! kernels {
     ($source:path { $( $kernel:literal $name:ident { $( $field:ident : $type:ty ),* $(,)? } )* }) => { $(
         #[derive(Clone, Copy, Debug)]
@@ -78,6 +78,11 @@ impl From<&Tensor<Cuda>> for Array {
 pub(crate) fn pointer(x: &Tensor<Cuda>) -> Pointer {
     debug_assert_eq!(x.dtype().size(), 4);
     x.buffer().pointer()
+}
+
+/// The address of an array, null where there is none.
+pub(crate) fn optional(x: Option<&Tensor<Cuda>>) -> Pointer {
+    x.map_or(0, pointer)
 }
 
 /// How many blocks of how many threads.
@@ -150,8 +155,8 @@ impl Cuda {
         let _turn = self.ledger().turn();
         let mut launch = stream.launch_builder(&function);
         launch.arg(&argument);
-        // SAFETY: `KernelArguments` promises that the kernel takes this structure; its pointers were read off live tensors of
-        // the sizes it also names, and this value's main stream frees none of them before the kernel ran.
+        // SAFETY: `KernelArguments` promises that the kernel takes this structure. Its pointers were read off live tensors of
+        // the sizes it also names. This value's main stream frees none of them before the kernel ran.
         unsafe { launch.launch(config) }.map_err(starting)?;
         Ok(())
     }

@@ -96,8 +96,8 @@ pub(crate) fn file<'a>(source: &KernelSource, modules: impl Iterator<Item = (&'a
     format!("{MADE_FROM}{}\n{}\n{text}", made_from(source), by.unwrap_or_default())
 }
 
-/// What the compiler wrote, with the language's version lowered, without lines that say nothing, and without the only hint
-/// in it that is younger than the version: that a load does not use all that it loads.
+/// What the compiler wrote, with the language's version lowered and without lines that say nothing. One hint is younger
+/// than that version and is left out: that a load does not use all that it loads.
 #[cfg(test)]
 pub(crate) fn trimmed(ptx: &str) -> String {
     let lines = ptx.lines().map(|line| match line.strip_prefix(".version ") {

@@ -14,11 +14,11 @@ const MOST: usize = 1 << 14;
 const MOST_ON_CPU: usize = 1 << 12;
 
 /// Bind groups by the hash of what they bind.
-type Kept = HashMap<u64, Vec<CachedBindGroup>>;
+type BindGroupCache = HashMap<u64, Vec<CachedBindGroup>>;
 
 /// Bind groups by what is bound to which kernel.
 pub(crate) struct BindGroups {
-    kept: Mutex<Kept>,
+    kept: Mutex<BindGroupCache>,
     /// Most that are kept.
     most: usize,
 }
@@ -40,7 +40,7 @@ impl BindGroups {
     }
 
     /// Those that are kept, under their lock.
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, BindGroupCache> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,7 +9,7 @@ use crate::{
     queue::Queue,
     transfers::{self, Readback},
 };
-use hecate_core::{Algorithm, DType, Device, DeviceId, Host, Result, Shape, Tensor};
+use hecate_core::{Algorithm, DType, Device, DeviceId, Error, Host, Result, Shape, Tensor};
 use std::{
     collections::HashMap,
     fmt,
@@ -60,6 +60,8 @@ pub struct Buffer {
     memory: wgpu::Buffer,
     /// None for what is never given back.
     pool: Option<Arc<Pool>>,
+    /// The queue that it is used on.
+    owner: DeviceId,
 }
 
 /// Most tables that are kept on the device.
@@ -131,7 +133,7 @@ impl Wgpu {
         match algorithm.check()? {
             Algorithm::Auto | Algorithm::Scan => Ok(self.clone()),
             Algorithm::Chunk(_) => {
-                let why = "its kernels go forward token by token; take `auto` or `scan`, or another device";
+                let why = "it goes forward token by token; take `auto` or `scan`, or the device `cpu` or `cuda`";
                 Err(unsupported("linear rules in chunks", why))
             }
         }
@@ -194,7 +196,7 @@ impl Wgpu {
 
     /// Memory for `bytes` bytes; what is in it is chance. With `settled`, no work that is queued touches it.
     pub(crate) fn allocate(&self, bytes: u64, settled: bool) -> Result<Buffer> {
-        let Gpu { pool, device, faults, limits, .. } = &*self.0.gpu;
+        let Gpu { id, pool, device, faults, limits, .. } = &*self.0.gpu;
         let largest = adapter::largest(limits);
         if bytes > largest {
             return Err(self.too_large(bytes, largest));
@@ -202,7 +204,7 @@ impl Wgpu {
         // Sizes are rounded up, so that arrays of similar sizes reuse memory.
         let class = class(bytes, largest);
         if let Some(memory) = pool.take(class, settled) {
-            return Ok(Buffer { memory, pool: Some(pool.clone()) });
+            return Ok(Buffer { memory, pool: Some(pool.clone()), owner: id.clone() });
         }
         let mut context = format!("allocating {bytes} bytes");
         let make = || captured(device, || device.create_buffer(&storage(class)));
@@ -222,7 +224,7 @@ impl Wgpu {
         }
         faults.judge(device, &context, error)?;
         pool.count(class);
-        Ok(Buffer { memory, pool: Some(pool.clone()) })
+        Ok(Buffer { memory, pool: Some(pool.clone()), owner: id.clone() })
     }
 
     /// An array over what a binding can hold.
@@ -239,7 +241,7 @@ impl Wgpu {
     pub(crate) fn empty(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
         let shape = shape.into();
         let bytes = shape.count().saturating_mul(dtype.size()) as u64;
-        let tensor = Tensor::from_buffer(self, shape, dtype, self.allocate(bytes, false)?);
+        let tensor = Tensor::from_buffer(self, shape, dtype, self.allocate(bytes, false)?)?;
         if self.0.poisoned {
             self.fill(&tensor, u32::MAX)?;
         }
@@ -250,7 +252,7 @@ impl Wgpu {
     pub(crate) fn zeroed(&self, shape: impl Into<Shape>, dtype: DType) -> Result<Tensor<Self>> {
         let shape = shape.into();
         let bytes = shape.count().saturating_mul(dtype.size()) as u64;
-        let tensor = Tensor::from_buffer(self, shape, dtype, self.allocate(bytes, false)?);
+        let tensor = Tensor::from_buffer(self, shape, dtype, self.allocate(bytes, false)?)?;
         self.fill(&tensor, 0)?;
         Ok(tensor)
     }
@@ -258,20 +260,22 @@ impl Wgpu {
     /// Words that kernels read, such as the edges of sequences. They stay on the device: calls like the last one upload
     /// nothing.
     pub(crate) fn table(&self, values: &[u32]) -> Result<Tensor<Self>> {
-        let kept =
-            |memory: wgpu::Buffer| Tensor::from_buffer(self, [values.len()], DType::U32, Buffer { memory, pool: None });
+        let kept = |memory: wgpu::Buffer| {
+            let owner = self.id().clone();
+            Tensor::from_buffer(self, [values.len()], DType::U32, Buffer { memory, pool: None, owner })
+        };
         let tables = || self.0.gpu.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = tables().get(values) {
-            return Ok(kept(memory.clone()));
+            return kept(memory.clone());
         }
         let fresh = self.upload(Host::U32(values.to_vec()))?;
         let mut tables = tables();
         if tables.len() >= TABLES {
-            return Ok(Tensor::from_buffer(self, [values.len()], DType::U32, fresh));
+            return Tensor::from_buffer(self, [values.len()], DType::U32, fresh);
         }
         // It stays in use for good.
         let memory = tables.entry(values.to_vec()).or_insert_with(|| fresh.keep()).clone();
-        Ok(kept(memory))
+        kept(memory)
     }
 }
 
@@ -323,6 +327,23 @@ impl Device for Wgpu {
         &self.0.gpu.id
     }
 
+    fn hardware(&self) -> String {
+        self.adapter().name.clone()
+    }
+
+    /// Memory may be longer: sizes are rounded up.
+    fn check_buffer(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<()> {
+        if buffer.owner != *self.id() {
+            let (expected, found) = (self.id().clone(), buffer.owner.clone());
+            return Err(Error::OtherDevice { what: "tensor", slot: "buffer", expected, found });
+        }
+        if count.checked_mul(dtype.size()).is_some_and(|bytes| bytes as u64 <= buffer.memory.size()) {
+            return Ok(());
+        }
+        let found = format!("{} bytes", buffer.memory.size());
+        Err(Error::Buffer { backend: Self::NAME, count, dtype, found })
+    }
+
     /// Into memory that no queued work touches, so that nothing has to wait.
     fn upload(&self, host: Host) -> Result<Buffer> {
         let bytes = transfers::bytes(&host)?;
@@ -333,6 +354,7 @@ impl Device for Wgpu {
     }
 
     fn download(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<Host> {
+        self.check_buffer(buffer, dtype, count)?;
         Readback::start(self, buffer, dtype, count)?.wait()
     }
 

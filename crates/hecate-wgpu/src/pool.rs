@@ -31,8 +31,8 @@ struct Free {
     batch: u64,
 }
 
-/// Bytes that a buffer for `bytes` bytes has: the next of four steps to each power of two, so that arrays of about one size
-/// can use each other's memory.
+/// Bytes that a buffer for `bytes` bytes has. It is the next of four steps to each power of two, so that arrays of about
+/// one size can use each other's memory.
 pub(crate) fn class(bytes: u64, largest: u64) -> u64 {
     let bytes = bytes.max(256);
     let step = (1 << (bytes - 1).ilog2()) / 4;

@@ -42,8 +42,8 @@ const ASKED: usize = 100;
 
 /// Elements on their way to the host: a future that any executor can wait for.
 ///
-/// In a browser the page's loop brings it about. Elsewhere somebody must ask the driver; whoever polls the future does,
-/// and is woken at once to ask again, so a program with nothing else to do better calls [`Readback::wait`].
+/// In a browser the page's loop brings it about. Elsewhere somebody must ask the driver. Whoever polls the future does,
+/// and is woken at once to ask again. So a program with nothing else to do better calls [`Readback::wait`].
 #[must_use = "a copy that nobody waits for was made for nothing"]
 pub struct Readback {
     /// Whom to ask.

@@ -4,10 +4,9 @@ use hecate::{
     models::{
         Builder, MemoryConfig, Parameters, Random, Result, Tape, Var,
         layers::{Context, Embedding, Linear, Memory, Mixer, RmsNorm},
-        optimizer::{Constants, Moments, norm_squared},
+        optimizer::{AdamW, Constants},
     },
     prelude::*,
-    primitives::{LossBackward, LossInputs, Losses},
 };
 
 /// What is learned, byte by byte.
@@ -28,11 +27,11 @@ struct Reader {
 impl Reader {
     /// Parameters are added under names of their own, in this order, and drawn from one stream.
     fn new<B: Backend>(build: &mut Builder<'_, B>) -> Result<Self> {
-        let config = MemoryConfig { heads: 2, ..MemoryConfig::default() };
+        let config = MemoryConfig { rule: Delta::default(), heads: 2, ..MemoryConfig::default() };
         let embedding = Embedding::new(build, "embedding", VOCABULARY, HIDDEN)?;
         Ok(Self {
             norm: RmsNorm::new(build, "norm", HIDDEN, 1e-6)?,
-            memory: Memory::new(&mut build.within("memory"), Delta::default(), &config, HIDDEN, 1e-6)?,
+            memory: Memory::new(&mut build.within("memory"), &config, HIDDEN, 1e-6)?,
             // The table of embeddings, transposed.
             head: embedding.head(build, "head", (VOCABULARY, HIDDEN), true)?,
             embedding,
@@ -61,8 +60,8 @@ impl Job for Train {
         let mut parameters = Parameters::new();
         let mut random = Random::new(7);
         let model = Reader::new(&mut Builder::new(device, &mut parameters, &mut random, 0.1, 1))?;
-        let mut moments = Moments::new(device, &parameters)?;
         let constants = Constants { weight_decay: 0.0, ..Constants::default() };
+        let mut optimizer = AdamW::new(device, &parameters, constants)?;
 
         // Twice over, so that the second time can be told from the first.
         let text: Vec<u32> = TEXT.iter().cycle().take(2 * TEXT.len()).map(|&byte| byte.into()).collect();
@@ -72,19 +71,13 @@ impl Job for Train {
         let targets = Tensor::from_u32(device, [1, count], text[1..].to_vec())?;
 
         let mut losses = Vec::new();
-        for step in 1..=self.steps {
-            // The tape remembers the forward; the gradient of the mean loss starts the way back.
+        for _ in 0..self.steps {
+            // The tape remembers the forward, and goes back from the mean loss.
             let tape = Tape::recording(&parameters);
-            let scores = model.forward(&tape, &inputs)?;
-            let inputs = LossInputs { classes: VOCABULARY, logits: scores.value(), targets: &targets };
-            let Losses { losses: each, lse } = primitives::cross_entropy(&inputs)?;
-            losses.push(primitives::sum(&each)?.to_f32()?[0] / count as f32);
-            let mean = (count as f32).recip();
-            let dscores = primitives::cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor: mean })?;
-            let gradients = tape.backward([(scores, dscores)])?;
-            // Gradients longer than `clip` are scaled down to it.
-            let norm = norm_squared(device, &gradients)?;
-            moments.update(&mut parameters, &gradients, &norm, &constants, (step, 1e-2))?;
+            let loss = tape.cross_entropy(&model.forward(&tape, &inputs)?, &targets)?;
+            losses.push(loss.value().to_f32()?[0]);
+            let gradients = tape.backward(&loss)?;
+            optimizer.step(&mut parameters, gradients, 1e-2)?;
         }
         Ok((losses[0], losses[losses.len() - 1]))
     }

@@ -14,7 +14,8 @@
 //!
 //! # A rule, forward and backward
 //!
-//! ```
+#![cfg_attr(feature = "cpu", doc = "```")]
+#![cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 #![doc = include_str!("../examples/quickstart.rs")]
 //! ```
 //!
@@ -34,20 +35,22 @@
 //!
 //! ## `train`: a model generic over the backend, trained with AdamW
 //!
-//! ```no_run
+#![cfg_attr(all(feature = "cpu", feature = "models"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "cpu", feature = "models")), doc = "```ignore")]
 #![doc = include_str!("../examples/train.rs")]
 //! ```
 //!
 //! ## `streaming`: a memory that reads a stream, is saved and goes on
 //!
-//! ```no_run
+#![cfg_attr(feature = "cpu", doc = "```no_run")]
+#![cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 #![doc = include_str!("../examples/streaming.rs")]
 //! ```
 //!
 //! ## `dfdx`: a rule inside a dfdx network (feature `dfdx`)
 //!
-#![cfg_attr(feature = "dfdx", doc = "```no_run")]
-#![cfg_attr(not(feature = "dfdx"), doc = "```ignore")]
+#![cfg_attr(all(feature = "cpu", feature = "dfdx"), doc = "```no_run")]
+#![cfg_attr(not(all(feature = "cpu", feature = "dfdx")), doc = "```ignore")]
 #![doc = include_str!("../examples/dfdx.rs")]
 //! ```
 //!
@@ -61,10 +64,13 @@ mod open;
 pub mod prelude;
 mod select;
 
-pub use devices::{Absent, BackendKind, DeviceInfo, DeviceName, Devices, Properties, devices, devices_of};
+pub use devices::{
+    Absent, BackendKind, DeviceInfo, DeviceName, Devices, OLDEST_CAPABILITY, OLDEST_DRIVER, Properties, devices,
+    devices_of,
+};
 pub use hecate_core::*;
 pub use open::Job;
-pub use select::{Choose, FEW_ELEMENTS, OLDEST_CAPABILITY, OLDEST_DRIVER, Selected, select};
+pub use select::{Choose, FEW_ELEMENTS, Selected, select};
 
 #[cfg(feature = "cpu")]
 pub use hecate_cpu as cpu;

@@ -3,13 +3,14 @@
 #[cfg(any(feature = "cpu", feature = "cuda", feature = "wgpu"))]
 use crate::devices::BackendKind;
 use crate::{devices::not_built_in, select::Selected};
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cpu", feature = "cuda"))]
 use hecate_core::Algorithm;
 use hecate_core::{Backend, Error, Result};
 
 /// Work that any backend can do: the way from a device that is known at run time into code generic over [`Backend`].
 ///
-/// ```
+#[cfg_attr(feature = "cpu", doc = "```")]
+#[cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 /// use hecate::{Backend, Choose, Job, devices, select};
 ///
 /// struct Name;
@@ -36,7 +37,8 @@ impl Selected {
     /// Opens the device and does the work there. A `tracing` warning says so where the best device is no GPU.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a backend that this build does not have; the device's own where it cannot be opened.
+    /// [`Error::Unsupported`] for a backend that this build does not have, and for a form of the linear rules that the
+    /// device does not have; the device's own where it cannot be opened.
     pub fn run<J: Job>(&self, job: J) -> Result<J::Output> {
         if let Some(why) = &self.fallback {
             tracing::warn!(device = %self.id, "no GPU is used: {why}");
@@ -69,7 +71,13 @@ impl Selected {
     fn cpu(&self) -> Result<hecate_cpu::Cpu> {
         use hecate_cpu::Cpu;
         match self.threads {
-            threads if self.reference => Cpu::reference(threads),
+            threads if self.reference => match self.algorithm.check()? {
+                Algorithm::Auto | Algorithm::Scan => Cpu::reference(threads),
+                Algorithm::Chunk(_) => {
+                    let why = "it goes token by token; take `auto` or `scan`, or the device `cpu`".to_owned();
+                    Err(Error::Unsupported { backend: "the reference", what: "linear rules in chunks", why })
+                }
+            },
             0 => Cpu::new().with_algorithm(self.algorithm),
             threads => Cpu::with_threads(threads)?.with_algorithm(self.algorithm),
         }

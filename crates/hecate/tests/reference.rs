@@ -31,6 +31,41 @@ fn bits(cpu: &Cpu) -> String {
     words.collect()
 }
 
+/// What a device says that it is.
+struct Name;
+
+impl Job for Name {
+    type Output = &'static str;
+
+    fn run<B: Backend>(self, _device: &B) -> &'static str {
+        B::NAME
+    }
+}
+
+/// A form is kept to, or refused by a name that leads on: it is never passed over.
+#[test]
+fn forms_are_kept_to_or_refused() {
+    let found = hecate::devices_of(&[hecate::BackendKind::Cpu]);
+    let run = |algorithm| {
+        let reference = select(&found, &Choose::Reference).expect("the processor").with_threads(1);
+        reference.with_algorithm(algorithm).run(Name)
+    };
+    for algorithm in [Algorithm::Auto, Algorithm::Scan] {
+        assert_eq!(run(algorithm).expect("the scan"), "cpu");
+    }
+    let error = run(Algorithm::Chunk(16)).expect_err("it goes token by token");
+    assert!(matches!(error, hecate::Error::Unsupported { .. }), "{error:?}");
+    let text = error.to_string();
+    for part in ["the reference", "chunks", "`scan`", "`cpu`"] {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+    assert!(matches!(run(Algorithm::Chunk(0)), Err(hecate::Error::Config { option: "algorithm", .. })));
+    // Each form rounds in its own way, so equal bits would be one form under two names.
+    let forms = [Algorithm::Scan, Algorithm::Chunk(4), Algorithm::Chunk(64)];
+    let bits = forms.map(|form| bits(&Cpu::new().with_algorithm(form).expect("a form")));
+    assert!(bits[0] != bits[1] && bits[0] != bits[2] && bits[1] != bits[2], "a form was passed over");
+}
+
 /// The child's part: the scan in a program where vector instructions are forbidden.
 #[test]
 fn scan_in_this_program() {

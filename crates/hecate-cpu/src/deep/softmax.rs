@@ -254,8 +254,8 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
             let (y, mut along) = (simd.splat_f32s(*y), simd.splat_f32s(0.0));
             for n in 0..N {
                 own[n] = simd.mul_add_e_f32s(w[n], shared[n], own[n]);
-                // Columns of the gradient sum to 0: what is common to a column of the old state, nearly all of it, is
-                // taken off first, or it would leave its rounding in the sum.
+                // Columns of the gradient sum to 0. What is common to a column of the old state, nearly all of it, is
+                // taken off first: it would leave its rounding in the sum.
                 da = simd.mul_add_e_f32s(own[n], simd.sub_f32s(old[n], mean[n]), da);
                 along = simd.mul_add_e_f32s(own[n], z[n], along);
                 sums[n] = simd.mul_add_e_f32s(y, own[n], sums[n]);

@@ -200,7 +200,7 @@ impl<'a> LinearCall<'a> {
 pub(super) fn block_width(heads: usize, value: usize) -> usize {
     // Narrower blocks repeat the work on keys; wider ones leave processors idle.
     let blocks = TILES.div_ceil(heads.max(1)).min(value.div_ceil(COLUMNS)).max(1);
-    value.div_ceil(blocks).next_multiple_of(COLUMNS).min(value)
+    value.div_ceil(blocks).checked_next_multiple_of(COLUMNS).unwrap_or(value).min(value)
 }
 
 /// The first of some arrays becomes their sum, added in order.

@@ -24,7 +24,7 @@ pub(crate) struct Chunk {
 /// States are kept at the start of as many whole groups as fit into [`CHUNK`] tokens.
 /// Where groups are longer, they are kept every [`CHUNK`] tokens of each.
 pub(crate) fn cut(tokens: usize, frozen: Option<usize>, chunk: usize) -> Vec<Chunk> {
-    let group = frozen.unwrap_or(tokens).min(tokens);
+    let (group, chunk) = (frozen.unwrap_or(tokens).min(tokens), chunk.min(tokens));
     let together = group * (CHUNK / group).max(1);
     let mut chunks = Vec::new();
     for first in (0..tokens).step_by(group) {

@@ -47,7 +47,7 @@ struct DecodeCall<'a> {
 /// # Errors
 /// Gates outside their ranges.
 pub(super) fn run<R: LinearRule>(call: KernelCall<'_, R, Cpu>) -> Result<OutputsOn<R, Cpu>> {
-    let KernelCall { device, rule, dims, inputs } = call;
+    let KernelCall { device, rule, dims, inputs, .. } = call;
     let spec = rule.spec().runnable(Cpu::NAME, R::NAME)?;
     let scalars = Scalars::new(rule, dims, &super::gates(inputs))?;
     let (q, k, v) = (floats(&inputs.q), floats(&inputs.k), floats(&inputs.v));
@@ -56,13 +56,15 @@ pub(super) fn run<R: LinearRule>(call: KernelCall<'_, R, Cpu>) -> Result<Outputs
     let (m, s) = (states.next().unwrap_or_default(), states.next().unwrap_or_default());
     let Dims { key, value, .. } = *dims;
     let call = DecodeCall { spec, key, value, q: &q, k: &k, v: &v, scalars: &scalars, m, s };
-    let (mut out, mut m, mut s) = (device.take(v.len()), device.take(m.len()), device.take(s.len()));
+    device.room(R::NAME, v.len() + m.len() + s.len())?;
+    let take = |x: &[f32]| device.take(R::NAME, x.len());
+    let (mut out, mut m, mut s) = (take(&v)?, take(m)?, take(s)?);
     // Small calls: starting threads would take longer than the call.
     match m.len() * (1 + usize::from(!s.is_empty())) {
         ..SERIAL => call.heads(&mut out, &mut m, &mut s),
         _ => device.run(|| call.parallel(&mut out, &mut m, &mut s)),
     }
-    Ok(super::outputs(device, rule, dims, inputs.q.dtype(), out, [m, s]))
+    super::outputs(device, rule, dims, inputs.q.dtype(), out, [m, s])
 }
 
 impl DecodeCall<'_> {

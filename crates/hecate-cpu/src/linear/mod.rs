@@ -60,6 +60,7 @@ use hecate_core::{
     families::{Linear, LinearRule, LinearSpec, LowerGates},
 };
 use passes::Upstream;
+use peak_memory::backward_elements;
 use rayon::prelude::*;
 use scalars::Scalars;
 use std::{fmt, ops::Range};
@@ -127,9 +128,12 @@ impl Cpu {
     }
 
     /// Arrays for `M` and `S` of all sequences and heads, `[N,H,K,V]`; the second empty without momentum.
-    fn states(&self, call: &LinearCall<'_>) -> [PooledBuf; 2] {
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::OutOfMemory`].
+    fn states(&self, what: &'static str, call: &LinearCall<'_>) -> Result<[PooledBuf; 2]> {
         let size = call.dims.matrices().count();
-        [self.take(size), self.take(if call.spec.momentum { size } else { 0 })]
+        Ok([self.take(what, size)?, self.take(what, if call.spec.momentum { size } else { 0 })?])
     }
 }
 
@@ -138,7 +142,7 @@ impl Cpu {
 /// # Errors
 /// Gates outside their ranges, and specs that this engine does not run.
 fn linear_call<'a, R: LinearRule>(call: KernelCall<'a, R, Cpu>, keep: bool) -> Result<LinearCall<'a>> {
-    let KernelCall { device, rule, dims, inputs } = call;
+    let KernelCall { device, rule, dims, inputs, .. } = call;
     let spec = rule.spec().runnable(Cpu::NAME, R::NAME)?;
     let scalars = Scalars::new(rule, dims, &gates(inputs))?;
     Ok(LinearCall::new(spec, dims, device.plan(spec, dims, keep), inputs, scalars))
@@ -146,14 +150,17 @@ fn linear_call<'a, R: LinearRule>(call: KernelCall<'a, R, Cpu>, keep: bool) -> R
 
 /// A forward over all tiles. With `keep`, states at checkpoints are saved; without, none is.
 fn run_forward<R: LinearRule>(call: KernelCall<'_, R, Cpu>, keep: bool) -> Result<(OutputsOn<R, Cpu>, Option<Saved>)> {
-    let KernelCall { device, rule, dims, inputs } = call;
+    let KernelCall { device, rule, dims, inputs, .. } = call;
     let call = linear_call(call, keep)?;
     let tiles = call.tiles();
-    let mut out = device.take(call.v.len());
-    // Every tile gets its own rows of the three arrays, so that tasks write without locks.
-    let mut states = device.states(&call);
     let sizes = if keep { call.saved_sizes(&tiles) } else { vec![0; tiles.len()] };
-    let mut saved = device.take(sizes.iter().sum());
+    let kept = sizes.iter().fold(0, |sum: usize, &size| sum.saturating_add(size));
+    let states = call.dims.matrices().count().saturating_mul(call.states());
+    device.room(R::NAME, kept.saturating_add(states).saturating_add(call.v.len()))?;
+    let mut out = device.take(R::NAME, call.v.len())?;
+    // Every tile gets its own rows of the three arrays, so that tasks write without locks.
+    let mut states = device.states(R::NAME, &call)?;
+    let mut saved = device.take(R::NAME, kept)?;
     let [m, s] = &mut states;
     let (rows, m, s) = (call.value_rows(&mut out), call.state_rows(m), call.state_rows(s));
     let mut s = s.into_iter();
@@ -165,7 +172,7 @@ fn run_forward<R: LinearRule>(call: KernelCall<'_, R, Cpu>, keep: bool) -> Resul
             device.buffers().with_workspace(|work| passes::forward(&tiles[own], &call, work, keep, places));
         });
     });
-    Ok((outputs(device, rule, dims, inputs.q.dtype(), out, states), keep.then_some(Saved(saved))))
+    Ok((outputs(device, rule, dims, inputs.q.dtype(), out, states)?, keep.then_some(Saved(saved))))
 }
 
 /// Gradients while the tiles write them.
@@ -180,9 +187,12 @@ struct GradArrays {
 }
 
 impl GradArrays {
-    fn new(device: &Cpu, call: &LinearCall<'_>) -> Self {
-        let keys = || (0..call.blocks()).map(|_| device.take(call.q.len())).collect();
-        Self { dq: keys(), dk: keys(), dv: device.take(call.v.len()), states: device.states(call) }
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::OutOfMemory`].
+    fn new(device: &Cpu, what: &'static str, call: &LinearCall<'_>) -> Result<Self> {
+        let keys = || (0..call.blocks()).map(|_| device.take(what, call.q.len())).collect::<Result<_>>();
+        Ok(Self { dq: keys()?, dk: keys()?, dv: device.take(what, call.v.len())?, states: device.states(what, call)? })
     }
 
     /// Where each tile writes, in the order of the tiles.
@@ -206,15 +216,16 @@ fn outputs<R: Rule>(
     dtype: DType,
     out: PooledBuf,
     states: [PooledBuf; 2],
-) -> Outputs<R, Tensor<Cpu>> {
-    Outputs { out: pooled_tensor(device, dims.values(), dtype, out), state: state::<R>(device, rule, dims, states) }
+) -> Result<Outputs<R, Tensor<Cpu>>> {
+    let out = pooled_tensor(device, dims.values(), dtype, out)?;
+    Ok(Outputs { out, state: state::<R>(device, rule, dims, states)? })
 }
 
 /// `M`, and `S` where the rule has one, as the rule's state.
-fn state<R: Rule>(device: &Cpu, rule: R, dims: &Dims, states: [PooledBuf; 2]) -> Of<R::State, Tensor<Cpu>> {
+fn state<R: Rule>(device: &Cpu, rule: R, dims: &Dims, states: [PooledBuf; 2]) -> Result<Of<R::State, Tensor<Cpu>>> {
     let mut states = states.into_iter();
-    R::State::map(rule.state(dims), |_, shape: Shape| {
-        pooled_tensor(device, shape, DType::F32, states.next().unwrap_or_else(|| device.take(0)))
+    R::State::try_map(rule.state(dims), |_, shape: Shape| {
+        pooled_tensor(device, shape, DType::F32, states.next().map_or_else(|| device.take(R::NAME, 0), Ok)?)
     })
 }
 
@@ -248,24 +259,26 @@ impl<R: LinearRule> Kernel<R, Linear> for Cpu {
     }
 
     fn backward(call: KernelCall<'_, R, Self>, saved: Saved, grads: &OutputsOn<R, Self>) -> Result<InputsOn<R, Self>> {
-        let KernelCall { device, rule, dims, inputs } = call;
+        let KernelCall { device, rule, dims, inputs, .. } = call;
+        device.room(R::NAME, backward_elements(rule.spec(), dims, device.threads()))?;
         let call = linear_call(call, true)?;
         let dout = floats(&grads.out);
         let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
-        let mut arrays = GradArrays::new(device, &call);
+        let mut arrays = GradArrays::new(device, R::NAME, &call)?;
         let upstream = Upstream { out: &dout, states: &dfinal };
         let scalars = device.run_backward(&call, &saved.0, upstream, &mut arrays);
         let GradArrays { mut dq, mut dk, dv, states } = arrays;
         // The column blocks of a head are added in their order, whatever finished first.
         let (dq, dk) = device.run(|| (add_blocks(&mut dq), add_blocks(&mut dk)));
         let dgates = R::Gates::lower_backward(|gate| call.scalars().gate_grad(call.spec.erase, &scalars, gate));
-        let (dtype, none) = (inputs.q.dtype(), || device.take(0));
+        let dtype = inputs.q.dtype();
+        let whole = |x: Option<PooledBuf>| x.map_or_else(|| device.take(R::NAME, 0), Ok);
         Ok(Inputs {
-            q: pooled_tensor(device, dims.keys(), dtype, dq.unwrap_or_else(none)),
-            k: pooled_tensor(device, dims.keys(), dtype, dk.unwrap_or_else(none)),
-            v: pooled_tensor(device, dims.values(), dtype, dv),
-            gates: R::Gates::map(dgates, |_, values| tensor(device, dims.scalars(), DType::F32, values)),
-            state: state::<R>(device, rule, dims, states),
+            q: pooled_tensor(device, dims.keys(), dtype, whole(dq)?)?,
+            k: pooled_tensor(device, dims.keys(), dtype, whole(dk)?)?,
+            v: pooled_tensor(device, dims.values(), dtype, dv)?,
+            gates: R::Gates::try_map(dgates, |_, values| tensor(device, dims.scalars(), DType::F32, values))?,
+            state: state::<R>(device, rule, dims, states)?,
         })
     }
 }

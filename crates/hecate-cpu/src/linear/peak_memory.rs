@@ -1,19 +1,18 @@
 //! What a backward costs in memory.
 
-use super::{
-    call::block_width,
-    checkpoints::{CHUNK, cut},
+use super::{call::block_width, checkpoints::CHUNK};
+use crate::{
+    Cpu, PeakMemory,
+    peak_memory::{product, sum},
 };
-use crate::{Cpu, PeakMemory};
 use hecate_core::{
-    Dims,
-    families::{Linear, LinearRule},
+    Checkpoints, Dims,
+    families::{Linear, LinearRule, LinearSpec},
 };
 
 impl<R: LinearRule> PeakMemory<R, Linear> for Cpu {
     fn peak_bytes(&self, rule: R, dims: &Dims) -> usize {
-        let spec = rule.spec();
-        peak_bytes(dims, spec.momentum, spec.group(), self.threads())
+        peak_bytes(rule.spec(), dims, self.threads())
     }
 }
 
@@ -36,22 +35,28 @@ impl<R: LinearRule> PeakMemory<R, Linear> for Cpu {
 /// In frozen groups of `G < C` tokens one state is kept for `L = ⌊C/G⌋` groups.
 /// Of longer groups one is kept every `C` tokens of each.
 /// Nothing in it is a state per token: doubling `T` adds one state every 64 tokens, or every 33 at worst.
-fn peak_bytes(dims: &Dims, momentum: bool, frozen: Option<usize>, threads: usize) -> usize {
+fn peak_bytes(spec: LinearSpec, dims: &Dims, threads: usize) -> usize {
+    let states = product(&[dims.heads, dims.key, dims.value, spec.matrices()]);
+    let kept = product(&[Checkpoints::new(spec.frozen).total(&dims.sequences), states]);
+    // What the forward gave is there beside all that the backward makes.
+    let given = sum(&[dims.values().count(), product(&[dims.sequences.count(), states])]);
+    product(&[4, sum(&[kept, given, backward_elements(spec, dims, threads)])])
+}
+
+/// The part of the bound that a backward asks for, in elements.
+pub(super) fn backward_elements(spec: LinearSpec, dims: &Dims, threads: usize) -> usize {
     let Dims { heads, key, value, .. } = *dims;
-    let count = dims.sequences.count();
-    let matrices = if momentum { 2 } else { 1 };
-    let blocks = value.div_ceil(block_width(count * heads, value));
-    let group = frozen.map(|group| group.max(1));
-    let kept = |tokens| cut(tokens, group, CHUNK).iter().filter(|chunk| chunk.kept).count();
-    let states_kept: usize = dims.sequences.ranges().map(|rows| kept(rows.len())).sum();
+    let (count, matrices) = (dims.sequences.count(), spec.matrices());
+    let blocks = value.div_ceil(block_width(product(&[count, heads]), value).max(1));
     // States between checkpoints, which a frozen interval computes again.
-    let between = group.map_or(0, |group| (CHUNK / group).max(1));
-    let tokens = dims.sequences.rows() * heads;
-    let states = heads * key * value * matrices;
-    let results = 2 * tokens * value + 2 * tokens * key * blocks + 2 * count * states;
-    let rows = 12 * tokens * blocks + 4 * count * heads * blocks * key * matrices;
-    let scalars = 16 * tokens * blocks;
+    let between = spec.group().map_or(0, |group| (CHUNK / group.max(1)).max(1));
+    let tokens = product(&[dims.sequences.rows(), heads]);
+    let states = product(&[count, heads, key, value, matrices]);
+    let results = sum(&[product(&[tokens, value]), product(&[2, tokens, key, blocks]), states]);
+    let rows = sum(&[product(&[12, tokens, blocks]), product(&[4, count, heads, blocks, key, matrices])]);
+    let scalars = product(&[16, tokens, blocks]);
     // Padded matrices of one chunk, tables, and the memories of a task's tiles.
-    let scratch = 24 * CHUNK * CHUNK + 20 * CHUNK * (key + value) + (16 + matrices * between) * key * value;
-    4 * (states_kept * states + results + rows + scalars + threads * scratch)
+    let memories = product(&[16 + matrices * between, key, value]);
+    let scratch = sum(&[24 * CHUNK * CHUNK, product(&[20 * CHUNK, sum(&[key, value])]), memories]);
+    sum(&[results, rows, scalars, product(&[threads, scratch])])
 }

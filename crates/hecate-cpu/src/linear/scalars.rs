@@ -5,7 +5,7 @@
 //! Which gate is which strength is the rule's [`EraseStrength`], so the way back is the transposed of the way there.
 
 use hecate_core::{
-    Dims, Error, Of, Result, Slots,
+    Dims, GateKind, Of, Result, Slots,
     families::{EraseStrength, LinearGate, LinearRule, LowerGates},
 };
 
@@ -28,13 +28,16 @@ impl Scalars {
     /// From a rule's gates `[rows, H]`.
     ///
     /// # Errors
-    /// [`Error::Value`] for a gate outside its range.
+    /// [`Error::Value`](hecate_core::Error::Value) for a gate outside its range.
     pub(super) fn new<R: LinearRule>(rule: R, dims: &Dims, gates: &Of<R::Gates, &[f32]>) -> Result<Self> {
         let gates = R::Gates::lower(R::Gates::map(R::Gates::as_ref(gates), |_, x| *x));
         // A rule without a retention gate has one constant a head, the same for every token.
         let a = match gates.log_a {
             Some(log_a) => decays(R::NAME, "log_a", log_a)?,
-            None => decays(R::NAME, "log_a", &rule.head_log_a(dims.heads))?.repeat(dims.sequences.rows()),
+            None => {
+                let heads: Vec<f32> = (0..dims.heads).map(|head| rule.head_log_a(head, dims.heads)).collect();
+                decays(R::NAME, "log_a", &heads)?.repeat(dims.sequences.rows())
+            }
         };
         let eta = gates.log_eta.map_or(Ok(Vec::new()), |log_eta| decays(R::NAME, "log_eta", log_eta))?;
         let w = strengths(R::NAME, "theta", gates.theta)?;
@@ -67,33 +70,19 @@ impl Scalars {
 /// `e^x` of log gates.
 ///
 /// # Errors
-/// [`Error::Value`] for NaN and for anything above 0.
+/// [`Error::Value`](hecate_core::Error::Value) for NaN and for anything above 0.
 fn decays(what: &'static str, slot: &'static str, logs: &[f32]) -> Result<Vec<f32>> {
-    check_gate(what, slot, logs, "a logarithm of a factor in [0, 1]: −∞ to 0", |x| x <= 0.0)?;
+    GateKind::Retention.check(what, slot, logs)?;
     Ok(logs.iter().map(|x| x.exp()).collect())
 }
 
 /// A copy of step sizes.
 ///
 /// # Errors
-/// [`Error::Value`] for NaN and infinities.
+/// [`Error::Value`](hecate_core::Error::Value) for NaN and infinities.
 fn strengths(what: &'static str, slot: &'static str, values: &[f32]) -> Result<Vec<f32>> {
-    check_gate(what, slot, values, "a finite number", f32::is_finite)?;
+    GateKind::Strength.check(what, slot, values)?;
     Ok(values.to_vec())
-}
-
-/// Refuses values that `fits` refuses, naming the first.
-fn check_gate(
-    what: &'static str,
-    slot: &'static str,
-    values: &[f32],
-    expected: &'static str,
-    fits: impl Fn(f32) -> bool,
-) -> Result<()> {
-    match values.iter().position(|&x| !fits(x)) {
-        None => Ok(()),
-        Some(index) => Err(Error::Value { what, slot, index, found: values[index].into(), expected }),
-    }
 }
 
 /// `x y`, element by element, for arrays of one length.

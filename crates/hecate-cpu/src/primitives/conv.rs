@@ -16,7 +16,7 @@ use crate::{
     rows::dot,
 };
 use hecate_core::{
-    Result, Tensor,
+    Result, Tensor, memory,
     primitives::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm},
 };
 
@@ -31,7 +31,7 @@ impl Conv for Cpu {
         let ConvInputs { x, weight, state } = *inputs;
         let (tokens, before, taps) = (floats(x), floats(state), by_tap(dims, &floats(weight)));
         let rows = ConvRows { dims, x: &tokens, state: &before };
-        let mut y = self.take(tokens.len());
+        let mut y = self.take("conv", tokens.len())?;
         fill(
             self,
             dims.channels,
@@ -53,9 +53,9 @@ impl Conv for Cpu {
             },
         );
         // The final state is copied from the inputs: nothing of the convolution is in it.
-        let last = last_rows(&dims.sequences, [dims.width - 1, dims.channels], Some(&before), &tokens);
-        let y = pooled_tensor(self, x.shape().clone(), x.dtype(), y);
-        Ok(ConvOutputs { y, state: tensor(self, dims.state(), x.dtype(), last) })
+        let last = last_rows(&dims.sequences, [dims.width - 1, dims.channels], Some(&before), &tokens)?;
+        let y = pooled_tensor(self, x.shape().clone(), x.dtype(), y)?;
+        Ok(ConvOutputs { y, state: tensor(self, dims.state(), x.dtype(), last)? })
     }
 
     /// Gradients of tokens, weight and state. The convolution's sums are computed again where a curve follows them.
@@ -66,14 +66,14 @@ impl Conv for Cpu {
         let rows = ConvRows { dims, x: &tokens, state: &before };
         let ConvOptions { silu, l2_norm: unit } = dims.options;
         // Without a curve or norm the gradient of the sums is that of the output.
-        let through = (silu || unit.is_some()).then(|| activation_vjp(self, &rows, &taps, &slopes));
+        let through = (silu || unit.is_some()).then(|| activation_vjp(self, &rows, &taps, &slopes)).transpose()?;
         let slopes = through.as_deref().unwrap_or(&slopes);
         let dfinal = call.dfinal.map(floats);
         // Gradients of inputs are a convolution too, with the taps in reverse and later rows.
         let grads = ConvGrads { dims, taps: &taps, dy: slopes, dfinal: dfinal.as_deref() };
         // `D`, and rows of a state.
         let (channels, kept) = (dims.channels, dims.width - 1);
-        let mut dx = self.take(tokens.len());
+        let mut dx = self.take("conv", tokens.len())?;
         fill(
             self,
             channels,
@@ -89,7 +89,7 @@ impl Conv for Cpu {
             },
         );
         // Short, `N (W−1) D`: one thread makes it.
-        let mut dstate = vec![0.0; before.len()];
+        let mut dstate = memory::zeros("conv", before.len())?;
         // The state's rows are those in front of a sequence's tokens.
         for (i, row) in dstate.chunks_exact_mut(channels).enumerate() {
             grads.add(i / kept, i % kept, row);
@@ -98,8 +98,8 @@ impl Conv for Cpu {
         let dtaps = dtaps(self, &rows, slopes);
         let dweight = (0..channels * dims.width).map(|i| dtaps[i % dims.width * channels + i / dims.width]).collect();
         let array = |like: &Tensor<Self>, values| tensor(self, like.shape().clone(), like.dtype(), values);
-        let x = pooled_tensor(self, x.shape().clone(), x.dtype(), dx);
-        Ok(ConvInputs { x, weight: array(weight, dweight), state: array(state, dstate) })
+        let x = pooled_tensor(self, x.shape().clone(), x.dtype(), dx)?;
+        Ok(ConvInputs { x, weight: array(weight, dweight)?, state: array(state, dstate)? })
     }
 }
 
@@ -140,9 +140,12 @@ impl ConvRows<'_> {
 }
 
 /// The gradient of the sums, `[rows, D]`: back through norm and SiLU at sums computed again.
-fn activation_vjp(device: &Cpu, rows: &ConvRows<'_>, taps: &[f32], dy: &[f32]) -> PooledBuf {
+///
+/// # Errors
+/// [`hecate_core::Error::OutOfMemory`].
+fn activation_vjp(device: &Cpu, rows: &ConvRows<'_>, taps: &[f32], dy: &[f32]) -> Result<PooledBuf> {
     let (channels, ConvOptions { silu, l2_norm: unit }) = (rows.dims.channels, rows.dims.options);
-    let mut du = device.take(dy.len());
+    let mut du = device.take("conv", dy.len())?;
     fill(
         device,
         channels,
@@ -163,7 +166,7 @@ fn activation_vjp(device: &Cpu, rows: &ConvRows<'_>, taps: &[f32], dy: &[f32]) -
             }
         },
     );
-    du
+    Ok(du)
 }
 
 /// No curve after the sums.

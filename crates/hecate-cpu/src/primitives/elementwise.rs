@@ -26,10 +26,10 @@ macro_rules! curve {
     };
     ($map:ident, $curve:ident => $result:expr, $($name:ident)*) => {
         match $map {
-            $(Map::$name => Ok({
+            $(Map::$name => {
                 type $curve = $name;
                 $result
-            }),)*
+            })*
             // A map that core got and this backend did not: an error of the call, not of the build.
             other => Err(unsupported("map", format!("there is no kernel for {}", other.name()))),
         }
@@ -59,7 +59,7 @@ impl Elementwise for Cpu {
 
     /// `b` is broadcast over the rows of `a` where it has fewer.
     fn combine(&self, how: Combine, dims: Broadcast, a: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(match how {
+        match how {
             Combine::Sum => combine(
                 self,
                 dims,
@@ -76,31 +76,32 @@ impl Elementwise for Cpu {
                 #[inline(always)]
                 |a, b| a * b,
             ),
-        })
+        }
     }
 
     /// `factor x`.
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(each(
+        each(
             self,
             x,
             #[inline(always)]
             |x| factor * x,
-        ))
+        )
     }
 
     /// The same elements in another type.
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         // Through 32 bits: 16-bit types round to nearest.
+        self.room("cast", x.shape().count())?;
         let host = Host::from_f32(dtype, floats(x).into_owned());
-        Ok(from_host(self, x.shape().clone(), dtype, host))
+        from_host(self, x.shape().clone(), dtype, host)
     }
 }
 
 /// `f` of every element, in the shape and type of `x`.
-fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Tensor<Cpu> {
+fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor<Cpu>> {
     let values = floats(x);
-    let mut out = device.take(values.len());
+    let mut out = device.take("map", values.len())?;
     fill(
         device,
         1,
@@ -116,7 +117,7 @@ fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Tensor<
 }
 
 /// The curve at every element.
-fn values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>) -> Tensor<Cpu> {
+fn values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
     each(
         device,
         x,
@@ -126,7 +127,7 @@ fn values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>) -> Tensor<Cpu> {
 }
 
 /// The curve's slope at every element of `x`, times `dy`.
-fn slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<Cpu> {
+fn slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
     let dims = Broadcast { rows: 1, width: x.shape().count() };
     combine(
         device,
@@ -139,7 +140,7 @@ fn slopes<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, dy: &Tensor<Cpu>) -> Tensor<C
 }
 
 /// `x` times the curve at every element of `g`.
-fn gate_values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tensor<Cpu> {
+fn gate_values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
     let dims = Broadcast { rows: 1, width: x.shape().count() };
     combine(
         device,
@@ -152,11 +153,11 @@ fn gate_values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Tens
 }
 
 /// `dy` times the curve at every element of `g`, and `x dy` times its slope there.
-fn gate_slopes<C: Curve>(device: &Cpu, call: &GatedBackward<'_, Cpu>) -> GatedGrads<Tensor<Cpu>> {
+fn gate_slopes<C: Curve>(device: &Cpu, call: &GatedBackward<'_, Cpu>) -> Result<GatedGrads<Tensor<Cpu>>> {
     let GatedBackward { x, g, dy } = *call;
     let (values, gates, slopes) = (floats(x), floats(g), floats(dy));
     // Two results of one pass: inputs are read once, which is what these calls wait for.
-    let (mut dx, mut dg) = (device.take(values.len()), device.take(values.len()));
+    let (mut dx, mut dg) = (device.take("gated", values.len())?, device.take("gated", values.len())?);
     fill_pair(
         device,
         1,
@@ -173,7 +174,7 @@ fn gate_slopes<C: Curve>(device: &Cpu, call: &GatedBackward<'_, Cpu>) -> GatedGr
         },
     );
     let array = |like: &Tensor<Cpu>, values| pooled_tensor(device, like.shape().clone(), like.dtype(), values);
-    GatedGrads { x: array(x, dx), g: array(g, dg) }
+    Ok(GatedGrads { x: array(x, dx)?, g: array(g, dg)? })
 }
 
 /// `f(a, b)` for every element of `a`; `b` is of the same shape, or one row of it.
@@ -183,10 +184,10 @@ fn combine(
     a: &Tensor<Cpu>,
     b: &Tensor<Cpu>,
     f: impl Fn(f32, f32) -> f32 + Sync,
-) -> Tensor<Cpu> {
+) -> Result<Tensor<Cpu>> {
     // 16-bit arrays are widened whole; 32-bit ones are borrowed.
     let (x, y) = (floats(a), floats(b));
-    let mut out = device.take(x.len());
+    let mut out = device.take("combine", x.len())?;
     // Arrays of equal shape are cut anywhere, others between rows.
     let width = if dims.rows == 1 { 1 } else { dims.width };
     fill(

@@ -7,7 +7,7 @@ use crate::{
     Cpu,
     device::{floats, from_host, tensor},
 };
-use hecate_core::{Error, Host, Result, Tensor, primitives::Embedding};
+use hecate_core::{Error, Host, Result, Tensor, memory, primitives::Embedding};
 
 impl Embedding for Cpu {
     /// `[ids, width]`: a copy of rows, in the table's type.
@@ -15,15 +15,15 @@ impl Embedding for Cpu {
         let width = table.shape().last();
         let ids = checked("embedding", "ids", table.shape().axes()[0], ids)?;
         let rows = of_same_type!("embedding", &**table.buffer(), table => gather(table, width, ids))?;
-        Ok(from_host(self, [ids.len(), width], table.dtype(), rows))
+        from_host(self, [ids.len(), width], table.dtype(), rows)
     }
 
     /// `[vocabulary, width]`: for each id, the sum of the rows that it stood at, in 64 bits.
     fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (rows, width) = (floats(dy), dy.shape().last());
         // Positions by id, so that each row of the table is one sum.
-        let (starts, order) = by_id(vocabulary, checked("embedding", "ids", vocabulary, ids)?);
-        let mut dtable = vec![0.0; vocabulary * width];
+        let (starts, order) = by_id(vocabulary, checked("embedding", "ids", vocabulary, ids)?)?;
+        let mut dtable = memory::zeros("embedding", vocabulary.saturating_mul(width))?;
         fill(
             self,
             width,
@@ -47,7 +47,7 @@ impl Embedding for Cpu {
                 }
             },
         );
-        Ok(tensor(self, [vocabulary, width], dy.dtype(), dtable))
+        tensor(self, [vocabulary, width], dy.dtype(), dtable)
     }
 }
 
@@ -74,18 +74,18 @@ pub(super) fn checked<'a>(
 }
 
 /// The table's rows `[width]` at these ids, one after another.
-fn gather<T: Copy>(table: &[T], width: usize, ids: &[u32]) -> Vec<T> {
-    let mut rows = Vec::with_capacity(ids.len() * width);
+fn gather<T: Copy>(table: &[T], width: usize, ids: &[u32]) -> Result<Vec<T>> {
+    let mut rows = memory::with_capacity("embedding", ids.len().saturating_mul(width))?;
     for &id in ids {
         rows.extend_from_slice(&table[id as usize * width..][..width]);
     }
-    rows
+    Ok(rows)
 }
 
 /// Where each id stands: a counting sort.
 /// Returns `count + 1` bounds of each id's share, and the positions sorted by id, in their order.
-fn by_id(count: usize, ids: &[u32]) -> (Vec<usize>, Vec<usize>) {
-    let mut starts = vec![0; count + 1];
+fn by_id(count: usize, ids: &[u32]) -> Result<(Vec<usize>, Vec<usize>)> {
+    let mut starts = memory::zeros("embedding", count.saturating_add(1))?;
     for &id in ids {
         starts[id as usize + 1] += 1;
     }
@@ -93,10 +93,11 @@ fn by_id(count: usize, ids: &[u32]) -> (Vec<usize>, Vec<usize>) {
         starts[id + 1] += starts[id];
     }
     // Positions go to their id's share in their order, so that sums do not depend on threads.
+    memory::check::<usize>("embedding", starts.len().saturating_add(ids.len()))?;
     let (mut next, mut order) = (starts.clone(), vec![0; ids.len()]);
     for (i, &id) in ids.iter().enumerate() {
         order[next[id as usize]] = i;
         next[id as usize] += 1;
     }
-    (starts, order)
+    Ok((starts, order))
 }

@@ -10,7 +10,7 @@ use crate::{
     rows::{axpy, dot},
 };
 use hecate_core::{
-    Result, Tensor,
+    Result, Tensor, memory,
     primitives::{Features, poly2_width},
 };
 
@@ -19,7 +19,7 @@ impl Features for Cpu {
     fn poly2(&self, coefficients: [f32; 3], x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, width, [zeroth, first, second]) = (floats(x), x.shape().last(), coefficients.map(f32::sqrt));
         let features = poly2_width(width);
-        let mut y = vec![0.0; x.shape().rows() * features];
+        let mut y = memory::zeros("poly2", x.shape().rows().saturating_mul(features))?;
         fill(
             self,
             features,
@@ -47,14 +47,14 @@ impl Features for Cpu {
         // Only the last axis changes.
         let axes = x.shape().axes();
         let outer = &axes[..axes.len().saturating_sub(1)];
-        Ok(tensor(self, [outer, &[features][..]].concat(), x.dtype(), y))
+        tensor(self, [outer, &[features][..]].concat(), x.dtype(), y)
     }
 
     /// Back to the rows: a pair `(i,j)` sends its gradient to both of its elements.
     fn poly2_backward(&self, coefficients: [f32; 3], x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, slopes, width) = (floats(x), floats(dy), x.shape().last());
         let ([_, first, second], features) = (coefficients.map(f32::sqrt), poly2_width(width));
-        let mut dx = vec![0.0; values.len()];
+        let mut dx = memory::zeros("poly2", values.len())?;
         fill(
             self,
             width,
@@ -78,6 +78,6 @@ impl Features for Cpu {
                 }
             },
         );
-        Ok(tensor(self, x.shape().clone(), x.dtype(), dx))
+        tensor(self, x.shape().clone(), x.dtype(), dx)
     }
 }

@@ -7,6 +7,7 @@ use crate::{Cpu, device::from_host};
 use half::{bf16, f16};
 use hecate_core::{
     Host, Result, Tensor,
+    memory::{self, Zeroable},
     primitives::{Layout, Span},
 };
 
@@ -14,14 +15,14 @@ impl Layout for Cpu {
     /// `[outer, count, inner]` out of `[outer, length, inner]`.
     fn narrow(&self, span: Span, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let host = of_same_type!("narrow", &**x.buffer(), x => cut(span, x))?;
-        Ok(from_host(self, [span.outer, span.count, span.inner], x.dtype(), host))
+        from_host(self, [span.outer, span.count, span.inner], x.dtype(), host)
     }
 
     /// The same range in an array of zeros.
     fn narrow_backward(&self, span: Span, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let size = span.outer * span.length * span.inner;
-        let host = of_same_type!("narrow", &**dy.buffer(), dy => paste(span, dy, vec![Default::default(); size]))?;
-        Ok(from_host(self, [span.outer, span.length, span.inner], dy.dtype(), host))
+        let size = span.outer.saturating_mul(span.length).saturating_mul(span.inner);
+        let host = of_same_type!("narrow", &**dy.buffer(), dy => paste(span, dy, memory::zeros("narrow", size)?))?;
+        from_host(self, [span.outer, span.length, span.inner], dy.dtype(), host)
     }
 
     /// Parts `[outer, .., inner]` one after another along the axis.
@@ -32,12 +33,12 @@ impl Layout for Cpu {
         let length = parts.iter().map(|part| part.shape().count()).sum::<usize>() / (outer * inner);
         let span = Span { outer, length, inner, start: 0, count: 0 };
         let host = of_same_type!("concat", &**first.buffer(), values => join(span, values, parts))?;
-        Ok(from_host(self, [outer, length, inner], first.dtype(), host))
+        from_host(self, [outer, length, inner], first.dtype(), host)
     }
 }
 
 /// Type of an element, as a host array is asked for it.
-trait Element: Copy + Default {
+trait Element: Copy + Zeroable {
     /// The elements, if they are of this type.
     fn of(host: &Host) -> Option<&[Self]>;
 }
@@ -55,30 +56,30 @@ macro_rules! elements {
 elements!(F32(f32), Bf16(bf16), F16(f16), U32(u32));
 
 /// The range of `x [outer, length, inner]`.
-fn cut<T: Copy>(Span { outer, length, inner, start, count }: Span, x: &[T]) -> Vec<T> {
-    let mut part = Vec::with_capacity(outer * count * inner);
+fn cut<T: Copy>(Span { outer, length, inner, start, count }: Span, x: &[T]) -> Result<Vec<T>> {
+    let mut part = memory::with_capacity("narrow", outer * count * inner)?;
     for i in 0..outer {
         part.extend_from_slice(&x[(i * length + start) * inner..][..count * inner]);
     }
-    part
+    Ok(part)
 }
 
 /// `whole [outer, length, inner]` with `part` in the range.
-fn paste<T: Copy>(Span { outer, length, inner, start, count }: Span, part: &[T], mut whole: Vec<T>) -> Vec<T> {
+fn paste<T: Copy>(Span { outer, length, inner, start, count }: Span, part: &[T], mut whole: Vec<T>) -> Result<Vec<T>> {
     for i in 0..outer {
         let run = &part[i * count * inner..][..count * inner];
         whole[(i * length + start) * inner..][..count * inner].copy_from_slice(run);
     }
-    whole
+    Ok(whole)
 }
 
 /// All parts of the type of `_first`, one after another in a whole of the given span.
-fn join<T: Element>(mut span: Span, _first: &[T], parts: &[&Tensor<Cpu>]) -> Vec<T> {
-    let mut whole = vec![T::default(); span.outer * span.length * span.inner];
+fn join<T: Element>(mut span: Span, _first: &[T], parts: &[&Tensor<Cpu>]) -> Result<Vec<T>> {
+    let mut whole = memory::zeros("concat", span.outer * span.length * span.inner)?;
     for values in parts.iter().filter_map(|part| T::of(part.buffer())) {
         span.count = values.len() / (span.outer * span.inner);
-        whole = paste(span, values, whole);
+        whole = paste(span, values, whole)?;
         span.start += span.count;
     }
-    whole
+    Ok(whole)
 }

@@ -10,7 +10,7 @@ use crate::{
     device::{floats, pooled_tensor, tensor},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    DType, Result, Tensor, memory,
     primitives::{Loss, LossBackward, LossInputs, Losses},
 };
 
@@ -27,7 +27,8 @@ impl Loss for Cpu {
         let targets = checked("cross_entropy", "targets", classes, targets)?;
         let logits = floats(logits);
         // A number a row: too short to be taken from the pool.
-        let (mut losses, mut lse) = (vec![0.0; rows], vec![0.0; rows]);
+        let zeros = || memory::zeros("cross_entropy", rows);
+        let (mut losses, mut lse) = (zeros()?, zeros()?);
         fill_pair(
             self,
             width,
@@ -46,7 +47,7 @@ impl Loss for Cpu {
             },
         );
         let array = |values| tensor(self, [rows], DType::F32, values);
-        Ok(Losses { losses: array(losses), lse: array(lse) })
+        Ok(Losses { losses: array(losses)?, lse: array(lse)? })
     }
 
     /// `factor (softmax − one-hot)`, `[rows, width]`.
@@ -56,7 +57,7 @@ impl Loss for Cpu {
         let targets = checked("cross_entropy", "targets", classes, targets)?;
         let (values, lse) = (floats(logits), floats(lse));
         // Every element is written, padding included.
-        let mut dlogits = self.take(values.len());
+        let mut dlogits = self.take("cross_entropy", values.len())?;
         fill(
             self,
             width,
@@ -77,7 +78,7 @@ impl Loss for Cpu {
                 }
             },
         );
-        Ok(pooled_tensor(self, logits.shape().clone(), logits.dtype(), dlogits))
+        pooled_tensor(self, logits.shape().clone(), logits.dtype(), dlogits)
     }
 }
 

@@ -44,7 +44,7 @@ impl Matmul for Cpu {
         let MatmulInputs { a, b, onto } = inputs;
         let MatmulDims { batch, rows, columns, .. } = dims;
         let (x, y) = (floats(a), floats(b));
-        let mut out = self.take(batch * rows * columns);
+        let mut out = self.take("matmul", batch * rows * columns)?;
         // `onto` is copied into the result first, and the products are added to it.
         let kept = if onto.is_some() { 1.0 } else { 0.0 };
         if let Some(onto) = &onto {
@@ -53,15 +53,17 @@ impl Matmul for Cpu {
         }
         let blocking = Blocking::new(dims);
         if blocking.columns < columns {
+            // Blocks of columns are made apart.
+            self.room("matmul", out.len())?;
             by_columns(self, dims, blocking.columns, [&x, &y], kept, &mut out);
         } else if dims.transpose.b && batch == 1 && rows >= TRANSPOSE_BLOCKS * blocking.rows {
-            let y = transposed(self, &y, columns, dims.inner);
+            let y = transposed(self, &y, columns, dims.inner)?;
             let dims = MatmulDims { transpose: Transpose { b: false, ..dims.transpose }, ..dims };
             by_rows(self, dims, &blocking, [&x, &y], kept, &mut out);
         } else {
             by_rows(self, dims, &blocking, [&x, &y], kept, &mut out);
         }
-        Ok(pooled_tensor(self, [batch, rows, columns], a.dtype(), out))
+        pooled_tensor(self, [batch, rows, columns], a.dtype(), out)
     }
 }
 
@@ -69,8 +71,11 @@ impl Matmul for Cpu {
 const TILE: usize = 16;
 
 /// `x [rows, columns]` as `[columns, rows]`, in strips of [`TILE`] rows of the result, one task each.
-fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> PooledBuf {
-    let mut out = device.take(x.len());
+///
+/// # Errors
+/// [`hecate_core::Error::OutOfMemory`].
+fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> Result<PooledBuf> {
+    let mut out = device.take("matmul", x.len())?;
     let strip = |(i, out): (usize, &mut [f32])| {
         wide(
             out,
@@ -79,7 +84,7 @@ fn transposed(device: &Cpu, x: &[f32], rows: usize, columns: usize) -> PooledBuf
         );
     };
     device.run(|| out.par_chunks_mut(TILE * rows).enumerate().for_each(strip));
-    out
+    Ok(out)
 }
 
 /// The first columns of `x [rows, columns]` as rows of `out`.

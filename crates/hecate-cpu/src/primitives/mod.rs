@@ -23,7 +23,7 @@ mod retention;
 mod rotary;
 
 use crate::{Cpu, simd::wide};
-use hecate_core::Sequences;
+use hecate_core::{Result, Sequences, memory};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -31,14 +31,14 @@ use std::ops::Range;
 const BLOCK: usize = 1 << 14;
 
 /// `$body` on the elements `$values` of a host array of any type, in an array of the same type.
-/// For primitives that move elements and compute nothing.
+/// For primitives that move elements and compute nothing; where `$body` fails, so does the caller.
 macro_rules! of_same_type {
     ($what:literal, $host:expr, $values:ident => $body:expr) => {
         match $host {
-            hecate_core::Host::F32($values) => Ok(hecate_core::Host::F32($body)),
-            hecate_core::Host::Bf16($values) => Ok(hecate_core::Host::Bf16($body)),
-            hecate_core::Host::F16($values) => Ok(hecate_core::Host::F16($body)),
-            hecate_core::Host::U32($values) => Ok(hecate_core::Host::U32($body)),
+            hecate_core::Host::F32($values) => Ok(hecate_core::Host::F32($body?)),
+            hecate_core::Host::Bf16($values) => Ok(hecate_core::Host::Bf16($body?)),
+            hecate_core::Host::F16($values) => Ok(hecate_core::Host::F16($body?)),
+            hecate_core::Host::U32($values) => Ok(hecate_core::Host::U32($body?)),
             other => Err(super::unsupported($what, format!("there is no kernel for {}", other.dtype()))),
         }
     };
@@ -94,7 +94,7 @@ where
 /// Sequence, and token in it, of each of these rows.
 #[inline(always)]
 fn places(sequences: &Sequences, rows: Range<usize>) -> impl Iterator<Item = (usize, usize)> + '_ {
-    let mut n = sequences.starts().partition_point(|&start| start <= rows.start) - 1;
+    let mut n = sequences.owner(rows.start);
     rows.map(move |row| {
         while sequences.range(n).end <= row {
             n += 1;
@@ -107,8 +107,12 @@ fn places(sequences: &Sequences, rows: Range<usize>) -> impl Iterator<Item = (us
 ///
 /// Rows come from `x [rows, width]` and, where a sequence is shorter, from `before [N, kept, width]` in front of it.
 /// Without `before` they are zeros.
-fn last_rows(sequences: &Sequences, [kept, width]: [usize; 2], before: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
-    let mut last = Vec::with_capacity(sequences.count() * kept * width);
+///
+/// # Errors
+/// [`hecate_core::Error::OutOfMemory`]: without `before` nothing of the size was there yet.
+fn last_rows(sequences: &Sequences, [kept, width]: [usize; 2], before: Option<&[f32]>, x: &[f32]) -> Result<Vec<f32>> {
+    let count = sequences.count().saturating_mul(kept).saturating_mul(width);
+    let mut last = memory::with_capacity("last_rows", count)?;
     for (n, rows) in sequences.ranges().enumerate() {
         let new = rows.len().min(kept);
         let (skipped, end) = ((n * kept + new) * width, (n + 1) * kept * width);
@@ -118,5 +122,5 @@ fn last_rows(sequences: &Sequences, [kept, width]: [usize; 2], before: Option<&[
         }
         last.extend_from_slice(&x[(rows.end - new) * width..rows.end * width]);
     }
-    last
+    Ok(last)
 }

@@ -22,7 +22,7 @@ use crate::{
     rows::dot,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    DType, Result, Tensor, memory,
     primitives::{Norm, Normed, RmsNormBackward, RmsNormInputs},
 };
 
@@ -31,14 +31,14 @@ impl Norm for Cpu {
     fn rms_norm(&self, epsilon: f32, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
         let RmsNormInputs { x, weight, g } = *inputs;
         let (mean, epsilon) = (1.0 / x.shape().last() as f64, f64::from(epsilon));
-        Ok(normalise(
+        normalise(
             self,
             x,
             Some(&floats(weight)),
             g.map(floats).as_deref(),
             #[inline(always)]
             |square| square * mean + epsilon,
-        ))
+        )
     }
 
     /// Gradients of `x`, `w` and `g`: first the gate's, then those of the norm under it.
@@ -46,12 +46,12 @@ impl Norm for Cpu {
         let RmsNormBackward { inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
         let dy = floats(dy);
         // What a gate lets through is the gradient of the norm's output.
-        let gate = g.map(|g| gate_backward(self, x, weight, g, inverse, &dy));
+        let gate = g.map(|g| gate_backward(self, x, weight, g, inverse, &dy)).transpose()?;
         let slopes = gate.as_ref().map_or(&*dy, |gate| &gate.through);
         // A mean's share of the square is one over the width.
         let share = 1.0 / x.shape().last() as f32;
-        let dx = normalise_backward(self, x, Some(&floats(weight)), inverse, slopes, share);
-        let dweight = weight_grad(self, x, weight, inverse, slopes);
+        let dx = normalise_backward(self, x, Some(&floats(weight)), inverse, slopes, share)?;
+        let dweight = weight_grad(self, x, weight, inverse, slopes)?;
         Ok(RmsNormInputs { x: dx, weight: dweight, g: gate.map(|gate| gate.dg) })
     }
 
@@ -59,19 +59,19 @@ impl Norm for Cpu {
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
         // The length's `ε` is a length: it is squared under the root.
         let epsilon = f64::from(epsilon) * f64::from(epsilon);
-        Ok(normalise(
+        normalise(
             self,
             x,
             None,
             None,
             #[inline(always)]
             |square| square + epsilon,
-        ))
+        )
     }
 
     /// `dx = r (dy − x r² (x·dy))`.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(normalise_backward(self, x, None, inverse, &floats(dy), 1.0))
+        normalise_backward(self, x, None, inverse, &floats(dy), 1.0)
     }
 }
 
@@ -82,10 +82,10 @@ fn normalise(
     weight: Option<&[f32]>,
     gate: Option<&[f32]>,
     measure: impl Fn(f64) -> f64 + Sync,
-) -> Normed<Tensor<Cpu>> {
+) -> Result<Normed<Tensor<Cpu>>> {
     let (values, width, rows) = (floats(x), x.shape().last(), x.shape().rows());
     // One factor a row goes out beside the rows.
-    let (mut y, mut inverse) = (device.take(values.len()), vec![0.0; rows]);
+    let (mut y, mut inverse) = (device.take("norm", values.len())?, memory::zeros("norm", rows)?);
     fill_pair(
         device,
         width,
@@ -107,8 +107,8 @@ fn normalise(
             }
         },
     );
-    let y = pooled_tensor(device, x.shape().clone(), x.dtype(), y);
-    Normed { y, inverse: tensor(device, [rows], DType::F32, inverse) }
+    let y = pooled_tensor(device, x.shape().clone(), x.dtype(), y)?;
+    Ok(Normed { y, inverse: tensor(device, [rows], DType::F32, inverse)? })
 }
 
 /// `dx = r g − x r³ (x·g) share`, `g = w dy`: `share` is 1 over the width for a mean, 1 for a sum.
@@ -119,10 +119,10 @@ fn normalise_backward(
     inverse: &Tensor<Cpu>,
     slopes: &[f32],
     share: f32,
-) -> Tensor<Cpu> {
+) -> Result<Tensor<Cpu>> {
     let (values, inverse, width) = (floats(x), floats(inverse), x.shape().last());
     // Every row is written, so the buffer may hold anything before.
-    let mut dx = device.take(values.len());
+    let mut dx = device.take("norm", values.len())?;
     fill(
         device,
         width,
@@ -152,7 +152,7 @@ fn weight_grad(
     weight: &Tensor<Cpu>,
     inverse: &Tensor<Cpu>,
     slopes: &[f32],
-) -> Tensor<Cpu> {
+) -> Result<Tensor<Cpu>> {
     // Elements and factors of the forward.
     let (x, inverse, width) = (floats(x), floats(inverse), weight.shape().count());
     // The weight is shared by all rows: its gradient is a sum over them.
@@ -191,12 +191,12 @@ fn gate_backward(
     g: &Tensor<Cpu>,
     inverse: &Tensor<Cpu>,
     slopes: &[f32],
-) -> GateGrads {
+) -> Result<GateGrads> {
     let (values, weight, gates, inverse) = (floats(x), floats(weight), floats(g), floats(inverse));
     // Rows are as wide as the weight.
     let width = weight.len();
     // `through` is the norm's `dy`; it lives until `dx` and `dw` are made.
-    let (mut through, mut dg) = (device.take(slopes.len()), device.take(slopes.len()));
+    let (mut through, mut dg) = (device.take("norm", slopes.len())?, device.take("norm", slopes.len())?);
     fill_pair(
         device,
         width,
@@ -219,7 +219,7 @@ fn gate_backward(
             }
         },
     );
-    GateGrads { through, dg: pooled_tensor(device, g.shape().clone(), g.dtype(), dg) }
+    Ok(GateGrads { through, dg: pooled_tensor(device, g.shape().clone(), g.dtype(), dg)? })
 }
 
 /// `out = factor x w`, one row.

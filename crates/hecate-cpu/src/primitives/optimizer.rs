@@ -49,7 +49,7 @@ impl Cpu {
             });
         });
         let array = |values| tensor(self, shape.clone(), DType::F32, values);
-        Ok(Slot { value: array(value), mean: array(mean), square: array(square) })
+        Ok(Slot { value: array(value)?, mean: array(mean)?, square: array(square)? })
     }
 }
 

@@ -27,17 +27,17 @@ const PARTS: usize = 64;
 impl Reduce for Cpu {
     /// `Σ x`, `[1]`.
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(total(self, &floats(x), f64::from))
+        total(self, &floats(x), f64::from)
     }
 
     /// `Σ x²`, `[1]`.
     fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        Ok(total(
+        total(
             self,
             &floats(x),
             #[inline(always)]
             |x| f64::from(x) * f64::from(x),
-        ))
+        )
     }
 
     /// `[width]`: sums over all rows.
@@ -54,7 +54,7 @@ impl Reduce for Cpu {
                 }
             },
         );
-        Ok(tensor(self, [width], x.dtype(), sums))
+        tensor(self, [width], x.dtype(), sums)
     }
 
     /// `[width]`: sums of `x y` over all rows.
@@ -75,12 +75,12 @@ impl Reduce for Cpu {
                 }
             },
         );
-        Ok(tensor(self, [width], x.dtype(), sums))
+        tensor(self, [width], x.dtype(), sums)
     }
 }
 
 /// Sum of `f` over all elements, `[1]`, in eight running sums a block.
-fn total(device: &Cpu, values: &[f32], f: impl Fn(f32) -> f64 + Sync) -> Tensor<Cpu> {
+fn total(device: &Cpu, values: &[f32], f: impl Fn(f32) -> f64 + Sync) -> Result<Tensor<Cpu>> {
     // A block's sum depends on the block alone, and blocks on the array's length.
     let block = |values: &[f32]| {
         wide(

@@ -23,7 +23,7 @@ impl Retention for Cpu {
         let RetentionInputs { x, a_log, dt_bias } = *inputs;
         let (values, factors, dt_bias, width) = (floats(x), factors(a_log), floats(dt_bias), x.shape().last());
         // One `−exp(a_log)` a head, not one an element.
-        let mut y = self.take(values.len());
+        let mut y = self.take("retention", values.len())?;
         fill(
             self,
             width,
@@ -38,7 +38,7 @@ impl Retention for Cpu {
                 }
             },
         );
-        Ok(pooled_tensor(self, x.shape().clone(), DType::F32, y))
+        pooled_tensor(self, x.shape().clone(), DType::F32, y)
     }
 
     /// Gradients of `x [B,T,H]`, `a_log [H]` and `dt_bias [H]`.
@@ -48,7 +48,7 @@ impl Retention for Cpu {
         let (factors, dt_bias, width) = (factors(a_log), floats(dt_bias), x.shape().last());
         // The gradient of `x`, and `dy log a` for that of `a_log`.
         // The second is 0 where `dy` is, though `log a` may be −∞; unless `exp(a_log)` is infinite itself.
-        let (mut dx, mut scaled) = (self.take(values.len()), self.take(values.len()));
+        let (mut dx, mut scaled) = (self.take("retention", values.len())?, self.take("retention", values.len())?);
         fill_pair(
             self,
             width,
@@ -81,8 +81,8 @@ impl Retention for Cpu {
             )
         });
         let head = |values| tensor(self, [width], DType::F32, values);
-        let x = pooled_tensor(self, x.shape().clone(), x.dtype(), dx);
-        Ok(RetentionInputs { x, a_log: head(da_log), dt_bias: head(ddt_bias) })
+        let x = pooled_tensor(self, x.shape().clone(), x.dtype(), dx)?;
+        Ok(RetentionInputs { x, a_log: head(da_log)?, dt_bias: head(ddt_bias)? })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     device::{floats, pooled_tensor},
 };
 use hecate_core::{
-    Result, Tensor,
+    Result, Tensor, memory,
     primitives::{Rotary, RotaryDims},
 };
 use std::collections::BTreeMap;
@@ -20,8 +20,8 @@ impl Rotary for Cpu {
     /// The backward is the same call with `sign` turned around.
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (values, half, row) = (floats(x), dims.width / 2, dims.heads * dims.width);
-        let tables = tables(self, dims);
-        let mut y = self.take(values.len());
+        let tables = tables(self, dims)?;
+        let mut y = self.take("rotary", values.len())?;
         fill(
             self,
             row,
@@ -41,7 +41,7 @@ impl Rotary for Cpu {
                 }
             },
         );
-        Ok(pooled_tensor(self, x.shape().clone(), x.dtype(), y))
+        pooled_tensor(self, x.shape().clone(), x.dtype(), y)
     }
 }
 
@@ -58,7 +58,10 @@ fn rotate(y: &mut [f32], x: &[f32], cos: &[f32], sin: &[f32]) {
 }
 
 /// For each offset in use, the cosines and the sines of its tokens, `[T, d/2]` both.
-fn tables(device: &Cpu, dims: &RotaryDims) -> BTreeMap<usize, (Vec<f32>, Vec<f32>)> {
+///
+/// # Errors
+/// [`hecate_core::Error::OutOfMemory`].
+fn tables(device: &Cpu, dims: &RotaryDims) -> Result<BTreeMap<usize, (Vec<f32>, Vec<f32>)>> {
     // The longest sequence of each offset decides how many angles are made.
     let mut longest = BTreeMap::new();
     for (range, &offset) in dims.sequences.ranges().zip(&dims.offsets) {
@@ -71,7 +74,8 @@ fn tables(device: &Cpu, dims: &RotaryDims) -> BTreeMap<usize, (Vec<f32>, Vec<f32
     let frequencies: Vec<f64> = (0..half).map(frequency).collect();
     // Two arrays a table, filled in parallel over tokens.
     let table = |(offset, tokens): (usize, usize)| {
-        let (mut cos, mut sin) = (vec![0.0; tokens * half], vec![0.0; tokens * half]);
+        let zeros = || memory::zeros("rotary", tokens * half);
+        let (mut cos, mut sin) = (zeros()?, zeros()?);
         fill_pair(device, half * ANGLE, (half, &mut cos), (half, &mut sin), |first, cos, sin| {
             for (t, (cos, sin)) in (offset + first..).zip(cos.chunks_exact_mut(half).zip(sin.chunks_exact_mut(half))) {
                 for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&frequencies) {
@@ -80,7 +84,7 @@ fn tables(device: &Cpu, dims: &RotaryDims) -> BTreeMap<usize, (Vec<f32>, Vec<f32
                 }
             }
         });
-        (offset, (cos, sin))
+        Ok((offset, (cos, sin)))
     };
     longest.into_iter().map(table).collect()
 }

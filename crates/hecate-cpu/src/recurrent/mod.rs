@@ -41,9 +41,10 @@ use crate::{
 };
 use head::{HeadIndex, SequenceHead, gather};
 use hecate_core::{
-    Dims, Error, Host, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots,
+    Dims, GateSlots, Host, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots,
     families::{Deep, Own},
 };
+use peak_memory::Sizes;
 use rayon::prelude::*;
 use std::{fmt, iter, ops::Range};
 
@@ -59,7 +60,7 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     /// Refuses initial states that the rule is not defined for.
     ///
     /// # Errors
-    /// [`Error::Value`] naming the slot.
+    /// [`Error::Value`](hecate_core::Error::Value) naming the slot.
     fn check_state(self, _dims: &Dims, _state: &Of<Self::State, &[f32]>) -> Result<()> {
         Ok(())
     }
@@ -97,11 +98,11 @@ impl<'a, C: Cell> RecurrentCall<'a, C> {
     /// Checks the gates and the initial states, which may be uploads of anything.
     ///
     /// # Errors
-    /// [`Error::Value`] naming the slot.
+    /// [`Error::Value`](hecate_core::Error::Value) naming the slot.
     fn new<R: Recurrent<F, Cell = C>, F>(call: KernelCall<'a, R, Cpu>) -> Result<Self> {
-        let KernelCall { device, rule, dims, inputs } = call;
-        for (slot, gate) in R::Gates::list(&inputs.gates) {
-            check_gate(R::NAME, slot, &floats(gate))?;
+        let KernelCall { device, rule, dims, inputs, .. } = call;
+        for ((slot, gate), kind) in R::Gates::list(&inputs.gates).into_iter().zip(R::Gates::KINDS) {
+            kind.check(R::NAME, slot, &floats(gate))?;
         }
         let state = R::State::map(R::State::as_ref(&inputs.state), |_, x| match &**x.buffer() {
             Host::F32(values) => values.as_slice(),
@@ -151,20 +152,6 @@ impl<'a> InputArrays<'a> {
     }
 }
 
-/// Refuses gates outside their ranges, naming the first element that is.
-/// Logarithms of factors are at most 0, thresholds at least 0, and strengths finite. NaN is refused.
-fn check_gate(what: &'static str, slot: &'static str, values: &[f32]) -> Result<()> {
-    let (fits, expected): (fn(f32) -> bool, _) = match slot {
-        "log_a" | "log_eta" => (|x| x <= 0.0, "a logarithm of a factor in [0, 1]: −∞ to 0"),
-        "delta" => (|x| x.is_finite() && x >= 0.0, "a finite number, at least 0"),
-        _ => (f32::is_finite, "a finite number"),
-    };
-    match values.iter().position(|&x| !fits(x)) {
-        None => Ok(()),
-        Some(index) => Err(Error::Value { what, slot, index, found: values[index].into(), expected }),
-    }
-}
-
 /// Elements of each slot of a state.
 fn state_counts<R: Rule>(rule: R, dims: &Dims) -> Vec<usize> {
     R::State::list(&rule.state(dims)).into_iter().map(|(_, x)| x.count()).collect()
@@ -194,8 +181,9 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
     type Saved = SavedStates;
 
     fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
-        let KernelCall { device, rule, dims, inputs } = call;
+        let KernelCall { device, rule, dims, inputs, .. } = call;
         let call = RecurrentCall::new(call)?;
+        device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.forward(dims, device.threads(), keep)))?;
         let arrays = InputArrays::new(inputs);
         let (out, states, kept) = device.run(|| {
             let heads = call.sequence_heads();
@@ -207,7 +195,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         });
         let mut results = iter::once(out).chain(states);
         let outputs = Outputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
-            Ok::<_, Error>(tensor(device, shape, dtype, results.next().unwrap_or_default()))
+            tensor(device, shape, dtype, results.next().unwrap_or_default())
         })?;
         Ok((outputs, keep.then_some(SavedStates(kept))))
     }
@@ -218,8 +206,9 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         SavedStates(kept): SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
-        let KernelCall { device, rule, dims, inputs } = call;
+        let KernelCall { device, rule, dims, inputs, .. } = call;
         let call = RecurrentCall::new(call)?;
+        device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.backward(dims, device.threads())))?;
         let arrays = InputArrays::new(inputs);
         let dout = floats(&grads.out);
         let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
@@ -241,7 +230,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         });
         let mut dinputs = dinputs.into_iter();
         Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
-            Ok(tensor(device, shape, dtype, dinputs.next().unwrap_or_default()))
+            tensor(device, shape, dtype, dinputs.next().unwrap_or_default())
         })
     }
 }

@@ -1,8 +1,11 @@
 //! The peak memory of a backward of rules that go token by token.
 
 use super::{CHUNK, Cell, Recurrent};
-use crate::linear::cut;
-use hecate_core::{Dims, Slots};
+use crate::peak_memory::{product, sum};
+use hecate_core::{Checkpoints, Dims, Slots};
+
+/// More elements than any memory holds. Sums and products of what is under it do not overflow.
+const MOST: usize = 1 << 48;
 
 /// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs.
 ///
@@ -18,19 +21,64 @@ use hecate_core::{Dims, Slots};
 /// + threads × what one token's step needs
 /// ```
 pub(super) fn peak_bytes<R: Recurrent<F>, F>(rule: R, dims: &Dims, threads: usize) -> usize {
-    let Dims { heads, key, value, .. } = *dims;
-    let cell = rule.cell(dims);
-    let (count, rows) = (dims.sequences.count(), dims.sequences.rows() * heads);
-    let state = R::State::list(&rule.state(dims)).iter().map(|(_, x)| x.count()).sum::<usize>();
-    let gates = R::Gates::list(&rule.gates(dims)).iter().map(|(_, x)| x.count()).sum::<usize>() / rows;
-    let size = state / (count * heads);
-    let frozen = rule.frozen().map(|group| group as usize);
-    let kept = |tokens| cut(tokens, frozen, CHUNK).iter().filter(|chunk| chunk.kept).count();
-    let kept: usize = dims.sequences.ranges().map(|rows| kept(rows.len())).sum();
-    // An interval is no longer than a chunk, and shorter in shorter sequences.
-    let longest = dims.sequences.longest().min(CHUNK);
-    let results = rows * value + 2 * rows * (2 * key + value + gates);
-    let own = threads.min(count * heads) * dims.sequences.longest() * 2 * (key + value + gates);
-    let scratch = threads * ((longest + 6) * size + longest * cell.record());
-    4 * (kept * heads * size + results + own + 4 * state + scratch) + threads * cell.scratch_bytes()
+    let Some(sizes) = Sizes::of(rule, dims) else { return usize::MAX };
+    let given = sum(&[sizes.kept, sizes.out, product(&[2, sizes.state])]);
+    product(&[4, sum(&[given, sizes.backward(dims, threads)])])
+}
+
+/// Elements of what a call of known sizes needs; none where they are more than any memory holds.
+pub(super) struct Sizes {
+    /// Rows of tokens, one a head.
+    rows: usize,
+    /// Gates a token.
+    gates: usize,
+    /// Of all states.
+    state: usize,
+    /// Of what is read.
+    out: usize,
+    /// Of the states that are kept for a backward.
+    kept: usize,
+    /// Of one task's workspace.
+    scratch: usize,
+}
+
+impl Sizes {
+    /// Of this rule and these sizes; of no elements where an axis has none.
+    pub(super) fn of<R: Recurrent<F>, F>(rule: R, dims: &Dims) -> Option<Self> {
+        let state = sum(&R::State::into_vec(rule.state(dims)).iter().map(|x| x.count()).collect::<Vec<_>>());
+        let gates = sum(&R::Gates::into_vec(rule.gates(dims)).iter().map(|x| x.count()).collect::<Vec<_>>());
+        let (rows, heads) =
+            (product(&[dims.sequences.rows(), dims.heads]), product(&[dims.sequences.count(), dims.heads]));
+        let (keys, out) = (dims.keys().count(), dims.values().count());
+        let one = R::State::into_vec(rule.state(&Dims::new(1, 1, 1, dims.key, dims.value)));
+        let one = sum(&one.iter().map(|x| x.count()).collect::<Vec<_>>());
+        if [state, one, gates, rows, keys, out, dims.key, dims.value].into_iter().any(|count| count > MOST) {
+            return None;
+        }
+        let (size, gates) = (state / heads.max(1), gates / rows.max(1));
+        let kept = product(&[Checkpoints::new(rule.frozen()).total(&dims.sequences), dims.heads, size]);
+        // An interval is no longer than a chunk, and shorter in shorter sequences.
+        let (cell, longest) = (rule.cell(dims), dims.sequences.longest().min(CHUNK));
+        let scratch = sum(&[(longest + 6) * size, longest * cell.record(), cell.scratch_bytes().div_ceil(4)]);
+        Some(Self { rows, gates, state, out, kept, scratch })
+    }
+
+    /// A forward's: results, by head and joined, and what tasks under way hold.
+    pub(super) fn forward(&self, dims: &Dims, threads: usize, keep: bool) -> usize {
+        let kept = if keep { self.kept } else { 0 };
+        sum(&[product(&[2, self.out]), product(&[2, self.state]), kept, self.under_way(dims, threads, 1)])
+    }
+
+    /// A backward's: gradients, by head and joined, and what tasks under way hold.
+    pub(super) fn backward(&self, dims: &Dims, threads: usize) -> usize {
+        let token = 2 * dims.key + dims.value + self.gates;
+        sum(&[product(&[2, self.rows, token]), product(&[2, self.state]), self.under_way(dims, threads, 2)])
+    }
+
+    /// Rows of heads under way, `copies` of each, and workspaces.
+    fn under_way(&self, dims: &Dims, threads: usize, copies: usize) -> usize {
+        let tasks = threads.min(product(&[dims.sequences.count(), dims.heads]));
+        let token = dims.key + dims.value + self.gates;
+        sum(&[product(&[tasks, dims.sequences.longest(), copies, token]), product(&[threads, self.scratch])])
+    }
 }

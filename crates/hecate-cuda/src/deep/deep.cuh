@@ -17,12 +17,12 @@ struct Record {
     // Deviations of the two norms.
     float* deviations;
 
-    // `numbers` is the token's record, as long as `deep::workspace` says.
-    __device__ Record(const Options& o, float* numbers) {
+    // `elements` is the token's record, as long as `deep::workspace` says.
+    __device__ Record(const Options& o, float* elements) {
         // Rows one after another.
         auto take = [&](u32 width) {
-            float* own = numbers;
-            numbers += width;
+            float* own = elements;
+            elements += width;
             return own;
         };
         u32 d = o.hidden, v = o.value, n = o.norm ? v : 0;
@@ -47,10 +47,10 @@ struct Scratch {
     float* columns;
 
     // `mapped`: the weights are not the state and need places.
-    __device__ Scratch(const Options& o, bool mapped, float* numbers) {
+    __device__ Scratch(const Options& o, bool mapped, float* elements) {
         auto take = [&](u64 width) {
-            float* own = numbers;
-            numbers += width;
+            float* own = elements;
+            elements += width;
             return own;
         };
         u32 d = o.hidden, v = o.value;
@@ -117,7 +117,7 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
         return o.norm ? normalise(out, o.value) : 1.0f;
     }
 
-    // What the token teaches at the gradient point, left in the record: equations (34), (35), (39), (40).
+    // The inner gradient at the gradient point, left in the record: equations (34), (35), (39), (40).
     __device__ void inner_grad(const float* weights, const Token& token, float delta, const Record& r) const {
         // f(W; k), and what the backward needs of it.
         float deviation = apply(weights, token.k, r.pre, r.h, r.slope, r.error);

@@ -79,8 +79,8 @@ DEEP void OF_DEEP::write_vjp(const Token& token, const Gates& g, const States& s
     float da, deta = 0.0f;
     if (RETENTION == KL) {
         normalise_columns_vjp(states.next, dx, o.key, width, s.columns);
-        // Each column of dX now sums to 0: what is common to a column of X, nearly all of it, is taken off first, or it
-        // would leave its rounding behind.
+        // Each column of dX now sums to 0. What is common to a column of X, nearly all of it, is taken off first: it
+        // would leave its rounding.
         da = centred_dot(dx, states.old, o.key, width, s.columns);
         if (o.hidden) {
             normalise_columns_vjp(states.next + first, dx + first, o.hidden, o.value, s.columns);
@@ -115,7 +115,7 @@ DEEP void OF_DEEP::write_vjp(const Token& token, const Gates& g, const States& s
     }
     EACH(i, o.value) s.du_o[i] *= -g.theta;
     EACH(i, o.key) grads.k[i] -= g.theta * s.key[i];
-    // Gates are numbers: one thread writes them.
+    // Gates are scalars: one thread writes them.
     if (threadIdx.x == 0) {
         grads.gates[0] = g.a * da;
         if (MOMENTUM) grads.gates[1] = g.eta * deta;

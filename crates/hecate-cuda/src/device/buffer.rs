@@ -3,6 +3,7 @@
 
 use crate::ledger::GraphLedger;
 use cudarc::driver::{CudaSlice, DevicePtr};
+use hecate_core::DeviceId;
 use std::{fmt, mem::ManuallyDrop, sync::Arc};
 
 /// Memory of a tensor.
@@ -13,6 +14,8 @@ pub struct Buffer {
     born: u64,
     /// Takes the memory then.
     ledger: Arc<GraphLedger>,
+    /// The device value that made it.
+    owner: DeviceId,
 }
 
 impl fmt::Debug for Buffer {
@@ -22,9 +25,15 @@ impl fmt::Debug for Buffer {
 }
 
 impl Buffer {
-    /// Takes memory that was asked for now.
-    pub(super) fn new(memory: CudaSlice<u8>, ledger: &Arc<GraphLedger>) -> Self {
-        Self { memory: ManuallyDrop::new(memory), born: ledger.now(), ledger: ledger.clone() }
+    /// Takes memory that `owner` asked for now.
+    pub(super) fn new(memory: CudaSlice<u8>, ledger: &Arc<GraphLedger>, owner: &DeviceId) -> Self {
+        let (memory, born) = (ManuallyDrop::new(memory), ledger.now());
+        Self { memory, born, ledger: ledger.clone(), owner: owner.clone() }
+    }
+
+    /// The device value that made it.
+    pub(crate) fn owner(&self) -> &DeviceId {
+        &self.owner
     }
 
     /// Address on the device.
@@ -34,7 +43,7 @@ impl Buffer {
     }
 
     /// Bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.memory.len()
     }
 }

@@ -15,7 +15,7 @@ impl Cuda {
             let _turn = self.ledger().turn();
             // SAFETY: bytes are valid whatever they hold; kernels write before they read.
             let memory = unsafe { self.stream().alloc::<u8>(bytes) };
-            Buffer::new(memory.map_err(|error| self.out_of_memory(bytes, error))?, self.ledger())
+            Buffer::new(memory.map_err(|error| self.out_of_memory(bytes, error))?, self.ledger(), self.identity())
         };
         if self.0.options.poisoned {
             self.fill(&buffer, 0xff)?;
@@ -28,7 +28,7 @@ impl Cuda {
         let shape = shape.into();
         let bytes = shape.count().checked_mul(dtype.size());
         let buffer = self.allocate(bytes.unwrap_or(usize::MAX))?;
-        Ok(Tensor::from_buffer(self, shape, dtype, buffer))
+        Tensor::from_buffer(self, shape, dtype, buffer)
     }
 
     /// As [`Cuda::empty`], filled with zeros.

@@ -166,9 +166,9 @@ impl Cuda {
     /// Another stream, on which the linear rules are computed in this way. [`Algorithm::Auto`] scans few tokens and takes
     /// chunks for many.
     ///
-    /// Chunks have 64 tokens, whatever number is asked for. That form exists for rules that are not frozen, keys of at most
-    /// 128 elements (with 16-bit arguments and no momentum 256), tensor cores (compute capability 8.0), and as much shared
-    /// memory as the tiles need. Elsewhere rules go token by token.
+    /// Chunks have 64 tokens, whatever number is asked for. That form exists for rules that are not frozen. It takes keys
+    /// of at most 128 elements, or 256 with 16-bit arguments and no momentum. It needs tensor cores (compute capability
+    /// 8.0) and shared memory for its tiles. Elsewhere rules go token by token.
     ///
     /// # Errors
     /// [`hecate_core::Error::Config`] for chunks of no token; the driver's own.

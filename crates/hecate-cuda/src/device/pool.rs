@@ -31,6 +31,14 @@ impl Cuda {
         self.pool()?.map(|pool| pool_bytes(pool, PEAK)).transpose()
     }
 
+    /// Bytes that the pool keeps for the next arrays; the driver counts them as used.
+    pub(crate) fn pool_spare(&self) -> Result<usize> {
+        use sys::CUmemPool_attribute::{CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_USED_MEM_CURRENT};
+        let Some(pool) = self.pool()? else { return Ok(0) };
+        let kept = pool_bytes(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+        Ok(kept.saturating_sub(pool_bytes(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?))
+    }
+
     /// The GPU's default pool; none where it has no pools.
     fn pool(&self) -> Result<Option<sys::CUmemoryPool>> {
         if !self.context().has_async_alloc() {

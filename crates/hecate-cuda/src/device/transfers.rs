@@ -27,7 +27,7 @@ impl Cuda {
             let memory = self.stream().upgrade_device_ptr::<u8>(pointer, bytes.len());
             (memory, self.0.staging.write(uploads, pointer, bytes))
         };
-        let buffer = Buffer::new(memory, self.ledger());
+        let buffer = Buffer::new(memory, self.ledger(), self.identity());
         // Where the streams cannot be joined, the host waits.
         let joined = self.stream().join(uploads).or_else(|_| uploads.synchronize());
         written.and(joined).map_err(uploading)?;
@@ -44,6 +44,7 @@ impl Cuda {
 
     /// The first elements of a buffer.
     pub(crate) fn read<T: Copy + Default>(&self, buffer: &Buffer, count: usize) -> Result<Vec<T>> {
+        hecate_core::memory::check::<T>("download", count)?;
         let mut values = vec![T::default(); count];
         let bytes = bytes_mut(&mut values);
         let length = bytes.len();

@@ -2,8 +2,8 @@
 //
 // A block of 256 threads works on 64 tokens of one sequence and head, or goes from chunk to chunk with a block of value
 // columns. Everything but the tables are products of tiles in shared memory, done by the tensor cores. Elements of 32
-// bits go there in two parts, x = high + low, and x y ≈ high high + high low + low high, which leaves out 2^-20 of a
-// factor at most: the sums stay 32-bit sums.
+// bits go there in two parts, x = high + low: x y ≈ high high + high low + low high. That leaves out 2^-20 of a factor
+// at most, so the sums stay 32-bit sums.
 #pragma once
 #include "linear.cuh"
 
@@ -14,8 +14,8 @@ static constexpr u32 WIDE = CHUNK + 4;
 // 8 warps.
 static constexpr u32 THREADS = 256;
 
-// Where the parts of a chunk lie that depend on keys, queries and gates only, one after the other: T (only with erase),
-// Y ∘ Q Kᵀ [CHUNK,CHUNK], then A[t], b[t] for t = 0..CHUNK, then c[n,·], E[n,·], and E[n,0].
+// Where the parts of a chunk lie that depend on keys, queries and gates only, one after the other. First T (only with
+// erase) and Y ∘ Q Kᵀ [CHUNK,CHUNK]. Then A[t], b[t] for t = 0..CHUNK, then c[n,·], E[n,·], and E[n,0].
 // Elements of a square, and of all vectors; of both squares with them.
 static constexpr u32 SQUARE = CHUNK * CHUNK, VECTORS = 272;
 static constexpr u32 PREPARED = 2 * SQUARE + VECTORS;
@@ -237,8 +237,8 @@ __device__ __forceinline__ void product(Sum<TILES>& x, u32 row, u32 column, u32 
     }
 }
 
-// Sums over the columns that a thread holds of rows `row + g` and `row + g + 8`, and over the threads of a row: added to
-// `to [CHUNK]` by one thread each.
+// Sums over the columns that a thread holds of rows `row + g` and `row + g + 8`, and over the threads of a row. They are
+// added to `to [CHUNK]` by one thread each.
 struct RowSums {
     float x[2] = {0.0f, 0.0f};
 

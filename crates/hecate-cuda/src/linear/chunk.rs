@@ -4,15 +4,11 @@
 //! from chunk to chunk. Backward, only the gradient of the memory goes from chunk to chunk; with it kept beside the
 //! states, all chunks are gone through backward at once. It is for rules that are not frozen, and `K` of at most 128.
 
-use super::{
-    CHUNK,
-    layout::{ForwardArrays, Layout, LinearCall, ReverseArrays},
-    optional,
-};
+use super::layout::{CHUNK, ForwardArrays, Layout, LinearCall, ReverseArrays};
 use crate::{
     Cuda,
     device::Properties,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, Pointer, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -166,7 +162,7 @@ impl Tiles {
         let walk = rows + 2 * square + columns(self.walk, 2, matrices);
         // The tables, five squares, take the place of everything but keys and queries.
         let gradients = rows + (2 * square + columns(self.gradients, 4, 2 * matrices)).max(5 * square);
-        [rows + 2 * square, walk, walk, gradients].map(|numbers| 4 * numbers)
+        [rows + 2 * square, walk, walk, gradients].map(|elements| 4 * elements)
     }
 }
 

@@ -24,7 +24,7 @@ struct ChunkGradients {
 enum { DW, DR, DA_READ, DB_READ, DA_ERASE, DB_ERASE, DC_LAST, DE_LAST, SUMS };
 
 // One chunk of one head, by a block of 8 warps. Keys, queries and the prepared squares stay in shared memory while blocks of
-// WIDTH value columns pass; then the tables of c and E take the place of all but keys and queries.
+// WIDTH value columns pass. Then the tables of c and E take the place of all but keys and queries.
 //
 // Sums over columns stay in registers: the squares Λ Zᵀ and dO Zᵀ, dQ and dK. Sums of each token are in `sums`, a copy for
 // each of the two warps that share a row.

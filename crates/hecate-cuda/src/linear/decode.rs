@@ -4,10 +4,9 @@
 //! otherwise.
 //! A token's arithmetic is so little that launches are what generation waits for.
 
-use super::optional;
 use crate::{
     Cuda,
-    launch::{Grid, Pointer, kernels, pointer},
+    launch::{Grid, Pointer, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{

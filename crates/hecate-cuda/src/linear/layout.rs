@@ -1,17 +1,19 @@
 //! How a call is laid out on the device: which kernels, how many blocks, where kept states lie.
 
-use super::optional;
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, pointer},
+    launch::{Array, Grid, Pointer, optional, pointer},
 };
 use hecate_core::{
     Checkpoints, DType, Dims, Read, Result, Tensor,
     families::{LinearInputs, LinearOutputs, LinearSpec},
 };
 
-/// The kernels of a file of the token-by-token engine, by class, without momentum and with it, which all take one structure;
-/// and `launch`, which queues the one for a layout.
+/// Tokens between kept states.
+pub(super) const CHUNK: usize = Checkpoints::INTERVAL;
+
+/// The kernels of a file of the token-by-token engine, by class, without momentum and with it. All take one structure.
+/// Beside them `launch`, which queues the one for a layout.
 macro_rules! class_kernels {
     ($source:path, $arguments:ident {
         $($class:pat => $plain:literal $name:ident, $with_momentum:literal $momentum_name:ident);* $(;)?
@@ -284,9 +286,9 @@ impl<'a> Layout<'a> {
 
     /// What a block of the forward, or of the gradient of the memory, holds beside registers.
     pub(super) fn scratch(&self, device: &Cuda) -> Result<Scratch> {
-        let numbers = self.class.forward_scratch(self.spec);
+        let elements = self.class.forward_scratch(self.spec);
         // In shared memory, or for any K in global memory.
-        let (shared, stride) = if self.class.is_any() { (0, numbers) } else { (4 * numbers, 0) };
+        let (shared, stride) = if self.class.is_any() { (0, elements) } else { (4 * elements, 0) };
         let memory = device.empty([self.head_tiles() * stride], DType::F32)?;
         let grid = Grid { blocks: (self.head_tiles(), 1, 1), threads: self.class.threads, shared };
         Ok(Scratch { memory, stride: stride as u64, grid })
@@ -326,8 +328,8 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// The kernels for this `K`, and how many tokens are noted at once: as many as there is room for, shared with a second
-/// block on a multiprocessor where blocks are small.
+/// The kernels for this `K`, and how many tokens are noted at once. These are as many as there is room for, shared with
+/// a second block on a multiprocessor where blocks are small.
 fn choose(key: usize, spec: LinearSpec, shared: usize) -> (Class, usize) {
     let fits = |class: &Class, sub: usize, bytes: usize| 4 * class.backward_scratch(spec, sub) <= bytes;
     // The first that is wide enough.

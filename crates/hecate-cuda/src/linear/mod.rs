@@ -7,21 +7,21 @@
 //!
 //! A block of threads runs one *head tile*: one sequence, one head, one block of value columns. Columns never interact;
 //! gradients of `q`, `k` and the gates are sums over the column blocks of a head, put together in order by a kernel of
-//! their own. Backward, only the gradient of the memory is taken from the last token to the first; with it kept beside
+//! their own. Backward, only the gradient of the memory is taken from the last token to the first. With it kept beside
 //! the states, the intervals between them are gone through backward all at once.
 //!
-//! Few tokens go one by one; many go 64 at once, in the [exact chunk form](chunk), where it exists; with
-//! [16-bit factors](chunk_bf16) where `q`, `k` and `v` are bfloat16. One token of a whole layer, with what surrounds the rule, has
-//! [a kernel of its own](decode).
+//! Few tokens go one by one. Many go 64 at once, in the [exact chunk form](chunk), where it exists. It has [16-bit
+//! factors](chunk_bf16) where `q`, `k` and `v` are bfloat16. One token of a whole layer, with what surrounds the rule,
+//! has [a kernel of its own](decode).
 //!
 //! # Memory
 //!
 //! Token by token, a call keeps one state every 64 tokens between forward and backward, columns rounded up to whole blocks.
-//! Frozen rules keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit, or, where a group is longer than 64 tokens, one
-//! every 64 tokens of each; states between are computed again.
+//! Frozen rules keep one every `⌊64/G⌋ G` tokens, as many whole groups as fit. Where a group is longer than 64 tokens, they
+//! keep one every 64 tokens of each. States between are computed again.
 //!
-//! What the chunk forms take beside arguments and results, in bytes for each 64 tokens of a head (`m` is 2 with momentum,
-//! else 1), as `cargo bench -p hecate-tests --bench memory` finds it on a GPU:
+//! The chunk forms take the following beside arguments and results, in bytes for each 64 tokens of a head. `m` is 2 with
+//! momentum, else 1. `cargo bench -p hecate-tests --bench memory` finds it on a GPU:
 //!
 //! | form | forward alone | kept for a backward | both, at most |
 //! |---|---|---|---|
@@ -29,8 +29,9 @@
 //! | [`chunk`] | 33,856 | `4 K V m` | 33,856 + twice `4 K V m` |
 //!
 //! In the first `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16; `128 V` is `2 V` a token. The
-//! constants are what is prepared of a chunk, which the first form keeps and the second makes again; `2 K V m` and `4 K V m` are
-//! the state before it, and for the backward its gradient after it; `128 V` are `Z`, and for the backward `Λ`.
+//! constants are what is prepared of a chunk, which the first form keeps and the second makes again. `2 K V m` and
+//! `4 K V m` are the state before it, and for the backward its gradient after it. `128 V` are `Z`, and for the backward
+//! `Λ`.
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_bf16;
@@ -41,21 +42,14 @@ pub(crate) mod scan_backward;
 pub(crate) mod scan_reverse;
 pub(crate) mod sums;
 
-use crate::{
-    Cuda,
-    error::unsupported,
-    launch::{Pointer, pointer},
-};
+use crate::{Cuda, error::unsupported};
 use chunk::Chunks;
 use hecate_core::{
     Algorithm, DType, Decode, Decoded, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Result,
     Tensor,
     families::{Linear, LinearInputs, LinearOutputs, LinearRule, constant_log_a},
 };
-use layout::Layout;
-
-/// Tokens between kept states.
-const CHUNK: usize = hecate_core::Checkpoints::INTERVAL;
+use layout::{CHUNK, Layout};
 
 /// Fewer tokens go one by one.
 const CHUNK_TOKENS: usize = 2 * CHUNK;
@@ -72,11 +66,6 @@ enum SavedForm {
     Scan(Tensor<Cuda>),
     Chunk(Tensor<Cuda>),
     Bf16(chunk_bf16::SavedChunks),
-}
-
-/// The address of an array, null where there is none.
-fn optional(x: Option<&Tensor<Cuda>>) -> Pointer {
-    x.map_or(0, pointer)
 }
 
 impl Cuda {
@@ -99,8 +88,8 @@ impl Cuda {
             chunks.forward(inputs, outputs, kept.as_ref())?;
             Ok(kept.map(SavedForm::Chunk))
         } else {
-            let numbers = layout.kept_elements(layout.spec.matrices());
-            let kept = if keep { Some(self.empty([numbers], DType::F32)?) } else { None };
+            let elements = layout.kept_elements(layout.spec.matrices());
+            let kept = if keep { Some(self.empty([elements], DType::F32)?) } else { None };
             scan::run(self, layout, inputs, outputs, kept.as_ref())?;
             Ok(kept.map(SavedForm::Scan))
         }
@@ -140,7 +129,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Cuda {
     type Saved = Saved;
 
     fn forward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
         let layout = Layout::new(device, dims, rule.spec().runnable(Self::NAME, R::NAME)?)?;
@@ -166,7 +155,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Cuda {
 
     /// Gradients of all inputs, in the form of the forward.
     fn backward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         Saved(kept): Saved,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {

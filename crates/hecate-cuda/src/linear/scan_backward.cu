@@ -1,9 +1,9 @@
-// The recurrence token by token, backward: equations (6)-(14), a interval between kept states at a time.
+// The recurrence token by token, backward: equations (6)-(14), an interval between kept states at a time.
 //
 // All intervals are independent: each starts from the kept state before its first token and the kept gradient of the state
 // after its last. A block goes from interval to interval. In each it runs forward once, noting the memory every `sub` tokens
-// (`checkpoints`); then, from the last such sub-chunk to the first, it runs forward again, noting the memory before every
-// token (`slots`), and goes back over its tokens. Sums over columns leave a block as partial sums.
+// (`checkpoints`). Then it goes from the last such sub-chunk to the first: forward again, noting the memory before every
+// token (`slots`), and back over the tokens. Sums over columns leave a block as partial sums.
 #include "linear.cuh"
 
 // `scan_backward::ScanBackwardArguments` is its twin.

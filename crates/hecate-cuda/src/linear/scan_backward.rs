@@ -1,9 +1,6 @@
 //! The recurrence token by token, backward.
 
-use super::{
-    CHUNK,
-    layout::{Layout, LinearCall, class_kernels, records},
-};
+use super::layout::{CHUNK, Layout, LinearCall, class_kernels, records};
 use crate::{
     Cuda,
     launch::{Array, Grid, Pointer, pointer},
@@ -76,8 +73,8 @@ pub(super) fn run(
     dv: &Tensor<Cuda>,
 ) -> Result<Parts> {
     let (class, spec, sub) = (layout.class, layout.spec, layout.sub);
-    let numbers = class.backward_scratch(spec, sub);
-    let (shared, scratch) = if class.is_any() { (0, numbers) } else { (4 * numbers, 0) };
+    let elements = class.backward_scratch(spec, sub);
+    let (shared, scratch) = if class.is_any() { (0, elements) } else { (4 * elements, 0) };
     let (head_tiles, intervals) = (layout.head_tiles(), layout.intervals());
     // As many blocks as can be at work: registers allow 16 warps a multiprocessor.
     let properties = device.properties();

@@ -5,12 +5,11 @@
 
 use super::{
     layout::{Layout, LinearCall},
-    optional,
     scan_backward::Parts,
 };
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, Pointer, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{Result, Tensor, families::LinearInputs};

@@ -1,4 +1,4 @@
-// Softmax attention over a sliding window, forward: keys pass in tiles, and with them the maximum of the scores, the sum
+// Softmax attention over a sliding window, forward. Keys pass in tiles, and with them the maximum of the scores, the sum
 // of their exponentials and the outputs, all relative to the maximum so far.
 #include "attention.cuh"
 

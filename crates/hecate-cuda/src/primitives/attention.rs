@@ -1,7 +1,7 @@
 //! Softmax attention over a sliding window.
 //!
-//! Forward and `dq` have 64 queries in a block and pass the keys these see; `dk` and `dv` have 64 keys in a block and
-//! pass the queries that see them; the keys of the prefix, which everyone sees, are summed in parts.
+//! Forward and `dq` have 64 queries in a block and pass the keys these see. `dk` and `dv` have 64 keys in a block and
+//! pass the queries that see them. The keys of the prefix, which everyone sees, are summed in parts.
 //!
 //! With `P = exp(scale q kᵀ − lse)`, `y = P v`, `D = dy·y` and `dS = P ∘ (dy vᵀ − D)`: `dq = scale dS k`, `dk = scale
 //! dSᵀ q`, `dv = Pᵀ dy`. Scores are made again in the backward, as in FlashAttention-2 (Dao, 2023), so no array is as
@@ -138,7 +138,7 @@ const THREADS: u32 = 256;
 const PARTS: [usize; 2] = [1024, 256];
 
 /// What is common to the kernels of a call.
-struct Problem<'a> {
+struct AttentionLaunch<'a> {
     device: &'a Cuda,
     dims: &'a AttentionDims,
     inputs: &'a AttentionInputs<Tensor<Cuda>>,
@@ -158,7 +158,7 @@ fn optional(x: Option<&Tensor<Cuda>>) -> Array {
     x.map_or(Array::NONE, Array::from)
 }
 
-impl<'a> Problem<'a> {
+impl<'a> AttentionLaunch<'a> {
     /// `exact`: the window is not shortened to the text, because there is a cache in front or after.
     fn new(
         device: &'a Cuda,
@@ -170,8 +170,8 @@ impl<'a> Problem<'a> {
         let group = dims.query_heads / dims.heads;
         let kept = if exact { dims.kept() } else { dims.kept().min(dims.sequences.longest()) };
         // All places that kernels count in 32 bits.
-        let numbers = [kept, dims.prefix, dims.key, dims.value, dims.query_heads];
-        let most = numbers.into_iter().fold(dims.sequences.rows().saturating_mul(group), usize::saturating_add);
+        let sizes = [kept, dims.prefix, dims.key, dims.value, dims.query_heads];
+        let most = sizes.into_iter().fold(dims.sequences.rows().saturating_mul(group), usize::saturating_add);
         // Room for ends that are rounded up to tiles and segments.
         if most > i32::MAX as usize - 2 * PARTS[0] {
             let found =
@@ -194,8 +194,8 @@ impl<'a> Problem<'a> {
     /// A table of jobs `[jobs, 4]`.
     fn jobs(&self, list: impl Iterator<Item = [i64; 4]>) -> Result<Jobs> {
         // All fit 32 bits by now; keys of the cache are negative.
-        let numbers: Vec<u32> = list.flatten().map(|number| number as u32).collect();
-        Ok(Jobs { table: self.device.table(&numbers)?, count: numbers.len() / 4 })
+        let elements: Vec<u32> = list.flatten().map(|element| element as u32).collect();
+        Ok(Jobs { table: self.device.table(&elements)?, count: elements.len() / 4 })
     }
 
     /// A block a job, key-value head and slab.
@@ -351,18 +351,18 @@ impl Attention for Cuda {
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>> {
-        Problem::new(self, dims, inputs, inputs.cache.is_some())?.forward()
+        AttentionLaunch::new(self, dims, inputs, inputs.cache.is_some())?.forward()
     }
 
     /// Gradients of all inputs: queries first, since `D` comes out of their kernel, then keys and the prefix.
     fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
         let AttentionBackward { dims, inputs, outputs: AttentionOutputs { lse, .. }, dy, dcache } = *call;
-        let problem = Problem::new(self, dims, inputs, inputs.cache.is_some() || dcache.is_some())?;
-        let (q, along) = problem.query_grads(lse, dy)?;
+        let launch = AttentionLaunch::new(self, dims, inputs, inputs.cache.is_some() || dcache.is_some())?;
+        let (q, along) = launch.query_grads(lse, dy)?;
         // `D` comes out of the first kernel.
         let told = Told { dy, lse, along: &along };
-        let ([k, v], cache) = problem.key_grads(&told, dcache)?;
-        let prefix = inputs.prefix.as_ref().map(|prefix| problem.prefix_grads(&told, prefix)).transpose()?;
+        let ([k, v], cache) = launch.key_grads(&told, dcache)?;
+        let prefix = inputs.prefix.as_ref().map(|prefix| launch.prefix_grads(&told, prefix)).transpose()?;
         Ok(AttentionInputs { q, k, v, cache, prefix })
     }
 

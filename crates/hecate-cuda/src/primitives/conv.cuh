@@ -1,6 +1,6 @@
-// Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the
-// tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d], s is u, or SiLU of it, and y is s, or heads of it divided by
-// their length.
+// Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the tokens:
+// u[t, d] = sum over j of weight[d, j] row[t + j, d]. s is u, or SiLU of it. y is s, or heads of it divided by their
+// length.
 #pragma once
 #include "hecate.cuh"
 #include "maps.cuh"

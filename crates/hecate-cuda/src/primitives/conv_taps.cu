@@ -1,4 +1,4 @@
-// Short causal convolution with four taps, SiLU and the length of heads in one: a thread keeps what it needs of the rows
+// Short causal convolution with four taps, SiLU and the length of heads in one. A thread keeps what it needs of the rows
 // before, so that every array is read once. Control flow is one in a whole warp but for its reads and writes: lanes that
 // have nothing to do follow, since heads are summed over neighbouring lanes.
 #include "conv.cuh"
@@ -133,8 +133,8 @@ KERNEL(conv_forward_l2_norm, Forward, 256, 2) {
 }
 
 // All gradients at once, of channels that runs of four divide: rows and dy are read once, and the gradient of u is nowhere.
-// Block x has ACROSS runs of channels, block y is a part of the rows, and a warp goes through SEGMENT of these, TAPS at a
-// time, with as many more of du as its last rows need.
+// Block x has ACROSS runs of channels, block y is a part of the rows. A warp goes through SEGMENT of these, TAPS at a time,
+// with as many more of du as its last rows need.
 // Lanes of a warp, warps of a block, rows of a warp at a time.
 const u32 ACROSS = 32, DOWN = 8, SEGMENT = 25;
 static_assert((SEGMENT + TAPS - 1) % TAPS == 0, "no row is for nothing");

@@ -1,6 +1,6 @@
-// Rows of a table by number. The backward lists, for every id, where it stands: a stable sort of positions by id, digit
-// by digit of 8 bits, so that each row of the table is added up by one block: what is left of its positions in front of and
-// after whole pieces of all positions, and the sums of these, each of which a block of its own has made before.
+// Rows of a table by number. The backward lists, for every id, where it stands: a stable sort of positions by id, digit by
+// digit of 8 bits. So one block adds up each row of the table. Blocks of their own first sum whole pieces of all positions.
+// A row's block then adds these sums, and the positions before and after them that fill no piece.
 #include "hecate.cuh"
 
 // y[i] = table[ids[i]]; `embedding::Gather` is its twin.

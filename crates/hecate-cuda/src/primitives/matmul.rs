@@ -24,7 +24,7 @@ const MOST: usize = i32::MAX as usize;
 /// Rows that a kernel of their own takes: those of tokens that are generated.
 const FEW: usize = 8;
 
-/// Rows, and products of numbers, that cuBLAS is not opened for: it takes 0.2 s, and a short prompt needs nothing larger.
+/// Rows, and products of elements, that cuBLAS is not opened for: it takes 0.2 s, and a short prompt needs nothing larger.
 const SHORT: (usize, usize) = (64, 1 << 22);
 
 /// Blocks that fill a large GPU.
@@ -53,7 +53,7 @@ impl Matmul for Cuda {
             return match onto.map(Tensor::into_buffer) {
                 // Nobody else holds it: cuBLAS adds in place.
                 Some(Ok(buffer)) => {
-                    let out = Tensor::from_buffer(self, shape, a.dtype(), buffer);
+                    let out = Tensor::from_buffer(self, shape, a.dtype(), buffer)?;
                     multiply(blas, dims, a, b, &out, true).map(|()| out)
                 }
                 // Somebody else holds it, or there is none.

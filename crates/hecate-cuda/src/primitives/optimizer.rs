@@ -63,9 +63,9 @@ impl Optimizer for Cuda {
         let slot = |(all, shape): ([Place; 3], Shape)| {
             let [value, mean, square] =
                 all.map(|place| Tensor::from_buffer(self, shape.clone(), DType::F32, place.new));
-            Slot { value, mean, square }
+            Ok(Slot { value: value?, mean: mean?, square: square? })
         };
-        Ok(places.into_iter().map(slot).collect())
+        places.into_iter().map(slot).collect()
     }
 
     /// `[1]`: the sum of squares of all gradients, in two launches.

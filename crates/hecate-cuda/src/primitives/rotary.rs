@@ -44,14 +44,14 @@ impl Rotary for Cuda {
     }
 }
 
-/// In words of 64 bits: turns a token of each pair; what is to be added to the rows of each sequence to make them
-/// positions; the first row of each sequence.
+/// In words of 64 bits: turns a token of each pair. What is to be added to the rows of each sequence to make them
+/// positions. The first row of each sequence.
 fn table(device: &Cuda, dims: &RotaryDims) -> Result<Tensor<Cuda>> {
     let (step, starts) = (-2.0 / dims.width as f64, dims.sequences.starts());
     let angle = |i: usize| f64::from(dims.sign) * f64::from(dims.base).powf(step * i as f64);
     let frequencies = (0..dims.width / 2).map(|i| (angle(i) / std::f64::consts::TAU).to_bits());
-    let shifts = starts.iter().zip(&dims.offsets).map(|(&start, &offset)| (offset as u64).wrapping_sub(start as u64));
-    let starts = starts.iter().take(dims.offsets.len()).map(|&start| start as u64);
+    let shifts = starts.clone().zip(&dims.offsets).map(|(start, &offset)| (offset as u64).wrapping_sub(start as u64));
+    let starts = starts.take(dims.offsets.len()).map(|start| start as u64);
     // Halves of each word, as the device takes them.
     let words = frequencies.chain(shifts).chain(starts);
     device.table(&words.flat_map(|word| [word as u32, (word >> 32) as u32]).collect::<Vec<_>>())

@@ -22,7 +22,7 @@ kernels! { SOURCE {
 
 /// First row of every sequence, and after them the number of rows, `[N + 1]` in 32 bits.
 pub(super) fn starts(device: &Cuda, sequences: &Sequences) -> Result<Table> {
-    let starts = sequences.starts().iter().map(|&start| u32::try_from(start));
+    let starts = sequences.starts().map(u32::try_from);
     let starts = starts.collect::<std::result::Result<Vec<_>, _>>();
     let too_many = |_| unsupported("these sequences", format!("{} rows of tokens in one call", sequences.rows()));
     device.cached_table(&starts.map_err(too_many)?)

@@ -17,10 +17,10 @@
 #define ROWS(r, rows) for (u32 r = threadIdx.x / 32; r < (rows); r += blockDim.x / 32)
 #define LANES(c, columns) for (u32 c = threadIdx.x % 32; c < (columns); c += 32)
 
-// One number a thread.
+// One element a thread.
 __device__ __forceinline__ float* partial() {
-    __shared__ float numbers[MOST_THREADS];
-    return numbers;
+    __shared__ float partials[MOST_THREADS];
+    return partials;
 }
 
 // A sum over the block, in every thread.
@@ -32,17 +32,17 @@ TOGETHER float together(float x) {
 
 // The same in 64 bits.
 TOGETHER double together(double x) {
-    __shared__ double numbers[MOST_THREADS];
-    numbers[threadIdx.x] = x;
+    __shared__ double partials[MOST_THREADS];
+    partials[threadIdx.x] = x;
     __syncthreads();
     // Blocks are whole warps, but not always powers of two.
     for (u32 count = blockDim.x; count > 1;) {
         u32 half = (count + 1) / 2;
-        if (threadIdx.x + half < count) numbers[threadIdx.x] += numbers[threadIdx.x + half];
+        if (threadIdx.x + half < count) partials[threadIdx.x] += partials[threadIdx.x + half];
         count = half;
         __syncthreads();
     }
-    double sum = numbers[0];
+    double sum = partials[0];
     __syncthreads();
     return sum;
 }

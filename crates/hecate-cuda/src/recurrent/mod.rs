@@ -1,14 +1,14 @@
 //! Rules whose step is not linear in the memory: token by token, forward and backward.
 //!
 //! A rule says what one token does, in `recurrent.cuh`'s terms: a structure `Cell` in CUDA C++ whose functions a whole
-//! block runs together. This module starts a block for every sequence and head, as many at once as the GPU holds, keeps
-//! states, and hands out workspaces; the kernels compute states between kept ones again and walk back.
+//! block runs together. This module starts a block for every sequence and head, as many at once as the GPU holds. It
+//! keeps states and hands out workspaces. The kernels compute states between kept ones again and walk back.
 //!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token: `N H ⌈T/C⌉ |state|`
-//! elements (frozen rules every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group). During a backward every
-//! block at work has the states of one such interval in a workspace of its own.
+//! elements. Frozen rules keep one every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group. During a backward
+//! every block at work has the states of one such interval in a workspace of its own.
 
 use crate::{
     Cuda,
@@ -226,7 +226,7 @@ impl RecurrentLayout {
     fn call<R: Rule>(&self, dims: &Dims, inputs: &InputsOn<R, Cuda>) -> RecurrentCall {
         // What a forward does not have stays null.
         let (none, nowhere) = (Array::NONE, [0; MOST_SLOTS]);
-        let numbers = |of: &[usize]| std::array::from_fn(|slot| of.get(slot).copied().unwrap_or(0) as u32);
+        let lengths = |of: &[usize]| std::array::from_fn(|slot| of.get(slot).copied().unwrap_or(0) as u32);
         RecurrentCall {
             q: (&inputs.q).into(),
             k: (&inputs.k).into(),
@@ -247,8 +247,8 @@ impl RecurrentLayout {
             kept: 0,
             workspace: 0,
             workspace_each: 0,
-            widths: numbers(&self.widths),
-            sizes: numbers(&self.sizes),
+            widths: lengths(&self.widths),
+            sizes: lengths(&self.sizes),
             gate_slots: self.widths.len() as u32,
             state_slots: self.sizes.len() as u32,
             sequences: dims.sequences.count() as u32,
@@ -290,7 +290,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
     type Saved = SavedStates;
 
     fn forward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
         // Sizes and tables are made again for the backward: they are cheap beside a launch.
@@ -315,7 +315,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
 
     /// Gradients of all inputs.
     fn backward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         SavedStates(kept): SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {

@@ -80,7 +80,7 @@ struct Atlas {
         ROWS(r, key) {
             LANES(j, value) {
                 u64 at = (u64)r * value + j;
-                // (81): the momentum, plus what each row of the window teaches.
+                // (81): the momentum, plus the rank-1 update of each row of the window.
                 float sum = eta * s[at];
                 for (u32 i = 0; i < window; i++) {
                     float k = window_row(kbuf, token.k, i, last, key)[r];

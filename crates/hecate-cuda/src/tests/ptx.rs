@@ -147,8 +147,8 @@ const FEW: usize = 8;
 const TRIES: usize = 4;
 
 /// Each module is its kernel, alone, as the compiler makes it. Some of the compiler's choices hang on addresses in its
-/// memory, which lie elsewhere in each process: instructions are counted and not compared one by one, a few may differ, and
-/// where more do, which is one process in forty of the kernel where it was seen, others decide.
+/// memory, which lie elsewhere in each process. So instructions are counted and not compared one by one, and a few may
+/// differ. Where more do, other processes decide: it was one in forty, of one kernel.
 #[test]
 fn as_compiled() {
     let Some(nvrtc) = nvrtc() else { return };

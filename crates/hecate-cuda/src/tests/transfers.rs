@@ -20,7 +20,7 @@ fn there_and_back() {
         let sent = numbers(count, count as u32);
         let memory = device.upload(Host::U32(sent.clone())).expect("an upload");
         let found = device.download(&memory, DType::U32, count).expect("a download");
-        assert!(matches!(found, Host::U32(found) if found == sent), "{count} numbers");
+        assert!(matches!(found, Host::U32(found) if found == sent), "{count} elements");
     }
     // Sixteen bits, and fewer elements than were sent.
     let halves: Vec<_> = (0..1001).map(|i| bf16::from_f32(i as f32)).collect();

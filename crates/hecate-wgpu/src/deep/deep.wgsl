@@ -172,8 +172,8 @@ fn is_residual() -> bool {
     return args.cell.residual != 0u;
 }
 
-// Where the weights of a state are: there, or made of it in the first matrices of the token's; where gradients of weights
-// are added up: with those of the state, or in the second matrices.
+// Where the weights of a state are: there, or made of it in the first matrices of the token's. Gradients of weights are
+// added up with those of the state, or in the second matrices.
 // With DECAY the state is the weights.
 fn weights_of(state: u32) -> u32 {
     return select(matrices, state, RETENTION == DECAY);

@@ -21,10 +21,9 @@ fn done_in(phase: u32) -> u32 {
     return select(phase - others, phase + READ_VJP_PHASES, phase < READ_VJP + others);
 }
 
-// The read and the inner gradient both take gradients of weights: first the weights are made of their state, in
-// TO_WEIGHTS_PHASES phases,
-// and their gradients cleared; in the end these become gradients of the state, in two phases a matrix. `at` counts from the
-// part's first phase, `pullback_at` from the first of the last four.
+// The read and the inner gradient both take gradients of weights. First the weights are made of their state, in
+// TO_WEIGHTS_PHASES phases, and their gradients cleared. In the end these become gradients of the state, in two phases a
+// matrix. `at` counts from the part's first phase, `pullback_at` from the first of the last four.
 // Which part a phase belongs to, and the state and gradient that it is about.
 struct Part {
     is_inner_grad: bool,

@@ -97,8 +97,9 @@ fn write_shape(at: u32) -> vec3<u32> {
     return shape_if(RETENTION == KL && has_layer(layer), kind, rows, columns);
 }
 
-// f(W; x) without the residual, from weights that are there, in five phases. It leaves h and slope, at the key also pre,
-// where there is a hidden layer, and x̂ in place of the output where there is a norm: `y` is its row, `deviation` s.
+// f(W; x) without the residual, from weights that are there, in five phases. Where there is a hidden layer it leaves h
+// and slope, at the key also pre. It leaves x̂ in place of the output where there is a norm: `y` is its row, `deviation`
+// s.
 const APPLY_PHASES: u32 = 5u;
 // x W₀ [D], or x W [V].
 const APPLY_FIRST: u32 = 0u;

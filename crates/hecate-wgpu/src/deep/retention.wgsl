@@ -22,7 +22,7 @@ fn to_the_q(x: f32) -> f32 {
     return power(x, q);
 }
 
-// What ν of (54) is measured in: powers are taken of numbers up to 1 alone, since fourth powers of large numbers are larger
+// What ν of (54) is measured in: powers are taken of values up to 1 alone, since fourth powers of large values are larger
 // than a float.
 // The largest element of a matrix, and no less than ε^{1/q}.
 fn lq_size(top: f32) -> f32 {

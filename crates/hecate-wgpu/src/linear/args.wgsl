@@ -1,7 +1,8 @@
 // The call of a kernel of the linear engine. Equation numbers are those of the core's rules.
 //
-// `work` is the pass's own memory, as bits: [rows,H,4] scalars w, r, a, η; where sequences differ, their first rows and
-// the end [N+1], then as many first kept states; the states that the pass starts from, M [N,H,K,V] and, if there is one, S.
+// `work` is the pass's own memory, as bits. First come the scalars w, r, a, η [rows,H,4]. Where sequences differ, their
+// first rows and the end [N+1] follow, then as many first kept states. Last are the states that the pass starts from, M
+// [N,H,K,V] and, if there is one, S.
 
 struct LinearArgs {
     tokens: u32, kept: u32,                // of every sequence, where all are alike

@@ -5,8 +5,7 @@
 //! wrote. The queue runs them in order, so nothing waits on the host.
 
 use super::{
-    CHUNK,
-    layout::{Layout, LinearArgs},
+    layout::{CHUNK, Layout, LinearArgs},
     scan::{ARGS, LINEAR, ScanResults, gate2},
 };
 use crate::{
@@ -108,7 +107,7 @@ struct Chunks<'a> {
 /// Elements that a chunk has in the space; see `chunk.wgsl`.
 ///
 /// Four squares `[64,64]`, sixteen vectors `[65]`, four rows `[V]` of sums, and products `[64,K]` with padded rows.
-fn numbers(layout: &Layout<'_>) -> usize {
+fn chunk_elements(layout: &Layout<'_>) -> usize {
     let (key, products) = (layout.dims.key, if layout.spec.momentum { 7 } else { 4 });
     4 * CHUNK * CHUNK + 16 * (CHUNK + 1) + 4 * layout.dims.value + products * CHUNK * key.next_multiple_of(4)
 }
@@ -135,9 +134,9 @@ pub(super) fn run(
     let adapter = layout.device.adapter();
     let space = SPACE[usize::from(adapter.kind != "discrete GPU")].min(adapter.largest_array as usize);
     // As many chunks as the space holds; the rest follow in later rounds, in the same space.
-    let at_once = (space / 4 / numbers(layout)).clamp(1, all.max(1));
+    let at_once = (space / 4 / chunk_elements(layout)).clamp(1, all.max(1));
     // One array for all rounds: the next overwrites what the last left.
-    let space = layout.scratch(at_once * numbers(layout))?;
+    let space = layout.scratch(at_once * chunk_elements(layout))?;
     for first in (0..all).step_by(at_once) {
         let chunks = Chunks { layout, scans, space: &space, first, count: at_once.min(all - first) };
         // Each step reads what the steps before it left in the space.

@@ -1,7 +1,9 @@
 // What the kernels over chunks share: where a chunk's own elements lie. A chunk is a segment between kept states of one
-// head, of up to 64 tokens; `space` holds for each of those at work, from `args.first`:
-//   four squares [64,64], row a token, column an earlier token's write: N, G, Λ Zᵀ, dO Zᵀ, then what tables make of
-//   them; vectors [VECTORS,65]; the last states' share of (31) [4,V]; products [4 or 7,64,K'], K' a multiple of four.
+// head, of up to 64 tokens. `space` holds for each chunk at work, from `args.first`:
+//   four squares [64,64], N, G, Λ Zᵀ, dO Zᵀ, then what tables make of them; a row is a token, a column an earlier write
+//   vectors [VECTORS,65]
+//   the last states' share of (31) [4,V]
+//   products [4 or 7,64,K'], K' a multiple of four
 
 // Elements of a square, whose places are those of tokens `t` and `j`.
 const SQUARE = CHUNK * CHUNK;

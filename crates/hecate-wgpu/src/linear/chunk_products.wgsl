@@ -1,5 +1,5 @@
-// Products of rows of a chunk, four by four elements an invocation: with the rows of another array (a square [64,64],
-// only up to the diagonal), or with those of a matrix [K,V] of a kept state (a product [64,K]).
+// Products of rows of a chunk, four by four elements an invocation. The other factor is the rows of another array (a
+// square [64,64], only up to the diagonal). Or it is a matrix [K,V] of a kept state (a product [64,K]).
 //
 // `args.width` is the length of the rows, `args.slot` which square or product it is. Of states, `args.offset` is 0 for M
 // and 1 for S, `args.lagging` 1 for the first state of the period.

@@ -1,15 +1,15 @@
 //! How a call is laid out on the device: where its tokens, states and segments lie, and with which arguments its kernels start.
 
-use super::{
-    CHUNK,
-    shape::{self, Shape},
-};
+use super::shape::{self, Shape};
 use crate::{
     Wgpu,
     error::unsupported,
     launch::{Binding, Kernel, WgslSource},
 };
 use hecate_core::{Checkpoints, DType, Dims, Read, Result, Tensor, families::LinearSpec};
+
+/// Tokens between kept states.
+pub(super) const CHUNK: usize = Checkpoints::INTERVAL;
 
 /// `struct LinearArgs` of `linear.wgsl`.
 #[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
@@ -93,8 +93,8 @@ impl<'a> Layout<'a> {
     }
 
     /// Elements about to be written; at least four, because nothing can be bound to none.
-    pub(super) fn scratch(&self, numbers: usize) -> Result<Tensor<Wgpu>> {
-        self.device.empty([numbers.max(4)], DType::F32)
+    pub(super) fn scratch(&self, elements: usize) -> Result<Tensor<Wgpu>> {
+        self.device.empty([elements.max(4)], DType::F32)
     }
 
     /// Rows times heads.
@@ -195,8 +195,8 @@ impl<'a> Layout<'a> {
     #[expect(unsafe_code, reason = "the engine's kernels are unchecked")]
     fn start(&self, kernel: &Kernel<'_>, groups: usize, args: &LinearArgs, bindings: &[Binding<'_>]) -> Result<()> {
         // SAFETY: the kernels of this folder keep tokens, rows and columns below the lengths that `args` has of the arrays
-        // made for them, and what they share or hold by the constants that give its length; their loops count to such
-        // lengths; they divide by lengths, which the core lets nobody make zero.
+        // made for them. What they share or hold they keep below the constants that give its length. Their loops count to
+        // such lengths. They divide by lengths, which the core lets nobody make zero.
         unsafe { self.device.launch_unchecked(kernel, (groups, 1, 1), args, bindings) }
     }
 
@@ -213,7 +213,7 @@ impl<'a> Layout<'a> {
         let dims = self.dims;
         // A column must fit the registers of one workgroup.
         let Some(shape) = Shape::new(self.device, dims) else {
-            let why = format!("keys of {} numbers; {} at most: use more heads", dims.key, shape::LONGEST);
+            let why = format!("keys of {} elements; {} at most: use more heads", dims.key, shape::LONGEST);
             return Err(unsupported("this rule", why));
         };
         let [momentum, frozen] = self.constants();

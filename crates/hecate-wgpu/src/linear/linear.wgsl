@@ -33,8 +33,8 @@ fn each() -> u32 {
     return (args.period + CHUNK - 1u) / CHUNK;
 }
 
-// The tokens between a kept state and the next: first row and head in arrays [rows,H], tokens, the first token counted
-// from the sequence's, the numbers of its kept state and of the first of its period in arrays [kept,H].
+// The tokens between a kept state and the next: first row and head in arrays [rows,H], how many, and the first counted
+// from the sequence's. Then the places of its kept state and of the first of its period in arrays [kept,H].
 struct Segment {
     row: u32,
     head: u32,

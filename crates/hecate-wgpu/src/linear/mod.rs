@@ -6,16 +6,17 @@
 //! # How it runs
 //!
 //! Forward goes token by token. Columns never interact; the rows of one stay in the registers of a few invocations.
-//! Backward, two more such scans find what every token wrote, from the kept states on for all segments between them at once,
-//! and what that is worth, from the last token to the first. With both known, no system of equations is left to be solved:
-//! the gradients of queries, keys and gates are products of the [chunk form](chunk), for all chunks at once.
+//! Backward there are two more such scans. One finds what every token wrote, from the kept states on, for all segments
+//! between them at once. The other finds what that is worth, from the last token to the first. With both known, no system of
+//! equations is left to be solved. The gradients of queries, keys and gates are products of the [chunk form](chunk), for all
+//! chunks at once.
 //!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every 64 tokens. Frozen rules keep one every `⌊64/G⌋ G` tokens,
-//! as many whole groups as fit, or, where a group is longer than 64 tokens, one every 64 tokens of each. While the
-//! backward runs it holds as many gradients of states, up to four arrays like `v`, and the elements of as many chunks as
-//! [fit into 256 MiB](chunk), 64 MiB where the memory is not the GPU's own.
+//! as many whole groups as fit. Where a group is longer than 64 tokens, they keep one every 64 tokens of each. While
+//! the backward runs it holds as many gradients of states, and up to four arrays like `v`. Beside these it holds the
+//! elements of as many chunks as [fit into 256 MiB](chunk), or 64 MiB where the memory is not the GPU's own.
 
 pub(crate) mod chunk;
 mod layout;
@@ -28,9 +29,6 @@ use hecate_core::{
     families::{EraseStrength, Linear, LinearInputs, LinearOutputs, LinearRule, LinearSpec, constant_log_a},
 };
 use layout::Layout;
-
-/// Tokens between kept states.
-const CHUNK: usize = hecate_core::Checkpoints::INTERVAL;
 
 /// States that a backward starts from.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Wgpu {
     type Saved = Saved;
 
     fn forward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
         let (layout, dtype) = (Layout::new(device, dims, spec_of(rule)?)?, inputs.q.dtype());
@@ -73,7 +71,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Wgpu {
     }
 
     fn backward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         Saved { kept }: Saved,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
@@ -86,7 +84,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Wgpu {
         let dinputs = Inputs::<R, _>::try_build(rule, dims, DType::F32, |shape, dtype| device.empty(shape, dtype))?;
         // Kernels write the gradient of every retention, also of one that is no gate.
         let lowered = LinearInputs::new(&dinputs, || device.empty(dims.scalars(), DType::F32))?;
-        let scans = scan::backward(&layout, &wide, kept, (&dout, &LinearOutputs::new(grads)), &lowered)?;
+        let scans = scan::backward(&layout, &wide, kept, &dout, &LinearOutputs::new(grads), &lowered)?;
         chunk::run(&layout, &wide, &dout, &scans, &lowered)?;
         let dtype = inputs.q.dtype();
         let rounded = |x| device.rounded(x, dtype);

@@ -85,9 +85,9 @@ static SCAN_WIDE: [[WgslSource; 4]; 3] = [
 ];
 
 /// Backward, all is of 32-bit floats: over keys of any length, and of a multiple of four elements.
-static REPLAY: [[WgslSource; 4]; 2] = [
-    shapes!("replay", [PRELUDE, ARGS, LINEAR, KEYS], [TILE, include_str!("replay.wgsl")]),
-    shapes!("replay_wide", [F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE], [TILE, include_str!("replay.wgsl")]),
+static RECOMPUTE: [[WgslSource; 4]; 2] = [
+    shapes!("recompute", [PRELUDE, ARGS, LINEAR, KEYS], [TILE, include_str!("recompute.wgsl")]),
+    shapes!("recompute_wide", [F32, PRELUDE, ARGS, LINEAR, KEYS_WIDE], [TILE, include_str!("recompute.wgsl")]),
 ];
 /// The gradient of the memory, from the last token to the first.
 static REVERSE: [[WgslSource; 4]; 2] = [
@@ -145,8 +145,8 @@ const ALL: [[Kernel<'static>; 4]; 8] = [
     kernels(&SCAN_WIDE[0], "scan"),
     kernels(&SCAN_WIDE[1], "scan"),
     kernels(&SCAN_WIDE[2], "scan"),
-    kernels(&REPLAY[0], "replay"),
-    kernels(&REPLAY[1], "replay"),
+    kernels(&RECOMPUTE[0], "recompute"),
+    kernels(&RECOMPUTE[1], "recompute"),
     kernels(&REVERSE[0], "reverse"),
     kernels(&REVERSE[1], "reverse"),
 ];
@@ -238,7 +238,8 @@ pub(super) fn backward(
     layout: &Layout<'_>,
     inputs: &LinearInputs<Tensor<Wgpu>>,
     kept: Tensor<Wgpu>,
-    (dout, grads): (&Tensor<Wgpu>, &LinearOutputs<Tensor<Wgpu>>),
+    dout: &Tensor<Wgpu>,
+    grads: &LinearOutputs<Tensor<Wgpu>>,
     dinputs: &LinearInputs<Tensor<Wgpu>>,
 ) -> Result<ScanResults> {
     // The gradients of the final states are where the reverse scan begins.
@@ -267,7 +268,7 @@ pub(super) fn backward(
         Write(&scans.kept_grads),
         Write(&scans.dz),
     ];
-    // The reverse scan needs no states, the replay no gradients.
+    // The reverse scan needs no states, the recompute no gradients.
     let wide = usize::from(wide(layout.dims.key));
     layout.scan(|shape| &REVERSE[wide][of_shape(shape)], "reverse", layout.states(), true, &bindings)?;
     let bindings = [
@@ -280,6 +281,6 @@ pub(super) fn backward(
         Write(scans.predicted.as_ref().unwrap_or(&nothing[0])),
         Write(scans.targets.as_ref().unwrap_or(&nothing[1])),
     ];
-    layout.scan(|shape| &REPLAY[wide][of_shape(shape)], "replay", layout.chunks(), false, &bindings)?;
+    layout.scan(|shape| &RECOMPUTE[wide][of_shape(shape)], "recompute", layout.chunks(), false, &bindings)?;
     Ok(scans)
 }

@@ -44,7 +44,7 @@ impl Shape {
             return None;
         }
         // Software has no slower memory to save an invocation from, and compiles kernels without barriers in a tenth of
-        // the time: where sums go through workgroup memory there are some anyway.
+        // the time. Where sums go through workgroup memory there are some anyway.
         let free = adapter.kind == "CPU" && (parts == 1 || subgroups);
         let tile = if free { 0 } else { tile(dims, rows, parts, threads) };
         Some(Self { rows, parts, subgroups, threads, tile })
@@ -60,8 +60,8 @@ fn rows_and_parts(key: usize, neighbours: usize) -> (usize, usize) {
     }
 }
 
-/// Tokens that a workgroup has in its memory: as many as 8 KiB hold the keys and queries of, and of which an invocation
-/// brings four fours of keys and eight values at most.
+/// Tokens that a workgroup has in its memory. 8 KiB hold their keys and queries. An invocation brings four fours of
+/// keys and eight values at most.
 fn tile(dims: &Dims, rows: usize, parts: usize, threads: usize) -> usize {
     // Workgroup memory, fours of keys, values an invocation, and sixteen tokens.
     let most = [8192 / (8 * rows * parts), 16 * threads / (rows * parts), 8 * parts, 16];

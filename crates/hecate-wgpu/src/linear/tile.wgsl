@@ -10,7 +10,7 @@ const TILE_KEYS = max(TILE * ROW, 1u);
 const TILE_VALUES = max(TILE * COLUMNS, 1u);
 const TILE_TOKENS = max(TILE, 1u);
 // An invocation's share of them: four fours at most, and eight elements. They have names, because what has an index may
-// lie in memory, and loops come with bounds that keep compilers from going without: then a read that is under way is
+// lie in memory. Loops come with bounds that keep compilers from going without. In memory a read that is under way is
 // waited for.
 const OWN_KEYS = (TILE_KEYS + THREADS - 1u) / THREADS;
 const OWN_VALUES = (TILE_VALUES + THREADS - 1u) / THREADS;

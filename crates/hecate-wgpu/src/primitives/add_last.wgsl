@@ -1,4 +1,4 @@
-// The way back of the last rows of each sequence: their gradients on top of those of the rows, which are the cache's
+// The way back of the last rows of each sequence. Their gradients go on top of those of the rows. These are the cache's
 // before those of the tokens [N kept + rows, width].
 
 struct LastRowsArgs {

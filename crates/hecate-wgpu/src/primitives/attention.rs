@@ -1,7 +1,7 @@
 //! Softmax attention over a sliding window.
 //!
-//! Forward and `dq` have 32 queries in a workgroup and pass the keys these see; `dk` and `dv` have 32 keys in a workgroup
-//! and pass the queries that see them; the keys of the prefix, which everyone sees, are summed in parts. For all of them
+//! Forward and `dq` have 32 queries in a workgroup and pass the keys these see. `dk` and `dv` have 32 keys in a workgroup
+//! and pass the queries that see them. The keys of the prefix, which everyone sees, are summed in parts. For all of them
 //! keys lie in one array: the prefix, the cache and the tokens, one after another; where there are tokens alone, nothing
 //! is copied.
 
@@ -143,8 +143,8 @@ impl<'a> AttentionCall<'a> {
         let cached = if inputs.cache.is_some() { dims.sequences.count() * kept } else { 0 };
         let rows = dims.prefix.saturating_add(cached).saturating_add(dims.sequences.rows());
         // Kernels count places in 32 bits, some of them with a sign.
-        let numbers = rows.saturating_mul(dims.query_heads.saturating_mul(dims.key.max(dims.value)));
-        if numbers.saturating_add(kept) > i32::MAX as usize - 2 * PARTS[0] {
+        let elements = rows.saturating_mul(dims.query_heads.saturating_mul(dims.key.max(dims.value)));
+        if elements.saturating_add(kept) > i32::MAX as usize - 2 * PARTS[0] {
             let found = format!("{rows} rows of tokens, {} heads, window {kept}", dims.query_heads);
             return Err(unsupported("attention of this size", found));
         }
@@ -163,8 +163,8 @@ impl<'a> AttentionCall<'a> {
     /// The words of the jobs on the device.
     fn jobs(&self, list: impl Iterator<Item = [i64; 4]>) -> Result<Jobs> {
         // All fit 32 bits by now; keys of the cache are negative.
-        let numbers: Vec<u32> = list.flatten().map(|number| number as u32).collect();
-        Ok(Jobs { table: self.device.table(&numbers)?, count: numbers.len() / 4 })
+        let elements: Vec<u32> = list.flatten().map(|element| element as u32).collect();
+        Ok(Jobs { table: self.device.table(&elements)?, count: elements.len() / 4 })
     }
 
     /// Runs a kernel on a workgroup for each job, key-value head and slab of `width` columns; `arrays` follow the inputs.

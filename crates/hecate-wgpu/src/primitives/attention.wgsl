@@ -2,8 +2,8 @@
 //
 // Under one key-value head, the queries of a sequence are its units: unit u is query head u % group of token u / group.
 // Keys are counted as tokens are, from the sequence's first; those before it, of the cache, have negative numbers. A
-// workgroup of 64 takes tiles of 32 units and of 32 keys. Of a tile of 32 x 32 elements, invocation (ty, tx) of 8 x 8
-// holds rows 4 ty .. 4 ty + 3 and columns 4 tx .. 4 tx + 3, a row in each column of a matrix.
+// workgroup of 64 takes tiles of 32 units and of 32 keys. Invocation (ty, tx) of 8 x 8 holds rows 4 ty .. 4 ty + 3 and
+// columns 4 tx .. 4 tx + 3 of a tile of 32 x 32 elements. A row lies in each column of a matrix.
 //
 // Keys and values come as one array each: the prefix, then the cache of every sequence, then the tokens. After the keys
 // stands, in f32, which places of the cache count.

@@ -74,16 +74,25 @@ struct ConvCall<'a> {
     dfinal: bool,
 }
 
+/// How a kernel is shared out.
+#[derive(Clone, Copy)]
+struct ConvGrid {
+    /// Invocations.
+    count: usize,
+    /// Rows of a part of a sum over the rows; 0 where there is none.
+    part_rows: usize,
+}
+
 impl<'a> ConvCall<'a> {
     fn new(device: &'a Wgpu, dims: &'a ConvDims, dfinal: bool) -> Result<Self> {
         Ok(Self { device, dims, starts: starts(device, &dims.sequences)?, dfinal })
     }
 
-    /// Runs a kernel with `count` invocations on three arrays, a result and `more`; `part_rows` is that of a sum over the rows.
+    /// Runs a kernel on three arrays, a result and `more`.
     fn run(
         &self,
         kernel: &Kernel<'_>,
-        (count, part_rows): (usize, usize),
+        ConvGrid { count, part_rows }: ConvGrid,
         [x, y, z]: [&Tensor<Wgpu>; 3],
         out: &Tensor<Wgpu>,
         more: Option<&Tensor<Wgpu>>,
@@ -106,8 +115,9 @@ impl<'a> ConvCall<'a> {
     }
 
     /// An invocation for each channel of a run of rows.
-    fn by_stretch(&self) -> (usize, usize) {
-        (self.dims.sequences.rows().div_ceil(ROWS_PER_INVOCATION) * self.dims.channels, 0)
+    fn by_run(&self) -> ConvGrid {
+        let runs = self.dims.sequences.rows().div_ceil(ROWS_PER_INVOCATION);
+        ConvGrid { count: runs * self.dims.channels, part_rows: 0 }
     }
 }
 
@@ -117,7 +127,7 @@ impl Conv for Wgpu {
         let (dtype, ConvInputs { x, weight, state }) = (inputs.x.dtype(), self.widened_conv(inputs)?);
         let y = self.empty(x.shape().clone(), DType::F32)?;
         let call = ConvCall::new(self, dims, false)?;
-        call.run(&RESULTS, call.by_stretch(), [&x, &weight, &state], &y, None)?;
+        call.run(&RESULTS, call.by_run(), [&x, &weight, &state], &y, None)?;
         // The state for the call that goes on: the last W - 1 rows of each sequence.
         let (sequences, shape) = (&dims.sequences, dims.state());
         let last = last_rows(self, &LastRows { sequences, shape, before: Some(&state), x: Some(&x) })?;
@@ -134,7 +144,7 @@ impl Conv for Wgpu {
             false => dy,
             true => {
                 let through = self.empty(dy.shape().clone(), DType::F32)?;
-                call.run(&THROUGH, call.by_stretch(), [&x, &weight, &state], &through, Some(&dy))?;
+                call.run(&THROUGH, call.by_run(), [&x, &weight, &state], &through, Some(&dy))?;
                 through
             }
         };
@@ -142,13 +152,15 @@ impl Conv for Wgpu {
         let dfinal = dfinal.map_or(Ok(dy.clone()), |dfinal| self.widened(dfinal))?;
         let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), DType::F32);
         let (dx, dstate) = (like(&x)?, like(&state)?);
-        call.run(&INPUTS, call.by_stretch(), [&weight, &dy, &dfinal], &dx, None)?;
-        call.run(&STATES, (state.shape().count(), 0), [&weight, &dy, &dfinal], &dstate, None)?;
+        call.run(&INPUTS, call.by_run(), [&weight, &dy, &dfinal], &dx, None)?;
+        let grid = ConvGrid { count: state.shape().count(), part_rows: 0 };
+        call.run(&STATES, grid, [&weight, &dy, &dfinal], &dstate, None)?;
         let rows = dims.sequences.rows();
         // Long texts take longer parts, so that the second sum stays short.
         let length = PARTS[0].max(rows.div_ceil(PARTS[1]));
         let parts = self.empty([rows.div_ceil(length), dims.channels, dims.width], DType::F32)?;
-        call.run(&WEIGHTS, (parts.shape().count(), length), [&x, &dy, &state], &parts, None)?;
+        let grid = ConvGrid { count: parts.shape().count(), part_rows: length };
+        call.run(&WEIGHTS, grid, [&x, &dy, &state], &parts, None)?;
         let dweight = sum_parts(self, &parts)?;
         let [x, weight, state] = [dx, dweight, dstate].map(|grad| self.rounded(grad, dtype));
         Ok(ConvInputs { x: x?, weight: weight?, state: state? })

@@ -1,5 +1,5 @@
 // Short causal convolution, each channel by itself. In every sequence, rows 0..W-1 are the state's, then come the
-// tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d], and y is u, or SiLU of it.
+// tokens: u[t, d] = sum over j of weight[d, j] row[t + j, d]. y is u, or SiLU of it.
 
 struct ConvArgs {
     // Rows of tokens.

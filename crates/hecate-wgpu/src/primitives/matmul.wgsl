@@ -1,7 +1,7 @@
 // Products of matrices: out = a' b', a tile of the result by each workgroup, a part of the sums where they are long.
 //
-// Constants: SIDE x SIDE invocations, each of which makes (4 REACH) x (4 REACH) elements; A_DEEP and B_DEEP: 1 where the
-// terms of a sum lie one after another in the operand ([length, inner], not [inner, length]).
+// Constants: SIDE x SIDE invocations, each of which makes (4 REACH) x (4 REACH) elements. A_DEEP and B_DEEP are 1 where
+// the terms of a sum lie one after another in the operand: [length, inner], not [inner, length].
 //
 // Of each operand 16 terms of every sum are in workgroup memory at a time: `tile[side][term][4 rows or columns]`. The
 // next ones are on their way meanwhile. Invocations of a row of the tile read and write other banks: see `place`.

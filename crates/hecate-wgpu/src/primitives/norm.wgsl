@@ -1,7 +1,7 @@
 // Normalising rows `x [rows, width]`. A row belongs to LANES invocations, a power of two, of a workgroup of INVOCATIONS.
 //
-// Constants: LANES, INVOCATIONS, and KIND: 0 for r = 1/√(mean x² + ε) and y = x r w, GATED for SiLU of g as one more factor,
-// L2 for r = 1/√(|x|² + ε²) and y = x r.
+// Constants: LANES, INVOCATIONS, and KIND. KIND is 0 for r = 1/√(mean x² + ε) and y = x r w, GATED for SiLU of g as one more
+// factor. It is L2 for r = 1/√(|x|² + ε²) and y = x r.
 const L2 = 1u;
 const GATED = 2u;
 

@@ -97,7 +97,7 @@ fn update(
 fn own(device: &Wgpu, x: Tensor<Wgpu>) -> Result<Tensor<Wgpu>> {
     let (shape, dtype) = (x.shape().clone(), x.dtype());
     match x.into_buffer() {
-        Ok(buffer) => Ok(Tensor::from_buffer(device, shape, dtype, buffer)),
+        Ok(buffer) => Tensor::from_buffer(device, shape, dtype, buffer),
         Err(shared) => device.copied(&shared),
     }
 }

@@ -50,12 +50,13 @@ impl Rotary for Wgpu {
     }
 }
 
-/// Turns a token of each pair, as a fraction of 64 bits; what is to be added to the rows of each sequence to make them
-/// positions; the first row of each sequence.
+/// Turns a token of each pair, as a fraction of 64 bits. What is to be added to the rows of each sequence to make them
+/// positions. The first row of each sequence.
 fn table(device: &Wgpu, dims: &RotaryDims) -> Result<Tensor<Wgpu>> {
-    let (step, starts) = (-2.0 / dims.width as f64, dims.sequences.starts());
-    let places = || starts.iter().zip(&dims.offsets);
-    if let Some((_, offset)) = places().find(|&(_, &offset)| u32::try_from(offset + dims.sequences.rows()).is_err()) {
+    let step = -2.0 / dims.width as f64;
+    let places = || dims.sequences.starts().zip(&dims.offsets);
+    let fits = |offset: usize| offset.checked_add(dims.sequences.rows()).is_some_and(|end| u32::try_from(end).is_ok());
+    if let Some((_, offset)) = places().find(|&(_, &offset)| !fits(offset)) {
         return Err(unsupported("positions so far", format!("a sequence begins at {offset}, positions have 32 bits")));
     }
     // Turns back are what is missing to a whole turn.
@@ -66,7 +67,7 @@ fn table(device: &Wgpu, dims: &RotaryDims) -> Result<Tensor<Wgpu>> {
         let fraction = if dims.sign < 0.0 { fraction.wrapping_neg() } else { fraction };
         [fraction as u32, (fraction >> 32) as u32]
     });
-    let shifts = places().map(|(&start, &offset)| (offset as u32).wrapping_sub(start as u32));
-    let starts = places().map(|(&start, _)| start as u32);
+    let shifts = places().map(|(start, &offset)| (offset as u32).wrapping_sub(start as u32));
+    let starts = places().map(|(start, _)| start as u32);
     device.table(&words.chain(shifts).chain(starts).collect::<Vec<_>>())
 }

@@ -1,5 +1,5 @@
-// Rotary positions. Angles count in turns: what a token turns is a fraction of 64 bits, of which the product with a
-// position keeps 32 after the point, so that no position is too far for 32-bit floats.
+// Rotary positions. Angles count in turns. What a token turns is a fraction of 64 bits; the product with a position
+// keeps 32 bits after the point. So no position is too far for 32-bit floats.
 
 struct RotaryArgs {
     // Rows of tokens.
@@ -30,8 +30,8 @@ fn upper(a: u32, b: u32) -> u32 {
     return a_high * b_high + (middle >> 16u) + ((a_low * b_high + (middle & 0xffffu)) >> 16u);
 }
 
-// (cos, sin) of an angle in 2^-32 turns. Quarters of a turn are taken off in whole numbers; what is left, at most an
-// eighth either way, goes into the power series: the first term left out is under 2^-25.
+// (cos, sin) of an angle in 2^-32 turns. Quarters of a turn are taken off in whole numbers. What is left, at most an
+// eighth either way, goes into the power series. The first term left out is under 2^-25.
 fn direction(turns: u32) -> vec2<f32> {
     let quarter = (turns + 0x20000000u) >> 30u;
     let angle = f32(bitcast<i32>(turns - (quarter << 30u))) * 1.4629180792671596e-9;

@@ -44,7 +44,7 @@ struct LastRowsArgs {
 
 /// First row of every sequence, and after them the number of rows, `[N + 1]`.
 pub(super) fn starts(device: &Wgpu, sequences: &Sequences) -> Result<Tensor<Wgpu>> {
-    let starts = sequences.starts().iter().map(|&start| u32::try_from(start));
+    let starts = sequences.starts().map(u32::try_from);
     let starts = starts.collect::<std::result::Result<Vec<_>, _>>();
     let too_many = |_| unsupported("these sequences", format!("{} rows of tokens in one call", sequences.rows()));
     device.table(&starts.map_err(too_many)?)
@@ -66,8 +66,8 @@ pub(super) fn last_rows(device: &Wgpu, last: &LastRows<'_, Wgpu>) -> Result<Tens
     Ok(out)
 }
 
-/// Adds `last [N, kept, ..]` to the last rows of each sequence in `rows`: those of the tokens, and in front of them,
-/// where `rows` begins with such, those of a cache `[N, kept, ..]`.
+/// Adds `last [N, kept, ..]` to the last rows of each sequence in `rows`. These are those of the tokens, and in front
+/// of them, where `rows` begins with such, those of a cache `[N, kept, ..]`.
 pub(super) fn add_last(
     device: &Wgpu,
     sequences: &Sequences,

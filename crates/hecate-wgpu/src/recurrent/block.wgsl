@@ -3,8 +3,8 @@
 // Rows lie in workgroup memory, or, where they are too many for it, after all else in the workgroup's part of `workspace`;
 // matrices lie in `workspace`, row by row. Either is named by the number of its first element, rows counted from the first row.
 //
-// Constants: THREADS, a power of two from 16; LANES, how many invocations share a row of a matrix; NEAR, elements of rows
-// in workgroup memory, 0 where they lie in `workspace`.
+// Constants. THREADS is a power of two from 16. LANES is how many invocations share a row of a matrix. NEAR is the
+// elements of rows in workgroup memory, 0 where they lie in `workspace`.
 
 // Sums of invocations that a second round adds up.
 const SECOND: u32 = 16u;

@@ -1,14 +1,14 @@
 //! Rules whose step is not linear in the memory: token by token, forward and backward.
 //!
 //! A rule says what one token does, in `recurrent.wgsl`'s terms: functions that a whole workgroup runs together. This module
-//! starts a workgroup for every sequence and head, as many at once as there is workspace for, keeps states, and cuts arrays to
-//! eight; of a segment of tokens one kernel computes the states between kept ones again, and one walks back.
+//! starts a workgroup for every sequence and head, as many at once as there is workspace for. It keeps states, and cuts arrays
+//! to eight. For a segment of tokens one kernel computes the states between kept ones again, and one walks back.
 //!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token: `N H ⌈T/C⌉ |state|`
-//! elements (frozen rules every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group). During a backward every
-//! workgroup has the states of one such segment in a workspace of its own.
+//! elements. Frozen rules keep one every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group. During a backward
+//! every workgroup has the states of one such segment in a workspace of its own.
 
 mod plan;
 
@@ -175,7 +175,7 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
     type Saved = SavedStates;
 
     fn forward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
         let plan = RecurrentPlan::new(rule, dims);
@@ -204,7 +204,7 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
     }
 
     fn backward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, R, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
         SavedStates(kept): SavedStates,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {

@@ -1,5 +1,5 @@
-// What a workgroup does for one token, as a list of phases: many functions with barriers of their own would be written out
-// at each of their places by compilers, some of which take minutes for that.
+// What a workgroup does for one token, as a list of phases. Compilers would write out many functions with barriers of
+// their own at each of their places; some take minutes for that.
 //
 // A phase is a kind and sizes, `shape_of(phase)`, and a rule's functions that say what happens inside:
 //
@@ -315,7 +315,7 @@ fn finish(phase: u32, shape: vec3<u32>, at: Job, round_at: u32) {
     }
 }
 
-// All rounds of all phases in one loop, which passes over phases without any: software runs all that is in a loop, whatever
+// All rounds of all phases in one loop, which passes over phases without any. Software runs all that is in a loop, whatever
 // the branches, as often as it goes through it.
 fn run(first: u32, last: u32) {
     var next_phase = first;

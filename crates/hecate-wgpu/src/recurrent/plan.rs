@@ -176,8 +176,9 @@ impl RecurrentPlan {
         let limits = device.limits();
         let rows = rows + self.workspace.scratch + self.workspace.record;
         let software = device.adapter().kind == "CPU";
-        // Software takes a while to compile, once more for each number of invocations and each length of rows, and to switch
-        // between invocations, however little they have to do; but products are made in tiles, which want many.
+        // Software takes a while to compile, once more for each number of invocations and each length of rows. It also takes
+        // a while to switch between invocations, however little they have to do. But products are made in tiles, which want
+        // many.
         let loops = |&threads: &usize| self.loops(dims, threads, rule.rounds(dims, threads));
         let enough = |threads: &usize| (*threads >= 64 || R::SHARED == 0) && loops(threads) <= LOOPS;
         let threads = match software {
@@ -221,13 +222,13 @@ impl RecurrentPlan {
 
     /// A call with everything but what its direction adds.
     pub(super) fn call(&self, dims: &Dims, grid: &Grid) -> RecurrentCall {
-        let numbers = |of: &[usize]| std::array::from_fn(|slot| of.get(slot).copied().unwrap_or(0) as u32);
+        let lengths = |of: &[usize]| std::array::from_fn(|slot| of.get(slot).copied().unwrap_or(0) as u32);
         let [gates, initial, _] = self.given();
         RecurrentCall {
             gates,
             initial,
-            widths: numbers(&self.widths),
-            sizes: numbers(&self.sizes),
+            widths: lengths(&self.widths),
+            sizes: lengths(&self.sizes),
             gate_slots: self.widths.len() as u32,
             state_slots: self.sizes.len() as u32,
             sequence_heads: self.sequence_heads as u32,
@@ -257,11 +258,11 @@ impl RecurrentPlan {
 }
 
 /// Where arrays of `times` × these elements begin, one after another from `at` on.
-pub(super) fn offsets(at: &mut usize, numbers: &[usize], times: usize) -> [u32; MOST_SLOTS] {
-    debug_assert!(numbers.len() <= MOST_SLOTS);
+pub(super) fn offsets(at: &mut usize, lengths: &[usize], times: usize) -> [u32; MOST_SLOTS] {
+    debug_assert!(lengths.len() <= MOST_SLOTS);
     std::array::from_fn(|slot| {
         let own = *at;
-        *at += numbers.get(slot).map_or(0, |number| number * times);
+        *at += lengths.get(slot).map_or(0, |length| length * times);
         own as u32
     })
 }

@@ -12,9 +12,9 @@
 //
 // and those of its backward, another kernel, from 0 again:
 //
-//     // Gradients of a token's arguments, `grads`, which are zero before, and of the state before it. `dstate` is that
-//     // of the state after the token when given, before it when handed back, the point not counted; what the point takes
-//     // is added to `dpoint`, which may be `dstate`: only after the last time that that is read.
+//     // Gradients of a token's arguments, `grads`, which are zero before, and of the state before it. `dstate` is given
+//     // as that of the state after the token. It is handed back as that of the state before it, without the point's.
+//     // What the point takes is added to `dpoint`. That may be `dstate`: it is added after the last read of `dstate`.
 //     const BACKWARD_END: u32
 //
 // A state is all its slots one after another, each row-major.
@@ -24,8 +24,8 @@
 const CHECKPOINT_INTERVAL: u32 = 64u;
 
 // Slots that a rule does not have are 0 in these vectors.
-// A call; `recurrent::RecurrentCall` is its twin. By slot: where each begins, and how many numbers it has a row, or a sequence and
-// head.
+// A call; `recurrent::RecurrentCall` is its twin. By slot: where each begins, and how many
+// elements it has in a row, or in a sequence and head.
 struct RecurrentCall {
     // In `given`.
     gates: vec4<u32>,
@@ -62,8 +62,8 @@ struct RecurrentCall {
     // In `made`.
     dk: u32,
     dv: u32,
-    // What this dispatch does: sequences and heads from here, so many as there are workgroups; ticks `begin … end` of what there is to do
-    // for each, and for a backward of which segment, counted from the last.
+    // What this dispatch does: sequences and heads from here, as many as there are workgroups. Of what there is to do
+    // for each it takes ticks `begin … end`, in a backward of this segment, counted from the last.
     sequence_head: u32,
     begin: u32,
     end: u32,

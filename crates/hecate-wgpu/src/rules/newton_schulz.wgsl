@@ -40,8 +40,8 @@ fn depth_of(shape: vec3<u32>) -> u32 {
     return select(short_side(), long_side(), (shape.x & LONG) != 0u);
 }
 
-// Workspace: `X [kept + 1, p,n]`, then `A` and `B` `[kept,p,p]` each, with `kept` the number of steps where a backward comes, or
-// 1; then in a backward `D [2,p,n]`, `dB`, `dA` `[p,p]`.
+// Workspace: `X [kept + 1, p,n]`, then `A` and `B` `[kept,p,p]` each, with `kept` the number of steps where a backward
+// comes, or 1. In a backward follow `D [2,p,n]`, `dB`, `dA` `[p,p]`.
 // X of step `turn`; without a backward two places take turns.
 fn x_at(turn: u32, kept_steps: u32) -> u32 {
     return matrices + turn % (kept_steps + 1u) * count();

@@ -21,9 +21,9 @@ struct Places {
 // Three sides of m slots for each row.
 fn places() -> Places {
     let m = args.cell.slots;
-    let numbers = scratch + 28u * m;
+    let scalars = scratch + 28u * m;
     return Places(
-        scratch, scratch + 3u * m, scratch + 6u * m, numbers, numbers + 4u, numbers + 8u, numbers + 12u, numbers + 16u,
+        scratch, scratch + 3u * m, scratch + 6u * m, scalars, scalars + 4u, scalars + 8u, scalars + 12u, scalars + 16u,
     );
 }
 

@@ -11,9 +11,9 @@ struct Cell {
     unused: u32,
 }
 
-// Rows for one token after the places, `[m]` each: `u`, `dz`, parts of `da`, what both memories ask of the code; then `e`,
-// `g`, `w`, `N w`, `f̄` of (73), of two sides each. Then scalars: those of the places, and the token's `a`, `θ`.
-// `rows` cuts what follows the places in `scratch`.
+// Rows for one token after the places, `[m]` each: `u`, `dz`, parts of `da`, what both memories ask of the code. Then `e`,
+// `g`, `w`, `N w`, `f̄` of (73), of two sides each. Then scalars: those of the places, and the token's `a`, `θ`. `rows`
+// cuts what follows the places in `scratch`.
 struct Rows {
     u: u32,
     dz: u32,
@@ -46,7 +46,7 @@ fn keys() -> u32 {
     return args.cell.slots * args.call.key;
 }
 
-// φ of what so many sides were answered, in three phases, and in a fourth what that teaches keys and values: `u` of (72).
+// φ of so many sides in three phases, and the inner gradient `u` of (72) in a fourth.
 const PHI_SUMS: u32 = 0u;
 const PHI_SQUARES: u32 = 1u;
 const PHI_ITSELF: u32 = 2u;

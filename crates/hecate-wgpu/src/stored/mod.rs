@@ -23,8 +23,8 @@ pub(crate) const BITS: &str = include_str!("bits.wgsl");
 /// The exponent and fraction of IEEE's halves.
 pub(crate) const IEEE: &str = "const IEEE: bool = true;";
 
-/// Sources of one kernel, by the [type](Wgpu::stored) of what it reads: 32-bit floats, bf16, of which it makes 32-bit
-/// floats too, since two of them share a word, and f16: `sources!("matmul", [PRELUDE, ..])`.
+/// Sources of one kernel, by the [type](Wgpu::stored) of what it reads: 32-bit floats, bf16 and f16. Of bf16 it makes
+/// 32-bit floats, since two of them share a word. Written `sources!("matmul", [PRELUDE, ..])`.
 macro_rules! sources {
     ($name:expr, [$($part:expr),* $(,)?] $(,)?) => {{
         use $crate::{launch::WgslSource, stored::{BF16, BITS, F16, F32, IEEE, STORE_F16, STORE_F32}};
@@ -47,7 +47,7 @@ pub(crate) struct Stored {
 }
 
 impl Wgpu {
-    /// The array itself, or its elements in 32 bits where kernels have no type for it on this adapter, or its rows are not
+    /// The array itself. Its elements in 32 bits where kernels have no type for it on this adapter, or its rows are not
     /// `aligned`, of a multiple of four elements.
     pub(crate) fn stored(&self, x: &Tensor<Self>, aligned: bool) -> Result<Stored> {
         // The array as it is, read by the source of its type.

@@ -9,7 +9,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    DType, Device, Error, Host, Tensor,
+    Algorithm, DType, Device, Error, Host, Tensor,
     primitives::{add, scale},
 };
 
@@ -241,4 +241,20 @@ fn bind_groups_are_kept_up_to_a_limit() {
     for value in [0, most - 1, most, arrays.len() - 1] {
         assert_eq!(arrays[value].download().expect("a value"), Host::U32(vec![value as u32]));
     }
+}
+
+/// The one form has two names; another is refused with the way out, and the queue is the same.
+#[test]
+fn forms_are_kept_to_or_refused() {
+    let Some(device) = open() else { return };
+    for algorithm in [Algorithm::Auto, Algorithm::Scan] {
+        assert_eq!(device.with_algorithm(algorithm).expect("the scan").id(), device.id());
+    }
+    let error = device.with_algorithm(Algorithm::Chunk(64)).expect_err("it goes token by token");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    let text = error.to_string();
+    for part in ["wgpu", "chunks", "`scan`", "`cpu`"] {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+    assert!(matches!(device.with_algorithm(Algorithm::Chunk(0)), Err(Error::Config { option: "algorithm", .. })));
 }

@@ -1,7 +1,6 @@
 //! NVIDIA's GPUs, as the driver lists them.
 
-use super::{Absent, BackendKind, DeviceInfo, DeviceName, Devices, Properties};
-use crate::select::{OLDEST_CAPABILITY, OLDEST_DRIVER};
+use super::{Absent, BackendKind, DeviceInfo, DeviceName, Devices, OLDEST_CAPABILITY, OLDEST_DRIVER, Properties};
 use hecate_cuda::Cuda;
 
 // The choice is a pure function that is there without the backend; what it counts on is what the backend counts on.

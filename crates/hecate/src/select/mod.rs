@@ -5,15 +5,11 @@
 #[cfg(test)]
 mod tests;
 
-use crate::devices::{BackendKind, DeviceInfo, DeviceName, Devices, Properties, not_built_in};
+use crate::devices::{
+    BackendKind, DeviceInfo, DeviceName, Devices, OLDEST_CAPABILITY, OLDEST_DRIVER, Properties, not_built_in,
+};
 use hecate_core::{Algorithm, Error, Result};
 use std::{cmp::Reverse, fmt, str::FromStr};
-
-/// The oldest driver that the CUDA backend works with, as `1000 major + 10 minor`: CUDA 12.0.
-pub const OLDEST_DRIVER: u32 = 12_000;
-
-/// The least compute capability that [`Choose::Best`] takes: kernels for it need nothing but the driver.
-pub const OLDEST_CAPABILITY: (u32, u32) = (8, 0);
 
 /// Elements of `q`, `k` and `v` together under which [`Choose::BestFor`] stays on the processor.
 ///
@@ -88,7 +84,7 @@ pub struct Selected {
     pub reference: bool,
     /// Threads of the processor; 0 for one each.
     pub threads: usize,
-    /// How linear rules are computed; the reference goes token by token whatever stands here.
+    /// How linear rules are computed. A form that the device does not have is an error of [`Selected::run`].
     pub algorithm: Algorithm,
     /// Why the best device is not a GPU; none where it is, or where no GPU was wished for.
     pub fallback: Option<String>,
@@ -122,7 +118,8 @@ impl Selected {
 
 /// Chooses among what was found.
 ///
-/// ```
+#[cfg_attr(feature = "cpu", doc = "```")]
+#[cfg_attr(not(feature = "cpu"), doc = "```ignore")]
 /// use hecate::{Choose, devices, select};
 /// let found = devices();
 /// let selected = select(&found, &Choose::Best)?;

@@ -24,13 +24,16 @@ use crate::{
     simd::wide,
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    DType, Result, Tensor, memory,
     primitives::{
         Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Prefix,
     },
 };
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
+
+/// The name in messages.
+const WHAT: &str = "attention";
 
 /// Tokens in a segment, unless the window is longer.
 /// A segment gathers its window once, so segments shorter than the window would copy more than they use.
@@ -44,16 +47,19 @@ impl Attention for Cpu {
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>> {
         let arrays = AttentionArrays::new(dims, inputs);
-        let mut y = vec![0.0; dims.sequences.rows() * dims.query_heads * dims.value];
-        let mut lse = vec![0.0; dims.sequences.rows() * dims.query_heads];
+        let queries = dims.sequences.rows() * dims.query_heads;
+        // Segments have results of their own, which are put together after them.
+        self.room(WHAT, queries.saturating_mul(2 * (dims.value + 1)).saturating_add(gathered(self, dims, 1)))?;
+        let mut y = memory::zeros(WHAT, queries * dims.value)?;
+        let mut lse = memory::zeros(WHAT, queries)?;
         // Segments write different rows: their results are put together here, in order.
         for (segment, (part, sums)) in each(self, dims, |segment| arrays.forward(segment)) {
             put(&mut y, arrays.group * dims.value, segment.units(dims), &part);
             put(&mut lse, arrays.group, segment.units(dims), &sums);
         }
         let [batch, tokens] = [0, 1].map(|axis| inputs.q.shape().axes()[axis]);
-        let y = tensor(self, [batch, tokens, dims.query_heads, dims.value], inputs.q.dtype(), y);
-        Ok(AttentionOutputs { y, lse: tensor(self, [batch, tokens, dims.query_heads], DType::F32, lse) })
+        let y = tensor(self, [batch, tokens, dims.query_heads, dims.value], inputs.q.dtype(), y)?;
+        Ok(AttentionOutputs { y, lse: tensor(self, [batch, tokens, dims.query_heads], DType::F32, lse)? })
     }
 
     /// Gradients of everything that the forward read. `y` is not needed: see `softmax_backward`.
@@ -61,10 +67,12 @@ impl Attention for Cpu {
         let AttentionBackward { dims, inputs, dcache, .. } = *call;
         let arrays = AttentionArrays::new(dims, inputs);
         let (lse, dy) = (floats(&call.outputs.lse), floats(call.dy));
-        let mut dq = vec![0.0; inputs.q.shape().count()];
+        let grads: usize = inputs.iter().map(|x| x.shape().count()).sum();
+        self.room(WHAT, grads.saturating_mul(3).saturating_add(gathered(self, dims, 2)))?;
+        let mut dq = memory::zeros(WHAT, inputs.q.shape().count())?;
         let cached = inputs.cache.is_some();
-        let mut dk = KeyValueGrads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)));
-        let mut dv = KeyValueGrads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)));
+        let mut dk = KeyValueGrads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)))?;
+        let mut dv = KeyValueGrads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)))?;
         // Neighbours add to the same keys, so the sums are taken here, in order.
         for (segment, part) in each(self, dims, |segment| arrays.backward(segment, &lse, &dy)) {
             put(&mut dq, arrays.group * dims.key, segment.units(dims), &part.dq);
@@ -73,14 +81,17 @@ impl Attention for Cpu {
         }
         let array = |like: &Tensor<Self>, values| tensor(self, like.shape().clone(), like.dtype(), values);
         let ([prefix_k, cache_k, k], [prefix_v, cache_v, v]) = (dk.values, dv.values);
-        let cache = inputs.cache.as_ref().map(|cache| {
+        let cache = |cache: &Cache<Tensor<Self>>| {
             // Which slots count is no function of anything: its gradient is 0.
-            let valid = vec![0.0; cache.valid.shape().count()];
-            Cache { k: array(&cache.k, cache_k), v: array(&cache.v, cache_v), valid: array(&cache.valid, valid) }
-        });
-        let prefix = inputs.prefix.as_ref();
-        let prefix = prefix.map(|prefix| Prefix { k: array(&prefix.k, prefix_k), v: array(&prefix.v, prefix_v) });
-        let (q, k, v) = (array(&inputs.q, dq), array(&inputs.k, k), array(&inputs.v, v));
+            let valid = array(&cache.valid, memory::zeros(WHAT, cache.valid.shape().count())?)?;
+            Ok::<_, hecate_core::Error>(Cache { k: array(&cache.k, cache_k)?, v: array(&cache.v, cache_v)?, valid })
+        };
+        let cache = inputs.cache.as_ref().map(cache).transpose()?;
+        let prefix = |prefix: &Prefix<Tensor<Self>>| {
+            Ok::<_, hecate_core::Error>(Prefix { k: array(&prefix.k, prefix_k)?, v: array(&prefix.v, prefix_v)? })
+        };
+        let prefix = inputs.prefix.as_ref().map(prefix).transpose()?;
+        let (q, k, v) = (array(&inputs.q, dq)?, array(&inputs.k, k)?, array(&inputs.v, v)?);
         Ok(AttentionInputs { q, k, v, cache, prefix })
     }
 
@@ -88,11 +99,11 @@ impl Attention for Cpu {
     fn last_rows(&self, last: &LastRows<'_, Self>) -> Result<Tensor<Self>> {
         let axes = last.shape.axes();
         let width: usize = axes[2..].iter().product();
-        let ones = || vec![1.0; last.sequences.rows() * width].into();
-        let (before, x) = (last.before.map(floats), last.x.map_or_else(ones, floats));
-        let values = last_rows(last.sequences, [axes[1], width], before.as_deref(), &x);
+        let ones = || memory::filled("last_rows", last.sequences.rows() * width, 1.0).map(Cow::Owned);
+        let (before, x) = (last.before.map(floats), last.x.map_or_else(ones, |x| Ok(floats(x)))?);
+        let values = last_rows(last.sequences, [axes[1], width], before.as_deref(), &x)?;
         let dtype = last.x.map_or(DType::F32, Tensor::dtype);
-        Ok(tensor(self, last.shape.clone(), dtype, values))
+        tensor(self, last.shape.clone(), dtype, values)
     }
 }
 
@@ -130,6 +141,14 @@ impl Segment {
         });
         prefix.chain(window).map(|(source, row)| (source, row * dims.heads + self.head))
     }
+}
+
+/// Elements that segments under way gather: `copies` of the keys and values that each sees.
+fn gathered(device: &Cpu, dims: &AttentionDims, copies: usize) -> usize {
+    let window = dims.options.window.min(dims.kept().saturating_add(dims.sequences.longest()));
+    let rows = SEGMENT.max(window).saturating_add(window).min(2 * dims.sequences.longest() + dims.kept());
+    let tasks = device.threads().min(dims.sequences.count().saturating_mul(dims.heads));
+    copies.saturating_mul(tasks).saturating_mul(dims.prefix.saturating_add(rows)).saturating_mul(dims.key + dims.value)
 }
 
 /// Runs `work` on every segment, in parallel; results come in order.
@@ -175,11 +194,15 @@ struct KeyValueGrads {
 
 impl KeyValueGrads {
     /// Starts from the gradient of the last rows, `[N, P, Hkv, width]`.
-    fn new(dims: &AttentionDims, width: usize, cached: bool, last: Option<Cow<'_, [f32]>>) -> Self {
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::OutOfMemory`].
+    fn new(dims: &AttentionDims, width: usize, cached: bool, last: Option<Cow<'_, [f32]>>) -> Result<Self> {
         let (row, kept, count) = (dims.heads * width, dims.kept(), dims.sequences.count());
         let cache = if cached { count * kept } else { 0 };
-        let mut values = [dims.prefix, cache, dims.sequences.rows()].map(|rows| vec![0.0; rows * row]);
-        let Some(last) = last else { return Self { width, values } };
+        let zeros = |rows: usize| memory::zeros(WHAT, rows * row);
+        let mut values = [zeros(dims.prefix)?, zeros(cache)?, zeros(dims.sequences.rows())?];
+        let Some(last) = last else { return Ok(Self { width, values }) };
         for (n, rows) in dims.sequences.ranges().enumerate() {
             // The last rows of a sequence are its tokens, and before them rows of its cache.
             let (new, old) = (rows.len().min(kept), kept.saturating_sub(rows.len()));
@@ -191,7 +214,7 @@ impl KeyValueGrads {
                     .copy_from_slice(&last[..old * row]);
             }
         }
-        Self { width, values }
+        Ok(Self { width, values })
     }
 
     /// Adds rows `[n, width]` of one segment at their places.

@@ -64,6 +64,24 @@ struct Record<T> {
     n: T,
 }
 
+/// A token's gates.
+struct Gates {
+    /// Retention, not below its floor.
+    a: f32,
+    /// Whether it is above the floor: at the floor it has no gradient.
+    free: bool,
+    /// Step size.
+    theta: f32,
+}
+
+/// Gradients that a token's move leaves.
+struct MoveGrads<'a> {
+    /// `[K]`: that of `g`, written.
+    dk: &'a mut [f32],
+    /// `[V]`: that of `h`, added to.
+    dh: &'a mut [f32],
+}
+
 impl LatticeCell {
     /// A record's parts, to be written by the forward.
     #[inline(always)]
@@ -83,11 +101,11 @@ impl LatticeCell {
         Record { h, b, g, n }
     }
 
-    /// `a` above its floor, whether it is above, and `θ`. At the floor `a` has no gradient.
+    /// The gates in the order `log_a`, `theta`.
     #[inline(always)]
-    fn gates(gates: &[f32]) -> (f32, bool, f32) {
+    fn gates(gates: &[f32]) -> Gates {
         let a = gates[0].exp();
-        (a.max(RETENTION_FLOOR), a > RETENTION_FLOOR, gates[1])
+        Gates { a: a.max(RETENTION_FLOOR), free: a > RETENTION_FLOOR, theta: gates[1] }
     }
 
     /// Equations (60) and (61): the target `h [V]`, the slots' part of it `b [K]`, and their moves `g [K]`.
@@ -110,17 +128,16 @@ impl LatticeCell {
 
     /// Equations (66)–(68): back through the slots' move and norm. Returns `dθ`.
     ///
-    /// `ds` becomes the gradient of `S` but for what (69) adds.
-    /// `dk [K]` becomes the gradient of `g`, and `dh [V]` is added to. `slots` is workspace `[3,K]`.
+    /// `ds` becomes the gradient of `S` but for what (69) adds. `slots` is workspace `[3,K]`.
     #[inline(always)]
     fn slots_vjp(
         &self,
-        (a, theta): (f32, f32),
+        &Gates { a, theta, .. }: &Gates,
         states: TokenStates<'_>,
         Record { h, b, g, n }: &Record<&[f32]>,
         adjoint: &mut StateGrads<'_>,
         slots: &mut [f32],
-        (dk, dh): (&mut [f32], &mut [f32]),
+        MoveGrads { dk, dh }: MoveGrads<'_>,
     ) -> f32 {
         let TokenStates { point, new, .. } = states;
         // Three rows of sums, which the passes below fill one after another.
@@ -172,7 +189,7 @@ impl Cell for LatticeCell {
     #[inline(always)]
     fn forward(&self, step: StepForward<'_, Scratch>) {
         let StepForward { token, old, point, new, record, scratch, out } = step;
-        let (a, _, theta) = Self::gates(token.gates);
+        let Gates { a, theta, .. } = Self::gates(token.gates);
         let mut record = self.record_mut(record);
         self.target(token, point, &mut record);
         let Record { h, b, g, n } = record;
@@ -192,7 +209,7 @@ impl Cell for LatticeCell {
     #[inline(always)]
     fn backward(&self, step: StepBackward<'_, Scratch>) {
         let StepBackward { token, states, record, dout, mut adjoint, scratch, grads } = step;
-        let (a, free, theta) = Self::gates(token.gates);
+        let gates = Self::gates(token.gates);
         let Scratch { dh, slots } = scratch;
         let after = self.rule.read == Read::After;
         // Equation (65): the read's gradients, of the slots that it saw.
@@ -201,9 +218,10 @@ impl Cell for LatticeCell {
         }
         dh.fill(0.0);
         let record = self.record_ref(record);
-        let dtheta = self.slots_vjp((a, theta), states, &record, &mut adjoint, slots, (grads.k, dh));
+        let to = MoveGrads { dk: grads.k, dh };
+        let dtheta = self.slots_vjp(&gates, states, &record, &mut adjoint, slots, to);
         // Only the ratio of `θ` to `a` matters, because the norm follows. Hence `dlog a = −θ dθ`.
-        grads.gates[0] = if free { -theta * dtheta } else { 0.0 };
+        grads.gates[0] = if gates.free { -gates.theta * dtheta } else { 0.0 };
         grads.gates[1] = dtheta;
         axpy(grads.v, 1.0, dh);
         // The target was a prediction error: keys and slots were part of it, by (69).

@@ -91,6 +91,18 @@ struct SlotMemory<'a> {
     x: &'a [f32],
 }
 
+/// Gradients of one memory's write.
+struct WriteGrads<'a> {
+    /// `[m, width]`: of the memory after the token when given, before it when handed back.
+    dstate: &'a mut [f32],
+    /// `[m, width]`: of the memory at the gradient point, added to where that is another one.
+    dpoint: &'a mut [f32],
+    /// `[width]`: of the key or value, added to.
+    dx: &'a mut [f32],
+    /// `[m]`: of the code, added to.
+    dcode: &'a mut [f32],
+}
+
 impl TrellisCell {
     /// Elements of `S_K`.
     fn keys(&self) -> usize {
@@ -112,20 +124,17 @@ impl TrellisCell {
         self.phi.inner_grad(at, gates.code, u, workspace);
     }
 
-    /// Equations (78), (79) of one memory. Returns its parts of `da` and `dθ`.
-    ///
-    /// `dstate` becomes the gradient of the memory before the token.
-    /// `dx` and `dcode` are added to; `z [m]` is what the forward left.
+    /// Equations (78), (79) of one memory. Returns its parts of `da` and `dθ`; `z [m]` is what the forward left.
     #[inline(always)]
     fn write_vjp(
         &self,
         gates: &Gates<'_>,
         memory: &SlotMemory<'_>,
         z: &[f32],
-        (dstate, dpoint): (&mut [f32], &mut [f32]),
-        (dx, dcode): (&mut [f32], &mut [f32]),
+        grads: WriteGrads<'_>,
         scratch: &mut Scratch,
     ) -> (f32, f32) {
+        let WriteGrads { dstate, dpoint, dx, dcode } = grads;
         let Scratch { at, workspace, u, dz, du, zeros, unread } = scratch;
         self.phi.evaluate(z, at);
         self.phi.inner_grad(at, gates.code, u, workspace);
@@ -215,9 +224,11 @@ impl Cell for TrellisCell {
         let (head, dcode) = grads.gates.split_at_mut(2);
         // Both memories go back alike, each with its own inner gradient.
         let value = SlotMemory { old: old_v, point: point_v, x: token.v };
-        let of_value = self.write_vjp(&gates, &value, z_v, (dv, dpoint_v), (grads.v, dcode), scratch);
+        let to = WriteGrads { dstate: dv, dpoint: dpoint_v, dx: grads.v, dcode: &mut *dcode };
+        let of_value = self.write_vjp(&gates, &value, z_v, to, scratch);
         let key = SlotMemory { old: old_k, point: point_k, x: token.k };
-        let of_key = self.write_vjp(&gates, &key, z_k, (dk, dpoint_k), (grads.k, dcode), scratch);
+        let to = WriteGrads { dstate: dk, dpoint: dpoint_k, dx: grads.k, dcode };
+        let of_key = self.write_vjp(&gates, &key, z_k, to, scratch);
         // Both memories share the gates.
         head[0] = gates.a * (of_value.0 + of_key.0);
         head[1] = of_value.1 + of_key.1;

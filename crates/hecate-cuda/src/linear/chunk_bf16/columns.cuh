@@ -40,8 +40,8 @@ struct Columns {
     // 32 bits: the state keeps them from chunk to chunk, and only factors are rounded.
     Sums<TILES> sums;
 
-    // Calls `f` with element `i` of tile `n`, where it lies in a matrix `x` [K,V] from column `first` on, and whether it is
-    // inside: K and V are multiples of 8, so that a warp's lanes agree.
+    // Calls `f` with element `i` of tile `n`, its place in a matrix `x` [K,V] from column `first` on, and whether it is
+    // inside. K and V are multiples of 8, so that a warp's lanes agree.
     template <class X, class F>
     static __device__ __forceinline__ void each(const Linear& p, X* x, u32 first, F f) {
         // The lane's first row and column of the matrix.
@@ -152,8 +152,8 @@ __device__ __forceinline__ void handed_times(Sums<8>& x, const uint4* from, Tile
     }
 }
 
-// A state [K,V] that is kept for the backward: as bfloat16 [V,KEYS] in tiles [16,16], one after another as rows of
-// tiles, each of them four [8,8]: rows 0-7, rows 8-15, and the same of columns 8-15. So a left factor of a warp is written
+// A state [K,V] that is kept for the backward, as bfloat16 [V,KEYS]. It lies in tiles [16,16], one after another as rows
+// of tiles. Each is four [8,8]: rows 0-7, rows 8-15, and the same of columns 8-15. So a left factor of a warp is written
 // in whole lines. Tiles are whole: outside they have zeros.
 template <u32 KEYS>
 __device__ __forceinline__ u32 kept_size(const Linear& p) { return KEYS * ((p.value + 15) / 16 * 16); }
@@ -162,8 +162,8 @@ template <u32 KEYS>
 __device__ __forceinline__ u32 kept_at(u32 v, u32 column) {
     return (v / 16 * (KEYS / 16) + column / 16) * 256 + column / 8 % 2 * 128 + v % 16 * 8;
 }
-// Keeps the left factors of 16 columns from `first`, which were handed on from `from` on; by a warp, whose first lane has
-// `stores_commit` and what waits to say where pieces are stored.
+// Keeps the left factors of 16 columns from `first`, which were handed on from `from` on. By a warp: where pieces are
+// stored, its first lane must call `stores_commit` and wait.
 template <u32 KEYS, bool PIECES = GROUPS_MULTIPLY>
 __device__ __forceinline__ void keep(const Linear& p, const uint4* from, u16* to, u32 first) {
     // Columns that the array does not have are nobody's.

@@ -5,8 +5,8 @@
 #include "chunk.cuh"
 
 // Products of a of the tokens of a chunk, out of which c is made where there is no momentum: c[t,j] = Π_{j < s ≤ t} a_s.
-// Within a sub-chunk of 16 tokens by recursion; from one sub-chunk to a later one by what is after j in its own, the
-// sub-chunks between, and what is up to t in its own. All are products of numbers in [0,1] that belong to c.
+// Within a sub-chunk of 16 tokens by recursion. From one sub-chunk to a later one by what is after j in its own, the
+// sub-chunks between, and what is up to t in its own. All are products of values in [0,1] that belong to c.
 struct DecayMask {
     // c[t,j] of a sub-chunk, by t and j modulo 16
     float within[CHUNK][17];

@@ -2,7 +2,7 @@
 #include "chunk_bf16/forward.cuh"
 
 // Z as bfloat16 instead of halves. What a token's is rounded by goes into the next one's of this thread, so that sums over
-// tokens are nearly those of Z: of such are gradients of gates, and keys that are alike make them small.
+// tokens are nearly those of Z. Gradients of gates are such sums, and keys that are alike make them small.
 template <u32 KEYS, u32 WARPS, bool S>
 __device__ __forceinline__ void Forward<KEYS, WARPS, S>::narrow(Lefts<4>& z, const float (&down)[2]) const {
     // Of the two rows that a thread has.
@@ -37,20 +37,20 @@ __device__ __forceinline__ void Forward<KEYS, WARPS, S>::read(u32 n) const {
     const Chunk chunk(sequence, n);
     // Factors lie where the first warp left them, until the next step but one.
     if (args.kept) keep_states(n, chunk);
-    const float* numbers = back_numbers(n);
+    const float* vectors = back_vectors(n);
     Sums<8> out, y;
     // a⁺ ∘ (Q M₀), and with momentum b⁺ ∘ (Q S₀).
     handed_times<STEPS>(out, handed(n, OF_M), queries(n));
-    out.scale(ByToken{numbers + OF_READ_A * CHUNK});
+    out.scale(ByToken{vectors + OF_READ_A * CHUNK});
     if (S) {
         handed_times<STEPS>(y, handed(n, OF_S), queries(n));
-        y.scale(ByToken{numbers + OF_READ_B * CHUNK});
+        y.scale(ByToken{vectors + OF_READ_B * CHUNK});
         out.add(y);
     }
     Lefts<4> z;
     float down[2];
     take_solution(z, down, n);
-    const float more = numbers[OF_READS];
+    const float more = vectors[OF_READS];
     // (Y ∘ Q Kᵀ) Z.
     times_lower(y, z, reads(n));
     out.add_rows(y, more * down[0], more * down[1]);

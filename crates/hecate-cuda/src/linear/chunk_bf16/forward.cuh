@@ -1,8 +1,8 @@
 // The exact chunk form with bfloat16, forward: equations (19)-(22), from chunk to chunk, 16 columns to a pair of warps.
 //
-// One of a pair takes the memory through the chunk, (19), (21) and (22); the other, a chunk later, makes the outputs (20)
-// of the memory as it was before and of Z, which the first leaves as left factors. Warps of their own read ahead for all.
-// Outputs take Z as halves, since Y ∘ Q Kᵀ times its rounding would not cancel where they themselves do.
+// One of a pair takes the memory through the chunk, (19), (21) and (22). The other follows a chunk later. It makes the
+// outputs (20) of the memory before the chunk and of Z, which the first leaves as left factors. Producer warps read
+// ahead for all. Outputs take Z as halves, since Y ∘ Q Kᵀ times its rounding would not cancel where they themselves do.
 #pragma once
 #include "chunk_bf16/columns.cuh"
 
@@ -28,8 +28,9 @@ struct Bf16Forward {
 // A block has 16 WARPS value columns of one head. Its WARPS first warps hold the memory in registers, as many second warps
 // make outputs, and four more read ahead, unless the second warps do that as well.
 //
-// Shared memory: FRONTS chunks of what the first warps read (K, V, T, vectors), two of what the second read (Q, Y ∘ Q Kᵀ,
-// vectors), and two places for what the first hand to the second (M, Z, S as left factors, and scales).
+// Shared memory holds FRONTS chunks of what the first warps read: K, V, T, vectors. Two chunks are there of what the
+// second read: Q, Y ∘ Q Kᵀ, vectors. Two places are for what the first hand to the second: M, Z, S as left factors, and
+// scales.
 template <u32 KEYS, u32 WARPS, bool S>
 struct Forward {
     // Four of the first warps, and of the second ones, multiply as groups where that exists.
@@ -48,10 +49,10 @@ struct Forward {
     using Values = Tile<16 * WARPS, GROUP>;
     using Square = Tile<CHUNK, GROUP>;
     static constexpr u32 STEPS = KEYS / 16;
-    // Bytes of a chunk for the first of a pair (K, V, T, vectors) and for the second (Q, Y ∘ Q Kᵀ, vectors), and of left
-    // factors, 16 a lane each: M, Z, S of every pair; after them what Z's columns are taken to be what they are.
-    static constexpr u32 FRONT = whole<GROUP>(2 * (Keys::SIZE + Values::SIZE + Square::SIZE) + 4 * NUMBERS);
-    static constexpr u32 BACK = whole<GROUP>(2 * (Keys::SIZE + Square::SIZE) + 4 * NUMBERS);
+    // Bytes of a chunk for the first of a pair (K, V, T, vectors) and for the second (Q, Y ∘ Q Kᵀ, vectors). Then bytes
+    // of left factors, 16 a lane each: M, Z, S of every pair, and after them the scales of Z's columns.
+    static constexpr u32 FRONT = whole<GROUP>(2 * (Keys::SIZE + Values::SIZE + Square::SIZE) + 4 * ELEMENTS);
+    static constexpr u32 BACK = whole<GROUP>(2 * (Keys::SIZE + Square::SIZE) + 4 * ELEMENTS);
     static constexpr u32 FACTORS = STEPS * (S ? 2 : 1) + 4, HANDED = (32 * 16 * FACTORS + 4 * 16) * WARPS;
 
     const Bf16Forward& args;
@@ -66,10 +67,10 @@ struct Forward {
     __device__ __forceinline__ Keys keys(u32 n) const { return {(u16*)(shared + n % FRONTS * FRONT)}; }
     __device__ __forceinline__ Values values(u32 n) const { return {keys(n).x + Keys::SIZE}; }
     __device__ __forceinline__ Square solution(u32 n) const { return {values(n).x + Values::SIZE}; }
-    __device__ __forceinline__ float* front_numbers(u32 n) const { return (float*)(solution(n).x + Square::SIZE); }
+    __device__ __forceinline__ float* front_vectors(u32 n) const { return (float*)(solution(n).x + Square::SIZE); }
     __device__ __forceinline__ Keys queries(u32 n) const { return {(u16*)(shared + FRONTS * FRONT + n % 2 * BACK)}; }
     __device__ __forceinline__ Square reads(u32 n) const { return {queries(n).x + Keys::SIZE}; }
-    __device__ __forceinline__ float* back_numbers(u32 n) const { return (float*)(reads(n).x + Square::SIZE); }
+    __device__ __forceinline__ float* back_vectors(u32 n) const { return (float*)(reads(n).x + Square::SIZE); }
     // Factor `i` of this pair and lane: M, then Z, then S.
     __device__ __forceinline__ u8* all_handed(u32 n) const { return shared + FRONTS * FRONT + 2 * BACK + n % 2 * HANDED; }
     __device__ __forceinline__ uint4* handed(u32 n, u32 i) const {
@@ -92,7 +93,7 @@ struct Forward {
         fetch_tile<COUNT>(p, chunk, p.k.data, p.key, 0, keys(n), who);
         fetch_tile<COUNT>(p, chunk, p.v.data, p.value, first, values(n), who);
         if (p.erase) fetch_square<COUNT>((const u16*)from, solution(n), who);
-        fetch_numbers<COUNT>((const float*)(from + 4 * SQUARE), front_numbers(n), who, 0, S ? OF_END : END_OF_PLAIN);
+        fetch_vectors<COUNT>((const float*)(from + 4 * SQUARE), front_vectors(n), who, 0, S ? OF_END : END_OF_PLAIN);
     }
     // Queries, Y ∘ Q Kᵀ and vectors of reads, for the second warps; a commit follows.
     __device__ __forceinline__ void fetch_back(u32 n) const {
@@ -101,8 +102,8 @@ struct Forward {
         const u8* from = args.ready + chunk.kept * READY;
         fetch_tile<COUNT>(p, chunk, p.q.data, p.key, 0, queries(n), who);
         fetch_square<COUNT>((const u16*)from + SQUARE, reads(n), who);
-        fetch_numbers<COUNT>(
-            (const float*)(from + 4 * SQUARE), back_numbers(n), who, OF_READ_A, S ? OF_READ_B + 1 : OF_READ_A + 1
+        fetch_vectors<COUNT>(
+            (const float*)(from + 4 * SQUARE), back_vectors(n), who, OF_READ_A, S ? OF_READ_B + 1 : OF_READ_A + 1
         );
     }
 
@@ -115,7 +116,7 @@ struct Forward {
     template <class F>
     __device__ __forceinline__ void from_values(Sums<8>& x, const Lefts<4>& v, const F& by, u32 n) const {
         // A thread's two columns of each tile are two neighbouring tokens.
-        const ByToken w{front_numbers(n) + OF_W * CHUNK};
+        const ByToken w{front_vectors(n) + OF_W * CHUNK};
         #pragma unroll
         for (u32 i = 0; i < 8; i++) {
             // Of two neighbouring tokens.
@@ -131,8 +132,8 @@ struct Forward {
 
     // The right side of (19), w V − r a⁻ ∘ (K M) − r b⁻ ∘ (K S), transposed; M and S are handed on.
     __device__ __forceinline__ void right_side(Sums<8>& x, const Columns<KEYS>& m, const Columns<KEYS>& s, u32 n) const {
-        const float* numbers = front_numbers(n);
-        const ByToken erase{numbers + OF_ERASE_A * CHUNK};
+        const float* vectors = front_vectors(n);
+        const ByToken erase{vectors + OF_ERASE_A * CHUNK};
         Lefts<4> v;
         // Nothing is predicted: the right side is w V.
         if (!p.erase) {
@@ -155,7 +156,7 @@ struct Forward {
         if (!S) return;
         Sums<8> y;
         s.times_rows(y, keys(n), handed(n, OF_S));
-        x.subtract(y, ByToken{numbers + OF_ERASE_B * CHUNK});
+        x.subtract(y, ByToken{vectors + OF_ERASE_B * CHUNK});
     }
 
     // (19): the solution in place of its right side, which is handed on. Its rows times `down` are Z. The memory is taken to
@@ -174,15 +175,15 @@ struct Forward {
         if (solves) {
             times_lower(x, halves, solution(n), [&] {
                 decay(m, s, n);
-                if (GROUP) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
+                if (GROUP) last.of({front_vectors(n) + OF_LAST_C * CHUNK});
             });
             halves.halves_of(x, SOLVED_UP, SOLVED_UP);
             // What T is times.
-            const float more = front_numbers(n)[OF_SOLUTION];
+            const float more = front_vectors(n)[OF_SOLUTION];
             down[0] *= more, down[1] *= more;
         } else {
             decay(m, s, n);
-            if (GROUP) last.of({front_numbers(n) + OF_LAST_C * CHUNK});
+            if (GROUP) last.of({front_vectors(n) + OF_LAST_C * CHUNK});
         }
         #pragma unroll
         for (u32 i = 0; i < 4; i++) store_fragment(handed(n, OF_Z + i), halves.x[i]);
@@ -197,7 +198,7 @@ struct Forward {
 
     // (21), (22) without the pseudo-values: M = A[n] M + b[n] S, S = E[n,0] S.
     __device__ __forceinline__ void decay(Columns<KEYS>& m, Columns<KEYS>& s, u32 n) const {
-        const float *numbers = front_numbers(n), an = numbers[SCALARS], bn = numbers[SCALARS + 1], en = numbers[SCALARS + 2];
+        const float *vectors = front_vectors(n), an = vectors[SCALARS], bn = vectors[SCALARS + 1], en = vectors[SCALARS + 2];
         #pragma unroll
         for (u32 c = 0; c < KEYS / 8; c++)
             #pragma unroll
@@ -218,15 +219,15 @@ struct Forward {
         solve(x, down, last, m, s, n);
         // From the solution's scale back to Z.
         x.scale_rows(down[0], down[1]);
-        const float* numbers = front_numbers(n);
+        const float* vectors = front_vectors(n);
         if (GROUP) z.of(x, last);
-        else z.of(x, ByToken{numbers + OF_LAST_C * CHUNK});
+        else z.of(x, ByToken{vectors + OF_LAST_C * CHUNK});
         // (21): Kᵀ (c[C,·] ∘ Z).
         m.begin_add(z, keys(n));
         if (S) {
             // (22): Kᵀ (E[C,·] ∘ Z).
             Lefts<4> pushed;
-            pushed.of(x, ByToken{numbers + OF_LAST_E * CHUNK});
+            pushed.of(x, ByToken{vectors + OF_LAST_E * CHUNK});
             s.begin_add(pushed, keys(n));
             s.template finish_add<GROUP>();
         }
@@ -254,7 +255,7 @@ struct Forward {
         store(chunk, z, place, args.pseudo_values);
     }
 
-    // In step n the first of each pair goes through chunk n, and the second makes the outputs of the one before; what both
+    // In step n the first of each pair goes through chunk n. The second makes the outputs of the one before. What both
     // need in the next step is sent for. Between two steps all wait for each other.
     __device__ __forceinline__ void take_through(u32 begin, u32 end) const {
         Columns<KEYS> m, s;

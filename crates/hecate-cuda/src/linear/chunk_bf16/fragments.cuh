@@ -11,22 +11,22 @@
 #include "chunk_bf16/halves.cuh"
 
 // What depends on keys, queries and gates only, of each chunk: T and Y ∘ Q Kᵀ [CHUNK,CHUNK] as halves, then vectors [CHUNK]
-// of 32 bits in this order, those of momentum last, then A[n], b[n], E[n,0], where n is the chunk's last token, and what
-// T and Y ∘ Q Kᵀ are to be multiplied by. In shared memory there is a place after that for the same of dO.
+// of 32 bits in this order. Those of momentum are last. Then come A[n], b[n], E[n,0], where n is the chunk's last token,
+// and the factors of T and of Y ∘ Q Kᵀ. In shared memory there is a place after that for the same of dO.
 enum { OF_W, OF_R, OF_ERASE_A, OF_READ_A, OF_LAST_C, OF_ERASE_B, OF_READ_B, OF_LAST_E, OF_END };
 // Where the vectors without momentum end, scalars begin, and the two factors of the squares are.
 static constexpr u32 END_OF_PLAIN = OF_ERASE_B, SCALARS = OF_END * CHUNK, OF_SOLUTION = SCALARS + 3, OF_READS = SCALARS + 4;
-static constexpr u32 NUMBERS = SCALARS + 8, OF_OUTPUTS = NUMBERS;
+static constexpr u32 ELEMENTS = SCALARS + 8, OF_OUTPUTS = ELEMENTS;
 // In bytes.
-static constexpr u32 READY = 2 * 2 * SQUARE + 4 * NUMBERS;
+static constexpr u32 READY = 2 * 2 * SQUARE + 4 * ELEMENTS;
 
 // Elements of 16 bits from row to row of a square: eight more than it has, so that eight rows lie in other banks.
 static constexpr u32 SIDE = CHUNK + 8;
 
 // Vectors from `first` up to `end`, and what stands after them all.
 template <u32 COUNT>
-__device__ __forceinline__ void fetch_numbers(const float* x, float* to, u32 who, u32 first, u32 end) {
-    for (u32 i = who; i < NUMBERS / 4; i += COUNT)
+__device__ __forceinline__ void fetch_vectors(const float* x, float* to, u32 who, u32 first, u32 end) {
+    for (u32 i = who; i < ELEMENTS / 4; i += COUNT)
         if (4 * i >= first * CHUNK && 4 * i < end * CHUNK || 4 * i >= SCALARS) copy_16(to + 4 * i, x + 4 * i, true);
 }
 
@@ -58,12 +58,12 @@ __device__ __forceinline__ void load_fragment(const uint4* from, u32 (&x)[4]) { 
 __device__ __forceinline__ Four read_gates(const Linear& p, const Chunk& chunk) {
     return threadIdx.x < chunk.tokens ? gates_of(p, chunk.token(p, threadIdx.x)) : Four{};
 }
-__device__ __forceinline__ Four gate_numbers(const Linear& p, const Chunk& chunk, Four gate) {
+__device__ __forceinline__ Four token_gates(const Linear& p, const Chunk& chunk, Four gate) {
     return threadIdx.x < chunk.tokens ? lower(p, gate) : Four{0.0f, 0.0f, 1.0f, 1.0f};
 }
 
-// A vector [CHUNK] of one element a token, in shared memory. A tile of sums is [16,8], with tokens as its columns: a thread
-// holds two neighbouring columns of each row, and these are the two elements that it multiplies them by.
+// A vector [CHUNK] of one element a token, in shared memory. A tile of sums is [16,8], with tokens as its columns. A thread
+// holds two neighbouring columns of each row: these are the two elements that it multiplies them by.
 struct ByToken {
     const float* x;
     __device__ __forceinline__ float2 operator()(u32 n) const { return *(const float2*)(x + 8 * n + threadIdx.x % 4 * 2); }

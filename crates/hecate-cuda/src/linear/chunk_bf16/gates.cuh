@@ -17,14 +17,14 @@ struct Tokens {
     float dw[CHUNK], dr[HALVES][CHUNK];
     // <dM,M₀>, <dM,S₀>, <dS,S₀>
     float carried[3][WARPS];
-    __align__(16) float numbers[NUMBERS];
+    __align__(16) float vectors[ELEMENTS];
     MaskGradient<S> mask_gradient;
 
     // Gates and empty sums, then the mask's own columns; `join` of the mask follows after a barrier.
     __device__ __forceinline__ void begin(const Linear& p, const Chunk& chunk, Four gate) {
         const u32 t = threadIdx.x;
         if (t < CHUNK) {
-            const Four of = gate_numbers(p, chunk, gate);
+            const Four of = token_gates(p, chunk, gate);
             gates[0][t] = of.x, gates[1][t] = of.y, gates[2][t] = of.z, gates[3][t] = of.w;
         }
         for (u32 i = t; i < GROUPS * FACTORS * CHUNK; i += BLOCK) (&sums[0][0][0])[i] = 0.0f;

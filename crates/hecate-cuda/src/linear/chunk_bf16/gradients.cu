@@ -2,12 +2,12 @@
 // each starts from the kept state before it, the kept gradient of the state after it, Z and Λ.
 //
 // Keys and queries stay in shared memory. First come the squares, of all value columns: Λ Zᵀ, dO Zᵀ, K Kᵀ, Q Kᵀ, and what
-// the masks make of them. Then value columns come again, a slab at a time, while the slab after is on its way: with M₀
-// (and S₀) for dO M₀ᵀ and Λ M₀ᵀ, and with dM (and dS) for Z dMᵀ. So few sums are held at once that two blocks without
+// the masks make of them. Then value columns come again, a slab at a time, while the next slab is on its way. With M₀
+// (and S₀) they make dO M₀ᵀ and Λ M₀ᵀ, with dM (and dS) Z dMᵀ. So few sums are held at once that two blocks without
 // momentum fit a multiprocessor.
 //
-// Sums over value columns of products with X₀ = K M₀, Q M₀ and K dM are sums over keys of what dQ and dK need anyway:
-// Σ_v Λ X₀ = Σ_k K (Λ M₀ᵀ), and so on.
+// Products with X₀ = K M₀, Q M₀ and K dM are summed over value columns. These are sums over keys of what dQ and dK need
+// anyway: Σ_v Λ X₀ = Σ_k K (Λ M₀ᵀ), and so on.
 #include "chunk_bf16/gates.cuh"
 
 // One chunk of one head, by a block of 8 or 16 warps; `chunk_bf16/mod.rs` has its shapes.
@@ -114,8 +114,8 @@ struct Gradients : Products<KEYS, APART, S> {
         fetch_tile<BLOCK>(p, chunk, p.q.data, p.key, 0, q, threadIdx.x);
         copies_commit();
         // The factors of (25), which states and reads are times.
-        const float* numbers = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
-        fetch_numbers<BLOCK>(numbers, tokens.numbers, threadIdx.x, OF_ERASE_A, S ? OF_END : END_OF_PLAIN);
+        const float* vectors = (const float*)(args.ready + chunk.kept * READY + 4 * SQUARE);
+        fetch_vectors<BLOCK>(vectors, tokens.vectors, threadIdx.x, OF_ERASE_A, S ? OF_END : END_OF_PLAIN);
         fetch_values(0);
         // Gates and dw, while keys, queries and values are on their way.
         begin(gate);
@@ -237,7 +237,7 @@ struct Gradients : Products<KEYS, APART, S> {
             #pragma unroll
             for (u32 h = 0; h < 2; h++) {
                 // What the row is times, and in the other direction its gradient: a sum over the row.
-                const float number = tokens.numbers[factor * CHUNK + i + 8 * h], by = minus ? -number : number;
+                const float scale = tokens.vectors[factor * CHUNK + i + 8 * h], by = minus ? -scale : scale;
                 #pragma unroll
                 for (u32 n = 0; n < COLUMNS / 8; n++) {
                     const u32 of = *(const u32*)with.at(i + 8 * h, column + lane % 4 * 2, n);
@@ -300,7 +300,7 @@ struct Gradients : Products<KEYS, APART, S> {
         for (u32 m = 0; m < MATRICES; m++) add(dk, writes[m], k, OF_LAST_C + 3 * m, false);
         #pragma unroll
         for (u32 i = 0; i < (S ? 3 : 1); i++) {
-            // A number a warp; `Tokens` adds them up.
+            // An element a warp; `Tokens` adds them up.
             const float sum = warp_sum(Slab::inner(carried[i]));
             if (threadIdx.x % 32 == 0) tokens.carried[i][threadIdx.x / 32] = sum;
         }

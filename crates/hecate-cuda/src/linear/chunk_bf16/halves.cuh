@@ -1,7 +1,8 @@
 // Factors that are IEEE halves. T, Y ∘ Q Kᵀ and what meets them inside a chunk nearly cancel where keys are alike, and 8
 // bits are too few there. Halves have 11, between 2^-14 and 2^16 only: so what is made into halves is taken times a power
-// of two by which the largest lies in [2^14,2^15). That of a square is one number of its chunk, that of dO one of a chunk and
-// the columns of a block, that of other left factors one of each row. What is 2^29 times smaller than the largest loses bits.
+// of two by which the largest lies in [2^14,2^15). That of a square is one scalar of its chunk. That of dO is one of a chunk
+// and the columns of a block. That of other left factors is one of each row. What is 2^29 times smaller than the largest
+// loses bits.
 #pragma once
 #include "chunk_bf16/tile.cuh"
 
@@ -17,7 +18,7 @@ struct Scale {
     }
 };
 
-// A solution is a sum of 64 products of two numbers below 2^15: times this it is below 2^15 again.
+// A solution is a sum of 64 products of two elements below 2^15: times this it is below 2^15 again.
 static constexpr float SOLVED_UP = 1.0f / (1 << 21), SOLVED_DOWN = 1 << 21;
 
 // Of both rows that a thread holds of sums of a warp, over those who share them: as bfloat16 cut off, side by side, since a

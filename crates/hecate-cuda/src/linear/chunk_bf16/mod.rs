@@ -25,37 +25,40 @@
 //!
 //! The tensor cores multiply 16-bit factors and add in 32 bits. Masks, the solve, the memory and all sums have 32 bits; the
 //! memory is rounded where it is a factor. bfloat16 has 8 bits of fraction, too few where a chunk's squares meet what is
-//! inside it and nearly cancels: there factors are IEEE halves, 11 bits, with a power of two beside them (`halves.cuh`).
+//! inside it and nearly cancels. There factors are IEEE halves, 11 bits, with a power of two beside them (`halves.cuh`).
 //!
 //! # Warps and shared memory
 //!
-//! There are two kinds of products, in the same kernels: those of one warp (`mma.sync`), on every GPU from capability 8.0
-//! on, and those of a group of four warps (`wgmma`, `group.cuh`), where kernels are compiled for exactly capability 9.0.
+//! The same kernels have two kinds of products. Those of one warp (`mma.sync`) run on every GPU from capability 8.0 on.
+//! Those of a group of four warps (`wgmma`, `group.cuh`) are there where kernels are compiled for exactly capability 9.0.
 //!
 //! In a chain a warp holds 16 value columns of the memory in registers, transposed, as sums that are at once left factors. It
-//! needs no other column, so that warps exchange nothing. All else is taken from it by other warps of its block:
+//! needs no other column, so that warps exchange nothing. The chains are warp-specialised: other warps of the block take all
+//! else from it:
 //!
-//! - *Producers* read ahead: four warps copy keys, queries, values and squares of the next chunks to shared memory, where two
-//!   or three chunks have places in turn.
-//! - *Consumers* follow: forward, a second warp of each pair makes the outputs of the chunk before and writes down `Z` and
-//!   states; backward, four warps make halves of `dout` and write down `Λ`, `dv` and the gradients of states.
+//! - *Producers* read ahead. Four warps copy keys, queries, values and squares of the next chunks to shared memory, which is
+//!   double-buffered, or has three buffers where there is space.
+//! - *Consumers* follow. Forward, a second warp of each pair makes the outputs of the chunk before and writes down `Z` and
+//!   states. Backward, four warps make halves of `dout` and write down `Λ`, `dv` and the gradients of states.
 //!
-//! The consumers take the memory as left factors `[16,16]`, which the columns' warps leave in shared memory. Kept states lie
-//! in global memory in the same tiles, so that on 9.0 one thread stores 16 columns at once. One barrier a chunk lets all go on.
+//! The consumers take the memory as left factors `[16,16]`, which the columns' warps leave in shared memory, double-buffered.
+//! Kept states lie in global memory in the same tiles, so that on 9.0 one thread stores 16 columns at once. One barrier a chunk
+//! lets all go on.
 //!
 //! Tiles in shared memory have eight elements more a row than columns: eight rows, which are read together, lie in other
 //! banks. For groups of warps they are panels of 64 columns in which pieces of 16 bytes change places instead (`in_panel`).
 //!
 //! # Why segments
 //!
-//! A chain has as many blocks as there are heads times blocks of columns. Few sequences and heads leave multiprocessors idle:
-//! then long sequences go in [`segments`], and `prepare` of the next segment, or `gradients` of the one before, work beside
-//! the chain on a second stream.
+//! A chain has as many blocks as there are heads times blocks of columns. Few sequences and heads leave multiprocessors idle.
+//! Then long sequences go in [`segments`]: `prepare` of the next segment, or `gradients` of the one before, work beside the
+//! chain on a second stream.
 //!
 //! # What it costs
 //!
-//! A chunk of 64 tokens of a head, `K = V = D`, in products of `64·64·D` multiply-adds (one is 1.05 MFLOP at `D = 128`;
-//! lower squares count half) and bytes beside those that every algorithm moves (`q`, `k`, `v`, `out`, their gradients):
+//! Costs are those of a chunk of 64 tokens of a head, `K = V = D`. Products are of `64·64·D` multiply-adds, 1.05 MFLOP
+//! at `D = 128`; lower squares count half. Bytes are those beside what every algorithm moves (`q`, `k`, `v`, `out`,
+//! their gradients):
 //!
 //! | launch | products, `D = 128` | reads | writes |
 //! |---|---|---|---|
@@ -65,16 +68,17 @@
 //! | `gradients` | 10 | `4 D²`, `256 D` | gates |
 //!
 //! Momentum doubles what has `M` in it: 13 instead of 7, 16 instead of 10. So at `(B,T,H,D) = (4,2048,16,128)`, 2,048
-//! chunks, the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 134 MB (0.031 ms at 4.3 TB/s), with what is
-//! prepared 210 MB (0.049 ms). The backward is 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states, `Z` and `Λ`.
+//! chunks: the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 134 MB (0.031 ms at 4.3 TB/s). With what is
+//! prepared it moves 210 MB (0.049 ms). The backward is 36 GFLOP (0.045 ms) and 0.58 GB (0.13 ms), half of it states, `Z`
+//! and `Λ`.
 //!
-//! A chunk of a chain is about 150 (`forward`) to 230 (`reverse`) products of the tensor cores one after another
-//! (`m16n8k16`, 8 beside each other), or 20 to 32 of a group (`m64n64k16`). Blocks are as wide as there are enough of them,
-//! since what their warps share is read once a block; those of groups have four warps.
+//! A chunk of a chain is about 150 (`forward`) to 230 (`reverse`) products one after another (`m16n8k16`, 8 beside each
+//! other). It is 20 to 32 of a group (`m64n64k16`). Blocks are as wide as there are enough of them, since what their warps
+//! share is read once a block. Those of groups have four warps.
 //!
-//! `gradients` reads and writes most, 192 KiB a chunk at `D = 128`, which its two blocks a multiprocessor are there to hide:
-//! keys and queries stay in shared memory, value columns pass through it, first for the squares, then in slabs with the
-//! states and with their gradients; what comes again comes from the cache.
+//! `gradients` reads and writes most, 192 KiB a chunk at `D = 128`. Its two blocks a multiprocessor are there to hide that.
+//! Keys and queries stay in shared memory. Value columns pass through it twice: first for the squares, then in slabs with
+//! the states and their gradients. What comes again comes from the cache.
 //!
 //! # Masks and the solve
 //!
@@ -89,14 +93,10 @@ pub(crate) mod reverse;
 mod segments;
 mod tiles;
 
-use super::{
-    CHUNK,
-    layout::{Layout, LinearCall},
-    optional,
-};
+use super::layout::{CHUNK, Layout, LinearCall};
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, pointer},
+    launch::{Array, Grid, Pointer, optional, pointer},
     streams::Streams,
 };
 use forward::ForwardArguments;
@@ -108,12 +108,11 @@ use hecate_core::{
 use prepare::PrepareArguments;
 use reverse::{ReverseArguments, await_blocks};
 use segments::{Segment, segments};
-use tiles::{OWN, Tiles};
+use tiles::{ELEMENTS, OWN, Tiles};
 
-/// Vectors and scalars of a chunk of a head.
-pub(super) const NUMBERS: usize = 8 * CHUNK + 8;
 /// 32-bit words that are prepared for it: two squares of halves, elements.
-const READY: usize = CHUNK * CHUNK + NUMBERS;
+const READY: usize = CHUNK * CHUNK + ELEMENTS;
+
 /// Whether this form exists for this call on this GPU.
 pub(super) fn exists(device: &Cuda, dims: &Dims, spec: LinearSpec, inputs: &LinearInputs<Tensor<Cuda>>) -> bool {
     let narrow = [&inputs.q, &inputs.k, &inputs.v].iter().all(|x| x.dtype() == DType::Bf16);

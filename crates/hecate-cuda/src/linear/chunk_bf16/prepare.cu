@@ -18,25 +18,25 @@ static constexpr u32 LOW = 16 + 8, OWN = 16 + 4;
 
 // The elements of one token a thread. `before` and `after`: what the tokens before it, and with it, do to the first state;
 // `last`: c and E of its write after the chunk.
-// `numbers` is the block's copy of what the other launches read.
-__device__ __forceinline__ void build_numbers(
-    const Linear& p, const Four* gates, Transition2x2 before, Transition2x2 after, float2 last, float* numbers
+// `vectors` is the block's copy of what the other launches read.
+__device__ __forceinline__ void build_vectors(
+    const Linear& p, const Four* gates, Transition2x2 before, Transition2x2 after, float2 last, float* vectors
 ) {
     const u32 t = threadIdx.x;
     // w, r, a, η.
     const Four of = gates[t];
     const Transition2x2 read = p.before ? before : after;
     // In the order of the enumeration, [8,CHUNK].
-    numbers[OF_W * CHUNK + t] = of.x;
-    numbers[OF_R * CHUNK + t] = of.y;
-    numbers[OF_ERASE_A * CHUNK + t] = of.y * before.a;
-    numbers[OF_READ_A * CHUNK + t] = read.a;
-    numbers[OF_LAST_C * CHUNK + t] = last.x;
-    numbers[OF_ERASE_B * CHUNK + t] = of.y * before.b;
-    numbers[OF_READ_B * CHUNK + t] = read.b;
-    numbers[OF_LAST_E * CHUNK + t] = last.y;
+    vectors[OF_W * CHUNK + t] = of.x;
+    vectors[OF_R * CHUNK + t] = of.y;
+    vectors[OF_ERASE_A * CHUNK + t] = of.y * before.a;
+    vectors[OF_READ_A * CHUNK + t] = read.a;
+    vectors[OF_LAST_C * CHUNK + t] = last.x;
+    vectors[OF_ERASE_B * CHUNK + t] = of.y * before.b;
+    vectors[OF_READ_B * CHUNK + t] = read.b;
+    vectors[OF_LAST_E * CHUNK + t] = last.y;
     // A[C], c[C,0], E[C,0].
-    if (t == CHUNK - 1) numbers[SCALARS] = after.a, numbers[SCALARS + 1] = after.b, numbers[SCALARS + 2] = after.e;
+    if (t == CHUNK - 1) vectors[SCALARS] = after.a, vectors[SCALARS + 1] = after.b, vectors[SCALARS + 2] = after.e;
 }
 
 // K Kᵀ and Q Kᵀ of a warp's rows; nothing above the diagonal.
@@ -166,8 +166,8 @@ __device__ __forceinline__ float largest(float most, float* of_warps) {
     return fmaxf(fmaxf(of_warps[0], of_warps[1]), fmaxf(of_warps[2], of_warps[3]));
 }
 
-// A block [16,16] of a warp in whole sectors, by way of its place [16,LOW] in shared memory: words of rows 0-7 and 8-15, of
-// columns 0-7 and then 8-15 each.
+// A block [16,16] of a warp in whole sectors, by way of its place [16,LOW] in shared memory. Its words are those of rows
+// 0-7 and 8-15, of columns 0-7 and then 8-15 each.
 __device__ __forceinline__ void store_block(u16* place, const u32 (&x)[4], u16* to) {
     const u32 lane = threadIdx.x % 32;
     #pragma unroll
@@ -202,9 +202,9 @@ __device__ __forceinline__ void store_solution(const Solution& t, float up, u16*
     }
 }
 
-// Masks on the squares: r∗(L ∘ K Kᵀ), where there is erase, to `blocks` on the diagonal, elsewhere in two parts to `high`
-// and `low`; and Y ∘ Q Kᵀ in place of Q Kᵀ, whose largest number is returned. `masks` gives c of rows and columns and c of
-// the token before. What an earlier token would take of a later one's key is nothing, not zero times it.
+// Masks on the squares. Where there is erase, r∗(L ∘ K Kᵀ) goes to `blocks` on the diagonal, elsewhere in two parts to
+// `high` and `low`. Y ∘ Q Kᵀ takes the place of Q Kᵀ, and its largest element is returned. `masks` gives c of rows and
+// columns and c of the token before. What an earlier token would take of a later one's key is nothing, not zero times it.
 template <class F>
 __device__ __forceinline__ float apply_masks(
     const Linear& p, const Four* gates, u32 row, const Sums<8>& n, Sums<8>& g, float* blocks, u16* high, u16* low, F masks
@@ -271,13 +271,13 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     float *blocks = (float*)(own_low + CHUNK * LOW);
     __shared__ Four gates[CHUNK];
     __shared__ MasksOf<S> mask;
-    __shared__ __align__(16) float numbers[NUMBERS];
+    __shared__ __align__(16) float vectors[ELEMENTS];
     __shared__ float of_warps[2][BLOCK / 32];
     const Four gate = read_gates(p, chunk);
     fetch_rows<KEYS, BLOCK>(p, chunk, p.k.data, p.key, 0, k, KEYS + 8, threadIdx.x);
     fetch_rows<KEYS, BLOCK>(p, chunk, p.q.data, p.key, 0, q, KEYS + 8, threadIdx.x);
     copies_commit();
-    if (threadIdx.x < CHUNK) gates[threadIdx.x] = gate_numbers(p, chunk, gate);
+    if (threadIdx.x < CHUNK) gates[threadIdx.x] = token_gates(p, chunk, gate);
     __syncthreads();
     if constexpr (S) mask.begin(chunk.tokens, gates);
     else if (threadIdx.x < CHUNK) mask.begin(threadIdx.x, [&](u32 s) { return gates[s].z; });
@@ -294,10 +294,10 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     if (threadIdx.x < CHUNK) {
         const u32 t = threadIdx.x;
         if constexpr (S) {
-            build_numbers(p, gates, t ? mask.state(t - 1) : Transition2x2::none(), mask.state(t), mask.last(t), numbers);
+            build_vectors(p, gates, t ? mask.state(t - 1) : Transition2x2::none(), mask.state(t), mask.last(t), vectors);
         } else {
             const Transition2x2 before = {t ? mask.state(t - 1) : 1.0f, 0.0f, 0.0f}, after = {mask.state(t), 0.0f, 0.0f};
-            build_numbers(p, gates, before, after, make_float2(mask.last(t), 0.0f), numbers);
+            build_vectors(p, gates, before, after, make_float2(mask.last(t), 0.0f), vectors);
         }
     }
     // This chunk's place: T, Y ∘ Q Kᵀ, vectors.
@@ -310,9 +310,9 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
     const Scale scale = Scale::of(largest(most, of_warps[0]));
     // Every warp has its own place [16,LOW] for the way.
     store_reads(row, g, scale.up, place, (u16*)to + SQUARE);
-    float* numbers_to = (float*)(to + 4 * SQUARE);
+    float* vectors_to = (float*)(to + 4 * SQUARE);
     // Vectors and scalars, whole.
-    for (u32 i = threadIdx.x; i < OF_SOLUTION; i += BLOCK) numbers_to[i] = numbers[i];
+    for (u32 i = threadIdx.x; i < OF_SOLUTION; i += BLOCK) vectors_to[i] = vectors[i];
     // Without erase T is the unit matrix, and nobody reads it.
     float solution = 1.0f;
     if (p.erase) {
@@ -324,7 +324,7 @@ __device__ __forceinline__ void prepare(const Bf16Prepare& args, u8* shared) {
         solution = of.down;
     }
     const u32 i = OF_SOLUTION + threadIdx.x;
-    if (i < NUMBERS) numbers_to[i] = i == OF_SOLUTION ? solution : i == OF_READS ? scale.down : 0.0f;
+    if (i < ELEMENTS) vectors_to[i] = i == OF_SOLUTION ? solution : i == OF_READS ? scale.down : 0.0f;
 }
 
 // BLOCKS of them fit a multiprocessor, which bounds registers.

@@ -42,7 +42,7 @@ struct Products {
         else square_row = warp / 4 * 16, square_column = (warp / 4 == 2 ? warp + 3 : warp) % 4 * 16;
     }
 
-    // Where a number of a square is: of dN, for groups without its transpose, or of dG.
+    // Where an element of a square is: of dN, for groups without its transpose, or of dG.
     static constexpr u32 SQUARES = GROUP ? SQUARE : CHUNK * SIDE;
     // Panels for groups, rows of SIDE elements for warps.
     static __device__ __forceinline__ u32 place(u32 t, u32 j) {

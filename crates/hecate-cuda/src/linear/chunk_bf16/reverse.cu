@@ -2,24 +2,24 @@
 // the kernels.
 #include "chunk_bf16/reverse.cuh"
 
-// Asks for a chunk's dO [CHUNK,WIDTH] and vectors; registers hold them until `place_ahead`.
+// Asks for a chunk's dO [CHUNK,WIDTH] and vectors; registers hold them until `place_prefetched`.
 template <u32 KEYS, u32 WARPS, bool S>
-__device__ __forceinline__ void Reverse<KEYS, WARPS, S>::read_ahead(Ahead& x, const Chunk& chunk) const {
+__device__ __forceinline__ void Reverse<KEYS, WARPS, S>::prefetch(Prefetched& x, const Chunk& chunk) const {
     const u32 who = this->who(), t = who / ACROSS, c = first + who % ACROSS * 8;
     const u16* from = args.dout + chunk.token(p, t) * p.value + c;
     #pragma unroll
     for (u32 i = 0; i < PIECES; i++, from += (u64)APART * p.heads * p.value)
         x.outputs[i] = t + i * APART < chunk.tokens && c < p.value ? *(const uint4*)from : uint4{};
-    const uint4* numbers = (const uint4*)(args.ready + chunk.kept * READY + 4 * SQUARE);
+    const uint4* vectors = (const uint4*)(args.ready + chunk.kept * READY + 4 * SQUARE);
     #pragma unroll
-    for (u32 i = 0; i < Ahead::TURNS; i++)
-        if (needed(who + i * COUNT)) x.numbers[i] = numbers[who + i * COUNT];
+    for (u32 i = 0; i < Prefetched::TURNS; i++)
+        if (needed(who + i * COUNT)) x.vectors[i] = vectors[who + i * COUNT];
 }
 
 // dO as halves, and the elements, in their places. All of these warps wait for each other between: what they wrote down of
 // the chunk that was there is done then.
 template <u32 KEYS, u32 WARPS, bool S>
-__device__ __forceinline__ void Reverse<KEYS, WARPS, S>::place_ahead(const Ahead& x, u32 stage) const {
+__device__ __forceinline__ void Reverse<KEYS, WARPS, S>::place_prefetched(const Prefetched& x, u32 stage) const {
     // One maximum a warp.
     float* of_readers = handed_scales(0) + WIDTH;
     const u32 who = this->who();
@@ -45,9 +45,9 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::place_ahead(const Ahead
         *(uint4*)piece(stage, i) = uint4{halved(of.x), halved(of.y), halved(of.z), halved(of.w)};
     }
     #pragma unroll
-    for (u32 i = 0; i < Ahead::TURNS; i++)
-        if (needed(who + i * COUNT)) ((uint4*)numbers(stage))[who + i * COUNT] = x.numbers[i];
-    if (who == 0) numbers(stage)[OF_OUTPUTS] = scale.down;
+    for (u32 i = 0; i < Prefetched::TURNS; i++)
+        if (needed(who + i * COUNT)) ((uint4*)vectors(stage))[who + i * COUNT] = x.vectors[i];
+    if (who == 0) vectors(stage)[OF_OUTPUTS] = scale.down;
 }
 
 // Λ and w ∘ Λ, which the others left there as halves.
@@ -62,7 +62,7 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::store_solved(const Chun
     #pragma unroll
     for (u32 i = 0; i < PIECES; i++) {
         x[i] = *(const uint4*)piece(stage, i);
-        w[i] = numbers(stage)[OF_W * CHUNK + who / ACROSS + i * APART];
+        w[i] = vectors(stage)[OF_W * CHUNK + who / ACROSS + i * APART];
     }
     // Rows are APART tokens from each other.
     u64 at = chunk.token(p, who / ACROSS) * p.value + first + c;
@@ -120,11 +120,11 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::attend(u32 count, bool 
         copies_commit();
     }
     // dO of the next chunk waits in registers until its place is free.
-    Ahead next;
+    Prefetched next;
     if (stores && count > 0) {
-        read_ahead(next, Chunk(sequence, count - 1));
-        place_ahead(next, 0);
-        if (count > 1) read_ahead(next, Chunk(sequence, count - 2));
+        prefetch(next, Chunk(sequence, count - 1));
+        place_prefetched(next, 0);
+        if (count > 1) prefetch(next, Chunk(sequence, count - 2));
     }
     for (u32 step = 0, stage = 0, last = stages - 1; step <= count; step++, last = stage, stage = next_stage(stage)) {
         // The columns' warps left the chunk of the step before the last one then, and these here wrote it down in the last
@@ -148,8 +148,8 @@ __device__ __forceinline__ void Reverse<KEYS, WARPS, S>::attend(u32 count, bool 
         if (step > 0 && stores) store_solved(left, step - 1, last);
         if (step + 1 >= count || !stores) continue;
         // dO of the next chunk, where nobody works any more.
-        place_ahead(next, next_stage(stage));
-        if (step + 2 < count) read_ahead(next, Chunk(sequence, count - 3 - step));
+        place_prefetched(next, next_stage(stage));
+        if (step + 2 < count) prefetch(next, Chunk(sequence, count - 3 - step));
     }
     if (GROUPS_MULTIPLY && loads) stores_read();
 }

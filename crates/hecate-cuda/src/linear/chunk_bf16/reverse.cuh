@@ -1,6 +1,6 @@
 // The exact chunk form with bfloat16: the gradient of the memory, equations (23)-(25) and (30), from the last chunk to
-// the first, 16 columns to a warp. Warps of their own do all that need not be done one chunk after another: they read ahead,
-// make halves of dO, and write down Λ and the states, which the others leave in shared memory.
+// the first, 16 columns to a warp. Warps of their own do all that need not be done one chunk after another. Producers read
+// ahead. Consumers make halves of dO, and write down Λ and the states, which the columns' warps leave in shared memory.
 #pragma once
 #include "chunk_bf16/columns.cuh"
 
@@ -27,8 +27,8 @@ struct Bf16Reverse {
 
 // A block has 16 WARPS value columns of one head, a warp 16 of them: dM and dS in registers, transposed.
 //
-// Shared memory: `stages` chunks (K, Q, dO or Λ, T, Y ∘ Q Kᵀ, vectors), and two places for dM and dS as left factors, which
-// other warps write to global memory.
+// Shared memory holds `stages` chunks (K, Q, dO or Λ, T, Y ∘ Q Kᵀ, vectors). Two places are for dM and dS as left factors,
+// which other warps write to global memory.
 template <u32 KEYS, u32 WARPS, bool S>
 struct Reverse {
     // Four warps multiply as a group where that exists.
@@ -42,9 +42,9 @@ struct Reverse {
     static constexpr u32 READERS = 4, COUNT = 32 * READERS, OTHERS = GROUP ? 2 * READERS : READERS;
     static constexpr u32 MANY = 256, FEW = 120;
     static_assert(MANY + 2 * FEW <= 3 * 168, "what there is");
-    // Bytes of a chunk on its way, and of left factors, 16 a lane each: of every warp M, then S; after them what the columns
-    // of Λ are taken to be what they are.
-    static constexpr u32 STAGE = whole<GROUP>(2 * (2 * Keys::SIZE + Values::SIZE + 2 * Square::SIZE) + 4 * NUMBERS + 16);
+    // Bytes of a chunk on its way, and of left factors, 16 a lane each. Every warp has M, then S; the scales of the columns
+    // of Λ follow.
+    static constexpr u32 STAGE = whole<GROUP>(2 * (2 * Keys::SIZE + Values::SIZE + 2 * Square::SIZE) + 4 * ELEMENTS + 16);
     static constexpr u32 HANDED = (32 * 16 * FACTORS + 4 * 16) * WARPS + 4 * READERS;
 
     const Bf16Reverse& args;
@@ -63,7 +63,7 @@ struct Reverse {
         return (uint4*)(all_handed(step)) + (warp * FACTORS + i) * 32 + threadIdx.x % 32;
     }
 
-    // By column of the block; after them a number of each reader.
+    // By column of the block; after them an element of each reader.
     __device__ __forceinline__ float* handed_scales(u32 step) const {
         return (float*)(all_handed(step) + 32 * 16 * FACTORS * WARPS);
     }
@@ -74,9 +74,9 @@ struct Reverse {
     __device__ __forceinline__ Values outputs(u32 stage) const { return {queries(stage).x + Keys::SIZE}; }
     __device__ __forceinline__ Square solution(u32 stage) const { return {outputs(stage).x + Values::SIZE}; }
     __device__ __forceinline__ Square reads(u32 stage) const { return {solution(stage).x + Square::SIZE}; }
-    __device__ __forceinline__ float* numbers(u32 stage) const { return (float*)(reads(stage).x + Square::SIZE); }
+    __device__ __forceinline__ float* vectors(u32 stage) const { return (float*)(reads(stage).x + Square::SIZE); }
     // One of the vectors of that chunk.
-    __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {numbers(stage) + which * CHUNK}; }
+    __device__ __forceinline__ ByToken by(u32 stage, u32 which) const { return {vectors(stage) + which * CHUNK}; }
 
     // A thread among those that read ahead, or among those that write down.
     __device__ __forceinline__ u32 who() const { return (threadIdx.x - 32 * WARPS) % COUNT; }
@@ -96,7 +96,7 @@ struct Reverse {
     }
     // The same times `by` of each token, as bfloat16.
     __device__ __forceinline__ void scaled(Lefts<4>& x, const Lefts<4>& of, u32 stage, u32 which) const {
-        const float down = numbers(stage)[OF_OUTPUTS];
+        const float down = vectors(stage)[OF_OUTPUTS];
         #pragma unroll
         for (u32 i = 0; i < 4; i++)
             #pragma unroll
@@ -136,7 +136,7 @@ struct Reverse {
             if (!BESIDE) outputs_of(dout, stage);
         }
         // Y ∘ Q Kᵀ and dO are halves, each with a factor of its own.
-        const float down = numbers(stage)[OF_READS] * numbers(stage)[OF_OUTPUTS];
+        const float down = vectors(stage)[OF_READS] * vectors(stage)[OF_OUTPUTS];
         times_upper<BESIDE ? S ? 2 : 1 : 0>(y, dout, reads(stage), [&] {
             if (!BESIDE) return;
             // Nobody else may read a factor in registers meanwhile.
@@ -150,7 +150,7 @@ struct Reverse {
     }
     // (30) but for keys.
     __device__ __forceinline__ void add_outputs(const Lefts<4>& dout, u32 stage) {
-        const float* scalars = numbers(stage) + SCALARS;
+        const float* scalars = vectors(stage) + SCALARS;
         // A[C], c[C,0], E[C,0].
         const float an = scalars[0], bn = scalars[1], en = scalars[2];
         #pragma unroll
@@ -187,7 +187,7 @@ struct Reverse {
             // Tᵀ dZ.
             times_upper(x, halves, solution(stage), [&] { if (BESIDE) erase.of(by(stage, OF_ERASE_A)); });
             halves.halves_of(x, SOLVED_UP, SOLVED_UP);
-            const float solved = numbers(stage)[OF_SOLUTION];
+            const float solved = vectors(stage)[OF_SOLUTION];
             down[0] *= solved, down[1] *= solved, more = SOLVED_DOWN;
             // −Λ in 32 bits, for the memory; what is written down was rounded to halves before.
             x.scale_rows(-down[0], -down[1]);
@@ -229,13 +229,13 @@ struct Reverse {
     }
     // A thread's part of dO and of the elements of a chunk, on their way through registers: until they are needed, their places
     // are another chunk's.
-    struct Ahead {
-        static constexpr u32 TURNS = (NUMBERS / 4 + COUNT - 1) / COUNT;
-        uint4 outputs[PIECES], numbers[TURNS];
+    struct Prefetched {
+        static constexpr u32 TURNS = (ELEMENTS / 4 + COUNT - 1) / COUNT;
+        uint4 outputs[PIECES], vectors[TURNS];
     };
     // Vectors of momentum are left out where there is none.
     static __device__ __forceinline__ bool needed(u32 i) {
-        return i < (S ? OF_END : END_OF_PLAIN) * CHUNK / 4 || i >= SCALARS / 4 && i < NUMBERS / 4;
+        return i < (S ? OF_END : END_OF_PLAIN) * CHUNK / 4 || i >= SCALARS / 4 && i < ELEMENTS / 4;
     }
 
     // Tells those who ask that all is written down from a chunk on, with which a segment begins.
@@ -245,8 +245,8 @@ struct Reverse {
         atomicAdd(args.progress + number / args.segment, 1);
     }
 
-    // The columns' warps. Between two steps all wait for each other: the next chunk is there for all, and none of these
-    // reads the last one any more, whose place is that of another.
+    // The columns' warps. Between two steps all wait for each other. The next chunk is there for all. None of these
+    // reads the last one any more, whose place another takes.
     __device__ __forceinline__ void take_through(u32 count) {
         m.read(p, args.dm + sequence.state * matrix, own);
         if (S) s.read(p, args.ds + sequence.state * matrix, own);
@@ -267,8 +267,8 @@ struct Reverse {
     }
 
     // What the other warps do.
-    __device__ __forceinline__ void read_ahead(Ahead& x, const Chunk& chunk) const;
-    __device__ __forceinline__ void place_ahead(const Ahead& x, u32 stage) const;
+    __device__ __forceinline__ void prefetch(Prefetched& x, const Chunk& chunk) const;
+    __device__ __forceinline__ void place_prefetched(const Prefetched& x, u32 stage) const;
     __device__ __forceinline__ void store_solved(const Chunk& chunk, u32 step, u32 stage) const;
     __device__ __forceinline__ void keep_states(const Chunk& chunk, u32 step) const;
     __device__ __forceinline__ void attend(u32 count, bool loads, bool stores) const;

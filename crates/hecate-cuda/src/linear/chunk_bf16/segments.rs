@@ -1,5 +1,5 @@
-//! Long sequences of few heads in pieces: where the blocks that go from chunk to chunk leave multiprocessors idle, these work
-//! on the chunks of another piece meanwhile.
+//! Long sequences of few heads in segments. Blocks that go from chunk to chunk leave multiprocessors idle; these work on the
+//! chunks of another segment meanwhile.
 
 /// Chunks of every sequence, from `first` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,9 +23,9 @@ struct Bf16Gradients {
     u32 first, chunks;
 };
 
-// Slabs of value columns, one after the other through two places in shared memory: of dO and Λ with the matrices of the
-// state, then of Z with those of its gradient. A matrix lies there as rows [SLAB,KEYS], for groups in panels of 64 columns,
-// and after all of them dO, or Z, and Λ.
+// Slabs of value columns, one after the other through two places in shared memory. First those of dO and Λ with the
+// matrices of the state, then of Z with those of its gradient. A matrix lies there as rows [SLAB,KEYS], for groups in
+// panels of 64 columns, and after all of them dO, or Z, and Λ.
 template <u32 KEYS, u32 BLOCK, u32 MATRICES, bool GROUP>
 struct Slabs {
     // Of rows of tokens a thread copies 8 columns each.

@@ -136,8 +136,8 @@ __device__ __forceinline__ void multiply_halves(float (&x)[4], float (&y)[4], co
     multiply_add_halves(y, a, b[2], b[3]);
 }
 
-// A group's factors of depth 16 step: out of a tile's rows from `first` on, which are rows of a left factor or columns of a
-// right one; or, across, out of panels of ROWS rows, the other way round. A unit is 16 bytes.
+// A group's factors of depth 16 step. Either out of a tile's rows from `first` on, which are rows of a left factor or
+// columns of a right one. Or, across, out of panels of ROWS rows, the other way round. A unit is 16 bytes.
 __device__ __forceinline__ u64 along(u64 tile, u32 step, u32 first = 0) {
     return tile + step / 4 * (CHUNK * 8) + first * 8 + step % 4 * 2;
 }

@@ -1,6 +1,6 @@
 //! Blocks of the 16-bit chunk form: how wide, how many threads, and how much shared memory each kernel needs.
 
-use super::{CHUNK, NUMBERS};
+use super::super::layout::CHUNK;
 use crate::Cuda;
 use hecate_core::Dims;
 
@@ -9,6 +9,8 @@ const THREADS: u32 = 128;
 /// Warps that read ahead for those that go from chunk to chunk.
 const READERS: u32 = 4;
 
+/// Vectors and scalars of a chunk of a head.
+pub(super) const ELEMENTS: usize = 8 * CHUNK + 8;
 /// At most these bytes of shared memory kernels that work on one chunk have beside tiles, and with momentum the gradients
 /// for tables.
 pub(super) const OWN: usize = 23 << 10;
@@ -91,13 +93,13 @@ impl Tiles {
         // Keys and queries; then parts of L and of T in their place.
         let prepare = (2 * 2 * CHUNK * row).max(2 * CHUNK * (2 * side + 2 * 24) + 4 * CHUNK * 20);
         // Keys, values, T, vectors.
-        let front = 2 * CHUNK * (row + narrow(self.pairs) + side) + 4 * NUMBERS;
+        let front = 2 * CHUNK * (row + narrow(self.pairs) + side) + 4 * ELEMENTS;
         // Queries, Y ∘ Q Kᵀ, vectors.
-        let back = 2 * CHUNK * (row + side) + 4 * NUMBERS;
+        let back = 2 * CHUNK * (row + side) + 4 * ELEMENTS;
         // Left factors and their scales.
         let handed = (32 * 16 * (self.keys / 16 * matrices + 4) + 4 * 16) * self.pairs;
         // Keys, queries, dO or Λ, both squares, vectors.
-        let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * NUMBERS + 16;
+        let stage = 2 * CHUNK * (2 * row + narrow(self.warps) + 2 * side) + 4 * ELEMENTS + 16;
         let kept = (32 * 16 * self.keys / 16 * matrices + 4 * 16) * self.warps + 4 * READERS as usize;
         // Value columns of a slab.
         let slab = self.threads(3, matrices) as usize / 8;

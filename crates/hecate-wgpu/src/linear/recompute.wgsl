@@ -23,7 +23,7 @@ fn state_at(i: u32) -> f32 {
 }
 
 @compute @workgroup_size(THREADS)
-fn replay(own: Member) {
+fn recompute(own: Member) {
     let local = number(own);
     let block = group_index(own.group);
     if block >= args.count {
