@@ -32,3 +32,19 @@ pub(crate) fn at_most(field: impl Into<String>, found: u128, most: u128) -> Resu
 pub(crate) fn product(sizes: &[usize]) -> u128 {
     sizes.iter().fold(1, |product: u128, &size| product.saturating_mul(size as u128))
 }
+
+/// Refuses heads that do not divide the hidden size; `instead` names the widths that could be given.
+pub(crate) fn divides(field: String, heads: usize, hidden_size: usize, instead: &str) -> Result<()> {
+    if hidden_size.is_multiple_of(heads) {
+        return Ok(());
+    }
+    Err(Error::config(field, heads, format!("a divisor of hidden_size = {hidden_size}, or {instead} given")))
+}
+
+/// Refuses a convolution of one tap, which only scales.
+pub(crate) fn taps(field: String, found: usize) -> Result<()> {
+    if found == 1 {
+        return Err(Error::config(field, found, "0 for no convolution, or at least 2 taps"));
+    }
+    within(field, found, 0..=SIZE)
+}

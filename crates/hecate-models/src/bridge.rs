@@ -2,16 +2,29 @@
 //!
 //! dfdx tensors cannot lie in foreign buffers: arguments are copied to the backend and results back, once a call.
 //!
-//! ```ignore
-//! let (q, tape) = q.split_tape();
+//! ```
+//! use dfdx::{prelude::*, tensor::Cpu as Dfdx};
+//! use hecate_core::{Inputs, rules::{Delta, Matrix, WriteGates}};
+//! use hecate_models::bridge;
+//!
+//! let (host, backend) = (Dfdx::seed_from_u64(1), hecate_cpu::Cpu::new());
+//! // One sequence of 6 tokens, 2 heads, keys and values of 4 elements.
+//! let array = || host.sample_normal::<Rank4<1, 6, 2, 4>>();
+//! let gate = |value: f32| host.zeros::<Rank3<1, 6, 2>>() + value;
+//! let (q, k, v) = (array(), array() * 0.5, array());
+//!
+//! let (traced, tape) = q.leaky_trace().split_tape();
 //! let inputs = Inputs {
-//!     q: q.into(),
+//!     q: traced.into(),
 //!     k: k.into(),
 //!     v: v.into(),
-//!     gates: WriteGates { log_a: log_a.into(), theta: theta.into() },
-//!     state: Matrix { m: zeros.into() },
+//!     gates: WriteGates { log_a: gate(-0.01).into(), theta: gate(0.5).into() },
+//!     state: Matrix { m: host.zeros::<Rank4<1, 2, 4, 4>>().into() },
 //! };
-//! let (out, state) = bridge::memory(&backend, Delta::default(), inputs, tape)?;
+//! let (out, _state) = bridge::memory(&backend, Delta::default(), inputs, tape)?;
+//! let gradients = out.square().sum().backward();
+//! assert!(gradients.get(&q).as_vec().iter().any(|&x| x != 0.0));
+//! # Ok::<(), hecate_models::Error>(())
 //! ```
 
 use crate::Result;
@@ -30,7 +43,7 @@ type Flat = DfdxTensor<(usize,), f32, Cpu>;
 
 /// An argument: a dfdx array of any shape, which `Slot::from` takes off its hands.
 ///
-/// Arrays come without a tape. One that was computed has to have been on a tape, or no gradient goes beyond it: take
+/// Arrays come without a tape. One that was computed has to have been on a tape, or no gradient goes beyond it. Take
 /// the tape off the last of them (`split_tape`) and hand it to [`memory`].
 pub struct Slot<T> {
     /// Lengths of the axes.
@@ -54,9 +67,10 @@ impl<S: Shape, T: Tape<f32, Cpu> + 'static> From<DfdxTensor<S, f32, Cpu>> for Sl
     }
 }
 
-/// Runs a rule as an operation on `tape`: what was read `[B,T,H,V]`, with the tape on it, and the state after the last
-/// token, each array `[N,H,..]` (axes between the second and the last are one), without. Put the tape on a state
-/// before going on to compute with it. Without a tape to record on (`NoneTape`), nothing is kept for a backward.
+/// Runs a rule as an operation on `tape`. Returns what was read `[B,T,H,V]`, with the tape on it, and the state after
+/// the last token, without. Each array of the state is `[N,H,..]`: axes between the second and the last are one. Put
+/// the tape on a state before going on to compute with it. Without a tape to record on (`NoneTape`), nothing is kept
+/// for a backward.
 ///
 /// # Errors
 /// What does not fit the rule, as [`hecate_core::forward`]; the device's own failures.

@@ -1,7 +1,8 @@
 //! What a model remembers between calls.
 
-use crate::{Result, Tape, Var};
-use hecate_core::{Backend, Tensor};
+use crate::{Config, Error, Result, Tape, Var};
+use hecate_core::{Backend, Tensor, memory};
+use std::sync::Arc;
 
 /// What one mixer remembers: named arrays `[N, ..]` of `N` sequences, and what the mixers that it is made of remember.
 /// The shapes never change, so a text of any length is gone through in constant memory.
@@ -74,7 +75,7 @@ impl<B: Backend> LayerCache<B> {
 
     /// The same for `batch` texts, where all is known of one.
     pub(crate) fn repeated(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Self> {
-        Self::join(tape, &vec![self; batch])
+        Self::join(tape, &memory::filled("cache", batch, self)?)
     }
 
     /// One cache of all texts: arrays joined along axis 0.
@@ -129,12 +130,23 @@ pub struct Cache<B: Backend> {
     batch: usize,
     position: usize,
     layers: Vec<LayerCache<B>>,
+    /// What the model is made of.
+    config: Arc<Config>,
 }
 
 impl<B: Backend> Cache<B> {
-    /// A cache at position 0, with one part a block.
-    pub(crate) fn new(batch: usize, layers: Vec<LayerCache<B>>) -> Self {
-        Self { batch, position: 0, layers }
+    /// A cache at position 0, with one part a block of a model of this configuration.
+    pub(crate) fn new(batch: usize, layers: Vec<LayerCache<B>>, config: Arc<Config>) -> Self {
+        Self { batch, position: 0, layers, config }
+    }
+
+    /// Refuses a cache that a model of another configuration made.
+    pub(crate) fn check(&self, config: &Arc<Config>) -> Result<()> {
+        if Arc::ptr_eq(&self.config, config) || self.config == *config {
+            return Ok(());
+        }
+        let found = format!("one of another model, of {} layers", self.layers.len());
+        Err(Error::config("cache", found, "one that this model made (`LanguageModel::cache`)"))
     }
 
     /// Number of texts.
@@ -178,7 +190,7 @@ impl<B: Backend> Cache<B> {
 
     /// Moves the position on after a call of so many tokens a text.
     pub(crate) fn advance(&mut self, tokens: usize) {
-        self.position += tokens;
+        self.position = self.position.saturating_add(tokens);
     }
 
     /// Cuts the history of all arrays: gradients of later calls end here.
@@ -190,6 +202,7 @@ impl<B: Backend> Cache<B> {
 
 impl<B: Backend> Clone for Cache<B> {
     fn clone(&self) -> Self {
-        Self { batch: self.batch, position: self.position, layers: self.layers.clone() }
+        let Self { batch, position, layers, config } = self;
+        Self { batch: *batch, position: *position, layers: layers.clone(), config: Arc::clone(config) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! run/
-//! ├── config.json, model.safetensors, …   the newest checkpoint's model, for everybody else
+//! ├── config.json, model.safetensors, …   the newest checkpoint's model, for everybody else: other names of its files
 //! ├── best.safetensors                    the weights with the lowest held-out loss, once one was measured
 //! ├── .lock                                held by the process that trains it
 //! └── checkpoint-00000500/                 everything that resuming needs
@@ -10,25 +10,37 @@
 //!     └── checksums.json                   of the others
 //! ```
 //!
-//! A checkpoint is written under a name that begins with a dot, flushed to the disk, and then renamed: that one rename
-//! is the moment at which it exists. Whatever is there under its final name is whole. Then its model is copied to the
-//! run folder file by file, each through a rename too, and only then older checkpoints go, by being renamed away
-//! before they are removed. Stopped anywhere in between, the run has the old checkpoint or the new one, never a mix;
-//! the copies and the sweeping are done again by whoever resumes.
+//! A checkpoint is written under a name that begins with a dot, flushed to the disk, and then renamed. That one rename
+//! is the moment at which it exists. Whatever is there under its final name is whole. Then its model is linked into the
+//! run folder file by file, each through a rename too. Only then older checkpoints go: they are renamed away before
+//! they are removed. Stopped anywhere in between, the run has the old checkpoint or the new one, never a mix. The
+//! links and the sweeping are done again by whoever resumes.
+//!
+//! Files take room once: what did not change since the last checkpoint is linked from there. A disk that is full refuses a
+//! checkpoint before it exists; what was written of it is removed, and older ones stay.
 
+mod commit;
+mod disk;
 #[cfg(test)]
 mod tests;
 
-use crate::{Error, Result, checksum::checksum};
+pub use disk::write_whole;
+pub(crate) use disk::{read_file, write_whole_with};
+
+use crate::{Error, Result, checksum::checksum, json};
+use disk::{names, remove};
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
 };
 
 const CHECKSUMS: &str = "checksums.json";
 const PREFIX: &str = "checkpoint-";
+/// Ends the name of a checkpoint that is to be removed.
+const AWAY: &str = ".old.partial";
 const LOCK: &str = ".lock";
 
 /// Names and contents of files that belong together.
@@ -76,7 +88,7 @@ impl Run {
     /// [`Error::Checkpoint`] if there is none, [`Error::Io`].
     pub fn newest(&self) -> Result<u64> {
         let none = || Error::checkpoint(&self.folder, "holds no checkpoint to resume from; start a new run there");
-        self.latest()?.ok_or_else(none)
+        self.latest()?.or(self.put_away_last()?).ok_or_else(none)
     }
 
     /// Keeps other processes from training in this folder, which is made if need be. Without effect on file systems
@@ -101,13 +113,14 @@ impl Run {
         }
     }
 
-    /// Writes a checkpoint, copies those of its files that are `published` to the run folder, and removes older ones.
-    /// Nothing is written again if there is a checkpoint of this step.
+    /// Writes a checkpoint, links those of its files that are `published` into the run folder, and removes all but the
+    /// newest `keep` checkpoints, at least one. Nothing is written again if there is a checkpoint of this step with these
+    /// files. Where the disk is full, checkpoints that this one supersedes give way to it; at least one is left.
     ///
     /// # Errors
-    /// [`Error::Io`]; older checkpoints are then as they were.
-    pub fn commit(&self, step: u64, files: &Files, published: &[&str]) -> Result<()> {
-        self.commit_watched(step, files, published, &mut || Ok(()))
+    /// [`Error::Io`]. The newest checkpoint of before is then as it was, and what was written of this one is removed.
+    pub fn commit(&self, step: u64, files: &Files, published: &[&str], keep: usize) -> Result<()> {
+        self.commit_watched(step, files, published, keep, &mut || Ok(()))
     }
 
     /// As [`Run::commit`] for the first checkpoint of a run in the place of what was there: the checkpoint is written,
@@ -119,16 +132,36 @@ impl Run {
         self.replace_watched(step, files, published, beside, &mut || Ok(()))
     }
 
-    /// The newest checkpoint's step and files, each proven whole; `published` files are copied to the run folder again
-    /// and leftovers are removed, in case the run was stopped before that was done.
+    /// The newest checkpoint's step and files, each proven whole. `published` files are linked into the run folder again,
+    /// and leftovers are removed. That is in case the run was stopped before that was done. A disk that refuses it, being
+    /// full, keeps nobody from going on: the next checkpoint tries again.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if there is none or a file of it is missing or damaged, [`Error::Io`].
     pub fn open(&self, published: &[&str]) -> Result<(u64, Files)> {
         let step = self.newest()?;
-        let files = read(&self.checkpoint(step))?;
-        self.settle(step, &files, published, &mut || Ok(()))?;
+        if self.latest()?.is_none() {
+            // Its successor of the same step was not there yet when the run was stopped.
+            let (away, back) = (self.away(step), self.checkpoint(step));
+            fs::rename(&away, &back).map_err(Error::io("rename", &away))?;
+        }
+        let files = read(&self.checkpoint(step)).map_err(|error| self.point_back(step, error))?;
+        let _ = self.sweep(&mut || Ok(()));
+        let _ = self.publish(step, &files, published, &mut || Ok(()));
         Ok((step, files))
+    }
+
+    /// The error of a damaged checkpoint, which tells of the one before it.
+    fn point_back(&self, step: u64, error: Error) -> Error {
+        let older = self.steps().unwrap_or_default().into_iter().filter(|&old| old < step).max();
+        match (error, older) {
+            (Error::Checkpoint { path, why }, Some(older)) => {
+                let folder = self.checkpoint(step);
+                let why = format!("{why}, or remove {} to go on from step {older}", folder.display());
+                Error::Checkpoint { path, why }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Removes the run: its checkpoints, what they published, and these files beside them. Nothing else is touched.
@@ -136,9 +169,7 @@ impl Run {
     /// # Errors
     /// [`Error::Io`].
     pub fn clear(&self, beside: &[&str]) -> Result<()> {
-        for step in self.steps()? {
-            remove(&self.put_away(step)?)?;
-        }
+        self.remove_checkpoints(&self.steps()?, &mut || Ok(()))?;
         beside.iter().try_for_each(|name| remove(&self.file(name)))
     }
 
@@ -150,92 +181,7 @@ impl Run {
     /// Steps of all checkpoints.
     fn steps(&self) -> Result<Vec<u64>> {
         let names = names(&self.folder)?;
-        let step = |name: &String| {
-            let step = name.strip_prefix(PREFIX)?.parse().ok()?;
-            (*name == checkpoint_name(step)).then_some(step)
-        };
-        Ok(names.iter().filter_map(step).collect())
-    }
-
-    /// Renames a checkpoint so that it is no longer one, to what it returns.
-    fn put_away(&self, step: u64) -> Result<PathBuf> {
-        let (old, away) = (self.checkpoint(step), self.file(&format!(".{}.old.partial", checkpoint_name(step))));
-        remove(&away)?;
-        fs::rename(&old, &away).map_err(Error::io("rename", &old))?;
-        Ok(away)
-    }
-
-    /// [`Run::commit`], calling `reached` before every change of the disk: an error there is as good as a power cut.
-    fn commit_watched(&self, step: u64, files: &Files, published: &[&str], reached: Reached) -> Result<()> {
-        if !self.checkpoint(step).exists() {
-            self.stage(step, files, reached)?;
-            self.enter(step, reached)?;
-        }
-        self.settle(step, files, published, reached)
-    }
-
-    /// [`Run::replace`], watched as [`Run::commit_watched`].
-    fn replace_watched(
-        &self,
-        step: u64,
-        files: &Files,
-        published: &[&str],
-        beside: &[&str],
-        reached: Reached,
-    ) -> Result<()> {
-        self.stage(step, files, reached)?;
-        self.clear(beside)?;
-        self.enter(step, reached)?;
-        self.settle(step, files, published, reached)
-    }
-
-    /// Writes a checkpoint under its partial name.
-    fn stage(&self, step: u64, files: &Files, reached: Reached) -> Result<()> {
-        reached()?;
-        fs::create_dir_all(&self.folder).map_err(Error::io("create", &self.folder))?;
-        let partial = self.partial(&self.checkpoint(step));
-        remove(&partial)?;
-        fs::create_dir(&partial).map_err(Error::io("create", &partial))?;
-        for (name, content) in files.iter().chain([(&CHECKSUMS.to_owned(), &checksums(files)?)]) {
-            reached()?;
-            write(&partial.join(name), content)?;
-        }
-        flush(&partial)
-    }
-
-    /// Makes a staged checkpoint exist.
-    fn enter(&self, step: u64, reached: Reached) -> Result<()> {
-        let target = self.checkpoint(step);
-        let partial = self.partial(&target);
-        reached()?;
-        fs::rename(&partial, &target).map_err(Error::io("rename", &partial))?;
-        flush(&self.folder)
-    }
-
-    /// What comes after a checkpoint exists.
-    fn settle(&self, step: u64, files: &Files, published: &[&str], reached: Reached) -> Result<()> {
-        for name in published {
-            let Some(content) = files.get(*name) else { continue };
-            let target = self.file(name);
-            if fs::read(&target).is_ok_and(|found| found == *content) {
-                continue;
-            }
-            let partial = self.partial(&target);
-            reached()?;
-            write(&partial, content)?;
-            reached()?;
-            fs::rename(&partial, &target).map_err(Error::io("rename", &partial))?;
-        }
-        flush(&self.folder)?;
-        for old in self.steps()?.into_iter().filter(|&old| old != step) {
-            reached()?;
-            self.put_away(old)?;
-        }
-        for name in names(&self.folder)?.iter().filter(|name| name.starts_with('.') && name.ends_with(".partial")) {
-            reached()?;
-            remove(&self.file(name))?;
-        }
-        Ok(())
+        Ok(names.iter().filter_map(|name| step_of(name)).collect())
     }
 
     /// The name under which a file or folder is not yet, or no longer, part of the run.
@@ -249,27 +195,22 @@ fn checkpoint_name(step: u64) -> String {
     format!("{PREFIX}{step:08}")
 }
 
-/// Called before every change of the disk.
-type Reached<'a> = &'a mut dyn FnMut() -> Result<()>;
+/// The step of a checkpoint of this name; none for names that are never written.
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix(PREFIX)?.parse().ok()?;
+    (name == checkpoint_name(step)).then_some(step)
+}
 
-/// Writes a file so that it is there whole or not at all.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let run = Run::new(folder);
-    let partial = run.partial(path);
-    write(&partial, content)?;
-    fs::rename(&partial, path).map_err(Error::io("rename", &partial))?;
-    flush(folder)
+/// Checksums of a checkpoint's files by their names, as they were written.
+fn sums(folder: &Path) -> Result<BTreeMap<String, String>> {
+    let list = folder.join(CHECKSUMS);
+    parse_json(&list, &read_file(&list)?)
 }
 
 /// Files of a checkpoint, each as its checksum says.
 fn read(folder: &Path) -> Result<Files> {
-    let list = folder.join(CHECKSUMS);
-    let sums: BTreeMap<String, String> = parse_json(&list, &read_file(&list)?)?;
-    sums.into_iter()
+    sums(folder)?
+        .into_iter()
         .map(|(name, sum)| {
             let path = folder.join(&name);
             let content = read_file(&path)?;
@@ -281,61 +222,19 @@ fn read(folder: &Path) -> Result<Files> {
         .collect()
 }
 
-fn checksums(files: &Files) -> Result<Vec<u8>> {
-    let sums: BTreeMap<&String, String> = files.iter().map(|(name, content)| (name, checksum(content))).collect();
-    to_json(Path::new(CHECKSUMS), &sums)
-}
-
-/// A file that must be there.
-pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => Error::checkpoint(path, "missing; train a model there first, or use a copy of it"),
-        _ => Error::Io { action: "read", path: path.to_owned(), source },
-    })
+fn checksums(files: &Files) -> BTreeMap<String, String> {
+    files.iter().map(|(name, content)| (name.clone(), checksum(content))).collect()
 }
 
 /// What a JSON file says.
-pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(path: &Path, content: &[u8]) -> Result<T> {
-    serde_json::from_slice(content)
+pub(crate) fn parse_json<T: DeserializeOwned + Serialize>(path: &Path, content: &[u8]) -> Result<T> {
+    json::from_slice(content)
         .map_err(|error| Error::checkpoint(path, format!("{error}; correct it, or use a copy of it")))
 }
 
 /// A value as indented JSON.
-pub(crate) fn to_json<T: serde::Serialize>(path: &Path, value: &T) -> Result<Vec<u8>> {
+pub(crate) fn to_json<T: Serialize>(path: &Path, value: &T) -> Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(value).map_err(|error| Error::checkpoint(path, error.to_string()))?;
     text.push(b'\n');
     Ok(text)
-}
-
-/// Names in a folder; none if there is no such folder.
-fn names(folder: &Path) -> Result<Vec<String>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other.map_err(Error::io("read", folder))?,
-    };
-    entries
-        .map(|entry| Ok(entry.map_err(Error::io("read", folder))?.file_name().to_string_lossy().into_owned()))
-        .collect()
-}
-
-fn write(path: &Path, content: &[u8]) -> Result<()> {
-    let mut file = File::create(path).map_err(Error::io("create", path))?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(Error::io("write", path))
-}
-
-/// Makes the names in a folder last; only Unix can and need do so.
-fn flush(folder: &Path) -> Result<()> {
-    if cfg!(unix) && !folder.as_os_str().is_empty() {
-        File::open(folder).and_then(|file| file.sync_all()).map_err(Error::io("flush", folder))?;
-    }
-    Ok(())
-}
-
-/// Removes a file or folder; one that is not there is fine.
-fn remove(path: &Path) -> Result<()> {
-    let result = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    match result {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
-        _ => Ok(()),
-    }
 }

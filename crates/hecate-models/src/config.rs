@@ -8,12 +8,14 @@ mod validate;
 pub use composed::{ComposedConfig, MacConfig};
 pub use levels::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
 pub use rule::RuleConfig;
-pub(crate) use rule::{Elements, frozen};
+pub(crate) use rule::{Elements, check_same, frozen};
 
 use crate::{
-    Error, Result,
-    bounds::{LAYERS, within},
+    Dropout, Error, Result,
+    bounds::{LAYERS, SIZE, within},
+    json,
 };
+use hecate_core::Rule;
 use serde::{Deserialize, Serialize};
 
 /// A language model: an embedding, blocks, a norm and an output head.
@@ -30,9 +32,15 @@ pub struct Config {
     pub tie_word_embeddings: bool,
     /// Added to mean squares in RMS norms.
     pub norm_eps: f32,
-    /// Standard deviation of fresh weights; that of projections back into the residual stream is smaller by
+    /// Standard deviation of fresh weights. That of projections back into the residual stream is smaller by
     /// `√(2 × layers)`, so that the stream's size does not grow with depth.
     pub initializer_range: f32,
+    /// Share of what attention saw and memories read that is dropped while the model learns, in `[0, 1)`.
+    pub attention_dropout: f32,
+    /// Share of the elements inside the MLPs that is dropped while the model learns, in `[0, 1)`.
+    pub activation_dropout: f32,
+    /// Share of what mixers and MLPs add to the residual stream that is dropped while the model learns, in `[0, 1)`.
+    pub hidden_dropout: f32,
     /// The blocks, first to last.
     pub layers: Vec<LayerConfig>,
 }
@@ -46,6 +54,9 @@ impl Default for Config {
             tie_word_embeddings: true,
             norm_eps: 1e-6,
             initializer_range: 0.02,
+            attention_dropout: 0.0,
+            activation_dropout: 0.0,
+            hidden_dropout: 0.0,
             layers: vec![LayerConfig::default(); 4],
         }
     }
@@ -111,12 +122,13 @@ impl Default for MixerConfig {
     }
 }
 
-/// A neural memory with its projections and gates.
+/// A neural memory with its projections and gates. Its rule is any, or one of a type that the program knows: then it is
+/// what [`Memory::new`](crate::layers::Memory::new) takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct MemoryConfig {
+pub struct MemoryConfig<R = RuleConfig> {
     /// How the memory is written and read.
-    pub rule: RuleConfig,
+    pub rule: R,
     /// Number of memories side by side.
     pub heads: usize,
     /// Width of a head's queries and keys; absent: hidden size / heads.
@@ -130,14 +142,14 @@ pub struct MemoryConfig {
     /// Whether memories forget; without, `log a = 0` and the layer has no parameters for it.
     pub decay: bool,
     /// Largest step size of the delta rule, in `(0, 2]`: `θ = step σ(b)`. A unit key's share of the memory is multiplied
-    /// by `1 − θ` (without decay): over 1 it changes its sign, which is what keeping track of a state takes (Grazzi et
-    /// al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"). Other rules have 1.
+    /// by `1 − θ` (without decay). Over 1 it changes its sign, which is what keeping track of a state takes. Source:
+    /// Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues". Other rules have 1.
     pub step: f32,
     /// Largest momentum of [`Titans`](hecate_core::rules::Titans), [`TitansMlp`](hecate_core::rules::TitansMlp) and
     /// [`YaadMomentum`](hecate_core::rules::YaadMomentum), in `(0, 1]`. Below 1, `η = momentum σ(e)` and
     /// `θ = (1 − momentum) σ(b)`: what a token writes adds up to at most `σ(b)` times its error, whatever `η` later tokens
-    /// have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of them; a memory
-    /// can leave the range of 32-bit floats then. Other rules have 1.
+    /// have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of them.
+    /// Otherwise a memory can leave the range of 32-bit floats. Other rules have 1.
     pub momentum: f32,
     /// What becomes of queries and keys before the rule.
     pub features: Features,
@@ -165,10 +177,10 @@ impl Features {
     }
 }
 
-impl Default for MemoryConfig {
+impl<R: Default> Default for MemoryConfig<R> {
     fn default() -> Self {
         Self {
-            rule: RuleConfig::default(),
+            rule: R::default(),
             heads: 4,
             key_dim: None,
             value_dim: None,
@@ -182,11 +194,30 @@ impl Default for MemoryConfig {
     }
 }
 
-impl MemoryConfig {
+impl<R> MemoryConfig<R> {
     /// Widths of a head's keys and of its values.
     pub fn widths(&self, hidden_size: usize) -> (usize, usize) {
         let even = hidden_size / self.heads.max(1);
         (self.key_dim.unwrap_or(even), self.value_dim.unwrap_or(even))
+    }
+
+    /// The same options with another rule.
+    pub fn with_rule<T>(&self, rule: T) -> MemoryConfig<T> {
+        let Self { rule: _, heads, key_dim, value_dim, conv, gate, decay, step, momentum, features } = *self;
+        MemoryConfig { rule, heads, key_dim, value_dim, conv, gate, decay, step, momentum, features }
+    }
+}
+
+impl<R: Rule> MemoryConfig<R> {
+    /// Refuses, for a layer beside a stream of this width, what [`Config::validate`] does. Of rules that are not in the
+    /// list it knows neither the largest step nor the largest momentum.
+    pub(crate) fn check(&self, hidden_size: usize) -> Result<()> {
+        let config = match rule::known(self.rule) {
+            Some(rule) => self.with_rule(rule),
+            None => MemoryConfig { step: 1.0, momentum: 1.0, ..self.with_rule(RuleConfig::default()) },
+        };
+        within("hidden", hidden_size, 1..=SIZE)?;
+        config.validate(hidden_size, str::to_owned)
     }
 }
 
@@ -253,7 +284,7 @@ impl Config {
     /// [`Error::Config`] for text that is no JSON, for names that nothing has (the known ones are listed), and as
     /// [`Config::validate`].
     pub fn from_json(text: &str) -> Result<Self> {
-        let config: Self = serde_json::from_str(text).map_err(|error| {
+        let config: Self = json::from_slice(text.as_bytes()).map_err(|error| {
             Error::config("config.json", format!("not readable: {error}"), "a model configuration in JSON")
         })?;
         config.validate()?;
@@ -267,6 +298,11 @@ impl Config {
     pub fn to_json(&self) -> Result<String> {
         serde_json::to_string_pretty(self)
             .map_err(|error| Error::config("config.json", error, "numbers that JSON can hold"))
+    }
+
+    /// What layers drop while the model learns.
+    pub fn dropout(&self) -> Dropout {
+        Dropout { attention: self.attention_dropout, activation: self.activation_dropout, hidden: self.hidden_dropout }
     }
 
     /// Width inside the MLPs.

@@ -1,6 +1,8 @@
 //! What can go wrong around a model: its configuration, its files, its text.
 
 use crate::Place;
+use hecate_core::Bytes;
+use hecate_core::Shape;
 use std::{io, path::Path, path::PathBuf};
 
 /// Shorthand for results of this crate.
@@ -13,6 +15,22 @@ pub enum Error {
     /// A primitive or a rule refused its arguments, or a device failed.
     #[error(transparent)]
     Core(#[from] hecate_core::Error),
+    /// A layer was given an array of another width than its own.
+    #[error(
+        "layer `{layer}`: `x` has shape {found}, expected rows of {expected} elements; `{parameter}` has shape {own}"
+    )]
+    Width {
+        /// What its parameters are called, such as `model.layers.0.mlp.up_proj`.
+        layer: String,
+        /// Width that it takes.
+        expected: usize,
+        /// What was given.
+        found: Shape,
+        /// The parameter that says so.
+        parameter: String,
+        /// That parameter's shape.
+        own: Shape,
+    },
     /// A setting has a value that it cannot have.
     #[error("`{field}` is {found}, expected {expected}")]
     Config {
@@ -57,6 +75,19 @@ pub enum Error {
         /// What is wrong, and the way out.
         why: String,
     },
+    /// Learning takes more memory than the device has.
+    #[error(
+        "does not fit: learning takes about {needed}, and {free} of {total} are free; try a smaller batch or sequence \
+         length, a smaller hidden size, fewer layers, or activations of 16 bits"
+    )]
+    DoesNotFit {
+        /// What is needed.
+        needed: Bytes,
+        /// What of the device's memory nobody uses.
+        free: Bytes,
+        /// All of the device's memory.
+        total: Bytes,
+    },
     /// Training or sampling met an element that is NaN or infinite.
     #[error("{what}{place} is {found} at step {step}; {way_out}")]
     NonFinite {
@@ -71,6 +102,9 @@ pub enum Error {
         /// What to do.
         way_out: &'static str,
     },
+    /// An [`Interrupt`](crate::Interrupt) was asked for; what the call would have changed is as it was.
+    #[error("stopped because that was asked for; nothing was changed, so the call can be made again")]
+    Stopped,
 }
 
 impl Error {

@@ -5,10 +5,44 @@ use hecate_core::{
     Backend, Tensor,
     primitives::{LossInputs, cross_entropy},
 };
-use std::{f64::consts::LN_2, ops::ControlFlow};
+use std::{
+    f64::consts::LN_2,
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
 
 /// Tokens a call that [`evaluate`] uses unless told otherwise.
 pub const SEGMENT: usize = 512;
+
+/// Ends of the ranges of positions in a text that [`evaluate_by_position`] tells apart; the last range has no end.
+pub const POSITIONS: [usize; 5] = [256, 1 << 10, 1 << 12, 1 << 14, 1 << 16];
+
+/// The time that a measurement may take, from when it was made on.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    began: Instant,
+    limit: Option<Duration>,
+}
+
+impl Budget {
+    /// So much time from now on; none for as much as it takes.
+    pub fn new(limit: Option<Duration>) -> Self {
+        Self { began: Instant::now(), limit }
+    }
+
+    /// What `progress` of a measurement returns: a break once the time is spent.
+    pub fn check(&self) -> ControlFlow<()> {
+        match self.limit {
+            Some(limit) if self.began.elapsed() >= limit => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// What is left of the time; none where there is no limit.
+    pub fn left(&self) -> Option<Duration> {
+        self.limit.map(|limit| limit.saturating_sub(self.began.elapsed()))
+    }
+}
 
 /// What a model's predictions cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -55,7 +89,7 @@ pub fn evaluate<B: Backend>(
 }
 
 /// As [`evaluate`], with fresh memories for every `length` tokens: what a token is predicted from starts there, as the
-/// sequences of training do.
+/// sequences of training do. Where a segment holds several such windows, they are read at once.
 ///
 /// # Errors
 /// As [`evaluate`]; [`Error::Config`] for a length of none.
@@ -65,6 +99,51 @@ pub fn evaluate_afresh<B: Backend>(
     (segment, length): (usize, usize),
     mut progress: impl FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Score> {
+    let mut score = Score::default();
+    measure(model, stream, (segment, length), |_, losses| {
+        score.add(losses);
+        progress(score.tokens)
+    })?;
+    score.of(stream)
+}
+
+/// As [`evaluate`], the score of each range of positions by itself: of tokens that are predicted from under 256 others, from
+/// under 1024, and so on ([`POSITIONS`]). Ranges that the text does not reach have no token.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_by_position<B: Backend>(
+    model: &LanguageModel<B>,
+    stream: &Stream,
+    segment: usize,
+    mut progress: impl FnMut(usize) -> ControlFlow<()>,
+) -> Result<[Score; POSITIONS.len() + 1]> {
+    let mut scores = [Score::default(); POSITIONS.len() + 1];
+    measure(model, stream, (segment, usize::MAX), |mut at, mut losses| {
+        // A call may reach over the end of a range.
+        while !losses.is_empty() {
+            let range = POSITIONS.partition_point(|&end| end <= at);
+            let left = POSITIONS.get(range).map_or(usize::MAX, |end| end - at);
+            let (these, others) = losses.split_at(left.min(losses.len()));
+            scores[range].add(these);
+            (at, losses) = (at + these.len(), others);
+        }
+        progress(at)
+    })?;
+    for score in scores.iter_mut().filter(|score| score.tokens > 0) {
+        *score = score.of(stream)?;
+    }
+    Ok(scores)
+}
+
+/// Predicts the stream's tokens in windows of `length` with fresh memories, at most `segment` tokens a call. `take` gets the
+/// losses of each call and where in the stream the first of them is; it may break off.
+fn measure<B: Backend>(
+    model: &LanguageModel<B>,
+    stream: &Stream,
+    (segment, length): (usize, usize),
+    mut take: impl FnMut(usize, &[f32]) -> ControlFlow<()>,
+) -> Result<()> {
     let predicted = stream.tokens.len().saturating_sub(1);
     if predicted == 0 {
         return Err(Error::config("tokens of text", stream.tokens.len(), "at least 2: one to read, one to predict"));
@@ -72,24 +151,40 @@ pub fn evaluate_afresh<B: Backend>(
     if let Some((field, _)) = [("segment", segment), ("fresh", length)].into_iter().find(|&(_, tokens)| tokens == 0) {
         return Err(Error::config(field, 0, "at least 1 token"));
     }
-    let segment = segment.next_multiple_of(model.group());
-    let (inputs, targets) = (stream.tokens[..predicted].chunks(length), stream.tokens[1..].chunks(length));
-    let mut score = Score::default();
-    'texts: for (inputs, targets) in inputs.zip(targets) {
-        let mut cache = model.cache(1)?;
-        for (inputs, targets) in inputs.chunks(segment).zip(targets.chunks(segment)) {
-            let logits = model.infer(inputs, 1, &mut cache)?;
-            let targets = Tensor::from_u32(model.device(), [1, targets.len()], targets.to_vec())?;
-            let predicted = LossInputs { classes: logits.shape().last(), logits: &logits, targets: &targets };
-            score.nats += cross_entropy(&predicted)?.losses.to_f32()?.iter().map(|&x| f64::from(x)).sum::<f64>();
-            score.tokens += inputs.len();
-            if progress(score.tokens).is_break() {
-                break 'texts;
+    let (mut start, segment) = (0, segment.min(predicted));
+    while start < predicted {
+        // Whole windows side by side, then what is left of the text.
+        let windows = (segment / length).min((predicted - start) / length).max(1);
+        let window = length.min(predicted - start);
+        let (mut cache, calls) = (model.cache(windows)?, segment.next_multiple_of(model.group()).min(window));
+        for first in (0..window).step_by(calls) {
+            let count = if windows > 1 { window } else { calls.min(window - first) };
+            let text = stream.tokens.read(start + first..start + first + windows * count + 1)?;
+            let (inputs, targets) = (&text[..windows * count], &text[1..]);
+            let logits = model.infer(inputs, windows, &mut cache)?;
+            let targets = Tensor::from_u32(model.device(), [windows, count], targets.to_vec())?;
+            let inputs = LossInputs { classes: logits.shape().last(), logits: &logits, targets: &targets };
+            if take(start + first, &cross_entropy(&inputs)?.losses.to_f32()?).is_break() {
+                return Ok(());
             }
         }
+        start += windows * window;
     }
-    score.bytes = score.tokens as f64 * stream.bytes_per_token();
-    if score.nats.is_finite() { Ok(score) } else { Err(not_a_number(&score)) }
+    Ok(())
+}
+
+impl Score {
+    /// Tokens with these losses.
+    fn add(&mut self, losses: &[f32]) {
+        self.nats += losses.iter().map(|&x| f64::from(x)).sum::<f64>();
+        self.tokens += losses.len();
+    }
+
+    /// With the bytes that its tokens stand for in this text.
+    fn of(mut self, stream: &Stream) -> Result<Self> {
+        self.bytes = self.tokens as f64 * stream.bytes_per_token();
+        if self.nats.is_finite() { Ok(self) } else { Err(not_a_number(&self)) }
+    }
 }
 
 /// The error of a loss that is not finite; its step is the number of tokens predicted.

@@ -1,21 +1,21 @@
 //! What learning costs in memory.
 
-use crate::{
-    AttentionConfig, Features, LanguageModel, MemoryConfig, MixerConfig, Precision, config::Elements,
-    language_model::ALIGNED,
-};
-use hecate_core::{Backend, Dims, Sequences};
+mod mixers;
 
-/// Tokens between the states that rules keep for their gradients.
-const CHECKPOINT_INTERVAL: usize = 64;
+use crate::{Config, Dropout, Error, LanguageModel, Precision, Result, language_model::ALIGNED};
+use hecate_core::{Backend, Bytes, Checkpoints, DeviceMemory};
+use mixers::TapeElements;
 
 /// Bytes of a 32-bit float.
-const WIDE: usize = 4;
+const WIDE: u128 = 4;
+
+/// Most texts, and tokens of a text, that are told apart: more than any memory holds, so few that no sum overflows.
+const MOST: usize = 1 << 44;
 
 /// What a step holds at most, in bytes, part by part.
 ///
-/// With `N` learned elements, `R = B T` tokens a pass, `d` the width of the stream, `m` that inside the MLP, `V` the
-/// vocabulary and `e` the bytes of an activation (4, or 2 with [`Precision::Bf16`]):
+/// There are `N` learned elements and `R = B T` tokens a pass. `d` is the width of the stream, `m` that inside the MLP,
+/// `V` the vocabulary, `e` the bytes of an activation (4, or 2 with [`Precision::Bf16`]):
 ///
 /// ```text
 /// weights      4 N
@@ -38,8 +38,13 @@ const WIDE: usize = 4;
 /// gates              4 bytes × 4 for each, at most: itself and what it was made of
 /// ```
 ///
-/// Of attention, with `H` query heads and `H'` key-value heads of width `D`: queries, keys, values and what was seen,
-/// `(2 H + 2 H') D`, and one array more of each of the first three where they are convolved.
+/// Attention has `H` query heads and `H'` key-value heads of width `D`. Queries, keys, values and what was seen take
+/// `(2 H + 2 H') D`. Where the first three are convolved, each takes one array more.
+///
+/// Mixers that are composed of several parts keep at most the sum of these and of what joins them: pieces of texts, and
+/// for every piece the states before and after it.
+///
+/// Dropout keeps a mask of each array that it drops of: of a block `2 d`, `m`, and at most half of what is kept of the mixer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// All parameters, in 32 bits.
@@ -59,82 +64,143 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// The most that is held at once: at the start of the backward, or at its end.
+    /// Of a step of a model of this configuration with `batch` sequences of `tokens` tokens a pass. Nothing is made on the
+    /// device. Of more texts or tokens than any memory holds it says that they are more than any memory holds.
+    ///
+    /// # Errors
+    /// As [`Config::validate`].
+    pub fn of<B: Backend>(
+        device: &B,
+        config: &Config,
+        precision: Precision,
+        batch: usize,
+        tokens: usize,
+    ) -> Result<Self> {
+        let count = LanguageModel::count(device, config)?;
+        Ok(Self::new(config, count, precision, Call { hidden: config.hidden_size, batch, tokens }))
+    }
+
+    /// With `count` learned elements.
+    fn new(config: &Config, count: u128, precision: Precision, call: Call) -> Self {
+        let call = Call { batch: call.batch.min(MOST), tokens: call.tokens.min(MOST), ..call };
+        let (hidden, size) = (call.hidden as u128, precision.dtype().size() as u128);
+        let rows = (call.batch as u128).saturating_mul(call.tokens as u128);
+        let scores = match precision {
+            Precision::F32 => config.vocabulary_size,
+            Precision::Bf16 => config.vocabulary_size.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED,
+        };
+        // Of layers alike one is counted.
+        let layers = config.layers.chunk_by(|a, b| a == b).map(|run| {
+            let TapeElements { narrow, wide, states } = run[0].mixer.tape_elements(call);
+            let block = 4 * hidden + 3 * config.mlp_size() as u128 + masks(config, narrow);
+            let tokens = rows.saturating_mul(size * (block + narrow) + WIDE * wide);
+            [tokens, WIDE.saturating_mul(states)].map(|bytes| bytes.saturating_mul(run.len() as u128))
+        });
+        let [activations, states] = layers.fold([rows.saturating_mul(size * 2 * hidden), 0], |sum, layer| {
+            [sum[0].saturating_add(layer[0]), sum[1].saturating_add(layer[1])]
+        });
+        let bytes = |bytes: u128| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self {
+            weights: bytes(WIDE.saturating_mul(count)),
+            rounded: if precision == Precision::F32 { 0 } else { bytes(size.saturating_mul(count)) },
+            moments: bytes((2 * WIDE).saturating_mul(count)),
+            gradients: bytes(WIDE.saturating_mul(count)),
+            activations: bytes(activations),
+            states: bytes(states),
+            scores: bytes(rows.saturating_mul(2 * size * scores as u128)),
+        }
+    }
+
+    /// The most that is held at once: at the start of the backward, or at its end; `usize::MAX` where it is more.
     pub fn total(&self) -> usize {
         let Self { weights, rounded, moments, gradients, activations, states, scores } = *self;
-        weights + rounded + moments + gradients.max(activations + states + scores)
+        let passing = [activations, states, scores].into_iter().fold(0, usize::saturating_add);
+        [weights, rounded, moments, gradients.max(passing)].into_iter().fold(0, usize::saturating_add)
+    }
+
+    /// Refuses to learn on a device that has less than this free, beside the `present` bytes that are there already.
+    /// Devices that do not say what they have refuse nothing.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`]; the device's own failures.
+    pub fn check<B: Backend>(&self, device: &B, present: usize) -> Result<()> {
+        let Some(DeviceMemory { total, free }) = device.memory()? else { return Ok(()) };
+        let needed = self.total().saturating_sub(present) as u128;
+        if needed <= free.into() {
+            return Ok(());
+        }
+        let [needed, free, total] = [needed, free.into(), total.into()].map(Bytes);
+        Err(Error::DoesNotFit { needed, free, total })
+    }
+}
+
+/// Elements of a block's masks a token, where the mixer keeps `narrow` elements.
+fn masks(config: &Config, narrow: u128) -> u128 {
+    let Dropout { attention, activation, hidden } = config.dropout();
+    let (mlp, stream) = (config.mlp_size() as u128, config.hidden_size as u128);
+    let sizes = [(attention, narrow / 2), (activation, mlp), (hidden, 2 * stream)];
+    sizes.into_iter().filter(|&(share, _)| share > 0.0).map(|(_, size)| size).sum()
+}
+
+/// Sizes of a pass.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    /// Width of the stream.
+    hidden: usize,
+    batch: usize,
+    tokens: usize,
+}
+
+impl Call {
+    /// States of all texts where each is cut into pieces of `length` tokens, and every piece is `calls` calls that keep
+    /// states for their backward, and leaves `more`.
+    fn states(self, length: usize, calls: usize, more: usize) -> u128 {
+        let length = length.clamp(1, self.tokens.max(1));
+        let kept = calls as u128 * Checkpoints::new(None).count(length) as u128 + more as u128;
+        (self.batch as u128).saturating_mul(self.tokens.div_ceil(length) as u128).saturating_mul(kept)
     }
 }
 
 impl<B: Backend> LanguageModel<B> {
-    /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass; none where a mixer is composed of
-    /// several parts.
-    pub fn footprint(&self, batch: usize, tokens: usize) -> Option<Footprint> {
-        let count = self.parameters().elements();
-        let config = self.config();
-        let rows = batch * tokens;
-        let size = self.precision().dtype().size();
-        let scores = match self.precision() {
-            Precision::F32 => config.vocabulary_size,
-            Precision::Bf16 => config.vocabulary_size.next_multiple_of(ALIGNED),
-        };
-        let mut all = Footprint {
-            weights: WIDE * count,
-            rounded: if self.precision() == Precision::F32 { 0 } else { size * count },
-            moments: 2 * WIDE * count,
-            gradients: WIDE * count,
-            activations: size * rows * 2 * config.hidden_size,
-            states: 0,
-            scores: 2 * size * rows * scores,
-        };
-        for layer in &config.layers {
-            let block = 4 * config.hidden_size + 3 * config.mlp_size();
-            let TapeElements { narrow, wide, states } = match &layer.mixer {
-                MixerConfig::Memory(memory) => memory.tape_elements(config.hidden_size, batch, tokens),
-                MixerConfig::Attention(attention) => attention.tape_elements(config.hidden_size),
-                _ => return None,
-            };
-            all.activations += rows * (size * (block + narrow) + WIDE * wide);
-            all.states += WIDE * states;
+    /// What a step of learning costs with `batch` sequences of `tokens` tokens a pass.
+    pub fn footprint(&self, batch: usize, tokens: usize) -> Footprint {
+        let (config, count) = (self.config(), self.parameters().elements() as u128);
+        Footprint::new(config, count, self.precision(), Call { hidden: config.hidden_size, batch, tokens })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hecate_cpu::Cpu;
+
+    const MIXERS: [&str; 12] =
+        ["delta", "titans", "attention", "atlas", "trellis", "mag", "mal", "mac", "cms", "conductor", "tnt", "hope"];
+
+    #[test]
+    fn sizes_are_known_before_there_is_a_model() {
+        let device = Cpu::new();
+        for mixer in MIXERS {
+            let config = Config::uniform(mixer, 3, 32, 2).unwrap();
+            let model = LanguageModel::new(&device, &config, 0).unwrap();
+            let before = Footprint::of(&device, &config, Precision::F32, 2, 100).unwrap();
+            assert_eq!(before, model.footprint(2, 100), "{mixer}");
+            assert_eq!(before.weights, 4 * model.parameters().elements(), "{mixer}");
         }
-        Some(all)
     }
-}
 
-/// Elements of a mixer that the tape keeps for the backward pass.
-struct TapeElements {
-    /// Of a token, in the type of activations.
-    narrow: usize,
-    /// Of a token, in 32 bits.
-    wide: usize,
-    /// Of all states of all texts, in 32 bits.
-    states: usize,
-}
-
-impl MemoryConfig {
-    /// What the tape keeps of a pass of `batch` texts of `tokens` tokens.
-    fn tape_elements(&self, hidden: usize, batch: usize, tokens: usize) -> TapeElements {
-        let (key, value) = self.widths(hidden);
-        let width = self.features.width(key);
-        let features = if self.features == Features::Identity { 0 } else { width };
-        let queries = if self.conv > 0 { 2 } else { 3 } * key + features;
-        let read = if self.gate { 3 } else { 2 };
-        let narrow = self.heads * (2 * queries + (2 + read) * value);
-        let dims =
-            Dims { batch: 1, tokens: 1, heads: self.heads, key: width, value, sequences: Sequences::batch(1, 1) };
-        let Elements { state, gates } = Elements::of(self.rule, &dims);
-        // Reciprocal norms of what was read, and of queries and keys without a convolution.
-        let wide = 4 * gates as usize + if self.conv > 0 { 1 } else { 3 } * self.heads;
-        TapeElements { narrow, wide, states: batch * tokens.div_ceil(CHECKPOINT_INTERVAL) * state as usize }
-    }
-}
-
-impl AttentionConfig {
-    /// What the tape keeps of a token; there is no state, and log-sum-exp is an element a head.
-    fn tape_elements(&self, hidden: usize) -> TapeElements {
-        let (kv_heads, width) = self.sizes(hidden);
-        let convolved = if self.conv > 0 { self.heads + 2 * kv_heads } else { 0 };
-        let narrow = width * (2 * (self.heads + kv_heads) + convolved);
-        TapeElements { narrow, wide: self.heads, states: 0 }
+    #[test]
+    fn sizes_beyond_all_memory_stay_there() {
+        let device = Cpu::new();
+        for mixer in MIXERS {
+            let config = Config::uniform(mixer, 1, 32, 2).unwrap();
+            for (batch, tokens) in [(usize::MAX, usize::MAX), (usize::MAX, 1), (1, usize::MAX)] {
+                let footprint = Footprint::of(&device, &config, Precision::Bf16, batch, tokens).unwrap();
+                assert!(footprint.total() > 1 << 50, "{mixer}");
+                let told = footprint.check(&device, 0).unwrap_err().to_string();
+                assert!(told.contains("does not fit") && told.contains("GB"), "{told}");
+            }
+            assert!(Footprint::of(&device, &config, Precision::F32, 0, 0).unwrap().check(&device, 0).is_ok());
+        }
     }
 }

@@ -5,8 +5,8 @@ use hecate_core::{Backend, CapturedStep, Host, Tensor};
 use std::{fmt, iter::FusedIterator};
 
 /// An endless stream of tokens that continue a prompt, ended by the first error. Time and memory a token do not grow
-/// with the text; where rules are frozen in groups of `G` ([`LanguageModel::group`]), each token also reads again the
-/// up to `G − 1` tokens of the group that it is in.
+/// with the text. Where rules are frozen in groups of `G` ([`LanguageModel::group`]), each token also reads again the
+/// up to `G − 1` tokens of its group.
 pub struct Generation<'a, B: Backend> {
     model: &'a LanguageModel<B>,
     cache: Cache<B>,
@@ -73,6 +73,34 @@ impl<B: Backend> Generation<'_, B> {
         Ok(())
     }
 
+    /// Reads more text after what was read and drawn so far; the tokens that follow are drawn from there.
+    ///
+    /// # Errors
+    /// [`Error::Config`] after an error of the generation itself, and the model's own.
+    pub fn read_on(&mut self, tokens: &[u32]) -> Result<()> {
+        if self.failed {
+            return Err(Error::config("generation", "ended by an error", "one that can go on"));
+        }
+        let unread = self.unread.take();
+        let text: Vec<u32> = unread.into_iter().chain(tokens.iter().copied()).collect();
+        let read = match self.captured {
+            // The cache stands where the device captured the step.
+            Some(_) => text.iter().try_for_each(|&token| self.step(token)),
+            None => text.chunks(SEGMENT).try_for_each(|segment| self.read(segment)),
+        };
+        self.failed = read.is_err();
+        read
+    }
+
+    /// Reads one token.
+    fn step(&mut self, token: u32) -> Result<()> {
+        match &mut self.captured {
+            Some(captured) => self.logits = captured.step(Host::U32(vec![token]))?.into_f32(),
+            None => self.read(&[token])?,
+        }
+        Ok(())
+    }
+
     /// Reads the token drawn before, if any, and draws the next.
     fn draw(&mut self) -> Result<u32> {
         if let Some(token) = self.unread.take() {
@@ -80,10 +108,7 @@ impl<B: Backend> Generation<'_, B> {
                 self.captured = self.model.capture(&self.cache)?;
                 self.asked = true;
             }
-            match &mut self.captured {
-                Some(captured) => self.logits = captured.step(Host::U32(vec![token]))?.into_f32(),
-                None => self.read(&[token])?,
-            }
+            self.step(token)?;
         }
         let token = self.sampler.draw(&self.logits)?;
         self.unread = Some(token);

@@ -1,7 +1,10 @@
 //! First values of parameters. One stream of random bits serves all of them, so a seed gives the same weights everywhere.
 
-use crate::{ParameterId, Parameters, Random, Result};
-use hecate_core::{Backend, DType, Shape, Tensor};
+use crate::{
+    Dropout, Error, ParameterId, Parameters, Random, Result,
+    bounds::{LAYERS, product, within},
+};
+use hecate_core::{Backend, DType, Shape, Tensor, memory};
 use std::f64::consts::TAU;
 
 /// How a parameter starts.
@@ -20,7 +23,7 @@ pub enum Init {
     /// Uniform with zero mean and variance `1/taps`: taps of a convolution, each channel's sum about as large as one
     /// input.
     Taps(usize),
-    /// `log A` with `A` uniform in `[1, 16]`: slopes of the forgetting gate (Mamba-2).
+    /// `A_log = log A` of the forgetting gate (Mamba-2), `A` uniform in `[1, 16]`.
     LogSlope,
     /// `x` with `softplus(x)` log-uniform in `[0.001, 0.1]`: offsets of the forgetting gate. Together with
     /// [`Init::LogSlope`] memories start with horizons between one token and a thousand.
@@ -33,14 +36,26 @@ pub enum Init {
 pub struct Builder<'a, B: Backend> {
     device: &'a B,
     parameters: &'a mut Parameters<B>,
-    /// None where all values are 0.
-    random: Option<&'a mut Random>,
+    values: Values<'a>,
     /// Precedes all names: empty, or ended by a dot.
     scope: String,
     /// Standard deviation of [`Init::Normal`].
     deviation: f64,
     /// Blocks of the model, which [`Init::Residual`] divides by.
     layers: usize,
+    /// What layers drop.
+    dropout: Dropout,
+}
+
+/// What parameters are made of.
+#[derive(Debug)]
+enum Values<'a> {
+    /// First values, as their kinds say.
+    Drawn(&'a mut Random),
+    /// Zeros, for values that come from elsewhere: drawing those of a large model takes seconds.
+    Zeros,
+    /// Nothing: elements are counted.
+    Counted(&'a mut u128),
 }
 
 impl<'a, B: Backend> Builder<'a, B> {
@@ -52,13 +67,37 @@ impl<'a, B: Backend> Builder<'a, B> {
         deviation: f32,
         layers: usize,
     ) -> Self {
-        let (random, scope, deviation) = (Some(random), String::new(), f64::from(deviation));
-        Self { device, parameters, random, scope, deviation, layers }
+        Self { deviation: deviation.into(), layers, ..Self::made_of(Values::Drawn(random), device, parameters) }
     }
 
-    /// Parameters that are all 0, for values that come from elsewhere: drawing those of a large model takes seconds.
+    /// Parameters that are all 0.
     pub(crate) fn blank(device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
-        Self { device, parameters, random: None, scope: String::new(), deviation: 0.0, layers: 1 }
+        Self::made_of(Values::Zeros, device, parameters)
+    }
+
+    /// No parameters: their elements are added to `count`. What is built of their places must not run.
+    pub(crate) fn counting(device: &'a B, parameters: &'a mut Parameters<B>, count: &'a mut u128) -> Self {
+        Self::made_of(Values::Counted(count), device, parameters)
+    }
+
+    fn made_of(values: Values<'a>, device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
+        let (scope, dropout) = (String::new(), Dropout::default());
+        Self { device, parameters, values, scope, deviation: 0.0, layers: 1, dropout }
+    }
+
+    /// The same; layers made from here on drop so much, on tapes that drop anything
+    /// ([`Tape::with_dropout`](crate::Tape::with_dropout)).
+    ///
+    /// # Errors
+    /// As [`Dropout::check`].
+    pub fn with_dropout(self, dropout: Dropout) -> Result<Self> {
+        dropout.check()?;
+        Ok(Self { dropout, ..self })
+    }
+
+    /// What layers drop.
+    pub fn dropout(&self) -> Dropout {
+        self.dropout
     }
 
     /// The same, with `name.` in front of all names.
@@ -66,17 +105,22 @@ impl<'a, B: Backend> Builder<'a, B> {
         Builder {
             device: self.device,
             parameters: self.parameters,
-            random: self.random.as_deref_mut(),
+            values: match &mut self.values {
+                Values::Drawn(random) => Values::Drawn(random),
+                Values::Zeros => Values::Zeros,
+                Values::Counted(count) => Values::Counted(count),
+            },
             scope: format!("{}{name}.", self.scope),
             deviation: self.deviation,
             layers: self.layers,
+            dropout: self.dropout,
         }
     }
 
     /// Adds a parameter; matrices (two axes or more) take part in weight decay unless they are [`Builder::table`]s.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// [`Error::Config`] for a model of no block or a standard deviation that is not finite; the device's own failures.
     pub fn parameter(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<ParameterId> {
         let shape = shape.into();
         let decay = shape.rank() > 1;
@@ -101,15 +145,27 @@ impl<'a, B: Backend> Builder<'a, B> {
 
     /// Adds a parameter under `scope + name`.
     fn add(&mut self, name: &str, shape: Shape, init: Init, decay: bool) -> Result<ParameterId> {
-        let value = match &mut self.random {
-            Some(random) => {
-                Draw { random, deviation: self.deviation, layers: self.layers }.tensor(self.device, shape, init)?
+        let Self { device, deviation, layers, .. } = *self;
+        let value = match &mut self.values {
+            Values::Drawn(random) => {
+                within("layers", layers, 1..=LAYERS)?;
+                if !deviation.is_finite() {
+                    return Err(Error::config("deviation", deviation, "a finite number"));
+                }
+                Draw { random, deviation, layers }.tensor(device, shape, init)?
             }
-            None => Tensor::zeros(self.device, shape, DType::F32)?,
+            Values::Zeros => Tensor::zeros(device, shape, DType::F32)?,
+            Values::Counted(count) => {
+                **count = count.saturating_add(product(shape.axes()));
+                return Ok(self.parameters.next_id());
+            }
         };
         Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
     }
 }
+
+/// The name in messages.
+const WHAT: &str = "parameters";
 
 /// Draws first values.
 struct Draw<'a> {
@@ -121,11 +177,15 @@ struct Draw<'a> {
 impl Draw<'_> {
     /// A parameter of this shape, drawn in 64 bits and rounded to 32.
     fn tensor<B: Backend>(&mut self, device: &B, shape: Shape, init: Init) -> Result<Tensor<B>> {
-        let mut values: Vec<f64> = (0..shape.count()).map(|_| self.element(init)).collect();
-        if init == Init::Unit {
-            values.chunks_mut(shape.last().max(1)).for_each(normalise);
+        let count = shape.count();
+        if init != Init::Unit {
+            let values = memory::collect(WHAT, (0..count).map(|_| self.element(init) as f32))?;
+            return Ok(Tensor::from_f32(device, shape, values)?);
         }
-        Ok(Tensor::from_f32(device, shape, values.into_iter().map(|x| x as f32).collect())?)
+        let mut values = memory::collect(WHAT, (0..count).map(|_| self.element(init)))?;
+        values.chunks_mut(shape.last().max(1)).for_each(normalise);
+        let values = memory::collect(WHAT, values.into_iter().map(|x| x as f32))?;
+        Ok(Tensor::from_f32(device, shape, values)?)
     }
 
     /// One element, as `init` says; [`Init::Unit`] divides rows later.

@@ -5,11 +5,12 @@ mod loss;
 pub(crate) use loss::LossGradients;
 
 use crate::{
-    Builder, Cache, Config, Error, Parameters, Precision, Random, Result, Tape, Var,
+    Builder, Cache, Config, Error, Interrupt, Masks, Parameters, Precision, Random, Result, Tape, Var,
     bounds::{SIZE, within},
     layers::{Block, Context, Embedding, Linear, RmsNorm},
 };
 use hecate_core::{Backend, CapturedStep, DType, Sequences, Tensor};
+use std::sync::Arc;
 
 /// Scores of 16 bits come in rows of a multiple of this many.
 pub(crate) const ALIGNED: usize = 64;
@@ -18,7 +19,7 @@ pub(crate) const ALIGNED: usize = 64;
 #[derive(Debug)]
 pub struct LanguageModel<B: Backend> {
     device: B,
-    config: Config,
+    config: Arc<Config>,
     parameters: Parameters<B>,
     embeddings: Embedding,
     /// First to last.
@@ -28,6 +29,10 @@ pub struct LanguageModel<B: Backend> {
     /// To scores, tied to the embeddings or of its own.
     head: Linear,
     precision: Precision,
+    /// Seen by all passes.
+    interrupt: Option<Interrupt>,
+    /// Of passes that gather gradients.
+    masks: Option<Masks>,
 }
 
 impl<B: Backend> LanguageModel<B> {
@@ -52,7 +57,8 @@ impl<B: Backend> LanguageModel<B> {
         let mut build = match random {
             Some(random) => Builder::new(device, &mut parameters, random, deviation, layers),
             None => Builder::blank(device, &mut parameters),
-        };
+        }
+        .with_dropout(config.dropout())?;
         let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
         let mut model = build.within("model");
         let embeddings = Embedding::new(&mut model, "embeddings", vocabulary, hidden)?;
@@ -60,13 +66,48 @@ impl<B: Backend> LanguageModel<B> {
         let blocks = config.layers.iter().enumerate().map(block).collect::<Result<_>>()?;
         let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
         let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
-        let (device, config, precision) = (device.clone(), config.clone(), Precision::default());
-        Ok(Self { device, config, parameters, embeddings, blocks, norm, head, precision })
+        let (device, config, precision) = (device.clone(), Arc::new(config.clone()), Precision::default());
+        let (interrupt, masks) = (None, None);
+        Ok(Self { device, config, parameters, embeddings, blocks, norm, head, precision, interrupt, masks })
+    }
+
+    /// Elements of all parameters of a model that is not made.
+    pub(crate) fn count(device: &B, config: &Config) -> Result<u128> {
+        config.validate()?;
+        let (mut parameters, mut count) = (Parameters::new(), 0);
+        let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
+        let mut build = Builder::counting(device, &mut parameters, &mut count);
+        let embeddings = Embedding::new(&mut build, "", vocabulary, hidden)?;
+        embeddings.head(&mut build, "", (vocabulary, hidden), config.tie_word_embeddings)?;
+        RmsNorm::new(&mut build, "", hidden, config.norm_eps)?;
+        // Of layers alike one is counted.
+        for run in config.layers.chunk_by(|a, b| a == b) {
+            let mut layer = 0;
+            Block::new(&mut Builder::counting(device, &mut parameters, &mut layer), config, &run[0])?;
+            count = count.saturating_add(layer.saturating_mul(run.len() as u128));
+        }
+        Ok(count)
     }
 
     /// The same model, whose passes that gather gradients have activations of this precision.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// The same model, whose passes end with [`Error::Stopped`] once `interrupt` was asked for.
+    pub fn with_interrupt(self, interrupt: Interrupt) -> Self {
+        Self { interrupt: Some(interrupt), ..self }
+    }
+
+    /// From here on, passes that gather gradients drop by these masks what the configuration says; none drops nothing, as
+    /// in a new model. Whoever learns gives other masks for every pass.
+    pub fn set_masks(&mut self, masks: Option<Masks>) {
+        self.masks = masks;
+    }
+
+    /// A tape for a pass that gathers nothing.
+    fn inert(&self) -> Tape<'_, B> {
+        Tape::inert(&self.parameters).interruptible(self.interrupt.as_ref())
     }
 
     /// Bits of activations in passes that gather gradients.
@@ -106,7 +147,7 @@ impl<B: Backend> LanguageModel<B> {
     pub fn cache(&self, batch: usize) -> Result<Cache<B>> {
         within("batch", batch, 1..=SIZE)?;
         let layers = self.blocks.iter().map(|block| block.mixer().cache(&self.device, &self.parameters, batch));
-        Ok(Cache::new(batch, layers.collect::<Result<_>>()?))
+        Ok(Cache::new(batch, layers.collect::<Result<_>>()?, Arc::clone(&self.config)))
     }
 
     /// Scores `[batch, T, V]` of the token that follows each of `tokens [batch, T]`. The texts go on where `cache` stands;
@@ -114,18 +155,19 @@ impl<B: Backend> LanguageModel<B> {
     /// ([`LanguageModel::group`]) a caller who goes on token by token has to read the unfinished group again.
     ///
     /// # Errors
-    /// [`Error::Config`] for tokens outside the vocabulary, another number of texts than the cache was made for, or a
-    /// call that starts inside a group of a frozen rule ([`LanguageModel::group`]); the device's own failures. The
+    /// [`Error::Config`] for tokens outside the vocabulary, a cache of another model or number of texts, or a
+    /// call that starts inside a group of a frozen rule ([`LanguageModel::group`]). The device's own failures. The
     /// cache is then as it was.
     pub fn infer(&self, tokens: &[u32], batch: usize, cache: &mut Cache<B>) -> Result<Tensor<B>> {
         if batch != cache.batch() {
             let expected = format!("{}, which the cache was made for", cache.batch());
             return Err(Error::config("batch", batch, expected));
         }
+        cache.check(&self.config)?;
         self.check_group(cache.position())?;
         // Layers write as they go: a copy keeps the cache whole if one of them fails.
         let mut next = cache.clone();
-        let logits = self.logits(&Tape::inert(&self.parameters), &self.ids(tokens, batch)?, Some(&mut next))?;
+        let logits = self.logits(&self.inert(), &self.ids(tokens, batch)?, Some(&mut next))?;
         next.advance(tokens.len() / batch);
         *cache = next;
         Ok(logits.into_value())

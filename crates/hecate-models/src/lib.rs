@@ -4,7 +4,7 @@
 //!
 //! * [`Config`] says what a model is made of, and [`LanguageModel`] is the model.
 //! * [`Tape`] records a forward and runs it backward. Model code writes the forward only; gradients come from the primitives'
-//!   and rules' own backwards.
+//!   and rules' own backwards. [`optimizer::AdamW`] learns from them.
 //! * [`layers`] has memories, attention and their compositions; [`trainer`] learns a text, [`generate`] continues a prompt,
 //!   [`evaluate`] measures; [`checkpoint`] saves and loads.
 //!
@@ -23,7 +23,7 @@
 //! use hecate_models::{
 //!     Config, LanguageModel, Result, Vocabulary,
 //!     generate::generate,
-//!     optimizer::{Constants, Moments, norm_squared},
+//!     optimizer::{AdamW, Constants},
 //!     sampling::{Sampler, Sampling},
 //! };
 //!
@@ -31,16 +31,15 @@
 //! // Two blocks of width 16 with two heads of the delta rule.
 //! let (device, config) = (Cpu::new(), Config::uniform("delta", 2, 16, 2)?);
 //! let mut model = LanguageModel::new(&device, &config, 0)?;
-//! let mut moments = Moments::new(&device, model.parameters())?;
+//! let mut optimizer = AdamW::new(&device, model.parameters(), Constants::default())?;
 //!
 //! // One text of 32 tokens: each token's target is the next one.
 //! let text = Vocabulary::Bytes.encode(&"tick tock ".repeat(4))?;
 //! let (inputs, targets) = (&text[..32], &text[1..33]);
 //! let before = model.loss(inputs, targets, 1)?;
-//! for step in 1..=30 {
+//! for _ in 0..30 {
 //!     let (_, gradients) = model.loss_and_gradients(inputs, targets, 1)?;
-//!     let norm = norm_squared(&device, &gradients)?;
-//!     moments.update(model.parameters_mut(), &gradients, &norm, &Constants::default(), (step, 0.01))?;
+//!     optimizer.step(model.parameters_mut(), gradients, 0.01)?;
 //! }
 //! assert!(model.loss(inputs, targets, 1)? < 0.5 * before);
 //!
@@ -60,15 +59,20 @@ mod cache;
 pub mod checkpoint;
 mod checksum;
 pub mod config;
+mod dropout;
 mod error;
 pub mod evaluate;
 mod footprint;
 pub mod generate;
 mod init;
+mod interrupt;
+mod json;
 mod language_model;
 pub mod layers;
 pub mod metrics;
 pub mod optimizer;
+#[cfg(feature = "tokenizer")]
+mod panics;
 mod parameters;
 mod precision;
 mod probe;
@@ -87,9 +91,11 @@ pub use config::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, HopeConfig, LayerConfig, MacConfig,
     MemoryConfig, MixerConfig, RuleConfig, TntConfig, Wiring,
 };
+pub use dropout::{Dropout, Masks};
 pub use error::{Error, Result};
 pub use footprint::Footprint;
 pub use init::{Builder, Init};
+pub use interrupt::Interrupt;
 pub use language_model::LanguageModel;
 pub use parameters::{Gradients, Parameter, ParameterId, Parameters};
 pub use precision::Precision;

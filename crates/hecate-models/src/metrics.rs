@@ -4,7 +4,7 @@ use crate::{Error, Result, checkpoint::write_whole};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -36,38 +36,66 @@ pub struct Record {
     pub held_out_bits_per_byte: Option<f64>,
 }
 
-/// The file, to be added to.
+/// The file, to be added to. Lines that a full disk refuses wait in memory, and are tried again with the next one.
 #[derive(Debug)]
 pub struct Metrics {
     path: PathBuf,
     file: File,
+    /// Bytes of whole lines in the file.
+    length: u64,
+    /// Lines that are not in the file yet.
+    waiting: Vec<u8>,
 }
 
 impl Metrics {
     /// Opens the record of a run that has done `step` steps: lines of later steps and a torn last line, left by a run
-    /// that was stopped, are removed.
+    /// that was stopped, are cut off.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
-        let mut kept = String::new();
-        for line in read_lines(path)?.iter().filter(|(record, _)| record.step <= step) {
-            kept.push_str(&line.1);
-            kept.push('\n');
-        }
-        write_whole(path, kept.as_bytes())?;
-        let file = OpenOptions::new().append(true).open(path).map_err(Error::io("open", path))?;
-        Ok(Self { path: path.to_owned(), file })
+        let options = OpenOptions::new().read(true).append(true).create(true).open(path);
+        let mut file = options.map_err(Error::io("open", path))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(Error::io("read", path))?;
+        // Lines come in the order of steps: the first that does not count ends those that do.
+        let lines = text.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+        let known = |line: &&[u8]| serde_json::from_slice::<Record>(line).is_ok_and(|record| record.step <= step);
+        let length = lines.take_while(known).map(<[u8]>::len).sum::<usize>() as u64;
+        // In place: a full disk has no room for a second record.
+        file.set_len(length).map_err(Error::io("cut", path))?;
+        Ok(Self { path: path.to_owned(), file, length, waiting: Vec::new() })
     }
 
     /// Adds a line.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`]; the line then waits for the next call.
     pub fn add(&mut self, record: &Record) -> Result<()> {
-        let mut line = serde_json::to_string(record).map_err(|error| Error::io("write", &self.path)(error.into()))?;
-        line.push('\n');
-        self.file.write_all(line.as_bytes()).map_err(Error::io("write", &self.path))
+        let line = serde_json::to_string(record).map_err(|error| Error::io("write", &self.path)(error.into()))?;
+        self.waiting.extend(line.into_bytes());
+        self.waiting.push(b'\n');
+        self.write_waiting()
+    }
+
+    /// Writes the last line again, which was written before all of it was known; adds one if the last is of another step.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the file is then as it was.
+    pub fn amend(&mut self, record: &Record) -> Result<()> {
+        self.write_waiting()?;
+        let mut lines = fs::read(&self.path).map_err(Error::io("read", &self.path))?;
+        let last = lines.split_inclusive(|&byte| byte == b'\n').next_back().unwrap_or_default();
+        if serde_json::from_slice::<Record>(last).is_ok_and(|found| found.step == record.step) {
+            lines.truncate(lines.len() - last.len());
+        }
+        serde_json::to_writer(&mut lines, record).map_err(|error| Error::io("write", &self.path)(error.into()))?;
+        lines.push(b'\n');
+        // Through a rename: a run that is killed has the old line or the new one.
+        write_whole(&self.path, &lines)?;
+        self.file = OpenOptions::new().append(true).open(&self.path).map_err(Error::io("open", &self.path))?;
+        self.length = lines.len() as u64;
+        Ok(())
     }
 
     /// Flushes to the disk; to be called before a checkpoint, which must not be ahead of its record.
@@ -75,7 +103,24 @@ impl Metrics {
     /// # Errors
     /// [`Error::Io`].
     pub fn flush(&mut self) -> Result<()> {
+        self.write_waiting()?;
         self.file.sync_all().map_err(Error::io("flush", &self.path))
+    }
+
+    /// Writes all lines that wait, or none of them.
+    fn write_waiting(&mut self) -> Result<()> {
+        match self.file.write_all(&self.waiting) {
+            Ok(()) => {
+                self.length += self.waiting.len() as u64;
+                self.waiting.clear();
+                Ok(())
+            }
+            Err(error) => {
+                // What got through is written again with the rest.
+                let _ = self.file.set_len(self.length);
+                Err(Error::io("write", &self.path)(error))
+            }
+        }
     }
 }
 
@@ -84,14 +129,9 @@ impl Metrics {
 /// # Errors
 /// [`Error::Io`].
 pub fn read_metrics(path: &Path) -> Result<Vec<Record>> {
-    Ok(read_lines(path)?.into_iter().map(|(record, _)| record).collect())
-}
-
-fn read_lines(path: &Path) -> Result<Vec<(Record, String)>> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(Error::io("read", path))?,
     };
-    let text = String::from_utf8_lossy(&bytes);
-    Ok(text.lines().filter_map(|line| Some((serde_json::from_str(line).ok()?, line.to_owned()))).collect())
+    Ok(bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }

@@ -1,9 +1,13 @@
-//! One step of the optimiser over all parameters of a model.
+//! The optimiser: one step after another over all parameters of a model.
 
-use crate::{Error, Gradients, Parameters, Result};
+mod adamw;
+
+pub use adamw::AdamW;
+
+use crate::{Error, Gradients, Parameters, Result, parameters::check_count};
 use hecate_core::{
-    Backend, DType, Tensor,
-    primitives::{self, AdamW, Clip, Slot, Update},
+    Backend, DType, Shape, Tensor,
+    primitives::{self, Clip, Slot, Update},
 };
 use serde::{Deserialize, Serialize};
 
@@ -78,10 +82,12 @@ impl<B: Backend> Moments<B> {
     }
 
     /// Step `step` (from 1) at this learning rate. `norm_squared` is that of all gradients, as [`norm_squared`]
-    /// computes it. Values are updated in place where nobody shares them; after an error the parameters are unusable.
+    /// computes it; [`AdamW::step`] looks at it too. Values are updated in place where nobody shares them. What does not
+    /// fit is refused before anything changes; after the device's own failures the parameters are unusable.
     ///
     /// # Errors
-    /// Those of [`primitives::adamw`].
+    /// As [`Constants::check`]; [`Error::Config`] for step 0, a rate that is negative or not finite, other numbers of
+    /// arrays; arrays of other shapes, types or devices; the device's own failures.
     pub fn update(
         &mut self,
         parameters: &mut Parameters<B>,
@@ -90,13 +96,16 @@ impl<B: Backend> Moments<B> {
         constants: &Constants,
         (step, rate): (u32, f32),
     ) -> Result<()> {
-        // Before anything is taken out of its place.
-        for (parameter, gradient) in parameters.iter().zip(gradients.iter()) {
-            parameter.value.check_device(norm_squared.device(), "adamw", "value")?;
-            gradient.as_ref().map_or(Ok(()), |x| x.check_device(norm_squared.device(), "adamw", "grad"))?;
+        constants.check()?;
+        if step == 0 {
+            return Err(Error::config("step", step, "at least 1: steps are counted from 1"));
         }
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(Error::config("learning rate", rate, "a finite number of at least 0"));
+        }
+        self.check(parameters, gradients, norm_squared)?;
         let clip = constants.clip.map(|max_norm| Clip { max_norm, norm_squared });
-        let rule = |weight_decay| AdamW {
+        let rule = |weight_decay| primitives::AdamW {
             learning_rate: rate,
             beta1: constants.beta1,
             beta2: constants.beta2,
@@ -123,6 +132,37 @@ impl<B: Backend> Moments<B> {
         }
         Ok(())
     }
+
+    /// Refuses arrays that do not belong together, before anything is taken out of its place.
+    fn check(&self, parameters: &Parameters<B>, gradients: &Gradients<B>, norm_squared: &Tensor<B>) -> Result<()> {
+        let device = norm_squared.device();
+        like(device, "norm_squared", norm_squared, &[1].into())?;
+        let counts = [gradients.iter().len(), self.means.len(), self.squares.len()];
+        for (field, count) in ["gradients", "means", "squares"].into_iter().zip(counts) {
+            check_count(field, count, parameters.len())?;
+        }
+        let moments = self.means.iter().zip(&self.squares);
+        for ((parameter, gradient), (mean, square)) in parameters.iter().zip(gradients.iter()).zip(moments) {
+            let own = [("value", &parameter.value), ("mean", mean), ("square", square)];
+            for (slot, x) in own.into_iter().chain(gradient.iter().map(|x| ("grad", x))) {
+                like(device, slot, x, parameter.value.shape())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses an array of another device, shape or type than that of 32-bit floats.
+fn like<B: Backend>(device: &B, slot: &'static str, x: &Tensor<B>, shape: &Shape) -> hecate_core::Result<()> {
+    let what = "adamw";
+    x.check_device(device, what, slot)?;
+    if x.shape() != shape {
+        return Err(hecate_core::Error::Shape { what, slot, expected: shape.clone(), found: x.shape().clone() });
+    }
+    if x.dtype() != DType::F32 {
+        return Err(hecate_core::Error::DType { what, slot, expected: "f32", found: x.dtype() });
+    }
+    Ok(())
 }
 
 /// Squared norm of all gradients together: `[1]` in 32 bits, on the device.

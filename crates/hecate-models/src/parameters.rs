@@ -1,7 +1,18 @@
 //! What a model learns, and the gradients of it.
 
-use crate::Result;
-use hecate_core::{Backend, Tensor, primitives};
+use crate::{
+    Error, Result,
+    checkpoint::{read_file, write_whole},
+    weights::{pack, unpack},
+};
+use hecate_core::{Backend, Shape, Tensor, primitives};
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Number of sets of parameters made so far. Each takes one as its identity, which its places carry.
+static SETS: AtomicU64 = AtomicU64::new(0);
 
 /// One learned array.
 #[derive(Debug)]
@@ -15,64 +26,115 @@ pub struct Parameter<B: Backend> {
     pub decay: bool,
 }
 
-/// Place of a parameter in its [`Parameters`].
+/// Place of a parameter in its [`Parameters`], and in no other ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ParameterId(usize);
+pub struct ParameterId {
+    set: u64,
+    index: usize,
+}
 
 impl ParameterId {
     /// Number of parameters added before.
     pub fn index(self) -> usize {
-        self.0
+        self.index
     }
 }
 
 /// All parameters of a model in the order in which they were added, which is that of checkpoints and gradients.
 #[derive(Debug)]
-pub struct Parameters<B: Backend>(Vec<Parameter<B>>);
+pub struct Parameters<B: Backend> {
+    /// Which set it is.
+    id: u64,
+    all: Vec<Parameter<B>>,
+}
 
 impl<B: Backend> Parameters<B> {
     /// None yet.
     pub fn new() -> Self {
-        Self(Vec::new())
+        Self { id: SETS.fetch_add(1, Ordering::Relaxed), all: Vec::new() }
     }
 
     /// Appends one.
     pub fn add(&mut self, name: impl Into<String>, value: Tensor<B>, decay: bool) -> ParameterId {
-        self.0.push(Parameter { name: name.into(), value, decay });
-        ParameterId(self.0.len() - 1)
+        self.all.push(Parameter { name: name.into(), value, decay });
+        ParameterId { set: self.id, index: self.all.len() - 1 }
+    }
+
+    /// The place of what would be added next.
+    pub(crate) fn next_id(&self) -> ParameterId {
+        ParameterId { set: self.id, index: self.all.len() }
     }
 
     /// The parameter that [`Parameters::add`] gave this place.
     ///
-    /// # Panics
-    /// If the place is that of another, larger set of parameters.
-    pub fn get(&self, id: ParameterId) -> &Parameter<B> {
-        &self.0[id.0]
+    /// # Errors
+    /// [`Error::Config`] for a place in other parameters.
+    pub fn get(&self, id: ParameterId) -> Result<&Parameter<B>> {
+        let own = if id.set == self.id { self.all.get(id.index) } else { None };
+        let found = || format!("number {} of other parameters", id.index);
+        own.ok_or_else(|| Error::config("parameter", found(), "a place that these parameters gave"))
+    }
+
+    /// The places of all, in order.
+    pub fn ids(&self) -> impl ExactSizeIterator<Item = ParameterId> + use<B> {
+        let set = self.id;
+        (0..self.all.len()).map(move |index| ParameterId { set, index })
     }
 
     /// All, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Parameter<B>> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// All, in order, to be changed. Names and shapes stay as they are.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Parameter<B>> {
-        self.0.iter_mut()
+        self.all.iter_mut()
     }
 
     /// Number of arrays.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// Elements of all arrays together.
     pub fn elements(&self) -> usize {
-        self.0.iter().map(|parameter| parameter.value.shape().count()).sum()
+        self.all.iter().map(|parameter| parameter.value.shape().count()).sum()
+    }
+
+    /// Writes all values to a safetensors file, under their names. The file is there whole or not at all; one that was
+    /// there before is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Checkpoint`] for two parameters of one name; the device's own failures.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let named: Vec<_> = self.all.iter().map(|parameter| (parameter.name.clone(), &parameter.value)).collect();
+        write_whole(path, &pack(path, &named, &[])?)
+    }
+
+    /// Takes all values from a safetensors file, such as [`Parameters::save`] wrote, whose names and shapes must be those
+    /// of the parameters. Places that [`Parameters::add`] gave stay valid.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged or of other parameters; no parameters; the device's
+    /// own failures. All values are then as they were.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let Some(first) = self.all.first() else {
+            return Err(Error::config("parameters", "none", "those of a model, built before its values are loaded"));
+        };
+        let device = first.value.device().clone();
+        let named = self.all.iter().map(|parameter| (parameter.name.clone(), parameter.value.shape().clone()));
+        let values = unpack(&device, path, &read_file(path)?, &named.collect::<Vec<(String, Shape)>>())?;
+        for (parameter, value) in self.all.iter_mut().zip(values) {
+            parameter.value = value;
+        }
+        Ok(())
     }
 }
 
@@ -94,7 +156,7 @@ impl<B: Backend> Gradients<B> {
 
     /// The gradient of one parameter.
     pub fn get(&self, id: ParameterId) -> Option<&Tensor<B>> {
-        self.0.get(id.0)?.as_ref()
+        self.0.get(id.index)?.as_ref()
     }
 
     /// All, in order.
@@ -110,13 +172,22 @@ impl<B: Backend> Gradients<B> {
     /// Adds the gradients of another loss by the same parameters.
     ///
     /// # Errors
-    /// Gradients of other shapes; the device's own failures.
+    /// [`Error::Config`] for another number of gradients; gradients of other shapes; the device's own failures.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
+        check_count("gradients", other.0.len(), self.0.len())?;
         for (sum, term) in self.0.iter_mut().zip(other.0) {
             add_to(sum, term)?;
         }
         Ok(())
     }
+}
+
+/// Refuses another number of arrays than there are parameters.
+pub(crate) fn check_count(field: &str, found: usize, expected: usize) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::config(field, format!("{found} arrays"), format!("{expected}, one a parameter")))
 }
 
 /// Adds a term to a sum; either may be none, which stands for zeros.

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 /// Element type of activations, and of the copies of weights that meet them, in passes that learn.
 ///
-/// Whatever it is, weights themselves, their gradients once a pass is over, moments, gates, states, statistics of norms,
-/// softmax and losses are 32-bit floats: with [`Precision::Bf16`] every weight is rounded once a pass, products add up in
-/// 32 bits and round their results, and what a use of a weight adds to its gradient is added in 32 bits. Evaluation and
+/// Whatever it is, weights, moments, gates, states, statistics of norms, softmax and losses are 32-bit floats. So are the
+/// gradients of weights once a pass is over. With [`Precision::Bf16`] every weight is rounded once a pass. Products add
+/// up in 32 bits and round their results. What a use of a weight adds to its gradient is added in 32 bits. Evaluation and
 /// generation take the weights as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

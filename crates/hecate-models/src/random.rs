@@ -1,5 +1,6 @@
 //! Random numbers that are the same everywhere.
 
+use crate::{Error, Result};
 use rand::{Rng, RngExt, SeedableRng, distr::uniform::SampleUniform};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -24,12 +25,29 @@ impl Random {
         random
     }
 
+    /// The stream that belongs to these four numbers together; no two of them share one.
+    pub(crate) fn keyed(key: [u64; 4]) -> Self {
+        let mut seed = [0; 32];
+        for (bytes, part) in seed.chunks_exact_mut(8).zip(key) {
+            bytes.copy_from_slice(&part.to_le_bytes());
+        }
+        Self(ChaCha8Rng::from_seed(seed))
+    }
+
+    /// 32 random bits.
+    pub(crate) fn word(&mut self) -> u32 {
+        self.0.next_u32()
+    }
+
     /// Uniform over `0..count`.
     ///
-    /// # Panics
-    /// For a `count` of 0.
-    pub fn below(&mut self, count: usize) -> usize {
-        self.within(0..count)
+    /// # Errors
+    /// [`Error::Config`] for a `count` of 0.
+    pub fn below(&mut self, count: usize) -> Result<usize> {
+        if count == 0 {
+            return Err(Error::config("count", count, "at least 1 number to choose from"));
+        }
+        Ok(self.within(0..count))
     }
 
     /// Uniform over a range that is not empty. Integers of different widths take different bits from the stream.
@@ -52,7 +70,8 @@ mod tests {
     fn streams_are_what_they_were() {
         let mut chacha = ChaCha8Rng::seed_from_u64(5);
         assert_eq!(Random::new(5).unit(), chacha.random::<f64>());
-        assert_eq!(Random::new(5).below(1000), ChaCha8Rng::seed_from_u64(5).random_range(0..1000));
+        assert_eq!(Random::new(5).below(1000).unwrap(), ChaCha8Rng::seed_from_u64(5).random_range(0..1000));
+        assert!(Random::new(5).below(0).is_err());
         let mut chacha = ChaCha8Rng::seed_from_u64(5);
         chacha.set_stream(2);
         assert_eq!(Random::stream(5, 2).unit(), chacha.random::<f64>());
@@ -63,7 +82,7 @@ mod tests {
     #[test]
     fn saved_streams_are_those_of_the_generator() {
         let mut random = Random::stream(7, 1);
-        random.below(10);
+        random.below(10).unwrap();
         let text = serde_json::to_string(&random).unwrap();
         let mut generator: ChaCha8Rng = serde_json::from_str(&text).unwrap();
         assert_eq!(generator.random::<f64>(), random.unit());

@@ -10,10 +10,15 @@
 
 mod arrays;
 mod attention;
+mod dropout;
+mod loss;
 mod memory;
 mod operations;
 
-use crate::{Error, Gradients, ParameterId, Parameters, Probe, Result, parameters::add_to, probe::ProbeSite};
+use crate::{
+    Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, parameters::add_to,
+    probe::ProbeSite,
+};
 use hecate_core::{Backend, DType, Tensor, primitives};
 use std::{
     cell::RefCell,
@@ -146,6 +151,10 @@ pub struct Tape<'p, B: Backend> {
     parameters: &'p Parameters<B>,
     record: Option<RefCell<Recording<'p, B>>>,
     probe: Option<&'p Probe>,
+    /// Looked at before every operation that may take long.
+    interrupt: Option<&'p Interrupt>,
+    /// Masks that elements are dropped by.
+    draws: Option<Draws>,
     /// Element type of activations.
     dtype: DType,
     /// Weights rounded to it, by their places.
@@ -173,13 +182,25 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     /// A tape that keeps nothing: evaluation, generation.
     pub fn inert(parameters: &'p Parameters<B>) -> Self {
-        Self { parameters, record: None, probe: None, dtype: DType::F32, rounded: RefCell::default() }
+        let (dtype, rounded) = (DType::F32, RefCell::default());
+        Self { parameters, record: None, probe: None, interrupt: None, draws: None, dtype, rounded }
     }
 
     /// The same tape, on which `probe` looks at what passes: slow, and of use where something went wrong.
     pub fn watched(mut self, probe: &'p Probe) -> Self {
         self.probe = Some(probe);
         self
+    }
+
+    /// The same tape, whose operations end with [`Error::Stopped`] once `interrupt` was asked for.
+    pub fn interruptible(mut self, interrupt: Option<&'p Interrupt>) -> Self {
+        self.interrupt = interrupt;
+        self
+    }
+
+    /// Refuses to begin another operation once somebody asked to stop.
+    fn check(&self) -> Result<()> {
+        self.interrupt.map_or(Ok(()), Interrupt::check)
     }
 
     /// The same tape with activations of this float type: weights meet them as [`Tape::weight`] gives them.
@@ -218,9 +239,9 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// 32 bits.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// As [`Tape::parameter`]; the device's own failures.
     pub fn weight(&self, id: ParameterId) -> Result<Var<B>> {
-        let master = self.parameter(id);
+        let master = self.parameter(id)?;
         if master.value.dtype() == self.dtype {
             return Ok(master);
         }
@@ -245,17 +266,37 @@ impl<'p, B: Backend> Tape<'p, B> {
     }
 
     /// A parameter's value, 32-bit floats.
-    pub fn parameter(&self, id: ParameterId) -> Var<B> {
+    ///
+    /// # Errors
+    /// As [`Parameters::get`].
+    pub fn parameter(&self, id: ParameterId) -> Result<Var<B>> {
+        let value = self.parameters.get(id)?.value.clone();
         let slot = self.record.as_ref().map(|record| SlotIndex { tape: record.borrow().tape, index: id.index() });
-        Var { value: self.parameters.get(id).value.clone(), slot }
+        Ok(Var { value, slot })
+    }
+
+    /// Refuses an `x [.., D]` unless `D` is `width`, that of the layer that the parameter belongs to.
+    pub(crate) fn check_width(&self, id: ParameterId, width: usize, x: &Var<B>) -> Result<()> {
+        if x.axes().last() == Some(&width) {
+            return Ok(());
+        }
+        let Parameter { name, value, .. } = self.parameters.get(id)?;
+        let (layer, parameter) = name.rsplit_once('.').unwrap_or((name, name));
+        Err(Error::Width {
+            layer: layer.to_owned(),
+            expected: width,
+            found: x.value.shape().clone(),
+            parameter: parameter.to_owned(),
+            own: value.shape().clone(),
+        })
     }
 
     /// Gradients of `Σ seed · var` over the given pairs by all parameters.
     ///
     /// # Errors
-    /// [`Error::Config`] on a tape that does not record, and for a value of another tape; seeds of another device,
-    /// shape or element type than their values; the device's own failures.
-    pub fn backward(self, seeds: impl IntoIterator<Item = (Var<B>, Tensor<B>)>) -> Result<Gradients<B>> {
+    /// [`Error::Config`] on a tape that does not record, and for a value of another tape. Seeds of another device,
+    /// shape or element type than their values. The device's own failures.
+    pub fn backward_seeded(self, seeds: impl IntoIterator<Item = (Var<B>, Tensor<B>)>) -> Result<Gradients<B>> {
         let Some(record) = self.record else {
             return Err(Error::config("tape", "inert", "a recording one to go backward"));
         };
@@ -269,6 +310,7 @@ impl<'p, B: Backend> Tape<'p, B> {
             slots.add(var.slot, seed)?;
         }
         for operation in operations.into_iter().rev() {
+            self.interrupt.map_or(Ok(()), Interrupt::check)?;
             operation(&mut slots)?;
         }
         slots.widen()?;

@@ -7,8 +7,8 @@ pub use parity::Parity;
 pub use recall::Recall;
 
 use crate::{
-    Config, Error, LanguageModel, Place, Random, Result,
-    optimizer::{self, Constants, Moments},
+    Config, Error, LanguageModel, Masks, Place, Random, Result,
+    optimizer::{AdamW, Constants},
     schedule::Schedule,
 };
 use hecate_core::Backend;
@@ -48,10 +48,10 @@ impl Purpose {
 #[derive(Debug)]
 pub struct TaskModel<B: Backend> {
     model: LanguageModel<B>,
-    moments: Moments<B>,
+    optimizer: AdamW<B>,
     schedule: Schedule,
-    constants: Constants,
-    step: u32,
+    /// Of the weights, and of what is dropped.
+    seed: u64,
 }
 
 impl<B: Backend> TaskModel<B> {
@@ -61,10 +61,9 @@ impl<B: Backend> TaskModel<B> {
     /// [`Error::Config`] for settings or a configuration that make no sense; the device's own failures.
     pub fn new(device: &B, config: &Config, schedule: Schedule, constants: Constants, seed: u64) -> Result<Self> {
         schedule.check()?;
-        constants.check()?;
         let model = LanguageModel::new(device, config, seed)?;
-        let moments = Moments::new(device, model.parameters())?;
-        Ok(Self { model, moments, schedule, constants, step: 0 })
+        let optimizer = AdamW::new(device, model.parameters(), constants)?;
+        Ok(Self { model, optimizer, schedule, seed })
     }
 
     /// One step on these questions; returns the mean loss before it, in nats a question.
@@ -73,30 +72,20 @@ impl<B: Backend> TaskModel<B> {
     /// [`Error::NonFinite`] if the loss, the gradients or what a memory is told is not finite; the model's own.
     pub fn learn(&mut self, questions: &Questions) -> Result<f64> {
         let Questions { batch, inputs, rows, answers } = questions;
-        self.step += 1;
+        let step = u64::from(self.optimizer.steps()) + 1;
+        self.model.set_masks(Some(Masks { seed: self.seed, step, pass: 0 }));
         let (loss, gradients) = match self.model.answer_loss_and_gradients(inputs, *batch, rows, answers) {
             // A kernel may refuse what came out of the model.
             Err(Error::Core(hecate_core::Error::Value { what, slot, found, .. })) if !found.is_finite() => {
-                return Err(self.diverged(format!("`{slot}` of {what}"), found));
+                return Err(diverged(format!("`{slot}` of {what}"), found, step));
             }
             outcome => outcome?,
         };
-        let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
-        let norm = f64::from(norm_squared.to_f32()?.iter().sum::<f32>()).sqrt();
-        for (what, found) in [("the loss", loss), ("the norm of the gradients", norm)] {
-            if !found.is_finite() {
-                return Err(self.diverged(what.to_owned(), found));
-            }
+        if !loss.is_finite() {
+            return Err(diverged("the loss".to_owned(), loss, step));
         }
-        let at = (self.step, self.schedule.rate(self.step.into()));
-        self.moments.update(self.model.parameters_mut(), &gradients, &norm_squared, &self.constants, at)?;
+        self.optimizer.step(self.model.parameters_mut(), gradients, self.schedule.rate(step))?;
         Ok(loss)
-    }
-
-    /// The error of a step whose loss or gradients are not finite.
-    fn diverged(&self, what: String, found: f64) -> Error {
-        let way_out = "learn with a lower rate";
-        Error::NonFinite { what, place: Place::default(), found, step: self.step.into(), way_out }
     }
 
     /// Whether each question is answered rightly: the likeliest token is the answer. Among equals the lowest counts.
@@ -119,4 +108,9 @@ impl<B: Backend> TaskModel<B> {
     pub fn model(&self) -> &LanguageModel<B> {
         &self.model
     }
+}
+
+/// The error of a step that cannot be made.
+fn diverged(what: String, found: f64, step: u64) -> Error {
+    Error::NonFinite { what, place: Place::default(), found, step, way_out: "learn with a lower rate" }
 }

@@ -1,41 +1,153 @@
 //! Text to learn from: reading it, splitting it, drawing windows of it.
 
+mod open;
+mod source;
+mod tokens;
+
+pub use tokens::{TokenSource, Tokens};
+
 use crate::{
     Error, Random, Result, Vocabulary,
     bounds::{SIZE, at_most, product},
-    checksum::checksum,
+    checkpoint::write_whole_with,
+    checksum::{Checksum, checksum},
 };
 use serde::{Deserialize, Serialize};
-use std::{fs, io, path::Path};
+use source::{Source, fail};
+use std::{
+    fs,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Bytes of text that [`Text::open`] is told to hold in memory unless somebody knows better; longer texts stay on the disk.
+pub const IN_MEMORY: usize = 1 << 30;
 
 /// Reads a UTF-8 file.
 ///
 /// # Errors
 /// [`Error::Text`] if it is missing, empty or not UTF-8, [`Error::Io`] if it cannot be read.
 pub fn read_text(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => fail(path, "no such file; give the path of a text in UTF-8"),
-        _ => Error::io("read", path)(error),
-    })?;
+    let bytes = fs::read(path).map_err(|error| open::unreadable(path, error))?;
     if bytes.is_empty() {
-        return Err(fail(path, "the file is empty; give a file with text in it"));
+        return Err(open::empty(path));
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        fail(path, format!("not UTF-8 at byte {offset}; convert the file, for example with `iconv -t UTF-8`"))
-    })
+    String::from_utf8(bytes).map_err(|error| open::not_utf8(path, error.utf8_error().valid_up_to()))
 }
 
-/// An [`Error::Text`].
-fn fail(path: &Path, why: impl Into<String>) -> Error {
-    Error::Text { path: path.to_owned(), why: why.into() }
+/// A text in UTF-8, of one file or of several. It is in memory, or read from the disk where it is needed. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Text {
+    /// For messages.
+    name: PathBuf,
+    source: Arc<Source>,
+    identity: Identity,
+    files: usize,
+    skipped: Vec<PathBuf>,
+}
+
+impl Text {
+    /// A text that is there already; `name` is for messages.
+    pub fn new(name: impl Into<PathBuf>, text: String) -> Self {
+        let identity = Identity::of(&text);
+        let source = Arc::new(Source::Memory(text.into_bytes()));
+        Self { name: name.into(), source, identity, files: 1, skipped: Vec::new() }
+    }
+
+    /// The files of these paths in their order, with a newline between two. Of a folder all files below it are read in the
+    /// order of their paths, but for those that are hidden, empty or no text in UTF-8. A text of more than `in_memory`
+    /// bytes stays on the disk; [`IN_MEMORY`] is a good limit.
+    ///
+    /// # Errors
+    /// [`Error::Text`] if a file that is named is missing, empty or not UTF-8, or a folder holds no text, or it does not
+    /// fit into memory. [`Error::Io`] if a file cannot be read.
+    pub fn open(paths: &[PathBuf], in_memory: usize) -> Result<Self> {
+        open::open(paths, in_memory)
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.source.len()
+    }
+
+    /// Which text it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Number of files that it is made of.
+    pub fn files(&self) -> usize {
+        self.files
+    }
+
+    /// Files of folders that are empty or no text in UTF-8, and so not part of it.
+    pub fn skipped(&self) -> &[PathBuf] {
+        &self.skipped
+    }
+
+    /// All of it, in memory.
+    ///
+    /// # Errors
+    /// Those of a text on the disk that cannot be read.
+    pub fn whole(&self) -> Result<String> {
+        self.string(0..self.bytes())
+    }
+
+    /// Writes it into a file, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Text`] if it has changed on the disk.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        write_whole_with(path, |write| self.source.for_each_block(write))
+    }
+
+    /// Where the last `fraction` of its bytes begins; the cut moves back to the start of a character.
+    fn cut(&self, fraction: f32) -> Result<usize> {
+        self.source.character_start(cut(self.bytes(), fraction))
+    }
+
+    /// Its last `fraction` of bytes; the cut moves back to the start of a character.
+    ///
+    /// # Errors
+    /// Those of [`Vocabulary::encode`], and of a text on the disk that cannot be read.
+    pub fn tail(&self, vocabulary: &Vocabulary, fraction: f32) -> Result<Stream> {
+        self.part(vocabulary, self.cut(fraction)?..self.bytes())
+    }
+
+    /// These bytes as tokens, from one start of a character to another.
+    fn part(&self, vocabulary: &Vocabulary, range: Range<usize>) -> Result<Stream> {
+        let bytes = range.len();
+        if matches!(vocabulary, Vocabulary::Bytes) {
+            return Ok(Stream { tokens: Tokens::bytes(Arc::clone(&self.source), range), bytes });
+        }
+        Stream::encode(vocabulary, &self.string(range)?)
+    }
+
+    /// These bytes, from one start of a character to another.
+    fn string(&self, range: Range<usize>) -> Result<String> {
+        let mut part = Vec::with_capacity(range.len());
+        self.source.read(range, &mut part)?;
+        let changed = "changed while it was being read from the disk; begin again with a copy of it";
+        String::from_utf8(part).map_err(|_| fail(&self.name, changed))
+    }
+}
+
+/// Where the last `fraction` of so many bytes begins.
+fn cut(bytes: usize, fraction: f32) -> usize {
+    bytes.saturating_sub((bytes as f64 * f64::from(fraction)).round() as usize)
 }
 
 /// Tokens in order, and the number of bytes of text that they stand for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Stream {
     /// Tokens.
-    pub tokens: Vec<u32>,
+    pub tokens: Tokens,
     /// Bytes of the text.
     pub bytes: usize,
 }
@@ -46,7 +158,7 @@ impl Stream {
     /// # Errors
     /// Those of [`Vocabulary::encode`].
     pub fn encode(vocabulary: &Vocabulary, text: &str) -> Result<Self> {
-        Ok(Self { tokens: vocabulary.encode(text)?, bytes: text.len() })
+        Ok(Self { tokens: vocabulary.encode(text)?.into(), bytes: text.len() })
     }
 
     /// Bytes of text a token; 1 for byte-level text.
@@ -56,7 +168,7 @@ impl Stream {
 
     /// Its first tokens, at most `count`.
     pub fn head(&self, count: usize) -> Self {
-        let tokens = self.tokens[..count.min(self.tokens.len())].to_vec();
+        let tokens = self.tokens.head(count);
         let bytes = (self.bytes_per_token() * tokens.len() as f64).round() as usize;
         Self { tokens, bytes }
     }
@@ -77,6 +189,16 @@ impl Identity {
     pub fn of(text: &str) -> Self {
         Self { bytes: text.len(), checksum: checksum(text.as_bytes()) }
     }
+
+    /// Of a text that may be on the disk.
+    fn of_source(source: &Source) -> Result<Self> {
+        let mut all = Checksum::new(source.len());
+        source.for_each_block(|block| {
+            all.take(block);
+            Ok(())
+        })?;
+        Ok(Self { bytes: source.len(), checksum: all.digits() })
+    }
 }
 
 /// A text split into a part to learn and a part to measure on.
@@ -91,18 +213,27 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Holds out the last `fraction` of the text's bytes (the cut moves back to the start of a character); both
-    /// parts must be longer than `length` tokens. `path` is for messages.
+    /// As [`Corpus::of`] of a text in memory, which is copied; `path` is for messages.
     ///
     /// # Errors
-    /// [`Error::Config`] for a fraction outside `(0, 1)`, [`Error::Text`] if a part is too short.
+    /// As [`Corpus::of`].
     pub fn new(path: &Path, text: &str, vocabulary: &Vocabulary, fraction: f32, length: usize) -> Result<Self> {
+        Self::of(&Text::new(path, text.to_owned()), vocabulary, fraction, length)
+    }
+
+    /// Holds out the last `fraction` of the text's bytes (the cut moves back to the start of a character); both
+    /// parts must be longer than `length` tokens.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a fraction outside `(0, 1)`, [`Error::Text`] if a part is too short, and those of a text on
+    /// the disk that cannot be read.
+    pub fn of(text: &Text, vocabulary: &Vocabulary, fraction: f32, length: usize) -> Result<Self> {
         if !(fraction > 0.0 && fraction < 1.0) {
             return Err(Error::config("held-out fraction", fraction, "above 0 and under 1"));
         }
-        let (train, held_out) = split(text, fraction);
-        let part = |name: &str, text: &str, needed: usize| {
-            let stream = Stream::encode(vocabulary, text)?;
+        let cut = text.cut(fraction)?;
+        let part = |name: &str, range, needed: usize| {
+            let stream = text.part(vocabulary, range)?;
             if stream.tokens.len() >= needed {
                 return Ok(stream);
             }
@@ -111,20 +242,19 @@ impl Corpus {
                 "too short: the {name} part holds {found} tokens, one sequence needs {needed}; \
                  give more text, shorter sequences or another held-out fraction"
             );
-            Err(fail(path, why))
+            Err(fail(text.name(), why))
         };
         Ok(Self {
-            train: part("training", train, length.saturating_add(1))?,
-            held_out: part("held-out", held_out, 2)?,
-            identity: Identity::of(text),
+            train: part("training", 0..cut, length.saturating_add(1))?,
+            held_out: part("held-out", cut..text.bytes(), 2)?,
+            identity: text.identity().clone(),
         })
     }
 }
 
 /// The text without its last `fraction` of bytes, and that; the cut moves back to the start of a character.
 pub fn split(text: &str, fraction: f32) -> (&str, &str) {
-    let held_out = (text.len() as f64 * f64::from(fraction)).round() as usize;
-    let mut cut = text.len().saturating_sub(held_out);
+    let mut cut = cut(text.len(), fraction);
     while !text.is_char_boundary(cut) {
         cut -= 1;
     }
@@ -148,23 +278,31 @@ impl Windows {
     /// `[batch, length]`.
     ///
     /// # Errors
-    /// As [`Windows::starts`], and for more tokens than fit into a pass.
-    pub fn draw(&mut self, text: &[u32], batch: usize, length: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+    /// As [`Windows::starts`], for more tokens than fit into a pass, and as [`Tokens::read`].
+    pub fn draw<'a>(
+        &mut self,
+        text: impl Into<TokenSource<'a>>,
+        batch: usize,
+        length: usize,
+    ) -> Result<(Vec<u32>, Vec<u32>)> {
+        let text = text.into();
         at_most("batch × sequence length", product(&[batch, length]), SIZE as u128)?;
-        Ok(windows(text, self.starts(text, batch, length)?, length))
+        let starts = self.starts(text, batch, length)?;
+        windows(text, starts, length)
     }
 
     /// Where `batch` windows of `length` tokens start.
     ///
     /// # Errors
     /// [`Error::Config`] if the text holds no window.
-    pub fn starts(&mut self, text: &[u32], batch: usize, length: usize) -> Result<Vec<usize>> {
-        let starts = text.len().saturating_sub(length) as u64;
+    pub fn starts<'a>(&mut self, text: impl Into<TokenSource<'a>>, batch: usize, length: usize) -> Result<Vec<usize>> {
+        let tokens = text.into().len();
+        let starts = tokens.saturating_sub(length) as u64;
         if starts == 0 {
             let expected = format!(
                 "more than {length}: the sequence length, times the sequences that memories are carried through"
             );
-            return Err(Error::config("tokens of text", text.len(), expected));
+            return Err(Error::config("tokens of text", tokens, expected));
         }
         Ok((0..batch).map(|_| self.random.within(0..starts) as usize).collect())
     }
@@ -172,11 +310,16 @@ impl Windows {
 
 /// The windows of `length` tokens that start there, and the tokens that follow each of theirs: `(inputs, targets)`, one
 /// window after another.
-pub(crate) fn windows(text: &[u32], starts: impl IntoIterator<Item = usize>, length: usize) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn windows(
+    text: TokenSource<'_>,
+    starts: impl IntoIterator<Item = usize>,
+    length: usize,
+) -> Result<(Vec<u32>, Vec<u32>)> {
     let (mut inputs, mut targets) = (Vec::new(), Vec::new());
     for start in starts {
-        inputs.extend(&text[start..start + length]);
-        targets.extend(&text[start + 1..start + length + 1]);
+        let window = text.read(start..start + length + 1)?;
+        inputs.extend(&window[..length]);
+        targets.extend(&window[1..]);
     }
-    (inputs, targets)
+    Ok((inputs, targets))
 }

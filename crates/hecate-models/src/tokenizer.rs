@@ -1,5 +1,7 @@
 //! From text to tokens and back.
 
+#[cfg(feature = "tokenizer")]
+use crate::panics::caught;
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -33,19 +35,23 @@ impl Vocabulary {
         Self::from_json(path, &bytes)
     }
 
-    /// As [`Vocabulary::from_file`], from the file's content.
+    /// As [`Vocabulary::from_file`], from the file's content. What it says of cutting texts short or filling them up does
+    /// not count.
     ///
     /// # Errors
     /// [`Error::Tokenizer`].
     #[cfg(feature = "tokenizer")]
     pub fn from_json(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let path = path.to_owned();
-        match tokenizers::Tokenizer::from_bytes(bytes) {
-            Ok(tokenizer) => {
-                Ok(Self::Tokenizer { path, size: tokenizer.get_vocab_size(true), tokenizer: Box::new(tokenizer) })
-            }
-            Err(error) => Err(Error::Tokenizer { path, why: format!("not a tokenizer.json: {error}") }),
-        }
+        check_json(bytes).map_err(|why| not_a_tokenizer(path, why))?;
+        let (tokenizer, size) = guarded(|| {
+            let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)?;
+            // A text is learned whole, however long it is.
+            tokenizer.with_truncation(None)?.with_padding(None);
+            let size = tokenizer.get_vocab_size(true);
+            Ok((tokenizer, size))
+        })
+        .map_err(|why| not_a_tokenizer(path, why))?;
+        Ok(Self::Tokenizer { path: path.to_owned(), size, tokenizer: Box::new(tokenizer) })
     }
 
     /// As [`Vocabulary::from_file`], from the file's content.
@@ -75,10 +81,10 @@ impl Vocabulary {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
             #[cfg(feature = "tokenizer")]
-            Self::Tokenizer { path, tokenizer, .. } => match tokenizer.encode_fast(text, false) {
-                Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-                Err(error) => Err(Error::Tokenizer { path: path.clone(), why: error.to_string() }),
-            },
+            Self::Tokenizer { path, tokenizer, .. } => {
+                guarded(|| Ok(tokenizer.encode_fast(text, false)?.get_ids().to_vec()))
+                    .map_err(|why| Error::Tokenizer { path: path.clone(), why })
+            }
         }
     }
 
@@ -129,9 +135,9 @@ impl Decoder<'_> {
         match self.vocabulary {
             Vocabulary::Bytes => Ok(self.push_byte()),
             #[cfg(feature = "tokenizer")]
-            Vocabulary::Tokenizer { path, tokenizer, .. } => self
-                .push_token(tokenizer)
-                .map_err(|error| Error::Tokenizer { path: path.clone(), why: error.to_string() }),
+            Vocabulary::Tokenizer { path, tokenizer, .. } => {
+                guarded(|| self.push_token(tokenizer)).map_err(|why| Error::Tokenizer { path: path.clone(), why })
+            }
         }
     }
 
@@ -141,7 +147,7 @@ impl Decoder<'_> {
             _ if self.pending.len() == self.shown => String::new(),
             #[cfg(feature = "tokenizer")]
             Vocabulary::Tokenizer { tokenizer, .. } => {
-                self.unshown(tokenizer).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
+                guarded(|| self.unshown(tokenizer)).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
             }
             Vocabulary::Bytes => char::REPLACEMENT_CHARACTER.into(),
         };
@@ -185,6 +191,32 @@ impl Decoder<'_> {
         let after = tokenizer.decode(&self.pending, true)?;
         Ok(after.strip_prefix(before.as_str()).unwrap_or(&after).to_owned())
     }
+}
+
+/// What a tokenizer does with a file or text of the user's; its panics are errors like others.
+#[cfg(feature = "tokenizer")]
+fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    let outcome = caught(work).unwrap_or_else(|panic| Err(format!("what reads it gave up ({panic})").into()));
+    outcome.map_err(|error| error.to_string())
+}
+
+/// Refuses content whose outline is not that of a tokenizer, before the library makes something of it.
+#[cfg(feature = "tokenizer")]
+fn check_json(bytes: &[u8]) -> Result<(), String> {
+    let file: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let model = file.get("model").ok_or("it has no `model`")?;
+    let vocabulary = model.get("vocab").ok_or("its `model` has no `vocab`")?;
+    if !(vocabulary.is_object() || vocabulary.is_array()) {
+        return Err("the `vocab` of its `model` is neither an object nor a list".to_owned());
+    }
+    Ok(())
+}
+
+/// The error of a file that is no tokenizer.
+#[cfg(feature = "tokenizer")]
+fn not_a_tokenizer(path: &Path, why: String) -> Error {
+    let why = format!("not a tokenizer.json: {why}; use a copy of it, or another one");
+    Error::Tokenizer { path: path.to_owned(), why }
 }
 
 /// Whether these bytes can still become a character.

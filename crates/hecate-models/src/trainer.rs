@@ -3,13 +3,22 @@
 mod batch_source;
 mod files;
 mod guard;
+mod loading;
 mod measure;
 mod settings;
+mod standing;
 
-pub use files::{PUBLISHED, TOKENIZER, load_best_model, load_config, load_model};
+pub use files::{PUBLISHED, TEXT, TOKENIZER, load_config};
+pub use loading::{Trained, WhichWeights, load_best_model, load_model};
 pub use settings::{RunPlan, Settings};
+pub use standing::Standing;
 
-use crate::{Config, Error, LanguageModel, Result, optimizer::Moments, text::Windows};
+use crate::{
+    Config, Error, Interrupt, LanguageModel, Result,
+    optimizer::Moments,
+    schedule::Schedule,
+    text::{TokenSource, Windows},
+};
 use batch_source::BatchSource;
 use files::Best;
 use hecate_core::Backend;
@@ -36,11 +45,17 @@ pub struct Trainer<B: Backend> {
     settings: Settings,
     plan: RunPlan,
     source: BatchSource<B>,
+    /// Content of `config.json`, as the run began with it.
+    config: Vec<u8>,
     /// Content of `tokenizer.json`.
     tokenizer: Option<Vec<u8>>,
+    /// The text, where it is kept with the run.
+    text: Option<String>,
     /// Steps done.
     step: u64,
     best: Option<Best>,
+    /// The last step's measurement on held-out text is still to be made.
+    due: bool,
     /// A step broke off: weights, moments and source may disagree.
     failed: bool,
 }
@@ -58,20 +73,80 @@ impl<B: Backend> Trainer<B> {
         tokenizer: Option<Vec<u8>>,
     ) -> Result<Self> {
         settings.check()?;
+        settings.check_fits(device, config, 0)?;
+        Self::from_model(LanguageModel::new(device, config, settings.seed)?, settings, plan, tokenizer)
+    }
+
+    /// As [`Trainer::new`], from a model that learned before: its weights, and nothing else of its training.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    pub fn from_model(
+        model: LanguageModel<B>,
+        settings: Settings,
+        plan: RunPlan,
+        tokenizer: Option<Vec<u8>>,
+    ) -> Result<Self> {
+        settings.check()?;
         plan.check()?;
-        let model = LanguageModel::new(device, config, settings.seed)?.with_precision(settings.precision);
         settings.check_group(model.group())?;
-        let moments = Moments::new(device, model.parameters())?;
+        let model = model.with_precision(settings.precision);
+        let weights = model.footprint(settings.batch, settings.tokens).weights;
+        settings.check_fits(model.device(), model.config(), weights)?;
+        let moments = Moments::new(model.device(), model.parameters())?;
         let source = BatchSource::new(Windows::new(settings.seed));
-        Ok(Self { model, moments, settings, plan, source, tokenizer, step: 0, best: None, failed: false })
+        let (config, step) = (files::config_file(&model)?, 0);
+        let (text, best, due, failed) = (None, None, false, false);
+        Ok(Self { model, moments, settings, plan, source, config, tokenizer, text, step, best, due, failed })
+    }
+
+    /// The same trainer, whose checkpoints keep the text: for one that is part of a program, which may change.
+    pub fn with_text(self, text: String) -> Self {
+        Self { text: Some(text), ..self }
+    }
+
+    /// The same trainer, whose steps and measurements end with [`Error::Stopped`] once `interrupt` was asked for.
+    pub fn with_interrupt(self, interrupt: Interrupt) -> Self {
+        Self { model: self.model.with_interrupt(interrupt), ..self }
+    }
+
+    /// Another number of steps for the whole run. The learning rate of steps to come is that of a run of so many steps.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for fewer steps than are done, or than the warm-up has.
+    pub fn extend(&mut self, steps: u64) -> Result<()> {
+        if steps < self.step {
+            return Err(Error::config("steps", steps, format!("at least {}, the steps that are done", self.step)));
+        }
+        let schedule = Schedule { steps, ..self.settings.schedule };
+        schedule.check()?;
+        self.settings.schedule = schedule;
+        Ok(())
+    }
+
+    /// Another number of checkpoints that are kept.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for none.
+    pub fn keep(&mut self, checkpoints: usize) -> Result<()> {
+        let plan = RunPlan { keep: checkpoints, ..self.plan.clone() };
+        plan.check()?;
+        self.plan = plan;
+        Ok(())
     }
 
     /// Draws windows of `text`, and learns them.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] if the loss or the gradients are not finite, saying where in the model the first one
-    /// appeared (the weights are then unchanged); a text that holds no window; the device's own failures.
-    pub fn step(&mut self, text: &[u32]) -> Result<Report> {
+    /// [`Error::NonFinite`] if the loss or the gradients are not finite. It says where in the model the first one
+    /// appeared; the weights are then unchanged. [`Error::Stopped`]: everything is then as before the step, which can be
+    /// made again. A text that holds no window. The device's own failures.
+    pub fn step<'a>(&mut self, text: impl Into<TokenSource<'a>>) -> Result<Report> {
+        self.step_of(text.into())
+    }
+
+    /// [`Trainer::step`], once for all kinds of text.
+    fn step_of(&mut self, text: TokenSource<'_>) -> Result<Report> {
         self.check_sound()?;
         self.failed = true;
         let step = self.step + 1;
@@ -79,6 +154,11 @@ impl<B: Backend> Trainer<B> {
         let source = self.source.clone();
         let Measured { loss, gradients, norm_squared, gradient_norm } = match self.measure(text) {
             Ok(measured) if measured.is_finite() => measured,
+            // Weights and moments change at the end of a step alone.
+            Err(Error::Stopped) => {
+                (self.source, self.failed) = (source, false);
+                return Err(Error::Stopped);
+            }
             outcome => return Err(self.explain(text, source, outcome)),
         };
         let learning_rate = self.settings.schedule.rate(step);
@@ -88,6 +168,7 @@ impl<B: Backend> Trainer<B> {
         self.moments.update(self.model.parameters_mut(), &gradients, &norm_squared, constants, at)?;
         self.step = step;
         self.failed = false;
+        self.due = self.finished() || step.is_multiple_of(self.plan.evaluate_every);
         Ok(Report { step, loss, gradient_norm, learning_rate })
     }
 
@@ -99,6 +180,11 @@ impl<B: Backend> Trainer<B> {
     /// Whether all steps are done.
     pub fn finished(&self) -> bool {
         self.step >= self.settings.schedule.steps
+    }
+
+    /// Whether the last step is one after which held-out text is measured, and [`Trainer::note`] was not told of it yet.
+    pub fn measurement_due(&self) -> bool {
+        self.due
     }
 
     /// The model.
@@ -114,6 +200,11 @@ impl<B: Backend> Trainer<B> {
     /// Where the text comes from.
     pub fn plan(&self) -> &RunPlan {
         &self.plan
+    }
+
+    /// The text that the checkpoints keep, if they do.
+    pub fn text(&self) -> Option<&str> {
+        self.text.as_deref()
     }
 
     /// Content of the tokenizer's file, if the model does not read bytes.

@@ -1,16 +1,41 @@
 //! Arrays in safetensors files.
 
-use crate::{Error, Result, checksum::checksum};
+use crate::{
+    Error, Result,
+    checksum::{DIGITS, checksum, checksum_around},
+};
 use hecate_core::{Device, Shape, Tensor};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Display,
+    path::Path,
+};
 
-/// Key of the file's metadata under which the checksum of its data is kept. It is the only key: the order of several
-/// would differ from run to run.
-const CHECKSUM: &str = "checksum";
+/// Key of the metadata that Hecate writes: checksums of this file and of those it was written beside. It is the only key:
+/// the order of several would differ from run to run.
+const MARK: &str = "hecate";
+/// How a marked file goes on after its first eight bytes; the checksum of all other bytes follows.
+const OPENING: &[u8] = b"{\"__metadata__\":{\"hecate\":\"";
+/// Where that checksum is.
+const AT: usize = 8 + OPENING.len();
+/// Key of files from before there was the mark: a checksum of the arrays' bytes alone.
+const UNMARKED: &str = "checksum";
+/// What to do with a file of other arrays.
+const WAY_OUT: &str = "use the config.json it came with, or build the same model";
+/// Key that PyTorch and its kin write.
+const FOREIGN: &str = "format";
 
-/// A safetensors file of 32-bit floats. The same arrays give the same bytes.
-pub(crate) fn pack<D: Device>(path: &Path, arrays: &[(String, &Tensor<D>)]) -> Result<Vec<u8>> {
+/// Checksums of the files that a file of weights was written beside, by their names.
+pub(crate) type Beside = BTreeMap<String, String>;
+
+/// A safetensors file of 32-bit floats, marked as Hecate's, and as written beside these files. The same arrays give the
+/// same bytes.
+pub(crate) fn pack<D: Device>(
+    path: &Path,
+    arrays: &[(String, &Tensor<D>)],
+    beside: &[(&str, &[u8])],
+) -> Result<Vec<u8>> {
     let mut contents = arrays
         .iter()
         .map(|(name, array)| {
@@ -19,15 +44,58 @@ pub(crate) fn pack<D: Device>(path: &Path, arrays: &[(String, &Tensor<D>)]) -> R
         })
         .collect::<Result<Vec<_>>>()?;
     contents.sort_by_key(|content| content.0);
-    let data: Vec<&[u8]> = contents.iter().map(|(.., bytes)| bytes.as_slice()).collect();
-    let metadata = HashMap::from([(CHECKSUM.to_owned(), checksum(&data.concat()))]);
-    let fail = |error: safetensors::SafeTensorError| Error::checkpoint(path, format!("cannot be made: {error}"));
+    if let Some(pair) = contents.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let why = format!("cannot be made: two arrays are named `{}`; give each a name of its own", pair[0].0);
+        return Err(Error::checkpoint(path, why));
+    }
+    // Digits of no file's checksum keep its place until the rest is known.
+    let sums = beside.iter().map(|(name, content)| format!(" {name} {}", checksum(content)));
+    let metadata = HashMap::from([(MARK.to_owned(), "0".repeat(DIGITS) + &sums.collect::<String>())]);
+    let fail = |error: &dyn Display| Error::checkpoint(path, format!("cannot be made: {error}"));
     let views = contents
         .iter()
         .map(|(name, shape, bytes)| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(fail)?;
-    safetensors::serialize(views, Some(metadata)).map_err(fail)
+        .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
+        .map_err(|error| fail(&error))?;
+    let mut bytes = safetensors::serialize(views, Some(metadata)).map_err(|error| fail(&error))?;
+    if !bytes[8..].starts_with(OPENING) {
+        return Err(fail(&"its metadata does not come first"));
+    }
+    let sum = checksum_around(&bytes, AT);
+    bytes[AT..AT + DIGITS].copy_from_slice(sum.as_bytes());
+    Ok(bytes)
+}
+
+/// The error of a file whose bytes are not those that were written.
+fn damaged(path: &Path, why: &dyn Display) -> Error {
+    Error::checkpoint(path, format!("damaged or cut short ({why}); use a copy of it, or train again"))
+}
+
+/// What a file of weights says it was written beside, once its own checksum fits; none for files of others. Metadata that
+/// nobody writes is damage.
+pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
+    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(path, &error))?;
+    let none = HashMap::new();
+    let entries: Vec<_> = metadata.metadata().as_ref().unwrap_or(&none).iter().collect();
+    let digits = bytes.get(AT..AT + DIGITS).filter(|_| bytes[8..].starts_with(OPENING));
+    let mark = || digits.is_some_and(|digits| *digits == *checksum_around(bytes, AT).as_bytes());
+    match entries[..] {
+        [] => Ok(None),
+        [(key, _)] if key == FOREIGN => Ok(None),
+        [(key, written)] if key == MARK && mark() => Ok(Some(beside(written))),
+        [(key, written)] if key == UNMARKED && *written == checksum(&bytes[8 + header..]) => Ok(None),
+        [(key, _)] if key == MARK || key == UNMARKED => Err(damaged(path, &"its checksum does not fit its content")),
+        _ => {
+            let keys = entries.iter().map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+            Err(damaged(path, &format!("nobody writes such metadata: {keys}")))
+        }
+    }
+}
+
+/// Names and checksums after the file's own.
+fn beside(written: &str) -> Beside {
+    let words: Vec<&str> = written.split(' ').skip(1).collect();
+    words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
 }
 
 /// The arrays of a safetensors file, in the order of `expected`; it must hold exactly these.
@@ -37,25 +105,17 @@ pub(crate) fn unpack<D: Device>(
     bytes: &[u8],
     expected: &[(String, Shape)],
 ) -> Result<Vec<Tensor<D>>> {
-    let damaged = |why: &dyn std::fmt::Display| {
-        let why = format!("damaged or cut short ({why}); use a copy of it, or train again");
-        Error::checkpoint(path, why)
-    };
-    let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(&error))?;
-    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(&error))?;
-    let written = metadata.metadata().as_ref().and_then(|entries| entries.get(CHECKSUM));
-    if written.is_some_and(|written| *written != checksum(&bytes[8 + header..])) {
-        return Err(damaged(&"its checksum does not fit its content"));
-    }
+    verify(path, bytes)?;
+    let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))?;
     if let Some(name) = file.names().into_iter().find(|name| expected.iter().all(|(known, _)| known != name)) {
-        let why = format!("holds `{name}`, which this configuration does not have; use the config.json it came with");
+        let why = format!("holds `{name}`, which this model does not have; {WAY_OUT}");
         return Err(Error::checkpoint(path, why));
     }
     expected.iter().map(|(name, shape)| read(device, path, &file, name, shape)).collect()
 }
 
 fn read<D: Device>(device: &D, path: &Path, file: &SafeTensors, name: &str, shape: &Shape) -> Result<Tensor<D>> {
-    let fail = |why: String| Error::checkpoint(path, format!("{why}; use the config.json it came with"));
+    let fail = |why: String| Error::checkpoint(path, format!("{why}; {WAY_OUT}"));
     let view = file.tensor(name).map_err(|_| fail(format!("lacks `{name}`")))?;
     if view.shape() != shape.axes() {
         return Err(fail(format!("`{name}` has shape {:?}, expected {shape}", view.shape())));

@@ -3,11 +3,10 @@
 use super::{
     MemoryConfig,
     rule::{group, with_group},
-    validate::{divides, taps},
 };
 use crate::{
     Error, Result,
-    bounds::{ELEMENTS, LAYERS, SIZE, at_most, product, within},
+    bounds::{ELEMENTS, LAYERS, SIZE, at_most, divides, product, taps, within},
 };
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +108,7 @@ impl HopeConfig {
     }
 
     /// Refuses widths that do not divide, and sizes whose products are too large. The five memories are `[D, 3D + 2]`.
-    pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.head_dim.is_none() {
             divides(path("heads"), self.heads, hidden_size, "head_dim")?;
@@ -136,7 +135,7 @@ impl CmsConfig {
     }
 
     /// Refuses periods that do not rise, a frozen rule, and a memory that no chunk of a period could have.
-    pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         rising(&path("periods"), &self.periods)?;
         exact(&self.memory, &path, "the periods say how many tokens share a gradient point")?;
         let largest = self.periods.iter().copied().max().unwrap_or(1);
@@ -152,7 +151,7 @@ impl ConductorConfig {
     }
 
     /// Refuses periods that do not rise, and a frozen rule.
-    pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         rising(&path("periods"), &self.periods)?;
         exact(&self.memory, &path, "a level is written one token at a time")?;
         self.memory.validate(hidden_size, inside(&path))
@@ -166,7 +165,7 @@ impl TntConfig {
     }
 
     /// Refuses local chunks that do not divide the shard, and a frozen rule.
-    pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("chunk"), self.chunk, 1..=SIZE)?;
         within(path("shard"), self.shard, 1..=SIZE)?;
         within(path("locals"), self.locals.len(), 1..=LAYERS)?;

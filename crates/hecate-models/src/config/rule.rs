@@ -2,7 +2,11 @@
 
 use crate::{Error, Result, bounds::product};
 pub use hecate_core::rules::AnyRule as RuleConfig;
-use hecate_core::{Dims, Rule, Slots, rules::RuleVisitor};
+use hecate_core::{
+    Dims, Rule, Slots, for_each_rule,
+    rules::{RuleVisitor, *},
+};
+use std::any::Any;
 
 /// The rule of this name with its default options.
 ///
@@ -11,6 +15,27 @@ use hecate_core::{Dims, Rule, Slots, rules::RuleVisitor};
 pub(super) fn named(name: &str) -> Result<RuleConfig> {
     let expected = || format!("one of {}", RuleConfig::NAMES.join(", "));
     RuleConfig::named(name).map_err(|_| Error::config("rule", format!("`{name}`"), expected()))
+}
+
+/// A rule of any type as one of the list; none that the list does not have.
+pub(super) fn known<R: Rule>(rule: R) -> Option<RuleConfig> {
+    macro_rules! find {
+        ($($known:ident),*) => {
+            [$((&rule as &dyn Any).downcast_ref::<$known>().map(|&rule| RuleConfig::from(rule))),*]
+        };
+    }
+    for_each_rule!(find).into_iter().flatten().next()
+}
+
+/// Refuses a rule beside a configuration that names another.
+pub(crate) fn check_same<R: Rule>(rule: R, named: RuleConfig) -> Result<()> {
+    match known(rule) {
+        Some(rule) if rule != named => {
+            let expected = format!("{rule:?}, the rule that the layer is made with");
+            Err(Error::config("memory.rule", format!("{named:?}"), expected))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Tokens that share a gradient point; 1 where the rule is exact.

@@ -1,13 +1,13 @@
 //! Refusing configurations that no model can be made of.
 
 use super::{
-    AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, MacConfig, MemoryConfig,
-    MixerConfig, RuleConfig,
+    AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, LayerConfig, MacConfig,
+    MemoryConfig, MixerConfig, RuleConfig,
     rule::{Elements, group},
 };
 use crate::{
     Error, Result,
-    bounds::{ELEMENTS, LAYERS, SIZE, at_most, product, within},
+    bounds::{ELEMENTS, LAYERS, SIZE, at_most, divides, product, taps, within},
 };
 use hecate_core::{Dims, Sequences, rules::Erase};
 
@@ -26,33 +26,43 @@ impl Config {
         within("layers", self.layers.len(), 1..=LAYERS)?;
         positive("norm_eps", self.norm_eps)?;
         positive("initializer_range", self.initializer_range)?;
+        self.dropout().check()?;
+        let tables = 2 - usize::from(self.tie_word_embeddings);
+        let mut matrices = product(&[tables, self.vocabulary_size, self.hidden_size]);
         for (i, layer) in self.layers.iter().enumerate() {
-            let path = |field: &str| format!("layers[{i}].mixer.{field}");
-            match &layer.mixer {
-                MixerConfig::Memory(memory) => memory.validate(self.hidden_size, path)?,
-                MixerConfig::Attention(attention) => attention.validate(self.hidden_size, path)?,
-                MixerConfig::Mag(config) | MixerConfig::Mal(config) => config.validate(self.hidden_size, path)?,
-                MixerConfig::Mac(config) => config.validate(self.hidden_size, path)?,
-                MixerConfig::Cms(cms) => cms.validate(self.hidden_size, path)?,
-                MixerConfig::Conductor(conductor) => conductor.validate(self.hidden_size, path)?,
-                MixerConfig::Tnt(tnt) => tnt.validate(self.hidden_size, path)?,
-                MixerConfig::Hope(hope) => hope.validate(self.hidden_size, path)?,
+            // Layers alike are refused alike.
+            if i == 0 || self.layers[i - 1] != *layer {
+                layer.mixer.validate(self.hidden_size, |field| format!("layers[{i}].mixer.{field}"))?;
             }
+            matrices += self.layer_matrices(layer);
+            // Here and not after the last: a model that is too large is known before all of its layers are looked at.
+            at_most("number of parameters", matrices, ELEMENTS)?;
         }
-        at_most("number of parameters", self.matrices(), ELEMENTS)
+        Ok(())
     }
 
-    /// Elements of all matrices: tables, MLPs and projections. Norms, gates and convolutions are left out, as they are small.
-    fn matrices(&self) -> u128 {
-        let tables = 2 - usize::from(self.tie_word_embeddings);
+    /// Elements of a layer's matrices: MLP and projections. Norms, gates and convolutions are left out, as they are small.
+    fn layer_matrices(&self, layer: &LayerConfig) -> u128 {
         let mlp = product(&[3, self.hidden_size, self.mlp_size()]);
-        let layers =
-            self.layers.iter().map(|layer| mlp + layer.mixer.inner(self.hidden_size) * self.hidden_size as u128);
-        product(&[tables, self.vocabulary_size, self.hidden_size]) + layers.sum::<u128>()
+        mlp.saturating_add(layer.mixer.inner(self.hidden_size).saturating_mul(self.hidden_size as u128))
     }
 }
 
 impl MixerConfig {
+    /// Refuses what [`Config::validate`] names; `path` gives a field its path.
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+        match self {
+            Self::Memory(memory) => memory.validate(hidden_size, path),
+            Self::Attention(attention) => attention.validate(hidden_size, path),
+            Self::Mag(config) | Self::Mal(config) => config.validate(hidden_size, path),
+            Self::Mac(config) => config.validate(hidden_size, path),
+            Self::Cms(cms) => cms.validate(hidden_size, path),
+            Self::Conductor(conductor) => conductor.validate(hidden_size, path),
+            Self::Tnt(tnt) => tnt.validate(hidden_size, path),
+            Self::Hope(hope) => hope.validate(hidden_size, path),
+        }
+    }
+
     /// Widths of all projections from and to the residual stream together.
     fn inner(&self, hidden_size: usize) -> u128 {
         match self {
@@ -76,7 +86,7 @@ impl MixerConfig {
 
 impl ComposedConfig {
     /// Refuses what [`Config::validate`] names; `path` gives a field its path.
-    fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         self.memory.validate(hidden_size, |field| path(&format!("memory.{field}")))?;
         self.attention.validate(hidden_size, |field| path(&format!("attention.{field}")))?;
         within(path("persistent"), self.persistent, 0..=SIZE)?;
@@ -86,7 +96,7 @@ impl ComposedConfig {
 
 impl MacConfig {
     /// As [`ComposedConfig`]; a segment must be whole groups of a frozen rule.
-    fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         let Self { memory, attention, persistent, segment } = self.clone();
         ComposedConfig { memory, attention, persistent }.validate(hidden_size, &path)?;
         within(path("segment"), segment, 1..=SIZE)?;
@@ -107,7 +117,7 @@ impl MemoryConfig {
     }
 
     /// Refuses widths that do not divide, steps and momentum out of range, and sizes whose products are too large.
-    pub(super) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.key_dim.is_none() || self.value_dim.is_none() {
             divides(path("heads"), self.heads, hidden_size, "key_dim and value_dim")?;
@@ -177,7 +187,7 @@ impl AttentionConfig {
     }
 
     /// Refuses heads that do not divide, and odd widths, which rotary positions cannot pair.
-    fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+    pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         within(path("heads"), self.heads, 1..=SIZE)?;
         if self.head_dim.is_none() {
             divides(path("heads"), self.heads, hidden_size, "head_dim")?;
@@ -207,18 +217,19 @@ fn positive(field: impl Into<String>, found: f32) -> Result<()> {
     Err(Error::config(field, found, "a finite number over 0"))
 }
 
-/// Refuses heads that do not divide the hidden size; `instead` names the widths that could be given.
-pub(super) fn divides(field: String, heads: usize, hidden_size: usize, instead: &str) -> Result<()> {
-    if hidden_size.is_multiple_of(heads) {
-        return Ok(());
-    }
-    Err(Error::config(field, heads, format!("a divisor of hidden_size = {hidden_size}, or {instead} given")))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
 
-/// Refuses a convolution of one tap, which only scales.
-pub(super) fn taps(field: String, found: usize) -> Result<()> {
-    if found == 1 {
-        return Err(Error::config(field, found, "0 for no convolution, or at least 2 taps"));
+    /// A model of sixty thousand blocks is refused for its size, before each of them is looked at.
+    #[test]
+    fn work_ends_with_the_first_reason() {
+        let layers = LayerConfig::default().repeated(LAYERS).unwrap();
+        let config = Config { layers, ..Config::default() };
+        let began = Instant::now();
+        let told = config.validate().unwrap_err().to_string();
+        assert!(told.contains("number of parameters"), "{told}");
+        assert!(began.elapsed() < Duration::from_millis(300), "{:?}", began.elapsed());
     }
-    within(field, found, 0..=SIZE)
 }

@@ -31,7 +31,7 @@ impl<B: Backend> LanguageModel<B> {
     /// # Errors
     /// [`Error::Config`] for tokens outside the vocabulary or lengths that do not fit; the device's own failures.
     pub fn loss(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<f64> {
-        let tape = Tape::inert(&self.parameters);
+        let tape = self.inert();
         let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
         let targets = self.targets(inputs, targets, batch)?;
         let inputs = LossInputs { classes: self.config.vocabulary_size, logits: logits.value(), targets: &targets };
@@ -76,6 +76,7 @@ impl<B: Backend> LanguageModel<B> {
         cache: &mut Cache<B>,
     ) -> Result<LossGradients<B>> {
         let (batch, mut next) = (cache.batch(), cache.clone());
+        cache.check(&self.config)?;
         self.check_group(cache.position())?;
         let tape = self.recording();
         let logits = self.logits(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
@@ -88,8 +89,8 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// Computes [`LanguageModel::loss_and_gradients`] again, or with a cache
-    /// [`LanguageModel::loss_and_gradients_with_cache`] it, and tells where, in the order of the computation, forward and
-    /// backward, the first element appears that is not finite: the block and, in its mixer, the head. None if there is none.
+    /// [`LanguageModel::loss_and_gradients_with_cache`]. Tells where, in the order of the computation, forward and backward,
+    /// the first element appears that is not finite: the block and, in its mixer, the head. None if there is none.
     ///
     /// # Errors
     /// As [`LanguageModel::loss_and_gradients`], if nothing was found before.
@@ -100,6 +101,7 @@ impl<B: Backend> LanguageModel<B> {
         batch: usize,
         cache: Option<&Cache<B>>,
     ) -> Result<Option<NonFinite>> {
+        cache.map_or(Ok(()), |cache| cache.check(&self.config))?;
         let (probe, mut next) = (Probe::default(), cache.cloned());
         let outcome = {
             let tape = self.recording().watched(&probe);
@@ -122,7 +124,12 @@ impl<B: Backend> LanguageModel<B> {
 
     /// A tape for a pass that gathers gradients, with activations of the model's precision.
     fn recording(&self) -> Tape<'_, B> {
-        Tape::recording(&self.parameters).with_activations(self.precision.dtype())
+        let tape = Tape::recording(&self.parameters).with_activations(self.precision.dtype());
+        let tape = tape.interruptible(self.interrupt.as_ref());
+        match self.masks {
+            Some(masks) => tape.with_dropout(masks),
+            None => tape,
+        }
     }
 
     /// Mean loss in nats a question, and its gradients by all parameters, where only some tokens have a target: `rows`
@@ -149,7 +156,7 @@ impl<B: Backend> LanguageModel<B> {
     /// # Errors
     /// As [`LanguageModel::answer_loss_and_gradients`].
     pub fn answer_scores(&self, inputs: &[u32], batch: usize, rows: &[u32]) -> Result<Tensor<B>> {
-        Ok(self.logits_at(&Tape::inert(&self.parameters), inputs, batch, rows)?.into_value())
+        Ok(self.logits_at(&self.inert(), inputs, batch, rows)?.into_value())
     }
 
     /// As [`LanguageModel::logits`], of some rows alone: `[rows, V]`.
@@ -161,9 +168,7 @@ impl<B: Backend> LanguageModel<B> {
             return Err(Error::config("rows", row, format!("under {}, the number of tokens", tokens.len())));
         }
         let x = self.stream(tape, &self.ids(tokens, batch)?, None)?;
-        let x = tape.reshape(&x, [tokens.len(), self.config.hidden_size])?;
-        // A row of a table is a row of anything.
-        let x = tape.embedding(&x, &Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?)?;
+        let x = tape.rows(&x, &Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?)?;
         self.head.forward(tape, &self.norm.forward(tape, &x)?)
     }
 
@@ -190,7 +195,7 @@ fn backward_from_logits<B: Backend>(
     let Losses { losses, lse } = primitives::cross_entropy(&inputs)?;
     let factor = (count as f32).recip();
     let dlogits = primitives::cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor })?;
-    Ok(LossGradients { loss: primitives::sum(&losses)?, count, gradients: tape.backward([(logits, dlogits)])? })
+    Ok(LossGradients { loss: primitives::sum(&losses)?, count, gradients: tape.backward_seeded([(logits, dlogits)])? })
 }
 
 /// Mean of losses, summed in 64 bits.

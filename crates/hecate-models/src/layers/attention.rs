@@ -20,6 +20,8 @@ pub struct SlidingWindow {
     /// Base of the rotary frequencies.
     base: f32,
     options: AttentionOptions,
+    /// Share of what was seen that is dropped.
+    dropout: f32,
 }
 
 impl SlidingWindow {
@@ -28,6 +30,7 @@ impl SlidingWindow {
     /// # Errors
     /// The device's own failures.
     pub fn new<B: Backend>(build: &mut Builder<'_, B>, config: &AttentionConfig, hidden: usize) -> Result<Self> {
+        config.validate(hidden, str::to_owned)?;
         let (heads, (kv_heads, width)) = (config.heads, config.sizes(hidden));
         let tail = ProjectionTail { taps: config.conv, activate: false };
         let mut project = |names, heads| Projection::new(build, names, hidden, (heads, width), tail);
@@ -38,7 +41,8 @@ impl SlidingWindow {
         ];
         let options = AttentionOptions { window: config.window, scale: (width as f32).sqrt().recip() };
         let back = Linear::new(build, "o_proj", heads * width, hidden, Init::Residual)?;
-        Ok(Self { qkv, back, kv_heads, width, base: config.rope_base, options })
+        let dropout = build.dropout().attention;
+        Ok(Self { qkv, back, kv_heads, width, base: config.rope_base, options, dropout })
     }
 
     /// `x [B,T,hidden]` to the same shape. Every token sees the rows `prefix [1,Np,hidden]` as well, whatever the window.
@@ -70,11 +74,12 @@ impl SlidingWindow {
         };
         let y = tape.attention(self.options, &context.sequences, inputs)?;
         let (batch, tokens, heads) = (y.axes()[0], y.axes()[1], y.axes()[2]);
-        self.back.forward(tape, &tape.reshape(&y, [batch, tokens, heads * self.width])?)
+        let y = tape.dropout(self.dropout, &tape.reshape(&y, [batch, tokens, heads * self.width])?)?;
+        self.back.forward(tape, &y)
     }
 
-    /// What is remembered of `batch` texts of which nothing was seen: keys and values `[B,W−1,H',D]` of the window before the
-    /// next token, and `valid [B,W−1]`, 1 where there is a token.
+    /// What is remembered of `batch` texts of which nothing was seen. These are keys and values `[B,W−1,H',D]` of the window
+    /// before the next token, and `valid [B,W−1]`, 1 where there is a token.
     pub(super) fn empty_cache<B: Backend>(&self, device: &B, batch: usize) -> Result<LayerCache<B>> {
         let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
@@ -139,6 +144,7 @@ fn cached<B: Backend>(tape: &Tape<'_, B>, q: &Var<B>, context: &Context<'_, B>) 
 
 impl<B: Backend> Mixer<B> for SlidingWindow {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         self.attend(tape, x, None, context)
     }
 

@@ -1,55 +1,11 @@
 //! Blocks of a model.
 
-use super::{Context, Hope, Levels, Mac, Mag, Mal, Memory, Mlp, RmsNorm, SlidingWindow, Tnt, memory::ReadableMemory};
-use crate::{
-    Builder, Config, LayerCache, LayerConfig, MemoryConfig, MixerConfig, Parameters, Result, RuleConfig, Tape, Var,
+use super::{
+    Context, Hope, Levels, Mac, Mag, Mal, Mixer, Mlp, RmsNorm, SlidingWindow, Tnt,
+    memory::{memory, over},
 };
+use crate::{Builder, Config, LayerConfig, MixerConfig, Result, RuleConfig, Tape, Var};
 use hecate_core::{Backend, for_each_rule};
-use std::fmt::Debug;
-
-/// What carries information from token to token inside a block.
-pub trait Mixer<B: Backend>: Debug + Send + Sync {
-    /// `x [B,T,hidden]` to the same shape.
-    ///
-    /// # Errors
-    /// An `x` of another width; the device's own failures.
-    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>>;
-
-    /// What is remembered of `batch` texts that are about to start.
-    ///
-    /// # Errors
-    /// The device's own failures.
-    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>>;
-
-    /// Calls must start at a multiple of this many tokens.
-    fn group(&self) -> usize {
-        1
-    }
-
-    /// Whether a call of one token is the same work wherever in its text it stands.
-    fn is_position_independent(&self) -> bool {
-        false
-    }
-}
-
-/// A mixer over the rule of a configuration: `make(build, rule, config, hidden, norm_eps)`.
-macro_rules! over {
-    ($make:path, $rule_of:expr, $build:ident, $config:ident, $hidden:ident, $norm_eps:ident, $($rule:ident),*) => {
-        match $rule_of {
-            $(RuleConfig::$rule(rule) => Box::new($make($build, rule, $config, $hidden, $norm_eps)?),)*
-        }
-    };
-}
-
-/// The memory that a configuration asks for.
-pub(super) fn memory<B: Backend>(
-    build: &mut Builder<'_, B>,
-    config: &MemoryConfig,
-    hidden: usize,
-    norm_eps: f32,
-) -> Result<Box<dyn ReadableMemory<B>>> {
-    Ok(for_each_rule!(over, Memory::new, config.rule, build, config, hidden, norm_eps,))
-}
 
 /// The mixer that a configuration asks for.
 ///
@@ -87,6 +43,8 @@ pub struct Block<B: Backend> {
     attn: Box<dyn Mixer<B>>,
     mlp_norm: RmsNorm,
     mlp: Mlp,
+    /// Share of what is added to the stream that is dropped.
+    dropout: f32,
 }
 
 impl<B: Backend> Block<B> {
@@ -101,6 +59,7 @@ impl<B: Backend> Block<B> {
             attn: mixer(&mut build.within("attn"), &layer.mixer, hidden, norm_eps)?,
             mlp_norm: RmsNorm::new(build, "mlp_norm", hidden, norm_eps)?,
             mlp: Mlp::new(&mut build.within("mlp"), hidden, config.mlp_size())?,
+            dropout: build.dropout().hidden,
         })
     }
 
@@ -116,9 +75,9 @@ impl<B: Backend> Block<B> {
     pub fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let mixed = self.attn.forward(tape, &self.attn_norm.forward(tape, x)?, context)?;
         tape.watch("the output of the mixer", &mixed)?;
-        let x = tape.add(x, &mixed)?;
+        let x = tape.add(x, &tape.dropout(self.dropout, &mixed)?)?;
         let thought = self.mlp.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
         tape.watch("the output of the MLP", &thought)?;
-        tape.add(&x, &thought)
+        tape.add(&x, &tape.dropout(self.dropout, &thought)?)
     }
 }

@@ -6,11 +6,11 @@ use super::{
     write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
 use crate::{LayerCache, Result, Tape, Var};
-use hecate_core::{Backend, Dims, Kernel, Of, Slots};
+use hecate_core::{Backend, Dims, GateKind, GateSlots, Kernel, Of, Slots};
 
-/// A memory that is constant for `C` tokens at a time: all tokens of a chunk read it as it was at the chunk's start,
-/// and at the chunk's end it has taken what they write. The gradients of the writes are taken at the chunk's start too.
-/// Chunks are counted from the start of the text.
+/// A memory that is constant for `C` tokens at a time. All tokens of a chunk read it as it was at the chunk's start. At
+/// the chunk's end it has taken what they write. The gradients of the writes are taken at the chunk's start too. Chunks
+/// are counted from the start of the text.
 ///
 /// In the context's cache lie the state at the start of the chunk, and, in part 0, the writes of the chunk so far.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +94,8 @@ pub(super) fn scale_step<R: GatedRule, B: Backend>(
     gates: Of<R::Gates, Var<B>>,
 ) -> Result<Of<R::Gates, Var<B>>> {
     let group = rule.group();
-    R::Gates::try_map(gates, |name, gate| match name {
-        "theta" if group > 1 => tape.scale((group as f32).recip(), &gate),
+    R::Gates::try_map_kinds(gates, |kind, gate| match kind {
+        GateKind::Step if group > 1 => tape.scale((group as f32).recip(), &gate),
         _ => Ok(gate),
     })
 }

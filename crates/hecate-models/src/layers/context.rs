@@ -1,7 +1,7 @@
 //! Where in its text a layer stands.
 
 use crate::{LayerCache, Result, Tape, Var};
-use hecate_core::{Backend, DType, Sequences, Shape, Tensor};
+use hecate_core::{Backend, DType, Error, Sequences, Shape, Tensor};
 
 /// Where a call stands in its texts, and what the mixer remembers of the tokens before.
 #[derive(Debug)]
@@ -18,6 +18,16 @@ impl<B: Backend> Context<'_, B> {
     /// `batch` texts that start with this call of `tokens` tokens, and of which nothing is kept.
     pub fn whole(batch: usize, tokens: usize) -> Self {
         Self { sequences: Sequences::batch(batch, tokens), position: 0, cache: None }
+    }
+
+    /// Refuses an `x` that does not hold the tokens of the call, `[B,T,hidden]`.
+    pub(super) fn check(&self, x: &Var<B>) -> Result<()> {
+        let (what, slot, shape) = ("mixer", "x", x.value().shape());
+        if shape.rank() != 3 {
+            let found = shape.clone();
+            return Err(Error::Rank { what, slot, expected: "3 ([B,T,hidden])", found }.into());
+        }
+        Ok(self.sequences.check(what, slot, shape)?)
     }
 
     /// The same call for a part of the mixer: the one whose memory of the tokens before has this number.

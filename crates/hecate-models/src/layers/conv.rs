@@ -1,7 +1,10 @@
 //! Short causal convolutions.
 
 use super::Context;
-use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use crate::{
+    Builder, Init, ParameterId, Result, Tape, Var,
+    bounds::{SIZE, within},
+};
 use hecate_core::{
     Backend, Tensor,
     primitives::{ConvInputs, ConvOptions, ConvOutputs, L2Norm},
@@ -22,13 +25,14 @@ impl ShortConv {
     /// `name.weight`.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// [`Error::Config`](crate::Error::Config) for fewer than two taps; the device's own failures.
     pub fn new<B: Backend>(
         build: &mut Builder<'_, B>,
         name: &'static str,
         channels: usize,
         taps: usize,
     ) -> Result<Self> {
+        within("taps", taps, 2..=SIZE)?;
         let weight = build.within(name).parameter("weight", [channels, 1, taps], Init::Taps(taps))?;
         Ok(Self { name, weight, channels, taps })
     }
@@ -64,6 +68,7 @@ impl ShortConv {
         x: &Var<B>,
         context: &Context<'_, B>,
     ) -> Result<(Var<B>, Var<B>)> {
+        tape.check_width(self.weight, self.channels, x)?;
         let state = context.inputs(tape, self.name, x, self.state(context.sequences.count()))?;
         Ok((tape.reshape(&tape.weight(self.weight)?, [self.channels, self.taps])?, state))
     }

@@ -11,6 +11,8 @@ pub struct GatedFusion {
     seen: RmsNorm,
     read: RmsNorm,
     back: Linear,
+    /// Share of what is projected back that is dropped.
+    dropout: f32,
 }
 
 impl GatedFusion {
@@ -23,6 +25,7 @@ impl GatedFusion {
             seen: RmsNorm::new(build, "attention_norm", hidden, norm_eps)?,
             read: RmsNorm::new(build, "memory_norm", hidden, norm_eps)?,
             back: Linear::new(build, "o_proj", hidden, hidden, Init::Residual)?,
+            dropout: build.dropout().attention,
         })
     }
 
@@ -40,6 +43,6 @@ impl GatedFusion {
     /// Arrays of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>, m: &Var<B>) -> Result<Var<B>> {
         let gate = self.read.forward(tape, m)?;
-        self.back.forward(tape, &tape.gated(Map::Sigmoid, y, &gate)?)
+        self.back.forward(tape, &tape.dropout(self.dropout, &tape.gated(Map::Sigmoid, y, &gate)?)?)
     }
 }

@@ -5,7 +5,10 @@ mod linear;
 mod own;
 
 use crate::{Error, Result, Tape, Var, config::frozen};
-use hecate_core::{Backend, DType, Dims, GateForm, GateLogit, Inputs, Of, Rule, Shape, Slots, Tensor, primitives::Map};
+use hecate_core::{
+    Backend, DType, Dims, GateForm, GateKind, GateLogit, GateSlots, Inputs, Of, Rule, Shape, Slots, Tensor,
+    primitives::Map,
+};
 use std::fmt;
 
 /// What a layer allows its memories: [`MemoryConfig::step`](crate::MemoryConfig::step) and
@@ -65,7 +68,7 @@ pub trait GatedRule<F = <Self as Rule>::Family>: Rule {
         self
     }
 
-    /// Numbers a head of each signal; absent: one, without an axis of its own.
+    /// Elements a head of each signal; absent: one, without an axis of its own.
     fn widths(self) -> Of<Self::Logits, Option<usize>> {
         Self::Logits::build(|_| None)
     }
@@ -100,17 +103,18 @@ pub trait GatedRule<F = <Self as Rule>::Family>: Rule {
     /// # Errors
     /// The device's own failures.
     fn idle<B: Backend>(self, device: &B, dims: &Dims) -> Result<Of<Self::Gates, Var<B>>> {
-        Self::Gates::try_map(self.gates(dims), |name, shape| match name {
-            // A threshold, which has to be over zero; without a step size it bounds nothing.
-            "delta" => Ok(Var::constant(Tensor::from_f32(device, shape.clone(), vec![1.0; shape.count()])?)),
-            // Logarithms of factors, and strengths.
-            _ => zeros(device, shape),
+        Self::Gates::try_map_kinds(self.gates(dims), |kind, shape| match kind {
+            // It has to be over zero; without a step size it bounds nothing.
+            GateKind::Threshold => {
+                Ok(Var::constant(Tensor::from_f32(device, shape.clone(), vec![1.0; shape.count()])?))
+            }
+            GateKind::Retention | GateKind::Momentum | GateKind::Step | GateKind::Strength => zeros(device, shape),
         })
     }
 
-    /// Arguments of a pass of [`GatedRule::still`] in which `q` reads the memory `state` and nothing is written: every token reads the same
-    /// memory, so the order of the tokens does not matter. Gradients flow to `q` and `state`; the state behind the pass
-    /// is of no use.
+    /// Arguments of a pass of [`GatedRule::still`] in which `q` reads the memory `state` and nothing is written. Every
+    /// token reads the same memory, so the order of the tokens does not matter. Gradients flow to `q` and `state`; the
+    /// state after the pass is of no use.
     ///
     /// # Errors
     /// The device's own failures.
@@ -177,4 +181,23 @@ fn present<'a, R: Rule, T>(logit: &'a Option<T>, gate: &'static str) -> Result<&
         expected: "a logit a gate",
     };
     Ok(logit.as_ref().ok_or_else(missing)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hecate_core::{for_each_rule, rules::*};
+
+    /// A slot that is misspelt would move the memory while it is only read.
+    #[test]
+    fn momentum_is_a_part_of_the_state() {
+        macro_rules! slots {
+            ($($rule:ident),*) => {
+                [$((<$rule as Rule>::NAME, <$rule as GatedRule>::MOMENTUM, <$rule as Rule>::State::NAMES)),*]
+            };
+        }
+        for (rule, momentum, state) in for_each_rule!(slots) {
+            assert!(momentum.iter().all(|slot| state.contains(slot)), "{rule}: {momentum:?} of {state:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{GateInputs, GatedRule, Limits, Linear};
 use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, GateLogit, Of, Slots, Tensor, TokenGates};
+use hecate_core::{Backend, DType, GateKind, GateLogit, GateSlots, Of, Slots, Tensor, TokenGates};
 
 /// Elements of 16 bits that matrix units read of a row at once.
 const ALIGNED: usize = 8;
@@ -42,14 +42,14 @@ impl Retention {
 
     /// `log a [B,T,H]` of the map's logits `y [B,T,H]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
-        let [a_log, dt_bias] = [self.a_log, self.dt_bias].map(|id| tape.parameter(id));
-        tape.retention(y, &a_log, &dt_bias)
+        tape.retention(y, &tape.parameter(self.a_log)?, &tape.parameter(self.dt_bias)?)
     }
 
     /// As [`Retention::log_a`] of one token a text: what it is made of.
     fn token<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<(GateLogit<Tensor<B>>, Tensor<B>)> {
         let x = self.map.forward_wide(tape, x)?.into_value();
-        let [bias, a_log] = [self.dt_bias, self.a_log].map(|id| tape.parameter(id).into_value());
+        let bias = tape.parameter(self.dt_bias)?.into_value();
+        let a_log = tape.parameter(self.a_log)?.into_value();
         Ok((GateLogit { x, bias }, a_log))
     }
 }
@@ -69,15 +69,15 @@ impl<R: GatedRule> Gating<R> {
     }
 
     /// Parameters of the forgetting gate, where the rule has one, beside those of the logits.
-    pub(super) fn new<B: Backend>(
+    pub(super) fn new<B: Backend, T>(
         build: &mut Builder<'_, B>,
         rule: R,
         logits: LogitMaps,
-        config: &MemoryConfig,
+        config: &MemoryConfig<T>,
         hidden: usize,
     ) -> Result<Self> {
         let heads = config.heads;
-        let forgets = config.decay && R::Gates::NAMES.contains(&"log_a");
+        let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
         let retention = if forgets { Some(Retention::new(build, hidden, heads)?) } else { None };
         let limits = Limits { step: config.step, momentum: config.momentum };
         Ok(Self { rule, heads, logits, retention, limits })

@@ -3,7 +3,7 @@
 use super::{
     Context, Mixer, Projection, ProjectionTail,
     memory::NORM_EPSILON,
-    output_projection::OutputProjection,
+    output_projection::{OutputDims, OutputProjection},
     packed::text_by_text,
     write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
@@ -14,12 +14,13 @@ use hecate_core::{
     rules::{Dgd, DgdGates, Hebbian, Matrix, Objective},
 };
 
-/// First values of the offset of the retention: a memory that makes its own values cannot outlive its forgetting, so
+/// First values of the retention's `dt_bias`: a memory that makes its own values cannot outlive its forgetting, so
 /// it starts with a horizon of `1/σ(−6) ≈ 400` tokens.
 const RETENTION: f32 = 6.0;
 
-/// The self-referential memory of HOPE. Five memories a head, `# ∈ {mem, k, v, η, α}`, each the values that it holds
-/// for the same keys; all are made, and all gradients taken, with the memories at the start of the chunk, `M_#,c`:
+/// The self-referential memory of HOPE. A head has five memories, `# ∈ {mem, k, v, η, α}`, each with values of its own
+/// for the same keys. All values are made, and all gradients taken, with `M_#,c`, the memories at the start of the
+/// chunk:
 ///
 /// ```text
 /// q = l2norm(conv(x W_q))    u = l2norm(conv(x W_u))                       per head, static
@@ -30,9 +31,9 @@ const RETENTION: f32 = 6.0;
 /// ```
 ///
 /// The `C` steps of a chunk act as one step of the sum of their sizes on its start; divided by `C` they stay stable
-/// where keys repeat. Keys, retention and steps are the same for all five memories and value columns never meet, so the
-/// five lie side by side in one matrix `[D, 3D + 2]` (mem, k, v, η, α) and a chunk is three calls: what `u` reads, what
-/// `v` reads, and one write. Everything starts from a learned matrix.
+/// where keys repeat. Keys, retention and steps are the same for all five memories, and value columns never meet. So
+/// the five lie side by side in one matrix `[D, 3D + 2]` (mem, k, v, η, α). A chunk is three calls: what `u` reads,
+/// what `v` reads, and one write. Everything starts from a learned matrix.
 /// Source: Behrouz et al., "Nested Learning" (HOPE), eqs 83–93, with matrices for memories.
 ///
 /// In the cache lie the matrix at the start of the chunk, the inputs of the convolutions, and, in part 0, the writes of
@@ -68,10 +69,12 @@ impl Hope {
         hidden: usize,
         norm_eps: f32,
     ) -> Result<Self> {
+        config.validate(hidden, str::to_owned)?;
         let (heads, width, chunk) = (config.heads, config.width(hidden), config.chunk);
         let tail = ProjectionTail { taps: config.conv, activate: true };
         let frozen = u32::try_from(chunk).ok().filter(|&chunk| chunk > 1);
         let held = [1, heads, width, 3 * width + 2];
+        let output = OutputDims { hidden, heads, value: width };
         // Half as large as what keeps the length of a vector: values are made of values.
         let spread = Init::Spread(0.5 / (width as f32).sqrt());
         Ok(Self {
@@ -84,7 +87,7 @@ impl Hope {
             step: build.parameter("eta_bias", [heads], Init::Constant(0.0))?,
             retention: build.parameter("alpha_bias", [heads], Init::Constant(RETENTION))?,
             initial: build.within("initial").memory("m", held, spread)?,
-            output: OutputProjection::new(build, config.gate, (hidden, heads, width), norm_eps)?,
+            output: OutputProjection::new(build, config.gate, output, norm_eps)?,
         })
     }
 
@@ -108,7 +111,7 @@ impl Hope {
         let made = tape.split(&self.read(tape, u, m)?, 3, &[width, width, width, 1, 1])?;
         let signal = |at: usize, bias| {
             let signal = tape.cast(DType::F32, &tape.reshape(&made[at], scalars)?)?;
-            tape.add(&signal, &tape.parameter(bias))
+            tape.add(&signal, &tape.parameter(bias)?)
         };
         let k = tape.l2_norm(&made[1], NORM_EPSILON)?;
         let v = self.read(tape, &made[2], m)?;
@@ -123,7 +126,8 @@ impl Hope {
     fn chunks<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
-        (q, u): (&Var<B>, &Var<B>),
+        q: &Var<B>,
+        u: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
         let (batch, tokens, device) = (q.axes()[0], q.axes()[1], q.value().device());
@@ -175,17 +179,17 @@ impl Hope {
 
     /// The learned matrix, for every text: `[B,H,D,3D+2]`.
     fn initial_state<B: Backend>(&self, tape: &Tape<'_, B>, batch: usize) -> Result<Var<B>> {
-        let one = tape.parameter(self.initial);
-        tape.concat(&vec![&one; batch], 0)
+        tape.repeat(&tape.parameter(self.initial)?, batch)
     }
 }
 
 impl<B: Backend> Mixer<B> for Hope {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         text_by_text(tape, x, context, &mut |x, context| {
             let q = self.q.forward_l2_norm(tape, x, NORM_EPSILON, context)?;
             let u = self.u.forward_l2_norm(tape, x, NORM_EPSILON, context)?;
-            let read = self.chunks(tape, (&q, &u), context)?;
+            let read = self.chunks(tape, &q, &u, context)?;
             self.output.forward(tape, x, &read)
         })
     }

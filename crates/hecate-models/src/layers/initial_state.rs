@@ -83,7 +83,7 @@ impl InitialState {
     pub(super) fn arrays<B: Backend>(&self, tape: &Tape<'_, B>, device: &B, shapes: Vec<Shape>) -> Result<Vec<Var<B>>> {
         let array = |(learned, shape): (&Option<Learned>, Shape)| match learned {
             Some(Learned { parameter, unit }) => {
-                let one = tape.parameter(*parameter);
+                let one = tape.parameter(*parameter)?;
                 let one = if *unit { tape.l2_norm(&one, NORM_EPSILON)? } else { one };
                 tape.repeat(&one, shape.axes()[0])
             }
@@ -102,6 +102,6 @@ impl InitialState {
         parameters: &Parameters<B>,
         shapes: Of<S, Shape>,
     ) -> Result<Of<S, Tensor<B>>> {
-        S::try_map(self.vars::<B, S>(&Tape::inert(parameters), device, shapes)?, |_, var| Ok(var.into_value()))
+        Ok(S::map(self.vars::<B, S>(&Tape::inert(parameters), device, shapes)?, |_, var| var.into_value()))
     }
 }

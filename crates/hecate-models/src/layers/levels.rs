@@ -1,12 +1,12 @@
 //! Memories in parallel or in series, each with a clock of its own.
 
 use super::{
-    Context, GatedRule, Memory, Mixer, RmsNorm, chunked::Chunked, packed::text_by_text,
+    Context, GatedRule, Memory, Mixer, RmsNorm, chunked::Chunked, memory::of_rule, packed::text_by_text,
     periodic_update::PeriodicUpdate, rule_call::TextCall, write_inputs::WriteInputs,
 };
 use crate::{
     Builder, CmsConfig, ConductorConfig, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var,
-    Wiring,
+    Wiring, config::check_same,
 };
 use hecate_core::{Backend, Dims, Kernel, Sequences};
 
@@ -30,6 +30,19 @@ struct Level<R: GatedRule> {
     weight: Option<ParameterId>,
 }
 
+/// What all levels of one mixer have in common.
+struct LevelsSpec<'a, R> {
+    rule: R,
+    memory: &'a MemoryConfig,
+    /// Tokens between writes, level by level.
+    periods: &'a [usize],
+    wiring: Wiring,
+    /// Width of the residual stream.
+    hidden: usize,
+    /// `ε` of norms.
+    norm_eps: f32,
+}
+
 /// Levels: memories that are written every `C₁ < C₂ < …` tokens. The step is a token of the text, counted from the
 /// text's start, also while decoding.
 ///
@@ -48,7 +61,8 @@ impl<R: GatedRule> Levels<R> {
     /// A continuum memory system beside a residual stream of width `hidden`; parameters `levels.<l>.…`.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// [`Error::Config`](crate::Error::Config) for a configuration of another rule, and options that do not go together. The
+    /// device's own failures.
     pub fn cms<B: Backend>(
         build: &mut Builder<'_, B>,
         rule: R,
@@ -56,14 +70,18 @@ impl<R: GatedRule> Levels<R> {
         hidden: usize,
         norm_eps: f32,
     ) -> Result<Self> {
-        let clock = |period| Clock::Chunks(Chunked::new(rule, period));
-        Self::new(build, (rule, &config.memory), (&config.periods, clock), config.wiring, (hidden, norm_eps))
+        check_same(rule, config.memory.rule)?;
+        config.validate(hidden, str::to_owned)?;
+        let CmsConfig { memory, periods, wiring, .. } = config;
+        let spec = LevelsSpec { rule, memory, periods, wiring: *wiring, hidden, norm_eps };
+        Self::new(build, &spec, |period| Clock::Chunks(Chunked::new(rule, period)))
     }
 
     /// A conductor beside a residual stream of width `hidden`; parameters `levels.<l>.…`.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// [`Error::Config`](crate::Error::Config) for a configuration of another rule, and options that do not go together. The
+    /// device's own failures.
     pub fn conductor<B: Backend>(
         build: &mut Builder<'_, B>,
         rule: R,
@@ -71,25 +89,27 @@ impl<R: GatedRule> Levels<R> {
         hidden: usize,
         norm_eps: f32,
     ) -> Result<Self> {
-        let clock = |period| Clock::Periodic(PeriodicUpdate::new(rule, period));
-        Self::new(build, (rule, &config.memory), (&config.periods, clock), config.wiring, (hidden, norm_eps))
+        check_same(rule, config.memory.rule)?;
+        config.validate(hidden, str::to_owned)?;
+        let ConductorConfig { memory, periods, wiring, .. } = config;
+        let spec = LevelsSpec { rule, memory, periods, wiring: *wiring, hidden, norm_eps };
+        Self::new(build, &spec, |period| Clock::Periodic(PeriodicUpdate::new(rule, period)))
     }
 
     /// One level a period; chained levels after the first have a norm, independent ones a weight.
     fn new<B: Backend>(
         build: &mut Builder<'_, B>,
-        (rule, memory): (R, &MemoryConfig),
-        (periods, clock): (&[usize], impl Fn(usize) -> Clock<R>),
-        wiring: Wiring,
-        (hidden, norm_eps): (usize, f32),
+        spec: &LevelsSpec<'_, R>,
+        clock: impl Fn(usize) -> Clock<R>,
     ) -> Result<Self> {
+        let LevelsSpec { rule, memory, periods, wiring, hidden, norm_eps } = *spec;
         let chained = wiring == Wiring::Chained;
         let level = |(l, &period): (usize, &usize)| {
             let build = &mut build.within(&format!("levels.{l}"));
             let norm = if chained && l > 0 { Some(RmsNorm::new(build, "norm", hidden, norm_eps)?) } else { None };
             let scale = Init::Constant(1.0);
             let weight = if chained { None } else { Some(build.parameter("weight", [hidden], scale)?) };
-            let memory = Memory::new(build, rule, memory, hidden, norm_eps)?;
+            let memory = of_rule(build, rule, memory, hidden, norm_eps)?;
             Ok(Level { memory, clock: clock(period), norm, weight })
         };
         Ok(Self(periods.iter().enumerate().map(level).collect::<Result<_>>()?))
@@ -135,6 +155,7 @@ impl<R: GatedRule> Level<R> {
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Levels<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         text_by_text(tape, x, context, &mut |x, context| {
             let mut sum: Option<Var<B>> = None;
             for (l, level) in self.0.iter().enumerate() {

@@ -71,7 +71,7 @@ impl Linear {
     /// # Errors
     /// As [`Linear::forward`].
     pub fn forward_padded<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, multiple: usize) -> Result<Var<B>> {
-        padded(tape, x, vec![tape.weight(self.weight)?], multiple)
+        padded(tape, x, vec![self.weight(tape, x)?], multiple)
     }
 
     /// As [`Linear::forward`] without biases, of several maps of the same `x`: one product, as [`Linear::forward_padded`].
@@ -81,7 +81,7 @@ impl Linear {
         x: &Var<B>,
         multiple: usize,
     ) -> Result<Vec<Var<B>>> {
-        let weights = maps.iter().map(|map| tape.weight(map.weight)).collect::<Result<Vec<_>>>()?;
+        let weights = maps.iter().map(|map| map.weight(tape, x)).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
         let y = padded(tape, x, weights, multiple)?;
         let axis = y.axes().len() - 1;
@@ -96,15 +96,15 @@ impl Linear {
 
     /// Whether rows of the map's outputs are aligned for matrix units. In 32 bits it does not matter.
     pub(super) fn suits<B: Backend>(&self, tape: &Tape<'_, B>, multiple: usize) -> bool {
-        let outputs = tape.parameter(self.weight).axes()[0];
-        tape.activations() == DType::F32 || outputs.is_multiple_of(multiple)
+        let aligned = |weight: Var<B>| weight.axes().first().is_some_and(|outputs| outputs.is_multiple_of(multiple));
+        tape.activations() == DType::F32 || tape.parameter(self.weight).is_ok_and(aligned)
     }
 
     /// The product `[.., outputs]` cast to 32 bits, plus the bias.
     pub(super) fn widened<B: Backend>(&self, tape: &Tape<'_, B>, product: &Var<B>) -> Result<Var<B>> {
         let y = tape.cast(DType::F32, product)?;
         match self.bias {
-            Some(bias) => tape.add(&y, &tape.parameter(bias)),
+            Some(bias) => tape.add(&y, &tape.parameter(bias)?),
             None => Ok(y),
         }
     }
@@ -113,12 +113,19 @@ impl Linear {
     /// bias.
     pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<GateLogit<Tensor<B>>>> {
         let Some(bias) = self.bias else { return Ok(None) };
-        Ok(Some(GateLogit { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias).into_value() }))
+        Ok(Some(GateLogit { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias)?.into_value() }))
     }
 
     /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.
     pub(super) fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        tape.matmul(x, &tape.weight(self.weight)?, Transpose { a: false, b: true })
+        tape.matmul(x, &self.weight(tape, x)?, Transpose { a: false, b: true })
+    }
+
+    /// `W [outputs, inputs]`, for an `x [.., inputs]`.
+    fn weight<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let weight = tape.weight(self.weight)?;
+        tape.check_width(self.weight, weight.value().shape().last(), x)?;
+        Ok(weight)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Memory as a context.
 
 use super::{
-    Context, GatedFusion, Mixer, Persistent, RmsNorm, SlidingWindow, block::memory, memory::ReadableMemory,
-    packed::text_by_text, write_inputs::lengths_between_multiples,
+    Context, GatedFusion, Mixer, Persistent, RmsNorm, SlidingWindow,
+    memory::{ReadableMemory, memory},
+    packed::text_by_text,
+    write_inputs::lengths_between_multiples,
 };
 use crate::{AttentionConfig, Builder, LayerCache, MacConfig, Parameters, Result, Tape, Var};
 use hecate_core::{Backend, Sequences};
@@ -13,8 +15,8 @@ const MEMORY: usize = 0;
 const START: usize = 1;
 const ATTENTION: usize = 2;
 
-/// Memory as a context (MAC): each token of a segment brings along what the memory of the segments before has to say
-/// of it, and attention reads both; then the memory reads what attention saw.
+/// Memory as a context (MAC). Each token of a segment brings along what the memory of the segments before has to say of
+/// it. Attention reads both. Then the memory reads what attention saw.
 ///
 /// ```text
 /// h_t = rmsnorm(M_s(q(x_t)))             read only, M_s the memory at the start of the segment
@@ -25,7 +27,7 @@ const ATTENTION: usize = 2;
 ///
 /// `h_j` is a function of token `j`: a causal mask over the rows `[h; segment]` as they stand would show every token
 /// what was read for later ones. So attention reads the rows in the order `h_0, x_0, h_1, x_1, …`, where causal means
-/// exactly `j ≤ t`, with a window of twice as many rows as tokens; rows of `x` are kept. The memory is written token by
+/// exactly `j ≤ t`. Its window has twice as many rows as tokens; rows of `x` are kept. The memory is written token by
 /// token as in any text, and `m_t` is read as the rule reads ([`hecate_core::Read`]), not from the memory at the end of
 /// the segment.
 /// Source: Behrouz et al., "Titans", eqs 21–25, made causal inside of the segment, with the norms and the projection
@@ -48,6 +50,7 @@ impl<B: Backend> Mac<B> {
     /// # Errors
     /// The device's own failures.
     pub fn new(build: &mut Builder<'_, B>, config: &MacConfig, hidden: usize, norm_eps: f32) -> Result<Self> {
+        config.validate(hidden, str::to_owned)?;
         let rows = AttentionConfig { window: 2 * config.seen(), ..config.attention.clone() };
         Ok(Self {
             segment: config.segment,
@@ -118,7 +121,7 @@ impl<B: Backend> Mac<B> {
                 self.begin(device, batch, cache)?;
             }
             all.push(self.attend_segment(tape, (&x, q), position, cache)?);
-            position += x.axes()[1];
+            position = position.saturating_add(x.axes()[1]);
         }
         tape.concat(&all.iter().collect::<Vec<_>>(), 1)
     }
@@ -139,6 +142,7 @@ fn second_rows<B: Backend>(tape: &Tape<'_, B>, rows: &Var<B>) -> Result<Var<B>> 
 
 impl<B: Backend> Mixer<B> for Mac<B> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         text_by_text(tape, x, context, &mut |x, context| self.segments(tape, x, context))
     }
 

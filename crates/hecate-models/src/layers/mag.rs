@@ -1,6 +1,6 @@
 //! Memory as a gate.
 
-use super::{Context, GatedFusion, Mixer, Persistent, SlidingWindow, block::memory};
+use super::{Context, GatedFusion, Mixer, Persistent, SlidingWindow, memory::memory};
 use crate::{Builder, ComposedConfig, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::Backend;
 
@@ -32,6 +32,7 @@ impl<B: Backend> Mag<B> {
     /// # Errors
     /// The device's own failures.
     pub fn new(build: &mut Builder<'_, B>, config: &ComposedConfig, hidden: usize, norm_eps: f32) -> Result<Self> {
+        config.validate(hidden, str::to_owned)?;
         Ok(Self {
             persistent: Persistent::new(build, config.persistent, hidden)?,
             memory: memory(&mut build.within("memory"), &config.memory, hidden, norm_eps)?,
@@ -51,6 +52,7 @@ impl<B: Backend> Mag<B> {
 
 impl<B: Backend> Mixer<B> for Mag<B> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         let rows = self.persistent.map(|persistent| persistent.rows(tape)).transpose()?;
         let seen = self.attention.attend(tape, x, rows.as_ref(), &mut context.part(ATTENTION))?;
         // A call without a cache reads the persistent rows itself, so that gradients flow to them.

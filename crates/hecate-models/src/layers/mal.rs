@@ -1,6 +1,6 @@
 //! Memory as a layer.
 
-use super::{Context, Mixer, Persistent, RmsNorm, SlidingWindow, block::memory};
+use super::{Context, Mixer, Persistent, RmsNorm, SlidingWindow, memory::memory};
 use crate::{Builder, ComposedConfig, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::Backend;
 
@@ -32,6 +32,7 @@ impl<B: Backend> Mal<B> {
     /// # Errors
     /// The device's own failures.
     pub fn new(build: &mut Builder<'_, B>, config: &ComposedConfig, hidden: usize, norm_eps: f32) -> Result<Self> {
+        config.validate(hidden, str::to_owned)?;
         Ok(Self {
             persistent: Persistent::new(build, config.persistent, hidden)?,
             memory: memory(&mut build.within("memory"), &config.memory, hidden, norm_eps)?,
@@ -52,6 +53,7 @@ impl<B: Backend> Mal<B> {
 
 impl<B: Backend> Mixer<B> for Mal<B> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         let (rows, mut own) = match &context.cache {
             // All texts have the same.
             Some(_) => {

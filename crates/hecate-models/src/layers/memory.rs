@@ -3,11 +3,12 @@
 mod decode;
 
 use super::{
-    Context, GatedRule, InitialState, Mixer, Projection, ProjectionTail, gating::Gating,
-    output_projection::OutputProjection,
+    Context, GatedRule, InitialState, Mixer, Projection, ProjectionTail,
+    gating::Gating,
+    output_projection::{OutputDims, OutputProjection},
 };
-use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, Tape, Var};
-use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor};
+use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, RuleConfig, Tape, Var};
+use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, for_each_rule};
 
 /// Added to the norms of queries and keys.
 pub(super) const NORM_EPSILON: f32 = 1e-6;
@@ -58,16 +59,17 @@ impl<R: GatedRule> Memory<R> {
     /// A memory beside a residual stream of width `hidden`.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// [`Error::Config`](crate::Error::Config) for options and widths that do not go together. The device's own failures.
     pub fn new<B: Backend>(
         build: &mut Builder<'_, B>,
-        rule: R,
-        config: &MemoryConfig,
+        config: &MemoryConfig<R>,
         hidden: usize,
         norm_eps: f32,
     ) -> Result<Self> {
-        let (heads, (key, value)) = (config.heads, config.widths(hidden));
+        config.check(hidden)?;
+        let (rule, heads, (key, value)) = (config.rule, config.heads, config.widths(hidden));
         let features = config.features.width(key);
+        rule.check(&dims(Sequences::batch(1, 1), heads, features, value))?;
         let tail = ProjectionTail { taps: config.conv, activate: true };
         let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), tail);
         let qkv = [
@@ -76,7 +78,8 @@ impl<R: GatedRule> Memory<R> {
             project(("v_proj", "v_conv1d"), value)?,
         ];
         let logits = Gating::logits(build, rule, hidden, heads)?;
-        let gate = OutputProjection::gate(build, config.gate, (hidden, heads * value))?;
+        let output = OutputDims { hidden, heads, value };
+        let gate = OutputProjection::gate(build, config.gate, output)?;
         Ok(Self {
             rule,
             heads,
@@ -85,7 +88,7 @@ impl<R: GatedRule> Memory<R> {
             features: config.features,
             qkv,
             gating: Gating::new(build, rule, logits, config, hidden)?,
-            output: OutputProjection::with_gate(gate, build, (hidden, heads, value), norm_eps)?,
+            output: OutputProjection::with_gate(gate, build, output, norm_eps)?,
             initial: InitialState::new(build, rule, &dims(Sequences::batch(1, 1), heads, features, value))?,
         })
     }
@@ -217,6 +220,7 @@ impl<B: Backend + Kernel<R>, R: GatedRule> ReadableMemory<B> for Memory<R> {
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         if self.has_fused_decode(tape, x, context) {
             return self.decode(tape, x, context);
         }
@@ -238,6 +242,37 @@ impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn is_position_independent(&self) -> bool {
         self.rule.group() == 1
     }
+}
+
+/// A mixer over the rule of a configuration: `make(build, rule, config, hidden, norm_eps)`.
+macro_rules! over {
+    ($make:path, $rule_of:expr, $build:ident, $config:ident, $hidden:ident, $norm_eps:ident, $($rule:ident),*) => {
+        match $rule_of {
+            $(RuleConfig::$rule(rule) => Box::new($make($build, rule, $config, $hidden, $norm_eps)?),)*
+        }
+    };
+}
+pub(super) use over;
+
+/// The memory that a configuration asks for.
+pub(super) fn memory<B: Backend>(
+    build: &mut Builder<'_, B>,
+    config: &MemoryConfig,
+    hidden: usize,
+    norm_eps: f32,
+) -> Result<Box<dyn ReadableMemory<B>>> {
+    Ok(for_each_rule!(over, of_rule, config.rule, build, config, hidden, norm_eps,))
+}
+
+/// As [`Memory::new`], with this rule in the place of the configuration's.
+pub(super) fn of_rule<B: Backend, R: GatedRule>(
+    build: &mut Builder<'_, B>,
+    rule: R,
+    config: &MemoryConfig,
+    hidden: usize,
+    norm_eps: f32,
+) -> Result<Memory<R>> {
+    Memory::new(build, &config.with_rule(rule), hidden, norm_eps)
 }
 
 /// Sizes of a call of one token a sequence: states depend on nothing else.

@@ -10,6 +10,8 @@ pub struct Mlp {
     gate: Linear,
     up: Linear,
     down: Linear,
+    /// Share of the elements inside that is dropped.
+    dropout: f32,
 }
 
 impl Mlp {
@@ -22,6 +24,7 @@ impl Mlp {
             gate: Linear::new(build, "gate_proj", hidden, inner, Init::Normal)?,
             up: Linear::new(build, "up_proj", hidden, inner, Init::Normal)?,
             down: Linear::new(build, "down_proj", inner, hidden, Init::Residual)?,
+            dropout: build.dropout().activation,
         })
     }
 
@@ -32,6 +35,6 @@ impl Mlp {
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
         let gate = self.gate.forward(tape, x)?;
         let up = self.up.forward(tape, x)?;
-        self.down.forward(tape, &tape.gated(Map::Silu, &up, &gate)?)
+        self.down.forward(tape, &tape.dropout(self.dropout, &tape.gated(Map::Silu, &up, &gate)?)?)
     }
 }

@@ -20,8 +20,8 @@ impl RmsNorm {
     }
 
     /// Its weight, and what is added to mean squares.
-    pub(super) fn parts<B: Backend>(&self, tape: &Tape<'_, B>) -> (Var<B>, f32) {
-        (tape.parameter(self.weight), self.epsilon)
+    pub(super) fn parts<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<(Var<B>, f32)> {
+        Ok((tape.parameter(self.weight)?, self.epsilon))
     }
 
     /// `x [.., width]`.
@@ -29,11 +29,18 @@ impl RmsNorm {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        tape.rms_norm(x, &tape.weight(self.weight)?, self.epsilon)
+        tape.rms_norm(x, &self.weight(tape, x)?, self.epsilon)
     }
 
     /// `y silu(g)`, `g` of the shape of `x`.
     pub(super) fn gated<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, g: &Var<B>) -> Result<Var<B>> {
-        tape.rms_norm_gated(x, &tape.weight(self.weight)?, g, self.epsilon)
+        tape.rms_norm_gated(x, &self.weight(tape, x)?, g, self.epsilon)
+    }
+
+    /// `w [width]`, for an `x [.., width]`.
+    fn weight<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let weight = tape.weight(self.weight)?;
+        tape.check_width(self.weight, weight.value().shape().last(), x)?;
+        Ok(weight)
     }
 }

@@ -13,37 +13,48 @@ pub(super) struct OutputProjection {
     pub(super) norm: RmsNorm,
     /// `W_o`, from `H · V` to the residual stream.
     pub(super) back: Linear,
+    /// Share of what is projected back that is dropped.
+    dropout: f32,
+}
+
+/// Sizes of an [`OutputProjection`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OutputDims {
+    /// Width of the residual stream.
+    pub(super) hidden: usize,
+    /// `H`.
+    pub(super) heads: usize,
+    /// `V`, the width of what a head read.
+    pub(super) value: usize,
 }
 
 impl OutputProjection {
-    /// Parameters `g_proj` (with a gate), `o_norm`, `o_proj`, for `heads` of width `value`.
+    /// Parameters `g_proj` (with a gate), `o_norm`, `o_proj`.
     pub(super) fn new<B: Backend>(
         build: &mut Builder<'_, B>,
         gate: bool,
-        (hidden, heads, value): (usize, usize, usize),
+        dims: OutputDims,
         norm_eps: f32,
     ) -> Result<Self> {
-        Self::with_gate(Self::gate(build, gate, (hidden, heads * value))?, build, (hidden, heads, value), norm_eps)
+        Self::with_gate(Self::gate(build, gate, dims)?, build, dims, norm_eps)
     }
 
-    /// `W_g`, to `width = H · V`, if there is a gate. Its parameter may come before others, whose order checkpoints fix.
-    pub(super) fn gate<B: Backend>(
-        build: &mut Builder<'_, B>,
-        gate: bool,
-        (hidden, width): (usize, usize),
-    ) -> Result<Option<Linear>> {
-        if gate { Linear::new(build, "g_proj", hidden, width, Init::Normal).map(Some) } else { Ok(None) }
+    /// `W_g`, to `H · V`, if there is a gate. Its parameter may come before others, whose order checkpoints fix.
+    pub(super) fn gate<B: Backend>(build: &mut Builder<'_, B>, gate: bool, dims: OutputDims) -> Result<Option<Linear>> {
+        let OutputDims { hidden, heads, value } = dims;
+        if gate { Linear::new(build, "g_proj", hidden, heads * value, Init::Normal).map(Some) } else { Ok(None) }
     }
 
     /// As [`OutputProjection::new`], with a gate that is there already.
     pub(super) fn with_gate<B: Backend>(
         gate: Option<Linear>,
         build: &mut Builder<'_, B>,
-        (hidden, heads, value): (usize, usize, usize),
+        OutputDims { hidden, heads, value }: OutputDims,
         norm_eps: f32,
     ) -> Result<Self> {
         let norm = RmsNorm::new(build, "o_norm", value, norm_eps)?;
-        Ok(Self { gate, norm, back: Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)? })
+        let back = Linear::new(build, "o_proj", heads * value, hidden, Init::Residual)?;
+        Ok(Self { gate, norm, back, dropout: build.dropout().attention })
     }
 
     /// The gate before SiLU, `x W_g`: `[B,T,H·V]`.
@@ -59,6 +70,6 @@ impl OutputProjection {
             None => self.norm.forward(tape, read)?,
         };
         let width = y.axes()[2] * y.axes()[3];
-        self.back.forward(tape, &tape.reshape(&y, [batch, tokens, width])?)
+        self.back.forward(tape, &tape.dropout(self.dropout, &tape.reshape(&y, [batch, tokens, width])?)?)
     }
 }

@@ -9,7 +9,7 @@ use crate::{Result, Tape, Var};
 use hecate_core::{Backend, Kernel, Of, Slots, Tensor};
 
 /// A memory that fires every `C` tokens: at positions `0, C, 2C, …` of the text the token writes and reads, as its rule
-/// says; all other tokens only read. The memory forgets when it is written and at no other time.
+/// says. All other tokens only read. The memory forgets when it is written and at no other time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeriodicUpdate<R> {
     rule: R,
@@ -30,7 +30,7 @@ impl<R: GatedRule> PeriodicUpdate<R> {
         state: Of<R::State, Var<B>>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let update = Update { rule: &self.rule, period: self.period, position: context.position };
+        let update = Update { rule: &self.rule, period: self.period, position: context.position % self.period };
         let state = R::State::into_vec(state);
         let CallOutputs { out, state } = match R::MOMENTUM.is_empty() || self.period == 1 {
             true => update.together(tape, call, state)?,
@@ -41,7 +41,7 @@ impl<R: GatedRule> PeriodicUpdate<R> {
     }
 }
 
-/// One call of any rule, whose first token is at `position` of the text.
+/// One call of any rule, whose first token is at `position` of a period.
 struct Update<'a, B: Backend> {
     rule: &'a dyn RuleCall<B>,
     period: usize,

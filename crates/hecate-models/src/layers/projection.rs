@@ -38,8 +38,9 @@ impl Projection {
         (heads, width): (usize, usize),
         ProjectionTail { taps, activate }: ProjectionTail,
     ) -> Result<Self> {
-        let linear = Linear::new(build, proj, hidden, heads * width, Init::Normal)?;
-        let conv = if taps == 0 { None } else { Some(ShortConv::new(build, conv, heads * width, taps)?) };
+        let outputs = heads.saturating_mul(width);
+        let linear = Linear::new(build, proj, hidden, outputs, Init::Normal)?;
+        let conv = if taps == 0 { None } else { Some(ShortConv::new(build, conv, outputs, taps)?) };
         Ok(Self { linear, conv, activate, heads, width })
     }
 

@@ -1,7 +1,7 @@
 //! A rule behind a pointer, as mixers call it that cut a text into several calls.
 //!
 //! Such mixers do the same for every rule. Through a pointer they are compiled once a backend, and not once for each of
-//! fifteen rules too; a call by pointer is nothing beside the kernels that it starts.
+//! fifteen rules too. A call by pointer is nothing beside the kernels that it starts.
 
 use super::{
     Context, GatedRule,

@@ -9,9 +9,9 @@ use super::{
 use crate::{Builder, LayerCache, Result, Tape, Var};
 use hecate_core::{Backend, DType, Dims, Kernel, Of, Sequences, Shape, Slots, Tensor};
 
-/// A memory that is set to a learned state at positions `0, S, 2S, …` of the text, and whose gradients are taken at
-/// the starts of chunks of `C` tokens, `C` a divisor of `S`. Shards know nothing of each other: a call runs all of
-/// them side by side.
+/// A memory that is set to a learned state at positions `0, S, 2S, …` of the text. Its gradients are taken at the
+/// starts of chunks of `C` tokens, `C` a divisor of `S`. Shards know nothing of each other: a call runs all of them
+/// side by side.
 ///
 /// In the cache lie the state at the start of the chunk, and, in part 0, the writes of the chunk so far.
 #[derive(Clone, Debug)]
@@ -95,7 +95,9 @@ impl<B: Backend> Shards<'_, B> {
         let whole = writes.tokens() / self.chunk * self.chunk;
         let lengths: Vec<usize> = [whole, writes.tokens() - whole].into_iter().filter(|&length| length > 0).collect();
         let mut state = self.remembered(device, dims, context)?;
-        let (mut out, mut at, mut pending) = (Vec::new(), context.position - before, None);
+        let (mut out, mut pending) = (Vec::new(), None);
+        // Chunks divide the shard: only the place in it counts.
+        let mut at = (context.position - before) % self.shard;
         for (q, writes) in tape.split(&q, 1, &lengths)?.iter().zip(writes.split(tape, &lengths)?) {
             let outputs = self.side_by_side(tape, TextCall { q, writes: &writes, dims }, Some(state), at)?;
             state = outputs.state;
@@ -118,8 +120,8 @@ impl<B: Backend> Shards<'_, B> {
     }
 
     /// Runs the shards of tokens that start at the start of a chunk, at `position`, as packed sequences of one row
-    /// `[1, B·T, ..]`: what was read `[B,T,H,V]`, and the last shard's states `[B,H,..]`. The first shard goes on with
-    /// `carried`, unless one starts there.
+    /// `[1, B·T, ..]`. Returns what was read `[B,T,H,V]`, and the last shard's states `[B,H,..]`. The first shard goes
+    /// on with `carried`, unless one starts there.
     fn side_by_side(
         &self,
         tape: &Tape<'_, B>,
@@ -168,7 +170,7 @@ impl<B: Backend> Shards<'_, B> {
                 parts.push(rows(&state, 1)?);
             }
             if started > 0 {
-                parts.push(rows(&tape.concat(&vec![&one; batch * started], 0)?, started)?);
+                parts.push(rows(&tape.repeat(&one, batch * started)?, started)?);
             }
             let all = tape.concat(&parts.iter().collect::<Vec<_>>(), 1)?;
             tape.reshape(&all, [&[batch * shards], &axes[..]].concat())

@@ -4,12 +4,13 @@ use super::{
     Context, GatedRule, Memory, Mixer,
     chunked::Chunked,
     gating::Gating,
+    memory::of_rule,
     packed::text_by_text,
     rule_call::TextCall,
     sharded::Sharded,
     write_inputs::{WriteInputs, lengths_between_multiples, with_tokens},
 };
-use crate::{Builder, LayerCache, Parameters, Result, Tape, TntConfig, Var};
+use crate::{Builder, LayerCache, Parameters, Result, Tape, TntConfig, Var, config::check_same};
 use hecate_core::{
     Backend, DType, Dims, Inputs, Kernel, Sequences, Tensor,
     rules::{Hebbian, Matrix, WriteGates},
@@ -24,10 +25,10 @@ use hecate_core::{
 /// out = (rmsnorm(o) · silu(x W_g)) W_o
 /// ```
 ///
-/// `V_c` is the global memory at the start of the chunk of `C_G` tokens that `t` is in, when it has also taken the
-/// chunks before; `W_i` starts from a learned state at every multiple of `S` tokens, takes its gradients at the starts
-/// of chunks of `C_i`, and is read as the rule says. `P` projects queries onto the keys that the shard has seen. It is
-/// a Hebbian memory, since `|k| = 1` here. Chunks and shards are counted from the start of the text.
+/// `V_c` is the global memory at the start of `t`'s chunk of `C_G` tokens, when it has also taken the chunks before.
+/// `W_i` starts from a learned state at every multiple of `S` tokens. It takes its gradients at the starts of chunks of
+/// `C_i`, and is read as the rule says. `P` projects queries onto the keys that the shard has seen. It is a Hebbian
+/// memory, since `|k| = 1` here. Chunks and shards are counted from the start of the text.
 /// Source: "TNT: Improving Chunkwise Training for Test-Time Memorization", eqs 3–7, 13–15, and appendix C for where `P`
 /// starts.
 #[derive(Clone, Debug)]
@@ -53,7 +54,8 @@ impl<R: GatedRule> Tnt<R> {
     /// local ones `locals.<i>.…`.
     ///
     /// # Errors
-    /// The device's own failures.
+    /// [`Error::Config`](crate::Error::Config) for a configuration of another rule, and options that do not go together. The
+    /// device's own failures.
     pub fn new<B: Backend>(
         build: &mut Builder<'_, B>,
         rule: R,
@@ -61,7 +63,9 @@ impl<R: GatedRule> Tnt<R> {
         hidden: usize,
         norm_eps: f32,
     ) -> Result<Self> {
-        let memory = Memory::new(build, rule, &config.memory, hidden, norm_eps)?;
+        check_same(rule, config.memory.rule)?;
+        config.validate(hidden, str::to_owned)?;
+        let memory = of_rule(build, rule, &config.memory, hidden, norm_eps)?;
         let (dims, heads) = (memory.dims(Sequences::batch(1, 1), 1), config.memory.heads);
         let local = |(i, &chunk): (usize, &usize)| {
             let build = &mut build.within(&format!("locals.{i}"));
@@ -121,7 +125,7 @@ impl KeyProjection<'_> {
     ) -> Result<Var<B>> {
         let (device, dims) = (q.value().device(), Dims { value: self.dims.key, ..self.dims.clone() });
         let mut p = context.state(device, "p", dims.matrices())?;
-        let (mut out, mut at) = (Vec::new(), context.position);
+        let (mut out, mut at) = (Vec::new(), context.position % self.shard);
         let lengths = lengths_between_multiples(at, q.axes()[1], self.shard);
         for (q, k) in tape.split(q, 1, &lengths)?.into_iter().zip(tape.split(k, 1, &lengths)?) {
             if at.is_multiple_of(self.shard) {
@@ -145,6 +149,7 @@ impl KeyProjection<'_> {
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Tnt<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        context.check(x)?;
         text_by_text(tape, x, context, &mut |x, context| self.mix(tape, x, context))
     }
 

@@ -150,7 +150,9 @@ pub(super) fn with_tokens(dims: &Dims, tokens: usize) -> Dims {
 /// Lengths into which multiples of `period`, counted from the start of the text, split the `tokens` tokens from
 /// `position` on.
 pub(super) fn lengths_between_multiples(position: usize, tokens: usize, period: usize) -> Vec<usize> {
-    let (mut at, end) = (position, position + tokens);
+    // Only where in its period a token stands counts.
+    let mut at = position % period;
+    let end = at.saturating_add(tokens);
     let mut lengths = Vec::new();
     while at < end {
         let next = (at / period + 1).saturating_mul(period).min(end);

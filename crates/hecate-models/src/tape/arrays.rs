@@ -2,7 +2,7 @@
 
 use super::{Slot, Tape, Var};
 use crate::Result;
-use hecate_core::{Backend, DType, Error, Shape, Tensor, primitives as p};
+use hecate_core::{Backend, DType, Error, Shape, Tensor, memory, primitives as p};
 
 impl<B: Backend> Tape<'_, B> {
     /// The elements rounded to another float type.
@@ -34,6 +34,17 @@ impl<B: Backend> Tape<'_, B> {
         let value = p::embedding(&table.value, ids)?;
         let (rows, ids) = (table.value.shape().rows(), ids.clone());
         Ok(self.push_map(table, value, move |dy| p::embedding_backward(rows, &ids, &dy)))
+    }
+
+    /// Rows `ids [..]` of `x [.., D]`, whose rows count from 0 over all axes but the last: `[ids.., D]`. Gradients of rows
+    /// that were taken several times are added up.
+    ///
+    /// # Errors
+    /// As [`primitives::embedding`](p::embedding).
+    pub fn rows(&self, x: &Var<B>, ids: &Tensor<B>) -> Result<Var<B>> {
+        let shape = x.value.shape();
+        let table = self.reshape(x, [shape.rows(), shape.last()])?;
+        self.embedding(&table, ids)
     }
 
     /// Indices `start .. start + count` of `axis`.
@@ -73,7 +84,7 @@ impl<B: Backend> Tape<'_, B> {
     /// # Errors
     /// As [`Tape::concat`].
     pub fn repeat(&self, x: &Var<B>, times: usize) -> Result<Var<B>> {
-        if times == 1 { Ok(x.clone()) } else { self.concat(&vec![x; times], 0) }
+        if times == 1 { Ok(x.clone()) } else { self.concat(&memory::filled("repeat", times, x)?, 0) }
     }
 
     /// Consecutive ranges of `axis`, `lengths` indices each: the inverse of [`Tape::concat`].
@@ -82,7 +93,8 @@ impl<B: Backend> Tape<'_, B> {
     /// Ranges that do not fill the axis: [`Error::Config`] or what [`primitives::narrow`](p::narrow) says.
     pub fn split(&self, x: &Var<B>, axis: usize, lengths: &[usize]) -> Result<Vec<Var<B>>> {
         let length = x.axes().get(axis).copied().unwrap_or(0);
-        if lengths.iter().sum::<usize>() != length {
+        let sum = lengths.iter().try_fold(0, |sum: usize, &length| sum.checked_add(length));
+        if sum != Some(length) {
             let expected = "ranges that fill the axis";
             return Err(
                 Error::Config { what: "split", option: "lengths", found: format!("{lengths:?}"), expected }.into()

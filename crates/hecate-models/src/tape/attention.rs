@@ -29,6 +29,7 @@ impl<B: Backend> Tape<'_, B> {
         sequences: &Sequences,
         inputs: AttentionInputs<Var<B>>,
     ) -> Result<Var<B>> {
+        self.check()?;
         let followed = self.record.is_some() && inputs.iter().any(|var| var.slot.is_some());
         let arguments: Vec<Slot> = inputs.iter().map(|var| var.slot).collect();
         let inputs = inputs.map(|var| var.value);

@@ -6,8 +6,8 @@ use crate::{
     probe::{ProbeSite, first},
 };
 use hecate_core::{
-    Backend, Error, Forward, Inputs, Kernel, Outputs, Rule, Sequences, Slots as _, Tensor, forward, forward_packed,
-    infer, infer_packed,
+    Backend, Forward, Inputs, Kernel, Outputs, Rule, Sequences, Slots as _, Tensor, forward, forward_packed, infer,
+    infer_packed,
 };
 
 impl<B: Backend> Tape<'_, B> {
@@ -26,11 +26,12 @@ impl<B: Backend> Tape<'_, B> {
     where
         B: Kernel<R>,
     {
+        self.check()?;
         let device = inputs.q.value.device().clone();
         let lengths = packed(sequences, inputs.q.axes());
         let arguments: Vec<Slot> = inputs.list().iter().map(|(_, var)| var.slot).collect();
         let followed = self.record.is_some() && arguments.iter().any(Option::is_some);
-        let inputs = inputs.try_map(|_, var| Ok::<_, Error>(var.value))?;
+        let inputs = inputs.map(|_, var| var.value);
         self.show_rule::<R>("", inputs.list())?;
         if !followed {
             let outputs = match &lengths {
@@ -38,7 +39,7 @@ impl<B: Backend> Tape<'_, B> {
                 None => infer(&device, rule, &inputs)?,
             };
             self.show_rule::<R>("", outputs.list())?;
-            return Ok(outputs.try_map(|_, value| Ok::<_, Error>(Var::constant(value)))?);
+            return Ok(outputs.map(|_, value| Var::constant(value)));
         }
         let Forward { outputs, pass } = match &lengths {
             Some(lengths) => forward_packed(&device, rule, lengths, inputs)?,
@@ -46,10 +47,9 @@ impl<B: Backend> Tape<'_, B> {
         };
         self.show_rule::<R>("", outputs.list())?;
         let watching = self.probe.map(|probe| (probe, probe.layer()));
-        let outputs = outputs.try_map(|_, value| Ok::<_, Error>(self.result(value)))?;
+        let outputs = outputs.map(|_, value| self.result(value));
         // Of the results, the backward needs the shapes alone.
-        let results =
-            outputs.clone().try_map(|_, x| Ok::<_, Error>((x.slot, x.value.shape().clone(), x.value.dtype())))?;
+        let results = outputs.as_ref().map(|_, x| (x.slot, x.value.shape().clone(), x.value.dtype()));
         self.push(move |slots| {
             if !results.list().iter().any(|(_, (slot, ..))| slots.holds(*slot)) {
                 return Ok(());

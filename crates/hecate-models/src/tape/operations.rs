@@ -15,6 +15,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn matmul(&self, a: &Var<B>, b: &Var<B>, transpose: Transpose) -> Result<Var<B>> {
+        self.check()?;
         let value = p::matmul(&a.value, &b.value, transpose)?;
         if !self.follows(&[a, b]) {
             return Ok(Var::constant(value));
@@ -54,6 +55,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn mul(&self, a: &Var<B>, b: &Var<B>) -> Result<Var<B>> {
+        self.check()?;
         let value = p::mul(&a.value, &b.value)?;
         if !self.follows(&[a, b]) {
             return Ok(Var::constant(value));
@@ -90,6 +92,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn gated(&self, map: Map, x: &Var<B>, g: &Var<B>) -> Result<Var<B>> {
+        self.check()?;
         let value = p::gated(map, &x.value, &g.value)?;
         if !self.follows(&[x, g]) {
             return Ok(Var::constant(value));
@@ -119,6 +122,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     }
 
     fn normalised(&self, x: &Var<B>, weight: &Var<B>, g: Option<&Var<B>>, epsilon: f32) -> Result<Var<B>> {
+        self.check()?;
         let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: g.map(|g| &g.value) };
         let p::Normed { y, inverse } = p::rms_norm(&inputs, epsilon)?;
         if !self.follows(&[x, weight, g.unwrap_or(x)]) {
@@ -159,6 +163,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn l2_norm(&self, x: &Var<B>, epsilon: f32) -> Result<Var<B>> {
+        self.check()?;
         let p::Normed { y, inverse } = p::l2_norm(&x.value, epsilon)?;
         let kept = x.value.clone();
         Ok(self.push_map(x, y, move |dy| p::l2_norm_backward(&kept, &inverse, &dy)))
@@ -169,6 +174,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// # Errors
     /// As the primitive.
     pub fn poly2(&self, x: &Var<B>, coefficients: [f32; 3]) -> Result<Var<B>> {
+        self.check()?;
         let value = p::poly2(&x.value, coefficients)?;
         let kept = x.value.clone();
         Ok(self.push_map(x, value, move |dy| p::poly2_backward(&kept, coefficients, &dy)))
@@ -184,6 +190,7 @@ impl<'p, B: Backend> Tape<'p, B> {
         sequences: &Sequences,
         inputs: ConvInputs<&Var<B>>,
     ) -> Result<ConvOutputs<Var<B>>> {
+        self.check()?;
         let ConvInputs { x, weight, state } = inputs;
         let values = ConvInputs { x: &x.value, weight: &weight.value, state: &state.value };
         let ConvOutputs { y, state: last } = p::conv(options, sequences, &values)?;

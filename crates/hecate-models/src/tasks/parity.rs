@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Zeros and ones: after each, is the number of ones so far even (0) or odd (1)? A state of one bit that half of the
-/// tokens flip, the smallest that a memory whose steps only shrink it cannot track (Grazzi et al., "Unlocking
+/// tokens flip. It is the smallest that a memory whose steps only shrink it cannot track (Grazzi et al., "Unlocking
 /// State-Tracking in Linear RNNs Through Negative Eigenvalues").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parity;

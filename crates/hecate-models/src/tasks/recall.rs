@@ -42,9 +42,9 @@ impl Recall {
         self.keys + self.values
     }
 
-    /// Tokens of a sequence of this many keys.
+    /// Tokens of a sequence of this many keys; `usize::MAX` where there are more.
     pub fn length(self, pairs: usize) -> usize {
-        (2 * self.writes + 1) * pairs
+        pairs.saturating_mul(2 * self.writes + 1)
     }
 
     /// `batch` sequences of `pairs` pairs each.

@@ -4,7 +4,7 @@ use super::Settings;
 use crate::{
     Cache, Error, LanguageModel, Result, Var,
     language_model::LossGradients,
-    text::{Windows, windows},
+    text::{TokenSource, Windows, windows},
     weights::{pack, unpack},
 };
 use hecate_core::{Backend, Shape, Tensor, primitives::cast};
@@ -53,7 +53,7 @@ impl<B: Backend> BatchSource<B> {
     pub(super) fn next(
         &mut self,
         model: &LanguageModel<B>,
-        text: &[u32],
+        text: TokenSource<'_>,
         settings: &Settings,
     ) -> Result<(TokenWindow, Option<&mut Cache<B>>)> {
         let &Settings { batch, tokens, carry, .. } = settings;
@@ -68,11 +68,11 @@ impl<B: Backend> BatchSource<B> {
             None => Reading { starts: self.windows.starts(text, batch, length)?, cache: model.cache(batch)? },
         };
         let Reading { starts, cache } = self.reading.insert(reading);
-        if starts.iter().any(|start| start + length >= text.len()) {
+        if starts.iter().any(|start| start.saturating_add(length) >= text.len()) {
             let expected = "the text whose memories are carried, whole";
             return Err(Error::config("tokens of text", text.len(), expected));
         }
-        let (inputs, targets) = windows(text, starts.iter().map(|start| start + cache.position()), tokens);
+        let (inputs, targets) = windows(text, starts.iter().map(|start| start + cache.position()), tokens)?;
         Ok((TokenWindow { inputs, targets }, Some(cache)))
     }
 
@@ -80,7 +80,7 @@ impl<B: Backend> BatchSource<B> {
     pub(super) fn learn(
         &mut self,
         model: &LanguageModel<B>,
-        text: &[u32],
+        text: TokenSource<'_>,
         settings: &Settings,
     ) -> Result<LossGradients<B>> {
         let (TokenWindow { inputs, targets }, cache) = self.next(model, text, settings)?;
@@ -105,16 +105,24 @@ impl<B: Backend> BatchSource<B> {
     /// What is remembered of them, as a file.
     pub(super) fn pack(&self, path: &Path) -> Result<Option<Vec<u8>>> {
         let Some(Reading { cache, .. }) = &self.reading else { return Ok(None) };
-        Ok(Some(pack(path, &named(cache))?))
+        Ok(Some(pack(path, &named(cache), &[])?))
     }
 
     /// A source that goes on where the bookmark lies, with what the file remembers.
     pub(super) fn resume(
         windows: Windows,
         Bookmark { starts, position }: Bookmark,
-        model: &LanguageModel<B>,
+        (model, settings): (&LanguageModel<B>, &Settings),
         (path, bytes): (PathBuf, &[u8]),
     ) -> Result<Self> {
+        if starts.len() != settings.batch || position > settings.text() || !position.is_multiple_of(settings.tokens) {
+            let found = format!("{} texts at token {position}", starts.len());
+            return Err(Error::config(
+                "reading",
+                found,
+                "a text a sequence of the batch, at the end of one of its windows",
+            ));
+        }
         let mut cache = model.cache(starts.len())?;
         let shapes: Vec<(String, Shape)> =
             named(&cache).into_iter().map(|(name, array)| (name, array.shape().clone())).collect();

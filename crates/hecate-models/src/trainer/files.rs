@@ -1,4 +1,4 @@
-//! The files of a checkpoint, and models out of them.
+//! The files of a checkpoint, and a trainer out of them.
 
 use super::{
     RunPlan, Settings, Trainer,
@@ -15,26 +15,31 @@ use hecate_core::{Backend, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-const CONFIG: &str = "config.json";
-const MODEL: &str = "model.safetensors";
-const BEST: &str = "best.safetensors";
-const TRAINING: &str = "training.json";
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const MODEL: &str = "model.safetensors";
+pub(super) const BEST: &str = "best.safetensors";
+pub(super) const TRAINING: &str = "training.json";
 const MOMENTS: &str = "training.safetensors";
 const READING: &str = "reading.safetensors";
 /// The tokenizer's file in a run folder, if the model does not read bytes.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// Files of a checkpoint that are copied to the run folder.
-pub const PUBLISHED: [&str; 4] = [CONFIG, MODEL, BEST, TOKENIZER];
+/// The text's file in a run folder, if the run keeps its text.
+pub const TEXT: &str = "sources.txt";
+/// Files of a checkpoint that are in the run folder too.
+pub const PUBLISHED: [&str; 5] = [CONFIG, MODEL, BEST, TOKENIZER, TEXT];
 
 /// `training.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Training {
-    step: u64,
+pub(super) struct Training {
+    pub(super) step: u64,
     /// Lowest loss on held-out text; its weights are in `best.safetensors`.
-    best: Option<f64>,
-    settings: Settings,
-    plan: RunPlan,
+    pub(super) best: Option<f64>,
+    /// The step's measurement on held-out text is still to be made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    due: bool,
+    pub(super) settings: Settings,
+    pub(super) plan: RunPlan,
     windows: Windows,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reading: Option<Bookmark>,
@@ -58,20 +63,27 @@ impl<B: Backend> Trainer<B> {
         let (step, files) = run.open(&PUBLISHED)?;
         let mut files = Opened { folder: run.checkpoint(step), files };
         let config = files.config()?;
-        let Training { step, best, settings, plan, windows, reading } = files.training()?;
+        let Training { step, best, due, settings, plan, windows, reading } = files.training()?;
         settings.check()?;
         plan.check()?;
+        settings.check_fits(device, &config, 0)?;
         let (path, bytes) = files.content(MODEL)?;
         let model = restore(device, &config, &path, bytes)?.with_precision(settings.precision);
         let moments = files.moments(device, model.parameters())?;
         let source = match reading {
-            Some(bookmark) => BatchSource::resume(windows, bookmark, &model, files.content(READING)?)?,
+            Some(bookmark) => {
+                let (path, content) = files.content(READING)?;
+                BatchSource::resume(windows, bookmark, (&model, &settings), (path, content))?
+            }
             None => BatchSource::new(windows),
         };
         // A run from before there were best weights starts to look for them here.
         let best = best.zip(files.take(BEST)).map(|(loss, weights)| Best { loss, weights });
+        let text = files.text()?;
         let tokenizer = files.take(TOKENIZER);
-        Ok(Self { model, moments, settings, plan, source, tokenizer, step, best, failed: false })
+        let config = files.take(CONFIG).unwrap_or_default();
+        let failed = false;
+        Ok(Self { model, moments, settings, plan, source, config, tokenizer, text, step, best, due, failed })
     }
 
     /// Commits a checkpoint of this step to the run.
@@ -79,7 +91,7 @@ impl<B: Backend> Trainer<B> {
     /// # Errors
     /// [`Error::Io`]; [`Error::Config`] after a failed step.
     pub fn save(&self, run: &Run) -> Result<()> {
-        run.commit(self.step, &self.files(run)?, &PUBLISHED)
+        run.commit(self.step, &self.files(run)?, &PUBLISHED, self.plan.keep)
     }
 
     /// As [`Trainer::save`] where a new run begins: what was in the folder of an older one goes, and so do the files
@@ -98,9 +110,10 @@ impl<B: Backend> Trainer<B> {
     /// [`Error::Config`] after a failed step; the device's own failures.
     pub fn note(&mut self, held_out_loss: f64) -> Result<()> {
         self.check_sound()?;
+        self.due = false;
         // NaN is lower than nothing.
         if held_out_loss < self.best().unwrap_or(f64::INFINITY) {
-            let weights = pack(Path::new(BEST), &named(self.model.parameters()))?;
+            let weights = pack(Path::new(BEST), &named(self.model.parameters()), &self.beside())?;
             self.best = Some(Best { loss: held_out_loss, weights });
         }
         Ok(())
@@ -109,6 +122,12 @@ impl<B: Backend> Trainer<B> {
     /// Lowest loss on held-out text noted, nats a token.
     pub fn best(&self) -> Option<f64> {
         self.best.as_ref().map(|best| best.loss)
+    }
+
+    /// Files that the weights are written beside, and know the checksums of.
+    fn beside(&self) -> Vec<(&'static str, &[u8])> {
+        let tokenizer = self.tokenizer.as_deref().map(|content| (TOKENIZER, content));
+        [(CONFIG, self.config.as_slice())].into_iter().chain(tokenizer).collect()
     }
 
     /// Files of a checkpoint of this step.
@@ -121,20 +140,22 @@ impl<B: Backend> Trainer<B> {
         let training = Training {
             step: self.step,
             best: self.best(),
+            due: self.due,
             settings: self.settings,
             plan: self.plan.clone(),
             windows: self.source.windows.clone(),
             reading: self.source.bookmark(),
         };
         let mut files = Files::from([
-            (CONFIG.to_owned(), to_json(&folder.join(CONFIG), self.model.config())?),
-            (MODEL.to_owned(), pack(&folder.join(MODEL), &named(self.model.parameters()))?),
+            (CONFIG.to_owned(), self.config.clone()),
+            (MODEL.to_owned(), pack(&folder.join(MODEL), &named(self.model.parameters()), &self.beside())?),
             (TRAINING.to_owned(), to_json(&folder.join(TRAINING), &training)?),
-            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments)?),
+            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments, &[])?),
         ]);
         let best = self.best.as_ref().map(|best| best.weights.clone());
         let reading = self.source.pack(&folder.join(READING))?;
-        let optional = [(BEST, best), (READING, reading), (TOKENIZER, self.tokenizer.clone())];
+        let text = self.text.clone().map(String::into_bytes);
+        let optional = [(BEST, best), (READING, reading), (TOKENIZER, self.tokenizer.clone()), (TEXT, text)];
         files.extend(optional.into_iter().filter_map(|(name, content)| Some((name.to_owned(), content?))));
         Ok(files)
     }
@@ -170,39 +191,18 @@ impl Opened {
         parse_json(&path, bytes)
     }
 
+    fn text(&mut self) -> Result<Option<String>> {
+        let path = self.folder.join(TEXT);
+        let text = self.take(TEXT).map(String::from_utf8).transpose();
+        text.map_err(|error| Error::checkpoint(path, format!("{error}; use a copy of it")))
+    }
+
     fn moments<B: Backend>(&self, device: &B, parameters: &Parameters<B>) -> Result<Moments<B>> {
         let (path, bytes) = self.content(MOMENTS)?;
         let mut means = unpack(device, &path, bytes, &moment_shapes(parameters))?;
         let squares = means.split_off(parameters.len());
         Ok(Moments { means, squares })
     }
-}
-
-/// The last weights of a run: the model in a folder with `config.json` and `model.safetensors`.
-///
-/// # Errors
-/// [`Error::Checkpoint`] if a file is missing or damaged or does not fit the other; the device's own failures.
-pub fn load_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
-    load_weights(device, folder, MODEL)
-}
-
-/// The weights of a run with the lowest loss on held-out text: as [`load_model`], from `best.safetensors`.
-///
-/// # Errors
-/// As [`load_model`]; [`Error::Checkpoint`] for a run that was not measured yet.
-pub fn load_best_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
-    let path = folder.join(BEST);
-    if folder.join(MODEL).exists() && !path.exists() {
-        let why = "missing, because this run was not measured on held-out text yet; use its last weights, or train on";
-        return Err(Error::checkpoint(path, why));
-    }
-    load_weights(device, folder, BEST)
-}
-
-fn load_weights<B: Backend>(device: &B, folder: &Path, weights: &str) -> Result<LanguageModel<B>> {
-    let config = load_config(&folder.join(CONFIG))?;
-    let path = folder.join(weights);
-    restore(device, &config, &path, &read_file(&path)?)
 }
 
 /// A configuration file.
@@ -213,14 +213,19 @@ pub fn load_config(path: &Path) -> Result<Config> {
     parse_config(path, &read_file(path)?)
 }
 
-fn parse_config(path: &Path, bytes: &[u8]) -> Result<Config> {
+pub(super) fn parse_config(path: &Path, bytes: &[u8]) -> Result<Config> {
     let config: Config = parse_json(path, bytes)?;
     config.validate().map_err(|error| Error::checkpoint(path, error.to_string()))?;
     Ok(config)
 }
 
+/// A model's configuration as a file.
+pub(super) fn config_file<B: Backend>(model: &LanguageModel<B>) -> Result<Vec<u8>> {
+    to_json(Path::new(CONFIG), model.config())
+}
+
 /// A model with the weights of a safetensors file.
-fn restore<B: Backend>(device: &B, config: &Config, path: &Path, bytes: &[u8]) -> Result<LanguageModel<B>> {
+pub(super) fn restore<B: Backend>(device: &B, config: &Config, path: &Path, bytes: &[u8]) -> Result<LanguageModel<B>> {
     let mut model = LanguageModel::blank(device, config)?;
     let shapes: Vec<(String, Shape)> =
         model.parameters().iter().map(|p| (p.name.clone(), p.value.shape().clone())).collect();

@@ -3,9 +3,9 @@
 use super::{
     Trainer,
     batch_source::{BatchSource, TokenWindow},
-    measure::Measured,
+    measure::{Measured, masks},
 };
-use crate::{Error, NonFinite, Place, Result};
+use crate::{Error, NonFinite, Place, Result, text::TokenSource};
 use hecate_core::Backend;
 
 impl<B: Backend> Measured<B> {
@@ -22,7 +22,12 @@ impl<B: Backend> Measured<B> {
 impl<B: Backend> Trainer<B> {
     /// The error of a step whose `outcome` is an error or not finite. The passes run again on the tokens of `source`, watched
     /// by a probe, until the first element that is not finite; the weights are still those before the step.
-    pub(super) fn explain(&self, text: &[u32], mut source: BatchSource<B>, outcome: Result<Measured<B>>) -> Error {
+    pub(super) fn explain(
+        &mut self,
+        text: TokenSource<'_>,
+        mut source: BatchSource<B>,
+        outcome: Result<Measured<B>>,
+    ) -> Error {
         let unplaced = match outcome {
             Ok(measured) => measured.not_finite(),
             // What a kernel refuses may have come out of the model.
@@ -34,14 +39,18 @@ impl<B: Backend> Trainer<B> {
         };
         match self.locate(text, &mut source) {
             Ok(found) => self.refusal(found.unwrap_or(unplaced)),
+            // Whoever stops the search is told what is known without it.
+            Err(Error::Stopped) => self.refusal(unplaced),
             Err(error) => error,
         }
     }
 
-    /// Runs the passes of a step again, each as it was run. None if every element is finite this time.
-    fn locate(&self, text: &[u32], source: &mut BatchSource<B>) -> Result<Option<NonFinite>> {
+    /// Runs the passes of a step again, each as it was run, but that memories are carried on without dropping anything. None
+    /// if every element is finite this time.
+    fn locate(&mut self, text: TokenSource<'_>, source: &mut BatchSource<B>) -> Result<Option<NonFinite>> {
         let batch = self.settings.batch;
-        for _ in 0..self.settings.accumulate {
+        for pass in 0..self.settings.accumulate {
+            self.model.set_masks(Some(masks(&self.settings, self.step, pass)));
             let (TokenWindow { inputs, targets }, mut cache) = source.next(&self.model, text, &self.settings)?;
             let carried = cache.as_deref().filter(|cache| cache.position() > 0);
             if let Some(non_finite) = self.model.first_non_finite(&inputs, &targets, batch, carried)? {

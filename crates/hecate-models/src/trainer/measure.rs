@@ -1,7 +1,7 @@
 //! Loss and gradients of the passes of one step.
 
-use super::Trainer;
-use crate::{Gradients, Result, language_model::LossGradients, optimizer};
+use super::{Settings, Trainer};
+use crate::{Gradients, Masks, Result, language_model::LossGradients, optimizer, text::TokenSource};
 use hecate_core::{Backend, Tensor, primitives};
 
 /// What a step starts from: means over all its passes.
@@ -24,8 +24,11 @@ impl<B: Backend> Measured<B> {
 
 impl<B: Backend> Trainer<B> {
     /// Loss and gradients of the next windows of `text`; the weights stay as they are.
-    pub(super) fn measure(&mut self, text: &[u32]) -> Result<Measured<B>> {
-        let LossGradients { loss, count, gradients } = self.passes(text)?;
+    pub(super) fn measure(&mut self, text: TokenSource<'_>) -> Result<Measured<B>> {
+        let passes = self.passes(text);
+        // What is asked of the model between steps drops nothing.
+        self.model.set_masks(None);
+        let LossGradients { loss, count, gradients } = passes?;
         let norm_squared = optimizer::norm_squared(self.model.device(), &gradients)?;
         // One copy to the host brings all that a step waits for.
         let figures = primitives::concat(&[&loss, &norm_squared], 0)?.to_f32()?;
@@ -35,12 +38,15 @@ impl<B: Backend> Trainer<B> {
     }
 
     /// The passes of one step as one: the sum of their losses, and the mean of their gradients.
-    fn passes(&mut self, text: &[u32]) -> Result<LossGradients<B>> {
+    fn passes(&mut self, text: TokenSource<'_>) -> Result<LossGradients<B>> {
         let accumulate = self.settings.accumulate;
-        let mut pass = || self.source.learn(&self.model, text, &self.settings);
-        let mut all = pass()?;
-        for _ in 1..accumulate {
-            let more = pass()?;
+        let mut pass = |pass| {
+            self.model.set_masks(Some(masks(&self.settings, self.step, pass)));
+            self.source.learn(&self.model, text, &self.settings)
+        };
+        let mut all = pass(0)?;
+        for i in 1..accumulate {
+            let more = pass(i)?;
             all.loss = primitives::add(&all.loss, &more.loss)?;
             all.count += more.count;
             all.gradients.accumulate(more.gradients)?;
@@ -50,4 +56,9 @@ impl<B: Backend> Trainer<B> {
         }
         Ok(all)
     }
+}
+
+/// What pass `pass` of the step after `step` drops by: a run that is resumed finds the same.
+pub(super) fn masks(settings: &Settings, step: u64, pass: usize) -> Masks {
+    Masks { seed: settings.seed, step: step + 1, pass: pass as u64 }
 }

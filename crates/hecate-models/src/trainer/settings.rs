@@ -1,13 +1,14 @@
 //! What a run is told: how it learns, and where its text comes from.
 
 use crate::{
-    Error, Precision, Result,
+    Config, Error, Footprint, Precision, Result,
     bounds::{SIZE, at_most, product, within},
     optimizer::Constants,
     schedule::Schedule,
     text::Identity,
 };
-use serde::{Deserialize, Serialize};
+use hecate_core::Backend;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
 /// How a model is trained. Every checkpoint keeps it, and resuming takes it from there.
@@ -64,6 +65,20 @@ impl Settings {
         self.tokens.saturating_mul(self.carry)
     }
 
+    /// Refuses to learn with these settings where the device has less memory free than a step of a model of `config` takes,
+    /// beside the `present` bytes of it that are there already. Nothing is made on the device for it.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`]; as [`Config::validate`]; the device's own failures.
+    pub fn check_fits<B: Backend>(&self, device: &B, config: &Config, present: usize) -> Result<()> {
+        let mut footprint = Footprint::of(device, config, self.precision, self.batch, self.tokens)?;
+        // Gradients of earlier passes wait while the next pass runs.
+        if self.accumulate > 1 {
+            footprint.moments = footprint.moments.saturating_add(footprint.gradients);
+        }
+        footprint.check(device, present)
+    }
+
     /// Refuses sequences that end inside a group of `group` tokens, since no later call could start there.
     pub(super) fn check_group(&self, group: usize) -> Result<()> {
         if self.carry > 1 && !self.tokens.is_multiple_of(group) {
@@ -81,8 +96,9 @@ impl Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunPlan {
-    /// The text's file; none for a text that is part of the program.
-    pub text: Option<PathBuf>,
+    /// The text's files and folders; none for a text that is part of the program.
+    #[serde(deserialize_with = "some_paths")]
+    pub text: Vec<PathBuf>,
     /// Which text it is.
     pub identity: Identity,
     /// Share of the text that is held out, in `(0, 1)`.
@@ -91,14 +107,61 @@ pub struct RunPlan {
     pub evaluate_every: u64,
     /// Steps between two checkpoints, at least 1.
     pub save_every: u64,
+    /// Newest checkpoints that are kept, at least 1.
+    #[serde(default = "kept")]
+    pub keep: usize,
+}
+
+/// Checkpoints from before there was a choice are kept as new ones are.
+fn kept() -> usize {
+    RunPlan::KEEP
+}
+
+/// A list of paths. Checkpoints from before there could be several have one, or `null`.
+fn some_paths<'de, D: Deserializer<'de>>(found: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Paths {
+        Many(Vec<PathBuf>),
+        One(Option<PathBuf>),
+    }
+    Ok(match Paths::deserialize(found)? {
+        Paths::Many(paths) => paths,
+        Paths::One(path) => path.into_iter().collect(),
+    })
 }
 
 impl RunPlan {
+    /// Checkpoints that are kept unless another number is asked for: one that may be damaged, and one before it.
+    pub const KEEP: usize = 2;
+
     pub(super) fn check(&self) -> Result<()> {
+        within("keep", self.keep, 1..=SIZE)?;
         let counts = [("evaluate every", self.evaluate_every), ("save every", self.save_every)];
         match counts.into_iter().find(|&(_, count)| count == 0) {
             Some((field, _)) => Err(Error::config(field, 0, "at least 1 step")),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One path, none, and several.
+    #[test]
+    fn plans_of_before_and_of_now_are_read() {
+        let plan = |text: &str| {
+            let rest =
+                r#""identity": {"bytes": 1, "checksum": "a"}, "held_out": 0.1, "evaluate_every": 1, "save_every": 1"#;
+            serde_json::from_str::<RunPlan>(&format!("{{\"text\": {text}, {rest}}}")).unwrap()
+        };
+        let paths = |text: &str| plan(text).text.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        assert_eq!(paths("null"), Vec::<String>::new());
+        assert_eq!(paths("\"a.txt\""), ["a.txt"]);
+        assert_eq!(paths("[\"a.txt\", \"b\"]"), ["a.txt", "b"]);
+        let several = plan("[\"a.txt\", \"b\"]");
+        assert_eq!(serde_json::from_str::<RunPlan>(&serde_json::to_string(&several).unwrap()).unwrap(), several);
     }
 }

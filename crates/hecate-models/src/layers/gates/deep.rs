@@ -9,7 +9,7 @@ use hecate_core::{
     rules::{AttentionalBias, Retention, Structure},
 };
 
-/// Share of the steps of [`Titans`](hecate_core::rules::Titans) that a network of two layers can take: each layer's step
+/// Share of the steps of [`Titans`](hecate_core::rules::Titans) that a network of two layers can take. Each layer's step
 /// is as long as the other is large, and both grow with the values they are taught.
 const NETWORK_STEP: f32 = 0.125;
 
@@ -56,9 +56,10 @@ fn is_paced(spec: DeepSpec) -> bool {
 
 /// `max(1, p (p − 1)(q − 1))`, by which steps are divided where a memory is taught by a power of its error.
 ///
-/// Such a step grows with the error, and the memory runs away from the first error `e` with
-/// `θ p (p − 1)(q − 1)|e|^{p−2} > 2`, where `q − 1` is the most that the map from the dual variable adds: for `p = 3` an
-/// error of 2. Between unit values and what is recalled of them there is none, but learned values grow until there is.
+/// Such a step grows with the error. The memory runs away from the first error `e` with
+/// `θ p (p − 1)(q − 1)|e|^{p−2} > 2`. Here `q − 1` is the most that the map from the dual variable adds. For `p = 3`
+/// that is an error of 2. Between unit values and what is recalled of them there is none, but learned values grow until
+/// there is.
 fn steepness(spec: DeepSpec) -> Option<f32> {
     let AttentionalBias::Lp { p, .. } = spec.bias else { return None };
     let added = if let Retention::Lq { q, .. } = spec.retention { q - 1.0 } else { 1.0 };

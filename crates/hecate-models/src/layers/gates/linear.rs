@@ -10,7 +10,7 @@ use hecate_core::{
 
 /// `θ = step σ(b)`: with steps of at most 1 stable for any retention, with unit keys.
 ///
-/// With momentum `log η = log σ(e)` and `θ = (1 − η) σ(b)`: where `η` is the same for all tokens a write adds up to `σ(b)`
+/// With momentum `log η = log σ(e)` and `θ = (1 − η) σ(b)`. Where `η` is the same for all tokens a write adds up to `σ(b)`
 /// over time, so a key met again is stable. The factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is
 /// near one. With a largest momentum below 1, `η = momentum σ(e)` and `θ = (1 − momentum) σ(b)`, of which the kernel for a
 /// whole layer has not heard.

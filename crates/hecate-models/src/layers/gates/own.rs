@@ -55,9 +55,9 @@ impl GatedRule<Own> for Lattice {
     }
 }
 
-/// `θ = σ(b)`. With a norm values are of norm 1, since long ones drive slots to where SiLU is flat and the norm divides by
-/// next to nothing; the code is its signal scaled to the norm that answers have, and `log a` a
-/// thousandth of what others get (1/1024); else both are as they come.
+/// `θ = σ(b)`. With a norm, values are of norm 1: long ones drive slots to where SiLU is flat, and the norm divides by
+/// next to nothing. The code is its signal scaled to the norm that answers have. `log a` is a thousandth of what others
+/// get (1/1024). Without a norm all are as they come.
 impl GatedRule<Own> for Trellis {
     type Logits = CodeLogits<()>;
 

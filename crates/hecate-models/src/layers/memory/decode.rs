@@ -34,7 +34,7 @@ impl<R: GatedRule> Memory<R> {
     ) -> Result<Var<B>> {
         let [q, k, v] = self.qkv.each_ref().map(|map| map.parts(tape, x, context));
         let no_word = || Error::config("rule", R::NAME, "one whose strengths have a name");
-        let (weight, epsilon) = self.output.norm.parts(tape);
+        let (weight, epsilon) = self.output.norm.parts(tape)?;
         let inputs = Decode::<R, Tensor<B>> {
             q: q?,
             k: k?,

@@ -1,0 +1,31 @@
+//! What every mixer does.
+
+use super::Context;
+use crate::{LayerCache, Parameters, Result, Tape, Var};
+use hecate_core::Backend;
+use std::fmt::Debug;
+
+/// What carries information from token to token inside a block.
+pub trait Mixer<B: Backend>: Debug + Send + Sync {
+    /// `x [B,T,hidden]` to the same shape.
+    ///
+    /// # Errors
+    /// An `x` of another width; the device's own failures.
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>>;
+
+    /// What is remembered of `batch` texts that are about to start.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>>;
+
+    /// Calls must start at a multiple of this many tokens.
+    fn group(&self) -> usize {
+        1
+    }
+
+    /// Whether a call of one token is the same work wherever in its text it stands.
+    fn is_position_independent(&self) -> bool {
+        false
+    }
+}

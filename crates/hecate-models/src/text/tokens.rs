@@ -1,0 +1,134 @@
+//! Tokens of a text: its own bytes, or what a tokenizer made of it.
+
+use super::source::Source;
+use crate::{Error, Result};
+use std::{ops::Range, sync::Arc};
+
+/// Tokens in order. Those of a byte-level text are its bytes, in memory or on the disk, and take no more room than they do.
+/// Clones and parts share them.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    store: Store,
+    /// The part that these are.
+    range: Range<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum Store {
+    Bytes(Arc<Source>),
+    Ids(Arc<Vec<u32>>),
+}
+
+impl Tokens {
+    /// A byte a token: these bytes of a text.
+    pub(super) fn bytes(source: Arc<Source>, range: Range<usize>) -> Self {
+        Self { store: Store::Bytes(source), range }
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The first tokens, at most `count`.
+    pub fn head(&self, count: usize) -> Self {
+        let end = self.range.start + count.min(self.len());
+        Self { store: self.store.clone(), range: self.range.start..end }
+    }
+
+    /// These tokens, as they are read by a model.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a range outside of them. A text on the disk that cannot be read: [`Error::Io`], or
+    /// [`Error::Text`] if it has changed.
+    pub fn read(&self, range: Range<usize>) -> Result<Vec<u32>> {
+        if range.start > range.end || range.end > self.len() {
+            let expected = format!("a range of the {} that there are", self.len());
+            return Err(Error::config("tokens of text", format!("{range:?}"), expected));
+        }
+        let range = self.range.start + range.start..self.range.start + range.end;
+        match &self.store {
+            Store::Ids(ids) => Ok(ids[range].to_vec()),
+            Store::Bytes(source) => {
+                let mut bytes = Vec::with_capacity(range.len());
+                source.read(range, &mut bytes)?;
+                Ok(bytes.into_iter().map(u32::from).collect())
+            }
+        }
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// As [`Tokens::read`].
+    pub fn to_vec(&self) -> Result<Vec<u32>> {
+        self.read(0..self.len())
+    }
+}
+
+impl From<Vec<u32>> for Tokens {
+    fn from(ids: Vec<u32>) -> Self {
+        Self { range: 0..ids.len(), store: Store::Ids(Arc::new(ids)) }
+    }
+}
+
+/// What windows are drawn from: the tokens of a text, or a slice.
+#[derive(Clone, Copy, Debug)]
+pub enum TokenSource<'a> {
+    /// A slice.
+    Ids(&'a [u32]),
+    /// The tokens of a text.
+    Tokens(&'a Tokens),
+}
+
+impl TokenSource<'_> {
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Ids(ids) => ids.len(),
+            Self::Tokens(tokens) => tokens.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// These tokens.
+    ///
+    /// # Errors
+    /// As [`Tokens::read`].
+    pub fn read(&self, range: Range<usize>) -> Result<Vec<u32>> {
+        match self {
+            Self::Tokens(tokens) => tokens.read(range),
+            Self::Ids(ids) => ids.get(range.clone()).map(<[u32]>::to_vec).ok_or_else(|| {
+                let expected = format!("a range of the {} that there are", ids.len());
+                Error::config("tokens of text", format!("{range:?}"), expected)
+            }),
+        }
+    }
+}
+
+impl<'a> From<&'a [u32]> for TokenSource<'a> {
+    fn from(ids: &'a [u32]) -> Self {
+        Self::Ids(ids)
+    }
+}
+
+impl<'a> From<&'a Vec<u32>> for TokenSource<'a> {
+    fn from(ids: &'a Vec<u32>) -> Self {
+        Self::Ids(ids)
+    }
+}
+
+impl<'a> From<&'a Tokens> for TokenSource<'a> {
+    fn from(tokens: &'a Tokens) -> Self {
+        Self::Tokens(tokens)
+    }
+}

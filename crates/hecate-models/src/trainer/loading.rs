@@ -1,0 +1,115 @@
+//! Trained models out of the folders of runs.
+
+use super::files::{BEST, CONFIG, MODEL, TOKENIZER, parse_config, restore};
+use crate::{
+    Error, LanguageModel, Result, Vocabulary,
+    checkpoint::read_file,
+    checksum::checksum,
+    weights::{Beside, verify},
+};
+use hecate_core::Backend;
+use std::{fs, io, path::Path};
+
+/// Which weights of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhichWeights {
+    /// Those of the newest checkpoint.
+    #[default]
+    Last,
+    /// Those with the lowest loss on held-out text.
+    Best,
+}
+
+/// A trained model, and what its tokens mean.
+#[derive(Debug)]
+pub struct Trained<B: Backend> {
+    /// The model.
+    pub model: LanguageModel<B>,
+    /// What its tokens mean.
+    pub vocabulary: Vocabulary,
+    /// Content of `tokenizer.json`, if the model does not read bytes.
+    pub tokenizer: Option<Vec<u8>>,
+}
+
+impl<B: Backend> Trained<B> {
+    /// A run's model and its vocabulary: that of the folder's `tokenizer.json`, bytes without one.
+    ///
+    /// # Errors
+    /// As [`load_model`] and [`load_best_model`]. [`Error::Checkpoint`] for another tokenizer than the one that the weights
+    /// were written beside; [`Error::Tokenizer`].
+    pub fn load(device: &B, folder: &Path, which: WhichWeights) -> Result<Self> {
+        let name = which.name(folder)?;
+        let (model, beside) = load(device, folder, name)?;
+        let path = folder.join(TOKENIZER);
+        let tokenizer = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            other => Some(other.map_err(Error::io("read", &path))?),
+        };
+        if let Some(beside) = beside {
+            check(&path, tokenizer.as_deref(), name, &beside)?;
+        }
+        let vocabulary = match &tokenizer {
+            Some(content) => Vocabulary::from_json(&path, content)?,
+            None => Vocabulary::Bytes,
+        };
+        Ok(Self { model, vocabulary, tokenizer })
+    }
+}
+
+impl WhichWeights {
+    /// The file in a run's folder.
+    fn name(self, folder: &Path) -> Result<&'static str> {
+        let path = folder.join(BEST);
+        match self {
+            Self::Last => Ok(MODEL),
+            Self::Best if folder.join(MODEL).exists() && !path.exists() => {
+                let why = "missing, because this run was not measured on held-out text yet; use its last weights, or \
+                           train on";
+                Err(Error::checkpoint(path, why))
+            }
+            Self::Best => Ok(BEST),
+        }
+    }
+}
+
+/// The last weights of a run: the model in a folder with `config.json` and `model.safetensors`. Weights that Hecate wrote
+/// know which configuration they were written beside; another one is refused.
+///
+/// # Errors
+/// [`Error::Checkpoint`] if a file is missing or damaged or does not fit the other; the device's own failures.
+pub fn load_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
+    Ok(load(device, folder, MODEL)?.0)
+}
+
+/// The weights of a run with the lowest loss on held-out text: as [`load_model`], from `best.safetensors`.
+///
+/// # Errors
+/// As [`load_model`]; [`Error::Checkpoint`] for a run that was not measured yet.
+pub fn load_best_model<B: Backend>(device: &B, folder: &Path) -> Result<LanguageModel<B>> {
+    Ok(load(device, folder, WhichWeights::Best.name(folder)?)?.0)
+}
+
+/// A model, and what its weights say they were written beside.
+fn load<B: Backend>(device: &B, folder: &Path, weights: &str) -> Result<(LanguageModel<B>, Option<Beside>)> {
+    let (path, config) = (folder.join(weights), folder.join(CONFIG));
+    let (found, bytes) = (read_file(&config)?, read_file(&path)?);
+    let beside = verify(&path, &bytes)?;
+    if let Some(beside) = &beside {
+        check(&config, Some(&found), weights, beside)?;
+    }
+    Ok((restore(device, &parse_config(&config, &found)?, &path, &bytes)?, beside))
+}
+
+/// Refuses a file that is not the one which the weights were written beside; one that is missing or too much as well.
+fn check(path: &Path, content: Option<&[u8]>, weights: &str, beside: &Beside) -> Result<()> {
+    let written = path.file_name().and_then(|name| beside.get(name.to_str()?));
+    let why = match (content, written) {
+        (Some(content), Some(sum)) if checksum(content) == *sum => return Ok(()),
+        (None, None) => return Ok(()),
+        (Some(_), Some(_)) => "has changed since",
+        (None, Some(_)) => "missing, though",
+        (Some(_), None) => "is none that",
+    };
+    let why = format!("{why} {weights} was written beside it; use a copy of both files as they were");
+    Err(Error::checkpoint(path, why))
+}

@@ -1,0 +1,38 @@
+//! Where a run stands, without its weights.
+
+use super::{
+    RunPlan, Settings,
+    files::{TRAINING, Training},
+};
+use crate::{
+    Result,
+    checkpoint::{Run, parse_json, read_file},
+};
+
+/// What the newest checkpoint of a run says of its training.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// Steps done.
+    pub step: u64,
+    /// Lowest loss on held-out text so far, nats a token.
+    pub best: Option<f64>,
+    /// How it learns.
+    pub settings: Settings,
+    /// Where its text comes from.
+    pub plan: RunPlan,
+}
+
+impl Standing {
+    /// Of the run in this folder; none if it has no checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`](crate::Error::Checkpoint) if the checkpoint cannot be understood,
+    /// [`Error::Io`](crate::Error::Io) if it cannot be read.
+    pub fn read(run: &Run) -> Result<Option<Self>> {
+        let Some(newest) = run.latest()? else { return Ok(None) };
+        let path = run.checkpoint(newest).join(TRAINING);
+        let Training { step, best, settings, plan, .. } = parse_json(&path, &read_file(&path)?)?;
+        settings.check()?;
+        Ok(Some(Self { step, best, settings, plan }))
+    }
+}
