@@ -6,6 +6,7 @@
 use crate::{
     device::{Choice, with_device},
     error::{Error, Result},
+    progress::{PAUSE, Ticker, say},
     table::Table,
 };
 use clap::Args;
@@ -17,10 +18,13 @@ use hecate_conformance::{
 use hecate_core::Backend;
 use std::{
     fs,
-    io::{self, Write, stdout},
+    io::{self, IsTerminal, Write, stdout},
     path::{Path, PathBuf},
     process::ExitCode,
 };
+
+/// Columns that the table fits into.
+const COLUMNS: usize = 80;
 
 /// Flags of `hecate check`.
 #[derive(Args, Debug)]
@@ -43,15 +47,22 @@ impl Job for CheckArgs {
     type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        // Most names and options fit these widths, so columns stay in line while rows appear.
-        let heading = ["cell", "options", "forward error", "gradient error", ""];
-        let mut table = Table::new(&heading).with_widths([22, 50, 0, 0, 0]);
+        // Names fit this width, so columns stay in line while rows appear. Options go on in the next line.
+        let heading = ["cell", "forward", "gradient", "", "options"];
+        let mut table = Table::new(&heading).with_widths([16, 0, 0, 6, 0]).within(COLUMNS);
+        let (ticker, watched) = (Ticker::new(PAUSE), stdout().is_terminal());
+        let mut checked = 0;
         // A closed pipe ends the table, not the check.
         // `check_all` cannot be broken off, so the first failure to write is kept until it ends.
         let mut written = Ok(());
         let cells = check_all(device, |cell| {
             if written.is_ok() {
                 written = table.row(row(cell));
+            }
+            checked += 1;
+            // Rows may go into a file that nobody sees.
+            if !watched && ticker.due() {
+                say(&format!("{checked} cells checked, {} last", cell.name));
             }
         });
         written?;
@@ -60,7 +71,8 @@ impl Job for CheckArgs {
         let mut out = stdout().lock();
         writeln!(out, "\n{} cells on {}, {} failed", cells.len(), B::NAME, failed.len())?;
         // What the figures are, since a reader of the table may know no other document.
-        writeln!(out, "errors: root mean square of the difference from float64, over that of the truth; worst slot")?;
+        writeln!(out, "errors, forward and of gradients: root mean square of the difference from")?;
+        writeln!(out, "float64, over that of the truth; the worst slot's")?;
         for cell in &failed {
             let why = cell.failure.as_deref().unwrap_or("over its limit");
             writeln!(out, "failed: {} {}: {why}", cell.name, cell.options)?;
@@ -81,17 +93,17 @@ fn record<B: Backend>(file: &Path, device: &B, cells: &[Cell]) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Record::default(),
         Err(source) => return Err(Error::Io { path: file.into(), source }),
     };
-    record.replace(B::NAME, &format!("{device:?}"), cells).map_err(|why| Error::file(file, why))?;
+    record.replace(B::NAME, &device.hardware(), cells).map_err(|why| Error::file(file, why))?;
     fs::write(file, record.to_string()).map_err(|source| Error::Io { path: file.into(), source })
 }
 
-/// Name, options, both errors and the verdict; a primitive without a backward has no gradient error.
+/// Name, both errors, the verdict and options; a primitive without a backward has no gradient error.
 fn row(cell: &Cell) -> [String; 5] {
     [
         cell.name.to_owned(),
-        cell.options.clone(),
         format!("{:.1e}", cell.forward_error),
         cell.backward_error.map_or_else(|| "-".to_owned(), |error| format!("{error:.1e}")),
         if cell.passed { "ok" } else { "FAILED" }.to_owned(),
+        cell.options.clone(),
     ]
 }

@@ -28,7 +28,7 @@ pub(crate) const CLIP: f32 = 1.0;
 pub(crate) const HELD_OUT: f32 = 0.1;
 /// Measurements on held-out text, and checkpoints, a run.
 pub(crate) const MEASUREMENTS: u64 = 10;
-/// Tokens of held-out text that measurements during the run read; the last one reads all.
+/// Tokens of held-out text that measurements during the run read; those at its end read what they have time for.
 pub(crate) const MEASURED_TOKENS: usize = 8192;
 /// Tokens of the sample at the end of a run.
 pub(crate) const SAMPLE_TOKENS: usize = 300;

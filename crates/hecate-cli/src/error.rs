@@ -29,6 +29,10 @@ pub(crate) enum Error {
     /// The system takes no handler for Ctrl-C.
     #[error("cannot listen for Ctrl-C: {0}")]
     Interrupt(#[from] ctrlc::Error),
+    /// The system does not tell what is done about hang-ups.
+    #[cfg(unix)]
+    #[error("cannot listen for hang-ups: {0}")]
+    HangUp(#[from] nix::errno::Errno),
 }
 
 impl Error {
@@ -40,6 +44,11 @@ impl Error {
     /// An [`Error::File`]; `why` ends with the way out.
     pub(crate) fn file(path: impl Into<PathBuf>, why: impl ToString) -> Self {
         Self::File { path: path.into(), why: why.to_string() }
+    }
+
+    /// Whether a file could not be written or read: a disk that is full now may have room later.
+    pub(crate) fn is_of_a_file(&self) -> bool {
+        matches!(self, Self::Model(hecate_models::Error::Io { .. }) | Self::Io { .. })
     }
 
     /// Whether somebody downstream, such as `head`, has read enough.

@@ -1,35 +1,46 @@
-//! `hecate generate`: a trained model continues a prompt.
+//! `hecate generate`: a trained model continues a prompt, or one prompt after another.
+
+mod stops;
+mod writer;
 
 use crate::{
     device::{Choice, with_device},
-    error::Result,
+    error::{Error, Result},
     runs::RunArgs,
+    sources::is_stdin,
 };
 use clap::Args;
 use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     LanguageModel, Vocabulary,
-    generate::generate,
+    generate::{Generation, generate},
     sampling::{Sampler, Sampling},
+    text::read_text,
 };
 use std::{
-    io::{Write, stdout},
+    io::{BufRead, IsTerminal, Read, Write, stderr, stdin},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
+use writer::Writer;
 
 /// Flags of `hecate generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArgs {
-    /// Text to continue
-    // A prompt may begin with a dash.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    prompt: String,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Keep what was read and written in memory from line to line
+    #[arg(long = "continue", conflicts_with_all = ["prompt", "prompt_file"])]
+    carry_on: bool,
     #[command(flatten)]
     run: RunArgs,
     /// Number of tokens to write (bytes, unless the model has a tokenizer)
     #[arg(long, default_value_t = 400, value_name = "N")]
     tokens: usize,
+    /// End before this text where the model writes it; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    stop: Vec<String>,
     /// How adventurous the choice of tokens is; 0 always takes the likeliest
     #[arg(long, default_value_t = Sampling::default().temperature, value_name = "T")]
     // 0 or more; `top_k` and `top_p` cut the distribution before it is drawn from.
@@ -43,8 +54,27 @@ pub(crate) struct GenerateArgs {
     /// Same seed, same text
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Write control characters as they are; unless given they are made visible, so that they do nothing to a terminal
+    #[arg(long)]
+    raw: bool,
     #[command(flatten)]
     device: Choice,
+}
+
+/// Where prompts come from: one of these.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+struct PromptArgs {
+    /// Text to continue
+    // A prompt may begin with a dash.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the text to continue, UTF-8; `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// Continue each line of standard input, until it ends; every line starts with fresh memories
+    #[arg(long)]
+    interactive: bool,
 }
 
 /// Prints the prompt and its continuation.
@@ -57,18 +87,84 @@ impl Job for GenerateArgs {
     type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        let Self { temperature, top_k, top_p, seed, .. } = self;
         // Sampling is checked before a model is loaded.
-        let sampler = Sampler::new(Sampling { temperature, top_k, top_p, seed })?;
+        self.sampler(0)?;
+        if self.stop.iter().any(String::is_empty) {
+            return Err(Error::flag("--stop", "an empty text is everywhere; give at least one character"));
+        }
+        // A file that is missing is found before a model is loaded.
+        let prompt = self.prompt.read()?;
         let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
         // Ctrl-C ends the program at once: there is nothing to save.
-        stream(&model, &vocabulary, &self.prompt, self.tokens, sampler, || false)?;
+        match prompt {
+            // One text, or one for each line that comes.
+            Some(prompt) => {
+                let mut continuation = generate(&model, &vocabulary.encode(&prompt)?, self.sampler(0)?)?;
+                let writer = Writer::new(&vocabulary, self.raw, &self.stop);
+                writer.prompt(&prompt)?;
+                write(&mut continuation, writer, self.tokens, || false)?;
+            }
+            None => self.answer(&model, &vocabulary)?,
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Writes the prompt and a continuation of `tokens` tokens to standard output, each character as soon as it is whole,
-/// until `stopped`. A token may hold a part of a character, or several.
+impl GenerateArgs {
+    /// The sampler of a line; the first one's is that of a prompt.
+    fn sampler(&self, line: u64) -> Result<Sampler> {
+        // Lines that are the same are not answered the same.
+        let Self { temperature, top_k, top_p, .. } = *self;
+        Ok(Sampler::new(Sampling { temperature, top_k, top_p, seed: self.seed.wrapping_add(line) })?)
+    }
+
+    /// Continues line after line of standard input. A line is read with its newline, as lines of the learned text are.
+    fn answer<B: Backend>(&self, model: &LanguageModel<B>, vocabulary: &Vocabulary) -> Result<()> {
+        let mut before: Option<Generation<'_, B>> = None;
+        for line in 0.. {
+            // Whoever types sees that it is their turn; a pipe gets nothing but answers.
+            if stdin().is_terminal() {
+                let _ = write!(stderr(), "> ");
+            }
+            let mut prompt = String::new();
+            let read = stdin().lock().read_line(&mut prompt);
+            if read.map_err(|error| Error::flag("standard input", format!("{error}; give lines in UTF-8")))? == 0 {
+                break;
+            }
+            let tokens = vocabulary.encode(&prompt)?;
+            // Without `--continue` nothing is left of the line before.
+            let mut continuation = match before.take().filter(|_| self.carry_on) {
+                Some(mut before) => {
+                    before.read_on(&tokens)?;
+                    before
+                }
+                None => generate(model, &tokens, self.sampler(line)?)?,
+            };
+            write(&mut continuation, Writer::new(vocabulary, self.raw, &self.stop), self.tokens, || false)?;
+            before = Some(continuation);
+        }
+        Ok(())
+    }
+}
+
+impl PromptArgs {
+    /// The prompt; none where there is one after another.
+    fn read(&self) -> Result<Option<String>> {
+        match &self.prompt_file {
+            // None of them: there is a line of its own for each prompt.
+            None => Ok(self.prompt.clone()),
+            Some(file) if is_stdin(file) => {
+                let mut prompt = String::new();
+                stdin().read_to_string(&mut prompt).map_err(|source| Error::Io { path: file.clone(), source })?;
+                Ok(Some(prompt))
+            }
+            Some(file) => Ok(Some(read_text(Path::new(file))?)),
+        }
+    }
+}
+
+/// Writes the prompt and a continuation of `tokens` tokens to standard output, until `stopped`. Control characters are made
+/// visible.
 pub(crate) fn stream<B: Backend>(
     model: &LanguageModel<B>,
     vocabulary: &Vocabulary,
@@ -78,15 +174,25 @@ pub(crate) fn stream<B: Backend>(
     stopped: impl Fn() -> bool,
 ) -> Result<()> {
     // The prompt is read in one pass; from then on each token is one call.
-    let continuation = generate(model, &vocabulary.encode(prompt)?, sampler)?;
-    let mut decoder = vocabulary.decoder();
-    let mut out = stdout().lock();
-    write!(out, "{prompt}")?;
+    let mut continuation = generate(model, &vocabulary.encode(prompt)?, sampler)?;
+    // A sample is for the reader of a terminal, and ends by its length alone.
+    let writer = Writer::new(vocabulary, false, &[]);
+    writer.prompt(prompt)?;
+    write(&mut continuation, writer, tokens, stopped)
+}
+
+/// Writes so many tokens, until the text ends or `stopped`, and a newline.
+fn write<B: Backend>(
+    continuation: &mut Generation<'_, B>,
+    mut writer: Writer<'_>,
+    tokens: usize,
+    stopped: impl Fn() -> bool,
+) -> Result<()> {
+    // A token that is drawn after a stop text would be for nothing.
     for token in continuation.take(tokens).take_while(|_| !stopped()) {
-        write!(out, "{}", decoder.push(token?)?)?;
-        // Each token is seen when it is made; a line may take minutes.
-        out.flush()?;
+        if !writer.token(token?)? {
+            break;
+        }
     }
-    // What is left of a character that was cut off by the limit.
-    Ok(writeln!(out, "{}", decoder.finish())?)
+    writer.finish()
 }

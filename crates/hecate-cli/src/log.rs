@@ -19,7 +19,9 @@ pub(crate) fn start() -> Result<()> {
             "off, error, warn, info, debug and trace are levels; `hecate_cuda=trace,warn` sets one for a crate";
         Error::flag(name, format!("`{text}` is not understood ({error}); {levels}"))
     })?;
-    let lines = fmt::layer().with_writer(io::stderr).without_time().compact().with_filter(targets);
+    // Complaints of a log that cannot be written would end the program.
+    let lines = fmt::layer().with_writer(io::stderr).log_internal_errors(false).without_time().compact();
+    let lines = lines.with_filter(targets);
     // Nobody else in this program listens.
     registry().with(lines).init();
     Ok(())

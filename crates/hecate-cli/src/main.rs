@@ -4,11 +4,13 @@
 //! the backend by the name that was given and runs the job on it. Everything else is a library call:
 //!
 //! * `train` (`train/`): flags to a configuration, the training loop, the record and the picture of a run;
-//! * `generate` and `eval`: a trained model, found by `runs`;
+//! * `generate` and `eval`: a trained model, found by `runs`; `info` describes runs;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
 //! * `devices`: what there is on this machine.
 //!
-//! Results go to standard output, progress and errors to standard error.
+//! Results go to standard output, progress and errors to standard error, by `terminal` where no failure may come back.
+
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 #[cfg(feature = "check")]
 mod bench;
@@ -21,13 +23,17 @@ mod devices;
 mod error;
 mod eval;
 mod generate;
+mod info;
 mod log;
+mod measure;
 mod progress;
 mod runs;
 mod sources;
 mod stop;
 mod table;
+mod terminal;
 mod train;
+mod visible;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -35,7 +41,7 @@ use std::{error::Error, io, process::ExitCode};
 
 /// Language models made of neural memories.
 #[derive(Parser)]
-#[command(name = "hecate", version, about, arg_required_else_help = true)]
+#[command(name = "hecate", version, about, arg_required_else_help = true, args_override_self = true)]
 struct Command {
     #[command(subcommand)]
     action: Action,
@@ -59,6 +65,10 @@ enum Action {
     /// Measure how fast rules are, or learn made-up tasks that tell memories apart.
     #[cfg(feature = "check")]
     Bench(Box<bench::BenchArgs>),
+    /// Say what a run is and how far it came.
+    Info(info::InfoArgs),
+    /// List runs.
+    Runs(info::RunsArgs),
     /// List what models can run on.
     Devices,
     /// Print what a shell needs to complete this command: `source <(hecate completions bash)`.
@@ -91,6 +101,8 @@ fn run(action: Action) -> error::Result<ExitCode> {
         Action::Check(arguments) => check::run(arguments),
         #[cfg(feature = "check")]
         Action::Bench(arguments) => bench::run(*arguments),
+        Action::Info(arguments) => info::run(arguments),
+        Action::Runs(arguments) => info::list(arguments),
         Action::Devices => devices::run(),
         Action::Completions { shell } => Ok(complete(shell)?),
     }
@@ -115,5 +127,6 @@ fn report(error: &error::Error) {
         }
         cause = error.source();
     }
-    eprintln!("error: {message}");
+    // Paths and prompts in it may hold anything.
+    progress::say(&format!("error: {message}"));
 }

@@ -1,13 +1,19 @@
 //! What is shown while work goes on: a bar on a terminal, plain lines elsewhere. Both go to standard error, so that
 //! standard output holds results alone.
 
+mod line;
 mod pace;
+mod ticker;
 
-use hecate_models::trainer::Report;
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+pub(crate) use ticker::Ticker;
+
+use crate::{terminal, visible::visible};
+use console::Term;
+use hecate_models::{evaluate::Budget, trainer::Report};
+use indicatif::{ProgressBar, ProgressStyle};
+use line::{COLUMNS, Figure, fit};
 use pace::Pace;
 use std::{
-    fmt::Write,
     io::{IsTerminal, stderr},
     time::{Duration, Instant},
 };
@@ -15,6 +21,12 @@ use std::{
 /// Number of plain lines a run.
 /// A log that nobody watches stays readable.
 const LINES: u64 = 20;
+/// Between these, a line of a run whose steps are slow.
+const SLOW: Duration = Duration::from_secs(30);
+/// Between plain lines of a measurement or a benchmark.
+pub(crate) const PAUSE: Duration = Duration::from_secs(2);
+/// Columns of a bar, so that figures fit beside it.
+const BAR: usize = 8;
 
 /// Progress of training.
 pub(crate) struct Progress {
@@ -30,17 +42,17 @@ pub(crate) struct Progress {
     began: Instant,
     /// Of the last steps, without the first, which compiles.
     pace: Pace,
+    /// Lines where there is no bar.
+    ticker: Ticker,
 }
 
 impl Progress {
     /// Progress of a run of `steps` steps, `first` of which were done before; `bits_per_nat` turns nats a token into bits
     /// a byte.
     pub(crate) fn new(first: u64, steps: u64, tokens_per_step: usize, bits_per_nat: f64) -> Self {
-        let bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(steps).with_position(first);
-            bar.with_style(style("{bar:24} step {pos}/{len}  {msg}"))
-        });
-        Self { bar, steps, tokens_per_step, bits_per_nat, began: Instant::now(), pace: Pace::default() }
+        let bar = bar(steps).map(|bar| bar.with_position(first));
+        let (began, pace, ticker) = (Instant::now(), Pace::default(), Ticker::new(SLOW));
+        Self { bar, steps, tokens_per_step, bits_per_nat, began, pace, ticker }
     }
 
     /// After a step that took this long until now; returns the tokens learned a second in the last steps.
@@ -48,23 +60,36 @@ impl Progress {
         let now = self.began.elapsed();
         // Times since this program started: a resumed run has a pace of its own.
         self.pace.step(now.saturating_sub(took), now);
-        let Report { step, loss, .. } = *report;
         let speed = self.tokens_per_step as f64 / self.pace.seconds_per_step();
-        // Rounded up: `0:00` only at the end.
-        let left = self.pace.seconds_left(self.steps.saturating_sub(step)).ceil() as u64;
-        let figures = format!("loss {loss:.4}  {:.3} bits/byte  {speed:.0} tokens/s", loss * self.bits_per_nat);
+        let figures = self.figures(report, speed);
         match &self.bar {
             Some(bar) => {
-                bar.set_message(format!("{figures}  {} left", minutes(left)));
-                bar.set_position(step);
+                bar.set_message(fit(figures, beside_bar()));
+                bar.set_position(report.step);
             }
             // The last step always has its line.
-            None if step.is_multiple_of((self.steps / LINES).max(1)) || step == self.steps => {
-                eprintln!("step {step}/{}  {figures}  {} left", self.steps, minutes(left));
+            None if report.step.is_multiple_of((self.steps / LINES).max(1))
+                || report.step == self.steps
+                || self.ticker.due() =>
+            {
+                say(&fit(figures, usize::MAX));
             }
             None => {}
         }
         speed
+    }
+
+    /// What a line says of a step.
+    fn figures(&self, &Report { step, loss, .. }: &Report, speed: f64) -> Vec<Figure> {
+        // Rounded up: `0:00` only at the end.
+        let left = self.pace.seconds_left(self.steps.saturating_sub(step)).ceil() as u64;
+        vec![
+            Figure(0, format!("step {step}/{}", self.steps)),
+            Figure(2, format!("loss {loss:.4}")),
+            Figure(1, format!("{:.3} bits/byte", loss * self.bits_per_nat)),
+            Figure(3, format!("{speed:.0} tokens/s")),
+            Figure(0, format!("{} left", minutes(left))),
+        ]
     }
 
     /// Leaves the bar as it is; from here on there are plain lines.
@@ -78,10 +103,15 @@ impl Progress {
     /// A line that stays.
     pub(crate) fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.println(visible(line)),
+            None => say(line),
         }
     }
+}
+
+/// A line on standard error, its control characters made visible. That nobody can read it is no reason to stop.
+pub(crate) fn say(line: &str) {
+    terminal::say(&visible(line));
 }
 
 // After an error too, the message must not overwrite the bar.
@@ -105,22 +135,22 @@ pub(crate) struct SweepProgress {
     name: String,
     /// When it began.
     began: Instant,
+    /// Lines where there is no bar.
+    ticker: Ticker,
 }
 
 #[cfg(feature = "check")]
 impl SweepProgress {
     /// Before the first run; a run has at most `steps` steps.
     pub(crate) fn new(steps: u64) -> Self {
-        Self { bar: None, steps, runs: 0, ended: 0, name: String::new(), began: Instant::now() }
+        let (name, began, ticker) = (String::new(), Instant::now(), Ticker::new(PAUSE));
+        Self { bar: None, steps, runs: 0, ended: 0, name, began, ticker }
     }
 
     /// So many runs begin.
     pub(crate) fn begin(&mut self, runs: usize) {
         self.runs = runs;
-        self.bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(self.steps * runs as u64);
-            bar.with_style(style("{bar:24} {msg}  {left} left"))
-        });
+        self.bar = bar(self.steps.saturating_mul(runs as u64));
     }
 
     /// A run begins.
@@ -129,11 +159,24 @@ impl SweepProgress {
         self.began = Instant::now();
     }
 
-    /// `step` steps of the run are done, the last of this loss; only a bar shows it.
+    /// `step` steps of the run are done, the last of this loss.
     pub(crate) fn step(&self, step: u64, loss: f64) {
-        if let Some(bar) = &self.bar {
-            bar.set_message(format!("run {}/{}: {}  loss {loss:.4}", self.ended + 1, self.runs, self.name));
-            bar.set_position(self.steps * self.ended as u64 + step);
+        let figures = || {
+            vec![
+                Figure(0, format!("run {}/{}", self.ended + 1, self.runs)),
+                Figure(1, self.name.clone()),
+                Figure(3, format!("step {step}/{}", self.steps)),
+                Figure(2, format!("loss {loss:.4}")),
+            ]
+        };
+        match &self.bar {
+            Some(bar) => {
+                let left = Figure(0, format!("{} left", minutes(bar.eta().as_secs())));
+                bar.set_message(fit(figures().into_iter().chain([left]).collect(), beside_bar()));
+                bar.set_position(self.steps.saturating_mul(self.ended as u64).saturating_add(step));
+            }
+            None if self.ticker.due() => say(&fit(figures(), usize::MAX)),
+            None => {}
         }
     }
 
@@ -146,8 +189,8 @@ impl SweepProgress {
         let seconds = self.began.elapsed().as_secs_f64();
         let line = format!("{}/{}  {}: {figures}  ({seconds:.0} s)", self.ended, self.runs, self.name);
         match &self.bar {
-            Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.println(visible(&line)),
+            None => say(&line),
         }
     }
 }
@@ -161,25 +204,103 @@ impl Drop for SweepProgress {
     }
 }
 
-/// A bar over the tokens of a text that is measured; hidden where standard error is no terminal.
-pub(crate) fn measuring(tokens: usize) -> ProgressBar {
-    if !stderr().is_terminal() {
-        return ProgressBar::hidden();
+/// Progress of a measurement of a text.
+pub(crate) struct Measuring {
+    /// None where standard error is no terminal.
+    bar: Option<ProgressBar>,
+    /// What is measured, as in the table that follows.
+    name: String,
+    /// Of the whole text.
+    tokens: usize,
+    began: Instant,
+    /// Lines where there is no bar.
+    ticker: Ticker,
+}
+
+impl Measuring {
+    /// Before the first of so many tokens.
+    pub(crate) fn new(name: &str, tokens: usize) -> Self {
+        let (began, ticker) = (Instant::now(), Ticker::new(PAUSE));
+        Self { bar: bar(tokens as u64), name: name.to_owned(), tokens, began, ticker }
     }
-    ProgressBar::new(tokens as u64).with_style(style("{bar:24} measured {pos}/{len} tokens  {left} left"))
+
+    /// So many tokens are done; the budget may end it before the last.
+    pub(crate) fn at(&self, done: usize, budget: &Budget) {
+        let figures = || {
+            let left =
+                self.began.elapsed().as_secs_f64() / done.max(1) as f64 * self.tokens.saturating_sub(done) as f64;
+            let left = budget.left().map_or(left, |most| most.as_secs_f64().min(left));
+            vec![
+                Figure(1, self.name.clone()),
+                Figure(0, format!("{done} of {} tokens measured", self.tokens)),
+                Figure(0, format!("{} left", minutes(left.ceil() as u64))),
+            ]
+        };
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(fit(figures(), beside_bar()));
+                bar.set_position(done as u64);
+            }
+            None if self.ticker.due() => say(&fit(figures(), usize::MAX)),
+            None => {}
+        }
+    }
 }
 
-/// A bar's style; `{left}` in the template is the time left.
-fn style(template: &str) -> ProgressStyle {
-    // The templates are constants of this file; a broken one would show the plain bar.
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    style.with_key("left", |state: &ProgressState, out: &mut dyn Write| {
-        // A bar that cannot be written is no reason to stop.
-        let _ = out.write_str(&minutes(state.eta().as_secs()));
-    })
+// After an error too, the message must not overwrite the bar.
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
 }
 
-/// Seconds as minutes and seconds, `4:05`.
+/// A bar with its message beside it; none where standard error is no terminal.
+fn bar(length: u64) -> Option<ProgressBar> {
+    let template = format!("{{bar:{BAR}}} {{wide_msg}}");
+    // The template is a constant of this file; a broken one would show the plain bar.
+    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    stderr().is_terminal().then(|| ProgressBar::new(length).with_style(style))
+}
+
+/// Columns of the terminal that a bar leaves; one stays free, since terminals break a line that fills them all.
+fn beside_bar() -> usize {
+    let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
+    columns.saturating_sub(BAR + 2)
+}
+
+/// Seconds as minutes and seconds, `4:05`, or with hours, `1:04:05`.
 fn minutes(seconds: u64) -> String {
-    format!("{}:{:02}", seconds / 60, seconds % 60)
+    match seconds / 60 {
+        minutes @ 0..60 => format!("{minutes}:{:02}", seconds % 60),
+        minutes => format!("{}:{:02}:{:02}", minutes / 60, minutes % 60, seconds % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::f64::consts::LOG2_E;
+
+    /// What a terminal of 80 columns shows beside the bar and the space after it.
+    const ROOM: usize = 80 - BAR - 2;
+
+    #[test]
+    fn figures_of_a_step_fit_80_columns() {
+        let report = |step, loss| Report { step, loss, gradient_norm: 1.0, learning_rate: 1.0 };
+        // Of bytes: a nat is so many bits.
+        let progress = |steps| Progress::new(0, steps, 2048, LOG2_E);
+        let line = fit(progress(400).figures(&report(400, 1.6866), 12_345.0), ROOM);
+        assert_eq!(line, "step 400/400  loss 1.6866  2.433 bits/byte  12345 tokens/s  0:00 left");
+        // The largest that flags allow, and figures that nobody hopes for.
+        let most = u64::from(u32::MAX);
+        let line = fit(progress(most).figures(&report(most, 123_456.7), 1e9), ROOM);
+        assert!(line.chars().count() <= ROOM && line.contains("4294967295/4294967295"), "{line}");
+    }
+
+    #[test]
+    fn times_have_hours_where_they_need_them() {
+        assert_eq!([0, 65, 3599, 3600, 45_296].map(minutes), ["0:00", "1:05", "59:59", "1:00:00", "12:34:56"]);
+    }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use hecate_core::Backend;
 use hecate_models::{
     LanguageModel, Vocabulary,
-    trainer::{TOKENIZER, load_best_model, load_model},
+    trainer::{Trained, WhichWeights},
 };
 use std::{
     fs,
@@ -60,21 +60,21 @@ impl RunArgs {
     /// # Errors
     /// As [`open`].
     pub(crate) fn open<B: Backend>(&self, device: &B, folder: &Path) -> Result<(LanguageModel<B>, Vocabulary)> {
-        open(device, folder, self.best)
+        let Trained { model, vocabulary, .. } = open(device, folder, self.best, "--run")?;
+        Ok((model, vocabulary))
     }
 }
 
-/// The model in a run's folder, and what its tokens mean.
-fn open<B: Backend>(device: &B, folder: &Path, best: bool) -> Result<(LanguageModel<B>, Vocabulary)> {
+/// The model in a run's folder, and what its tokens mean; `flag` names another.
+pub(crate) fn open<B: Backend>(device: &B, folder: &Path, best: bool, flag: &str) -> Result<Trained<B>> {
     if !folder.is_dir() {
-        let why = "no such folder; train a model with `hecate train --out DIR`, or name another with `--run DIR`";
+        let why =
+            format!("no such folder; train a model with `hecate train --out DIR`, or name another with `{flag} DIR`");
         return Err(Error::file(folder, why));
     }
-    let model = if best { load_best_model(device, folder)? } else { load_model(device, folder)? };
-    let tokenizer = folder.join(TOKENIZER);
-    let vocabulary = if tokenizer.exists() { Vocabulary::from_file(&tokenizer)? } else { Vocabulary::Bytes };
-    check_vocabulary(model.config().vocabulary_size, &vocabulary)?;
-    Ok((model, vocabulary))
+    let trained = Trained::load(device, folder, if best { WhichWeights::Best } else { WhichWeights::Last })?;
+    check_vocabulary(trained.model.config().vocabulary_size, &trained.vocabulary)?;
+    Ok(trained)
 }
 
 /// Refuses a model that knows fewer tokens than its vocabulary has.

@@ -13,17 +13,18 @@ mod session;
 pub(crate) use arguments::TrainArgs;
 
 use crate::{
+    defaults,
     device::with_device,
     error::{Error, Result},
-    runs, sources,
+    progress, runs, sources,
 };
 use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
-    Vocabulary,
+    Config, LanguageModel, Vocabulary,
     checkpoint::Run,
-    text::{Corpus, Identity},
-    trainer::{PUBLISHED, RunPlan, TOKENIZER, Trainer},
+    text::{Corpus, Text},
+    trainer::{PUBLISHED, RunPlan, TEXT, TOKENIZER, Trained, Trainer},
 };
 use session::Session;
 use std::{fs, path::Path, process::ExitCode};
@@ -52,28 +53,69 @@ impl Job for TrainArgs {
 /// A new run, its first checkpoint written. Everything is checked and made before anything in the folder changes.
 fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Session<B>> {
     check_free(&run, arguments.overwrite)?;
-    // Its bytes are kept with the run, so that the file may go away.
-    let tokenizer = arguments.model.tokenizer.as_deref().map(read_tokenizer).transpose()?;
-    let vocabulary = vocabulary(arguments.model.tokenizer.as_deref(), tokenizer.as_deref())?;
-    let config = arguments.model.config(&arguments.levels, &vocabulary)?;
-    let settings = arguments.training.settings()?;
+    let Beginning { model, vocabulary, tokenizer } = Beginning::new(device, arguments)?;
+    let steps = arguments.steps.unwrap_or(defaults::STEPS);
+    let settings = arguments.training.settings(steps)?;
     settings.check()?;
-    let source = sources::load(arguments.text.as_deref())?;
+    let source = sources::load(&arguments.text)?;
     // A share of the text at its end, in [0, 1).
     let held_out = arguments.training.holdout;
     // Too little text is found here, before anything is written.
-    let corpus = Corpus::new(&source.path, &source.text, &vocabulary, held_out, settings.text())?;
-    let (evaluate_every, save_every) = arguments.training.intervals();
-    let text = arguments.text.as_deref().map(absolute).transpose()?;
+    let corpus = Corpus::of(&source, &vocabulary, held_out, settings.text())?;
+    let (evaluate_every, save_every) = arguments.training.intervals(steps);
+    let text = arguments.text.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
     // Kept with the checkpoints: a resumed run needs no flags.
-    let plan = RunPlan { text, identity: corpus.identity.clone(), held_out, evaluate_every, save_every };
-    let trainer = Trainer::new(device, &config, settings, plan, tokenizer)?;
+    let (identity, keep) = (corpus.identity.clone(), arguments.keep.unwrap_or(RunPlan::KEEP));
+    let plan = RunPlan { text, identity, held_out, evaluate_every, save_every, keep };
+    let trainer = match model {
+        FirstModel::Fresh(config) => Trainer::new(device, &config, settings, plan, tokenizer)?,
+        FirstModel::Trained(model) => Trainer::from_model(*model, settings, plan, tokenizer)?,
+    };
+    // A text that is in no file that could be read again is kept with the run.
+    let kept = arguments.text.iter().all(|path| sources::is_stdin(path));
+    let trainer = if kept { trainer.with_text(source.whole()?) } else { trainer };
     let lock = run.lock()?;
     // Another process may have come first.
     check_free(&run, arguments.overwrite)?;
     // Clears what an older run left, and writes checkpoint 0.
     trainer.begin(&run, &BESIDE)?;
-    Session::new(run, lock, trainer, corpus, vocabulary)
+    Session::new(run, lock, trainer, corpus, vocabulary, arguments.measure)
+}
+
+/// What a new run begins with.
+struct Beginning<B: Backend> {
+    model: FirstModel<B>,
+    /// What tokens mean, and the content of the tokenizer's file.
+    vocabulary: Vocabulary,
+    tokenizer: Option<Vec<u8>>,
+}
+
+/// The model before the first step.
+enum FirstModel<B: Backend> {
+    /// One that has learned nothing, of this configuration.
+    Fresh(Config),
+    /// That of a run.
+    Trained(Box<LanguageModel<B>>),
+}
+
+impl<B: Backend> Beginning<B> {
+    /// By flags, or with the weights of another run.
+    fn new(device: &B, arguments: &TrainArgs) -> Result<Self> {
+        let Some(folder) = &arguments.init_from else {
+            if arguments.best {
+                return Err(Error::flag("--best", "a run's best weights; name the run with `--init-from RUN`"));
+            }
+            // Its bytes are kept with the run, so that the file may go away.
+            let tokenizer = arguments.model.tokenizer.as_deref().map(read_tokenizer).transpose()?;
+            let vocabulary = vocabulary(arguments.model.tokenizer.as_deref(), tokenizer.as_deref())?;
+            let config = arguments.model.config(&arguments.levels, &vocabulary)?;
+            return Ok(Self { model: FirstModel::Fresh(config), vocabulary, tokenizer });
+        };
+        let Trained { model, vocabulary, tokenizer } = runs::open(device, folder, arguments.best, "--init-from")?;
+        let weights = if arguments.best { "best" } else { "last" };
+        progress::say(&format!("beginning with the {weights} weights of {}; its steps do not count", folder.display()));
+        Ok(Self { model: FirstModel::Trained(model.into()), vocabulary, tokenizer })
+    }
 }
 
 /// Refuses a folder that holds what a new run would replace, unless that is wanted.
@@ -103,14 +145,18 @@ fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Ses
     run.newest()?;
     // The lock comes first: opening a checkpoint sweeps up after a stopped run.
     let lock = run.lock()?;
-    let trainer = Trainer::resume(device, &run)?;
+    let mut trainer = Trainer::resume(device, &run)?;
+    change(&mut trainer, arguments)?;
     let vocabulary = vocabulary(Some(&run.file(TOKENIZER)), trainer.tokenizer())?;
     let plan = trainer.plan();
     // `--text` names the text where it lies now; else it is looked for where it was.
-    let source = sources::load(arguments.text.as_deref().or(plan.text.as_deref()))?;
+    let source = match trainer.text() {
+        Some(kept) if arguments.text.is_empty() => Text::new(run.file(TEXT), kept.to_owned()),
+        _ => sources::load(if arguments.text.is_empty() { &plan.text } else { &arguments.text })?,
+    };
     // Length and checksum: a text that grew by a line is another text.
-    let found = Identity::of(&source.text);
-    if found != plan.identity {
+    let found = source.identity();
+    if *found != plan.identity {
         let why = format!(
             "is not the text that {} learns ({} bytes, found {}); name that with `--text FILE`, or begin a new run with \
              `--out DIR`",
@@ -118,12 +164,33 @@ fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Ses
             plan.identity.bytes,
             found.bytes
         );
-        return Err(Error::file(source.path, why));
+        return Err(Error::file(source.name(), why));
     }
     // The corpus is cut as it was when the run began.
     let length = trainer.settings().text();
-    let corpus = Corpus::new(&source.path, &source.text, &vocabulary, plan.held_out, length)?;
-    Session::new(run, lock, trainer, corpus, vocabulary)
+    let corpus = Corpus::of(&source, &vocabulary, plan.held_out, length)?;
+    Session::new(run, lock, trainer, corpus, vocabulary, arguments.measure)
+}
+
+/// What flags change of a stopped run: how many steps it has, and how many checkpoints are kept.
+fn change<B: Backend>(trainer: &mut Trainer<B>, arguments: &TrainArgs) -> Result<()> {
+    if let Some(checkpoints) = arguments.keep {
+        trainer.keep(checkpoints)?;
+    }
+    let before = trainer.settings().schedule.steps;
+    let Some(steps) = arguments.steps.filter(|&steps| steps != before) else { return Ok(()) };
+    if steps < trainer.steps() {
+        let why = format!("{steps} are fewer than the {} that are done; give as many or more", trainer.steps());
+        return Err(Error::flag("--steps", why));
+    }
+    trainer.extend(steps)?;
+    let rate = trainer.settings().schedule.rate(trainer.steps() + 1);
+    progress::say(&format!(
+        "{steps} steps instead of {before}: from here on the learning rate is that of a run of {steps} steps, {rate:.2e} \
+         after step {}",
+        trainer.steps()
+    ));
+    Ok(())
 }
 
 /// Content of a `tokenizer.json`.
@@ -140,8 +207,11 @@ fn vocabulary(path: Option<&Path>, tokenizer: Option<&[u8]>) -> Result<Vocabular
     }
 }
 
-/// A path that a resumed run finds from any folder.
+/// A path that a resumed run finds from any folder; standard input has none.
 // The file need not exist: whoever reads it says so with its path.
 fn absolute(path: &Path) -> Result<std::path::PathBuf> {
+    if sources::is_stdin(path) {
+        return Ok(path.to_owned());
+    }
     std::path::absolute(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }

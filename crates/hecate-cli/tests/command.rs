@@ -3,8 +3,15 @@
 mod command {
     mod bench;
     mod documents;
+    #[cfg(unix)]
+    mod full_disk;
+    mod going_on;
     mod harness;
     #[cfg(unix)]
     mod stopping;
+    #[cfg(unix)]
+    mod surroundings;
+    mod terminal;
+    mod texts;
     mod usage;
 }

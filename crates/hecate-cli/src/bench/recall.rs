@@ -3,7 +3,7 @@
 //! Closed-form identities come first: a device on which they fail has nothing to compare.
 //!
 //! Multi-query associative recall (Arora et al., "Zoology"): pairs of a key and a value, then the keys alone in another
-//! order. A state of `K × V` numbers holds about `K` pairs.
+//! order. A state of `K × V` elements holds about `K` pairs.
 
 use super::{
     identities,
@@ -15,6 +15,7 @@ use crate::{
     device::with_device,
     error::{Error, Result},
     stop::Stop,
+    terminal,
 };
 use clap::Args;
 use hecate::Job;
@@ -82,7 +83,7 @@ impl Task for RecallTask {
 
     fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions> {
         // One length a step: a batch has one shape.
-        let pairs = self.pairs[random.below(self.pairs.len())];
+        let pairs = self.pairs[random.below(self.pairs.len())?];
         Ok(self.task.draw(random, batch, pairs)?)
     }
 
@@ -120,7 +121,8 @@ impl Job for RecallArgs {
         if !self.identities {
             let task = RecallTask { task, pairs: pairs.clone() };
             let stop = Stop::listen()?;
-            eprintln!("recall of {values} values by {keys} keys; right at random: {:.3}", 1.0 / *values as f64);
+            let chance = 1.0 / *values as f64;
+            terminal::say(&format!("recall of {values} values by {keys} keys; right at random: {chance:.3}"));
             summary.measures = task.measures();
             summary.outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
             summary.stopped = stop.asked();

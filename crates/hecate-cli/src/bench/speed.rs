@@ -11,17 +11,18 @@ mod operations;
 use crate::{
     device::{Choice, with_device},
     error::{Error, Result},
+    progress::{PAUSE, Ticker, say},
     table::Table,
 };
 use clap::Args;
 use clock::Clock;
 use hecate::Job;
 use hecate_conformance::{Case, Sizes, oracle::Oracle, report::check_rule};
-use hecate_core::{Backend, DType, Kernel, Rule, forward, infer, rules::*};
+use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Rule, forward, infer, memory, rules::*};
 use operations::Counted;
 use serde_json::{Value, json};
 use std::{
-    io::{Write, stdout},
+    io::{IsTerminal, Write, stdout},
     process::ExitCode,
     str::FromStr,
 };
@@ -72,7 +73,7 @@ impl FromStr for CallShape {
         // Four lengths, none of them zero.
         let numbers = text.split('x').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>();
         match numbers.as_deref() {
-            Ok(&[batch, tokens, heads, width]) if batch * tokens * heads * width > 0 => {
+            Ok(&[batch, tokens, heads, width]) if ![batch, tokens, heads, width].contains(&0) => {
                 Ok(Self { batch, tokens, heads, width })
             }
             _ => Err(format!("`{text}`: expected batch, tokens, heads and width, such as 1x1024x32x128")),
@@ -120,10 +121,17 @@ impl Job for SpeedArgs {
         let clock = Clock::new(device, self.seconds);
         let mut report = SpeedReport::new(format!("{device:?}"), clock.peak()?, self.json);
         report.begin()?;
+        let (ticker, watched) = (Ticker::new(PAUSE), stdout().is_terminal() && !self.json);
         // Shapes inside, so that a rule's rows stand together.
         for rule in &self.rules {
             for &size in &self.shapes {
-                self.measure(&clock, rule, size, &mut |row| report.take(row))?;
+                self.measure(&clock, rule, size, &mut |row| {
+                    // Rows may go into a file that nobody sees, or come at the end.
+                    if !watched && ticker.due() {
+                        say(&format!("timed: {}, {}", row.rule, row.pass));
+                    }
+                    report.take(row)
+                })?;
             }
         }
         report.end()
@@ -179,6 +187,7 @@ impl SpeedArgs {
         take: Take<'_>,
     ) -> Result<()> {
         let (device, CallShape { batch, tokens, heads, width }) = (clock.device(), size);
+        check_room(rule, &Dims::new(batch, tokens, heads, width, width))?;
         // Small sizes, in 32 bits: wrong results are found, not those of this very shape.
         let cell = check_rule(device, rule);
         if !cell.passed {
@@ -212,6 +221,14 @@ impl SpeedArgs {
         };
         row("decode", clock.time(&mut decode)?, 1, 1.0)
     }
+}
+
+/// Refuses arguments and gradients that the host has no room for: they are drawn there, in 64 bits.
+fn check_room<R: Rule>(rule: R, dims: &Dims) -> hecate_core::Result<()> {
+    let counts =
+        Inputs::<R, _>::try_build(rule, dims, DType::F32, |shape, _| Ok::<_, hecate_core::Error>(shape.count()))?;
+    let all = counts.list().into_iter().fold(0, |sum: usize, (_, &count)| sum.saturating_add(count));
+    memory::check::<[f64; 2]>("bench", all)
 }
 
 /// A table that grows, or all of it as JSON in the end.

@@ -14,6 +14,7 @@ use crate::{
     device::with_device,
     error::{Error, Result},
     stop::Stop,
+    terminal,
 };
 use clap::Args;
 use hecate::Job;
@@ -126,7 +127,7 @@ impl Job for StateTrackingArgs {
         let candidates = self.candidates()?;
         let (task, stop) = (ParityTask { length, test_length }, Stop::listen()?);
         // To standard error: with `--json` standard output holds nothing but JSON.
-        eprintln!("parity of {length} bits learned, of {test_length} measured; right at random: 0.5");
+        terminal::say(&format!("parity of {length} bits learned, of {test_length} measured; right at random: 0.5"));
         let outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
         let (measures, stopped) = (task.measures(), stop.asked());
         let mut summary = Summary { outcomes, measures, stopped, ..Summary::new("state-tracking", settings) };

@@ -8,7 +8,9 @@ use crate::{
     defaults,
     device::Choice,
     error::{Error, Result},
+    measure::MeasureArgs,
     runs::check_vocabulary,
+    sources::is_stdin,
 };
 use clap::{
     Args,
@@ -22,7 +24,7 @@ use hecate_models::{
     trainer::{Settings, load_config},
 };
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 /// The mixers, under the flags of `hecate train --help`.
 /// Kept here and not with the flag, since a list of values would print each name twice.
@@ -42,15 +44,18 @@ Examples:
   hecate train                                       learn Hecate's own sources
   hecate train --text book.txt --rule titans         learn a book
   hecate train --resume                              go on with the run trained last
+  hecate train --resume --steps 800                  go on with it for longer
+  hecate train --init-from runs/book --text more.txt learn more from where it is
   hecate train --text book.txt --mixer mag --steps 2000 --out runs/mag";
 
 /// Flags of `hecate train`.
 #[derive(Args, Debug)]
 #[command(after_help = MIXERS)]
 pub(crate) struct TrainArgs {
-    /// Text to learn, UTF-8; Hecate's own sources unless given
-    #[arg(long, value_name = "FILE")]
-    pub(super) text: Option<PathBuf>,
+    /// Text to learn, UTF-8: files, folders with all that is below them, or `-` for standard input; Hecate's own sources
+    /// unless given
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(super) text: Vec<PathBuf>,
     /// Folder of the run; `runs/` and the text's name unless given
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(super) out: Option<PathBuf>,
@@ -61,13 +66,30 @@ pub(crate) struct TrainArgs {
     /// Replace the run that is in the folder
     #[arg(long, conflicts_with = "resume")]
     pub(super) overwrite: bool,
+    /// Begin with the weights of another run instead of fresh ones: its model and its tokens, everything else anew
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "ModelArgs", "LevelArgs"])]
+    pub(super) init_from: Option<PathBuf>,
+    /// With --init-from: the weights that did best on its held-out text, instead of its last ones
+    #[arg(long, conflicts_with = "resume")]
+    // That it needs the other flag is checked later: clap asks for no flag that conflicts with those that were given.
+    pub(super) best: bool,
     #[command(flatten)]
     pub(super) model: ModelArgs,
     // Beside the model and not in it: a group with another inside would conflict with nothing.
     #[command(flatten)]
     pub(super) levels: LevelArgs,
+    /// Number of steps [default: 400]. With --resume, another number of steps for the whole run: the learning rate of the
+    /// steps to come is that of a run of so many steps
+    #[arg(long, value_name = "N", help_heading = "Training", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::from(u32::MAX)))]
+    // 32 bits: the optimiser's correction of the means counts them so.
+    pub(super) steps: Option<u64>,
+    /// Newest checkpoints that are kept, each with all that resuming needs [default: 2]
+    #[arg(long, value_name = "N", help_heading = "Training", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1 << 24))]
+    pub(super) keep: Option<usize>,
     #[command(flatten)]
     pub(super) training: TrainingArgs,
+    #[command(flatten)]
+    pub(super) measure: MeasureArgs,
     #[command(flatten)]
     pub(super) device: Choice,
 }
@@ -80,7 +102,7 @@ pub(super) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
-        "wiring", "chunk", "locals", "shard"])]
+        "wiring", "chunk", "locals", "shard", "dropout"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
@@ -135,6 +157,11 @@ pub(super) struct ModelArgs {
     /// Tokens in a segment of mac
     #[arg(long, value_name = "TOKENS")]
     segment: Option<usize>,
+    /// Share of elements that is dropped while the model learns, so that it does not learn a small text by heart: of what
+    /// attention saw and memories read, inside MLPs, and of what both add to the stream
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    // Its range is checked with the configuration.
+    dropout: f32,
     /// Tokens from a Hugging Face tokenizer.json; bytes unless given
     #[arg(long, value_name = "FILE")]
     pub(super) tokenizer: Option<PathBuf>,
@@ -157,10 +184,6 @@ pub(super) struct TrainingArgs {
     /// Sequences that are learned one after another with the memories carried on; 1 starts each with fresh memories
     #[arg(long, default_value_t = 1, value_name = "N")]
     carry: usize,
-    /// Number of steps
-    #[arg(long, default_value_t = defaults::STEPS, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=u64::from(u32::MAX)))]
-    // 32 bits: the optimiser's correction of the means counts them so.
-    steps: u64,
     /// Highest learning rate
     #[arg(long, default_value_t = defaults::LEARNING_RATE, value_name = "RATE")]
     lr: f32,
@@ -198,9 +221,16 @@ impl TrainArgs {
     /// Folder of a new run: `--out`, or one under `runs/` named after the text.
     pub(super) fn folder(&self) -> PathBuf {
         self.out.clone().unwrap_or_else(|| {
-            let name = self.text.as_deref().and_then(|text| text.file_stem());
-            // `runs/default` for Hecate's own sources.
-            PathBuf::from(defaults::RUNS).join(name.unwrap_or(defaults::RUN.as_ref()))
+            let name = match self.text.first() {
+                // Hecate's own sources.
+                None => Some(defaults::RUN.into()),
+                Some(text) if is_stdin(text) => Some("stdin".into()),
+                Some(text) => text.file_stem().map(ToOwned::to_owned).or_else(|| {
+                    // `.` and `..` have names too.
+                    Some(fs::canonicalize(text).ok()?.file_name()?.to_owned())
+                }),
+            };
+            PathBuf::from(defaults::RUNS).join(name.unwrap_or(defaults::RUN.into()))
         })
     }
 }
@@ -216,8 +246,13 @@ impl ModelArgs {
         }
         // All blocks are alike; a file can give each its own.
         let layers = LayerConfig { mixer: self.mixer(levels)? }.repeated(self.layers)?;
-        let vocabulary_size = vocabulary.size();
-        Ok(Config { vocabulary_size, hidden_size: self.width, layers, ..Config::default() })
+        let (vocabulary_size, share) = (vocabulary.size(), self.dropout);
+        let base =
+            Config { attention_dropout: share, activation_dropout: share, hidden_dropout: share, ..Config::default() };
+        let config = Config { vocabulary_size, hidden_size: self.width, layers, ..base };
+        // Before a long text is read.
+        config.validate()?;
+        Ok(config)
     }
 
     /// The mixer of every block. A flag that the mixer does not have is refused, not ignored.
@@ -324,16 +359,16 @@ impl ModelArgs {
 
 impl TrainingArgs {
     /// How the model is trained; rates and warm-up that were not given follow from those that were.
-    pub(super) fn settings(&self) -> Result<Settings> {
+    pub(super) fn settings(&self, steps: u64) -> Result<Settings> {
         // Rounded up, so that short runs warm up too.
-        let warmup = self.warmup.unwrap_or((self.steps as f64 * defaults::WARMUP).ceil() as u64);
+        let warmup = self.warmup.unwrap_or((steps as f64 * defaults::WARMUP).ceil() as u64);
         let floor = self.min_lr.unwrap_or(self.lr * defaults::LEARNING_RATE_FLOOR);
         Ok(Settings {
             batch: self.batch,
             tokens: self.tokens,
             accumulate: self.accumulate,
             carry: self.carry,
-            schedule: Schedule { peak: self.lr, floor, warmup, steps: self.steps },
+            schedule: Schedule { peak: self.lr, floor, warmup, steps },
             optimizer: Constants {
                 weight_decay: self.weight_decay,
                 // 0 stands for no limit on the command line; the library has `None` for it.
@@ -346,9 +381,9 @@ impl TrainingArgs {
     }
 
     /// Steps between measurements, and between checkpoints; a tenth of all steps each by default.
-    pub(super) fn intervals(&self) -> (u64, u64) {
+    pub(super) fn intervals(&self, steps: u64) -> (u64, u64) {
         // Short runs measure at every step.
-        let default = (self.steps / defaults::MEASUREMENTS).max(1);
+        let default = (steps / defaults::MEASUREMENTS).max(1);
         (self.eval_every.unwrap_or(default), self.save_every.unwrap_or(default))
     }
 }

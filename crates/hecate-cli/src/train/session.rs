@@ -1,26 +1,38 @@
 //! The training loop: steps, measurements, checkpoints, and a sample at the end.
 //!
 //! After a step come its measurement, its line in the record and its checkpoint, in this order. Stopped between any two
-//! of them, the run resumes from its last checkpoint, and the lines after that are cut off and written again.
+//! of them, the run resumes from its last checkpoint, and the lines after that are cut off and written again. A stop that
+//! is asked for breaks a step or a measurement off: the step is not made then, the measurement is made when the run goes on.
+//!
+//! What is told and drawn of the run may fail; what is saved may fail until the end, where failing is an error.
 
 use crate::{
     curve, defaults,
-    error::Result,
+    error::{Error, Result},
     generate,
-    progress::{Progress, measuring},
+    measure::{self, MeasureArgs, Measurement},
+    progress::Progress,
     stop::{INTERRUPTED, Stop},
+    terminal,
+    visible::visible_path,
 };
 use hecate_core::Backend;
 use hecate_models::{
     Vocabulary,
     checkpoint::{Lock, Run},
-    evaluate::{SEGMENT, Score, evaluate},
+    evaluate::{SEGMENT, evaluate},
     metrics::{Metrics, Record, read_metrics},
     sampling::{Sampler, Sampling},
     text::Corpus,
     trainer::Trainer,
 };
-use std::{env, f64::consts::LN_2, ops::ControlFlow, process::ExitCode, time::Instant};
+use std::{
+    env,
+    f64::consts::LN_2,
+    ops::ControlFlow,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 /// The record of the run.
 pub(super) const METRICS: &str = "metrics.jsonl";
@@ -47,6 +59,10 @@ pub(super) struct Session<B: Backend> {
     progress: Progress,
     /// Whether Ctrl-C was pressed.
     stop: Stop,
+    /// How long the last measurement takes.
+    measure: MeasureArgs,
+    /// Lines of the record wait in memory, which was told of.
+    record_waits: bool,
 }
 
 impl<B: Backend> Session<B> {
@@ -57,6 +73,7 @@ impl<B: Backend> Session<B> {
         trainer: Trainer<B>,
         corpus: Corpus,
         vocabulary: Vocabulary,
+        measure: MeasureArgs,
     ) -> Result<Self> {
         let metrics = Metrics::resume(&run.file(METRICS), trainer.steps())?;
         let settings = trainer.settings();
@@ -66,22 +83,31 @@ impl<B: Backend> Session<B> {
             Progress::new(trainer.steps(), settings.schedule.steps, settings.tokens_per_step(), bits_per_nat);
         // Last, so that an error before it leaves Ctrl-C as it was.
         let stop = Stop::listen()?;
-        Ok(Self { run, _lock: lock, trainer, corpus, vocabulary, metrics, progress, stop })
+        let (trainer, record_waits) = (trainer.with_interrupt(stop.interrupt()), false);
+        Ok(Self { run, _lock: lock, trainer, corpus, vocabulary, metrics, progress, stop, measure, record_waits })
     }
 
     /// Trains to the end, or until somebody asks to stop.
     pub(super) fn run(mut self) -> Result<ExitCode> {
+        let outcome = self.learn();
+        terminal::tell_failures();
+        outcome
+    }
+
+    /// All steps that are left, and what comes after the last.
+    fn learn(&mut self) -> Result<ExitCode> {
         self.introduce();
-        // Ctrl-C is answered between steps: what is saved is a whole step.
-        while !self.trainer.finished() {
-            if self.stop.asked() {
-                self.save()?;
-                return Ok(self.stopped());
-            }
+        self.measure_what_is_due()?;
+        // Ctrl-C breaks a step off: what is saved is a whole one.
+        while !self.trainer.finished() && !self.stop.asked() {
             self.step()?;
+            terminal::tell_failures();
         }
-        // Ctrl-C at the end cuts the measurement short; the run itself is complete and saved.
-        self.finish()?;
+        self.save_at_last()?;
+        // From here on, Ctrl-C cuts a measurement short; the run itself is complete and saved.
+        if !self.stop.asked() {
+            self.finish()?;
+        }
         Ok(if self.stop.asked() { self.stopped() } else { ExitCode::SUCCESS })
     }
 
@@ -106,14 +132,11 @@ impl<B: Backend> Session<B> {
             self.run.folder().display(),
         ));
         let settings = self.trainer.settings();
-        // Mixers that are composed of several parts have no bill of memory.
-        if let Some(footprint) = model.footprint(settings.batch, settings.tokens) {
-            let precision = settings.precision.name();
-            // Gradients of earlier passes wait while the next pass runs.
-            let waiting = if settings.accumulate > 1 { footprint.gradients } else { 0 };
-            let expected = amount(footprint.total() + waiting);
-            self.progress.say(&format!("about {expected} expected to learn in {precision}"));
-        }
+        let footprint = model.footprint(settings.batch, settings.tokens);
+        // Gradients of earlier passes wait while the next pass runs.
+        let waiting = if settings.accumulate > 1 { footprint.gradients } else { 0 };
+        let expected = amount(footprint.total().saturating_add(waiting));
+        self.progress.say(&format!("about {expected} expected to learn in {}", settings.precision.name()));
         if self.trainer.steps() > 0 {
             self.progress.say(&format!("going on after step {}", self.trainer.steps()));
         }
@@ -123,7 +146,11 @@ impl<B: Backend> Session<B> {
     /// lines of all its steps, since the record is flushed first.
     fn step(&mut self) -> Result<()> {
         let began = Instant::now();
-        let report = self.trainer.step(&self.corpus.train.tokens)?;
+        let report = match self.trainer.step(&self.corpus.train.tokens) {
+            // Whoever asked is answered before the next step.
+            Err(hecate_models::Error::Stopped) => return Ok(()),
+            outcome => outcome?,
+        };
         // The time of the step alone, without what follows it.
         let speed = self.progress.step(&report, began.elapsed());
         // Losses are those before the step, as the step computes them.
@@ -137,71 +164,164 @@ impl<B: Backend> Session<B> {
             tokens_per_second: Some(speed),
             ..Record::default()
         };
-        let plan = self.trainer.plan();
-        // The last step is measured and saved whatever the intervals are.
-        let save = self.trainer.finished() || report.step.is_multiple_of(plan.save_every);
-        if self.trainer.finished() || report.step.is_multiple_of(plan.evaluate_every) {
-            // A part is enough to compare steps by; the end of the run measures all.
-            let part = self.corpus.held_out.head(defaults::MEASURED_TOKENS);
-            let score = evaluate(self.trainer.model(), &part, SEGMENT, |_| ControlFlow::Continue(()))?;
-            // Keeps the weights where this is the lowest so far.
-            self.trainer.note(score.loss())?;
-            record.held_out_loss = Some(score.loss());
-            record.held_out_bits_per_byte = Some(score.bits_per_byte());
-            self.progress.say(&format!("step {}: {:.3} bits/byte held out", report.step, score.bits_per_byte()));
+        if self.trainer.measurement_due() {
+            self.measure(&mut record)?;
         }
         // The line first, then the checkpoint that counts on it.
-        self.metrics.add(&record)?;
-        if save { self.save() } else { Ok(()) }
+        let added = self.metrics.add(&record).map_err(Error::from);
+        self.note_record(added)?;
+        // The last step is saved after the loop, and so is the one after which somebody asks to stop.
+        let due = report.step.is_multiple_of(self.trainer.plan().save_every);
+        if due && !self.trainer.finished() && !self.stop.asked() { self.save_or_go_on() } else { Ok(()) }
+    }
+
+    /// Measures held-out text after a step. Broken off, the measurement stays due.
+    fn measure(&mut self, record: &mut Record) -> Result<()> {
+        // A part is enough to compare steps by; the end of the run measures all.
+        let part = self.corpus.held_out.head(defaults::MEASURED_TOKENS);
+        let score = match evaluate(self.trainer.model(), &part, SEGMENT, |_| ControlFlow::Continue(())) {
+            Err(hecate_models::Error::Stopped) => return Ok(()),
+            outcome => outcome?,
+        };
+        // Keeps the weights where this is the lowest so far.
+        self.trainer.note(score.loss())?;
+        record.held_out_loss = Some(score.loss());
+        record.held_out_bits_per_byte = Some(score.bits_per_byte());
+        self.progress.say(&format!(
+            "step {}: {:.3} bits/byte held out, one pass over {} of {} tokens",
+            record.step,
+            score.bits_per_byte(),
+            score.tokens,
+            self.corpus.held_out.tokens.len() - 1,
+        ));
+        Ok(())
+    }
+
+    /// Makes the measurement that was broken off as the run was stopped.
+    fn measure_what_is_due(&mut self) -> Result<()> {
+        if !self.trainer.measurement_due() {
+            return Ok(());
+        }
+        let step = self.trainer.steps();
+        let last = read_metrics(&self.run.file(METRICS))?.pop().filter(|record| record.step == step);
+        // Its line was written without it.
+        let mut record = last.unwrap_or(Record { step, ..Record::default() });
+        self.measure(&mut record)?;
+        let amended = self.metrics.amend(&record).map_err(Error::from);
+        self.note_record(amended)
+    }
+
+    /// Goes on where a line of the record could not be written: it waits. That is told once.
+    fn note_record(&mut self, written: Result<()>) -> Result<()> {
+        let waits = match written {
+            Err(error) if error.is_of_a_file() => Some(error),
+            written => return written,
+        };
+        if let Some(error) = waits.filter(|_| !self.record_waits) {
+            self.progress.say(&format!("the record has to wait: {error}; its lines are kept until there is room"));
+            self.record_waits = true;
+        }
+        Ok(())
     }
 
     /// Commits a checkpoint and draws the curve.
     fn save(&mut self) -> Result<()> {
         // A checkpoint without its lines would leave a gap in the record of a resumed run.
         self.metrics.flush()?;
+        self.record_waits = false;
         self.trainer.save(&self.run)?;
-        self.draw()
+        self.draw();
+        Ok(())
     }
 
-    /// Draws the curve of all steps so far.
-    fn draw(&self) -> Result<()> {
-        curve::draw(&self.run.file(CURVE), &read_metrics(&self.run.file(METRICS))?)
+    /// As [`Session::save`]. Where the disk refuses, training goes on: there may be room at the next checkpoint.
+    fn save_or_go_on(&mut self) -> Result<()> {
+        match self.save() {
+            Err(error) if error.is_of_a_file() => {
+                let (step, every) = (self.trainer.steps(), self.trainer.plan().save_every);
+                self.progress.say(&format!(
+                    "step {step} is not saved: {error}; the checkpoint of step {} stays, and the next try comes after step \
+                     {}",
+                    self.run.newest()?,
+                    step.saturating_add(every).min(self.trainer.settings().schedule.steps)
+                ));
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// As [`Session::save`], where there is no later try.
+    fn save_at_last(&mut self) -> Result<()> {
+        match self.save() {
+            Err(error) if error.is_of_a_file() => {
+                let (step, saved, command) = (self.trainer.steps(), self.run.newest()?, self.resume_command());
+                let why = format!(
+                    "step {step} is not saved: {error}; make room, and go on from the checkpoint of step {saved} with \
+                     `{command}`"
+                );
+                Err(Error::file(self.run.folder(), why))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Draws the curve of all steps so far. A run does without one.
+    fn draw(&self) {
+        let path = self.run.file(CURVE);
+        let drawn = read_metrics(&self.run.file(METRICS)).map_err(Error::from).and_then(|all| curve::draw(&path, &all));
+        if let Err(error) = drawn {
+            self.progress.say(&format!("the curve is not drawn: {error}"));
+        }
     }
 
     /// The whole held-out text, and a sample, until somebody asks to stop: all that counts is saved.
     fn finish(&mut self) -> Result<()> {
-        self.draw()?;
         self.progress.finish();
         // Devices that count their memory tell what training took.
         if let Some(peak) = self.trainer.model().device().peak_bytes()? {
             self.progress.say(&format!("at most {} of the device's memory taken", amount(peak)));
         }
         let Self { run, trainer, corpus, vocabulary, stop, .. } = &*self;
+        let settings = trainer.settings();
+        let measurement = Measurement {
+            model: trainer.model(),
+            stream: &corpus.held_out,
+            window: settings.tokens,
+            segment: measure::segment(settings),
+            time: self.measure.time(self.learned_for()?),
+        };
         // Reading all of a long held-out text takes a while: it may be stopped.
-        let bar = measuring(corpus.held_out.tokens.len());
-        let score = evaluate(trainer.model(), &corpus.held_out, SEGMENT, |done| {
-            bar.set_position(done as u64);
-            if stop.asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        bar.finish_and_clear();
-        if stop.asked() {
-            return Ok(());
-        }
-        print_score(&score, run);
+        let figures = match measurement.take(&|| stop.asked()) {
+            _ if stop.asked() => return Ok(()),
+            outcome => outcome?,
+        };
+        told(measure::print("held out", &figures, measurement.predicted()))?;
+        print_files(run);
         // The sample continues held-out text; of the program's own sources it continues what looks like code.
         let head: String;
-        let prompt = match trainer.plan().text {
-            None => defaults::SAMPLE_PROMPT,
-            Some(_) => {
+        let prompt = match trainer.plan().text.as_slice() {
+            [] => defaults::SAMPLE_PROMPT,
+            _ => {
                 // A token holds a character or more, or a part of up to four bytes.
-                let text = vocabulary.decode(&corpus.held_out.head(4 * PROMPT).tokens)?;
+                let text = vocabulary.decode(&corpus.held_out.tokens.head(4 * PROMPT).to_vec()?)?;
                 head = text.chars().take(PROMPT).collect();
                 &head
             }
         };
         let sampler = Sampler::new(Sampling { seed: trainer.settings().seed, ..Sampling::default() })?;
-        println!("\nsample, after the prompt {prompt:?}:\n");
-        generate::stream(trainer.model(), vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler, || stop.asked())
+        terminal::print(&format!("\nsample, after the prompt {prompt:?}:\n"));
+        let sampled =
+            generate::stream(trainer.model(), vocabulary, prompt, defaults::SAMPLE_TOKENS, sampler, || stop.asked());
+        told(sampled)
+    }
+
+    /// Time that all steps of the run took, also those before it was resumed.
+    fn learned_for(&self) -> Result<Duration> {
+        let speeds = read_metrics(&self.run.file(METRICS))?;
+        let tokens = self.trainer.settings().tokens_per_step() as f64;
+        let seconds: f64 = speeds.iter().filter_map(|record| Some(tokens / record.tokens_per_second?)).sum();
+        Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
     /// The command line that goes on with this run, as a shell reads it.
@@ -209,6 +329,18 @@ impl<B: Backend> Session<B> {
         // As it was called, so that the line can be pasted.
         let program = env::args().next().unwrap_or_else(|| "hecate".to_owned());
         format!("{} train --resume {}", quoted(&program), quoted(&self.run.folder().to_string_lossy()))
+    }
+}
+
+/// Goes on where a result could not be printed: the run is saved. So it does where printing was broken off.
+fn told(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(Error::Output(error)) => {
+            terminal::OUTPUT.note(&error);
+            Ok(())
+        }
+        Err(Error::Model(hecate_models::Error::Stopped)) => Ok(()),
+        outcome => outcome,
     }
 }
 
@@ -220,17 +352,11 @@ fn amount(bytes: usize) -> String {
     }
 }
 
-/// Loss on the held-out text, and the files of the run.
-fn print_score(score: &Score, run: &Run) {
-    println!(
-        "held out: loss {:.4} nats a token, {:.4} bits/byte, perplexity {:.3}, over {} tokens",
-        score.loss(),
-        score.bits_per_byte(),
-        score.perplexity(),
-        score.tokens
-    );
-    let folder = run.folder().display();
-    println!("saved in {folder}: config.json, model.safetensors, best.safetensors, {METRICS}, {CURVE}");
+/// The files of the run.
+fn print_files(run: &Run) {
+    let folder = visible_path(run.folder());
+    let files = format!("config.json, model.safetensors, best.safetensors, {METRICS}, {CURVE}");
+    terminal::print(&format!("\nsaved in {folder}: {files}"));
 }
 
 /// The word as a POSIX shell reads it: in single quotes unless all its characters are plain.

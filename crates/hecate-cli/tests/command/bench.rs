@@ -134,6 +134,11 @@ fn mistakes_in_benchmarks_are_named() {
     }
     // Status 2: what clap cannot read.
     run("bench juggling").failed(2, &["juggling"]);
+    // More than any memory holds, and more than can be counted.
+    for shape in ["100x100000x100x1000", "4294967296x4294967296x1x1"] {
+        run(&format!("bench speed --rules delta --threads 1 --seconds 0.001 --shapes {shape}"))
+            .failed(1, &["GB of memory"]);
+    }
     run("bench speed --shapes 1x2x3").failed(2, &["1x2x3", "batch"]);
     run("bench speed --dtype f8").failed(2, &["f8", "bf16"]);
 }

@@ -2,12 +2,13 @@
 
 use std::{
     fs,
+    io::Write,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
 
 /// Flags of a model and of sequences that take milliseconds.
-const TINY: &str = "train --text text.txt --layers 1 --width 16 --heads 2 --tokens 24 --batch 2 --warmup=0";
+pub(crate) const TINY: &str = "train --text text.txt --layers 1 --width 16 --heads 2 --tokens 24 --batch 2 --warmup=0";
 
 /// A folder with a text in it.
 pub(crate) struct Workspace(tempfile::TempDir);
@@ -44,6 +45,16 @@ impl Workspace {
         Outcome::new(self.command(arguments).output().unwrap())
     }
 
+    /// As [`Workspace::run`], with this on standard input.
+    pub(crate) fn run_fed(&self, arguments: &[&str], input: &str) -> Outcome {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // It may end without reading; what it says then is the result.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        Outcome::new(child.wait_with_output().unwrap())
+    }
+
     /// As [`Workspace::run`], with this variable in the environment.
     pub(crate) fn run_with(&self, arguments: &[&str], (name, value): (&str, &str)) -> Outcome {
         Outcome::new(self.command(arguments).env(name, value).output().unwrap())
@@ -64,11 +75,30 @@ impl Workspace {
         self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
+    /// A script of the shell in the folder, not started; `"$HECATE"` is the command.
+    #[cfg(unix)]
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).current_dir(self.0.path()).env("HECATE", env!("CARGO_BIN_EXE_hecate"));
+        shell.env_remove("HECATE_LOG").env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell
+    }
+
+    /// Step of a run's newest checkpoint.
+    pub(crate) fn saved(&self, run: &str) -> Option<u64> {
+        let entries = fs::read_dir(self.path(run)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("checkpoint-")?.parse().ok()).max()
+    }
+
     /// Steps in a run's record.
     pub(crate) fn recorded_steps(&self, run: &str) -> Vec<u64> {
+        self.record(run).iter().map(|line| line["step"].as_u64().unwrap()).collect()
+    }
+
+    /// Lines of a run's record.
+    pub(crate) fn record(&self, run: &str) -> Vec<serde_json::Value> {
         let text = fs::read_to_string(self.path(run).join("metrics.jsonl")).unwrap();
-        let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap();
-        text.lines().map(step).collect()
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 

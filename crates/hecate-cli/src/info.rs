@@ -1,0 +1,324 @@
+//! `hecate info` and `hecate runs`: what runs there are, and how far they came.
+//!
+//! Nothing is loaded but descriptions: a run's weights are counted by the header of their file.
+
+use crate::{
+    defaults,
+    error::{Error, Result},
+    runs::find,
+    table::Table,
+    visible::{visible, visible_path},
+};
+use clap::Args;
+use hecate_models::{
+    Config, MixerConfig,
+    checkpoint::Run,
+    metrics::{Record, read_metrics},
+    trainer::{Standing, load_config},
+};
+use serde_json::Value;
+use std::{
+    fs::{self, File},
+    io::{Read, Write, stdout},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+/// Longest header of weights that is read: far above that of any model.
+const HEADER: u64 = 1 << 26;
+/// The weights of a run.
+const MODEL: &str = "model.safetensors";
+
+/// Flags of `hecate info`.
+#[derive(Args, Debug)]
+pub(crate) struct InfoArgs {
+    /// Folder of the run; the one trained last unless given
+    #[arg(value_name = "RUN")]
+    run: Option<PathBuf>,
+}
+
+/// Flags of `hecate runs`.
+#[derive(Args, Debug)]
+pub(crate) struct RunsArgs {
+    /// Folder with runs in it
+    #[arg(value_name = "DIR", default_value = defaults::RUNS)]
+    folder: PathBuf,
+}
+
+/// Prints what a run is, and how far it came.
+pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
+    let folder = find(arguments.run, "RUN")?;
+    if !folder.is_dir() {
+        return Err(Error::file(folder, "no such folder; `hecate runs` lists the runs that there are"));
+    }
+    // All of it is read before a line is printed: half a description helps nobody.
+    let summary = Summary::read(&folder)?;
+    let mut out = stdout().lock();
+    // Names of texts and folders may hold control characters.
+    let mut line = |name: &str, what: String| writeln!(out, "{name:<11} {}", visible(&what));
+    line("run", visible_path(&folder))?;
+    line("model", describe(&summary.config))?;
+    line("parameters", count(summary.parameters))?;
+    line("on disk", bytes(size(&folder)?))?;
+    // A model that somebody else made has weights and no training.
+    if let Some(Standing { step, settings, plan, .. }) = &summary.standing {
+        line("steps", format!("{step} of {}, each of {} tokens", settings.schedule.steps, settings.tokens_per_step()))?;
+        line("text", format!("{}, {}", texts(&plan.text), bytes(plan.identity.bytes as u64)))?;
+    }
+    line("best", summary.best().map_or("not measured yet".to_owned(), held_out))?;
+    line("last loss", summary.last().map_or("no step yet".to_owned(), learned))?;
+    // Drawn with the first checkpoint after a step.
+    let picture = folder.join("loss.svg");
+    line("picture", if picture.exists() { visible_path(&picture) } else { "not drawn yet".to_owned() })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a row a run, the one written last at the end.
+pub(crate) fn list(arguments: RunsArgs) -> Result<ExitCode> {
+    let folder = arguments.folder;
+    // A folder that is missing has no runs either.
+    let entries = fs::read_dir(&folder).map_err(|_| none(&folder))?;
+    // Folders below are not looked into: a run's own checkpoints have weights too.
+    let mut runs: Vec<(SystemTime, PathBuf)> = entries.flatten().filter_map(|entry| written(&entry.path())).collect();
+    runs.sort();
+    if runs.is_empty() {
+        return Err(none(&folder));
+    }
+    let mut table = Table::new(&["run", "model", "parameters", "steps", "bits/byte", "age"]);
+    // All rows are there: columns are as wide as the widest of them.
+    let rows: Vec<_> = runs.iter().map(|(at, run)| row(run, *at)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    table = table.with_widths(std::array::from_fn(width));
+    rows.into_iter().try_for_each(|row| table.row(row))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The error of a folder without runs.
+fn none(folder: &Path) -> Error {
+    Error::file(folder, "no runs in it; train one with `hecate train`, or name another folder with `hecate runs DIR`")
+}
+
+/// A folder with weights in it, and when they were written.
+fn written(folder: &Path) -> Option<(SystemTime, PathBuf)> {
+    Some((fs::metadata(folder.join(MODEL)).ok()?.modified().ok()?, folder.to_owned()))
+}
+
+/// What is known of a run without its weights.
+struct Summary {
+    /// What its model is made of.
+    config: Config,
+    /// Elements of all its weights.
+    parameters: u64,
+    /// None where there is a model and no run.
+    standing: Option<Standing>,
+    /// A line a step.
+    records: Vec<Record>,
+}
+
+impl Summary {
+    /// Of the run in this folder.
+    ///
+    /// # Errors
+    /// A configuration, weights or a checkpoint that are missing or cannot be understood.
+    fn read(folder: &Path) -> Result<Self> {
+        let run = Run::new(folder);
+        let config = load_config(&run.file("config.json"))?;
+        let (parameters, standing) = (parameters(&run.file(MODEL))?, Standing::read(&run)?);
+        Ok(Self { config, parameters, standing, records: read_metrics(&run.file("metrics.jsonl"))? })
+    }
+
+    /// The measurement on held-out text with the lowest loss.
+    fn best(&self) -> Option<&Record> {
+        // Not that of the checkpoint: a record tells the step too.
+        let measured = self.records.iter().filter_map(|record| Some((record.held_out_loss?, record)));
+        measured.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, record)| record)
+    }
+
+    /// The last step.
+    fn last(&self) -> Option<&Record> {
+        self.records.iter().rfind(|record| record.loss.is_some())
+    }
+}
+
+/// Cells of a run; of one that cannot be read, why.
+fn row(folder: &Path, written: SystemTime) -> [String; 6] {
+    let name = visible(&folder.file_name().unwrap_or_default().to_string_lossy());
+    let age = age(written.elapsed().unwrap_or_default());
+    // In the place of what is not known.
+    let dash = || "-".to_owned();
+    match Summary::read(folder) {
+        Ok(summary) => {
+            let steps = summary.standing.as_ref().map(|x| format!("{}/{}", x.step, x.settings.schedule.steps));
+            let best = summary.best().and_then(|record| record.held_out_bits_per_byte);
+            let best = best.map_or_else(dash, |bits| format!("{bits:.3}"));
+            [name, mixers(&summary.config), count(summary.parameters), steps.unwrap_or_else(dash), best, age]
+        }
+        // `hecate info` says why.
+        Err(_) => [name, "damaged".to_owned(), dash(), dash(), dash(), age],
+    }
+}
+
+/// Mixers, blocks, width and what tokens are.
+fn describe(config: &Config) -> String {
+    let tokens =
+        if config.vocabulary_size == 256 { "bytes".to_owned() } else { format!("{} tokens", config.vocabulary_size) };
+    let layers = match config.layers.len() {
+        1 => "1 layer".to_owned(),
+        count => format!("{count} layers"),
+    };
+    format!("{} in {layers} of width {}, of {tokens}", mixers(config), config.hidden_size)
+}
+
+/// What the blocks are made of, each kind once.
+fn mixers(config: &Config) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for layer in &config.layers {
+        let name = mixer(&layer.mixer);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
+
+/// The rule of a memory alone, else the composition and its rule, by the names that configurations have.
+fn mixer(mixer: &MixerConfig) -> String {
+    // A name that is not there reads as null, which is no text.
+    let mixer = serde_json::to_value(mixer).unwrap_or_default();
+    let kind = mixer["kind"].as_str().unwrap_or("unknown");
+    match (mixer["rule"]["name"].as_str(), mixer["memory"]["rule"]["name"].as_str()) {
+        (Some(rule), _) => rule.to_owned(),
+        (None, Some(rule)) => format!("{kind} ({rule})"),
+        (None, None) => kind.to_owned(),
+    }
+}
+
+/// Elements of all arrays that the header of a safetensors file names.
+fn parameters(path: &Path) -> Result<u64> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(io)?;
+    // Eight bytes with the header's length, the header in JSON, and then the arrays.
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(io)?;
+    let mut header = Vec::new();
+    file.take(u64::from_le_bytes(length).min(HEADER)).read_to_end(&mut header).map_err(io)?;
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(&header)
+        .map_err(|error| Error::file(path, format!("damaged: {error}; use a copy of it, or train again")))?;
+    // Notes on the file have no shape.
+    let shapes = header.values().filter_map(|array| array.get("shape")?.as_array());
+    let elements =
+        |shape: &Vec<Value>| shape.iter().fold(1, |all: u64, length| all.saturating_mul(length.as_u64().unwrap_or(0)));
+    Ok(shapes.map(elements).fold(0, u64::saturating_add))
+}
+
+/// Bytes of all files in a folder and below it. Files that have several names there count once.
+fn size(folder: &Path) -> Result<u64> {
+    let io = |source| Error::Io { path: folder.to_owned(), source };
+    // Devices and numbers of files, by which the system knows them.
+    let mut seen = Vec::new();
+    // Folders that are still to be looked into.
+    let mut folders = vec![folder.to_owned()];
+    let mut all = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let found = entry.metadata().map_err(io)?;
+            if found.is_dir() {
+                folders.push(entry.path());
+            } else if !is_again(&found, &mut seen) {
+                all += found.len();
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether this is another name of a file that was seen.
+#[cfg(unix)]
+fn is_again(found: &fs::Metadata, seen: &mut Vec<(u64, u64)>) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let file = (found.dev(), found.ino());
+    // Most files have one name, and need not be looked for.
+    let again = found.nlink() > 1 && seen.contains(&file);
+    seen.push(file);
+    again
+}
+
+/// Other systems do not tell.
+#[cfg(not(unix))]
+fn is_again(_: &fs::Metadata, _: &mut Vec<(u64, u64)>) -> bool {
+    false
+}
+
+/// Paths of a text, or what it is instead.
+fn texts(paths: &[PathBuf]) -> String {
+    match paths {
+        [] => "Hecate's own sources".to_owned(),
+        [path] if crate::sources::is_stdin(path) => "standard input, kept with the run".to_owned(),
+        [path] => path.display().to_string(),
+        [first, more @ ..] => format!("{} and {} more", first.display(), more.len()),
+    }
+}
+
+/// A measurement on held-out text.
+fn held_out(record: &Record) -> String {
+    // Records of before have the loss alone.
+    let bits = record.held_out_bits_per_byte.unwrap_or(f64::NAN);
+    let loss = record.held_out_loss.unwrap_or(f64::NAN);
+    format!("{bits:.4} bits/byte, {loss:.4} nats/token held out, after step {}", record.step)
+}
+
+/// The loss of a step.
+fn learned(record: &Record) -> String {
+    let bits = record.bits_per_byte.unwrap_or(f64::NAN);
+    format!("{bits:.4} bits/byte, {:.4} nats/token, in step {}", record.loss.unwrap_or(f64::NAN), record.step)
+}
+
+/// A number with a comma after every three digits from the right.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in the largest unit of ten to the third of which there is one.
+fn bytes(bytes: u64) -> String {
+    match bytes as f64 {
+        x if x < 1e3 => format!("{x} bytes"),
+        x if x < 1e6 => format!("{:.1} kB", x / 1e3),
+        x if x < 1e9 => format!("{:.1} MB", x / 1e6),
+        x => format!("{:.2} GB", x / 1e9),
+    }
+}
+
+/// A time in the largest unit of which there is one.
+fn age(time: Duration) -> String {
+    let minutes = time.as_secs() / 60;
+    // Days, hours, minutes.
+    match (minutes / 1440, minutes / 60, minutes) {
+        (0, 0, 0) => "now".to_owned(),
+        (0, 0, minutes) => format!("{minutes} min"),
+        (0, hours, _) => format!("{hours} h"),
+        (days, ..) => format!("{days} d"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([12, 2_500, 7_250_000, 3_000_000_000].map(bytes), ["12 bytes", "2.5 kB", "7.2 MB", "3.00 GB"]);
+        let ages = [59, 60, 7_199, 86_400 * 3];
+        assert_eq!(ages.map(|s| age(Duration::from_secs(s))), ["now", "1 min", "1 h", "3 d"]);
+    }
+}

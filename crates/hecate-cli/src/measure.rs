@@ -1,0 +1,188 @@
+//! The two figures of a held-out text, each with its name.
+//!
+//! With *fresh windows* every sequence of the length that was learned starts with fresh memories, as in training: this is
+//! what compares with the loss of training. In *one pass* memories are carried through the whole text, longer than they
+//! were ever taught to: the two differ by what memories gain from a long text, or lose in it.
+
+use crate::{error::Result, progress::Measuring, table::Table};
+use clap::Args;
+use hecate_core::Backend;
+use hecate_models::{
+    LanguageModel,
+    evaluate::{Budget, POSITIONS, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_by_position},
+    text::Stream,
+    trainer::Settings,
+};
+use std::{ops::ControlFlow, time::Duration};
+
+/// Time that a measurement may take however short the training was.
+const LEAST: Duration = Duration::from_secs(2);
+
+/// How long a run's last measurement takes.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct MeasureArgs {
+    /// How much of the held-out text is measured in the end: `all` of it, or what can be read in so many seconds; in as many
+    /// as training took unless given
+    #[arg(long, value_name = "all|SECONDS", value_parser = limit)]
+    measure: Option<Limit>,
+}
+
+/// What bounds a measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Limit {
+    /// The whole text.
+    All,
+    /// Both figures together.
+    Time(Duration),
+}
+
+/// What `--measure` says.
+fn limit(text: &str) -> Result<Limit, String> {
+    if text == "all" {
+        return Ok(Limit::All);
+    }
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.map(Limit::Time).ok_or_else(|| format!("`{text}` is no time; give `all`, or seconds, such as 60"))
+}
+
+impl MeasureArgs {
+    /// The time that both measurements may take, after a training of so long; none for as much as it takes.
+    pub(crate) fn time(self, trained: Duration) -> Option<Duration> {
+        match self.measure {
+            Some(Limit::All) => None,
+            Some(Limit::Time(time)) => Some(time),
+            None => Some(trained.max(LEAST)),
+        }
+    }
+}
+
+/// A text that is measured, and how.
+pub(crate) struct Measurement<'a, B: Backend> {
+    /// What predicts.
+    pub(crate) model: &'a LanguageModel<B>,
+    /// What is predicted.
+    pub(crate) stream: &'a Stream,
+    /// Tokens of a fresh window.
+    pub(crate) window: usize,
+    /// Tokens a call.
+    pub(crate) segment: usize,
+    /// For both figures; none for as much as it takes.
+    pub(crate) time: Option<Duration>,
+}
+
+/// A score, and what it is called.
+pub(crate) struct Figure {
+    /// The row's name in the table.
+    pub(crate) name: String,
+    /// Of the tokens that were read.
+    pub(crate) score: Score,
+}
+
+/// Tokens a call in which a model is measured that learned with these settings.
+pub(crate) fn segment(settings: &Settings) -> usize {
+    // A step holds more than a call that gathers no gradients.
+    settings.batch.saturating_mul(settings.tokens).max(SEGMENT)
+}
+
+impl<B: Backend> Measurement<'_, B> {
+    /// Both figures, until somebody asks to stop: the score is then that of what was read.
+    pub(crate) fn take(&self, stopped: &dyn Fn() -> bool) -> Result<[Figure; 2]> {
+        // From here on the time of both runs.
+        let all = Budget::new(self.time);
+        let fresh = self.fresh(&Budget::new(self.time.map(|time| time / 2)), stopped)?;
+        // What fresh windows left over is for the other figure.
+        let pass = self.pass(&Budget::new(all.left()), stopped)?;
+        Ok([fresh, pass])
+    }
+
+    /// Every window starts with fresh memories.
+    fn fresh(&self, budget: &Budget, stopped: &dyn Fn() -> bool) -> Result<Figure> {
+        let name = format!("fresh windows of {}", self.window);
+        let bar = Measuring::new(&name, self.predicted());
+        let at = (self.segment, self.window);
+        let score = evaluate_afresh(self.model, self.stream, at, |done| follow(&bar, budget, stopped, done))?;
+        Ok(Figure { name, score })
+    }
+
+    /// Memories are carried from start to end.
+    fn pass(&self, budget: &Budget, stopped: &dyn Fn() -> bool) -> Result<Figure> {
+        let name = "one pass".to_owned();
+        let bar = Measuring::new(&name, self.predicted());
+        let score = evaluate(self.model, self.stream, SEGMENT, |done| follow(&bar, budget, stopped, done))?;
+        Ok(Figure { name, score })
+    }
+
+    /// In one pass, the score of each range of positions that the text reaches.
+    pub(crate) fn by_position(&self) -> Result<Vec<Figure>> {
+        let (bar, budget) = (Measuring::new("by position", self.predicted()), Budget::new(self.time));
+        let scores =
+            evaluate_by_position(self.model, self.stream, SEGMENT, |done| follow(&bar, &budget, &|| false, done))?;
+        // A short text reaches the first ranges alone.
+        let figures = scores.into_iter().enumerate().filter(|(_, score)| score.tokens > 0);
+        Ok(figures.map(|(range, score)| Figure { name: positions(range), score }).collect())
+    }
+
+    /// Tokens that are predicted: all but the first.
+    pub(crate) fn predicted(&self) -> usize {
+        self.stream.tokens.len().saturating_sub(1)
+    }
+}
+
+/// Shows how far a measurement is, and ends it where it has to end.
+fn follow(bar: &Measuring, budget: &Budget, stopped: &dyn Fn() -> bool, done: usize) -> ControlFlow<()> {
+    // First of all, so that the last state that is shown is the last that was read.
+    bar.at(done, budget);
+    if stopped() { ControlFlow::Break(()) } else { budget.check() }
+}
+
+/// `0-255`, `256-1k` and so on.
+fn positions(range: usize) -> String {
+    let short = |tokens: usize| if tokens < 1 << 10 { tokens.to_string() } else { format!("{}k", tokens >> 10) };
+    // Where the range before ends, and where this one does.
+    match (range.checked_sub(1).map(|before| POSITIONS[before]), POSITIONS.get(range)) {
+        (None, Some(end)) => format!("0-{}", end - 1),
+        (Some(start), Some(&end)) => format!("{}-{}", short(start), short(end)),
+        (start, None) => format!("{} and on", short(start.unwrap_or(0))),
+    }
+}
+
+/// A row a figure, under what they are figures of; `of` is the number of tokens that could be measured.
+pub(crate) fn print(heading: &str, figures: &[Figure], of: usize) -> Result<()> {
+    // Rows come one by one: the widest name is reserved room for.
+    let width = figures.iter().map(|figure| figure.name.len()).max().unwrap_or(0);
+    let mut table =
+        Table::new(&[heading, "nats/token", "bits/byte", "perplexity", "tokens"]).with_widths([width, 0, 0, 0, 0]);
+    for Figure { name, score } in figures {
+        table.row([
+            name.clone(),
+            format!("{:.4}", score.loss()),
+            format!("{:.4}", score.bits_per_byte()),
+            format!("{:.4}", score.perplexity()),
+            if of > 0 { format!("{} of {of}", score.tokens) } else { score.tokens.to_string() },
+        ])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_takes_no_longer_than_training_unless_asked() {
+        let args = |text: &str| MeasureArgs { measure: Some(limit(text).unwrap()) };
+        let (short, long) = (Duration::from_millis(3), Duration::from_secs(300));
+        assert_eq!(MeasureArgs { measure: None }.time(long), Some(long));
+        // A training of milliseconds still ends with a figure that says something.
+        assert_eq!(MeasureArgs { measure: None }.time(short), Some(LEAST));
+        assert_eq!(args("all").time(short), None);
+        assert_eq!(args("0.5").time(long), Some(Duration::from_millis(500)));
+        assert!(["-1", "nan", "inf", "some", ""].iter().all(|text| limit(text).is_err()));
+    }
+
+    #[test]
+    fn ranges_of_positions_have_names() {
+        let names: Vec<_> = (0..=POSITIONS.len()).map(positions).collect();
+        assert_eq!(names, ["0-255", "256-1k", "1k-4k", "4k-16k", "16k-64k", "64k and on"]);
+    }
+}

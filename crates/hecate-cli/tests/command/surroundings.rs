@@ -1,0 +1,139 @@
+//! A run survives a closed terminal and a log that nobody can write or read.
+
+use super::harness::{Outcome, TINY, Workspace};
+use std::{
+    fs,
+    process::{Child, Command},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Where the tiny model's runs are.
+const RUN: &str = "runs/text";
+
+/// So many steps that no machine is done before it is told to stop.
+const LONG: &str = "--steps 100000 --save-every 4";
+
+/// Sends a signal.
+fn signal(child: &Child, name: &str) {
+    // By the system's own command: the standard library sends no such signal.
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// Waits until a step after `before` is saved; the run must still be going on.
+fn wait_for(workspace: &Workspace, child: &mut Child, before: u64) -> u64 {
+    loop {
+        if let Some(step) = workspace.saved(RUN).filter(|&step| step > before) {
+            return step;
+        }
+        assert!(child.try_wait().unwrap().is_none(), "the run ended");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// What the child said and how it ended; it saved, and told how to go on.
+fn stopped(child: Child) {
+    let outcome = Outcome::new(child.wait_with_output().unwrap());
+    assert!(outcome.code == Some(130) && outcome.stderr.contains("stopped and saved"), "{outcome:?}");
+}
+
+/// `nohup` has hang-ups ignored: a run under it goes on until somebody stops it in another way.
+#[test]
+fn a_hang_up_that_is_ignored_stays_ignored() {
+    let workspace = Workspace::new();
+    let mut child = workspace.shell(&format!("trap '' HUP; exec \"$HECATE\" {TINY} {LONG}")).spawn().unwrap();
+    let mut step = wait_for(&workspace, &mut child, 0);
+    // Each is followed by more checkpoints than one that was under way.
+    for _ in 0..3 {
+        signal(&child, "-HUP");
+        step = wait_for(&workspace, &mut child, step + 8);
+    }
+    signal(&child, "-TERM");
+    stopped(child);
+}
+
+/// A terminal that is closed stops a run as Ctrl-C does.
+#[test]
+fn a_hang_up_saves_and_stops() {
+    let workspace = Workspace::new();
+    let mut child = workspace.shell(&format!("exec \"$HECATE\" {TINY} {LONG}")).spawn().unwrap();
+    wait_for(&workspace, &mut child, 0);
+    signal(&child, "-HUP");
+    stopped(child);
+}
+
+/// The run to its end with these redirections: what it says, and that it is saved as it would be without them.
+fn redirected(to: &str) -> Outcome {
+    let workspace = Workspace::new();
+    let line = format!("\"$HECATE\" {TINY} --steps 40 --save-every 1000 {to}");
+    let outcome = Outcome::new(workspace.shell(&line).output().unwrap());
+    // The same flags, and somebody who reads everything.
+    let plain = Workspace::new();
+    plain.train(&["--steps", "40", "--save-every", "1000"]).succeeded();
+    let weights = |workspace: &Workspace| fs::read(workspace.path("runs/text/model.safetensors")).unwrap();
+    assert!(weights(&workspace) == weights(&plain), "{to}: other weights");
+    assert_eq!(workspace.saved(RUN), Some(40), "{to}");
+    outcome
+}
+
+/// Each loses nothing but what was to be said, and that is said where it can be.
+#[test]
+fn a_log_that_cannot_be_written_ends_no_training() {
+    let full = "No space left on device";
+    let outcome = redirected("2>/dev/full");
+    outcome.succeeded();
+    assert_eq!(outcome.stdout.matches(&format!("standard error cannot be written ({full}")).count(), 1, "{outcome:?}");
+    assert!(outcome.stdout.contains("one pass"), "{outcome:?}");
+    let outcome = redirected(">/dev/full");
+    outcome.succeeded();
+    assert_eq!(outcome.stderr.matches(&format!("standard output cannot be written ({full}")).count(), 1, "{outcome:?}");
+    // Nowhere to say it.
+    redirected(">/dev/full 2>/dev/full").succeeded();
+    redirected(">&- 2>&-").succeeded();
+    // Events of the library too.
+    let outcome = redirected("2>/dev/full; echo status $?");
+    assert!(outcome.stdout.contains("status 0"), "{outcome:?}");
+    // The reader has seen enough, and says how the run ended.
+    let outcome = redirected("2>&1 >/dev/null | head -2");
+    assert_eq!(outcome.stdout.lines().count(), 2, "{outcome:?}");
+    let outcome = redirected("| true");
+    assert!(outcome.stderr.contains("standard output cannot be written (Broken pipe"), "{outcome:?}");
+}
+
+/// What is no training ends where nobody reads it: without a word, and without a panic.
+#[test]
+fn other_commands_end_quietly() {
+    let workspace = Workspace::new();
+    workspace.train(&["--steps", "1"]).succeeded();
+    let run = |line: &str| Outcome::new(workspace.shell(line).output().unwrap());
+    let quiet = run("(\"$HECATE\" generate --prompt a --tokens 5000; echo status $? >&2) | head -c 1");
+    assert_eq!(quiet.stderr, "status 1\n", "{quiet:?}");
+    let full = run("\"$HECATE\" generate --prompt a --tokens 5 >/dev/full");
+    full.failed(1, &["cannot write to the terminal", "No space left on device"]);
+    // Errors and events that nobody can be told.
+    for line in ["\"$HECATE\" train --text nowhere", "HECATE_LOG=trace \"$HECATE\" train --text nowhere"] {
+        assert_eq!(run(&format!("{line} 2>/dev/full")).code, Some(1), "{line}");
+    }
+    assert_eq!(run("HECATE_LOG=trace \"$HECATE\" generate --prompt a --tokens 2 2>/dev/full").code, Some(0));
+}
+
+/// A step of many seconds is broken off, not waited for.
+#[test]
+fn a_stop_is_seen_inside_a_step() {
+    let workspace = Workspace::new();
+    let line = "train --text text.txt --layers 24 --width 64 --mixer attention --window 3000 --tokens 3000 --batch 2";
+    let mut child = workspace.spawn(&line.split(' ').collect::<Vec<_>>());
+    while workspace.saved(RUN).is_none() {
+        assert!(child.try_wait().unwrap().is_none(), "the run ended");
+        sleep(Duration::from_millis(10));
+    }
+    // Until it listens; then it computes for many seconds.
+    sleep(Duration::from_millis(1500));
+    let asked = Instant::now();
+    signal(&child, "-INT");
+    stopped(child);
+    let took = asked.elapsed();
+    assert_eq!((workspace.saved(RUN), workspace.recorded_steps(RUN).len()), (Some(0), 0), "the step was too short");
+    // A second, and what machines that do much else take besides.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}

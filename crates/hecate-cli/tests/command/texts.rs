@@ -1,0 +1,85 @@
+//! Texts of files, folders and standard input.
+
+use super::harness::Workspace;
+use std::fs;
+
+/// Identity of the text in a run's checkpoint.
+fn identity(workspace: &Workspace, run: &str) -> serde_json::Value {
+    let path = workspace.path(run).join("checkpoint-00000002/training.json");
+    serde_json::from_slice::<serde_json::Value>(&fs::read(path).unwrap()).unwrap()["plan"]["identity"].clone()
+}
+
+/// One run a kind of text; all learn the same bytes.
+#[test]
+fn files_folders_and_standard_input_are_texts() {
+    let workspace = Workspace::new();
+    let text = workspace.text();
+    let (first, second) = text.split_at(1000);
+    fs::create_dir_all(workspace.path("folder/deep")).unwrap();
+    fs::write(workspace.path("folder/a.txt"), first).unwrap();
+    fs::write(workspace.path("folder/deep/b.txt"), second).unwrap();
+    fs::write(workspace.path("folder/c.bin"), b"\xff\xfe").unwrap();
+    fs::write(workspace.path("whole.txt"), format!("{first}\n{second}")).unwrap();
+    let train = |texts: &[&str], out: &str, input: &str| {
+        let flags = "train --layers 1 --width 16 --heads 2 --tokens 24 --batch 2 --steps 2 --out";
+        let line: Vec<&str> = flags.split(' ').chain([out, "--text"]).chain(texts.iter().copied()).collect();
+        let found = workspace.run_fed(&line, input);
+        found.succeeded();
+        found
+    };
+    // Folders in the order of their paths, files in that of the flags, each with a newline before the next.
+    train(&["whole.txt"], "one", "");
+    let told = train(&["folder"], "two", "");
+    // What is no text is skipped, and said to be.
+    assert!(told.stderr.contains("in 2 files") && told.stderr.contains("c.bin"), "{told:?}");
+    train(&["folder/a.txt", "folder/deep/b.txt"], "three", "");
+    train(&["folder/a.txt", "--text", "folder/deep/b.txt"], "four", "");
+    // Through a pipe, where nobody knows how long it will be.
+    let text = fs::read_to_string(workspace.path("whole.txt")).unwrap();
+    train(&["-"], "five", &text);
+    let expected = identity(&workspace, "one");
+    for run in ["two", "three", "four", "five"] {
+        assert_eq!(identity(&workspace, run), expected, "{run}");
+        // Each finds its text again, by the same flags as any other run.
+        workspace.run(&["train", "--resume", run]).succeeded();
+    }
+    // What came from nowhere is kept.
+    let kept: Vec<_> = fs::read_dir(workspace.path("five")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(kept.iter().any(|path| fs::read_to_string(path).is_ok_and(|content| content == text)), "{kept:?}");
+    // Nobody could say where in the text it would stand, or wait for a pipe that brings nothing.
+    workspace.run(&["train", "--text", "-", "text.txt"]).failed(1, &["--text", "standard input"]);
+    workspace.run_fed(&["train", "--text", "-"], "").failed(1, &["--text -", "empty"]);
+}
+
+/// The most memory that a process held, in bytes, as Linux counts it.
+#[cfg(target_os = "linux")]
+fn peak(workspace: &Workspace, flags: &[&str]) -> usize {
+    let mut child = workspace.start(flags);
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let found = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        // The last one that was seen counts: the system forgets it with the process.
+        peak = found.map_or(peak, |kilobytes: usize| kilobytes << 10);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(child.wait().unwrap().success());
+    peak
+}
+
+/// A text of sixty megabytes takes sixty more than one of three kilobytes, not five times as many.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_takes_the_memory_of_its_bytes() {
+    let workspace = Workspace::new();
+    let flags = ["--steps", "1", "--measure", "1", "--threads", "1", "--overwrite"];
+    // What the program takes without a text to speak of.
+    let small = peak(&workspace, &flags);
+    let text = workspace.text().repeat(17_000);
+    fs::write(workspace.path("text.txt"), &text).unwrap();
+    let large = peak(&workspace, &flags);
+    // The largest part of a step's own memory is in both.
+    let share = (large - small) as f64 / text.len() as f64;
+    assert!(share < 1.2, "{share} bytes of memory for each byte of text");
+}
