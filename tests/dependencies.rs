@@ -77,9 +77,8 @@ fn expressions_are_read_as_they_are_meant() {
     }
 }
 
-/// Everything that the lock file names, also for systems other than this one.
-#[test]
-fn licences_and_sources_are_those_allowed() {
+/// What cargo knows of everything that the lock file names, also for systems other than this one.
+fn packages() -> Vec<Value> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let mut ask = Command::new(cargo);
@@ -87,10 +86,15 @@ fn licences_and_sources_are_those_allowed() {
     let answer = ask.output().expect("cargo starts");
     assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
     let answer: Value = serde_json::from_slice(&answer.stdout).expect("JSON");
-    let packages = answer["packages"].as_array().expect("a list of packages");
+    let packages = answer["packages"].as_array().expect("a list of packages").clone();
     assert!(packages.len() > 50, "only {} packages", packages.len());
+    packages
+}
+
+#[test]
+fn licences_and_sources_are_those_allowed() {
     let allowed = allowed();
-    for package in packages {
+    for package in packages() {
         let name = format!("{} {}", package["name"], package["version"]);
         let licence = package["license"].as_str().unwrap_or_default();
         assert!(met(licence, &allowed), "{name} is under `{licence}`, and deny.toml allows {}", allowed.join(", "));
@@ -98,5 +102,38 @@ fn licences_and_sources_are_those_allowed() {
         let known =
             source.is_none_or(|source| source.starts_with("registry+https://github.com/rust-lang/crates.io-index"));
         assert!(known, "{name} comes from {source:?}");
+    }
+}
+
+/// A crate that takes any version of another breaks with the other's next one.
+#[test]
+fn every_dependency_names_a_version() {
+    let mut checked = 0;
+    for package in packages().iter().filter(|package| package["source"].is_null()) {
+        for dependency in package["dependencies"].as_array().expect("a list of dependencies") {
+            let named = dependency["req"].as_str().is_some_and(|version| !version.contains('*'));
+            assert!(named, "{} takes any version of {}", package["name"], dependency["name"]);
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "only {checked} dependencies");
+}
+
+/// A package holds what lies in its folder, so each has the texts themselves.
+#[test]
+fn every_crate_has_the_licences() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let crates: Vec<_> =
+        fs::read_dir(root.join("crates")).expect("crates").map(|entry| entry.expect("a crate")).collect();
+    assert!(crates.len() >= 8, "only {} crates", crates.len());
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        let text = fs::read(root.join(name)).expect("a licence beside the workspace's Cargo.toml");
+        for folder in &crates {
+            let file = folder.path().join(name);
+            let link = file.symlink_metadata().is_ok_and(|found| found.is_symlink());
+            assert!(!link, "{} is a link; a checkout may have its path for a text", file.display());
+            let own = fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            assert!(own == text, "{} is not the workspace's; copy it", file.display());
+        }
     }
 }

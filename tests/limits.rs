@@ -9,6 +9,8 @@ use std::{
 const FILE: usize = 600;
 /// Lines of a function's body, between its braces, that nine in ten keep under.
 const FUNCTION: usize = 30;
+/// Most lines of the body of a function in CUDA C++ or WGSL.
+const KERNEL: usize = 80;
 /// Share of comments among the lines of a crate that are not empty, in percent, which every crate has.
 const COMMENTS: usize = 20;
 
@@ -22,6 +24,10 @@ struct Source {
 impl Source {
     fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
+    }
+
+    fn is_kernel(&self) -> bool {
+        [".cu", ".cuh", ".wgsl"].iter().any(|ending| self.path.ends_with(ending))
     }
 
     /// `crates/hecate-core` of `crates/hecate-core/src/lib.rs`; nothing outside of crates.
@@ -160,6 +166,47 @@ fn nine_functions_in_ten_are_short() {
     println!("{long} of {} functions have {FUNCTION} lines or more; {}", lengths.len(), longest.join(", "));
     assert!(lengths.len() > 1000, "only {} functions were found", lengths.len());
     assert!(10 * long <= lengths.len(), "{long} of {}: {}", lengths.len(), longest.join(", "));
+}
+
+/// What stands before the braces of kernels' functions, and of blocks inside of them with a condition, and the number of
+/// lines between.
+fn kernel_functions(text: &str) -> Vec<(String, usize)> {
+    let (code, mut from, mut open, mut found) = (code(text), 0, Vec::new(), Vec::new());
+    for (at, c) in code.char_indices().filter(|(_, c)| ['{', '}', ';'].contains(c)) {
+        let head = code[from..at].split_whitespace().collect::<Vec<_>>().join(" ");
+        match c {
+            '{' => open.push((at, head)),
+            '}' => found.extend(open.pop().map(|(start, head)| (head, code[start..at].matches('\n').count()))),
+            _ => {}
+        }
+        from = at + 1;
+    }
+    let is_function = |head: &str| head.contains('(') && !head.split(' ').any(|word| word == "struct");
+    found.retain(|(head, _)| is_function(head));
+    found.into_iter().map(|(head, lines)| (head, lines.saturating_sub(1))).collect()
+}
+
+#[test]
+fn functions_of_kernels_are_found() {
+    let text = "struct S { u32 a; };\ntemplate <u32 N> __device__ void f(u32 a) { // {\n    if (a) {\n        g();\n    }\n}\n\
+                @compute @workgroup_size(64)\nfn h(a: u32) {\n}\n";
+    let found = kernel_functions(text);
+    let lengths: Vec<_> = found.iter().map(|(head, lines)| (head.as_str(), *lines)).collect();
+    let [f, h] = ["template <u32 N> __device__ void f(u32 a)", "@compute @workgroup_size(64) fn h(a: u32)"];
+    assert_eq!(lengths, [("if (a)", 1), (f, 3), (h, 0)]);
+}
+
+#[test]
+fn functions_of_kernels_are_short() {
+    let (mut count, mut long) = (0, Vec::new());
+    for source in sources().iter().filter(|source| source.is_kernel()) {
+        let functions = kernel_functions(&source.text);
+        count += functions.len();
+        let over = functions.into_iter().filter(|(_, lines)| *lines > KERNEL);
+        long.extend(over.map(|(head, lines)| format!("{}: {lines} lines of `{head}`", source.path)));
+    }
+    assert!(count > 1000, "only {count} functions of kernels were found");
+    assert!(long.is_empty(), "functions of more than {KERNEL} lines in kernels: {}", long.join(", "));
 }
 
 /// Lines of comments, and all that are not empty.

@@ -1,6 +1,7 @@
-//! The matrix that readers see is that of the runs recorded in docs/conformance.tsv, and every column is tested as a whole.
+//! The matrix that readers see is that of the runs recorded in docs/conformance.tsv. Every rule is in the one list, and
+//! every column is tested as a whole.
 
-use hecate_conformance::record::{COLUMNS, Record, cells, rules};
+use hecate_conformance::record::{COLUMNS, Record, rules};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -38,16 +39,12 @@ fn record() -> Record {
     record
 }
 
-/// What the README says between its marks.
+/// What the README says between its marks. It counts and names no rules, so that a new one changes nothing here.
 fn block(record: &Record) -> String {
-    let rules = rules();
-    let names: Vec<String> = rules.iter().map(|name| format!("`{name}`")).collect();
-    let (count, primitives) = (rules.len(), cells().len() - rules.len());
     format!(
-        "{count} rules, {}, and {primitives} primitives run on each backend, forward and backward. Errors are relative to \
-         64-bit equations, the root mean square over an array; [docs/conformance.tsv](docs/conformance.tsv) has every \
-         cell's, as `hecate check --record` wrote it on the device named here.\n\n{}",
-        names.join(", "),
+        "Errors are relative to 64-bit equations, the root mean square over an array. [Rules](docs/rules.md) lists all \
+         rules; [docs/conformance.tsv](docs/conformance.tsv) has every cell's errors, as `hecate check --record` wrote \
+         them on the device named here.\n\n{}",
         record.table(),
     )
 }
@@ -84,4 +81,66 @@ fn every_column_is_tested_as_a_whole() {
             assert!(source.contains(call), "tests/{column}.rs does not call `{call}`");
         }
     }
+}
+
+/// Types of a source's rules: those that it implements a rule's trait for, and other names of theirs.
+fn rules_of(source: &str) -> Vec<String> {
+    let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let traits = [" Rule for ", " DeepRule for ", " LinearRule for "];
+    let implemented = source.lines().filter(|line| line.starts_with("impl")).filter_map(|line| {
+        let (before, of) = traits.iter().find_map(|wanted| line.split_once(wanted))?;
+        // A family's `impl<R: DeepRule> Rule for R` is of no rule.
+        (!before.contains(&format!("<{}:", name(of)))).then(|| name(of))
+    });
+    let mut found: Vec<String> = implemented.collect();
+    let aliases = source.lines().filter_map(|line| line.strip_prefix("pub type ")?.split_once(" = "));
+    let aliases: Vec<_> = aliases.filter(|(_, of)| found.contains(&name(of))).map(|(alias, _)| name(alias)).collect();
+    found.extend(aliases);
+    found
+}
+
+/// Adds the text of every Rust file of a folder.
+fn sources(folder: &Path, texts: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.expect("an entry of a folder").path();
+        if path.is_dir() {
+            sources(&path, texts);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            texts.push(fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())));
+        }
+    }
+}
+
+/// A rule outside of the list would compile, and no test of any column would be made of it.
+#[test]
+fn every_rule_is_in_the_list() {
+    macro_rules! types {
+        ($($rule:ident),*) => { vec![$(stringify!($rule)),*] };
+    }
+    let listed = hecate_core::for_each_rule!(types);
+    let mut texts = Vec::new();
+    sources(&path("crates/hecate-core/src"), &mut texts);
+    let found: Vec<String> = texts.iter().flat_map(|text| rules_of(text)).collect();
+    let missing: Vec<_> = found.iter().filter(|rule| !listed.contains(&rule.as_str())).collect();
+    assert!(missing.is_empty(), "`rule_list!` in crates/hecate-core/src/rules/mod.rs does not name {missing:?}");
+    // What the search overlooks it cannot miss.
+    let unseen: Vec<_> = listed.iter().filter(|rule| !found.iter().any(|name| name == *rule)).collect();
+    assert!(unseen.is_empty(), "no `impl Rule`, `impl LinearRule` or `impl DeepRule` was found of {unseen:?}");
+}
+
+#[test]
+fn rules_are_found_in_sources() {
+    let source = "impl Rule for Foo {\nimpl<M: Memory> DeepRule for Bar<M> {\nimpl<R: DeepRule> Rule for R {\n\
+                  pub type BarMatrix = Bar<Matrix>;\npub type Other = Vec<u8>;\n/// impl Rule for Baz\n";
+    assert_eq!(rules_of(source), ["Foo", "Bar", "BarMatrix"]);
+}
+
+/// The first cell of a row names a rule, or several.
+#[test]
+fn every_rule_is_documented() {
+    let text = read("docs/rules.md");
+    let cells: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next()).collect();
+    let has = |rule: &str| cells.iter().any(|cell| cell.split('`').any(|name| name == rule));
+    let missing: Vec<_> = rules().into_iter().filter(|rule| !has(rule)).collect();
+    assert!(missing.is_empty(), "the table of docs/rules.md has no row of {missing:?}");
 }

@@ -93,7 +93,7 @@ where
 }
 
 /// A pass over a model whose activations outweigh all else, and its footprint.
-fn hold_model(mixer: &str, precision: Precision) {
+fn hold_model(mixer: &str, composed: bool, precision: Precision) {
     let (batch, tokens) = (2, 192);
     let model = LanguageModel::new(&Cpu::with_threads(THREADS).expect("a thread"), &deep(mixer), 1);
     let model = model.expect("a model").with_precision(precision);
@@ -101,11 +101,16 @@ fn hold_model(mixer: &str, precision: Precision) {
     let run = || peak(|| model.loss_and_gradients(&text, &text, batch).expect("gradients"));
     run();
     let found = run();
-    let footprint = model.footprint(batch, tokens).expect("a mixer of one part");
+    let footprint = model.footprint(batch, tokens);
     // What was there before: weights; moments are the optimiser's.
     let expected = footprint.total() - footprint.weights - footprint.moments;
     println!("{mixer} in {}: {found} of {expected} bytes, {footprint:?}", precision.name());
-    assert!(found.abs_diff(expected) <= expected / 10, "{mixer} in {}: {found} of {expected}", precision.name());
+    let fits = match composed {
+        false => found.abs_diff(expected) <= expected / 10,
+        // The sum of the parts is a bound, and one that something comes near.
+        true => found <= expected && expected <= found / 2 * 3,
+    };
+    assert!(fits, "{mixer} in {}: {found} of {expected}", precision.name());
 }
 
 fn deep(mixer: &str) -> Config {
@@ -116,7 +121,9 @@ fn deep(mixer: &str) -> Config {
 #[test]
 fn memory_is_what_formulas_say() {
     for precision in [Precision::F32, Precision::Bf16] {
-        ["delta", "titans", "attention"].into_iter().for_each(|mixer| hold_model(mixer, precision));
+        ["delta", "titans", "attention"].into_iter().for_each(|mixer| hold_model(mixer, false, precision));
+        let composed = ["mag", "mal", "mac", "cms", "conductor", "tnt", "hope"];
+        composed.into_iter().for_each(|mixer| hold_model(mixer, true, precision));
     }
     macro_rules! rules {
         ($($rule:ident),*) => { $(hold(<$rule>::default());)* };

@@ -26,6 +26,10 @@ impl Device for Start {
         &self.0
     }
 
+    fn check_buffer(&self, _: &Host, _: DType, _: usize) -> Result<()> {
+        Ok(())
+    }
+
     fn upload(&self, host: Host) -> Result<Host> {
         Ok(host)
     }
@@ -43,7 +47,7 @@ impl Kernel<Hebbian> for Start {
     type Saved = ();
 
     fn forward(call: KernelCall<'_, Hebbian, Self>, _: bool) -> Result<(OutputsOn<Hebbian, Self>, Option<()>)> {
-        let KernelCall { device, rule, dims, inputs } = call;
+        let KernelCall { device, rule, dims, inputs, .. } = call;
         let host = download(inputs)?;
         let (mut out, mut m) = (Array::full(dims.values(), 0.0), host.state.m.clone());
         for head in heads(dims) {
@@ -62,7 +66,7 @@ impl Kernel<Hebbian> for Start {
     }
 
     fn backward(
-        KernelCall { device, rule, dims, inputs }: KernelCall<'_, Hebbian, Self>,
+        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, Hebbian, Self>,
         (): (),
         grads: &OutputsOn<Hebbian, Self>,
     ) -> Result<InputsOn<Hebbian, Self>> {

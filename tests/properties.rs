@@ -22,12 +22,12 @@ fn config() -> ProptestConfig {
 /// How much further than another way of rounding one may be from the truth.
 const LUCK: f64 = 100.0;
 
-/// Of fewer than four numbers, the norm in some memories leaves little but signs, and rounding decides.
+/// Of fewer than four elements, the norm in some memories leaves little but signs, and rounding decides.
 fn sizes() -> impl Strategy<Value = Sizes> {
     (1..3usize, 1..40usize, 1..3usize, 1..12usize, 4..12usize).prop_map(|(b, t, h, k, v)| Sizes::new(b, t, h, k, v))
 }
 
-/// Agreement beside the largest number or 1: of few numbers all may cancel, and a relative error means nothing.
+/// Agreement beside the largest number or 1: of few elements all may cancel, and a relative error means nothing.
 fn close(truth: &Array, found: &Array) -> Result<(), TestCaseError> {
     prop_assert_eq!(&truth.shape, &found.shape);
     let difference = difference(truth, found);

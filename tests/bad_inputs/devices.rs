@@ -1,7 +1,7 @@
 //! Arrays of two devices.
 
 use super::device;
-use hecate_conformance::checks::devices_apart;
+use hecate_conformance::checks::{buffers, devices_apart};
 use hecate_core::{Device, Error, Tensor, rules::*};
 use hecate_cpu::{Algorithm, Cpu};
 use std::{collections::BTreeSet, fs, path::Path};
@@ -63,4 +63,10 @@ fn no_call_is_left_out() {
     }
     let known = devices_apart::CALLS.iter().map(|name| (*name).to_owned()).collect();
     assert_eq!(found, known, "functions of core beside those that are called with an array astray");
+}
+
+/// Main memory is one: only what a buffer holds can be wrong.
+#[test]
+fn buffers_hold_what_they_claim() {
+    buffers::holds_what_it_claims(&device());
 }

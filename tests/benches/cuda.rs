@@ -21,7 +21,7 @@ use std::{
 
 /// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Pass {
+enum TimedPart {
     /// Results alone.
     Forward,
     /// Results and all gradients.
@@ -34,7 +34,7 @@ struct Request {
     rule: String,
     dtype: DType,
     sizes: [usize; 4],
-    pass: Pass,
+    pass: TimedPart,
 }
 
 impl FromStr for Request {
@@ -50,8 +50,8 @@ impl FromStr for Request {
             other => return Err(format!("element type `{other}`: expected f32 or bf16")),
         };
         let pass = match pass {
-            "forward" => Pass::Forward,
-            "both" => Pass::Both,
+            "forward" => TimedPart::Forward,
+            "both" => TimedPart::Both,
             other => return Err(format!("pass `{other}`: expected forward or both")),
         };
         let mut sizes = [0; 4];
@@ -63,7 +63,7 @@ impl FromStr for Request {
 }
 
 /// Runs one pass; what it made is dropped.
-type Work = Box<dyn Fn(Pass) -> Result<()>>;
+type Work = Box<dyn Fn(TimedPart) -> Result<()>>;
 
 /// Tokens after which arguments come again: on how fast it goes this has no influence, but drawing them takes the processor
 /// longer than all else.
@@ -96,8 +96,8 @@ where
     let grads = case.upload_grads(device, request.dtype)?.try_map(|slot, x| repeat::<R>(slot, &x, b, t / part))?;
     let device = device.clone();
     Ok(Box::new(move |pass| match pass {
-        Pass::Forward => infer(&device, rule, &inputs).map(drop),
-        Pass::Both => {
+        TimedPart::Forward => infer(&device, rule, &inputs).map(drop),
+        TimedPart::Both => {
             let pass = forward(&device, rule, inputs.clone())?.pass;
             pass.backward(grads.clone()).map(drop)
         }
@@ -122,8 +122,8 @@ fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
     Ok(Box::new(move |pass| {
         let attention = primitives::attention(options, &sequences, inputs.clone())?.pass;
         match pass {
-            Pass::Forward => Ok(()),
-            Pass::Both => attention.backward(&dy, None).map(drop),
+            TimedPart::Forward => Ok(()),
+            TimedPart::Both => attention.backward(&dy, None).map(drop),
         }
     }))
 }
@@ -156,7 +156,7 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
 }
 
 /// Median milliseconds of many runs, all queued before the first is waited for.
-fn median(device: &Cuda, work: &Work, pass: Pass) -> Result<f32> {
+fn median(device: &Cuda, work: &Work, pass: TimedPart) -> Result<f32> {
     let once = || -> Result<hecate_cuda::Timing> {
         drop(Tensor::zeros(device, [64 << 20], DType::F32)?);
         device.timed(|| work(pass)).map(|((), timing)| timing)
@@ -219,7 +219,7 @@ impl Floors {
 
     /// Milliseconds that no form of a linear rule can be under: each of `q, k, v, out`, and of their gradients, once; and
     /// that none in chunks of 64 tokens can: its products. `None` for other rules.
-    fn of(&self, rule: &str, [b, t, h, d]: [usize; 4], pass: Pass) -> Option<[f64; 2]> {
+    fn of(&self, rule: &str, [b, t, h, d]: [usize; 4], pass: TimedPart) -> Option<[f64; 2]> {
         let matrices = match rule {
             "hebbian" | "delta" | "gated_delta" | "dgd" => 1.0,
             "titans" => 2.0,
@@ -231,8 +231,8 @@ impl Floors {
         let products = 3.0 * matrices * d / chunk;
         let (forward, backward) = (products + 2.0, 2.0 * products + 5.0);
         let (arrays, products) = match pass {
-            Pass::Forward => (4.0, forward),
-            Pass::Both => (11.0, forward + backward),
+            TimedPart::Forward => (4.0, forward),
+            TimedPart::Both => (11.0, forward + backward),
         };
         let (bytes, operations) = (2.0 * d * tokens * arrays, 2.0 * chunk * d * tokens * products);
         Some([bytes / self.bandwidth * 1e3, operations / self.operations * 1e3])
@@ -256,10 +256,10 @@ fn table(device: &Cuda) -> Result<()> {
     println!("products of a form in chunks, at {:.0} TFLOP/s", floors.operations / 1e12);
     println!("{:<16} {:<20} {:>9} {:>15} {:>9} {:>15}", "rule", "B,T,H,D", "forward", "", "both", "");
     for (rule, sizes) in rows {
-        let request = Request { rule: (*rule).to_owned(), dtype: DType::Bf16, sizes, pass: Pass::Forward };
+        let request = Request { rule: (*rule).to_owned(), dtype: DType::Bf16, sizes, pass: TimedPart::Forward };
         let work = work(device, &request)?;
         print!("{rule:<16} {:<20}", format!("{sizes:?}"));
-        for pass in [Pass::Forward, Pass::Both] {
+        for pass in [TimedPart::Forward, TimedPart::Both] {
             let time = median(device, &work, pass)?;
             let share = |floor: f64| 100.0 * floor / f64::from(time);
             let shares = floors

@@ -1,7 +1,7 @@
 //! Two values of one GPU are two devices: their work has no common order. A module of the columns that run on GPUs.
 
 use crate::{Gpu, another, backends};
-use hecate_conformance::checks::devices_apart;
+use hecate_conformance::checks::{buffers, devices_apart};
 use hecate_core::{Device, rules::*};
 
 #[test]
@@ -29,5 +29,13 @@ fn moving() {
     for here in backends() {
         devices_apart::moves(&here, &another());
         assert!(here.id().to_string().starts_with(Gpu::NAME), "{}", here.id());
+    }
+}
+
+#[test]
+fn buffers_are_no_way_around() {
+    for here in backends() {
+        buffers::holds_what_it_claims(&here);
+        buffers::stays_on_its_device(&here, &another());
     }
 }

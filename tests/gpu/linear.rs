@@ -4,8 +4,8 @@
 use crate::{Gpu, LINEAR_SIZES, linear_backends};
 use hecate_conformance::{Case, checks, oracle::Oracle};
 use hecate_core::{
-    Kernel,
-    rules::{Delta, Dgd, Erase, Hebbian, Objective, Titans},
+    Kernel, Read,
+    rules::{Delta, Dgd, Erase, Hebbian, Lightning, Objective, Titans},
 };
 
 /// Results and gradients at every size are those of the equations.
@@ -39,4 +39,10 @@ fn titans() {
 fn dgd() {
     agrees(Dgd { objective: Objective::L2, frozen: Some(70), ..Dgd::default() });
     agrees(Dgd { objective: Objective::L2, frozen: Some(20), ..Dgd::default() });
+}
+
+#[test]
+fn lightning() {
+    agrees(Lightning::default());
+    agrees(Lightning { read: Read::Before, rate: 0.25 });
 }

@@ -40,6 +40,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("titans", RuleConfig::Titans(Titans::default())),
         ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, frozen: None })),
         ("dgd", RuleConfig::Dgd(Dgd::default())),
+        ("lightning", RuleConfig::Lightning(Lightning::default())),
         ("atlas", RuleConfig::Atlas(Atlas::default())),
         ("atlas, one token", RuleConfig::Atlas(Atlas { window: 1, read: Read::Before, ..Atlas::default() })),
         ("atlas, Newton-Schulz", RuleConfig::Atlas(Atlas { window: 2, newton_schulz: 3, ..Atlas::default() })),
@@ -84,7 +85,12 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let [_, mal, _] = composed(named("memora_matrix"), 2, 3);
     let [_, _, mac] = composed(named("atlas"), 1, 3);
     models.extend([("mag, moneta_matrix", mag), ("mal, memora_matrix", mal), ("mac, atlas", mac)]);
-    let functions = [("mac, titans_mlp", "titans_mlp"), ("mac, memora", "memora"), ("mac, lattice", "lattice")];
+    let functions = [
+        ("mac, titans_mlp", "titans_mlp"),
+        ("mac, memora", "memora"),
+        ("mac, lattice", "lattice"),
+        ("mac, lightning", "lightning"),
+    ];
     models.extend(functions.map(|(name, rule)| {
         let [_, _, mac] = composed(named(rule), 1, 3);
         (name, mac)

@@ -10,6 +10,11 @@ mod column {
         CPU.clone()
     }
 
+    /// Another pool of memory: another device.
+    pub(crate) fn another() -> Column {
+        Column::new()
+    }
+
     /// This column is never missing.
     pub(crate) fn is_missing() -> bool {
         false
@@ -25,6 +30,7 @@ mod bridge;
 mod compositions;
 mod configs;
 mod decoding;
+mod devices;
 mod layers;
 mod levels;
 mod steps;

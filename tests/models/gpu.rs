@@ -32,6 +32,11 @@ pub(crate) fn device() -> Column {
     opened().expect("a device: tests ask first whether it is missing")
 }
 
+/// Another value of the same GPU: another device.
+pub(crate) fn another() -> Column {
+    crate::open().expect("a device that was there a moment ago")
+}
+
 /// Whether there is no such device, which is said, and fails where `HECATE_REQUIRE` asks for it.
 pub(crate) fn is_missing() -> bool {
     opened().is_none()

@@ -4,6 +4,9 @@
 //! are checked against central differences.
 
 mod composed;
+mod dropout;
+mod losses;
+mod misuse;
 mod packed;
 pub(crate) mod recurrence;
 mod reference;
@@ -21,7 +24,7 @@ use hecate_core::{
     rules::{MomentumLogits, Titans},
 };
 use hecate_models::{
-    Builder, Config, LanguageModel, MixerConfig, Parameters, Result, Tape, Var as TapeVar,
+    Builder, Config, LanguageModel, Masks, MixerConfig, Parameters, Result, Tape, Var as TapeVar,
     layers::{Context, Embedding, GatedRule as _, Limits, Linear, Mlp, RmsNorm, ShortConv, mixer},
 };
 use reference::{Rows, Weights};
@@ -31,6 +34,8 @@ const ROWS: Rows = Rows { batch: 2, tokens: 7 };
 const HIDDEN: usize = 8;
 const FORWARD: f64 = 1e-5;
 const BACKWARD: f64 = 1e-4;
+/// On all tapes of layers here, most of which drop nothing.
+const MASKS: Masks = Masks { seed: 3, step: 7, pass: 1 };
 
 /// Moves every parameter a little: fresh norms and biases are ones and zeros, which hide what multiplies them.
 fn stir(parameters: &mut Parameters<Column>) {
@@ -84,8 +89,8 @@ fn check<L>(
         let x = random.normals([ROWS.batch, ROWS.tokens, HIDDEN]);
         // The input is a parameter too, so that its gradient is compared.
         let input = parameters.add("x", x.upload(&device, hecate_core::DType::F32).expect("an input"), false);
-        let tape = Tape::recording(&parameters);
-        let y = forward(&layer, &tape, &tape.parameter(input)).expect(what);
+        let tape = Tape::recording(&parameters).with_dropout(MASKS);
+        let y = forward(&layer, &tape, &tape.parameter(input).expect("an input")).expect(what);
         let upstream = [random.normals(y.value().shape().clone())];
 
         let mut leaves = leaves(&parameters);
@@ -100,7 +105,7 @@ fn check<L>(
         let error = error(&results[0], &Array::download(y.value()).expect("a result").values);
         assert!(error <= FORWARD, "{what}: forward is off by {error:.1e}");
         let seed = upstream[0].upload(&device, hecate_core::DType::F32).expect("a gradient");
-        compare(what, &parameters, &tape.backward([(y, seed)]).expect(what), &truth);
+        compare(what, &parameters, &tape.backward_seeded([(y, seed)]).expect(what), &truth);
         let off = differences(&leaves, &upstream, &reference, 2);
         assert!(off < 1e-6, "{what}: the reference is off from differences by {off:.1e}");
         Some(())

@@ -29,7 +29,7 @@ fn losses<B: Backend>(device: &B, config: &Config) -> Vec<f64> {
     let schedule = Schedule { peak: 0.01, floor: 0.005, warmup: 2, steps: STEPS };
     let settings = hecate_models::trainer::Settings { schedule, ..settings() };
     let mut trainer = Trainer::new(device, &config, settings, plan(), None).expect("a trainer");
-    let text = corpus().train.tokens;
+    let text = corpus().train.tokens.to_vec().unwrap();
     (0..STEPS).map(|_| trainer.step(&text).expect("a step").loss).collect()
 }
 

@@ -3,12 +3,16 @@
 mod best;
 mod carrying;
 mod checkpoints;
+mod damage;
+mod dropping;
 pub(crate) mod fixtures;
 mod guard;
 mod measuring;
+mod optimizer;
 mod precision;
 mod resuming;
 mod sampling;
+mod stopping;
 mod tasks;
 mod text;
 mod updates;

@@ -5,6 +5,7 @@ mod column;
 mod compositions;
 mod configs;
 mod decoding;
+mod devices;
 mod layers;
 mod levels;
 mod steps;

@@ -79,11 +79,11 @@ where
         let token = |slot| ["q", "k", "v"].contains(&slot);
         let case = Case::new(rule, sizes, 103).with(|slot, x| if token(slot) { x.rounded(dtype) } else { x });
         for way in ways(&gpu) {
-            // With subgroups columns may be shared otherwise, and numbers be rounded elsewhere: `shared_columns`.
+            // With subgroups columns may be shared otherwise, and elements be rounded elsewhere: `shared_columns`.
             let truth = case.infer(&way, DType::F32).unwrap();
             let found = case.infer(&way, dtype).unwrap();
             assert_eq!(found.out.values, truth.out.rounded(dtype).values, "{case} in {dtype} on {way:?}");
-            for ((slot, found), (_, truth)) in found.list().iter().zip(truth.list()).skip(1) {
+            for (slot, (found, truth)) in found.as_ref().zip(truth.as_ref()).list().into_iter().skip(1) {
                 assert_eq!(found.values, truth.values, "`{slot}` of {case} in {dtype} on {way:?}");
             }
         }

@@ -217,7 +217,7 @@ class Model(nn.Module):
         block = lambda: Block(parts, options.width, options.heads, options.decay, deviation)
         self.blocks = nn.ModuleList(block() for _ in range(options.layers))
         self.norm = nn.Parameter(torch.ones(options.width))
-        # Scores come in rows that matrix units like; no softmax gives those behind the vocabulary anything.
+        # Scores come in rows that matrix units like; no softmax gives those after the vocabulary anything.
         mask = torch.cat([torch.zeros(options.vocabulary), torch.full((self.more,), -1e30)])
         self.register_buffer("mask", mask.bfloat16())
 

@@ -29,11 +29,12 @@ fn run(
     let input = parameters.add("x", upload(x), false);
     let context = |cache| Context { sequences: sequences.clone(), position: 0, cache };
     let inert = Tape::inert(parameters);
-    let without = forward(&inert, &inert.parameter(input), &mut context(Some(&mut cache))).expect("a result");
+    let x = inert.parameter(input).expect("an input");
+    let without = forward(&inert, &x, &mut context(Some(&mut cache))).expect("a result");
     let tape = Tape::recording(parameters);
-    let y = forward(&tape, &tape.parameter(input), &mut context(None)).expect("a result");
+    let y = forward(&tape, &tape.parameter(input).expect("an input"), &mut context(None)).expect("a result");
     let results = vec![download(without.value()), download(y.value())];
-    let gradients = tape.backward([(y, upload(upstream))]).expect("gradients");
+    let gradients = tape.backward_seeded([(y, upload(upstream))]).expect("gradients");
     // Of a text that is too short for them, some parameters have none.
     let gradient = |(parameter, gradient): (&Parameter<Column>, &Option<Tensor<Column>>)| match gradient {
         Some(gradient) => download(gradient),

@@ -4,7 +4,7 @@
 
 use super::{composed, recurrence::recurrence};
 use hecate_conformance::oracle::{Head, Token, Var};
-use hecate_core::{Dims, Initial, Of, Rule, Sequences, Slots, for_each_rule, rules::*};
+use hecate_core::{Dims, GateKind, GateSlots, Initial, Of, Rule, Sequences, Slots, for_each_rule, rules::*};
 use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig};
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub(super) fn sigmoid(x: &Var) -> Var {
     x.scale(-1.0).exp().shift(1.0).recip()
 }
 
-fn silu(x: &Var) -> Var {
+pub(super) fn silu(x: &Var) -> Var {
     x * sigmoid(x)
 }
 
@@ -163,9 +163,9 @@ pub(super) fn project(
     y.iter().map(|y| (0..heads).map(|head| columns(y, head * width, width)).collect()).collect()
 }
 
-/// `log a` of all heads.
-fn log_a(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
-    if !config.decay {
+/// `log a` of all heads; 0 where the rule has no such gate.
+fn log_a<R: Rule>(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
+    if !config.decay || !R::Gates::KINDS.contains(&GateKind::Retention) {
         return x.constant(1, config.heads, vec![0.0; config.heads]);
     }
     let step = (linear(weights, "a_proj", x) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
@@ -251,7 +251,7 @@ pub(super) fn tokens_of<R: Gated>(
     (text, head): (std::ops::Range<usize>, usize),
 ) -> Vec<Token<R>> {
     let token = |i: usize| {
-        let log_a = columns(&log_a(gates, config, &x[i]), head, 1);
+        let log_a = columns(&log_a::<R>(gates, config, &x[i]), head, 1);
         let signal = |name: &str| {
             let signals = linear(gates, name, &x[i]);
             let width = signals.shape().1 / config.heads;

@@ -2,22 +2,22 @@
 
 use crate::column::{Column, device, is_missing};
 use hecate_core::{DType, Tensor};
-use hecate_models::{Gradients, Parameters, Place, Probe, Result, Tape, Var};
+use hecate_models::{Gradients, ParameterId, Parameters, Place, Probe, Result, Tape, Var};
 
-fn array(axes: &[usize], values: impl IntoIterator<Item = u8>) -> Tensor<Column> {
+pub(super) fn array(axes: &[usize], values: impl IntoIterator<Item = u8>) -> Tensor<Column> {
     let values = values.into_iter().map(f32::from).collect();
     Tensor::from_f32(&device(), axes.to_vec(), values).expect("an array")
 }
 
 /// Parameters `a [2,3]` and `b [2,1]`.
-fn parameters() -> Parameters<Column> {
+pub(super) fn parameters() -> Parameters<Column> {
     let mut parameters = Parameters::new();
     parameters.add("a", array(&[2, 3], 1..=6), false);
     parameters.add("b", array(&[2, 1], 7..=8), false);
     parameters
 }
 
-fn values(gradients: &Gradients<Column>) -> Vec<Option<Vec<f32>>> {
+pub(super) fn values(gradients: &Gradients<Column>) -> Vec<Option<Vec<f32>>> {
     gradients.iter().map(|x| x.as_ref().map(|x| x.to_f32().expect("a gradient"))).collect()
 }
 
@@ -27,13 +27,14 @@ fn parts_and_joins_turn_around() {
         return;
     }
     let parameters = parameters();
-    let [a, b] = [0, 1].map(|index| move |tape: &Tape<'_, Column>| tape.parameter(parameter(index)));
+    let [a, b] = [0, 1].map(|index| place(&parameters, index));
+    let [a, b] = [a, b].map(|id| move |tape: &Tape<'_, Column>| tape.parameter(id).unwrap());
     let tape = Tape::recording(&parameters);
     // Columns 1 and 2 of a, b, and column 0 of a.
     let (tail, first) = (tape.narrow(&a(&tape), 1, 1, 2).unwrap(), tape.narrow(&a(&tape), 1, 0, 1).unwrap());
     let y = tape.concat(&[&tail, &b(&tape), &first], 1).unwrap();
     assert_eq!(y.value().to_f32().unwrap(), [2.0, 3.0, 7.0, 1.0, 5.0, 6.0, 8.0, 4.0]);
-    let gradients = tape.backward([(y, array(&[2, 4], 1..=8))]).unwrap();
+    let gradients = tape.backward_seeded([(y, array(&[2, 4], 1..=8))]).unwrap();
     assert_eq!(values(&gradients), [Some(vec![4.0, 1.0, 2.0, 8.0, 5.0, 6.0]), Some(vec![3.0, 7.0])]);
 }
 
@@ -44,11 +45,11 @@ fn ranges_turn_around() {
     }
     let parameters = parameters();
     let tape = Tape::recording(&parameters);
-    let a = tape.parameter(parameter(0));
+    let a = tape.parameter(place(&parameters, 0)).unwrap();
     let parts = tape.split(&a, 1, &[1, 2]).unwrap();
     assert_eq!(parts[1].value().to_f32().unwrap(), [2.0, 3.0, 5.0, 6.0]);
     // Of the first column nothing is made.
-    let gradients = tape.backward([(parts[1].clone(), array(&[2, 2], 1..=4))]).unwrap();
+    let gradients = tape.backward_seeded([(parts[1].clone(), array(&[2, 2], 1..=4))]).unwrap();
     assert_eq!(values(&gradients), [Some(vec![0.0, 1.0, 2.0, 0.0, 3.0, 4.0]), None]);
     let inert = Tape::inert(&parameters);
     let message = inert.split(&a, 1, &[1, 1]).expect_err("refused").to_string();
@@ -62,10 +63,10 @@ fn rounding_turns_around() {
     }
     let parameters = parameters();
     let tape = Tape::recording(&parameters);
-    let y = tape.cast(DType::Bf16, &tape.parameter(parameter(1))).unwrap();
+    let y = tape.cast(DType::Bf16, &tape.parameter(place(&parameters, 1)).unwrap()).unwrap();
     assert_eq!(y.value().dtype(), DType::Bf16);
     let seed = hecate_core::primitives::cast(DType::Bf16, &array(&[2, 1], [3, 5])).unwrap();
-    let gradients = tape.backward([(y, seed)]).unwrap();
+    let gradients = tape.backward_seeded([(y, seed)]).unwrap();
     assert_eq!(gradients.iter().nth(1).unwrap().as_ref().unwrap().dtype(), DType::F32);
     assert_eq!(values(&gradients), [None, Some(vec![3.0, 5.0])]);
 }
@@ -80,10 +81,11 @@ fn gradients_of_rounded_weights_add_up_in_32_bits() {
     let tape = Tape::recording(&parameters).with_activations(DType::Bf16);
     let rounded = |values: [u8; 2]| hecate_core::primitives::cast(DType::Bf16, &array(&[2, 1], values)).unwrap();
     let half = Tensor::from_f32(&device(), [2, 1], vec![0.5, 0.25]).unwrap();
-    let uses = [[128, 3], [128, 0], [1, 0], [1, 0]].map(|seed| (tape.weight(parameter(1)).unwrap(), rounded(seed)));
+    let uses =
+        [[128, 3], [128, 0], [1, 0], [1, 0]].map(|seed| (tape.weight(place(&parameters, 1)).unwrap(), rounded(seed)));
     assert!(uses.iter().all(|(y, _)| y.value().dtype() == DType::Bf16));
-    let wide = (tape.parameter(parameter(1)), half);
-    let gradients = tape.backward(uses.into_iter().chain([wide])).unwrap();
+    let wide = (tape.parameter(place(&parameters, 1)).unwrap(), half);
+    let gradients = tape.backward_seeded(uses.into_iter().chain([wide])).unwrap();
     assert_eq!(values(&gradients), [None, Some(vec![258.5, 3.25])]);
 }
 
@@ -99,31 +101,43 @@ fn seeds_that_do_not_fit_are_refused() {
     };
     let backward = |seed| {
         let tape = Tape::recording(&parameters);
-        let y = tape.scale(2.0, &tape.parameter(parameter(0))).unwrap();
-        tape.backward([(y, seed)])
+        let y = tape.scale(2.0, &tape.parameter(place(&parameters, 0)).unwrap()).unwrap();
+        tape.backward_seeded([(y, seed)])
     };
     backward(array(&[2, 3], 1..=6)).unwrap();
     refusal(backward(array(&[3, 2], 1..=6)), &["seed", "[2, 3]", "[3, 2]"]);
     refusal(backward(Tensor::from_u32(&device(), [2, 3], vec![1; 6]).unwrap()), &["seed", "u32"]);
     let inert = Tape::inert(&parameters);
-    let y = inert.parameter(parameter(0));
-    refusal(inert.backward([(y, array(&[2, 3], 1..=6))]), &["tape", "inert", "recording"]);
+    let y = inert.parameter(place(&parameters, 0)).unwrap();
+    refusal(inert.backward_seeded([(y, array(&[2, 3], 1..=6))]), &["tape", "inert", "recording"]);
     let (tape, other) = (Tape::recording(&parameters), Tape::recording(&parameters));
-    let foreign = tape.scale(2.0, &tape.parameter(parameter(0))).unwrap();
+    let foreign = tape.scale(2.0, &tape.parameter(place(&parameters, 0)).unwrap()).unwrap();
     let y = other.scale(2.0, &foreign).unwrap();
-    refusal(tape.backward([(y.clone(), array(&[2, 3], 1..=6))]), &["another tape"]);
-    refusal(other.backward([(y, array(&[2, 3], 1..=6))]), &["another tape"]);
+    refusal(tape.backward_seeded([(y.clone(), array(&[2, 3], 1..=6))]), &["another tape"]);
+    refusal(other.backward_seeded([(y, array(&[2, 3], 1..=6))]), &["another tape"]);
 }
 
-/// The place of a parameter of [`parameters`].
-fn parameter(index: usize) -> hecate_models::ParameterId {
-    let mut places = Parameters::new();
-    let mut add = || places.add("", array(&[1], [0]), false);
-    (0..index).for_each(|_| _ = add());
-    add()
+/// The place of a parameter.
+pub(super) fn place(parameters: &Parameters<Column>, index: usize) -> ParameterId {
+    parameters.ids().nth(index).expect("a parameter")
 }
 
-/// Gradients of a rule that are no numbers are told of with the head, where what came in was sound.
+#[test]
+fn places_in_other_parameters_are_refused() {
+    if is_missing() {
+        return;
+    }
+    let (own, others) = (parameters(), parameters());
+    let tape = Tape::recording(&own);
+    for foreign in others.ids() {
+        for message in [tape.parameter(foreign).unwrap_err(), tape.weight(foreign).unwrap_err()] {
+            assert!(message.to_string().contains("`parameter` is number"), "{message}");
+        }
+    }
+    assert!(own.ids().all(|id| tape.parameter(id).is_ok()));
+}
+
+/// Gradients of a rule that are not finite are told of with the head, where what came in was sound.
 #[test]
 fn a_probe_sees_what_a_memory_sends_back() {
     if is_missing() {
@@ -143,7 +157,8 @@ fn a_probe_sees_what_a_memory_sends_back() {
     };
     let constant = |axes: &[usize], x| Var::constant(full(axes, x));
     // One element of a parameter makes all values, so that gradients are wanted.
-    let one = tape.reshape(&tape.narrow(&tape.parameter(parameter(1)), 0, 0, 1).unwrap(), [1]).unwrap();
+    let one =
+        tape.reshape(&tape.narrow(&tape.parameter(place(&parameters, 1)).unwrap(), 0, 0, 1).unwrap(), [1]).unwrap();
     let v = tape.mul(&constant(&[1, 2, 3, 1], 1.0), &one).unwrap();
     let inputs = Inputs {
         q: constant(&[1, 2, 3, 2], 30.0),
@@ -154,7 +169,7 @@ fn a_probe_sees_what_a_memory_sends_back() {
     };
     let outputs = tape.memory(Delta::default(), &Sequences::batch(1, 2), inputs).unwrap();
     let seed = Tensor::from_f32(&device, [1, 2, 3, 1], vec![1.0, 1.0, 3e38, 1.0, 1.0, 3e38]).expect("a seed");
-    tape.backward([(outputs.out, seed)]).unwrap();
+    tape.backward_seeded([(outputs.out, seed)]).unwrap();
     let found = probe.into_non_finite().expect("a finding");
     assert_eq!(found.place, Place { layer: Some(4), head: Some(2) });
     assert!(found.what.starts_with("the gradient of `"), "{found:?}");

@@ -40,7 +40,7 @@ fn sequences_of_a_text_are_the_text() {
     // Steps that change nothing.
     let schedule = Schedule { peak: 1e-30, floor: 0.0, warmup: 0, steps: 9 };
     let settings = Settings { schedule, ..carried() };
-    let text = corpus().train.tokens;
+    let text = corpus().train.tokens.to_vec().unwrap();
     for mixer in MEMORIES.iter().chain(&COMPOSITIONS) {
         let mut trainer = trainer(mixer, settings);
         let mut windows = Windows::new(settings.seed);
@@ -65,7 +65,7 @@ fn loss_with_cache(model: &LanguageModel<Cpu>, inputs: &[u32], targets: &[u32], 
 
 #[test]
 fn gradients_behind_a_cache_are_slopes() {
-    let text = corpus().train.tokens;
+    let text = corpus().train.tokens.to_vec().unwrap();
     for mixer in MEMORIES.iter().chain(&COMPOSITIONS) {
         let mut model = model(mixer);
         let mut cache = model.cache(2).unwrap();
@@ -107,6 +107,6 @@ fn what_cannot_be_carried_is_refused() {
     new(Settings { tokens: 15, ..carried() }).unwrap();
     new(settings()).unwrap();
     let mut short = trainer("delta", carried());
-    let error = short.step(&corpus().train.tokens[..48]).unwrap_err();
+    let error = short.step(&corpus().train.tokens.head(48)).unwrap_err();
     assert!(matches!(error, Error::Config { .. }), "{error}");
 }

@@ -37,7 +37,8 @@ pub(crate) fn settings() -> Settings {
 }
 
 pub(crate) fn plan() -> RunPlan {
-    RunPlan { text: None, identity: Identity::of(&text()), held_out: 0.1, evaluate_every: 4, save_every: 4 }
+    let identity = Identity::of(&text());
+    RunPlan { text: Vec::new(), identity, held_out: 0.1, evaluate_every: 4, save_every: 4, keep: RunPlan::KEEP }
 }
 
 pub(crate) fn trainer(mixer: &str, settings: Settings) -> Trainer<Column> {

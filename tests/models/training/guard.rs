@@ -1,4 +1,4 @@
-//! Numbers that are none are told of with the place where they appeared first.
+//! Elements that are not finite are told of with the place where they appeared first.
 
 use super::fixtures::*;
 use hecate_core::Tensor;
@@ -23,7 +23,7 @@ fn change(model: &mut LanguageModel<Cpu>, name: &str, change: impl Fn(usize, f32
 }
 
 fn finding(model: &LanguageModel<Cpu>) -> Option<NonFinite> {
-    let text = corpus().train.tokens;
+    let text = corpus().train.tokens.to_vec().unwrap();
     model.first_non_finite(&text[..32], &text[1..33], 2, None).unwrap()
 }
 
@@ -84,7 +84,7 @@ fn what_has_no_heads_is_named_with_its_block() {
 #[test]
 fn gradients_are_gone_through_backward() {
     let mut model = three_heads("delta");
-    // Scores are numbers still, but what they send back is not.
+    // Scores are finite still, but what they send back is not.
     change(&mut model, "model.norm.weight", |_, x| x * 1e37);
     change(&mut model, "model.layers.1.mlp.up_proj.weight", |_, x| x * 1e6);
     change(&mut model, "model.layers.1.mlp.down_proj.weight", |_, x| x * 1e-6);

@@ -67,7 +67,7 @@ fn the_loss_falls_as_with_32_bits() {
     let schedule = Schedule { peak: 0.02, floor: 0.002, warmup: 3, steps: 60 };
     let [wide, narrow] = [Precision::F32, Precision::Bf16].map(|precision| {
         let mut trainer = trainer("titans", Settings { schedule, batch: 4, precision, ..settings() });
-        let text = corpus().train.tokens;
+        let text = corpus().train.tokens.to_vec().unwrap();
         (0..60).map(|_| trainer.step(&text).unwrap().loss).collect::<Vec<_>>()
     });
     assert!(narrow[59] < 1.3, "{narrow:?}");

@@ -3,7 +3,7 @@
 use super::fixtures::*;
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Error, Precision,
+    Config, Error, Precision,
     checkpoint::Run,
     metrics::{Metrics, Record, read_metrics},
     schedule::Schedule,
@@ -12,12 +12,17 @@ use hecate_models::{
 use std::fs;
 
 pub(super) fn check(mixer: &str, settings: Settings, stops: &[u64]) {
+    check_with(&config(mixer), settings, stops);
+}
+
+pub(super) fn check_with(config: &Config, settings: Settings, stops: &[u64]) {
     let steps = settings.schedule.steps;
-    let mut whole = trainer(mixer, settings);
+    let trainer = || Trainer::new(&Cpu::new(), config, settings, plan(), None).unwrap();
+    let mut whole = trainer();
     train_to(&mut whole, steps);
     let folder = tempfile::tempdir().unwrap();
     let run = Run::new(folder.path());
-    let mut stopped = trainer(mixer, settings);
+    let mut stopped = trainer();
     for &stop in stops {
         train_to(&mut stopped, stop);
         stopped.save(&run).unwrap();
@@ -27,7 +32,7 @@ pub(super) fn check(mixer: &str, settings: Settings, stops: &[u64]) {
     train_to(&mut stopped, steps);
     stopped.save(&run).unwrap();
     assert!(stopped.finished());
-    assert_eq!(bits(stopped.model()), bits(whole.model()), "{mixer} stopped at {stops:?}");
+    assert_eq!(bits(stopped.model()), bits(whole.model()), "{config:?} stopped at {stops:?}");
     assert_eq!(bits(&load_model(&Cpu::new(), run.folder()).unwrap()), bits(whole.model()));
 }
 
@@ -74,7 +79,7 @@ fn divergence_stops_and_keeps_the_last_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let run = Run::new(folder.path());
     trainer.save(&run).unwrap();
-    let text = corpus().train.tokens;
+    let text = corpus().train.tokens.to_vec().unwrap();
     let error = (0..20).find_map(|_| trainer.step(&text).err()).expect("a rate of 1e30 diverges");
     assert!(matches!(error, Error::NonFinite { .. }), "{error}");
     assert!(trainer.save(&run).is_err() && trainer.step(&text).is_err());

@@ -68,7 +68,7 @@ fn senseless_tasks_are_refused() {
 
 #[test]
 fn questions_everywhere_are_the_loss_of_a_text() {
-    let (model, text) = (model("titans"), corpus().train.tokens);
+    let (model, text) = (model("titans"), corpus().train.tokens.to_vec().unwrap());
     let (inputs, targets) = (&text[..32], &text[1..33]);
     let (loss, gradients) = model.loss_and_gradients(inputs, targets, 2).unwrap();
     let rows: Vec<u32> = (0..32).collect();

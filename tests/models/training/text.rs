@@ -2,10 +2,14 @@
 
 use hecate_models::{
     Error, Vocabulary,
-    text::{Corpus, Identity, Windows, read_text, split},
+    text::{Corpus, IN_MEMORY, Identity, Text, Windows, read_text, split},
 };
 use proptest::prelude::*;
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 fn why(result: hecate_models::Result<impl std::fmt::Debug>) -> String {
     match result {
@@ -42,6 +46,110 @@ fn a_corpus_needs_a_sequence_to_learn_and_something_to_measure() {
     assert!(why(corpus("0123456789", 0.1, usize::MAX)).contains("too short"));
     let corpus = corpus(&"x".repeat(50), 0.1, 44).unwrap();
     assert_eq!((corpus.train.tokens.len(), corpus.held_out.tokens.len()), (45, 5));
+}
+
+/// A folder with texts, and what [`Text::open`] makes of it.
+fn folder() -> (tempfile::TempDir, &'static str) {
+    let folder = tempfile::tempdir().unwrap();
+    let files: [(&str, &[u8]); 8] = [
+        ("b.txt", "b \u{20ac}\n".as_bytes()),
+        ("a/z.txt", b"last of a"),
+        ("a/deep/x.md", b"deep"),
+        ("a/.git/config", b"hidden"),
+        (".hidden", b"hidden"),
+        ("c.bin", b"text\0and more"),
+        ("d.latin", b"caf\xe9"),
+        ("e.txt", b""),
+    ];
+    for (name, content) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    (folder, "deep\nlast of a\nb \u{20ac}\n")
+}
+
+/// All of a folder by name, in memory and on the disk.
+fn both(paths: &[PathBuf]) -> [Text; 2] {
+    [IN_MEMORY, 0].map(|limit| Text::open(paths, limit).unwrap())
+}
+
+#[test]
+fn a_folder_is_the_text_of_its_files() {
+    let (folder, expected) = folder();
+    for text in both(&[folder.path().to_owned()]) {
+        assert_eq!(text.whole().unwrap(), expected);
+        assert_eq!((text.bytes(), text.files(), text.identity()), (expected.len(), 3, &Identity::of(expected)));
+        let skipped: Vec<_> = text.skipped().iter().map(|path| path.file_name().unwrap()).collect();
+        assert_eq!(skipped, ["c.bin", "d.latin", "e.txt"]);
+        text.save(&folder.path().join(".saved")).unwrap();
+        assert_eq!(fs::read_to_string(folder.path().join(".saved")).unwrap(), expected);
+    }
+    // In the order in which they are named; a file that is named is taken, or refused, as it is.
+    let named = |name: &str| folder.path().join(name);
+    for text in both(&[named("c.bin"), named("a/z.txt")]) {
+        assert_eq!(text.whole().unwrap(), "text\0and more\nlast of a");
+    }
+    for limit in [IN_MEMORY, 0] {
+        assert!(why(Text::open(&[named("b.txt"), named("d.latin")], limit)).contains("byte 3"));
+        assert!(why(Text::open(&[named("e.txt")], limit)).contains("empty"));
+        assert!(why(Text::open(&[named("none")], limit)).contains("no such file"));
+        assert!(why(Text::open(&[named("a/.git/none"), named("b.txt")], limit)).contains("no such file"));
+    }
+    fs::create_dir(named("nothing")).unwrap();
+    assert!(why(Text::open(&[named("nothing")], IN_MEMORY)).contains("no text in it"));
+}
+
+#[test]
+fn a_text_on_the_disk_gives_the_windows_that_it_gives_in_memory() {
+    let (folder, _) = folder();
+    // Some 60 KB, cut inside of a character.
+    fs::write(folder.path().join("f.txt"), "\u{20ac}uro ".repeat(9_000)).unwrap();
+    let corpora = both(&[folder.path().to_owned()]).map(|text| Corpus::of(&text, &Vocabulary::Bytes, 0.1, 16).unwrap());
+    let [memory, disk] = &corpora;
+    assert_eq!(memory.identity, disk.identity);
+    assert_eq!(memory.held_out.tokens.to_vec().unwrap(), disk.held_out.tokens.to_vec().unwrap());
+    assert_eq!(memory.train.tokens.to_vec().unwrap(), disk.train.tokens.to_vec().unwrap());
+    let drawn = corpora.each_ref().map(|corpus| Windows::new(3).draw(&corpus.train.tokens, 50, 40).unwrap());
+    assert_eq!(drawn[0], drawn[1]);
+    // Tokens of a tokenizer are the same too.
+    let [memory, disk] = both(&[folder.path().to_owned()]).map(|text| text.tail(&tokenizer(), 0.01).unwrap());
+    assert_eq!((memory.tokens.to_vec().unwrap(), memory.bytes), (disk.tokens.to_vec().unwrap(), disk.bytes));
+}
+
+#[test]
+fn characters_between_two_blocks_are_whole_and_flaws_are_found_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.txt");
+    // The euro sign lies across the end of the first block of a megabyte.
+    let text = "x".repeat((1 << 20) - 1) + "\u{20ac}" + &"y".repeat(100);
+    fs::write(&path, &text).unwrap();
+    let disk = Text::open(std::slice::from_ref(&path), 0).unwrap();
+    assert_eq!((disk.identity(), disk.whole().unwrap() == text), (&Identity::of(&text), true));
+    let mut bytes = text.into_bytes();
+    bytes[(1 << 20) + 1] = b'x';
+    fs::write(&path, &bytes).unwrap();
+    assert!(why(Text::open(std::slice::from_ref(&path), 0)).contains("byte 1048575"));
+    // Cut off inside of a character.
+    fs::write(&path, &bytes[..1 << 20]).unwrap();
+    assert!(why(Text::open(&[path], 0)).contains("byte 1048575"));
+}
+
+#[test]
+fn a_text_that_changes_on_the_disk_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text.txt");
+    fs::write(&path, "a text that will change").unwrap();
+    let stream = Text::open(std::slice::from_ref(&path), 0).unwrap().tail(&Vocabulary::Bytes, 1.0).unwrap();
+    assert_eq!(stream.tokens.read(2..6).unwrap(), b"text".map(u32::from));
+    fs::write(&path, "a text that has changed").unwrap();
+    // Of the same length: only the time tells.
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
+    fs::File::options().append(true).open(&path).unwrap().set_modified(later).unwrap();
+    assert!(why(stream.tokens.read(2..6)).contains("changed"));
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(stream.tokens.read(2..6), Err(Error::Io { .. })));
+    assert!(matches!(stream.tokens.read(2..99), Err(Error::Config { .. })));
 }
 
 #[test]
@@ -127,8 +235,73 @@ fn a_file_that_is_no_tokenizer_is_refused() {
     assert!(matches!(Vocabulary::from_file(&path), Err(Error::Tokenizer { .. })));
 }
 
+/// Whatever is done to a tokenizer's file, it is read or refused; texts are then tokens or an error. Nothing panics.
+#[test]
+fn a_damaged_tokenizer_is_refused() {
+    let whole = tokenizer_json();
+    let text = String::from_utf8(whole.clone()).unwrap();
+    let (mut refused, mut taken, mut panics) = (0, 0, 0);
+    let mut read = |content: &[u8]| match Vocabulary::from_json(Path::new("tokenizer.json"), content) {
+        Err(error) => {
+            refused += 1;
+            assert!(matches!(error, Error::Tokenizer { .. }), "{error:?}");
+            panics += usize::from(error.to_string().contains("gave up"));
+        }
+        Ok(vocabulary) => {
+            taken += 1;
+            let _ = vocabulary.encode("a\u{20ac}b").map(|tokens| vocabulary.decode(&tokens));
+        }
+    };
+    for at in (0..whole.len()).step_by(3) {
+        for bits in [0x01, 0x10, 0x02] {
+            let mut damaged = whole.clone();
+            damaged[at] ^= bits;
+            read(&damaged);
+        }
+        read(&whole[..at]);
+    }
+    // Types that the library does not expect where it unwraps.
+    for (from, to) in [
+        ("\"ByteLevel\"", "\"Sequence\""),
+        ("\"BPE\"", "\"WordPiece\""),
+        ("\"BPE\"", "\"Unigram\""),
+        ("\"merges\":[]", "\"merges\":[[\"a\"]]"),
+        ("\"merges\":[]", "\"merges\":[\"a b\"]"),
+        ("\"added_tokens\":[]", "\"added_tokens\":[{}]"),
+        // A merge of a token that is shorter than the prefix that it should begin with.
+        ("\"merges\":[]", "\"merges\":[[\"a\",\"a\"]],\"continuing_subword_prefix\":\"xx\""),
+    ] {
+        assert!(text.contains(from), "{from}");
+        read(text.replace(from, to).as_bytes());
+    }
+    for whole in ["[]", "null", "3", "{\"model\":{}}", "{\"model\":{\"vocab\":3}}"] {
+        read(whole.as_bytes());
+    }
+    // The library panics on some of them, which is what is caught.
+    assert!(refused > 1000 && taken > 10 && panics > 0, "{refused} refused, {taken} taken, {panics} panics");
+}
+
+/// Tokenizers for classifiers cut texts after so many tokens, or fill them up to as many.
+#[test]
+fn a_tokenizer_neither_cuts_nor_fills_up() {
+    let text = String::from_utf8(tokenizer_json()).unwrap();
+    let cut = "{\"direction\":\"Right\",\"max_length\":4,\"strategy\":\"LongestFirst\",\"stride\":0}";
+    let fill = "{\"strategy\":{\"Fixed\":99},\"direction\":\"Right\",\"pad_to_multiple_of\":null,\"pad_id\":0,\
+                \"pad_type_id\":0,\"pad_token\":\"!\"}";
+    let text = text.replace("\"truncation\":null", &format!("\"truncation\":{cut}"));
+    let text = text.replace("\"padding\":null", &format!("\"padding\":{fill}"));
+    assert!(text.contains("max_length") && text.contains("Fixed"));
+    let vocabulary = Vocabulary::from_json(Path::new("tokenizer.json"), text.as_bytes()).unwrap();
+    assert_eq!(vocabulary.encode("longer than four").unwrap().len(), 16);
+}
+
 /// A byte-level tokenizer in the form of GPT-2's, without merges.
 fn tokenizer() -> Vocabulary {
+    Vocabulary::from_json(Path::new("tokenizer.json"), &tokenizer_json()).unwrap()
+}
+
+/// Its file.
+pub(super) fn tokenizer_json() -> Vec<u8> {
     let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut spare = 256..;
     let symbol = |byte: u32| if printable(byte) { byte } else { spare.next().unwrap() };
@@ -142,5 +315,5 @@ fn tokenizer() -> Vocabulary {
         "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
         "model": { "type": "BPE", "vocab": vocabulary, "merges": [] }
     });
-    Vocabulary::from_json(Path::new("tokenizer.json"), json.to_string().as_bytes()).unwrap()
+    json.to_string().into_bytes()
 }

@@ -63,7 +63,7 @@ fn senseless_settings_are_refused() {
 
 /// Gradients of a fresh model on the first sequences of the text.
 fn gradients(sequences: std::ops::Range<usize>) -> (f64, Gradients<hecate_cpu::Cpu>) {
-    let text = corpus().train.tokens;
+    let text = corpus().train.tokens.to_vec().unwrap();
     let (inputs, targets) = (&text[sequences.start * 16..], &text[sequences.start * 16 + 1..]);
     let count = sequences.len() * 16;
     model("delta").loss_and_gradients(&inputs[..count], &targets[..count], sequences.len()).unwrap()
@@ -130,7 +130,7 @@ fn accumulated_passes_are_one_larger_batch() {
 fn training_lowers_the_loss() {
     let schedule = Schedule { peak: 0.02, floor: 0.002, warmup: 3, steps: 60 };
     let mut trainer = trainer("titans", Settings { schedule, batch: 4, ..settings() });
-    let text = corpus().train.tokens;
+    let text = corpus().train.tokens.to_vec().unwrap();
     let losses: Vec<f64> = (0..60).map(|_| trainer.step(&text).unwrap().loss).collect();
     assert_relative_eq!(losses[0], 256_f64.ln(), max_relative = 0.05);
     assert!(losses[59] < 2.5, "{losses:?}");

@@ -1,0 +1,159 @@
+//! Files of a run, damaged: those that Hecate wrote itself are refused, others read or refused.
+
+use crate::{
+    damage::{changes, damaged},
+    device, hold, sound,
+};
+use hecate_cpu::Cpu;
+use hecate_models::{
+    Config, Precision, Vocabulary,
+    checkpoint::Run,
+    metrics::{Metrics, Record, read_metrics},
+    optimizer::Constants,
+    schedule::Schedule,
+    text::{Corpus, Identity},
+    trainer::{RunPlan, Settings, Trainer, load_config, load_model},
+};
+use proptest::{prelude::*, sample::Index};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Kinds of mixers.
+const MIXERS: [&str; 10] = ["delta", "titans", "atlas", "attention", "mag", "mal", "mac", "cms", "conductor", "hope"];
+
+#[test]
+fn configurations_are_read_or_refused() {
+    hold(400, &(prop::sample::select(&MIXERS[..]), changes()), |(mixer, changes)| {
+        let whole = Config::uniform(mixer, 2, 16, 2).expect("a configuration").to_json().expect("text");
+        let text = String::from_utf8_lossy(&damaged(whole.as_bytes(), &changes)).into_owned();
+        sound("Config::from_json", || Config::from_json(&text))?.map_or(Ok(()), |config| {
+            let written = sound("Config::to_json", || config.to_json())?.expect("finite numbers");
+            prop_assert_eq!(Config::from_json(&written).ok(), Some(config));
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn records_of_runs_are_read_or_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("metrics.jsonl");
+    let line = |step| Record { step, loss: Some(5.5), held_out_loss: Some(5.4), ..Record::default() };
+    let mut metrics = Metrics::resume(&path, 0).expect("a new file");
+    (1..9).for_each(|step| metrics.add(&line(step)).expect("a line"));
+    metrics.flush().expect("room");
+    let whole = fs::read(&path).expect("the file");
+    hold(150, &(changes(), 0..12u64), |(changes, step)| {
+        fs::write(&path, damaged(&whole, &changes)).expect("room");
+        let _ = sound("read_metrics", || read_metrics(&path))?;
+        if let Ok(mut metrics) = sound("Metrics::resume", || Metrics::resume(&path, step))? {
+            let _ = sound("Metrics::add", || metrics.add(&line(step + 1)))?;
+            let _ = sound("Metrics::flush", || metrics.flush())?;
+        }
+        Ok(())
+    });
+}
+
+/// A run with one step, whose texts are carried, so that all its files are there.
+fn saved(folder: &Path) -> Run {
+    let text: String = (0..300).map(|i| format!("{i} and {}\n", i * i % 97)).collect();
+    let corpus = Corpus::new(Path::new("a text"), &text, &Vocabulary::Bytes, 0.1, 32).expect("a text");
+    let settings = Settings {
+        batch: 2,
+        tokens: 8,
+        accumulate: 1,
+        carry: 4,
+        schedule: Schedule { peak: 0.01, floor: 0.001, warmup: 1, steps: 9 },
+        optimizer: Constants::default(),
+        seed: 5,
+        precision: Precision::F32,
+    };
+    let identity = Identity::of(&text);
+    let plan =
+        RunPlan { text: Vec::new(), identity, held_out: 0.1, evaluate_every: 4, save_every: 4, keep: RunPlan::KEEP };
+    let config = Config::uniform("delta", 1, 8, 2).expect("a configuration");
+    let mut trainer = Trainer::new(&device(), &config, settings, plan, None).expect("a trainer");
+    trainer.step(&corpus.train.tokens).expect("a step");
+    trainer.note(5.0).expect("a measurement");
+    let run = Run::new(folder);
+    trainer.save(&run).expect("room");
+    run
+}
+
+/// Files of a folder and of those in it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { all.extend(files(&path)) } else { all.push(path) }
+    }
+    all.sort();
+    all
+}
+
+/// One file is damaged at a time, then whole again.
+#[test]
+fn damage_of_a_run_is_noticed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = saved(folder.path());
+    assert!(Trainer::resume(&device(), &run).is_ok() && load_model(&device(), folder.path()).is_ok());
+    let all = files(folder.path());
+    let names: Vec<_> = all.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    for name in ["config.json", "model.safetensors", "training.json", "checksums.json"] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+    hold(300, &(any::<Index>(), changes()), |(file, changes)| {
+        let path = file.get(&all);
+        let whole = fs::read(path).expect("the file");
+        let bytes = damaged(&whole, &changes);
+        fs::write(path, &bytes).expect("room");
+        let resumed = sound("Trainer::resume", || Trainer::<Cpu>::resume(&device(), &run).map(|_| ()));
+        let loaded = sound("load_model", || load_model::<Cpu>(&device(), folder.path()).map(|_| ()));
+        let config = sound("load_config", || load_config(&folder.path().join("config.json")).map(|_| ()));
+        fs::write(path, &whole).expect("room");
+        let (resumed, loaded, _) = (resumed?, loaded?, config?);
+        // The list of checksums has none itself: blanks and a line twice say the same.
+        let list = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).ok();
+        let same = bytes == whole || (path.ends_with("checksums.json") && list(&bytes) == list(&whole));
+        let of_checkpoint = path.starts_with(run.checkpoint(1));
+        if !same && of_checkpoint {
+            prop_assert!(resumed.is_err(), "{} was resumed from: {changes:?}", path.display());
+        }
+        let published = ["config.json", "model.safetensors"].iter().any(|name| folder.path().join(name) == *path);
+        if bytes != whole && published {
+            prop_assert!(loaded.is_err(), "{} was loaded: {changes:?}", path.display());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn tokenizers_are_read_or_refused() {
+    const WHOLE: &str = r#"{
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [{ "id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true }],
+        "normalizer": { "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": "_" }] },
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+        "post_processor": { "type": "TemplateProcessing",
+            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+            "pair": [], "special_tokens": { "<s>": { "id": "<s>", "ids": [0], "tokens": ["<s>"] } } },
+        "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
+        "model": { "type": "BPE", "dropout": null, "unk_token": null, "fuse_unk": false, "byte_fallback": false,
+            "vocab": { "<s>": 0, "a": 1, "b": 2, "ab": 3, "_": 4 }, "merges": ["a b"] }
+    }"#;
+    let path = Path::new("tokenizer.json");
+    hold(300, &changes(), |changes| {
+        let bytes = damaged(WHOLE.as_bytes(), &changes);
+        if let Ok(vocabulary) = sound("Vocabulary::from_json", || Vocabulary::from_json(path, &bytes))? {
+            let _ = sound("Vocabulary::encode", || vocabulary.encode("ab ba\u{e9}"))?;
+            let _ = sound("Vocabulary::decode", || vocabulary.decode(&[1, 3, u32::MAX]))?;
+            let mut decoder = vocabulary.decoder();
+            let _ = sound("Decoder::push", || decoder.push(3))?;
+            let _ = sound("Decoder::finish", || decoder.finish())?;
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,194 @@
+//! Models, tasks and settings that are told sizes which make no sense.
+
+use crate::{
+    device, hold,
+    sizes::{size, sizes},
+    sound,
+};
+use hecate_cpu::Cpu;
+use hecate_models::{
+    Config, Error, Footprint, Gradients, LanguageModel, Precision, Random,
+    evaluate::evaluate_afresh,
+    optimizer::{Constants, Moments, norm_squared},
+    sampling::{Sampler, Sampling},
+    schedule::Schedule,
+    tasks::{Parity, Recall},
+    text::{Identity, Stream, Windows},
+    trainer::{RunPlan, Settings, Trainer},
+};
+use proptest::{collection::vec, prelude::*};
+use std::{ops::ControlFlow, sync::LazyLock};
+
+/// Mixers of every kind.
+const MIXERS: [&str; 10] = ["delta", "titans", "atlas", "attention", "mag", "mal", "mac", "cms", "tnt", "hope"];
+
+/// Two layers of each mixer.
+fn model(mixer: usize) -> &'static LanguageModel<Cpu> {
+    static MODELS: LazyLock<Vec<LanguageModel<Cpu>>> = LazyLock::new(|| MIXERS.map(|name| made(name, 2)).into());
+    &MODELS[mixer]
+}
+
+fn made(mixer: &str, layers: usize) -> LanguageModel<Cpu> {
+    let config = Config { vocabulary_size: 7, ..Config::uniform(mixer, layers, 8, 2).expect("a configuration") };
+    LanguageModel::new(&device(), &config, 1).expect("a model")
+}
+
+#[test]
+fn models_read_or_refuse() {
+    let token = prop_oneof![8 => 0..7u32, 1 => any::<u32>()];
+    let draws = (0..MIXERS.len(), size(), vec(token.clone(), 0..9), vec(token, 0..9), size());
+    hold(150, &draws, |(mixer, batch, tokens, targets, other)| {
+        let model = model(mixer);
+        let cache = sound("LanguageModel::cache", || model.cache(batch))?;
+        if let Ok(mut cache) = cache {
+            let before = cache.position();
+            let read = sound("LanguageModel::infer", || model.infer(&tokens, batch, &mut cache))?;
+            prop_assert_eq!(cache.position() > before, read.is_ok());
+            let _ = sound("infer", || model.infer(&tokens, other, &mut cache).map(|_| ()))?;
+            let learned = || model.loss_and_gradients_with_cache(&tokens, &targets, &mut cache).map(|_| ());
+            let _ = sound("loss_and_gradients_with_cache", learned)?;
+        }
+        let _ = sound("LanguageModel::loss", || model.loss(&tokens, &targets, batch))?;
+        let _ = sound("answer_scores", || model.answer_scores(&tokens, batch, &targets).map(|_| ()))?;
+        let _ = sound("footprint", || model.footprint(batch, other).total())?;
+        Ok(())
+    });
+}
+
+#[test]
+fn caches_of_other_models_are_refused() {
+    let few = made("delta", 1);
+    for (mixer, name) in MIXERS.iter().enumerate() {
+        let (mut own, mut foreign) = (model(mixer).cache(1).expect("a cache"), few.cache(1).expect("a cache"));
+        assert!(model(mixer).infer(&[1, 2], 1, &mut own).is_ok(), "{name}");
+        let told = model(mixer).infer(&[1, 2], 1, &mut foreign).expect_err("another model's").to_string();
+        assert!(told.contains("`cache` is one of another model, of 1 layers"), "{told}");
+        assert!(model(mixer).loss_and_gradients_with_cache(&[1], &[2], &mut foreign).is_err());
+        assert!(model(mixer).first_non_finite(&[1], &[2], 1, Some(&foreign)).is_err());
+    }
+}
+
+#[test]
+fn gradients_of_another_length_are_refused() {
+    let (two, one) = (made("delta", 2), made("delta", 1));
+    let gradients = |model: &LanguageModel<Cpu>| model.loss_and_gradients(&[1, 2], &[2, 3], 1).expect("gradients").1;
+    let mut sum = gradients(&two);
+    for other in [gradients(&one), Gradients::new(Vec::new())] {
+        let told = sum.accumulate(other).expect_err("another length").to_string();
+        assert!(told.contains("`gradients`") && told.contains("one a parameter"), "{told}");
+    }
+    assert!(sum.accumulate(gradients(&two)).is_ok());
+    let mut model = made("delta", 2);
+    let before = bits(&model);
+    let mut moments = Moments::new(&device(), model.parameters()).expect("moments");
+    let norm = norm_squared(&device(), &sum).expect("a norm");
+    let (parameters, constants) = (model.parameters_mut(), Constants::default());
+    for rate in [f32::NAN, f32::INFINITY, -1.0] {
+        let told = moments.update(parameters, &sum, &norm, &constants, (1, rate)).expect_err("no rate").to_string();
+        assert!(told.contains("learning rate"), "{told}");
+    }
+    assert!(moments.update(parameters, &gradients(&one), &norm, &constants, (1, 0.1)).is_err());
+    assert!(moments.update(parameters, &sum, &norm, &constants, (0, 0.1)).is_err());
+    let mut few = Moments::new(&device(), one.parameters()).expect("moments");
+    assert!(few.update(parameters, &sum, &norm, &constants, (1, 0.1)).is_err());
+    assert_eq!(bits(&model), before, "what is refused changes nothing");
+    assert!(moments.update(model.parameters_mut(), &sum, &norm, &constants, (1, 0.1)).is_ok());
+    assert_ne!(bits(&model), before);
+}
+
+fn bits(model: &LanguageModel<Cpu>) -> Vec<u32> {
+    model.parameters().iter().flat_map(|p| p.value.to_f32().expect("values")).map(f32::to_bits).collect()
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_it_is_made() {
+    let settings = |batch, tokens| Settings {
+        batch,
+        tokens,
+        accumulate: 2,
+        carry: 1,
+        schedule: Schedule { peak: 0.1, floor: 0.0, warmup: 0, steps: 1 },
+        optimizer: Constants::default(),
+        seed: 1,
+        precision: Precision::F32,
+    };
+    for mixer in MIXERS {
+        let config = Config::uniform(mixer, 2, 512, 4).expect("a configuration");
+        assert!(settings(1, 8).check_fits(&device(), &config, 0).is_ok(), "{mixer}");
+        let told = settings(1 << 20, 1 << 20).check_fits(&device(), &config, 0).expect_err("too much").to_string();
+        for word in ["does not fit", " of ", "GB", "batch", "sequence length"] {
+            assert!(told.contains(word), "{told}");
+        }
+    }
+    // Before there is a model, and again for one that is there.
+    let config = Config::uniform("delta", 2, 512, 4).expect("a configuration");
+    let identity = Identity::of("a text");
+    let plan = RunPlan { text: Vec::new(), identity, held_out: 0.1, evaluate_every: 1, save_every: 1, keep: 1 };
+    let began = Trainer::new(&device(), &config, settings(1 << 12, 1 << 12), plan.clone(), None);
+    assert!(matches!(began, Err(Error::DoesNotFit { .. })), "{began:?}");
+    let model = LanguageModel::new(&device(), &config, 1).expect("a model");
+    let began = Trainer::from_model(model, settings(1 << 12, 1 << 12), plan, None);
+    assert!(matches!(began, Err(Error::DoesNotFit { .. })), "{began:?}");
+    // Four billion weights, and three times as much to learn them; nothing of it is made.
+    let config = Config::uniform("delta", 80, 1984, 16).expect("a configuration");
+    let needed = Footprint::of(&device(), &config, Precision::F32, 1, 8).expect("a size").total();
+    assert!(needed > 40 << 30, "{needed}");
+}
+
+#[test]
+fn tasks_and_settings_are_drawn_or_refused() {
+    hold(400, &(sizes(), any::<u64>()), |([a, b, c, d, e, f], seed)| {
+        let random = &mut Random::new(seed);
+        if let Ok(below) = sound("Random::below", || random.below(a))? {
+            prop_assert!(below < a);
+        }
+        if let Ok(task) = sound("Recall::new", || Recall::new(a, b, c))? {
+            sound("Recall::length", || task.length(d))?;
+            let _ = sound("Recall::draw", || task.draw(random, e.min(9), d))?;
+        }
+        let _ = sound("Parity::draw", || Parity.draw(random, a, b.min(9)))?;
+        let schedule = Schedule { peak: 0.1, floor: 0.0, warmup: a as u64, steps: b as u64 };
+        sound("Schedule", || (schedule.rate(c as u64), schedule.check().is_ok()))?;
+        let settings = Settings {
+            batch: a,
+            tokens: b,
+            accumulate: c,
+            carry: d,
+            schedule,
+            optimizer: Constants::default(),
+            seed,
+            precision: Precision::Bf16,
+        };
+        sound("Settings", || (settings.tokens_per_step(), settings.text(), settings.check().is_ok()))?;
+        let _ = sound("check_fits", || settings.check_fits(&device(), model(0).config(), e))?;
+        let text: Vec<u32> = (0..20).collect();
+        let _ = sound("Windows::draw", || Windows::new(seed).draw(&text, e.min(9), f).map(|_| ()))?;
+        Ok(())
+    });
+}
+
+#[test]
+fn samplers_draw_or_refuse() {
+    let float = || prop_oneof![any::<f32>(), 0.0..1.0f32];
+    let logits = prop_oneof![vec(any::<f32>(), 0..6), vec(-3.0..3.0f32, 0..6)];
+    hold(300, &(float(), float(), size(), any::<u64>(), logits), |(temperature, top_p, top_k, seed, logits)| {
+        let sampler = sound("Sampler::new", || Sampler::new(Sampling { temperature, top_k, top_p, seed }))?;
+        let Ok(mut sampler) = sampler else { return Ok(()) };
+        if let Ok(token) = sound("Sampler::draw", || sampler.draw(&logits))? {
+            prop_assert!((token as usize) < logits.len());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn texts_are_measured_or_refused() {
+    let draws = (0..MIXERS.len(), size(), size(), 0..20usize);
+    hold(40, &draws, |(mixer, segment, length, count)| {
+        let stream = Stream { tokens: (0..count as u32).map(|i| i % 7).collect::<Vec<_>>().into(), bytes: count };
+        let on = |_| ControlFlow::Continue(());
+        let score = sound("evaluate_afresh", || evaluate_afresh(model(mixer), &stream, (segment, length), on))?;
+        prop_assert_eq!(score.is_ok(), count > 1 && segment > 0 && length > 0);
+        Ok(())
+    });
+}

@@ -1,0 +1,128 @@
+//! Losses on the tape, the way back from one number, and rows of any array.
+
+use super::tape::{array, parameters, place, values};
+use crate::column::{Column, device, is_missing};
+use approx::assert_relative_eq;
+use hecate_core::{DType, Tensor};
+use hecate_models::{Parameters, Tape, Var};
+
+fn ids(axes: &[usize], ids: &[u32]) -> Tensor<Column> {
+    Tensor::from_u32(&device(), axes, ids.to_vec()).expect("ids")
+}
+
+/// Mean cross-entropy and its gradient by the logits, in 64 bits.
+fn truth(logits: &[[f64; 3]], targets: &[u32]) -> (f64, Vec<f64>) {
+    let count = logits.len() as f64;
+    let lse = |row: &[f64; 3]| row.iter().map(|x| x.exp()).sum::<f64>().ln();
+    let rows = || logits.iter().zip(targets);
+    let loss = rows().map(|(row, &target)| lse(row) - row[target as usize]).sum::<f64>() / count;
+    let gradient = |(row, &target): (&[f64; 3], &u32)| -> Vec<f64> {
+        let hot = |v| f64::from(u8::from(v == target as usize));
+        row.iter().enumerate().map(|(v, x)| ((x - lse(row)).exp() - hot(v)) / count).collect()
+    };
+    (loss, rows().flat_map(gradient).collect())
+}
+
+/// A learned array `[2,2,3]`, and its rows in 64 bits.
+fn logits() -> (Parameters<Column>, Vec<[f64; 3]>) {
+    let rows: Vec<[f64; 3]> = (0..4).map(|i| [0.5, 0.25 * f64::from(i), -1.5]).collect();
+    let mut parameters = Parameters::new();
+    let values = rows.iter().flatten().map(|&x| x as f32).collect();
+    parameters.add("logits", Tensor::from_f32(&device(), [2, 2, 3], values).expect("logits"), false);
+    (parameters, rows)
+}
+
+#[test]
+fn cross_entropy_is_the_mean_over_rows() {
+    if is_missing() {
+        return;
+    }
+    let (parameters, rows) = logits();
+    let targets = [2, 0, 1, 1];
+    let (loss, gradient) = truth(&rows, &targets);
+    // The gradient of a loss arrives as it is left: a factor, a sum.
+    for factor in [1.0, -3.0] {
+        let tape = Tape::recording(&parameters);
+        let x = tape.parameter(place(&parameters, 0)).unwrap();
+        let mean = tape.cross_entropy(&x, &ids(&[2, 2], &targets)).unwrap();
+        assert_eq!(mean.axes(), [1]);
+        assert_relative_eq!(f64::from(mean.value().to_f32().unwrap()[0]), loss, max_relative = 1e-6);
+        let sum = tape.add(&tape.scale(factor, &mean).unwrap(), &mean).unwrap();
+        let gradients = tape.backward(&sum).unwrap();
+        for (found, truth) in values(&gradients)[0].clone().expect("a gradient").into_iter().zip(&gradient) {
+            assert_relative_eq!(f64::from(found), (f64::from(factor) + 1.0) * truth, max_relative = 1e-5);
+        }
+    }
+    let tape = Tape::inert(&parameters);
+    let x = tape.parameter(place(&parameters, 0)).unwrap();
+    let refused = tape.cross_entropy(&x, &ids(&[4], &targets)).unwrap_err().to_string();
+    assert!(refused.contains("targets") && refused.contains("[2, 2]"), "{refused}");
+}
+
+#[test]
+fn logits_of_16_bits_have_gradients_of_16_bits() {
+    if is_missing() {
+        return;
+    }
+    let (parameters, rows) = logits();
+    let (loss, gradient) = truth(&rows, &[1; 4]);
+    let tape = Tape::recording(&parameters);
+    let x = tape.cast(DType::Bf16, &tape.parameter(place(&parameters, 0)).unwrap()).unwrap();
+    let mean = tape.cross_entropy(&x, &ids(&[2, 2], &[1; 4])).unwrap();
+    assert_eq!(mean.value().dtype(), DType::F32);
+    assert_relative_eq!(f64::from(mean.value().to_f32().unwrap()[0]), loss, max_relative = 1e-2);
+    let found = values(&tape.backward(&mean).unwrap())[0].clone().expect("a gradient");
+    found.into_iter().zip(gradient).for_each(|(found, truth)| {
+        assert_relative_eq!(f64::from(found), truth, max_relative = 2e-2);
+    });
+}
+
+#[test]
+fn a_way_back_starts_from_one_number_of_the_tape() {
+    if is_missing() {
+        return;
+    }
+    let parameters = parameters();
+    let a = |tape: &Tape<'_, Column>| tape.parameter(place(&parameters, 0)).unwrap();
+    let refusal = |tape: Tape<'_, Column>, loss: &Var<Column>, word: &str| {
+        let message = tape.backward(loss).expect_err("refused").to_string();
+        assert!(message.contains(word), "`{word}` is not in: {message}");
+    };
+    let tape = Tape::recording(&parameters);
+    let loss = a(&tape);
+    refusal(tape, &loss, "an array [2, 3]");
+    refusal(Tape::recording(&parameters), &Var::constant(array(&[1], [1])), "a constant");
+    let inert = Tape::inert(&parameters);
+    let loss = inert.narrow(&a(&inert), 0, 0, 1).and_then(|row| inert.narrow(&row, 1, 0, 1)).unwrap();
+    refusal(inert, &loss, "inert");
+}
+
+#[test]
+fn rows_are_those_of_any_array() {
+    if is_missing() {
+        return;
+    }
+    let mut parameters = Parameters::new();
+    parameters.add("x", array(&[2, 2, 2], 0..8), false);
+    for axes in [&[2, 2, 2][..], &[4, 2], &[1, 4, 1, 2]] {
+        let tape = Tape::recording(&parameters);
+        let x = tape.reshape(&tape.parameter(place(&parameters, 0)).unwrap(), axes).unwrap();
+        let y = tape.rows(&x, &ids(&[1, 3], &[3, 0, 3])).unwrap();
+        assert_eq!((y.axes(), y.value().to_f32().unwrap()), (&[1, 3, 2][..], vec![6.0, 7.0, 0.0, 1.0, 6.0, 7.0]));
+        let gradients = tape.backward_seeded([(y, array(&[1, 3, 2], 1..=6))]).unwrap();
+        // The last row was taken twice.
+        assert_eq!(values(&gradients), [Some(vec![3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 6.0, 8.0])]);
+    }
+}
+
+#[test]
+fn tensors_print_their_values() {
+    if is_missing() {
+        return;
+    }
+    let name = <Column as hecate_core::Device>::NAME;
+    assert_eq!(format!("{:?}", array(&[2, 1], 7..=8)), format!("Tensor(f32 [2, 1] on {name} [[7.0], [8.0]])"));
+    assert_eq!(format!("{:?}", ids(&[2], &[5, 0])), format!("Tensor(u32 [2] on {name} [5, 0])"));
+    let large = Tensor::zeros(&device(), [1001], DType::Bf16).unwrap();
+    assert_eq!(format!("{large:?}"), format!("Tensor(bf16 [1001] on {name})"));
+}
