@@ -148,20 +148,20 @@ pub(crate) trait ColumnKernel: Sized {
 
     /// All columns, at the best level of vector instructions.
     #[inline(always)]
-    fn run(self) {
-        dispatch(AllColumns(self));
+    fn run(mut self) {
+        dispatch(AllColumns(&mut self));
     }
 }
 
-/// Turns a [`ColumnKernel`] into a kernel of `pulp`.
-struct AllColumns<K>(K);
+/// Turns a [`ColumnKernel`] into a kernel of `pulp`: by its address, which a register holds.
+struct AllColumns<'a, K>(&'a mut K);
 
-impl<K: ColumnKernel> WithSimd for AllColumns<K> {
+impl<K: ColumnKernel> WithSimd for AllColumns<'_, K> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) {
-        panels(simd, self.0.columns(), &mut self.0);
+    fn with_simd<S: Simd>(self, simd: S) {
+        panels(simd, self.0.columns(), self.0);
     }
 }
 
