@@ -6,10 +6,10 @@ use std::{
 };
 
 /// Folders of the workspace that are gathered; files beside them too.
-const FOLDERS: [&str; 3] = ["crates", "docs", "tests"];
+const FOLDERS: [&str; 2] = ["crates", "tests"];
 /// What is text among them.
-/// Kernels are left out: they are another language.
-const EXTENSIONS: [&str; 3] = ["md", "rs", "toml"];
+/// Kernels are left out, which are another language, and documents: an edit of one would build the command again.
+const EXTENSIONS: [&str; 2] = ["rs", "toml"];
 
 /// Writes `sources.txt`, in the order of paths. In a package of its own, without the workspace, it is the package's sources.
 fn main() -> io::Result<()> {

@@ -22,7 +22,7 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
         Self::NAME.to_owned()
     }
 
-    /// Refuses a buffer that another device made, or that does not hold `count` elements of `dtype`. Nothing else keeps a
+    /// Refuses a buffer that lies in another device's memory, or that does not hold `count` elements of `dtype`. Nothing else keeps a
     /// kernel inside of it: every array passes here once, when it is made.
     ///
     /// # Errors

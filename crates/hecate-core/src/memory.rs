@@ -170,13 +170,14 @@ mod host {
     fn limit(group: &Path, [limit, usage]: [&str; 2]) -> Option<DeviceMemory> {
         let number = |file| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
         let (total, used) = (number(limit)?, number(usage)?);
-        // Pages of files that nobody touched lately are given back when others need the room.
+        // Pages of files and what the system caches of them are given back when others need the room.
         let statistics = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let lent = |name: &str| {
             let line = statistics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
             line.trim().parse::<u64>().ok()
         };
-        let lent = lent("total_inactive_file").or_else(|| lent("inactive_file")).unwrap_or(0);
+        let pages = |what: &str| lent(&format!("total_{what}")).or_else(|| lent(what)).unwrap_or(0);
+        let lent: u64 = ["inactive_file", "active_file", "slab_reclaimable"].map(pages).iter().sum();
         Some(DeviceMemory { total, free: total.saturating_sub(used.saturating_sub(lent)) })
     }
 }

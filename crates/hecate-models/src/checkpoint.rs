@@ -87,7 +87,10 @@ impl Run {
     /// # Errors
     /// [`Error::Checkpoint`] if there is none, [`Error::Io`].
     pub fn newest(&self) -> Result<u64> {
-        let none = || Error::checkpoint(&self.folder, "holds no checkpoint to resume from; start a new run there");
+        let none = || match self.folder.is_dir() {
+            true => Error::checkpoint(&self.folder, "holds no checkpoint to resume from; start a new run there"),
+            false => Error::checkpoint(&self.folder, "no such folder; name that of a run"),
+        };
         self.latest()?.or(self.put_away_last()?).ok_or_else(none)
     }
 
@@ -153,7 +156,8 @@ impl Run {
 
     /// The error of a damaged checkpoint, which tells of the one before it.
     fn point_back(&self, step: u64, error: Error) -> Error {
-        let older = self.steps().unwrap_or_default().into_iter().filter(|&old| old < step).max();
+        let whole = |&old: &u64| old < step && read(&self.checkpoint(old)).is_ok();
+        let older = self.steps().unwrap_or_default().into_iter().filter(whole).max();
         match (error, older) {
             (Error::Checkpoint { path, why }, Some(older)) => {
                 let folder = self.checkpoint(step);
@@ -209,8 +213,11 @@ fn sums(folder: &Path) -> Result<BTreeMap<String, String>> {
 
 /// Files of a checkpoint, each as its checksum says.
 fn read(folder: &Path) -> Result<Files> {
-    sums(folder)?
-        .into_iter()
+    let sums = sums(folder)?;
+    if sums.is_empty() {
+        return Err(Error::checkpoint(folder.join(CHECKSUMS), "damaged: it names no file; use a copy of it"));
+    }
+    sums.into_iter()
         .map(|(name, sum)| {
             let path = folder.join(&name);
             let content = read_file(&path)?;

@@ -58,13 +58,19 @@ impl Metrics {
         let mut file = options.map_err(Error::io("open", path))?;
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(Error::io("read", path))?;
-        // Lines come in the order of steps: the first that does not count ends those that do.
-        let lines = text.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
+        let lines = || text.split_inclusive(|&byte| byte == b'\n').filter(|line| line.ends_with(b"\n"));
         let known = |line: &&[u8]| serde_json::from_slice::<Record>(line).is_ok_and(|record| record.step <= step);
-        let length = lines.take_while(known).map(<[u8]>::len).sum::<usize>() as u64;
-        // In place: a full disk has no room for a second record.
-        file.set_len(length).map_err(Error::io("cut", path))?;
-        Ok(Self { path: path.to_owned(), file, length, waiting: Vec::new() })
+        let whole: usize = lines().take_while(known).map(<[u8]>::len).sum();
+        let kept = lines().filter(known).collect::<Vec<_>>().concat();
+        if kept.len() == whole {
+            // In place: a full disk has no room for a second record.
+            file.set_len(whole as u64).map_err(Error::io("cut", path))?;
+        } else {
+            // A line that somebody damaged does not take along those after it.
+            write_whole(path, &kept)?;
+            file = OpenOptions::new().append(true).open(path).map_err(Error::io("open", path))?;
+        }
+        Ok(Self { path: path.to_owned(), file, length: kept.len() as u64, waiting: Vec::new() })
     }
 
     /// Adds a line.

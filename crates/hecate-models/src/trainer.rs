@@ -64,7 +64,9 @@ impl<B: Backend> Trainer<B> {
     /// A new model at step 0. `tokenizer` is the content of its `tokenizer.json`, kept beside it.
     ///
     /// # Errors
-    /// [`Error::Config`] for settings or a configuration that make no sense; the device's own failures.
+    /// [`Error::Config`] for settings or a configuration that make no sense; [`Error::DoesNotFit`] where the device has less
+    /// memory than a step takes by [`Footprint`](crate::Footprint); the device's own failures. A run that is resumed is not
+    /// refused so: it went through before.
     pub fn new(
         device: &B,
         config: &Config,

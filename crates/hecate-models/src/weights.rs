@@ -23,8 +23,6 @@ const AT: usize = 8 + OPENING.len();
 const UNMARKED: &str = "checksum";
 /// What to do with a file of other arrays.
 const WAY_OUT: &str = "use the config.json it came with, or build the same model";
-/// Key that PyTorch and its kin write.
-const FOREIGN: &str = "format";
 
 /// Checksums of the files that a file of weights was written beside, by their names.
 pub(crate) type Beside = BTreeMap<String, String>;
@@ -71,8 +69,8 @@ fn damaged(path: &Path, why: &dyn Display) -> Error {
     Error::checkpoint(path, format!("damaged or cut short ({why}); use a copy of it, or train again"))
 }
 
-/// What a file of weights says it was written beside, once its own checksum fits; none for files of others. Metadata that
-/// nobody writes is damage.
+/// What a file of weights says it was written beside, once its own checksum fits; none for files of others. A checksum
+/// under a key that is not Hecate's is damage too.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
     let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(path, &error))?;
     let none = HashMap::new();
@@ -80,16 +78,26 @@ pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
     let digits = bytes.get(AT..AT + DIGITS).filter(|_| bytes[8..].starts_with(OPENING));
     let mark = || digits.is_some_and(|digits| *digits == *checksum_around(bytes, AT).as_bytes());
     match entries[..] {
-        [] => Ok(None),
-        [(key, _)] if key == FOREIGN => Ok(None),
         [(key, written)] if key == MARK && mark() => Ok(Some(beside(written))),
         [(key, written)] if key == UNMARKED && *written == checksum(&bytes[8 + header..]) => Ok(None),
         [(key, _)] if key == MARK || key == UNMARKED => Err(damaged(path, &"its checksum does not fit its content")),
-        _ => {
-            let keys = entries.iter().map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ");
-            Err(damaged(path, &format!("nobody writes such metadata: {keys}")))
-        }
+        _ => match entries.iter().find(|(key, value)| is_ours(key) || is_checksum(value)) {
+            Some((key, _)) => Err(damaged(path, &format!("a checksum stands under `{key}`"))),
+            // What others write there is theirs.
+            None => Ok(None),
+        },
     }
+}
+
+/// Whether Hecate writes such a key.
+fn is_ours(key: &str) -> bool {
+    [MARK, UNMARKED].contains(&key)
+}
+
+/// Whether a value begins as one of Hecate's does: with digits of a checksum.
+fn is_checksum(value: &str) -> bool {
+    let first = value.split(' ').next().unwrap_or_default();
+    first.len().abs_diff(DIGITS) <= 1 && first.bytes().filter(u8::is_ascii_hexdigit).count() + 1 >= first.len()
 }
 
 /// Names and checksums after the file's own.

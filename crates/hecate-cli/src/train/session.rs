@@ -138,7 +138,10 @@ impl<B: Backend> Session<B> {
         let expected = amount(footprint.total().saturating_add(waiting));
         self.progress.say(&format!("about {expected} expected to learn in {}", settings.precision.name()));
         if self.trainer.steps() > 0 {
-            self.progress.say(&format!("going on after step {}", self.trainer.steps()));
+            self.progress.say(&match self.trainer.finished() {
+                true => format!("finished at step {}; `--steps N` makes it longer", self.trainer.steps()),
+                false => format!("going on after step {}", self.trainer.steps()),
+            });
         }
     }
 
@@ -355,8 +358,12 @@ fn amount(bytes: usize) -> String {
 /// The files of the run.
 fn print_files(run: &Run) {
     let folder = visible_path(run.folder());
-    let files = format!("config.json, model.safetensors, best.safetensors, {METRICS}, {CURVE}");
-    terminal::print(&format!("\nsaved in {folder}: {files}"));
+    // What a full disk refused is not there.
+    let files: Vec<_> = ["config.json", "model.safetensors", "best.safetensors", METRICS, CURVE]
+        .into_iter()
+        .filter(|name| run.file(name).exists())
+        .collect();
+    terminal::print(&format!("\nsaved in {folder}: {}", files.join(", ")));
 }
 
 /// The word as a POSIX shell reads it: in single quotes unless all its characters are plain.

@@ -83,3 +83,12 @@ fn a_text_takes_the_memory_of_its_bytes() {
     let share = (large - small) as f64 / text.len() as f64;
     assert!(share < 1.2, "{share} bytes of memory for each byte of text");
 }
+
+/// A run in the folder that it learns grows while it learns: it is no part of the text, then or when the run goes on.
+#[test]
+fn runs_are_no_part_of_the_folder_that_they_learn() {
+    let workspace = Workspace::new();
+    let line = "train --text . --layers 1 --width 8 --heads 1 --batch 1 --tokens 8 --steps 2 --out runs/here";
+    workspace.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
+    workspace.run(&["train", "--resume", "runs/here", "--steps", "3"]).succeeded();
+}

@@ -192,6 +192,7 @@ fn mistakes_are_named_with_a_way_out() {
     // `é` in Latin-1: the fourth byte is no UTF-8.
     fs::write(workspace.path("latin.txt"), b"caf\xe9").unwrap();
     fs::write(workspace.path("list.json"), "[]").unwrap();
+    fs::write(workspace.path("empty.json"), "{}").unwrap();
     // Fewer bytes than one sequence has.
     fs::write(workspace.path("short.txt"), "short").unwrap();
     fs::write(
@@ -206,7 +207,8 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text latin.txt", &["latin.txt", "byte 3", "iconv"]),
         (1, "train --text short.txt", &["short.txt", "too short"]),
         (1, "train --text text.txt --config bad.json", &["bad.json", "gamma", "titans"]),
-        (1, "train --text text.txt --config nowhere.json", &["nowhere.json", "missing"]),
+        (1, "train --text text.txt --config nowhere.json", &["nowhere.json", "no such file"]),
+        (1, "train --text text.txt --config empty.json", &["empty.json", "names no `layers`"]),
         (1, "train --text text.txt --config list.json", &["list.json", "the file is a list, expected an object"]),
         // Numbers out of their ranges, also those whose products would overflow.
         (1, "train --text text.txt --heads 3", &["heads", "128"]),
@@ -247,7 +249,7 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --tokenizer nowhere.json", &["nowhere.json"]),
         // Runs that are not there.
         (1, "train --resume", &["runs", "no trained run", "--resume DIR"]),
-        (1, "train --resume nowhere", &["nowhere", "no checkpoint"]),
+        (1, "train --resume nowhere", &["nowhere", "no such folder"]),
         (1, "generate --prompt a", &["runs", "hecate train", "--run DIR"]),
         (1, "generate --prompt a --run nowhere", &["nowhere", "no such folder"]),
         // Sampling and measuring.
@@ -295,9 +297,9 @@ fn a_damaged_run_is_refused() {
     // As a full disk or a broken copy would leave it.
     fs::write(&model, &whole[..whole.len() / 2]).unwrap();
     workspace.run(&["generate", "--prompt", "a"]).failed(1, &["model.safetensors", "damaged"]);
-    // It is a file of the newest checkpoint under another name.
-    workspace.run(&["train", "--resume", "runs/text"]).failed(1, &["checkpoint-00000001/model.safetensors", "damaged"]);
-    fs::write(&model, whole).unwrap();
+    // The checkpoint is whole: whoever goes on from it has the model's files written again.
+    workspace.run(&["train", "--resume", "runs/text"]).succeeded();
+    assert!(fs::read(&model).unwrap() == whole);
     let moments = workspace.path("runs/text/checkpoint-00000001/training.safetensors");
     fs::write(&moments, b"x").unwrap();
     workspace.run(&["train", "--resume", "runs/text"]).failed(1, &["training.safetensors", "damaged"]);

@@ -28,7 +28,7 @@ impl<R: LinearRule> PeakMemory<R, Linear> for Cpu {
 ///           + 2 R H V + 2 R H K X + 2 N H K V m   results, gradients of q, k and v, states and their gradients
 ///           + 16 R H X                            scalars of the recurrence and their gradients
 ///           + 12 R H X + 4 N H X K m              where the rows of each tile are
-///           + threads (24 C² + 20 C (K + V) + (16 + m L) K V) )     workspaces
+///           + tasks (24 C² + 20 C (K + V) + (16 + m L) K V) )       workspaces of tasks at work, a thread each at most
 /// ```
 ///
 /// Unless frozen, `J = ⌈T/C⌉`, summed over the sequences, and `L = 0`.
@@ -58,5 +58,7 @@ pub(super) fn backward_elements(spec: LinearSpec, dims: &Dims, threads: usize) -
     // Padded matrices of one chunk, tables, and the memories of a task's tiles.
     let memories = product(&[16 + matrices * between, key, value]);
     let scratch = sum(&[24 * CHUNK * CHUNK, product(&[20 * CHUNK, sum(&[key, value])]), memories]);
-    sum(&[results, rows, scalars, product(&[threads, scratch])])
+    // A task is a block of columns of one head of one sequence.
+    let tasks = threads.min(product(&[count, heads, blocks]));
+    sum(&[results, rows, scalars, product(&[tasks, scratch])])
 }

@@ -79,6 +79,6 @@ impl Sizes {
     fn under_way(&self, dims: &Dims, threads: usize, copies: usize) -> usize {
         let tasks = threads.min(product(&[dims.sequences.count(), dims.heads]));
         let token = dims.key + dims.value + self.gates;
-        sum(&[product(&[tasks, dims.sequences.longest(), copies, token]), product(&[threads, self.scratch])])
+        sum(&[product(&[tasks, dims.sequences.longest(), copies, token]), product(&[tasks, self.scratch])])
     }
 }

@@ -23,6 +23,8 @@ pub(crate) fn write_whole_with(
 ) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let partial = Run::new(folder).partial(path);
+    // Left by a run that was killed, it may be another name of a file that counts.
+    remove(&partial)?;
     let written = File::create(&partial).map_err(Error::io("create", &partial)).and_then(|mut file| {
         fill(&mut |part| file.write_all(part).map_err(Error::io("write", &partial)))?;
         file.sync_all().map_err(Error::io("write", &partial))
@@ -48,10 +50,21 @@ pub(super) fn write(path: &Path, content: &[u8]) -> Result<()> {
     file.write_all(content).and_then(|()| file.sync_all()).map_err(Error::io("write", path))
 }
 
-/// Another name for a file, which takes no room; a copy where the file system has no such names.
+/// Bytes from which on a file under two names is one file. Smaller ones are what people edit, and take no room to speak of.
+const LINKED: u64 = 1 << 20;
+
+/// A file's content under another name: a copy of a small file, else a second name of the same file, which takes no room
+/// and can then be written by nobody. A copy too where the file system has no such names.
 pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     remove(to)?;
-    if fs::hard_link(from, to).is_ok() {
+    let found = fs::metadata(from).map_err(Error::io("read", from))?;
+    if found.len() >= LINKED && fs::hard_link(from, to).is_ok() {
+        if cfg!(unix) {
+            let mut permissions = found.permissions();
+            permissions.set_readonly(true);
+            // Where it cannot be had, the file is as safe as any other.
+            let _ = fs::set_permissions(to, permissions);
+        }
         return Ok(());
     }
     fs::copy(from, to).and_then(|_| File::open(to)?.sync_all()).map_err(Error::io("write", to))

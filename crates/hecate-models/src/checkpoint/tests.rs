@@ -141,13 +141,16 @@ fn what_did_not_change_takes_room_once() {
     let inode = |path: PathBuf| fs::metadata(path).unwrap().ino();
     let with = |model: &str| {
         Files::from(
-            [("a.json", "same"), ("model.safetensors", model)]
-                .map(|(name, content)| (name.to_owned(), content.as_bytes().to_vec())),
+            [("a.json", "same"), ("text.txt", "long"), ("model.safetensors", model)]
+                .map(|(name, content)| (name.to_owned(), content.repeat(if name == "a.json" { 1 } else { 1 << 19 })))
+                .map(|(name, content)| (name, content.into_bytes())),
         )
     };
     run.commit(1, &with("one"), &PUBLISHED, 2).unwrap();
     run.commit(2, &with("two"), &PUBLISHED, 2).unwrap();
-    assert_eq!(inode(run.checkpoint(1).join("a.json")), inode(run.checkpoint(2).join("a.json")));
+    assert_eq!(inode(run.checkpoint(1).join("text.txt")), inode(run.checkpoint(2).join("text.txt")));
+    // What people may edit is a file of its own everywhere.
+    assert_ne!(inode(run.checkpoint(1).join("a.json")), inode(run.checkpoint(2).join("a.json")));
     assert_ne!(inode(run.checkpoint(1).join(PUBLISHED[0])), inode(run.checkpoint(2).join(PUBLISHED[0])));
     assert_eq!(inode(run.checkpoint(2).join(PUBLISHED[0])), inode(run.file(PUBLISHED[0])));
     // Damage is not handed on: what is not as its checksum says is written again.

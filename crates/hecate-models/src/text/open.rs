@@ -4,7 +4,7 @@ use super::{
     Identity, Text,
     source::{BETWEEN, BLOCK, Source, fail, length},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, checkpoint::Run};
 use std::{
     fs::{self, File},
     io::{self, Read},
@@ -69,8 +69,8 @@ fn name(paths: &[PathBuf]) -> PathBuf {
     }
 }
 
-/// All files below a folder in the order of their paths. Hidden ones are left out, and links to folders, which may lead in
-/// circles.
+/// All files below a folder in the order of their paths. Hidden ones are left out, links to folders, which may lead in
+/// circles, and runs, which grow while they learn the text.
 fn gather(folder: &Path, files: &mut Vec<Found>) -> Result<()> {
     let io = |error| Error::io("read", folder)(error);
     let entries = fs::read_dir(folder).map_err(io)?.map(|entry| Ok(entry.map_err(io)?.path()));
@@ -83,13 +83,18 @@ fn gather(folder: &Path, files: &mut Vec<Found>) -> Result<()> {
         }
         let link = path.is_symlink();
         match fs::metadata(&path) {
-            Ok(found) if found.is_dir() && !link => gather(&path, files)?,
+            Ok(found) if found.is_dir() && !link && !is_run(&path)? => gather(&path, files)?,
             Ok(found) if found.is_file() => files.push(Found { path, named: false }),
             // Links that lead nowhere, sockets and the like.
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Whether a folder holds checkpoints.
+fn is_run(folder: &Path) -> Result<bool> {
+    Ok(Run::new(folder).latest()?.is_some())
 }
 
 /// The content of all files that are text, about `bytes` in total.

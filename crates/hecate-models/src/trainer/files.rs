@@ -13,6 +13,7 @@ use crate::{
 };
 use hecate_core::{Backend, Shape, Tensor};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 pub(super) const CONFIG: &str = "config.json";
@@ -66,7 +67,6 @@ impl<B: Backend> Trainer<B> {
         let Training { step, best, due, settings, plan, windows, reading } = files.training()?;
         settings.check()?;
         plan.check()?;
-        settings.check_fits(device, &config, 0)?;
         let (path, bytes) = files.content(MODEL)?;
         let model = restore(device, &config, &path, bytes)?.with_precision(settings.precision);
         let moments = files.moments(device, model.parameters())?;
@@ -210,11 +210,19 @@ impl Opened {
 /// # Errors
 /// [`Error::Checkpoint`] if it is missing or cannot be understood.
 pub fn load_config(path: &Path) -> Result<Config> {
+    if !path.exists() {
+        return Err(Error::checkpoint(path, "no such file; name a config.json, such as that of a run"));
+    }
     parse_config(path, &read_file(path)?)
 }
 
 pub(super) fn parse_config(path: &Path, bytes: &[u8]) -> Result<Config> {
     let config: Config = parse_json(path, bytes)?;
+    // All else has defaults: a file without layers says nothing of a model.
+    if !serde_json::from_slice::<Value>(bytes).is_ok_and(|file| file.get("layers").is_some()) {
+        let why = "names no `layers`, so it is no model's configuration; take the config.json of a run";
+        return Err(Error::checkpoint(path, why));
+    }
     config.validate().map_err(|error| Error::checkpoint(path, error.to_string()))?;
     Ok(config)
 }
