@@ -10,7 +10,7 @@ use mixers::TapeElements;
 const WIDE: u128 = 4;
 
 /// Most texts, and tokens of a text, that are told apart: more than any memory holds, so few that no sum overflows.
-const MOST: usize = 1 << 44;
+const MOST: usize = if usize::BITS < 64 { usize::MAX } else { 1 << 44 };
 
 /// What a step holds at most, in bytes, part by part.
 ///

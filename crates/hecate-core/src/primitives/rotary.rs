@@ -21,7 +21,7 @@ pub struct RotaryDims {
 }
 
 /// First position that there is not: 64-bit floats know all whole numbers below.
-const POSITIONS: usize = 1 << 53;
+const POSITIONS: u64 = 1 << 53;
 
 /// Rotation of pairs by angles that grow with the position.
 pub trait Rotary: Device {
@@ -71,7 +71,7 @@ fn check<D: Device>(x: &Tensor<D>, sequences: &Sequences, offsets: &[usize], bas
     if offsets.len() != sequences.count() {
         return fail("offsets", offsets.len().to_string(), "one offset per sequence");
     }
-    let past = |(rows, &offset): (std::ops::Range<usize>, &usize)| offset.saturating_add(rows.len()) > POSITIONS;
+    let past = |(rows, &offset): (std::ops::Range<usize>, &usize)| offset.saturating_add(rows.len()) as u64 > POSITIONS;
     if let Some(n) = sequences.ranges().zip(offsets).position(past) {
         let found = format!("{} for sequence {n}", offsets[n]);
         return fail("offsets", found, "positions under 2^53");

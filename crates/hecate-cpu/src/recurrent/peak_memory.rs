@@ -5,7 +5,7 @@ use crate::peak_memory::{product, sum};
 use hecate_core::{Checkpoints, Dims, Slots};
 
 /// More elements than any memory holds. Sums and products of what is under it do not overflow.
-const MOST: usize = 1 << 48;
+const MOST: usize = if usize::BITS < 64 { 1 << 30 } else { 1 << 48 };
 
 /// Upper bound of the bytes that a forward with its backward takes beside its arguments, for 32-bit inputs.
 ///
@@ -59,7 +59,8 @@ impl Sizes {
         let kept = product(&[Checkpoints::new(rule.frozen()).total(&dims.sequences), dims.heads, size]);
         // An interval is no longer than a chunk, and shorter in shorter sequences.
         let (cell, longest) = (rule.cell(dims), dims.sequences.longest().min(CHUNK));
-        let scratch = sum(&[(longest + 6) * size, longest * cell.record(), cell.scratch_bytes().div_ceil(4)]);
+        let scratch =
+            sum(&[product(&[longest + 6, size]), product(&[longest, cell.record()]), cell.scratch_bytes().div_ceil(4)]);
         Some(Self { rows, gates, state, out, kept, scratch })
     }
 
