@@ -294,10 +294,9 @@ fn a_damaged_run_is_refused() {
     workspace.train(&["--steps", "1"]).succeeded();
     let model = workspace.path("runs/text/model.safetensors");
     let whole = fs::read(&model).unwrap();
-    // As a full disk or a broken copy would leave it.
     fs::write(&model, &whole[..whole.len() / 2]).unwrap();
     workspace.run(&["generate", "--prompt", "a"]).failed(1, &["model.safetensors", "damaged"]);
-    // The checkpoint is whole: whoever goes on from it has the model's files written again.
+    // The checkpoint is whole: who goes on has the model's files written again.
     workspace.run(&["train", "--resume", "runs/text"]).succeeded();
     assert!(fs::read(&model).unwrap() == whole);
     let moments = workspace.path("runs/text/checkpoint-00000001/training.safetensors");
