@@ -5,11 +5,13 @@
 use crate::{
     defaults,
     error::{Error, Result},
-    runs::find,
+    runs::{MODEL, find, trained},
     table::Table,
+    train::{CURVE, METRICS},
     visible::{visible, visible_path},
 };
 use clap::Args;
+use hecate_core::Bytes;
 use hecate_models::{
     Config, MixerConfig,
     checkpoint::Run,
@@ -27,8 +29,6 @@ use std::{
 
 /// Longest header of weights that is read: far above that of any model.
 const HEADER: u64 = 1 << 26;
-/// The weights of a run.
-const MODEL: &str = "model.safetensors";
 
 /// Flags of `hecate info`.
 #[derive(Args, Debug)]
@@ -60,16 +60,16 @@ pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
     line("run", visible_path(&folder))?;
     line("model", describe(&summary.config))?;
     line("parameters", count(summary.parameters))?;
-    line("on disk", bytes(size(&folder)?))?;
+    line("on disk", Bytes(size(&folder)?.into()).to_string())?;
     // A model that somebody else made has weights and no training.
     if let Some(Standing { step, settings, plan, .. }) = &summary.standing {
         line("steps", format!("{step} of {}, each of {} tokens", settings.schedule.steps, settings.tokens_per_step()))?;
-        line("text", format!("{}, {}", texts(&plan.text), bytes(plan.identity.bytes as u64)))?;
+        line("text", format!("{}, {}", texts(&plan.text), Bytes(plan.identity.bytes as u128)))?;
     }
     line("best", summary.best().map_or("not measured yet".to_owned(), held_out))?;
     line("last loss", summary.last().map_or("no step yet".to_owned(), learned))?;
     // Drawn with the first checkpoint after a step.
-    let picture = folder.join("loss.svg");
+    let picture = folder.join(CURVE);
     line("picture", if picture.exists() { visible_path(&picture) } else { "not drawn yet".to_owned() })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -80,7 +80,8 @@ pub(crate) fn list(arguments: RunsArgs) -> Result<ExitCode> {
     // A folder that is missing has no runs either.
     let entries = fs::read_dir(&folder).map_err(|_| none(&folder))?;
     // Folders below are not looked into: a run's own checkpoints have weights too.
-    let mut runs: Vec<(SystemTime, PathBuf)> = entries.flatten().filter_map(|entry| written(&entry.path())).collect();
+    let mut runs: Vec<(SystemTime, PathBuf)> =
+        entries.flatten().filter_map(|entry| Some((trained(&entry.path())?, entry.path()))).collect();
     runs.sort();
     if runs.is_empty() {
         return Err(none(&folder));
@@ -97,11 +98,6 @@ pub(crate) fn list(arguments: RunsArgs) -> Result<ExitCode> {
 /// The error of a folder without runs.
 fn none(folder: &Path) -> Error {
     Error::file(folder, "no runs in it; train one with `hecate train`, or name another folder with `hecate runs DIR`")
-}
-
-/// A folder with weights in it, and when they were written.
-fn written(folder: &Path) -> Option<(SystemTime, PathBuf)> {
-    Some((fs::metadata(folder.join(MODEL)).ok()?.modified().ok()?, folder.to_owned()))
 }
 
 /// What is known of a run without its weights.
@@ -125,7 +121,7 @@ impl Summary {
         let run = Run::new(folder);
         let config = load_config(&run.file("config.json"))?;
         let (parameters, standing) = (parameters(&run.file(MODEL))?, Standing::read(&run)?);
-        Ok(Self { config, parameters, standing, records: read_metrics(&run.file("metrics.jsonl"))? })
+        Ok(Self { config, parameters, standing, records: read_metrics(&run.file(METRICS))? })
     }
 
     /// The measurement on held-out text with the lowest loss.
@@ -288,16 +284,6 @@ fn count(number: u64) -> String {
     text
 }
 
-/// Bytes in the largest unit of ten to the third of which there is one.
-fn bytes(bytes: u64) -> String {
-    match bytes as f64 {
-        x if x < 1e3 => format!("{x} bytes"),
-        x if x < 1e6 => format!("{:.1} kB", x / 1e3),
-        x if x < 1e9 => format!("{:.1} MB", x / 1e6),
-        x => format!("{:.2} GB", x / 1e9),
-    }
-}
-
 /// A time in the largest unit of which there is one.
 fn age(time: Duration) -> String {
     let minutes = time.as_secs() / 60;
@@ -317,7 +303,6 @@ mod tests {
     #[test]
     fn numbers_are_readable() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([12, 2_500, 7_250_000, 3_000_000_000].map(bytes), ["12 bytes", "2.5 kB", "7.2 MB", "3.00 GB"]);
         let ages = [59, 60, 7_199, 86_400 * 3];
         assert_eq!(ages.map(|s| age(Duration::from_secs(s))), ["now", "1 min", "1 h", "3 d"]);
     }

@@ -30,9 +30,12 @@ pub(crate) fn find(given: Option<PathBuf>, flag: &str) -> Result<PathBuf> {
     })
 }
 
+/// The last weights of a run.
+pub(crate) const MODEL: &str = "model.safetensors";
+
 /// When the run's model was last written.
-fn trained(folder: &Path) -> Option<SystemTime> {
-    fs::metadata(folder.join("model.safetensors")).ok()?.modified().ok()
+pub(crate) fn trained(folder: &Path) -> Option<SystemTime> {
+    fs::metadata(folder.join(MODEL)).ok()?.modified().ok()
 }
 
 /// Which weights of which run.

@@ -11,6 +11,7 @@ mod levels;
 mod session;
 
 pub(crate) use arguments::TrainArgs;
+pub(crate) use session::{CURVE, METRICS};
 
 use crate::{
     defaults,
@@ -30,7 +31,7 @@ use session::Session;
 use std::{fs, path::Path, process::ExitCode};
 
 /// Files of a run beside its checkpoints and what they publish: the record and the picture, which the command writes.
-const BESIDE: [&str; 2] = [session::METRICS, session::CURVE];
+const BESIDE: [&str; 2] = [METRICS, CURVE];
 
 /// Trains on the chosen device until the run is over or somebody asks to stop.
 pub(crate) fn run(arguments: TrainArgs) -> Result<ExitCode> {

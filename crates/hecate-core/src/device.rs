@@ -1,6 +1,6 @@
 //! What a device must provide before it has any cell.
 
-use crate::{CapturedStep, DType, DeviceId, DeviceMemory, Host, Result, Step, Tensor};
+use crate::{CapturedStep, DType, DeviceId, DeviceMemory, Error, Host, Result, Step, Tensor};
 use std::fmt::Debug;
 
 /// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
@@ -22,8 +22,8 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
         Self::NAME.to_owned()
     }
 
-    /// Refuses a buffer that lies in another device's memory, or that does not hold `count` elements of `dtype`. Nothing else keeps a
-    /// kernel inside of it: every array passes here once, when it is made.
+    /// Refuses a buffer that lies in another device's memory, or that does not hold `count` elements of `dtype`. Nothing
+    /// else keeps a kernel inside of it: every array passes here once, when it is made.
     ///
     /// # Errors
     /// [`Error::Buffer`](crate::Error::Buffer), [`Error::OtherDevice`](crate::Error::OtherDevice).
@@ -86,4 +86,20 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     ) -> Result<Option<Box<dyn CapturedStep>>> {
         Ok(None)
     }
+}
+
+/// [`Device::check_buffer`] of a device with memory of its own, for a buffer of `bytes` bytes that `owner` made. It may be
+/// longer than its elements: pools round sizes up.
+///
+/// # Errors
+/// [`Error::OtherDevice`] naming both devices, [`Error::Buffer`].
+pub fn check_memory<D: Device>(device: &D, owner: &DeviceId, bytes: u64, dtype: DType, count: usize) -> Result<()> {
+    if owner != device.id() {
+        let (expected, found) = (device.id().clone(), owner.clone());
+        return Err(Error::OtherDevice { what: "tensor", slot: "buffer", expected, found });
+    }
+    if count as u128 * dtype.size() as u128 <= u128::from(bytes) {
+        return Ok(());
+    }
+    Err(Error::Buffer { backend: D::NAME, count, dtype, found: format!("{bytes} bytes") })
 }

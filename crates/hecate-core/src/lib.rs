@@ -52,7 +52,7 @@ pub use backend::{Backend, InputsOn, Kernel, KernelCall, OutputsOn, Rules};
 pub use capture::{CapturedStep, Step, capture};
 pub use checkpoints::Checkpoints;
 pub use decode::{ConvInput, Decode, Decoded, GateForm, GateLogit, TokenGates, decode};
-pub use device::Device;
+pub use device::{Device, check_memory};
 pub use device_id::DeviceId;
 pub use dtype::{DType, Host};
 pub use error::{Error, Result};

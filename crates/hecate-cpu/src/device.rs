@@ -61,8 +61,8 @@ impl Cpu {
         Ok(Self { pool: Some(pool), algorithm: Algorithm::Scan, ..Self::default() })
     }
 
-    /// The same pool, with the linear rules computed this way. [`Algorithm::Auto`]. Forward, one pass over the memory
-    /// serves two to four tokens. Backward, and forward of frozen rules, matrix products serve 64 tokens. Sequences of
+    /// The same pool, with the linear rules computed this way. [`Algorithm::Auto`] has three forms. Forward, one pass over the
+    /// memory serves two to four tokens. Backward, and forward of frozen rules, matrix products serve 64 tokens. Sequences of
     /// at most 8 tokens are scanned where a backward comes.
     ///
     /// # Errors

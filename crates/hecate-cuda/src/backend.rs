@@ -6,7 +6,7 @@ use crate::{
     device::{Buffer, host_bytes},
     error::{failed, unsupported},
 };
-use hecate_core::{CapturedStep, DType, Device, DeviceId, DeviceMemory, Error, Host, Result, Step, Tensor};
+use hecate_core::{CapturedStep, DType, Device, DeviceId, DeviceMemory, Host, Result, Step, Tensor, check_memory};
 
 impl Device for Cuda {
     const NAME: &'static str = "cuda";
@@ -20,17 +20,8 @@ impl Device for Cuda {
         self.properties().name.clone()
     }
 
-    /// Memory may be longer: none of it is empty.
     fn check_buffer(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<()> {
-        if buffer.owner() != self.id() {
-            let (expected, found) = (self.id().clone(), buffer.owner().clone());
-            return Err(Error::OtherDevice { what: "tensor", slot: "buffer", expected, found });
-        }
-        if count.checked_mul(dtype.size()).is_some_and(|bytes| bytes <= buffer.len()) {
-            return Ok(());
-        }
-        let found = format!("{} bytes", buffer.len());
-        Err(Error::Buffer { backend: Self::NAME, count, dtype, found })
+        check_memory(self, buffer.owner(), buffer.len() as u64, dtype, count)
     }
 
     /// Over the stream of uploads, so that it need not wait for kernels that were queued before.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! run/
-//! ├── config.json, model.safetensors, …   the newest checkpoint's model, for everybody else: other names of its files
+//! ├── config.json, model.safetensors, …   the newest checkpoint's model, for everybody else
 //! ├── best.safetensors                    the weights with the lowest held-out loss, once one was measured
 //! ├── .lock                                held by the process that trains it
 //! └── checkpoint-00000500/                 everything that resuming needs
@@ -11,12 +11,13 @@
 //! ```
 //!
 //! A checkpoint is written under a name that begins with a dot, flushed to the disk, and then renamed. That one rename
-//! is the moment at which it exists. Whatever is there under its final name is whole. Then its model is linked into the
-//! run folder file by file, each through a rename too. Only then older checkpoints go: they are renamed away before
+//! is the moment at which it exists. Whatever is there under its final name is whole. Then its model is put into the run
+//! folder file by file, each through a rename too. Only then older checkpoints go: they are renamed away before
 //! they are removed. Stopped anywhere in between, the run has the old checkpoint or the new one, never a mix. The
-//! links and the sweeping are done again by whoever resumes.
+//! files and the sweeping are done again by whoever resumes.
 //!
-//! Files take room once: what did not change since the last checkpoint is linked from there. A disk that is full refuses a
+//! Large files take room once. One that did not change since the last checkpoint is a second name of that file, as are those
+//! in the run folder. Small files are copied, so that whoever edits one changes no checkpoint. A disk that is full refuses a
 //! checkpoint before it exists; what was written of it is removed, and older ones stay.
 
 mod commit;
@@ -116,7 +117,7 @@ impl Run {
         }
     }
 
-    /// Writes a checkpoint, links those of its files that are `published` into the run folder, and removes all but the
+    /// Writes a checkpoint, puts those of its files that are `published` into the run folder, and removes all but the
     /// newest `keep` checkpoints, at least one. Nothing is written again if there is a checkpoint of this step with these
     /// files. Where the disk is full, checkpoints that this one supersedes give way to it; at least one is left.
     ///
@@ -135,7 +136,7 @@ impl Run {
         self.replace_watched(step, files, published, beside, &mut || Ok(()))
     }
 
-    /// The newest checkpoint's step and files, each proven whole. `published` files are linked into the run folder again,
+    /// The newest checkpoint's step and files, each proven whole. `published` files are put into the run folder again,
     /// and leftovers are removed. That is in case the run was stopped before that was done. A disk that refuses it, being
     /// full, keeps nobody from going on: the next checkpoint tries again.
     ///

@@ -37,7 +37,8 @@ pub struct Report {
     pub learning_rate: f32,
 }
 
-/// A model being trained. After an error it must not be saved or stepped on; resume from the run's last checkpoint.
+/// A model being trained. After an error other than [`Error::Stopped`] it must not be saved or stepped on; resume from the
+/// run's last checkpoint.
 #[derive(Debug)]
 pub struct Trainer<B: Backend> {
     model: LanguageModel<B>,

@@ -9,7 +9,7 @@ use crate::{
     queue::Queue,
     transfers::{self, Readback},
 };
-use hecate_core::{Algorithm, DType, Device, DeviceId, Error, Host, Result, Shape, Tensor};
+use hecate_core::{Algorithm, DType, Device, DeviceId, Host, Result, Shape, Tensor, check_memory};
 use std::{
     collections::HashMap,
     fmt,
@@ -331,17 +331,8 @@ impl Device for Wgpu {
         self.adapter().name.clone()
     }
 
-    /// Memory may be longer: sizes are rounded up.
     fn check_buffer(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<()> {
-        if buffer.owner != *self.id() {
-            let (expected, found) = (self.id().clone(), buffer.owner.clone());
-            return Err(Error::OtherDevice { what: "tensor", slot: "buffer", expected, found });
-        }
-        if count.checked_mul(dtype.size()).is_some_and(|bytes| bytes as u64 <= buffer.memory.size()) {
-            return Ok(());
-        }
-        let found = format!("{} bytes", buffer.memory.size());
-        Err(Error::Buffer { backend: Self::NAME, count, dtype, found })
+        check_memory(self, &buffer.owner, buffer.memory.size(), dtype, count)
     }
 
     /// Into memory that no queued work touches, so that nothing has to wait.

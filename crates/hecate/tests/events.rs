@@ -132,3 +132,40 @@ fn the_reference_touches_no_gpu() {
     let gpu = |line: &&String| ["hecate_cuda", "hecate_wgpu"].iter().any(|target| line.contains(target));
     assert_eq!(lines.iter().filter(gpu).count(), 0, "{lines:?}");
 }
+
+/// On a GPU opening it is an info too, and a launch a trace that names its kernel.
+#[cfg(feature = "wgpu")]
+#[test]
+fn a_gpu_is_an_info_and_a_launch_a_trace() {
+    use hecate::wgpu::{Selection, Wgpu};
+    let open = || Wgpu::new(&Selection::Default);
+    let of_gpu = |lines: Vec<String>| -> Vec<String> {
+        lines.into_iter().filter(|line| line.contains(" hecate_wgpu")).collect()
+    };
+    let product = |device: &Wgpu| {
+        let x = Tensor::from_f32(device, [3], vec![1.0, 2.0, 3.0]).expect("an array");
+        hecate::primitives::scale(2.0, &x).expect("a product");
+        device.synchronize().expect("the end of it");
+    };
+    // An event is off for this thread's subscriber if another test's thread, which has none, comes to it first. Subscribers
+    // that are made later see it, so the first time is not looked at.
+    let mut first = None;
+    listen(tracing::Level::TRACE, || first = Some(open().inspect(product)));
+    if let Some(Err(error)) = first {
+        return hecate_conformance::require::skip("wgpu", &error.to_string());
+    }
+    let mut device = None;
+    let opened = of_gpu(listen(tracing::Level::INFO, || device = open().ok()));
+    let device = device.expect("an adapter that was there a moment ago");
+    assert_eq!(opened.len(), 1, "{opened:?}");
+    for part in ["INFO hecate_wgpu", "opened a WebGPU device", &device.adapter().name, &device.adapter().interface] {
+        assert!(opened[0].contains(part), "`{part}` is not in: {}", opened[0]);
+    }
+    let silent = of_gpu(listen(tracing::Level::DEBUG, || product(&device)));
+    assert!(silent.is_empty(), "{silent:?}");
+    let launches = of_gpu(listen(tracing::Level::TRACE, || product(&device)));
+    assert_eq!(launches.len(), 1, "{launches:?}");
+    for part in ["TRACE hecate_wgpu", "launch", "kernel=", "file=\"elementwise\"", "groups=[1, 1, 1]"] {
+        assert!(launches[0].contains(part), "`{part}` is not in: {}", launches[0]);
+    }
+}

@@ -16,7 +16,7 @@ use crate::{
     terminal,
     visible::visible_path,
 };
-use hecate_core::Backend;
+use hecate_core::{Backend, Bytes};
 use hecate_models::{
     Vocabulary,
     checkpoint::{Lock, Run},
@@ -35,9 +35,9 @@ use std::{
 };
 
 /// The record of the run.
-pub(super) const METRICS: &str = "metrics.jsonl";
+pub(crate) const METRICS: &str = "metrics.jsonl";
 /// The picture of the run.
-pub(super) const CURVE: &str = "loss.svg";
+pub(crate) const CURVE: &str = "loss.svg";
 /// Characters of held-out text that the sample continues.
 const PROMPT: usize = 48;
 
@@ -135,7 +135,7 @@ impl<B: Backend> Session<B> {
         let footprint = model.footprint(settings.batch, settings.tokens);
         // Gradients of earlier passes wait while the next pass runs.
         let waiting = if settings.accumulate > 1 { footprint.gradients } else { 0 };
-        let expected = amount(footprint.total().saturating_add(waiting));
+        let expected = Bytes(footprint.total().saturating_add(waiting) as u128);
         self.progress.say(&format!("about {expected} expected to learn in {}", settings.precision.name()));
         if self.trainer.steps() > 0 {
             self.progress.say(&match self.trainer.finished() {
@@ -283,7 +283,7 @@ impl<B: Backend> Session<B> {
         self.progress.finish();
         // Devices that count their memory tell what training took.
         if let Some(peak) = self.trainer.model().device().peak_bytes()? {
-            self.progress.say(&format!("at most {} of the device's memory taken", amount(peak)));
+            self.progress.say(&format!("at most {} of the device's memory taken", Bytes(peak as u128)));
         }
         let Self { run, trainer, corpus, vocabulary, stop, .. } = &*self;
         let settings = trainer.settings();
@@ -344,14 +344,6 @@ fn told(outcome: Result<()>) -> Result<()> {
         }
         Err(Error::Model(hecate_models::Error::Stopped)) => Ok(()),
         outcome => outcome,
-    }
-}
-
-/// Bytes as megabytes or gigabytes of ten to the sixth or ninth.
-fn amount(bytes: usize) -> String {
-    match bytes as f64 {
-        bytes if bytes < 1e9 => format!("{:.1} MB", bytes / 1e6),
-        bytes => format!("{:.2} GB", bytes / 1e9),
     }
 }
 

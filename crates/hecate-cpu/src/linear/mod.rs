@@ -187,6 +187,7 @@ struct GradArrays {
 }
 
 impl GradArrays {
+    /// Arrays that nobody wrote yet.
     ///
     /// # Errors
     /// [`hecate_core::Error::OutOfMemory`].

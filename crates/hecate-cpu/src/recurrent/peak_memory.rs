@@ -15,10 +15,10 @@ const MOST: usize = if usize::BITS < 64 { 1 << 30 } else { 1 << 48 };
 /// ```text
 /// 4 bytes × ( H J |s|                                kept states
 ///           + R H V + 2 R H (2 K + V + g)            results; gradients, by head and joined
-///           + threads T (2 K + 2 V + 2 g)            own rows of heads under way, T the longest sequence
+///           + tasks T (2 K + 2 V + 2 g)              own rows of heads under way, T the longest sequence
 ///           + 4 N H |s|                              states and their gradients, by head and joined
-///           + threads ((C + 6) |s| + C r) )          workspace: the states of C = 64 tokens
-/// + threads × what one token's step needs
+///           + tasks ((C + 6) |s| + C r) )            workspace: the states of C = 64 tokens
+/// + tasks × what one token's step needs           a task is a head of a sequence, a thread each at most
 /// ```
 pub(super) fn peak_bytes<R: Recurrent<F>, F>(rule: R, dims: &Dims, threads: usize) -> usize {
     let Some(sizes) = Sizes::of(rule, dims) else { return usize::MAX };

@@ -7,12 +7,16 @@ use super::{
 };
 use crate::{Error, Result};
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
 /// Called before every change of the disk.
 type Reached<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// Files, and checksums of them: large files are gone through once.
+type Summed<'a> = (&'a Files, &'a BTreeMap<String, String>);
 
 /// Whether the disk refused, and not a test that stops.
 fn is_refusal(error: &Error) -> bool {
@@ -63,8 +67,9 @@ impl Run {
         keep: usize,
         reached: Reached,
     ) -> Result<()> {
-        if sums(&self.checkpoint(step)).ok() != Some(checksums(files)) {
-            self.stage_in_room(step, files, keep, reached)?;
+        let known = checksums(files);
+        if sums(&self.checkpoint(step)).ok().as_ref() != Some(&known) {
+            self.stage_in_room(step, (files, &known), keep, reached)?;
             let entered = self.put_away(step, reached).and_then(|()| self.enter(step, reached));
             if entered.as_ref().is_err_and(is_refusal) && !self.checkpoint(step).exists() {
                 // The one of before takes its place again.
@@ -90,7 +95,7 @@ impl Run {
         beside: &[&str],
         reached: Reached,
     ) -> Result<()> {
-        self.stage_or_nothing(step, files, reached)?;
+        self.stage_or_nothing(step, (files, &checksums(files)), reached)?;
         // From here on what is staged is all there is: it stays whatever happens.
         self.clear(beside)?;
         self.enter(step, reached)?;
@@ -99,7 +104,7 @@ impl Run {
     }
 
     /// As [`Run::stage_or_nothing`]. If the disk refuses, checkpoints go that would go after this one, and it is tried again.
-    fn stage_in_room(&self, step: u64, files: &Files, keep: usize, reached: Reached) -> Result<()> {
+    fn stage_in_room(&self, step: u64, files: Summed<'_>, keep: usize, reached: Reached) -> Result<()> {
         let Err(error) = self.stage_or_nothing(step, files, reached) else { return Ok(()) };
         let mut older: Vec<u64> = self.steps()?.into_iter().filter(|&old| old < step).collect();
         older.sort_unstable();
@@ -112,7 +117,7 @@ impl Run {
     }
 
     /// As [`Run::stage`]; what the disk took before it refused the rest is removed.
-    fn stage_or_nothing(&self, step: u64, files: &Files, reached: Reached) -> Result<()> {
+    fn stage_or_nothing(&self, step: u64, files: Summed<'_>, reached: Reached) -> Result<()> {
         let staged = self.stage(step, files, reached);
         self.or_nothing(step, staged)
     }
@@ -126,8 +131,8 @@ impl Run {
         outcome
     }
 
-    /// Writes a checkpoint under its partial name. Files that the newest one has alike are linked.
-    fn stage(&self, step: u64, files: &Files, reached: Reached) -> Result<()> {
+    /// Writes a checkpoint under its partial name. Large files that the newest one has alike are linked.
+    fn stage(&self, step: u64, (files, sums_of_files): Summed<'_>, reached: Reached) -> Result<()> {
         reached()?;
         fs::create_dir_all(&self.folder).map_err(Error::io("create", &self.folder))?;
         let last = self.latest()?.map(|last| self.checkpoint(last));
@@ -135,18 +140,17 @@ impl Run {
         let partial = self.partial(&self.checkpoint(step));
         remove(&partial)?;
         fs::create_dir(&partial).map_err(Error::io("create", &partial))?;
-        let sums = checksums(files);
         for (name, content) in files {
             reached()?;
             let (target, old) = (partial.join(name), last.as_deref().map(|last| last.join(name)));
             // Only what its checksum promises to be alike is read.
-            match old.filter(|old| known.get(name) == sums.get(name) && holds(old, content)) {
+            match old.filter(|old| known.get(name) == sums_of_files.get(name) && holds(old, content)) {
                 Some(old) => link(&old, &target)?,
                 None => write(&target, content)?,
             }
         }
         reached()?;
-        write(&partial.join(CHECKSUMS), &to_json(Path::new(CHECKSUMS), &sums)?)?;
+        write(&partial.join(CHECKSUMS), &to_json(Path::new(CHECKSUMS), sums_of_files)?)?;
         flush(&partial)
     }
 

@@ -3,9 +3,9 @@
 use super::Call;
 use crate::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Features, HopeConfig, MacConfig, MemoryConfig,
-    MixerConfig, RuleConfig, TntConfig, config::Elements,
+    MixerConfig, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
 };
-use hecate_core::{Checkpoints, Dims};
+use hecate_core::{Checkpoints, Dims, for_each_rule, rules};
 
 /// Elements of a mixer that the tape keeps for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,8 +102,14 @@ impl MemoryConfig {
 
     /// Whether the state moves by itself: such memories are not called while they are only read.
     fn has_momentum(&self) -> bool {
-        use RuleConfig::{Atlas, Titans, TitansMlp, YaadMomentum};
-        matches!(self.rule, Titans(_) | TitansMlp(_) | YaadMomentum(_) | Atlas(_))
+        macro_rules! momentum {
+            ($($rule:ident),*) => {
+                match self.rule {
+                    $(RuleConfig::$rule(_) => !<rules::$rule as GatedRule>::MOMENTUM.is_empty(),)*
+                }
+            };
+        }
+        for_each_rule!(momentum)
     }
 }
 
