@@ -139,9 +139,11 @@ fn the_reference_touches_no_gpu() {
 fn a_gpu_is_an_info_and_a_launch_a_trace() {
     use hecate::wgpu::{Selection, Wgpu};
     let open = || Wgpu::new(&Selection::Default);
+    // Lines of this backend: the device's own parts have events too.
     let of_gpu = |lines: Vec<String>| -> Vec<String> {
         lines.into_iter().filter(|line| line.contains(" hecate_wgpu")).collect()
     };
+    // One launch of one group.
     let product = |device: &Wgpu| {
         let x = Tensor::from_f32(device, [3], vec![1.0, 2.0, 3.0]).expect("an array");
         hecate::primitives::scale(2.0, &x).expect("a product");

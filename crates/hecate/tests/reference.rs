@@ -9,7 +9,9 @@ const MARK: &str = "bits: ";
 
 /// Bits of everything that a Titans memory gives, forward and backward, on this device.
 fn bits(cpu: &Cpu) -> String {
+    // More tokens than a chunk has, and widths that fill no vector.
     let (b, t, h, k, v) = (2, 70, 2, 19, 21);
+    // The golden ratio's multiples are spread evenly in -0.3..0.3.
     let array = |axes: &[usize], seed: usize| {
         let count = axes.iter().product::<usize>();
         let values = (0..count).map(|i| ((i + 77 * seed) as f32 * 0.618).fract() * 0.6 - 0.3).collect();

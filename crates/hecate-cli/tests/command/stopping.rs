@@ -158,7 +158,8 @@ fn interrupted_while_steps_are_measured() {
         wait += 7;
         interrupt(&child);
         let outcome = Outcome::new(child.wait_with_output().unwrap());
-        let last = stopped.record(RUN).pop();
+        // A run stopped before its first step has no record yet.
+        let last = (stopped.saved(RUN) > Some(0)).then(|| stopped.record(RUN).pop()).flatten();
         broken_off += u32::from(last.is_some_and(|line| line["held_out_loss"].is_null()));
         if stopped.saved(RUN) == Some(8) && outcome.code != Some(130) {
             break;

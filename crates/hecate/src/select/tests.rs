@@ -53,12 +53,17 @@ fn machine(devices: &[DeviceInfo]) -> Devices {
 
 /// A machine, what [`Choose::Best`] takes there, and what it says where that is no GPU.
 struct Row {
+    /// What it is, for the message of a failure.
     machine: &'static str,
+    /// Its GPUs, beside the processor.
     devices: Vec<DeviceInfo>,
+    /// Name of the device that is taken.
     best: &'static str,
+    /// Parts of the reason why that is no GPU; none where it is one.
     told: &'static [&'static str],
 }
 
+/// A row of the table, its fields in their order.
 fn row(machine: &'static str, devices: Vec<DeviceInfo>, best: &'static str, told: &'static [&'static str]) -> Row {
     Row { machine, devices, best, told }
 }
