@@ -33,9 +33,7 @@ pub trait Slots: 'static {
     }
 
     /// Names and references to the contents, in order.
-    fn list<T>(slots: &Self::Of<T>) -> Vec<(&'static str, &T)> {
-        Self::NAMES.iter().copied().zip(Self::into_vec(Self::as_ref(slots))).collect()
-    }
+    fn list<T>(slots: &Self::Of<T>) -> Vec<(&'static str, &T)>;
 
     /// Applies `f` to each slot, in order.
     ///
@@ -43,24 +41,14 @@ pub trait Slots: 'static {
     /// The first error of `f`.
     fn try_map<T, U, E>(
         slots: Self::Of<T>,
-        mut f: impl FnMut(&'static str, T) -> Result<U, E>,
-    ) -> Result<Self::Of<U>, E> {
-        let mut contents = Self::into_vec(slots).into_iter();
-        // `into_vec` and `try_build` go through the same names in the same order.
-        Self::try_build(|name| f(name, contents.next().expect("as many contents as names")))
-    }
+        f: impl FnMut(&'static str, T) -> Result<U, E>,
+    ) -> Result<Self::Of<U>, E>;
 
     /// Applies `f` to each slot, in order.
-    fn map<T, U>(slots: Self::Of<T>, mut f: impl FnMut(&'static str, T) -> U) -> Self::Of<U> {
-        let mut contents = Self::into_vec(slots).into_iter();
-        Self::build(|name| f(name, contents.next().expect("as many contents as names")))
-    }
+    fn map<T, U>(slots: Self::Of<T>, f: impl FnMut(&'static str, T) -> U) -> Self::Of<U>;
 
     /// What `a` and `b` have in each slot, as pairs.
-    fn zip<T, U>(a: Self::Of<T>, b: Self::Of<U>) -> Self::Of<(T, U)> {
-        let mut others = Self::into_vec(b).into_iter();
-        Self::map(a, |_, x| (x, others.next().expect("as many contents as names")))
-    }
+    fn zip<T, U>(a: Self::Of<T>, b: Self::Of<U>) -> Self::Of<(T, U)>;
 }
 
 /// Declares a struct of slots: `slots! { /// docs pub struct State { /// docs m, /// docs s } }`.
@@ -97,6 +85,25 @@ macro_rules! slots {
 
             fn as_ref<T>(slots: &$name<T>) -> $name<&T> {
                 $name { $($field: &slots.$field),* }
+            }
+
+            fn list<T>(slots: &$name<T>) -> Vec<(&'static str, &T)> {
+                vec![$((stringify!($field), &slots.$field)),*]
+            }
+
+            fn try_map<T, U, E>(
+                slots: $name<T>,
+                mut f: impl FnMut(&'static str, T) -> ::std::result::Result<U, E>,
+            ) -> ::std::result::Result<$name<U>, E> {
+                Ok($name { $($field: f(stringify!($field), slots.$field)?),* })
+            }
+
+            fn map<T, U>(slots: $name<T>, mut f: impl FnMut(&'static str, T) -> U) -> $name<U> {
+                $name { $($field: f(stringify!($field), slots.$field)),* }
+            }
+
+            fn zip<T, U>(a: $name<T>, b: $name<U>) -> $name<(T, U)> {
+                $name { $($field: (a.$field, b.$field)),* }
             }
         }
     };

@@ -28,7 +28,7 @@ mod write;
 use crate::{
     fused_gemv::{add_transposed, read},
     linear::chunk_backward,
-    recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, Token},
+    recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, Token, heads},
     rows::axpy,
 };
 use activation::activate;
@@ -231,6 +231,8 @@ impl DeepCell {
         }
     }
 }
+
+heads!(DeepCell);
 
 impl Cell for DeepCell {
     type Scratch = Scratch;

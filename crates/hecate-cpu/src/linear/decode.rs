@@ -7,6 +7,7 @@
 use super::scalars::Scalars;
 use crate::{
     Cpu,
+    buffer_pool::PooledBuf,
     device::floats,
     simd::{dispatch, load_part, store_part},
 };
@@ -56,18 +57,24 @@ pub(super) fn run<R: LinearRule>(call: KernelCall<'_, R, Cpu>) -> Result<Outputs
     let (m, s) = (states.next().unwrap_or_default(), states.next().unwrap_or_default());
     let Dims { key, value, .. } = *dims;
     let call = DecodeCall { spec, key, value, q: &q, k: &k, v: &v, scalars: &scalars, m, s };
-    device.room(R::NAME, v.len() + m.len() + s.len())?;
-    let take = |x: &[f32]| device.take(R::NAME, x.len());
-    let (mut out, mut m, mut s) = (take(&v)?, take(m)?, take(s)?);
-    // Small calls: starting threads would take longer than the call.
-    match m.len() * (1 + usize::from(!s.is_empty())) {
-        ..SERIAL => call.heads(&mut out, &mut m, &mut s),
-        _ => device.run(|| call.parallel(&mut out, &mut m, &mut s)),
-    }
-    super::outputs(device, rule, dims, inputs.q.dtype(), out, [m, s])
+    let (out, states) = call.run(device, R::NAME)?;
+    super::outputs(device, rule, dims, inputs.q.dtype(), out, states)
 }
 
 impl DecodeCall<'_> {
+    /// What is read `[N H, V]`, and the memories after the token; `what` is the rule's name.
+    fn run(&self, device: &Cpu, what: &'static str) -> Result<(PooledBuf, [PooledBuf; 2])> {
+        device.room(what, self.v.len() + self.m.len() + self.s.len())?;
+        let take = |x: &[f32]| device.take(what, x.len());
+        let (mut out, mut m, mut s) = (take(self.v)?, take(self.m)?, take(self.s)?);
+        // Small calls: starting threads would take longer than the call.
+        match m.len() * (1 + usize::from(!s.is_empty())) {
+            ..SERIAL => self.heads(&mut out, &mut m, &mut s),
+            _ => device.run(|| self.parallel(&mut out, &mut m, &mut s)),
+        }
+        Ok((out, [m, s]))
+    }
+
     /// Every head in turn, on the calling thread.
     fn heads(&self, out: &mut [f32], m: &mut [f32], s: &mut [f32]) {
         let (size, mut s) = (self.key * self.value, s.chunks_exact_mut(self.key * self.value));

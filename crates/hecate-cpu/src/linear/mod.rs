@@ -148,31 +148,68 @@ fn linear_call<'a, R: LinearRule>(call: KernelCall<'a, R, Cpu>, keep: bool) -> R
     Ok(LinearCall::new(spec, dims, device.plan(spec, dims, keep), inputs, scalars))
 }
 
-/// A forward over all tiles. With `keep`, states at checkpoints are saved; without, none is.
-fn run_forward<R: LinearRule>(call: KernelCall<'_, R, Cpu>, keep: bool) -> Result<(OutputsOn<R, Cpu>, Option<Saved>)> {
-    let KernelCall { device, rule, dims, inputs, .. } = call;
-    let call = linear_call(call, keep)?;
+/// What the tiles of a forward made.
+struct ForwardArrays {
+    /// `[rows, H, V]`.
+    out: PooledBuf,
+    /// `M` and `S` after the last tokens, `[N,H,K,V]`.
+    states: [PooledBuf; 2],
+    /// States at checkpoints, where a backward comes.
+    saved: Option<Saved>,
+}
+
+/// A forward over all tiles. With `keep`, states at checkpoints are saved; without, none is. `what` is the rule's name.
+fn run_forward(device: &Cpu, what: &'static str, call: &LinearCall<'_>, keep: bool) -> Result<ForwardArrays> {
     let tiles = call.tiles();
     let sizes = if keep { call.saved_sizes(&tiles) } else { vec![0; tiles.len()] };
     let kept = sizes.iter().fold(0, |sum: usize, &size| sum.saturating_add(size));
     let states = call.dims.matrices().count().saturating_mul(call.states());
-    device.room(R::NAME, kept.saturating_add(states).saturating_add(call.v.len()))?;
-    let mut out = device.take(R::NAME, call.v.len())?;
+    device.room(what, kept.saturating_add(states).saturating_add(call.v.len()))?;
+    let mut out = device.take(what, call.v.len())?;
     // Every tile gets its own rows of the three arrays, so that tasks write without locks.
-    let mut states = device.states(R::NAME, &call)?;
-    let mut saved = device.take(R::NAME, kept)?;
+    let mut states = device.states(what, call)?;
+    let mut saved = device.take(what, kept)?;
     let [m, s] = &mut states;
     let (rows, m, s) = (call.value_rows(&mut out), call.state_rows(m), call.state_rows(s));
     let mut s = s.into_iter();
     let places = (rows.into_iter().zip(m).zip(split(&mut saved, &sizes)))
         .map(|((out, m), saved)| passes::ForwardOutputs { out, states: [m, s.next().unwrap_or_default()], saved });
-    let tasks = device.tasks(&call, tiles.len(), places);
+    let tasks = device.tasks(call, tiles.len(), places);
     device.run(|| {
         tasks.into_par_iter().for_each(|(own, places)| {
-            device.buffers().with_workspace(|work| passes::forward(&tiles[own], &call, work, keep, places));
+            device.buffers().with_workspace(|work| passes::forward(&tiles[own], call, work, keep, places));
         });
     });
-    Ok((outputs(device, rule, dims, inputs.q.dtype(), out, states)?, keep.then_some(Saved(saved))))
+    Ok(ForwardArrays { out, states, saved: keep.then_some(Saved(saved)) })
+}
+
+/// What the tiles of a backward made.
+struct BackwardArrays {
+    /// `[rows, H, K]`; `dk` likewise, `dv` `[rows, H, V]`.
+    dq: PooledBuf,
+    dk: PooledBuf,
+    dv: PooledBuf,
+    /// Of the initial `M` and `S`, `[N,H,K,V]`.
+    states: [PooledBuf; 2],
+    /// Of the recurrence's scalars, `[rows, H]` each.
+    scalars: Scalars,
+}
+
+/// A backward over all tiles, from the states that the forward saved.
+fn run_backward(
+    device: &Cpu,
+    what: &'static str,
+    call: &LinearCall<'_>,
+    saved: &Saved,
+    upstream: Upstream<'_>,
+) -> Result<BackwardArrays> {
+    let mut arrays = GradArrays::new(device, what, call)?;
+    let scalars = device.run_backward(call, &saved.0, upstream, &mut arrays);
+    let GradArrays { mut dq, mut dk, dv, states } = arrays;
+    // The column blocks of a head are added in their order, whatever finished first.
+    let (dq, dk) = device.run(|| (add_blocks(&mut dq), add_blocks(&mut dk)));
+    let whole = |x: Option<PooledBuf>| x.map_or_else(|| device.take(what, 0), Ok);
+    Ok(BackwardArrays { dq: whole(dq)?, dk: whole(dk)?, dv, states, scalars })
 }
 
 /// Gradients while the tiles write them.
@@ -256,7 +293,9 @@ impl<R: LinearRule> Kernel<R, Linear> for Cpu {
         if !keep && call.device.algorithm() == Algorithm::Auto && call.dims.sequences.longest() == 1 {
             return Ok((decode::run(call)?, None));
         }
-        run_forward(call, keep)
+        let KernelCall { device, rule, dims, inputs, .. } = call;
+        let made = run_forward(device, R::NAME, &linear_call(call, keep)?, keep)?;
+        Ok((outputs(device, rule, dims, inputs.q.dtype(), made.out, made.states)?, made.saved))
     }
 
     fn backward(call: KernelCall<'_, R, Self>, saved: Saved, grads: &OutputsOn<R, Self>) -> Result<InputsOn<R, Self>> {
@@ -265,21 +304,16 @@ impl<R: LinearRule> Kernel<R, Linear> for Cpu {
         let call = linear_call(call, true)?;
         let dout = floats(&grads.out);
         let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
-        let mut arrays = GradArrays::new(device, R::NAME, &call)?;
         let upstream = Upstream { out: &dout, states: &dfinal };
-        let scalars = device.run_backward(&call, &saved.0, upstream, &mut arrays);
-        let GradArrays { mut dq, mut dk, dv, states } = arrays;
-        // The column blocks of a head are added in their order, whatever finished first.
-        let (dq, dk) = device.run(|| (add_blocks(&mut dq), add_blocks(&mut dk)));
-        let dgates = R::Gates::lower_backward(|gate| call.scalars().gate_grad(call.spec.erase, &scalars, gate));
+        let made = run_backward(device, R::NAME, &call, &saved, upstream)?;
+        let dgates = R::Gates::lower_backward(|gate| call.scalars().gate_grad(call.spec.erase, &made.scalars, gate));
         let dtype = inputs.q.dtype();
-        let whole = |x: Option<PooledBuf>| x.map_or_else(|| device.take(R::NAME, 0), Ok);
         Ok(Inputs {
-            q: pooled_tensor(device, dims.keys(), dtype, whole(dq)?)?,
-            k: pooled_tensor(device, dims.keys(), dtype, whole(dk)?)?,
-            v: pooled_tensor(device, dims.values(), dtype, dv)?,
+            q: pooled_tensor(device, dims.keys(), dtype, made.dq)?,
+            k: pooled_tensor(device, dims.keys(), dtype, made.dk)?,
+            v: pooled_tensor(device, dims.values(), dtype, made.dv)?,
             gates: R::Gates::try_map(dgates, |_, values| tensor(device, dims.scalars(), DType::F32, values))?,
-            state: state::<R>(device, rule, dims, states)?,
+            state: state::<R>(device, rule, dims, made.states)?,
         })
     }
 }

@@ -28,6 +28,7 @@
 mod cell;
 mod head;
 mod head_backward;
+mod heads;
 mod peak_memory;
 
 pub(crate) use cell::{
@@ -39,19 +40,18 @@ use crate::{
     Algorithm, Cpu, PeakMemory,
     device::{floats, tensor},
 };
-use head::{HeadIndex, SequenceHead, gather};
+pub(crate) use heads::{CallOutputs, Heads, InputArrays, OutputGrads, heads};
 use hecate_core::{
-    Dims, GateSlots, Host, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots,
+    Dims, GateSlots, Host, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots, Tensor,
     families::{Deep, Own},
 };
 use peak_memory::Sizes;
-use rayon::prelude::*;
-use std::{fmt, iter, ops::Range};
+use std::{borrow::Cow, fmt, iter};
 
 /// A rule that this engine runs.
 pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     /// The rule with all sizes known.
-    type Cell: Cell;
+    type Cell: Heads;
 
     /// The rule at these sizes.
     /// The result is cheap to make; a call makes one and shares it between its heads.
@@ -80,7 +80,7 @@ impl fmt::Debug for SavedStates {
 }
 
 /// A call: the rule at its sizes, and how its heads are cut.
-struct RecurrentCall<'a, C> {
+pub(crate) struct RecurrentCall<'a, C> {
     /// Shared by all heads.
     cell: C,
     dims: &'a Dims,
@@ -90,6 +90,8 @@ struct RecurrentCall<'a, C> {
     grouped: bool,
     /// Elements of each gate's slot, for one token and head.
     widths: Vec<usize>,
+    /// Elements of each slot of all heads' states.
+    states: Vec<usize>,
     /// Elements of one head's state.
     size: usize,
 }
@@ -111,32 +113,22 @@ impl<'a, C: Cell> RecurrentCall<'a, C> {
         rule.check_state(dims, &state)?;
         let cell = rule.cell(dims);
         let rows = dims.sequences.rows() * dims.heads;
-        let widths = R::Gates::list(&inputs.gates).iter().map(|(_, gate)| gate.shape().count() / rows).collect();
-        let count = dims.sequences.count() * dims.heads;
-        let size = R::State::list(&inputs.state).iter().map(|(_, x)| x.shape().count() / count).sum();
+        let widths = counts(R::Gates::list(&inputs.gates)).map(|count| count / rows).collect();
+        let states: Vec<_> = counts(R::State::list(&inputs.state)).collect();
+        let size = states.iter().sum::<usize>() / (dims.sequences.count() * dims.heads);
         let grouped = device.algorithm() != Algorithm::Scan && cell.groups().is_some();
-        Ok(Self { cell, dims, frozen: rule.frozen().map(|group| group as usize), grouped, widths, size })
-    }
-
-    /// Sequences and heads, the heads of a sequence together: the order of all results.
-    fn sequence_heads(&self) -> Vec<HeadIndex> {
-        let heads = self.dims.heads;
-        let sequences = self.dims.sequences.ranges().enumerate();
-        let index =
-            |sequence, rows: Range<usize>| (0..heads).map(move |head| HeadIndex { sequence, rows: rows.clone(), head });
-        sequences.flat_map(|(sequence, rows)| index(sequence, rows)).collect()
+        Ok(Self { cell, dims, frozen: rule.frozen().map(|group| group as usize), grouped, widths, states, size })
     }
 }
 
-/// The arrays that heads are cut out of, as 32-bit floats.
-struct InputArrays<'a> {
-    q: std::borrow::Cow<'a, [f32]>,
-    k: std::borrow::Cow<'a, [f32]>,
-    v: std::borrow::Cow<'a, [f32]>,
-    /// `[rows, H, width]`, in the order of the slots.
-    gates: Vec<std::borrow::Cow<'a, [f32]>>,
-    /// `[N, H, ..]`, in the order of the slots.
-    states: Vec<std::borrow::Cow<'a, [f32]>>,
+/// Elements of each of these slots.
+fn counts<'a>(slots: Vec<(&'static str, &'a Tensor<Cpu>)>) -> impl Iterator<Item = usize> + use<'a> {
+    slots.into_iter().map(|(_, x)| x.shape().count())
+}
+
+/// What each of these slots holds, as 32-bit floats.
+fn arrays<'a>(slots: Vec<(&'static str, &'a Tensor<Cpu>)>) -> Vec<Cow<'a, [f32]>> {
+    slots.into_iter().map(|(_, x)| floats(x)).collect()
 }
 
 impl<'a> InputArrays<'a> {
@@ -146,30 +138,10 @@ impl<'a> InputArrays<'a> {
             q: floats(&inputs.q),
             k: floats(&inputs.k),
             v: floats(&inputs.v),
-            gates: R::Gates::list(&inputs.gates).into_iter().map(|(_, x)| floats(x)).collect(),
-            states: R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect(),
+            gates: arrays(R::Gates::list(&inputs.gates)),
+            states: arrays(R::State::list(&inputs.state)),
         }
     }
-}
-
-/// Elements of each slot of a state.
-fn state_counts<R: Rule>(rule: R, dims: &Dims) -> Vec<usize> {
-    R::State::list(&rule.state(dims)).into_iter().map(|(_, x)| x.count()).collect()
-}
-
-/// Heads' states, cut into slots of `counts` elements in all: the rule's states `[N, H, ..]`.
-fn split<'l>(counts: &[usize], heads: impl ExactSizeIterator<Item = &'l [f32]>) -> Vec<Vec<f32>> {
-    let number = heads.len();
-    let mut slots: Vec<Vec<f32>> = counts.iter().map(|&count| Vec::with_capacity(count)).collect();
-    for head in heads {
-        let mut rest = head;
-        for (slot, count) in slots.iter_mut().zip(counts) {
-            let (own, others) = rest.split_at(count / number);
-            slot.extend_from_slice(own);
-            rest = others;
-        }
-    }
-    slots
 }
 
 /// Families whose rules go token by token.
@@ -184,15 +156,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         let call = RecurrentCall::new(call)?;
         device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.forward(dims, device.threads(), keep)))?;
-        let arrays = InputArrays::new(inputs);
-        let (out, states, kept) = device.run(|| {
-            let heads = call.sequence_heads();
-            let done: Vec<_> =
-                heads.par_iter().map(|head| SequenceHead::new(&call, &arrays, head).forward(keep)).collect();
-            let out = gather(dims, dims.value, |i| &done[i].out);
-            let states = split(&state_counts(rule, dims), done.iter().map(|head| head.state.as_slice()));
-            (out, states, done.into_iter().map(|head| head.kept).collect())
-        });
+        let CallOutputs { out, states, kept } = R::Cell::forward_heads(&call, device, &InputArrays::new(inputs), keep);
         let mut results = iter::once(out).chain(states);
         let outputs = Outputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
             tensor(device, shape, dtype, results.next().unwrap_or_default())
@@ -209,25 +173,8 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         let call = RecurrentCall::new(call)?;
         device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.backward(dims, device.threads())))?;
-        let arrays = InputArrays::new(inputs);
-        let dout = floats(&grads.out);
-        let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
-        let dinputs = device.run(|| {
-            let heads = call.sequence_heads();
-            let done: Vec<_> = heads
-                .par_iter()
-                .zip(kept)
-                .map(|(head, kept)| SequenceHead::new(&call, &arrays, head).backward(&kept, &dout, &dfinal))
-                .collect();
-            let mut dinputs = vec![
-                gather(dims, dims.key, |i| &done[i].q),
-                gather(dims, dims.key, |i| &done[i].k),
-                gather(dims, dims.value, |i| &done[i].v),
-            ];
-            dinputs.extend(call.widths.iter().enumerate().map(|(s, &w)| gather(dims, w, |i| &done[i].gates[s])));
-            dinputs.extend(split(&state_counts(rule, dims), done.iter().map(|head| head.state.as_slice())));
-            dinputs
-        });
+        let grads = OutputGrads { out: floats(&grads.out), states: arrays(R::State::list(&grads.state)) };
+        let dinputs = R::Cell::backward_heads(&call, device, &InputArrays::new(inputs), &kept, &grads);
         let mut dinputs = dinputs.into_iter();
         Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
             tensor(device, shape, dtype, dinputs.next().unwrap_or_default())

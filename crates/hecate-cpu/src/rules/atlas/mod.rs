@@ -11,7 +11,7 @@ mod grouped;
 mod newton_schulz;
 
 use crate::{
-    recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, TokenGrads},
+    recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, TokenGrads, heads},
     rows::{axpy, dot, scale, set_scaled, set_sum},
 };
 use hecate_core::{Dims, Read, families::Own, rules::Atlas};
@@ -209,6 +209,8 @@ struct WindowWrite<'a> {
     /// For `γ_j g_j [c,V]`.
     steps: &'a mut [f32],
 }
+
+heads!(AtlasCell);
 
 impl Cell for AtlasCell {
     type Scratch = Scratch;

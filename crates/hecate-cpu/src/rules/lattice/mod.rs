@@ -8,7 +8,7 @@ mod slots;
 
 use crate::{
     fused_gemv::{Rank1Update, add_transposed, read},
-    recurrent::{Cell, Recurrent, StateGrads, StepBackward, StepForward, Token, TokenStates},
+    recurrent::{Cell, Recurrent, StateGrads, StepBackward, StepForward, Token, TokenStates, heads},
     rows::{axpy, scale},
     simd::ColumnKernel as _,
 };
@@ -173,6 +173,8 @@ pub(crate) struct Scratch {
     /// Three rows `[K]`: sums along the slots, and factors of them.
     slots: Vec<f32>,
 }
+
+heads!(LatticeCell);
 
 impl Cell for LatticeCell {
     type Scratch = Scratch;

@@ -9,7 +9,7 @@ mod phi;
 
 use crate::{
     fused_gemv::{FusedUpdate, Rank1Update, Rank1VecMat, UpdateBackward, add_transposed},
-    recurrent::{Cell, Recurrent, StepBackward, StepForward},
+    recurrent::{Cell, Recurrent, StepBackward, StepForward, heads},
     rows::{axpy, dot, scale},
     simd::ColumnKernel as _,
 };
@@ -165,6 +165,8 @@ impl TrellisCell {
         (da, dtheta)
     }
 }
+
+heads!(TrellisCell);
 
 impl Cell for TrellisCell {
     type Scratch = Scratch;
