@@ -139,32 +139,44 @@ pub fn decode<D: Kernel<R>, R: Rule>(
 }
 
 fn check<D: Device, R: Rule>(rule: R, dims: &Dims, inputs: &Decode<R, Tensor<D>>) -> Result<()> {
-    let Dims { batch, heads, key, value, .. } = *dims;
-    let device = inputs.q.x.device();
-    if [batch, heads, key, value].contains(&0) {
+    if [dims.batch, dims.heads, dims.key, dims.value].contains(&0) {
         return Err(Error::Empty { what: WHAT, slot: "q", found: inputs.q.x.shape().clone() });
     }
     rule.check(dims)?;
-    let gates = &inputs.gates;
+    let Decode { q, k, v, gates, weight, gate, .. } = inputs;
+    let (states, shapes) = (R::State::list(&inputs.state), R::State::into_vec(rule.state(dims)));
     if !R::Gates::NAMES.iter().filter(|name| **name != "log_a").eq(gates.strengths.names()) {
         let (option, found) = ("strengths", format!("{:?}", gates.strengths.names()));
         return Err(Error::Config { what: R::NAME, option, found, expected: "those of the rule's gates" });
     }
+    check_arrays(dims, [q, k, v], gates, &states, shapes, weight, gate.as_ref())
+}
+
+/// [`check`] of what is the same for every rule.
+fn check_arrays<D: Device>(
+    dims: &Dims,
+    [q, k, v]: [&ConvInput<Tensor<D>>; 3],
+    gates: &TokenGates<Tensor<D>>,
+    states: &[(&'static str, &Tensor<D>)],
+    shapes: Vec<Shape>,
+    weight: &Tensor<D>,
+    gate: Option<&Tensor<D>>,
+) -> Result<()> {
+    let Dims { batch, heads, key, value, .. } = *dims;
+    let device = q.x.device();
     let [keys, values] = [key, value].map(|width| heads.saturating_mul(width));
-    projected(device, "q", &inputs.q, batch, keys)?;
-    projected(device, "k", &inputs.k, batch, keys)?;
-    projected(device, "v", &inputs.v, batch, values)?;
+    projected(device, "q", q, batch, keys)?;
+    projected(device, "k", k, batch, keys)?;
+    projected(device, "v", v, batch, values)?;
     if let Some((retention, a_log)) = &gates.retention {
         signal(device, "retention", retention, batch, heads)?;
         slot(device, "a_log", a_log, [heads])?;
     }
     signal(device, "write", &gates.write, batch, heads)?;
     gates.strengths.signal().map_or(Ok(()), |x| signal(device, "strengths", x, batch, heads))?;
-    let (states, shapes) = (R::State::list(&inputs.state), rule.state(dims));
-    let states = states.into_iter().zip(R::State::into_vec(shapes));
-    states.into_iter().try_for_each(|((name, x), shape)| slot(device, name, x, shape))?;
-    slot(device, "weight", &inputs.weight, [value])?;
-    inputs.gate.as_ref().map_or(Ok(()), |gate| slot(device, "gate", gate, [batch, 1, values]))
+    states.iter().zip(shapes).try_for_each(|(&(name, x), shape)| slot(device, name, x, shape))?;
+    slot(device, "weight", weight, [value])?;
+    gate.map_or(Ok(()), |gate| slot(device, "gate", gate, [batch, 1, values]))
 }
 
 fn projected<D: Device>(

@@ -39,10 +39,7 @@ pub trait Slots: 'static {
     ///
     /// # Errors
     /// The first error of `f`.
-    fn try_map<T, U, E>(
-        slots: Self::Of<T>,
-        f: impl FnMut(&'static str, T) -> Result<U, E>,
-    ) -> Result<Self::Of<U>, E>;
+    fn try_map<T, U, E>(slots: Self::Of<T>, f: impl FnMut(&'static str, T) -> Result<U, E>) -> Result<Self::Of<U>, E>;
 
     /// Applies `f` to each slot, in order.
     fn map<T, U>(slots: Self::Of<T>, f: impl FnMut(&'static str, T) -> U) -> Self::Of<U>;

@@ -11,9 +11,12 @@
 mod arrays;
 mod attention;
 mod dropout;
+mod erased;
 mod loss;
 mod memory;
 mod operations;
+
+pub(crate) use erased::ErasedRule;
 
 use crate::{
     Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, parameters::add_to,

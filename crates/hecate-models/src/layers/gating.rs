@@ -1,8 +1,8 @@
 //! From the residual stream to the gates of a rule.
 
-use super::{GateInputs, GatedRule, Limits, Linear};
+use super::{GatedRule, Limits, Linear, rule_call::RuleCall};
 use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, GateKind, GateLogit, GateSlots, Of, Slots, Tensor, TokenGates};
+use hecate_core::{Backend, DType, GateKind, GateLogit, GateSlots, Slots, Tensor};
 
 /// Elements of 16 bits that matrix units read of a row at once.
 const ALIGNED: usize = 8;
@@ -12,8 +12,7 @@ pub(super) type LogitMaps = Vec<(Linear, Option<usize>)>;
 
 /// The forgetting gate, and the others from the rule's logits.
 #[derive(Clone, Debug)]
-pub(super) struct Gating<R> {
-    rule: R,
+pub(super) struct Gating {
     heads: usize,
     logits: LogitMaps,
     retention: Option<Retention>,
@@ -54,53 +53,56 @@ impl Retention {
     }
 }
 
-impl<R: GatedRule> Gating<R> {
+impl Gating {
     /// A linear map with bias for every logit of the rule.
-    pub(super) fn logits<B: Backend>(
+    pub(super) fn logits<B: Backend, R: GatedRule>(
         build: &mut Builder<'_, B>,
         rule: R,
         hidden: usize,
         heads: usize,
     ) -> Result<LogitMaps> {
-        let logit = |(name, &width): (&str, &Option<usize>)| {
-            Ok((Linear::with_bias(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
-        };
-        R::Logits::list(&rule.widths()).into_iter().map(logit).collect()
+        logit_maps(build, R::Logits::NAMES, R::Logits::into_vec(rule.widths()), hidden, heads)
     }
 
     /// Parameters of the forgetting gate, where the rule has one, beside those of the logits.
-    pub(super) fn new<B: Backend, T>(
+    pub(super) fn new<B: Backend, R: GatedRule>(
         build: &mut Builder<'_, B>,
-        rule: R,
         logits: LogitMaps,
-        config: &MemoryConfig<T>,
+        config: &MemoryConfig<R>,
         hidden: usize,
     ) -> Result<Self> {
         let heads = config.heads;
         let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
         let retention = if forgets { Some(Retention::new(build, hidden, heads)?) } else { None };
         let limits = Limits { step: config.step, momentum: config.momentum };
-        Ok(Self { rule, heads, logits, retention, limits })
+        Ok(Self { heads, logits, retention, limits })
+    }
+
+    /// What the layer allows its memories.
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// The gates `[B,T,H,..]` of tokens `x [B,T,hidden]`, in 32 bits. Without retention `log a` is 0.
-    pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Of<R::Gates, Var<B>>> {
+    pub(super) fn forward<B: Backend>(
+        &self,
+        rule: &dyn RuleCall<B>,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+    ) -> Result<Vec<Var<B>>> {
+        let [batch, tokens] = [0, 1].map(|axis| x.axes()[axis]);
         let mut products = self.products(tape, x)?.into_iter();
-        let mut maps = self.logits.iter();
-        let logits = R::Logits::try_build(|_| {
-            // One linear map was made for each logit, in this order.
-            let (map, width) = maps.next().expect("a linear map for every logit");
-            let y = map.widened(tape, &products.next().expect("a product of every map"))?;
-            width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [x.axes()[0], x.axes()[1], self.heads, width]))
-        })?;
+        // The products of the logits' maps come first, in their order.
+        let logit = |((map, width), y): (&(Linear, Option<usize>), Var<B>)| {
+            let y = map.widened(tape, &y)?;
+            width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [batch, tokens, self.heads, width]))
+        };
+        let logits = self.logits.iter().zip(products.by_ref()).map(logit).collect::<Result<Vec<_>>>()?;
         let log_a = match (&self.retention, products.next()) {
             (Some(retention), Some(y)) => retention.log_a(tape, &y)?,
-            _ => {
-                let shape = [x.axes()[0], x.axes()[1], self.heads];
-                Var::constant(Tensor::zeros(x.value().device(), shape, DType::F32)?)
-            }
+            _ => Var::constant(Tensor::zeros(x.value().device(), [batch, tokens, self.heads], DType::F32)?),
         };
-        self.rule.gates_of(GateInputs { tape, log_a, logits, limits: self.limits })
+        rule.gates_of(tape, log_a, logits, self.limits)
     }
 
     /// What the logits' maps, then that of the forgetting gate, make of the stream: together where a row of one alone would
@@ -114,20 +116,34 @@ impl<R: GatedRule> Gating<R> {
         Linear::together(tape, &maps, x, ALIGNED)
     }
 
-    /// Whether [`Gating::token`] knows the rule's gates.
-    pub(super) fn has_token(&self) -> bool {
-        self.rule.strengths(R::Logits::build(|_| GateLogit { x: (), bias: () }), self.limits).is_some()
+    /// As [`Gating::forward`] of one token a text, `x [N,1,hidden]`: the logits that the gates are made of.
+    pub(super) fn token_logits<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Vec<GateLogit<Tensor<B>>>> {
+        let logit = |(map, _): &(Linear, Option<usize>)| {
+            map.signal(tape, x)?.ok_or_else(|| Error::config("logit", "a map without bias", "one with"))
+        };
+        self.logits.iter().map(logit).collect()
     }
 
-    /// As [`Gating::forward`] of one token a text, `x [N,1,hidden]`: what the gates are made of.
-    pub(super) fn token<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<TokenGates<Tensor<B>>>> {
-        let mut maps = self.logits.iter();
-        let logits = R::Logits::try_build(|_| {
-            let (map, _) = maps.next().expect("a linear map for every logit");
-            map.signal(tape, x)?.ok_or_else(|| Error::config("logit", "a map without bias", "one with"))
-        })?;
-        let Some((write, strengths)) = self.rule.strengths(logits, self.limits) else { return Ok(None) };
-        let retention = self.retention.as_ref().map(|retention| retention.token(tape, x)).transpose()?;
-        Ok(Some(TokenGates { retention, write, strengths }))
+    /// As [`Gating::token_logits`], of the forgetting gate: its logit and `A_log`.
+    pub(super) fn token_retention<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+    ) -> Result<Option<(GateLogit<Tensor<B>>, Tensor<B>)>> {
+        self.retention.as_ref().map(|retention| retention.token(tape, x)).transpose()
     }
+}
+
+/// A linear map with bias for every one of these names, of its width a head.
+fn logit_maps<B: Backend>(
+    build: &mut Builder<'_, B>,
+    names: &[&str],
+    widths: Vec<Option<usize>>,
+    hidden: usize,
+    heads: usize,
+) -> Result<LogitMaps> {
+    let map = |(name, width): (&&str, Option<usize>)| {
+        Ok((Linear::with_bias(build, name, hidden, heads * width.unwrap_or(1), Init::Normal)?, width))
+    };
+    names.iter().zip(widths).map(map).collect()
 }

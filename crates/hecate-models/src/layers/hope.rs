@@ -5,11 +5,12 @@ use super::{
     memory::NORM_EPSILON,
     output_projection::{OutputDims, OutputProjection},
     packed::text_by_text,
+    rule_call::run,
     write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
 use crate::{Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Tape, Var};
 use hecate_core::{
-    Backend, DType, Dims, Read, Sequences,
+    Backend, DType, Dims, Read, Sequences, Slots,
     primitives::Map,
     rules::{Dgd, DgdGates, Hebbian, Matrix, Objective},
 };
@@ -118,7 +119,8 @@ impl Hope {
         let eta = tape.map(Map::Softplus, &signal(3, self.step)?)?;
         let eta = tape.scale((self.chunk as f32).recip(), &eta)?;
         let log_a = tape.map(Map::LogSigmoid, &signal(4, self.retention)?)?;
-        Ok(WriteInputs::new::<Dgd>(k, v, DgdGates { log_a, theta: eta.clone(), beta: eta }))
+        let gates = DgdGates { log_a, theta: eta.clone(), beta: eta };
+        Ok(WriteInputs::new(k, v, <DgdGates<()> as Slots>::into_vec(gates)))
     }
 
     /// What `q [B,T,H,D]` reads `[B,T,H,D]`, chunk by chunk, while `u [B,T,H,D]` writes. Tokens of an unfinished chunk are
@@ -148,12 +150,12 @@ impl Hope {
                 None => (made, q.clone(), 0),
             };
             let dims = with_tokens(&room, writes.tokens());
-            let inputs = writes.inputs(Some(&queries), Matrix { m: m.clone() })?;
-            let outputs = tape.memory(self.rule, &dims.sequences, inputs)?;
+            let outputs = run(&self.rule, tape, &dims.sequences, Some(&queries), &writes, vec![m.clone()])?;
             let read = tape.narrow(&outputs.out, 1, known, q.axes()[1])?;
             out.push(tape.narrow(&read, 3, 0, self.width)?);
             if writes.tokens() == self.chunk {
-                m = outputs.state.m;
+                // The one matrix of the state.
+                m = outputs.state.into_iter().next().unwrap_or(m);
             } else {
                 pending = Some(writes);
             }

@@ -1,8 +1,8 @@
 //! What memories start from.
 
 use super::GatedRule;
-use crate::{Builder, Init, ParameterId, Parameters, Result, Tape, Var};
-use hecate_core::{Backend, DType, Dims, Initial, Of, Rule, Shape, Slots, Tensor};
+use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use hecate_core::{Backend, DType, Dims, Initial, Rule, Shape, Slots, Tensor};
 
 /// Added to the norms of rows.
 const NORM_EPSILON: f32 = 1e-6;
@@ -16,6 +16,28 @@ struct Learned {
     parameter: ParameterId,
     /// Whether rows are divided by their norms, which learning changes.
     unit: bool,
+}
+
+impl Learned {
+    /// The parameter of one slot; none where it starts from zeros and `zeros` does not say how they are learned.
+    fn new<B: Backend>(
+        build: &mut Builder<'_, B>,
+        name: &str,
+        initial: Initial,
+        zeros: Option<Init>,
+        shape: &Shape,
+    ) -> Result<Option<Self>> {
+        let init = match (initial, zeros) {
+            (Initial::Zeros, None) => return Ok(None),
+            (Initial::Zeros, Some(init)) => init,
+            (Initial::Constant(value), _) => Init::Constant(value),
+            (Initial::Normal(deviation), _) => Init::Spread(deviation),
+            (Initial::Unit, _) => Init::Unit,
+        };
+        let mut axes = shape.axes().to_vec();
+        axes[0] = 1;
+        Ok(Some(Self { parameter: build.memory(name, axes, init)?, unit: initial == Initial::Unit }))
+    }
 }
 
 impl InitialState {
@@ -37,50 +59,26 @@ impl InitialState {
         Self::where_zeros(build, rule, dims, |name| (!R::MOMENTUM.contains(&name)).then_some(Init::Constant(0.0)))
     }
 
+    /// `zeros` says of a slot that starts from zeros how it is learned, where it is.
     fn where_zeros<B: Backend, R: Rule>(
         build: &mut Builder<'_, B>,
         rule: R,
         dims: &Dims,
         zeros: impl Fn(&str) -> Option<Init>,
     ) -> Result<Self> {
-        let shapes = R::State::list(&rule.state(dims)).into_iter().map(|(_, shape)| shape.clone()).collect::<Vec<_>>();
-        let initial = rule.initial(dims);
+        let (shapes, initial) = (R::State::into_vec(rule.state(dims)), R::State::into_vec(rule.initial(dims)));
         let mut build = build.within("initial");
-        let learned = |((name, &initial), shape): ((&str, &Initial), Shape)| {
-            let init = match initial {
-                Initial::Zeros => match zeros(name) {
-                    Some(init) => init,
-                    None => return Ok(None),
-                },
-                Initial::Constant(value) => Init::Constant(value),
-                Initial::Normal(deviation) => Init::Spread(deviation),
-                Initial::Unit => Init::Unit,
-            };
-            let mut axes = shape.axes().to_vec();
-            axes[0] = 1;
-            let unit = initial == Initial::Unit;
-            Ok(Some(Learned { parameter: build.memory(name, axes, init)?, unit }))
-        };
-        Ok(Self(R::State::list(&initial).into_iter().zip(shapes).map(learned).collect::<Result<_>>()?))
+        let slots = R::State::NAMES.iter().zip(initial).zip(shapes);
+        let learned =
+            slots.map(|((name, initial), shape)| Learned::new(&mut build, name, initial, zeros(name), &shape));
+        Ok(Self(learned.collect::<Result<_>>()?))
     }
 
-    /// Memories of as many sequences as `shapes` say, `[N,H,..]`, followed by the tape.
+    /// Memories of as many sequences as `shapes` say, `[N,H,..]`, slot by slot, followed by the tape.
     ///
     /// # Errors
     /// The device's own failures.
-    pub fn vars<B: Backend, S: Slots>(
-        &self,
-        tape: &Tape<'_, B>,
-        device: &B,
-        shapes: Of<S, Shape>,
-    ) -> Result<Of<S, Var<B>>> {
-        let mut arrays = self.arrays(tape, device, S::into_vec(shapes))?.into_iter();
-        // One array for each shape, and one shape for each slot.
-        Ok(S::build(|_| arrays.next().expect("as many arrays as slots")))
-    }
-
-    /// As [`InitialState::vars`], slot by slot.
-    pub(super) fn arrays<B: Backend>(&self, tape: &Tape<'_, B>, device: &B, shapes: Vec<Shape>) -> Result<Vec<Var<B>>> {
+    pub fn arrays<B: Backend>(&self, tape: &Tape<'_, B>, device: &B, shapes: Vec<Shape>) -> Result<Vec<Var<B>>> {
         let array = |(learned, shape): (&Option<Learned>, Shape)| match learned {
             Some(Learned { parameter, unit }) => {
                 let one = tape.parameter(*parameter)?;
@@ -90,18 +88,5 @@ impl InitialState {
             None => Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?)),
         };
         self.0.iter().zip(shapes).map(array).collect()
-    }
-
-    /// As [`InitialState::vars`], without a tape.
-    ///
-    /// # Errors
-    /// The device's own failures.
-    pub fn tensors<B: Backend, S: Slots>(
-        &self,
-        device: &B,
-        parameters: &Parameters<B>,
-        shapes: Of<S, Shape>,
-    ) -> Result<Of<S, Tensor<B>>> {
-        Ok(S::map(self.vars::<B, S>(&Tape::inert(parameters), device, shapes)?, |_, var| var.into_value()))
     }
 }

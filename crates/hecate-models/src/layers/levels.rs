@@ -1,14 +1,18 @@
 //! Memories in parallel or in series, each with a clock of its own.
 
 use super::{
-    Context, GatedRule, Memory, Mixer, RmsNorm, chunked::Chunked, memory::of_rule, packed::text_by_text,
-    periodic_update::PeriodicUpdate, rule_call::TextCall, write_inputs::WriteInputs,
+    Context, GatedRule, Memory, Mixer, RmsNorm,
+    chunked::{Chunked, Chunks},
+    memory::{MemoryLayer, of_rule},
+    packed::text_by_text,
+    periodic_update::{PeriodicUpdate, Updates},
+    rule_call::{RuleCall, TextCall},
 };
 use crate::{
     Builder, CmsConfig, ConductorConfig, Init, LayerCache, MemoryConfig, ParameterId, Parameters, Result, Tape, Var,
     Wiring, config::check_same,
 };
-use hecate_core::{Backend, Dims, Kernel, Sequences};
+use hecate_core::{Backend, Kernel, Sequences};
 
 /// When a level is written.
 #[derive(Clone, Copy, Debug)]
@@ -117,61 +121,93 @@ impl<R: GatedRule> Levels<R> {
 }
 
 impl<R: GatedRule> Level<R> {
+    /// The same, of any rule.
+    fn of_any<B: Backend + Kernel<R>>(&self) -> AnyLevel<'_, B> {
+        let clock = match &self.clock {
+            Clock::Chunks(chunked) => AnyClock::Chunks(chunked.chunks()),
+            Clock::Periodic(update) => AnyClock::Periodic(update.updates()),
+        };
+        AnyLevel { rule: &self.memory.rule, layer: &self.memory.layer, clock, norm: &self.norm, weight: self.weight }
+    }
+}
+
+/// [`Clock`] of any rule.
+enum AnyClock<'a, B: Backend> {
+    Chunks(Chunks<'a, B>),
+    Periodic(Updates<'a, B>),
+}
+
+/// [`Level`] of any rule.
+struct AnyLevel<'a, B: Backend> {
+    rule: &'a dyn RuleCall<B>,
+    layer: &'a MemoryLayer,
+    clock: AnyClock<'a, B>,
+    norm: &'a Option<RmsNorm>,
+    weight: Option<ParameterId>,
+}
+
+impl<B: Backend> AnyLevel<'_, B> {
     /// What the level says of `x [B,T,hidden]`, of the same shape, a plain batch.
-    fn forward<B: Backend + Kernel<R>>(
-        &self,
-        tape: &Tape<'_, B>,
-        x: &Var<B>,
-        context: &mut Context<'_, B>,
-    ) -> Result<Var<B>> {
-        let mut tokens = self.memory.tokens(tape, x, context)?;
-        let state = self.memory.start(tape, x.value().device(), context)?;
-        let dims = self.memory.dims(context.sequences.clone(), x.axes()[1]);
-        if let Clock::Chunks(chunked) = &self.clock {
-            tokens.gates = chunked.scale_step(tape, tokens.gates)?;
+    fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let Self { rule, layer, .. } = *self;
+        let (q, mut writes) = layer.tokens(rule, tape, x, context)?;
+        let state = layer.start(rule, tape, x.value().device(), context)?;
+        let dims = layer.dims(context.sequences.clone(), x.axes()[1]);
+        if let AnyClock::Chunks(chunks) = &self.clock {
+            writes = chunks.rule.scale_step(tape, &writes)?;
         }
-        let (q, writes) = WriteInputs::of(tokens);
         let call = TextCall { q: &q, writes: &writes, dims: &dims };
         let read = match &self.clock {
-            Clock::Chunks(chunked) => chunked.forward(tape, call, state, context)?,
-            Clock::Periodic(update) => update.forward(tape, call, state, context)?,
+            AnyClock::Chunks(chunks) => chunks.forward(tape, call, state, context)?,
+            AnyClock::Periodic(updates) => updates.forward(tape, call, state, context)?,
         };
-        let y = self.memory.output(tape, x, &read)?;
+        let y = layer.output(tape, x, &read)?;
         self.weight.map_or(Ok(y.clone()), |weight| tape.mul(&y, &tape.weight(weight)?))
     }
 
     /// What the level remembers of `batch` texts: its memory's arrays, and the unfinished chunk where it has chunks.
-    fn cache<B: Backend>(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
-        let cache = LayerCache::new(self.memory.arrays(device, parameters, batch)?);
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        let cache = LayerCache::new(self.layer.arrays(self.rule, device, parameters, batch)?);
         Ok(match &self.clock {
-            Clock::Chunks(chunked) => {
-                let dims: Dims = self.memory.dims(Sequences::batch(batch, 1), 1);
-                cache.with_parts(vec![chunked.cache(device, &dims)?])
+            AnyClock::Chunks(chunks) => {
+                let dims = self.layer.dims(Sequences::batch(batch, 1), 1);
+                cache.with_parts(vec![chunks.cache(device, &dims)?])
             }
-            Clock::Periodic(_) => cache,
+            AnyClock::Periodic(_) => cache,
         })
     }
 }
 
+/// [`Levels`] of any rule: `x [B,T,hidden]` to the same shape.
+fn forward<B: Backend>(
+    levels: &[AnyLevel<'_, B>],
+    tape: &Tape<'_, B>,
+    x: &Var<B>,
+    context: &mut Context<'_, B>,
+) -> Result<Var<B>> {
+    context.check(x)?;
+    text_by_text(tape, x, context, &mut |x, context| {
+        let mut sum: Option<Var<B>> = None;
+        for (l, level) in levels.iter().enumerate() {
+            let input = match (level.norm, &sum) {
+                (Some(norm), Some(said)) => norm.forward(tape, &tape.add(x, said)?)?,
+                _ => x.clone(),
+            };
+            let y = level.forward(tape, &input, &mut context.part(l))?;
+            sum = Some(sum.map_or_else(|| Ok(y.clone()), |said| tape.add(&said, &y))?);
+        }
+        Ok(sum.unwrap_or_else(|| x.clone()))
+    })
+}
+
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Levels<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        context.check(x)?;
-        text_by_text(tape, x, context, &mut |x, context| {
-            let mut sum: Option<Var<B>> = None;
-            for (l, level) in self.0.iter().enumerate() {
-                let input = match (&level.norm, &sum) {
-                    (Some(norm), Some(said)) => norm.forward(tape, &tape.add(x, said)?)?,
-                    _ => x.clone(),
-                };
-                let y = level.forward(tape, &input, &mut context.part(l))?;
-                sum = Some(sum.map_or_else(|| Ok(y.clone()), |said| tape.add(&said, &y))?);
-            }
-            Ok(sum.unwrap_or_else(|| x.clone()))
-        })
+        forward(&self.0.iter().map(Level::of_any).collect::<Vec<_>>(), tape, x, context)
     }
 
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
-        let levels = self.0.iter().map(|level| level.cache(device, parameters, batch)).collect::<Result<_>>()?;
+        let levels =
+            self.0.iter().map(|level| level.of_any().cache(device, parameters, batch)).collect::<Result<_>>()?;
         Ok(LayerCache::new(Vec::new()).with_parts(levels))
     }
 }

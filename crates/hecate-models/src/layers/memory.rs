@@ -6,9 +6,11 @@ use super::{
     Context, GatedRule, InitialState, Mixer, Projection, ProjectionTail,
     gating::Gating,
     output_projection::{OutputDims, OutputProjection},
+    rule_call::{RuleCall, State, run},
+    write_inputs::WriteInputs,
 };
 use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, RuleConfig, Tape, Var};
-use hecate_core::{Backend, Dims, Inputs, Kernel, Of, Sequences, Shape, Slots, Tensor, for_each_rule};
+use hecate_core::{Backend, Dims, Kernel, Sequences, Shape, Slots, Tensor, for_each_rule};
 
 /// Added to the norms of queries and keys.
 pub(super) const NORM_EPSILON: f32 = 1e-6;
@@ -28,7 +30,13 @@ const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];
 /// Parameters are named as in flash-linear-attention's Gated DeltaNet.
 #[derive(Clone, Debug)]
 pub struct Memory<R: GatedRule> {
-    rule: R,
+    pub(super) rule: R,
+    pub(super) layer: MemoryLayer,
+}
+
+/// A [`Memory`] but for its rule.
+#[derive(Clone, Debug)]
+pub(super) struct MemoryLayer {
     /// Memories side by side, `H`.
     heads: usize,
     /// Width of the rule's keys, `K`: that of the features.
@@ -38,21 +46,9 @@ pub struct Memory<R: GatedRule> {
     features: Features,
     /// Projections to queries, keys and values.
     qkv: [Projection; 3],
-    gating: Gating<R>,
+    gating: Gating,
     output: OutputProjection,
     initial: InitialState,
-}
-
-/// What a rule is told of tokens: everything but the state.
-pub(super) struct Tokens<R: GatedRule, B: Backend> {
-    /// Unit queries `[B,T,H,K]`.
-    pub(super) q: Var<B>,
-    /// Unit keys `[B,T,H,K]`.
-    pub(super) k: Var<B>,
-    /// Values `[B,T,H,V]`.
-    pub(super) v: Var<B>,
-    /// Gates `[B,T,H,..]`.
-    pub(super) gates: Of<R::Gates, Var<B>>,
 }
 
 impl<R: GatedRule> Memory<R> {
@@ -68,55 +64,67 @@ impl<R: GatedRule> Memory<R> {
     ) -> Result<Self> {
         config.check(hidden)?;
         let (rule, heads, (key, value)) = (config.rule, config.heads, config.widths(hidden));
-        let features = config.features.width(key);
-        rule.check(&dims(Sequences::batch(1, 1), heads, features, value))?;
+        let dims = dims(Sequences::batch(1, 1), heads, config.features.width(key), value);
+        rule.check(&dims)?;
         let tail = ProjectionTail { taps: config.conv, activate: true };
-        let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), tail);
-        let qkv = [
-            project(("q_proj", "q_conv1d"), key)?,
-            project(("k_proj", "k_conv1d"), key)?,
-            project(("v_proj", "v_conv1d"), value)?,
-        ];
+        let qkv = projections(build, hidden, heads, [key, key, value], tail)?;
         let logits = Gating::logits(build, rule, hidden, heads)?;
         let output = OutputDims { hidden, heads, value };
         let gate = OutputProjection::gate(build, config.gate, output)?;
-        Ok(Self {
-            rule,
+        let layer = MemoryLayer {
             heads,
-            key: features,
+            key: dims.key,
             value,
             features: config.features,
             qkv,
-            gating: Gating::new(build, rule, logits, config, hidden)?,
+            gating: Gating::new(build, logits, config, hidden)?,
             output: OutputProjection::with_gate(gate, build, output, norm_eps)?,
-            initial: InitialState::new(build, rule, &dims(Sequences::batch(1, 1), heads, features, value))?,
-        })
+            initial: InitialState::new(build, rule, &dims)?,
+        };
+        Ok(Self { rule, layer })
     }
+}
 
-    /// What the tokens `x [B,T,hidden]` tell the rule.
+/// Projections to queries, keys and values of these widths.
+fn projections<B: Backend>(
+    build: &mut Builder<'_, B>,
+    hidden: usize,
+    heads: usize,
+    [q, k, v]: [usize; 3],
+    tail: ProjectionTail,
+) -> Result<[Projection; 3]> {
+    let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), tail);
+    Ok([project(("q_proj", "q_conv1d"), q)?, project(("k_proj", "k_conv1d"), k)?, project(("v_proj", "v_conv1d"), v)?])
+}
+
+impl MemoryLayer {
+    /// Queries `[B,T,H,K]` of the tokens `x [B,T,hidden]`, and what they write.
     pub(super) fn tokens<B: Backend>(
         &self,
+        rule: &dyn RuleCall<B>,
         tape: &Tape<'_, B>,
         x: &Var<B>,
         context: &mut Context<'_, B>,
-    ) -> Result<Tokens<R, B>> {
+    ) -> Result<(Var<B>, WriteInputs<B>)> {
         let k = self.unit(tape, &self.qkv[1], x, context)?;
         let q = self.queries(tape, x, context)?;
-        let v = self.rule.values(tape, self.qkv[2].forward(tape, x, context)?)?;
-        Ok(Tokens { q, k, v, gates: self.gating.forward(tape, x)? })
+        let v = rule.values(tape, self.qkv[2].forward(tape, x, context)?)?;
+        Ok((q, WriteInputs::new(k, v, self.gating.forward(rule, tape, x)?)))
     }
 
     /// The state `[N,H,..]` before the call's tokens: what is remembered of the texts so far, or initial memories.
     pub(super) fn start<B: Backend>(
         &self,
+        rule: &dyn RuleCall<B>,
         tape: &Tape<'_, B>,
         device: &B,
         context: &Context<'_, B>,
-    ) -> Result<Of<R::State, Var<B>>> {
+    ) -> Result<State<B>> {
         // A cache holds all slots or none.
-        match R::State::try_build(|name| context.known(name).cloned().ok_or(())) {
-            Ok(remembered) => Ok(remembered),
-            Err(()) => self.initial.vars::<B, R::State>(tape, device, self.state(context.sequences.clone())),
+        let remembered = rule.state_names().iter().map(|name| context.known(name).cloned()).collect();
+        match remembered {
+            Some(remembered) => Ok(remembered),
+            None => self.initial.arrays(tape, device, self.state(rule, context.sequences.clone())),
         }
     }
 
@@ -145,34 +153,55 @@ impl<R: GatedRule> Memory<R> {
         }
     }
 
+    /// [`Mixer::forward`].
+    fn forward<B: Backend>(
+        &self,
+        rule: &dyn RuleCall<B>,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        context.check(x)?;
+        if self.has_fused_decode(rule, tape, x, context) {
+            return self.decode(rule, tape, x, context);
+        }
+        let (q, writes) = self.tokens(rule, tape, x, context)?;
+        let state = self.start(rule, tape, x.value().device(), context)?;
+        let outputs = run(rule, tape, &context.sequences, Some(&q), &writes, state)?;
+        rule.state_names().iter().zip(&outputs.state).for_each(|(name, last)| context.carry(name, last));
+        self.output(tape, x, &outputs.out)
+    }
+
     /// What the tokens `x [B,T,hidden]` with the queries `q [B,T,H,K]` read of the memory as it was before them, back to
     /// `[B,T,hidden]`; nothing is written.
-    pub(super) fn look_up<B: Backend + Kernel<R>>(
+    fn look_up<B: Backend>(
         &self,
+        rule: &dyn RuleCall<B>,
         tape: &Tape<'_, B>,
         x: &Var<B>,
         q: Var<B>,
         context: &Context<'_, B>,
     ) -> Result<Var<B>> {
-        let state = self.start(tape, x.value().device(), context)?;
+        let state = self.start(rule, tape, x.value().device(), context)?;
         let sequences = context.sequences.clone();
         let dims =
             Dims { batch: x.axes()[0], tokens: x.axes()[1], ..dims(sequences, self.heads, self.key, self.value) };
-        let outputs = tape.memory(self.rule.still(), &dims.sequences, self.rule.reading(&dims, q, state)?)?;
-        self.output(tape, x, &outputs.out)
+        self.output(tape, x, &rule.read(tape, &dims, q, state)?)
     }
 
     /// Arrays in the cache of `batch` texts that are about to start.
     pub(super) fn arrays<B: Backend>(
         &self,
+        rule: &dyn RuleCall<B>,
         device: &B,
         parameters: &Parameters<B>,
         batch: usize,
     ) -> Result<Vec<(&'static str, Tensor<B>)>> {
         let convs = self.qkv.iter().filter_map(Projection::conv).map(|conv| conv.cache(device, batch));
         let mut arrays = convs.collect::<Result<Vec<_>>>()?;
-        let fresh = self.initial.tensors::<B, R::State>(device, parameters, self.state(Sequences::batch(batch, 1)))?;
-        arrays.extend(R::State::NAMES.iter().copied().zip(R::State::into_vec(fresh)));
+        let shapes = self.state(rule, Sequences::batch(batch, 1));
+        let fresh = self.initial.arrays(&Tape::inert(parameters), device, shapes)?;
+        arrays.extend(rule.state_names().iter().copied().zip(fresh.into_iter().map(Var::into_value)));
         Ok(arrays)
     }
 
@@ -182,8 +211,8 @@ impl<R: GatedRule> Memory<R> {
     }
 
     /// Shapes of the state of these sequences.
-    fn state(&self, sequences: Sequences) -> Of<R::State, Shape> {
-        self.rule.state(&dims(sequences, self.heads, self.key, self.value))
+    fn state<B: Backend>(&self, rule: &dyn RuleCall<B>, sequences: Sequences) -> Vec<Shape> {
+        rule.state_shapes(&dims(sequences, self.heads, self.key, self.value))
     }
 
     /// From what was read `[B,T,H,V]` to the residual stream `[B,T,hidden]`; `x` makes the gate.
@@ -197,10 +226,11 @@ pub(super) trait ReadableMemory<B: Backend>: Mixer<B> {
     /// Names of the state's arrays in the cache.
     fn state_names(&self) -> &'static [&'static str];
 
-    /// As [`Memory::queries`].
+    /// Unit queries `[B,T,H,K]` of the tokens `x [B,T,hidden]`.
     fn queries(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>>;
 
-    /// As [`Memory::look_up`].
+    /// What the tokens `x [B,T,hidden]` with the queries `q [B,T,H,K]` read of the memory as it was before them, back to
+    /// `[B,T,hidden]`; nothing is written.
     fn look_up(&self, tape: &Tape<'_, B>, x: &Var<B>, q: Var<B>, context: &Context<'_, B>) -> Result<Var<B>>;
 }
 
@@ -210,29 +240,21 @@ impl<B: Backend + Kernel<R>, R: GatedRule> ReadableMemory<B> for Memory<R> {
     }
 
     fn queries(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        Memory::queries(self, tape, x, context)
+        self.layer.queries(tape, x, context)
     }
 
     fn look_up(&self, tape: &Tape<'_, B>, x: &Var<B>, q: Var<B>, context: &Context<'_, B>) -> Result<Var<B>> {
-        Memory::look_up(self, tape, x, q, context)
+        self.layer.look_up(&self.rule, tape, x, q, context)
     }
 }
 
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        context.check(x)?;
-        if self.has_fused_decode(tape, x, context) {
-            return self.decode(tape, x, context);
-        }
-        let Tokens { q, k, v, gates } = self.tokens(tape, x, context)?;
-        let state = self.start(tape, x.value().device(), context)?;
-        let outputs = tape.memory(self.rule, &context.sequences, Inputs { q, k, v, gates, state })?;
-        R::State::list(&outputs.state).into_iter().for_each(|(name, last)| context.carry(name, last));
-        self.output(tape, x, &outputs.out)
+        self.layer.forward(&self.rule, tape, x, context)
     }
 
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
-        Ok(LayerCache::new(self.arrays(device, parameters, batch)?))
+        Ok(LayerCache::new(self.layer.arrays(&self.rule, device, parameters, batch)?))
     }
 
     fn group(&self) -> usize {

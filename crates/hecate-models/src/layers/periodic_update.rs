@@ -2,11 +2,11 @@
 
 use super::{
     Context, GatedRule,
-    rule_call::{CallOutputs, RuleCall, State, TextCall, keep_state},
+    rule_call::{CallOutputs, RuleCall, State, TextCall, keep_state, run},
     write_inputs::{lengths_between_multiples, with_tokens},
 };
 use crate::{Result, Tape, Var};
-use hecate_core::{Backend, Kernel, Of, Slots, Tensor};
+use hecate_core::{Backend, Kernel, Tensor};
 
 /// A memory that fires every `C` tokens: at positions `0, C, 2C, …` of the text the token writes and reads, as its rule
 /// says. All other tokens only read. The memory forgets when it is written and at no other time.
@@ -22,21 +22,35 @@ impl<R: GatedRule> PeriodicUpdate<R> {
         Self { rule, period }
     }
 
+    /// The same, of any rule.
+    pub(super) fn updates<B: Backend + Kernel<R>>(&self) -> Updates<'_, B> {
+        Updates { rule: &self.rule, period: self.period }
+    }
+}
+
+/// [`PeriodicUpdate`] of any rule.
+#[derive(Clone, Copy)]
+pub(super) struct Updates<'a, B: Backend> {
+    pub(super) rule: &'a dyn RuleCall<B>,
+    period: usize,
+}
+
+impl<B: Backend> Updates<'_, B> {
     /// What the queries read `[B,T,H,V]`, in a memory that starts at `state [B,H,..]`; the context keeps the last state.
-    pub(super) fn forward<B: Backend + Kernel<R>>(
+    pub(super) fn forward(
         &self,
         tape: &Tape<'_, B>,
         call: TextCall<'_, B>,
-        state: Of<R::State, Var<B>>,
+        state: State<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let update = Update { rule: &self.rule, period: self.period, position: context.position % self.period };
-        let state = R::State::into_vec(state);
-        let CallOutputs { out, state } = match R::MOMENTUM.is_empty() || self.period == 1 {
+        let Self { rule, period } = *self;
+        let update = Update { rule, period, position: context.position % period };
+        let CallOutputs { out, state } = match !rule.has_momentum() || period == 1 {
             true => update.together(tape, call, state)?,
             false => update.one_by_one(tape, call, state)?,
         };
-        keep_state(&self.rule, &state, context);
+        keep_state(rule, &state, context);
         Ok(out)
     }
 }
@@ -57,11 +71,11 @@ impl<B: Backend> Update<'_, B> {
         state: State<B>,
     ) -> Result<CallOutputs<B>> {
         if self.period == 1 {
-            return self.rule.run(tape, &dims.sequences, Some(q), writes, state);
+            return run(self.rule, tape, &dims.sequences, Some(q), writes, state);
         }
         let idle = self.rule.idle(q.value().device(), dims)?;
         let writes = writes.with_gates(|slot, gate| self.fired(tape, gate, &idle[slot]))?;
-        self.rule.run(tape, &dims.sequences, Some(q), &writes, state)
+        run(self.rule, tape, &dims.sequences, Some(q), &writes, state)
     }
 
     /// `gate [B,T,..]` at tokens that fire, `idle [B,T,..]` elsewhere: both times a mask of zeros and ones.
@@ -95,7 +109,7 @@ impl<B: Backend> Update<'_, B> {
         for (q, part) in tape.split(q, 1, &lengths)?.into_iter().zip(writes.split(tape, &lengths)?) {
             let dims = with_tokens(dims, part.tokens());
             if at.is_multiple_of(self.period) {
-                let outputs = self.rule.run(tape, &dims.sequences, Some(&q), &part, state)?;
+                let outputs = run(self.rule, tape, &dims.sequences, Some(&q), &part, state)?;
                 (state, at) = (outputs.state, at + 1);
                 out.push(outputs.out);
             } else {

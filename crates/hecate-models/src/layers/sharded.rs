@@ -2,12 +2,11 @@
 
 use super::{
     Context, GatedRule, InitialState,
-    chunked::scale_step,
-    rule_call::{CallOutputs, RuleCall, State, TextCall, keep_state},
-    write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
+    rule_call::{CallOutputs, RuleCall, State, TextCall, keep_state, run},
+    write_inputs::{WriteInputs, lengths_between_multiples, with_tokens},
 };
 use crate::{Builder, LayerCache, Result, Tape, Var};
-use hecate_core::{Backend, DType, Dims, Kernel, Of, Sequences, Shape, Slots, Tensor};
+use hecate_core::{Backend, DType, Dims, Kernel, Sequences, Shape, Tensor};
 
 /// A memory that is set to a learned state at positions `0, S, 2S, …` of the text. Its gradients are taken at the
 /// starts of chunks of `C` tokens, `C` a divisor of `S`. Shards know nothing of each other: a call runs all of them
@@ -38,47 +37,39 @@ impl<R: GatedRule> Sharded<R> {
         Ok(Self { rule: rule.with_group(chunk), chunk, shard, initial })
     }
 
-    /// The gates of memories whose gradients are taken at the starts of chunks ([`scale_step`]).
-    pub(super) fn scale_step<B: Backend>(
-        &self,
-        tape: &Tape<'_, B>,
-        gates: Of<R::Gates, Var<B>>,
-    ) -> Result<Of<R::Gates, Var<B>>> {
-        scale_step(self.rule, tape, gates)
-    }
-
-    /// What is remembered of texts that are about to start: states of zeros, since every shard sets its own.
-    pub(super) fn cache<B: Backend>(&self, device: &B, dims: &Dims) -> Result<LayerCache<B>> {
-        let shapes = R::State::into_vec(self.rule.state(dims));
-        let zeros = |(&name, shape): (&&'static str, Shape)| Ok((name, Tensor::zeros(device, shape, DType::F32)?));
-        let arrays = R::State::NAMES.iter().zip(shapes).map(zeros).collect::<Result<_>>()?;
-        let room = WriteInputs::room(write_shapes(self.rule, &with_tokens(dims, self.chunk)), device)?;
-        Ok(LayerCache::new(arrays).with_parts(vec![LayerCache::new(room)]))
-    }
-
-    /// What the queries read `[B,T,H,V]`, as the rule says, in the memory that takes the writes.
-    pub(super) fn forward<B: Backend + Kernel<R>>(
-        &self,
-        tape: &Tape<'_, B>,
-        call: TextCall<'_, B>,
-        context: &mut Context<'_, B>,
-    ) -> Result<Var<B>> {
+    /// The same, of any rule.
+    pub(super) fn shards<B: Backend + Kernel<R>>(&self) -> Shards<'_, B> {
         let Self { rule, chunk, shard, initial } = self;
-        Shards { rule, chunk: *chunk, shard: *shard, initial }.forward(tape, call, context)
+        Shards { rule, chunk: *chunk, shard: *shard, initial }
     }
 }
 
 /// [`Sharded`] of any rule.
-struct Shards<'a, B: Backend> {
-    rule: &'a dyn RuleCall<B>,
+pub(super) struct Shards<'a, B: Backend> {
+    /// The rule, with one gradient point a chunk.
+    pub(super) rule: &'a dyn RuleCall<B>,
     chunk: usize,
     shard: usize,
     initial: &'a InitialState,
 }
 
 impl<B: Backend> Shards<'_, B> {
-    /// [`Sharded::forward`].
-    fn forward(&self, tape: &Tape<'_, B>, call: TextCall<'_, B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+    /// What is remembered of texts that are about to start: states of zeros, since every shard sets its own.
+    pub(super) fn cache(&self, device: &B, dims: &Dims) -> Result<LayerCache<B>> {
+        let zeros = |(&name, shape): (&&'static str, Shape)| Ok((name, Tensor::zeros(device, shape, DType::F32)?));
+        let slots = self.rule.state_names().iter().zip(self.rule.state_shapes(dims));
+        let arrays = slots.map(zeros).collect::<Result<_>>()?;
+        let room = WriteInputs::room(self.rule.write_shapes(&with_tokens(dims, self.chunk)), device)?;
+        Ok(LayerCache::new(arrays).with_parts(vec![LayerCache::new(room)]))
+    }
+
+    /// What the queries read `[B,T,H,V]`, as the rule says, in the memory that takes the writes.
+    pub(super) fn forward(
+        &self,
+        tape: &Tape<'_, B>,
+        call: TextCall<'_, B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
         // A whole text at once: nothing is pending and nothing is kept.
         if context.cache.is_none() && context.position == 0 {
             return Ok(self.side_by_side(tape, call, None, 0)?.out);
@@ -138,7 +129,7 @@ impl<B: Backend> Shards<'_, B> {
             tape.reshape(x, axes)
         };
         let sequences = Sequences::packed(&lengths.repeat(batch));
-        let outputs = self.rule.run(tape, &sequences, Some(&row(q)?), &writes.map(row)?, state)?;
+        let outputs = run(self.rule, tape, &sequences, Some(&row(q)?), &writes.map(row)?, state)?;
         let last = outputs.state.into_iter().map(|x| {
             let axes = x.axes()[1..].to_vec();
             let texts = tape.reshape(&x, [&[batch, shards], &axes[..]].concat())?;

@@ -2,13 +2,13 @@
 
 use super::{
     Context, GatedRule, Memory, Mixer,
-    chunked::Chunked,
+    chunked::{Chunked, Chunks},
     gating::Gating,
-    memory::of_rule,
+    memory::{MemoryLayer, of_rule},
     packed::text_by_text,
-    rule_call::TextCall,
-    sharded::Sharded,
-    write_inputs::{WriteInputs, lengths_between_multiples, with_tokens},
+    rule_call::{RuleCall, TextCall},
+    sharded::{Sharded, Shards},
+    write_inputs::{lengths_between_multiples, with_tokens},
 };
 use crate::{Builder, LayerCache, Parameters, Result, Tape, TntConfig, Var, config::check_same};
 use hecate_core::{
@@ -45,7 +45,7 @@ pub struct Tnt<R: GatedRule> {
 /// A local memory, with gates of its own.
 #[derive(Clone, Debug)]
 struct Local<R> {
-    gating: Gating<R>,
+    gating: Gating,
     sharded: Sharded<R>,
 }
 
@@ -66,12 +66,12 @@ impl<R: GatedRule> Tnt<R> {
         check_same(rule, config.memory.rule)?;
         config.validate(hidden, str::to_owned)?;
         let memory = of_rule(build, rule, &config.memory, hidden, norm_eps)?;
-        let (dims, heads) = (memory.dims(Sequences::batch(1, 1), 1), config.memory.heads);
+        let (dims, heads) = (memory.layer.dims(Sequences::batch(1, 1), 1), config.memory.heads);
         let local = |(i, &chunk): (usize, &usize)| {
             let build = &mut build.within(&format!("locals.{i}"));
             let logits = Gating::logits(build, rule, hidden, heads)?;
             Ok(Local {
-                gating: Gating::new(build, rule, logits, &config.memory, hidden)?,
+                gating: Gating::new(build, logits, &config.memory.with_rule(rule), hidden)?,
                 sharded: Sharded::new(build, rule, &dims, chunk, config.shard)?,
             })
         };
@@ -79,30 +79,54 @@ impl<R: GatedRule> Tnt<R> {
         Ok(Self { memory, global: Chunked::new(rule, config.chunk), locals, shard: config.shard })
     }
 
+    /// The same, of any rule.
+    fn of_any<B: Backend + Kernel<R>>(&self) -> AnyTnt<'_, B> {
+        let Memory { rule, layer } = &self.memory;
+        let locals = self.locals.iter().map(|local| (&local.gating, local.sharded.shards())).collect();
+        AnyTnt { rule, layer, global: self.global.chunks(), locals, shard: self.shard }
+    }
+}
+
+/// [`Tnt`] of any rule.
+struct AnyTnt<'a, B: Backend> {
+    rule: &'a dyn RuleCall<B>,
+    layer: &'a MemoryLayer,
+    global: Chunks<'a, B>,
+    locals: Vec<(&'a Gating, Shards<'a, B>)>,
+    shard: usize,
+}
+
+impl<B: Backend> AnyTnt<'_, B> {
     /// A plain batch `x [B,T,hidden]`, to the same shape. Parts of the cache: the global memory, `P`, the local ones.
-    fn mix<B: Backend + Kernel<R>>(
-        &self,
-        tape: &Tape<'_, B>,
-        x: &Var<B>,
-        context: &mut Context<'_, B>,
-    ) -> Result<Var<B>> {
-        let mut tokens = self.memory.tokens(tape, x, context)?;
-        tokens.gates = self.global.scale_step(tape, tokens.gates)?;
-        let state = self.memory.start(tape, x.value().device(), context)?;
-        let dims = self.memory.dims(context.sequences.clone(), x.axes()[1]);
+    fn mix(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let Self { rule, layer, .. } = *self;
+        let (q, writes) = layer.tokens(rule, tape, x, context)?;
+        let state = layer.start(rule, tape, x.value().device(), context)?;
+        let dims = layer.dims(context.sequences.clone(), x.axes()[1]);
         let keys = KeyProjection { shard: self.shard, dims: &dims };
-        let projected = keys.project(tape, &tokens.q, &tokens.k, &mut context.part(1))?;
-        let (k, v) = (tokens.k.clone(), tokens.v.clone());
-        let (q, writes) = WriteInputs::of(tokens);
-        let call = TextCall { q: &q, writes: &writes, dims: &dims };
-        let mut o = self.global.forward(tape, call, state, context)?;
-        for (i, local) in self.locals.iter().enumerate() {
-            let gates = local.sharded.scale_step(tape, local.gating.forward(tape, x)?)?;
-            let writes = WriteInputs::new::<R>(k.clone(), v.clone(), gates);
+        let projected = keys.project(tape, &q, writes.keys(), &mut context.part(1))?;
+        let global = self.global.rule.scale_step(tape, &writes)?;
+        let mut o = self.global.forward(tape, TextCall { q: &q, writes: &global, dims: &dims }, state, context)?;
+        for (i, (gating, shards)) in self.locals.iter().enumerate() {
+            // The same keys and values with gates of its own.
+            let gates = gating.forward(rule, tape, x)?;
+            let writes = shards.rule.scale_step(tape, &writes.with_gates(|slot, _| Ok(gates[slot].clone()))?)?;
             let call = TextCall { q: &projected, writes: &writes, dims: &dims };
-            o = tape.add(&o, &local.sharded.forward(tape, call, &mut context.part(2 + i))?)?;
+            o = tape.add(&o, &shards.forward(tape, call, &mut context.part(2 + i))?)?;
         }
-        self.memory.output(tape, x, &o)
+        layer.output(tape, x, &o)
+    }
+
+    /// [`Mixer::cache`].
+    fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
+        let dims = self.layer.dims(Sequences::batch(batch, 1), 1);
+        let p = Dims { value: dims.key, ..dims.clone() }.matrices();
+        let p = LayerCache::new(vec![("p", Tensor::zeros(device, p, DType::F32)?)]);
+        let mut parts = vec![self.global.cache(device, &dims)?, p];
+        for (_, shards) in &self.locals {
+            parts.push(shards.cache(device, &dims)?);
+        }
+        Ok(LayerCache::new(self.layer.arrays(self.rule, device, parameters, batch)?).with_parts(parts))
     }
 }
 
@@ -150,17 +174,11 @@ impl KeyProjection<'_> {
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Tnt<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         context.check(x)?;
-        text_by_text(tape, x, context, &mut |x, context| self.mix(tape, x, context))
+        let tnt = self.of_any();
+        text_by_text(tape, x, context, &mut |x, context| tnt.mix(tape, x, context))
     }
 
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
-        let dims = self.memory.dims(Sequences::batch(batch, 1), 1);
-        let p = Dims { value: dims.key, ..dims.clone() }.matrices();
-        let p = LayerCache::new(vec![("p", Tensor::zeros(device, p, DType::F32)?)]);
-        let mut parts = vec![self.global.cache(device, &dims)?, p];
-        for local in &self.locals {
-            parts.push(local.sharded.cache(device, &dims)?);
-        }
-        Ok(LayerCache::new(self.memory.arrays(device, parameters, batch)?).with_parts(parts))
+        self.of_any().cache(device, parameters, batch)
     }
 }

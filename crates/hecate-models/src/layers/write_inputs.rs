@@ -1,8 +1,8 @@
 //! What tokens write, split and joined along the text.
 
-use super::{Context, GatedRule, memory::Tokens};
+use super::{Context, GatedRule};
 use crate::{Result, Tape, Var};
-use hecate_core::{Backend, DType, Dims, Inputs, Of, Sequences, Shape, Slots, Tensor, primitives};
+use hecate_core::{Backend, DType, Dims, Sequences, Shape, Slots, Tensor, primitives};
 
 /// Keys, values and gates of consecutive tokens, in this order, each `[B,T,H,..]`.
 #[derive(Clone)]
@@ -10,13 +10,8 @@ pub(super) struct WriteInputs<B: Backend>(Vec<Var<B>>);
 
 impl<B: Backend> WriteInputs<B> {
     /// Of keys `[B,T,H,K]`, values `[B,T,H,V]` and gates `[B,T,H,..]`.
-    pub(super) fn new<R: GatedRule>(k: Var<B>, v: Var<B>, gates: Of<R::Gates, Var<B>>) -> Self {
-        Self([k, v].into_iter().chain(R::Gates::into_vec(gates)).collect())
-    }
-
-    /// The queries, and what is written.
-    pub(super) fn of<R: GatedRule>(Tokens { q, k, v, gates }: Tokens<R, B>) -> (Var<B>, Self) {
-        (q, Self::new::<R>(k, v, gates))
+    pub(super) fn new(k: Var<B>, v: Var<B>, gates: Vec<Var<B>>) -> Self {
+        Self([k, v].into_iter().chain(gates).collect())
     }
 
     /// Tokens a text, `T`.
@@ -57,19 +52,11 @@ impl<B: Backend> WriteInputs<B> {
         tokens.iter().cloned().map(Ok).chain(gates).collect::<Result<_>>().map(Self)
     }
 
-    /// Arguments of the call that writes these tokens and reads `q`. Where nothing is read, keys stand for the queries, as
-    /// constants.
-    pub(super) fn inputs<R: GatedRule>(
-        &self,
-        q: Option<&Var<B>>,
-        state: Of<R::State, Var<B>>,
-    ) -> Result<Inputs<R, Var<B>>> {
-        let [k, v] = [0, 1].map(|at| self.0[at].clone());
-        let q = q.cloned().unwrap_or_else(|| Var::constant(k.value().clone()));
-        let mut gates = self.0[2..].iter();
-        // There is an array for every gate, in their order.
-        let gates = R::Gates::build(|_| gates.next().expect("as many arrays as gates").clone());
-        Ok(Inputs { q, k, v, gates, state })
+    /// Inputs of the call that writes these tokens and reads `q`, by position. Where nothing is read, keys stand for the
+    /// queries, as constants.
+    pub(super) fn inputs(&self, q: Option<&Var<B>>, state: Vec<Var<B>>) -> Vec<Var<B>> {
+        let q = q.cloned().unwrap_or_else(|| Var::constant(self.keys().value().clone()));
+        [q].into_iter().chain(self.0.iter().cloned()).chain(state).collect()
     }
 
     /// The last `count` tokens of an unfinished chunk, as the context remembers them from before the queries `q`; none for

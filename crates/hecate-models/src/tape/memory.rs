@@ -1,14 +1,14 @@
 //! Memories on a tape: any rule, its forward and its backward.
 
-use super::{Slot, Tape, Var};
+use super::{
+    Slot, Tape, Var,
+    erased::{ErasedForward, ErasedRule, input_list, outputs_of},
+};
 use crate::{
     Probe, Result,
     probe::{ProbeSite, first},
 };
-use hecate_core::{
-    Backend, Forward, Inputs, Kernel, Outputs, Rule, Sequences, Slots as _, Tensor, forward, forward_packed, infer,
-    infer_packed,
-};
+use hecate_core::{Backend, Inputs, Kernel, Outputs, Rule, Sequences, Tensor};
 
 impl<B: Backend> Tape<'_, B> {
     /// Runs a rule over `sequences`, a plain batch or packed into one row: what was read
@@ -26,75 +26,94 @@ impl<B: Backend> Tape<'_, B> {
     where
         B: Kernel<R>,
     {
+        Ok(outputs_of(self.erased_memory(&rule, sequences, input_list(inputs))?))
+    }
+
+    /// [`Tape::memory`] of any rule: from its inputs to its outputs, by position.
+    pub(crate) fn erased_memory(
+        &self,
+        rule: &dyn ErasedRule<B>,
+        sequences: &Sequences,
+        inputs: Vec<Var<B>>,
+    ) -> Result<Vec<Var<B>>> {
         self.check()?;
-        let device = inputs.q.value.device().clone();
-        let lengths = packed(sequences, inputs.q.axes());
-        let arguments: Vec<Slot> = inputs.list().iter().map(|(_, var)| var.slot).collect();
+        let device = inputs[0].value.device().clone();
+        let lengths = packed(sequences, inputs[0].axes());
+        let (arguments, inputs): (Vec<Slot>, Vec<_>) = inputs.into_iter().map(|var| (var.slot, var.value)).unzip();
         let followed = self.record.is_some() && arguments.iter().any(Option::is_some);
-        let inputs = inputs.map(|_, var| var.value);
-        self.show_rule::<R>("", inputs.list())?;
-        if !followed {
-            let outputs = match &lengths {
-                Some(lengths) => infer_packed(&device, rule, lengths, &inputs)?,
-                None => infer(&device, rule, &inputs)?,
-            };
-            self.show_rule::<R>("", outputs.list())?;
-            return Ok(outputs.map(|_, value| Var::constant(value)));
+        let watched = self.probe.map(|probe| Watched::new(probe, rule));
+        if let Some(watched) = &watched {
+            watched.show("", &watched.inputs, &inputs)?;
         }
-        let Forward { outputs, pass } = match &lengths {
-            Some(lengths) => forward_packed(&device, rule, lengths, inputs)?,
-            None => forward(&device, rule, inputs)?,
-        };
-        self.show_rule::<R>("", outputs.list())?;
-        let watching = self.probe.map(|probe| (probe, probe.layer()));
-        let outputs = outputs.map(|_, value| self.result(value));
+        if !followed {
+            let outputs = rule.infer(&device, lengths.as_deref(), inputs)?;
+            if let Some(watched) = &watched {
+                watched.show("", &watched.outputs, &outputs)?;
+            }
+            return Ok(outputs.into_iter().map(Var::constant).collect());
+        }
+        let ErasedForward { outputs, pass } = rule.forward(&device, lengths.as_deref(), inputs)?;
+        if let Some(watched) = &watched {
+            watched.show("", &watched.outputs, &outputs)?;
+        }
+        let outputs: Vec<_> = outputs.into_iter().map(|value| self.result(value)).collect();
         // Of the results, the backward needs the shapes alone.
-        let results = outputs.as_ref().map(|_, x| (x.slot, x.value.shape().clone(), x.value.dtype()));
+        let results: Vec<_> = outputs.iter().map(|x| (x.slot, x.value.shape().clone(), x.value.dtype())).collect();
         self.push(move |slots| {
-            if !results.list().iter().any(|(_, (slot, ..))| slots.holds(*slot)) {
+            if !results.iter().any(|(slot, ..)| slots.holds(*slot)) {
                 return Ok(());
             }
-            let grads = results.try_map(|_, (slot, shape, dtype)| match slots.take(slot) {
+            let gradient = |(slot, shape, dtype)| match slots.take(slot) {
                 Some(gradient) => Ok(gradient),
                 None => Tensor::zeros(&device, shape, dtype),
-            })?;
-            let sound = watching.is_none() || all_finite(&grads)?;
+            };
+            let grads = results.into_iter().map(gradient).collect::<hecate_core::Result<Vec<_>>>()?;
+            // Only where these are finite is the rule to blame for what it returns.
+            let sound = watched.is_none() || all_finite(&grads)?;
             let gradients = pass.backward(grads)?;
-            if let (Some((probe, layer)), true) = (watching, sound) {
-                show_rule::<R, B>(probe, layer, "the gradient of ", gradients.list())?;
+            if let (Some(watched), true) = (&watched, sound) {
+                watched.show("the gradient of ", &watched.inputs, &gradients)?;
             }
-            let mut arguments = arguments.into_iter();
-            let add = |_, gradient| slots.add(arguments.next().flatten(), gradient);
-            gradients.try_map(add)?;
-            Ok(())
+            arguments.into_iter().zip(gradients).try_for_each(|(slot, gradient)| slots.add(slot, gradient))
         });
         Ok(outputs)
     }
-
-    /// As [`Tape::show`] for arguments or results of a rule.
-    fn show_rule<R: Rule>(&self, kind: &str, arrays: Vec<(&'static str, &Tensor<B>)>) -> Result<()> {
-        self.probe.map_or(Ok(()), |probe| show_rule::<R, B>(probe, probe.layer(), kind, arrays))
-    }
 }
 
-/// Shows arrays of tokens `[B,T,H,..]`, then those of the state `[N,H,..]`.
-fn show_rule<R: Rule, B: Backend>(
-    probe: &Probe,
+/// A call of a rule that a probe looks at.
+struct Watched<'p> {
+    probe: &'p Probe,
+    /// The block that the call is of.
     layer: Option<usize>,
-    kind: &str,
-    arrays: Vec<(&'static str, &Tensor<B>)>,
-) -> Result<()> {
-    let tokens = arrays.len() - R::State::NAMES.len();
-    for (i, (slot, array)) in arrays.into_iter().enumerate() {
-        let heads = Some(if i < tokens { 2 } else { 1 });
-        probe.look(ProbeSite { kind, slot, of: R::NAME, layer, heads }, array)?;
-    }
-    Ok(())
+    /// The rule's name.
+    of: &'static str,
+    /// Names of the inputs, and of the outputs.
+    inputs: Vec<&'static str>,
+    outputs: Vec<&'static str>,
+    /// How many of them, the last ones, are the state's.
+    states: usize,
 }
 
-/// Whether all gradients are finite: only then is a rule's backward to blame for what it returns.
-fn all_finite<R: Rule, B: Backend>(grads: &Outputs<R, Tensor<B>>) -> Result<bool> {
-    for (_, array) in grads.list() {
+impl<'p> Watched<'p> {
+    fn new<B: Backend>(probe: &'p Probe, rule: &dyn ErasedRule<B>) -> Self {
+        let (inputs, state) = (rule.input_names(), rule.state_names());
+        let outputs = [&["out"], state].concat();
+        Self { probe, layer: probe.layer(), of: rule.name(), inputs, outputs, states: state.len() }
+    }
+
+    /// As [`Tape::show`] for inputs or outputs: arrays of tokens `[B,T,H,..]`, then those of the state `[N,H,..]`.
+    fn show<B: Backend>(&self, kind: &str, names: &[&'static str], arrays: &[Tensor<B>]) -> Result<()> {
+        for (i, (slot, array)) in names.iter().zip(arrays).enumerate() {
+            let heads = Some(if i < names.len() - self.states { 2 } else { 1 });
+            self.probe.look(ProbeSite { kind, slot, of: self.of, layer: self.layer, heads }, array)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether all of these are finite.
+fn all_finite<B: Backend>(arrays: &[Tensor<B>]) -> Result<bool> {
+    for array in arrays {
         if first(array, false)?.is_some() {
             return Ok(false);
         }
