@@ -146,27 +146,37 @@ impl<B: Backend> Default for Parameters<B> {
 
 /// Gradients in the order of the [`Parameters`]; none for a parameter that the loss does not depend on.
 #[derive(Debug)]
-pub struct Gradients<B: Backend>(Vec<Option<Tensor<B>>>);
+pub struct Gradients<B: Backend> {
+    /// Which set the parameters are; none where a user put the gradients together.
+    set: Option<u64>,
+    all: Vec<Option<Tensor<B>>>,
+}
 
 impl<B: Backend> Gradients<B> {
     /// One a parameter, in order.
     pub fn new(gradients: Vec<Option<Tensor<B>>>) -> Self {
-        Self(gradients)
+        Self { set: None, all: gradients }
     }
 
-    /// The gradient of one parameter.
+    /// As [`Gradients::new`], by these parameters and no others.
+    pub(crate) fn by(parameters: &Parameters<B>, gradients: Vec<Option<Tensor<B>>>) -> Self {
+        Self { set: Some(parameters.id), all: gradients }
+    }
+
+    /// The gradient of one parameter; none for a place in other parameters than a tape took them by.
     pub fn get(&self, id: ParameterId) -> Option<&Tensor<B>> {
-        self.0.get(id.index)?.as_ref()
+        let own = self.set.is_none_or(|set| set == id.set);
+        self.all.get(id.index).filter(|_| own)?.as_ref()
     }
 
     /// All, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Option<Tensor<B>>> {
-        self.0.iter()
+        self.all.iter()
     }
 
     /// All, in order, to be changed.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Option<Tensor<B>>> {
-        self.0.iter_mut()
+        self.all.iter_mut()
     }
 
     /// Adds the gradients of another loss by the same parameters.
@@ -174,8 +184,8 @@ impl<B: Backend> Gradients<B> {
     /// # Errors
     /// [`Error::Config`] for another number of gradients; gradients of other shapes; the device's own failures.
     pub fn accumulate(&mut self, other: Self) -> Result<()> {
-        check_count("gradients", other.0.len(), self.0.len())?;
-        for (sum, term) in self.0.iter_mut().zip(other.0) {
+        check_count("gradients", other.all.len(), self.all.len())?;
+        for (sum, term) in self.all.iter_mut().zip(other.all) {
             add_to(sum, term)?;
         }
         Ok(())

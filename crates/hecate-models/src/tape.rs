@@ -318,7 +318,7 @@ impl<'p, B: Backend> Tape<'p, B> {
         }
         slots.widen()?;
         slots.gradients.truncate(self.parameters.len());
-        Ok(Gradients::new(slots.gradients))
+        Ok(Gradients::by(self.parameters, slots.gradients))
     }
 
     /// Whether results of these arguments have to be recorded.

@@ -135,6 +135,10 @@ fn places_in_other_parameters_are_refused() {
         }
     }
     assert!(own.ids().all(|id| tape.parameter(id).is_ok()));
+    // Nor have they a gradient among those of the own ones.
+    let y = tape.scale(2.0, &tape.parameter(place(&own, 0)).unwrap()).unwrap();
+    let gradients = tape.backward_seeded([(y, array(&[2, 3], 1..=6))]).unwrap();
+    assert!(gradients.get(place(&own, 0)).is_some() && others.ids().all(|id| gradients.get(id).is_none()));
 }
 
 /// Gradients of a rule that are not finite are told of with the head, where what came in was sound.

@@ -106,7 +106,7 @@ impl Cpu {
     }
 
     /// A backward over all tiles into `arrays`. Returns gradients of the scalars, `[rows, H]` each.
-    fn run_backward(
+    fn backward_tiles(
         &self,
         call: &LinearCall<'_>,
         saved: &[f32],
@@ -204,7 +204,7 @@ fn run_backward(
     upstream: Upstream<'_>,
 ) -> Result<BackwardArrays> {
     let mut arrays = GradArrays::new(device, what, call)?;
-    let scalars = device.run_backward(call, &saved.0, upstream, &mut arrays);
+    let scalars = device.backward_tiles(call, &saved.0, upstream, &mut arrays);
     let GradArrays { mut dq, mut dk, dv, states } = arrays;
     // The column blocks of a head are added in their order, whatever finished first.
     let (dq, dk) = device.run(|| (add_blocks(&mut dq), add_blocks(&mut dk)));

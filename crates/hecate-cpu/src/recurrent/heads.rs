@@ -52,7 +52,7 @@ pub(crate) trait Heads: Cell + Sized {
         call: &RecurrentCall<'_, Self>,
         device: &Cpu,
         arrays: &InputArrays<'_>,
-        kept: &[Vec<f32>],
+        kept: Vec<Vec<f32>>,
         grads: &OutputGrads<'_>,
     ) -> Vec<Vec<f32>>;
 }
@@ -74,7 +74,7 @@ macro_rules! heads {
                 call: &$crate::recurrent::RecurrentCall<'_, Self>,
                 device: &$crate::Cpu,
                 arrays: &$crate::recurrent::InputArrays<'_>,
-                kept: &[Vec<f32>],
+                kept: Vec<Vec<f32>>,
                 grads: &$crate::recurrent::OutputGrads<'_>,
             ) -> Vec<Vec<f32>> {
                 call.backward(device, arrays, kept, grads)
@@ -102,13 +102,14 @@ impl<C: Cell> RecurrentCall<'_, C> {
         &self,
         device: &Cpu,
         arrays: &InputArrays<'_>,
-        kept: &[Vec<f32>],
+        kept: Vec<Vec<f32>>,
         grads: &OutputGrads<'_>,
     ) -> Vec<Vec<f32>> {
         device.run(|| {
             let heads = self.sequence_heads();
-            let back = |(head, kept): (&HeadIndex, &Vec<f32>)| {
-                SequenceHead::new(self, arrays, head).backward(kept, &grads.out, &grads.states)
+            // A head's kept states go as soon as it is done.
+            let back = |(head, kept): (&HeadIndex, Vec<f32>)| {
+                SequenceHead::new(self, arrays, head).backward(&kept, &grads.out, &grads.states)
             };
             let done: Vec<_> = heads.par_iter().zip(kept).map(back).collect();
             let dims = self.dims;

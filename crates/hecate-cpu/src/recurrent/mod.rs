@@ -2,7 +2,7 @@
 //!
 //! A rule says what one token does ([`Cell`]). This module does the rest:
 //!
-//! - it checks gates and states, and cuts calls into sequences and heads ([`SequenceHead`]);
+//! - it checks gates and states, and cuts calls into sequences and heads ([`heads`](mod@heads), [`SequenceHead`](head::SequenceHead));
 //! - it keeps states at checkpoints, and computes those between them again;
 //! - it walks back, and puts the heads' gradients together.
 //!
@@ -174,7 +174,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         let call = RecurrentCall::new(call)?;
         device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.backward(dims, device.threads())))?;
         let grads = OutputGrads { out: floats(&grads.out), states: arrays(R::State::list(&grads.state)) };
-        let dinputs = R::Cell::backward_heads(&call, device, &InputArrays::new(inputs), &kept, &grads);
+        let dinputs = R::Cell::backward_heads(&call, device, &InputArrays::new(inputs), kept, &grads);
         let mut dinputs = dinputs.into_iter();
         Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
             tensor(device, shape, dtype, dinputs.next().unwrap_or_default())

@@ -33,7 +33,6 @@ impl<R: GatedRule> Chunked<R> {
 }
 
 /// [`Chunked`] of any rule.
-#[derive(Clone, Copy)]
 pub(super) struct Chunks<'a, B: Backend> {
     /// The rule, with one gradient point a chunk.
     pub(super) rule: &'a dyn RuleCall<B>,

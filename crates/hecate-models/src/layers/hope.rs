@@ -155,7 +155,7 @@ impl Hope {
             out.push(tape.narrow(&read, 3, 0, self.width)?);
             if writes.tokens() == self.chunk {
                 // The one matrix of the state.
-                m = outputs.state.into_iter().next().unwrap_or(m);
+                m = outputs.state.into_iter().next().expect("a matrix of the state");
             } else {
                 pending = Some(writes);
             }

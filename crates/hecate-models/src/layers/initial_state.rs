@@ -74,11 +74,8 @@ impl InitialState {
         Ok(Self(learned.collect::<Result<_>>()?))
     }
 
-    /// Memories of as many sequences as `shapes` say, `[N,H,..]`, slot by slot, followed by the tape.
-    ///
-    /// # Errors
-    /// The device's own failures.
-    pub fn arrays<B: Backend>(&self, tape: &Tape<'_, B>, device: &B, shapes: Vec<Shape>) -> Result<Vec<Var<B>>> {
+    /// Memories of as many sequences as `shapes` say, one a slot, `[N,H,..]`: followed by the tape.
+    pub(super) fn arrays<B: Backend>(&self, tape: &Tape<'_, B>, device: &B, shapes: Vec<Shape>) -> Result<Vec<Var<B>>> {
         let array = |(learned, shape): (&Option<Learned>, Shape)| match learned {
             Some(Learned { parameter, unit }) => {
                 let one = tape.parameter(*parameter)?;

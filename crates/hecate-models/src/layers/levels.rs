@@ -122,44 +122,50 @@ impl<R: GatedRule> Levels<R> {
 
 impl<R: GatedRule> Level<R> {
     /// The same, of any rule.
-    fn of_any<B: Backend + Kernel<R>>(&self) -> AnyLevel<'_, B> {
+    fn of_any<B: Backend + Kernel<R>>(&self) -> LevelOfAny<'_, B> {
         let clock = match &self.clock {
-            Clock::Chunks(chunked) => AnyClock::Chunks(chunked.chunks()),
-            Clock::Periodic(update) => AnyClock::Periodic(update.updates()),
+            Clock::Chunks(chunked) => ClockOfAny::Chunks(chunked.chunks()),
+            Clock::Periodic(update) => ClockOfAny::Periodic(update.updates()),
         };
-        AnyLevel { rule: &self.memory.rule, layer: &self.memory.layer, clock, norm: &self.norm, weight: self.weight }
+        LevelOfAny {
+            rule: &self.memory.rule,
+            layer: &self.memory.layer,
+            clock,
+            norm: self.norm.as_ref(),
+            weight: self.weight,
+        }
     }
 }
 
 /// [`Clock`] of any rule.
-enum AnyClock<'a, B: Backend> {
+enum ClockOfAny<'a, B: Backend> {
     Chunks(Chunks<'a, B>),
     Periodic(Updates<'a, B>),
 }
 
 /// [`Level`] of any rule.
-struct AnyLevel<'a, B: Backend> {
+struct LevelOfAny<'a, B: Backend> {
     rule: &'a dyn RuleCall<B>,
     layer: &'a MemoryLayer,
-    clock: AnyClock<'a, B>,
-    norm: &'a Option<RmsNorm>,
+    clock: ClockOfAny<'a, B>,
+    norm: Option<&'a RmsNorm>,
     weight: Option<ParameterId>,
 }
 
-impl<B: Backend> AnyLevel<'_, B> {
+impl<B: Backend> LevelOfAny<'_, B> {
     /// What the level says of `x [B,T,hidden]`, of the same shape, a plain batch.
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let Self { rule, layer, .. } = *self;
         let (q, mut writes) = layer.tokens(rule, tape, x, context)?;
         let state = layer.start(rule, tape, x.value().device(), context)?;
         let dims = layer.dims(context.sequences.clone(), x.axes()[1]);
-        if let AnyClock::Chunks(chunks) = &self.clock {
+        if let ClockOfAny::Chunks(chunks) = &self.clock {
             writes = chunks.rule.scale_step(tape, &writes)?;
         }
         let call = TextCall { q: &q, writes: &writes, dims: &dims };
         let read = match &self.clock {
-            AnyClock::Chunks(chunks) => chunks.forward(tape, call, state, context)?,
-            AnyClock::Periodic(updates) => updates.forward(tape, call, state, context)?,
+            ClockOfAny::Chunks(chunks) => chunks.forward(tape, call, state, context)?,
+            ClockOfAny::Periodic(updates) => updates.forward(tape, call, state, context)?,
         };
         let y = layer.output(tape, x, &read)?;
         self.weight.map_or(Ok(y.clone()), |weight| tape.mul(&y, &tape.weight(weight)?))
@@ -169,18 +175,18 @@ impl<B: Backend> AnyLevel<'_, B> {
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
         let cache = LayerCache::new(self.layer.arrays(self.rule, device, parameters, batch)?);
         Ok(match &self.clock {
-            AnyClock::Chunks(chunks) => {
+            ClockOfAny::Chunks(chunks) => {
                 let dims = self.layer.dims(Sequences::batch(batch, 1), 1);
                 cache.with_parts(vec![chunks.cache(device, &dims)?])
             }
-            AnyClock::Periodic(_) => cache,
+            ClockOfAny::Periodic(_) => cache,
         })
     }
 }
 
 /// [`Levels`] of any rule: `x [B,T,hidden]` to the same shape.
 fn forward<B: Backend>(
-    levels: &[AnyLevel<'_, B>],
+    levels: &[LevelOfAny<'_, B>],
     tape: &Tape<'_, B>,
     x: &Var<B>,
     context: &mut Context<'_, B>,

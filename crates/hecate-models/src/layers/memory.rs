@@ -168,6 +168,8 @@ impl MemoryLayer {
         let (q, writes) = self.tokens(rule, tape, x, context)?;
         let state = self.start(rule, tape, x.value().device(), context)?;
         let outputs = run(rule, tape, &context.sequences, Some(&q), &writes, state)?;
+        // What the rule was told is not held while its output is projected.
+        drop((q, writes));
         rule.state_names().iter().zip(&outputs.state).for_each(|(name, last)| context.carry(name, last));
         self.output(tape, x, &outputs.out)
     }

@@ -29,9 +29,8 @@ impl<R: GatedRule> PeriodicUpdate<R> {
 }
 
 /// [`PeriodicUpdate`] of any rule.
-#[derive(Clone, Copy)]
 pub(super) struct Updates<'a, B: Backend> {
-    pub(super) rule: &'a dyn RuleCall<B>,
+    rule: &'a dyn RuleCall<B>,
     period: usize,
 }
 
@@ -45,7 +44,7 @@ impl<B: Backend> Updates<'_, B> {
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
         let Self { rule, period } = *self;
-        let update = Update { rule, period, position: context.position % period };
+        let update = UpdateCall { rule, period, position: context.position % period };
         let CallOutputs { out, state } = match !rule.has_momentum() || period == 1 {
             true => update.together(tape, call, state)?,
             false => update.one_by_one(tape, call, state)?,
@@ -56,13 +55,13 @@ impl<B: Backend> Updates<'_, B> {
 }
 
 /// One call of any rule, whose first token is at `position` of a period.
-struct Update<'a, B: Backend> {
+struct UpdateCall<'a, B: Backend> {
     rule: &'a dyn RuleCall<B>,
     period: usize,
     position: usize,
 }
 
-impl<B: Backend> Update<'_, B> {
+impl<B: Backend> UpdateCall<'_, B> {
     /// One call for all tokens, where idle gates leave the memory as it is. Tokens that do not fire get idle gates.
     fn together(
         &self,
@@ -91,7 +90,7 @@ impl<B: Backend> Update<'_, B> {
     }
 
     /// Two calls for each token that fires: its own, then one of the tokens after it, which only read. Momentum moves the
-    /// memory even where the gates are idle, so [`Update::together`] would change it.
+    /// memory even where the gates are idle, so [`UpdateCall::together`] would change it.
     fn one_by_one(
         &self,
         tape: &Tape<'_, B>,

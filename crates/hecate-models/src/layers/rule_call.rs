@@ -1,7 +1,6 @@
 //! A rule behind a pointer, as layers call it.
 //!
-//! Layers do the same for every rule. Through a pointer they are compiled once a backend, and not once for each of its
-//! rules too. A call by pointer is nothing beside the kernels that it starts.
+//! Layers do the same for every rule, and so are compiled once a backend.
 
 use super::{
     Context, GateInputs, GatedRule, Limits,
@@ -54,7 +53,7 @@ pub(super) trait RuleCall<B: Backend>: ErasedRule<B> {
     fn gates_of(&self, tape: &Tape<'_, B>, log_a: Var<B>, logits: Vec<Var<B>>, limits: Limits) -> Result<Vec<Var<B>>>;
 
     /// The same writes, with step sizes divided by the tokens that share a gradient point. Writes of a group act as one
-    /// step of the sum of their sizes; where unit keys repeat, that is stable up to a sum of two.
+    /// step of the sum of their sizes. Where unit keys repeat, that is stable up to a sum of two.
     fn scale_step(&self, tape: &Tape<'_, B>, writes: &WriteInputs<B>) -> Result<WriteInputs<B>>;
 
     /// Gates of tokens that write nothing and forget nothing.
@@ -63,7 +62,7 @@ pub(super) trait RuleCall<B: Backend>: ErasedRule<B> {
     /// What `q [B,T,H,K]` reads `[B,T,H,V]` in a memory that stays as it is.
     fn read(&self, tape: &Tape<'_, B>, dims: &Dims, q: Var<B>, state: State<B>) -> Result<Var<B>>;
 
-    /// Whether one token of a layer has a kernel, and a word for strengths that are formed from logits within `limits`.
+    /// Whether the device has a kernel for one token of a layer, and the rule a word for its strengths within `limits`.
     fn has_fused_decode(&self, device: &B, dims: &Dims, limits: Limits) -> bool;
 
     /// One token of a layer ([`hecate_core::decode`]), from what surrounds the rule, logits and state.

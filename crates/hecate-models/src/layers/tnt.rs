@@ -80,15 +80,15 @@ impl<R: GatedRule> Tnt<R> {
     }
 
     /// The same, of any rule.
-    fn of_any<B: Backend + Kernel<R>>(&self) -> AnyTnt<'_, B> {
+    fn of_any<B: Backend + Kernel<R>>(&self) -> TntOfAny<'_, B> {
         let Memory { rule, layer } = &self.memory;
         let locals = self.locals.iter().map(|local| (&local.gating, local.sharded.shards())).collect();
-        AnyTnt { rule, layer, global: self.global.chunks(), locals, shard: self.shard }
+        TntOfAny { rule, layer, global: self.global.chunks(), locals, shard: self.shard }
     }
 }
 
 /// [`Tnt`] of any rule.
-struct AnyTnt<'a, B: Backend> {
+struct TntOfAny<'a, B: Backend> {
     rule: &'a dyn RuleCall<B>,
     layer: &'a MemoryLayer,
     global: Chunks<'a, B>,
@@ -96,7 +96,7 @@ struct AnyTnt<'a, B: Backend> {
     shard: usize,
 }
 
-impl<B: Backend> AnyTnt<'_, B> {
+impl<B: Backend> TntOfAny<'_, B> {
     /// A plain batch `x [B,T,hidden]`, to the same shape. Parts of the cache: the global memory, `P`, the local ones.
     fn mix(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         let Self { rule, layer, .. } = *self;
