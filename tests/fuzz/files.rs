@@ -12,7 +12,7 @@ use hecate_models::{
     optimizer::Constants,
     schedule::Schedule,
     text::{Corpus, Identity},
-    trainer::{RunPlan, Settings, Trainer, load_config, load_model},
+    trainer::{PUBLISHED, RunPlan, Settings, Trainer, load_config, load_model},
 };
 use proptest::{prelude::*, sample::Index};
 use std::{
@@ -80,6 +80,43 @@ fn saved(folder: &Path) -> Run {
     let run = Run::new(folder);
     trainer.save(&run).expect("room");
     run
+}
+
+/// What a checkpoint says of its training, with any number in the place of one: the checksums are right, so it is read.
+#[test]
+fn any_numbers_in_a_training_are_read_or_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = saved(folder.path());
+    let (step, whole) = run.open(&PUBLISHED).expect("a checkpoint");
+    let text = String::from_utf8(whole["training.json"].clone()).expect("a text");
+    for known in ["starts", "seed", "held_out"] {
+        assert!(text.contains(known), "no {known} in {text}");
+    }
+    let numbers = prop_oneof![
+        prop::sample::select(vec!["0", "1", "-1", "1e300", "4611686018427387904", "18446744073709551615", "null"])
+            .prop_map(str::to_owned),
+        any::<u64>().prop_map(|number| number.to_string()),
+        any::<f32>().prop_map(|number| number.to_string()),
+    ];
+    hold(100, &(any::<Index>(), numbers), |(place, number)| {
+        // A digit begins a number where none stands before it.
+        let begins: Vec<usize> = (1..text.len())
+            .filter(|&at| {
+                text.as_bytes()[at].is_ascii_digit() && !b"0123456789.eE+-\"".contains(&text.as_bytes()[at - 1])
+            })
+            .filter(|&at| !text[..at].ends_with('-') && text[at..].find(['\n', ',', ']', '}', '\"']).is_some())
+            .collect();
+        let at = *place.get(&begins);
+        let end = at + text[at..].find(|x: char| !x.is_ascii_digit() && !".eE+-".contains(x)).expect("an end");
+        let mut files = whole.clone();
+        files.insert("training.json".to_owned(), format!("{}{number}{}", &text[..at], &text[end..]).into_bytes());
+        run.commit(step + 1, &files, &PUBLISHED, 1).expect("room");
+        let corpus: Vec<u32> = (0..2000).map(|token| token % 97).collect();
+        if let Ok(mut trainer) = sound("Trainer::resume", || Trainer::<Cpu>::resume(&device(), &run))? {
+            let _ = sound("Trainer::step", || trainer.step(&corpus).map(|_| ()))?;
+        }
+        Ok(())
+    });
 }
 
 /// Files of a folder and of those in it.

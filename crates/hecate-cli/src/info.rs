@@ -262,7 +262,7 @@ fn held_out(record: &Record) -> String {
     // Records of before have the loss alone.
     let bits = record.held_out_bits_per_byte.unwrap_or(f64::NAN);
     let loss = record.held_out_loss.unwrap_or(f64::NAN);
-    format!("{bits:.4} bits/byte, {loss:.4} nats/token held out, after step {}", record.step)
+    format!("{bits:.4} bits/byte, {loss:.4} nats/token held out (one pass), after step {}", record.step)
 }
 
 /// The loss of a step.

@@ -12,6 +12,7 @@ use crate::{
     checkpoint::write_whole_with,
     checksum::{Checksum, checksum},
 };
+use hecate_core::memory;
 use serde::{Deserialize, Serialize};
 use source::{Source, fail};
 use std::{
@@ -294,8 +295,9 @@ impl Windows {
     /// Where `batch` windows of `length` tokens start.
     ///
     /// # Errors
-    /// [`Error::Config`] if the text holds no window.
+    /// [`Error::Config`] if the text holds no window, and for more of them than any pass has.
     pub fn starts<'a>(&mut self, text: impl Into<TokenSource<'a>>, batch: usize, length: usize) -> Result<Vec<usize>> {
+        at_most("batch", batch as u128, SIZE as u128)?;
         let tokens = text.into().len();
         let starts = tokens.saturating_sub(length) as u64;
         if starts == 0 {
@@ -304,7 +306,7 @@ impl Windows {
             );
             return Err(Error::config("tokens of text", tokens, expected));
         }
-        Ok((0..batch).map(|_| self.random.within(0..starts) as usize).collect())
+        Ok(memory::collect("windows", (0..batch).map(|_| self.random.within(0..starts) as usize))?)
     }
 }
 

@@ -82,6 +82,7 @@ fn memories_take_one_rule_and_check_its_options() {
     memory(MemoryConfig { step: 1.5, decay: false, ..base().with_rule(Delta::default()) }).expect("a long step");
     told(memory(MemoryConfig { momentum: 0.5, ..base().with_rule(Delta::default()) }), &["`momentum`", "0.5"]);
     told(memory(MemoryConfig { step: 1.5, ..base() }), &["`step`", "1.5"]);
+    told(memory(MemoryConfig { step: 7.0, ..base().with_rule(Delta::default()) }), &["`step`", "7"]);
     told(memory(MemoryConfig { heads: 3, ..base() }), &["`heads` is 3", "hidden_size = 8"]);
     told(memory(MemoryConfig { key_dim: Some(0), ..base() }), &["`key_dim` is 0"]);
     told(memory(MemoryConfig { key_dim: Some(usize::MAX), ..base() }), &["`key_dim`"]);

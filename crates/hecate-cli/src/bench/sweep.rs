@@ -91,7 +91,8 @@ impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
             self.settings.config(mixer, self.task.vocabulary())?;
         }
         // All rates with the first seed, then the best one with each other seed.
-        let runs = candidates.len() * (self.settings.rates.len() + self.settings.seeds as usize - 1);
+        let others = usize::try_from(self.settings.seeds - 1).unwrap_or(usize::MAX);
+        let runs = self.settings.rates.len().saturating_add(others).saturating_mul(candidates.len());
         self.progress.begin(runs);
         let mut outcomes = Vec::new();
         for candidate in candidates {

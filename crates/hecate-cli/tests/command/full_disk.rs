@@ -1,6 +1,7 @@
 //! A disk that fills costs no checkpoint, and no run that finds room again.
 
 use super::harness::{Outcome, TINY, Workspace};
+use hecate_conformance::require;
 use std::{
     fs::{self, File},
     io::{ErrorKind, Write},
@@ -88,8 +89,7 @@ fn wait_for(workspace: &Workspace, child: &mut std::process::Child, told: &str) 
 fn a_run_goes_on_while_its_disk_is_full() {
     let workspace = Workspace::new();
     let Some(disk) = Disk::mount(&workspace.path("disk")) else {
-        println!("skipped: this system lets no test mount a disk; the one below limits the size of files");
-        return;
+        return require::skip("disk", "this system lets no test mount one; another test limits the size of files");
     };
     let line = format!("exec \"$HECATE\" {TINY} {FLAGS} 800 --out disk/run 2>log");
     let mut child = workspace.shell(&line).spawn().unwrap();
@@ -133,8 +133,7 @@ fn assert_no_rest(workspace: &Workspace, run: &str) {
 fn a_run_ends_on_a_full_disk_with_a_way_out() {
     let workspace = Workspace::new();
     let Some(disk) = Disk::mount(&workspace.path("disk")) else {
-        println!("skipped: this system lets no test mount a disk; the one below limits the size of files");
-        return;
+        return require::skip("disk", "this system lets no test mount one; another test limits the size of files");
     };
     let train = |flags: &str| workspace.run(&flags.split(' ').collect::<Vec<_>>());
     // The only checkpoint, which gives way to none.

@@ -3,7 +3,10 @@
 //! Each test runs the program as it was built, in a folder of its own, on a model of two heads of width 8.
 
 use super::harness::Workspace;
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 /// Train, generate and eval by default names: every file is there, and samples repeat by seed.
 #[test]
@@ -123,6 +126,12 @@ fn every_kind_of_model_can_be_asked_for() {
         // Decoding has a path of its own in every mixer.
         workspace.run(&["generate", "--prompt", "1", "--tokens", "9", "--run", &out]).succeeded();
     }
+    // `--dropout` is that of attention, of MLPs and of the residual stream.
+    let config: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(workspace.path("run5/config.json")).unwrap()).unwrap();
+    for share in ["attention_dropout", "activation_dropout", "hidden_dropout"] {
+        assert_eq!(config[share].as_f64().map(|share| share as f32), Some(0.1), "{share} in {config}");
+    }
     // The third run, whose configuration has options of a rule and widths of its own.
     let line = "train --text text.txt --config run2/config.json --tokens 16 --batch 1 --steps 1 --out same";
     workspace.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
@@ -220,7 +229,6 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --tokens 18446744073709551615", &["sequence length", "at most"]),
         (1, "train --text text.txt --accumulate 18446744073709551615", &["accumulate", "at most"]),
         (1, "train --text text.txt --layers 1000000000000", &["layers", "at most"]),
-        (1, "train --text text.txt --layers 65536", &["number of parameters", "at most"]),
         (1, "train --text text.txt --width 2305843009213693952", &["hidden_size", "at most"]),
         (1, "train --text text.txt --width 1048576 --heads 1024", &["number of parameters", "at most"]),
         (1, "train --text text.txt --width 1048576 --heads 65536", &["elements of the gates", "at most"]),
@@ -267,6 +275,16 @@ fn mistakes_are_named_with_a_way_out() {
         (2, "generate", &["--prompt"]),
         (2, "juggle", &["juggle"]),
     ];
+    // Said at once: nothing of such a size is made first.
+    let start = Instant::now();
+    let line = "train --text text.txt --layers 65536";
+    workspace.run(&line.split(' ').collect::<Vec<_>>()).failed(1, &["number of parameters", "at most"]);
+    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+    // Only Linux says how much memory there is.
+    if cfg!(target_os = "linux") {
+        let line = "train --text text.txt --layers 2 --width 256 --batch 200000 --tokens 64";
+        workspace.run(&line.split(' ').collect::<Vec<_>>()).failed(1, &["does not fit", "GB", "try"]);
+    }
     // Some sixty starts of the program, each over in milliseconds.
     for (code, line, told) in cases {
         workspace.run(&line.split(' ').collect::<Vec<_>>()).failed(*code, told);
