@@ -46,6 +46,28 @@ pub(super) struct Training {
     reading: Option<Bookmark>,
 }
 
+impl Training {
+    /// From the content of the file at `path`, in the checkpoint of this step.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for text that says something else; settings that nobody can learn with.
+    pub(super) fn parse(path: &Path, content: &[u8], step: u64) -> Result<Self> {
+        let training: Self = parse_json(path, content)?;
+        if training.step != step {
+            let why =
+                format!("it is of step {}, and lies in the checkpoint of step {step}; use a copy of it", training.step);
+            return Err(Error::checkpoint(path, why));
+        }
+        // Moments count steps in 32 bits, and the next one is counted too.
+        if step >= u64::from(u32::MAX) {
+            return Err(Error::config("steps", step, "under 2^32"));
+        }
+        training.settings.check()?;
+        training.plan.check()?;
+        Ok(training)
+    }
+}
+
 /// The weights with the lowest loss on held-out text so far.
 #[derive(Debug)]
 pub(super) struct Best {
@@ -64,9 +86,7 @@ impl<B: Backend> Trainer<B> {
         let (step, files) = run.open(&PUBLISHED)?;
         let mut files = Opened { folder: run.checkpoint(step), files };
         let config = files.config()?;
-        let Training { step, best, due, settings, plan, windows, reading } = files.training()?;
-        settings.check()?;
-        plan.check()?;
+        let Training { step, best, due, settings, plan, windows, reading } = files.training(step)?;
         let (path, bytes) = files.content(MODEL)?;
         let model = restore(device, &config, &path, bytes)?.with_precision(settings.precision);
         let moments = files.moments(device, model.parameters())?;
@@ -186,9 +206,9 @@ impl Opened {
         parse_config(&path, bytes)
     }
 
-    fn training(&self) -> Result<Training> {
+    fn training(&self, step: u64) -> Result<Training> {
         let (path, bytes) = self.content(TRAINING)?;
-        parse_json(&path, bytes)
+        Training::parse(&path, bytes, step)
     }
 
     fn text(&mut self) -> Result<Option<String>> {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Result,
-    checkpoint::{Run, parse_json, read_file},
+    checkpoint::{Run, read_file},
 };
 
 /// What the newest checkpoint of a run says of its training.
@@ -31,8 +31,7 @@ impl Standing {
     pub fn read(run: &Run) -> Result<Option<Self>> {
         let Some(newest) = run.latest()? else { return Ok(None) };
         let path = run.checkpoint(newest).join(TRAINING);
-        let Training { step, best, settings, plan, .. } = parse_json(&path, &read_file(&path)?)?;
-        settings.check()?;
+        let Training { step, best, settings, plan, .. } = Training::parse(&path, &read_file(&path)?, newest)?;
         Ok(Some(Self { step, best, settings, plan }))
     }
 }
