@@ -74,6 +74,7 @@ pub mod optimizer;
 #[cfg(feature = "tokenizer")]
 mod panics;
 mod parameters;
+mod place;
 mod precision;
 mod probe;
 mod random;
@@ -98,8 +99,9 @@ pub use init::{Builder, Init};
 pub use interrupt::Interrupt;
 pub use language_model::LanguageModel;
 pub use parameters::{Gradients, Parameter, ParameterId, Parameters};
+pub use place::Place;
 pub use precision::Precision;
-pub use probe::{NonFinite, Place, Probe};
+pub use probe::{NonFinite, Probe};
 pub use random::Random;
 pub use tape::{Tape, Var};
 pub use tokenizer::{Decoder, Vocabulary};
