@@ -185,6 +185,11 @@ impl BufferPool {
         result
     }
 
+    /// Bytes of arrays that nobody uses: a call that lacks room takes or releases them.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        lock(&self.free).spare.saturating_mul(size_of::<f32>())
+    }
+
     /// Gives back to the system whatever nobody uses.
     pub(crate) fn release(&self) {
         let mut free = lock(&self.free);

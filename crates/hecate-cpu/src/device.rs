@@ -186,7 +186,10 @@ impl Device for Cpu {
 
     /// That of the machine, or of the part of it that this program may use.
     fn memory(&self) -> Result<Option<DeviceMemory>> {
-        Ok(DeviceMemory::of_host())
+        // Arrays that are kept for later count as used there.
+        let spare = self.buffers.spare_bytes() as u64;
+        Ok(DeviceMemory::of_host()
+            .map(|DeviceMemory { total, free }| DeviceMemory { total, free: free.saturating_add(spare).min(total) }))
     }
 }
 
@@ -233,5 +236,24 @@ mod tests {
     fn the_hardware_is_named_in_a_few_words() {
         let names = [1, 3].map(|threads| Cpu::with_threads(threads).expect("threads").hardware());
         assert_eq!(names, ["1 thread", "3 threads"]);
+    }
+
+    /// Half of what is kept is far more than others take of the machine between two calls.
+    #[test]
+    fn arrays_that_are_kept_are_room() {
+        const COUNT: usize = 1 << 26;
+        let device = Cpu::new();
+        let free = |memory: Option<DeviceMemory>| memory.map_or(0, |memory| memory.free);
+        // Written, so that the system has to give them.
+        let mut array = device.take("a test", COUNT).expect("256 MB");
+        array.fill(1.0);
+        drop(array);
+        let (of_host, of_device) = (free(DeviceMemory::of_host()), free(device.memory().expect("known")));
+        let kept = 4 * COUNT as u64;
+        // Other systems do not tell.
+        assert!(of_host == 0 || of_device > of_host + kept / 2, "{of_device} with {kept}, {of_host} without");
+        device.buffers.release();
+        let (of_host, of_device) = (free(DeviceMemory::of_host()), free(device.memory().expect("known")));
+        assert!(of_device < of_host + kept / 2, "{of_device} is not {of_host}");
     }
 }
