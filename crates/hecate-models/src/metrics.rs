@@ -36,7 +36,8 @@ pub struct Record {
     pub held_out_bits_per_byte: Option<f64>,
 }
 
-/// The file, to be added to. Lines that a full disk refuses wait in memory, and are tried again with the next one.
+/// The file, to be added to. Lines that a full disk refuses wait in memory, and are tried again with the next one. So does
+/// a last line that is written again.
 #[derive(Debug)]
 pub struct Metrics {
     path: PathBuf,
@@ -45,6 +46,8 @@ pub struct Metrics {
     length: u64,
     /// Lines that are not in the file yet.
     waiting: Vec<u8>,
+    /// What the file's last line is to be; lines that wait come after it.
+    amendment: Option<Record>,
 }
 
 impl Metrics {
@@ -70,7 +73,7 @@ impl Metrics {
             write_whole(path, &kept)?;
             file = OpenOptions::new().append(true).open(path).map_err(Error::io("open", path))?;
         }
-        Ok(Self { path: path.to_owned(), file, length: kept.len() as u64, waiting: Vec::new() })
+        Ok(Self { path: path.to_owned(), file, length: kept.len() as u64, waiting: Vec::new(), amendment: None })
     }
 
     /// Adds a line.
@@ -78,29 +81,33 @@ impl Metrics {
     /// # Errors
     /// [`Error::Io`]; the line then waits for the next call.
     pub fn add(&mut self, record: &Record) -> Result<()> {
-        let line = serde_json::to_string(record).map_err(|error| Error::io("write", &self.path)(error.into()))?;
-        self.waiting.extend(line.into_bytes());
-        self.waiting.push(b'\n');
+        self.waiting.extend(line(&self.path, record)?);
         self.write_waiting()
     }
 
     /// Writes the last line again, which was written before all of it was known; adds one if the last is of another step.
     ///
     /// # Errors
-    /// [`Error::Io`]; the file is then as it was.
+    /// [`Error::Io`]; the file is then as it was, and the next call writes the line.
     pub fn amend(&mut self, record: &Record) -> Result<()> {
-        self.write_waiting()?;
-        let mut lines = fs::read(&self.path).map_err(Error::io("read", &self.path))?;
-        let last = lines.split_inclusive(|&byte| byte == b'\n').next_back().unwrap_or_default();
-        if serde_json::from_slice::<Record>(last).is_ok_and(|found| found.step == record.step) {
-            lines.truncate(lines.len() - last.len());
+        let next = self.amendment.is_some_and(|first| first.step != record.step);
+        if self.waiting.is_empty() && !next {
+            self.amendment = Some(*record);
+        } else {
+            replace_last(&mut self.waiting, record.step, &line(&self.path, record)?);
         }
-        serde_json::to_writer(&mut lines, record).map_err(|error| Error::io("write", &self.path)(error.into()))?;
-        lines.push(b'\n');
+        self.write_waiting()
+    }
+
+    /// Writes the file's last line again.
+    fn write_amendment(&mut self) -> Result<()> {
+        let Some(record) = self.amendment else { return Ok(()) };
+        let mut lines = fs::read(&self.path).map_err(Error::io("read", &self.path))?;
+        replace_last(&mut lines, record.step, &line(&self.path, &record)?);
         // Through a rename: a run that is killed has the old line or the new one.
         write_whole(&self.path, &lines)?;
         self.file = OpenOptions::new().append(true).open(&self.path).map_err(Error::io("open", &self.path))?;
-        self.length = lines.len() as u64;
+        (self.length, self.amendment) = (lines.len() as u64, None);
         Ok(())
     }
 
@@ -115,6 +122,7 @@ impl Metrics {
 
     /// Writes all lines that wait, or none of them.
     fn write_waiting(&mut self) -> Result<()> {
+        self.write_amendment()?;
         match self.file.write_all(&self.waiting) {
             Ok(()) => {
                 self.length += self.waiting.len() as u64;
@@ -128,6 +136,22 @@ impl Metrics {
             }
         }
     }
+}
+
+/// A record as a line of the file at `path`.
+fn line(path: &Path, record: &Record) -> Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(record).map_err(|error| Error::io("write", path)(error.into()))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Puts a line in the place of the last one if that is of this step, else after it.
+fn replace_last(lines: &mut Vec<u8>, step: u64, line: &[u8]) {
+    let last = lines.split_inclusive(|&byte| byte == b'\n').next_back().unwrap_or_default();
+    if serde_json::from_slice::<Record>(last).is_ok_and(|found| found.step == step) {
+        lines.truncate(lines.len() - last.len());
+    }
+    lines.extend(line);
 }
 
 /// All whole lines of a record; none if there is no such file.

@@ -79,6 +79,32 @@ fn a_trainer_takes_the_masks_of_its_step_and_pass() {
     }
 }
 
+/// The memories that the second sequence of a text finds are those of the pass over the first, masks and all.
+#[test]
+fn what_is_carried_was_dropped_like_the_rest() {
+    let text = corpus().train.tokens.to_vec().unwrap();
+    // Steps that change nothing.
+    let schedule = Schedule { peak: 1e-30, floor: 0.0, warmup: 0, steps: 9 };
+    let settings = Settings { carry: 2, schedule, ..settings() };
+    for mixer in ["delta", "attention", "mag", "mal", "mac", "cms", "conductor", "tnt", "hope"] {
+        let config = dropping(mixer);
+        let mut trainer = Trainer::new(&Cpu::new(), &config, settings, plan(), None).unwrap();
+        let learned = [(); 2].map(|()| trainer.step(&text).unwrap().loss);
+        let mut model = LanguageModel::new(&Cpu::new(), &config, settings.seed).unwrap();
+        let starts = Windows::new(settings.seed).starts(&text, settings.batch, settings.text()).unwrap();
+        let mut cache = model.cache(settings.batch).unwrap();
+        for (i, learned) in learned.into_iter().enumerate() {
+            let at = |start: &usize| start + i * settings.tokens..start + (i + 1) * settings.tokens;
+            let inputs: Vec<u32> = starts.iter().flat_map(|start| &text[at(start)]).copied().collect();
+            let next = |start: &usize| at(start).start + 1..at(start).end + 1;
+            let targets: Vec<u32> = starts.iter().flat_map(|start| &text[next(start)]).copied().collect();
+            model.set_masks(Some(Masks { seed: settings.seed, step: i as u64 + 1, pass: 0 }));
+            let (expected, _) = model.loss_and_gradients_with_cache(&inputs, &targets, &mut cache).unwrap();
+            assert_relative_eq!(learned, expected, max_relative = 1e-5);
+        }
+    }
+}
+
 #[test]
 fn nothing_is_dropped_unless_asked_for() {
     let masks = Masks { seed: 1, step: 1, pass: 0 };

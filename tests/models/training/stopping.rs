@@ -8,6 +8,7 @@ use hecate_models::{
     evaluate::{SEGMENT, evaluate},
     metrics::{Metrics, Record, read_metrics},
     schedule::Schedule,
+    text::Text,
     trainer::{Settings, Trainer},
 };
 use std::{
@@ -178,12 +179,12 @@ fn new_training_begins_with_trained_weights() {
 fn the_text_is_kept_with_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let run = Run::new(folder.path());
-    trainer("delta", settings()).with_text("kept text".to_owned()).save(&run).unwrap();
+    trainer("delta", settings()).with_text(Text::new("a text", "kept text")).save(&run).unwrap();
     let mut resumed = Trainer::resume(&Cpu::new(), &run).unwrap();
-    assert_eq!(resumed.text(), Some("kept text"));
+    assert_eq!(resumed.text().unwrap().whole().unwrap(), "kept text");
     train_to(&mut resumed, 1);
     resumed.save(&run).unwrap();
-    assert_eq!(Trainer::resume(&Cpu::new(), &run).unwrap().text(), Some("kept text"));
+    assert_eq!(Trainer::resume(&Cpu::new(), &run).unwrap().text().unwrap().whole().unwrap(), "kept text");
     assert_eq!(fs::read_to_string(run.file("sources.txt")).unwrap(), "kept text");
 }
 
@@ -202,6 +203,32 @@ fn a_line_is_amended() {
     metrics.amend(&record(5, Some(1.0))).unwrap();
     metrics.flush().unwrap();
     assert_eq!(read_metrics(&path).unwrap()[4], record(5, Some(1.0)));
+}
+
+/// A line that could not be amended waits with those after it.
+#[test]
+fn an_amendment_that_failed_is_made_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, away] = ["metrics.jsonl", "away"].map(|name| folder.path().join(name));
+    let record = |step, held_out_loss| Record { step, loss: Some(1.5), held_out_loss, ..Record::default() };
+    let mut metrics = Metrics::resume(&path, 0).unwrap();
+    (1..=2).for_each(|step| metrics.add(&record(step, None)).unwrap());
+    // The file cannot be read as long as a folder has its name.
+    fs::rename(&path, &away).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(metrics.amend(&record(2, Some(2.0))), Err(Error::Io { .. })));
+    assert!(matches!(metrics.add(&record(3, None)), Err(Error::Io { .. })));
+    // A line that waits is amended in memory, and the line of another step comes after it.
+    for (step, loss) in [(3, 3.0), (4, 4.0)] {
+        assert!(matches!(metrics.amend(&record(step, Some(loss))), Err(Error::Io { .. })));
+    }
+    fs::remove_dir(&path).unwrap();
+    fs::rename(&away, &path).unwrap();
+    metrics.flush().unwrap();
+    let expected = [record(1, None), record(2, Some(2.0)), record(3, Some(3.0)), record(4, Some(4.0))];
+    assert_eq!(read_metrics(&path).unwrap(), expected);
+    metrics.add(&record(5, None)).unwrap();
+    assert_eq!(read_metrics(&path).unwrap().len(), 5);
 }
 
 /// A full disk has no room for a second record.

@@ -1,7 +1,7 @@
 //! Losses of a model, their gradients, and where they stop to be finite.
 
 use super::LanguageModel;
-use crate::{Cache, Error, Gradients, NonFinite, Place, Probe, Result, Tape, Var, probe::last_gradient};
+use crate::{Cache, Dropout, Error, Gradients, NonFinite, Place, Probe, Result, Tape, Var, probe::last_gradient};
 use hecate_core::{
     Backend, Tensor,
     primitives::{self, LossBackward, LossInputs, Losses},
@@ -86,6 +86,21 @@ impl<B: Backend> LanguageModel<B> {
         next.settle();
         *cache = next;
         Ok(pass)
+    }
+
+    /// Moves `cache` past the first tokens of its texts. What is carried dropped the same elements as the pass over them.
+    pub(crate) fn carry(&self, inputs: &[u32], cache: &mut Cache<B>) -> Result<()> {
+        let batch = cache.batch();
+        if self.masks.is_none() || self.config.dropout() == Dropout::default() {
+            return self.infer(inputs, batch, cache).map(drop);
+        }
+        // A tape drops only while it records; each draws the masks of a pass anew.
+        let mut next = cache.clone();
+        self.logits(&self.recording(), &self.ids(inputs, batch)?, Some(&mut next))?;
+        next.advance(inputs.len() / batch);
+        next.settle();
+        *cache = next;
+        Ok(())
     }
 
     /// Computes [`LanguageModel::loss_and_gradients`] again, or with a cache

@@ -90,7 +90,7 @@ impl<B: Backend> BatchSource<B> {
             Some(cache) => {
                 // Gradients flow to what memories start from, which a cache holds as constants.
                 let pass = model.pass(&inputs, &targets, settings.batch)?;
-                model.infer(&inputs, settings.batch, cache)?;
+                model.carry(&inputs, cache)?;
                 Ok(pass)
             }
         }
