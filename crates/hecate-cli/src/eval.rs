@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     measure::{Measurement, print, segment},
     runs::RunArgs,
-    sources,
+    sources::{self, MemoryArgs},
     visible::visible_path,
 };
 use clap::Args;
@@ -41,6 +41,8 @@ pub(crate) struct EvalArgs {
     #[arg(long)]
     by_position: bool,
     #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
     device: Choice,
 }
 
@@ -56,7 +58,7 @@ impl Job for EvalArgs {
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         // Flags first, then the text, then the weights: what is cheap to refuse comes before what is slow to load.
         self.check()?;
-        let text = sources::load(&self.text)?;
+        let text = sources::load(&self.text, self.memory)?;
         let folder = self.run.folder()?;
         let (model, vocabulary) = self.run.open(device, &folder)?;
         // The same cut as training makes, so that `--tail 0.1` is its held-out part.

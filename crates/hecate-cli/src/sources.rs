@@ -4,8 +4,10 @@ use crate::{
     error::{Error, Result},
     progress,
 };
+use clap::Args;
 use hecate_models::text::{IN_MEMORY, Text};
 use std::{
+    fmt,
     io::{Read, stdin},
     path::{Path, PathBuf},
 };
@@ -15,17 +17,57 @@ const OWN: &str = include_str!(concat!(env!("OUT_DIR"), "/sources.txt"));
 /// Stands for standard input.
 pub(crate) const STDIN: &str = "-";
 
+/// Where a text is while it is read.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct MemoryArgs {
+    /// Longest text that is held in memory, such as 500MB or 4GiB; a longer one is read from its files where it is needed, and
+    /// gives the same results
+    #[arg(long, value_name = "SIZE", default_value_t = Size(IN_MEMORY), value_parser = size)]
+    in_memory: Size,
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Size(usize);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The largest unit of which it is a multiple.
+        let unit = UNITS.iter().rfind(|(_, bytes)| self.0 >= *bytes && self.0.is_multiple_of(*bytes));
+        let (name, bytes) = unit.unwrap_or(&("", 1));
+        write!(f, "{}{name}", self.0 / bytes)
+    }
+}
+
+/// Units of sizes, in bytes.
+const UNITS: [(&str, usize); 6] =
+    [("kB", 1_000), ("KiB", 1 << 10), ("MB", 1_000_000), ("MiB", 1 << 20), ("GB", 1_000_000_000), ("GiB", 1 << 30)];
+
+/// A number of bytes, with a unit or without.
+fn size(text: &str) -> Result<Size, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let bytes = match unit.trim() {
+        "" | "B" => Some(1),
+        unit => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|&(_, bytes)| bytes),
+    };
+    let size = bytes.zip(number.parse::<usize>().ok()).and_then(|(bytes, number)| number.checked_mul(bytes));
+    let names = UNITS.map(|(name, _)| name).join(", ");
+    size.map(Size)
+        .ok_or_else(|| format!("`{text}` is no size; give bytes, or a whole number with {names}, such as 500MB"))
+}
+
 /// The text of these files and folders, or of standard input for a dash; without any, Hecate's own sources.
-pub(crate) fn load(paths: &[PathBuf]) -> Result<Text> {
+pub(crate) fn load(paths: &[PathBuf], MemoryArgs { in_memory }: MemoryArgs) -> Result<Text> {
     match paths {
-        [] => Ok(Text::new("Hecate's own sources", OWN.to_owned())),
+        [] => Ok(Text::new("Hecate's own sources", OWN)),
         [path] if is_stdin(path) => read_stdin(),
         // Where it would stand among files could not be found again.
         _ if paths.iter().any(|path| is_stdin(path)) => {
             Err(Error::flag("--text", "`-` is standard input and goes with no other text; name files, or `-` alone"))
         }
         _ => {
-            let text = Text::open(paths, IN_MEMORY)?;
+            let text = Text::open(paths, in_memory.0)?;
             introduce(&text);
             Ok(text)
         }
@@ -61,5 +103,21 @@ fn introduce(text: &Text) {
     if let Some(first) = text.skipped().first() {
         let (count, first) = (text.skipped().len(), first.display());
         progress::say(&format!("{count} files skipped, empty or no text in UTF-8, such as {first}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        let sizes = ["0", "17", "17B", "2kB", "2 KiB", "500MB", "1GiB", "1gib"].map(|text| size(text).unwrap().0);
+        assert_eq!(sizes, [0, 17, 17, 2_000, 2_048, 500_000_000, 1 << 30, 1 << 30]);
+        for text in ["", "-1", "1.5GB", "GB", "1 TB", "1e9", "99999999999999999999", "18446744073709551615GiB"] {
+            assert!(size(text).unwrap_err().contains("500MB"), "{text}");
+        }
+        let shown = [0, 17, 2_000, 3 << 20, 1 << 30].map(|bytes| Size(bytes).to_string());
+        assert_eq!(shown, ["0", "17", "2kB", "3MiB", "1GiB"]);
     }
 }

@@ -24,8 +24,8 @@ use hecate_core::Backend;
 use hecate_models::{
     Config, LanguageModel, Vocabulary,
     checkpoint::Run,
-    text::{Corpus, Text},
-    trainer::{PUBLISHED, RunPlan, TEXT, TOKENIZER, Trained, Trainer},
+    text::Corpus,
+    trainer::{PUBLISHED, RunPlan, TOKENIZER, Trained, Trainer},
 };
 use session::Session;
 use std::{fs, path::Path, process::ExitCode};
@@ -58,7 +58,7 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
     let steps = arguments.steps.unwrap_or(defaults::STEPS);
     let settings = arguments.training.settings(steps)?;
     settings.check()?;
-    let source = sources::load(&arguments.text)?;
+    let source = sources::load(&arguments.text, arguments.memory)?;
     // A share of the text at its end, in [0, 1).
     let held_out = arguments.training.holdout;
     // Too little text is found here, before anything is written.
@@ -74,7 +74,7 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
     };
     // A text that is in no file that could be read again is kept with the run.
     let kept = arguments.text.iter().all(|path| sources::is_stdin(path));
-    let trainer = if kept { trainer.with_text(source.whole()?) } else { trainer };
+    let trainer = if kept { trainer.with_text(source) } else { trainer };
     let lock = run.lock()?;
     // Another process may have come first.
     check_free(&run, arguments.overwrite)?;
@@ -152,8 +152,9 @@ fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Ses
     let plan = trainer.plan();
     // `--text` names the text where it lies now; else it is looked for where it was.
     let source = match trainer.text() {
-        Some(kept) if arguments.text.is_empty() => Text::new(run.file(TEXT), kept.to_owned()),
-        _ => sources::load(if arguments.text.is_empty() { &plan.text } else { &arguments.text })?,
+        // A clone shares the bytes.
+        Some(kept) if arguments.text.is_empty() => kept.clone(),
+        _ => sources::load(if arguments.text.is_empty() { &plan.text } else { &arguments.text }, arguments.memory)?,
     };
     // Length and checksum: a text that grew by a line is another text.
     let found = source.identity();

@@ -32,6 +32,7 @@ use crate::{Error, Result, checksum::checksum, json};
 use disk::{names, remove};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     fs::{self, File, OpenOptions, TryLockError},
     io,
@@ -45,7 +46,7 @@ const AWAY: &str = ".old.partial";
 const LOCK: &str = ".lock";
 
 /// Names and contents of files that belong together.
-pub type Files = BTreeMap<String, Vec<u8>>;
+pub type Files<'a> = BTreeMap<String, Cow<'a, [u8]>>;
 
 /// The folder of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +124,7 @@ impl Run {
     ///
     /// # Errors
     /// [`Error::Io`]. The newest checkpoint of before is then as it was, and what was written of this one is removed.
-    pub fn commit(&self, step: u64, files: &Files, published: &[&str], keep: usize) -> Result<()> {
+    pub fn commit(&self, step: u64, files: &Files<'_>, published: &[&str], keep: usize) -> Result<()> {
         self.commit_watched(step, files, published, keep, &mut || Ok(()))
     }
 
@@ -132,7 +133,7 @@ impl Run {
     ///
     /// # Errors
     /// [`Error::Io`]; if the checkpoint could not be written, the old run is as it was.
-    pub fn replace(&self, step: u64, files: &Files, published: &[&str], beside: &[&str]) -> Result<()> {
+    pub fn replace(&self, step: u64, files: &Files<'_>, published: &[&str], beside: &[&str]) -> Result<()> {
         self.replace_watched(step, files, published, beside, &mut || Ok(()))
     }
 
@@ -142,7 +143,7 @@ impl Run {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if there is none or a file of it is missing or damaged, [`Error::Io`].
-    pub fn open(&self, published: &[&str]) -> Result<(u64, Files)> {
+    pub fn open(&self, published: &[&str]) -> Result<(u64, Files<'static>)> {
         let step = self.newest()?;
         if self.latest()?.is_none() {
             // Its successor of the same step was not there yet when the run was stopped.
@@ -213,7 +214,7 @@ fn sums(folder: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 /// Files of a checkpoint, each as its checksum says.
-fn read(folder: &Path) -> Result<Files> {
+fn read(folder: &Path) -> Result<Files<'static>> {
     let sums = sums(folder)?;
     if sums.is_empty() {
         return Err(Error::checkpoint(folder.join(CHECKSUMS), "damaged: it names no file; use a copy of it"));
@@ -223,14 +224,14 @@ fn read(folder: &Path) -> Result<Files> {
             let path = folder.join(&name);
             let content = read_file(&path)?;
             if checksum(&content) == sum {
-                return Ok((name, content));
+                return Ok((name, content.into()));
             }
             Err(Error::checkpoint(path, "damaged: its checksum does not fit; use a copy of it, or start a new run"))
         })
         .collect()
 }
 
-fn checksums(files: &Files) -> BTreeMap<String, String> {
+fn checksums(files: &Files<'_>) -> BTreeMap<String, String> {
     files.iter().map(|(name, content)| (name.clone(), checksum(content))).collect()
 }
 

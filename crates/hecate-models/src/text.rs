@@ -16,6 +16,7 @@ use hecate_core::memory;
 use serde::{Deserialize, Serialize};
 use source::{Source, fail};
 use std::{
+    borrow::Cow,
     fs,
     ops::Range,
     path::{Path, PathBuf},
@@ -49,10 +50,15 @@ pub struct Text {
 }
 
 impl Text {
-    /// A text that is there already; `name` is for messages.
-    pub fn new(name: impl Into<PathBuf>, text: String) -> Self {
+    /// A text that is there already, and is not copied; `name` is for messages.
+    pub fn new(name: impl Into<PathBuf>, text: impl Into<Cow<'static, str>>) -> Self {
+        let text = text.into();
         let identity = Identity::of(&text);
-        let source = Arc::new(Source::Memory(text.into_bytes()));
+        let bytes = match text {
+            Cow::Borrowed(text) => text.as_bytes().into(),
+            Cow::Owned(text) => text.into_bytes().into(),
+        };
+        let source = Arc::new(Source::Memory(bytes));
         Self { name: name.into(), source, identity, files: 1, skipped: Vec::new() }
     }
 
@@ -98,6 +104,17 @@ impl Text {
     /// Those of a text on the disk that cannot be read.
     pub fn whole(&self) -> Result<String> {
         self.string(0..self.bytes())
+    }
+
+    /// The bytes of all of it: borrowed where they are in memory.
+    ///
+    /// # Errors
+    /// As [`Text::whole`].
+    pub fn content(&self) -> Result<Cow<'_, [u8]>> {
+        match &*self.source {
+            Source::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
+            Source::Files(_) => Ok(self.whole()?.into_bytes().into()),
+        }
     }
 
     /// Writes it into a file, whole or not at all.

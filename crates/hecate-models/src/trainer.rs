@@ -17,7 +17,7 @@ use crate::{
     Config, Error, Interrupt, LanguageModel, Result,
     optimizer::Moments,
     schedule::Schedule,
-    text::{TokenSource, Windows},
+    text::{Text, TokenSource, Windows},
 };
 use batch_source::BatchSource;
 use files::Best;
@@ -51,7 +51,7 @@ pub struct Trainer<B: Backend> {
     /// Content of `tokenizer.json`.
     tokenizer: Option<Vec<u8>>,
     /// The text, where it is kept with the run.
-    text: Option<String>,
+    text: Option<Text>,
     /// Steps done.
     step: u64,
     best: Option<Best>,
@@ -104,7 +104,7 @@ impl<B: Backend> Trainer<B> {
     }
 
     /// The same trainer, whose checkpoints keep the text: for one that is part of a program, which may change.
-    pub fn with_text(self, text: String) -> Self {
+    pub fn with_text(self, text: Text) -> Self {
         Self { text: Some(text), ..self }
     }
 
@@ -206,8 +206,8 @@ impl<B: Backend> Trainer<B> {
     }
 
     /// The text that the checkpoints keep, if they do.
-    pub fn text(&self) -> Option<&str> {
-        self.text.as_deref()
+    pub fn text(&self) -> Option<&Text> {
+        self.text.as_ref()
     }
 
     /// Content of the tokenizer's file, if the model does not read bytes.

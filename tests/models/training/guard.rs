@@ -111,7 +111,7 @@ fn run_with(folder: &Path, name: &str, to: impl Fn(usize, f32) -> f32) -> Run {
         (name, safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes).unwrap())
     });
     let (_, mut files) = run.open(&PUBLISHED).unwrap();
-    files.insert("model.safetensors".to_owned(), safetensors::serialize(views, None).unwrap());
+    files.insert("model.safetensors".to_owned(), safetensors::serialize(views, None).unwrap().into());
     run.replace(0, &files, &PUBLISHED, &[]).unwrap();
     run
 }

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, Result},
     measure::MeasureArgs,
     runs::check_vocabulary,
-    sources::is_stdin,
+    sources::{MemoryArgs, is_stdin},
 };
 use clap::{
     Args,
@@ -90,6 +90,8 @@ pub(crate) struct TrainArgs {
     pub(super) training: TrainingArgs,
     #[command(flatten)]
     pub(super) measure: MeasureArgs,
+    #[command(flatten)]
+    pub(super) memory: MemoryArgs,
     #[command(flatten)]
     pub(super) device: Choice,
 }

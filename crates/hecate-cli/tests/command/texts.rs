@@ -1,7 +1,7 @@
 //! Texts of files, folders and standard input.
 
-use super::harness::Workspace;
-use std::fs;
+use super::harness::{TINY, Workspace};
+use std::{fs, process::Child};
 
 /// Identity of the text in a run's checkpoint.
 fn identity(workspace: &Workspace, run: &str) -> serde_json::Value {
@@ -51,10 +51,49 @@ fn files_folders_and_standard_input_are_texts() {
     workspace.run_fed(&["train", "--text", "-"], "").failed(1, &["--text -", "empty"]);
 }
 
+/// Whether a text is in memory or read from its files makes no difference: neither to what is learned nor to what is measured.
+#[test]
+fn a_text_on_the_disk_is_learned_and_measured_alike() {
+    let workspace = Workspace::new();
+    // A second file, and characters of several bytes.
+    fs::write(workspace.path("more.txt"), "\u{20ac}uro und \u{e9}t\u{e9}\n".repeat(90)).unwrap();
+    let run = |out: &str, limit: &str| {
+        let flags = ["--text", "more.txt", "--steps", "8", "--measure", "all", "--out", out, "--in-memory", limit];
+        let trained = workspace.train(&flags);
+        trained.succeeded();
+        let resumed = workspace.run(&["train", "--resume", out, "--steps", "12", "--in-memory", limit]);
+        resumed.succeeded();
+        let line = ["eval", "--text", "text.txt", "more.txt", "--run", "runs/memory", "--in-memory", limit];
+        let measured = workspace.run(&line);
+        measured.succeeded();
+        let weights = fs::read(workspace.path(out).join("model.safetensors")).unwrap();
+        let losses = |mut line: serde_json::Value| {
+            line["tokens_per_second"] = 0.into();
+            line.to_string()
+        };
+        let record: Vec<_> = workspace.record(out).into_iter().map(losses).collect();
+        let table = |found: &super::harness::Outcome| found.stdout.split("saved in").next().unwrap().to_owned();
+        (weights, record, [table(&trained), measured.stdout])
+    };
+    let memory = run("runs/memory", "1GiB");
+    let disk = run("runs/disk", "100");
+    assert!(memory.0 == disk.0, "other weights");
+    assert_eq!((memory.1, memory.2), (disk.1, disk.2));
+    // It was read from the disk: a file that is not the same any more is noticed, and one that is in memory is not.
+    for refused in ["1.5GB", "much", "-1"] {
+        workspace.train(&["--in-memory", refused]).failed(2, &["--in-memory", "500MB"]);
+    }
+}
+
 /// The most memory that a process held, in bytes, as Linux counts it.
 #[cfg(target_os = "linux")]
 fn peak(workspace: &Workspace, flags: &[&str]) -> usize {
-    let mut child = workspace.start(flags);
+    peak_of(workspace.start(flags))
+}
+
+/// As [`peak`], of a process that was started.
+#[cfg(target_os = "linux")]
+fn peak_of(mut child: Child) -> usize {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
@@ -82,6 +121,37 @@ fn a_text_takes_the_memory_of_its_bytes() {
     // The largest part of a step's own memory is in both.
     let share = (large - small) as f64 / text.len() as f64;
     assert!(share < 1.2, "{share} bytes of memory for each byte of text");
+}
+
+/// Standard input and Hecate's own sources are kept with the run, and held once all the same.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_that_is_kept_is_in_memory_once() {
+    let workspace = Workspace::new();
+    let flags = TINY.replace("text.txt", "-");
+    let run = |from: &str| {
+        let line = format!("exec \"$HECATE\" {flags} --steps 1 --measure 0.1 --threads 1 --overwrite <{from}");
+        peak_of(workspace.shell(&line).spawn().unwrap())
+    };
+    let small = run("text.txt");
+    let text = workspace.text().repeat(17_000);
+    fs::write(workspace.path("large.txt"), &text).unwrap();
+    let large = run("large.txt");
+    let share = (large - small) as f64 / text.len() as f64;
+    assert!(share < 1.3, "{share} bytes of memory for each byte of text");
+    assert_eq!(fs::metadata(workspace.path("runs/stdin/sources.txt")).unwrap().len(), text.len() as u64);
+}
+
+/// 200 MB that are not to be held take no more memory than a block of them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_text_over_the_limit_takes_no_memory() {
+    let workspace = Workspace::new();
+    fs::write(workspace.path("text.txt"), workspace.text().repeat(60_000)).unwrap();
+    assert!(fs::metadata(workspace.path("text.txt")).unwrap().len() > 200_000_000);
+    let flags = ["--steps", "1", "--measure", "0.1", "--threads", "1", "--in-memory", "1MB"];
+    let found = peak(&workspace, &flags);
+    assert!(found < 100_000_000, "{found} bytes of memory");
 }
 
 /// A run in the folder that it learns grows while it learns: it is no part of the text, then or when the run goes on.

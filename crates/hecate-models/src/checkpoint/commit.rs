@@ -16,7 +16,7 @@ use std::{
 type Reached<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 /// Files, and checksums of them: large files are gone through once.
-type Summed<'a> = (&'a Files, &'a BTreeMap<String, String>);
+type Summed<'a> = (&'a Files<'a>, &'a BTreeMap<String, String>);
 
 /// Whether the disk refused, and not a test that stops.
 fn is_refusal(error: &Error) -> bool {
@@ -62,7 +62,7 @@ impl Run {
     pub(super) fn commit_watched(
         &self,
         step: u64,
-        files: &Files,
+        files: &Files<'_>,
         published: &[&str],
         keep: usize,
         reached: Reached,
@@ -90,7 +90,7 @@ impl Run {
     pub(super) fn replace_watched(
         &self,
         step: u64,
-        files: &Files,
+        files: &Files<'_>,
         published: &[&str],
         beside: &[&str],
         reached: Reached,
@@ -164,7 +164,7 @@ impl Run {
     }
 
     /// Gives files of a checkpoint their names in the run folder too.
-    pub(super) fn publish(&self, step: u64, files: &Files, published: &[&str], reached: Reached) -> Result<()> {
+    pub(super) fn publish(&self, step: u64, files: &Files<'_>, published: &[&str], reached: Reached) -> Result<()> {
         for name in published {
             let Some(content) = files.get(*name) else { continue };
             let (source, target) = (self.checkpoint(step).join(name), self.file(name));

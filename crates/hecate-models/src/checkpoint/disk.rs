@@ -4,7 +4,7 @@ use super::Run;
 use crate::{Error, Result};
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::Path,
 };
 
@@ -50,6 +50,8 @@ pub(super) fn write(path: &Path, content: &[u8]) -> Result<()> {
     file.write_all(content).and_then(|()| file.sync_all()).map_err(Error::io("write", path))
 }
 
+/// Bytes that are compared at once.
+const BLOCK: usize = 1 << 16;
 /// Bytes from which on a file under two names is one file. Smaller ones are what people edit, and take no room to speak of.
 const LINKED: u64 = 1 << 20;
 
@@ -86,7 +88,16 @@ pub(super) fn is_same(a: &Path, b: &Path, content: &[u8]) -> bool {
 pub(super) fn holds(path: &Path, content: &[u8]) -> bool {
     // A file of another length is not read.
     fs::metadata(path).is_ok_and(|found| found.len() == content.len() as u64)
-        && fs::read(path).is_ok_and(|found| found == content)
+        && File::open(path).is_ok_and(|file| reads(file, content))
+}
+
+/// Whether this is what comes from there, block by block: a large file needs no memory.
+fn reads(mut from: impl Read, content: &[u8]) -> bool {
+    let mut block = vec![0; content.len().min(BLOCK)];
+    content.chunks(BLOCK).all(|part| {
+        let found = &mut block[..part.len()];
+        from.read_exact(found).is_ok() && found == part
+    })
 }
 
 /// A file that must be there.

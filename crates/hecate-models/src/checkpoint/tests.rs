@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn files(content: &str) -> Files {
-    ["model.safetensors", "training.json"].map(|name| (name.to_owned(), content.as_bytes().to_vec())).into()
+fn files(content: &'static str) -> Files<'static> {
+    ["model.safetensors", "training.json"].map(|name| (name.to_owned(), content.as_bytes().into())).into()
 }
 
 const PUBLISHED: [&str; 1] = ["model.safetensors"];
@@ -38,7 +38,7 @@ fn stopping_anywhere_leaves_one_whole_checkpoint() {
             assert!(before == b"second" || before == b"third", "stopped at change {stop}");
             let (step, found) = run.open(&PUBLISHED).unwrap();
             assert_eq!(found, files(if step == 2 { "second" } else { "third" }), "stopped at change {stop}");
-            assert_eq!(fs::read(run.file("model.safetensors")).unwrap(), found["model.safetensors"]);
+            assert_eq!(fs::read(run.file("model.safetensors")).unwrap(), *found["model.safetensors"]);
             assert!(sorted(&run).iter().all(|name| !name.starts_with('.')), "leftovers after change {stop}");
             // Whoever saves next has as many as are to be kept.
             run.commit(3, &files("third"), &PUBLISHED, keep).unwrap();
@@ -143,7 +143,7 @@ fn what_did_not_change_takes_room_once() {
         Files::from(
             [("a.json", "same"), ("text.txt", "long"), ("model.safetensors", model)]
                 .map(|(name, content)| (name.to_owned(), content.repeat(if name == "a.json" { 1 } else { 1 << 19 })))
-                .map(|(name, content)| (name, content.into_bytes())),
+                .map(|(name, content)| (name, content.into_bytes().into())),
         )
     };
     run.commit(1, &with("one"), &PUBLISHED, 2).unwrap();

@@ -43,7 +43,7 @@ pub(super) fn open(paths: &[PathBuf], in_memory: usize) -> Result<Text> {
     }
     let (mut kept, mut skipped) = (Vec::new(), Vec::new());
     let source = if bytes <= in_memory as u64 {
-        Source::Memory(read_all(files, bytes, &mut kept, &mut skipped)?)
+        Source::Memory(read_all(files, bytes, &mut kept, &mut skipped)?.into())
     } else {
         for file in files {
             let flaw = flaw_on_disk(&file.path)?;

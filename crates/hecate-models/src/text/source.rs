@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use std::{
+    borrow::Cow,
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
     ops::Range,
@@ -23,7 +24,7 @@ pub(super) fn fail(path: &Path, why: impl Into<String>) -> Error {
 #[derive(Debug)]
 pub(super) enum Source {
     /// All of them.
-    Memory(Vec<u8>),
+    Memory(Cow<'static, [u8]>),
     /// They are read where they are needed.
     Files(Vec<Part>),
 }
@@ -65,7 +66,7 @@ impl Source {
     pub(super) fn read(&self, range: Range<usize>, into: &mut Vec<u8>) -> Result<()> {
         let parts = match self {
             Self::Memory(bytes) => {
-                into.extend(&bytes[range]);
+                into.extend_from_slice(&bytes[range]);
                 return Ok(());
             }
             Self::Files(parts) => parts,

@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use std::{ops::Range, sync::Arc};
 
 /// Tokens in order. Those of a byte-level text are its bytes, in memory or on the disk, and take no more room than they do.
-/// Clones and parts share them.
+/// Others take two bytes each where all of them are under 2^16, else four. Clones and parts share them.
 #[derive(Clone, Debug)]
 pub struct Tokens {
     store: Store,
@@ -17,6 +17,8 @@ pub struct Tokens {
 enum Store {
     Bytes(Arc<Source>),
     Ids(Arc<Vec<u32>>),
+    /// All of them fit 16 bits, as those of most vocabularies do.
+    Short(Arc<Vec<u16>>),
 }
 
 impl Tokens {
@@ -54,6 +56,7 @@ impl Tokens {
         let range = self.range.start + range.start..self.range.start + range.end;
         match &self.store {
             Store::Ids(ids) => Ok(ids[range].to_vec()),
+            Store::Short(ids) => Ok(ids[range].iter().copied().map(u32::from).collect()),
             Store::Bytes(source) => {
                 let mut bytes = Vec::with_capacity(range.len());
                 source.read(range, &mut bytes)?;
@@ -73,7 +76,14 @@ impl Tokens {
 
 impl From<Vec<u32>> for Tokens {
     fn from(ids: Vec<u32>) -> Self {
-        Self { range: 0..ids.len(), store: Store::Ids(Arc::new(ids)) }
+        let range = 0..ids.len();
+        // The first one that does not fit ends it.
+        let short: Result<Vec<u16>, _> = ids.iter().map(|&id| u16::try_from(id)).collect();
+        let store = match short {
+            Ok(short) => Store::Short(Arc::new(short)),
+            Err(_) => Store::Ids(Arc::new(ids)),
+        };
+        Self { range, store }
     }
 }
 
@@ -130,5 +140,22 @@ impl<'a> From<&'a Vec<u32>> for TokenSource<'a> {
 impl<'a> From<&'a Tokens> for TokenSource<'a> {
     fn from(tokens: &'a Tokens) -> Self {
         Self::Tokens(tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_that_fit_take_two_bytes() {
+        let most = u32::from(u16::MAX);
+        for (ids, short) in
+            [(vec![], true), (vec![0, 7, most], true), (vec![0, most + 1, 7], false), (vec![u32::MAX], false)]
+        {
+            let tokens = Tokens::from(ids.clone());
+            assert_eq!(matches!(tokens.store, Store::Short(_)), short, "{ids:?}");
+            assert_eq!((tokens.len(), tokens.to_vec().unwrap()), (ids.len(), ids));
+        }
     }
 }

@@ -8,13 +8,16 @@ use crate::{
     Config, Error, LanguageModel, Parameters, Result,
     checkpoint::{Files, Run, parse_json, read_file, to_json},
     optimizer::Moments,
-    text::Windows,
+    text::{Text, Windows},
     weights::{pack, unpack},
 };
 use hecate_core::{Backend, Shape, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const MODEL: &str = "model.safetensors";
@@ -99,7 +102,7 @@ impl<B: Backend> Trainer<B> {
         };
         // A run from before there were best weights starts to look for them here.
         let best = best.zip(files.take(BEST)).map(|(loss, weights)| Best { loss, weights });
-        let text = files.text()?;
+        let text = files.text(run)?;
         let tokenizer = files.take(TOKENIZER);
         let config = files.take(CONFIG).unwrap_or_default();
         let failed = false;
@@ -151,7 +154,7 @@ impl<B: Backend> Trainer<B> {
     }
 
     /// Files of a checkpoint of this step.
-    fn files(&self, run: &Run) -> Result<Files> {
+    fn files(&self, run: &Run) -> Result<Files<'_>> {
         self.check_sound()?;
         let folder = run.checkpoint(self.step);
         let moments = self.moments.means.iter().chain(&self.moments.squares);
@@ -166,16 +169,19 @@ impl<B: Backend> Trainer<B> {
             windows: self.source.windows.clone(),
             reading: self.source.bookmark(),
         };
+        let model = pack(&folder.join(MODEL), &named(self.model.parameters()), &self.beside())?;
         let mut files = Files::from([
-            (CONFIG.to_owned(), self.config.clone()),
-            (MODEL.to_owned(), pack(&folder.join(MODEL), &named(self.model.parameters()), &self.beside())?),
-            (TRAINING.to_owned(), to_json(&folder.join(TRAINING), &training)?),
-            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments, &[])?),
+            (CONFIG.to_owned(), self.config.as_slice().into()),
+            (MODEL.to_owned(), model.into()),
+            (TRAINING.to_owned(), to_json(&folder.join(TRAINING), &training)?.into()),
+            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments, &[])?.into()),
         ]);
-        let best = self.best.as_ref().map(|best| best.weights.clone());
-        let reading = self.source.pack(&folder.join(READING))?;
-        let text = self.text.clone().map(String::into_bytes);
-        let optional = [(BEST, best), (READING, reading), (TOKENIZER, self.tokenizer.clone()), (TEXT, text)];
+        // What is in memory anyway is not copied.
+        let best = self.best.as_ref().map(|best| best.weights.as_slice().into());
+        let reading = self.source.pack(&folder.join(READING))?.map(Cow::from);
+        let text = self.text.as_ref().map(Text::content).transpose()?;
+        let tokenizer = self.tokenizer.as_deref().map(Cow::from);
+        let optional = [(BEST, best), (READING, reading), (TOKENIZER, tokenizer), (TEXT, text)];
         files.extend(optional.into_iter().filter_map(|(name, content)| Some((name.to_owned(), content?))));
         Ok(files)
     }
@@ -184,7 +190,7 @@ impl<B: Backend> Trainer<B> {
 /// A checkpoint's files, and the folder that messages name.
 struct Opened {
     folder: PathBuf,
-    files: Files,
+    files: Files<'static>,
 }
 
 impl Opened {
@@ -198,7 +204,7 @@ impl Opened {
 
     /// A file that not every checkpoint has.
     fn take(&mut self, name: &str) -> Option<Vec<u8>> {
-        self.files.remove(name)
+        Some(self.files.remove(name)?.into_owned())
     }
 
     fn config(&self) -> Result<Config> {
@@ -211,10 +217,12 @@ impl Opened {
         Training::parse(&path, bytes, step)
     }
 
-    fn text(&mut self) -> Result<Option<String>> {
+    /// The text that was kept with the run, whose name is that in the run's folder.
+    fn text(&mut self, run: &Run) -> Result<Option<Text>> {
         let path = self.folder.join(TEXT);
         let text = self.take(TEXT).map(String::from_utf8).transpose();
-        text.map_err(|error| Error::checkpoint(path, format!("{error}; use a copy of it")))
+        let text = text.map_err(|error| Error::checkpoint(path, format!("{error}; use a copy of it")))?;
+        Ok(text.map(|text| Text::new(run.file(TEXT), text)))
     }
 
     fn moments<B: Backend>(&self, device: &B, parameters: &Parameters<B>) -> Result<Moments<B>> {
