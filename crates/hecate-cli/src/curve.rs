@@ -58,7 +58,7 @@ fn plot(picture: &mut String, train: &[(f64, f64)], held_out: &[(f64, f64)]) -> 
     chart.draw_series(LineSeries::new(smooth(train), BLUE.stroke_width(2)))?.label("learned").legend(key(BLUE));
     let held_out = held_out.iter().copied();
     let points = LineSeries::new(held_out, RED.stroke_width(2)).point_size(3);
-    chart.draw_series(points)?.label("held out").legend(key(RED));
+    chart.draw_series(points)?.label("held out, one pass").legend(key(RED));
     chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.4)).draw()?;
     area.present()?;
     Ok(())

@@ -5,6 +5,7 @@
 use crate::{
     defaults,
     error::{Error, Result},
+    measure::learned_windows,
     runs::{MODEL, find, trained},
     table::Table,
     train::{CURVE, METRICS},
@@ -67,7 +68,7 @@ pub(crate) fn run(arguments: InfoArgs) -> Result<ExitCode> {
         line("text", format!("{}, {}", texts(&plan.text), Bytes(plan.identity.bytes as u128)))?;
     }
     line("best", summary.best().map_or("not measured yet".to_owned(), held_out))?;
-    line("last loss", summary.last().map_or("no step yet".to_owned(), learned))?;
+    line("last loss", summary.learned())?;
     // Drawn with the first checkpoint after a step.
     let picture = folder.join(CURVE);
     line("picture", if picture.exists() { visible_path(&picture) } else { "not drawn yet".to_owned() })?;
@@ -86,7 +87,7 @@ pub(crate) fn list(arguments: RunsArgs) -> Result<ExitCode> {
     if runs.is_empty() {
         return Err(none(&folder));
     }
-    let mut table = Table::new(&["run", "model", "parameters", "steps", "bits/byte", "age"]);
+    let mut table = Table::new(&["run", "model", "parameters", "steps", "bits/byte, one pass", "age"]);
     // All rows are there: columns are as wide as the widest of them.
     let rows: Vec<_> = runs.iter().map(|(at, run)| row(run, *at)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -131,9 +132,14 @@ impl Summary {
         measured.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, record)| record)
     }
 
-    /// The last step.
-    fn last(&self) -> Option<&Record> {
-        self.records.iter().rfind(|record| record.loss.is_some())
+    /// The loss of the last step, and what it is of where the training is known.
+    fn learned(&self) -> String {
+        let Some(record) = self.records.iter().rfind(|record| record.loss.is_some()) else {
+            return "no step yet".to_owned();
+        };
+        let of = self.standing.as_ref().map_or_else(String::new, |x| format!(" ({})", learned_windows(&x.settings)));
+        let (bits, nats) = (record.bits_per_byte.unwrap_or(f64::NAN), record.loss.unwrap_or(f64::NAN));
+        format!("{bits:.4} bits/byte, {nats:.4} nats/token{of}, in step {}", record.step)
     }
 }
 
@@ -263,12 +269,6 @@ fn held_out(record: &Record) -> String {
     let bits = record.held_out_bits_per_byte.unwrap_or(f64::NAN);
     let loss = record.held_out_loss.unwrap_or(f64::NAN);
     format!("{bits:.4} bits/byte, {loss:.4} nats/token held out (one pass), after step {}", record.step)
-}
-
-/// The loss of a step.
-fn learned(record: &Record) -> String {
-    let bits = record.bits_per_byte.unwrap_or(f64::NAN);
-    format!("{bits:.4} bits/byte, {:.4} nats/token, in step {}", record.loss.unwrap_or(f64::NAN), record.step)
 }
 
 /// A number with a comma after every three digits from the right.

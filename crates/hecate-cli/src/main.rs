@@ -39,9 +39,14 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::{error::Error, io, process::ExitCode};
 
+/// Under the list of subcommands.
+const STATUS: &str = "\
+Exit status: 0 where all is well, 1 after an error, 2 for flags that cannot be read, 130 after
+Ctrl-C, 143 after a termination (`kill`), 129 after a hang-up (a closed terminal).";
+
 /// Language models made of neural memories.
 #[derive(Parser)]
-#[command(name = "hecate", version, about, arg_required_else_help = true, args_override_self = true)]
+#[command(name = "hecate", version, about, arg_required_else_help = true, args_override_self = true, after_help = STATUS)]
 struct Command {
     #[command(subcommand)]
     action: Action,
@@ -78,7 +83,7 @@ enum Action {
     },
 }
 
-/// Exit status 0, 1 after an error, 2 for flags that cannot be read, 130 after Ctrl-C.
+/// The exit status is as [`STATUS`] says.
 fn main() -> ExitCode {
     // clap answers `--help` and flags that it cannot read by itself.
     let action = Command::parse().action;

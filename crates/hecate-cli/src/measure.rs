@@ -15,9 +15,6 @@ use hecate_models::{
 };
 use std::{ops::ControlFlow, time::Duration};
 
-/// Time that a measurement may take however short the training was.
-const LEAST: Duration = Duration::from_secs(2);
-
 /// How long a run's last measurement takes.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct MeasureArgs {
@@ -51,7 +48,8 @@ impl MeasureArgs {
         match self.measure {
             Some(Limit::All) => None,
             Some(Limit::Time(time)) => Some(time),
-            None => Some(trained.max(LEAST)),
+            // However short it was: at least one call is made, which takes less than a step.
+            None => Some(trained),
         }
     }
 }
@@ -76,6 +74,14 @@ pub(crate) struct Figure {
     pub(crate) name: String,
     /// Of the tokens that were read.
     pub(crate) score: Score,
+}
+
+/// What a step's loss is of.
+pub(crate) fn learned_windows(&Settings { tokens, carry, .. }: &Settings) -> String {
+    match carry {
+        1 => format!("fresh windows of {tokens}"),
+        _ => format!("windows of {tokens}, state carried through {carry}"),
+    }
 }
 
 /// Tokens a call in which a model is measured that learned with these settings.
@@ -173,8 +179,7 @@ mod tests {
         let args = |text: &str| MeasureArgs { measure: Some(limit(text).unwrap()) };
         let (short, long) = (Duration::from_millis(3), Duration::from_secs(300));
         assert_eq!(MeasureArgs { measure: None }.time(long), Some(long));
-        // A training of milliseconds still ends with a figure that says something.
-        assert_eq!(MeasureArgs { measure: None }.time(short), Some(LEAST));
+        assert_eq!(MeasureArgs { measure: None }.time(short), Some(short));
         assert_eq!(args("all").time(short), None);
         assert_eq!(args("0.5").time(long), Some(Duration::from_millis(500)));
         assert!(["-1", "nan", "inf", "some", ""].iter().all(|text| limit(text).is_err()));

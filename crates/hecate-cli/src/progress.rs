@@ -103,7 +103,8 @@ impl Progress {
     /// A line that stays.
     pub(crate) fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(visible(line)),
+            // Lines through the bar's own writer would be lost without a word.
+            Some(bar) => bar.suspend(|| say(line)),
             None => say(line),
         }
     }
@@ -189,7 +190,7 @@ impl SweepProgress {
         let seconds = self.began.elapsed().as_secs_f64();
         let line = format!("{}/{}  {}: {figures}  ({seconds:.0} s)", self.ended, self.runs, self.name);
         match &self.bar {
-            Some(bar) => bar.println(visible(&line)),
+            Some(bar) => bar.suspend(|| say(&line)),
             None => say(&line),
         }
     }

@@ -4,8 +4,19 @@ use crate::error::Result;
 use hecate_models::Interrupt;
 use std::process;
 
-/// Exit status after Ctrl-C, as shells have it.
-pub(crate) const INTERRUPTED: u8 = 130;
+/// Exit status of a program that a signal ended, beside the signal's number, as shells have it.
+const BY_SIGNAL: u8 = 128;
+/// The signal of Ctrl-C, where no other is known.
+const INTERRUPT: u8 = 2;
+
+/// Exit status of what was asked to stop: 130 after Ctrl-C, 143 after termination, 129 after a hang-up.
+pub(crate) fn status() -> u8 {
+    #[cfg(unix)]
+    let signal = signals::last().unwrap_or(INTERRUPT);
+    #[cfg(not(unix))]
+    let signal = INTERRUPT;
+    BY_SIGNAL + signal
+}
 
 /// Whether somebody asked to stop. Asking a second time ends the program at once.
 pub(crate) struct Stop(Interrupt);
@@ -17,18 +28,16 @@ impl Stop {
         let interrupt = Interrupt::default();
         let asked = interrupt.clone();
         #[cfg(unix)]
-        let ignored = hang_up::is_ignored()?;
+        let ignored = signals::is_hang_up_ignored()?;
         // The handler runs on a thread of its own.
         ctrlc::set_handler(move || {
             // The second time: somebody does not want to wait for the end of an operation.
             if asked.ask() {
-                process::exit(INTERRUPTED.into());
+                process::exit(status().into());
             }
         })?;
         #[cfg(unix)]
-        if ignored {
-            hang_up::ignore()?;
-        }
+        signals::note(ignored)?;
         Ok(Self(interrupt))
     }
 
@@ -43,24 +52,66 @@ impl Stop {
     }
 }
 
-/// The signal that a terminal sends as it is closed.
+/// Which signal it was. `ctrlc` does not tell.
 #[cfg(unix)]
-mod hang_up {
+mod signals {
     use nix::{
         errno::Errno,
         sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
     };
+    use std::{
+        ffi::c_int,
+        sync::{
+            OnceLock,
+            atomic::{AtomicU8, Ordering},
+        },
+    };
 
-    /// Ignores it from here on; returns what was done before.
-    #[allow(unsafe_code)]
-    pub(super) fn ignore() -> Result<SigAction, Errno> {
-        let action = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-        // SAFETY: the action calls no function, so there is none that a signal could break in on.
-        unsafe { sigaction(Signal::SIGHUP, &action) }
+    /// What is done about a signal, once it is noted.
+    type Handler = extern "C" fn(c_int);
+
+    /// The last signal; 0 before the first.
+    static LAST: AtomicU8 = AtomicU8::new(0);
+    /// The handler of `ctrlc`, the same for all signals.
+    static NEXT: OnceLock<Handler> = OnceLock::new();
+
+    /// The last signal that asked to stop.
+    pub(super) fn last() -> Option<u8> {
+        Some(LAST.load(Ordering::SeqCst)).filter(|&signal| signal > 0)
     }
 
-    /// Whether whoever started this program had it ignored. It is ignored after this call, until somebody listens.
-    pub(super) fn is_ignored() -> Result<bool, Errno> {
-        Ok(matches!(ignore()?.handler(), SigHandler::SigIgn))
+    /// Notes the signal, and hands it on.
+    // A signal may break in on anything: two atomics are all that is touched here.
+    extern "C" fn take(signal: c_int) {
+        LAST.store(u8::try_from(signal).unwrap_or(0), Ordering::SeqCst);
+        if let Some(next) = NEXT.get() {
+            next(signal);
+        }
+    }
+
+    /// Notes signals from here on before `ctrlc` sees them, which listens already. Hang-ups are ignored instead where they
+    /// were before.
+    pub(super) fn note(ignore_hang_ups: bool) -> Result<(), Errno> {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            if signal == Signal::SIGHUP && ignore_hang_ups {
+                set(signal, SigHandler::SigIgn)?;
+            } else if let SigHandler::Handler(next) = set(signal, SigHandler::Handler(take))? {
+                NEXT.get_or_init(|| next);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether whoever started this program had hang-ups ignored. They are after this call, until somebody listens.
+    pub(super) fn is_hang_up_ignored() -> Result<bool, Errno> {
+        Ok(matches!(set(Signal::SIGHUP, SigHandler::SigIgn)?, SigHandler::SigIgn))
+    }
+
+    /// Another handler from here on; returns the one of before.
+    #[allow(unsafe_code)]
+    fn set(signal: Signal, handler: SigHandler) -> Result<SigHandler, Errno> {
+        let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the only function that is set is `take`, which may break in on any other.
+        Ok(unsafe { sigaction(signal, &action) }?.handler())
     }
 }

@@ -14,4 +14,6 @@ mod command {
     mod terminal;
     mod texts;
     mod usage;
+    #[cfg(target_os = "linux")]
+    mod watching;
 }

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 /// What `HECATE_REQUIRE` can name: the backends that have a column, what a WebGPU adapter may have, NVIDIA's compiler, the
-/// test vectors of another implementation, and a small disk that a test may mount.
-pub const NAMES: [&str; 8] = ["cpu", "cuda", "disk", "f16", "nvrtc", "subgroups", "vectors", "wgpu"];
+/// test vectors of another implementation, a small disk that a test may mount, and a network that it may take away.
+pub const NAMES: [&str; 9] = ["cpu", "cuda", "disk", "f16", "network", "nvrtc", "subgroups", "vectors", "wgpu"];
 
 /// What `HECATE_REQUIRE` names; nothing where it is not set.
 ///

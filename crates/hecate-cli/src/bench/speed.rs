@@ -248,12 +248,13 @@ struct SpeedReport {
 impl SpeedReport {
     /// A report without rows.
     fn new(device: String, peak: f64, json: bool) -> Self {
-        let heading = ["rule", "batch x tokens x heads x width", "pass", "ms", "tokens/s", "GFLOP/s", "of the peak"];
-        let table = Table::new(&heading).with_widths([13, 0, 7, 9, 11, 0, 0]);
+        // With room for the cells that come, these are the 80 columns of a terminal.
+        let heading = ["rule", "BxTxHxD", "pass", "ms", "tokens/s", "GFLOP/s", "of peak"];
+        let table = Table::new(&heading).with_widths([13, 13, 7, 9, 10, 8, 0]);
         Self { device, peak, json, rows: Vec::new(), table }
     }
 
-    /// The line above the table.
+    /// The lines above the table.
     fn begin(&self) -> Result<()> {
         if self.json {
             return Ok(());
@@ -261,7 +262,9 @@ impl SpeedReport {
         // In operations of 10⁹, as the column has them.
         let peak = self.peak / 1e9;
         let mut out = stdout().lock();
-        Ok(writeln!(out, "{}; peak: {peak:.0} GFLOP/s, its fastest product of f32 matrices\n", self.device)?)
+        writeln!(out, "{}", self.device)?;
+        writeln!(out, "peak: {peak:.0} GFLOP/s, its fastest product of f32 matrices")?;
+        Ok(writeln!(out, "BxTxHxD: batch, tokens, heads, width of keys and values\n")?)
     }
 
     /// A row: printed, or kept for JSON.

@@ -5,7 +5,7 @@ use super::{
     settings::{SweepSettings, shortest},
     sweep::{Outcome, SweepRun},
 };
-use crate::{error::Result, stop::INTERRUPTED, table::Table};
+use crate::{error::Result, stop, table::Table};
 use serde_json::{Map, Value, json};
 use std::{
     io::{Write, stdout},
@@ -49,9 +49,9 @@ impl Summary {
             self.print_identities()?;
             self.print_accuracies()?;
         }
-        // Ctrl-C first: what is missing cannot have failed.
+        // A stop first: what is missing cannot have failed.
         if self.stopped {
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(ExitCode::from(stop::status()));
         }
         let holds = self.identities.iter().all(Identity::holds);
         Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })

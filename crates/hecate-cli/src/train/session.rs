@@ -12,7 +12,7 @@ use crate::{
     generate,
     measure::{self, MeasureArgs, Measurement},
     progress::Progress,
-    stop::{INTERRUPTED, Stop},
+    stop::{self, Stop},
     terminal,
     visible::visible_path,
 };
@@ -111,10 +111,10 @@ impl<B: Backend> Session<B> {
         Ok(if self.stop.asked() { self.stopped() } else { ExitCode::SUCCESS })
     }
 
-    /// Says how to go on, and gives the exit status of Ctrl-C.
+    /// Says how to go on, and gives the exit status of the signal.
     fn stopped(&self) -> ExitCode {
         self.progress.say(&format!("stopped and saved; go on with:\n  {}", self.resume_command()));
-        ExitCode::from(INTERRUPTED)
+        ExitCode::from(stop::status())
     }
 
     /// What is trained, on what, how much memory it takes, and where it goes on.
@@ -136,7 +136,11 @@ impl<B: Backend> Session<B> {
         // Gradients of earlier passes wait while the next pass runs.
         let waiting = if settings.accumulate > 1 { footprint.gradients } else { 0 };
         let expected = Bytes(footprint.total().saturating_add(waiting) as u128);
-        self.progress.say(&format!("about {expected} expected to learn in {}", settings.precision.name()));
+        self.progress.say(&format!(
+            "about {expected} expected to learn in {}; losses of steps are of {}",
+            settings.precision.name(),
+            measure::learned_windows(settings),
+        ));
         if self.trainer.steps() > 0 {
             self.progress.say(&match self.trainer.finished() {
                 true => format!("finished at step {}; `--steps N` makes it longer", self.trainer.steps()),

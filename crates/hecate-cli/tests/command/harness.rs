@@ -32,7 +32,7 @@ impl Workspace {
     }
 
     /// The command as it was built for these tests, not started.
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hecate"));
         command.args(arguments).current_dir(self.0.path());
         // What the tests' own surroundings ask to be told.

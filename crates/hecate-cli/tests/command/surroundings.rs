@@ -1,6 +1,7 @@
 //! A run survives a closed terminal and a log that nobody can write or read.
 
 use super::harness::{Outcome, TINY, Workspace};
+use hecate_conformance::require;
 use std::{
     fs,
     process::{Child, Command},
@@ -31,10 +32,10 @@ fn wait_for(workspace: &Workspace, child: &mut Child, before: u64) -> u64 {
     }
 }
 
-/// What the child said and how it ended; it saved, and told how to go on.
-fn stopped(child: Child) {
+/// What the child said, and that it ended with this status; it saved, and told how to go on.
+fn stopped(child: Child, status: i32) {
     let outcome = Outcome::new(child.wait_with_output().unwrap());
-    assert!(outcome.code == Some(130) && outcome.stderr.contains("stopped and saved"), "{outcome:?}");
+    assert!(outcome.code == Some(status) && outcome.stderr.contains("stopped and saved"), "{outcome:?}");
 }
 
 /// `nohup` has hang-ups ignored: a run under it goes on until somebody stops it in another way.
@@ -49,7 +50,7 @@ fn a_hang_up_that_is_ignored_stays_ignored() {
         step = wait_for(&workspace, &mut child, step + 8);
     }
     signal(&child, "-TERM");
-    stopped(child);
+    stopped(child, 143);
 }
 
 /// A terminal that is closed stops a run as Ctrl-C does.
@@ -62,13 +63,18 @@ fn a_hang_up_saves_and_stops() {
     let mut child = workspace.shell(&format!("exec {env} \"$HECATE\" {TINY} {LONG}")).spawn().unwrap();
     wait_for(&workspace, &mut child, 0);
     signal(&child, "-HUP");
-    stopped(child);
+    stopped(child, 129);
 }
 
 /// The run to its end with these redirections: what it says, and that it is saved as it would be without them.
 fn redirected(to: &str) -> Outcome {
+    redirected_with("", to)
+}
+
+/// As [`redirected`], with this assignment of a variable.
+fn redirected_with(variable: &str, to: &str) -> Outcome {
     let workspace = Workspace::new();
-    let line = format!("\"$HECATE\" {TINY} --steps 40 --save-every 1000 {to}");
+    let line = format!("{variable} \"$HECATE\" {TINY} --steps 40 --save-every 1000 {to}");
     let outcome = Outcome::new(workspace.shell(&line).output().unwrap());
     // The same flags, and somebody who reads everything.
     let plain = Workspace::new();
@@ -94,7 +100,7 @@ fn a_log_that_cannot_be_written_ends_no_training() {
     redirected(">/dev/full 2>/dev/full").succeeded();
     redirected(">&- 2>&-").succeeded();
     // Events of the library too.
-    let outcome = redirected("2>/dev/full; echo status $?");
+    let outcome = redirected_with("HECATE_LOG=trace", "2>/dev/full; echo status $?");
     assert!(outcome.stdout.contains("status 0"), "{outcome:?}");
     // The reader has seen enough, and says how the run ended.
     let outcome = redirected("2>&1 >/dev/null | head -2");
@@ -120,6 +126,30 @@ fn other_commands_end_quietly() {
     assert_eq!(run("HECATE_LOG=trace \"$HECATE\" generate --prompt a --tokens 2 2>/dev/full").code, Some(0));
 }
 
+/// README.md: only the first build needs a network.
+#[test]
+fn a_run_needs_no_network() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
+    assert!(readme.contains("Only the first build needs a network"), "what is tested here is said no more");
+    let workspace = Workspace::new();
+    // A network of its own, in which there is nobody.
+    let alone = |line: &str| Outcome::new(workspace.shell(&format!("exec unshare -rn {line}")).output().unwrap());
+    if alone("true").code != Some(0) {
+        return require::skip("network", "this system lets no test take the network away");
+    }
+    let devices = alone("sh -c 'tail -n +3 /proc/net/dev | grep -v lo:'");
+    assert_eq!(devices.code, Some(1), "it is not alone: {devices:?}");
+    for line in [
+        format!("\"$HECATE\" {TINY} --steps 2"),
+        "\"$HECATE\" train --steps 3 --resume".into(),
+        "\"$HECATE\" generate --prompt 1 --tokens 3".into(),
+        "\"$HECATE\" eval --text text.txt".into(),
+        "\"$HECATE\" devices".into(),
+    ] {
+        alone(&line).succeeded();
+    }
+}
+
 /// A step of many seconds is broken off, not waited for.
 #[test]
 fn a_stop_is_seen_inside_a_step() {
@@ -134,7 +164,7 @@ fn a_stop_is_seen_inside_a_step() {
     sleep(Duration::from_millis(1500));
     let asked = Instant::now();
     signal(&child, "-INT");
-    stopped(child);
+    stopped(child, 130);
     let took = asked.elapsed();
     assert_eq!((workspace.saved(RUN), workspace.recorded_steps(RUN).len()), (Some(0), 0), "the step was too short");
     // A second, and what machines that do much else take besides.

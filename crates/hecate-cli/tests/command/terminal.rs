@@ -180,13 +180,82 @@ fn the_last_of_a_repeated_flag_counts() {
     workspace.run(&["eval", "--text", "text.txt", "--tail", "0.5", "--tail", "0.1"]).succeeded();
 }
 
+/// Bytes of a folder's files, each counted once however many names it has there.
+#[cfg(unix)]
+fn bytes_of(folder: &std::path::Path, seen: &mut std::collections::BTreeMap<u64, u64>) {
+    use std::os::unix::fs::MetadataExt;
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let found = entry.metadata().unwrap();
+        match found.is_dir() {
+            true => bytes_of(&entry.path(), seen),
+            false => drop(seen.insert(found.ino(), found.len())),
+        }
+    }
+}
+
+/// By the configuration's widths, and by the files themselves; large ones have several names.
+#[cfg(unix)]
+#[test]
+fn info_counts_parameters_and_bytes() {
+    let workspace = Workspace::new();
+    workspace.train(&["--steps", "2", "--mixer", "attention", "--conv", "0", "--width", "256"]).succeeded();
+    let found = workspace.run(&["info"]);
+    found.succeeded();
+    let config: serde_json::Value =
+        serde_json::from_slice(&fs::read(workspace.path("runs/text/config.json")).unwrap()).unwrap();
+    let size = |name: &str| config[name].as_u64().unwrap();
+    let (vocabulary, hidden, inner) = (size("vocabulary_size"), size("hidden_size"), 688);
+    // Embeddings, queries, keys, values and outputs, three matrices of the MLP, and three norms.
+    let expected = vocabulary * hidden + 4 * hidden * hidden + 3 * hidden * inner + 3 * hidden;
+    let told = line(&found.stdout, "parameters ").split_whitespace().last().unwrap().replace(',', "");
+    assert_eq!(told.parse::<u64>().unwrap(), expected, "{found:?} {config}");
+    let mut files = std::collections::BTreeMap::new();
+    bytes_of(&workspace.path("runs/text"), &mut files);
+    let bytes: u64 = files.values().sum();
+    assert!(bytes > 3_000_000, "too small to be linked: {bytes}");
+    let told = line(&found.stdout, "on disk ");
+    assert!(told.ends_with(&format!(" {:.1} MB", bytes as f64 / 1e6)), "{told}, and {bytes} bytes of {files:?}");
+}
+
+/// Unless told otherwise, as long as training took: all of its steps, those before it was resumed too.
+#[test]
+fn the_last_measurement_takes_no_longer_than_training_did() {
+    let workspace = Workspace::new();
+    fs::write(workspace.path("text.txt"), workspace.text().repeat(3_000)).unwrap();
+    let part = |found: &Outcome| {
+        found.succeeded();
+        ["fresh windows of 24 ", "one pass "].map(|name| {
+            let measured = numbers(line(&found.stdout, name));
+            let [.., part, all] = measured.as_slice() else { panic!("{found:?}") };
+            assert!(0.0 < *part && part < all && *all > 7e6, "{found:?}");
+            *part
+        })
+    };
+    let short = part(&workspace.train(&["--steps", "2", "--holdout", "0.9"]));
+    // As if each of the two steps had taken two seconds.
+    let record = workspace.path("runs/text/metrics.jsonl");
+    let lines = workspace.record("runs/text").into_iter().map(|mut line| {
+        line["tokens_per_second"] = 24.into();
+        format!("{line}\n")
+    });
+    fs::write(&record, lines.collect::<String>()).unwrap();
+    let began = std::time::Instant::now();
+    let long = part(&workspace.run(&["train", "--resume"]));
+    let took = began.elapsed().as_secs_f64();
+    assert!((4.0..12.0).contains(&took), "{took} s");
+    // Milliseconds before, seconds now.
+    assert!(long[0] > 4.0 * short[0] && long[1] > 4.0 * short[1], "{short:?} {long:?}");
+}
+
 /// A run that learned more, a younger one of another kind, and what becomes of a damaged one.
 #[test]
 fn runs_are_listed_and_described() {
-    let (workspace, _) = trained("6");
+    let (workspace, run_told) = trained("6");
     workspace.train(&["--steps", "3", "--mixer", "mag", "--rule", "titans", "--out", "runs/other"]).succeeded();
     let listed = workspace.run(&["runs"]);
     listed.succeeded();
+    // A figure of held-out text says of which kind it is.
+    assert!(listed.stdout.lines().next().unwrap().contains("  bits/byte, one pass  age"), "{listed:?}");
     // After the heading and the line below it.
     let rows: Vec<Vec<&str>> = listed.stdout.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!((rows[0][0], rows[0][1], rows[0][3]), ("text", "delta", "6/6"), "{listed:?}");
@@ -205,7 +274,8 @@ fn runs_are_listed_and_described() {
     assert!(line(&found.stdout, "steps ").contains("6 of 6, each of 48 tokens"), "{found:?}");
     assert!(line(&found.stdout, "text ").contains("text.txt"), "{found:?}");
     assert!(line(&found.stdout, "best ").contains(&format!("{best:.4} bits/byte")), "{found:?}");
-    assert!(line(&found.stdout, "last loss ").contains("in step 6"), "{found:?}");
+    assert!(line(&found.stdout, "last loss ").ends_with("(fresh windows of 24), in step 6"), "{found:?}");
+    assert!(run_told.stderr.contains("losses of steps are of fresh windows of 24\n"), "{run_told:?}");
     assert!(line(&found.stdout, "picture ").contains("runs/text/loss.svg"), "{found:?}");
     // Without a name it is the run trained last.
     assert!(line(&workspace.run(&["info"]).stdout, "run ").ends_with("runs/other"));
