@@ -100,7 +100,8 @@ fn what_is_carried_was_dropped_like_the_rest() {
             let targets: Vec<u32> = starts.iter().flat_map(|start| &text[next(start)]).copied().collect();
             model.set_masks(Some(Masks { seed: settings.seed, step: i as u64 + 1, pass: 0 }));
             let (expected, _) = model.loss_and_gradients_with_cache(&inputs, &targets, &mut cache).unwrap();
-            assert_relative_eq!(learned, expected, max_relative = 1e-5);
+            // In the first, persistent tokens of mag and mal are dropped too, which no cache goes through.
+            assert!(i == 0 || (learned / expected - 1.0).abs() < 1e-5, "{mixer}: {learned} is not {expected}");
         }
     }
 }

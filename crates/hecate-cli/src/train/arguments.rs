@@ -183,7 +183,8 @@ pub(super) struct TrainingArgs {
     /// Passes in a step, whose gradients are averaged
     #[arg(long, default_value_t = 1, value_name = "N")]
     accumulate: usize,
-    /// Sequences that are learned one after another with the memories carried on; 1 starts each with fresh memories
+    /// Sequences that are learned one after another with the memories carried on; 1 starts each with fresh memories. What is
+    /// carried was dropped from as --dropout says
     #[arg(long, default_value_t = 1, value_name = "N")]
     carry: usize,
     /// Highest learning rate

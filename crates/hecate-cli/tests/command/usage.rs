@@ -416,3 +416,23 @@ fn every_form_of_the_linear_rules_learns_and_writes_the_same() {
     let chunks = ["--steps", "1", "--overwrite", "--device", "reference", "--algorithm", "chunk"];
     workspace.train(&chunks).failed(1, &["the reference", "`scan`", "`cpu`"]);
 }
+
+/// README.md: against learning a small text by heart. Ten kilobytes are learned some twenty times over.
+#[test]
+fn dropout_helps_a_small_text() {
+    let workspace = Workspace::new();
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE"), workspace.path("text.txt")).unwrap();
+    // Losses of the last step and of the held-out text, in nats a token.
+    let losses = |share: &str| {
+        let flags = "train --text text.txt --layers 1 --width 64 --heads 2 --tokens 64 --batch 8 --steps 400 --holdout 0.2 \
+                     --measure all --eval-every 400 --save-every 400 --overwrite --dropout";
+        let line: Vec<_> = flags.split_whitespace().chain([share]).collect();
+        workspace.run(&line).succeeded();
+        let last = workspace.record("runs/text").pop().unwrap();
+        ["loss", "held_out_loss"].map(|name| last[name].as_f64().unwrap())
+    };
+    let ([learned, held_out], [learned_less, held_out_less]) = (losses("0"), losses("0.2"));
+    // By heart without it; with seeds 0, 1 and 2 the held-out losses are 0.21 to 0.29 apart.
+    assert!(learned < 1.0 && learned_less > learned + 0.3, "{learned} without, {learned_less} with");
+    assert!(held_out_less < held_out - 0.1, "{held_out} without, {held_out_less} with");
+}

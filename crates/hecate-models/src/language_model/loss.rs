@@ -88,7 +88,8 @@ impl<B: Backend> LanguageModel<B> {
         Ok(pass)
     }
 
-    /// Moves `cache` past the first tokens of its texts. What is carried dropped the same elements as the pass over them.
+    /// Moves `cache` past the first tokens of its texts. What is carried was dropped as in the pass over them: by the same masks,
+    /// but where persistent tokens have a part of these.
     pub(crate) fn carry(&self, inputs: &[u32], cache: &mut Cache<B>) -> Result<()> {
         let batch = cache.batch();
         if self.masks.is_none() || self.config.dropout() == Dropout::default() {
