@@ -190,7 +190,7 @@ fn interrupted_while_the_end_is_measured() {
     let workspace = Workspace::new();
     // Takes many seconds to measure.
     fs::write(workspace.path("text.txt"), workspace.text().repeat(8_000)).unwrap();
-    let mut child = workspace.start(&["--steps", "1", "--holdout", "0.9"]);
+    let mut child = workspace.start(&["--steps", "1", "--holdout", "0.9", "--measure", "all"]);
     wait_for_progress(&workspace, &mut child, 0);
     // After the last checkpoint comes the measurement of the whole held-out text.
     sleep(Duration::from_millis(50));
