@@ -79,7 +79,7 @@ fn a_text_on_the_disk_is_learned_and_measured_alike() {
     let disk = run("runs/disk", "100");
     assert!(memory.0 == disk.0, "other weights");
     assert_eq!((memory.1, memory.2), (disk.1, disk.2));
-    // It was read from the disk: a file that is not the same any more is noticed, and one that is in memory is not.
+    // Sizes that nobody can read.
     for refused in ["1.5GB", "much", "-1"] {
         workspace.train(&["--in-memory", refused]).failed(2, &["--in-memory", "500MB"]);
     }
