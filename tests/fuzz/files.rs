@@ -88,7 +88,7 @@ fn any_numbers_in_a_training_are_read_or_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = saved(folder.path());
     let (step, whole) = run.open(&PUBLISHED).expect("a checkpoint");
-    let text = String::from_utf8(whole["training.json"].clone()).expect("a text");
+    let text = String::from_utf8(whole["training.json"].to_vec()).expect("a text");
     for known in ["starts", "seed", "held_out"] {
         assert!(text.contains(known), "no {known} in {text}");
     }
@@ -110,7 +110,7 @@ fn any_numbers_in_a_training_are_read_or_refused() {
         // A checkpoint of another step than it says is refused at once, so it lies where it says.
         let said = serde_json::from_str::<serde_json::Value>(&told).ok().and_then(|told| told["step"].as_u64());
         let mut files = whole.clone();
-        files.insert("training.json".to_owned(), told.into_bytes());
+        files.insert("training.json".to_owned(), told.into_bytes().into());
         run.clear(&[]).expect("no run");
         run.commit(said.unwrap_or(step), &files, &PUBLISHED, 1).expect("room");
         if let Ok(mut trainer) = sound("Trainer::resume", || Trainer::<Cpu>::resume(&device(), &run))? {
