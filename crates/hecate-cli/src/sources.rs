@@ -45,12 +45,14 @@ const UNITS: [(&str, usize); 6] =
 
 /// A number of bytes, with a unit or without.
 fn size(text: &str) -> Result<Size, String> {
+    // A sign or a point belongs to no number here.
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let bytes = match unit.trim() {
         "" | "B" => Some(1),
         unit => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|&(_, bytes)| bytes),
     };
+    // More than can be counted is no size either.
     let size = bytes.zip(number.parse::<usize>().ok()).and_then(|(bytes, number)| number.checked_mul(bytes));
     let names = UNITS.map(|(name, _)| name).join(", ");
     size.map(Size)

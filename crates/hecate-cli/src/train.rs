@@ -73,6 +73,7 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
         FirstModel::Trained(model) => Trainer::from_model(*model, settings, plan, tokenizer)?,
     };
     // A text that is in no file that could be read again is kept with the run.
+    // The trainer shares the bytes of it with the corpus.
     let kept = arguments.text.iter().all(|path| sources::is_stdin(path));
     let trainer = if kept { trainer.with_text(source) } else { trainer };
     let lock = run.lock()?;

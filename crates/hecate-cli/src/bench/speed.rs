@@ -263,6 +263,7 @@ impl SpeedReport {
         let peak = self.peak / 1e9;
         let mut out = stdout().lock();
         writeln!(out, "{}", self.device)?;
+        // On lines of their own: a device may have a long name.
         writeln!(out, "peak: {peak:.0} GFLOP/s, its fastest product of f32 matrices")?;
         Ok(writeln!(out, "BxTxHxD: batch, tokens, heads, width of keys and values\n")?)
     }

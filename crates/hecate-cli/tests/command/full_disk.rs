@@ -164,6 +164,7 @@ fn a_run_ends_on_a_full_disk_with_a_way_out() {
 
 /// Bytes that the files of a folder take, each counted once, in the pages of a disk in memory.
 fn room_of(folder: &Path) -> u64 {
+    // The standard library tells lengths, not what they take.
     let found = Command::new("du").args(["-s", "--block-size=1"]).arg(folder).output().unwrap();
     String::from_utf8(found.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap()
 }

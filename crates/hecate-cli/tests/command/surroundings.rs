@@ -137,8 +137,10 @@ fn a_run_needs_no_network() {
     if alone("true").code != Some(0) {
         return require::skip("network", "this system lets no test take the network away");
     }
+    // Two lines of headings, then a line a device; only the loopback is there.
     let devices = alone("sh -c 'tail -n +3 /proc/net/dev | grep -v lo:'");
     assert_eq!(devices.code, Some(1), "it is not alone: {devices:?}");
+    // All that uses a model, each in a network of its own.
     for line in [
         format!("\"$HECATE\" {TINY} --steps 2"),
         "\"$HECATE\" train --steps 3 --resume".into(),

@@ -198,6 +198,7 @@ fn bytes_of(folder: &std::path::Path, seen: &mut std::collections::BTreeMap<u64,
 #[test]
 fn info_counts_parameters_and_bytes() {
     let workspace = Workspace::new();
+    // Without convolutions, all parameters are matrices and norms; weights of 3.4 MB have several names.
     workspace.train(&["--steps", "2", "--mixer", "attention", "--conv", "0", "--width", "256"]).succeeded();
     let found = workspace.run(&["info"]);
     found.succeeded();
@@ -209,6 +210,7 @@ fn info_counts_parameters_and_bytes() {
     let expected = vocabulary * hidden + 4 * hidden * hidden + 3 * hidden * inner + 3 * hidden;
     let told = line(&found.stdout, "parameters ").split_whitespace().last().unwrap().replace(',', "");
     assert_eq!(told.parse::<u64>().unwrap(), expected, "{found:?} {config}");
+    // By number of the file: as many names as it has are one.
     let mut files = std::collections::BTreeMap::new();
     bytes_of(&workspace.path("runs/text"), &mut files);
     let bytes: u64 = files.values().sum();
@@ -231,9 +233,11 @@ fn the_last_measurement_takes_no_longer_than_training_did() {
             *part
         })
     };
+    // Both figures are cut short after milliseconds.
     let short = part(&workspace.train(&["--steps", "2", "--holdout", "0.9"]));
     // As if each of the two steps had taken two seconds.
     let record = workspace.path("runs/text/metrics.jsonl");
+    // Each step has 48 tokens.
     let lines = workspace.record("runs/text").into_iter().map(|mut line| {
         line["tokens_per_second"] = 24.into();
         format!("{line}\n")

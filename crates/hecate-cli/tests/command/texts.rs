@@ -66,15 +66,18 @@ fn a_text_on_the_disk_is_learned_and_measured_alike() {
         let line = ["eval", "--text", "text.txt", "more.txt", "--run", "runs/memory", "--in-memory", limit];
         let measured = workspace.run(&line);
         measured.succeeded();
+        // Weights and record of the run after it was resumed.
         let weights = fs::read(workspace.path(out).join("model.safetensors")).unwrap();
         let losses = |mut line: serde_json::Value| {
             line["tokens_per_second"] = 0.into();
             line.to_string()
         };
         let record: Vec<_> = workspace.record(out).into_iter().map(losses).collect();
+        // Folders have other names, figures have not.
         let table = |found: &super::harness::Outcome| found.stdout.split("saved in").next().unwrap().to_owned();
         (weights, record, [table(&trained), measured.stdout])
     };
+    // All of the text, then a hundred bytes of it.
     let memory = run("runs/memory", "1GiB");
     let disk = run("runs/disk", "100");
     assert!(memory.0 == disk.0, "other weights");
@@ -128,6 +131,7 @@ fn a_text_takes_the_memory_of_its_bytes() {
 #[test]
 fn a_text_that_is_kept_is_in_memory_once() {
     let workspace = Workspace::new();
+    // From a file, so that nobody has to feed the pipe meanwhile.
     let flags = TINY.replace("text.txt", "-");
     let run = |from: &str| {
         let line = format!("exec \"$HECATE\" {flags} --steps 1 --measure 0.1 --threads 1 --overwrite <{from}");
@@ -149,6 +153,7 @@ fn a_text_over_the_limit_takes_no_memory() {
     let workspace = Workspace::new();
     fs::write(workspace.path("text.txt"), workspace.text().repeat(60_000)).unwrap();
     assert!(fs::metadata(workspace.path("text.txt")).unwrap().len() > 200_000_000);
+    // A pass over all of it tells that it is UTF-8, and which text it is.
     let flags = ["--steps", "1", "--measure", "0.1", "--threads", "1", "--in-memory", "1MB"];
     let found = peak(&workspace, &flags);
     assert!(found < 100_000_000, "{found} bytes of memory");

@@ -13,6 +13,7 @@ use std::{
 };
 
 /// A rule with a long name, and more steps than anybody waits for.
+// `--enough 0`: no run ends before its last step, however well it learned.
 const SWEEPS: [&str; 2] = [
     "bench recall --rules yaad_momentum --pairs 1,3 --keys 4 --values 2 --width 8 --key-dim 4 --value-dim 4 --batch 2 \
      --examples 5 --rates 1e-2,1e-3 --seeds 2 --enough 0 --steps",
@@ -22,7 +23,9 @@ const SWEEPS: [&str; 2] = [
 
 /// A terminal that nobody sees: what is written to the program's end is read at the other.
 struct Terminal {
+    /// What a terminal's user would see is read here.
     screen: File,
+    /// What the command has for its standard output or error.
     program: File,
 }
 
@@ -31,11 +34,13 @@ impl Terminal {
     fn new(columns: u16) -> Self {
         // Neither end may reach children of other tests, which would keep it open.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        // The kernel makes the other end, once this one is told to.
         let screen = posix_openpt(flags).unwrap();
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
         let name = ptsname_r(&screen).unwrap();
         let program = File::options().read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits()).open(name).unwrap();
+        // Programs ask the terminal itself how wide it is.
         let set = ["rows", "24", "columns", &columns.to_string()].map(str::to_owned);
         assert!(Command::new("stty").args(set).stdin(program.try_clone().unwrap()).status().unwrap().success());
         Self { screen: File::from(OwnedFd::from(screen)), program }
@@ -53,6 +58,7 @@ impl Terminal {
         let mut child = command.stdout(self.stream()).stderr(self.stream()).spawn().unwrap();
         // From here on the child alone holds that end; reading ends with an error once it is gone.
         drop((command, self.program));
+        // More than the system holds back may come: it is read while the child runs.
         let mut written = Vec::new();
         let _ = self.screen.read_to_end(&mut written);
         (child.wait().unwrap().code(), shown(&String::from_utf8_lossy(&written)))
@@ -61,6 +67,7 @@ impl Terminal {
 
 /// Text between two jumps of the cursor to the start of a line, without what only moves it or sets colours.
 fn shown(written: &str) -> Vec<String> {
+    // What clears a line or moves the cursor up changes nothing of what lines hold.
     let mut plain = String::new();
     let mut rest = written.chars();
     while let Some(c) = rest.next() {
@@ -79,6 +86,7 @@ fn shown(written: &str) -> Vec<String> {
 fn bars<'a>(lines: &'a [String], columns: usize, told: &str) -> Vec<&'a String> {
     let bars: Vec<_> = lines.iter().filter(|line| line.starts_with(['█', '░']) && line.contains(told)).collect();
     assert!(!bars.is_empty(), "no bar with `{told}` in {lines:#?}");
+    // Bars are padded to the whole width, which no terminal breaks.
     for bar in &bars {
         assert!(bar.trim_end().chars().count() < columns, "{columns} columns: {bar:?}");
     }
@@ -90,6 +98,7 @@ fn bars<'a>(lines: &'a [String], columns: usize, told: &str) -> Vec<&'a String> 
 fn bars_fit_their_terminal() {
     for columns in [80, 40] {
         for sweep in SWEEPS {
+            // Three runs: two rates, then the second seed.
             let (code, lines) = Terminal::new(columns).run(&format!("{sweep} 300"));
             assert_eq!(code, Some(0), "{lines:#?}");
             let bars = bars(&lines, columns.into(), "run 2/");
@@ -97,6 +106,7 @@ fn bars_fit_their_terminal() {
             // With room for it, who it is that learns.
             assert_eq!(bars.iter().any(|bar| bar.contains("rate 0.001, seed 0")), columns == 80, "{bars:#?}");
         }
+        // A training's bar and that of its last measurement.
         let text = format!("{TINY} --steps 30").replace("text.txt", "text.txt --measure all --holdout 0.5");
         let (code, lines) = Terminal::new(columns).run(&text);
         assert_eq!(code, Some(0), "{lines:#?}");
@@ -115,6 +125,7 @@ fn tables_fit_a_terminal() {
     {
         let (code, lines) = Terminal::new(80).run(line);
         assert_eq!(code, Some(0), "{lines:#?}");
+        // Rows stay on the screen, and may fill it to the last column.
         for line in &lines {
             assert!(line.chars().count() <= 80, "{line:?}");
         }
@@ -130,6 +141,7 @@ fn tables_fit_a_terminal() {
 #[test]
 fn long_work_is_told_of_where_no_terminal_is() {
     let workspace = Workspace::new();
+    // Both outputs are pipes here.
     let run = |line: &str| {
         let found = workspace.run(&line.split(' ').collect::<Vec<_>>());
         found.succeeded();
@@ -137,8 +149,10 @@ fn long_work_is_told_of_where_no_terminal_is() {
     };
     let found = run("check --threads 1");
     let told: Vec<_> = found.stderr.lines().filter(|line| line.contains(" cells checked, ")).collect();
+    // How many cells come first in a line.
     let count = |line: &&str| line.split(' ').next().unwrap().parse::<usize>().unwrap();
     assert!(!told.is_empty() && told.iter().all(|line| line.ends_with(" last") && count(line) > 0), "{found:?}");
+    // Six figures of 0.7 seconds each: a line is due at the third or so.
     let found = run("bench speed --rules delta,titans --shapes 1x64x1x16 --seconds 0.7 --threads 1");
     let told: Vec<_> = found.stderr.lines().filter(|line| line.starts_with("timed: ")).collect();
     assert!(matches!(told[..], [first, ..] if first.starts_with("timed: delta, ")), "{found:?}");
@@ -153,6 +167,7 @@ fn sweeps_are_told_of_where_no_terminal_is() {
     {
         let line = format!("{sweep} 100000000");
         let mut child = workspace.spawn(&line.split_whitespace().collect::<Vec<_>>());
+        // Its other end stays open until the child ends.
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.contains("run 1/") {
@@ -163,6 +178,7 @@ fn sweeps_are_told_of_where_no_terminal_is() {
             assert!(line.contains(part), "`{part}` is not in {line}");
         }
         assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+        // Otherwise the child might wait for somebody to read.
         stderr.read_to_string(&mut line).unwrap();
         let outcome = Outcome::new(child.wait_with_output().unwrap());
         assert_eq!(outcome.code, Some(143), "{outcome:?} {line}");
@@ -174,6 +190,7 @@ fn sweeps_are_told_of_where_no_terminal_is() {
 fn a_terminal_that_is_gone_is_told_of() {
     let workspace = Workspace::new();
     let Terminal { mut screen, program } = Terminal::new(80);
+    // Fifteen lines are said between the bars, each of which fails.
     let line = format!("{TINY} --steps 300 --eval-every 20");
     let mut command = workspace.command(&line.split(' ').collect::<Vec<_>>());
     let child = command.stdout(Stdio::piped()).stderr(program).spawn().unwrap();
