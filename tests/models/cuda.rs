@@ -9,6 +9,7 @@ mod devices;
 mod layers;
 mod levels;
 mod steps;
+mod stopping;
 
 /// The tiny model and text of the CPU's tests of training.
 mod training {

@@ -203,7 +203,7 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     /// Refuses to begin another operation once somebody asked to stop.
     fn check(&self) -> Result<()> {
-        self.interrupt.map_or(Ok(()), Interrupt::check)
+        queue(self.parameters, self.interrupt)
     }
 
     /// The same tape with activations of this float type: weights meet them as [`Tape::weight`] gives them.
@@ -313,7 +313,7 @@ impl<'p, B: Backend> Tape<'p, B> {
             slots.add(var.slot, seed)?;
         }
         for operation in operations.into_iter().rev() {
-            self.interrupt.map_or(Ok(()), Interrupt::check)?;
+            queue(self.parameters, self.interrupt)?;
             operation(&mut slots)?;
         }
         slots.widen()?;
@@ -367,6 +367,14 @@ impl<'p, B: Backend> Tape<'p, B> {
         }
         let slot = argument.slot;
         self.push_one(value, move |gradient, slots| slots.add(slot, operation(gradient)?))
+    }
+}
+
+/// Refuses to queue another operation on the device of `parameters` once somebody asked to stop.
+fn queue<B: Backend>(parameters: &Parameters<B>, interrupt: Option<&Interrupt>) -> Result<()> {
+    match (interrupt, parameters.iter().next()) {
+        (Some(interrupt), Some(first)) => interrupt.check_queued(|| first.value.device().synchronize()),
+        _ => Ok(()),
     }
 }
 

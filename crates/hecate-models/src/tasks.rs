@@ -7,7 +7,7 @@ pub use parity::Parity;
 pub use recall::Recall;
 
 use crate::{
-    Config, Error, LanguageModel, Masks, Place, Random, Result,
+    Config, Error, Interrupt, LanguageModel, Masks, Place, Random, Result,
     optimizer::{AdamW, Constants},
     schedule::Schedule,
 };
@@ -64,6 +64,11 @@ impl<B: Backend> TaskModel<B> {
         let model = LanguageModel::new(device, config, seed)?;
         let optimizer = AdamW::new(device, model.parameters(), constants)?;
         Ok(Self { model, optimizer, schedule, seed })
+    }
+
+    /// The same model, whose steps and answers end with [`Error::Stopped`] once `interrupt` was asked for.
+    pub fn with_interrupt(self, interrupt: Interrupt) -> Self {
+        Self { model: self.model.with_interrupt(interrupt), ..self }
     }
 
     /// One step on these questions; returns the mean loss before it, in nats a question.

@@ -75,6 +75,11 @@ impl Adapter {
             smallest_subgroup: info.subgroup_min_size as usize,
         }
     }
+
+    /// Whether its arrays lie in the machine's own memory.
+    pub(crate) fn shares_memory(&self) -> bool {
+        [wgpu::DeviceType::IntegratedGpu, wgpu::DeviceType::Cpu].map(kind).contains(&self.kind)
+    }
 }
 
 impl fmt::Display for Adapter {

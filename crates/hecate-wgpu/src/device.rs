@@ -9,7 +9,10 @@ use crate::{
     queue::Queue,
     transfers::{self, Readback},
 };
-use hecate_core::{Algorithm, DType, Device, DeviceId, Host, Result, Shape, Tensor, check_memory};
+use hecate_core::{
+    Algorithm, Bytes, DType, Device, DeviceId, DeviceMemory, Error, Host, Result, Shape, Tensor, check_memory,
+    memory::check,
+};
 use std::{
     collections::HashMap,
     fmt,
@@ -206,7 +209,11 @@ impl Wgpu {
         if let Some(memory) = pool.take(class, settled) {
             return Ok(Buffer { memory, pool: Some(pool.clone()), owner: id.clone() });
         }
-        let mut context = format!("allocating {bytes} bytes");
+        // A system may promise memory that it has not, and end the program that uses it.
+        if self.adapter().shares_memory() {
+            check::<u8>("an array on the GPU", class as usize)?;
+        }
+        let context = format!("allocating {bytes} bytes");
         let make = || captured(device, || device.create_buffer(&storage(class)));
         let (mut memory, mut error) = make();
         if matches!(error, Some(wgpu::Error::OutOfMemory { .. })) && pool.clear() {
@@ -218,9 +225,8 @@ impl Wgpu {
             (memory, error) = make();
         }
         if let Some(wgpu::Error::OutOfMemory { .. }) = error {
-            let (used, free) = pool.bytes();
-            let room = format!("({} MiB in use, {} MiB kept for reuse)", used >> 20, free >> 20);
-            context = format!("{context} {room}; make the batch, the sequences or the model smaller");
+            let free = self.memory()?.map(|memory| Bytes(memory.free.into()));
+            return Err(Error::OutOfMemory { what: "an array on the GPU", bytes: Bytes(bytes.into()), free });
         }
         faults.judge(device, &context, error)?;
         pool.count(class);
@@ -358,6 +364,11 @@ impl Device for Wgpu {
         let context = "waiting for the GPU";
         let submission = self.queue().submit(context, |_| {})?;
         self.queue().wait(context, Some(submission))
+    }
+
+    /// That of the machine, where the GPU uses it: drivers do not say how much a GPU has of its own.
+    fn memory(&self) -> Result<Option<DeviceMemory>> {
+        Ok(if self.adapter().shares_memory() { DeviceMemory::of_host() } else { None })
     }
 
     /// Bytes of the arrays of this value and its clones.

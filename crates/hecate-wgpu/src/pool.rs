@@ -90,12 +90,6 @@ impl Pool {
     pub(crate) fn peak(&self) -> u64 {
         self.content().peak
     }
-
-    /// Bytes in use, and bytes kept for later.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        let content = self.content();
-        (content.used, content.free_bytes)
-    }
 }
 
 impl Content {

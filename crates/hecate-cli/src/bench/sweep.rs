@@ -4,7 +4,11 @@
 //! accuracy is on questions that anything was chosen by.
 
 use super::settings::{Candidate, SweepSettings};
-use crate::{error::Result, progress::SweepProgress, stop::Stop};
+use crate::{
+    error::{Error, Result},
+    progress::SweepProgress,
+    stop::Stop,
+};
 use hecate_core::Backend;
 use hecate_models::{
     LanguageModel, Random,
@@ -138,27 +142,34 @@ impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
     fn learn(&mut self, candidate: &Candidate, rate: f32, seed: u64) -> Result<Option<SweepRun>> {
         let Self { device, task, settings, .. } = *self;
         let config = settings.config(&candidate.mixer, task.vocabulary())?;
-        let mut model = TaskModel::new(device, &config, settings.schedule(rate), SweepSettings::constants(), seed)?;
+        let model = TaskModel::new(device, &config, settings.schedule(rate), SweepSettings::constants(), seed)?;
+        let mut model = model.with_interrupt(self.stop.interrupt());
         self.progress.start(&candidate.name, rate, seed);
-        let Some(Learned { steps, loss, failure }) = self.train(&mut model, seed)? else { return Ok(None) };
+        // A step or a measurement that somebody stopped counts for nothing.
+        match self.train(&mut model, seed).and_then(|learned| self.measured(&model, rate, seed, learned)) {
+            Err(Error::Model(hecate_models::Error::Stopped)) => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    /// What a model that came so far answers.
+    fn measured(&mut self, model: &TaskModel<B>, rate: f32, seed: u64, learned: Learned) -> Result<SweepRun> {
+        let Learned { steps, loss, failure } = learned;
         // A model that diverged answers nothing.
         let accuracies = |purpose: Purpose| match failure {
-            Some(_) => Ok(vec![0.0; task.measures().len()]),
-            None => task.accuracies(&model, &mut purpose.random(seed), settings.examples),
+            Some(_) => Ok(vec![0.0; self.task.measures().len()]),
+            None => self.task.accuracies(model, &mut purpose.random(seed), self.settings.examples),
         };
         let (tuning, testing) = (accuracies(Purpose::Tuning)?, accuracies(Purpose::Testing)?);
         self.progress.end(&testing, failure.as_deref());
-        Ok(Some(SweepRun { rate, seed, steps, loss, tuning, testing, failure }))
+        Ok(SweepRun { rate, seed, steps, loss, tuning, testing, failure })
     }
 
-    /// Steps until the loss is low enough, or all are done; none if somebody asked to stop. Divergence is a result.
-    fn train(&self, model: &mut TaskModel<B>, seed: u64) -> Result<Option<Learned>> {
+    /// Steps until the loss is low enough, or all are done. Divergence is a result.
+    fn train(&self, model: &mut TaskModel<B>, seed: u64) -> Result<Learned> {
         let random = &mut Purpose::Learning.random(seed);
         let (mut recent, mut learned) = (VecDeque::new(), Learned::default());
         while learned.steps < self.settings.steps && (recent.len() < RECENT || learned.loss >= self.settings.enough) {
-            if self.stop.asked() {
-                return Ok(None);
-            }
             match model.learn(&self.task.questions(random, self.settings.batch)?) {
                 Ok(loss) => recent.push_back(loss),
                 Err(error @ hecate_models::Error::NonFinite { .. }) => {
@@ -172,7 +183,7 @@ impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
             learned.steps += 1;
             self.progress.step(learned.steps, learned.loss);
         }
-        Ok(Some(learned))
+        Ok(learned)
     }
 }
 

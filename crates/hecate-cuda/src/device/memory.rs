@@ -3,8 +3,8 @@
 
 use super::{Buffer, Cuda};
 use crate::error::failed;
-use cudarc::driver::{DriverError, result};
-use hecate_core::{DType, Result, Shape, Tensor};
+use cudarc::driver::{DriverError, result, sys::CUresult};
+use hecate_core::{Bytes, DType, Error, Result, Shape, Tensor};
 
 impl Cuda {
     /// Memory of `bytes` bytes, not written yet.
@@ -71,11 +71,11 @@ impl Cuda {
     }
 
     /// The error of a request that failed, with what is free.
-    pub(super) fn out_of_memory(&self, bytes: usize, error: DriverError) -> hecate_core::Error {
-        let room = match self.context().mem_get_info() {
-            Ok((free, total)) => format!(" ({} MiB free of {})", free >> 20, total >> 20),
-            Err(_) => String::new(),
-        };
-        failed(format!("allocating {bytes} bytes{room}; make the batch, the sequences or the model smaller"), error)
+    pub(super) fn out_of_memory(&self, bytes: usize, error: DriverError) -> Error {
+        if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return failed(format!("allocating {bytes} bytes"), error);
+        }
+        let free = self.context().mem_get_info().ok().map(|(free, _)| Bytes(free as u128));
+        Error::OutOfMemory { what: "an array on the GPU", bytes: Bytes(bytes as u128), free }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     memory::groups,
 };
 use hecate_core::{
-    Algorithm, DType, Device, Error, Host, Tensor,
+    Algorithm, DType, Device, DeviceMemory, Error, Host, Tensor,
     primitives::{add, scale},
 };
 
@@ -32,6 +32,17 @@ fn an_array_too_large_is_refused_with_the_numbers() {
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains(&format!("{} bytes", most + 4)) && text.contains(&most.to_string()), "{text}");
+}
+
+/// A GPU that uses the machine's memory has as much as that; of others, drivers do not tell.
+#[test]
+fn memory_is_that_of_the_machine_where_it_is_shared() {
+    let Some(device) = open() else { return };
+    let shared = ["CPU", "integrated GPU"].contains(&device.adapter().kind) && cfg!(target_os = "linux");
+    let found = device.memory().expect("an answer");
+    assert_eq!(found.is_some(), shared, "{found:?} of {}", device.adapter());
+    let Some(DeviceMemory { total, free }) = found else { return };
+    assert!(0 < free && free <= total, "{found:?}");
 }
 
 #[test]
