@@ -8,6 +8,8 @@ mod layers;
 mod models;
 mod primitives;
 mod sizes;
+mod texts;
+mod weights;
 mod words;
 
 use hecate_cpu::Cpu;

@@ -17,19 +17,15 @@ use hecate_models::{
     Config, MixerConfig,
     checkpoint::Run,
     metrics::{Record, read_metrics},
-    trainer::{Standing, load_config},
+    trainer::{Standing, count_parameters, load_config},
 };
-use serde_json::Value;
 use std::{
-    fs::{self, File},
-    io::{Read, Write, stdout},
+    fs,
+    io::{Write, stdout},
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime},
 };
-
-/// Longest header of weights that is read: far above that of any model.
-const HEADER: u64 = 1 << 26;
 
 /// Flags of `hecate info`.
 #[derive(Args, Debug)]
@@ -121,7 +117,7 @@ impl Summary {
     fn read(folder: &Path) -> Result<Self> {
         let run = Run::new(folder);
         let config = load_config(&run.file("config.json"))?;
-        let (parameters, standing) = (parameters(&run.file(MODEL))?, Standing::read(&run)?);
+        let (parameters, standing) = (count_parameters(&run.file(MODEL))?, Standing::read(&run)?);
         Ok(Self { config, parameters, standing, records: read_metrics(&run.file(METRICS))? })
     }
 
@@ -194,24 +190,6 @@ fn mixer(mixer: &MixerConfig) -> String {
         (None, Some(rule)) => format!("{kind} ({rule})"),
         (None, None) => kind.to_owned(),
     }
-}
-
-/// Elements of all arrays that the header of a safetensors file names.
-fn parameters(path: &Path) -> Result<u64> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(io)?;
-    // Eight bytes with the header's length, the header in JSON, and then the arrays.
-    let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(io)?;
-    let mut header = Vec::new();
-    file.take(u64::from_le_bytes(length).min(HEADER)).read_to_end(&mut header).map_err(io)?;
-    let header: serde_json::Map<String, Value> = serde_json::from_slice(&header)
-        .map_err(|error| Error::file(path, format!("damaged: {error}; use a copy of it, or train again")))?;
-    // Notes on the file have no shape.
-    let shapes = header.values().filter_map(|array| array.get("shape")?.as_array());
-    let elements =
-        |shape: &Vec<Value>| shape.iter().fold(1, |all: u64, length| all.saturating_mul(length.as_u64().unwrap_or(0)));
-    Ok(shapes.map(elements).fold(0, u64::saturating_add))
 }
 
 /// Bytes of all files in a folder and below it. Files that have several names there count once.

@@ -8,6 +8,7 @@ mod measure;
 mod settings;
 mod standing;
 
+pub use crate::weights::count_parameters;
 pub use files::{PUBLISHED, TEXT, TOKENIZER, load_config};
 pub use loading::{Trained, WhichWeights, load_best_model, load_model};
 pub use settings::{RunPlan, Settings};

@@ -4,11 +4,16 @@ use crate::{
     Error, Result,
     checksum::{DIGITS, checksum, checksum_around},
 };
-use hecate_core::{Device, Shape, Tensor};
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use hecate_core::{Device, Shape, Tensor, memory};
+use safetensors::{
+    Dtype, SafeTensors,
+    tensor::{Metadata, TensorView},
+};
 use std::{
     collections::{BTreeMap, HashMap},
     fmt::Display,
+    fs::File,
+    io::Read,
     path::Path,
 };
 
@@ -18,9 +23,13 @@ const MARK: &str = "hecate";
 /// How a marked file goes on after its first eight bytes; the checksum of all other bytes follows.
 const OPENING: &[u8] = b"{\"__metadata__\":{\"hecate\":\"";
 /// Where that checksum is.
-const AT: usize = 8 + OPENING.len();
+const AT: usize = LENGTH + OPENING.len();
 /// Key of files from before there was the mark: a checksum of the arrays' bytes alone.
 const UNMARKED: &str = "checksum";
+/// Bytes that tell the length of the header after them. Then come the header in JSON, and the arrays.
+const LENGTH: usize = 8;
+/// Longest header that is read, as safetensors limits it: far above that of any model.
+const HEADER: u64 = 100_000_000;
 /// What to do with a file of other arrays.
 const WAY_OUT: &str = "use the config.json it came with, or build the same model";
 
@@ -56,7 +65,7 @@ pub(crate) fn pack<D: Device>(
         .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
         .map_err(|error| fail(&error))?;
     let mut bytes = safetensors::serialize(views, Some(metadata)).map_err(|error| fail(&error))?;
-    if !bytes[8..].starts_with(OPENING) {
+    if !bytes[LENGTH..].starts_with(OPENING) {
         return Err(fail(&"its metadata does not come first"));
     }
     let sum = checksum_around(&bytes, AT);
@@ -72,14 +81,15 @@ fn damaged(path: &Path, why: &dyn Display) -> Error {
 /// What a file of weights says it was written beside, once its own checksum fits; none for files of others. A checksum
 /// under a key that is not Hecate's is damage too.
 pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Option<Beside>> {
-    let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| damaged(path, &error))?;
+    let (length, rest) = header_length(path, bytes, bytes.len() as u64)?;
+    let metadata = header(path, &bytes[LENGTH..LENGTH + length], rest)?;
     let none = HashMap::new();
     let entries: Vec<_> = metadata.metadata().as_ref().unwrap_or(&none).iter().collect();
-    let digits = bytes.get(AT..AT + DIGITS).filter(|_| bytes[8..].starts_with(OPENING));
+    let digits = bytes.get(AT..AT + DIGITS).filter(|_| bytes[LENGTH..].starts_with(OPENING));
     let mark = || digits.is_some_and(|digits| *digits == *checksum_around(bytes, AT).as_bytes());
     match entries[..] {
         [(key, written)] if key == MARK && mark() => Ok(Some(beside(written))),
-        [(key, written)] if key == UNMARKED && *written == checksum(&bytes[8 + header..]) => Ok(None),
+        [(key, written)] if key == UNMARKED && *written == checksum(&bytes[LENGTH + length..]) => Ok(None),
         [(key, _)] if key == MARK || key == UNMARKED => Err(damaged(path, &"its checksum does not fit its content")),
         _ => match entries.iter().find(|(key, value)| is_ours(key) || is_checksum(value)) {
             Some((key, _)) => Err(damaged(path, &format!("a checksum stands under `{key}`"))),
@@ -106,6 +116,45 @@ fn beside(written: &str) -> Beside {
     words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
 }
 
+/// Elements of all arrays of a safetensors file. Its header alone is read, and must account for the file's length.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged or cut short.
+pub fn count_parameters(path: &Path) -> Result<u64> {
+    let mut file = File::open(path).map_err(Error::io("read", path))?;
+    let all = file.metadata().map_err(Error::io("read", path))?.len();
+    let mut first = Vec::new();
+    file.by_ref().take(LENGTH as u64).read_to_end(&mut first).map_err(Error::io("read", path))?;
+    let (length, rest) = header_length(path, &first, all)?;
+    let mut text = memory::with_capacity("weights", length)?;
+    file.take(length as u64).read_to_end(&mut text).map_err(Error::io("read", path))?;
+    let header = header(path, &text, rest)?;
+    // The products were checked where the header was read.
+    Ok(header.tensors().values().map(|array| array.shape.iter().product::<usize>() as u64).fold(0, u64::saturating_add))
+}
+
+/// Length of the header that a file's `first` bytes tell, and how many of its `all` bytes are for arrays.
+fn header_length(path: &Path, first: &[u8], all: u64) -> Result<(usize, u64)> {
+    let Some(length) = first.first_chunk::<LENGTH>().map(|bytes| u64::from_le_bytes(*bytes)) else {
+        return Err(damaged(path, &format!("{all} bytes, where {LENGTH} tell the length of its header")));
+    };
+    let rest = all.saturating_sub(LENGTH as u64);
+    let most = rest.min(HEADER);
+    match usize::try_from(length) {
+        Ok(header) if length <= most => Ok((header, rest - length)),
+        _ => Err(damaged(path, &format!("a header of {length} bytes, expected at most {most}"))),
+    }
+}
+
+/// What a header says of the arrays after it, of which there are `rest` bytes.
+fn header(path: &Path, text: &[u8], rest: u64) -> Result<Metadata> {
+    let header: Metadata = serde_json::from_slice(text).map_err(|error| damaged(path, &error))?;
+    if header.data_len() as u64 != rest {
+        return Err(damaged(path, &format!("{rest} bytes of arrays, expected {}", header.data_len())));
+    }
+    Ok(header)
+}
+
 /// The arrays of a safetensors file, in the order of `expected`; it must hold exactly these.
 pub(crate) fn unpack<D: Device>(
     device: &D,
@@ -113,6 +162,7 @@ pub(crate) fn unpack<D: Device>(
     bytes: &[u8],
     expected: &[(String, Shape)],
 ) -> Result<Vec<Tensor<D>>> {
+    // Before others read the header: the sum of its offsets may overflow there.
     verify(path, bytes)?;
     let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))?;
     if let Some(name) = file.names().into_iter().find(|name| expected.iter().all(|(known, _)| known != name)) {
