@@ -8,11 +8,11 @@ use crate::{
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, Error, Footprint, Gradients, LanguageModel, Precision, Random,
-    evaluate::evaluate_afresh,
-    optimizer::{Constants, Moments, norm_squared},
+    evaluate::{evaluate_afresh, evaluate_by_position},
+    optimizer::{AdamW, Constants, Moments, norm_squared},
     sampling::{Sampler, Sampling},
     schedule::Schedule,
-    tasks::{Parity, Recall},
+    tasks::{Parity, Questions, Recall, TaskModel},
     text::{Identity, Stream, Windows},
     trainer::{RunPlan, Settings, Trainer},
 };
@@ -190,6 +190,78 @@ fn texts_are_measured_or_refused() {
         let on = |_| ControlFlow::Continue(());
         let score = sound("evaluate_afresh", || evaluate_afresh(model(mixer), &stream, (segment, length), on))?;
         prop_assert_eq!(score.is_ok(), count > 1 && segment > 0 && length > 0);
+        let scores = sound("evaluate_by_position", || evaluate_by_position(model(mixer), &stream, segment, on))?;
+        prop_assert_eq!(scores.is_ok(), count > 1 && segment > 0);
+        let read: usize = scores.iter().flatten().map(|score| score.tokens).sum();
+        prop_assert!(scores.is_err() || read == count - 1, "{}", read);
+        Ok(())
+    });
+}
+
+/// Constants that need not make sense.
+fn constants() -> impl Strategy<Value = Constants> {
+    let float = || prop_oneof![2 => 0.0..1.0f32, 1 => any::<f32>()];
+    let clip = prop_oneof![Just(None), float().prop_map(Some)];
+    (float(), float(), float(), float(), clip).prop_map(|(beta1, beta2, epsilon, weight_decay, clip)| Constants {
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+        clip,
+    })
+}
+
+#[test]
+fn optimisers_step_or_refuse() {
+    let (model, one) = (made("delta", 2), made("delta", 1));
+    let rate = prop_oneof![2 => 0.0..0.1f32, 1 => any::<f32>()];
+    hold(100, &(constants(), rate, 0..4usize), |(constants, rate, kind)| {
+        let adamw = sound("AdamW::new", || AdamW::new(&device(), model.parameters(), constants))?;
+        prop_assert_eq!(adamw.is_ok(), constants.check().is_ok());
+        let Ok(mut adamw) = adamw else { return Ok(()) };
+        let gradients = match kind {
+            0 => Gradients::new(Vec::new()),
+            1 => Gradients::new(model.parameters().iter().map(|_| None).collect()),
+            2 => one.loss_and_gradients(&[1, 2], &[2, 3], 1).expect("gradients").1,
+            _ => model.loss_and_gradients(&[1, 2], &[2, 3], 1).expect("gradients").1,
+        };
+        let mut other = made("delta", 2);
+        let stepped = sound("AdamW::step", || adamw.step(other.parameters_mut(), gradients, rate))?;
+        prop_assert_eq!(stepped.is_ok(), kind == 3 && rate >= 0.0 && rate.is_finite());
+        prop_assert_eq!(adamw.steps(), u32::from(stepped.is_ok()));
+        Ok(())
+    });
+}
+
+#[test]
+fn tasks_are_learned_or_refused() {
+    let token = || prop_oneof![8 => 0..7u32, 1 => any::<u32>()];
+    let float = || prop_oneof![2 => 0.0..0.1f32, 1 => any::<f32>()];
+    let schedule = (float(), float(), any::<u64>(), any::<u64>());
+    let config = Config { vocabulary_size: 7, ..Config::uniform("delta", 1, 8, 2).expect("a configuration") };
+    let draws = (schedule, constants(), size(), (size(), vec(token(), 0..7), vec(token(), 0..4), vec(token(), 0..4)));
+    hold(150, &draws, |((peak, floor, warmup, steps), constants, width, (batch, inputs, rows, answers))| {
+        let questions = Questions { batch, inputs, rows, answers };
+        let usual = Schedule { peak: 0.1, floor: 0.0, warmup: 1, steps: 5 };
+        let told = Schedule { peak, floor, warmup, steps };
+        let odd = Config { hidden_size: width, ..config.clone() };
+        for (config, schedule, constants) in [
+            (&config, usual, Constants::default()),
+            (&config, told, Constants::default()),
+            (&config, usual, constants),
+            (&odd, usual, constants),
+        ] {
+            let made = sound("TaskModel::new", || TaskModel::new(&device(), config, schedule, constants, steps))?;
+            let sensible = schedule.check().is_ok() && constants.check().is_ok() && config.validate().is_ok();
+            prop_assert_eq!(made.is_ok(), sensible);
+            let Ok(mut model) = made else { continue };
+            if let Ok(loss) = sound("TaskModel::learn", || model.learn(&questions))? {
+                prop_assert!(loss.is_finite());
+            }
+            if let Ok(right) = sound("TaskModel::right", || model.right(&questions))? {
+                prop_assert_eq!(right.len(), questions.rows.len());
+            }
+        }
         Ok(())
     });
 }

@@ -6,8 +6,8 @@ use crate::{
     sound,
 };
 use hecate_core::{
-    Algorithm, DType, Dims, Inputs, Result, Rule, Sequences, Shape, Slots, Tensor, forward, forward_packed,
-    infer_packed,
+    Algorithm, ConvInput, DType, Decode, Dims, GateForm, GateLogit, Inputs, Result, Rule, Sequences, Shape, Slots,
+    Tensor, TokenGates, decode, forward, forward_packed, infer_packed,
     primitives::{self as p, *},
     rules::*,
 };
@@ -172,6 +172,36 @@ fn steps_are_taken_or_refused() {
         if let Ok(slot) = sound("adamw", || p::adamw(&constants, Some(&clip), slot, &x()))? {
             prop_assert!(rate.is_finite() && step > 0 && odd == 0, "{rate} {step} {odd}");
             prop_assert!(slot.value.to_f32().is_ok());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn tokens_of_layers_are_decoded_or_refused() {
+    hold(200, &(sizes(), sizes(), 0..4usize), |([batch, heads, key, value, taps, axis], told, form)| {
+        let [b, h, k, v, taps] = [batch, heads, key, value, taps].map(|size| size.min(4));
+        let array = |axes: &[usize]| array(axes).expect("a small array");
+        let logit = || GateLogit { x: array(&[b, 1, h]), bias: array(&[h]) };
+        let conv = |width: usize| ConvInput {
+            x: array(&[b, 1, h * width, 1][..3 + axis % 2]),
+            conv: Some((array(&[h * width, taps]), array(&[b, taps.saturating_sub(1), h * width]))),
+        };
+        let strengths = match form {
+            0 => GateForm::Write(f32::NAN),
+            1 => GateForm::Momentum(logit()),
+            2 => GateForm::Erase(logit()),
+            _ => GateForm::EraseRest(logit()),
+        };
+        let gates = TokenGates { retention: Some((logit(), array(&[h]))), write: logit(), strengths };
+        let state = Momentum { m: array(&[b, h, k, v]), s: array(&[b, h, k, v]) };
+        let (q, gate) = (conv(k), Some(array(&[b, 1, h * v])));
+        let (k, v, weight) = (q.clone(), conv(v), array(&[v]));
+        let call = Decode { q, k, v, norm_epsilon: 0.0, gates, state, weight, epsilon: f32::NAN, gate };
+        for sizes in [[h, key, value], [told[0], told[1], told[2]]] {
+            // The kernel is another device's.
+            let refused = sound("decode", || decode(Titans::default(), sizes, &call).map(|_| ()))?;
+            prop_assert!(refused.is_err_and(|error| error.to_string().len() > 10));
         }
         Ok(())
     });

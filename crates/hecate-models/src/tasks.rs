@@ -96,9 +96,12 @@ impl<B: Backend> TaskModel<B> {
     /// Whether each question is answered rightly: the likeliest token is the answer. Among equals the lowest counts.
     ///
     /// # Errors
-    /// The model's own.
+    /// [`Error::Config`] for another number of answers than of rows; the model's own.
     pub fn right(&self, questions: &Questions) -> Result<Vec<bool>> {
         let Questions { batch, inputs, rows, answers } = questions;
+        if answers.len() != rows.len() {
+            return Err(Error::config("answers", answers.len(), format!("{}, one a row", rows.len())));
+        }
         let scores = self.model.answer_scores(inputs, *batch, rows)?.to_f32()?;
         let width = self.model.config().vocabulary_size;
         let likeliest = |scores: &[f32]| {
