@@ -34,6 +34,8 @@ mod table;
 mod terminal;
 mod train;
 mod visible;
+#[cfg(test)]
+mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -134,4 +136,31 @@ fn report(error: &error::Error) {
     }
     // Paths and prompts in it may hold anything.
     progress::say(&format!("error: {message}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flags of all subcommands with words that they may not know: a command or an error, which says something.
+    #[test]
+    fn any_words_are_a_command_or_refused() {
+        const LINES: [&str; 6] = [
+            "train --text a --tokens 9 --batch 9 --rate 0.1 --device cpu --seed 9 --dropout 0.1 --measure 9",
+            "train --resume a --steps 9 --keep 9 --periods 1,9 --mixer cms --algorithm chunk:9",
+            "generate --prompt a --tokens 9 --temperature 0.9 --top-k 9 --top-p 0.9 --seed 9",
+            "eval --text a --segment 9 --measure all",
+            "bench speed --rules all --shapes 1x9x1x9 --seconds 0.9 --dtype f16",
+            "completions bash",
+        ];
+        let (mut taken, mut refused) = (0, 0);
+        words::each(&LINES, |line| match Command::try_parse_from(std::iter::once("hecate").chain(line.split(' '))) {
+            Ok(_) => taken += 1,
+            Err(error) => {
+                assert!(error.to_string().len() > 10, "{line}");
+                refused += 1;
+            }
+        });
+        assert!(taken > 1000 && refused > 1000, "{taken} {refused}");
+    }
 }

@@ -186,6 +186,27 @@ mod tests {
     }
 
     #[test]
+    fn any_word_is_a_limit_or_refused() {
+        let (mut taken, mut refused) = (0, 0);
+        crate::words::each(&["all", "60", "0.5", "1e9", "1e400", "-1", "inf", "nan", ""], |word| match limit(word) {
+            Ok(Limit::All) => assert_eq!(word, "all"),
+            Ok(limit) => {
+                let seconds: f64 = word.parse().expect("a number");
+                assert!(seconds >= 0.0 && seconds.is_finite(), "{word}");
+                // A limit of any length can be waited for.
+                let time = MeasureArgs { measure: Some(limit) }.time(Duration::MAX);
+                assert!(Budget::new(time).left().is_some());
+                taken += 1;
+            }
+            Err(told) => {
+                assert!(told.contains("give `all`, or seconds"), "{told}");
+                refused += 1;
+            }
+        });
+        assert!(taken > 1000 && refused > 1000, "{taken} {refused}");
+    }
+
+    #[test]
     fn ranges_of_positions_have_names() {
         let names: Vec<_> = (0..=POSITIONS.len()).map(positions).collect();
         assert_eq!(names, ["0-255", "256-1k", "1k-4k", "4k-16k", "16k-64k", "64k and on"]);

@@ -302,3 +302,36 @@ impl SpeedReport {
         Ok(ExitCode::SUCCESS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words;
+
+    #[test]
+    fn any_word_is_a_shape_or_refused() {
+        let mut taken = 0;
+        let known = ["1x1024x16x64", "1x1x1x1", "0x1x1x1", "18446744073709551615x9x9x9", "1x2x3", "x", ""];
+        words::each(&known, |word| match word.parse::<CallShape>() {
+            Ok(CallShape { batch, tokens, heads, width }) => {
+                let written = format!("{batch}x{tokens}x{heads}x{width}");
+                assert_eq!(written.parse::<CallShape>().map(|size| size.batch), Ok(batch), "{word}");
+                assert!(![batch, tokens, heads, width].contains(&0), "{word}");
+                let dims = Dims::new(batch, tokens, heads, width, width);
+                let fits = check_room(Delta::default(), &dims).is_ok();
+                assert!(fits || batch.max(tokens).max(heads).max(width) > 1000, "{word}");
+                taken += 1;
+            }
+            Err(told) => assert!(told.contains("expected batch, tokens, heads and width"), "{told}"),
+        });
+        assert!(taken > 1000, "{taken}");
+    }
+
+    #[test]
+    fn any_word_is_a_type_or_refused() {
+        words::each(&["f32", "bf16", "f16", "u32"], |word| match dtype(word) {
+            Ok(dtype) => assert_eq!(dtype.to_string(), word),
+            Err(told) => assert!(told.contains("f32, bf16, f16"), "{told}"),
+        });
+    }
+}

@@ -1,0 +1,52 @@
+//! Words that users may type: the same ones in every run of the tests.
+
+use hecate_models::Random;
+
+/// Number of words.
+const COUNT: usize = 20_000;
+/// What words are changed by.
+const LETTERS: &[char] = &[
+    '0',
+    '1',
+    '9',
+    '-',
+    '+',
+    '.',
+    'e',
+    'E',
+    'x',
+    'X',
+    ':',
+    ',',
+    '=',
+    ' ',
+    '/',
+    '_',
+    'a',
+    'n',
+    'i',
+    'f',
+    '\0',
+    '\n',
+    '\u{e9}',
+    '\u{ff11}',
+    '\u{1f600}',
+];
+
+/// Tells `take` words that are known, some of them changed in up to three places.
+pub(crate) fn each(known: &[&str], mut take: impl FnMut(&str)) {
+    let mut random = Random::new(24);
+    let mut below = |count: usize| random.below(count).expect("more than none");
+    for _ in 0..COUNT {
+        let mut word: Vec<char> = known[below(known.len())].chars().collect();
+        for _ in 0..below(4) {
+            let at = below(word.len() + 1);
+            match below(3) {
+                0 => word.insert(at, LETTERS[below(LETTERS.len())]),
+                1 if at < word.len() => word[at] = LETTERS[below(LETTERS.len())],
+                _ => drop(word.drain(at..word.len().min(at + 2))),
+            }
+        }
+        take(&String::from_iter(word));
+    }
+}
