@@ -99,13 +99,13 @@ impl Compiler {
         // None where there is no folder for caches, or no compiler to name the file by.
         let file = self.cache.as_ref().and_then(|folder| Some(folder.join(self.key(source, kernel, &options).ok()?)));
         if let Some(file) = &file
-            && let Ok(cubin) = fs::read(file)
+            && let Some(cubin) = read(file)
         {
-            match load(Image::Cubin(cubin)) {
+            match cubin.and_then(|cubin| load(Image::Cubin(cubin))) {
                 Ok(loaded) => return Ok(loaded),
                 Err(error) => tried.push(format!("the cached {}: {error}", file.display())),
             }
-            // Broken or of another driver: it is built again.
+            // Damaged or of another driver: it is built again.
             let _ = fs::remove_file(file);
         }
         // Then the compiler, for exactly this GPU.
@@ -114,7 +114,7 @@ impl Compiler {
                 Ok(loaded) => {
                     if let Some(file) = &file {
                         // A cache that cannot be written costs time at the next start, nothing else.
-                        let _ = write(file, &compiled.cubin);
+                        let _ = keep(file, &compiled.cubin);
                     }
                     return Ok(loaded);
                 }
@@ -201,6 +201,23 @@ fn cache() -> Option<PathBuf> {
     let user = || folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
     let windows = || folder("LOCALAPPDATA");
     Some(own.or_else(|| Some(user().or_else(windows)?.join("hecate")))?.join("cuda"))
+}
+
+/// Machine code of a file in the cache; none where there is no such file. A driver would run what is damaged, or end the
+/// program.
+pub(crate) fn read(file: &Path) -> Option<std::result::Result<Vec<u8>, String>> {
+    let mut bytes = fs::read(file).ok()?;
+    let whole = |(sum, cubin): (&[u8; blake3::OUT_LEN], &[u8])| blake3::hash(cubin) == *sum;
+    if !bytes.split_first_chunk().is_some_and(whole) {
+        return Some(Err("damaged, its checksum does not fit its content".to_owned()));
+    }
+    bytes.drain(..blake3::OUT_LEN);
+    Some(Ok(bytes))
+}
+
+/// Writes machine code into the cache, after its checksum.
+pub(crate) fn keep(file: &Path, cubin: &[u8]) -> std::io::Result<()> {
+    write(file, &[blake3::hash(cubin).as_bytes(), cubin].concat())
 }
 
 /// Writes under another name first, so that nobody reads half a file.

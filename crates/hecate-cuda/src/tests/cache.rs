@@ -2,7 +2,7 @@
 
 use super::nvrtc;
 use crate::{
-    compile::{Compiler, Image, write},
+    compile::{Compiler, Image, keep, read, write},
     primitives::optimizer,
     source::KernelSource,
 };
@@ -61,10 +61,10 @@ fn compiled_once() {
     let made = compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code");
     // The name depends on all that the machine code depends on.
     let file = cached(folder.path());
-    assert_eq!(fs::read(&file).expect("the cached file"), made);
+    assert_eq!(read(&file), Some(Ok(made.clone())));
     // What is there is taken as it is: a mark put into it comes back.
     let marked = [b"\x7fELF marked".as_slice(), &made].concat();
-    fs::write(&file, &marked).expect("a write");
+    keep(&file, &marked).expect("a write");
     assert_eq!(compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code"), marked);
 }
 
@@ -88,17 +88,51 @@ fn broken_files_are_built_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let made = compiler(folder.path()).load(&SOURCE, "tiny", machine_code).expect("machine code");
     let file = cached(folder.path());
-    // Empty, cut off, and of another kind.
-    for broken in [&b""[..], b"half a fi", b"not a cubin at all"] {
+    let whole = fs::read(&file).expect("the cached file");
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 1;
+    // Empty, cut off, of another kind, as it was written before there were checksums, and one bit of another value.
+    for broken in [&b""[..], &whole[..whole.len() - 1], b"not a cubin at all", &made, &flipped] {
         fs::write(&file, broken).expect("a write");
-        // How often the driver was asked in vain.
-        let mut refused = 0;
-        let load = |image| machine_code(image).inspect_err(|_| refused += 1);
+        // The driver is never asked for what is damaged.
+        let mut asked = 0;
+        let load = |image| machine_code(image).inspect(|_| asked += 1);
         assert_eq!(compiler(folder.path()).load(&SOURCE, "tiny", load).expect("machine code"), made);
-        // The driver was asked once for the broken file; it is gone.
-        assert_eq!(refused, 1);
-        assert_eq!(fs::read(cached(folder.path())).expect("the cached file"), made);
+        assert_eq!(asked, 1);
+        assert_eq!(fs::read(cached(folder.path())).expect("the cached file"), whole);
     }
+    // Whole, and of another kind: the driver refuses it once.
+    keep(&file, b"not a cubin at all").expect("a write");
+    let mut refused = 0;
+    let load = |image| machine_code(image).inspect_err(|_| refused += 1);
+    assert_eq!(compiler(folder.path()).load(&SOURCE, "tiny", load).expect("machine code"), made);
+    assert_eq!((refused, fs::read(cached(folder.path())).ok()), (1, Some(whole)));
+}
+
+/// Every bit that can flip, every length it can be cut to, and bytes too many.
+#[test]
+fn damage_is_noticed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("x.cubin");
+    let cubin = b"\x7fELF machine code";
+    assert_eq!(read(&file), None);
+    keep(&file, cubin).expect("a write");
+    assert_eq!(read(&file), Some(Ok(cubin.to_vec())));
+    let whole = fs::read(&file).expect("the file");
+    let cuts = (0..whole.len()).map(|length| whole[..length].to_vec());
+    let flips = (0..8 * whole.len()).map(|bit| {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        bytes
+    });
+    let longer = [[&whole[..], b"x"].concat(), [b"x", &whole[..]].concat()];
+    for damaged in cuts.chain(flips).chain(longer) {
+        fs::write(&file, &damaged).expect("a write");
+        let told = read(&file).expect("a file").expect_err("damage");
+        assert!(told.contains("checksum"), "{told}");
+    }
+    // A folder is no file of the cache.
+    assert_eq!(read(folder.path()), None);
 }
 
 /// What the driver refuses is not kept, the PTX is tried last, and the error names everything.
