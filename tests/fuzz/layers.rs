@@ -16,7 +16,10 @@ use proptest::{collection::vec, prelude::*};
 use std::cell::Cell;
 
 /// Builds with parameters of its own; how many elements there are then.
-fn build<T>(layers: usize, make: impl FnOnce(&mut Builder<'_, Cpu>) -> Result<T>) -> Result<(T, Parameters<Cpu>)> {
+pub(crate) fn build<T>(
+    layers: usize,
+    make: impl FnOnce(&mut Builder<'_, Cpu>) -> Result<T>,
+) -> Result<(T, Parameters<Cpu>)> {
     let (device, mut parameters, mut random) = (device(), Parameters::new(), Random::new(1));
     let made = make(&mut Builder::new(&device, &mut parameters, &mut random, 0.02, layers))?;
     Ok((made, parameters))
@@ -45,7 +48,7 @@ fn layers_are_built_or_refused() {
 }
 
 /// Configurations that need not make sense.
-fn mixers() -> impl Strategy<Value = MixerConfig> {
+pub(crate) fn mixers() -> impl Strategy<Value = MixerConfig> {
     let whole = prop::array::uniform6(prop_oneof![3 => 1..5usize, 1 => size()]);
     let step = prop::sample::select(vec![1.0, 0.5, 7.0, f32::NAN]);
     (0..9usize, whole, step, vec(prop_oneof![3 => 1..9usize, 1 => size()], 0..4)).prop_map(

@@ -2,7 +2,9 @@
 //!
 //! `HECATE_FUZZ` is the number of cases of each property; the draws are the same on every machine.
 
+mod complete;
 mod damage;
+mod direct;
 mod files;
 mod layers;
 mod models;
