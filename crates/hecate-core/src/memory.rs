@@ -44,11 +44,22 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Refuses `count` elements of type `T` where they are more than can be addressed, or, if they are many, than are free.
+/// Refuses `count` elements of type `T` where they are more than can be addressed, or, if they are many, than are free or
+/// than the allocator gives. What is asked for after it, in parts of no more in total, is then there.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`]; `what` is the operation in its message.
 pub fn check<T>(what: &'static str, count: usize) -> Result<()> {
+    fits::<T>(what, count)?;
+    if count.saturating_mul(mem::size_of::<T>()) < LARGE {
+        return Ok(());
+    }
+    // Asked for at once and given back untouched: it costs microseconds, and systems that do not say what is free refuse here.
+    Vec::<T>::new().try_reserve_exact(count).map_err(|_| refused::<T>(what, count))
+}
+
+/// The part of [`check`] that does not ask the allocator.
+fn fits<T>(what: &'static str, count: usize) -> Result<()> {
     let bytes = count as u128 * mem::size_of::<T>() as u128;
     if bytes < LARGE as u128 {
         return Ok(());
@@ -71,7 +82,7 @@ fn refused<T>(what: &'static str, count: usize) -> Error {
 /// # Errors
 /// As [`check`].
 pub fn zeros<T: Zeroable>(what: &'static str, count: usize) -> Result<Vec<T>> {
-    check::<T>(what, count)?;
+    fits::<T>(what, count)?;
     bytemuck::allocation::try_zeroed_vec(count).map_err(|()| refused::<T>(what, count))
 }
 
@@ -80,10 +91,18 @@ pub fn zeros<T: Zeroable>(what: &'static str, count: usize) -> Result<Vec<T>> {
 /// # Errors
 /// As [`check`].
 pub fn with_capacity<T>(what: &'static str, count: usize) -> Result<Vec<T>> {
-    check::<T>(what, count)?;
     let mut elements = Vec::new();
-    elements.try_reserve_exact(count).map_err(|_| refused::<T>(what, count))?;
+    reserve(what, &mut elements, count)?;
     Ok(elements)
+}
+
+/// Makes room for `more` elements after those that are there, and for no others.
+///
+/// # Errors
+/// As [`check`].
+pub fn reserve<T>(what: &'static str, elements: &mut Vec<T>, more: usize) -> Result<()> {
+    fits::<T>(what, more)?;
+    elements.try_reserve_exact(more).map_err(|_| refused::<T>(what, more))
 }
 
 /// `count` times the same element.
@@ -196,7 +215,12 @@ mod tests {
     #[test]
     fn more_than_there_is_is_an_error() {
         for count in [1 << 50, usize::MAX / 4, usize::MAX] {
-            let found = [zeros::<f32>("a", count).err(), with_capacity::<u8>("a", count.max(1 << 60)).err()];
+            let found = [
+                zeros::<f32>("a", count).err(),
+                with_capacity::<u8>("a", count.max(1 << 60)).err(),
+                check::<f32>("a", count).err(),
+                reserve::<f32>("a", &mut vec![1.0], count).err(),
+            ];
             for error in found {
                 let Some(error @ Error::OutOfMemory { .. }) = error else { panic!("{count}: {error:?}") };
                 assert!(error.to_string().starts_with("a: ") && error.to_string().contains("GB"), "{error}");

@@ -149,7 +149,7 @@ impl Text {
 
     /// These bytes, from one start of a character to another.
     fn string(&self, range: Range<usize>) -> Result<String> {
-        let mut part = Vec::with_capacity(range.len());
+        let mut part = Vec::new();
         self.source.read(range, &mut part)?;
         let changed = "changed while it was being read from the disk; begin again with a copy of it";
         String::from_utf8(part).map_err(|_| fail(&self.name, changed))
@@ -336,6 +336,11 @@ pub(crate) fn windows(
 ) -> Result<(Vec<u32>, Vec<u32>)> {
     let (mut inputs, mut targets) = (Vec::new(), Vec::new());
     for start in starts {
+        for tokens in [&mut inputs, &mut targets] {
+            // At least as much again as there is, so that tokens are seldom copied.
+            let room = if tokens.capacity() - tokens.len() < length { length.max(tokens.len()) } else { 0 };
+            memory::reserve("windows", tokens, room)?;
+        }
         let window = text.read(start..start + length + 1)?;
         inputs.extend(&window[..length]);
         targets.extend(&window[1..]);

@@ -6,7 +6,7 @@ mod own;
 
 use crate::{Error, Result, Tape, Var, config::frozen};
 use hecate_core::{
-    Backend, DType, Dims, GateForm, GateKind, GateLogit, GateSlots, Inputs, Of, Rule, Shape, Slots, Tensor,
+    Backend, DType, Dims, GateForm, GateKind, GateLogit, GateSlots, Inputs, Of, Rule, Shape, Slots, Tensor, memory,
     primitives::Map,
 };
 use std::fmt;
@@ -106,7 +106,8 @@ pub trait GatedRule<F = <Self as Rule>::Family>: Rule {
         Self::Gates::try_map_kinds(self.gates(dims), |kind, shape| match kind {
             // It has to be over zero; without a step size it bounds nothing.
             GateKind::Threshold => {
-                Ok(Var::constant(Tensor::from_f32(device, shape.clone(), vec![1.0; shape.count()])?))
+                let ones = memory::filled("gates", shape.count(), 1.0)?;
+                Ok(Var::constant(Tensor::from_f32(device, shape, ones)?))
             }
             GateKind::Retention | GateKind::Momentum | GateKind::Step | GateKind::Strength => zeros(device, shape),
         })

@@ -6,7 +6,7 @@ use super::{
     write_inputs::{lengths_between_multiples, with_tokens},
 };
 use crate::{Result, Tape, Var};
-use hecate_core::{Backend, Kernel, Tensor};
+use hecate_core::{Backend, Kernel, Tensor, memory};
 
 /// A memory that fires every `C` tokens: at positions `0, C, 2C, …` of the text the token writes and reads, as its rule
 /// says. All other tokens only read. The memory forgets when it is written and at no other time.
@@ -83,7 +83,8 @@ impl<B: Backend> UpdateCall<'_, B> {
         let width: usize = axes[1..].iter().product();
         let fires = |i: usize| (self.position + i / width).is_multiple_of(self.period);
         let mask = |fire: bool| {
-            let values = (0..axes[0] * width).map(|i| f32::from(u8::from(fires(i) == fire))).collect();
+            let values = (0..axes[0] * width).map(|i| f32::from(u8::from(fires(i) == fire)));
+            let values = memory::collect("mask", values)?;
             Tensor::from_f32(device, axes.to_vec(), values).map(Var::constant)
         };
         tape.add(&tape.mul(gate, &mask(true)?)?, &tape.mul(idle, &mask(false)?)?)

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Builder, LayerCache, Parameters, Result, Tape, TntConfig, Var, config::check_same};
 use hecate_core::{
-    Backend, DType, Dims, Inputs, Kernel, Sequences, Tensor,
+    Backend, DType, Dims, Inputs, Kernel, Sequences, Tensor, memory,
     rules::{Hebbian, Matrix, WriteGates},
 };
 
@@ -159,7 +159,7 @@ impl KeyProjection<'_> {
             let dims = with_tokens(&dims, q.axes()[1]);
             // No decay and steps of one: the sum of `kᵀ k`.
             let log_a = Var::constant(Tensor::zeros(device, dims.scalars(), DType::F32)?);
-            let ones = vec![1.0; dims.scalars().count()];
+            let ones = memory::filled("tnt", dims.scalars().count(), 1.0)?;
             let theta = Var::constant(Tensor::from_f32(device, dims.scalars(), ones)?);
             let (v, gates, state) = (k.clone(), WriteGates { log_a, theta }, Matrix { m: p });
             let outputs = tape.memory(Hebbian::default(), &dims.sequences, Inputs { q, k, v, gates, state })?;

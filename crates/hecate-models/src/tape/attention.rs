@@ -3,7 +3,7 @@
 use super::{Slot, Tape, Var};
 use crate::{Result, probe::ProbeSite};
 use hecate_core::{
-    Backend, Sequences, Tensor,
+    Backend, Sequences, Tensor, memory,
     primitives::{self as p, AttentionInputs, AttentionOptions},
 };
 
@@ -13,7 +13,7 @@ impl<B: Backend> Tape<'_, B> {
     /// # Errors
     /// As [`primitives::rotary`](p::rotary).
     pub fn rotary(&self, x: &Var<B>, sequences: &Sequences, position: usize, base: f32) -> Result<Var<B>> {
-        let offsets = vec![position; sequences.count()];
+        let offsets = memory::filled("rotary", sequences.count(), position)?;
         let value = p::rotary(&x.value, sequences, &offsets, base)?;
         let sequences = sequences.clone();
         Ok(self.push_map(x, value, move |dy| p::rotary_backward(&dy, &sequences, &offsets, base)))

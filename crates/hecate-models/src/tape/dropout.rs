@@ -25,7 +25,7 @@ impl<B: Backend> Tape<'_, B> {
         };
         self.check()?;
         let (shape, dtype) = (x.value.shape().clone(), x.value.dtype());
-        let mask = Host::from_f32(dtype, draws.mask(p, shape.count()));
+        let mask = Host::from_f32(dtype, draws.mask(p, shape.count())?);
         let mask = Tensor::upload(x.value.device(), shape, mask)?;
         let value = p::mul(&x.value, &mask)?;
         Ok(self.push_map(x, value, move |dy| p::mul(&dy, &mask)))

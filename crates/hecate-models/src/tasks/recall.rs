@@ -5,6 +5,7 @@ use crate::{
     Random, Result,
     bounds::{SIZE, within},
 };
+use hecate_core::memory;
 
 /// Key-value pairs, then every key once more, in another order: which value came with it? (Arora et al., "Zoology:
 /// Measuring and Improving Recall in Efficient Language Models", MQAR.)
@@ -57,11 +58,11 @@ impl Recall {
         let (length, count) = (self.length(pairs), batch * pairs);
         let mut questions = Questions {
             batch,
-            inputs: Vec::with_capacity(batch * length),
-            rows: Vec::with_capacity(count),
-            answers: Vec::with_capacity(count),
+            inputs: memory::with_capacity("recall", batch * length)?,
+            rows: memory::with_capacity("recall", count)?,
+            answers: memory::with_capacity("recall", count)?,
         };
-        let mut keys: Vec<u32> = (0..self.keys as u32).collect();
+        let mut keys = memory::collect("recall", 0..self.keys as u32)?;
         // A sequence is `writes` rounds of pairs, then the keys alone.
         for sequence in 0..batch {
             shuffle(random, &mut keys, pairs);

@@ -1,6 +1,7 @@
 //! Where the bytes of a text are: in memory, or still in its files.
 
 use crate::{Error, Result};
+use hecate_core::memory;
 use std::{
     borrow::Cow,
     fs::{self, File},
@@ -64,6 +65,8 @@ impl Source {
 
     /// These bytes, added to `into`. The range lies within the text.
     pub(super) fn read(&self, range: Range<usize>, into: &mut Vec<u8>) -> Result<()> {
+        // Everything at once, so that nothing below asks for more.
+        memory::reserve("text", into, range.len())?;
         let parts = match self {
             Self::Memory(bytes) => {
                 into.extend_from_slice(&bytes[range]);
@@ -133,4 +136,39 @@ impl Part {
 /// A file's length in memory's own type.
 pub(super) fn length(path: &Path, bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| fail(path, "longer than this machine counts; give a part of it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::{Tokens, Windows, windows};
+    use std::sync::Arc;
+
+    /// A file of 4 TiB that takes no room on the disk.
+    fn huge(folder: &Path) -> Source {
+        let path = folder.join("text");
+        File::create(&path).and_then(|file| file.set_len(1 << 42)).expect("a file with a hole");
+        Source::files(vec![path]).expect("a file")
+    }
+
+    #[test]
+    fn texts_larger_than_memory_are_errors() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = huge(folder.path());
+        let length = source.len();
+        let told = source.read(0..length, &mut Vec::new()).expect_err("4 TiB").to_string();
+        assert!(told.contains("text: ") && told.contains("GB of memory are needed"), "{told}");
+        // The part that is read is what takes room.
+        let mut part = Vec::new();
+        source.read(length - 5..length, &mut part).expect("five bytes");
+        assert_eq!(part, [0; 5]);
+        let tokens = Tokens::bytes(Arc::new(source), 0..length);
+        let all = tokens.to_vec().map(|all| all.len());
+        let drawn = windows((&tokens).into(), [0], length - 1).map(|(inputs, _)| inputs.len());
+        for found in [all, drawn] {
+            let told = found.expect_err("4 TiB").to_string();
+            assert!(told.contains("GB of memory are needed"), "{told}");
+        }
+        assert!(Windows::new(1).draw(&tokens, 1, 3).is_ok());
+    }
 }

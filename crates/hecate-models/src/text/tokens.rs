@@ -2,6 +2,7 @@
 
 use super::source::Source;
 use crate::{Error, Result};
+use hecate_core::memory;
 use std::{ops::Range, sync::Arc};
 
 /// Tokens in order. Those of a byte-level text are its bytes, in memory or on the disk, and take no more room than they do.
@@ -55,12 +56,12 @@ impl Tokens {
         }
         let range = self.range.start + range.start..self.range.start + range.end;
         match &self.store {
-            Store::Ids(ids) => Ok(ids[range].to_vec()),
-            Store::Short(ids) => Ok(ids[range].iter().copied().map(u32::from).collect()),
+            Store::Ids(ids) => Ok(memory::collect("tokens of text", ids[range].iter().copied())?),
+            Store::Short(ids) => Ok(memory::collect("tokens of text", ids[range].iter().copied().map(u32::from))?),
             Store::Bytes(source) => {
-                let mut bytes = Vec::with_capacity(range.len());
+                let mut bytes = Vec::new();
                 source.read(range, &mut bytes)?;
-                Ok(bytes.into_iter().map(u32::from).collect())
+                Ok(memory::collect("tokens of text", bytes.into_iter().map(u32::from))?)
             }
         }
     }
@@ -117,10 +118,13 @@ impl TokenSource<'_> {
     pub fn read(&self, range: Range<usize>) -> Result<Vec<u32>> {
         match self {
             Self::Tokens(tokens) => tokens.read(range),
-            Self::Ids(ids) => ids.get(range.clone()).map(<[u32]>::to_vec).ok_or_else(|| {
-                let expected = format!("a range of the {} that there are", ids.len());
-                Error::config("tokens of text", format!("{range:?}"), expected)
-            }),
+            Self::Ids(ids) => {
+                let found = ids.get(range.clone()).ok_or_else(|| {
+                    let expected = format!("a range of the {} that there are", ids.len());
+                    Error::config("tokens of text", format!("{range:?}"), expected)
+                })?;
+                Ok(memory::collect("tokens of text", found.iter().copied())?)
+            }
         }
     }
 }

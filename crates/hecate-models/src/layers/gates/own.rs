@@ -5,6 +5,7 @@ use crate::{Result, Tape, Var, layers::memory::NORM_EPSILON};
 use hecate_core::{
     Backend, Tensor,
     families::Own,
+    memory,
     primitives::{Map, Transpose},
     rules::{
         Atlas, CodeGates, CodeLogits, Lattice, MomentumLogits, Phi, Trellis, WindowGates, WriteGates, WriteLogits,
@@ -37,10 +38,11 @@ impl GatedRule<Own> for Atlas {
         }
         // (1 − η)/c beside each token of the window: a column times a row.
         let rest = tape.reshape(&rest(tape, &eta_proj)?, [shape.count(), 1])?;
-        let row = Var::constant(Tensor::from_f32(&device, [1, window], vec![share; window])?);
+        let row = Var::constant(Tensor::from_f32(&device, [1, window], memory::filled("gates", window, share)?)?);
         let rest = tape.matmul(&rest, &row, Transpose::default())?;
         let rest = tape.reshape(&rest, strengths.value().shape().clone())?;
-        let theta = Var::constant(Tensor::from_f32(&device, shape.clone(), vec![1.0; shape.count()])?);
+        let ones = memory::filled("gates", shape.count(), 1.0)?;
+        let theta = Var::constant(Tensor::from_f32(&device, shape, ones)?);
         Ok(WindowGates { log_a, log_eta, theta, gamma: tape.mul(&strengths, &rest)? })
     }
 }
