@@ -7,7 +7,7 @@ use crate::{
     buffer_pool::{Array, BufferPool, PooledBuf},
     simd,
 };
-use hecate_core::{Algorithm, DType, Device, DeviceId, DeviceMemory, Host, Result, Shape, Tensor};
+use hecate_core::{Algorithm, DType, Device, DeviceId, DeviceMemory, Host, Result, Shape, Tensor, memory};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -194,11 +194,19 @@ impl Device for Cpu {
 }
 
 /// The elements as 32-bit floats, row-major: borrowed from an f32 tensor, widened from a 16-bit one.
-pub(crate) fn floats(x: &Tensor<Cpu>) -> Cow<'_, [f32]> {
-    match &**x.buffer() {
-        Host::F32(values) => Cow::Borrowed(values),
-        other => Cow::Owned(other.clone().into_f32()),
-    }
+///
+/// # Errors
+/// [`hecate_core::Error::OutOfMemory`], for more elements of 16 bits than there is room for in 32.
+pub(crate) fn floats(x: &Tensor<Cpu>) -> Result<Cow<'_, [f32]>> {
+    Ok(Cow::Owned(match &**x.buffer() {
+        Host::F32(values) => return Ok(Cow::Borrowed(values)),
+        Host::Bf16(values) => memory::collect("widening", values.iter().map(|&x| f32::from(x)))?,
+        Host::F16(values) => memory::collect("widening", values.iter().map(|&x| f32::from(x)))?,
+        other => {
+            memory::check::<f32>("widening", other.len())?;
+            other.clone().into_f32()
+        }
+    }))
 }
 
 /// A tensor of `dtype` and `shape` from 32-bit floats that fill it; 16-bit types round to nearest.

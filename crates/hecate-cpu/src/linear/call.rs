@@ -6,7 +6,7 @@ use super::{
     scalars::Scalars,
 };
 use crate::{Cpu, buffer_pool::PooledBuf, device::floats};
-use hecate_core::{Dims, Inputs, Rule, Slots, Tensor, families::LinearSpec};
+use hecate_core::{Dims, Inputs, Result, Rule, Slots, Tensor, families::LinearSpec};
 use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
@@ -51,16 +51,19 @@ pub(crate) enum Form {
 
 impl<'a> LinearCall<'a> {
     /// Borrows f32 arrays and widens 16-bit ones.
+    ///
+    /// # Errors
+    /// Those of [`floats`].
     pub(crate) fn new<R: Rule>(
         spec: LinearSpec,
         dims: &'a Dims,
         (form, chunk): (Form, usize),
         inputs: &'a Inputs<R, Tensor<Cpu>>,
         scalars: Scalars,
-    ) -> Self {
-        let initial = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect();
-        let (q, k, v) = (floats(&inputs.q), floats(&inputs.k), floats(&inputs.v));
-        Self { spec, dims, form, chunk, q, k, v, scalars, initial }
+    ) -> Result<Self> {
+        let initial = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect::<Result<_>>()?;
+        let (q, k, v) = (floats(&inputs.q)?, floats(&inputs.k)?, floats(&inputs.v)?);
+        Ok(Self { spec, dims, form, chunk, q, k, v, scalars, initial })
     }
 
     /// The lowered gates.

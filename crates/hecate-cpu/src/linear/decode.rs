@@ -51,8 +51,8 @@ pub(super) fn run<R: LinearRule>(call: KernelCall<'_, R, Cpu>) -> Result<Outputs
     let KernelCall { device, rule, dims, inputs, .. } = call;
     let spec = rule.spec().runnable(Cpu::NAME, R::NAME)?;
     let scalars = Scalars::new(rule, dims, &super::gates(inputs))?;
-    let (q, k, v) = (floats(&inputs.q), floats(&inputs.k), floats(&inputs.v));
-    let states: Vec<_> = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect();
+    let (q, k, v) = (floats(&inputs.q)?, floats(&inputs.k)?, floats(&inputs.v)?);
+    let states: Vec<_> = R::State::list(&inputs.state).into_iter().map(|(_, x)| floats(x)).collect::<Result<_>>()?;
     let mut states = states.iter().map(|x| &x[..]);
     let (m, s) = (states.next().unwrap_or_default(), states.next().unwrap_or_default());
     let Dims { key, value, .. } = *dims;

@@ -145,7 +145,7 @@ fn linear_call<'a, R: LinearRule>(call: KernelCall<'a, R, Cpu>, keep: bool) -> R
     let KernelCall { device, rule, dims, inputs, .. } = call;
     let spec = rule.spec().runnable(Cpu::NAME, R::NAME)?;
     let scalars = Scalars::new(rule, dims, &gates(inputs))?;
-    Ok(LinearCall::new(spec, dims, device.plan(spec, dims, keep), inputs, scalars))
+    LinearCall::new(spec, dims, device.plan(spec, dims, keep), inputs, scalars)
 }
 
 /// What the tiles of a forward made.
@@ -302,8 +302,8 @@ impl<R: LinearRule> Kernel<R, Linear> for Cpu {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         device.room(R::NAME, backward_elements(rule.spec(), dims, device.threads()))?;
         let call = linear_call(call, true)?;
-        let dout = floats(&grads.out);
-        let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect();
+        let dout = floats(&grads.out)?;
+        let dfinal: Vec<_> = R::State::list(&grads.state).into_iter().map(|(_, x)| floats(x)).collect::<Result<_>>()?;
         let upstream = Upstream { out: &dout, states: &dfinal };
         let made = run_backward(device, R::NAME, &call, &saved, upstream)?;
         let dgates = R::Gates::lower_backward(|gate| call.scalars().gate_grad(call.spec.erase, &made.scalars, gate));

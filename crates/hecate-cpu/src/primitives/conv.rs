@@ -29,7 +29,7 @@ impl Conv for Cpu {
     /// Rows are convolved where they are written; the state is the last `W − 1` inputs of each sequence.
     fn conv(&self, dims: &ConvDims, inputs: &ConvInputs<&Tensor<Self>>) -> Result<ConvOutputs<Tensor<Self>>> {
         let ConvInputs { x, weight, state } = *inputs;
-        let (tokens, before, taps) = (floats(x), floats(state), by_tap(dims, &floats(weight)));
+        let (tokens, before, taps) = (floats(x)?, floats(state)?, by_tap(dims, &floats(weight)?));
         let rows = ConvRows { dims, x: &tokens, state: &before };
         let mut y = self.take("conv", tokens.len())?;
         fill(
@@ -61,14 +61,14 @@ impl Conv for Cpu {
     /// Gradients of tokens, weight and state. The convolution's sums are computed again where a curve follows them.
     fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>> {
         let ConvInputs { x, weight, state } = call.inputs;
-        let (tokens, before, slopes) = (floats(x), floats(state), floats(call.dy));
-        let taps = by_tap(dims, &floats(weight));
+        let (tokens, before, slopes) = (floats(x)?, floats(state)?, floats(call.dy)?);
+        let taps = by_tap(dims, &floats(weight)?);
         let rows = ConvRows { dims, x: &tokens, state: &before };
         let ConvOptions { silu, l2_norm: unit } = dims.options;
         // Without a curve or norm the gradient of the sums is that of the output.
         let through = (silu || unit.is_some()).then(|| activation_vjp(self, &rows, &taps, &slopes)).transpose()?;
         let slopes = through.as_deref().unwrap_or(&slopes);
-        let dfinal = call.dfinal.map(floats);
+        let dfinal = call.dfinal.map(floats).transpose()?;
         // Gradients of inputs are a convolution too, with the taps in reverse and later rows.
         let grads = ConvGrads { dims, taps: &taps, dy: slopes, dfinal: dfinal.as_deref() };
         // `D`, and rows of a state.

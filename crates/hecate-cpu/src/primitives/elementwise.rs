@@ -93,14 +93,14 @@ impl Elementwise for Cpu {
     fn cast(&self, dtype: DType, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         // Through 32 bits: 16-bit types round to nearest.
         self.room("cast", x.shape().count())?;
-        let host = Host::from_f32(dtype, floats(x).into_owned());
+        let host = Host::from_f32(dtype, floats(x)?.into_owned());
         from_host(self, x.shape().clone(), dtype, host)
     }
 }
 
 /// `f` of every element, in the shape and type of `x`.
 fn each(device: &Cpu, x: &Tensor<Cpu>, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor<Cpu>> {
-    let values = floats(x);
+    let values = floats(x)?;
     let mut out = device.take("map", values.len())?;
     fill(
         device,
@@ -155,7 +155,7 @@ fn gate_values<C: Curve>(device: &Cpu, x: &Tensor<Cpu>, g: &Tensor<Cpu>) -> Resu
 /// `dy` times the curve at every element of `g`, and `x dy` times its slope there.
 fn gate_slopes<C: Curve>(device: &Cpu, call: &GatedBackward<'_, Cpu>) -> Result<GatedGrads<Tensor<Cpu>>> {
     let GatedBackward { x, g, dy } = *call;
-    let (values, gates, slopes) = (floats(x), floats(g), floats(dy));
+    let (values, gates, slopes) = (floats(x)?, floats(g)?, floats(dy)?);
     // Two results of one pass: inputs are read once, which is what these calls wait for.
     let (mut dx, mut dg) = (device.take("gated", values.len())?, device.take("gated", values.len())?);
     fill_pair(
@@ -186,7 +186,7 @@ fn combine(
     f: impl Fn(f32, f32) -> f32 + Sync,
 ) -> Result<Tensor<Cpu>> {
     // 16-bit arrays are widened whole; 32-bit ones are borrowed.
-    let (x, y) = (floats(a), floats(b));
+    let (x, y) = (floats(a)?, floats(b)?);
     let mut out = device.take("combine", x.len())?;
     // Arrays of equal shape are cut anywhere, others between rows.
     let width = if dims.rows == 1 { 1 } else { dims.width };

@@ -20,7 +20,7 @@ impl Embedding for Cpu {
 
     /// `[vocabulary, width]`: for each id, the sum of the rows that it stood at, in 64 bits.
     fn embedding_backward(&self, vocabulary: usize, ids: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (rows, width) = (floats(dy), dy.shape().last());
+        let (rows, width) = (floats(dy)?, dy.shape().last());
         // Positions by id, so that each row of the table is one sum.
         let (starts, order) = by_id(vocabulary, checked("embedding", "ids", vocabulary, ids)?)?;
         let mut dtable = memory::zeros("embedding", vocabulary.saturating_mul(width))?;

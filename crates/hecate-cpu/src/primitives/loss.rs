@@ -25,7 +25,7 @@ impl Loss for Cpu {
         let LossInputs { classes, logits, targets } = *inputs;
         let (rows, width) = (logits.shape().rows(), logits.shape().last());
         let targets = checked("cross_entropy", "targets", classes, targets)?;
-        let logits = floats(logits);
+        let logits = floats(logits)?;
         // A number a row: too short to be taken from the pool.
         let zeros = || memory::zeros("cross_entropy", rows);
         let (mut losses, mut lse) = (zeros()?, zeros()?);
@@ -55,7 +55,7 @@ impl Loss for Cpu {
         let LossBackward { inputs: LossInputs { classes, logits, targets }, lse, factor } = *call;
         let width = logits.shape().last();
         let targets = checked("cross_entropy", "targets", classes, targets)?;
-        let (values, lse) = (floats(logits), floats(lse));
+        let (values, lse) = (floats(logits)?, floats(lse)?);
         // Every element is written, padding included.
         let mut dlogits = self.take("cross_entropy", values.len())?;
         fill(

@@ -43,12 +43,12 @@ impl Matmul for Cpu {
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let MatmulInputs { a, b, onto } = inputs;
         let MatmulDims { batch, rows, columns, .. } = dims;
-        let (x, y) = (floats(a), floats(b));
+        let (x, y) = (floats(a)?, floats(b)?);
         let mut out = self.take("matmul", batch * rows * columns)?;
         // `onto` is copied into the result first, and the products are added to it.
         let kept = if onto.is_some() { 1.0 } else { 0.0 };
         if let Some(onto) = &onto {
-            let onto = floats(onto);
+            let onto = floats(onto)?;
             fill(self, 1, &mut out, |first, out| out.copy_from_slice(&onto[first..][..out.len()]));
         }
         let blocking = Blocking::new(dims);

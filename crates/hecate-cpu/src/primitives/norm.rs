@@ -34,8 +34,8 @@ impl Norm for Cpu {
         normalise(
             self,
             x,
-            Some(&floats(weight)),
-            g.map(floats).as_deref(),
+            Some(&floats(weight)?),
+            g.map(floats).transpose()?.as_deref(),
             #[inline(always)]
             |square| square * mean + epsilon,
         )
@@ -44,13 +44,13 @@ impl Norm for Cpu {
     /// Gradients of `x`, `w` and `g`: first the gate's, then those of the norm under it.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
         let RmsNormBackward { inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
-        let dy = floats(dy);
+        let dy = floats(dy)?;
         // What a gate lets through is the gradient of the norm's output.
         let gate = g.map(|g| gate_backward(self, x, weight, g, inverse, &dy)).transpose()?;
         let slopes = gate.as_ref().map_or(&*dy, |gate| &gate.through);
         // A mean's share of the square is one over the width.
         let share = 1.0 / x.shape().last() as f32;
-        let dx = normalise_backward(self, x, Some(&floats(weight)), inverse, slopes, share)?;
+        let dx = normalise_backward(self, x, Some(&floats(weight)?), inverse, slopes, share)?;
         let dweight = weight_grad(self, x, weight, inverse, slopes)?;
         Ok(RmsNormInputs { x: dx, weight: dweight, g: gate.map(|gate| gate.dg) })
     }
@@ -71,7 +71,7 @@ impl Norm for Cpu {
 
     /// `dx = r (dy − x r² (x·dy))`.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        normalise_backward(self, x, None, inverse, &floats(dy), 1.0)
+        normalise_backward(self, x, None, inverse, &floats(dy)?, 1.0)
     }
 }
 
@@ -83,7 +83,7 @@ fn normalise(
     gate: Option<&[f32]>,
     measure: impl Fn(f64) -> f64 + Sync,
 ) -> Result<Normed<Tensor<Cpu>>> {
-    let (values, width, rows) = (floats(x), x.shape().last(), x.shape().rows());
+    let (values, width, rows) = (floats(x)?, x.shape().last(), x.shape().rows());
     // One factor a row goes out beside the rows.
     let (mut y, mut inverse) = (device.take("norm", values.len())?, memory::zeros("norm", rows)?);
     fill_pair(
@@ -120,7 +120,7 @@ fn normalise_backward(
     slopes: &[f32],
     share: f32,
 ) -> Result<Tensor<Cpu>> {
-    let (values, inverse, width) = (floats(x), floats(inverse), x.shape().last());
+    let (values, inverse, width) = (floats(x)?, floats(inverse)?, x.shape().last());
     // Every row is written, so the buffer may hold anything before.
     let mut dx = device.take("norm", values.len())?;
     fill(
@@ -154,7 +154,7 @@ fn weight_grad(
     slopes: &[f32],
 ) -> Result<Tensor<Cpu>> {
     // Elements and factors of the forward.
-    let (x, inverse, width) = (floats(x), floats(inverse), weight.shape().count());
+    let (x, inverse, width) = (floats(x)?, floats(inverse)?, weight.shape().count());
     // The weight is shared by all rows: its gradient is a sum over them.
     let dw = over_rows(
         device,
@@ -192,7 +192,7 @@ fn gate_backward(
     inverse: &Tensor<Cpu>,
     slopes: &[f32],
 ) -> Result<GateGrads> {
-    let (values, weight, gates, inverse) = (floats(x), floats(weight), floats(g), floats(inverse));
+    let (values, weight, gates, inverse) = (floats(x)?, floats(weight)?, floats(g)?, floats(inverse)?);
     // Rows are as wide as the weight.
     let width = weight.len();
     // `through` is the norm's `dy`; it lives until `dx` and `dw` are made.

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 impl Optimizer for Cpu {
     /// Updates every slot; the gradient's clipping is a factor of the same pass.
     fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
-        let step = Factors::new(step.constants, step.clip);
+        let step = Factors::new(step.constants, step.clip)?;
         updates.into_iter().map(|update| self.update(step, update)).collect()
     }
 
@@ -25,7 +25,7 @@ impl Optimizer for Cpu {
     fn norm_squared(&self, grads: &[&Tensor<Self>]) -> Result<Tensor<Self>> {
         let mut sum = 0.0;
         for grad in grads {
-            sum += floats(&self.sum_squares(grad)?)[0];
+            sum += floats(&self.sum_squares(grad)?)?[0];
         }
         Tensor::from_f32(self, [1], vec![sum])
     }
@@ -36,7 +36,7 @@ impl Cpu {
     fn update(&self, step: Factors, Update { slot, grad }: Update<'_, Self>) -> Result<Slot<Tensor<Self>>> {
         let shape = grad.shape().clone();
         let (mut value, mut mean, mut square) = (own(slot.value)?, own(slot.mean)?, own(slot.square)?);
-        let grad = floats(grad);
+        let grad = floats(grad)?;
         // Blocks of all four arrays travel together.
         let arrays = value.par_chunks_mut(BLOCK).zip(mean.par_chunks_mut(BLOCK)).zip(square.par_chunks_mut(BLOCK));
         self.run(|| {
@@ -58,7 +58,7 @@ fn own(x: Tensor<Cpu>) -> Result<Vec<f32>> {
     match x.into_buffer().map(Array::into_host) {
         Ok(Host::F32(values)) => Ok(values),
         Ok(other) => Err(unsupported("adamw", format!("parameters hold {}; give f32", other.dtype()))),
-        Err(shared) => Ok(floats(&shared).into_owned()),
+        Err(shared) => Ok(floats(&shared)?.into_owned()),
     }
 }
 
@@ -74,14 +74,15 @@ struct Factors {
 
 impl Factors {
     /// Bias corrections and the clipping factor, once a step and from 64 bits.
-    fn new(constants: &AdamW, clip: Option<&Clip<'_, Cpu>>) -> Self {
-        let clip = clip.map_or(1.0, |clip| {
-            let norm = f64::from(floats(clip.norm_squared)[0]).sqrt();
+    fn new(constants: &AdamW, clip: Option<&Clip<'_, Cpu>>) -> Result<Self> {
+        let squared = clip.map(|clip| floats(clip.norm_squared)).transpose()?;
+        let clip = clip.zip(squared).map_or(1.0, |(clip, squared)| {
+            let norm = f64::from(squared[0]).sqrt();
             let max = f64::from(clip.max_norm);
             // Gradients within the limit are left as they are.
             if norm > max { (max / norm) as f32 } else { 1.0 }
         });
-        Self { constants: *constants, clip, unbias: constants.bias_corrections() }
+        Ok(Self { constants: *constants, clip, unbias: constants.bias_corrections() })
     }
 
     /// A block of elements.

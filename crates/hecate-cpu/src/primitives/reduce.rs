@@ -27,14 +27,14 @@ const PARTS: usize = 64;
 impl Reduce for Cpu {
     /// `Σ x`, `[1]`.
     fn sum(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        total(self, &floats(x), f64::from)
+        total(self, &floats(x)?, f64::from)
     }
 
     /// `Σ x²`, `[1]`.
     fn sum_squares(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         total(
             self,
-            &floats(x),
+            &floats(x)?,
             #[inline(always)]
             |x| f64::from(x) * f64::from(x),
         )
@@ -42,7 +42,7 @@ impl Reduce for Cpu {
 
     /// `[width]`: sums over all rows.
     fn sum_rows(&self, width: usize, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let values = floats(x);
+        let values = floats(x)?;
         let sums = over_rows(
             self,
             values.len() / width,
@@ -59,7 +59,7 @@ impl Reduce for Cpu {
 
     /// `[width]`: sums of `x y` over all rows.
     fn sum_products(&self, width: usize, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (xs, ys) = (floats(x), floats(y));
+        let (xs, ys) = (floats(x)?, floats(y)?);
         let sums = over_rows(
             self,
             xs.len() / width,

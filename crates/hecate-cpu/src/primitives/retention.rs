@@ -21,7 +21,7 @@ impl Retention for Cpu {
     /// `log a [B,T,H]`, at most 0, in 32 bits whatever the type of `x`.
     fn retention(&self, inputs: &RetentionInputs<&Tensor<Self>>) -> Result<Tensor<Self>> {
         let RetentionInputs { x, a_log, dt_bias } = *inputs;
-        let (values, factors, dt_bias, width) = (floats(x), factors(a_log), floats(dt_bias), x.shape().last());
+        let (values, factors, dt_bias, width) = (floats(x)?, factors(a_log)?, floats(dt_bias)?, x.shape().last());
         // One `−exp(a_log)` a head, not one an element.
         let mut y = self.take("retention", values.len())?;
         fill(
@@ -44,8 +44,8 @@ impl Retention for Cpu {
     /// Gradients of `x [B,T,H]`, `a_log [H]` and `dt_bias [H]`.
     fn retention_backward(&self, call: &RetentionBackward<'_, Self>) -> Result<RetentionInputs<Tensor<Self>>> {
         let RetentionInputs { x, a_log, dt_bias } = call.inputs;
-        let (values, slopes) = (floats(x), floats(call.dy));
-        let (factors, dt_bias, width) = (factors(a_log), floats(dt_bias), x.shape().last());
+        let (values, slopes) = (floats(x)?, floats(call.dy)?);
+        let (factors, dt_bias, width) = (factors(a_log)?, floats(dt_bias)?, x.shape().last());
         // The gradient of `x`, and `dy log a` for that of `a_log`.
         // The second is 0 where `dy` is, though `log a` may be −∞; unless `exp(a_log)` is infinite itself.
         let (mut dx, mut scaled) = (self.take("retention", values.len())?, self.take("retention", values.len())?);
@@ -87,6 +87,6 @@ impl Retention for Cpu {
 }
 
 /// `−exp(a_log)`, `[H]`.
-fn factors(a_log: &Tensor<Cpu>) -> Vec<f32> {
-    floats(a_log).iter().map(|a_log| -a_log.exp()).collect()
+fn factors(a_log: &Tensor<Cpu>) -> Result<Vec<f32>> {
+    Ok(floats(a_log)?.iter().map(|a_log| -a_log.exp()).collect())
 }

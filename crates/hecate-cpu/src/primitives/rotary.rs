@@ -19,7 +19,7 @@ const ANGLE: usize = 32;
 impl Rotary for Cpu {
     /// The backward is the same call with `sign` turned around.
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (values, half, row) = (floats(x), dims.width / 2, dims.heads * dims.width);
+        let (values, half, row) = (floats(x)?, dims.width / 2, dims.heads * dims.width);
         let tables = tables(self, dims)?;
         let mut y = self.take("rotary", values.len())?;
         fill(

@@ -104,7 +104,7 @@ impl<'a, C: Cell> RecurrentCall<'a, C> {
     fn new<R: Recurrent<F, Cell = C>, F>(call: KernelCall<'a, R, Cpu>) -> Result<Self> {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         for ((slot, gate), kind) in R::Gates::list(&inputs.gates).into_iter().zip(R::Gates::KINDS) {
-            kind.check(R::NAME, slot, &floats(gate))?;
+            kind.check(R::NAME, slot, &floats(gate)?)?;
         }
         let state = R::State::map(R::State::as_ref(&inputs.state), |_, x| match &**x.buffer() {
             Host::F32(values) => values.as_slice(),
@@ -127,20 +127,23 @@ fn counts<'a>(slots: Vec<(&'static str, &'a Tensor<Cpu>)>) -> impl Iterator<Item
 }
 
 /// What each of these slots holds, as 32-bit floats.
-fn arrays<'a>(slots: Vec<(&'static str, &'a Tensor<Cpu>)>) -> Vec<Cow<'a, [f32]>> {
+fn arrays<'a>(slots: Vec<(&'static str, &'a Tensor<Cpu>)>) -> Result<Vec<Cow<'a, [f32]>>> {
     slots.into_iter().map(|(_, x)| floats(x)).collect()
 }
 
 impl<'a> InputArrays<'a> {
     /// Borrows f32 arrays and widens 16-bit ones.
-    fn new<R: Rule>(inputs: &'a InputsOn<R, Cpu>) -> Self {
-        Self {
-            q: floats(&inputs.q),
-            k: floats(&inputs.k),
-            v: floats(&inputs.v),
-            gates: arrays(R::Gates::list(&inputs.gates)),
-            states: arrays(R::State::list(&inputs.state)),
-        }
+    ///
+    /// # Errors
+    /// Those of [`floats`].
+    fn new<R: Rule>(inputs: &'a InputsOn<R, Cpu>) -> Result<Self> {
+        Ok(Self {
+            q: floats(&inputs.q)?,
+            k: floats(&inputs.k)?,
+            v: floats(&inputs.v)?,
+            gates: arrays(R::Gates::list(&inputs.gates))?,
+            states: arrays(R::State::list(&inputs.state))?,
+        })
     }
 }
 
@@ -156,7 +159,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         let call = RecurrentCall::new(call)?;
         device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.forward(dims, device.threads(), keep)))?;
-        let CallOutputs { out, states, kept } = R::Cell::forward_heads(&call, device, &InputArrays::new(inputs), keep);
+        let CallOutputs { out, states, kept } = R::Cell::forward_heads(&call, device, &InputArrays::new(inputs)?, keep);
         let mut results = iter::once(out).chain(states);
         let outputs = Outputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
             tensor(device, shape, dtype, results.next().unwrap_or_default())
@@ -173,8 +176,8 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cpu {
         let KernelCall { device, rule, dims, inputs, .. } = call;
         let call = RecurrentCall::new(call)?;
         device.room(R::NAME, Sizes::of(rule, dims).map_or(usize::MAX, |x| x.backward(dims, device.threads())))?;
-        let grads = OutputGrads { out: floats(&grads.out), states: arrays(R::State::list(&grads.state)) };
-        let dinputs = R::Cell::backward_heads(&call, device, &InputArrays::new(inputs), kept, &grads);
+        let grads = OutputGrads { out: floats(&grads.out)?, states: arrays(R::State::list(&grads.state))? };
+        let dinputs = R::Cell::backward_heads(&call, device, &InputArrays::new(inputs)?, kept, &grads);
         let mut dinputs = dinputs.into_iter();
         Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
             tensor(device, shape, dtype, dinputs.next().unwrap_or_default())

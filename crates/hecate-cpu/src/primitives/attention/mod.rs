@@ -46,7 +46,7 @@ impl Attention for Cpu {
         dims: &AttentionDims,
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>> {
-        let arrays = AttentionArrays::new(dims, inputs);
+        let arrays = AttentionArrays::new(dims, inputs)?;
         let queries = dims.sequences.rows() * dims.query_heads;
         // Segments have results of their own, which are put together after them.
         self.room(WHAT, queries.saturating_mul(2 * (dims.value + 1)).saturating_add(gathered(self, dims, 1)))?;
@@ -65,14 +65,14 @@ impl Attention for Cpu {
     /// Gradients of everything that the forward read. `y` is not needed: see `softmax_backward`.
     fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
         let AttentionBackward { dims, inputs, dcache, .. } = *call;
-        let arrays = AttentionArrays::new(dims, inputs);
-        let (lse, dy) = (floats(&call.outputs.lse), floats(call.dy));
+        let arrays = AttentionArrays::new(dims, inputs)?;
+        let (lse, dy) = (floats(&call.outputs.lse)?, floats(call.dy)?);
         let grads: usize = inputs.iter().map(|x| x.shape().count()).sum();
         self.room(WHAT, grads.saturating_mul(3).saturating_add(gathered(self, dims, 2)))?;
         let mut dq = memory::zeros(WHAT, inputs.q.shape().count())?;
         let cached = inputs.cache.is_some();
-        let mut dk = KeyValueGrads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)))?;
-        let mut dv = KeyValueGrads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)))?;
+        let mut dk = KeyValueGrads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)).transpose()?)?;
+        let mut dv = KeyValueGrads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)).transpose()?)?;
         // Neighbours add to the same keys, so the sums are taken here, in order.
         for (segment, part) in each(self, dims, |segment| arrays.backward(segment, &lse, &dy)) {
             put(&mut dq, arrays.group * dims.key, segment.units(dims), &part.dq);
@@ -100,7 +100,7 @@ impl Attention for Cpu {
         let axes = last.shape.axes();
         let width: usize = axes[2..].iter().product();
         let ones = || memory::filled("last_rows", last.sequences.rows() * width, 1.0).map(Cow::Owned);
-        let (before, x) = (last.before.map(floats), last.x.map_or_else(ones, |x| Ok(floats(x)))?);
+        let (before, x) = (last.before.map(floats).transpose()?, last.x.map_or_else(ones, floats)?);
         let values = last_rows(last.sequences, [axes[1], width], before.as_deref(), &x)?;
         let dtype = last.x.map_or(DType::F32, Tensor::dtype);
         tensor(self, last.shape.clone(), dtype, values)
@@ -255,18 +255,21 @@ struct AttentionSegmentGrads {
 
 impl<'a> AttentionArrays<'a> {
     /// Borrows f32 arrays and widens 16-bit ones; what is absent is empty.
-    fn new(dims: &'a AttentionDims, inputs: &'a AttentionInputs<Tensor<Cpu>>) -> Self {
+    ///
+    /// # Errors
+    /// Those of [`floats`].
+    fn new(dims: &'a AttentionDims, inputs: &'a AttentionInputs<Tensor<Cpu>>) -> Result<Self> {
         let (prefix, cache) = (inputs.prefix.as_ref(), inputs.cache.as_ref());
         // What is absent takes no rows.
-        let optional = |x: Option<&'a Tensor<Cpu>>| x.map_or(Cow::Borrowed(&[][..]), floats);
-        Self {
+        let optional = |x: Option<&'a Tensor<Cpu>>| x.map_or(Ok(Cow::Borrowed(&[][..])), floats);
+        Ok(Self {
             dims,
             group: dims.query_heads / dims.heads,
-            q: floats(&inputs.q),
-            k: [optional(prefix.map(|p| &p.k)), optional(cache.map(|c| &c.k)), floats(&inputs.k)],
-            v: [optional(prefix.map(|p| &p.v)), optional(cache.map(|c| &c.v)), floats(&inputs.v)],
-            valid: optional(cache.map(|c| &c.valid)),
-        }
+            q: floats(&inputs.q)?,
+            k: [optional(prefix.map(|p| &p.k))?, optional(cache.map(|c| &c.k))?, floats(&inputs.k)?],
+            v: [optional(prefix.map(|p| &p.v))?, optional(cache.map(|c| &c.v))?, floats(&inputs.v)?],
+            valid: optional(cache.map(|c| &c.valid))?,
+        })
     }
 
     /// Keys and values that a segment sees, gathered, and which rows of them do not count.
