@@ -145,6 +145,7 @@ mod tests {
     /// Flags of all subcommands with words that they may not know: a command or an error, which says something.
     #[test]
     fn any_words_are_a_command_or_refused() {
+        // Digits are what is changed most: numbers are where flags have limits.
         const LINES: [&str; 6] = [
             "train --text a --tokens 9 --batch 9 --rate 0.1 --device cpu --seed 9 --dropout 0.1 --measure 9",
             "train --resume a --steps 9 --keep 9 --periods 1,9 --mixer cms --algorithm chunk:9",
@@ -155,7 +156,9 @@ mod tests {
         ];
         let (mut taken, mut refused) = (0, 0);
         words::each(&LINES, |line| match Command::try_parse_from(std::iter::once("hecate").chain(line.split(' '))) {
+            // Nothing is run.
             Ok(_) => taken += 1,
+            // Help and the version are such answers too.
             Err(error) => {
                 assert!(error.to_string().len() > 10, "{line}");
                 refused += 1;

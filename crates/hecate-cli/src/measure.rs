@@ -187,6 +187,7 @@ mod tests {
 
     #[test]
     fn any_word_is_a_limit_or_refused() {
+        // Both have to come up, or the words are no test.
         let (mut taken, mut refused) = (0, 0);
         crate::words::each(&["all", "60", "0.5", "1e9", "1e400", "-1", "inf", "nan", ""], |word| match limit(word) {
             Ok(Limit::All) => assert_eq!(word, "all"),

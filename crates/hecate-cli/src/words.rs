@@ -39,8 +39,10 @@ pub(crate) fn each(known: &[&str], mut take: impl FnMut(&str)) {
     let mut below = |count: usize| random.below(count).expect("more than none");
     for _ in 0..COUNT {
         let mut word: Vec<char> = known[below(known.len())].chars().collect();
+        // A quarter of the words stays as it is, so that what is known is among them.
         for _ in 0..below(4) {
             let at = below(word.len() + 1);
+            // Behind the end nothing is changed or removed.
             match below(3) {
                 0 => word.insert(at, LETTERS[below(LETTERS.len())]),
                 1 if at < word.len() => word[at] = LETTERS[below(LETTERS.len())],

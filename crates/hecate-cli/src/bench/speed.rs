@@ -314,10 +314,12 @@ mod tests {
         let known = ["1x1024x16x64", "1x1x1x1", "0x1x1x1", "18446744073709551615x9x9x9", "1x2x3", "x", ""];
         words::each(&known, |word| match word.parse::<CallShape>() {
             Ok(CallShape { batch, tokens, heads, width }) => {
+                // Blanks and signs that no number has were refused.
                 let written = format!("{batch}x{tokens}x{heads}x{width}");
                 assert_eq!(written.parse::<CallShape>().map(|size| size.batch), Ok(batch), "{word}");
                 assert!(![batch, tokens, heads, width].contains(&0), "{word}");
                 let dims = Dims::new(batch, tokens, heads, width, width);
+                // Products of what was typed must not overflow, and shapes of this machine's size are not refused.
                 let fits = check_room(Delta::default(), &dims).is_ok();
                 assert!(fits || batch.max(tokens).max(heads).max(width) > 1000, "{word}");
                 taken += 1;
@@ -327,6 +329,7 @@ mod tests {
         assert!(taken > 1000, "{taken}");
     }
 
+    /// Integers are a type too, but no one that a rule takes.
     #[test]
     fn any_word_is_a_type_or_refused() {
         words::each(&["f32", "bf16", "f16", "u32"], |word| match dtype(word) {

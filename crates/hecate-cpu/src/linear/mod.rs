@@ -164,7 +164,10 @@ fn run_forward(device: &Cpu, what: &'static str, call: &LinearCall<'_>, keep: bo
     let sizes = if keep { call.saved_sizes(&tiles) } else { vec![0; tiles.len()] };
     let kept = sizes.iter().fold(0, |sum: usize, &size| sum.saturating_add(size));
     let states = call.dims.matrices().count().saturating_mul(call.states());
-    device.room(what, kept.saturating_add(states).saturating_add(call.v.len()))?;
+    // Tasks under way copy their own memories; their tables of a chunk are no longer in a longer call.
+    let heads = call.dims.sequences.count().saturating_mul(call.dims.heads).max(1);
+    let copies = (states / heads).saturating_mul(heads.min(device.threads()));
+    device.room(what, kept.saturating_add(states).saturating_add(copies).saturating_add(call.v.len()))?;
     let mut out = device.take(what, call.v.len())?;
     // Every tile gets its own rows of the three arrays, so that tasks write without locks.
     let mut states = device.states(what, call)?;
