@@ -23,6 +23,7 @@ fn inputs<R: Rule>(rule: R, dims: &Dims) -> Inputs<R, Tensor<Cpu>> {
         v: zeros(dims.values()),
         gates: R::Gates::map(rule.gates(dims), |_, shape| zeros(shape)),
         state: R::State::map(rule.state(dims), |_, shape| zeros(shape)),
+        anchor: None,
     }
 }
 

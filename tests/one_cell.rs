@@ -166,6 +166,7 @@ fn download(inputs: &Inputs<Hebbian, Tensor<Start>>) -> Result<Inputs<Hebbian, A
         v: Array::download(&inputs.v)?,
         gates: WriteGates { log_a: Array::download(log_a)?, theta: Array::download(theta)? },
         state: Matrix { m: Array::download(&inputs.state.m)? },
+        anchor: None,
     })
 }
 

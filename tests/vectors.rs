@@ -109,6 +109,7 @@ where
         v: arrays.get(tokens, "v"),
         gates: R::Gates::build(|slot| arrays.get(tokens, slot)),
         state: state(before),
+        anchor: None,
     };
     let outputs = |out, after| Outputs::<R, Array> { out: arrays.get(out, "y"), state: state(after) };
     let case = Case { inputs: inputs("in", "st0"), grads: outputs("dout", "dst1"), ..case.clone() };

@@ -51,6 +51,7 @@ fn arguments<R: Rule>(device: &Cuda, rule: R, dtype: DType, dims: &Dims) -> Resu
         v: tokens(dims.values())?,
         gates: R::Gates::try_map(rule.gates(dims), zeros)?,
         state: R::State::try_map(rule.state(dims), zeros)?,
+        anchor: None,
     })
 }
 

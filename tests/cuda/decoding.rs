@@ -36,7 +36,7 @@ fn composed<R: Oracle, B: Backend + Kernel<R>>(
     let gates = R::Gates::try_build(|gate| gate_of(gate, &inputs.gates, [batch, 1, heads]))?;
     let unit = |x: &Tensor<B>| p::l2_norm(x, inputs.norm_epsilon).map(|normed| normed.y);
     let state = R::State::map(R::State::as_ref(&inputs.state), |_, x| x.clone());
-    let outputs = infer(device, rule, &Inputs { q: unit(&q)?, k: unit(&k)?, v, gates, state })?;
+    let outputs = infer(device, rule, &Inputs { q: unit(&q)?, k: unit(&k)?, v, gates, state, anchor: None })?;
     let out = p::RmsNormInputs { x: &outputs.out, weight: &inputs.weight, g: None };
     let y = p::rms_norm(&out, inputs.epsilon)?.y.reshape([batch, 1, heads * value])?;
     let out = inputs.gate.as_ref().map_or(Ok(y.clone()), |gate| p::gated(Map::Silu, &y, gate))?;

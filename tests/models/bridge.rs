@@ -82,6 +82,7 @@ where
             v: v.into(),
             gates: R::Gates::map(R::Gates::as_ref(&self.gates), |_, gate| gate.clone().into()),
             state: R::State::map(R::State::as_ref(&self.state), |_, state| state.clone().into()),
+            anchor: None,
         };
         memory(&Cpu::new(), self.rule, inputs, tape).expect("a memory")
     }
@@ -230,6 +231,7 @@ fn wrong_shapes_are_refused() {
         v: array((1, TOKENS, HEADS, VALUE)).into(),
         gates: WriteGates { log_a: network.gates.log_a.clone().into(), theta: network.gates.theta.clone().into() },
         state: Matrix { m: network.state.m.clone().into() },
+        anchor: None,
     };
     match memory(&Cpu::new(), network.rule, inputs, NoneTape) {
         Err(hecate_models::Error::Core(Error::Shape { slot: "k", .. })) => {}

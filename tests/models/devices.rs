@@ -81,6 +81,7 @@ fn a_memory_refuses_arguments_of_another_device() {
             v: at(2, &[1, 2, 1, 3]),
             gates: WriteGates { log_a: at(3, &[1, 2, 1]), theta: at(4, &[1, 2, 1]) },
             state: Matrix { m: at(5, &[1, 1, 2, 3]) },
+            anchor: None,
         };
         refused(slots[astray], tape.memory(Delta::default(), &Sequences::batch(1, 2), inputs));
     }

@@ -49,7 +49,20 @@ fn join_tokens<R: Rule>(parts: &[Inputs<R, Array>], state: Of<R::State, Array>) 
         slot += 1;
         join(slot)
     });
-    Inputs { q: join(0), k: join(1), v: join(2), gates, state }
+    // An anchor is every segment's, so its gradients add up.
+    let sums = |i: usize, first: &Array| {
+        let mut sum = first.clone();
+        let others = parts.iter().skip(1).filter_map(|part| part.anchor.as_ref());
+        for other in others.map(|anchor| R::Anchor::list(anchor)[i].1) {
+            sum.values.iter_mut().zip(&other.values).for_each(|(sum, x)| *sum += x);
+        }
+        sum
+    };
+    let anchor = parts.first().and_then(|part| part.anchor.as_ref()).map(|anchor| {
+        let mut slots = 0..;
+        R::Anchor::map(R::Anchor::as_ref(anchor), |_, first| sums(slots.next().unwrap_or_default(), first))
+    });
+    Inputs { q: join(0), k: join(1), v: join(2), gates, state, anchor }
 }
 
 /// The same arrays again; slots themselves cannot be cloned.

@@ -81,7 +81,7 @@ impl<R: Oracle> Case<R> {
     pub fn new(rule: R, sizes: Sizes, seed: u64) -> Self {
         let Sizes { batch, tokens, heads, key, value } = rule.fit(sizes);
         let sequences = Sequences::batch(batch, tokens);
-        Self::random(rule, Dims { batch, tokens, heads, key, value, sequences }, None, seed)
+        Self::random(rule, Dims { batch, tokens, heads, key, value, sequences, anchored: false }, None, seed)
     }
 
     /// As [`Case::new`], with sequences of these lengths packed into one row.
@@ -90,7 +90,7 @@ impl<R: Oracle> Case<R> {
         let sequences = Sequences::packed(lengths);
         let Sizes { batch, tokens, heads, key, value } =
             rule.fit(Sizes { batch: 1, tokens: sequences.rows(), heads, key, value });
-        let dims = Dims { batch, tokens, heads, key, value, sequences };
+        let dims = Dims { batch, tokens, heads, key, value, sequences, anchored: false };
         Self::random(rule, dims, Some(lengths.to_vec()), seed)
     }
 
@@ -104,9 +104,33 @@ impl<R: Oracle> Case<R> {
             v: random.normals(dims.values()),
             gates: gates(rule, &dims, random),
             state: states(rule, &dims, random),
+            anchor: None,
         };
         let grads = Outputs { out: random.normals(dims.values()), state: gradients(random) };
         Self { rule, dims, lengths, inputs, grads }
+    }
+}
+
+impl<R: Oracle> Case<R> {
+    /// The same case with an anchor, which some tokens go all the way back to; none where the rule has no such thing, or
+    /// not with these options.
+    pub fn anchored(mut self, seed: u64) -> Option<Self> {
+        self.dims.anchored = true;
+        if R::Anchor::NAMES.is_empty() || self.rule.check(&self.dims).is_err() {
+            return None;
+        }
+        let random = &mut Random::new(seed);
+        let mut initial = R::State::into_vec(self.rule.initial(&self.dims)).into_iter();
+        let anchor = R::Anchor::map(self.rule.anchor(&self.dims), |_, shape| memory(initial.next(), random, shape));
+        self.inputs.anchor = Some(anchor);
+        // Every eleventh: what a memory was before is then all forgotten.
+        let forget = |slot, mut array: Array| {
+            if slot == "log_a" {
+                array.values.iter_mut().skip(5).step_by(11).for_each(|x| *x = f64::NEG_INFINITY);
+            }
+            array
+        };
+        Some(self.with(forget))
     }
 }
 
@@ -127,6 +151,7 @@ impl<R: Rule> Case<R> {
             v: part(&inputs.v),
             gates: R::Gates::map(R::Gates::as_ref(&inputs.gates), |_, x| part(x)),
             state: clone(state),
+            anchor: inputs.anchor.as_ref().map(|anchor| R::Anchor::map(R::Anchor::as_ref(anchor), |_, x| x.clone())),
         };
         let grads = Outputs { out: part(&self.grads.out), state: clone(after) };
         // The part is a batch in its own right, `[B,range,…]`, whose sequences all start anew.
@@ -223,10 +248,12 @@ fn compare<R: Oracle>(
 /// Random memories: unit rows where the rule starts from such, else normal numbers, the smaller the more rows.
 fn states<R: Rule>(rule: R, dims: &Dims, random: &mut Random) -> Of<R::State, Array> {
     let mut initial = R::State::into_vec(rule.initial(dims)).into_iter();
-    R::State::map(rule.state(dims), |_, shape| match initial.next() {
-        Some(Initial::Unit) => random.units(shape),
-        _ => small(random, shape),
-    })
+    R::State::map(rule.state(dims), |_, shape| memory(initial.next(), random, shape))
+}
+
+/// One of them.
+fn memory(initial: Option<Initial>, random: &mut Random, shape: Shape) -> Array {
+    if initial == Some(Initial::Unit) { random.units(shape) } else { small(random, shape) }
 }
 
 /// Normal numbers over the root of the number of rows.

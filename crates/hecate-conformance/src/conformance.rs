@@ -44,7 +44,7 @@ macro_rules! for_each_check {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            forward, backward, rounding, cut_is_whole, packed_is_separate, token_by_token, repeats, gates_at_limits,
+            forward, backward, anchored, rounding, cut_is_whole, packed_is_separate, token_by_token, repeats, gates_at_limits,
             correlated_keys, fresh_memory, nan_is_seen, refuses_inputs, refuses_grads
         }
     };

@@ -133,7 +133,7 @@ pub fn decode<D: Kernel<R>, R: Rule>(
     inputs: &Decode<R, Tensor<D>>,
 ) -> Result<Decoded<R, Tensor<D>>> {
     let batch = inputs.q.x.shape().axes().first().copied().unwrap_or(0);
-    let dims = Dims { batch, tokens: 1, heads, key, value, sequences: Sequences::batch(batch, 1) };
+    let dims = Dims { batch, tokens: 1, heads, key, value, sequences: Sequences::batch(batch, 1), anchored: false };
     check(rule, &dims, inputs)?;
     inputs.q.x.device().decode(rule, &dims, inputs)
 }

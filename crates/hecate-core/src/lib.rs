@@ -63,6 +63,6 @@ pub use pass::{Forward, Pass, forward, forward_packed, infer, infer_packed};
 pub use rule::{Dims, Initial, Inputs, Outputs, Read, Rule};
 pub use sequences::Sequences;
 pub use shape::Shape;
-pub use slots::{Of, Slots};
+pub use slots::{NoSlots, Of, Slots};
 pub use state::fresh_state;
 pub use tensor::Tensor;

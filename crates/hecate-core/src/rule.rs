@@ -16,6 +16,9 @@ pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
     type Gates: GateSlots;
     /// What is remembered between steps.
     type State: Slots;
+    /// Where a memory can be told to go back to as it forgets ([`Inputs::anchor`]): a slot for each of the first slots of
+    /// the state. [`NoSlots`] where forgetting leads to zero, whatever a caller says.
+    type Anchor: Slots;
 
     /// Shapes of the gates: one number a token and head each, where the rule says nothing else.
     fn gates(self, dims: &Dims) -> Of<Self::Gates, Shape> {
@@ -25,6 +28,12 @@ pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// Shapes of the state: one matrix a sequence and head each, where the rule says nothing else.
     fn state(self, dims: &Dims) -> Of<Self::State, Shape> {
         Self::State::build(|_| dims.matrices())
+    }
+
+    /// Shapes of the anchor: those of the state's first slots, without the axis of the sequences.
+    fn anchor(self, dims: &Dims) -> Of<Self::Anchor, Shape> {
+        let mut states = Self::State::into_vec(self.state(dims)).into_iter();
+        Self::Anchor::build(|_| states.next().map_or_else(|| dims.matrices(), |state| state.axes()[1..].into()))
     }
 
     /// What a memory that has read nothing is filled with. Layers learn every slot that is not [`Initial::Zeros`].
@@ -98,6 +107,8 @@ pub struct Dims {
     pub value: usize,
     /// How the `B × T` rows split into sequences.
     pub sequences: Sequences,
+    /// Whether there is an anchor that memories go back to as they forget.
+    pub anchored: bool,
 }
 
 impl Dims {
@@ -105,13 +116,13 @@ impl Dims {
     ///
     /// Products over `usize::MAX` stay there, and fit no array: [`forward`](crate::forward) refuses them.
     pub fn new(batch: usize, tokens: usize, heads: usize, key: usize, value: usize) -> Self {
-        Self { batch, tokens, heads, key, value, sequences: Sequences::batch(batch, tokens) }
+        Self { batch, tokens, heads, key, value, sequences: Sequences::batch(batch, tokens), anchored: false }
     }
 
     /// Sequences of these lengths packed into one row of tokens: `B = 1`, `T` their sum, one state a sequence.
     pub fn packed(lengths: &[usize], heads: usize, key: usize, value: usize) -> Self {
         let sequences = Sequences::packed(lengths);
-        Self { batch: 1, tokens: sequences.rows(), heads, key, value, sequences }
+        Self { batch: 1, tokens: sequences.rows(), heads, key, value, sequences, anchored: false }
     }
 
     /// Shape of `q` and `k`: `[B,T,H,K]`.
@@ -147,6 +158,10 @@ pub struct Inputs<R: Rule, T> {
     pub gates: Of<R::Gates, T>,
     /// State before the first token of each sequence.
     pub state: Of<R::State, T>,
+    /// What memories go back to as they forget, one a head for all sequences, whatever state they begin with; none where
+    /// they forget to zero. With an anchor `B`, what a token finds of a state `X` is `B + a (X − B)` in place of `a X`.
+    /// The gradient is taken at `X` all the same.
+    pub anchor: Option<Of<R::Anchor, T>>,
 }
 
 /// Results of a rule, and, filled with gradients, what a backward takes.
@@ -173,6 +188,10 @@ impl<R: Rule, T> Inputs<R, T> {
             v: make(dims.values(), dtype)?,
             gates: R::Gates::try_map(rule.gates(dims), |_, shape| make(shape, DType::F32))?,
             state: R::State::try_map(rule.state(dims), |_, shape| make(shape, DType::F32))?,
+            anchor: dims
+                .anchored
+                .then(|| R::Anchor::try_map(rule.anchor(dims), |_, shape| make(shape, DType::F32)))
+                .transpose()?,
         })
     }
 
@@ -181,6 +200,7 @@ impl<R: Rule, T> Inputs<R, T> {
         let mut all = vec![("q", &self.q), ("k", &self.k), ("v", &self.v)];
         all.extend(R::Gates::list(&self.gates));
         all.extend(R::State::list(&self.state));
+        all.extend(self.anchor.iter().flat_map(R::Anchor::list));
         all
     }
 
@@ -195,6 +215,7 @@ impl<R: Rule, T> Inputs<R, T> {
             v: f("v", self.v)?,
             gates: R::Gates::try_map(self.gates, &mut f)?,
             state: R::State::try_map(self.state, &mut f)?,
+            anchor: self.anchor.map(|anchor| R::Anchor::try_map(anchor, &mut f)).transpose()?,
         })
     }
 
@@ -206,13 +227,14 @@ impl<R: Rule, T> Inputs<R, T> {
             v: f("v", self.v),
             gates: R::Gates::map(self.gates, &mut f),
             state: R::State::map(self.state, &mut f),
+            anchor: self.anchor.map(|anchor| R::Anchor::map(anchor, &mut f)),
         }
     }
 
     /// References to the contents: `inputs.as_ref().map(..)` leaves `inputs` as they are.
     pub fn as_ref(&self) -> Inputs<R, &T> {
         let (gates, state) = (R::Gates::as_ref(&self.gates), R::State::as_ref(&self.state));
-        Inputs { q: &self.q, k: &self.k, v: &self.v, gates, state }
+        Inputs { q: &self.q, k: &self.k, v: &self.v, gates, state, anchor: self.anchor.as_ref().map(R::Anchor::as_ref) }
     }
 
     /// What both have in each slot, as pairs.
@@ -223,6 +245,7 @@ impl<R: Rule, T> Inputs<R, T> {
             v: (self.v, other.v),
             gates: R::Gates::zip(self.gates, other.gates),
             state: R::State::zip(self.state, other.state),
+            anchor: self.anchor.zip(other.anchor).map(|(one, other)| R::Anchor::zip(one, other)),
         }
     }
 }
@@ -318,7 +341,11 @@ impl<R: Rule, D: Device> Inputs<R, Tensor<D>> {
             return Err(Error::Shape { what, slot: "q", expected, found: self.q.shape().clone() });
         }
         sequences.check(what, "q", self.q.shape())?;
-        let dims = Dims { batch, tokens, heads, key, value, sequences };
+        let dims = Dims { batch, tokens, heads, key, value, sequences, anchored: self.anchor.is_some() };
+        if dims.anchored && R::Anchor::NAMES.is_empty() {
+            let expected = "none: what this memory forgets goes to zero";
+            return Err(Error::Config { what, option: "anchor", found: "an anchor".into(), expected });
+        }
         rule.check(&dims)?;
         let expected = Inputs::<R, _>::try_build(rule, &dims, self.q.dtype(), |shape, _| Ok::<_, Error>(shape))?;
         check_slots(what, self.q.device(), &self.list(), &expected.list(), 3, self.q.dtype())?;
@@ -359,6 +386,15 @@ fn check_slots<D: Device>(
         }
     }
     Ok(())
+}
+
+/// Refuses to read before the write where memories go back to an anchor: what is read would be neither of the two.
+pub(crate) fn check_read(what: &'static str, read: Read, dims: &Dims) -> Result<()> {
+    if read == Read::After || !dims.anchored {
+        return Ok(());
+    }
+    let expected = "`after`, since an anchor stands between the state before the write and the write";
+    Err(Error::Config { what, option: "read", found: "`before`, with an anchor".into(), expected })
 }
 
 /// Refuses groups of no tokens.

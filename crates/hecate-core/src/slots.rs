@@ -106,6 +106,43 @@ macro_rules! slots {
     };
 }
 
+/// No slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoSlots;
+
+impl Slots for NoSlots {
+    type Of<T> = Self;
+    const NAMES: &'static [&'static str] = &[];
+
+    fn try_build<T, E>(_: impl FnMut(&'static str) -> Result<T, E>) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn into_vec<T>(_: Self) -> Vec<T> {
+        Vec::new()
+    }
+
+    fn as_ref<T>(_: &Self) -> Self {
+        Self
+    }
+
+    fn list<T>(_: &Self) -> Vec<(&'static str, &T)> {
+        Vec::new()
+    }
+
+    fn try_map<T, U, E>(_: Self, _: impl FnMut(&'static str, T) -> Result<U, E>) -> Result<Self, E> {
+        Ok(Self)
+    }
+
+    fn map<T, U>(_: Self, _: impl FnMut(&'static str, T) -> U) -> Self {
+        Self
+    }
+
+    fn zip<T, U>(_: Self, _: Self) -> Self {
+        Self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{DType, Dims, Inputs, Outputs, rules::Titans};

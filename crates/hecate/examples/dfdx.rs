@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         v: array().into(),
         gates: WriteGates { log_a: gate(-0.01).into(), theta: gate(0.5).into() },
         state: Matrix { m: host.zeros::<Rank4<1, HEADS, WIDTH, WIDTH>>().into() },
+        anchor: None,
     };
     let (out, _state) = bridge::memory(&backend, Delta::default(), inputs, tape)?;
 

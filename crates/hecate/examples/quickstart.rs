@@ -24,6 +24,7 @@ fn main() -> hecate::Result<()> {
             m: Tensor::zeros(&cpu, [b, h, k, v], DType::F32)?,
             s: Tensor::zeros(&cpu, [b, h, k, v], DType::F32)?,
         },
+        anchor: None,
     };
     let Forward { outputs, pass } = forward(&cpu, Titans::default(), inputs)?;
     println!("read: {:?}, memory: {:?}", outputs.out, outputs.state.m);

@@ -32,6 +32,7 @@ fn read(cpu: &Cpu, piece: usize, state: State) -> hecate::Result<(Vec<f32>, Stat
             theta: Tensor::from_f32(cpu, gate, vec![0.5; PIECE * HEADS])?,
         },
         state,
+        anchor: None,
     };
     let outputs = infer(cpu, Delta::default(), &inputs)?;
     Ok((outputs.out.to_f32()?, outputs.state))

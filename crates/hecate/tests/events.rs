@@ -56,6 +56,7 @@ impl Job for Step {
             v: zeros(&[1, 1, 1, 3]),
             gates: WriteGates { log_a: zeros(&[1, 1, 1]), theta: zeros(&[1, 1, 1]) },
             state: Matrix { m: zeros(&[1, 1, 2, 3]) },
+            anchor: None,
         };
         let Forward { outputs, pass } = forward(device, Delta::default(), inputs).expect("a forward");
         pass.backward_out(outputs.out).expect("a backward");

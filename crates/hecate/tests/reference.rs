@@ -24,6 +24,7 @@ fn bits(cpu: &Cpu) -> String {
         v: array(&[b, t, h, v], 3),
         gates: MomentumGates { log_a: gate(-0.02), log_eta: gate(-0.3), theta: gate(0.4) },
         state: Momentum { m: array(&[b, h, k, v], 4), s: array(&[b, h, k, v], 5) },
+        anchor: None,
     };
     let Forward { outputs, pass } = forward(cpu, Titans::default(), inputs).expect("a forward");
     let out = outputs.out.clone();

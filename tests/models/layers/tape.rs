@@ -170,6 +170,7 @@ fn a_probe_sees_what_a_memory_sends_back() {
         v,
         gates: WriteGates { log_a: constant(&[1, 2, 3], 0.0), theta: constant(&[1, 2, 3], 1.0) },
         state: Matrix { m: constant(&[1, 3, 2, 1], 0.0) },
+        anchor: None,
     };
     let outputs = tape.memory(Delta::default(), &Sequences::batch(1, 2), inputs).unwrap();
     let seed = Tensor::from_f32(&device, [1, 2, 3, 1], vec![1.0, 1.0, 3e38, 1.0, 1.0, 3e38]).expect("a seed");

@@ -68,7 +68,8 @@ fn exact_recall<B: Backend>(device: &B, times: usize) -> Result<Identity> {
     let state = Matrix { m: Array::full([1, 1, KEYS, width], 0.0) };
     // Values of the last round, in the order of the keys.
     let truth = values.cut(1, written - KEYS..written);
-    let out = read(device, Delta::default(), Inputs { q: keys.clone(), k: keys, v: values, gates, state })?;
+    let out =
+        read(device, Delta::default(), Inputs { q: keys.clone(), k: keys, v: values, gates, state, anchor: None })?;
     let again = if times > 1 { ", each written over once" } else { "" };
     let name = format!("delta, θ = 1, {KEYS} orthonormal keys{again}: every value is recalled exactly");
     Ok(Identity { name, error: error(&truth.values, &out.cut(1, written..tokens).values), limit: FORWARD })
@@ -82,16 +83,17 @@ fn linear_attention<B: Backend>(device: &B) -> Result<[Identity; 2]> {
         "theta" => Array::full(array.shape, 1.0),
         _ => array,
     });
-    let Inputs { q, k, v, gates, state } = case.inputs;
+    let Inputs { q, k, v, gates, state, .. } = case.inputs;
     let truth = attend(&q, &k, &v);
     // A dot-product objective without erase is a plain sum too.
     let beta = Array::full(gates.theta.shape.clone(), 0.0);
     let still = DgdGates { log_a: gates.log_a.clone(), theta: gates.theta.clone(), beta };
     let dgd = Dgd { objective: Objective::Dot, ..Dgd::default() };
     let state_of = |state: &Matrix<Array>| Matrix { m: state.m.clone() };
-    let inputs = Inputs { q: q.clone(), k: k.clone(), v: v.clone(), gates: still, state: state_of(&state) };
+    let inputs =
+        Inputs { q: q.clone(), k: k.clone(), v: v.clone(), gates: still, state: state_of(&state), anchor: None };
     let without_erase = read(device, dgd, inputs)?;
-    let additive = read(device, hebbian, Inputs { q, k, v, gates, state })?;
+    let additive = read(device, hebbian, Inputs { q, k, v, gates, state, anchor: None })?;
     let identity = |name: &str, found: &Array| Identity {
         name: format!("{name}: linear attention, summed directly"),
         error: error(&truth, &found.values),

@@ -1,13 +1,13 @@
 //! Results and gradients are those of the equations.
 
-use super::{SIZES, accepted, run};
+use super::{SIZES, accepted, agrees, run};
 use crate::{
     Array, Case, Comparison, Results, Sizes, assert_close,
     case::{compare_grads, compare_outputs},
     error,
     oracle::{Oracle, solve, solve_once},
 };
-use hecate_core::{DType, Kernel};
+use hecate_core::{DType, Error, Kernel, Slots};
 
 /// Output and final state, with and without what a backward needs, over all options and [awkward sizes](super).
 pub fn forward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
@@ -23,6 +23,34 @@ pub fn forward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
 /// Gradients of all inputs, gates and the initial state, given those of the output and the final state.
 pub fn backward<R: Oracle, B: Kernel<R>>(backends: &[B]) {
     each(backends, |backend, case, truth| compare_grads(case.rule, &truth.grads, &run(backend, case).grads));
+}
+
+/// Results and gradients with an anchor, over all options, of a batch, of packed sequences and of a call that is cut into
+/// three. Where a memory forgets to zero whatever a caller says, an anchor is refused by name.
+pub fn anchored<R: Oracle, B: Kernel<R>>(backends: &[B]) {
+    for rule in R::all() {
+        let batches = [Sizes::new(2, 7, 3, 5, 3), Sizes::new(1, 130, 2, 16, 9)].map(|sizes| Case::new(rule, sizes, 5));
+        for case in batches.into_iter().chain([Case::packed(rule, &[9, 1, 70], 2, 5, 7, 6)]) {
+            let Some(case) = case.clone().anchored(7) else {
+                refuses_anchor(backends, case);
+                continue;
+            };
+            agrees(backends, &case, "anchored");
+        }
+    }
+}
+
+/// An anchor that fits neither the rule nor its options.
+fn refuses_anchor<R: Oracle, B: Kernel<R>>(backends: &[B], mut case: Case<R>) {
+    case.dims.anchored = true;
+    let anchor = R::Anchor::map(case.rule.anchor(&case.dims), |_, shape| Array::full(shape, 0.0));
+    case.inputs.anchor = Some(anchor);
+    for backend in backends {
+        match case.run(backend, DType::F32) {
+            Err(Error::Config { option: "anchor" | "read", .. }) => {}
+            other => panic!("{case} with an anchor on {backend:?}: {other:?}"),
+        }
+    }
 }
 
 /// With 16-bit q, k, v and out, errors are at most twice what rounding these arguments and the results costs anyway.

@@ -11,7 +11,7 @@ pub mod primitive;
 mod refusals;
 mod sequences;
 
-pub use equations::{backward, forward, rounding, rounding_of};
+pub use equations::{anchored, backward, forward, rounding, rounding_of};
 pub(crate) use equations::{stored, stored_case};
 pub(crate) use limits::lean;
 pub use limits::{correlated_keys, fresh_memory, gates_at_limits, nan_is_seen};

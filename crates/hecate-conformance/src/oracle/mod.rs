@@ -319,6 +319,7 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
         v: next(),
         gates: R::Gates::build(|_| next()),
         state: R::State::build(|_| next()),
+        anchor: case.dims.anchored.then(|| R::Anchor::build(|_| next())),
     };
     // Rows of `out` lie by token and then by head, states by sequence and then by head.
     let mut out = vec![None; case.dims.sequences.rows() * heads];
@@ -335,7 +336,11 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
                 let i = row * heads + head;
                 let (q, k, v) = (inputs.q[i].clone(), inputs.k[i].clone(), inputs.v[i].clone());
                 let gates = at::<R::Gates>(&inputs.gates, i);
-                let token = Token { q, k, v, gates, head: Head { index: head, count: heads } };
+                let mut token = Token { q, k, v, gates, head: Head { index: head, count: heads } };
+                if let Some(anchor) = &inputs.anchor {
+                    let anchor = R::Anchor::into_vec(at::<R::Anchor>(anchor, head));
+                    (token, state) = go_back(token, state, anchor);
+                }
                 let (read, new) = rule.step(&token, &state, &point);
                 (out[i], state) = (Some(read), new);
             }
@@ -344,6 +349,19 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
     }
     let out = out.into_iter().flatten().collect();
     std::iter::once(out).chain(finals).collect()
+}
+
+/// What a token finds of a memory that goes back to an anchor, `B + a (X − B)`, and the token with `a = 1`.
+fn go_back<R: Rule>(token: Token<R>, state: Of<R::State, Var>, anchor: Vec<Var>) -> (Token<R>, Of<R::State, Var>) {
+    let gates = R::Gates::list(&token.gates);
+    let (_, log_a) = gates.iter().find(|(slot, _)| *slot == "log_a").expect("a rule that forgets");
+    let a = log_a.exp();
+    let mut anchor = anchor.into_iter();
+    // Slots that have no anchor follow those that have.
+    let state = R::State::map(state, |_, x| anchor.next().map_or(x.clone(), |b| &b + &a * (x - &b)));
+    let zero = a.constant(1, 1, vec![0.0]);
+    let gates = R::Gates::map(token.gates, |slot, gate| if slot == "log_a" { zero.clone() } else { gate });
+    (Token { gates, ..token }, state)
 }
 
 /// Matrix `i` of every slot.

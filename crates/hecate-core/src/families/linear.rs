@@ -262,7 +262,7 @@ impl<T: Clone> LinearInputs<T> {
     /// # Errors
     /// That of `log_a`.
     pub fn new<R: LinearRule>(inputs: &Inputs<R, T>, log_a: impl FnOnce() -> Result<T>) -> Result<Self> {
-        let Inputs { q, k, v, gates, state } = inputs.clone();
+        let Inputs { q, k, v, gates, state, .. } = inputs.clone();
         let gates = R::Gates::lower(gates);
         let log_a = gates.log_a.map_or_else(log_a, Ok)?;
         let LinearGates { log_eta, theta, beta, .. } = gates;

@@ -1,6 +1,6 @@
 //! Atlas: a memory that learns a window of tokens at every step, its update orthogonalised where wanted.
 
-use crate::{Dims, Error, Read, Result, Rule, Shape, families::Own, rule::check_frozen, slots};
+use crate::{Dims, Error, NoSlots, Read, Result, Rule, Shape, families::Own, rule::check_frozen, slots};
 
 /// `(α, β, κ)` of a Newton-Schulz step (90): those of the Muon optimiser, which bring singular values of `[0.003, 1]`
 /// near 1 in five steps.
@@ -129,6 +129,7 @@ impl Rule for Atlas {
     type Family = Own;
     type Gates = WindowGates<()>;
     type State = Window<()>;
+    type Anchor = NoSlots;
 
     fn gates(self, dims: &Dims) -> WindowGates<Shape> {
         let gamma = [dims.batch, dims.tokens, dims.heads, self.window as usize].into();

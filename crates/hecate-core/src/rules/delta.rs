@@ -2,7 +2,7 @@
 
 use super::{Matrix, WriteGates};
 use crate::{
-    Dims, Error, Read, Result, Rule,
+    Dims, Error, NoSlots, Read, Result, Rule,
     families::{EraseStrength, Linear, LinearRule, LinearSpec},
     rule::check_frozen,
 };
@@ -41,6 +41,7 @@ impl Rule for Delta {
     type Family = Linear;
     type Gates = WriteGates<()>;
     type State = Matrix<()>;
+    type Anchor = NoSlots;
 
     fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
         Some(&mut self.frozen)

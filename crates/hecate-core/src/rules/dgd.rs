@@ -2,7 +2,7 @@
 
 use super::Matrix;
 use crate::{
-    Dims, Error, Read, Result, Rule,
+    Dims, Error, NoSlots, Read, Result, Rule,
     families::{EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearRule, LinearSpec, LowerGates},
     rule::check_frozen,
     slots,
@@ -70,6 +70,7 @@ impl Rule for Dgd {
     type Family = Linear;
     type Gates = DgdGates<()>;
     type State = Matrix<()>;
+    type Anchor = NoSlots;
 
     fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
         Some(&mut self.frozen)

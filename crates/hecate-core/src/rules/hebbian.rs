@@ -1,7 +1,7 @@
 //! The Hebbian rule: write, never erase.
 
 use crate::{
-    Read, Rule,
+    NoSlots, Read, Rule,
     families::{
         Linear, LinearGate, LinearGates, LinearLogits, LinearMatrix, LinearRule, LinearSpec, LinearState, LowerGates,
         LowerState,
@@ -51,6 +51,7 @@ impl Rule for Hebbian {
     type Family = Linear;
     type Gates = WriteGates<()>;
     type State = Matrix<()>;
+    type Anchor = NoSlots;
 }
 
 impl LinearRule for Hebbian {

@@ -26,14 +26,22 @@
 //! `dr_i` joins `ds_i`, frozen at the group's first token; with [`Read::Before`] (65) comes last, with `s_i` for `s′_i`.
 //! That `dlog a = −θ dθ` is because only the ratio of `θ` to `a` matters: what scales `X_i` does not turn it.
 //!
+//! With an anchor `B`, slots turn back to its rows: `X_i = b_i + a (s_i − b_i) + θ g_i U_i`, and `a` may be 0. Then
+//! `d log a = a Σ_i dX_i·(s_i − b_i)` and `db_i = (1 − a) dX_i`.
+//!
 //! # The floor of retention
 //!
 //! At `a = 0` a slot that nothing is written to would have no direction. So `a = max(exp log_a, `[`RETENTION_FLOOR`]`)`,
 //! and `dlog a = 0` at the floor. Exact, `n_i² = a² + θ² g_i² |U_i|²` is then never under the floor. Frozen,
 //! `U_i` lies across `r_i` and not across `s_i`: `n_i ≥ a s_i·r_i`, which shrinks through a group that writes strongly.
 
-use super::WriteGates;
-use crate::{Dims, Initial, Read, Result, Rule, families::Own, rule::check_frozen, slots};
+use super::{AnchorMatrix, WriteGates};
+use crate::{
+    Dims, Initial, Read, Result, Rule,
+    families::Own,
+    rule::{check_frozen, check_read},
+    slots,
+};
 
 /// Least retention of [`Lattice`]; its gradient is 0 there.
 pub const RETENTION_FLOOR: f32 = 1e-3;
@@ -84,6 +92,7 @@ impl Rule for Lattice {
     type Family = Own;
     type Gates = WriteGates<()>;
     type State = UnitSlots<()>;
+    type Anchor = AnchorMatrix<()>;
 
     fn initial(self, _: &Dims) -> UnitSlots<Initial> {
         UnitSlots { s: Initial::Unit }
@@ -93,7 +102,8 @@ impl Rule for Lattice {
         Some(&mut self.frozen)
     }
 
-    fn check(self, _: &Dims) -> Result<()> {
-        check_frozen(Self::NAME, self.frozen)
+    fn check(self, dims: &Dims) -> Result<()> {
+        check_frozen(Self::NAME, self.frozen)?;
+        check_read(Self::NAME, self.read, dims)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Matrix, WriteLogits};
 use crate::{
-    Dims, Error, Read, Result, Rule,
+    Dims, Error, NoSlots, Read, Result, Rule,
     families::{Linear, LinearGate, LinearGates, LinearLogits, LinearRule, LinearSpec, LowerGates},
     slots,
 };
@@ -41,6 +41,7 @@ impl Rule for Lightning {
     type Family = Linear;
     type Gates = StrengthGates<()>;
     type State = Matrix<()>;
+    type Anchor = NoSlots;
 
     fn check(self, _: &Dims) -> Result<()> {
         if self.rate.is_finite() && self.rate >= 0.0 {

@@ -96,9 +96,9 @@ mod trellis;
 pub use any::{AnyRule, RuleVisitor};
 pub use atlas::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window, WindowGates};
 pub use deep::{
-    Activation, AttentionalBias, Huber, HuberGates, HuberLogits, HuberMomentumGates, HuberMomentumLogits, LQ_EPSILON,
-    Map, MatrixMemory, Memora, MemoraMatrix, Memory, MlpMemory, MomentumWeights, Moneta, MonetaMatrix, NORM_EPSILON,
-    Retention, Structure, TitansMlp, Weights, Yaad, YaadMatrix, YaadMomentum,
+    Activation, AnchorMatrix, AnchorWeights, AttentionalBias, Huber, HuberGates, HuberLogits, HuberMomentumGates,
+    HuberMomentumLogits, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, Memory, MlpMemory, MomentumWeights,
+    Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Weights, Yaad, YaadMatrix, YaadMomentum,
 };
 pub use delta::{Delta, Erase};
 pub use dgd::{Dgd, DgdGates, EraseLogits, Objective};
@@ -106,7 +106,7 @@ pub use hebbian::{Hebbian, Matrix, WriteGates, WriteLogits};
 pub use lattice::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Variant};
 pub use lightning::{Lightning, StrengthGates};
 pub use titans::{Momentum, MomentumGates, MomentumLogits, Titans};
-pub use trellis::{CodeGates, CodeLogits, Phi, SLOT_EPSILON, SlotPair, Trellis};
+pub use trellis::{AnchorPair, CodeGates, CodeLogits, Phi, SLOT_EPSILON, SlotPair, Trellis};
 
 /// Every rule under its family: its name, as [`Rule::NAME`](crate::Rule::NAME) spells it, and its type. All else is made
 /// from this one list: the trait [`Rules`](crate::Rules), tests of every column, tables.

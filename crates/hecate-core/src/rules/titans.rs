@@ -1,7 +1,7 @@
 //! Titans with a matrix memory: the delta rule with momentum.
 
 use crate::{
-    Dims, Read, Result, Rule,
+    Dims, NoSlots, Read, Result, Rule,
     families::{
         EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearMatrix, LinearRule, LinearSpec,
         LinearState, LowerGates, LowerState,
@@ -63,6 +63,7 @@ impl Rule for Titans {
     type Family = Linear;
     type Gates = MomentumGates<()>;
     type State = Momentum<()>;
+    type Anchor = NoSlots;
 
     fn frozen_option(&mut self) -> Option<&mut Option<u32>> {
         Some(&mut self.frozen)

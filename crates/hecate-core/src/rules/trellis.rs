@@ -41,6 +41,9 @@
 //! ```
 //!
 //! with the `S` before the write in `⟨dS, S⟩`. `dR` joins `dS`, frozen at the group's first token; `dlog a = a da`.
+//!
+//! With anchors `B_K`, `B_V`, what is forgotten goes back to them: `B + a (S − B)` stands for `a S` in (75) and (76), then
+//! `da += ⟨dS, S − B⟩` and `dB += (1 − a) dS`.
 
 use crate::{Dims, Error, Initial, Result, Rule, Shape, families::Own, rule::check_frozen, slots};
 
@@ -101,6 +104,16 @@ slots! {
 }
 
 slots! {
+    /// What the two memories of slots go back to as they forget.
+    pub struct AnchorPair {
+        /// `B_K [H,m,K]`.
+        bk,
+        /// `B_V [H,m,V]`.
+        bv,
+    }
+}
+
+slots! {
     /// What layers form the gates of rules that bring a code along from.
     pub struct CodeLogits {
         /// Step size.
@@ -125,6 +138,7 @@ impl Rule for Trellis {
     type Family = Own;
     type Gates = CodeGates<()>;
     type State = SlotPair<()>;
+    type Anchor = AnchorPair<()>;
 
     fn gates(self, dims: &Dims) -> CodeGates<Shape> {
         let code = [dims.batch, dims.tokens, dims.heads, self.slots as usize].into();

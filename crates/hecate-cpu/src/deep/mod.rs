@@ -52,6 +52,8 @@ pub(crate) struct DeepCell {
     hidden: Option<usize>,
     /// `V`.
     value: usize,
+    /// Whether what a token finds is another state than its gradient point.
+    anchored: bool,
 }
 
 /// Workspace for one token.
@@ -96,7 +98,8 @@ impl DeepCell {
     /// The cell of `rule` at the sizes of a call.
     pub(crate) fn new<R: DeepRule>(rule: R, dims: &Dims) -> Self {
         let spec = rule.spec();
-        Self { spec, form: R::FORM, key: dims.key, hidden: spec.structure.hidden(dims.key), value: dims.value }
+        let Dims { key, value, anchored, .. } = *dims;
+        Self { spec, form: R::FORM, key, hidden: spec.structure.hidden(key), value, anchored }
     }
 
     /// `D`, or 0 for a matrix.
@@ -303,7 +306,7 @@ impl Cell for DeepCell {
     }
 
     fn merges_point(&self) -> bool {
-        self.spec.frozen.is_none()
+        self.spec.frozen.is_none() && !self.anchored
     }
 
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {

@@ -317,6 +317,7 @@ impl<R: LinearRule> Kernel<R, Linear> for Cpu {
             v: pooled_tensor(device, dims.values(), dtype, made.dv)?,
             gates: R::Gates::try_map(dgates, |_, values| tensor(device, dims.scalars(), DType::F32, values))?,
             state: state::<R>(device, rule, dims, made.states)?,
+            anchor: None,
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Heads never interact, so each is one task on one thread.
 //! A head gathers its rows once: in the call's arrays, rows of one head lie `H` rows apart.
 
-use super::{CHUNK, Cell, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows};
+use super::{CHUNK, Cell, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows, anchor::Anchor};
 use crate::{
     linear::{Chunk, cut},
     simd::wide,
@@ -34,6 +34,10 @@ pub(super) struct SequenceHead<'a, C> {
     gates: Vec<f32>,
     /// The state before the first token.
     initial: Vec<f32>,
+    /// What the state's first slots go back to as they forget; empty where that is zero.
+    anchor: Vec<f32>,
+    /// `a` of every token where there is an anchor; the gate itself is 1 then.
+    retention: Vec<f32>,
 }
 
 /// What a head made.
@@ -58,6 +62,9 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
                 gates.extend_from_slice(&gate[(row * heads + index.head) * width..][..width]);
             }
         }
+        let anchor = anchor_of(call.dims.heads, index.head, &arrays.anchors);
+        let retention =
+            if anchor.is_empty() { Vec::new() } else { take_retention(&mut gates, call.widths.iter().sum()) };
         Self {
             call,
             index: index.clone(),
@@ -66,7 +73,14 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
             v: rows_of(&arrays.v, value),
             gates,
             initial: state_of(call, index, &arrays.states),
+            anchor,
+            retention,
         }
+    }
+
+    /// Where memories go back to, unless that is zero.
+    pub(super) fn anchor(&self) -> Option<Anchor<'_>> {
+        (!self.anchor.is_empty()).then_some(Anchor { anchor: &self.anchor, retention: &self.retention })
     }
 
     /// Number of tokens.
@@ -113,6 +127,7 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
         // The state at the start of the frozen group; without groups each token's own state is its point.
         let mut point = if self.call.frozen.is_some() { state.clone() } else { Vec::new() };
         let mut record = vec![0.0; cell.record()];
+        let mut found = if self.anchor.is_empty() { Vec::new() } else { state.clone() };
         // Two state buffers change places every token; nothing else is allocated in the loop.
         let (mut kept, mut scratch) = (Vec::new(), cell.scratch());
         for chunk in self.chunks() {
@@ -133,15 +148,36 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
             for (t, out) in chunk.tokens.clone().zip(out.chunks_exact_mut(value)) {
                 let point = if point.is_empty() { &state } else { &point };
                 let (record, scratch) = (&mut record, &mut scratch);
-                step(
-                    cell,
-                    StepForward { token: self.token(t), old: &state, point, new: &mut next, record, scratch, out },
-                );
+                let old = self.found(t, &state, &mut found);
+                step(cell, StepForward { token: self.token(t), old, point, new: &mut next, record, scratch, out });
                 std::mem::swap(&mut state, &mut next);
             }
         }
         HeadOutputs { out, state, kept }
     }
+}
+
+impl<C> SequenceHead<'_, C> {
+    /// What token `t` finds of a state: the state itself, or with an anchor what is left of it, in `found`.
+    pub(super) fn found<'s>(&self, t: usize, state: &'s [f32], found: &'s mut [f32]) -> &'s [f32] {
+        if self.anchor.is_empty() {
+            return state;
+        }
+        Anchor { anchor: &self.anchor, retention: &self.retention }.find(t, state, found);
+        found
+    }
+}
+
+/// `a` of every token out of rows of gates, of which `log a` is the first; there it becomes 0.
+fn take_retention(gates: &mut [f32], width: usize) -> Vec<f32> {
+    gates.chunks_exact_mut(width).map(|row| std::mem::take(&mut row[0]).exp()).collect()
+}
+
+/// A head's part of anchors `[H, ..]`: one slot after another.
+fn anchor_of(heads: usize, head: usize, anchors: &[Cow<'_, [f32]>]) -> Vec<f32> {
+    let mut own = Vec::new();
+    anchors.iter().for_each(|x| own.extend_from_slice(&x[head * (x.len() / heads)..][..x.len() / heads]));
+    own
 }
 
 /// One token forward, compiled for the widest vectors.

@@ -5,6 +5,7 @@
 
 use super::{
     Cell, GroupBackward, GroupForward, RecurrentCall, StateGrads, StepBackward, StepForward, TokenGrads, TokenStates,
+    anchor::Anchor,
     head::{SequenceHead, rows_of, state_of, step},
 };
 use crate::{linear::Chunk, simd::wide};
@@ -21,6 +22,8 @@ pub(super) struct HeadGrads {
     pub(super) gates: Vec<Vec<f32>>,
     /// Of the initial state.
     pub(super) state: Vec<f32>,
+    /// Of the anchor; empty where there is none.
+    pub(super) anchor: Vec<f32>,
 }
 
 /// One checkpoint interval: the chunks from one kept state to the next.
@@ -49,6 +52,8 @@ struct IntervalScratch<C: Cell> {
     states: Vec<f32>,
     /// What each token leaves, `[n, record]`; empty in grouped form.
     records: Vec<f32>,
+    /// What a token finds of the state before it, where there is an anchor.
+    found: Vec<f32>,
     /// One for all tokens, which need it one after another.
     scratch: C::Scratch,
 }
@@ -116,6 +121,7 @@ impl<C: Cell> SequenceHead<'_, C> {
             };
             let record = &mut work.records[i * record..][..record];
             let (token, new, scratch, out) = (self.token(t), &mut next[..size], &mut work.scratch, &mut out[..]);
+            let old = self.found(t, old, &mut work.found);
             step(cell, StepForward { token, old, point, new, record, scratch, out });
         }
         cell.reset_shared(&mut work.scratch);
@@ -160,6 +166,8 @@ struct HeadBackward<'h, 'a, C: Cell> {
     dk: Vec<f32>,
     dv: Vec<f32>,
     dgates: Vec<f32>,
+    /// Gradient of the anchor, all tokens together.
+    danchor: Vec<f32>,
     /// States of the interval at hand; it grows to the longest one.
     work: IntervalScratch<C>,
 }
@@ -178,7 +186,13 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
             dk: zeros(key),
             dv: zeros(value),
             dgates: zeros(head.all_gates()),
-            work: IntervalScratch { states: Vec::new(), records: Vec::new(), scratch: head.call.cell.scratch() },
+            danchor: head.anchor().map_or_else(Vec::new, |Anchor { anchor, .. }| vec![0.0; anchor.len()]),
+            work: IntervalScratch {
+                states: Vec::new(),
+                records: Vec::new(),
+                found: vec![0.0; if head.anchor().is_some() { head.call.size } else { 0 }],
+                scratch: head.call.cell.scratch(),
+            },
         }
     }
 
@@ -203,14 +217,14 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         let RecurrentCall { cell, size, frozen, dims, .. } = self.head.call;
         let (i, record, gates) = (t - interval.tokens.start, cell.record(), self.head.all_gates());
         // States and records are read, the workspace is changed: three parts of one struct.
-        let IntervalScratch { states, records, scratch } = &mut self.work;
+        let IntervalScratch { states, records, found, scratch } = &mut self.work;
         let state = |i: usize| &states[i * size..][..*size];
         // States around the token, out of those of the interval.
         let old = state(i);
         let point = if frozen.is_none() { old } else { group.map_or(interval.group_start, state) };
         let step = StepBackward {
             token: self.head.token(t),
-            states: TokenStates { old, point, new: state(i + 1) },
+            states: TokenStates { old: self.head.found(t, old, found), point, new: state(i + 1) },
             record: &records[i * record..][..record],
             dout: &self.dout[t * dims.value..][..dims.value],
             adjoint: StateGrads { state: &mut self.dstate, point: &mut self.dpoint },
@@ -223,6 +237,10 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
             },
         };
         step_back(cell, step);
+        if let Some(anchor) = self.head.anchor() {
+            // The cell was told that nothing is forgotten: its gradient of the gate says nothing.
+            self.dgates[t * gates] = anchor.back(t, old, &mut self.dstate, &mut self.danchor);
+        }
         // Without groups the point is the state before the token: its gradient joins at once.
         if frozen.is_none() && !cell.merges_point() {
             take_point(&mut self.dstate, &mut self.dpoint);
@@ -274,7 +292,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
                 rest = others;
             }
         }
-        HeadGrads { q: self.dq, k: self.dk, v: self.dv, gates, state: self.dstate }
+        HeadGrads { q: self.dq, k: self.dk, v: self.dv, gates, state: self.dstate, anchor: self.danchor }
     }
 }
 

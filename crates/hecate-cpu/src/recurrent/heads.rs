@@ -21,6 +21,8 @@ pub(crate) struct InputArrays<'a> {
     pub(super) gates: Vec<Cow<'a, [f32]>>,
     /// `[N, H, ..]`, in the order of the slots.
     pub(super) states: Vec<Cow<'a, [f32]>>,
+    /// `[H, ..]`, in the order of the slots; none where memories forget to zero.
+    pub(super) anchors: Vec<Cow<'a, [f32]>>,
 }
 
 /// What all heads made.
@@ -120,6 +122,7 @@ impl<C: Cell> RecurrentCall<'_, C> {
             ];
             dinputs.extend(self.widths.iter().enumerate().map(|(s, &w)| gather(dims, w, |i| &done[i].gates[s])));
             dinputs.extend(self.split(done.iter().map(|head| head.state.as_slice())));
+            dinputs.extend(self.anchors(arrays, |i| &done[i].anchor));
             dinputs
         })
     }
@@ -131,6 +134,23 @@ impl<C: Cell> RecurrentCall<'_, C> {
         let index =
             |sequence, rows: Range<usize>| (0..heads).map(move |head| HeadIndex { sequence, rows: rows.clone(), head });
         sequences.flat_map(|(sequence, rows)| index(sequence, rows)).collect()
+    }
+
+    /// Gradients of anchors `[H, ..]`, slot by slot: sums over sequences, in their order. `part(i)` is that of sequence and
+    /// head `i`.
+    fn anchors<'l>(&self, arrays: &InputArrays<'_>, part: impl Fn(usize) -> &'l Vec<f32>) -> Vec<Vec<f32>> {
+        let (heads, mut first) = (self.dims.heads, 0);
+        let slots = arrays.anchors.iter().map(|anchor| {
+            let own = anchor.len() / heads;
+            let mut sum = vec![0.0; anchor.len()];
+            for i in 0..self.dims.sequences.count() * heads {
+                let slot = &mut sum[i % heads * own..][..own];
+                slot.iter_mut().zip(&part(i)[first..]).for_each(|(sum, x)| *sum += x);
+            }
+            first += own;
+            sum
+        });
+        slots.collect()
     }
 
     /// Heads' states, cut into the rule's slots `[N, H, ..]`.

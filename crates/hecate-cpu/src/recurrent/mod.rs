@@ -25,6 +25,7 @@
 //! Frozen rules keep one every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group.
 //! [`PeakMemory`](crate::PeakMemory) bounds the peak memory of a backward.
 
+mod anchor;
 mod cell;
 mod head;
 mod head_backward;
@@ -116,7 +117,8 @@ impl<'a, C: Cell> RecurrentCall<'a, C> {
         let widths = counts(R::Gates::list(&inputs.gates)).map(|count| count / rows).collect();
         let states: Vec<_> = counts(R::State::list(&inputs.state)).collect();
         let size = states.iter().sum::<usize>() / (dims.sequences.count() * dims.heads);
-        let grouped = device.algorithm() != Algorithm::Scan && cell.groups().is_some();
+        // In products, what groups forget goes to zero.
+        let grouped = device.algorithm() != Algorithm::Scan && cell.groups().is_some() && !dims.anchored;
         Ok(Self { cell, dims, frozen: rule.frozen().map(|group| group as usize), grouped, widths, states, size })
     }
 }
@@ -143,6 +145,7 @@ impl<'a> InputArrays<'a> {
             v: floats(&inputs.v)?,
             gates: arrays(R::Gates::list(&inputs.gates))?,
             states: arrays(R::State::list(&inputs.state))?,
+            anchors: inputs.anchor.as_ref().map_or_else(|| Ok(Vec::new()), |anchor| arrays(R::Anchor::list(anchor)))?,
         })
     }
 }

@@ -135,8 +135,15 @@ impl MemoryConfig {
         at_most(path("heads × key_dim × value_dim"), product(&[self.heads, features, value]), ELEMENTS)?;
         at_most(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), ELEMENTS)?;
         // A state's shape depends on no length.
-        let dims =
-            Dims { batch: 1, tokens: 1, heads: self.heads, key: features, value, sequences: Sequences::batch(1, 1) };
+        let dims = Dims {
+            batch: 1,
+            tokens: 1,
+            heads: self.heads,
+            key: features,
+            value,
+            sequences: Sequences::batch(1, 1),
+            anchored: false,
+        };
         let Elements { state, gates } = Elements::of(self.rule, &dims);
         at_most(path("rule") + ": elements of a memory", state, ELEMENTS)?;
         at_most(path("rule") + ": elements of the gates × hidden_size", gates * hidden_size as u128, ELEMENTS)?;

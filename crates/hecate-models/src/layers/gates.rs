@@ -132,7 +132,7 @@ pub trait GatedRule<F = <Self as Rule>::Family>: Rule {
         let state = Self::State::try_map(state, still)?;
         let tokens = |shape| Ok::<_, Error>(Var::constant(Tensor::zeros(&device, shape, q.value().dtype())?));
         let (k, v) = (tokens(dims.keys())?, tokens(dims.values())?);
-        Ok(Inputs { q, k, v, gates: self.idle(&device, dims)?, state })
+        Ok(Inputs { q, k, v, gates: self.idle(&device, dims)?, state, anchor: None })
     }
 }
 

@@ -96,7 +96,7 @@ impl Hope {
     fn dims(&self, batch: usize, tokens: usize) -> Dims {
         let Self { heads, width, .. } = *self;
         let sequences = Sequences::batch(batch, tokens);
-        Dims { batch, tokens, heads, key: width, value: 3 * width + 2, sequences }
+        Dims { batch, tokens, heads, key: width, value: 3 * width + 2, sequences, anchored: false }
     }
 
     /// What `x [B,T,H,D]` reads in all memories `m`: `[B,T,H,3D+2]`.

@@ -301,5 +301,5 @@ pub(super) fn of_rule<B: Backend, R: GatedRule>(
 
 /// Sizes of a call of one token a sequence: states depend on nothing else.
 fn dims(sequences: Sequences, heads: usize, key: usize, value: usize) -> Dims {
-    Dims { batch: sequences.count(), tokens: 1, heads, key, value, sequences }
+    Dims { batch: sequences.count(), tokens: 1, heads, key, value, sequences, anchored: false }
 }

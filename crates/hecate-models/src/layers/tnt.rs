@@ -162,7 +162,8 @@ impl KeyProjection<'_> {
             let ones = memory::filled("tnt", dims.scalars().count(), 1.0)?;
             let theta = Var::constant(Tensor::from_f32(device, dims.scalars(), ones)?);
             let (v, gates, state) = (k.clone(), WriteGates { log_a, theta }, Matrix { m: p });
-            let outputs = tape.memory(Hebbian::default(), &dims.sequences, Inputs { q, k, v, gates, state })?;
+            let outputs =
+                tape.memory(Hebbian::default(), &dims.sequences, Inputs { q, k, v, gates, state, anchor: None })?;
             p = outputs.state.m;
             out.push(outputs.out);
         }

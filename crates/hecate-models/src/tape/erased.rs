@@ -8,17 +8,20 @@ use hecate_core::{
     infer_packed,
 };
 
-/// A rule with its options, whatever rule it is, on one backend. Inputs are in the order q, k, v, gates, state; outputs
-/// in the order out, state.
+/// A rule with its options, whatever rule it is, on one backend. Inputs are in the order q, k, v, gates, state, and the
+/// anchor where there is one; outputs in the order out, state.
 pub(crate) trait ErasedRule<B: Backend> {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// Names of the inputs.
+    /// Names of the inputs, those of the anchor last.
     fn input_names(&self) -> Vec<&'static str>;
 
     /// Names of the state's slots.
     fn state_names(&self) -> &'static [&'static str];
+
+    /// Names of the anchor's slots.
+    fn anchor_names(&self) -> &'static [&'static str];
 
     /// [`forward`], or [`forward_packed`] where there are lengths.
     fn forward(&self, device: &B, lengths: Option<&[usize]>, inputs: Vec<Tensor<B>>) -> Result<ErasedForward<B>>;
@@ -45,11 +48,15 @@ impl<B: Backend + Kernel<R>, R: Rule> ErasedRule<B> for R {
     }
 
     fn input_names(&self) -> Vec<&'static str> {
-        [&["q", "k", "v"], R::Gates::NAMES, R::State::NAMES].concat()
+        [&["q", "k", "v"], R::Gates::NAMES, R::State::NAMES, R::Anchor::NAMES].concat()
     }
 
     fn state_names(&self) -> &'static [&'static str] {
         R::State::NAMES
+    }
+
+    fn anchor_names(&self) -> &'static [&'static str] {
+        R::Anchor::NAMES
     }
 
     fn forward(&self, device: &B, lengths: Option<&[usize]>, inputs: Vec<Tensor<B>>) -> Result<ErasedForward<B>> {
@@ -78,10 +85,11 @@ impl<B: Backend + Kernel<R>, R: Rule> ErasedPass<B> for Pass<B, R> {
 }
 
 /// Inputs by position.
-pub(super) fn input_list<R: Rule, T>(Inputs { q, k, v, gates, state }: Inputs<R, T>) -> Vec<T> {
+pub(super) fn input_list<R: Rule, T>(Inputs { q, k, v, gates, state, anchor }: Inputs<R, T>) -> Vec<T> {
     let mut list = vec![q, k, v];
     list.extend(R::Gates::into_vec(gates));
     list.extend(R::State::into_vec(state));
+    list.extend(anchor.into_iter().flat_map(R::Anchor::into_vec));
     list
 }
 
@@ -94,11 +102,13 @@ fn output_list<R: Rule, T>(Outputs { out, state }: Outputs<R, T>) -> Vec<T> {
 
 /// The way back of [`input_list`].
 fn inputs_of<R: Rule, T>(list: Vec<T>) -> Inputs<R, T> {
+    let anchored = list.len() > 3 + R::Gates::NAMES.len() + R::State::NAMES.len();
     let mut list = list.into_iter();
-    // As many as `input_names`: lists come from inputs of the same rule.
+    // As many as `input_names`, with the anchor or without: lists come from inputs of the same rule.
     let mut next = || list.next().expect("an array for every input");
     let [q, k, v] = std::array::from_fn(|_| next());
-    Inputs { q, k, v, gates: R::Gates::build(|_| next()), state: R::State::build(|_| next()) }
+    let (gates, state) = (R::Gates::build(|_| next()), R::State::build(|_| next()));
+    Inputs { q, k, v, gates, state, anchor: anchored.then(|| R::Anchor::build(|_| next())) }
 }
 
 /// The way back of [`output_list`].

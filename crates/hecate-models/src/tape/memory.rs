@@ -90,21 +90,30 @@ struct Watched<'p> {
     /// Names of the inputs, and of the outputs.
     inputs: Vec<&'static str>,
     outputs: Vec<&'static str>,
-    /// How many of them, the last ones, are the state's.
+    /// How many of the outputs are the state's.
     states: usize,
+    /// How many of the inputs are the anchor's, the last ones where they are there.
+    anchors: usize,
 }
 
 impl<'p> Watched<'p> {
     fn new<B: Backend>(probe: &'p Probe, rule: &dyn ErasedRule<B>) -> Self {
         let (inputs, state) = (rule.input_names(), rule.state_names());
         let outputs = [&["out"], state].concat();
-        Self { probe, layer: probe.layer(), of: rule.name(), inputs, outputs, states: state.len() }
+        let anchors = rule.anchor_names().len();
+        Self { probe, layer: probe.layer(), of: rule.name(), inputs, outputs, states: state.len(), anchors }
     }
 
-    /// As [`Tape::show`] for inputs or outputs: arrays of tokens `[B,T,H,..]`, then those of the state `[N,H,..]`.
+    /// As [`Tape::show`] for inputs or outputs: arrays of tokens `[B,T,H,..]`, then those of the state `[N,H,..]` and of
+    /// the anchor `[H,..]`.
     fn show<B: Backend>(&self, kind: &str, names: &[&'static str], arrays: &[Tensor<B>]) -> Result<()> {
+        let anchor = if names.len() == self.inputs.len() { names.len() - self.anchors } else { names.len() };
         for (i, (slot, array)) in names.iter().zip(arrays).enumerate() {
-            let heads = Some(if i < names.len() - self.states { 2 } else { 1 });
+            let heads = Some(match i {
+                _ if i >= anchor => 0,
+                _ if i >= anchor - self.states => 1,
+                _ => 2,
+            });
             self.probe.look(ProbeSite { kind, slot, of: self.of, layer: self.layer, heads }, array)?;
         }
         Ok(())

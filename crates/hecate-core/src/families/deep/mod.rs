@@ -22,6 +22,8 @@ pub trait DeepRule: Copy + Debug + PartialEq + Send + Sync + 'static {
     type Gates: LowerDeepGates;
     /// As [`Rule::State`].
     type State: LowerWeights;
+    /// As [`Rule::Anchor`].
+    type Anchor: Slots;
 
     /// What its options mean to the engine.
     fn spec(self) -> DeepSpec;
@@ -160,6 +162,7 @@ impl<R: DeepRule> Rule for R {
     type Family = Deep;
     type Gates = <R as DeepRule>::Gates;
     type State = <R as DeepRule>::State;
+    type Anchor = <R as DeepRule>::Anchor;
 
     fn state(self, dims: &Dims) -> Of<Self::State, Shape> {
         <R as DeepRule>::State::lower_backward(|matrix| self.spec().shape(dims, matrix))

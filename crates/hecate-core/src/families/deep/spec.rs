@@ -3,7 +3,7 @@
 use super::DeepMatrix;
 use crate::{
     Dims, Error, Read, Result, Shape,
-    rule::check_frozen,
+    rule::{check_frozen, check_read},
     rules::{Activation, AttentionalBias, Map, MlpMemory, Retention, Structure},
 };
 
@@ -91,6 +91,7 @@ impl DeepSpec {
     pub(super) fn check(self, what: &'static str, dims: &Dims) -> Result<()> {
         let refuse = |option, found: String, expected| Err(Error::Config { what, option, found, expected });
         check_frozen(what, self.frozen)?;
+        check_read(what, self.read, dims)?;
         if let Structure::Mlp(MlpMemory { expansion: 0, .. }) = self.structure {
             return refuse("expansion", "0".into(), "a hidden layer at least as wide as a key");
         }

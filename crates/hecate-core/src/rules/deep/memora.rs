@@ -40,6 +40,7 @@ impl<M: Memory> DeepRule for Memora<M> {
     const FORM: DeepForm = DeepForm::L2Kl;
     type Gates = WriteGates<()>;
     type State = M::Weights;
+    type Anchor = M::Anchor;
 
     fn spec(self) -> DeepSpec {
         let retention = Retention::Kl { scale: self.scale };

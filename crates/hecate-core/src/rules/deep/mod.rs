@@ -63,6 +63,14 @@
 //!          X̄ ← X̄ − exp(X) ∘ (column sums of X̄)                                                  (55)
 //! ```
 //!
+//! # An anchor
+//!
+//! With an anchor `B` ([`Inputs::anchor`](crate::Inputs::anchor)), what is forgotten goes back to `B` and not to zero:
+//! `B + a_t (X_{t−1} − B)` stands for `a_t X_{t−1}` in (36) and (37), and the gradient point stays `X_{t−1}`. With `dX` of
+//! what stands there, `d log a = a ⟨dX, X_{t−1} − B⟩`, `dB += (1 − a) dX`, and (59) is as it was. Of distributions `X` are
+//! logarithms, so the forgotten ones are a product of powers. Reads come after the write.
+//! Weights that decay to zero leave the region that a model was trained in; two layers of zeros learn nothing at all.
+//!
 //! # Backward
 //!
 //! In reverse time, `dX` and `dS` starting at the gradients of the final state:
@@ -95,6 +103,7 @@ pub use yaad::{HuberGates, HuberLogits, HuberMomentumGates, HuberMomentumLogits,
 
 use super::Matrix;
 use crate::{
+    Slots,
     families::{DeepMatrix, LowerWeights},
     slots,
 };
@@ -116,12 +125,32 @@ slots! {
     }
 }
 
+slots! {
+    /// What the weights of an MLP memory go back to as they are forgotten.
+    pub struct AnchorWeights {
+        /// Of `W₀`, `[H,K,D]`.
+        b0,
+        /// Of `W₁`, `[H,D,V]`.
+        b1,
+    }
+}
+
+slots! {
+    /// What a memory of one matrix goes back to as it is forgotten.
+    pub struct AnchorMatrix {
+        /// `B [H,K,V]`.
+        b,
+    }
+}
+
 /// What a memory can be made of: a type, so that a rule's state is known to the compiler.
 pub trait Memory: Copy + Debug + Default + PartialEq + Send + Sync + 'static {
     /// Whether it is one matrix.
     const MATRIX: bool;
     /// Its weights.
     type Weights: LowerWeights;
+    /// What they go back to.
+    type Anchor: Slots;
 
     /// The same without the type.
     fn structure(self) -> Structure;
@@ -130,6 +159,7 @@ pub trait Memory: Copy + Debug + Default + PartialEq + Send + Sync + 'static {
 impl Memory for MatrixMemory {
     const MATRIX: bool = true;
     type Weights = Matrix<()>;
+    type Anchor = AnchorMatrix<()>;
 
     fn structure(self) -> Structure {
         Structure::Matrix(self)
@@ -139,6 +169,7 @@ impl Memory for MatrixMemory {
 impl Memory for MlpMemory {
     const MATRIX: bool = false;
     type Weights = Weights<()>;
+    type Anchor = AnchorWeights<()>;
 
     fn structure(self) -> Structure {
         Structure::Mlp(self)

@@ -56,6 +56,7 @@ impl<M: Memory> DeepRule for Moneta<M> {
     const FORM: DeepForm = DeepForm::LpLq;
     type Gates = WriteGates<()>;
     type State = M::Weights;
+    type Anchor = M::Anchor;
 
     fn spec(self) -> DeepSpec {
         let Self { p, epsilon, tanh, q, map, .. } = self;

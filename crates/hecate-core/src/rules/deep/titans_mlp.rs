@@ -1,6 +1,6 @@
 //! Titans: an MLP memory with momentum.
 
-use super::{Memory, MlpMemory};
+use super::{AnchorWeights, Memory, MlpMemory};
 use crate::{
     Read,
     families::{DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepRule, DeepSpec, LowerDeepGates, LowerWeights},
@@ -43,6 +43,7 @@ impl DeepRule for TitansMlp {
     const FORM: DeepForm = DeepForm::L2Momentum;
     type Gates = MomentumGates<()>;
     type State = MomentumWeights<()>;
+    type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
         DeepSpec::new(self.memory.structure(), self.read, self.frozen)

@@ -1,6 +1,6 @@
 //! YAAD: an error bounded by a gate.
 
-use super::{AttentionalBias, Huber, MatrixMemory, Memory, MlpMemory, MomentumWeights};
+use super::{AnchorWeights, AttentionalBias, Huber, MatrixMemory, Memory, MlpMemory, MomentumWeights};
 use crate::{
     Read,
     families::{DeepForm, DeepGate, DeepLogits, DeepRule, DeepSpec, LowerDeepGates},
@@ -86,6 +86,7 @@ impl<M: Memory> DeepRule for Yaad<M> {
     const FORM: DeepForm = DeepForm::Huber;
     type Gates = HuberGates<()>;
     type State = M::Weights;
+    type Anchor = M::Anchor;
 
     fn spec(self) -> DeepSpec {
         let bias = AttentionalBias::Huber(self.bias);
@@ -129,6 +130,7 @@ impl DeepRule for YaadMomentum {
     const FORM: DeepForm = DeepForm::HuberMomentum;
     type Gates = HuberMomentumGates<()>;
     type State = MomentumWeights<()>;
+    type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
         let Self { memory, bias, read, frozen } = self;

@@ -27,13 +27,15 @@ pub(crate) struct LatticeCell {
     key: usize,
     /// Width of a slot.
     value: usize,
+    /// Whether what a token finds is another state than its gradient point.
+    anchored: bool,
 }
 
 impl Recurrent<Own> for Lattice {
     type Cell = LatticeCell;
 
     fn cell(self, dims: &Dims) -> LatticeCell {
-        LatticeCell { rule: self, key: dims.key, value: dims.value }
+        LatticeCell { rule: self, key: dims.key, value: dims.value, anchored: dims.anchored }
     }
 
     /// Slots of another norm would be another function: the step assumes that rows start on the sphere.
@@ -238,7 +240,7 @@ impl Cell for LatticeCell {
     }
 
     fn merges_point(&self) -> bool {
-        self.rule.frozen.is_none()
+        self.rule.frozen.is_none() && !self.anchored
     }
 
     fn scratch_bytes(&self) -> usize {

@@ -26,8 +26,8 @@ pub(crate) struct TrellisCell {
     key: usize,
     /// `V`.
     value: usize,
-    /// Whether groups share a gradient point.
-    frozen: bool,
+    /// Whether the gradient point is another state than what a token finds: groups share one, or there is an anchor.
+    apart: bool,
 }
 
 impl Recurrent<Own> for Trellis {
@@ -40,7 +40,7 @@ impl Recurrent<Own> for Trellis {
             slots,
             key: dims.key,
             value: dims.value,
-            frozen: self.frozen.is_some(),
+            apart: self.frozen.is_some() || dims.anchored,
         }
     }
 }
@@ -160,7 +160,7 @@ impl TrellisCell {
         let dtheta = -dot(u, dz);
         scale(dz, -gates.theta);
         self.phi.second_derivative(at, gates.code, dz, dcode, workspace);
-        let d = if self.frozen { dpoint } else { dstate };
+        let d = if self.apart { dpoint } else { dstate };
         Rank1VecMat { d, x: dz, y: memory.x, m: memory.point, z: dx }.run();
         (da, dtheta)
     }
@@ -237,7 +237,7 @@ impl Cell for TrellisCell {
     }
 
     fn merges_point(&self) -> bool {
-        !self.frozen
+        !self.apart
     }
 
     fn scratch_bytes(&self) -> usize {
