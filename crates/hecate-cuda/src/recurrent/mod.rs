@@ -15,9 +15,10 @@ use crate::{
     launch::{Array, Grid, Pointer, pointer},
 };
 use hecate_core::{
-    Checkpoints, DType, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Slots,
+    Checkpoints, DType, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots,
     Tensor,
     families::{Deep, Own},
+    primitives::sum_rows,
 };
 
 /// Gates, and matrices of a state, at most.
@@ -86,6 +87,9 @@ pub(crate) struct RecurrentCall {
     last: [Pointer; MOST_SLOTS],
     dlast: [Pointer; MOST_SLOTS],
     dinitial: [Pointer; MOST_SLOTS],
+    /// By slot: anchors `[H,size]`, their gradients by sequence `[N,H,size]`; null: none.
+    anchor: [Pointer; MOST_SLOTS],
+    danchor: [Pointer; MOST_SLOTS],
     /// First row of each sequence and the end; first checkpoint of each and the end.
     starts: Pointer,
     kept_starts: Pointer,
@@ -99,6 +103,8 @@ pub(crate) struct RecurrentCall {
     sizes: [u32; MOST_SLOTS],
     gate_slots: u32,
     state_slots: u32,
+    /// Slots that have an anchor.
+    anchor_slots: u32,
     /// `N`, `H`, `K`, `V`.
     sequences: u32,
     heads: u32,
@@ -130,6 +136,8 @@ struct RecurrentLayout {
     workspace: WorkspaceSize,
     /// Tokens of a group, 0: none.
     frozen: usize,
+    /// Slots of a state that go back to an anchor.
+    anchors: usize,
     /// Which states are kept.
     checkpoints: Checkpoints,
     /// Threads that the kernels are compiled for.
@@ -161,6 +169,7 @@ impl RecurrentLayout {
             sizes,
             workspace: rule.workspace(dims),
             frozen,
+            anchors: if dims.anchored { R::Anchor::NAMES.len() } else { 0 },
             checkpoints,
             threads: R::THREADS,
             kept,
@@ -192,7 +201,9 @@ impl RecurrentLayout {
         // Rows and their gradients; dout, scratch, dstate; dpoint; records and states of an interval.
         let mut arrays = [self.rows(dims), self.rows(dims)].concat();
         arrays.extend([dims.value, scratch, state]);
-        arrays.extend((self.frozen > 0 || !in_place).then_some(state));
+        arrays.extend((self.frozen > 0 || !in_place || self.anchors > 0).then_some(state));
+        // What a token finds, and the anchor's gradient.
+        arrays.extend([state, state].into_iter().filter(|_| self.anchors > 0));
         arrays.extend([longest * record, (longest + 1) * state]);
         arrays
     }
@@ -242,6 +253,8 @@ impl RecurrentLayout {
             last: nowhere,
             dlast: nowhere,
             dinitial: nowhere,
+            anchor: inputs.anchor.as_ref().map_or(nowhere, pointers::<R::Anchor>),
+            danchor: nowhere,
             starts: pointer(&self.starts),
             kept_starts: pointer(&self.kept_starts),
             kept: 0,
@@ -251,6 +264,7 @@ impl RecurrentLayout {
             sizes: lengths(&self.sizes),
             gate_slots: self.widths.len() as u32,
             state_slots: self.sizes.len() as u32,
+            anchor_slots: self.anchors as u32,
             sequences: dims.sequences.count() as u32,
             heads: dims.heads as u32,
             key: dims.key as u32,
@@ -321,8 +335,10 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
     ) -> Result<InputsOn<R, Self>> {
         let layout = RecurrentLayout::new(device, rule, dims)?;
         let (grid, workspace, [each, near]) = layout.grid(device, dims, &layout.backward_arrays(dims))?;
-        let result =
+        let mut result =
             Inputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
+        // Blocks have a sequence each, so gradients of an anchor are added up afterwards.
+        let anchors = result.anchor.take().map(|anchor| by_sequence::<R>(device, dims, anchor)).transpose()?;
         let call = RecurrentCall {
             dout: (&grads.out).into(),
             dq: (&result.q).into(),
@@ -331,6 +347,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
             dgates: pointers::<R::Gates>(&result.gates),
             dlast: pointers::<R::State>(&grads.state),
             dinitial: pointers::<R::State>(&result.state),
+            danchor: anchors.as_ref().map_or([0; MOST_SLOTS], pointers::<R::Anchor>),
             kept: pointer(&kept),
             workspace: pointer(&workspace),
             workspace_each: each as u64,
@@ -339,8 +356,29 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
         };
         // One launch: intervals of a sequence and head go one after another.
         (R::KERNELS.backward)(device, grid, call, rule.cell(dims))?;
+        result.anchor = anchors.map(over_sequences::<R>).transpose()?;
         Ok(result)
     }
+}
+
+/// Room for the gradients of an anchor by sequence, `[N,H,..]` for slots `[H,..]`.
+fn by_sequence<R: Rule>(
+    device: &Cuda,
+    dims: &Dims,
+    anchor: Of<R::Anchor, Tensor<Cuda>>,
+) -> Result<Of<R::Anchor, Tensor<Cuda>>> {
+    R::Anchor::try_map(anchor, |_, slot| {
+        let shape = [&[dims.sequences.count()], slot.shape().axes()].concat();
+        device.empty(shape, DType::F32)
+    })
+}
+
+/// Their sums over the sequences.
+fn over_sequences<R: Rule>(anchors: Of<R::Anchor, Tensor<Cuda>>) -> Result<Of<R::Anchor, Tensor<Cuda>>> {
+    R::Anchor::try_map(anchors, |_, slot| {
+        let shape = Shape::from(&slot.shape().axes()[1..]);
+        sum_rows(&slot, shape.count())?.reshape(shape)
+    })
 }
 
 /// Two kernels of a file as [`StepKernels`]: `step_kernels! { KERNELS: SOURCE, Cell { "lattice_forward" Forward,

@@ -45,6 +45,9 @@ struct RecurrentCall {
     float* last[MOST_SLOTS];
     const float* dlast[MOST_SLOTS];
     float* dinitial[MOST_SLOTS];
+    // Of the first slots of a state [H,size], and their gradients by sequence [N,H,size]; null where there is no anchor.
+    const float* anchor[MOST_SLOTS];
+    float* danchor[MOST_SLOTS];
     // First row of every sequence and after them the number of rows; the same of kept states.
     const u32 *starts, *kept_starts;
     // [kept states, H, state], a head's one after another; null where none are kept.
@@ -54,6 +57,8 @@ struct RecurrentCall {
     u64 workspace_each;
     u32 widths[MOST_SLOTS], sizes[MOST_SLOTS];
     u32 gate_slots, state_slots;
+    // How many slots have an anchor, 0 for none.
+    u32 anchor_slots;
     u32 sequences, heads, key, value;
     // Elements of a token's gates, a state, what a token leaves for its backward, and scratch.
     u32 all_gates, state, record, scratch;
@@ -216,13 +221,18 @@ __device__ inline void load_state(const RecurrentCall& call, const float* const*
     }
 }
 
-// The slots of `state`, one after another, to their arrays.
-__device__ inline void store_state(const RecurrentCall& call, float* const* slots, u64 index, const float* state) {
-    for (u32 slot = 0; slot < call.state_slots; slot++) {
+// The first `count` slots of `state`, one after another, to their arrays.
+__device__ inline void store_slots(const RecurrentCall& call, float* const* slots, u32 count, u64 index, const float* state) {
+    for (u32 slot = 0; slot < count; slot++) {
         u64 size = call.sizes[slot];
         copy(slots[slot] + index * size, state, size);
         state += size;
     }
+}
+
+// All of them.
+__device__ inline void store_state(const RecurrentCall& call, float* const* slots, u64 index, const float* state) {
+    store_slots(call, slots, call.state_slots, index, state);
 }
 
 // `shared` memory of this block, and its own part of the workspace.
@@ -236,6 +246,47 @@ template <class Cell> __device__ auto opened(const Cell& cell, float* state, int
 }
 template <class Cell> __device__ void opened(const Cell&, float*, long) {}
 
+// What a token finds of `state` where memories go back to an anchor B as they forget: X' = B + a (X - B). The token is told
+// that nothing is forgotten, and its gradient point stays X. The first gate is log a; its exponential is returned.
+__device__ inline float go_back(const RecurrentCall& call, const Rows& rows, u32 head, const float* state, float* found) {
+    float a = expf(rows.gates[0]);
+    __syncthreads();
+    if (threadIdx.x == 0) rows.gates[0] = 0.0f;
+    for (u32 slot = 0; slot < call.state_slots; slot++) {
+        u64 size = call.sizes[slot];
+        if (slot < call.anchor_slots) {
+            const float* anchor = call.anchor[slot] + head * size;
+            for (u64 i = threadIdx.x; i < size; i += blockDim.x) found[i] = anchor[i] + a * (state[i] - anchor[i]);
+        } else {
+            for (u64 i = threadIdx.x; i < size; i += blockDim.x) found[i] = state[i];
+        }
+        state += size;
+        found += size;
+    }
+    __syncthreads();
+    return a;
+}
+
+// From the gradient of X' to that of X, in place; adds to that of B, and returns that of log a.
+__device__ inline float go_back_vjp(const RecurrentCall& call, const SequenceHead& sequence, float a, const float* state,
+                                    float* dstate, float* danchor) {
+    float sum = 0.0f;
+    for (u32 slot = 0; slot < call.anchor_slots; slot++) {
+        u64 size = call.sizes[slot];
+        const float* anchor = call.anchor[slot] + sequence.head * size;
+        for (u64 i = threadIdx.x; i < size; i += blockDim.x) {
+            float d = dstate[i];
+            sum += d * (state[i] - anchor[i]);
+            danchor[i] += (1.0f - a) * d;
+            dstate[i] = a * d;
+        }
+        state += size;
+        dstate += size;
+        danchor += size;
+    }
+    return a * together(sum);
+}
+
 // All sequences and heads forward; kept states are written where `call.kept` has a place for them.
 template <class Cell> __device__ void run_forward(const Cell& cell, const RecurrentCall& call, float* near) {
     Arena arena = arena_of(call, near);
@@ -245,7 +296,9 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Recurr
     float* scratch = arena.take(call.scratch);
     float* record = arena.take(call.record);
     float* state = arena.take(call.state);
-    float* next = overwrites<Cell>(0) ? state : arena.take(call.state);
+    // With an anchor, what a token finds is apart from its gradient point.
+    bool anchored = call.anchor_slots;
+    float* next = overwrites<Cell>(0) && !anchored ? state : arena.take(call.state);
     float* point = call.frozen ? arena.take(call.state) : nullptr;
     // A block has one sequence and head at a time.
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
@@ -260,8 +313,9 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Recurr
             if (call.kept && t == intervals.start(interval)) copy(sequence.kept + (u64)interval++ * call.state, state, call.state);
             u64 row = sequence.row(call, t);
             rows.load(call, row);
+            if (anchored) go_back(call, rows, sequence.head, state, next);
             // From `state` to `next`, which may be the same array.
-            cell.forward(rows.token(), state, call.frozen ? point : state, next, record, scratch, out);
+            cell.forward(rows.token(), anchored ? next : state, call.frozen ? point : state, next, record, scratch, out);
             EACH(i, call.value) store(call.out, row * call.value + i, out[i]);
             __syncthreads();
             // The next state becomes the state.
@@ -282,10 +336,14 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
     float* scratch = arena.take(call.scratch);
     float* dstate = arena.take(call.state);
     // Whether the gradient of the point is an array of its own.
-    bool apart = call.frozen || !Cell::IN_PLACE;
+    bool anchored = call.anchor_slots;
+    bool apart = call.frozen || !Cell::IN_PLACE || anchored;
     float* dpoint = apart ? arena.take(call.state) : dstate;
     u64 longest = call.period < KEPT_EVERY ? call.period : KEPT_EVERY;
     // What every token of an interval left, and the states before and after each of them.
+    // What a token finds, and the gradient of the anchor, where there is one.
+    float* found = anchored ? arena.take(call.state) : nullptr;
+    float* danchor = anchored ? arena.take(call.state) : nullptr;
     float* records = arena.take(longest * call.record);
     float* states = arena.take((longest + 1) * call.state);
     u64 size = call.state;
@@ -294,6 +352,7 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
         CheckpointIntervals intervals(call, sequence.tokens);
         load_state(call, call.dlast, index, dstate);
         if (apart) fill(dpoint, 0.0f, size);
+        if (anchored) fill(danchor, 0.0f, size);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
             u32 start = intervals.start(interval), end = intervals.end(interval);
             // Where the gradient of a token is taken. Only groups that are periods begin before their interval.
@@ -307,7 +366,8 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
             for (u32 t = start; t < end; t++) {
                 u64 i = t - start;
                 rows.load(call, sequence.row(call, t));
-                cell.forward(rows.token(), states + i * size, point(t), states + (i + 1) * size, records + i * call.record,
+                if (anchored) go_back(call, rows, sequence.head, states + i * size, found);
+                cell.forward(rows.token(), anchored ? found : states + i * size, point(t), states + (i + 1) * size, records + i * call.record,
                              scratch, dout);
             }
             // And back, token by token.
@@ -316,8 +376,15 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
                 EACH(j, call.value) dout[j] = load(call.dout, row * call.value + j);
                 grads.clear(call);
                 rows.load(call, row);
-                States around = {states + i * size, point(t), states + (i + 1) * size};
+                float a = anchored ? go_back(call, rows, sequence.head, states + i * size, found) : 1.0f;
+                States around = {anchored ? found : states + i * size, point(t), states + (i + 1) * size};
                 cell.backward(rows.token(), around, records + i * call.record, dout, {dstate, dpoint}, scratch, grads.grads());
+                if (anchored) {
+                    // The cell was told that nothing is forgotten: its gradient of the gate says nothing.
+                    float da = go_back_vjp(call, sequence, a, states + i * size, dstate, danchor);
+                    if (threadIdx.x == 0) grads.gates[0] = da;
+                    __syncthreads();
+                }
                 grads.store(call, row);
                 // The gradient of the point joins that of the state where the group begins.
                 if (apart && (!call.frozen || t % call.frozen == 0)) {
@@ -330,5 +397,6 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
             }
         }
         store_state(call, call.dinitial, index, dstate);
+        if (anchored) store_slots(call, call.danchor, call.anchor_slots, index, danchor);
     }
 }
