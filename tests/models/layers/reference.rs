@@ -179,7 +179,7 @@ pub(super) fn fresh<R: Rule>(
     (heads, key, value): (usize, usize, usize),
     head: usize,
 ) -> Of<R::State, Var> {
-    let dims = Dims { batch: 1, tokens: 1, heads, key, value, sequences: Sequences::batch(1, 1) };
+    let dims = Dims { batch: 1, tokens: 1, heads, key, value, sequences: Sequences::batch(1, 1), anchored: false };
     let mut initial = R::State::into_vec(rule.initial(&dims)).into_iter();
     R::State::map(rule.state(&dims), |name, shape| {
         let (rows, width, count) = (shape.axes()[2], shape.last(), shape.count() / heads);
