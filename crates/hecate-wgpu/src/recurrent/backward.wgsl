@@ -64,14 +64,63 @@ fn join_point() {
     }
 }
 
+// From the gradient of what the token found, `dstate`, to that of the state at `origin`, in place; adds to that of the anchor.
+// The gradient of log a, which the rule was not told of, takes its place.
+fn go_back_vjp(a: f32, origin: u32, head: u32) {
+    var sum = 0.0;
+    var at = 0u;
+    for (var slot = 0u; slot < args.call.anchor_slots; slot++) {
+        let size = args.call.sizes[slot];
+        let begin = anchor_at(at, size, head);
+        for (var i = me; i < size; i += THREADS) {
+            let d = workspace[dstate + at + i];
+            sum += d * (workspace[origin + at + i] - bitcast<f32>(given[begin + i]));
+            workspace[danchor + at + i] += (1.0 - a) * d;
+            workspace[dstate + at + i] = a * d;
+        }
+        at += size;
+    }
+    partial[me] = vec4(sum, 0.0, 0.0, 0.0);
+    sync();
+    if (me < SECOND) {
+        for (var i = me + SECOND; i < THREADS; i += SECOND) {
+            sum += partial[i].x;
+        }
+        partial[THREADS + me].x = sum;
+    }
+    sync();
+    if (me == 0u) {
+        for (var i = 1u; i < SECOND; i++) {
+            sum += partial[THREADS + i].x;
+        }
+        put(grads.gates, a * sum);
+    }
+    sync();
+}
+
+// Gradients of the anchor, slot by slot, to `made`.
+fn store_anchor(sequence_head: u32) {
+    var at = 0u;
+    for (var slot = 0u; slot < args.call.anchor_slots; slot++) {
+        let size = args.call.sizes[slot];
+        let begin = args.call.last.x + args.call.sequence_heads * (args.call.state + at) + sequence_head * size;
+        for (var i = me; i < size; i += THREADS) {
+            made[begin + i] = workspace[danchor + at + i];
+        }
+        at += size;
+    }
+}
+
 @compute @workgroup_size(THREADS)
 // Loops over ticks are uniform, as in the forward.
 fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     me = index;
     let size = args.call.state;
     let frozen = args.call.frozen;
+    let anchored = args.call.anchor_slots != 0u;
     lay_out(group.x, true);
     let sequence_head = args.call.sequence_head + group.x;
+    let head = sequence_head % args.call.heads;
     let at = sequence_head_at(sequence_head);
     let segment = segment_at(at);
     let last = min(args.call.end, segment.tokens);
@@ -80,6 +129,9 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         load_state(dstate, args.call.dlast, sequence_head);
         for (var i = me; i < dpoint - dstate; i += THREADS) {
             workspace[dpoint + i] = 0.0;
+        }
+        for (var i = me; i < size && anchored; i += THREADS) {
+            workspace[danchor + i] = 0.0;
         }
     }
     for (var tick = args.call.begin; tick < last; tick++) {
@@ -95,10 +147,18 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         load_rows(own);
         load_record(own, i);
         sync();
+        var a = 1.0;
+        if (anchored) {
+            a = go_back(states + i * size, head);
+            old = found;
+        }
         run(0u, BACKWARD_END);
+        if (anchored) {
+            go_back_vjp(a, states + i * size, head);
+        }
         store_grads(own);
         // Gradients of the point gather over the group, and join at its first token.
-        if (frozen != 0u && t % max(frozen, 1u) == 0u) {
+        if ((frozen != 0u || anchored) && t % max(frozen, 1u) == 0u) {
             join_point();
         }
         sync();
@@ -106,5 +166,6 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
     // Before the first token, `dstate` is the gradient of the initial state.
     if (args.call.segment + 1u == at.segments && last == segment.tokens && args.call.begin < last) {
         store_state(dstate, sequence_head);
+        store_anchor(sequence_head);
     }
 }

@@ -65,6 +65,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         // What is loaded must be seen by all before the phases run.
         load_rows(own);
         sync();
+        if (args.call.anchor_slots != 0u && !opens) {
+            go_back(old, sequence_head % args.call.heads);
+            old = found;
+        }
         run(select(OPENED, 0u, opens), select(FORWARD_END, OPENED, opens));
         if (again) {
             store_record(i);

@@ -20,6 +20,7 @@ use crate::{
 use hecate_core::{
     DType, Dims, Inputs, InputsOn, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots, Tensor,
     families::{Deep, Own},
+    primitives::sum_rows,
 };
 use plan::{Grid, RecurrentArgs, RecurrentCall, RecurrentPlan, offsets};
 use std::vec;
@@ -148,7 +149,7 @@ fn next(results: &mut vec::IntoIter<Tensor<Wgpu>>) -> Result<Tensor<Wgpu>> {
     results.next().ok_or_else(|| failed("splitting results", "there are fewer than shapes"))
 }
 
-/// Tables, gates and states in one array, and after them the gradients of final states where there are any.
+/// Tables, gates, states and anchors in one array, and after them the gradients of final states where there are any.
 fn given<R: Rule>(
     device: &Wgpu,
     plan: &RecurrentPlan,
@@ -160,6 +161,7 @@ fn given<R: Rule>(
     let mut parts = vec![&starts];
     parts.extend(R::Gates::list(&inputs.gates).into_iter().map(|(_, x)| x));
     parts.extend(R::State::list(&inputs.state).into_iter().map(|(_, x)| x));
+    parts.extend(inputs.anchor.iter().flat_map(R::Anchor::list).map(|(_, x)| x));
     if let Some(dlast) = dlast {
         parts.extend(R::State::list(dlast).into_iter().map(|(_, x)| x));
     }
@@ -218,11 +220,13 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
             .into_iter()
             .chain(R::Gates::into_vec(rule.gates(dims)))
             .chain(R::State::into_vec(rule.state(dims)))
+            .chain(anchors::<R>(rule, dims))
             .collect();
         let (dk, dv) = (dims.keys().count(), 2 * dims.keys().count());
         let mut at = dv + dims.values().count();
         let dgates = offsets(&mut at, &plan.widths, plan.rows);
         let last = offsets(&mut at, &plan.sizes, plan.sequence_heads);
+        offsets(&mut at, &plan.sizes[..plan.anchors], plan.sequence_heads);
         let made = device.empty([at], DType::F32)?;
         // Gradients of final states follow the initial states in `given`.
         let [_, _, dlast] = plan.given();
@@ -232,8 +236,22 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
         let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: Some(&dout) };
         start::<R, F>(device, &grid, &args, &arrays, &backward_slices(&plan, &grid, dims.sequences.longest()))?;
         let mut results = device.split(&made, &shapes)?.into_iter();
-        Inputs::try_build(rule, dims, inputs.q.dtype(), |_, dtype| device.rounded(next(&mut results)?, dtype))
+        // Workgroups have a sequence each, so gradients of an anchor `[H,..]` are added up here.
+        Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
+            let result = next(&mut results)?;
+            let sums = result.shape() != &shape;
+            device.rounded(if sums { sum_rows(&result, shape.count())?.reshape(shape)? } else { result }, dtype)
+        })
     }
+}
+
+/// Shapes of the gradients of anchors, by sequence `[N,H,..]`.
+fn anchors<R: Rule>(rule: R, dims: &Dims) -> Vec<Shape> {
+    if !dims.anchored {
+        return Vec::new();
+    }
+    let shapes = R::Anchor::into_vec(rule.anchor(dims)).into_iter();
+    shapes.map(|shape| [&[dims.sequences.count()], shape.axes()].concat().into()).collect()
 }
 
 /// A segment is gone through forward, then back.

@@ -80,7 +80,8 @@ pub(super) struct RecurrentCall {
     pub(super) end: u32,
     /// Segment, counted from the last.
     pub(super) segment: u32,
-    pub(super) unused: u32,
+    /// Slots of a state that go back to an anchor.
+    pub(super) anchor_slots: u32,
 }
 
 /// Twin of `recurrent.wgsl`'s structure of this name.
@@ -111,6 +112,9 @@ pub(super) struct RecurrentPlan {
     /// Rows of tokens and heads, and sequences and heads.
     pub(super) rows: usize,
     pub(super) sequence_heads: usize,
+    /// `H`, and how many slots of a state go back to an anchor.
+    pub(super) heads: usize,
+    pub(super) anchors: usize,
 }
 
 /// How a kernel is started.
@@ -139,7 +143,9 @@ impl RecurrentPlan {
         let frozen = rule.frozen().map_or(0, |group| group as usize);
         let checkpoints = Checkpoints::new(rule.frozen());
         let (kept, starts) = (checkpoints.total(&dims.sequences), checkpoints.table(&dims.sequences));
-        Self { widths, sizes, workspace: rule.workspace(dims), frozen, checkpoints, kept, starts, rows, sequence_heads }
+        let (heads, anchors) = (dims.heads, if dims.anchored { R::Anchor::NAMES.len() } else { 0 });
+        let workspace = rule.workspace(dims);
+        Self { widths, sizes, workspace, frozen, checkpoints, kept, starts, rows, sequence_heads, heads, anchors }
     }
 
     /// Elements of a state.
@@ -157,15 +163,21 @@ impl RecurrentPlan {
         2 * dims.key + dims.value + self.widths.iter().sum::<usize>()
     }
 
-    /// A forward has one state, and the frozen group's first one where there is such.
+    /// A forward has one state, a gradient point where that is another state, and what a token finds of one with an anchor.
     pub(super) fn forward_grid<R: Recurrent<F>, F>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
-        let states = if self.frozen > 0 { 2 } else { 1 };
+        let states = 1 + usize::from(self.is_apart()) + usize::from(self.anchors > 0);
         self.grid(rule, device, dims, states * self.state() + self.workspace.matrices, self.token(dims) + dims.value)
     }
 
-    /// A backward has the states of a whole segment, and gradients of the state and of the point.
+    /// Whether the gradient point is another state than what a token finds.
+    fn is_apart(&self) -> bool {
+        self.frozen > 0 || self.anchors > 0
+    }
+
+    /// A backward has the states of a whole segment, and gradients of the state, of the point and of the anchor.
     pub(super) fn backward_grid<R: Recurrent<F>, F>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
-        let (longest, states) = (self.segment(), if self.frozen > 0 { 3 } else { 1 });
+        let states = 1 + 2 * usize::from(self.is_apart()) + 2 * usize::from(self.anchors > 0);
+        let longest = self.segment();
         let workspace =
             (states + longest + 1) * self.state() + longest * self.workspace.record + self.workspace.matrices;
         self.grid(rule, device, dims, workspace, 2 * self.token(dims) + dims.value)
@@ -215,7 +227,8 @@ impl RecurrentPlan {
     /// How often an invocation goes through loops for a token, at most about: those of branches not taken too, once a round.
     fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
         // Visits of each element and each row over all phases, as an upper estimate.
-        let elements = 24 * (self.state() + self.workspace.matrices) + 8 * dims.key * self.workspace.record;
+        let anchors = if self.anchors > 0 { 6 * self.state() } else { 0 };
+        let elements = anchors + 24 * (self.state() + self.workspace.matrices) + 8 * dims.key * self.workspace.record;
         let rows = dims.key * (4 + self.widths.iter().sum::<usize>());
         5_000 + 60 * rounds + (elements + 512 * rows) / threads
     }
@@ -227,6 +240,7 @@ impl RecurrentPlan {
         RecurrentCall {
             gates,
             initial,
+            anchor_slots: self.anchors as u32,
             widths: lengths(&self.widths),
             sizes: lengths(&self.sizes),
             gate_slots: self.widths.len() as u32,
@@ -248,11 +262,12 @@ impl RecurrentPlan {
         }
     }
 
-    /// Where gates, initial states and gradients of final states begin in what is given.
+    /// Where gates, initial states and, after anchors, gradients of final states begin in what is given.
     pub(super) fn given(&self) -> [[u32; MOST_SLOTS]; 3] {
         let mut at = self.starts.len();
         let gates = offsets(&mut at, &self.widths, self.rows);
         let initial = offsets(&mut at, &self.sizes, self.sequence_heads);
+        offsets(&mut at, &self.sizes[..self.anchors], self.heads);
         [gates, initial, offsets(&mut at, &self.sizes, self.sequence_heads)]
     }
 }

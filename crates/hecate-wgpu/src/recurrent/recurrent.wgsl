@@ -68,7 +68,9 @@ struct RecurrentCall {
     begin: u32,
     end: u32,
     segment: u32,
-    unused: u32,
+    // Slots that go back to an anchor, 0 for none. Anchors [H,size] lie after the initial states in `given`. Their gradients by
+    // sequence and head lie after those of the initial states in `made`.
+    anchor_slots: u32,
 }
 
 // The call, which is the engine's, then the cell, which is the rule's.
@@ -116,20 +118,27 @@ var<private> matrices: u32;
 var<private> states: u32;
 var<private> spare: u32;
 var<private> records: u32;
+// Where there is an anchor: what a token finds of a state, and the anchor's gradient.
+var<private> found: u32;
+var<private> danchor: u32;
 
 // Where the rows and matrices of a workgroup are. A forward that is not for a backward has one state and no gradients.
 // `group` is the workgroup among those of this dispatch.
 fn lay_out(group: u32, backs: bool) {
     let size = args.call.state;
     let tokens = select(0u, min(args.call.unit, CHECKPOINT_INTERVAL), backs);
-    let apart = select(0u, size, args.call.frozen != 0u);
+    let anchored = args.call.anchor_slots != 0u;
+    // The gradient point is another state than what a token finds.
+    let apart = select(0u, size, args.call.frozen != 0u || anchored);
     // The states of a segment come first: one before each token and one after the last.
     states = group * (args.call.workspace + args.call.rows);
     far = states + args.call.workspace;
     spare = states + (tokens + 1u) * size;
     dstate = spare + apart;
     dpoint = dstate + apart;
-    records = select(dstate, dpoint + size, backs);
+    found = select(dstate, dpoint + size, backs);
+    danchor = found + select(0u, size, anchored);
+    records = danchor + select(0u, size, anchored && backs);
     matrices = records + tokens * args.call.record;
     // Rows: the token, its gradients in a backward, what it reads, intermediate rows, its record.
     token = token_at(0u);
@@ -148,6 +157,38 @@ fn token_at(first: u32) -> Token {
 // Elements of the rows of one token.
 fn token_rows() -> u32 {
     return 2u * args.call.key + args.call.value + args.call.all_gates;
+}
+
+// In `given`: the anchor of a head and of a slot that begins at `at` of a state.
+fn anchor_at(at: u32, size: u32, head: u32) -> u32 {
+    return args.call.initial.x + args.call.sequence_heads * args.call.state + args.call.heads * at + head * size;
+}
+
+// What a token finds of the state at `origin`, where memories go back to an anchor B as they forget: X' = B + a (X - B). The
+// token is told that nothing is forgotten, and its gradient point stays X. The first gate is log a; returns a.
+fn go_back(origin: u32, head: u32) -> f32 {
+    let a = exponential(gate(0u));
+    // Everybody has it before it becomes 0.
+    sync();
+    if (me == 0u) {
+        put(token.gates, 0.0);
+    }
+    var at = 0u;
+    for (var slot = 0u; slot < args.call.state_slots; slot++) {
+        let size = args.call.sizes[slot];
+        let begin = anchor_at(at, size, head);
+        for (var i = me; i < size; i += THREADS) {
+            var x = workspace[origin + at + i];
+            if (slot < args.call.anchor_slots) {
+                let b = bitcast<f32>(given[begin + i]);
+                x = b + a * (x - b);
+            }
+            workspace[found + at + i] = x;
+        }
+        at += size;
+    }
+    sync();
+    return a;
 }
 
 // A gate of the token.
