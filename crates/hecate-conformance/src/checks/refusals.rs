@@ -49,10 +49,18 @@ fn faults<D: Device>() -> [Fault<D>; 4] {
     ]
 }
 
-/// Every input with a wrong length, number of axes, without elements and of a wrong type.
+/// Every input with a wrong length, number of axes, without elements and of a wrong type; an anchor too, where there is one.
 pub fn refuses_inputs<R: Oracle, B: Kernel<R>>(backends: &[B]) {
-    let (rule, backend) = (R::all()[0], &backends[0]);
-    let case = Case::new(rule, SIZES, 37);
+    let case = Case::new(R::all()[0], SIZES, 37);
+    refuses_inputs_of(&backends[0], &case);
+    if let Some(case) = case.anchored(38) {
+        refuses_inputs_of(&backends[0], &case);
+    }
+}
+
+/// Of one case.
+fn refuses_inputs_of<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>) {
+    let rule = case.rule;
     let slots: Vec<&'static str> = case.inputs.list().into_iter().map(|(slot, _)| slot).collect();
     for spoiled in slots {
         for fault in faults::<B>() {
