@@ -93,7 +93,7 @@ fn arguments<R: Oracle>(
     let mut signal = || GateLogit { x: draw(&[batch, 1, heads]), bias: draw(&[heads]) };
     let (write, strengths) = (signal(), strengths(signal()));
     let retention = signal();
-    let dims = Dims { batch, tokens: 1, heads, key, value, sequences: Sequences::batch(batch, 1) };
+    let dims = Dims { batch, tokens: 1, heads, key, value, sequences: Sequences::batch(batch, 1), anchored: false };
     Decode {
         q,
         k,
@@ -153,7 +153,15 @@ fn one_kernel_is_its_parts() {
 #[test]
 fn what_has_no_kernel_says_so() {
     for device in backends() {
-        let dims = |key| Dims { batch: 1, tokens: 1, heads: 1, key, value: 8, sequences: Sequences::batch(1, 1) };
+        let dims = |key| Dims {
+            batch: 1,
+            tokens: 1,
+            heads: 1,
+            key,
+            value: 8,
+            sequences: Sequences::batch(1, 1),
+            anchored: false,
+        };
         assert!(device.has_fused_decode(Delta::default(), &dims(1024)));
         assert!(!device.has_fused_decode(Delta::default(), &dims(1025)));
         assert!(!device.has_fused_decode(Lattice::all()[0], &dims(8)));
