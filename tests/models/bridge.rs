@@ -166,7 +166,7 @@ fn equations<R: Oracle>(rule: R, leaves: &[Vec<Var>]) -> Var {
         let tokens: Vec<_> = (0..TOKENS).map(token).collect();
         let mut states = leaves[8 + gates..].iter();
         let state = R::State::build(|_| states.next().expect("a state")[h].clone());
-        let (out, last) = recurrence(rule, &tokens, state);
+        let (out, last) = recurrence(rule, &tokens, state, &[]);
         let back = head(&leaves[6][0], h, VALUE).t();
         out.iter().enumerate().for_each(|(t, y)| parts[t].push(y.tanh().dot(&back)));
         squares.extend(R::State::into_vec(last).iter().map(|state| state.square().sum()));

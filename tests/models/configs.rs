@@ -4,7 +4,8 @@ pub(super) mod levels;
 
 use hecate_core::{Read, rules::*};
 use hecate_models::{
-    AttentionConfig, ComposedConfig, Config, Features, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig,
+    AttentionConfig, ComposedConfig, Config, Features, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Retain,
+    RuleConfig,
 };
 
 /// A memory: two heads, keys and values of different width.
@@ -68,6 +69,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     ] {
         models.push((name, config([MixerConfig::Memory(MemoryConfig { momentum: 0.75, ..memory(rule) })])));
     }
+    models.extend(to_zero());
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
     models.push(("attention, convolved", config([MixerConfig::Attention(convolved)])));
@@ -104,6 +106,26 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     models.extend([("mag, delta", mag), ("delta and hebbian", config(upon.map(memory).map(MixerConfig::Memory)))]);
     models.extend(levels::levels());
     models
+}
+
+/// Memories that could go back to their start and go to zero, as quickly as their gates say and more slowly.
+fn to_zero() -> Vec<(&'static str, Config)> {
+    let named = |name| memory(RuleConfig::named(name).expect(name));
+    let retain = Some(Retain::Zero);
+    let slow = |name| MemoryConfig { retain, forgetting: 1.0 / 1024.0, ..named(name) };
+    let trellis = RuleConfig::Trellis(Trellis { slots: 4, ..Trellis::default() });
+    [
+        ("yaad, to zero", MemoryConfig { retain, ..named("yaad") }),
+        ("lattice, to zero", MemoryConfig { retain, ..named("lattice") }),
+        ("moneta_matrix, to zero", MemoryConfig { retain, ..named("moneta_matrix") }),
+        ("titans_mlp, slowly to zero", slow("titans_mlp")),
+        ("trellis, slowly to zero", MemoryConfig { rule: trellis, ..slow("trellis") }),
+        ("delta, slowly to zero", slow("delta")),
+        ("yaad, half as fast to its start", MemoryConfig { forgetting: 0.5, ..named("yaad") }),
+        ("yaad, no decay", MemoryConfig { decay: false, ..named("yaad") }),
+    ]
+    .map(|(name, memory)| (name, config([MixerConfig::Memory(memory)])))
+    .into()
 }
 
 /// Compositions with as many persistent tokens, and tokens of a segment.

@@ -2,11 +2,13 @@
 
 mod composed;
 mod levels;
+mod retention;
 mod rule;
 mod validate;
 
 pub use composed::{ComposedConfig, MacConfig};
 pub use levels::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
+pub use retention::Retain;
 pub use rule::RuleConfig;
 pub(crate) use rule::{Elements, check_same, frozen};
 
@@ -124,8 +126,7 @@ impl Default for MixerConfig {
 
 /// A neural memory with its projections and gates. Its rule is any, or one of a type that the program knows: then it is
 /// what [`Memory::new`](crate::layers::Memory::new) takes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryConfig<R = RuleConfig> {
     /// How the memory is written and read.
     pub rule: R,
@@ -141,6 +142,12 @@ pub struct MemoryConfig<R = RuleConfig> {
     pub gate: bool,
     /// Whether memories forget; without, `log a = 0` and the layer has no parameters for it.
     pub decay: bool,
+    /// Where what memories forget goes; none, in JSON null: to the learned start where the rule can and reads after the
+    /// write, else to zero. JSON without it is from before there was a choice, and means zero.
+    pub retain: Option<Retain>,
+    /// Share of `log a` that is taken, in `(0, 1]`. JSON without it means 1, and without `retain` as well, 1/1024 for networks
+    /// and `trellis`, as they once were: memories that go to zero must not get there.
+    pub forgetting: f32,
     /// Largest step size of the delta rule, in `(0, 2]`: `θ = step σ(b)`. A unit key's share of the memory is multiplied
     /// by `1 − θ` (without decay). Over 1 it changes its sign, which is what keeping track of a state takes. Source:
     /// Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues". Other rules have 1.
@@ -187,6 +194,8 @@ impl<R: Default> Default for MemoryConfig<R> {
             conv: 4,
             gate: true,
             decay: true,
+            retain: None,
+            forgetting: 1.0,
             step: 1.0,
             momentum: 1.0,
             features: Features::Identity,
@@ -203,8 +212,22 @@ impl<R> MemoryConfig<R> {
 
     /// The same options with another rule.
     pub fn with_rule<T>(&self, rule: T) -> MemoryConfig<T> {
-        let Self { rule: _, heads, key_dim, value_dim, conv, gate, decay, step, momentum, features } = *self;
-        MemoryConfig { rule, heads, key_dim, value_dim, conv, gate, decay, step, momentum, features }
+        let Self { heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, features, .. } =
+            *self;
+        MemoryConfig {
+            rule,
+            heads,
+            key_dim,
+            value_dim,
+            conv,
+            gate,
+            decay,
+            retain,
+            forgetting,
+            step,
+            momentum,
+            features,
+        }
     }
 }
 
@@ -214,7 +237,10 @@ impl<R: Rule> MemoryConfig<R> {
     pub(crate) fn check(&self, hidden_size: usize) -> Result<()> {
         let config = match rule::known(self.rule) {
             Some(rule) => self.with_rule(rule),
-            None => MemoryConfig { step: 1.0, momentum: 1.0, ..self.with_rule(RuleConfig::default()) },
+            None => {
+                // Nor whether it goes back to its start, which the core is asked.
+                MemoryConfig { step: 1.0, momentum: 1.0, retain: None, ..self.with_rule(RuleConfig::default()) }
+            }
         };
         within("hidden", hidden_size, 1..=SIZE)?;
         config.validate(hidden_size, str::to_owned)

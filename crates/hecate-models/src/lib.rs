@@ -90,7 +90,7 @@ mod weights;
 pub use cache::{Cache, LayerCache};
 pub use config::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, HopeConfig, LayerConfig, MacConfig,
-    MemoryConfig, MixerConfig, RuleConfig, TntConfig, Wiring,
+    MemoryConfig, MixerConfig, Retain, RuleConfig, TntConfig, Wiring,
 };
 pub use dropout::{Dropout, Masks};
 pub use error::{Error, Result};

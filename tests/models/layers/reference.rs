@@ -2,10 +2,13 @@
 //!
 //! Everything is a row of one token; rows stand in the order of `[B,T]`.
 
-use super::{composed, recurrence::recurrence};
+use super::{
+    composed,
+    recurrence::{copy, recurrence, step},
+};
 use hecate_conformance::oracle::{Head, Token, Var};
 use hecate_core::{Dims, GateKind, GateSlots, Initial, Of, Rule, Sequences, Slots, for_each_rule, rules::*};
-use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, RuleConfig};
+use hecate_models::{AttentionConfig, Config, Features, MemoryConfig, MixerConfig, Retain, RuleConfig};
 use std::collections::BTreeMap;
 
 /// An expression over the rule of a configuration.
@@ -169,7 +172,7 @@ fn log_a<R: Rule>(weights: &Weights, config: &MemoryConfig, x: &Var) -> Var {
         return x.constant(1, config.heads, vec![0.0; config.heads]);
     }
     let step = (linear(weights, "a_proj", x) + weights.matrix("dt_bias")).exp().shift(1.0).ln();
-    step * weights.matrix("A_log").exp().scale(-1.0)
+    step * weights.matrix("A_log").exp().scale(-f64::from(config.forgetting))
 }
 
 /// The memory of a head before any token: learned where there is a parameter, else zeros.
@@ -190,6 +193,20 @@ pub(super) fn fresh<R: Rule>(
         let learned = columns(all, head * count, count).reshape(rows, width);
         if unit { unit_rows(&learned) } else { learned }
     })
+}
+
+/// What the memory of a head goes back to; nothing where that is zero.
+pub(super) fn anchor<R: Rule>(
+    rule: R,
+    config: &MemoryConfig,
+    weights: &Weights,
+    sizes: (usize, usize, usize),
+    head: usize,
+) -> Vec<Var> {
+    if !config.decay || config.retention() == Retain::Zero {
+        return Vec::new();
+    }
+    R::State::into_vec(fresh(rule, weights, sizes, head)).into_iter().take(R::Anchor::NAMES.len()).collect()
 }
 
 fn unit_rows(x: &Var) -> Var {
@@ -214,7 +231,9 @@ pub(super) fn read_of<R: Gated>(
     let (qkv, mut states) = (qkv(config, weights, x, rows), Vec::new());
     let read = over_heads(config.heads, rows, |text, head| {
         let tokens = tokens_of(rule, config, weights, (x, &qkv), (text, head));
-        let (out, state) = recurrence(rule, &tokens, fresh(rule, weights, sizes(config, &x[0]), head));
+        let sizes = sizes(config, &x[0]);
+        let anchor = anchor(rule, config, weights, sizes, head);
+        let (out, state) = recurrence(rule, &tokens, fresh(rule, weights, sizes, head), &anchor);
         states.push(state);
         out
     });

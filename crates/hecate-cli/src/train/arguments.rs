@@ -17,8 +17,8 @@ use clap::{
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
 use hecate_models::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Precision, RuleConfig,
-    Vocabulary,
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Precision, Retain,
+    RuleConfig, Vocabulary,
     optimizer::Constants,
     schedule::Schedule,
     trainer::{Settings, load_config},
@@ -104,7 +104,7 @@ pub(super) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
-        "wiring", "chunk", "locals", "shard", "dropout"])]
+        "wiring", "chunk", "locals", "shard", "momentum", "retain", "dropout"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
@@ -132,6 +132,11 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "MAX")]
     // Its range is checked with the configuration, whose message names the field.
     momentum: Option<f32>,
+    /// Where what memories forget goes: back to their learned start, or to zero [default: initial for networks, lattice and
+    /// trellis, zero for others]
+    #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
+    // Names as the configuration spells them.
+    retain: Option<String>,
     /// Number of blocks
     #[arg(long, default_value_t = defaults::LAYERS, value_name = "N")]
     layers: usize,
@@ -300,7 +305,15 @@ impl ModelArgs {
         // Only what was given; the rest is the library's default, which may change with it.
         let (conv, momentum) = (self.conv.unwrap_or(base.conv), self.momentum.unwrap_or(base.momentum));
         let Self { heads, key_dim, value_dim, .. } = *self;
-        Ok(MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, momentum, ..base })
+        let retain = self.retain();
+        let memory = MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, momentum, retain, ..base };
+        // Written down as it is, whatever later versions have where nothing is chosen.
+        Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
+    }
+
+    /// Where the flag sends what is forgotten; the parser knows these names and no other.
+    fn retain(&self) -> Option<Retain> {
+        [Retain::Initial, Retain::Zero].into_iter().find(|retain| self.retain.as_deref() == Some(retain.name()))
     }
 
     /// A memory and attention; convolutions and widths of keys and values are the memory's.
@@ -334,6 +347,7 @@ impl ModelArgs {
             ("--objective", self.objective.is_some()),
             ("--frozen", self.frozen.is_some()),
             ("--momentum", self.momentum.is_some()),
+            ("--retain", self.retain.is_some()),
             // Their heads have one width.
             ("--value-dim", self.value_dim.is_some()),
         ];

@@ -352,7 +352,7 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
 }
 
 /// What a token finds of a memory that goes back to an anchor, `B + a (X − B)`, and the token with `a = 1`.
-fn go_back<R: Rule>(token: Token<R>, state: Of<R::State, Var>, anchor: Vec<Var>) -> (Token<R>, Of<R::State, Var>) {
+pub fn go_back<R: Rule>(token: Token<R>, state: Of<R::State, Var>, anchor: Vec<Var>) -> (Token<R>, Of<R::State, Var>) {
     let gates = R::Gates::list(&token.gates);
     let (_, log_a) = gates.iter().find(|(slot, _)| *slot == "log_a").expect("a rule that forgets");
     let a = log_a.exp();

@@ -2,7 +2,7 @@
 
 use super::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Config, Features, LayerConfig, MacConfig,
-    MemoryConfig, MixerConfig, RuleConfig,
+    MemoryConfig, MixerConfig, Retain, RuleConfig,
     rule::{Elements, group},
 };
 use crate::{
@@ -128,6 +128,8 @@ impl MemoryConfig {
         taps(path("conv"), self.conv)?;
         self.check_step(path("step"))?;
         self.check_momentum(path("momentum"))?;
+        self.check_retain(path("retain"))?;
+        self.check_forgetting(path("forgetting"))?;
         if self.features == Features::Poly2 {
             within(path("key_dim (features: poly2)"), key, 1..=POLY2)?;
         }
@@ -142,7 +144,7 @@ impl MemoryConfig {
             key: features,
             value,
             sequences: Sequences::batch(1, 1),
-            anchored: false,
+            anchored: self.decay && self.retention() == Retain::Initial,
         };
         let Elements { state, gates } = Elements::of(self.rule, &dims);
         at_most(path("rule") + ": elements of a memory", state, ELEMENTS)?;

@@ -51,7 +51,7 @@ impl<B: Backend> Chunks<'_, B> {
     pub(super) fn forward(
         &self,
         tape: &Tape<'_, B>,
-        TextCall { q, writes, dims }: TextCall<'_, B>,
+        TextCall { q, writes, dims, anchor }: TextCall<'_, B>,
         mut state: State<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
@@ -72,7 +72,7 @@ impl<B: Backend> Chunks<'_, B> {
                 pending = Some(so_far);
             } else if left > 0 || !read_only {
                 // Nobody reads what the last chunk of a call without a cache leaves.
-                state = run(rule, tape, &full.sequences, None, &so_far, state)?.state;
+                state = run(rule, tape, &full.sequences, None, &so_far, (state, anchor))?.state;
             }
         }
         keep_state(rule, &state, context);

@@ -140,11 +140,6 @@ fn zeros<B: Backend>(device: &B, shape: Shape) -> Result<Var<B>> {
     Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?))
 }
 
-/// Memories that must not be empty forget this many times more slowly. A network of zeros learns nothing, since its layers
-/// learn from each other: one that forgets faster than it is taught is lost for the rest of the text. After a norm, what
-/// a memory forgets comes back as longer steps, and soon as chaos.
-const SLOW_FORGETTING: f32 = 1024.0;
-
 /// `1 − σ(x)`, to full precision.
 fn rest<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
     tape.map(Map::Sigmoid, &tape.scale(-1.0, x)?)

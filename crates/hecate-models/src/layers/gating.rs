@@ -19,7 +19,7 @@ pub(super) struct Gating {
     limits: Limits,
 }
 
-/// Parameters of the forgetting gate: `log a = −exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2.
+/// The forgetting gate: `log a = −forgetting exp(A_log) softplus(x W_a + dt_bias)`, as in Mamba-2.
 #[derive(Clone, Copy, Debug)]
 struct Retention {
     /// `A_log [H]`.
@@ -28,11 +28,14 @@ struct Retention {
     dt_bias: ParameterId,
     /// `a_proj`, to a logit a head.
     map: Linear,
+    /// [`MemoryConfig::forgetting`].
+    forgetting: f32,
 }
 
 impl Retention {
-    fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, heads: usize) -> Result<Self> {
+    fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, heads: usize, forgetting: f32) -> Result<Self> {
         Ok(Self {
+            forgetting,
             a_log: build.parameter("A_log", [heads], Init::LogSlope)?,
             dt_bias: build.parameter("dt_bias", [heads], Init::Horizon)?,
             map: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
@@ -41,7 +44,8 @@ impl Retention {
 
     /// `log a [B,T,H]` of the map's logits `y [B,T,H]`.
     fn log_a<B: Backend>(&self, tape: &Tape<'_, B>, y: &Var<B>) -> Result<Var<B>> {
-        tape.retention(y, &tape.parameter(self.a_log)?, &tape.parameter(self.dt_bias)?)
+        let log_a = tape.retention(y, &tape.parameter(self.a_log)?, &tape.parameter(self.dt_bias)?)?;
+        if self.forgetting == 1.0 { Ok(log_a) } else { tape.scale(self.forgetting, &log_a) }
     }
 
     /// As [`Retention::log_a`] of one token a text: what it is made of.
@@ -73,7 +77,7 @@ impl Gating {
     ) -> Result<Self> {
         let heads = config.heads;
         let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
-        let retention = if forgets { Some(Retention::new(build, hidden, heads)?) } else { None };
+        let retention = if forgets { Some(Retention::new(build, hidden, heads, config.forgetting)?) } else { None };
         let limits = Limits { step: config.step, momentum: config.momentum };
         Ok(Self { heads, logits, retention, limits })
     }
@@ -81,6 +85,11 @@ impl Gating {
     /// What the layer allows its memories.
     pub(super) fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Whether kernels of a whole layer form `log a` as it does: they know of no share.
+    pub(super) fn is_plain(&self) -> bool {
+        self.retention.is_none_or(|retention| retention.forgetting == 1.0)
     }
 
     /// The gates `[B,T,H,..]` of tokens `x [B,T,hidden]`, in 32 bits. Without retention `log a` is 0.

@@ -150,7 +150,8 @@ impl Hope {
                 None => (made, q.clone(), 0),
             };
             let dims = with_tokens(&room, writes.tokens());
-            let outputs = run(&self.rule, tape, &dims.sequences, Some(&queries), &writes, vec![m.clone()])?;
+            let outputs =
+                run(&self.rule, tape, &dims.sequences, Some(&queries), &writes, (vec![m.clone()], &Vec::new()))?;
             let read = tape.narrow(&outputs.out, 1, known, q.axes()[1])?;
             out.push(tape.narrow(&read, 3, 0, self.width)?);
             if writes.tokens() == self.chunk {

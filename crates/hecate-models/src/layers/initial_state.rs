@@ -38,6 +38,12 @@ impl Learned {
         axes[0] = 1;
         Ok(Some(Self { parameter: build.memory(name, axes, init)?, unit: initial == Initial::Unit }))
     }
+
+    /// The memory of one text, `[1,H,..]`.
+    fn one<B: Backend>(self, tape: &Tape<'_, B>) -> Result<Var<B>> {
+        let one = tape.parameter(self.parameter)?;
+        if self.unit { tape.l2_norm(&one, NORM_EPSILON) } else { Ok(one) }
+    }
 }
 
 impl InitialState {
@@ -59,6 +65,16 @@ impl InitialState {
         Self::where_zeros(build, rule, dims, |name| (!R::MOMENTUM.contains(&name)).then_some(Init::Constant(0.0)))
     }
 
+    /// As [`InitialState::all`] where memories go back to it, else as [`InitialState::new`].
+    pub(super) fn where_retained<B: Backend, R: GatedRule>(
+        build: &mut Builder<'_, B>,
+        rule: R,
+        dims: &Dims,
+        anchored: bool,
+    ) -> Result<Self> {
+        if anchored { Self::all(build, rule, dims) } else { Self::new(build, rule, dims) }
+    }
+
     /// `zeros` says of a slot that starts from zeros how it is learned, where it is.
     fn where_zeros<B: Backend, R: Rule>(
         build: &mut Builder<'_, B>,
@@ -74,14 +90,20 @@ impl InitialState {
         Ok(Self(learned.collect::<Result<_>>()?))
     }
 
+    /// What memories go back to, `[H,..]`, in the order of the rule's anchor: what the first `slots` slots start from. For
+    /// states that [`InitialState::all`] made.
+    pub(super) fn anchor<B: Backend>(&self, tape: &Tape<'_, B>, slots: usize) -> Result<Vec<Var<B>>> {
+        let head = |learned: &Learned| {
+            let one = learned.one(tape)?;
+            tape.reshape(&one, one.axes()[1..].to_vec())
+        };
+        self.0.iter().flatten().take(slots).map(head).collect()
+    }
+
     /// Memories of as many sequences as `shapes` say, one a slot, `[N,H,..]`: followed by the tape.
     pub(super) fn arrays<B: Backend>(&self, tape: &Tape<'_, B>, device: &B, shapes: Vec<Shape>) -> Result<Vec<Var<B>>> {
         let array = |(learned, shape): (&Option<Learned>, Shape)| match learned {
-            Some(Learned { parameter, unit }) => {
-                let one = tape.parameter(*parameter)?;
-                let one = if *unit { tape.l2_norm(&one, NORM_EPSILON)? } else { one };
-                tape.repeat(&one, shape.axes()[0])
-            }
+            Some(learned) => tape.repeat(&learned.one(tape)?, shape.axes()[0]),
             None => Ok(Var::constant(Tensor::zeros(device, shape, DType::F32)?)),
         };
         self.0.iter().zip(shapes).map(array).collect()

@@ -162,7 +162,8 @@ impl<B: Backend> LevelOfAny<'_, B> {
         if let ClockOfAny::Chunks(chunks) = &self.clock {
             writes = chunks.rule.scale_step(tape, &writes)?;
         }
-        let call = TextCall { q: &q, writes: &writes, dims: &dims };
+        let anchor = layer.anchor(rule, tape)?;
+        let call = TextCall { q: &q, writes: &writes, dims: &dims, anchor: &anchor };
         let read = match &self.clock {
             ClockOfAny::Chunks(chunks) => chunks.forward(tape, call, state, context)?,
             ClockOfAny::Periodic(updates) => updates.forward(tape, call, state, context)?,

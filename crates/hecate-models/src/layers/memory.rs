@@ -6,7 +6,7 @@ use super::{
     Context, GatedRule, InitialState, Mixer, Projection, ProjectionTail,
     gating::Gating,
     output_projection::{OutputDims, OutputProjection},
-    rule_call::{RuleCall, State, run},
+    rule_call::{Anchor, RuleCall, State, run},
     write_inputs::WriteInputs,
 };
 use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, RuleConfig, Tape, Var};
@@ -24,6 +24,7 @@ const UNIT_POLY2: [f32; 3] = [0.4, 0.4, 0.2];
 /// q, k = φ(l2norm(silu(conv(x W))))     v = silu(conv(x W))        per head; φ: features, the identity or poly2
 /// v: of norm 1 for some rules (GatedRule)
 /// log a = −exp(A_log) softplus(x W_a + dt_bias)  (0: no decay)     other gates: GatedRule
+/// forgotten: a X, or B + a (X − B) where memories go back to what they start from (MemoryConfig::retain)
 /// y = (rmsnorm(rule(q, k, v, gates)) · silu(x W_g)) W_o
 /// ```
 ///
@@ -49,6 +50,8 @@ pub(super) struct MemoryLayer {
     gating: Gating,
     output: OutputProjection,
     initial: InitialState,
+    /// Whether what is forgotten goes back to `initial`.
+    pub(super) anchored: bool,
 }
 
 impl<R: GatedRule> Memory<R> {
@@ -64,8 +67,9 @@ impl<R: GatedRule> Memory<R> {
     ) -> Result<Self> {
         config.check(hidden)?;
         let (rule, heads, (key, value)) = (config.rule, config.heads, config.widths(hidden));
+        let anchored = config.is_anchored();
         let dims = dims(Sequences::batch(1, 1), heads, config.features.width(key), value);
-        rule.check(&dims)?;
+        rule.check(&Dims { anchored, ..dims.clone() })?;
         let tail = ProjectionTail { taps: config.conv, activate: true };
         let qkv = projections(build, hidden, heads, [key, key, value], tail)?;
         let logits = Gating::logits(build, rule, hidden, heads)?;
@@ -79,7 +83,8 @@ impl<R: GatedRule> Memory<R> {
             qkv,
             gating: Gating::new(build, logits, config, hidden)?,
             output: OutputProjection::with_gate(gate, build, output, norm_eps)?,
-            initial: InitialState::new(build, rule, &dims)?,
+            initial: InitialState::where_retained(build, rule, &dims, anchored)?,
+            anchored,
         };
         Ok(Self { rule, layer })
     }
@@ -128,6 +133,12 @@ impl MemoryLayer {
         }
     }
 
+    /// What the memory goes back to as it forgets; empty where that is zero.
+    pub(super) fn anchor<B: Backend>(&self, rule: &dyn RuleCall<B>, tape: &Tape<'_, B>) -> Result<Anchor<B>> {
+        let slots = if self.anchored { rule.anchor_names().len() } else { 0 };
+        self.initial.anchor(tape, slots)
+    }
+
     /// Unit queries `[B,T,H,K]` of the tokens `x [B,T,hidden]`.
     pub(super) fn queries<B: Backend>(
         &self,
@@ -167,7 +178,8 @@ impl MemoryLayer {
         }
         let (q, writes) = self.tokens(rule, tape, x, context)?;
         let state = self.start(rule, tape, x.value().device(), context)?;
-        let outputs = run(rule, tape, &context.sequences, Some(&q), &writes, state)?;
+        let anchor = self.anchor(rule, tape)?;
+        let outputs = run(rule, tape, &context.sequences, Some(&q), &writes, (state, &anchor))?;
         // What the rule was told is not held while its output is projected.
         drop((q, writes));
         rule.state_names().iter().zip(&outputs.state).for_each(|(name, last)| context.carry(name, last));

@@ -66,15 +66,15 @@ impl<B: Backend> UpdateCall<'_, B> {
     fn together(
         &self,
         tape: &Tape<'_, B>,
-        TextCall { q, writes, dims }: TextCall<'_, B>,
+        TextCall { q, writes, dims, anchor }: TextCall<'_, B>,
         state: State<B>,
     ) -> Result<CallOutputs<B>> {
         if self.period == 1 {
-            return run(self.rule, tape, &dims.sequences, Some(q), writes, state);
+            return run(self.rule, tape, &dims.sequences, Some(q), writes, (state, anchor));
         }
         let idle = self.rule.idle(q.value().device(), dims)?;
         let writes = writes.with_gates(|slot, gate| self.fired(tape, gate, &idle[slot]))?;
-        run(self.rule, tape, &dims.sequences, Some(q), &writes, state)
+        run(self.rule, tape, &dims.sequences, Some(q), &writes, (state, anchor))
     }
 
     /// `gate [B,T,..]` at tokens that fire, `idle [B,T,..]` elsewhere: both times a mask of zeros and ones.
@@ -95,7 +95,7 @@ impl<B: Backend> UpdateCall<'_, B> {
     fn one_by_one(
         &self,
         tape: &Tape<'_, B>,
-        TextCall { q, writes, dims }: TextCall<'_, B>,
+        TextCall { q, writes, dims, anchor }: TextCall<'_, B>,
         mut state: State<B>,
     ) -> Result<CallOutputs<B>> {
         // A token that fires alone, then the others of its period.
@@ -109,7 +109,7 @@ impl<B: Backend> UpdateCall<'_, B> {
         for (q, part) in tape.split(q, 1, &lengths)?.into_iter().zip(writes.split(tape, &lengths)?) {
             let dims = with_tokens(dims, part.tokens());
             if at.is_multiple_of(self.period) {
-                let outputs = run(self.rule, tape, &dims.sequences, Some(&q), &part, state)?;
+                let outputs = run(self.rule, tape, &dims.sequences, Some(&q), &part, (state, anchor))?;
                 (state, at) = (outputs.state, at + 1);
                 out.push(outputs.out);
             } else {

@@ -15,6 +15,9 @@ use hecate_core::{
 /// Arrays of a state `[N,H,..]`, one a slot of the rule, in their order.
 pub(super) type State<B> = Vec<Var<B>>;
 
+/// What memories go back to as they forget, `[H,..]`, slot by slot; empty where that is zero.
+pub(super) type Anchor<B> = Vec<Var<B>>;
+
 /// What a text is told and asked in a call that covers all its tokens.
 #[derive(Clone, Copy)]
 pub(super) struct TextCall<'a, B: Backend> {
@@ -24,6 +27,8 @@ pub(super) struct TextCall<'a, B: Backend> {
     pub(super) writes: &'a WriteInputs<B>,
     /// Sizes of the whole call.
     pub(super) dims: &'a Dims,
+    /// What the memory goes back to.
+    pub(super) anchor: &'a Anchor<B>,
 }
 
 /// What a rule leaves.
@@ -152,15 +157,17 @@ impl<B: Backend + Kernel<R>, R: GatedRule> RuleCall<B> for R {
     }
 }
 
-/// Writes, and reads `q`; without queries the result is of no use.
+/// Writes, and reads `q`; without queries the result is of no use. What the memory forgets goes back to the anchor.
 pub(super) fn run<B: Backend>(
     rule: &dyn RuleCall<B>,
     tape: &Tape<'_, B>,
     sequences: &Sequences,
     q: Option<&Var<B>>,
     writes: &WriteInputs<B>,
-    state: State<B>,
+    (mut state, anchor): (State<B>, &Anchor<B>),
 ) -> Result<CallOutputs<B>> {
+    // The anchor's arrays follow those of the state.
+    state.extend(anchor.iter().cloned());
     let mut outputs = tape.erased_memory(rule, sequences, writes.inputs(q, state))?.into_iter();
     // The first is what was read.
     let out = outputs.next().expect("an output of every rule");

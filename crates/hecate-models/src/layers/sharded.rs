@@ -2,7 +2,7 @@
 
 use super::{
     Context, GatedRule, InitialState,
-    rule_call::{CallOutputs, RuleCall, State, TextCall, keep_state, run},
+    rule_call::{Anchor, CallOutputs, RuleCall, State, TextCall, keep_state, run},
     write_inputs::{WriteInputs, lengths_between_multiples, with_tokens},
 };
 use crate::{Builder, LayerCache, Result, Tape, Var};
@@ -22,6 +22,8 @@ pub(super) struct Sharded<R> {
     /// Tokens a shard, `S`.
     shard: usize,
     initial: InitialState,
+    /// Whether what is forgotten goes back to `initial`.
+    anchored: bool,
 }
 
 impl<R: GatedRule> Sharded<R> {
@@ -32,15 +34,16 @@ impl<R: GatedRule> Sharded<R> {
         dims: &Dims,
         chunk: usize,
         shard: usize,
+        anchored: bool,
     ) -> Result<Self> {
         let initial = InitialState::all(build, rule, &with_sequences(dims, Sequences::batch(1, 1)))?;
-        Ok(Self { rule: rule.with_group(chunk), chunk, shard, initial })
+        Ok(Self { rule: rule.with_group(chunk), chunk, shard, initial, anchored })
     }
 
     /// The same, of any rule.
     pub(super) fn shards<B: Backend + Kernel<R>>(&self) -> Shards<'_, B> {
-        let Self { rule, chunk, shard, initial } = self;
-        Shards { rule, chunk: *chunk, shard: *shard, initial }
+        let Self { rule, chunk, shard, initial, anchored } = self;
+        Shards { rule, chunk: *chunk, shard: *shard, initial, anchored: *anchored }
     }
 }
 
@@ -51,6 +54,7 @@ pub(super) struct Shards<'a, B: Backend> {
     chunk: usize,
     shard: usize,
     initial: &'a InitialState,
+    anchored: bool,
 }
 
 impl<B: Backend> Shards<'_, B> {
@@ -61,6 +65,12 @@ impl<B: Backend> Shards<'_, B> {
         let arrays = slots.map(zeros).collect::<Result<_>>()?;
         let room = WriteInputs::room(self.rule.write_shapes(&with_tokens(dims, self.chunk)), device)?;
         Ok(LayerCache::new(arrays).with_parts(vec![LayerCache::new(room)]))
+    }
+
+    /// What the memories go back to as they forget; empty where that is zero.
+    pub(super) fn anchor(&self, tape: &Tape<'_, B>) -> Result<Anchor<B>> {
+        let slots = if self.anchored { self.rule.anchor_names().len() } else { 0 };
+        self.initial.anchor(tape, slots)
     }
 
     /// What the queries read `[B,T,H,V]`, as the rule says, in the memory that takes the writes.
@@ -74,7 +84,7 @@ impl<B: Backend> Shards<'_, B> {
         if context.cache.is_none() && context.position == 0 {
             return Ok(self.side_by_side(tape, call, None, 0)?.out);
         }
-        let TextCall { q, writes, dims } = call;
+        let TextCall { q, writes, dims, anchor } = call;
         let (device, room) = (q.value().device(), self.rule.write_shapes(&with_tokens(dims, self.chunk)));
         let (before, tokens) = (context.position % self.chunk, writes.tokens());
         let known = WriteInputs::pending(&room, before, tape, q, &context.part(0))?;
@@ -90,7 +100,7 @@ impl<B: Backend> Shards<'_, B> {
         // Chunks divide the shard: only the place in it counts.
         let mut at = (context.position - before) % self.shard;
         for (q, writes) in tape.split(&q, 1, &lengths)?.iter().zip(writes.split(tape, &lengths)?) {
-            let outputs = self.side_by_side(tape, TextCall { q, writes: &writes, dims }, Some(state), at)?;
+            let outputs = self.side_by_side(tape, TextCall { q, writes: &writes, dims, anchor }, Some(state), at)?;
             state = outputs.state;
             at += writes.tokens();
             out.push(outputs.out);
@@ -116,7 +126,7 @@ impl<B: Backend> Shards<'_, B> {
     fn side_by_side(
         &self,
         tape: &Tape<'_, B>,
-        TextCall { q, writes, dims }: TextCall<'_, B>,
+        TextCall { q, writes, dims, anchor }: TextCall<'_, B>,
         carried: Option<State<B>>,
         position: usize,
     ) -> Result<CallOutputs<B>> {
@@ -129,7 +139,7 @@ impl<B: Backend> Shards<'_, B> {
             tape.reshape(x, axes)
         };
         let sequences = Sequences::packed(&lengths.repeat(batch));
-        let outputs = run(self.rule, tape, &sequences, Some(&row(q)?), &writes.map(row)?, state)?;
+        let outputs = run(self.rule, tape, &sequences, Some(&row(q)?), &writes.map(row)?, (state, anchor))?;
         let last = outputs.state.into_iter().map(|x| {
             let axes = x.axes()[1..].to_vec();
             let texts = tape.reshape(&x, [&[batch, shards], &axes[..]].concat())?;

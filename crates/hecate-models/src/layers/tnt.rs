@@ -72,7 +72,7 @@ impl<R: GatedRule> Tnt<R> {
             let logits = Gating::logits(build, rule, hidden, heads)?;
             Ok(Local {
                 gating: Gating::new(build, logits, &config.memory.with_rule(rule), hidden)?,
-                sharded: Sharded::new(build, rule, &dims, chunk, config.shard)?,
+                sharded: Sharded::new(build, rule, &dims, chunk, config.shard, memory.layer.anchored)?,
             })
         };
         let locals = config.locals.iter().enumerate().map(local).collect::<Result<_>>()?;
@@ -106,12 +106,13 @@ impl<B: Backend> TntOfAny<'_, B> {
         let keys = KeyProjection { shard: self.shard, dims: &dims };
         let projected = keys.project(tape, &q, writes.keys(), &mut context.part(1))?;
         let global = self.global.rule.scale_step(tape, &writes)?;
-        let mut o = self.global.forward(tape, TextCall { q: &q, writes: &global, dims: &dims }, state, context)?;
+        let call = TextCall { q: &q, writes: &global, dims: &dims, anchor: &layer.anchor(rule, tape)? };
+        let mut o = self.global.forward(tape, call, state, context)?;
         for (i, (gating, shards)) in self.locals.iter().enumerate() {
             // The same keys and values with gates of its own.
             let gates = gating.forward(rule, tape, x)?;
             let writes = shards.rule.scale_step(tape, &writes.with_gates(|slot, _| Ok(gates[slot].clone()))?)?;
-            let call = TextCall { q: &projected, writes: &writes, dims: &dims };
+            let call = TextCall { q: &projected, writes: &writes, dims: &dims, anchor: &shards.anchor(tape)? };
             o = tape.add(&o, &shards.forward(tape, call, &mut context.part(2 + i))?)?;
         }
         layer.output(tape, x, &o)

@@ -31,16 +31,15 @@ impl<R: LinearRule + Oracle> Gated<Linear> for R {
     }
 }
 
-/// Retention and steps of networks.
-fn network(log_a: &Var, theta: &Var) -> (Var, Var) {
-    (log_a.scale(1.0 / 1024.0), theta.scale(0.125))
+/// Steps of networks.
+fn network(theta: &Var) -> Var {
+    theta.scale(0.125)
 }
 
 impl Gated<Deep> for TitansMlp {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
         let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal, config);
-        let (log_a, theta) = network(&log_a, &theta);
-        MomentumGates { log_a, log_eta, theta }
+        MomentumGates { log_a, log_eta, theta: network(&theta) }
     }
 }
 
@@ -51,7 +50,7 @@ where
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> WriteGates<Var> {
         let steepness = f64::from(self.p * (self.p - 1.0) * (self.q - 1.0)).max(1.0);
         let theta = sigmoid(&signal("b_proj")).scale(1.0 / steepness);
-        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
+        let theta = if M::MATRIX { theta } else { network(&theta) };
         WriteGates { log_a, theta }
     }
 }
@@ -66,7 +65,7 @@ where
 {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, _: &MemoryConfig) -> HuberGates<Var> {
         let theta = sigmoid(&signal("b_proj"));
-        let (log_a, theta) = if M::MATRIX { (log_a, theta) } else { network(&log_a, &theta) };
+        let theta = if M::MATRIX { theta } else { network(&theta) };
         HuberGates { log_a, theta, delta: softplus(&signal("delta_proj")) }
     }
 }
@@ -98,10 +97,10 @@ impl Gated<Own> for Trellis {
         let (theta, code) = (sigmoid(&signal("b_proj")), signal("code_proj"));
         match self.phi {
             Phi::Identity => CodeGates { log_a, theta, code },
-            Phi::L2Silu => CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code) },
+            Phi::L2Silu => CodeGates { log_a, theta, code: l2_norm(&code) },
             Phi::LnSilu => {
                 let norm = f64::from(self.slots).sqrt();
-                CodeGates { log_a: log_a.scale(1.0 / 1024.0), theta, code: l2_norm(&code).scale(norm) }
+                CodeGates { log_a, theta, code: l2_norm(&code).scale(norm) }
             }
         }
     }

@@ -4,10 +4,6 @@ use super::*;
 use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring, layers::GatedRule};
 use std::ops::Range;
 
-fn copy<R: Rule>(state: &Of<R::State, Var>) -> Of<R::State, Var> {
-    R::State::map(R::State::as_ref(state), |_, x| x.clone())
-}
-
 fn zeros(like: &Var) -> Var {
     let (rows, columns) = like.shape();
     like.constant(rows, columns, vec![0.0; rows * columns])
@@ -32,7 +28,12 @@ fn tempered<R: Gated>(rule: R, token: &Token<R>) -> Token<R> {
 }
 
 /// A memory that is constant for chunks.
-fn chunked<R: Gated>(rule: R, chunk: usize, tokens: &[Token<R>], mut state: Of<R::State, Var>) -> Vec<Var> {
+fn chunked<R: Gated>(
+    rule: R,
+    chunk: usize,
+    tokens: &[Token<R>],
+    (mut state, anchor): (Of<R::State, Var>, &[Var]),
+) -> Vec<Var> {
     let rule = rule.with_group(chunk);
     let mut out = Vec::new();
     for chunk in tokens.chunks(chunk) {
@@ -40,18 +41,23 @@ fn chunked<R: Gated>(rule: R, chunk: usize, tokens: &[Token<R>], mut state: Of<R
         let start = copy::<R>(&state);
         for token in chunk {
             let point = if GatedRule::group(rule) > 1 { copy::<R>(&start) } else { copy::<R>(&state) };
-            state = rule.step(&tempered(rule, token), &state, &point).1;
+            state = step(rule, &tempered(rule, token), (&state, &point), anchor).1;
         }
     }
     out
 }
 
 /// A memory that is written by every so many tokens.
-fn pulse<R: Gated>(rule: R, period: usize, tokens: &[Token<R>], mut state: Of<R::State, Var>) -> Vec<Var> {
+fn pulse<R: Gated>(
+    rule: R,
+    period: usize,
+    tokens: &[Token<R>],
+    (mut state, anchor): (Of<R::State, Var>, &[Var]),
+) -> Vec<Var> {
     let mut out = Vec::new();
     for (t, token) in tokens.iter().enumerate() {
         if t % period == 0 {
-            let (y, next) = rule.step(token, &state, &copy::<R>(&state));
+            let (y, next) = step(rule, token, (&state, &copy::<R>(&state)), anchor);
             state = next;
             out.push(y);
         } else {
@@ -66,7 +72,7 @@ fn sharded<R: Gated>(
     rule: R,
     (chunk, shard): (usize, usize),
     tokens: &[Token<R>],
-    initial: &Of<R::State, Var>,
+    (initial, anchor): (&Of<R::State, Var>, &[Var]),
 ) -> Vec<Var> {
     let rule = rule.with_group(chunk);
     let (mut state, mut point, mut out) = (copy::<R>(initial), copy::<R>(initial), Vec::new());
@@ -77,7 +83,7 @@ fn sharded<R: Gated>(
         if t % GatedRule::group(rule) == 0 {
             point = copy::<R>(&state);
         }
-        let (y, next) = rule.step(&tempered(rule, token), &state, &point);
+        let (y, next) = step(rule, &tempered(rule, token), (&state, &point), anchor);
         state = next;
         out.push(y);
     }
@@ -136,7 +142,7 @@ pub(super) fn conductor(config: &ConductorConfig, weights: &Weights, x: &[Var], 
     })
 }
 
-type Head<'a, R> = &'a dyn Fn(&[Token<R>], Of<<R as Rule>::State, Var>) -> Vec<Var>;
+type Head<'a, R> = &'a dyn Fn(&[Token<R>], (Of<<R as Rule>::State, Var>, &[Var])) -> Vec<Var>;
 
 fn level<R: Gated>(
     rule: R,
@@ -150,7 +156,9 @@ fn level<R: Gated>(
     let qkv = qkv(config, weights, x, rows);
     let read = over_heads(config.heads, rows, |text, head| {
         let tokens = tokens_of(rule, config, weights, (x, &qkv), (text, head));
-        head_of(&tokens, fresh(rule, weights, sizes(config, &x[0]), head))
+        let sizes = sizes(config, &x[0]);
+        let anchor = anchor(rule, config, weights, sizes, head);
+        head_of(&tokens, (fresh(rule, weights, sizes, head), &anchor))
     });
     back(config, weights, x, read, eps)
 }
@@ -164,7 +172,8 @@ fn tnt_of<R: Gated>(rule: R, config: &TntConfig, weights: &Weights, x: &[Var], r
     let qkv = qkv(memory, weights, x, rows);
     let read = over_heads(memory.heads, rows, |text: Range<usize>, head| {
         let tokens = tokens_of(rule, memory, weights, (x, &qkv), (text.clone(), head));
-        let mut o = chunked(rule, config.chunk, &tokens, fresh(rule, weights, sizes, head));
+        let global = anchor(rule, memory, weights, sizes, head);
+        let mut o = chunked(rule, config.chunk, &tokens, (fresh(rule, weights, sizes, head), &global));
         for (i, &chunk) in config.locals.iter().enumerate() {
             let weights = &weights.within(&format!("locals.{i}"));
             let mut tokens = tokens_of(rule, memory, weights, (x, &qkv), (text.clone(), head));
@@ -177,7 +186,8 @@ fn tnt_of<R: Gated>(rule: R, config: &TntConfig, weights: &Weights, x: &[Var], r
                     p = Some(seen);
                 }
             }
-            let y = sharded(rule, (chunk, config.shard), &tokens, &fresh(rule, weights, sizes, head));
+            let local = anchor(rule, memory, weights, sizes, head);
+            let y = sharded(rule, (chunk, config.shard), &tokens, (&fresh(rule, weights, sizes, head), &local));
             o = o.iter().zip(&y).map(|(a, b)| a + b).collect();
         }
         o

@@ -1,6 +1,6 @@
 //! Gates of the deep family, once for all its rules.
 
-use super::{GateInputs, GatedRule, SLOW_FORGETTING, log_eta, present, step_beside};
+use super::{GateInputs, GatedRule, log_eta, present, step_beside};
 use crate::{Result, Tape, Var, layers::memory::NORM_EPSILON};
 use hecate_core::{
     Backend, Of,
@@ -15,9 +15,8 @@ const NETWORK_STEP: f32 = 0.125;
 
 /// `θ = σ(b)`, `δ = softplus(d)`; with momentum `log η` and `θ` as of [`Titans`](hecate_core::rules::Titans).
 ///
-/// A network takes an eighth of the steps, and `log a` is a thousandth of what others get (1/1024), unless its weights are
-/// distributions, which are never empty. Taught by a power of its error, it takes shorter steps (`steepness`), and values
-/// are of norm 1.
+/// A network takes an eighth of the steps, unless its weights are distributions. Taught by a power of its error, a memory
+/// takes shorter steps (`steepness`), and values are of norm 1.
 impl<R: DeepRule> GatedRule<Deep> for R {
     type Logits = <R::Gates as LowerDeepGates>::Logits;
     const MOMENTUM: &'static [&'static str] = <R::State as LowerWeights>::MOMENTUM;
@@ -31,7 +30,6 @@ impl<R: DeepRule> GatedRule<Deep> for R {
         let DeepLogits { step, momentum, threshold } = R::Gates::logits(logits);
         let paced = is_paced(self.spec());
         R::Gates::try_lower_backward(|gate| match gate {
-            DeepGate::LogA if paced => tape.scale(SLOW_FORGETTING.recip(), &log_a),
             DeepGate::LogA => Ok(log_a.clone()),
             DeepGate::LogEta => log_eta(tape, present::<R, _>(&momentum, "log_eta")?, limits),
             DeepGate::Theta => {
@@ -49,7 +47,7 @@ impl<R: DeepRule> GatedRule<Deep> for R {
     }
 }
 
-/// Whether a memory has the steps and the forgetting of a network.
+/// Whether a memory has the steps of a network.
 fn is_paced(spec: DeepSpec) -> bool {
     matches!(spec.structure, Structure::Mlp(_)) && !matches!(spec.retention, Retention::Kl { .. })
 }

@@ -1,6 +1,6 @@
 //! Gates of the rules with kernels of their own.
 
-use super::{GateInputs, GatedRule, SLOW_FORGETTING, rest};
+use super::{GateInputs, GatedRule, rest};
 use crate::{Result, Tape, Var, layers::memory::NORM_EPSILON};
 use hecate_core::{
     Backend, Tensor,
@@ -58,8 +58,7 @@ impl GatedRule<Own> for Lattice {
 }
 
 /// `θ = σ(b)`. With a norm, values are of norm 1: long ones drive slots to where SiLU is flat, and the norm divides by
-/// next to nothing. The code is its signal scaled to the norm that answers have. `log a` is a thousandth of what others
-/// get (1/1024). Without a norm all are as they come.
+/// next to nothing. The code is its signal scaled to the norm that answers have. Without a norm all are as they come.
 impl GatedRule<Own> for Trellis {
     type Logits = CodeLogits<()>;
 
@@ -79,6 +78,6 @@ impl GatedRule<Own> for Trellis {
         }
         let unit = tape.l2_norm(&code_proj, NORM_EPSILON)?;
         let code = if self.phi == Phi::LnSilu { tape.scale((self.slots as f32).sqrt(), &unit)? } else { unit };
-        Ok(CodeGates { log_a: tape.scale(SLOW_FORGETTING.recip(), &log_a)?, theta, code })
+        Ok(CodeGates { log_a, theta, code })
     }
 }
