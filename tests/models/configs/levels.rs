@@ -7,7 +7,8 @@ use hecate_models::{CmsConfig, ConductorConfig, Config, HopeConfig, MixerConfig,
 /// Compositions in time, by name. Texts of seven tokens meet each of their ways.
 pub(crate) fn levels() -> Vec<(&'static str, Config)> {
     let (delta, titans) = (RuleConfig::Delta(Delta::default()), RuleConfig::Titans(Titans::default()));
-    let [yaad, momentum, lattice] = ["yaad", "titans_mlp", "lattice"].map(|name| RuleConfig::named(name).expect(name));
+    let [memora, momentum, lattice] =
+        ["memora", "titans_mlp", "lattice"].map(|name| RuleConfig::named(name).expect(name));
     let dgd = RuleConfig::Dgd(Dgd::default());
     [
         ("cms, delta", cms(delta, &[1, 2, 5], Wiring::Chained)),
@@ -16,7 +17,7 @@ pub(crate) fn levels() -> Vec<(&'static str, Config)> {
         ("conductor, titans", conductor(titans, &[1, 2, 5], Wiring::Chained)),
         ("tnt, delta", tnt(delta, (3, &[2], 4))),
         ("tnt, titans", tnt(titans, (2, &[1, 3], 3))),
-        ("cms, yaad", cms(yaad, &[1, 3], Wiring::Chained)),
+        ("cms, memora", cms(memora, &[1, 3], Wiring::Chained)),
         ("conductor, lattice", conductor(lattice, &[1, 3], Wiring::Independent)),
         ("conductor, titans_mlp", conductor(momentum, &[2], Wiring::Chained)),
         ("tnt, titans_mlp", tnt(momentum, (2, &[1, 3], 3))),

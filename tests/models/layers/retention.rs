@@ -1,0 +1,216 @@
+//! Where memories go as they forget.
+
+use super::{HIDDEN, configs, stir};
+use crate::column::{Column, device, is_missing};
+use hecate_conformance::Array;
+use hecate_models::{
+    Builder, Config, Features, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, Parameters, Random, Retain,
+    RuleConfig, Tape, Var,
+    layers::{Context, mixer},
+};
+
+/// Rules whose memories have a start to go back to.
+const NAMES: [&str; 10] = [
+    "titans_mlp",
+    "moneta",
+    "moneta_matrix",
+    "yaad",
+    "yaad_matrix",
+    "yaad_momentum",
+    "memora",
+    "memora_matrix",
+    "lattice",
+    "trellis",
+];
+
+/// Those that once forgot 1,024 times more slowly than their gates say.
+const SLOW: [&str; 5] = ["titans_mlp", "moneta", "yaad", "yaad_momentum", "trellis"];
+
+fn memory(name: &str) -> MemoryConfig {
+    configs::memory(RuleConfig::named(name).expect(name))
+}
+
+fn model_of(memory: &MemoryConfig) -> Config {
+    configs::config([MixerConfig::Memory(memory.clone())])
+}
+
+/// Scores of a text, and all gradients.
+fn bits(config: &Config) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let model = LanguageModel::<Column>::new(&device(), config, 5).expect("a model");
+    let (inputs, targets) = (configs::tokens(21, 8), configs::tokens(21, 9));
+    let scores = model.infer(&inputs, 1, &mut model.cache(1).expect("a cache")).expect("scores");
+    let (_, gradients) = model.loss_and_gradients(&inputs, &targets, 1).expect("a loss");
+    let gradients = gradients.iter().flatten().map(|x| x.to_f32().expect("a gradient")).collect();
+    (scores.to_f32().expect("scores"), gradients)
+}
+
+/// As `config.json` was before there was a choice.
+fn former(memory: &MemoryConfig) -> String {
+    let mut json: serde_json::Value = serde_json::from_str(&model_of(memory).to_json().expect("JSON")).expect("JSON");
+    let mixer = json["layers"][0]["mixer"].as_object_mut().expect("a memory");
+    assert!(mixer.remove("retain").is_some() && mixer.remove("forgetting").is_some(), "both are always written");
+    json.to_string()
+}
+
+#[test]
+fn memories_go_back_where_they_can() {
+    for name in RuleConfig::NAMES {
+        let wanted = if NAMES.contains(&name) { Retain::Initial } else { Retain::Zero };
+        assert_eq!(memory(name).retention(), wanted, "{name}");
+        assert_eq!(MemoryConfig { decay: false, ..memory(name) }.retention(), Retain::Zero, "{name}, no decay");
+    }
+    let before = r#"{"name": "yaad", "read": "before"}"#;
+    let before = configs::memory(serde_json::from_str(before).expect("a rule"));
+    assert_eq!(before.retention(), Retain::Zero, "read before the write");
+    model_of(&before).validate().expect("to zero");
+}
+
+/// A whole file as version 0.1 wrote it, read as what it was.
+#[test]
+fn a_former_file_is_what_it_was() {
+    let file = r#"{"vocabulary_size": 256, "hidden_size": 8, "intermediate_size": null, "tie_word_embeddings": true,
+        "norm_eps": 0.000001, "initializer_range": 0.02, "attention_dropout": 0.0, "activation_dropout": 0.0,
+        "hidden_dropout": 0.0, "layers": [{"mixer": {"kind": "memory", "rule": {"name": "yaad", "memory": {"expansion": 1,
+        "activation": "silu", "norm": false, "residual": false}, "bias": {"tau": 1.0}, "read": "after", "frozen": null},
+        "heads": 2, "key_dim": null, "value_dim": null, "conv": 4, "gate": true, "decay": true, "step": 1.0,
+        "momentum": 1.0, "features": "identity"}}]}"#;
+    // Options of the rule are its own affair.
+    let mut json: serde_json::Value = serde_json::from_str(file).expect("JSON");
+    json["layers"][0]["mixer"]["rule"] = serde_json::to_value(memory("yaad").rule).expect("JSON");
+    let config = Config::from_json(&json.to_string()).expect("a configuration");
+    let slow = MemoryConfig {
+        rule: memory("yaad").rule,
+        heads: 2,
+        retain: Some(Retain::Zero),
+        forgetting: 1.0 / 1024.0,
+        features: Features::Identity,
+        ..MemoryConfig::default()
+    };
+    let layers = vec![LayerConfig { mixer: MixerConfig::Memory(slow) }];
+    assert_eq!(config, Config { hidden_size: 8, layers, ..Config::default() });
+}
+
+#[test]
+fn former_configurations_keep_their_function() {
+    if is_missing() {
+        return;
+    }
+    for name in RuleConfig::NAMES {
+        let read = Config::from_json(&former(&memory(name))).expect(name);
+        let forgetting = if SLOW.contains(&name) { 1.0 / 1024.0 } else { 1.0 };
+        let slow = MemoryConfig { retain: Some(Retain::Zero), forgetting, ..memory(name) };
+        assert_eq!(read, model_of(&slow), "{name}");
+        assert_eq!(bits(&read), bits(&model_of(&slow)), "{name}");
+        if NAMES.contains(&name) {
+            assert_ne!(bits(&read), bits(&model_of(&memory(name))), "{name}: both ways are one");
+        }
+    }
+    // Nothing is divided by in a trellis without a norm.
+    let rule = r#"{"name": "trellis", "phi": "identity", "slots": 2}"#;
+    let plain = configs::memory(serde_json::from_str(rule).expect("a rule"));
+    let read = Config::from_json(&former(&plain)).expect("a configuration");
+    assert_eq!(read, model_of(&MemoryConfig { retain: Some(Retain::Zero), ..plain }));
+}
+
+#[test]
+fn choices_survive_json() {
+    let choices = [(None, 1.0), (Some(Retain::Initial), 0.25), (Some(Retain::Zero), 1.0), (Some(Retain::Zero), 0.5)];
+    for (retain, forgetting) in choices {
+        let config = model_of(&MemoryConfig { retain, forgetting, ..memory("yaad") });
+        assert_eq!(Config::from_json(&config.to_json().expect("JSON")).expect("a configuration"), config);
+    }
+    // Who picks zero today forgets as gates say.
+    let json = former(&memory("yaad")).replace(r#""kind":"#, r#""retain":"zero","kind":"#);
+    let picked = MemoryConfig { retain: Some(Retain::Zero), ..memory("yaad") };
+    assert_eq!(Config::from_json(&json).expect("a configuration"), model_of(&picked));
+}
+
+#[test]
+fn what_no_memory_can_do_is_refused() {
+    let told = |memory: MemoryConfig, words: &[&str]| {
+        let message = model_of(&memory).validate().expect_err("refused").to_string();
+        words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
+    };
+    let retain = Some(Retain::Initial);
+    for name in RuleConfig::NAMES.into_iter().filter(|name| !NAMES.contains(name)) {
+        told(MemoryConfig { retain, ..memory(name) }, &["mixer.retain", "initial", "zero", name]);
+    }
+    let before = configs::memory(serde_json::from_str(r#"{"name": "yaad", "read": "before"}"#).expect("a rule"));
+    told(MemoryConfig { retain, ..before }, &["mixer.retain", "initial", "read after"]);
+    for forgetting in [0.0, -1.0, 1.5, f32::NAN, f32::INFINITY] {
+        told(MemoryConfig { forgetting, ..memory("yaad") }, &["mixer.forgetting", "above 0 and at most 1"]);
+    }
+}
+
+/// A layer whose gates forget all: `dt_bias` so large that `a` is 0.
+fn forgetful(memory: &MemoryConfig) -> (Box<dyn hecate_models::layers::Mixer<Column>>, Parameters<Column>) {
+    let (device, mut parameters, mut random) = (device(), Parameters::new(), Random::new(3));
+    let build = &mut Builder::new(&device, &mut parameters, &mut random, 0.4, 1);
+    let layer = mixer(build, &MixerConfig::Memory(memory.clone()), HIDDEN, 1e-5).expect("a layer");
+    stir(&mut parameters);
+    for parameter in parameters.iter_mut().filter(|parameter| parameter.name == "dt_bias") {
+        let values = vec![1e4; parameter.value.shape().count()];
+        parameter.value =
+            hecate_core::Tensor::from_f32(&device, parameter.value.shape().clone(), values).expect("biases");
+    }
+    (layer, parameters)
+}
+
+/// With `a = 0` a token finds the start, whatever came before it. Only the gradient is taken at what was there.
+#[test]
+fn memories_that_forget_all_start_again() {
+    if is_missing() {
+        return;
+    }
+    // Its steps do not see the memory through more than the error at the gradient point: keys of zero leave none.
+    for name in NAMES.into_iter().filter(|&name| name != "memora" && name != "memora_matrix") {
+        let config = MemoryConfig { conv: 0, ..memory(name) };
+        let (layer, parameters) = forgetful(&config);
+        let tape = Tape::inert(&parameters);
+        let mut draw = hecate_conformance::Random::new(7);
+        let mut x = draw.normals([1, 6, HIDDEN]);
+        // The last token writes nothing: its key is made of zeros.
+        x.values[5 * HIDDEN..].fill(0.0);
+        let last = Array { values: x.values[5 * HIDDEN..].to_vec(), ..draw.normals([1, 1, HIDDEN]) };
+        let state = |x: &Array, tokens| {
+            let mut cache = layer.cache(&device(), &parameters, 1).expect("a cache");
+            let x = Var::constant(x.upload(&device(), hecate_core::DType::F32).expect("tokens"));
+            let mut context = Context { cache: Some(&mut cache), ..Context::whole(1, tokens) };
+            layer.forward(&tape, &x, &mut context).expect(name);
+            cache.iter().map(|(_, state)| state.to_f32().expect("a state")).collect::<Vec<_>>()
+        };
+        let momentum = name == "titans_mlp" || name == "yaad_momentum";
+        let (long, short) = (state(&x, 6), state(&last, 1));
+        if !momentum {
+            assert_eq!(long, short, "{name}: the state of one token");
+        }
+    }
+}
+
+/// The start is learned by what goes back to it too: from the first state alone it would have another gradient.
+#[test]
+fn what_memories_go_back_to_is_learned() {
+    if is_missing() {
+        return;
+    }
+    for name in NAMES {
+        let (layer, parameters) = forgetful(&memory(name));
+        let tape = Tape::recording(&parameters);
+        let x = hecate_conformance::Random::new(7).normals([1, 5, HIDDEN]);
+        let x = Var::constant(x.upload(&device(), hecate_core::DType::F32).expect("tokens"));
+        let y = layer.forward(&tape, &x, &mut Context::whole(1, 5)).expect(name);
+        // Of the last token alone, which no longer knows of the first state.
+        let y = tape.narrow(&y, 1, 4, 1).expect("a token");
+        let seed = Array::full([1, 1, HIDDEN], 1.0).upload(&device(), hecate_core::DType::F32).expect("a seed");
+        let gradients = tape.backward_seeded([(y, seed)]).expect(name);
+        let starts = parameters.iter().zip(gradients.iter()).filter(|(p, _)| p.name.starts_with("initial."));
+        let mut count = 0;
+        for (parameter, gradient) in starts {
+            let gradient = gradient.as_ref().expect("a gradient").to_f32().expect("a gradient");
+            let size = gradient.iter().map(|x| x * x).sum::<f32>().sqrt();
+            assert!(size > 1e-4, "{name}: {} has a gradient of {size:.1e}", parameter.name);
+            count += 1;
+        }
+        assert!(count > 0, "{name}: nothing is learned");
+    }
+}
