@@ -9,7 +9,7 @@ use hecate_core::{DType, Sequences, Tensor, rules::*};
 use hecate_cpu::Cpu;
 use hecate_models::{
     AttentionConfig, Builder, CmsConfig, ComposedConfig, ConductorConfig, Config, HopeConfig, Init, LayerCache,
-    MacConfig, MemoryConfig, MixerConfig, Parameters, Random, Result, Tape, TntConfig, Var,
+    MacConfig, MemoryConfig, MixerConfig, Parameters, Random, Result, Retain, RuleConfig, Tape, TntConfig, Var,
     layers::{Context, Embedding, Linear, Memory, Mlp, Persistent, RmsNorm, ShortConv, mixer},
 };
 use proptest::{collection::vec, prelude::*};
@@ -51,10 +51,17 @@ fn layers_are_built_or_refused() {
 pub(crate) fn mixers() -> impl Strategy<Value = MixerConfig> {
     let whole = prop::array::uniform6(prop_oneof![3 => 1..5usize, 1 => size()]);
     let step = prop::sample::select(vec![1.0, 0.5, 7.0, f32::NAN]);
-    (0..9usize, whole, step, vec(prop_oneof![3 => 1..9usize, 1 => size()], 0..4)).prop_map(
-        |(kind, sizes, step, list)| {
+    let rule = prop::sample::select(vec!["delta", "delta", "yaad", "lattice", "moneta_matrix", "trellis"]);
+    let retain = prop::sample::select(vec![None, Some(Retain::Initial), Some(Retain::Zero)]);
+    let forgetting = prop::sample::select(vec![1.0, 0.5, 0.0, f32::NAN]);
+    let lengths = vec(prop_oneof![3 => 1..9usize, 1 => size()], 0..4);
+    (0..9usize, whole, step, lengths, (rule, retain, forgetting)).prop_map(
+        |(kind, sizes, step, list, (rule, retain, forgetting))| {
             let [heads, width, taps, window, persistent, chunk] = sizes;
             let memory = MemoryConfig {
+                rule: RuleConfig::named(rule).expect("a known rule"),
+                retain,
+                forgetting,
                 heads,
                 key_dim: Some(width),
                 value_dim: (window % 2 == 0).then_some(window),

@@ -109,6 +109,7 @@ impl SweepSettings {
     fn memory(&self, rule: RuleConfig) -> MixerConfig {
         let Self { heads, conv, decay, .. } = *self;
         let (key_dim, value_dim) = (Some(self.key_dim), Some(self.value_dim));
+        // Where it forgets, it does so to where its rule goes unless told otherwise.
         MixerConfig::Memory(MemoryConfig { rule, heads, key_dim, value_dim, conv, decay, ..MemoryConfig::default() })
     }
 

@@ -135,7 +135,8 @@ pub(super) struct ModelArgs {
     /// Where what memories forget goes: back to their learned start, or to zero [default: initial for networks, lattice and
     /// trellis, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
-    // Names as the configuration spells them.
+    // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
+    // it is there for models of before.
     retain: Option<String>,
     /// Number of blocks
     #[arg(long, default_value_t = defaults::LAYERS, value_name = "N")]
@@ -305,9 +306,11 @@ impl ModelArgs {
         // Only what was given; the rest is the library's default, which may change with it.
         let (conv, momentum) = (self.conv.unwrap_or(base.conv), self.momentum.unwrap_or(base.momentum));
         let Self { heads, key_dim, value_dim, .. } = *self;
+        // None where the flag is not given: then the rule decides.
         let retain = self.retain();
         let memory = MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, momentum, retain, ..base };
-        // Written down as it is, whatever later versions have where nothing is chosen.
+        // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
+        // with the whole configuration, whose message names the field.
         Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
     }
 
@@ -347,6 +350,7 @@ impl ModelArgs {
             ("--objective", self.objective.is_some()),
             ("--frozen", self.frozen.is_some()),
             ("--momentum", self.momentum.is_some()),
+            // Attention forgets nothing, and hope's memories have gates of their own.
             ("--retain", self.retain.is_some()),
             // Their heads have one width.
             ("--value-dim", self.value_dim.is_some()),

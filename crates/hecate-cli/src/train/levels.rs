@@ -61,6 +61,7 @@ impl LevelArgs {
     /// A conductor whose levels are `memory`.
     pub(super) fn conductor(&self, memory: MemoryConfig) -> MixerConfig {
         let base = ConductorConfig::default();
+        // Every level forgets when it is written, and at no other time.
         let periods = self.periods.clone().unwrap_or(base.periods);
         MixerConfig::Conductor(ConductorConfig { memory, periods, wiring: self.wiring().unwrap_or(base.wiring) })
     }

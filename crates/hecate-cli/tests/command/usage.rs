@@ -111,6 +111,9 @@ fn every_kind_of_model_can_be_asked_for() {
         "--rule delta --erase decayed --conv 0",
         "--rule titans --key-dim 6 --value-dim 5 --frozen 4",
         "--rule dgd --objective dot --clip 0 --accumulate 2",
+        // Both ways of rules that have both.
+        "--rule yaad --retain zero",
+        "--rule lattice --retain initial",
         "--mixer attention --window 8 --threads 1",
         "--mixer lmm --rule titans --dropout 0.1",
         "--mixer mag --window 8 --persistent 0",
@@ -241,6 +244,12 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --rule titans --erase decayed", &["--rule titans", "erase", "frozen"]),
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
         (1, "train --text text.txt --mixer hope --momentum 0.9", &["--momentum", "--mixer memory"]),
+        // A memory that makes its own gates.
+        (1, "train --text text.txt --mixer hope --retain zero", &["--retain", "--mixer memory"]),
+        // A rule without a start, and one that reads what is neither old nor new.
+        (1, "train --text text.txt --rule delta --retain initial", &["mixer.retain", "initial", "zero", "delta"]),
+        (1, "train --text text.txt --rule yaad --read before --retain initial", &["mixer.retain", "read after"]),
+        (2, "train --text text.txt --retain nothing", &["--retain", "initial", "zero"]),
         (1, "train --text text.txt --rule delta --momentum 0.9", &["mixer.momentum", "only titans"]),
         (1, "train --text text.txt --frozen 0", &["frozen"]),
         (1, "train --text text.txt --window 5", &["--window", "--mixer attention"]),
