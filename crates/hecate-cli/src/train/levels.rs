@@ -69,6 +69,8 @@ impl LevelArgs {
     /// TNT, whose global and local memories are `memory`.
     pub(super) fn tnt(&self, memory: MemoryConfig) -> MixerConfig {
         let base = TntConfig::default();
+        // Local memories go back to starts of their own, as they do at every shard.
+        // Gates are theirs too; queries, keys and values are shared.
         MixerConfig::Tnt(TntConfig {
             memory,
             chunk: self.chunk.unwrap_or(base.chunk),
