@@ -12,7 +12,7 @@ use hecate_models::{
     optimizer::{AdamW, Constants, Moments, norm_squared},
     sampling::{Sampler, Sampling},
     schedule::Schedule,
-    tasks::{Parity, Questions, Recall, TaskModel},
+    tasks::{Filler, Mad, Needle, Parity, Purpose, Questions, Recall, SpreadRecall, SymmetricGroup, TaskModel},
     text::{Identity, Stream, Windows},
     trainer::{RunPlan, Settings, Trainer},
 };
@@ -146,6 +146,20 @@ fn tasks_and_settings_are_drawn_or_refused() {
             sound("Recall::length", || task.length(d))?;
             let _ = sound("Recall::draw", || task.draw(random, e.min(9), d))?;
         }
+        if let Ok(task) = sound("SpreadRecall::new", || SpreadRecall::new(a, Filler::Random))? {
+            let _ = sound("SpreadRecall::draw", || task.draw(random, e.min(9), b.min(99), c))?;
+            let _ = sound("SpreadRecall::check", || task.check(d, f))?;
+        }
+        if let Ok(task) = sound("Needle::new", || Needle::new(a, b, c))? {
+            let _ = sound("Needle::draw", || task.draw(random, e.min(9), d.min(99)))?;
+        }
+        if let Ok(group) = sound("SymmetricGroup::new", || SymmetricGroup::new(a.min(9)))? {
+            let _ = sound("SymmetricGroup::draw", || group.draw(random, b, c.min(9)))?;
+            sound("SymmetricGroup::element", || group.element(d as u32).is_some())?;
+        }
+        let mad = Mad::ALL[a % 6];
+        let _ = sound("Mad::draw", || mad.draw(random, b.min(9), Purpose::Testing))?;
+        let _ = sound("Mad::draw_known", || mad.draw_known(random, c.min(9), d))?;
         let _ = sound("Parity::draw", || Parity.draw(random, a, b.min(9)))?;
         let schedule = Schedule { peak: 0.1, floor: 0.0, warmup: a as u64, steps: b as u64 };
         sound("Schedule", || (schedule.rate(c as u64), schedule.check().is_ok()))?;

@@ -7,6 +7,7 @@ mod damage;
 mod dropping;
 pub(crate) mod fixtures;
 mod guard;
+mod mad_tasks;
 mod measuring;
 mod optimizer;
 mod precision;

@@ -1,10 +1,19 @@
 //! Made-up tasks that tell memories apart: sequences with questions in them, and a model that learns to answer.
 
+mod mad;
+mod needle;
 mod parity;
 mod recall;
+mod segments;
+mod spread_recall;
+mod symmetric;
 
+pub use mad::Mad;
+pub use needle::Needle;
 pub use parity::Parity;
 pub use recall::Recall;
+pub use spread_recall::{Filler, SpreadRecall};
+pub use symmetric::SymmetricGroup;
 
 use crate::{
     Config, Error, Interrupt, LanguageModel, Masks, Place, Random, Result,
@@ -104,12 +113,7 @@ impl<B: Backend> TaskModel<B> {
         }
         let scores = self.model.answer_scores(inputs, *batch, rows)?.to_f32()?;
         let width = self.model.config().vocabulary_size;
-        let likeliest = |scores: &[f32]| {
-            let best = scores.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
-            best.filter(|(_, score)| score.is_finite()).map(|(token, _)| token)
-        };
-        let rights = scores.chunks(width).zip(answers);
-        Ok(rights.map(|(scores, &answer)| likeliest(scores) == Some(answer as usize)).collect())
+        Ok(scores.chunks(width).zip(answers).map(|(scores, &answer)| is_likeliest(scores, answer)).collect())
     }
 
     /// The model.
@@ -118,7 +122,22 @@ impl<B: Backend> TaskModel<B> {
     }
 }
 
+/// Whether the answer has the best of the scores. Among equals the lowest token counts, and a score that is not finite is
+/// none.
+fn is_likeliest(scores: &[f32], answer: u32) -> bool {
+    let best = scores.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+    best.filter(|(_, score)| score.is_finite()).is_some_and(|(token, _)| token == answer as usize)
+}
+
 /// The error of a step that cannot be made.
 fn diverged(what: String, found: f64, step: u64) -> Error {
     Error::NonFinite { what, place: Place::default(), found, step, way_out: "learn with a lower rate" }
+}
+
+/// Moves `count` random elements in random order to the start (Fisher and Yates).
+fn shuffle<T>(random: &mut Random, items: &mut [T], count: usize) {
+    for i in 0..count {
+        let other = random.within(i..items.len());
+        items.swap(i, other);
+    }
 }

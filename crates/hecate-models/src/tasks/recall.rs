@@ -1,6 +1,6 @@
 //! Multi-query associative recall.
 
-use super::Questions;
+use super::{Questions, shuffle};
 use crate::{
     Random, Result,
     bounds::{SIZE, within},
@@ -17,7 +17,7 @@ use hecate_core::memory;
 /// Written more than once, every key comes with a new value in each round, and the last one counts.
 ///
 /// Keys are the tokens under `keys`, all different in one sequence, values the `values` tokens above those. Zoology
-/// puts other tokens between the queries; here there are none.
+/// puts other tokens between the queries, as [`SpreadRecall`](super::SpreadRecall) does; here there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recall {
     keys: usize,
@@ -82,13 +82,5 @@ impl Recall {
             questions.answers.extend(known.iter().map(|(_, value)| value));
         }
         Ok(questions)
-    }
-}
-
-/// Moves `count` random elements in random order to the start (Fisher and Yates).
-fn shuffle<T>(random: &mut Random, items: &mut [T], count: usize) {
-    for i in 0..count {
-        let other = random.within(i..items.len());
-        items.swap(i, other);
     }
 }
