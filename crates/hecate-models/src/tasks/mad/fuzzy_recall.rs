@@ -27,13 +27,12 @@ pub(super) fn draw(random: &mut Random, purpose: Purpose) -> Sequence {
     let mut text = Text::default();
     while text.tokens.len() < end {
         let shown = text.values.contains_key(&probe.0);
-        let (key, value) = if text.tokens.len() >= place && !shown {
-            probe.clone()
+        // Where it comes by chance, it is there.
+        if text.tokens.len() >= place && !shown {
+            text.append(probe.0.clone(), probe.1.clone());
         } else {
-            (key(random, purpose), motif(random, VALUES, 1))
-        };
-        let value = if key == probe.0 { probe.1.clone() } else { value };
-        text.append(key, value);
+            text.append(key(random, purpose), motif(random, VALUES, 1));
+        }
     }
     text.append(probe.0, probe.1);
     // The paper pads at the start.
