@@ -1,9 +1,13 @@
 //! `hecate bench`: how fast rules are, and made-up tasks that need no data and tell memories apart.
 
 mod identities;
+mod mad;
+mod needle;
+mod published;
 mod recall;
 mod settings;
 mod speed;
+mod spread_recall;
 mod state_tracking;
 mod summary;
 mod sweep;
@@ -23,12 +27,18 @@ pub(crate) struct BenchArgs {
 // Comments of variants are what `--help` prints.
 #[derive(Subcommand, Debug)]
 enum Benchmark {
-    /// Closed-form identities, then multi-query associative recall with more and more pairs.
+    /// Closed-form identities, then multi-query associative recall: with more and more pairs, or as it is published.
     #[command(allow_negative_numbers = true)]
     Recall(recall::RecallArgs),
-    /// Parity of sequences several times as long as those that were learned.
+    /// State that tokens change: parity or a symmetric group, at several times the learned length.
     #[command(allow_negative_numbers = true)]
     StateTracking(state_tracking::StateTrackingArgs),
+    /// One key-value pair in noise, at many times the learned length.
+    #[command(allow_negative_numbers = true)]
+    Needle(needle::NeedleArgs),
+    /// MAD's six tasks: compression, fuzzy recall, recall, memorisation, noisy recall, copying.
+    #[command(allow_negative_numbers = true)]
+    Mad(mad::MadArgs),
     /// Times of rules on this machine: forward, forward and backward, decoding; beside the machine's peak.
     #[command(allow_negative_numbers = true)]
     Speed(speed::SpeedArgs),
@@ -39,6 +49,8 @@ pub(crate) fn run(arguments: BenchArgs) -> Result<ExitCode> {
     match arguments.benchmark {
         Benchmark::Recall(arguments) => recall::run(arguments),
         Benchmark::StateTracking(arguments) => state_tracking::run(arguments),
+        Benchmark::Needle(arguments) => needle::run(arguments),
+        Benchmark::Mad(arguments) => mad::run(arguments),
         Benchmark::Speed(arguments) => speed::run(arguments),
     }
 }

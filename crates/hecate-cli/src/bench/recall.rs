@@ -3,11 +3,13 @@
 //! Closed-form identities come first: a device on which they fail has nothing to compare.
 //!
 //! Multi-query associative recall (Arora et al., "Zoology"): pairs of a key and a value, then the keys alone in another
-//! order. A state of `K × V` elements holds about `K` pairs.
+//! order. A state of `K × V` elements holds about `K` pairs. With `--lengths` it is the paper's own task.
 
 use super::{
     identities,
-    settings::SweepSettings,
+    published::RECALL,
+    settings::{Candidate, SweepSettings},
+    spread_recall::{SpreadArgs, preset},
     summary::Summary,
     sweep::{Sweep, Task, answered, share},
 };
@@ -38,6 +40,8 @@ use std::process::ExitCode;
 #[command(mut_arg("key_dim", |arg| arg.required(false).default_value("32")))]
 #[command(mut_arg("value_dim", |arg| arg.required(false).default_value("16")))]
 #[command(mut_arg("conv", |arg| arg.required(false).default_value("4")))]
+// After the defaults, before which the preset goes.
+#[command(mut_args(preset))]
 pub(super) struct RecallArgs {
     /// Pairs in a sequence: each step learns sequences of one of these lengths, and each length is measured
     #[arg(long, value_delimiter = ',', default_value = "4,8,16,32", value_name = "NUMBERS")]
@@ -54,6 +58,8 @@ pub(super) struct RecallArgs {
     /// Check the closed-form identities and learn nothing
     #[arg(long)]
     identities: bool,
+    #[command(flatten)]
+    spread: SpreadArgs,
     #[command(flatten)]
     settings: SweepSettings,
 }
@@ -95,6 +101,26 @@ impl Task for RecallTask {
         };
         self.pairs.iter().map(of).collect()
     }
+
+    /// As many pairs as there are in any.
+    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+        let most = self.pairs.iter().fold(0, |most, &pairs| most.max(pairs));
+        Ok(share(answered(model, examples, |batch| Ok(self.task.draw(random, batch, most)?))?.into_iter()))
+    }
+}
+
+impl RecallArgs {
+    /// The small task.
+    fn task(&self) -> Result<RecallTask> {
+        let Self { pairs, keys, values, writes, .. } = self;
+        let task = Recall::new(*keys, *values, *writes)?;
+        // A sequence has no key twice in a round.
+        if pairs.is_empty() || pairs.iter().any(|pairs| !(1..=*keys).contains(pairs)) {
+            let why = format!("{pairs:?} are not all between 1 and {keys}, the number of keys (`--keys`)");
+            return Err(Error::flag("--pairs", why));
+        }
+        Ok(RecallTask { task, pairs: pairs.clone() })
+    }
 }
 
 impl Job for RecallArgs {
@@ -104,29 +130,47 @@ impl Job for RecallArgs {
         let Self { pairs, keys, values, writes, settings, .. } = &self;
         // All flags are checked before the first call of the device.
         settings.check()?;
-        let task = Recall::new(*keys, *values, *writes)?;
-        // A sequence has no key twice in a round.
-        let Some(&most) = pairs.iter().max().filter(|&most| most <= keys && !pairs.contains(&0)) else {
-            let why = format!("{pairs:?} are not all between 1 and {keys}, the number of keys (`--keys`)");
-            return Err(Error::flag("--pairs", why));
-        };
-        let candidates = settings.candidates(task.length(most))?;
-        let mut summary = Summary { identities: identities::check(device)?, ..Summary::new("recall", settings) };
+        let mut summary = Summary::new("recall", settings);
+        if let Some(task) = self.spread.task()? {
+            let candidates = settings.candidates(task.longest())?;
+            // Half of the vocabulary are values.
+            let told = format!("Zoology's recall; right at random: {:.1e}", 2.0 / task.vocabulary() as f64);
+            task.settings().into_iter().for_each(|(name, value)| summary.set(name, value));
+            summary.identities = identities::check(device)?;
+            summary.published = RECALL.into();
+            return learn(device, &task, &told, (settings, &candidates), summary);
+        }
+        let task = self.task()?;
+        let most = pairs.iter().fold(0, |most, &pairs| most.max(pairs));
+        let candidates = settings.candidates(task.task.length(most))?;
         // Settings of this task beside those of the sweep, so that a result says how it is made again.
         summary.set("pairs", json!(pairs));
         summary.set("keys", json!(keys));
         summary.set("values", json!(values));
         summary.set("writes", json!(writes));
-        // Right at random is one value of all.
-        if !self.identities {
-            let task = RecallTask { task, pairs: pairs.clone() };
-            let stop = Stop::listen()?;
-            let chance = 1.0 / *values as f64;
-            terminal::say(&format!("recall of {values} values by {keys} keys; right at random: {chance:.3}"));
-            summary.measures = task.measures();
-            summary.outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
-            summary.stopped = stop.asked();
+        summary.identities = identities::check(device)?;
+        if self.identities {
+            return summary.print(settings.json);
         }
-        summary.print(settings.json)
+        // Right at random is one value of all.
+        let chance = 1.0 / *values as f64;
+        let told = format!("recall of {values} values by {keys} keys; right at random: {chance:.3}");
+        learn(device, &task, &told, (settings, &candidates), summary)
     }
+}
+
+/// The sweep, and all that is known after it.
+fn learn<B: Backend>(
+    device: &B,
+    task: &impl Task,
+    told: &str,
+    (settings, candidates): (&SweepSettings, &[Candidate]),
+    mut summary: Summary,
+) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    terminal::say(told);
+    summary.measures = task.measures();
+    summary.outcomes = Sweep::new(device, task, settings, &stop).run(candidates)?;
+    summary.stopped = stop.asked();
+    summary.print(settings.json)
 }

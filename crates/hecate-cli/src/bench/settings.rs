@@ -42,6 +42,15 @@ pub(super) struct SweepSettings {
     /// Stop a run at this loss, the mean of twenty steps; 0 for all steps
     #[arg(long, value_name = "LOSS")]
     pub(super) enough: f64,
+    /// Stop a run once this share is right of the hardest sequences that it learns from, on questions of their own
+    #[arg(long, value_name = "SHARE")]
+    pub(super) stop_at: Option<f64>,
+    /// Steps from one such measurement to the next
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    pub(super) stop_every: u64,
+    /// Share of each weight, times the learning rate, that a step takes off
+    #[arg(long, default_value_t = 0.01, value_name = "SHARE")]
+    weight_decay: f32,
     /// Sequences a step
     #[arg(long, value_name = "N")]
     pub(super) batch: usize,
@@ -79,13 +88,22 @@ pub(super) struct SweepSettings {
 impl SweepSettings {
     /// Refuses what no sweep can be made of.
     pub(super) fn check(&self) -> Result<()> {
-        let counts = [("--seeds", self.seeds), ("--batch", self.batch as u64), ("--examples", self.examples as u64)];
+        let [batch, examples] = [self.batch, self.examples].map(|count| count as u64);
+        let counts =
+            [("--seeds", self.seeds), ("--batch", batch), ("--examples", examples), ("--stop-every", self.stop_every)];
         if let Some((flag, _)) = counts.into_iter().find(|&(_, count)| count == 0) {
             return Err(Error::flag(flag, "0 is too few; give at least 1"));
         }
         if !(self.enough >= 0.0 && self.enough.is_finite()) {
             return Err(Error::flag("--enough", format!("{} is no loss; give 0 or more", self.enough)));
         }
+        if let Some(share) = self.stop_at.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+            return Err(Error::flag(
+                "--stop-at",
+                format!("{share} is no share of right answers; give over 0, at most 1"),
+            ));
+        }
+        self.constants().check()?;
         self.rates.iter().try_for_each(|&rate| Ok(self.schedule(rate).check()?))
     }
 
@@ -129,20 +147,23 @@ impl SweepSettings {
     }
 
     /// Constants of the optimiser, the same for all candidates.
-    pub(super) fn constants() -> Constants {
-        Constants { weight_decay: 0.01, ..Constants::default() }
+    pub(super) fn constants(&self) -> Constants {
+        Constants { weight_decay: self.weight_decay, ..Constants::default() }
     }
 
     /// Names and values, for the summary.
     pub(super) fn to_json(&self) -> Vec<(String, Value)> {
         let Self { layers, width, heads, key_dim, value_dim, conv, decay, .. } = *self;
-        let Self { seeds, steps, enough, batch, examples, .. } = *self;
+        let Self { seeds, steps, enough, stop_at, stop_every, batch, examples, .. } = *self;
         let named = [
             ("rules", json!(self.rules)),
             ("rates", json!(self.rates.iter().map(|&rate| shortest(rate)).collect::<Vec<_>>())),
             ("seeds", json!(seeds)),
             ("steps", json!(steps)),
             ("enough", json!(enough)),
+            ("stop_at", json!(stop_at)),
+            ("stop_every", json!(stop_every)),
+            ("weight_decay", json!(shortest(self.weight_decay))),
             ("batch", json!(batch)),
             ("examples", json!(examples)),
             ("layers", json!(layers)),
@@ -157,7 +178,7 @@ impl SweepSettings {
     }
 }
 
-/// A learning rate as it was typed: `0.01`, not the 64-bit neighbour of its 32-bit value.
+/// A number as it was typed: `0.01`, not the 64-bit neighbour of its 32-bit value.
 pub(super) fn shortest(rate: f32) -> f64 {
     rate.to_string().parse().unwrap_or(f64::from(rate))
 }

@@ -1,11 +1,14 @@
-//! `hecate bench state-tracking`: parity of sequences several times as long as those that were learned.
+//! `hecate bench state-tracking`: parity, or the product of a symmetric group's elements, of sequences several times as
+//! long as those that were learned.
 //!
 //! A memory that only shrinks cannot follow a bit that flips; the delta rule can, with steps over 1.
 //!
 //! Parity needs a state that changes its sign with a token: `M ← (1 − θ) M` along a key, negative for `θ` over 1. See
-//! Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues".
+//! Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues". The words of S3 and S5 are those
+//! of Merrill et al., "The Illusion of State in State-Space Models".
 
 use super::{
+    published::PARITY,
     settings::{Candidate, SweepSettings},
     summary::Summary,
     sweep::{Sweep, Task, answered, share},
@@ -16,12 +19,12 @@ use crate::{
     stop::Stop,
     terminal,
 };
-use clap::Args;
+use clap::{Args, ValueEnum};
 use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     MemoryConfig, MixerConfig, Random, RuleConfig,
-    tasks::{Parity, Questions, TaskModel},
+    tasks::{Parity, Questions, SymmetricGroup, TaskModel},
 };
 use serde_json::json;
 use std::{ops::Range, process::ExitCode};
@@ -38,12 +41,15 @@ use std::{ops::Range, process::ExitCode};
 #[command(mut_arg("value_dim", |arg| arg.required(false).default_value("32")))]
 #[command(mut_arg("conv", |arg| arg.required(false).default_value("0")))]
 pub(super) struct StateTrackingArgs {
-    /// Bits of a sequence that is learned
+    /// What is tracked
+    #[arg(long, default_value = "parity", value_name = "NAME")]
+    group: Group,
+    /// Tokens of a sequence that is learned
     #[arg(long, default_value_t = 40, value_name = "N")]
     length: usize,
-    /// Bits of a sequence that is measured
-    #[arg(long, default_value_t = 240, value_name = "N")]
-    test_length: usize,
+    /// Tokens of a sequence that is measured [default: 240 bits, of a group 16 times `--length`]
+    #[arg(long, value_name = "N")]
+    test_length: Option<usize>,
     /// Largest step sizes of the delta rule, each a candidate; over 1 a write can turn a memory's sign
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_name = "SIZES")]
     step_sizes: Vec<f32>,
@@ -57,45 +63,145 @@ pub(super) fn run(arguments: StateTrackingArgs) -> Result<ExitCode> {
     with_device(&choice, arguments)
 }
 
-/// Parity of sequences longer than those that are learned.
-struct ParityTask {
-    /// Bits of a sequence that is learned.
+/// Bits of parity that are measured unless told otherwise.
+const BITS: usize = 240;
+/// How many times the learned length of words is measured unless told otherwise.
+const TIMES: usize = 16;
+
+/// What a state is an element of.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Group {
+    /// Is the number of ones so far odd?
+    Parity,
+    /// How are three things arranged? 6 tokens
+    S3,
+    /// How are five things arranged? 120 tokens
+    S5,
+}
+
+impl Group {
+    /// What its sequences are drawn from.
+    fn tracked(self) -> Result<Tracked> {
+        Ok(match self {
+            Self::Parity => Tracked::Parity,
+            Self::S3 => Tracked::Words(SymmetricGroup::new(3)?),
+            Self::S5 => Tracked::Words(SymmetricGroup::new(5)?),
+        })
+    }
+
+    /// As it is typed.
+    fn typed(self) -> &'static str {
+        match self {
+            Self::Parity => "parity",
+            Self::S3 => "s3",
+            Self::S5 => "s5",
+        }
+    }
+}
+
+/// What is asked after each token.
+enum Tracked {
+    Parity,
+    Words(SymmetricGroup),
+}
+
+impl Tracked {
+    fn draw(&self, random: &mut Random, batch: usize, length: usize) -> Result<Questions> {
+        Ok(match self {
+            Self::Parity => Parity.draw(random, batch, length)?,
+            Self::Words(group) => group.draw(random, batch, length)?,
+        })
+    }
+
+    /// What a token is called.
+    fn token(&self) -> &'static str {
+        match self {
+            Self::Parity => "bit",
+            Self::Words(_) => "token",
+        }
+    }
+}
+
+/// A state that tokens change, in sequences longer than those that are learned.
+struct TrackingTask {
+    tracked: Tracked,
+    /// Tokens of a sequence that is learned.
     length: usize,
-    /// Bits of a sequence that is measured, more than `length`.
+    /// Tokens of a sequence that is measured, more than `length`.
     test_length: usize,
 }
 
-impl Task for ParityTask {
+impl TrackingTask {
+    /// Ranges of tokens that are measured apart: the learned length, what is beyond, and the very last token. Of words each
+    /// doubling of the length is a range.
+    fn ranges(&self) -> Vec<Range<usize>> {
+        let Self { length, test_length, .. } = *self;
+        let mut ranges = vec![0..length];
+        let mut start = length;
+        while start < test_length {
+            let end = match self.tracked {
+                Tracked::Parity => test_length,
+                Tracked::Words(_) => test_length.min(start.saturating_mul(2)),
+            };
+            ranges.push(start..end);
+            start = end;
+        }
+        ranges.push(test_length - 1..test_length);
+        // One token beyond is the last.
+        ranges.dedup();
+        ranges
+    }
+}
+
+impl Task for TrackingTask {
     fn vocabulary(&self) -> usize {
-        Parity::VOCABULARY
+        match &self.tracked {
+            Tracked::Parity => Parity::VOCABULARY,
+            Tracked::Words(group) => group.vocabulary(),
+        }
     }
 
-    /// Within the learned length, beyond it, and the very last bit.
     fn measures(&self) -> Vec<String> {
-        let Self { length, test_length } = self;
+        let token = self.tracked.token();
         // Counted from 1, as readers do.
-        let beyond = format!("bits {} to {test_length}", length + 1);
-        vec![format!("bits 1 to {length}"), beyond, format!("bit {test_length}")]
+        let name = |range: Range<usize>| match range.len() {
+            1 => format!("{token} {}", range.end),
+            _ => format!("{token}s {} to {}", range.start + 1, range.end),
+        };
+        self.ranges().into_iter().map(name).collect()
     }
 
     fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions> {
-        Ok(Parity.draw(random, batch, self.length)?)
+        self.tracked.draw(random, batch, self.length)
     }
 
     fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
-        let Self { length, test_length } = *self;
+        let Self { test_length, .. } = *self;
         // Sequences are longer than any that was learned from.
-        let right = answered(model, examples, |batch| Ok(Parity.draw(random, batch, test_length)?))?;
-        // Every bit of a sequence has a question: rows of `test_length` answers.
-        let part = |bits: Range<usize>| {
+        let right = answered(model, examples, |batch| self.tracked.draw(random, batch, test_length))?;
+        // Every token of a sequence has a question: rows of `test_length` answers.
+        let part = |tokens: Range<usize>| {
             let rows = right.chunks(test_length);
-            share(rows.flat_map(|row| row[bits.clone()].iter().copied()))
+            share(rows.flat_map(|row| row[tokens.clone()].iter().copied()))
         };
-        Ok(vec![part(0..length), part(length..test_length), part(test_length - 1..test_length)])
+        Ok(self.ranges().into_iter().map(part).collect())
+    }
+
+    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+        let right = answered(model, examples, |batch| self.tracked.draw(random, batch, self.length))?;
+        Ok(share(right.into_iter()))
     }
 }
 
 impl StateTrackingArgs {
+    /// Tokens of a sequence that is measured.
+    fn test_length(&self) -> usize {
+        self.test_length.unwrap_or(match self.group {
+            Group::Parity => BITS,
+            Group::S3 | Group::S5 => self.length.saturating_mul(TIMES),
+        })
+    }
+
     /// The delta rule once for each step size, all others once: the step size is what the benchmark is about.
     fn candidates(&self) -> Result<Vec<Candidate>> {
         // Other rules have steps of at most 1.
@@ -110,7 +216,7 @@ impl StateTrackingArgs {
             }
             mixer => vec![Candidate { name, mixer }],
         };
-        Ok(self.settings.candidates(self.test_length)?.into_iter().flat_map(sized).collect())
+        Ok(self.settings.candidates(self.test_length())?.into_iter().flat_map(sized).collect())
     }
 }
 
@@ -118,19 +224,26 @@ impl Job for StateTrackingArgs {
     type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        let Self { length, test_length, ref step_sizes, ref settings } = self;
+        let Self { group, length, ref step_sizes, ref settings, .. } = self;
         settings.check()?;
+        let test_length = self.test_length();
         if length == 0 || test_length <= length {
             let why = format!("{test_length} is too short; give more than `--length`, {length}, itself at least 1");
             return Err(Error::flag("--test-length", why));
         }
         let candidates = self.candidates()?;
-        let (task, stop) = (ParityTask { length, test_length }, Stop::listen()?);
+        let (task, stop) = (TrackingTask { tracked: group.tracked()?, length, test_length }, Stop::listen()?);
+        let (name, tokens, chance) = (group.typed(), task.tracked.token(), 1.0 / task.vocabulary() as f64);
         // To standard error: with `--json` standard output holds nothing but JSON.
-        terminal::say(&format!("parity of {length} bits learned, of {test_length} measured; right at random: 0.5"));
+        let told =
+            format!("{name} of {length} {tokens}s learned, of {test_length} measured; right at random: {chance:.3}");
+        terminal::say(&told);
         let outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
         let (measures, stopped) = (task.measures(), stop.asked());
-        let mut summary = Summary { outcomes, measures, stopped, ..Summary::new("state-tracking", settings) };
+        let published = if matches!(group, Group::Parity) { PARITY.into() } else { Vec::new() };
+        let mut summary =
+            Summary { outcomes, measures, published, stopped, ..Summary::new("state-tracking", settings) };
+        summary.set("group", json!(name));
         summary.set("length", json!(length));
         summary.set("test_length", json!(test_length));
         summary.set("step_sizes", json!(step_sizes));

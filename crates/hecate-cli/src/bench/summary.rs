@@ -2,6 +2,7 @@
 
 use super::{
     identities::Identity,
+    published::Published,
     settings::{SweepSettings, shortest},
     sweep::{Outcome, SweepRun},
 };
@@ -22,6 +23,8 @@ pub(super) struct Summary {
     pub(super) identities: Vec<Identity>,
     /// Names of the accuracies of a run.
     pub(super) measures: Vec<String>,
+    /// What others report.
+    pub(super) published: Vec<Published>,
     /// One a candidate.
     pub(super) outcomes: Vec<Outcome>,
     /// Somebody asked to stop: something is missing.
@@ -32,7 +35,8 @@ impl Summary {
     /// A summary without findings.
     pub(super) fn new(task: &'static str, settings: &SweepSettings) -> Self {
         let settings = Map::from_iter(settings.to_json());
-        Self { task, settings, identities: Vec::new(), measures: Vec::new(), outcomes: Vec::new(), stopped: false }
+        let (identities, measures, published, outcomes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { task, settings, identities, measures, published, outcomes, stopped: false }
     }
 
     /// Notes a setting of the task's own.
@@ -48,6 +52,7 @@ impl Summary {
         } else {
             self.print_identities()?;
             self.print_accuracies()?;
+            Published::print(&self.published)?;
         }
         // A stop first: what is missing cannot have failed.
         if self.stopped {
@@ -78,9 +83,11 @@ impl Summary {
         // Widths are reserved, since rows of later candidates may be wider.
         let heading = ["rule", "state", "rate", "accuracy on", "mean", "by seed", ""];
         let name = self.outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
-        let mut table = Table::new(&heading).with_widths([name, 8, 8, 14, 5, 18, 0]);
+        let measures = self.outcomes.iter().flat_map(|outcome| &outcome.measures);
+        let measure = measures.map(|measure| measure.chars().count()).max().unwrap_or(0);
+        let mut table = Table::new(&heading).with_widths([name, 8, 8, measure.max(14), 5, 18, 0]);
         for outcome in &self.outcomes {
-            for (i, measure) in self.measures.iter().enumerate() {
+            for (i, measure) in outcome.measures.iter().enumerate() {
                 table.row(row(outcome, i, measure))?;
             }
         }
@@ -93,6 +100,7 @@ impl Summary {
         let identity = |x: &Identity| json!({"name": x.name, "error": x.error, "limit": x.limit, "holds": x.holds()});
         json!({
             "task": self.task, "settings": self.settings, "measures": self.measures, "stopped": self.stopped,
+            "published": Published::to_json(&self.published),
             "identities": self.identities.iter().map(identity).collect::<Vec<_>>(),
             "outcomes": self.outcomes.iter().map(outcome_json).collect::<Vec<_>>(),
         })
@@ -109,7 +117,7 @@ fn outcome_json(outcome: &Outcome) -> Value {
         })
     };
     let runs: Vec<Value> = outcome.runs.iter().map(run).collect();
-    json!({"rule": outcome.name, "state": outcome.state, "rate": outcome.rate.map(shortest), "runs": runs})
+    json!({"rule": outcome.name, "measures": outcome.measures, "state": outcome.state, "rate": outcome.rate.map(shortest), "runs": runs})
 }
 
 /// Cells of a candidate's row for one measure.

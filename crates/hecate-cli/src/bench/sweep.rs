@@ -34,6 +34,9 @@ pub(super) trait Task {
 
     /// Share of right answers, one for each measure, on `examples` sequences each.
     fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>>;
+
+    /// Share of right answers on the hardest sequences that are learned from.
+    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64>;
 }
 
 /// One model from its first step to its last.
@@ -58,6 +61,8 @@ pub(super) struct SweepRun {
 pub(super) struct Outcome {
     /// The candidate's.
     pub(super) name: String,
+    /// Names of the accuracies of its runs.
+    pub(super) measures: Vec<String>,
     /// Elements that a text's memories hold, all layers together, without inputs of convolutions.
     pub(super) state: usize,
     /// Every run, the search for the learning rate included.
@@ -111,7 +116,8 @@ impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
     /// The first seed at all learning rates, the others at the best.
     fn best_rate(&mut self, candidate: &Candidate) -> Result<Outcome> {
         let name = candidate.name.clone();
-        let mut outcome = Outcome { name, state: self.state(candidate)?, runs: Vec::new(), rate: None };
+        let (measures, state) = (self.task.measures(), self.state(candidate)?);
+        let mut outcome = Outcome { name, measures, state, runs: Vec::new(), rate: None };
         for &rate in &self.settings.rates {
             match self.learn(candidate, rate, 0)? {
                 Some(run) => outcome.runs.push(run),
@@ -142,7 +148,7 @@ impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
     fn learn(&mut self, candidate: &Candidate, rate: f32, seed: u64) -> Result<Option<SweepRun>> {
         let Self { device, task, settings, .. } = *self;
         let config = settings.config(&candidate.mixer, task.vocabulary())?;
-        let model = TaskModel::new(device, &config, settings.schedule(rate), SweepSettings::constants(), seed)?;
+        let model = TaskModel::new(device, &config, settings.schedule(rate), settings.constants(), seed)?;
         let mut model = model.with_interrupt(self.stop.interrupt());
         self.progress.start(&candidate.name, rate, seed);
         // A step or a measurement that somebody stopped counts for nothing.
@@ -165,7 +171,7 @@ impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
         Ok(SweepRun { rate, seed, steps, loss, tuning, testing, failure })
     }
 
-    /// Steps until the loss is low enough, or all are done. Divergence is a result.
+    /// Steps until the loss is low enough or enough is right, or all are done. Divergence is a result.
     fn train(&self, model: &mut TaskModel<B>, seed: u64) -> Result<Learned> {
         let random = &mut Purpose::Learning.random(seed);
         let (mut recent, mut learned) = (VecDeque::new(), Learned::default());
@@ -182,8 +188,19 @@ impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
             learned.loss = recent.iter().sum::<f64>() / recent.len() as f64;
             learned.steps += 1;
             self.progress.step(learned.steps, learned.loss);
+            if self.is_right_enough(model, seed, learned.steps)? {
+                break;
+            }
         }
         Ok(learned)
+    }
+
+    /// Whether the model answers as many questions as `--stop-at` says, where that is to be looked at after this step.
+    fn is_right_enough(&self, model: &TaskModel<B>, seed: u64, steps: u64) -> Result<bool> {
+        let SweepSettings { stop_at, stop_every, examples, .. } = *self.settings;
+        let Some(enough) = stop_at.filter(|_| steps.is_multiple_of(stop_every)) else { return Ok(false) };
+        // Questions to choose by: none that is reported.
+        Ok(self.task.hardest(model, &mut Purpose::Tuning.random(seed), examples)? >= enough)
     }
 }
 
@@ -212,10 +229,15 @@ pub(super) fn answered<B: Backend>(
     mut draw: impl FnMut(usize) -> Result<Questions>,
 ) -> Result<Vec<bool>> {
     let mut right = Vec::new();
-    for first in (0..examples).step_by(PART) {
-        right.extend(model.right(&draw(PART.min(examples - first))?)?);
+    for batch in part(examples) {
+        right.extend(model.right(&draw(batch)?)?);
     }
     Ok(right)
+}
+
+/// Numbers of sequences that are measured at once, `examples` together.
+pub(super) fn part(examples: usize) -> impl Iterator<Item = usize> {
+    (0..examples).step_by(PART).map(move |first| PART.min(examples - first))
 }
 
 /// Share of what is right, in `[0, 1]`; 0 of nothing.

@@ -1,7 +1,7 @@
 //! Benchmarks at sizes that take milliseconds.
 
 use super::harness::{Outcome, Workspace};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Two lengths, two rates and two seeds: every loop runs more than once.
 const RECALL: &str = "bench recall --pairs 1,3 --keys 4 --values 2 --width 8 --key-dim 4 --value-dim 4 --steps 3 --batch 2 \
@@ -9,6 +9,16 @@ const RECALL: &str = "bench recall --pairs 1,3 --keys 4 --values 2 --width 8 --k
 /// Four bits learned, nine measured.
 const PARITY: &str = "bench state-tracking --length 4 --test-length 9 --width 8 --key-dim 4 --value-dim 4 --steps 3 \
                       --batch 2 --examples 5 --rates 1e-2 --seeds 2";
+
+/// Sequences of two lengths, one twice as likely, and a third that is only measured.
+const ZOOLOGY: &str = "bench recall --lengths 8:2,8:2,12:3 --test-lengths 16:3 --vocab 16 --width 8 --key-dim 4 \
+                       --value-dim 4 --steps 3 --batch 2 --examples 5 --rates 1e-2 --seeds 2 --rules delta";
+/// Eight tokens learned, forty measured.
+const NEEDLE: &str = "bench needle --length 8 --test-lengths 8,40 --keys 2 --values 2 --noise 3 --width 8 --key-dim 4 \
+                      --value-dim 4 --steps 3 --batch 2 --examples 5 --rates 1e-2 --seeds 2";
+/// Six tasks.
+const MAD: &str = "bench mad --width 8 --key-dim 4 --value-dim 4 --layers 1 --steps 2 --batch 2 --examples 3 --rates 1e-2 \
+                   --seeds 1 --rules delta";
 
 /// The command in a folder of its own; words are parted by spaces.
 fn run(line: &str) -> Outcome {
@@ -72,6 +82,139 @@ fn parity_is_reported_by_step_size() {
     assert!(found.stderr.contains("8/8"), "{found:?}");
 }
 
+/// Each size once, with what others report beside.
+#[test]
+fn zoologys_recall_is_reported_by_size() {
+    let found = run(&format!("{ZOOLOGY} --json"));
+    found.succeeded();
+    assert_eq!(found.stdout, run(&format!("{ZOOLOGY} --json --threads 1")).stdout);
+    assert_ne!(found.stdout, run(&format!("{ZOOLOGY} --json --filler zeros")).stdout);
+    let found = json(&found);
+    assert_eq!(found["measures"], json!(["8:2", "12:3", "16:3"]));
+    assert_eq!(found["settings"]["lengths"], json!(["8:2", "8:2", "12:3"]));
+    assert_eq!(found["outcomes"][0]["runs"][0]["accuracy"].as_array().unwrap().len(), 3);
+    let published = &found["published"][1];
+    assert_eq!((&published["accuracy"], &published["measure"]), (&json!(0.94), &json!("512:64")));
+    let table = run(ZOOLOGY);
+    assert!(table.stdout.contains("RWKV-7, state of 8k   512:64       0.940"), "{table:?}");
+    // The small task has no published figure.
+    assert!(!run(&format!("{RECALL} --rules delta")).stdout.contains("published"));
+}
+
+/// What is given goes before the preset, the preset before the defaults.
+#[test]
+fn a_preset_sets_what_is_not_given() {
+    let small = "--steps 1 --batch 1 --examples 1 --seeds 1 --rules delta --rates 1e-3 --width 8 --vocab 2048 --json";
+    let found = run(&format!("bench recall --preset zoology {small}"));
+    found.succeeded();
+    let found = json(&found);
+    let of = |name: &str| &found["settings"][name];
+    assert_eq!(
+        of("measured"),
+        &json!(["64:4", "128:8", "256:16", "256:32", "256:64", "512:64", "512:128", "1024:256"])
+    );
+    assert_eq!([of("layers"), of("weight_decay"), of("stop_at")], [&json!(2), &json!(0.1), &json!(0.99)]);
+    assert_eq!(
+        [of("width"), of("steps"), of("vocab"), of("rates")],
+        [&json!(8), &json!(1), &json!(2048), &json!([0.001])]
+    );
+    assert_eq!(of("lengths").as_array().unwrap().iter().filter(|size| **size == "64:4").count(), 5);
+}
+
+/// One of two values is right at random.
+#[test]
+fn a_run_stops_once_enough_is_right() {
+    let line = "bench recall --lengths 4:1 --vocab 4 --width 8 --key-dim 4 --value-dim 4 --steps 60 --batch 2 --examples 40 \
+                --rates 1e-2 --seeds 1 --rules delta --enough 0 --json";
+    let steps = |more: &str| {
+        let found = run(&format!("{line} {more}"));
+        found.succeeded();
+        json(&found)["outcomes"][0]["runs"][0]["steps"].as_u64().unwrap()
+    };
+    assert_eq!(steps(""), 60);
+    let stopped = steps("--stop-at 0.3 --stop-every 7");
+    assert!(stopped < 60 && stopped % 7 == 0, "{stopped}");
+    // No measurement comes before the last step.
+    assert_eq!(steps("--stop-at 0.3 --stop-every 61"), 60);
+}
+
+/// Words are measured up to sixteen times the learned length, by doublings.
+#[test]
+fn groups_are_reported_by_length() {
+    for (group, length, measured) in [("s3", "4", 64), ("s5", "2", 32), ("parity", "4", 240)] {
+        let line = PARITY.replace("--length 4 --test-length 9", &format!("--length {length} --group {group}"));
+        let found = run(&format!("{line} --rules hebbian --json"));
+        found.succeeded();
+        let found = json(&found);
+        assert_eq!([&found["settings"]["test_length"], &found["settings"]["group"]], [&json!(measured), &json!(group)]);
+        let expected = match group {
+            "s3" => json!([
+                "tokens 1 to 4",
+                "tokens 5 to 8",
+                "tokens 9 to 16",
+                "tokens 17 to 32",
+                "tokens 33 to 64",
+                "token 64"
+            ]),
+            "s5" => json!([
+                "tokens 1 to 2",
+                "tokens 3 to 4",
+                "tokens 5 to 8",
+                "tokens 9 to 16",
+                "tokens 17 to 32",
+                "token 32"
+            ]),
+            _ => json!(["bits 1 to 4", "bits 5 to 240", "bit 240"]),
+        };
+        assert_eq!(found["measures"], expected);
+        assert_eq!(found["published"].as_array().unwrap().len(), if group == "parity" { 2 } else { 0 });
+    }
+    // One token beyond the learned ones is the last too.
+    let found =
+        run(&format!("{} --rules hebbian --group s3 --json", PARITY.replace("--test-length 9", "--test-length 5")));
+    assert_eq!(json(&found)["measures"], json!(["tokens 1 to 4", "token 5"]));
+}
+
+#[test]
+fn needles_are_reported_by_length() {
+    let found = run(&format!("{NEEDLE} --rules delta,attention --json"));
+    found.succeeded();
+    assert_eq!(found.stdout, run(&format!("{NEEDLE} --rules delta,attention --json --threads 1")).stdout);
+    let found = json(&found);
+    assert_eq!(found["measures"], json!(["8 tokens", "40 tokens"]));
+    assert_eq!(found["outcomes"][1]["rule"], "attention");
+    assert!(
+        found["published"].as_array().unwrap().iter().any(|row| row["model"] == "Mamba-2" && row["accuracy"] == 0.054)
+    );
+    assert_ne!(json(&run(&format!("{NEEDLE} --rules delta --json --noise 2")))["outcomes"], found["outcomes"]);
+}
+
+/// Each task by itself, and of the published row what was asked for.
+#[test]
+fn mads_tasks_are_reported() {
+    let found = run(&format!("{MAD} --json"));
+    found.succeeded();
+    let found = json(&found);
+    let tasks = json!(["compression", "fuzzy-recall", "recall", "memorisation", "noisy-recall", "copying"]);
+    assert_eq!((&found["measures"], &found["settings"]["tasks"]), (&tasks, &tasks));
+    assert_eq!(found["settings"]["known"], json!([12800, 12800, 12800, 256, 12800, 12800]));
+    let figures: Vec<_> =
+        found["published"].as_array().unwrap().iter().map(|row| row["accuracy"].as_f64().unwrap()).collect();
+    assert_eq!(figures, [0.42, 0.36, 1.0, 0.53, 1.0, 1.0]);
+    for (outcome, task) in found["outcomes"].as_array().unwrap().iter().zip(tasks.as_array().unwrap()) {
+        assert_eq!(outcome["measures"], json!([task]));
+        assert_eq!(outcome["runs"][0]["accuracy"].as_array().unwrap().len(), 1);
+    }
+    let some = run(&format!("{MAD} --tasks copying,memorisation"));
+    some.succeeded();
+    assert!(some.stdout.contains("memorisation  0.530") && !some.stdout.contains("fuzzy"), "{some:?}");
+    // One known sequence teaches something else than all.
+    let losses = |known: &str| {
+        json(&run(&format!("{MAD} --tasks recall --known {known} --json")))["outcomes"][0]["runs"][0]["loss"].clone()
+    };
+    assert_ne!(losses("1"), losses("0"));
+}
+
 /// A run whose loss is not finite has no right answers, and says why.
 #[test]
 fn divergence_is_a_result() {
@@ -123,6 +266,25 @@ fn mistakes_in_benchmarks_are_named() {
         ("bench recall --steps 0", &["steps"]),
         ("bench recall --enough -1", &["--enough"]),
         ("bench recall --width 1000000000000", &["hidden_size", "at most"]),
+        ("bench recall --vocab 16", &["--vocab", "--lengths"]),
+        ("bench recall --test-lengths 8:2", &["--test-lengths", "--preset zoology"]),
+        ("bench recall --filler zeros", &["--filler", "--lengths"]),
+        ("bench recall --lengths 8:3", &["length with 3 pairs", "at least 12"]),
+        ("bench recall --lengths 8:2 --test-lengths 9:0", &["pairs", "at least 1"]),
+        ("bench recall --lengths 64:9 --vocab 16", &["pairs", "at most 7"]),
+        ("bench recall --lengths 8:2 --vocab 3", &["vocabulary", "at least 4"]),
+        ("bench recall --stop-at 2", &["--stop-at", "at most 1"]),
+        ("bench recall --stop-at nan", &["--stop-at"]),
+        ("bench recall --stop-every 0", &["--stop-every"]),
+        ("bench recall --weight-decay -1", &["weight decay", "at least 0"]),
+        ("bench needle --length 2", &["--length", "at least 3"]),
+        ("bench needle --test-lengths 8,1", &["--test-lengths", "at least 3"]),
+        ("bench needle --values 1", &["values", "at least 2"]),
+        ("bench needle --noise 0", &["noise", "at least 1"]),
+        ("bench mad --batch 0", &["--batch"]),
+        ("bench mad --rules gamma", &["gamma", "hebbian"]),
+        ("bench state-tracking --group s5 --length 0", &["--test-length", "--length"]),
+        ("bench state-tracking --group s3 --test-length 40", &["--test-length", "more than"]),
         ("bench state-tracking --length 0", &["--test-length", "--length"]),
         ("bench state-tracking --test-length 40", &["--test-length", "more than"]),
         ("bench state-tracking --step-sizes 3", &["step", "at most 2"]),
@@ -134,6 +296,11 @@ fn mistakes_in_benchmarks_are_named() {
     }
     // Status 2: what clap cannot read.
     run("bench juggling").failed(2, &["juggling"]);
+    run("bench state-tracking --group s4").failed(2, &["s4", "s5"]);
+    run("bench mad --tasks juggling").failed(2, &["juggling", "copying"]);
+    run("bench recall --lengths 64").failed(2, &["64", "LENGTH:PAIRS"]);
+    run("bench recall --lengths 8:2 --pairs 2").failed(2, &["--lengths", "--pairs"]);
+    run("bench recall --preset zoology --writes 2").failed(2, &["--preset", "--writes"]);
     // More than any memory holds, and more than can be counted.
     for shape in ["100x100000x100x1000", "4294967296x4294967296x1x1"] {
         run(&format!("bench speed --rules delta --threads 1 --seconds 0.001 --shapes {shape}"))

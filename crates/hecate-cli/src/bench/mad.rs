@@ -1,0 +1,155 @@
+//! `hecate bench mad`: the six tasks of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures".
+//!
+//! Each is a sweep of its own; sizes are the smallest of the paper.
+
+use super::{
+    published::{MAD, Published},
+    settings::SweepSettings,
+    summary::Summary,
+    sweep::{Sweep, Task, answered, share},
+};
+use crate::{device::with_device, error::Result, stop::Stop, terminal};
+use clap::{Args, ValueEnum};
+use hecate::Job;
+use hecate_core::Backend;
+use hecate_models::{
+    Random,
+    tasks::{Mad, Purpose, Questions, TaskModel},
+};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Flags of `hecate bench mad`.
+#[derive(Args, Debug)]
+// Defaults of this benchmark; the flags themselves are those of every task.
+#[command(mut_arg("rates", |arg| arg.required(false).default_value("1e-4,5e-4,1e-3")))]
+// Two hundred times 12,800 sequences.
+#[command(mut_arg("steps", |arg| arg.required(false).default_value("20000")))]
+#[command(mut_arg("batch", |arg| arg.required(false).default_value("128")))]
+#[command(mut_arg("enough", |arg| arg.required(false).default_value("0")))]
+#[command(mut_arg("examples", |arg| arg.default_value("1280")))]
+#[command(mut_arg("layers", |arg| arg.default_value("2")))]
+#[command(mut_arg("width", |arg| arg.required(false).default_value("128")))]
+// The paper compares states of 4,096 numbers a layer.
+#[command(mut_arg("key_dim", |arg| arg.required(false).default_value("64")))]
+#[command(mut_arg("value_dim", |arg| arg.required(false).default_value("64")))]
+#[command(mut_arg("conv", |arg| arg.required(false).default_value("4")))]
+pub(super) struct MadArgs {
+    /// Tasks, with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "compression,fuzzy-recall,recall,memorisation,noisy-recall,copying",
+        value_name = "NAMES"
+    )]
+    tasks: Vec<Name>,
+    /// Different sequences to learn from; 0 for new ones in every step [default: 12800, of memorisation 256]
+    #[arg(long, value_name = "N")]
+    known: Option<usize>,
+    #[command(flatten)]
+    settings: SweepSettings,
+}
+
+/// Names of the tasks.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Name {
+    /// Give 31 tokens back
+    Compression,
+    /// Recall with keys and values of one to three tokens
+    FuzzyRecall,
+    /// Recall of what followed a key before
+    Recall,
+    /// Know by heart what goes with each of 127 keys
+    Memorisation,
+    /// Recall where a fifth is noise
+    NoisyRecall,
+    /// Give 16 tokens back that stand among blanks
+    Copying,
+}
+
+impl Name {
+    fn task(self) -> Mad {
+        match self {
+            Self::Compression => Mad::Compression,
+            Self::FuzzyRecall => Mad::FuzzyRecall,
+            Self::Recall => Mad::ContextRecall,
+            Self::Memorisation => Mad::Memorisation,
+            Self::NoisyRecall => Mad::NoisyRecall,
+            Self::Copying => Mad::SelectiveCopying,
+        }
+    }
+
+    /// As it is typed.
+    fn typed(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// Runs the benchmark on the chosen device.
+pub(super) fn run(arguments: MadArgs) -> Result<ExitCode> {
+    let choice = arguments.settings.device.clone();
+    with_device(&choice, arguments)
+}
+
+/// One of the tasks.
+struct MadTask {
+    name: Name,
+    /// Different sequences to learn from; 0 for any.
+    known: usize,
+}
+
+impl Task for MadTask {
+    fn vocabulary(&self) -> usize {
+        self.name.task().vocabulary()
+    }
+
+    fn measures(&self) -> Vec<String> {
+        vec![self.name.typed()]
+    }
+
+    fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions> {
+        let task = self.name.task();
+        Ok(match self.known {
+            0 => task.draw(random, batch, Purpose::Learning)?,
+            known => task.draw_known(random, batch, known)?,
+        })
+    }
+
+    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+        Ok(vec![self.hardest(model, random, examples)?])
+    }
+
+    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+        // To choose by and to report the same is asked; only the seeds differ.
+        let draw = |batch| Ok(self.name.task().draw(random, batch, Purpose::Testing)?);
+        Ok(share(answered(model, examples, draw)?.into_iter()))
+    }
+}
+
+impl Job for MadArgs {
+    type Output = Result<ExitCode>;
+
+    fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
+        let Self { tasks, known, settings } = &self;
+        settings.check()?;
+        // Attention sees all of the longest sequence.
+        let (candidates, stop) = (settings.candidates(256)?, Stop::listen()?);
+        let mut summary = Summary::new("mad", settings);
+        summary.set("tasks", json!(tasks.iter().map(|name| name.typed()).collect::<Vec<_>>()));
+        let known = |name: Name| known.unwrap_or(name.task().known());
+        summary.set("known", json!(tasks.iter().map(|&name| known(name)).collect::<Vec<_>>()));
+        for &name in tasks {
+            terminal::say(&format!("{} ({} of {})", name.typed(), summary.measures.len() + 1, tasks.len()));
+            let task = MadTask { name, known: known(name) };
+            summary.outcomes.extend(Sweep::new(device, &task, settings, &stop).run(&candidates)?);
+            summary.measures.extend(task.measures());
+            if stop.asked() {
+                break;
+            }
+        }
+        summary.stopped = stop.asked();
+        let asked = |row: &&Published| summary.measures.iter().any(|measure| measure == row.measure);
+        summary.published = MAD.iter().filter(asked).copied().collect();
+        summary.print(settings.json)
+    }
+}

@@ -1,0 +1,154 @@
+//! `hecate bench needle`: one key-value pair in noise, at lengths many times the learned one.
+//!
+//! What memories should be good at: a state of any size holds one pair, and nothing else is worth writing.
+
+use super::{
+    published::{NEEDLE, Published},
+    settings::SweepSettings,
+    summary::Summary,
+    sweep::{Sweep, Task, part, share},
+};
+use crate::{
+    device::with_device,
+    error::{Error, Result},
+    stop::Stop,
+    terminal,
+};
+use clap::Args;
+use hecate::Job;
+use hecate_core::Backend;
+use hecate_models::{
+    Random,
+    evaluate::SEGMENT,
+    tasks::{Needle, Questions, TaskModel},
+};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Flags of `hecate bench needle`.
+#[derive(Args, Debug)]
+// Defaults of this task; the flags themselves are those of every task.
+// Attention over all of the longest text takes minutes a text on a processor.
+#[command(mut_arg("rules", |arg| arg.default_value("delta,hebbian,dgd,titans")))]
+#[command(mut_arg("rates", |arg| arg.required(false).default_value("3e-3,1e-2")))]
+#[command(mut_arg("steps", |arg| arg.required(false).default_value("1000")))]
+#[command(mut_arg("batch", |arg| arg.required(false).default_value("16")))]
+#[command(mut_arg("examples", |arg| arg.default_value("200")))]
+#[command(mut_arg("enough", |arg| arg.required(false).default_value("0.005")))]
+#[command(mut_arg("width", |arg| arg.required(false).default_value("64")))]
+#[command(mut_arg("key_dim", |arg| arg.required(false).default_value("32")))]
+#[command(mut_arg("value_dim", |arg| arg.required(false).default_value("32")))]
+#[command(mut_arg("conv", |arg| arg.required(false).default_value("4")))]
+pub(super) struct NeedleArgs {
+    /// Tokens of a text that is learned
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    length: usize,
+    /// Tokens of texts that are measured
+    #[arg(long, value_delimiter = ',', default_value = "512,1024,2048,4096,8192,16384,32768", value_name = "NUMBERS")]
+    test_lengths: Vec<usize>,
+    /// Different keys
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    keys: usize,
+    /// Different values
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    values: usize,
+    /// Different tokens of noise
+    #[arg(long, default_value_t = 224, value_name = "N")]
+    noise: usize,
+    #[command(flatten)]
+    settings: SweepSettings,
+}
+
+/// Runs the benchmark on the chosen device.
+pub(super) fn run(arguments: NeedleArgs) -> Result<ExitCode> {
+    let choice = arguments.settings.device.clone();
+    with_device(&choice, arguments)
+}
+
+/// A needle in texts of several lengths.
+struct NeedleTask {
+    task: Needle,
+    /// Tokens of a text that is learned.
+    length: usize,
+    /// Tokens of texts that are measured.
+    test_lengths: Vec<usize>,
+}
+
+impl NeedleTask {
+    /// Share of right answers at a length. Texts are read in segments, so that long ones take no more memory.
+    fn accuracy<B: Backend>(
+        &self,
+        model: &TaskModel<B>,
+        random: &mut Random,
+        examples: usize,
+        length: usize,
+    ) -> Result<f64> {
+        let mut right = Vec::new();
+        for batch in part(examples) {
+            right.extend(model.right_by_segments(&self.task.draw(random, batch, length)?, SEGMENT)?);
+        }
+        Ok(share(right.into_iter()))
+    }
+}
+
+impl Task for NeedleTask {
+    fn vocabulary(&self) -> usize {
+        self.task.vocabulary()
+    }
+
+    fn measures(&self) -> Vec<String> {
+        self.test_lengths.iter().map(|length| format!("{length} tokens")).collect()
+    }
+
+    fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions> {
+        Ok(self.task.draw(random, batch, self.length)?)
+    }
+
+    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+        self.test_lengths.iter().map(|&length| self.accuracy(model, random, examples, length)).collect()
+    }
+
+    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+        self.accuracy(model, random, examples, self.length)
+    }
+}
+
+impl NeedleArgs {
+    /// Refuses lengths in which a pair and its query have no room.
+    fn check(&self) -> Result<()> {
+        let least = Needle::SHORTEST;
+        let lengths =
+            [("--length", self.length)].into_iter().chain(self.test_lengths.iter().map(|&x| ("--test-lengths", x)));
+        match lengths.into_iter().find(|(_, length)| *length < least) {
+            Some((flag, length)) => {
+                Err(Error::flag(flag, format!("{length} is too short for a pair and its query; give at least {least}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Job for NeedleArgs {
+    type Output = Result<ExitCode>;
+
+    fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
+        let Self { length, ref test_lengths, keys, values, noise, ref settings } = self;
+        settings.check()?;
+        self.check()?;
+        let task = NeedleTask { task: Needle::new(keys, values, noise)?, length, test_lengths: test_lengths.clone() };
+        let longest = test_lengths.iter().fold(length, |longest, &length| longest.max(length));
+        let (candidates, stop) = (settings.candidates(longest)?, Stop::listen()?);
+        let chance = 1.0 / values as f64;
+        terminal::say(&format!(
+            "a needle in {length} tokens learned, in up to {longest} measured; right at random: {chance:.3}"
+        ));
+        let outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
+        let (measures, stopped, published) = (task.measures(), stop.asked(), Vec::<Published>::from(NEEDLE));
+        let mut summary = Summary { outcomes, measures, stopped, published, ..Summary::new("needle", settings) };
+        for (name, value) in [("length", length), ("keys", keys), ("values", values), ("noise", noise)] {
+            summary.set(name, json!(value));
+        }
+        summary.set("test_lengths", json!(test_lengths));
+        summary.print(settings.json)
+    }
+}
