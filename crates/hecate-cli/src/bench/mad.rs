@@ -1,6 +1,10 @@
 //! `hecate bench mad`: the six tasks of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures".
 //!
-//! Each is a sweep of its own; sizes are the smallest of the paper.
+//! Each is a sweep of its own; sizes are the smallest of the paper, and so is the number of sequences that are learned
+//! from. The paper averages over harder settings too, so its figures are no more than neighbours of ours.
+//!
+//! Compression differs: the paper decodes all tokens from the last vector, by a layer that only this task has. Here the model
+//! gives them back one by one, and its memories may help. The other five ask what the paper asks.
 
 use super::{
     published::{MAD, Published},
@@ -43,6 +47,7 @@ pub(super) struct MadArgs {
         value_name = "NAMES"
     )]
     tasks: Vec<Name>,
+    // Few sequences that come again and again are easier to learn by heart than to understand.
     /// Different sequences to learn from; 0 for new ones in every step [default: 12800, of memorisation 256]
     #[arg(long, value_name = "N")]
     known: Option<usize>,
@@ -68,6 +73,7 @@ enum Name {
 }
 
 impl Name {
+    /// What the crate of models calls it.
     fn task(self) -> Mad {
         match self {
             Self::Compression => Mad::Compression,
@@ -91,7 +97,7 @@ pub(super) fn run(arguments: MadArgs) -> Result<ExitCode> {
     with_device(&choice, arguments)
 }
 
-/// One of the tasks.
+/// One of the tasks. What is learned and what is measured differ where the paper's differ.
 struct MadTask {
     name: Name,
     /// Different sequences to learn from; 0 for any.
@@ -119,6 +125,7 @@ impl Task for MadTask {
         Ok(vec![self.hardest(model, random, examples)?])
     }
 
+    // All sequences are equally hard.
     fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
         // To choose by and to report the same is asked; only the seeds differ.
         let draw = |batch| Ok(self.name.task().draw(random, batch, Purpose::Testing)?);
@@ -132,13 +139,16 @@ impl Job for MadArgs {
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
         let Self { tasks, known, settings } = &self;
         settings.check()?;
+        // The longest sequence, of copying, has 256 tokens.
         // Attention sees all of the longest sequence.
         let (candidates, stop) = (settings.candidates(256)?, Stop::listen()?);
         let mut summary = Summary::new("mad", settings);
         summary.set("tasks", json!(tasks.iter().map(|name| name.typed()).collect::<Vec<_>>()));
+        // What the paper learns from, unless told otherwise.
         let known = |name: Name| known.unwrap_or(name.task().known());
         summary.set("known", json!(tasks.iter().map(|&name| known(name)).collect::<Vec<_>>()));
         for &name in tasks {
+            // Progress counts the runs of one task.
             terminal::say(&format!("{} ({} of {})", name.typed(), summary.measures.len() + 1, tasks.len()));
             let task = MadTask { name, known: known(name) };
             summary.outcomes.extend(Sweep::new(device, &task, settings, &stop).run(&candidates)?);
@@ -148,6 +158,7 @@ impl Job for MadArgs {
             }
         }
         summary.stopped = stop.asked();
+        // Only what stands beside a figure of ours.
         let asked = |row: &&Published| summary.measures.iter().any(|measure| measure == row.measure);
         summary.published = MAD.iter().filter(asked).copied().collect();
         summary.print(settings.json)

@@ -110,7 +110,7 @@ impl Task for RecallTask {
 }
 
 impl RecallArgs {
-    /// The small task.
+    /// The small task, whose flags have defaults.
     fn task(&self) -> Result<RecallTask> {
         let Self { pairs, keys, values, writes, .. } = self;
         let task = Recall::new(*keys, *values, *writes)?;
@@ -159,7 +159,7 @@ impl Job for RecallArgs {
     }
 }
 
-/// The sweep, and all that is known after it.
+/// The sweep, and all that is known after it. `told` is said before it begins: what is learned, and what is right at random.
 fn learn<B: Backend>(
     device: &B,
     task: &impl Task,

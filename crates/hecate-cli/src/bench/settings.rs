@@ -97,6 +97,7 @@ impl SweepSettings {
         if !(self.enough >= 0.0 && self.enough.is_finite()) {
             return Err(Error::flag("--enough", format!("{} is no loss; give 0 or more", self.enough)));
         }
+        // At 0 every run would end before it has learned anything.
         if let Some(share) = self.stop_at.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
             return Err(Error::flag(
                 "--stop-at",
@@ -146,7 +147,7 @@ impl SweepSettings {
         Schedule { peak, floor: peak / 10.0, warmup, steps: self.steps }
     }
 
-    /// Constants of the optimiser, the same for all candidates.
+    /// Constants of the optimiser, the same for all candidates: only the rate is searched for.
     pub(super) fn constants(&self) -> Constants {
         Constants { weight_decay: self.weight_decay, ..Constants::default() }
     }

@@ -1,4 +1,10 @@
 //! The part of `hecate bench recall` that is Zoology's task: queries spread over the rest of a sequence.
+//!
+//! The small task has few keys and asks for them at once, so that it is learned in seconds. Here a key is one of thousands,
+//! and what comes between the queries has to be read over. That is what published figures are measured on.
+//!
+//! Arora et al. learn from 100,000 sequences of the shortest size and 20,000 of each other. Here every step draws new
+//! ones, in the same proportion under the preset. A run ends early once the hardest learned size is nearly all right.
 
 use super::sweep::{Task, answered, share};
 use crate::error::{Error, Result};
@@ -33,6 +39,7 @@ pub(super) struct SpreadArgs {
     )]
     lengths: Vec<Size>,
     /// Measure these besides the learned ones
+    // Longer sequences show whether a state was learned, or a length.
     #[arg(long, value_delimiter = ',', value_parser = parse, value_name = "LENGTH:PAIRS")]
     test_lengths: Vec<Size>,
     /// Tokens of Zoology's task: keys are the lower half, values the upper [default: 8192]
@@ -50,12 +57,16 @@ enum Preset {
     Zoology,
 }
 
+/// The published settings by the names of their flags, that of memories apart: their size is what is compared.
+///
 /// What each flag of the sweep is under `--preset zoology`, unless it is given.
 const ZOOLOGY: [(&str, &str); 13] = [
     // The shortest has five times as many sequences as each other.
     ("lengths", "64:4,64:4,64:4,64:4,64:4,128:8,256:16,256:32,256:64"),
     ("test_lengths", "512:64,512:128,1024:256"),
+    // Four rates, each 4.6 times the one before.
     ("rates", "1e-4,4.6e-4,2.2e-3,1e-2"),
+    // As many as 32 times all sequences.
     ("steps", "22500"),
     ("batch", "256"),
     ("enough", "0"),
@@ -69,7 +80,8 @@ const ZOOLOGY: [(&str, &str); 13] = [
     ("conv", "4"),
 ];
 
-/// A flag with its value under the preset.
+/// A flag with its value under the preset. It keeps its own default for when there is no preset, and a value that is given
+/// goes before both.
 pub(super) fn preset(arg: Arg) -> Arg {
     let found = ZOOLOGY.iter().find(|(name, _)| arg.get_id() == name);
     match found {
@@ -79,6 +91,8 @@ pub(super) fn preset(arg: Arg) -> Arg {
 }
 
 /// What fills a sequence.
+///
+/// Random tokens may be keys that nobody asks for there, so filler has to be told from queries.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum FillerName {
     /// Any tokens of the vocabulary
@@ -101,6 +115,7 @@ impl Size {
     }
 }
 
+/// A size as [`Size::name`] writes it.
 fn parse(text: &str) -> std::result::Result<Size, String> {
     let size = text.split_once(':').and_then(|(length, pairs)| Some((length.parse().ok()?, pairs.parse().ok()?)));
     let (length, pairs) = size.ok_or("expected LENGTH:PAIRS, tokens and pairs of a sequence, as in 256:16")?;
@@ -108,6 +123,8 @@ fn parse(text: &str) -> std::result::Result<Size, String> {
 }
 
 /// Zoology's task with sequences of several lengths.
+///
+/// Accuracy is a share of queries, over all sequences of one size.
 pub(super) struct SpreadTask {
     task: SpreadRecall,
     filler: Filler,
@@ -118,7 +135,7 @@ pub(super) struct SpreadTask {
 }
 
 impl SpreadArgs {
-    /// The task, where its lengths are given.
+    /// The task, where its lengths are given; none where no flag asks for it. A flag that would have no effect is refused.
     pub(super) fn task(&self) -> Result<Option<SpreadTask>> {
         if self.lengths.is_empty() {
             let others = [
@@ -137,11 +154,13 @@ impl SpreadArgs {
             Some(FillerName::Zeros) => Filler::Zeros,
             Some(FillerName::Random) | None => Filler::Random,
         };
+        // Tokens first: sizes are checked by them.
         let task = SpreadRecall::new(self.vocab.unwrap_or(VOCABULARY), filler)?;
         let mut measured: Vec<Size> = Vec::new();
         for &size in self.lengths.iter().chain(&self.test_lengths) {
             task.check(size.length, size.pairs)?;
             if !measured.contains(&size) {
+                // A size that is drawn more often is measured once.
                 measured.push(size);
             }
         }
@@ -150,7 +169,7 @@ impl SpreadArgs {
 }
 
 impl SpreadTask {
-    /// Tokens of the longest sequence.
+    /// Tokens of the longest sequence, which attention has to see whole.
     pub(super) fn longest(&self) -> usize {
         self.measured.iter().map(|size| size.length).max().unwrap_or(0)
     }
@@ -194,6 +213,7 @@ impl Task for SpreadTask {
     }
 
     fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions> {
+        // One size a step: a batch has one shape.
         let Size { length, pairs } = self.lengths[random.below(self.lengths.len())?];
         Ok(self.task.draw(random, batch, length, pairs)?)
     }

@@ -68,7 +68,7 @@ const BITS: usize = 240;
 /// How many times the learned length of words is measured unless told otherwise.
 const TIMES: usize = 16;
 
-/// What a state is an element of.
+/// What a state is an element of. Parity is the group of two elements.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Group {
     /// Is the number of ones so far odd?
@@ -101,11 +101,14 @@ impl Group {
 
 /// What is asked after each token.
 enum Tracked {
+    /// The parity of bits.
     Parity,
+    /// The product of elements.
     Words(SymmetricGroup),
 }
 
 impl Tracked {
+    /// Sequences with a question after every token.
     fn draw(&self, random: &mut Random, batch: usize, length: usize) -> Result<Questions> {
         Ok(match self {
             Self::Parity => Parity.draw(random, batch, length)?,
@@ -132,14 +135,16 @@ struct TrackingTask {
 }
 
 impl TrackingTask {
+    /// How far a state is followed shows in where it is lost.
+    ///
     /// Ranges of tokens that are measured apart: the learned length, what is beyond, and the very last token. Of words each
     /// doubling of the length is a range.
     fn ranges(&self) -> Vec<Range<usize>> {
         let Self { length, test_length, .. } = *self;
-        let mut ranges = vec![0..length];
-        let mut start = length;
+        let (mut ranges, mut start) = (Vec::new(), 0);
         while start < test_length {
             let end = match self.tracked {
+                _ if start == 0 => length,
                 Tracked::Parity => test_length,
                 Tracked::Words(_) => test_length.min(start.saturating_mul(2)),
             };
@@ -240,6 +245,7 @@ impl Job for StateTrackingArgs {
         terminal::say(&told);
         let outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
         let (measures, stopped) = (task.measures(), stop.asked());
+        // Of words there is no figure of that length.
         let published = if matches!(group, Group::Parity) { PARITY.into() } else { Vec::new() };
         let mut summary =
             Summary { outcomes, measures, published, stopped, ..Summary::new("state-tracking", settings) };

@@ -83,6 +83,7 @@ impl Summary {
         // Widths are reserved, since rows of later candidates may be wider.
         let heading = ["rule", "state", "rate", "accuracy on", "mean", "by seed", ""];
         let name = self.outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or(0);
+        // Of several tasks each has its own.
         let measures = self.outcomes.iter().flat_map(|outcome| &outcome.measures);
         let measure = measures.map(|measure| measure.chars().count()).max().unwrap_or(0);
         let mut table = Table::new(&heading).with_widths([name, 8, 8, measure.max(14), 5, 18, 0]);

@@ -35,7 +35,9 @@ pub(super) trait Task {
     /// Share of right answers, one for each measure, on `examples` sequences each.
     fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>>;
 
-    /// Share of right answers on the hardest sequences that are learned from.
+    /// Share of right answers on the hardest sequences that are learned from, by which a run may end early.
+    ///
+    /// Those that are only measured do not count: a model may never get them right.
     fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64>;
 }
 
@@ -235,7 +237,7 @@ pub(super) fn answered<B: Backend>(
     Ok(right)
 }
 
-/// Numbers of sequences that are measured at once, `examples` together.
+/// Numbers of sequences that are measured at once, `examples` together: the last may be smaller.
 pub(super) fn part(examples: usize) -> impl Iterator<Item = usize> {
     (0..examples).step_by(PART).map(move |first| PART.min(examples - first))
 }

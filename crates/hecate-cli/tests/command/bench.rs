@@ -83,11 +83,14 @@ fn parity_is_reported_by_step_size() {
 }
 
 /// Each size once, with what others report beside.
+///
+/// A size that is given twice is drawn twice as often, and measured once.
 #[test]
 fn zoologys_recall_is_reported_by_size() {
     let found = run(&format!("{ZOOLOGY} --json"));
     found.succeeded();
     assert_eq!(found.stdout, run(&format!("{ZOOLOGY} --json --threads 1")).stdout);
+    // Another filler is another task.
     assert_ne!(found.stdout, run(&format!("{ZOOLOGY} --json --filler zeros")).stdout);
     let found = json(&found);
     assert_eq!(found["measures"], json!(["8:2", "12:3", "16:3"]));
@@ -108,6 +111,7 @@ fn a_preset_sets_what_is_not_given() {
     let found = run(&format!("bench recall --preset zoology {small}"));
     found.succeeded();
     let found = json(&found);
+    // Settings by the names of their flags, the task's own among them.
     let of = |name: &str| &found["settings"][name];
     assert_eq!(
         of("measured"),
@@ -131,6 +135,7 @@ fn a_run_stops_once_enough_is_right() {
         found.succeeded();
         json(&found)["outcomes"][0]["runs"][0]["steps"].as_u64().unwrap()
     };
+    // Without the flag all steps are done, whatever is right.
     assert_eq!(steps(""), 60);
     let stopped = steps("--stop-at 0.3 --stop-every 7");
     assert!(stopped < 60 && stopped % 7 == 0, "{stopped}");
@@ -147,6 +152,7 @@ fn groups_are_reported_by_length() {
         found.succeeded();
         let found = json(&found);
         assert_eq!([&found["settings"]["test_length"], &found["settings"]["group"]], [&json!(measured), &json!(group)]);
+        // Parity keeps its two ranges.
         let expected = match group {
             "s3" => json!([
                 "tokens 1 to 4",
@@ -175,6 +181,7 @@ fn groups_are_reported_by_length() {
     assert_eq!(json(&found)["measures"], json!(["tokens 1 to 4", "token 5"]));
 }
 
+/// The same for any number of threads, attention beside memories.
 #[test]
 fn needles_are_reported_by_length() {
     let found = run(&format!("{NEEDLE} --rules delta,attention --json"));
@@ -187,6 +194,11 @@ fn needles_are_reported_by_length() {
         found["published"].as_array().unwrap().iter().any(|row| row["model"] == "Mamba-2" && row["accuracy"] == 0.054)
     );
     assert_ne!(json(&run(&format!("{NEEDLE} --rules delta --json --noise 2")))["outcomes"], found["outcomes"]);
+    // Shorter texts are learned from where they are asked for.
+    assert_eq!(found["settings"]["shortest"], 8);
+    let shorter = json(&run(&format!("{NEEDLE} --rules delta --json --shortest 3")));
+    assert_eq!(shorter["settings"]["shortest"], 3);
+    assert_ne!(shorter["outcomes"][0]["runs"][0]["loss"], found["outcomes"][0]["runs"][0]["loss"]);
 }
 
 /// Each task by itself, and of the published row what was asked for.
@@ -197,6 +209,7 @@ fn mads_tasks_are_reported() {
     let found = json(&found);
     let tasks = json!(["compression", "fuzzy-recall", "recall", "memorisation", "noisy-recall", "copying"]);
     assert_eq!((&found["measures"], &found["settings"]["tasks"]), (&tasks, &tasks));
+    // As many sequences as the paper learns from.
     assert_eq!(found["settings"]["known"], json!([12800, 12800, 12800, 256, 12800, 12800]));
     let figures: Vec<_> =
         found["published"].as_array().unwrap().iter().map(|row| row["accuracy"].as_f64().unwrap()).collect();
@@ -205,6 +218,7 @@ fn mads_tasks_are_reported() {
         assert_eq!(outcome["measures"], json!([task]));
         assert_eq!(outcome["runs"][0]["accuracy"].as_array().unwrap().len(), 1);
     }
+    // The table shows each figure beside its task.
     let some = run(&format!("{MAD} --tasks copying,memorisation"));
     some.succeeded();
     assert!(some.stdout.contains("memorisation  0.530") && !some.stdout.contains("fuzzy"), "{some:?}");
@@ -274,11 +288,14 @@ fn mistakes_in_benchmarks_are_named() {
         ("bench recall --lengths 64:9 --vocab 16", &["pairs", "at most 7"]),
         ("bench recall --lengths 8:2 --vocab 3", &["vocabulary", "at least 4"]),
         ("bench recall --stop-at 2", &["--stop-at", "at most 1"]),
+        ("bench recall --stop-at 0", &["--stop-at", "over 0"]),
         ("bench recall --stop-at nan", &["--stop-at"]),
         ("bench recall --stop-every 0", &["--stop-every"]),
         ("bench recall --weight-decay -1", &["weight decay", "at least 0"]),
         ("bench needle --length 2", &["--length", "at least 3"]),
         ("bench needle --test-lengths 8,1", &["--test-lengths", "at least 3"]),
+        ("bench needle --shortest 2", &["--shortest", "at least 3"]),
+        ("bench needle --shortest 600", &["--shortest", "512"]),
         ("bench needle --values 1", &["values", "at least 2"]),
         ("bench needle --noise 0", &["noise", "at least 1"]),
         ("bench mad --batch 0", &["--batch"]),
