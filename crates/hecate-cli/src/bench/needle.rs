@@ -183,6 +183,8 @@ impl Job for NeedleArgs {
         {
             summary.set(name, json!(value));
         }
+        // What steps drew from.
+        summary.set("learned", json!(task.lengths));
         summary.set("test_lengths", json!(test_lengths));
         summary.print(settings.json)
     }

@@ -195,9 +195,10 @@ fn needles_are_reported_by_length() {
     );
     assert_ne!(json(&run(&format!("{NEEDLE} --rules delta --json --noise 2")))["outcomes"], found["outcomes"]);
     // Shorter texts are learned from where they are asked for.
-    assert_eq!(found["settings"]["shortest"], 8);
+    assert_eq!((&found["settings"]["shortest"], &found["settings"]["learned"]), (&json!(8), &json!([8])));
     let shorter = json(&run(&format!("{NEEDLE} --rules delta --json --shortest 3")));
-    assert_eq!(shorter["settings"]["shortest"], 3);
+    // The shortest, doubled, and the longest.
+    assert_eq!((&shorter["settings"]["shortest"], &shorter["settings"]["learned"]), (&json!(3), &json!([3, 6, 8])));
     assert_ne!(shorter["outcomes"][0]["runs"][0]["loss"], found["outcomes"][0]["runs"][0]["loss"]);
 }
 
@@ -295,7 +296,7 @@ fn mistakes_in_benchmarks_are_named() {
         ("bench needle --length 2", &["--length", "at least 3"]),
         ("bench needle --test-lengths 8,1", &["--test-lengths", "at least 3"]),
         ("bench needle --shortest 2", &["--shortest", "at least 3"]),
-        ("bench needle --shortest 600", &["--shortest", "512"]),
+        ("bench needle --shortest 600 --steps 1 --test-lengths 9", &["--shortest", "512"]),
         ("bench needle --values 1", &["values", "at least 2"]),
         ("bench needle --noise 0", &["noise", "at least 1"]),
         ("bench mad --batch 0", &["--batch"]),
@@ -317,7 +318,8 @@ fn mistakes_in_benchmarks_are_named() {
     run("bench mad --tasks juggling").failed(2, &["juggling", "copying"]);
     run("bench recall --lengths 64").failed(2, &["64", "LENGTH:PAIRS"]);
     run("bench recall --lengths 8:2 --pairs 2").failed(2, &["--lengths", "--pairs"]);
-    run("bench recall --preset zoology --writes 2").failed(2, &["--preset", "--writes"]);
+    // Without steps nobody learns if it is not refused.
+    run("bench recall --preset zoology --writes 2 --steps 0").failed(2, &["--preset", "--writes"]);
     // More than any memory holds, and more than can be counted.
     for shape in ["100x100000x100x1000", "4294967296x4294967296x1x1"] {
         run(&format!("bench speed --rules delta --threads 1 --seconds 0.001 --shapes {shape}"))
