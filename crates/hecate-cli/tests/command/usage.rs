@@ -111,14 +111,14 @@ fn every_kind_of_model_can_be_asked_for() {
         "--rule delta --erase decayed --conv 0",
         "--rule titans --key-dim 6 --value-dim 5 --frozen 4",
         "--rule dgd --objective dot --clip 0 --accumulate 2",
-        // Both ways of rules that have both.
-        "--rule yaad --retain zero",
-        "--rule lattice --retain initial",
         "--mixer attention --window 8 --threads 1",
         "--mixer lmm --rule titans --dropout 0.1",
         "--mixer mag --window 8 --persistent 0",
         "--mixer mal --rule dgd --persistent 3",
         "--mixer mac --rule delta --frozen 4 --segment 8",
+        // Both ways of rules that have both.
+        "--rule yaad --retain zero",
+        "--rule lattice --retain initial",
     ]
     .iter()
     .enumerate()
