@@ -96,7 +96,8 @@ fn line<R: Rule>(device: &Cuda, rule: R, dtype: DType, [b, t, h, d]: [usize; 4])
 where
     Cuda: Kernel<R>,
 {
-    let dims = Dims { batch: b, tokens: t, heads: h, key: d, value: d, sequences: Sequences::batch(b, t) };
+    let dims =
+        Dims { batch: b, tokens: t, heads: h, key: d, value: d, sequences: Sequences::batch(b, t), anchored: false };
     let found = measure(device, rule, dtype, &dims)?;
     let expected = documented(dtype, &dims, R::State::NAMES.len());
     let alike = |(found, expected): (&usize, &usize)| found.abs_diff(*expected) <= ROUNDED;
