@@ -28,7 +28,7 @@ fn inputs<R: Rule>(rule: R, dims: &Dims) -> Inputs<R, Tensor<Cpu>> {
 }
 
 fn dims(batch: usize, tokens: usize, heads: usize, key: usize, value: usize) -> Dims {
-    Dims { batch, tokens, heads, key, value, sequences: Sequences::batch(batch, tokens) }
+    Dims { batch, tokens, heads, key, value, sequences: Sequences::batch(batch, tokens), anchored: false }
 }
 
 /// The message of an error, which must name all of `words`.
