@@ -22,8 +22,8 @@
 //!     v: rows([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0])?,
 //!     gates: WriteGates { log_a: gate(0.0)?, theta: gate(1.0)? },
 //!     state: Matrix { m: Tensor::zeros(&device, [1, 1, 2, 2], DType::F32)? },
-//!,
-//!     anchor: None, };
+//!     anchor: None,
+//! };
 //! let Forward { outputs, pass } = forward(&device, Delta::default(), inputs)?;
 //! assert_eq!(outputs.out.to_f32()?[4..], [1.0, 2.0, 3.0, 4.0]);
 //!

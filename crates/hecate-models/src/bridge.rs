@@ -20,8 +20,8 @@
 //!     v: v.into(),
 //!     gates: WriteGates { log_a: gate(-0.01).into(), theta: gate(0.5).into() },
 //!     state: Matrix { m: host.zeros::<Rank4<1, 2, 4, 4>>().into() },
-//!,
-//!     anchor: None, };
+//!     anchor: None,
+//! };
 //! let (out, _state) = bridge::memory(&backend, Delta::default(), inputs, tape)?;
 //! let gradients = out.square().sum().backward();
 //! assert!(gradients.get(&q).as_vec().iter().any(|&x| x != 0.0));

@@ -128,7 +128,8 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     // Its range depends on the rule and the mixer, which check it.
     frozen: Option<u32>,
-    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 1]
+    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 0.9 for titans_mlp, 1
+    /// for others]
     #[arg(long, value_name = "MAX")]
     // Its range is checked with the configuration, whose message names the field.
     momentum: Option<f32>,
@@ -304,11 +305,14 @@ impl ModelArgs {
     fn memory(&self) -> Result<MemoryConfig> {
         let base = MemoryConfig::default();
         // Only what was given; the rest is the library's default, which may change with it.
-        let (conv, momentum) = (self.conv.unwrap_or(base.conv), self.momentum.unwrap_or(base.momentum));
+        let (rule, conv) = (self.rule()?, self.conv.unwrap_or(base.conv));
+        // The error of a network has no bound, and momentum near 1 runs away with it.
+        let bounded = matches!(rule, RuleConfig::TitansMlp(_));
+        let momentum = self.momentum.unwrap_or(if bounded { 0.9 } else { base.momentum });
         let Self { heads, key_dim, value_dim, .. } = *self;
         // None where the flag is not given: then the rule decides.
         let retain = self.retain();
-        let memory = MemoryConfig { rule: self.rule()?, heads, key_dim, value_dim, conv, momentum, retain, ..base };
+        let memory = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, retain, ..base };
         // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
         // with the whole configuration, whose message names the field.
         Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
