@@ -102,6 +102,23 @@ fn own_sources_are_learned_without_a_text() {
     assert!(workspace.path("runs/default/model.safetensors").is_file());
 }
 
+/// Momentum near 1 runs away with the error of a network: that of titans_mlp is bounded unless somebody wants it otherwise.
+#[test]
+fn momentum_of_a_network_is_bounded() {
+    let workspace = Workspace::new();
+    for (out, flags, expected) in
+        [("a", "--rule titans_mlp", 0.9), ("b", "--rule titans_mlp --momentum 1", 1.0), ("c", "--rule titans", 1.0)]
+    {
+        workspace
+            .train(&[&["--steps", "1", "--out", out][..], &flags.split(' ').collect::<Vec<_>>()].concat())
+            .succeeded();
+        let text = fs::read_to_string(workspace.path(out).join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let found = config["layers"][0]["mixer"]["momentum"].as_f64();
+        assert_eq!(found.map(|momentum| momentum as f32), Some(expected), "{flags}: {text}");
+    }
+}
+
 /// Rules, options and compositions by flags, and the same model by `--config`.
 #[test]
 fn every_kind_of_model_can_be_asked_for() {
