@@ -17,7 +17,7 @@ pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// What is remembered between steps.
     type State: Slots;
     /// Where a memory can be told to go back to as it forgets ([`Inputs::anchor`]): a slot for each of the first slots of
-    /// the state. [`NoSlots`] where forgetting leads to zero, whatever a caller says.
+    /// the state. [`NoSlots`](crate::NoSlots) where forgetting leads to zero, whatever a caller says.
     type Anchor: Slots;
 
     /// Shapes of the gates: one number a token and head each, where the rule says nothing else.
