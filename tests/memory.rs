@@ -54,13 +54,18 @@ const HEADS: usize = 2;
 const KEY: usize = 48;
 const VALUE: usize = 40;
 
-/// Peak of a forward with its backward over `tokens` tokens, beside the arguments, and the formula's bound.
-fn measure<R: Oracle>(rule: R, tokens: usize) -> (usize, usize)
+/// A call over `tokens` tokens, with an anchor or without; none where the rule has no such thing.
+fn case<R: Oracle>(rule: R, tokens: usize, anchored: bool) -> Option<Case<R>> {
+    let case = Case::new(rule, Sizes::new(1, tokens, HEADS, KEY, VALUE), 1);
+    if anchored { case.anchored(2) } else { Some(case) }
+}
+
+/// Peak of a forward with its backward of this call, beside the arguments, and the formula's bound.
+fn measure<R: Oracle>(case: &Case<R>) -> (usize, usize)
 where
     Cpu: Kernel<R> + PeakMemory<R>,
 {
-    let device = Cpu::with_threads(THREADS).expect("a thread");
-    let case = Case::new(rule, Sizes::new(1, tokens, HEADS, KEY, VALUE), 1);
+    let (device, rule) = (Cpu::with_threads(THREADS).expect("a thread"), case.rule);
     let run = || {
         let inputs = case.upload(&device, DType::F32).expect("an upload");
         let grads = case.upload_grads(&device, DType::F32).expect("an upload");
@@ -76,12 +81,21 @@ where
     (run(), device.peak_bytes(rule, &case.dims))
 }
 
+/// With an anchor too, where the rule has one.
 fn hold<R: Oracle>(rule: R)
 where
     Cpu: Kernel<R> + PeakMemory<R>,
 {
     let (short, long) = (512, 1024);
-    let ((peak_short, bound_short), (peak_long, bound_long)) = (measure(rule, short), measure(rule, long));
+    for anchored in [false, true] {
+        let [Some(shorter), Some(longer)] = [short, long].map(|tokens| case(rule, tokens, anchored)) else { continue };
+        hold_calls(rule, [short, long], [shorter, longer].map(|case| measure(&case)));
+    }
+}
+
+/// Of two calls: what they took and what is documented.
+fn hold_calls<R: Oracle>(rule: R, [short, long]: [usize; 2], measured: [(usize, usize); 2]) {
+    let [(peak_short, bound_short), (peak_long, bound_long)] = measured;
     println!("{rule:?}: {peak_short} of {bound_short} bytes at {short} tokens, {peak_long} of {bound_long} at {long}");
     assert!(peak_short <= bound_short, "{rule:?}: {peak_short} bytes at {short} tokens, documented {bound_short}");
     assert!(peak_long <= bound_long, "{rule:?}: {peak_long} bytes at {long} tokens, documented {bound_long}");

@@ -18,7 +18,7 @@ pub(crate) fn each(known: &[&str], mut take: impl FnMut(&str)) {
         // A quarter of the words stays as it is, so that what is known is among them.
         for _ in 0..below(4) {
             let at = below(word.len() + 1);
-            // Behind the end nothing is changed or removed.
+            // After the last letter nothing is changed or removed.
             match below(3) {
                 0 => word.insert(at, letters[below(letters.len())]),
                 1 if at < word.len() => word[at] = letters[below(letters.len())],

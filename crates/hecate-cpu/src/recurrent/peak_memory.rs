@@ -18,6 +18,7 @@ const MOST: usize = if usize::BITS < 64 { 1 << 30 } else { 1 << 48 };
 ///           + tasks T (2 K + 2 V + 2 g)              own rows of heads under way, T the longest sequence
 ///           + 4 N H |s|                              states and their gradients, by head and joined
 ///           + tasks ((C + 6) |s| + C r) )            workspace: the states of C = 64 tokens
+///           + N H |s| + tasks (3 |s| + T)            with an anchor: its gradients, what tokens find, retention
 /// + tasks × what one token's step needs           a task is a head of a sequence, a thread each at most
 /// ```
 pub(super) fn peak_bytes<R: Recurrent<F>, F>(rule: R, dims: &Dims, threads: usize) -> usize {
@@ -40,6 +41,8 @@ pub(super) struct Sizes {
     kept: usize,
     /// Of one task's workspace.
     scratch: usize,
+    /// Of gradients of anchors by sequence and head; 0 without.
+    anchors: usize,
 }
 
 impl Sizes {
@@ -59,9 +62,12 @@ impl Sizes {
         let kept = product(&[Checkpoints::new(rule.frozen()).total(&dims.sequences), dims.heads, size]);
         // An interval is no longer than a chunk, and shorter in shorter sequences.
         let (cell, longest) = (rule.cell(dims), dims.sequences.longest().min(CHUNK));
-        let scratch =
-            sum(&[product(&[longest + 6, size]), product(&[longest, cell.record()]), cell.scratch_bytes().div_ceil(4)]);
-        Some(Self { rows, gates, state, out, kept, scratch })
+        let states = product(&[longest + 6, size]);
+        // The anchor of a head, its gradient, what a token finds, and `a` of each of them.
+        let anchored = if dims.anchored { sum(&[product(&[3, size]), dims.sequences.longest()]) } else { 0 };
+        let scratch = sum(&[states, anchored, product(&[longest, cell.record()]), cell.scratch_bytes().div_ceil(4)]);
+        let anchors = if dims.anchored { state } else { 0 };
+        Some(Self { rows, gates, state, out, kept, scratch, anchors })
     }
 
     /// A forward's: results, by head and joined, and what tasks under way hold.
@@ -73,7 +79,8 @@ impl Sizes {
     /// A backward's: gradients, by head and joined, and what tasks under way hold.
     pub(super) fn backward(&self, dims: &Dims, threads: usize) -> usize {
         let token = 2 * dims.key + dims.value + self.gates;
-        sum(&[product(&[2, self.rows, token]), product(&[2, self.state]), self.under_way(dims, threads, 2)])
+        let states = sum(&[product(&[2, self.state]), self.anchors]);
+        sum(&[product(&[2, self.rows, token]), states, self.under_way(dims, threads, 2)])
     }
 
     /// Rows of heads under way, `copies` of each, and workspaces.
