@@ -10,7 +10,7 @@ use super::{
     published::{MAD, Published},
     settings::SweepSettings,
     summary::Summary,
-    sweep::{Sweep, Task, answered, share},
+    sweep::{Answers, Sweep, Task, answered, share},
 };
 use crate::{device::with_device, error::Result, stop::Stop, terminal};
 use clap::{Args, ValueEnum};
@@ -18,7 +18,7 @@ use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     Random,
-    tasks::{Mad, Purpose, Questions, TaskModel},
+    tasks::{Mad, Purpose, Questions},
 };
 use serde_json::json;
 use std::process::ExitCode;
@@ -121,12 +121,12 @@ impl Task for MadTask {
         })
     }
 
-    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+    fn accuracies(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
         Ok(vec![self.hardest(model, random, examples)?])
     }
 
     // All sequences are equally hard.
-    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+    fn hardest(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<f64> {
         // To choose by and to report the same is asked; only the seeds differ.
         let draw = |batch| Ok(self.name.task().draw(random, batch, Purpose::Testing)?);
         Ok(share(answered(model, examples, draw)?.into_iter()))

@@ -10,7 +10,7 @@ use super::{
     published::{NEEDLE, Published},
     settings::SweepSettings,
     summary::Summary,
-    sweep::{Sweep, Task, part, share},
+    sweep::{Answers, Sweep, Task, part, share},
 };
 use crate::{
     device::with_device,
@@ -24,7 +24,7 @@ use hecate_core::Backend;
 use hecate_models::{
     Random,
     evaluate::SEGMENT,
-    tasks::{Needle, Questions, TaskModel},
+    tasks::{Needle, Questions},
 };
 use serde_json::json;
 use std::{iter, process::ExitCode};
@@ -89,13 +89,7 @@ struct NeedleTask {
 
 impl NeedleTask {
     /// Share of right answers at a length, a question a text. Texts are read in segments, so that long ones take no more memory.
-    fn accuracy<B: Backend>(
-        &self,
-        model: &TaskModel<B>,
-        random: &mut Random,
-        examples: usize,
-        length: usize,
-    ) -> Result<f64> {
+    fn accuracy(&self, model: &dyn Answers, random: &mut Random, examples: usize, length: usize) -> Result<f64> {
         let mut right = Vec::new();
         for batch in part(examples) {
             // Tokens of as many texts as are read at once; not of all.
@@ -119,11 +113,11 @@ impl Task for NeedleTask {
         Ok(self.task.draw(random, batch, length)?)
     }
 
-    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+    fn accuracies(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
         self.test_lengths.iter().map(|&length| self.accuracy(model, random, examples, length)).collect()
     }
 
-    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+    fn hardest(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<f64> {
         self.lengths.last().map_or(Ok(0.0), |&length| self.accuracy(model, random, examples, length))
     }
 }

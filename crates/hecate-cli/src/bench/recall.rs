@@ -11,7 +11,7 @@ use super::{
     settings::{Candidate, SweepSettings},
     spread_recall::{SpreadArgs, preset},
     summary::Summary,
-    sweep::{Sweep, Task, answered, share},
+    sweep::{Answers, Sweep, Task, answered, share},
 };
 use crate::{
     device::with_device,
@@ -24,7 +24,7 @@ use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     Random,
-    tasks::{Questions, Recall, TaskModel},
+    tasks::{Questions, Recall},
 };
 use serde_json::json;
 use std::process::ExitCode;
@@ -93,7 +93,7 @@ impl Task for RecallTask {
         Ok(self.task.draw(random, batch, pairs)?)
     }
 
-    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+    fn accuracies(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
         // Sequences of each length by themselves: accuracy falls where the memory is full.
         let of = |&pairs: &usize| {
             let right = answered(model, examples, |batch| Ok(self.task.draw(random, batch, pairs)?))?;
@@ -103,7 +103,7 @@ impl Task for RecallTask {
     }
 
     /// As many pairs as there are in any.
-    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+    fn hardest(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<f64> {
         let most = self.pairs.iter().fold(0, |most, &pairs| most.max(pairs));
         Ok(share(answered(model, examples, |batch| Ok(self.task.draw(random, batch, most)?))?.into_iter()))
     }
@@ -162,7 +162,7 @@ impl Job for RecallArgs {
 /// The sweep, and all that is known after it. `told` is said before it begins: what is learned, and what is right at random.
 fn learn<B: Backend>(
     device: &B,
-    task: &impl Task,
+    task: &dyn Task,
     told: &str,
     (settings, candidates): (&SweepSettings, &[Candidate]),
     mut summary: Summary,

@@ -6,13 +6,12 @@
 //! Arora et al. learn from 100,000 sequences of the shortest size and 20,000 of each other. Here every step draws new
 //! ones, in the same proportion under the preset. A run ends early once the hardest learned size is nearly all right.
 
-use super::sweep::{Task, answered, share};
+use super::sweep::{Answers, Task, answered, share};
 use crate::error::{Error, Result};
 use clap::{Arg, Args, ValueEnum};
-use hecate_core::Backend;
 use hecate_models::{
     Random,
-    tasks::{Filler, Questions, SpreadRecall, TaskModel},
+    tasks::{Filler, Questions, SpreadRecall},
 };
 use serde_json::{Value, json};
 
@@ -191,13 +190,7 @@ impl SpreadTask {
     }
 
     /// Share of right answers for sequences of a size.
-    fn accuracy<B: Backend>(
-        &self,
-        model: &TaskModel<B>,
-        random: &mut Random,
-        examples: usize,
-        size: Size,
-    ) -> Result<f64> {
+    fn accuracy(&self, model: &dyn Answers, random: &mut Random, examples: usize, size: Size) -> Result<f64> {
         let right = answered(model, examples, |batch| Ok(self.task.draw(random, batch, size.length, size.pairs)?))?;
         Ok(share(right.into_iter()))
     }
@@ -218,12 +211,12 @@ impl Task for SpreadTask {
         Ok(self.task.draw(random, batch, length, pairs)?)
     }
 
-    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+    fn accuracies(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
         self.measured.iter().map(|&size| self.accuracy(model, random, examples, size)).collect()
     }
 
     /// Most pairs, and of those the longest.
-    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+    fn hardest(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<f64> {
         let hardest = self.lengths.iter().max_by_key(|size| (size.pairs, size.length));
         hardest.map_or(Ok(0.0), |&size| self.accuracy(model, random, examples, size))
     }

@@ -11,7 +11,7 @@ use super::{
     published::PARITY,
     settings::{Candidate, SweepSettings},
     summary::Summary,
-    sweep::{Sweep, Task, answered, share},
+    sweep::{Answers, Sweep, Task, answered, share},
 };
 use crate::{
     device::with_device,
@@ -24,7 +24,7 @@ use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
     MemoryConfig, MixerConfig, Random, RuleConfig,
-    tasks::{Parity, Questions, SymmetricGroup, TaskModel},
+    tasks::{Parity, Questions, SymmetricGroup},
 };
 use serde_json::json;
 use std::{ops::Range, process::ExitCode};
@@ -180,7 +180,7 @@ impl Task for TrackingTask {
         self.tracked.draw(random, batch, self.length)
     }
 
-    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
+    fn accuracies(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<Vec<f64>> {
         let Self { test_length, .. } = *self;
         // Sequences are longer than any that was learned from.
         let right = answered(model, examples, |batch| self.tracked.draw(random, batch, test_length))?;
@@ -192,7 +192,7 @@ impl Task for TrackingTask {
         Ok(self.ranges().into_iter().map(part).collect())
     }
 
-    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64> {
+    fn hardest(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<f64> {
         let right = answered(model, examples, |batch| self.tracked.draw(random, batch, self.length))?;
         Ok(share(right.into_iter()))
     }

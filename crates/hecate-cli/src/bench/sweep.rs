@@ -21,6 +21,25 @@ const RECENT: usize = 20;
 /// Sequences that are measured at once.
 const PART: usize = 32;
 
+/// A model that answers, on whatever backend: tasks are compiled once.
+pub(super) trait Answers {
+    /// [`TaskModel::right`].
+    fn right(&self, questions: &Questions) -> Result<Vec<bool>>;
+
+    /// [`TaskModel::right_by_segments`].
+    fn right_by_segments(&self, questions: &Questions, segment: usize) -> Result<Vec<bool>>;
+}
+
+impl<B: Backend> Answers for TaskModel<B> {
+    fn right(&self, questions: &Questions) -> Result<Vec<bool>> {
+        Ok(TaskModel::right(self, questions)?)
+    }
+
+    fn right_by_segments(&self, questions: &Questions, segment: usize) -> Result<Vec<bool>> {
+        Ok(TaskModel::right_by_segments(self, questions, segment)?)
+    }
+}
+
 /// A task, and what is measured of it.
 pub(super) trait Task {
     /// Number of different tokens, the vocabulary's size.
@@ -33,12 +52,12 @@ pub(super) trait Task {
     fn questions(&self, random: &mut Random, batch: usize) -> Result<Questions>;
 
     /// Share of right answers, one for each measure, on `examples` sequences each.
-    fn accuracies<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<Vec<f64>>;
+    fn accuracies(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<Vec<f64>>;
 
     /// Share of right answers on the hardest sequences that are learned from, by which a run may end early.
     ///
     /// Those that are only measured do not count: a model may never get them right.
-    fn hardest<B: Backend>(&self, model: &TaskModel<B>, random: &mut Random, examples: usize) -> Result<f64>;
+    fn hardest(&self, model: &dyn Answers, random: &mut Random, examples: usize) -> Result<f64>;
 }
 
 /// One model from its first step to its last.
@@ -81,17 +100,17 @@ impl Outcome {
 }
 
 /// A sweep in progress.
-pub(super) struct Sweep<'a, B: Backend, T: Task> {
+pub(super) struct Sweep<'a, B: Backend> {
     device: &'a B,
-    task: &'a T,
+    task: &'a dyn Task,
     settings: &'a SweepSettings,
     stop: &'a Stop,
     progress: SweepProgress,
 }
 
-impl<'a, B: Backend, T: Task> Sweep<'a, B, T> {
+impl<'a, B: Backend> Sweep<'a, B> {
     /// A sweep that has not begun.
-    pub(super) fn new(device: &'a B, task: &'a T, settings: &'a SweepSettings, stop: &'a Stop) -> Self {
+    pub(super) fn new(device: &'a B, task: &'a dyn Task, settings: &'a SweepSettings, stop: &'a Stop) -> Self {
         Self { device, task, settings, stop, progress: SweepProgress::new(settings.steps) }
     }
 
@@ -225,8 +244,8 @@ fn best(runs: &[SweepRun]) -> Option<f32> {
 }
 
 /// Whether each question of `examples` sequences is answered rightly; `draw` makes as many sequences as it is told.
-pub(super) fn answered<B: Backend>(
-    model: &TaskModel<B>,
+pub(super) fn answered(
+    model: &dyn Answers,
     examples: usize,
     mut draw: impl FnMut(usize) -> Result<Questions>,
 ) -> Result<Vec<bool>> {
