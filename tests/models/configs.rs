@@ -39,7 +39,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
         ("delta", RuleConfig::Delta(delta)),
         ("delta, decayed", RuleConfig::Delta(Delta { erase: Erase::Decayed, ..delta })),
         ("titans", RuleConfig::Titans(Titans::default())),
-        ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, frozen: None })),
+        ("titans, read before", RuleConfig::Titans(Titans { read: Read::Before, ..Titans::default() })),
         ("dgd", RuleConfig::Dgd(Dgd::default())),
         ("lightning", RuleConfig::Lightning(Lightning::default())),
         ("atlas", RuleConfig::Atlas(Atlas::default())),

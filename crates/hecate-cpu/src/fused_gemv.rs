@@ -81,15 +81,37 @@ impl ColumnKernel for MatVecT<'_> {
     }
 }
 
+/// What becomes of a momentum `S₀`: with the write `W` it is `P = carry S₀ + W`, and after that `S = keep P`.
+/// The memory gets `gain P`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Momentum {
+    pub(crate) carry: f32,
+    pub(crate) keep: f32,
+    pub(crate) gain: f32,
+}
+
+impl Momentum {
+    /// `S = η S₀ + W`, all of which the memory gets.
+    pub(crate) fn heavy_ball(eta: f32) -> Self {
+        Self { carry: eta, keep: 1.0, gain: 1.0 }
+    }
+
+    /// Parts `η` and `1 − η` of `a S₀ + W`.
+    pub(crate) fn look_ahead(a: f32, log_eta: f32) -> Self {
+        Self { carry: a, keep: log_eta.exp(), gain: -log_eta.exp_m1() }
+    }
+}
+
 /// The write of one token and its read, in one pass over `M [K,V]` and `S [K,V]`.
 ///
-/// With momentum `S = η S₀ + step xᵀ y` and `M = a M₀ + S`. Where `s` is empty, `M = a M₀ + step xᵀ y`.
+/// With momentum `P = carry S₀ + step xᵀ y`, `S = keep P` and `M = a M₀ + gain P`.
+/// Where `s` is empty, `M = a M₀ + step xᵀ y`.
 /// The read is `out = q M`, or `out = q M₀` where it comes `before` the write.
 pub(crate) struct FusedUpdate<'a> {
     /// Retention of the token.
     pub(crate) a: f32,
-    /// Momentum of the token; not used without `s`.
-    pub(crate) eta: f32,
+    /// Not used without `s`.
+    pub(crate) momentum: Momentum,
     /// Factor of the update: minus the step size of a gradient step.
     pub(crate) step: f32,
     /// The key's side of the rank-1 update, `[K]`.
@@ -116,8 +138,9 @@ impl ColumnKernel for FusedUpdate<'_> {
 
     #[inline(always)]
     fn panel<S: Simd, const N: usize>(&mut self, simd: S, column: usize) {
-        let FusedUpdate { a, eta, step, x, y, old: [old_m, old_s], m, s, q, before, out } = self;
-        let (width, a, eta) = (y.len(), simd.splat_f32s(*a), simd.splat_f32s(*eta));
+        let FusedUpdate { a, momentum, step, x, y, old: [old_m, old_s], m, s, q, before, out } = self;
+        let (width, a, Momentum { carry, keep, gain }) = (y.len(), simd.splat_f32s(*a), *momentum);
+        let [carry, keep, gain] = [carry, keep, gain].map(|x| simd.splat_f32s(x));
         let y = load_part::<S, N>(simd, &y[column..]);
         let mut sums = [simd.splat_f32s(0.0); N];
         // Without momentum this iterator is empty, and the branch inside the loop is always the same.
@@ -128,12 +151,13 @@ impl ColumnKernel for FusedUpdate<'_> {
             let old = load_part::<S, N>(simd, &old[column..]);
             let mut new = [simd.splat_f32s(0.0); N];
             if let Some((s, old_s)) = momentum.next() {
-                let mut pushed = load_part::<S, N>(simd, &old_s[column..]);
+                let mut kept = load_part::<S, N>(simd, &old_s[column..]);
                 for n in 0..N {
-                    pushed[n] = simd.mul_add_e_f32s(x, y[n], simd.mul_f32s(eta, pushed[n]));
-                    new[n] = simd.mul_add_e_f32s(a, old[n], pushed[n]);
+                    let pushed = simd.mul_add_e_f32s(x, y[n], simd.mul_f32s(carry, kept[n]));
+                    new[n] = simd.mul_add_e_f32s(a, old[n], simd.mul_f32s(gain, pushed));
+                    kept[n] = simd.mul_f32s(keep, pushed);
                 }
-                store_part(simd, &mut s[column..], pushed);
+                store_part(simd, &mut s[column..], kept);
             } else {
                 (0..N).for_each(|n| new[n] = simd.mul_add_e_f32s(x, y[n], simd.mul_f32s(a, old[n])));
             }
@@ -151,7 +175,7 @@ impl ColumnKernel for FusedUpdate<'_> {
 pub(crate) struct UpdateBackward<'a> {
     /// As in the forward.
     pub(crate) a: f32,
-    pub(crate) eta: f32,
+    pub(crate) momentum: Momentum,
     /// `[K,V]`: the gradient of `M` when given, of `M₀` when handed back. `ds` likewise, empty without momentum.
     pub(crate) dm: &'a mut [f32],
     pub(crate) ds: &'a mut [f32],
@@ -173,43 +197,62 @@ pub(crate) struct UpdateBackward<'a> {
     pub(crate) dy: &'a mut [f32],
 }
 
+/// Gradients of a token's factors in an update.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FactorGrads {
+    /// Of `a`.
+    pub(crate) a: f32,
+    /// Of `carry`; 0 without momentum.
+    pub(crate) carry: f32,
+    /// Of `keep` less that of `gain`: `⟨dS − dM, P⟩`; 0 unless asked for.
+    pub(crate) keep: f32,
+}
+
 impl UpdateBackward<'_> {
-    /// All columns; returns the gradients of `a` and `η`.
+    /// All columns. `AHEAD` asks for the gradient of `keep`; `step` is then that of the forward, and not used otherwise.
     #[inline(always)]
-    pub(crate) fn run(self) -> [f32; 2] {
+    pub(crate) fn run<const AHEAD: bool>(self, step: f32) -> FactorGrads {
         self.dx.fill(0.0);
-        dispatch(self)
+        let carry = self.momentum.carry;
+        let [a, of_carry, carried, written] = dispatch(UpdateBackwardCall::<AHEAD>(self));
+        FactorGrads { a, carry: of_carry, keep: carry * carried + step * written }
     }
 }
 
-impl WithSimd for UpdateBackward<'_> {
-    type Output = [f32; 2];
+/// An [`UpdateBackward`]; `AHEAD` is a constant, so that momentum which does not look ahead pays nothing for it.
+struct UpdateBackwardCall<'a, const AHEAD: bool>(UpdateBackward<'a>);
+
+impl<const AHEAD: bool> WithSimd for UpdateBackwardCall<'_, AHEAD> {
+    /// Gradients of `a` and `carry`, then `⟨dS − dM, S₀⟩` and `⟨dS − dM, xᵀ y⟩`.
+    type Output = [f32; 4];
 
     #[inline(always)]
-    fn with_simd<S: Simd>(mut self, simd: S) -> [f32; 2] {
-        let mut gates = [simd.splat_f32s(0.0); 2];
-        panels(simd, self.y.len(), UpdateBackwardPanels { call: &mut self, gates: &mut gates });
-        gates.map(|x| simd.reduce_sum_f32s(x))
+    fn with_simd<S: Simd>(mut self, simd: S) -> [f32; 4] {
+        let mut sums = [simd.splat_f32s(0.0); 4];
+        let width = self.0.y.len();
+        panels(simd, width, UpdateBackwardPanels::<S, AHEAD> { call: &mut self.0, sums: &mut sums });
+        sums.map(|x| simd.reduce_sum_f32s(x))
     }
 }
 
-/// An [`UpdateBackward`] under way, with its sums for `a` and `η`.
+/// An [`UpdateBackward`] under way, with its sums over the whole matrix.
 /// The sums stay vectors until the last panel: one horizontal sum a call.
-struct UpdateBackwardPanels<'b, 'a, S: Simd> {
+struct UpdateBackwardPanels<'b, 'a, S: Simd, const AHEAD: bool> {
     call: &'b mut UpdateBackward<'a>,
-    gates: &'b mut [S::f32s; 2],
+    sums: &'b mut [S::f32s; 4],
 }
 
-impl<S: Simd> Panel<S> for UpdateBackwardPanels<'_, '_, S> {
+impl<S: Simd, const AHEAD: bool> Panel<S> for UpdateBackwardPanels<'_, '_, S, AHEAD> {
     #[inline(always)]
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        // Per row: dM += qᵀ dout, da += ⟨dM, M₀⟩, dS += dM, dη += ⟨dS, S₀⟩, then x and y, then the decay.
-        let UpdateBackward { a, eta, dm, ds, old: [m, s], seen, q, dout, dq, x, y, dx, dy } = &mut *self.call;
-        let (width, a, eta) = (y.len(), simd.splat_f32s(*a), simd.splat_f32s(*eta));
+        // Per row: dM += qᵀ dout, da += ⟨dM, M₀⟩, dP = keep dS + gain dM, then x and y, then the decay.
+        let UpdateBackward { a, momentum, dm, ds, old: [m, s], seen, q, dout, dq, x, y, dx, dy } = &mut *self.call;
+        let (width, a, Momentum { carry, keep, gain }) = (y.len(), simd.splat_f32s(*a), *momentum);
+        let [carry, keep, gain] = [carry, keep, gain].map(|x| simd.splat_f32s(x));
         let part = |x: &[f32]| load_part::<S, N>(simd, &x[column..]);
         let (y, dout, mut sums) = (part(y), part(dout), [simd.splat_f32s(0.0); N]);
         // Sums over the whole matrix go on from panel to panel.
-        let [mut da, mut deta] = *self.gates;
+        let [mut da, mut dcarry, mut carried, mut written] = *self.sums;
         let mut momentum = ds.chunks_exact_mut(width).zip(s.chunks_exact(width));
         let rows = dm.chunks_exact_mut(width).zip(m.chunks_exact(width)).zip(seen.chunks_exact(width));
         // One of the two queries is zero: both reads share one loop without a branch.
@@ -228,11 +271,20 @@ impl<S: Simd> Panel<S> for UpdateBackwardPanels<'_, '_, S> {
             let mut pushed = d;
             if let Some((ds, s)) = momentum.next() {
                 let (old, s) = (part(ds), part(s));
+                let mut apart = simd.splat_f32s(0.0);
                 for n in 0..N {
-                    pushed[n] = simd.add_f32s(old[n], d[n]);
-                    deta = simd.mul_add_e_f32s(pushed[n], s[n], deta);
+                    pushed[n] = simd.mul_add_e_f32s(keep, old[n], simd.mul_f32s(gain, d[n]));
+                    dcarry = simd.mul_add_e_f32s(pushed[n], s[n], dcarry);
+                    if AHEAD {
+                        let spread = simd.sub_f32s(old[n], d[n]);
+                        carried = simd.mul_add_e_f32s(spread, s[n], carried);
+                        apart = simd.mul_add_e_f32s(spread, y[n], apart);
+                    }
                 }
-                store_part(simd, &mut ds[column..], pushed.map(|x| simd.mul_f32s(eta, x)));
+                if AHEAD {
+                    written = simd.mul_add_e_f32s(x, apart, written);
+                }
+                store_part(simd, &mut ds[column..], pushed.map(|x| simd.mul_f32s(carry, x)));
             }
             for n in 0..N {
                 along = simd.mul_add_e_f32s(pushed[n], y[n], along);
@@ -243,7 +295,7 @@ impl<S: Simd> Panel<S> for UpdateBackwardPanels<'_, '_, S> {
             *dx += simd.reduce_sum_f32s(along);
             *dq += simd.reduce_sum_f32s(read);
         }
-        *self.gates = [da, deta];
+        *self.sums = [da, dcarry, carried, written];
         store_part(simd, &mut dy[column..], sums);
     }
 }

@@ -38,6 +38,6 @@ pub(crate) fn step<R: Oracle>(
     }
     let gates = R::Gates::map(R::Gates::as_ref(&token.gates), |_, x| x.clone());
     let token = Token { q: token.q.clone(), k: token.k.clone(), v: token.v.clone(), gates, head: token.head };
-    let (token, found) = go_back(token, copy::<R>(state), anchor.to_vec());
+    let (token, found) = go_back(rule, token, copy::<R>(state), anchor.to_vec());
     rule.step(&token, &found, point)
 }

@@ -18,7 +18,7 @@ fn same(what: &str, a: MixerConfig, b: MixerConfig) {
 }
 
 fn titans(read: Read) -> MemoryConfig {
-    configs::memory(RuleConfig::Titans(Titans { read, frozen: None }))
+    configs::memory(RuleConfig::Titans(Titans { read, frozen: None, ..Titans::default() }))
 }
 
 #[test]

@@ -10,8 +10,9 @@ use hecate_core::{
     Of, Read, Slots,
     families::{DeepRule, DeepSpec},
     rules::{
-        Activation, AttentionalBias, Huber, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory, Moneta,
-        MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Yaad, YaadMatrix, YaadMomentum,
+        Activation, AttentionalBias, Huber, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
+        MomentumForm, Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Yaad, YaadMatrix,
+        YaadMomentum,
     },
 };
 
@@ -204,8 +205,13 @@ fn step<R: DeepRule>(
     let vars = |state: &Of<R::State, Var>| -> Vec<Var> {
         R::State::into_vec(R::State::as_ref(state)).into_iter().cloned().collect()
     };
-    let (old, point) = (vars(old), vars(point));
+    let (old, mut point) = (vars(old), vars(point));
     let count = if let Structure::Matrix(_) = structure { 1 } else { 2 };
+    let ahead = rule.spec().looks_ahead();
+    if ahead {
+        // Gradients are taken where momentum leads.
+        (0..count).for_each(|i| point[i] = &point[i] + &point[count + i]);
+    }
     let weights_of = |state: &[Var]| -> Vec<Var> { state[..count].iter().map(|x| to_weights(retention, x)).collect() };
 
     // The inner gradient is taken at `point`, the group's start where frozen, as in (33).
@@ -217,6 +223,14 @@ fn step<R: DeepRule>(
     let (mut new, mut velocities) = (Vec::new(), Vec::new());
     for (i, gradient) in gradient(structure, &weights, &at, &u).into_iter().enumerate() {
         let mut move_by = (theta * gradient).scale(-1.0);
+        if ahead {
+            // `N = a N + z`, and the momentum what of it the memory does not have yet.
+            let (next, eta) = (&a * (&old[i] + &old[count + i]) + move_by, named("log_eta").exp());
+            let memory = &eta * (&a * &old[i]) + (&next - &eta * &next);
+            velocities.push(&next - &memory);
+            new.push(memory);
+            continue;
+        }
         if R::FORM.momentum() {
             move_by = named("log_eta").exp() * &old[count + i] + move_by;
             velocities.push(move_by.clone());
@@ -268,6 +282,10 @@ macro_rules! oracles {
                 }
             }
 
+            fn momentum_forgets(self) -> bool {
+                self.spec().looks_ahead()
+            }
+
             fn strength(self) -> f64 {
                 // Tokens of a group step from one point, so their steps add up before any of them is seen.
                 let shared = if self.frozen.is_some() { 0.1 } else { 1.0 };
@@ -304,7 +322,9 @@ oracles! {
         Self { memory: TANH, read: Read::Before, ..Self::default() },
         Self { frozen: Some(16), ..Self::default() },
         Self { memory: GELU, frozen: Some(70), ..Self::default() },
-        Self { memory: NORM, read: Read::Before, frozen: Some(5) },
+        Self { memory: NORM, read: Read::Before, frozen: Some(5), ..Self::default() },
+        Self { momentum: MomentumForm::LookAhead, ..Self::default() },
+        Self { momentum: MomentumForm::LookAhead, memory: GELU, read: Read::Before, frozen: Some(5) },
     ];
     // The cube of an error is steep: a step that a bounded error would allow runs away.
     Moneta: 0.03, [
@@ -336,6 +356,8 @@ oracles! {
     YaadMomentum: 0.3, [
         Self::default(),
         Self { bias: Huber::Norm, frozen: Some(16), ..Self::default() },
+        Self { momentum: MomentumForm::LookAhead, ..Self::default() },
+        Self { momentum: MomentumForm::LookAhead, memory: TANH, frozen: Some(16), ..Self::default() },
     ];
     // A step moves logarithms here, so weights change by factors.
     Memora: 0.05, [

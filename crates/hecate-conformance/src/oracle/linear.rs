@@ -6,7 +6,7 @@
 use super::{Oracle, Token, Var, read, reads_and_groups};
 use hecate_core::{
     Read,
-    rules::{Delta, Dgd, Erase, Hebbian, Lightning, Matrix, Momentum, Objective, Titans},
+    rules::{Delta, Dgd, Erase, Hebbian, Lightning, Matrix, Momentum, MomentumForm, Objective, Titans},
 };
 
 /// `M_t = a M_{t−1} + θ kᵀ v`.
@@ -55,11 +55,21 @@ impl Oracle for Delta {
 /// Behrouz et al., "Titans: Learning to Memorize at Test Time", with a matrix as memory.
 impl Oracle for Titans {
     fn all() -> Vec<Self> {
-        reads_and_groups().into_iter().map(|(read, frozen)| Self { read, frozen }).collect()
+        let heavy_ball = reads_and_groups().into_iter().map(|(read, frozen)| Self { read, frozen, ..Self::default() });
+        let momentum = MomentumForm::LookAhead;
+        let look_ahead = [Read::After, Read::Before].map(|read| Self { read, momentum, ..Self::default() });
+        heavy_ball.chain(look_ahead).collect()
     }
 
     fn step(self, token: &Token<Self>, old: &Momentum<Var>, point: &Momentum<Var>) -> (Var, Momentum<Var>) {
         let Token { q, k, v, gates, .. } = token;
+        if self.momentum == MomentumForm::LookAhead {
+            // `N = a N − θ kᵀ (k N − v)` with `N = M + S`, and `M` a mean of what `N` was.
+            let (a, eta, n) = (gates.log_a.exp(), gates.log_eta.exp(), &old.m + &old.s);
+            let n = &a * &n - &gates.theta * k.t().dot(&(k.dot(&n) - v));
+            let m = &eta * (&a * &old.m) + (&n - &eta * &n);
+            return (read(self.read, q, &old.m, &m), Momentum { s: n - &m, m });
+        }
         let gradient = k.t().dot(&(k.dot(&point.m) - v));
         // Momentum is not decayed by `a`: retention acts on the memory alone.
         let s = gates.log_eta.exp() * &old.s - &gates.theta * gradient;

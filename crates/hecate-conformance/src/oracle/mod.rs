@@ -42,6 +42,11 @@ pub trait Oracle: Rule {
         Forgetting::Always
     }
 
+    /// Whether its momentum is multiplied by `a` as the memory is.
+    fn momentum_forgets(self) -> bool {
+        false
+    }
+
     /// A step size up to which the rule is stable alone with unit keys. Groups of tokens take their steps together.
     fn strength(self) -> f64 {
         if self.group().is_some() { 0.1 } else { 1.0 }
@@ -339,7 +344,7 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
                 let mut token = Token { q, k, v, gates, head: Head { index: head, count: heads } };
                 if let Some(anchor) = &inputs.anchor {
                     let anchor = R::Anchor::into_vec(at::<R::Anchor>(anchor, head));
-                    (token, state) = go_back(token, state, anchor);
+                    (token, state) = go_back(rule, token, state, anchor);
                 }
                 let (read, new) = rule.step(&token, &state, &point);
                 (out[i], state) = (Some(read), new);
@@ -352,13 +357,22 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
 }
 
 /// What a token finds of a memory that goes back to an anchor, `B + a (X − B)`, and the token with `a = 1`.
-pub fn go_back<R: Rule>(token: Token<R>, state: Of<R::State, Var>, anchor: Vec<Var>) -> (Token<R>, Of<R::State, Var>) {
+pub fn go_back<R: Oracle>(
+    rule: R,
+    token: Token<R>,
+    state: Of<R::State, Var>,
+    anchor: Vec<Var>,
+) -> (Token<R>, Of<R::State, Var>) {
     let gates = R::Gates::list(&token.gates);
     let (_, log_a) = gates.iter().find(|(slot, _)| *slot == "log_a").expect("a rule that forgets");
     let a = log_a.exp();
     let mut anchor = anchor.into_iter();
     // Slots that have no anchor follow those that have.
-    let state = R::State::map(state, |_, x| anchor.next().map_or(x.clone(), |b| &b + &a * (x - &b)));
+    let other = |x: Var| if rule.momentum_forgets() { &a * x } else { x };
+    let state = R::State::map(state, |_, x| match anchor.next() {
+        Some(b) => &b + &a * (x - &b),
+        None => other(x),
+    });
     let zero = a.constant(1, 1, vec![0.0]);
     let gates = R::Gates::map(token.gates, |slot, gate| if slot == "log_a" { zero.clone() } else { gate });
     (Token { gates, ..token }, state)

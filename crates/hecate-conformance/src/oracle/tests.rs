@@ -41,3 +41,47 @@ fn an_operand_used_twice_counts_twice() {
     let error = differences(&[leaf], &[upstream], forward, 8);
     assert!(error < 1e-8, "{error:e}");
 }
+
+/// Largest state or output, over that of the start, of texts whose gates somebody chose to make it grow: cycles of four gates
+/// drawn from the ends of their ranges, over keys of length 1 on a line, with nothing to write.
+fn worst_growth(momentum: MomentumForm) -> f64 {
+    let rule = Titans { momentum, ..Titans::default() };
+    let random = &mut crate::Random::new(3);
+    let growth = (0..150).map(|seed| {
+        let cycle: Vec<[f64; 3]> = (0..4)
+            .map(|_| {
+                let eta = [0.0, 0.5, 0.9, 0.999][random.below(4)];
+                // The ball's steps are small where it is carried on, as layers make them; the other's need not be.
+                let (a, share) = ([1.0, 0.9][random.below(2)], [0.0, 0.5, 1.0][random.below(3)]);
+                let theta = if momentum == MomentumForm::HeavyBall { (1.0 - eta) * share } else { (1.0 + a) * share };
+                [a, eta, theta]
+            })
+            .collect();
+        let case = Case::new(rule, Sizes::new(1, 240, 1, 1, 1), seed).with(|slot, mut array| {
+            let gate = ["log_a", "log_eta", "theta"].iter().position(|name| *name == slot);
+            for (t, x) in array.values.iter_mut().enumerate() {
+                *x = match gate {
+                    Some(2) => cycle[t % 4][2],
+                    Some(gate) => cycle[t % 4][gate].ln(),
+                    None if slot == "v" => 0.0,
+                    None => x.signum(),
+                };
+            }
+            array
+        });
+        // `M = S = ±1` before: `N` is at most 2, and so is all that is a mean of it.
+        let results = solve(&case);
+        let outputs = results.outputs.list();
+        outputs.iter().flat_map(|(_, x)| x.values.iter()).fold(0.0f64, |most, x| most.max(x.abs())) / 2.0
+    });
+    growth.fold(0.0, f64::max)
+}
+
+#[test]
+fn momentum_that_looks_ahead_is_bounded_whatever_the_gates() {
+    let (ball, ahead) = (worst_growth(MomentumForm::HeavyBall), worst_growth(MomentumForm::LookAhead));
+    // `S = N − M`: a difference of two that are bounded by 2 each.
+    assert!(ahead <= 2.0 + 1e-12, "{ahead}");
+    // The same search finds gates by which the other grows.
+    assert!(ball > 1e6, "{ball}");
+}

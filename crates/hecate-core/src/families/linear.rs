@@ -41,6 +41,9 @@ pub struct LinearSpec {
     pub frozen: Option<u32>,
     /// Whether there is an `S`; without, `η = 0`.
     pub momentum: bool,
+    /// Whether the momentum [looks ahead](crate::rules::MomentumForm::LookAhead); engines leave that to
+    /// [`look_ahead`](crate::families::look_ahead).
+    pub look_ahead: bool,
     /// What `r` is; `w` is always `θ`.
     pub erase: EraseStrength,
     /// What one `log a` multiplies.

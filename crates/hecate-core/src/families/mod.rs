@@ -7,6 +7,7 @@
 
 mod deep;
 mod linear;
+pub mod look_ahead;
 
 pub use deep::{
     DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepOptions, DeepRule, DeepSpec, LowerDeepGates, LowerWeights,

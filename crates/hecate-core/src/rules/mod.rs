@@ -105,7 +105,7 @@ pub use dgd::{Dgd, DgdGates, EraseLogits, Objective};
 pub use hebbian::{Hebbian, Matrix, WriteGates, WriteLogits};
 pub use lattice::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE, UnitSlots, Variant};
 pub use lightning::{Lightning, StrengthGates};
-pub use titans::{Momentum, MomentumGates, MomentumLogits, Titans};
+pub use titans::{Momentum, MomentumForm, MomentumGates, MomentumLogits, Titans};
 pub use trellis::{AnchorPair, CodeGates, CodeLogits, Phi, SLOT_EPSILON, SlotPair, Trellis};
 
 /// Every rule under its family: its name, as [`Rule::NAME`](crate::Rule::NAME) spells it, and its type. All else is made

@@ -1,7 +1,7 @@
 //! Titans with a matrix memory: the delta rule with momentum.
 
 use crate::{
-    Dims, NoSlots, Read, Result, Rule,
+    Dims, Error, NoSlots, Read, Result, Rule,
     families::{
         EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearMatrix, LinearRule, LinearSpec,
         LinearState, LowerGates, LowerState,
@@ -10,11 +10,28 @@ use crate::{
     slots,
 };
 
-/// `S_t = η_t S_{t−1} − θ_t k_tᵀ (k_t M_{t−1} − v_t)`, `M_t = a_t M_{t−1} + S_t`.
+/// How what was written before goes on moving the memory. `z_t` is what a token writes, a descent of step `θ_t`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum MomentumForm {
+    /// `S_t = η_t S_{t−1} + z_t`, `M_t = a_t M_{t−1} + S_t`, with the gradient at `M_{t−1}`: eqs 13–14 of "Titans". Gates that
+    /// change from token to token can make it grow without end, however small the steps.
+    #[default]
+    HeavyBall,
+    /// `S_t = η_t (a_t S_{t−1} + z_t)`, `M_t = a_t M_{t−1} + (1 − η_t) (a_t S_{t−1} + z_t)`, with the gradient where momentum
+    /// leads, at `N_{t−1} = M_{t−1} + S_{t−1}`.
+    ///
+    /// `N_t = a_t N_{t−1} + z_t` is the rule without momentum, and `M_t = η_t a_t M_{t−1} + (1 − η_t) N_t` a mean of what `N` was.
+    /// So with a linear memory and `θ|k|² ≤ 1 + a` nothing grows by itself, whatever `η` is.
+    LookAhead,
+}
+
+/// `S_t = η_t S_{t−1} − θ_t k_tᵀ (k_t M_{t−1} − v_t)`, `M_t = a_t M_{t−1} + S_t`, or with momentum that looks ahead
+/// ([`MomentumForm`]).
 ///
 /// The linear recurrence ([equations](super)) with `w = r = θ`; frozen: `r = 0`, `f = 1`. `dθ = dw + dr` (exact),
 /// `dθ = dw` (frozen). After one write the memory receives `θ/(1−η)` in all, so a key met again is stable only while
-/// `θ|k|²/(1−η) ≲ 2`: make `θ = (1−η) θ′` with `θ′ ∈ [0,1]`.
+/// `θ|k|²/(1−η) ≲ 2`: make `θ = (1−η) θ′` with `θ′ ∈ [0,1]`. Where momentum looks ahead, `θ|k|² ≤ 1 + a` is enough.
 /// Source: Behrouz et al., "Titans", eqs 13–14 and 32–33 (their θ is half of ours: no ½ in their loss). The exact
 /// recurrence, where the paper's parallel form is the frozen one (eqs 16–18).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -22,8 +39,10 @@ use crate::{
 pub struct Titans {
     /// When a token reads.
     pub read: Read,
-    /// Groups of this many tokens share one gradient point.
+    /// Groups of this many tokens share one gradient point (not where momentum looks ahead).
     pub frozen: Option<u32>,
+    /// Which momentum.
+    pub momentum: MomentumForm,
 }
 
 slots! {
@@ -70,6 +89,10 @@ impl Rule for Titans {
     }
 
     fn check(self, _: &Dims) -> Result<()> {
+        if let (MomentumForm::LookAhead, Some(group)) = (self.momentum, self.frozen) {
+            let expected = "no frozen groups where momentum looks ahead: leave one of the two out";
+            return Err(Error::Config { what: Self::NAME, option: "frozen", found: group.to_string(), expected });
+        }
         check_frozen(Self::NAME, self.frozen)
     }
 }
@@ -77,7 +100,8 @@ impl Rule for Titans {
 impl LinearRule for Titans {
     fn spec(self) -> LinearSpec {
         let erase = if self.frozen.is_some() { EraseStrength::Nothing } else { EraseStrength::Theta };
-        LinearSpec { read: self.read, frozen: self.frozen, momentum: true, erase, ..LinearSpec::default() }
+        let look_ahead = self.momentum == MomentumForm::LookAhead;
+        LinearSpec { read: self.read, frozen: self.frozen, momentum: true, look_ahead, erase, ..LinearSpec::default() }
     }
 }
 

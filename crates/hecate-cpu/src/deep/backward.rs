@@ -12,7 +12,7 @@ use super::{
     softmax,
 };
 use crate::{
-    fused_gemv::{self, UpdateBackward},
+    fused_gemv::{self, FactorGrads, UpdateBackward},
     recurrent::{Cell, StateGrads, StepBackward, Token, TokenGrads, TokenStates},
     rows::{axpy, dot, scale},
 };
@@ -206,18 +206,28 @@ impl DeepCell {
         // The memory that the token read: after its write, or before.
         let seen = if self.spec.read == Read::After { states.new } else { states.old };
         // Without momentum `ds` is empty, and so are both its parts.
-        let (cut, Gates { a, eta, .. }) = (first.min(ds.len()), at.gates);
+        let (cut, Gates { a, momentum, theta, .. }) = (first.min(ds.len()), at.gates);
         let ((dm, dm_high), (ds, ds_high)) = (dm.split_at_mut(first), ds.split_at_mut(cut));
         let ((m, m_high), (s, s_high)) = (old.split_at(first), old_s.split_at(cut));
         // The last layer comes first: its read's gradient goes on to the hidden layer.
         let mut high = [0.0; 2];
+        let ahead = self.spec.looks_ahead();
+        let gates = |call: UpdateBackward<'_>| {
+            // Where momentum looks ahead, `a` is what is carried of it too, and `η` what is kept.
+            if ahead {
+                let FactorGrads { a, carry, keep } = call.run::<true>(-theta);
+                return [a + carry, keep];
+            }
+            let FactorGrads { a, carry, .. } = call.run::<false>(0.0);
+            [a, carry]
+        };
         if self.hidden.is_some() {
             // The update's kernel adds to its query's gradient.
             dpre.fill(0.0);
             let (old, seen, q) = ([m_high, s_high], &seen[first..all], queries(record.read_h));
             let (dm, ds, dout, dq, x, y) = (dm_high, ds_high, &*dread, &mut *dpre, record.h, record.u_o);
             let (dx, dy) = (dh, &mut *du_o);
-            high = UpdateBackward { a, eta, dm, ds, old, seen, q, dout, dq, x, y, dx, dy }.run();
+            high = gates(UpdateBackward { a, momentum, dm, ds, old, seen, q, dout, dq, x, y, dx, dy });
             dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
         }
         let (dout, y, dy) = match self.hidden {
@@ -226,7 +236,7 @@ impl DeepCell {
         };
         let (x, q, old, dx) = (token.k, queries(token.q), [m, s], &mut *key);
         // Then the first layer, or the only one.
-        let low = UpdateBackward { a, eta, dm, ds, old, seen, q, dout, dq, x, y, dx, dy }.run();
+        let low = gates(UpdateBackward { a, momentum, dm, ds, old, seen, q, dout, dq, x, y, dx, dy });
         // One retention and one momentum gate serve both layers: their gradients add up.
         [low[0] + high[0], low[1] + high[1]]
     }

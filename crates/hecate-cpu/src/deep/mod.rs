@@ -26,7 +26,7 @@ mod softmax;
 mod write;
 
 use crate::{
-    fused_gemv::{add_transposed, read},
+    fused_gemv::{Momentum, add_transposed, read},
     linear::chunk_backward,
     recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, Token, heads},
     rows::axpy,
@@ -86,7 +86,9 @@ pub(crate) struct Scratch {
 struct Gates {
     /// Retention.
     a: f32,
-    /// Momentum; 0 without.
+    /// Momentum, of no consequence without.
+    momentum: Momentum,
+    /// `η`; 0 without.
     eta: f32,
     /// Step size.
     theta: f32,
@@ -130,9 +132,12 @@ impl DeepCell {
     #[inline(always)]
     fn gates(&self, gates: &[f32]) -> Gates {
         let after = usize::from(self.form.momentum());
+        let (a, log_eta) = (gates[0].exp(), if self.form.momentum() { gates[1] } else { f32::NEG_INFINITY });
+        let ahead = self.spec.looks_ahead();
         Gates {
-            a: gates[0].exp(),
-            eta: if self.form.momentum() { gates[1].exp() } else { 0.0 },
+            a,
+            eta: log_eta.exp(),
+            momentum: if ahead { Momentum::look_ahead(a, log_eta) } else { Momentum::heavy_ball(log_eta.exp()) },
             theta: gates[1 + after],
             delta: if let AttentionalBias::Huber(_) = self.spec.bias { gates[2 + after] } else { 0.0 },
         }
@@ -306,11 +311,16 @@ impl Cell for DeepCell {
     }
 
     fn merges_point(&self) -> bool {
-        self.spec.frozen.is_none() && !self.anchored
+        self.spec.frozen.is_none() && !self.anchored && !self.spec.looks_ahead()
+    }
+
+    fn ahead(&self) -> usize {
+        if self.spec.looks_ahead() { self.sizes().1 } else { 0 }
     }
 
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
-        let linear = self.spec.frozen.is_some() && !self.is_mapped() && self.hidden.is_some();
+        let linear =
+            self.spec.frozen.is_some() && !self.is_mapped() && self.hidden.is_some() && !self.spec.looks_ahead();
         linear.then_some(self as &dyn GroupedForm<Scratch>)
     }
 

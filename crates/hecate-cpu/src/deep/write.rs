@@ -15,7 +15,7 @@ impl DeepCell {
     pub(super) fn write(
         &self,
         token: Token<'_>,
-        &Gates { a, eta, theta, .. }: &Gates,
+        &Gates { a, momentum, theta, .. }: &Gates,
         old: &[f32],
         new: &mut [f32],
         record: &mut Record<&mut [f32]>,
@@ -35,18 +35,18 @@ impl DeepCell {
         let q = if mapped { &zeros[..self.key] } else { token.q };
         let (step, old) = (-theta, [old, old_s]);
         if self.hidden.is_none() {
-            let write = FusedUpdate { a, eta, step, x: token.k, y: record.u_o, old, m, s, q, before, out };
+            let write = FusedUpdate { a, momentum, step, x: token.k, y: record.u_o, old, m, s, q, before, out };
             return self.write_layer(write, weights, tiles);
         }
         let seen = &mut hidden[..self.d()];
-        let write = FusedUpdate { a, eta, step, x: token.k, y: record.delta, old, m, s, q, before, out: seen };
+        let write = FusedUpdate { a, momentum, step, x: token.k, y: record.delta, old, m, s, q, before, out: seen };
         self.write_layer(write, weights, tiles);
         if !mapped {
             activate(self.activation(), seen, record.read_h, record.read_slope);
         }
         let q = if mapped { &zeros[..self.d()] } else { &*record.read_h };
         let (old, m, s) = ([old_high, old_s_high], m_high, s_high);
-        let write = FusedUpdate { a, eta, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
+        let write = FusedUpdate { a, momentum, step, x: record.h, y: record.u_o, old, m, s, q, before, out };
         self.write_layer(write, weights_high, tiles);
     }
 

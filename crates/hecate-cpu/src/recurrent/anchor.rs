@@ -1,7 +1,10 @@
 //! Memories that go back to an anchor as they forget, whatever the rule: a cell is told that nothing is forgotten, and finds
-//! `X′ = B + a (X − B)` where it would find `X`. Its gradient point stays `X`.
+//! `X′ = B + a (X − B)` where it would find `X`. Its gradient point stays `X`. Momentum that looks ahead forgets too, to zero.
 
-use crate::simd::wide;
+use crate::{
+    rows::{dot, scale},
+    simd::wide,
+};
 
 /// What of a state goes back where.
 #[derive(Clone, Copy)]
@@ -10,17 +13,21 @@ pub(super) struct Anchor<'a> {
     pub(super) anchor: &'a [f32],
     /// `a` of every token.
     pub(super) retention: &'a [f32],
+    /// Whether slots without an anchor forget as well.
+    pub(super) all: bool,
 }
 
 impl Anchor<'_> {
     /// `found = X′` of token `t`; slots without an anchor, as momentum, are as they were.
     pub(super) fn find(self, t: usize, state: &[f32], found: &mut [f32]) {
         let (a, anchor) = (self.retention[t], self.anchor);
+        let others = if self.all { a } else { 1.0 };
         wide(
             (state, found),
             #[inline(always)]
             |(state, found)| {
-                found[anchor.len()..].copy_from_slice(&state[anchor.len()..]);
+                let rest = found[anchor.len()..].iter_mut().zip(&state[anchor.len()..]);
+                rest.for_each(|(found, s)| *found = others * s);
                 for ((found, x), b) in found.iter_mut().zip(state).zip(anchor) {
                     *found = b + a * (x - b);
                 }
@@ -31,10 +38,16 @@ impl Anchor<'_> {
     /// From the gradient of `X′` to that of `X`, in place; adds to that of `B`, and returns that of `log a`.
     pub(super) fn back(self, t: usize, state: &[f32], dstate: &mut [f32], danchor: &mut [f32]) -> f32 {
         let (a, anchor) = (self.retention[t], self.anchor);
+        let others = self.all.then_some(anchor.len());
         a * wide(
             (state, dstate, danchor),
             #[inline(always)]
             |(state, dstate, danchor)| {
+                let mut momentum = 0.0;
+                if let Some(first) = others {
+                    momentum = dot(&dstate[first..], &state[first..]);
+                    scale(&mut dstate[first..], a);
+                }
                 // Eight sums, so that they are vectors.
                 let mut sums = [0.0; 8];
                 let rows = dstate.chunks_mut(8).zip(danchor.chunks_mut(8)).zip(state.chunks(8).zip(anchor.chunks(8)));
@@ -45,7 +58,7 @@ impl Anchor<'_> {
                         *d *= a;
                     }
                 }
-                sums.iter().sum::<f32>()
+                momentum + sums.iter().sum::<f32>()
             },
         )
     }

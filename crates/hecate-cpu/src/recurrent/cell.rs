@@ -110,6 +110,12 @@ pub(crate) trait Cell: Sync {
         false
     }
 
+    /// Elements of the weights, where gradients are taken not at them but at their sum with the momentum after them.
+    /// Then the point's first elements are that sum, and its gradient is that of both.
+    fn ahead(&self) -> usize {
+        0
+    }
+
     /// The form in matrix products over several tokens of one group, where the rule has one.
     fn groups(&self) -> Option<&dyn GroupedForm<Self::Scratch>> {
         None

@@ -80,7 +80,36 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
 
     /// Where memories go back to, unless that is zero.
     pub(super) fn anchor(&self) -> Option<Anchor<'_>> {
-        (!self.anchor.is_empty()).then_some(Anchor { anchor: &self.anchor, retention: &self.retention })
+        let all = self.call.cell.ahead() > 0;
+        (!self.anchor.is_empty()).then_some(Anchor { anchor: &self.anchor, retention: &self.retention, all })
+    }
+
+    /// Where gradients are taken: a state, or in `led` where its momentum leads.
+    pub(super) fn point<'s>(&self, state: &'s [f32], led: &'s mut [f32]) -> &'s [f32] {
+        let all = self.call.cell.ahead();
+        if all == 0 {
+            return state;
+        }
+        let (weights, momentum) = state.split_at(all);
+        led.iter_mut().zip(weights.iter().zip(momentum)).for_each(|(led, (w, s))| *led = w + s);
+        led
+    }
+
+    /// From the gradient of the point to that of the state that it was made of; nothing is left.
+    pub(super) fn take_point(&self, dstate: &mut [f32], dpoint: &mut [f32]) {
+        let all = self.call.cell.ahead();
+        if all > 0 {
+            // The point was a sum: both parts get its gradient.
+            dpoint.copy_within(..all, all);
+        }
+        take_point(dstate, dpoint);
+    }
+
+    /// What token `t` finds of a state: the state itself, or with an anchor what is left of it, in `found`.
+    pub(super) fn found<'s>(&self, t: usize, state: &'s [f32], found: &'s mut [f32]) -> &'s [f32] {
+        let Some(anchor) = self.anchor() else { return state };
+        anchor.find(t, state, found);
+        found
     }
 
     /// Number of tokens.
@@ -128,6 +157,7 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
         let mut point = if self.call.frozen.is_some() { state.clone() } else { Vec::new() };
         let mut record = vec![0.0; cell.record()];
         let mut found = if self.anchor.is_empty() { Vec::new() } else { state.clone() };
+        let mut led = vec![0.0; cell.ahead()];
         // Two state buffers change places every token; nothing else is allocated in the loop.
         let (mut kept, mut scratch) = (Vec::new(), cell.scratch());
         for chunk in self.chunks() {
@@ -146,7 +176,7 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
                 continue;
             }
             for (t, out) in chunk.tokens.clone().zip(out.chunks_exact_mut(value)) {
-                let point = if point.is_empty() { &state } else { &point };
+                let point = self.point(if point.is_empty() { &state } else { &point }, &mut led);
                 let (record, scratch) = (&mut record, &mut scratch);
                 let old = self.found(t, &state, &mut found);
                 step(cell, StepForward { token: self.token(t), old, point, new: &mut next, record, scratch, out });
@@ -157,15 +187,18 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
     }
 }
 
-impl<C> SequenceHead<'_, C> {
-    /// What token `t` finds of a state: the state itself, or with an anchor what is left of it, in `found`.
-    pub(super) fn found<'s>(&self, t: usize, state: &'s [f32], found: &'s mut [f32]) -> &'s [f32] {
-        if self.anchor.is_empty() {
-            return state;
-        }
-        Anchor { anchor: &self.anchor, retention: &self.retention }.find(t, state, found);
-        found
-    }
+/// `dstate += dpoint`, `dpoint = 0`.
+fn take_point(dstate: &mut [f32], dpoint: &mut [f32]) {
+    wide(
+        (dstate, dpoint),
+        #[inline(always)]
+        |(dstate, dpoint)| {
+            for (dstate, dpoint) in dstate.iter_mut().zip(dpoint) {
+                *dstate += *dpoint;
+                *dpoint = 0.0;
+            }
+        },
+    );
 }
 
 /// `a` of every token out of rows of gates, of which `log a` is the first; there it becomes 0.

@@ -54,6 +54,8 @@ struct IntervalScratch<C: Cell> {
     records: Vec<f32>,
     /// What a token finds of the state before it, where there is an anchor.
     found: Vec<f32>,
+    /// Where momentum leads, for a cell that takes gradients there.
+    led: Vec<f32>,
     /// One for all tokens, which need it one after another.
     scratch: C::Scratch,
 }
@@ -119,6 +121,7 @@ impl<C: Cell> SequenceHead<'_, C> {
                     None => interval.group_start,
                 },
             };
+            let point = self.point(point, &mut work.led);
             let record = &mut work.records[i * record..][..record];
             let (token, new, scratch, out) = (self.token(t), &mut next[..size], &mut work.scratch, &mut out[..]);
             let old = self.found(t, old, &mut work.found);
@@ -191,6 +194,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
                 states: Vec::new(),
                 records: Vec::new(),
                 found: vec![0.0; if head.anchor().is_some() { head.call.size } else { 0 }],
+                led: vec![0.0; head.call.cell.ahead()],
                 scratch: head.call.cell.scratch(),
             },
         }
@@ -207,7 +211,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
                 self.token(interval, group, t);
             }
             if chunk.starts_group {
-                take_point(&mut self.dstate, &mut self.dpoint);
+                self.head.take_point(&mut self.dstate, &mut self.dpoint);
             }
         }
     }
@@ -217,11 +221,12 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         let RecurrentCall { cell, size, frozen, dims, .. } = self.head.call;
         let (i, record, gates) = (t - interval.tokens.start, cell.record(), self.head.all_gates());
         // States and records are read, the workspace is changed: three parts of one struct.
-        let IntervalScratch { states, records, found, scratch } = &mut self.work;
+        let IntervalScratch { states, records, found, led, scratch } = &mut self.work;
         let state = |i: usize| &states[i * size..][..*size];
         // States around the token, out of those of the interval.
         let old = state(i);
         let point = if frozen.is_none() { old } else { group.map_or(interval.group_start, state) };
+        let point = self.head.point(point, led);
         let step = StepBackward {
             token: self.head.token(t),
             states: TokenStates { old: self.head.found(t, old, found), point, new: state(i + 1) },
@@ -243,7 +248,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         }
         // Without groups the point is the state before the token: its gradient joins at once.
         if frozen.is_none() && !cell.merges_point() {
-            take_point(&mut self.dstate, &mut self.dpoint);
+            self.head.take_point(&mut self.dstate, &mut self.dpoint);
         }
     }
 
@@ -273,7 +278,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
                 },
             });
             if chunk.starts_group {
-                take_point(&mut self.dstate, &mut self.dpoint);
+                self.head.take_point(&mut self.dstate, &mut self.dpoint);
             }
         }
     }
@@ -294,20 +299,6 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         }
         HeadGrads { q: self.dq, k: self.dk, v: self.dv, gates, state: self.dstate, anchor: self.danchor }
     }
-}
-
-/// `dstate += dpoint`, `dpoint = 0`: the point is the state before the token at hand.
-fn take_point(dstate: &mut [f32], dpoint: &mut [f32]) {
-    wide(
-        (dstate, dpoint),
-        #[inline(always)]
-        |(dstate, dpoint)| {
-            for (dstate, dpoint) in dstate.iter_mut().zip(dpoint) {
-                *dstate += *dpoint;
-                *dpoint = 0.0;
-            }
-        },
-    );
 }
 
 /// One token backward, compiled for the widest vectors.

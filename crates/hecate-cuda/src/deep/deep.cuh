@@ -64,8 +64,11 @@ struct Scratch {
 };
 
 // One token's gates. They come in the order log_a, [log_eta], theta, [delta].
+//
+// With a write W, P = carry S + W; of it S gets `keep`, X `gain`. Heavy ball: η, 1, 1. Looking ahead: a, η, 1 - η.
 struct Gates {
     float a, eta, theta, delta;
+    float carry, keep, gain;
 };
 
 // The cell of the family: BIAS is the inner loss, RETENTION how the state becomes the weights.
@@ -84,7 +87,10 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     __device__ Gates gates(const float* row) const {
         // Gates after η move on by one.
         u32 after = MOMENTUM ? 1 : 0;
-        return {expf(row[0]), MOMENTUM ? expf(row[1]) : 0.0f, row[1 + after], BIAS == HUBER ? row[2 + after] : 0.0f};
+        float a = expf(row[0]), eta = MOMENTUM ? expf(row[1]) : 0.0f;
+        Gates g = {a, eta, row[1 + after], BIAS == HUBER ? row[2 + after] : 0.0f, eta, 1.0f, 1.0f};
+        if (MOMENTUM && o.look_ahead) g.carry = a, g.keep = eta, g.gain = -expm1f(row[1]);
+        return g;
     }
 
     // The weights of a state: itself, or written to `weights`.
@@ -140,7 +146,7 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
         }
     }
 
-    // S = η S − θ xᵀ y, X = a X + S, or without momentum X = a X − θ xᵀ y, for one matrix.
+    // P = carry S − θ xᵀ y, S = keep P, X = a X + gain P, or without momentum X = a X − θ xᵀ y, for one matrix.
     __device__ void descend(const Gates& g, const float* old, const float* old_s, float* next, float* next_s,
                             const float* x, const float* y, u32 rows, u32 columns) const {
         // A warp takes a row of the matrix.
@@ -151,8 +157,9 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
                 u64 i = (u64)r * columns + c;
                 float move = step * y[c];
                 if (MOMENTUM) {
-                    move += g.eta * old_s[i];
-                    next_s[i] = move;
+                    move += g.carry * old_s[i];
+                    next_s[i] = g.keep * move;
+                    move *= g.gain;
                 }
                 next[i] = g.a * old[i] + move;
             }
@@ -211,6 +218,8 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
                             bool scaled, const Scratch& s, const TokenGrads& grads) const;
     __device__ void inner_grad_vjp(const Token& token, const Gates& g, const float* point, const Record& r, float* dpoint,
                             float keep, const Scratch& s, const TokenGrads& grads) const;
+    __device__ float keep_vjp(const Gates& g, const float* dx, const float* ds, const float* old_s, const float* x,
+                              const float* y, u32 rows, u32 columns) const;
     __device__ float sandwich(const float* x, const float* d, const float* y, float* left, float* right, u32 rows,
                               u32 columns) const;
     __device__ void pullback(const float* state, const float* dweights, float* dstate) const;

@@ -68,13 +68,28 @@ DEEP float OF_DEEP::sandwich(const float* x, const float* d, const float* y, flo
     return dot(x, left, rows);
 }
 
+// ⟨dS − dX, P⟩ of one matrix, this thread's part: the gradient of η where momentum looks ahead.
+DEEP float OF_DEEP::keep_vjp(const Gates& g, const float* dx, const float* ds, const float* old_s, const float* x,
+                             const float* y, u32 rows, u32 columns) const {
+    float sum = 0.0f;
+    ROWS(r, rows) {
+        float step = -g.theta * x[r];
+        LANES(c, columns) {
+            u64 i = (u64)r * columns + c;
+            // P is made again, as `descend` made it.
+            sum += (ds[i] - dx[i]) * (step * y[c] + g.carry * old_s[i]);
+        }
+    }
+    return sum;
+}
+
 // Equations (56)–(58) and the first half of (59): gradients of the gates, and with Ḡ what (41) begins with: h̄, δ̄, ū_o,
 // and dk.
 DEEP void OF_DEEP::write_vjp(const Token& token, const Gates& g, const States& states, const Record& r, float* dstate,
                            bool scaled, const Scratch& s, const TokenGrads& grads) const {
     u64 first = o.first(), all = o.all();
     u32 width = o.hidden ? o.hidden : o.value;
-    // Of X, and with momentum of S.
+    // Of X, and with momentum of S, which becomes that of P.
     float *dx = dstate, *ds = dstate + all;
     float da, deta = 0.0f;
     if (RETENTION == KL) {
@@ -88,12 +103,21 @@ DEEP void OF_DEEP::write_vjp(const Token& token, const Gates& g, const States& s
         }
     } else {
         da = 0.0f;
+        if (MOMENTUM && o.look_ahead) {
+            const float* old_s = states.old + all;
+            deta = keep_vjp(g, dx, ds, old_s, token.k, o.hidden ? r.delta : r.u_o, o.key, width);
+            if (o.hidden) deta += keep_vjp(g, dx + first, ds + first, old_s + first, r.h, r.u_o, o.hidden, o.value);
+            // The loop below takes elements as other threads than these read them.
+            __syncthreads();
+        }
         for (u64 i = threadIdx.x; i < all; i += blockDim.x) {
-            // ⟨dX, X⟩ and ⟨dS, S⟩.
+            // ⟨dX, X⟩ and ⟨dP, S⟩.
             da += dx[i] * states.old[i];
             if (MOMENTUM) {
-                ds[i] += dx[i];
-                deta += ds[i] * states.old[all + i];
+                ds[i] = g.keep * ds[i] + g.gain * dx[i];
+                // What is carried: by η, or where momentum looks ahead by a.
+                float carried = ds[i] * states.old[all + i];
+                (o.look_ahead ? da : deta) += carried;
             }
         }
         da = together(da);
@@ -124,7 +148,7 @@ DEEP void OF_DEEP::write_vjp(const Token& token, const Gates& g, const States& s
     // (59): what is left for the state before the token.
     // Otherwise `update` multiplies what it finds by a, and adds to it, in one pass over the matrix.
     if (scaled) scale(dx, g.a, all);
-    if (MOMENTUM) scale(ds, g.eta, all);
+    if (MOMENTUM) scale(ds, g.carry, all);
     __syncthreads();
 }
 

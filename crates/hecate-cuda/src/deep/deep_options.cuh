@@ -13,8 +13,8 @@ struct Options {
     u32 key, hidden, value;
     // In the order of `Activation`.
     u32 activation;
-    // Whether inputs are added to outputs, outputs pass a layer norm, and tokens read after their own write.
-    u32 residual, norm, read_after;
+    // Whether inputs are added to outputs, outputs pass a layer norm, tokens read after their own write, momentum looks ahead.
+    u32 residual, norm, read_after, look_ahead;
     u32 huber;
     // Whether the sign of an error is a hyperbolic tangent; whether weights are the paper's image of the dual variable.
     u32 tanh, literal;

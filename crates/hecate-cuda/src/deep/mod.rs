@@ -24,6 +24,7 @@ fn workspace(spec: DeepSpec, dims: &Dims) -> WorkspaceSize {
         record: 7 * d + 3 * v + 2 * norm + 2,
         scratch: mapped + 5 * d + 6 * v + dims.key + d.max(v),
         in_place: true,
+        ahead: if spec.looks_ahead() { spec.weights(dims) } else { 0 },
     }
 }
 

@@ -104,8 +104,8 @@ fn lowered<S: LowerState>(state: &Of<S, Tensor<Cuda>>) -> LinearState<&Tensor<Cu
 
 /// Whether there is a kernel: retention is a token's, groups need the memory at their start, and a thread has a column.
 pub(super) fn exists<R: LinearRule>(rule: R, dims: &Dims) -> bool {
-    let forgets = R::Gates::lower(R::Gates::build(|_| ())).log_a.is_some();
-    forgets && rule.spec().frozen.is_none() && dims.key <= THREADS && dims.value <= THREADS
+    let (spec, forgets) = (rule.spec(), R::Gates::lower(R::Gates::build(|_| ())).log_a.is_some());
+    forgets && !spec.look_ahead && spec.frozen.is_none() && dims.key <= THREADS && dims.value <= THREADS
 }
 
 /// One token, a block for each head of each sequence.

@@ -47,7 +47,10 @@ use chunk::Chunks;
 use hecate_core::{
     Algorithm, DType, Decode, Decoded, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Result,
     Tensor,
-    families::{Linear, LinearInputs, LinearOutputs, LinearRule, constant_log_a},
+    families::{
+        Linear, LinearInputs, LinearOutputs, LinearRule, constant_log_a,
+        look_ahead::{self, LinearSaved},
+    },
 };
 use layout::{CHUNK, Layout};
 
@@ -126,18 +129,20 @@ impl Cuda {
 }
 
 impl<R: LinearRule> Kernel<R, Linear> for Cuda {
-    type Saved = Saved;
+    type Saved = LinearSaved<Saved, Self>;
 
-    fn forward(
-        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
-        keep: bool,
-    ) -> Result<(OutputsOn<R, Self>, Option<Saved>)> {
+    fn forward(call: KernelCall<'_, R, Self>, keep: bool) -> Result<(OutputsOn<R, Self>, Option<Self::Saved>)> {
+        let KernelCall { device, rule, dims, inputs, .. } = call;
+        if rule.spec().look_ahead {
+            let (outputs, saved) = look_ahead::forward(call, keep)?;
+            return Ok((outputs, saved.map(LinearSaved::LookAhead)));
+        }
         let layout = Layout::new(device, dims, rule.spec().runnable(Self::NAME, R::NAME)?)?;
         let outputs =
             Outputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
         let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
         let kept = device.run_lowered(&layout, &inputs, &LinearOutputs::new(&outputs), keep)?;
-        Ok((outputs, kept.map(Saved)))
+        Ok((outputs, kept.map(|kept| LinearSaved::Engine(Saved(kept)))))
     }
 
     /// Whether one token of a whole layer has a kernel.
@@ -155,10 +160,15 @@ impl<R: LinearRule> Kernel<R, Linear> for Cuda {
 
     /// Gradients of all inputs, in the form of the forward.
     fn backward(
-        KernelCall { device, rule, dims, inputs, .. }: KernelCall<'_, R, Self>,
-        Saved(kept): Saved,
+        call: KernelCall<'_, R, Self>,
+        saved: Self::Saved,
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
+        let KernelCall { device, rule, dims, inputs, .. } = call;
+        let kept = match saved {
+            LinearSaved::Engine(Saved(kept)) => kept,
+            LinearSaved::LookAhead(saved) => return look_ahead::backward(call, *saved, grads),
+        };
         let layout = Layout::new(device, dims, rule.spec())?;
         let dinputs =
             Inputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;

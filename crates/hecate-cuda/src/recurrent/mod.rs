@@ -65,6 +65,8 @@ pub(crate) struct WorkspaceSize {
     pub(crate) scratch: usize,
     /// Whether its `Cell::IN_PLACE` says so.
     pub(crate) in_place: bool,
+    /// Of the weights, where gradients are taken at their sum with the momentum after them; 0: none.
+    pub(crate) ahead: usize,
 }
 
 /// Twin of `recurrent.cuh`'s structure of this name, which says what each field is.
@@ -105,6 +107,8 @@ pub(crate) struct RecurrentCall {
     state_slots: u32,
     /// Slots that have an anchor.
     anchor_slots: u32,
+    /// [`WorkspaceSize::ahead`].
+    ahead: u32,
     /// `N`, `H`, `K`, `V`.
     sequences: u32,
     heads: u32,
@@ -185,26 +189,28 @@ impl RecurrentLayout {
 
     /// The arrays of a block, in the order in which the kernels take them.
     fn forward_arrays(&self, dims: &Dims) -> Vec<usize> {
-        let (state, WorkspaceSize { record, scratch, .. }) = (self.state(), self.workspace);
-        // q, k, v, gates; out, scratch, record, the state and the next one; the point of frozen rules.
+        let (state, WorkspaceSize { record, scratch, ahead, .. }) = (self.state(), self.workspace);
+        // q, k, v, gates; out, scratch, record, the state and the next one; the point of frozen rules; where momentum leads.
         let mut arrays = self.rows(dims);
         arrays.extend([dims.value, scratch, record, state, state]);
         arrays.extend((self.frozen > 0).then_some(state));
+        arrays.extend((ahead > 0).then_some(ahead));
         arrays
     }
 
     /// The same of the backward.
     fn backward_arrays(&self, dims: &Dims) -> Vec<usize> {
-        let (state, WorkspaceSize { record, scratch, in_place }) = (self.state(), self.workspace);
+        let (state, WorkspaceSize { record, scratch, in_place, ahead }) = (self.state(), self.workspace);
         // Tokens of the longest interval.
         let longest = self.checkpoints.period().min(Checkpoints::INTERVAL);
         // Rows and their gradients; dout, scratch, dstate; dpoint; records and states of an interval.
         let mut arrays = [self.rows(dims), self.rows(dims)].concat();
         arrays.extend([dims.value, scratch, state]);
-        arrays.extend((self.frozen > 0 || !in_place || self.anchors > 0).then_some(state));
+        arrays.extend((self.frozen > 0 || !in_place || self.anchors > 0 || ahead > 0).then_some(state));
         // What a token finds, and the anchor's gradient.
         arrays.extend([state, state].into_iter().filter(|_| self.anchors > 0));
         arrays.extend([longest * record, (longest + 1) * state]);
+        arrays.extend((ahead > 0).then_some(ahead));
         arrays
     }
 
@@ -265,6 +271,7 @@ impl RecurrentLayout {
             gate_slots: self.widths.len() as u32,
             state_slots: self.sizes.len() as u32,
             anchor_slots: self.anchors as u32,
+            ahead: self.workspace.ahead as u32,
             sequences: dims.sequences.count() as u32,
             heads: dims.heads as u32,
             key: dims.key as u32,

@@ -59,6 +59,8 @@ struct RecurrentCall {
     u32 gate_slots, state_slots;
     // How many slots have an anchor, 0 for none.
     u32 anchor_slots;
+    // Elements of the weights, where gradients are taken at their sum with the momentum after them; 0 for none.
+    u32 ahead;
     u32 sequences, heads, key, value;
     // Elements of a token's gates, a state, what a token leaves for its backward, and scratch.
     u32 all_gates, state, record, scratch;
@@ -246,8 +248,29 @@ template <class Cell> __device__ auto opened(const Cell& cell, float* state, int
 }
 template <class Cell> __device__ void opened(const Cell&, float*, long) {}
 
+// Where gradients are taken: at a state, or in `led` where its momentum leads.
+__device__ inline const float* lead(const RecurrentCall& call, const float* state, float* led) {
+    if (!call.ahead) return state;
+    for (u32 i = threadIdx.x; i < call.ahead; i += blockDim.x) led[i] = state[i] + state[call.ahead + i];
+    __syncthreads();
+    return led;
+}
+
+// The gradient of the point joins that of the state that it was made of, and is zero again.
+__device__ inline void take_point(const RecurrentCall& call, float* dstate, float* dpoint) {
+    u32 count = call.ahead ? call.ahead : call.state;
+    for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+        float d = dpoint[i];
+        dstate[i] += d;
+        // The point was a sum of weights and momentum: both get its gradient.
+        if (call.ahead) dstate[call.ahead + i] += d;
+        dpoint[i] = 0.0f;
+    }
+    __syncthreads();
+}
+
 // What a token finds of `state` where memories go back to an anchor B as they forget: X' = B + a (X - B). The token is told
-// that nothing is forgotten, and its gradient point stays X. The first gate is log a; its exponential is returned.
+// that nothing is forgotten, and its gradient point stays X. Momentum that looks ahead forgets too, to zero. The first gate is log a; its exponential is returned.
 __device__ inline float go_back(const RecurrentCall& call, const Rows& rows, u32 head, const float* state, float* found) {
     float a = expf(rows.gates[0]);
     __syncthreads();
@@ -258,7 +281,8 @@ __device__ inline float go_back(const RecurrentCall& call, const Rows& rows, u32
             const float* anchor = call.anchor[slot] + head * size;
             for (u64 i = threadIdx.x; i < size; i += blockDim.x) found[i] = anchor[i] + a * (state[i] - anchor[i]);
         } else {
-            for (u64 i = threadIdx.x; i < size; i += blockDim.x) found[i] = state[i];
+            float other = call.ahead ? a : 1.0f;
+            for (u64 i = threadIdx.x; i < size; i += blockDim.x) found[i] = other * state[i];
         }
         state += size;
         found += size;
@@ -284,6 +308,10 @@ __device__ inline float go_back_vjp(const RecurrentCall& call, const SequenceHea
         dstate += size;
         danchor += size;
     }
+    for (u32 i = threadIdx.x; i < call.ahead; i += blockDim.x) {
+        sum += dstate[i] * state[i];
+        dstate[i] *= a;
+    }
     return a * together(sum);
 }
 
@@ -300,6 +328,7 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Recurr
     bool anchored = call.anchor_slots;
     float* next = overwrites<Cell>(0) && !anchored ? state : arena.take(call.state);
     float* point = call.frozen ? arena.take(call.state) : nullptr;
+    float* led = call.ahead ? arena.take(call.ahead) : nullptr;
     // A block has one sequence and head at a time.
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
         SequenceHead sequence(call, index);
@@ -315,7 +344,8 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Recurr
             rows.load(call, row);
             if (anchored) go_back(call, rows, sequence.head, state, next);
             // From `state` to `next`, which may be the same array.
-            cell.forward(rows.token(), anchored ? next : state, call.frozen ? point : state, next, record, scratch, out);
+            const float* at = lead(call, call.frozen ? point : state, led);
+            cell.forward(rows.token(), anchored ? next : state, at, next, record, scratch, out);
             EACH(i, call.value) store(call.out, row * call.value + i, out[i]);
             __syncthreads();
             // The next state becomes the state.
@@ -337,7 +367,7 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
     float* dstate = arena.take(call.state);
     // Whether the gradient of the point is an array of its own.
     bool anchored = call.anchor_slots;
-    bool apart = call.frozen || !Cell::IN_PLACE || anchored;
+    bool apart = call.frozen || !Cell::IN_PLACE || anchored || call.ahead;
     float* dpoint = apart ? arena.take(call.state) : dstate;
     u64 longest = call.period < KEPT_EVERY ? call.period : KEPT_EVERY;
     // What every token of an interval left, and the states before and after each of them.
@@ -346,6 +376,7 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
     float* danchor = anchored ? arena.take(call.state) : nullptr;
     float* records = arena.take(longest * call.record);
     float* states = arena.take((longest + 1) * call.state);
+    float* led = call.ahead ? arena.take(call.ahead) : nullptr;
     u64 size = call.state;
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
         SequenceHead sequence(call, index);
@@ -367,8 +398,9 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
                 u64 i = t - start;
                 rows.load(call, sequence.row(call, t));
                 if (anchored) go_back(call, rows, sequence.head, states + i * size, found);
-                cell.forward(rows.token(), anchored ? found : states + i * size, point(t), states + (i + 1) * size, records + i * call.record,
-                             scratch, dout);
+                const float* at = lead(call, point(t), led);
+                cell.forward(rows.token(), anchored ? found : states + i * size, at, states + (i + 1) * size,
+                             records + i * call.record, scratch, dout);
             }
             // And back, token by token.
             for (u32 t = end; t-- > start;) {
@@ -377,7 +409,8 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
                 grads.clear(call);
                 rows.load(call, row);
                 float a = anchored ? go_back(call, rows, sequence.head, states + i * size, found) : 1.0f;
-                States around = {anchored ? found : states + i * size, point(t), states + (i + 1) * size};
+                const float* at = lead(call, point(t), led);
+                States around = {anchored ? found : states + i * size, at, states + (i + 1) * size};
                 cell.backward(rows.token(), around, records + i * call.record, dout, {dstate, dpoint}, scratch, grads.grads());
                 if (anchored) {
                     // The cell was told that nothing is forgotten: its gradient of the gate says nothing.
@@ -387,13 +420,7 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
                 }
                 grads.store(call, row);
                 // The gradient of the point joins that of the state where the group begins.
-                if (apart && (!call.frozen || t % call.frozen == 0)) {
-                    for (u64 j = threadIdx.x; j < size; j += blockDim.x) {
-                        dstate[j] += dpoint[j];
-                        dpoint[j] = 0.0f;
-                    }
-                    __syncthreads();
-                }
+                if (apart && (!call.frozen || t % call.frozen == 0)) take_point(call, dstate, dpoint);
             }
         }
         store_state(call, call.dinitial, index, dstate);

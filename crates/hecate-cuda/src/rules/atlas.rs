@@ -56,6 +56,6 @@ impl Recurrent<Own> for Atlas {
         let (steps, errors) = (self.newton_schulz as usize, self.window as usize * dims.value);
         let (all, small) = (dims.key * dims.value, dims.key.min(dims.value).pow(2));
         let newton_schulz = if steps > 0 { (steps + 3) * all + (2 * steps + 2) * small } else { 0 };
-        WorkspaceSize { record: errors, scratch: errors + newton_schulz, in_place: true }
+        WorkspaceSize { record: errors, scratch: errors + newton_schulz, in_place: true, ahead: 0 }
     }
 }

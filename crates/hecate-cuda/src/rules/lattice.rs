@@ -52,6 +52,6 @@ impl Recurrent<Own> for Lattice {
     fn workspace(self, dims: &Dims) -> WorkspaceSize {
         // Three rows of slots and one of values: forward a record, backward scratch.
         let rows = 3 * dims.key + dims.value;
-        WorkspaceSize { record: rows, scratch: rows, in_place: true }
+        WorkspaceSize { record: rows, scratch: rows, in_place: true, ahead: 0 }
     }
 }

@@ -48,6 +48,6 @@ impl Recurrent<Own> for Trellis {
     fn workspace(self, _: &Dims) -> WorkspaceSize {
         let slots = self.slots as usize;
         // Three places of three rows, nine rows of a token, room of six rows for either memory, four sums.
-        WorkspaceSize { record: 3 * slots, scratch: (9 + 9 + 12) * slots + 4, in_place: true }
+        WorkspaceSize { record: 3 * slots, scratch: (9 + 9 + 12) * slots + 4, in_place: true, ahead: 0 }
     }
 }

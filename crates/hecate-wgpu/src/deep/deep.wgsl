@@ -83,6 +83,10 @@ const SUMS: u32 = 5u;
 const SIZE: u32 = 9u;
 const NORMS: u32 = 10u;
 const ALONG: u32 = 12u;
+// With a write W, P = carry S + W; of it S gets `keep`, X `gain`. Heavy ball: η, 1, 1. Looking ahead: a, η, 1 - η.
+const CARRY: u32 = 14u;
+const KEEP: u32 = 15u;
+const GAIN: u32 = 16u;
 // Scalar `i` of the token.
 fn known(i: u32) -> f32 {
     return row(scratch_rows().known + i);
@@ -106,13 +110,35 @@ fn sums_known() -> vec4<f32> {
     return vec4(known(SUMS), known(SUMS + 1u), known(SUMS + 2u), known(SUMS + 3u));
 }
 
+// Whether gradients are taken where momentum leads.
+fn looks_ahead() -> bool {
+    return args.call.ahead != 0u;
+}
+
+// 1 - e^x for x up to 0. Near 0 by its series: what is close to 1 and taken from 1 has lost most digits.
+fn rest(x: f32) -> f32 {
+    if (x < -0.5) {
+        return 1.0 - exponential(x);
+    }
+    var sum = 1.0;
+    for (var n = 9.0; n > 1.0; n -= 1.0) {
+        sum = 1.0 + x / n * sum;
+    }
+    return -x * sum;
+}
+
 // Gates come in the order log_a, [log_eta], theta, [delta].
 // Retention and momentum cross as logarithms.
 fn begin_token() {
     know(A, exponential(gate(0u)));
     know(THETA, gate(1u + MOMENTUM));
     if (MOMENTUM == 1u) {
-        know(ETA, exponential(gate(1u)));
+        let eta = exponential(gate(1u));
+        know(ETA, eta);
+        know(CARRY, select(eta, known(A), looks_ahead()));
+        know(KEEP, select(1.0, eta, looks_ahead()));
+        // 1 - η, where η may be near 1.
+        know(GAIN, select(1.0, rest(gate(1u)), looks_ahead()));
     }
     if (BIAS == HUBER) {
         know(DELTA, gate(2u + MOMENTUM));

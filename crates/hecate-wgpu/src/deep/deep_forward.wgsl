@@ -276,7 +276,7 @@ fn totalled(phase: u32, sums: vec4<f32>) {
     }
 }
 
-// S = η S − θ xᵀ y, X = a X + S, or without momentum X = a X − θ xᵀ y: equations (36), (37). Then (55).
+// P = carry S − θ xᵀ y, S = keep P, X = a X + gain P, or without momentum X = a X − θ xᵀ y: equations (36), (37). Then (55).
 // Element (i, c) of layer 0 or 1; the outer product is of the layer's input and the gradient of its output.
 fn along(phase: u32, i: u32, c: u32) -> vec4<f32> {
     let at = done_in(phase) - WRITE;
@@ -293,8 +293,9 @@ fn along(phase: u32, i: u32, c: u32) -> vec4<f32> {
     var change = -known(THETA) * x * y;
     if (MOMENTUM == 1u) {
         // (37): the momentum lies after the weights in the state.
-        change += known(ETA) * workspace[old + all_weights() + place];
-        workspace[next + all_weights() + place] = change;
+        change += known(CARRY) * workspace[old + all_weights() + place];
+        workspace[next + all_weights() + place] = known(KEEP) * change;
+        change *= known(GAIN);
     }
     // `next` may be `old`: each element is read and written by one invocation, in one phase.
     workspace[next + place] = known(A) * workspace[old + place] + change;

@@ -68,7 +68,7 @@ fn inner_grad_vjp_shape(at: u32) -> vec3<u32> {
 // How much of what is in the gradient of the point counts there: see `write_vjp_element`.
 // Without frozen groups dX and the point's gradient are one array, which forgets here.
 fn kept_part() -> f32 {
-    return select(1.0, known(A), RETENTION == DECAY && args.call.frozen == 0u);
+    return select(1.0, known(A), RETENTION == DECAY && args.call.frozen == 0u && !looks_ahead());
 }
 
 // ū_o += W₁ b̄; h̄ = W₁ ō; dk += W₀ inside; dW₀ += kᵀ inside.

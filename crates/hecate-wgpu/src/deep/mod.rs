@@ -13,7 +13,7 @@ use hecate_core::{
 /// `deep.wgsl`'s constant of this name: scalars of a token.
 ///
 /// Sums and gates that one invocation leaves for all others of the workgroup.
-const KNOWN: usize = 14;
+const KNOWN: usize = 17;
 
 /// The kernels of all these rules.
 const SOURCES: [&WgslSource; 2] = recurrent::sources! {
@@ -56,6 +56,7 @@ fn workspace(spec: DeepSpec, dims: &Dims) -> WorkspaceSize {
         // Rows that live as long as a token.
         scratch: 4 * d + 6 * v + dims.key + d.max(v) + KNOWN,
         matrices,
+        ahead: if spec.looks_ahead() { spec.weights(dims) } else { 0 },
     }
 }
 

@@ -4,7 +4,7 @@
 // Phases of the write, counted from its first: up to SOFTMAX_END those of the log-softmax of (55), four a matrix.
 // The last of the softmax's phases: its sum joins that of a.
 const WRITE_VJP_SOFTMAX_END: u32 = 7u;
-// Sums for a and η over all weights; dS += dX.
+// Sums for a and η over all weights; dS becomes dP.
 const WRITE_VJP_GATES: u32 = 8u;
 // Ḡ times what the key was written with [K].
 const WRITE_VJP_KEY: u32 = 9u;
@@ -18,7 +18,7 @@ const WRITE_VJP_OUTER: u32 = 12u;
 const WRITE_VJP_THETA: u32 = 13u;
 // ū_o takes the factor −θ [V].
 const WRITE_VJP_SCALE: u32 = 14u;
-// dX = a dX, dS = η dS over all weights.
+// dX = a dX, dS = carry dP over all weights.
 const WRITE_VJP_DECAY: u32 = 15u;
 
 // In order: softmax of both layers, gates, products with Ḡ, sums for θ, scaling, decay.
@@ -80,6 +80,16 @@ fn write_vjp_job(at: u32) -> Job {
     }
 }
 
+// Element `i` of all weights of the outer products xᵀ y that the token wrote.
+fn written(i: u32) -> f32 {
+    let r = record_rows();
+    let layer = select(0u, 1u, is_mlp() && i >= first_weights());
+    let place = i - begin_of(layer);
+    let width = width_of_layer(layer);
+    let x = row(select(token.k, r.h, layer == 1u) + place / width);
+    return x * row(select(r.u_o, r.delta, layer == 0u && is_mlp()) + place % width);
+}
+
 // Elements count over all weights, over [V], or over the longer of [K] and [D].
 fn write_vjp_element(at: u32, i: u32) -> vec4<f32> {
     let s = scratch_rows();
@@ -87,13 +97,20 @@ fn write_vjp_element(at: u32, i: u32) -> vec4<f32> {
     let factor = -known(THETA);
     var sums = vec4(0.0);
     switch at {
-        // da: dX·X of the state before; dη: dS·S. dX joins dS on the way.
+        // da: dX·X of the state before; dη: dP·S, or where momentum looks ahead (dS − dX)·P, and dP·S is of a.
         case WRITE_VJP_GATES: {
             sums.x = workspace[dstate + i] * workspace[old + i];
             if (MOMENTUM == 1u) {
-                let ds = workspace[dstate + all + i] + workspace[dstate + i];
-                workspace[dstate + all + i] = ds;
-                sums.y = ds * workspace[old + all + i];
+                let dx = workspace[dstate + i];
+                let ds = workspace[dstate + all + i];
+                let dp = known(KEEP) * ds + known(GAIN) * dx;
+                let carried = dp * workspace[old + all + i];
+                workspace[dstate + all + i] = dp;
+                sums.y = carried;
+                if (looks_ahead()) {
+                    sums.x += carried;
+                    sums.y = (ds - dx) * (known(CARRY) * workspace[old + all + i] + factor * written(i));
+                }
             }
         }
         // -dθ is ⟨x, Ḡ y⟩ summed over both layers; products are scaled by -θ for what follows.
@@ -114,11 +131,11 @@ fn write_vjp_element(at: u32, i: u32) -> vec4<f32> {
         }
         default: {
             // Where the gradients of the state and of the point are one array, forgetting (59) waits for what adds to it.
-            if (RETENTION != DECAY || args.call.frozen != 0u) {
+            if (RETENTION != DECAY || args.call.frozen != 0u || looks_ahead()) {
                 workspace[dstate + i] *= known(A);
             }
             if (MOMENTUM == 1u) {
-                workspace[dstate + all + i] *= known(ETA);
+                workspace[dstate + all + i] *= known(CARRY);
             }
         }
     }

@@ -43,7 +43,7 @@ fn store_grads(own: u32) {
         made[call.dk + own * call.key + i] = row(grads.k + i);
     }
     for (var i = me; i < call.value; i += THREADS) {
-        made[call.dv + own * call.value + i] = row(grads.v + i);
+        made[2u * call.dk + own * call.value + i] = row(grads.v + i);
     }
     var from_row = grads.gates;
     for (var slot = 0u; slot < call.gate_slots; slot++) {
@@ -58,8 +58,14 @@ fn store_grads(own: u32) {
 // The gradient of the point joins that of the state.
 // At the first token of a frozen group its point is the state itself.
 fn join_point() {
-    for (var i = me; i < args.call.state; i += THREADS) {
-        workspace[dstate + i] += workspace[dpoint + i];
+    let ahead = args.call.ahead;
+    for (var i = me; i < select(args.call.state, ahead, ahead != 0u); i += THREADS) {
+        let d = workspace[dpoint + i];
+        workspace[dstate + i] += d;
+        // The point was a sum of weights and momentum: both get its gradient.
+        if (ahead != 0u) {
+            workspace[dstate + ahead + i] += d;
+        }
         workspace[dpoint + i] = 0.0;
     }
 }
@@ -79,6 +85,10 @@ fn go_back_vjp(a: f32, origin: u32, head: u32) {
             workspace[dstate + at + i] = a * d;
         }
         at += size;
+    }
+    for (var i = at + me; i < at + args.call.ahead; i += THREADS) {
+        sum += workspace[dstate + i] * workspace[origin + i];
+        workspace[dstate + i] *= a;
     }
     partial[me] = vec4(sum, 0.0, 0.0, 0.0);
     sync();
@@ -148,6 +158,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         load_record(own, i);
         sync();
         var a = 1.0;
+        point = lead(point);
         if (anchored) {
             a = go_back(states + i * size, head);
             old = found;
@@ -158,7 +169,7 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         }
         store_grads(own);
         // Gradients of the point gather over the group, and join at its first token.
-        if ((frozen != 0u || anchored) && t % max(frozen, 1u) == 0u) {
+        if ((frozen != 0u || anchored || args.call.ahead != 0u) && t % max(frozen, 1u) == 0u) {
             join_point();
         }
         sync();

@@ -65,6 +65,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         // What is loaded must be seen by all before the phases run.
         load_rows(own);
         sync();
+        point = lead(point);
         if (args.call.anchor_slots != 0u && !opens) {
             go_back(old, sequence_head % args.call.heads);
             old = found;

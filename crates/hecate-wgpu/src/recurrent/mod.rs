@@ -82,6 +82,8 @@ pub(crate) struct WorkspaceSize {
     pub(crate) scratch: usize,
     /// In matrices.
     pub(crate) matrices: usize,
+    /// Of the weights, where gradients are taken at their sum with the momentum after them; 0: none.
+    pub(crate) ahead: usize,
 }
 
 /// What a forward keeps for its backward.
@@ -222,16 +224,15 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
             .chain(R::State::into_vec(rule.state(dims)))
             .chain(anchors::<R>(rule, dims))
             .collect();
-        let (dk, dv) = (dims.keys().count(), 2 * dims.keys().count());
-        let mut at = dv + dims.values().count();
+        let dk = dims.keys().count();
+        let mut at = 2 * dk + dims.values().count();
         let dgates = offsets(&mut at, &plan.widths, plan.rows);
         let last = offsets(&mut at, &plan.sizes, plan.sequence_heads);
         offsets(&mut at, &plan.sizes[..plan.anchors], plan.sequence_heads);
         let made = device.empty([at], DType::F32)?;
         // Gradients of final states follow the initial states in `given`.
         let [_, _, dlast] = plan.given();
-        let call =
-            RecurrentCall { again: 1, last, dgates, dlast, dk: dk as u32, dv: dv as u32, ..plan.call(dims, &grid) };
+        let call = RecurrentCall { again: 1, last, dgates, dlast, dk: dk as u32, ..plan.call(dims, &grid) };
         let args = RecurrentArgs { call, cell: rule.cell(dims) };
         let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: Some(&dout) };
         start::<R, F>(device, &grid, &args, &arrays, &backward_slices(&plan, &grid, dims.sequences.longest()))?;

@@ -68,10 +68,8 @@ pub(super) struct RecurrentCall {
     pub(super) again: u32,
     /// Where the table of kept states begins in `given`.
     pub(super) kept_starts: u32,
-    /// Where dk begins in `made`.
+    /// Where dk begins in `made`; dv begins at twice that.
     pub(super) dk: u32,
-    /// Where dv begins in `made`.
-    pub(super) dv: u32,
     /// First sequence and head of this dispatch.
     pub(super) sequence_head: u32,
     /// First tick.
@@ -82,6 +80,8 @@ pub(super) struct RecurrentCall {
     pub(super) segment: u32,
     /// Slots of a state that go back to an anchor.
     pub(super) anchor_slots: u32,
+    /// [`WorkspaceSize::ahead`].
+    pub(super) ahead: u32,
 }
 
 /// Twin of `recurrent.wgsl`'s structure of this name.
@@ -163,23 +163,25 @@ impl RecurrentPlan {
         2 * dims.key + dims.value + self.widths.iter().sum::<usize>()
     }
 
-    /// A forward has one state, a gradient point where that is another state, and what a token finds of one with an anchor.
+    /// A forward has one state, a gradient point where that is another state, what a token finds of one with an anchor, and
+    /// where momentum leads.
     pub(super) fn forward_grid<R: Recurrent<F>, F>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
         let states = 1 + usize::from(self.is_apart()) + usize::from(self.anchors > 0);
-        self.grid(rule, device, dims, states * self.state() + self.workspace.matrices, self.token(dims) + dims.value)
+        let workspace = states * self.state() + self.workspace.matrices + self.workspace.ahead;
+        self.grid(rule, device, dims, workspace, self.token(dims) + dims.value)
     }
 
     /// Whether the gradient point is another state than what a token finds.
     fn is_apart(&self) -> bool {
-        self.frozen > 0 || self.anchors > 0
+        self.frozen > 0 || self.anchors > 0 || self.workspace.ahead > 0
     }
 
     /// A backward has the states of a whole segment, and gradients of the state, of the point and of the anchor.
     pub(super) fn backward_grid<R: Recurrent<F>, F>(&self, rule: R, device: &Wgpu, dims: &Dims) -> Grid {
         let states = 1 + 2 * usize::from(self.is_apart()) + 2 * usize::from(self.anchors > 0);
         let longest = self.segment();
-        let workspace =
-            (states + longest + 1) * self.state() + longest * self.workspace.record + self.workspace.matrices;
+        let own = longest * self.workspace.record + self.workspace.matrices + self.workspace.ahead;
+        let workspace = (states + longest + 1) * self.state() + own;
         self.grid(rule, device, dims, workspace, 2 * self.token(dims) + dims.value)
     }
 
@@ -228,7 +230,10 @@ impl RecurrentPlan {
     fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
         // Visits of each element and each row over all phases, as an upper estimate.
         let anchors = if self.anchors > 0 { 6 * self.state() } else { 0 };
-        let elements = anchors + 24 * (self.state() + self.workspace.matrices) + 8 * dims.key * self.workspace.record;
+        let elements = anchors
+            + 6 * self.workspace.ahead
+            + 24 * (self.state() + self.workspace.matrices)
+            + 8 * dims.key * self.workspace.record;
         let rows = dims.key * (4 + self.widths.iter().sum::<usize>());
         5_000 + 60 * rounds + (elements + 512 * rows) / threads
     }
@@ -241,6 +246,7 @@ impl RecurrentPlan {
             gates,
             initial,
             anchor_slots: self.anchors as u32,
+            ahead: self.workspace.ahead as u32,
             widths: lengths(&self.widths),
             sizes: lengths(&self.sizes),
             gate_slots: self.widths.len() as u32,

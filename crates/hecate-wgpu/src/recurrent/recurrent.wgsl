@@ -59,9 +59,8 @@ struct RecurrentCall {
     again: u32,
     // In `given`: where the first kept state of each sequence stands. First rows of sequences are the first there.
     kept_starts: u32,
-    // In `made`.
+    // In `made`: where dk begins, and dv at twice that.
     dk: u32,
-    dv: u32,
     // What this dispatch does: sequences and heads from here, as many as there are workgroups. Of what there is to do
     // for each it takes ticks `begin … end`, in a backward of this segment, counted from the last.
     sequence_head: u32,
@@ -71,6 +70,8 @@ struct RecurrentCall {
     // Slots that go back to an anchor, 0 for none. Anchors [H,size] lie after the initial states in `given`. Their gradients by
     // sequence and head lie after those of the initial states in `made`.
     anchor_slots: u32,
+    // Elements of the weights, where gradients are taken at their sum with the momentum after them; 0 for none.
+    ahead: u32,
 }
 
 // The call, which is the engine's, then the cell, which is the rule's.
@@ -121,6 +122,8 @@ var<private> records: u32;
 // Where there is an anchor: what a token finds of a state, and the anchor's gradient.
 var<private> found: u32;
 var<private> danchor: u32;
+// Where momentum looks ahead: the weights that it leads to.
+var<private> led: u32;
 
 // Where the rows and matrices of a workgroup are. A forward that is not for a backward has one state and no gradients.
 // `group` is the workgroup among those of this dispatch.
@@ -129,7 +132,7 @@ fn lay_out(group: u32, backs: bool) {
     let tokens = select(0u, min(args.call.unit, CHECKPOINT_INTERVAL), backs);
     let anchored = args.call.anchor_slots != 0u;
     // The gradient point is another state than what a token finds.
-    let apart = select(0u, size, args.call.frozen != 0u || anchored);
+    let apart = select(0u, size, args.call.frozen != 0u || anchored || args.call.ahead != 0u);
     // The states of a segment come first: one before each token and one after the last.
     states = group * (args.call.workspace + args.call.rows);
     far = states + args.call.workspace;
@@ -138,7 +141,8 @@ fn lay_out(group: u32, backs: bool) {
     dpoint = dstate + apart;
     found = select(dstate, dpoint + size, backs);
     danchor = found + select(0u, size, anchored);
-    records = danchor + select(0u, size, anchored && backs);
+    led = danchor + select(0u, size, anchored && backs);
+    records = led + args.call.ahead;
     matrices = records + tokens * args.call.record;
     // Rows: the token, its gradients in a backward, what it reads, intermediate rows, its record.
     token = token_at(0u);
@@ -164,8 +168,21 @@ fn anchor_at(at: u32, size: u32, head: u32) -> u32 {
     return args.call.initial.x + args.call.sequence_heads * args.call.state + args.call.heads * at + head * size;
 }
 
+// Where gradients are taken: at the state `origin`, or where its momentum leads.
+fn lead(origin: u32) -> u32 {
+    if (args.call.ahead == 0u) {
+        return origin;
+    }
+    for (var i = me; i < args.call.ahead; i += THREADS) {
+        workspace[led + i] = workspace[origin + i] + workspace[origin + args.call.ahead + i];
+    }
+    sync();
+    return led;
+}
+
 // What a token finds of the state at `origin`, where memories go back to an anchor B as they forget: X' = B + a (X - B). The
-// token is told that nothing is forgotten, and its gradient point stays X. The first gate is log a; returns a.
+// token is told that nothing is forgotten, and its gradient point stays X. Momentum that looks ahead forgets too, to zero. The
+// first gate is log a; returns a.
 fn go_back(origin: u32, head: u32) -> f32 {
     let a = exponential(gate(0u));
     // Everybody has it before it becomes 0.
@@ -182,6 +199,8 @@ fn go_back(origin: u32, head: u32) -> f32 {
             if (slot < args.call.anchor_slots) {
                 let b = bitcast<f32>(given[begin + i]);
                 x = b + a * (x - b);
+            } else if (args.call.ahead != 0u) {
+                x = a * x;
             }
             workspace[found + at + i] = x;
         }

@@ -36,7 +36,7 @@ impl Recurrent<Own> for Atlas {
         // Without Newton-Schulz no matrix is needed.
         let matrices = if steps > 0 { (steps + 3) * all + (2 * steps + 2) * small } else { 0 };
         // Parts of the gradients of three gates, and five scalars.
-        WorkspaceSize { record: errors, scratch: errors + 3 * dims.key + 5, matrices }
+        WorkspaceSize { record: errors, scratch: errors + 3 * dims.key + 5, matrices, ahead: 0 }
     }
 
     /// A backward has all products of a forward again, and its own.

@@ -31,6 +31,6 @@ impl Recurrent<Own> for Lattice {
     fn workspace(self, dims: &Dims) -> WorkspaceSize {
         // h [V], b, g and n [K]; then rows of the backward and two scalars.
         let record = 3 * dims.key + dims.value;
-        WorkspaceSize { record, scratch: record + dims.key + 2, matrices: 0 }
+        WorkspaceSize { record, scratch: record + dims.key + 2, matrices: 0, ahead: 0 }
     }
 }

@@ -30,6 +30,6 @@ impl Recurrent<Own> for Trellis {
     fn workspace(self, _: &Dims) -> WorkspaceSize {
         let slots = self.slots as usize;
         // Three places of three rows, nine rows of a token, ten of a code; 22 scalars.
-        WorkspaceSize { record: 3 * slots, scratch: 28 * slots + 22, matrices: 0 }
+        WorkspaceSize { record: 3 * slots, scratch: 28 * slots + 22, matrices: 0, ahead: 0 }
     }
 }

@@ -4,7 +4,7 @@ use super::DeepMatrix;
 use crate::{
     Dims, Error, Read, Result, Shape,
     rule::{check_frozen, check_read},
-    rules::{Activation, AttentionalBias, Map, MlpMemory, Retention, Structure},
+    rules::{Activation, AttentionalBias, Map, MlpMemory, MomentumForm, Retention, Structure},
 };
 
 /// What a rule of this family comes down to; backends run this.
@@ -20,12 +20,21 @@ pub struct DeepSpec {
     pub read: Read,
     /// Groups of this many tokens share one gradient point.
     pub frozen: Option<u32>,
+    /// Which momentum, where the rule has it.
+    pub momentum: MomentumForm,
 }
 
 impl DeepSpec {
     /// A memory that is taught by the error itself and whose weights shrink.
     pub fn new(structure: Structure, read: Read, frozen: Option<u32>) -> Self {
-        Self { structure, bias: AttentionalBias::L2, retention: Retention::Decay, read, frozen }
+        Self {
+            structure,
+            bias: AttentionalBias::L2,
+            retention: Retention::Decay,
+            read,
+            frozen,
+            momentum: MomentumForm::HeavyBall,
+        }
     }
 
     /// Shape of one of its matrices.
@@ -43,6 +52,11 @@ impl DeepSpec {
         hidden.map_or(key.saturating_mul(value), |hidden| key.saturating_add(value).saturating_mul(hidden))
     }
 
+    /// Whether gradients are taken where momentum leads.
+    pub fn looks_ahead(self) -> bool {
+        self.momentum == MomentumForm::LookAhead
+    }
+
     /// The options and sizes as kernels take them.
     pub fn options(self, dims: &Dims) -> DeepOptions {
         let activation = match self.structure {
@@ -57,6 +71,7 @@ impl DeepSpec {
             residual: self.structure.residual().into(),
             norm: self.structure.norm().into(),
             read_after: (self.read == Read::After).into(),
+            look_ahead: self.looks_ahead().into(),
             // What other errors and retentions do not read is set to something harmless.
             huber: 0,
             tanh: 0,
@@ -138,6 +153,8 @@ pub struct DeepOptions {
     pub norm: u32,
     /// 1 where a token reads after its own write.
     pub read_after: u32,
+    /// 1 where momentum looks ahead.
+    pub look_ahead: u32,
     /// In the order of [`Huber`](crate::rules::Huber).
     pub huber: u32,
     /// 1 where the sign of an error is a hyperbolic tangent.

@@ -4,7 +4,7 @@ use super::{AnchorWeights, Memory, MlpMemory};
 use crate::{
     Read,
     families::{DeepForm, DeepGate, DeepLogits, DeepMatrix, DeepRule, DeepSpec, LowerDeepGates, LowerWeights},
-    rules::{MomentumGates, MomentumLogits},
+    rules::{MomentumForm, MomentumGates, MomentumLogits},
     slots,
 };
 
@@ -22,6 +22,8 @@ pub struct TitansMlp {
     pub read: Read,
     /// Groups of this many tokens share one gradient point.
     pub frozen: Option<u32>,
+    /// Which momentum.
+    pub momentum: MomentumForm,
 }
 
 slots! {
@@ -46,7 +48,7 @@ impl DeepRule for TitansMlp {
     type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
-        DeepSpec::new(self.memory.structure(), self.read, self.frozen)
+        DeepSpec { momentum: self.momentum, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

@@ -4,6 +4,7 @@ use super::{AnchorWeights, AttentionalBias, Huber, MatrixMemory, Memory, MlpMemo
 use crate::{
     Read,
     families::{DeepForm, DeepGate, DeepLogits, DeepRule, DeepSpec, LowerDeepGates},
+    rules::MomentumForm,
     slots,
 };
 
@@ -123,6 +124,8 @@ pub struct YaadMomentum {
     pub read: Read,
     /// Groups of this many tokens share one gradient point.
     pub frozen: Option<u32>,
+    /// Which momentum.
+    pub momentum: MomentumForm,
 }
 
 impl DeepRule for YaadMomentum {
@@ -133,8 +136,8 @@ impl DeepRule for YaadMomentum {
     type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
-        let Self { memory, bias, read, frozen } = self;
-        Yaad { memory, bias, read, frozen }.spec()
+        let Self { memory, bias, read, frozen, momentum } = self;
+        DeepSpec { momentum, ..Yaad { memory, bias, read, frozen }.spec() }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

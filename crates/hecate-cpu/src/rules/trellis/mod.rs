@@ -8,7 +8,7 @@
 mod phi;
 
 use crate::{
-    fused_gemv::{FusedUpdate, Rank1Update, Rank1VecMat, UpdateBackward, add_transposed},
+    fused_gemv::{FactorGrads, FusedUpdate, Momentum, Rank1Update, Rank1VecMat, UpdateBackward, add_transposed},
     recurrent::{Cell, Recurrent, StepBackward, StepForward, heads},
     rows::{axpy, dot, scale},
     simd::ColumnKernel as _,
@@ -141,7 +141,7 @@ impl TrellisCell {
         let du = &mut du[..memory.x.len()];
         let call = UpdateBackward {
             a: gates.a,
-            eta: 0.0,
+            momentum: Momentum::heavy_ball(0.0),
             dm: &mut *dstate,
             ds: &mut [],
             old: [memory.old, &[]],
@@ -154,7 +154,7 @@ impl TrellisCell {
             dx: dz,
             dy: du,
         };
-        let [da, _] = call.run();
+        let FactorGrads { a: da, .. } = call.run::<false>(0.0);
         // The write is `−θ uᵀ x`: its gradient goes to the step size, to `u`, and to the row side.
         axpy(dx, -gates.theta, du);
         let dtheta = -dot(u, dz);
@@ -191,12 +191,12 @@ impl Cell for TrellisCell {
         let (z_k, rest) = record.split_at_mut(self.slots);
         let (z_q, z_v) = rest.split_at_mut(self.slots);
         // Descent on the slots' error.
-        let (a, step) = (gates.a, -gates.theta);
+        let (a, step, momentum) = (gates.a, -gates.theta, Momentum::heavy_ball(0.0));
         // The key's memory first: what it reads from is the query of the value's memory.
         self.inner_grad(&gates, &SlotMemory { old: old_k, point: point_k, x: token.k }, z_k, scratch);
         let Scratch { u, zeros, unread, .. } = scratch;
         let (old, q, unread) = ([old_k, &[]], &*zeros, &mut unread[..self.key]);
-        FusedUpdate { a, eta: 0.0, step, x: u, y: token.k, old, m: new_k, s: &mut [], q, before: false, out: unread }
+        FusedUpdate { a, momentum, step, x: u, y: token.k, old, m: new_k, s: &mut [], q, before: false, out: unread }
             .run();
         self.inner_grad(&gates, &SlotMemory { old: old_v, point: point_v, x: token.v }, z_v, scratch);
         // The query goes through the new key memory and `φ`.
@@ -205,7 +205,7 @@ impl Cell for TrellisCell {
         let Scratch { u, at, .. } = scratch;
         self.phi.evaluate(z_q, at);
         let (old, q) = ([old_v, &[]], &*at.f);
-        FusedUpdate { a, eta: 0.0, step, x: u, y: token.v, old, m: new_v, s: &mut [], q, before: false, out }.run();
+        FusedUpdate { a, momentum, step, x: u, y: token.v, old, m: new_v, s: &mut [], q, before: false, out }.run();
     }
 
     #[inline(always)]

@@ -1,0 +1,233 @@
+//! Momentum that looks ahead, of linear rules: made of two rules that every engine runs.
+//!
+//! With `N = M + S` the recurrence of [`LookAhead`](crate::rules::MomentumForm::LookAhead) falls apart:
+//!
+//! ```text
+//! N_t = a_t N_{t−1} + θ_t k_tᵀ d_t,   d_t = v_t − k_t N_{t−1}          the delta rule
+//! S_t = η_t a_t S_{t−1} + η_t θ_t k_tᵀ d_t                             the Hebbian rule
+//! q_t M_t = q_t N_t − q_t S_t
+//! ```
+//!
+//! The delta rule runs twice: once with the keys as queries, which gives `d`, and once with the queries. Gradients go
+//! the same way back. So engines need no kernels of their own for it, and what they have of the two rules serves here too.
+
+use super::{
+    LinearGate, LinearInputs, LinearMatrix, LinearOutputs, LinearRule, LowerGates, LowerState, constant_log_a,
+};
+use crate::{
+    DType, Dims, Error, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Read, Result, Rule, Tensor,
+    primitives::{Elementwise, Map, add, map, mul, scale},
+    rules::{Delta, Erase, Hebbian, Matrix, WriteGates},
+};
+use std::fmt;
+
+/// Devices that have the two rules.
+pub trait Parts: Kernel<Delta> + Kernel<Hebbian> + Elementwise {}
+impl<D: Kernel<Delta> + Kernel<Hebbian> + Elementwise> Parts for D {}
+
+/// What a linear engine keeps for a backward: its own, or what the parts keep.
+pub enum LinearSaved<S, D: Parts> {
+    /// The engine's.
+    Engine(S),
+    /// That of momentum that looks ahead.
+    LookAhead(Box<Saved<D>>),
+}
+
+impl<S: fmt::Debug, D: Parts> fmt::Debug for LinearSaved<S, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine(saved) => saved.fmt(f),
+            Self::LookAhead(saved) => saved.fmt(f),
+        }
+    }
+}
+
+/// What the backward needs of the forward.
+pub struct Saved<D: Parts> {
+    error: Part<D, Delta>,
+    read: Part<D, Delta>,
+    momentum: Part<D, Hebbian>,
+    /// `η [B,T,H]`.
+    eta: Tensor<D>,
+}
+
+impl<D: Parts> fmt::Debug for Saved<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Saved").field("eta", &self.eta).finish_non_exhaustive()
+    }
+}
+
+/// A rule whose momentum looks ahead, forward.
+///
+/// # Errors
+/// The device's own failures; [`Error::Unsupported`] for a rule without momentum.
+pub fn forward<D: Parts, R: LinearRule>(
+    call: KernelCall<'_, R, D>,
+    keep: bool,
+) -> Result<(OutputsOn<R, D>, Option<Box<Saved<D>>>)> {
+    let KernelCall { device, rule, dims, inputs } = call;
+    let inputs = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
+    let (Found { out, state }, saved) = run::<D>(R::NAME, device, rule.spec().read, dims, &inputs, keep)?;
+    Ok((Outputs { out, state: lowered::<R, _>(&state) }, keep.then(|| saved.into())))
+}
+
+/// Its gradients.
+///
+/// # Errors
+/// The device's own failures; [`Error::Unsupported`] for a rule without momentum.
+pub fn backward<D: Parts, R: LinearRule>(
+    call: KernelCall<'_, R, D>,
+    saved: Saved<D>,
+    grads: &OutputsOn<R, D>,
+) -> Result<InputsOn<R, D>> {
+    let KernelCall { device, rule, dims, inputs } = call;
+    let LinearInputs { theta, .. } = LinearInputs::new(inputs, || constant_log_a(device, rule, dims))?;
+    let LinearOutputs { out, state } = LinearOutputs::new(grads);
+    let grads = Found { out, state: [state.m, state.s.ok_or_else(|| without_momentum::<D>(R::NAME))?] };
+    let Grads { q, k, v, log_a, log_eta, theta, state } = saved.backward(device, dims, &theta, &grads)?;
+    let gates = R::Gates::try_lower_backward(|gate| match gate {
+        LinearGate::LogA => Ok(log_a.clone()),
+        LinearGate::LogEta => Ok(log_eta.clone()),
+        LinearGate::Theta => Ok(theta.clone()),
+        LinearGate::Beta => Err(without_momentum::<D>(R::NAME)),
+    })?;
+    Ok(Inputs { q, k, v, gates, state: lowered::<R, _>(&state), anchor: None })
+}
+
+/// What is read, and `M` and `S`, or their gradients.
+struct Found<D: Parts> {
+    out: Tensor<D>,
+    state: [Tensor<D>; 2],
+}
+
+/// Gradients of the arguments, the state's those of `M` and `S`.
+struct Grads<D: Parts> {
+    q: Tensor<D>,
+    k: Tensor<D>,
+    v: Tensor<D>,
+    log_a: Tensor<D>,
+    log_eta: Tensor<D>,
+    theta: Tensor<D>,
+    state: [Tensor<D>; 2],
+}
+
+/// The three parts, one after another.
+fn run<D: Parts>(
+    what: &'static str,
+    device: &D,
+    read: Read,
+    dims: &Dims,
+    inputs: &LinearInputs<Tensor<D>>,
+    keep: bool,
+) -> Result<(Found<D>, Saved<D>)> {
+    let LinearInputs { q, k, v, log_a, log_eta: Some(log_eta), theta, state, .. } = inputs else {
+        return Err(without_momentum::<D>(what));
+    };
+    let s = state.s.as_ref().ok_or_else(|| without_momentum::<D>(what))?;
+    // What is predicted is read before the write, whenever the token itself reads.
+    let n = add(&state.m, s)?;
+    let delta = |read| Delta { erase: Erase::Undecayed, read, frozen: None };
+    let inputs = arguments([k, k, v, log_a, theta, &n]);
+    let (predicted, error) = Part::forward(device, delta(Read::Before), dims, inputs, keep)?;
+    let inputs = arguments([q, k, v, log_a, theta, &n]);
+    let (found, reading) = Part::forward(device, delta(read), dims, inputs, keep)?;
+    // The momentum forgets by `η a`, and takes `η` of each write.
+    let eta = map(Map::Exp, log_eta)?;
+    let (d, forget, strength) = (subtract(v, &predicted.out)?, add(log_a, log_eta)?, mul(&eta, theta)?);
+    let inputs = arguments([q, k, &d, &forget, &strength, s]);
+    let (carried, momentum) = Part::forward(device, Hebbian { read }, dims, inputs, keep)?;
+    let (n, s) = (found.state.m, carried.state.m);
+    let found = Found { out: subtract(&found.out, &carried.out)?, state: [subtract(&n, &s)?, s] };
+    Ok((found, Saved { error, read: reading, momentum, eta }))
+}
+
+/// Arguments of either rule, which have the same gates and the same state.
+fn arguments<D: Parts, R>(slots: [&Tensor<D>; 6]) -> InputsOn<R, D>
+where
+    R: Rule<Gates = WriteGates<()>, State = Matrix<()>>,
+{
+    let [q, k, v, log_a, theta, m] = slots.map(Tensor::clone);
+    Inputs { q, k, v, gates: WriteGates { log_a, theta }, state: Matrix { m }, anchor: None }
+}
+
+impl<D: Parts> Saved<D> {
+    /// The three parts backward; `theta` is the call's.
+    fn backward(self, device: &D, dims: &Dims, theta: &Tensor<D>, grads: &Found<D>) -> Result<Grads<D>> {
+        let Self { error, read, momentum, eta } = self;
+        // `M = N − S`: gradients of `N` and of `S` by itself.
+        let (out, [dm, ds]) = (&grads.out, &grads.state);
+        let carried = Outputs { out: scale(-1.0, out)?, state: Matrix { m: subtract(ds, dm)? } };
+        let carried = momentum.backward(device, dims, &carried)?;
+        // `d = v − k N`: its gradient is that of the value, and minus that of what was predicted.
+        let nothing = Tensor::zeros(device, dims.matrices(), DType::F32)?;
+        let predicted = Outputs { out: scale(-1.0, &carried.v)?, state: Matrix { m: nothing } };
+        let predicted = error.backward(device, dims, &predicted)?;
+        let found = read.backward(device, dims, &Outputs { out: out.clone(), state: Matrix { m: dm.clone() } })?;
+        let gates = [&carried.gates, &predicted.gates, &found.gates];
+        let n = add(&predicted.state.m, &found.state.m)?;
+        Ok(Grads {
+            q: add(&found.q, &carried.q)?,
+            // The first part has the keys twice, as queries too.
+            k: add(&predicted.q, &sum([&predicted.k, &found.k, &carried.k])?)?,
+            v: sum([&predicted.v, &found.v, &carried.v])?,
+            log_a: sum(gates.map(|gates| &gates.log_a))?,
+            // `η` forgets and takes: by its logarithm, and by the strength `η θ`.
+            log_eta: add(&carried.gates.log_a, &mul(&carried.gates.theta, &mul(&eta, theta)?)?)?,
+            theta: sum([&predicted.gates.theta, &found.gates.theta, &mul(&carried.gates.theta, &eta)?])?,
+            state: [n.clone(), add(&n, &carried.state.m)?],
+        })
+    }
+}
+
+/// One of the parts, to be turned around.
+struct Part<D: Kernel<R>, R: Rule> {
+    rule: R,
+    inputs: InputsOn<R, D>,
+    saved: Option<D::Saved>,
+}
+
+impl<D: Kernel<R>, R: Rule> Part<D, R> {
+    /// The part forward, with what it keeps where a backward comes.
+    fn forward(
+        device: &D,
+        rule: R,
+        dims: &Dims,
+        inputs: InputsOn<R, D>,
+        keep: bool,
+    ) -> Result<(OutputsOn<R, D>, Self)> {
+        let (outputs, saved) = D::forward(KernelCall { device, rule, dims, inputs: &inputs }, keep)?;
+        Ok((outputs, Self { rule, inputs, saved }))
+    }
+
+    /// Its gradients.
+    fn backward(self, device: &D, dims: &Dims, grads: &OutputsOn<R, D>) -> Result<InputsOn<R, D>> {
+        let Self { rule, inputs, saved } = self;
+        let why = "its forward kept nothing for a backward".into();
+        let saved = saved.ok_or(Error::Unsupported { backend: D::NAME, what: R::NAME, why })?;
+        D::backward(KernelCall { device, rule, dims, inputs: &inputs }, saved, grads)
+    }
+}
+
+/// `a − b`.
+fn subtract<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
+    add(a, &scale(-1.0, b)?)
+}
+
+/// The same gradient of three parts.
+fn sum<D: Elementwise>([a, b, c]: [&Tensor<D>; 3]) -> Result<Tensor<D>> {
+    add(&add(a, b)?, c)
+}
+
+/// A rule that looks ahead along no momentum, or that erases by a strength of its own.
+fn without_momentum<D: Parts>(what: &'static str) -> Error {
+    let why = "only a rule with momentum, which erases as much as it writes, can look ahead".into();
+    Error::Unsupported { backend: D::NAME, what, why }
+}
+
+/// `M` and `S` as the rule's state.
+fn lowered<R: LinearRule, T: Clone>([m, s]: &[T; 2]) -> crate::Of<R::State, T> {
+    R::State::lower_backward(|matrix| match matrix {
+        LinearMatrix::M => m.clone(),
+        LinearMatrix::S => s.clone(),
+    })
+}
