@@ -1,6 +1,7 @@
 //! `hecate bench`: how fast rules are, and made-up tasks that need no data and tell memories apart.
 
 mod identities;
+mod jobs;
 mod mad;
 mod needle;
 mod published;
