@@ -21,12 +21,12 @@ const MAD: &str = "bench mad --width 8 --key-dim 4 --value-dim 4 --layers 1 --st
                    --seeds 1 --rules delta";
 
 /// The command in a folder of its own; words are parted by spaces.
-fn run(line: &str) -> Outcome {
+pub(super) fn run(line: &str) -> Outcome {
     Workspace::new().run(&line.split_whitespace().collect::<Vec<_>>())
 }
 
 /// What it printed, which is nothing but one JSON value.
-fn json(outcome: &Outcome) -> Value {
+pub(super) fn json(outcome: &Outcome) -> Value {
     serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
 }
 
@@ -369,7 +369,7 @@ fn a_benchmark_can_be_stopped() {
 
 /// What a benchmark prints as JSON that is interrupted once it has begun.
 #[cfg(unix)]
-fn stopped(line: &str) -> Value {
+pub(super) fn stopped(line: &str) -> Value {
     use std::{
         io::{BufRead, BufReader, Read},
         process::Command,
