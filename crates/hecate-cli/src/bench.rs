@@ -1,6 +1,7 @@
-//! `hecate bench`: how fast rules are, and made-up tasks that need no data and tell memories apart.
+//! `hecate bench`: how fast rules are, made-up tasks that need no data and tell memories apart, and a text that all learn.
 
 mod identities;
+mod jobs;
 mod mad;
 mod needle;
 mod published;
@@ -11,6 +12,7 @@ mod spread_recall;
 mod state_tracking;
 mod summary;
 mod sweep;
+mod text;
 
 use crate::error::Result;
 use clap::{Args, Subcommand};
@@ -39,6 +41,9 @@ enum Benchmark {
     /// MAD's six tasks: compression, fuzzy recall, recall, memorisation, noisy recall, copying.
     #[command(allow_negative_numbers = true)]
     Mad(mad::MadArgs),
+    /// A text, learned by every rule and composition: what is predicted with fresh memories, and by position in one pass.
+    #[command(allow_negative_numbers = true)]
+    Text(Box<text::TextArgs>),
     /// Times of rules on this machine: forward, forward and backward, decoding; beside the machine's peak.
     #[command(allow_negative_numbers = true)]
     Speed(speed::SpeedArgs),
@@ -51,6 +56,7 @@ pub(crate) fn run(arguments: BenchArgs) -> Result<ExitCode> {
         Benchmark::StateTracking(arguments) => state_tracking::run(arguments),
         Benchmark::Needle(arguments) => needle::run(arguments),
         Benchmark::Mad(arguments) => mad::run(arguments),
+        Benchmark::Text(arguments) => text::run(*arguments),
         Benchmark::Speed(arguments) => speed::run(arguments),
     }
 }

@@ -3,6 +3,8 @@
 use crate::error::Result;
 use clap::Args;
 use hecate::{Algorithm, BackendKind, Choose, Job, devices_of, select};
+#[cfg(feature = "check")]
+use std::thread;
 
 /// Where to compute.
 #[derive(Args, Clone, Debug)]
@@ -18,6 +20,22 @@ pub(crate) struct Choice {
     /// differ by rounding alone
     #[arg(long, default_value_t = Algorithm::Auto)]
     algorithm: Algorithm,
+}
+
+impl Choice {
+    /// The same device as each of `jobs` sees it that run at once: on the CPU with its part of the threads, at least one.
+    #[cfg(feature = "check")]
+    pub(crate) fn shared_by(&self, jobs: usize) -> Self {
+        if jobs <= 1 {
+            return self.clone();
+        }
+        let all = match self.threads {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        // A job is never without a thread, even where there are more jobs than processors.
+        Self { threads: (all / jobs).max(1), ..self.clone() }
+    }
 }
 
 /// Backends of this build.
@@ -45,4 +63,29 @@ pub(crate) fn with_device<T>(choice: &Choice, job: impl Job<Output = Result<T>>)
     // A named backend is the only one that is looked at: waking others takes time.
     let found = devices_of(&choice.device.backends()?);
     select(&found, &choice.device)?.with_threads(choice.threads).with_algorithm(choice.algorithm).run(job)?
+}
+
+#[cfg(all(test, feature = "check"))]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    /// The flags by themselves.
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        choice: Choice,
+    }
+
+    #[test]
+    fn jobs_share_the_threads() {
+        let shared = |threads: &str, jobs| {
+            let flags = Flags::parse_from(["hecate", "--threads", threads]);
+            flags.choice.shared_by(jobs).threads
+        };
+        assert_eq!([shared("8", 1), shared("8", 2), shared("8", 3), shared("2", 5)], [8, 4, 2, 1]);
+        // One job has all that there are, which is what 0 stands for.
+        assert_eq!(shared("0", 1), 0);
+        assert!(shared("0", 2) >= 1);
+    }
 }

@@ -75,7 +75,7 @@ impl Job for EvalArgs {
         // As many tokens at once as a step of training had room for.
         let segment = learned.as_ref().map_or(SEGMENT, segment);
         // Losses are per token; bits a byte count the text's own bytes, so tokenizers compare.
-        let measurement = Measurement { model: &model, stream: &stream, window, segment, time: None };
+        let measurement = Measurement { model: &model, stream: &stream, window, segment, time: None, shown: true };
         // Ctrl-C ends the program: a part of a text has no score.
         let figures = measurement.take(&|| false)?;
         // A table, so that both figures stand below each other.

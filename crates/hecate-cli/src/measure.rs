@@ -66,6 +66,8 @@ pub(crate) struct Measurement<'a, B: Backend> {
     pub(crate) segment: usize,
     /// For both figures; none for as much as it takes.
     pub(crate) time: Option<Duration>,
+    /// Whether it is shown how far it is; where several go on at once, nobody could tell them apart.
+    pub(crate) shown: bool,
 }
 
 /// A score, and what it is called.
@@ -102,30 +104,36 @@ impl<B: Backend> Measurement<'_, B> {
     }
 
     /// Every window starts with fresh memories.
-    fn fresh(&self, budget: &Budget, stopped: &dyn Fn() -> bool) -> Result<Figure> {
+    pub(crate) fn fresh(&self, budget: &Budget, stopped: &dyn Fn() -> bool) -> Result<Figure> {
         let name = format!("fresh windows of {}", self.window);
-        let bar = Measuring::new(&name, self.predicted());
+        let bar = self.bar(&name);
         let at = (self.segment, self.window);
-        let score = evaluate_afresh(self.model, self.stream, at, |done| follow(&bar, budget, stopped, done))?;
+        let score = evaluate_afresh(self.model, self.stream, at, |done| follow(bar.as_ref(), budget, stopped, done))?;
         Ok(Figure { name, score })
     }
 
     /// Memories are carried from start to end.
     fn pass(&self, budget: &Budget, stopped: &dyn Fn() -> bool) -> Result<Figure> {
         let name = "one pass".to_owned();
-        let bar = Measuring::new(&name, self.predicted());
-        let score = evaluate(self.model, self.stream, SEGMENT, |done| follow(&bar, budget, stopped, done))?;
+        let bar = self.bar(&name);
+        let score = evaluate(self.model, self.stream, SEGMENT, |done| follow(bar.as_ref(), budget, stopped, done))?;
         Ok(Figure { name, score })
     }
 
     /// In one pass, the score of each range of positions that the text reaches.
     pub(crate) fn by_position(&self) -> Result<Vec<Figure>> {
-        let (bar, budget) = (Measuring::new("by position", self.predicted()), Budget::new(self.time));
-        let scores =
-            evaluate_by_position(self.model, self.stream, SEGMENT, |done| follow(&bar, &budget, &|| false, done))?;
+        let (bar, budget) = (self.bar("by position"), Budget::new(self.time));
+        let scores = evaluate_by_position(self.model, self.stream, SEGMENT, |done| {
+            follow(bar.as_ref(), &budget, &|| false, done)
+        })?;
         // A short text reaches the first ranges alone.
         let figures = scores.into_iter().enumerate().filter(|(_, score)| score.tokens > 0);
         Ok(figures.map(|(range, score)| Figure { name: positions(range), score }).collect())
+    }
+
+    /// What shows how far a measurement of this name is.
+    fn bar(&self, name: &str) -> Option<Measuring> {
+        self.shown.then(|| Measuring::new(name, self.predicted()))
     }
 
     /// Tokens that are predicted: all but the first.
@@ -135,14 +143,16 @@ impl<B: Backend> Measurement<'_, B> {
 }
 
 /// Shows how far a measurement is, and ends it where it has to end.
-fn follow(bar: &Measuring, budget: &Budget, stopped: &dyn Fn() -> bool, done: usize) -> ControlFlow<()> {
+fn follow(bar: Option<&Measuring>, budget: &Budget, stopped: &dyn Fn() -> bool, done: usize) -> ControlFlow<()> {
     // First of all, so that the last state that is shown is the last that was read.
-    bar.at(done, budget);
+    if let Some(bar) = bar {
+        bar.at(done, budget);
+    }
     if stopped() { ControlFlow::Break(()) } else { budget.check() }
 }
 
 /// `0-255`, `256-1k` and so on.
-fn positions(range: usize) -> String {
+pub(crate) fn positions(range: usize) -> String {
     let short = |tokens: usize| if tokens < 1 << 10 { tokens.to_string() } else { format!("{}k", tokens >> 10) };
     // Where the range before ends, and where this one does.
     match (range.checked_sub(1).map(|before| POSITIONS[before]), POSITIONS.get(range)) {

@@ -3,8 +3,12 @@
 
 mod line;
 mod pace;
+#[cfg(feature = "check")]
+mod sweep;
 mod ticker;
 
+#[cfg(feature = "check")]
+pub(crate) use sweep::{RunProgress, SweepProgress};
 pub(crate) use ticker::Ticker;
 
 use crate::{terminal, visible::visible};
@@ -119,89 +123,6 @@ pub(crate) fn say(line: &str) {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.finish();
-    }
-}
-
-/// Progress of a benchmark: many runs, one after another.
-#[cfg(feature = "check")]
-pub(crate) struct SweepProgress {
-    bar: Option<ProgressBar>,
-    /// Most steps of a run.
-    steps: u64,
-    /// Runs of the whole sweep.
-    runs: usize,
-    /// Runs that are over.
-    ended: usize,
-    /// What the present run is called.
-    name: String,
-    /// When it began.
-    began: Instant,
-    /// Lines where there is no bar.
-    ticker: Ticker,
-}
-
-#[cfg(feature = "check")]
-impl SweepProgress {
-    /// Before the first run; a run has at most `steps` steps.
-    pub(crate) fn new(steps: u64) -> Self {
-        let (name, began, ticker) = (String::new(), Instant::now(), Ticker::new(PAUSE));
-        Self { bar: None, steps, runs: 0, ended: 0, name, began, ticker }
-    }
-
-    /// So many runs begin.
-    pub(crate) fn begin(&mut self, runs: usize) {
-        self.runs = runs;
-        self.bar = bar(self.steps.saturating_mul(runs as u64));
-    }
-
-    /// A run begins.
-    pub(crate) fn start(&mut self, name: &str, rate: f32, seed: u64) {
-        self.name = format!("{name}, rate {rate}, seed {seed}");
-        self.began = Instant::now();
-    }
-
-    /// `step` steps of the run are done, the last of this loss.
-    pub(crate) fn step(&self, step: u64, loss: f64) {
-        let figures = || {
-            vec![
-                Figure(0, format!("run {}/{}", self.ended + 1, self.runs)),
-                Figure(1, self.name.clone()),
-                Figure(3, format!("step {step}/{}", self.steps)),
-                Figure(2, format!("loss {loss:.4}")),
-            ]
-        };
-        match &self.bar {
-            Some(bar) => {
-                let left = Figure(0, format!("{} left", minutes(bar.eta().as_secs())));
-                bar.set_message(fit(figures().into_iter().chain([left]).collect(), beside_bar()));
-                bar.set_position(self.steps.saturating_mul(self.ended as u64).saturating_add(step));
-            }
-            None if self.ticker.due() => say(&fit(figures(), usize::MAX)),
-            None => {}
-        }
-    }
-
-    /// The run is over: a line that stays.
-    pub(crate) fn end(&mut self, accuracies: &[f64], failure: Option<&str>) {
-        self.ended += 1;
-        let figures: Vec<String> = accuracies.iter().map(|x| format!("{x:.3}")).collect();
-        // Accuracies in [0, 1], or why there are none.
-        let figures = failure.map_or_else(|| figures.join(" "), str::to_owned);
-        let seconds = self.began.elapsed().as_secs_f64();
-        let line = format!("{}/{}  {}: {figures}  ({seconds:.0} s)", self.ended, self.runs, self.name);
-        match &self.bar {
-            Some(bar) => bar.suspend(|| say(&line)),
-            None => say(&line),
-        }
-    }
-}
-
-#[cfg(feature = "check")]
-impl Drop for SweepProgress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }
 

@@ -9,9 +9,17 @@
 mod arguments;
 mod levels;
 mod session;
+mod shape;
+mod training;
 
 pub(crate) use arguments::TrainArgs;
+#[cfg(feature = "check")]
+pub(crate) use arguments::{COMPOSED, ModelArgs, ModelFlags};
+#[cfg(feature = "check")]
+pub(crate) use levels::LevelArgs;
 pub(crate) use session::{CURVE, METRICS};
+#[cfg(feature = "check")]
+pub(crate) use {shape::ShapeArgs, training::TrainingArgs};
 
 use crate::{
     defaults,
@@ -56,14 +64,14 @@ fn begin<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Sess
     check_free(&run, arguments.overwrite)?;
     let Beginning { model, vocabulary, tokenizer } = Beginning::new(device, arguments)?;
     let steps = arguments.steps.unwrap_or(defaults::STEPS);
-    let settings = arguments.training.settings(steps)?;
+    let settings = arguments.training.settings(steps, arguments.seed)?;
     settings.check()?;
     let source = sources::load(&arguments.text, arguments.memory)?;
     // A share of the text at its end, in [0, 1).
     let held_out = arguments.training.holdout;
     // Too little text is found here, before anything is written.
     let corpus = Corpus::of(&source, &vocabulary, held_out, settings.text())?;
-    let (evaluate_every, save_every) = arguments.training.intervals(steps);
+    let (evaluate_every, save_every) = arguments.intervals(steps);
     let text = arguments.text.iter().map(|path| absolute(path)).collect::<Result<_>>()?;
     // Kept with the checkpoints: a resumed run needs no flags.
     let (identity, keep) = (corpus.identity.clone(), arguments.keep.unwrap_or(RunPlan::KEEP));
@@ -110,7 +118,7 @@ impl<B: Backend> Beginning<B> {
             // Its bytes are kept with the run, so that the file may go away.
             let tokenizer = arguments.model.tokenizer.as_deref().map(read_tokenizer).transpose()?;
             let vocabulary = vocabulary(arguments.model.tokenizer.as_deref(), tokenizer.as_deref())?;
-            let config = arguments.model.config(&arguments.levels, &vocabulary)?;
+            let config = arguments.model().config(&vocabulary)?;
             return Ok(Self { model: FirstModel::Fresh(config), vocabulary, tokenizer });
         };
         let Trained { model, vocabulary, tokenizer } = runs::open(device, folder, arguments.best, "--init-from")?;

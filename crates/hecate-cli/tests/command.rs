@@ -2,6 +2,7 @@
 
 mod command {
     mod bench;
+    mod bench_text;
     mod documents;
     #[cfg(unix)]
     mod full_disk;

@@ -21,24 +21,27 @@ const LONGEST: Duration = Duration::from_millis(300);
 /// Devices compute behind the program that queues their work. So that a request is not waited out there, models wait for
 /// the device now and then: seldom where a pass is quick, often where it takes seconds.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    asked: AtomicBool,
-    pace: Mutex<Pace>,
+pub struct Interrupt {
+    asked: Arc<AtomicBool>,
+    /// Of the device that its models compute on.
+    pace: Arc<Mutex<Pace>>,
 }
 
 impl Interrupt {
+    /// The same request for models of another device, whose waits are counted apart: one device is quick where another is slow.
+    pub fn apart(&self) -> Self {
+        Self { asked: Arc::clone(&self.asked), pace: Arc::default() }
+    }
+
     /// Asks to stop, from any thread; whether that was asked before.
     pub fn ask(&self) -> bool {
-        self.0.asked.swap(true, Ordering::SeqCst)
+        self.asked.swap(true, Ordering::SeqCst)
     }
 
     /// Whether somebody asked.
     pub fn asked(&self) -> bool {
         // Read at every operation: nothing else is ordered by it.
-        self.0.asked.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// Refuses to go on once somebody asked.
@@ -65,7 +68,7 @@ impl Interrupt {
     }
 
     fn pace(&self) -> MutexGuard<'_, Pace> {
-        self.0.pace.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,5 +157,17 @@ mod tests {
         }
         assert!(matches!(interrupt.check_queued(asks(&interrupt)), Err(Error::Stopped)));
         assert!(matches!(interrupt.check_queued(|| panic!("waited in vain")), Err(Error::Stopped)));
+    }
+
+    #[test]
+    fn devices_have_one_request_and_waits_of_their_own() {
+        let (first, other) = (Interrupt::default(), Interrupt::default().apart());
+        let second = first.apart();
+        for _ in 1..FIRST {
+            first.check_queued(|| panic!("waited too early")).unwrap();
+            second.check_queued(|| panic!("waited for what another has queued")).unwrap();
+        }
+        second.ask();
+        assert!(first.asked() && !other.asked());
     }
 }

@@ -10,12 +10,10 @@ use super::{
     published::{MAD, Published},
     settings::SweepSettings,
     summary::Summary,
-    sweep::{Answers, Sweep, Task, answered, share},
+    sweep::{Answers, Task, answered, share, sweep},
 };
-use crate::{device::with_device, error::Result, stop::Stop, terminal};
+use crate::{error::Result, stop::Stop, terminal};
 use clap::{Args, ValueEnum};
-use hecate::Job;
-use hecate_core::Backend;
 use hecate_models::{
     Random,
     tasks::{Mad, Purpose, Questions},
@@ -93,8 +91,26 @@ impl Name {
 
 /// Runs the benchmark on the chosen device.
 pub(super) fn run(arguments: MadArgs) -> Result<ExitCode> {
-    let choice = arguments.settings.device.clone();
-    with_device(&choice, arguments)
+    let MadArgs { tasks, known, settings } = &arguments;
+    settings.check()?;
+    // The longest sequence, of copying, has 256 tokens.
+    // Attention sees all of the longest sequence.
+    let (candidates, stop) = (settings.candidates(256)?, Stop::listen()?);
+    // What the paper learns from, unless told otherwise.
+    let known = |name: Name| known.unwrap_or(name.task().known());
+    let learned: Vec<_> = tasks.iter().map(|&name| MadTask { name, known: known(name) }).collect();
+    let named: Vec<_> = tasks.iter().map(|name| name.typed()).collect();
+    terminal::say(&format!("MAD: {}", named.join(", ")));
+    let all: Vec<_> = learned.iter().map(|task| task as &dyn Task).collect();
+    let mut summary = Summary::new("mad", settings);
+    summary.take(sweep(&all, &candidates, settings, &stop)?, &stop);
+    summary.set("tasks", json!(named));
+    summary.set("known", json!(learned.iter().map(|task| task.known).collect::<Vec<_>>()));
+    summary.measures = named;
+    // Only what stands beside a figure of ours.
+    let asked = |row: &&Published| summary.measures.iter().any(|measure| measure == row.measure);
+    summary.published = MAD.iter().filter(asked).copied().collect();
+    summary.print(settings.json)
 }
 
 /// One of the tasks. What is learned and what is measured differ where the paper's differ.
@@ -130,37 +146,5 @@ impl Task for MadTask {
         // To choose by and to report the same is asked; only the seeds differ.
         let draw = |batch| Ok(self.name.task().draw(random, batch, Purpose::Testing)?);
         Ok(share(answered(model, examples, draw)?.into_iter()))
-    }
-}
-
-impl Job for MadArgs {
-    type Output = Result<ExitCode>;
-
-    fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        let Self { tasks, known, settings } = &self;
-        settings.check()?;
-        // The longest sequence, of copying, has 256 tokens.
-        // Attention sees all of the longest sequence.
-        let (candidates, stop) = (settings.candidates(256)?, Stop::listen()?);
-        let mut summary = Summary::new("mad", settings);
-        summary.set("tasks", json!(tasks.iter().map(|name| name.typed()).collect::<Vec<_>>()));
-        // What the paper learns from, unless told otherwise.
-        let known = |name: Name| known.unwrap_or(name.task().known());
-        summary.set("known", json!(tasks.iter().map(|&name| known(name)).collect::<Vec<_>>()));
-        for &name in tasks {
-            // Progress counts the runs of one task.
-            terminal::say(&format!("{} ({} of {})", name.typed(), summary.measures.len() + 1, tasks.len()));
-            let task = MadTask { name, known: known(name) };
-            summary.outcomes.extend(Sweep::new(device, &task, settings, &stop).run(&candidates)?);
-            summary.measures.extend(task.measures());
-            if stop.asked() {
-                break;
-            }
-        }
-        summary.stopped = stop.asked();
-        // Only what stands beside a figure of ours.
-        let asked = |row: &&Published| summary.measures.iter().any(|measure| measure == row.measure);
-        summary.published = MAD.iter().filter(asked).copied().collect();
-        summary.print(settings.json)
     }
 }

@@ -10,17 +10,14 @@ use super::{
     published::{NEEDLE, Published},
     settings::SweepSettings,
     summary::Summary,
-    sweep::{Answers, Sweep, Task, part, share},
+    sweep::{Answers, Task, part, share, sweep},
 };
 use crate::{
-    device::with_device,
     error::{Error, Result},
     stop::Stop,
     terminal,
 };
 use clap::Args;
-use hecate::Job;
-use hecate_core::Backend;
 use hecate_models::{
     Random,
     evaluate::SEGMENT,
@@ -74,8 +71,32 @@ pub(super) struct NeedleArgs {
 
 /// Runs the benchmark on the chosen device.
 pub(super) fn run(arguments: NeedleArgs) -> Result<ExitCode> {
-    let choice = arguments.settings.device.clone();
-    with_device(&choice, arguments)
+    let NeedleArgs { length, ref test_lengths, keys, values, noise, ref settings, .. } = arguments;
+    settings.check()?;
+    arguments.check()?;
+    let (task, lengths) = (Needle::new(keys, values, noise)?, arguments.lengths());
+    let task = NeedleTask { task, lengths, test_lengths: test_lengths.clone() };
+    // What attention has to see, if it takes part.
+    let longest = test_lengths.iter().fold(length, |longest, &length| longest.max(length));
+    let (candidates, stop) = (settings.candidates(longest)?, Stop::listen()?);
+    // Right at random is one value of all.
+    let chance = 1.0 / values as f64;
+    terminal::say(&format!(
+        "a needle in {length} tokens learned, in up to {longest} measured; right at random: {chance:.3}"
+    ));
+    let mut summary = Summary::new("needle", settings);
+    summary.take(sweep(&[&task], &candidates, settings, &stop)?, &stop);
+    (summary.measures, summary.published) = (task.measures(), Vec::<Published>::from(NEEDLE));
+    let shortest = arguments.shortest();
+    for (name, value) in
+        [("length", length), ("shortest", shortest), ("keys", keys), ("values", values), ("noise", noise)]
+    {
+        summary.set(name, json!(value));
+    }
+    // What steps drew from.
+    summary.set("learned", json!(task.lengths));
+    summary.set("test_lengths", json!(test_lengths));
+    summary.print(settings.json)
 }
 
 /// A needle in texts of several lengths.
@@ -149,37 +170,5 @@ impl NeedleArgs {
     fn lengths(&self) -> Vec<usize> {
         let doubled = iter::successors(Some(self.shortest()), |length| length.checked_mul(2));
         doubled.take_while(|&length| length < self.length).chain([self.length]).collect()
-    }
-}
-
-impl Job for NeedleArgs {
-    type Output = Result<ExitCode>;
-
-    fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        let Self { length, ref test_lengths, keys, values, noise, ref settings, .. } = self;
-        settings.check()?;
-        self.check()?;
-        let (task, lengths) = (Needle::new(keys, values, noise)?, self.lengths());
-        let task = NeedleTask { task, lengths, test_lengths: test_lengths.clone() };
-        // What attention has to see, if it takes part.
-        let longest = test_lengths.iter().fold(length, |longest, &length| longest.max(length));
-        let (candidates, stop) = (settings.candidates(longest)?, Stop::listen()?);
-        // Right at random is one value of all.
-        let chance = 1.0 / values as f64;
-        terminal::say(&format!(
-            "a needle in {length} tokens learned, in up to {longest} measured; right at random: {chance:.3}"
-        ));
-        let outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
-        let (measures, stopped, published) = (task.measures(), stop.asked(), Vec::<Published>::from(NEEDLE));
-        let mut summary = Summary { outcomes, measures, stopped, published, ..Summary::new("needle", settings) };
-        for (name, value) in
-            [("length", length), ("shortest", self.shortest()), ("keys", keys), ("values", values), ("noise", noise)]
-        {
-            summary.set(name, json!(value));
-        }
-        // What steps drew from.
-        summary.set("learned", json!(task.lengths));
-        summary.set("test_lengths", json!(test_lengths));
-        summary.print(settings.json)
     }
 }

@@ -6,12 +6,12 @@
 //! order. A state of `K × V` elements holds about `K` pairs. With `--lengths` it is the paper's own task.
 
 use super::{
-    identities,
+    identities::{self, Identity},
     published::RECALL,
     settings::{Candidate, SweepSettings},
     spread_recall::{SpreadArgs, preset},
     summary::Summary,
-    sweep::{Answers, Sweep, Task, answered, share},
+    sweep::{Answers, Task, answered, share, sweep},
 };
 use crate::{
     device::with_device,
@@ -66,8 +66,46 @@ pub(super) struct RecallArgs {
 
 /// Checks the identities, then learns unless `--identities` is given.
 pub(super) fn run(arguments: RecallArgs) -> Result<ExitCode> {
-    let choice = arguments.settings.device.clone();
-    with_device(&choice, arguments)
+    let RecallArgs { pairs, keys, values, writes, settings, .. } = &arguments;
+    // All flags are checked before the first call of the device.
+    settings.check()?;
+    let mut summary = Summary::new("recall", settings);
+    if let Some(task) = arguments.spread.task()? {
+        let candidates = settings.candidates(task.longest())?;
+        // Half of the vocabulary are values.
+        let told = format!("Zoology's recall; right at random: {:.1e}", 2.0 / task.vocabulary() as f64);
+        task.settings().into_iter().for_each(|(name, value)| summary.set(name, value));
+        summary.identities = with_device(&settings.device, Identities)?;
+        summary.published = RECALL.into();
+        return learn(&task, &told, (settings, &candidates), summary);
+    }
+    let task = arguments.task()?;
+    let most = pairs.iter().fold(0, |most, &pairs| most.max(pairs));
+    let candidates = settings.candidates(task.task.length(most))?;
+    // Settings of this task beside those of the sweep, so that a result says how it is made again.
+    summary.set("pairs", json!(pairs));
+    summary.set("keys", json!(keys));
+    summary.set("values", json!(values));
+    summary.set("writes", json!(writes));
+    summary.identities = with_device(&settings.device, Identities)?;
+    if arguments.identities {
+        return summary.print(settings.json);
+    }
+    // Right at random is one value of all.
+    let chance = 1.0 / *values as f64;
+    let told = format!("recall of {values} values by {keys} keys; right at random: {chance:.3}");
+    learn(&task, &told, (settings, &candidates), summary)
+}
+
+/// What must come out without learning, before threads open the device for themselves.
+struct Identities;
+
+impl Job for Identities {
+    type Output = Result<Vec<Identity>>;
+
+    fn run<B: Backend>(self, device: &B) -> Self::Output {
+        identities::check(device)
+    }
 }
 
 /// Recall of sequences of several lengths.
@@ -123,45 +161,8 @@ impl RecallArgs {
     }
 }
 
-impl Job for RecallArgs {
-    type Output = Result<ExitCode>;
-
-    fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        let Self { pairs, keys, values, writes, settings, .. } = &self;
-        // All flags are checked before the first call of the device.
-        settings.check()?;
-        let mut summary = Summary::new("recall", settings);
-        if let Some(task) = self.spread.task()? {
-            let candidates = settings.candidates(task.longest())?;
-            // Half of the vocabulary are values.
-            let told = format!("Zoology's recall; right at random: {:.1e}", 2.0 / task.vocabulary() as f64);
-            task.settings().into_iter().for_each(|(name, value)| summary.set(name, value));
-            summary.identities = identities::check(device)?;
-            summary.published = RECALL.into();
-            return learn(device, &task, &told, (settings, &candidates), summary);
-        }
-        let task = self.task()?;
-        let most = pairs.iter().fold(0, |most, &pairs| most.max(pairs));
-        let candidates = settings.candidates(task.task.length(most))?;
-        // Settings of this task beside those of the sweep, so that a result says how it is made again.
-        summary.set("pairs", json!(pairs));
-        summary.set("keys", json!(keys));
-        summary.set("values", json!(values));
-        summary.set("writes", json!(writes));
-        summary.identities = identities::check(device)?;
-        if self.identities {
-            return summary.print(settings.json);
-        }
-        // Right at random is one value of all.
-        let chance = 1.0 / *values as f64;
-        let told = format!("recall of {values} values by {keys} keys; right at random: {chance:.3}");
-        learn(device, &task, &told, (settings, &candidates), summary)
-    }
-}
-
 /// The sweep, and all that is known after it. `told` is said before it begins: what is learned, and what is right at random.
-fn learn<B: Backend>(
-    device: &B,
+fn learn(
     task: &dyn Task,
     told: &str,
     (settings, candidates): (&SweepSettings, &[Candidate]),
@@ -170,7 +171,6 @@ fn learn<B: Backend>(
     let stop = Stop::listen()?;
     terminal::say(told);
     summary.measures = task.measures();
-    summary.outcomes = Sweep::new(device, task, settings, &stop).run(candidates)?;
-    summary.stopped = stop.asked();
+    summary.take(sweep(&[task], candidates, settings, &stop)?, &stop);
     summary.print(settings.json)
 }

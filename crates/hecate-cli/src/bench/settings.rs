@@ -1,5 +1,6 @@
 //! Flags that all tasks share, and what they mean. Each task gives those without a default its own.
 
+use super::jobs::JobsArgs;
 use crate::{
     device::Choice,
     error::{Error, Result},
@@ -81,6 +82,9 @@ pub(super) struct SweepSettings {
     /// Print everything, every run included, as JSON
     #[arg(long)]
     pub(super) json: bool,
+    // No part of the settings that a summary tells: it changes no result.
+    #[command(flatten)]
+    pub(super) jobs: JobsArgs,
     #[command(flatten)]
     pub(super) device: Choice,
 }

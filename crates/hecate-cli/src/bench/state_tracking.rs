@@ -11,17 +11,14 @@ use super::{
     published::PARITY,
     settings::{Candidate, SweepSettings},
     summary::Summary,
-    sweep::{Answers, Sweep, Task, answered, share},
+    sweep::{Answers, Task, answered, share, sweep},
 };
 use crate::{
-    device::with_device,
     error::{Error, Result},
     stop::Stop,
     terminal,
 };
 use clap::{Args, ValueEnum};
-use hecate::Job;
-use hecate_core::Backend;
 use hecate_models::{
     MemoryConfig, MixerConfig, Random, RuleConfig,
     tasks::{Parity, Questions, SymmetricGroup},
@@ -59,8 +56,29 @@ pub(super) struct StateTrackingArgs {
 
 /// Runs the benchmark on the chosen device.
 pub(super) fn run(arguments: StateTrackingArgs) -> Result<ExitCode> {
-    let choice = arguments.settings.device.clone();
-    with_device(&choice, arguments)
+    let StateTrackingArgs { group, length, ref step_sizes, ref settings, .. } = arguments;
+    settings.check()?;
+    let test_length = arguments.test_length();
+    if length == 0 || test_length <= length {
+        let why = format!("{test_length} is too short; give more than `--length`, {length}, itself at least 1");
+        return Err(Error::flag("--test-length", why));
+    }
+    let candidates = arguments.candidates()?;
+    let (task, stop) = (TrackingTask { tracked: group.tracked()?, length, test_length }, Stop::listen()?);
+    let (name, tokens, chance) = (group.typed(), task.tracked.token(), 1.0 / task.vocabulary() as f64);
+    // To standard error: with `--json` standard output holds nothing but JSON.
+    let told = format!("{name} of {length} {tokens}s learned, of {test_length} measured; right at random: {chance:.3}");
+    terminal::say(&told);
+    let mut summary = Summary::new("state-tracking", settings);
+    summary.take(sweep(&[&task], &candidates, settings, &stop)?, &stop);
+    summary.measures = task.measures();
+    // Of words there is no figure of that length.
+    summary.published = if matches!(group, Group::Parity) { PARITY.into() } else { Vec::new() };
+    summary.set("group", json!(name));
+    summary.set("length", json!(length));
+    summary.set("test_length", json!(test_length));
+    summary.set("step_sizes", json!(step_sizes));
+    summary.print(settings.json)
 }
 
 /// Bits of parity that are measured unless told otherwise.
@@ -222,37 +240,5 @@ impl StateTrackingArgs {
             mixer => vec![Candidate { name, mixer }],
         };
         Ok(self.settings.candidates(self.test_length())?.into_iter().flat_map(sized).collect())
-    }
-}
-
-impl Job for StateTrackingArgs {
-    type Output = Result<ExitCode>;
-
-    fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
-        let Self { group, length, ref step_sizes, ref settings, .. } = self;
-        settings.check()?;
-        let test_length = self.test_length();
-        if length == 0 || test_length <= length {
-            let why = format!("{test_length} is too short; give more than `--length`, {length}, itself at least 1");
-            return Err(Error::flag("--test-length", why));
-        }
-        let candidates = self.candidates()?;
-        let (task, stop) = (TrackingTask { tracked: group.tracked()?, length, test_length }, Stop::listen()?);
-        let (name, tokens, chance) = (group.typed(), task.tracked.token(), 1.0 / task.vocabulary() as f64);
-        // To standard error: with `--json` standard output holds nothing but JSON.
-        let told =
-            format!("{name} of {length} {tokens}s learned, of {test_length} measured; right at random: {chance:.3}");
-        terminal::say(&told);
-        let outcomes = Sweep::new(device, &task, settings, &stop).run(&candidates)?;
-        let (measures, stopped) = (task.measures(), stop.asked());
-        // Of words there is no figure of that length.
-        let published = if matches!(group, Group::Parity) { PARITY.into() } else { Vec::new() };
-        let mut summary =
-            Summary { outcomes, measures, published, stopped, ..Summary::new("state-tracking", settings) };
-        summary.set("group", json!(name));
-        summary.set("length", json!(length));
-        summary.set("test_length", json!(test_length));
-        summary.set("step_sizes", json!(step_sizes));
-        summary.print(settings.json)
     }
 }

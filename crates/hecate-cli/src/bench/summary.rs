@@ -4,9 +4,13 @@ use super::{
     identities::Identity,
     published::Published,
     settings::{SweepSettings, shortest},
-    sweep::{Outcome, SweepRun},
+    sweep::{Outcome, SweepRun, Swept},
 };
-use crate::{error::Result, stop, table::Table};
+use crate::{
+    error::{Error, Result},
+    stop::{self, Stop},
+    table::Table,
+};
 use serde_json::{Map, Value, json};
 use std::{
     io::{Write, stdout},
@@ -29,6 +33,8 @@ pub(super) struct Summary {
     pub(super) outcomes: Vec<Outcome>,
     /// Somebody asked to stop: something is missing.
     pub(super) stopped: bool,
+    /// What ended the sweep before its end; what was found until then is printed all the same.
+    pub(super) failure: Option<Error>,
 }
 
 impl Summary {
@@ -36,7 +42,7 @@ impl Summary {
     pub(super) fn new(task: &'static str, settings: &SweepSettings) -> Self {
         let settings = Map::from_iter(settings.to_json());
         let (identities, measures, published, outcomes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { task, settings, identities, measures, published, outcomes, stopped: false }
+        Self { task, settings, identities, measures, published, outcomes, stopped: false, failure: None }
     }
 
     /// Notes a setting of the task's own.
@@ -44,8 +50,13 @@ impl Summary {
         self.settings.insert(name.to_owned(), value);
     }
 
-    /// Prints it; fails if an identity does not hold.
-    pub(super) fn print(&self, as_json: bool) -> Result<ExitCode> {
+    /// Takes what a sweep found, which may have been stopped.
+    pub(super) fn take(&mut self, Swept { outcomes, failure }: Swept, stop: &Stop) {
+        (self.outcomes, self.failure, self.stopped) = (outcomes, failure, stop.asked());
+    }
+
+    /// Prints it; fails if an identity does not hold, and with what ended the sweep early.
+    pub(super) fn print(mut self, as_json: bool) -> Result<ExitCode> {
         // Even a sweep that was stopped is printed: what ended counts.
         if as_json {
             writeln!(stdout(), "{:#}", self.to_json())?;
@@ -53,6 +64,9 @@ impl Summary {
             self.print_identities()?;
             self.print_accuracies()?;
             Published::print(&self.published)?;
+        }
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
         }
         // A stop first: what is missing cannot have failed.
         if self.stopped {

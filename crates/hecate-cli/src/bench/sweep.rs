@@ -3,10 +3,15 @@
 //! The first seed searches for the learning rate; questions of their own choose it, and others measure it. So no reported
 //! accuracy is on questions that anything was chosen by.
 
-use super::settings::{Candidate, SweepSettings};
+mod schedule;
+
+use super::{
+    jobs::{self, Runs},
+    settings::{Candidate, SweepSettings},
+};
 use crate::{
     error::{Error, Result},
-    progress::SweepProgress,
+    progress::{RunProgress, SweepProgress},
     stop::Stop,
 };
 use hecate_core::Backend;
@@ -14,6 +19,7 @@ use hecate_models::{
     LanguageModel, Random,
     tasks::{Purpose, Questions, TaskModel},
 };
+use schedule::{Schedule, Ticket, Watch};
 use std::collections::VecDeque;
 
 /// Steps whose mean loss tells whether a run has learned enough.
@@ -40,8 +46,8 @@ impl<B: Backend> Answers for TaskModel<B> {
     }
 }
 
-/// A task, and what is measured of it.
-pub(super) trait Task {
+/// A task, and what is measured of it. Runs on several threads share it.
+pub(super) trait Task: Sync {
     /// Number of different tokens, the vocabulary's size.
     fn vocabulary(&self) -> usize;
 
@@ -99,105 +105,140 @@ impl Outcome {
     }
 }
 
-/// A sweep in progress.
-pub(super) struct Sweep<'a, B: Backend> {
-    device: &'a B,
+/// A candidate that learns a task.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<'a> {
     task: &'a dyn Task,
+    candidate: &'a Candidate,
+}
+
+/// What became of a sweep.
+pub(super) struct Swept {
+    /// One an entry that began: task by task, in the order of the candidates.
+    pub(super) outcomes: Vec<Outcome>,
+    /// Why it ended early.
+    pub(super) failure: Option<Error>,
+}
+
+/// All candidates on all tasks, as many runs at once as was asked for. What is done when somebody asks to stop, or a run
+/// fails, is returned as it is.
+pub(super) fn sweep(
+    tasks: &[&dyn Task],
+    candidates: &[Candidate],
+    settings: &SweepSettings,
+    stop: &Stop,
+) -> Result<Swept> {
+    let pairs = tasks.iter().flat_map(|&task| candidates.iter().map(move |candidate| Entry { task, candidate }));
+    let entries: Vec<Entry<'_>> = pairs.collect();
+    for Entry { task, candidate } in &entries {
+        // Who cannot take part is told before anybody starts.
+        settings.config(&candidate.mixer, task.vocabulary())?;
+    }
+    // All rates with the first seed, then the best one with each other seed.
+    let others = usize::try_from(settings.seeds - 1).unwrap_or(usize::MAX);
+    let runs = settings.rates.len().saturating_add(others).saturating_mul(entries.len());
+    let schedule = Schedule::new(entries.len(), &settings.rates, settings.seeds);
+    let progress = SweepProgress::new(settings.steps, runs);
+    let sweep = Sweep { entries, settings, stop, schedule, progress };
+    let opened = jobs::all(&settings.device, settings.jobs.jobs.min(runs), &sweep);
+    let Sweep { entries, schedule, progress, .. } = sweep;
+    // Before the table, which a bar would stand in.
+    drop(progress);
+    let (outcomes, failure) = schedule.end(&entries);
+    Ok(Swept { outcomes, failure: failure.or(opened.err()) })
+}
+
+/// A sweep in progress; threads share it.
+struct Sweep<'a> {
+    entries: Vec<Entry<'a>>,
     settings: &'a SweepSettings,
     stop: &'a Stop,
+    schedule: Schedule<'a>,
     progress: SweepProgress,
 }
 
-impl<'a, B: Backend> Sweep<'a, B> {
-    /// A sweep that has not begun.
-    pub(super) fn new(device: &'a B, task: &'a dyn Task, settings: &'a SweepSettings, stop: &'a Stop) -> Self {
-        Self { device, task, settings, stop, progress: SweepProgress::new(settings.steps) }
+impl Runs for Sweep<'_> {
+    type Run = Ticket;
+
+    fn next(&self) -> Option<Ticket> {
+        self.schedule.next()
     }
 
-    /// All candidates, one after another. What is done when somebody asks to stop is returned as it is.
-    pub(super) fn run(mut self, candidates: &[Candidate]) -> Result<Vec<Outcome>> {
-        for Candidate { mixer, .. } in candidates {
-            // Who cannot take part is told before anybody starts.
-            self.settings.config(mixer, self.task.vocabulary())?;
-        }
-        // All rates with the first seed, then the best one with each other seed.
-        let others = usize::try_from(self.settings.seeds - 1).unwrap_or(usize::MAX);
-        let runs = self.settings.rates.len().saturating_add(others).saturating_mul(candidates.len());
-        self.progress.begin(runs);
-        let mut outcomes = Vec::new();
-        for candidate in candidates {
-            outcomes.push(self.best_rate(candidate)?);
-            if self.stop.asked() {
-                break;
-            }
-        }
-        Ok(outcomes)
-    }
-
-    /// The first seed at all learning rates, the others at the best.
-    fn best_rate(&mut self, candidate: &Candidate) -> Result<Outcome> {
-        let name = candidate.name.clone();
-        let (measures, state) = (self.task.measures(), self.state(candidate)?);
-        let mut outcome = Outcome { name, measures, state, runs: Vec::new(), rate: None };
-        for &rate in &self.settings.rates {
-            match self.learn(candidate, rate, 0)? {
-                Some(run) => outcome.runs.push(run),
-                None => return Ok(outcome),
-            }
-        }
-        outcome.rate = best(&outcome.runs);
-        for seed in 1..self.settings.seeds {
-            let Some(rate) = outcome.rate else { break };
-            match self.learn(candidate, rate, seed)? {
-                Some(run) => outcome.runs.push(run),
-                None => break,
-            }
-        }
-        Ok(outcome)
-    }
-
-    /// Elements of the cache of one text, without convolutions: what a candidate may remember.
-    fn state(&self, candidate: &Candidate) -> Result<usize> {
-        let config = self.settings.config(&candidate.mixer, self.task.vocabulary())?;
-        let cache = LanguageModel::new(self.device, &config, 0)?.cache(1)?;
-        let arrays = cache.layers().iter().flat_map(|layer| layer.iter());
-        let memories = arrays.filter(|(name, _)| !name.contains("conv1d"));
-        Ok(memories.map(|(_, array)| array.shape().count()).sum())
-    }
-
-    /// A run from beginning to end; none if somebody asked to stop.
-    fn learn(&mut self, candidate: &Candidate, rate: f32, seed: u64) -> Result<Option<SweepRun>> {
-        let Self { device, task, settings, .. } = *self;
-        let config = settings.config(&candidate.mixer, task.vocabulary())?;
-        let model = TaskModel::new(device, &config, settings.schedule(rate), settings.constants(), seed)?;
-        let mut model = model.with_interrupt(self.stop.interrupt());
-        self.progress.start(&candidate.name, rate, seed);
+    fn perform<B: Backend>(&self, device: &B, ticket: Ticket) {
+        let _watch = Watch(&self.schedule);
+        let progress = self.progress.start(self.name(ticket));
         // A step or a measurement that somebody stopped counts for nothing.
-        match self.train(&mut model, seed).and_then(|learned| self.measured(&model, rate, seed, learned)) {
-            Err(Error::Model(hecate_models::Error::Stopped)) => Ok(None),
-            outcome => outcome.map(Some),
+        match self.learn(device, ticket, &progress) {
+            Ok(run) => {
+                let figures: Vec<String> = run.testing.iter().map(|x| format!("{x:.3}")).collect();
+                // Accuracies in [0, 1], or why there are none.
+                progress.end(&run.failure.clone().unwrap_or_else(|| figures.join(" ")));
+                self.schedule.done(ticket, run);
+            }
+            Err(Error::Model(hecate_models::Error::Stopped)) => self.schedule.halt(None),
+            Err(error) => {
+                progress.end(&format!("failed, so no further run begins: {error}"));
+                self.schedule.halt(Some(error));
+            }
         }
+        // Between two runs nobody else looks.
+        if self.stop.asked() {
+            self.schedule.halt(None);
+        }
+    }
+}
+
+impl Sweep<'_> {
+    /// What a run is called; the task only where there are several.
+    fn name(&self, Ticket { entry, rate, seed, .. }: Ticket) -> String {
+        let Entry { task, candidate } = self.entries[entry];
+        let several = self.entries[0].task.measures() != self.entries[self.entries.len() - 1].task.measures();
+        let task = if several { format!("{}: ", task.measures().join(", ")) } else { String::new() };
+        format!("{task}{}, rate {rate}, seed {seed}", candidate.name)
+    }
+
+    /// A run from beginning to end.
+    fn learn<B: Backend>(&self, device: &B, ticket: Ticket, progress: &RunProgress<'_>) -> Result<SweepRun> {
+        let (Entry { task, candidate }, Ticket { rate, seed, .. }) = (self.entries[ticket.entry], ticket);
+        let config = self.settings.config(&candidate.mixer, task.vocabulary())?;
+        let (schedule, constants) = (self.settings.schedule(rate), self.settings.constants());
+        let model = TaskModel::new(device, &config, schedule, constants, seed)?;
+        self.schedule.note_state(ticket.entry, state(model.model())?);
+        // Waits of one thread's device are none of another's.
+        let mut model = model.with_interrupt(self.stop.interrupt().apart());
+        let learned = self.train(task, &mut model, seed, progress)?;
+        self.measured(task, &model, (rate, seed), learned)
     }
 
     /// What a model that came so far answers.
-    fn measured(&mut self, model: &TaskModel<B>, rate: f32, seed: u64, learned: Learned) -> Result<SweepRun> {
-        let Learned { steps, loss, failure } = learned;
+    fn measured<B: Backend>(
+        &self,
+        task: &dyn Task,
+        model: &TaskModel<B>,
+        (rate, seed): (f32, u64),
+        Learned { steps, loss, failure }: Learned,
+    ) -> Result<SweepRun> {
         // A model that diverged answers nothing.
         let accuracies = |purpose: Purpose| match failure {
-            Some(_) => Ok(vec![0.0; self.task.measures().len()]),
-            None => self.task.accuracies(model, &mut purpose.random(seed), self.settings.examples),
+            Some(_) => Ok(vec![0.0; task.measures().len()]),
+            None => task.accuracies(model, &mut purpose.random(seed), self.settings.examples),
         };
         let (tuning, testing) = (accuracies(Purpose::Tuning)?, accuracies(Purpose::Testing)?);
-        self.progress.end(&testing, failure.as_deref());
         Ok(SweepRun { rate, seed, steps, loss, tuning, testing, failure })
     }
 
     /// Steps until the loss is low enough or enough is right, or all are done. Divergence is a result.
-    fn train(&self, model: &mut TaskModel<B>, seed: u64) -> Result<Learned> {
+    fn train<B: Backend>(
+        &self,
+        task: &dyn Task,
+        model: &mut TaskModel<B>,
+        seed: u64,
+        progress: &RunProgress<'_>,
+    ) -> Result<Learned> {
         let random = &mut Purpose::Learning.random(seed);
         let (mut recent, mut learned) = (VecDeque::new(), Learned::default());
         while learned.steps < self.settings.steps && (recent.len() < RECENT || learned.loss >= self.settings.enough) {
-            match model.learn(&self.task.questions(random, self.settings.batch)?) {
+            match model.learn(&task.questions(random, self.settings.batch)?) {
                 Ok(loss) => recent.push_back(loss),
                 Err(error @ hecate_models::Error::NonFinite { .. }) => {
                     learned.failure = Some(error.to_string());
@@ -208,8 +249,8 @@ impl<'a, B: Backend> Sweep<'a, B> {
             recent.drain(..recent.len().saturating_sub(RECENT));
             learned.loss = recent.iter().sum::<f64>() / recent.len() as f64;
             learned.steps += 1;
-            self.progress.step(learned.steps, learned.loss);
-            if self.is_right_enough(model, seed, learned.steps)? {
+            progress.step(learned.steps, learned.loss);
+            if self.is_right_enough(task, model, seed, learned.steps)? {
                 break;
             }
         }
@@ -217,11 +258,17 @@ impl<'a, B: Backend> Sweep<'a, B> {
     }
 
     /// Whether the model answers as many questions as `--stop-at` says, where that is to be looked at after this step.
-    fn is_right_enough(&self, model: &TaskModel<B>, seed: u64, steps: u64) -> Result<bool> {
+    fn is_right_enough<B: Backend>(
+        &self,
+        task: &dyn Task,
+        model: &TaskModel<B>,
+        seed: u64,
+        steps: u64,
+    ) -> Result<bool> {
         let SweepSettings { stop_at, stop_every, examples, .. } = *self.settings;
         let Some(enough) = stop_at.filter(|_| steps.is_multiple_of(stop_every)) else { return Ok(false) };
         // Questions to choose by: none that is reported.
-        Ok(self.task.hardest(model, &mut Purpose::Tuning.random(seed), examples)? >= enough)
+        Ok(task.hardest(model, &mut Purpose::Tuning.random(seed), examples)? >= enough)
     }
 }
 
@@ -236,10 +283,18 @@ struct Learned {
     failure: Option<String>,
 }
 
+/// Elements of the cache of one text, without convolutions: what a candidate may remember.
+fn state<B: Backend>(model: &LanguageModel<B>) -> Result<usize> {
+    let cache = model.cache(1)?;
+    let arrays = cache.layers().iter().flat_map(|layer| layer.iter());
+    let memories = arrays.filter(|(name, _)| !name.contains("conv1d"));
+    Ok(memories.map(|(_, array)| array.shape().count()).sum())
+}
+
 /// The learning rate with the most right answers; among equals, with the lowest loss.
-fn best(runs: &[SweepRun]) -> Option<f32> {
+fn best<'a>(runs: impl Iterator<Item = &'a SweepRun>) -> Option<f32> {
     let right = |run: &SweepRun| run.tuning.iter().sum::<f64>();
-    let best = runs.iter().max_by(|a, b| right(a).total_cmp(&right(b)).then(b.loss.total_cmp(&a.loss)));
+    let best = runs.max_by(|a, b| right(a).total_cmp(&right(b)).then(b.loss.total_cmp(&a.loss)));
     best.map(|run| run.rate)
 }
 

@@ -3,7 +3,7 @@
 //! A flag that was not given is `None` wherever its default depends on the mixer or on other flags. `--resume` conflicts
 //! with everything that a checkpoint decides.
 
-use super::levels::LevelArgs;
+use super::{levels::LevelArgs, shape::ShapeArgs, training::TrainingArgs};
 use crate::{
     defaults,
     device::Choice,
@@ -17,14 +17,15 @@ use clap::{
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
 use hecate_models::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Precision, Retain,
-    RuleConfig, Vocabulary,
-    optimizer::Constants,
-    schedule::Schedule,
-    trainer::{Settings, load_config},
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
+    trainer::load_config,
 };
 use serde_json::{Map, Value};
 use std::{fs, path::PathBuf};
+
+/// Mixers that are named where a rule could be: all but memories with a rule.
+#[cfg(feature = "check")]
+pub(crate) const COMPOSED: [&str; 8] = ["attention", "mag", "mal", "mac", "cms", "conductor", "tnt", "hope"];
 
 /// The mixers, under the flags of `hecate train --help`.
 /// Kept here and not with the flag, since a list of values would print each name twice.
@@ -61,13 +62,13 @@ pub(crate) struct TrainArgs {
     pub(super) out: Option<PathBuf>,
     /// Go on with a stopped run, exactly as if it had not been stopped; the one trained last unless given
     // `None` without the flag, `Some(None)` with the flag alone.
-    #[arg(long, value_name = "DIR", num_args = 0..=1)]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["ShapeArgs", "TrainingArgs"])]
     pub(super) resume: Option<Option<PathBuf>>,
     /// Replace the run that is in the folder
     #[arg(long, conflicts_with = "resume")]
     pub(super) overwrite: bool,
     /// Begin with the weights of another run instead of fresh ones: its model and its tokens, everything else anew
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "ModelArgs", "LevelArgs"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["resume", "ModelArgs", "ShapeArgs", "LevelArgs"])]
     pub(super) init_from: Option<PathBuf>,
     /// With --init-from: the weights that did best on its held-out text, instead of its last ones
     #[arg(long, conflicts_with = "resume")]
@@ -76,6 +77,8 @@ pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(super) model: ModelArgs,
     // Beside the model and not in it: a group with another inside would conflict with nothing.
+    #[command(flatten)]
+    pub(super) shape: ShapeArgs,
     #[command(flatten)]
     pub(super) levels: LevelArgs,
     /// Number of steps [default: 400]. With --resume, another number of steps for the whole run: the learning rate of the
@@ -88,6 +91,15 @@ pub(crate) struct TrainArgs {
     pub(super) keep: Option<usize>,
     #[command(flatten)]
     pub(super) training: TrainingArgs,
+    /// Seed of the weights and of the choice of text
+    #[arg(long, default_value_t = 0, help_heading = "Training", conflicts_with = "resume")]
+    pub(super) seed: u64,
+    /// Steps between measurements on the held-out text; a tenth of all unless given
+    #[arg(long, value_name = "STEPS", help_heading = "Training", conflicts_with = "resume")]
+    eval_every: Option<u64>,
+    /// Steps between checkpoints; a tenth of all unless given
+    #[arg(long, value_name = "STEPS", help_heading = "Training", conflicts_with = "resume")]
+    save_every: Option<u64>,
     #[command(flatten)]
     pub(super) measure: MeasureArgs,
     #[command(flatten)]
@@ -97,10 +109,10 @@ pub(crate) struct TrainArgs {
 }
 
 /// What the model is made of; a resumed run has it in its checkpoint.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[group(multiple = true, conflicts_with = "resume")]
 #[command(next_help_heading = "Model")]
-pub(super) struct ModelArgs {
+pub(crate) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
@@ -128,26 +140,6 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     // Its range depends on the rule and the mixer, which check it.
     frozen: Option<u32>,
-    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 0.9 for titans_mlp, 1
-    /// for others]
-    #[arg(long, value_name = "MAX")]
-    // Its range is checked with the configuration, whose message names the field.
-    momentum: Option<f32>,
-    /// Where what memories forget goes: back to their learned start, or to zero [default: initial for networks, lattice and
-    /// trellis, zero for others]
-    #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
-    // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
-    // it is there for models of before.
-    retain: Option<String>,
-    /// Number of blocks
-    #[arg(long, default_value_t = defaults::LAYERS, value_name = "N")]
-    layers: usize,
-    /// Width of the residual stream
-    #[arg(long, default_value_t = defaults::WIDTH, value_name = "N")]
-    width: usize,
-    /// Number of memories, or of attention heads, in a block
-    #[arg(long, default_value_t = defaults::HEADS, value_name = "N")]
-    heads: usize,
     /// Width of a head's keys; width / heads unless given
     #[arg(long, value_name = "N")]
     key_dim: Option<usize>,
@@ -166,68 +158,17 @@ pub(super) struct ModelArgs {
     /// Tokens in a segment of mac
     #[arg(long, value_name = "TOKENS")]
     segment: Option<usize>,
-    /// Share of elements that is dropped while the model learns, so that it does not learn a small text by heart: of what
-    /// attention saw and memories read, inside MLPs, and of what both add to the stream
-    #[arg(long, default_value_t = 0.0, value_name = "P")]
-    // Its range is checked with the configuration.
-    dropout: f32,
     /// Tokens from a Hugging Face tokenizer.json; bytes unless given
     #[arg(long, value_name = "FILE")]
     pub(super) tokenizer: Option<PathBuf>,
 }
 
-/// How the model learns; a resumed run has it in its checkpoint.
-#[derive(Args, Debug)]
-#[group(multiple = true, conflicts_with = "resume")]
-#[command(next_help_heading = "Training")]
-pub(super) struct TrainingArgs {
-    /// Sequences in a pass
-    #[arg(long, default_value_t = defaults::BATCH, value_name = "N")]
-    batch: usize,
-    /// Tokens in a sequence
-    #[arg(long, default_value_t = defaults::TOKENS, value_name = "N")]
-    tokens: usize,
-    /// Passes in a step, whose gradients are averaged
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    accumulate: usize,
-    /// Sequences that are learned one after another with the memories carried on; 1 starts each with fresh memories. What is
-    /// carried was dropped from as --dropout says
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    carry: usize,
-    /// Highest learning rate
-    #[arg(long, default_value_t = defaults::LEARNING_RATE, value_name = "RATE")]
-    lr: f32,
-    /// Learning rate at the end; a tenth of the highest unless given
-    #[arg(long, value_name = "RATE")]
-    min_lr: Option<f32>,
-    /// Steps until the learning rate is highest; a twentieth of all unless given
-    #[arg(long, value_name = "STEPS")]
-    warmup: Option<u64>,
-    /// Weight decay of matrices
-    #[arg(long, default_value_t = defaults::WEIGHT_DECAY, value_name = "X")]
-    weight_decay: f32,
-    /// Norm above which gradients are scaled down to it; 0 for no limit
-    #[arg(long, default_value_t = defaults::CLIP, value_name = "NORM")]
-    clip: f32,
-    /// Seed of the weights and of the choice of text
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Number type of activations; weights, gradients and states are 32-bit floats in any case
-    #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::NAMES))]
-    // As names, since the library knows which there are.
-    precision: String,
-    /// Share of the text, at its end, that is not learned but measured on
-    #[arg(long, default_value_t = defaults::HELD_OUT, value_name = "FRACTION")]
-    pub(super) holdout: f32,
-    /// Steps between measurements on the held-out text; a tenth of all unless given
-    #[arg(long, value_name = "STEPS")]
-    eval_every: Option<u64>,
-    /// Steps between checkpoints; a tenth of all unless given
-    #[arg(long, value_name = "STEPS")]
-    save_every: Option<u64>,
-}
-
 impl TrainArgs {
+    /// All flags of the model.
+    pub(super) fn model(&self) -> ModelFlags<'_> {
+        ModelFlags { model: &self.model, shape: &self.shape, levels: &self.levels }
+    }
+
     /// Folder of a new run: `--out`, or one under `runs/` named after the text.
     pub(super) fn folder(&self) -> PathBuf {
         self.out.clone().unwrap_or_else(|| {
@@ -243,60 +184,87 @@ impl TrainArgs {
             PathBuf::from(defaults::RUNS).join(name.unwrap_or(defaults::RUN.into()))
         })
     }
+
+    /// Steps between measurements, and between checkpoints; a tenth of all steps each by default.
+    pub(super) fn intervals(&self, steps: u64) -> (u64, u64) {
+        // Short runs measure at every step.
+        let default = (steps / defaults::MEASUREMENTS).max(1);
+        (self.eval_every.unwrap_or(default), self.save_every.unwrap_or(default))
+    }
 }
 
 impl ModelArgs {
+    /// The flags of a model by one name: a rule in memories, or another mixer with the rule that it has by default.
+    #[cfg(feature = "check")]
+    pub(crate) fn named(model: &str) -> Self {
+        let (mixer, rule) = if COMPOSED.contains(&model) { (model, defaults::RULE) } else { ("memory", model) };
+        Self { mixer: mixer.to_owned(), rule: rule.to_owned(), ..Self::default() }
+    }
+}
+
+/// All flags of a model together.
+#[derive(Clone, Copy)]
+pub(crate) struct ModelFlags<'a> {
+    /// Those of a mixer.
+    pub(crate) model: &'a ModelArgs,
+    /// Those of any model.
+    pub(crate) shape: &'a ShapeArgs,
+    /// Those of memories that are written at different times.
+    pub(crate) levels: &'a LevelArgs,
+}
+
+impl ModelFlags<'_> {
     /// The configuration that the flags ask for, or that of `--config`; the vocabulary must fit it.
-    pub(super) fn config(&self, levels: &LevelArgs, vocabulary: &Vocabulary) -> Result<Config> {
-        if let Some(path) = &self.config {
+    pub(crate) fn config(&self, vocabulary: &Vocabulary) -> Result<Config> {
+        if let Some(path) = &self.model.config {
             // The file decides everything but the vocabulary, which belongs to the tokens of this run.
             let config = load_config(path)?;
             check_vocabulary(config.vocabulary_size, vocabulary)?;
             return Ok(config);
         }
         // All blocks are alike; a file can give each its own.
-        let layers = LayerConfig { mixer: self.mixer(levels)? }.repeated(self.layers)?;
-        let (vocabulary_size, share) = (vocabulary.size(), self.dropout);
+        let layers = LayerConfig { mixer: self.mixer()? }.repeated(self.shape.layers)?;
+        let (vocabulary_size, share) = (vocabulary.size(), self.shape.dropout);
         let base =
             Config { attention_dropout: share, activation_dropout: share, hidden_dropout: share, ..Config::default() };
-        let config = Config { vocabulary_size, hidden_size: self.width, layers, ..base };
+        let config = Config { vocabulary_size, hidden_size: self.shape.width, layers, ..base };
         // Before a long text is read.
         config.validate()?;
         Ok(config)
     }
 
     /// The mixer of every block. A flag that the mixer does not have is refused, not ignored.
-    fn mixer(&self, levels: &LevelArgs) -> Result<MixerConfig> {
+    fn mixer(&self) -> Result<MixerConfig> {
         // Flags of other mixers first: an ignored flag would look as if it had worked.
-        let composed = matches!(self.mixer.as_str(), "mag" | "mal" | "mac");
-        if self.persistent.is_some() && !composed {
+        let composed = matches!(self.model.mixer.as_str(), "mag" | "mal" | "mac");
+        if self.model.persistent.is_some() && !composed {
             return Err(Error::flag("--persistent", "only mag, mal and mac have such tokens; leave it out"));
         }
-        if self.segment.is_some() && self.mixer != "mac" {
+        if self.model.segment.is_some() && self.model.mixer != "mac" {
             return Err(Error::flag("--segment", "only mac reads in segments; leave it out, or add `--mixer mac`"));
         }
-        levels.check(&self.mixer)?;
+        self.levels.check(&self.model.mixer)?;
         // The parser knows these names and no other.
-        match self.mixer.as_str() {
+        match self.model.mixer.as_str() {
             "attention" => self.attention_alone(),
             "mag" => Ok(MixerConfig::Mag(self.composed()?)),
             "mal" => Ok(MixerConfig::Mal(self.composed()?)),
             "mac" => {
                 let (ComposedConfig { memory, attention, persistent }, base) = (self.composed()?, MacConfig::default());
-                let segment = self.segment.unwrap_or(base.segment);
+                let segment = self.model.segment.unwrap_or(base.segment);
                 Ok(MixerConfig::Mac(MacConfig { memory, attention, persistent, segment }))
             }
             // From here on, mixers without attention.
-            _ if self.window.is_some() => {
+            _ if self.model.window.is_some() => {
                 Err(Error::flag("--window", "memories have no window; leave it out, or add `--mixer attention`"))
             }
             "hope" => {
                 self.without_rule()?;
-                Ok(levels.hope(self.heads, self.key_dim, self.conv))
+                Ok(self.levels.hope(self.shape.heads, self.model.key_dim, self.model.conv))
             }
-            "cms" => Ok(levels.cms(self.memory()?)),
-            "conductor" => Ok(levels.conductor(self.memory()?)),
-            "tnt" => Ok(levels.tnt(self.memory()?)),
+            "cms" => Ok(self.levels.cms(self.memory()?)),
+            "conductor" => Ok(self.levels.conductor(self.memory()?)),
+            "tnt" => Ok(self.levels.tnt(self.memory()?)),
             _ => Ok(MixerConfig::Memory(self.memory()?)),
         }
     }
@@ -305,63 +273,60 @@ impl ModelArgs {
     fn memory(&self) -> Result<MemoryConfig> {
         let base = MemoryConfig::default();
         // Only what was given; the rest is the library's default, which may change with it.
-        let (rule, conv) = (self.rule()?, self.conv.unwrap_or(base.conv));
+        let (rule, conv) = (self.rule()?, self.model.conv.unwrap_or(base.conv));
         // The error of a network has no bound, and momentum near 1 runs away with it.
         let bounded = matches!(rule, RuleConfig::TitansMlp(_));
-        let momentum = self.momentum.unwrap_or(if bounded { 0.9 } else { base.momentum });
-        let Self { heads, key_dim, value_dim, .. } = *self;
+        let momentum = self.shape.momentum.unwrap_or(if bounded { 0.9 } else { base.momentum });
+        let (heads, &ModelArgs { key_dim, value_dim, .. }) = (self.shape.heads, self.model);
         // None where the flag is not given: then the rule decides.
-        let retain = self.retain();
+        let retain = self.shape.retain();
         let memory = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, retain, ..base };
         // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
         // with the whole configuration, whose message names the field.
         Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
     }
 
-    /// Where the flag sends what is forgotten; the parser knows these names and no other.
-    fn retain(&self) -> Option<Retain> {
-        [Retain::Initial, Retain::Zero].into_iter().find(|retain| self.retain.as_deref() == Some(retain.name()))
-    }
-
     /// A memory and attention; convolutions and widths of keys and values are the memory's.
     fn composed(&self) -> Result<ComposedConfig> {
         let base = ComposedConfig::default();
         // Heads of attention and of the memory are as many, since one flag sets both.
-        let window = self.window.unwrap_or(base.attention.window);
-        let attention = AttentionConfig { heads: self.heads, window, ..base.attention };
-        let persistent = self.persistent.unwrap_or(base.persistent);
+        let window = self.model.window.unwrap_or(base.attention.window);
+        let attention = AttentionConfig { heads: self.shape.heads, window, ..base.attention };
+        let persistent = self.model.persistent.unwrap_or(base.persistent);
         Ok(ComposedConfig { memory: self.memory()?, attention, persistent })
     }
 
     /// The rule by its name, with those options that were given; a rule refuses what it does not have.
     fn rule(&self) -> Result<RuleConfig> {
         // Options go through the JSON of configurations, which knows what each rule has.
-        let mut fields = Map::from_iter([("name".to_owned(), Value::from(self.rule.as_str()))]);
-        for (name, option) in [("read", &self.read), ("erase", &self.erase), ("objective", &self.objective)] {
+        let mut fields = Map::from_iter([("name".to_owned(), Value::from(self.model.rule.as_str()))]);
+        for (name, option) in
+            [("read", &self.model.read), ("erase", &self.model.erase), ("objective", &self.model.objective)]
+        {
             fields.extend(option.iter().map(|value| (name.to_owned(), Value::from(value.as_str()))));
         }
-        fields.extend(self.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
+        fields.extend(self.model.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
         serde_json::from_value(Value::Object(fields))
             // The message of serde names the option and those that the rule has.
-            .map_err(|error| Error::flag(format!("--rule {}", self.rule), error))
+            .map_err(|error| Error::flag(format!("--rule {}", self.model.rule), error))
     }
 
     /// Refuses options of rules for a mixer that has none to choose: attention and hope.
     fn without_rule(&self) -> Result<()> {
         let options = [
-            ("--read", self.read.is_some()),
-            ("--erase", self.erase.is_some()),
-            ("--objective", self.objective.is_some()),
-            ("--frozen", self.frozen.is_some()),
-            ("--momentum", self.momentum.is_some()),
+            ("--read", self.model.read.is_some()),
+            ("--erase", self.model.erase.is_some()),
+            ("--objective", self.model.objective.is_some()),
+            ("--frozen", self.model.frozen.is_some()),
+            ("--momentum", self.shape.momentum.is_some()),
             // Attention forgets nothing, and hope's memories have gates of their own.
-            ("--retain", self.retain.is_some()),
+            ("--retain", self.shape.retain.is_some()),
             // Their heads have one width.
-            ("--value-dim", self.value_dim.is_some()),
+            ("--value-dim", self.model.value_dim.is_some()),
         ];
         match options.into_iter().find(|&(_, given)| given) {
             Some((flag, _)) => {
-                let why = format!("{} has no such option; leave it out, or use `--mixer memory`", self.mixer);
+                let why = format!("{} has no such option; leave it out, or use `--mixer memory`", self.model.mixer);
                 Err(Error::flag(flag, why))
             }
             None => Ok(()),
@@ -373,42 +338,11 @@ impl ModelArgs {
         self.without_rule()?;
         let base = AttentionConfig::default();
         Ok(MixerConfig::Attention(AttentionConfig {
-            heads: self.heads,
-            head_dim: self.key_dim,
-            window: self.window.unwrap_or(base.window),
-            conv: self.conv.unwrap_or(base.conv),
+            heads: self.shape.heads,
+            head_dim: self.model.key_dim,
+            window: self.model.window.unwrap_or(base.window),
+            conv: self.model.conv.unwrap_or(base.conv),
             ..base
         }))
-    }
-}
-
-impl TrainingArgs {
-    /// How the model is trained; rates and warm-up that were not given follow from those that were.
-    pub(super) fn settings(&self, steps: u64) -> Result<Settings> {
-        // Rounded up, so that short runs warm up too.
-        let warmup = self.warmup.unwrap_or((steps as f64 * defaults::WARMUP).ceil() as u64);
-        let floor = self.min_lr.unwrap_or(self.lr * defaults::LEARNING_RATE_FLOOR);
-        Ok(Settings {
-            batch: self.batch,
-            tokens: self.tokens,
-            accumulate: self.accumulate,
-            carry: self.carry,
-            schedule: Schedule { peak: self.lr, floor, warmup, steps },
-            optimizer: Constants {
-                weight_decay: self.weight_decay,
-                // 0 stands for no limit on the command line; the library has `None` for it.
-                clip: (self.clip != 0.0).then_some(self.clip),
-                ..Constants::default()
-            },
-            seed: self.seed,
-            precision: Precision::named(&self.precision)?,
-        })
-    }
-
-    /// Steps between measurements, and between checkpoints; a tenth of all steps each by default.
-    pub(super) fn intervals(&self, steps: u64) -> (u64, u64) {
-        // Short runs measure at every step.
-        let default = (steps / defaults::MEASUREMENTS).max(1);
-        (self.eval_every.unwrap_or(default), self.save_every.unwrap_or(default))
     }
 }

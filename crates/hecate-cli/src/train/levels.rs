@@ -6,11 +6,11 @@ use clap::Args;
 use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerConfig, TntConfig, Wiring};
 
 /// Flags of cms, conductor, tnt and hope.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 // Their defaults are those of the configurations, so none is given here.
 #[group(multiple = true, conflicts_with = "resume")]
 #[command(next_help_heading = "Model")]
-pub(super) struct LevelArgs {
+pub(crate) struct LevelArgs {
     /// Tokens between two writes of each level of cms or conductor, in rising order, such as 4,16,64
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     periods: Option<Vec<usize>>,

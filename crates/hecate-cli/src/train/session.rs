@@ -297,6 +297,7 @@ impl<B: Backend> Session<B> {
             window: settings.tokens,
             segment: measure::segment(settings),
             time: self.measure.time(self.learned_for()?),
+            shown: true,
         };
         // Reading all of a long held-out text takes a while: it may be stopped.
         let figures = match measurement.take(&|| stop.asked()) {

@@ -21,12 +21,12 @@ const MAD: &str = "bench mad --width 8 --key-dim 4 --value-dim 4 --layers 1 --st
                    --seeds 1 --rules delta";
 
 /// The command in a folder of its own; words are parted by spaces.
-fn run(line: &str) -> Outcome {
+pub(super) fn run(line: &str) -> Outcome {
     Workspace::new().run(&line.split_whitespace().collect::<Vec<_>>())
 }
 
 /// What it printed, which is nothing but one JSON value.
-fn json(outcome: &Outcome) -> Value {
+pub(super) fn json(outcome: &Outcome) -> Value {
     serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
 }
 
@@ -67,6 +67,30 @@ fn recall_is_the_same_twice() {
     }
     // Memories that may forget have another gate, so other weights.
     assert_ne!(first.stdout, run(&format!("{RECALL} --rules delta,attention --json --decay")).stdout);
+}
+
+/// Byte for byte, in the order of the candidates, whichever run ends first.
+#[test]
+fn sweeps_are_the_same_with_several_jobs() {
+    let lines = [
+        format!("{RECALL} --rules delta,attention,titans --json"),
+        format!("{PARITY} --rules delta,hebbian --rates 1e-2,1e-3 --json"),
+        format!("{NEEDLE} --rules delta,hebbian --json"),
+        format!("{} --rules delta,hebbian --json", MAD.replace("--seeds 1", "--seeds 2")),
+        // A table too.
+        format!("{RECALL} --rules delta,attention"),
+    ];
+    for line in lines {
+        let one = run(&line);
+        one.succeeded();
+        // More jobs than processors, and more than runs.
+        for jobs in ["3", "64"] {
+            let several = run(&format!("{line} --jobs {jobs}"));
+            several.succeeded();
+            assert_eq!(one.stdout, several.stdout, "{line} --jobs {jobs}");
+        }
+    }
+    run(&format!("{RECALL} --jobs 0")).failed(2, &["--jobs", "0"]);
 }
 
 /// The delta rule once a step size, the others once.
@@ -333,12 +357,24 @@ fn mistakes_in_benchmarks_are_named() {
 #[cfg(unix)]
 #[test]
 fn a_benchmark_can_be_stopped() {
+    // One run, and several of which each has to end.
+    for jobs in ["1", "3"] {
+        let found = stopped(&format!(
+            "{} --rules hebbian,delta --json --jobs {jobs}",
+            PARITY.replace("--steps 3", "--steps 100000000")
+        ));
+        assert_eq!((&found["stopped"], &found["outcomes"][0]["rate"]), (&Value::Bool(true), &Value::Null));
+    }
+}
+
+/// What a benchmark prints as JSON that is interrupted once it has begun.
+#[cfg(unix)]
+pub(super) fn stopped(line: &str) -> Value {
     use std::{
         io::{BufRead, BufReader, Read},
         process::Command,
     };
     let workspace = Workspace::new();
-    let line = format!("{} --rules hebbian,delta --json", PARITY.replace("--steps 3", "--steps 100000000"));
     let mut child = workspace.spawn(&line.split_whitespace().collect::<Vec<_>>());
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     // It listens for Ctrl-C before it says what it does.
@@ -348,6 +384,5 @@ fn a_benchmark_can_be_stopped() {
     stderr.read_to_string(&mut rest).unwrap();
     let outcome = Outcome::new(child.wait_with_output().unwrap());
     assert_eq!(outcome.code, Some(130), "{outcome:?} {rest}");
-    let found = json(&outcome);
-    assert_eq!((&found["stopped"], &found["outcomes"][0]["rate"]), (&Value::Bool(true), &Value::Null));
+    json(&outcome)
 }

@@ -1,0 +1,58 @@
+//! Flags of a model that every mixer has, or that many rules have: those with which models compare.
+
+use crate::defaults;
+use clap::Args;
+use hecate_models::Retain;
+
+/// Size of a model, and what several of its rules share.
+#[derive(Args, Clone, Debug)]
+// A group of its own, which other flags conflict with by its name.
+#[group(multiple = true)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ShapeArgs {
+    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 0.9 for titans_mlp, 1
+    /// for others]
+    #[arg(long, value_name = "MAX")]
+    // Its range is checked with the configuration, whose message names the field.
+    pub(super) momentum: Option<f32>,
+    /// Where what memories forget goes: back to their learned start, or to zero [default: initial for networks, lattice and
+    /// trellis, zero for others]
+    #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
+    // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
+    // it is there for models of before.
+    pub(super) retain: Option<String>,
+    /// Number of blocks
+    #[arg(long, default_value_t = defaults::LAYERS, value_name = "N")]
+    pub(super) layers: usize,
+    /// Width of the residual stream
+    #[arg(long, default_value_t = defaults::WIDTH, value_name = "N")]
+    pub(super) width: usize,
+    /// Number of memories, or of attention heads, in a block
+    #[arg(long, default_value_t = defaults::HEADS, value_name = "N")]
+    pub(super) heads: usize,
+    /// Share of elements that is dropped while the model learns, so that it does not learn a small text by heart: of what
+    /// attention saw and memories read, inside MLPs, and of what both add to the stream
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    // Its range is checked with the configuration.
+    pub(super) dropout: f32,
+}
+
+impl ShapeArgs {
+    /// Which of the options that only some rules have are given: --momentum and --retain.
+    #[cfg(feature = "check")]
+    pub(crate) fn given(&self) -> [bool; 2] {
+        [self.momentum.is_some(), self.retain.is_some()]
+    }
+
+    /// The same with these of those options alone.
+    #[cfg(feature = "check")]
+    pub(crate) fn with(&self, [momentum, retain]: [bool; 2]) -> Self {
+        let momentum = self.momentum.filter(|_| momentum);
+        Self { momentum, retain: self.retain.clone().filter(|_| retain), ..*self }
+    }
+
+    /// Where the flag sends what is forgotten; the parser knows these names and no other.
+    pub(super) fn retain(&self) -> Option<Retain> {
+        [Retain::Initial, Retain::Zero].into_iter().find(|retain| self.retain.as_deref() == Some(retain.name()))
+    }
+}
