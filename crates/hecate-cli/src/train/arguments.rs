@@ -16,6 +16,7 @@ use clap::{
     Args,
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
+use hecate_core::rules::MomentumForm;
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     trainer::load_config,
@@ -116,7 +117,7 @@ pub(crate) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
-        "wiring", "chunk", "locals", "shard", "momentum", "retain", "dropout"])]
+        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "dropout"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
@@ -274,8 +275,8 @@ impl ModelFlags<'_> {
         let base = MemoryConfig::default();
         // Only what was given; the rest is the library's default, which may change with it.
         let (rule, conv) = (self.rule()?, self.model.conv.unwrap_or(base.conv));
-        // The error of a network has no bound, and momentum near 1 runs away with it.
-        let bounded = matches!(rule, RuleConfig::TitansMlp(_));
+        // The error of a network has no bound, and momentum near 1 runs away with it, unless it looks ahead.
+        let bounded = matches!(rule, RuleConfig::TitansMlp(rule) if rule.momentum == MomentumForm::HeavyBall);
         let momentum = self.shape.momentum.unwrap_or(if bounded { 0.9 } else { base.momentum });
         let (heads, &ModelArgs { key_dim, value_dim, .. }) = (self.shape.heads, self.model);
         // None where the flag is not given: then the rule decides.
@@ -300,9 +301,12 @@ impl ModelFlags<'_> {
     fn rule(&self) -> Result<RuleConfig> {
         // Options go through the JSON of configurations, which knows what each rule has.
         let mut fields = Map::from_iter([("name".to_owned(), Value::from(self.model.rule.as_str()))]);
-        for (name, option) in
-            [("read", &self.model.read), ("erase", &self.model.erase), ("objective", &self.model.objective)]
-        {
+        for (name, option) in [
+            ("read", &self.model.read),
+            ("erase", &self.model.erase),
+            ("objective", &self.model.objective),
+            ("momentum", &self.shape.momentum_form),
+        ] {
             fields.extend(option.iter().map(|value| (name.to_owned(), Value::from(value.as_str()))));
         }
         fields.extend(self.model.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
@@ -319,6 +323,7 @@ impl ModelFlags<'_> {
             ("--objective", self.model.objective.is_some()),
             ("--frozen", self.model.frozen.is_some()),
             ("--momentum", self.shape.momentum.is_some()),
+            ("--momentum-form", self.shape.momentum_form.is_some()),
             // Attention forgets nothing, and hope's memories have gates of their own.
             ("--retain", self.shape.retain.is_some()),
             // Their heads have one width.

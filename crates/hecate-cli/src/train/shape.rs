@@ -15,6 +15,11 @@ pub(crate) struct ShapeArgs {
     #[arg(long, value_name = "MAX")]
     // Its range is checked with the configuration, whose message names the field.
     pub(super) momentum: Option<f32>,
+    /// Which momentum titans, titans_mlp and yaad_momentum have: the paper's, or one that takes gradients where it is about to
+    /// lead and cannot run away
+    #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
+    // Names as the configuration spells them.
+    pub(super) momentum_form: Option<String>,
     /// Where what memories forget goes: back to their learned start, or to zero [default: initial for networks, lattice and
     /// trellis, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
@@ -38,17 +43,19 @@ pub(crate) struct ShapeArgs {
 }
 
 impl ShapeArgs {
-    /// Which of the options that only some rules have are given: --momentum and --retain.
+    /// Which of the options that only some rules have are given: --momentum, --momentum-form and
+    /// --retain.
     #[cfg(feature = "check")]
-    pub(crate) fn given(&self) -> [bool; 2] {
-        [self.momentum.is_some(), self.retain.is_some()]
+    pub(crate) fn given(&self) -> [bool; 3] {
+        [self.momentum.is_some(), self.momentum_form.is_some(), self.retain.is_some()]
     }
 
     /// The same with these of those options alone.
     #[cfg(feature = "check")]
-    pub(crate) fn with(&self, [momentum, retain]: [bool; 2]) -> Self {
+    pub(crate) fn with(&self, [momentum, form, retain]: [bool; 3]) -> Self {
         let momentum = self.momentum.filter(|_| momentum);
-        Self { momentum, retain: self.retain.clone().filter(|_| retain), ..*self }
+        let momentum_form = self.momentum_form.clone().filter(|_| form);
+        Self { momentum, momentum_form, retain: self.retain.clone().filter(|_| retain), ..*self }
     }
 
     /// Where the flag sends what is forgotten; the parser knows these names and no other.

@@ -34,8 +34,8 @@ impl<R: DeepRule> GatedRule<Deep> for R {
             DeepGate::LogEta => log_eta(tape, present::<R, _>(&momentum, "log_eta")?, limits),
             DeepGate::Theta => {
                 let mut theta = match &momentum {
-                    Some(momentum) => step_beside(tape, &step, momentum, limits)?,
-                    None => tape.map(Map::Sigmoid, &step)?,
+                    Some(momentum) if !self.spec().looks_ahead() => step_beside(tape, &step, momentum, limits)?,
+                    _ => tape.map(Map::Sigmoid, &step)?,
                 };
                 if let Some(steepness) = steepness(self.spec()) {
                     theta = tape.scale(steepness.recip(), &theta)?;

@@ -13,7 +13,7 @@ use hecate_core::{
 /// With momentum `log η = log σ(e)` and `θ = (1 − η) σ(b)`. Where `η` is the same for all tokens a write adds up to `σ(b)`
 /// over time, so a key met again is stable. The factor is computed as `σ(−e)`, since `1 − η` loses all digits where `η` is
 /// near one. With a largest momentum below 1, `η = momentum σ(e)` and `θ = (1 − momentum) σ(b)`, of which the kernel for a
-/// whole layer has not heard.
+/// whole layer has not heard. Momentum that looks ahead needs no such factor: `θ = σ(b)`.
 ///
 /// An erase strength is `β = σ(r)`, or `(1 − θ) σ(r)` where the memory is erased by `θ + β` in all and more than `1 + a`
 /// would be unstable ([`LinearRule::shares_erase`]).
@@ -32,9 +32,9 @@ impl<R: LinearRule> GatedRule<Linear> for R {
             LinearGate::LogA => Ok(log_a.clone()),
             LinearGate::LogEta => log_eta(tape, present::<R, _>(&momentum, "log_eta")?, limits),
             LinearGate::Theta => match &momentum {
-                Some(momentum) => step_beside(tape, &write, momentum, limits),
-                None if limits.step == 1.0 => tape.map(Map::Sigmoid, &write),
-                None => tape.scale(limits.step, &tape.map(Map::Sigmoid, &write)?),
+                Some(momentum) if !self.spec().look_ahead => step_beside(tape, &write, momentum, limits),
+                _ if limits.step == 1.0 => tape.map(Map::Sigmoid, &write),
+                _ => tape.scale(limits.step, &tape.map(Map::Sigmoid, &write)?),
             },
             LinearGate::Beta => {
                 let beta = tape.map(Map::Sigmoid, present::<R, _>(&erase, "beta")?)?;
@@ -49,6 +49,9 @@ impl<R: LinearRule> GatedRule<Linear> for R {
         limits: Limits,
     ) -> Option<(GateLogit<T>, GateForm<T>)> {
         let LinearLogits { write, momentum, erase } = R::Gates::logits(logits);
+        if self.spec().look_ahead {
+            return None;
+        }
         let form = match (momentum, erase) {
             (None, None) => GateForm::Write(limits.step),
             (Some(momentum), None) if limits.momentum == 1.0 => GateForm::Momentum(momentum),
