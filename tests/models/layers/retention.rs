@@ -30,6 +30,18 @@ fn memory(name: &str) -> MemoryConfig {
     configs::memory(RuleConfig::named(name).expect(name))
 }
 
+/// Linear rules that go back, as they are told to.
+fn linear() -> impl Iterator<Item = (&'static str, MemoryConfig)> {
+    ["hebbian", "delta", "titans", "dgd", "lightning"]
+        .map(|name| (name, MemoryConfig { retain: Some(Retain::Initial), ..memory(name) }))
+        .into_iter()
+}
+
+/// All that go back.
+fn all() -> Vec<(&'static str, MemoryConfig)> {
+    NAMES.map(|name| (name, memory(name))).into_iter().chain(linear()).collect()
+}
+
 fn model_of(memory: &MemoryConfig) -> Config {
     configs::config([MixerConfig::Memory(memory.clone())])
 }
@@ -109,6 +121,20 @@ fn former_configurations_keep_their_function() {
     assert_eq!(read, model_of(&MemoryConfig { retain: Some(Retain::Zero), ..plain }));
 }
 
+/// What goes to zero has neither the parameter of those that do not nor another function than before.
+#[test]
+fn linear_rules_go_to_zero_unless_told_otherwise() {
+    if is_missing() {
+        return;
+    }
+    for (name, memory) in linear() {
+        let zero = MemoryConfig { retain: Some(Retain::Zero), ..memory.clone() };
+        let unsaid = MemoryConfig { retain: None, ..memory.clone() };
+        assert_eq!(bits(&model_of(&unsaid)), bits(&model_of(&zero)), "{name}");
+        assert_eq!(bits(&model_of(&unsaid)).1.len() + 1, bits(&model_of(&memory)).1.len(), "{name}: `initial.m`");
+    }
+}
+
 #[test]
 fn choices_survive_json() {
     let choices = [(None, 1.0), (Some(Retain::Initial), 0.25), (Some(Retain::Zero), 1.0), (Some(Retain::Zero), 0.5)];
@@ -129,9 +155,9 @@ fn what_no_memory_can_do_is_refused() {
         words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
     };
     let retain = Some(Retain::Initial);
-    for name in RuleConfig::NAMES.into_iter().filter(|name| !NAMES.contains(name)) {
-        told(MemoryConfig { retain, ..memory(name) }, &["mixer.retain", "initial", "zero", name]);
-    }
+    told(MemoryConfig { retain, ..memory("atlas") }, &["mixer.retain", "initial", "zero", "atlas", "Linear rules"]);
+    let frozen = configs::memory(serde_json::from_str(r#"{"name": "dgd", "frozen": 4}"#).expect("a rule"));
+    told(MemoryConfig { retain, ..frozen }, &["mixer.retain", "initial", "zero", "dgd", "without frozen groups"]);
     let before = configs::memory(serde_json::from_str(r#"{"name": "yaad", "read": "before"}"#).expect("a rule"));
     told(MemoryConfig { retain, ..before }, &["mixer.retain", "initial", "read after"]);
     for forgetting in [0.0, -1.0, 1.5, f32::NAN, f32::INFINITY] {
@@ -159,9 +185,10 @@ fn memories_that_forget_all_start_again() {
     if is_missing() {
         return;
     }
-    // Momentum goes on by itself, whatever is forgotten.
-    for name in NAMES.into_iter().filter(|name| !["titans_mlp", "yaad_momentum"].contains(name)) {
-        let config = MemoryConfig { conv: 0, ..memory(name) };
+    // Momentum goes on by itself, whatever is forgotten; lightning forgets as it does.
+    let others = ["titans_mlp", "yaad_momentum", "titans", "lightning"];
+    for (name, memory) in all().into_iter().filter(|(name, _)| !others.contains(name)) {
+        let config = MemoryConfig { conv: 0, ..memory };
         let (layer, parameters) = forgetful(&config);
         let tape = Tape::inert(&parameters);
         let mut draw = hecate_conformance::Random::new(7);
@@ -186,8 +213,8 @@ fn what_memories_go_back_to_is_learned() {
     if is_missing() {
         return;
     }
-    for name in NAMES {
-        let (layer, parameters) = forgetful(&memory(name));
+    for (name, memory) in all() {
+        let (layer, parameters) = forgetful(&memory);
         let tape = Tape::recording(&parameters);
         let x = hecate_conformance::Random::new(7).normals([1, 5, HIDDEN]);
         let x = Var::constant(x.upload(&device(), hecate_core::DType::F32).expect("tokens"));

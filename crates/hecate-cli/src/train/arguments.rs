@@ -133,8 +133,8 @@ pub(super) struct ModelArgs {
     #[arg(long, value_name = "MAX")]
     // Its range is checked with the configuration, whose message names the field.
     momentum: Option<f32>,
-    /// Where what memories forget goes: back to their learned start, or to zero [default: initial for networks, lattice and
-    /// trellis, zero for others]
+    /// Where what memories forget goes: back to their learned start, or to zero. All rules but atlas can go back, dgd without
+    /// --frozen [default: initial for networks, lattice and trellis, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
     // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
     // it is there for models of before.
