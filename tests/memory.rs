@@ -148,6 +148,16 @@ fn to_start(mixer: &str) -> Config {
     config
 }
 
+/// Hope, whose memories go back to their start unless told otherwise.
+fn hope_to_zero() -> Config {
+    let mut config = deep("hope");
+    for layer in &mut config.layers {
+        let MixerConfig::Hope(hope) = &mut layer.mixer else { panic!("{:?} is not hope", layer.mixer) };
+        hope.retain = Retain::Zero;
+    }
+    config
+}
+
 /// One test, because the count is of the whole process.
 #[test]
 fn memory_is_what_formulas_say() {
@@ -155,6 +165,7 @@ fn memory_is_what_formulas_say() {
         let hold = |mixer, composed| hold_model(mixer, &deep(mixer), composed, precision);
         ["delta", "titans", "attention"].into_iter().for_each(|mixer| hold(mixer, false));
         ["mag", "mal", "mac", "cms", "conductor", "tnt", "hope"].into_iter().for_each(|mixer| hold(mixer, true));
+        hold_model("hope, to zero", &hope_to_zero(), true, precision);
         for rule in ["delta", "titans", "dgd", "hebbian"] {
             hold_model(&format!("{rule}, to its start"), &to_start(rule), false, precision);
         }

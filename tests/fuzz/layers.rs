@@ -81,7 +81,14 @@ pub(crate) fn mixers() -> impl Strategy<Value = MixerConfig> {
                 5 => MixerConfig::Cms(CmsConfig { memory, periods: list, ..CmsConfig::default() }),
                 6 => MixerConfig::Conductor(ConductorConfig { memory, periods: list, ..ConductorConfig::default() }),
                 7 => MixerConfig::Tnt(TntConfig { memory, chunk, locals: list, shard: window }),
-                _ => MixerConfig::Hope(HopeConfig { heads, head_dim: Some(width), chunk, conv: taps, gate: true }),
+                _ => MixerConfig::Hope(HopeConfig {
+                    heads,
+                    head_dim: Some(width),
+                    chunk,
+                    conv: taps,
+                    gate: true,
+                    retain: retain.unwrap_or(Retain::Initial),
+                }),
             }
         },
     )

@@ -3,7 +3,7 @@
 //! A flag that was not given is `None` wherever its default depends on the mixer or on other flags. `--resume` conflicts
 //! with everything that a checkpoint decides.
 
-use super::levels::LevelArgs;
+use super::levels::{HopeArgs, LevelArgs};
 use crate::{
     defaults,
     device::Choice,
@@ -134,7 +134,7 @@ pub(super) struct ModelArgs {
     // Its range is checked with the configuration, whose message names the field.
     momentum: Option<f32>,
     /// Where what memories forget goes: back to their learned start, or to zero. All rules but atlas can go back, dgd without
-    /// --frozen [default: initial for networks, lattice and trellis, zero for others]
+    /// --frozen [default: initial for networks, lattice, trellis and hope, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
     // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
     // it is there for models of before.
@@ -292,7 +292,8 @@ impl ModelArgs {
             }
             "hope" => {
                 self.without_rule()?;
-                Ok(levels.hope(self.heads, self.key_dim, self.conv))
+                let (heads, head_dim, conv, retain) = (self.heads, self.key_dim, self.conv, self.retain());
+                Ok(levels.hope(HopeArgs { heads, head_dim, conv, retain }))
             }
             "cms" => Ok(levels.cms(self.memory()?)),
             "conductor" => Ok(levels.conductor(self.memory()?)),
@@ -354,8 +355,8 @@ impl ModelArgs {
             ("--objective", self.objective.is_some()),
             ("--frozen", self.frozen.is_some()),
             ("--momentum", self.momentum.is_some()),
-            // Attention forgets nothing, and hope's memories have gates of their own.
-            ("--retain", self.retain.is_some()),
+            // Attention forgets nothing.
+            ("--retain", self.retain.is_some() && self.mixer == "attention"),
             // Their heads have one width.
             ("--value-dim", self.value_dim.is_some()),
         ];

@@ -138,6 +138,8 @@ fn every_kind_of_model_can_be_asked_for() {
         "--rule lattice --retain initial",
         "--rule delta --retain initial",
         "--mixer mac --rule titans --segment 8 --retain initial",
+        "--mixer hope --retain zero",
+        "--mixer hope",
     ]
     .iter()
     .enumerate()
@@ -263,8 +265,8 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --rule titans --erase decayed", &["--rule titans", "erase", "frozen"]),
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
         (1, "train --text text.txt --mixer hope --momentum 0.9", &["--momentum", "--mixer memory"]),
-        // A memory that makes its own gates.
-        (1, "train --text text.txt --mixer hope --retain zero", &["--retain", "--mixer memory"]),
+        // What forgets nothing.
+        (1, "train --text text.txt --mixer attention --retain zero", &["--retain", "--mixer memory"]),
         // A rule without a start, one whose strengths would have to be divided, and one that reads what is neither old nor new.
         (1, "train --text text.txt --rule atlas --retain initial", &["mixer.retain", "initial", "zero", "atlas"]),
         (1, "train --text text.txt --rule dgd --frozen 4 --retain initial", &["mixer.retain", "without frozen groups"]),

@@ -33,6 +33,11 @@ impl Retain {
             Self::Zero => "zero",
         }
     }
+
+    /// That of configurations from before there was a choice.
+    pub(super) fn former() -> Self {
+        Self::Zero
+    }
 }
 
 /// Whether memories of this rule and these options have an anchor of their own, and go back to their start unless told not to.
@@ -175,7 +180,7 @@ impl From<Stored> for MemoryConfig {
     fn from(stored: Stored) -> Self {
         let Stored { rule, heads, key_dim, value_dim, conv, gate, decay, step, momentum, features, .. } = stored;
         let former = if stored.retain.is_none() { former_forgetting(rule) } else { 1.0 };
-        let retain = stored.retain.unwrap_or(Some(Retain::Zero));
+        let retain = stored.retain.unwrap_or(Some(Retain::former()));
         let forgetting = stored.forgetting.unwrap_or(former);
         Self { rule, heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, features }
     }

@@ -3,7 +3,7 @@
 use super::Call;
 use crate::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Features, HopeConfig, MacConfig, MemoryConfig,
-    MixerConfig, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
+    MixerConfig, Retain, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
 };
 use hecate_core::{Checkpoints, Dims, for_each_rule, rules};
 
@@ -238,10 +238,12 @@ impl HopeConfig {
     fn tape_elements(&self, call: Call) -> TapeElements {
         let (heads, width) = (self.heads as u128, self.width(call.hidden) as u128);
         let held = 3 * width + 2;
+        // Rows of each head's queries and keys, other values, and the difference at the start of each chunk.
+        let (around, differences) = if self.retain == Retain::Initial { (2 * width + held, 1) } else { (0, 0) };
         TapeElements {
-            narrow: heads * (15 * width + 6 * held),
+            narrow: heads * (15 * width + 6 * held + around),
             wide: 24 * heads,
-            states: call.states(self.chunk, 3, 1) * heads * width * held,
+            states: call.states(self.chunk, 3, 1 + differences) * heads * width * held,
         }
     }
 }
