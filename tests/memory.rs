@@ -5,7 +5,7 @@
 use hecate_conformance::{Case, Sizes, oracle::Oracle};
 use hecate_core::{DType, Forward, Kernel, forward, rules::*};
 use hecate_cpu::{Cpu, PeakMemory};
-use hecate_models::{Config, LanguageModel, Precision};
+use hecate_models::{Config, LanguageModel, MixerConfig, Precision, Retain};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
@@ -107,9 +107,9 @@ fn hold_calls<R: Oracle>(rule: R, [short, long]: [usize; 2], measured: [(usize, 
 }
 
 /// A pass over a model whose activations outweigh all else, and its footprint.
-fn hold_model(mixer: &str, composed: bool, precision: Precision) {
+fn hold_model(mixer: &str, config: &Config, composed: bool, precision: Precision) {
     let (batch, tokens) = (2, 192);
-    let model = LanguageModel::new(&Cpu::with_threads(THREADS).expect("a thread"), &deep(mixer), 1);
+    let model = LanguageModel::new(&Cpu::with_threads(THREADS).expect("a thread"), config, 1);
     let model = model.expect("a model").with_precision(precision);
     let text: Vec<u32> = (0..batch * tokens).map(|i| (i * i % 251) as u32).collect();
     let run = || peak(|| model.loss_and_gradients(&text, &text, batch).expect("gradients"));
@@ -131,13 +131,47 @@ fn deep(mixer: &str) -> Config {
     Config::uniform(mixer, 16, 64, 2).expect("a model")
 }
 
+/// As [`deep`], its memories going back to their start.
+fn to_start(mixer: &str) -> Config {
+    let mut config = deep(mixer);
+    for layer in &mut config.layers {
+        let memory = match &mut layer.mixer {
+            MixerConfig::Memory(memory) => memory,
+            MixerConfig::Mac(mac) => &mut mac.memory,
+            MixerConfig::Cms(cms) => &mut cms.memory,
+            MixerConfig::Conductor(conductor) => &mut conductor.memory,
+            MixerConfig::Tnt(tnt) => &mut tnt.memory,
+            other => panic!("{other:?} has no memory to choose for"),
+        };
+        memory.retain = Some(Retain::Initial);
+    }
+    config
+}
+
+/// Hope, whose memories go back to their start unless told otherwise.
+fn hope_to_zero() -> Config {
+    let mut config = deep("hope");
+    for layer in &mut config.layers {
+        let MixerConfig::Hope(hope) = &mut layer.mixer else { panic!("{:?} is not hope", layer.mixer) };
+        hope.retain = Retain::Zero;
+    }
+    config
+}
+
 /// One test, because the count is of the whole process.
 #[test]
 fn memory_is_what_formulas_say() {
     for precision in [Precision::F32, Precision::Bf16] {
-        ["delta", "titans", "attention"].into_iter().for_each(|mixer| hold_model(mixer, false, precision));
-        let composed = ["mag", "mal", "mac", "cms", "conductor", "tnt", "hope"];
-        composed.into_iter().for_each(|mixer| hold_model(mixer, true, precision));
+        let hold = |mixer, composed| hold_model(mixer, &deep(mixer), composed, precision);
+        ["delta", "titans", "attention"].into_iter().for_each(|mixer| hold(mixer, false));
+        ["mag", "mal", "mac", "cms", "conductor", "tnt", "hope"].into_iter().for_each(|mixer| hold(mixer, true));
+        hold_model("hope, to zero", &hope_to_zero(), true, precision);
+        for rule in ["delta", "titans", "dgd", "hebbian"] {
+            hold_model(&format!("{rule}, to its start"), &to_start(rule), false, precision);
+        }
+        ["mac", "cms", "conductor", "tnt"].into_iter().for_each(|mixer| {
+            hold_model(&format!("{mixer}, to its start"), &to_start(mixer), true, precision);
+        });
     }
     macro_rules! rules {
         ($($rule:ident),*) => { $(hold(<$rule>::default());)* };

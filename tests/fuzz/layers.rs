@@ -51,7 +51,7 @@ fn layers_are_built_or_refused() {
 pub(crate) fn mixers() -> impl Strategy<Value = MixerConfig> {
     let whole = prop::array::uniform6(prop_oneof![3 => 1..5usize, 1 => size()]);
     let step = prop::sample::select(vec![1.0, 0.5, 7.0, f32::NAN]);
-    let rule = prop::sample::select(vec!["delta", "delta", "yaad", "lattice", "moneta_matrix", "trellis"]);
+    let rule = prop::sample::select(vec!["delta", "titans", "dgd", "yaad", "lattice", "moneta_matrix", "trellis"]);
     let retain = prop::sample::select(vec![None, Some(Retain::Initial), Some(Retain::Zero)]);
     let forgetting = prop::sample::select(vec![1.0, 0.5, 0.0, f32::NAN]);
     let lengths = vec(prop_oneof![3 => 1..9usize, 1 => size()], 0..4);
@@ -81,7 +81,14 @@ pub(crate) fn mixers() -> impl Strategy<Value = MixerConfig> {
                 5 => MixerConfig::Cms(CmsConfig { memory, periods: list, ..CmsConfig::default() }),
                 6 => MixerConfig::Conductor(ConductorConfig { memory, periods: list, ..ConductorConfig::default() }),
                 7 => MixerConfig::Tnt(TntConfig { memory, chunk, locals: list, shard: window }),
-                _ => MixerConfig::Hope(HopeConfig { heads, head_dim: Some(width), chunk, conv: taps, gate: true }),
+                _ => MixerConfig::Hope(HopeConfig {
+                    heads,
+                    head_dim: Some(width),
+                    chunk,
+                    conv: taps,
+                    gate: true,
+                    retain: retain.unwrap_or(Retain::Initial),
+                }),
             }
         },
     )

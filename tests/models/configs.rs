@@ -1,6 +1,7 @@
 //! Small models of every kind, on purpose of odd sizes.
 
 pub(super) mod levels;
+pub(super) mod to_start;
 
 use hecate_core::{Read, rules::*};
 use hecate_models::{
@@ -105,6 +106,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     let upon = [RuleConfig::Delta(delta), RuleConfig::Hebbian(Hebbian::default())];
     models.extend([("mag, delta", mag), ("delta and hebbian", config(upon.map(memory).map(MixerConfig::Memory)))]);
     models.extend(levels::levels());
+    models.extend(to_start::linear());
     models
 }
 
@@ -159,6 +161,7 @@ pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
     .map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))])))
     .into_iter()
     .chain(["mag, frozen", "mal, frozen", "mac, frozen"].into_iter().zip(frozen_compositions(group)))
+    .chain(to_start::frozen(group))
     .collect()
 }
 

@@ -142,8 +142,9 @@ pub struct MemoryConfig<R = RuleConfig> {
     pub gate: bool,
     /// Whether memories forget; without, `log a = 0` and the layer has no parameters for it.
     pub decay: bool,
-    /// Where what memories forget goes; none, in JSON null: to the learned start where the rule can and reads after the
-    /// write, else to zero. JSON without it is from before there was a choice, and means zero.
+    /// Where what memories forget goes; none, in JSON null: to the learned start of networks, lattice and trellis that read after
+    /// the write, else to zero. Linear rules go back where that is chosen, dgd without frozen groups. JSON without it is from
+    /// before there was a choice, and means zero.
     pub retain: Option<Retain>,
     /// Share of `log a` that is taken, in `(0, 1]`. JSON without it means 1, and without `retain` as well, 1/1024 for networks
     /// and `trellis`, as they once were: memories that go to zero must not get there.

@@ -8,6 +8,7 @@ mod block;
 mod chunked;
 mod context;
 mod conv;
+mod difference;
 mod embedding;
 mod gated_fusion;
 mod gates;

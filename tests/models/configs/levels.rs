@@ -2,7 +2,9 @@
 
 use super::{config, memory};
 use hecate_core::rules::*;
-use hecate_models::{CmsConfig, ConductorConfig, Config, HopeConfig, MixerConfig, RuleConfig, TntConfig, Wiring};
+use hecate_models::{
+    CmsConfig, ConductorConfig, Config, HopeConfig, MixerConfig, Retain, RuleConfig, TntConfig, Wiring,
+};
 
 /// Compositions in time, by name. Texts of seven tokens meet each of their ways.
 pub(crate) fn levels() -> Vec<(&'static str, Config)> {
@@ -21,8 +23,10 @@ pub(crate) fn levels() -> Vec<(&'static str, Config)> {
         ("conductor, lattice", conductor(lattice, &[1, 3], Wiring::Independent)),
         ("conductor, titans_mlp", conductor(momentum, &[2], Wiring::Chained)),
         ("tnt, titans_mlp", tnt(momentum, (2, &[1, 3], 3))),
-        ("hope", hope(3)),
-        ("hope, token by token", hope(1)),
+        ("hope", hope(3, Retain::Initial)),
+        ("hope, token by token", hope(1, Retain::Initial)),
+        ("hope, to zero", hope(3, Retain::Zero)),
+        ("hope, token by token, to zero", hope(1, Retain::Zero)),
     ]
     .map(|(name, mixer)| (name, config([mixer])))
     .into()
@@ -43,6 +47,7 @@ pub(crate) fn tnt(rule: RuleConfig, (chunk, locals, shard): (usize, &[usize], us
     MixerConfig::Tnt(TntConfig { memory: memory(rule), chunk, locals: locals.into(), shard })
 }
 
-fn hope(chunk: usize) -> MixerConfig {
-    MixerConfig::Hope(HopeConfig { heads: 2, head_dim: Some(3), chunk, conv: 3, gate: true })
+/// A memory that makes its own keys.
+pub(crate) fn hope(chunk: usize, retain: Retain) -> MixerConfig {
+    MixerConfig::Hope(HopeConfig { heads: 2, head_dim: Some(3), chunk, conv: 3, gate: true, retain })
 }

@@ -206,7 +206,9 @@ pub(super) fn anchor<R: Rule>(
     if !config.decay || config.retention() == Retain::Zero {
         return Vec::new();
     }
-    R::State::into_vec(fresh(rule, weights, sizes, head)).into_iter().take(R::Anchor::NAMES.len()).collect()
+    // Of linear rules the memory, which is the first slot of the state, and not its momentum.
+    let slots = R::Anchor::NAMES.len().max(1);
+    R::State::into_vec(fresh(rule, weights, sizes, head)).into_iter().take(slots).collect()
 }
 
 fn unit_rows(x: &Var) -> Var {

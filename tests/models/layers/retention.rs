@@ -4,8 +4,8 @@ use super::{HIDDEN, configs, stir};
 use crate::column::{Column, device, is_missing};
 use hecate_conformance::Array;
 use hecate_models::{
-    Builder, Config, Features, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, Parameters, Random, Retain,
-    RuleConfig, Tape, Var,
+    Builder, Config, Features, LanguageModel, LayerCache, LayerConfig, MemoryConfig, MixerConfig, Parameters, Random,
+    Retain, RuleConfig, Tape, Var,
     layers::{Context, mixer},
 };
 
@@ -28,6 +28,18 @@ const SLOW: [&str; 5] = ["titans_mlp", "moneta", "yaad", "yaad_momentum", "trell
 
 fn memory(name: &str) -> MemoryConfig {
     configs::memory(RuleConfig::named(name).expect(name))
+}
+
+/// Linear rules that go back, as they are told to.
+fn linear() -> impl Iterator<Item = (&'static str, MemoryConfig)> {
+    ["hebbian", "delta", "titans", "dgd", "lightning"]
+        .map(|name| (name, MemoryConfig { retain: Some(Retain::Initial), ..memory(name) }))
+        .into_iter()
+}
+
+/// All that go back.
+fn all() -> Vec<(&'static str, MemoryConfig)> {
+    NAMES.map(|name| (name, memory(name))).into_iter().chain(linear()).collect()
 }
 
 fn model_of(memory: &MemoryConfig) -> Config {
@@ -109,6 +121,62 @@ fn former_configurations_keep_their_function() {
     assert_eq!(read, model_of(&MemoryConfig { retain: Some(Retain::Zero), ..plain }));
 }
 
+/// What goes to zero has neither the parameter of those that do not nor another function than before.
+#[test]
+fn linear_rules_go_to_zero_unless_told_otherwise() {
+    if is_missing() {
+        return;
+    }
+    for (name, memory) in linear() {
+        let zero = MemoryConfig { retain: Some(Retain::Zero), ..memory.clone() };
+        let unsaid = MemoryConfig { retain: None, ..memory.clone() };
+        assert_eq!(bits(&model_of(&unsaid)), bits(&model_of(&zero)), "{name}");
+        assert_eq!(bits(&model_of(&unsaid)).1.len() + 1, bits(&model_of(&memory)).1.len(), "{name}: `initial.m`");
+    }
+}
+
+/// Hope makes its own keys, of which a memory that went to zero has none.
+#[test]
+fn a_former_hope_goes_to_zero() {
+    if is_missing() {
+        return;
+    }
+    let [zero, start] =
+        [Retain::Zero, Retain::Initial].map(|retain| configs::config([configs::levels::hope(3, retain)]));
+    let mut json: serde_json::Value = serde_json::from_str(&zero.to_json().expect("JSON")).expect("JSON");
+    json["layers"][0]["mixer"].as_object_mut().expect("hope").remove("retain").expect("it is always written");
+    let read = Config::from_json(&json.to_string()).expect("a configuration");
+    assert_eq!(read, zero);
+    assert_eq!(bits(&read), bits(&zero));
+    assert_ne!(bits(&read), bits(&start), "both ways are one");
+    assert!(matches!(&Config::uniform("hope", 1, 8, 2).expect("a model").layers[0].mixer,
+        MixerConfig::Hope(hope) if hope.retain == Retain::Initial));
+}
+
+/// With `a = 0` and a last token that writes nothing, hope remembers what it started from and nothing else.
+#[test]
+fn a_hope_that_forgets_all_starts_again() {
+    if is_missing() {
+        return;
+    }
+    for chunk in [1, 3] {
+        let (layer, parameters) = forgetful(&configs::levels::hope(chunk, Retain::Initial));
+        let mut cache = layer.cache(&device(), &parameters, 1).expect("a cache");
+        let state = |cache: &LayerCache<Column>| cache.get("m").expect("a state").to_f32().expect("a state");
+        let first = state(&cache);
+        for (tokens, same) in [(6, false), (3, true)] {
+            let mut x = hecate_conformance::Random::new(7).normals([1, tokens, HIDDEN]);
+            if same {
+                x.values.fill(0.0);
+            }
+            let x = Var::constant(x.upload(&device(), hecate_core::DType::F32).expect("tokens"));
+            let mut context = Context { cache: Some(&mut cache), ..Context::whole(1, tokens) };
+            layer.forward(&Tape::inert(&parameters), &x, &mut context).expect("hope");
+            assert_eq!(state(&cache) == first, same, "chunks of {chunk}");
+        }
+    }
+}
+
 #[test]
 fn choices_survive_json() {
     let choices = [(None, 1.0), (Some(Retain::Initial), 0.25), (Some(Retain::Zero), 1.0), (Some(Retain::Zero), 0.5)];
@@ -129,9 +197,9 @@ fn what_no_memory_can_do_is_refused() {
         words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is not in: {message}"));
     };
     let retain = Some(Retain::Initial);
-    for name in RuleConfig::NAMES.into_iter().filter(|name| !NAMES.contains(name)) {
-        told(MemoryConfig { retain, ..memory(name) }, &["mixer.retain", "initial", "zero", name]);
-    }
+    told(MemoryConfig { retain, ..memory("atlas") }, &["mixer.retain", "initial", "zero", "atlas", "Linear rules"]);
+    let frozen = configs::memory(serde_json::from_str(r#"{"name": "dgd", "frozen": 4}"#).expect("a rule"));
+    told(MemoryConfig { retain, ..frozen }, &["mixer.retain", "initial", "zero", "dgd", "without frozen groups"]);
     let before = configs::memory(serde_json::from_str(r#"{"name": "yaad", "read": "before"}"#).expect("a rule"));
     told(MemoryConfig { retain, ..before }, &["mixer.retain", "initial", "read after"]);
     for forgetting in [0.0, -1.0, 1.5, f32::NAN, f32::INFINITY] {
@@ -139,14 +207,16 @@ fn what_no_memory_can_do_is_refused() {
     }
 }
 
-/// A layer whose gates forget all: `dt_bias` so large that `a` is 0.
-fn forgetful(memory: &MemoryConfig) -> (Box<dyn hecate_models::layers::Mixer<Column>>, Parameters<Column>) {
+/// A layer whose gates forget all: `dt_bias` so large that `a` is 0, or with hope `alpha_bias` so small.
+fn forgetful(config: &MixerConfig) -> (Box<dyn hecate_models::layers::Mixer<Column>>, Parameters<Column>) {
     let (device, mut parameters, mut random) = (device(), Parameters::new(), Random::new(3));
     let build = &mut Builder::new(&device, &mut parameters, &mut random, 0.4, 1);
-    let layer = mixer(build, &MixerConfig::Memory(memory.clone()), HIDDEN, 1e-5).expect("a layer");
+    let layer = mixer(build, config, HIDDEN, 1e-5).expect("a layer");
     stir(&mut parameters);
-    for parameter in parameters.iter_mut().filter(|parameter| parameter.name == "dt_bias") {
-        let values = vec![1e4; parameter.value.shape().count()];
+    let biases = ["dt_bias", "alpha_bias"];
+    for parameter in parameters.iter_mut().filter(|parameter| biases.contains(&parameter.name.as_str())) {
+        let bias = if parameter.name == "dt_bias" { 1e4 } else { -1e4 };
+        let values = vec![bias; parameter.value.shape().count()];
         parameter.value =
             hecate_core::Tensor::from_f32(&device, parameter.value.shape().clone(), values).expect("biases");
     }
@@ -159,10 +229,11 @@ fn memories_that_forget_all_start_again() {
     if is_missing() {
         return;
     }
-    // Momentum goes on by itself, whatever is forgotten.
-    for name in NAMES.into_iter().filter(|name| !["titans_mlp", "yaad_momentum"].contains(name)) {
-        let config = MemoryConfig { conv: 0, ..memory(name) };
-        let (layer, parameters) = forgetful(&config);
+    // Momentum goes on by itself, whatever is forgotten; lightning forgets as it does.
+    let others = ["titans_mlp", "yaad_momentum", "titans", "lightning"];
+    for (name, memory) in all().into_iter().filter(|(name, _)| !others.contains(name)) {
+        let config = MemoryConfig { conv: 0, ..memory };
+        let (layer, parameters) = forgetful(&MixerConfig::Memory(config));
         let tape = Tape::inert(&parameters);
         let mut draw = hecate_conformance::Random::new(7);
         let mut x = draw.normals([1, 6, HIDDEN]);
@@ -186,8 +257,8 @@ fn what_memories_go_back_to_is_learned() {
     if is_missing() {
         return;
     }
-    for name in NAMES {
-        let (layer, parameters) = forgetful(&memory(name));
+    for (name, memory) in all() {
+        let (layer, parameters) = forgetful(&MixerConfig::Memory(memory));
         let tape = Tape::recording(&parameters);
         let x = hecate_conformance::Random::new(7).normals([1, 5, HIDDEN]);
         let x = Var::constant(x.upload(&device(), hecate_core::DType::F32).expect("tokens"));

@@ -3,7 +3,11 @@
 //! A flag that was not given is `None` wherever its default depends on the mixer or on other flags. `--resume` conflicts
 //! with everything that a checkpoint decides.
 
-use super::{levels::LevelArgs, shape::ShapeArgs, training::TrainingArgs};
+use super::{
+    levels::{HopeArgs, LevelArgs},
+    shape::ShapeArgs,
+    training::TrainingArgs,
+};
 use crate::{
     defaults,
     device::Choice,
@@ -261,7 +265,9 @@ impl ModelFlags<'_> {
             }
             "hope" => {
                 self.without_rule()?;
-                Ok(self.levels.hope(self.shape.heads, self.model.key_dim, self.model.conv))
+                let (heads, retain) = (self.shape.heads, self.shape.retain());
+                let (head_dim, conv) = (self.model.key_dim, self.model.conv);
+                Ok(self.levels.hope(HopeArgs { heads, head_dim, conv, retain }))
             }
             "cms" => Ok(self.levels.cms(self.memory()?)),
             "conductor" => Ok(self.levels.conductor(self.memory()?)),
@@ -324,8 +330,8 @@ impl ModelFlags<'_> {
             ("--frozen", self.model.frozen.is_some()),
             ("--momentum", self.shape.momentum.is_some()),
             ("--momentum-form", self.shape.momentum_form.is_some()),
-            // Attention forgets nothing, and hope's memories have gates of their own.
-            ("--retain", self.shape.retain.is_some()),
+            // Attention forgets nothing.
+            ("--retain", self.shape.retain.is_some() && self.model.mixer == "attention"),
             // Their heads have one width.
             ("--value-dim", self.model.value_dim.is_some()),
         ];

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use clap::Args;
-use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerConfig, TntConfig, Wiring};
+use hecate_models::{CmsConfig, ConductorConfig, HopeConfig, MemoryConfig, MixerConfig, Retain, TntConfig, Wiring};
 
 /// Flags of cms, conductor, tnt and hope.
 #[derive(Args, Debug, Default)]
@@ -26,6 +26,14 @@ pub(crate) struct LevelArgs {
     /// Tokens after which local memories of tnt start again
     #[arg(long, value_name = "TOKENS")]
     shard: Option<usize>,
+}
+
+/// What hope has of the flags of memories.
+pub(super) struct HopeArgs {
+    pub(super) heads: usize,
+    pub(super) head_dim: Option<usize>,
+    pub(super) conv: Option<usize>,
+    pub(super) retain: Option<Retain>,
 }
 
 impl LevelArgs {
@@ -80,10 +88,11 @@ impl LevelArgs {
     }
 
     /// HOPE, which has no rule to choose.
-    pub(super) fn hope(&self, heads: usize, head_dim: Option<usize>, conv: Option<usize>) -> MixerConfig {
+    pub(super) fn hope(&self, given: HopeArgs) -> MixerConfig {
         let base = HopeConfig::default();
+        let HopeArgs { heads, head_dim, conv, retain } = given;
         let (chunk, conv) = (self.chunk.unwrap_or(base.chunk), conv.unwrap_or(base.conv));
-        MixerConfig::Hope(HopeConfig { heads, head_dim, chunk, conv, ..base })
+        MixerConfig::Hope(HopeConfig { heads, head_dim, chunk, conv, retain: retain.unwrap_or(base.retain), ..base })
     }
 
     /// The wiring that was asked for; the parser knows two.

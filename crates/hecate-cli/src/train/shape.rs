@@ -20,8 +20,8 @@ pub(crate) struct ShapeArgs {
     #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,
-    /// Where what memories forget goes: back to their learned start, or to zero [default: initial for networks, lattice and
-    /// trellis, zero for others]
+    /// Where what memories forget goes: back to their learned start, or to zero. All rules but atlas can go back, dgd without
+    /// --frozen [default: initial for networks, lattice, trellis and hope, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
     // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
     // it is there for models of before.

@@ -136,6 +136,10 @@ fn every_kind_of_model_can_be_asked_for() {
         // Both ways of rules that have both.
         "--rule yaad --retain zero",
         "--rule lattice --retain initial",
+        "--rule delta --retain initial",
+        "--mixer mac --rule titans --segment 8 --retain initial",
+        "--mixer hope --retain zero",
+        "--mixer hope",
     ]
     .iter()
     .enumerate()
@@ -261,10 +265,11 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text text.txt --rule titans --erase decayed", &["--rule titans", "erase", "frozen"]),
         (1, "train --text text.txt --mixer attention --frozen 4", &["--frozen", "--mixer memory"]),
         (1, "train --text text.txt --mixer hope --momentum 0.9", &["--momentum", "--mixer memory"]),
-        // A memory that makes its own gates.
-        (1, "train --text text.txt --mixer hope --retain zero", &["--retain", "--mixer memory"]),
-        // A rule without a start, and one that reads what is neither old nor new.
-        (1, "train --text text.txt --rule delta --retain initial", &["mixer.retain", "initial", "zero", "delta"]),
+        // What forgets nothing.
+        (1, "train --text text.txt --mixer attention --retain zero", &["--retain", "--mixer memory"]),
+        // A rule without a start, one whose strengths would have to be divided, and one that reads what is neither old nor new.
+        (1, "train --text text.txt --rule atlas --retain initial", &["mixer.retain", "initial", "zero", "atlas"]),
+        (1, "train --text text.txt --rule dgd --frozen 4 --retain initial", &["mixer.retain", "without frozen groups"]),
         (1, "train --text text.txt --rule yaad --read before --retain initial", &["mixer.retain", "read after"]),
         (2, "train --text text.txt --retain nothing", &["--retain", "initial", "zero"]),
         (1, "train --text text.txt --rule delta --momentum 0.9", &["mixer.momentum", "only titans"]),

@@ -26,6 +26,11 @@ pub trait LinearRule: Rule<Family = Linear, Gates: LowerGates, State: LowerState
         self
     }
 
+    /// The rule with an erase strength of `β` alone, whatever `θ` is; none where it has no such form.
+    fn with_beta_alone(self) -> Option<Self> {
+        None
+    }
+
     /// Whether layers make `β` a share of `1 − θ`, because the memory is erased by `θ + β` in all.
     fn shares_erase(self) -> bool {
         false

@@ -101,6 +101,11 @@ impl LinearRule for Dgd {
         LinearSpec { read: self.read, frozen: self.frozen, erase, ..LinearSpec::default() }
     }
 
+    fn with_beta_alone(self) -> Option<Self> {
+        // The target of a frozen group sees the memory by the strength `θ`.
+        self.frozen.is_none().then_some(Self { objective: Objective::Dot, ..self })
+    }
+
     fn shares_erase(self) -> bool {
         self.objective == Objective::L2
     }

@@ -1,7 +1,7 @@
 //! Mixers made of memories that are written at different times. The unit of all times is a token of the text.
 
 use super::{
-    MemoryConfig,
+    MemoryConfig, Retain,
     rule::{group, with_group},
 };
 use crate::{
@@ -93,11 +93,15 @@ pub struct HopeConfig {
     pub conv: usize,
     /// Whether the output passes a gate `silu(g_proj x)`.
     pub gate: bool,
+    /// Where what its memories forget goes: to their learned start, unless told otherwise. JSON without it is from before there
+    /// was a choice, and means zero.
+    #[serde(default = "Retain::former")]
+    pub retain: Retain,
 }
 
 impl Default for HopeConfig {
     fn default() -> Self {
-        Self { heads: 4, head_dim: None, chunk: 16, conv: 4, gate: true }
+        Self { heads: 4, head_dim: None, chunk: 16, conv: 4, gate: true, retain: Retain::Initial }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Where memories go as they forget, and configurations from before that was asked.
 
 use super::{Features, MemoryConfig, RuleConfig};
-use crate::{Error, Result};
+use crate::{Error, Result, layers::GatedRule};
 use hecate_core::{
-    Dims, Rule, Slots,
+    Dims, Rule, Slots, for_each_rule,
     rules::{Phi, RuleVisitor},
 };
 use serde::{Deserialize, Deserializer, Serialize};
@@ -33,30 +33,45 @@ impl Retain {
             Self::Zero => "zero",
         }
     }
+
+    /// That of configurations from before there was a choice.
+    pub(super) fn former() -> Self {
+        Self::Zero
+    }
 }
 
-/// Whether memories of this rule and these options can go back to their start.
-pub(super) fn goes_back<R: Rule>(rule: R) -> bool {
+/// Whether memories of this rule and these options have an anchor of their own, and go back to their start unless told not to.
+pub(super) fn has_anchor<R: Rule>(rule: R) -> bool {
     // The smallest sizes: what is asked here depends on none.
     let dims = Dims { anchored: true, ..Dims::new(1, 1, 1, 1, 1) };
     !R::Anchor::NAMES.is_empty() && rule.check(&dims).is_ok()
 }
 
-/// [`goes_back`] of any rule.
-struct GoesBack;
+/// [`has_anchor`] of any rule.
+struct HasAnchor;
 
-impl RuleVisitor for GoesBack {
+impl RuleVisitor for HasAnchor {
     type Output = bool;
 
     fn visit<R: Rule>(self, rule: R) -> bool {
-        goes_back(rule)
+        has_anchor(rule)
     }
 }
 
+/// Whether memories of this rule and these options can go back to their start: by an anchor, or as differences from it.
+fn goes_back(rule: RuleConfig) -> bool {
+    macro_rules! of_difference {
+        ($($rule:ident),*) => {
+            match rule { $(RuleConfig::$rule(rule) => rule.of_difference().is_some(),)* }
+        };
+    }
+    rule.visit(HasAnchor) || for_each_rule!(of_difference)
+}
+
 impl<R> MemoryConfig<R> {
-    /// What was chosen, or else what suits: going back to the start where that is possible and memories forget at all.
-    pub(super) fn retain_where(&self, goes_back: bool) -> Retain {
-        let suits = if goes_back && self.decay { Retain::Initial } else { Retain::Zero };
+    /// What was chosen, or else what suits: going back to the start where the rule has an anchor and memories forget at all.
+    pub(super) fn retain_where(&self, has_anchor: bool) -> Retain {
+        let suits = if has_anchor && self.decay { Retain::Initial } else { Retain::Zero };
         self.retain.unwrap_or(suits)
     }
 }
@@ -64,24 +79,29 @@ impl<R> MemoryConfig<R> {
 impl<R: Rule> MemoryConfig<R> {
     /// Whether its memories go back to their start.
     pub(crate) fn is_anchored(&self) -> bool {
-        self.decay && self.retain_where(goes_back(self.rule)) == Retain::Initial
+        self.decay && self.retain_where(has_anchor(self.rule)) == Retain::Initial
     }
 }
 
 impl MemoryConfig {
     /// Where what its memories forget goes: as chosen, or what the rule has unless something is.
     pub fn retention(&self) -> Retain {
-        self.retain_where(self.rule.visit(GoesBack))
+        self.retain_where(self.rule.visit(HasAnchor))
+    }
+
+    /// Whether layers run its memories as differences from what they go back to, for want of an anchor.
+    pub(crate) fn is_difference(&self) -> bool {
+        self.decay && self.retention() == Retain::Initial && !self.rule.visit(HasAnchor)
     }
 
     /// Refuses to go back to the start where the rule cannot.
     pub(super) fn check_retain(&self, field: String) -> Result<()> {
-        if self.retain != Some(Retain::Initial) || self.rule.visit(GoesBack) {
+        if self.retain != Some(Retain::Initial) || goes_back(self.rule) {
             return Ok(());
         }
         let expected = format!(
-            "`zero`, or leave it out: {} cannot go back to its start. Networks, lattice and trellis can, read after the \
-             write",
+            "`zero`, or leave it out: {} cannot go back to its start so. Linear rules can, dgd without frozen groups; \
+             networks, lattice and trellis, read after the write",
             self.rule.name()
         );
         Err(Error::config(field, "initial", expected))
@@ -160,7 +180,7 @@ impl From<Stored> for MemoryConfig {
     fn from(stored: Stored) -> Self {
         let Stored { rule, heads, key_dim, value_dim, conv, gate, decay, step, momentum, features, .. } = stored;
         let former = if stored.retain.is_none() { former_forgetting(rule) } else { 1.0 };
-        let retain = stored.retain.unwrap_or(Some(Retain::Zero));
+        let retain = stored.retain.unwrap_or(Some(Retain::former()));
         let forgetting = stored.forgetting.unwrap_or(former);
         Self { rule, heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, features }
     }

@@ -3,7 +3,7 @@
 use super::Call;
 use crate::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Features, HopeConfig, MacConfig, MemoryConfig,
-    MixerConfig, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
+    MixerConfig, Retain, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
 };
 use hecate_core::{Checkpoints, Dims, for_each_rule, rules};
 
@@ -46,6 +46,10 @@ struct MemorySizes {
     elements: Elements,
     /// Arrays as wide as all values that a gate and a norm keep of what was read.
     read: u128,
+    /// Of a token, what stands around a rule whose memories are run as differences from their start.
+    around: TapeElements,
+    /// States that such a call leaves, beside those of the rule.
+    differences: usize,
 }
 
 impl MixerConfig {
@@ -75,8 +79,8 @@ impl MemoryConfig {
         let narrow = sizes.heads * (2 * queries + (2 + sizes.read) * sizes.value);
         // Reciprocal norms of what was read, and of queries and keys without a convolution.
         let wide = 4 * sizes.elements.gates + if self.conv > 0 { 1 } else { 3 } * sizes.heads;
-        let kept = Checkpoints::new(self.rule.frozen()).count(call.tokens) as u128;
-        TapeElements { narrow, wide, states: call.batch as u128 * kept * sizes.elements.state }
+        let kept = (Checkpoints::new(self.rule.frozen()).count(call.tokens) + sizes.differences) as u128;
+        TapeElements { narrow, wide, states: call.batch as u128 * kept * sizes.elements.state }.plus(sizes.around)
     }
 
     fn sizes(&self, call: Call) -> MemorySizes {
@@ -84,17 +88,32 @@ impl MemoryConfig {
         let key = self.features.width(key);
         let elements = Elements::of(self.rule, &Dims::new(1, 1, self.heads, key, value));
         let [heads, key, value] = [self.heads, key, value].map(|size| size as u128);
-        MemorySizes { heads, key, value, elements, read: if self.gate { 3 } else { 2 } }
+        let (around, differences) = match self.is_difference() {
+            true => (self.around([heads, key, value]), 1),
+            false => (TapeElements::default(), 0),
+        };
+        MemorySizes { heads, key, value, elements, read: if self.gate { 3 } else { 2 }, around, differences }
+    }
+
+    /// Rows of each head's queries and keys, and the values that the rule is told in place of the layer's. Where it erases with a
+    /// strength of its own, both strengths at every value, and what they multiply.
+    fn around(&self, [heads, key, value]: [u128; 3]) -> TapeElements {
+        let (narrow, wide) = match self.rule {
+            RuleConfig::Hebbian(_) | RuleConfig::Lightning(_) => (key, 0),
+            RuleConfig::Dgd(_) => (2 * key + value, 4 * value + 2),
+            _ => (2 * key + value, 0),
+        };
+        TapeElements { narrow: heads * narrow, wide: heads * wide, states: 0 }
     }
 
     /// The memory of a call that is cut into pieces of `length` tokens, each of which is read and written by calls of its
     /// own: pieces of all arrays, what stands for keys and values where nothing is written, and what each call leaves.
     fn in_pieces(&self, call: Call, length: usize) -> TapeElements {
-        let MemorySizes { heads, key, value, elements, .. } = self.sizes(call);
+        let MemorySizes { heads, key, value, elements, differences, .. } = self.sizes(call);
         let pieces = TapeElements {
             narrow: heads * (4 * key + 5 * value),
             wide: 3 * elements.gates,
-            states: call.states(length, 2, 2) * elements.state,
+            states: call.states(length, 2, 2 + differences) * elements.state,
         };
         let whole = TapeElements { states: 0, ..self.tape_elements(call) };
         whole.plus(pieces)
@@ -154,12 +173,12 @@ impl ComposedConfig {
 impl MacConfig {
     /// Queries of the first look, the look itself, attention over two rows a token, and the memory that is written.
     fn tape_elements(&self, call: Call) -> TapeElements {
-        let MemorySizes { heads, key, value, elements, read } = self.memory.sizes(call);
+        let MemorySizes { heads, key, value, elements, read, differences, .. } = self.memory.sizes(call);
         let hidden = call.hidden as u128;
         let look = TapeElements {
             narrow: heads * (6 * key + (1 + read) * value),
             wide: elements.gates + 2 * heads,
-            states: call.states(self.segment, 2, 2) * elements.state,
+            states: call.states(self.segment, 2, 2 + differences) * elements.state,
         };
         // Cut and joined rows of both streams, their norms, and what the fusion keeps.
         let rows = TapeElements::stream(14 * hidden);
@@ -197,7 +216,7 @@ impl ConductorConfig {
 impl TntConfig {
     /// The global memory in chunks, the projection onto keys, and each local memory in shards with gates of its own.
     fn tape_elements(&self, call: Call) -> TapeElements {
-        let MemorySizes { heads, key, value, elements, .. } = self.memory.sizes(call);
+        let MemorySizes { heads, key, value, elements, around, .. } = self.memory.sizes(call);
         let projection = TapeElements {
             narrow: 4 * heads * key,
             wide: 2 * heads,
@@ -207,7 +226,8 @@ impl TntConfig {
             narrow: heads * (2 * key + 4 * value),
             wide: 5 * elements.gates,
             states: call.states(self.shard, 1, 3) * elements.state,
-        };
+        }
+        .plus(around);
         let all = self.memory.in_pieces(call, self.chunk).plus(projection);
         self.locals.iter().fold(all, |sum, _| sum.plus(local))
     }
@@ -218,10 +238,12 @@ impl HopeConfig {
     fn tape_elements(&self, call: Call) -> TapeElements {
         let (heads, width) = (self.heads as u128, self.width(call.hidden) as u128);
         let held = 3 * width + 2;
+        // Rows of each head's queries and keys, other values, and the difference at the start of each chunk.
+        let (around, differences) = if self.retain == Retain::Initial { (2 * width + held, 1) } else { (0, 0) };
         TapeElements {
-            narrow: heads * (15 * width + 6 * held),
+            narrow: heads * (15 * width + 6 * held + around),
             wide: 24 * heads,
-            states: call.states(self.chunk, 3, 1) * heads * width * held,
+            states: call.states(self.chunk, 3, 1 + differences) * heads * width * held,
         }
     }
 }

@@ -97,6 +97,27 @@ pub trait GatedRule<F = <Self as Rule>::Family>: Rule {
         None
     }
 
+    /// The rule by which `D = M − B` changes as memories `M` do that go back to `B`: for rules without an anchor of their own.
+    /// None where no rule does.
+    fn of_difference(self) -> Option<Self> {
+        None
+    }
+
+    /// What [`GatedRule::of_difference`] is told by the tokens that tell the rule `v [B,T,H,V]` and `gates`. `less` is
+    /// `−k B [B,T,H,V]`, and is computed where it is asked for.
+    ///
+    /// # Errors
+    /// Those of `less`; the device's own failures.
+    fn difference_inputs<B: Backend>(
+        self,
+        _tape: &Tape<'_, B>,
+        v: Var<B>,
+        gates: Of<Self::Gates, Var<B>>,
+        _less: impl FnOnce() -> Result<Var<B>>,
+    ) -> Result<(Var<B>, Of<Self::Gates, Var<B>>)> {
+        Ok((v, gates))
+    }
+
     /// Gates of tokens that write nothing and forget nothing: factors of one, strengths of zero. The memory stays as it
     /// is where the slots of [`GatedRule::MOMENTUM`] are zero.
     ///

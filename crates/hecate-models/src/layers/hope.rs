@@ -2,13 +2,14 @@
 
 use super::{
     Context, Mixer, Projection, ProjectionTail,
+    difference::head_products,
     memory::NORM_EPSILON,
     output_projection::{OutputDims, OutputProjection},
     packed::text_by_text,
-    rule_call::run,
+    rule_call::{CallOutputs, run},
     write_inputs::{WriteInputs, lengths_between_multiples, with_tokens, write_shapes},
 };
-use crate::{Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Tape, Var};
+use crate::{Builder, HopeConfig, Init, LayerCache, ParameterId, Parameters, Result, Retain, Tape, Var};
 use hecate_core::{
     Backend, DType, Dims, Read, Sequences, Slots,
     primitives::Map,
@@ -34,7 +35,16 @@ const RETENTION: f32 = 6.0;
 /// The `C` steps of a chunk act as one step of the sum of their sizes on its start; divided by `C` they stay stable
 /// where keys repeat. Keys, retention and steps are the same for all five memories, and value columns never meet. So
 /// the five lie side by side in one matrix `[D, 3D + 2]` (mem, k, v, η, α). A chunk is three calls: what `u` reads,
-/// what `v` reads, and one write. Everything starts from a learned matrix.
+/// what `v` reads, and one write. Everything starts from a learned matrix `B`.
+///
+/// What is forgotten goes back to it ([`HopeConfig::retain`]): `B + a (M − B)` stands for `a M`. A memory that makes its own keys
+/// and values has none any more once it is empty. With `M = B + D` the write is
+///
+/// ```text
+/// D ← a D − η kᵀ(k D) − η kᵀ(k D_c − (v̂ − 2 k B))        y = q B + q D
+/// ```
+///
+/// the same one, told `v̂ − 2 k B`: both errors, the token's and the chunk's, have their share of `k B`.
 /// Source: Behrouz et al., "Nested Learning" (HOPE), eqs 83–93, with matrices for memories.
 ///
 /// In the cache lie the matrix at the start of the chunk, the inputs of the convolutions, and, in part 0, the writes of
@@ -56,6 +66,8 @@ pub struct Hope {
     retention: ParameterId,
     /// The five memories at the start of a text, `[1,H,D,3D+2]`.
     initial: ParameterId,
+    /// Whether what is forgotten goes back to `initial`.
+    anchored: bool,
     output: OutputProjection,
 }
 
@@ -88,6 +100,7 @@ impl Hope {
             step: build.parameter("eta_bias", [heads], Init::Constant(0.0))?,
             retention: build.parameter("alpha_bias", [heads], Init::Constant(RETENTION))?,
             initial: build.within("initial").memory("m", held, spread)?,
+            anchored: config.retain == Retain::Initial,
             output: OutputProjection::new(build, config.gate, output, norm_eps)?,
         })
     }
@@ -106,8 +119,13 @@ impl Hope {
         Ok(tape.memory(rule, &dims.sequences, inputs)?.out)
     }
 
-    /// What tokens `u [B,T,H,D]` write, made by the memories `m`.
-    fn make<B: Backend>(&self, tape: &Tape<'_, B>, u: &Var<B>, m: &Var<B>) -> Result<WriteInputs<B>> {
+    /// What tokens `u [B,T,H,D]` write, made by the memories `m`: of their difference from the anchor, where there is one.
+    fn make<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        u: &Var<B>,
+        (m, anchor): (&Var<B>, Option<&Var<B>>),
+    ) -> Result<WriteInputs<B>> {
         let (width, scalars) = (self.width, [u.axes()[0], u.axes()[1], self.heads]);
         let made = tape.split(&self.read(tape, u, m)?, 3, &[width, width, width, 1, 1])?;
         let signal = |at: usize, bias| {
@@ -115,7 +133,10 @@ impl Hope {
             tape.add(&signal, &tape.parameter(bias)?)
         };
         let k = tape.l2_norm(&made[1], NORM_EPSILON)?;
-        let v = self.read(tape, &made[2], m)?;
+        let mut v = self.read(tape, &made[2], m)?;
+        if let Some(anchor) = anchor {
+            v = tape.add(&v, &head_products(tape, &k, &tape.scale(-2.0, anchor)?)?)?;
+        }
         let eta = tape.map(Map::Softplus, &signal(3, self.step)?)?;
         let eta = tape.scale((self.chunk as f32).recip(), &eta)?;
         let log_a = tape.map(Map::LogSigmoid, &signal(4, self.retention)?)?;
@@ -135,13 +156,14 @@ impl Hope {
         let (batch, tokens, device) = (q.axes()[0], q.axes()[1], q.value().device());
         let room = self.dims(batch, self.chunk);
         let shapes = write_shapes(self.rule, &room);
+        let anchor = self.anchor(tape)?;
         let mut m = self.start(tape, batch, device, context)?;
         let lengths = lengths_between_multiples(context.position, tokens, self.chunk);
         let before = context.position % self.chunk;
         let mut pending = WriteInputs::pending(&shapes, before, tape, q, &context.part(0))?;
         let mut out = Vec::new();
         for (q, u) in tape.split(q, 1, &lengths)?.iter().zip(tape.split(u, 1, &lengths)?) {
-            let made = self.make(tape, &u, &m)?;
+            let made = self.make(tape, &u, (&m, anchor.as_ref()))?;
             let (writes, queries, known) = match pending.take() {
                 Some(known) => {
                     let queries = tape.concat(&[known.keys(), q], 1)?;
@@ -150,20 +172,56 @@ impl Hope {
                 None => (made, q.clone(), 0),
             };
             let dims = with_tokens(&room, writes.tokens());
-            let outputs =
-                run(&self.rule, tape, &dims.sequences, Some(&queries), &writes, (vec![m.clone()], &Vec::new()))?;
-            let read = tape.narrow(&outputs.out, 1, known, q.axes()[1])?;
+            let (read, last) = self.write(tape, &dims, &queries, &writes, (&m, anchor.as_ref()))?;
+            let read = tape.narrow(&read, 1, known, q.axes()[1])?;
             out.push(tape.narrow(&read, 3, 0, self.width)?);
             if writes.tokens() == self.chunk {
-                // The one matrix of the state.
-                m = outputs.state.into_iter().next().expect("a matrix of the state");
+                m = last;
             } else {
                 pending = Some(writes);
             }
         }
         context.keep("m", m.value());
         WriteInputs::keep(pending.as_ref(), shapes, device, &mut context.part(0))?;
-        tape.concat(&out.iter().collect::<Vec<_>>(), 1)
+        let out = tape.concat(&out.iter().collect::<Vec<_>>(), 1)?;
+        match anchor {
+            Some(anchor) => {
+                let read = tape.narrow(&anchor, 2, 0, self.width)?;
+                tape.add(&out, &head_products(tape, q, &read)?)
+            }
+            None => Ok(out),
+        }
+    }
+
+    /// One call of the rule: what `queries` read `[B,T,H,3D+2]`, of the difference where there is an anchor, and the memories after
+    /// it.
+    fn write<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        dims: &Dims,
+        queries: &Var<B>,
+        writes: &WriteInputs<B>,
+        (m, anchor): (&Var<B>, Option<&Var<B>>),
+    ) -> Result<(Var<B>, Var<B>)> {
+        let from = match anchor {
+            Some(anchor) => tape.add(m, &tape.scale(-1.0, anchor)?)?,
+            None => m.clone(),
+        };
+        let CallOutputs { out, state } =
+            run(&self.rule, tape, &dims.sequences, Some(queries), writes, (vec![from], &Vec::new()))?;
+        // The one matrix of the state.
+        let last = state.into_iter().next().expect("a matrix of the state");
+        let m = anchor.map_or_else(|| Ok(last.clone()), |anchor| tape.add(&last, anchor))?;
+        Ok((out, m))
+    }
+
+    /// What the memories go back to, `[H,D,3D+2]`; none where that is zero.
+    fn anchor<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<Option<Var<B>>> {
+        let anchor = || {
+            let initial = tape.parameter(self.initial)?;
+            tape.reshape(&initial, initial.axes()[1..].to_vec())
+        };
+        self.anchored.then(anchor).transpose()
     }
 
     /// The matrix `[B,H,D,3D+2]` at the start of the chunk that the call starts in.

@@ -135,7 +135,7 @@ impl MemoryLayer {
 
     /// What the memory goes back to as it forgets; empty where that is zero.
     pub(super) fn anchor<B: Backend>(&self, rule: &dyn RuleCall<B>, tape: &Tape<'_, B>) -> Result<Anchor<B>> {
-        let slots = if self.anchored { rule.anchor_names().len() } else { 0 };
+        let slots = if self.anchored { rule.anchors() } else { 0 };
         self.initial.anchor(tape, slots)
     }
 

@@ -4,6 +4,7 @@
 
 use super::{
     Context, GateInputs, GatedRule, Limits,
+    difference::{head_products, run_difference},
     write_inputs::{WriteInputs, write_shapes},
 };
 use crate::{Error, Result, Tape, Var, tape::ErasedRule};
@@ -66,6 +67,18 @@ pub(super) trait RuleCall<B: Backend>: ErasedRule<B> {
 
     /// What `q [B,T,H,K]` reads `[B,T,H,V]` in a memory that stays as it is.
     fn read(&self, tape: &Tape<'_, B>, dims: &Dims, q: Var<B>, state: State<B>) -> Result<Var<B>>;
+
+    /// How many of the state's first slots memories can go back to.
+    fn anchors(&self) -> usize;
+
+    /// The rule of the difference `D = M − B`, and what it is told by tokens that write so ([`GatedRule::of_difference`]), from
+    /// the anchor `B [H,K,V]` of a rule without an anchor of its own.
+    fn difference(
+        &self,
+        tape: &Tape<'_, B>,
+        writes: &WriteInputs<B>,
+        anchor: &Var<B>,
+    ) -> Result<(Box<dyn ErasedRule<B>>, WriteInputs<B>)>;
 
     /// Whether the device has a kernel for one token of a layer, and the rule a word for its strengths within `limits`.
     fn has_fused_decode(&self, device: &B, dims: &Dims, limits: Limits) -> bool;
@@ -131,6 +144,26 @@ impl<B: Backend + Kernel<R>, R: GatedRule> RuleCall<B> for R {
         Ok(tape.memory(self.still(), &dims.sequences, inputs)?.out)
     }
 
+    fn anchors(&self) -> usize {
+        match R::Anchor::NAMES.len() {
+            0 => usize::from(self.of_difference().is_some()),
+            own => own,
+        }
+    }
+
+    fn difference(
+        &self,
+        tape: &Tape<'_, B>,
+        writes: &WriteInputs<B>,
+        anchor: &Var<B>,
+    ) -> Result<(Box<dyn ErasedRule<B>>, WriteInputs<B>)> {
+        let rule = self.of_difference().ok_or_else(|| Error::config("retain", "initial", "a rule that can go back"))?;
+        let (k, v, gates) = writes.parts();
+        let less = || head_products(tape, k, &tape.scale(-1.0, anchor)?);
+        let (v, gates) = self.difference_inputs(tape, v.clone(), slots::<R::Gates, _>(gates.to_vec()), less)?;
+        Ok((Box::new(rule), WriteInputs::new(k.clone(), v, R::Gates::into_vec(gates))))
+    }
+
     fn has_fused_decode(&self, device: &B, dims: &Dims, limits: Limits) -> bool {
         let word = self.strengths(R::Logits::build(|_| GateLogit { x: (), bias: () }), limits);
         word.is_some() && Kernel::<R>::has_fused_decode(device, *self, dims)
@@ -166,6 +199,9 @@ pub(super) fn run<B: Backend>(
     writes: &WriteInputs<B>,
     (mut state, anchor): (State<B>, &Anchor<B>),
 ) -> Result<CallOutputs<B>> {
+    if let (Some(anchor), true) = (anchor.first(), rule.anchor_names().is_empty()) {
+        return run_difference(rule, tape, sequences, q, writes, (state, anchor));
+    }
     // The anchor's arrays follow those of the state.
     state.extend(anchor.iter().cloned());
     let mut outputs = tape.erased_memory(rule, sequences, writes.inputs(q, state))?.into_iter();

@@ -69,7 +69,7 @@ impl<B: Backend> Shards<'_, B> {
 
     /// What the memories go back to as they forget; empty where that is zero.
     pub(super) fn anchor(&self, tape: &Tape<'_, B>) -> Result<Anchor<B>> {
-        let slots = if self.anchored { self.rule.anchor_names().len() } else { 0 };
+        let slots = if self.anchored { self.rule.anchors() } else { 0 };
         self.initial.anchor(tape, slots)
     }
 

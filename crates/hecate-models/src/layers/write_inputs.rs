@@ -24,6 +24,11 @@ impl<B: Backend> WriteInputs<B> {
         &self.0[0]
     }
 
+    /// Keys, values and gates.
+    pub(super) fn parts(&self) -> (&Var<B>, &Var<B>, &[Var<B>]) {
+        (&self.0[0], &self.0[1], &self.0[2..])
+    }
+
     /// Consecutive tokens of these lengths, whose sum is `T`.
     pub(super) fn split(&self, tape: &Tape<'_, B>, lengths: &[usize]) -> Result<Vec<Self>> {
         let mut parts = vec![Self(Vec::new()); lengths.len()];

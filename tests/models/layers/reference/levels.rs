@@ -203,7 +203,8 @@ pub(super) fn hope(config: &HopeConfig, weights: &Weights, x: &[Var], rows: Rows
         let initial = columns(weights.matrix("initial.m"), head * width * all, width * all).reshape(width, all);
         // mem, k, v, eta, alpha.
         let held = [(0, width), (width, width), (2 * width, width), (3 * width, 1), (3 * width + 1, 1)];
-        let mut memories = held.map(|(start, count)| columns(&initial, start, count));
+        let starts = held.map(|(start, count)| columns(&initial, start, count));
+        let mut memories = starts.clone();
         let [step, retention] = ["eta_bias", "alpha_bias"].map(|name| columns(weights.matrix(name), head, 1));
         let (mut point, mut out) = (memories.clone(), Vec::new());
         for (t, i) in text.enumerate() {
@@ -215,10 +216,11 @@ pub(super) fn hope(config: &HopeConfig, weights: &Weights, x: &[Var], rows: Rows
             let eta = gates::softplus(&(u.dot(&point[3]) + &step)).scale(1.0 / config.chunk as f64);
             let a = sigmoid(&(u.dot(&point[4]) + &retention));
             out.push(l2_norm(&q[i][head]).dot(&memories[0]));
-            let written = memories.iter().zip(&point).map(|(m, c)| {
+            let written = memories.iter().zip(&point).zip(&starts).map(|((m, c), b)| {
                 let erase = k.t().dot(&(k.dot(m) * &eta));
                 let error = k.t().dot(&((k.dot(c) - v.dot(c)) * &eta));
-                m * &a - erase - error
+                let found = if config.retain == Retain::Initial { b + (m - b) * &a } else { m * &a };
+                found - erase - error
             });
             let written: Vec<Var> = written.collect();
             memories = written.try_into().unwrap_or_else(|_| unreachable!("five memories"));

@@ -1,11 +1,11 @@
 //! Gates of the linear family, once for all its rules.
 
 use super::{GateInputs, GatedRule, Limits, log_eta, present, rest, step_beside};
-use crate::{Result, Var};
+use crate::{Result, Tape, Var};
 use hecate_core::{
-    Backend, GateForm, GateLogit, Of,
-    families::{Linear, LinearGate, LinearLogits, LinearRule, LowerGates, LowerState},
-    primitives::Map,
+    Backend, DType, GateForm, GateLogit, Of, Tensor,
+    families::{EraseStrength, Linear, LinearGate, LinearGates, LinearLogits, LinearRule, LowerGates, LowerState},
+    primitives::{Map, Transpose, map},
 };
 
 /// `θ = step σ(b)`: with steps of at most 1 stable for any retention, with unit keys.
@@ -43,6 +43,38 @@ impl<R: LinearRule> GatedRule<Linear> for R {
         })
     }
 
+    /// With `M = B + D`, what is written is `z = w (v − f k M_c) − r k M = u − w f k D_c − r k D` where `u = w v − (w f + r) k B`.
+    /// So `D` starts at zero and changes as `M` does, told `u` in place of `w v`. Where `r` is `w`, or nothing is erased but by
+    /// a frozen target, `u = w (v − k B)`. Where `r` has a gate of its own, `u` is told with `w = 1`.
+    ///
+    /// A decayed erase sees `B + a D`, the memory that went back: `r = w a` of `D`, and `w` of `B`.
+    fn of_difference(self) -> Option<Self> {
+        match (self.spec().erase, self.spec().frozen) {
+            (EraseStrength::Nothing, _) | (EraseStrength::Theta | EraseStrength::Decayed, None) => Some(self),
+            (EraseStrength::Beta | EraseStrength::ThetaAndBeta, None) => self.with_beta_alone(),
+            // Two strengths of which one would have to be divided by the other.
+            (_, Some(_)) => None,
+        }
+    }
+
+    fn difference_inputs<B: Backend>(
+        self,
+        tape: &Tape<'_, B>,
+        v: Var<B>,
+        gates: Of<R::Gates, Var<B>>,
+        less: impl FnOnce() -> Result<Var<B>>,
+    ) -> Result<(Var<B>, Of<R::Gates, Var<B>>)> {
+        match self.spec().erase {
+            EraseStrength::Nothing if self.spec().frozen.is_none() => Ok((v, gates)),
+            EraseStrength::Nothing | EraseStrength::Theta | EraseStrength::Decayed => {
+                Ok((tape.add(&v, &less()?)?, gates))
+            }
+            EraseStrength::Beta | EraseStrength::ThetaAndBeta => {
+                erase_apart::<B, R>(self.spec().erase, tape, v, gates, &less()?)
+            }
+        }
+    }
+
     fn strengths<T>(
         self,
         logits: Of<Self::Logits, GateLogit<T>>,
@@ -61,4 +93,41 @@ impl<R: LinearRule> GatedRule<Linear> for R {
         };
         Some((write, form))
     }
+}
+
+/// The value `u = θ v − r k B` and the gates `θ = 1`, `β = r`, with `r` as `erase` says and `less = −k B`. Nothing is divided.
+fn erase_apart<B: Backend, R: LinearRule>(
+    erase: EraseStrength,
+    tape: &Tape<'_, B>,
+    v: Var<B>,
+    gates: Of<R::Gates, Var<B>>,
+    less: &Var<B>,
+) -> Result<(Var<B>, Of<R::Gates, Var<B>>)> {
+    let LinearGates { log_a, log_eta, theta, beta } = R::Gates::lower(gates);
+    let beta = present::<R, _>(&beta, "beta")?.clone();
+    let r = if erase == EraseStrength::ThetaAndBeta { tape.add(&theta, &beta)? } else { beta };
+    let (dtype, width) = (v.value().dtype(), v.axes()[3]);
+    // Rounded once, after the sum.
+    let times =
+        |strength: &Var<B>, x: &Var<B>| tape.mul(&every_value(tape, strength, width)?, &tape.cast(DType::F32, x)?);
+    let u = tape.cast(dtype, &tape.add(&times(&theta, &v)?, &times(&r, less)?)?)?;
+    let one = ones(theta.value().device(), theta.axes())?;
+    let gates = R::Gates::try_lower_backward(|gate| match gate {
+        LinearGate::LogA => present::<R, _>(&log_a, "log_a").cloned(),
+        LinearGate::LogEta => present::<R, _>(&log_eta, "log_eta").cloned(),
+        LinearGate::Theta => Ok(one.clone()),
+        LinearGate::Beta => Ok(r.clone()),
+    })?;
+    Ok((u, gates))
+}
+
+/// A number `x [B,T,H]` a head at each of its `width` values: `[B,T,H,V]`.
+fn every_value<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, width: usize) -> Result<Var<B>> {
+    let column = tape.reshape(x, [x.axes(), &[1]].concat())?;
+    tape.matmul(&column, &ones(x.value().device(), &[1, width])?, Transpose::default())
+}
+
+/// Ones, made on the device, since a captured step does not hear from the host.
+fn ones<B: Backend>(device: &B, axes: &[usize]) -> Result<Var<B>> {
+    Ok(Var::constant(map(Map::Exp, &Tensor::zeros(device, axes, DType::F32)?)?))
 }
