@@ -39,6 +39,7 @@ impl<R: Runs> Job for Worker<'_, R> {
     type Output = Result<()>;
 
     fn run<B: Backend>(self, device: &B) -> Result<()> {
+        // The device stays open from run to run: kernels are compiled once.
         while let Some(run) = self.0.next() {
             self.0.perform(device, run);
         }
@@ -48,6 +49,7 @@ impl<R: Runs> Job for Worker<'_, R> {
 
 /// All runs, at most `jobs` at once. A device that cannot be opened is an error; other threads do what is left then.
 pub(super) fn all<R: Runs>(choice: &Choice, jobs: usize, runs: &R) -> Result<()> {
+    // One job has the device as it was asked for.
     let choice = &choice.shared_by(jobs);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| with_device(choice, Worker(runs)))).collect();

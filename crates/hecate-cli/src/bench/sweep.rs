@@ -140,6 +140,7 @@ pub(super) fn sweep(
     let schedule = Schedule::new(entries.len(), &settings.rates, settings.seeds);
     let progress = SweepProgress::new(settings.steps, runs);
     let sweep = Sweep { entries, settings, stop, schedule, progress };
+    // No more threads than runs: each opens the device.
     let opened = jobs::all(&settings.device, settings.jobs.jobs.min(runs), &sweep);
     let Sweep { entries, schedule, progress, .. } = sweep;
     // Before the table, which a bar would stand in.
@@ -192,6 +193,7 @@ impl Sweep<'_> {
     /// What a run is called; the task only where there are several.
     fn name(&self, Ticket { entry, rate, seed, .. }: Ticket) -> String {
         let Entry { task, candidate } = self.entries[entry];
+        // Entries of one task stand together: the first and the last differ where there are more.
         let several = self.entries[0].task.measures() != self.entries[self.entries.len() - 1].task.measures();
         let task = if several { format!("{}: ", task.measures().join(", ")) } else { String::new() };
         format!("{task}{}, rate {rate}, seed {seed}", candidate.name)

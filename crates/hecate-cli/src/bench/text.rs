@@ -118,12 +118,14 @@ pub(super) fn run(arguments: TextArgs) -> Result<ExitCode> {
 impl TextArgs {
     /// Every model with every seed, all seeds of a model together. Models that cannot be made are told before anybody starts.
     fn runs(&self) -> Result<Vec<TextRun>> {
+        // Without a list, all that there are.
         let all: Vec<String> = names().into_iter().map(str::to_owned).collect();
         let models = if self.models.is_empty() { &all } else { &self.models };
         self.check_options(models)?;
         let last = self.first_seed.checked_add(self.seeds - 1).ok_or_else(|| {
             Error::flag("--first-seed", format!("{} has too few seeds after it; give less", self.first_seed))
         })?;
+        // As many rows as the report has.
         let mut runs = Vec::new();
         for model in models {
             let config = config(model, &self.options(model))?;
@@ -139,6 +141,7 @@ impl TextArgs {
         if !(self.measure > 0.0 && self.measure <= 1.0) {
             return Err(Error::flag("--measure", format!("{} is no share; give over 0, at most 1", self.measure)));
         }
+        // The seed of each run takes the place of this one.
         let settings = self.training.settings(self.steps, self.first_seed)?;
         settings.check()?;
         Ok(settings)
@@ -182,6 +185,7 @@ impl TextArgs {
 
     /// Names and values, for the report.
     fn to_json(&self, settings: &Settings) -> serde_json::Value {
+        // What the configurations of rows do not tell.
         let Settings { batch, tokens, accumulate, carry, schedule, optimizer, precision, .. } = settings;
         json!({
             "steps": self.steps, "seeds": self.seeds, "first_seed": self.first_seed, "batch": batch, "tokens": tokens,

@@ -51,6 +51,7 @@ impl SweepProgress {
 
     /// A run begins.
     pub(crate) fn start(&self, name: String) -> RunProgress<'_> {
+        // In the order in which runs begin, whichever ends first.
         let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         RunProgress { sweep: self, name, number, began: Instant::now(), done: Cell::new(0) }
     }
@@ -65,6 +66,7 @@ impl RunProgress<'_> {
     /// `step` steps of the run are done, the last of this loss.
     pub(crate) fn step(&self, step: u64, loss: f64) {
         let SweepProgress { bar, steps, runs, .. } = self.sweep;
+        // Made only where somebody sees it.
         let figures = || {
             vec![
                 Figure(0, format!("run {}/{runs}", self.number)),

@@ -202,6 +202,7 @@ impl ModelArgs {
     /// The flags of a model by one name: a rule in memories, or another mixer with the rule that it has by default.
     #[cfg(feature = "check")]
     pub(crate) fn named(model: &str) -> Self {
+        // Options that are not given are as the mixer and its rule have them.
         let (mixer, rule) = if COMPOSED.contains(&model) { (model, defaults::RULE) } else { ("memory", model) };
         Self { mixer: mixer.to_owned(), rule: rule.to_owned(), ..Self::default() }
     }

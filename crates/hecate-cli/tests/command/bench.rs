@@ -72,6 +72,7 @@ fn recall_is_the_same_twice() {
 /// Byte for byte, in the order of the candidates, whichever run ends first.
 #[test]
 fn sweeps_are_the_same_with_several_jobs() {
+    // Every task, several rates and seeds.
     let lines = [
         format!("{RECALL} --rules delta,attention,titans --json"),
         format!("{PARITY} --rules delta,hebbian --rates 1e-2,1e-3 --json"),

@@ -19,6 +19,7 @@ fn row<'a>(found: &'a Value, model: &str, seed: u64) -> &'a Value {
 /// Losses of steps to the last bit, figures as they are printed: rules, momentum of its own, and a composition.
 #[test]
 fn models_learn_what_train_teaches_them() {
+    // Two seeds, of which the second is trained as a run.
     let found = run(&format!("{TINY} --models delta,titans_mlp,mag --seeds 2 --first-seed 4 --json"));
     found.succeeded();
     let found = json(&found);
@@ -86,6 +87,7 @@ fn options_are_those_of_the_models_that_have_them() {
         run(&format!("{TINY} --models delta,titans,yaad,attention --momentum 0.5 --retain zero --steps 1 --json"));
     found.succeeded();
     let found = json(&found);
+    // As the row's configuration has it.
     let mixer = |model: &str| &row(&found, model, 1)["config"]["layers"][0]["mixer"];
     assert_eq!([&mixer("delta")["momentum"], &mixer("titans")["momentum"]], [&json!(1.0), &json!(0.5)]);
     assert_eq!(mixer("yaad")["retain"], "zero");
@@ -97,6 +99,7 @@ fn failures_are_rows() {
     let line = format!("{TINY} --models delta,hebbian");
     let diverged = run(&format!("{line} --lr 1e30 --json --jobs 2"));
     diverged.succeeded();
+    // By the row's own words.
     let failure = |outcome: &Outcome, model| row(&json(outcome), model, 1)["failure"].clone();
     for model in ["delta", "hebbian"] {
         let told = failure(&diverged, model);

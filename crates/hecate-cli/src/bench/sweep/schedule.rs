@@ -100,6 +100,7 @@ impl<'a> Schedule<'a> {
     fn next_of(&self, entry: usize, Progress { begun: place, runs, .. }: &Progress) -> Next {
         let (place, rates) = (*place, self.rates.len());
         let ticket = |rate, seed| Next::Run(Ticket { entry, place, rate, seed });
+        // Places are handed out in their order, so the next one is how many began.
         if let Some(&rate) = self.rates.get(place) {
             return ticket(rate, 0);
         }
@@ -147,6 +148,7 @@ impl<'a> Schedule<'a> {
             let (name, measures) = (entry.candidate.name.clone(), entry.task.measures());
             Outcome { name, measures, state, runs: runs.into_iter().flatten().collect(), rate }
         };
+        // Of those that never began there is nothing to tell.
         let begun = entries.iter().zip(found).filter(|(_, progress)| progress.begun > 0);
         (begun.map(outcome).collect(), failure)
     }

@@ -73,6 +73,7 @@ impl<'a> TextRuns<'a> {
         TextRun { config, seed, .. }: &TextRun,
         (row, progress): (&mut Row, &RunProgress<'_>),
     ) -> Result<()> {
+        // Weights and windows are drawn from the seed, as in a run.
         let settings = Settings { seed: *seed, ..self.settings };
         let trainer = Trainer::new(device, config, settings, self.plan.clone(), None)?;
         // Waits of one thread's device are none of another's.
@@ -85,8 +86,10 @@ impl<'a> TextRuns<'a> {
             recent.drain(..recent.len().saturating_sub(RECENT));
             let loss = recent.iter().sum::<f64>() / recent.len() as f64;
             row.learned = Some(Measured::of_loss(loss, self.corpus.train.bytes_per_token()));
+            // Where a step fails, the row has the loss of those before it.
             progress.step(report.step, loss);
         }
+        // The same text for both, so that they compare.
         let measurement = Measurement {
             model: trainer.model(),
             stream: &self.held_out,
@@ -109,10 +112,12 @@ impl Runs for TextRuns<'_> {
         if self.stop.asked() {
             return None;
         }
+        // Counts on beyond the last, which is none.
         Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|&next| next < self.runs.len())
     }
 
     fn perform<B: Backend>(&self, device: &B, number: usize) {
+        // A row is there from the start: what is known when a run fails is kept.
         let run = &self.runs[number];
         let progress = self.progress.start(format!("{}, seed {}", run.model, run.seed));
         let mut row = Row::new(run);

@@ -31,6 +31,7 @@ const COLUMNS: usize = BEFORE + RANGES + 1;
 pub(super) struct Measured {
     /// Nats a token.
     loss: f64,
+    // Of text: compares between tokenizers.
     bits_per_byte: f64,
 }
 
@@ -51,8 +52,10 @@ impl Measured {
 
 /// What is known of a run.
 pub(super) struct Row {
+    /// As it was named.
     model: String,
     seed: u64,
+    // The whole of it goes into the JSON, so that a row says what was trained.
     config: Config,
     /// Of the model.
     pub(super) parameters: Option<usize>,
@@ -92,6 +95,7 @@ impl Row {
             tokens: all.tokens + part.tokens,
             bytes: all.bytes + part.bytes,
         };
+        // Sums and not means: ranges differ in length.
         let all = self.positions.iter().fold(Score::default(), sum);
         (all.tokens > 0).then_some(all)
     }
@@ -121,8 +125,10 @@ impl Row {
         std::array::from_fn(|_| cells.next().unwrap_or_default())
     }
 
+    /// Everything that is known, in both units.
     fn to_json(&self) -> Value {
         let [learned, fresh, carried] = self.figures().map(|figure| figure.map(Measured::to_json));
+        // A range that the text does not reach has no entry.
         let range = |(i, score): (usize, &Score)| {
             let Measured { loss, bits_per_byte } = Measured::of(score);
             json!({"positions": positions(i), "tokens": score.tokens, "loss": loss, "bits_per_byte": bits_per_byte})
@@ -154,9 +160,11 @@ impl Report {
     /// Before the first row.
     pub(super) fn new(runs: &[TextRun], as_json: bool) -> Self {
         let ranges: Vec<String> = (0..RANGES).map(positions).collect();
+        // Figures in bits a byte, the last five by position.
         let first = ["model", "parameters", "seed", "learned", "fresh", "carried"];
         let mut heading = first.into_iter().chain(ranges.iter().map(String::as_str));
         let heading = std::array::from_fn(|_| heading.next().unwrap_or_default());
+        // Rows come one by one: room for the longest name is there from the first.
         let name = runs.iter().map(|run| run.model.len()).max().unwrap_or(0);
         let widths = std::array::from_fn(|i| if i == 0 { name } else { 0 });
         let table = (!as_json).then(|| Table::new(&heading).with_widths(widths));
@@ -181,6 +189,7 @@ impl Report {
 
     /// Prints what waits for runs that were stopped, or everything as JSON.
     pub(super) fn end(mut self, settings: Value, stopped: bool) -> Result<ExitCode> {
+        // Of runs that ended after one that was stopped.
         for row in self.rows[self.printed..].iter().flatten() {
             Self::print(self.table.as_mut(), row);
         }
@@ -188,6 +197,7 @@ impl Report {
         if self.table.is_none() {
             let rows: Vec<_> = rows().map(Row::to_json).collect();
             let found = json!({"task": "text", "settings": settings, "stopped": stopped, "rows": rows});
+            // One value, so that a program can read all of standard output.
             writeln!(stdout(), "{found:#}")?;
         }
         terminal::tell_failures();
