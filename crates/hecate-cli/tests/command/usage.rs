@@ -179,6 +179,28 @@ fn a_run_is_not_overwritten_unasked() {
     assert_eq!(workspace.recorded_steps("runs/text"), [1, 2]);
 }
 
+/// Every second text begins where another ended: the first step is the same, the second is not.
+#[test]
+fn texts_begin_with_the_states_of_others() {
+    let workspace = Workspace::new();
+    let losses = |out: &str, flags: &str| {
+        let line = format!("--steps 3 --out {out} {flags}");
+        let trained = workspace.train(&line.split_whitespace().collect::<Vec<_>>());
+        trained.succeeded();
+        (workspace.record(out).iter().map(|line| line["loss"].as_f64().unwrap()).collect::<Vec<_>>(), trained.stderr)
+    };
+    let (fresh, _) = losses("fresh", "--first-states fresh");
+    let (other, told) = losses("other", "--first-states other");
+    assert_eq!(fresh[0], other[0]);
+    assert_ne!(fresh[1], other[1]);
+    assert!(told.contains("losses of steps are of windows of 24, every second text after another"), "{told}");
+    // What a checkpoint decides is not asked for again.
+    workspace.run(&["train", "--resume", "other", "--steps", "5"]).succeeded();
+    let conflict = workspace.run(&["train", "--resume", "other", "--first-states", "fresh"]);
+    conflict.failed(2, &["--first-states", "cannot be used with"]);
+    workspace.train(&["--first-states", "mine"]).failed(2, &["mine", "fresh", "other"]);
+}
+
 /// At every measurement, and at no other step.
 #[test]
 fn memories_are_recorded_as_text_is_measured() {
