@@ -12,7 +12,7 @@ use hecate_models::{
     optimizer::Constants,
     schedule::Schedule,
     text::{Corpus, Identity},
-    trainer::{PUBLISHED, RunPlan, Settings, Standing, Trainer, load_config, load_model},
+    trainer::{FirstStates, PUBLISHED, RunPlan, Settings, Standing, Trainer, load_config, load_model},
 };
 use proptest::{prelude::*, sample::Index};
 use std::{
@@ -65,6 +65,7 @@ fn saved(folder: &Path) -> Run {
         tokens: 8,
         accumulate: 1,
         carry: 4,
+        first_states: FirstStates::default(),
         schedule: Schedule { peak: 0.01, floor: 0.001, warmup: 1, steps: 9 },
         optimizer: Constants::default(),
         seed: 5,

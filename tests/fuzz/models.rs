@@ -14,7 +14,7 @@ use hecate_models::{
     schedule::Schedule,
     tasks::{Filler, Mad, Needle, Parity, Purpose, Questions, Recall, SpreadRecall, SymmetricGroup, TaskModel},
     text::{Identity, Stream, Windows},
-    trainer::{RunPlan, Settings, Trainer},
+    trainer::{FirstStates, RunPlan, Settings, Trainer},
 };
 use proptest::{collection::vec, prelude::*};
 use std::{ops::ControlFlow, sync::LazyLock};
@@ -107,6 +107,7 @@ fn what_does_not_fit_is_refused_before_it_is_made() {
         tokens,
         accumulate: 2,
         carry: 1,
+        first_states: FirstStates::default(),
         schedule: Schedule { peak: 0.1, floor: 0.0, warmup: 0, steps: 1 },
         optimizer: Constants::default(),
         seed: 1,
@@ -168,6 +169,7 @@ fn tasks_and_settings_are_drawn_or_refused() {
             tokens: b,
             accumulate: c,
             carry: d,
+            first_states: if d % 2 == 0 { FirstStates::Fresh } else { FirstStates::Other },
             schedule,
             optimizer: Constants::default(),
             seed,

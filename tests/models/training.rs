@@ -9,6 +9,7 @@ pub(crate) mod fixtures;
 mod guard;
 mod mad_tasks;
 mod measuring;
+mod monitors;
 mod optimizer;
 mod precision;
 mod resuming;

@@ -11,7 +11,7 @@ use hecate_models::{
     LanguageModel,
     evaluate::{Budget, POSITIONS, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_by_position},
     text::Stream,
-    trainer::Settings,
+    trainer::{FirstStates, Settings},
 };
 use std::{ops::ControlFlow, time::Duration};
 
@@ -79,10 +79,16 @@ pub(crate) struct Figure {
 }
 
 /// What a step's loss is of.
-pub(crate) fn learned_windows(&Settings { tokens, carry, .. }: &Settings) -> String {
+pub(crate) fn learned_windows(&Settings { tokens, carry, first_states, .. }: &Settings) -> String {
+    let other = match first_states {
+        FirstStates::Fresh => "",
+        // Their losses are lower or higher than those of fresh windows, as memories are worth.
+        FirstStates::Other => ", every second text after another",
+    };
     match carry {
-        1 => format!("fresh windows of {tokens}"),
-        _ => format!("windows of {tokens}, state carried through {carry}"),
+        1 if other.is_empty() => format!("fresh windows of {tokens}"),
+        1 => format!("windows of {tokens}{other}"),
+        _ => format!("windows of {tokens}, state carried through {carry}{other}"),
     }
 }
 

@@ -1,6 +1,10 @@
 //! How well a model predicts a text.
 
-use crate::{Error, LanguageModel, Place, Result, text::Stream};
+use crate::{
+    Cache, Error, LanguageModel, Place, Result,
+    monitor::{SlotMonitor, monitor},
+    text::Stream,
+};
 use hecate_core::{
     Backend, Tensor,
     primitives::{LossInputs, cross_entropy},
@@ -88,6 +92,25 @@ pub fn evaluate<B: Backend>(
     evaluate_afresh(model, stream, (segment, usize::MAX), progress)
 }
 
+/// As [`evaluate`], and what its memories are like after the last token, beside those of a fresh text.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_and_monitor<B: Backend>(
+    model: &LanguageModel<B>,
+    stream: &Stream,
+    segment: usize,
+    mut progress: impl FnMut(usize) -> ControlFlow<()>,
+) -> Result<(Score, Vec<SlotMonitor>)> {
+    let mut score = Score::default();
+    let cache = measure(model, stream, (segment, usize::MAX), |_, losses| {
+        score.add(losses);
+        progress(score.tokens)
+    })?;
+    let score = score.of(stream)?;
+    Ok((score, monitor(model.config(), &cache, &model.cache(cache.batch())?)?))
+}
+
 /// As [`evaluate`], with fresh memories for every `length` tokens: what a token is predicted from starts there, as the
 /// sequences of training do. Where a segment holds several such windows, they are read at once.
 ///
@@ -137,13 +160,13 @@ pub fn evaluate_by_position<B: Backend>(
 }
 
 /// Predicts the stream's tokens in windows of `length` with fresh memories, at most `segment` tokens a call. `take` gets the
-/// losses of each call and where in the stream the first of them is; it may break off.
+/// losses of each call and where in the stream the first of them is; it may break off. Returns the cache after the last call.
 fn measure<B: Backend>(
     model: &LanguageModel<B>,
     stream: &Stream,
     (segment, length): (usize, usize),
     mut take: impl FnMut(usize, &[f32]) -> ControlFlow<()>,
-) -> Result<()> {
+) -> Result<Cache<B>> {
     let predicted = stream.tokens.len().saturating_sub(1);
     if predicted == 0 {
         return Err(Error::config("tokens of text", stream.tokens.len(), "at least 2: one to read, one to predict"));
@@ -152,7 +175,7 @@ fn measure<B: Backend>(
         return Err(Error::config(field, 0, "at least 1 token"));
     }
     let (mut start, segment) = (0, segment.min(predicted));
-    while start < predicted {
+    loop {
         // Whole windows side by side, then what is left of the text.
         let windows = (segment / length).min((predicted - start) / length).max(1);
         let window = length.min(predicted - start);
@@ -165,12 +188,14 @@ fn measure<B: Backend>(
             let targets = Tensor::from_u32(model.device(), [windows, count], targets.to_vec())?;
             let inputs = LossInputs { classes: logits.shape().last(), logits: &logits, targets: &targets };
             if take(start + first, &cross_entropy(&inputs)?.losses.to_f32()?).is_break() {
-                return Ok(());
+                return Ok(cache);
             }
         }
         start += windows * window;
+        if start >= predicted {
+            return Ok(cache);
+        }
     }
-    Ok(())
 }
 
 impl Score {

@@ -70,6 +70,7 @@ mod json;
 mod language_model;
 pub mod layers;
 pub mod metrics;
+pub mod monitor;
 pub mod optimizer;
 #[cfg(feature = "tokenizer")]
 mod panics;

@@ -1,6 +1,6 @@
 //! The record of a run: one JSON object a line.
 
-use crate::{Error, Result, checkpoint::write_whole};
+use crate::{Error, Result, checkpoint::write_whole, monitor::SlotMonitor};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,7 +9,7 @@ use std::{
 };
 
 /// What is noted after a step; losses in nats a token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Steps done.
     pub step: u64,
@@ -34,6 +34,9 @@ pub struct Record {
     /// The same in bits a byte of text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out_bits_per_byte: Option<f64>,
+    /// What memories are like after the held-out text that was measured. Records of before have none of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<SlotMonitor>,
 }
 
 /// The file, to be added to. Lines that a full disk refuses wait in memory, and are tried again with the next one. So does
@@ -90,9 +93,9 @@ impl Metrics {
     /// # Errors
     /// [`Error::Io`]; the file is then as it was, and the next call writes the line.
     pub fn amend(&mut self, record: &Record) -> Result<()> {
-        let next = self.amendment.is_some_and(|first| first.step != record.step);
+        let next = self.amendment.as_ref().is_some_and(|first| first.step != record.step);
         if self.waiting.is_empty() && !next {
-            self.amendment = Some(*record);
+            self.amendment = Some(record.clone());
         } else {
             replace_last(&mut self.waiting, record.step, &line(&self.path, record)?);
         }
@@ -101,9 +104,9 @@ impl Metrics {
 
     /// Writes the file's last line again.
     fn write_amendment(&mut self) -> Result<()> {
-        let Some(record) = self.amendment else { return Ok(()) };
+        let Some(record) = &self.amendment else { return Ok(()) };
         let mut lines = fs::read(&self.path).map_err(Error::io("read", &self.path))?;
-        replace_last(&mut lines, record.step, &line(&self.path, &record)?);
+        replace_last(&mut lines, record.step, &line(&self.path, record)?);
         // Through a rename: a run that is killed has the old line or the new one.
         write_whole(&self.path, &lines)?;
         self.file = OpenOptions::new().append(true).open(&self.path).map_err(Error::io("open", &self.path))?;

@@ -11,7 +11,7 @@ mod standing;
 pub use crate::weights::count_parameters;
 pub use files::{PUBLISHED, TEXT, TOKENIZER, load_config};
 pub use loading::{Trained, WhichWeights, load_best_model, load_model};
-pub use settings::{RunPlan, Settings};
+pub use settings::{FirstStates, RunPlan, Settings};
 pub use standing::Standing;
 
 use crate::{

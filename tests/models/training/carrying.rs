@@ -11,7 +11,7 @@ use hecate_models::{
     Cache, Config, Error, LanguageModel, LayerConfig, MemoryConfig, MixerConfig, Precision, RuleConfig,
     schedule::Schedule,
     text::Windows,
-    trainer::{Settings, Trainer},
+    trainer::{FirstStates, Settings, Trainer},
 };
 
 const MEMORIES: [&str; 6] = ["delta", "titans", "titans_mlp", "lattice", "trellis", "atlas"];
@@ -20,6 +20,44 @@ const COMPOSITIONS: [&str; 8] = ["attention", "mag", "mal", "mac", "cms", "condu
 /// Texts of three sequences.
 fn carried() -> Settings {
     Settings { carry: 3, ..settings() }
+}
+
+/// Texts of so many sequences, every second after another one.
+fn after_others(carry: usize) -> Settings {
+    Settings { carry, first_states: FirstStates::Other, ..settings() }
+}
+
+#[test]
+fn texts_after_others_resume_bit_for_bit() {
+    // Stopped after a fresh text, after one that followed it, and inside of both.
+    ["delta", "titans_mlp", "attention", "mac", "tnt", "hope"].iter().for_each(|mixer| {
+        check(mixer, after_others(1), &[0, 1, 2, 3]);
+        check(mixer, after_others(2), &[1, 2, 3, 4, 5]);
+    });
+    check("delta", Settings { accumulate: 2, ..after_others(1) }, &[1, 2]);
+}
+
+/// Fresh memories, then those of the text before, then fresh ones again, each over windows that are drawn as ever.
+#[test]
+fn every_second_text_follows_another() {
+    let schedule = Schedule { peak: 1e-30, floor: 0.0, warmup: 0, steps: 9 };
+    let text = corpus().train.tokens.to_vec().unwrap();
+    for (mixer, carry) in MEMORIES.iter().chain(&COMPOSITIONS).flat_map(|mixer| [(mixer, 1), (mixer, 2)]) {
+        let settings = Settings { schedule, ..after_others(carry) };
+        let mut trainer = trainer(mixer, settings);
+        let mut windows = Windows::new(settings.seed);
+        let mut cache = trainer.model().cache(settings.batch).unwrap();
+        for round in 0..5 {
+            let learned: f64 = (0..carry).map(|_| trainer.step(&text).unwrap().loss / carry as f64).sum();
+            let (inputs, targets) = windows.draw(&text, settings.batch, settings.text()).unwrap();
+            if round % 2 == 0 {
+                cache = trainer.model().cache(settings.batch).unwrap();
+            }
+            let expected = loss_with_cache(trainer.model(), &inputs, &targets, &cache);
+            assert_relative_eq!(learned, expected, max_relative = 1e-5);
+            trainer.model().infer(&inputs, settings.batch, &mut cache).unwrap();
+        }
+    }
 }
 
 #[test]
@@ -104,6 +142,7 @@ fn what_cannot_be_carried_is_refused() {
     let new = |settings| Trainer::new(&Cpu::new(), &config, settings, plan(), None);
     let message = new(carried()).unwrap_err().to_string();
     assert!(message.contains("sequence length") && message.contains("multiple of 5"), "{message}");
+    assert!(new(after_others(1)).unwrap_err().to_string().contains("multiple of 5"));
     new(Settings { tokens: 15, ..carried() }).unwrap();
     new(settings()).unwrap();
     let mut short = trainer("delta", carried());

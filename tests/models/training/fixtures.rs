@@ -7,7 +7,7 @@ use hecate_models::{
     optimizer::Constants,
     schedule::Schedule,
     text::{Corpus, Identity},
-    trainer::{RunPlan, Settings, Trainer},
+    trainer::{FirstStates, RunPlan, Settings, Trainer},
 };
 use std::path::Path;
 
@@ -29,6 +29,7 @@ pub(crate) fn settings() -> Settings {
         tokens: 16,
         accumulate: 1,
         carry: 1,
+        first_states: FirstStates::default(),
         schedule: Schedule { peak: 0.01, floor: 0.001, warmup: 3, steps: 9 },
         optimizer: Constants::default(),
         seed: 5,

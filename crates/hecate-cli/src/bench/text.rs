@@ -186,10 +186,11 @@ impl TextArgs {
     /// Names and values, for the report.
     fn to_json(&self, settings: &Settings) -> serde_json::Value {
         // What the configurations of rows do not tell.
-        let Settings { batch, tokens, accumulate, carry, schedule, optimizer, precision, .. } = settings;
+        let Settings { batch, tokens, accumulate, carry, first_states, .. } = settings;
+        let Settings { schedule, optimizer, precision, .. } = settings;
         json!({
             "steps": self.steps, "seeds": self.seeds, "first_seed": self.first_seed, "batch": batch, "tokens": tokens,
-            "accumulate": accumulate, "carry": carry, "schedule": schedule, "optimizer": optimizer, "precision": precision,
+            "accumulate": accumulate, "carry": carry, "first_states": first_states, "schedule": schedule, "optimizer": optimizer, "precision": precision,
             "holdout": self.training.holdout, "measure": self.measure,
         })
     }

@@ -52,7 +52,9 @@ Examples:
   hecate train --resume                              go on with the run trained last
   hecate train --resume --steps 800                  go on with it for longer
   hecate train --init-from runs/book --text more.txt learn more from where it is
-  hecate train --text book.txt --mixer mag --steps 2000 --out runs/mag";
+  hecate train --text book.txt --mixer mag --steps 2000 --out runs/mag
+  hecate train --text book.txt --tokens 4096 --carry 4 --first-states other
+                                                     memories that are to last through long texts";
 
 /// Flags of `hecate train`.
 #[derive(Args, Debug)]

@@ -20,7 +20,7 @@ use hecate_core::{Backend, Bytes};
 use hecate_models::{
     Vocabulary,
     checkpoint::{Lock, Run},
-    evaluate::{SEGMENT, evaluate},
+    evaluate::{SEGMENT, evaluate_and_monitor},
     metrics::{Metrics, Record, read_metrics},
     sampling::{Sampler, Sampling},
     text::Corpus,
@@ -186,7 +186,8 @@ impl<B: Backend> Session<B> {
     fn measure(&mut self, record: &mut Record) -> Result<()> {
         // A part is enough to compare steps by; the end of the run measures all.
         let part = self.corpus.held_out.head(defaults::MEASURED_TOKENS);
-        let score = match evaluate(self.trainer.model(), &part, SEGMENT, |_| ControlFlow::Continue(())) {
+        let go_on = |_| ControlFlow::Continue(());
+        let (score, states) = match evaluate_and_monitor(self.trainer.model(), &part, SEGMENT, go_on) {
             Err(hecate_models::Error::Stopped) => return Ok(()),
             outcome => outcome?,
         };
@@ -194,6 +195,8 @@ impl<B: Backend> Session<B> {
         self.trainer.note(score.loss())?;
         record.held_out_loss = Some(score.loss());
         record.held_out_bits_per_byte = Some(score.bits_per_byte());
+        // After the longest text that is read before the end of the run, far beyond a window.
+        record.states = states;
         self.progress.say(&format!(
             "step {}: {:.3} bits/byte held out, one pass over {} of {} tokens",
             record.step,

@@ -2,7 +2,12 @@
 
 use crate::{defaults, error::Result};
 use clap::{Args, builder::PossibleValuesParser};
-use hecate_models::{Precision, optimizer::Constants, schedule::Schedule, trainer::Settings};
+use hecate_models::{
+    Precision,
+    optimizer::Constants,
+    schedule::Schedule,
+    trainer::{FirstStates, Settings},
+};
 
 /// How the model learns; a resumed run has it in its checkpoint.
 #[derive(Args, Clone, Debug)]
@@ -23,6 +28,10 @@ pub(crate) struct TrainingArgs {
     /// carried was dropped from as --dropout says
     #[arg(long, default_value_t = 1, value_name = "N")]
     carry: usize,
+    /// What memories hold where a text starts: `fresh` ones, or in every second text what they held at the end of an `other`
+    #[arg(long, default_value = "fresh", value_parser = PossibleValuesParser::new(FirstStates::NAMES), value_name = "WHICH")]
+    // With --carry a text is as many sequences as are carried through.
+    first_states: String,
     /// Highest learning rate
     #[arg(long, default_value_t = defaults::LEARNING_RATE, value_name = "RATE")]
     lr: f32,
@@ -58,6 +67,7 @@ impl TrainingArgs {
             tokens: self.tokens,
             accumulate: self.accumulate,
             carry: self.carry,
+            first_states: FirstStates::named(&self.first_states)?,
             schedule: Schedule { peak: self.lr, floor, warmup, steps },
             optimizer: Constants {
                 weight_decay: self.weight_decay,

@@ -20,7 +20,8 @@ fn a_run_trains_and_is_used() {
         assert!(workspace.path("runs/text").join(name).is_file(), "{name}");
     }
     assert_eq!(workspace.recorded_steps("runs/text"), (1..=6).collect::<Vec<_>>());
-    assert!(fs::read_to_string(workspace.path("runs/text/loss.svg")).unwrap().contains("bits per byte"));
+    let picture = fs::read_to_string(workspace.path("runs/text/loss.svg")).unwrap();
+    assert!(picture.contains("bits per byte") && picture.contains("Memories, RMS by layer"));
 
     // Without `--run` it is the run trained last: the only one here.
     let generate = |seed| {
@@ -180,6 +181,61 @@ fn a_run_is_not_overwritten_unasked() {
     workspace.train(&["--steps", "2", "--seed", "9", "--overwrite"]).succeeded();
     assert_ne!(fs::read(workspace.path("runs/text/model.safetensors")).unwrap(), before);
     assert_eq!(workspace.recorded_steps("runs/text"), [1, 2]);
+}
+
+/// Every second text begins where another ended: the first step is the same, the second is not.
+#[test]
+fn texts_begin_with_the_states_of_others() {
+    let workspace = Workspace::new();
+    let losses = |out: &str, flags: &str| {
+        let line = format!("--steps 3 --out {out} {flags}");
+        let trained = workspace.train(&line.split_whitespace().collect::<Vec<_>>());
+        trained.succeeded();
+        (workspace.record(out).iter().map(|line| line["loss"].as_f64().unwrap()).collect::<Vec<_>>(), trained.stderr)
+    };
+    let (fresh, _) = losses("fresh", "--first-states fresh");
+    let (other, told) = losses("other", "--first-states other");
+    assert_eq!(fresh[0], other[0]);
+    assert_ne!(fresh[1], other[1]);
+    assert!(told.contains("losses of steps are of windows of 24, every second text after another"), "{told}");
+    // What a checkpoint decides is not asked for again.
+    workspace.run(&["train", "--resume", "other", "--steps", "5"]).succeeded();
+    let conflict = workspace.run(&["train", "--resume", "other", "--first-states", "fresh"]);
+    conflict.failed(2, &["--first-states", "cannot be used with"]);
+    workspace.train(&["--first-states", "mine"]).failed(2, &["mine", "fresh", "other"]);
+}
+
+/// At every measurement, and at no other step.
+#[test]
+fn memories_are_recorded_as_text_is_measured() {
+    let workspace = Workspace::new();
+    // A rule with momentum and a learned start.
+    workspace.train(&["--steps", "6", "--eval-every", "2", "--rule", "titans_mlp"]).succeeded();
+    for line in workspace.record("runs/text") {
+        // Both come from the same pass over the text.
+        let measured = line["held_out_loss"].is_f64();
+        assert_eq!(line["states"].is_array(), measured, "{line}");
+        assert_eq!(measured, line["step"].as_u64().unwrap().is_multiple_of(2));
+        for state in line["states"].as_array().into_iter().flatten() {
+            // Two heads; networks know how far they are from their start, momentum how large it is beside them.
+            assert_eq!(state["rms"].as_array().unwrap().len(), 2, "{state}");
+            let momentum = state["slot"].as_str().unwrap().starts_with('s');
+            assert_eq!([state["from_start"].is_array(), state["over_memory"].is_array()], [!momentum, momentum]);
+        }
+    }
+    // Lines of an older record are drawn as they were, and the run goes on.
+    let path = workspace.path("runs/text/metrics.jsonl");
+    let older: String = workspace.record("runs/text").into_iter().fold(String::new(), |text, mut line| {
+        line.as_object_mut().unwrap().remove("states");
+        text + &format!("{line}\n")
+    });
+    fs::write(&path, older).unwrap();
+    workspace.run(&["info"]).succeeded();
+    workspace.run(&["train", "--resume", "--steps", "7"]).succeeded();
+    assert_eq!(workspace.recorded_steps("runs/text"), (1..=7).collect::<Vec<_>>());
+    // Attention has no memory, so its picture has none.
+    workspace.train(&["--steps", "2", "--mixer", "attention", "--out", "attention"]).succeeded();
+    assert!(!fs::read_to_string(workspace.path("attention/loss.svg")).unwrap().contains("Memories"));
 }
 
 /// A folder with a model of somebody else's is left as it is.

@@ -1,6 +1,6 @@
 //! What passes learn: windows drawn at random, or the next ones of texts that are being read.
 
-use super::Settings;
+use super::{FirstStates, Settings};
 use crate::{
     Cache, Error, LanguageModel, Result, Var,
     language_model::LossGradients,
@@ -24,8 +24,17 @@ pub(super) struct BatchSource<B: Backend> {
 struct Reading<B: Backend> {
     /// Where each of them starts.
     starts: Vec<usize>,
+    /// Tokens of other texts that were read before them; 0 where they start with fresh memories.
+    before: usize,
     /// What is remembered of the windows before.
     cache: Cache<B>,
+}
+
+impl<B: Backend> Reading<B> {
+    /// Tokens of these texts that are read.
+    fn read(&self) -> usize {
+        self.cache.position() - self.before
+    }
 }
 
 /// A [`Reading`] without its arrays, as checkpoints keep it.
@@ -33,7 +42,18 @@ struct Reading<B: Backend> {
 #[serde(deny_unknown_fields)]
 pub(super) struct Bookmark {
     starts: Vec<usize>,
+    /// Tokens that the cache has behind it.
     position: usize,
+    /// As [`Reading::before`]. Texts of before there was a choice start with fresh memories.
+    #[serde(default, skip_serializing_if = "is_none_before")]
+    before: usize,
+}
+
+/// Nothing was read before texts with fresh memories.
+// The signature is serde's.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_none_before(before: &usize) -> bool {
+    *before == 0
 }
 
 /// Tokens of a pass, and what follows each of them.
@@ -56,23 +76,32 @@ impl<B: Backend> BatchSource<B> {
         text: TokenSource<'_>,
         settings: &Settings,
     ) -> Result<(TokenWindow, Option<&mut Cache<B>>)> {
-        let &Settings { batch, tokens, carry, .. } = settings;
-        if carry == 1 {
+        let &Settings { batch, tokens, .. } = settings;
+        if !settings.carries() {
             let (inputs, targets) = self.windows.draw(text, batch, tokens)?;
             return Ok((TokenWindow { inputs, targets }, None));
         }
         let length = settings.text();
-        let going = self.reading.take().filter(|reading| reading.cache.position() < length);
-        let reading = match going {
-            Some(reading) => reading,
-            None => Reading { starts: self.windows.starts(text, batch, length)?, cache: model.cache(batch)? },
+        let reading = match self.reading.take() {
+            Some(reading) if reading.read() < length => reading,
+            ended => {
+                let starts = self.windows.starts(text, batch, length)?;
+                match ended {
+                    // Every second text: what fresh memories start from is to be learned too.
+                    Some(Reading { before: 0, cache, .. }) if settings.first_states == FirstStates::Other => {
+                        Reading { starts, before: cache.position(), cache }
+                    }
+                    _ => Reading { starts, before: 0, cache: model.cache(batch)? },
+                }
+            }
         };
-        let Reading { starts, cache } = self.reading.insert(reading);
+        let read = reading.read();
+        let Reading { starts, cache, .. } = self.reading.insert(reading);
         if starts.iter().any(|start| start.saturating_add(length) >= text.len()) {
             let expected = "the text whose memories are carried, whole";
             return Err(Error::config("tokens of text", text.len(), expected));
         }
-        let (inputs, targets) = windows(text, starts.iter().map(|start| start + cache.position()), tokens)?;
+        let (inputs, targets) = windows(text, starts.iter().map(|start| start + read), tokens)?;
         Ok((TokenWindow { inputs, targets }, Some(cache)))
     }
 
@@ -98,8 +127,8 @@ impl<B: Backend> BatchSource<B> {
 
     /// Where the texts stand that are being read.
     pub(super) fn bookmark(&self) -> Option<Bookmark> {
-        let Reading { starts, cache } = self.reading.as_ref()?;
-        Some(Bookmark { starts: starts.clone(), position: cache.position() })
+        let Reading { starts, before, cache } = self.reading.as_ref()?;
+        Some(Bookmark { starts: starts.clone(), position: cache.position(), before: *before })
     }
 
     /// What is remembered of them, as a file.
@@ -111,11 +140,14 @@ impl<B: Backend> BatchSource<B> {
     /// A source that goes on where the bookmark lies, with what the file remembers.
     pub(super) fn resume(
         windows: Windows,
-        Bookmark { starts, position }: Bookmark,
+        Bookmark { starts, position, before }: Bookmark,
         (model, settings): (&LanguageModel<B>, &Settings),
         (path, bytes): (PathBuf, &[u8]),
     ) -> Result<Self> {
-        if starts.len() != settings.batch || position > settings.text() || !position.is_multiple_of(settings.tokens) {
+        // Before these texts no other was read, or one of each, whole.
+        let read = position.checked_sub(before).filter(|_| before == 0 || before == settings.text());
+        let whole = read.is_some_and(|read| read <= settings.text() && read.is_multiple_of(settings.tokens));
+        if starts.len() != settings.batch || !whole {
             let found = format!("{} texts at token {position}", starts.len());
             return Err(Error::config(
                 "reading",
@@ -132,7 +164,7 @@ impl<B: Backend> BatchSource<B> {
             *place = Var::constant(cast(place.value().dtype(), &array)?);
         }
         cache.advance(position);
-        Ok(Self { windows, reading: Some(Reading { starts, cache }) })
+        Ok(Self { windows, reading: Some(Reading { starts, before, cache }) })
     }
 }
 

@@ -25,6 +25,9 @@ pub struct Settings {
     /// with fresh memories. Gradients end at the start of each sequence.
     #[serde(default = "fresh")]
     pub carry: usize,
+    /// What memories hold where a text starts that is learned.
+    #[serde(default, skip_serializing_if = "FirstStates::is_fresh")]
+    pub first_states: FirstStates,
     /// Learning rates, and the number of steps.
     pub schedule: Schedule,
     /// The optimiser's constants.
@@ -34,6 +37,43 @@ pub struct Settings {
     /// Bits of activations.
     #[serde(default)]
     pub precision: Precision,
+}
+
+/// What memories hold where a text starts that is learned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FirstStates {
+    /// What fresh memories start from.
+    #[default]
+    Fresh,
+    /// In every second text what they held at the end of another: each goes on as if it followed that one, though no gradient
+    /// flows there. Memories that are full at the start are then nothing new to a model, and fresh ones neither. Source: Buitrago
+    /// Ruiz and Gu, "Understanding and Improving Length Generalization in Recurrent Models" (state passing).
+    Other,
+}
+
+impl FirstStates {
+    /// Both, by the names that flags and checkpoints have for them.
+    pub const NAMES: [&'static str; 2] = ["fresh", "other"];
+
+    /// By its name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] listing the known names.
+    pub fn named(name: &str) -> Result<Self> {
+        match Self::NAMES.iter().position(|known| *known == name) {
+            Some(0) => Ok(Self::Fresh),
+            Some(_) => Ok(Self::Other),
+            None => {
+                Err(Error::config("first states", format!("`{name}`"), format!("one of {}", Self::NAMES.join(", "))))
+            }
+        }
+    }
+
+    /// Whether every text starts with fresh memories, as it did before there was a choice.
+    fn is_fresh(&self) -> bool {
+        *self == Self::Fresh
+    }
 }
 
 /// Checkpoints from before there was a choice carried nothing.
@@ -65,6 +105,11 @@ impl Settings {
         self.tokens.saturating_mul(self.carry)
     }
 
+    /// Whether memories are carried from one sequence to another, of the same text or not.
+    pub(super) fn carries(&self) -> bool {
+        self.carry > 1 || self.first_states == FirstStates::Other
+    }
+
     /// Refuses to learn with these settings where the device has less memory free than a step of a model of `config` takes,
     /// beside the `present` bytes of it that are there already. Nothing is made on the device for it.
     ///
@@ -81,7 +126,7 @@ impl Settings {
 
     /// Refuses sequences that end inside a group of `group` tokens, since no later call could start there.
     pub(super) fn check_group(&self, group: usize) -> Result<()> {
-        if self.carry > 1 && !self.tokens.is_multiple_of(group) {
+        if self.carries() && !self.tokens.is_multiple_of(group) {
             let expected = format!(
                 "a multiple of {group}, the tokens that share a gradient point, where memories are carried from one \
                  sequence to the next"
