@@ -9,7 +9,7 @@ use hecate_models::{
     layers::{Context, mixer},
 };
 
-/// Rules whose memories have a start to go back to.
+/// Rules whose memories go back to their start unless told otherwise.
 const NAMES: [&str; 10] = [
     "titans_mlp",
     "moneta",

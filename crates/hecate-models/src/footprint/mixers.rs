@@ -238,11 +238,11 @@ impl HopeConfig {
     fn tape_elements(&self, call: Call) -> TapeElements {
         let (heads, width) = (self.heads as u128, self.width(call.hidden) as u128);
         let held = 3 * width + 2;
-        // Rows of each head's queries and keys, other values, and the difference at the start of each chunk.
-        let (around, differences) = if self.retain == Retain::Initial { (2 * width + held, 1) } else { (0, 0) };
+        // In 32 bits, rows of each head's queries and keys, and other values; the difference at the start of each chunk.
+        let (around, differences) = if self.retain == Retain::Initial { (4 * width + held, 1) } else { (0, 0) };
         TapeElements {
-            narrow: heads * (15 * width + 6 * held + around),
-            wide: 24 * heads,
+            narrow: heads * (15 * width + 6 * held),
+            wide: heads * (24 + around),
             states: call.states(self.chunk, 3, 1 + differences) * heads * width * held,
         }
     }

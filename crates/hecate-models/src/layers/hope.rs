@@ -119,13 +119,8 @@ impl Hope {
         Ok(tape.memory(rule, &dims.sequences, inputs)?.out)
     }
 
-    /// What tokens `u [B,T,H,D]` write, made by the memories `m`: of their difference from the anchor, where there is one.
-    fn make<B: Backend>(
-        &self,
-        tape: &Tape<'_, B>,
-        u: &Var<B>,
-        (m, anchor): (&Var<B>, Option<&Var<B>>),
-    ) -> Result<WriteInputs<B>> {
+    /// What tokens `u [B,T,H,D]` write, made by the memories `m`.
+    fn make<B: Backend>(&self, tape: &Tape<'_, B>, u: &Var<B>, m: &Var<B>) -> Result<WriteInputs<B>> {
         let (width, scalars) = (self.width, [u.axes()[0], u.axes()[1], self.heads]);
         let made = tape.split(&self.read(tape, u, m)?, 3, &[width, width, width, 1, 1])?;
         let signal = |at: usize, bias| {
@@ -133,10 +128,7 @@ impl Hope {
             tape.add(&signal, &tape.parameter(bias)?)
         };
         let k = tape.l2_norm(&made[1], NORM_EPSILON)?;
-        let mut v = self.read(tape, &made[2], m)?;
-        if let Some(anchor) = anchor {
-            v = tape.add(&v, &head_products(tape, &k, &tape.scale(-2.0, anchor)?)?)?;
-        }
+        let v = self.read(tape, &made[2], m)?;
         let eta = tape.map(Map::Softplus, &signal(3, self.step)?)?;
         let eta = tape.scale((self.chunk as f32).recip(), &eta)?;
         let log_a = tape.map(Map::LogSigmoid, &signal(4, self.retention)?)?;
@@ -163,7 +155,7 @@ impl Hope {
         let mut pending = WriteInputs::pending(&shapes, before, tape, q, &context.part(0))?;
         let mut out = Vec::new();
         for (q, u) in tape.split(q, 1, &lengths)?.iter().zip(tape.split(u, 1, &lengths)?) {
-            let made = self.make(tape, &u, (&m, anchor.as_ref()))?;
+            let made = self.make(tape, &u, &m)?;
             let (writes, queries, known) = match pending.take() {
                 Some(known) => {
                     let queries = tape.concat(&[known.keys(), q], 1)?;
@@ -173,8 +165,7 @@ impl Hope {
             };
             let dims = with_tokens(&room, writes.tokens());
             let (read, last) = self.write(tape, &dims, &queries, &writes, (&m, anchor.as_ref()))?;
-            let read = tape.narrow(&read, 1, known, q.axes()[1])?;
-            out.push(tape.narrow(&read, 3, 0, self.width)?);
+            out.push(tape.narrow(&read, 1, known, q.axes()[1])?);
             if writes.tokens() == self.chunk {
                 m = last;
             } else {
@@ -183,36 +174,34 @@ impl Hope {
         }
         context.keep("m", m.value());
         WriteInputs::keep(pending.as_ref(), shapes, device, &mut context.part(0))?;
-        let out = tape.concat(&out.iter().collect::<Vec<_>>(), 1)?;
-        match anchor {
-            Some(anchor) => {
-                let read = tape.narrow(&anchor, 2, 0, self.width)?;
-                tape.add(&out, &head_products(tape, q, &read)?)
-            }
-            None => Ok(out),
-        }
+        tape.concat(&out.iter().collect::<Vec<_>>(), 1)
     }
 
-    /// One call of the rule: what `queries` read `[B,T,H,3D+2]`, of the difference where there is an anchor, and the memories after
-    /// it.
+    /// One call of the rule, from the memories `m`: what the queries `q` read `[B,T,H,D]`, and the memories after it.
     fn write<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         dims: &Dims,
-        queries: &Var<B>,
+        q: &Var<B>,
         writes: &WriteInputs<B>,
         (m, anchor): (&Var<B>, Option<&Var<B>>),
     ) -> Result<(Var<B>, Var<B>)> {
-        let from = match anchor {
-            Some(anchor) => tape.add(m, &tape.scale(-1.0, anchor)?)?,
-            None => m.clone(),
+        let call = |q: &Var<B>, writes: &WriteInputs<B>, m: Var<B>| {
+            let CallOutputs { out, mut state } =
+                run(&self.rule, tape, &dims.sequences, Some(q), writes, (vec![m], &Vec::new()))?;
+            // The one matrix of the state.
+            Ok((tape.narrow(&out, 3, 0, self.width)?, state.remove(0)))
         };
-        let CallOutputs { out, state } =
-            run(&self.rule, tape, &dims.sequences, Some(queries), writes, (vec![from], &Vec::new()))?;
-        // The one matrix of the state.
-        let last = state.into_iter().next().expect("a matrix of the state");
-        let m = anchor.map_or_else(|| Ok(last.clone()), |anchor| tape.add(&last, anchor))?;
-        Ok((out, m))
+        let Some(anchor) = anchor else { return call(q, writes, m.clone()) };
+        let (k, v, gates) = writes.parts();
+        // In 32 bits: `k B` is larger than `v̂`, so the sum would be rounded more than its part.
+        let [wide, k, v] = [q, k, v].map(|x| tape.cast(DType::F32, x));
+        let (wide, k) = (wide?, k?);
+        let v = tape.add(&v?, &head_products(tape, &k, &tape.scale(-2.0, anchor)?)?)?;
+        let from = tape.add(m, &tape.scale(-1.0, anchor)?)?;
+        let (out, last) = call(&wide, &WriteInputs::new(k, v, gates.to_vec()), from)?;
+        let out = tape.add(&out, &head_products(tape, &wide, &tape.narrow(anchor, 2, 0, self.width)?)?)?;
+        Ok((tape.cast(q.value().dtype(), &out)?, tape.add(&last, anchor)?))
     }
 
     /// What the memories go back to, `[H,D,3D+2]`; none where that is zero.
