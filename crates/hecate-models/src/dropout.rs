@@ -1,7 +1,7 @@
 //! What is dropped while a model learns, so that it does not learn a small text by heart.
 
 use crate::{Error, Random, Result};
-use hecate_core::memory;
+use hecate_core::primitives::DropMask;
 use std::cell::Cell;
 
 /// Shares of elements that layers drop while they learn, each in `[0, 1)`. Evaluation and generation drop nothing.
@@ -60,17 +60,11 @@ impl Draws {
         Self { masks, count: Cell::new(0) }
     }
 
-    /// `1 / (1 − share)` for each of `count` elements with the probability `1 − share`, else 0.
-    ///
-    /// # Errors
-    /// More elements than there is room for.
-    pub(crate) fn mask(&self, share: f32, count: usize) -> Result<Vec<f32>> {
+    /// The next mask: it drops elements with the probability `share`.
+    pub(crate) fn mask(&self, share: f32) -> DropMask {
         let Masks { seed, step, pass } = self.masks;
         let mut random = Random::keyed([seed, step, pass, self.count.replace(self.count.get() + 1)]);
-        let share = f64::from(share);
-        let (dropped, kept) = ((share * 2f64.powi(32)) as u32, (1.0 - share).recip() as f32);
-        let element = |_| if random.word() < dropped { 0.0 } else { kept };
-        Ok(memory::collect("dropout", (0..count).map(element))?)
+        DropMask::new([random.word(), random.word()], share)
     }
 }
 
@@ -81,36 +75,16 @@ mod tests {
     const MASKS: Masks = Masks { seed: 3, step: 5, pass: 0 };
 
     #[test]
-    fn masks_keep_the_mean() {
-        const COUNT: usize = 100_000;
-        for share in [0.1, 0.5, 0.9] {
-            let mask = Draws::new(MASKS).mask(share, COUNT).expect("a mask");
-            let kept = (1.0 - f64::from(share)).recip() as f32;
-            assert!(mask.iter().all(|&x| x == 0.0 || x == kept));
-            let mean = mask.iter().map(|&x| f64::from(x)).sum::<f64>() / COUNT as f64;
-            // Four standard deviations.
-            let allowed = 4.0 * (f64::from(share) / (1.0 - f64::from(share)) / COUNT as f64).sqrt();
-            assert!((mean - 1.0).abs() < allowed, "{share}: a mean of {mean}");
-        }
-    }
-
-    #[test]
     fn each_seed_step_pass_and_use_has_its_own() {
-        let mask = |masks| Draws::new(masks).mask(0.5, 64).expect("a mask");
+        let mask = |masks| Draws::new(masks).mask(0.5);
         let first = mask(MASKS);
         assert_eq!(first, mask(MASKS));
         for other in [Masks { seed: 4, ..MASKS }, Masks { step: 6, ..MASKS }, Masks { pass: 1, ..MASKS }] {
             assert_ne!(first, mask(other), "{other:?}");
         }
         let draws = Draws::new(MASKS);
-        let mask = || draws.mask(0.5, 64).expect("a mask");
+        let mask = || draws.mask(0.5);
         assert_eq!((mask() == first, mask() == first), (true, false));
-    }
-
-    #[test]
-    fn masks_larger_than_memory_are_errors() {
-        let told = Draws::new(MASKS).mask(0.5, 1 << 50).expect_err("more than there is").to_string();
-        assert!(told.contains("dropout") && told.contains("memory"), "{told}");
     }
 
     #[test]

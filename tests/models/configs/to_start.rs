@@ -17,7 +17,7 @@ pub(crate) fn linear() -> Vec<(&'static str, Config)> {
     let read = Read::Before;
     let dot = Dgd { objective: Objective::Dot, ..Dgd::default() };
     let squares = MemoryConfig { features: Features::Poly2, key_dim: Some(2), ..to_start(Delta::default()) };
-    let half = MemoryConfig { forgetting: 0.5, conv: 0, gate: false, ..to_start(Titans { read, frozen: None }) };
+    let half = MemoryConfig { forgetting: 0.5, conv: 0, gate: false, ..to_start(Titans { read, ..Titans::default() }) };
     let memories = [
         ("hebbian, to its start", to_start(Hebbian::default())),
         ("hebbian, read before, to its start", to_start(Hebbian { read })),

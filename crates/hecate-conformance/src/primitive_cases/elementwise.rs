@@ -5,7 +5,7 @@ use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{self, GatedBackward, Map, Operands},
+    primitives::{self, DropMask, GatedBackward, Map, Operands},
 };
 
 /// Every map, on numbers of all sizes that matter to it.
@@ -127,6 +127,27 @@ pub fn scale<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         move |x| x.scale(f64::from(factor)),
         move |x, dy| Ok((primitives::scale(factor, x)?, primitives::scale(factor, dy)?)),
     )]
+}
+
+/// Masks of several shares, each the same on every device.
+pub fn dropout<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |share: f32| {
+        let mask = DropMask::new([2, 0xffff_fff0], share);
+        let device =
+            move |x: &Tensor<B>, dy: &Tensor<B>| Ok((primitives::dropout(mask, x)?, primitives::dropout(mask, dy)?));
+        let mut case = single("dropout", |x| x.clone(), device);
+        // The mask of the whole array, row by row.
+        case.forward = Box::new(move |x: &[Vec<Var>]| {
+            let row = |(i, x): (usize, &Var)| {
+                let (rows, width) = x.shape();
+                let first = i * width;
+                x * x.constant(rows, width, (first..first + width).map(|i| f64::from(mask.factor(i as u64))).collect())
+            };
+            vec![x[0].iter().enumerate().map(row).collect()]
+        });
+        PrimitiveCase { options: format!("a share of {share}"), ..case }
+    };
+    [0.0, 0.25, 0.9].into_iter().map(case).collect()
 }
 
 /// To another width and back, with numbers that 8 bits of fraction hold.

@@ -16,7 +16,7 @@ mod tokens;
 
 pub use attention::{attention, attention_in_tiles};
 pub use case::{CaseResult, Output, PrimitiveCase, Slot, Solution};
-pub use elementwise::{add, cast, gated, map, mul, scale};
+pub use elementwise::{add, cast, dropout, gated, map, mul, scale};
 pub use features::poly2;
 pub use gates::retention;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
@@ -34,7 +34,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_onto, map, gated, add, mul, scale, cast, rms_norm, rms_norm_gated, l2_norm, poly2, retention, conv,
+            matmul, matmul_onto, map, gated, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, l2_norm, poly2, retention, conv,
             embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

@@ -1,6 +1,6 @@
 //! Element by element: maps, sums, products, conversions.
 
-use super::{Operands, Reduce, check_device, check_filled, check_float, check_like, check_shape, reduce};
+use super::{DropMask, Operands, Reduce, check_device, check_filled, check_float, check_like, check_shape, reduce};
 use crate::{DType, Device, Error, Result, Tensor};
 
 /// A smooth function of one number.
@@ -128,6 +128,12 @@ pub trait Elementwise: Device {
     /// Only what the caller could not foresee.
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
+    /// `mask.factor(i) x_i`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
     /// The elements rounded to another float type.
     ///
     /// # Errors
@@ -241,6 +247,16 @@ pub fn mul_backward<D: Reduce + Elementwise>(
 pub fn scale<D: Elementwise>(factor: f32, x: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("scale", "x", x)?;
     x.device().scale(factor, x)
+}
+
+/// Zeros in the place of the elements that a mask drops, the others times its factor; its gradient is `dropout(mask, dy)`.
+/// All devices drop the same elements.
+///
+/// # Errors
+/// Integers, no elements.
+pub fn dropout<D: Elementwise>(mask: DropMask, x: &Tensor<D>) -> Result<Tensor<D>> {
+    check_float("dropout", "x", x)?;
+    x.device().dropout(mask, x)
 }
 
 /// The elements rounded to another float type; its gradient is `cast` back.

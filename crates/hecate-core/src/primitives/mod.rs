@@ -8,6 +8,7 @@
 mod attention;
 mod checks;
 mod conv;
+mod drop_mask;
 mod elementwise;
 mod embedding;
 mod features;
@@ -26,8 +27,9 @@ pub use attention::{
 };
 pub use checks::Operands;
 pub use conv::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm, conv, conv_backward};
+pub use drop_mask::DropMask;
 pub use elementwise::{
-    Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, cast, cast_all, gated,
+    Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, cast, cast_all, dropout, gated,
     gated_backward, map, map_backward, mul, mul_backward, scale,
 };
 pub use embedding::{Embedding, embedding, embedding_backward};

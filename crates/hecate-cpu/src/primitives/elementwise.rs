@@ -16,7 +16,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
-    primitives::{Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map},
+    primitives::{Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
 /// An expression with `$curve` the type of a map: one compiled loop for each of them.
@@ -87,6 +87,24 @@ impl Elementwise for Cpu {
             #[inline(always)]
             |x| factor * x,
         )
+    }
+
+    /// Zeros, and the others times the mask's factor.
+    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let values = floats(x)?;
+        let mut out = self.take("dropout", values.len())?;
+        fill(
+            self,
+            1,
+            &mut out,
+            #[inline(always)]
+            |first, out| {
+                for (i, (out, &x)) in out.iter_mut().zip(&values[first..]).enumerate() {
+                    *out = mask.factor((first + i) as u64) * x;
+                }
+            },
+        );
+        pooled_tensor(self, x.shape().clone(), x.dtype(), out)
     }
 
     /// The same elements in another type.

@@ -10,7 +10,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{self, Broadcast, Combine, Elementwise, GatedGrads, Map},
+    primitives::{self, Broadcast, Combine, DropMask, Elementwise, GatedGrads, Map},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("elementwise", "elementwise.cu");
@@ -26,6 +26,7 @@ kernels! { SOURCE {
     // a and y [count], b [width]; `product` is 1 for products, 0 for sums.
     "combine" CombinePair { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
     "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
+    "dropout" Dropout { x: Array, y: Array, count: u64, key: [u32; 2], dropped: u32, kept: f32 }
     // A table of arrays, as [`Entries`] makes it.
     "cast_all" Casts { casts: Pointer, number: u32 }
 } }
@@ -79,6 +80,15 @@ impl Elementwise for Cuda {
     /// `factor x`, of the type of `x`.
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         scaled(self, factor, x.dtype(), x)
+    }
+
+    /// Each thread makes the mask of its own elements.
+    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
+        let DropMask { key, dropped, kept } = mask;
+        let arguments = Dropout { x: x.into(), y: (&y).into(), count: count as u64, key, dropped, kept };
+        self.launch(runs(x, count), &arguments)?;
+        Ok(y)
     }
 
     /// `x` as another type: the factor 1.

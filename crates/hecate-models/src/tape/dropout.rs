@@ -2,7 +2,7 @@
 
 use super::{Tape, Var};
 use crate::{Masks, Result, dropout::Draws};
-use hecate_core::{Backend, Host, Tensor, primitives as p};
+use hecate_core::{Backend, primitives as p};
 
 impl<B: Backend> Tape<'_, B> {
     /// The same tape, on which [`Tape::dropout`] drops by these masks. Each use of it draws one of its own.
@@ -14,7 +14,7 @@ impl<B: Backend> Tape<'_, B> {
     /// simple way to prevent neural networks from overfitting"). `x` itself where nothing is to be dropped: for a share of
     /// 0, on a tape without [`Tape::with_dropout`], and on one that does not record.
     ///
-    /// The host draws the mask, about a nanosecond an element, and copies it to the device in the type of `x`.
+    /// The device makes the mask where it needs it, forward and backward; every device makes the same.
     ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) for a share outside `[0, 1)`; integers; the device's own failures.
@@ -24,10 +24,8 @@ impl<B: Backend> Tape<'_, B> {
             return Ok(x.clone());
         };
         self.check()?;
-        let (shape, dtype) = (x.value.shape().clone(), x.value.dtype());
-        let mask = Host::from_f32(dtype, draws.mask(p, shape.count())?);
-        let mask = Tensor::upload(x.value.device(), shape, mask)?;
-        let value = p::mul(&x.value, &mask)?;
-        Ok(self.push_map(x, value, move |dy| p::mul(&dy, &mask)))
+        let mask = draws.mask(p);
+        let value = p::dropout(mask, &x.value)?;
+        Ok(self.push_map(x, value, move |dy| p::dropout(mask, &dy)))
     }
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map},
+    primitives::{Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
 /// One file: an invocation makes one element.
@@ -48,6 +48,7 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel("combine", &CONSTANTS[0]),
     kernel("combine", &CONSTANTS[6]),
     kernel("scale", &CONSTANTS[0]),
+    kernel("dropout", &CONSTANTS[0]),
 ];
 
 /// Twin of the structure of this name in the kernel.
@@ -58,15 +59,18 @@ struct ElementwiseArgs {
     count: u32,
     /// Elements of the array that serves every row.
     width: u32,
-    /// Of `scale`.
+    /// Of `scale`, and of what `dropout` leaves.
     factor: f32,
-    unused: u32,
+    /// Of `dropout`: a [`DropMask`].
+    dropped: u32,
+    key: [u32; 2],
+    unused: [u32; 2],
 }
 
 impl ElementwiseArgs {
     /// Arrays of one shape: the second serves one row of all elements.
     fn new(count: usize) -> Self {
-        Self { count: count as u32, width: count as u32, factor: 1.0, unused: 0 }
+        Self { count: count as u32, width: count as u32, factor: 1.0, dropped: 0, key: [0; 2], unused: [0; 2] }
     }
 }
 
@@ -123,6 +127,13 @@ impl Elementwise for Wgpu {
     fn scale(&self, factor: f32, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         let args = ElementwiseArgs { factor, ..ElementwiseArgs::new(x.shape().count()) };
         one(self, "scale", &constants(0, false), args, &[x], x.dtype())
+    }
+
+    /// Each invocation makes the mask of its own element.
+    fn dropout(&self, mask: DropMask, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let DropMask { key, dropped, kept } = mask;
+        let args = ElementwiseArgs { key, dropped, factor: kept, ..ElementwiseArgs::new(x.shape().count()) };
+        one(self, "dropout", &constants(0, false), args, &[x], x.dtype())
     }
 
     /// At most one of the two steps copies: widening or rounding.

@@ -12,9 +12,14 @@ struct ElementwiseArgs {
     count: u32,
     // Elements of the array that serves every row.
     width: u32,
-    // Of `scale`.
+    // Of `scale`, and of what `dropout` leaves.
     factor: f32,
-    unused: u32,
+    // Of `dropout`: words under it are dropped, and the key of the words.
+    dropped: u32,
+    key_low: u32,
+    key_high: u32,
+    unused_low: u32,
+    unused_high: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: ElementwiseArgs;
@@ -123,5 +128,35 @@ fn scale(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     let i = 256u * group_index(group) + local;
     if i < args.count {
         y[i] = args.factor * a[i];
+    }
+}
+
+// Two random words of the key and a block's number: Threefry-2x32 with 20 rounds, as `DropMask` of `hecate-core`.
+fn threefry(block: u32) -> vec2<u32> {
+    var keys = array<u32, 3>(args.key_low, args.key_high, 0x1BD11BDAu ^ args.key_low ^ args.key_high);
+    var rotations = array<u32, 8>(13u, 15u, 26u, 6u, 17u, 29u, 16u, 24u);
+    var x = block + keys[0];
+    // Arrays here have fewer than 2^32 elements: a counter's upper word is 0.
+    var y = keys[1];
+    for (var n = 1u; n < 6u; n++) {
+        // Four rounds, then the key once more.
+        for (var i = 0u; i < 4u; i++) {
+            let turn = rotations[(4u * n - 4u + i) % 8u];
+            x += y;
+            y = ((y << turn) | (y >> (32u - turn))) ^ x;
+        }
+        x += keys[n % 3u];
+        y += keys[(n + 1u) % 3u] + n;
+    }
+    return vec2(x, y);
+}
+
+// y = a where it is kept, times factor; 0 where it is dropped
+@compute @workgroup_size(256)
+fn dropout(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        let word = threefry(i / 2u)[i % 2u];
+        y[i] = select(args.factor, 0.0, word < args.dropped) * a[i];
     }
 }
