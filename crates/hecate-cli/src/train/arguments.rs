@@ -20,7 +20,7 @@ use clap::{
     Args,
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
-use hecate_core::rules::MomentumForm;
+use hecate_core::rules::{MomentumForm, TitansMlp};
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     trainer::load_config,
@@ -284,9 +284,7 @@ impl ModelFlags<'_> {
         let base = MemoryConfig::default();
         // Only what was given; the rest is the library's default, which may change with it.
         let (rule, conv) = (self.rule()?, self.model.conv.unwrap_or(base.conv));
-        // The error of a network has no bound, and momentum near 1 runs away with it, unless it looks ahead.
-        let bounded = matches!(rule, RuleConfig::TitansMlp(rule) if rule.momentum == MomentumForm::HeavyBall);
-        let momentum = self.shape.momentum.unwrap_or(if bounded { 0.9 } else { base.momentum });
+        let momentum = self.shape.momentum.unwrap_or(base.momentum);
         let (heads, &ModelArgs { key_dim, value_dim, .. }) = (self.shape.heads, self.model);
         // None where the flag is not given: then the rule decides.
         let retain = self.shape.retain();
@@ -321,7 +319,18 @@ impl ModelFlags<'_> {
         fields.extend(self.model.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
         serde_json::from_value(Value::Object(fields))
             // The message of serde names the option and those that the rule has.
+            .map(|rule| self.bounded(rule))
             .map_err(|error| Error::flag(format!("--rule {}", self.model.rule), error))
+    }
+
+    /// A network whose momentum looks ahead, unless flags say which momentum it has: the error of a network has no bound, and
+    /// the paper's momentum runs away with it.
+    fn bounded(&self, rule: RuleConfig) -> RuleConfig {
+        let chosen = self.shape.momentum.is_some() || self.shape.momentum_form.is_some();
+        match rule {
+            RuleConfig::TitansMlp(rule) if !chosen => TitansMlp { momentum: MomentumForm::LookAhead, ..rule }.into(),
+            _ => rule,
+        }
     }
 
     /// Refuses options of rules for a mixer that has none to choose: attention and hope.

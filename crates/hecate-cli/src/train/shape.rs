@@ -10,13 +10,12 @@ use hecate_models::Retain;
 #[group(multiple = true)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ShapeArgs {
-    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 0.9 for titans_mlp, 1
-    /// for others]
+    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 1]
     #[arg(long, value_name = "MAX")]
     // Its range is checked with the configuration, whose message names the field.
     pub(super) momentum: Option<f32>,
     /// Which momentum titans, titans_mlp and yaad_momentum have: the paper's, or one that takes gradients where it is about to
-    /// lead and cannot run away
+    /// lead and cannot run away [default: look_ahead for titans_mlp unless --momentum is given, heavy_ball for others]
     #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,

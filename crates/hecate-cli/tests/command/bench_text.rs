@@ -44,7 +44,8 @@ fn models_learn_what_train_teaches_them() {
         assert_ne!(row["learned"], self::row(&found, model, 4)["learned"], "{model}: seeds differ");
     }
     // As `train` has it unless told otherwise.
-    assert_eq!(row(&found, "titans_mlp", 4)["config"]["layers"][0]["mixer"]["momentum"].as_f64().unwrap() as f32, 0.9);
+    let momentum = &row(&found, "titans_mlp", 4)["config"]["layers"][0]["mixer"]["rule"]["momentum"];
+    assert_eq!(momentum.as_str(), Some("look_ahead"));
 }
 
 /// Every model that has a name, in its place, whatever ends first.

@@ -103,20 +103,25 @@ fn own_sources_are_learned_without_a_text() {
     assert!(workspace.path("runs/default/model.safetensors").is_file());
 }
 
-/// Momentum near 1 runs away with the error of a network: that of titans_mlp is bounded unless somebody wants it otherwise.
+/// Momentum near 1 runs away with the error of a network: that of titans_mlp looks ahead unless somebody wants it otherwise.
 #[test]
 fn momentum_of_a_network_is_bounded() {
     let workspace = Workspace::new();
-    for (out, flags, expected) in
-        [("a", "--rule titans_mlp", 0.9), ("b", "--rule titans_mlp --momentum 1", 1.0), ("c", "--rule titans", 1.0)]
-    {
+    for (out, flags, form, most) in [
+        ("a", "--rule titans_mlp", "look_ahead", 1.0),
+        ("b", "--rule titans_mlp --momentum 0.5", "heavy_ball", 0.5),
+        ("c", "--rule titans_mlp --momentum-form heavy_ball", "heavy_ball", 1.0),
+        ("d", "--rule titans", "heavy_ball", 1.0),
+        ("e", "--rule yaad_momentum --momentum-form look_ahead", "look_ahead", 1.0),
+    ] {
         workspace
             .train(&[&["--steps", "1", "--out", out][..], &flags.split(' ').collect::<Vec<_>>()].concat())
             .succeeded();
         let text = fs::read_to_string(workspace.path(out).join("config.json")).unwrap();
         let config: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let found = config["layers"][0]["mixer"]["momentum"].as_f64();
-        assert_eq!(found.map(|momentum| momentum as f32), Some(expected), "{flags}: {text}");
+        let mixer = &config["layers"][0]["mixer"];
+        assert_eq!(mixer["rule"]["momentum"].as_str(), Some(form), "{flags}: {text}");
+        assert_eq!(mixer["momentum"].as_f64(), Some(most), "{flags}: {text}");
     }
 }
 
