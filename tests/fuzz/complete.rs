@@ -21,12 +21,13 @@ const EXCEPTIONS: [(&str, &str); 7] = [
 ];
 
 /// Files with types that are read from JSON, and the call that reads them here.
-const FROM_JSON: [(&str, &str); 11] = [
+const FROM_JSON: [(&str, &str); 12] = [
     ("hecate-core/src/rule.rs", "Config::from_json"),
     ("hecate-core/src/rules/", "Config::from_json"),
     ("hecate-models/src/config.rs", "Config::from_json"),
     ("hecate-models/src/config/", "Config::from_json"),
     ("hecate-models/src/metrics.rs", "read_metrics"),
+    ("hecate-models/src/monitor.rs", "read_metrics"),
     ("hecate-models/src/trainer/", "Trainer::resume"),
     ("hecate-models/src/optimizer.rs", "Trainer::resume"),
     ("hecate-models/src/precision.rs", "Trainer::resume"),

@@ -14,7 +14,7 @@ use hecate_core::{
 use hecate_cpu::Cpu;
 use hecate_models::{
     Config, LanguageModel, LayerConfig, MixerConfig, Parameters, Random, Tape, Var, Vocabulary,
-    evaluate::{Budget, evaluate},
+    evaluate::{Budget, evaluate, evaluate_and_monitor},
     generate::generate,
     layers::{
         Block, Context, GatedFusion, Hope, InitialState, Levels, Linear, Mac, Mag, Mal, Memory, Persistent,
@@ -145,6 +145,8 @@ fn texts_are_read_on_or_refused() {
         }
         let of = Stream { bytes: prompt.len(), tokens: prompt.into() };
         let _ = sound("evaluate", || evaluate(&model, &of, segment, |_| ControlFlow::Continue(())))?;
+        let monitored = || evaluate_and_monitor(&model, &of, segment, |_| ControlFlow::Continue(()));
+        let _ = sound("evaluate_and_monitor", monitored)?;
         sound("Random::stream", || Random::stream(seed, stream).below(9))?.expect("a number");
         let length = Duration::new(if stream % 2 == 0 { 0 } else { seed | 64 }, 0);
         let budget = sound("Budget::new", || Budget::new(Some(length)))?;

@@ -43,6 +43,9 @@ fn elements_are_moved_or_refused() {
         let _ = sound("concat", || p::concat::<Cpu>(&[], axis))?;
         let _ = sound("sum_rows", || p::sum_rows(&x, width))?;
         let _ = sound("scale", || p::scale(factor, &x))?;
+        let mask = DropMask::new([width as u32, rows as u32], factor);
+        let dropped = sound("dropout", || p::dropout(mask, &x))?;
+        prop_assert!(dropped.is_err() || (0.0..1.0).contains(&factor), "{}", factor);
         let _ = sound("l2_norm", || p::l2_norm(&x, factor))?;
         let _ = sound("poly2", || p::poly2(&x, [factor, 1.0, 0.5]))?;
         let _ = sound("cast", || p::cast(DType::Bf16, &x))?;

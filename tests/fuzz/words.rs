@@ -7,12 +7,12 @@ use crate::{
 use hecate::Choose;
 use hecate_conformance::record::Record;
 use hecate_core::{Algorithm, rules::AnyRule};
-use hecate_models::{Config, Precision};
+use hecate_models::{Config, Precision, trainer::FirstStates};
 use proptest::prelude::*;
 
 /// Names that something has, and others.
 fn words() -> impl Strategy<Value = String> {
-    const KNOWN: [&str; 12] = [
+    const KNOWN: [&str; 13] = [
         "auto",
         "scan",
         "chunk:64",
@@ -25,6 +25,7 @@ fn words() -> impl Strategy<Value = String> {
         "delta",
         "titans_mlp",
         "hope",
+        "other",
     ];
     let known = (prop::sample::select(&KNOWN[..]), changes())
         .prop_map(|(word, changes)| String::from_utf8_lossy(&damaged(word.as_bytes(), &changes)).into_owned());
@@ -42,6 +43,9 @@ fn names_are_known_or_refused() {
         }
         if let Ok(precision) = sound("Precision", || Precision::named(&word))? {
             prop_assert_eq!(precision.name(), &word);
+        }
+        if sound("FirstStates", || FirstStates::named(&word))?.is_ok() {
+            prop_assert!(FirstStates::NAMES.contains(&word.as_str()));
         }
         if let Ok(rule) = sound("AnyRule", || AnyRule::named(&word))? {
             prop_assert_eq!(rule.name(), &word);

@@ -253,9 +253,14 @@ pub fn scale<D: Elementwise>(factor: f32, x: &Tensor<D>) -> Result<Tensor<D>> {
 /// All devices drop the same elements.
 ///
 /// # Errors
-/// Integers, no elements.
+/// Integers, no elements; a mask of a share outside `[0, 1)`.
 pub fn dropout<D: Elementwise>(mask: DropMask, x: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("dropout", "x", x)?;
+    // Written so that NaN is refused too.
+    if !(mask.kept >= 1.0 && mask.kept.is_finite()) {
+        let (found, expected) = (format!("a factor of {}", mask.kept), "1 / (1 − share) of a share in [0, 1)");
+        return Err(Error::Config { what: "dropout", option: "mask", found, expected });
+    }
     x.device().dropout(mask, x)
 }
 
