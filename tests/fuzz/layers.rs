@@ -41,7 +41,9 @@ fn layers_are_built_or_refused() {
         sound("RmsNorm", || taken(build(layers, |x| RmsNorm::new(x, "a", a, 1e-6)).map(|x| x.1)))?;
         sound("ShortConv", || taken(build(layers, |x| ShortConv::new(x, "a", a, c)).map(|x| x.1)))?;
         sound("Persistent", || taken(build(layers, |x| Persistent::new(x, a, b).map(|_| ())).map(|x| x.1)))?;
-        let init = [Init::Normal, Init::Unit, Init::Taps(d), Init::LogSlope, Init::Horizon][d % 5];
+        let init =
+            [Init::Normal, Init::Unit, Init::Taps(d), Init::LogSlope, Init::Horizon, Init::Horizons([d as f32, 9.0])]
+                [d % 6];
         let _ = sound("Builder", || build(layers, |x| x.parameter("a", [a, b, c], init)).map(|_| ()))?;
         Ok(())
     });

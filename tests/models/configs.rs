@@ -70,6 +70,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     ] {
         models.push((name, config([MixerConfig::Memory(MemoryConfig { momentum: 0.75, ..memory(rule) })])));
     }
+    models.extend(looking_ahead());
     models.extend(to_zero());
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
@@ -108,6 +109,26 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     models.extend(levels::levels());
     models.extend(to_start::linear());
     models
+}
+
+/// Momentum that looks ahead, of every rule that has it.
+fn looking_ahead() -> Vec<(&'static str, Config)> {
+    let momentum = MomentumForm::LookAhead;
+    let titans = Titans { momentum, ..Titans::default() };
+    let network = RuleConfig::TitansMlp(TitansMlp { momentum, ..TitansMlp::default() });
+    let bounded = RuleConfig::YaadMomentum(YaadMomentum { momentum, ..YaadMomentum::default() });
+    let [mag, _, _] = composed(titans.into(), 2, 3);
+    let memories = [
+        ("titans, looking ahead", memory(titans.into())),
+        ("titans, looking ahead, read before", memory(Titans { read: Read::Before, ..titans }.into())),
+        ("titans, looking ahead, to its start", to_start::to_start(titans)),
+        ("titans, looking ahead, bounded", MemoryConfig { momentum: 0.75, ..memory(titans.into()) }),
+        ("titans_mlp, looking ahead", memory(network)),
+        ("titans_mlp, looking ahead, to zero", MemoryConfig { retain: Some(Retain::Zero), ..memory(network) }),
+        ("yaad_momentum, looking ahead", memory(bounded)),
+    ];
+    let memories = memories.map(|(name, memory)| (name, config([MixerConfig::Memory(memory)])));
+    memories.into_iter().chain([("mag, titans, looking ahead", mag)]).collect()
 }
 
 /// Memories that could go back to their start and go to zero, as quickly as their gates say and more slowly.

@@ -149,6 +149,9 @@ pub struct MemoryConfig<R = RuleConfig> {
     /// Share of `log a` that is taken, in `(0, 1]`. JSON without it means 1, and without `retain` as well, 1/1024 for networks
     /// and `trellis`, as they once were: memories that go to zero must not get there.
     pub forgetting: f32,
+    /// Shortest and longest horizon `−1 / log a` in tokens that fresh heads have, log-uniform between them, each at least 1. JSON
+    /// null: as in Mamba-2, between one token and a thousand.
+    pub horizon: Option<[f32; 2]>,
     /// Largest step size of the delta rule, in `(0, 2]`: `θ = step σ(b)`. A unit key's share of the memory is multiplied
     /// by `1 − θ` (without decay). Over 1 it changes its sign, which is what keeping track of a state takes. Source:
     /// Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues". Other rules have 1.
@@ -197,6 +200,7 @@ impl<R: Default> Default for MemoryConfig<R> {
             decay: true,
             retain: None,
             forgetting: 1.0,
+            horizon: None,
             step: 1.0,
             momentum: 1.0,
             features: Features::Identity,
@@ -213,8 +217,8 @@ impl<R> MemoryConfig<R> {
 
     /// The same options with another rule.
     pub fn with_rule<T>(&self, rule: T) -> MemoryConfig<T> {
-        let Self { heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, features, .. } =
-            *self;
+        let Self { heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, .. } = *self;
+        let (horizon, features) = (self.horizon, self.features);
         MemoryConfig {
             rule,
             heads,
@@ -225,6 +229,7 @@ impl<R> MemoryConfig<R> {
             decay,
             retain,
             forgetting,
+            horizon,
             step,
             momentum,
             features,

@@ -28,6 +28,8 @@ pub enum Init {
     /// `x` with `softplus(x)` log-uniform in `[0.001, 0.1]`: offsets of the forgetting gate. Together with
     /// [`Init::LogSlope`] memories start with horizons between one token and a thousand.
     Horizon,
+    /// `x` with `1/softplus(x)` log-uniform between these: offsets of a forgetting gate of these first horizons.
+    Horizons([f32; 2]),
 }
 
 /// Adds parameters under growing names, drawing their first values from one stream in the order of the calls: another
@@ -200,8 +202,10 @@ impl Draw<'_> {
             Init::LogSlope => self.uniform(1.0, 16.0).ln(),
             Init::Horizon => {
                 let step = self.uniform(0.001f64.ln(), 0.1f64.ln()).exp();
-                // The inverse of softplus: log(eˢ − 1).
-                step.exp_m1().ln()
+                unsoftplus(step)
+            }
+            Init::Horizons([shortest, longest]) => {
+                unsoftplus(self.uniform(f64::from(shortest).ln(), f64::from(longest).ln()).exp().recip())
             }
         }
     }
@@ -216,6 +220,11 @@ impl Draw<'_> {
         let radius = (-2.0 * (1.0 - self.uniform(0.0, 1.0)).ln()).sqrt();
         radius * self.uniform(0.0, TAU).cos()
     }
+}
+
+/// `x` with `softplus(x) = y`: `log(eʸ − 1)`.
+fn unsoftplus(y: f64) -> f64 {
+    y.exp_m1().ln()
 }
 
 /// Divides a row by its L2 norm.

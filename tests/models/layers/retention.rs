@@ -77,6 +77,30 @@ fn memories_go_back_where_they_can() {
     model_of(&before).validate().expect("to zero");
 }
 
+/// `−1 / log a` of fresh heads with nothing read: `1 / (exp(A_log) softplus(dt_bias))`.
+#[test]
+fn fresh_heads_have_the_horizons_that_are_asked_for() {
+    let memory = MemoryConfig { heads: 64, horizon: Some([16.0, 1024.0]), ..memory("delta") };
+    let config = Config { hidden_size: 64, ..model_of(&memory) };
+    let model = LanguageModel::<Column>::new(&device(), &config, 5).expect("a model");
+    let values = |name: &str| {
+        let named = model.parameters().iter().find(|parameter| parameter.name.ends_with(name));
+        named.expect("a parameter").value.to_f32().expect("its values")
+    };
+    let horizon = |(a, dt): (f32, f32)| 1.0 / (f64::from(a).exp() * f64::from(dt).exp().ln_1p());
+    let horizons: Vec<f64> = values("A_log").into_iter().zip(values("dt_bias")).map(horizon).collect();
+    assert_eq!(horizons.len(), 64);
+    assert!(horizons.iter().all(|horizon| (15.99..1024.1).contains(horizon)), "{horizons:?}");
+    // Log-uniform: half of them are under the geometric mean of the ends, give or take four deviations.
+    let short = horizons.iter().filter(|&&horizon| horizon < 128.0).count();
+    assert!((16..=48).contains(&short), "{short} of 64");
+    for (horizon, decay) in [([0.5, 9.0], true), ([9.0, 4.0], true), ([1.0, f32::INFINITY], true), ([2.0, 4.0], false)]
+    {
+        let told = model_of(&MemoryConfig { horizon: Some(horizon), decay, ..memory }).validate().expect_err("refused");
+        assert!(told.to_string().contains("horizon"), "{told}");
+    }
+}
+
 /// A whole file as it was written before there was a choice.
 #[test]
 fn a_former_file_is_what_it_was() {

@@ -123,7 +123,7 @@ pub(crate) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
-        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "dropout"])]
+        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "horizon", "dropout"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
@@ -147,6 +147,11 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     // Its range depends on the rule and the mixer, which check it.
     frozen: Option<u32>,
+    /// Shortest and longest time in tokens over which heads of a fresh memory forget, such as 16,1024 for sequences of 256;
+    /// between one token and a thousand unless given
+    #[arg(long, value_name = "SHORTEST,LONGEST", value_delimiter = ',', num_args = 1)]
+    // What the numbers may be is checked with the configuration.
+    horizon: Option<Vec<f32>>,
     /// Width of a head's keys; width / heads unless given
     #[arg(long, value_name = "N")]
     key_dim: Option<usize>,
@@ -288,10 +293,19 @@ impl ModelFlags<'_> {
         let (heads, &ModelArgs { key_dim, value_dim, .. }) = (self.shape.heads, self.model);
         // None where the flag is not given: then the rule decides.
         let retain = self.shape.retain();
-        let memory = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, retain, ..base };
+        let horizon = self.horizon()?;
+        let memory = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, retain, horizon, ..base };
         // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
         // with the whole configuration, whose message names the field.
         Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
+    }
+
+    /// The two numbers of the flag.
+    fn horizon(&self) -> Result<Option<[f32; 2]>> {
+        let Some(numbers) = &self.model.horizon else { return Ok(None) };
+        let two = <[f32; 2]>::try_from(numbers.as_slice());
+        let why = |_| Error::flag("--horizon", format!("{} numbers; give two, as in 16,1024", numbers.len()));
+        two.map(Some).map_err(why)
     }
 
     /// A memory and attention; convolutions and widths of keys and values are the memory's.
@@ -340,6 +354,7 @@ impl ModelFlags<'_> {
             ("--erase", self.model.erase.is_some()),
             ("--objective", self.model.objective.is_some()),
             ("--frozen", self.model.frozen.is_some()),
+            ("--horizon", self.model.horizon.is_some()),
             ("--momentum", self.shape.momentum.is_some()),
             ("--momentum-form", self.shape.momentum_form.is_some()),
             // Attention forgets nothing.

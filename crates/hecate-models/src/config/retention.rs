@@ -116,6 +116,20 @@ impl MemoryConfig {
     }
 }
 
+impl MemoryConfig {
+    /// Refuses horizons that no retention has.
+    pub(super) fn check_horizon(&self, field: String) -> Result<()> {
+        let Some([shortest, longest]) = self.horizon else { return Ok(()) };
+        let expected = match self.decay {
+            false => "null: with `decay: false` nothing is forgotten",
+            // Comparisons refuse NaN too.
+            true if shortest >= 1.0 && longest >= shortest && longest.is_finite() => return Ok(()),
+            true => "two finite numbers of tokens, the shortest at least 1 and the longest no less",
+        };
+        Err(Error::config(field, format!("{shortest} to {longest}"), expected))
+    }
+}
+
 /// Scale of forgetting that networks had before they could go back to their start. Plain forgetting to zero would have
 /// lost them within a text, since layers of zeros learn nothing.
 const SLOW_FORGETTING: f32 = 1.0 / 1024.0;
@@ -145,6 +159,7 @@ struct Stored {
     #[serde(deserialize_with = "present")]
     retain: Option<Option<Retain>>,
     forgetting: Option<f32>,
+    horizon: Option<[f32; 2]>,
     step: f32,
     momentum: f32,
     features: Features,
@@ -167,22 +182,52 @@ impl Default for Stored {
             decay,
             retain: _,
             forgetting: _,
+            horizon,
             step,
             momentum,
             features,
         } = MemoryConfig::default();
         let (retain, forgetting) = (None, None);
-        Self { rule, heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, features }
+        Self {
+            rule,
+            heads,
+            key_dim,
+            value_dim,
+            conv,
+            gate,
+            decay,
+            retain,
+            forgetting,
+            horizon,
+            step,
+            momentum,
+            features,
+        }
     }
 }
 
 impl From<Stored> for MemoryConfig {
     fn from(stored: Stored) -> Self {
-        let Stored { rule, heads, key_dim, value_dim, conv, gate, decay, step, momentum, features, .. } = stored;
+        let Stored { rule, heads, key_dim, value_dim, conv, gate, decay, horizon, step, momentum, features, .. } =
+            stored;
         let former = if stored.retain.is_none() { former_forgetting(rule) } else { 1.0 };
         let retain = stored.retain.unwrap_or(Some(Retain::former()));
         let forgetting = stored.forgetting.unwrap_or(former);
-        Self { rule, heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, features }
+        Self {
+            rule,
+            heads,
+            key_dim,
+            value_dim,
+            conv,
+            gate,
+            decay,
+            retain,
+            forgetting,
+            horizon,
+            step,
+            momentum,
+            features,
+        }
     }
 }
 

@@ -130,6 +130,7 @@ impl MemoryConfig {
         self.check_momentum(path("momentum"))?;
         self.check_retain(path("retain"))?;
         self.check_forgetting(path("forgetting"))?;
+        self.check_horizon(path("horizon"))?;
         if self.features == Features::Poly2 {
             within(path("key_dim (features: poly2)"), key, 1..=POLY2)?;
         }

@@ -33,11 +33,14 @@ struct Retention {
 }
 
 impl Retention {
-    fn new<B: Backend>(build: &mut Builder<'_, B>, hidden: usize, heads: usize, forgetting: f32) -> Result<Self> {
+    fn new<B: Backend, R>(build: &mut Builder<'_, B>, hidden: usize, config: &MemoryConfig<R>) -> Result<Self> {
+        let MemoryConfig { heads, forgetting, horizon, .. } = *config;
+        // With a slope of 1 the offset alone decides how long a fresh head remembers.
+        let slope = if horizon.is_some() { Init::Constant(0.0) } else { Init::LogSlope };
         Ok(Self {
             forgetting,
-            a_log: build.parameter("A_log", [heads], Init::LogSlope)?,
-            dt_bias: build.parameter("dt_bias", [heads], Init::Horizon)?,
+            a_log: build.parameter("A_log", [heads], slope)?,
+            dt_bias: build.parameter("dt_bias", [heads], horizon.map_or(Init::Horizon, Init::Horizons))?,
             map: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
         })
     }
@@ -77,7 +80,7 @@ impl Gating {
     ) -> Result<Self> {
         let heads = config.heads;
         let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
-        let retention = if forgets { Some(Retention::new(build, hidden, heads, config.forgetting)?) } else { None };
+        let retention = if forgets { Some(Retention::new(build, hidden, config)?) } else { None };
         let limits = Limits { step: config.step, momentum: config.momentum };
         Ok(Self { heads, logits, retention, limits })
     }

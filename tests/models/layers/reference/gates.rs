@@ -22,7 +22,7 @@ impl<R: LinearRule + Oracle> Gated<Linear> for R {
         R::Gates::lower_backward(|gate| match gate {
             LinearGate::LogA => log_a.clone(),
             LinearGate::LogEta => eta().ln(),
-            LinearGate::Theta if !self.spec().momentum => write().scale(step),
+            LinearGate::Theta if !self.spec().momentum || self.spec().look_ahead => write().scale(step),
             LinearGate::Theta if most == 1.0 => eta().scale(-1.0).shift(1.0) * write(),
             LinearGate::Theta => write().scale(1.0 - most),
             LinearGate::Beta if self.shares_erase() => write().scale(-1.0).shift(1.0) * sigmoid(&logit("erase_proj")),
@@ -38,7 +38,8 @@ fn network(theta: &Var) -> Var {
 
 impl Gated<Deep> for TitansMlp {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> MomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = Titans::default().gated(log_a, signal, config);
+        let MomentumGates { log_a, log_eta, theta } =
+            Titans { momentum: self.momentum, ..Titans::default() }.gated(log_a, signal, config);
         MomentumGates { log_a, log_eta, theta: network(&theta) }
     }
 }
@@ -72,7 +73,8 @@ where
 
 impl Gated<Deep> for YaadMomentum {
     fn gated(self, log_a: Var, signal: &dyn Fn(&str) -> Var, config: &MemoryConfig) -> HuberMomentumGates<Var> {
-        let MomentumGates { log_a, log_eta, theta } = TitansMlp::default().gated(log_a, signal, config);
+        let MomentumGates { log_a, log_eta, theta } =
+            TitansMlp { momentum: self.momentum, ..TitansMlp::default() }.gated(log_a, signal, config);
         HuberMomentumGates { log_a, log_eta, theta, delta: softplus(&signal("delta_proj")) }
     }
 }
