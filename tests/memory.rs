@@ -131,6 +131,16 @@ fn deep(mixer: &str) -> Config {
     Config::uniform(mixer, 16, 64, 2).expect("a model")
 }
 
+/// As [`deep`] of titans, its momentum looking ahead.
+fn looking_ahead() -> Config {
+    let mut config = deep("titans");
+    for layer in &mut config.layers {
+        let MixerConfig::Memory(memory) = &mut layer.mixer else { panic!("a memory") };
+        memory.rule = Titans { momentum: MomentumForm::LookAhead, ..Titans::default() }.into();
+    }
+    config
+}
+
 /// As [`deep`], its memories going back to their start.
 fn to_start(mixer: &str) -> Config {
     let mut config = deep(mixer);
@@ -173,10 +183,17 @@ fn memory_is_what_formulas_say() {
             hold_model(&format!("{mixer}, to its start"), &to_start(mixer), true, precision);
         });
     }
+    for precision in [Precision::F32, Precision::Bf16] {
+        hold_model("titans, looking ahead", &looking_ahead(), true, precision);
+    }
     macro_rules! rules {
         ($($rule:ident),*) => { $(hold(<$rule>::default());)* };
     }
     hecate_core::for_each_rule!(rules);
+    let momentum = MomentumForm::LookAhead;
+    hold(Titans { momentum, ..Titans::default() });
+    hold(TitansMlp { momentum, ..TitansMlp::default() });
+    hold(YaadMomentum { momentum, ..YaadMomentum::default() });
     for group in [1, 4, 33, 100] {
         hold(Titans { frozen: Some(group), ..Titans::default() });
     }

@@ -337,8 +337,8 @@ impl ModelFlags<'_> {
             .map_err(|error| Error::flag(format!("--rule {}", self.model.rule), error))
     }
 
-    /// A network whose momentum looks ahead, unless flags say which momentum it has: the error of a network has no bound, and
-    /// the paper's momentum runs away with it.
+    /// A network whose momentum looks ahead, unless flags say which momentum it has: the error of a network has no bound,
+    /// and the paper's momentum ran away with it where this one did not.
     fn bounded(&self, rule: RuleConfig) -> RuleConfig {
         let chosen = self.shape.momentum.is_some() || self.shape.momentum_form.is_some();
         match rule {

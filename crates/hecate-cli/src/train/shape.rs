@@ -15,12 +15,12 @@ pub(crate) struct ShapeArgs {
     // Its range is checked with the configuration, whose message names the field.
     pub(super) momentum: Option<f32>,
     /// Which momentum titans, titans_mlp and yaad_momentum have: the paper's, or one that takes gradients where it is about to
-    /// lead and cannot run away [default: look_ahead for titans_mlp unless --momentum is given, heavy_ball for others]
+    /// lead, by which a linear memory is bounded. titans has the latter neither with --frozen nor in cms and tnt [default: look_ahead for titans_mlp unless --momentum is given, heavy_ball for others]
     #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,
     /// Where what memories forget goes: back to their learned start, or to zero. All rules but atlas can go back, dgd without
-    /// --frozen [default: initial for networks, lattice, trellis and hope, zero for others]
+    /// --frozen, networks, lattice and trellis without --read before [default: initial for networks, lattice, trellis and hope, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
     // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
     // it is there for models of before.

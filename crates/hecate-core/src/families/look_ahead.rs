@@ -8,6 +8,9 @@
 //! q_t M_t = q_t N_t − q_t S_t
 //! ```
 //!
+//! Where `η` is near 1 the two that are subtracted are nearly the same, so everything between 16-bit arguments and results has
+//! 32 bits.
+//!
 //! The delta rule runs twice: once with the keys as queries, which gives `d`, and once with the queries. Gradients go
 //! the same way back. So engines need no kernels of their own for it, and what they have of the two rules serves here too.
 
@@ -16,7 +19,7 @@ use super::{
 };
 use crate::{
     DType, Dims, Error, Inputs, InputsOn, Kernel, KernelCall, Outputs, OutputsOn, Read, Result, Rule, Tensor,
-    primitives::{Elementwise, Map, add, map, mul, scale},
+    primitives::{Elementwise, Map, add, cast, map, mul, scale},
     rules::{Delta, Erase, Hebbian, Matrix, WriteGates},
 };
 use std::fmt;
@@ -123,6 +126,9 @@ fn run<D: Parts>(
     let LinearInputs { q, k, v, log_a, log_eta: Some(log_eta), theta, state, .. } = inputs else {
         return Err(without_momentum::<D>(what));
     };
+    let dtype = q.dtype();
+    let [q, k, v] = [cast(DType::F32, q)?, cast(DType::F32, k)?, cast(DType::F32, v)?];
+    let [q, k, v] = [&q, &k, &v];
     let s = state.s.as_ref().ok_or_else(|| without_momentum::<D>(what))?;
     // What is predicted is read before the write, whenever the token itself reads.
     let n = add(&state.m, s)?;
@@ -137,7 +143,8 @@ fn run<D: Parts>(
     let inputs = arguments([q, k, &d, &forget, &strength, s]);
     let (carried, momentum) = Part::forward(device, Hebbian { read }, dims, inputs, keep)?;
     let (n, s) = (found.state.m, carried.state.m);
-    let found = Found { out: subtract(&found.out, &carried.out)?, state: [subtract(&n, &s)?, s] };
+    let out = cast(dtype, &subtract(&found.out, &carried.out)?)?;
+    let found = Found { out, state: [subtract(&n, &s)?, s] };
     Ok((found, Saved { error, read: reading, momentum, eta }))
 }
 
@@ -155,7 +162,8 @@ impl<D: Parts> Saved<D> {
     fn backward(self, device: &D, dims: &Dims, theta: &Tensor<D>, grads: &Found<D>) -> Result<Grads<D>> {
         let Self { error, read, momentum, eta } = self;
         // `M = N − S`: gradients of `N` and of `S` by itself.
-        let (out, [dm, ds]) = (&grads.out, &grads.state);
+        let (dtype, [dm, ds]) = (grads.out.dtype(), &grads.state);
+        let out = &cast(DType::F32, &grads.out)?;
         let carried = Outputs { out: scale(-1.0, out)?, state: Matrix { m: subtract(ds, dm)? } };
         let carried = momentum.backward(device, dims, &carried)?;
         // `d = v − k N`: its gradient is that of the value, and minus that of what was predicted.
@@ -166,10 +174,10 @@ impl<D: Parts> Saved<D> {
         let gates = [&carried.gates, &predicted.gates, &found.gates];
         let n = add(&predicted.state.m, &found.state.m)?;
         Ok(Grads {
-            q: add(&found.q, &carried.q)?,
+            q: cast(dtype, &add(&found.q, &carried.q)?)?,
             // The first part has the keys twice, as queries too.
-            k: add(&predicted.q, &sum([&predicted.k, &found.k, &carried.k])?)?,
-            v: sum([&predicted.v, &found.v, &carried.v])?,
+            k: cast(dtype, &add(&predicted.q, &sum([&predicted.k, &found.k, &carried.k])?)?)?,
+            v: cast(dtype, &sum([&predicted.v, &found.v, &carried.v])?)?,
             log_a: sum(gates.map(|gates| &gates.log_a))?,
             // `η` forgets and takes: by its logarithm, and by the strength `η θ`.
             log_eta: add(&carried.gates.log_a, &mul(&carried.gates.theta, &mul(&eta, theta)?)?)?,

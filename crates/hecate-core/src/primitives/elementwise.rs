@@ -249,7 +249,7 @@ pub fn scale<D: Elementwise>(factor: f32, x: &Tensor<D>) -> Result<Tensor<D>> {
     x.device().scale(factor, x)
 }
 
-/// Zeros in the place of the elements that a mask drops, the others times its factor; its gradient is `dropout(mask, dy)`.
+/// The elements that a mask drops times 0, the others times its factor; its gradient is `dropout(mask, dy)`.
 /// All devices drop the same elements.
 ///
 /// # Errors

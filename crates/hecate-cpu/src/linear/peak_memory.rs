@@ -35,19 +35,21 @@ impl<R: LinearRule> PeakMemory<R, Linear> for Cpu {
 /// In frozen groups of `G < C` tokens one state is kept for `L = ⌊C/G⌋` groups.
 /// Of longer groups one is kept every `C` tokens of each.
 /// Nothing in it is a state per token: doubling `T` adds one state every 64 tokens, or every 33 at worst.
-/// Momentum that looks ahead is three rules without one, whose results and gradients are there together.
+/// Momentum that looks ahead is three rules without one, forward and then backward one after another.
 fn peak_bytes(spec: LinearSpec, dims: &Dims, threads: usize) -> usize {
-    if spec.look_ahead {
-        let part = peak_bytes(LinearSpec { look_ahead: false, momentum: false, ..spec }, dims, threads);
-        let rows = sum(&[product(&[2, dims.keys().count()]), product(&[2, dims.values().count()])]);
-        let states = dims.matrices().count();
-        return sum(&[product(&[3, part]), product(&[4, 12, sum(&[rows, states, dims.scalars().count()])])]);
-    }
+    let (parts, spec) = match spec.look_ahead {
+        true => (3, LinearSpec { look_ahead: false, momentum: false, ..spec }),
+        false => (1, spec),
+    };
     let states = product(&[dims.heads, dims.key, dims.value, spec.matrices()]);
     let kept = product(&[Checkpoints::new(spec.frozen).total(&dims.sequences), states]);
     // What the forward gave is there beside all that the backward makes.
     let given = sum(&[dims.values().count(), product(&[dims.sequences.count(), states])]);
-    product(&[4, sum(&[kept, given, backward_elements(spec, dims, threads)])])
+    // Gradients of the parts that are done, what is written, and gates.
+    let (keys, values, scalars) = (dims.keys().count(), dims.values().count(), dims.scalars().count());
+    let others =
+        product(&[parts - 1, sum(&[product(&[2, keys]), values, product(&[3, scalars]), product(&[2, states])])]);
+    product(&[4, sum(&[product(&[parts, sum(&[kept, given])]), others, backward_elements(spec, dims, threads)])])
 }
 
 /// The part of the bound that a backward asks for, in elements.

@@ -270,7 +270,8 @@ __device__ inline void take_point(const RecurrentCall& call, float* dstate, floa
 }
 
 // What a token finds of `state` where memories go back to an anchor B as they forget: X' = B + a (X - B). The token is told
-// that nothing is forgotten, and its gradient point stays X. Momentum that looks ahead forgets too, to zero. The first gate is log a; its exponential is returned.
+// that nothing is forgotten, and its gradient point stays X. Momentum that looks ahead forgets too, to zero.
+// The first gate is log a; its exponential is returned.
 __device__ inline float go_back(const RecurrentCall& call, const Rows& rows, u32 head, const float* state, float* found) {
     float a = expf(rows.gates[0]);
     __syncthreads();
@@ -370,10 +371,10 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
     bool apart = call.frozen || !Cell::IN_PLACE || anchored || call.ahead;
     float* dpoint = apart ? arena.take(call.state) : dstate;
     u64 longest = call.period < KEPT_EVERY ? call.period : KEPT_EVERY;
-    // What every token of an interval left, and the states before and after each of them.
     // What a token finds, and the gradient of the anchor, where there is one.
     float* found = anchored ? arena.take(call.state) : nullptr;
     float* danchor = anchored ? arena.take(call.state) : nullptr;
+    // What every token of an interval left, and the states before and after each of them.
     float* records = arena.take(longest * call.record);
     float* states = arena.take((longest + 1) * call.state);
     float* led = call.ahead ? arena.take(call.ahead) : nullptr;

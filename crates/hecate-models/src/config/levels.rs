@@ -1,13 +1,14 @@
 //! Mixers made of memories that are written at different times. The unit of all times is a token of the text.
 
 use super::{
-    MemoryConfig, Retain,
+    MemoryConfig, Retain, RuleConfig,
     rule::{group, with_group},
 };
 use crate::{
     Error, Result,
     bounds::{ELEMENTS, LAYERS, SIZE, at_most, divides, product, taps, within},
 };
+use hecate_core::rules::{MomentumForm, Titans};
 use serde::{Deserialize, Serialize};
 
 /// How levels are put together.
@@ -142,6 +143,7 @@ impl CmsConfig {
     pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
         rising(&path("periods"), &self.periods)?;
         exact(&self.memory, &path, "the periods say how many tokens share a gradient point")?;
+        heavy_ball(&self.memory, &path)?;
         let largest = self.periods.iter().copied().max().unwrap_or(1);
         room(&self.memory, hidden_size, largest, path("periods"))?;
         self.periods.iter().try_for_each(|&period| self.memory.with_group(period).validate(hidden_size, inside(&path)))
@@ -181,6 +183,7 @@ impl TntConfig {
             }
         }
         exact(&self.memory, &path, "the chunks say how many tokens share a gradient point")?;
+        heavy_ball(&self.memory, &path)?;
         room(&self.memory, hidden_size, self.chunk.max(self.shard), path("chunk"))?;
         let mut chunks = self.locals.iter().chain([&self.chunk]);
         chunks.try_for_each(|&chunk| self.memory.with_group(chunk).validate(hidden_size, inside(&path)))
@@ -217,6 +220,17 @@ fn exact(memory: &MemoryConfig, path: impl Fn(&str) -> String, why: &str) -> Res
     match group(memory.rule) {
         1 => Ok(()),
         group => Err(Error::config(path("memory.rule.frozen"), group, format!("null: {why}"))),
+    }
+}
+
+/// Refuses momentum of a linear rule that looks ahead, where tokens share a gradient point.
+fn heavy_ball(memory: &MemoryConfig, path: impl Fn(&str) -> String) -> Result<()> {
+    match memory.rule {
+        RuleConfig::Titans(Titans { momentum: MomentumForm::LookAhead, .. }) => {
+            let expected = "heavy_ball: tokens of a chunk share a gradient point, which only networks look ahead from";
+            Err(Error::config(path("memory.rule.momentum"), "look_ahead", expected))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,7 +5,10 @@ use crate::{
     AttentionConfig, CmsConfig, ComposedConfig, ConductorConfig, Features, HopeConfig, MacConfig, MemoryConfig,
     MixerConfig, Retain, RuleConfig, TntConfig, config::Elements, layers::GatedRule,
 };
-use hecate_core::{Checkpoints, Dims, for_each_rule, rules};
+use hecate_core::{
+    Checkpoints, Dims, for_each_rule,
+    rules::{self, MomentumForm, Titans},
+};
 
 /// Elements of a mixer that the tape keeps for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +83,20 @@ impl MemoryConfig {
         // Reciprocal norms of what was read, and of queries and keys without a convolution.
         let wide = 4 * sizes.elements.gates + if self.conv > 0 { 1 } else { 3 } * sizes.heads;
         let kept = (Checkpoints::new(self.rule.frozen()).count(call.tokens) + sizes.differences) as u128;
-        TapeElements { narrow, wide, states: call.batch as u128 * kept * sizes.elements.state }.plus(sizes.around)
+        let states = call.batch as u128 * kept * sizes.elements.state;
+        TapeElements { narrow, wide, states }.plus(sizes.around).plus(self.look_ahead(&sizes, states, call.batch))
+    }
+
+    /// What a linear rule's momentum that looks ahead keeps beside: three parts keep a matrix where the rule has two, the
+    /// first state of the delta rule, what is written, three gates, and 32-bit copies of queries, keys and values.
+    fn look_ahead(&self, sizes: &MemorySizes, states: u128, batch: usize) -> TapeElements {
+        let RuleConfig::Titans(Titans { momentum: MomentumForm::LookAhead, .. }) = self.rule else {
+            return TapeElements::default();
+        };
+        let MemorySizes { heads, key, value, elements, .. } = *sizes;
+        // Once more as many keys and values for the gradients of the parts, which are there together.
+        let wide = heads * (3 * key + 3 * value + 3);
+        TapeElements { narrow: 0, wide, states: states / 2 + batch as u128 * elements.state / 2 }
     }
 
     fn sizes(&self, call: Call) -> MemorySizes {

@@ -51,6 +51,7 @@ calls! {
     mul: |p| mul(&p.ones([2, 3]), &p.ones([3])).map(drop),
     mul_backward: |p| mul_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
     scale: |p| scale(2.0, &p.ones([3])).map(drop),
+    dropout: |p| dropout(DropMask::new([1, 2], 0.5), &p.ones([3])).map(drop),
     cast: |p| cast(hecate_core::DType::Bf16, &p.ones([3])).map(drop),
     cast_all: |p| cast_all(hecate_core::DType::Bf16, &[&p.ones([3]), &p.ones([2])]).map(drop),
     rms_norm: |p| {
