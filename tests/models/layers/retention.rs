@@ -80,6 +80,9 @@ fn memories_go_back_where_they_can() {
 /// `−1 / log a` of fresh heads with nothing read: `1 / (exp(A_log) softplus(dt_bias))`.
 #[test]
 fn fresh_heads_have_the_horizons_that_are_asked_for() {
+    if is_missing() {
+        return;
+    }
     let memory = MemoryConfig { heads: 64, horizon: Some([16.0, 1024.0]), ..memory("delta") };
     let config = Config { hidden_size: 64, ..model_of(&memory) };
     let model = LanguageModel::<Column>::new(&device(), &config, 5).expect("a model");
