@@ -87,8 +87,8 @@ impl MemoryConfig {
         TapeElements { narrow, wide, states }.plus(sizes.around).plus(self.look_ahead(&sizes, states, call.batch))
     }
 
-    /// What a linear rule's momentum that looks ahead keeps beside: three parts keep a matrix where the rule has two, the
-    /// first state of the delta rule, what is written, three gates, and 32-bit copies of queries, keys and values.
+    /// What a linear rule's momentum that looks ahead keeps beside. Three parts keep a matrix where the rule has two. There are
+    /// the first state of the delta rule, what is written, three gates, and 32-bit queries, keys and values.
     fn look_ahead(&self, sizes: &MemorySizes, states: u128, batch: usize) -> TapeElements {
         let RuleConfig::Titans(Titans { momentum: MomentumForm::LookAhead, .. }) = self.rule else {
             return TapeElements::default();
