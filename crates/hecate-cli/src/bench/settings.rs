@@ -79,6 +79,9 @@ pub(super) struct SweepSettings {
     /// Let memories forget
     #[arg(long)]
     decay: bool,
+    /// Let the output head be the table of embeddings
+    #[arg(long)]
+    tie: bool,
     /// Print everything, every run included, as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -136,11 +139,11 @@ impl SweepSettings {
         MixerConfig::Memory(MemoryConfig { rule, heads, key_dim, value_dim, conv, decay, ..MemoryConfig::default() })
     }
 
-    /// A model of blocks with this mixer, its output head apart from the embeddings.
+    /// A model of blocks with this mixer.
     pub(super) fn config(&self, mixer: &MixerConfig, vocabulary_size: usize) -> Result<Config> {
         let layers = LayerConfig { mixer: mixer.clone() }.repeated(self.layers)?;
-        let hidden_size = self.width;
-        let config = Config { vocabulary_size, hidden_size, tie_word_embeddings: false, layers, ..Config::default() };
+        let (hidden_size, tie_word_embeddings) = (self.width, self.tie);
+        let config = Config { vocabulary_size, hidden_size, tie_word_embeddings, layers, ..Config::default() };
         config.validate()?;
         Ok(config)
     }
@@ -158,7 +161,7 @@ impl SweepSettings {
 
     /// Names and values, for the summary.
     pub(super) fn to_json(&self) -> Vec<(String, Value)> {
-        let Self { layers, width, heads, key_dim, value_dim, conv, decay, .. } = *self;
+        let Self { layers, width, heads, key_dim, value_dim, conv, decay, tie, .. } = *self;
         let Self { seeds, steps, enough, stop_at, stop_every, batch, examples, .. } = *self;
         let named = [
             ("rules", json!(self.rules)),
@@ -178,6 +181,7 @@ impl SweepSettings {
             ("value_dim", json!(value_dim)),
             ("conv", json!(conv)),
             ("decay", json!(decay)),
+            ("tie", json!(tie)),
         ];
         named.map(|(name, value)| (name.to_owned(), value)).into()
     }

@@ -59,12 +59,14 @@ enum Preset {
 /// The published settings by the names of their flags, that of memories apart: their size is what is compared.
 ///
 /// What each flag of the sweep is under `--preset zoology`, unless it is given.
-const ZOOLOGY: [(&str, &str); 13] = [
+const ZOOLOGY: [(&str, &str); 15] = [
     // The shortest has five times as many sequences as each other.
     ("lengths", "64:4,64:4,64:4,64:4,64:4,128:8,256:16,256:32,256:64"),
     ("test_lengths", "512:64,512:128,1024:256"),
-    // Four rates, each 4.6 times the one before.
-    ("rates", "1e-4,4.6e-4,2.2e-3,1e-2"),
+    // As in all of its published figures, though not by default.
+    ("filler", "zeros"),
+    // Four rates, each 3.2 times the one before.
+    ("rates", "1e-3,3.2e-3,1e-2,3.2e-2"),
     // As many as 32 times all sequences.
     ("steps", "22500"),
     ("batch", "256"),
@@ -77,6 +79,8 @@ const ZOOLOGY: [(&str, &str); 13] = [
     ("key_dim", "64"),
     ("value_dim", "128"),
     ("conv", "4"),
+    // A value is known by its embedding, on the way in and on the way out.
+    ("tie", "true"),
 ];
 
 /// A flag with its value under the preset. It keeps its own default for when there is no preset, and a value that is given

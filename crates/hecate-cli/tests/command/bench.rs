@@ -148,6 +148,9 @@ fn a_preset_sets_what_is_not_given() {
         [&json!(8), &json!(1), &json!(2048), &json!([0.001])]
     );
     assert_eq!(of("lengths").as_array().unwrap().iter().filter(|size| **size == "64:4").count(), 5);
+    assert_eq!([of("filler"), of("tie")], [&json!("zeros"), &json!(true)]);
+    let random = json(&run(&format!("bench recall --preset zoology {small} --filler random")));
+    assert_eq!(random["settings"]["filler"], json!("random"));
 }
 
 /// One of two values is right at random.
