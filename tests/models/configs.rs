@@ -70,6 +70,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     ] {
         models.push((name, config([MixerConfig::Memory(MemoryConfig { momentum: 0.75, ..memory(rule) })])));
     }
+    models.extend(several_writes());
     models.extend(looking_ahead());
     models.extend(to_zero());
     models.push(("attention", config([MixerConfig::Attention(attention())])));
@@ -109,6 +110,25 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     models.extend(levels::levels());
     models.extend(to_start::linear());
     models
+}
+
+/// Tokens that write several times: rules of each family, and with what a layer does around a rule.
+fn several_writes() -> Vec<(&'static str, Config)> {
+    let of = |name, writes_per_token| {
+        let rule = RuleConfig::named(name).expect(name);
+        MemoryConfig { writes_per_token, ..memory(rule) }
+    };
+    let product = MemoryConfig { step: 2.0, decay: false, conv: 0, ..of("delta", 2) };
+    let memories = [
+        ("delta, three writes", of("delta", 3)),
+        ("delta, a product", product),
+        ("delta, two writes, to its start", MemoryConfig { retain: Some(Retain::Initial), ..of("delta", 2) }),
+        ("titans, two writes", of("titans", 2)),
+        ("yaad, two writes", of("yaad", 2)),
+        ("lattice, two writes", of("lattice", 2)),
+        ("memora_matrix, two writes", of("memora_matrix", 2)),
+    ];
+    memories.map(|(name, memory)| (name, config([MixerConfig::Memory(memory)]))).into_iter().collect()
 }
 
 /// Momentum that looks ahead, of every rule that has it.

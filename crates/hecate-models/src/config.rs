@@ -162,6 +162,11 @@ pub struct MemoryConfig<R = RuleConfig> {
     /// have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of them.
     /// Otherwise a memory can leave the range of 32-bit floats. Other rules have 1.
     pub momentum: f32,
+    /// Writes that a token makes, one after another, each with a key, a value and strengths of its own. The first one forgets,
+    /// and the token reads after the last. With two and a largest step of 2 the delta rule turns as well as mirrors. Source:
+    /// Siems et al., "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products". Over 1 only for rules
+    /// without frozen groups, in layers that are a memory alone.
+    pub writes_per_token: usize,
     /// What becomes of queries and keys before the rule.
     pub features: Features,
 }
@@ -203,6 +208,7 @@ impl<R: Default> Default for MemoryConfig<R> {
             horizon: None,
             step: 1.0,
             momentum: 1.0,
+            writes_per_token: 1,
             features: Features::Identity,
         }
     }
@@ -218,7 +224,7 @@ impl<R> MemoryConfig<R> {
     /// The same options with another rule.
     pub fn with_rule<T>(&self, rule: T) -> MemoryConfig<T> {
         let Self { heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, .. } = *self;
-        let (horizon, features) = (self.horizon, self.features);
+        let (horizon, writes_per_token, features) = (self.horizon, self.writes_per_token, self.features);
         MemoryConfig {
             rule,
             heads,
@@ -232,6 +238,7 @@ impl<R> MemoryConfig<R> {
             horizon,
             step,
             momentum,
+            writes_per_token,
             features,
         }
     }

@@ -30,6 +30,7 @@ mod periodic_update;
 mod persistent;
 mod projection;
 mod rule_call;
+mod several_writes;
 mod sharded;
 mod tnt;
 mod write_inputs;

@@ -84,6 +84,10 @@ fn memories_take_one_rule_and_check_its_options() {
     told(memory(MemoryConfig { step: 1.5, ..base() }), &["`step`", "1.5"]);
     told(memory(MemoryConfig { step: 7.0, ..base().with_rule(Delta::default()) }), &["`step`", "7"]);
     told(memory(MemoryConfig { heads: 3, ..base() }), &["`heads` is 3", "hidden_size = 8"]);
+    told(memory(MemoryConfig { writes_per_token: 0, ..base() }), &["`writes_per_token` is 0"]);
+    told(memory(MemoryConfig { writes_per_token: 65, ..base() }), &["`writes_per_token` is 65", "64"]);
+    let groups = base().with_rule(Delta { frozen: Some(4), ..Delta::default() });
+    told(memory(MemoryConfig { writes_per_token: 2, ..groups }), &["`writes_per_token` is 2", "groups of 4", "frozen"]);
     told(memory(MemoryConfig { key_dim: Some(0), ..base() }), &["`key_dim` is 0"]);
     told(memory(MemoryConfig { key_dim: Some(usize::MAX), ..base() }), &["`key_dim`"]);
     told(memory(MemoryConfig { conv: usize::MAX, ..base() }), &["`conv`"]);

@@ -237,7 +237,9 @@ pub(super) fn read_of<R: Gated>(
         let anchor = anchor(rule, config, weights, sizes, head);
         let (out, state) = recurrence(rule, &tokens, fresh(rule, weights, sizes, head), &anchor);
         states.push(state);
-        out
+        // A token reads after its last write.
+        let writes = config.writes_per_token;
+        out.into_iter().skip(writes - 1).step_by(writes).collect()
     });
     let mut states = states.into_iter();
     (read, (0..rows.batch).map(|_| states.by_ref().take(config.heads).collect()).collect())
@@ -245,7 +247,9 @@ pub(super) fn read_of<R: Gated>(
 
 /// Queries, keys and values of all heads.
 pub(super) fn qkv(config: &MemoryConfig, weights: &Weights, x: &[Var], rows: Rows) -> [Vec<Vec<Var>>; 3] {
-    let [q, k, mut v] = ['q', 'k', 'v'].map(|letter| project(weights, letter, x, rows, config.heads, true));
+    let writes = config.heads * config.writes_per_token;
+    let [q, k, mut v] = [('q', config.heads), ('k', writes), ('v', writes)]
+        .map(|(letter, heads)| project(weights, letter, x, rows, heads, true));
     let unit = match config.rule {
         RuleConfig::Trellis(rule) => rule.phi != Phi::Identity,
         RuleConfig::Moneta(_) | RuleConfig::MonetaMatrix(_) => true,
@@ -263,7 +267,7 @@ pub(super) fn sizes(config: &MemoryConfig, x: &Var) -> (usize, usize, usize) {
     (config.heads, config.features.width(key), value)
 }
 
-/// What one head of one text is told, with gates from the parameters in `gates`.
+/// What one head of one text is told, write by write, with gates from the parameters in `gates`.
 pub(super) fn tokens_of<R: Gated>(
     rule: R,
     config: &MemoryConfig,
@@ -271,22 +275,26 @@ pub(super) fn tokens_of<R: Gated>(
     (x, [q, k, v]): (&[Var], &[Vec<Vec<Var>>; 3]),
     (text, head): (std::ops::Range<usize>, usize),
 ) -> Vec<Token<R>> {
-    let token = |i: usize| {
+    let writes = config.writes_per_token;
+    let token = |(i, write): (usize, usize)| {
+        // Writes stand side by side, all heads of the first and then those of the next.
+        let place = write * config.heads + head;
         let log_a = columns(&log_a::<R>(gates, config, &x[i]), head, 1);
+        let log_a = if write == 0 { log_a } else { log_a.scale(0.0) };
         let signal = |name: &str| {
             let signals = linear(gates, name, &x[i]);
-            let width = signals.shape().1 / config.heads;
-            columns(&signals, head * width, width)
+            let width = signals.shape().1 / (config.heads * writes);
+            columns(&signals, place * width, width)
         };
         let unit = |x: &Var| match config.features {
             Features::Identity => l2_norm(x),
             Features::Poly2 => poly2(&l2_norm(x)),
         };
-        let (q, k, v) = (unit(&q[i][head]), unit(&k[i][head]), v[i][head].clone());
+        let (q, k, v) = (unit(&q[i][head]), unit(&k[i][place]), v[i][place].clone());
         let gates = rule.gated(log_a, &signal, config);
         Token { q, k, v, gates, head: Head { index: head, count: config.heads } }
     };
-    text.map(token).collect()
+    text.flat_map(|i| (0..writes).map(move |write| (i, write))).map(token).collect()
 }
 
 /// What every head of every text reads, `[row][head]`.

@@ -76,6 +76,9 @@ pub(super) struct SweepSettings {
     /// Taps of the short convolutions; 0 for none
     #[arg(long, value_name = "N")]
     conv: usize,
+    /// Writes that a token of a memory makes
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    writes_per_token: usize,
     /// Let memories forget
     #[arg(long)]
     decay: bool,
@@ -133,10 +136,11 @@ impl SweepSettings {
 
     /// A memory of this rule, its other options at their defaults.
     fn memory(&self, rule: RuleConfig) -> MixerConfig {
-        let Self { heads, conv, decay, .. } = *self;
+        let Self { heads, conv, decay, writes_per_token, .. } = *self;
         let (key_dim, value_dim) = (Some(self.key_dim), Some(self.value_dim));
         // Where it forgets, it does so to where its rule goes unless told otherwise.
-        MixerConfig::Memory(MemoryConfig { rule, heads, key_dim, value_dim, conv, decay, ..MemoryConfig::default() })
+        let base = MemoryConfig::default();
+        MixerConfig::Memory(MemoryConfig { rule, heads, key_dim, value_dim, conv, decay, writes_per_token, ..base })
     }
 
     /// A model of blocks with this mixer.
@@ -161,7 +165,7 @@ impl SweepSettings {
 
     /// Names and values, for the summary.
     pub(super) fn to_json(&self) -> Vec<(String, Value)> {
-        let Self { layers, width, heads, key_dim, value_dim, conv, decay, tie, .. } = *self;
+        let Self { layers, width, heads, key_dim, value_dim, conv, decay, tie, writes_per_token, .. } = *self;
         let Self { seeds, steps, enough, stop_at, stop_every, batch, examples, .. } = *self;
         let named = [
             ("rules", json!(self.rules)),
@@ -180,6 +184,7 @@ impl SweepSettings {
             ("key_dim", json!(key_dim)),
             ("value_dim", json!(value_dim)),
             ("conv", json!(conv)),
+            ("writes_per_token", json!(writes_per_token)),
             ("decay", json!(decay)),
             ("tie", json!(tie)),
         ];

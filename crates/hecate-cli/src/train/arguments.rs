@@ -123,7 +123,8 @@ pub(crate) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
-        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "horizon", "dropout"])]
+        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "horizon", "writes_per_token",
+        "dropout"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
@@ -152,6 +153,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "SHORTEST,LONGEST", value_delimiter = ',', num_args = 1)]
     // What the numbers may be is checked with the configuration.
     horizon: Option<Vec<f32>>,
+    /// Writes that a token of a memory makes, one after another; 1 unless given
+    #[arg(long, value_name = "N")]
+    writes_per_token: Option<usize>,
     /// Width of a head's keys; width / heads unless given
     #[arg(long, value_name = "N")]
     key_dim: Option<usize>,
@@ -294,7 +298,9 @@ impl ModelFlags<'_> {
         // None where the flag is not given: then the rule decides.
         let retain = self.shape.retain();
         let horizon = self.horizon()?;
-        let memory = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, retain, horizon, ..base };
+        let writes_per_token = self.model.writes_per_token.unwrap_or(base.writes_per_token);
+        let options = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, writes_per_token, ..base };
+        let memory = MemoryConfig { retain, horizon, ..options };
         // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
         // with the whole configuration, whose message names the field.
         Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
@@ -355,6 +361,7 @@ impl ModelFlags<'_> {
             ("--objective", self.model.objective.is_some()),
             ("--frozen", self.model.frozen.is_some()),
             ("--horizon", self.model.horizon.is_some()),
+            ("--writes-per-token", self.model.writes_per_token.is_some()),
             ("--momentum", self.shape.momentum.is_some()),
             ("--momentum-form", self.shape.momentum_form.is_some()),
             // Attention forgets nothing.

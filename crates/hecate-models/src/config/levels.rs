@@ -217,6 +217,7 @@ fn rising(field: &str, periods: &[usize]) -> Result<()> {
 
 /// Refuses a frozen rule.
 fn exact(memory: &MemoryConfig, path: impl Fn(&str) -> String, why: &str) -> Result<()> {
+    memory.check_one_write(&path)?;
     match group(memory.rule) {
         1 => Ok(()),
         group => Err(Error::config(path("memory.rule.frozen"), group, format!("null: {why}"))),

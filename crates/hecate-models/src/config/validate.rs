@@ -11,6 +11,9 @@ use crate::{
 };
 use hecate_core::{Dims, Sequences, rules::Erase};
 
+/// Most writes of a token, each of which costs as much as a token of one.
+const WRITES: usize = 64;
+
 /// Widest keys that polynomial features are made of: half a million features.
 const POLY2: usize = 1024;
 
@@ -87,6 +90,7 @@ impl MixerConfig {
 impl ComposedConfig {
     /// Refuses what [`Config::validate`] names; `path` gives a field its path.
     pub(crate) fn validate(&self, hidden_size: usize, path: impl Fn(&str) -> String) -> Result<()> {
+        self.memory.check_one_write(&path)?;
         self.memory.validate(hidden_size, |field| path(&format!("memory.{field}")))?;
         self.attention.validate(hidden_size, |field| path(&format!("attention.{field}")))?;
         within(path("persistent"), self.persistent, 0..=SIZE)?;
@@ -113,7 +117,8 @@ impl MemoryConfig {
     /// Widths of all projections from and to the residual stream together.
     fn inner(&self, hidden_size: usize) -> u128 {
         let (key, value) = self.widths(hidden_size);
-        product(&[self.heads, 2 * key + (2 + usize::from(self.gate)) * value])
+        let (reads, writes) = (key + (1 + usize::from(self.gate)) * value, key + value);
+        product(&[self.heads, reads]) + product(&[self.heads, self.writes_per_token, writes])
     }
 
     /// Refuses widths that do not divide, steps and momentum out of range, and sizes whose products are too large.
@@ -131,12 +136,14 @@ impl MemoryConfig {
         self.check_retain(path("retain"))?;
         self.check_forgetting(path("forgetting"))?;
         self.check_horizon(path("horizon"))?;
+        self.check_writes(path("writes_per_token"))?;
         if self.features == Features::Poly2 {
             within(path("key_dim (features: poly2)"), key, 1..=POLY2)?;
         }
         let features = self.features.width(key);
         at_most(path("heads × key_dim × value_dim"), product(&[self.heads, features, value]), ELEMENTS)?;
-        at_most(path("heads × width × conv"), product(&[self.heads, key.max(value), self.conv]), ELEMENTS)?;
+        let channels = product(&[self.heads, self.writes_per_token, key.max(value)]);
+        at_most(path("heads × writes_per_token × width × conv"), channels.saturating_mul(self.conv as u128), ELEMENTS)?;
         // A state's shape depends on no length.
         let dims = Dims {
             batch: 1,
@@ -149,7 +156,8 @@ impl MemoryConfig {
         };
         let Elements { state, gates } = Elements::of(self.rule, &dims);
         at_most(path("rule") + ": elements of a memory", state, ELEMENTS)?;
-        at_most(path("rule") + ": elements of the gates × hidden_size", gates * hidden_size as u128, ELEMENTS)?;
+        let gates = gates.saturating_mul(product(&[self.writes_per_token, hidden_size]));
+        at_most(path("rule") + ": elements of the gates × hidden_size", gates, ELEMENTS)?;
         self.rule
             .check(&dims)
             .map_err(|error| Error::config(path("rule"), format!("refused ({error})"), "options that go together"))
@@ -171,6 +179,27 @@ impl MemoryConfig {
             _ => "1: only the delta rule has other steps",
         };
         Err(Error::config(field, self.step, expected))
+    }
+
+    /// Refuses no write, and several in groups of tokens, whose writes would count one by one.
+    fn check_writes(&self, field: String) -> Result<()> {
+        let group = group(self.rule);
+        if self.writes_per_token != 1 && group > 1 {
+            let expected = format!("1: the rule's groups of {group} tokens (`rule.frozen`) have one write a token");
+            return Err(Error::config(field, self.writes_per_token, expected));
+        }
+        within(field, self.writes_per_token, 1..=WRITES)
+    }
+
+    /// Refuses several writes a token in a composition, at whose tokens a text is cut.
+    pub(super) fn check_one_write(&self, path: impl Fn(&str) -> String) -> Result<()> {
+        match self.writes_per_token {
+            1 => Ok(()),
+            writes => {
+                let expected = "1: only layers that are a memory alone have several";
+                Err(Error::config(path("memory.writes_per_token"), writes, expected))
+            }
+        }
     }
 
     /// Lets through a momentum below 1 for the rules that bound it.

@@ -33,6 +33,12 @@ impl TapeElements {
         Self { narrow, wide, states }
     }
 
+    /// Of tokens with so many writes each, beside states.
+    fn written(self, writes: usize, states: u128) -> Self {
+        let writes = writes as u128;
+        Self { narrow: writes * self.narrow, wide: writes * self.wide, states: self.states + states }
+    }
+
     /// Of twice as many rows as tokens.
     fn twice(self) -> Self {
         Self { narrow: 2 * self.narrow, wide: 2 * self.wide, states: self.states }
@@ -82,9 +88,12 @@ impl MemoryConfig {
         let narrow = sizes.heads * (2 * queries + (2 + sizes.read) * sizes.value);
         // Reciprocal norms of what was read, and of queries and keys without a convolution.
         let wide = 4 * sizes.elements.gates + if self.conv > 0 { 1 } else { 3 } * sizes.heads;
-        let kept = (Checkpoints::new(self.rule.frozen()).count(call.tokens) + sizes.differences) as u128;
+        // Every write is a token of the rule.
+        let rows = call.tokens.saturating_mul(self.writes_per_token);
+        let kept = (Checkpoints::new(self.rule.frozen()).count(rows) + sizes.differences) as u128;
         let states = call.batch as u128 * kept * sizes.elements.state;
-        TapeElements { narrow, wide, states }.plus(sizes.around).plus(self.look_ahead(&sizes, states, call.batch))
+        let beside = self.look_ahead(&sizes, states, call.batch);
+        TapeElements { narrow, wide, states: 0 }.plus(sizes.around).plus(beside).written(self.writes_per_token, states)
     }
 
     /// What a linear rule's momentum that looks ahead keeps beside. Three parts keep a matrix where the rule has two. There are

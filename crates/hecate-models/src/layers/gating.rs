@@ -1,6 +1,6 @@
 //! From the residual stream to the gates of a rule.
 
-use super::{GatedRule, Limits, Linear, rule_call::RuleCall};
+use super::{GatedRule, Limits, Linear, rule_call::RuleCall, several_writes::Writes};
 use crate::{Builder, Error, Init, MemoryConfig, ParameterId, Result, Tape, Var};
 use hecate_core::{Backend, DType, GateKind, GateLogit, GateSlots, Slots, Tensor};
 
@@ -14,6 +14,8 @@ pub(super) type LogitMaps = Vec<(Linear, Option<usize>)>;
 #[derive(Clone, Debug)]
 pub(super) struct Gating {
     heads: usize,
+    /// Of a token, each with logits of its own.
+    writes: Writes,
     logits: LogitMaps,
     retention: Option<Retention>,
     limits: Limits,
@@ -82,7 +84,7 @@ impl Gating {
         let forgets = config.decay && R::Gates::KINDS.contains(&GateKind::Retention);
         let retention = if forgets { Some(Retention::new(build, hidden, config)?) } else { None };
         let limits = Limits { step: config.step, momentum: config.momentum };
-        Ok(Self { heads, logits, retention, limits })
+        Ok(Self { heads, writes: Writes(config.writes_per_token), logits, retention, limits })
     }
 
     /// What the layer allows its memories.
@@ -95,7 +97,7 @@ impl Gating {
         self.retention.is_none_or(|retention| retention.forgetting == 1.0)
     }
 
-    /// The gates `[B,T,H,..]` of tokens `x [B,T,hidden]`, in 32 bits. Without retention `log a` is 0.
+    /// The gates `[B,n·T,H,..]` of tokens `x [B,T,hidden]` with `n` writes each, in 32 bits. Without retention `log a` is 0.
     pub(super) fn forward<B: Backend>(
         &self,
         rule: &dyn RuleCall<B>,
@@ -106,15 +108,16 @@ impl Gating {
         let mut products = self.products(tape, x)?.into_iter();
         // The products of the logits' maps come first, in their order.
         let logit = |((map, width), y): (&(Linear, Option<usize>), Var<B>)| {
-            let y = map.widened(tape, &y)?;
-            width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [batch, tokens, self.heads, width]))
+            let (y, heads) = (map.widened(tape, &y)?, self.heads * self.writes.0);
+            let y = width.map_or(Ok(y.clone()), |width| tape.reshape(&y, [batch, tokens, heads, width]))?;
+            self.writes.apart(tape, y)
         };
         let logits = self.logits.iter().zip(products.by_ref()).map(logit).collect::<Result<Vec<_>>>()?;
         let log_a = match (&self.retention, products.next()) {
             (Some(retention), Some(y)) => retention.log_a(tape, &y)?,
             _ => Var::constant(Tensor::zeros(x.value().device(), [batch, tokens, self.heads], DType::F32)?),
         };
-        rule.gates_of(tape, log_a, logits, self.limits)
+        rule.gates_of(tape, self.writes.at_first(tape, log_a)?, logits, self.limits)
     }
 
     /// What the logits' maps, then that of the forgetting gate, make of the stream: together where a row of one alone would

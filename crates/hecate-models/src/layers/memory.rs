@@ -7,6 +7,7 @@ use super::{
     gating::Gating,
     output_projection::{OutputDims, OutputProjection},
     rule_call::{Anchor, RuleCall, State, run},
+    several_writes::Writes,
     write_inputs::WriteInputs,
 };
 use crate::{Builder, Features, LayerCache, MemoryConfig, Parameters, Result, RuleConfig, Tape, Var};
@@ -45,6 +46,8 @@ pub(super) struct MemoryLayer {
     /// Width of a head's values, `V`.
     value: usize,
     features: Features,
+    /// Of a token.
+    writes: Writes,
     /// Projections to queries, keys and values.
     qkv: [Projection; 3],
     gating: Gating,
@@ -71,8 +74,9 @@ impl<R: GatedRule> Memory<R> {
         let dims = dims(Sequences::batch(1, 1), heads, config.features.width(key), value);
         rule.check(&Dims { anchored, ..dims.clone() })?;
         let tail = ProjectionTail { taps: config.conv, activate: true };
-        let qkv = projections(build, hidden, heads, [key, key, value], tail)?;
-        let logits = Gating::logits(build, rule, hidden, heads)?;
+        let writes = Writes(config.writes_per_token);
+        let qkv = projections(build, hidden, (heads, writes), [key, key, value], tail)?;
+        let logits = Gating::logits(build, rule, hidden, heads * writes.0)?;
         let output = OutputDims { hidden, heads, value };
         let gate = OutputProjection::gate(build, config.gate, output)?;
         let layer = MemoryLayer {
@@ -80,6 +84,7 @@ impl<R: GatedRule> Memory<R> {
             key: dims.key,
             value,
             features: config.features,
+            writes,
             qkv,
             gating: Gating::new(build, logits, config, hidden)?,
             output: OutputProjection::with_gate(gate, build, output, norm_eps)?,
@@ -94,12 +99,15 @@ impl<R: GatedRule> Memory<R> {
 fn projections<B: Backend>(
     build: &mut Builder<'_, B>,
     hidden: usize,
-    heads: usize,
+    (heads, Writes(writes)): (usize, Writes),
     [q, k, v]: [usize; 3],
     tail: ProjectionTail,
 ) -> Result<[Projection; 3]> {
-    let mut project = |names, width| Projection::new(build, names, hidden, (heads, width), tail);
-    Ok([project(("q_proj", "q_conv1d"), q)?, project(("k_proj", "k_conv1d"), k)?, project(("v_proj", "v_conv1d"), v)?])
+    let mut project = |names, heads, width| Projection::new(build, names, hidden, (heads, width), tail);
+    let q = project(("q_proj", "q_conv1d"), heads, q)?;
+    // Of a token's writes side by side, each as wide as all heads.
+    let mut of_writes = |names, width| project(names, heads * writes, width);
+    Ok([q, of_writes(("k_proj", "k_conv1d"), k)?, of_writes(("v_proj", "v_conv1d"), v)?])
 }
 
 impl MemoryLayer {
@@ -111,10 +119,10 @@ impl MemoryLayer {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<(Var<B>, WriteInputs<B>)> {
-        let k = self.unit(tape, &self.qkv[1], x, context)?;
+        let k = self.writes.apart(tape, self.unit(tape, &self.qkv[1], x, context)?)?;
         let q = self.queries(tape, x, context)?;
-        let v = rule.values(tape, self.qkv[2].forward(tape, x, context)?)?;
-        Ok((q, WriteInputs::new(k, v, self.gating.forward(rule, tape, x)?)))
+        let v = self.writes.apart(tape, self.qkv[2].forward(tape, x, context)?)?;
+        Ok((q, WriteInputs::new(k, rule.values(tape, v)?, self.gating.forward(rule, tape, x)?)))
     }
 
     /// The state `[N,H,..]` before the call's tokens: what is remembered of the texts so far, or initial memories.
@@ -179,11 +187,13 @@ impl MemoryLayer {
         let (q, writes) = self.tokens(rule, tape, x, context)?;
         let state = self.start(rule, tape, x.value().device(), context)?;
         let anchor = self.anchor(rule, tape)?;
-        let outputs = run(rule, tape, &context.sequences, Some(&q), &writes, (state, &anchor))?;
+        let (q, sequences) = (self.writes.at_last(tape, q)?, self.writes.sequences(&context.sequences));
+        let outputs = run(rule, tape, &sequences, Some(&q), &writes, (state, &anchor))?;
         // What the rule was told is not held while its output is projected.
         drop((q, writes));
+        let out = self.writes.last(tape, outputs.out)?;
         rule.state_names().iter().zip(&outputs.state).for_each(|(name, last)| context.carry(name, last));
-        self.output(tape, x, &outputs.out)
+        self.output(tape, x, &out)
     }
 
     /// What the tokens `x [B,T,hidden]` with the queries `q [B,T,H,K]` read of the memory as it was before them, back to
