@@ -162,6 +162,9 @@ pub struct MemoryConfig<R = RuleConfig> {
     /// have. At 1, `η = σ(e)` and `θ = (1 − η) σ(b)`, which bounds it only where `η` is the same for all of them.
     /// Otherwise a memory can leave the range of 32-bit floats. Other rules have 1.
     pub momentum: f32,
+    /// Whether step sizes are divided by the tokens `G` of a frozen group, which act as one step of the sum of theirs: it is then
+    /// as long as that of one token. Only of rules with frozen groups of 2 or more. JSON without it means no.
+    pub mean: bool,
     /// What becomes of queries and keys before the rule.
     pub features: Features,
 }
@@ -203,6 +206,7 @@ impl<R: Default> Default for MemoryConfig<R> {
             horizon: None,
             step: 1.0,
             momentum: 1.0,
+            mean: false,
             features: Features::Identity,
         }
     }
@@ -218,7 +222,7 @@ impl<R> MemoryConfig<R> {
     /// The same options with another rule.
     pub fn with_rule<T>(&self, rule: T) -> MemoryConfig<T> {
         let Self { heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, .. } = *self;
-        let (horizon, features) = (self.horizon, self.features);
+        let (horizon, mean, features) = (self.horizon, self.mean, self.features);
         MemoryConfig {
             rule,
             heads,
@@ -232,6 +236,7 @@ impl<R> MemoryConfig<R> {
             horizon,
             step,
             momentum,
+            mean,
             features,
         }
     }
@@ -239,13 +244,19 @@ impl<R> MemoryConfig<R> {
 
 impl<R: Rule> MemoryConfig<R> {
     /// Refuses, for a layer beside a stream of this width, what [`Config::validate`] does. Of rules that are not in the
-    /// list it knows neither the largest step nor the largest momentum.
+    /// list it knows neither the largest step nor the largest momentum. Whether they have groups it does not ask.
     pub(crate) fn check(&self, hidden_size: usize) -> Result<()> {
         let config = match rule::known(self.rule) {
             Some(rule) => self.with_rule(rule),
             None => {
                 // Nor whether it goes back to its start, which the core is asked.
-                MemoryConfig { step: 1.0, momentum: 1.0, retain: None, ..self.with_rule(RuleConfig::default()) }
+                MemoryConfig {
+                    step: 1.0,
+                    momentum: 1.0,
+                    mean: false,
+                    retain: None,
+                    ..self.with_rule(RuleConfig::default())
+                }
             }
         };
         within("hidden", hidden_size, 1..=SIZE)?;

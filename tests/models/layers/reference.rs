@@ -284,7 +284,8 @@ pub(super) fn tokens_of<R: Gated>(
         };
         let (q, k, v) = (unit(&q[i][head]), unit(&k[i][head]), v[i][head].clone());
         let gates = rule.gated(log_a, &signal, config);
-        Token { q, k, v, gates, head: Head { index: head, count: config.heads } }
+        let token = Token { q, k, v, gates, head: Head { index: head, count: config.heads } };
+        if config.mean { levels::tempered(rule, &token) } else { token }
     };
     text.map(token).collect()
 }

@@ -162,6 +162,7 @@ struct Stored {
     horizon: Option<[f32; 2]>,
     step: f32,
     momentum: f32,
+    mean: bool,
     features: Features,
 }
 
@@ -185,6 +186,7 @@ impl Default for Stored {
             horizon,
             step,
             momentum,
+            mean,
             features,
         } = MemoryConfig::default();
         let (retain, forgetting) = (None, None);
@@ -201,6 +203,7 @@ impl Default for Stored {
             horizon,
             step,
             momentum,
+            mean,
             features,
         }
     }
@@ -208,8 +211,9 @@ impl Default for Stored {
 
 impl From<Stored> for MemoryConfig {
     fn from(stored: Stored) -> Self {
-        let Stored { rule, heads, key_dim, value_dim, conv, gate, decay, horizon, step, momentum, features, .. } =
-            stored;
+        let Stored {
+            rule, heads, key_dim, value_dim, conv, gate, decay, horizon, step, momentum, mean, features, ..
+        } = stored;
         let former = if stored.retain.is_none() { former_forgetting(rule) } else { 1.0 };
         let retain = stored.retain.unwrap_or(Some(Retain::former()));
         let forgetting = stored.forgetting.unwrap_or(former);
@@ -226,6 +230,7 @@ impl From<Stored> for MemoryConfig {
             horizon,
             step,
             momentum,
+            mean,
             features,
         }
     }

@@ -52,6 +52,8 @@ pub(super) struct MemoryLayer {
     initial: InitialState,
     /// Whether what is forgotten goes back to `initial`.
     pub(super) anchored: bool,
+    /// [`MemoryConfig::mean`].
+    mean: bool,
 }
 
 impl<R: GatedRule> Memory<R> {
@@ -85,6 +87,7 @@ impl<R: GatedRule> Memory<R> {
             output: OutputProjection::with_gate(gate, build, output, norm_eps)?,
             initial: InitialState::where_retained(build, rule, &dims, anchored)?,
             anchored,
+            mean: config.mean,
         };
         Ok(Self { rule, layer })
     }
@@ -114,7 +117,8 @@ impl MemoryLayer {
         let k = self.unit(tape, &self.qkv[1], x, context)?;
         let q = self.queries(tape, x, context)?;
         let v = rule.values(tape, self.qkv[2].forward(tape, x, context)?)?;
-        Ok((q, WriteInputs::new(k, v, self.gating.forward(rule, tape, x)?)))
+        let writes = WriteInputs::new(k, v, self.gating.forward(rule, tape, x)?);
+        Ok((q, if self.mean { rule.scale_step(tape, &writes)? } else { writes }))
     }
 
     /// The state `[N,H,..]` before the call's tokens: what is remembered of the texts so far, or initial memories.

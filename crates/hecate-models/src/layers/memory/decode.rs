@@ -25,7 +25,12 @@ impl MemoryLayer {
         let wide = tape.is_inert() && [tape.activations(), x.value().dtype()] == [DType::F32; 2];
         let dims = || self.dims(context.sequences.clone(), 1);
         let known = || rule.has_fused_decode(x.value().device(), &dims(), self.gating.limits());
-        one && wide && self.features == Features::Identity && self.gating.is_plain() && !self.anchored && known()
+        one && wide
+            && self.features == Features::Identity
+            && self.gating.is_plain()
+            && !self.anchored
+            && !self.mean
+            && known()
     }
 
     /// `x [N,1,hidden]` to the same shape. The kernel convolves, normalises, makes the gates, runs the rule, norms and gates
