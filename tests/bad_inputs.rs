@@ -92,6 +92,10 @@ fn options() {
         names(call(Dgd { frozen: Some(0), ..Dgd::default() }), &["dgd", "`frozen`"]),
         names(call(Dgd { frozen: Some(4), objective: Objective::Dot, ..Dgd::default() }), &["dgd", "`frozen`", "4"]),
         names(call(Delta { frozen: Some(4), erase: Erase::Decayed, ..Delta::default() }), &["delta", "`frozen`"]),
+        names(call(TitansMlp { clip: Some(0.0), ..TitansMlp::default() }), &["titans_mlp", "`clip`", "0", "over 0"]),
+        names(call(YaadMatrix { clip: Some(-1.0), ..YaadMatrix::default() }), &["yaad_matrix", "`clip`", "-1"]),
+        names(call(MonetaMatrix { clip: Some(f32::NAN), ..MonetaMatrix::default() }), &["`clip`", "NaN"]),
+        names(call(MemoraMatrix { clip: Some(f32::INFINITY), ..MemoraMatrix::default() }), &["`clip`", "inf"]),
     ];
     assert!(errors.iter().all(|error| matches!(error, Error::Config { .. })), "{errors:?}");
 }

@@ -72,6 +72,7 @@ pub(super) fn exact() -> Vec<(&'static str, Config)> {
     }
     models.extend(several_writes());
     models.extend(looking_ahead());
+    models.extend(clipped());
     models.extend(to_zero());
     models.push(("attention", config([MixerConfig::Attention(attention())])));
     let convolved = AttentionConfig { conv: 2, kv_heads: None, head_dim: None, ..attention() };
@@ -151,6 +152,23 @@ fn looking_ahead() -> Vec<(&'static str, Config)> {
     memories.into_iter().chain([("mag, titans, looking ahead", mag)]).collect()
 }
 
+/// Networks that are taught errors of a bounded length, of which most are longer.
+fn clipped() -> Vec<(&'static str, Config)> {
+    let clip = Some(0.5);
+    let bounded: RuleConfig = YaadMomentum { clip, ..YaadMomentum::default() }.into();
+    let power = Moneta::<MlpMemory> { clip, ..Moneta::default() }.into();
+    let [mag, _, _] = composed(bounded, 2, 3);
+    let memories = [
+        ("titans_mlp, clipped", memory(TitansMlp { clip, ..TitansMlp::default() }.into())),
+        // Its steps are short: what they and shorter errors do to a start is lost in its last digits, but not at zero.
+        ("moneta, clipped, to zero", MemoryConfig { retain: Some(Retain::Zero), ..memory(power) }),
+        ("yaad_matrix, clipped", memory(YaadMatrix { clip, ..YaadMatrix::default() }.into())),
+        ("memora, clipped", memory(Memora::<MlpMemory> { clip, ..Memora::default() }.into())),
+    ];
+    let memories = memories.map(|(name, memory)| (name, config([MixerConfig::Memory(memory)])));
+    memories.into_iter().chain([("mag, yaad_momentum, clipped", mag)]).collect()
+}
+
 /// Memories that could go back to their start and go to zero, as quickly as their gates say and more slowly.
 fn to_zero() -> Vec<(&'static str, Config)> {
     let named = |name| memory(RuleConfig::named(name).expect(name));
@@ -203,7 +221,23 @@ pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
     .into_iter()
     .chain(["mag, frozen", "mal, frozen", "mac, frozen"].into_iter().zip(frozen_compositions(group)))
     .chain(to_start::frozen(group))
+    .chain(averaged(group))
     .collect()
+}
+
+/// Groups that take steps as long as one token's.
+fn averaged(group: u32) -> Vec<(&'static str, Config)> {
+    let frozen = Some(group);
+    let network: RuleConfig = TitansMlp { frozen, ..TitansMlp::default() }.into();
+    let bounded: RuleConfig = Yaad::<MlpMemory> { frozen, clip: Some(2.0), ..Yaad::default() }.into();
+    [
+        ("delta, frozen, averaged", Delta { frozen, ..Delta::default() }.into()),
+        ("atlas, frozen, averaged", Atlas { frozen, ..Atlas::default() }.into()),
+        ("titans_mlp, frozen, averaged", network),
+        ("yaad, frozen, averaged, clipped", bounded),
+    ]
+    .map(|(name, rule)| (name, config([MixerConfig::Memory(MemoryConfig { mean: true, ..memory(rule) })])))
+    .into()
 }
 
 /// Compositions whose persistent tokens and segments are whole groups.

@@ -167,6 +167,9 @@ pub struct MemoryConfig<R = RuleConfig> {
     /// Siems et al., "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products". Over 1 only for rules
     /// without frozen groups, in layers that are a memory alone.
     pub writes_per_token: usize,
+    /// Whether step sizes are divided by the tokens `G` of a frozen group, which act as one step of the sum of theirs: it is then
+    /// as long as that of one token. Only of rules with frozen groups of 2 or more. JSON without it means no.
+    pub mean: bool,
     /// What becomes of queries and keys before the rule.
     pub features: Features,
 }
@@ -209,6 +212,7 @@ impl<R: Default> Default for MemoryConfig<R> {
             step: 1.0,
             momentum: 1.0,
             writes_per_token: 1,
+            mean: false,
             features: Features::Identity,
         }
     }
@@ -224,7 +228,8 @@ impl<R> MemoryConfig<R> {
     /// The same options with another rule.
     pub fn with_rule<T>(&self, rule: T) -> MemoryConfig<T> {
         let Self { heads, key_dim, value_dim, conv, gate, decay, retain, forgetting, step, momentum, .. } = *self;
-        let (horizon, writes_per_token, features) = (self.horizon, self.writes_per_token, self.features);
+        let (horizon, mean, writes_per_token, features) =
+            (self.horizon, self.mean, self.writes_per_token, self.features);
         MemoryConfig {
             rule,
             heads,
@@ -239,6 +244,7 @@ impl<R> MemoryConfig<R> {
             step,
             momentum,
             writes_per_token,
+            mean,
             features,
         }
     }
@@ -246,13 +252,19 @@ impl<R> MemoryConfig<R> {
 
 impl<R: Rule> MemoryConfig<R> {
     /// Refuses, for a layer beside a stream of this width, what [`Config::validate`] does. Of rules that are not in the
-    /// list it knows neither the largest step nor the largest momentum.
+    /// list it knows neither the largest step nor the largest momentum. Whether they have groups it does not ask.
     pub(crate) fn check(&self, hidden_size: usize) -> Result<()> {
         let config = match rule::known(self.rule) {
             Some(rule) => self.with_rule(rule),
             None => {
                 // Nor whether it goes back to its start, which the core is asked.
-                MemoryConfig { step: 1.0, momentum: 1.0, retain: None, ..self.with_rule(RuleConfig::default()) }
+                MemoryConfig {
+                    step: 1.0,
+                    momentum: 1.0,
+                    mean: false,
+                    retain: None,
+                    ..self.with_rule(RuleConfig::default())
+                }
             }
         };
         within("hidden", hidden_size, 1..=SIZE)?;

@@ -92,6 +92,14 @@ fn memories_take_one_rule_and_check_its_options() {
     told(memory(MemoryConfig { key_dim: Some(usize::MAX), ..base() }), &["`key_dim`"]);
     told(memory(MemoryConfig { conv: usize::MAX, ..base() }), &["`conv`"]);
     told(memory(base().with_rule(Delta { frozen: Some(0), ..Delta::default() })), &["frozen"]);
+    let frozen = Titans { frozen: Some(4), ..Titans::default() };
+    memory(MemoryConfig { mean: true, ..base().with_rule(frozen) }).expect("a mean over groups");
+    let alone = Titans { frozen: Some(1), ..Titans::default() };
+    for rule in [alone, Titans::default()] {
+        told(memory(MemoryConfig { mean: true, ..base().with_rule(rule) }), &["`mean` is true", "titans", "groups"]);
+    }
+    let clipped = TitansMlp { clip: Some(-2.0), ..TitansMlp::default() };
+    told(memory(base().with_rule(clipped)), &["`rule`", "titans_mlp", "`clip`", "-2", "over 0"]);
     let wide = built(|build| Memory::new(build, &base(), usize::MAX, 1e-6));
     told(wide, &["`hidden`"]);
 }

@@ -292,7 +292,8 @@ pub(super) fn tokens_of<R: Gated>(
         };
         let (q, k, v) = (unit(&q[i][head]), unit(&k[i][place]), v[i][place].clone());
         let gates = rule.gated(log_a, &signal, config);
-        Token { q, k, v, gates, head: Head { index: head, count: config.heads } }
+        let token = Token { q, k, v, gates, head: Head { index: head, count: config.heads } };
+        if config.mean { levels::tempered(rule, &token) } else { token }
     };
     text.flat_map(|i| (0..writes).map(move |write| (i, write))).map(token).collect()
 }

@@ -43,7 +43,7 @@ pub(super) struct TextArgs {
     /// Models to compare, with commas between: rules, and mixers of `hecate train`; all of them unless given
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = PossibleValuesParser::new(names()))]
     models: Vec<String>,
-    // --momentum, --momentum-form and --retain are of those models that have them.
+    // --momentum, --momentum-form, --retain and --clip-errors are of those models that have them.
     #[command(flatten)]
     shape: ShapeArgs,
     /// Number of steps
@@ -77,7 +77,13 @@ fn names() -> Vec<&'static str> {
 }
 
 /// Each option of [`ShapeArgs::given`] by itself.
-const ALONE: [[bool; 3]; 3] = [[true, false, false], [false, true, false], [false, false, true]];
+/// A model gets those of them that it takes, and one that no model takes is refused.
+const ALONE: [[bool; 4]; 4] = [
+    [true, false, false, false],
+    [false, true, false, false],
+    [false, false, true, false],
+    [false, false, false, true],
+];
 
 /// A model with one seed.
 struct TextRun {

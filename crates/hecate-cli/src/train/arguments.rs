@@ -25,7 +25,7 @@ use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
     trainer::load_config,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 use std::{fs, path::PathBuf};
 
 /// Mixers that are named where a rule could be: all but memories with a rule.
@@ -123,8 +123,8 @@ pub(crate) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
-        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "horizon", "writes_per_token",
-        "dropout"])]
+        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "clip_errors", "mean",
+        "horizon", "writes_per_token", "dropout"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]
@@ -148,6 +148,10 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     // Its range depends on the rule and the mixer, which check it.
     frozen: Option<u32>,
+    /// Divide step sizes by the tokens of a group of --frozen, so that a group takes a step as long as one token's
+    #[arg(long)]
+    // Refused with the configuration where the rule has no groups.
+    mean: bool,
     /// Shortest and longest time in tokens over which heads of a fresh memory forget, such as 16,1024 for sequences of 256;
     /// between one token and a thousand unless given
     #[arg(long, value_name = "SHORTEST,LONGEST", value_delimiter = ',', num_args = 1)]
@@ -294,12 +298,12 @@ impl ModelFlags<'_> {
         // Only what was given; the rest is the library's default, which may change with it.
         let (rule, conv) = (self.rule()?, self.model.conv.unwrap_or(base.conv));
         let momentum = self.shape.momentum.unwrap_or(base.momentum);
-        let (heads, &ModelArgs { key_dim, value_dim, .. }) = (self.shape.heads, self.model);
+        let (heads, &ModelArgs { key_dim, value_dim, mean, .. }) = (self.shape.heads, self.model);
         // None where the flag is not given: then the rule decides.
         let retain = self.shape.retain();
         let horizon = self.horizon()?;
         let writes_per_token = self.model.writes_per_token.unwrap_or(base.writes_per_token);
-        let options = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, writes_per_token, ..base };
+        let options = MemoryConfig { rule, heads, key_dim, value_dim, conv, momentum, mean, writes_per_token, ..base };
         let memory = MemoryConfig { retain, horizon, ..options };
         // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
         // with the whole configuration, whose message names the field.
@@ -337,6 +341,12 @@ impl ModelFlags<'_> {
             fields.extend(option.iter().map(|value| (name.to_owned(), Value::from(value.as_str()))));
         }
         fields.extend(self.model.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
+        if let Some(length) = self.shape.clip_errors {
+            // JSON has neither infinities nor NaN, and would read null: no clip.
+            let length = Number::from_f64(length.into())
+                .ok_or_else(|| Error::flag("--clip-errors", format!("{length}; give a length over 0")))?;
+            fields.insert("clip".to_owned(), Value::Number(length));
+        }
         serde_json::from_value(Value::Object(fields))
             // The message of serde names the option and those that the rule has.
             .map(|rule| self.bounded(rule))
@@ -360,6 +370,8 @@ impl ModelFlags<'_> {
             ("--erase", self.model.erase.is_some()),
             ("--objective", self.model.objective.is_some()),
             ("--frozen", self.model.frozen.is_some()),
+            ("--mean", self.model.mean),
+            ("--clip-errors", self.shape.clip_errors.is_some()),
             ("--horizon", self.model.horizon.is_some()),
             ("--writes-per-token", self.model.writes_per_token.is_some()),
             ("--momentum", self.shape.momentum.is_some()),

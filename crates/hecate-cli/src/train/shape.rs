@@ -19,6 +19,11 @@ pub(crate) struct ShapeArgs {
     #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,
+    /// Length that what a network is taught stays under, such as 2: longer errors are shortened, smoothly. Of titans_mlp, yaad,
+    /// moneta and memora in all their forms; errors have any length unless given
+    #[arg(long, value_name = "C")]
+    // Its range is checked with the configuration, whose message names the option.
+    pub(super) clip_errors: Option<f32>,
     /// Where what memories forget goes: back to their learned start, or to zero. All rules but atlas can go back, dgd without
     /// --frozen, networks, lattice and trellis without --read before [default: initial for networks, lattice, trellis and hope, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
@@ -42,19 +47,21 @@ pub(crate) struct ShapeArgs {
 }
 
 impl ShapeArgs {
-    /// Which of the options that only some rules have are given: --momentum, --momentum-form and
-    /// --retain.
+    /// Which of the options that only some rules have are given: --momentum, --momentum-form,
+    /// --retain and --clip-errors.
     #[cfg(feature = "check")]
-    pub(crate) fn given(&self) -> [bool; 3] {
-        [self.momentum.is_some(), self.momentum_form.is_some(), self.retain.is_some()]
+    pub(crate) fn given(&self) -> [bool; 4] {
+        [self.momentum.is_some(), self.momentum_form.is_some(), self.retain.is_some(), self.clip_errors.is_some()]
     }
 
     /// The same with these of those options alone.
     #[cfg(feature = "check")]
-    pub(crate) fn with(&self, [momentum, form, retain]: [bool; 3]) -> Self {
+    pub(crate) fn with(&self, [momentum, form, retain, clip]: [bool; 4]) -> Self {
         let momentum = self.momentum.filter(|_| momentum);
         let momentum_form = self.momentum_form.clone().filter(|_| form);
-        Self { momentum, momentum_form, retain: self.retain.clone().filter(|_| retain), ..*self }
+        // What is left out is as if it had not been given.
+        let retain = self.retain.clone().filter(|_| retain);
+        Self { momentum, momentum_form, retain, clip_errors: self.clip_errors.filter(|_| clip), ..*self }
     }
 
     /// Where the flag sends what is forgotten; the parser knows these names and no other.

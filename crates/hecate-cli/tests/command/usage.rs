@@ -125,6 +125,38 @@ fn momentum_of_a_network_is_bounded() {
     }
 }
 
+/// Errors of networks and steps of groups are as they come unless flags say otherwise, and who has none says so.
+#[test]
+fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
+    let workspace = Workspace::new();
+    for (out, flags, clip, mean) in [
+        ("a", "--rule yaad", None, false),
+        ("b", "--rule yaad --clip-errors 2", Some(2.0), false),
+        ("c", "--rule titans_mlp --clip-errors 0.5 --frozen 4 --mean", Some(0.5), true),
+        ("d", "--rule delta --frozen 4 --mean", None, true),
+    ] {
+        workspace
+            .train(&[&["--steps", "1", "--out", out][..], &flags.split(' ').collect::<Vec<_>>()].concat())
+            .succeeded();
+        let text = fs::read_to_string(workspace.path(out).join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mixer = &config["layers"][0]["mixer"];
+        // The length is the rule's, the mean is the layer's.
+        assert_eq!((mixer["rule"]["clip"].as_f64(), mixer["mean"].as_bool()), (clip, Some(mean)), "{flags}: {text}");
+    }
+    // What is out of range, and what the rule or the mixer does not have, is named.
+    for (flags, told) in [
+        ("--rule yaad --clip-errors 0", &["yaad", "`clip`", "over 0"][..]),
+        ("--rule yaad --clip-errors nan", &["--clip-errors", "NaN", "over 0"]),
+        ("--rule delta --clip-errors 2", &["--rule delta", "`clip`"]),
+        ("--mixer hope --clip-errors 2", &["--clip-errors", "hope"]),
+        ("--rule titans --mean", &["mean", "titans", "frozen"]),
+        ("--mixer attention --mean", &["--mean", "attention"]),
+    ] {
+        workspace.train(&flags.split(' ').collect::<Vec<_>>()).failed(1, told);
+    }
+}
+
 /// Rules, options and compositions by flags, and the same model by `--config`.
 #[test]
 fn every_kind_of_model_can_be_asked_for() {

@@ -155,6 +155,13 @@ fn huber(kind: Huber, e: &Var, delta: &Var) -> Var {
     }
 }
 
+/// `u / √(1 + |u|²/c²)`, (94); `u [1,V]` itself without a `c`.
+fn clipped(u: Var, clip: Option<f32>) -> Var {
+    let Some(c) = clip.map(f64::from) else { return u };
+    let stretch = u.square().sum().scale(1.0 / (c * c)).shift(1.0).sqrt();
+    u * stretch.recip()
+}
+
 /// `m^power` for positive `m`.
 /// By way of the logarithm: a matrix of the oracle has no other real power.
 fn power(m: &Var, power: f64) -> Var {
@@ -197,7 +204,7 @@ fn step<R: DeepRule>(
     old: &Of<R::State, Var>,
     point: &Of<R::State, Var>,
 ) -> (Var, Of<R::State, Var>) {
-    let DeepSpec { structure, bias, retention, read, .. } = rule.spec();
+    let DeepSpec { structure, bias, retention, read, clip, .. } = rule.spec();
     let gates = R::Gates::list(&token.gates);
     // Gates by name: which ones there are depends on the rule.
     let gate = |name| gates.iter().find(|(slot, _)| *slot == name).map(|(_, gate)| *gate);
@@ -217,7 +224,7 @@ fn step<R: DeepRule>(
     // The inner gradient is taken at `point`, the group's start where frozen, as in (33).
     let weights = weights_of(&point);
     let at = apply(structure, &weights, &token.k);
-    let u = inner_grad(bias, &(&at.out - &token.v), gate("delta"));
+    let u = clipped(inner_grad(bias, &(&at.out - &token.v), gate("delta")), clip);
     let (a, theta) = (named("log_a").exp(), named("theta"));
     // Retention and step act on the state `X`, not on the weights that are made from it.
     let (mut new, mut velocities) = (Vec::new(), Vec::new());
@@ -324,7 +331,11 @@ oracles! {
         Self { memory: GELU, frozen: Some(70), ..Self::default() },
         Self { memory: NORM, read: Read::Before, frozen: Some(5), ..Self::default() },
         Self { momentum: MomentumForm::LookAhead, ..Self::default() },
-        Self { momentum: MomentumForm::LookAhead, memory: GELU, read: Read::Before, frozen: Some(5) },
+        Self { momentum: MomentumForm::LookAhead, memory: GELU, read: Read::Before, frozen: Some(5), clip: None },
+        // Values are longer than these lengths, and most errors with them.
+        Self { clip: Some(1.0), ..Self::default() },
+        Self { clip: Some(2.0), memory: NORM, frozen: Some(16), ..Self::default() },
+        Self { clip: Some(2.0), momentum: MomentumForm::LookAhead, frozen: Some(5), ..Self::default() },
     ];
     // The cube of an error is steep: a step that a bounded error would allow runs away.
     Moneta: 0.03, [
@@ -335,6 +346,8 @@ oracles! {
         Self { tanh: true, q: 3.0, memory: PLAIN, ..Self::default() },
         // Cubed errors through a norm amplify rounding ten thousand times: the norm is tested with other errors.
         Self { frozen: Some(16), memory: PLAIN, ..Self::default() },
+        Self { clip: Some(2.0), ..Self::default() },
+        Self { clip: Some(2.0), frozen: Some(16), memory: PLAIN, ..Self::default() },
     ];
     MonetaMatrix: 0.03, [
         Self::default(),
@@ -346,18 +359,24 @@ oracles! {
         Self { bias: Huber::Norm, memory: GELU, ..Self::default() },
         Self { bias: Huber::Mix, read: Read::Before, ..Self::default() },
         Self { frozen: Some(16), memory: TANH, ..Self::default() },
-        Self { bias: Huber::Norm, frozen: Some(70), memory: NORM, read: Read::Before },
+        Self { bias: Huber::Norm, frozen: Some(70), memory: NORM, read: Read::Before, clip: None },
+        Self { clip: Some(1.0), memory: GELU, ..Self::default() },
+        Self { clip: Some(1.0), bias: Huber::Mix, read: Read::Before, ..Self::default() },
+        Self { clip: Some(1.0), bias: Huber::Norm, frozen: Some(16), ..Self::default() },
     ];
     YaadMatrix: 0.5, [
         Self::default(),
         Self { bias: Huber::Norm, memory: WHOLE, ..Self::default() },
         Self { bias: Huber::Mix, frozen: Some(5), ..Self::default() },
+        Self { clip: Some(1.0), frozen: Some(5), ..Self::default() },
     ];
     YaadMomentum: 0.3, [
         Self::default(),
         Self { bias: Huber::Norm, frozen: Some(16), ..Self::default() },
         Self { momentum: MomentumForm::LookAhead, ..Self::default() },
         Self { momentum: MomentumForm::LookAhead, memory: TANH, frozen: Some(16), ..Self::default() },
+        Self { clip: Some(1.0), ..Self::default() },
+        Self { clip: Some(1.0), memory: NORM, frozen: Some(16), ..Self::default() },
     ];
     // A step moves logarithms here, so weights change by factors.
     Memora: 0.05, [
@@ -365,6 +384,9 @@ oracles! {
         Self { scale: 2.0, memory: PLAIN, ..Self::default() },
         Self { read: Read::Before, ..Self::default() },
         Self { frozen: Some(16), ..Self::default() },
+        // Shorter errors move logarithms so little that it is lost in them, unless the weights are larger.
+        Self { clip: Some(4.0), scale: 4.0, ..Self::default() },
+        Self { clip: Some(4.0), scale: 4.0, frozen: Some(16), ..Self::default() },
     ];
     MemoraMatrix: 0.5, [
         Self { scale: 3.0, ..Self::default() },

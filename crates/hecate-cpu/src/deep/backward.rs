@@ -370,6 +370,7 @@ impl DeepCell {
             du.copy_from_slice(du_o);
             do_.fill(0.0);
         }
+        bias::clip_vjp(self.spec.clip, record.u, record.shrink[0], du);
         de.fill(0.0);
         let threshold = bias::inner_grad_vjp(self.spec.bias, record.error, at.gates.delta, du, de);
         match normed {

@@ -1,10 +1,10 @@
-//! Attentional biases: what a memory writes for an error, and its derivative. Equations (47)–(52).
+//! Attentional biases: what a memory writes for an error, and its derivative. Equations (47)–(52), and (94) after them.
 //!
 //! `e [V]` is the prediction minus the value, and `u = ψ(e)` the gradient of the bias at it.
 //! L2 and L_p act element by element; Huber's norms look at the whole row.
 //! Where a bias has a kink, the derivative of the side that holds there is taken.
 
-use crate::rows::{axpy, dot};
+use crate::rows::{axpy, dot, scale};
 use hecate_core::rules::{AttentionalBias, Huber};
 
 /// `m^power` for `m > 0`.
@@ -104,6 +104,26 @@ pub(super) fn inner_grad_vjp(bias: AttentionalBias, error: &[f32], delta: f32, d
             }
         }
     }
+}
+
+/// `u ← s u` of (94) for `u [V]`, or with no `c` nothing. Returns `s`, 1 then.
+#[inline(always)]
+pub(super) fn clip(clip: Option<f32>, u: &mut [f32]) -> f32 {
+    let Some(c) = clip else { return 1.0 };
+    // The ratio first: lengths and `c` may be of any size, their squares may not.
+    let ratio = dot(u, u).sqrt() / c;
+    let shrink = (1.0 + ratio * ratio).sqrt().recip();
+    scale(u, shrink);
+    shrink
+}
+
+/// From the gradient `du [V]` of [`clip`]'s result `u` to that of its argument, in place; `shrink` is what it returned.
+#[inline(always)]
+pub(super) fn clip_vjp(clip: Option<f32>, u: &[f32], shrink: f32, du: &mut [f32]) {
+    let Some(c) = clip else { return };
+    // What shortens an error grows with it: part of the gradient along it goes.
+    axpy(du, -dot(u, du) / c / c, u);
+    scale(du, shrink);
 }
 
 /// −1, 0 or 1. `signum` alone would call +0 positive.

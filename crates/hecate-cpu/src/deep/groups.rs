@@ -38,8 +38,10 @@ struct InnerGrads {
     delta: Vec<f32>,
     /// `[n,V]`.
     error: Vec<f32>,
-    /// `ψ(e) [n,V]`.
+    /// `ψ(e) [n,V]`, clipped.
     u: Vec<f32>,
+    /// `s` of (94), `[n]`.
+    shrink: Vec<f32>,
     /// `u` through the norm, `[n,V]`.
     u_o: Vec<f32>,
     /// Normed outputs `[n,V]`; empty without a norm.
@@ -181,6 +183,7 @@ impl DeepCell {
         // Biases may look at a whole row, so rows go one by one.
         for ((u, error), gates) in inner.u.chunks_exact_mut(v).zip(inner.error.chunks_exact(v)).zip(&gates) {
             bias::inner_grad(self.spec.bias, error, gates.delta, u);
+            inner.shrink.push(bias::clip(self.spec.clip, u));
         }
         inner.u_o = self.through_norm(&inner.normed, &inner.deviation, &inner.u);
         // `b = u_o W₁ᵀ`, the error's gradient at the hidden layer.
@@ -300,12 +303,13 @@ impl DeepCell {
     fn inner_grads_vjp(&self, rows: TokenRows<'_>, inner: &InnerGrads, du_o: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
         let (n, v, norm) = (rows.tokens, self.value, self.spec.structure.norm());
         // The norm's Jacobian is symmetric: the way back is the same product.
-        let du = self.through_norm(&inner.normed, &inner.deviation, du_o);
+        let mut du = self.through_norm(&inner.normed, &inner.deviation, du_o);
         let (mut de, mut spare) = (vec![0.0; n * v], vec![0.0; v]);
         let width = rows.gates.len() / n;
         let mut ddelta = Vec::with_capacity(n);
         for (t, de) in de.chunks_exact_mut(v).enumerate() {
             let (row, delta) = (t * v..(t + 1) * v, self.gates(&rows.gates[t * width..][..width]).delta);
+            bias::clip_vjp(self.spec.clip, &inner.u[row.clone()], inner.shrink[t], &mut du[row.clone()]);
             ddelta.push(bias::inner_grad_vjp(self.spec.bias, &inner.error[row.clone()], delta, &du[row], de));
         }
         let mut do_ = self.through_norm(&inner.normed, &inner.deviation, &de);

@@ -225,6 +225,7 @@ impl DeepCell {
         }
         axpy(record.error, -1.0, token.v);
         bias::inner_grad(self.spec.bias, record.error, delta, record.u);
+        record.shrink[0] = bias::clip(self.spec.clip, record.u);
         if self.spec.structure.norm() {
             record.u_o.fill(0.0);
             norm::add_jacobian(record.normed, record.deviations[0], record.u, record.u_o);

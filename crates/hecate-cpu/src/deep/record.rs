@@ -28,21 +28,23 @@ pub(super) struct Record<T> {
     pub(super) read_normed: T,
     /// Deviations of the two norms.
     pub(super) deviations: T,
+    /// `[1]`: `s` of (94), by which `u` is shorter than `ψ`.
+    pub(super) shrink: T,
 }
 
 impl DeepCell {
     /// Widths of a record's parts, in the order of [`Record`].
     #[inline(always)]
-    pub(super) fn widths(&self) -> [usize; 13] {
+    pub(super) fn widths(&self) -> [usize; 14] {
         let (d, v) = (self.d(), self.value);
         let norm = if self.spec.structure.norm() { v } else { 0 };
-        [d, d, d, d, d, v, v, v, norm, d, d, norm, 2]
+        [d, d, d, d, d, v, v, v, norm, d, d, norm, 2, 1]
     }
 
     /// A record's parts, to be written by the forward.
     #[inline(always)]
     pub(super) fn parts_mut<'r>(&self, mut rest: &'r mut [f32]) -> Record<&'r mut [f32]> {
-        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations] =
+        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations, shrink] =
             self.widths().map(|width| {
                 let (own, others) = std::mem::take(&mut rest).split_at_mut(width);
                 rest = others;
@@ -63,18 +65,34 @@ impl DeepCell {
             read_slope: read.1,
             read_normed: read.2,
             deviations,
+            shrink,
         }
     }
 
     /// A record's parts.
     #[inline(always)]
     pub(super) fn parts<'r>(&self, mut rest: &'r [f32]) -> Record<&'r [f32]> {
-        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations] =
+        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations, shrink] =
             self.widths().map(|width| {
                 let (own, others) = rest.split_at(width);
                 rest = others;
                 own
             });
-        Record { pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations }
+        Record {
+            pre,
+            h,
+            slope,
+            back,
+            delta,
+            error,
+            u,
+            u_o,
+            normed,
+            read_h,
+            read_slope,
+            read_normed,
+            deviations,
+            shrink,
+        }
     }
 }

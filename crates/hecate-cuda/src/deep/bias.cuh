@@ -1,4 +1,4 @@
-// What a memory is taught by an error: equations (47)–(52).
+// What a memory is taught by an error: equations (47)–(52), and (94) after them.
 //
 // Vectors are [V] in shared memory or scratch, elements by threads; all threads of the block call every function.
 #pragma once
@@ -86,4 +86,23 @@ TOGETHER float inner_grad_vjp(const Options& o, const float* error, float delta,
     }
     __syncthreads();
     return ddelta;
+}
+
+// u ← s u of (94), or nothing where nothing is clipped. Returns s, 1 then.
+TOGETHER float clip(const Options& o, float* u) {
+    if (o.per_clip == 0.0f) return 1.0f;
+    // The ratio first: lengths and c may be of any size, their squares may not.
+    float ratio = sqrtf(dot(u, u, o.value)) * o.per_clip, shrink = 1.0f / sqrtf(1.0f + ratio * ratio);
+    EACH(i, o.value) u[i] *= shrink;
+    __syncthreads();
+    return shrink;
+}
+
+// From the gradient of the clipped u to that of ψ, in place. What shortens an error grows with it: part of the gradient
+// along it goes.
+TOGETHER void clip_vjp(const Options& o, const float* u, float shrink, float* du) {
+    if (o.per_clip == 0.0f) return;
+    float along = dot(u, du, o.value) * o.per_clip * o.per_clip;
+    EACH(i, o.value) du[i] = shrink * (du[i] - along * u[i]);
+    __syncthreads();
 }

@@ -14,8 +14,8 @@ struct Record {
     float *read_h, *read_slope;
     // [V] each: error, ψ, u_o; with a norm what it made, at the key and at the query.
     float *error, *u, *u_o, *normed, *read_normed;
-    // Deviations of the two norms.
-    float* deviations;
+    // Deviations of the two norms, and s of (94).
+    float *deviations, *shrink;
 
     // `elements` is the token's record, as long as `deep::workspace` says.
     __device__ Record(const Options& o, float* elements) {
@@ -29,7 +29,7 @@ struct Record {
         pre = take(d), h = take(d), slope = take(d), back = take(d), delta = take(d);
         read_h = take(d), read_slope = take(d);
         error = take(v), u = take(v), u_o = take(v), normed = take(n), read_normed = take(n);
-        deviations = take(2);
+        deviations = take(2), shrink = take(1);
     }
 };
 
@@ -136,6 +136,8 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
         if (threadIdx.x == 0) r.deviations[0] = deviation;
         __syncthreads();
         ::inner_grad<BIAS>(o, r.error, delta, r.u);
+        float shrink = clip(o, r.u);
+        if (threadIdx.x == 0) r.shrink[0] = shrink;
         if (o.norm) add_jacobian(r.normed, deviation, r.u, r.u_o, o.value);
         else copy(r.u_o, r.u, o.value);
         if (o.hidden) {

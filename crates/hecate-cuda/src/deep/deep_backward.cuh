@@ -182,6 +182,7 @@ DEEP void OF_DEEP::inner_grad_vjp(const Token& token, const Gates& g, const floa
         add_jacobian(r.normed, r.deviations[0], s.du_o, s.du, o.value);
         second_derivative(r.normed, r.deviations[0], r.u, r.u_o, s.du_o, s.spare, s.do_, o.value);
     }
+    clip_vjp(o, r.u, r.shrink[0], s.du);
     // Back through ψ to the error, which is minus the gradient of v.
     float ddelta = ::inner_grad_vjp<BIAS>(o, r.error, g.delta, s.du, s.de);
     if (BIAS == HUBER && threadIdx.x == 0) grads.gates[MOMENTUM ? 3 : 2] = ddelta;

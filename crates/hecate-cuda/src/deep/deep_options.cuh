@@ -20,6 +20,8 @@ struct Options {
     u32 tanh, literal;
     // Bias (48), (49) and retention (54), (55).
     float p, epsilon, q, scale;
+    // 1 / c of (94), 0 where nothing is clipped.
+    float per_clip;
 
     // Elements of the first weight matrix, and of all.
     __device__ __forceinline__ u64 first() const { return (u64)key * (hidden ? hidden : value); }

@@ -21,7 +21,7 @@ fn workspace(spec: DeepSpec, dims: &Dims) -> WorkspaceSize {
     let norm = if spec.structure.norm() { v } else { 0 };
     let mapped = if spec.retention == Retention::Decay { 0 } else { 2 * spec.weights(dims) };
     WorkspaceSize {
-        record: 7 * d + 3 * v + 2 * norm + 2,
+        record: 7 * d + 3 * v + 2 * norm + 3,
         scratch: mapped + 5 * d + 6 * v + dims.key + d.max(v),
         in_place: true,
         ahead: if spec.looks_ahead() { spec.weights(dims) } else { 0 },

@@ -163,6 +163,7 @@ struct Stored {
     step: f32,
     momentum: f32,
     writes_per_token: usize,
+    mean: bool,
     features: Features,
 }
 
@@ -187,6 +188,7 @@ impl Default for Stored {
             step,
             momentum,
             writes_per_token,
+            mean,
             features,
         } = MemoryConfig::default();
         let (retain, forgetting) = (None, None);
@@ -204,6 +206,7 @@ impl Default for Stored {
             step,
             momentum,
             writes_per_token,
+            mean,
             features,
         }
     }
@@ -212,7 +215,7 @@ impl Default for Stored {
 impl From<Stored> for MemoryConfig {
     fn from(stored: Stored) -> Self {
         let Stored { rule, heads, key_dim, value_dim, conv, gate, decay, horizon, step, momentum, .. } = stored;
-        let Stored { writes_per_token, features, .. } = stored;
+        let Stored { mean, writes_per_token, features, .. } = stored;
         let former = if stored.retain.is_none() { former_forgetting(rule) } else { 1.0 };
         let retain = stored.retain.unwrap_or(Some(Retain::former()));
         let forgetting = stored.forgetting.unwrap_or(former);
@@ -230,6 +233,7 @@ impl From<Stored> for MemoryConfig {
             step,
             momentum,
             writes_per_token,
+            mean,
             features,
         }
     }

@@ -133,6 +133,7 @@ impl MemoryConfig {
         taps(path("conv"), self.conv)?;
         self.check_step(path("step"))?;
         self.check_momentum(path("momentum"))?;
+        self.check_mean(path("mean"))?;
         self.check_retain(path("retain"))?;
         self.check_forgetting(path("forgetting"))?;
         self.check_horizon(path("horizon"))?;
@@ -215,6 +216,15 @@ impl MemoryConfig {
             _ => "1: only titans, titans_mlp and yaad_momentum have another",
         };
         Err(Error::config(field, self.momentum, expected))
+    }
+
+    /// Refuses a mean over groups of one token: it would look as if it had worked.
+    fn check_mean(&self, field: String) -> Result<()> {
+        if !self.mean || group(self.rule) > 1 {
+            return Ok(());
+        }
+        let expected = format!("false: {} has no frozen groups of 2 tokens or more (`rule.frozen`)", self.rule.name());
+        Err(Error::config(field, self.mean, expected))
     }
 }
 

@@ -55,6 +55,8 @@ pub(super) struct MemoryLayer {
     initial: InitialState,
     /// Whether what is forgotten goes back to `initial`.
     pub(super) anchored: bool,
+    /// [`MemoryConfig::mean`].
+    mean: bool,
 }
 
 impl<R: GatedRule> Memory<R> {
@@ -90,6 +92,7 @@ impl<R: GatedRule> Memory<R> {
             output: OutputProjection::with_gate(gate, build, output, norm_eps)?,
             initial: InitialState::where_retained(build, rule, &dims, anchored)?,
             anchored,
+            mean: config.mean,
         };
         Ok(Self { rule, layer })
     }
@@ -122,7 +125,8 @@ impl MemoryLayer {
         let k = self.writes.apart(tape, self.unit(tape, &self.qkv[1], x, context)?)?;
         let q = self.queries(tape, x, context)?;
         let v = self.writes.apart(tape, self.qkv[2].forward(tape, x, context)?)?;
-        Ok((q, WriteInputs::new(k, rule.values(tape, v)?, self.gating.forward(rule, tape, x)?)))
+        let writes = WriteInputs::new(k, rule.values(tape, v)?, self.gating.forward(rule, tape, x)?);
+        Ok((q, if self.mean { rule.scale_step(tape, &writes)? } else { writes }))
     }
 
     /// The state `[N,H,..]` before the call's tokens: what is remembered of the texts so far, or initial memories.

@@ -1,5 +1,5 @@
 // The inner gradient: u = ψ(e), the derivative of the attentional bias by the error, and its own derivative. Equations
-// (47) to (52).
+// (47) to (52), and (94) after them.
 
 // Values of BIAS, in the order of `AttentionalBias`.
 const L2: u32 = 0u;
@@ -14,7 +14,7 @@ const NORM: u32 = 1u;
 fn power_grad(e: f32) -> f32 {
     let p = args.cell.p;
     let m = e * e + args.cell.epsilon;
-    if (args.cell.tanh != 0u) {
+    if (args.cell.error != 0u) {
         return p * hyperbolic_tangent(10.0 * e) * power(m, (p - 1.0) / 2.0);
     }
     return p * e * power(m, (p - 2.0) / 2.0);
@@ -25,7 +25,7 @@ fn power_grad(e: f32) -> f32 {
 fn power_second_derivative(e: f32) -> f32 {
     let p = args.cell.p;
     let m = e * e + args.cell.epsilon;
-    if (args.cell.tanh != 0u) {
+    if (args.cell.error != 0u) {
         let t = hyperbolic_tangent(10.0 * e);
         let steep = 10.0 * (1.0 - t * t) * power(m, (p - 1.0) / 2.0);
         return p * (steep + t * (p - 1.0) * e * power(m, (p - 3.0) / 2.0));
@@ -36,10 +36,10 @@ fn power_second_derivative(e: f32) -> f32 {
 // An element of ψ(e) of (50), (51), (52), for errors of this length.
 // COORDINATE cuts each element at δ; NORM and the mix decide by the length of the whole error.
 fn huber_grad(e: f32, delta: f32, length: f32) -> f32 {
-    if (args.cell.huber == COORDINATE) {
+    if (args.cell.error == COORDINATE) {
         return select(delta * sign_of(e), e, abs(e) <= delta);
     }
-    let outside = select(delta * sign_of(e), delta / length * e, args.cell.huber == NORM);
+    let outside = select(delta * sign_of(e), delta / length * e, args.cell.error == NORM);
     return select(outside, e, length <= delta);
 }
 
@@ -71,20 +71,37 @@ fn inner_grad_vjp(e: f32, du: f32, delta: f32, sums: vec4<f32>) -> f32 {
     if (BIAS == LP) {
         return power_second_derivative(e) * du;
     }
-    if (args.cell.huber == COORDINATE) {
+    if (args.cell.error == COORDINATE) {
         return select(0.0, du, abs(e) <= delta);
     }
     let length = sqrt(sums.x);
     let cut = delta / length * (du - e * (sums.y / sums.x));
-    return select(select(0.0, cut, args.cell.huber == NORM), du, length <= delta);
+    return select(select(0.0, cut, args.cell.error == NORM), du, length <= delta);
 }
 
 // The gradient of δ.
 // δ counts where it cuts, and nowhere else.
 fn delta_vjp(delta: f32, sums: vec4<f32>) -> f32 {
-    if (args.cell.huber == COORDINATE) {
+    if (args.cell.error == COORDINATE) {
         return sums.w;
     }
     let length = sqrt(sums.x);
-    return select(select(sums.z, sums.y / length, args.cell.huber == NORM), 0.0, length <= delta);
+    return select(select(sums.z, sums.y / length, args.cell.error == NORM), 0.0, length <= delta);
+}
+
+// Whether what is taught is clipped.
+fn clips() -> bool {
+    return args.cell.per_clip != 0.0;
+}
+
+// s of (94), given |ψ|². The length first, since 1 / c may be of any size and its square may not.
+fn shrink_of(square: f32) -> f32 {
+    let ratio = sqrt(square) * args.cell.per_clip;
+    return select(1.0, 1.0 / sqrt(1.0 + ratio * ratio), clips());
+}
+
+// An element of ψ̄, given u·ū. What shortens an error grows with it: part of the gradient along it goes.
+fn clip_vjp(u: f32, du: f32, shrink: f32, along: f32) -> f32 {
+    let per_clip = args.cell.per_clip;
+    return shrink * (du - along * per_clip * per_clip * u);
 }

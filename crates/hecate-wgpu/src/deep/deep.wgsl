@@ -15,16 +15,17 @@ struct Cell {
     residual: u32,
     norm: u32,
     read_after: u32,
-    // In the order of `Huber`.
-    huber: u32,
-    // Whether the sign of an error is a hyperbolic tangent; whether weights are the paper's image of the dual variable.
-    tanh: u32,
+    // Of Huber's errors in the order of `Huber`; of powers of one, whether its sign is a hyperbolic tangent.
+    error: u32,
+    // Whether weights are the paper's image of the dual variable.
     literal: u32,
     // Bias (48), (49) and retention (54), (55).
     p: f32,
     epsilon: f32,
     q: f32,
     scale: f32,
+    // 1 / c of (94), 0 where nothing is clipped.
+    per_clip: f32,
 }
 
 // Rows that a token leaves for its backward.
@@ -48,6 +49,8 @@ struct Record {
     // Deviations of the two norms.
     deviation: u32,
     read_deviation: u32,
+    // s of (94).
+    shrink: u32,
 }
 
 // Rows for one token.
@@ -87,6 +90,8 @@ const ALONG: u32 = 12u;
 const CARRY: u32 = 14u;
 const KEEP: u32 = 15u;
 const GAIN: u32 = 16u;
+// u·ū, which (94) goes back with.
+const TAUGHT: u32 = 17u;
 // Scalar `i` of the token.
 fn known(i: u32) -> f32 {
     return row(scratch_rows().known + i);
@@ -145,7 +150,7 @@ fn begin_token() {
     }
 }
 
-// 7 D + 3 V rows, 2 V more and two deviations with a norm.
+// 7 D + 3 V rows, 2 V more with a norm, then two deviations and s of (94).
 fn record_rows() -> Record {
     let d = args.cell.hidden;
     let v = args.call.value;
@@ -155,6 +160,7 @@ fn record_rows() -> Record {
     return Record(
         record, record + d, record + 2u * d, record + 3u * d, record + 4u * d, record + 5u * d, record + 6u * d,
         error, error + v, error + 2u * v, normed, normed + n, normed + 2u * n, normed + 2u * n + 1u,
+        normed + 2u * n + 2u,
     );
 }
 

@@ -8,9 +8,9 @@ const POINT: u32 = 1u;
 // The error, ψ, u_o, b, δ.
 // e = f(W; k) − v [V].
 const ERROR: u32 = 12u;
-// u = ψ(e) [V].
+// ψ(e) [V].
 const INNER_GRAD: u32 = 13u;
-// u_o = J u [V].
+// u = s ψ(e) of (94), u_o = J u [V].
 const OUTER: u32 = 14u;
 const BACK: u32 = 15u;
 const SLOPES: u32 = 16u;
@@ -66,9 +66,9 @@ fn shape_of(phase: u32) -> vec3<u32> {
         case ERROR: {
             return each_of(v, BIAS == HUBER);
         }
-        // A norm needs two means of the gradient.
+        // A norm needs two means of the gradient, a clip its length.
         case INNER_GRAD: {
-            return each_of(v, has_norm());
+            return each_of(v, has_norm() || clips());
         }
         // b = W₁ u_o [D].
         case BACK: {
@@ -221,18 +221,24 @@ fn element(phase: u32, i: u32) -> vec4<f32> {
             put(r.error + i, e);
             return vec4(e * e, 0.0, 0.0, 0.0);
         }
-        // u = ψ(e), with the two sums that the norm's Jacobian needs.
+        // ψ(e), with its square and the two sums that the norm's Jacobian needs.
         case INNER_GRAD: {
             let u = inner_grad(row(r.error + i), known(DELTA), sqrt(known(SUMS)));
             put(r.u + i, u);
             if (has_norm()) {
-                return vec4(u, row(r.normed + i) * u, 0.0, 0.0);
+                return vec4(u, row(r.normed + i) * u, u * u, 0.0);
             }
+            return vec4(0.0, 0.0, u * u, 0.0);
         }
-        // u_o = J u with a norm, else u.
+        // u = s ψ, and u_o = J u with a norm, else u.
         case OUTER: {
-            let u = row(r.u + i);
-            let means = sums_known().xy / f32(args.call.value);
+            let shrink = shrink_of(known(SUMS + 2u));
+            let u = shrink * row(r.u + i);
+            put(r.u + i, u);
+            if (i == 0u) {
+                put(r.shrink, shrink);
+            }
+            let means = shrink * sums_known().xy / f32(args.call.value);
             if (has_norm()) {
                 put(r.u_o + i, jacobian(row(r.normed + i), u, means, row(r.deviation)));
             } else {

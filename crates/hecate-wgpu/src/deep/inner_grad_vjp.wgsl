@@ -8,9 +8,9 @@ const INNER_GRAD_VJP_SECOND: u32 = 7u;
 const INNER_GRAD_VJP_OUTER: u32 = 8u;
 // Sums of ū_o, x̂ ∘ ū_o, x̂ ∘ u and ū_o ∘ u_o over [V].
 const INNER_GRAD_VJP_NORM_SUMS: u32 = 9u;
-// ū = J ū_o, and x̂'s own gradient [V].
+// ū = J ū_o, x̂'s own gradient, and the sum u·ū [V].
 const INNER_GRAD_VJP_U: u32 = 10u;
-// ō from the norm, and the sums that the bias needs [V].
+// ψ̄ of (94), ō from the norm, and the sums that the bias needs [V].
 const INNER_GRAD_VJP_OUTPUT: u32 = 11u;
 // ē = ψ′(e)ᵀ ū, dv −= ē, dδ [V].
 const INNER_GRAD_VJP_ERROR: u32 = 12u;
@@ -41,7 +41,10 @@ fn inner_grad_vjp_shape(at: u32) -> vec3<u32> {
         case INNER_GRAD_VJP_NORM_SUMS: {
             return shape_if(has_norm(), EACH | TOTAL, 1u, v);
         }
-        case INNER_GRAD_VJP_U, INNER_GRAD_VJP_ERROR: {
+        case INNER_GRAD_VJP_U: {
+            return each_of(v, has_norm() || clips());
+        }
+        case INNER_GRAD_VJP_ERROR: {
             return each_of(v, has_norm());
         }
         case INNER_GRAD_VJP_OUTPUT: {
@@ -135,13 +138,14 @@ fn error_back(at: u32, r: Record, s: Scratch, i: u32) -> vec4<f32> {
             let du_o = row(s.du_o + i);
             if (!has_norm()) {
                 put(s.du + i, du_o);
-                return vec4(0.0);
+                return vec4(0.0, 0.0, row(r.u + i) * du_o, 0.0);
             }
             let x = row(r.normed + i);
-            put(s.du + i, jacobian(x, du_o, sums.xy / d, row(r.deviation)));
+            let du = jacobian(x, du_o, sums.xy / d, row(r.deviation));
+            put(s.du + i, du);
             let second = -(sums.z * du_o + sums.y * row(r.u + i)) / (row(r.deviation) * d);
             put(s.spare + i, second);
-            return vec4(second, x * second, 0.0, 0.0);
+            return vec4(second, x * second, row(r.u + i) * du, 0.0);
         }
         case INNER_GRAD_VJP_OUTPUT: {
             var gradient = 0.0;
@@ -151,7 +155,12 @@ fn error_back(at: u32, r: Record, s: Scratch, i: u32) -> vec4<f32> {
                 gradient = (row(s.spare + i) - known(MEAN) / d) / row(r.deviation) + ds * row(r.normed + i) / d;
             }
             put(s.do_ + i, gradient);
-            return sums_of_bias(e, row(s.du + i), known(DELTA));
+            var du = row(s.du + i);
+            if (clips()) {
+                du = clip_vjp(row(r.u + i), du, row(r.shrink), known(TAUGHT));
+                put(s.du + i, du);
+            }
+            return sums_of_bias(e, du, known(DELTA));
         }
         default: {
             let de = inner_grad_vjp(e, row(s.du + i), known(DELTA), sums);

@@ -13,7 +13,7 @@ use hecate_core::{
 /// `deep.wgsl`'s constant of this name: scalars of a token.
 ///
 /// Sums and gates that one invocation leaves for all others of the workgroup.
-const KNOWN: usize = 17;
+const KNOWN: usize = 18;
 
 /// The kernels of all these rules.
 const SOURCES: [&WgslSource; 2] = recurrent::sources! {
@@ -38,9 +38,12 @@ const SOURCES: [&WgslSource; 2] = recurrent::sources! {
 /// The rule's `Cell` at these sizes; `deep.wgsl` says what each word is.
 fn cell(options: DeepOptions) -> Cell {
     let DeepOptions { hidden, activation, residual, norm, read_after, huber, tanh, literal, .. } = options;
-    let [p, epsilon, q, scale] = [options.p, options.epsilon, options.q, options.scale].map(f32::to_bits);
+    let floats = [options.p, options.epsilon, options.q, options.scale, options.per_clip];
     // Floats as their bits.
-    [hidden, activation, residual, norm, read_after, huber, tanh, literal, p, epsilon, q, scale]
+    let [p, epsilon, q, scale, per_clip] = floats.map(f32::to_bits);
+    // One of them is 0: no rule has both.
+    let error = huber + tanh;
+    [hidden, activation, residual, norm, read_after, error, literal, p, epsilon, q, scale, per_clip]
 }
 
 /// Workspace of a rule at these sizes: what `deep.wgsl`'s `Record` and `Scratch` cut up.
@@ -52,7 +55,7 @@ fn workspace(spec: DeepSpec, dims: &Dims) -> WorkspaceSize {
     let matrices = if spec.retention == Retention::Decay { 0 } else { 2 * spec.weights(dims) };
     WorkspaceSize {
         // Rows that a token leaves for its backward.
-        record: 7 * d + 3 * v + 2 * norm + 2,
+        record: 7 * d + 3 * v + 2 * norm + 3,
         // Rows that live as long as a token.
         scratch: 4 * d + 6 * v + dims.key + d.max(v) + KNOWN,
         matrices,

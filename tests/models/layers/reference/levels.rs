@@ -20,7 +20,7 @@ pub(crate) fn read<R: Gated>(rule: R, state: &Of<R::State, Var>, token: &Token<R
 }
 
 /// The token with a step for a group of tokens.
-fn tempered<R: Gated>(rule: R, token: &Token<R>) -> Token<R> {
+pub(super) fn tempered<R: Gated>(rule: R, token: &Token<R>) -> Token<R> {
     let group = GatedRule::group(rule) as f64;
     let gate = |name, x: &Var| if name == "theta" { x.scale(1.0 / group) } else { x.clone() };
     let gates = R::Gates::map(R::Gates::as_ref(&token.gates), gate);

@@ -22,6 +22,8 @@ pub struct DeepSpec {
     pub frozen: Option<u32>,
     /// Which momentum, where the rule has it.
     pub momentum: MomentumForm,
+    /// Length that what is taught stays under: `c` of (94), over 0. Absent: any.
+    pub clip: Option<f32>,
 }
 
 impl DeepSpec {
@@ -34,6 +36,7 @@ impl DeepSpec {
             read,
             frozen,
             momentum: MomentumForm::HeavyBall,
+            clip: None,
         }
     }
 
@@ -72,6 +75,7 @@ impl DeepSpec {
             norm: self.structure.norm().into(),
             read_after: (self.read == Read::After).into(),
             look_ahead: self.looks_ahead().into(),
+            per_clip: self.clip.map_or(0.0, f32::recip),
             // What other errors and retentions do not read is set to something harmless.
             huber: 0,
             tanh: 0,
@@ -107,6 +111,12 @@ impl DeepSpec {
         let refuse = |option, found: String, expected| Err(Error::Config { what, option, found, expected });
         check_frozen(what, self.frozen)?;
         check_read(what, self.read, dims)?;
+        if let Some(clip) = self.clip {
+            // Kernels take its reciprocal, which is to be finite too.
+            if !(clip.is_finite() && clip >= f32::MIN_POSITIVE) {
+                return refuse("clip", clip.to_string(), "a length over 0, or null for errors of any length");
+            }
+        }
         if let Structure::Mlp(MlpMemory { expansion: 0, .. }) = self.structure {
             return refuse("expansion", "0".into(), "a hidden layer at least as wide as a key");
         }
@@ -169,6 +179,8 @@ pub struct DeepOptions {
     pub q: f32,
     /// Sum of a column (55).
     pub scale: f32,
+    /// `1 / c` of (94); 0 where nothing is clipped.
+    pub per_clip: f32,
 }
 
 #[cfg(test)]
@@ -189,6 +201,8 @@ mod tests {
         let DeepOptions { key, hidden, value, tanh, literal, p, q, .. } = moneta.options(&dims);
         assert_eq!([key, hidden, value, tanh, literal], [3, 6, 5, 1, 1]);
         assert_eq!((p, q, moneta.weights(&dims)), (3.0, 4.0, 48));
+        let clipped = Yaad::<MlpMemory> { clip: Some(4.0), ..Yaad::default() }.spec().options(&dims);
+        assert_eq!([clipped.per_clip, moneta.options(&dims).per_clip], [0.25, 0.0]);
         assert_eq!(Yaad::<MlpMemory> { bias: Huber::Mix, ..Yaad::default() }.spec().options(&dims).huber, 2);
         let memora = MemoraMatrix { scale: 3.0, ..MemoraMatrix::default() }.spec();
         assert_eq!((memora.options(&dims).scale, memora.weights(&dims)), (3.0, 15));

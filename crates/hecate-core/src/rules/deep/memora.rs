@@ -24,6 +24,8 @@ pub struct Memora<M: Memory = MlpMemory> {
     pub read: Read,
     /// Groups of this many tokens share one gradient point.
     pub frozen: Option<u32>,
+    /// Length that what the memory is taught stays under, over 0 (94); absent: any.
+    pub clip: Option<f32>,
 }
 
 /// [`Memora`] with one matrix.
@@ -31,7 +33,7 @@ pub type MemoraMatrix = Memora<MatrixMemory>;
 
 impl<M: Memory> Default for Memora<M> {
     fn default() -> Self {
-        Self { memory: M::default(), scale: 1.0, read: Read::default(), frozen: None }
+        Self { memory: M::default(), scale: 1.0, read: Read::default(), frozen: None, clip: None }
     }
 }
 
@@ -44,7 +46,7 @@ impl<M: Memory> DeepRule for Memora<M> {
 
     fn spec(self) -> DeepSpec {
         let retention = Retention::Kl { scale: self.scale };
-        DeepSpec { retention, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
+        DeepSpec { retention, clip: self.clip, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

@@ -51,6 +51,13 @@
 //! Huber mix   ψ = e if |e| ≤ δ, else δ sign e:  inside ū;  outside 0, dδ = sign(e)·ū             (52)
 //! ```
 //!
+//! With `clip = c`, `u` of (34) is shortened to a length under `c`; short errors keep theirs, and all their direction.
+//! `ū` of (43) goes back through it before (44):
+//!
+//! ```text
+//! u = s ψ,  s = (1 + |ψ|²/c²)^{−1/2}                       ψ̄ = s (ū − u (u·ū)/c²)               (94)
+//! ```
+//!
 //! # Retention
 //!
 //! ```text

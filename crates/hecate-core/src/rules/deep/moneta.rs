@@ -31,6 +31,8 @@ pub struct Moneta<M: Memory = MlpMemory> {
     pub read: Read,
     /// Groups of this many tokens share one gradient point.
     pub frozen: Option<u32>,
+    /// Length that what the memory is taught stays under, over 0 (94); absent: any.
+    pub clip: Option<f32>,
 }
 
 /// [`Moneta`] with one matrix.
@@ -47,6 +49,7 @@ impl<M: Memory> Default for Moneta<M> {
             map: Map::default(),
             read: Read::default(),
             frozen: None,
+            clip: None,
         }
     }
 }
@@ -59,9 +62,9 @@ impl<M: Memory> DeepRule for Moneta<M> {
     type Anchor = M::Anchor;
 
     fn spec(self) -> DeepSpec {
-        let Self { p, epsilon, tanh, q, map, .. } = self;
+        let Self { p, epsilon, tanh, q, map, clip, .. } = self;
         let (bias, retention) = (AttentionalBias::Lp { p, epsilon, tanh }, Retention::Lq { q, map });
-        DeepSpec { bias, retention, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
+        DeepSpec { bias, retention, clip, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

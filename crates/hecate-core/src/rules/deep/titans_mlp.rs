@@ -13,7 +13,7 @@ use crate::{
 /// A write adds up to `θ/(1−η)`: make `θ = (1 − η) θ′`. Frozen with groups of `G` tokens, `G` steps act as one of the
 /// sum of their `θ`; scale them by about `1/G`.
 /// Source: Behrouz et al., "Titans", eqs 11–14 (their θ is half of ours: no ½ in their loss).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct TitansMlp {
     /// The memory.
@@ -24,6 +24,8 @@ pub struct TitansMlp {
     pub frozen: Option<u32>,
     /// Which momentum.
     pub momentum: MomentumForm,
+    /// Length that what the memory is taught stays under, over 0 (94); absent: any.
+    pub clip: Option<f32>,
 }
 
 slots! {
@@ -48,7 +50,8 @@ impl DeepRule for TitansMlp {
     type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
-        DeepSpec { momentum: self.momentum, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
+        let Self { memory, read, frozen, momentum, clip } = self;
+        DeepSpec { momentum, clip, ..DeepSpec::new(memory.structure(), read, frozen) }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

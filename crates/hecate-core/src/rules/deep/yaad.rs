@@ -71,6 +71,8 @@ pub struct Yaad<M: Memory = MlpMemory> {
     pub read: Read,
     /// Groups of this many tokens share one gradient point.
     pub frozen: Option<u32>,
+    /// Length that what the memory is taught stays under, over 0 (94); absent: any.
+    pub clip: Option<f32>,
 }
 
 /// [`Yaad`] with one matrix.
@@ -78,7 +80,7 @@ pub type YaadMatrix = Yaad<MatrixMemory>;
 
 impl<M: Memory> Default for Yaad<M> {
     fn default() -> Self {
-        Self { memory: M::default(), bias: Huber::default(), read: Read::default(), frozen: None }
+        Self { memory: M::default(), bias: Huber::default(), read: Read::default(), frozen: None, clip: None }
     }
 }
 
@@ -91,7 +93,7 @@ impl<M: Memory> DeepRule for Yaad<M> {
 
     fn spec(self) -> DeepSpec {
         let bias = AttentionalBias::Huber(self.bias);
-        DeepSpec { bias, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
+        DeepSpec { bias, clip: self.clip, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {
@@ -113,7 +115,7 @@ impl LowerDeepGates for HuberGates<()> {
 }
 
 /// [`Yaad`] with momentum: (57) for (58).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields, default))]
 pub struct YaadMomentum {
     /// The memory.
@@ -126,6 +128,8 @@ pub struct YaadMomentum {
     pub frozen: Option<u32>,
     /// Which momentum.
     pub momentum: MomentumForm,
+    /// Length that what the memory is taught stays under, over 0 (94); absent: any.
+    pub clip: Option<f32>,
 }
 
 impl DeepRule for YaadMomentum {
@@ -136,8 +140,8 @@ impl DeepRule for YaadMomentum {
     type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
-        let Self { memory, bias, read, frozen, momentum } = self;
-        DeepSpec { momentum, ..Yaad { memory, bias, read, frozen }.spec() }
+        let Self { memory, bias, read, frozen, momentum, clip } = self;
+        DeepSpec { momentum, ..Yaad { memory, bias, read, frozen, clip }.spec() }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

@@ -26,7 +26,7 @@ impl MemoryLayer {
         let dims = || self.dims(context.sequences.clone(), 1);
         let known = || rule.has_fused_decode(x.value().device(), &dims(), self.gating.limits());
         let plain = self.features == Features::Identity && self.writes.is_one() && self.gating.is_plain();
-        one && wide && plain && !self.anchored && known()
+        one && wide && plain && !self.anchored && !self.mean && known()
     }
 
     /// `x [N,1,hidden]` to the same shape. The kernel convolves, normalises, makes the gates, runs the rule, norms and gates
