@@ -22,7 +22,8 @@ use clap::{
 };
 use hecate_core::rules::{MomentumForm, TitansMlp};
 use hecate_models::{
-    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, RuleConfig, Vocabulary,
+    AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Retain, RuleConfig,
+    Vocabulary,
     trainer::load_config,
 };
 use serde_json::{Map, Number, Value};
@@ -285,9 +286,10 @@ impl ModelFlags<'_> {
                 let (head_dim, conv) = (self.model.key_dim, self.model.conv);
                 Ok(self.levels.hope(HopeArgs { heads, head_dim, conv, retain }))
             }
-            "cms" => Ok(self.levels.cms(self.memory()?)),
-            "conductor" => Ok(self.levels.conductor(self.memory()?)),
-            "tnt" => Ok(self.levels.tnt(self.memory()?)),
+            // Tokens of a chunk share a gradient point; levels of a conductor are exact.
+            "cms" => Ok(self.levels.cms(self.level(2)?)),
+            "conductor" => Ok(self.levels.conductor(self.level(1)?)),
+            "tnt" => Ok(self.levels.tnt(self.level(2)?)),
             _ => Ok(MixerConfig::Memory(self.memory()?)),
         }
     }
@@ -308,6 +310,16 @@ impl ModelFlags<'_> {
         // Written down as it is, whatever later versions have where nothing is chosen. A rule that cannot go back is refused
         // with the whole configuration, whose message names the field.
         Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
+    }
+
+    /// A memory that is read many times before it is written. A start to go back to serves it even more than others, so it has
+    /// one unless told otherwise, where its rule can go back in groups of so many tokens.
+    fn level(&self, group: usize) -> Result<MemoryConfig> {
+        let memory = self.memory()?;
+        match self.shape.retain.is_none() && memory.can_go_back(group) {
+            true => Ok(MemoryConfig { retain: Some(Retain::Initial), ..memory }),
+            false => Ok(memory),
+        }
     }
 
     /// The two numbers of the flag.

@@ -125,6 +125,28 @@ fn momentum_of_a_network_is_bounded() {
     }
 }
 
+/// A level is read many times before it is written: what it starts from is learned where its rule can go back to it.
+#[test]
+fn levels_go_back_to_their_start() {
+    let workspace = Workspace::new();
+    for (out, flags, retain) in [
+        ("a", "--mixer cms", "initial"),
+        ("b", "--mixer conductor --rule titans", "initial"),
+        ("c", "--mixer tnt --retain zero", "zero"),
+        ("d", "--mixer tnt --locals 2 --shard 4", "initial"),
+        // Tokens of a chunk share a gradient point, where dgd cannot go back, and atlas nowhere can.
+        ("e", "--mixer cms --rule dgd", "zero"),
+        ("f", "--mixer conductor --rule atlas", "zero"),
+    ] {
+        workspace
+            .train(&[&["--steps", "1", "--out", out][..], &flags.split(' ').collect::<Vec<_>>()].concat())
+            .succeeded();
+        let text = fs::read_to_string(workspace.path(out).join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(config["layers"][0]["mixer"]["memory"]["retain"].as_str(), Some(retain), "{flags}: {text}");
+    }
+}
+
 /// Errors of networks and steps of groups are as they come unless flags say otherwise, and who has none says so.
 #[test]
 fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {

@@ -1,6 +1,6 @@
 //! Where memories go as they forget, and configurations from before that was asked.
 
-use super::{Features, MemoryConfig, RuleConfig};
+use super::{Features, MemoryConfig, RuleConfig, rule::with_group};
 use crate::{Error, Result, layers::GatedRule};
 use hecate_core::{
     Dims, Rule, Slots, for_each_rule,
@@ -92,6 +92,11 @@ impl MemoryConfig {
     /// Whether layers run its memories as differences from what they go back to, for want of an anchor.
     pub(crate) fn is_difference(&self) -> bool {
         self.decay && self.retention() == Retain::Initial && !self.rule.visit(HasAnchor)
+    }
+
+    /// Whether its memories can go back to their start where so many tokens share a gradient point; 1 where none do.
+    pub fn can_go_back(&self, group: usize) -> bool {
+        goes_back(with_group(self.rule, group))
     }
 
     /// Refuses to go back to the start where the rule cannot.
