@@ -7,6 +7,9 @@ pub(crate) const ALL: &[&KernelSource] = &[
     // Primitives.
     &primitives::attention::SOURCE,
     &primitives::attention::BACKWARD,
+    &primitives::attention::tiles::FORWARD,
+    &primitives::attention::tiles::QUERIES,
+    &primitives::attention::tiles::KEYS,
     &primitives::conv::SOURCE,
     &primitives::conv::AT_ONCE,
     &primitives::sequences::SOURCE,

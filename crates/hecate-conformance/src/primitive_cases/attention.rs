@@ -71,6 +71,30 @@ pub fn attention_in_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (Sequences::batch(1, 90), 1, (1, 2), (40, 129), 200, true, 0),
         (Sequences::batch(1, 600), 1, (1, 2), (4, 4), 8, false, 2),
     ];
+    cases(calls)
+}
+
+/// Widths that tensor cores take 16-bit elements of: whole pieces of eight, of one panel of 64 columns, two and four.
+pub fn attention_in_narrow_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    // Causal over several tiles, then narrow windows, groups, caches, packing and prefixes of more than a tile.
+    let calls = [
+        (Sequences::batch(1, 400), 1, (2, 1), (64, 64), 400, false, 0),
+        (Sequences::batch(2, 300), 2, (1, 2), (128, 128), 300, false, 0),
+        (Sequences::batch(1, 500), 1, (1, 3), (128, 128), 90, false, 0),
+        (Sequences::batch(2, 150), 2, (2, 1), (16, 24), 70, true, 3),
+        (Sequences::packed(&[1, 200, 67, 128]), 1, (1, 3), (64, 64), 100, false, 0),
+        (Sequences::packed(&[1, 130, 67]), 1, (1, 3), (72, 40), 33, true, 70),
+        (Sequences::batch(1, 150), 1, (1, 1), (136, 256), 1000, false, 0),
+        (Sequences::batch(1, 190), 1, (1, 2), (256, 200), 120, true, 5),
+        (Sequences::batch(1, 2), 1, (1, 2), (128, 64), 300, true, 0),
+    ];
+    cases(calls)
+}
+
+/// What [`AttentionCase`] says, in a line.
+type CaseLine = (Sequences, usize, (usize, usize), (usize, usize), usize, bool, usize);
+
+fn cases<B: Primitives>(calls: impl IntoIterator<Item = CaseLine>) -> Vec<PrimitiveCase<B>> {
     let calls = calls.into_iter().map(|(sequences, batch, heads, widths, window, cache, prefix)| AttentionCase {
         sequences,
         batch,

@@ -6,6 +6,11 @@
 //! With `P = exp(scale q kᵀ − lse)`, `y = P v`, `D = dy·y` and `dS = P ∘ (dy vᵀ − D)`: `dq = scale dS k`, `dk = scale
 //! dSᵀ q`, `dv = Pᵀ dy`. Scores are made again in the backward, as in FlashAttention-2 (Dao, 2023), so no array is as
 //! long as tokens times tokens.
+//!
+//! Arguments of 16 bits, `d` and `dv` multiples of 8 up to 256, go through the tensor cores ([`tiles`]). All others are
+//! multiplied in 32 bits by the kernels here.
+
+pub(crate) mod tiles;
 
 use super::sequences::{last_rows, sum_parts};
 use crate::{
@@ -137,6 +142,15 @@ const THREADS: u32 = 256;
 /// Fewest queries in a part of the prefix's gradients, and most parts.
 const PARTS: [usize; 2] = [1024, 256];
 
+/// Which kernels a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Those in 32 bits.
+    Single,
+    /// Those of warps on the tensor cores, for rows of at most so many elements.
+    Tiles(usize),
+}
+
 /// What is common to the kernels of a call.
 struct AttentionLaunch<'a> {
     device: &'a Cuda,
@@ -144,6 +158,7 @@ struct AttentionLaunch<'a> {
     inputs: &'a AttentionInputs<Tensor<Cuda>>,
     /// Tokens that are seen beside the current one; no more than there are.
     kept: usize,
+    form: Form,
 }
 
 /// Work of the blocks: four elements each on the device.
@@ -178,7 +193,8 @@ impl<'a> AttentionLaunch<'a> {
                 format!("{} rows of tokens, {} heads, window {}", dims.sequences.rows(), dims.query_heads, kept);
             return Err(unsupported("attention of this size", found));
         }
-        Ok(Self { device, dims, inputs, kept })
+        let form = tiles::width(device, dims, inputs.q.dtype()).map_or(Form::Single, Form::Tiles);
+        Ok(Self { device, dims, inputs, kept, form })
     }
 
     /// Query heads of a key-value head.
@@ -189,6 +205,13 @@ impl<'a> AttentionLaunch<'a> {
     /// Columns of blocks for results of this width.
     fn slabs(width: usize) -> usize {
         width.div_ceil(SLAB)
+    }
+
+    /// Tiles of queries, the last of a sequence first, since they see most keys.
+    fn query_jobs(&self) -> Result<Jobs> {
+        let mut list: Vec<_> = self.dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()).collect();
+        list.reverse();
+        self.jobs(list.into_iter())
     }
 
     /// A table of jobs `[jobs, 4]`.
@@ -238,20 +261,29 @@ impl<'a> AttentionLaunch<'a> {
         let [batch, tokens] = [0, 1].map(|axis| self.inputs.q.shape().axes()[axis]);
         let y = device.empty([batch, tokens, dims.query_heads, dims.value], self.inputs.q.dtype())?;
         let lse = device.empty([batch, tokens, dims.query_heads], DType::F32)?;
-        let (jobs, slabs) =
-            (self.jobs(dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?, Self::slabs(dims.value));
+        let (jobs, slabs) = (self.query_jobs()?, Self::slabs(dims.value));
         let arguments = Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32 };
-        launch!(device, dims.value, self.grid(&jobs, slabs)?, ForwardNarrow | ForwardWide, arguments)?;
+        match self.form {
+            Form::Tiles(width) => tiles::forward(device, width, self.grid(&jobs, 1)?, arguments)?,
+            Form::Single => {
+                let grid = self.grid(&jobs, slabs)?;
+                launch!(device, dims.value, grid, ForwardNarrow | ForwardWide, arguments)?;
+            }
+        }
         Ok(AttentionOutputs { y, lse })
     }
 
     /// `dq`, and `D [B,T,Hq]`.
-    fn query_grads(&self, lse: &Tensor<Cuda>, dy: &Tensor<Cuda>) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
+    fn query_grads(
+        &self,
+        outputs: &AttentionOutputs<Tensor<Cuda>>,
+        dy: &Tensor<Cuda>,
+    ) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
+        let AttentionOutputs { y, lse } = outputs;
         let (device, dims, q) = (self.device, self.dims, &self.inputs.q);
         // `D` in 32 bits: it is subtracted from numbers of its own size.
         let (dq, along) = (device.empty(q.shape().clone(), q.dtype())?, device.empty(lse.shape().clone(), DType::F32)?);
-        let (jobs, slabs) =
-            (self.jobs(dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?, Self::slabs(dims.key));
+        let (jobs, slabs) = (self.query_jobs()?, Self::slabs(dims.key));
         let arguments = QueryGrads {
             call: self.call(&jobs),
             dy: dy.into(),
@@ -260,7 +292,16 @@ impl<'a> AttentionLaunch<'a> {
             along: pointer(&along),
             slabs: slabs as i32,
         };
-        launch!(device, dims.key, self.grid(&jobs, slabs)?, QueriesNarrow | QueriesWide, arguments)?;
+        match self.form {
+            Form::Tiles(width) => {
+                tiles::along(device, y, dy, &along)?;
+                tiles::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?;
+            }
+            Form::Single => {
+                let grid = self.grid(&jobs, slabs)?;
+                launch!(device, dims.key, grid, QueriesNarrow | QueriesWide, arguments)?;
+            }
+        }
         Ok((dq, along))
     }
 
@@ -293,7 +334,11 @@ impl<'a> AttentionLaunch<'a> {
             dcache_v: optional(dcache.as_ref().map(|dcache| &dcache.v)),
             ..told.arguments(self.call(&jobs), &dk, &dv, slabs)
         };
-        launch!(device, width, self.grid(&jobs, slabs)?, KeysNarrow | KeysWide, arguments)?;
+        let grid = self.grid(&jobs, slabs)?;
+        match self.form {
+            Form::Tiles(wide) => tiles::key_grads(device, wide, grid, arguments)?,
+            Form::Single => launch!(device, width, grid, KeysNarrow | KeysWide, arguments)?,
+        }
         Ok(([dk, dv], dcache))
     }
 
@@ -310,7 +355,11 @@ impl<'a> AttentionLaunch<'a> {
         let (dk, dv, width) = (part(dims.key)?, part(dims.value)?, dims.key.max(dims.value));
         let slabs = Self::slabs(width);
         let arguments = KeyGrads { segment: segment as i32, ..told.arguments(self.call(&jobs), &dk, &dv, slabs) };
-        launch!(device, width, self.grid(&jobs, slabs)?, PrefixNarrow | PrefixWide, arguments)?;
+        let grid = self.grid(&jobs, slabs)?;
+        match self.form {
+            Form::Tiles(wide) => tiles::prefix_grads(device, wide, grid, arguments)?,
+            Form::Single => launch!(device, width, grid, PrefixNarrow | PrefixWide, arguments)?,
+        }
         Ok(Prefix { k: sum_parts(device, &dk, &prefix.k)?, v: sum_parts(device, &dv, &prefix.v)? })
     }
 }
@@ -356,11 +405,11 @@ impl Attention for Cuda {
 
     /// Gradients of all inputs: queries first, since `D` comes out of their kernel, then keys and the prefix.
     fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
-        let AttentionBackward { dims, inputs, outputs: AttentionOutputs { lse, .. }, dy, dcache } = *call;
+        let AttentionBackward { dims, inputs, outputs, dy, dcache } = *call;
         let launch = AttentionLaunch::new(self, dims, inputs, inputs.cache.is_some() || dcache.is_some())?;
-        let (q, along) = launch.query_grads(lse, dy)?;
+        let (q, along) = launch.query_grads(outputs, dy)?;
         // `D` comes out of the first kernel.
-        let told = Told { dy, lse, along: &along };
+        let told = Told { dy, lse: &outputs.lse, along: &along };
         let ([k, v], cache) = launch.key_grads(&told, dcache)?;
         let prefix = inputs.prefix.as_ref().map(|prefix| launch.prefix_grads(&told, prefix)).transpose()?;
         Ok(AttentionInputs { q, k, v, cache, prefix })
