@@ -43,4 +43,5 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("norm.cuh", include_str!("primitives/norm.cuh")),
     ("attention.cuh", include_str!("primitives/attention.cuh")),
     ("attention/tiles.cuh", include_str!("primitives/attention/tiles.cuh")),
+    ("attention/groups.cuh", include_str!("primitives/attention/groups.cuh")),
 ];

@@ -30,9 +30,9 @@ struct AttentionCall {
     Array prefix_k, prefix_v;
     // [N, P], null without a cache
     const float* valid;
-    // Four elements a job
+    // Four elements a job, of which there are `count`; after them a counter of those that were taken
     const u32* jobs;
-    int query_heads, heads, key, value, prefix, kept;
+    int query_heads, heads, key, value, prefix, kept, count;
     float scale;
 };
 

@@ -7,9 +7,10 @@
 //! dSᵀ q`, `dv = Pᵀ dy`. Scores are made again in the backward, as in FlashAttention-2 (Dao, 2023), so no array is as
 //! long as tokens times tokens.
 //!
-//! Arguments of 16 bits, `d` and `dv` multiples of 8 up to 256, go through the tensor cores ([`tiles`]). All others are
-//! multiplied in 32 bits by the kernels here.
+//! Arguments of 16 bits, `d` and `dv` multiples of 8 up to 256, go through the tensor cores ([`tiles`]). On capability 9.0
+//! there are faster kernels for the commonest calls ([`groups`]). All others are multiplied in 32 bits by the kernels here.
 
+pub(crate) mod groups;
 pub(crate) mod tiles;
 
 use super::sequences::{last_rows, sum_parts};
@@ -45,15 +46,16 @@ struct AttentionCall {
     prefix_v: Array,
     /// `[N, P]`: which places of the cache count; null without a cache.
     valid: Pointer,
-    /// Four integers a job: sequence, first row, tokens, first query or key.
+    /// Four integers a job: sequence, first row, tokens, first query or key. After them stands a zero.
     jobs: Pointer,
-    /// `Hq`, `Hkv`, `d`, `dv`, `Np`, `P`.
+    /// `Hq`, `Hkv`, `d`, `dv`, `Np`, `P`, jobs.
     query_heads: i32,
     heads: i32,
     key: i32,
     value: i32,
     prefix: i32,
     kept: i32,
+    count: i32,
     /// What scores are times.
     scale: f32,
 }
@@ -149,6 +151,15 @@ enum Form {
     Single,
     /// Those of warps on the tensor cores, for rows of at most so many elements.
     Tiles(usize),
+    /// Those of groups of warps, likewise.
+    Groups(usize),
+}
+
+impl Form {
+    /// Queries, and keys, of a block.
+    fn tile(self) -> usize {
+        if matches!(self, Self::Groups(_)) { groups::TILE } else { TILE }
+    }
 }
 
 /// What is common to the kernels of a call.
@@ -163,7 +174,7 @@ struct AttentionLaunch<'a> {
 
 /// Work of the blocks: four elements each on the device.
 struct Jobs {
-    /// `[jobs, 4]`.
+    /// `[jobs, 4]`, then a counter.
     table: Tensor<Cuda>,
     count: usize,
 }
@@ -193,7 +204,11 @@ impl<'a> AttentionLaunch<'a> {
                 format!("{} rows of tokens, {} heads, window {}", dims.sequences.rows(), dims.query_heads, kept);
             return Err(unsupported("attention of this size", found));
         }
-        let form = tiles::width(device, dims, inputs.q.dtype()).map_or(Form::Single, Form::Tiles);
+        let form = match tiles::width(device, dims, inputs.q.dtype()) {
+            Some(width) if !exact && groups::exist(device, width) => Form::Groups(width),
+            Some(width) => Form::Tiles(width),
+            None => Form::Single,
+        };
         Ok(Self { device, dims, inputs, kept, form })
     }
 
@@ -209,7 +224,7 @@ impl<'a> AttentionLaunch<'a> {
 
     /// Tiles of queries, the last of a sequence first, since they see most keys.
     fn query_jobs(&self) -> Result<Jobs> {
-        let mut list: Vec<_> = self.dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()).collect();
+        let mut list: Vec<_> = self.dims.sequences.tiles(self.form.tile(), 0, |tokens| tokens * self.group()).collect();
         list.reverse();
         self.jobs(list.into_iter())
     }
@@ -217,7 +232,7 @@ impl<'a> AttentionLaunch<'a> {
     /// A table of jobs `[jobs, 4]`.
     fn jobs(&self, list: impl Iterator<Item = [i64; 4]>) -> Result<Jobs> {
         // All fit 32 bits by now; keys of the cache are negative.
-        let elements: Vec<u32> = list.flatten().map(|element| element as u32).collect();
+        let elements: Vec<u32> = list.flatten().map(|element| element as u32).chain([0]).collect();
         Ok(Jobs { table: self.device.table(&elements)?, count: elements.len() / 4 })
     }
 
@@ -251,6 +266,7 @@ impl<'a> AttentionLaunch<'a> {
             value: dims.value as i32,
             prefix: dims.prefix as i32,
             kept: self.kept as i32,
+            count: jobs.count as i32,
             scale: dims.options.scale,
         }
     }
@@ -264,6 +280,7 @@ impl<'a> AttentionLaunch<'a> {
         let (jobs, slabs) = (self.query_jobs()?, Self::slabs(dims.value));
         let arguments = Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32 };
         match self.form {
+            Form::Groups(width) => groups::forward(device, width, self.grid(&jobs, 1)?, arguments)?,
             Form::Tiles(width) => tiles::forward(device, width, self.grid(&jobs, 1)?, arguments)?,
             Form::Single => {
                 let grid = self.grid(&jobs, slabs)?;
@@ -292,11 +309,12 @@ impl<'a> AttentionLaunch<'a> {
             along: pointer(&along),
             slabs: slabs as i32,
         };
+        if self.form != Form::Single {
+            tiles::along(device, y, dy, &along)?;
+        }
         match self.form {
-            Form::Tiles(width) => {
-                tiles::along(device, y, dy, &along)?;
-                tiles::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?;
-            }
+            Form::Groups(width) => groups::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?,
+            Form::Tiles(width) => tiles::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?,
             Form::Single => {
                 let grid = self.grid(&jobs, slabs)?;
                 launch!(device, dims.key, grid, QueriesNarrow | QueriesWide, arguments)?;
@@ -325,7 +343,8 @@ impl<'a> AttentionLaunch<'a> {
         // Keys of the cache have negative numbers.
         let first = if inputs.cache.is_some() { -(self.kept as i64) } else { 0 };
         // Blocks have as many columns as the wider of keys and values.
-        let (jobs, width) = (self.jobs(dims.sequences.tiles(TILE, first, |tokens| tokens))?, dims.key.max(dims.value));
+        let (jobs, width) =
+            (self.jobs(dims.sequences.tiles(self.form.tile(), first, |tokens| tokens))?, dims.key.max(dims.value));
         let slabs = Self::slabs(width);
         let arguments = KeyGrads {
             last_k: optional(last.map(|last| &last.k)),
@@ -336,6 +355,7 @@ impl<'a> AttentionLaunch<'a> {
         };
         let grid = self.grid(&jobs, slabs)?;
         match self.form {
+            Form::Groups(wide) => groups::key_grads(device, wide, grid, arguments)?,
             Form::Tiles(wide) => tiles::key_grads(device, wide, grid, arguments)?,
             Form::Single => launch!(device, width, grid, KeysNarrow | KeysWide, arguments)?,
         }
@@ -357,7 +377,7 @@ impl<'a> AttentionLaunch<'a> {
         let arguments = KeyGrads { segment: segment as i32, ..told.arguments(self.call(&jobs), &dk, &dv, slabs) };
         let grid = self.grid(&jobs, slabs)?;
         match self.form {
-            Form::Tiles(wide) => tiles::prefix_grads(device, wide, grid, arguments)?,
+            Form::Groups(wide) | Form::Tiles(wide) => tiles::prefix_grads(device, wide, grid, arguments)?,
             Form::Single => launch!(device, width, grid, PrefixNarrow | PrefixWide, arguments)?,
         }
         Ok(Prefix { k: sum_parts(device, &dk, &prefix.k)?, v: sum_parts(device, &dv, &prefix.v)? })

@@ -122,11 +122,11 @@ struct Softmax {
     __device__ __forceinline__ void weigh(float (&s)[TILES][4], float (&factor)[2], float scale) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float most = top[h];
-            // A NaN is passed over here; its exponential is one.
+            // Two chains, and a NaN is passed over here; its exponential is one.
+            float most = top[h], other = top[h];
 #pragma unroll
-            for (int n = 0; n < TILES; n++) most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-            most = quad_max(most);
+            for (int n = 0; n < TILES; n++) most = fmaxf(most, s[n][2 * h]), other = fmaxf(other, s[n][2 * h + 1]);
+            most = quad_max(fmaxf(most, other));
             // Where nothing was seen yet, any number will do.
             const float base = most == -INFINITE ? 0.0f : scale * most;
             factor[h] = short_exp2(scale * top[h] - base);
