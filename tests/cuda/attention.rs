@@ -11,14 +11,20 @@ use hecate_cuda::Cuda;
 /// Tokens, heads and width of a plain call.
 const SIZES: [usize; 4] = [1, 200, 2, 64];
 
-/// Several tiles of everything in both 16-bit types, within twice what rounding costs the CPU column.
+/// Several tiles of everything, within twice what rounding costs the CPU column.
+fn narrow_tiles(dtype: DType) {
+    let (known, cases) = (primitive_cases::attention_in_narrow_tiles(), primitive_cases::attention_in_narrow_tiles());
+    primitive::rounding_with(&hecate_cpu::Cpu::new(), &known, &backends(), &cases, dtype);
+}
+
 #[test]
-fn narrow_tiles() {
-    let (cpu, backends) = (hecate_cpu::Cpu::new(), backends());
-    for dtype in [DType::Bf16, DType::F16] {
-        let known = primitive_cases::attention_in_narrow_tiles();
-        primitive::rounding_with(&cpu, &known, &backends, &primitive_cases::attention_in_narrow_tiles(), dtype);
-    }
+fn narrow_tiles_of_bfloat16() {
+    narrow_tiles(DType::Bf16);
+}
+
+#[test]
+fn narrow_tiles_of_halves() {
+    narrow_tiles(DType::F16);
 }
 
 /// The same widths in 32 bits, by the kernels that do without tensor cores.

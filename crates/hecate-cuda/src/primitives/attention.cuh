@@ -43,7 +43,9 @@ struct Forward {
     Array y;
     // [rows, Hq]
     float* lse;
+    // Blocks of columns; or parts of the keys, of which each has a y and an lse of its own, `apart` rows on
     int slabs;
+    u64 apart;
 };
 
 // dq, and D of each query; `attention::QueryGrads` is its twin.

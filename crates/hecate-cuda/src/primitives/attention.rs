@@ -67,8 +67,9 @@ struct Forward {
     call: AttentionCall,
     y: Array,
     lse: Pointer,
-    /// Blocks of columns of the result.
+    /// Blocks of columns of the result; or parts of the keys, whose results lie `apart` rows apart.
     slabs: i32,
+    apart: u64,
 }
 
 /// `dy [rows, Hq, dv]`, `dq [rows, Hq, d]`, `lse` and `along` `[rows, Hq]`.
@@ -246,6 +247,14 @@ impl<'a> AttentionLaunch<'a> {
         Ok(Grid::blocks(blocks, THREADS))
     }
 
+    /// Parts of the keys that the forward makes one by one, where tiles of queries are too few for the GPU.
+    fn parts(&self, jobs: &Jobs) -> usize {
+        // Keys that a query sees at most; a part has a few tiles of them.
+        let keys = self.dims.prefix + self.kept + 1;
+        let blocks = 2 * self.device.properties().multiprocessors as usize / (jobs.count * self.dims.heads).max(1);
+        blocks.min(keys / (4 * TILE)).max(1)
+    }
+
     /// What all kernels of the call take.
     fn call(&self, jobs: &Jobs) -> AttentionCall {
         let (dims, inputs) = (self.dims, self.inputs);
@@ -278,10 +287,18 @@ impl<'a> AttentionLaunch<'a> {
         let y = device.empty([batch, tokens, dims.query_heads, dims.value], self.inputs.q.dtype())?;
         let lse = device.empty([batch, tokens, dims.query_heads], DType::F32)?;
         let (jobs, slabs) = (self.query_jobs()?, Self::slabs(dims.value));
-        let arguments = Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32 };
+        let arguments =
+            Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32, apart: 0 };
         match self.form {
             Form::Groups(width) => groups::forward(device, width, self.grid(&jobs, 1)?, arguments)?,
-            Form::Tiles(width) => tiles::forward(device, width, self.grid(&jobs, 1)?, arguments)?,
+            Form::Tiles(width) => {
+                let parts = self.parts(&jobs);
+                let grid = self.grid(&jobs, parts)?;
+                match parts {
+                    1 => tiles::forward(device, width, grid, Forward { slabs: 1, ..arguments })?,
+                    _ => tiles::forward_in_parts(device, width, grid, arguments, (&y, &lse, parts))?,
+                }
+            }
             Form::Single => {
                 let grid = self.grid(&jobs, slabs)?;
                 launch!(device, dims.value, grid, ForwardNarrow | ForwardWide, arguments)?;
