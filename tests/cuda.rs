@@ -58,6 +58,9 @@ mod chunk {
 
 mod gpu;
 
+#[path = "cuda/attention.rs"]
+mod attention;
+
 #[path = "cuda/decoding.rs"]
 mod decoding;
 

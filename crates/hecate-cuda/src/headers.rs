@@ -42,4 +42,6 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("maps.cuh", include_str!("primitives/maps.cuh")),
     ("norm.cuh", include_str!("primitives/norm.cuh")),
     ("attention.cuh", include_str!("primitives/attention.cuh")),
+    ("attention/tiles.cuh", include_str!("primitives/attention/tiles.cuh")),
+    ("attention/groups.cuh", include_str!("primitives/attention/groups.cuh")),
 ];

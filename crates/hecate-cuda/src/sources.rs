@@ -7,6 +7,12 @@ pub(crate) const ALL: &[&KernelSource] = &[
     // Primitives.
     &primitives::attention::SOURCE,
     &primitives::attention::BACKWARD,
+    &primitives::attention::tiles::FORWARD,
+    &primitives::attention::tiles::QUERIES,
+    &primitives::attention::tiles::KEYS,
+    &primitives::attention::groups::FORWARD,
+    &primitives::attention::groups::QUERIES,
+    &primitives::attention::groups::KEYS,
     &primitives::conv::SOURCE,
     &primitives::conv::AT_ONCE,
     &primitives::sequences::SOURCE,

@@ -90,6 +90,33 @@ pub fn rounding<B: Primitives>(backends: &[B], cases: &[PrimitiveCase<B>]) {
     }
 }
 
+/// The same of sizes that the equations in 64 bits would take minutes for: what rounding costs is what it costs `reference`,
+/// which computes in 32 bits, to take and give elements of this type.
+pub fn rounding_with<A: Primitives, B: Primitives>(
+    reference: &A,
+    known: &[PrimitiveCase<A>],
+    backends: &[B],
+    cases: &[PrimitiveCase<B>],
+    dtype: DType,
+) {
+    if backends.is_empty() {
+        return;
+    }
+    for (known, case) in known.iter().zip(cases) {
+        let run = |dtype| known.run(reference, dtype).unwrap_or_else(|error| panic!("{}: {error}", known.name));
+        let (exact, rounded) = (run(DType::F32), run(dtype));
+        let (outputs, grads) = known.compare(&exact, &rounded);
+        let costs: Vec<f64> = outputs.iter().chain(&grads).map(|comparison| comparison.error).collect();
+        for backend in backends {
+            let what = format!("{} in {dtype}", describe(case, backend));
+            let found = case.run(backend, dtype).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (outputs, grads) = case.compare(&exact, &found);
+            let compared: Vec<_> = outputs.into_iter().chain(grads).zip(costs.iter().copied()).map(allow).collect();
+            assert_close(&what, &compared);
+        }
+    }
+}
+
 /// What it costs each slot that arguments are rounded, and the slot itself unless it is wide.
 fn costs<'a>(wide: impl Iterator<Item = bool>, pairs: impl Iterator<Item = (&'a Array, &'a Array)>) -> Vec<f64> {
     let cost = |(wide, (exact, rounded)): (bool, (&Array, &Array))| match wide {

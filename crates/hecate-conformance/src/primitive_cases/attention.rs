@@ -27,6 +27,8 @@ struct AttentionCase {
     window: usize,
     /// Whether something lies before the sequences; without it every place there is empty.
     cache: bool,
+    /// Whether something uses the cache after the call, so that it has a gradient.
+    after: bool,
     /// `P`, 0 for none.
     prefix: usize,
 }
@@ -40,6 +42,7 @@ pub fn attention<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         widths,
         window,
         cache: false,
+        after: true,
         prefix: 0,
     };
     // A window wider than the text, one narrower, and one that sequences of 1 to 9 tokens fill or do not.
@@ -71,6 +74,36 @@ pub fn attention_in_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (Sequences::batch(1, 90), 1, (1, 2), (40, 129), 200, true, 0),
         (Sequences::batch(1, 600), 1, (1, 2), (4, 4), 8, false, 2),
     ];
+    cases(calls, true)
+}
+
+/// Widths that tensor cores take 16-bit elements of: whole pieces of eight, of one panel of 64 columns, two and four.
+pub fn attention_in_narrow_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    // Causal over several tiles, then narrow windows, groups, caches, packing and prefixes of more than a tile.
+    let calls = [
+        (Sequences::batch(1, 400), 1, (2, 1), (64, 64), 400, false, 0),
+        (Sequences::batch(2, 300), 2, (1, 2), (128, 128), 300, false, 0),
+        (Sequences::batch(1, 500), 1, (1, 3), (128, 128), 90, false, 0),
+        (Sequences::batch(2, 150), 2, (2, 1), (16, 24), 70, true, 3),
+        (Sequences::packed(&[1, 200, 67, 128]), 1, (1, 3), (64, 64), 100, false, 0),
+        (Sequences::packed(&[1, 130, 67]), 1, (1, 3), (72, 40), 33, true, 70),
+        (Sequences::batch(1, 150), 1, (1, 1), (136, 256), 1000, false, 0),
+        (Sequences::batch(1, 190), 1, (1, 2), (256, 200), 120, true, 5),
+        (Sequences::batch(1, 2), 1, (1, 2), (128, 64), 300, true, 0),
+        (Sequences::packed(&[129, 1, 257]), 1, (2, 4), (40, 128), 300, false, 0),
+        (Sequences::batch(1, 300), 1, (2, 1), (128, 128), 130, false, 9),
+        // Few queries after a cache so long that its keys are shared out.
+        (Sequences::batch(1, 3), 1, (1, 4), (128, 64), 4000, true, 5),
+        (Sequences::packed(&[1, 5]), 1, (2, 1), (64, 64), 1500, true, 0),
+    ];
+    // Where there is no cache before the call, nothing uses the one after it either.
+    cases(calls, false)
+}
+
+/// What [`AttentionCase`] says, in a line.
+type CaseLine = (Sequences, usize, (usize, usize), (usize, usize), usize, bool, usize);
+
+fn cases<B: Primitives>(calls: impl IntoIterator<Item = CaseLine>, after: bool) -> Vec<PrimitiveCase<B>> {
     let calls = calls.into_iter().map(|(sequences, batch, heads, widths, window, cache, prefix)| AttentionCase {
         sequences,
         batch,
@@ -78,6 +111,7 @@ pub fn attention_in_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         widths,
         window,
         cache,
+        after: after || cache,
         prefix,
     });
     calls.map(case).collect()
@@ -259,7 +293,7 @@ fn device<B: Primitives>(
     let lse = pass.lse().clone();
     // The cache after the call is a result with a gradient, which reaches keys and values of this call.
     let dcache = Cache { k: dy[2].clone(), v: dy[3].clone(), valid: dy[4].clone() };
-    let grads = pass.backward(&dy[0], Some(&dcache))?;
+    let grads = pass.backward(&dy[0], call.after.then_some(&dcache))?;
     let mut list = vec![Some(grads.q), Some(grads.k), Some(grads.v)];
     if let Some(cache) = grads.cache {
         list.extend([cache.k, cache.v, cache.valid].map(Some));

@@ -14,7 +14,7 @@ mod matmul;
 mod norm;
 mod tokens;
 
-pub use attention::{attention, attention_in_tiles};
+pub use attention::{attention, attention_in_narrow_tiles, attention_in_tiles};
 pub use case::{CaseResult, Output, PrimitiveCase, Slot, Solution};
 pub use elementwise::{add, cast, dropout, gated, map, mul, scale};
 pub use features::poly2;

@@ -2,16 +2,6 @@
 // of their exponentials and the outputs, all relative to the maximum so far.
 #include "attention.cuh"
 
-// y and the logarithm of each row's sum of exponentials; `attention::Forward` is its twin.
-struct Forward {
-    AttentionCall call;
-    // [rows, Hq, dv]
-    Array y;
-    // [rows, Hq]
-    float* lse;
-    int slabs;
-};
-
 // Shared memory of a block: about 29 KiB, so that two blocks fit a multiprocessor.
 struct Tiles {
     Rows rows;

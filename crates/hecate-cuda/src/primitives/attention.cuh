@@ -30,10 +30,48 @@ struct AttentionCall {
     Array prefix_k, prefix_v;
     // [N, P], null without a cache
     const float* valid;
-    // Four elements a job
+    // Four elements a job, of which there are `count`; after them a counter of those that were taken
     const u32* jobs;
-    int query_heads, heads, key, value, prefix, kept;
+    int query_heads, heads, key, value, prefix, kept, count;
     float scale;
+};
+
+// y and the logarithm of each row's sum of exponentials; `attention::Forward` is its twin.
+struct Forward {
+    AttentionCall call;
+    // [rows, Hq, dv]
+    Array y;
+    // [rows, Hq]
+    float* lse;
+    // Blocks of columns; or parts of the keys, of which each has a y and an lse of its own, `apart` rows on
+    int slabs;
+    u64 apart;
+};
+
+// dq, and D of each query; `attention::QueryGrads` is its twin.
+struct QueryGrads {
+    AttentionCall call;
+    // [rows, Hq, dv], [rows, Hq, d]
+    Array dy, dq;
+    const float* lse;
+    // D [rows, Hq]
+    float* along;
+    int slabs;
+};
+
+// dk and dv; `attention::KeyGrads` is its twin.
+struct KeyGrads {
+    AttentionCall call;
+    Array dy;
+    // Gradient of the cache after the call [N, P, Hkv, ..], or null
+    Array last_k, last_v;
+    // [N, P, Hkv, ..], null without a cache
+    Array dcache_k, dcache_v;
+    // [rows, Hkv, ..]; for the prefix, a part of the sums for each job [.., Np, Hkv, ..]
+    Array dk, dv;
+    const float *lse, *along;
+    // Units of a job, for the prefix
+    int slabs, segment;
 };
 
 // Work of a block: a tile, or a segment of tiles, of one sequence under one head, and the columns of the results.
@@ -94,15 +132,16 @@ __device__ __forceinline__ u64 token_row(const AttentionCall& call, const Job& j
     return ((u64)job.start + token) * call.heads + job.head;
 }
 
-// A place without a key: its rows are zeros, and no token sees it.
-__device__ __forceinline__ void no_key(Rows& rows, int slot) {
+// A place without a key: its rows are zeros, and no token sees it. `K` is any structure that has keys.
+template <class K> __device__ __forceinline__ void no_key(K& rows, int slot) {
     rows.k[slot] = rows.v[slot] = 0;
     rows.first[slot] = 0;
     rows.last[slot] = -1;
 }
 
 // Key `place` of the prefix, which every token sees.
-__device__ __forceinline__ void prefix_key(Rows& rows, const AttentionCall& call, const Job& job, int slot, int place) {
+template <class K>
+__device__ __forceinline__ void prefix_key(K& rows, const AttentionCall& call, const Job& job, int slot, int place) {
     u64 row = (u64)place * call.heads + job.head;
     rows.k[slot] = address(call.prefix_k, row, call.key);
     rows.v[slot] = address(call.prefix_v, row, call.value);
@@ -111,7 +150,8 @@ __device__ __forceinline__ void prefix_key(Rows& rows, const AttentionCall& call
 }
 
 // Key `at`, which tokens at .. at + P see. Whatever lies in places of the cache that do not count is not looked at.
-__device__ __forceinline__ void window_key(Rows& rows, const AttentionCall& call, const Job& job, int slot, int at) {
+template <class K>
+__device__ __forceinline__ void window_key(K& rows, const AttentionCall& call, const Job& job, int slot, int at) {
     bool old = at < 0;
     if (old && !(call.valid[(u64)job.n * call.kept + (call.kept + at)] > 0.5f)) return no_key(rows, slot);
     // Old keys lie in the cache.
@@ -231,11 +271,11 @@ struct Seen {
     int low, count;
 };
 
-// The window of the tile's first query, up to the token of its last.
-__device__ __forceinline__ Seen seen(const AttentionCall& call, const Job& job) {
+// The window of the first query of a tile of `units`, up to the token of its last.
+__device__ __forceinline__ Seen seen(const AttentionCall& call, const Job& job, int units = TILE) {
     int group = call.query_heads / call.heads;
     // Tokens of the tile's first and last query.
-    int from = job.first / group, to = (job.first + TILE - 1) / group;
+    int from = job.first / group, to = (job.first + units - 1) / group;
     to = to < (int)job.length ? to : (int)job.length - 1;
     int start = call.valid ? -call.kept : 0, low = from - call.kept;
     low = low > start ? low : start;
@@ -243,8 +283,9 @@ __device__ __forceinline__ Seen seen(const AttentionCall& call, const Job& job) 
 }
 
 // Key number `i` of those.
+template <class K>
 __device__ __forceinline__ void seen_key(
-    Rows& rows, const AttentionCall& call, const Job& job, const Seen& seen, int slot, int i) {
+    K& rows, const AttentionCall& call, const Job& job, const Seen& seen, int slot, int i) {
     if (i >= seen.count) no_key(rows, slot);
     else if (i < call.prefix) prefix_key(rows, call, job, slot, i);
     else window_key(rows, call, job, slot, seen.low + i - call.prefix);

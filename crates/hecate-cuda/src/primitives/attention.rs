@@ -6,6 +6,12 @@
 //! With `P = exp(scale q kᵀ − lse)`, `y = P v`, `D = dy·y` and `dS = P ∘ (dy vᵀ − D)`: `dq = scale dS k`, `dk = scale
 //! dSᵀ q`, `dv = Pᵀ dy`. Scores are made again in the backward, as in FlashAttention-2 (Dao, 2023), so no array is as
 //! long as tokens times tokens.
+//!
+//! Arguments of 16 bits, `d` and `dv` multiples of 8 up to 256, go through the tensor cores ([`tiles`]). On capability 9.0
+//! there are faster kernels for the commonest calls ([`groups`]). All others are multiplied in 32 bits by the kernels here.
+
+pub(crate) mod groups;
+pub(crate) mod tiles;
 
 use super::sequences::{last_rows, sum_parts};
 use crate::{
@@ -40,15 +46,16 @@ struct AttentionCall {
     prefix_v: Array,
     /// `[N, P]`: which places of the cache count; null without a cache.
     valid: Pointer,
-    /// Four integers a job: sequence, first row, tokens, first query or key.
+    /// Four integers a job: sequence, first row, tokens, first query or key. After them stands a zero.
     jobs: Pointer,
-    /// `Hq`, `Hkv`, `d`, `dv`, `Np`, `P`.
+    /// `Hq`, `Hkv`, `d`, `dv`, `Np`, `P`, jobs.
     query_heads: i32,
     heads: i32,
     key: i32,
     value: i32,
     prefix: i32,
     kept: i32,
+    count: i32,
     /// What scores are times.
     scale: f32,
 }
@@ -60,8 +67,9 @@ struct Forward {
     call: AttentionCall,
     y: Array,
     lse: Pointer,
-    /// Blocks of columns of the result.
+    /// Blocks of columns of the result; or parts of the keys, whose results lie `apart` rows apart.
     slabs: i32,
+    apart: u64,
 }
 
 /// `dy [rows, Hq, dv]`, `dq [rows, Hq, d]`, `lse` and `along` `[rows, Hq]`.
@@ -137,6 +145,24 @@ const THREADS: u32 = 256;
 /// Fewest queries in a part of the prefix's gradients, and most parts.
 const PARTS: [usize; 2] = [1024, 256];
 
+/// Which kernels a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Those in 32 bits.
+    Single,
+    /// Those of warps on the tensor cores, for rows of at most so many elements.
+    Tiles(usize),
+    /// Those of groups of warps, likewise.
+    Groups(usize),
+}
+
+impl Form {
+    /// Queries, and keys, of a block.
+    fn tile(self) -> usize {
+        if matches!(self, Self::Groups(_)) { groups::TILE } else { TILE }
+    }
+}
+
 /// What is common to the kernels of a call.
 struct AttentionLaunch<'a> {
     device: &'a Cuda,
@@ -144,11 +170,12 @@ struct AttentionLaunch<'a> {
     inputs: &'a AttentionInputs<Tensor<Cuda>>,
     /// Tokens that are seen beside the current one; no more than there are.
     kept: usize,
+    form: Form,
 }
 
 /// Work of the blocks: four elements each on the device.
 struct Jobs {
-    /// `[jobs, 4]`.
+    /// `[jobs, 4]`, then a counter.
     table: Tensor<Cuda>,
     count: usize,
 }
@@ -178,7 +205,12 @@ impl<'a> AttentionLaunch<'a> {
                 format!("{} rows of tokens, {} heads, window {}", dims.sequences.rows(), dims.query_heads, kept);
             return Err(unsupported("attention of this size", found));
         }
-        Ok(Self { device, dims, inputs, kept })
+        let form = match tiles::width(device, dims, inputs.q.dtype()) {
+            Some(width) if !exact && groups::exist(device, width) => Form::Groups(width),
+            Some(width) => Form::Tiles(width),
+            None => Form::Single,
+        };
+        Ok(Self { device, dims, inputs, kept, form })
     }
 
     /// Query heads of a key-value head.
@@ -191,10 +223,17 @@ impl<'a> AttentionLaunch<'a> {
         width.div_ceil(SLAB)
     }
 
+    /// Tiles of queries, the last of a sequence first, since they see most keys.
+    fn query_jobs(&self) -> Result<Jobs> {
+        let mut list: Vec<_> = self.dims.sequences.tiles(self.form.tile(), 0, |tokens| tokens * self.group()).collect();
+        list.reverse();
+        self.jobs(list.into_iter())
+    }
+
     /// A table of jobs `[jobs, 4]`.
     fn jobs(&self, list: impl Iterator<Item = [i64; 4]>) -> Result<Jobs> {
         // All fit 32 bits by now; keys of the cache are negative.
-        let elements: Vec<u32> = list.flatten().map(|element| element as u32).collect();
+        let elements: Vec<u32> = list.flatten().map(|element| element as u32).chain([0]).collect();
         Ok(Jobs { table: self.device.table(&elements)?, count: elements.len() / 4 })
     }
 
@@ -206,6 +245,14 @@ impl<'a> AttentionLaunch<'a> {
             return Err(unsupported("attention of this size", format!("{blocks} blocks of work")));
         }
         Ok(Grid::blocks(blocks, THREADS))
+    }
+
+    /// Parts of the keys that the forward makes one by one, where tiles of queries are too few for the GPU.
+    fn parts(&self, jobs: &Jobs) -> usize {
+        // Keys that a query sees at most; a part has a few tiles of them.
+        let keys = self.dims.prefix + self.kept + 1;
+        let blocks = 2 * self.device.properties().multiprocessors as usize / (jobs.count * self.dims.heads).max(1);
+        blocks.min(keys / (4 * TILE)).max(1)
     }
 
     /// What all kernels of the call take.
@@ -228,6 +275,7 @@ impl<'a> AttentionLaunch<'a> {
             value: dims.value as i32,
             prefix: dims.prefix as i32,
             kept: self.kept as i32,
+            count: jobs.count as i32,
             scale: dims.options.scale,
         }
     }
@@ -238,20 +286,38 @@ impl<'a> AttentionLaunch<'a> {
         let [batch, tokens] = [0, 1].map(|axis| self.inputs.q.shape().axes()[axis]);
         let y = device.empty([batch, tokens, dims.query_heads, dims.value], self.inputs.q.dtype())?;
         let lse = device.empty([batch, tokens, dims.query_heads], DType::F32)?;
-        let (jobs, slabs) =
-            (self.jobs(dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?, Self::slabs(dims.value));
-        let arguments = Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32 };
-        launch!(device, dims.value, self.grid(&jobs, slabs)?, ForwardNarrow | ForwardWide, arguments)?;
+        let (jobs, slabs) = (self.query_jobs()?, Self::slabs(dims.value));
+        let arguments =
+            Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32, apart: 0 };
+        match self.form {
+            Form::Groups(width) => groups::forward(device, width, self.grid(&jobs, 1)?, arguments)?,
+            Form::Tiles(width) => {
+                let parts = self.parts(&jobs);
+                let grid = self.grid(&jobs, parts)?;
+                match parts {
+                    1 => tiles::forward(device, width, grid, Forward { slabs: 1, ..arguments })?,
+                    _ => tiles::forward_in_parts(device, width, grid, arguments, (&y, &lse, parts))?,
+                }
+            }
+            Form::Single => {
+                let grid = self.grid(&jobs, slabs)?;
+                launch!(device, dims.value, grid, ForwardNarrow | ForwardWide, arguments)?;
+            }
+        }
         Ok(AttentionOutputs { y, lse })
     }
 
     /// `dq`, and `D [B,T,Hq]`.
-    fn query_grads(&self, lse: &Tensor<Cuda>, dy: &Tensor<Cuda>) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
+    fn query_grads(
+        &self,
+        outputs: &AttentionOutputs<Tensor<Cuda>>,
+        dy: &Tensor<Cuda>,
+    ) -> Result<(Tensor<Cuda>, Tensor<Cuda>)> {
+        let AttentionOutputs { y, lse } = outputs;
         let (device, dims, q) = (self.device, self.dims, &self.inputs.q);
         // `D` in 32 bits: it is subtracted from numbers of its own size.
         let (dq, along) = (device.empty(q.shape().clone(), q.dtype())?, device.empty(lse.shape().clone(), DType::F32)?);
-        let (jobs, slabs) =
-            (self.jobs(dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?, Self::slabs(dims.key));
+        let (jobs, slabs) = (self.query_jobs()?, Self::slabs(dims.key));
         let arguments = QueryGrads {
             call: self.call(&jobs),
             dy: dy.into(),
@@ -260,7 +326,17 @@ impl<'a> AttentionLaunch<'a> {
             along: pointer(&along),
             slabs: slabs as i32,
         };
-        launch!(device, dims.key, self.grid(&jobs, slabs)?, QueriesNarrow | QueriesWide, arguments)?;
+        if self.form != Form::Single {
+            tiles::along(device, y, dy, &along)?;
+        }
+        match self.form {
+            Form::Groups(width) => groups::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?,
+            Form::Tiles(width) => tiles::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?,
+            Form::Single => {
+                let grid = self.grid(&jobs, slabs)?;
+                launch!(device, dims.key, grid, QueriesNarrow | QueriesWide, arguments)?;
+            }
+        }
         Ok((dq, along))
     }
 
@@ -284,7 +360,8 @@ impl<'a> AttentionLaunch<'a> {
         // Keys of the cache have negative numbers.
         let first = if inputs.cache.is_some() { -(self.kept as i64) } else { 0 };
         // Blocks have as many columns as the wider of keys and values.
-        let (jobs, width) = (self.jobs(dims.sequences.tiles(TILE, first, |tokens| tokens))?, dims.key.max(dims.value));
+        let (jobs, width) =
+            (self.jobs(dims.sequences.tiles(self.form.tile(), first, |tokens| tokens))?, dims.key.max(dims.value));
         let slabs = Self::slabs(width);
         let arguments = KeyGrads {
             last_k: optional(last.map(|last| &last.k)),
@@ -293,7 +370,12 @@ impl<'a> AttentionLaunch<'a> {
             dcache_v: optional(dcache.as_ref().map(|dcache| &dcache.v)),
             ..told.arguments(self.call(&jobs), &dk, &dv, slabs)
         };
-        launch!(device, width, self.grid(&jobs, slabs)?, KeysNarrow | KeysWide, arguments)?;
+        let grid = self.grid(&jobs, slabs)?;
+        match self.form {
+            Form::Groups(wide) => groups::key_grads(device, wide, grid, arguments)?,
+            Form::Tiles(wide) => tiles::key_grads(device, wide, grid, arguments)?,
+            Form::Single => launch!(device, width, grid, KeysNarrow | KeysWide, arguments)?,
+        }
         Ok(([dk, dv], dcache))
     }
 
@@ -310,7 +392,11 @@ impl<'a> AttentionLaunch<'a> {
         let (dk, dv, width) = (part(dims.key)?, part(dims.value)?, dims.key.max(dims.value));
         let slabs = Self::slabs(width);
         let arguments = KeyGrads { segment: segment as i32, ..told.arguments(self.call(&jobs), &dk, &dv, slabs) };
-        launch!(device, width, self.grid(&jobs, slabs)?, PrefixNarrow | PrefixWide, arguments)?;
+        let grid = self.grid(&jobs, slabs)?;
+        match self.form {
+            Form::Groups(wide) | Form::Tiles(wide) => tiles::prefix_grads(device, wide, grid, arguments)?,
+            Form::Single => launch!(device, width, grid, PrefixNarrow | PrefixWide, arguments)?,
+        }
         Ok(Prefix { k: sum_parts(device, &dk, &prefix.k)?, v: sum_parts(device, &dv, &prefix.v)? })
     }
 }
@@ -356,11 +442,11 @@ impl Attention for Cuda {
 
     /// Gradients of all inputs: queries first, since `D` comes out of their kernel, then keys and the prefix.
     fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
-        let AttentionBackward { dims, inputs, outputs: AttentionOutputs { lse, .. }, dy, dcache } = *call;
+        let AttentionBackward { dims, inputs, outputs, dy, dcache } = *call;
         let launch = AttentionLaunch::new(self, dims, inputs, inputs.cache.is_some() || dcache.is_some())?;
-        let (q, along) = launch.query_grads(lse, dy)?;
+        let (q, along) = launch.query_grads(outputs, dy)?;
         // `D` comes out of the first kernel.
-        let told = Told { dy, lse, along: &along };
+        let told = Told { dy, lse: &outputs.lse, along: &along };
         let ([k, v], cache) = launch.key_grads(&told, dcache)?;
         let prefix = inputs.prefix.as_ref().map(|prefix| launch.prefix_grads(&told, prefix)).transpose()?;
         Ok(AttentionInputs { q, k, v, cache, prefix })

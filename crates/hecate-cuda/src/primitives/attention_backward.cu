@@ -24,17 +24,6 @@ __device__ __forceinline__ void unit_slot(Rows& rows, const AttentionCall& call,
     rows.along[slot] = real && along ? along[row] : 0.0f;
 }
 
-// dq, and D of each query; `attention::QueryGrads` is its twin.
-struct QueryGrads {
-    AttentionCall call;
-    // [rows, Hq, dv], [rows, Hq, d]
-    Array dy, dq;
-    const float* lse;
-    // D [rows, Hq]
-    float* along;
-    int slabs;
-};
-
 // D = sum of p (dy.v), which is dy.y but for the rounding of a y kept in 16 bits. It is known only after the last key,
 // so dq = scale (sum of p (dy.v) k - D sum of p k).
 template <int HALVES>
@@ -102,21 +91,6 @@ KERNEL(attention_dq_wide, QueryGrads, BLOCKS(1)) {
     __shared__ Tiles tiles;
     query_grads<2>(args, job_of_block(args.call, args.slabs), tiles);
 }
-
-// dk and dv; `attention::KeyGrads` is its twin.
-struct KeyGrads {
-    AttentionCall call;
-    Array dy;
-    // Gradient of the cache after the call [N, P, Hkv, ..], or null
-    Array last_k, last_v;
-    // [N, P, Hkv, ..], null without a cache
-    Array dcache_k, dcache_v;
-    // [rows, Hkv, ..]; for the prefix, a part of the sums for each job [.., Np, Hkv, ..]
-    Array dk, dv;
-    const float *lse, *along;
-    // Units of a job, for the prefix
-    int slabs, segment;
-};
 
 // Adds what units `begin .. end` tell the 64 keys of the tile: dk = scale sum of ds q, dv = sum of p dy.
 template <int HALVES>

@@ -1,0 +1,194 @@
+// Softmax attention with 16-bit arguments, backward by groups of four warps (capability 9.0), dk and dv: for calls without
+// cache. One group copies tiles of queries ahead, two have 64 keys each. Sums are transposed beside the forward,
+// so that weights pass from registers to products.
+#include "attention/groups.cuh"
+
+// Keys of a block, queries of a tile, and tiles of queries that are there at a time.
+static constexpr int KEYS = 128, UNITS = 64, STAGES = 3;
+
+template <int WIDTH> struct Shared {
+    __align__(1024) u16 k[KEYS * WIDTH];
+    u16 v[KEYS * WIDTH], q[STAGES][UNITS * WIDTH], dy[STAGES][UNITS * WIDTH], out[2][64 * WIDTH];
+    // lse and D of a tile's queries
+    float lse[STAGES][UNITS], along[STAGES][UNITS];
+    // Of keys and of tiles: that they are there, and that they are read
+    u64 k_full, k_empty, full[STAGES], empty[STAGES];
+    Tickets tickets;
+};
+
+// Units that see a key of the block: from `begin`, up to `end`.
+struct Range {
+    int begin, end;
+    __device__ __forceinline__ Range(const AttentionCall& call, const Job& job) {
+        const int share = call.query_heads / call.heads, length = (int)job.length;
+        int to = job.first + KEYS - 1;
+        to = (to < length ? to : length - 1) + call.kept;
+        begin = job.first * share, end = ((to < length ? to : length - 1) + 1) * share;
+    }
+};
+
+// The group that copies.
+template <int WIDTH> __device__ __forceinline__ void produce(const KeyGrads& args, Shared<WIDTH>& shared) {
+    const AttentionCall& call = args.call;
+    Ring<STAGES> ring;
+    u32 turn = 0;
+    // Half of the threads copy lse of a tile, half D.
+    const int mine = threadIdx.x % 64;
+    const float* from = threadIdx.x < 64 ? args.lse : args.along;
+    float* to = (threadIdx.x < 64 ? shared.lse : shared.along)[0] + mine;
+    shared.tickets.each(call, [&](const Job& job) {
+        const Range range(call, job);
+        // A place is free once what was there is read; the first time it is at once.
+        gate_wait(&shared.k_empty, turn++ % 2 ^ 1);
+        fetch_rows<KEYS, WIDTH>(shared.k, TileRows::tokens(call, job, call.k, call.key, job.first, job.length));
+        fetch_rows<KEYS, WIDTH>(shared.v, TileRows::tokens(call, job, call.v, call.value, job.first, job.length));
+        gate_arrive_after_copies(&shared.k_full);
+        for (int at = range.begin; at < range.end; at += UNITS, ring.next()) {
+            gate_wait(&shared.empty[ring.stage], ring.parity ^ 1);
+            fetch_rows<UNITS, WIDTH>(shared.q[ring.stage], TileRows::units(call, job, call.q.data, call.key, at, range.end));
+            fetch_rows<UNITS, WIDTH>(shared.dy[ring.stage], TileRows::units(call, job, args.dy.data, call.value, at, range.end));
+            const bool real = at + mine < range.end;
+            copy_4(to + ring.stage * UNITS, from + unit_row(call, job, real ? at + mine : at), real);
+            gate_arrive_after_copies(&shared.full[ring.stage]);
+        }
+    });
+    copies_wait<0>();
+}
+
+// A group that multiplies elements of TYPE.
+template <int WIDTH, u32 TYPE> struct Consumer {
+    const KeyGrads& args;
+    const AttentionCall& call;
+    Shared<WIDTH>& shared;
+    const u32 group;
+    const int share;
+    Ring<STAGES> ring;
+    float dk[WIDTH / 8][4], dv[WIDTH / 8][4], s[UNITS / 8][4], g[UNITS / 8][4];
+
+    __device__ __forceinline__ Consumer(const KeyGrads& args, Shared<WIDTH>& shared, u32 group)
+        : args(args), call(args.call), shared(shared), group(group), share(args.call.query_heads / args.call.heads) {}
+
+    // Scores of units from `at` on become weights p = 2^(s scale − lse), zero where a unit does not see keys first ...
+    __device__ __forceinline__ void weigh(int at, int first) {
+        const float scale = call.scale * LOG2_E, *lse = shared.lse[ring.stage];
+        const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < UNITS / 8; n++) {
+            const float2 base = *(const float2*)(lse + 8 * n + column);
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[n][i] = short_exp2(s[n][i] * scale - LOG2_E * (i % 2 ? base.y : base.x));
+        }
+        if (at / share >= first + 63 && (at + UNITS - 1) / share <= first + call.kept) return;
+        const int key = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int n = 0; n < UNITS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int token = (at + 8 * n + column + i) / share;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const bool sees = token >= key + 8 * h && token <= key + 8 * h + call.kept;
+                    s[n][2 * h + i] = sees ? s[n][2 * h + i] : 0.0f;
+                }
+            }
+    }
+    // g = dy·v becomes p (g − D).
+    __device__ __forceinline__ void differ() {
+        const float* along = shared.along[ring.stage] + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < UNITS / 8; n++) {
+            const float2 d = *(const float2*)(along + 8 * n);
+#pragma unroll
+            for (int i = 0; i < 4; i++) g[n][i] = s[n][i] * (g[n][i] - (i % 2 ? d.y : d.x));
+        }
+    }
+
+    // What the tile at hand tells: dv += pᵀ dy, dk += dsᵀ q; or =, where it is the first.
+    __device__ __forceinline__ void add(int at, int first, bool more) {
+        const u32 stage = ring.stage;
+        u32 w[UNITS / 16][4], x[UNITS / 16][4];
+        group_begin();
+        group_scores<TYPE, WIDTH, KEYS, UNITS>(s, described(shared.k), group * 64, described(shared.q[stage]));
+        group_commit();
+        group_scores<TYPE, WIDTH, KEYS, UNITS>(g, described(shared.v), group * 64, described(shared.dy[stage]));
+        group_commit();
+        group_wait<1>();
+        hold(s);
+        weigh(at, first);
+        as_weights<TYPE>(w, s);
+        group_begin();
+        group_sum<TYPE>(dv, w, described_across<UNITS>(shared.dy[stage]), more);
+        group_commit();
+        group_wait<1>();
+        hold(g);
+        differ();
+        as_weights<TYPE>(x, g);
+        group_begin();
+        group_sum<TYPE>(dk, x, described_across<UNITS>(shared.q[stage]), more);
+        // All at once: registers are too few for scores of the next tile beside these weights.
+        group_end();
+        hold(dv), hold(dk);
+    }
+
+    __device__ __forceinline__ void work(const Job& job, u32 turn) {
+        const int first = job.first + (int)group * 64, length = (int)job.length;
+        const Range range(call, job);
+        gate_wait_to_multiply(&shared.k_full, turn % 2);
+        bool more = false;
+        for (int at = range.begin; at < range.end; at += UNITS, ring.next()) {
+            gate_wait_to_multiply(&shared.full[ring.stage], ring.parity);
+            // Whether a unit of the tile sees a key of the group.
+            const bool sees = (at + UNITS - 1) / share >= first && at / share <= first + 63 + call.kept;
+            if (sees) add(at, first, more);
+            more |= sees;
+            release(&shared.empty[ring.stage]);
+        }
+        release(&shared.k_empty);
+        const float by[2] = {call.scale, call.scale}, one[2] = {1.0f, 1.0f};
+        store_group<TYPE>(dk, by, shared.out[group], group, TileRows::tokens(call, job, args.dk, call.key, first, length));
+        store_group<TYPE>(dv, one, shared.out[group], group, TileRows::tokens(call, job, args.dv, call.value, first, length));
+    }
+};
+
+// A block's groups.
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const KeyGrads& args, Shared<WIDTH>& shared) {
+    if (threadIdx.x == 0) {
+        // All copying threads; a warp of each group, after its products.
+        gate_open(&shared.k_full, 128), gate_open(&shared.k_empty, 8);
+#pragma unroll
+        for (int stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 128), gate_open(&shared.empty[stage], 8);
+        shared.tickets.open();
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        take_registers<24>();
+        produce(args, shared);
+    } else {
+        take_registers<240>();
+        Consumer<WIDTH, TYPE> consumer(args, shared, threadIdx.x / 128 - 1);
+        u32 turn = 0;
+        shared.tickets.each(args.call, [&](const Job& job) { consumer.work(job, turn++); });
+    }
+}
+
+// For rows of at most WIDTH elements of TYPE.
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void key_grads(const KeyGrads& args, u8* shared) {
+    if constexpr (GROUPS_MULTIPLY) run<WIDTH, TYPE>(args, *(Shared<WIDTH>*)shared);
+}
+
+KERNEL(attention_groups_dkv_64_bf16, KeyGrads, 384, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    key_grads<64, 1>(args, shared);
+}
+KERNEL(attention_groups_dkv_64_f16, KeyGrads, 384, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    key_grads<64, 2>(args, shared);
+}
+KERNEL(attention_groups_dkv_128_bf16, KeyGrads, 384, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    key_grads<128, 1>(args, shared);
+}
+KERNEL(attention_groups_dkv_128_f16, KeyGrads, 384, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    key_grads<128, 2>(args, shared);
+}
