@@ -23,8 +23,7 @@ use clap::{
 use hecate_core::rules::{MomentumForm, TitansMlp};
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Retain, RuleConfig,
-    Vocabulary,
-    trainer::load_config,
+    Vocabulary, trainer::load_config,
 };
 use serde_json::{Map, Number, Value};
 use std::{fs, path::PathBuf};
