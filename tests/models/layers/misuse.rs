@@ -115,4 +115,10 @@ fn mixers_of_one_rule_refuse_a_configuration_of_another() {
     told(built(|build| Levels::cms(build, Titans::default(), &cms, HIDDEN, 1e-6)), &["`memory.rule`", "Titans"]);
     told(built(|build| Tnt::new(build, Titans::default(), &tnt, HIDDEN, 1e-6)), &["`memory.rule`", "Titans"]);
     built(|build| Tnt::new(build, Delta::default(), &tnt, HIDDEN, 1e-6)).expect("the same rule");
+    // A text is cut at tokens, not between their writes.
+    let memory = MemoryConfig { writes_per_token: 2, ..tnt.memory };
+    let (twice, cut) = (TntConfig { memory: memory.clone(), ..tnt }, CmsConfig { memory, ..cms });
+    let one = ["`memory.writes_per_token` is 2", "a memory alone"];
+    told(built(|build| Tnt::new(build, Delta::default(), &twice, HIDDEN, 1e-6)), &one);
+    told(built(|build| Levels::cms(build, Delta::default(), &cut, HIDDEN, 1e-6)), &one);
 }

@@ -63,7 +63,7 @@ const ZOOLOGY: [(&str, &str); 15] = [
     // The shortest has five times as many sequences as each other.
     ("lengths", "64:4,64:4,64:4,64:4,64:4,128:8,256:16,256:32,256:64"),
     ("test_lengths", "512:64,512:128,1024:256"),
-    // As in all of its published figures, though not by default.
+    // As in its figure of this task, though not by default.
     ("filler", "zeros"),
     // Four rates, each 3.2 times the one before.
     ("rates", "1e-3,3.2e-3,1e-2,3.2e-2"),
