@@ -4,7 +4,7 @@
 //! captured belongs to the graph, which has it at the same place every time. All other memory was there before; where it
 //! is let go of, the ledger keeps it until the last graph is gone.
 
-use crate::error::unsupported;
+use crate::{device::arena::Arena, error::unsupported};
 use cudarc::driver::CudaSlice;
 use hecate_core::Result;
 use std::{
@@ -29,8 +29,10 @@ struct Entries {
     graphs: usize,
     /// The thread that captures a step.
     capturing: Option<ThreadId>,
-    /// Whether the step that is being captured asked for a copy to or from the host.
-    refused: bool,
+    /// What the step that is being captured asked for and cannot have.
+    refused: Option<&'static str>,
+    /// Memory of the graph that is being captured, where it has some of its own.
+    arena: Option<Arc<Arena>>,
     /// Memory that nobody but a graph may still use.
     freed: Vec<CudaSlice<u8>>,
 }
@@ -73,16 +75,23 @@ impl GraphLedger {
         if !self.captures() {
             return Ok(());
         }
-        self.entries().refused = true;
+        self.entries().refused.get_or_insert(what);
         Err(unsupported(what, "a step is being captured, which has to do without the host"))
     }
 
-    /// From here on, until the result is dropped, this thread captures a step.
-    pub(crate) fn begin_capture(&self) -> Capturing<'_> {
+    /// The memory of the graph that this thread captures, where it has some of its own.
+    pub(crate) fn arena(&self) -> Option<Arc<Arena>> {
+        let entries = self.entries();
+        entries.arena.clone().filter(|_| entries.capturing == Some(thread::current().id()))
+    }
+
+    /// From here on, until the result is dropped, this thread captures a step. With an arena its arrays lie there, and
+    /// what it copies from the host is the same in every replay.
+    pub(crate) fn begin_capture(&self, arena: Option<Arc<Arena>>) -> Capturing<'_> {
         // Waits until nobody queues work.
         let alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
         let mut entries = self.entries();
-        (entries.clock, entries.refused) = (entries.clock + 1, false);
+        (entries.clock, entries.refused, entries.arena) = (entries.clock + 1, None, arena);
         entries.capturing = Some(thread::current().id());
         Capturing { ledger: self, _alone: alone }
     }
@@ -106,16 +115,21 @@ pub(crate) struct Capturing<'a> {
 }
 
 impl Capturing<'_> {
-    /// Whether the step asked for a copy to or from the host.
-    pub(crate) fn refused(&self) -> bool {
+    /// What the step asked for and could not have.
+    pub(crate) fn refused(&self) -> Option<&'static str> {
         self.ledger.entries().refused
     }
 }
 
 impl Drop for Capturing<'_> {
     fn drop(&mut self) {
-        let mut entries = self.ledger.entries();
-        (entries.clock, entries.capturing) = (entries.clock + 1, None);
+        let arena = {
+            let mut entries = self.ledger.entries();
+            (entries.clock, entries.capturing) = (entries.clock + 1, None);
+            entries.arena.take()
+        };
+        // Its memory, if nobody else has it, asks for the lock.
+        drop(arena);
     }
 }
 

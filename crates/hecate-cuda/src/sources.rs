@@ -1,4 +1,4 @@
-//! All files of kernels: tests compile each for every architecture, and compare its PTX.
+//! All files of kernels, by which programs that compile one find it, and tests all of them.
 
 use crate::{deep, linear, primitives, rules, source::KernelSource};
 

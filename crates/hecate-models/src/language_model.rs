@@ -7,6 +7,7 @@ pub(crate) use loss::LossGradients;
 use crate::{
     Builder, Cache, Config, Error, Interrupt, Masks, Parameters, Precision, Random, Result, Tape, Var,
     bounds::{SIZE, within},
+    evaluate::SEGMENT,
     layers::{Block, Context, Embedding, Linear, RmsNorm},
 };
 use hecate_core::{Backend, CapturedStep, DType, Sequences, Tensor};
@@ -105,6 +106,19 @@ impl<B: Backend> LanguageModel<B> {
         self.masks = masks;
     }
 
+    /// Refuses to go on once the model's interrupt was asked for.
+    pub(crate) fn check_interrupt(&self) -> Result<()> {
+        self.interrupt.as_ref().map_or(Ok(()), Interrupt::check)
+    }
+
+    /// Runs `work` on the model, whose passes do not look at the interrupt meanwhile.
+    pub(crate) fn uninterrupted<T>(&mut self, work: impl FnOnce(&Self) -> T) -> T {
+        let interrupt = self.interrupt.take();
+        let done = work(self);
+        self.interrupt = interrupt;
+        done
+    }
+
     /// A tape for a pass that gathers nothing.
     fn inert(&self) -> Tape<'_, B> {
         Tape::inert(&self.parameters).interruptible(self.interrupt.as_ref())
@@ -188,6 +202,23 @@ impl<B: Backend> LanguageModel<B> {
         Ok(hecate_core::capture(&self.device, &cache.arrays(), &ids, &mut step)?)
     }
 
+    /// Makes at once what a first continuation of `prompt` would wait for bit by bit
+    /// ([`Device::prepare`](hecate_core::Device::prepare)): `tell` is called with the number of kernels that are compiled.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn prepare(&self, prompt: &[u32], tell: &mut dyn FnMut(usize)) -> Result<()> {
+        let mut work = || {
+            // The end of the prompt, then a token: what they find means nothing.
+            let Some((first, Ok(mut cache))) = prompt.first().map(|first| (*first, self.cache(1))) else { return };
+            let whole = prompt.len() / self.group() * self.group();
+            for tokens in [&prompt[whole.saturating_sub(SEGMENT)..whole], &[first]] {
+                let _ = self.infer(tokens, 1, &mut cache);
+            }
+        };
+        Ok(self.device.prepare(&mut work, tell)?)
+    }
+
     /// Scores `[batch, T, V]` of the tokens that follow `ids [batch, T]`. In 16 bits `V` is padded to a multiple of
     /// [`ALIGNED`].
     fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
@@ -257,7 +288,7 @@ impl<B: Backend> LanguageModel<B> {
 }
 
 /// An error as a device reports it.
-fn into_core(error: Error) -> hecate_core::Error {
+pub(crate) fn into_core(error: Error) -> hecate_core::Error {
     match error {
         Error::Core(error) => error,
         other => hecate_core::Error::Device { backend: "model", context: "a step".into(), source: Box::new(other) },

@@ -4,6 +4,7 @@
 //! is a [`buffer`]; [`transfers`] copies between it and the host over the page-locked blocks of [`staging`].
 #![allow(unsafe_code)]
 
+pub(crate) mod arena;
 mod buffer;
 mod driver;
 mod list;
@@ -128,7 +129,7 @@ impl Cuda {
         driver::keep_freed_memory(&context).map_err(opening)?;
         let Properties { name, capability: (major, minor), .. } = &properties;
         tracing::info!(ordinal, name, "opened a CUDA device of compute capability {major}.{minor}");
-        let inner = Inner::new(ordinal, &context, properties, Options::default()).map_err(opening)?;
+        let inner = Inner::new(ordinal, &context, properties, Options::of_environment()).map_err(opening)?;
         Ok(Self(Arc::new(inner)))
     }
 
@@ -161,6 +162,19 @@ impl Cuda {
     /// The driver's own.
     pub fn with_kernels_in_turn(&self) -> Result<Self> {
         self.with(Options { in_turn: true, ..self.0.options })
+    }
+
+    /// Another stream, on which a training step is never a graph.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_steps_call_by_call(&self) -> Result<Self> {
+        self.with(Options { call_by_call: true, ..self.0.options })
+    }
+
+    /// Whether work is not captured.
+    pub(crate) fn call_by_call(&self) -> bool {
+        self.0.options.call_by_call
     }
 
     /// Another stream, on which the linear rules are computed in this way. [`Algorithm::Auto`] scans few tokens and takes
@@ -229,6 +243,11 @@ impl Cuda {
     /// The stream whose blocks come before those of the main one; `streams.rs` says what goes there.
     pub(crate) fn urgent_stream(&self) -> &Arc<CudaStream> {
         &self.0.urgent
+    }
+
+    /// The stream of uploads.
+    pub(crate) fn uploads(&self) -> &Arc<CudaStream> {
+        self.0.staging.stream()
     }
 
     /// Who keeps memory alive for captured graphs, and who may queue work.

@@ -41,6 +41,10 @@ impl Cuda {
             return Ok(Table::cached(memory));
         }
         let memory = self.upload(Host::U32(values.to_vec()))?;
+        // What belongs to a graph is not for others.
+        if self.ledger().arena().is_some() {
+            return Ok(Table::own(memory));
+        }
         let mut tables = tables();
         if tables.len() >= MOST_TABLES {
             return Ok(Table::own(memory));

@@ -48,10 +48,23 @@ impl<B: Backend> LanguageModel<B> {
 
     /// As [`LanguageModel::loss_and_gradients`], nothing waited for.
     pub(crate) fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<LossGradients<B>> {
+        self.pass_of(&self.ids(inputs, batch)?, &self.targets(inputs, targets, batch)?)
+    }
+
+    /// As [`LanguageModel::pass`], of tokens that lie on the device: both `[batch, T]`, and checked.
+    pub(crate) fn pass_of(&self, ids: &Tensor<B>, targets: &Tensor<B>) -> Result<LossGradients<B>> {
         let tape = self.recording();
-        let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
-        let targets = self.targets(inputs, targets, batch)?;
-        backward_from_logits(tape, self.config.vocabulary_size, logits, &targets)
+        let logits = self.logits(&tape, ids, None)?;
+        backward_from_logits(tape, self.config.vocabulary_size, logits, targets)
+    }
+
+    /// Refuses tokens of a pass that [`LanguageModel::pass`] refuses.
+    pub(crate) fn check_tokens(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<()> {
+        if inputs.len() != targets.len() {
+            return Err(Error::config("targets", targets.len(), format!("{} tokens, one an input", inputs.len())));
+        }
+        self.length("inputs", inputs, batch)?;
+        self.length("targets", targets, batch).map(drop)
     }
 
     /// As [`LanguageModel::loss_and_gradients`], of texts that go on where `cache` stands; then it stands after them.
