@@ -4,13 +4,20 @@
 use crate::error::failed;
 use cudarc::{
     cublas::{result, sys},
-    driver::CudaStream,
+    driver::{CudaSlice, CudaStream, DevicePtr},
 };
 use hecate_core::{DType, Result, primitives::MatmulDims};
 use std::sync::Arc;
 
 /// A handle bound to a stream.
-pub(crate) struct Blas(sys::cublasHandle_t);
+pub(crate) struct Blas {
+    handle: sys::cublasHandle_t,
+    /// Of its products. Memory that cuBLAS asks for by itself would be nodes of a graph.
+    _workspace: CudaSlice<u8>,
+}
+
+/// Bytes of the workspace: what cuBLAS advises for the largest GPUs.
+const WORKSPACE: usize = 32 << 20;
 
 // SAFETY: a handle may be used by any thread, one at a time. Launches of one `Cuda` value queue on one stream, and cuBLAS
 // guards a handle's calls with a lock of its own.
@@ -32,8 +39,13 @@ pub(crate) struct Product {
 }
 
 /// What is called of it.
-const FUNCTIONS: [&[u8]; 4] =
-    [b"cublasCreate_v2\0", b"cublasSetStream_v2\0", b"cublasGemmStridedBatchedEx\0", b"cublasDestroy_v2\0"];
+const FUNCTIONS: [&[u8]; 5] = [
+    b"cublasCreate_v2\0",
+    b"cublasSetStream_v2\0",
+    b"cublasSetWorkspace_v2\0",
+    b"cublasGemmStridedBatchedEx\0",
+    b"cublasDestroy_v2\0",
+];
 
 /// Whether the library is there, with all that is called of it.
 pub(crate) fn is_present() -> bool {
@@ -51,11 +63,16 @@ impl Blas {
         if !is_present() {
             return None;
         }
-        // SAFETY: the library is there; the value that holds both lets go of the handle before the stream.
+        // SAFETY: the library is there, and the memory is as long as it is told. The value that holds both lets go of the
+        // handle before the stream, and so does this one before the workspace.
         unsafe {
-            let handle = Self(result::create_handle().ok()?);
-            result::set_stream(handle.0, stream.cu_stream().cast()).ok()?;
-            Some(handle)
+            let workspace = stream.alloc::<u8>(WORKSPACE).ok()?;
+            let address = workspace.device_ptr(stream).0 as *mut std::ffi::c_void;
+            let blas = Self { handle: result::create_handle().ok()?, _workspace: workspace };
+            result::set_stream(blas.handle, stream.cu_stream().cast()).ok()?;
+            // Once the stream is set, which takes the handle's own.
+            sys::cublasSetWorkspace_v2(blas.handle, address, WORKSPACE).result().ok()?;
+            Some(blas)
         }
     }
 
@@ -82,7 +99,7 @@ impl Blas {
         // SAFETY: the caller's.
         unsafe {
             result::gemm_strided_batched_ex(
-                self.0,
+                self.handle,
                 operation(transpose.b),
                 operation(transpose.a),
                 columns as i32,
@@ -114,6 +131,6 @@ impl Blas {
 impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: made once, freed once.
-        let _ = unsafe { result::destroy_handle(self.0) };
+        let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

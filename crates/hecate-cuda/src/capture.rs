@@ -137,7 +137,7 @@ impl Replay<Cuda> for CapturedWork {
     }
 }
 
-/// Captures work in memory of its own, at most half of what is free.
+/// Captures work in memory of its own.
 pub(crate) fn capture_work(
     device: &Cuda,
     inputs: &[Tensor<Cuda>],
@@ -148,30 +148,70 @@ pub(crate) fn capture_work(
     if !device.captures_work() {
         return refused("it is turned off, or the GPU has no pools of memory".to_owned());
     }
-    let most = device.memory()?.map_or(0, |memory| memory.free / 2);
-    let arena = Arena::new(usize::try_from(most).unwrap_or(usize::MAX));
+    // Opened now: that takes memory, which must not be a graph's.
+    let _ = device.side_blas();
     // In places of their own, which replays write.
     let inputs = inputs.iter().map(|x| device.copied(x)).collect::<Result<Vec<_>>>()?;
     let read = read.iter().map(|x| x.buffer().pointer()).collect();
-    let token = GraphToken::new(device.ledger());
-    let capturing = device.ledger().begin_capture(Some(arena.clone()));
-    // Relaxed: values that are copied from the host are made ready on another stream meanwhile.
-    let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_RELAXED, || work(&inputs));
-    let asked = capturing.refused();
-    drop(capturing);
-    if let Some(what) = asked {
-        return refused(format!("{what} is part of it"));
+    let mut broken = String::new();
+    for _ in 0..ATTEMPTS {
+        let attempt = Attempt::make(device, &inputs, work)?;
+        match attempt.outcome {
+            Ok(graph) => {
+                // The memory, and what was copied there, are ready before a replay.
+                device.stream().join(device.uploads()).map_err(|error| failed("capturing work", error))?;
+                tracing::info!(bytes = attempt.arena.bytes(), "captured a graph");
+                let (device, arena) = (device.clone(), attempt.arena);
+                let captured = CapturedWork { device, graph, _token: attempt.token, arena, inputs, read };
+                return Ok(Capture::Graph(Box::new(captured)));
+            }
+            Err(Failure::Refused(what)) => return refused(format!("{what} is part of it")),
+            // The work ran before: what fails now is the capture.
+            Err(Failure::Broken(error)) => broken = error.to_string(),
+        }
     }
-    let graph = match graph {
-        Ok(graph) => graph,
-        // It ran before: what fails now is the capture.
-        Err(error) => return refused(error.to_string()),
-    };
-    // The memory, and what was copied there, are ready before a replay.
-    device.stream().join(device.uploads()).map_err(|error| failed("capturing work", error))?;
-    tracing::info!(bytes = arena.bytes(), "captured a graph");
-    let captured = CapturedWork { device: device.clone(), graph, _token: token, arena, inputs, read };
-    Ok(Capture::Graph(Box::new(captured)))
+    refused(broken)
+}
+
+/// Captures of the same work before it is given up: what another thread asks of the driver may break one.
+const ATTEMPTS: usize = 3;
+
+/// One capture of some work, with all that its graph needs.
+struct Attempt {
+    outcome: std::result::Result<CudaGraph, Failure>,
+    token: GraphToken,
+    arena: Arc<Arena>,
+}
+
+/// Why there is no graph.
+enum Failure {
+    /// The work asked for what a graph cannot do.
+    Refused(&'static str),
+    Broken(Error),
+}
+
+impl Attempt {
+    /// In memory of its own, at most half of what is free.
+    fn make(device: &Cuda, inputs: &[Tensor<Cuda>], work: &mut Work<'_, Cuda>) -> Result<Self> {
+        let most = device.memory()?.map_or(0, |memory| memory.free / 2);
+        let arena = Arena::new(usize::try_from(most).unwrap_or(usize::MAX), device.stream(), device.side());
+        let token = GraphToken::new(device.ledger());
+        let capturing = device.ledger().begin_capture(Some(arena.clone()));
+        // Relaxed: values that are copied from the host are made ready on another stream meanwhile.
+        let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_RELAXED, || {
+            work(inputs)?;
+            arena.meet();
+            Ok(())
+        });
+        let refused = capturing.refused();
+        drop(capturing);
+        arena.forget_beside();
+        let outcome = match refused {
+            Some(what) => Err(Failure::Refused(what)),
+            None => graph.map_err(Failure::Broken),
+        };
+        Ok(Self { outcome, token, arena })
+    }
 }
 
 /// The next state in places that the copy over `state` does not write: what lies in an old place is copied first.

@@ -3,7 +3,8 @@
 //! A graph has its arrays at the same places every time, so that the places are chosen once, while it is captured. Nodes that
 //! ask the driver for memory would be half of a graph, and each takes the GPU's time.
 
-use super::{Buffer, Cuda};
+use super::{Buffer, Cuda, beside::Beside};
+use cudarc::driver::CudaStream;
 use hecate_core::{Bytes, Error, Result};
 use std::{
     collections::BTreeMap,
@@ -25,6 +26,10 @@ pub(crate) struct Arena {
     /// Bytes that it may take.
     most: usize,
     places: Mutex<Places>,
+    /// The stream that is captured, and one beside it.
+    pub(super) main: Arc<CudaStream>,
+    pub(super) side: Arc<CudaStream>,
+    beside: Mutex<Beside>,
 }
 
 /// What an arena has, under one lock.
@@ -44,9 +49,15 @@ struct Chunk {
 }
 
 impl Arena {
-    /// Nothing taken yet, and at most so many bytes.
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, places: Mutex::default() })
+    /// Nothing taken yet, and at most so many bytes, for work on these streams.
+    pub(crate) fn new(most: usize, main: &Arc<CudaStream>, side: &Arc<CudaStream>) -> Arc<Self> {
+        let (main, side) = (main.clone(), side.clone());
+        Arc::new(Self { most, places: Mutex::default(), main, side, beside: Mutex::default() })
+    }
+
+    /// What goes on beside the main line, for one thread alone.
+    pub(super) fn beside(&self) -> MutexGuard<'_, Beside> {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it has, for one thread alone.
@@ -88,6 +99,9 @@ impl Arena {
 
     /// Takes back what [`Arena::take`] gave.
     pub(super) fn give_back(&self, start: u64, bytes: usize) {
+        if self.is_late(start, bytes) {
+            return;
+        }
         for Chunk { memory, free } in &mut self.places().chunks {
             let first = memory.pointer();
             if (first..first + memory.len() as u64).contains(&start) {
@@ -181,7 +195,7 @@ mod tests {
     #[test]
     fn the_shortest_run_that_fits_is_taken() {
         let mut free = FreeRuns::whole(1000);
-        let taken = [500, 10, 100, 10].map(|length| (free.take(length).expect("room"), length));
+        let taken = [500, 10, 100, 390].map(|length| (free.take(length).expect("room"), length));
         free.give_back(taken[0].0, 500);
         free.give_back(taken[2].0, 100);
         assert_eq!(free.take(100), Some(taken[2].0));

@@ -59,8 +59,16 @@ impl Buffer {
         &self.owner
     }
 
-    /// Address on the device.
+    /// Address on the device, for whoever uses what is there.
     pub(crate) fn pointer(&self) -> u64 {
+        if let Memory::Arena { start, arena, constant: false, .. } = &*self.memory {
+            arena.meet_for(*start);
+        }
+        self.start()
+    }
+
+    /// Address on the device.
+    pub(super) fn start(&self) -> u64 {
         match &*self.memory {
             // Events are off, so the guard that comes with the pointer does nothing.
             Memory::Pool(memory) => memory.device_ptr(memory.stream()).0,

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod arena;
+mod beside;
 mod buffer;
 mod driver;
 mod list;
@@ -52,12 +53,15 @@ struct Inner {
     ordinal: usize,
     /// The driver's own for this GPU.
     context: Arc<CudaContext>,
-    // Let go of before the stream that it is bound to.
+    // Let go of before the streams that they are bound to.
     blas: OnceLock<Option<Blas>>,
+    side_blas: OnceLock<Option<Blas>>,
     /// All work goes through it in order.
     stream: Arc<CudaStream>,
     /// Its blocks come before those of `stream`.
     urgent: Arc<CudaStream>,
+    /// Of graphs: what goes beside their main line.
+    side: Arc<CudaStream>,
     /// Page-locked blocks between the host and the GPU.
     staging: StagingRing,
     /// What the GPU is.
@@ -86,8 +90,10 @@ impl Inner {
             ordinal,
             context: context.clone(),
             blas: OnceLock::new(),
+            side_blas: OnceLock::new(),
             stream: context.new_stream()?,
             urgent: driver::urgent_stream(context)?,
+            side: context.new_stream()?,
             staging: StagingRing::new(context)?,
             modules: Modules::new(Compiler::new(properties.capability, properties.driver)),
             properties,
@@ -245,6 +251,11 @@ impl Cuda {
         &self.0.urgent
     }
 
+    /// The stream beside the main line of a graph.
+    pub(crate) fn side(&self) -> &Arc<CudaStream> {
+        &self.0.side
+    }
+
     /// The stream of uploads.
     pub(crate) fn uploads(&self) -> &Arc<CudaStream> {
         self.0.staging.stream()
@@ -266,6 +277,12 @@ impl Cuda {
             return None;
         }
         self.0.blas.get_or_init(|| Blas::new(&self.0.stream)).as_ref()
+    }
+
+    /// cuBLAS beside the main line of a graph, where it is open.
+    pub(crate) fn side_blas(&self) -> Option<&Blas> {
+        self.0.blas.get()?.as_ref()?;
+        self.0.side_blas.get_or_init(|| Blas::new(&self.0.side)).as_ref()
     }
 }
 

@@ -13,6 +13,7 @@ use hecate_core::{
     Result, Tensor,
     primitives::{Matmul, MatmulDims, MatmulInputs, add},
 };
+use std::sync::Arc;
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("matmul", "matmul.cu");
 
@@ -59,7 +60,12 @@ impl Matmul for Cuda {
                 // Somebody else holds it, or there is none.
                 onto => {
                     let out = self.empty(shape, a.dtype())?;
-                    multiply(blas, dims, a, b, &out, false)?;
+                    // The gradient of a weight is not needed before the end.
+                    if transpose.a && onto.is_none() {
+                        multiply_beside(self, blas, dims, (a, b), &out)?;
+                    } else {
+                        multiply(blas, dims, a, b, &out, false)?;
+                    }
                     sum(out, onto.and_then(|shared| shared.err()))
                 }
             };
@@ -94,6 +100,25 @@ fn multiply(
     // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is through
     // with them; nobody else holds `out`.
     unsafe { blas.matmul(&product) }
+}
+
+/// As [`multiply`], beside the main line of a graph.
+fn multiply_beside(
+    device: &Cuda,
+    blas: &Blas,
+    dims: MatmulDims,
+    (a, b): (&Tensor<Cuda>, &Tensor<Cuda>),
+    out: &Tensor<Cuda>,
+) -> Result<()> {
+    // A handle has one stream.
+    let Some(side) = device.side_blas().filter(|_| device.ledger().arena().is_some()) else {
+        return multiply(blas, dims, a, b, out, false);
+    };
+    let read = ((a.clone(), b.clone()), a.buffer().len() + b.buffer().len());
+    device.beside(out, read, |stream| {
+        let blas = if Arc::ptr_eq(stream, device.side()) { side } else { blas };
+        multiply(blas, dims, a, b, out, false)
+    })
 }
 
 /// `out`, or with `onto` the sum of both.

@@ -2,7 +2,8 @@
 
 use super::Placed;
 use hecate_core::{
-    Backend, ConvInput, Decode, GateForm, GateLogit, Result, Sequences, Tensor, TokenGates, capture, decode,
+    Backend, ConvInput, Decode, GateForm, GateLogit, Result, Sequences, Tensor, TokenGates, capture, capture_work,
+    decode,
     primitives::*,
     rules::{Momentum, Titans},
 };
@@ -139,6 +140,9 @@ calls! {
     capture: |p| {
         let step = &mut |state: Vec<Tensor<D>>, x: Tensor<D>| Ok((state, x));
         capture(p.device(), &[p.ones([2]), p.ones([3])], &p.ones([2]), step).map(drop)
+    },
+    capture_work: |p| {
+        capture_work(p.device(), &[p.ones([2]), p.ones([3])], &[&p.ones([2])], &mut |_| Ok(())).map(drop)
     },
 }
 
