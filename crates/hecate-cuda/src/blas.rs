@@ -1,26 +1,27 @@
 //! cuBLAS, where it is found.
 #![allow(unsafe_code)]
 
-use crate::error::failed;
+use crate::{error::failed, ledger::driver_turn};
 use cudarc::{
     cublas::{result, sys},
     driver::{CudaSlice, CudaStream, DevicePtr},
 };
 use hecate_core::{DType, Result, primitives::MatmulDims};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A handle bound to a stream.
 pub(crate) struct Blas {
     handle: sys::cublasHandle_t,
     /// Of its products. Memory that cuBLAS asks for by itself would be nodes of a graph.
     _workspace: CudaSlice<u8>,
+    /// One product at a time: kernels of two would mix up what they keep in the workspace.
+    calls: Mutex<()>,
 }
 
 /// Bytes of the workspace: what cuBLAS advises for the largest GPUs.
 const WORKSPACE: usize = 32 << 20;
 
-// SAFETY: a handle may be used by any thread, one at a time. Launches of one `Cuda` value queue on one stream, and cuBLAS
-// guards a handle's calls with a lock of its own.
+// SAFETY: a handle may be used by any thread, one at a time, which `calls` sees to.
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
@@ -68,7 +69,7 @@ impl Blas {
         unsafe {
             let workspace = stream.alloc::<u8>(WORKSPACE).ok()?;
             let address = workspace.device_ptr(stream).0 as *mut std::ffi::c_void;
-            let blas = Self { handle: result::create_handle().ok()?, _workspace: workspace };
+            let blas = Self { handle: result::create_handle().ok()?, _workspace: workspace, calls: Mutex::default() };
             result::set_stream(blas.handle, stream.cu_stream().cast()).ok()?;
             // Once the stream is set, which takes the handle's own.
             sys::cublasSetWorkspace_v2(blas.handle, address, WORKSPACE).result().ok()?;
@@ -95,6 +96,9 @@ impl Blas {
         let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
         let (one, kept) = (1.0f32, if add { 1.0f32 } else { 0.0 });
         let address = |x: u64| x as *mut std::ffi::c_void;
+        // A first product may load code.
+        let _driver = driver_turn();
+        let _call = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`.
         // SAFETY: the caller's.
         unsafe {

@@ -8,9 +8,25 @@ use crate::{device::arena::Arena, error::unsupported};
 use cudarc::driver::CudaSlice;
 use hecate_core::Result;
 use std::{
+    cell::Cell,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     thread::{self, ThreadId},
 };
+
+/// Shared by those that ask the driver for what may wait for a whole GPU; a capture holds it alone.
+static DRIVER: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// Whether this thread holds [`DRIVER`] alone.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Held while something is asked of the driver that may wait for all streams of a GPU: loading code, opening libraries,
+/// page-locked memory. It would break a capture on another stream, or fail because of it. Comes after
+/// [`GraphLedger::turn`] and before every other lock.
+pub(crate) fn driver_turn() -> Option<RwLockReadGuard<'static, ()>> {
+    if ALONE.get() { None } else { Some(DRIVER.read().unwrap_or_else(PoisonError::into_inner)) }
+}
 
 /// Memory that captured graphs may point to, and who may queue work.
 #[derive(Default)]
@@ -90,10 +106,12 @@ impl GraphLedger {
     pub(crate) fn begin_capture(&self, arena: Option<Arc<Arena>>) -> Capturing<'_> {
         // Waits until nobody queues work.
         let alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let driver = DRIVER.write().unwrap_or_else(PoisonError::into_inner);
+        ALONE.set(true);
         let mut entries = self.entries();
         (entries.clock, entries.refused, entries.arena) = (entries.clock + 1, None, arena);
         entries.capturing = Some(thread::current().id());
-        Capturing { ledger: self, _alone: alone }
+        Capturing { ledger: self, _driver: driver, _alone: alone }
     }
 
     /// A graph is gone; the memory kept for it goes with the last one.
@@ -111,6 +129,7 @@ impl GraphLedger {
 /// A step is being captured.
 pub(crate) struct Capturing<'a> {
     ledger: &'a GraphLedger,
+    _driver: RwLockWriteGuard<'static, ()>,
     _alone: RwLockWriteGuard<'a, ()>,
 }
 
@@ -130,6 +149,7 @@ impl Drop for Capturing<'_> {
         };
         // Its memory, if nobody else has it, asks for the lock.
         drop(arena);
+        ALONE.set(false);
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{
     compile::{Compiler, Image},
     error::failed,
+    ledger::driver_turn,
     source::KernelSource,
 };
 use cudarc::{
@@ -108,6 +109,11 @@ impl Modules {
         source: &'static KernelSource,
         name: &'static str,
     ) -> Result<CudaFunction> {
+        if let Some(function) = self.functions().get(&(source.name, name)) {
+            return Ok(function.clone());
+        }
+        // A thread that captures a step may want the lock below.
+        let _driver = driver_turn();
         // Held while a kernel is compiled: whoever needs the same one waits instead of compiling it again.
         let mut functions = self.functions();
         if let Some(function) = functions.get(&(source.name, name)) {

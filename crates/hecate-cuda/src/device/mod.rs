@@ -27,7 +27,7 @@ use crate::{
     blas::{self, Blas},
     compile::Compiler,
     error::failed,
-    ledger::GraphLedger,
+    ledger::{GraphLedger, driver_turn},
     modules::Modules,
 };
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
@@ -142,6 +142,7 @@ impl Cuda {
     /// The same GPU with a stream of its own, with options changed.
     fn with(&self, options: Options) -> Result<Self> {
         let Inner { ordinal, context, properties, .. } = &*self.0;
+        let _driver = driver_turn();
         let inner = Inner::new(*ordinal, context, properties.clone(), options);
         Ok(Self(Arc::new(inner.map_err(|error| failed("opening a stream", error))?)))
     }
@@ -276,14 +277,24 @@ impl Cuda {
         if self.0.options.own_products {
             return None;
         }
-        self.0.blas.get_or_init(|| Blas::new(&self.0.stream)).as_ref()
+        opened(&self.0.blas, &self.0.stream)
     }
 
     /// cuBLAS beside the main line of a graph, where it is open.
     pub(crate) fn side_blas(&self) -> Option<&Blas> {
         self.0.blas.get()?.as_ref()?;
-        self.0.side_blas.get_or_init(|| Blas::new(&self.0.side)).as_ref()
+        opened(&self.0.side_blas, &self.0.side)
     }
+}
+
+/// cuBLAS for a stream, opened when it is first asked for.
+fn opened<'a>(blas: &'a OnceLock<Option<Blas>>, stream: &Arc<CudaStream>) -> Option<&'a Blas> {
+    if let Some(known) = blas.get() {
+        return known.as_ref();
+    }
+    // Before the lock of the value: a thread that captures a step may want that.
+    let _driver = driver_turn();
+    blas.get_or_init(|| Blas::new(stream)).as_ref()
 }
 
 /// Refuses the number of a GPU that is not there.
