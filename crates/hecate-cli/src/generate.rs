@@ -101,6 +101,7 @@ impl Job for GenerateArgs {
             // One text, or one for each line that comes.
             Some(prompt) => {
                 let tokens = vocabulary.encode(&prompt)?;
+                // Told where there is something to wait for: a new GPU, or a new version.
                 model.prepare(&tokens, &mut |kernels| progress::say(&progress::compiling(kernels)))?;
                 let mut continuation = generate(&model, &tokens, self.sampler(0)?)?;
                 let writer = Writer::new(&vocabulary, self.raw, &self.stop);

@@ -96,7 +96,9 @@ enum Action {
 fn main() -> ExitCode {
     // clap answers `--help` and flags that it cannot read by itself.
     let action = Command::parse().action;
-    // Kernels that a step waits for are compiled by this program, started once more for each.
+    // Kernels that a step waits for are compiled by this program, started once more for each of them.
+    // The compiler makes one at a time in a program.
+    // Where this program cannot be found, they are compiled one by one.
     #[cfg(feature = "cuda")]
     if let Ok(program) = std::env::current_exe() {
         hecate::cuda::compile_through(program, vec!["compile-kernel".to_owned()]);

@@ -67,6 +67,7 @@ impl Blas {
         // SAFETY: the library is there, and the memory is as long as it is told. The value that holds both lets go of the
         // handle before the stream, and so does this one before the workspace.
         unsafe {
+            // As long as the handle: products of a graph use it in every replay.
             let workspace = stream.alloc::<u8>(WORKSPACE).ok()?;
             let address = workspace.device_ptr(stream).0 as *mut std::ffi::c_void;
             let blas = Self { handle: result::create_handle().ok()?, _workspace: workspace, calls: Mutex::default() };

@@ -131,6 +131,7 @@ impl Replay<Cuda> for CapturedWork {
             let (found, expected) = (inputs.len().to_string(), "as many as were captured");
             return Err(Error::Config { what: "replay", option: "inputs", found, expected });
         }
+        // In the order of the stream: the graph finds them written.
         self.inputs.iter().zip(inputs).try_for_each(|(known, input)| self.device.write_input(known, input))?;
         self.device.replay(&self.graph)?;
         Ok(true)
@@ -153,6 +154,7 @@ pub(crate) fn capture_work(
     // In places of their own, which replays write.
     let inputs = inputs.iter().map(|x| device.copied(x)).collect::<Result<Vec<_>>>()?;
     let read = read.iter().map(|x| x.buffer().pointer()).collect();
+    // Why the last attempt failed.
     let mut broken = String::new();
     for _ in 0..ATTEMPTS {
         let attempt = Attempt::make(device, &inputs, work)?;
@@ -193,12 +195,14 @@ enum Failure {
 impl Attempt {
     /// In memory of its own, at most half of what is free.
     fn make(device: &Cuda, inputs: &[Tensor<Cuda>], work: &mut Work<'_, Cuda>) -> Result<Self> {
+        // The rest is for what goes on between steps: measurements, and what they read.
         let most = device.memory()?.map_or(0, |memory| memory.free / 2);
         let arena = Arena::new(usize::try_from(most).unwrap_or(usize::MAX), device.stream(), device.side());
         let token = GraphToken::new(device.ledger());
         let capturing = device.ledger().begin_capture(Some(arena.clone()));
         // Relaxed: values that are copied from the host are made ready on another stream meanwhile.
         let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_RELAXED, || {
+            // Queued and not run.
             work(inputs)?;
             arena.meet();
             Ok(())

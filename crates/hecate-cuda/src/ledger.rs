@@ -107,6 +107,7 @@ impl GraphLedger {
         // Waits until nobody queues work.
         let alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
         let driver = DRIVER.write().unwrap_or_else(PoisonError::into_inner);
+        // This thread may load code while it captures.
         ALONE.set(true);
         let mut entries = self.entries();
         (entries.clock, entries.refused, entries.arena) = (entries.clock + 1, None, arena);

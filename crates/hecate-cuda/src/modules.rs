@@ -58,6 +58,7 @@ impl Modules {
             *gathering = Some(Gathering { thread: thread::current().id(), wanted: Vec::new() });
             self.gathers.store(true, Ordering::Release);
         }
+        // Whatever happens to the work, kernels are started again afterwards.
         let outcome = panic::catch_unwind(panic::AssertUnwindSafe(work));
         self.gathers.store(false, Ordering::Release);
         let gathered = self.gathering().take();
@@ -72,6 +73,7 @@ impl Modules {
 
     /// Whether this thread gathers kernels instead of starting them; then it wants this one.
     pub(crate) fn gathered(&self, source: &'static KernelSource, name: &'static str) -> bool {
+        // One load, which nearly every launch ends with.
         if !self.gathers() {
             return false;
         }

@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
     process::{Command, Stdio},
     sync::{
-        OnceLock,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -55,9 +55,14 @@ pub(crate) fn arguments(compiler: &Compiler, &(source, kernel): &Wanted) -> [Str
 
 /// Puts all kernels of `work` that are not there yet into the cache.
 pub(crate) fn prepare(device: &Cuda, work: &mut dyn FnMut(), tell: &mut dyn FnMut(usize)) {
+    // Without one they are compiled one by one, when they are first started.
     let Some(program) = PROGRAM.get() else { return };
     let Some(mut wanted) = device.modules().gather(work) else { return };
+    // Another thread may be about the same kernels: they are there after it.
+    static COMPILES: Mutex<()> = Mutex::new(());
+    let _alone = COMPILES.lock().unwrap_or_else(PoisonError::into_inner);
     let compiler = device.modules().compiler();
+    // A cache that has them, or a driver that compiles PTX, leaves nothing to do.
     wanted.retain(|(source, kernel)| compiler.lacks(source, kernel));
     if wanted.is_empty() {
         return;
@@ -73,12 +78,14 @@ fn compile_all(compiler: &Compiler, program: &CompilingProgram, wanted: &[Wanted
         while let Some(wanted) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut command = Command::new(&program.path);
             command.args(&program.first).args(arguments(compiler, wanted));
+            // What it has to say is said again by whoever starts the kernel.
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             if let Err(error) = command.status() {
                 return tracing::info!(%error, "the program that compiles kernels does not start");
             }
         }
     };
+    // A thread here only waits for its program.
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(wanted.len());
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(compile))));
 }

@@ -98,6 +98,7 @@ impl<B: Backend> Session<B> {
     fn learn(&mut self) -> Result<ExitCode> {
         self.introduce();
         self.measure_what_is_due()?;
+        // A first step would wait for its kernels one by one, without a word.
         if !self.trainer.finished() {
             let progress = &self.progress;
             self.trainer.prepare(&self.corpus.train.tokens, &mut |kernels| progress.compiling(kernels))?;
@@ -162,6 +163,7 @@ impl<B: Backend> Session<B> {
             Err(hecate_models::Error::Stopped) => return Ok(()),
             outcome => outcome?,
         };
+        // Told once a run: that its steps cannot be one graph, and why.
         if let Some(event) = self.trainer.take_event() {
             self.progress.say(&event);
         }

@@ -79,7 +79,7 @@ impl Arena {
                 return Ok(memory.pointer() + start as u64);
             }
         }
-        // A long array has a chunk of its own.
+        // A long array has a chunk of its own. The more a graph has taken, the more it takes at once.
         let next = FIRST.checked_shl(places.chunks.len() as u32).unwrap_or(LONGEST).min(LONGEST);
         let memory = self.grow(&mut places, device, next.max(length))?;
         let (start, mut free) = (memory.pointer(), FreeRuns::whole(memory.len()));
@@ -91,6 +91,7 @@ impl Arena {
     /// The address of `bytes` bytes that hold the same in every replay.
     pub(super) fn take_constant(&self, device: &Cuda, bytes: usize) -> Result<u64> {
         let mut places = self.places();
+        // Not in a chunk: earlier kernels of the graph would write over it in the next replay.
         let memory = self.grow(&mut places, device, rounded(bytes))?;
         let start = memory.pointer();
         places.constants.push(memory);
@@ -145,6 +146,7 @@ impl FreeRuns {
 
     /// Where `length` bytes begin that are free no more: the shortest run that holds them, and of these the first.
     fn take(&mut self, length: usize) -> Option<usize> {
+        // Few runs are free at a time, so that looking at all of them takes little.
         let fitting = self.0.iter().filter(|&(_, &free)| free >= length);
         let (&start, &free) = fitting.min_by_key(|&(_, &free)| free)?;
         self.0.remove(&start);
@@ -156,10 +158,12 @@ impl FreeRuns {
 
     /// Joins `length` bytes with the free ones beside them.
     fn give_back(&mut self, mut start: usize, mut length: usize) {
+        // The run in front, which then begins the whole.
         if let Some((&before, &free)) = self.0.range(..start).next_back().filter(|&(&at, &free)| at + free == start) {
             self.0.remove(&before);
             (start, length) = (before, length + free);
         }
+        // The run behind.
         if let Some(free) = self.0.remove(&(start + length)) {
             length += free;
         }

@@ -75,8 +75,10 @@ impl Cuda {
     ) -> Result<()> {
         let room = |arena: &Arc<Arena>| arena.beside().bytes.saturating_add(bytes) <= MOST_KEPT;
         let Some(arena) = self.ledger().arena().filter(room) else { return queue(self.stream()) };
+        // It may read all that was queued before.
         arena.side.join(&arena.main).map_err(|error| failed("queueing work beside the main line", error))?;
         queue(&arena.side)?;
+        // From here on, whoever asks for the address waits.
         let mut beside = arena.beside();
         beside.pending.push(result.buffer().start());
         beside.kept.push(Box::new(read));

@@ -35,7 +35,7 @@ use hecate_core::{Algorithm, Device, DeviceId, Error, Result};
 use options::Options;
 use staging::StagingRing;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, OnceLock},
 };
@@ -74,6 +74,8 @@ struct Inner {
     ledger: Arc<GraphLedger>,
     /// Tables that stay on the device, by their elements.
     tables: Mutex<HashMap<Vec<u32>, Buffer>>,
+    /// Tables of addresses of the last calls, the last first.
+    recent_tables: Mutex<VecDeque<(Vec<u32>, Arc<Buffer>)>>,
 }
 
 impl Inner {
@@ -100,6 +102,7 @@ impl Inner {
             options,
             ledger: Arc::default(),
             tables: Mutex::default(),
+            recent_tables: Mutex::default(),
         })
     }
 }

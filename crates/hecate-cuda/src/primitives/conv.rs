@@ -162,6 +162,7 @@ impl Conv for Cuda {
         let rows = dims.sequences.rows();
         // Rows of a part of `dweight`.
         let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]);
+        // Blocks that parts of this length would be.
         let blocks = dims.channels.div_ceil(RUN * ACROSS) * rows.div_ceil(length);
         let length = if at_once(dims) && blocks < FEW && rows.div_ceil(SHORT) <= PARTS[1] { SHORT } else { length };
         // Parts of `dweight`.

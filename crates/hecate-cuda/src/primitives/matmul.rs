@@ -114,6 +114,7 @@ fn multiply_beside(
     let Some(side) = device.side_blas().filter(|_| device.ledger().arena().is_some()) else {
         return multiply(blas, dims, a, b, out, false);
     };
+    // Nobody writes over the factors meanwhile.
     let read = ((a.clone(), b.clone()), a.buffer().len() + b.buffer().len());
     device.beside(out, read, |stream| {
         let blas = if Arc::ptr_eq(stream, device.side()) { side } else { blas };

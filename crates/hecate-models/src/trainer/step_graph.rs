@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Steps that take longer are not captured: queueing them takes no time beside computing, and a graph cannot be stopped.
 const LONG: Duration = Duration::from_millis(250);
 
+/// Long steps after which no shorter one is waited for.
+const PATIENCE: u32 = 16;
+
 /// What is known of the graph of a step.
 #[derive(Debug)]
 pub(super) enum StepGraph<B: Backend> {
@@ -76,7 +79,7 @@ impl<B: Backend> Trainer<B> {
         Ok(None)
     }
 
-    /// Captures the passes after the second step that went call by call and took so long.
+    /// Captures the passes after a step that went call by call and took so long, from the second step on.
     fn capture_after(&mut self, took: Duration) -> Result<()> {
         let StepGraph::Waiting { steps } = &mut self.graph else { return Ok(()) };
         *steps += 1;
@@ -88,12 +91,15 @@ impl<B: Backend> Trainer<B> {
             self.give_up_graph(why);
             return Ok(());
         }
-        if let StepGraph::Waiting { steps: ..2 } = self.graph {
-            return Ok(());
-        }
-        if took > LONG {
-            self.give_up_graph("they take long enough");
-            return Ok(());
+        match self.graph {
+            StepGraph::Waiting { steps: ..2 } => return Ok(()),
+            // Another program may have been in the way.
+            StepGraph::Waiting { steps: ..PATIENCE } if took > LONG => return Ok(()),
+            StepGraph::Waiting { .. } if took > LONG => {
+                self.give_up_graph("they take long enough");
+                return Ok(());
+            }
+            _ => {}
         }
         match self.capture()? {
             Ok(graph) => self.graph = graph,

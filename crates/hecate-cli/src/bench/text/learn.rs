@@ -79,6 +79,7 @@ impl<'a> TextRuns<'a> {
         // Waits of one thread's device are none of another's.
         let mut trainer = trainer.with_interrupt(self.stop.interrupt().apart());
         row.parameters = Some(trainer.model().parameters().elements());
+        // Runs beside each other find what the first of them compiled.
         trainer.prepare(&self.corpus.train.tokens, &mut |kernels| progress.compiling(kernels))?;
         let mut recent = VecDeque::new();
         while !trainer.finished() {
