@@ -147,6 +147,27 @@ fn levels_go_back_to_their_start() {
     }
 }
 
+/// One flag sets the taps of a memory and of the attention beside it; attention alone has none unless told.
+#[test]
+fn attention_beside_a_memory_has_its_taps() {
+    let workspace = Workspace::new();
+    for (out, flags, parts, taps) in [
+        ("a", "--mixer mag", ["/memory/conv", "/attention/conv"], 4),
+        ("b", "--mixer mal --conv 2", ["/memory/conv", "/attention/conv"], 2),
+        ("c", "--mixer mac --conv 0", ["/memory/conv", "/attention/conv"], 0),
+        ("d", "--mixer attention", ["/conv", "/conv"], 0),
+    ] {
+        workspace
+            .train(&[&["--steps", "1", "--out", out][..], &flags.split(' ').collect::<Vec<_>>()].concat())
+            .succeeded();
+        let text = fs::read_to_string(workspace.path(out).join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for part in parts {
+            assert_eq!(config["layers"][0]["mixer"].pointer(part), Some(&taps.into()), "{flags}, {part}: {text}");
+        }
+    }
+}
+
 /// Errors of networks and steps of groups are as they come unless flags say otherwise, and who has none says so.
 #[test]
 fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
