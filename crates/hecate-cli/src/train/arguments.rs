@@ -166,7 +166,7 @@ pub(crate) struct ModelArgs {
     /// Width of a head's values; width / heads unless given
     #[arg(long, value_name = "N")]
     value_dim: Option<usize>,
-    /// Tokens that the short convolutions on queries, keys and values see; 0 for none
+    /// Tokens that the short convolutions on queries, keys and values see; 0 for none [default: 4, 0 for attention alone]
     #[arg(long, value_name = "N")]
     conv: Option<usize>,
     /// Tokens that attention sees, the present one included
