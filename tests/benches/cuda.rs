@@ -9,7 +9,7 @@
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
     DType, Device as _, Error, Kernel, Result, Rule, Sequences, Slots as _, Tensor, forward, infer,
-    primitives::{self, AttentionInputs, AttentionOptions},
+    primitives::{self, AttentionInputs, AttentionOptions, LayerNormInputs, RmsNormInputs},
     rules::*,
 };
 use hecate_cpu::Cpu;
@@ -61,6 +61,9 @@ impl FromStr for Request {
         Ok(Self { rule: rule.to_owned(), dtype, sizes, pass })
     }
 }
+
+/// Primitives of rows.
+const ROWS: [&str; 3] = ["softmax", "layer_norm", "rms_norm"];
 
 /// Runs one pass; what it made is dropped.
 type Work = Box<dyn Fn(TimedPart) -> Result<()>>;
@@ -131,6 +134,60 @@ fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
     }))
 }
 
+/// Primitives of rows `[B T H, D]`, compared with the CPU column on a few of them.
+fn prepare_rows(device: &Cuda, request: &Request) -> Result<Work> {
+    let [b, t, h, width] = request.sizes;
+    let (name, mut random) = (request.rule.clone(), Random::new(1));
+    let few = [random.normals([3, width]), random.normals([width]), random.normals([3, width])];
+    let truth = rows(&name, &few.each_ref().map(|x| x.upload(&Cpu::new(), DType::F32).expect("rows")))?;
+    let found = rows(&name, &few.each_ref().map(|x| x.upload(device, DType::F32).expect("rows")))?;
+    for (truth, found) in truth.iter().zip(&found) {
+        let error = hecate_conformance::error(&Array::download(truth)?.values, &Array::download(found)?.values);
+        assert!(error < 1e-5, "{name} is {error} away from the CPU's");
+    }
+    let mut upload = |axes: &[usize]| random.normals(axes).upload(device, request.dtype);
+    let arrays = [upload(&[b * t * h, width])?, upload(&[width])?, upload(&[b * t * h, width])?];
+    Ok(Box::new(move |pass| match pass {
+        TimedPart::Forward => rows_forward(&name, &arrays).map(drop),
+        TimedPart::Both => rows(&name, &arrays).map(drop),
+    }))
+}
+
+/// Results alone of `x`, `weight` and, not looked at, `dy`.
+fn rows_forward<B: primitives::Primitives>(name: &str, [x, weight, _]: &[Tensor<B>; 3]) -> Result<Tensor<B>> {
+    match name {
+        "softmax" => primitives::softmax(x),
+        "layer_norm" => {
+            primitives::layer_norm(&LayerNormInputs { x, weight, bias: weight }, 1e-5).map(|normed| normed.y)
+        }
+        _ => primitives::rms_norm(&RmsNormInputs { x, weight, g: None }, 1e-5).map(|normed| normed.y),
+    }
+}
+
+/// The result, and the gradients by `x` and where there is one by `weight`.
+fn rows<B: primitives::Primitives>(name: &str, [x, weight, dy]: &[Tensor<B>; 3]) -> Result<Vec<Tensor<B>>> {
+    match name {
+        "softmax" => {
+            let y = primitives::softmax(x)?;
+            let dx = primitives::softmax_backward(&y, dy)?;
+            Ok(vec![y, dx])
+        }
+        "layer_norm" => {
+            let inputs = LayerNormInputs { x, weight, bias: weight };
+            let primitives::LayerNormed { y, mean, inverse } = primitives::layer_norm(&inputs, 1e-5)?;
+            let call = primitives::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy };
+            let grads = primitives::layer_norm_backward(&call)?;
+            Ok(vec![y, grads.x, grads.weight, grads.bias])
+        }
+        _ => {
+            let inputs = RmsNormInputs { x, weight, g: None };
+            let primitives::Normed { y, inverse } = primitives::rms_norm(&inputs, 1e-5)?;
+            let grads = primitives::rms_norm_backward(&primitives::RmsNormBackward { inputs, inverse: &inverse, dy })?;
+            Ok(vec![y, grads.x, grads.weight])
+        }
+    }
+}
+
 /// Results and gradients of `q, k, v, dy`.
 fn attend<B: primitives::Attention>(
     device: &B,
@@ -155,6 +212,7 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
                     prepare(device, Delta { erase: Erase::Decayed, ..Delta::default() }, request)
                 }
                 "attention" => prepare_attention(device, request),
+                "softmax" | "layer_norm" | "rms_norm" => prepare_rows(device, request),
                 $(<$rule as Rule>::NAME => prepare(device, <$rule>::all()[0], request),)*
                 other => Err(Error::Unsupported { backend: "cuda", what: "this rule", why: format!("`{other}` is none") }),
             }
@@ -228,13 +286,18 @@ impl Floors {
     /// Milliseconds that no form of a linear rule can be under: each of `q, k, v, out`, and of their gradients, once; and
     /// that none in chunks of 64 tokens can: its products. `None` for other rules.
     fn of(&self, rule: &str, [b, t, h, d]: [usize; 4], pass: TimedPart) -> Option<[f64; 2]> {
+        let tokens = (b * t * h) as f64;
+        if ROWS.contains(&rule) {
+            // x and y; then the kept one of them, dy and dx.
+            let arrays = if pass == TimedPart::Forward { 2.0 } else { 5.0 };
+            return Some([2.0 * d as f64 * tokens * arrays / self.bandwidth * 1e3, 0.0]);
+        }
         let matrices = match rule {
             "hebbian" | "delta" | "gated_delta" | "dgd" => 1.0,
             "titans" => 2.0,
             _ => return None,
         };
         let (chunk, d) = (64.0, d as f64);
-        let tokens = (b * t * h) as f64;
         // Products of [chunk,d] with the memory, and halves of squares of a chunk, in each of the two directions.
         let products = 3.0 * matrices * d / chunk;
         let (forward, backward) = (products + 2.0, 2.0 * products + 5.0);
@@ -257,6 +320,8 @@ fn table(device: &Cuda) -> Result<()> {
     let rows = rows.chain(["delta", "gated_delta"].iter().flat_map(|rule| others.map(|sizes| (rule, sizes))));
     let rows = rows.chain(deep.iter().map(|rule| (rule, small)));
     let rows = rows.chain([large, small, others[0]].map(|sizes| (&"attention", sizes)));
+    let rows =
+        rows.chain(ROWS.iter().flat_map(|name| [[1, 8192, 1, 4096], [1, 256, 1, 131_072]].map(|sizes| (name, sizes))));
     let floors = Floors::measure(device)?;
     println!(
         "{device:?}, bf16, milliseconds; in brackets the floors' shares in them: of memory, at {:.2} TB/s, and of the",

@@ -30,8 +30,8 @@ unsafe impl Sync for Blas {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     pub(crate) dims: MatmulDims,
-    /// Of all three.
-    pub(crate) dtype: DType,
+    /// Of both operands, and of the result.
+    pub(crate) dtypes: [DType; 2],
     pub(crate) a: u64,
     pub(crate) b: u64,
     pub(crate) out: u64,
@@ -85,13 +85,13 @@ impl Blas {
     /// Nobody else holds `out`, which is read where `add` says so.
     pub(crate) unsafe fn matmul(&self, product: &Product) -> Result<()> {
         use sys::{cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DFALT, cublasOperation_t::*};
-        let Product { dims, dtype, a, b, out, add } = *product;
+        let Product { dims, dtypes, a, b, out, add } = *product;
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
-        let kind = match dtype {
+        let [kind, result_kind] = dtypes.map(|dtype| match dtype {
             DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
             DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
             _ => sys::cudaDataType_t::CUDA_R_32F,
-        };
+        });
         // Leading dimensions are those of the row-major arrays.
         let operation = |transposed| if transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
@@ -121,7 +121,7 @@ impl Blas {
                 (rows * inner) as i64,
                 (&raw const kept).cast(),
                 address(out),
-                kind,
+                result_kind,
                 columns as i32,
                 (rows * columns) as i64,
                 batch as i32,

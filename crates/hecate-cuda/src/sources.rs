@@ -19,6 +19,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::elementwise::SOURCE,
     &primitives::embedding::SOURCE,
     &primitives::features::SOURCE,
+    &primitives::layer_norm::SOURCE,
     &primitives::layout::SOURCE,
     &primitives::loss::SOURCE,
     &primitives::matmul::SOURCE,
@@ -27,6 +28,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::reduce::SOURCE,
     &primitives::retention::SOURCE,
     &primitives::rotary::SOURCE,
+    &primitives::softmax::SOURCE,
     // The linear engine, form by form.
     &linear::chunk_bf16::prepare::SOURCE,
     &linear::chunk_bf16::forward::SOURCE,

@@ -12,6 +12,7 @@ mod drop_mask;
 mod elementwise;
 mod embedding;
 mod features;
+mod layer_norm;
 mod layout;
 mod loss;
 mod matmul;
@@ -20,6 +21,7 @@ mod optimizer;
 mod reduce;
 mod retention;
 mod rotary;
+mod softmax;
 
 pub use attention::{
     Attended, Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOptions, AttentionOutputs,
@@ -34,6 +36,7 @@ pub use elementwise::{
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
+pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, layer_norm, layer_norm_backward};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entropy_backward};
 pub use matmul::{Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto};
@@ -42,6 +45,7 @@ pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adam
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
 pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
+pub use softmax::{Softmax, softmax, softmax_backward};
 
 use checks::{check_device, check_dtype, check_filled, check_float, check_like, check_rank, check_shape, check_size};
 use norm::check_epsilon;
@@ -56,6 +60,6 @@ macro_rules! gather {
 }
 gather! {
     /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
-    Primitives = Attention + Conv + Elementwise + Embedding + Features + Layout + Loss + Matmul + Norm + Optimizer + Reduce
-        + Retention + Rotary
+    Primitives = Attention + Conv + Elementwise + Embedding + Features + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
+        + Reduce + Retention + Rotary + Softmax
 }

@@ -36,6 +36,7 @@ const BLOCKS: usize = 128;
 impl Matmul for Cuda {
     /// `out [batch, rows, columns] = a b`, or that added to `onto`. Few rows, and short prompts, do not open cuBLAS.
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+        let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
         // a [batch, rows, inner] and b [batch, inner, columns], each perhaps transposed.
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
@@ -54,12 +55,12 @@ impl Matmul for Cuda {
             return match onto.map(Tensor::into_buffer) {
                 // Nobody else holds it: cuBLAS adds in place.
                 Some(Ok(buffer)) => {
-                    let out = Tensor::from_buffer(self, shape, a.dtype(), buffer)?;
+                    let out = Tensor::from_buffer(self, shape, dtype, buffer)?;
                     multiply(blas, dims, a, b, &out, true).map(|()| out)
                 }
                 // Somebody else holds it, or there is none.
                 onto => {
-                    let out = self.empty(shape, a.dtype())?;
+                    let out = self.empty(shape, dtype)?;
                     // The gradient of a weight is not needed before the end.
                     if transpose.a && onto.is_none() {
                         multiply_beside(self, blas, dims, (a, b), &out)?;
@@ -70,7 +71,7 @@ impl Matmul for Cuda {
                 }
             };
         }
-        let out = self.empty(shape, a.dtype())?;
+        let out = self.empty(shape, dtype)?;
         if few {
             FewRows::launch(self, dims, a, b, &out)?;
         // Large tiles where there are enough of them.
@@ -94,7 +95,8 @@ fn multiply(
     add: bool,
 ) -> Result<()> {
     let [a_pointer, b_pointer, out_pointer] = [a, b, out].map(|x| x.buffer().pointer());
-    let product = Product { dims, dtype: a.dtype(), a: a_pointer, b: b_pointer, out: out_pointer, add };
+    let dtypes = [a.dtype(), out.dtype()];
+    let product = Product { dims, dtypes, a: a_pointer, b: b_pointer, out: out_pointer, add };
     // While another thread captures a step, nothing is queued.
     let _turn = out.device().ledger().turn();
     // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is through
