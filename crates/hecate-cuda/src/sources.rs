@@ -23,6 +23,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::layout::SOURCE,
     &primitives::loss::SOURCE,
     &primitives::matmul::SOURCE,
+    &primitives::matmul_groups::SOURCE,
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
     &primitives::reduce::SOURCE,

@@ -3,6 +3,7 @@
 //! Products are of 32-bit floats or of one 16-bit type, with sums in 32 bits. cuBLAS and our own kernels round
 //! otherwise, so which of them runs depends on the sizes and on what is installed alone.
 
+use super::matmul_groups;
 use crate::{
     Cuda,
     blas::{Blas, Product},
@@ -74,6 +75,9 @@ impl Matmul for Cuda {
         let out = self.empty(shape, dtype)?;
         if few {
             FewRows::launch(self, dims, a, b, &out)?;
+        // Tensor cores, where a tile of theirs is filled.
+        } else if rows >= 64 && matmul_groups::exist(self, &dims, a.dtype()) {
+            matmul_groups::launch(self, &dims, [a, b, &out])?;
         // Large tiles where there are enough of them.
         } else if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS {
             Large::launch(self, dims, a, b, &out)?;

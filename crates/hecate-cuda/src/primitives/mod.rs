@@ -10,6 +10,7 @@ pub(crate) mod layer_norm;
 pub(crate) mod layout;
 pub(crate) mod loss;
 pub(crate) mod matmul;
+pub(crate) mod matmul_groups;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod reduce;
