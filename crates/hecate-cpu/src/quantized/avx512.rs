@@ -190,20 +190,41 @@ fn q6_k<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
     sums.map(|sum| _mm512_reduce_add_ps(sum))
 }
 
-/// A block of 32 values in half a register: rows may be any number of blocks.
+/// Eight blocks of 32 values at a time, two in a register; what is left of a row goes block by block.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn q8_0<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
-    let mut sums = [_mm256_setzero_ps(); R];
-    let offset = _mm256_set1_epi8(-128);
-    for (i, block) in weights.as_chunks::<34>().0.iter().enumerate() {
-        let d = half_at(block, 0);
-        // With the sign bit turned `q` becomes `q + 128`.
-        let q = _mm256_xor_si256(bytes_32(&block[2..]), offset);
+    let mut sums = [_mm512_setzero_ps(); R];
+    let (blocks, x) = (x.map(SuperBlocks::from), x);
+    // With the sign bit turned `q` becomes `q + 128`.
+    let (offset, zero) = (_mm512_set1_epi8(-128), _mm512_setzero_si512());
+    let (whole, rest) = weights.as_chunks::<{ 8 * 34 }>();
+    for (i, weights) in whole.iter().enumerate() {
+        let d: [[u8; 2]; 8] = std::array::from_fn(|k| [weights[34 * k], weights[34 * k + 1]]);
+        let d = _mm256_cvtph_ps(bytes_16(d.as_flattened()));
+        let mut scales = [_mm256_setzero_ps(); R];
         for r in 0..R {
-            let (row, zero) = (bytes_32(bytemuck::cast_slice(&x[r].q[i])), _mm256_setzero_si256());
-            let dots = _mm256_sub_epi32(_mm256_dpbusd_epi32(zero, q, row), _mm256_dpbusd_epi32(zero, offset, row));
-            sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), _mm256_set1_ps(d * x[r].d[i]), sums[r]);
+            scales[r] = _mm256_mul_ps(d, floats_8(&blocks[r].d[i]));
+        }
+        for c in 0..4 {
+            let low = _mm512_castsi256_si512(bytes_32(&weights[68 * c + 2..]));
+            let q = _mm512_inserti64x4::<1>(low, bytes_32(&weights[68 * c + 36..]));
+            let q = _mm512_xor_si512(q, offset);
+            for r in 0..R {
+                let x = activations(&blocks[r].q[i], c);
+                let dots = _mm512_sub_epi32(_mm512_dpbusd_epi32(zero, q, x), _mm512_dpbusd_epi32(zero, offset, x));
+                sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), spread(scales[r], 2 * c as i32), sums[r]);
+            }
         }
     }
-    sums.map(|sum| _mm512_reduce_add_ps(_mm512_zextps256_ps512(sum)))
+    for (i, block) in (8 * whole.len()..).zip(rest.as_chunks::<34>().0) {
+        let (d, q) = (half_at(block, 0), _mm512_zextsi256_si512(bytes_32(&block[2..])));
+        let q = _mm512_xor_si512(q, offset);
+        for r in 0..R {
+            // The upper half of the register is zeros of `x`.
+            let row = _mm512_zextsi256_si512(bytes_32(bytemuck::cast_slice(&x[r].q[i])));
+            let dots = _mm512_sub_epi32(_mm512_dpbusd_epi32(zero, q, row), _mm512_dpbusd_epi32(zero, offset, row));
+            sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), _mm512_set1_ps(d * x[r].d[i]), sums[r]);
+        }
+    }
+    sums.map(|sum| _mm512_reduce_add_ps(sum))
 }

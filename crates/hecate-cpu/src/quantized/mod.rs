@@ -31,11 +31,7 @@ const WORK: usize = 1 << 18;
 /// Most rows of weights of a task: threads that are slowed down leave tasks to others.
 const ROWS: usize = 64;
 
-/// Rows of `x` from which on weights become floats first: a product of floats uses each of them more often than it costs to
-/// make them.
-const MANY: usize = 256;
-
-/// Values of a task's weights then, at most.
+/// Values of weights that the reference dequantizes at a time, at most.
 const PANEL: usize = 1 << 20;
 
 /// The products of one row of weights with `R` rows of `x`.
@@ -83,7 +79,7 @@ impl QuantizedMatmul for Cpu {
         };
         let (bytes, size) = (bytemuck::cast_slice::<u32, u8>(words), weight.row_bytes());
         let mut turned = self.take("quantized_matmul", n * columns)?;
-        if is_scalar() || n >= MANY {
+        if is_scalar() {
             by_values(self, weight, bytes, &values, &mut turned)?;
         } else {
             let x = Rounded::new(self, &values, n)?;
@@ -112,7 +108,7 @@ impl QuantizedMatmul for Cpu {
     }
 }
 
-/// `out [N,n] = W xᵀ` from weights of 32 bits, some rows of which are dequantized at a time: the reference too.
+/// `out [N,n] = W xᵀ` from weights of 32 bits, some rows of which are dequantized at a time: the reference.
 fn by_values(device: &Cpu, weight: &Quantized<Cpu>, bytes: &[u8], x: &[f32], out: &mut [f32]) -> Result<()> {
     let (format, inner) = (weight.format(), weight.columns());
     let (n, rows) = (x.len() / inner, (PANEL / inner).max(1));

@@ -10,7 +10,7 @@ struct FewRows {
 };
 
 // Rows of `x` that a decoded weight meets.
-#define TOGETHER 8
+#define TOGETHER 4
 
 // The four neighbours from element `i` on, a multiple of four.
 __device__ __forceinline__ void load_four(Array x, u64 i, float (&four)[4]) {
@@ -31,7 +31,7 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
             decode<FORMAT>(row + part / PARTS<FORMAT> * BYTES<FORMAT>, (u32)(part % PARTS<FORMAT>), w);
 #pragma unroll
             for (u32 n = 0; n < TOGETHER; n++) {
-                if (n >= args.rows) break;
+                if (n < args.rows)
 #pragma unroll
                 for (u32 i = 0; i < PART; i += 4) {
                     float x[4];
@@ -42,9 +42,8 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
         }
 #pragma unroll
         for (u32 n = 0; n < TOGETHER; n++) {
-            if (n >= args.rows) break;
             float sum = warp_sum(sums[n]);
-            if (lane == 0) store(args.y, n * args.columns + column, sum);
+            if (lane == 0 && n < args.rows) store(args.y, n * args.columns + column, sum);
         }
     }
 }

@@ -26,7 +26,7 @@ kernels! { Q4_K {
 } }
 
 /// Most rows of `x` for which weights are decoded on the fly.
-const FEW: usize = 8;
+const FEW: usize = 4;
 
 /// Rows of weights of a block of threads, where the format is `q4_k`.
 const COLUMNS: usize = 16;
@@ -59,11 +59,10 @@ impl QuantizedMatmul for Cuda {
         let (x, out, columns, inner) = (x.into(), (&y).into(), columns as u64, inner as u64);
         match weight.format() {
             BlockFormat::Q4K => {
-                let blocks = weight.rows().div_ceil(COLUMNS);
+                let grid = Grid::blocks(weight.rows().div_ceil(COLUMNS), 256);
                 if n == 1 {
-                    self.launch(Grid::blocks(blocks, 256), &OneRow { x, y: out, weights, columns, inner, rows })?;
+                    self.launch(grid, &OneRow { x, y: out, weights, columns, inner, rows })?;
                 } else {
-                    let grid = Grid { blocks: (blocks, n.div_ceil(4), 1), ..Grid::blocks(1, 256) };
                     self.launch(grid, &FourRows { x, y: out, weights, columns, inner, rows })?;
                 }
             }

@@ -100,8 +100,8 @@ __device__ __forceinline__ void add_block(float (&sums)[ROWS][COLUMNS], const Pi
     }
 }
 
-// y = x Wᵀ of ROWS rows from row `first` on.
-template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ4K& args, u64 first) {
+// y = x Wᵀ of at most ROWS rows.
+template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ4K& args) {
     // Whole steps of a warp, two by two
     constexpr u32 LENGTH = TILE / ROWS, STRIDE = LENGTH + LENGTH / 16, STEP = 256 * BLOCKS;
     __shared__ __align__(16) float shared[ROWS * STRIDE];
@@ -120,8 +120,8 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
         __syncthreads();
         for (u32 i = 4 * threadIdx.x; i < ROWS * staged; i += 4 * blockDim.x) {
             u32 n = i / staged, k = i % staged;
-            bool inside = k < length && first + n < args.rows;
-            Run<4> run = load_run_if<4>(inside, args.x, (first + n) * args.inner + start + k);
+            bool inside = k < length && n < args.rows;
+            Run<4> run = load_run_if<4>(inside, args.x, n * args.inner + start + k);
             *(float4*)(shared + n * STRIDE + padded(k)) = make_float4(run.x[0], run.x[1], run.x[2], run.x[3]);
         }
         __syncthreads();
@@ -141,11 +141,10 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
 #pragma unroll
         for (u32 c = 0; c < COLUMNS; c++) {
             float sum = warp_sum(sums[n][c]);
-            if (lane == 0 && first + n < args.rows && column + c < args.columns) store(args.y, (first + n) * args.columns + column + c, sum);
+            if (lane == 0 && n < args.rows && column + c < args.columns) store(args.y, n * args.columns + column + c, sum);
         }
     }
 }
 
-KERNEL(q4_k_one_row, FewRowsQ4K, 256) { q4_k_few_rows<1>(args, 0); }
-// Four rows at a time.
-KERNEL(q4_k_four_rows, FewRowsQ4K, 256) { q4_k_few_rows<4>(args, 4 * (u64)blockIdx.y); }
+KERNEL(q4_k_one_row, FewRowsQ4K, 256) { q4_k_few_rows<1>(args); }
+KERNEL(q4_k_four_rows, FewRowsQ4K, 256) { q4_k_few_rows<4>(args); }
