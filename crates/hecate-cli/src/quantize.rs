@@ -51,15 +51,18 @@ impl Job for QuantizeArgs {
     type Output = Result<ExitCode>;
 
     fn run<B: Backend>(self, device: &B) -> Result<ExitCode> {
+        // The run itself is never changed.
         let folder = self.run.folder()?;
         let out = match self.out.clone() {
             Some(out) => out,
             None => beside(&folder, self.to)?,
         };
+        // Tokens mean the same after it: the vocabulary goes along.
         let trained = self.run.load(device, &folder)?;
         let model = quantize(&trained.model, self.to)?;
         // Whatever else the run has, its text and its training, stays where it is.
         save(&Trained { model, ..trained }, &out)?;
+        // Of the weights alone: a run has checkpoints beside them.
         let size = |folder: &Path| fs::metadata(folder.join(runs::MODEL)).map_or(0, |file| file.len());
         let [before, after] = [&folder, &out].map(|folder| Bytes(size(folder).into()));
         writeln!(stdout(), "{}: {after} of weights in {}, before {before}", visible_path(&out), self.to)?;

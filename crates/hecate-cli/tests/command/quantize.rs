@@ -14,6 +14,7 @@ fn a_run_is_quantized_evaluated_and_continued() {
     run(&workspace);
     for format in ["q8_0", "q6_k", "q5_k", "q4_k"] {
         let out = format!("runs/text-{format}");
+        // Beside the run unless `--out` says otherwise.
         let done = workspace.run(&["quantize", "--run", "runs/text", "--to", format]);
         done.succeeded();
         assert!(done.stdout.contains(&out) && done.stdout.contains(format), "{done:?}");
@@ -28,11 +29,13 @@ fn a_run_is_quantized_evaluated_and_continued() {
         // As many weights as before, of another format.
         assert_eq!(info(&out).0, info("runs/text").0);
         assert!(info(&out).1.ends_with(&format!(", in {format}")), "{:?}", info(&out));
+        // The folder is all that other commands need.
         workspace.run(&["generate", "--run", &out, "--prompt", "a", "--tokens", "5"]).succeeded();
         let eval = workspace.run(&["eval", "--run", &out, "--text", "text.txt", "--fresh", "16", "--tail", "0.2"]);
         eval.succeeded();
         assert!(eval.stdout.contains("bits/byte"), "{eval:?}");
     }
+    // Listed like any run.
     assert!(workspace.run(&["runs"]).stdout.contains("text-q4_k"));
 }
 
@@ -41,11 +44,14 @@ fn what_cannot_be_is_refused_by_name() {
     let workspace = Workspace::new();
     run(&workspace);
     let known = ["q3_k", "q8_0", "q6_k", "q5_k", "q4_k"];
+    // Unknown formats are told the list, by the parser of flags.
     workspace.run(&["quantize", "--run", "runs/text", "--to", "q3_k"]).failed(2, &known);
     workspace.run(&["quantize", "--run", "nowhere", "--to", "q4_k"]).failed(1, &["nowhere", "no such folder"]);
     workspace.run(&["quantize", "--run", "runs/text", "--to", "q4_k", "--out", "small"]).succeeded();
+    // What is there is not written over.
     let taken = workspace.run(&["quantize", "--run", "runs/text", "--to", "q8_0", "--out", "small"]);
     taken.failed(1, &["small", "config.json", "another folder"]);
+    // Errors of both formats would add up.
     let again = workspace.run(&["quantize", "--run", "small", "--to", "q8_0", "--out", "other"]);
     again.failed(1, &["quantization", "q4_k"]);
     // It learns no more, whoever begins with it.

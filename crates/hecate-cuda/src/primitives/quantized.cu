@@ -21,12 +21,15 @@ __device__ __forceinline__ void load_four(Array x, u64 i, float (&four)[4]) {
 
 // A warp has a row of weights, a lane every 32nd part of it.
 template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& args) {
+    // Parts of 16 values in a row
     u32 lane = threadIdx.x % 32;
     u64 parts = args.inner / PART;
     for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
         const u8* row = args.weights + column * (args.inner / BLOCK<FORMAT>) * BYTES<FORMAT>;
+        // One a row of `x`
         float sums[TOGETHER] = {};
         for (u64 part = lane; part < parts; part += 32) {
+            // Decoded once for all rows of `x`
             float w[PART];
             decode<FORMAT>(row + part / PARTS<FORMAT> * BYTES<FORMAT>, (u32)(part % PARTS<FORMAT>), w);
 #pragma unroll
@@ -42,6 +45,7 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
         }
 #pragma unroll
         for (u32 n = 0; n < TOGETHER; n++) {
+            // In the same order for every column
             float sum = warp_sum(sums[n]);
             if (lane == 0 && n < args.rows) store(args.y, n * args.columns + column, sum);
         }
@@ -51,7 +55,9 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
 // y = x Wᵀ
 KERNEL(quantized_few_rows, FewRows, 256) { BY_FORMAT(args.format, few_rows<FORMAT>(args)) }
 
+// All values, for products of many rows; `quantized.rs` has the twin.
 struct Dequantize {
+    // Blocks of all rows
     const u8* weights;
     Array out;
     // Of 16 values each

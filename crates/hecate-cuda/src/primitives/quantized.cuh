@@ -38,11 +38,13 @@ __device__ __forceinline__ float2 scale_and_minimum(const u8* block, u32 j) {
 // The 16 values of part `part` of a block.
 template <u32 FORMAT> __device__ __forceinline__ void decode(const u8* block, u32 part, float (&x)[PART]) {
     if constexpr (FORMAT == Q8_0) {
+        // d, then 32 whole numbers with a sign
         float d = from_f16(*(const u16*)block);
         Bytes q(block + 2 + PART * part);
 #pragma unroll
         for (u32 i = 0; i < PART; i++) x[i] = d * (float)(signed char)q[i];
     } else if constexpr (FORMAT == Q6_K) {
+        // Lower bits, upper bits, 16 scales, d
         float scale = from_f16(*(const u16*)(block + 208)) * (float)((const signed char*)block)[192 + part];
         // Of each half of eight parts, two parts share bytes of lower bits, four those of upper bits.
         u32 half = part / 8, quarter = part % 8 / 2, at = PART * (part % 2);
@@ -53,6 +55,7 @@ template <u32 FORMAT> __device__ __forceinline__ void decode(const u8* block, u3
             x[i] = scale * ((float)q - 32.0f);
         }
     } else {
+        // A group of 32 is two parts; a byte has values of two groups.
         u32 j = part / 2, at = PART * (part % 2);
         float2 scale = scale_and_minimum(block, j);
         Bytes low(block + BYTES<FORMAT> - 128 + 32 * (j / 2) + at), high(block + 16 + at);

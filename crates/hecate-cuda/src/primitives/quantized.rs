@@ -50,16 +50,19 @@ impl QuantizedMatmul for Cuda {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
         if n > FEW {
             let b = &self.dequantized(weight, x.dtype())?;
+            // All values at once, for the time of the call.
             let transpose = Transpose { a: false, b: true };
             let dims = MatmulDims { batch: 1, rows: n, inner, columns, transpose };
             return self.matmul(dims, MatmulInputs { a: x, b, onto: None });
         }
         let y = self.empty([n, columns], x.dtype())?;
+        // Blocks are read in place.
         let (weights, rows) = (pointer(weight.words()), n as u32);
         let (x, out, columns, inner) = (x.into(), (&y).into(), columns as u64, inner as u64);
         match weight.format() {
             BlockFormat::Q4K => {
                 let grid = Grid::blocks(weight.rows().div_ceil(COLUMNS), 256);
+                // What a generated token takes has a kernel of its own.
                 if n == 1 {
                     self.launch(grid, &OneRow { x, y: out, weights, columns, inner, rows })?;
                 } else {

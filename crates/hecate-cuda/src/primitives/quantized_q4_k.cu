@@ -8,6 +8,7 @@
 // `S = Σ x` and `P = Σ x (1 + q/16)` the sum that is wanted is `16 (P − S)`; minima need `S` as well.
 #include "quantized.cuh"
 
+// `x [rows, inner]`, weights `[columns, inner]` in blocks, `y [rows, columns]`; `quantized.rs` has the twins.
 struct FewRowsQ4K {
     Array x, y;
     const u8* weights;
@@ -69,15 +70,18 @@ __device__ __forceinline__ float high_of(u32 word, u32 i) {
 template <u32 ROWS>
 __device__ __forceinline__ void add_block(float (&sums)[ROWS][COLUMNS], const Piece (&piece)[COLUMNS], const float* shared, u32 stride) {
     u32 pair = threadIdx.x % 8 / 2;
+    // Of both rows of weights
     float4 scales[COLUMNS];
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) scales[c] = scales_of(piece[c].head, pair);
 #pragma unroll
     for (u32 n = 0; n < ROWS; n++) {
         const float* x = shared + n * stride;
+        // Σ x and Σ x (1 + q/16) of each group
         float plain[2] = {}, weighted[COLUMNS][2] = {};
 #pragma unroll
         for (u32 t = 0; t < 4; t++) {
+            // Four values of either group, which one word of weights holds
             float4 low = *(const float4*)(x + 4 * t), high = *(const float4*)(x + 32 + 4 * t);
             float each[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
 #pragma unroll
@@ -93,6 +97,7 @@ __device__ __forceinline__ void add_block(float (&sums)[ROWS][COLUMNS], const Pi
         }
 #pragma unroll
         for (u32 c = 0; c < COLUMNS; c++) {
+            // 16 (P − S) times the scale, less the minimum times S
             float4 s = scales[c];
             sums[n][c] += 16.0f * (s.x * (weighted[c][0] - plain[0]) + s.y * (weighted[c][1] - plain[1]));
             sums[n][c] -= s.z * plain[0] + s.w * plain[1];
@@ -107,6 +112,7 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
     __shared__ __align__(16) float shared[ROWS * STRIDE];
     u32 lane = threadIdx.x % 32;
     u64 column = ((u64)blockIdx.x * WARPS + threadIdx.x / 32) * COLUMNS;
+    // Of this lane's share of blocks
     float sums[ROWS][COLUMNS] = {};
     // Two steps are on their way while one is used.
     Piece even[COLUMNS], odd[COLUMNS];
@@ -117,6 +123,7 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
         u32 length = args.inner - start < LENGTH ? (u32)(args.inner - start) : LENGTH;
         // Zeros after the end of a row, up to whole steps
         u32 staged = (length + 2 * STEP - 1) / (2 * STEP) * (2 * STEP);
+        // Nobody reads the tile before any more.
         __syncthreads();
         for (u32 i = 4 * threadIdx.x; i < ROWS * staged; i += 4 * blockDim.x) {
             u32 n = i / staged, k = i % staged;
@@ -140,6 +147,7 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
     for (u32 n = 0; n < ROWS; n++) {
 #pragma unroll
         for (u32 c = 0; c < COLUMNS; c++) {
+            // Lanes have other blocks, or other parts of them.
             float sum = warp_sum(sums[n][c]);
             if (lane == 0 && n < args.rows && column + c < args.columns) store(args.y, n * args.columns + column + c, sum);
         }
