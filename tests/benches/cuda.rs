@@ -9,7 +9,7 @@
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
     DType, Device as _, Error, Kernel, Result, Rule, Sequences, Slots as _, Tensor, forward, infer,
-    primitives::{self, AttentionInputs, AttentionOptions},
+    primitives::{self, AttentionInputs, AttentionOptions, LayerNormInputs, RmsNormInputs, Transpose},
     rules::*,
 };
 use hecate_cpu::Cpu;
@@ -61,6 +61,12 @@ impl FromStr for Request {
         Ok(Self { rule: rule.to_owned(), dtype, sizes, pass })
     }
 }
+
+/// Products of matrices, by cuBLAS and by kernels of our own.
+const PRODUCTS: [&str; 2] = ["product", "own_product"];
+
+/// Primitives of rows.
+const ROWS: [&str; 3] = ["softmax", "layer_norm", "rms_norm"];
 
 /// Runs one pass; what it made is dropped.
 type Work = Box<dyn Fn(TimedPart) -> Result<()>>;
@@ -131,6 +137,83 @@ fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
     }))
 }
 
+/// Primitives of rows `[B T H, D]`, compared with the CPU column on a few of them.
+fn prepare_rows(device: &Cuda, request: &Request) -> Result<Work> {
+    let [b, t, h, width] = request.sizes;
+    let (name, mut random) = (request.rule.clone(), Random::new(1));
+    let few = [random.normals([3, width]), random.normals([width]), random.normals([3, width])];
+    let truth = rows(&name, &few.each_ref().map(|x| x.upload(&Cpu::new(), DType::F32).expect("rows")))?;
+    let found = rows(&name, &few.each_ref().map(|x| x.upload(device, DType::F32).expect("rows")))?;
+    for (truth, found) in truth.iter().zip(&found) {
+        let error = hecate_conformance::error(&Array::download(truth)?.values, &Array::download(found)?.values);
+        assert!(error < 1e-5, "{name} is {error} away from the CPU's");
+    }
+    let mut upload = |axes: &[usize]| random.normals(axes).upload(device, request.dtype);
+    let arrays = [upload(&[b * t * h, width])?, upload(&[width])?, upload(&[b * t * h, width])?];
+    Ok(Box::new(move |pass| match pass {
+        TimedPart::Forward => rows_forward(&name, &arrays).map(drop),
+        TimedPart::Both => rows(&name, &arrays).map(drop),
+    }))
+}
+
+/// `a bᵀ`, `a [B T, D]`, `b [H, D]`, by cuBLAS or by kernels of our own, as `device` is.
+fn prepare_product(device: &Cuda, request: &Request) -> Result<Work> {
+    let [b, t, columns, inner] = request.sizes;
+    let mut random = Random::new(1);
+    let mut upload = |rows: usize| random.normals([rows, inner]).upload(device, request.dtype);
+    let (left, right) = (upload(b * t)?, upload(columns)?);
+    let transpose = Transpose { a: false, b: true };
+    // Held to the CPU column by a row of the result.
+    let first =
+        |x: &Tensor<Cuda>, rows| Array::download(&primitives::narrow(x, 0, 0, rows)?)?.upload(&Cpu::new(), DType::F32);
+    let truth = Array::download(&primitives::matmul(&first(&left, 1)?, &first(&right, columns)?, transpose)?)?;
+    let found = Array::download(&primitives::narrow(&primitives::matmul(&left, &right, transpose)?, 0, 0, 1)?)?;
+    let error = hecate_conformance::error(&truth.values, &found.values);
+    assert!(error < 1e-2, "a product is {error} away from the CPU's");
+    Ok(Box::new(move |pass| {
+        let out = primitives::matmul(&left, &right, transpose)?;
+        match pass {
+            TimedPart::Forward => Ok(()),
+            TimedPart::Both => primitives::matmul_backward(&left, &right, transpose, &out).map(drop),
+        }
+    }))
+}
+
+/// Results alone of `x`, `weight` and, not looked at, `dy`.
+fn rows_forward<B: primitives::Primitives>(name: &str, [x, weight, _]: &[Tensor<B>; 3]) -> Result<Tensor<B>> {
+    match name {
+        "softmax" => primitives::softmax(x),
+        "layer_norm" => {
+            primitives::layer_norm(&LayerNormInputs { x, weight, bias: weight }, 1e-5).map(|normed| normed.y)
+        }
+        _ => primitives::rms_norm(&RmsNormInputs { x, weight, g: None }, 1e-5).map(|normed| normed.y),
+    }
+}
+
+/// The result, and the gradients by `x` and where there is one by `weight`.
+fn rows<B: primitives::Primitives>(name: &str, [x, weight, dy]: &[Tensor<B>; 3]) -> Result<Vec<Tensor<B>>> {
+    match name {
+        "softmax" => {
+            let y = primitives::softmax(x)?;
+            let dx = primitives::softmax_backward(&y, dy)?;
+            Ok(vec![y, dx])
+        }
+        "layer_norm" => {
+            let inputs = LayerNormInputs { x, weight, bias: weight };
+            let primitives::LayerNormed { y, mean, inverse } = primitives::layer_norm(&inputs, 1e-5)?;
+            let call = primitives::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy };
+            let grads = primitives::layer_norm_backward(&call)?;
+            Ok(vec![y, grads.x, grads.weight, grads.bias])
+        }
+        _ => {
+            let inputs = RmsNormInputs { x, weight, g: None };
+            let primitives::Normed { y, inverse } = primitives::rms_norm(&inputs, 1e-5)?;
+            let grads = primitives::rms_norm_backward(&primitives::RmsNormBackward { inputs, inverse: &inverse, dy })?;
+            Ok(vec![y, grads.x, grads.weight])
+        }
+    }
+}
+
 /// Results and gradients of `q, k, v, dy`.
 fn attend<B: primitives::Attention>(
     device: &B,
@@ -155,12 +238,19 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
                     prepare(device, Delta { erase: Erase::Decayed, ..Delta::default() }, request)
                 }
                 "attention" => prepare_attention(device, request),
+                "product" | "own_product" => prepare_product(device, request),
+                "softmax" | "layer_norm" | "rms_norm" => prepare_rows(device, request),
                 $(<$rule as Rule>::NAME => prepare(device, <$rule>::all()[0], request),)*
                 other => Err(Error::Unsupported { backend: "cuda", what: "this rule", why: format!("`{other}` is none") }),
             }
         };
     }
     hecate_core::for_each_rule!(by_name)
+}
+
+/// A device that does without cuBLAS, for products by kernels of our own.
+fn device_for(device: &Cuda, rule: &str) -> Result<Cuda> {
+    if rule == PRODUCTS[1] { device.with_own_products() } else { Ok(device.clone()) }
 }
 
 /// Median milliseconds of many runs, all queued before the first is waited for.
@@ -183,17 +273,18 @@ fn median(device: &Cuda, work: &Work, pass: TimedPart) -> Result<f32> {
 
 /// Answers lines of the standard input.
 fn serve(device: &Cuda) -> Result<()> {
-    let mut prepared: Option<(Request, Work)> = None;
+    let mut prepared: Option<(Request, Cuda, Work)> = None;
     for line in io::stdin().lines().map_while(io::Result::ok) {
         let answer = line.parse::<Request>().and_then(|request| {
             let alike = |old: &Request| Request { pass: request.pass, ..old.clone() } == request;
-            if !prepared.as_ref().is_some_and(|(old, _)| alike(old)) {
+            if !prepared.as_ref().is_some_and(|(old, ..)| alike(old)) {
                 // The old one's memory first.
                 prepared = None;
-                let work = work(device, &request).map_err(|error| error.to_string())?;
-                prepared = Some((request.clone(), work));
+                let device = device_for(device, &request.rule).map_err(|error| error.to_string())?;
+                let work = work(&device, &request).map_err(|error| error.to_string())?;
+                prepared = Some((request.clone(), device, work));
             }
-            let Some((_, work)) = &prepared else { unreachable!("it was just put there") };
+            let Some((_, device, work)) = &prepared else { unreachable!("it was just put there") };
             median(device, work, request.pass).map_err(|error| error.to_string())
         });
         match answer {
@@ -217,7 +308,7 @@ impl Floors {
     fn measure(device: &Cuda) -> Result<Self> {
         let n = 8192;
         let square = Random::new(1).normals([n, n]).upload(device, DType::Bf16)?;
-        let once = || primitives::matmul(&square, &square, primitives::Transpose::default()).map(drop);
+        let once = || primitives::matmul(&square, &square, Transpose::default()).map(drop);
         once()?;
         let timings = (0..20).map(|_| device.timed(once).map(|x| x.1)).collect::<Result<Vec<_>>>()?;
         let times = timings.iter().map(hecate_cuda::Timing::milliseconds).collect::<Result<Vec<_>>>()?;
@@ -228,13 +319,23 @@ impl Floors {
     /// Milliseconds that no form of a linear rule can be under: each of `q, k, v, out`, and of their gradients, once; and
     /// that none in chunks of 64 tokens can: its products. `None` for other rules.
     fn of(&self, rule: &str, [b, t, h, d]: [usize; 4], pass: TimedPart) -> Option<[f64; 2]> {
+        let tokens = (b * t * h) as f64;
+        if ROWS.contains(&rule) {
+            // x and y; then the kept one of them, dy and dx.
+            let arrays = if pass == TimedPart::Forward { 2.0 } else { 5.0 };
+            return Some([2.0 * d as f64 * tokens * arrays / self.bandwidth * 1e3, 0.0]);
+        }
+        if PRODUCTS.contains(&rule) {
+            let once = 2.0 * (b * t * h * d) as f64;
+            let operations = if pass == TimedPart::Forward { once } else { 3.0 * once };
+            return Some([0.0, operations / self.operations * 1e3]);
+        }
         let matrices = match rule {
             "hebbian" | "delta" | "gated_delta" | "dgd" => 1.0,
             "titans" => 2.0,
             _ => return None,
         };
         let (chunk, d) = (64.0, d as f64);
-        let tokens = (b * t * h) as f64;
         // Products of [chunk,d] with the memory, and halves of squares of a chunk, in each of the two directions.
         let products = 3.0 * matrices * d / chunk;
         let (forward, backward) = (products + 2.0, 2.0 * products + 5.0);
@@ -257,6 +358,9 @@ fn table(device: &Cuda) -> Result<()> {
     let rows = rows.chain(["delta", "gated_delta"].iter().flat_map(|rule| others.map(|sizes| (rule, sizes))));
     let rows = rows.chain(deep.iter().map(|rule| (rule, small)));
     let rows = rows.chain([large, small, others[0]].map(|sizes| (&"attention", sizes)));
+    let rows =
+        rows.chain(ROWS.iter().flat_map(|name| [[1, 8192, 1, 4096], [1, 256, 1, 131_072]].map(|sizes| (name, sizes))));
+    let rows = rows.chain(PRODUCTS.iter().map(|name| (name, [1, 4096, 4096, 4096])));
     let floors = Floors::measure(device)?;
     println!(
         "{device:?}, bf16, milliseconds; in brackets the floors' shares in them: of memory, at {:.2} TB/s, and of the",
@@ -266,6 +370,7 @@ fn table(device: &Cuda) -> Result<()> {
     println!("{:<16} {:<20} {:>9} {:>15} {:>9} {:>15}", "rule", "B,T,H,D", "forward", "", "both", "");
     for (rule, sizes) in rows {
         let request = Request { rule: (*rule).to_owned(), dtype: DType::Bf16, sizes, pass: TimedPart::Forward };
+        let device = &device_for(device, rule)?;
         let work = work(device, &request)?;
         print!("{rule:<16} {:<20}", format!("{sizes:?}"));
         for pass in [TimedPart::Forward, TimedPart::Both] {

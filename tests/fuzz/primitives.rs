@@ -48,6 +48,11 @@ fn elements_are_moved_or_refused() {
         let dropped = sound("dropout", || p::dropout(mask, &x))?;
         prop_assert!(dropped.is_err() || (0.0..1.0).contains(&factor), "{}", factor);
         let _ = sound("l2_norm", || p::l2_norm(&x, factor))?;
+        let _ = sound("softmax", || p::softmax(&x))?;
+        if let Ok(row) = array(&[width]) {
+            let inputs = LayerNormInputs { x: &x, weight: &row, bias: &row };
+            let _ = sound("layer_norm", || p::layer_norm(&inputs, factor).map(|normed| normed.y))?;
+        }
         let _ = sound("poly2", || p::poly2(&x, [factor, 1.0, 0.5]))?;
         let _ = sound("cast", || p::cast(DType::Bf16, &x))?;
         let _ = sound("cast_all", || p::cast_all::<Cpu>(DType::Bf16, &[]))?;

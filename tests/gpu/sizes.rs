@@ -180,7 +180,8 @@ const MANY: usize = 128;
 pub(crate) fn products_of<D: Features + Matmul>(device: &D, dtype: DType) -> Results<D> {
     let mut results = Vec::new();
     let mut keep = |name: String, x| results.push((name, x));
-    for [m, k, n, batch] in [[1, 300, 200, 1], [65, 17, 129, 3], [200, 1, 1, 2], [1, 1000, 1, 2], [130, 20, 129, MANY]]
+    for [m, k, n, batch] in
+        [[1, 300, 200, 1], [65, 17, 129, 3], [200, 1, 1, 2], [1, 1000, 1, 2], [130, 20, 129, MANY], [200, 328, 264, 1]]
     {
         for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
             let transpose = Transpose { a, b };

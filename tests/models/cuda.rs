@@ -1,5 +1,6 @@
 //! Models on CUDA, on the first GPU: what of the CPU's tests of models runs on a device.
 
+mod captured;
 #[path = "gpu.rs"]
 mod column;
 mod compositions;

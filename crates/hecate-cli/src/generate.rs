@@ -6,6 +6,7 @@ mod writer;
 use crate::{
     device::{Choice, with_device},
     error::{Error, Result},
+    progress,
     runs::RunArgs,
     sources::is_stdin,
 };
@@ -99,7 +100,10 @@ impl Job for GenerateArgs {
         match prompt {
             // One text, or one for each line that comes.
             Some(prompt) => {
-                let mut continuation = generate(&model, &vocabulary.encode(&prompt)?, self.sampler(0)?)?;
+                let tokens = vocabulary.encode(&prompt)?;
+                // Told where there is something to wait for: a new GPU, or a new version.
+                model.prepare(&tokens, &mut |kernels| progress::say(&progress::compiling(kernels)))?;
+                let mut continuation = generate(&model, &tokens, self.sampler(0)?)?;
                 let writer = Writer::new(&vocabulary, self.raw, &self.stop);
                 writer.prompt(&prompt)?;
                 write(&mut continuation, writer, self.tokens, || false)?;

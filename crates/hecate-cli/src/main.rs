@@ -81,6 +81,13 @@ enum Action {
     Runs(info::RunsArgs),
     /// List what models can run on.
     Devices,
+    /// Compile a kernel for the cache: what the command starts itself, several at once.
+    #[cfg(feature = "cuda")]
+    #[command(hide = true)]
+    CompileKernel {
+        /// Of which GPU, driver and file
+        arguments: Vec<String>,
+    },
     /// Print what a shell needs to complete this command: `source <(hecate completions bash)`.
     Completions {
         /// The shell
@@ -92,6 +99,13 @@ enum Action {
 fn main() -> ExitCode {
     // clap answers `--help` and flags that it cannot read by itself.
     let action = Command::parse().action;
+    // Kernels that a step waits for are compiled by this program, started once more for each of them.
+    // The compiler makes one at a time in a program.
+    // Where this program cannot be found, they are compiled one by one.
+    #[cfg(feature = "cuda")]
+    if let Ok(program) = std::env::current_exe() {
+        hecate::cuda::compile_through(program, vec!["compile-kernel".to_owned()]);
+    }
     let outcome = log::start().and_then(|()| run(action));
     outcome.unwrap_or_else(|error| {
         if !error.is_closed_pipe() {
@@ -115,6 +129,11 @@ fn run(action: Action) -> error::Result<ExitCode> {
         Action::Info(arguments) => info::run(arguments),
         Action::Runs(arguments) => info::list(arguments),
         Action::Devices => devices::run(),
+        #[cfg(feature = "cuda")]
+        Action::CompileKernel { arguments } => {
+            hecate::cuda::compile_kernel(&arguments)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Action::Completions { shell } => Ok(complete(shell)?),
     }
 }

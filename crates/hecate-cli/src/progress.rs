@@ -104,6 +104,14 @@ impl Progress {
         }
     }
 
+    /// Before a wait for kernels: on the bar, or as a line.
+    pub(crate) fn compiling(&self, kernels: usize) {
+        match &self.bar {
+            Some(bar) => bar.set_message(fit(vec![Figure(0, compiling(kernels))], beside_bar())),
+            None => say(&compiling(kernels)),
+        }
+    }
+
     /// A line that stays.
     pub(crate) fn say(&self, line: &str) {
         match &self.bar {
@@ -112,6 +120,11 @@ impl Progress {
             None => say(line),
         }
     }
+}
+
+/// What is said before a wait for kernels.
+pub(crate) fn compiling(kernels: usize) -> String {
+    format!("compiling {kernels} kernels, once for this GPU")
 }
 
 /// A line on standard error, its control characters made visible. That nobody can read it is no reason to stop.

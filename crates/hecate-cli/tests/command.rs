@@ -3,6 +3,7 @@
 mod command {
     mod bench;
     mod bench_text;
+    mod choices;
     mod documents;
     #[cfg(unix)]
     mod full_disk;

@@ -1,6 +1,7 @@
-//! Steps that a device captures as a graph and replays.
+//! Steps and other work that a device captures as a graph and replays.
 
 use crate::{Device, Host, Result, Tensor};
+use std::fmt::Debug;
 
 /// From a state and an input to the next state, arrays like those before, and a result.
 pub type Step<'a, D> = dyn FnMut(Vec<Tensor<D>>, Tensor<D>) -> Result<(Vec<Tensor<D>>, Tensor<D>)> + 'a;
@@ -35,4 +36,46 @@ pub fn capture<D: Device>(
         result.check_device(device, "capture", "result")?;
         Ok((next, result))
     })
+}
+
+/// Work on arrays that stay where they are: it reads inputs and whatever else it holds, and keeps its results itself.
+pub type Work<'a, D> = dyn FnMut(&[Tensor<D>]) -> Result<()> + 'a;
+
+/// [`Work`] that a device captured. A replay leaves its results in the arrays that the captured run left them in.
+pub trait Replay<D: Device>: Debug + Send {
+    /// Copies `inputs` to where the work reads them, and queues it once more; nothing waits for it. `read` are the arrays
+    /// that it was captured with: false, and nothing ran, where one of them lies elsewhere now.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) or [`Error::DType`](crate::Error::DType) for inputs unlike those of the
+    /// capture; the device's own failures.
+    fn replay(&mut self, inputs: Vec<Host>, read: &[&Tensor<D>]) -> Result<bool>;
+}
+
+/// What became of a request to capture [`Work`].
+#[derive(Debug)]
+pub enum Capture<D: Device> {
+    /// A graph of it.
+    Graph(Box<dyn Replay<D>>),
+    /// None: this work has to go call by call.
+    Refused {
+        /// In words.
+        why: String,
+    },
+}
+
+/// Captures work as a graph, where the device can ([`Device::capture_work`]).
+///
+/// # Errors
+/// [`Error::OtherDevice`](crate::Error::OtherDevice) for an array that does not lie on `device`; the work's own; the
+/// device's own failures.
+pub fn capture_work<D: Device>(
+    device: &D,
+    inputs: &[Tensor<D>],
+    read: &[&Tensor<D>],
+    work: &mut Work<'_, D>,
+) -> Result<Capture<D>> {
+    inputs.iter().try_for_each(|x| x.check_device(device, "capture", "input"))?;
+    read.iter().try_for_each(|x| x.check_device(device, "capture", "read"))?;
+    device.capture_work(inputs, read, work)
 }

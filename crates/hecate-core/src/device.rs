@@ -1,6 +1,6 @@
 //! What a device must provide before it has any cell.
 
-use crate::{CapturedStep, DType, DeviceId, DeviceMemory, Error, Host, Result, Step, Tensor};
+use crate::{Capture, CapturedStep, DType, DeviceId, DeviceMemory, Error, Host, Result, Step, Tensor, Work};
 use std::fmt::Debug;
 
 /// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
@@ -85,6 +85,37 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
         _step: &mut Step<'_, Self>,
     ) -> Result<Option<Box<dyn CapturedStep>>> {
         Ok(None)
+    }
+
+    /// Captures work as a graph, without running it. It must have run once before, so that all that it needs is there. What
+    /// it reads stays where it is: the `inputs`, which replays write, the arrays of `read`, and whatever else it uses.
+    /// Values that it copies to the device are the same in every replay. Results belong to the graph: they change with
+    /// every replay, and whoever wants to keep one copies it.
+    ///
+    /// # Errors
+    /// The work's own; the device's own failures.
+    fn capture_work(
+        &self,
+        _inputs: &[Tensor<Self>],
+        _read: &[&Tensor<Self>],
+        _work: &mut Work<'_, Self>,
+    ) -> Result<Capture<Self>> {
+        Ok(Capture::Refused { why: format!("{} captures nothing", Self::NAME) })
+    }
+
+    /// Whether [`Device::capture_work`] captures anything.
+    fn captures_work(&self) -> bool {
+        false
+    }
+
+    /// Makes at once what `work` would have to wait for bit by bit, such as kernels that are compiled. A device that gains by
+    /// it runs the work without computing anything: results are arbitrary then, and errors are not reported. `tell` is
+    /// called before a longer wait, with the number of kernels.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn prepare(&self, _work: &mut dyn FnMut(), _tell: &mut dyn FnMut(usize)) -> Result<()> {
+        Ok(())
     }
 }
 

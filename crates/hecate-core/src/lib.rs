@@ -51,7 +51,7 @@ mod tensor;
 
 pub use algorithm::Algorithm;
 pub use backend::{Backend, InputsOn, Kernel, KernelCall, OutputsOn, Rules};
-pub use capture::{CapturedStep, Step, capture};
+pub use capture::{Capture, CapturedStep, Replay, Step, Work, capture, capture_work};
 pub use checkpoints::Checkpoints;
 pub use decode::{ConvInput, Decode, Decoded, GateForm, GateLogit, TokenGates, decode};
 pub use device::{Device, check_memory};

@@ -28,6 +28,23 @@ pub(crate) fn dot(x: &[f32], y: &[f32]) -> f32 {
     sums[0] + tail
 }
 
+/// Elements that [`sum`] adds up in 32 bits.
+const SHORT: usize = 1 << 10;
+
+/// `Σ x`: short sums in 32 bits, sixteen side by side, and the sum of those in 64.
+#[inline(always)]
+pub(crate) fn sum(x: &[f32]) -> f64 {
+    let short = |x: &[f32]| {
+        let mut sums = [0.0f32; 16];
+        let (whole, rest) = x.as_chunks::<16>();
+        for x in whole {
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        }
+        rest.iter().chain(&sums).sum::<f32>()
+    };
+    x.chunks(SHORT).map(|x| f64::from(short(x))).sum()
+}
+
 /// `out += factor x`.
 #[inline(always)]
 pub(crate) fn axpy(out: &mut [f32], factor: f32, x: &[f32]) {

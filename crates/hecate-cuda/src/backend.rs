@@ -2,11 +2,14 @@
 
 use crate::{
     Cuda,
-    capture::capture,
+    capture::{capture, capture_work},
     device::{Buffer, host_bytes},
     error::{failed, unsupported},
+    prepare::prepare,
 };
-use hecate_core::{CapturedStep, DType, Device, DeviceId, DeviceMemory, Host, Result, Step, Tensor, check_memory};
+use hecate_core::{
+    Capture, CapturedStep, DType, Device, DeviceId, DeviceMemory, Host, Result, Step, Tensor, Work, check_memory,
+};
 
 impl Device for Cuda {
     const NAME: &'static str = "cuda";
@@ -63,6 +66,27 @@ impl Device for Cuda {
         step: &mut Step<'_, Self>,
     ) -> Result<Option<Box<dyn CapturedStep>>> {
         capture(self, state, input, step)
+    }
+
+    /// As `capture.rs` says, in memory of the graph's own.
+    fn capture_work(
+        &self,
+        inputs: &[Tensor<Self>],
+        read: &[&Tensor<Self>],
+        work: &mut Work<'_, Self>,
+    ) -> Result<Capture<Self>> {
+        capture_work(self, inputs, read, work)
+    }
+
+    /// Where memory comes from pools and nobody turned it off.
+    fn captures_work(&self) -> bool {
+        self.context().has_async_alloc() && !self.call_by_call()
+    }
+
+    /// As `prepare.rs` says.
+    fn prepare(&self, work: &mut dyn FnMut(), tell: &mut dyn FnMut(usize)) -> Result<()> {
+        prepare(self, work, tell);
+        Ok(())
     }
 
     /// Waits until the main stream is empty.

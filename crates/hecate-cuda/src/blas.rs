@@ -1,19 +1,27 @@
 //! cuBLAS, where it is found.
 #![allow(unsafe_code)]
 
-use crate::error::failed;
+use crate::{error::failed, ledger::driver_turn};
 use cudarc::{
     cublas::{result, sys},
-    driver::CudaStream,
+    driver::{CudaSlice, CudaStream, DevicePtr},
 };
 use hecate_core::{DType, Result, primitives::MatmulDims};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A handle bound to a stream.
-pub(crate) struct Blas(sys::cublasHandle_t);
+pub(crate) struct Blas {
+    handle: sys::cublasHandle_t,
+    /// Of its products. Memory that cuBLAS asks for by itself would be nodes of a graph.
+    _workspace: CudaSlice<u8>,
+    /// One product at a time: kernels of two would mix up what they keep in the workspace.
+    calls: Mutex<()>,
+}
 
-// SAFETY: a handle may be used by any thread, one at a time. Launches of one `Cuda` value queue on one stream, and cuBLAS
-// guards a handle's calls with a lock of its own.
+/// Bytes of the workspace: what cuBLAS advises for the largest GPUs.
+const WORKSPACE: usize = 32 << 20;
+
+// SAFETY: a handle may be used by any thread, one at a time, which `calls` sees to.
 unsafe impl Send for Blas {}
 // SAFETY: as above.
 unsafe impl Sync for Blas {}
@@ -22,8 +30,8 @@ unsafe impl Sync for Blas {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     pub(crate) dims: MatmulDims,
-    /// Of all three.
-    pub(crate) dtype: DType,
+    /// Of both operands, and of the result.
+    pub(crate) dtypes: [DType; 2],
     pub(crate) a: u64,
     pub(crate) b: u64,
     pub(crate) out: u64,
@@ -32,8 +40,13 @@ pub(crate) struct Product {
 }
 
 /// What is called of it.
-const FUNCTIONS: [&[u8]; 4] =
-    [b"cublasCreate_v2\0", b"cublasSetStream_v2\0", b"cublasGemmStridedBatchedEx\0", b"cublasDestroy_v2\0"];
+const FUNCTIONS: [&[u8]; 5] = [
+    b"cublasCreate_v2\0",
+    b"cublasSetStream_v2\0",
+    b"cublasSetWorkspace_v2\0",
+    b"cublasGemmStridedBatchedEx\0",
+    b"cublasDestroy_v2\0",
+];
 
 /// Whether the library is there, with all that is called of it.
 pub(crate) fn is_present() -> bool {
@@ -51,11 +64,17 @@ impl Blas {
         if !is_present() {
             return None;
         }
-        // SAFETY: the library is there; the value that holds both lets go of the handle before the stream.
+        // SAFETY: the library is there, and the memory is as long as it is told. The value that holds both lets go of the
+        // handle before the stream, and so does this one before the workspace.
         unsafe {
-            let handle = Self(result::create_handle().ok()?);
-            result::set_stream(handle.0, stream.cu_stream().cast()).ok()?;
-            Some(handle)
+            // As long as the handle: products of a graph use it in every replay.
+            let workspace = stream.alloc::<u8>(WORKSPACE).ok()?;
+            let address = workspace.device_ptr(stream).0 as *mut std::ffi::c_void;
+            let blas = Self { handle: result::create_handle().ok()?, _workspace: workspace, calls: Mutex::default() };
+            result::set_stream(blas.handle, stream.cu_stream().cast()).ok()?;
+            // Once the stream is set, which takes the handle's own.
+            sys::cublasSetWorkspace_v2(blas.handle, address, WORKSPACE).result().ok()?;
+            Some(blas)
         }
     }
 
@@ -66,23 +85,26 @@ impl Blas {
     /// Nobody else holds `out`, which is read where `add` says so.
     pub(crate) unsafe fn matmul(&self, product: &Product) -> Result<()> {
         use sys::{cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DFALT, cublasOperation_t::*};
-        let Product { dims, dtype, a, b, out, add } = *product;
+        let Product { dims, dtypes, a, b, out, add } = *product;
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
-        let kind = match dtype {
+        let [kind, result_kind] = dtypes.map(|dtype| match dtype {
             DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
             DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
             _ => sys::cudaDataType_t::CUDA_R_32F,
-        };
+        });
         // Leading dimensions are those of the row-major arrays.
         let operation = |transposed| if transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
         let (one, kept) = (1.0f32, if add { 1.0f32 } else { 0.0 });
         let address = |x: u64| x as *mut std::ffi::c_void;
+        // A first product may load code.
+        let _driver = driver_turn();
+        let _call = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`.
         // SAFETY: the caller's.
         unsafe {
             result::gemm_strided_batched_ex(
-                self.0,
+                self.handle,
                 operation(transpose.b),
                 operation(transpose.a),
                 columns as i32,
@@ -99,7 +121,7 @@ impl Blas {
                 (rows * inner) as i64,
                 (&raw const kept).cast(),
                 address(out),
-                kind,
+                result_kind,
                 columns as i32,
                 (rows * columns) as i64,
                 batch as i32,
@@ -114,6 +136,6 @@ impl Blas {
 impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: made once, freed once.
-        let _ = unsafe { result::destroy_handle(self.0) };
+        let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }

@@ -5,10 +5,16 @@
 //! keeps memory alive for it.
 #![allow(unsafe_code)]
 
-use crate::{Cuda, error::failed, ledger::GraphToken, primitives::layout::copy_all};
-use cudarc::driver::{CudaGraph, sys};
-use hecate_core::{CapturedStep, Device, Error, Host, Result, Step, Tensor};
-use std::panic;
+use crate::{Cuda, device::arena::Arena, error::failed, ledger::GraphToken, primitives::layout::copy_all};
+use cudarc::driver::{
+    CudaGraph,
+    sys::{
+        self,
+        CUstreamCaptureMode::{self, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+    },
+};
+use hecate_core::{Capture, CapturedStep, Device, Error, Host, Replay, Result, Step, Tensor, Work};
+use std::{fmt, panic, sync::Arc};
 
 /// A graph that reads `input` and `state`, and leaves the next state and the result in `state` and `result`.
 struct CapturedGraph {
@@ -37,15 +43,7 @@ impl Drop for CapturedGraph {
 impl CapturedStep for CapturedGraph {
     /// Copies the input to where the graph reads it, launches the graph, and waits for its result.
     fn step(&mut self, input: Host) -> Result<Host> {
-        let known = &self.input;
-        if input.len() != known.shape().count() {
-            return Err(Error::Length { what: "step", shape: known.shape().clone(), found: input.len() });
-        }
-        if input.dtype() != known.dtype() {
-            let expected = "the type of the captured input";
-            return Err(Error::DType { what: "step", slot: "input", expected, found: input.dtype() });
-        }
-        self.device.overwrite(known.buffer(), input)?;
+        self.device.write_input(&self.input, input)?;
         self.device.replay(&self.graph)?;
         self.result.download()
     }
@@ -58,8 +56,8 @@ pub(crate) fn capture(
     input: &Tensor<Cuda>,
     step: &mut Step<'_, Cuda>,
 ) -> Result<Option<Box<dyn CapturedStep>>> {
-    // Without pools memory cannot belong to a graph.
-    if !device.context().has_async_alloc() {
+    // Without pools memory cannot belong to a graph. What starts no kernels is none.
+    if !device.context().has_async_alloc() || device.modules().gathers() {
         return Ok(None);
     }
     // State and input in places of their own, which the graph reads and writes.
@@ -76,9 +74,9 @@ pub(crate) fn capture(
     device.synchronize()?;
     // From here on memory that is let go of may be what the graph points to.
     let token = GraphToken::new(device.ledger());
-    let capturing = device.ledger().begin_capture();
+    let capturing = device.ledger().begin_capture(None);
     // The step once more, queued and not run.
-    let graph = device.capture_graph(|| {
+    let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, || {
         let (next, found) = step(state.clone(), input.clone())?;
         // The result may be an old state, which is written over next.
         device.copy(&found, &result)?;
@@ -89,11 +87,135 @@ pub(crate) fn capture(
     drop(capturing);
     // It ran a moment ago: what fails now is the capture, and the step goes on call by call.
     let Ok(graph) = graph else { return Ok(None) };
-    if refused {
+    if refused.is_some() {
         return Ok(None);
     }
     let (device, _state) = (device.clone(), state);
     Ok(Some(Box::new(CapturedGraph { device, graph, _token: token, input, result, _state })))
+}
+
+/// A graph of work that reads `inputs`, with all that it points to.
+struct CapturedWork {
+    device: Cuda,
+    // Dropped in this order, as above.
+    graph: CudaGraph,
+    _token: GraphToken,
+    arena: Arc<Arena>,
+    inputs: Vec<Tensor<Cuda>>,
+    /// Addresses of what the work reads beside them.
+    read: Vec<u64>,
+}
+
+// SAFETY: as above.
+unsafe impl Send for CapturedWork {}
+
+impl Drop for CapturedWork {
+    fn drop(&mut self) {
+        // As above; and what runs may still use the graph's memory, which the main stream frees in its turn.
+        let _ = self.device.context().bind_to_thread();
+    }
+}
+
+impl fmt::Debug for CapturedWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CapturedWork").field("inputs", &self.inputs).field("arena", &self.arena).finish_non_exhaustive()
+    }
+}
+
+impl Replay<Cuda> for CapturedWork {
+    fn replay(&mut self, inputs: Vec<Host>, read: &[&Tensor<Cuda>]) -> Result<bool> {
+        if !self.read.iter().copied().eq(read.iter().map(|x| x.buffer().pointer())) {
+            return Ok(false);
+        }
+        if inputs.len() != self.inputs.len() {
+            let (found, expected) = (inputs.len().to_string(), "as many as were captured");
+            return Err(Error::Config { what: "replay", option: "inputs", found, expected });
+        }
+        // In the order of the stream: the graph finds them written.
+        self.inputs.iter().zip(inputs).try_for_each(|(known, input)| self.device.write_input(known, input))?;
+        self.device.replay(&self.graph)?;
+        Ok(true)
+    }
+}
+
+/// Captures work in memory of its own.
+pub(crate) fn capture_work(
+    device: &Cuda,
+    inputs: &[Tensor<Cuda>],
+    read: &[&Tensor<Cuda>],
+    work: &mut Work<'_, Cuda>,
+) -> Result<Capture<Cuda>> {
+    let refused = |why: String| Ok(Capture::Refused { why });
+    if !device.captures_work() {
+        return refused("it is turned off, or the GPU has no pools of memory".to_owned());
+    }
+    // Opened now: that takes memory, which must not be a graph's.
+    let _ = device.side_blas();
+    // In places of their own, which replays write.
+    let inputs = inputs.iter().map(|x| device.copied(x)).collect::<Result<Vec<_>>>()?;
+    let read = read.iter().map(|x| x.buffer().pointer()).collect();
+    // Why the last attempt failed.
+    let mut broken = String::new();
+    for _ in 0..ATTEMPTS {
+        let attempt = Attempt::make(device, &inputs, work)?;
+        match attempt.outcome {
+            Ok(graph) => {
+                // The memory, and what was copied there, are ready before a replay.
+                device.stream().join(device.uploads()).map_err(|error| failed("capturing work", error))?;
+                tracing::info!(bytes = attempt.arena.bytes(), "captured a graph");
+                let (device, arena) = (device.clone(), attempt.arena);
+                let captured = CapturedWork { device, graph, _token: attempt.token, arena, inputs, read };
+                return Ok(Capture::Graph(Box::new(captured)));
+            }
+            Err(Failure::Refused(what)) => return refused(format!("{what} is part of it")),
+            // The work ran before: what fails now is the capture.
+            Err(Failure::Broken(error)) => broken = error.to_string(),
+        }
+    }
+    refused(broken)
+}
+
+/// Captures of the same work before it is given up: what another thread asks of the driver may break one.
+const ATTEMPTS: usize = 3;
+
+/// One capture of some work, with all that its graph needs.
+struct Attempt {
+    outcome: std::result::Result<CudaGraph, Failure>,
+    token: GraphToken,
+    arena: Arc<Arena>,
+}
+
+/// Why there is no graph.
+enum Failure {
+    /// The work asked for what a graph cannot do.
+    Refused(&'static str),
+    Broken(Error),
+}
+
+impl Attempt {
+    /// In memory of its own, at most half of what is free.
+    fn make(device: &Cuda, inputs: &[Tensor<Cuda>], work: &mut Work<'_, Cuda>) -> Result<Self> {
+        // The rest is for what goes on between steps: measurements, and what they read.
+        let most = device.memory()?.map_or(0, |memory| memory.free / 2);
+        let arena = Arena::new(usize::try_from(most).unwrap_or(usize::MAX), device.stream(), device.side());
+        let token = GraphToken::new(device.ledger());
+        let capturing = device.ledger().begin_capture(Some(arena.clone()));
+        // Relaxed: values that are copied from the host are made ready on another stream meanwhile.
+        let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_RELAXED, || {
+            // Queued and not run.
+            work(inputs)?;
+            arena.meet();
+            Ok(())
+        });
+        let refused = capturing.refused();
+        drop(capturing);
+        arena.forget_beside();
+        let outcome = match refused {
+            Some(what) => Err(Failure::Refused(what)),
+            None => graph.map_err(Failure::Broken),
+        };
+        Ok(Self { outcome, token, arena })
+    }
 }
 
 /// The next state in places that the copy over `state` does not write: what lies in an old place is copied first.
@@ -119,14 +241,25 @@ fn check_state(state: &[Tensor<Cuda>], next: &[Tensor<Cuda>]) -> Result<()> {
 impl Cuda {
     /// The work that `queue` queues, as a graph; it is not done. Memory asked for on the way belongs to the graph and is let
     /// go of before the end.
-    fn capture_graph(&self, queue: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
+    fn capture_graph(&self, mode: CUstreamCaptureMode, queue: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
         let capturing = |error| failed("capturing a step", error);
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         self.stream().begin_capture(mode).map_err(capturing)?;
         let outcome = panic::catch_unwind(panic::AssertUnwindSafe(queue));
         let graph = self.stream().end_capture(sys::CUgraphInstantiate_flags(0));
         outcome.unwrap_or_else(|panicked| panic::resume_unwind(panicked))?;
         graph.map_err(capturing)?.ok_or_else(|| failed("capturing a step", "there was nothing to capture"))
+    }
+
+    /// Host values into the input of a graph.
+    fn write_input(&self, known: &Tensor<Self>, input: Host) -> Result<()> {
+        if input.len() != known.shape().count() {
+            return Err(Error::Length { what: "step", shape: known.shape().clone(), found: input.len() });
+        }
+        if input.dtype() != known.dtype() {
+            let expected = "the type of the captured input";
+            return Err(Error::DType { what: "step", slot: "input", expected, found: input.dtype() });
+        }
+        self.overwrite(known.buffer(), input)
     }
 
     /// Queues the work of a graph.

@@ -2,7 +2,7 @@
 //!
 //! First a cubin in the cache on disk, of the compiler that is there. Next the run-time compiler (NVRTC), for exactly
 //! this GPU. Last the PTX in this crate, which the driver compiles. What was tried and why it failed is in the error.
-//! Kernels are compiled one by one, when they are first started: a program waits for those that it uses.
+//! Kernels are compiled one by one, when they are first started; `prepare.rs` compiles those of some work at once.
 
 use crate::{error::unsupported, nvrtc::Nvrtc, ptx, source::KernelSource};
 use hecate_core::Result;
@@ -83,6 +83,31 @@ impl Compiler {
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
     }
 
+    /// The kernel's file in the cache; none where there is no folder for caches, or no compiler to name the file by.
+    fn file(&self, source: &KernelSource, kernel: &str, options: &[String]) -> Option<PathBuf> {
+        self.cache.as_ref().and_then(|folder| Some(folder.join(self.key(source, kernel, options).ok()?)))
+    }
+
+    /// Whether the compiler is there and a cache for what it makes, and this kernel is not in it.
+    pub(crate) fn lacks(&self, source: &KernelSource, kernel: &str) -> bool {
+        let options = options(&self.architecture(), Some(kernel));
+        self.file(source, kernel, &options).is_some_and(|file| !file.exists())
+    }
+
+    /// Puts a kernel into the cache.
+    pub(crate) fn fill(&self, source: &KernelSource, kernel: &str) -> Result<()> {
+        // Whether the driver takes it is found when it is loaded.
+        self.load(source, kernel, |image| match image {
+            Image::Cubin(_) => Ok(()),
+            Image::Ptx(_) => Err("not for the cache".to_owned()),
+        })
+    }
+
+    /// For which GPU and driver.
+    pub(crate) fn target(&self) -> ((u32, u32), u32) {
+        (self.capability, self.driver)
+    }
+
     /// The first image of a kernel that `load` takes.
     ///
     /// # Errors
@@ -96,8 +121,7 @@ impl Compiler {
         // What was tried and why it failed.
         let mut tried = Vec::new();
         let options = options(&self.architecture(), Some(kernel));
-        // None where there is no folder for caches, or no compiler to name the file by.
-        let file = self.cache.as_ref().and_then(|folder| Some(folder.join(self.key(source, kernel, &options).ok()?)));
+        let file = self.file(source, kernel, &options);
         if let Some(file) = &file
             && let Some(cubin) = read(file)
         {

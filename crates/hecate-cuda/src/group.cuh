@@ -122,3 +122,40 @@ __device__ __forceinline__ void store_piece(void* to, const void* from, u32 byte
 __device__ __forceinline__ void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Barriers in shared memory, by which warps wait for copies and for space. A phase ends when COUNT have arrived.
+__device__ __forceinline__ void gate_open(u64* gate, u32 count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"((u32)__cvta_generic_to_shared(gate)), "r"(count) : "memory");
+}
+__device__ __forceinline__ void gate_arrive(u64* gate) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
+}
+// This thread arrives when all copies that it started are done.
+__device__ __forceinline__ void gate_arrive_after_copies(u64* gate) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];"
+                 :: "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
+}
+// Waits for the end of a phase of this parity.
+__device__ __forceinline__ void gate_wait(u64* gate, u32 parity) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tagain:\n\tmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n\t@!p bra again;\n\t}"
+        :: "r"((u32)__cvta_generic_to_shared(gate)), "r"(parity) : "memory");
+}
+// The same for what products are to read: copies of other threads are shown to them.
+__device__ __forceinline__ void gate_wait_to_multiply(u64* gate, u32 parity) {
+    gate_wait(gate, parity);
+    show_to_groups();
+}
+
+// One arrival for each warp.
+__device__ __forceinline__ void release(u64* gate) {
+    if (threadIdx.x % 32 == 0) gate_arrive(gate);
+}
+
+// Which of COUNT places of tiles is next, and the parity of its phase.
+template <u32 COUNT> struct Ring {
+    u32 stage = 0, parity = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == COUNT) stage = 0, parity ^= 1;
+    }
+};

@@ -141,6 +141,9 @@ impl Cuda {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
         grid.check(A::NAME, self.properties().shared_memory)?;
+        if self.modules().gathered(A::SOURCE, A::NAME) {
+            return Ok(());
+        }
         // Compiled and loaded at the first launch.
         let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
         // Blocks are rows of threads: kernels count along one axis.

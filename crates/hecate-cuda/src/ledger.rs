@@ -4,13 +4,29 @@
 //! captured belongs to the graph, which has it at the same place every time. All other memory was there before; where it
 //! is let go of, the ledger keeps it until the last graph is gone.
 
-use crate::error::unsupported;
+use crate::{device::arena::Arena, error::unsupported};
 use cudarc::driver::CudaSlice;
 use hecate_core::Result;
 use std::{
+    cell::Cell,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     thread::{self, ThreadId},
 };
+
+/// Shared by those that ask the driver for what may wait for a whole GPU; a capture holds it alone.
+static DRIVER: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    /// Whether this thread holds [`DRIVER`] alone.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Held while something is asked of the driver that may wait for all streams of a GPU: loading code, opening libraries,
+/// page-locked memory. It would break a capture on another stream, or fail because of it. Comes after
+/// [`GraphLedger::turn`] and before every other lock.
+pub(crate) fn driver_turn() -> Option<RwLockReadGuard<'static, ()>> {
+    if ALONE.get() { None } else { Some(DRIVER.read().unwrap_or_else(PoisonError::into_inner)) }
+}
 
 /// Memory that captured graphs may point to, and who may queue work.
 #[derive(Default)]
@@ -29,8 +45,10 @@ struct Entries {
     graphs: usize,
     /// The thread that captures a step.
     capturing: Option<ThreadId>,
-    /// Whether the step that is being captured asked for a copy to or from the host.
-    refused: bool,
+    /// What the step that is being captured asked for and cannot have.
+    refused: Option<&'static str>,
+    /// Memory of the graph that is being captured, where it has some of its own.
+    arena: Option<Arc<Arena>>,
     /// Memory that nobody but a graph may still use.
     freed: Vec<CudaSlice<u8>>,
 }
@@ -73,18 +91,28 @@ impl GraphLedger {
         if !self.captures() {
             return Ok(());
         }
-        self.entries().refused = true;
+        self.entries().refused.get_or_insert(what);
         Err(unsupported(what, "a step is being captured, which has to do without the host"))
     }
 
-    /// From here on, until the result is dropped, this thread captures a step.
-    pub(crate) fn begin_capture(&self) -> Capturing<'_> {
+    /// The memory of the graph that this thread captures, where it has some of its own.
+    pub(crate) fn arena(&self) -> Option<Arc<Arena>> {
+        let entries = self.entries();
+        entries.arena.clone().filter(|_| entries.capturing == Some(thread::current().id()))
+    }
+
+    /// From here on, until the result is dropped, this thread captures a step. With an arena its arrays lie there, and
+    /// what it copies from the host is the same in every replay.
+    pub(crate) fn begin_capture(&self, arena: Option<Arc<Arena>>) -> Capturing<'_> {
         // Waits until nobody queues work.
         let alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let driver = DRIVER.write().unwrap_or_else(PoisonError::into_inner);
+        // This thread may load code while it captures.
+        ALONE.set(true);
         let mut entries = self.entries();
-        (entries.clock, entries.refused) = (entries.clock + 1, false);
+        (entries.clock, entries.refused, entries.arena) = (entries.clock + 1, None, arena);
         entries.capturing = Some(thread::current().id());
-        Capturing { ledger: self, _alone: alone }
+        Capturing { ledger: self, _driver: driver, _alone: alone }
     }
 
     /// A graph is gone; the memory kept for it goes with the last one.
@@ -102,20 +130,27 @@ impl GraphLedger {
 /// A step is being captured.
 pub(crate) struct Capturing<'a> {
     ledger: &'a GraphLedger,
+    _driver: RwLockWriteGuard<'static, ()>,
     _alone: RwLockWriteGuard<'a, ()>,
 }
 
 impl Capturing<'_> {
-    /// Whether the step asked for a copy to or from the host.
-    pub(crate) fn refused(&self) -> bool {
+    /// What the step asked for and could not have.
+    pub(crate) fn refused(&self) -> Option<&'static str> {
         self.ledger.entries().refused
     }
 }
 
 impl Drop for Capturing<'_> {
     fn drop(&mut self) {
-        let mut entries = self.ledger.entries();
-        (entries.clock, entries.capturing) = (entries.clock + 1, None);
+        let arena = {
+            let mut entries = self.ledger.entries();
+            (entries.clock, entries.capturing) = (entries.clock + 1, None);
+            entries.arena.take()
+        };
+        // Its memory, if nobody else has it, asks for the lock.
+        drop(arena);
+        ALONE.set(false);
     }
 }
 

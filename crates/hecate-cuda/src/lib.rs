@@ -42,12 +42,12 @@ mod ledger;
 mod linear;
 mod modules;
 mod nvrtc;
+mod prepare;
 mod primitives;
 mod ptx;
 mod recurrent;
 mod rules;
 mod source;
-#[cfg(test)]
 mod sources;
 mod streams;
 #[cfg(test)]
@@ -56,4 +56,5 @@ mod timing;
 
 pub use device::{Buffer, Cuda, Properties};
 pub use hecate_core::Algorithm;
+pub use prepare::{compile_kernel, compile_through};
 pub use timing::Timing;

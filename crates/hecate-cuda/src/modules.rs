@@ -3,6 +3,7 @@
 use crate::{
     compile::{Compiler, Image},
     error::failed,
+    ledger::driver_turn,
     source::KernelSource,
 };
 use cudarc::{
@@ -12,7 +13,12 @@ use cudarc::{
 use hecate_core::Result;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    panic,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, ThreadId},
 };
 
 /// Kernels that are loaded, by the names of their source and their own. Each keeps the module that it lies in alive.
@@ -21,12 +27,74 @@ pub(crate) struct Modules {
     compiler: Compiler,
     /// By file and kernel.
     functions: Mutex<HashMap<(&'static str, &'static str), CudaFunction>>,
+    /// Whether a thread gathers kernels: looked at before every launch.
+    gathers: AtomicBool,
+    gathering: Mutex<Option<Gathering>>,
+}
+
+/// A kernel that is not loaded yet.
+pub(crate) type Wanted = (&'static KernelSource, &'static str);
+
+/// What a thread asked for that starts no kernels.
+struct Gathering {
+    thread: ThreadId,
+    wanted: Vec<Wanted>,
 }
 
 impl Modules {
     /// No kernel is loaded yet.
     pub(crate) fn new(compiler: Compiler) -> Self {
-        Self { compiler, functions: Mutex::default() }
+        Self { compiler, functions: Mutex::default(), gathers: AtomicBool::new(false), gathering: Mutex::default() }
+    }
+
+    /// Runs `work`, which starts no kernels meanwhile; those that it would have started first, in its order. None where
+    /// another thread does so.
+    pub(crate) fn gather(&self, work: &mut dyn FnMut()) -> Option<Vec<Wanted>> {
+        {
+            let mut gathering = self.gathering();
+            if gathering.is_some() {
+                return None;
+            }
+            *gathering = Some(Gathering { thread: thread::current().id(), wanted: Vec::new() });
+            self.gathers.store(true, Ordering::Release);
+        }
+        // Whatever happens to the work, kernels are started again afterwards.
+        let outcome = panic::catch_unwind(panic::AssertUnwindSafe(work));
+        self.gathers.store(false, Ordering::Release);
+        let gathered = self.gathering().take();
+        outcome.unwrap_or_else(|panicked| panic::resume_unwind(panicked));
+        gathered.map(|gathering| gathering.wanted)
+    }
+
+    /// Whether a thread gathers kernels.
+    pub(crate) fn gathers(&self) -> bool {
+        self.gathers.load(Ordering::Acquire)
+    }
+
+    /// Whether this thread gathers kernels instead of starting them; then it wants this one.
+    pub(crate) fn gathered(&self, source: &'static KernelSource, name: &'static str) -> bool {
+        // One load, which nearly every launch ends with.
+        if !self.gathers() {
+            return false;
+        }
+        match &mut *self.gathering() {
+            Some(Gathering { thread, wanted }) if *thread == thread::current().id() => {
+                let known = wanted.iter().any(|&(file, kernel)| (file.name, kernel) == (source.name, name));
+                if !known && !self.functions().contains_key(&(source.name, name)) {
+                    wanted.push((source, name));
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
+        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn functions(&self) -> MutexGuard<'_, HashMap<(&'static str, &'static str), CudaFunction>> {
+        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What makes kernels for this GPU.
@@ -43,8 +111,13 @@ impl Modules {
         source: &'static KernelSource,
         name: &'static str,
     ) -> Result<CudaFunction> {
+        if let Some(function) = self.functions().get(&(source.name, name)) {
+            return Ok(function.clone());
+        }
+        // A thread that captures a step may want the lock below.
+        let _driver = driver_turn();
         // Held while a kernel is compiled: whoever needs the same one waits instead of compiling it again.
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = self.functions();
         if let Some(function) = functions.get(&(source.name, name)) {
             return Ok(function.clone());
         }

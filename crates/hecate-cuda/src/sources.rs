@@ -1,4 +1,4 @@
-//! All files of kernels: tests compile each for every architecture, and compare its PTX.
+//! All files of kernels, by which programs that compile one find it, and tests all of them.
 
 use crate::{deep, linear, primitives, rules, source::KernelSource};
 
@@ -19,9 +19,11 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::elementwise::SOURCE,
     &primitives::embedding::SOURCE,
     &primitives::features::SOURCE,
+    &primitives::layer_norm::SOURCE,
     &primitives::layout::SOURCE,
     &primitives::loss::SOURCE,
     &primitives::matmul::SOURCE,
+    &primitives::matmul_groups::SOURCE,
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
     &primitives::quantized::SOURCE,
@@ -29,6 +31,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::reduce::SOURCE,
     &primitives::retention::SOURCE,
     &primitives::rotary::SOURCE,
+    &primitives::softmax::SOURCE,
     // The linear engine, form by form.
     &linear::chunk_bf16::prepare::SOURCE,
     &linear::chunk_bf16::forward::SOURCE,

@@ -5,10 +5,7 @@ use crate::{
     monitor::{SlotMonitor, monitor},
     text::Stream,
 };
-use hecate_core::{
-    Backend, Tensor,
-    primitives::{LossInputs, cross_entropy},
-};
+use hecate_core::Backend;
 use std::{
     f64::consts::LN_2,
     ops::ControlFlow,
@@ -184,10 +181,7 @@ fn measure<B: Backend>(
             let count = if windows > 1 { window } else { calls.min(window - first) };
             let text = stream.tokens.read(start + first..start + first + windows * count + 1)?;
             let (inputs, targets) = (&text[..windows * count], &text[1..]);
-            let logits = model.infer(inputs, windows, &mut cache)?;
-            let targets = Tensor::from_u32(model.device(), [windows, count], targets.to_vec())?;
-            let inputs = LossInputs { classes: logits.shape().last(), logits: &logits, targets: &targets };
-            if take(start + first, &cross_entropy(&inputs)?.losses.to_f32()?).is_break() {
+            if take(start + first, &model.infer_losses(inputs, targets, &mut cache)?.to_f32()?).is_break() {
                 return Ok(cache);
             }
         }

@@ -2,7 +2,10 @@
 
 mod mixers;
 
-use crate::{Config, Dropout, Error, LanguageModel, Precision, Result, language_model::ALIGNED};
+use crate::{
+    Config, Dropout, Error, LanguageModel, Precision, Result,
+    language_model::{ALIGNED, SCORES, piece},
+};
 use hecate_core::{Backend, Bytes, Checkpoints, DeviceMemory};
 use mixers::TapeElements;
 
@@ -24,7 +27,8 @@ const MOST: usize = if usize::BITS < 64 { usize::MAX } else { 1 << 44 };
 /// gradients    4 N, but while they gather what they were made of is let go: only what is more than that counts
 /// activations  e R (2 d + Σ_layers (4 d + 3 m + mixer))
 /// states       4 ⌈T/64⌉ B × elements of the rule's state, layer by layer
-/// scores       2 e R V: the scores of all tokens, and their gradient; V rounded up to a multiple of 64 for 16 bits
+/// scores       2 e R' V: scores, and their gradient, of the R' ≤ R tokens that have them at a time, at most 2²⁸ scores; V
+///              rounded up to a multiple of 64 for 16 bits. Where R' < R, 2 e R d + 4 V d more: what gathers over them
 /// ```
 ///
 /// What the tape keeps of a block: both norms' arguments and results (`4 d`), and of the MLP the gate, the other half and
@@ -59,7 +63,7 @@ pub struct Footprint {
     pub activations: usize,
     /// States that rules keep.
     pub states: usize,
-    /// Scores of all tokens, and their gradient.
+    /// Scores of the tokens that have them at a time, and their gradient.
     pub scores: usize,
 }
 
@@ -89,6 +93,12 @@ impl Footprint {
             Precision::F32 => config.vocabulary_size,
             Precision::Bf16 => config.vocabulary_size.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED,
         };
+        let at_once = piece(usize::try_from(rows).unwrap_or(usize::MAX), config.vocabulary_size, SCORES) as u128;
+        // Of several pieces gradients gather: that of the stream, and in 16 bits that of the head, which is added to in place.
+        let gathered = match at_once < rows {
+            true => rows.saturating_mul(2 * size * hidden).saturating_add(WIDE * scores as u128 * hidden),
+            false => 0,
+        };
         // Of layers alike one is counted.
         let layers = config.layers.chunk_by(|a, b| a == b).map(|run| {
             let TapeElements { narrow, wide, states } = run[0].mixer.tape_elements(call);
@@ -107,7 +117,7 @@ impl Footprint {
             gradients: bytes(WIDE.saturating_mul(count)),
             activations: bytes(activations),
             states: bytes(states),
-            scores: bytes(rows.saturating_mul(2 * size * scores as u128)),
+            scores: bytes(at_once.saturating_mul(2 * size * scores as u128).saturating_add(gathered)),
         }
     }
 

@@ -1,15 +1,18 @@
 //! A language model: tokens in, scores of the next token out.
 
 mod loss;
+mod scores;
 
 pub(crate) use loss::LossGradients;
+pub(crate) use scores::{SCORES, piece};
 
 use crate::{
     Builder, Cache, Config, Error, Interrupt, Masks, Parameters, Precision, Random, Result, Tape, Var,
     bounds::{SIZE, within},
+    evaluate::SEGMENT,
     layers::{Block, Context, Embedding, Linear, RmsNorm},
 };
-use hecate_core::{Backend, CapturedStep, DType, Sequences, Tensor};
+use hecate_core::{Backend, CapturedStep, Sequences, Tensor};
 use std::sync::Arc;
 
 /// Scores of 16 bits come in rows of a multiple of this many.
@@ -33,6 +36,8 @@ pub struct LanguageModel<B: Backend> {
     interrupt: Option<Interrupt>,
     /// Of passes that gather gradients.
     masks: Option<Masks>,
+    /// Scores that losses are made of at a time.
+    scores_at_once: usize,
 }
 
 impl<B: Backend> LanguageModel<B> {
@@ -68,8 +73,20 @@ impl<B: Backend> LanguageModel<B> {
         let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
         let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
         let (device, config, precision) = (device.clone(), Arc::new(config.clone()), Precision::default());
-        let (interrupt, masks) = (None, None);
-        Ok(Self { device, config, parameters, embeddings, blocks, norm, head, precision, interrupt, masks })
+        let (interrupt, masks, scores_at_once) = (None, None, SCORES);
+        Ok(Self {
+            device,
+            config,
+            parameters,
+            embeddings,
+            blocks,
+            norm,
+            head,
+            precision,
+            interrupt,
+            masks,
+            scores_at_once,
+        })
     }
 
     /// Elements of all parameters of a model that is not made.
@@ -105,6 +122,19 @@ impl<B: Backend> LanguageModel<B> {
     /// in a new model. Whoever learns gives other masks for every pass.
     pub fn set_masks(&mut self, masks: Option<Masks>) {
         self.masks = masks;
+    }
+
+    /// Refuses to go on once the model's interrupt was asked for.
+    pub(crate) fn check_interrupt(&self) -> Result<()> {
+        self.interrupt.as_ref().map_or(Ok(()), Interrupt::check)
+    }
+
+    /// Runs `work` on the model, whose passes do not look at the interrupt meanwhile.
+    pub(crate) fn uninterrupted<T>(&mut self, work: impl FnOnce(&Self) -> T) -> T {
+        let interrupt = self.interrupt.take();
+        let done = work(self);
+        self.interrupt = interrupt;
+        done
     }
 
     /// A tape for a pass that gathers nothing.
@@ -161,6 +191,18 @@ impl<B: Backend> LanguageModel<B> {
     /// call that starts inside a group of a frozen rule ([`LanguageModel::group`]). The device's own failures. The
     /// cache is then as it was.
     pub fn infer(&self, tokens: &[u32], batch: usize, cache: &mut Cache<B>) -> Result<Tensor<B>> {
+        let logits = self.read_on(tokens, batch, cache, |ids, next| self.logits(&self.inert(), ids, Some(next)))?;
+        Ok(logits.into_value())
+    }
+
+    /// What `read` makes of `tokens [batch, T]` where `cache` stands; then it stands after them.
+    fn read_on<T>(
+        &self,
+        tokens: &[u32],
+        batch: usize,
+        cache: &mut Cache<B>,
+        read: impl FnOnce(&Tensor<B>, &mut Cache<B>) -> Result<T>,
+    ) -> Result<T> {
         if batch != cache.batch() {
             let expected = format!("{}, which the cache was made for", cache.batch());
             return Err(Error::config("batch", batch, expected));
@@ -169,10 +211,10 @@ impl<B: Backend> LanguageModel<B> {
         self.check_group(cache.position())?;
         // Layers write as they go: a copy keeps the cache whole if one of them fails.
         let mut next = cache.clone();
-        let logits = self.logits(&self.inert(), &self.ids(tokens, batch)?, Some(&mut next))?;
+        let result = read(&self.ids(tokens, batch)?, &mut next)?;
         next.advance(tokens.len() / batch);
         *cache = next;
-        Ok(logits.into_value())
+        Ok(result)
     }
 
     /// One token a text from where `cache` stands, captured by the device to be replayed: ids `[batch, 1]` in, scores
@@ -190,18 +232,31 @@ impl<B: Backend> LanguageModel<B> {
         Ok(hecate_core::capture(&self.device, &cache.arrays(), &ids, &mut step)?)
     }
 
-    /// Scores `[batch, T, V]` of the tokens that follow `ids [batch, T]`. In 16 bits `V` is padded to a multiple of
-    /// [`ALIGNED`].
-    fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
-        let x = self.stream(tape, ids, cache)?;
-        let x = self.norm.forward(tape, &x)?;
-        let logits = match tape.activations() {
-            DType::F32 => self.head.forward(tape, &x)?,
-            // Only losses are made of these, and of the vocabulary's columns alone.
-            _ => self.head.forward_padded(tape, &x, ALIGNED)?,
+    /// Makes at once what a first continuation of `prompt` would wait for bit by bit
+    /// ([`Device::prepare`](hecate_core::Device::prepare)): `tell` is called with the number of kernels that are compiled.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn prepare(&self, prompt: &[u32], tell: &mut dyn FnMut(usize)) -> Result<()> {
+        let mut work = || {
+            // The end of the prompt, then a token: what they find means nothing.
+            let Some((first, Ok(mut cache))) = prompt.first().map(|first| (*first, self.cache(1))) else { return };
+            let whole = prompt.len() / self.group() * self.group();
+            for tokens in [&prompt[whole.saturating_sub(SEGMENT)..whole], &[first]] {
+                let _ = self.infer(tokens, 1, &mut cache);
+            }
         };
-        tape.watch("the score of a token", &logits)?;
-        Ok(logits)
+        Ok(self.device.prepare(&mut work, tell)?)
+    }
+
+    /// Scores `[batch, T, V]` of the tokens that follow `ids [batch, T]`.
+    fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+        self.head.forward(tape, &self.normed(tape, ids, cache)?)
+    }
+
+    /// The residual stream that scores are made of, `[batch, T, hidden]`.
+    fn normed(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+        self.norm.forward(tape, &self.stream(tape, ids, cache)?)
     }
 
     /// The residual stream after the last block, `[batch, T, hidden]`.
@@ -259,7 +314,7 @@ impl<B: Backend> LanguageModel<B> {
 }
 
 /// An error as a device reports it.
-fn into_core(error: Error) -> hecate_core::Error {
+pub(crate) fn into_core(error: Error) -> hecate_core::Error {
     match error {
         Error::Core(error) => error,
         other => hecate_core::Error::Device { backend: "model", context: "a step".into(), source: Box::new(other) },

@@ -184,3 +184,13 @@ pub fn scale<B: Backend>(gradients: &mut Gradients<B>, factor: f32) -> Result<()
     }
     Ok(())
 }
+
+/// A step of one number that belongs to no model, for devices that prepare the kernels of a step.
+pub(crate) fn rehearse<B: Backend>(device: &B) -> Result<()> {
+    let zero = || Tensor::zeros(device, [1], DType::F32);
+    let Constants { beta1, beta2, epsilon, weight_decay, .. } = Constants::default();
+    let rule = primitives::AdamW { learning_rate: 0.0, beta1, beta2, epsilon, weight_decay, step: 1 };
+    let slot = Slot { value: zero()?, mean: zero()?, square: zero()? };
+    primitives::adamw(&rule, None, slot, &zero()?)?;
+    Ok(())
+}

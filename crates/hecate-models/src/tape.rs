@@ -202,7 +202,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     }
 
     /// Refuses to begin another operation once somebody asked to stop.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         queue(self.parameters, self.interrupt)
     }
 

@@ -7,6 +7,7 @@ mod loading;
 mod measure;
 mod settings;
 mod standing;
+mod step_graph;
 
 pub use crate::weights::count_parameters;
 pub(crate) use files::{CONFIG, MODEL};
@@ -18,14 +19,15 @@ pub use standing::Standing;
 use crate::{
     Config, Error, Interrupt, LanguageModel, Result,
     init::refuse_learning,
-    optimizer::Moments,
+    optimizer::{self, Moments},
     schedule::Schedule,
     text::{Text, TokenSource, Windows},
 };
 use batch_source::BatchSource;
 use files::Best;
 use hecate_core::Backend;
-use measure::Measured;
+use measure::{Measured, StepArrays};
+use step_graph::StepGraph;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +64,10 @@ pub struct Trainer<B: Backend> {
     due: bool,
     /// A step broke off: weights, moments and source may disagree.
     failed: bool,
+    /// The passes of a step, as the device captured them.
+    graph: StepGraph<B>,
+    /// What happened and was not told yet.
+    event: Option<String>,
 }
 
 impl<B: Backend> Trainer<B> {
@@ -106,7 +112,23 @@ impl<B: Backend> Trainer<B> {
         let source = BatchSource::new(Windows::new(settings.seed));
         let (config, step) = (files::config_file(&model)?, 0);
         let (text, best, due, failed) = (None, None, false, false);
-        Ok(Self { model, moments, settings, plan, source, config, tokenizer, text, step, best, due, failed })
+        let (graph, event) = (StepGraph::new(), None);
+        Ok(Self {
+            model,
+            moments,
+            settings,
+            plan,
+            source,
+            config,
+            tokenizer,
+            text,
+            step,
+            best,
+            due,
+            failed,
+            graph,
+            event,
+        })
     }
 
     /// The same trainer, whose checkpoints keep the text: for one that is part of a program, which may change.
@@ -144,6 +166,24 @@ impl<B: Backend> Trainer<B> {
         Ok(())
     }
 
+    /// Makes at once what the first step would wait for bit by bit ([`Device::prepare`](hecate_core::Device::prepare)):
+    /// `tell` is called with the number of kernels that are compiled. Nothing is learned.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn prepare<'a>(&mut self, text: impl Into<TokenSource<'a>>, tell: &mut dyn FnMut(usize)) -> Result<()> {
+        let (text, device) = (text.into(), self.model.device().clone());
+        let source = self.source.clone();
+        let mut work = || {
+            // What it finds means nothing.
+            let _ = self.measure_call_by_call(text).map(drop);
+            let _ = optimizer::rehearse(&device);
+        };
+        device.prepare(&mut work, tell)?;
+        self.source = source;
+        Ok(())
+    }
+
     /// Draws windows of `text`, and learns them.
     ///
     /// # Errors
@@ -161,7 +201,7 @@ impl<B: Backend> Trainer<B> {
         let step = self.step + 1;
         // A failed step is run again from here, to find out why.
         let source = self.source.clone();
-        let Measured { loss, gradients, norm_squared, gradient_norm } = match self.measure(text) {
+        let Measured { loss, gradient_norm, arrays } = match self.measure(text) {
             Ok(measured) if measured.is_finite() => measured,
             // Weights and moments change at the end of a step alone.
             Err(Error::Stopped) => {
@@ -174,7 +214,8 @@ impl<B: Backend> Trainer<B> {
         let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
         let constants = &self.settings.optimizer;
         let at = (count, learning_rate);
-        self.moments.update(self.model.parameters_mut(), &gradients, &norm_squared, constants, at)?;
+        let StepArrays { gradients, norm_squared } = &*arrays;
+        self.moments.update(self.model.parameters_mut(), gradients, norm_squared, constants, at)?;
         self.step = step;
         self.failed = false;
         self.due = self.finished() || step.is_multiple_of(self.plan.evaluate_every);
@@ -194,6 +235,16 @@ impl<B: Backend> Trainer<B> {
     /// Whether the last step is one after which held-out text is measured, and [`Trainer::note`] was not told of it yet.
     pub fn measurement_due(&self) -> bool {
         self.due
+    }
+
+    /// What happened in the last steps that is worth a line, once: that the device cannot capture them as a graph, and why.
+    pub fn take_event(&mut self) -> Option<String> {
+        self.event.take()
+    }
+
+    /// Whether the next step replays a graph.
+    pub fn is_captured(&self) -> bool {
+        matches!(self.graph, StepGraph::Captured { .. })
     }
 
     /// The model.

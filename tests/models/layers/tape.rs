@@ -38,6 +38,40 @@ fn parts_and_joins_turn_around() {
     assert_eq!(values(&gradients), [Some(vec![4.0, 1.0, 2.0, 8.0, 5.0, 6.0]), Some(vec![3.0, 7.0])]);
 }
 
+/// Rows of 1, 2, 3 and of 4, 5, 6: their shares are alike, and so are they after a layer norm.
+#[test]
+fn rows_of_shares_and_of_mean_zero_turn_around() {
+    if is_missing() {
+        return;
+    }
+    let mut parameters = parameters();
+    parameters.add("weight", array(&[3], [2, 1, 2]), false);
+    parameters.add("bias", array(&[3], [0, 1, 3]), false);
+    let tape = Tape::recording(&parameters);
+    let [a, weight, bias] = [0, 2, 3].map(|index| tape.parameter(place(&parameters, index)).unwrap());
+    let (shares, normed) = (tape.softmax(&a).unwrap(), tape.layer_norm(&a, &weight, &bias, 0.0).unwrap());
+    let total: f64 = [1.0, 2.0, 3.0].map(f64::exp).iter().sum();
+    let share = [1.0, 2.0, 3.0].map(|x: f64| x.exp() / total);
+    let close = |found: &[f32], truth: &[f64]| {
+        assert_eq!(found.len(), truth.len());
+        found.iter().zip(truth).for_each(|(&x, &y)| assert!((f64::from(x) - y).abs() < 1e-5, "{found:?} {truth:?}"));
+    };
+    close(&shares.value().to_f32().unwrap(), &[share, share].concat());
+    // √(3/2) times −1, 0 and 1, before weight and bias.
+    let r = 1.5_f64.sqrt();
+    close(&normed.value().to_f32().unwrap(), &[-2.0 * r, 1.0, 2.0 * r + 3.0].repeat(2));
+    let seeds = [(shares, array(&[2, 3], [1, 0, 0, 0, 0, 0])), (normed, array(&[2, 3], [0, 0, 0, 0, 1, 1]))];
+    let gradients = values(&tape.backward_seeded(seeds).unwrap());
+    // A row is unmoved by what all its elements share, and by its own length.
+    let along = [share[0] * (1.0 - share[0]), -share[0] * share[1], -share[0] * share[2]];
+    let (h, n) = ([0.0, 1.0, 2.0], [-r, 0.0, r]);
+    let part = (n[0] * h[0] + n[1] * h[1] + n[2] * h[2]) / 3.0;
+    let across = [0, 1, 2].map(|i| r * (h[i] - 1.0 - n[i] * part));
+    close(gradients[0].as_ref().expect("a gradient"), &[along, across].concat());
+    close(gradients[2].as_ref().expect("a gradient"), &[0.0, 0.0, r]);
+    close(gradients[3].as_ref().expect("a gradient"), &[0.0, 1.0, 1.0]);
+}
+
 #[test]
 fn ranges_turn_around() {
     if is_missing() {

@@ -98,8 +98,8 @@ mod tests {
         };
         let states = vec![
             state(0, "w0", &[Some(1.0), Some(3.0)], None),
-            state(0, "w1", &[Some(5.0), None], None),
             // A head without a figure counts for nothing.
+            state(0, "w1", &[Some(5.0), None], None),
             // Momentum, which is drawn nowhere.
             state(0, "s0", &[Some(100.0)], Some(vec![Some(20.0)])),
             state(2, "m", &[Some(0.5)], None),

@@ -1,7 +1,7 @@
 //! Progress of a benchmark: many runs, one after another or several at once.
 
 use super::{
-    PAUSE, Ticker, bar, beside_bar,
+    PAUSE, Ticker, bar, beside_bar, compiling,
     line::{Figure, fit},
     minutes, say,
 };
@@ -83,6 +83,14 @@ impl RunProgress<'_> {
             }
             None if self.sweep.is_due() => say(&fit(figures(), usize::MAX)),
             None => {}
+        }
+    }
+
+    /// Before a wait for kernels: on the bar, or as a line.
+    pub(crate) fn compiling(&self, kernels: usize) {
+        match &self.sweep.bar {
+            Some(bar) => bar.set_message(fit(vec![Figure(0, compiling(kernels))], beside_bar())),
+            None => say(&compiling(kernels)),
         }
     }
 

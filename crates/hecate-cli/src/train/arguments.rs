@@ -166,7 +166,7 @@ pub(crate) struct ModelArgs {
     /// Width of a head's values; width / heads unless given
     #[arg(long, value_name = "N")]
     value_dim: Option<usize>,
-    /// Tokens that the short convolutions on queries, keys and values see; 0 for none
+    /// Tokens that the short convolutions on queries, keys and values see; 0 for none [default: 4, 0 for attention alone]
     #[arg(long, value_name = "N")]
     conv: Option<usize>,
     /// Tokens that attention sees, the present one included
@@ -287,9 +287,9 @@ impl ModelFlags<'_> {
                 Ok(self.levels.hope(HopeArgs { heads, head_dim, conv, retain }))
             }
             // Tokens of a chunk share a gradient point; levels of a conductor are exact.
-            "cms" => Ok(self.levels.cms(self.level(2)?)),
-            "conductor" => Ok(self.levels.conductor(self.level(1)?)),
-            "tnt" => Ok(self.levels.tnt(self.level(2)?)),
+            "cms" => Ok(self.levels.cms(self.beside(2)?)),
+            "conductor" => Ok(self.levels.conductor(self.beside(1)?)),
+            "tnt" => Ok(self.levels.tnt(self.beside(2)?)),
             _ => Ok(MixerConfig::Memory(self.memory()?)),
         }
     }
@@ -312,9 +312,9 @@ impl ModelFlags<'_> {
         Ok(MemoryConfig { retain: Some(memory.retention()), ..memory })
     }
 
-    /// A memory that is read many times before it is written. A start to go back to serves it even more than others, so it has
+    /// A memory beside others, or beside attention. A start to go back to serves it even more than a memory alone, so it has
     /// one unless told otherwise, where its rule can go back in groups of so many tokens.
-    fn level(&self, group: usize) -> Result<MemoryConfig> {
+    fn beside(&self, group: usize) -> Result<MemoryConfig> {
         let memory = self.memory()?;
         match self.shape.retain.is_none() && memory.can_go_back(group) {
             true => Ok(MemoryConfig { retain: Some(Retain::Initial), ..memory }),
@@ -330,14 +330,16 @@ impl ModelFlags<'_> {
         two.map(Some).map_err(why)
     }
 
-    /// A memory and attention; convolutions and widths of keys and values are the memory's.
+    /// A memory and attention; widths of keys and values are the memory's.
     fn composed(&self) -> Result<ComposedConfig> {
-        let base = ComposedConfig::default();
-        // Heads of attention and of the memory are as many, since one flag sets both.
+        let group = self.model.frozen.map_or(1, |tokens| tokens as usize);
+        let (base, memory) = (ComposedConfig::default(), self.beside(group)?);
+        // Both have as many heads and taps, since one flag sets both: "Titans" convolves every query, key and value.
+        let (heads, conv) = (memory.heads, memory.conv);
         let window = self.model.window.unwrap_or(base.attention.window);
-        let attention = AttentionConfig { heads: self.shape.heads, window, ..base.attention };
+        let attention = AttentionConfig { heads, conv, window, ..base.attention };
         let persistent = self.model.persistent.unwrap_or(base.persistent);
-        Ok(ComposedConfig { memory: self.memory()?, attention, persistent })
+        Ok(ComposedConfig { memory, attention, persistent })
     }
 
     /// The rule by its name, with those options that were given; a rule refuses what it does not have.

@@ -98,6 +98,11 @@ impl<B: Backend> Session<B> {
     fn learn(&mut self) -> Result<ExitCode> {
         self.introduce();
         self.measure_what_is_due()?;
+        // A first step would wait for its kernels one by one, without a word.
+        if !self.trainer.finished() {
+            let progress = &self.progress;
+            self.trainer.prepare(&self.corpus.train.tokens, &mut |kernels| progress.compiling(kernels))?;
+        }
         // Ctrl-C breaks a step off: what is saved is a whole one.
         while !self.trainer.finished() && !self.stop.asked() {
             self.step()?;
@@ -158,6 +163,10 @@ impl<B: Backend> Session<B> {
             Err(hecate_models::Error::Stopped) => return Ok(()),
             outcome => outcome?,
         };
+        // Told once a run: that its steps cannot be one graph, and why.
+        if let Some(event) = self.trainer.take_event() {
+            self.progress.say(&event);
+        }
         // The time of the step alone, without what follows it.
         let speed = self.progress.step(&report, began.elapsed());
         // Losses are those before the step, as the step computes them.

@@ -25,8 +25,8 @@ pub(crate) struct ShapeArgs {
     // Its range is checked with the configuration, whose message names the option.
     pub(super) clip_errors: Option<f32>,
     /// Where what memories forget goes: back to their learned start, or to zero. All rules but atlas can go back, dgd without
-    /// --frozen, networks, lattice and trellis without --read before [default: initial for networks, lattice, trellis, hope,
-    /// cms, conductor and tnt, zero for others]
+    /// --frozen, networks, lattice and trellis without --read before [default: initial for networks, lattice, trellis, hope
+    /// and in compositions where the rule can, zero for others]
     #[arg(long, value_name = "WHERE", value_parser = ["initial", "zero"])]
     // Names as the configuration spells them. How fast memories forget is no flag: a model learns that, and what scales
     // it is there for models of before.

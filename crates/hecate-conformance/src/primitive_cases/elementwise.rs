@@ -51,8 +51,16 @@ pub(super) fn equation(map: Map, x: &Var) -> Var {
             x.scale(0.5) * inner.tanh().shift(1.0)
         }
         Map::Exp => x.exp(),
+        Map::Relu => above_zero(x),
+        Map::ReluSquared => above_zero(x).square(),
         other => panic!("no equation for {}", other.name()),
     }
+}
+
+/// `max(x, 0)`: elements that are chosen by value.
+fn above_zero(x: &Var) -> Var {
+    let (rows, columns) = x.shape();
+    x * x.constant(rows, columns, x.values().into_iter().map(|x| f64::from(u8::from(x > 0.0))).collect())
 }
 
 /// Sums, with `b` of the same shape, a row, or several axes less.

@@ -67,11 +67,26 @@ pub fn concat<B: Primitives>() -> Vec<PrimitiveCase<B>> {
                     primitives::narrow(&dy[0], axis, start - length, length).map(Some)
                 };
                 let grads = lengths.into_iter().map(&mut part).collect::<Result<_, _>>()?;
+                integers(dy[0].device(), axis, lengths)?;
                 Ok(CaseResult { outputs: vec![primitives::concat(&[&x[0], &x[1], &x[2]], axis)?], grads })
             }),
         }
     };
     (0..3).map(joined).collect()
+}
+
+/// Integers are cut and joined as floats are, and stay integers: two parts of a range of them are that range again.
+fn integers<B: Primitives>(device: &B, axis: usize, [one, other, _]: [usize; 3]) -> Result<()> {
+    let mut axes = [3, 2, 5];
+    axes[axis] = one + other;
+    // Large ones, which no float of 32 bits holds.
+    let ids = (0..axes.iter().product::<usize>() as u32).map(|i| u32::MAX - i).collect::<Vec<_>>();
+    let whole = Tensor::from_u32(device, axes, ids)?;
+    let parts = [(0, one), (one, other)].map(|(start, count)| primitives::narrow(&whole, axis, start, count));
+    let [first, second] = parts;
+    let joined = primitives::concat(&[&first?, &second?], axis)?;
+    assert_eq!(joined.download()?, whole.download()?, "integers along axis {axis}");
+    Ok(())
 }
 
 /// Sum of all elements.

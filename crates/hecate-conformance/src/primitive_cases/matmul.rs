@@ -6,7 +6,7 @@
 use super::{CaseResult, Output, PrimitiveCase, Slot};
 use crate::{Random, oracle::Var};
 use hecate_core::{
-    Result, Tensor,
+    DType, Result, Tensor,
     primitives::{self, Operands, Primitives, Transpose},
 };
 
@@ -40,14 +40,15 @@ pub fn matmul_onto<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (&[3], false, Transpose { a: true, b: true }, (5, 7, 3)),
         (&[2, 3], true, Transpose::default(), (5, 7, 3)),
     ];
-    let both = |(lead, shared, transpose, sizes)| {
-        [true, false].map(|held| onto(product(lead, shared, transpose, sizes), transpose, held))
+    let ways = |(lead, shared, transpose, sizes)| {
+        let ways = [(true, false), (false, false), (false, true)];
+        ways.map(|(held, wide)| onto(product(lead, shared, transpose, sizes), transpose, held, wide))
     };
-    calls.into_iter().flat_map(both).collect()
+    calls.into_iter().flat_map(ways).collect()
 }
 
-/// `held` by somebody else, they cannot be added to in place.
-fn onto<B: Primitives>(product: PrimitiveCase<B>, transpose: Transpose, held: bool) -> PrimitiveCase<B> {
+/// `held` by somebody else, they cannot be added to in place; `wide` they have 32 bits whatever the operands have.
+fn onto<B: Primitives>(product: PrimitiveCase<B>, transpose: Transpose, held: bool, wide: bool) -> PrimitiveCase<B> {
     let random = &mut Random::new(23);
     // What the gradients are added to is drawn like a gradient of a result.
     let passed = product.slots.iter().map(|slot| Output::new(slot.name, random.normals(slot.leaf.array.shape.axes())));
@@ -55,14 +56,17 @@ fn onto<B: Primitives>(product: PrimitiveCase<B>, transpose: Transpose, held: bo
     let forward = product.forward;
     PrimitiveCase {
         name: "matmul_onto",
-        options: format!("{} held {held}", product.options),
+        options: format!("{} held {held} wide {wide}", product.options),
         outputs: product.outputs.into_iter().chain(passed).collect(),
         // Arguments passed through as results: their gradients join those of the product.
         forward: Box::new(move |x| [forward(x), x.to_vec()].concat()),
         device: Box::new(move |x, dy| {
             let out = primitives::matmul(&x[0], &x[1], transpose)?;
             // A scaled copy belongs to this call alone, so it may be written in place.
-            let there = |dx: &Tensor<B>| if held { Ok(dx.clone()) } else { primitives::scale(1.0, dx) };
+            let there = |dx: &Tensor<B>| {
+                let dx = if held { dx.clone() } else { primitives::scale(1.0, dx)? };
+                if wide { primitives::cast(DType::F32, &dx) } else { Ok(dx) }
+            };
             let onto = Operands { a: Some(there(&dy[1])?), b: Some(there(&dy[2])?) };
             let values = || dy[1..].iter().map(Tensor::to_f32).collect::<Result<Vec<_>>>();
             // Read before and after: an accumulation in place must not show to whoever else holds the array.

@@ -13,6 +13,7 @@ mod layout;
 mod matmul;
 mod norm;
 mod quantized;
+mod softmax;
 mod tokens;
 
 pub use attention::{attention, attention_in_narrow_tiles, attention_in_tiles};
@@ -23,8 +24,9 @@ pub use gates::retention;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::{matmul, matmul_in_tiles, matmul_onto};
-pub use norm::{l2_norm, rms_norm, rms_norm_gated};
+pub use norm::{l2_norm, layer_norm, rms_norm, rms_norm_gated};
 pub use quantized::quantized_matmul;
+pub use softmax::softmax;
 pub use tokens::{conv, conv_in_parts, rotary};
 
 use case::{each, pick};
@@ -36,7 +38,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_onto, quantized_matmul, map, gated, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, l2_norm, poly2, retention, conv,
+            matmul, matmul_onto, quantized_matmul, map, gated, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, layer_norm, l2_norm, softmax, poly2, retention, conv,
             embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

@@ -6,7 +6,9 @@ use super::{CaseResult, Output, PrimitiveCase, Slot, elementwise::equation};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::{
     Tensor,
-    primitives::{self, Map, Normed, Primitives, RmsNormBackward, RmsNormInputs},
+    primitives::{
+        self, LayerNormBackward, LayerNormInputs, LayerNormed, Map, Normed, Primitives, RmsNormBackward, RmsNormInputs,
+    },
 };
 
 /// `x r w`, `r = 1/√(mean x² + ε)`.
@@ -75,6 +77,43 @@ fn rms_answer<B: Primitives>(
         outputs: vec![y, inverse],
         grads: [Some(grads.x), Some(grads.weight)].into_iter().chain(of_gate).collect(),
     })
+}
+
+/// `(x − m) r w + b`, `m` the mean, `r = 1/√(variance + ε)`.
+pub fn layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |(shape, epsilon): (&[usize], f32)| {
+        let random = &mut Random::new(14);
+        let (x, dy) = (random.normals(shape), random.normals(shape));
+        let (width, rows) = (x.shape.last(), x.shape.rows());
+        let (weight, bias) = (random.uniforms([width], 0.5, 1.5), random.normals([width]));
+        let share = 1.0 / width as f64;
+        let kept = |name| Output::wide(name, Array::full([rows], 0.0));
+        PrimitiveCase {
+            name: "layer_norm",
+            options: format!("{} ε {epsilon:e}", x.shape),
+            slots: vec![Slot::rows("x", x), Slot::rows("weight", weight), Slot::rows("bias", bias)],
+            outputs: vec![Output::new("y", dy), kept("mean"), kept("inverse")],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                let means: Vec<Var> = x[0].iter().map(|x| x.sum().scale(share)).collect();
+                let centred: Vec<Var> = x[0].iter().zip(&means).map(|(x, m)| x - m).collect();
+                let mut results = normalise(&centred, share, f64::from(epsilon), Some(&x[1][0]));
+                results[0].iter_mut().for_each(|y| *y = &*y + &x[2][0]);
+                results.insert(1, means);
+                results
+            }),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                let inputs = LayerNormInputs { x: &x[0], weight: &x[1], bias: &x[2] };
+                let LayerNormed { y, mean, inverse } = primitives::layer_norm(&inputs, epsilon)?;
+                let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy[0] };
+                let LayerNormInputs { x, weight, bias } = primitives::layer_norm_backward(&call)?;
+                Ok(CaseResult { outputs: vec![y, mean, inverse], grads: vec![Some(x), Some(weight), Some(bias)] })
+            }),
+        }
+    };
+    // A row of one element is its bias. Rows of all ways to be spread over threads.
+    let small = [(&[2, 3, 5][..], 1e-5), (&[1, 1], 1e-2), (&[9, 130], 1e-6), (&[5, 2, 64], 1e-5)];
+    let large = [(&[3, 513][..], 1e-5), (&[3, 1024], 1e-5), (&[2, 4096], 1e-5), (&[2, 5000], 1e-5)];
+    small.into_iter().chain(large).map(case).collect()
 }
 
 /// `x r`, `r = 1/√(|x|² + ε²)`.

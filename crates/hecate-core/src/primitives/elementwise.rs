@@ -3,7 +3,7 @@
 use super::{DropMask, Operands, Reduce, check_device, check_filled, check_float, check_like, check_shape, reduce};
 use crate::{DType, Device, Error, Result, Tensor};
 
-/// A smooth function of one number.
+/// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Map {
@@ -19,11 +19,24 @@ pub enum Map {
     Gelu,
     /// `eˣ`.
     Exp,
+    /// `max(x, 0)`; its slope at 0 is 0.
+    Relu,
+    /// `max(x, 0)²` (So et al., "Primer").
+    ReluSquared,
 }
 
 impl Map {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Silu, Self::Sigmoid, Self::LogSigmoid, Self::Softplus, Self::Gelu, Self::Exp];
+    pub const ALL: [Self; 8] = [
+        Self::Silu,
+        Self::Sigmoid,
+        Self::LogSigmoid,
+        Self::Softplus,
+        Self::Gelu,
+        Self::Exp,
+        Self::Relu,
+        Self::ReluSquared,
+    ];
 
     /// Place in [`Map::ALL`], by which kernels know it.
     pub const fn index(self) -> u32 {
@@ -39,6 +52,8 @@ impl Map {
             Self::Softplus => "softplus",
             Self::Gelu => "gelu",
             Self::Exp => "exp",
+            Self::Relu => "relu",
+            Self::ReluSquared => "relu_squared",
         }
     }
 }

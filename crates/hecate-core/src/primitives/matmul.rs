@@ -1,7 +1,7 @@
 //! Products of matrices.
 
-use super::{Operands, check_device, check_dtype, check_float, check_like, check_shape, check_size};
-use crate::{Device, Error, Result, Shape, Tensor};
+use super::{Operands, check_device, check_dtype, check_float, check_shape, check_size};
+use crate::{DType, Device, Error, Result, Shape, Tensor};
 
 /// Which operands are read transposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,8 +34,16 @@ pub struct MatmulInputs<'a, D: Device> {
     pub a: &'a Tensor<D>,
     /// `[batch, k, n]`, or `[batch, n, k]` where it is transposed.
     pub b: &'a Tensor<D>,
-    /// Elements of the result's shape that the products are added to; where nobody else holds them, in place.
+    /// Elements of the result's shape that the products are added to; where nobody else holds them, in place. Their type is
+    /// the result's: that of the operands, or 32-bit floats.
     pub onto: Option<Tensor<D>>,
+}
+
+impl<D: Device> MatmulInputs<'_, D> {
+    /// Element type of the result.
+    pub fn dtype(&self) -> DType {
+        self.onto.as_ref().map_or(self.a.dtype(), Tensor::dtype)
+    }
 }
 
 /// Matrix products. The backward is made of products, so there is one method.
@@ -72,10 +80,11 @@ pub fn matmul_backward<D: Matmul>(
     matmul_backward_onto(a, b, transpose, dout, Operands { a: None, b: None })
 }
 
-/// As [`matmul_backward`], added to what other uses of `a` and `b` gave to their gradients, where there is such.
+/// As [`matmul_backward`], added to what other uses of `a` and `b` gave to their gradients, where there is such: in the type
+/// of what they are gradients of, or in 32 bits, which lose nothing of a long sum.
 ///
 /// # Errors
-/// As [`matmul_backward`], and gradients unlike what they are gradients of.
+/// As [`matmul_backward`], and gradients of another shape or type.
 pub fn matmul_backward_onto<D: Matmul>(
     a: &Tensor<D>,
     b: &Tensor<D>,
@@ -88,7 +97,7 @@ pub fn matmul_backward_onto<D: Matmul>(
     check_shape("matmul", "dout", dout, &shape)?;
     check_dtype("matmul", "dout", dout, a.dtype())?;
     for (slot, of, x) in [("da", a, &onto.a), ("db", b, &onto.b)] {
-        x.as_ref().map_or(Ok(()), |x| check_like("matmul", slot, x, of))?;
+        x.as_ref().map_or(Ok(()), |x| check_gradient(slot, x, of))?;
     }
     let MatmulDims { batch, rows, inner, columns, .. } = dims;
     let product = |[rows, inner, columns]: [usize; 3], [ta, tb]: [bool; 2], [a, b]: [&Tensor<D>; 2], onto| {
@@ -104,6 +113,14 @@ pub fn matmul_backward_onto<D: Matmul>(
         true => product([columns, rows, inner], [true, transpose.a], [dout, a], onto.b)?,
     };
     Ok(Operands { a: da.reshape(a.shape().clone())?, b: db.reshape(b.shape().clone())? })
+}
+
+/// Refuses what no gradient of `of` can be added to.
+fn check_gradient<D: Device>(slot: &'static str, x: &Tensor<D>, of: &Tensor<D>) -> Result<()> {
+    let what = "matmul";
+    check_device(what, of, &[(slot, x)])?;
+    check_shape(what, slot, x, of.shape())?;
+    if x.dtype() == DType::F32 { Ok(()) } else { check_dtype(what, slot, x, of.dtype()) }
 }
 
 fn check<D: Device>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<(MatmulDims, Shape)> {

@@ -12,6 +12,7 @@ mod drop_mask;
 mod elementwise;
 mod embedding;
 mod features;
+mod layer_norm;
 mod layout;
 mod loss;
 mod matmul;
@@ -21,6 +22,7 @@ mod quantized;
 mod reduce;
 mod retention;
 mod rotary;
+mod softmax;
 
 pub use attention::{
     Attended, Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOptions, AttentionOutputs,
@@ -35,6 +37,7 @@ pub use elementwise::{
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
+pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, layer_norm, layer_norm_backward};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entropy_backward};
 pub use matmul::{Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto};
@@ -44,6 +47,7 @@ pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
 pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
+pub use softmax::{Softmax, softmax, softmax_backward};
 
 use checks::{check_device, check_dtype, check_filled, check_float, check_like, check_rank, check_shape, check_size};
 use norm::check_epsilon;
@@ -58,6 +62,6 @@ macro_rules! gather {
 }
 gather! {
     /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
-    Primitives = Attention + Conv + Elementwise + Embedding + Features + Layout + Loss + Matmul + Norm + Optimizer
-        + QuantizedMatmul + Reduce + Retention + Rotary
+    Primitives = Attention + Conv + Elementwise + Embedding + Features + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
+        + QuantizedMatmul + Reduce + Retention + Rotary + Softmax
 }

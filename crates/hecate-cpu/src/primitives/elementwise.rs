@@ -22,7 +22,7 @@ use hecate_core::{
 /// An expression with `$curve` the type of a map: one compiled loop for each of them.
 macro_rules! curve {
     ($map:ident, $curve:ident => $result:expr) => {
-        curve!($map, $curve => $result, Silu Sigmoid LogSigmoid Softplus Gelu Exp)
+        curve!($map, $curve => $result, Silu Sigmoid LogSigmoid Softplus Gelu Exp Relu ReluSquared)
     };
     ($map:ident, $curve:ident => $result:expr, $($name:ident)*) => {
         match $map {
@@ -227,7 +227,7 @@ fn combine(
     pooled_tensor(device, a.shape().clone(), a.dtype(), out)
 }
 
-/// A smooth function of one element.
+/// A function of one element.
 ///
 /// It is a type, not a function value: calls through those are not always inlined.
 /// A loop around a call does not vectorise.
@@ -265,6 +265,21 @@ curves! {
     // The approximation by a hyperbolic tangent, as `x σ(2u)`.
     Gelu(x) => x * sigmoids(gelu_argument(x)).0, gelu_slope(x);
     Exp(x) => exp(x), exp(x);
+    Relu(x) => above_zero(x), relu_slope(x);
+    ReluSquared(x) => above_zero(x) * above_zero(x), 2.0 * above_zero(x);
+}
+
+/// `max(x, 0)`, and NaN of NaN.
+#[inline(always)]
+fn above_zero(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// 1 above 0, else 0, and NaN of NaN.
+#[inline(always)]
+fn relu_slope(x: f32) -> f32 {
+    let step = if x > 0.0 { 1.0 } else { 0.0 };
+    if x.is_nan() { x } else { step }
 }
 
 /// `2 √(2/π)`: `½ (1 + tanh u) = σ(2u)`.

@@ -41,6 +41,7 @@ const TRANSPOSE_BLOCKS: usize = 3;
 impl Matmul for Cpu {
     /// `a b`, or `onto + a b`; `[batch, rows, columns]`.
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+        let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
         let MatmulDims { batch, rows, columns, .. } = dims;
         let (x, y) = (floats(a)?, floats(b)?);
@@ -63,7 +64,7 @@ impl Matmul for Cpu {
         } else {
             by_rows(self, dims, &blocking, [&x, &y], kept, &mut out);
         }
-        pooled_tensor(self, [batch, rows, columns], a.dtype(), out)
+        pooled_tensor(self, [batch, rows, columns], dtype, out)
     }
 }
 

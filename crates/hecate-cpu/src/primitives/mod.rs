@@ -13,6 +13,7 @@ mod elementwise;
 mod embedding;
 pub(crate) mod exp;
 mod features;
+mod layer_norm;
 mod layout;
 mod loss;
 mod matmul;
@@ -21,6 +22,7 @@ mod optimizer;
 mod reduce;
 mod retention;
 mod rotary;
+mod softmax;
 
 use crate::{Cpu, simd::wide};
 use hecate_core::{Result, Sequences, memory};

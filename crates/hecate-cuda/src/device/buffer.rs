@@ -1,6 +1,7 @@
 //! Memory of a tensor on the GPU.
 #![allow(unsafe_code)]
 
+use super::arena::Arena;
 use crate::ledger::GraphLedger;
 use cudarc::driver::{CudaSlice, DevicePtr};
 use hecate_core::DeviceId;
@@ -9,13 +10,21 @@ use std::{fmt, mem::ManuallyDrop, sync::Arc};
 /// Memory of a tensor.
 pub struct Buffer {
     /// Taken out when the value is dropped.
-    memory: ManuallyDrop<CudaSlice<u8>>,
+    memory: ManuallyDrop<Memory>,
     /// The ledger's clock when the memory was asked for.
     born: u64,
     /// Takes the memory then.
     ledger: Arc<GraphLedger>,
     /// The device value that made it.
     owner: DeviceId,
+}
+
+/// Where it comes from.
+enum Memory {
+    /// Of the GPU's pool.
+    Pool(CudaSlice<u8>),
+    /// Of a graph's.
+    Arena { start: u64, bytes: usize, arena: Arc<Arena>, constant: bool },
 }
 
 impl fmt::Debug for Buffer {
@@ -27,6 +36,20 @@ impl fmt::Debug for Buffer {
 impl Buffer {
     /// Takes memory that `owner` asked for now.
     pub(super) fn new(memory: CudaSlice<u8>, ledger: &Arc<GraphLedger>, owner: &DeviceId) -> Self {
+        Self::with(Memory::Pool(memory), ledger, owner)
+    }
+
+    /// Takes `bytes` bytes of a graph's memory, which hold the same in every replay where they are `constant`.
+    pub(super) fn of_graph(
+        (start, bytes): (u64, usize),
+        arena: Arc<Arena>,
+        constant: bool,
+        (ledger, owner): (&Arc<GraphLedger>, &DeviceId),
+    ) -> Self {
+        Self::with(Memory::Arena { start, bytes, arena, constant }, ledger, owner)
+    }
+
+    fn with(memory: Memory, ledger: &Arc<GraphLedger>, owner: &DeviceId) -> Self {
         let (memory, born) = (ManuallyDrop::new(memory), ledger.now());
         Self { memory, born, ledger: ledger.clone(), owner: owner.clone() }
     }
@@ -36,22 +59,40 @@ impl Buffer {
         &self.owner
     }
 
-    /// Address on the device.
+    /// Address on the device, for whoever uses what is there.
     pub(crate) fn pointer(&self) -> u64 {
-        // Events are off, so the guard that comes with the pointer does nothing.
-        self.memory.device_ptr(self.memory.stream()).0
+        if let Memory::Arena { start, arena, constant: false, .. } = &*self.memory {
+            arena.meet_for(*start);
+        }
+        self.start()
+    }
+
+    /// Address on the device.
+    pub(super) fn start(&self) -> u64 {
+        match &*self.memory {
+            // Events are off, so the guard that comes with the pointer does nothing.
+            Memory::Pool(memory) => memory.device_ptr(memory.stream()).0,
+            &Memory::Arena { start, .. } => start,
+        }
     }
 
     /// Bytes.
     pub(crate) fn len(&self) -> usize {
-        self.memory.len()
+        match &*self.memory {
+            Memory::Pool(memory) => memory.len(),
+            &Memory::Arena { bytes, .. } => bytes,
+        }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: taken once, here; nothing looks at it afterwards.
-        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-        self.ledger.free(memory, self.born);
+        match unsafe { ManuallyDrop::take(&mut self.memory) } {
+            Memory::Pool(memory) => self.ledger.free(memory, self.born),
+            // Constants stay as long as the arena.
+            Memory::Arena { constant: true, .. } => {}
+            Memory::Arena { start, bytes, arena, .. } => arena.give_back(start, bytes),
+        }
     }
 }

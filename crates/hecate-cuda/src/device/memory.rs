@@ -10,7 +10,10 @@ impl Cuda {
     /// Memory of `bytes` bytes, not written yet.
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Buffer> {
         let bytes = bytes.max(1);
-        let buffer = {
+        let buffer = if let Some(arena) = self.ledger().arena() {
+            let start = arena.take(self, bytes)?;
+            Buffer::of_graph((start, bytes), arena, false, (self.ledger(), self.identity()))
+        } else {
             // A capture on another thread would take this along.
             let _turn = self.ledger().turn();
             // SAFETY: bytes are valid whatever they hold; kernels write before they read.
@@ -21,6 +24,18 @@ impl Cuda {
             self.fill(&buffer, 0xff)?;
         }
         Ok(buffer)
+    }
+
+    /// Memory of `bytes` bytes, asked for on the stream of uploads: whatever is captured on the main one does not see it.
+    /// The main stream has to wait for that stream before the memory is used.
+    pub(super) fn allocate_beside(&self, bytes: usize) -> Result<Buffer> {
+        self.context().bind_to_thread().map_err(|error| failed("asking for memory", error))?;
+        // SAFETY: fresh memory of this length, owned once; the main stream frees it.
+        let memory = unsafe {
+            let pointer = result::malloc_async(self.uploads().cu_stream(), bytes);
+            self.stream().upgrade_device_ptr::<u8>(pointer.map_err(|error| self.out_of_memory(bytes, error))?, bytes)
+        };
+        Ok(Buffer::new(memory, self.ledger(), self.identity()))
     }
 
     /// A tensor whose elements a kernel is about to write.

@@ -4,6 +4,8 @@
 //! is a [`buffer`]; [`transfers`] copies between it and the host over the page-locked blocks of [`staging`].
 #![allow(unsafe_code)]
 
+pub(crate) mod arena;
+mod beside;
 mod buffer;
 mod driver;
 mod list;
@@ -25,7 +27,7 @@ use crate::{
     blas::{self, Blas},
     compile::Compiler,
     error::failed,
-    ledger::GraphLedger,
+    ledger::{GraphLedger, driver_turn},
     modules::Modules,
 };
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
@@ -33,7 +35,7 @@ use hecate_core::{Algorithm, Device, DeviceId, Error, Result};
 use options::Options;
 use staging::StagingRing;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, OnceLock},
 };
@@ -51,12 +53,15 @@ struct Inner {
     ordinal: usize,
     /// The driver's own for this GPU.
     context: Arc<CudaContext>,
-    // Let go of before the stream that it is bound to.
+    // Let go of before the streams that they are bound to.
     blas: OnceLock<Option<Blas>>,
+    side_blas: OnceLock<Option<Blas>>,
     /// All work goes through it in order.
     stream: Arc<CudaStream>,
     /// Its blocks come before those of `stream`.
     urgent: Arc<CudaStream>,
+    /// Of graphs: what goes beside their main line.
+    side: Arc<CudaStream>,
     /// Page-locked blocks between the host and the GPU.
     staging: StagingRing,
     /// What the GPU is.
@@ -69,6 +74,8 @@ struct Inner {
     ledger: Arc<GraphLedger>,
     /// Tables that stay on the device, by their elements.
     tables: Mutex<HashMap<Vec<u32>, Buffer>>,
+    /// Tables of addresses of the last calls, the last first.
+    recent_tables: Mutex<VecDeque<(Vec<u32>, Arc<Buffer>)>>,
 }
 
 impl Inner {
@@ -85,14 +92,17 @@ impl Inner {
             ordinal,
             context: context.clone(),
             blas: OnceLock::new(),
+            side_blas: OnceLock::new(),
             stream: context.new_stream()?,
             urgent: driver::urgent_stream(context)?,
+            side: context.new_stream()?,
             staging: StagingRing::new(context)?,
             modules: Modules::new(Compiler::new(properties.capability, properties.driver)),
             properties,
             options,
             ledger: Arc::default(),
             tables: Mutex::default(),
+            recent_tables: Mutex::default(),
         })
     }
 }
@@ -128,13 +138,14 @@ impl Cuda {
         driver::keep_freed_memory(&context).map_err(opening)?;
         let Properties { name, capability: (major, minor), .. } = &properties;
         tracing::info!(ordinal, name, "opened a CUDA device of compute capability {major}.{minor}");
-        let inner = Inner::new(ordinal, &context, properties, Options::default()).map_err(opening)?;
+        let inner = Inner::new(ordinal, &context, properties, Options::of_environment()).map_err(opening)?;
         Ok(Self(Arc::new(inner)))
     }
 
     /// The same GPU with a stream of its own, with options changed.
     fn with(&self, options: Options) -> Result<Self> {
         let Inner { ordinal, context, properties, .. } = &*self.0;
+        let _driver = driver_turn();
         let inner = Inner::new(*ordinal, context, properties.clone(), options);
         Ok(Self(Arc::new(inner.map_err(|error| failed("opening a stream", error))?)))
     }
@@ -161,6 +172,19 @@ impl Cuda {
     /// The driver's own.
     pub fn with_kernels_in_turn(&self) -> Result<Self> {
         self.with(Options { in_turn: true, ..self.0.options })
+    }
+
+    /// Another stream, on which a training step is never a graph.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_steps_call_by_call(&self) -> Result<Self> {
+        self.with(Options { call_by_call: true, ..self.0.options })
+    }
+
+    /// Whether work is not captured.
+    pub(crate) fn call_by_call(&self) -> bool {
+        self.0.options.call_by_call
     }
 
     /// Another stream, on which the linear rules are computed in this way. [`Algorithm::Auto`] scans few tokens and takes
@@ -231,6 +255,16 @@ impl Cuda {
         &self.0.urgent
     }
 
+    /// The stream beside the main line of a graph.
+    pub(crate) fn side(&self) -> &Arc<CudaStream> {
+        &self.0.side
+    }
+
+    /// The stream of uploads.
+    pub(crate) fn uploads(&self) -> &Arc<CudaStream> {
+        self.0.staging.stream()
+    }
+
     /// Who keeps memory alive for captured graphs, and who may queue work.
     pub(crate) fn ledger(&self) -> &Arc<GraphLedger> {
         &self.0.ledger
@@ -246,8 +280,24 @@ impl Cuda {
         if self.0.options.own_products {
             return None;
         }
-        self.0.blas.get_or_init(|| Blas::new(&self.0.stream)).as_ref()
+        opened(&self.0.blas, &self.0.stream)
     }
+
+    /// cuBLAS beside the main line of a graph, where it is open.
+    pub(crate) fn side_blas(&self) -> Option<&Blas> {
+        self.0.blas.get()?.as_ref()?;
+        opened(&self.0.side_blas, &self.0.side)
+    }
+}
+
+/// cuBLAS for a stream, opened when it is first asked for.
+fn opened<'a>(blas: &'a OnceLock<Option<Blas>>, stream: &Arc<CudaStream>) -> Option<&'a Blas> {
+    if let Some(known) = blas.get() {
+        return known.as_ref();
+    }
+    // Before the lock of the value: a thread that captures a step may want that.
+    let _driver = driver_turn();
+    blas.get_or_init(|| Blas::new(stream)).as_ref()
 }
 
 /// Refuses the number of a GPU that is not there.

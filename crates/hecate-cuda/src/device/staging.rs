@@ -5,6 +5,7 @@
 //! so that they need not wait for kernels that were queued before them; the main stream waits for them.
 #![allow(unsafe_code)]
 
+use crate::ledger::driver_turn;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result};
 use std::{
     collections::VecDeque,
@@ -119,6 +120,7 @@ impl Ring {
 impl Block {
     /// Page-locked memory, and an event that was not recorded yet.
     fn new(context: &Arc<CudaContext>) -> Outcome<Self> {
+        let _driver = driver_turn();
         // SAFETY: bytes are valid whatever they hold. Not write-combined: reading that back takes a hundred times as long.
         let memory = unsafe { context.alloc_pinned_with_flags(BLOCK, 0) }?;
         Ok(Self { memory, done: context.new_event(None)? })

@@ -1,17 +1,21 @@
 //! Copies between the host's memory and the device's.
 #![allow(unsafe_code)]
 
-use super::{Buffer, Cuda, staging::Outcome};
+use super::{Buffer, Cuda, arena::Arena, staging::Outcome};
 use crate::error::{failed, unsupported};
 use cudarc::driver::result;
 use hecate_core::{Host, Result};
+use std::sync::Arc;
 
 impl Cuda {
     /// Over the stream of uploads: the copy, and where the pool can do so asking for memory, do not wait for what was
     /// queued before. The main stream waits for both, and frees the memory.
     pub(crate) fn upload_bytes(&self, bytes: &[u8]) -> Result<Buffer> {
+        if let Some(arena) = self.ledger().arena() {
+            return self.upload_constant(arena, bytes);
+        }
         self.ledger().check("copying from the host")?;
-        let uploads = self.0.staging.stream();
+        let uploads = self.uploads();
         let uploading = |error| failed(format!("uploading {} bytes", bytes.len()), error);
         if bytes.is_empty() || !self.context().has_async_alloc() {
             let buffer = self.allocate(bytes.len())?;
@@ -32,6 +36,16 @@ impl Cuda {
         let joined = self.stream().join(uploads).or_else(|_| uploads.synchronize());
         written.and(joined).map_err(uploading)?;
         Ok(buffer)
+    }
+
+    /// Bytes that a graph finds the same in every replay. They are copied now, beside what is captured.
+    fn upload_constant(&self, arena: Arc<Arena>, bytes: &[u8]) -> Result<Buffer> {
+        let start = arena.take_constant(self, bytes.len())?;
+        let uploads = self.uploads();
+        // SAFETY: fresh memory that is at least as long, and stays as long as the arena; the stream orders its use.
+        unsafe { self.0.staging.write(uploads, start, bytes) }
+            .map_err(|error| failed(format!("uploading {} bytes", bytes.len()), error))?;
+        Ok(Buffer::of_graph((start, bytes.len().max(1)), arena, true, (self.ledger(), self.identity())))
     }
 
     /// Host bytes into memory that is there, on the main stream.

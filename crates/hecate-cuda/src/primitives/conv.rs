@@ -72,6 +72,12 @@ const RUN: usize = 4;
 /// rows, `DOWN * SEGMENT` in the kernels.
 const PARTS: [usize; 2] = [200, 256];
 
+/// Rows of a part of a short call, a fifth of these: its few parts would leave most of a GPU idle.
+const SHORT: usize = 40;
+
+/// Blocks under which a call is short.
+const FEW: usize = 64;
+
 /// Runs of channels of a block of `conv_gradients`; `ACROSS` in the kernels.
 const ACROSS: usize = 32;
 
@@ -156,6 +162,9 @@ impl Conv for Cuda {
         let rows = dims.sequences.rows();
         // Rows of a part of `dweight`.
         let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]);
+        // Blocks that parts of this length would be.
+        let blocks = dims.channels.div_ceil(RUN * ACROSS) * rows.div_ceil(length);
+        let length = if at_once(dims) && blocks < FEW && rows.div_ceil(SHORT) <= PARTS[1] { SHORT } else { length };
         // Parts of `dweight`.
         let number = rows.div_ceil(length);
         let parts = self.empty([number, dims.channels, dims.width], DType::F32)?;

@@ -133,9 +133,9 @@ KERNEL(conv_forward_l2_norm, Forward, 256, 2) {
 }
 
 // All gradients at once, of channels that runs of four divide: rows and dy are read once, and the gradient of u is nowhere.
-// Block x has ACROSS runs of channels, block y is a part of the rows. A warp goes through SEGMENT of these, TAPS at a time,
+// Block x has ACROSS runs of channels, block y is a part of the rows. A warp goes through a segment of these, TAPS at a time,
 // with as many more of du as its last rows need.
-// Lanes of a warp, warps of a block, rows of a warp at a time.
+// Lanes of a warp, warps of a block, most rows of a warp at a time; parts of a short call have shorter segments.
 const u32 ACROSS = 32, DOWN = 8, SEGMENT = 25;
 static_assert((SEGMENT + TAPS - 1) % TAPS == 0, "no row is for nothing");
 
@@ -256,10 +256,11 @@ __device__ __forceinline__ void gradients(const Gradients& args, float (&shared)
     load_taps(taps, call, channel);
     // dweight of one channel; a warp's 25 rows run in 32 bits, all else in 64.
     double sums[TAPS] = {};
-    for (; first < last; first += DOWN * SEGMENT) {
+    const u32 segment = args.length < DOWN * SEGMENT ? (u32)args.length / DOWN : SEGMENT;
+    for (; first < last; first += DOWN * segment) {
         Run<N> terms[TAPS] = {};
         // Warps take segments in turn, and a segment is cut where sequences end.
-        u32 row = first + warp * SEGMENT, end = row + SEGMENT < last ? row + SEGMENT : last;
+        u32 row = first + warp * segment, end = row + segment < last ? row + segment : last;
         while (row < end) {
             Range range = owner(call, row);
             u32 start = range.start, sequence_end = start + range.length, stop = sequence_end < end ? sequence_end : end;

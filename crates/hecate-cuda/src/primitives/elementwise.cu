@@ -11,7 +11,7 @@ __device__ __forceinline__ float gelu_argument(float x) { return GELU_SCALE * x 
 
 // In the order of `Map::ALL`.
 // Numbers cross the launch as they stand here: a map that is added goes to the end of both lists.
-enum { SILU, SIGMOID, LOG_SIGMOID, SOFTPLUS, GELU, EXP };
+enum { SILU, SIGMOID, LOG_SIGMOID, SOFTPLUS, GELU, EXP, RELU, RELU_SQUARED };
 
 // What is done with MAP, one of them, known while compiling.
 // One branch for a run of elements, and none for each of them.
@@ -22,8 +22,13 @@ enum { SILU, SIGMOID, LOG_SIGMOID, SOFTPLUS, GELU, EXP };
         case LOG_SIGMOID: { constexpr u32 MAP = LOG_SIGMOID; __VA_ARGS__; break; } \
         case SOFTPLUS: { constexpr u32 MAP = SOFTPLUS; __VA_ARGS__; break; } \
         case GELU: { constexpr u32 MAP = GELU; __VA_ARGS__; break; } \
+        case RELU: { constexpr u32 MAP = RELU; __VA_ARGS__; break; } \
+        case RELU_SQUARED: { constexpr u32 MAP = RELU_SQUARED; __VA_ARGS__; break; } \
         default: { constexpr u32 MAP = EXP; __VA_ARGS__; } \
     }
+
+// max(x, 0), and NaN of NaN.
+__device__ __forceinline__ float above_zero(float x) { return x < 0.0f ? 0.0f : x; }
 
 // The function's value, and its derivative below.
 template <u32 MAP> __device__ __forceinline__ float mapped(float x) {
@@ -33,6 +38,8 @@ template <u32 MAP> __device__ __forceinline__ float mapped(float x) {
     else if constexpr (MAP == LOG_SIGMOID) return -softplus(-x);
     else if constexpr (MAP == SOFTPLUS) return softplus(x);
     else if constexpr (MAP == GELU) return x * sides(gelu_argument(x)).up;
+    else if constexpr (MAP == RELU) return above_zero(x);
+    else if constexpr (MAP == RELU_SQUARED) return above_zero(x) * above_zero(x);
     else return expf(x);
 }
 
@@ -40,6 +47,8 @@ template <u32 MAP> __device__ __forceinline__ float mapped(float x) {
 template <u32 MAP> __device__ __forceinline__ float slope(float x) {
     if constexpr (MAP == EXP) return expf(x);
     if constexpr (MAP == SILU) return silu_slope(x);
+    if constexpr (MAP == RELU) return x > 0.0f ? 1.0f : x <= 0.0f ? 0.0f : x;
+    if constexpr (MAP == RELU_SQUARED) return 2.0f * above_zero(x);
     // The others are made of σ(x) and σ(−x).
     Sides at = sides(MAP == GELU ? gelu_argument(x) : x);
     if constexpr (MAP == SIGMOID) return at.up * at.down;

@@ -5,7 +5,7 @@
 use super::entries::Entries;
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, Pointer, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -112,7 +112,7 @@ impl Elementwise for Cuda {
             entries.add(words.into_iter().flatten(), x.shape().count());
         }
         let table = entries.table(self)?;
-        let arguments = Casts { casts: pointer(&table), number: xs.len() as u32 };
+        let arguments = Casts { casts: table.pointer(), number: xs.len() as u32 };
         self.launch(Grid::blocks(entries.blocks, 256), &arguments)?;
         Ok(ys)
     }

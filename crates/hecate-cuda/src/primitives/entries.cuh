@@ -2,7 +2,7 @@
 #pragma once
 #include "hecate.cuh"
 
-#define BLOCK_ELEMENTS 8192
+#define BLOCK_ELEMENTS 4096
 
 // The last entry whose first block is not after this one.
 template <class E> __device__ __forceinline__ E own_entry(const E* entries, u32 number) {

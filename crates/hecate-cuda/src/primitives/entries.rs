@@ -1,10 +1,11 @@
 //! Many arrays in one call.
 
-use crate::Cuda;
-use hecate_core::{Result, Tensor};
+use crate::{Cuda, device::Buffer};
+use hecate_core::Result;
+use std::sync::Arc;
 
 /// Elements of a block; `BLOCK_ELEMENTS` in `entries.cuh`.
-const BLOCK_ELEMENTS: usize = 8192;
+const BLOCK_ELEMENTS: usize = 4096;
 
 /// A table of arrays that one call takes, entry by entry, in words of 64 bits; where each one's blocks begin is their last.
 pub(super) struct Entries {
@@ -25,8 +26,9 @@ impl Entries {
     }
 
     /// On the device.
-    pub(super) fn table(&self, device: &Cuda) -> Result<Tensor<Cuda>> {
+    pub(super) fn table(&self, device: &Cuda) -> Result<Arc<Buffer>> {
         let halves = self.words.iter().flat_map(|&word| [word as u32, (word >> 32) as u32]);
-        device.table(&halves.collect::<Vec<_>>())
+        // A captured step leaves gradients where they were, so that its update has the same table every time.
+        device.recent_table(&halves.collect::<Vec<_>>())
     }
 }

@@ -3,6 +3,7 @@
 //! Products are of 32-bit floats or of one 16-bit type, with sums in 32 bits. cuBLAS and our own kernels round
 //! otherwise, so which of them runs depends on the sizes and on what is installed alone.
 
+use super::matmul_groups;
 use crate::{
     Cuda,
     blas::{Blas, Product},
@@ -13,6 +14,7 @@ use hecate_core::{
     Result, Tensor,
     primitives::{Matmul, MatmulDims, MatmulInputs, add},
 };
+use std::sync::Arc;
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("matmul", "matmul.cu");
 
@@ -35,6 +37,7 @@ const BLOCKS: usize = 128;
 impl Matmul for Cuda {
     /// `out [batch, rows, columns] = a b`, or that added to `onto`. Few rows, and short prompts, do not open cuBLAS.
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+        let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
         // a [batch, rows, inner] and b [batch, inner, columns], each perhaps transposed.
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
@@ -53,20 +56,28 @@ impl Matmul for Cuda {
             return match onto.map(Tensor::into_buffer) {
                 // Nobody else holds it: cuBLAS adds in place.
                 Some(Ok(buffer)) => {
-                    let out = Tensor::from_buffer(self, shape, a.dtype(), buffer)?;
+                    let out = Tensor::from_buffer(self, shape, dtype, buffer)?;
                     multiply(blas, dims, a, b, &out, true).map(|()| out)
                 }
                 // Somebody else holds it, or there is none.
                 onto => {
-                    let out = self.empty(shape, a.dtype())?;
-                    multiply(blas, dims, a, b, &out, false)?;
+                    let out = self.empty(shape, dtype)?;
+                    // The gradient of a weight is not needed before the end.
+                    if transpose.a && onto.is_none() {
+                        multiply_beside(self, blas, dims, (a, b), &out)?;
+                    } else {
+                        multiply(blas, dims, a, b, &out, false)?;
+                    }
                     sum(out, onto.and_then(|shared| shared.err()))
                 }
             };
         }
-        let out = self.empty(shape, a.dtype())?;
+        let out = self.empty(shape, dtype)?;
         if few {
             FewRows::launch(self, dims, a, b, &out)?;
+        // Tensor cores, where a tile of theirs is filled.
+        } else if rows >= 64 && matmul_groups::exist(self, &dims, a.dtype()) {
+            matmul_groups::launch(self, &dims, [a, b, &out])?;
         // Large tiles where there are enough of them.
         } else if rows.min(columns) >= 128 && batch * (rows / 128) * (columns / 128) >= BLOCKS {
             Large::launch(self, dims, a, b, &out)?;
@@ -88,12 +99,33 @@ fn multiply(
     add: bool,
 ) -> Result<()> {
     let [a_pointer, b_pointer, out_pointer] = [a, b, out].map(|x| x.buffer().pointer());
-    let product = Product { dims, dtype: a.dtype(), a: a_pointer, b: b_pointer, out: out_pointer, add };
+    let dtypes = [a.dtype(), out.dtype()];
+    let product = Product { dims, dtypes, a: a_pointer, b: b_pointer, out: out_pointer, add };
     // While another thread captures a step, nothing is queued.
     let _turn = out.device().ledger().turn();
     // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is through
     // with them; nobody else holds `out`.
     unsafe { blas.matmul(&product) }
+}
+
+/// As [`multiply`], beside the main line of a graph.
+fn multiply_beside(
+    device: &Cuda,
+    blas: &Blas,
+    dims: MatmulDims,
+    (a, b): (&Tensor<Cuda>, &Tensor<Cuda>),
+    out: &Tensor<Cuda>,
+) -> Result<()> {
+    // A handle has one stream.
+    let Some(side) = device.side_blas().filter(|_| device.ledger().arena().is_some()) else {
+        return multiply(blas, dims, a, b, out, false);
+    };
+    // Nobody writes over the factors meanwhile.
+    let read = ((a.clone(), b.clone()), a.buffer().len() + b.buffer().len());
+    device.beside(out, read, |stream| {
+        let blas = if Arc::ptr_eq(stream, device.side()) { side } else { blas };
+        multiply(blas, dims, a, b, out, false)
+    })
 }
 
 /// `out`, or with `onto` the sum of both.

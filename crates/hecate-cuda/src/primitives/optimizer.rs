@@ -46,7 +46,7 @@ impl Optimizer for Cuda {
         let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay, .. } = *constants;
         let [unbias1, unbias2] = constants.bias_corrections();
         let arguments = Step {
-            updates: pointer(&table),
+            updates: table.pointer(),
             norm_squared: clip.map_or(0, |clip| pointer(clip.norm_squared)),
             number,
             learning_rate,
@@ -78,7 +78,7 @@ impl Optimizer for Cuda {
         }
         // A part a block, in 64 bits.
         let (table, parts) = (entries.table(self)?, self.allocate(entries.blocks * size_of::<f64>())?);
-        let (gradients, number) = (pointer(&table), grads.len() as u32);
+        let (gradients, number) = (table.pointer(), grads.len() as u32);
         self.launch(Grid::blocks(entries.blocks, 256), &Squares { gradients, parts: parts.pointer(), number })?;
         total(self, &parts, entries.blocks)
     }

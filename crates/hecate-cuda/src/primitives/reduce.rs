@@ -143,13 +143,14 @@ impl Parts {
     }
 
     /// `[width]`: the sum.
-    pub(super) fn total(&self, device: &Cuda, dtype: DType) -> Result<Tensor<Cuda>> {
+    pub(super) fn total(self, device: &Cuda, dtype: DType) -> Result<Tensor<Cuda>> {
         // Rounded to the type once, at the end.
         let sums = device.empty([self.width], dtype)?;
         let columns = self.width.next_power_of_two().min(TOTALS);
         let (parts, width, count) = (self.pointer(), self.width as u64, self.count as u32);
         let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns: columns as u32 };
-        device.launch(Grid::blocks(self.width.div_ceil(columns), THREADS as u32), &second)?;
+        let (grid, bytes) = (Grid::blocks(self.width.div_ceil(columns), THREADS as u32), self.buffer.len());
+        device.launch_beside(grid, &second, &sums, (self.buffer, bytes))?;
         Ok(sums)
     }
 }

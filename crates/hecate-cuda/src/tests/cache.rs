@@ -3,9 +3,11 @@
 use super::nvrtc;
 use crate::{
     compile::{Compiler, Image, keep, read, write},
+    prepare::{arguments, compile_kernel},
     primitives::optimizer,
     source::KernelSource,
 };
+use hecate_core::Error;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -133,6 +135,27 @@ fn damage_is_noticed() {
     }
     // A folder is no file of the cache.
     assert_eq!(read(folder.path()), None);
+}
+
+/// What other programs are started for: they put a kernel where the first one finds it.
+#[test]
+fn kernels_that_other_programs_compile() {
+    let wanted = (&optimizer::SOURCE, "adamw");
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(arguments(&compiler(folder.path()), &wanted), ["8.0", "13000", "optimizer", "adamw"]);
+    for wrong in
+        [&["8.0", "13000", "optimizer"][..], &["8", "13000", "optimizer", "adamw"], &["8.0", "1", "x", "adamw"]]
+    {
+        let wrong: Vec<_> = wrong.iter().map(|&word| word.to_owned()).collect();
+        assert!(matches!(compile_kernel(&wrong), Err(Error::Unsupported { .. })), "{wrong:?}");
+    }
+    // Without a compiler there is nothing to wait for: the driver compiles the PTX.
+    assert!(!compiler(folder.path()).without_nvrtc().lacks(wanted.0, wanted.1));
+    let Some(_) = nvrtc() else { return };
+    let lacks = || compiler(folder.path()).lacks(wanted.0, wanted.1);
+    assert!(lacks());
+    compiler(folder.path()).fill(wanted.0, wanted.1).expect("a cubin");
+    assert!(!lacks());
 }
 
 /// What the driver refuses is not kept, the PTX is tried last, and the error names everything.

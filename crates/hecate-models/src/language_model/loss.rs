@@ -2,10 +2,7 @@
 
 use super::LanguageModel;
 use crate::{Cache, Dropout, Error, Gradients, NonFinite, Place, Probe, Result, Tape, Var, probe::last_gradient};
-use hecate_core::{
-    Backend, Tensor,
-    primitives::{self, LossBackward, LossInputs, Losses},
-};
+use hecate_core::{Backend, Tensor};
 
 /// What a forward and a backward pass leave on the device; nothing waited for them.
 pub(crate) struct LossGradients<B: Backend> {
@@ -32,10 +29,8 @@ impl<B: Backend> LanguageModel<B> {
     /// [`Error::Config`] for tokens outside the vocabulary or lengths that do not fit; the device's own failures.
     pub fn loss(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<f64> {
         let tape = self.inert();
-        let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
-        let targets = self.targets(inputs, targets, batch)?;
-        let inputs = LossInputs { classes: self.config.vocabulary_size, logits: logits.value(), targets: &targets };
-        Ok(mean(&primitives::cross_entropy(&inputs)?.losses)?)
+        let x = self.normed(&tape, &self.ids(inputs, batch)?, None)?;
+        Ok(mean(&self.losses(&tape, &x, &self.targets(inputs, targets, batch)?)?)?)
     }
 
     /// As [`LanguageModel::loss`], and its gradients by all parameters.
@@ -48,10 +43,23 @@ impl<B: Backend> LanguageModel<B> {
 
     /// As [`LanguageModel::loss_and_gradients`], nothing waited for.
     pub(crate) fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<LossGradients<B>> {
+        self.pass_of(&self.ids(inputs, batch)?, &self.targets(inputs, targets, batch)?)
+    }
+
+    /// As [`LanguageModel::pass`], of tokens that lie on the device: both `[batch, T]`, and checked.
+    pub(crate) fn pass_of(&self, ids: &Tensor<B>, targets: &Tensor<B>) -> Result<LossGradients<B>> {
         let tape = self.recording();
-        let logits = self.logits(&tape, &self.ids(inputs, batch)?, None)?;
-        let targets = self.targets(inputs, targets, batch)?;
-        backward_from_logits(tape, self.config.vocabulary_size, logits, &targets)
+        let x = self.normed(&tape, ids, None)?;
+        self.backward(tape, x, targets)
+    }
+
+    /// Refuses tokens of a pass that [`LanguageModel::pass`] refuses.
+    pub(crate) fn check_tokens(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<()> {
+        if inputs.len() != targets.len() {
+            return Err(Error::config("targets", targets.len(), format!("{} tokens, one an input", inputs.len())));
+        }
+        self.length("inputs", inputs, batch)?;
+        self.length("targets", targets, batch).map(drop)
     }
 
     /// As [`LanguageModel::loss_and_gradients`], of texts that go on where `cache` stands; then it stands after them.
@@ -79,13 +87,24 @@ impl<B: Backend> LanguageModel<B> {
         cache.check(&self.config)?;
         self.check_group(cache.position())?;
         let tape = self.recording();
-        let logits = self.logits(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
-        let pass =
-            backward_from_logits(tape, self.config.vocabulary_size, logits, &self.targets(inputs, targets, batch)?)?;
+        let x = self.normed(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
+        let pass = self.backward(tape, x, &self.targets(inputs, targets, batch)?)?;
         next.advance(inputs.len() / batch);
         next.settle();
         *cache = next;
         Ok(pass)
+    }
+
+    /// Losses `[batch · T]` in nats of texts that go on where `cache` stands; then it stands after them.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::infer`], and for targets outside the vocabulary or not one an input. The cache is then as it was.
+    pub(crate) fn infer_losses(&self, inputs: &[u32], targets: &[u32], cache: &mut Cache<B>) -> Result<Tensor<B>> {
+        let (tape, batch) = (self.inert(), cache.batch());
+        let targets = self.targets(inputs, targets, batch)?;
+        self.read_on(inputs, batch, cache, |ids, next| {
+            self.losses(&tape, &self.normed(&tape, ids, Some(next))?, &targets)
+        })
     }
 
     /// Moves `cache` past the first tokens of its texts. What is carried was dropped as in the pass over them: by the same masks,
@@ -97,7 +116,7 @@ impl<B: Backend> LanguageModel<B> {
         }
         // A tape drops only while it records; each draws the masks of a pass anew.
         let mut next = cache.clone();
-        self.logits(&self.recording(), &self.ids(inputs, batch)?, Some(&mut next))?;
+        self.stream(&self.recording(), &self.ids(inputs, batch)?, Some(&mut next))?;
         next.advance(inputs.len() / batch);
         next.settle();
         *cache = next;
@@ -121,11 +140,8 @@ impl<B: Backend> LanguageModel<B> {
         let (probe, mut next) = (Probe::default(), cache.cloned());
         let outcome = {
             let tape = self.recording().watched(&probe);
-            let logits = self.ids(inputs, batch).and_then(|ids| self.logits(&tape, &ids, next.as_mut()));
-            logits.and_then(|logits| {
-                backward_from_logits(tape, self.config.vocabulary_size, logits, &self.targets(inputs, targets, batch)?)?
-                    .read()
-            })
+            let x = self.ids(inputs, batch).and_then(|ids| self.normed(&tape, &ids, next.as_mut()));
+            x.and_then(|x| self.backward(tape, x, &self.targets(inputs, targets, batch)?)?.read())
         };
         // A kernel may have refused what the probe found before it.
         if let Some(non_finite) = probe.into_non_finite() {
@@ -162,9 +178,8 @@ impl<B: Backend> LanguageModel<B> {
         targets: &[u32],
     ) -> Result<(f64, Gradients<B>)> {
         let tape = self.recording();
-        let logits = self.logits_at(&tape, inputs, batch, rows)?;
-        let targets = self.targets(rows, targets, 1)?.reshape([rows.len()])?;
-        backward_from_logits(tape, self.config.vocabulary_size, logits, &targets)?.read()
+        let x = self.normed_at(&tape, inputs, batch, rows)?;
+        self.backward(tape, x, &self.targets(rows, targets, 1)?)?.read()
     }
 
     /// Scores `[rows, V]` of the token that follows some tokens: `rows` among the `batch × T` tokens of `inputs`.
@@ -172,11 +187,12 @@ impl<B: Backend> LanguageModel<B> {
     /// # Errors
     /// As [`LanguageModel::answer_loss_and_gradients`].
     pub fn answer_scores(&self, inputs: &[u32], batch: usize, rows: &[u32]) -> Result<Tensor<B>> {
-        Ok(self.logits_at(&self.inert(), inputs, batch, rows)?.into_value())
+        let tape = self.inert();
+        Ok(self.head.forward(&tape, &self.normed_at(&tape, inputs, batch, rows)?)?.into_value())
     }
 
-    /// As [`LanguageModel::logits`], of some rows alone: `[rows, V]`.
-    fn logits_at(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, rows: &[u32]) -> Result<Var<B>> {
+    /// As [`LanguageModel::normed`], of some rows alone: `[rows, hidden]`.
+    fn normed_at(&self, tape: &Tape<'_, B>, tokens: &[u32], batch: usize, rows: &[u32]) -> Result<Var<B>> {
         if rows.is_empty() {
             return Err(Error::config("rows", "none", "at least one"));
         }
@@ -185,7 +201,7 @@ impl<B: Backend> LanguageModel<B> {
         }
         let x = self.stream(tape, &self.ids(tokens, batch)?, None)?;
         let x = tape.rows(&x, &Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?)?;
-        self.head.forward(tape, &self.norm.forward(tape, &x)?)
+        self.norm.forward(tape, &x)
     }
 
     /// Targets on the device, `[batch, T]`, one an input.
@@ -196,22 +212,6 @@ impl<B: Backend> LanguageModel<B> {
         let length = self.length("targets", targets, batch)?;
         Ok(Tensor::from_u32(&self.device, [batch, length], targets.to_vec())?)
     }
-}
-
-/// Cross-entropy of `logits [.., V]`, of which the first `classes` columns count, and the gradients of its mean over
-/// `targets`.
-fn backward_from_logits<B: Backend>(
-    tape: Tape<'_, B>,
-    classes: usize,
-    logits: Var<B>,
-    targets: &Tensor<B>,
-) -> Result<LossGradients<B>> {
-    let count = targets.shape().count();
-    let inputs = LossInputs { classes, logits: logits.value(), targets };
-    let Losses { losses, lse } = primitives::cross_entropy(&inputs)?;
-    let factor = (count as f32).recip();
-    let dlogits = primitives::cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor })?;
-    Ok(LossGradients { loss: primitives::sum(&losses)?, count, gradients: tape.backward_seeded([(logits, dlogits)])? })
 }
 
 /// Mean of losses, summed in 64 bits.

@@ -80,16 +80,35 @@ impl Linear {
         self.widened(tape, &self.product(tape, x)?)
     }
 
-    /// As [`Linear::forward`] without a bias, with columns of zeros appended until `multiple` divides their count, so that
-    /// matrix units find every row aligned.
-    ///
-    /// # Errors
-    /// As [`Linear::forward`].
-    pub fn forward_padded<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, multiple: usize) -> Result<Var<B>> {
+    /// `W [outputs, inputs]` for an `x [.., inputs]`, with rows of zeros appended until `multiple` divides their count, so that
+    /// matrix units find every row of a product aligned.
+    pub(crate) fn padded_weight<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, multiple: usize) -> Result<Var<B>> {
         padded(tape, x, vec![self.weight(tape, x)?], multiple)
     }
 
-    /// As [`Linear::forward`] without biases, of several maps of the same `x`: one product, as [`Linear::forward_padded`].
+    /// `W [outputs, inputs]` in 32 bits, where its gradients gather.
+    pub(crate) fn parameter<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<Var<B>> {
+        tape.parameter(self.learned(tape)?)
+    }
+
+    /// The place of `W` among what is learned.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) where it is quantized.
+    fn learned<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<ParameterId> {
+        match self.weight {
+            MatrixId::Learned(id) => Ok(id),
+            MatrixId::Quantized(id) => Err(tape.refuse_gradient(id)),
+        }
+    }
+
+    /// Whether `W` is quantized: there is no array of it then.
+    pub(crate) fn is_quantized(&self) -> bool {
+        matches!(self.weight, MatrixId::Quantized(_))
+    }
+
+    /// As [`Linear::forward`] without biases, of several maps of the same `x`: one product with
+    /// [`Linear::padded_weight`]s.
     pub(super) fn together<B: Backend>(
         tape: &Tape<'_, B>,
         maps: &[Self],
@@ -98,7 +117,7 @@ impl Linear {
     ) -> Result<Vec<Var<B>>> {
         let weights = maps.iter().map(|map| map.weight(tape, x)).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<usize> = weights.iter().map(|weight| weight.axes()[0]).collect();
-        let y = padded(tape, x, weights, multiple)?;
+        let y = tape.matmul(x, &padded(tape, x, weights, multiple)?, Transpose { a: false, b: true })?;
         let axis = y.axes().len() - 1;
         let padding = y.axes()[axis] - outputs.iter().sum::<usize>();
         if padding > 0 {
@@ -142,18 +161,14 @@ impl Linear {
 
     /// `W [outputs, inputs]`, for an `x [.., inputs]`.
     fn weight<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let id = match self.weight {
-            MatrixId::Learned(id) => id,
-            MatrixId::Quantized(id) => return Err(tape.refuse_gradient(id)),
-        };
+        let id = self.learned(tape)?;
         let weight = tape.weight(id)?;
         tape.check_width(id, weight.value().shape().last(), x)?;
         Ok(weight)
     }
 }
 
-/// `x [.., inputs]` times the weights `[outputs_i, inputs]`, joined and padded with rows of zeros to a multiple of
-/// `multiple` outputs: one product.
+/// The weights `[outputs_i, inputs]` of an `x [.., inputs]`, joined and padded with rows of zeros to a multiple of `multiple`.
 fn padded<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, mut weights: Vec<Var<B>>, multiple: usize) -> Result<Var<B>> {
     let outputs: usize = weights.iter().map(|weight| weight.axes()[0]).sum();
     let more = outputs.next_multiple_of(multiple) - outputs;
@@ -161,9 +176,8 @@ fn padded<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, mut weights: Vec<Var<B>>, 
         let shape = [more, weights[0].axes()[1]];
         weights.push(Var::constant(Tensor::zeros(x.value().device(), shape, x.value().dtype())?));
     }
-    let weight = match &weights[..] {
-        [weight] => weight.clone(),
-        weights => tape.concat(&weights.iter().collect::<Vec<_>>(), 0)?,
-    };
-    tape.matmul(x, &weight, Transpose { a: false, b: true })
+    match &weights[..] {
+        [weight] => Ok(weight.clone()),
+        weights => tape.concat(&weights.iter().collect::<Vec<_>>(), 0),
+    }
 }

@@ -193,6 +193,39 @@ impl<'p, B: Backend> Tape<'p, B> {
         Ok(self.push_map(x, y, move |dy| p::l2_norm_backward(&kept, &inverse, &dy)))
     }
 
+    /// [`primitives::layer_norm`](p::layer_norm).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn layer_norm(&self, x: &Var<B>, weight: &Var<B>, bias: &Var<B>, epsilon: f32) -> Result<Var<B>> {
+        self.check()?;
+        let inputs = p::LayerNormInputs { x: &x.value, weight: &weight.value, bias: &bias.value };
+        let p::LayerNormed { y, mean, inverse } = p::layer_norm(&inputs, epsilon)?;
+        if !self.follows(&[x, weight, bias]) {
+            return Ok(Var::constant(y));
+        }
+        let (x, weight, bias) = (x.clone(), weight.clone(), bias.clone());
+        Ok(self.push_one(y, move |dy, slots| {
+            let inputs = p::LayerNormInputs { x: &x.value, weight: &weight.value, bias: &bias.value };
+            let call = p::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy };
+            let grads = p::layer_norm_backward(&call)?;
+            slots.add(x.slot, grads.x)?;
+            slots.add(weight.slot, grads.weight)?;
+            slots.add(bias.slot, grads.bias)
+        }))
+    }
+
+    /// [`primitives::softmax`](p::softmax).
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn softmax(&self, x: &Var<B>) -> Result<Var<B>> {
+        self.check()?;
+        let y = p::softmax(&x.value)?;
+        let kept = y.clone();
+        Ok(self.push_map(x, y, move |dy| p::softmax_backward(&kept, &dy)))
+    }
+
     /// [`primitives::poly2`](p::poly2).
     ///
     /// # Errors

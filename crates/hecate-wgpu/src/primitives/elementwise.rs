@@ -22,13 +22,15 @@ const fn constants(map: u32, product: bool) -> Constants {
 }
 
 /// Each map once, then a product.
-const CONSTANTS: [Constants; 7] = [
+const CONSTANTS: [Constants; 9] = [
     constants(0, false),
     constants(1, false),
     constants(2, false),
     constants(3, false),
     constants(4, false),
     constants(5, false),
+    constants(6, false),
+    constants(7, false),
     constants(0, true),
 ];
 
@@ -45,8 +47,10 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel("gated_backward", &CONSTANTS[3]),
     kernel("map_backward", &CONSTANTS[4]),
     kernel("map_backward", &CONSTANTS[5]),
+    kernel("map_backward", &CONSTANTS[6]),
+    kernel("map_backward", &CONSTANTS[7]),
     kernel("combine", &CONSTANTS[0]),
-    kernel("combine", &CONSTANTS[6]),
+    kernel("combine", &CONSTANTS[8]),
     kernel("scale", &CONSTANTS[0]),
     kernel("dropout", &CONSTANTS[0]),
 ];

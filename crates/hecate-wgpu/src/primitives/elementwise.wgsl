@@ -1,11 +1,13 @@
 // Element by element. `MAP` is the number of a map, `PRODUCT` says whether two arrays are multiplied or added.
 
-// Values of MAP, in the order of `Map::ALL`; the one that is left is EXP.
+// Values of MAP, in the order of `Map::ALL`; the one that is left, 5, is EXP.
 const SILU: u32 = 0u;
 const SIGMOID: u32 = 1u;
 const LOG_SIGMOID: u32 = 2u;
 const SOFTPLUS: u32 = 3u;
 const GELU: u32 = 4u;
+const RELU: u32 = 6u;
+const RELU_SQUARED: u32 = 7u;
 
 struct ElementwiseArgs {
     // Elements of y.
@@ -37,6 +39,11 @@ fn gelu_argument(x: f32) -> f32 {
     return 1.595769 * x * (1.0 + 0.044715 * x * x);
 }
 
+// max(x, 0), and NaN of NaN.
+fn above_zero(x: f32) -> f32 {
+    return select(x, 0.0, x < 0.0);
+}
+
 // The map: MAP is a constant, so that one case is compiled.
 fn curve(x: f32) -> f32 {
     switch MAP {
@@ -45,6 +52,8 @@ fn curve(x: f32) -> f32 {
         case LOG_SIGMOID: { return -softplus(-x); }
         case SOFTPLUS: { return softplus(x); }
         case GELU: { return x * sigmoids(gelu_argument(x)).x; }
+        case RELU: { return above_zero(x); }
+        case RELU_SQUARED: { return above_zero(x) * above_zero(x); }
         default: { return exponential(x); }
     }
 }
@@ -68,6 +77,8 @@ fn slope(x: f32) -> f32 {
             let near = select(clamp(x, -1e6, 1e6), x, is_nan(x));
             return s.x * (1.0 + near * s.y * 1.595769 * (1.0 + 0.134145 * near * near));
         }
+        case RELU: { return select(select(0.0, 1.0, x > 0.0), x, is_nan(x)); }
+        case RELU_SQUARED: { return 2.0 * above_zero(x); }
         default: { return exponential(x); }
     }
 }

@@ -77,8 +77,8 @@ impl Layout for Wgpu {
 /// The elements, each in a word of its own, and their type: what moves half a word would have to see to the other half.
 fn words(device: &Wgpu, x: &Tensor<Wgpu>) -> Result<(Tensor<Wgpu>, DType)> {
     match x.dtype() {
-        // Widening and rounding take them as they are.
-        DType::U32 => Ok((x.clone(), DType::F32)),
+        // A word each, as they are.
+        DType::U32 => Ok((x.clone(), DType::U32)),
         dtype => Ok((device.widened(x)?, dtype)),
     }
 }

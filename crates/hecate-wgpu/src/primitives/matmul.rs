@@ -147,18 +147,19 @@ impl MatmulTiling {
 impl Matmul for Wgpu {
     /// `a [batch,m,k]`, `b [batch,k,n]`, either stored transposed.
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
+        let result = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
         let MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: a_turned, b: b_turned } } = dims;
-        let dtype = a.dtype();
         // Rows of both operands as they are stored: those are read four elements at a time.
         let lengths = [if a_turned { rows } else { inner }, if b_turned { inner } else { columns }];
         let aligned = lengths.iter().all(|n| n.is_multiple_of(4));
         let (tiling, a, b) = (MatmulTiling::new(&dims), self.stored(a, aligned)?, self.stored(b, aligned)?);
         let args = tiling.arguments(&dims)?;
         // Halves cannot be added up in parts without rounding in between, so parts are 32 bits wide.
-        let (source, output) = match (a.output, tiling.parts) {
+        let wide = tiling.parts > 1 || result == DType::F32;
+        let (source, output) = match a.output {
             _ if !aligned => (&SINGLES, DType::F32),
-            (DType::F16, 2..) => (&QUADS_F16_PARTS, DType::F32),
+            DType::F16 if wide => (&QUADS_F16_PARTS, DType::F32),
             _ => (&QUADS[a.source], a.output),
         };
         let constants = &CONSTANTS[4 * tiling.shape + 2 * usize::from(!a_turned) + usize::from(b_turned)];
@@ -168,7 +169,7 @@ impl Matmul for Wgpu {
         let arrays = [Binding::Read(&a.array), Binding::Read(&b.array), Binding::Write(&parts)];
         self.launch(&kernel, (args.groups as usize, 1, 1), &args, &arrays)?;
         let out = if tiling.parts == 1 { parts } else { sum_parts(self, &parts)? };
-        let out = self.rounded(out.reshape([batch, rows, columns])?, dtype)?;
+        let out = self.rounded(out.reshape([batch, rows, columns])?, result)?;
         match onto {
             Some(onto) => add(&out, &onto.reshape(out.shape().clone())?),
             None => Ok(out),

@@ -32,9 +32,13 @@ const RECENT: usize = 20;
 
 /// All runs, and what is known of them; threads share it.
 pub(super) struct TextRuns<'a> {
+    /// In the order in which they begin.
     runs: &'a [TextRun],
+    /// All but the seed, which is each run's own.
     settings: Settings,
+    /// How many steps there are, and of what the learning rate is made.
     plan: RunPlan,
+    /// What is learned, and what is held out.
     corpus: &'a Corpus,
     /// The part of the held-out text that is measured.
     held_out: Stream,
@@ -42,6 +46,7 @@ pub(super) struct TextRuns<'a> {
     /// The next run that begins.
     next: AtomicUsize,
     progress: SweepProgress,
+    /// Rows of runs that ended, in whatever order they did.
     report: Mutex<Report>,
 }
 
@@ -79,6 +84,8 @@ impl<'a> TextRuns<'a> {
         // Waits of one thread's device are none of another's.
         let mut trainer = trainer.with_interrupt(self.stop.interrupt().apart());
         row.parameters = Some(trainer.model().parameters().elements());
+        // Runs beside each other find what the first of them compiled.
+        trainer.prepare(&self.corpus.train.tokens, &mut |kernels| progress.compiling(kernels))?;
         let mut recent = VecDeque::new();
         while !trainer.finished() {
             let report = trainer.step(&self.corpus.train.tokens)?;

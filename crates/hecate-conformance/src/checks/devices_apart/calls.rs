@@ -2,7 +2,8 @@
 
 use super::Placed;
 use hecate_core::{
-    Backend, ConvInput, Decode, GateForm, GateLogit, Result, Sequences, Tensor, TokenGates, capture, decode,
+    Backend, ConvInput, Decode, GateForm, GateLogit, Result, Sequences, Tensor, TokenGates, capture, capture_work,
+    decode,
     primitives::*,
     rules::{Momentum, Titans},
 };
@@ -69,6 +70,19 @@ calls! {
         let inputs = RmsNormInputs { g: Some(&g), ..plain };
         rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy: &dy }).map(drop)
     },
+    layer_norm: |p| {
+        let (x, weight, bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
+        layer_norm(&LayerNormInputs { x: &x, weight: &weight, bias: &bias }, 1e-6).map(drop)
+    },
+    // Mean and reciprocal are one number a row.
+    layer_norm_backward: |p| {
+        let (x, weight, bias, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([3]), p.ones([2, 3]));
+        let (mean, inverse) = (p.ones([2]), p.ones([2]));
+        let inputs = LayerNormInputs { x: &x, weight: &weight, bias: &bias };
+        layer_norm_backward(&LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy }).map(drop)
+    },
+    softmax: |p| softmax(&p.ones([2, 3])).map(drop),
+    softmax_backward: |p| softmax_backward(&p.ones([2, 3]), &p.ones([2, 3])).map(drop),
     l2_norm: |p| l2_norm(&p.ones([2, 3]), 1e-6).map(drop),
     l2_norm_backward: |p| l2_norm_backward(&p.ones([2, 3]), &p.ones([2]), &p.ones([2, 3])).map(drop),
     poly2: |p| poly2(&p.ones([2, 3]), POLY2).map(drop),
@@ -140,6 +154,9 @@ calls! {
     capture: |p| {
         let step = &mut |state: Vec<Tensor<D>>, x: Tensor<D>| Ok((state, x));
         capture(p.device(), &[p.ones([2]), p.ones([3])], &p.ones([2]), step).map(drop)
+    },
+    capture_work: |p| {
+        capture_work(p.device(), &[p.ones([2]), p.ones([3])], &[&p.ones([2])], &mut |_| Ok(())).map(drop)
     },
 }
 

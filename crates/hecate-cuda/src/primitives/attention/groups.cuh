@@ -116,34 +116,6 @@ __device__ __forceinline__ void copy_4(void* to, const void* from, bool inside) 
                  :: "r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 4 : 0) : "memory");
 }
 
-// Barriers in shared memory, by which warps wait for copies and for space. A phase ends when COUNT have arrived.
-__device__ __forceinline__ void gate_open(u64* gate, u32 count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"((u32)__cvta_generic_to_shared(gate)), "r"(count) : "memory");
-}
-__device__ __forceinline__ void gate_arrive(u64* gate) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
-}
-// This thread arrives when all copies that it started are done.
-__device__ __forceinline__ void gate_arrive_after_copies(u64* gate) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];"
-                 :: "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
-}
-// Waits for the end of a phase of this parity.
-__device__ __forceinline__ void gate_wait(u64* gate, u32 parity) {
-    asm volatile(
-        "{\n\t.reg .pred p;\n\tagain:\n\tmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n\t@!p bra again;\n\t}"
-        :: "r"((u32)__cvta_generic_to_shared(gate)), "r"(parity) : "memory");
-}
-// The same for what products are to read: copies of other threads are shown to them.
-__device__ __forceinline__ void gate_wait_to_multiply(u64* gate, u32 parity) {
-    gate_wait(gate, parity);
-    show_to_groups();
-}
-
-// One arrival for each warp.
-__device__ __forceinline__ void release(u64* gate) {
-    if (threadIdx.x % 32 == 0) gate_arrive(gate);
-}
 // Keeps what makes `x` before what follows, which the compiler would otherwise put behind a wait for products: it moves
 // nothing past a loop. The phase is one that has ended, and cannot come again meanwhile.
 template <u32 TILES> __device__ __forceinline__ void made_before(float (&x)[TILES][4], u64* gate, u32 parity) {
@@ -188,14 +160,6 @@ struct Tickets {
     static __device__ __forceinline__ Job job_of_ticket(const AttentionCall& call, u32 ticket) {
         const u32* job = call.jobs + (u64)(ticket / call.heads) * 4;
         return Job{job[0], job[1], job[2], (int)job[3], (int)(ticket % call.heads), 0};
-    }
-};
-
-// Which of COUNT places of tiles is next, and the parity of its phase.
-template <u32 COUNT> struct Ring {
-    u32 stage = 0, parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == COUNT) stage = 0, parity ^= 1;
     }
 };
 

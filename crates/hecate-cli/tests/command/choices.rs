@@ -1,0 +1,103 @@
+//! What flags choose, and what is chosen where none is given, as the configuration of a run tells it.
+//!
+//! Defaults of the command may change; a run written down keeps what it was made with. So every choice is in its file.
+
+use super::harness::Workspace;
+use serde_json::Value;
+use std::fs;
+
+/// The first mixer in the configuration of a run of one step, with these flags, in the folder `out`.
+fn written(workspace: &Workspace, out: &str, flags: &str) -> Value {
+    let run = ["--steps", "1", "--out", out].into_iter().chain(flags.split(' '));
+    workspace.train(&run.collect::<Vec<_>>()).succeeded();
+    let text = fs::read_to_string(workspace.path(out).join("config.json")).unwrap();
+    let config: Value = serde_json::from_str(&text).unwrap();
+    config["layers"][0]["mixer"].clone()
+}
+
+/// Momentum near 1 runs away with the error of a network: that of titans_mlp looks ahead unless somebody wants it otherwise.
+#[test]
+fn momentum_of_a_network_is_bounded() {
+    let workspace = Workspace::new();
+    for (out, flags, form, most) in [
+        ("a", "--rule titans_mlp", "look_ahead", 1.0),
+        // Either flag is a choice, and the library's form comes with it.
+        ("b", "--rule titans_mlp --momentum 0.5", "heavy_ball", 0.5),
+        ("c", "--rule titans_mlp --momentum-form heavy_ball", "heavy_ball", 1.0),
+        // The error of a matrix has a bound of its own.
+        ("d", "--rule titans", "heavy_ball", 1.0),
+        ("e", "--rule yaad_momentum --momentum-form look_ahead", "look_ahead", 1.0),
+    ] {
+        let mixer = written(&workspace, out, flags);
+        assert_eq!(mixer["rule"]["momentum"].as_str(), Some(form), "{flags}: {mixer}");
+        assert_eq!(mixer["momentum"].as_f64(), Some(most), "{flags}: {mixer}");
+    }
+}
+
+/// What a memory in a composition starts from is learned, where its rule can go back to it.
+#[test]
+fn compositions_go_back_to_their_start() {
+    let workspace = Workspace::new();
+    for (out, flags, retain) in [
+        ("a", "--mixer cms", "initial"),
+        ("b", "--mixer conductor --rule titans", "initial"),
+        ("c", "--mixer tnt --retain zero", "zero"),
+        ("d", "--mixer tnt --locals 2 --shard 4", "initial"),
+        // Tokens of a chunk share a gradient point, where dgd cannot go back, and atlas nowhere can.
+        ("e", "--mixer cms --rule dgd", "zero"),
+        ("f", "--mixer conductor --rule atlas", "zero"),
+        // Beside attention the rule's own groups decide.
+        ("g", "--mixer mag", "initial"),
+        ("h", "--mixer mal --retain zero", "zero"),
+        ("i", "--mixer mac --rule dgd --frozen 4", "zero"),
+        ("j", "--mixer mac --frozen 4", "initial"),
+    ] {
+        let mixer = written(&workspace, out, flags);
+        assert_eq!(mixer["memory"]["retain"].as_str(), Some(retain), "{flags}: {mixer}");
+    }
+}
+
+/// One flag sets the taps of a memory and of the attention beside it; attention alone has none unless told.
+#[test]
+fn attention_beside_a_memory_has_its_taps() {
+    let workspace = Workspace::new();
+    for (out, flags, parts, taps) in [
+        ("a", "--mixer mag", ["/memory/conv", "/attention/conv"], 4),
+        ("b", "--mixer mal --conv 2", ["/memory/conv", "/attention/conv"], 2),
+        ("c", "--mixer mac --conv 0", ["/memory/conv", "/attention/conv"], 0),
+        ("d", "--mixer attention", ["/conv", "/conv"], 0),
+    ] {
+        let mixer = written(&workspace, out, flags);
+        // No convolution is zero taps, and written down as such.
+        for part in parts {
+            assert_eq!(mixer.pointer(part), Some(&taps.into()), "{flags}, {part}: {mixer}");
+        }
+    }
+}
+
+/// Errors of networks and steps of groups are as they come unless flags say otherwise, and who has none says so.
+#[test]
+fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
+    let workspace = Workspace::new();
+    for (out, flags, clip, mean) in [
+        ("a", "--rule yaad", None, false),
+        ("b", "--rule yaad --clip-errors 2", Some(2.0), false),
+        ("c", "--rule titans_mlp --clip-errors 0.5 --frozen 4 --mean", Some(0.5), true),
+        ("d", "--rule delta --frozen 4 --mean", None, true),
+    ] {
+        let mixer = written(&workspace, out, flags);
+        // The length is the rule's, the mean is the layer's.
+        assert_eq!((mixer["rule"]["clip"].as_f64(), mixer["mean"].as_bool()), (clip, Some(mean)), "{flags}: {mixer}");
+    }
+    // What is out of range, and what the rule or the mixer does not have, is named.
+    for (flags, told) in [
+        ("--rule yaad --clip-errors 0", &["yaad", "`clip`", "over 0"][..]),
+        ("--rule yaad --clip-errors nan", &["--clip-errors", "NaN", "over 0"]),
+        ("--rule delta --clip-errors 2", &["--rule delta", "`clip`"]),
+        ("--mixer hope --clip-errors 2", &["--clip-errors", "hope"]),
+        ("--rule titans --mean", &["mean", "titans", "frozen"]),
+        ("--mixer attention --mean", &["--mean", "attention"]),
+    ] {
+        workspace.train(&flags.split(' ').collect::<Vec<_>>()).failed(1, told);
+    }
+}

@@ -1,0 +1,168 @@
+// Products of 16-bit matrices by groups of four warps (capability 9.0): out = a bᵀ, both factors with the sum along their
+// rows. One group copies tiles ahead, two multiply 64 rows of the result each by 256 columns.
+#include "group.cuh"
+#include "hecate.cuh"
+
+// Of a tile of the result; DEEP terms of its sums are copied at once, STAGES times ahead.
+static constexpr u32 ROWS = 128, COLUMNS = 256, DEEP = 64, STAGES = 4;
+
+// `matmul_groups::Factors` is its twin.
+struct GroupProduct {
+    // [rows, inner] and [columns, inner], of one type
+    Array a, b;
+    // [rows, columns], of that type or of 32 bits
+    Array out;
+    u64 rows, columns, inner;
+};
+
+struct Shared {
+    __align__(1024) u16 a[STAGES][ROWS * DEEP];
+    u16 b[STAGES][COLUMNS * DEEP];
+    // That a stage is there, and that it is read.
+    u64 full[STAGES], empty[STAGES];
+};
+
+// Tiles in an order in which neighbours share factors: columns of eight tiles.
+struct Tile {
+    u64 row, column;
+    __device__ __forceinline__ Tile(const GroupProduct& args, u64 number) {
+        const u64 down = (args.rows + ROWS - 1) / ROWS, across = (args.columns + COLUMNS - 1) / COLUMNS;
+        const u64 band = number / (8 * across), first = 8 * band, height = down - first < 8 ? down - first : 8;
+        row = (first + number % (8 * across) % height) * ROWS;
+        column = number % (8 * across) / height * COLUMNS;
+    }
+    static __device__ __forceinline__ u64 count(const GroupProduct& args) {
+        return (args.rows + ROWS - 1) / ROWS * ((args.columns + COLUMNS - 1) / COLUMNS);
+    }
+};
+
+// Copies COUNT rows of 64 terms by 128 threads, with zeros where there is nothing. `x` is [length, inner].
+template <u32 COUNT>
+__device__ __forceinline__ void fetch(u16* tile, Array x, u64 first, u64 length, u64 term, u64 inner) {
+    const u32 row = threadIdx.x / 8, column = threadIdx.x % 8 * 8;
+    const u16* from = (const u16*)x.data + (first + row) * inner + term + column;
+    // Rows lie 16 apart, so their pieces have one place in their groups of eight.
+    u16* to = tile + in_panel(row, column);
+    if (first + COUNT <= length && term + DEEP <= inner) {
+        // Nearly all tiles: an address moves on, and nothing is asked.
+#pragma unroll
+        for (u32 i = 0; i < COUNT / 16; i++, from += 16 * inner) copy_16(to + 16 * i * DEEP, from, true);
+        return;
+    }
+#pragma unroll 1
+    for (u32 i = 0; i < COUNT / 16; i++) {
+        const bool inside = term + column < inner && first + row + 16 * i < length;
+        copy_16(to + 16 * i * DEEP, inside ? from + 16 * i * inner : (const u16*)x.data, inside);
+    }
+}
+
+// The group that copies.
+__device__ __forceinline__ void produce(const GroupProduct& args, Shared& shared) {
+    Ring<STAGES> ring;
+    for (u64 number = blockIdx.x; number < Tile::count(args); number += gridDim.x) {
+        const Tile tile(args, number);
+        for (u64 term = 0; term < args.inner; term += DEEP, ring.next()) {
+            // A place is free once what was there is read; the first time it is at once.
+            gate_wait(&shared.empty[ring.stage], ring.parity ^ 1);
+            fetch<ROWS>(shared.a[ring.stage], args.a, tile.row, args.rows, term, args.inner);
+            fetch<COLUMNS>(shared.b[ring.stage], args.b, tile.column, args.columns, term, args.inner);
+            gate_arrive_after_copies(&shared.full[ring.stage]);
+        }
+    }
+    copies_wait<0>();
+}
+
+// x += a bᵀ, or = it: [64,16] of rows of `a`, and 16 columns of 256 rows of `b`.
+#define ROWS_256(TYPE) \
+    asm volatile( \
+        "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %130, 0;\n\t" \
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE " " \
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+        "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
+        "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+        "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+        "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+        "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127}, " \
+        "%128, %129, p, 1, 1, 0, 0;\n\t}" \
+        : GROUP_SUMS(x, 0), GROUP_SUMS(x, 1), GROUP_SUMS(x, 2), GROUP_SUMS(x, 3), \
+          GROUP_SUMS(x, 4), GROUP_SUMS(x, 5), GROUP_SUMS(x, 6), GROUP_SUMS(x, 7), \
+          GROUP_SUMS(x, 8), GROUP_SUMS(x, 9), GROUP_SUMS(x, 10), GROUP_SUMS(x, 11), \
+          GROUP_SUMS(x, 12), GROUP_SUMS(x, 13), GROUP_SUMS(x, 14), GROUP_SUMS(x, 15), \
+          GROUP_SUMS(x, 16), GROUP_SUMS(x, 17), GROUP_SUMS(x, 18), GROUP_SUMS(x, 19), \
+          GROUP_SUMS(x, 20), GROUP_SUMS(x, 21), GROUP_SUMS(x, 22), GROUP_SUMS(x, 23), \
+          GROUP_SUMS(x, 24), GROUP_SUMS(x, 25), GROUP_SUMS(x, 26), GROUP_SUMS(x, 27), \
+          GROUP_SUMS(x, 28), GROUP_SUMS(x, 29), GROUP_SUMS(x, 30), GROUP_SUMS(x, 31) \
+        : "l"(a), "l"(b), "r"((u32)add))
+template <u32 TYPE> __device__ __forceinline__ void group_rows(float (&x)[32][4], u64 a, u64 b, bool add) {
+    if constexpr (TYPE == 1) ROWS_256("bf16");
+    else ROWS_256("f16");
+}
+
+// Writes a group's rows of the result: a thread has two neighbours of each of 32 fours of columns, in two rows.
+__device__ __forceinline__ void write(const GroupProduct& args, const Tile& tile, u32 group, const float (&x)[32][4]) {
+    const u64 row = tile.row + 64 * group + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    const u64 column = tile.column + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (u32 n = 0; n < 32; n++)
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            // Columns are even, so a pair is there or is not.
+            if (row + 8 * h >= args.rows || column + 8 * n >= args.columns) continue;
+            const u64 pair = ((row + 8 * h) * args.columns + column) / 2 + 4 * n;
+            if (args.out.type == 0) ((float2*)args.out.data)[pair] = make_float2(x[n][2 * h], x[n][2 * h + 1]);
+            else ((u32*)args.out.data)[pair] = to_word(args.out.type, x[n][2 * h], x[n][2 * h + 1]);
+        }
+}
+
+// A group that multiplies.
+template <u32 TYPE> __device__ __forceinline__ void consume(const GroupProduct& args, Shared& shared, u32 group) {
+    Ring<STAGES> ring;
+    float x[32][4];
+    for (u64 number = blockIdx.x; number < Tile::count(args); number += gridDim.x) {
+        const Tile tile(args, number);
+        u32 before = 0;
+        for (u64 term = 0; term < args.inner; term += DEEP, ring.next()) {
+            gate_wait_to_multiply(&shared.full[ring.stage], ring.parity);
+            const u64 a = described(shared.a[ring.stage] + group * 64 * DEEP), b = described(shared.b[ring.stage]);
+            group_begin();
+#pragma unroll
+            for (u32 step = 0; step < DEEP / 16; step++) group_rows<TYPE>(x, a + 2 * step, b + 2 * step, term > 0 || step > 0);
+            group_commit();
+            // The stage before is read when its products are done; these go on.
+            group_wait<1>();
+            if (term > 0) release(&shared.empty[before]);
+            before = ring.stage;
+        }
+        group_wait();
+        hold(x);
+        release(&shared.empty[before]);
+        write(args, tile, group, x);
+    }
+}
+
+template <u32 TYPE> __device__ __forceinline__ void product(const GroupProduct& args, Shared& shared) {
+    if constexpr (GROUPS_MULTIPLY) {
+        if (threadIdx.x == 0)
+#pragma unroll
+            for (u32 stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 128), gate_open(&shared.empty[stage], 8);
+        __syncthreads();
+        if (threadIdx.x < 128) {
+            take_registers<40>();
+            produce(args, shared);
+        } else {
+            take_registers<232>();
+            consume<TYPE>(args, shared, threadIdx.x / 128 - 1);
+        }
+    }
+}
+
+KERNEL(matmul_groups_bf16, GroupProduct, 384, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    product<1>(args, *(Shared*)shared);
+}
+KERNEL(matmul_groups_f16, GroupProduct, 384, 1) {
+    DYNAMIC_SHARED(u8, shared);
+    product<2>(args, *(Shared*)shared);
+}

@@ -1,0 +1,60 @@
+//! Products of 16-bit matrices by groups of four warps (`wgmma`), on GPUs of exactly capability 9.0.
+
+use crate::{
+    Cuda,
+    launch::{Array, Grid, kernels},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_groups", "matmul_groups.cu");
+
+/// What the kernels take; `GroupProduct` there.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Factors {
+    /// `a [rows, inner]`, `b [columns, inner]`, `out [rows, columns]`.
+    a: Array,
+    b: Array,
+    out: Array,
+    rows: u64,
+    columns: u64,
+    inner: u64,
+}
+
+kernels! { SOURCE {
+    "matmul_groups_bf16" Bf16 { factors: Factors }
+    "matmul_groups_f16" F16 { factors: Factors }
+} }
+
+/// Rows, columns and terms of a tile, and tiles that are there at a time.
+const TILE: [usize; 3] = [128, 256, 64];
+const STAGES: usize = 4;
+
+/// Bytes of shared memory: factors in 16 bits, and barriers.
+const SHARED: usize = 2 * STAGES * TILE[2] * (TILE[0] + TILE[1]) + 16 * STAGES;
+
+/// Whether there is a kernel for `a bᵀ` of these sizes and this type.
+pub(super) fn exist(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
+    let MatmulDims { batch, columns, inner, transpose, .. } = *dims;
+    // Rows of factors begin at multiples of 16 bytes, pairs of results at multiples of four.
+    let aligned = inner.is_multiple_of(8) && columns.is_multiple_of(2);
+    let sums_along_rows = !transpose.a && transpose.b;
+    let narrow = dtype == DType::Bf16 || dtype == DType::F16;
+    batch == 1 && aligned && sums_along_rows && narrow && device.groups() && SHARED <= device.properties().shared_memory
+}
+
+/// `out = a bᵀ`.
+pub(super) fn launch(device: &Cuda, dims: &MatmulDims, [a, b, out]: [&Tensor<Cuda>; 3]) -> Result<()> {
+    let MatmulDims { rows, columns, inner, .. } = *dims;
+    let tiles = rows.div_ceil(TILE[0]) * columns.div_ceil(TILE[1]);
+    // As many blocks as run at once: they stay.
+    let blocks = tiles.min(device.properties().multiprocessors as usize);
+    let grid = Grid { shared: SHARED, ..Grid::blocks(blocks, 384) };
+    let [rows, columns, inner] = [rows, columns, inner].map(|n| n as u64);
+    let factors = Factors { a: a.into(), b: b.into(), out: out.into(), rows, columns, inner };
+    match a.dtype() {
+        DType::Bf16 => device.launch(grid, &Bf16 { factors }),
+        _ => device.launch(grid, &F16 { factors }),
+    }
+}

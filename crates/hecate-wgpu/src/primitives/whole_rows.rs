@@ -1,0 +1,52 @@
+//! How rows that are read as a whole are spread over invocations.
+
+use crate::Wgpu;
+use hecate_core::Tensor;
+
+/// What kernels of whole rows share.
+pub(super) const TEXT: &str = include_str!("whole_rows.wgsl");
+
+/// `LANES` and `INVOCATIONS`.
+pub(super) type Constants = [(&'static str, u32); 2];
+
+/// Invocations of a row and of a workgroup, where rows are short and where they are long.
+pub(super) static CONSTANTS: [Constants; 2] =
+    [[("LANES", 16), ("INVOCATIONS", 64)], [("LANES", 256), ("INVOCATIONS", 256)]];
+
+/// Elements of a short row at most.
+const SHORT: usize = 512;
+
+/// Twin of the structure of this name in the kernels.
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+pub(super) struct RowArgs {
+    /// Rows in all.
+    pub(super) rows: u32,
+    /// `D`.
+    pub(super) width: u32,
+    /// Of layer norm.
+    pub(super) epsilon: f32,
+    pub(super) unused: u32,
+}
+
+/// How the rows of a call are spread.
+#[derive(Debug)]
+pub(super) struct WholeRows {
+    /// The kernel's parameters.
+    pub(super) args: RowArgs,
+    /// Which of [`CONSTANTS`].
+    pub(super) which: usize,
+    /// Workgroups: several short rows, or one long row each.
+    pub(super) groups: usize,
+}
+
+impl WholeRows {
+    /// Rows over the last axis of `x`.
+    pub(super) fn new(x: &Tensor<Wgpu>) -> Self {
+        let (rows, width) = (x.shape().rows(), x.shape().last());
+        let which = usize::from(width > SHORT);
+        let [(_, lanes), (_, invocations)] = CONSTANTS[which];
+        let args = RowArgs { rows: rows as u32, width: width as u32, epsilon: 0.0, unused: 0 };
+        Self { args, which, groups: rows.div_ceil((invocations / lanes) as usize) }
+    }
+}
