@@ -29,6 +29,7 @@ fn product<B: Primitives>(format: BlockFormat, lead: &[usize], blocks: usize, ro
     let weights: Vec<f32> = random.normals([rows, inner]).values.iter().map(|&x| x as f32).collect();
     let blocks = format.quantize(&weights).expect("whole blocks of finite numbers");
     let values: Vec<f64> = format.dequantize(&blocks).expect("blocks").into_iter().map(f64::from).collect();
+    // Kept as they were quantized: the equations have the values that the blocks hold.
     let mut x = random.normals([lead, &[inner]].concat());
     for (i, x) in x.values.iter_mut().enumerate() {
         *x = if i % 32 == 7 { 127.0 } else { (40.0 * *x).round().clamp(-127.0, 127.0) } / 64.0;
@@ -40,6 +41,7 @@ fn product<B: Primitives>(format: BlockFormat, lead: &[usize], blocks: usize, ro
         slots: vec![Slot::rows("x", x)],
         outputs: vec![Output::new("y", y)],
         forward: Box::new(move |x| {
+            // No gradient is wanted of them.
             let weights = x[0][0].constant(rows, inner, values.clone()).t();
             vec![each(&x[0], |x| x.dot(&weights))]
         }),
@@ -47,6 +49,7 @@ fn product<B: Primitives>(format: BlockFormat, lead: &[usize], blocks: usize, ro
             let device = x[0].device();
             let weight = Quantized::new(device, format, [rows, inner], &blocks)?;
             assert_eq!(weight.blocks()?, blocks, "what was uploaded");
+            // On every device and at every size, since each has kernels of its own.
             shows_nan(&x[0], &weight)?;
             Ok(CaseResult { outputs: vec![primitives::quantized_matmul(&x[0], &weight)?], grads: vec![] })
         }),
@@ -62,7 +65,9 @@ fn shows_nan<B: Primitives>(x: &Tensor<B>, weight: &Quantized<B>) -> Result<()> 
         )?)
     };
     let x = Array::download(x)?;
+    // In 32 bits, whatever the case has.
     let sound = call(&x)?.values;
+    // In the middle of a group.
     for bad in [f64::NAN, f64::INFINITY] {
         let mut x = x.clone();
         let at = x.values.len() - 3;

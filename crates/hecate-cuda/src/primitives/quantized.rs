@@ -32,9 +32,11 @@ const FEW: usize = 4;
 const COLUMNS: usize = 16;
 
 /// Values that a thread decodes.
+// `PART` in the kernels.
 const PART: usize = 16;
 
 /// The format's number in the kernels.
+// `Q8_0`, `Q6_K`, `Q5_K` and `Q4_K` there.
 fn number(format: BlockFormat) -> u32 {
     match format {
         BlockFormat::Q8_0 => 0,
@@ -55,6 +57,7 @@ impl QuantizedMatmul for Cuda {
             let dims = MatmulDims { batch: 1, rows: n, inner, columns, transpose };
             return self.matmul(dims, MatmulInputs { a: x, b, onto: None });
         }
+        // In the type of `x`, rounded once.
         let y = self.empty([n, columns], x.dtype())?;
         // Blocks are read in place.
         let (weights, rows) = (pointer(weight.words()), n as u32);
@@ -69,6 +72,7 @@ impl QuantizedMatmul for Cuda {
                     self.launch(grid, &FourRows { x, y: out, weights, columns, inner, rows })?;
                 }
             }
+            // Kernels for any format, told which.
             format => {
                 let arguments = FewRows { x, y: out, weights, columns, inner, rows, format: number(format) };
                 // A warp a row of weights.
@@ -83,6 +87,7 @@ impl Cuda {
     /// The values `[N,K]` of a quantized matrix, rounded to `dtype`.
     fn dequantized(&self, weight: &Quantized<Self>, dtype: DType) -> Result<Tensor<Self>> {
         let out = self.empty([weight.rows(), weight.columns()], dtype)?;
+        // Rows are whole blocks, so parts are counted through all of them.
         let (weights, parts) = (pointer(weight.words()), weight.rows() * weight.columns() / PART);
         let arguments =
             Dequantize { weights, out: (&out).into(), parts: parts as u64, format: number(weight.format()) };

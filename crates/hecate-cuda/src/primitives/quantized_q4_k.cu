@@ -16,19 +16,22 @@ struct FewRowsQ4K {
     u32 rows;
 };
 
+// Of a block
 #define WARPS 8
 // Rows of weights of a warp
 #define COLUMNS 2
 // Blocks that a warp reads at a time
 #define BLOCKS 4
-// Values of `x` in shared memory
+// Values of `x` in shared memory: 32 KiB, and four words more for every 64
 #define TILE 8192
 
-// What a lane reads of a block: scales, and values.
+// What a lane reads of a block: scales, and values. Zeros stand for a block after the end: they add nothing, since `x` is zero
+// there too.
 struct Piece {
     uint4 head, q;
 };
 
+// Word `i` of 16 bytes; `i` is known while compiling.
 __device__ __forceinline__ u32 word(const uint4& x, u32 i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
 
 // Where a value of `x` stands in shared memory: four more after 64, so that lanes of a block use all banks.
@@ -38,17 +41,20 @@ __device__ __forceinline__ u32 padded(u32 i) { return i + 4 * (i / 64); }
 __device__ __forceinline__ Piece fetch(const FewRowsQ4K& args, u64 column, u64 block) {
     u64 blocks = args.inner / 256;
     if (block >= blocks || column >= args.columns) return Piece{};
+    // Blocks of 144 bytes are aligned to 16. All eight lanes read the same head, which costs one access.
     const uint4* from = (const uint4*)(args.weights + (column * blocks + block) * BYTES<Q4_K>);
     return Piece{from[0], from[1 + threadIdx.x % 8]};
 }
 
 // Scales and minima of the two groups of a lane: (s, s', m, m').
 __device__ __forceinline__ float4 scales_of(const uint4& head, u32 pair) {
+    // Four groups at a time, as the bytes of a word: the first four, then the last four.
     u32 s = head.y & 0x3f3f3f3f, m = head.z & 0x3f3f3f3f;
     if (pair >= 2) {
         s = (head.w & 0x0f0f0f0f) | (head.y >> 2 & 0x30303030);
         m = (head.w >> 4 & 0x0f0f0f0f) | (head.z >> 2 & 0x30303030);
     }
+    // A pair of groups is half a word.
     u32 shift = 16 * (pair % 2);
     s >>= shift;
     m >>= shift;
@@ -56,7 +62,8 @@ __device__ __forceinline__ float4 scales_of(const uint4& head, u32 pair) {
     return make_float4(d.x * (float)(s & 255), d.x * (float)(s >> 8 & 255), d.y * (float)(m & 255), d.y * (float)(m >> 8 & 255));
 }
 
-// 1 + q/16 of the lower and of the upper bits of byte `i` of a word.
+// 1 + q/16 of the lower and of the upper bits of byte `i` of a word: the four upper bits of a fraction are 19 to 22.
+// A conversion of whole numbers to floats takes four times as long as these two instructions.
 __device__ __forceinline__ float low_of(u32 word, u32 i) {
     u32 bits = i < 3 ? word << (19 - 8 * i) : word >> 5;
     return __uint_as_float((bits & 0x00780000) | 0x3f800000);
@@ -66,9 +73,11 @@ __device__ __forceinline__ float high_of(u32 word, u32 i) {
     return __uint_as_float((bits & 0x00780000) | 0x3f800000);
 }
 
+// Of 32 lanes, eight have a block each; all go through the same instructions.
 // Adds what a block gives to the sums of ROWS rows of `x`, which lie in `shared` `at` so many values after another.
 template <u32 ROWS>
 __device__ __forceinline__ void add_block(float (&sums)[ROWS][COLUMNS], const Piece (&piece)[COLUMNS], const float* shared, u32 stride) {
+    // Which groups, `2 pair` and `2 pair + 1`
     u32 pair = threadIdx.x % 8 / 2;
     // Of both rows of weights
     float4 scales[COLUMNS];
@@ -84,6 +93,7 @@ __device__ __forceinline__ void add_block(float (&sums)[ROWS][COLUMNS], const Pi
             // Four values of either group, which one word of weights holds
             float4 low = *(const float4*)(x + 4 * t), high = *(const float4*)(x + 32 + 4 * t);
             float each[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+            // Sums of either group apart, so that there are several chains
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
                 plain[0] += each[0][i];
@@ -110,17 +120,20 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
     // Whole steps of a warp, two by two
     constexpr u32 LENGTH = TILE / ROWS, STRIDE = LENGTH + LENGTH / 16, STEP = 256 * BLOCKS;
     __shared__ __align__(16) float shared[ROWS * STRIDE];
+    // Rows of weights of neighbouring warps lie next to each other.
     u32 lane = threadIdx.x % 32;
     u64 column = ((u64)blockIdx.x * WARPS + threadIdx.x / 32) * COLUMNS;
     // Of this lane's share of blocks
     float sums[ROWS][COLUMNS] = {};
-    // Two steps are on their way while one is used.
+    // Two steps are on their way while one is used: some 36 KiB on a multiprocessor, which is about what the memory's delay
+    // asks for at its rate.
     Piece even[COLUMNS], odd[COLUMNS];
     u64 block = lane / 8;
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) even[c] = fetch(args, column + c, block), odd[c] = fetch(args, column + c, block + BLOCKS);
     for (u64 start = 0; start < args.inner; start += LENGTH) {
         u32 length = args.inner - start < LENGTH ? (u32)(args.inner - start) : LENGTH;
+        // The whole row at once, unless it is longer than the tile.
         // Zeros after the end of a row, up to whole steps
         u32 staged = (length + 2 * STEP - 1) / (2 * STEP) * (2 * STEP);
         // Nobody reads the tile before any more.
@@ -138,6 +151,7 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
             add_block<ROWS>(sums, even, shared + at + padded(step), STRIDE);
 #pragma unroll
             for (u32 c = 0; c < COLUMNS; c++) even[c] = fetch(args, column + c, block + 2 * BLOCKS);
+            // As soon as a step is used, the one after the next is asked for.
             add_block<ROWS>(sums, odd, shared + at + padded(step + STEP), STRIDE);
 #pragma unroll
             for (u32 c = 0; c < COLUMNS; c++) odd[c] = fetch(args, column + c, block + 3 * BLOCKS);
