@@ -83,7 +83,7 @@ fn time<B: Backend>(
         round(&state[0])?;
         Ok((state, token))
     };
-    let mut captured = capture(device, &[x.clone()], &token, &mut step)?;
+    let mut captured = capture(device, std::slice::from_ref(&x), &token, &mut step)?;
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
         let start = Instant::now();

@@ -27,7 +27,7 @@ pub(super) fn kernels(format: BlockFormat) -> Option<Kernels> {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vnni")
         && is_x86_feature_detected!("f16c");
-    there.then(|| match format {
+    there.then_some(match format {
         BlockFormat::Q8_0 => Kernels { one: call!(q8_0 1), several: call!(q8_0 TOGETHER) },
         BlockFormat::Q6K => Kernels { one: call!(q6_k 1), several: call!(q6_k TOGETHER) },
         BlockFormat::Q5K => Kernels { one: call!(q5_k 1), several: call!(q5_k TOGETHER) },

@@ -21,6 +21,7 @@ template <u32 FORMAT> constexpr u32 PARTS = BLOCK<FORMAT> / PART;
 // 16 bytes from an even address on: blocks of 34 and of 210 bytes are aligned no better.
 // They are read as halves of words. Neighbouring lanes read neighbouring bytes, so that lines of the cache are used up.
 struct Bytes {
+    // Sixteen bytes, the first in the lowest bits
     u32 word[4];
     __device__ __forceinline__ explicit Bytes(const u8* from) {
 #pragma unroll

@@ -51,6 +51,7 @@ impl QuantizedMatmul for Cuda {
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
         if n > FEW {
+            // What it costs is small beside the product, from some rows on.
             let b = &self.dequantized(weight, x.dtype())?;
             // All values at once, for the time of the call.
             let transpose = Transpose { a: false, b: true };
@@ -74,6 +75,7 @@ impl QuantizedMatmul for Cuda {
             }
             // Kernels for any format, told which.
             format => {
+                // Their blocks are not aligned, or have more bits: they are read by halves of words.
                 let arguments = FewRows { x, y: out, weights, columns, inner, rows, format: number(format) };
                 // A warp a row of weights.
                 self.launch(Grid::elements(weight.rows().saturating_mul(32)), &arguments)?;

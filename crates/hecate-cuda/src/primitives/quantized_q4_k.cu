@@ -127,7 +127,9 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
     float sums[ROWS][COLUMNS] = {};
     // Two steps are on their way while one is used: some 36 KiB on a multiprocessor, which is about what the memory's delay
     // asks for at its rate.
+    // Named apart, so that no index is known only at run time
     Piece even[COLUMNS], odd[COLUMNS];
+    // The block that this lane reads of the first step
     u64 block = lane / 8;
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; c++) even[c] = fetch(args, column + c, block), odd[c] = fetch(args, column + c, block + BLOCKS);
@@ -168,5 +170,6 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
     }
 }
 
+// Of the token that is generated
 KERNEL(q4_k_one_row, FewRowsQ4K, 256) { q4_k_few_rows<1>(args); }
 KERNEL(q4_k_four_rows, FewRowsQ4K, 256) { q4_k_few_rows<4>(args); }
