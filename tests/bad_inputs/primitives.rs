@@ -1,6 +1,7 @@
 //! Arguments of primitives that do not fit.
 
 use super::{device, names};
+use hecate_core::quantized::{BlockFormat, Quantized};
 use hecate_core::{
     DType, Error, Result, Sequences, Tensor,
     primitives::{
@@ -161,6 +162,25 @@ fn features() {
         assert!(matches!(names(refused, &["poly2", "`coefficients`"]), Error::Config { .. }));
     }
     assert_eq!(primitives::poly2_width(usize::MAX), usize::MAX);
+}
+
+#[test]
+fn quantized_products() {
+    let weight = Quantized::zeros(&device(), BlockFormat::Q8_0, [3, 64]).expect("two blocks a row");
+    let call = |x: &Tensor<Cpu>| primitives::quantized_matmul(x, &weight);
+    assert_eq!(call(&ones([2, 5, 64])).expect("a valid call").shape().axes(), [2, 5, 3]);
+    assert!(matches!(names(call(&ones([2, 32])), &["quantized_matmul", "`x`", "[2, 64]"]), Error::Shape { .. }));
+    assert!(matches!(names(call(&ids([2, 64], 0)), &["quantized_matmul", "`x`", "u32"]), Error::DType { .. }));
+    assert!(matches!(names(call(&ones([0, 64])), &["quantized_matmul", "`x`"]), Error::Empty { .. }));
+    for format in BlockFormat::ALL {
+        let made = |shape, bytes: usize| Quantized::new(&device(), format, shape, &vec![0; bytes]).map(|_| ());
+        let known = format!("multiple of {}", format.block());
+        let parts = made([1, format.block() + 1], 0);
+        assert!(matches!(names(parts, &["quantized matrix", &known]), Error::Config { .. }));
+        let few = made([2, format.block()], format.block_bytes());
+        assert!(matches!(names(few, &["quantized matrix", "`bytes`", "2 rows"]), Error::Config { .. }));
+        assert!(matches!(names(made([0, format.block()], 0), &["quantized matrix"]), Error::Empty { .. }));
+    }
 }
 
 #[test]

@@ -21,7 +21,8 @@ const EXCEPTIONS: [(&str, &str); 7] = [
 ];
 
 /// Files with types that are read from JSON, and the call that reads them here.
-const FROM_JSON: [(&str, &str); 12] = [
+const FROM_JSON: [(&str, &str); 13] = [
+    ("hecate-core/src/quantized/", "Config::from_json"),
     ("hecate-core/src/rule.rs", "Config::from_json"),
     ("hecate-core/src/rules/", "Config::from_json"),
     ("hecate-models/src/config.rs", "Config::from_json"),

@@ -9,6 +9,7 @@ use hecate_core::{
     Algorithm, ConvInput, DType, Decode, Dims, GateForm, GateLogit, Inputs, Result, Rule, Sequences, Shape, Slots,
     Tensor, TokenGates, decode, forward, forward_packed, infer_packed,
     primitives::{self as p, *},
+    quantized::{BlockFormat, KScales, Quantized},
     rules::*,
 };
 use hecate_cpu::Cpu;
@@ -83,6 +84,42 @@ fn rows_are_found_or_refused() {
             let table = array(&[rows.min(5), width.min(5)]).expect("a small array");
             let _ = sound("embedding", || p::embedding(&table, ids))?;
         }
+        Ok(())
+    });
+}
+
+#[test]
+fn blocks_are_taken_or_refused() {
+    let formats = prop::sample::select(BlockFormat::ALL.to_vec());
+    let draws = (formats, sizes(), vec(any::<u8>(), 0..500), vec(factor(), 0..520), ".{0,6}");
+    hold(300, &draws, |(format, [rows, columns, axis, ..], blocks, values, name)| {
+        // A few whole blocks, so that not all are refused.
+        for columns in [columns, format.block() * (1 + columns % 2)] {
+            let whole = format.bytes(columns).and_then(|bytes| bytes.checked_mul(rows)).unwrap_or(0).min(1 << 12);
+            for blocks in [blocks.clone(), blocks.iter().copied().cycle().take(whole).collect()] {
+                let made = sound("Quantized::new", || Quantized::new(&device(), format, [rows, columns], &blocks))?;
+                if let Ok(matrix) = made {
+                    prop_assert_eq!(matrix.blocks().expect("the bytes"), blocks);
+                    for axes in [vec![columns], vec![2, columns], vec![axis.min(5)], vec![0, columns]] {
+                        let x = array(&axes).expect("a small array");
+                        let _ = sound("quantized_matmul", || p::quantized_matmul(&x, &matrix))?;
+                    }
+                }
+            }
+            let _ = sound("Quantized::zeros", || Quantized::zeros(&device(), format, [rows, columns]).map(|_| ()))?;
+        }
+        if let Ok(values) = sound("BlockFormat::dequantize", || format.dequantize(&blocks))? {
+            prop_assert_eq!(values.len() % format.block(), 0);
+        }
+        if let Ok(blocks) = sound("BlockFormat::quantize", || format.quantize(&values))? {
+            prop_assert!(format.dequantize(&blocks).expect("blocks").iter().all(|x| x.is_finite()));
+        }
+        if let Some(bytes) = blocks.first_chunk() {
+            let scales = sound("KScales::unpack", || KScales::unpack(bytes))?;
+            prop_assert_eq!(scales.pack(), *bytes);
+        }
+        let known = BlockFormat::ALL.iter().any(|format| format.name() == name);
+        prop_assert_eq!(sound("BlockFormat", || name.parse::<BlockFormat>())?.is_ok(), known);
         Ok(())
     });
 }

@@ -33,5 +33,6 @@ mod decoding;
 mod devices;
 mod layers;
 mod levels;
+mod quantized;
 mod steps;
 mod training;

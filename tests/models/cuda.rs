@@ -9,6 +9,7 @@ mod decoding;
 mod devices;
 mod layers;
 mod levels;
+mod quantized;
 mod steps;
 mod stopping;
 

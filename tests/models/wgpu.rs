@@ -8,6 +8,7 @@ mod decoding;
 mod devices;
 mod layers;
 mod levels;
+mod quantized;
 mod steps;
 
 /// The tiny model and text of the CPU's tests of training.

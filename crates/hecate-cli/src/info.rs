@@ -117,7 +117,7 @@ impl Summary {
     fn read(folder: &Path) -> Result<Self> {
         let run = Run::new(folder);
         let config = load_config(&run.file("config.json"))?;
-        let (parameters, standing) = (count_parameters(&run.file(MODEL))?, Standing::read(&run)?);
+        let (parameters, standing) = (count_parameters(&run.file(MODEL), config.quantization)?, Standing::read(&run)?);
         Ok(Self { config, parameters, standing, records: read_metrics(&run.file(METRICS))? })
     }
 
@@ -165,7 +165,8 @@ fn describe(config: &Config) -> String {
         1 => "1 layer".to_owned(),
         count => format!("{count} layers"),
     };
-    format!("{} in {layers} of width {}, of {tokens}", mixers(config), config.hidden_size)
+    let stored = config.quantization.map_or_else(String::new, |format| format!(", in {format}"));
+    format!("{} in {layers} of width {}, of {tokens}{stored}", mixers(config), config.hidden_size)
 }
 
 /// What the blocks are made of, each kind once.

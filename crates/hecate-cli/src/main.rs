@@ -4,7 +4,7 @@
 //! the backend by the name that was given and runs the job on it. Everything else is a library call:
 //!
 //! * `train` (`train/`): flags to a configuration, the training loop, the record and the picture of a run;
-//! * `generate` and `eval`: a trained model, found by `runs`; `info` describes runs;
+//! * `generate`, `eval` and `quantize`: a trained model, found by `runs`; `info` describes runs;
 //! * `check` and `bench` (feature `check`): conformance, speed, and made-up tasks;
 //! * `devices`: what there is on this machine.
 //!
@@ -27,6 +27,7 @@ mod info;
 mod log;
 mod measure;
 mod progress;
+mod quantize;
 mod runs;
 mod sources;
 mod stop;
@@ -66,6 +67,8 @@ enum Action {
     /// Measure how well a trained model predicts a text.
     #[command(allow_negative_numbers = true)]
     Eval(eval::EvalArgs),
+    /// Store a trained model's matrices in few bits a weight, to generate and evaluate with.
+    Quantize(quantize::QuantizeArgs),
     /// Compare every rule and primitive on this machine with 64-bit equations.
     #[cfg(feature = "check")]
     Check(check::CheckArgs),
@@ -118,6 +121,7 @@ fn run(action: Action) -> error::Result<ExitCode> {
         Action::Train(arguments) => train::run(*arguments),
         Action::Generate(arguments) => generate::run(arguments),
         Action::Eval(arguments) => eval::run(arguments),
+        Action::Quantize(arguments) => quantize::run(arguments),
         #[cfg(feature = "check")]
         Action::Check(arguments) => check::run(arguments),
         #[cfg(feature = "check")]

@@ -63,8 +63,16 @@ impl RunArgs {
     /// # Errors
     /// As [`open`].
     pub(crate) fn open<B: Backend>(&self, device: &B, folder: &Path) -> Result<(LanguageModel<B>, Vocabulary)> {
-        let Trained { model, vocabulary, .. } = open(device, folder, self.best, "--run")?;
+        let Trained { model, vocabulary, .. } = self.load(device, folder)?;
         Ok((model, vocabulary))
+    }
+
+    /// As [`RunArgs::open`], and the content of the tokenizer's file.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub(crate) fn load<B: Backend>(&self, device: &B, folder: &Path) -> Result<Trained<B>> {
+        open(device, folder, self.best, "--run")
     }
 }
 

@@ -33,7 +33,7 @@ use hecate_models::{
     Config, LanguageModel, Vocabulary,
     checkpoint::Run,
     text::Corpus,
-    trainer::{PUBLISHED, RunPlan, TOKENIZER, Trained, Trainer},
+    trainer::{PUBLISHED, RunPlan, TOKENIZER, Trained, Trainer, load_config},
 };
 use session::Session;
 use std::{fs, path::Path, process::ExitCode};
@@ -152,6 +152,7 @@ fn check_free(run: &Run, overwrite: bool) -> Result<()> {
 /// A stopped run, where its newest checkpoint left it. The text must be the same; its path may be another.
 fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Session<B>> {
     // Refused here where there is no checkpoint, before a lock is made in a folder that is no run.
+    refuse_quantized(&run)?;
     run.newest()?;
     // The lock comes first: opening a checkpoint sweeps up after a stopped run.
     let lock = run.lock()?;
@@ -181,6 +182,18 @@ fn resume<B: Backend>(device: &B, arguments: &TrainArgs, run: Run) -> Result<Ses
     let length = trainer.settings().text();
     let corpus = Corpus::of(&source, &vocabulary, plan.held_out, length)?;
     Session::new(run, lock, trainer, corpus, vocabulary, arguments.measure)
+}
+
+/// Refuses a folder that `hecate quantize` wrote: it would only be said that there is no checkpoint.
+fn refuse_quantized(run: &Run) -> Result<()> {
+    let path = run.file("config.json");
+    match load_config(&path).ok().and_then(|config| config.quantization) {
+        Some(format) => {
+            let why = format!("a model in {format}, which learns no more; resume the run that it was made of");
+            Err(Error::file(path, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// What flags change of a stopped run: how many steps it has, and how many checkpoints are kept.

@@ -7,6 +7,7 @@
 //! * [`rules`]: the rows, with their equations forward and backward, numbered; kernels cite the numbers.
 //! * [`families`]: what an engine must know of the rules that it runs, written once for all backends.
 //! * [`primitives`]: what models need around a memory, in forward/backward pairs.
+//! * [`quantized`]: matrices of few bits a value, for inference.
 //! * [`Device`], [`Kernel`], [`Backend`]: what a backend must provide.
 //! * [`forward`], [`infer`], [`Forward`], [`Pass`]: how rules are called.
 //!
@@ -39,6 +40,7 @@ mod gates;
 pub mod memory;
 mod pass;
 pub mod primitives;
+pub mod quantized;
 mod rule;
 pub mod rules;
 mod sequences;

@@ -64,6 +64,7 @@ mod linear;
 mod peak_memory;
 mod primitives;
 mod product;
+mod quantized;
 mod recurrent;
 mod rows;
 mod rules;

@@ -41,6 +41,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("entries.cuh", include_str!("primitives/entries.cuh")),
     ("maps.cuh", include_str!("primitives/maps.cuh")),
     ("norm.cuh", include_str!("primitives/norm.cuh")),
+    ("quantized.cuh", include_str!("primitives/quantized.cuh")),
     ("attention.cuh", include_str!("primitives/attention.cuh")),
     ("attention/tiles.cuh", include_str!("primitives/attention/tiles.cuh")),
     ("attention/groups.cuh", include_str!("primitives/attention/groups.cuh")),

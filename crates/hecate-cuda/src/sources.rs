@@ -27,6 +27,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::matmul_groups::SOURCE,
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
+    &primitives::quantized::SOURCE,
+    &primitives::quantized::Q4_K,
     &primitives::reduce::SOURCE,
     &primitives::retention::SOURCE,
     &primitives::rotary::SOURCE,

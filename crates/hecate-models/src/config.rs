@@ -17,7 +17,7 @@ use crate::{
     bounds::{LAYERS, SIZE, within},
     json,
 };
-use hecate_core::Rule;
+use hecate_core::{Rule, quantized::BlockFormat};
 use serde::{Deserialize, Serialize};
 
 /// A language model: an embedding, blocks, a norm and an output head.
@@ -45,6 +45,10 @@ pub struct Config {
     pub hidden_dropout: f32,
     /// The blocks, first to last.
     pub layers: Vec<LayerConfig>,
+    /// How the matrices of projections, MLPs and a head of its own are stored: for inference alone. Absent, all weights are
+    /// 32-bit floats, as they always are in tables, norms, convolutions and the maps of gates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<BlockFormat>,
 }
 
 impl Default for Config {
@@ -60,6 +64,7 @@ impl Default for Config {
             activation_dropout: 0.0,
             hidden_dropout: 0.0,
             layers: vec![LayerConfig::default(); 4],
+            quantization: None,
         }
     }
 }

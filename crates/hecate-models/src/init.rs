@@ -1,10 +1,13 @@
 //! First values of parameters. One stream of random bits serves all of them, so a seed gives the same weights everywhere.
 
 use crate::{
-    Dropout, Error, ParameterId, Parameters, Random, Result,
+    Dropout, Error, MatrixId, ParameterId, Parameters, Random, Result,
     bounds::{LAYERS, product, within},
 };
-use hecate_core::{Backend, DType, Shape, Tensor, memory};
+use hecate_core::{
+    Backend, DType, Shape, Tensor, memory,
+    quantized::{BlockFormat, Quantized},
+};
 use std::f64::consts::TAU;
 
 /// How a parameter starts.
@@ -47,6 +50,8 @@ pub struct Builder<'a, B: Backend> {
     layers: usize,
     /// What layers drop.
     dropout: Dropout,
+    /// How matrices are stored, if not in 32 bits.
+    quantization: Option<BlockFormat>,
 }
 
 /// What parameters are made of.
@@ -83,8 +88,8 @@ impl<'a, B: Backend> Builder<'a, B> {
     }
 
     fn made_of(values: Values<'a>, device: &'a B, parameters: &'a mut Parameters<B>) -> Self {
-        let (scope, dropout) = (String::new(), Dropout::default());
-        Self { device, parameters, values, scope, deviation: 0.0, layers: 1, dropout }
+        let (scope, dropout, quantization) = (String::new(), Dropout::default(), None);
+        Self { device, parameters, values, scope, deviation: 0.0, layers: 1, dropout, quantization }
     }
 
     /// The same; layers made from here on drop so much, on tapes that drop anything
@@ -95,6 +100,11 @@ impl<'a, B: Backend> Builder<'a, B> {
     pub fn with_dropout(self, dropout: Dropout) -> Result<Self> {
         dropout.check()?;
         Ok(Self { dropout, ..self })
+    }
+
+    /// The same; matrices added from here on are stored so ([`Builder::matrix`]).
+    pub(crate) fn with_quantization(self, quantization: Option<BlockFormat>) -> Self {
+        Self { quantization, ..self }
     }
 
     /// What layers drop.
@@ -116,7 +126,33 @@ impl<'a, B: Backend> Builder<'a, B> {
             deviation: self.deviation,
             layers: self.layers,
             dropout: self.dropout,
+            quantization: self.quantization,
         }
+    }
+
+    /// Adds the matrix `[outputs, inputs]` of a linear map, as the model's matrices are stored.
+    ///
+    /// # Errors
+    /// As [`Builder::parameter`]; [`Error::Config`] naming the matrix, in a quantized model, for inputs that are no whole
+    /// blocks, and for first values: no model begins quantized.
+    pub fn matrix(&mut self, name: &str, [outputs, inputs]: [usize; 2], init: Init) -> Result<MatrixId> {
+        let Some(format) = self.quantization else {
+            return Ok(MatrixId::Learned(self.parameter(name, [outputs, inputs], init)?));
+        };
+        let name = format!("{}{name}", self.scope);
+        if !inputs.is_multiple_of(format.block()) {
+            return Err(no_whole_blocks(&name, inputs, format));
+        }
+        let Self { device, .. } = *self;
+        let matrix = match &mut self.values {
+            Values::Drawn(_) => return Err(refuse_learning(format)),
+            Values::Zeros => Quantized::zeros(device, format, [outputs, inputs])?,
+            Values::Counted(count) => {
+                **count = count.saturating_add(product(&[outputs, inputs]));
+                return Ok(self.parameters.next_matrix());
+            }
+        };
+        Ok(self.parameters.add_quantized(name, matrix))
     }
 
     /// Adds a parameter; matrices (two axes or more) take part in weight decay unless they are [`Builder::table`]s.
@@ -164,6 +200,23 @@ impl<'a, B: Backend> Builder<'a, B> {
         };
         Ok(self.parameters.add(format!("{}{name}", self.scope), value, decay))
     }
+}
+
+/// The error of a matrix whose rows cannot be cut into blocks.
+fn no_whole_blocks(name: &str, inputs: usize, format: BlockFormat) -> Error {
+    let expected = match format.block() {
+        32 => "a multiple of 32, the block of q8_0; keep this model in 32 bits".to_owned(),
+        block => {
+            format!("a multiple of {block}, the block of {format}; take q8_0, whose blocks are of 32, or keep 32 bits")
+        }
+    };
+    Error::config(format!("values of a row of {name}"), inputs, expected)
+}
+
+/// The error of learning with quantized weights.
+pub(crate) fn refuse_learning(format: BlockFormat) -> Error {
+    let expected = "none where a model learns: quantized weights have no gradient; learn in 32 bits, then quantize";
+    Error::config("quantization", format, expected)
 }
 
 /// The name in messages.

@@ -63,7 +63,8 @@ impl<B: Backend> LanguageModel<B> {
             Some(random) => Builder::new(device, &mut parameters, random, deviation, layers),
             None => Builder::blank(device, &mut parameters),
         }
-        .with_dropout(config.dropout())?;
+        .with_dropout(config.dropout())?
+        .with_quantization(config.quantization);
         let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
         let mut model = build.within("model");
         let embeddings = Embedding::new(&mut model, "embeddings", vocabulary, hidden)?;
@@ -93,14 +94,15 @@ impl<B: Backend> LanguageModel<B> {
         config.validate()?;
         let (mut parameters, mut count) = (Parameters::new(), 0);
         let (vocabulary, hidden) = (config.vocabulary_size, config.hidden_size);
-        let mut build = Builder::counting(device, &mut parameters, &mut count);
+        let mut build = Builder::counting(device, &mut parameters, &mut count).with_quantization(config.quantization);
         let embeddings = Embedding::new(&mut build, "", vocabulary, hidden)?;
         embeddings.head(&mut build, "", (vocabulary, hidden), config.tie_word_embeddings)?;
         RmsNorm::new(&mut build, "", hidden, config.norm_eps)?;
         // Of layers alike one is counted.
         for run in config.layers.chunk_by(|a, b| a == b) {
             let mut layer = 0;
-            Block::new(&mut Builder::counting(device, &mut parameters, &mut layer), config, &run[0])?;
+            let build = Builder::counting(device, &mut parameters, &mut layer);
+            Block::new(&mut build.with_quantization(config.quantization), config, &run[0])?;
             count = count.saturating_add(layer.saturating_mul(run.len() as u128));
         }
         Ok(count)

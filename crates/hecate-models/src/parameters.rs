@@ -3,9 +3,9 @@
 use crate::{
     Error, Result,
     checkpoint::{read_file, write_whole},
-    weights::{pack, unpack},
+    weights::{pack, unpack_all},
 };
-use hecate_core::{Backend, Shape, Tensor, primitives};
+use hecate_core::{Backend, Shape, Tensor, primitives, quantized::Quantized};
 use std::{
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
@@ -40,18 +40,37 @@ impl ParameterId {
     }
 }
 
+/// A matrix that was learned and is quantized now: it learns no more.
+#[derive(Debug)]
+pub struct QuantizedMatrix<B: Backend> {
+    /// Name in checkpoints, that of the parameter which it was.
+    pub name: String,
+    /// Its blocks.
+    pub matrix: Quantized<B>,
+}
+
+/// Place of a linear map's matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatrixId {
+    /// Among what the model learns.
+    Learned(ParameterId),
+    /// Among what is quantized.
+    Quantized(ParameterId),
+}
+
 /// All parameters of a model in the order in which they were added, which is that of checkpoints and gradients.
 #[derive(Debug)]
 pub struct Parameters<B: Backend> {
     /// Which set it is.
     id: u64,
     all: Vec<Parameter<B>>,
+    quantized: Vec<QuantizedMatrix<B>>,
 }
 
 impl<B: Backend> Parameters<B> {
     /// None yet.
     pub fn new() -> Self {
-        Self { id: SETS.fetch_add(1, Ordering::Relaxed), all: Vec::new() }
+        Self { id: SETS.fetch_add(1, Ordering::Relaxed), all: Vec::new(), quantized: Vec::new() }
     }
 
     /// Appends one.
@@ -63,6 +82,35 @@ impl<B: Backend> Parameters<B> {
     /// The place of what would be added next.
     pub(crate) fn next_id(&self) -> ParameterId {
         ParameterId { set: self.id, index: self.all.len() }
+    }
+
+    /// Appends a quantized matrix.
+    pub fn add_quantized(&mut self, name: impl Into<String>, matrix: Quantized<B>) -> MatrixId {
+        let id = self.next_matrix();
+        self.quantized.push(QuantizedMatrix { name: name.into(), matrix });
+        id
+    }
+
+    /// The place of what would be quantized next.
+    pub(crate) fn next_matrix(&self) -> MatrixId {
+        MatrixId::Quantized(ParameterId { set: self.id, index: self.quantized.len() })
+    }
+
+    /// The quantized matrix of a [`MatrixId::Quantized`] that these parameters gave.
+    pub(crate) fn get_quantized(&self, id: ParameterId) -> Result<&QuantizedMatrix<B>> {
+        let own = if id.set == self.id { self.quantized.get(id.index) } else { None };
+        let found = || format!("quantized matrix {} of other parameters", id.index);
+        own.ok_or_else(|| Error::config("parameter", found(), "a place that these parameters gave"))
+    }
+
+    /// Matrices that are quantized, in the order in which they were added; none in a model that learns.
+    pub fn quantized(&self) -> &[QuantizedMatrix<B>] {
+        &self.quantized
+    }
+
+    /// The same, to be changed. Names, formats and sizes stay as they are.
+    pub(crate) fn quantized_mut(&mut self) -> &mut [QuantizedMatrix<B>] {
+        &mut self.quantized
     }
 
     /// The parameter that [`Parameters::add`] gave this place.
@@ -101,9 +149,10 @@ impl<B: Backend> Parameters<B> {
         self.all.is_empty()
     }
 
-    /// Elements of all arrays together.
+    /// Elements of all arrays together, quantized ones too.
     pub fn elements(&self) -> usize {
-        self.all.iter().map(|parameter| parameter.value.shape().count()).sum()
+        let quantized: usize = self.quantized.iter().map(|x| x.matrix.rows() * x.matrix.columns()).sum();
+        quantized + self.all.iter().map(|parameter| parameter.value.shape().count()).sum::<usize>()
     }
 
     /// Writes all values to a safetensors file, under their names. The file is there whole or not at all; one that was
@@ -113,8 +162,7 @@ impl<B: Backend> Parameters<B> {
     /// [`Error::Io`]; [`Error::Checkpoint`] for two parameters of one name; the device's own failures.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let named: Vec<_> = self.all.iter().map(|parameter| (parameter.name.clone(), &parameter.value)).collect();
-        write_whole(path, &pack(path, &named, &[])?)
+        write_whole(path, &pack(path, &self.named(), self.quantized(), &[])?)
     }
 
     /// Takes all values from a safetensors file, such as [`Parameters::save`] wrote, whose names and shapes must be those
@@ -129,10 +177,24 @@ impl<B: Backend> Parameters<B> {
             return Err(Error::config("parameters", "none", "those of a model, built before its values are loaded"));
         };
         let device = first.value.device().clone();
+        self.restore(&device, path, &read_file(path)?)
+    }
+
+    /// Names and values of what is learned.
+    pub(crate) fn named(&self) -> Vec<(String, &Tensor<B>)> {
+        self.all.iter().map(|parameter| (parameter.name.clone(), &parameter.value)).collect()
+    }
+
+    /// As [`Parameters::load`], from the content of the file.
+    pub(crate) fn restore(&mut self, device: &B, path: &Path, content: &[u8]) -> Result<()> {
         let named = self.all.iter().map(|parameter| (parameter.name.clone(), parameter.value.shape().clone()));
-        let values = unpack(&device, path, &read_file(path)?, &named.collect::<Vec<(String, Shape)>>())?;
+        let named: Vec<(String, Shape)> = named.collect();
+        let (values, matrices) = unpack_all(device, path, content, &named, &self.quantized)?;
         for (parameter, value) in self.all.iter_mut().zip(values) {
             parameter.value = value;
+        }
+        for (quantized, matrix) in self.quantized.iter_mut().zip(matrices) {
+            quantized.matrix = matrix;
         }
         Ok(())
     }

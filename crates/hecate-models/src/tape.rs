@@ -22,7 +22,7 @@ use crate::{
     Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, parameters::add_to,
     probe::ProbeSite,
 };
-use hecate_core::{Backend, DType, Tensor, primitives};
+use hecate_core::{Backend, DType, Shape, Tensor, primitives};
 use std::{
     cell::RefCell,
     collections::{HashMap, hash_map::Entry},
@@ -280,18 +280,8 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     /// Refuses an `x [.., D]` unless `D` is `width`, that of the layer that the parameter belongs to.
     pub(crate) fn check_width(&self, id: ParameterId, width: usize, x: &Var<B>) -> Result<()> {
-        if x.axes().last() == Some(&width) {
-            return Ok(());
-        }
         let Parameter { name, value, .. } = self.parameters.get(id)?;
-        let (layer, parameter) = name.rsplit_once('.').unwrap_or((name, name));
-        Err(Error::Width {
-            layer: layer.to_owned(),
-            expected: width,
-            found: x.value.shape().clone(),
-            parameter: parameter.to_owned(),
-            own: value.shape().clone(),
-        })
+        check_width(name, width, value.shape(), x)
     }
 
     /// Gradients of `Σ seed · var` over the given pairs by all parameters.
@@ -368,6 +358,21 @@ impl<'p, B: Backend> Tape<'p, B> {
         let slot = argument.slot;
         self.push_one(value, move |gradient, slots| slots.add(slot, operation(gradient)?))
     }
+}
+
+/// Refuses an `x [.., D]` unless `D` is `width`, that of the layer that the parameter of this name and shape belongs to.
+fn check_width<B: Backend>(name: &str, width: usize, own: &Shape, x: &Var<B>) -> Result<()> {
+    if x.axes().last() == Some(&width) {
+        return Ok(());
+    }
+    let (layer, parameter) = name.rsplit_once('.').unwrap_or((name, name));
+    Err(Error::Width {
+        layer: layer.to_owned(),
+        expected: width,
+        found: x.value.shape().clone(),
+        parameter: parameter.to_owned(),
+        own: own.clone(),
+    })
 }
 
 /// Refuses to queue another operation on the device of `parameters` once somebody asked to stop.

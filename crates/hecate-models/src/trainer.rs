@@ -10,6 +10,7 @@ mod standing;
 mod step_graph;
 
 pub use crate::weights::count_parameters;
+pub(crate) use files::{CONFIG, MODEL};
 pub use files::{PUBLISHED, TEXT, TOKENIZER, load_config};
 pub use loading::{Trained, WhichWeights, load_best_model, load_model};
 pub use settings::{FirstStates, RunPlan, Settings};
@@ -17,6 +18,7 @@ pub use standing::Standing;
 
 use crate::{
     Config, Error, Interrupt, LanguageModel, Result,
+    init::refuse_learning,
     optimizer::{self, Moments},
     schedule::Schedule,
     text::{Text, TokenSource, Windows},
@@ -99,6 +101,9 @@ impl<B: Backend> Trainer<B> {
     ) -> Result<Self> {
         settings.check()?;
         plan.check()?;
+        if let Some(format) = model.config().quantization {
+            return Err(refuse_learning(format));
+        }
         settings.check_group(model.group())?;
         let model = model.with_precision(settings.precision);
         let weights = model.footprint(settings.batch, settings.tokens).weights;

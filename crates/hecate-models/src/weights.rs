@@ -3,11 +3,15 @@
 use crate::{
     Error, Result,
     checksum::{DIGITS, checksum, checksum_around},
+    parameters::QuantizedMatrix,
 };
-use hecate_core::{Device, Shape, Tensor, memory};
+use hecate_core::{
+    Backend, Device, Shape, Tensor, memory,
+    quantized::{BlockFormat, Quantized},
+};
 use safetensors::{
     Dtype, SafeTensors,
-    tensor::{Metadata, TensorView},
+    tensor::{Metadata, TensorInfo, TensorView},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -36,20 +40,22 @@ const WAY_OUT: &str = "use the config.json it came with, or build the same model
 /// Checksums of the files that a file of weights was written beside, by their names.
 pub(crate) type Beside = BTreeMap<String, String>;
 
-/// A safetensors file of 32-bit floats, marked as Hecate's, and as written beside these files. The same arrays give the
-/// same bytes.
-pub(crate) fn pack<D: Device>(
+/// A safetensors file of 32-bit floats, and of quantized matrices as bytes `[rows, bytes of a row]`. It is marked as Hecate's,
+/// and as written beside these files. The same arrays give the same bytes.
+pub(crate) fn pack<B: Backend>(
     path: &Path,
-    arrays: &[(String, &Tensor<D>)],
+    arrays: &[(String, &Tensor<B>)],
+    matrices: &[QuantizedMatrix<B>],
     beside: &[(&str, &[u8])],
 ) -> Result<Vec<u8>> {
-    let mut contents = arrays
+    let floats = arrays.iter().map(|(name, array)| {
+        let bytes: Vec<u8> = array.to_f32()?.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Ok((name.as_str(), Dtype::F32, array.shape().axes().to_vec(), bytes))
+    });
+    let blocks = matrices
         .iter()
-        .map(|(name, array)| {
-            let bytes: Vec<u8> = array.to_f32()?.iter().flat_map(|x| x.to_le_bytes()).collect();
-            Ok((name.as_str(), array.shape().axes().to_vec(), bytes))
-        })
-        .collect::<Result<Vec<_>>>()?;
+        .map(|QuantizedMatrix { name, matrix }| Ok((name.as_str(), Dtype::U8, byte_shape(matrix), matrix.blocks()?)));
+    let mut contents = floats.chain(blocks).collect::<Result<Vec<_>>>()?;
     contents.sort_by_key(|content| content.0);
     if let Some(pair) = contents.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         let why = format!("cannot be made: two arrays are named `{}`; give each a name of its own", pair[0].0);
@@ -61,7 +67,7 @@ pub(crate) fn pack<D: Device>(
     let fail = |error: &dyn Display| Error::checkpoint(path, format!("cannot be made: {error}"));
     let views = contents
         .iter()
-        .map(|(name, shape, bytes)| Ok((*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?)))
+        .map(|(name, dtype, shape, bytes)| Ok((*name, TensorView::new(*dtype, shape.clone(), bytes)?)))
         .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
         .map_err(|error| fail(&error))?;
     let mut bytes = safetensors::serialize(views, Some(metadata)).map_err(|error| fail(&error))?;
@@ -71,6 +77,11 @@ pub(crate) fn pack<D: Device>(
     let sum = checksum_around(&bytes, AT);
     bytes[AT..AT + DIGITS].copy_from_slice(sum.as_bytes());
     Ok(bytes)
+}
+
+/// What stands in a file for a quantized matrix.
+fn byte_shape<D: Device>(matrix: &Quantized<D>) -> Vec<usize> {
+    vec![matrix.rows(), matrix.row_bytes()]
 }
 
 /// The error of a file whose bytes are not those that were written.
@@ -116,11 +127,12 @@ fn beside(written: &str) -> Beside {
     words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect()
 }
 
-/// Elements of all arrays of a safetensors file. Its header alone is read, and must account for the file's length.
+/// Elements of all arrays of a safetensors file, whose bytes are blocks of this format. Its header alone is read, and must
+/// account for the file's length.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Checkpoint`] for a file that is damaged or cut short.
-pub fn count_parameters(path: &Path) -> Result<u64> {
+pub fn count_parameters(path: &Path, quantization: Option<BlockFormat>) -> Result<u64> {
     let mut file = File::open(path).map_err(Error::io("read", path))?;
     let all = file.metadata().map_err(Error::io("read", path))?.len();
     let mut first = Vec::new();
@@ -130,7 +142,14 @@ pub fn count_parameters(path: &Path) -> Result<u64> {
     file.take(length as u64).read_to_end(&mut text).map_err(Error::io("read", path))?;
     let header = header(path, &text, rest)?;
     // The products were checked where the header was read.
-    Ok(header.tensors().values().map(|array| array.shape.iter().product::<usize>() as u64).fold(0, u64::saturating_add))
+    let elements = |array: &&TensorInfo| {
+        let count = array.shape.iter().product::<usize>();
+        match quantization.filter(|_| array.dtype == Dtype::U8) {
+            Some(format) => (count / format.block_bytes()).saturating_mul(format.block()) as u64,
+            None => count as u64,
+        }
+    };
+    Ok(header.tensors().values().map(elements).fold(0, u64::saturating_add))
 }
 
 /// Length of the header that a file's `first` bytes tell, and how many of its `all` bytes are for arrays.
@@ -156,32 +175,52 @@ fn header(path: &Path, text: &[u8], rest: u64) -> Result<Metadata> {
 }
 
 /// The arrays of a safetensors file, in the order of `expected`; it must hold exactly these.
-pub(crate) fn unpack<D: Device>(
-    device: &D,
+pub(crate) fn unpack<B: Backend>(
+    device: &B,
     path: &Path,
     bytes: &[u8],
     expected: &[(String, Shape)],
-) -> Result<Vec<Tensor<D>>> {
+) -> Result<Vec<Tensor<B>>> {
+    Ok(unpack_all(device, path, bytes, expected, &[])?.0)
+}
+
+/// As [`unpack`], and quantized matrices of the names, formats and sizes of `matrices`.
+pub(crate) fn unpack_all<B: Backend>(
+    device: &B,
+    path: &Path,
+    bytes: &[u8],
+    expected: &[(String, Shape)],
+    matrices: &[QuantizedMatrix<B>],
+) -> Result<(Vec<Tensor<B>>, Vec<Quantized<B>>)> {
     // Before others read the header: the sum of its offsets may overflow there.
     verify(path, bytes)?;
     let file = SafeTensors::deserialize(bytes).map_err(|error| damaged(path, &error))?;
-    if let Some(name) = file.names().into_iter().find(|name| expected.iter().all(|(known, _)| known != name)) {
+    let known = |name: &str| expected.iter().any(|(known, _)| known == name) || matrices.iter().any(|x| x.name == name);
+    if let Some(name) = file.names().into_iter().find(|name| !known(name)) {
         let why = format!("holds `{name}`, which this model does not have; {WAY_OUT}");
         return Err(Error::checkpoint(path, why));
     }
-    expected.iter().map(|(name, shape)| read(device, path, &file, name, shape)).collect()
+    let floats = expected.iter().map(|(name, shape)| {
+        let (values, _) = read(path, &file, name, shape.axes(), Dtype::F32)?.as_chunks::<4>();
+        let values = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        Ok(Tensor::from_f32(device, shape.clone(), values)?)
+    });
+    let blocks = matrices.iter().map(|QuantizedMatrix { name, matrix }| {
+        let blocks = read(path, &file, name, &byte_shape(matrix), Dtype::U8)?;
+        Ok(Quantized::new(device, matrix.format(), [matrix.rows(), matrix.columns()], blocks)?)
+    });
+    Ok((floats.collect::<Result<_>>()?, blocks.collect::<Result<_>>()?))
 }
 
-fn read<D: Device>(device: &D, path: &Path, file: &SafeTensors, name: &str, shape: &Shape) -> Result<Tensor<D>> {
+/// The bytes of an array of this name, shape and type.
+fn read<'a>(path: &Path, file: &SafeTensors<'a>, name: &str, shape: &[usize], dtype: Dtype) -> Result<&'a [u8]> {
     let fail = |why: String| Error::checkpoint(path, format!("{why}; {WAY_OUT}"));
     let view = file.tensor(name).map_err(|_| fail(format!("lacks `{name}`")))?;
-    if view.shape() != shape.axes() {
-        return Err(fail(format!("`{name}` has shape {:?}, expected {shape}", view.shape())));
+    if view.dtype() != dtype {
+        return Err(fail(format!("`{name}` holds {:?}, expected {dtype:?}", view.dtype())));
     }
-    if view.dtype() != Dtype::F32 {
-        return Err(fail(format!("`{name}` holds {:?}, expected F32", view.dtype())));
+    if view.shape() != shape {
+        return Err(fail(format!("`{name}` has shape {:?}, expected {}", view.shape(), Shape::from(shape))));
     }
-    let (values, _) = view.data().as_chunks::<4>();
-    let values = values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    Ok(Tensor::from_f32(device, shape.clone(), values)?)
+    Ok(view.data())
 }

@@ -28,6 +28,7 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::matmul::KERNELS,
     primitives::norm::KERNELS,
     primitives::optimizer::KERNELS,
+    primitives::quantized::KERNELS,
     primitives::reduce::KERNELS,
     primitives::retention::KERNELS,
     primitives::rotary::KERNELS,

@@ -248,7 +248,8 @@ impl ModelFlags<'_> {
         let (vocabulary_size, share) = (vocabulary.size(), self.shape.dropout);
         let base =
             Config { attention_dropout: share, activation_dropout: share, hidden_dropout: share, ..Config::default() };
-        let config = Config { vocabulary_size, hidden_size: self.shape.width, layers, ..base };
+        let (hidden_size, intermediate_size) = (self.shape.width, self.shape.mlp);
+        let config = Config { vocabulary_size, hidden_size, intermediate_size, layers, ..base };
         // Before a long text is read.
         config.validate()?;
         Ok(config)

@@ -37,6 +37,11 @@ pub(crate) struct ShapeArgs {
     /// Width of the residual stream
     #[arg(long, default_value_t = defaults::WIDTH, value_name = "N")]
     pub(super) width: usize,
+    /// Width inside the MLPs; 8/3 of --width, rounded up to a multiple of 16, unless given. Both a multiple of 256 is what
+    /// every format of `hecate quantize` takes
+    #[arg(long, value_name = "N")]
+    // Its range is checked with the configuration.
+    pub(super) mlp: Option<usize>,
     /// Number of memories, or of attention heads, in a block
     #[arg(long, default_value_t = defaults::HEADS, value_name = "N")]
     pub(super) heads: usize,

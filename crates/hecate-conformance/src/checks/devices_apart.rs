@@ -7,7 +7,10 @@ mod calls;
 pub use calls::{CALLS, CoreCall, calls};
 
 use crate::{Array, Case, Sizes, oracle::Oracle};
-use hecate_core::{DType, Device, Error, Host, Inputs, Kernel, Outputs, Result, Shape, Tensor, forward, infer};
+use hecate_core::{
+    DType, Device, Error, Host, Inputs, Kernel, Outputs, Result, Shape, Tensor, forward, infer,
+    quantized::{BlockFormat, Quantized},
+};
 use std::cell::Cell;
 
 /// Makes the arguments of a call. One of them, counted in the order in which they are asked for, lies on another device.
@@ -46,12 +49,21 @@ impl<'a, D: Device> Placed<'a, D> {
         self.place(shape.into(), |count| Host::U32(vec![0; count]))
     }
 
+    /// The next argument: a quantized matrix of zeros.
+    fn quantized(&self, shape: [usize; 2]) -> Quantized<D> {
+        Quantized::zeros(self.next(), BlockFormat::Q8_0, shape).expect("an upload")
+    }
+
     /// The next argument, on `there` where it is the one astray.
     fn place(&self, shape: Shape, fill: impl Fn(usize) -> Host) -> Tensor<D> {
-        let number = self.made.replace(self.made.get() + 1);
-        let device = if self.astray == Some(number) { self.there } else { self.here };
-        let host = fill(shape.count());
+        let (device, host) = (self.next(), fill(shape.count()));
         Tensor::upload(device, shape, host).expect("an upload")
+    }
+
+    /// Where the next argument lies.
+    fn next(&self) -> &'a D {
+        let number = self.made.replace(self.made.get() + 1);
+        if self.astray == Some(number) { self.there } else { self.here }
     }
 
     /// Whether this argument has another, or a device, to be told apart from.

@@ -18,6 +18,7 @@ mod loss;
 mod matmul;
 mod norm;
 mod optimizer;
+mod quantized;
 mod reduce;
 mod retention;
 mod rotary;
@@ -42,6 +43,7 @@ pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entr
 pub use matmul::{Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto};
 pub use norm::{Norm, Normed, RmsNormBackward, RmsNormInputs, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward};
 pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
+pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
 pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
@@ -61,5 +63,5 @@ macro_rules! gather {
 gather! {
     /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
     Primitives = Attention + Conv + Elementwise + Embedding + Features + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
-        + Reduce + Retention + Rotary + Softmax
+        + QuantizedMatmul + Reduce + Retention + Rotary + Softmax
 }

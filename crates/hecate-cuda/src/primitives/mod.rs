@@ -13,6 +13,7 @@ pub(crate) mod matmul;
 pub(crate) mod matmul_groups;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod quantized;
 pub(crate) mod reduce;
 pub(crate) mod retention;
 pub(crate) mod rotary;

@@ -52,6 +52,7 @@ impl<B: Backend> LanguageModel<B> {
             loss = Some(loss.take().map_or(Ok(sum.clone()), |loss| primitives::add(&loss, &sum))?);
             let Piece { x, weight, logits, .. } = piece;
             drop(logits);
+            let weight = weight.map_or_else(|| Ok(self.head.parameter(&tape)?.into_value()), Ok::<_, Error>)?;
             // The head's gradient gathers in 32 bits.
             let onto = match (dweight.take(), weight.dtype()) {
                 (None, DType::F32) => None,
@@ -85,7 +86,11 @@ impl<B: Backend> LanguageModel<B> {
         let (rows, classes) = (targets.shape().count(), self.config.vocabulary_size);
         // Only losses are made of what is padded, and of the vocabulary's columns alone.
         let multiple = if tape.activations() == DType::F32 { 1 } else { ALIGNED };
-        let weight = self.head.padded_weight(tape, x, multiple)?.into_value();
+        // A quantized head is no array.
+        let weight = match self.head.is_quantized() {
+            true => None,
+            false => Some(self.head.padded_weight(tape, x, multiple)?.into_value()),
+        };
         let (x, targets) = (x.value().reshape([rows, x.value().shape().last()])?, targets.reshape([rows])?);
         let most = piece(rows, classes, self.scores_at_once);
         for start in (0..rows).step_by(most) {
@@ -96,7 +101,10 @@ impl<B: Backend> LanguageModel<B> {
                 false => primitives::narrow(all, 0, start, count),
             });
             let (x, targets) = (x?, targets?);
-            let logits = Var::constant(primitives::matmul(&x, &weight, TIMES_WEIGHT)?);
+            let logits = match &weight {
+                Some(weight) => Var::constant(primitives::matmul(&x, weight, TIMES_WEIGHT)?),
+                None => self.head.forward(tape, &Var::constant(x.clone()))?,
+            };
             tape.watch("the score of a token", &logits)?;
             take(Piece { classes, x, weight: weight.clone(), logits: logits.into_value(), targets })?;
         }
@@ -110,8 +118,8 @@ struct Piece<B: Backend> {
     classes: usize,
     /// The normed stream, `[rows, hidden]`.
     x: Tensor<B>,
-    /// What makes scores of it, `[V, hidden]`, `V` padded.
-    weight: Tensor<B>,
+    /// What makes scores of it, `[V, hidden]`, `V` padded; none of a quantized head.
+    weight: Option<Tensor<B>>,
     /// `[rows, V]`.
     logits: Tensor<B>,
     /// `[rows]`.

@@ -43,7 +43,7 @@ impl Retention {
             forgetting,
             a_log: build.parameter("A_log", [heads], slope)?,
             dt_bias: build.parameter("dt_bias", [heads], horizon.map_or(Init::Horizon, Init::Horizons))?,
-            map: Linear::new(build, "a_proj", hidden, heads, Init::Normal)?,
+            map: Linear::wide(build, "a_proj", hidden, heads, Init::Normal)?,
         })
     }
 

@@ -1,12 +1,12 @@
 //! Linear maps.
 
-use crate::{Builder, Init, ParameterId, Result, Tape, Var};
+use crate::{Builder, Init, MatrixId, ParameterId, Result, Tape, Var};
 use hecate_core::{Backend, DType, GateLogit, Tensor, primitives::Transpose};
 
 /// `y = x Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
-    weight: ParameterId,
+    weight: MatrixId,
     bias: Option<ParameterId>,
 }
 
@@ -22,10 +22,25 @@ impl Linear {
         outputs: usize,
         init: Init,
     ) -> Result<Self> {
-        Ok(Self { weight: build.within(name).parameter("weight", [outputs, inputs], init)?, bias: None })
+        Ok(Self { weight: build.within(name).matrix("weight", [outputs, inputs], init)?, bias: None })
     }
 
-    /// As [`Linear::new`], and a `bias [outputs]` that starts at zero.
+    /// As [`Linear::new`], in 32 bits in quantized models too: what gates are made of has few rows, and decides how long memories
+    /// remember.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub(super) fn wide<B: Backend>(
+        build: &mut Builder<'_, B>,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        init: Init,
+    ) -> Result<Self> {
+        Ok(Self::tied(build.within(name).parameter("weight", [outputs, inputs], init)?))
+    }
+
+    /// As [`Linear::new`] in 32 bits, and a `bias [outputs]` that starts at zero.
     ///
     /// # Errors
     /// The device's own failures.
@@ -36,13 +51,13 @@ impl Linear {
         outputs: usize,
         init: Init,
     ) -> Result<Self> {
-        let Self { weight, .. } = Self::new(build, name, inputs, outputs, init)?;
+        let Self { weight, .. } = Self::wide(build, name, inputs, outputs, init)?;
         Ok(Self { weight, bias: Some(build.within(name).parameter("bias", [outputs], Init::Constant(0.0))?) })
     }
 
     /// A map with a weight that belongs to another layer.
     pub fn tied(weight: ParameterId) -> Self {
-        Self { weight, bias: None }
+        Self { weight: MatrixId::Learned(weight), bias: None }
     }
 
     /// `x [.., inputs]` to `[.., outputs]`.
@@ -73,7 +88,23 @@ impl Linear {
 
     /// `W [outputs, inputs]` in 32 bits, where its gradients gather.
     pub(crate) fn parameter<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<Var<B>> {
-        tape.parameter(self.weight)
+        tape.parameter(self.learned(tape)?)
+    }
+
+    /// The place of `W` among what is learned.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) where it is quantized.
+    fn learned<B: Backend>(&self, tape: &Tape<'_, B>) -> Result<ParameterId> {
+        match self.weight {
+            MatrixId::Learned(id) => Ok(id),
+            MatrixId::Quantized(id) => Err(tape.refuse_gradient(id)),
+        }
+    }
+
+    /// Whether `W` is quantized: there is no array of it then.
+    pub(crate) fn is_quantized(&self) -> bool {
+        matches!(self.weight, MatrixId::Quantized(_))
     }
 
     /// As [`Linear::forward`] without biases, of several maps of the same `x`: one product with
@@ -100,7 +131,8 @@ impl Linear {
     /// Whether rows of the map's outputs are aligned for matrix units. In 32 bits it does not matter.
     pub(super) fn suits<B: Backend>(&self, tape: &Tape<'_, B>, multiple: usize) -> bool {
         let aligned = |weight: Var<B>| weight.axes().first().is_some_and(|outputs| outputs.is_multiple_of(multiple));
-        tape.activations() == DType::F32 || tape.parameter(self.weight).is_ok_and(aligned)
+        let MatrixId::Learned(weight) = self.weight else { return true };
+        tape.activations() == DType::F32 || tape.parameter(weight).is_ok_and(aligned)
     }
 
     /// The product `[.., outputs]` cast to 32 bits, plus the bias.
@@ -121,13 +153,17 @@ impl Linear {
 
     /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.
     pub(super) fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        tape.matmul(x, &self.weight(tape, x)?, Transpose { a: false, b: true })
+        match self.weight {
+            MatrixId::Learned(_) => tape.matmul(x, &self.weight(tape, x)?, Transpose { a: false, b: true }),
+            MatrixId::Quantized(id) => tape.quantized_matmul(x, id),
+        }
     }
 
     /// `W [outputs, inputs]`, for an `x [.., inputs]`.
     fn weight<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
-        let weight = tape.weight(self.weight)?;
-        tape.check_width(self.weight, weight.value().shape().last(), x)?;
+        let id = self.learned(tape)?;
+        let weight = tape.weight(id)?;
+        tape.check_width(id, weight.value().shape().last(), x)?;
         Ok(weight)
     }
 }

@@ -1,7 +1,7 @@
 //! Products, elementwise functions, norms and convolutions on a tape: each pushes its own backward.
 
-use super::{Tape, Var};
-use crate::Result;
+use super::{Tape, Var, check_width};
+use crate::{Error, ParameterId, QuantizedMatrix, Result, init::refuse_learning};
 use hecate_core::{
     Backend, Sequences, Tensor,
     primitives::{
@@ -28,6 +28,30 @@ impl<'p, B: Backend> Tape<'p, B> {
             slots.add(a.slot, grads.a)?;
             slots.add(b.slot, grads.b)
         }))
+    }
+
+    /// [`primitives::quantized_matmul`](p::quantized_matmul()): `a [.., K]` times a quantized matrix `[N, K]`, transposed. On a tape
+    /// that records it is refused: there is no gradient.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where a gradient is wanted; as the primitive.
+    pub(crate) fn quantized_matmul(&self, x: &Var<B>, id: ParameterId) -> Result<Var<B>> {
+        self.check()?;
+        if self.record.is_some() {
+            return Err(self.refuse_gradient(id));
+        }
+        let QuantizedMatrix { name, matrix } = self.parameters.get_quantized(id)?;
+        let own = [matrix.rows(), matrix.columns()];
+        check_width(name, own[1], &own.into(), x)?;
+        Ok(Var::constant(p::quantized_matmul(&x.value, matrix)?))
+    }
+
+    /// The error of who wants a gradient through a quantized matrix.
+    pub(crate) fn refuse_gradient(&self, id: ParameterId) -> Error {
+        match self.parameters.get_quantized(id) {
+            Ok(quantized) => refuse_learning(quantized.matrix.format()),
+            Err(error) => error,
+        }
     }
 
     /// [`primitives::add`](p::add): `b` may serve all rows of `a`.

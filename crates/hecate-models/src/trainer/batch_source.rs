@@ -134,7 +134,7 @@ impl<B: Backend> BatchSource<B> {
     /// What is remembered of them, as a file.
     pub(super) fn pack(&self, path: &Path) -> Result<Option<Vec<u8>>> {
         let Some(Reading { cache, .. }) = &self.reading else { return Ok(None) };
-        Ok(Some(pack(path, &named(cache), &[])?))
+        Ok(Some(pack(path, &named(cache), &[], &[])?))
     }
 
     /// A source that goes on where the bookmark lies, with what the file remembers.

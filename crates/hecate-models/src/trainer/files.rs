@@ -12,7 +12,7 @@ use crate::{
     text::{Text, Windows},
     weights::{pack, unpack},
 };
-use hecate_core::{Backend, Shape, Tensor};
+use hecate_core::{Backend, Shape};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
@@ -20,8 +20,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(super) const CONFIG: &str = "config.json";
-pub(super) const MODEL: &str = "model.safetensors";
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const MODEL: &str = "model.safetensors";
 pub(super) const BEST: &str = "best.safetensors";
 pub(super) const TRAINING: &str = "training.json";
 const MOMENTS: &str = "training.safetensors";
@@ -152,7 +152,7 @@ impl<B: Backend> Trainer<B> {
         self.due = false;
         // NaN is lower than nothing.
         if held_out_loss < self.best().unwrap_or(f64::INFINITY) {
-            let weights = pack(Path::new(BEST), &named(self.model.parameters()), &self.beside())?;
+            let weights = pack(Path::new(BEST), &self.model.parameters().named(), &[], &self.beside())?;
             self.best = Some(Best { loss: held_out_loss, weights });
         }
         Ok(())
@@ -185,12 +185,12 @@ impl<B: Backend> Trainer<B> {
             windows: self.source.windows.clone(),
             reading: self.source.bookmark(),
         };
-        let model = pack(&folder.join(MODEL), &named(self.model.parameters()), &self.beside())?;
+        let model = pack(&folder.join(MODEL), &self.model.parameters().named(), &[], &self.beside())?;
         let mut files = Files::from([
             (CONFIG.to_owned(), self.config.as_slice().into()),
             (MODEL.to_owned(), model.into()),
             (TRAINING.to_owned(), to_json(&folder.join(TRAINING), &training)?.into()),
-            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments, &[])?.into()),
+            (MOMENTS.to_owned(), pack(&folder.join(MOMENTS), &moments, &[], &[])?.into()),
         ]);
         // What is in memory anyway is not copied.
         let best = self.best.as_ref().map(|best| best.weights.as_slice().into());
@@ -279,17 +279,8 @@ pub(super) fn config_file<B: Backend>(model: &LanguageModel<B>) -> Result<Vec<u8
 /// A model with the weights of a safetensors file.
 pub(super) fn restore<B: Backend>(device: &B, config: &Config, path: &Path, bytes: &[u8]) -> Result<LanguageModel<B>> {
     let mut model = LanguageModel::blank(device, config)?;
-    let shapes: Vec<(String, Shape)> =
-        model.parameters().iter().map(|p| (p.name.clone(), p.value.shape().clone())).collect();
-    let values = unpack(device, path, bytes, &shapes)?;
-    for (parameter, value) in model.parameters_mut().iter_mut().zip(values) {
-        parameter.value = value;
-    }
+    model.parameters_mut().restore(device, path, bytes)?;
     Ok(model)
-}
-
-fn named<B: Backend>(parameters: &Parameters<B>) -> Vec<(String, &Tensor<B>)> {
-    parameters.iter().map(|p| (p.name.clone(), &p.value)).collect()
 }
 
 /// Names and shapes of all first moments, then of all second moments.

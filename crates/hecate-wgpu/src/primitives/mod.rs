@@ -11,6 +11,7 @@ pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod quantized;
 pub(crate) mod reduce;
 pub(crate) mod retention;
 pub(crate) mod rotary;

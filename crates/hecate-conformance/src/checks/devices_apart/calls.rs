@@ -40,6 +40,7 @@ calls! {
         let onto = Operands { a: Some(p.ones([2, 3])), b: Some(p.ones([3, 4])) };
         matmul_backward_onto(&a, &b, Transpose::default(), &dout, onto).map(drop)
     },
+    quantized_matmul: |p| quantized_matmul(&p.ones([2, 32]), &p.quantized([3, 32])).map(drop),
     map: |p| map(Map::Silu, &p.ones([3])).map(drop),
     map_backward: |p| map_backward(Map::Silu, &p.ones([3]), &p.ones([3])).map(drop),
     gated: |p| gated(Map::Silu, &p.ones([3]), &p.ones([3])).map(drop),

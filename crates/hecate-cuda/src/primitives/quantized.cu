@@ -1,0 +1,83 @@
+// Products with quantized matrices: few rows of `x` meet weights as they are decoded, in registers.
+#include "quantized.cuh"
+
+// `x [n, inner]`, weights `[columns, inner]` in blocks, `y [n, columns]`; the structures of `quantized.rs` are the twins.
+struct FewRows {
+    Array x, y;
+    const u8* weights;
+    u64 columns, inner;
+    u32 rows, format;
+};
+
+// Rows of `x` that a decoded weight meets. Few more would spill, and many are faster through a product of matrices.
+#define TOGETHER 4
+
+// Rows are whole blocks, so that runs of four never stand across the end of one.
+// The four neighbours from element `i` on, a multiple of four.
+__device__ __forceinline__ void load_four(Array x, u64 i, float (&four)[4]) {
+    Run<4> run = load_run<4>(x, i);
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) four[n] = run.x[n];
+}
+
+// A warp has a row of weights, a lane every 32nd part of it. Lanes next to each other read parts next to each other, of the
+// weights and of `x`, which the first level of the cache holds.
+template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& args) {
+    // Parts of 16 values in a row
+    u32 lane = threadIdx.x % 32;
+    u64 parts = args.inner / PART;
+    for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
+        // Rows follow each other without a gap.
+        const u8* row = args.weights + column * (args.inner / BLOCK<FORMAT>) * BYTES<FORMAT>;
+        // One a row of `x`
+        float sums[TOGETHER] = {};
+        for (u64 part = lane; part < parts; part += 32) {
+            // Decoded once for all rows of `x`
+            float w[PART];
+            decode<FORMAT>(row + part / PARTS<FORMAT> * BYTES<FORMAT>, (u32)(part % PARTS<FORMAT>), w);
+            // The branch is the same for all lanes.
+#pragma unroll
+            for (u32 n = 0; n < TOGETHER; n++) {
+                if (n < args.rows)
+#pragma unroll
+                for (u32 i = 0; i < PART; i += 4) {
+                    // 16 bytes at a time, or 8 of 16-bit elements
+                    float x[4];
+                    load_four(args.x, n * args.inner + PART * part + i, x);
+                    sums[n] += w[i] * x[0] + w[i + 1] * x[1] + w[i + 2] * x[2] + w[i + 3] * x[3];
+                }
+            }
+        }
+#pragma unroll
+        for (u32 n = 0; n < TOGETHER; n++) {
+            // In the same order for every column
+            float sum = warp_sum(sums[n]);
+            if (lane == 0 && n < args.rows) store(args.y, n * args.columns + column, sum);
+        }
+    }
+}
+
+// y = x Wᵀ, of at most TOGETHER rows
+KERNEL(quantized_few_rows, FewRows, 256) { BY_FORMAT(args.format, few_rows<FORMAT>(args)) }
+
+// All values, for products of many rows; `quantized.rs` has the twin.
+struct Dequantize {
+    // Blocks of all rows
+    const u8* weights;
+    Array out;
+    // Of 16 values each
+    u64 parts;
+    u32 format;
+};
+
+// A thread has a part, and writes it four by four: neighbouring threads fill neighbouring lines.
+// The format is known at run time alone; all threads take the same branch.
+KERNEL(dequantize, Dequantize, 256) {
+    for (u64 part = grid_thread(); part < args.parts; part += grid_threads()) {
+        // 32 bits until they are rounded to what `out` holds
+        float w[PART];
+        BY_FORMAT(args.format, decode<FORMAT>(args.weights + part / PARTS<FORMAT> * BYTES<FORMAT>, (u32)(part % PARTS<FORMAT>), w))
+#pragma unroll
+        for (u32 i = 0; i < PART; i += 4) store_run<4>(args.out, PART * part + i, Run<4>{{w[i], w[i + 1], w[i + 2], w[i + 3]}});
+    }
+}

@@ -1,0 +1,99 @@
+//! Products with quantized matrices: few rows meet weights as they are decoded, many meet them decoded.
+
+use crate::{
+    Cuda,
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Matmul, MatmulDims, MatmulInputs, QuantizedMatmul, Transpose},
+    quantized::{BlockFormat, Quantized},
+};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("quantized", "quantized.cu");
+pub(crate) const Q4_K: KernelSource = kernel_source!("quantized_q4_k", "quantized_q4_k.cu");
+
+kernels! { SOURCE {
+    // x [rows, inner], y [rows, columns], weights [columns, inner] in blocks.
+    "quantized_few_rows" FewRows { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32, format: u32 }
+    "dequantize" Dequantize { weights: Pointer, out: Array, parts: u64, format: u32 }
+} }
+
+kernels! { Q4_K {
+    "q4_k_one_row" OneRow { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32 }
+    "q4_k_four_rows" FourRows { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32 }
+} }
+
+/// Most rows of `x` for which weights are decoded on the fly.
+const FEW: usize = 4;
+
+/// Rows of weights of a block of threads, where the format is `q4_k`.
+const COLUMNS: usize = 16;
+
+/// Values that a thread decodes.
+// `PART` in the kernels.
+const PART: usize = 16;
+
+/// The format's number in the kernels.
+// `Q8_0`, `Q6_K`, `Q5_K` and `Q4_K` there.
+fn number(format: BlockFormat) -> u32 {
+    match format {
+        BlockFormat::Q8_0 => 0,
+        BlockFormat::Q6K => 1,
+        BlockFormat::Q5K => 2,
+        BlockFormat::Q4K => 3,
+    }
+}
+
+impl QuantizedMatmul for Cuda {
+    /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
+    fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
+        let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
+        if n > FEW {
+            // What it costs is small beside the product, from some rows on.
+            let b = &self.dequantized(weight, x.dtype())?;
+            // All values at once, for the time of the call.
+            let transpose = Transpose { a: false, b: true };
+            let dims = MatmulDims { batch: 1, rows: n, inner, columns, transpose };
+            return self.matmul(dims, MatmulInputs { a: x, b, onto: None });
+        }
+        // In the type of `x`, rounded once.
+        let y = self.empty([n, columns], x.dtype())?;
+        // Blocks are read in place.
+        let (weights, rows) = (pointer(weight.words()), n as u32);
+        let (x, out, columns, inner) = (x.into(), (&y).into(), columns as u64, inner as u64);
+        match weight.format() {
+            BlockFormat::Q4K => {
+                let grid = Grid::blocks(weight.rows().div_ceil(COLUMNS), 256);
+                // What a generated token takes has a kernel of its own.
+                if n == 1 {
+                    self.launch(grid, &OneRow { x, y: out, weights, columns, inner, rows })?;
+                } else {
+                    self.launch(grid, &FourRows { x, y: out, weights, columns, inner, rows })?;
+                }
+            }
+            // Kernels for any format, told which.
+            format => {
+                // Their blocks are not aligned, or have more bits: they are read by halves of words.
+                let arguments = FewRows { x, y: out, weights, columns, inner, rows, format: number(format) };
+                // A warp a row of weights.
+                self.launch(Grid::elements(weight.rows().saturating_mul(32)), &arguments)?;
+            }
+        }
+        Ok(y)
+    }
+}
+
+impl Cuda {
+    /// The values `[N,K]` of a quantized matrix, rounded to `dtype`.
+    fn dequantized(&self, weight: &Quantized<Self>, dtype: DType) -> Result<Tensor<Self>> {
+        let out = self.empty([weight.rows(), weight.columns()], dtype)?;
+        // Rows are whole blocks, so parts are counted through all of them.
+        let (weights, parts) = (pointer(weight.words()), weight.rows() * weight.columns() / PART);
+        let arguments =
+            Dequantize { weights, out: (&out).into(), parts: parts as u64, format: number(weight.format()) };
+        self.launch(Grid::elements(parts), &arguments)?;
+        Ok(out)
+    }
+}

@@ -1,0 +1,64 @@
+//! A trained model with the matrices of its linear maps in few bits a value.
+//!
+//! Quantized are the projections of memories and attention, the MLPs, and a head that is not the table of embeddings. What
+//! stays in 32 bits is small, or read a row at a time: tables, norms, convolutions, and the maps of gates.
+
+use crate::{
+    Config, Error, LanguageModel, Result,
+    checkpoint::{to_json, write_whole},
+    trainer::{CONFIG, MODEL, TOKENIZER, Trained},
+    weights::pack,
+};
+use hecate_core::{
+    Backend,
+    quantized::{BlockFormat, Quantized},
+};
+use std::{fs, path::Path};
+
+/// The model with its matrices in this format, on the same device.
+///
+/// # Errors
+/// [`Error::Config`] for a model that is quantized already, and naming the matrix for rows that are no whole blocks or values
+/// that no block can hold; the device's own failures.
+pub fn quantize<B: Backend>(model: &LanguageModel<B>, format: BlockFormat) -> Result<LanguageModel<B>> {
+    if let Some(format) = model.config().quantization {
+        return Err(Error::config("quantization", format, "none: quantize the model that it was made of"));
+    }
+    let config = Config { quantization: Some(format), ..model.config().clone() };
+    let device = model.device();
+    let mut quantized = LanguageModel::blank(device, &config)?;
+    let find = |name: &str| {
+        let found = model.parameters().iter().find(|parameter| parameter.name == name);
+        found.ok_or_else(|| Error::config("parameter", name, "one of the model"))
+    };
+    for parameter in quantized.parameters_mut().iter_mut() {
+        parameter.value = find(&parameter.name)?.value.clone();
+    }
+    for own in quantized.parameters_mut().quantized_mut() {
+        let values = find(&own.name)?.value.to_f32()?;
+        let refused = |error| Error::config(&own.name, error, format!("finite weights that {format} can hold"));
+        let blocks = format.quantize(&values).map_err(refused)?;
+        own.matrix = Quantized::new(device, format, [own.matrix.rows(), own.matrix.columns()], &blocks)?;
+    }
+    Ok(quantized)
+}
+
+/// Writes a model and its vocabulary to a folder, for [`Trained::load`]: `config.json`, `model.safetensors`, `tokenizer.json`
+/// where its tokens are not bytes. The weights come last and know the checksums of the other files.
+///
+/// # Errors
+/// [`Error::Checkpoint`] for a folder with one of these files in it; [`Error::Io`]; the device's own failures.
+pub fn save<B: Backend>(trained: &Trained<B>, folder: &Path) -> Result<()> {
+    if let Some(path) = [CONFIG, MODEL, TOKENIZER].map(|name| folder.join(name)).into_iter().find(|path| path.exists())
+    {
+        return Err(Error::checkpoint(path, "is there already; name another folder"));
+    }
+    let (parameters, path) = (trained.model.parameters(), folder.join(MODEL));
+    let config = to_json(&folder.join(CONFIG), trained.model.config())?;
+    let tokenizer = trained.tokenizer.as_deref().map(|content| (TOKENIZER, content));
+    let beside: Vec<(&str, &[u8])> = [(CONFIG, config.as_slice())].into_iter().chain(tokenizer).collect();
+    let weights = pack(&path, &parameters.named(), parameters.quantized(), &beside)?;
+    fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    beside.iter().try_for_each(|(name, content)| write_whole(&folder.join(name), content))?;
+    write_whole(&path, &weights)
+}
