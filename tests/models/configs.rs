@@ -233,7 +233,7 @@ fn renormed(group: u32) -> Vec<(&'static str, Config)> {
     let bounded: RuleConfig = Yaad::<MlpMemory> { frozen, renorm, ..Yaad::default() }.into();
     let matrix = YaadMatrix { frozen, renorm, ..YaadMatrix::default() }.into();
     let momentum = YaadMomentum { frozen, renorm, ..YaadMomentum::default() }.into();
-    let [mag, _, mac] = composed(bounded, 2 * group as usize, group as usize);
+    let [mag, ..] = composed(bounded, group as usize, group as usize);
     let memories = [
         ("titans_mlp, frozen, renorm", network),
         ("yaad, frozen, renorm", bounded),
@@ -241,7 +241,7 @@ fn renormed(group: u32) -> Vec<(&'static str, Config)> {
         ("yaad_momentum, frozen, renorm", momentum),
     ];
     let memories = memories.map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))])));
-    memories.into_iter().chain([("mag, yaad, frozen, renorm", mag), ("mac, yaad, frozen, renorm", mac)]).collect()
+    memories.into_iter().chain([("mag, yaad, frozen, renorm", mag)]).collect()
 }
 
 /// Groups that take steps as long as one token's.

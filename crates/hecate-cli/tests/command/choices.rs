@@ -104,6 +104,7 @@ fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
         ("--rule moneta --renorm --frozen 4", &["--rule moneta", "`renorm`"]),
         ("--rule delta --renorm --frozen 4", &["--rule delta", "`renorm`"]),
         ("--mixer cms --rule yaad --renorm", &["renorm"]),
+        ("--mixer mac --rule yaad --frozen 4 --segment 8 --renorm", &["memory.rule.renorm", "mag"]),
         ("--mixer hope --renorm", &["--renorm", "hope"]),
         ("--mixer attention --mean", &["--mean", "attention"]),
     ] {

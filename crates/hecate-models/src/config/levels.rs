@@ -218,10 +218,7 @@ fn rising(field: &str, periods: &[usize]) -> Result<()> {
 /// Refuses a frozen rule, and what takes one.
 fn exact(memory: &MemoryConfig, path: impl Fn(&str) -> String, why: &str) -> Result<()> {
     memory.check_one_write(&path)?;
-    if memory.rule.needs_anchor() {
-        let expected = "false: no group of this mixer starts where another ends";
-        return Err(Error::config(path("memory.rule.renorm"), true, expected));
-    }
+    memory.check_kept_as_left(&path)?;
     match group(memory.rule) {
         1 => Ok(()),
         group => Err(Error::config(path("memory.rule.frozen"), group, format!("null: {why}"))),

@@ -31,11 +31,6 @@ pub trait DeepRule: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// As [`Rule::frozen_option`].
     fn frozen_option(&mut self) -> &mut Option<u32>;
 
-    /// Where the rule has the option of [`DeepSpec::renorm`].
-    fn renorm_option(&mut self) -> Option<&mut bool> {
-        None
-    }
-
     /// What fresh weights of a layer with inputs of this width are filled with.
     fn fresh(self, inputs: usize) -> Initial {
         Initial::Normal((inputs.max(1) as f32).sqrt().recip())

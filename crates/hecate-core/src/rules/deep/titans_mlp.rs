@@ -60,10 +60,6 @@ impl DeepRule for TitansMlp {
     fn frozen_option(&mut self) -> &mut Option<u32> {
         &mut self.frozen
     }
-
-    fn renorm_option(&mut self) -> Option<&mut bool> {
-        Some(&mut self.renorm)
-    }
 }
 
 impl LowerDeepGates for MomentumGates<()> {

@@ -110,10 +110,6 @@ impl<M: Memory> DeepRule for Yaad<M> {
     fn frozen_option(&mut self) -> &mut Option<u32> {
         &mut self.frozen
     }
-
-    fn renorm_option(&mut self) -> Option<&mut bool> {
-        Some(&mut self.renorm)
-    }
 }
 
 impl LowerDeepGates for HuberGates<()> {
@@ -164,10 +160,6 @@ impl DeepRule for YaadMomentum {
 
     fn frozen_option(&mut self) -> &mut Option<u32> {
         &mut self.frozen
-    }
-
-    fn renorm_option(&mut self) -> Option<&mut bool> {
-        Some(&mut self.renorm)
     }
 }
 

@@ -21,14 +21,6 @@ impl<R: DeepRule> GatedRule<Deep> for R {
     type Logits = <R::Gates as LowerDeepGates>::Logits;
     const MOMENTUM: &'static [&'static str] = <R::State as LowerWeights>::MOMENTUM;
 
-    fn still(mut self) -> Self {
-        // What is read is the memory as it was left: lengths are set back by what writes next.
-        if let Some(renorm) = self.renorm_option() {
-            *renorm = false;
-        }
-        self
-    }
-
     fn values<B: Backend>(self, tape: &Tape<'_, B>, v: Var<B>) -> Result<Var<B>> {
         if let AttentionalBias::Lp { .. } = self.spec().bias { tape.l2_norm(&v, NORM_EPSILON) } else { Ok(v) }
     }
