@@ -376,11 +376,13 @@ impl ModelFlags<'_> {
     }
 
     /// A network whose momentum looks ahead, unless flags say which momentum it has: the error of a network has no bound,
-    /// and the paper's momentum ran away with it where this one did not.
+    /// and the paper's momentum ran away with it where this one did not. Where lengths go back it is the other way round.
     fn bounded(&self, rule: RuleConfig) -> RuleConfig {
         let chosen = self.shape.momentum.is_some() || self.shape.momentum_form.is_some();
         match rule {
-            RuleConfig::TitansMlp(rule) if !chosen => TitansMlp { momentum: MomentumForm::LookAhead, ..rule }.into(),
+            RuleConfig::TitansMlp(rule) if !chosen && !rule.renorm => {
+                TitansMlp { momentum: MomentumForm::LookAhead, ..rule }.into()
+            }
             _ => rule,
         }
     }

@@ -15,7 +15,7 @@ pub(crate) struct ShapeArgs {
     // Its range is checked with the configuration, whose message names the field.
     pub(super) momentum: Option<f32>,
     /// Which momentum titans, titans_mlp and yaad_momentum have: the paper's, or one that takes gradients where it is about to
-    /// lead, by which a linear memory is bounded. titans has the latter neither with --frozen nor in cms and tnt [default: look_ahead for titans_mlp unless --momentum is given, heavy_ball for others]
+    /// lead, by which a linear memory is bounded. titans has the latter neither with --frozen nor in cms and tnt [default: look_ahead for titans_mlp unless --momentum or --renorm is given, heavy_ball for others]
     #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,

@@ -91,7 +91,11 @@ fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
     }
     // Lengths go back where that is asked for: an option of the rule.
     let mixer = written(&workspace, "e", "--rule titans_mlp --frozen 4 --renorm");
-    assert_eq!(mixer["rule"]["renorm"].as_bool(), Some(true), "{mixer}");
+    assert_eq!(
+        (mixer["rule"]["renorm"].as_bool(), mixer["rule"]["momentum"].as_str()),
+        (Some(true), Some("heavy_ball")),
+        "{mixer}"
+    );
     // What is out of range, and what the rule or the mixer does not have, is named.
     for (flags, told) in [
         ("--rule yaad --clip-errors 0", &["yaad", "`clip`", "over 0"][..]),
