@@ -94,6 +94,11 @@ fn options() {
         names(call(Delta { frozen: Some(4), erase: Erase::Decayed, ..Delta::default() }), &["delta", "`frozen`"]),
         names(call(TitansMlp { clip: Some(0.0), ..TitansMlp::default() }), &["titans_mlp", "`clip`", "0", "over 0"]),
         names(call(YaadMatrix { clip: Some(-1.0), ..YaadMatrix::default() }), &["yaad_matrix", "`clip`", "-1"]),
+        names(call(TitansMlp { renorm: true, ..TitansMlp::default() }), &["titans_mlp", "`renorm`", "`frozen`"]),
+        names(
+            call(YaadMatrix { renorm: true, frozen: Some(4), ..YaadMatrix::default() }),
+            &["yaad_matrix", "`renorm`", "anchor"],
+        ),
         names(call(MonetaMatrix { clip: Some(f32::NAN), ..MonetaMatrix::default() }), &["`clip`", "NaN"]),
         names(call(MemoraMatrix { clip: Some(f32::INFINITY), ..MemoraMatrix::default() }), &["`clip`", "inf"]),
     ];

@@ -222,7 +222,26 @@ pub(super) fn frozen(group: u32) -> Vec<(&'static str, Config)> {
     .chain(["mag, frozen", "mal, frozen", "mac, frozen"].into_iter().zip(frozen_compositions(group)))
     .chain(to_start::frozen(group))
     .chain(averaged(group))
+    .chain(renormed(group))
     .collect()
+}
+
+/// Groups that start with columns as long as those of the memory's start.
+fn renormed(group: u32) -> Vec<(&'static str, Config)> {
+    let (frozen, renorm) = (Some(group), true);
+    let network: RuleConfig = TitansMlp { frozen, renorm, ..TitansMlp::default() }.into();
+    let bounded: RuleConfig = Yaad::<MlpMemory> { frozen, renorm, ..Yaad::default() }.into();
+    let matrix = YaadMatrix { frozen, renorm, ..YaadMatrix::default() }.into();
+    let momentum = YaadMomentum { frozen, renorm, ..YaadMomentum::default() }.into();
+    let [mag, ..] = composed(bounded, group as usize, group as usize);
+    let memories = [
+        ("titans_mlp, frozen, renorm", network),
+        ("yaad, frozen, renorm", bounded),
+        ("yaad_matrix, frozen, renorm", matrix),
+        ("yaad_momentum, frozen, renorm", momentum),
+    ];
+    let memories = memories.map(|(name, rule)| (name, config([MixerConfig::Memory(memory(rule))])));
+    memories.into_iter().chain([("mag, yaad, frozen, renorm", mag)]).collect()
 }
 
 /// Groups that take steps as long as one token's.

@@ -107,7 +107,12 @@ impl<R: Oracle> Case<R> {
             anchor: None,
         };
         let grads = Outputs { out: random.normals(dims.values()), state: gradients(random) };
-        Self { rule, dims, lengths, inputs, grads }
+        let case = Self { rule, dims, lengths, inputs, grads };
+        if !rule.needs_anchor() {
+            return case;
+        }
+        let anchor = Some(case.anchors(random));
+        Self { dims: Dims { anchored: true, ..case.dims }, inputs: Inputs { anchor, ..case.inputs }, ..case }
     }
 }
 
@@ -119,10 +124,7 @@ impl<R: Oracle> Case<R> {
         if R::Anchor::NAMES.is_empty() || self.rule.check(&self.dims).is_err() {
             return None;
         }
-        let random = &mut Random::new(seed);
-        let mut initial = R::State::into_vec(self.rule.initial(&self.dims)).into_iter();
-        let anchor = R::Anchor::map(self.rule.anchor(&self.dims), |_, shape| memory(initial.next(), random, shape));
-        self.inputs.anchor = Some(anchor);
+        self.inputs.anchor = Some(self.anchors(&mut Random::new(seed)));
         // Every eleventh: what a memory was before is then all forgotten.
         let forget = |slot, mut array: Array| {
             if slot == "log_a" {
@@ -131,6 +133,12 @@ impl<R: Oracle> Case<R> {
             array
         };
         Some(self.with(forget))
+    }
+
+    /// Random memories to go back to.
+    fn anchors(&self, random: &mut Random) -> Of<R::Anchor, Array> {
+        let mut initial = R::State::into_vec(self.rule.initial(&self.dims)).into_iter();
+        R::Anchor::map(self.rule.anchor(&self.dims), |_, shape| memory(initial.next(), random, shape))
     }
 }
 

@@ -59,6 +59,11 @@ pub trait Rule: Copy + Debug + PartialEq + Send + Sync + 'static {
         self
     }
 
+    /// Whether a call without an anchor is refused, since the rule reads more of it than where forgetting leads.
+    fn needs_anchor(self) -> bool {
+        false
+    }
+
     /// Refuses options that make no sense, alone or with these dimensions.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ pub(crate) struct Blas {
 }
 
 /// Bytes of the workspace: what cuBLAS advises for the largest GPUs.
+/// How products are split depends on it, so that it is the same in a graph and call by call.
 const WORKSPACE: usize = 32 << 20;
 
 // SAFETY: a handle may be used by any thread, one at a time, which `calls` sees to.
@@ -72,7 +73,7 @@ impl Blas {
             let address = workspace.device_ptr(stream).0 as *mut std::ffi::c_void;
             let blas = Self { handle: result::create_handle().ok()?, _workspace: workspace, calls: Mutex::default() };
             result::set_stream(blas.handle, stream.cu_stream().cast()).ok()?;
-            // Once the stream is set, which takes the handle's own.
+            // The order matters. Once the stream is set, which takes the handle's own.
             sys::cublasSetWorkspace_v2(blas.handle, address, WORKSPACE).result().ok()?;
             Some(blas)
         }

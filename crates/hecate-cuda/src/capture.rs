@@ -95,6 +95,8 @@ pub(crate) fn capture(
 }
 
 /// A graph of work that reads `inputs`, with all that it points to.
+///
+/// It reads weights where they lie, and holds none of them: an update writes in place what nobody else holds.
 struct CapturedWork {
     device: Cuda,
     // Dropped in this order, as above.
@@ -124,6 +126,7 @@ impl fmt::Debug for CapturedWork {
 
 impl Replay<Cuda> for CapturedWork {
     fn replay(&mut self, inputs: Vec<Host>, read: &[&Tensor<Cuda>]) -> Result<bool> {
+        // Somebody may hold what an update wrote over; then the new elements lie elsewhere.
         if !self.read.iter().copied().eq(read.iter().map(|x| x.buffer().pointer())) {
             return Ok(false);
         }
@@ -139,6 +142,8 @@ impl Replay<Cuda> for CapturedWork {
 }
 
 /// Captures work in memory of its own.
+///
+/// Nothing is computed, and what the work leaves is whole after the first replay only.
 pub(crate) fn capture_work(
     device: &Cuda,
     inputs: &[Tensor<Cuda>],
@@ -167,6 +172,7 @@ pub(crate) fn capture_work(
                 let captured = CapturedWork { device, graph, _token: attempt.token, arena, inputs, read };
                 return Ok(Capture::Graph(Box::new(captured)));
             }
+            // The same would happen again.
             Err(Failure::Refused(what)) => return refused(format!("{what} is part of it")),
             // The work ran before: what fails now is the capture.
             Err(Failure::Broken(error)) => broken = error.to_string(),
@@ -204,6 +210,7 @@ impl Attempt {
         let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_RELAXED, || {
             // Queued and not run.
             work(inputs)?;
+            // A graph ends where it began: on one stream.
             arena.meet();
             Ok(())
         });

@@ -89,6 +89,8 @@ impl Compiler {
     }
 
     /// Whether the compiler is there and a cache for what it makes, and this kernel is not in it.
+    ///
+    /// What is damaged counts as there: it is built again when it is loaded.
     pub(crate) fn lacks(&self, source: &KernelSource, kernel: &str) -> bool {
         let options = options(&self.architecture(), Some(kernel));
         self.file(source, kernel, &options).is_some_and(|file| !file.exists())

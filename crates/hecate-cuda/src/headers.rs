@@ -25,6 +25,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("chunk_bf16/reverse.cuh", include_str!("linear/chunk_bf16/reverse.cuh")),
     // Rules token by token, and products of a block.
     ("block.cuh", include_str!("recurrent/block.cuh")),
+    ("renorm.cuh", include_str!("recurrent/renorm.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("product.cuh", include_str!("product.cuh")),
     ("newton_schulz.cuh", include_str!("rules/newton_schulz.cuh")),

@@ -141,6 +141,7 @@ impl Cuda {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
         grid.check(A::NAME, self.properties().shared_memory)?;
+        // Where kernels are gathered, what they would compute is nowhere.
         if self.modules().gathered(A::SOURCE, A::NAME) {
             return Ok(());
         }

@@ -5,6 +5,7 @@ use crate::{deep, linear, primitives, rules, source::KernelSource};
 /// In the order of folders.
 pub(crate) const ALL: &[&KernelSource] = &[
     // Primitives.
+    // Attention, by threads, by warps and by groups of warps.
     &primitives::attention::SOURCE,
     &primitives::attention::BACKWARD,
     &primitives::attention::tiles::FORWARD,

@@ -1,6 +1,6 @@
 //! A rule over a text, in 64 bits.
 
-use hecate_conformance::oracle::{Oracle, Token, Var, go_back};
+use hecate_conformance::oracle::{Oracle, Token, Var, go_back, opened};
 use hecate_core::{
     Of, Read, Rule, Slots,
     families::{LinearRule as _, LinearSpec},
@@ -19,6 +19,7 @@ pub(crate) fn recurrence<R: Oracle>(
     let (mut point, mut state, mut out) = (copy::<R>(&state), state, Vec::new());
     for (t, token) in tokens.iter().enumerate() {
         if Oracle::group(rule).is_none_or(|group| t % group == 0) {
+            state = opened(rule, state, anchor);
             point = copy::<R>(&state);
         }
         let (read, next) = step(rule, token, (&state, &point), anchor);

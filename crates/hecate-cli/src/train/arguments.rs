@@ -123,7 +123,7 @@ pub(crate) struct ModelArgs {
     /// Take the whole model from a config.json, such as that of another run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
-        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "clip_errors", "mean",
+        "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "clip_errors", "mean", "renorm",
         "horizon", "writes_per_token", "dropout"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
@@ -152,6 +152,11 @@ pub(crate) struct ModelArgs {
     #[arg(long)]
     // Refused with the configuration where the rule has no groups.
     mean: bool,
+    /// Set columns of a network's weights back to the lengths that they have in its learned start, at the start of each group of
+    /// --frozen. Of titans_mlp and yaad in all their forms
+    #[arg(long)]
+    // Refused with the rule, or with the configuration, whose message names the option.
+    renorm: bool,
     /// Shortest and longest time in tokens over which heads of a fresh memory forget, such as 16,1024 for sequences of 256;
     /// between one token and a thousand unless given
     #[arg(long, value_name = "SHORTEST,LONGEST", value_delimiter = ',', num_args = 1)]
@@ -355,6 +360,9 @@ impl ModelFlags<'_> {
             fields.extend(option.iter().map(|value| (name.to_owned(), Value::from(value.as_str()))));
         }
         fields.extend(self.model.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
+        if self.model.renorm {
+            fields.insert("renorm".to_owned(), Value::from(true));
+        }
         if let Some(length) = self.shape.clip_errors {
             // JSON has neither infinities nor NaN, and would read null: no clip.
             let length = Number::from_f64(length.into())
@@ -385,6 +393,7 @@ impl ModelFlags<'_> {
             ("--objective", self.model.objective.is_some()),
             ("--frozen", self.model.frozen.is_some()),
             ("--mean", self.model.mean),
+            ("--renorm", self.model.renorm),
             ("--clip-errors", self.shape.clip_errors.is_some()),
             ("--horizon", self.model.horizon.is_some()),
             ("--writes-per-token", self.model.writes_per_token.is_some()),

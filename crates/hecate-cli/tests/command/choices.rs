@@ -89,6 +89,9 @@ fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
         // The length is the rule's, the mean is the layer's.
         assert_eq!((mixer["rule"]["clip"].as_f64(), mixer["mean"].as_bool()), (clip, Some(mean)), "{flags}: {mixer}");
     }
+    // Lengths go back where that is asked for: an option of the rule.
+    let mixer = written(&workspace, "e", "--rule titans_mlp --frozen 4 --renorm");
+    assert_eq!(mixer["rule"]["renorm"].as_bool(), Some(true), "{mixer}");
     // What is out of range, and what the rule or the mixer does not have, is named.
     for (flags, told) in [
         ("--rule yaad --clip-errors 0", &["yaad", "`clip`", "over 0"][..]),
@@ -96,6 +99,13 @@ fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
         ("--rule delta --clip-errors 2", &["--rule delta", "`clip`"]),
         ("--mixer hope --clip-errors 2", &["--clip-errors", "hope"]),
         ("--rule titans --mean", &["mean", "titans", "frozen"]),
+        ("--rule yaad --renorm", &["yaad", "`renorm`", "groups", "frozen"]),
+        ("--rule yaad --renorm --frozen 4 --retain zero", &["yaad", "`renorm`", "anchor"]),
+        ("--rule moneta --renorm --frozen 4", &["--rule moneta", "`renorm`"]),
+        ("--rule delta --renorm --frozen 4", &["--rule delta", "`renorm`"]),
+        ("--mixer cms --rule yaad --renorm", &["renorm"]),
+        ("--mixer mac --rule yaad --frozen 4 --segment 8 --renorm", &["memory.rule.renorm", "mag"]),
+        ("--mixer hope --renorm", &["--renorm", "hope"]),
         ("--mixer attention --mean", &["--mean", "attention"]),
     ] {
         workspace.train(&flags.split(' ').collect::<Vec<_>>()).failed(1, told);

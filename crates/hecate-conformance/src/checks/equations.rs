@@ -36,8 +36,26 @@ pub fn anchored<R: Oracle, B: Kernel<R>>(backends: &[B]) {
                 continue;
             };
             agrees(backends, &case, "anchored");
+            if rule.needs_anchor() {
+                agrees(backends, &emptied(case), "columns of zeros");
+            }
         }
     }
+}
+
+/// The case with a column of zeros in every matrix of its state and, another one, of its anchor: they have no direction to be
+/// made longer in, and no length to give.
+fn emptied<R: Oracle>(case: Case<R>) -> Case<R> {
+    case.with(|slot, mut array| {
+        let column = match slot {
+            _ if R::Anchor::NAMES.contains(&slot) => 2,
+            _ if R::State::NAMES.contains(&slot) => 1,
+            _ => return array,
+        };
+        let columns = array.shape.last();
+        array.values.iter_mut().skip(column).step_by(columns).for_each(|x| *x = 0.0);
+        array
+    })
 }
 
 /// An anchor that fits neither the rule nor its options.

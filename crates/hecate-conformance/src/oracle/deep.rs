@@ -10,8 +10,8 @@ use hecate_core::{
     Of, Read, Slots,
     families::{DeepRule, DeepSpec},
     rules::{
-        Activation, AttentionalBias, Huber, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, MlpMemory,
-        MomentumForm, Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Yaad, YaadMatrix,
+        Activation, AttentionalBias, COLUMN_EPSILON, Huber, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix,
+        MlpMemory, MomentumForm, Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Yaad, YaadMatrix,
         YaadMomentum,
     },
 };
@@ -162,6 +162,14 @@ fn clipped(u: Var, clip: Option<f32>) -> Var {
     u * stretch.recip()
 }
 
+/// `x √((|b|² + ε)/(|x|² + ε))` column by column, (95).
+fn renormed(x: &Var, anchor: &Var) -> Var {
+    let rows = x.shape().0;
+    // A row of ones times the squares: the sum down each column, `[1,columns]`.
+    let lengths = |x: &Var| x.constant(1, rows, vec![1.0; rows]).dot(&x.square()).shift(f64::from(COLUMN_EPSILON));
+    x * (lengths(anchor) * lengths(x).recip()).sqrt()
+}
+
 /// `m^power` for positive `m`.
 /// By way of the logarithm: a matrix of the oracle has no other real power.
 fn power(m: &Var, power: f64) -> Var {
@@ -289,6 +297,10 @@ macro_rules! oracles {
                 }
             }
 
+            fn opened(self, x: Var, anchor: &Var) -> Var {
+                if self.spec().renorm { renormed(&x, anchor) } else { x }
+            }
+
             fn momentum_forgets(self) -> bool {
                 self.spec().looks_ahead()
             }
@@ -331,11 +343,14 @@ oracles! {
         Self { memory: GELU, frozen: Some(70), ..Self::default() },
         Self { memory: NORM, read: Read::Before, frozen: Some(5), ..Self::default() },
         Self { momentum: MomentumForm::LookAhead, ..Self::default() },
-        Self { momentum: MomentumForm::LookAhead, memory: GELU, read: Read::Before, frozen: Some(5), clip: None },
+        Self { momentum: MomentumForm::LookAhead, memory: GELU, read: Read::Before, frozen: Some(5), ..Self::default() },
         // Values are longer than these lengths, and most errors with them.
         Self { clip: Some(1.0), ..Self::default() },
         Self { clip: Some(2.0), memory: NORM, frozen: Some(16), ..Self::default() },
         Self { clip: Some(2.0), momentum: MomentumForm::LookAhead, frozen: Some(5), ..Self::default() },
+        Self { renorm: true, frozen: Some(1), ..Self::default() },
+        Self { renorm: true, frozen: Some(16), memory: TANH, ..Self::default() },
+        Self { renorm: true, frozen: Some(5), momentum: MomentumForm::LookAhead, ..Self::default() },
     ];
     // The cube of an error is steep: a step that a bounded error would allow runs away.
     Moneta: 0.03, [
@@ -359,16 +374,19 @@ oracles! {
         Self { bias: Huber::Norm, memory: GELU, ..Self::default() },
         Self { bias: Huber::Mix, read: Read::Before, ..Self::default() },
         Self { frozen: Some(16), memory: TANH, ..Self::default() },
-        Self { bias: Huber::Norm, frozen: Some(70), memory: NORM, read: Read::Before, clip: None },
+        Self { bias: Huber::Norm, frozen: Some(70), memory: NORM, read: Read::Before, ..Self::default() },
         Self { clip: Some(1.0), memory: GELU, ..Self::default() },
         Self { clip: Some(1.0), bias: Huber::Mix, read: Read::Before, ..Self::default() },
         Self { clip: Some(1.0), bias: Huber::Norm, frozen: Some(16), ..Self::default() },
+        Self { renorm: true, frozen: Some(5), ..Self::default() },
+        Self { renorm: true, frozen: Some(70), memory: NORM, bias: Huber::Norm, ..Self::default() },
     ];
     YaadMatrix: 0.5, [
         Self::default(),
         Self { bias: Huber::Norm, memory: WHOLE, ..Self::default() },
         Self { bias: Huber::Mix, frozen: Some(5), ..Self::default() },
         Self { clip: Some(1.0), frozen: Some(5), ..Self::default() },
+        Self { renorm: true, frozen: Some(16), ..Self::default() },
     ];
     YaadMomentum: 0.3, [
         Self::default(),
@@ -377,6 +395,7 @@ oracles! {
         Self { momentum: MomentumForm::LookAhead, memory: TANH, frozen: Some(16), ..Self::default() },
         Self { clip: Some(1.0), ..Self::default() },
         Self { clip: Some(1.0), memory: NORM, frozen: Some(16), ..Self::default() },
+        Self { renorm: true, frozen: Some(16), ..Self::default() },
     ];
     // A step moves logarithms here, so weights change by factors.
     Memora: 0.05, [

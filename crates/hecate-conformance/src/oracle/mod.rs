@@ -65,6 +65,12 @@ pub trait Oracle: Rule {
         (FORWARD, BACKWARD)
     }
 
+    /// What of a memory is there when a group starts, in the slots that have an anchor: matrix by matrix, beside the same of the
+    /// anchor.
+    fn opened(self, x: Var, _anchor: &Var) -> Var {
+        x
+    }
+
     /// The sizes nearest to these that the rule takes.
     ///
     /// Where an input is added to an output, for one, keys are as wide as values.
@@ -336,6 +342,10 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
             let mut point = copy::<R::State>(&state);
             for (t, row) in rows.clone().enumerate() {
                 if rule.group().is_none_or(|group| t % group == 0) {
+                    if let Some(anchor) = &inputs.anchor {
+                        let anchor = R::Anchor::into_vec(at::<R::Anchor>(anchor, head));
+                        state = opened(rule, state, &anchor);
+                    }
                     point = copy::<R::State>(&state);
                 }
                 let i = row * heads + head;
@@ -354,6 +364,16 @@ fn run<R: Oracle>(case: &Case<R>, leaves: &[Vec<Var>]) -> Vec<Vec<Var>> {
     }
     let out = out.into_iter().flatten().collect();
     std::iter::once(out).chain(finals).collect()
+}
+
+/// A memory as it is when a group starts, with an anchor.
+pub fn opened<R: Oracle>(rule: R, state: Of<R::State, Var>, anchor: &[Var]) -> Of<R::State, Var> {
+    let mut anchor = anchor.iter();
+    // Slots that have no anchor follow those that have.
+    R::State::map(state, |_, x| match anchor.next() {
+        Some(b) => rule.opened(x, b),
+        None => x,
+    })
 }
 
 /// What a token finds of a memory that goes back to an anchor, `B + a (X − B)`, and the token with `a = 1`.

@@ -94,9 +94,11 @@ pub fn layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             slots: vec![Slot::rows("x", x), Slot::rows("weight", weight), Slot::rows("bias", bias)],
             outputs: vec![Output::new("y", dy), kept("mean"), kept("inverse")],
             forward: Box::new(move |x: &[Vec<Var>]| {
+                // Means first: they are a result as well.
                 let means: Vec<Var> = x[0].iter().map(|x| x.sum().scale(share)).collect();
                 let centred: Vec<Var> = x[0].iter().zip(&means).map(|(x, m)| x - m).collect();
                 let mut results = normalise(&centred, share, f64::from(epsilon), Some(&x[1][0]));
+                // The bias comes last, and results in the order of the primitive's.
                 results[0].iter_mut().for_each(|y| *y = &*y + &x[2][0]);
                 results.insert(1, means);
                 results

@@ -88,6 +88,11 @@ impl AnyRule {
         for_each_rule!(over, self, rule => rule.with_frozen(frozen).into(),)
     }
 
+    /// As [`Rule::needs_anchor`].
+    pub fn needs_anchor(self) -> bool {
+        for_each_rule!(over, self, rule => Rule::needs_anchor(rule),)
+    }
+
     /// As [`Rule::check`].
     ///
     /// # Errors

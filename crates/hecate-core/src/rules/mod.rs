@@ -96,9 +96,10 @@ mod trellis;
 pub use any::{AnyRule, RuleVisitor};
 pub use atlas::{Atlas, NEWTON_SCHULZ, NEWTON_SCHULZ_EPSILON, Window, WindowGates};
 pub use deep::{
-    Activation, AnchorMatrix, AnchorWeights, AttentionalBias, Huber, HuberGates, HuberLogits, HuberMomentumGates,
-    HuberMomentumLogits, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, Memory, MlpMemory, MomentumWeights,
-    Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Weights, Yaad, YaadMatrix, YaadMomentum,
+    Activation, AnchorMatrix, AnchorWeights, AttentionalBias, COLUMN_EPSILON, Huber, HuberGates, HuberLogits,
+    HuberMomentumGates, HuberMomentumLogits, LQ_EPSILON, Map, MatrixMemory, Memora, MemoraMatrix, Memory, MlpMemory,
+    MomentumWeights, Moneta, MonetaMatrix, NORM_EPSILON, Retention, Structure, TitansMlp, Weights, Yaad, YaadMatrix,
+    YaadMomentum,
 };
 pub use delta::{Delta, Erase};
 pub use dgd::{Dgd, DgdGates, EraseLogits, Objective};

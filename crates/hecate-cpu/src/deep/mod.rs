@@ -54,6 +54,8 @@ pub(crate) struct DeepCell {
     value: usize,
     /// Whether what a token finds is another state than its gradient point.
     anchored: bool,
+    /// [`Cell::renormed`].
+    renormed: Vec<[usize; 2]>,
 }
 
 /// Workspace for one token.
@@ -101,7 +103,13 @@ impl DeepCell {
     pub(crate) fn new<R: DeepRule>(rule: R, dims: &Dims) -> Self {
         let spec = rule.spec();
         let Dims { key, value, anchored, .. } = *dims;
-        Self { spec, form: R::FORM, key, hidden: spec.structure.hidden(key), value, anchored }
+        let hidden = spec.structure.hidden(key);
+        let renormed = match hidden {
+            _ if !spec.renorm => Vec::new(),
+            None => vec![[key, value]],
+            Some(hidden) => vec![[key, hidden], [hidden, value]],
+        };
+        Self { spec, form: R::FORM, key, hidden, value, anchored, renormed }
     }
 
     /// `D`, or 0 for a matrix.
@@ -317,6 +325,10 @@ impl Cell for DeepCell {
 
     fn ahead(&self) -> usize {
         if self.spec.looks_ahead() { self.sizes().1 } else { 0 }
+    }
+
+    fn renormed(&self) -> &[[usize; 2]] {
+        &self.renormed
     }
 
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {

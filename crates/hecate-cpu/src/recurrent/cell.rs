@@ -116,6 +116,11 @@ pub(crate) trait Cell: Sync {
         0
     }
 
+    /// Rows and columns of the state's first slots, where their columns go back to the anchor's lengths as groups start.
+    fn renormed(&self) -> &[[usize; 2]] {
+        &[]
+    }
+
     /// The form in matrix products over several tokens of one group, where the rule has one.
     fn groups(&self) -> Option<&dyn GroupedForm<Self::Scratch>> {
         None

@@ -3,7 +3,10 @@
 //! Heads never interact, so each is one task on one thread.
 //! A head gathers its rows once: in the call's arrays, rows of one head lie `H` rows apart.
 
-use super::{CHUNK, Cell, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows, anchor::Anchor};
+use super::{
+    CHUNK, Cell, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows, anchor::Anchor,
+    renorm::Renorm,
+};
 use crate::{
     linear::{Chunk, cut},
     simd::wide,
@@ -84,6 +87,12 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
         (!self.anchor.is_empty()).then_some(Anchor { anchor: &self.anchor, retention: &self.retention, all })
     }
 
+    /// What goes back to the anchor's lengths as groups start, if anything does.
+    pub(super) fn renorm(&self) -> Option<Renorm<'_>> {
+        let shapes = self.call.cell.renormed();
+        (!shapes.is_empty()).then_some(Renorm { anchor: &self.anchor, shapes })
+    }
+
     /// Where gradients are taken: a state, or in `led` where its momentum leads.
     pub(super) fn point<'s>(&self, state: &'s [f32], led: &'s mut [f32]) -> &'s [f32] {
         let all = self.call.cell.ahead();
@@ -161,12 +170,15 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
         // Two state buffers change places every token; nothing else is allocated in the loop.
         let (mut kept, mut scratch) = (Vec::new(), cell.scratch());
         for chunk in self.chunks() {
-            if chunk.starts_group && !point.is_empty() {
-                point.copy_from_slice(&state);
-            }
             // A checkpoint interval starts here.
             if keep && chunk.kept {
                 kept.extend_from_slice(&state);
+            }
+            if chunk.starts_group && !point.is_empty() {
+                if let Some(renorm) = self.renorm() {
+                    renorm.open(&mut state);
+                }
+                point.copy_from_slice(&state);
             }
             let out = &mut out[chunk.tokens.start * value..chunk.tokens.end * value];
             if let (true, Some(groups)) = (*grouped, cell.groups()) {

@@ -52,6 +52,8 @@ struct IntervalScratch<C: Cell> {
     states: Vec<f32>,
     /// What each token leaves, `[n, record]`; empty in grouped form.
     records: Vec<f32>,
+    /// The state with which the group at hand starts, where that is not what the group before left.
+    opened: Vec<f32>,
     /// What a token finds of the state before it, where there is an anchor.
     found: Vec<f32>,
     /// Where momentum leads, for a cell that takes gradients there.
@@ -114,13 +116,17 @@ impl<C: Cell> SequenceHead<'_, C> {
             // Each token writes the state after it next to the states before.
             let (past, next) = work.states.split_at_mut((i + 1) * size);
             let old = &past[i * size..];
-            let point = match self.call.frozen {
-                None => old,
+            let (starts, point) = match self.call.frozen {
+                None => (false, old),
                 Some(group) => match (t / group * group).checked_sub(tokens.start) {
-                    Some(start) => &past[start * size..][..size],
-                    None => interval.group_start,
+                    Some(start) => (start == i, &past[start * size..][..size]),
+                    None => (false, interval.group_start),
                 },
             };
+            if starts || i == 0 {
+                self.open(point, &mut work.opened);
+            }
+            let [old, point] = self.around(starts, old, point, &work.opened);
             let point = self.point(point, &mut work.led);
             let record = &mut work.records[i * record..][..record];
             let (token, new, scratch, out) = (self.token(t), &mut next[..size], &mut work.scratch, &mut out[..]);
@@ -128,6 +134,23 @@ impl<C: Cell> SequenceHead<'_, C> {
             step(cell, StepForward { token, old, point, new, record, scratch, out });
         }
         cell.reset_shared(&mut work.scratch);
+    }
+
+    /// Sets `opened` to the state with which a group starts, where that is not what the group before left.
+    fn open(&self, left: &[f32], opened: &mut [f32]) {
+        if let Some(renorm) = self.renorm() {
+            opened.copy_from_slice(left);
+            renorm.open(opened);
+        }
+    }
+
+    /// The state before a token, and that with which its group starts, from `old` and what the group before left. `starts` says
+    /// whether the token is the group's first.
+    fn around<'s>(&self, starts: bool, old: &'s [f32], left: &'s [f32], opened: &'s [f32]) -> [&'s [f32]; 2] {
+        match self.renorm() {
+            None => [old, left],
+            Some(_) => [if starts { opened } else { old }, opened],
+        }
     }
 
     /// Runs the interval's chunks again in grouped form: the states before each of them.
@@ -193,6 +216,7 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
             work: IntervalScratch {
                 states: Vec::new(),
                 records: Vec::new(),
+                opened: vec![0.0; if head.renorm().is_some() { head.call.size } else { 0 }],
                 found: vec![0.0; if head.anchor().is_some() { head.call.size } else { 0 }],
                 led: vec![0.0; head.call.cell.ahead()],
                 scratch: head.call.cell.scratch(),
@@ -206,13 +230,25 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         self.head.token_states(interval, &mut self.work);
         for (i, chunk) in interval.chunks.iter().enumerate().rev() {
             let group = interval.group_of(i).map(|i| interval.chunks[i].tokens.start - interval.tokens.start);
+            let (size, work) = (self.head.call.size, &mut self.work);
+            let left = group.map_or(interval.group_start, |start| &work.states[start * size..][..size]);
+            self.head.open(left, &mut work.opened);
             // Each token takes `dstate` from after it to before it.
             for t in chunk.tokens.clone().rev() {
                 self.token(interval, group, t);
             }
             if chunk.starts_group {
                 self.head.take_point(&mut self.dstate, &mut self.dpoint);
+                self.close(chunk.tokens.start - interval.tokens.start);
             }
+        }
+    }
+
+    /// From the gradient of the state with which a group starts, at token `i` of the interval, to that of what was left before.
+    fn close(&mut self, i: usize) {
+        if let Some(renorm) = self.head.renorm() {
+            let size = self.head.call.size;
+            renorm.back(&self.work.states[i * size..][..size], &mut self.dstate, &mut self.danchor);
         }
     }
 
@@ -221,11 +257,12 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
         let RecurrentCall { cell, size, frozen, dims, .. } = self.head.call;
         let (i, record, gates) = (t - interval.tokens.start, cell.record(), self.head.all_gates());
         // States and records are read, the workspace is changed: three parts of one struct.
-        let IntervalScratch { states, records, found, led, scratch } = &mut self.work;
+        let IntervalScratch { states, records, opened, found, led, scratch } = &mut self.work;
         let state = |i: usize| &states[i * size..][..*size];
         // States around the token, out of those of the interval.
         let old = state(i);
-        let point = if frozen.is_none() { old } else { group.map_or(interval.group_start, state) };
+        let left = if frozen.is_none() { old } else { group.map_or(interval.group_start, state) };
+        let [old, point] = self.head.around(group == Some(i), old, left, opened);
         let point = self.head.point(point, led);
         let step = StepBackward {
             token: self.head.token(t),

@@ -31,6 +31,7 @@ mod head;
 mod head_backward;
 mod heads;
 mod peak_memory;
+mod renorm;
 
 pub(crate) use cell::{
     Cell, GroupBackward, GroupForward, GroupedForm, StateGrads, StepBackward, StepForward, Token, TokenGrads,

@@ -19,6 +19,7 @@ const MOST: usize = if usize::BITS < 64 { 1 << 30 } else { 1 << 48 };
 ///           + 4 N H |s|                              states and their gradients, by head and joined
 ///           + tasks ((C + 6) |s| + C r) )            workspace: the states of C = 64 tokens
 ///           + N H |s| + tasks (3 |s| + T)            with an anchor: its gradients, what tokens find, retention
+///           + tasks (|s| + 9 columns)                where columns go back to its lengths: starts of groups, sums, factors
 /// + tasks × what one token's step needs           a task is a head of a sequence, a thread each at most
 /// ```
 pub(super) fn peak_bytes<R: Recurrent<F>, F>(rule: R, dims: &Dims, threads: usize) -> usize {
@@ -65,6 +66,10 @@ impl Sizes {
         let states = product(&[longest + 6, size]);
         // The anchor of a head, its gradient, what a token finds, and `a` of each of them.
         let anchored = if dims.anchored { sum(&[product(&[3, size]), dims.sequences.longest()]) } else { 0 };
+        // The widest matrix decides: there is one at a time.
+        let widest = cell.renormed().iter().map(|[_, columns]| *columns).max();
+        let opened = widest.map_or(0, |columns| sum(&[size, product(&[9, columns])]));
+        let anchored = sum(&[anchored, opened]);
         let scratch = sum(&[states, anchored, product(&[longest, cell.record()]), cell.scratch_bytes().div_ceil(4)]);
         let anchors = if dims.anchored { state } else { 0 };
         Some(Self { rows, gates, state, out, kept, scratch, anchors })

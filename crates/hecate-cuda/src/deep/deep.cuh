@@ -79,6 +79,7 @@ template <int BIAS, int RETENTION, bool MOMENTUM> struct Deep {
     static constexpr bool IN_PLACE = true;
     static constexpr bool OVERWRITES = true;
     static constexpr bool MAPPED = RETENTION != DECAY;
+    static constexpr bool RENORMS = !MAPPED;
 
     // Sizes and options of this call.
     Options o;

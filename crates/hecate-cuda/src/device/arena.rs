@@ -16,6 +16,8 @@ use std::{
 const ALIGNED: usize = 512;
 
 /// Bytes of the first chunk; each one more is twice as long, up to [`LONGEST`].
+///
+/// A small model's step fits in a few.
 const FIRST: usize = 32 << 20;
 
 /// Most bytes of a chunk that holds several arrays.
@@ -113,6 +115,7 @@ impl Arena {
 
     /// More of the pool.
     fn grow(&self, places: &mut Places, device: &Cuda, bytes: usize) -> Result<Buffer> {
+        // Refused as the driver would, so that the work goes call by call.
         let whole = places.bytes.saturating_add(bytes);
         if whole > self.most {
             let free = Some(Bytes(self.most as u128));

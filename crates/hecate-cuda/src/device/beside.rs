@@ -28,6 +28,7 @@ pub(super) struct Beside {
     late: Vec<(u64, usize)>,
 }
 
+/// A graph has one stream beside its main line; what goes there is in order too.
 impl Arena {
     /// Makes the main stream wait for what was queued beside it, if `start` is a result of that.
     pub(super) fn meet_for(&self, start: u64) {
@@ -38,6 +39,7 @@ impl Arena {
 
     /// Makes the main stream wait for all that was queued beside it.
     pub(crate) fn meet(&self) {
+        // Without results that are waited for, the stream is not part of the capture.
         if !self.beside().pending.is_empty() {
             // Where it cannot, the capture does not end well either, which is told.
             let _ = self.main.join(&self.side);
@@ -73,6 +75,7 @@ impl Cuda {
         (read, bytes): (T, usize),
         queue: impl FnOnce(&Arc<CudaStream>) -> Result<()>,
     ) -> Result<()> {
+        // Outside of a capture memory goes back in the order of the main stream, which knows nothing of another.
         let room = |arena: &Arc<Arena>| arena.beside().bytes.saturating_add(bytes) <= MOST_KEPT;
         let Some(arena) = self.ledger().arena().filter(room) else { return queue(self.stream()) };
         // It may read all that was queued before.

@@ -23,7 +23,8 @@ pub struct Buffer {
 enum Memory {
     /// Of the GPU's pool.
     Pool(CudaSlice<u8>),
-    /// Of a graph's.
+    /// Of a graph's, which has it at the same place in every replay.
+    /// Constants were copied from the host while the graph was captured.
     Arena { start: u64, bytes: usize, arena: Arc<Arena>, constant: bool },
 }
 

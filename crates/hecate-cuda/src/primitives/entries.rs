@@ -4,7 +4,8 @@ use crate::{Cuda, device::Buffer};
 use hecate_core::Result;
 use std::sync::Arc;
 
-/// Elements of a block; `BLOCK_ELEMENTS` in `entries.cuh`.
+/// Elements of a block; `BLOCK_ELEMENTS` in `entries.cuh`. A small model's parameters are to fill a GPU, and a large
+/// one's blocks are to look for their array seldom.
 const BLOCK_ELEMENTS: usize = 4096;
 
 /// A table of arrays that one call takes, entry by entry, in words of 64 bits; where each one's blocks begin is their last.

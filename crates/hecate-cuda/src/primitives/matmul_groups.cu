@@ -22,15 +22,19 @@ struct Shared {
     u64 full[STAGES], empty[STAGES];
 };
 
-// Tiles in an order in which neighbours share factors: columns of eight tiles.
+// Tiles in an order in which neighbours share factors: bands of eight rows of tiles, column by column. Blocks that run at
+// once then read each factor from the second cache.
 struct Tile {
+    // Of its first element.
     u64 row, column;
     __device__ __forceinline__ Tile(const GroupProduct& args, u64 number) {
         const u64 down = (args.rows + ROWS - 1) / ROWS, across = (args.columns + COLUMNS - 1) / COLUMNS;
+        // The last band may be lower.
         const u64 band = number / (8 * across), first = 8 * band, height = down - first < 8 ? down - first : 8;
         row = (first + number % (8 * across) % height) * ROWS;
         column = number % (8 * across) / height * COLUMNS;
     }
+    // Of the whole result.
     static __device__ __forceinline__ u64 count(const GroupProduct& args) {
         return (args.rows + ROWS - 1) / ROWS * ((args.columns + COLUMNS - 1) / COLUMNS);
     }
@@ -49,6 +53,7 @@ __device__ __forceinline__ void fetch(u16* tile, Array x, u64 first, u64 length,
         for (u32 i = 0; i < COUNT / 16; i++, from += 16 * inner) copy_16(to + 16 * i * DEEP, from, true);
         return;
     }
+    // Tiles at the edges; not unrolled, since this group has few registers.
 #pragma unroll 1
     for (u32 i = 0; i < COUNT / 16; i++) {
         const bool inside = term + column < inner && first + row + 16 * i < length;
@@ -69,6 +74,7 @@ __device__ __forceinline__ void produce(const GroupProduct& args, Shared& shared
             gate_arrive_after_copies(&shared.full[ring.stage]);
         }
     }
+    // Nobody leaves while copies into shared memory are under way.
     copies_wait<0>();
 }
 
@@ -95,6 +101,7 @@ __device__ __forceinline__ void produce(const GroupProduct& args, Shared& shared
           GROUP_SUMS(x, 24), GROUP_SUMS(x, 25), GROUP_SUMS(x, 26), GROUP_SUMS(x, 27), \
           GROUP_SUMS(x, 28), GROUP_SUMS(x, 29), GROUP_SUMS(x, 30), GROUP_SUMS(x, 31) \
         : "l"(a), "l"(b), "r"((u32)add))
+// 128 sums a thread, four for each eight columns.
 template <u32 TYPE> __device__ __forceinline__ void group_rows(float (&x)[32][4], u64 a, u64 b, bool add) {
     if constexpr (TYPE == 1) ROWS_256("bf16");
     else ROWS_256("f16");
@@ -122,10 +129,12 @@ template <u32 TYPE> __device__ __forceinline__ void consume(const GroupProduct& 
     float x[32][4];
     for (u64 number = blockIdx.x; number < Tile::count(args); number += gridDim.x) {
         const Tile tile(args, number);
+        // The stage whose products may still be under way.
         u32 before = 0;
         for (u64 term = 0; term < args.inner; term += DEEP, ring.next()) {
             gate_wait_to_multiply(&shared.full[ring.stage], ring.parity);
             const u64 a = described(shared.a[ring.stage] + group * 64 * DEEP), b = described(shared.b[ring.stage]);
+            // Sixteen terms are two units of 16 bytes further in each row.
             group_begin();
 #pragma unroll
             for (u32 step = 0; step < DEEP / 16; step++) group_rows<TYPE>(x, a + 2 * step, b + 2 * step, term > 0 || step > 0);
@@ -135,6 +144,7 @@ template <u32 TYPE> __device__ __forceinline__ void consume(const GroupProduct& 
             if (term > 0) release(&shared.empty[before]);
             before = ring.stage;
         }
+        // Copies for the next tile go on while this one is written.
         group_wait();
         hold(x);
         release(&shared.empty[before]);
@@ -142,8 +152,10 @@ template <u32 TYPE> __device__ __forceinline__ void consume(const GroupProduct& 
     }
 }
 
+// A block's groups; elsewhere than on 9.0 there is no such block.
 template <u32 TYPE> __device__ __forceinline__ void product(const GroupProduct& args, Shared& shared) {
     if constexpr (GROUPS_MULTIPLY) {
+        // All threads that copy arrive, and of those that multiply one of each warp.
         if (threadIdx.x == 0)
 #pragma unroll
             for (u32 stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 128), gate_open(&shared.empty[stage], 8);

@@ -103,6 +103,8 @@ pub(crate) struct RecurrentCall {
     /// Elements of each gate a row, and of each slot of a state.
     widths: [u32; MOST_SLOTS],
     sizes: [u32; MOST_SLOTS],
+    /// Columns of each slot that has an anchor, where they go back to its lengths as groups start; else 0.
+    columns: [u32; MOST_SLOTS],
     gate_slots: u32,
     state_slots: u32,
     /// Slots that have an anchor.
@@ -142,6 +144,8 @@ struct RecurrentLayout {
     frozen: usize,
     /// Slots of a state that go back to an anchor.
     anchors: usize,
+    /// Columns of slots that go back to the anchor's lengths; none where they do not.
+    columns: Vec<usize>,
     /// Which states are kept.
     checkpoints: Checkpoints,
     /// Threads that the kernels are compiled for.
@@ -174,6 +178,7 @@ impl RecurrentLayout {
             workspace: rule.workspace(dims),
             frozen,
             anchors: if dims.anchored { R::Anchor::NAMES.len() } else { 0 },
+            columns: if rule.needs_anchor() { columns(rule, dims) } else { Vec::new() },
             checkpoints,
             threads: R::THREADS,
             kept,
@@ -211,6 +216,8 @@ impl RecurrentLayout {
         arrays.extend([state, state].into_iter().filter(|_| self.anchors > 0));
         arrays.extend([longest * record, (longest + 1) * state]);
         arrays.extend((ahead > 0).then_some(ahead));
+        // The state with which a group starts, where that is not what the group before left.
+        arrays.extend((!self.columns.is_empty()).then_some(state));
         arrays
     }
 
@@ -268,6 +275,7 @@ impl RecurrentLayout {
             workspace_each: 0,
             widths: lengths(&self.widths),
             sizes: lengths(&self.sizes),
+            columns: lengths(&self.columns),
             gate_slots: self.widths.len() as u32,
             state_slots: self.sizes.len() as u32,
             anchor_slots: self.anchors as u32,
@@ -285,6 +293,11 @@ impl RecurrentLayout {
             near: 0,
         }
     }
+}
+
+/// Columns of the anchor's matrices.
+fn columns<R: Rule>(rule: R, dims: &Dims) -> Vec<usize> {
+    R::Anchor::into_vec(rule.anchor(dims)).iter().map(Shape::last).collect()
 }
 
 /// Elements of shared memory that these arrays take, as the kernels count: each that still fits.

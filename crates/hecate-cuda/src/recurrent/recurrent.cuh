@@ -21,6 +21,9 @@
 //         __device__ void backward(const Token& token, const States& states, const float* record, const float* dout,
 //                                  const Adjoint& adjoint, float* scratch, const TokenGrads& grads) const;
 //
+//         // Optional: whether columns of weights may go back to their anchor's lengths where groups start (`call.columns`).
+//         static constexpr bool RENORMS;
+//
 //         // Optional. Where a rule is not defined for every initial state: what it makes of one that it is not defined for.
 //         __device__ void open(float* state) const;
 //     };
@@ -28,6 +31,7 @@
 // A state is all its slots one after another, each row-major.
 #pragma once
 #include "block.cuh"
+#include "renorm.cuh"
 
 // Tokens between kept states.
 #define KEPT_EVERY 64
@@ -56,6 +60,8 @@ struct RecurrentCall {
     float* workspace;
     u64 workspace_each;
     u32 widths[MOST_SLOTS], sizes[MOST_SLOTS];
+    // Columns of each slot that has an anchor, where they go back to its lengths as groups start; else 0.
+    u32 columns[MOST_SLOTS];
     u32 gate_slots, state_slots;
     // How many slots have an anchor, 0 for none.
     u32 anchor_slots;
@@ -214,6 +220,10 @@ template <class Cell> __device__ constexpr auto overwrites(int) -> decltype(Cell
 }
 template <class Cell> __device__ constexpr bool overwrites(...) { return false; }
 
+// `Cell::RENORMS`, false where it is not said.
+template <class Cell> __device__ constexpr auto renorms(int) -> decltype(Cell::RENORMS, bool()) { return Cell::RENORMS; }
+template <class Cell> __device__ constexpr bool renorms(...) { return false; }
+
 // The state of a sequence and head out of the slots' arrays, and back.
 __device__ inline void load_state(const RecurrentCall& call, const float* const* slots, u64 index, float* state) {
     for (u32 slot = 0; slot < call.state_slots; slot++) {
@@ -292,6 +302,30 @@ __device__ inline float go_back(const RecurrentCall& call, const Rows& rows, u32
     return a;
 }
 
+// A group starts: `begun` gets `state`, columns of its weights set back to the lengths of the anchor's.
+TOGETHER void renorm(const RecurrentCall& call, u32 head, const float* state, float* begun) {
+    for (u32 slot = 0; slot < call.state_slots; slot++) {
+        u64 size = call.sizes[slot];
+        if (slot < call.anchor_slots) renorm_matrix(state, call.anchor[slot] + head * size, begun, size, call.columns[slot]);
+        else if (begun != state) copy(begun, state, size);
+        state += size;
+        begun += size;
+    }
+    __syncthreads();
+}
+
+// From the gradient of what a group starts with to that of `state` before, in place; adds to that of the anchor.
+TOGETHER void renorm_vjp(const RecurrentCall& call, u32 head, const float* state, float* dstate, float* danchor) {
+    for (u32 slot = 0; slot < call.anchor_slots; slot++) {
+        u64 size = call.sizes[slot];
+        renorm_matrix_vjp(state, call.anchor[slot] + head * size, dstate, danchor, size, call.columns[slot]);
+        state += size;
+        dstate += size;
+        danchor += size;
+    }
+    __syncthreads();
+}
+
 // From the gradient of X' to that of X, in place; adds to that of B, and returns that of log a.
 __device__ inline float go_back_vjp(const RecurrentCall& call, const SequenceHead& sequence, float a, const float* state,
                                     float* dstate, float* danchor) {
@@ -338,9 +372,12 @@ template <class Cell> __device__ void run_forward(const Cell& cell, const Recurr
         opened(cell, state, 0);
         u32 interval = 0;
         for (u32 t = 0; t < sequence.tokens; t++) {
-            // A group begins: its gradient point is the state now.
-            if (call.frozen && t % call.frozen == 0) copy(point, state, call.state);
             if (call.kept && t == intervals.start(interval)) copy(sequence.kept + (u64)interval++ * call.state, state, call.state);
+            // A group begins: its gradient point is the state now.
+            if (call.frozen && t % call.frozen == 0) {
+                if (renorms<Cell>(0) && call.columns[0]) renorm(call, sequence.head, state, state);
+                copy(point, state, call.state);
+            }
             u64 row = sequence.row(call, t);
             rows.load(call, row);
             if (anchored) go_back(call, rows, sequence.head, state, next);
@@ -378,6 +415,10 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
     float* records = arena.take(longest * call.record);
     float* states = arena.take((longest + 1) * call.state);
     float* led = call.ahead ? arena.take(call.ahead) : nullptr;
+    // The state with which a group starts, where that is not what the group before left.
+    bool renorming = renorms<Cell>(0) && call.columns[0];
+    float* begun = renorming ? arena.take(call.state) : nullptr;
+    auto begins = [&](u32 t) { return renorming && t % call.frozen == 0; };
     u64 size = call.state;
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
         SequenceHead sequence(call, index);
@@ -387,20 +428,28 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
         if (anchored) fill(danchor, 0.0f, size);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
             u32 start = intervals.start(interval), end = intervals.end(interval);
-            // Where the gradient of a token is taken. Only groups that are periods begin before their interval.
-            auto point = [&](u32 t) -> const float* {
+            // What was left before the group of a token. Only groups that are periods begin before their interval.
+            auto left = [&](u32 t) -> const float* {
                 if (!call.frozen) return states + (t - start) * size;
                 u32 group = t / call.frozen * call.frozen;
                 return group >= start ? states + (group - start) * size : sequence.kept + intervals.group(t) * size;
+            };
+            // Where the gradient of a token is taken, and the state before it; `comes` says whether its group was not at hand.
+            auto point = [&](u32 t, bool comes) -> const float* {
+                if (renorming && comes) renorm(call, sequence.head, left(t), begun);
+                return renorming ? begun : left(t);
+            };
+            auto before = [&](u32 t) -> const float* {
+                return begins(t) ? begun : states + (t - start) * size;
             };
             // Forward again through the interval, from its checkpoint.
             copy(states, sequence.kept + interval * size, size);
             for (u32 t = start; t < end; t++) {
                 u64 i = t - start;
                 rows.load(call, sequence.row(call, t));
-                if (anchored) go_back(call, rows, sequence.head, states + i * size, found);
-                const float* at = lead(call, point(t), led);
-                cell.forward(rows.token(), anchored ? found : states + i * size, at, states + (i + 1) * size,
+                const float *at = lead(call, point(t, t == start || begins(t)), led), *old = before(t);
+                if (anchored) go_back(call, rows, sequence.head, old, found);
+                cell.forward(rows.token(), anchored ? found : old, at, states + (i + 1) * size,
                              records + i * call.record, scratch, dout);
             }
             // And back, token by token.
@@ -409,19 +458,20 @@ template <class Cell> __device__ void run_backward(const Cell& cell, const Recur
                 EACH(j, call.value) dout[j] = load(call.dout, row * call.value + j);
                 grads.clear(call);
                 rows.load(call, row);
-                float a = anchored ? go_back(call, rows, sequence.head, states + i * size, found) : 1.0f;
-                const float* at = lead(call, point(t), led);
-                States around = {anchored ? found : states + i * size, at, states + (i + 1) * size};
+                const float *at = lead(call, point(t, t + 1 == end || begins(t + 1)), led), *old = before(t);
+                float a = anchored ? go_back(call, rows, sequence.head, old, found) : 1.0f;
+                States around = {anchored ? found : old, at, states + (i + 1) * size};
                 cell.backward(rows.token(), around, records + i * call.record, dout, {dstate, dpoint}, scratch, grads.grads());
                 if (anchored) {
                     // The cell was told that nothing is forgotten: its gradient of the gate says nothing.
-                    float da = go_back_vjp(call, sequence, a, states + i * size, dstate, danchor);
+                    float da = go_back_vjp(call, sequence, a, old, dstate, danchor);
                     if (threadIdx.x == 0) grads.gates[0] = da;
                     __syncthreads();
                 }
                 grads.store(call, row);
                 // The gradient of the point joins that of the state where the group begins.
                 if (apart && (!call.frozen || t % call.frozen == 0)) take_point(call, dstate, dpoint);
+                if (begins(t)) renorm_vjp(call, sequence.head, states + i * size, dstate, danchor);
             }
         }
         store_state(call, call.dinitial, index, dstate);

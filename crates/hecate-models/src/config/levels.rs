@@ -215,9 +215,10 @@ fn rising(field: &str, periods: &[usize]) -> Result<()> {
     }
 }
 
-/// Refuses a frozen rule.
+/// Refuses a frozen rule, and what takes one.
 fn exact(memory: &MemoryConfig, path: impl Fn(&str) -> String, why: &str) -> Result<()> {
     memory.check_one_write(&path)?;
+    memory.check_kept_as_left(&path)?;
     match group(memory.rule) {
         1 => Ok(()),
         group => Err(Error::config(path("memory.rule.frozen"), group, format!("null: {why}"))),

@@ -104,6 +104,7 @@ impl MacConfig {
         let Self { memory, attention, persistent, segment } = self.clone();
         ComposedConfig { memory, attention, persistent }.validate(hidden_size, &path)?;
         within(path("segment"), segment, 1..=SIZE)?;
+        self.memory.check_kept_as_left(&path)?;
         let group = group(self.memory.rule);
         if segment.is_multiple_of(group) {
             return Ok(());
@@ -190,6 +191,15 @@ impl MemoryConfig {
             return Err(Error::config(field, self.writes_per_token, expected));
         }
         within(field, self.writes_per_token, 1..=WRITES)
+    }
+
+    /// Refuses lengths that go back as groups start, where memories are read between groups.
+    pub(super) fn check_kept_as_left(&self, path: impl Fn(&str) -> String) -> Result<()> {
+        if !self.rule.needs_anchor() {
+            return Ok(());
+        }
+        let expected = "false: only layers that are a memory alone, mag and mal set lengths back; others read memories as they were left";
+        Err(Error::config(path("memory.rule.renorm"), true, expected))
     }
 
     /// Refuses several writes a token in a composition, at whose tokens a text is cut.

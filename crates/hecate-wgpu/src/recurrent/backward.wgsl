@@ -108,6 +108,35 @@ fn go_back_vjp(a: f32, origin: u32, head: u32) {
     sync();
 }
 
+// From the gradient of what a group starts with, `dstate`, to that of the state at `origin` before, in place; adds to that of
+// the anchor.
+fn begin_group_vjp(origin: u32, head: u32) {
+    sync();
+    var at = 0u;
+    for (var slot = 0u; slot < args.call.anchor_slots; slot++) {
+        let size = args.call.sizes[slot];
+        let begin = anchor_at(at, size, head);
+        let columns = columns_of(slot);
+        for (var c = me; c < columns; c += THREADS) {
+            let both = lengths(begin + c, origin + at + c, size - c, columns);
+            let factor = sqrt(both.x / both.y);
+            var along = 0.0;
+            for (var i = at + c; i < at + size; i += columns) {
+                along += workspace[origin + i] * workspace[dstate + i];
+            }
+            // What joins along the anchor's column, and what is taken off along the state's.
+            let shares = factor * along / both;
+            for (var i = c; i < size; i += columns) {
+                let place = at + i;
+                workspace[dstate + place] = factor * workspace[dstate + place] - shares.y * workspace[origin + place];
+                workspace[danchor + place] += shares.x * bitcast<f32>(given[begin + i]);
+            }
+        }
+        at += size;
+    }
+    sync();
+}
+
 // Gradients of the anchor, slot by slot, to `made`.
 fn store_anchor(sequence_head: u32) {
     var at = 0u;
@@ -153,6 +182,15 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         old = states + i * size;
         next = old + size;
         point = point_at(t, segment.first);
+        if (RENORM == 1u) {
+            // The forward left the start of the segment's last group; those before are made again, at their last tokens.
+            if ((t + 1u) % max(frozen, 1u) == 0u && point != spare) {
+                begin_group(point, head);
+            }
+            point = spare;
+            old = select(old, spare, t % max(frozen, 1u) == 0u);
+        }
+        let origin = old;
         // Rows become visible to all before the phases run.
         load_rows(own);
         load_record(own, i);
@@ -160,17 +198,20 @@ fn backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_i
         var a = 1.0;
         point = lead(point);
         if (anchored) {
-            a = go_back(states + i * size, head);
+            a = go_back(origin, head);
             old = found;
         }
         run(0u, BACKWARD_END);
         if (anchored) {
-            go_back_vjp(a, states + i * size, head);
+            go_back_vjp(a, origin, head);
         }
         store_grads(own);
         // Gradients of the point gather over the group, and join at its first token.
         if ((frozen != 0u || anchored || args.call.ahead != 0u) && t % max(frozen, 1u) == 0u) {
             join_point();
+        }
+        if (RENORM == 1u && t % max(frozen, 1u) == 0u) {
+            begin_group_vjp(states + i * size, head);
         }
         sync();
     }

@@ -4,7 +4,7 @@
 // matrices lie in `workspace`, row by row. Either is named by the number of its first element, rows counted from the first row.
 //
 // Constants. THREADS is a power of two from 16. LANES is how many invocations share a row of a matrix. NEAR is the
-// elements of rows in workgroup memory, 0 where they lie in `workspace`.
+// elements of rows in workgroup memory, 0 where they lie in `workspace`. RENORM says whether `renorm.wgsl` has anything to do.
 
 // Sums of invocations that a second round adds up.
 const SECOND: u32 = 16u;

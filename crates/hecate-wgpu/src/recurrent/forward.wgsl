@@ -30,6 +30,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     let again = args.call.again != 0u;
     lay_out(group.x, again);
     let sequence_head = args.call.sequence_head + group.x;
+    let head = sequence_head % args.call.heads;
     let at = sequence_head_at(sequence_head);
     let segment = segment_at(at);
     // The first dispatch brings the initial state.
@@ -40,6 +41,10 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     if (args.call.begin == 0u && again && segment.tokens > 0u) {
         load_kept(states, at.kept + segment.index * size, size);
         load_kept(spare, at.kept + segment_of_unit(segment.first) * size, select(0u, size, frozen != 0u));
+        // What was left before that unit, as its first group starts with it.
+        if (RENORM == 1u) {
+            begin_group(spare, head);
+        }
     }
     let ticks = select(at.tokens + 1u, segment.tokens, again);
     let last = min(args.call.end, ticks);
@@ -59,7 +64,11 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         for (var j = me; j < size && keeps; j += THREADS) {
             kept[at.kept + segment_of(t) * size + j] = workspace[old + j];
         }
-        for (var j = me; j < size && group_starts; j += THREADS) {
+        if (RENORM == 1u && group_starts) {
+            begin_group(old, head);
+            old = spare;
+        }
+        for (var j = me; j < size && group_starts && RENORM == 0u; j += THREADS) {
             workspace[spare + j] = workspace[old + j];
         }
         // What is loaded must be seen by all before the phases run.
@@ -67,7 +76,7 @@ fn forward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         sync();
         point = lead(point);
         if (args.call.anchor_slots != 0u && !opens) {
-            go_back(old, sequence_head % args.call.heads);
+            go_back(old, head);
             old = found;
         }
         run(select(OPENED, 0u, opens), select(FORWARD_END, OPENED, opens));

@@ -26,12 +26,13 @@ use plan::{Grid, RecurrentArgs, RecurrentCall, RecurrentPlan, offsets};
 use std::vec;
 
 /// What the kernels of all rules share.
-pub(crate) const PARTS: [&str; 5] = [
+pub(crate) const PARTS: [&str; 6] = [
     PRELUDE,
     include_str!("functions.wgsl"),
     include_str!("block.wgsl"),
     include_str!("phases.wgsl"),
     include_str!("recurrent.wgsl"),
+    include_str!("renorm.wgsl"),
 ];
 /// For rules that multiply no matrices.
 pub(crate) const NO_PRODUCTS: &str = include_str!("no_products.wgsl");
@@ -122,7 +123,8 @@ fn start<R: Recurrent<F>, F>(
 ) -> Result<()> {
     let workspace = device.empty([grid.groups, grid.each + grid.rows], DType::F32)?;
     // Constants of `block.wgsl`, then the rule's own.
-    let mut constants = vec![("THREADS", grid.threads), ("LANES", grid.lanes), ("NEAR", grid.near)];
+    let mut constants =
+        vec![("THREADS", grid.threads), ("LANES", grid.lanes), ("NEAR", grid.near), ("RENORM", grid.renorm)];
     constants.extend(R::CONSTANTS);
     let mut bindings = arrays.read.map(Binding::Read).to_vec();
     bindings.extend([arrays.kept, arrays.made, &workspace].map(Binding::Write));
@@ -283,17 +285,18 @@ pub(crate) use sources;
 macro_rules! source {
     ($name:expr, [$($both:expr),* $(,)?], [$($own:expr),*]) => {{
         use $crate::recurrent::PARTS;
-        WgslSource { name: $name, parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], $($both,)* $($own),*] }
+        WgslSource { name: $name, parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], PARTS[5], $($both,)* $($own),*] }
     }};
 }
 pub(crate) use source;
 
-/// Kernels of sources from [`sources!`], as tests compile them: rows in workgroup memory, and in workspace.
+/// Kernels of sources from [`sources!`], as tests compile them: rows in workgroup memory, and in workspace, there with columns
+/// that go back to their anchor's lengths.
 macro_rules! kernels {
     ($sources:expr $(, $name:literal = $value:expr)*) => {{
         use $crate::launch::Kernel;
-        const NEAR: &[(&str, u32)] = &[("THREADS", 32), ("LANES", 8), ("NEAR", 512) $(, ($name, $value))*];
-        const FAR: &[(&str, u32)] = &[("THREADS", 256), ("LANES", 16), ("NEAR", 0) $(, ($name, $value))*];
+        const NEAR: &[(&str, u32)] = &[("THREADS", 32), ("LANES", 8), ("NEAR", 512), ("RENORM", 0) $(, ($name, $value))*];
+        const FAR: &[(&str, u32)] = &[("THREADS", 256), ("LANES", 16), ("NEAR", 0), ("RENORM", 1) $(, ($name, $value))*];
         const OF_BOTH: [&$crate::launch::WgslSource; 2] = $sources;
         &[
             Kernel { source: OF_BOTH[0], entry: "forward", constants: NEAR },

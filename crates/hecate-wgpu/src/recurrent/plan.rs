@@ -115,6 +115,8 @@ pub(super) struct RecurrentPlan {
     /// `H`, and how many slots of a state go back to an anchor.
     pub(super) heads: usize,
     pub(super) anchors: usize,
+    /// Whether columns of weights go back to their anchor's lengths as groups start.
+    renorm: bool,
 }
 
 /// How a kernel is started.
@@ -129,6 +131,8 @@ pub(super) struct Grid {
     pub(super) lanes: u32,
     /// Row elements in workgroup memory; 0 where rows lie in the workspace.
     pub(super) near: u32,
+    /// 1 where columns of weights go back to their anchor's lengths as groups start.
+    pub(super) renorm: u32,
     /// Elements of a workgroup's workspace, and of its rows there.
     pub(super) each: usize,
     pub(super) rows: usize,
@@ -144,8 +148,21 @@ impl RecurrentPlan {
         let checkpoints = Checkpoints::new(rule.frozen());
         let (kept, starts) = (checkpoints.total(&dims.sequences), checkpoints.table(&dims.sequences));
         let (heads, anchors) = (dims.heads, if dims.anchored { R::Anchor::NAMES.len() } else { 0 });
-        let workspace = rule.workspace(dims);
-        Self { widths, sizes, workspace, frozen, checkpoints, kept, starts, rows, sequence_heads, heads, anchors }
+        let (workspace, renorm) = (rule.workspace(dims), rule.needs_anchor());
+        Self {
+            widths,
+            sizes,
+            workspace,
+            frozen,
+            checkpoints,
+            kept,
+            starts,
+            rows,
+            sequence_heads,
+            heads,
+            anchors,
+            renorm,
+        }
     }
 
     /// Elements of a state.
@@ -221,6 +238,7 @@ impl RecurrentPlan {
                 4
             },
             near: near as u32,
+            renorm: self.renorm.into(),
             each: workspace,
             rows,
         }
@@ -230,7 +248,9 @@ impl RecurrentPlan {
     fn loops(&self, dims: &Dims, threads: usize, rounds: usize) -> usize {
         // Visits of each element and each row over all phases, as an upper estimate.
         let anchors = if self.anchors > 0 { 6 * self.state() } else { 0 };
+        let columns = if self.renorm { 8 * self.state() } else { 0 };
         let elements = anchors
+            + columns
             + 6 * self.workspace.ahead
             + 24 * (self.state() + self.workspace.matrices)
             + 8 * dims.key * self.workspace.record;

@@ -180,6 +180,10 @@ impl<R: DeepRule> Rule for R {
         Some(DeepRule::frozen_option(self))
     }
 
+    fn needs_anchor(self) -> bool {
+        self.spec().renorm
+    }
+
     fn check(self, dims: &Dims) -> Result<()> {
         self.spec().check(Self::NAME, dims)
     }

@@ -24,6 +24,8 @@ pub struct DeepSpec {
     pub momentum: MomentumForm,
     /// Length that what is taught stays under: `c` of (94), over 0. Absent: any.
     pub clip: Option<f32>,
+    /// Whether columns of weights are set back to their anchor's lengths where groups start: (95).
+    pub renorm: bool,
 }
 
 impl DeepSpec {
@@ -37,6 +39,7 @@ impl DeepSpec {
             frozen,
             momentum: MomentumForm::HeavyBall,
             clip: None,
+            renorm: false,
         }
     }
 
@@ -106,10 +109,25 @@ impl DeepSpec {
         }
     }
 
+    /// Refuses to set lengths back where no group starts, where weights are not what is kept, and without lengths to go to.
+    fn check_renorm(self, what: &'static str, dims: &Dims) -> Result<()> {
+        let expected = match self.frozen {
+            _ if !self.renorm => return Ok(()),
+            None => "false, or groups of tokens (`frozen`), behind which columns are set back",
+            Some(_) if self.retention != Retention::Decay => "false: these weights are no plain sums of writes",
+            Some(_) if !dims.anchored => {
+                "false, or an anchor (`Inputs::anchor`), whose columns have the lengths to go back to"
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(Error::Config { what, option: "renorm", found: "true".into(), expected })
+    }
+
     /// Refuses options that fit no memory of these sizes.
     pub(super) fn check(self, what: &'static str, dims: &Dims) -> Result<()> {
         let refuse = |option, found: String, expected| Err(Error::Config { what, option, found, expected });
         check_frozen(what, self.frozen)?;
+        self.check_renorm(what, dims)?;
         check_read(what, self.read, dims)?;
         if let Some(clip) = self.clip {
             // Kernels take its reciprocal, which is to be finite too.

@@ -78,6 +78,19 @@
 //! logarithms, so the forgotten ones are a product of powers. Reads come after the write.
 //! Weights that decay to zero leave the region that a model was trained in; two layers of zeros learn nothing at all.
 //!
+//! With `renorm`, which takes frozen groups, decay and an anchor, each column `x` of the weights `X_c` at the start of a
+//! group is first set back to the length that the same column `b` of `B` has. Momentum stays. What a call is given starts a
+//! group and is set back too; what it hands on is not, until the next group starts. So a text that is cut at groups is one text.
+//! Given `ȳ` of the column that tokens find:
+//!
+//! ```text
+//! y = f x,  f = √((|b|² + ε)/(|x|² + ε)),  ε = 10⁻⁶
+//! x̄ = f (ȳ − x (x·ȳ)/(|x|² + ε)),  b̄ = f b (x·ȳ)/(|b|² + ε)                                    (95)
+//! ```
+//!
+//! `ε` keeps columns of zeros what they are, and their gradients finite. Source of the idea: Zhang et al., "Test-Time
+//! Training Done Right" (LaCT), which sets rows of fast weights back behind each chunk.
+//!
 //! # Backward
 //!
 //! In reverse time, `dX` and `dS` starting at the gradients of the final state:
@@ -118,6 +131,9 @@ use std::fmt::Debug;
 
 /// Added to the variance in the layer norm of memories.
 pub const NORM_EPSILON: f32 = 1e-6;
+
+/// Added to squared lengths of columns in (95).
+pub const COLUMN_EPSILON: f32 = 1e-6;
 
 /// Added to `Σ|X|^q` in (54).
 pub const LQ_EPSILON: f32 = 1e-12;

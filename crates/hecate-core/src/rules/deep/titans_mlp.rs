@@ -26,6 +26,9 @@ pub struct TitansMlp {
     pub momentum: MomentumForm,
     /// Length that what the memory is taught stays under, over 0 (94); absent: any.
     pub clip: Option<f32>,
+    /// Whether columns of the weights are set back to the lengths of the anchor's where a group starts (95); needs groups and an
+    /// anchor.
+    pub renorm: bool,
 }
 
 slots! {
@@ -50,8 +53,8 @@ impl DeepRule for TitansMlp {
     type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
-        let Self { memory, read, frozen, momentum, clip } = self;
-        DeepSpec { momentum, clip, ..DeepSpec::new(memory.structure(), read, frozen) }
+        let Self { memory, read, frozen, momentum, clip, renorm } = self;
+        DeepSpec { momentum, clip, renorm, ..DeepSpec::new(memory.structure(), read, frozen) }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

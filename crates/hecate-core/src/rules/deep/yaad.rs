@@ -73,6 +73,9 @@ pub struct Yaad<M: Memory = MlpMemory> {
     pub frozen: Option<u32>,
     /// Length that what the memory is taught stays under, over 0 (94); absent: any.
     pub clip: Option<f32>,
+    /// Whether columns of the weights are set back to the lengths of the anchor's where a group starts (95); needs groups and an
+    /// anchor.
+    pub renorm: bool,
 }
 
 /// [`Yaad`] with one matrix.
@@ -80,7 +83,14 @@ pub type YaadMatrix = Yaad<MatrixMemory>;
 
 impl<M: Memory> Default for Yaad<M> {
     fn default() -> Self {
-        Self { memory: M::default(), bias: Huber::default(), read: Read::default(), frozen: None, clip: None }
+        Self {
+            memory: M::default(),
+            bias: Huber::default(),
+            read: Read::default(),
+            frozen: None,
+            clip: None,
+            renorm: false,
+        }
     }
 }
 
@@ -92,8 +102,9 @@ impl<M: Memory> DeepRule for Yaad<M> {
     type Anchor = M::Anchor;
 
     fn spec(self) -> DeepSpec {
+        let Self { memory, read, frozen, clip, renorm, .. } = self;
         let bias = AttentionalBias::Huber(self.bias);
-        DeepSpec { bias, clip: self.clip, ..DeepSpec::new(self.memory.structure(), self.read, self.frozen) }
+        DeepSpec { bias, clip, renorm, ..DeepSpec::new(memory.structure(), read, frozen) }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {
@@ -130,6 +141,9 @@ pub struct YaadMomentum {
     pub momentum: MomentumForm,
     /// Length that what the memory is taught stays under, over 0 (94); absent: any.
     pub clip: Option<f32>,
+    /// Whether columns of the weights are set back to the lengths of the anchor's where a group starts (95); needs groups and an
+    /// anchor.
+    pub renorm: bool,
 }
 
 impl DeepRule for YaadMomentum {
@@ -140,8 +154,8 @@ impl DeepRule for YaadMomentum {
     type Anchor = AnchorWeights<()>;
 
     fn spec(self) -> DeepSpec {
-        let Self { memory, bias, read, frozen, momentum, clip } = self;
-        DeepSpec { momentum, ..Yaad { memory, bias, read, frozen, clip }.spec() }
+        let Self { memory, bias, read, frozen, momentum, clip, renorm } = self;
+        DeepSpec { momentum, ..Yaad { memory, bias, read, frozen, clip, renorm }.spec() }
     }
 
     fn frozen_option(&mut self) -> &mut Option<u32> {

@@ -44,6 +44,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
     const u32 group;
     const int share;
     Ring<STAGES> ring;
+    // Scores and sums of values of a thread's two rows, and what its sums so far are times.
     float s[KEYS / 8][4], out[WIDTH / 8][4], factor[2];
 
     __device__ __forceinline__ Consumer(const Forward& args, Shared<WIDTH>& shared, u32 group)
@@ -66,6 +67,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
         const GroupRows rows(job, group, share);
         const KeyTiles<KEYS> keys(call, job, UNITS);
         const float scale = call.scale * LOG2_E;
+        // Queries stay in registers: their place is free for the next job at once.
         u32 q[WIDTH / 16][4], w[KEYS / 16][4];
         Softmax softmax;
         gate_wait(&shared.q_full, turn % 2);
@@ -81,9 +83,11 @@ template <int WIDTH, u32 TYPE> struct Consumer {
         for (int tile = 1; tile < keys.count; tile++) {
             const Ring<STAGES> before = ring;
             ring.next();
+            // Weights of the tile before, whose values are summed beside the scores of this one.
             as_weights<TYPE>(w, s);
             gate_wait(&shared.v_full[before.stage], before.parity);
             gate_wait_to_multiply(&shared.k_full[ring.stage], ring.parity);
+            // The other group makes weights meanwhile.
             await_turn(group);
             begin_scores(q);
             begin_sums(w, before.stage, tile > 1);
@@ -100,6 +104,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
             release(&shared.v_empty[before.stage]);
             scale_rows(out, factor);
         }
+        // The last tile has none after it.
         as_weights<TYPE>(w, s);
         gate_wait_to_multiply(&shared.v_full[ring.stage], ring.parity);
         begin_sums(w, ring.stage, keys.count > 1);

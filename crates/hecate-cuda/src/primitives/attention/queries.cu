@@ -68,6 +68,7 @@ template <int WIDTH, u32 TYPE> struct QueryBlock {
     // Addresses of queries and gradients, and copies of them.
     __device__ __forceinline__ void begin() const {
         const int mine = threadIdx.x, unit = job.first + mine;
+        // A thread finds one row's address for all; 0 is none.
         if (mine < TILE) {
             const bool real = unit < units;
             const u64 row = real ? unit_row(call, job, unit) : 0;
@@ -95,6 +96,7 @@ template <int WIDTH, u32 TYPE> struct QueryBlock {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int key = 8 * n + threadIdx.x % 4 * 2 + i % 2, h = i / 2;
+                // A key has an interval of tokens that see it.
                 const bool sees = token[h] >= keys.first[key] && token[h] <= keys.last[key];
                 s[n][i] = sees ? short_exp2(s[n][i] * scale - lse[h]) * (g[n][i] - along[h]) : 0.0f;
             }

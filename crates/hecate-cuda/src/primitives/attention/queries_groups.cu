@@ -23,10 +23,12 @@ template <int WIDTH> __device__ __forceinline__ void produce(const QueryGrads& a
         const int units = (int)job.length * (call.query_heads / call.heads);
         // A place is free once what was there is read; the first time it is at once.
         gate_wait(&shared.q_empty, turn++ % 2 ^ 1);
+        // Queries and the gradients of what they saw come together: neither is of use alone.
         fetch_rows<UNITS, WIDTH>(shared.q, TileRows::units(call, job, call.q.data, call.key, job.first, units));
         fetch_rows<UNITS, WIDTH>(shared.dy, TileRows::units(call, job, args.dy.data, call.value, job.first, units));
         gate_arrive_after_copies(&shared.q_full);
         for (int tile = 0; tile < keys.count; tile++, ring.next()) {
+            // Keys and values too.
             gate_wait(&shared.empty[ring.stage], ring.parity ^ 1);
             fetch_rows<KEYS, WIDTH>(shared.k[ring.stage], keys.rows(call, job, call.k, call.prefix_k, call.key, tile));
             fetch_rows<KEYS, WIDTH>(shared.v[ring.stage], keys.rows(call, job, call.v, call.prefix_v, call.value, tile));
