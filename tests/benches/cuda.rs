@@ -142,7 +142,8 @@ fn prepare_rows(device: &Cuda, request: &Request) -> Result<Work> {
     let [b, t, h, width] = request.sizes;
     let (name, mut random) = (request.rule.clone(), Random::new(1));
     let few = [random.normals([3, width]), random.normals([width]), random.normals([3, width])];
-    let truth = rows(&name, &few.each_ref().map(|x| x.upload(&Cpu::new(), DType::F32).expect("rows")))?;
+    let cpu = Cpu::new();
+    let truth = rows(&name, &few.each_ref().map(|x| x.upload(&cpu, DType::F32).expect("rows")))?;
     let found = rows(&name, &few.each_ref().map(|x| x.upload(device, DType::F32).expect("rows")))?;
     for (truth, found) in truth.iter().zip(&found) {
         let error = hecate_conformance::error(&Array::download(truth)?.values, &Array::download(found)?.values);
@@ -164,8 +165,8 @@ fn prepare_product(device: &Cuda, request: &Request) -> Result<Work> {
     let (left, right) = (upload(b * t)?, upload(columns)?);
     let transpose = Transpose { a: false, b: true };
     // Held to the CPU column by a row of the result.
-    let first =
-        |x: &Tensor<Cuda>, rows| Array::download(&primitives::narrow(x, 0, 0, rows)?)?.upload(&Cpu::new(), DType::F32);
+    let cpu = Cpu::new();
+    let first = |x: &Tensor<Cuda>, rows| Array::download(&primitives::narrow(x, 0, 0, rows)?)?.upload(&cpu, DType::F32);
     let truth = Array::download(&primitives::matmul(&first(&left, 1)?, &first(&right, columns)?, transpose)?)?;
     let found = Array::download(&primitives::narrow(&primitives::matmul(&left, &right, transpose)?, 0, 0, 1)?)?;
     let error = hecate_conformance::error(&truth.values, &found.values);

@@ -29,7 +29,8 @@ fn check<R: Oracle + GatedRule>()
 where
     Column: Kernel<R>,
 {
-    for rule in R::all() {
+    // Where lengths go back as groups start, a memory is not read as it was left: layers refuse to read such a one.
+    for rule in R::all().into_iter().filter(|rule| !rule.needs_anchor()) {
         let case = Case::new(rule, SIZES, 7);
         let inputs: Inputs<R, Tensor<Column>> = case.upload(&device(), DType::F32).expect("arguments");
         let written = infer(&device(), rule, &inputs).expect("a pass");
