@@ -163,10 +163,10 @@ pub(crate) fn capture_work(
     let mut broken = String::new();
     for _ in 0..ATTEMPTS {
         let attempt = Attempt::make(device, &inputs, work)?;
+        // What was copied to its memory is there before a replay, and before the memory is let go where there is no graph.
+        device.stream().join(device.uploads()).map_err(|error| failed("capturing work", error))?;
         match attempt.outcome {
             Ok(graph) => {
-                // The memory, and what was copied there, are ready before a replay.
-                device.stream().join(device.uploads()).map_err(|error| failed("capturing work", error))?;
                 tracing::info!(bytes = attempt.arena.bytes(), "captured a graph");
                 let (device, arena) = (device.clone(), attempt.arena);
                 let captured = CapturedWork { device, graph, _token: attempt.token, arena, inputs, read };

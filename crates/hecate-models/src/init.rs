@@ -204,12 +204,13 @@ impl<'a, B: Backend> Builder<'a, B> {
 
 /// The error of a matrix whose rows cannot be cut into blocks.
 fn no_whole_blocks(name: &str, inputs: usize, format: BlockFormat) -> Error {
-    let expected = match format.block() {
-        32 => "a multiple of 32, the block of q8_0; keep this model in 32 bits".to_owned(),
-        block => {
-            format!("a multiple of {block}, the block of {format}; take q8_0, whose blocks are of 32, or keep 32 bits")
-        }
+    let block = format.block();
+    // The shortest blocks are those of q8_0.
+    let way = match block > 32 && inputs.is_multiple_of(32) {
+        true => "take q8_0, whose blocks are of 32, or keep 32 bits",
+        false => "keep 32 bits, or learn a model with such a width (inside MLPs `intermediate_size`, `train --mlp`)",
     };
+    let expected = format!("a multiple of {block}, the block of {format}; {way}");
     Error::config(format!("values of a row of {name}"), inputs, expected)
 }
 

@@ -59,6 +59,12 @@ pub fn save<B: Backend>(trained: &Trained<B>, folder: &Path) -> Result<()> {
     let beside: Vec<(&str, &[u8])> = [(CONFIG, config.as_slice())].into_iter().chain(tokenizer).collect();
     let weights = pack(&path, &parameters.named(), parameters.quantized(), &beside)?;
     fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    beside.iter().try_for_each(|(name, content)| write_whole(&folder.join(name), content))?;
-    write_whole(&path, &weights)
+    let files = || beside.iter().map(|(name, content)| (folder.join(name), *content));
+    let written =
+        files().try_for_each(|(path, content)| write_whole(&path, content)).and_then(|()| write_whole(&path, &weights));
+    if written.is_err() {
+        // None of these was there before: a part of a model would be in the way of the next attempt.
+        files().for_each(|(path, _)| drop(fs::remove_file(path)));
+    }
+    written
 }

@@ -124,7 +124,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rule", "mixer", "read", "erase", "objective", "frozen",
         "layers", "width", "heads", "key_dim", "value_dim", "conv", "window", "persistent", "segment", "periods",
         "wiring", "chunk", "locals", "shard", "momentum", "momentum_form", "retain", "clip_errors", "mean", "renorm",
-        "horizon", "writes_per_token", "dropout"])]
+        "horizon", "writes_per_token", "dropout", "mlp"])]
     config: Option<PathBuf>,
     /// Rule by which memories are written and read
     #[arg(long, default_value = defaults::RULE, value_parser = PossibleValuesParser::new(RuleConfig::NAMES))]

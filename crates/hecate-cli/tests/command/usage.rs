@@ -278,6 +278,7 @@ fn mistakes_are_named_with_a_way_out() {
         (1, "train --text empty.txt", &["empty.txt", "empty"]),
         (1, "train --text latin.txt", &["latin.txt", "byte 3", "iconv"]),
         (1, "train --text short.txt", &["short.txt", "too short"]),
+        (2, "train --text text.txt --config empty.json --mlp 32", &["--config", "--mlp"]),
         (1, "train --text text.txt --config bad.json", &["bad.json", "gamma", "titans"]),
         (1, "train --text text.txt --config nowhere.json", &["nowhere.json", "no such file"]),
         (1, "train --text text.txt --config empty.json", &["empty.json", "names no `layers`"]),

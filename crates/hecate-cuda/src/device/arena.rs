@@ -82,7 +82,7 @@ impl Arena {
             }
         }
         // A long array has a chunk of its own. The more a graph has taken, the more it takes at once.
-        let next = FIRST.checked_shl(places.chunks.len() as u32).unwrap_or(LONGEST).min(LONGEST);
+        let next = FIRST.saturating_mul(1 << places.chunks.len().min(16)).min(LONGEST);
         let memory = self.grow(&mut places, device, next.max(length))?;
         let (start, mut free) = (memory.pointer(), FreeRuns::whole(memory.len()));
         free.take(length);

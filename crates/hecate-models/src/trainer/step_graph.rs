@@ -96,7 +96,7 @@ impl<B: Backend> Trainer<B> {
             // Another program may have been in the way.
             StepGraph::Waiting { steps: ..PATIENCE } if took > LONG => return Ok(()),
             StepGraph::Waiting { .. } if took > LONG => {
-                self.give_up_graph("they take long enough");
+                self.give_up_graph("one takes over a quarter of a second, where a graph gains nothing");
                 return Ok(());
             }
             _ => {}

@@ -116,7 +116,8 @@ impl DeepSpec {
             None => "false, or groups of tokens (`frozen`), behind which columns are set back",
             Some(_) if self.retention != Retention::Decay => "false: these weights are no plain sums of writes",
             Some(_) if !dims.anchored => {
-                "false, or an anchor (`Inputs::anchor`), whose columns have the lengths to go back to"
+                "false, or an anchor (`Inputs::anchor`; layers have one with `retain: initial` and reads after the write), whose \
+                 columns have the lengths to go back to"
             }
             Some(_) => return Ok(()),
         };
