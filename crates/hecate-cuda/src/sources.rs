@@ -32,6 +32,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::reduce::SOURCE,
     &primitives::retention::SOURCE,
     &primitives::rotary::SOURCE,
+    &primitives::sample::SOURCE,
     &primitives::softmax::SOURCE,
     // The linear engine, form by form.
     &linear::chunk_bf16::prepare::SOURCE,

@@ -22,7 +22,9 @@ mod quantized;
 mod reduce;
 mod retention;
 mod rotary;
+mod sample;
 mod softmax;
+mod threefry;
 
 pub use attention::{
     Attended, Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOptions, AttentionOutputs,
@@ -47,7 +49,9 @@ pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
 pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
+pub use sample::{Cut, Draw, LANES, NO_SCORE, Sample, Sampled, TOO_LARGE, UNDEFINED, sample};
 pub use softmax::{Softmax, softmax, softmax_backward};
+pub use threefry::threefry;
 
 use checks::{check_device, check_dtype, check_filled, check_float, check_like, check_rank, check_shape, check_size};
 use norm::check_epsilon;
@@ -63,5 +67,5 @@ macro_rules! gather {
 gather! {
     /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
     Primitives = Attention + Conv + Elementwise + Embedding + Features + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
-        + QuantizedMatmul + Reduce + Retention + Rotary + Softmax
+        + QuantizedMatmul + Reduce + Retention + Rotary + Sample + Softmax
 }

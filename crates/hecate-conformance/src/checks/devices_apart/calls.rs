@@ -81,6 +81,7 @@ calls! {
         let inputs = LayerNormInputs { x: &x, weight: &weight, bias: &bias };
         layer_norm_backward(&LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy }).map(drop)
     },
+    sample: |p| sample(&Draw { temperature: 1.0, top_k: 0, top_p: 1.0 }, &p.ones([2, 5]), &p.ids([2, 3])).map(drop),
     softmax: |p| softmax(&p.ones([2, 3])).map(drop),
     softmax_backward: |p| softmax_backward(&p.ones([2, 3]), &p.ones([2, 3])).map(drop),
     l2_norm: |p| l2_norm(&p.ones([2, 3]), 1e-6).map(drop),
