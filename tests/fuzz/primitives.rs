@@ -66,6 +66,7 @@ fn elements_are_moved_or_refused() {
         if let Ok(y) = array(&other) {
             let _ = sound("add", || p::add(&x, &y))?;
             let _ = sound("mul_backward", || p::mul_backward(&x, &y, &x))?;
+            let _ = sound("matmul_each", || p::matmul_each(&x, &[&y, &x]))?;
             for transpose in [Transpose::default(), Transpose { a: true, b: false }, Transpose { a: false, b: true }] {
                 let _ = sound("matmul", || p::matmul(&x, &y, transpose))?;
             }

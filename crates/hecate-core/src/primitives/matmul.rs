@@ -54,6 +54,15 @@ pub trait Matmul: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>>;
+
+    /// [`Matmul::matmul`] of `x` with each of these, of which the sizes tell. A device that starts them together gains by it
+    /// where `x` has few rows.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
+        weights.iter().map(|&(dims, b)| self.matmul(dims, MatmulInputs { a: x, b, onto: None })).collect()
+    }
 }
 
 /// `a [.., m, k] × b [.., k, n] = [.., m, n]`, either operand stored transposed. The leading axes of `a` and `b` are
@@ -64,6 +73,17 @@ pub trait Matmul: Device {
 pub fn matmul<D: Matmul>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<Tensor<D>> {
     let (dims, shape) = check(a, b, transpose)?;
     a.device().matmul(dims, MatmulInputs { a, b, onto: None })?.reshape(shape)
+}
+
+/// `x [.., K] × W [N, K]ᵀ = [.., N]` for each of several `W`: the bits that [`matmul`] gives.
+///
+/// # Errors
+/// As [`matmul`].
+pub fn matmul_each<D: Matmul>(x: &Tensor<D>, weights: &[&Tensor<D>]) -> Result<Vec<Tensor<D>>> {
+    let checked = weights.iter().map(|weight| check(x, weight, Transpose { a: false, b: true }));
+    let (dims, shapes): (Vec<_>, Vec<_>) = checked.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    let products = x.device().matmul_each(x, &dims.into_iter().zip(weights.iter().copied()).collect::<Vec<_>>())?;
+    products.into_iter().zip(shapes).map(|(product, shape)| product.reshape(shape)).collect()
 }
 
 /// Gradients of [`matmul`], given `dout [.., m, n]`:

@@ -42,7 +42,9 @@ pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
 pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, layer_norm, layer_norm_backward};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entropy_backward};
-pub use matmul::{Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto};
+pub use matmul::{
+    Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto, matmul_each,
+};
 pub use norm::{Norm, Normed, RmsNormBackward, RmsNormInputs, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward};
 pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use quantized::{QuantizedMatmul, quantized_matmul};

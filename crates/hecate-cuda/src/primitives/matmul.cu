@@ -138,36 +138,84 @@ struct FewRows {
 // Rows of `a` whose sums a warp takes together: `b` is read once for them.
 #define FEW 8
 
-// A warp takes every so many columns; its lanes read a row of `b` side by side.
-template <u32 N> __device__ __forceinline__ void few_rows(const FewRows& args) {
-    const u32 lane = threadIdx.x % 32;
-    for (u64 n = 0; n < args.batch; n++) {
-        for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
-            // A part of the sums of a column, N neighbours at a time.
-            float sum[FEW] = {};
-#pragma unroll 4
-            for (u64 i = lane * N; i < args.inner; i += 32 * N) {
-                Run<N> y = load_run<N>(args.b, (n * args.columns + column) * args.inner + i);
+// The sums of one row of `b`, from element `first` on, with ROWS rows of `a`, N neighbours at a time; lanes read side by side.
+// Types are known while compiling, so that reads wait together.
+template <u32 N, u32 ROWS>
+__device__ __forceinline__ void row_sums(const FewRows& args, u64 n, Array b, u64 first, float (&sum)[ROWS]) {
+#pragma unroll 8
+    for (u64 i = threadIdx.x % 32 * N; i < args.inner; i += 32 * N) {
+        Run<N> y = load_run<N>(b, first + i);
 #pragma unroll
-                for (u32 r = 0; r < FEW; r++) {
-                    if (r >= args.rows) break;
-                    Run<N> x = load_run<N>(args.a, (n * args.rows + r) * args.inner + i);
+        for (u32 r = 0; r < ROWS; r++) {
+            if (ROWS > 1 && r >= args.rows) break;
+            Run<N> x = load_run<N>(args.a, (n * args.rows + r) * args.inner + i);
 #pragma unroll
-                    for (u32 j = 0; j < N; j++) sum[r] += x.x[j] * y.x[j];
-                }
-            }
-#pragma unroll
-            for (u32 r = 0; r < FEW; r++) {
-                if (r >= args.rows) break;
-                float total = warp_sum(sum[r]);
-                if (lane == 0) store(args.out, (n * args.rows + r) * args.columns + column, total);
-            }
+            for (u32 j = 0; j < N; j++) sum[r] += x.x[j] * y.x[j];
         }
     }
 }
 
-// N neighbours at a time where rows are multiples of four.
+// The sums over a warp, to column `column` of rows of `columns`.
+template <u32 ROWS>
+__device__ __forceinline__ void store_sums(const FewRows& args, u64 n, Array out, u64 columns, u64 column, float (&sum)[ROWS]) {
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++) {
+        if (ROWS > 1 && r >= args.rows) break;
+        float total = warp_sum(sum[r]);
+        if (threadIdx.x % 32 == 0) store(out, (n * args.rows + r) * columns + column, total);
+    }
+}
+
+// A warp takes every so many columns.
+template <u32 TYPE, u32 N, u32 ROWS> __device__ __forceinline__ void few_rows(FewRows args) {
+    args.a.type = args.b.type = args.out.type = TYPE;
+    for (u64 n = 0; n < args.batch; n++) {
+        for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
+            float sum[ROWS] = {};
+            row_sums<N>(args, n, args.b, (n * args.columns + column) * args.inner, sum);
+            store_sums(args, n, args.out, args.columns, column, sum);
+        }
+    }
+}
+
+// What a generated token takes, and up to eight of them; N neighbours at a time where rows are multiples of as many.
 KERNEL(matmul_few_rows, FewRows, THREADS) {
-    if (args.inner % 4 == 0) few_rows<4>(args);
-    else few_rows<1>(args);
+    if (args.inner % 4 != 0) BY_TYPE(args.a.type, few_rows<TYPE, 1, FEW>(args))
+    else if (args.rows == 1) BY_TYPE(args.a.type, few_rows<TYPE, 4, 1>(args))
+    else BY_TYPE(args.a.type, few_rows<TYPE, 4, FEW>(args))
+}
+
+// Most matrices of one launch.
+#define MATRICES 8
+
+// One of them, [columns,inner], its product, and the columns of those up to it.
+struct Factor {
+    void *b, *out;
+    u64 end;
+};
+
+// The same of several matrices that the rows of `a` meet, whose columns follow each other.
+struct Each {
+    FewRows rows;
+    Factor factors[MATRICES];
+};
+
+template <u32 TYPE, u32 N, u32 ROWS> __device__ __forceinline__ void few_rows_each(const FewRows& of, const Factor* factors) {
+    FewRows args = of;
+    args.a.type = TYPE;
+    for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
+        u32 i = 0;
+        while (column >= factors[i].end) i++;
+        u64 first = i ? factors[i - 1].end : 0, own = column - first;
+        float sum[ROWS] = {};
+        row_sums<N>(args, 0, Array{factors[i].b, TYPE}, own * args.inner, sum);
+        store_sums(args, 0, Array{factors[i].out, TYPE}, factors[i].end - first, own, sum);
+    }
+}
+
+KERNEL(matmul_each, Each, THREADS) {
+    const FewRows& rows = args.rows;
+    if (rows.inner % 4 != 0) BY_TYPE(rows.a.type, few_rows_each<TYPE, 1, FEW>(rows, args.factors))
+    else if (rows.rows == 1) BY_TYPE(rows.a.type, few_rows_each<TYPE, 4, 1>(rows, args.factors))
+    else BY_TYPE(rows.a.type, few_rows_each<TYPE, 4, FEW>(rows, args.factors))
 }

@@ -7,7 +7,7 @@ use super::matmul_groups;
 use crate::{
     Cuda,
     blas::{Blas, Product},
-    launch::{Array, Grid, kernels},
+    launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -86,6 +86,61 @@ impl Matmul for Cuda {
         }
         sum(out, onto)
     }
+
+    /// `x Wᵀ` for each `W`, in one launch where `x` has few rows.
+    fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
+        let mut products = Vec::with_capacity(weights.len());
+        for group in weights.chunks(MATRICES) {
+            if group.len() > 1 && group.iter().all(|(dims, _)| dims.rows <= FEW && dims.batch == 1) {
+                products.extend(few_rows_each(self, x, group)?);
+            } else {
+                let product = |&(dims, b)| self.matmul(dims, MatmulInputs { a: x, b, onto: None });
+                products.extend(group.iter().map(product).collect::<Result<Vec<_>>>()?);
+            }
+        }
+        Ok(products)
+    }
+}
+
+/// Most matrices of a launch.
+// `MATRICES` in the kernel.
+const MATRICES: usize = 8;
+
+/// `struct Factor` there.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Factor {
+    /// `[columns, inner]`.
+    b: Pointer,
+    out: Pointer,
+    /// Columns of the matrices up to this one.
+    end: u64,
+}
+
+kernels! { SOURCE {
+    "matmul_each" FewRowsEach { rows: FewRows, factors: [Factor; MATRICES] }
+} }
+
+/// The products of few rows `x` with each of at most [`MATRICES`] matrices `[columns, inner]`, in one launch.
+fn few_rows_each(
+    device: &Cuda,
+    x: &Tensor<Cuda>,
+    weights: &[(MatmulDims, &Tensor<Cuda>)],
+) -> Result<Vec<Tensor<Cuda>>> {
+    let MatmulDims { rows, inner, .. } = weights[0].0;
+    let mut factors = [Factor::default(); MATRICES];
+    let (mut columns, mut products) = (0, Vec::new());
+    for (factor, (dims, b)) in factors.iter_mut().zip(weights) {
+        let out = device.empty([1, rows, dims.columns], x.dtype())?;
+        columns += dims.columns;
+        *factor = Factor { b: pointer(b), out: pointer(&out), end: columns as u64 };
+        products.push(out);
+    }
+    let [rows, inner, all] = [rows, inner, columns].map(|size| size as u64);
+    // Which of them a column belongs to is told by the factors.
+    let rows = FewRows { a: x.into(), b: Array::NONE, out: Array::NONE, batch: 1, rows, columns: all, inner };
+    device.launch(Grid::elements(columns.saturating_mul(32)), &FewRowsEach { rows, factors })?;
+    Ok(products)
 }
 
 /// Through cuBLAS; `add` says whether the product is added to what `out` holds.

@@ -144,11 +144,21 @@ impl Linear {
         }
     }
 
-    /// The logits `[N,1,outputs]` of `x [N,1,inputs]` with their bias beside them, for a fused decode; none of a map without
-    /// bias.
-    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<GateLogit<Tensor<B>>>> {
+    /// The map's logits `x [N,1,outputs]` with their bias beside them, for a fused decode; none of a map without bias.
+    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: Var<B>) -> Result<Option<GateLogit<Tensor<B>>>> {
         let Some(bias) = self.bias else { return Ok(None) };
-        Ok(Some(GateLogit { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias)?.into_value() }))
+        Ok(Some(GateLogit { x: x.into_value(), bias: tape.parameter(bias)?.into_value() }))
+    }
+
+    /// [`Linear::product`] of each of these maps with one `x`, on a tape that is inert: a device may start them together.
+    pub(super) fn each<B: Backend>(tape: &Tape<'_, B>, maps: &[Self], x: &Var<B>) -> Result<Vec<Var<B>>> {
+        let learned = maps.iter().filter(|map| !map.is_quantized()).map(|map| map.weight(tape, x));
+        let mut products = tape.matmul_each(x, &learned.collect::<Result<Vec<_>>>()?)?.into_iter();
+        let product = |map: &Self| match map.weight {
+            MatrixId::Learned(_) => products.next().map_or_else(|| map.product(tape, x), Ok),
+            MatrixId::Quantized(_) => map.product(tape, x),
+        };
+        maps.iter().map(product).collect()
     }
 
     /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.

@@ -30,6 +30,16 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::matmul_each`](p::matmul_each()), of constants: nothing of it is recorded.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub(crate) fn matmul_each(&self, x: &Var<B>, weights: &[Var<B>]) -> Result<Vec<Var<B>>> {
+        self.check()?;
+        let weights: Vec<_> = weights.iter().map(Var::value).collect();
+        Ok(p::matmul_each(&x.value, &weights)?.into_iter().map(Var::constant).collect())
+    }
+
     /// [`primitives::quantized_matmul`](p::quantized_matmul()): `a [.., K]` times a quantized matrix `[N, K]`, transposed. On a tape
     /// that records it is refused: there is no gradient.
     ///
