@@ -1,4 +1,4 @@
-//! Tokens drawn a second: `cargo bench -p hecate-tests --bench decode -- DEVICE [MIXER [TEXTS..]]`.
+//! Tokens drawn a second: `cargo bench -p hecate-tests --bench decode -- DEVICE [MIXER [BITS [TEXTS..]]]`.
 //!
 //! A fresh model of 12 layers of width 768 with 12 heads and 50,257 tokens, of which so many texts are drawn side by side, as
 //! `hecate generate` draws one.
@@ -18,6 +18,8 @@ const TOKENS: usize = 512;
 /// What is drawn.
 struct Draws {
     mixer: String,
+    /// Of stored matrices, 16 or 32.
+    bits: usize,
     texts: Vec<usize>,
 }
 
@@ -26,10 +28,11 @@ fn main() {
     let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
     let choose: Choose = words.next().unwrap_or_else(|| "cuda".into()).parse().expect("a device");
     let mixer = words.next().unwrap_or_else(|| "delta".into());
+    let bits = words.next().map_or(16, |word| word.parse().expect("bits"));
     let texts: Vec<usize> = words.map(|word| word.parse().expect("a number of texts")).collect();
     let texts = if texts.is_empty() { vec![1, 64] } else { texts };
     let found = devices_of(&choose.backends().expect("a backend"));
-    select(&found, &choose).expect("a device").run(Draws { mixer, texts }).expect("a device").expect("tokens");
+    select(&found, &choose).expect("a device").run(Draws { mixer, bits, texts }).expect("a device").expect("tokens");
 }
 
 impl Job for Draws {
@@ -38,8 +41,12 @@ impl Job for Draws {
     fn run<B: Backend>(self, device: &B) -> Result<()> {
         let config = Config { vocabulary_size: 50_257, ..Config::uniform(&self.mixer, 12, 768, 12)? };
         let model = LanguageModel::new(device, &config, 1)?;
+        let model = if self.bits == 16 { model.stored_in_16_bits()? } else { model };
         let parameters: usize = model.parameters().iter().map(|parameter| parameter.value.shape().count()).sum();
-        println!("{device:?}\n{} of {parameters} parameters: texts, sampling, whether captured, tokens/s", self.mixer);
+        println!(
+            "{device:?}\n{} of {parameters} parameters in {} bits: texts, sampling, whether captured, tokens/s",
+            self.mixer, self.bits
+        );
         for texts in self.texts {
             let ways = [(0.0, 0, 1.0), (0.8, 0, 1.0), (0.8, 0, 0.95), (0.8, 50, 1.0), (0.8, 50, 0.95)];
             for (temperature, top_k, top_p) in ways {

@@ -13,7 +13,7 @@ use crate::{
     layers::{Block, Context, Embedding, Linear, RmsNorm},
 };
 use hecate_core::{
-    Backend, CapturedStep, Sequences, Tensor,
+    Backend, CapturedStep, DType, Sequences, Tensor,
     primitives::{self, Draw, Sampled},
 };
 use std::sync::Arc;
@@ -114,6 +114,16 @@ impl<B: Backend> LanguageModel<B> {
     /// The same model, whose passes that gather gradients have activations of this precision.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// The same model to generate with: its matrices, the table of embeddings among them, are stored in 16 bits, and
+    /// products may round what meets them. It learns no more.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn stored_in_16_bits(mut self) -> Result<Self> {
+        self.parameters.round_matrices(DType::Bf16)?;
+        Ok(self)
     }
 
     /// The same model, whose passes end with [`Error::Stopped`] once `interrupt` was asked for.

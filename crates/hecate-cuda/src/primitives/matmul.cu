@@ -200,22 +200,27 @@ struct Each {
     Factor factors[MATRICES];
 };
 
+// Matrices of TYPE; `a` and the products are of the same type or of 32 bits.
 template <u32 TYPE, u32 N, u32 ROWS> __device__ __forceinline__ void few_rows_each(const FewRows& of, const Factor* factors) {
     FewRows args = of;
-    args.a.type = TYPE;
+    args.a.type = of.a.type == TYPE ? TYPE : 0;
     for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
         u32 i = 0;
         while (column >= factors[i].end) i++;
         u64 first = i ? factors[i - 1].end : 0, own = column - first;
         float sum[ROWS] = {};
         row_sums<N>(args, 0, Array{factors[i].b, TYPE}, own * args.inner, sum);
-        store_sums(args, 0, Array{factors[i].out, TYPE}, factors[i].end - first, own, sum);
+        store_sums(args, 0, Array{factors[i].out, args.a.type}, factors[i].end - first, own, sum);
     }
 }
 
+// In runs of 16 bytes where rows are multiples of them.
+template <u32 TYPE, u32 ROWS> __device__ __forceinline__ void in_runs(const FewRows& rows, const Factor* factors) {
+    if (rows.inner % RUN_LENGTH<TYPE> == 0) few_rows_each<TYPE, RUN_LENGTH<TYPE>, ROWS>(rows, factors);
+    else few_rows_each<TYPE, 1, ROWS>(rows, factors);
+}
+
 KERNEL(matmul_each, Each, THREADS) {
-    const FewRows& rows = args.rows;
-    if (rows.inner % 4 != 0) BY_TYPE(rows.a.type, few_rows_each<TYPE, 1, FEW>(rows, args.factors))
-    else if (rows.rows == 1) BY_TYPE(rows.a.type, few_rows_each<TYPE, 4, 1>(rows, args.factors))
-    else BY_TYPE(rows.a.type, few_rows_each<TYPE, 4, FEW>(rows, args.factors))
+    if (args.rows.rows == 1) BY_TYPE(args.rows.b.type, in_runs<TYPE, 1>(args.rows, args.factors))
+    else BY_TYPE(args.rows.b.type, in_runs<TYPE, FEW>(args.rows, args.factors))
 }

@@ -116,21 +116,27 @@ template <u32 TYPE> struct Row {
         return sum;
     }
 
+    // This block's tokens up to a level: nothing is weighed.
+    __device__ __forceinline__ u32 count(u32 highest, Sum* shared) const {
+        u32 own = 0;
+#pragma unroll 8
+        for (u32 i = threadIdx.x; i < args.vocabulary; i += LANES) own += level(i) <= highest;
+        return (u32)block_total({own, 0}, shared).count;
+    }
+
     // The weight of the first `top_k` tokens; of all where that is 0.
     __device__ u64 kept(Sum* shared) const {
-        u32 low = 0, high = NEVER - 1;
+        u32 low = 0, high = 31u << 24;
         const Sum all = block_total(ahead({NEVER, 0}), shared);
         if (args.top_k == 0 || all.count <= args.top_k) return all.mass;
-        Sum upto = all;
         while (low < high) {
-            u32 middle = low + (high - low) / 2;
-            upto = block_total(ahead({middle + 1, 0}), shared);
-            if (upto.count < args.top_k) low = middle + 1;
+            u32 middle = low + (high - low) / 2, upto = count(middle, shared);
+            if (upto < args.top_k) low = middle + 1;
             else high = middle;
             // Further levels would cut nothing.
-            if (upto.count == args.top_k) return upto.mass;
+            if (upto == args.top_k) low = high = middle;
         }
-        upto = block_total(ahead({low + 1, 0}), shared);
+        const Sum upto = block_total(ahead({low + 1, 0}), shared);
         return upto.mass - (upto.count - args.top_k) * weight(low);
     }
 

@@ -152,7 +152,7 @@ impl Linear {
 
     /// [`Linear::product`] of each of these maps with one `x`, on a tape that is inert: a device may start them together.
     pub(super) fn each<B: Backend>(tape: &Tape<'_, B>, maps: &[Self], x: &Var<B>) -> Result<Vec<Var<B>>> {
-        let learned = maps.iter().filter(|map| !map.is_quantized()).map(|map| map.weight(tape, x));
+        let learned = maps.iter().filter(|map| !map.is_quantized()).map(|map| map.stored(tape, x));
         let mut products = tape.matmul_each(x, &learned.collect::<Result<Vec<_>>>()?)?.into_iter();
         let product = |map: &Self| match map.weight {
             MatrixId::Learned(_) => products.next().map_or_else(|| map.product(tape, x), Ok),
@@ -164,9 +164,23 @@ impl Linear {
     /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.
     pub(super) fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
         match self.weight {
+            MatrixId::Learned(id) if tape.reads_stored(id)? => {
+                Ok(tape.matmul_each(x, &[self.stored(tape, x)?])?.remove(0))
+            }
             MatrixId::Learned(_) => tape.matmul(x, &self.weight(tape, x)?, Transpose { a: false, b: true }),
             MatrixId::Quantized(id) => tape.quantized_matmul(x, id),
         }
+    }
+
+    /// As [`Linear::weight`], in the type that it is stored in where that has fewer bits.
+    fn stored<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let id = self.learned(tape)?;
+        if !tape.reads_stored(id)? {
+            return self.weight(tape, x);
+        }
+        let weight = tape.parameter(id)?;
+        tape.check_width(id, weight.value().shape().last(), x)?;
+        Ok(weight)
     }
 
     /// `W [outputs, inputs]`, for an `x [.., inputs]`.
