@@ -138,19 +138,28 @@ struct FewRows {
 // Rows of `a` whose sums a warp takes together: `b` is read once for them.
 #define FEW 8
 
+// Runs of a row of `b` that a lane asks for at once: those of 1,024 elements, or few where many rows of `a` meet them.
+template <u32 N, u32 ROWS> constexpr u32 AT_ONCE = ROWS > 1 ? 2 : N == 8 ? 4 : 8;
+
 // The sums of one row of `b`, from element `first` on, with ROWS rows of `a`, N neighbours at a time; lanes read side by side.
-// Types are known while compiling, so that reads wait together.
+// Types are known while compiling and no branch stands between two reads, so that reads wait together.
 template <u32 N, u32 ROWS>
 __device__ __forceinline__ void row_sums(const FewRows& args, u64 n, Array b, u64 first, float (&sum)[ROWS]) {
-#pragma unroll 8
-    for (u64 i = threadIdx.x % 32 * N; i < args.inner; i += 32 * N) {
-        Run<N> y = load_run<N>(b, first + i);
+    constexpr u32 COUNT = AT_ONCE<N, ROWS>, STEP = 32 * N;
+    for (u64 i = threadIdx.x % 32 * N; i < args.inner; i += COUNT * STEP) {
+        Run<N> y[COUNT];
+#pragma unroll
+        for (u32 k = 0; k < COUNT; k++) y[k] = load_run_if<N>(i + k * STEP < args.inner, b, first + i + k * STEP);
 #pragma unroll
         for (u32 r = 0; r < ROWS; r++) {
             if (ROWS > 1 && r >= args.rows) break;
-            Run<N> x = load_run<N>(args.a, (n * args.rows + r) * args.inner + i);
 #pragma unroll
-            for (u32 j = 0; j < N; j++) sum[r] += x.x[j] * y.x[j];
+            for (u32 k = 0; k < COUNT; k++) {
+                u64 at = i + k * STEP;
+                Run<N> x = load_run_if<N>(at < args.inner, args.a, (n * args.rows + r) * args.inner + at);
+#pragma unroll
+                for (u32 j = 0; j < N; j++) sum[r] += x.x[j] * y[k].x[j];
+            }
         }
     }
 }

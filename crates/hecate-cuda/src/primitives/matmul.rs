@@ -7,7 +7,7 @@ use super::matmul_groups;
 use crate::{
     Cuda,
     blas::{Blas, Product},
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -132,9 +132,9 @@ const MATRICES: usize = 8;
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Factor {
-    /// `[columns, inner]`.
-    b: Pointer,
-    out: Pointer,
+    /// `[columns, inner]`, of any type.
+    b: u64,
+    out: u64,
     /// Columns of the matrices up to this one.
     end: u64,
 }
@@ -155,7 +155,7 @@ fn few_rows_each(
     for (factor, (dims, b)) in factors.iter_mut().zip(weights) {
         let out = device.empty([1, rows, dims.columns], x.dtype())?;
         columns += dims.columns;
-        *factor = Factor { b: pointer(b), out: pointer(&out), end: columns as u64 };
+        *factor = Factor { b: b.buffer().pointer(), out: out.buffer().pointer(), end: columns as u64 };
         products.push(out);
     }
     let [rows, inner, all] = [rows, inner, columns].map(|size| size as u64);

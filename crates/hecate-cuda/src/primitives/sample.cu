@@ -81,22 +81,24 @@ __device__ __forceinline__ u64 running(u64 x) {
 
 // The scores of a text, of a type known while compiling.
 template <u32 TYPE> struct Row {
-    const Sample& args;
+    void* data;
     u64 first;
+    u32 vocabulary, top_k;
+    float scale, limit;
     // Of the largest score
     float half;
 
-    __device__ __forceinline__ float score(u32 i) const { return load(Array{args.scores.data, TYPE}, first + i); }
+    __device__ __forceinline__ float score(u32 i) const { return load(Array{data, TYPE}, first + i); }
     __device__ __forceinline__ u32 level(u32 i) const {
         float distance = half - 0.5f * score(i);
-        return distance < args.limit ? (u32)(distance * args.scale) : NEVER;
+        return distance < limit ? (u32)(distance * scale) : NEVER;
     }
 
     // The largest score as a number that grows with it, in the upper half, and the earlier of equals; all ones for NaN.
     __device__ __forceinline__ u64 top() const {
         u64 best = 0;
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < args.vocabulary; i += LANES) {
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < vocabulary; i += LANES) {
             u32 bits = __float_as_uint(score(i));
             u64 own = (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | (u32)~i;
             if ((bits & 0x7fffffffu) > 0x7f800000u) own = ~0ull;
@@ -108,8 +110,8 @@ template <u32 TYPE> struct Row {
     // This lane's tokens before `bound`.
     __device__ __forceinline__ Sum ahead(Token bound) const {
         Sum sum = {0, 0};
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < args.vocabulary; i += LANES) {
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < vocabulary; i += LANES) {
             Token own = {level(i), i};
             if (own.before(bound)) sum.count++, sum.mass += weight(own.level);
         }
@@ -119,29 +121,29 @@ template <u32 TYPE> struct Row {
     // This block's tokens up to a level: nothing is weighed.
     __device__ __forceinline__ u32 count(u32 highest, Sum* shared) const {
         u32 own = 0;
-#pragma unroll 8
-        for (u32 i = threadIdx.x; i < args.vocabulary; i += LANES) own += level(i) <= highest;
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < vocabulary; i += LANES) own += level(i) <= highest;
         return (u32)block_total({own, 0}, shared).count;
     }
 
     // The weight of the first `top_k` tokens; of all where that is 0.
-    __device__ u64 kept(Sum* shared) const {
+    __device__ __forceinline__ u64 kept(Sum* shared) const {
         u32 low = 0, high = 31u << 24;
         const Sum all = block_total(ahead({NEVER, 0}), shared);
-        if (args.top_k == 0 || all.count <= args.top_k) return all.mass;
+        if (top_k == 0 || all.count <= top_k) return all.mass;
         while (low < high) {
             u32 middle = low + (high - low) / 2, upto = count(middle, shared);
-            if (upto < args.top_k) low = middle + 1;
+            if (upto < top_k) low = middle + 1;
             else high = middle;
             // Further levels would cut nothing.
-            if (upto == args.top_k) low = high = middle;
+            if (upto == top_k) low = high = middle;
         }
         const Sum upto = block_total(ahead({low + 1, 0}), shared);
-        return upto.mass - (upto.count - args.top_k) * weight(low);
+        return upto.mass - (upto.count - top_k) * weight(low);
     }
 
     // The token before `bound` whose interval of the weights holds `target`; `own` is what this lane has of them.
-    __device__ Token find(Token bound, u64 target, u64 own, u64* sums, Token* found) const {
+    __device__ __forceinline__ Token find(Token bound, u64 target, u64 own, u64* sums, Token* found) const {
         const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const u64 upto = running(own);
         __syncthreads();
@@ -156,7 +158,7 @@ template <u32 TYPE> struct Row {
             const u32 owner = __ffs(whose) - 1;
             u64 left = target - __shfl_sync(0xffffffffu, before, owner);
             for (u32 i = warp * 32 + owner + LANES * lane;; i += 32 * LANES) {
-                Token token = {i < args.vocabulary ? level(i) : NEVER, i};
+                Token token = {i < vocabulary ? level(i) : NEVER, i};
                 u64 weighs = token.before(bound) ? weight(token.level) : 0, end = running(weighs);
                 if (left < end && left >= end - weighs) *found = token;
                 u64 all = __shfl_sync(0xffffffffu, end, 31);
@@ -174,7 +176,9 @@ template <u32 TYPE> __device__ __forceinline__ u32 drawn(const Sample& args) {
     __shared__ Sum shared[WARPS];
     __shared__ u64 sums[WARPS];
     __shared__ Token found;
-    Row<TYPE> row = {args, (u64)blockIdx.x * args.vocabulary, 0.0f};
+    Row<TYPE> row = {
+        args.scores.data, (u64)blockIdx.x * args.vocabulary, args.vocabulary, args.top_k, args.scale, args.limit, 0.0f
+    };
     // The largest over the block.
     u64 top = row.top();
     for (u32 mask = 16; mask > 0; mask >>= 1) {
@@ -209,7 +213,7 @@ template <u32 TYPE> __device__ __forceinline__ u32 drawn(const Sample& args) {
     }
 }
 
-KERNEL(sample, Sample, LANES) {
+KERNEL(sample, Sample, 1024, 1) {
     u32 token;
     BY_TYPE(args.scores.type, token = drawn<TYPE>(args))
     if (threadIdx.x == 0) args.tokens[blockIdx.x] = token;
