@@ -79,6 +79,33 @@ fn onto<B: Primitives>(product: PrimitiveCase<B>, transpose: Transpose, held: bo
     }
 }
 
+/// Rows of several heads times a matrix a head: one head, odd sizes, and enough rows for the fast products of a GPU.
+pub fn head_products<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let sizes: [(&[usize], [usize; 3]); 5] =
+        [(&[], [2, 3, 4]), (&[1], [1, 1, 1]), (&[2, 3], [3, 5, 2]), (&[70], [2, 8, 16]), (&[65], [3, 7, 5])];
+    sizes.into_iter().map(|(lead, sizes)| by_heads(lead, sizes)).collect()
+}
+
+fn by_heads<B: Primitives>(lead: &[usize], [heads, key, value]: [usize; 3]) -> PrimitiveCase<B> {
+    let random = &mut Random::new(key as u64);
+    let shape = |width| lead.iter().copied().chain([heads, width]).collect::<Vec<_>>();
+    let (x, m) = (random.normals(shape(key)), random.normals([heads, key, value]));
+    let out = random.normals(shape(value));
+    PrimitiveCase {
+        name: "head_products",
+        options: format!("{}×{}", x.shape, m.shape),
+        slots: vec![Slot::tiles("x", x, (1, key)), Slot::tiles("m", m, (key, value))],
+        outputs: vec![Output::new("out", out)],
+        // Row `i` belongs to head `i mod heads`.
+        forward: Box::new(move |x| vec![x[0].iter().enumerate().map(|(i, row)| row.dot(&x[1][i % heads])).collect()]),
+        device: Box::new(move |x, dy| {
+            let out = primitives::head_products(&x[0], &x[1])?;
+            let grads = primitives::head_products_backward(&x[0], &x[1], &dy[0])?;
+            Ok(CaseResult { outputs: vec![out], grads: vec![Some(grads.a), Some(grads.b)] })
+        }),
+    }
+}
+
 /// Several tiles, rows of any length and of fours, sums in parts: too much for the equations, so one backend is held to
 /// another.
 pub fn matmul_in_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
