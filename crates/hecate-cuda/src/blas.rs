@@ -84,6 +84,19 @@ impl Blas {
         if !is_present() {
             return None;
         }
+        // Results stay right without it. Somebody who waits ten times as long should know why.
+        let opened = Self::open(stream);
+        if opened.is_none() {
+            tracing::warn!(
+                workspace = WORKSPACE,
+                "cuBLAS is there and does not open, perhaps for want of memory: products go through slower kernels"
+            );
+        }
+        opened
+    }
+
+    /// A handle of the library that is there.
+    fn open(stream: &Arc<CudaStream>) -> Option<Self> {
         // SAFETY: the library is there, and the memory is as long as it is told. The value that holds both lets go of the
         // handle before the stream, and so does this one before the workspace.
         unsafe {

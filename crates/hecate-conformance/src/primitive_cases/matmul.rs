@@ -13,6 +13,7 @@ use hecate_core::{
 /// `a b`, `aᵀ b`, `a bᵀ`, `aᵀ bᵀ`, with leading axes, and with one `b` for all.
 pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     // Leading axes, and whether one `b` serves them all.
+    // All four ways to store the operands go with each.
     let sizes: [(&[usize], bool); 5] = [(&[], false), (&[3], false), (&[2, 2], false), (&[3], true), (&[2, 3], true)];
     let mut cases = Vec::new();
     for (lead, shared) in sizes {
@@ -86,7 +87,9 @@ pub fn head_products<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     sizes.into_iter().map(|(lead, sizes)| by_heads(lead, sizes)).collect()
 }
 
+/// `x [lead,H,K]`, whose rows of one head lie `H K` elements apart, `m [H,K,V]` and `out [lead,H,V]`.
 fn by_heads<B: Primitives>(lead: &[usize], [heads, key, value]: [usize; 3]) -> PrimitiveCase<B> {
+    // Another seed for another width.
     let random = &mut Random::new(key as u64);
     let shape = |width| lead.iter().copied().chain([heads, width]).collect::<Vec<_>>();
     let (x, m) = (random.normals(shape(key)), random.normals([heads, key, value]));

@@ -19,6 +19,7 @@ impl HeadProducts for Cuda {
     fn head_products(&self, x: &Tensor<Self>, m: &Tensor<Self>, transposed: bool) -> Result<Tensor<Self>> {
         let ([rows, heads, inner], [_, from, to]) = (axes(x), axes(m));
         let columns = if transposed { from } else { to };
+        // Heads are the products of the batch. A row of one is followed by those of the others.
         let dims = MatmulDims { batch: heads, rows, inner, columns, transpose: Transpose { a: false, b: transposed } };
         let strides =
             ProductStrides { rows: [heads * inner, to, heads * columns], products: [inner, from * to, columns] };
@@ -30,6 +31,7 @@ impl HeadProducts for Cuda {
     /// Likewise, summed over the rows.
     fn head_products_backward(&self, x: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let ([rows, heads, key], [.., value]) = (axes(x), axes(dy));
+        // `xᵀ dy` of each head: rows of tokens are what is summed over.
         let transpose = Transpose { a: true, b: false };
         let dims = MatmulDims { batch: heads, rows: key, inner: rows, columns: value, transpose };
         let strides = ProductStrides { rows: [heads * key, heads * value, value], products: [key, value, key * value] };
