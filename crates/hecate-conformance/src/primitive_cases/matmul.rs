@@ -43,13 +43,16 @@ pub fn matmul_each<B: Primitives>() -> Vec<PrimitiveCase<B>> {
 
 fn each<B: Primitives>(lead: &[usize], inner: usize, columns: &'static [usize]) -> PrimitiveCase<B> {
     let random = &mut Random::new(inner as u64);
+    // Leading axes are rows of one matrix.
     let rows = lead.iter().product();
+    // In 16 bits as they are, up to 16 on either side of zero.
     let mut eighths = |shape: Vec<usize>| {
         let mut array = random.normals(shape);
         array.values.iter_mut().for_each(|x| *x = (8.0 * *x).round() / 8.0);
         array
     };
     let x = eighths([lead, &[inner]].concat());
+    // `x` first, then the matrices; the equations cut none of them.
     let slots = columns.iter().map(|&columns| Slot::tiles("w", eighths(vec![columns, inner]), (columns, inner)));
     let slots: Vec<_> = [Slot::tiles("x", x, (rows, inner))].into_iter().chain(slots).collect();
     let product = |&columns: &usize| Output::new("y", random.normals([lead, &[columns]].concat()));
@@ -58,11 +61,14 @@ fn each<B: Primitives>(lead: &[usize], inner: usize, columns: &'static [usize]) 
         options: format!("{lead:?} {inner} {columns:?}"),
         outputs: columns.iter().map(product).collect(),
         slots,
+        // One matrix `x` of all rows, whatever its leading axes.
         forward: Box::new(|x| x[1..].iter().map(|weight| vec![x[0][0].dot(&weight[0].t())]).collect()),
         device: Box::new(|x, _| {
+            // Types in turn, so that runs of one type are short.
             let stored = |(i, weight): (usize, &Tensor<B>)| {
                 if i % 2 == 0 { primitives::cast(DType::Bf16, weight) } else { Ok(weight.clone()) }
             };
+            // In the type of `x` where that has 16 bits already.
             let weights = x[1..].iter().enumerate().map(stored).collect::<Result<Vec<_>>>()?;
             let outputs = primitives::matmul_each(&x[0], &weights.iter().collect::<Vec<_>>())?;
             Ok(CaseResult { outputs, grads: vec![] })
