@@ -44,6 +44,7 @@ pub fn matmul_each<B: Primitives>() -> Vec<PrimitiveCase<B>> {
 fn each<B: Primitives>(lead: &[usize], inner: usize, columns: &'static [usize]) -> PrimitiveCase<B> {
     let random = &mut Random::new(inner as u64);
     // Leading axes are rows of one matrix.
+    // The device has to reshape what it gives back to them.
     let rows = lead.iter().product();
     // In 16 bits as they are, up to 16 on either side of zero.
     let mut eighths = |shape: Vec<usize>| {

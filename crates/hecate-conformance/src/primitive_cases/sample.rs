@@ -103,6 +103,7 @@ fn truth(scores: &[f64], draw: &Draw, [low, high, drawn]: [u32; 3]) -> usize {
     // The smallest number of tokens whose mass reaches the share; all where there is no limit.
     let wanted = f64::from(draw.top_p) * mass(&order[..first]);
     let reached = (1..=first).find(|&n| draw.top_p < 1.0 && mass(&order[..n]) >= wanted);
+    // Ranks under `kept` are kept, and ranks under `left` are drawn from.
     let (kept, mut left) = (reached.unwrap_or(first), order.len());
     // As the definition draws it: what is not kept ends what the next round draws from.
     for round in 0.. {
@@ -127,6 +128,7 @@ fn truth(scores: &[f64], draw: &Draw, [low, high, drawn]: [u32; 3]) -> usize {
 /// A row without a token says why, and draws of other rows are those of the host.
 fn tells_apart<B: Primitives>(scores: &Tensor<B>, draw: &Draw) -> Result<()> {
     let (device, width) = (scores.device(), scores.shape().last());
+    // `[V]`, the first text of the case.
     let sound = scores.to_f32()?[..width].to_vec();
     // One score in the middle of the row.
     let changed = |value: f32| {
