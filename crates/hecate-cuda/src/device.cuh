@@ -22,19 +22,6 @@ typedef unsigned long long u64;
 #define KERNEL(name, Args, ...) ENTRY(name, Args, __VA_ARGS__)
 #endif
 
-// A kernel whose blocks come in clusters of `count`, which run together: from capability 9.0 on. Elsewhere it is never started.
-#if __CUDA_ARCH__ >= 900
-#define CLUSTER_ENTRY(name, Args, threads, count) \
-    extern "C" __global__ void __launch_bounds__(threads) __cluster_dims__(count, 1, 1) name(const __grid_constant__ Args args)
-#else
-#define CLUSTER_ENTRY(name, Args, threads, count) ENTRY(name, Args, threads)
-#endif
-#ifdef ONE_KERNEL
-#define CLUSTER_KERNEL(name, Args, ...) CHOICE(WANTED_##name CLUSTER_ENTRY, LEFT_OUT, )(name, Args, __VA_ARGS__)
-#else
-#define CLUSTER_KERNEL(name, Args, ...) CLUSTER_ENTRY(name, Args, __VA_ARGS__)
-#endif
-
 // Shared memory whose size the launch names. One of them a kernel.
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
 

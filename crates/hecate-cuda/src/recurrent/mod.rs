@@ -4,6 +4,8 @@
 //! block runs together. This module starts a block for every sequence and head, as many at once as the GPU holds. It
 //! keeps states and hands out workspaces. The kernels compute states between kept ones again and walk back.
 //!
+//! Where a rule has kernels for whole groups ([`Grouped`]), a cluster of blocks has a sequence and head instead.
+//!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token: `N H ⌈T/C⌉ |state|`
@@ -27,6 +29,8 @@ const MOST_SLOTS: usize = 4;
 const OWN_SHARED: usize = 16 << 10;
 /// The same of kernels that go by groups.
 const GROUPED_SHARED: usize = 5 << 10;
+/// Threads of a block of these.
+const GROUPED_THREADS: u32 = 256;
 /// Threads of a block at most.
 const MOST_THREADS: usize = 512;
 
@@ -286,7 +290,14 @@ impl RecurrentLayout {
     }
 
     /// The kernel of a pass, 0 forward and 1 backward, and what it is started with.
-    fn plan<R: Recurrent<F>, F>(&self, device: &Cuda, rule: R, dims: &Dims, dtype: DType, pass: usize) -> Result<Plan<R::Cell>> {
+    fn plan<R: Recurrent<F>, F>(
+        &self,
+        device: &Cuda,
+        rule: R,
+        dims: &Dims,
+        dtype: DType,
+        pass: usize,
+    ) -> Result<Plan<R::Cell>> {
         let of = |kernels: StepKernels<R::Cell>| if pass == 0 { kernels.forward } else { kernels.backward };
         let Some(grouped) = rule.grouped(device, dims, dtype) else {
             let arrays = if pass == 0 { self.forward_arrays(dims) } else { self.backward_arrays(dims) };
@@ -298,11 +309,11 @@ impl RecurrentLayout {
         let properties = device.properties();
         let near = near(arrays, (properties.shared_memory - GROUPED_SHARED) / 4);
         let each = exchanged + arrays.iter().map(|count| count.next_multiple_of(4)).sum::<usize>() - near;
-        // A cluster a memory, as many as the GPU holds and an eighth of its memory has room for.
-        let most = (properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each)) / cluster;
+        // A cluster a memory, no more than keep the GPU busy and an eighth of its memory has room for.
+        let most = (4 * properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each)) / cluster;
         let blocks = (dims.sequences.count() * dims.heads).min(most.max(1)) * cluster;
         let workspace = device.empty([blocks, each], DType::F32)?;
-        let grid = Grid { blocks: (blocks, 1, 1), threads: MOST_THREADS as u32, shared: 4 * near };
+        let grid = Grid { blocks: (blocks, 1, 1), threads: GROUPED_THREADS, shared: 4 * near };
         Ok(Plan { start: of(kernels), grid, workspace, each, near, scratch: exchanged })
     }
 

@@ -13,6 +13,31 @@
 // Four elements more than are used: rows that are read together lie in other banks.
 __device__ __forceinline__ u32 strided(u32 width) { return width + 4; }
 
+// A member that a block runs together: compiled once, and called.
+#define TOGETHER_OF __device__ __noinline__
+
+// Most memories have the first of the activations; the others are called.
+TOGETHER_OF Curve other_curve(u32 kind, float x) { return activation(kind, x); }
+__device__ __forceinline__ Curve curve(u32 kind, float x) { return kind == SILU ? silu(x) : other_curve(kind, x); }
+
+// Numbers of eight tokens, read at once.
+struct Eight {
+    float x[8];
+    // From a multiple of four.
+    __device__ __forceinline__ explicit Eight(const float* from) {
+        float4 low = *(const float4*)from, high = *(const float4*)(from + 4);
+        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+    }
+};
+// Fours that are read at once.
+struct Two {
+    float4 x, y;
+};
+struct Three {
+    float4 x, y, z;
+};
+
 // Numbers of each token of a group, one after another.
 struct TokenNumbers {
     // Gates, and the recurrence that they make.
@@ -24,11 +49,14 @@ struct TokenNumbers {
     // Gradients of `kept` and `pushed`, of `last_c` and `last_e`, of θ and δ, and of a and η by the first state.
     float *dkept, *dpushed, *dlast_c, *dlast_e, *dtheta, *ddelta, *da, *deta;
 
-    static constexpr u32 COUNT = 25;
+    static constexpr u32 COUNT = 17, BACK = 8;
     __device__ void place(float* all, u32 rows) {
-        float** each[] = {&theta, &delta, &a, &eta, &m, &s, &x, &y, &A, &B, &E, &kept, &pushed, &rest, &last_c, &last_e,
-                          &shrink, &dkept, &dpushed, &dlast_c, &dlast_e, &dtheta, &ddelta, &da, &deta};
+        float** each[] = {&theta, &delta, &a, &eta, &m, &s, &x, &y, &A, &B, &E, &kept, &pushed, &rest, &last_c, &last_e, &shrink};
         for (u32 i = 0; i < COUNT; i++) *each[i] = all + i * rows;
+    }
+    __device__ void place_back(float* all, u32 rows) {
+        float** each[] = {&dkept, &dpushed, &dlast_c, &dlast_e, &dtheta, &ddelta, &da, &deta};
+        for (u32 i = 0; i < BACK; i++) *each[i] = all + i * rows;
     }
 };
 
@@ -76,8 +104,8 @@ struct Frozen {
         z0 = panel(arena, rows, width), h = panel(arena, rows, width);
         x0 = panel(arena, o.key, width), x1 = panel(arena, width, o.value);
         k = panel(arena, rows, o.key), u = panel(arena, rows, o.value);
-        hq = panel(arena, rows, width), q = panel(arena, rows, o.key);
-        square = panel(arena, rows, rows), c = panel(arena, rows, rows), e = Panel{nullptr, 0};
+        hq = panel(arena, rows, width), square = panel(arena, rows, rows);
+        q = panel(arena, rows, o.key), c = panel(arena, rows, rows), e = Panel{nullptr, 0};
         z1 = panel(arena, rows, o.value), v = panel(arena, rows, o.value), spare = panel(arena, rows, widest);
         s0 = panel(arena, momentum ? o.key : 0, width), s1 = panel(arena, momentum ? width : 0, o.value);
     }
@@ -99,26 +127,33 @@ struct Frozen {
     }
 
     // out = x, both [height,wide].
-    __device__ static void move(Panel out, Panel x, u32 height, u32 wide) {
-        fours(height, wide, [&](u32 i, u32 j) { out.four(i, j) = x.four(i, j); });
+    TOGETHER_OF static void move(Panel out, Panel x, u32 height, u32 wide) {
+        fours<4>(height, wide, [&](u32 i, u32 j) { return x.four(i, j); }, [&](u32 i, u32 j, float4 x) { out.four(i, j) = x; });
     }
     // out = by ∘ x, of a number a row.
-    __device__ void scaled(Panel out, const float* by, Panel x, u32 wide) const {
-        fours(rows, wide, [&](u32 i, u32 j) { out.four(i, j) = map([&](float x) { return by[i] * x; }, x.four(i, j)); });
+    TOGETHER_OF void scaled(Panel out, const float* by, Panel x, u32 wide) const {
+        fours<4>(rows, wide, [&](u32 i, u32 j) { return map([&](float x) { return by[i] * x; }, x.four(i, j)); },
+              [&](u32 i, u32 j, float4 x) { out.four(i, j) = x; });
         __syncthreads();
     }
     // out = σ(x) [rows,width].
-    __device__ void activate(Panel out, Panel x) const {
-        fours(rows, width, [&](u32 t, u32 i) {
-            out.four(t, i) = map([&](float x) { return activation(o.activation, x).value; }, x.four(t, i));
+    TOGETHER_OF void activate(Panel out, Panel x) const {
+        u32 kind = o.activation;
+        fours<2>(rows, width, [&](u32 t, u32 i) { return x.four(t, i); }, [&](u32 t, u32 i, float4 x) {
+            out.four(t, i) = map([&](float x) { return curve(kind, x).value; }, x);
         });
         __syncthreads();
     }
-    // x = x ∘ σ′(pre) [rows,width].
-    __device__ void times_slope(Panel x, Panel pre) const {
-        fours(rows, width, [&](u32 t, u32 i) {
-            auto slope = [&](float x, float pre) { return x * activation(o.activation, pre).slope; };
-            x.four(t, i) = map(slope, x.four(t, i), pre.four(t, i));
+    // out = keep out + sign by ∘ x ∘ σ′(pre) [rows,width], `by` a number a row, null for 1.
+    TOGETHER_OF void times_slope(Panel out, float keep, float sign, const float* by, Panel x, Panel pre) const {
+        u32 kind = o.activation;
+        auto load = [&](u32 t, u32 i) {
+            return Three{x.four(t, i), pre.four(t, i), keep == 0.0f ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : out.four(t, i)};
+        };
+        fours<2>(rows, width, load, [&](u32 t, u32 i, const Three& of) {
+            float factor = by ? sign * by[t] : sign;
+            auto sum = [&](float x, float pre, float old) { return keep * old + factor * x * curve(kind, pre).slope; };
+            out.four(t, i) = map(sum, of.x, of.y, of.z);
         });
         __syncthreads();
     }
@@ -142,18 +177,19 @@ struct Frozen {
         save(state, state + o.first(), state + o.all(), state + o.all() + o.first());
     }
 
-    // Rows of a group, zeros beyond its last token, and its masks.
-    __device__ void begin(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+    // Rows of a group, zeros beyond its last token.
+    TOGETHER_OF void load_rows(Panel out, Array x, const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count,
+                              u32 wide) const {
+        fours<4>(rows, wide, [&](u32 t, u32 i) { return load_run_if<4>(t < count, x, sequence.row(call, start + t) * wide + i); },
+              [&](u32 t, u32 i, const Run<4>& x) { out.four(t, i) = make_float4(x.x[0], x.x[1], x.x[2], x.x[3]); });
+    }
+    // A group's rows and masks.
+    TOGETHER_OF void begin(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
         if (threadIdx.x == 0) tokens = count, turn ^= 1;
-        ROWS(t, rows) {
-            bool inside = t < count;
-            u64 row = sequence.row(call, start + (inside ? t : 0));
-            LANES(i, o.key) {
-                k.at(t, i) = inside ? ::load(call.k, row * o.key + i) : 0.0f;
-                q.at(t, i) = inside ? ::load(call.q, row * o.key + i) : 0.0f;
-            }
-            LANES(i, o.value) v.at(t, i) = inside ? ::load(call.v, row * o.value + i) : 0.0f;
-        }
+        // Keys, queries and values: all wait together.
+        load_rows(k, call.k, call, sequence, start, count, o.key);
+        load_rows(q, call.q, call, sequence, start, count, o.key);
+        load_rows(v, call.v, call, sequence, start, count, o.value);
         EACH(t, rows) {
             bool inside = t < count;
             u64 row = sequence.row(call, start + (inside ? t : 0));
@@ -164,8 +200,8 @@ struct Frozen {
             n.delta[t] = inside && huber ? call.gates[2 + after()][row] : 0.0f;
             n.a[t] = a, n.eta[t] = eta;
             // Heavy ball: P = η S + Z is added to X and is S. Looking ahead: P = a S + Z, of which S keeps η, X gets 1 − η.
-            n.m[t] = ahead() ? less * a : eta, n.s[t] = eta * (ahead() ? a : 1.0f);
-            n.x[t] = ahead() ? less : 1.0f, n.y[t] = ahead() ? eta : 1.0f;
+            n.m[t] = !inside ? 0.0f : ahead() ? less * a : eta, n.s[t] = !inside ? 1.0f : eta * (ahead() ? a : 1.0f);
+            n.x[t] = !inside ? 0.0f : ahead() ? less : 1.0f, n.y[t] = !inside ? 0.0f : ahead() ? eta : 1.0f;
         }
         __syncthreads();
         masks();
@@ -187,28 +223,40 @@ struct Frozen {
         __syncthreads();
     }
     __device__ void of_state() const {
-        float A = 1.0f, B = 0.0f, E = 1.0f;
-        for (u32 t = 0; t < tokens; t++) {
-            A *= n.a[t];
-            B = n.a[t] * B + n.m[t] * E, E *= n.s[t];
-            n.A[t] = A, n.B[t] = B, n.E[t] = E;
+        float A = 1.0f, B = 0.0f, E = 1.0f, *all_a = n.A, *all_b = n.B, *all_e = n.E;
+        for (u32 top = 0; top < rows; top += 8) {
+            Eight a(n.a + top), m(n.m + top), s(n.s + top);
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                A *= a.x[i];
+                B = a.x[i] * B + m.x[i] * E, E *= s.x[i];
+                all_a[top + i] = A, all_b[top + i] = B, all_e[top + i] = E;
+            }
         }
     }
     __device__ void of_write(u32 j) const {
-        float now = 0.0f, pushed = 0.0f;
-        for (u32 t = 0; t < tokens; t++) {
-            if (t > j) now = n.a[t] * now + n.m[t] * pushed, pushed *= n.s[t];
-            if (t == j) now = n.x[t], pushed = n.y[t];
-            c.at(t, j) = now;
-            if (e.x) e.at(t, j) = pushed;
+        float now = 0.0f, pushed = 0.0f, x = n.x[j], y = n.y[j];
+        Panel c = this->c, e = this->e;
+        for (u32 top = 0; top < rows; top += 8) {
+            Eight a(n.a + top), m(n.m + top), s(n.s + top);
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                u32 t = top + i;
+                now = t == j ? x : a.x[i] * now + m.x[i] * pushed, pushed = t == j ? y : pushed * s.x[i];
+                c.at(t, j) = now;
+                if (e.x) e.at(t, j) = pushed;
+            }
         }
         n.last_c[j] = now, n.last_e[j] = pushed;
-        for (u32 t = tokens; t < rows; t++) c.at(t, j) = 0.0f;
     }
     // What token t reads of the write of token j.
     __device__ float read_mask(u32 t, u32 j) const {
         if (o.read_after) return c.at(t, j);
-        return t > 0 && t < tokens ? c.at(t - 1, j) : 0.0f;
+        return t > 0 ? c.at(t - 1, j) : 0.0f;
+    }
+    __device__ float4 read_masks(u32 t, u32 j) const {
+        if (o.read_after) return c.four(t, j);
+        return t > 0 ? c.four(t - 1, j) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 
     // u = ψ(e) of a row by a warp, (47), (50)–(52), then (94).
@@ -237,70 +285,78 @@ struct Frozen {
 
     // out (+)= x W, and where momentum looks ahead x (W + S): products at the point.
     __device__ void at_point(Panel out, float keep, Panel x, Factor w, Factor s, u32 wide, u32 depth) const {
-        multiply(out, keep, nullptr, x.own(), w, rows, wide, depth);
-        if (ahead()) multiply(out, 1.0f, nullptr, x.own(), s, rows, wide, depth);
+        if (threadIdx.x == 0) {
+            Term* terms = terms_of_block();
+            terms[0] = {x.own(), w, nullptr, depth}, terms[1] = {x.own(), s, nullptr, depth};
+        }
+        multiply_terms(out, keep, ahead() ? 2 : 1, rows, wide);
     }
     // Inner gradients at the weights that the group starts with: `pre` and `back` are left for a backward, z0 and z1 are what
     // both layers are written with, and `v` becomes the error. `back` may be z0.
-    __device__ void inner_grads(Panel pre, Panel back) const {
+    TOGETHER_OF void inner_grads(Panel pre, Panel back) const {
         at_point(pre, 0.0f, k, x0.own(), s0.own(), width, o.key);
         activate(h, pre);
         // Outputs are sums over all columns of the hidden layer, and so over blocks.
         Panel part = {sums + (u64)turn * rows * o.value, o.value};
         at_point(part, 0.0f, h, x1.own(), s1.own(), o.value, width);
         cluster.meet();
-        ROWS(t, rows) {
-            LANES(i, o.value) {
-                float out = total(part.row(t) + i);
-                v.at(t, i) = (o.residual ? out + k.at(t, i) : out) - v.at(t, i);
-            }
-            __syncwarp();
-            teach(t);
-        }
-        __syncthreads();
-        at_point(back, 0.0f, u, x1.t(), s1.t(), width, o.value);
-        fours(rows, width, [&](u32 t, u32 i) {
-            auto write = [&](float b, float pre) { return -n.theta[t] * b * activation(o.activation, pre).slope; };
-            z0.four(t, i) = map(write, back.four(t, i), pre.four(t, i));
+        bool plain = !huber && o.per_clip == 0.0f;
+        fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); }, [&](u32 t, u32 i, float4 out) {
+            float4 own = o.residual ? k.four(t, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            float4 error = map([](float out, float own, float v) { return out + own - v; }, out, own, v.four(t, i));
+            v.four(t, i) = error;
+            // Most memories are taught the error itself.
+            if (plain) u.four(t, i) = error, z1.four(t, i) = map([&](float x) { return -n.theta[t] * x; }, error);
         });
         __syncthreads();
+        if (!plain) {
+            ROWS(t, rows) teach(t);
+            __syncthreads();
+        }
+        at_point(back, 0.0f, u, x1.t(), s1.t(), width, o.value);
+        times_slope(z0, 0.0f, -1.0f, n.theta, back, pre);
     }
-    // The sum over blocks of an element that each has in the same place of its workspace, in the order of blocks.
-    __device__ float total(const float* own) const {
-        float sum = 0.0f;
+    // The sum over blocks of what each has in the same place of its workspace, in the order of blocks.
+    __device__ float4 total(const float* own) const {
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         const float* of = own - cluster.rank * each;
-        for (u32 r = 0; r < cluster.count; r++, of += each) sum += *of;
+#pragma unroll 2
+        for (u32 r = 0; r < cluster.count; r++, of += each) sum = map([](float x, float y) { return x + y; }, sum, *(const float4*)of);
         return sum;
     }
 
     // What queries read of a layer: out = A ∘ (ρ X) + (1 − A) ∘ (ρ anchor) + B ∘ (ρ S) + (c ∘ ρ κᵀ) z.
-    __device__ void read(Panel out, Panel query, Panel x, Panel anchor, Panel s, Panel key, Panel z, u32 depth, u32 wide) const {
+    TOGETHER_OF void read(Panel out, Panel query, Panel x, Panel anchor, Panel s, Panel key, Panel z, u32 depth, u32 wide) const {
         multiply(square, 0.0f, nullptr, query.own(), key.t(), rows, rows, depth);
-        ROWS(t, rows) LANES(j, rows) square.at(t, j) *= read_mask(t, j);
+        fours<4>(rows, rows, [&](u32 t, u32 j) { return Two{square.four(t, j), read_masks(t, j)}; },
+              [&](u32 t, u32 j, Two of) { square.four(t, j) = map([](float x, float y) { return x * y; }, of.x, of.y); });
         __syncthreads();
-        multiply(out, 0.0f, n.kept, query.own(), x.own(), rows, wide, depth);
-        if (anchored) multiply(out, 1.0f, n.rest, query.own(), anchor.own(), rows, wide, depth);
-        if (momentum) multiply(out, 1.0f, n.pushed, query.own(), s.own(), rows, wide, depth);
-        multiply(out, 1.0f, nullptr, square.own(), z.own(), rows, wide, rows);
+        u32 count = 2 + momentum + anchored;
+        if (threadIdx.x == 0) {
+            Term* terms = terms_of_block();
+            terms[0] = {query.own(), x.own(), n.kept, depth}, terms[1] = {square.own(), z.own(), nullptr, rows};
+            if (momentum) terms[2] = {query.own(), s.own(), n.pushed, depth};
+            if (anchored) terms[count - 1] = {query.own(), anchor.own(), n.rest, depth};
+        }
+        multiply_terms(out, 0.0f, count, rows, wide);
     }
 
     // A layer's state after the group, without the writes.
-    __device__ void forget(Panel x, Panel anchor, Panel s, u32 height, u32 wide) const {
+    TOGETHER_OF void forget(Panel x, Panel anchor, Panel s, u32 height, u32 wide) const {
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
-        fours(height, wide, [&](u32 i, u32 j) {
-            float4 sum = map([&](float x) { return A * x; }, x.four(i, j));
-            if (anchored) sum = map([&](float sum, float x) { return sum + (1.0f - A) * x; }, sum, anchor.four(i, j));
-            if (momentum) {
-                float4 old = s.four(i, j);
-                sum = map([&](float sum, float s) { return sum + B * s; }, sum, old);
-                s.four(i, j) = map([&](float s) { return E * s; }, old);
-            }
-            x.four(i, j) = sum;
+        auto load = [&](u32 i, u32 j) {
+            float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            return Three{x.four(i, j), anchored ? anchor.four(i, j) : zero, momentum ? s.four(i, j) : zero};
+        };
+        fours<2>(height, wide, load, [&](u32 i, u32 j, const Three& of) {
+            auto after = [&](float x, float anchor, float s) { return A * x + (1.0f - A) * anchor + B * s; };
+            x.four(i, j) = map(after, of.x, of.y, of.z);
+            if (momentum) s.four(i, j) = map([&](float s) { return E * s; }, of.z);
         });
         __syncthreads();
     }
     // The state after the group.
-    __device__ void write() const {
+    TOGETHER_OF void write() const {
         forget(x0, anchor0, s0, o.key, width), forget(x1, anchor1, s1, width, o.value);
         add_writes(x0, x1, n.last_c);
         if (momentum) add_writes(s0, s1, n.last_e);

@@ -48,7 +48,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
         DYNAMIC_SHARED(float, near); \
         run(args.call, args.cell, near); \
     }
-BACKWARD(KERNEL(frozen_backward_1, FrozenArgs, MOST_THREADS))
-BACKWARD(CLUSTER_KERNEL(frozen_backward_2, FrozenArgs, MOST_THREADS, 2))
-BACKWARD(CLUSTER_KERNEL(frozen_backward_4, FrozenArgs, MOST_THREADS, 4))
-BACKWARD(CLUSTER_KERNEL(frozen_backward_8, FrozenArgs, MOST_THREADS, 8))
+BACKWARD(KERNEL(frozen_backward_1, FrozenArgs, FROZEN_THREADS))
+BACKWARD(CLUSTER_KERNEL(frozen_backward_2, FrozenArgs, FROZEN_THREADS, 2))
+BACKWARD(CLUSTER_KERNEL(frozen_backward_4, FrozenArgs, FROZEN_THREADS, 4))
+BACKWARD(CLUSTER_KERNEL(frozen_backward_8, FrozenArgs, FROZEN_THREADS, 8))

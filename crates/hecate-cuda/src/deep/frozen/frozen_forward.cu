@@ -10,14 +10,12 @@ struct FrozenArgs {
 // Rows of outputs out of all blocks' parts, each row by one block.
 __device__ __forceinline__ void store_outputs(const Frozen& f, const RecurrentCall& call, const SequenceHead& sequence,
                                               u32 start, Panel out) {
-    ROWS(t, f.tokens) {
-        if (t % f.cluster.count != f.cluster.rank) continue;
-        u64 row = sequence.row(call, start + t);
-        LANES(j, f.o.value) {
-            float y = f.total(out.row(t) + j);
-            store(call.out, row * f.o.value + j, f.o.residual ? y + f.q.at(t, j) : y);
-        }
-    }
+    u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
+    fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
+        u32 t = i * count + rank;
+        if (f.o.residual) y = map([](float x, float y) { return x + y; }, y, f.q.four(t, j));
+        store_run<4>(call.out, sequence.row(call, start + t) * f.o.value + j, Run<4>{y.x, y.y, y.z, y.w});
+    });
     __syncthreads();
 }
 
@@ -62,7 +60,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
         DYNAMIC_SHARED(float, near); \
         run(args.call, args.cell, near); \
     }
-FORWARD(KERNEL(frozen_forward_1, FrozenArgs, MOST_THREADS))
-FORWARD(CLUSTER_KERNEL(frozen_forward_2, FrozenArgs, MOST_THREADS, 2))
-FORWARD(CLUSTER_KERNEL(frozen_forward_4, FrozenArgs, MOST_THREADS, 4))
-FORWARD(CLUSTER_KERNEL(frozen_forward_8, FrozenArgs, MOST_THREADS, 8))
+FORWARD(KERNEL(frozen_forward_1, FrozenArgs, FROZEN_THREADS))
+FORWARD(CLUSTER_KERNEL(frozen_forward_2, FrozenArgs, FROZEN_THREADS, 2))
+FORWARD(CLUSTER_KERNEL(frozen_forward_4, FrozenArgs, FROZEN_THREADS, 4))
+FORWARD(CLUSTER_KERNEL(frozen_forward_8, FrozenArgs, FROZEN_THREADS, 8))

@@ -16,6 +16,11 @@ struct LayerBack {
     bool narrow_query;
 };
 
+// Fours of a matrix of weights and its momentum, and of their gradients.
+struct Four4 {
+    float4 x, dx, s, ds;
+};
+
 // The same, with the way back.
 struct Reverse : Frozen {
     // Gradients of the state; those of the anchor in global memory.
@@ -32,6 +37,7 @@ struct Reverse : Frozen {
     // By one thread.
     __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         Frozen::place(call, options, arena);
+        n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
         dhq = panel(arena, rows, width), dh = panel(arena, rows, width), preq = panel(arena, rows, width);
         pre = panel(arena, rows, width), back = panel(arena, rows, width), dout = panel(arena, rows, o.value);
         dq = panel(arena, rows, o.key), dk = panel(arena, rows, o.key);
@@ -45,7 +51,7 @@ struct Reverse : Frozen {
     }
 
     // Gradients begin as those of the last state, and of the anchor as zero.
-    __device__ void open(const RecurrentCall& call, const SequenceHead& sequence, u64 index) {
+    TOGETHER_OF void open(const RecurrentCall& call, const SequenceHead& sequence, u64 index) {
         if (threadIdx.x == 0) {
             find_anchors(call, sequence.head);
             if (anchored) {
@@ -62,13 +68,14 @@ struct Reverse : Frozen {
         if (momentum) move(ds0, low(slot(2)), o.key, width), move(ds1, high(slot(3)), width, o.value);
         if (anchored) {
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            fours(o.key, width, [&](u32 i, u32 j) { danchor0.four(i, j) = zero; });
-            fours(width, o.value, [&](u32 i, u32 j) { danchor1.four(i, j) = zero; });
+            auto nothing = [&](u32, u32) { return zero; };
+            fours<2>(o.key, width, nothing, [&](u32 i, u32 j, float4 x) { danchor0.four(i, j) = x; });
+            fours<2>(width, o.value, nothing, [&](u32 i, u32 j, float4 x) { danchor1.four(i, j) = x; });
         }
         __syncthreads();
     }
     // Those of the first state.
-    __device__ void close(const RecurrentCall& call, u64 index) const {
+    TOGETHER_OF void close(const RecurrentCall& call, u64 index) const {
         auto slot = [&](u32 i) { return call.dinitial[i] + index * call.sizes[i]; };
         move(low(slot(0)), dx0, o.key, width), move(high(slot(1)), dx1, width, o.value);
         if (momentum) move(low(slot(2)), ds0, o.key, width), move(high(slot(3)), ds1, width, o.value);
@@ -87,46 +94,35 @@ struct Reverse : Frozen {
         __syncthreads();
     }
     using Frozen::save;
-    __device__ void save(u32 g) const {
+    TOGETHER_OF void save(u32 g) const {
         each_of(g, [&](Panel x, Panel to, u32 height, u32 wide) { move(to, x, height, wide); });
     }
-    __device__ void recall(u32 g) const {
+    TOGETHER_OF void recall(u32 g) const {
         each_of(g, [&](Panel x, Panel from, u32 height, u32 wide) { move(x, from, height, wide); });
     }
 
-    // dρ (+)= by ∘ y, and d += sign ⟨ρ, y⟩, row by row of y = dr Xᵀ.
-    __device__ void take_rows(const LayerBack& l, const float* by, bool add, float* d, float sign) const {
-        ROWS(t, rows) {
-            float along = 0.0f;
-            FOURS(i, l.height) {
-                float4 y = l.tall.four(t, i);
-                along += dot(l.query.four(t, i), y);
-                float4 of = map([&](float y) { return by[t] * y; }, y);
-                l.dquery.four(t, i) = add ? map([](float x, float y) { return x + y; }, l.dquery.four(t, i), of) : of;
-            }
-            along = warp_sum(along);
-            if (first_lane()) d[t] += sign * along;
-        }
+    // d += sign ⟨ρ, y⟩, row by row of y = dr Xᵀ.
+    TOGETHER_OF void take_rows(const LayerBack& l, Panel x, float* d, float sign) const {
+        multiply(l.tall, 0.0f, nullptr, l.dr.own(), x.t(), rows, l.height, l.wide);
+        Panel query = l.query, tall = l.tall;
+        fours_by_row<4>(rows, l.height, [&](u32 t, u32 i) { return Two{query.four(t, i), tall.four(t, i)}; },
+                     [&](u32, u32, const Two& of) { return dot(of.x, of.y); }, [&](u32 t, float sum) { d[t] += sign * sum; });
         __syncthreads();
     }
-    // What the state after the group gives to keys, values and each write's share: dX by c of the last token, dS by E's.
-    __device__ void take_last(const LayerBack& l, Panel d, const float* by, float* dby) const {
-        multiply(l.dkey, 1.0f, by, l.z.own(), d.t(), rows, l.height, l.wide);
+    // What the state after the group gives to values and to each write's share: dX by c of the last token, dS by E.
+    TOGETHER_OF void take_last(const LayerBack& l, Panel d, const float* by, float* dby) const {
         multiply(l.broad, 0.0f, nullptr, l.key.own(), d.own(), rows, l.wide, l.height);
-        ROWS(t, rows) {
-            float along = 0.0f;
-            FOURS(i, l.wide) {
-                float4 y = l.broad.four(t, i);
-                along += dot(l.z.four(t, i), y);
-                l.dz.four(t, i) = map([&](float x, float y) { return x + by[t] * y; }, l.dz.four(t, i), y);
-            }
-            along = warp_sum(along);
-            if (first_lane()) dby[t] += along;
-        }
+        Panel z = l.z, broad = l.broad, dz = l.dz;
+        auto take = [&](u32 t, u32 i, const Three& of) {
+            dz.four(t, i) = map([&](float x, float y) { return x + by[t] * y; }, of.z, of.y);
+            return dot(of.x, of.y);
+        };
+        fours_by_row<2>(rows, l.wide, [&](u32 t, u32 i) { return Three{z.four(t, i), broad.four(t, i), dz.four(t, i)}; }, take,
+                     [&](u32 t, float sum) { dby[t] += sum; });
         __syncthreads();
     }
     // d += (by ∘ ρ)ᵀ dr.
-    __device__ void take_first(const LayerBack& l, Panel d, const float* by) const {
+    TOGETHER_OF void take_first(const LayerBack& l, Panel d, const float* by) const {
         if (l.narrow_query) {
             scaled(spare, by, l.query, l.height);
             multiply(d, 1.0f, nullptr, spare.t(), l.dr.own(), l.height, l.wide, rows);
@@ -137,48 +133,61 @@ struct Reverse : Frozen {
     }
 
     // Through what the group keeps of the first state: (A, B; E) transposed, and this thread's part of their gradients.
-    __device__ void give_back(const LayerBack& l, float (&dlast)[3]) const {
+    TOGETHER_OF void give_back(const LayerBack& l, float (&dlast)[3]) const {
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
-        fours(l.height, l.wide, [&](u32 i, u32 j) {
-            float4 d = l.dx.four(i, j), x = l.x.four(i, j);
+        Panel x = l.x, s = l.s, dx = l.dx, ds = l.ds, anchor = l.anchor, danchor = l.danchor;
+        float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        auto load = [&](u32 i, u32 j) {
+            return Four4{x.four(i, j), dx.four(i, j), momentum ? s.four(i, j) : zero, momentum ? ds.four(i, j) : zero};
+        };
+        fours<1>(l.height, l.wide, load, [&](u32 i, u32 j, const Four4& of) {
+            float4 own = of.x, d = of.dx;
             if (anchored) {
-                auto rest = [&](float sum, float d) { return sum + (1.0f - A) * d; };
-                x = map([](float x, float anchor) { return x - anchor; }, x, l.anchor.four(i, j));
-                l.danchor.four(i, j) = map(rest, l.danchor.four(i, j), d);
+                own = map([](float x, float anchor) { return x - anchor; }, own, anchor.four(i, j));
+                danchor.four(i, j) = map([&](float sum, float d) { return sum + (1.0f - A) * d; }, danchor.four(i, j), d);
             }
-            dlast[0] += dot(d, x);
-            if (momentum) {
-                float4 s = l.s.four(i, j), pushed = l.ds.four(i, j);
-                dlast[1] += dot(d, s), dlast[2] += dot(pushed, s);
-                l.ds.four(i, j) = map([&](float pushed, float d) { return E * pushed + B * d; }, pushed, d);
-            }
-            l.dx.four(i, j) = map([&](float d) { return A * d; }, d);
+            dlast[0] += dot(d, own), dlast[1] += dot(d, of.s), dlast[2] += dot(of.ds, of.s);
+            if (momentum) ds.four(i, j) = map([&](float pushed, float d) { return E * pushed + B * d; }, of.ds, d);
+            dx.four(i, j) = map([&](float d) { return A * d; }, d);
         });
         __syncthreads();
     }
 
+    // Gradients of queries and keys, products of all that was read and written.
+    TOGETHER_OF void to_query_and_key(const LayerBack& l) const {
+        u32 count = 2 + momentum + anchored;
+        if (threadIdx.x == 0) {
+            Term* terms = terms_of_block();
+            terms[0] = {l.dr.own(), l.x.t(), n.kept, l.wide}, terms[1] = {dsquare.own(), l.key.own(), nullptr, rows};
+            if (momentum) terms[2] = {l.dr.own(), l.s.t(), n.pushed, l.wide};
+            if (anchored) terms[count - 1] = {l.dr.own(), l.anchor.t(), n.rest, l.wide};
+        }
+        multiply_terms(l.dquery, 0.0f, count, rows, l.height);
+        if (threadIdx.x == 0) {
+            Term* terms = terms_of_block();
+            terms[0] = {dsquare.t(), l.query.own(), nullptr, rows}, terms[1] = {l.z.own(), l.dx.t(), n.last_c, l.wide};
+            if (momentum) terms[2] = {l.z.own(), l.ds.t(), n.last_e, l.wide};
+        }
+        multiply_terms(l.dkey, 0.0f, momentum ? 3 : 2, rows, l.height);
+    }
+
     // A layer's read and write back. Gradients of the state go from after the group to before it.
-    __device__ __noinline__ void layer(const LayerBack& l, float (&dlast)[3]) const {
+    TOGETHER_OF void layer(const LayerBack& l, float (&dlast)[3]) const {
         multiply(square, 0.0f, nullptr, l.query.own(), l.key.t(), rows, rows, l.height);
         multiply(dsquare, 0.0f, nullptr, l.dr.own(), l.z.t(), rows, rows, l.wide);
-        ROWS(t, rows) LANES(j, rows) {
-            float by = read_mask(t, j), r = dsquare.at(t, j);
-            dc.at(t, j) += square.at(t, j) * r;
-            dsquare.at(t, j) = by * r, square.at(t, j) *= by;
-        }
+        Panel square = this->square, dsquare = this->dsquare, dc = this->dc;
+        auto load = [&](u32 t, u32 j) { return Four4{square.four(t, j), dsquare.four(t, j), read_masks(t, j), dc.four(t, j)}; };
+        fours<1>(rows, rows, load, [&](u32 t, u32 j, const Four4& of) {
+            auto product = [](float x, float y) { return x * y; };
+            dc.four(t, j) = map([](float sum, float x, float r) { return sum + x * r; }, of.ds, of.x, of.dx);
+            dsquare.four(t, j) = map(product, of.s, of.dx), square.four(t, j) = map(product, of.s, of.x);
+        });
         __syncthreads();
-        multiply(l.tall, 0.0f, nullptr, l.dr.own(), l.x.t(), rows, l.height, l.wide);
-        take_rows(l, n.kept, false, n.dkept, 1.0f);
-        if (anchored) {
-            multiply(l.tall, 0.0f, nullptr, l.dr.own(), l.anchor.t(), rows, l.height, l.wide);
-            take_rows(l, n.rest, true, n.dkept, -1.0f);
-        }
-        if (momentum) {
-            multiply(l.tall, 0.0f, nullptr, l.dr.own(), l.s.t(), rows, l.height, l.wide);
-            take_rows(l, n.pushed, true, n.dpushed, 1.0f);
-        }
-        multiply(l.dquery, 1.0f, nullptr, dsquare.own(), l.key.own(), rows, l.height, rows);
-        multiply(l.dkey, 0.0f, nullptr, dsquare.t(), l.query.own(), rows, l.height, rows);
+        // What each of the first states gives to its share; then all of it to queries.
+        take_rows(l, l.x, n.dkept, 1.0f);
+        if (anchored) take_rows(l, l.anchor, n.dkept, -1.0f);
+        if (momentum) take_rows(l, l.s, n.dpushed, 1.0f);
+        to_query_and_key(l);
         multiply(l.dz, 0.0f, nullptr, square.t(), l.dr.own(), rows, l.wide, rows);
         take_last(l, l.dx, n.last_c, n.dlast_c);
         if (momentum) take_last(l, l.ds, n.last_e, n.dlast_e);
@@ -189,7 +198,7 @@ struct Reverse : Frozen {
     }
 
     // Gradients of a row's u to the error's, in `less`; (44) and what shortens.
-    __device__ void teach_back(u32 t, float* du) const {
+    TOGETHER_OF void teach_back(u32 t, float* du) const {
         if (o.per_clip != 0.0f) {
             float along = warp_dot(u.row(t), du, o.value) * o.per_clip * o.per_clip;
             LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * u.at(t, i));
@@ -216,64 +225,65 @@ struct Reverse : Frozen {
     }
 
     // Back through the inner gradients: z0's gradient in `hq`, z1's in `dz1`, h's in `dh`, and dk.
-    __device__ void inner_grads_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
+    TOGETHER_OF void inner_grads_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
         Panel dz0 = hq;
         // To b = u W₁ᵀ in dz0's place, and to pre-activations in dh's.
-        ROWS(t, rows) {
-            float along = 0.0f, theta = n.theta[t];
-            FOURS(i, width) {
-                float4 all[4] = {pre.four(t, i), dz0.four(t, i), back.four(t, i), dh.four(t, i)};
-                float *x = &all[0].x, *d = &all[1].x, *b = &all[2].x, *to_h = &all[3].x;
+        u32 kind = o.activation;
+        Panel pre = this->pre, back = this->back, dh = this->dh;
+        auto load = [&](u32 t, u32 i) { return Four4{pre.four(t, i), dz0.four(t, i), back.four(t, i), dh.four(t, i)}; };
+        auto take = [&](u32 t, u32 i, Four4 of) {
+            float *x = &of.x.x, *d = &of.dx.x, *b = &of.s.x, *to_h = &of.ds.x, along = 0.0f, theta = n.theta[t];
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) {
-                    Curve at = activation(o.activation, x[e]);
-                    along += d[e] * b[e] * at.slope;
-                    float ddelta = -theta * d[e];
-                    d[e] = ddelta * at.slope;
-                    to_h[e] = ddelta * b[e] * at.second + to_h[e] * at.slope;
-                }
-                dz0.four(t, i) = all[1], dh.four(t, i) = all[3];
+            for (u32 e = 0; e < 4; e++) {
+                Curve at = curve(kind, x[e]);
+                along += d[e] * b[e] * at.slope;
+                float ddelta = -theta * d[e];
+                d[e] = ddelta * at.slope;
+                to_h[e] = ddelta * b[e] * at.second + to_h[e] * at.slope;
             }
-            LANES(i, o.value) along += dz1.at(t, i) * u.at(t, i);
-            along = warp_sum(along);
-            if (first_lane()) n.dtheta[t] = -along;
-        }
+            dz0.four(t, i) = of.dx, dh.four(t, i) = of.ds;
+            return along;
+        };
+        fours_by_row<1>(rows, width, load, take, [&](u32 t, float sum) { n.dtheta[t] = -sum; });
         __syncthreads();
+        fours_by_row<4>(rows, o.value, [&](u32 t, u32 i) { return Two{dz1.four(t, i), u.four(t, i)}; },
+                     [&](u32, u32, const Two& of) { return dot(of.x, of.y); }, [&](u32 t, float sum) { n.dtheta[t] -= sum; });
         Panel part = {sums + (u64)2 * rows * o.value, o.value};
         at_point(part, 0.0f, dz0, x1.own(), s1.own(), o.value, width);
-        ROWS(t, rows) LANES(i, o.value) part.at(t, i) -= n.theta[t] * dz1.at(t, i);
+        fours<2>(rows, o.value, [&](u32 t, u32 i) { return Two{part.four(t, i), dz1.four(t, i)}; }, [&](u32 t, u32 i, const Two& of) {
+            part.four(t, i) = map([&](float x, float d) { return x - n.theta[t] * d; }, of.x, of.y);
+        });
         cluster.meet();
-        ROWS(t, rows) {
-            LANES(i, o.value) less.at(t, i) = total(part.row(t) + i);
-            __syncwarp();
-            teach_back(t, less.row(t));
-            __syncwarp();
-            // The same in all blocks: the first one writes it.
-            u64 row = sequence.row(call, start + t);
-            if (cluster.rank == 0 && t < tokens) LANES(i, o.value) store(call.dv, row * o.value + i, -less.at(t, i));
-        }
+        Panel less = this->less;
+        fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); },
+              [&](u32 t, u32 i, float4 x) { less.four(t, i) = x; });
         __syncthreads();
+        if (huber || o.per_clip != 0.0f) {
+            ROWS(t, rows) teach_back(t, less.row(t));
+            __syncthreads();
+        }
+        // The same in all blocks: the first one writes it.
+        u32 mine = cluster.rank == 0 ? tokens : 0;
+        fours<2>(mine, o.value, [&](u32 t, u32 i) { return less.four(t, i); }, [&](u32 t, u32 i, float4 x) {
+            store_run<4>(call.dv, sequence.row(call, start + t) * o.value + i, Run<4>{-x.x, -x.y, -x.z, -x.w});
+        });
         // W₁ of b, then of the output; both got it at the point.
         take_weights(dx1, ds1, dz0, u);
         at_point(preq, 0.0f, less, x1.t(), s1.t(), width, o.value);
         take_weights(dx1, ds1, h, less);
-        fours(rows, width, [&](u32 t, u32 i) {
-            auto add = [&](float d, float to_h, float pre) { return d + to_h * activation(o.activation, pre).slope; };
-            dh.four(t, i) = map(add, dh.four(t, i), preq.four(t, i), pre.four(t, i));
-        });
-        __syncthreads();
+        times_slope(dh, 1.0f, 1.0f, nullptr, preq, pre);
         at_point(dk, 1.0f, dh, x0.t(), s0.t(), o.key, width);
         multiply(dx0, 1.0f, nullptr, k.t(), dh.own(), o.key, width, rows);
         if (ahead()) multiply(ds0, 1.0f, nullptr, k.t(), dh.own(), o.key, width, rows);
     }
     // d += xᵀ y for the second layer, and for what leads it.
-    __device__ void take_weights(Panel d, Panel leading, Panel x, Panel y) const {
+    TOGETHER_OF void take_weights(Panel d, Panel leading, Panel x, Panel y) const {
         multiply(d, 1.0f, nullptr, x.t(), y.own(), width, o.value, rows);
         if (ahead()) multiply(leading, 1.0f, nullptr, x.t(), y.own(), width, o.value, rows);
     }
 
     // From gradients of the masks to those of a and η of each token: of writes in dc's and e's place.
-    __device__ void masks_back(const float (&dlast)[3]) const {
+    TOGETHER_OF void masks_back(const float (&dlast)[3]) const {
         EACH(j, rows + 1) {
             if (j == rows) state_mask_back(dlast);
             else write_mask_back(j);
@@ -286,32 +296,37 @@ struct Reverse : Frozen {
         to_a = ahead() ? da + dm * n.x[t] + ds * eta : da;
         to_eta = ahead() ? n.a[t] * (ds - dm) : dm + ds;
     }
-    // Of write j, by one thread.
-    __device__ void write_mask_back(u32 j) const {
-        // Gradients of c and of E's share; what a token that reads before its write gives to the one before.
+    // Of write j, by one thread, from the last token. Eight tokens are read at once.
+    TOGETHER_OF void write_mask_back(u32 j) const {
+        // Gradients of c and of E; what a token that reads before its write gives to the one before.
         float now = 0.0f, pushed = 0.0f, next = 0.0f;
-        for (u32 t = tokens; t-- > 0;) {
-            float own = dc.at(t, j);
-            now += o.read_after ? own : next;
-            next = own;
-            if (t < j) {
-                dc.at(t, j) = e.at(t, j) = 0.0f;
-                continue;
+        Panel c = this->c, e = this->e, dc = this->dc;
+        for (u32 top = rows; top > 0;) {
+            top -= 8;
+            float own[8], before[8], pushed_before[8];
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                u32 t = top + i, earlier = t > 0 ? t - 1 : 0;
+                own[i] = dc.at(t, j), before[i] = c.at(earlier, j), pushed_before[i] = e.at(earlier, j);
             }
-            if (t + 1 == tokens) now += n.dlast_c[j], pushed += n.dlast_e[j];
-            if (t == j) {
-                dc.at(t, j) = 0.0f, e.at(t, j) = ahead() ? pushed - now : 0.0f;
-                now = pushed = 0.0f;
-                continue;
+#pragma unroll
+            for (u32 i = 8; i-- > 0;) {
+                u32 t = top + i;
+                float to_a = 0.0f, to_eta = 0.0f;
+                if (t < tokens && t >= j) {
+                    now += o.read_after ? own[i] : next;
+                    next = own[i];
+                    if (t + 1 == tokens) now += n.dlast_c[j], pushed += n.dlast_e[j];
+                    if (t == j) to_eta = ahead() ? pushed - now : 0.0f;
+                    else to_gates(t, now * before[i], now * pushed_before[i], pushed * pushed_before[i], to_a, to_eta);
+                    pushed = n.m[t] * now + n.s[t] * pushed, now *= n.a[t];
+                }
+                dc.at(t, j) = to_a, e.at(t, j) = to_eta;
             }
-            float before = c.at(t - 1, j), pushed_before = e.at(t - 1, j);
-            to_gates(t, now * before, now * pushed_before, pushed * pushed_before, dc.at(t, j), e.at(t, j));
-            pushed = n.m[t] * now + n.s[t] * pushed;
-            now *= n.a[t];
         }
     }
     // Of the state before the group, by one thread.
-    __device__ void state_mask_back(const float (&dlast)[3]) const {
+    TOGETHER_OF void state_mask_back(const float (&dlast)[3]) const {
         float A = dlast[0], B = dlast[1], E = dlast[2];
         for (u32 t = tokens; t-- > 0;) {
             u32 reader = o.read_after ? t : t + 1;
@@ -325,21 +340,20 @@ struct Reverse : Frozen {
     }
 
     // One group back. The state is the one before it.
-    __device__ void group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+    TOGETHER_OF void group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+        load_rows(dout, call.dout, call, sequence, start, count, o.value);
+        Panel dc = this->dc;
+        float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        fours<2>(rows, rows, [&](u32, u32) { return zero; }, [&](u32 t, u32 j, float4 x) { dc.four(t, j) = x; });
+        EACH(t, rows) n.dkept[t] = n.dpushed[t] = n.dlast_c[t] = n.dlast_e[t] = n.ddelta[t] = 0.0f;
         begin(call, sequence, start, count);
-        ROWS(t, rows) {
-            u64 row = sequence.row(call, start + (t < tokens ? t : 0));
-            LANES(i, o.value) dout.at(t, i) = t < tokens ? ::load(call.dout, row * o.value + i) : 0.0f;
-            LANES(j, rows) dc.at(t, j) = 0.0f;
-        }
-        EACH(t, rows) n.dkept[t] = n.dpushed[t] = n.dlast_c[t] = n.dlast_e[t] = 0.0f;
         inner_grads(pre, back);
         read(preq, q, x0, anchor0, s0, k, z0, o.key, width);
         activate(hq, preq);
         // Of A, B and E after the group, this thread's part.
         float dlast[3] = {0.0f, 0.0f, 0.0f};
         layer(layers[1], dlast);
-        times_slope(dhq, preq);
+        times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
         layer(layers[0], dlast);
         for (float& d : dlast) d = together(d);
         masks_back(dlast);
@@ -347,31 +361,33 @@ struct Reverse : Frozen {
         finish(call, sequence, start);
     }
     // Gradients of queries, keys and gates are sums over blocks.
-    __device__ void finish(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
+    TOGETHER_OF void finish(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
         Panel of_q = {sums + (u64)3 * rows * o.value, o.key}, of_k = {of_q.row(rows), o.key}, gates = {of_k.row(rows), 4};
-        ROWS(t, rows) {
-            LANES(i, o.key) of_q.at(t, i) = dq.at(t, i), of_k.at(t, i) = dk.at(t, i);
-            float da = 0.0f, deta = 0.0f;
-            if (t < tokens) LANES(j, tokens) da += dc.at(t, j), deta += e.at(t, j);
-            da = warp_sum(da), deta = warp_sum(deta);
-            if (first_lane() && t < tokens) {
-                gates.at(t, 0) = n.a[t] * (da + n.da[t]), gates.at(t, 1) = n.eta[t] * (deta + n.deta[t]);
-                gates.at(t, 2) = n.dtheta[t];
-            }
-        }
+        move(of_q, dq, rows, o.key), move(of_k, dk, rows, o.key);
+        Panel dc = this->dc, e = this->e;
+        auto sum_of = [](float4 x) { return x.x + x.y + x.z + x.w; };
+        fours_by_row<4>(tokens, rows, [&](u32 t, u32 j) { return dc.four(t, j); },
+                     [&](u32, u32, float4 x) { return sum_of(x); },
+                     [&](u32 t, float da) { gates.at(t, 0) = n.a[t] * (da + n.da[t]), gates.at(t, 2) = n.dtheta[t]; });
+        fours_by_row<4>(tokens, rows, [&](u32 t, u32 j) { return e.four(t, j); }, [&](u32, u32, float4 x) { return sum_of(x); },
+                     [&](u32 t, float deta) { gates.at(t, 1) = n.eta[t] * (deta + n.deta[t]), gates.at(t, 3) = 0.0f; });
         cluster.meet();
-        ROWS(t, tokens) {
-            if (t % cluster.count != cluster.rank) continue;
+        u32 blocks = cluster.count, rank = cluster.rank, mine = (tokens + blocks - 1 - rank) / blocks;
+        auto to_store = [&](Array to, Panel part, Panel residual) {
+            fours<2>(mine, o.key, [&](u32 i, u32 j) { return total(part.row(i * blocks + rank) + j); }, [&](u32 i, u32 j, float4 x) {
+                u32 t = i * blocks + rank;
+                if (o.residual) x = map([](float x, float y) { return x + y; }, x, residual.four(t, j));
+                store_run<4>(to, sequence.row(call, start + t) * o.key + j, Run<4>{x.x, x.y, x.z, x.w});
+            });
+        };
+        to_store(call.dq, of_q, dout), to_store(call.dk, of_k, less);
+        EACH(i, mine) {
+            u32 t = i * blocks + rank;
             u64 row = sequence.row(call, start + t);
-            LANES(i, o.key) {
-                float to_q = total(of_q.row(t) + i), to_k = total(of_k.row(t) + i);
-                if (o.residual) to_q += dout.at(t, i), to_k += less.at(t, i);
-                store(call.dq, row * o.key + i, to_q), store(call.dk, row * o.key + i, to_k);
-            }
-            if (!first_lane()) continue;
-            call.dgates[0][row] = total(gates.row(t));
-            if (momentum) call.dgates[1][row] = total(gates.row(t) + 1);
-            call.dgates[1 + after()][row] = total(gates.row(t) + 2);
+            float4 of = total(gates.row(t));
+            call.dgates[0][row] = of.x;
+            if (momentum) call.dgates[1][row] = of.y;
+            call.dgates[1 + after()][row] = of.z;
             if (huber) call.dgates[2 + after()][row] = n.ddelta[t];
         }
         __syncthreads();
