@@ -61,6 +61,8 @@ fn elements_are_moved_or_refused() {
         let _ = sound("cross_entropy", || p::cross_entropy(&loss))?;
         if let Ok(y) = array(&other) {
             let _ = sound("add", || p::add(&x, &y))?;
+            let _ = sound("head_products", || p::head_products(&x, &y))?;
+            let _ = sound("head_products_backward", || p::head_products_backward(&x, &y, &x))?;
             let _ = sound("mul_backward", || p::mul_backward(&x, &y, &x))?;
             for transpose in [Transpose::default(), Transpose { a: true, b: false }, Transpose { a: false, b: true }] {
                 let _ = sound("matmul", || p::matmul(&x, &y, transpose))?;

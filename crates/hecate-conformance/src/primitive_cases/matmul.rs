@@ -13,6 +13,7 @@ use hecate_core::{
 /// `a b`, `aᵀ b`, `a bᵀ`, `aᵀ bᵀ`, with leading axes, and with one `b` for all.
 pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     // Leading axes, and whether one `b` serves them all.
+    // All four ways to store the operands go with each.
     let sizes: [(&[usize], bool); 5] = [(&[], false), (&[3], false), (&[2, 2], false), (&[3], true), (&[2, 3], true)];
     let mut cases = Vec::new();
     for (lead, shared) in sizes {
@@ -76,6 +77,35 @@ fn onto<B: Primitives>(product: PrimitiveCase<B>, transpose: Transpose, held: bo
             Ok(CaseResult { outputs: vec![out, x[0].clone(), x[1].clone()], grads: vec![Some(grads.a), Some(grads.b)] })
         }),
         slots: product.slots,
+    }
+}
+
+/// Rows of several heads times a matrix a head: one head, odd sizes, and enough rows for the fast products of a GPU.
+pub fn head_products<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let sizes: [(&[usize], [usize; 3]); 5] =
+        [(&[], [2, 3, 4]), (&[1], [1, 1, 1]), (&[2, 3], [3, 5, 2]), (&[70], [2, 8, 16]), (&[65], [3, 7, 5])];
+    sizes.into_iter().map(|(lead, sizes)| by_heads(lead, sizes)).collect()
+}
+
+/// `x [lead,H,K]`, whose rows of one head lie `H K` elements apart, `m [H,K,V]` and `out [lead,H,V]`.
+fn by_heads<B: Primitives>(lead: &[usize], [heads, key, value]: [usize; 3]) -> PrimitiveCase<B> {
+    // Another seed for another width.
+    let random = &mut Random::new(key as u64);
+    let shape = |width| lead.iter().copied().chain([heads, width]).collect::<Vec<_>>();
+    let (x, m) = (random.normals(shape(key)), random.normals([heads, key, value]));
+    let out = random.normals(shape(value));
+    PrimitiveCase {
+        name: "head_products",
+        options: format!("{}×{}", x.shape, m.shape),
+        slots: vec![Slot::tiles("x", x, (1, key)), Slot::tiles("m", m, (key, value))],
+        outputs: vec![Output::new("out", out)],
+        // Row `i` belongs to head `i mod heads`.
+        forward: Box::new(move |x| vec![x[0].iter().enumerate().map(|(i, row)| row.dot(&x[1][i % heads])).collect()]),
+        device: Box::new(move |x, dy| {
+            let out = primitives::head_products(&x[0], &x[1])?;
+            let grads = primitives::head_products_backward(&x[0], &x[1], &dy[0])?;
+            Ok(CaseResult { outputs: vec![out], grads: vec![Some(grads.a), Some(grads.b)] })
+        }),
     }
 }
 

@@ -13,6 +13,7 @@ mod elementwise;
 mod embedding;
 pub(crate) mod exp;
 mod features;
+mod head_products;
 mod layer_norm;
 mod layout;
 mod loss;

@@ -6,7 +6,7 @@
 use super::matmul_groups;
 use crate::{
     Cuda,
-    blas::{Blas, Product},
+    blas::{Blas, Product, ProductStrides},
     launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
 };
@@ -21,7 +21,7 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("matmul", "matmul.cu");
 /// The largest size that cuBLAS takes.
 ///
 /// It counts in 32 bits with a sign.
-const MOST: usize = i32::MAX as usize;
+pub(super) const MOST: usize = i32::MAX as usize;
 
 /// Rows that a kernel of their own takes: those of tokens that are generated.
 const FEW: usize = 8;
@@ -100,7 +100,15 @@ fn multiply(
 ) -> Result<()> {
     let [a_pointer, b_pointer, out_pointer] = [a, b, out].map(|x| x.buffer().pointer());
     let dtypes = [a.dtype(), out.dtype()];
-    let product = Product { dims, dtypes, a: a_pointer, b: b_pointer, out: out_pointer, add };
+    let product = Product {
+        dims,
+        strides: ProductStrides::dense(&dims),
+        dtypes,
+        a: a_pointer,
+        b: b_pointer,
+        out: out_pointer,
+        add,
+    };
     // While another thread captures a step, nothing is queued.
     let _turn = out.device().ledger().turn();
     // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is through

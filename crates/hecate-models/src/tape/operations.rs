@@ -30,6 +30,24 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::head_products`](p::head_products()): rows `x [.., H, K]` times the matrix of their head, `m [H, K, V]`.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn head_products(&self, x: &Var<B>, m: &Var<B>) -> Result<Var<B>> {
+        self.check()?;
+        let value = p::head_products(&x.value, &m.value)?;
+        if !self.follows(&[x, m]) {
+            return Ok(Var::constant(value));
+        }
+        let (x, m) = (x.clone(), m.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let grads = p::head_products_backward(&x.value, &m.value, &dy)?;
+            slots.add(x.slot, grads.a)?;
+            slots.add(m.slot, grads.b)
+        }))
+    }
+
     /// [`primitives::quantized_matmul`](p::quantized_matmul()): `a [.., K]` times a quantized matrix `[N, K]`, transposed. On a tape
     /// that records it is refused: there is no gradient.
     ///

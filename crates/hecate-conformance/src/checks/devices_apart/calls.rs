@@ -40,6 +40,10 @@ calls! {
         let onto = Operands { a: Some(p.ones([2, 3])), b: Some(p.ones([3, 4])) };
         matmul_backward_onto(&a, &b, Transpose::default(), &dout, onto).map(drop)
     },
+    head_products: |p| head_products(&p.ones([2, 3, 4]), &p.ones([3, 4, 5])).map(drop),
+    head_products_backward: |p| {
+        head_products_backward(&p.ones([2, 3, 4]), &p.ones([3, 4, 5]), &p.ones([2, 3, 5])).map(drop)
+    },
     quantized_matmul: |p| quantized_matmul(&p.ones([2, 32]), &p.quantized([3, 32])).map(drop),
     map: |p| map(Map::Silu, &p.ones([3])).map(drop),
     map_backward: |p| map_backward(Map::Silu, &p.ones([3]), &p.ones([3])).map(drop),
