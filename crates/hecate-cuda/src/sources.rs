@@ -49,6 +49,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &linear::scan_reverse::SOURCE,
     &linear::sums::SOURCE,
     // Deep memories.
+    &deep::frozen::FORWARD,
+    &deep::frozen::BACKWARD,
     &deep::MEMORA,
     &deep::MONETA,
     &deep::TITANS_MLP,
