@@ -33,6 +33,49 @@ pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     cases
 }
 
+/// `x Wᵀ` with several `W`, every other of 16 bits where `x` has 32. Numbers are eighths, so that rounding changes none.
+pub fn matmul_each<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    // Rows of `x`, its columns, and rows of each matrix: few and many, runs of all sizes, more matrices than a launch has.
+    let few = [(&[1][..], 768, &[40, 3, 700][..]), (&[1], 33, &[5]), (&[2, 3], 36, &[9, 1, 20]), (&[8], 2056, &[4, 6])];
+    let many = [(&[9][..], 40, &[33, 8][..]), (&[70], 72, &[70]), (&[1], 16, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])];
+    few.into_iter().chain(many).map(|(lead, inner, columns)| each(lead, inner, columns)).collect()
+}
+
+fn each<B: Primitives>(lead: &[usize], inner: usize, columns: &'static [usize]) -> PrimitiveCase<B> {
+    let random = &mut Random::new(inner as u64);
+    // Leading axes are rows of one matrix.
+    let rows = lead.iter().product();
+    // In 16 bits as they are, up to 16 on either side of zero.
+    let mut eighths = |shape: Vec<usize>| {
+        let mut array = random.normals(shape);
+        array.values.iter_mut().for_each(|x| *x = (8.0 * *x).round() / 8.0);
+        array
+    };
+    let x = eighths([lead, &[inner]].concat());
+    // `x` first, then the matrices; the equations cut none of them.
+    let slots = columns.iter().map(|&columns| Slot::tiles("w", eighths(vec![columns, inner]), (columns, inner)));
+    let slots: Vec<_> = [Slot::tiles("x", x, (rows, inner))].into_iter().chain(slots).collect();
+    let product = |&columns: &usize| Output::new("y", random.normals([lead, &[columns]].concat()));
+    PrimitiveCase {
+        name: "matmul_each",
+        options: format!("{lead:?} {inner} {columns:?}"),
+        outputs: columns.iter().map(product).collect(),
+        slots,
+        // One matrix `x` of all rows, whatever its leading axes.
+        forward: Box::new(|x| x[1..].iter().map(|weight| vec![x[0][0].dot(&weight[0].t())]).collect()),
+        device: Box::new(|x, _| {
+            // Types in turn, so that runs of one type are short.
+            let stored = |(i, weight): (usize, &Tensor<B>)| {
+                if i % 2 == 0 { primitives::cast(DType::Bf16, weight) } else { Ok(weight.clone()) }
+            };
+            // In the type of `x` where that has 16 bits already.
+            let weights = x[1..].iter().enumerate().map(stored).collect::<Result<Vec<_>>>()?;
+            let outputs = primitives::matmul_each(&x[0], &weights.iter().collect::<Vec<_>>())?;
+            Ok(CaseResult { outputs, grads: vec![] })
+        }),
+    }
+}
+
 /// Gradients added to what is there: `a` and `b` are results as well, whose gradients that is.
 pub fn matmul_onto<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let calls: [(&[usize], bool, Transpose, _); 4] = [

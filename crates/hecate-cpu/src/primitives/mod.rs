@@ -23,6 +23,7 @@ mod optimizer;
 mod reduce;
 mod retention;
 mod rotary;
+mod sample;
 mod softmax;
 
 use crate::{Cpu, simd::wide};

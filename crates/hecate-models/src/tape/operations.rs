@@ -30,6 +30,16 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::matmul_each`](p::matmul_each()), of constants: nothing of it is recorded.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub(crate) fn matmul_each(&self, x: &Var<B>, weights: &[Var<B>]) -> Result<Vec<Var<B>>> {
+        self.check()?;
+        let weights: Vec<_> = weights.iter().map(Var::value).collect();
+        Ok(p::matmul_each(&x.value, &weights)?.into_iter().map(Var::constant).collect())
+    }
+
     /// [`primitives::head_products`](p::head_products()): rows `x [.., H, K]` times the matrix of their head, `m [H, K, V]`.
     ///
     /// # Errors
