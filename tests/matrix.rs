@@ -43,8 +43,8 @@ fn record() -> Record {
 fn block(record: &Record) -> String {
     format!(
         "Errors are relative to 64-bit equations, the root mean square over an array. [Rules](docs/rules.md) lists all \
-         rules; [docs/conformance.tsv](docs/conformance.tsv) has every cell's errors, as `hecate check --record` wrote \
-         them on the device named here.\n\n{}",
+         rules; [docs/conformance.tsv](docs/conformance.tsv) has the errors of every rule on every \
+         backend, as `hecate check --record` wrote them on the device named here.\n\n{}",
         record.table(),
     )
 }
