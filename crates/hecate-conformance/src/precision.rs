@@ -117,6 +117,8 @@ const SEGMENT: usize = 128;
 pub fn figures<R: Oracle, B: Kernel<R>>(backend: &B, case: &Case<R>) -> Result<Vec<Figure>> {
     let found = case.run(backend, DType::Bf16)?;
     let (exact, rounded) = (solve_in_segments(case, SEGMENT), solve_in_segments(&stored_case(case), SEGMENT));
+    // Results come first in a list, then gradients.
+    // Both truths have them in the same order.
     let results = exact.outputs.list().len();
     let slots = exact.list().into_iter().zip(rounded.list()).zip(found.list()).enumerate();
     let figure =

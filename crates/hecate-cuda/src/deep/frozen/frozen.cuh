@@ -63,6 +63,7 @@ struct TokenNumbers {
 // What a block has of a memory and of the group in work. It lies in shared memory: one thread changes it. Places are taken
 // in the order of `frozen::Places`.
 struct Frozen {
+    // The rule, and the blocks that share the memory.
     Options o;
     Cluster cluster;
     // Columns of the hidden layer, and the first of them.
@@ -93,12 +94,14 @@ struct Frozen {
     __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         cluster.join();
         o = options;
+        // Every block has as many hidden columns.
         width = o.hidden / cluster.count, first = cluster.rank * width;
         rows = (call.frozen + 15) / 16 * 16, tokens = 0;
         momentum = call.state_slots == 4, huber = call.gate_slots == (momentum ? 4 : 3), anchored = call.anchor_slots > 0;
         // What blocks exchange comes first in each one's workspace.
         sums = arena.far, each = call.workspace_each, turn = 0;
         arena.far += call.scratch;
+        // What is used most comes first, and so into shared memory.
         n.place(arena.take(TokenNumbers::COUNT * rows), rows);
         u32 widest = o.key > o.value ? o.key : o.value;
         z0 = panel(arena, rows, width), h = panel(arena, rows, width);
@@ -138,6 +141,7 @@ struct Frozen {
     }
     // out = σ(x) [rows,width].
     TOGETHER_OF void activate(Panel out, Panel x) const {
+        // Read once: stores could change what lies in shared memory.
         u32 kind = o.activation;
         fours<2>(rows, width, [&](u32 t, u32 i) { return x.four(t, i); }, [&](u32 t, u32 i, float4 x) {
             out.four(t, i) = map([&](float x) { return curve(kind, x).value; }, x);
@@ -161,6 +165,7 @@ struct Frozen {
     // Both weights and both momenta out of, or into, matrices in global memory.
     __device__ void load(const float* w0, const float* w1, const float* m0, const float* m1) const {
         move(x0, low(w0), o.key, width), move(x1, high(w1), width, o.value);
+        // Without momentum these addresses are nowhere.
         if (momentum) move(s0, low(m0), o.key, width), move(s1, high(m1), width, o.value);
         __syncthreads();
     }
@@ -180,11 +185,13 @@ struct Frozen {
     // Rows of a group, zeros beyond its last token.
     TOGETHER_OF void load_rows(Panel out, Array x, const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count,
                               u32 wide) const {
+        // Rows beyond the last token are zeros, which teach nothing.
         fours<4>(rows, wide, [&](u32 t, u32 i) { return load_run_if<4>(t < count, x, sequence.row(call, start + t) * wide + i); },
               [&](u32 t, u32 i, const Run<4>& x) { out.four(t, i) = make_float4(x.x[0], x.x[1], x.x[2], x.x[3]); });
     }
     // A group's rows and masks.
     TOGETHER_OF void begin(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+        // Others read `tokens` behind the barrier below.
         if (threadIdx.x == 0) tokens = count, turn ^= 1;
         // Keys, queries and values: all wait together.
         load_rows(k, call.k, call, sequence, start, count, o.key);
@@ -210,11 +217,13 @@ struct Frozen {
     // c and the other numbers of the recurrence, a thread a write and one the state before the group.
     __device__ void masks() const {
         EACH(j, rows + 1) {
+            // The state has a warp of its own where groups have 32 tokens or 64.
             if (j == rows) of_state();
             else of_write(j);
         }
         __syncthreads();
         EACH(t, rows) {
+            // Tokens that read before their write find what the one before left.
             bool inside = t < tokens, earlier = !o.read_after;
             float A = !inside ? 0.0f : !earlier ? n.A[t] : t > 0 ? n.A[t - 1] : 1.0f;
             n.kept[t] = A, n.rest[t] = inside ? 1.0f - A : 0.0f;
@@ -223,6 +232,7 @@ struct Frozen {
         __syncthreads();
     }
     __device__ void of_state() const {
+        // Before the first token the state is itself: A and E are 1.
         float A = 1.0f, B = 0.0f, E = 1.0f, *all_a = n.A, *all_b = n.B, *all_e = n.E;
         for (u32 top = 0; top < rows; top += 8) {
             Eight a(n.a + top), m(n.m + top), s(n.s + top);
@@ -242,6 +252,7 @@ struct Frozen {
 #pragma unroll
             for (u32 i = 0; i < 8; i++) {
                 u32 t = top + i;
+                // Before the write itself both are zero, and stay so.
                 now = t == j ? x : a.x[i] * now + m.x[i] * pushed, pushed = t == j ? y : pushed * s.x[i];
                 c.at(t, j) = now;
                 if (e.x) e.at(t, j) = pushed;
@@ -262,6 +273,7 @@ struct Frozen {
     // u = ψ(e) of a row by a warp, (47), (50)–(52), then (94).
     __device__ void teach(u32 t) const {
         const float* e = v.row(t);
+        // The length is needed by two of the three.
         float delta = n.delta[t], length = huber && o.huber != COORDINATE ? sqrtf(warp_dot(e, e, o.value)) : 0.0f;
         LANES(i, o.value) {
             float x = e[i], signed_delta = x > 0.0f ? delta : x < 0.0f ? -delta : x;
@@ -300,6 +312,7 @@ struct Frozen {
         Panel part = {sums + (u64)turn * rows * o.value, o.value};
         at_point(part, 0.0f, h, x1.own(), s1.own(), o.value, width);
         cluster.meet();
+        // Rows by warps only where a bias or (94) looks at a whole row.
         bool plain = !huber && o.per_clip == 0.0f;
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); }, [&](u32 t, u32 i, float4 out) {
             float4 own = o.residual ? k.four(t, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -313,12 +326,14 @@ struct Frozen {
             ROWS(t, rows) teach(t);
             __syncthreads();
         }
+        // b = u W₁ᵀ, of this block's columns: nothing is exchanged.
         at_point(back, 0.0f, u, x1.t(), s1.t(), width, o.value);
         times_slope(z0, 0.0f, -1.0f, n.theta, back, pre);
     }
     // The sum over blocks of what each has in the same place of its workspace, in the order of blocks.
     __device__ float4 total(const float* own) const {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        // From the first block on, whichever this is.
         const float* of = own - cluster.rank * each;
 #pragma unroll 2
         for (u32 r = 0; r < cluster.count; r++, of += each) sum = map([](float x, float y) { return x + y; }, sum, *(const float4*)of);
@@ -327,6 +342,7 @@ struct Frozen {
 
     // What queries read of a layer: out = A ∘ (ρ X) + (1 − A) ∘ (ρ anchor) + B ∘ (ρ S) + (c ∘ ρ κᵀ) z.
     TOGETHER_OF void read(Panel out, Panel query, Panel x, Panel anchor, Panel s, Panel key, Panel z, u32 depth, u32 wide) const {
+        // Sums over hidden columns are left to the outputs: the mask is linear.
         multiply(square, 0.0f, nullptr, query.own(), key.t(), rows, rows, depth);
         fours<4>(rows, rows, [&](u32 t, u32 j) { return Two{square.four(t, j), read_masks(t, j)}; },
               [&](u32 t, u32 j, Two of) { square.four(t, j) = map([](float x, float y) { return x * y; }, of.x, of.y); });
@@ -344,6 +360,7 @@ struct Frozen {
     // A layer's state after the group, without the writes.
     TOGETHER_OF void forget(Panel x, Panel anchor, Panel s, u32 height, u32 wide) const {
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
+        // What a rule does not have counts nothing.
         auto load = [&](u32 i, u32 j) {
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             return Three{x.four(i, j), anchored ? anchor.four(i, j) : zero, momentum ? s.four(i, j) : zero};

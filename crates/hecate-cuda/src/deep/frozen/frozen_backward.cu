@@ -11,6 +11,7 @@ struct FrozenArgs {
 __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o, float* near) {
     __shared__ Reverse f;
     if (threadIdx.x == 0) {
+        // As in the forward, with more places.
         Arena arena = arena_of(call, near);
         f.place(call, o, arena);
     }
@@ -22,6 +23,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
         f.open(call, sequence, index);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
             u32 start = intervals.start(interval), end = intervals.end(interval);
+            // Short groups share an interval; its kept state is before the first.
             u32 groups = (end - start + call.frozen - 1) / call.frozen;
             f.load(sequence.kept + (u64)interval * call.state);
             // States before groups after the first.
@@ -32,6 +34,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
                 if (g + 1 < groups) f.save(g);
             }
             for (u32 g = groups; g-- > 0;) {
+                // The state before the last group is at hand.
                 if (g + 1 < groups && g > 0) f.recall(g);
                 if (g + 1 < groups && g == 0) f.load(sequence.kept + (u64)interval * call.state);
                 u32 from = start + g * call.frozen;

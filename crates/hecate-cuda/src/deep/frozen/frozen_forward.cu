@@ -10,6 +10,7 @@ struct FrozenArgs {
 // Rows of outputs out of all blocks' parts, each row by one block.
 __device__ __forceinline__ void store_outputs(const Frozen& f, const RecurrentCall& call, const SequenceHead& sequence,
                                               u32 start, Panel out) {
+    // Row i of the block is token `i count + rank`.
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
     fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
         u32 t = i * count + rank;
@@ -23,6 +24,7 @@ __device__ __forceinline__ void store_outputs(const Frozen& f, const RecurrentCa
 __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o, float* near) {
     __shared__ Frozen f;
     if (threadIdx.x == 0) {
+        // One thread hands out places; all read them in shared memory.
         Arena arena = arena_of(call, near);
         f.place(call, o, arena);
     }
@@ -30,6 +32,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
     // Sums of outputs come after both buffers of sums of predictions.
     Panel out = {f.sums + (u64)2 * f.rows * o.value, o.value};
     u32 blocks = f.cluster.count;
+    // A cluster has one sequence and head at a time.
     for (u64 index = blockIdx.x / blocks; index < (u64)call.sequences * call.heads; index += gridDim.x / blocks) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
@@ -46,6 +49,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
             f.activate(f.hq, f.hq);
             f.read(out, f.hq, f.x1, f.anchor1, f.s1, f.h, f.z1, f.width, o.value);
             f.write();
+            // Parts of outputs are there; the state is written meanwhile.
             f.cluster.meet();
             store_outputs(f, call, sequence, start, out);
         }

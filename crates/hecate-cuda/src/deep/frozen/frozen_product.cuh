@@ -56,8 +56,10 @@ __device__ __forceinline__ u32 to_factor(float x) {
 // Every four neighbours (i, j) of [height,wide]: `store(i, j, load(i, j))`. A thread's next AT_ONCE loads wait together.
 template <u32 AT_ONCE, class Load, class Store>
 __device__ __forceinline__ void fours(u32 height, u32 wide, Load load, Store store) {
+    // Elements are numbered row by row, whatever the width: no thread is idle at narrow rows.
     u32 across = wide / 4, all = height * across;
     for (u32 first = threadIdx.x; first < all; first += AT_ONCE * blockDim.x) {
+        // All loads stand before the first store: the compiler cannot know that they are of other places.
         decltype(load(0, 0)) x[AT_ONCE];
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
@@ -74,6 +76,7 @@ __device__ __forceinline__ void fours(u32 height, u32 wide, Load load, Store sto
 // The same, a warp a row: `done(i, sum)` in one lane with the sum over a row of `take(i, j, load(i, j))`.
 template <u32 AT_ONCE, class Load, class Take, class Done>
 __device__ __forceinline__ void fours_by_row(u32 height, u32 wide, Load load, Take take, Done done) {
+    // Rows of a warp are `warps` apart.
     u32 warps = blockDim.x / 32;
     for (u32 first = threadIdx.x / 32; first < height; first += AT_ONCE * warps) {
         float sums[AT_ONCE] = {};
@@ -88,6 +91,7 @@ __device__ __forceinline__ void fours_by_row(u32 height, u32 wide, Load load, Ta
         }
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
+            // The order of a sum depends on the width alone.
             float sum = warp_sum(sums[n]);
             if (first_lane() && first + n * warps < height) done(first + n * warps, sum);
         }
@@ -142,6 +146,7 @@ __device__ __forceinline__ void add_term(float (&sum)[4][4], const Term& term, u
         const float* first = b.x + (u64)min(side + 8 * n + g, columns - 1) * b.column + own * b.row;
         right[n][0].at(first), right[n][1].at(first + half * b.row);
     }
+    // Addresses go on by additions alone: with indices they would take more instructions than the products.
     u32 step_a = 8 * a.column, step_b = 8 * b.row;
 #pragma unroll 4
     for (u32 k = term.depth; k > 0; k -= 8) {
@@ -150,6 +155,7 @@ __device__ __forceinline__ void add_term(float (&sum)[4][4], const Term& term, u
         for (u32 i = 0; i < 4; i++) x[i] = left[i % 2][i / 2].read(), left[i % 2][i / 2].go(step_a);
 #pragma unroll
         for (u32 i = 0; i < 8; i++) y[i / 2][i % 2] = right[i / 2][i % 2].read(), right[i / 2][i % 2].go(step_b);
+        // Rounded here and not where they are stored: weights keep 32 bits.
         u32 of_a[4];
 #pragma unroll
         for (u32 i = 0; i < 4; i++) of_a[i] = to_factor(by[i % 2] * x[i]);
@@ -172,6 +178,7 @@ __device__ __forceinline__ Term* terms_of_block() {
 
 // out [rows,columns] = keep out + the sum of the block's first `count` terms; `out` is no factor. A warp makes tiles [16,32].
 TOGETHER void multiply_terms(Panel out, float keep, u32 count, u32 rows, u32 columns) {
+    // The terms, and all that was written before, are seen by the block.
     const Term* terms = terms_of_block();
     __syncthreads();
     u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -181,6 +188,7 @@ TOGETHER void multiply_terms(Panel out, float keep, u32 count, u32 rows, u32 col
         float sum[4][4] = {};
         for (u32 n = 0; n < count; n++) {
             Term term = terms[n];
+            // The same for all threads.
             bool a = __isShared(term.a.x), b = __isShared(term.b.x);
             if (a && b) add_term<true, true>(sum, term, top, side, rows, columns);
             else if (a) add_term<true, false>(sum, term, top, side, rows, columns);
@@ -210,6 +218,7 @@ struct Cluster {
     u32 rank, count;
 
     __device__ void join() {
+        // Without clusters a block is alone.
         rank = 0, count = 1;
 #if __CUDA_ARCH__ >= 900
         asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -219,6 +228,7 @@ struct Cluster {
     // All threads of all blocks.
     __device__ __forceinline__ void meet() const {
 #if __CUDA_ARCH__ >= 900
+        // Arrival shows what was written, the wait sees what others wrote, also in global memory.
         if (count > 1) {
             asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
             return;
@@ -230,6 +240,7 @@ struct Cluster {
 
 // The same of one term, out [rows,columns] = keep out + by ∘ (a b).
 __device__ __forceinline__ void multiply(Panel out, float keep, const float* by, Factor a, Factor b, u32 rows, u32 columns, u32 depth) {
+    // Whoever read the terms before is behind a barrier.
     if (threadIdx.x == 0) terms_of_block()[0] = {a, b, by, depth};
     multiply_terms(out, keep, 1, rows, columns);
 }

@@ -36,6 +36,7 @@ struct Reverse : Frozen {
 
     // By one thread.
     __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena) {
+        // First all that a forward has: no place is used for both.
         Frozen::place(call, options, arena);
         n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
         dhq = panel(arena, rows, width), dh = panel(arena, rows, width), preq = panel(arena, rows, width);
@@ -46,6 +47,7 @@ struct Reverse : Frozen {
         dx0 = panel(arena, o.key, width), dx1 = panel(arena, width, o.value);
         ds0 = panel(arena, momentum ? o.key : 0, width), ds1 = panel(arena, momentum ? width : 0, o.value);
         state = (u64)(o.key + o.value) * width * (momentum ? 2 : 1);
+        // Neither the first nor the last group of an interval needs one.
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 2 ? groups - 2 : 0) * state);
     }
@@ -103,6 +105,7 @@ struct Reverse : Frozen {
 
     // d += sign ⟨ρ, y⟩, row by row of y = dr Xᵀ.
     TOGETHER_OF void take_rows(const LayerBack& l, Panel x, float* d, float sign) const {
+        // The gradient of a share is an inner product with what was shared.
         multiply(l.tall, 0.0f, nullptr, l.dr.own(), x.t(), rows, l.height, l.wide);
         Panel query = l.query, tall = l.tall;
         fours_by_row<4>(rows, l.height, [&](u32 t, u32 i) { return Two{query.four(t, i), tall.four(t, i)}; },
@@ -123,6 +126,7 @@ struct Reverse : Frozen {
     }
     // d += (by ∘ ρ)ᵀ dr.
     TOGETHER_OF void take_first(const LayerBack& l, Panel d, const float* by) const {
+        // The narrower side is scaled.
         if (l.narrow_query) {
             scaled(spare, by, l.query, l.height);
             multiply(d, 1.0f, nullptr, spare.t(), l.dr.own(), l.height, l.wide, rows);
@@ -174,6 +178,7 @@ struct Reverse : Frozen {
     // A layer's read and write back. Gradients of the state go from after the group to before it.
     TOGETHER_OF void layer(const LayerBack& l, float (&dlast)[3]) const {
         multiply(square, 0.0f, nullptr, l.query.own(), l.key.t(), rows, rows, l.height);
+        // R = dr zᵀ, of all pairs of tokens.
         multiply(dsquare, 0.0f, nullptr, l.dr.own(), l.z.t(), rows, rows, l.wide);
         Panel square = this->square, dsquare = this->dsquare, dc = this->dc;
         auto load = [&](u32 t, u32 j) { return Four4{square.four(t, j), dsquare.four(t, j), read_masks(t, j), dc.four(t, j)}; };
@@ -188,10 +193,12 @@ struct Reverse : Frozen {
         if (anchored) take_rows(l, l.anchor, n.dkept, -1.0f);
         if (momentum) take_rows(l, l.s, n.dpushed, 1.0f);
         to_query_and_key(l);
+        // The masked square is that of the forward.
         multiply(l.dz, 0.0f, nullptr, square.t(), l.dr.own(), rows, l.wide, rows);
         take_last(l, l.dx, n.last_c, n.dlast_c);
         if (momentum) take_last(l, l.ds, n.last_e, n.dlast_e);
         give_back(l, dlast);
+        // What was read of the first state, by how much of it.
         take_first(l, l.dx, n.kept);
         if (anchored) take_first(l, l.danchor, n.rest);
         if (momentum) take_first(l, l.ds, n.pushed);
@@ -199,6 +206,7 @@ struct Reverse : Frozen {
 
     // Gradients of a row's u to the error's, in `less`; (44) and what shortens.
     TOGETHER_OF void teach_back(u32 t, float* du) const {
+        // What shortens an error grows with it.
         if (o.per_clip != 0.0f) {
             float along = warp_dot(u.row(t), du, o.value) * o.per_clip * o.per_clip;
             LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * u.at(t, i));
@@ -228,6 +236,7 @@ struct Reverse : Frozen {
     TOGETHER_OF void inner_grads_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
         Panel dz0 = hq;
         // To b = u W₁ᵀ in dz0's place, and to pre-activations in dh's.
+        // Copies of places: stores could change those in shared memory.
         u32 kind = o.activation;
         Panel pre = this->pre, back = this->back, dh = this->dh;
         auto load = [&](u32 t, u32 i) { return Four4{pre.four(t, i), dz0.four(t, i), back.four(t, i), dh.four(t, i)}; };
@@ -246,6 +255,7 @@ struct Reverse : Frozen {
         };
         fours_by_row<1>(rows, width, load, take, [&](u32 t, float sum) { n.dtheta[t] = -sum; });
         __syncthreads();
+        // θ scales both writes. Sums over blocks come at the end.
         fours_by_row<4>(rows, o.value, [&](u32 t, u32 i) { return Two{dz1.four(t, i), u.four(t, i)}; },
                      [&](u32, u32, const Two& of) { return dot(of.x, of.y); }, [&](u32 t, float sum) { n.dtheta[t] -= sum; });
         Panel part = {sums + (u64)2 * rows * o.value, o.value};
@@ -263,6 +273,7 @@ struct Reverse : Frozen {
             __syncthreads();
         }
         // The same in all blocks: the first one writes it.
+        // No row for the other blocks.
         u32 mine = cluster.rank == 0 ? tokens : 0;
         fours<2>(mine, o.value, [&](u32 t, u32 i) { return less.four(t, i); }, [&](u32 t, u32 i, float4 x) {
             store_run<4>(call.dv, sequence.row(call, start + t) * o.value + i, Run<4>{-x.x, -x.y, -x.z, -x.w});
@@ -292,6 +303,7 @@ struct Reverse : Frozen {
     }
     // a and η of a token from the gradients of a, m and s alone.
     __device__ void to_gates(u32 t, float da, float dm, float ds, float& to_a, float& to_eta) const {
+        // By the definitions of m, s, x and y in `begin`.
         float eta = n.eta[t];
         to_a = ahead() ? da + dm * n.x[t] + ds * eta : da;
         to_eta = ahead() ? n.a[t] * (ds - dm) : dm + ds;
@@ -306,6 +318,7 @@ struct Reverse : Frozen {
             float own[8], before[8], pushed_before[8];
 #pragma unroll
             for (u32 i = 0; i < 8; i++) {
+                // Of the token before; the first one has none, and does not ask.
                 u32 t = top + i, earlier = t > 0 ? t - 1 : 0;
                 own[i] = dc.at(t, j), before[i] = c.at(earlier, j), pushed_before[i] = e.at(earlier, j);
             }
@@ -329,6 +342,7 @@ struct Reverse : Frozen {
     TOGETHER_OF void state_mask_back(const float (&dlast)[3]) const {
         float A = dlast[0], B = dlast[1], E = dlast[2];
         for (u32 t = tokens; t-- > 0;) {
+            // Which token reads what this one left.
             u32 reader = o.read_after ? t : t + 1;
             if (reader < tokens) A += n.dkept[reader], B += n.dpushed[reader];
             float before = t ? n.A[t - 1] : 1.0f, B_before = t ? n.B[t - 1] : 0.0f, E_before = t ? n.E[t - 1] : 1.0f;
@@ -355,6 +369,7 @@ struct Reverse : Frozen {
         layer(layers[1], dlast);
         times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
         layer(layers[0], dlast);
+        // Of this block; the same in all its threads.
         for (float& d : dlast) d = together(d);
         masks_back(dlast);
         inner_grads_back(call, sequence, start);

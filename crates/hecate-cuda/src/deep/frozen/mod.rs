@@ -82,7 +82,7 @@ fn kernels(device: &Cuda, dims: &Dims, hidden: usize) -> (usize, StepKernels<Dee
         let needed = count == 1 || hidden / (count / 2) > WIDEST;
         count == 1 || clusters && hidden.is_multiple_of(8 * count) && (needed || memories * count <= multiprocessors)
     };
-    *BY_CLUSTER.iter().filter(fits).next_back().unwrap_or(&BY_CLUSTER[0])
+    *BY_CLUSTER.iter().rfind(fits).unwrap_or(&BY_CLUSTER[0])
 }
 
 /// The kernels for a call, where it suits them.
