@@ -64,6 +64,9 @@ mod attention;
 #[path = "cuda/decoding.rs"]
 mod decoding;
 
+#[path = "cuda/frozen.rs"]
+mod frozen;
+
 #[path = "cuda/linear.rs"]
 mod linear;
 

@@ -165,6 +165,22 @@ fn features() {
 }
 
 #[test]
+fn products_by_heads() {
+    let (x, m) = (ones([2, 3, 4]), ones([3, 4, 5]));
+    let call = primitives::head_products;
+    assert_eq!(call(&x, &m).expect("a valid call").shape().axes(), [2, 3, 5]);
+    assert!(matches!(names(call(&x, &ones([2, 4, 5])), &["head_products", "`m`", "[3, 4, 5]"]), Error::Shape { .. }));
+    assert!(matches!(names(call(&x, &ones([4, 5])), &["head_products", "`m`"]), Error::Rank { .. }));
+    assert!(matches!(names(call(&ones([4]), &m), &["head_products", "`x`"]), Error::Rank { .. }));
+    assert!(matches!(names(call(&ones([0, 3, 4]), &m), &["head_products", "`x`"]), Error::Empty { .. }));
+    assert!(matches!(names(call(&ids([2, 3, 4], 0), &m), &["head_products", "`x`", "u32"]), Error::DType { .. }));
+    let rounded = primitives::cast(DType::Bf16, &m).expect("a cast");
+    assert!(matches!(names(call(&x, &rounded), &["head_products", "`m`", "f32"]), Error::DType { .. }));
+    let backward = primitives::head_products_backward(&x, &m, &x);
+    assert!(matches!(names(backward, &["head_products", "`dy`", "[2, 3, 5]"]), Error::Shape { .. }));
+}
+
+#[test]
 fn quantized_products() {
     let weight = Quantized::zeros(&device(), BlockFormat::Q8_0, [3, 64]).expect("two blocks a row");
     let call = |x: &Tensor<Cpu>| primitives::quantized_matmul(x, &weight);

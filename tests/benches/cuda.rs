@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
-//! between this column and others. Nothing is timed before it was compared, with the equations in 64 bits at small sizes
+//! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
+//! wide as keys. Nothing is timed before it was compared, with the equations in 64 bits at small sizes
 //! and with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between
 //! two runs 256 MiB are written, so that nothing is found in the cache.
 
@@ -88,7 +89,7 @@ where
     Cuda: Kernel<R>,
     Cpu: Kernel<R>,
 {
-    let [b, t, h, d] = request.sizes;
+    let [_, t, _, d] = request.sizes;
     let cell = report::check_rule(device, rule);
     assert!(cell.passed, "{cell:?}");
     let case = Case::new(rule, Sizes::new(1, t.min(256), 2, d, d), 1);
@@ -96,6 +97,32 @@ where
     let mut compared = case::compare_outputs(rule, &truth.outputs, &found.outputs);
     compared.extend(case::compare_grads(rule, &truth.grads, &found.grads));
     assert_close(&case, &compared);
+    repeated(device, rule, request)
+}
+
+/// An MLP memory in groups, held to the CPU column with arguments of the type that is timed.
+fn prepare_frozen<R: Oracle>(device: &Cuda, rule: R, request: &Request) -> Result<Work>
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
+    let [_, t, _, d] = request.sizes;
+    let case = Case::new(rule, Sizes::new(1, t.min(150), 2, d, d), 1);
+    let (truth, rounded) = (case.run(&Cpu::new(), DType::F32)?, case.run(&Cpu::new(), request.dtype)?);
+    let found = case.run(device, request.dtype)?;
+    for (((slot, truth), (_, rounded)), (_, found)) in truth.list().into_iter().zip(rounded.list()).zip(found.list()) {
+        let [cost, error] = [rounded, found].map(|x| hecate_conformance::error(&truth.values, &x.values));
+        assert!(error < 1e-4_f64.max(2.0 * cost), "{slot} is {error} away from the CPU's, rounding costs {cost}");
+    }
+    repeated(device, rule, request)
+}
+
+/// The rule on the GPU with arguments of this size.
+fn repeated<R: Oracle>(device: &Cuda, rule: R, request: &Request) -> Result<Work>
+where
+    Cuda: Kernel<R>,
+{
+    let [b, t, h, d] = request.sizes;
     let part = if t.is_multiple_of(PART) { PART } else { t };
     let case = Case::new(rule, Sizes::new(1, part, h, d, d), 1);
     let inputs = case.upload(device, request.dtype)?.try_map(|slot, x| repeat::<R>(slot, &x, b, t / part))?;
@@ -230,8 +257,31 @@ fn attend<B: primitives::Attention>(
     [&y, &grads.q, &grads.k, &grads.v].into_iter().map(Array::download).collect()
 }
 
+/// MLP memories by `RULE:GROUP:EXPANSION`; none for other names.
+fn frozen(device: &Cuda, request: &Request) -> Option<Result<Work>> {
+    let mut words = request.rule.split(':');
+    let (name, group, expansion) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let (frozen, memory) = (Some(group), MlpMemory { expansion, ..MlpMemory::default() });
+    macro_rules! by_name {
+        ($($name:literal $rule:ident),*) => {
+            match name {
+                $($name => Some(prepare_frozen(device, $rule { memory, frozen, ..$rule::default() }, request)),)*
+                "titans_mlp_ahead" => {
+                    let momentum = MomentumForm::LookAhead;
+                    Some(prepare_frozen(device, TitansMlp { memory, frozen, momentum, ..TitansMlp::default() }, request))
+                }
+                _ => None,
+            }
+        };
+    }
+    by_name!("titans_mlp" TitansMlp, "moneta" Moneta, "yaad" Yaad, "yaad_momentum" YaadMomentum, "memora" Memora)
+}
+
 /// Every rule by its name, the delta rule in both its forms.
 fn work(device: &Cuda, request: &Request) -> Result<Work> {
+    if let Some(work) = frozen(device, request) {
+        return work;
+    }
     macro_rules! by_name {
         ($($rule:ident),*) => {
             match request.rule.as_str() {

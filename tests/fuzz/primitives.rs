@@ -49,6 +49,10 @@ fn elements_are_moved_or_refused() {
         prop_assert!(dropped.is_err() || (0.0..1.0).contains(&factor), "{}", factor);
         let _ = sound("l2_norm", || p::l2_norm(&x, factor))?;
         let _ = sound("softmax", || p::softmax(&x))?;
+        let draw = Draw { temperature: factor, top_k: count, top_p: 0.5 + 0.5 * factor };
+        let streams = Tensor::from_u32(&device(), [rows.min(4), 3], vec![1; 3 * rows.min(4)]).expect("streams");
+        let drawn = sound("sample", || p::sample(&draw, &x, &streams))?;
+        prop_assert!(drawn.is_err() || factor == 0.0 || (factor > 0.0 && factor <= 1.0), "{}", factor);
         if let Ok(row) = array(&[width]) {
             let inputs = LayerNormInputs { x: &x, weight: &row, bias: &row };
             let _ = sound("layer_norm", || p::layer_norm(&inputs, factor).map(|normed| normed.y))?;
@@ -61,7 +65,10 @@ fn elements_are_moved_or_refused() {
         let _ = sound("cross_entropy", || p::cross_entropy(&loss))?;
         if let Ok(y) = array(&other) {
             let _ = sound("add", || p::add(&x, &y))?;
+            let _ = sound("head_products", || p::head_products(&x, &y))?;
+            let _ = sound("head_products_backward", || p::head_products_backward(&x, &y, &x))?;
             let _ = sound("mul_backward", || p::mul_backward(&x, &y, &x))?;
+            let _ = sound("matmul_each", || p::matmul_each(&x, &[&y, &x]))?;
             for transpose in [Transpose::default(), Transpose { a: true, b: false }, Transpose { a: false, b: true }] {
                 let _ = sound("matmul", || p::matmul(&x, &y, transpose))?;
             }

@@ -4,7 +4,11 @@ use crate::column::{Column, device, is_missing};
 use crate::configs;
 use hecate_conformance::{Array, error};
 use hecate_core::DType;
-use hecate_models::{Cache, Config, Error, LanguageModel, RuleConfig};
+use hecate_models::{
+    Cache, Config, Error, LanguageModel, RuleConfig,
+    generate::generate_all,
+    sampling::{Sampler, Sampling},
+};
 
 const LIMIT: f64 = 1e-4;
 
@@ -261,4 +265,61 @@ fn wrong_configurations_are_refused() {
     }
     let message = refusal(Config::uniform("elephant", 1, 64, 4));
     assert!(message.contains("elephant") && message.contains("titans"), "{message}");
+}
+
+/// Tokens of several texts, as `generate_all` draws them.
+fn drawn(model: &LanguageModel<Column>, prompts: &[&[u32]], count: usize) -> Vec<Vec<u32>> {
+    let sampler = |seed| Sampler::new(Sampling { seed, top_k: 40, ..Sampling::default() }).unwrap();
+    let texts = generate_all(model, prompts, (0..prompts.len() as u64).map(sampler).collect()).unwrap();
+    texts.take(count).map(|tokens| tokens.unwrap()).collect()
+}
+
+/// Tokens that the host draws from scores, call by call: what a device that draws for itself is compared with.
+#[test]
+fn texts_are_drawn_as_the_host_draws_them() {
+    if is_missing() {
+        return;
+    }
+    let prompts: [&[u32]; 3] = [&[1, 2, 3], &[4, 5, 6], &[250, 0, 7]];
+    for mixer in ["delta", "titans", "attention"] {
+        let model = LanguageModel::new(&device(), &Config::uniform(mixer, 2, 32, 2).unwrap(), 5).unwrap();
+        for model in [LanguageModel::new(&device(), model.config(), 5).unwrap().stored_in_16_bits().unwrap(), model] {
+            // More than a device draws at a time, and not whole times as many.
+            let found = drawn(&model, &prompts, 37);
+            let mut cache = model.cache(3).unwrap();
+            let mut samplers: Vec<_> =
+                (0..3).map(|seed| Sampler::new(Sampling { seed, top_k: 40, ..Sampling::default() }).unwrap()).collect();
+            let mut tokens = prompts.concat();
+            for found in found {
+                let scores = model.infer(&tokens, 3, &mut cache).unwrap().to_f32().unwrap();
+                let rows = scores.chunks_exact(scores.len() / 3).map(|text| &text[text.len() - 256..]);
+                tokens = samplers.iter_mut().zip(rows).map(|(sampler, row)| sampler.draw(row).unwrap()).collect();
+                assert_eq!(found, tokens, "{mixer}");
+            }
+        }
+    }
+}
+
+#[test]
+fn prompts_and_samplers_that_do_not_fit_are_refused() {
+    if is_missing() {
+        return;
+    }
+    let model = LanguageModel::new(&device(), &Config::uniform("delta", 1, 16, 2).unwrap(), 5).unwrap();
+    let sampler = |temperature| Sampler::new(Sampling { temperature, ..Sampling::default() }).unwrap();
+    let refused =
+        |prompts: &[&[u32]], samplers: Vec<Sampler>| generate_all(&model, prompts, samplers).map(drop).unwrap_err();
+    for error in [
+        refused(&[], vec![]),
+        refused(&[&[]], vec![sampler(1.0)]),
+        refused(&[&[1], &[1, 2]], vec![sampler(1.0), sampler(1.0)]),
+        refused(&[&[1]], vec![]),
+        refused(&[&[1], &[2]], vec![sampler(1.0), sampler(0.5)]),
+    ] {
+        assert!(matches!(error, Error::Config { .. }), "{error}");
+    }
+    let rounded = model.stored_in_16_bits().unwrap();
+    let told = rounded.loss_and_gradients(&[1, 2], &[2, 3], 1).map(drop).unwrap_err().to_string();
+    assert!(told.contains("bf16") && told.contains("32 bits"), "{told}");
+    assert!(rounded.loss(&[1, 2], &[2, 3], 1).unwrap().is_finite());
 }

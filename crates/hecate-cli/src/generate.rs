@@ -10,11 +10,11 @@ use crate::{
     runs::RunArgs,
     sources::is_stdin,
 };
-use clap::Args;
+use clap::{Args, builder::PossibleValuesParser};
 use hecate::Job;
 use hecate_core::Backend;
 use hecate_models::{
-    LanguageModel, Vocabulary,
+    LanguageModel, Precision, Vocabulary,
     generate::{Generation, generate},
     sampling::{Sampler, Sampling},
     text::read_text,
@@ -55,6 +55,9 @@ pub(crate) struct GenerateArgs {
     /// Same seed, same text
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// How the model's matrices are stored; bf16 takes half the memory and half the time of reading them
+    #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::NAMES))]
+    precision: String,
     /// Write control characters as they are; unless given they are made visible, so that they do nothing to a terminal
     #[arg(long)]
     raw: bool,
@@ -96,6 +99,10 @@ impl Job for GenerateArgs {
         // A file that is missing is found before a model is loaded.
         let prompt = self.prompt.read()?;
         let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
+        let model = match Precision::named(&self.precision)? {
+            Precision::F32 => model,
+            Precision::Bf16 => model.stored_in_16_bits()?,
+        };
         // Ctrl-C ends the program at once: there is nothing to save.
         match prompt {
             // One text, or one for each line that comes.

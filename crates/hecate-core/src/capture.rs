@@ -7,13 +7,19 @@ use std::fmt::Debug;
 pub type Step<'a, D> = dyn FnMut(Vec<Tensor<D>>, Tensor<D>) -> Result<(Vec<Tensor<D>>, Tensor<D>)> + 'a;
 
 /// A [`Step`] that was run once and can be run again with less work than call by call. The state stays inside.
-pub trait CapturedStep: Send {
+pub trait CapturedStep<D: Device>: Send {
     /// Runs the step on the state that the last one left, and on an input of the captured one's type and length.
     ///
     /// # Errors
     /// [`Error::Length`](crate::Error::Length) or [`Error::DType`](crate::Error::DType) for another input; the device's
     /// own failures.
     fn step(&mut self, input: Host) -> Result<Host>;
+
+    /// Copies of the state that the last step went on from; before the first, arbitrary values.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn before(&self) -> Result<Vec<Tensor<D>>>;
 }
 
 /// Captures a step as a graph for states and inputs shaped like these, where the device can ([`Device::capture`]).
@@ -26,7 +32,7 @@ pub fn capture<D: Device>(
     state: &[Tensor<D>],
     input: &Tensor<D>,
     step: &mut Step<'_, D>,
-) -> Result<Option<Box<dyn CapturedStep>>> {
+) -> Result<Option<Box<dyn CapturedStep<D>>>> {
     let check_all = |state: &[Tensor<D>]| state.iter().try_for_each(|x| x.check_device(device, "capture", "state"));
     check_all(state)?;
     input.check_device(device, "capture", "input")?;

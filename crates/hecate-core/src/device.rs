@@ -83,7 +83,7 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
         _state: &[Tensor<Self>],
         _input: &Tensor<Self>,
         _step: &mut Step<'_, Self>,
-    ) -> Result<Option<Box<dyn CapturedStep>>> {
+    ) -> Result<Option<Box<dyn CapturedStep<Self>>>> {
         Ok(None)
     }
 

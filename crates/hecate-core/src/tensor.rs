@@ -83,6 +83,17 @@ impl<D: Device> Tensor<D> {
         Ok(self.download()?.into_f32())
     }
 
+    /// Copies 32-bit words to the host.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for floats; the device's own failures.
+    pub fn to_u32(&self) -> Result<Vec<u32>> {
+        match self.download()? {
+            Host::U32(words) => Ok(words),
+            other => Err(Error::DType { what: "to_u32", slot: "x", expected: "u32", found: other.dtype() }),
+        }
+    }
+
     /// The same elements on `device`: a shared buffer where they lie there already, else a copy through the host, also
     /// from one backend to another.
     ///

@@ -64,7 +64,7 @@ impl Device for Cuda {
         state: &[Tensor<Self>],
         input: &Tensor<Self>,
         step: &mut Step<'_, Self>,
-    ) -> Result<Option<Box<dyn CapturedStep>>> {
+    ) -> Result<Option<Box<dyn CapturedStep<Self>>>> {
         capture(self, state, input, step)
     }
 

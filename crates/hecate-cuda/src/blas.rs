@@ -31,6 +31,7 @@ unsafe impl Sync for Blas {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     pub(crate) dims: MatmulDims,
+    pub(crate) strides: ProductStrides,
     /// Of both operands, and of the result.
     pub(crate) dtypes: [DType; 2],
     pub(crate) a: u64,
@@ -38,6 +39,24 @@ pub(crate) struct Product {
     pub(crate) out: u64,
     /// Whether the product is added to `out`, instead of written there.
     pub(crate) add: bool,
+}
+
+/// Where the matrices of `a`, `b` and `out` lie, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProductStrides {
+    /// From row to row.
+    pub(crate) rows: [usize; 3],
+    /// From product to product.
+    pub(crate) products: [usize; 3],
+}
+
+impl ProductStrides {
+    /// Of matrices without gaps, one after another.
+    pub(crate) fn dense(dims: &MatmulDims) -> Self {
+        let MatmulDims { rows, inner, columns, transpose, .. } = *dims;
+        let (a, b) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
+        Self { rows: [a, b, columns], products: [rows * inner, inner * columns, rows * columns] }
+    }
 }
 
 /// What is called of it.
@@ -65,6 +84,19 @@ impl Blas {
         if !is_present() {
             return None;
         }
+        // Results stay right without it. Somebody who waits ten times as long should know why.
+        let opened = Self::open(stream);
+        if opened.is_none() {
+            tracing::warn!(
+                workspace = WORKSPACE,
+                "cuBLAS is there and does not open, perhaps for want of memory: products go through slower kernels"
+            );
+        }
+        opened
+    }
+
+    /// A handle of the library that is there.
+    fn open(stream: &Arc<CudaStream>) -> Option<Self> {
         // SAFETY: the library is there, and the memory is as long as it is told. The value that holds both lets go of the
         // handle before the stream, and so does this one before the workspace.
         unsafe {
@@ -86,7 +118,7 @@ impl Blas {
     /// Nobody else holds `out`, which is read where `add` says so.
     pub(crate) unsafe fn matmul(&self, product: &Product) -> Result<()> {
         use sys::{cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasGemmAlgo_t::CUBLAS_GEMM_DFALT, cublasOperation_t::*};
-        let Product { dims, dtypes, a, b, out, add } = *product;
+        let Product { dims, strides, dtypes, a, b, out, add } = *product;
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
         let [kind, result_kind] = dtypes.map(|dtype| match dtype {
             DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
@@ -95,7 +127,7 @@ impl Blas {
         });
         // Leading dimensions are those of the row-major arrays.
         let operation = |transposed| if transposed { CUBLAS_OP_T } else { CUBLAS_OP_N };
-        let (lda, ldb) = (if transpose.a { rows } else { inner }, if transpose.b { inner } else { columns });
+        let (leading, apart) = (strides.rows.map(|n| n as i32), strides.products.map(|n| n as i64));
         let (one, kept) = (1.0f32, if add { 1.0f32 } else { 0.0 });
         let address = |x: u64| x as *mut std::ffi::c_void;
         // A first product may load code.
@@ -114,17 +146,17 @@ impl Blas {
                 (&raw const one).cast(),
                 address(b),
                 kind,
-                ldb as i32,
-                (inner * columns) as i64,
+                leading[1],
+                apart[1],
                 address(a),
                 kind,
-                lda as i32,
-                (rows * inner) as i64,
+                leading[0],
+                apart[0],
                 (&raw const kept).cast(),
                 address(out),
                 result_kind,
-                columns as i32,
-                (rows * columns) as i64,
+                leading[2],
+                apart[2],
                 batch as i32,
                 CUBLAS_COMPUTE_32F,
                 CUBLAS_GEMM_DFALT,

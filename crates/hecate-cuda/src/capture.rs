@@ -8,10 +8,7 @@
 use crate::{Cuda, device::arena::Arena, error::failed, ledger::GraphToken, primitives::layout::copy_all};
 use cudarc::driver::{
     CudaGraph,
-    sys::{
-        self,
-        CUstreamCaptureMode::{self, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
-    },
+    sys::{self, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED},
 };
 use hecate_core::{Capture, CapturedStep, Device, Error, Host, Replay, Result, Step, Tensor, Work};
 use std::{fmt, panic, sync::Arc};
@@ -22,11 +19,14 @@ struct CapturedGraph {
     // Dropped in this order: what the graph points to is let go of after it.
     graph: CudaGraph,
     _token: GraphToken,
+    _arena: Arc<Arena>,
     /// The array that the step reads, of the shape and type of every input.
     input: Tensor<Cuda>,
     /// The array that the step writes.
     result: Tensor<Cuda>,
     _state: Vec<Tensor<Cuda>>,
+    /// Where every replay puts the state that it finds.
+    before: Vec<Tensor<Cuda>>,
 }
 
 // SAFETY: the driver takes handles of graphs from any thread, one at a time, and only `&mut self` reaches this one's; all
@@ -40,13 +40,24 @@ impl Drop for CapturedGraph {
     }
 }
 
-impl CapturedStep for CapturedGraph {
+impl CapturedStep<Cuda> for CapturedGraph {
     /// Copies the input to where the graph reads it, launches the graph, and waits for its result.
     fn step(&mut self, input: Host) -> Result<Host> {
         self.device.write_input(&self.input, input)?;
         self.device.replay(&self.graph)?;
         self.result.download()
     }
+
+    fn before(&self) -> Result<Vec<Tensor<Cuda>>> {
+        let copies = empty_like(&self.device, &self.before)?;
+        copy_all(&self.device, &self.before.iter().zip(&copies).collect::<Vec<_>>())?;
+        Ok(copies)
+    }
+}
+
+/// Arrays of these shapes and types, with nothing in them.
+fn empty_like(device: &Cuda, arrays: &[Tensor<Cuda>]) -> Result<Vec<Tensor<Cuda>>> {
+    arrays.iter().map(|x| device.empty(x.shape().clone(), x.dtype())).collect()
 }
 
 /// Runs the step once, so that all kernels and tables are there, then captures it; nothing where that cannot be done.
@@ -55,13 +66,15 @@ pub(crate) fn capture(
     state: &[Tensor<Cuda>],
     input: &Tensor<Cuda>,
     step: &mut Step<'_, Cuda>,
-) -> Result<Option<Box<dyn CapturedStep>>> {
+) -> Result<Option<Box<dyn CapturedStep<Cuda>>>> {
     // Without pools memory cannot belong to a graph. What starts no kernels is none.
     if !device.context().has_async_alloc() || device.modules().gathers() {
         return Ok(None);
     }
+    // Opened now, as for other work.
+    let _ = device.side_blas();
     // State and input in places of their own, which the graph reads and writes.
-    let own = state.iter().map(|x| device.empty(x.shape().clone(), x.dtype())).collect::<Result<Vec<_>>>()?;
+    let (own, before) = (empty_like(device, state)?, empty_like(device, state)?);
     copy_all(device, &state.iter().zip(&own).collect::<Vec<_>>())?;
     let state = own;
     let input = device.copied(input)?;
@@ -72,26 +85,38 @@ pub(crate) fn capture(
     let result = device.empty(found.shape().clone(), found.dtype())?;
     drop((next, found));
     device.synchronize()?;
-    // From here on memory that is let go of may be what the graph points to.
-    let token = GraphToken::new(device.ledger());
-    let capturing = device.ledger().begin_capture(None);
     // The step once more, queued and not run.
-    let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, || {
-        let (next, found) = step(state.clone(), input.clone())?;
+    let mut work = |inputs: &[Tensor<Cuda>]| {
+        copy_all(device, &state.iter().zip(&before).collect::<Vec<_>>())?;
+        let (next, found) = step(state.clone(), inputs[0].clone())?;
         // The result may be an old state, which is written over next.
         device.copy(&found, &result)?;
         let next = moved_aside(device, &state, next)?;
         copy_all(device, &next.iter().zip(&state).collect::<Vec<_>>())
-    });
-    let refused = capturing.refused();
-    drop(capturing);
-    // It ran a moment ago: what fails now is the capture, and the step goes on call by call.
-    let Ok(graph) = graph else { return Ok(None) };
-    if refused.is_some() {
-        return Ok(None);
+    };
+    for _ in 0..ATTEMPTS {
+        let attempt = Attempt::make(device, std::slice::from_ref(&input), &mut work)?;
+        device.stream().join(device.uploads()).map_err(|error| failed("capturing a step", error))?;
+        match attempt.outcome {
+            Ok(graph) => {
+                let (device, _token, _arena, _state) = (device.clone(), attempt.token, attempt.arena, state);
+                return Ok(Some(Box::new(CapturedGraph {
+                    device,
+                    graph,
+                    _token,
+                    _arena,
+                    input,
+                    result,
+                    _state,
+                    before,
+                })));
+            }
+            Err(Failure::Refused(_)) => return Ok(None),
+            // It ran a moment ago: what fails now is the capture.
+            Err(Failure::Broken(_)) => {}
+        }
     }
-    let (device, _state) = (device.clone(), state);
-    Ok(Some(Box::new(CapturedGraph { device, graph, _token: token, input, result, _state })))
+    Ok(None)
 }
 
 /// A graph of work that reads `inputs`, with all that it points to.
@@ -206,8 +231,7 @@ impl Attempt {
         let arena = Arena::new(usize::try_from(most).unwrap_or(usize::MAX), device.stream(), device.side());
         let token = GraphToken::new(device.ledger());
         let capturing = device.ledger().begin_capture(Some(arena.clone()));
-        // Relaxed: values that are copied from the host are made ready on another stream meanwhile.
-        let graph = device.capture_graph(CU_STREAM_CAPTURE_MODE_RELAXED, || {
+        let graph = device.capture_graph(|| {
             // Queued and not run.
             work(inputs)?;
             // A graph ends where it began: on one stream.
@@ -248,9 +272,10 @@ fn check_state(state: &[Tensor<Cuda>], next: &[Tensor<Cuda>]) -> Result<()> {
 impl Cuda {
     /// The work that `queue` queues, as a graph; it is not done. Memory asked for on the way belongs to the graph and is let
     /// go of before the end.
-    fn capture_graph(&self, mode: CUstreamCaptureMode, queue: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
+    fn capture_graph(&self, queue: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
         let capturing = |error| failed("capturing a step", error);
-        self.stream().begin_capture(mode).map_err(capturing)?;
+        // Relaxed: values that are copied from the host are made ready on another stream meanwhile.
+        self.stream().begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).map_err(capturing)?;
         let outcome = panic::catch_unwind(panic::AssertUnwindSafe(queue));
         let graph = self.stream().end_capture(sys::CUgraphInstantiate_flags(0));
         outcome.unwrap_or_else(|panicked| panic::resume_unwind(panicked))?;

@@ -88,6 +88,16 @@ impl Compiler {
         self.cache.as_ref().and_then(|folder| Some(folder.join(self.key(source, kernel, options).ok()?)))
     }
 
+    /// Whether what is compiled can be kept: there is a folder, and a file can be written there.
+    pub(crate) fn keeps(&self) -> bool {
+        // Rights alone do not tell: a disk may be full, or only be read.
+        let probe = |folder: &PathBuf| {
+            let file = folder.join(format!("{}.probe", std::process::id()));
+            write(&file, &[]).and_then(|()| fs::remove_file(&file)).is_ok()
+        };
+        self.cache.as_ref().is_some_and(probe)
+    }
+
     /// Whether the compiler is there and a cache for what it makes, and this kernel is not in it.
     ///
     /// What is damaged counts as there: it is built again when it is loaded.
@@ -140,7 +150,9 @@ impl Compiler {
                 Ok(loaded) => {
                     if let Some(file) = &file {
                         // A cache that cannot be written costs time at the next start, nothing else.
-                        let _ = keep(file, &compiled.cubin);
+                        if let Err(error) = keep(file, &compiled.cubin) {
+                            tracing::info!(file = %file.display(), %error, "this kernel is not cached");
+                        }
                     }
                     return Ok(loaded);
                 }

@@ -7,6 +7,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("tensor.cuh", include_str!("tensor.cuh")),
     ("group.cuh", include_str!("group.cuh")),
     ("hecate.cuh", include_str!("hecate.cuh")),
+    ("random.cuh", include_str!("random.cuh")),
     // The linear engine: all forms, then the chunk forms.
     ("linear.cuh", include_str!("linear/linear.cuh")),
     ("chunk.cuh", include_str!("linear/chunk.cuh")),
@@ -35,6 +36,9 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("deep.cuh", include_str!("deep/deep.cuh")),
     ("deep_backward.cuh", include_str!("deep/deep_backward.cuh")),
     ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
+    ("frozen.cuh", include_str!("deep/frozen/frozen.cuh")),
+    ("frozen_product.cuh", include_str!("deep/frozen/frozen_product.cuh")),
+    ("frozen_reverse.cuh", include_str!("deep/frozen/frozen_reverse.cuh")),
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
     // Primitives.

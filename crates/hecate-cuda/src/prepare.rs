@@ -64,7 +64,8 @@ pub(crate) fn prepare(device: &Cuda, work: &mut dyn FnMut(), tell: &mut dyn FnMu
     let compiler = device.modules().compiler();
     // A cache that has them, or a driver that compiles PTX, leaves nothing to do.
     wanted.retain(|(source, kernel)| compiler.lacks(source, kernel));
-    if wanted.is_empty() {
+    // Without a cache that can be written, other programs would compile for nobody.
+    if wanted.is_empty() || !compiler.keeps() {
         return;
     }
     tell(wanted.len());

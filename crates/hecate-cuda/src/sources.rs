@@ -32,6 +32,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::reduce::SOURCE,
     &primitives::retention::SOURCE,
     &primitives::rotary::SOURCE,
+    &primitives::sample::SOURCE,
     &primitives::softmax::SOURCE,
     // The linear engine, form by form.
     &linear::chunk_bf16::prepare::SOURCE,
@@ -48,6 +49,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &linear::scan_reverse::SOURCE,
     &linear::sums::SOURCE,
     // Deep memories.
+    &deep::frozen::FORWARD,
+    &deep::frozen::BACKWARD,
     &deep::MEMORA,
     &deep::MONETA,
     &deep::TITANS_MLP,

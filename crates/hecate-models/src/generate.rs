@@ -1,26 +1,39 @@
-//! Continuing a text.
+//! Continuing texts.
 
 use crate::{Cache, Error, LanguageModel, Result, evaluate::SEGMENT, sampling::Sampler};
 use hecate_core::{Backend, CapturedStep, Host, Tensor};
-use std::{fmt, iter::FusedIterator};
+use std::{collections::VecDeque, fmt, iter::FusedIterator};
+
+/// Tokens of a text that a device draws before the host looks at them. Fewer come to a terminal more smoothly, and more cost
+/// less: a few milliseconds on a GPU.
+const AHEAD: usize = 16;
 
 /// An endless stream of tokens that continue a prompt, ended by the first error. Time and memory a token do not grow
 /// with the text. Where rules are frozen in groups of `G` ([`LanguageModel::group`]), each token also reads again the
 /// up to `G − 1` tokens of its group.
 pub struct Generation<'a, B: Backend> {
+    texts: Texts<'a, B>,
+}
+
+/// As [`Generation`], of several texts side by side: each item is a token of every text, in their order.
+pub struct Texts<'a, B: Backend> {
     model: &'a LanguageModel<B>,
     cache: Cache<B>,
-    sampler: Sampler,
-    /// Logits of the next token, `[V]`.
-    logits: Vec<f32>,
-    /// Read since the cache's position, which is a multiple of the frozen rules' groups; empty without such rules.
-    group: Vec<u32>,
-    /// Reads one more token as the device captured it; the cache is not moved on then.
-    captured: Option<Box<dyn CapturedStep>>,
+    /// One a text.
+    samplers: Vec<Sampler>,
+    /// Logits of the next token of every text, `[V]` each.
+    logits: Vec<Vec<f32>>,
+    /// Read since the cache's position, which is a multiple of the frozen rules' groups; empty without such rules. A token of
+    /// every text at a time.
+    group: Vec<Vec<u32>>,
+    /// Draws more tokens as the device captured it; the cache is not moved on then.
+    captured: Option<Box<dyn CapturedStep<B>>>,
     /// Whether the device was asked to capture.
     asked: bool,
-    /// Drawn, but not yet read by the model.
-    unread: Option<u32>,
+    /// Drawn by the device, and not yet handed out.
+    ahead: VecDeque<Vec<u32>>,
+    /// Handed out, but not yet read by the model; with a captured step all since the state that its last run began from.
+    unread: Vec<Vec<u32>>,
     /// After an error there is no further token.
     failed: bool,
 }
@@ -34,106 +47,184 @@ pub fn generate<'a, B: Backend>(
     prompt: &[u32],
     sampler: Sampler,
 ) -> Result<Generation<'a, B>> {
-    if prompt.is_empty() {
-        return Err(Error::config("prompt", "empty", "at least one token"));
-    }
-    let (cache, logits, group) = (model.cache(1)?, Vec::new(), Vec::new());
-    let (captured, asked, unread, failed) = (None, false, None, false);
-    let mut generation = Generation { model, cache, sampler, logits, group, captured, asked, unread, failed };
-    for segment in prompt.chunks(SEGMENT) {
-        generation.read(segment)?;
-    }
-    Ok(generation)
+    Ok(Generation { texts: generate_all(model, &[prompt], vec![sampler])? })
 }
 
-impl<B: Backend> fmt::Debug for Generation<'_, B> {
+/// As [`generate`] for prompts of the same length, with a sampler for each. All texts are read and drawn together.
+///
+/// # Errors
+/// [`Error::Config`] for no prompt, one of no token or of another length, another number of samplers, or samplers that differ by
+/// more than their seed. The model's own.
+pub fn generate_all<'a, B: Backend>(
+    model: &'a LanguageModel<B>,
+    prompts: &[&[u32]],
+    samplers: Vec<Sampler>,
+) -> Result<Texts<'a, B>> {
+    let length = prompts.first().map_or(0, |prompt| prompt.len());
+    if length == 0 {
+        return Err(Error::config("prompt", "empty", "at least one token"));
+    }
+    if let Some(other) = prompts.iter().find(|prompt| prompt.len() != length) {
+        return Err(Error::config("prompt", format!("{} tokens", other.len()), format!("{length}, as the first has")));
+    }
+    if samplers.len() != prompts.len() || samplers.windows(2).any(|two| two[0].options() != two[1].options()) {
+        let expected = format!("one for each of {} prompts, which differ by their seeds alone", prompts.len());
+        return Err(Error::config("samplers", samplers.len(), expected));
+    }
+    let (cache, logits, group) = (model.cache(prompts.len())?, Vec::new(), Vec::new());
+    let (captured, asked, ahead, unread, failed) = (None, false, VecDeque::new(), Vec::new(), false);
+    let mut texts = Texts { model, cache, samplers, logits, group, captured, asked, ahead, unread, failed };
+    // A token of every text at a time.
+    let columns: Vec<Vec<u32>> = (0..length).map(|i| prompts.iter().map(|prompt| prompt[i]).collect()).collect();
+    columns.chunks(SEGMENT).try_for_each(|segment| texts.read(segment))?;
+    Ok(texts)
+}
+
+impl<B: Backend> fmt::Debug for Texts<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Generation")
+        f.debug_struct("Texts")
             .field("position", &self.cache.position())
-            .field("sampler", &self.sampler)
+            .field("samplers", &self.samplers)
             .field("captured", &self.captured.is_some())
             .field("failed", &self.failed)
             .finish_non_exhaustive()
     }
 }
 
-impl<B: Backend> Generation<'_, B> {
-    /// Reads tokens and keeps the last one's logits. The cache moves on by whole groups; the tokens of an unfinished group
-    /// are read from a copy of it.
-    fn read(&mut self, tokens: &[u32]) -> Result<()> {
-        self.group.extend(tokens);
-        let unfinished = self.group.split_off(self.group.len() / self.model.group() * self.model.group());
-        let whole = std::mem::replace(&mut self.group, unfinished);
-        if !whole.is_empty() {
-            self.logits = last_row(&self.model.infer(&whole, 1, &mut self.cache)?)?;
-        }
-        if !self.group.is_empty() {
-            self.logits = last_row(&self.model.infer(&self.group, 1, &mut self.cache.clone())?)?;
-        }
-        Ok(())
+impl<B: Backend> fmt::Debug for Generation<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generation").field("texts", &self.texts).finish()
     }
+}
 
+impl<B: Backend> Generation<'_, B> {
     /// Reads more text after what was read and drawn so far; the tokens that follow are drawn from there.
     ///
     /// # Errors
     /// [`Error::Config`] after an error of the generation itself, and the model's own.
     pub fn read_on(&mut self, tokens: &[u32]) -> Result<()> {
-        if self.failed {
+        if self.texts.failed {
             return Err(Error::config("generation", "ended by an error", "one that can go on"));
         }
-        let unread = self.unread.take();
-        let text: Vec<u32> = unread.into_iter().chain(tokens.iter().copied()).collect();
-        let read = match self.captured {
-            // The cache stands where the device captured the step.
-            Some(_) => text.iter().try_for_each(|&token| self.step(token)),
-            None => text.chunks(SEGMENT).try_for_each(|segment| self.read(segment)),
-        };
-        self.failed = read.is_err();
+        let read = self.texts.read_on(tokens);
+        self.texts.failed = read.is_err();
         read
     }
+}
 
-    /// Reads one token.
-    fn step(&mut self, token: u32) -> Result<()> {
-        match &mut self.captured {
-            Some(captured) => self.logits = captured.step(Host::U32(vec![token]))?.into_f32(),
-            None => self.read(&[token])?,
+impl<B: Backend> Texts<'_, B> {
+    /// Whether the device replays a captured step; false before the second token.
+    pub fn is_captured(&self) -> bool {
+        self.captured.is_some()
+    }
+
+    /// Reads tokens and keeps the last ones' logits. The cache moves on by whole groups; the tokens of an unfinished group
+    /// are read from a copy of it.
+    fn read(&mut self, tokens: &[Vec<u32>]) -> Result<()> {
+        self.group.extend_from_slice(tokens);
+        let unfinished = self.group.split_off(self.group.len() / self.model.group() * self.model.group());
+        let whole = std::mem::replace(&mut self.group, unfinished);
+        let batch = self.samplers.len();
+        if !whole.is_empty() {
+            self.logits = last_rows(&self.model.infer(&by_text(&whole, batch), batch, &mut self.cache)?)?;
+        }
+        if !self.group.is_empty() {
+            let tokens = by_text(&self.group, batch);
+            self.logits = last_rows(&self.model.infer(&tokens, batch, &mut self.cache.clone())?)?;
         }
         Ok(())
     }
 
-    /// Reads the token drawn before, if any, and draws the next.
-    fn draw(&mut self) -> Result<u32> {
-        if let Some(token) = self.unread.take() {
-            if !self.asked {
-                self.captured = self.model.capture(&self.cache)?;
-                self.asked = true;
-            }
-            self.step(token)?;
+    /// [`Generation::read_on`], of one text.
+    fn read_on(&mut self, tokens: &[u32]) -> Result<()> {
+        if let Some(captured) = self.captured.take() {
+            // The device is further than what was handed out: back to where it last began, and call by call from there.
+            let mut state = captured.before()?;
+            state.truncate(state.len() - 2);
+            self.cache = self.cache.with_arrays(state);
+            self.ahead.clear();
+            self.asked = false;
         }
-        let token = self.sampler.draw(&self.logits)?;
-        self.unread = Some(token);
-        Ok(token)
+        let mut text = std::mem::take(&mut self.unread);
+        text.extend(tokens.iter().map(|&token| vec![token]));
+        text.chunks(SEGMENT).try_for_each(|segment| self.read(segment))
+    }
+
+    /// Reads the tokens drawn before, if any, and draws the next.
+    fn draw(&mut self) -> Result<Vec<u32>> {
+        if !self.asked && !self.unread.is_empty() {
+            let streams: Vec<_> = self.samplers.iter().map(Sampler::stream).collect();
+            let options = self.samplers[0].options();
+            self.captured = self.model.capture(&self.cache, &options, (&self.unread[0], &streams), AHEAD)?;
+            self.asked = true;
+            if self.captured.is_none() {
+                tracing::info!("tokens are drawn call by call: the device captures no step of this model");
+            }
+        }
+        if self.captured.is_some() {
+            return self.replayed();
+        }
+        if !self.unread.is_empty() {
+            let unread = std::mem::take(&mut self.unread);
+            self.read(&unread)?;
+        }
+        let draws = self.samplers.iter_mut().zip(&self.logits);
+        let tokens = draws.map(|(sampler, logits)| sampler.draw(logits)).collect::<Result<Vec<u32>>>()?;
+        self.unread.push(tokens.clone());
+        Ok(tokens)
+    }
+
+    /// The next of the tokens that the device draws ahead.
+    fn replayed(&mut self) -> Result<Vec<u32>> {
+        if let (true, Some(captured)) = (self.ahead.is_empty(), &mut self.captured) {
+            // The last token is what the step reads first.
+            self.unread.drain(..self.unread.len() - 1);
+            let Host::U32(tokens) = captured.step(Host::U32(vec![0]))? else {
+                return Err(Error::config("captured step", "other than tokens", "tokens"));
+            };
+            self.ahead = tokens.chunks_exact(self.samplers.len()).map(<[u32]>::to_vec).collect();
+        }
+        let drawn = self.ahead.pop_front().unwrap_or_default();
+        let tokens = self.samplers.iter_mut().zip(drawn).map(|(sampler, token)| sampler.accept(token));
+        let tokens = tokens.collect::<Result<Vec<u32>>>()?;
+        self.unread.push(tokens.clone());
+        Ok(tokens)
     }
 }
 
-/// The last token's logits of `[1, T, V]`.
-fn last_row<B: Backend>(logits: &Tensor<B>) -> Result<Vec<f32>> {
-    let vocabulary = logits.shape().last();
-    let mut logits = logits.to_f32()?;
-    Ok(logits.split_off(logits.len().saturating_sub(vocabulary)))
+/// Tokens as the model takes them, `[batch, T]`, of one of every text at a time.
+fn by_text(columns: &[Vec<u32>], batch: usize) -> Vec<u32> {
+    (0..batch).flat_map(|text| columns.iter().map(move |column| column[text])).collect()
+}
+
+/// The last token's logits of every text, of `[batch, T, V]`.
+fn last_rows<B: Backend>(logits: &Tensor<B>) -> Result<Vec<Vec<f32>>> {
+    let (vocabulary, length) = (logits.shape().last(), logits.shape().axes()[1]);
+    let logits = logits.to_f32()?;
+    let texts = logits.chunks_exact(vocabulary * length);
+    Ok(texts.map(|text| text[text.len() - vocabulary..].to_vec()).collect())
+}
+
+impl<B: Backend> Iterator for Texts<'_, B> {
+    type Item = Result<Vec<u32>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let tokens = self.draw();
+        self.failed = tokens.is_err();
+        Some(tokens)
+    }
 }
 
 impl<B: Backend> Iterator for Generation<'_, B> {
     type Item = Result<u32>;
 
     fn next(&mut self) -> Option<Result<u32>> {
-        if self.failed {
-            return None;
-        }
-        let token = self.draw();
-        self.failed = token.is_err();
-        Some(token)
+        Some(self.texts.next()?.map(|tokens| tokens[0]))
     }
 }
 
+impl<B: Backend> FusedIterator for Texts<'_, B> {}
 impl<B: Backend> FusedIterator for Generation<'_, B> {}

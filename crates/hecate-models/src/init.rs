@@ -137,7 +137,9 @@ impl<'a, B: Backend> Builder<'a, B> {
     /// blocks, and for first values: no model begins quantized.
     pub fn matrix(&mut self, name: &str, [outputs, inputs]: [usize; 2], init: Init) -> Result<MatrixId> {
         let Some(format) = self.quantization else {
-            return Ok(MatrixId::Learned(self.parameter(name, [outputs, inputs], init)?));
+            let id = self.parameter(name, [outputs, inputs], init)?;
+            self.parameters.mark_matrix(id);
+            return Ok(MatrixId::Learned(id));
         };
         let name = format!("{}{name}", self.scope);
         if !inputs.is_multiple_of(format.block()) {
@@ -170,7 +172,9 @@ impl<'a, B: Backend> Builder<'a, B> {
     /// # Errors
     /// The device's own failures.
     pub fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<ParameterId> {
-        self.add(name, [rows, width].into(), Init::Normal, false)
+        let id = self.add(name, [rows, width].into(), Init::Normal, false)?;
+        self.parameters.mark_matrix(id);
+        Ok(id)
     }
 
     /// Adds what a memory starts from, which weight decay leaves alone.

@@ -12,7 +12,10 @@ use crate::{
     evaluate::SEGMENT,
     layers::{Block, Context, Embedding, Linear, RmsNorm},
 };
-use hecate_core::{Backend, CapturedStep, Sequences, Tensor};
+use hecate_core::{
+    Backend, CapturedStep, DType, Sequences, Tensor,
+    primitives::{self, Draw, Sampled},
+};
 use std::sync::Arc;
 
 /// Scores of 16 bits come in rows of a multiple of this many.
@@ -111,6 +114,16 @@ impl<B: Backend> LanguageModel<B> {
     /// The same model, whose passes that gather gradients have activations of this precision.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// The same model to generate with: its matrices, the table of embeddings among them, are stored in 16 bits, and
+    /// products may round what meets them. It learns no more.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn stored_in_16_bits(mut self) -> Result<Self> {
+        self.parameters.round_matrices(DType::Bf16)?;
+        Ok(self)
     }
 
     /// The same model, whose passes end with [`Error::Stopped`] once `interrupt` was asked for.
@@ -217,19 +230,48 @@ impl<B: Backend> LanguageModel<B> {
         Ok(result)
     }
 
-    /// One token a text from where `cache` stands, captured by the device to be replayed: ids `[batch, 1]` in, scores
-    /// `[batch, 1, V]` out. None where the device gains nothing, or where a mixer does other work at other positions.
-    pub(crate) fn capture(&self, cache: &Cache<B>) -> Result<Option<Box<dyn CapturedStep>>> {
+    /// Tokens drawn one after another from where `cache` stands, captured by the device to be replayed: `count` of every text,
+    /// `[count, batch]`, whatever the input. The first thing that is read is `unread [batch]`; a text's draws go on with its row
+    /// of `streams`. The state is that of the cache, then the unread tokens `[batch, 1]` and the streams `[batch, 3]`. None where
+    /// the device gains nothing, or where a mixer does other work at other positions.
+    pub(crate) fn capture(
+        &self,
+        cache: &Cache<B>,
+        draw: &Draw,
+        (unread, streams): (&[u32], &[[u32; 3]]),
+        count: usize,
+    ) -> Result<Option<Box<dyn CapturedStep<B>>>> {
         if !self.blocks.iter().all(|block| block.mixer().is_position_independent()) {
             return Ok(None);
         }
-        let ids = self.ids(&vec![0; cache.batch()], cache.batch())?;
-        let mut step = |state, ids: Tensor<B>| {
-            let mut next = cache.with_arrays(state);
-            let logits = self.logits(&Tape::inert(&self.parameters), &ids, Some(&mut next)).map_err(into_core)?;
-            Ok((next.arrays(), logits.into_value()))
+        let batch = cache.batch();
+        let mut state = cache.arrays();
+        state.push(self.ids(unread, batch)?);
+        state.push(Tensor::from_u32(&self.device, [batch, 3], streams.concat())?);
+        let input = Tensor::from_u32(&self.device, [1], vec![0])?;
+        let mut step = |mut state: Vec<Tensor<B>>, _: Tensor<B>| {
+            let mut tokens = Vec::new();
+            for _ in 0..count {
+                let token = self.draw(cache, draw, state).map_err(into_core)?;
+                tokens.push(token.0);
+                state = token.1;
+            }
+            Ok((state, primitives::concat(&tokens.iter().collect::<Vec<_>>(), 0)?))
         };
-        Ok(hecate_core::capture(&self.device, &cache.arrays(), &ids, &mut step)?)
+        Ok(hecate_core::capture(&self.device, &state, &input, &mut step)?)
+    }
+
+    /// The next token of every text `[1, batch]` and the state after it, as in [`LanguageModel::capture`].
+    fn draw(&self, cache: &Cache<B>, draw: &Draw, mut state: Vec<Tensor<B>>) -> Result<(Tensor<B>, Vec<Tensor<B>>)> {
+        let batch = cache.batch();
+        let drawn = state.split_off(state.len() - 2);
+        let mut next = cache.with_arrays(state);
+        let logits = self.logits(&Tape::inert(&self.parameters), &drawn[0], Some(&mut next))?.into_value();
+        let scores = logits.reshape([batch, logits.shape().last()])?;
+        let Sampled { tokens, streams } = primitives::sample(draw, &scores, &drawn[1])?;
+        let mut state = next.arrays();
+        state.extend([tokens.reshape([batch, 1])?, streams]);
+        Ok((tokens.reshape([1, batch])?, state))
     }
 
     /// Makes at once what a first continuation of `prompt` would wait for bit by bit

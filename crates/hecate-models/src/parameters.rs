@@ -5,7 +5,7 @@ use crate::{
     checkpoint::{read_file, write_whole},
     weights::{pack, unpack_all},
 };
-use hecate_core::{Backend, Shape, Tensor, primitives, quantized::Quantized};
+use hecate_core::{Backend, DType, Shape, Tensor, primitives, quantized::Quantized};
 use std::{
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
@@ -65,18 +65,34 @@ pub struct Parameters<B: Backend> {
     id: u64,
     all: Vec<Parameter<B>>,
     quantized: Vec<QuantizedMatrix<B>>,
+    /// Places of matrices that products read, tables among them.
+    matrices: Vec<usize>,
 }
 
 impl<B: Backend> Parameters<B> {
     /// None yet.
     pub fn new() -> Self {
-        Self { id: SETS.fetch_add(1, Ordering::Relaxed), all: Vec::new(), quantized: Vec::new() }
+        Self { id: SETS.fetch_add(1, Ordering::Relaxed), all: Vec::new(), quantized: Vec::new(), matrices: Vec::new() }
     }
 
     /// Appends one.
     pub fn add(&mut self, name: impl Into<String>, value: Tensor<B>, decay: bool) -> ParameterId {
         self.all.push(Parameter { name: name.into(), value, decay });
         ParameterId { set: self.id, index: self.all.len() - 1 }
+    }
+
+    /// Marks a matrix that products read.
+    pub(crate) fn mark_matrix(&mut self, id: ParameterId) {
+        self.matrices.push(id.index);
+    }
+
+    /// Rounds all matrices that products read to this type. What is left learns no more.
+    pub(crate) fn round_matrices(&mut self, dtype: DType) -> Result<()> {
+        for &index in &self.matrices {
+            let Some(parameter) = self.all.get_mut(index) else { continue };
+            parameter.value = primitives::cast(dtype, &parameter.value)?;
+        }
+        Ok(())
     }
 
     /// The place of what would be added next.

@@ -1,6 +1,7 @@
 //! Choosing the next token.
 
-use crate::{Error, Place, Random, Result};
+use crate::{Error, Place, Result};
+use hecate_core::primitives::{Draw, NO_SCORE, TOO_LARGE, UNDEFINED};
 
 /// How a token is drawn from logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,12 +22,13 @@ impl Default for Sampling {
     }
 }
 
-/// Draws tokens, one after another: top-k, then top-p (Holtzman et al., "The Curious Case of Neural Text Degeneration").
+/// Draws tokens, one after another, as [`hecate_core::primitives::sample`] does: from the same logits the same tokens, on the
+/// host and on every device.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    sampling: Sampling,
-    random: Random,
-    /// Tokens asked for so far, for messages.
+    draw: Draw,
+    seed: u64,
+    /// Tokens asked for so far.
     drawn: u64,
 }
 
@@ -36,17 +38,16 @@ impl Sampler {
     /// # Errors
     /// [`Error::Config`] for a temperature below 0 or not finite, or a `top_p` outside `(0, 1]`.
     pub fn new(sampling: Sampling) -> Result<Self> {
-        if !(sampling.temperature.is_finite() && sampling.temperature >= 0.0) {
-            return Err(Error::config(
-                "temperature",
-                sampling.temperature,
-                "a finite number of at least 0 (0: greedy)",
-            ));
+        let Sampling { temperature, top_k, top_p, seed } = sampling;
+        let draw = Draw { temperature, top_k, top_p };
+        match draw.check() {
+            Ok(()) => Ok(Self { draw, seed, drawn: 0 }),
+            // By the names of flags and of configurations.
+            Err(hecate_core::Error::Config { option, found, expected, .. }) => {
+                Err(Error::config(option, found, expected))
+            }
+            Err(other) => Err(other.into()),
         }
-        if !(sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
-            return Err(Error::config("top-p", sampling.top_p, "above 0 and at most 1 (1: no limit)"));
-        }
-        Ok(Self { sampling, random: Random::new(sampling.seed), drawn: 0 })
     }
 
     /// A token, given the logits of all. Among equals the lowest token comes first.
@@ -54,74 +55,41 @@ impl Sampler {
     /// # Errors
     /// [`Error::Config`] without logits, [`Error::NonFinite`] if one is NaN or +∞, or all are −∞.
     pub fn draw(&mut self, logits: &[f32]) -> Result<u32> {
-        self.drawn += 1;
-        let order = self.ranked(logits)?;
-        if self.sampling.temperature == 0.0 {
-            return Ok(order[0].0);
+        if logits.is_empty() {
+            return Err(Error::config("number of logits", 0, "one for every token of the vocabulary"));
         }
-        // Softmax without its sum; the largest exponent is 0.
-        let highest = f64::from(order[0].1);
-        let temperature = f64::from(self.sampling.temperature);
-        let mut weights: Vec<f64> =
-            order.iter().map(|&(_, x)| ((f64::from(x) - highest) / temperature).exp()).collect();
-        let kept = nucleus(&weights, f64::from(self.sampling.top_p));
-        weights.truncate(kept);
-        let chosen = choose(&weights, self.random.unit());
-        Ok(order[chosen].0)
+        let token = self.draw.token(logits, self.stream())?;
+        self.accept(token)
     }
 
-    /// Tokens that can be chosen and their logits, likeliest first; never empty.
-    fn ranked(&self, logits: &[f32]) -> Result<Vec<(u32, f32)>> {
-        let fail = |found: f32| Error::NonFinite {
+    /// How a device draws in its place.
+    pub(crate) fn options(&self) -> Draw {
+        self.draw
+    }
+
+    /// The stream of the next draw.
+    pub(crate) fn stream(&self) -> [u32; 3] {
+        [self.seed as u32, (self.seed >> 32) as u32, self.drawn as u32]
+    }
+
+    /// A token that was drawn from the stream in the sampler's place.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] for what stands in the place of a token.
+    pub(crate) fn accept(&mut self, token: u32) -> Result<u32> {
+        self.drawn += 1;
+        let found = match token {
+            UNDEFINED => f64::NAN,
+            TOO_LARGE => f64::INFINITY,
+            NO_SCORE => f64::NEG_INFINITY,
+            token => return Ok(token),
+        };
+        Err(Error::NonFinite {
             what: "a logit".to_owned(),
             place: Place::default(),
-            found: f64::from(found),
+            found,
             step: self.drawn,
             way_out: "the weights are damaged: train again, or go back to an earlier checkpoint",
-        };
-        if let Some(&bad) = logits.iter().find(|x| x.is_nan() || **x == f32::INFINITY) {
-            return Err(fail(bad));
-        }
-        let mut order: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-        let likelier = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        let wanted = match self.sampling {
-            Sampling { temperature: 0.0, .. } => 1,
-            Sampling { top_k, .. } => top_k,
-        };
-        // Only those that can be chosen have to be in order.
-        if (1..order.len()).contains(&wanted) {
-            order.select_nth_unstable_by(wanted - 1, likelier);
-            order.truncate(wanted);
-        }
-        order.sort_unstable_by(likelier);
-        match order.first() {
-            None => Err(Error::config("number of logits", 0, "one for every token of the vocabulary")),
-            Some(&(_, best)) if best == f32::NEG_INFINITY => Err(fail(best)),
-            Some(_) => Ok(order),
-        }
+        })
     }
-}
-
-/// Number of leading weights whose share first reaches `top_p`.
-fn nucleus(weights: &[f64], top_p: f64) -> usize {
-    if top_p >= 1.0 {
-        return weights.len();
-    }
-    let wanted = top_p * weights.iter().sum::<f64>();
-    let mut sum = 0.0;
-    let reached = weights.iter().position(|w| {
-        sum += w;
-        sum >= wanted
-    });
-    reached.map_or(weights.len(), |last| last + 1)
-}
-
-/// The index whose interval of the cumulative weights holds `at`, in `[0, 1)` of the whole.
-fn choose(weights: &[f64], at: f64) -> usize {
-    let mut left = at * weights.iter().sum::<f64>();
-    let hit = weights.iter().position(|w| {
-        left -= w;
-        left < 0.0
-    });
-    hit.unwrap_or(weights.len() - 1)
 }

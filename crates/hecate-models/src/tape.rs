@@ -248,11 +248,25 @@ impl<'p, B: Backend> Tape<'p, B> {
         if master.value.dtype() == self.dtype {
             return Ok(master);
         }
+        if self.record.is_some() && master.value.dtype() != DType::F32 {
+            let (name, found) = (&self.parameters.get(id)?.name, format!("stored as {}", master.value.dtype()));
+            return Err(Error::config(
+                name,
+                found,
+                "32 bits: what is to learn is loaded without rounding its matrices",
+            ));
+        }
         let value = self.rounded(id.index())?;
         if self.record.is_none() {
             return Ok(Var::constant(value));
         }
         Ok(self.push_one(value, move |dy, slots| slots.add_rounded(id.index(), dy)))
+    }
+
+    /// Whether products read this parameter as it is stored: with fewer bits than activations have, where nothing is recorded.
+    pub(crate) fn reads_stored(&self, id: ParameterId) -> Result<bool> {
+        let dtype = self.parameters.get(id)?.value.dtype();
+        Ok(self.is_inert() && self.dtype == DType::F32 && dtype != self.dtype)
     }
 
     /// A weight in the type of activations. A tape that records needs nearly all of them till it is gone through, and

@@ -110,25 +110,35 @@ impl<B: Backend> Trainer<B> {
         settings.check_fits(model.device(), model.config(), weights)?;
         let moments = Moments::new(model.device(), model.parameters())?;
         let source = BatchSource::new(Windows::new(settings.seed));
-        let (config, step) = (files::config_file(&model)?, 0);
-        let (text, best, due, failed) = (None, None, false, false);
-        let (graph, event) = (StepGraph::new(), None);
-        Ok(Self {
+        let config = files::config_file(&model)?;
+        Ok(Self { tokenizer, ..Self::begun(model, moments, settings, plan, source, config) })
+    }
+
+    /// At step 0, without a text of its own.
+    fn begun(
+        model: LanguageModel<B>,
+        moments: Moments<B>,
+        settings: Settings,
+        plan: RunPlan,
+        source: BatchSource<B>,
+        config: Vec<u8>,
+    ) -> Self {
+        Self {
             model,
             moments,
             settings,
             plan,
             source,
             config,
-            tokenizer,
-            text,
-            step,
-            best,
-            due,
-            failed,
-            graph,
-            event,
-        })
+            tokenizer: None,
+            text: None,
+            step: 0,
+            best: None,
+            due: false,
+            failed: false,
+            graph: StepGraph::new(),
+            event: None,
+        }
     }
 
     /// The same trainer, whose checkpoints keep the text: for one that is part of a program, which may change.

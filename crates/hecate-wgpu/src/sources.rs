@@ -33,6 +33,7 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     primitives::retention::KERNELS,
     primitives::rotary::KERNELS,
     primitives::sequences::KERNELS,
+    primitives::sample::KERNELS,
     primitives::softmax::KERNELS,
     primitives::sums::KERNELS,
     rules::atlas::KERNELS,

@@ -38,6 +38,23 @@ fn parts_and_joins_turn_around() {
     assert_eq!(values(&gradients), [Some(vec![4.0, 1.0, 2.0, 8.0, 5.0, 6.0]), Some(vec![3.0, 7.0])]);
 }
 
+/// Two heads whose rows are 1, 2, 3 and 4, 5, 6, each times a matrix of its own.
+#[test]
+fn products_of_heads_turn_around() {
+    if is_missing() {
+        return;
+    }
+    let mut parameters = parameters();
+    parameters.add("heads", array(&[2, 3, 1], [1, 0, 2, 0, 3, 1]), false);
+    let tape = Tape::recording(&parameters);
+    let [a, m] = [0, 2].map(|index| tape.parameter(place(&parameters, index)).unwrap());
+    let out = tape.head_products(&a, &m).unwrap();
+    assert_eq!(out.value().to_f32().unwrap(), [7.0, 21.0]);
+    let gradients = values(&tape.backward_seeded([(out, array(&[2, 1], [1, 2]))]).unwrap());
+    assert_eq!(gradients[0].as_ref().expect("a gradient"), &[1.0, 0.0, 2.0, 0.0, 6.0, 2.0]);
+    assert_eq!(gradients[2].as_ref().expect("a gradient"), &[1.0, 2.0, 3.0, 8.0, 10.0, 12.0]);
+}
+
 /// Rows of 1, 2, 3 and of 4, 5, 6: their shares are alike, and so are they after a layer norm.
 #[test]
 fn rows_of_shares_and_of_mean_zero_turn_around() {

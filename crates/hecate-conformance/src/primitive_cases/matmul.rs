@@ -13,6 +13,7 @@ use hecate_core::{
 /// `a b`, `aᵀ b`, `a bᵀ`, `aᵀ bᵀ`, with leading axes, and with one `b` for all.
 pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     // Leading axes, and whether one `b` serves them all.
+    // All four ways to store the operands go with each.
     let sizes: [(&[usize], bool); 5] = [(&[], false), (&[3], false), (&[2, 2], false), (&[3], true), (&[2, 3], true)];
     let mut cases = Vec::new();
     for (lead, shared) in sizes {
@@ -36,6 +37,49 @@ pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         }
     }
     cases
+}
+
+/// `x Wᵀ` with several `W`, every other of 16 bits where `x` has 32. Numbers are eighths, so that rounding changes none.
+pub fn matmul_each<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    // Rows of `x`, its columns, and rows of each matrix: few and many, runs of all sizes, more matrices than a launch has.
+    let few = [(&[1][..], 768, &[40, 3, 700][..]), (&[1], 33, &[5]), (&[2, 3], 36, &[9, 1, 20]), (&[8], 2056, &[4, 6])];
+    let many = [(&[9][..], 40, &[33, 8][..]), (&[70], 72, &[70]), (&[1], 16, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])];
+    few.into_iter().chain(many).map(|(lead, inner, columns)| each(lead, inner, columns)).collect()
+}
+
+fn each<B: Primitives>(lead: &[usize], inner: usize, columns: &'static [usize]) -> PrimitiveCase<B> {
+    let random = &mut Random::new(inner as u64);
+    // Leading axes are rows of one matrix.
+    let rows = lead.iter().product();
+    // In 16 bits as they are, up to 16 on either side of zero.
+    let mut eighths = |shape: Vec<usize>| {
+        let mut array = random.normals(shape);
+        array.values.iter_mut().for_each(|x| *x = (8.0 * *x).round() / 8.0);
+        array
+    };
+    let x = eighths([lead, &[inner]].concat());
+    // `x` first, then the matrices; the equations cut none of them.
+    let slots = columns.iter().map(|&columns| Slot::tiles("w", eighths(vec![columns, inner]), (columns, inner)));
+    let slots: Vec<_> = [Slot::tiles("x", x, (rows, inner))].into_iter().chain(slots).collect();
+    let product = |&columns: &usize| Output::new("y", random.normals([lead, &[columns]].concat()));
+    PrimitiveCase {
+        name: "matmul_each",
+        options: format!("{lead:?} {inner} {columns:?}"),
+        outputs: columns.iter().map(product).collect(),
+        slots,
+        // One matrix `x` of all rows, whatever its leading axes.
+        forward: Box::new(|x| x[1..].iter().map(|weight| vec![x[0][0].dot(&weight[0].t())]).collect()),
+        device: Box::new(|x, _| {
+            // Types in turn, so that runs of one type are short.
+            let stored = |(i, weight): (usize, &Tensor<B>)| {
+                if i % 2 == 0 { primitives::cast(DType::Bf16, weight) } else { Ok(weight.clone()) }
+            };
+            // In the type of `x` where that has 16 bits already.
+            let weights = x[1..].iter().enumerate().map(stored).collect::<Result<Vec<_>>>()?;
+            let outputs = primitives::matmul_each(&x[0], &weights.iter().collect::<Vec<_>>())?;
+            Ok(CaseResult { outputs, grads: vec![] })
+        }),
+    }
 }
 
 /// Gradients added to what is there: `a` and `b` are results as well, whose gradients that is.
@@ -82,6 +126,35 @@ fn onto<B: Primitives>(product: PrimitiveCase<B>, transpose: Transpose, held: bo
             Ok(CaseResult { outputs: vec![out, x[0].clone(), x[1].clone()], grads: vec![Some(grads.a), Some(grads.b)] })
         }),
         slots: product.slots,
+    }
+}
+
+/// Rows of several heads times a matrix a head: one head, odd sizes, and enough rows for the fast products of a GPU.
+pub fn head_products<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let sizes: [(&[usize], [usize; 3]); 5] =
+        [(&[], [2, 3, 4]), (&[1], [1, 1, 1]), (&[2, 3], [3, 5, 2]), (&[70], [2, 8, 16]), (&[65], [3, 7, 5])];
+    sizes.into_iter().map(|(lead, sizes)| by_heads(lead, sizes)).collect()
+}
+
+/// `x [lead,H,K]`, whose rows of one head lie `H K` elements apart, `m [H,K,V]` and `out [lead,H,V]`.
+fn by_heads<B: Primitives>(lead: &[usize], [heads, key, value]: [usize; 3]) -> PrimitiveCase<B> {
+    // Another seed for another width.
+    let random = &mut Random::new(key as u64);
+    let shape = |width| lead.iter().copied().chain([heads, width]).collect::<Vec<_>>();
+    let (x, m) = (random.normals(shape(key)), random.normals([heads, key, value]));
+    let out = random.normals(shape(value));
+    PrimitiveCase {
+        name: "head_products",
+        options: format!("{}×{}", x.shape, m.shape),
+        slots: vec![Slot::tiles("x", x, (1, key)), Slot::tiles("m", m, (key, value))],
+        outputs: vec![Output::new("out", out)],
+        // Row `i` belongs to head `i mod heads`.
+        forward: Box::new(move |x| vec![x[0].iter().enumerate().map(|(i, row)| row.dot(&x[1][i % heads])).collect()]),
+        device: Box::new(move |x, dy| {
+            let out = primitives::head_products(&x[0], &x[1])?;
+            let grads = primitives::head_products_backward(&x[0], &x[1], &dy[0])?;
+            Ok(CaseResult { outputs: vec![out], grads: vec![Some(grads.a), Some(grads.b)] })
+        }),
     }
 }
 

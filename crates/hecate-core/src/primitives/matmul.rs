@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use super::{Operands, check_device, check_dtype, check_float, check_shape, check_size};
+use super::{Elementwise, Operands, check_device, check_dtype, check_float, check_shape, check_size};
 use crate::{DType, Device, Error, Result, Shape, Tensor};
 
 /// Which operands are read transposed.
@@ -47,13 +47,26 @@ impl<D: Device> MatmulInputs<'_, D> {
 }
 
 /// Matrix products. The backward is made of products, so there is one method.
-pub trait Matmul: Device {
+pub trait Matmul: Elementwise {
     /// `out[i] = a[i]' b[i]' + onto[i]` for `i < batch`, `'` as [`Transpose`] says; `out [batch, m, n]`. Without `onto` the
     /// products alone.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>>;
+
+    /// [`Matmul::matmul`] of `x` with each of these, of which the sizes tell. A device that starts them together gains by it
+    /// where `x` has few rows. An `x` of 32 bits that meets 16-bit weights may be rounded to their type; results have 32.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
+        let product = |&(dims, b): &(MatmulDims, &Tensor<Self>)| {
+            let wide = if b.dtype() == x.dtype() { b.clone() } else { self.cast(x.dtype(), b)? };
+            self.matmul(dims, MatmulInputs { a: x, b: &wide, onto: None })
+        };
+        weights.iter().map(product).collect()
+    }
 }
 
 /// `a [.., m, k] × b [.., k, n] = [.., m, n]`, either operand stored transposed. The leading axes of `a` and `b` are
@@ -64,6 +77,22 @@ pub trait Matmul: Device {
 pub fn matmul<D: Matmul>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<Tensor<D>> {
     let (dims, shape) = check(a, b, transpose)?;
     a.device().matmul(dims, MatmulInputs { a, b, onto: None })?.reshape(shape)
+}
+
+/// `x [.., K] × W [N, K]ᵀ = [.., N]` for each of several `W`, in the type of `x`. Weights may have 16 bits where `x` has 32,
+/// which may be rounded to their type then; sums have 32 bits.
+///
+/// # Errors
+/// As [`matmul`], but for such weights.
+pub fn matmul_each<D: Matmul>(x: &Tensor<D>, weights: &[&Tensor<D>]) -> Result<Vec<Tensor<D>>> {
+    let transpose = Transpose { a: false, b: true };
+    let checked = weights.iter().map(|weight| match (x.dtype(), weight.dtype()) {
+        (DType::F32, DType::Bf16 | DType::F16) => check_sizes(x, weight, transpose),
+        _ => check(x, weight, transpose),
+    });
+    let (dims, shapes): (Vec<_>, Vec<_>) = checked.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    let products = x.device().matmul_each(x, &dims.into_iter().zip(weights.iter().copied()).collect::<Vec<_>>())?;
+    products.into_iter().zip(shapes).map(|(product, shape)| product.reshape(shape)).collect()
 }
 
 /// Gradients of [`matmul`], given `dout [.., m, n]`:
@@ -124,11 +153,17 @@ fn check_gradient<D: Device>(slot: &'static str, x: &Tensor<D>, of: &Tensor<D>) 
 }
 
 fn check<D: Device>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<(MatmulDims, Shape)> {
+    let sizes = check_sizes(a, b, transpose)?;
+    check_dtype("matmul", "b", b, a.dtype())?;
+    Ok(sizes)
+}
+
+/// [`check`], whatever type each of them has.
+fn check_sizes<D: Device>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> Result<(MatmulDims, Shape)> {
     let what = "matmul";
     check_device(what, a, &[("b", b)])?;
     check_float(what, "a", a)?;
     check_float(what, "b", b)?;
-    check_dtype(what, "b", b, a.dtype())?;
     let (lead_a, mut rows, mut inner) = split("a", a)?;
     let (lead_b, mut inner_b, mut columns) = split("b", b)?;
     if transpose.a {

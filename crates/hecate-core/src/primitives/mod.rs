@@ -12,6 +12,7 @@ mod drop_mask;
 mod elementwise;
 mod embedding;
 mod features;
+mod head_products;
 mod layer_norm;
 mod layout;
 mod loss;
@@ -22,7 +23,9 @@ mod quantized;
 mod reduce;
 mod retention;
 mod rotary;
+mod sample;
 mod softmax;
+mod threefry;
 
 pub use attention::{
     Attended, Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOptions, AttentionOutputs,
@@ -37,17 +40,22 @@ pub use elementwise::{
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
+pub use head_products::{HeadProducts, head_products, head_products_backward};
 pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, layer_norm, layer_norm_backward};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entropy_backward};
-pub use matmul::{Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto};
+pub use matmul::{
+    Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto, matmul_each,
+};
 pub use norm::{Norm, Normed, RmsNormBackward, RmsNormInputs, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward};
 pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
 pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
 pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
+pub use sample::{Cut, Draw, LANES, NO_SCORE, Sample, Sampled, TOO_LARGE, UNDEFINED, sample};
 pub use softmax::{Softmax, softmax, softmax_backward};
+pub use threefry::threefry;
 
 use checks::{check_device, check_dtype, check_filled, check_float, check_like, check_rank, check_shape, check_size};
 use norm::check_epsilon;
@@ -62,6 +70,6 @@ macro_rules! gather {
 }
 gather! {
     /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
-    Primitives = Attention + Conv + Elementwise + Embedding + Features + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
-        + QuantizedMatmul + Reduce + Retention + Rotary + Softmax
+    Primitives = Attention + Conv + Elementwise + Embedding + Features + HeadProducts + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
+        + QuantizedMatmul + Reduce + Retention + Rotary + Sample + Softmax
 }

@@ -50,6 +50,16 @@ impl BlockFormat {
     /// All, from the most bits to the fewest.
     pub const ALL: [Self; 4] = [Self::Q8_0, Self::Q6K, Self::Q5K, Self::Q4K];
 
+    /// Its place in [`BlockFormat::ALL`].
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Q8_0 => 0,
+            Self::Q6K => 1,
+            Self::Q5K => 2,
+            Self::Q4K => 3,
+        }
+    }
+
     /// Name in configurations and on the command line.
     pub const fn name(self) -> &'static str {
         match self {

@@ -51,6 +51,12 @@ fn error(weights: &[f32], values: &[f32]) -> f32 {
     (difference / square(&mut weights.iter().copied())).sqrt()
 }
 
+/// Kernels count formats by it.
+#[test]
+fn a_format_has_its_place_in_the_list() {
+    assert!(BlockFormat::ALL.iter().enumerate().all(|(i, format)| format.index() == i));
+}
+
 /// Every bit: the operations are the same, and so is their order.
 #[test]
 fn values_of_blocks_are_those_of_gguf() {

@@ -13,6 +13,7 @@ mod elementwise;
 mod embedding;
 pub(crate) mod exp;
 mod features;
+mod head_products;
 mod layer_norm;
 mod layout;
 mod loss;
@@ -22,6 +23,7 @@ mod optimizer;
 mod reduce;
 mod retention;
 mod rotary;
+mod sample;
 mod softmax;
 
 use crate::{Cpu, simd::wide};

@@ -1,11 +1,14 @@
 //! Memories that are functions with weights: equations (33)–(59), one step for every structure, bias and retention.
 
+pub(crate) mod frozen;
+
 use crate::{
-    recurrent::{Recurrent, StepKernels, WorkspaceSize, step_kernels},
+    Cuda,
+    recurrent::{Grouped, Recurrent, StepKernels, WorkspaceSize, step_kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Dims,
+    DType, Dims,
     families::{Deep, DeepForm, DeepOptions, DeepRule, DeepSpec},
     rules::Retention,
 };
@@ -55,5 +58,9 @@ impl<R: DeepRule> Recurrent<Deep> for R {
 
     fn workspace(self, dims: &Dims) -> WorkspaceSize {
         workspace(self.spec(), dims)
+    }
+
+    fn grouped(self, device: &Cuda, dims: &Dims, dtype: DType) -> Option<Grouped<DeepOptions>> {
+        frozen::grouped(device, self.spec(), R::FORM.momentum(), dims, dtype)
     }
 }

@@ -227,7 +227,12 @@ impl Cuda {
 
     /// Whether kernels have the products of a group of four warps, `group.cuh`.
     pub(crate) fn groups(&self) -> bool {
-        self.properties().capability == (9, 0) && self.modules().compiler().is_there()
+        self.properties().capability == (9, 0) && self.compiles()
+    }
+
+    /// Whether kernels are compiled for exactly this GPU.
+    pub(crate) fn compiles(&self) -> bool {
+        self.modules().compiler().is_there()
     }
 
     /// Where kernels come from: the compiler and the cache in use, in words.

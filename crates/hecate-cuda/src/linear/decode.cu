@@ -45,6 +45,9 @@ struct Decode {
 // How strengths follow from the logits, in the order of `GateForm`.
 enum { WRITE, MOMENTUM, ERASE, ERASE_REST };
 
+// Last inputs that a thread asks for at once: those of four taps.
+#define TOGETHER 3
+
 // Channel `c` of sequence `n`, convolved with its last inputs, then SiLU.
 __device__ __forceinline__ float activated(const Map& map, u64 n, u64 c, u64 channels) {
     // Without a convolution SiLU alone.
@@ -52,13 +55,25 @@ __device__ __forceinline__ float activated(const Map& map, u64 n, u64 c, u64 cha
     if (!map.weight) return silu(x);
     // The last inputs move one place on, and the token's own comes last.
     const u64 kept = map.taps - 1, at = n * kept * channels + c;
-    for (u64 j = 0; j < kept; j++) {
-        float old = map.last[at + j * channels];
-        y += map.weight[c * map.taps + j] * old;
-        if (j > 0) map.next[at + (j - 1) * channels] = old;
+    const float* weight = map.weight + c * map.taps;
+    for (u64 first = 0; first < kept; first += TOGETHER) {
+        // Reads wait together: none stands behind a write.
+        float old[TOGETHER], times[TOGETHER];
+#pragma unroll
+        for (u64 i = 0; i < TOGETHER; i++) {
+            const u64 j = first + i < kept ? first + i : 0;
+            old[i] = map.last[at + j * channels];
+            times[i] = weight[j];
+        }
+#pragma unroll
+        for (u64 i = 0; i < TOGETHER; i++) {
+            if (first + i >= kept) break;
+            y += times[i] * old[i];
+            if (first + i > 0) map.next[at + (first + i - 1) * channels] = old[i];
+        }
     }
     map.next[at + (kept - 1) * channels] = x;
-    return silu(y + map.weight[c * map.taps + kept] * x);
+    return silu(y + weight[kept] * x);
 }
 
 // A head's row of a projection; threads from `first` on begin, so that rows after one another are other threads'.
@@ -131,6 +146,16 @@ struct Share {
     }
 };
 
+// Asks for the thread's rows of the state, which it reads after the convolutions.
+__device__ __forceinline__ void ask_for_state(const Decode& args, const Share& mine) {
+    if (!mine.any) return;
+    for (u32 i = mine.part; i < args.key; i += mine.parts) {
+        const u64 at = mine.state + (u64)i * args.value;
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(args.m + at));
+        if (args.s) asm volatile("prefetch.global.L2 [%0];" ::"l"(args.s + at));
+    }
+}
+
 // k M over the thread's rows.
 // A thread adds up its own rows of its column; `over_parts` puts the threads of a column together.
 __device__ __forceinline__ float recalled(const Decode& args, const Share& mine, const float* k) {
@@ -167,11 +192,12 @@ KERNEL(decode, Decode, 1024) {
     DYNAMIC_SHARED(float, shared);
     const u32 key = args.key, value = args.value;
     float *q = shared, *k = q + key, *v = k + key, *z = v + value, *sums = z + value, *rest = sums + blockDim.x;
+    const Share mine(args);
+    ask_for_state(args, mine);
     fill(args, args.q, key, 0, q);
     fill(args, args.k, key, key, k);
     fill(args, args.v, value, 2 * key, v);
     const Four x = scalars(args);
-    const Share mine(args);
     __syncthreads();
     // The first warp has the query, the second the key.
     if (threadIdx.x < 64) normalise(threadIdx.x < 32 ? q : k, key, args.norm_epsilon);

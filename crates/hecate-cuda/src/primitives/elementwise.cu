@@ -1,6 +1,7 @@
 // Element by element: maps, sums, products, conversions.
 #include "entries.cuh"
 #include "maps.cuh"
+#include "random.cuh"
 
 // `2 √(2/π)`: `½ (1 + tanh u) = σ(2u)`.
 #define GELU_SCALE 1.5957691f
@@ -205,25 +206,6 @@ template <u32 FROM> __device__ __forceinline__ void scale_from(const Scale& args
 
 // A conversion is the factor 1 and another type.
 KERNEL(scale, Scale, 256) { BY_TYPE(args.x.type, scale_from<TYPE>(args)) }
-
-// Two random words of a key and a counter: Threefry-2x32 with 20 rounds, as `DropMask` of `hecate-core`.
-__device__ __forceinline__ uint2 threefry(uint2 key, u64 counter) {
-    const u32 keys[3] = {key.x, key.y, 0x1BD11BDA ^ key.x ^ key.y};
-    const u32 turns[8] = {13, 15, 26, 6, 17, 29, 16, 24};
-    u32 x = (u32)counter + keys[0], y = (u32)(counter >> 32) + keys[1];
-#pragma unroll
-    for (u32 round = 0; round < 20; round++) {
-        x += y;
-        y = __funnelshift_l(y, y, turns[round % 8]) ^ x;
-        // The key comes in again after every fourth round.
-        if (round % 4 == 3) {
-            u32 n = round / 4 + 1;
-            x += keys[n % 3];
-            y += keys[(n + 1) % 3] + n;
-        }
-    }
-    return {x, y};
-}
 
 // y = kept x, or 0 for elements whose word is under `dropped`; arrays `[count]` of one type.
 struct Dropout {

@@ -138,36 +138,98 @@ struct FewRows {
 // Rows of `a` whose sums a warp takes together: `b` is read once for them.
 #define FEW 8
 
-// A warp takes every so many columns; its lanes read a row of `b` side by side.
-template <u32 N> __device__ __forceinline__ void few_rows(const FewRows& args) {
-    const u32 lane = threadIdx.x % 32;
-    for (u64 n = 0; n < args.batch; n++) {
-        for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
-            // A part of the sums of a column, N neighbours at a time.
-            float sum[FEW] = {};
-#pragma unroll 4
-            for (u64 i = lane * N; i < args.inner; i += 32 * N) {
-                Run<N> y = load_run<N>(args.b, (n * args.columns + column) * args.inner + i);
+// Runs of a row of `b` that a lane asks for at once: those of 1,024 elements, or few where many rows of `a` meet them.
+template <u32 N, u32 ROWS> constexpr u32 AT_ONCE = ROWS > 1 ? 2 : N == 8 ? 4 : 8;
+
+// The sums of one row of `b`, from element `first` on, with ROWS rows of `a`, N neighbours at a time; lanes read side by side.
+// Types are known while compiling and no branch stands between two reads, so that reads wait together.
+template <u32 N, u32 ROWS>
+__device__ __forceinline__ void row_sums(const FewRows& args, u64 n, Array b, u64 first, float (&sum)[ROWS]) {
+    constexpr u32 COUNT = AT_ONCE<N, ROWS>, STEP = 32 * N;
+    for (u64 i = threadIdx.x % 32 * N; i < args.inner; i += COUNT * STEP) {
+        Run<N> y[COUNT];
 #pragma unroll
-                for (u32 r = 0; r < FEW; r++) {
-                    if (r >= args.rows) break;
-                    Run<N> x = load_run<N>(args.a, (n * args.rows + r) * args.inner + i);
+        for (u32 k = 0; k < COUNT; k++) y[k] = load_run_if<N>(i + k * STEP < args.inner, b, first + i + k * STEP);
 #pragma unroll
-                    for (u32 j = 0; j < N; j++) sum[r] += x.x[j] * y.x[j];
-                }
-            }
+        for (u32 r = 0; r < ROWS; r++) {
+            if (ROWS > 1 && r >= args.rows) break;
 #pragma unroll
-            for (u32 r = 0; r < FEW; r++) {
-                if (r >= args.rows) break;
-                float total = warp_sum(sum[r]);
-                if (lane == 0) store(args.out, (n * args.rows + r) * args.columns + column, total);
+            for (u32 k = 0; k < COUNT; k++) {
+                u64 at = i + k * STEP;
+                Run<N> x = load_run_if<N>(at < args.inner, args.a, (n * args.rows + r) * args.inner + at);
+#pragma unroll
+                for (u32 j = 0; j < N; j++) sum[r] += x.x[j] * y[k].x[j];
             }
         }
     }
 }
 
-// N neighbours at a time where rows are multiples of four.
+// The sums over a warp, to column `column` of rows of `columns`.
+template <u32 ROWS>
+__device__ __forceinline__ void store_sums(const FewRows& args, u64 n, Array out, u64 columns, u64 column, float (&sum)[ROWS]) {
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++) {
+        if (ROWS > 1 && r >= args.rows) break;
+        float total = warp_sum(sum[r]);
+        if (threadIdx.x % 32 == 0) store(out, (n * args.rows + r) * columns + column, total);
+    }
+}
+
+// A warp takes every so many columns.
+template <u32 TYPE, u32 N, u32 ROWS> __device__ __forceinline__ void few_rows(FewRows args) {
+    args.a.type = args.b.type = args.out.type = TYPE;
+    for (u64 n = 0; n < args.batch; n++) {
+        for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
+            float sum[ROWS] = {};
+            row_sums<N>(args, n, args.b, (n * args.columns + column) * args.inner, sum);
+            store_sums(args, n, args.out, args.columns, column, sum);
+        }
+    }
+}
+
+// What a generated token takes, and up to eight of them; N neighbours at a time where rows are multiples of as many.
 KERNEL(matmul_few_rows, FewRows, THREADS) {
-    if (args.inner % 4 == 0) few_rows<4>(args);
-    else few_rows<1>(args);
+    if (args.inner % 4 != 0) BY_TYPE(args.a.type, few_rows<TYPE, 1, FEW>(args))
+    else if (args.rows == 1) BY_TYPE(args.a.type, few_rows<TYPE, 4, 1>(args))
+    else BY_TYPE(args.a.type, few_rows<TYPE, 4, FEW>(args))
+}
+
+// Most matrices of one launch.
+#define MATRICES 8
+
+// One of them, [columns,inner], its product, and the columns of those up to it.
+struct Factor {
+    void *b, *out;
+    u64 end;
+};
+
+// The same of several matrices that the rows of `a` meet, whose columns follow each other.
+struct Each {
+    FewRows rows;
+    Factor factors[MATRICES];
+};
+
+// Matrices of TYPE; `a` and the products are of the same type or of 32 bits.
+template <u32 TYPE, u32 N, u32 ROWS> __device__ __forceinline__ void few_rows_each(const FewRows& of, const Factor* factors) {
+    FewRows args = of;
+    args.a.type = of.a.type == TYPE ? TYPE : 0;
+    for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
+        u32 i = 0;
+        while (column >= factors[i].end) i++;
+        u64 first = i ? factors[i - 1].end : 0, own = column - first;
+        float sum[ROWS] = {};
+        row_sums<N>(args, 0, Array{factors[i].b, TYPE}, own * args.inner, sum);
+        store_sums(args, 0, Array{factors[i].out, args.a.type}, factors[i].end - first, own, sum);
+    }
+}
+
+// In runs of 16 bytes where rows are multiples of them.
+template <u32 TYPE, u32 ROWS> __device__ __forceinline__ void in_runs(const FewRows& rows, const Factor* factors) {
+    if (rows.inner % RUN_LENGTH<TYPE> == 0) few_rows_each<TYPE, RUN_LENGTH<TYPE>, ROWS>(rows, factors);
+    else few_rows_each<TYPE, 1, ROWS>(rows, factors);
+}
+
+KERNEL(matmul_each, Each, THREADS) {
+    if (args.rows.rows == 1) BY_TYPE(args.rows.b.type, in_runs<TYPE, 1>(args.rows, args.factors))
+    else BY_TYPE(args.rows.b.type, in_runs<TYPE, FEW>(args.rows, args.factors))
 }

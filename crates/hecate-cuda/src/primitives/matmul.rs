@@ -6,13 +6,13 @@
 use super::matmul_groups;
 use crate::{
     Cuda,
-    blas::{Blas, Product},
+    blas::{Blas, Product, ProductStrides},
     launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Result, Tensor,
-    primitives::{Matmul, MatmulDims, MatmulInputs, add},
+    DType, Result, Tensor,
+    primitives::{Elementwise, Matmul, MatmulDims, MatmulInputs, add},
 };
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("matmul", "matmul.cu");
 /// The largest size that cuBLAS takes.
 ///
 /// It counts in 32 bits with a sign.
-const MOST: usize = i32::MAX as usize;
+pub(super) const MOST: usize = i32::MAX as usize;
 
 /// Rows that a kernel of their own takes: those of tokens that are generated.
 const FEW: usize = 8;
@@ -86,6 +86,84 @@ impl Matmul for Cuda {
         }
         sum(out, onto)
     }
+
+    /// `x Wᵀ` for each `W`, in one launch for those of a type where `x` has few rows.
+    fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
+        let (mut products, mut rounded) = (Vec::with_capacity(weights.len()), None);
+        for run in weights.chunk_by(|(_, a), (_, b)| a.dtype() == b.dtype()).flat_map(|run| run.chunks(MATRICES)) {
+            let mixed = run[0].1.dtype() != x.dtype();
+            if (mixed || run.len() > 1) && run.iter().all(|(dims, _)| dims.rows <= FEW && dims.batch == 1) {
+                products.extend(few_rows_each(self, x, run)?);
+                continue;
+            }
+            for &(dims, b) in run {
+                products.push(match mixed {
+                    false => self.matmul(dims, MatmulInputs { a: x, b, onto: None })?,
+                    true => {
+                        let known = rounded.take().filter(|x: &Tensor<Self>| x.dtype() == b.dtype());
+                        let x = known.map_or_else(|| self.cast(b.dtype(), x), Ok)?;
+                        let product = widened(self, dims, &x, b);
+                        rounded = Some(x);
+                        product?
+                    }
+                });
+            }
+        }
+        Ok(products)
+    }
+}
+
+/// `x Wᵀ` of 16-bit factors, in 32 bits.
+fn widened(device: &Cuda, dims: MatmulDims, x: &Tensor<Cuda>, weight: &Tensor<Cuda>) -> Result<Tensor<Cuda>> {
+    let out = device.empty([dims.batch, dims.rows, dims.columns], DType::F32)?;
+    let fits = [dims.batch, dims.rows, dims.inner, dims.columns].iter().all(|&n| n <= MOST);
+    match device.blas().filter(|_| fits) {
+        Some(blas) => multiply(blas, dims, x, weight, &out, false)?,
+        None => Small::launch(device, dims, x, weight, &out)?,
+    }
+    Ok(out)
+}
+
+/// Most matrices of a launch.
+// `MATRICES` in the kernel.
+const MATRICES: usize = 8;
+
+/// `struct Factor` there.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Factor {
+    /// `[columns, inner]`, of any type.
+    b: u64,
+    out: u64,
+    /// Columns of the matrices up to this one.
+    end: u64,
+}
+
+kernels! { SOURCE {
+    "matmul_each" FewRowsEach { rows: FewRows, factors: [Factor; MATRICES] }
+} }
+
+/// The products of few rows `x` with each of at most [`MATRICES`] matrices `[columns, inner]`, in one launch.
+fn few_rows_each(
+    device: &Cuda,
+    x: &Tensor<Cuda>,
+    weights: &[(MatmulDims, &Tensor<Cuda>)],
+) -> Result<Vec<Tensor<Cuda>>> {
+    let MatmulDims { rows, inner, .. } = weights[0].0;
+    let mut factors = [Factor::default(); MATRICES];
+    let (mut columns, mut products) = (0, Vec::new());
+    for (factor, (dims, b)) in factors.iter_mut().zip(weights) {
+        let out = device.empty([1, rows, dims.columns], x.dtype())?;
+        columns += dims.columns;
+        *factor = Factor { b: b.buffer().pointer(), out: out.buffer().pointer(), end: columns as u64 };
+        products.push(out);
+    }
+    let [rows, inner, all] = [rows, inner, columns].map(|size| size as u64);
+    // Which of them a column belongs to is told by the factors; the first tells their type.
+    let b = weights[0].1.into();
+    let rows = FewRows { a: x.into(), b, out: Array::NONE, batch: 1, rows, columns: all, inner };
+    device.launch(Grid::elements(columns.saturating_mul(32)), &FewRowsEach { rows, factors })?;
+    Ok(products)
 }
 
 /// Through cuBLAS; `add` says whether the product is added to what `out` holds.
@@ -100,7 +178,15 @@ fn multiply(
 ) -> Result<()> {
     let [a_pointer, b_pointer, out_pointer] = [a, b, out].map(|x| x.buffer().pointer());
     let dtypes = [a.dtype(), out.dtype()];
-    let product = Product { dims, dtypes, a: a_pointer, b: b_pointer, out: out_pointer, add };
+    let product = Product {
+        dims,
+        strides: ProductStrides::dense(&dims),
+        dtypes,
+        a: a_pointer,
+        b: b_pointer,
+        out: out_pointer,
+        add,
+    };
     // While another thread captures a step, nothing is queued.
     let _turn = out.device().ledger().turn();
     // SAFETY: the tensors hold as many elements as the sizes say (checked by core), and live until the stream is through

@@ -119,6 +119,9 @@ impl Norm for Cuda {
 /// Threads of a block.
 const THREADS: usize = 256;
 
+/// Rows that fill no GPU, even with a block each: those of tokens that are generated.
+const FEW: usize = 64;
+
 /// How rows are spread over threads.
 #[derive(Clone, Copy)]
 enum Rows {
@@ -180,7 +183,11 @@ fn normalise(
     let (x, weight) = (Array::from(x), weight.map(Array::from));
     // Which kernel, and how many threads a row has.
     let spread = Rows::new(width, x.wide());
-    let lanes = spread.lanes(width, x.wide());
+    let lanes = match spread {
+        // A block each of a few: a warp would go over the row six times or more, and wait as often.
+        Rows::Long if rows <= FEW => THREADS,
+        _ => spread.lanes(width, x.wide()),
+    };
     let call = NormCall {
         x,
         y: (&y).into(),

@@ -35,17 +35,6 @@ const COLUMNS: usize = 16;
 // `PART` in the kernels.
 const PART: usize = 16;
 
-/// The format's number in the kernels.
-// `Q8_0`, `Q6_K`, `Q5_K` and `Q4_K` there.
-fn number(format: BlockFormat) -> u32 {
-    match format {
-        BlockFormat::Q8_0 => 0,
-        BlockFormat::Q6K => 1,
-        BlockFormat::Q5K => 2,
-        BlockFormat::Q4K => 3,
-    }
-}
-
 impl QuantizedMatmul for Cuda {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
@@ -76,7 +65,7 @@ impl QuantizedMatmul for Cuda {
             // Kernels for any format, told which.
             format => {
                 // Their blocks are not aligned, or have more bits: they are read by halves of words.
-                let arguments = FewRows { x, y: out, weights, columns, inner, rows, format: number(format) };
+                let arguments = FewRows { x, y: out, weights, columns, inner, rows, format: format.index() as u32 };
                 // A warp a row of weights.
                 self.launch(Grid::elements(weight.rows().saturating_mul(32)), &arguments)?;
             }
@@ -92,7 +81,7 @@ impl Cuda {
         // Rows are whole blocks, so parts are counted through all of them.
         let (weights, parts) = (pointer(weight.words()), weight.rows() * weight.columns() / PART);
         let arguments =
-            Dequantize { weights, out: (&out).into(), parts: parts as u64, format: number(weight.format()) };
+            Dequantize { weights, out: (&out).into(), parts: parts as u64, format: weight.format().index() as u32 };
         self.launch(Grid::elements(parts), &arguments)?;
         Ok(out)
     }

@@ -4,6 +4,8 @@
 //! block runs together. This module starts a block for every sequence and head, as many at once as the GPU holds. It
 //! keeps states and hands out workspaces. The kernels compute states between kept ones again and walk back.
 //!
+//! Where a rule has kernels for whole groups ([`Grouped`]), a cluster of blocks has a sequence and head instead.
+//!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token: `N H ⌈T/C⌉ |state|`
@@ -25,6 +27,10 @@ use hecate_core::{
 const MOST_SLOTS: usize = 4;
 /// Bytes of shared memory that kernels declare themselves, and that the driver keeps for itself.
 const OWN_SHARED: usize = 16 << 10;
+/// The same of kernels that go by groups.
+const GROUPED_SHARED: usize = 5 << 10;
+/// Threads of a block of these.
+const GROUPED_THREADS: u32 = 256;
 /// Threads of a block at most.
 const MOST_THREADS: usize = 512;
 
@@ -44,6 +50,23 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
 
     /// Threads that its kernels are compiled for.
     const THREADS: usize = MOST_THREADS;
+
+    /// Other kernels for calls of these sizes and elements, that go by groups of tokens. None: token by token.
+    fn grouped(self, _device: &Cuda, _dims: &Dims, _dtype: DType) -> Option<Grouped<Self::Cell>> {
+        None
+    }
+}
+
+/// Kernels that take a group of frozen tokens at once. They keep the states that those by tokens do.
+pub(crate) struct Grouped<C> {
+    /// The forward and its backward.
+    pub(crate) kernels: StepKernels<C>,
+    /// Blocks that share a memory.
+    pub(crate) cluster: usize,
+    /// Elements by which these exchange sums, the first of each one's workspace.
+    pub(crate) exchanged: usize,
+    /// Arrays of a block in the order in which the forward and the backward take them.
+    pub(crate) arrays: [Vec<usize>; 2],
 }
 
 /// How a kernel is queued; it takes `struct Args { RecurrentCall call; Cell cell; }`.
@@ -131,6 +154,26 @@ pub(crate) struct RecurrentCall {
 /// What a forward keeps for its backward.
 #[derive(Debug)]
 pub struct SavedStates(Tensor<Cuda>);
+
+/// A kernel and what it is started with.
+struct Plan<C> {
+    start: Start<C>,
+    grid: Grid,
+    workspace: Tensor<Cuda>,
+    /// Elements of a block's workspace, of shared memory, and [`RecurrentCall::scratch`].
+    each: usize,
+    near: usize,
+    scratch: usize,
+}
+
+impl<C> Plan<C> {
+    /// The call with the plan's sizes.
+    fn call(&self, call: RecurrentCall) -> RecurrentCall {
+        let Self { workspace, each, near, scratch, .. } = self;
+        let (workspace, workspace_each) = (pointer(workspace), *each as u64);
+        RecurrentCall { workspace, workspace_each, near: *near as u32, scratch: *scratch as u32, ..call }
+    }
+}
 
 /// A call's sizes and tables.
 struct RecurrentLayout {
@@ -246,6 +289,34 @@ impl RecurrentLayout {
         Ok((Grid { blocks: (blocks, 1, 1), threads: threads as u32, shared: 4 * near }, workspace, [each, near]))
     }
 
+    /// The kernel of a pass, 0 forward and 1 backward, and what it is started with.
+    fn plan<R: Recurrent<F>, F>(
+        &self,
+        device: &Cuda,
+        rule: R,
+        dims: &Dims,
+        dtype: DType,
+        pass: usize,
+    ) -> Result<Plan<R::Cell>> {
+        let of = |kernels: StepKernels<R::Cell>| if pass == 0 { kernels.forward } else { kernels.backward };
+        let Some(grouped) = rule.grouped(device, dims, dtype) else {
+            let arrays = if pass == 0 { self.forward_arrays(dims) } else { self.backward_arrays(dims) };
+            let (grid, workspace, [each, near]) = self.grid(device, dims, &arrays)?;
+            return Ok(Plan { start: of(R::KERNELS), grid, workspace, each, near, scratch: self.workspace.scratch });
+        };
+        let Grouped { kernels, cluster, exchanged, arrays } = grouped;
+        let arrays = &arrays[pass];
+        let properties = device.properties();
+        let near = near(arrays, (properties.shared_memory - GROUPED_SHARED) / 4);
+        let each = exchanged + arrays.iter().map(|count| count.next_multiple_of(4)).sum::<usize>() - near;
+        // A cluster a memory, no more than keep the GPU busy and an eighth of its memory has room for.
+        let most = (4 * properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each)) / cluster;
+        let blocks = (dims.sequences.count() * dims.heads).min(most.max(1)) * cluster;
+        let workspace = device.empty([blocks, each], DType::F32)?;
+        let grid = Grid { blocks: (blocks, 1, 1), threads: GROUPED_THREADS, shared: 4 * near };
+        Ok(Plan { start: of(kernels), grid, workspace, each, near, scratch: exchanged })
+    }
+
     /// A call with everything but arrays of the backward.
     fn call<R: Rule>(&self, dims: &Dims, inputs: &InputsOn<R, Cuda>) -> RecurrentCall {
         // What a forward does not have stays null.
@@ -329,7 +400,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
     ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
         // Sizes and tables are made again for the backward: they are cheap beside a launch.
         let layout = RecurrentLayout::new(device, rule, dims)?;
-        let (grid, workspace, [each, near]) = layout.grid(device, dims, &layout.forward_arrays(dims))?;
+        let plan = layout.plan(device, rule, dims, inputs.q.dtype(), 0)?;
         let kept = device.empty([if keep { layout.kept } else { 0 }, dims.heads, layout.state()], DType::F32)?;
         let outputs =
             Outputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
@@ -337,13 +408,10 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
             out: (&outputs.out).into(),
             last: pointers::<R::State>(&outputs.state),
             kept: if keep { pointer(&kept) } else { 0 },
-            workspace: pointer(&workspace),
-            workspace_each: each as u64,
-            near: near as u32,
             ..layout.call(dims, inputs)
         };
         // One launch for all tokens.
-        (R::KERNELS.forward)(device, grid, call, rule.cell(dims))?;
+        (plan.start)(device, plan.grid, plan.call(call), rule.cell(dims))?;
         Ok((outputs, keep.then_some(SavedStates(kept))))
     }
 
@@ -354,7 +422,7 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
         let layout = RecurrentLayout::new(device, rule, dims)?;
-        let (grid, workspace, [each, near]) = layout.grid(device, dims, &layout.backward_arrays(dims))?;
+        let plan = layout.plan(device, rule, dims, inputs.q.dtype(), 1)?;
         let mut result =
             Inputs::<R, _>::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| device.empty(shape, dtype))?;
         // Blocks have a sequence each, so gradients of an anchor are added up afterwards.
@@ -369,13 +437,10 @@ impl<R: Recurrent<F>, F: TokenByToken> Kernel<R, F> for Cuda {
             dinitial: pointers::<R::State>(&result.state),
             danchor: anchors.as_ref().map_or([0; MOST_SLOTS], pointers::<R::Anchor>),
             kept: pointer(&kept),
-            workspace: pointer(&workspace),
-            workspace_each: each as u64,
-            near: near as u32,
             ..layout.call(dims, inputs)
         };
         // One launch: intervals of a sequence and head go one after another.
-        (R::KERNELS.backward)(device, grid, call, rule.cell(dims))?;
+        (plan.start)(device, plan.grid, plan.call(call), rule.cell(dims))?;
         result.anchor = anchors.map(over_sequences::<R>).transpose()?;
         Ok(result)
     }
@@ -401,12 +466,17 @@ fn over_sequences<R: Rule>(anchors: Of<R::Anchor, Tensor<Cuda>>) -> Result<Of<R:
     })
 }
 
-/// Two kernels of a file as [`StepKernels`]: `step_kernels! { KERNELS: SOURCE, Cell { "lattice_forward" Forward,
-/// "lattice_backward" Backward } }`.
+/// Two kernels as [`StepKernels`]: `step_kernels! { KERNELS: SOURCE, Cell { "lattice_forward" Forward, "lattice_backward"
+/// Backward } }`, or of two files, `KERNELS: FORWARD, BACKWARD, Cell { .. }`.
 macro_rules! step_kernels {
-    ($kernels:ident: $source:path, $cell:ty { $forward:literal $Forward:ident, $backward:literal $Backward:ident }) => {
-        $crate::launch::kernels! { $source {
+    ($kernels:ident: $source:path, $cell:ty { $($names:tt)* }) => {
+        $crate::recurrent::step_kernels! { $kernels: $source, $source, $cell { $($names)* } }
+    };
+    ($kernels:ident: $first:path, $second:path, $cell:ty { $forward:literal $Forward:ident, $backward:literal $Backward:ident }) => {
+        $crate::launch::kernels! { $first {
             $forward $Forward { call: $crate::recurrent::RecurrentCall, cell: $cell }
+        } }
+        $crate::launch::kernels! { $second {
             $backward $Backward { call: $crate::recurrent::RecurrentCall, cell: $cell }
         } }
 

@@ -219,6 +219,8 @@ fn no_place_for_a_cache() {
     let file = folder.path().join("a file, not a folder");
     fs::write(&file, "").expect("a write");
     compiler(&file).load(&SOURCE, "tiny", machine_code).expect("machine code");
+    // Whoever would compile for it is told so, and asking leaves nothing behind.
+    assert_eq!([compiler(&file).keeps(), compiler(folder.path()).keeps()], [false, true]);
     assert_eq!(files(folder.path()), [file]);
 }
 

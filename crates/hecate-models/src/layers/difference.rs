@@ -9,7 +9,7 @@ use super::{
     write_inputs::WriteInputs,
 };
 use crate::{Result, Tape, Var};
-use hecate_core::{Backend, Sequences, primitives::Transpose};
+use hecate_core::{Backend, Sequences};
 
 /// As [`run`](super::rule_call::run), of a rule without an anchor of its own: the first slot of the state goes back to
 /// `anchor [H,K,V]`.
@@ -36,13 +36,5 @@ pub(super) fn run_difference<B: Backend>(
 
 /// Rows `x [B,T,H,K]` times the matrix of their head, of `m [H,K,V]` in 32 bits: `[B,T,H,V]` in the type of `x`.
 pub(super) fn head_products<B: Backend>(tape: &Tape<'_, B>, x: &Var<B>, m: &Var<B>) -> Result<Var<B>> {
-    let (heads, matrix) = (vec![1; m.axes()[0]], m.axes()[1..].to_vec());
-    let m = tape.split(&tape.cast(x.value().dtype(), m)?, 0, &heads)?;
-    let rows = tape.split(x, 2, &heads)?;
-    let product = |(x, m): (&Var<B>, &Var<B>)| {
-        let m = tape.reshape(m, matrix.clone())?;
-        tape.matmul(x, &m, Transpose::default())
-    };
-    let products = rows.iter().zip(&m).map(product).collect::<Result<Vec<_>>>()?;
-    tape.concat(&products.iter().collect::<Vec<_>>(), 2)
+    tape.head_products(x, &tape.cast(x.value().dtype(), m)?)
 }

@@ -2,7 +2,7 @@
 
 use super::Linear;
 use crate::{Builder, Init, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, Tensor};
+use hecate_core::{Backend, DType, Tensor};
 
 /// A table with one row a token.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,10 @@ impl Embedding {
     /// # Errors
     /// Ids outside the vocabulary; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, ids: &Tensor<B>) -> Result<Var<B>> {
+        if tape.reads_stored(self.table)? {
+            // Few rows are made wide, and not all.
+            return tape.cast(DType::F32, &tape.embedding(&tape.parameter(self.table)?, ids)?);
+        }
         tape.embedding(&tape.weight(self.table)?, ids)
     }
 

@@ -53,9 +53,9 @@ impl Retention {
         if self.forgetting == 1.0 { Ok(log_a) } else { tape.scale(self.forgetting, &log_a) }
     }
 
-    /// As [`Retention::log_a`] of one token a text: what it is made of.
-    fn token<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<(GateLogit<Tensor<B>>, Tensor<B>)> {
-        let x = self.map.forward_wide(tape, x)?.into_value();
+    /// As [`Retention::log_a`] of one token a text, of the map's logits: what it is made of.
+    fn token<B: Backend>(&self, tape: &Tape<'_, B>, x: Var<B>) -> Result<(GateLogit<Tensor<B>>, Tensor<B>)> {
+        let x = x.into_value();
         let bias = tape.parameter(self.dt_bias)?.into_value();
         let a_log = tape.parameter(self.a_log)?.into_value();
         Ok((GateLogit { x, bias }, a_log))
@@ -131,21 +131,30 @@ impl Gating {
         Linear::together(tape, &maps, x, ALIGNED)
     }
 
-    /// As [`Gating::forward`] of one token a text, `x [N,1,hidden]`: the logits that the gates are made of.
-    pub(super) fn token_logits<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Vec<GateLogit<Tensor<B>>>> {
-        let logit = |(map, _): &(Linear, Option<usize>)| {
+    /// The maps of all logits, and that of the forgetting gate where there is one.
+    pub(super) fn token_maps(&self) -> (Vec<Linear>, Option<Linear>) {
+        (self.logits.iter().map(|(map, _)| *map).collect(), self.retention.map(|retention| retention.map))
+    }
+
+    /// As [`Gating::forward`] of one token a text, of what the maps made of it: the logits that the gates are made of.
+    pub(super) fn token_logits<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        products: Vec<Var<B>>,
+    ) -> Result<Vec<GateLogit<Tensor<B>>>> {
+        let logit = |((map, _), x): (&(Linear, Option<usize>), Var<B>)| {
             map.signal(tape, x)?.ok_or_else(|| Error::config("logit", "a map without bias", "one with"))
         };
-        self.logits.iter().map(logit).collect()
+        self.logits.iter().zip(products).map(logit).collect()
     }
 
     /// As [`Gating::token_logits`], of the forgetting gate: its logit and `A_log`.
     pub(super) fn token_retention<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
-        x: &Var<B>,
+        product: Option<Var<B>>,
     ) -> Result<Option<(GateLogit<Tensor<B>>, Tensor<B>)>> {
-        self.retention.as_ref().map(|retention| retention.token(tape, x)).transpose()
+        self.retention.as_ref().zip(product).map(|(retention, x)| retention.token(tape, x)).transpose()
     }
 }
 

@@ -144,19 +144,43 @@ impl Linear {
         }
     }
 
-    /// The logits `[N,1,outputs]` of `x [N,1,inputs]` with their bias beside them, for a fused decode; none of a map without
-    /// bias.
-    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Option<GateLogit<Tensor<B>>>> {
+    /// The map's logits `x [N,1,outputs]` with their bias beside them, for a fused decode; none of a map without bias.
+    pub(super) fn signal<B: Backend>(&self, tape: &Tape<'_, B>, x: Var<B>) -> Result<Option<GateLogit<Tensor<B>>>> {
         let Some(bias) = self.bias else { return Ok(None) };
-        Ok(Some(GateLogit { x: self.product(tape, x)?.into_value(), bias: tape.parameter(bias)?.into_value() }))
+        Ok(Some(GateLogit { x: x.into_value(), bias: tape.parameter(bias)?.into_value() }))
+    }
+
+    /// [`Linear::product`] of each of these maps with one `x`, on a tape that is inert: a device may start them together.
+    pub(super) fn each<B: Backend>(tape: &Tape<'_, B>, maps: &[Self], x: &Var<B>) -> Result<Vec<Var<B>>> {
+        let learned = maps.iter().filter(|map| !map.is_quantized()).map(|map| map.stored(tape, x));
+        let mut products = tape.matmul_each(x, &learned.collect::<Result<Vec<_>>>()?)?.into_iter();
+        let product = |map: &Self| match map.weight {
+            MatrixId::Learned(_) => products.next().map_or_else(|| map.product(tape, x), Ok),
+            MatrixId::Quantized(_) => map.product(tape, x),
+        };
+        maps.iter().map(product).collect()
     }
 
     /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.
     pub(super) fn product<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
         match self.weight {
+            MatrixId::Learned(id) if tape.reads_stored(id)? => {
+                Ok(tape.matmul_each(x, &[self.stored(tape, x)?])?.remove(0))
+            }
             MatrixId::Learned(_) => tape.matmul(x, &self.weight(tape, x)?, Transpose { a: false, b: true }),
             MatrixId::Quantized(id) => tape.quantized_matmul(x, id),
         }
+    }
+
+    /// As [`Linear::weight`], in the type that it is stored in where that has fewer bits.
+    fn stored<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        let id = self.learned(tape)?;
+        if !tape.reads_stored(id)? {
+            return self.weight(tape, x);
+        }
+        let weight = tape.parameter(id)?;
+        tape.check_width(id, weight.value().shape().last(), x)?;
+        Ok(weight)
     }
 
     /// `W [outputs, inputs]`, for an `x [.., inputs]`.

@@ -33,6 +33,10 @@ impl Mlp {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+        if tape.is_inert() {
+            let inner = Linear::each(tape, &[self.up, self.gate], x)?;
+            return self.down.forward(tape, &tape.gated(Map::Silu, &inner[0], &inner[1])?);
+        }
         let gate = self.gate.forward(tape, x)?;
         let up = self.up.forward(tape, x)?;
         self.down.forward(tape, &tape.dropout(self.dropout, &tape.gated(Map::Silu, &up, &gate)?)?)

@@ -81,15 +81,19 @@ impl Projection {
         tape.reshape(y, [outer, &[self.heads, self.width][..]].concat())
     }
 
-    /// The arguments of a fused decode: `x [B,1,hidden]` projected to `[B,1,heads · width]`, and the convolution's weight
+    /// The linear map alone.
+    pub(super) fn linear(&self) -> Linear {
+        self.linear
+    }
+
+    /// The arguments of a fused decode: what the linear map made, `x [B,1,heads · width]`, and the convolution's weight
     /// and last inputs. The kernel applies SiLU.
     pub(super) fn parts<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
-        x: &Var<B>,
+        x: Var<B>,
         context: &Context<'_, B>,
     ) -> Result<ConvInput<Tensor<B>>> {
-        let x = self.linear.forward(tape, x)?;
         let conv = self.conv.as_ref().map(|conv| conv.parts(tape, &x, context)).transpose()?;
         let conv = conv.map(|(weight, last)| (weight.into_value(), last.into_value()));
         Ok(ConvInput { x: x.into_value(), conv })

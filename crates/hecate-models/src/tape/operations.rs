@@ -30,6 +30,34 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::matmul_each`](p::matmul_each()), of constants: nothing of it is recorded.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub(crate) fn matmul_each(&self, x: &Var<B>, weights: &[Var<B>]) -> Result<Vec<Var<B>>> {
+        self.check()?;
+        let weights: Vec<_> = weights.iter().map(Var::value).collect();
+        Ok(p::matmul_each(&x.value, &weights)?.into_iter().map(Var::constant).collect())
+    }
+
+    /// [`primitives::head_products`](p::head_products()): rows `x [.., H, K]` times the matrix of their head, `m [H, K, V]`.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn head_products(&self, x: &Var<B>, m: &Var<B>) -> Result<Var<B>> {
+        self.check()?;
+        let value = p::head_products(&x.value, &m.value)?;
+        if !self.follows(&[x, m]) {
+            return Ok(Var::constant(value));
+        }
+        let (x, m) = (x.clone(), m.clone());
+        Ok(self.push_one(value, move |dy, slots| {
+            let grads = p::head_products_backward(&x.value, &m.value, &dy)?;
+            slots.add(x.slot, grads.a)?;
+            slots.add(m.slot, grads.b)
+        }))
+    }
+
     /// [`primitives::quantized_matmul`](p::quantized_matmul()): `a [.., K]` times a quantized matrix `[N, K]`, transposed. On a tape
     /// that records it is refused: there is no gradient.
     ///

@@ -3,7 +3,6 @@
 use super::{
     RunPlan, Settings, Trainer,
     batch_source::{BatchSource, Bookmark},
-    step_graph::StepGraph,
 };
 use crate::{
     Config, Error, LanguageModel, Parameters, Result,
@@ -106,23 +105,8 @@ impl<B: Backend> Trainer<B> {
         let text = files.text(run)?;
         let tokenizer = files.take(TOKENIZER);
         let config = files.take(CONFIG).unwrap_or_default();
-        let (failed, graph, event) = (false, StepGraph::new(), None);
-        Ok(Self {
-            model,
-            moments,
-            settings,
-            plan,
-            source,
-            config,
-            tokenizer,
-            text,
-            step,
-            best,
-            due,
-            failed,
-            graph,
-            event,
-        })
+        let begun = Self::begun(model, moments, settings, plan, source, config);
+        Ok(Self { tokenizer, text, step, best, due, ..begun })
     }
 
     /// Commits a checkpoint of this step to the run.

@@ -15,6 +15,7 @@ pub(crate) mod quantized;
 pub(crate) mod reduce;
 pub(crate) mod retention;
 pub(crate) mod rotary;
+pub(crate) mod sample;
 pub(crate) mod sequences;
 pub(crate) mod softmax;
 pub(crate) mod sums;

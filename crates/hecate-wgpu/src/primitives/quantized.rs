@@ -9,7 +9,7 @@ use crate::{
 use hecate_core::{
     DType, Result, Tensor,
     primitives::{Matmul, MatmulDims, MatmulInputs, QuantizedMatmul, Transpose},
-    quantized::{BlockFormat, Quantized},
+    quantized::Quantized,
 };
 
 /// How blocks are decoded.
@@ -66,16 +66,6 @@ struct DequantizeArgs {
     unused: [u32; 7],
 }
 
-/// The format's number in the kernels.
-fn number(format: BlockFormat) -> usize {
-    match format {
-        BlockFormat::Q8_0 => 0,
-        BlockFormat::Q6K => 1,
-        BlockFormat::Q5K => 2,
-        BlockFormat::Q4K => 3,
-    }
-}
-
 impl QuantizedMatmul for Wgpu {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
@@ -95,7 +85,7 @@ impl QuantizedMatmul for Wgpu {
         let y = self.empty([n, columns], DType::F32)?;
         let args = FewRowsArgs { rows: n as u32, columns: columns as u32, inner: inner as u32, unused: 0 };
         let arrays = [Binding::Read(weight.words()), Binding::Read(&x), Binding::Write(&y)];
-        self.launch(&few_rows(number(weight.format())), (columns, 1, 1), &args, &arrays)?;
+        self.launch(&few_rows(weight.format().index()), (columns, 1, 1), &args, &arrays)?;
         self.rounded(y, dtype)
     }
 }
@@ -107,7 +97,7 @@ impl Wgpu {
         let parts = weight.rows() * weight.columns() / PART;
         let args = DequantizeArgs { parts: parts as u32, unused: [0; 7] };
         let arrays = [Binding::Read(weight.words()), Binding::Write(&out)];
-        self.launch(&dequantize(number(weight.format())), (parts.div_ceil(64), 1, 1), &args, &arrays)?;
+        self.launch(&dequantize(weight.format().index()), (parts.div_ceil(64), 1, 1), &args, &arrays)?;
         Ok(out)
     }
 }

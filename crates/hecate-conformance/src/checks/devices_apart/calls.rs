@@ -32,6 +32,7 @@ macro_rules! calls {
 
 calls! {
     matmul: |p| matmul(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default()).map(drop),
+    matmul_each: |p| matmul_each(&p.ones([2, 3]), &[&p.ones([4, 3]), &p.ones([5, 3])]).map(drop),
     matmul_backward: |p| {
         matmul_backward(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default(), &p.ones([2, 4])).map(drop)
     },
@@ -39,6 +40,10 @@ calls! {
         let (a, b, dout) = (p.ones([2, 3]), p.ones([3, 4]), p.ones([2, 4]));
         let onto = Operands { a: Some(p.ones([2, 3])), b: Some(p.ones([3, 4])) };
         matmul_backward_onto(&a, &b, Transpose::default(), &dout, onto).map(drop)
+    },
+    head_products: |p| head_products(&p.ones([2, 3, 4]), &p.ones([3, 4, 5])).map(drop),
+    head_products_backward: |p| {
+        head_products_backward(&p.ones([2, 3, 4]), &p.ones([3, 4, 5]), &p.ones([2, 3, 5])).map(drop)
     },
     quantized_matmul: |p| quantized_matmul(&p.ones([2, 32]), &p.quantized([3, 32])).map(drop),
     map: |p| map(Map::Silu, &p.ones([3])).map(drop),
@@ -81,6 +86,7 @@ calls! {
         let inputs = LayerNormInputs { x: &x, weight: &weight, bias: &bias };
         layer_norm_backward(&LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy }).map(drop)
     },
+    sample: |p| sample(&Draw { temperature: 1.0, top_k: 0, top_p: 1.0 }, &p.ones([2, 5]), &p.ids([2, 3])).map(drop),
     softmax: |p| softmax(&p.ones([2, 3])).map(drop),
     softmax_backward: |p| softmax_backward(&p.ones([2, 3]), &p.ones([2, 3])).map(drop),
     l2_norm: |p| l2_norm(&p.ones([2, 3]), 1e-6).map(drop),

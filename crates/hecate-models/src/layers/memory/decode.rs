@@ -4,7 +4,7 @@ use super::{MemoryLayer, NORM_EPSILON};
 use crate::{
     Features, Result, Tape, Var,
     layers::{
-        Context,
+        Context, Linear, Projection,
         rule_call::{RuleCall, Surroundings},
     },
 };
@@ -38,18 +38,29 @@ impl MemoryLayer {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        let [q, k, v] = self.qkv.each_ref().map(|map| map.parts(tape, x, context));
+        // All maps of the stream in one call.
+        let (logits, retention) = self.gating.token_maps();
+        let maps: Vec<Linear> = self.qkv.iter().map(Projection::linear).chain(logits.iter().copied()).collect();
+        let maps = maps.into_iter().chain(retention).chain(self.output.gate).collect::<Vec<_>>();
+        let mut made = Linear::each(tape, &maps, x)?.into_iter();
+        let mut parts = Vec::new();
+        for (map, x) in self.qkv.iter().zip(made.by_ref()) {
+            parts.push(map.parts(tape, x, context)?);
+        }
+        let Ok(qkv) = <[_; 3]>::try_from(parts) else { unreachable!("three projections") };
+        let logits = self.gating.token_logits(tape, made.by_ref().take(logits.len()).collect())?;
+        let retention = retention.and_then(|_| made.next());
         let (weight, epsilon) = self.output.norm.parts(tape)?;
         let surroundings = Surroundings {
             sizes: [self.heads, self.key, self.value],
-            qkv: [q?, k?, v?],
+            qkv,
             norm_epsilon: NORM_EPSILON,
-            retention: self.gating.token_retention(tape, x)?,
-            logits: self.gating.token_logits(tape, x)?,
+            retention: self.gating.token_retention(tape, retention)?,
+            logits,
             limits: self.gating.limits(),
             weight: weight.into_value(),
             epsilon,
-            gate: self.output.factors(tape, x)?.map(Var::into_value),
+            gate: made.next().map(Var::into_value),
         };
         let state = self.start(rule, tape, x.value().device(), context)?.into_iter().map(Var::into_value).collect();
         let decoded = rule.decode(surroundings, state)?;

@@ -1,0 +1,163 @@
+//! Frozen groups of MLP memories as products on tensor cores, with a cluster of blocks a memory.
+//!
+//! All inner gradients of a group are taken at the weights it starts with: they are products of a group's rows with these.
+//! The weights are then a linear recurrence of what the tokens write. Reads inside the group are masked products and one of
+//! the first weights (`frozen.cuh`). No weights are kept by token, forward or backward.
+//!
+//! # Blocks
+//!
+//! A sequence and head has a cluster of up to eight blocks, each with its columns of the hidden layer: of both matrices, of
+//! their momentum and of their gradients. Outputs are sums over blocks. So are gradients of outputs, queries, keys and gates.
+//! Blocks leave their parts in global memory, meet, and add them up in order: no sum depends on who came first. Forward they
+//! meet twice a group, backward three times. Where GPUs or compilers have no clusters, a memory has one block.
+//!
+//! # Numbers
+//!
+//! Arrays have 32 bits, in shared memory as far as they fit and else in the block's workspace, which stays in the cache.
+//! Factors of products are rounded to 10 bits of fraction (`mma` of tf32) and added up in 32: arguments of bfloat16 are exact,
+//! and weights lose an eighth of what such an argument lost when it was rounded.
+//!
+//! # What it costs
+//!
+//! With `D` hidden columns, momentum and groups of `G`, a forward has 11 products of `G K D` multiply-adds a group and six
+//! smaller ones; a backward has about three times as many. At `(B,T,H,D) = (4,2048,16,64)` and a hidden layer four times as
+//! wide, 64 clusters of two blocks take 32 steps of 0.3 GFLOP. That is a few microseconds a step: what a step takes is the
+//! way from one product to the next. Blocks with half as many columns each take longer in all, so columns are divided no
+//! further than multiprocessors are free.
+
+use crate::{
+    Cuda,
+    recurrent::{Grouped, StepKernels, step_kernels},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{
+    DType, Dims,
+    families::{DeepOptions, DeepSpec},
+    rules::Retention,
+};
+
+pub(crate) const FORWARD: KernelSource = kernel_source!("frozen_forward", "frozen_forward.cu");
+pub(crate) const BACKWARD: KernelSource = kernel_source!("frozen_backward", "frozen_backward.cu");
+
+step_kernels! { ONE: FORWARD, BACKWARD, DeepOptions {
+    "frozen_forward_1" Forward1, "frozen_backward_1" Backward1
+} }
+step_kernels! { TWO: FORWARD, BACKWARD, DeepOptions {
+    "frozen_forward_2" Forward2, "frozen_backward_2" Backward2
+} }
+step_kernels! { FOUR: FORWARD, BACKWARD, DeepOptions {
+    "frozen_forward_4" Forward4, "frozen_backward_4" Backward4
+} }
+step_kernels! { EIGHT: FORWARD, BACKWARD, DeepOptions {
+    "frozen_forward_8" Forward8, "frozen_backward_8" Backward8
+} }
+
+/// Kernels by the blocks of a cluster.
+const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), (4, FOUR), (8, EIGHT)];
+
+/// Tokens of a group and of a sequence from which on products pay, and tokens of a group at most.
+const LEAST_TOKENS: usize = 16;
+const MOST_TOKENS: usize = 64;
+/// Hidden columns of a block, at most where there are clusters for more.
+const WIDEST: usize = 128;
+
+/// Whether a call of these sizes goes by these kernels: an MLP of even widths that decays, groups that fill products, and
+/// arguments beside whose rounding that of factors is small.
+fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
+    let group = spec.frozen.map_or(0, |group| group as usize);
+    let hidden = spec.structure.hidden(dims.key).unwrap_or(0);
+    let whole = [dims.key, dims.value, hidden].iter().all(|&width| width > 0 && width.is_multiple_of(8));
+    let plain = spec.retention == Retention::Decay && !spec.structure.norm() && !spec.renorm;
+    let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
+    dtype == DType::Bf16 && plain && whole && long && device.properties().capability.0 >= 8
+}
+
+/// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow.
+fn kernels(device: &Cuda, dims: &Dims, hidden: usize) -> (usize, StepKernels<DeepOptions>) {
+    let multiprocessors = device.properties().multiprocessors as usize;
+    let memories = dims.sequences.count() * dims.heads;
+    // Clusters are in code that is compiled for this GPU, and not in what is for all.
+    let clusters = device.properties().capability.0 >= 9 && device.compiles();
+    let fits = |&&(count, _): &&(usize, _)| {
+        let needed = count == 1 || hidden / (count / 2) > WIDEST;
+        count == 1 || clusters && hidden.is_multiple_of(8 * count) && (needed || memories * count <= multiprocessors)
+    };
+    *BY_CLUSTER.iter().filter(fits).next_back().unwrap_or(&BY_CLUSTER[0])
+}
+
+/// The kernels for a call, where it suits them.
+pub(super) fn grouped(
+    device: &Cuda,
+    spec: DeepSpec,
+    momentum: bool,
+    dims: &Dims,
+    dtype: DType,
+) -> Option<Grouped<DeepOptions>> {
+    if !suits(device, spec, dims, dtype) {
+        return None;
+    }
+    let hidden = spec.structure.hidden(dims.key)?;
+    let (cluster, kernels) = kernels(device, dims, hidden);
+    let places =
+        Places { key: dims.key, value: dims.value, width: hidden / cluster, group: spec.frozen? as usize, momentum };
+    let exchanged = places.exchanged();
+    Some(Grouped { kernels, cluster, exchanged, arrays: [places.forward(), places.backward()] })
+}
+
+/// Sizes of a block's arrays, in the order of `frozen.cuh` and `frozen_reverse.cuh`.
+struct Places {
+    key: usize,
+    value: usize,
+    /// Hidden columns of the block.
+    width: usize,
+    group: usize,
+    momentum: bool,
+}
+
+impl Places {
+    /// Rows of a group to the next sixteen.
+    fn rows(&self) -> usize {
+        self.group.next_multiple_of(16)
+    }
+
+    /// Rows lie four elements further apart than they are wide.
+    fn panels(sizes: &[(usize, usize)]) -> impl Iterator<Item = usize> {
+        sizes.iter().map(|(rows, width)| rows * (width + 4))
+    }
+
+    /// Both matrices, and both of momentum.
+    fn state(&self) -> [(usize, usize); 4] {
+        let [low, high] = [(self.key, self.width), (self.width, self.value)];
+        if self.momentum { [low, high, low, high] } else { [low, high, (0, 0), (0, 0)] }
+    }
+
+    /// Predictions twice, gradients of outputs or outputs; gradients of queries, keys and gates.
+    fn exchanged(&self) -> usize {
+        self.rows() * (3 * self.value + 2 * self.key + 4)
+    }
+
+    /// Of a forward, and the first of a backward.
+    fn forward(&self) -> Vec<usize> {
+        let rows = self.rows();
+        let [hidden, key, value] = [self.width, self.key, self.value].map(|width| (rows, width));
+        let (square, [low, high, low_s, high_s]) = ((rows, rows), self.state());
+        let widest = (rows, self.key.max(self.value));
+        // Numbers by token; z0, h, x0, x1, k, u, hq, square, q, c, z1, v, spare, s0, s1.
+        let panels =
+            [hidden, hidden, low, high, key, value, hidden, square, key, square, value, value, widest, low_s, high_s];
+        [17 * rows].into_iter().chain(Self::panels(&panels)).collect()
+    }
+
+    /// Of a backward.
+    fn backward(&self) -> Vec<usize> {
+        let rows = self.rows();
+        let [hidden, key, value] = [self.width, self.key, self.value].map(|width| (rows, width));
+        let (square, state) = ((rows, rows), self.state());
+        // dhq, dh, preq, pre, back, dout, dq, dk, dz1, less, dsquare, dc, e, then gradients of the state.
+        let own = [[hidden; 5].as_slice(), &[value, key, key, value, value, square, square, square], &state].concat();
+        // States before groups, but of the first and the last of an interval.
+        let groups = (MOST_TOKENS / self.group).saturating_sub(2);
+        let begun = groups * state.iter().map(|(rows, width)| rows * width).sum::<usize>();
+        self.forward().into_iter().chain([8 * rows]).chain(Self::panels(&own)).chain([begun]).collect()
+    }
+}

@@ -1,0 +1,53 @@
+//! Drawing tokens, a block a text.
+
+use crate::{
+    Cuda,
+    launch::{Array, Grid, Pointer, kernels, pointer},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Cut, LANES, Sample, Sampled},
+};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("sample", "sample.cu");
+
+kernels! { SOURCE {
+    // scores [B,V]; streams and next [B,3], tokens [B]; the rest is a `Cut`.
+    "sample" Call {
+        scores: Array,
+        streams: Pointer,
+        tokens: Pointer,
+        next: Pointer,
+        vocabulary: u32,
+        greedy: u32,
+        scale: f32,
+        limit: f32,
+        top_k: u32,
+        top_p: u32,
+    }
+} }
+
+impl Sample for Cuda {
+    /// `[B]` tokens of `scores [B,V]`. A thread has a lane of tokens.
+    fn sample(&self, cut: &Cut, scores: &Tensor<Self>, streams: &Tensor<Self>) -> Result<Sampled<Tensor<Self>>> {
+        let batch = scores.shape().rows();
+        // Both are written by one launch, so that a captured step needs no other for its counters.
+        let tokens = self.empty([batch], DType::U32)?;
+        let next = self.empty(streams.shape().clone(), DType::U32)?;
+        let call = Call {
+            scores: scores.into(),
+            streams: pointer(streams),
+            tokens: pointer(&tokens),
+            next: pointer(&next),
+            vocabulary: scores.shape().last() as u32,
+            greedy: u32::from(cut.greedy),
+            scale: cut.scale,
+            limit: cut.limit,
+            top_k: cut.top_k,
+            top_p: cut.top_p,
+        };
+        self.launch(Grid::blocks(batch, LANES as u32), &call)?;
+        Ok(Sampled { tokens, streams: next })
+    }
+}

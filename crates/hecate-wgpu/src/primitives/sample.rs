@@ -1,0 +1,55 @@
+//! Drawing tokens, a workgroup a text.
+
+use crate::{
+    Wgpu,
+    launch::{Binding, Kernel, PRELUDE, WgslSource},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Cut, Sample, Sampled},
+};
+
+const SOURCE: WgslSource = WgslSource { name: "sample", parts: &[PRELUDE, include_str!("sample.wgsl")] };
+const SAMPLE: Kernel<'static> = Kernel { source: &SOURCE, entry: "sample", constants: &[] };
+
+/// Every kernel of the file.
+pub(crate) const KERNELS: &[Kernel<'static>] = &[SAMPLE];
+
+/// Twin of the structure of this name in the kernel.
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+struct SampleArgs {
+    /// Texts.
+    batch: u32,
+    /// `V`.
+    vocabulary: u32,
+    /// As in [`Cut`], and so are the rest.
+    greedy: u32,
+    scale: f32,
+    limit: f32,
+    top_k: u32,
+    top_p: u32,
+    unused: u32,
+}
+
+impl Sample for Wgpu {
+    /// `[B]` tokens of `scores [B,V]` and the streams `[B,3]` after them.
+    fn sample(&self, cut: &Cut, scores: &Tensor<Self>, streams: &Tensor<Self>) -> Result<Sampled<Tensor<Self>>> {
+        let (batch, vocabulary) = (scores.shape().rows(), scores.shape().last());
+        let scores = self.widened(scores)?;
+        let (tokens, next) = (self.empty([batch], DType::U32)?, self.empty(streams.shape().clone(), DType::U32)?);
+        let args = SampleArgs {
+            batch: batch as u32,
+            vocabulary: vocabulary as u32,
+            greedy: u32::from(cut.greedy),
+            scale: cut.scale,
+            limit: cut.limit,
+            top_k: cut.top_k,
+            top_p: cut.top_p,
+            unused: 0,
+        };
+        let arrays = [Binding::Read(&scores), Binding::Read(streams), Binding::Write(&tokens), Binding::Write(&next)];
+        self.launch(&SAMPLE, (batch, 1, 1), &args, &arrays)?;
+        Ok(Sampled { tokens, streams: next })
+    }
+}

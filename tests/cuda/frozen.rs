@@ -1,0 +1,127 @@
+//! MLP memories in frozen groups with 16-bit arguments, which go by products of whole groups.
+
+use super::backends;
+use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
+use hecate_core::{
+    DType, Kernel, Read,
+    rules::{Activation, Huber, MlpMemory, MomentumForm, TitansMlp, Yaad, YaadMomentum},
+};
+use hecate_cpu::Cpu;
+use hecate_cuda::Cuda;
+
+/// With 16-bit arguments, errors are at most twice what rounding costs anyway.
+fn rounds<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+{
+    let devices = backends();
+    if !devices.is_empty() {
+        checks::rounding_of(&devices, case);
+    }
+}
+
+/// The same of tokens by which rounding costs some slots little or nothing: there errors may be those of eight factors, 2⁻¹¹
+/// each.
+fn close<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
+    let [truth, rounded] = [DType::F32, DType::Bf16].map(|dtype| case.run(&Cpu::new(), dtype).unwrap());
+    for device in backends() {
+        let found = case.run(&device, DType::Bf16).unwrap();
+        let slots = truth.list().into_iter().zip(rounded.list()).zip(found.list());
+        for (((slot, truth), (_, rounded)), (_, found)) in slots {
+            let [cost, error] = [rounded, found].map(|x| error(&truth.values, &x.values));
+            assert!(error <= f64::max(2.0 * cost, 8.0 / 2048.0), "{case} {slot}: {error}, rounding costs {cost}");
+        }
+    }
+}
+
+/// The same with memories that go back to an anchor.
+fn rounds_anchored<R: Oracle>(case: Case<R>)
+where
+    Cuda: Kernel<R>,
+{
+    rounds(&case.anchored(5).expect("an anchor"));
+}
+
+const WIDE: MlpMemory = MlpMemory { expansion: 4, activation: Activation::Silu, residual: false, norm: false };
+const PLAIN: MlpMemory = MlpMemory { expansion: 2, activation: Activation::Gelu, residual: true, norm: false };
+
+fn titans(group: u32) -> TitansMlp {
+    TitansMlp { frozen: Some(group), ..TitansMlp::default() }
+}
+
+fn yaad(group: u32) -> Yaad {
+    Yaad { frozen: Some(group), ..Yaad::default() }
+}
+
+/// Groups alone in an interval and several, whole and not, and sequences that end inside one.
+#[test]
+fn groups_of_any_size() {
+    for (seed, group) in (1..).zip([1, 4, 5, 16, 20, 33, 64, 65]) {
+        rounds(&Case::new(titans(group), Sizes::new(1, 83, 2, 16, 24), seed));
+        rounds(&Case::new(yaad(group), Sizes::new(1, 70, 2, 24, 16), seed));
+    }
+    rounds(&Case::packed(titans(16), &[40, 1, 64, 17], 2, 16, 24, 9));
+    rounds(&Case::packed(yaad(64), &[70, 3, 128], 1, 16, 24, 9));
+}
+
+/// Every option that these kernels have.
+#[test]
+fn options() {
+    let sizes = Sizes::new(1, 70, 2, 24, 24);
+    let ahead = TitansMlp { momentum: MomentumForm::LookAhead, ..titans(16) };
+    rounds_anchored(Case::new(titans(16), sizes, 11));
+    rounds_anchored(Case::new(ahead, sizes, 12));
+    rounds(&Case::new(TitansMlp { read: Read::Before, memory: PLAIN, ..ahead }, sizes, 13));
+    rounds_anchored(Case::new(Yaad { clip: Some(2.0), ..yaad(32) }, sizes, 14));
+    rounds(&Case::new(Yaad { bias: Huber::Norm, memory: PLAIN, ..yaad(16) }, sizes, 15));
+    let form = MomentumForm::LookAhead;
+    rounds_anchored(Case::new(YaadMomentum { momentum: form, frozen: Some(16), ..YaadMomentum::default() }, sizes, 16));
+}
+
+/// Hidden layers that clusters share, and more memories than run at once.
+#[test]
+fn clusters() {
+    rounds(&Case::new(TitansMlp { memory: WIDE, ..titans(64) }, Sizes::new(1, 70, 2, 64, 64), 21));
+    rounds_anchored(Case::new(
+        TitansMlp { memory: WIDE, momentum: MomentumForm::LookAhead, ..titans(16) },
+        Sizes::new(1, 40, 1, 64, 32),
+        22,
+    ));
+    rounds(&Case::new(Yaad { memory: WIDE, ..yaad(16) }, Sizes::new(1, 20, 1, 128, 128), 23));
+    rounds(&Case::new(yaad(8), Sizes::new(20, 9, 14, 8, 8), 24));
+}
+
+/// Keys that say nothing and keys that all say the same, and memories that forget everything at once.
+#[test]
+fn extreme_tokens() {
+    let plain = Case::new(titans(16), Sizes::new(1, 50, 1, 16, 16), 31);
+    // Each element of a slot from its number and all that were drawn.
+    let changed = |name: &str, of: fn(usize, &[f64]) -> f64| {
+        plain.clone().with(|slot, array| {
+            let values = (0..array.values.len()).map(|i| of(i, &array.values)).collect();
+            if slot == name { Array { values, ..array } } else { array }
+        })
+    };
+    close(&changed("k", |_, _| 0.0));
+    close(&changed("k", |i, all| all[i % 16]));
+    close(&changed("log_a", |t, all| if t % 9 == 4 { f64::NEG_INFINITY } else { 8.0 * all[t] }));
+}
+
+/// The same call gives the same bits, whatever is in memory before it.
+#[test]
+fn bits_repeat() {
+    let case = Case::new(TitansMlp { memory: WIDE, ..titans(16) }, Sizes::new(2, 130, 3, 64, 64), 41);
+    for device in backends() {
+        let [first, second] = [0, 1].map(|_| case.run(&device, DType::Bf16).unwrap());
+        for ((slot, first), (_, second)) in first.list().into_iter().zip(second.list()) {
+            assert_eq!(error(&first.values, &second.values), 0.0, "{slot}");
+        }
+        // Without a gradient nothing is kept, and nothing else is different.
+        let outputs = case.infer(&device, DType::Bf16).unwrap();
+        assert_eq!(error(&first.outputs.out.values, &outputs.out.values), 0.0);
+    }
+}
