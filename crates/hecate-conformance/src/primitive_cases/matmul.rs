@@ -30,6 +30,12 @@ pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     for sizes in [(130, 65, 70), (8, 132, 9)] {
         cases.push(product(&[], false, Transpose { a: false, b: true }, sizes));
     }
+    // A matrix and a vector, which is the row of one operand or the column of the other.
+    for sizes in [(1, 33, 7), (7, 33, 1)] {
+        for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
+            cases.push(product(&[], false, Transpose { a, b }, sizes));
+        }
+    }
     cases
 }
 
