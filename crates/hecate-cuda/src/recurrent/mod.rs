@@ -299,19 +299,23 @@ impl RecurrentLayout {
         pass: usize,
     ) -> Result<Plan<R::Cell>> {
         let of = |kernels: StepKernels<R::Cell>| if pass == 0 { kernels.forward } else { kernels.backward };
+        // The general kernels, where a rule has no others for this call.
         let Some(grouped) = rule.grouped(device, dims, dtype) else {
             let arrays = if pass == 0 { self.forward_arrays(dims) } else { self.backward_arrays(dims) };
             let (grid, workspace, [each, near]) = self.grid(device, dims, &arrays)?;
             return Ok(Plan { start: of(R::KERNELS), grid, workspace, each, near, scratch: self.workspace.scratch });
         };
+        // Else kernels that go by groups.
         let Grouped { kernels, cluster, exchanged, arrays } = grouped;
         let arrays = &arrays[pass];
         let properties = device.properties();
+        // A block has a multiprocessor for itself.
         let near = near(arrays, (properties.shared_memory - GROUPED_SHARED) / 4);
         let each = exchanged + arrays.iter().map(|count| count.next_multiple_of(4)).sum::<usize>() - near;
         // A cluster a memory, no more than keep the GPU busy and an eighth of its memory has room for.
         let most = (4 * properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each)) / cluster;
         let blocks = (dims.sequences.count() * dims.heads).min(most.max(1)) * cluster;
+        // What did not fit into shared memory, and what blocks exchange.
         let workspace = device.empty([blocks, each], DType::F32)?;
         let grid = Grid { blocks: (blocks, 1, 1), threads: GROUPED_THREADS, shared: 4 * near };
         Ok(Plan { start: of(kernels), grid, workspace, each, near, scratch: exchanged })

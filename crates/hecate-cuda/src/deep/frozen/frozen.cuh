@@ -234,6 +234,7 @@ struct Frozen {
     __device__ void of_state() const {
         // Before the first token the state is itself: A and E are 1.
         float A = 1.0f, B = 0.0f, E = 1.0f, *all_a = n.A, *all_b = n.B, *all_e = n.E;
+        // Gates are read ahead of the chain that needs them.
         for (u32 top = 0; top < rows; top += 8) {
             Eight a(n.a + top), m(n.m + top), s(n.s + top);
 #pragma unroll
@@ -282,6 +283,7 @@ struct Frozen {
             u.at(t, i) = x;
         }
         __syncwarp();
+        // Errors of any length, where nothing is clipped.
         float shrink = 1.0f;
         if (o.per_clip != 0.0f) {
             float ratio = sqrtf(warp_dot(u.row(t), u.row(t), o.value)) * o.per_clip;
@@ -309,6 +311,7 @@ struct Frozen {
         at_point(pre, 0.0f, k, x0.own(), s0.own(), width, o.key);
         activate(h, pre);
         // Outputs are sums over all columns of the hidden layer, and so over blocks.
+        // Two places in turn: others may still read the last group's.
         Panel part = {sums + (u64)turn * rows * o.value, o.value};
         at_point(part, 0.0f, h, x1.own(), s1.own(), o.value, width);
         cluster.meet();
@@ -316,6 +319,7 @@ struct Frozen {
         bool plain = !huber && o.per_clip == 0.0f;
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); }, [&](u32 t, u32 i, float4 out) {
             float4 own = o.residual ? k.four(t, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            // Prediction minus value.
             float4 error = map([](float out, float own, float v) { return out + own - v; }, out, own, v.four(t, i));
             v.four(t, i) = error;
             // Most memories are taught the error itself.
@@ -366,6 +370,7 @@ struct Frozen {
             return Three{x.four(i, j), anchored ? anchor.four(i, j) : zero, momentum ? s.four(i, j) : zero};
         };
         fours<2>(height, wide, load, [&](u32 i, u32 j, const Three& of) {
+            // X becomes A X + (1 − A) anchor + B S.
             auto after = [&](float x, float anchor, float s) { return A * x + (1.0f - A) * anchor + B * s; };
             x.four(i, j) = map(after, of.x, of.y, of.z);
             if (momentum) s.four(i, j) = map([&](float s) { return E * s; }, of.z);
@@ -380,6 +385,7 @@ struct Frozen {
     }
     // Writes, as much of each as `by` says.
     __device__ void add_writes(Panel low, Panel high, const float* by) const {
+        // The narrower factor of each layer is scaled.
         scaled(spare, by, k, o.key);
         multiply(low, 1.0f, nullptr, spare.t(), z0.own(), o.key, width, rows);
         scaled(spare, by, z1, o.value);

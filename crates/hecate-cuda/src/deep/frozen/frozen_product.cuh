@@ -108,6 +108,7 @@ struct Term {
 // Where a thread's elements of a factor lie: in shared memory, where an address has 32 bits, or anywhere.
 template <bool NEAR> struct Reader {
     const float* x;
+    // Generic addresses: global memory, or whatever it is.
     __device__ __forceinline__ void at(const float* first) { x = first; }
     __device__ __forceinline__ float read() const { return *x; }
     __device__ __forceinline__ void go(u32 elements) { x += elements; }
@@ -126,6 +127,7 @@ template <> struct Reader<true> {
 // sum [16,32] += a term's part of a tile whose first row and column are named, by a warp.
 template <bool NEAR_A, bool NEAR_B>
 __device__ __forceinline__ void add_term(float (&sum)[4][4], const Term& term, u32 top, u32 side, u32 rows, u32 columns) {
+    // A warp's threads as `multiply_add` numbers them.
     u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     Factor a = term.a, b = term.b;
     // A thread has two of eight terms, whichever: those by which a warp finds most banks.
@@ -134,6 +136,7 @@ __device__ __forceinline__ void add_term(float (&sum)[4][4], const Term& term, u
     // Beyond an edge the last row or column is read in place of others, and the result is not stored.
     Reader<NEAR_A> left[2][2];
     Reader<NEAR_B> right[4][2];
+    // Factors of the two rows that a thread has.
     float by[2];
 #pragma unroll
     for (u32 m = 0; m < 2; m++) {
@@ -185,6 +188,7 @@ TOGETHER void multiply_terms(Panel out, float keep, u32 count, u32 rows, u32 col
     u32 across = (columns + 31) / 32, tiles = (rows + 15) / 16 * across;
     for (u32 tile = threadIdx.x / 32; tile < tiles; tile += blockDim.x / 32) {
         u32 top = tile / across * 16, side = tile % across * 32;
+        // Sums stay in registers over all terms.
         float sum[4][4] = {};
         for (u32 n = 0; n < count; n++) {
             Term term = terms[n];

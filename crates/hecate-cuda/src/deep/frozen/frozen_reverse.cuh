@@ -65,6 +65,7 @@ struct Reverse : Frozen {
             layers[1] = {x1, s1, dx1, ds1, anchor1, danchor1, hq, h, z1, dout, dhq, dh, dz1, dh, less, width, o.value, false};
         }
         __syncthreads();
+        // By slot: both weights, then both momenta.
         auto slot = [&](u32 i) { return call.dlast[i] + index * call.sizes[i]; };
         move(dx0, low(slot(0)), o.key, width), move(dx1, high(slot(1)), width, o.value);
         if (momentum) move(ds0, low(slot(2)), o.key, width), move(ds1, high(slot(3)), width, o.value);
@@ -138,6 +139,7 @@ struct Reverse : Frozen {
 
     // Through what the group keeps of the first state: (A, B; E) transposed, and this thread's part of their gradients.
     TOGETHER_OF void give_back(const LayerBack& l, float (&dlast)[3]) const {
+        // After the last token.
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
         Panel x = l.x, s = l.s, dx = l.dx, ds = l.ds, anchor = l.anchor, danchor = l.danchor;
         float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -214,6 +216,7 @@ struct Reverse : Frozen {
         }
         float ddelta = 0.0f;
         if (huber) {
+            // Inside the threshold an error is taught as it is.
             const float* error = v.row(t);
             float delta = n.delta[t], length = o.huber == COORDINATE ? 0.0f : sqrtf(warp_dot(error, error, o.value));
             if (o.huber == NORM && !(length <= delta)) {
@@ -289,6 +292,7 @@ struct Reverse : Frozen {
     }
     // d += xᵀ y for the second layer, and for what leads it.
     TOGETHER_OF void take_weights(Panel d, Panel leading, Panel x, Panel y) const {
+        // Where the point is X + S, both get its gradient.
         multiply(d, 1.0f, nullptr, x.t(), y.own(), width, o.value, rows);
         if (ahead()) multiply(leading, 1.0f, nullptr, x.t(), y.own(), width, o.value, rows);
     }
@@ -361,6 +365,7 @@ struct Reverse : Frozen {
         fours<2>(rows, rows, [&](u32, u32) { return zero; }, [&](u32 t, u32 j, float4 x) { dc.four(t, j) = x; });
         EACH(t, rows) n.dkept[t] = n.dpushed[t] = n.dlast_c[t] = n.dlast_e[t] = n.ddelta[t] = 0.0f;
         begin(call, sequence, start, count);
+        // Forward again, as far as gradients need it: outputs are not made.
         inner_grads(pre, back);
         read(preq, q, x0, anchor0, s0, k, z0, o.key, width);
         activate(hq, preq);
@@ -371,6 +376,7 @@ struct Reverse : Frozen {
         layer(layers[0], dlast);
         // Of this block; the same in all its threads.
         for (float& d : dlast) d = together(d);
+        // Gates come last: all that reads masks has added to them.
         masks_back(dlast);
         inner_grads_back(call, sequence, start);
         finish(call, sequence, start);
@@ -397,6 +403,7 @@ struct Reverse : Frozen {
         };
         to_store(call.dq, of_q, dout), to_store(call.dk, of_k, less);
         EACH(i, mine) {
+            // Gates are scalars: a thread a token.
             u32 t = i * blocks + rank;
             u64 row = sequence.row(call, start + t);
             float4 of = total(gates.row(t));

@@ -17,6 +17,12 @@
 //! Factors of products are rounded to 10 bits of fraction (`mma` of tf32) and added up in 32: arguments of bfloat16 are exact,
 //! and weights lose an eighth of what such an argument lost when it was rounded.
 //!
+//! # What goes token by token
+//!
+//! All else has the general kernels (`deep.cuh`): other element types, other retentions and memories of one matrix. So have
+//! norms, lengths set back, groups under 16 or over 64 tokens, and widths that are no multiples of eight. Both kinds keep the
+//! same states, so that either backward could follow either forward.
+//!
 //! # What it costs
 //!
 //! With `D` hidden columns, momentum and groups of `G`, a forward has 11 products of `G K D` multiply-adds a group and six
@@ -56,9 +62,11 @@ step_kernels! { EIGHT: FORWARD, BACKWARD, DeepOptions {
 const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), (4, FOUR), (8, EIGHT)];
 
 /// Tokens of a group and of a sequence from which on products pay, and tokens of a group at most.
+// A product has rows for sixteen tokens: shorter groups would leave most of them empty.
 const LEAST_TOKENS: usize = 16;
 const MOST_TOKENS: usize = 64;
 /// Hidden columns of a block, at most where there are clusters for more.
+// Narrower ones were slower: each step has a cost of its own.
 const WIDEST: usize = 128;
 
 /// Whether a call of these sizes goes by these kernels: an MLP of even widths that decays, groups that fill products, and
@@ -66,7 +74,9 @@ const WIDEST: usize = 128;
 fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
     let group = spec.frozen.map_or(0, |group| group as usize);
     let hidden = spec.structure.hidden(dims.key).unwrap_or(0);
+    // Threads read four neighbours, products take eight terms at once.
     let whole = [dims.key, dims.value, hidden].iter().all(|&width| width > 0 && width.is_multiple_of(8));
+    // Norms and lengths set back look at whole columns: they go token by token.
     let plain = spec.retention == Retention::Decay && !spec.structure.norm() && !spec.renorm;
     let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
     dtype == DType::Bf16 && plain && whole && long && device.properties().capability.0 >= 8
@@ -75,6 +85,7 @@ fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
 /// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow.
 fn kernels(device: &Cuda, dims: &Dims, hidden: usize) -> (usize, StepKernels<DeepOptions>) {
     let multiprocessors = device.properties().multiprocessors as usize;
+    // Each has a cluster.
     let memories = dims.sequences.count() * dims.heads;
     // Clusters are in code that is compiled for this GPU, and not in what is for all.
     let clusters = device.properties().capability.0 >= 9 && device.compiles();
@@ -96,6 +107,7 @@ pub(super) fn grouped(
     if !suits(device, spec, dims, dtype) {
         return None;
     }
+    // Columns of the hidden layer are divided among the blocks.
     let hidden = spec.structure.hidden(dims.key)?;
     let (cluster, kernels) = kernels(device, dims, hidden);
     let places =
@@ -128,6 +140,7 @@ impl Places {
     /// Both matrices, and both of momentum.
     fn state(&self) -> [(usize, usize); 4] {
         let [low, high] = [(self.key, self.width), (self.width, self.value)];
+        // Without momentum two of them are empty.
         if self.momentum { [low, high, low, high] } else { [low, high, (0, 0), (0, 0)] }
     }
 
@@ -141,6 +154,7 @@ impl Places {
         let rows = self.rows();
         let [hidden, key, value] = [self.width, self.key, self.value].map(|width| (rows, width));
         let (square, [low, high, low_s, high_s]) = ((rows, rows), self.state());
+        // Rows that are scaled before a product may be keys or values.
         let widest = (rows, self.key.max(self.value));
         // Numbers by token; z0, h, x0, x1, k, u, hq, square, q, c, z1, v, spare, s0, s1.
         let panels =
