@@ -3,6 +3,9 @@
 //! A graph repeats the launches of one step at the addresses that they had. Inputs are copied to where the step found
 //! them, and its next state is copied over the state that it started from. [`GraphLedger`](crate::ledger::GraphLedger)
 //! keeps memory alive for it.
+//!
+//! A step is captured by running it once on a stream that only notes what is launched. So nothing is computed then: the
+//! first replay is the first time that the step runs. A replay costs the host one launch, however many kernels there are.
 #![allow(unsafe_code)]
 
 use crate::{Cuda, device::arena::Arena, error::failed, ledger::GraphToken, primitives::layout::copy_all};
@@ -48,6 +51,7 @@ impl CapturedStep<Cuda> for CapturedGraph {
         self.result.download()
     }
 
+    /// Copies of the state that the last replay started from, for whoever reads on from there in another way.
     fn before(&self) -> Result<Vec<Tensor<Cuda>>> {
         let copies = empty_like(&self.device, &self.before)?;
         copy_all(&self.device, &self.before.iter().zip(&copies).collect::<Vec<_>>())?;
@@ -111,6 +115,7 @@ pub(crate) fn capture(
                     before,
                 })));
             }
+            // The same would happen again: the step goes call by call.
             Err(Failure::Refused(_)) => return Ok(None),
             // It ran a moment ago: what fails now is the capture.
             Err(Failure::Broken(_)) => {}

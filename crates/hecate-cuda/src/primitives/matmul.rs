@@ -92,6 +92,7 @@ impl Matmul for Cuda {
         let (mut products, mut rounded) = (Vec::with_capacity(weights.len()), None);
         for run in weights.chunk_by(|(_, a), (_, b)| a.dtype() == b.dtype()).flat_map(|run| run.chunks(MATRICES)) {
             let mixed = run[0].1.dtype() != x.dtype();
+            // A launch for all of them; a single one of the same type has its own kernel already.
             if (mixed || run.len() > 1) && run.iter().all(|(dims, _)| dims.rows <= FEW && dims.batch == 1) {
                 products.extend(few_rows_each(self, x, run)?);
                 continue;
@@ -99,6 +100,7 @@ impl Matmul for Cuda {
             for &(dims, b) in run {
                 products.push(match mixed {
                     false => self.matmul(dims, MatmulInputs { a: x, b, onto: None })?,
+                    // Rounded once for all weights of this type.
                     true => {
                         let known = rounded.take().filter(|x: &Tensor<Self>| x.dtype() == b.dtype());
                         let x = known.map_or_else(|| self.cast(b.dtype(), x), Ok)?;

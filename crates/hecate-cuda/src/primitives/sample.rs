@@ -1,4 +1,11 @@
 //! Drawing tokens, a block a text.
+//!
+//! All that decides is a whole number: levels of tokens, their weights, and the random words. So a token does not depend on the
+//! order of sums, and is the one that other backends draw from the same scores. Seed and count of draws lie on the device
+//! and are moved on there: a graph that holds the draw can be replayed, and draws the next token every time.
+//!
+//! A text has one block, since a token is known only when all are looked at. Its time is that of one multiprocessor, which is
+//! little beside the product that makes the scores.
 
 use crate::{
     Cuda,
@@ -47,6 +54,7 @@ impl Sample for Cuda {
             top_k: cut.top_k,
             top_p: cut.top_p,
         };
+        // A block of as many threads as there are lanes: which lane a token has is part of the definition.
         self.launch(Grid::blocks(batch, LANES as u32), &call)?;
         Ok(Sampled { tokens, streams: next })
     }

@@ -17,11 +17,17 @@
 //! Factors of products are rounded to 10 bits of fraction (`mma` of tf32) and added up in 32: arguments of bfloat16 are exact,
 //! and weights lose an eighth of what such an argument lost when it was rounded.
 //!
+//! # Memory
+//!
+//! Beside arguments and results a call keeps the states that the kernels by tokens keep: one every 64 tokens. A block has the
+//! workspace that [`Places`] counts, and there are no more clusters at a time than keep the GPU busy. States inside an interval
+//! are made again in the backward, from the one before them.
+//!
 //! # What goes token by token
 //!
-//! All else has the general kernels (`deep.cuh`): other element types, other retentions and memories of one matrix. So have
-//! norms, lengths set back, groups under 16 or over 64 tokens, and widths that are no multiples of eight. Both kinds keep the
-//! same states, so that either backward could follow either forward.
+//! Arguments of 32 bits, groups of less than 16 tokens or more than 64, other retentions than decay, a norm inside the memory,
+//! columns set back to their lengths, and widths that eight does not divide.
+//! Both kinds keep the same states, so that either backward could follow either forward.
 //!
 //! # What it costs
 //!
@@ -66,7 +72,9 @@ const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), 
 const LEAST_TOKENS: usize = 16;
 const MOST_TOKENS: usize = 64;
 /// Hidden columns of a block, at most where there are clusters for more.
-// Narrower ones were slower: each step has a cost of its own.
+///
+/// Both matrices of 64 rows fit shared memory beside the hidden layer then; their momentum does not. Narrower ones were
+/// slower: each step has a cost of its own.
 const WIDEST: usize = 128;
 
 /// Whether a call of these sizes goes by these kernels: an MLP of even widths that decays, groups that fill products, and
@@ -107,8 +115,8 @@ pub(super) fn grouped(
     if !suits(device, spec, dims, dtype) {
         return None;
     }
-    // Columns of the hidden layer are divided among the blocks.
     let hidden = spec.structure.hidden(dims.key)?;
+    // Every block of a cluster has as many hidden columns as the others.
     let (cluster, kernels) = kernels(device, dims, hidden);
     let places =
         Places { key: dims.key, value: dims.value, width: hidden / cluster, group: spec.frozen? as usize, momentum };
@@ -127,6 +135,7 @@ struct Places {
 }
 
 impl Places {
+    // All counts are of numbers of 32 bits.
     /// Rows of a group to the next sixteen.
     fn rows(&self) -> usize {
         self.group.next_multiple_of(16)
@@ -167,6 +176,7 @@ impl Places {
         let rows = self.rows();
         let [hidden, key, value] = [self.width, self.key, self.value].map(|width| (rows, width));
         let (square, state) = ((rows, rows), self.state());
+        // Gradients of what the forward makes on its way, panel by panel.
         // dhq, dh, preq, pre, back, dout, dq, dk, dz1, less, dsquare, dc, e, then gradients of the state.
         let own = [[hidden; 5].as_slice(), &[value, key, key, value, value, square, square, square], &state].concat();
         // States before groups, but of the first and the last of an interval.
