@@ -114,21 +114,17 @@ impl MemoryConfig {
         let elements = Elements::of(self.rule, &Dims::new(1, 1, self.heads, key, value));
         let [heads, key, value] = [self.heads, key, value].map(|size| size as u128);
         let (around, differences) = match self.is_difference() {
-            true => (self.around([heads, key, value]), 1),
+            true => (self.around([heads, value]), 1),
             false => (TapeElements::default(), 0),
         };
         MemorySizes { heads, key, value, elements, read: if self.gate { 3 } else { 2 }, around, differences }
     }
 
-    /// Rows of each head's queries and keys, and the values that the rule is told in place of the layer's. Where it erases with a
-    /// strength of its own, both strengths at every value, and what they multiply.
-    fn around(&self, [heads, key, value]: [u128; 3]) -> TapeElements {
-        let (narrow, wide) = match self.rule {
-            RuleConfig::Hebbian(_) | RuleConfig::Lightning(_) => (key, 0),
-            RuleConfig::Dgd(_) => (2 * key + value, 4 * value + 2),
-            _ => (2 * key + value, 0),
-        };
-        TapeElements { narrow: heads * narrow, wide: heads * wide, states: 0 }
+    /// Nothing where the rule is told other values: the tape keeps those alone. Where it erases with a strength of its own, both
+    /// strengths at every value, and what they multiply.
+    fn around(&self, [heads, value]: [u128; 2]) -> TapeElements {
+        let wide = if matches!(self.rule, RuleConfig::Dgd(_)) { 4 * value + 2 } else { 0 };
+        TapeElements { narrow: 0, wide: heads * wide, states: 0 }
     }
 
     /// The memory of a call that is cut into pieces of `length` tokens, each of which is read and written by calls of its
