@@ -66,6 +66,7 @@ __device__ __forceinline__ Sum block_total(Sum x, Sum* shared) {
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
     Sum sum = {0, 0};
+#pragma unroll 4
     for (u32 i = 0; i < WARPS; i++) sum.count += shared[i].count, sum.mass += shared[i].mass;
     return sum;
 }
@@ -187,6 +188,7 @@ template <u32 TYPE> __device__ __forceinline__ u32 drawn(const Sample& args) {
     }
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = top;
     __syncthreads();
+#pragma unroll 4
     for (u32 i = 0; i < WARPS; i++) top = sums[i] > top ? sums[i] : top;
     const u32 largest = (u32)(top >> 32), first = ~(u32)top;
     if (top == ~0ull) return 0xffffffffu;
