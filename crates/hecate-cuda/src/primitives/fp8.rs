@@ -1,0 +1,142 @@
+//! Products of 8-bit floats: kernels round the factors, and cuBLASLt multiplies them.
+//!
+//! It takes factors with the terms of a sum side by side, so matrices that lie otherwise are turned while they are rounded.
+
+use crate::{
+    Cuda,
+    blas_lt::{self, BlasLt, Fp8Product},
+    device::Buffer,
+    error::{failed, unsupported},
+    launch::{Array, Grid, Pointer, kernels, optional, pointer},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{
+    DType, Result, Tensor,
+    primitives::{Fp8, Fp8Factor, Fp8Matmul, MatmulDims},
+};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("fp8", "fp8.cu");
+
+kernels! { SOURCE {
+    "fp8_largest" Largest { x: Array, count: u64, largest: Pointer }
+    "fp8_cast" Cast {
+        x: Array, out: Pointer, rows: u64, columns: u64, step: Pointer, largest: Pointer, own_step: Pointer, maximum: Pointer,
+        format: u32
+    }
+} }
+
+/// The same arguments, for the kernel that turns the matrix.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct CastAcross(Cast);
+
+#[allow(unsafe_code)]
+// SAFETY: the kernel takes the structure that `Cast` is the twin of.
+unsafe impl crate::launch::KernelArguments for CastAcross {
+    const SOURCE: &'static KernelSource = &SOURCE;
+    const NAME: &'static str = "fp8_cast_across";
+}
+
+/// Elements of a thread.
+// `PART` in the kernels.
+const PART: usize = 16;
+
+/// Rows and columns of a tile.
+// `TILE` in the kernel.
+const TILE: usize = 64;
+
+/// The least compute capability that multiplies 8-bit floats.
+const LEAST: (u32, u32) = (8, 9);
+
+impl Fp8Matmul for Cuda {
+    fn check_fp8(&self) -> Result<()> {
+        let what = "products of 8-bit floats";
+        let (major, minor) = self.properties().capability;
+        if (major, minor) < LEAST {
+            let why = format!("they need compute capability 8.9, this GPU has {major}.{minor}; multiply bf16");
+            return Err(unsupported(what, why));
+        }
+        if !blas_lt::is_present() {
+            let why = "cuBLASLt is not found; have its libcublasLt beside cuBLAS, or multiply bf16";
+            return Err(unsupported(what, why));
+        }
+        Ok(())
+    }
+
+    /// `out [m,n] = a' b'`, both rounded first.
+    fn fp8_matmul(&self, dims: MatmulDims, factors: [Fp8Factor<'_, Self>; 2]) -> Result<Tensor<Self>> {
+        self.check_fp8()?;
+        let Some(blas) = self.blas_lt() else {
+            return Err(failed("opening cuBLASLt", "there may be too little memory for its workspace"));
+        };
+        let [a, b] = factors;
+        let out = self.empty([dims.rows, dims.columns], a.x.dtype())?;
+        // Terms of a sum lie side by side in `a [m,k]` and in `b [n,k]`.
+        let (a, b) = (Rounded::new(self, a, dims.transpose.a)?, Rounded::new(self, b, !dims.transpose.b)?);
+        multiply(self, blas, dims, [&a, &b], &out)?;
+        Ok(out)
+    }
+}
+
+/// A factor as 8-bit floats `[rows, inner]`.
+struct Rounded {
+    bytes: Buffer,
+    format: Fp8,
+    /// Where the step lies.
+    step: Pointer,
+    /// The array's largest magnitude and its step `[2]`, where none was given.
+    _own: Option<Tensor<Cuda>>,
+}
+
+impl Rounded {
+    /// Rounds a matrix, and turns it where it is to lie `across`.
+    fn new(device: &Cuda, factor: Fp8Factor<'_, Cuda>, across: bool) -> Result<Self> {
+        let Fp8Factor { x, format, step, maximum } = factor;
+        let element = |(array, index): (&Tensor<Cuda>, usize)| pointer(array) + (index * size_of::<f32>()) as u64;
+        let (rows, columns) = (x.shape().axes()[0], x.shape().axes()[1]);
+        let bytes = device.allocate(rows * columns)?;
+        let own = step.is_none().then(|| device.zeroed([2], DType::F32)).transpose()?;
+        let largest = optional(own.as_ref());
+        let own_step = own.as_ref().map_or(0, |own| element((own, 1)));
+        if own.is_some() {
+            let count = (rows * columns) as u64;
+            device.launch(Grid::elements(rows * columns / PART), &Largest { x: x.into(), count, largest })?;
+        }
+        let cast = Cast {
+            x: x.into(),
+            out: bytes.pointer(),
+            rows: rows as u64,
+            columns: columns as u64,
+            step: step.map_or(0, element),
+            largest,
+            own_step,
+            maximum: maximum.map_or(0, element),
+            format: u32::from(format == Fp8::E5M2),
+        };
+        if across {
+            let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
+            device.launch(Grid::blocks(tiles, 256), &CastAcross(cast))?;
+        } else {
+            device.launch(Grid::elements(rows * columns / PART), &cast)?;
+        }
+        Ok(Self { bytes, format, step: step.map_or(own_step, element), _own: own })
+    }
+}
+
+/// Through cuBLASLt.
+#[allow(unsafe_code)]
+fn multiply(device: &Cuda, blas: &BlasLt, dims: MatmulDims, [a, b]: [&Rounded; 2], out: &Tensor<Cuda>) -> Result<()> {
+    let product = Fp8Product {
+        sizes: [dims.rows, dims.inner, dims.columns],
+        formats: [a.format, b.format],
+        dtype: out.dtype(),
+        factors: [a.bytes.pointer(), b.bytes.pointer()],
+        steps: [a.step, b.step],
+        out: out.buffer().pointer(),
+    };
+    // While another thread captures a step, nothing is queued.
+    let _turn = device.ledger().turn();
+    // SAFETY: arrays have as many elements as the sizes say, which core checked, and the stream frees none of them before it is
+    // through with them; nobody else holds `out`.
+    unsafe { blas.multiply(device.stream(), &product) }
+}
