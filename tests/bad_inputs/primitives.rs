@@ -183,7 +183,8 @@ fn products_by_heads() {
 #[test]
 fn products_of_8_bits() {
     let call = |a: &Tensor<Cpu>, b: &Tensor<Cpu>, formats: [Fp8; 2], maximum| {
-        let [a, b] = [(a, formats[0]), (b, formats[1])].map(|(x, format)| Fp8Factor { x, format, step: None, maximum });
+        let [a, b] =
+            [(a, formats[0]), (b, formats[1])].map(|(x, format)| Fp8Factor { x, format, scale: None, maximum });
         primitives::fp8_matmul(a, b, Transpose::default())
     };
     let (a, b, both) = (ones([16, 32]), ones([32, 48]), [Fp8::E4M3; 2]);

@@ -64,7 +64,7 @@ impl FromStr for Request {
 }
 
 /// Products of matrices, by cuBLAS and by kernels of our own.
-const PRODUCTS: [&str; 3] = ["product", "own_product", "fp8_product"];
+const PRODUCTS: [&str; 2] = ["product", "own_product"];
 
 /// Primitives of rows.
 const ROWS: [&str; 3] = ["softmax", "layer_norm", "rms_norm"];
@@ -207,18 +207,18 @@ fn prepare_product(device: &Cuda, request: &Request) -> Result<Work> {
     }))
 }
 
-/// As [`prepare_product`] with factors that are rounded to 8 bits in each run, by steps that are known.
+/// `fp8_product`, for GPUs that have it: as [`prepare_product`] with factors that are rounded to 8 bits in each run, by scales that are known.
 fn prepare_fp8_product(device: &Cuda, request: &Request) -> Result<Work> {
     let [b, t, columns, inner] = request.sizes;
-    let (mut random, step) = (Random::new(1), 2f32.powi(-6));
+    let (mut random, scale) = (Random::new(1), 2f32.powi(-6));
     let mut upload = |rows: usize| random.normals([rows, inner]).upload(device, request.dtype);
     let (left, right) = (upload(b * t)?, upload(columns)?);
-    let (steps, maxima) = (Tensor::from_f32(device, [1], vec![step])?, Tensor::zeros(device, [1], DType::F32)?);
+    let (scales, maxima) = (Tensor::from_f32(device, [1], vec![scale])?, Tensor::zeros(device, [1], DType::F32)?);
     // Gradients are as large as what they are gradients of.
     let product = move |[a, b]: [&Tensor<Cuda>; 2], format: Fp8, transpose| {
         let [a, b] = [(a, format), (b, Fp8::E4M3)].map(|(x, format)| {
-            let (step, maximum) = (Some((&steps, 0)), Some((&maxima, 0)));
-            Fp8Factor { x, format, step, maximum }
+            let (scale, maximum) = (Some((&scales, 0)), Some((&maxima, 0)));
+            Fp8Factor { x, format, scale, maximum }
         });
         primitives::fp8_matmul(a, b, transpose)
     };
@@ -226,7 +226,7 @@ fn prepare_fp8_product(device: &Cuda, request: &Request) -> Result<Work> {
     let (cpu, across) = (Cpu::new(), Transpose { a: false, b: true });
     let first = |x: &Tensor<Cuda>, rows| {
         let mut x = Array::download(&primitives::narrow(x, 0, 0, rows)?)?;
-        x.values.iter_mut().for_each(|x| *x = f64::from(Fp8::E4M3.round(*x as f32 / step) * step));
+        x.values.iter_mut().for_each(|x| *x = f64::from(Fp8::E4M3.round(*x as f32 / scale) * scale));
         x.upload(&cpu, DType::F32)
     };
     let truth = Array::download(&primitives::matmul(&first(&left, 1)?, &first(&right, columns)?, across)?)?;

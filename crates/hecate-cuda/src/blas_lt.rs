@@ -41,7 +41,7 @@ pub(crate) struct Fp8Product {
     /// Where `a` and `b` begin.
     pub(crate) factors: [u64; 2],
     /// Where `sₐ` and `s_b` stand, 32 bits each.
-    pub(crate) steps: [u64; 2],
+    pub(crate) scales: [u64; 2],
     pub(crate) out: u64,
 }
 
@@ -94,7 +94,7 @@ impl BlasLt {
     /// The matrices hold as many elements as the sizes say, and live until the stream is through with them. Nobody else holds
     /// `out`.
     pub(crate) unsafe fn multiply(&self, stream: &Arc<CudaStream>, product: &Fp8Product) -> Result<()> {
-        let Fp8Product { sizes, formats, dtype, factors: [a, b], steps: [a_step, b_step], out } = *product;
+        let Fp8Product { sizes, formats, dtype, factors: [a, b], scales: [a_scale, b_scale], out } = *product;
         let failing = |error| failed(format!("cuBLASLt: a product of {product:?}"), format!("{error:?}"));
         // A first product may load code.
         let _driver = driver_turn();
@@ -109,7 +109,7 @@ impl BlasLt {
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`, so `b` comes first.
         // SAFETY: the caller's; the plan is of these sizes.
         unsafe {
-            let multiplied = plan.scale([b_step, a_step]).and_then(|()| {
+            let multiplied = plan.set_scales([b_scale, a_scale]).and_then(|()| {
                 result::matmul(
                     self.handle,
                     plan.product,
@@ -175,8 +175,8 @@ impl Plan {
         unsafe {
             plan.set(CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
             plan.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast)?;
-            // Any address tells that there are steps.
-            plan.scale([256, 256])?;
+            // Any address tells that there are scales.
+            plan.set_scales([256, 256])?;
             let preference = result::create_matmul_pref()?;
             let workspace = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
             result::set_matmul_pref_attribute(preference, workspace, (&raw const limit).cast(), size_of::<u64>())?;
@@ -188,8 +188,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Sets where the steps of both factors stand.
-    unsafe fn scale(&self, [first, second]: [u64; 2]) -> Result<(), result::CublasError> {
+    /// Sets where the scales of both factors stand.
+    unsafe fn set_scales(&self, [first, second]: [u64; 2]) -> Result<(), result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t::*;
         // SAFETY: addresses, as the library takes them.
         unsafe {

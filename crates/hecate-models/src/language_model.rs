@@ -40,7 +40,7 @@ pub struct LanguageModel<B: Backend> {
     /// Of passes that gather gradients.
     masks: Option<Masks>,
     /// Of the 8-bit factors of such passes, by [`FactorKind::index`](crate::tape::FactorKind::index).
-    fp8_steps: Option<Tensor<B>>,
+    fp8_scales: Option<Tensor<B>>,
     /// Scores that losses are made of at a time.
     scores_at_once: usize,
 }
@@ -78,7 +78,7 @@ impl<B: Backend> LanguageModel<B> {
         let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
         let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
         let (device, config, precision) = (device.clone(), Arc::new(config.clone()), Precision::default());
-        let (interrupt, masks, fp8_steps, scores_at_once) = (None, None, None, SCORES);
+        let (interrupt, masks, fp8_scales, scores_at_once) = (None, None, None, SCORES);
         Ok(Self {
             device,
             config,
@@ -90,7 +90,7 @@ impl<B: Backend> LanguageModel<B> {
             precision,
             interrupt,
             masks,
-            fp8_steps,
+            fp8_scales,
             scores_at_once,
         })
     }
@@ -140,10 +140,10 @@ impl<B: Backend> LanguageModel<B> {
         self.masks = masks;
     }
 
-    /// From here on, passes that gather gradients round 8-bit factors by these steps; without them by the factors' own maxima, as
+    /// From here on, passes that gather gradients round 8-bit factors by these scales; without them by the factors' own maxima, as
     /// in a new model.
-    pub(crate) fn set_fp8_steps(&mut self, steps: Option<Tensor<B>>) {
-        self.fp8_steps = steps;
+    pub(crate) fn set_fp8_scales(&mut self, scales: Option<Tensor<B>>) {
+        self.fp8_scales = scales;
     }
 
     /// Refuses to go on once the model's interrupt was asked for.

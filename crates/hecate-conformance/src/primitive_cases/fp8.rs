@@ -34,7 +34,7 @@ fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [u
     let (a, b) = (across(m, k, transpose.a), across(k, n, transpose.b));
     let mut factor = |name, shape: [usize; 2], unit: f64| {
         let mut x = random.normals(shape);
-        // The largest is there for certain, so that the step is known.
+        // The largest is there for certain, so that the scale is known.
         x.values.iter_mut().for_each(|x| *x = (3.0 * *x).round().clamp(-MOST, MOST) * unit);
         x.values[0] = MOST * unit;
         Slot::tiles(name, x, (shape[0], shape[1]))
@@ -51,7 +51,7 @@ fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [u
             vec![vec![turned(&x[0][0], transpose.a).dot(&turned(&x[1][0], transpose.b))]]
         }),
         device: Box::new(move |x, _| {
-            let [a, b] = [0, 1].map(|i| Fp8Factor { x: &x[i], format: formats[i], step: None, maximum: None });
+            let [a, b] = [0, 1].map(|i| Fp8Factor { x: &x[i], format: formats[i], scale: None, maximum: None });
             for (factor, turned) in [(a, transpose.a), (b, transpose.b)] {
                 rounds(factor, turned)?;
             }
@@ -60,14 +60,14 @@ fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [u
     }
 }
 
-/// An array like this one is rounded as [`Fp8::round`] does, by the step that is given or by its own, and its maximum is noted.
+/// An array like this one is rounded as [`Fp8::round`] does, by the scale that is given or by its own, and its maximum is noted.
 fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
     let Fp8Factor { x, format, .. } = like;
     let (device, shape) = (x.device(), x.shape().clone());
     let inner = shape.axes()[usize::from(!turned)];
     let unit = (0..inner * inner).map(|i| f32::from(u8::from(i % (inner + 1) == 0))).collect();
     let unit = Tensor::from_f32(device, [inner, inner], unit)?;
-    let unit = Fp8Factor { x: &unit, format: Fp8::E4M3, step: None, maximum: None };
+    let unit = Fp8Factor { x: &unit, format: Fp8::E4M3, scale: None, maximum: None };
     // Numbers of all sizes: what is too small, ties, what is saturated.
     let mut values: Vec<f32> = Random::new(5).normals(shape.clone()).values.iter().map(|&x| x as f32).collect();
     for (i, x) in values.iter_mut().enumerate() {
@@ -80,19 +80,19 @@ fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
         };
     }
     let most = values.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-    let step = 2f32.powi(format.step_exponent(most).expect("a finite number"));
-    let (steps, maxima) =
+    let scale = 2f32.powi(format.scale_exponent(most).expect("a finite number"));
+    let (scales, maxima) =
         (Tensor::from_f32(device, [3], vec![0.5, 4.0, 2.0])?, Tensor::zeros(device, [3], DType::F32)?);
     let x = Tensor::from_f32(device, shape.clone(), values.clone())?;
     let transpose = Transpose { a: turned, b: false };
-    for (given, step) in [(Some((&steps, 1)), 4.0), (None, step)] {
-        let factor = Fp8Factor { x: &x, format, step: given, maximum: Some((&maxima, 2)) };
+    for (given, scale) in [(Some((&scales, 1)), 4.0), (None, scale)] {
+        let factor = Fp8Factor { x: &x, format, scale: given, maximum: Some((&maxima, 2)) };
         let found = primitives::fp8_matmul(factor, unit, transpose)?.to_f32()?;
         let (rows, columns) = (shape.axes()[0], shape.axes()[1]);
         for (i, x) in values.iter().enumerate() {
             let at = if turned { i % columns * rows + i / columns } else { i };
-            let expected = format.round(x / step) * step;
-            assert_eq!(found[at], expected, "{x} as {format:?} in steps of {step} on {device:?}");
+            let expected = format.round(x / scale) * scale;
+            assert_eq!(found[at], expected, "{x} as {format:?} in scales of {scale} on {device:?}");
         }
         assert_eq!(maxima.to_f32()?, [0.0, 0.0, most], "the largest of {format:?} on {device:?}");
     }
@@ -101,7 +101,7 @@ fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
         let mut values = values.clone();
         values[0] = bad;
         let x = Tensor::from_f32(device, shape.clone(), values)?;
-        let factor = Fp8Factor { x: &x, format, step: Some((&steps, 0)), maximum: Some((&maxima, 0)) };
+        let factor = Fp8Factor { x: &x, format, scale: Some((&scales, 0)), maximum: Some((&maxima, 0)) };
         let found = primitives::fp8_matmul(factor, unit, transpose)?.to_f32()?;
         assert!(found[0].is_nan() && !maxima.to_f32()?[0].is_finite(), "{bad} as {format:?} on {device:?}");
         let sound = found[inner..].iter().all(|x| x.is_finite());

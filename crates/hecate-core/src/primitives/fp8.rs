@@ -1,7 +1,7 @@
 //! Products of factors that are rounded to 8-bit floats, for the matrix units that have them.
 //!
-//! Source: Micikevicius and others, "FP8 Formats for Deep Learning". An array is divided by a *step*, a power of two, rounded
-//! and saturated; the product is multiplied by both steps again, which is exact.
+//! Source: Micikevicius and others, "FP8 Formats for Deep Learning". An array is divided by a *scale*, a power of two, rounded
+//! and saturated; the product is multiplied by both scales again, which is exact.
 
 use super::{MatmulDims, Transpose, check_device, check_dtype, check_float, check_rank, check_shape, check_size};
 use crate::{DType, Device, Error, Result, Shape, Tensor};
@@ -47,8 +47,8 @@ impl Fp8 {
         ((x / apart).round_ties_even() * apart).clamp(-self.largest(), self.largest())
     }
 
-    /// The exponent of the smallest step that brings `maximum` into range. None for an array of zeros, or of no numbers.
-    pub fn step_exponent(self, maximum: f32) -> Option<i32> {
+    /// The exponent of the smallest scale that brings `maximum` into range. None for an array of zeros, or of no numbers.
+    pub fn scale_exponent(self, maximum: f32) -> Option<i32> {
         if maximum == 0.0 || !maximum.is_finite() {
             return None;
         }
@@ -71,9 +71,9 @@ pub struct Fp8Factor<'a, D: Device> {
     pub x: &'a Tensor<D>,
     /// What they are rounded to.
     pub format: Fp8,
-    /// Where the step stands in an array `[n]` of powers of two, 32 bits. Without one it is the smallest that brings the
+    /// Where the scale stands in an array `[n]` of powers of two, 32 bits. Without one it is the smallest that brings the
     /// largest element into range, for which the matrix is read once more.
-    pub step: Option<(&'a Tensor<D>, usize)>,
+    pub scale: Option<(&'a Tensor<D>, usize)>,
     /// An element of an array `[n]`, 32 bits, that is raised in place to the largest magnitude in `x`, NaN where there is one.
     pub maximum: Option<(&'a Tensor<D>, usize)>,
 }
@@ -121,7 +121,7 @@ pub const FP8_ALIGNED: usize = 16;
 /// the result NaN.
 ///
 /// # Errors
-/// Ranks other than 2, unequal inner lengths, other sizes, mixed or integer types, two factors of [`Fp8::E5M2`], steps or maxima
+/// Ranks other than 2, unequal inner lengths, other sizes, mixed or integer types, two factors of [`Fp8::E5M2`], scales or maxima
 /// that are not there. [`Error::Unsupported`] on a device without such products.
 pub fn fp8_matmul<D: Fp8Matmul>(a: Fp8Factor<'_, D>, b: Fp8Factor<'_, D>, transpose: Transpose) -> Result<Tensor<D>> {
     let what = "fp8_matmul";
@@ -129,7 +129,7 @@ pub fn fp8_matmul<D: Fp8Matmul>(a: Fp8Factor<'_, D>, b: Fp8Factor<'_, D>, transp
         check_device(what, a.x, &[(slot, factor.x)])?;
         check_rank(what, slot, factor.x, 2, "2")?;
         check_float(what, slot, factor.x)?;
-        check_element(a.x, "steps", factor.step)?;
+        check_element(a.x, "scales", factor.scale)?;
         check_element(a.x, "maxima", factor.maximum)?;
     }
     check_dtype(what, "b", b.x, a.x.dtype())?;
@@ -212,13 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_the_smallest_that_fits() {
+    fn a_scale_is_the_smallest_that_fits() {
         for format in Fp8::ALL {
             for maximum in [1e-30, 0.7, 1.0, 1.75, 1.750_001, 448.0, 449.0, 57_344.0, 57_345.0, 3e38] {
-                let step = 2f32.powi(format.step_exponent(maximum).expect("a step"));
-                assert!(maximum / step <= format.largest() && maximum / step * 2.0 > format.largest(), "{maximum}");
+                let scale = 2f32.powi(format.scale_exponent(maximum).expect("a scale"));
+                assert!(maximum / scale <= format.largest() && maximum / scale * 2.0 > format.largest(), "{maximum}");
             }
-            assert!([0.0, f32::NAN, f32::INFINITY].iter().all(|&x| format.step_exponent(x).is_none()));
+            assert!([0.0, f32::NAN, f32::INFINITY].iter().all(|&x| format.scale_exponent(x).is_none()));
         }
     }
 }

@@ -20,11 +20,11 @@ struct Cast {
     // [rows, columns], or across [columns, rows]
     u8* out;
     u64 rows, columns;
-    // Where the step is known, else null
-    const float* step;
-    // Else the largest magnitude, and where the step goes that comes of it
+    // Where the scale is known, else null
+    const float* scale;
+    // Else the largest magnitude, and where the scale goes that comes of it
     const float* largest;
-    float* own_step;
+    float* own_scale;
     // Raised to the largest magnitude; may be null
     float* maximum;
     u32 format;
@@ -77,7 +77,7 @@ KERNEL(fp8_largest, Largest, 256) {
 }
 
 // The smallest power of two that brings `largest` into range: both formats end at 1.75 times a power of two.
-__device__ __forceinline__ float smallest_step(float largest, u32 format) {
+__device__ __forceinline__ float smallest_scale(float largest, u32 format) {
     u32 bits = __float_as_uint(largest);
     // Zeros and what is no number take any.
     if (bits == 0 || bits >= 0x7f800000u) return 1.0f;
@@ -86,12 +86,12 @@ __device__ __forceinline__ float smallest_step(float largest, u32 format) {
     return __uint_as_float((u32)(min(max(exponent - top + over, -126), 126) + 127) << 23);
 }
 
-// The step of a matrix. One thread of all notes it where it is the matrix's own.
-__device__ __forceinline__ float step_of(const Cast& args) {
-    if (args.step) return *args.step;
-    float step = smallest_step(*args.largest, args.format);
-    if (grid_thread() == 0) *args.own_step = step;
-    return step;
+// The scale of a matrix. One thread of all notes it where it is the matrix's own.
+__device__ __forceinline__ float scale_of(const Cast& args) {
+    if (args.scale) return *args.scale;
+    float scale = smallest_scale(*args.largest, args.format);
+    if (grid_thread() == 0) *args.own_scale = scale;
+    return scale;
 }
 
 // A number without its sign as bits of a format of M bits of mantissa, whose smallest normal number is `2^least`.
@@ -140,7 +140,7 @@ __device__ __forceinline__ uint4 rounded(const float (&x)[PART], float inverse, 
 
 KERNEL(fp8_cast, Cast, 256) {
     __shared__ float shared[32];
-    float inverse = 1.0f / step_of(args), most = 0.0f;
+    float inverse = 1.0f / scale_of(args), most = 0.0f;
     for (u64 i = PART * grid_thread(); i < args.rows * args.columns; i += PART * grid_threads()) {
         float x[PART];
         BY_TYPE(args.x.type, load_part<TYPE>(x, args.x, i))
@@ -160,7 +160,7 @@ KERNEL(fp8_cast_across, Cast, 256) {
     __shared__ float shared[32];
     // Rows a word longer than they need to be, so that columns lie in several banks.
     __shared__ u32 tile[TILE][TILE / 4 + 1];
-    float inverse = 1.0f / step_of(args), most = 0.0f;
+    float inverse = 1.0f / scale_of(args), most = 0.0f;
     u64 across = (args.columns + TILE - 1) / TILE;
     u64 top = blockIdx.x / across * TILE, left = blockIdx.x % across * TILE;
     // Four threads a row, each with a part.

@@ -20,7 +20,7 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("fp8", "fp8.cu");
 kernels! { SOURCE {
     "fp8_largest" Largest { x: Array, count: u64, largest: Pointer }
     "fp8_cast" Cast {
-        x: Array, out: Pointer, rows: u64, columns: u64, step: Pointer, largest: Pointer, own_step: Pointer, maximum: Pointer,
+        x: Array, out: Pointer, rows: u64, columns: u64, scale: Pointer, largest: Pointer, own_scale: Pointer, maximum: Pointer,
         format: u32
     }
 } }
@@ -82,22 +82,22 @@ impl Fp8Matmul for Cuda {
 struct Rounded {
     bytes: Buffer,
     format: Fp8,
-    /// Where the step lies.
-    step: Pointer,
-    /// The array's largest magnitude and its step `[2]`, where none was given.
+    /// Where the scale lies.
+    scale: Pointer,
+    /// The array's largest magnitude and its scale `[2]`, where none was given.
     _own: Option<Tensor<Cuda>>,
 }
 
 impl Rounded {
     /// Rounds a matrix, and turns it where it is to lie `across`.
     fn new(device: &Cuda, factor: Fp8Factor<'_, Cuda>, across: bool) -> Result<Self> {
-        let Fp8Factor { x, format, step, maximum } = factor;
+        let Fp8Factor { x, format, scale, maximum } = factor;
         let element = |(array, index): (&Tensor<Cuda>, usize)| pointer(array) + (index * size_of::<f32>()) as u64;
         let (rows, columns) = (x.shape().axes()[0], x.shape().axes()[1]);
         let bytes = device.allocate(rows * columns)?;
-        let own = step.is_none().then(|| device.zeroed([2], DType::F32)).transpose()?;
+        let own = scale.is_none().then(|| device.zeroed([2], DType::F32)).transpose()?;
         let largest = optional(own.as_ref());
-        let own_step = own.as_ref().map_or(0, |own| element((own, 1)));
+        let own_scale = own.as_ref().map_or(0, |own| element((own, 1)));
         if own.is_some() {
             let count = (rows * columns) as u64;
             device.launch(Grid::elements(rows * columns / PART), &Largest { x: x.into(), count, largest })?;
@@ -107,9 +107,9 @@ impl Rounded {
             out: bytes.pointer(),
             rows: rows as u64,
             columns: columns as u64,
-            step: step.map_or(0, element),
+            scale: scale.map_or(0, element),
             largest,
-            own_step,
+            own_scale,
             maximum: maximum.map_or(0, element),
             format: u32::from(format == Fp8::E5M2),
         };
@@ -119,7 +119,7 @@ impl Rounded {
         } else {
             device.launch(Grid::elements(rows * columns / PART), &cast)?;
         }
-        Ok(Self { bytes, format, step: step.map_or(own_step, element), _own: own })
+        Ok(Self { bytes, format, scale: scale.map_or(own_scale, element), _own: own })
     }
 }
 
@@ -131,10 +131,10 @@ fn multiply(device: &Cuda, blas: &BlasLt, dims: MatmulDims, [a, b]: [&Rounded; 2
         formats: [a.format, b.format],
         dtype: out.dtype(),
         factors: [a.bytes.pointer(), b.bytes.pointer()],
-        steps: [a.step, b.step],
+        scales: [a.scale, b.scale],
         out: out.buffer().pointer(),
     };
-    // While another thread captures a step, nothing is queued.
+    // While another thread captures a scale, nothing is queued.
     let _turn = device.ledger().turn();
     // SAFETY: arrays have as many elements as the sizes say, which core checked, and the stream frees none of them before it is
     // through with them; nobody else holds `out`.

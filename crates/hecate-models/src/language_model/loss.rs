@@ -50,17 +50,17 @@ impl<B: Backend> LanguageModel<B> {
     /// As [`LanguageModel::loss_and_gradients`], nothing waited for.
     pub(crate) fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<LossGradients<B>> {
         let tokens = (&self.ids(inputs, batch)?, &self.targets(inputs, targets, batch)?);
-        self.pass_of(tokens, self.fp8_steps.as_ref())
+        self.pass_of(tokens, self.fp8_scales.as_ref())
     }
 
     /// As [`LanguageModel::pass`], of tokens and targets that lie on the device: both `[batch, T]`, and checked. 8-bit factors
-    /// are rounded by these steps.
+    /// are rounded by these scales.
     pub(crate) fn pass_of(
         &self,
         (ids, targets): (&Tensor<B>, &Tensor<B>),
-        fp8_steps: Option<&Tensor<B>>,
+        fp8_scales: Option<&Tensor<B>>,
     ) -> Result<LossGradients<B>> {
-        let tape = self.recording(fp8_steps)?;
+        let tape = self.recording(fp8_scales)?;
         let x = self.normed(&tape, ids, None)?;
         self.backward(tape, x, targets)
     }
@@ -98,7 +98,7 @@ impl<B: Backend> LanguageModel<B> {
         let (batch, mut next) = (cache.batch(), cache.clone());
         cache.check(&self.config)?;
         self.check_group(cache.position())?;
-        let tape = self.recording(self.fp8_steps.as_ref())?;
+        let tape = self.recording(self.fp8_scales.as_ref())?;
         let x = self.normed(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
         let pass = self.backward(tape, x, &self.targets(inputs, targets, batch)?)?;
         next.advance(inputs.len() / batch);
@@ -128,7 +128,7 @@ impl<B: Backend> LanguageModel<B> {
         }
         // A tape drops only while it records; each draws the masks of a pass anew.
         let mut next = cache.clone();
-        self.stream(&self.recording(self.fp8_steps.as_ref())?, &self.ids(inputs, batch)?, Some(&mut next))?;
+        self.stream(&self.recording(self.fp8_scales.as_ref())?, &self.ids(inputs, batch)?, Some(&mut next))?;
         next.advance(inputs.len() / batch);
         next.settle();
         *cache = next;
@@ -151,7 +151,7 @@ impl<B: Backend> LanguageModel<B> {
         cache.map_or(Ok(()), |cache| cache.check(&self.config))?;
         let (probe, mut next) = (Probe::default(), cache.cloned());
         let outcome = {
-            let tape = self.recording(self.fp8_steps.as_ref())?.watched(&probe);
+            let tape = self.recording(self.fp8_scales.as_ref())?.watched(&probe);
             let x = self.ids(inputs, batch).and_then(|ids| self.normed(&tape, &ids, next.as_mut()));
             x.and_then(|x| self.backward(tape, x, &self.targets(inputs, targets, batch)?)?.read())
         };
@@ -167,11 +167,11 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// A tape for a pass that gathers gradients, with activations of the model's precision.
-    fn recording(&self, fp8_steps: Option<&Tensor<B>>) -> Result<Tape<'_, B>> {
+    fn recording(&self, fp8_scales: Option<&Tensor<B>>) -> Result<Tape<'_, B>> {
         let tape = Tape::recording(&self.parameters).with_activations(self.precision.dtype());
         let tape = tape.interruptible(self.interrupt.as_ref());
         let fp8 = (self.precision == Precision::Fp8)
-            .then(|| Fp8Pass::new(&self.device, self.parameters.len(), fp8_steps.cloned()))
+            .then(|| Fp8Pass::new(&self.device, self.parameters.len(), fp8_scales.cloned()))
             .transpose()?;
         let tape = tape.with_fp8(fp8);
         Ok(match self.masks {
@@ -193,7 +193,7 @@ impl<B: Backend> LanguageModel<B> {
         rows: &[u32],
         targets: &[u32],
     ) -> Result<(f64, Gradients<B>)> {
-        let tape = self.recording(self.fp8_steps.as_ref())?;
+        let tape = self.recording(self.fp8_scales.as_ref())?;
         let x = self.normed_at(&tape, inputs, batch, rows)?;
         self.backward(tape, x, &self.targets(rows, targets, 1)?)?.read()
     }

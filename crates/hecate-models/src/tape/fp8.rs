@@ -1,7 +1,7 @@
 //! Linear maps whose products take factors of 8 bits.
 //!
 //! Source: Micikevicius and others, "FP8 Formats for Deep Learning". Activations and weights are rounded to e4m3, gradients to
-//! e5m2. Each pass notes the largest magnitude of every factor, of which whoever trains makes the steps of later passes.
+//! e5m2. Each pass notes the largest magnitude of every factor, of which whoever trains makes the scales of later passes.
 
 use super::{Tape, Var};
 use crate::{ParameterId, Result};
@@ -43,8 +43,8 @@ impl FactorKind {
 /// Products of a pass that have factors of 8 bits.
 #[derive(Debug)]
 pub(crate) struct Fp8Pass<B: Backend> {
-    /// Steps of the factors, `[parameters · 3]`. Without them every factor is rounded by its own maximum.
-    steps: Option<Tensor<B>>,
+    /// Scales of the factors, `[parameters · 3]`. Without them every factor is rounded by its own maximum.
+    scales: Option<Tensor<B>>,
     /// The largest magnitudes of the factors so far, `[parameters · 3]`; 0 where there is no product.
     maxima: Tensor<B>,
     /// Places of weights whose products stay at 16 bits.
@@ -62,9 +62,9 @@ pub(crate) struct Fp8Found<B: Backend> {
 
 impl<B: Backend> Fp8Pass<B> {
     /// A pass over so many parameters that is about to begin.
-    pub(crate) fn new(device: &B, parameters: usize, steps: Option<Tensor<B>>) -> Result<Rc<Self>> {
+    pub(crate) fn new(device: &B, parameters: usize, scales: Option<Tensor<B>>) -> Result<Rc<Self>> {
         let maxima = Tensor::zeros(device, [parameters * FactorKind::ALL.len()], DType::F32)?;
-        Ok(Rc::new(Self { steps, maxima, unaligned: RefCell::default() }))
+        Ok(Rc::new(Self { scales, maxima, unaligned: RefCell::default() }))
     }
 
     /// What it found.
@@ -75,8 +75,8 @@ impl<B: Backend> Fp8Pass<B> {
     /// A factor of the map with this weight.
     fn factor<'a>(&'a self, x: &'a Tensor<B>, kind: FactorKind, id: ParameterId) -> Fp8Factor<'a, B> {
         let index = kind.index(id.index());
-        let step = self.steps.as_ref().map(|steps| (steps, index));
-        Fp8Factor { x, format: kind.format(), step, maximum: Some((&self.maxima, index)) }
+        let scale = self.scales.as_ref().map(|scales| (scales, index));
+        Fp8Factor { x, format: kind.format(), scale, maximum: Some((&self.maxima, index)) }
     }
 }
 

@@ -97,7 +97,7 @@ impl<B: Backend> Trainer<B> {
     /// Loss and gradients of the next windows of `text`; the weights stay as they are.
     pub(super) fn measure_call_by_call(&mut self, text: TokenSource<'_>) -> Result<Measured<B>> {
         let device = self.model.device().clone();
-        self.model.set_fp8_steps(self.fp8_steps()?);
+        self.model.set_fp8_scales(self.fp8_scales()?);
         let (settings, step) = (&self.settings, self.step);
         let (model, source) = (&mut self.model, &mut self.source);
         let passes = (0..settings.accumulate).map(|pass| {
@@ -110,17 +110,17 @@ impl<B: Backend> Trainer<B> {
         results?.read()
     }
 
-    /// Steps of 8-bit factors on the device, where there are such and something is known of them.
-    pub(super) fn fp8_steps(&self) -> Result<Option<Tensor<B>>> {
-        let steps = self.scales.as_ref().and_then(Scales::steps);
-        let upload = |steps: Vec<f32>| Tensor::from_f32(self.model.device(), [steps.len()], steps);
-        Ok(steps.map(upload).transpose()?)
+    /// Scales of 8-bit factors on the device, where there are such and something is known of them.
+    pub(super) fn fp8_scales(&self) -> Result<Option<Tensor<B>>> {
+        let scales = self.scales.as_ref().and_then(Scales::values);
+        let upload = |scales: Vec<f32>| Tensor::from_f32(self.model.device(), [scales.len()], scales);
+        Ok(scales.map(upload).transpose()?)
     }
 
     /// Remembers what a step that was made found of 8-bit factors, and tells once which products have none.
     pub(super) fn note_fp8(&mut self, maxima: &[f32], unaligned: &[usize]) {
         let Some(scales) = &mut self.scales else { return };
-        let first = scales.steps().is_none();
+        let first = scales.values().is_none();
         scales.note(maxima);
         if first && !unaligned.is_empty() {
             let names = self.model.parameters().iter().enumerate().filter(|(i, _)| unaligned.contains(i));

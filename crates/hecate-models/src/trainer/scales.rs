@@ -1,7 +1,7 @@
-//! Steps of 8-bit factors, from the largest magnitudes of passes before (delayed scaling).
+//! Scales of 8-bit factors, from the largest magnitudes of passes before (delayed scaling).
 //!
-//! Steps are powers of two, so a maximum is remembered as the exponent of the step that it asks for. What a checkpoint keeps are
-//! whole numbers, and a run that is resumed goes on with the same steps.
+//! Scales are powers of two, so a maximum is remembered as the exponent of the scale that it asks for. What a checkpoint keeps are
+//! whole numbers, and a run that is resumed goes on with the same scales.
 
 use crate::{Error, Result, tape::FactorKind};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Training steps whose maxima are remembered. Source: the delayed scaling of NVIDIA's Transformer Engine remembers as many.
 const REMEMBERED: usize = 16;
 
-/// Exponents of steps, the newest last; none where an array was all zeros.
+/// Exponents of scales, the newest last; none where an array was all zeros.
 type Exponents = VecDeque<Option<i32>>;
 
 /// What is remembered of each factor of each linear map.
@@ -38,23 +38,23 @@ impl Scales {
         Self { exponents: vec![Exponents::new(); parameters * FactorKind::ALL.len()] }
     }
 
-    /// Steps of all factors, by [`FactorKind::index`]: the largest that is remembered. None before the first maxima: factors are
+    /// Scales of all factors, by [`FactorKind::index`]: the largest that is remembered. None before the first maxima: factors are
     /// then rounded by their own.
-    pub(super) fn steps(&self) -> Option<Vec<f32>> {
+    pub(super) fn values(&self) -> Option<Vec<f32>> {
         let largest: Vec<Option<i32>> =
             self.exponents.iter().map(|known| known.iter().flatten().max().copied()).collect();
         largest.iter().flatten().next()?;
-        // What was all zeros so far takes the smallest step of its kind, by which little vanishes.
+        // What was all zeros so far takes the smallest scale of its kind, by which little vanishes.
         let kinds = FactorKind::ALL.len();
         let least = |kind: usize| largest.iter().skip(kind).step_by(kinds).flatten().min().copied();
         let least: Vec<i32> = (0..kinds).map(|kind| least(kind).unwrap_or(0)).collect();
-        Some(largest.iter().enumerate().map(|(i, step)| 2f32.powi(step.unwrap_or(least[i % kinds]))).collect())
+        Some(largest.iter().enumerate().map(|(i, scale)| 2f32.powi(scale.unwrap_or(least[i % kinds]))).collect())
     }
 
     /// Remembers the largest magnitudes of a training step, by [`FactorKind::index`].
     pub(super) fn note(&mut self, maxima: &[f32]) {
         for (i, (known, &maximum)) in self.exponents.iter_mut().zip(maxima).enumerate() {
-            let exponent = FactorKind::ALL[i % FactorKind::ALL.len()].format().step_exponent(maximum);
+            let exponent = FactorKind::ALL[i % FactorKind::ALL.len()].format().scale_exponent(maximum);
             // Parameters of no product stay empty.
             if exponent.is_none() && known.is_empty() {
                 continue;
@@ -77,7 +77,7 @@ impl Scales {
     /// What a checkpoint kept, of parameters with these names.
     ///
     /// # Errors
-    /// [`Error::Config`] for other names, and for exponents that no step has.
+    /// [`Error::Config`] for other names, and for exponents that no scale has.
     pub(super) fn resume<'a>(saved: SavedScales, names: impl Iterator<Item = &'a str>) -> Result<Self> {
         let (mut exponents, mut saved) = (Vec::new(), saved.0);
         for name in names {
@@ -109,15 +109,15 @@ mod tests {
 
     #[test]
     fn the_largest_of_the_last_steps_decides() {
-        assert_eq!(Scales::new(2).steps(), None);
+        assert_eq!(Scales::new(2).values(), None);
         let mut scales = noted(&[[448.0, 7.0, 57_344.0], [900.0, 7.0, 0.0]]);
-        assert_eq!(scales.steps().expect("steps")[3..], [4.0, 2f32.powi(-6), 1.0]);
+        assert_eq!(scales.values().expect("scales")[3..], [4.0, 2f32.powi(-6), 1.0]);
         // A parameter of no product takes what does no harm.
-        assert_eq!(scales.steps().expect("steps")[..3], [4.0, 2f32.powi(-6), 1.0]);
+        assert_eq!(scales.values().expect("scales")[..3], [4.0, 2f32.powi(-6), 1.0]);
         for _ in 0..REMEMBERED {
             scales.note(&[0.0, 0.0, 0.0, 100.0, 7.0, 1.0]);
         }
-        assert_eq!(scales.steps().expect("steps")[3..], [0.25, 2f32.powi(-6), 2f32.powi(-15)]);
+        assert_eq!(scales.values().expect("scales")[3..], [0.25, 2f32.powi(-6), 2f32.powi(-15)]);
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl<B: Backend> Trainer<B> {
             self.model.check_tokens(&tokens, &targets, self.settings.batch)?;
             inputs.extend([Host::U32(tokens), Host::U32(targets)]);
         }
-        inputs.extend(self.scales.as_ref().and_then(Scales::steps).map(Host::F32));
+        inputs.extend(self.scales.as_ref().and_then(Scales::values).map(Host::F32));
         let StepGraph::Captured { replay, results } = &mut self.graph else { return Ok(None) };
         let read: Vec<_> = self.model.parameters().iter().map(|parameter| &parameter.value).collect();
         if replay.replay(inputs, &read)? {
@@ -95,8 +95,8 @@ impl<B: Backend> Trainer<B> {
         }
         match self.graph {
             StepGraph::Waiting { steps: ..2 } => return Ok(()),
-            // A graph reads the steps of 8-bit factors, which come of the maxima of a step before it.
-            _ if self.scales.as_ref().is_some_and(|scales| scales.steps().is_none()) => return Ok(()),
+            // A graph reads the scales of 8-bit factors, which come of the maxima of a step before it.
+            _ if self.scales.as_ref().is_some_and(|scales| scales.values().is_none()) => return Ok(()),
             // Another program may have been in the way.
             StepGraph::Waiting { steps: ..PATIENCE } if took > LONG => return Ok(()),
             StepGraph::Waiting { .. } if took > LONG => {
@@ -126,14 +126,14 @@ impl<B: Backend> Trainer<B> {
         let device = self.model.device().clone();
         let zeros = || Tensor::from_u32(&device, [batch, tokens], vec![0; batch * tokens]);
         let mut inputs = (0..2 * accumulate).map(|_| zeros()).collect::<hecate_core::Result<Vec<_>>>()?;
-        // Steps of 8-bit factors are other ones in every replay.
-        inputs.extend(self.fp8_steps()?);
+        // Scales of 8-bit factors are other ones in every replay.
+        inputs.extend(self.fp8_scales()?);
         let mut results = None;
         let captured = self.model.uninterrupted(|model| {
             let read: Vec<_> = model.parameters().iter().map(|parameter| &parameter.value).collect();
             let mut work = |inputs: &[Tensor<B>]| {
-                let (tokens, steps) = inputs.split_at(2 * accumulate);
-                let passes = tokens.chunks(2).map(|pair| model.pass_of((&pair[0], &pair[1]), steps.first()));
+                let (tokens, scales) = inputs.split_at(2 * accumulate);
+                let passes = tokens.chunks(2).map(|pair| model.pass_of((&pair[0], &pair[1]), scales.first()));
                 results = Some(StepResults::of(&device, passes).map_err(into_core)?);
                 Ok(())
             };

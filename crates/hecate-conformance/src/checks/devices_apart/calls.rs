@@ -47,8 +47,8 @@ calls! {
     },
     quantized_matmul: |p| quantized_matmul(&p.ones([2, 32]), &p.quantized([3, 32])).map(drop),
     fp8_matmul: |p| {
-        let (a, b, steps, maxima) = (p.ones([16, 16]), p.ones([16, 16]), p.ones([2]), p.ones([2]));
-        let factor = |x, i| Fp8Factor { x, format: Fp8::E4M3, step: Some((&steps, i)), maximum: Some((&maxima, i)) };
+        let (a, b, scales, maxima) = (p.ones([16, 16]), p.ones([16, 16]), p.ones([2]), p.ones([2]));
+        let factor = |x, i| Fp8Factor { x, format: Fp8::E4M3, scale: Some((&scales, i)), maximum: Some((&maxima, i)) };
         fp8_matmul(factor(&a, 0), factor(&b, 1), Transpose::default()).map(drop)
     },
     map: |p| map(Map::Silu, &p.ones([3])).map(drop),
