@@ -40,7 +40,7 @@ pub(crate) struct Fp8Product {
     pub(crate) dtype: DType,
     /// Where `a` and `b` begin.
     pub(crate) factors: [u64; 2],
-    /// Where `sₐ` and `s_b` stand, 32 bits each.
+    /// Where `sₐ` and `s_b` stand, 32 bits each: at multiples of 16 bytes, elsewhere the library refuses them.
     pub(crate) scales: [u64; 2],
     pub(crate) out: u64,
 }

@@ -22,9 +22,10 @@ struct Cast {
     u64 rows, columns;
     // Where the scale is known, else null
     const float* scale;
-    // Else the largest magnitude, and where the scale goes that comes of it
+    // Else the largest magnitude that it comes of
     const float* largest;
-    float* own_scale;
+    // Where it goes for the product
+    float* used_scale;
     // Raised to the largest magnitude; may be null
     float* maximum;
     u32 format;
@@ -86,11 +87,10 @@ __device__ __forceinline__ float smallest_scale(float largest, u32 format) {
     return __uint_as_float((u32)(min(max(exponent - top + over, -126), 126) + 127) << 23);
 }
 
-// The scale of a matrix. One thread of all notes it where it is the matrix's own.
+// The scale of a matrix, which one thread of all writes down.
 __device__ __forceinline__ float scale_of(const Cast& args) {
-    if (args.scale) return *args.scale;
-    float scale = smallest_scale(*args.largest, args.format);
-    if (grid_thread() == 0) *args.own_scale = scale;
+    float scale = args.scale ? *args.scale : smallest_scale(*args.largest, args.format);
+    if (grid_thread() == 0) *args.used_scale = scale;
     return scale;
 }
 

@@ -7,11 +7,11 @@ use crate::{
     blas_lt::{self, BlasLt, Fp8Product},
     device::Buffer,
     error::{failed, unsupported},
-    launch::{Array, Grid, Pointer, kernels, optional, pointer},
+    launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    DType, Result, Tensor,
+    Result, Tensor,
     primitives::{Fp8, Fp8Factor, Fp8Matmul, MatmulDims},
 };
 
@@ -20,7 +20,7 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("fp8", "fp8.cu");
 kernels! { SOURCE {
     "fp8_largest" Largest { x: Array, count: u64, largest: Pointer }
     "fp8_cast" Cast {
-        x: Array, out: Pointer, rows: u64, columns: u64, scale: Pointer, largest: Pointer, own_scale: Pointer, maximum: Pointer,
+        x: Array, out: Pointer, rows: u64, columns: u64, scale: Pointer, largest: Pointer, used_scale: Pointer, maximum: Pointer,
         format: u32
     }
 } }
@@ -82,10 +82,27 @@ impl Fp8Matmul for Cuda {
 struct Rounded {
     bytes: Buffer,
     format: Fp8,
-    /// Where the scale lies.
-    scale: Pointer,
-    /// The array's largest magnitude and its scale `[2]`, where none was given.
-    _own: Option<Tensor<Cuda>>,
+    figures: Figures,
+}
+
+/// What is known of a factor: its largest magnitude where its scale comes of that, then its scale.
+struct Figures(Buffer);
+
+/// Bytes that each figure has to itself: cuBLASLt reads scales at multiples of 16, and callers' lie anywhere.
+const FIGURE: usize = 16;
+
+impl Figures {
+    fn new(device: &Cuda) -> Result<Self> {
+        Ok(Self(device.allocate(2 * FIGURE)?))
+    }
+
+    fn largest(&self) -> Pointer {
+        self.0.pointer()
+    }
+
+    fn scale(&self) -> Pointer {
+        self.0.pointer() + FIGURE as u64
+    }
 }
 
 impl Rounded {
@@ -94,12 +111,10 @@ impl Rounded {
         let Fp8Factor { x, format, scale, maximum } = factor;
         let element = |(array, index): (&Tensor<Cuda>, usize)| pointer(array) + (index * size_of::<f32>()) as u64;
         let (rows, columns) = (x.shape().axes()[0], x.shape().axes()[1]);
-        let bytes = device.allocate(rows * columns)?;
-        let own = scale.is_none().then(|| device.zeroed([2], DType::F32)).transpose()?;
-        let largest = optional(own.as_ref());
-        let own_scale = own.as_ref().map_or(0, |own| element((own, 1)));
-        if own.is_some() {
-            let count = (rows * columns) as u64;
+        let (bytes, figures) = (device.allocate(rows * columns)?, Figures::new(device)?);
+        if scale.is_none() {
+            let (count, largest) = ((rows * columns) as u64, figures.largest());
+            device.fill(&figures.0, 0)?;
             device.launch(Grid::elements(rows * columns / PART), &Largest { x: x.into(), count, largest })?;
         }
         let cast = Cast {
@@ -108,8 +123,8 @@ impl Rounded {
             rows: rows as u64,
             columns: columns as u64,
             scale: scale.map_or(0, element),
-            largest,
-            own_scale,
+            largest: figures.largest(),
+            used_scale: figures.scale(),
             maximum: maximum.map_or(0, element),
             format: u32::from(format == Fp8::E5M2),
         };
@@ -119,7 +134,7 @@ impl Rounded {
         } else {
             device.launch(Grid::elements(rows * columns / PART), &cast)?;
         }
-        Ok(Self { bytes, format, scale: scale.map_or(own_scale, element), _own: own })
+        Ok(Self { bytes, format, figures })
     }
 }
 
@@ -131,7 +146,7 @@ fn multiply(device: &Cuda, blas: &BlasLt, dims: MatmulDims, [a, b]: [&Rounded; 2
         formats: [a.format, b.format],
         dtype: out.dtype(),
         factors: [a.bytes.pointer(), b.bytes.pointer()],
-        scales: [a.scale, b.scale],
+        scales: [a.figures.scale(), b.figures.scale()],
         out: out.buffer().pointer(),
     };
     // While another thread captures a scale, nothing is queued.
