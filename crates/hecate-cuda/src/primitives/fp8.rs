@@ -48,19 +48,19 @@ const TILE: usize = 64;
 /// The least compute capability that multiplies 8-bit floats.
 const LEAST: (u32, u32) = (8, 9);
 
+/// What a GPU of this compute capability lacks, with the library or without it.
+fn missing((major, minor): (u32, u32), has_library: bool) -> Option<String> {
+    if (major, minor) < LEAST {
+        return Some(format!("they need compute capability 8.9, this GPU has {major}.{minor}; multiply bf16"));
+    }
+    let why = "cuBLASLt is not found; have libcublasLt where cuBLAS is, or multiply bf16";
+    (!has_library).then(|| why.to_owned())
+}
+
 impl Fp8Matmul for Cuda {
     fn check_fp8(&self) -> Result<()> {
-        let what = "products of 8-bit floats";
-        let (major, minor) = self.properties().capability;
-        if (major, minor) < LEAST {
-            let why = format!("they need compute capability 8.9, this GPU has {major}.{minor}; multiply bf16");
-            return Err(unsupported(what, why));
-        }
-        if !blas_lt::is_present() {
-            let why = "cuBLASLt is not found; have its libcublasLt beside cuBLAS, or multiply bf16";
-            return Err(unsupported(what, why));
-        }
-        Ok(())
+        missing(self.properties().capability, blas_lt::is_present())
+            .map_or(Ok(()), |why| Err(unsupported("products of 8-bit floats", why)))
     }
 
     /// `out [m,n] = a' b'`, both rounded first.
@@ -154,4 +154,16 @@ fn multiply(device: &Cuda, blas: &BlasLt, dims: MatmulDims, [a, b]: [&Rounded; 2
     // SAFETY: arrays have as many elements as the sizes say, which core checked, and the stream frees none of them before it is
     // through with them; nobody else holds `out`.
     unsafe { blas.multiply(device.stream(), &product) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert!(missing((8, 6), true).is_some_and(|why| why.contains("8.9") && why.contains("8.6")));
+        assert!(missing((8, 9), false).is_some_and(|why| why.contains("libcublasLt")));
+        assert_eq!([(8, 9), (9, 0), (10, 0)].map(|capability| missing(capability, true)), [None, None, None]);
+    }
 }
