@@ -19,15 +19,18 @@ const MOST: f64 = 7.0;
 pub fn fp8_matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     use Fp8::{E4M3, E5M2};
     let mut cases = Vec::new();
+    // No device takes e5m2 on both sides.
     for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
         for formats in [[E4M3, E4M3], [E5M2, E4M3], [E4M3, E5M2]] {
             cases.push(product(Transpose { a, b }, formats, [48, 80, 32]));
         }
     }
+    // The smallest product, and one of several tiles of 64.
     cases.extend([[16, 16, 16], [144, 16, 208]].map(|sizes| product(Transpose::default(), [E4M3; 2], sizes)));
     cases
 }
 
+/// `a [m,k]` times `b [k,n]`, either stored transposed.
 fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [usize; 3]) -> PrimitiveCase<B> {
     let random = &mut Random::new((m + n) as u64);
     let across = |rows, columns, turned| if turned { [columns, rows] } else { [rows, columns] };
@@ -52,6 +55,7 @@ fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [u
         }),
         device: Box::new(move |x, _| {
             let [a, b] = [0, 1].map(|i| Fp8Factor { x: &x[i], format: formats[i], scale: None, maximum: None });
+            // With each way to store a matrix and each format.
             for (factor, turned) in [(a, transpose.a), (b, transpose.b)] {
                 rounds(factor, turned)?;
             }
@@ -64,9 +68,11 @@ fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [u
 fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
     let Fp8Factor { x, format, .. } = like;
     let (device, shape) = (x.device(), x.shape().clone());
+    // The axis that the product sums over.
     let inner = shape.axes()[usize::from(!turned)];
     let unit = (0..inner * inner).map(|i| f32::from(u8::from(i % (inner + 1) == 0))).collect();
     let unit = Tensor::from_f32(device, [inner, inner], unit)?;
+    // Ones and zeros are rounded to themselves.
     let unit = Fp8Factor { x: &unit, format: Fp8::E4M3, scale: None, maximum: None };
     // Numbers of all sizes: what is too small, ties, what is saturated.
     let mut values: Vec<f32> = Random::new(5).normals(shape.clone()).values.iter().map(|&x| x as f32).collect();
@@ -79,8 +85,10 @@ fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
             _ => *x,
         };
     }
+    // What a device has to find.
     let most = values.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
     let scale = 2f32.powi(format.scale_exponent(most).expect("a finite number"));
+    // Neighbours show whether the right element is read and raised.
     let (scales, maxima) =
         (Tensor::from_f32(device, [3], vec![0.5, 4.0, 2.0])?, Tensor::zeros(device, [3], DType::F32)?);
     let x = Tensor::from_f32(device, shape.clone(), values.clone())?;
@@ -88,6 +96,7 @@ fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
     for (given, scale) in [(Some((&scales, 1)), 4.0), (None, scale)] {
         let factor = Fp8Factor { x: &x, format, scale: given, maximum: Some((&maxima, 2)) };
         let found = primitives::fp8_matmul(factor, unit, transpose)?.to_f32()?;
+        // Compared one by one: an element of the result has a single term.
         let (rows, columns) = (shape.axes()[0], shape.axes()[1]);
         for (i, x) in values.iter().enumerate() {
             let at = if turned { i % columns * rows + i / columns } else { i };
@@ -99,6 +108,7 @@ fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
     // Saturation does not hide what is no number.
     for bad in [f32::NAN, f32::INFINITY] {
         let mut values = values.clone();
+        // In the first row of the factor, however it is stored.
         values[0] = bad;
         let x = Tensor::from_f32(device, shape.clone(), values)?;
         let factor = Fp8Factor { x: &x, format, scale: Some((&scales, 0)), maximum: Some((&maxima, 0)) };
