@@ -8,7 +8,7 @@ use cudarc::{
 };
 use hecate_core::{DType, Result, primitives::Fp8};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     ffi::c_void,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -40,7 +40,7 @@ pub(crate) struct Fp8Product {
     pub(crate) dtype: DType,
     /// Where `a` and `b` begin.
     pub(crate) factors: [u64; 2],
-    /// Where `sₐ` and `s_b` stand, 32 bits each: at multiples of 16 bytes, elsewhere the library refuses them.
+    /// Where `sₐ` and `s_b` stand, 32 bits each, aligned: at odd multiples of 4 bytes the library refuses them.
     pub(crate) scales: [u64; 2],
     pub(crate) out: u64,
 }
@@ -100,10 +100,10 @@ impl BlasLt {
         let _driver = driver_turn();
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (sizes, formats, dtype);
-        if !plans.contains_key(&key) {
-            plans.insert(key, Plan::new(self.handle, &key).map_err(failing)?);
-        }
-        let plan = &plans[&key];
+        let plan = match plans.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Plan::new(self.handle, &key).map_err(failing)?),
+        };
         let (one, zero) = (1.0f32, 0.0f32);
         let workspace = self.workspace.device_ptr(stream).0;
         // Row-major `C = A B` is column-major `Cᵀ = Bᵀ Aᵀ`, so `b` comes first.

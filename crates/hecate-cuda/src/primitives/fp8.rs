@@ -88,8 +88,8 @@ struct Rounded {
 /// What is known of a factor: its largest magnitude where its scale comes of that, then its scale.
 struct Figures(Buffer);
 
-/// Bytes that each figure has to itself: cuBLASLt reads scales at multiples of 16, and callers' lie anywhere.
-const FIGURE: usize = 16;
+/// Bytes that each figure has to itself: cuBLASLt refuses a scale that is not aligned, and those of callers lie anywhere.
+const FIGURE: usize = 256;
 
 impl Figures {
     fn new(device: &Cuda) -> Result<Self> {
