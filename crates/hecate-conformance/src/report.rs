@@ -87,6 +87,7 @@ pub fn check_rule<R: Oracle, B: Kernel<R>>(backend: &B, rule: R) -> Cell {
 
 /// All calls of a primitive are one line: their options are its sizes.
 fn check_primitive<B: Backend>(backend: &B, cases: &[PrimitiveCase<B>]) -> Cell {
+    // Cases of a primitive are all of one name.
     if cases[0].lacking(backend).is_some() {
         return Cell::absent(cases[0].name);
     }

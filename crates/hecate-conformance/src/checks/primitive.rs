@@ -138,10 +138,12 @@ fn allow((comparison, cost): (Comparison, f64)) -> Comparison {
 fn having<'a, B: Primitives>(backends: &'a [B], cases: &[PrimitiveCase<B>]) -> Vec<&'a B> {
     let case = &cases[0];
     let (having, lacking): (Vec<_>, Vec<_>) = backends.iter().partition(|backend| case.lacking(backend).is_none());
+    // Nothing else is tried in its place.
     for backend in &lacking {
         let refused = case.run(backend, DType::F32).map(drop);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{}: {refused:?}", describe(case, backend));
     }
+    // Said once, whatever the number of values.
     if let Some(why) = lacking.first().and_then(|backend| case.lacking(backend)) {
         say(&format!("skipped: {}: {why}", case.name));
     }

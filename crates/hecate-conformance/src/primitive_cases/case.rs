@@ -107,6 +107,7 @@ impl Output {
 impl<B: Primitives> PrimitiveCase<B> {
     /// Why this device does not have the primitive, where it is one that a device need not have.
     pub fn lacking(&self, device: &B) -> Option<Error> {
+        // All others are there on every device.
         if self.name == "fp8_matmul" { device.check_fp8().err() } else { None }
     }
 

@@ -32,6 +32,7 @@ pub fn fp8_matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
 
 /// `a [m,k]` times `b [k,n]`, either stored transposed.
 fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [usize; 3]) -> PrimitiveCase<B> {
+    // Every size has numbers of its own.
     let random = &mut Random::new((m + n) as u64);
     let across = |rows, columns, turned| if turned { [columns, rows] } else { [rows, columns] };
     let (a, b) = (across(m, k, transpose.a), across(k, n, transpose.b));
@@ -42,6 +43,7 @@ fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [u
         x.values[0] = MOST * unit;
         Slot::tiles(name, x, (shape[0], shape[1]))
     };
+    // Two units, so that scales which were mixed up would be seen.
     let slots = vec![factor("a", a, 0.5), factor("b", b, 0.125)];
     let y = random.normals([m, n]);
     PrimitiveCase {
@@ -49,6 +51,7 @@ fn product<B: Primitives>(transpose: Transpose, formats: [Fp8; 2], [m, k, n]: [u
         options: format!("{m}x{k}x{n} {transpose:?} {formats:?}"),
         slots,
         outputs: vec![Output::new("y", y)],
+        // Both factors are one matrix each, as they are stored.
         forward: Box::new(move |x| {
             let turned = |x: &crate::oracle::Var, turned| if turned { x.t() } else { x.clone() };
             vec![vec![turned(&x[0][0], transpose.a).dot(&turned(&x[1][0], transpose.b))]]
@@ -94,11 +97,13 @@ fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
     let x = Tensor::from_f32(device, shape.clone(), values.clone())?;
     let transpose = Transpose { a: turned, b: false };
     for (given, scale) in [(Some((&scales, 1)), 4.0), (None, scale)] {
+        // Of two calls with the same maximum, the second raises nothing.
         let factor = Fp8Factor { x: &x, format, scale: given, maximum: Some((&maxima, 2)) };
         let found = primitives::fp8_matmul(factor, unit, transpose)?.to_f32()?;
         // Compared one by one: an element of the result has a single term.
         let (rows, columns) = (shape.axes()[0], shape.axes()[1]);
         for (i, x) in values.iter().enumerate() {
+            // Where the element stands in the product.
             let at = if turned { i % columns * rows + i / columns } else { i };
             let expected = format.round(x / scale) * scale;
             assert_eq!(found[at], expected, "{x} as {format:?} in scales of {scale} on {device:?}");
@@ -114,6 +119,7 @@ fn rounds<B: Primitives>(like: Fp8Factor<'_, B>, turned: bool) -> Result<()> {
         let factor = Fp8Factor { x: &x, format, scale: Some((&scales, 0)), maximum: Some((&maxima, 0)) };
         let found = primitives::fp8_matmul(factor, unit, transpose)?.to_f32()?;
         assert!(found[0].is_nan() && !maxima.to_f32()?[0].is_finite(), "{bad} as {format:?} on {device:?}");
+        // A term that is no number is one of its own row's sums alone.
         let sound = found[inner..].iter().all(|x| x.is_finite());
         assert!(sound, "rows beside one with {bad} as {format:?} on {device:?}");
     }
