@@ -34,8 +34,12 @@
 //! With `D` hidden columns, momentum and groups of `G`, a forward has 11 products of `G K D` multiply-adds a group and six
 //! smaller ones; a backward has about three times as many. At `(B,T,H,D) = (4,2048,16,64)` and a hidden layer four times as
 //! wide, 64 clusters of two blocks take 32 steps of 0.3 GFLOP. That is a few microseconds a step: what a step takes is the
-//! way from one product to the next. Blocks with half as many columns each take longer in all, so columns are divided no
-//! further than multiprocessors are free.
+//! way from one product to the next, about 140 µs forward and 650 backward. Blocks with half as many columns each take longer
+//! in all, so columns are divided no further than multiprocessors are free.
+//!
+//! # Forwards that fit shared memory
+//!
+//! Where all factors fit it with 16 bits, a forward goes by other kernels, in a third of the time: [`resident`].
 
 pub(crate) mod resident;
 

@@ -6,6 +6,7 @@
 // Threads of a block: sixteen warps, and 128 registers a thread.
 #define RESIDENT_THREADS 512
 
+// Two elements of a word as floats: a bfloat16 is the upper half of one.
 __device__ __forceinline__ float2 unpack_bf16(u32 both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
 }
@@ -23,6 +24,7 @@ struct Plane {
     u16* x;
     u32 pieces, shift;
 
+    // Planes lie in shared memory, where nothing is constructed.
     __device__ __forceinline__ Plane() {}
     // Rows of `wide` elements.
     __device__ __forceinline__ Plane(void* x, u32 wide) : x((u16*)x), pieces(wide / 8) {
@@ -30,6 +32,7 @@ struct Plane {
         // in the same 128 bytes, and are moved alike.
         shift = pieces % 8 == 0 ? 0 : pieces % 4 == 0 ? 1 : pieces % 2 == 0 ? 2 : 3;
     }
+    // By which number a row's pieces are exchanged.
     __device__ __forceinline__ u32 turn(u32 row) const { return row % 8 >> shift; }
     __device__ __forceinline__ u16* at(u32 i, u32 j) const { return x + (i * pieces + (j / 8 ^ turn(i))) * 8 + j % 8; }
     // Four neighbours, from a multiple of four.
@@ -38,7 +41,7 @@ struct Plane {
         float2 low = unpack_bf16(both.x), high = unpack_bf16(both.y);
         return make_float4(low.x, low.y, high.x, high.y);
     }
-    // Rounded.
+    // Four numbers of 32 bits, rounded.
     __device__ __forceinline__ void set(u32 i, u32 j, float4 x) const {
         *(uint2*)at(i, j) = make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
     }
@@ -51,6 +54,7 @@ struct FinePlane : Plane {
     __device__ __forceinline__ FinePlane() {}
     __device__ __forceinline__ FinePlane(void* x, u32 height, u32 wide) : Plane(x, wide), rest(height * wide) {}
     __device__ __forceinline__ void set(u32 i, u32 j, float4 x) const {
+        // The rest is exact, and is rounded in its turn.
         u32 low = pack_bf16(x.x, x.y), high = pack_bf16(x.z, x.w);
         u16* to = at(i, j);
         *(uint2*)to = make_uint2(low, high);
@@ -72,6 +76,7 @@ template <class P> struct PlanePart {
 
     __device__ __forceinline__ PlanePart(const P& plane, const Tile& tile) {
         u32 row = tile.row(0);
+        // Both of a thread's rows have their pieces at the same places: eight rows further all repeats.
         at = (u32)__cvta_generic_to_shared(plane.x) + row * plane.pieces * 16 + threadIdx.x % 4 * 4;
         first = tile.side / 8, turn = plane.turn(row), down = 128 * plane.pieces;
         if constexpr (P::FINE) rest = 2 * plane.rest;
@@ -96,15 +101,14 @@ __device__ __forceinline__ PanelPart part(const Panel& panel, const Tile& tile) 
     return {panel.row(tile.row(0)) + tile.column(0), 8 * panel.stride};
 }
 
-// A factor of products [rows,depth] [depth,columns] and how it lies: as it is, or TURNED, as its transpose.
-// Along its first axis are the result's rows or columns from `first` on, SIXTEENS of sixteen.
-//
-// What a lane names of each sixteen terms.
+// What a lane names of a factor, of sixteen terms after another, for SIXTEENS times sixteen rows or columns of the result from
+// `first` on. BY_DEPTH: rows of the plane are terms, and else rows or columns of the result.
 template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {
-    // In shared memory: where rows are terms, one place a sixteen, else that of the row.
+    // Addresses in shared memory: where rows are terms, one a sixteen, else that of the row.
     u32 at[BY_DEPTH ? SIXTEENS : 1];
     u32 turn, piece, apart;
 
+    // Terms are multiples of sixteen apart, so that pieces of a lane's rows are exchanged alike.
     // Lane `8 i + r` names row r of the i'th of four matrices [8,8]; `down` and `on` are the i'th's place among these.
     __device__ __forceinline__ Walk(const Plane& plane, u32 first, u32 down, u32 on) {
         u32 r = threadIdx.x % 8, start = (u32)__cvta_generic_to_shared(plane.x);
@@ -118,6 +122,7 @@ template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {
             piece = on, at[0] = start + (first + r + 8 * down) * plane.pieces * 16;
         }
     }
+    // For the n'th sixteen.
     __device__ __forceinline__ u32 place(u32 n) const {
         if constexpr (BY_DEPTH) return at[n];
         else return at[0] + n * apart + ((piece ^ turn) << 4);
@@ -132,6 +137,7 @@ template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {
         }
     }
 };
+// Four matrices [8,8], TURNED: transposed. The same as `load_matrices`, by addresses of 32 bits that go on by additions.
 template <bool TURNED> __device__ __forceinline__ void load_at(u32 (&x)[4], u32 place) {
     if constexpr (TURNED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -141,12 +147,12 @@ template <bool TURNED> __device__ __forceinline__ void load_at(u32 (&x)[4], u32 
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(place) : "memory");
 }
 
+// Sixteen terms of a tile.
 template <u32 N> __device__ __forceinline__ void multiply_sixteen(float (&sum)[N][4], const u32 (&x)[4], const u32 (&y)[N / 2][4]) {
 #pragma unroll
     for (u32 n = 0; n < N; n++) multiply_add_bf16(sum[n], x, y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
 }
-// sum [16,8 N] += a b of a tile, by a warp. A: `a` lies as its columns [depth,rows]; B:
-// `b` lies as its columns [columns,depth].
+// sum [16,8 N] += a b of a tile, by a warp. A: `a` lies as its columns [depth,rows]; B: `b` lies as its columns [columns,depth].
 template <bool A, bool B, u32 N, class L, class R>
 __device__ __forceinline__ void add_product(float (&sum)[N][4], const L& a, const R& b, const Tile& tile, u32 depth) {
     u32 low = threadIdx.x / 8 % 2, high = threadIdx.x / 16 % 2;
@@ -195,6 +201,7 @@ __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], b
         }
         right.go();
         auto add = [&](float (&sum)[N][4], const float* by) {
+            // The product with a share has more bits than an argument: two factors.
             u32 scaled[4], left_over[4];
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
@@ -213,6 +220,7 @@ __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], b
 // f(tile) for every tile [16,8 N] of [rows,columns], which these divide, a warp a tile.
 template <u32 N, class F> __device__ __forceinline__ void tiles(u32 rows, u32 columns, F f) {
     u32 across = columns / (8 * N), all = rows / 16 * across;
+    // Code for one tile: what is written out for more does not fit the cache of instructions.
 #pragma unroll 1
     for (u32 tile = threadIdx.x / 32; tile < all; tile += blockDim.x / 32) f(Tile{tile / across * 16, tile % across * 8 * N});
 }
@@ -233,6 +241,7 @@ template <u32 N> __device__ __forceinline__ void scale_rows(float (&sum)[N][4], 
 #pragma unroll
     for (u32 i = 0; i < 4 * N; i++) sum[i / 4][i % 4] *= of[i % 4 / 2];
 }
+// And added to other sums.
 template <u32 N> __device__ __forceinline__ void add_rows(float (&sum)[N][4], const float (&other)[N][4], const float* by, const Tile& tile) {
     float of[2] = {by[tile.row(0)], by[tile.row(1)]};
 #pragma unroll

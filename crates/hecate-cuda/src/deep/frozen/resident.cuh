@@ -40,6 +40,7 @@ template <u32 N> __device__ __forceinline__ void multiply_by(float (&x)[N][4], c
 #pragma unroll
     for (u32 i = 0; i < 4 * N; i++) x[i / 4][i % 4] *= y[i / 4][i % 4];
 }
+// A thread's part of a tile out of a part of a panel, and back.
 template <u32 N, class From> __device__ __forceinline__ void get_tile(float (&x)[N][4], const From& from) {
     pairs(x, [&](u32 m, u32 n, float2& of) { of = from(m, n); });
 }
@@ -70,6 +71,7 @@ struct Resident : FrozenMasks {
     // Pre-activations at keys [rows,width].
     Panel pre;
 
+    // Rounded elements, and those with a rest.
     __device__ static Plane plane(Arena& arena, u32 height, u32 wide) { return {arena.take((u64)height * wide / 2), wide}; }
     __device__ static FinePlane fine(Arena& arena, u32 height, u32 wide) { return {arena.take((u64)height * wide), height, wide}; }
     // Whether what is taught is the error.
@@ -103,13 +105,14 @@ struct Resident : FrozenMasks {
         return this->state(state, state + o.first(), state + o.all(), state + o.all() + o.first());
     }
 
-    // A matrix into its plane, and another place of 32 bits unless that is nowhere.
+    // A matrix into its plane and to another place of 32 bits.
     template <class P> __device__ __forceinline__ static void fill_plane(P plane, Panel from, Panel to, u32 height, u32 wide) {
         fours<4>(height, wide, [&](u32 i, u32 j) { return from.four(i, j); }, [&](u32 i, u32 j, float4 x) {
             plane.set(i, j, x);
-            if (to.x) to.four(i, j) = x;
+            to.four(i, j) = x;
         });
     }
+    // A state into planes, and to where the first group finds it.
     TOGETHER_OF void load(const State& from, const State& to) const {
 #pragma unroll 1
         for (u32 l = 0; l < 2; l++) {
@@ -130,6 +133,7 @@ struct Resident : FrozenMasks {
     }
     // A group's rows and masks.
     TOGETHER_OF void begin_group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+        // Rows come while numbers are made.
         copy_rows(keys[0], call.k, call, sequence, start, count, o.key);
         copy_rows(queries[0], call.q, call, sequence, start, count, o.key);
         copies_commit();
@@ -197,6 +201,7 @@ struct Resident : FrozenMasks {
             set_tile(part(sums_of, tile), sum);
         });
         cluster.meet();
+        // Without a bias and (94) errors stay in registers.
         bool plain = this->plain();
         FinePlane values = z1;
         Panel u = this->u;
@@ -229,6 +234,7 @@ struct Resident : FrozenMasks {
         FinePlane z1 = this->z1;
         tiles<N>(rows, width, [&](const Tile& tile) {
             float sum[N][4] = {}, slope[N][4];
+            // Asked for before the product, and there when it is done.
             get_tile(slope, part(pre, tile));
             point<true>(sum, z1, 1, tile, depth);
             activate<SLOPE>(slope, kind);
@@ -263,6 +269,7 @@ struct Resident : FrozenMasks {
         u32 depth = rows;
         tiles<N>(height(layer), wide(layer), [&](const Tile& tile) {
             float own[N][4], other[N][4] = {};
+            // Of 32 bits: what is added in every group must not be rounded in every group.
             get_tile(own, part(x0, tile));
             if (momentum) get_tile(other, part(s0, tile));
 #pragma unroll

@@ -74,9 +74,8 @@ pub(super) fn grouped(device: &Cuda, spec: DeepSpec, dims: &Dims, places: &Place
     let memories = dims.sequences.count() * dims.heads;
     // The fewest blocks that have room, then more that are free.
     let fewest = BY_CLUSTER.iter().position(|&(count, _)| fits(count))?;
-    let free = |&&(count, _): &&(usize, _)| {
-        fits(count) && hidden / count >= NARROWEST && memories * count <= multiprocessors
-    };
+    let free =
+        |&&(count, _): &&(usize, _)| fits(count) && hidden / count >= NARROWEST && memories * count <= multiprocessors;
     let (cluster, start) = *BY_CLUSTER[fewest..].iter().rfind(free).unwrap_or(&BY_CLUSTER[fewest]);
     let block = of(cluster);
     let arrays = [block.near(), block.anywhere()].concat();
