@@ -95,6 +95,27 @@ fn clusters() {
     rounds(&Case::new(yaad(8), Sizes::new(20, 9, 14, 8, 8), 24));
 }
 
+/// Widths with which all factors fit shared memory, with every option that those kernels have.
+#[test]
+fn factors_in_shared_memory() {
+    for (seed, group) in (51..).zip([16, 20, 33, 64]) {
+        rounds(&Case::new(titans(group), Sizes::new(1, 83, 2, 32, 64), seed));
+        rounds(&Case::new(yaad(group), Sizes::new(1, 70, 2, 64, 32), seed));
+    }
+    rounds(&Case::packed(titans(16), &[40, 1, 64, 17], 2, 32, 32, 56));
+    rounds(&Case::packed(yaad(64), &[70, 3, 128], 1, 32, 64, 57));
+    let (sizes, form) = (Sizes::new(1, 70, 2, 64, 64), MomentumForm::LookAhead);
+    let ahead = TitansMlp { momentum: form, ..titans(16) };
+    rounds(&Case::new(ahead, sizes, 61));
+    rounds(&Case::new(TitansMlp { read: Read::Before, memory: PLAIN, ..ahead }, sizes, 62));
+    rounds(&Case::new(Yaad { clip: Some(2.0), ..yaad(32) }, sizes, 63));
+    rounds(&Case::new(Yaad { bias: Huber::Norm, memory: PLAIN, ..yaad(16) }, sizes, 64));
+    rounds(&Case::new(YaadMomentum { momentum: form, frozen: Some(16), ..YaadMomentum::default() }, sizes, 65));
+    // As many blocks as a cluster has, and more memories than run at once.
+    rounds(&Case::new(TitansMlp { memory: WIDE, ..titans(64) }, Sizes::new(1, 70, 1, 128, 128), 66));
+    rounds(&Case::new(titans(16), Sizes::new(20, 17, 14, 32, 32), 67));
+}
+
 /// Keys that say nothing and keys that all say the same, and memories that forget everything at once.
 #[test]
 fn extreme_tokens() {

@@ -37,8 +37,11 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("deep_backward.cuh", include_str!("deep/deep_backward.cuh")),
     ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
     ("frozen.cuh", include_str!("deep/frozen/frozen.cuh")),
+    ("frozen_masks.cuh", include_str!("deep/frozen/frozen_masks.cuh")),
     ("frozen_product.cuh", include_str!("deep/frozen/frozen_product.cuh")),
     ("frozen_reverse.cuh", include_str!("deep/frozen/frozen_reverse.cuh")),
+    ("plane.cuh", include_str!("deep/frozen/plane.cuh")),
+    ("resident.cuh", include_str!("deep/frozen/resident.cuh")),
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
     // Primitives.

@@ -52,6 +52,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     // Deep memories.
     &deep::frozen::FORWARD,
     &deep::frozen::BACKWARD,
+    &deep::frozen::resident::SOURCE,
     &deep::MEMORA,
     &deep::MONETA,
     &deep::TITANS_MLP,

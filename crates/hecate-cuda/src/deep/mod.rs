@@ -60,7 +60,7 @@ impl<R: DeepRule> Recurrent<Deep> for R {
         workspace(self.spec(), dims)
     }
 
-    fn grouped(self, device: &Cuda, dims: &Dims, dtype: DType) -> Option<Grouped<DeepOptions>> {
-        frozen::grouped(device, self.spec(), R::FORM.momentum(), dims, dtype)
+    fn grouped(self, device: &Cuda, dims: &Dims, dtype: DType, pass: usize) -> Option<Grouped<DeepOptions>> {
+        frozen::grouped(device, self.spec(), R::FORM.momentum(), dims, dtype, pass)
     }
 }

@@ -29,8 +29,6 @@ const MOST_SLOTS: usize = 4;
 const OWN_SHARED: usize = 16 << 10;
 /// The same of kernels that go by groups.
 const GROUPED_SHARED: usize = 5 << 10;
-/// Threads of a block of these.
-const GROUPED_THREADS: u32 = 256;
 /// Threads of a block at most.
 const MOST_THREADS: usize = 512;
 
@@ -51,26 +49,28 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     /// Threads that its kernels are compiled for.
     const THREADS: usize = MOST_THREADS;
 
-    /// Other kernels for calls of these sizes and elements, that go by groups of tokens. None: token by token.
-    fn grouped(self, _device: &Cuda, _dims: &Dims, _dtype: DType) -> Option<Grouped<Self::Cell>> {
+    /// Another kernel for calls of these sizes and elements, that goes by groups of tokens, of a pass, 0 forward and 1
+    /// backward. None: token by token.
+    fn grouped(self, _device: &Cuda, _dims: &Dims, _dtype: DType, _pass: usize) -> Option<Grouped<Self::Cell>> {
         None
     }
 }
 
-/// Kernels that take a group of frozen tokens at once. They keep the states that those by tokens do.
+/// A kernel that takes a group of frozen tokens at once. It keeps the states that those by tokens do.
 pub(crate) struct Grouped<C> {
-    /// The forward and its backward.
-    pub(crate) kernels: StepKernels<C>,
+    pub(crate) start: Start<C>,
     /// Blocks that share a memory.
     pub(crate) cluster: usize,
+    /// Threads of each.
+    pub(crate) threads: u32,
     /// Elements by which these exchange sums, the first of each one's workspace.
     pub(crate) exchanged: usize,
-    /// Arrays of a block in the order in which the forward and the backward take them.
-    pub(crate) arrays: [Vec<usize>; 2],
+    /// Arrays of a block in the order in which the kernel takes them.
+    pub(crate) arrays: Vec<usize>,
 }
 
 /// How a kernel is queued; it takes `struct Args { RecurrentCall call; Cell cell; }`.
-type Start<C> = fn(&Cuda, Grid, RecurrentCall, C) -> Result<()>;
+pub(crate) type Start<C> = fn(&Cuda, Grid, RecurrentCall, C) -> Result<()>;
 
 /// A forward and its backward. Written by [`step_kernels!`].
 #[derive(Clone, Copy, Debug)]
@@ -300,25 +300,24 @@ impl RecurrentLayout {
     ) -> Result<Plan<R::Cell>> {
         let of = |kernels: StepKernels<R::Cell>| if pass == 0 { kernels.forward } else { kernels.backward };
         // The general kernels, where a rule has no others for this call.
-        let Some(grouped) = rule.grouped(device, dims, dtype) else {
+        let Some(grouped) = rule.grouped(device, dims, dtype, pass) else {
             let arrays = if pass == 0 { self.forward_arrays(dims) } else { self.backward_arrays(dims) };
             let (grid, workspace, [each, near]) = self.grid(device, dims, &arrays)?;
             return Ok(Plan { start: of(R::KERNELS), grid, workspace, each, near, scratch: self.workspace.scratch });
         };
-        // Else kernels that go by groups.
-        let Grouped { kernels, cluster, exchanged, arrays } = grouped;
-        let arrays = &arrays[pass];
+        // Else a kernel that goes by groups.
+        let Grouped { start, cluster, threads, exchanged, arrays } = grouped;
         let properties = device.properties();
         // A block has a multiprocessor for itself.
-        let near = near(arrays, (properties.shared_memory - GROUPED_SHARED) / 4);
+        let near = near(&arrays, near_limit(device));
         let each = exchanged + arrays.iter().map(|count| count.next_multiple_of(4)).sum::<usize>() - near;
         // A cluster a memory, no more than keep the GPU busy and an eighth of its memory has room for.
         let most = (4 * properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each)) / cluster;
         let blocks = (dims.sequences.count() * dims.heads).min(most.max(1)) * cluster;
         // What did not fit into shared memory, and what blocks exchange.
         let workspace = device.empty([blocks, each], DType::F32)?;
-        let grid = Grid { blocks: (blocks, 1, 1), threads: GROUPED_THREADS, shared: 4 * near };
-        Ok(Plan { start: of(kernels), grid, workspace, each, near, scratch: exchanged })
+        let grid = Grid { blocks: (blocks, 1, 1), threads, shared: 4 * near };
+        Ok(Plan { start, grid, workspace, each, near, scratch: exchanged })
     }
 
     /// A call with everything but arrays of the backward.
@@ -373,6 +372,11 @@ impl RecurrentLayout {
 /// Columns of the anchor's matrices.
 fn columns<R: Rule>(rule: R, dims: &Dims) -> Vec<usize> {
     R::Anchor::into_vec(rule.anchor(dims)).iter().map(Shape::last).collect()
+}
+
+/// Elements of shared memory that a block of kernels by groups has.
+pub(crate) fn near_limit(device: &Cuda) -> usize {
+    (device.properties().shared_memory - GROUPED_SHARED) / 4
 }
 
 /// Elements of shared memory that these arrays take, as the kernels count: each that still fits.

@@ -56,21 +56,24 @@ __device__ __forceinline__ u32 to_factor(float x) {
 // Every four neighbours (i, j) of [height,wide]: `store(i, j, load(i, j))`. A thread's next AT_ONCE loads wait together.
 template <u32 AT_ONCE, class Load, class Store>
 __device__ __forceinline__ void fours(u32 height, u32 wide, Load load, Store store) {
-    // Elements are numbered row by row, whatever the width: no thread is idle at narrow rows.
-    u32 across = wide / 4, all = height * across;
+    // Elements are numbered row by row, whatever the width: no thread is idle at narrow rows. Rows and columns go on by
+    // additions, for divisions take longer than what is done with an element.
+    u32 across = wide / 4, all = height * across, i = threadIdx.x / across, j = threadIdx.x % across;
+    u32 down = blockDim.x / across, on = blockDim.x % across;
     for (u32 first = threadIdx.x; first < all; first += AT_ONCE * blockDim.x) {
         // All loads stand before the first store: the compiler cannot know that they are of other places.
         decltype(load(0, 0)) x[AT_ONCE];
+        u32 rows[AT_ONCE], columns[AT_ONCE];
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
-            u32 at = first + n * blockDim.x;
-            if (at < all) x[n] = load(at / across, at % across * 4);
+            rows[n] = i, columns[n] = 4 * j;
+            if (i < height) x[n] = load(i, 4 * j);
+            i += down, j += on;
+            if (j >= across) j -= across, i++;
         }
 #pragma unroll
-        for (u32 n = 0; n < AT_ONCE; n++) {
-            u32 at = first + n * blockDim.x;
-            if (at < all) store(at / across, at % across * 4, x[n]);
-        }
+        for (u32 n = 0; n < AT_ONCE; n++)
+            if (rows[n] < height) store(rows[n], columns[n], x[n]);
     }
 }
 // The same, a warp a row: `done(i, sum)` in one lane with the sum over a row of `take(i, j, load(i, j))`.
