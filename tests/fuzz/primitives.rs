@@ -54,6 +54,14 @@ fn elements_are_moved_or_refused() {
         let drawn = sound("sample", || p::sample(&draw, &x, &streams))?;
         prop_assert!(drawn.is_err() || factor == 0.0 || (factor > 0.0 && factor <= 1.0), "{}", factor);
         if let Ok(row) = array(&[width]) {
+            let inputs = RmsNormInputs { x: &x, weight: &row, g: (count > 1).then_some(&x) };
+            let (place, function) = (GatePlace::Before, GateFunction::Sigmoid);
+            let options = RmsNormOptions { groups: rows, one_plus: true, ..RmsNormOptions::new(factor) };
+            for options in [options, RmsNormOptions { place, function, ..options }] {
+                let Ok(Normed { inverse, .. }) = sound("rms_norm", || p::rms_norm(&inputs, options))? else { continue };
+                let call = RmsNormBackward { options, inputs, inverse: &inverse, dy: &x };
+                let _ = sound("rms_norm_backward", || p::rms_norm_backward(&call).map(|grads| grads.x))?;
+            }
             let inputs = LayerNormInputs { x: &x, weight: &row, bias: &row };
             let _ = sound("layer_norm", || p::layer_norm(&inputs, factor).map(|normed| normed.y))?;
         }

@@ -47,7 +47,10 @@ pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entr
 pub use matmul::{
     Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto, matmul_each,
 };
-pub use norm::{Norm, Normed, RmsNormBackward, RmsNormInputs, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward};
+pub use norm::{
+    GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions, l2_norm, l2_norm_backward,
+    rms_norm, rms_norm_backward,
+};
 pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};

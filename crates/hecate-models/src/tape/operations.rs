@@ -175,15 +175,17 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     fn normalised(&self, x: &Var<B>, weight: &Var<B>, g: Option<&Var<B>>, epsilon: f32) -> Result<Var<B>> {
         self.check()?;
-        let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: g.map(|g| &g.value) };
-        let p::Normed { y, inverse } = p::rms_norm(&inputs, epsilon)?;
+        let (options, value) = (p::RmsNormOptions::new(epsilon), g.map(|g| &g.value));
+        let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: value };
+        let p::Normed { y, inverse } = p::rms_norm(&inputs, options)?;
         if !self.follows(&[x, weight, g.unwrap_or(x)]) {
             return Ok(Var::constant(y));
         }
         let (x, weight, g) = (x.clone(), weight.clone(), g.cloned());
         Ok(self.push_one(y, move |dy, slots| {
             let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: g.as_ref().map(|g| &g.value) };
-            let grads = p::rms_norm_backward(&p::RmsNormBackward { inputs, inverse: &inverse, dy: &dy })?;
+            let call = p::RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy };
+            let grads = p::rms_norm_backward(&call)?;
             slots.add(x.slot, grads.x)?;
             slots.add(weight.slot, grads.weight)?;
             g.zip(grads.g).map_or(Ok(()), |(g, dg)| slots.add(g.slot, dg))

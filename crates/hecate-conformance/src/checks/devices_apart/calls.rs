@@ -64,16 +64,18 @@ calls! {
     rms_norm: |p| {
         let (x, weight, g) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
         let plain = RmsNormInputs { x: &x, weight: &weight, g: None };
-        rms_norm(&plain, 1e-6)?;
-        rms_norm(&RmsNormInputs { g: Some(&g), ..plain }, 1e-6).map(drop)
+        let options = RmsNormOptions::new(1e-6);
+        rms_norm(&plain, options)?;
+        rms_norm(&RmsNormInputs { g: Some(&g), ..plain }, options).map(drop)
     },
     // The reciprocal of the norm is one number a row.
     rms_norm_backward: |p| {
         let (x, weight, g, inverse, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]), p.ones([2]), p.ones([2, 3]));
         let plain = RmsNormInputs { x: &x, weight: &weight, g: None };
-        rms_norm_backward(&RmsNormBackward { inputs: plain, inverse: &inverse, dy: &dy })?;
+        let options = RmsNormOptions::new(1e-6);
+        rms_norm_backward(&RmsNormBackward { options, inputs: plain, inverse: &inverse, dy: &dy })?;
         let inputs = RmsNormInputs { g: Some(&g), ..plain };
-        rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy: &dy }).map(drop)
+        rms_norm_backward(&RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy }).map(drop)
     },
     layer_norm: |p| {
         let (x, weight, bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
