@@ -143,6 +143,12 @@ fn norms_and_gates() {
     let gated =
         primitives::rms_norm_backward(&RmsNormBackward { options: RMS, inputs, inverse: &right, dy: &ones([3, 2]) });
     assert!(matches!(names(gated, &["rms_norm_gated", "`dy`"]), Error::Shape { .. }));
+    let (inputs, other) = (RmsNormInputs { g: None, ..inputs }, ones([3, 2]));
+    let added = primitives::add_rms_norm(&other, &inputs, RMS);
+    assert!(matches!(names(added, &["rms_norm", "`residual`"]), Error::Shape { .. }));
+    let call = RmsNormBackward { options: RMS, inputs, inverse: &right, dy: &x };
+    let added = primitives::add_rms_norm_backward(&call, &other);
+    assert!(matches!(names(added, &["rms_norm", "`dsum`"]), Error::Shape { .. }));
     let rounded = primitives::cast(DType::Bf16, &right).expect("a cast");
     let l2 = primitives::l2_norm_backward(&x, &rounded, &x);
     assert!(matches!(names(l2, &["l2_norm", "`inverse`", "f32"]), Error::DType { .. }));

@@ -61,6 +61,8 @@ fn elements_are_moved_or_refused() {
                 let Ok(Normed { inverse, .. }) = sound("rms_norm", || p::rms_norm(&inputs, options))? else { continue };
                 let call = RmsNormBackward { options, inputs, inverse: &inverse, dy: &x };
                 let _ = sound("rms_norm_backward", || p::rms_norm_backward(&call).map(|grads| grads.x))?;
+                let _ = sound("add_rms_norm", || p::add_rms_norm(&x, &inputs, options).map(|added| added.sum))?;
+                let _ = sound("add_rms_norm_backward", || p::add_rms_norm_backward(&call, &x).map(|grads| grads.x))?;
             }
             let inputs = LayerNormInputs { x: &x, weight: &row, bias: &row };
             let _ = sound("layer_norm", || p::layer_norm(&inputs, factor).map(|normed| normed.y))?;

@@ -89,6 +89,17 @@ fn rows_of<D: LayerNorm + Norm + Reduce>(device: &D, dtype: DType) -> Results<D>
             keep(&format!("dweight of {name}"), grads.weight);
             grads.g.into_iter().for_each(|dg| keep(&format!("dg of {name}"), dg));
         }
+        let inputs = RmsNormInputs { x: &x, weight: &b, g: None };
+        for options in [plain, other] {
+            let AddedNorm { sum, normed: Normed { y, inverse } } = add_rms_norm(&g, &inputs, options)?;
+            let inputs = RmsNormInputs { x: &sum, ..inputs };
+            let call = RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy };
+            let grads = add_rms_norm_backward(&call, &g)?;
+            keep("add_rms_norm", y);
+            keep("dx of add_rms_norm", grads.x);
+            keep("dweight of add_rms_norm", grads.weight);
+            keep("sum of add_rms_norm", sum);
+        }
         let inputs = LayerNormInputs { x: &x, weight: &b, bias: &b };
         let LayerNormed { y, mean, inverse } = layer_norm(&inputs, 1e-5)?;
         let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy };

@@ -7,7 +7,7 @@ use crate::{Array, Random, oracle::Var};
 use hecate_core::{
     Tensor,
     primitives::{
-        self, GateFunction, GatePlace, LayerNormBackward, LayerNormInputs, LayerNormed, Normed, Primitives,
+        self, AddedNorm, GateFunction, GatePlace, LayerNormBackward, LayerNormInputs, LayerNormed, Normed, Primitives,
         RmsNormBackward, RmsNormInputs, RmsNormOptions,
     },
 };
@@ -106,6 +106,58 @@ fn rms_answer<B: Primitives>(
         outputs: vec![y, inverse],
         grads: [Some(grads.x), Some(grads.weight)].into_iter().chain(of_gate).collect(),
     })
+}
+
+/// `s = x + residual`, and the norm of `s`; `s` has a gradient of its own.
+pub fn add_rms_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |(shape, options): (&[usize], RmsNormOptions)| {
+        let random = &mut Random::new(15);
+        let (x, residual) = (random.normals(shape), random.normals(shape));
+        let (dsum, dy) = (random.normals(shape), random.normals(shape));
+        let (width, rows) = (x.shape.last(), x.shape.rows());
+        let (weight, tile) = (random.uniforms([width], 0.5, 1.5), (1, width / options.groups));
+        PrimitiveCase {
+            name: "add_rms_norm",
+            options: format!("{} {options:?}", x.shape),
+            slots: vec![
+                Slot::tiles("x", x, tile),
+                Slot::tiles("weight", weight, tile),
+                Slot::tiles("residual", residual, tile),
+            ],
+            outputs: vec![
+                Output::new("sum", dsum),
+                Output::new("y", dy),
+                Output::wide("inverse", Array::full([rows * options.groups], 0.0)),
+            ],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                let sums: Vec<Var> = x[0].iter().zip(&x[2]).map(|(x, residual)| x + residual).collect();
+                let mut results = rms_equation(options, &sums, &x[1], None);
+                results.insert(0, sums);
+                results
+            }),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                let inputs = RmsNormInputs { x: &x[0], weight: &x[1], g: None };
+                let AddedNorm { sum, normed } = primitives::add_rms_norm(&x[2], &inputs, options)?;
+                let inputs = RmsNormInputs { x: &sum, ..inputs };
+                let call = RmsNormBackward { options, inputs, inverse: &normed.inverse, dy: &dy[1] };
+                let grads = primitives::add_rms_norm_backward(&call, &dy[0])?;
+                let (dx, dweight) = (grads.x, grads.weight);
+                let outputs = vec![sum, normed.y, normed.inverse];
+                Ok(CaseResult { outputs, grads: vec![Some(dx.clone()), Some(dweight), Some(dx)] })
+            }),
+        }
+    };
+    let plain = RmsNormOptions::new;
+    // Rows of part of a warp, of a warp, of a block, and rows that are read twice.
+    [
+        (&[2, 3, 5][..], plain(1e-5)),
+        (&[5, 64], RmsNormOptions { one_plus: true, ..plain(1e-5) }),
+        (&[3, 768], plain(1e-5)),
+        (&[3, 2048], plain(1e-6)),
+        (&[4, 96], RmsNormOptions { groups: 3, ..plain(1e-5) }),
+    ]
+    .map(case)
+    .into()
 }
 
 /// `(x − m) r w + b`, `m` the mean, `r = 1/√(variance + ε)`.

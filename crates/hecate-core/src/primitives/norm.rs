@@ -1,8 +1,8 @@
 //! Normalising rows.
 
 use super::{
-    Elementwise, GatedBackward, Map, cast, check_device, check_dtype, check_float, check_like, check_shape, gated,
-    gated_backward,
+    Broadcast, Combine, Elementwise, GatedBackward, Map, cast, check_device, check_dtype, check_float, check_like,
+    check_shape, gated, gated_backward,
 };
 use crate::{DType, Device, Error, Result, Tensor};
 
@@ -76,6 +76,15 @@ pub struct Normed<T> {
     pub inverse: T,
 }
 
+/// A sum, and its rows after a norm.
+#[derive(Clone, Copy, Debug)]
+pub struct AddedNorm<T> {
+    /// `x + residual`, of the shape and type of `x`.
+    pub sum: T,
+    /// What [`rms_norm`] makes of it.
+    pub normed: Normed<T>,
+}
+
 /// What the gradients of [`rms_norm`] are made from.
 #[derive(Clone, Debug)]
 pub struct RmsNormBackward<'a, D: Device> {
@@ -104,6 +113,34 @@ pub trait Norm: Elementwise {
     /// # Errors
     /// Only what the caller could not foresee.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>>;
+
+    /// `s = x + residual`, rounded to its type, and [`Norm::rms_norm`] of `s`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn add_rms_norm(
+        &self,
+        options: RmsNormOptions,
+        residual: &Tensor<Self>,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<AddedNorm<Tensor<Self>>> {
+        let sum = self.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
+        let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
+        Ok(AddedNorm { sum, normed })
+    }
+
+    /// As [`Norm::rms_norm_backward`] with `s` for `x`; `dsum`, the gradient that `s` itself has, is added to `dx`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn add_rms_norm_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        let grads = self.rms_norm_backward(call)?;
+        Ok(RmsNormInputs { x: self.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
+    }
 
     /// `y = x r`, `r = 1 / √(|x|² + ε²)`.
     ///
@@ -158,6 +195,51 @@ pub fn rms_norm_backward<D: Norm>(call: &RmsNormBackward<'_, D>) -> Result<RmsNo
     let of_gate = gated_backward(map, &GatedBackward { x: &x32, g: &g, dy: &grads.x })?;
     let [dx, dg] = [of_gate.x, of_gate.g].map(|grad| cast(x.dtype(), &grad));
     Ok(RmsNormInputs { x: dx?, weight: cast(weight.dtype(), &grads.weight)?, g: Some(dg?) })
+}
+
+/// The sum `s = x + residual` of arrays of one shape, and [`rms_norm`] of `s`: one pass over a residual stream.
+///
+/// # Errors
+/// As [`rms_norm`], and a `residual` unlike `x`.
+pub fn add_rms_norm<D: Norm>(
+    residual: &Tensor<D>,
+    inputs: &RmsNormInputs<&Tensor<D>>,
+    options: RmsNormOptions,
+) -> Result<AddedNorm<Tensor<D>>> {
+    let what = check_rms(inputs, options)?;
+    check_like(what, "residual", residual, inputs.x)?;
+    let device = inputs.x.device();
+    if inputs.g.is_none() || options.place == GatePlace::After {
+        return device.add_rms_norm(options, residual, inputs);
+    }
+    let sum = device.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
+    let normed = rms_norm(&RmsNormInputs { x: &sum, ..*inputs }, options)?;
+    Ok(AddedNorm { sum, normed })
+}
+
+/// Gradients of [`add_rms_norm`], with [`AddedNorm::sum`] for `x` in `call`, and `dsum`, the gradient of that sum. That of
+/// `x` is the residual's too.
+///
+/// # Errors
+/// As [`rms_norm_backward`], and a `dsum` unlike `x`.
+pub fn add_rms_norm_backward<D: Norm>(
+    call: &RmsNormBackward<'_, D>,
+    dsum: &Tensor<D>,
+) -> Result<RmsNormInputs<Tensor<D>>> {
+    let what = check_rms(&call.inputs, call.options)?;
+    check_inverse(what, call.inputs.x, call.options.groups, call.inverse, call.dy)?;
+    check_like(what, "dsum", dsum, call.inputs.x)?;
+    let device = dsum.device();
+    if call.inputs.g.is_none() || call.options.place == GatePlace::After {
+        return device.add_rms_norm_backward(call, dsum);
+    }
+    let grads = rms_norm_backward(call)?;
+    Ok(RmsNormInputs { x: device.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
+}
+
+/// Two arrays of the shape of `x`, element by element.
+fn alike<D: Device>(x: &Tensor<D>) -> Broadcast {
+    Broadcast { rows: 1, width: x.shape().count() }
 }
 
 /// The same arrays in 32 bits.

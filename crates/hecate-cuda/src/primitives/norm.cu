@@ -6,6 +6,8 @@
 struct Normalise {
     // [rows, width] each, of one type
     Array x, y;
+    // [rows, width], or null: x + residual, which goes to `sum`, is normalised instead of x
+    Array residual, sum;
     Scale scale;
     // A function of it is one more factor
     Gate gate;
@@ -53,11 +55,29 @@ template <bool BLOCK> __device__ __forceinline__ float kept_sum(float x, u32 lan
     else return neighbours_sum(x, lanes);
 }
 
+// The sum with the residual, as it is kept for others, in place of x.
+template <u32 N, u32 RUNS, u32 ROWS>
+__device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Normalise& args) {
+    Run<N> residual[ROWS][RUNS];
+    keep(residual, args, args.residual);
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++)
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) {
+            Piece at = piece<N, ROWS>(args, r, run);
+#pragma unroll
+            for (u32 n = 0; n < N; n++) x[r][run].x[n] += residual[r][run].x[n];
+            x[r][run] = rounded(args.sum, x[r][run]);
+            if (at.inside) store_run<N>(args.sum, at.row * args.width + at.column, x[r][run]);
+        }
+}
+
 // Rows that threads keep in registers: RUNS runs of ROWS rows each.
 template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK = false> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
     // All reads are under way before the first sum.
     Run<N> x[ROWS][RUNS];
     keep(x, args, args.x);
+    if (args.residual.data) add_residual(x, args);
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
         float square = 0.0f;
@@ -80,6 +100,7 @@ template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK = false> __device__ __forceinlin
 
 // With the type of all arrays known.
 template <u32 TYPE> __device__ __forceinline__ Normalise of_type(Normalise args) {
+    args.residual.type = args.sum.type = TYPE;
     args.x.type = args.y.type = args.scale.weight.type = args.gate.g.type = TYPE;
     return args;
 }
@@ -231,8 +252,8 @@ struct NormaliseGradients {
     // One group
     Scale scale;
     Gate gate;
-    // [rows, width], or null
-    Array dg;
+    // [rows, width], or null: the gate's gradient; and what is added to dx
+    Array dg, dsum;
     // [rows]
     const float* inverse;
     // Of dweight: [blocks, width], in 64 bits, or in 32 where a block has one row at a time
@@ -315,7 +336,13 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             const u32 column = N * (run * args.lanes + lane);
             if (!inside(column)) continue;
             if (RUNS > 1) g = slope(run_of<N, TYPE>(dy[run]), args, r, start + column, column);
-            store_run<N>(args.dx, start + column, across(g, run_of<N, TYPE>(x[run]), along));
+            Run<N> dx = across(g, run_of<N, TYPE>(x[run]), along);
+            if (args.dsum.data) {
+                const Run<N> dsum = load_run<N>(args.dsum, start + column);
+#pragma unroll
+                for (u32 n = 0; n < N; n++) dx.x[n] += dsum.x[n];
+            }
+            store_run<N>(args.dx, start + column, dx);
         }
     }
     const u64 part = blockIdx.x * args.width;
@@ -324,7 +351,7 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
 }
 
 template <u32 TYPE> __device__ __forceinline__ NormaliseGradients of_type(NormaliseGradients args) {
-    args.x.type = args.dy.type = args.dx.type = args.scale.weight.type = args.gate.g.type = args.dg.type = TYPE;
+    args.x.type = args.dy.type = args.dx.type = args.scale.weight.type = args.gate.g.type = args.dg.type = args.dsum.type = TYPE;
     return args;
 }
 

@@ -134,6 +134,16 @@ __device__ __forceinline__ void put_rows(const Run<N> (&own)[RUNS], u32 lanes, u
     }
 }
 
+// A run as the array holds it: what is read of it after `store_run`.
+template <u32 N> __device__ __forceinline__ Run<N> rounded(const Array& x, Run<N> run) {
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+        if (x.type == 1) run.x[n] = from_bf16(to_bf16(run.x[n]));
+        if (x.type == 2) run.x[n] = from_f16(to_f16(run.x[n]));
+    }
+    return run;
+}
+
 // A run of a row that a thread keeps from the sum to the result, so that the array is read once. A block has ROWS rows for
 // as many threads as a row has, each of them `run` < RUNS runs of all; those that the array does not have are zeros.
 struct Piece {

@@ -11,7 +11,10 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
+    primitives::{
+        AddedNorm, Broadcast, Combine, Elementwise as _, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs,
+        RmsNormOptions,
+    },
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("norm", "norm.cu");
@@ -63,6 +66,9 @@ struct NormCall {
     /// `x`, `y` and the gate are `[rows, width]`, `inverse` is `[rows]` in 32 bits.
     x: Array,
     y: Array,
+    /// Like `x`, or not looked at: what is added to `x` before, and the sum.
+    residual: Array,
+    sum: Array,
     scale: Scale,
     gate: Gate,
     inverse: Pointer,
@@ -107,6 +113,8 @@ struct NormGradientsCall {
     scale: Scale,
     gate: Gate,
     dg: Array,
+    /// Like `dx`, to which it is added, or not looked at.
+    dsum: Array,
     inverse: Pointer,
     /// Of `dweight`: `[blocks, width]`.
     parts: Pointer,
@@ -139,18 +147,47 @@ impl Norm for Cuda {
     /// `y = w x / √(mean x² + ε)`, times `act(g)` where there is a gate, and one over the root, `[rows · groups]`.
     fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
         let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
-        normalise(self, options.epsilon, inputs.x, Some(Scale::new(inputs.weight, options)), gate)
+        normalise(self, options.epsilon, inputs.x, None, Some(Scale::new(inputs.weight, options)), gate)
     }
 
     /// The gradient of the gate is written beside the others.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
-        let dg = call.inputs.g.map(|g| self.empty(g.shape().clone(), g.dtype())).transpose()?;
-        gradients(self, call, dg)
+        gradients(self, call, None)
+    }
+
+    /// Kernels that keep rows add up and normalise in one pass.
+    fn add_rms_norm(
+        &self,
+        options: RmsNormOptions,
+        residual: &Tensor<Self>,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<AddedNorm<Tensor<Self>>> {
+        let x = inputs.x;
+        let whole = Broadcast { rows: 1, width: x.shape().count() };
+        if matches!(Rows::new(x.shape().last() / options.groups, Array::from(x).wide()), Rows::Long) {
+            let sum = self.combine(Combine::Sum, whole, x, residual)?;
+            let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
+            return Ok(AddedNorm { sum, normed });
+        }
+        let sum = self.empty(x.shape().clone(), x.dtype())?;
+        let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
+        let (added, scale) = (Some([residual, &sum]), Some(Scale::new(inputs.weight, options)));
+        let normed = normalise(self, options.epsilon, x, added, scale, gate)?;
+        Ok(AddedNorm { sum, normed })
+    }
+
+    /// In one pass where the gradients are.
+    fn add_rms_norm_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        gradients(self, call, Some(dsum))
     }
 
     /// `y = x / √(|x|² + ε²)` row by row, and one over the root, `[rows]`.
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, epsilon, x, None, Gate::NONE)
+        normalise(self, epsilon, x, None, None, Gate::NONE)
     }
 
     /// `dx`, from what the forward left of each row.
@@ -223,11 +260,13 @@ impl Rows {
     }
 }
 
-/// `y` and `r`; with a weight by the root of the mean square of groups, without by the length.
+/// `y` and `r`; with a weight by the root of the mean square of groups, without by the length. With `added`, a residual and
+/// the place of its sum with `x`, of that sum, of rows that are kept.
 fn normalise(
     device: &Cuda,
     epsilon: f32,
     x: &Tensor<Cuda>,
+    added: Option<[&Tensor<Cuda>; 2]>,
     scale: Option<Scale>,
     gate: Gate,
 ) -> Result<Normed<Tensor<Cuda>>> {
@@ -246,6 +285,8 @@ fn normalise(
     let call = NormCall {
         x,
         y: (&y).into(),
+        residual: added.map_or(Array::NONE, |added| added[0].into()),
+        sum: added.map_or(Array::NONE, |added| added[1].into()),
         scale: scale.unwrap_or(Scale::NONE),
         gate,
         inverse: pointer(&inverse),
@@ -320,13 +361,14 @@ const FULL: usize = 1 << 16;
 /// A longer sum in 32 bits would lose digits that the sum over blocks, in 64, could not bring back.
 const SHORT: usize = 32;
 
-/// All gradients; that of the gate, where there is one, is written to `dg`.
+/// All gradients; `dsum` is added to that of `x`.
 fn gradients(
     device: &Cuda,
     call: &RmsNormBackward<'_, Cuda>,
-    dg: Option<Tensor<Cuda>>,
+    dsum: Option<&Tensor<Cuda>>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
     let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    let dg = g.map(|g| device.empty(g.shape().clone(), g.dtype())).transpose()?;
     let (rows, width) = (x.shape().rows(), x.shape().last());
     let wide = Array::from(x).wide();
     let spread = if options.groups == 1 { Rows::new(width, wide) } else { Rows::Long };
@@ -335,6 +377,8 @@ fn gradients(
         let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
         let dy = through.as_ref().unwrap_or(dy);
         let dx = normalise_backward(device, x, Some(Scale::new(weight, options)), inverse, dy)?;
+        let whole = Broadcast { rows: 1, width: x.shape().count() };
+        let dx = dsum.map_or(Ok(dx.clone()), |dsum| device.combine(Combine::Sum, whole, &dx, dsum))?;
         return Ok(RmsNormInputs { x: dx, weight: sum_columns(device, width, Terms::Scaled(x, inverse, dy))?, g: dg });
     }
     let dx = device.empty(x.shape().clone(), x.dtype())?;
@@ -354,6 +398,7 @@ fn gradients(
         scale: Scale::new(weight, options),
         gate: g.map_or(Gate::NONE, |g| Gate::new(g, options)),
         dg: dg.as_ref().map_or(Array::NONE, Array::from),
+        dsum: dsum.map_or(Array::NONE, Array::from),
         inverse: pointer(inverse),
         parts: parts.pointer(),
         rows: rows as u64,

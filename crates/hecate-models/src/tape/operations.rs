@@ -192,6 +192,42 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::add_rms_norm`](p::add_rms_norm): `x + residual`, and that after a norm.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn add_rms_norm(&self, x: &Var<B>, residual: &Var<B>, weight: &Var<B>, epsilon: f32) -> Result<[Var<B>; 2]> {
+        self.check()?;
+        let options = p::RmsNormOptions::new(epsilon);
+        let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: None };
+        let p::AddedNorm { sum, normed } = p::add_rms_norm(&residual.value, &inputs, options)?;
+        if !self.follows(&[x, residual, weight]) {
+            return Ok([sum, normed.y].map(Var::constant));
+        }
+        let (sum, y) = (self.result(sum), self.result(normed.y));
+        let (value, results) = (sum.value.clone(), [sum.slot, y.slot]);
+        let (x, residual, weight) = (x.slot, residual.slot, weight.clone());
+        self.push(move |slots| {
+            let dx = match results.map(|slot| slots.take(slot)) {
+                [None, None] => return Ok(()),
+                [Some(dsum), None] => dsum,
+                [dsum, Some(dy)] => {
+                    let inputs = RmsNormInputs { x: &value, weight: &weight.value, g: None };
+                    let call = p::RmsNormBackward { options, inputs, inverse: &normed.inverse, dy: &dy };
+                    let grads = match dsum {
+                        Some(dsum) => p::add_rms_norm_backward(&call, &dsum)?,
+                        None => p::rms_norm_backward(&call)?,
+                    };
+                    slots.add(weight.slot, grads.weight)?;
+                    grads.x
+                }
+            };
+            slots.add(x, dx.clone())?;
+            slots.add(residual, dx)
+        });
+        Ok([sum, y])
+    }
+
     /// [`primitives::retention`](p::retention()).
     ///
     /// # Errors

@@ -77,6 +77,16 @@ calls! {
         let inputs = RmsNormInputs { g: Some(&g), ..plain };
         rms_norm_backward(&RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy }).map(drop)
     },
+    add_rms_norm: |p| {
+        let (x, weight, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
+        add_rms_norm(&residual, &RmsNormInputs { x: &x, weight: &weight, g: None }, RmsNormOptions::new(1e-6)).map(drop)
+    },
+    add_rms_norm_backward: |p| {
+        let (x, weight, inverse, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2]), p.ones([2, 3]));
+        let inputs = RmsNormInputs { x: &x, weight: &weight, g: None };
+        let call = RmsNormBackward { options: RmsNormOptions::new(1e-6), inputs, inverse: &inverse, dy: &dy };
+        add_rms_norm_backward(&call, &p.ones([2, 3])).map(drop)
+    },
     layer_norm: |p| {
         let (x, weight, bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
         layer_norm(&LayerNormInputs { x: &x, weight: &weight, bias: &bias }, 1e-6).map(drop)
