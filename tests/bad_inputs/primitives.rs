@@ -5,9 +5,9 @@ use hecate_core::quantized::{BlockFormat, Quantized};
 use hecate_core::{
     DType, Error, Result, Sequences, Tensor,
     primitives::{
-        self, AdamW, AttentionInputs, AttentionOptions, Cache, Clip, ConvBackward, ConvInputs, ConvOptions,
-        ConvOutputs, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands, Prefix, RetentionBackward,
-        RetentionInputs, RmsNormBackward, RmsNormInputs, RmsNormOptions, Slot, Transpose,
+        self, AdamW, AttentionInputs, AttentionOptions, BiasedBackward, Cache, Clip, ConvBackward, ConvInputs,
+        ConvOptions, ConvOutputs, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands, Prefix,
+        RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs, RmsNormOptions, Slot, Transpose,
     },
 };
 use hecate_cpu::Cpu;
@@ -109,6 +109,9 @@ fn elementwise_and_sums() {
     assert!(matches!(names(primitives::mul(&a, &wrong), &["mul", "`b`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::add_backward(&a, &a, &wrong), &["add", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::mul_backward(&a, &a, &wrong), &["mul", "`dy`"]), Error::Shape { .. }));
+    assert!(matches!(names(primitives::biased(None, &a, &wrong), &["biased", "`b`"]), Error::Shape { .. }));
+    let biased = primitives::biased_backward(Some(Map::Silu), &BiasedBackward { x: &a, b: &ones([3]), dy: &wrong });
+    assert!(matches!(names(biased, &["biased", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::mul(&a, &ones([0])), &["mul", "`b`"]), Error::Empty { .. }));
     assert!(matches!(names(primitives::cast(DType::U32, &ones([2])), &["cast", "u32"]), Error::DType { .. }));
     let several = primitives::cast_all(DType::F32, &[&ones([2]), &ids([2], 1)]);

@@ -75,6 +75,11 @@ fn elements_are_moved_or_refused() {
         let _ = sound("cross_entropy", || p::cross_entropy(&loss))?;
         if let Ok(y) = array(&other) {
             let _ = sound("add", || p::add(&x, &y))?;
+            let call = BiasedBackward { x: &x, b: &y, dy: &x };
+            for map in [None, Some(Map::Relu)] {
+                let _ = sound("biased", || p::biased(map, &x, &y))?;
+                let _ = sound("biased_backward", || p::biased_backward(map, &call))?;
+            }
             let _ = sound("head_products", || p::head_products(&x, &y))?;
             let _ = sound("head_products_backward", || p::head_products_backward(&x, &y, &x))?;
             let _ = sound("mul_backward", || p::mul_backward(&x, &y, &x))?;

@@ -35,8 +35,8 @@ pub use checks::Operands;
 pub use conv::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm, conv, conv_backward};
 pub use drop_mask::DropMask;
 pub use elementwise::{
-    Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, cast, cast_all, dropout, gated,
-    gated_backward, map, map_backward, mul, mul_backward, scale,
+    BiasedBackward, Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, biased,
+    biased_backward, cast, cast_all, dropout, gated, gated_backward, map, map_backward, mul, mul_backward, scale,
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};

@@ -57,6 +57,15 @@ calls! {
     add_backward: |p| add_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
     mul: |p| mul(&p.ones([2, 3]), &p.ones([3])).map(drop),
     mul_backward: |p| mul_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
+    biased: |p| {
+        biased(None, &p.ones([2, 3]), &p.ones([3]))?;
+        biased(Some(Map::Relu), &p.ones([2, 3]), &p.ones([3])).map(drop)
+    },
+    biased_backward: |p| {
+        let (x, b, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
+        biased_backward(None, &BiasedBackward { x: &x, b: &b, dy: &dy })?;
+        biased_backward(Some(Map::Relu), &BiasedBackward { x: &x, b: &b, dy: &dy }).map(drop)
+    },
     scale: |p| scale(2.0, &p.ones([3])).map(drop),
     dropout: |p| dropout(DropMask::new([1, 2], 0.5), &p.ones([3])).map(drop),
     cast: |p| cast(hecate_core::DType::Bf16, &p.ones([3])).map(drop),
