@@ -297,7 +297,19 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// The residual stream that scores are made of, `[batch, T, hidden]`.
-    fn normed(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, mut cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+    fn normed(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+        let (x, pending) = self.stream(tape, ids, cache)?;
+        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
+        Ok(normed)
+    }
+
+    /// The residual stream after the last block, `[batch, T, hidden]`, and what is still to be added to it.
+    fn stream(
+        &self,
+        tape: &Tape<'_, B>,
+        ids: &Tensor<B>,
+        mut cache: Option<&mut Cache<B>>,
+    ) -> Result<(Var<B>, Option<Var<B>>)> {
         let [batch, length] = [0, 1].map(|axis| ids.shape().axes()[axis]);
         let position = cache.as_ref().map_or(0, |cache| cache.position());
         let (mut x, mut pending) = (self.embeddings.forward(tape, ids)?, None);
@@ -310,8 +322,7 @@ impl<B: Backend> LanguageModel<B> {
             (x, pending) = (stream, Some(thought));
         }
         tape.enter(None);
-        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
-        Ok(normed)
+        Ok((x, pending))
     }
 
     /// Tokens on the device, `[batch, T]`.
