@@ -76,7 +76,7 @@ fn elements_are_moved_or_refused() {
         if let Ok(y) = array(&other) {
             let _ = sound("add", || p::add(&x, &y))?;
             let call = BiasedBackward { x: &x, b: &y, dy: &x };
-            for map in [None, Some(Map::Relu)] {
+            for map in [None, Some(p::Map::Relu)] {
                 let _ = sound("biased", || p::biased(map, &x, &y))?;
                 let _ = sound("biased_backward", || p::biased_backward(map, &call))?;
             }

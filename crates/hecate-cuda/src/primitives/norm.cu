@@ -6,7 +6,7 @@
 struct Normalise {
     // [rows, width] each, of one type
     Array x, y;
-    // [rows, width], or null: x + residual, which goes to `sum`, is normalised instead of x
+    // [rows, width], of kernels that add first: x + residual, which goes to `sum`, is normalised instead of x
     Array residual, sum;
     Scale scale;
     // A function of it is one more factor
@@ -73,11 +73,12 @@ __device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Norm
 }
 
 // Rows that threads keep in registers: RUNS runs of ROWS rows each.
-template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK = false> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
+// Whether a residual is ADDED is known while compiling: it takes registers that others can do without.
+template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, bool ADDED> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
     // All reads are under way before the first sum.
     Run<N> x[ROWS][RUNS];
     keep(x, args, args.x);
-    if (args.residual.data) add_residual(x, args);
+    if constexpr (ADDED) add_residual(x, args);
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
         float square = 0.0f;
@@ -107,17 +108,28 @@ template <u32 TYPE> __device__ __forceinline__ Normalise of_type(Normalise args)
 
 // Rows of up to 32 runs of 16 bytes.
 KERNEL(normalise_short, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, false>(of_type<TYPE>(args)))
 }
 
 // Rows of up to 128 of them.
 KERNEL(normalise_medium, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, false>(of_type<TYPE>(args)))
 }
 
 // Rows of up to four runs a thread of a block, which may have fewer threads than 256.
 KERNEL(normalise_large, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, false>(of_type<TYPE>(args)))
+}
+
+// The same three of sums.
+KERNEL(add_normalise_short, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, true>(of_type<TYPE>(args)))
+}
+KERNEL(add_normalise_medium, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, true>(of_type<TYPE>(args)))
+}
+KERNEL(add_normalise_large, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, true>(of_type<TYPE>(args)))
 }
 
 // Rows begin at multiples of four where their length is one.

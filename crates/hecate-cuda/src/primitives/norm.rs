@@ -129,6 +129,10 @@ kernels! { SOURCE {
     "normalise_medium" Medium { call: NormCall }
     "normalise_large" Large { call: NormCall }
     "normalise" Long { call: NormCall }
+    // The sum with a residual beside y.
+    "add_normalise_short" AddShort { call: NormCall }
+    "add_normalise_medium" AddMedium { call: NormCall }
+    "add_normalise_large" AddLarge { call: NormCall }
     // x, dy and dx [rows, width].
     "normalise_short_backward" ShortBackward { call: NormBackwardCall }
     "normalise_medium_backward" MediumBackward { call: NormBackwardCall }
@@ -298,6 +302,9 @@ fn normalise(
     };
     let grid = spread.grid(rows, lanes);
     match spread {
+        Rows::Short if added.is_some() => device.launch(grid, &AddShort { call })?,
+        Rows::Medium if added.is_some() => device.launch(grid, &AddMedium { call })?,
+        Rows::Large if added.is_some() => device.launch(grid, &AddLarge { call })?,
         Rows::Short => device.launch(grid, &Short { call })?,
         Rows::Medium => device.launch(grid, &Medium { call })?,
         Rows::Large => device.launch(grid, &Large { call })?,
