@@ -43,7 +43,7 @@ pub(super) struct TextArgs {
     /// Models to compare, with commas between: rules, and mixers of `hecate train`; all of them unless given
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = PossibleValuesParser::new(names()))]
     models: Vec<String>,
-    // --momentum, --momentum-form, --retain and --clip-errors are of those models that have them.
+    // --momentum, --momentum-form, --retain, --clip-errors and --frozen are of those models that have them.
     #[command(flatten)]
     shape: ShapeArgs,
     /// Number of steps
@@ -78,11 +78,12 @@ fn names() -> Vec<&'static str> {
 
 /// Each option of [`ShapeArgs::given`] by itself.
 /// A model gets those of them that it takes, and one that no model takes is refused.
-const ALONE: [[bool; 4]; 4] = [
-    [true, false, false, false],
-    [false, true, false, false],
-    [false, false, true, false],
-    [false, false, false, true],
+const ALONE: [[bool; 5]; 5] = [
+    [true, false, false, false, false],
+    [false, true, false, false, false],
+    [false, false, true, false, false],
+    [false, false, false, true, false],
+    [false, false, false, false, true],
 ];
 
 /// A model with one seed.

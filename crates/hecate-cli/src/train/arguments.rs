@@ -20,7 +20,6 @@ use clap::{
     Args,
     builder::{PossibleValuesParser, RangedU64ValueParser},
 };
-use hecate_core::rules::{MomentumForm, TitansMlp};
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Retain, RuleConfig,
     Vocabulary, trainer::load_config,
@@ -143,11 +142,6 @@ pub(crate) struct ModelArgs {
     /// Inner loss of the dgd rule
     #[arg(long, value_parser = ["l2", "dot"])]
     objective: Option<String>,
-    /// Compute errors with the memory as it was at the start of each group of so many tokens; unless given, with the
-    /// memory as it is at each token
-    #[arg(long, value_name = "TOKENS")]
-    // Its range depends on the rule and the mixer, which check it.
-    frozen: Option<u32>,
     /// Divide step sizes by the tokens of a group of --frozen, so that a group takes a step as long as one token's
     #[arg(long)]
     // Refused with the configuration where the rule has no groups.
@@ -228,6 +222,12 @@ impl ModelArgs {
     }
 }
 
+/// Whether the rule has networks, or matrices that are taught as they are, which learn as well in groups; memora learns less.
+fn learns_in_groups(rule: RuleConfig) -> bool {
+    use RuleConfig::{Moneta, MonetaMatrix, TitansMlp, Yaad, YaadMatrix, YaadMomentum};
+    matches!(rule, TitansMlp(_) | Moneta(_) | MonetaMatrix(_) | Yaad(_) | YaadMatrix(_) | YaadMomentum(_))
+}
+
 /// All flags of a model together.
 #[derive(Clone, Copy)]
 pub(crate) struct ModelFlags<'a> {
@@ -277,9 +277,8 @@ impl ModelFlags<'_> {
             "mag" => Ok(MixerConfig::Mag(self.composed()?)),
             "mal" => Ok(MixerConfig::Mal(self.composed()?)),
             "mac" => {
-                let (ComposedConfig { memory, attention, persistent }, base) = (self.composed()?, MacConfig::default());
-                let segment = self.model.segment.unwrap_or(base.segment);
-                Ok(MixerConfig::Mac(MacConfig { memory, attention, persistent, segment }))
+                let ComposedConfig { memory, attention, persistent } = self.composed()?;
+                Ok(MixerConfig::Mac(MacConfig { memory, attention, persistent, segment: self.segment() }))
             }
             // From here on, mixers without attention.
             _ if self.model.window.is_some() => {
@@ -304,7 +303,7 @@ impl ModelFlags<'_> {
         let base = MemoryConfig::default();
         // Only what was given; the rest is the library's default, which may change with it.
         let (rule, conv) = (self.rule()?, self.model.conv.unwrap_or(base.conv));
-        let momentum = self.shape.momentum.unwrap_or(base.momentum);
+        let momentum = self.momentum(rule);
         let (heads, &ModelArgs { key_dim, value_dim, mean, .. }) = (self.shape.heads, self.model);
         // None where the flag is not given: then the rule decides.
         let retain = self.shape.retain();
@@ -337,7 +336,7 @@ impl ModelFlags<'_> {
 
     /// A memory and attention; widths of keys and values are the memory's.
     fn composed(&self) -> Result<ComposedConfig> {
-        let group = self.model.frozen.map_or(1, |tokens| tokens as usize);
+        let group = self.rule()?.frozen().map_or(1, |tokens| tokens as usize);
         let (base, memory) = (ComposedConfig::default(), self.beside(group)?);
         // Both have as many heads and taps, since one flag sets both: "Titans" convolves every query, key and value.
         let (heads, conv) = (memory.heads, memory.conv);
@@ -359,7 +358,9 @@ impl ModelFlags<'_> {
         ] {
             fields.extend(option.iter().map(|value| (name.to_owned(), Value::from(value.as_str()))));
         }
-        fields.extend(self.model.frozen.iter().map(|&tokens| ("frozen".to_owned(), Value::from(tokens))));
+        // One token for itself is the exact rule, and every rule is.
+        let group = self.shape.frozen.filter(|&tokens| tokens != 1);
+        fields.extend(group.map(|tokens| ("frozen".to_owned(), Value::from(tokens))));
         if self.model.renorm {
             fields.insert("renorm".to_owned(), Value::from(true));
         }
@@ -371,20 +372,30 @@ impl ModelFlags<'_> {
         }
         serde_json::from_value(Value::Object(fields))
             // The message of serde names the option and those that the rule has.
-            .map(|rule| self.bounded(rule))
+            .map(|rule| self.in_groups(rule))
             .map_err(|error| Error::flag(format!("--rule {}", self.model.rule), error))
     }
 
-    /// A network whose momentum looks ahead, unless flags say which momentum it has: the error of a network has no bound,
-    /// and the paper's momentum ran away with it where this one did not. Where lengths go back it is the other way round.
-    fn bounded(&self, rule: RuleConfig) -> RuleConfig {
-        let chosen = self.shape.momentum.is_some() || self.shape.momentum_form.is_some();
-        match rule {
-            RuleConfig::TitansMlp(rule) if !chosen && !rule.renorm => {
-                TitansMlp { momentum: MomentumForm::LookAhead, ..rule }.into()
-            }
-            _ => rule,
-        }
+    /// A network in groups unless flags say otherwise: they cost it no quality and save time.
+    fn in_groups(&self, rule: RuleConfig) -> RuleConfig {
+        let whole = self.model.mixer != "mac" || self.segment().is_multiple_of(defaults::GROUP as usize);
+        let several = self.model.writes_per_token.is_some_and(|writes| writes > 1);
+        let levels = matches!(self.model.mixer.as_str(), "cms" | "conductor" | "tnt");
+        let grouped = self.shape.frozen.is_none() && learns_in_groups(rule) && whole && !several && !levels;
+        if grouped { rule.with_frozen(Some(defaults::GROUP)) } else { rule }
+    }
+
+    /// Tokens of a segment of mac.
+    fn segment(&self) -> usize {
+        self.model.segment.unwrap_or_else(|| MacConfig::default().segment)
+    }
+
+    /// Largest momentum. Unless flags say which momentum a rule has, it is bounded: what a token writes is then, and trains best.
+    fn momentum(&self, rule: RuleConfig) -> f32 {
+        let has = matches!(rule, RuleConfig::Titans(_) | RuleConfig::TitansMlp(_) | RuleConfig::YaadMomentum(_));
+        let bounded = has && self.shape.momentum_form.is_none();
+        let most = if bounded { defaults::MOMENTUM } else { <MemoryConfig>::default().momentum };
+        self.shape.momentum.unwrap_or(most)
     }
 
     /// Refuses options of rules for a mixer that has none to choose: attention and hope.
@@ -393,7 +404,7 @@ impl ModelFlags<'_> {
             ("--read", self.model.read.is_some()),
             ("--erase", self.model.erase.is_some()),
             ("--objective", self.model.objective.is_some()),
-            ("--frozen", self.model.frozen.is_some()),
+            ("--frozen", self.shape.frozen.is_some()),
             ("--mean", self.model.mean),
             ("--renorm", self.model.renorm),
             ("--clip-errors", self.shape.clip_errors.is_some()),

@@ -10,15 +10,21 @@ use hecate_models::Retain;
 #[group(multiple = true)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ShapeArgs {
-    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 1]
+    /// Largest momentum of titans, titans_mlp and yaad_momentum; below 1 it bounds what a token writes [default: 0.9, 1 with
+    /// --momentum-form]
     #[arg(long, value_name = "MAX")]
     // Its range is checked with the configuration, whose message names the field.
     pub(super) momentum: Option<f32>,
     /// Which momentum titans, titans_mlp and yaad_momentum have: the paper's, or one that takes gradients where it is about to
-    /// lead, by which a linear memory is bounded. titans has the latter neither with --frozen nor in cms and tnt [default: look_ahead for titans_mlp unless --momentum or --renorm is given, heavy_ball for others]
+    /// lead, by which a linear memory is bounded. titans has the latter neither with --frozen nor in cms and tnt [default: heavy_ball]
     #[arg(long, value_name = "FORM", value_parser = ["heavy_ball", "look_ahead"])]
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,
+    /// Compute errors with the memory as it was at the start of each group of so many tokens; 1 for the memory as it is at each
+    /// token [default: 16 for titans_mlp, yaad and moneta in all their forms, 1 for others and in cms, conductor and tnt]
+    #[arg(long, value_name = "TOKENS")]
+    // Its range depends on the rule and the mixer, which check it.
+    pub(super) frozen: Option<u32>,
     /// Length that what a network is taught stays under, such as 2: longer errors are shortened, smoothly. Of titans_mlp, yaad,
     /// moneta and memora in all their forms; errors have any length unless given
     #[arg(long, value_name = "C")]
@@ -54,20 +60,23 @@ pub(crate) struct ShapeArgs {
 
 impl ShapeArgs {
     /// Which of the options that only some rules have are given: --momentum, --momentum-form,
-    /// --retain and --clip-errors.
+    /// --retain, --clip-errors and --frozen.
     #[cfg(feature = "check")]
-    pub(crate) fn given(&self) -> [bool; 4] {
-        [self.momentum.is_some(), self.momentum_form.is_some(), self.retain.is_some(), self.clip_errors.is_some()]
+    pub(crate) fn given(&self) -> [bool; 5] {
+        let momentum = [self.momentum.is_some(), self.momentum_form.is_some()];
+        let [retain, clip, frozen] = [self.retain.is_some(), self.clip_errors.is_some(), self.frozen.is_some()];
+        [momentum[0], momentum[1], retain, clip, frozen]
     }
 
     /// The same with these of those options alone.
     #[cfg(feature = "check")]
-    pub(crate) fn with(&self, [momentum, form, retain, clip]: [bool; 4]) -> Self {
+    pub(crate) fn with(&self, [momentum, form, retain, clip, frozen]: [bool; 5]) -> Self {
         let momentum = self.momentum.filter(|_| momentum);
         let momentum_form = self.momentum_form.clone().filter(|_| form);
         // What is left out is as if it had not been given.
         let retain = self.retain.clone().filter(|_| retain);
-        Self { momentum, momentum_form, retain, clip_errors: self.clip_errors.filter(|_| clip), ..*self }
+        let (clip_errors, frozen) = (self.clip_errors.filter(|_| clip), self.frozen.filter(|_| frozen));
+        Self { momentum, momentum_form, retain, clip_errors, frozen, ..*self }
     }
 
     /// Where the flag sends what is forgotten; the parser knows these names and no other.

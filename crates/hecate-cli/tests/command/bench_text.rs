@@ -44,8 +44,8 @@ fn models_learn_what_train_teaches_them() {
         assert_ne!(row["learned"], self::row(&found, model, 4)["learned"], "{model}: seeds differ");
     }
     // As `train` has it unless told otherwise.
-    let momentum = &row(&found, "titans_mlp", 4)["config"]["layers"][0]["mixer"]["rule"]["momentum"];
-    assert_eq!(momentum.as_str(), Some("look_ahead"));
+    let mixer = &row(&found, "titans_mlp", 4)["config"]["layers"][0]["mixer"];
+    assert_eq!([&mixer["momentum"], &mixer["rule"]["frozen"]], [&json!(0.9), &json!(16)]);
 }
 
 /// Every model that has a name, in its place, whatever ends first.

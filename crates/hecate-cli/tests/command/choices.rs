@@ -15,22 +15,48 @@ fn written(workspace: &Workspace, out: &str, flags: &str) -> Value {
     config["layers"][0]["mixer"].clone()
 }
 
-/// Momentum near 1 runs away with the error of a network: that of titans_mlp looks ahead unless somebody wants it otherwise.
+/// Momentum near 1 runs away: a token writes no more than without momentum unless somebody wants it otherwise.
 #[test]
-fn momentum_of_a_network_is_bounded() {
+fn momentum_is_bounded() {
     let workspace = Workspace::new();
     for (out, flags, form, most) in [
-        ("a", "--rule titans_mlp", "look_ahead", 1.0),
-        // Either flag is a choice, and the library's form comes with it.
+        ("a", "--rule titans_mlp", "heavy_ball", 0.9),
+        // Either flag is a choice, and the other is as the paper has it.
         ("b", "--rule titans_mlp --momentum 0.5", "heavy_ball", 0.5),
         ("c", "--rule titans_mlp --momentum-form heavy_ball", "heavy_ball", 1.0),
-        // The error of a matrix has a bound of its own.
-        ("d", "--rule titans", "heavy_ball", 1.0),
-        ("e", "--rule yaad_momentum --momentum-form look_ahead", "look_ahead", 1.0),
+        ("d", "--rule titans", "heavy_ball", 0.9),
+        ("f", "--rule titans --momentum 1", "heavy_ball", 1.0),
+        ("g", "--rule titans --momentum-form look_ahead", "look_ahead", 1.0),
+        ("e", "--rule yaad_momentum", "heavy_ball", 0.9),
+        ("h", "--rule delta", "", 1.0),
     ] {
         let mixer = written(&workspace, out, flags);
-        assert_eq!(mixer["rule"]["momentum"].as_str(), Some(form), "{flags}: {mixer}");
+        assert_eq!(mixer["rule"]["momentum"].as_str().unwrap_or_default(), form, "{flags}: {mixer}");
         assert_eq!(mixer["momentum"].as_f64(), Some(most), "{flags}: {mixer}");
+    }
+}
+
+/// Networks have groups where their mixer leaves them the choice; one token for itself is no group.
+#[test]
+fn networks_have_groups() {
+    let workspace = Workspace::new();
+    for (out, flags, group) in [
+        ("a", "--rule titans_mlp", Some(16)),
+        ("b", "--rule moneta_matrix --frozen 4", Some(4)),
+        ("c", "--rule yaad --frozen 1", None),
+        ("d", "--rule titans", None),
+        ("e", "--rule memora --writes-per-token 2", None),
+        ("f", "--mixer mag --rule yaad", Some(16)),
+        ("g", "--mixer mac --rule yaad --segment 32", Some(16)),
+        // Groups would not fill a segment.
+        ("h", "--mixer mac --rule yaad --segment 8", None),
+        // A chunk of a level is a group, and a conductor's levels are exact.
+        ("i", "--mixer cms --rule yaad", None),
+        ("j", "--mixer conductor --rule yaad", None),
+    ] {
+        let mixer = written(&workspace, out, flags);
+        let rule = mixer.pointer("/memory/rule").unwrap_or(&mixer["rule"]);
+        assert_eq!(rule["frozen"].as_u64(), group, "{flags}: {mixer}");
     }
 }
 
@@ -103,7 +129,7 @@ fn errors_are_clipped_and_steps_averaged_where_that_is_asked_for() {
         ("--rule delta --clip-errors 2", &["--rule delta", "`clip`"]),
         ("--mixer hope --clip-errors 2", &["--clip-errors", "hope"]),
         ("--rule titans --mean", &["mean", "titans", "frozen"]),
-        ("--rule yaad --renorm", &["yaad", "`renorm`", "groups", "frozen"]),
+        ("--rule yaad --renorm --frozen 1", &["yaad", "`renorm`", "groups", "frozen"]),
         ("--rule yaad --renorm --frozen 4 --retain zero", &["yaad", "`renorm`", "anchor"]),
         ("--rule moneta --renorm --frozen 4", &["--rule moneta", "`renorm`"]),
         ("--rule delta --renorm --frozen 4", &["--rule delta", "`renorm`"]),
