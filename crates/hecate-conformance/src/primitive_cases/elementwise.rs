@@ -139,6 +139,7 @@ pub fn biased<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             slots: vec![Slot::tiles("x", x, (1, width)), Slot::tiles("b", b, (1, width))],
             outputs: vec![Output::new("y", dy)],
             forward: Box::new(move |x: &[Vec<Var>]| {
+                // Without a map it is a sum.
                 let act = |sum: Var| map.map_or_else(|| sum.clone(), |map| equation(map, &sum));
                 vec![each(&x[0], |row| act(row + &x[1][0]))]
             }),
@@ -155,6 +156,7 @@ pub fn biased<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (Some(Map::Gelu), &[2, 3, 5], &[3, 5]),
         (Some(Map::ReluSquared), &[40, 64], &[64]),
     ];
+    // Rows of 37, which no run of 16 bytes divides.
     let maps = Map::ALL.map(|map| (Some(map), &[9, 37][..], &[37][..]));
     shapes.into_iter().chain(maps).map(case).collect()
 }

@@ -15,14 +15,17 @@ use hecate_core::{
 /// `x r w`, `r = 1/√(mean x² + ε)`, and the same in groups and with weights that are what they add to one.
 pub fn rms_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let plain = RmsNormOptions::new;
+    // Weights that are stored as what they add to one.
     let of_one = |epsilon, groups| RmsNormOptions { groups, one_plus: true, ..plain(epsilon) };
     // Rows of one element, of five, and of more than four warps; groups that begin anywhere and that fill runs.
     let cases: [(&[usize], RmsNormOptions); 7] = [
         (&[2, 3, 5], plain(1e-5)),
         (&[1, 1], plain(1e-2)),
         (&[9, 130], plain(1e-6)),
+        // Of one group, and of two that no run divides.
         (&[3, 5], of_one(1e-5, 1)),
         (&[2, 3, 10], of_one(1e-5, 2)),
+        // Of three, which is no power of two.
         (&[5, 96], RmsNormOptions { groups: 3, ..plain(1e-5) }),
         // As wide as those of large models: a block a row.
         (&[3, 2048], of_one(1e-6, 1)),
@@ -33,16 +36,20 @@ pub fn rms_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
 /// `x r w act(g)`, or `x act(g)` instead of `x`.
 pub fn rms_norm_gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let plain = RmsNormOptions::new;
+    // The other place and the other function.
     let (place, function) = (GatePlace::Before, GateFunction::Sigmoid);
     let cases: [(&[usize], RmsNormOptions); 9] = [
         (&[2, 3, 5], plain(1e-5)),
         (&[1, 1], plain(1e-2)),
         (&[9, 130], plain(1e-6)),
         (&[5, 2, 64], plain(1e-5)),
+        // One option after another, then several together.
         (&[5, 64], RmsNormOptions { function, ..plain(1e-5) }),
         (&[3, 10], RmsNormOptions { function, groups: 2, one_plus: true, ..plain(1e-5) }),
+        // As Mamba-2 has it.
         (&[5, 64], RmsNormOptions { place, groups: 4, ..plain(1e-5) }),
         (&[2, 3, 5], RmsNormOptions { place, function, one_plus: true, ..plain(1e-5) }),
+        // A block a row.
         (&[3, 1056], RmsNormOptions { function, ..plain(1e-5) }),
     ];
     cases.into_iter().map(|(shape, options)| rms_case("rms_norm_gated", shape, options, true)).collect()
@@ -55,6 +62,7 @@ fn rms_case<B: Primitives>(
     options: RmsNormOptions,
     gated: bool,
 ) -> PrimitiveCase<B> {
+    // All are drawn, so that a case without a gate has the same rows as one with it.
     let random = &mut Random::new(11);
     let (x, g, dy) = (random.normals(shape), random.normals(shape), random.normals(shape));
     let (width, rows) = (x.shape.last(), x.shape.rows());
@@ -62,7 +70,9 @@ fn rms_case<B: Primitives>(
     // A group is a matrix of its own.
     let tile = (1, width / options.groups);
     let inverse = Output::wide("inverse", Array::full([rows * options.groups], 0.0));
+    // Options in full: a failure names the one that matters.
     let described = format!("{} {options:?}", x.shape);
+    // In the order of the gradients.
     let mut slots = vec![Slot::tiles("x", x, tile), Slot::tiles("weight", weight, tile)];
     slots.extend(gated.then(|| Slot::tiles("g", g, tile)));
     PrimitiveCase {
@@ -79,13 +89,17 @@ fn rms_case<B: Primitives>(
 
 /// Groups of rows, those of the weight, and the gate's: results, and `r`.
 fn rms_equation(options: RmsNormOptions, x: &[Var], weight: &[Var], g: Option<&[Var]>) -> Vec<Vec<Var>> {
+    // What the gate makes of its argument, and rows times that; rows as they are without a gate.
     let act = |g: &Var| equation(options.function.map(), g);
     let gate = |x: &[Var]| g.map_or_else(|| x.to_vec(), |g| x.iter().zip(g).map(|(x, g)| x * act(g)).collect());
+    // A mean is over a group, which is a matrix here.
     let scale = 1.0 / x[0].shape().1 as f64;
     let x = if options.place == GatePlace::Before { gate(x) } else { x.to_vec() };
     let mut results = normalise(&x, scale, f64::from(options.epsilon), None);
+    // The weight of a row, group after group, comes again for each row.
     let offset = f64::from(u8::from(options.one_plus));
     results[0].iter_mut().zip(weight.iter().cycle()).for_each(|(y, w)| *y = &*y * w.shift(offset));
+    // Else it acted before.
     if options.place == GatePlace::After {
         results[0] = gate(&results[0]);
     }
@@ -130,6 +144,7 @@ pub fn add_rms_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
                 Output::wide("inverse", Array::full([rows * options.groups], 0.0)),
             ],
             forward: Box::new(move |x: &[Vec<Var>]| {
+                // The sum is a result too, in front of the others.
                 let sums: Vec<Var> = x[0].iter().zip(&x[2]).map(|(x, residual)| x + residual).collect();
                 let mut results = rms_equation(options, &sums, &x[1], None);
                 results.insert(0, sums);
@@ -138,9 +153,11 @@ pub fn add_rms_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             device: Box::new(move |x: &[_], dy: &[_]| {
                 let inputs = RmsNormInputs { x: &x[0], weight: &x[1], g: None };
                 let AddedNorm { sum, normed } = primitives::add_rms_norm(&x[2], &inputs, options)?;
+                // The backward begins at the sum, as the forward left it.
                 let inputs = RmsNormInputs { x: &sum, ..inputs };
                 let call = RmsNormBackward { options, inputs, inverse: &normed.inverse, dy: &dy[1] };
                 let grads = primitives::add_rms_norm_backward(&call, &dy[0])?;
+                // Both summands have one gradient.
                 let (dx, dweight) = (grads.x, grads.weight);
                 let outputs = vec![sum, normed.y, normed.inverse];
                 Ok(CaseResult { outputs, grads: vec![Some(dx.clone()), Some(dweight), Some(dx)] })

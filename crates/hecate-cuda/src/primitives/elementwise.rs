@@ -98,6 +98,7 @@ impl Elementwise for Cuda {
     ) -> Result<Tensor<Self>> {
         let primitives::BiasedBackward { x, b, dy } = *call;
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
+        // The gradient of `b` is the sum of this over rows.
         let (dx, width, map) = ((&y).into(), dims.width as u64, map.index());
         let arguments = BiasedBackward { x: x.into(), b: b.into(), dy: dy.into(), dx, count: count as u64, width, map };
         self.launch(runs(x, count), &arguments)?;

@@ -173,6 +173,7 @@ impl Norm for Cuda {
             let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
             return Ok(AddedNorm { sum, normed });
         }
+        // The norm reads the sum as it is rounded, whether it comes from memory or not.
         let sum = self.empty(x.shape().clone(), x.dtype())?;
         let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
         let (added, scale) = (Some([residual, &sum]), Some(Scale::new(inputs.weight, options)));
@@ -384,6 +385,7 @@ fn gradients(
         let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
         let dy = through.as_ref().unwrap_or(dy);
         let dx = normalise_backward(device, x, Some(Scale::new(weight, options)), inverse, dy)?;
+        // One more pass, where the others are several anyway.
         let whole = Broadcast { rows: 1, width: x.shape().count() };
         let dx = dsum.map_or(Ok(dx.clone()), |dsum| device.combine(Combine::Sum, whole, &dx, dsum))?;
         return Ok(RmsNormInputs { x: dx, weight: sum_columns(device, width, Terms::Scaled(x, inverse, dy))?, g: dg });

@@ -57,6 +57,7 @@ calls! {
     add_backward: |p| add_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
     mul: |p| mul(&p.ones([2, 3]), &p.ones([3])).map(drop),
     mul_backward: |p| mul_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
+    // With a map and without, which are two ways through core.
     biased: |p| {
         biased(None, &p.ones([2, 3]), &p.ones([3]))?;
         biased(Some(Map::Relu), &p.ones([2, 3]), &p.ones([3])).map(drop)
@@ -86,10 +87,12 @@ calls! {
         let inputs = RmsNormInputs { g: Some(&g), ..plain };
         rms_norm_backward(&RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy }).map(drop)
     },
+    // The residual is an array of its own, and can be astray.
     add_rms_norm: |p| {
         let (x, weight, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
         add_rms_norm(&residual, &RmsNormInputs { x: &x, weight: &weight, g: None }, RmsNormOptions::new(1e-6)).map(drop)
     },
+    // So can the gradient that the sum has besides.
     add_rms_norm_backward: |p| {
         let (x, weight, inverse, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2]), p.ones([2, 3]));
         let inputs = RmsNormInputs { x: &x, weight: &weight, g: None };
