@@ -6,8 +6,8 @@ use hecate_core::{
     DType, Error, Result, Sequences, Tensor,
     primitives::{
         self, AdamW, AttentionInputs, AttentionOptions, BiasedBackward, Cache, Clip, ConvBackward, ConvInputs,
-        ConvOptions, ConvOutputs, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands, Prefix,
-        RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs, RmsNormOptions, Slot, Transpose,
+        ConvOptions, ConvOutputs, Fp8, Fp8Factor, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands,
+        Prefix, RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs, RmsNormOptions, Slot, Transpose,
     },
 };
 use hecate_cpu::Cpu;
@@ -203,6 +203,30 @@ fn products_by_heads() {
     assert!(matches!(names(call(&x, &rounded), &["head_products", "`m`", "f32"]), Error::DType { .. }));
     let backward = primitives::head_products_backward(&x, &m, &x);
     assert!(matches!(names(backward, &["head_products", "`dy`", "[2, 3, 5]"]), Error::Shape { .. }));
+}
+
+#[test]
+fn products_of_8_bits() {
+    let call = |a: &Tensor<Cpu>, b: &Tensor<Cpu>, formats: [Fp8; 2], maximum| {
+        let [a, b] =
+            [(a, formats[0]), (b, formats[1])].map(|(x, format)| Fp8Factor { x, format, scale: None, maximum });
+        primitives::fp8_matmul(a, b, Transpose::default())
+    };
+    let (a, b, both) = (ones([16, 32]), ones([32, 48]), [Fp8::E4M3; 2]);
+    assert!(matches!(names(call(&a, &b, both, None), &["cpu", "8-bit floats", "bf16"]), Error::Unsupported { .. }));
+    assert!(matches!(names(call(&a, &a, both, None), &["fp8_matmul", "`b`", "[32, 32]"]), Error::Shape { .. }));
+    assert!(matches!(names(call(&ones([32]), &b, both, None), &["fp8_matmul", "`a`"]), Error::Rank { .. }));
+    assert!(matches!(names(call(&ids([16, 32], 0), &b, both, None), &["`a`", "u32"]), Error::DType { .. }));
+    assert!(matches!(names(call(&ones([0, 32]), &b, both, None), &["fp8_matmul", "`a`"]), Error::Empty { .. }));
+    for (a, b, size) in [([15, 32], [32, 48], "rows"), ([16, 40], [40, 48], "inner"), ([16, 32], [32, 4], "columns")] {
+        let refused = call(&ones(a), &ones(b), both, None);
+        assert!(matches!(names(refused, &["fp8_matmul", size, "multiple of 16"]), Error::Config { .. }));
+    }
+    assert!(matches!(names(call(&a, &b, [Fp8::E5M2; 2], None), &["e5m2", "e4m3"]), Error::Config { .. }));
+    let (maxima, rounded) = (ones([2]), primitives::cast(DType::Bf16, &b).expect("a cast"));
+    let refused = call(&a, &b, both, Some((&maxima, 2)));
+    assert!(matches!(names(refused, &["fp8_matmul", "`maxima`", "element 2 of [2]"]), Error::Config { .. }));
+    assert!(matches!(names(call(&a, &rounded, both, None), &["fp8_matmul", "`b`", "f32"]), Error::DType { .. }));
 }
 
 #[test]

@@ -11,7 +11,10 @@
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
     DType, Device as _, Error, Kernel, Result, Rule, Sequences, Slots as _, Tensor, forward, infer,
-    primitives::{self, AttentionInputs, AttentionOptions, LayerNormInputs, RmsNormInputs, RmsNormOptions, Transpose},
+    primitives::{
+        self, AttentionInputs, AttentionOptions, Fp8, Fp8Factor, LayerNormInputs, RmsNormInputs, RmsNormOptions,
+        Transpose,
+    },
     rules::*,
 };
 use hecate_cpu::Cpu;
@@ -211,6 +214,42 @@ fn prepare_product(device: &Cuda, request: &Request) -> Result<Work> {
     }))
 }
 
+/// `fp8_product`, for GPUs that have it: as [`prepare_product`] with factors that are rounded to 8 bits in each run, by scales that are known.
+fn prepare_fp8_product(device: &Cuda, request: &Request) -> Result<Work> {
+    let [b, t, columns, inner] = request.sizes;
+    let (mut random, scale) = (Random::new(1), 2f32.powi(-6));
+    let mut upload = |rows: usize| random.normals([rows, inner]).upload(device, request.dtype);
+    let (left, right) = (upload(b * t)?, upload(columns)?);
+    let (scales, maxima) = (Tensor::from_f32(device, [1], vec![scale])?, Tensor::zeros(device, [1], DType::F32)?);
+    // Gradients are as large as what they are gradients of.
+    let product = move |[a, b]: [&Tensor<Cuda>; 2], format: Fp8, transpose| {
+        let [a, b] = [(a, format), (b, Fp8::E4M3)].map(|(x, format)| {
+            let (scale, maximum) = (Some((&scales, 0)), Some((&maxima, 0)));
+            Fp8Factor { x, format, scale, maximum }
+        });
+        primitives::fp8_matmul(a, b, transpose)
+    };
+    // Held to a row of the CPU column's product of the same factors, rounded.
+    let (cpu, across) = (Cpu::new(), Transpose { a: false, b: true });
+    let first = |x: &Tensor<Cuda>, rows| {
+        let mut x = Array::download(&primitives::narrow(x, 0, 0, rows)?)?;
+        x.values.iter_mut().for_each(|x| *x = f64::from(Fp8::E4M3.round(*x as f32 / scale) * scale));
+        x.upload(&cpu, DType::F32)
+    };
+    let truth = Array::download(&primitives::matmul(&first(&left, 1)?, &first(&right, columns)?, across)?)?;
+    let out = product([&left, &right], Fp8::E4M3, across)?;
+    let error = hecate_conformance::error(&truth.values, &Array::download(&primitives::narrow(&out, 0, 0, 1)?)?.values);
+    assert!(error < 1e-2, "a product is {error} away from the CPU's");
+    Ok(Box::new(move |pass| {
+        let out = product([&left, &right], Fp8::E4M3, across)?;
+        if pass == TimedPart::Both {
+            product([&out, &right], Fp8::E5M2, Transpose::default())?;
+            product([&out, &left], Fp8::E5M2, Transpose { a: true, b: false })?;
+        }
+        Ok(())
+    }))
+}
+
 /// Results alone of `x`, `weight` and, not looked at, `dy`.
 fn rows_forward<B: primitives::Primitives>(name: &str, [x, weight, _]: &[Tensor<B>; 3]) -> Result<Tensor<B>> {
     match name {
@@ -295,6 +334,7 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
                 }
                 "attention" => prepare_attention(device, request),
                 "product" | "own_product" => prepare_product(device, request),
+                "fp8_product" => prepare_fp8_product(device, request),
                 "softmax" | "layer_norm" | "rms_norm" => prepare_rows(device, request),
                 $(<$rule as Rule>::NAME => prepare(device, <$rule>::all()[0], request),)*
                 other => Err(Error::Unsupported { backend: "cuda", what: "this rule", why: format!("`{other}` is none") }),

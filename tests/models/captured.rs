@@ -2,6 +2,7 @@
 
 use crate::{
     column::{Column, device, is_missing},
+    fp8::{fp8, lacks_fp8},
     training::fixtures::*,
 };
 use hecate_core::Tensor;
@@ -82,6 +83,11 @@ fn passes_of_a_step_and_bits_of_activations() {
     for mixer in ["delta", "titans", "attention"] {
         check(&config(mixer), Settings { accumulate: 3, ..settings() });
         check(&config(mixer), Settings { precision: Precision::Bf16, ..settings() });
+    }
+    // Factors of 8 bits, whose scales are another input of the graph.
+    if !lacks_fp8() {
+        check(&config("delta"), fp8());
+        check(&config("attention"), Settings { accumulate: 3, ..fp8() });
     }
     // Chunks of 64 tokens, and products that go through cuBLAS.
     let wide = Config::uniform("delta", 2, 128, 2).unwrap();

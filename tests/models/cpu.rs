@@ -31,6 +31,7 @@ mod compositions;
 mod configs;
 mod decoding;
 mod devices;
+mod fp8;
 mod layers;
 mod levels;
 mod quantized;

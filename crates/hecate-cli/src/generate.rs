@@ -56,7 +56,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// How the model's matrices are stored; bf16 takes half the memory and half the time of reading them
-    #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::NAMES))]
+    #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::STORED))]
     precision: String,
     /// Write control characters as they are; unless given they are made visible, so that they do nothing to a terminal
     #[arg(long)]
@@ -101,7 +101,7 @@ impl Job for GenerateArgs {
         let (model, vocabulary) = self.run.open(device, &self.run.folder()?)?;
         let model = match Precision::named(&self.precision)? {
             Precision::F32 => model,
-            Precision::Bf16 => model.stored_in_16_bits()?,
+            Precision::Bf16 | Precision::Fp8 => model.stored_in_16_bits()?,
         };
         // Ctrl-C ends the program at once: there is nothing to save.
         match prompt {

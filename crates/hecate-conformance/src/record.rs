@@ -35,7 +35,7 @@ pub struct Row {
 ///
 /// Errors are the root mean square of the difference over that of the truth ([`error`](crate::error)).
 pub struct Run {
-    /// Combinations of options of a rule, calls of a primitive.
+    /// Combinations of options of a rule, calls of a primitive; 0 of a primitive that the device does not have.
     // Compared exactly: a lost combination of options is a lost test.
     pub forms: usize,
     /// Worst error of any result, relative to the truth in 64 bits.

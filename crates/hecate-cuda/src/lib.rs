@@ -31,6 +31,7 @@
 
 mod backend;
 mod blas;
+mod blas_lt;
 mod capture;
 mod compile;
 mod deep;

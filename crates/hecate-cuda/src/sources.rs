@@ -20,6 +20,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::elementwise::SOURCE,
     &primitives::embedding::SOURCE,
     &primitives::features::SOURCE,
+    &primitives::fp8::SOURCE,
     &primitives::layer_norm::SOURCE,
     &primitives::layout::SOURCE,
     &primitives::loss::SOURCE,

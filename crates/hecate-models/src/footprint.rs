@@ -91,7 +91,7 @@ impl Footprint {
         let rows = (call.batch as u128).saturating_mul(call.tokens as u128);
         let scores = match precision {
             Precision::F32 => config.vocabulary_size,
-            Precision::Bf16 => config.vocabulary_size.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED,
+            Precision::Bf16 | Precision::Fp8 => config.vocabulary_size.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED,
         };
         let at_once = piece(usize::try_from(rows).unwrap_or(usize::MAX), config.vocabulary_size, SCORES) as u128;
         // Of several pieces gradients gather: that of the stream, and in 16 bits that of the head, which is added to in place.

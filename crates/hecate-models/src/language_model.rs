@@ -39,6 +39,8 @@ pub struct LanguageModel<B: Backend> {
     interrupt: Option<Interrupt>,
     /// Of passes that gather gradients.
     masks: Option<Masks>,
+    /// Of the 8-bit factors of such passes, by [`FactorKind::index`](crate::tape::FactorKind::index).
+    fp8_scales: Option<Tensor<B>>,
     /// Scores that losses are made of at a time.
     scores_at_once: usize,
 }
@@ -76,7 +78,7 @@ impl<B: Backend> LanguageModel<B> {
         let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
         let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
         let (device, config, precision) = (device.clone(), Arc::new(config.clone()), Precision::default());
-        let (interrupt, masks, scores_at_once) = (None, None, SCORES);
+        let (interrupt, masks, fp8_scales, scores_at_once) = (None, None, None, SCORES);
         Ok(Self {
             device,
             config,
@@ -88,6 +90,7 @@ impl<B: Backend> LanguageModel<B> {
             precision,
             interrupt,
             masks,
+            fp8_scales,
             scores_at_once,
         })
     }
@@ -135,6 +138,12 @@ impl<B: Backend> LanguageModel<B> {
     /// in a new model. Whoever learns gives other masks for every pass.
     pub fn set_masks(&mut self, masks: Option<Masks>) {
         self.masks = masks;
+    }
+
+    /// From here on, passes that gather gradients round 8-bit factors by these scales; without them by the factors' own maxima, as
+    /// in a new model.
+    pub(crate) fn set_fp8_scales(&mut self, scales: Option<Tensor<B>>) {
+        self.fp8_scales = scales;
     }
 
     /// Refuses to go on once the model's interrupt was asked for.

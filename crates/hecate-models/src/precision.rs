@@ -18,11 +18,18 @@ pub enum Precision {
     F32,
     /// [`DType::Bf16`]: half the memory of activations, and the matrix units of GPUs.
     Bf16,
+    /// As [`Precision::Bf16`], with factors of 8 bits in the products of blocks' linear maps, on GPUs that multiply such
+    /// ([`Fp8Matmul`](hecate_core::primitives::Fp8Matmul)). Embeddings, head, norms, gates and memories stay as they are, and so
+    /// do maps with a size that 16 does not divide.
+    Fp8,
 }
 
 impl Precision {
     /// Names in settings and on the command line.
-    pub const NAMES: [&'static str; 2] = ["f32", "bf16"];
+    pub const NAMES: [&'static str; 3] = ["f32", "bf16", "fp8"];
+
+    /// Names of those that weights are stored in to generate.
+    pub const STORED: [&'static str; 2] = ["f32", "bf16"];
 
     /// The precision of this name.
     ///
@@ -32,6 +39,7 @@ impl Precision {
         match name {
             "f32" => Ok(Self::F32),
             "bf16" => Ok(Self::Bf16),
+            "fp8" => Ok(Self::Fp8),
             _ => Err(Error::config("precision", name, format!("one of {}", Self::NAMES.join(", ")))),
         }
     }
@@ -41,6 +49,7 @@ impl Precision {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
         }
     }
 
@@ -48,7 +57,7 @@ impl Precision {
     pub fn dtype(self) -> DType {
         match self {
             Self::F32 => DType::F32,
-            Self::Bf16 => DType::Bf16,
+            Self::Bf16 | Self::Fp8 => DType::Bf16,
         }
     }
 }

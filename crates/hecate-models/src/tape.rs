@@ -12,11 +12,13 @@ mod arrays;
 mod attention;
 mod dropout;
 mod erased;
+mod fp8;
 mod loss;
 mod memory;
 mod operations;
 
 pub(crate) use erased::ErasedRule;
+pub(crate) use fp8::{FactorKind, Fp8Found, Fp8Pass};
 
 use crate::{
     Error, Gradients, Interrupt, Parameter, ParameterId, Parameters, Probe, Result, dropout::Draws, parameters::add_to,
@@ -27,6 +29,7 @@ use std::{
     cell::RefCell,
     collections::{HashMap, hash_map::Entry},
     fmt,
+    rc::Rc,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -162,6 +165,8 @@ pub struct Tape<'p, B: Backend> {
     dtype: DType,
     /// Weights rounded to it, by their places.
     rounded: RefCell<HashMap<usize, Tensor<B>>>,
+    /// Linear maps whose products have factors of 8 bits.
+    fp8: Option<Rc<Fp8Pass<B>>>,
 }
 
 impl<B: Backend> fmt::Debug for Tape<'_, B> {
@@ -186,7 +191,7 @@ impl<'p, B: Backend> Tape<'p, B> {
     /// A tape that keeps nothing: evaluation, generation.
     pub fn inert(parameters: &'p Parameters<B>) -> Self {
         let (dtype, rounded) = (DType::F32, RefCell::default());
-        Self { parameters, record: None, probe: None, interrupt: None, draws: None, dtype, rounded }
+        Self { parameters, record: None, probe: None, interrupt: None, draws: None, dtype, rounded, fp8: None }
     }
 
     /// The same tape, on which `probe` looks at what passes: slow, and of use where something went wrong.

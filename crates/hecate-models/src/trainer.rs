@@ -5,6 +5,7 @@ mod files;
 mod guard;
 mod loading;
 mod measure;
+mod scales;
 mod settings;
 mod standing;
 mod step_graph;
@@ -17,7 +18,7 @@ pub use settings::{FirstStates, RunPlan, Settings};
 pub use standing::Standing;
 
 use crate::{
-    Config, Error, Interrupt, LanguageModel, Result,
+    Config, Error, Interrupt, LanguageModel, Precision, Result,
     init::refuse_learning,
     optimizer::{self, Moments},
     schedule::Schedule,
@@ -27,6 +28,7 @@ use batch_source::BatchSource;
 use files::Best;
 use hecate_core::Backend;
 use measure::{Measured, StepArrays};
+use scales::Scales;
 use step_graph::StepGraph;
 
 /// What a step did.
@@ -66,6 +68,8 @@ pub struct Trainer<B: Backend> {
     failed: bool,
     /// The passes of a step, as the device captured them.
     graph: StepGraph<B>,
+    /// Of 8-bit factors, where the settings ask for such.
+    scales: Option<Scales>,
     /// What happened and was not told yet.
     event: Option<String>,
 }
@@ -75,7 +79,7 @@ impl<B: Backend> Trainer<B> {
     ///
     /// # Errors
     /// [`Error::Config`] for settings or a configuration that make no sense; [`Error::DoesNotFit`] where the device has less
-    /// memory than a step takes by [`Footprint`](crate::Footprint); the device's own failures. A run that is resumed is not
+    /// memory than a step takes by [`Footprint`](crate::Footprint). The device's own failures, and its refusal of a precision. A run that is resumed is not
     /// refused so: it went through before.
     pub fn new(
         device: &B,
@@ -84,7 +88,7 @@ impl<B: Backend> Trainer<B> {
         plan: RunPlan,
         tokenizer: Option<Vec<u8>>,
     ) -> Result<Self> {
-        settings.check()?;
+        settings.check_on(device)?;
         settings.check_fits(device, config, 0)?;
         Self::from_model(LanguageModel::new(device, config, settings.seed)?, settings, plan, tokenizer)
     }
@@ -99,7 +103,7 @@ impl<B: Backend> Trainer<B> {
         plan: RunPlan,
         tokenizer: Option<Vec<u8>>,
     ) -> Result<Self> {
-        settings.check()?;
+        settings.check_on(model.device())?;
         plan.check()?;
         if let Some(format) = model.config().quantization {
             return Err(refuse_learning(format));
@@ -123,6 +127,7 @@ impl<B: Backend> Trainer<B> {
         source: BatchSource<B>,
         config: Vec<u8>,
     ) -> Self {
+        let scales = (settings.precision == Precision::Fp8).then(|| Scales::new(model.parameters().len()));
         Self {
             model,
             moments,
@@ -137,6 +142,7 @@ impl<B: Backend> Trainer<B> {
             due: false,
             failed: false,
             graph: StepGraph::new(),
+            scales,
             event: None,
         }
     }
@@ -211,7 +217,7 @@ impl<B: Backend> Trainer<B> {
         let step = self.step + 1;
         // A failed step is run again from here, to find out why.
         let source = self.source.clone();
-        let Measured { loss, gradient_norm, arrays } = match self.measure(text) {
+        let Measured { loss, gradient_norm, maxima, unaligned, arrays } = match self.measure(text) {
             Ok(measured) if measured.is_finite() => measured,
             // Weights and moments change at the end of a step alone.
             Err(Error::Stopped) => {
@@ -226,6 +232,7 @@ impl<B: Backend> Trainer<B> {
         let at = (count, learning_rate);
         let StepArrays { gradients, norm_squared } = &*arrays;
         self.moments.update(self.model.parameters_mut(), gradients, norm_squared, constants, at)?;
+        self.note_fp8(&maxima, &unaligned);
         self.step = step;
         self.failed = false;
         self.due = self.finished() || step.is_multiple_of(self.plan.evaluate_every);
@@ -247,9 +254,18 @@ impl<B: Backend> Trainer<B> {
         self.due
     }
 
-    /// What happened in the last steps that is worth a line, once: that the device cannot capture them as a graph, and why.
+    /// What happened in the last steps that is worth a line, once: that the device cannot capture them as a graph, and why; which
+    /// products stay at 16 bits where others have factors of 8.
     pub fn take_event(&mut self) -> Option<String> {
         self.event.take()
+    }
+
+    /// Notes what happened, to be told.
+    fn tell(&mut self, event: String) {
+        self.event = Some(match self.event.take() {
+            Some(before) => format!("{before}; {event}"),
+            None => event,
+        });
     }
 
     /// Whether the next step replays a graph.

@@ -47,7 +47,8 @@ pub(crate) struct TrainingArgs {
     /// Norm above which gradients are scaled down to it; 0 for no limit
     #[arg(long, default_value_t = defaults::CLIP, value_name = "NORM")]
     clip: f32,
-    /// Number type of activations; weights, gradients and states are 32-bit floats in any case
+    /// Number type of activations; weights, gradients and states are 32-bit floats in any case. fp8 is bf16 with 8-bit factors in
+    /// the products of linear maps, on GPUs that have them (compute capability 8.9 or more)
     #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(Precision::NAMES))]
     // As names, since the library knows which there are.
     precision: String,

@@ -88,6 +88,12 @@ fn the_precision_belongs_to_the_run() {
     // A number type of arrays that no training has.
     let unknown = workspace.train(&["--precision", "f16"]);
     assert!(unknown.stderr.contains("f32, bf16"), "{}", unknown.stderr);
+    // One that this device does not have, and none that matrices are stored in.
+    workspace
+        .train(&["--precision", "fp8", "--device", "cpu", "--overwrite"])
+        .failed(1, &["8-bit floats", "8.9", "bf16"]);
+    let unknown = workspace.run(&["generate", "--prompt", "1", "--precision", "fp8"]);
+    assert!(unknown.stderr.contains("f32, bf16"), "{}", unknown.stderr);
 }
 
 /// The program carries a text of its own, for a first run without any file.

@@ -6,15 +6,16 @@
 use crate::{
     Array, Comparison, FORWARD, assert_close, error,
     primitive_cases::{PrimitiveCase, Solution},
+    require::say,
 };
-use hecate_core::DType;
-use hecate_core::primitives::Primitives;
+use hecate_core::{DType, Error, primitives::Primitives};
 
 /// Results and gradients are those of the equations.
 pub fn agrees<B: Primitives>(backends: &[B], cases: &[PrimitiveCase<B>]) {
+    let backends = having(backends, cases);
     for case in cases {
         let truth = case.solve(DType::F32);
-        for backend in backends {
+        for &backend in &backends {
             let what = describe(case, backend);
             let found = case.run(backend, DType::F32).unwrap_or_else(|error| panic!("{what}: {error}"));
             let (mut compared, grads) = case.compare(&truth, &found);
@@ -52,8 +53,9 @@ pub fn agrees_with<A: Primitives, B: Primitives>(
 
 /// The same call gives the same bits.
 pub fn repeats<B: Primitives>(backends: &[B], cases: &[PrimitiveCase<B>]) {
+    let backends = having(backends, cases);
     for case in cases {
-        for backend in backends {
+        for &backend in &backends {
             let what = describe(case, backend);
             let run = || case.run(backend, DType::F32).unwrap_or_else(|error| panic!("{what}: {error}"));
             let (a, b) = (run(), run());
@@ -69,11 +71,11 @@ pub fn repeats<B: Primitives>(backends: &[B], cases: &[PrimitiveCase<B>]) {
 
 /// With 16-bit arguments, errors are at most twice what rounding arguments and results costs anyway.
 pub fn rounding<B: Primitives>(backends: &[B], cases: &[PrimitiveCase<B>]) {
-    let dtype = DType::Bf16;
+    let (dtype, backends) = (DType::Bf16, having(backends, cases));
     for case in cases {
         // The truth of the arguments as drawn, and of the same rounded: their distance is the cost.
         let (exact, rounded) = (case.solve(DType::F32), case.solve(dtype));
-        for backend in backends {
+        for &backend in &backends {
             let what = format!("{} in {dtype}", describe(case, backend));
             let found = case.run(backend, dtype).unwrap_or_else(|error| panic!("{what}: {error}"));
             let (outputs, grads) = case.compare(&exact, &found);
@@ -130,6 +132,22 @@ fn costs<'a>(wide: impl Iterator<Item = bool>, pairs: impl Iterator<Item = (&'a 
 /// not.
 fn allow((comparison, cost): (Comparison, f64)) -> Comparison {
     Comparison { limit: FORWARD.max(2.0 * cost), ..comparison }
+}
+
+/// The values that have the primitive; the others say so, and refuse it by name.
+fn having<'a, B: Primitives>(backends: &'a [B], cases: &[PrimitiveCase<B>]) -> Vec<&'a B> {
+    let case = &cases[0];
+    let (having, lacking): (Vec<_>, Vec<_>) = backends.iter().partition(|backend| case.lacking(backend).is_none());
+    // Nothing else is tried in its place.
+    for backend in &lacking {
+        let refused = case.run(backend, DType::F32).map(drop);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{}: {refused:?}", describe(case, backend));
+    }
+    // Said once, whatever the number of values.
+    if let Some(why) = lacking.first().and_then(|backend| case.lacking(backend)) {
+        say(&format!("skipped: {}: {why}", case.name));
+    }
+    having
 }
 
 /// The call, for messages.

@@ -5,7 +5,7 @@ use crate::{
     oracle::{self, Forward, Leaf, Var},
 };
 use hecate_core::primitives::Primitives;
-use hecate_core::{DType, Result, Tensor};
+use hecate_core::{DType, Error, Result, Tensor};
 use std::fmt;
 
 /// An argument of a primitive.
@@ -105,6 +105,12 @@ impl Output {
 }
 
 impl<B: Primitives> PrimitiveCase<B> {
+    /// Why this device does not have the primitive, where it is one that a device need not have.
+    pub fn lacking(&self, device: &B) -> Option<Error> {
+        // All others are there on every device.
+        if self.name == "fp8_matmul" { device.check_fp8().err() } else { None }
+    }
+
     /// What the equations say, for arguments as `dtype` holds them.
     pub fn solve(&self, dtype: DType) -> Solution {
         let (leaves, upstream) = self.arguments(dtype);

@@ -7,6 +7,7 @@ mod attention;
 mod case;
 mod elementwise;
 mod features;
+mod fp8;
 mod gates;
 mod language;
 mod layout;
@@ -21,6 +22,7 @@ pub use attention::{attention, attention_in_narrow_tiles, attention_in_tiles};
 pub use case::{CaseResult, Output, PrimitiveCase, Slot, Solution};
 pub use elementwise::{add, biased, cast, dropout, gated, map, mul, scale};
 pub use features::poly2;
+pub use fp8::fp8_matmul;
 pub use gates::retention;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
@@ -40,7 +42,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_each, matmul_onto, head_products, quantized_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
+            matmul, matmul_each, matmul_onto, head_products, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
             embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

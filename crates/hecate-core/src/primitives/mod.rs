@@ -12,6 +12,7 @@ mod drop_mask;
 mod elementwise;
 mod embedding;
 mod features;
+mod fp8;
 mod head_products;
 mod layer_norm;
 mod layout;
@@ -40,6 +41,7 @@ pub use elementwise::{
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
+pub use fp8::{FP8_ALIGNED, Fp8, Fp8Factor, Fp8Matmul, fp8_matmul};
 pub use head_products::{HeadProducts, head_products, head_products_backward};
 pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, layer_norm, layer_norm_backward};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
@@ -73,6 +75,6 @@ macro_rules! gather {
 }
 gather! {
     /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
-    Primitives = Attention + Conv + Elementwise + Embedding + Features + HeadProducts + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
+    Primitives = Attention + Conv + Elementwise + Embedding + Features + Fp8Matmul + HeadProducts + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
         + QuantizedMatmul + Reduce + Retention + Rotary + Sample + Softmax
 }

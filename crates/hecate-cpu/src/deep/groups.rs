@@ -11,54 +11,17 @@
 
 use super::{
     DeepCell, Scratch,
-    activation::{activate, second_derivative},
-    bias, norm,
+    activation::second_derivative,
+    anchored::{AnchorRead, AnchorReadGrads, AnchorShare},
+    inner_grads::InnerGrads,
 };
 use crate::{
     linear::{CHUNK, ChunkGrads, ChunkStart, ChunkView, Memory, chunk, chunk_backward},
     product::{Mat, MatMut, product},
     recurrent::{GroupBackward, GroupForward, GroupedForm, TokenRows},
     rows::{axpy, dot},
-    simd::wide,
 };
 use hecate_core::{families::LinearSpec, rules::AttentionalBias};
-
-/// Inner gradients of a chunk's tokens at the group's start: rows as in a token's [`Record`](super::Record).
-#[derive(Default)]
-struct InnerGrads {
-    /// `[n,D]`.
-    pre: Vec<f32>,
-    /// `σ(pre) [n,D]`.
-    h: Vec<f32>,
-    /// `σ′(pre) [n,D]`.
-    slope: Vec<f32>,
-    /// `W₁ u_o [n,D]`.
-    back: Vec<f32>,
-    /// `[n,D]`.
-    delta: Vec<f32>,
-    /// `[n,V]`.
-    error: Vec<f32>,
-    /// `ψ(e) [n,V]`, clipped.
-    u: Vec<f32>,
-    /// `s` of (94), `[n]`.
-    shrink: Vec<f32>,
-    /// `u` through the norm, `[n,V]`.
-    u_o: Vec<f32>,
-    /// Normed outputs `[n,V]`; empty without a norm.
-    normed: Vec<f32>,
-    /// `[n]`.
-    deviation: Vec<f32>,
-    /// What each layer is written with: `−θ δ [n,D]`, `−θ u_o [n,V]`.
-    values: [Vec<f32>; 2],
-    /// Gates `[n]`; `ones` stands for `w`.
-    a: Vec<f32>,
-    /// `[n]`; empty without momentum.
-    eta: Vec<f32>,
-    /// `[n]`.
-    theta: Vec<f32>,
-    /// `[n]`, all 1: the recurrence's write strength.
-    ones: Vec<f32>,
-}
 
 /// What the queries of a chunk read.
 struct QueryReads {
@@ -69,6 +32,8 @@ struct QueryReads {
     out: Vec<f32>,
     /// Of the norm, `[n]`; empty without.
     deviation: Vec<f32>,
+    /// What both layers' inputs read of the anchor, `[n,D]`, `[n,V]`; empty without one.
+    anchored: [Vec<f32>; 2],
 }
 
 /// Gradients that the linear engine gives back for one layer.
@@ -96,7 +61,7 @@ impl DeepCell {
     pub(super) fn group_elements(&self) -> usize {
         let (d, v, k) = (self.d(), self.value, self.key);
         let (_, all) = self.sizes();
-        CHUNK * (14 * d + 14 * v + 4 * k + 16) + 16 * CHUNK * CHUNK + 30 * CHUNK * d.max(v).max(k) + 6 * all
+        CHUNK * (16 * d + 16 * v + 4 * k + 18) + 16 * CHUNK * CHUNK + 30 * CHUNK * d.max(v).max(k) + 6 * all
     }
 
     /// A linear rule that writes what it is given, with decay and momentum.
@@ -146,87 +111,6 @@ impl DeepCell {
         }
     }
 
-    /// Equations (34), (35), (40) for all tokens of a chunk at once, at the weights `point`.
-    fn inner_grads(&self, rows: TokenRows<'_>, point: &[f32]) -> InnerGrads {
-        let (n, d, v) = (rows.tokens, self.d(), self.value);
-        let ((first, all), width) = (self.sizes(), rows.gates.len() / rows.tokens);
-        // Logarithms become factors once for the whole chunk.
-        let gates: Vec<_> = rows.gates.chunks_exact(width).map(|gates| self.gates(gates)).collect();
-        let zeros = |width: usize| vec![0.0; n * width];
-        let mut inner = InnerGrads {
-            pre: zeros(d),
-            h: zeros(d),
-            slope: zeros(d),
-            back: zeros(d),
-            error: zeros(v),
-            u: zeros(v),
-            a: gates.iter().map(|gates| gates.a).collect(),
-            eta: if self.form.momentum() { gates.iter().map(|gates| gates.eta).collect() } else { Vec::new() },
-            theta: gates.iter().map(|gates| gates.theta).collect(),
-            ones: vec![1.0; n],
-            ..InnerGrads::default()
-        };
-        let (w0, w1) = (Mat::new(&point[..first], self.key, d), Mat::new(&point[first..all], d, v));
-        // The memory at the point, for all keys at once: two products with an activation between.
-        product(MatMut::new(&mut inner.pre, n, d), 0.0, 1.0, Mat::new(rows.k, n, self.key), w0);
-        self.activate(&inner.pre, &mut inner.h, &mut inner.slope);
-        product(MatMut::new(&mut inner.error, n, v), 0.0, 1.0, Mat::new(&inner.h, n, d), w1);
-        inner.deviation = self.normalise(&mut inner.error);
-        if self.spec.structure.norm() {
-            inner.normed = inner.error.clone();
-        }
-        if self.spec.structure.residual() {
-            axpy(&mut inner.error, 1.0, rows.k);
-        }
-        // The error is prediction minus value.
-        axpy(&mut inner.error, -1.0, rows.v);
-        // Biases may look at a whole row, so rows go one by one.
-        for ((u, error), gates) in inner.u.chunks_exact_mut(v).zip(inner.error.chunks_exact(v)).zip(&gates) {
-            bias::inner_grad(self.spec.bias, error, gates.delta, u);
-            inner.shrink.push(bias::clip(self.spec.clip, u));
-        }
-        inner.u_o = self.through_norm(&inner.normed, &inner.deviation, &inner.u);
-        // `b = u_o W₁ᵀ`, the error's gradient at the hidden layer.
-        product(MatMut::new(&mut inner.back, n, d), 0.0, 1.0, Mat::new(&inner.u_o, n, v), w1.t());
-        inner.delta = inner.back.iter().zip(&inner.slope).map(|(back, slope)| back * slope).collect();
-        let scaled = |x: &[f32], width: usize| -> Vec<f32> {
-            let rows = x.chunks_exact(width).zip(&inner.theta);
-            rows.flat_map(|(row, theta)| row.iter().map(move |x| -theta * x)).collect()
-        };
-        // What each layer is written with: minus the step size times its factor of the gradient.
-        inner.values = [scaled(&inner.delta, d), scaled(&inner.u_o, v)];
-        inner
-    }
-
-    /// `σ` and `σ′` of `[n,D]`, compiled for the widest vectors.
-    fn activate(&self, pre: &[f32], h: &mut [f32], slope: &mut [f32]) {
-        let activation = self.activation();
-        wide(
-            (h, slope),
-            #[inline(always)]
-            |(h, slope)| activate(activation, pre, h, slope),
-        );
-    }
-
-    /// Norms rows `[V]` in place where there is a norm; returns their deviations.
-    fn normalise(&self, rows: &mut [f32]) -> Vec<f32> {
-        match self.spec.structure.norm() {
-            true => rows.chunks_exact_mut(self.value).map(norm::normalise).collect(),
-            false => Vec::new(),
-        }
-    }
-
-    /// `J e` row by row for `e [n,V]`, or `e` where there is no norm.
-    fn through_norm(&self, normed: &[f32], deviation: &[f32], e: &[f32]) -> Vec<f32> {
-        if !self.spec.structure.norm() {
-            return e.to_vec();
-        }
-        let (mut out, v) = (vec![0.0; e.len()], self.value);
-        let rows = out.chunks_exact_mut(v).zip(e.chunks_exact(v)).zip(normed.chunks_exact(v)).zip(deviation);
-        rows.for_each(|(((out, e), normed), &deviation)| norm::add_jacobian(normed, deviation, e, out));
-        out
-    }
-
     /// Both calls forward; `memories` go from before the chunk to after it.
     fn read(
         &self,
@@ -234,6 +118,7 @@ impl DeepCell {
         inner: &InnerGrads,
         memories: &mut [Memory; 2],
         layers: &mut Layers,
+        share: Option<&AnchorShare<'_>>,
     ) -> QueryReads {
         let (n, d, v) = (rows.tokens, self.d(), self.value);
         let [low, high] = memories;
@@ -242,14 +127,22 @@ impl DeepCell {
         // The first layer is read with the queries, ...
         let view = self.view(inner, 0, rows.q, rows.k);
         chunk::forward(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(&mut pre, d));
+        let mut anchored = [Vec::new(), Vec::new()];
+        let (first, _) = self.sizes();
+        if let Some(share) = share {
+            anchored[0] = share.read(rows.q, share.layers(first)[0], &mut pre);
+        }
         let (mut h, mut slope) = (vec![0.0; n * d], vec![0.0; n * d]);
         self.activate(&pre, &mut h, &mut slope);
         let mut out = vec![0.0; n * v];
         // ... the second with what they gave.
         let view = self.view(inner, 1, &h, &inner.h);
         chunk::forward(self.spec(), &view, high, &mut high_work.forward, &mut rows_of(&mut out, v));
+        if let Some(share) = share {
+            anchored[1] = share.read(&h, share.layers(first)[1], &mut out);
+        }
         let deviation = self.normalise(&mut out);
-        QueryReads { h, slope, out, deviation }
+        QueryReads { h, slope, out, deviation, anchored }
     }
 
     /// One call backward; `dout [n, columns]`, and `dmemory` goes from after the chunk to before it.
@@ -298,42 +191,18 @@ impl DeepCell {
             }
         }
     }
-
-    /// `(ō, ē, dδ)` of (43) and (44) from the gradient of `u_o`, row by row: `[n,V]`, `[n,V]`, `[n]`.
-    fn inner_grads_vjp(&self, rows: TokenRows<'_>, inner: &InnerGrads, du_o: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
-        let (n, v, norm) = (rows.tokens, self.value, self.spec.structure.norm());
-        // The norm's Jacobian is symmetric: the way back is the same product.
-        let mut du = self.through_norm(&inner.normed, &inner.deviation, du_o);
-        let (mut de, mut spare) = (vec![0.0; n * v], vec![0.0; v]);
-        let width = rows.gates.len() / n;
-        let mut ddelta = Vec::with_capacity(n);
-        for (t, de) in de.chunks_exact_mut(v).enumerate() {
-            let (row, delta) = (t * v..(t + 1) * v, self.gates(&rows.gates[t * width..][..width]).delta);
-            bias::clip_vjp(self.spec.clip, &inner.u[row.clone()], inner.shrink[t], &mut du[row.clone()]);
-            ddelta.push(bias::inner_grad_vjp(self.spec.bias, &inner.error[row.clone()], delta, &du[row], de));
-        }
-        let mut do_ = self.through_norm(&inner.normed, &inner.deviation, &de);
-        if norm {
-            // The second way to the output: through the norm itself.
-            let mut bent = vec![0.0; v];
-            for (t, do_) in do_.chunks_exact_mut(v).enumerate() {
-                let row = t * v..(t + 1) * v;
-                let [normed, u, u_o] = [&inner.normed, &inner.u, &inner.u_o].map(|x| &x[row.clone()]);
-                norm::second_derivative(normed, inner.deviation[t], u, u_o, &du_o[row.clone()], &mut spare, &mut bent);
-                axpy(do_, 1.0, &bent);
-            }
-        }
-        (do_, de, ddelta)
-    }
 }
 
 impl GroupedForm<Scratch> for DeepCell {
     fn forward(&self, chunk: GroupForward<'_, Scratch>) {
-        let GroupForward { rows, scratch, state, point, out } = chunk;
-        let inner = self.inner_grads(rows, point);
+        let GroupForward { rows, scratch, state, point, anchor, out } = chunk;
+        let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
         let mut memories = self.memories(state);
-        let read = self.read(rows, &inner, &mut memories, &mut scratch.layers);
+        let read = self.read(rows, &inner, &mut memories, &mut scratch.layers, share.as_ref());
         self.store(memories, state);
+        if let Some(share) = share {
+            share.leave(&mut state[..self.sizes().1]);
+        }
         out.copy_from_slice(&read.out);
         if self.spec.structure.residual() {
             axpy(out, 1.0, rows.q);
@@ -341,11 +210,17 @@ impl GroupedForm<Scratch> for DeepCell {
     }
 
     fn backward(&self, chunk: GroupBackward<'_, Scratch>) {
-        let GroupBackward { rows, scratch, start, point, dout, adjoint, grads } = chunk;
+        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, grads } = chunk;
         let (n, d, v) = (rows.tokens, self.d(), self.value);
         let ((first, all), key) = (self.sizes(), self.key);
-        let inner = self.inner_grads(rows, point);
-        let read = self.read(rows, &inner, &mut self.memories(start), &mut scratch.layers);
+        let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
+        let read = self.read(rows, &inner, &mut self.memories(start), &mut scratch.layers, share.as_ref());
+        // Of what decay has left of the state, by token.
+        let mut dleft = vec![0.0; if share.is_some() { n } else { 0 }];
+        if let Some(share) = &share {
+            share.leave_back(&adjoint.state[..all], danchor, &mut dleft);
+        }
+        let (danchor0, danchor1) = danchor.split_at_mut(first.min(danchor.len()));
         let [low_work, high_work] = &mut scratch.layers;
         let [low, high] = self.memories(start);
         let [mut dlow, mut dhigh] = self.memories(adjoint.state);
@@ -353,9 +228,17 @@ impl GroupedForm<Scratch> for DeepCell {
         // The calls in reverse: the second layer, the activation between them, the first layer.
         let doutput = self.through_norm(&read.out, &read.deviation, dout);
         let view = self.view(&inner, 1, &read.h, &inner.h);
-        let high = self.layer_back(&view, high_work, &high, &doutput, &mut dhigh);
+        let mut high = self.layer_back(&view, high_work, &high, &doutput, &mut dhigh);
+        if let Some(share) = &share {
+            let call = AnchorRead { x: &read.h, layer: share.layers(first)[1], read: &read.anchored[1] };
+            share.read_back(call, &doutput, AnchorReadGrads { x: &mut high.dq, layer: danchor1, left: &mut dleft });
+        }
         let dpre: Vec<f32> = high.dq.iter().zip(&read.slope).map(|(dh, slope)| dh * slope).collect();
-        let low = self.layer_back(&self.view(&inner, 0, rows.q, rows.k), low_work, &low, &dpre, &mut dlow);
+        let mut low = self.layer_back(&self.view(&inner, 0, rows.q, rows.k), low_work, &low, &dpre, &mut dlow);
+        if let Some(share) = &share {
+            let call = AnchorRead { x: rows.q, layer: share.layers(first)[0], read: &read.anchored[0] };
+            share.read_back(call, &dpre, AnchorReadGrads { x: &mut low.dq, layer: danchor0, left: &mut dleft });
+        }
         self.store([dlow, dhigh], adjoint.state);
         axpy(grads.q, 1.0, &low.dq);
         axpy(grads.k, 1.0, &low.dk);
@@ -394,5 +277,8 @@ impl GroupedForm<Scratch> for DeepCell {
         product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&dback, n, d).t(), Mat::new(&inner.u_o, n, v));
         product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&inner.h, n, d).t(), Mat::new(&do_, n, v));
         self.gate_grads(&inner, &[low, high], &threshold, grads.gates);
+        if let Some(share) = &share {
+            share.add_gates(&dleft, grads.gates);
+        }
     }
 }

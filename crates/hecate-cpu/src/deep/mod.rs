@@ -7,7 +7,7 @@
 //! - [`activation`], [`norm`], [`bias`]: the functions inside, each with the derivatives that the backward needs;
 //! - [`retention`], [`softmax`]: how the state maps to the weights, and the pullback of that map;
 //! - [`write`](self::write), [`backward`]: one token forward and back;
-//! - [`groups`]: frozen groups of MLP memories as matrix products.
+//! - [`groups`], [`inner_grads`], [`anchored`]: frozen groups of MLP memories as matrix products.
 //!
 //! # The backward of a gradient
 //!
@@ -16,9 +16,11 @@
 //! All of them are vectors `[D]` or `[V]`; the only matrices are weights, states and their gradients.
 
 pub(crate) mod activation;
+mod anchored;
 mod backward;
 mod bias;
 mod groups;
+mod inner_grads;
 mod norm;
 mod record;
 mod retention;
@@ -332,8 +334,8 @@ impl Cell for DeepCell {
     }
 
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
-        let linear =
-            self.spec.frozen.is_some() && !self.is_mapped() && self.hidden.is_some() && !self.spec.looks_ahead();
+        let plain = !self.is_mapped() && !self.spec.looks_ahead() && !self.spec.renorm;
+        let linear = self.spec.frozen.is_some() && self.hidden.is_some() && plain;
         linear.then_some(self as &dyn GroupedForm<Scratch>)
     }
 

@@ -27,9 +27,12 @@ mod sample;
 mod softmax;
 
 use crate::{Cpu, simd::wide};
-use hecate_core::{Result, Sequences, memory};
+use hecate_core::{Result, Sequences, memory, primitives::Fp8Matmul};
 use rayon::prelude::*;
 use std::ops::Range;
+
+/// No processor has units for them.
+impl Fp8Matmul for Cpu {}
 
 /// Elements that a task takes at a time: 64 KiB, enough that handing them over costs little.
 const BLOCK: usize = 1 << 14;

@@ -145,6 +145,15 @@ pub(crate) struct TokenRows<'a> {
     pub(crate) gates: &'a [f32],
 }
 
+/// What a chunk's states go back to as they forget. The gates then say that nothing is forgotten.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupAnchor<'a> {
+    /// `B`, as long as the state's first slots that have one.
+    pub(crate) anchor: &'a [f32],
+    /// `a [n]` of the chunk's tokens.
+    pub(crate) retention: &'a [f32],
+}
+
 /// A chunk forward; `S` is a head's workspace.
 pub(crate) struct GroupForward<'a, S> {
     /// The chunk's arguments.
@@ -154,6 +163,8 @@ pub(crate) struct GroupForward<'a, S> {
     pub(crate) state: &'a mut [f32],
     /// The state at the group's start.
     pub(crate) point: &'a [f32],
+    /// Where the state goes as it forgets, unless that is zero.
+    pub(crate) anchor: Option<GroupAnchor<'a>>,
     /// Set: `[n,V]`.
     pub(crate) out: &'a mut [f32],
 }
@@ -167,10 +178,13 @@ pub(crate) struct GroupBackward<'a, S> {
     pub(crate) start: &'a [f32],
     /// The state at the group's start.
     pub(crate) point: &'a [f32],
+    pub(crate) anchor: Option<GroupAnchor<'a>>,
     /// `[n,V]`.
     pub(crate) dout: &'a [f32],
     /// Of the states, added to and handed back.
     pub(crate) adjoint: StateGrads<'a>,
+    /// Of the anchor, to be added to; empty where there is none.
+    pub(crate) danchor: &'a mut [f32],
     /// Of the arguments, row after row.
     pub(crate) grads: TokenGrads<'a>,
 }

@@ -4,7 +4,7 @@
 //! A head gathers its rows once: in the call's arrays, rows of one head lie `H` rows apart.
 
 use super::{
-    CHUNK, Cell, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows, anchor::Anchor,
+    CHUNK, Cell, GroupAnchor, GroupForward, InputArrays, RecurrentCall, StepForward, Token, TokenRows, anchor::Anchor,
     renorm::Renorm,
 };
 use crate::{
@@ -85,6 +85,12 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
     pub(super) fn anchor(&self) -> Option<Anchor<'_>> {
         let all = self.call.cell.ahead() > 0;
         (!self.anchor.is_empty()).then_some(Anchor { anchor: &self.anchor, retention: &self.retention, all })
+    }
+
+    /// The same for these tokens together.
+    pub(super) fn group_anchor(&self, tokens: &Range<usize>) -> Option<GroupAnchor<'_>> {
+        let Anchor { anchor, retention, .. } = self.anchor()?;
+        Some(GroupAnchor { anchor, retention: &retention[tokens.clone()] })
     }
 
     /// What goes back to the anchor's lengths as groups start, if anything does.
@@ -183,8 +189,8 @@ impl<'a, C: Cell> SequenceHead<'a, C> {
             let out = &mut out[chunk.tokens.start * value..chunk.tokens.end * value];
             if let (true, Some(groups)) = (*grouped, cell.groups()) {
                 let point = if point.is_empty() { &self.initial } else { &point };
-                let (rows, scratch, state) = (self.rows(&chunk.tokens), &mut scratch, &mut state);
-                groups.forward(GroupForward { rows, scratch, state, point, out });
+                let (rows, anchor) = (self.rows(&chunk.tokens), self.group_anchor(&chunk.tokens));
+                groups.forward(GroupForward { rows, scratch: &mut scratch, state: &mut state, point, anchor, out });
                 continue;
             }
             for (t, out) in chunk.tokens.clone().zip(out.chunks_exact_mut(value)) {

@@ -170,8 +170,9 @@ impl<C: Cell> SequenceHead<'_, C> {
                 point.copy_from_slice(&state);
             }
             out.resize(chunk.tokens.len() * value, 0.0);
-            let (rows, scratch, state) = (self.rows(&chunk.tokens), &mut *scratch, &mut state);
-            groups.forward(GroupForward { rows, scratch, state, point: &point, out: &mut out });
+            let (rows, anchor) = (self.rows(&chunk.tokens), self.group_anchor(&chunk.tokens));
+            let (scratch, state) = (&mut *scratch, &mut state);
+            groups.forward(GroupForward { rows, scratch, state, point: &point, anchor, out: &mut out });
             states.extend_from_slice(state);
         }
         debug_assert_eq!(states.len(), chunks.len() * self.call.size);
@@ -305,8 +306,10 @@ impl<'h, 'a, C: Cell> HeadBackward<'h, 'a, C> {
                 scratch,
                 start: state(i),
                 point: interval.group_of(i).map_or(interval.group_start, state),
+                anchor: self.head.group_anchor(&chunk.tokens),
                 dout: &self.dout[part(dims.value)],
                 adjoint: StateGrads { state: &mut self.dstate, point: &mut self.dpoint },
+                danchor: &mut self.danchor,
                 grads: TokenGrads {
                     q: &mut self.dq[part(dims.key)],
                     k: &mut self.dk[part(dims.key)],

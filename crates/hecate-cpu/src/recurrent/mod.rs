@@ -34,8 +34,8 @@ mod peak_memory;
 mod renorm;
 
 pub(crate) use cell::{
-    Cell, GroupBackward, GroupForward, GroupedForm, StateGrads, StepBackward, StepForward, Token, TokenGrads,
-    TokenRows, TokenStates,
+    Cell, GroupAnchor, GroupBackward, GroupForward, GroupedForm, StateGrads, StepBackward, StepForward, Token,
+    TokenGrads, TokenRows, TokenStates,
 };
 
 use crate::{
@@ -118,8 +118,7 @@ impl<'a, C: Cell> RecurrentCall<'a, C> {
         let widths = counts(R::Gates::list(&inputs.gates)).map(|count| count / rows).collect();
         let states: Vec<_> = counts(R::State::list(&inputs.state)).collect();
         let size = states.iter().sum::<usize>() / (dims.sequences.count() * dims.heads);
-        // In products, what groups forget goes to zero.
-        let grouped = device.algorithm() != Algorithm::Scan && cell.groups().is_some() && !dims.anchored;
+        let grouped = device.algorithm() != Algorithm::Scan && cell.groups().is_some();
         Ok(Self { cell, dims, frozen: rule.frozen().map(|group| group as usize), grouped, widths, states, size })
     }
 }

@@ -25,6 +25,7 @@ pub(crate) use transfers::host_bytes;
 
 use crate::{
     blas::{self, Blas},
+    blas_lt::BlasLt,
     compile::Compiler,
     error::failed,
     ledger::{GraphLedger, driver_turn},
@@ -56,6 +57,7 @@ struct Inner {
     // Let go of before the streams that they are bound to.
     blas: OnceLock<Option<Blas>>,
     side_blas: OnceLock<Option<Blas>>,
+    blas_lt: OnceLock<Option<BlasLt>>,
     /// All work goes through it in order.
     stream: Arc<CudaStream>,
     /// Its blocks come before those of `stream`.
@@ -93,6 +95,7 @@ impl Inner {
             context: context.clone(),
             blas: OnceLock::new(),
             side_blas: OnceLock::new(),
+            blas_lt: OnceLock::new(),
             stream: context.new_stream()?,
             urgent: driver::urgent_stream(context)?,
             side: context.new_stream()?,
@@ -292,6 +295,13 @@ impl Cuda {
     pub(crate) fn side_blas(&self) -> Option<&Blas> {
         self.0.blas.get()?.as_ref()?;
         opened(&self.0.side_blas, &self.0.side)
+    }
+
+    /// cuBLASLt, opened when it is first asked for; none where it is not found.
+    pub(crate) fn blas_lt(&self) -> Option<&BlasLt> {
+        let known = self.0.blas_lt.get();
+        let _driver = known.is_none().then(driver_turn);
+        known.unwrap_or_else(|| self.0.blas_lt.get_or_init(|| BlasLt::new(&self.0.stream))).as_ref()
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod elementwise;
 pub(crate) mod embedding;
 mod entries;
 pub(crate) mod features;
+pub(crate) mod fp8;
 mod head_products;
 pub(crate) mod layer_norm;
 pub(crate) mod layout;

@@ -1,7 +1,11 @@
 //! Losses of a model, their gradients, and where they stop to be finite.
 
 use super::LanguageModel;
-use crate::{Cache, Dropout, Error, Gradients, NonFinite, Place, Probe, Result, Tape, Var, probe::last_gradient};
+use crate::{
+    Cache, Dropout, Error, Gradients, NonFinite, Place, Precision, Probe, Result, Tape, Var,
+    probe::last_gradient,
+    tape::{Fp8Found, Fp8Pass},
+};
 use hecate_core::{Backend, Tensor};
 
 /// What a forward and a backward pass leave on the device; nothing waited for them.
@@ -12,6 +16,8 @@ pub(crate) struct LossGradients<B: Backend> {
     pub(crate) count: usize,
     /// Of the mean of the losses, by all parameters.
     pub(crate) gradients: Gradients<B>,
+    /// Of products with 8-bit factors.
+    pub(crate) fp8: Option<Fp8Found<B>>,
 }
 
 impl<B: Backend> LossGradients<B> {
@@ -43,12 +49,18 @@ impl<B: Backend> LanguageModel<B> {
 
     /// As [`LanguageModel::loss_and_gradients`], nothing waited for.
     pub(crate) fn pass(&self, inputs: &[u32], targets: &[u32], batch: usize) -> Result<LossGradients<B>> {
-        self.pass_of(&self.ids(inputs, batch)?, &self.targets(inputs, targets, batch)?)
+        let tokens = (&self.ids(inputs, batch)?, &self.targets(inputs, targets, batch)?);
+        self.pass_of(tokens, self.fp8_scales.as_ref())
     }
 
-    /// As [`LanguageModel::pass`], of tokens that lie on the device: both `[batch, T]`, and checked.
-    pub(crate) fn pass_of(&self, ids: &Tensor<B>, targets: &Tensor<B>) -> Result<LossGradients<B>> {
-        let tape = self.recording();
+    /// As [`LanguageModel::pass`], of tokens and targets that lie on the device: both `[batch, T]`, and checked. 8-bit factors
+    /// are rounded by these scales.
+    pub(crate) fn pass_of(
+        &self,
+        (ids, targets): (&Tensor<B>, &Tensor<B>),
+        fp8_scales: Option<&Tensor<B>>,
+    ) -> Result<LossGradients<B>> {
+        let tape = self.recording(fp8_scales)?;
         let x = self.normed(&tape, ids, None)?;
         self.backward(tape, x, targets)
     }
@@ -86,7 +98,7 @@ impl<B: Backend> LanguageModel<B> {
         let (batch, mut next) = (cache.batch(), cache.clone());
         cache.check(&self.config)?;
         self.check_group(cache.position())?;
-        let tape = self.recording();
+        let tape = self.recording(self.fp8_scales.as_ref())?;
         let x = self.normed(&tape, &self.ids(inputs, batch)?, Some(&mut next))?;
         let pass = self.backward(tape, x, &self.targets(inputs, targets, batch)?)?;
         next.advance(inputs.len() / batch);
@@ -116,7 +128,7 @@ impl<B: Backend> LanguageModel<B> {
         }
         // A tape drops only while it records; each draws the masks of a pass anew.
         let mut next = cache.clone();
-        self.stream(&self.recording(), &self.ids(inputs, batch)?, Some(&mut next))?;
+        self.stream(&self.recording(self.fp8_scales.as_ref())?, &self.ids(inputs, batch)?, Some(&mut next))?;
         next.advance(inputs.len() / batch);
         next.settle();
         *cache = next;
@@ -139,7 +151,7 @@ impl<B: Backend> LanguageModel<B> {
         cache.map_or(Ok(()), |cache| cache.check(&self.config))?;
         let (probe, mut next) = (Probe::default(), cache.cloned());
         let outcome = {
-            let tape = self.recording().watched(&probe);
+            let tape = self.recording(self.fp8_scales.as_ref())?.watched(&probe);
             let x = self.ids(inputs, batch).and_then(|ids| self.normed(&tape, &ids, next.as_mut()));
             x.and_then(|x| self.backward(tape, x, &self.targets(inputs, targets, batch)?)?.read())
         };
@@ -155,13 +167,17 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// A tape for a pass that gathers gradients, with activations of the model's precision.
-    fn recording(&self) -> Tape<'_, B> {
+    fn recording(&self, fp8_scales: Option<&Tensor<B>>) -> Result<Tape<'_, B>> {
         let tape = Tape::recording(&self.parameters).with_activations(self.precision.dtype());
         let tape = tape.interruptible(self.interrupt.as_ref());
-        match self.masks {
+        let fp8 = (self.precision == Precision::Fp8)
+            .then(|| Fp8Pass::new(&self.device, self.parameters.len(), fp8_scales.cloned()))
+            .transpose()?;
+        let tape = tape.with_fp8(fp8);
+        Ok(match self.masks {
             Some(masks) => tape.with_dropout(masks),
             None => tape,
-        }
+        })
     }
 
     /// Mean loss in nats a question, and its gradients by all parameters, where only some tokens have a target: `rows`
@@ -177,7 +193,7 @@ impl<B: Backend> LanguageModel<B> {
         rows: &[u32],
         targets: &[u32],
     ) -> Result<(f64, Gradients<B>)> {
-        let tape = self.recording();
+        let tape = self.recording(self.fp8_scales.as_ref())?;
         let x = self.normed_at(&tape, inputs, batch, rows)?;
         self.backward(tape, x, &self.targets(rows, targets, 1)?)?.read()
     }

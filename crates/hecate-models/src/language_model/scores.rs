@@ -44,6 +44,7 @@ impl<B: Backend> LanguageModel<B> {
         let count = targets.shape().count();
         let factor = (count as f32).recip();
         let (mut loss, mut dx, mut dweight) = (None, Vec::new(), None);
+        let fp8 = tape.fp8().cloned();
         self.each_piece(&tape, &x, targets, |piece| {
             let inputs = piece.inputs();
             let Losses { losses, lse } = primitives::cross_entropy(&inputs)?;
@@ -72,7 +73,8 @@ impl<B: Backend> LanguageModel<B> {
         // Rows that fill the weight up have no gradient.
         let dweight = primitives::narrow(&dweight, 0, 0, self.config.vocabulary_size)?;
         let head = self.head.parameter(&tape)?;
-        Ok(LossGradients { loss, count, gradients: tape.backward_seeded([(x, dx), (head, dweight)])? })
+        let gradients = tape.backward_seeded([(x, dx), (head, dweight)])?;
+        Ok(LossGradients { loss, count, gradients, fp8: fp8.map(|pass| pass.found()) })
     }
 
     /// Makes the scores of so many tokens at a time and gives them to `take`.

@@ -8,6 +8,8 @@ use hecate_core::{Backend, DType, GateLogit, Tensor, primitives::Transpose};
 pub struct Linear {
     weight: MatrixId,
     bias: Option<ParameterId>,
+    /// Whether factors of its products may have 8 bits.
+    narrow: bool,
 }
 
 impl Linear {
@@ -22,7 +24,7 @@ impl Linear {
         outputs: usize,
         init: Init,
     ) -> Result<Self> {
-        Ok(Self { weight: build.within(name).matrix("weight", [outputs, inputs], init)?, bias: None })
+        Ok(Self { weight: build.within(name).matrix("weight", [outputs, inputs], init)?, bias: None, narrow: true })
     }
 
     /// As [`Linear::new`], in 32 bits in quantized models too: what gates are made of has few rows, and decides how long memories
@@ -52,12 +54,13 @@ impl Linear {
         init: Init,
     ) -> Result<Self> {
         let Self { weight, .. } = Self::wide(build, name, inputs, outputs, init)?;
-        Ok(Self { weight, bias: Some(build.within(name).parameter("bias", [outputs], Init::Constant(0.0))?) })
+        let bias = Some(build.within(name).parameter("bias", [outputs], Init::Constant(0.0))?);
+        Ok(Self { weight, bias, narrow: false })
     }
 
     /// A map with a weight that belongs to another layer.
     pub fn tied(weight: ParameterId) -> Self {
-        Self { weight: MatrixId::Learned(weight), bias: None }
+        Self { weight: MatrixId::Learned(weight), bias: None, narrow: false }
     }
 
     /// `x [.., inputs]` to `[.., outputs]`.
@@ -167,6 +170,7 @@ impl Linear {
             MatrixId::Learned(id) if tape.reads_stored(id)? => {
                 Ok(tape.matmul_each(x, &[self.stored(tape, x)?])?.remove(0))
             }
+            MatrixId::Learned(id) if self.narrow => tape.linear(x, &self.weight(tape, x)?, id),
             MatrixId::Learned(_) => tape.matmul(x, &self.weight(tape, x)?, Transpose { a: false, b: true }),
             MatrixId::Quantized(id) => tape.quantized_matmul(x, id),
         }

@@ -3,6 +3,7 @@
 use super::{
     RunPlan, Settings, Trainer,
     batch_source::{BatchSource, Bookmark},
+    scales::{SavedScales, Scales},
 };
 use crate::{
     Config, Error, LanguageModel, Parameters, Result,
@@ -47,6 +48,9 @@ pub(super) struct Training {
     windows: Windows,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reading: Option<Bookmark>,
+    /// Of 8-bit factors.
+    #[serde(default, skip_serializing_if = "SavedScales::is_empty")]
+    scales: SavedScales,
 }
 
 impl Training {
@@ -89,7 +93,8 @@ impl<B: Backend> Trainer<B> {
         let (step, files) = run.open(&PUBLISHED)?;
         let mut files = Opened { folder: run.checkpoint(step), files };
         let config = files.config()?;
-        let Training { step, best, due, settings, plan, windows, reading } = files.training(step)?;
+        let Training { step, best, due, settings, plan, windows, reading, scales } = files.training(step)?;
+        settings.check_on(device)?;
         let (path, bytes) = files.content(MODEL)?;
         let model = restore(device, &config, &path, bytes)?.with_precision(settings.precision);
         let moments = files.moments(device, model.parameters())?;
@@ -105,8 +110,11 @@ impl<B: Backend> Trainer<B> {
         let text = files.text(run)?;
         let tokenizer = files.take(TOKENIZER);
         let config = files.take(CONFIG).unwrap_or_default();
+        let names = model.parameters().iter().map(|parameter| parameter.name.as_str());
+        let scales = Scales::resume(scales, names)?;
         let begun = Self::begun(model, moments, settings, plan, source, config);
-        Ok(Self { tokenizer, text, step, best, due, ..begun })
+        let scales = begun.scales.is_some().then_some(scales);
+        Ok(Self { tokenizer, text, step, best, due, scales, ..begun })
     }
 
     /// Commits a checkpoint of this step to the run.
@@ -168,6 +176,9 @@ impl<B: Backend> Trainer<B> {
             plan: self.plan.clone(),
             windows: self.source.windows.clone(),
             reading: self.source.bookmark(),
+            scales: self.scales.as_ref().map_or_else(SavedScales::default, |scales| {
+                scales.save(self.model.parameters().iter().map(|parameter| parameter.name.as_str()))
+            }),
         };
         let model = pack(&folder.join(MODEL), &self.model.parameters().named(), &[], &self.beside())?;
         let mut files = Files::from([

@@ -7,7 +7,7 @@ use crate::{
     schedule::Schedule,
     text::Identity,
 };
-use hecate_core::Backend;
+use hecate_core::{Backend, primitives::FP8_ALIGNED};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
@@ -91,8 +91,21 @@ impl Settings {
         let counts = [("batch", batch), ("sequence length", tokens), ("accumulate", accumulate), ("carry", carry)];
         counts.into_iter().try_for_each(|(field, count)| within(field, count, 1..=SIZE))?;
         at_most("batch × sequence length", product(&[batch, tokens]), SIZE as u128)?;
+        if self.precision == Precision::Fp8 && !product(&[batch, tokens]).is_multiple_of(FP8_ALIGNED as u128) {
+            let expected = "a multiple of 16, which factors of 8 bits come in; or the precision bf16";
+            return Err(Error::config("batch × sequence length", product(&[batch, tokens]), expected));
+        }
         self.schedule.check()?;
         self.optimizer.check()
+    }
+
+    /// [`Settings::check`], and refuses a precision that this device does not have.
+    pub(super) fn check_on<B: Backend>(&self, device: &B) -> Result<()> {
+        self.check()?;
+        if self.precision == Precision::Fp8 {
+            device.check_fp8()?;
+        }
+        Ok(())
     }
 
     /// Tokens learned a step: `batch × tokens × accumulate`.

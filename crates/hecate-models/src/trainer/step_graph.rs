@@ -8,6 +8,7 @@ use super::{
     Trainer,
     batch_source::TokenWindow,
     measure::{Measured, StepResults},
+    scales::Scales,
 };
 use crate::{Dropout, Error, Result, language_model::into_core, text::TokenSource};
 use hecate_core::{Backend, Capture, Host, Replay, Tensor, capture_work};
@@ -55,7 +56,7 @@ impl<B: Backend> Trainer<B> {
     fn give_up_graph(&mut self, why: &str) {
         self.graph = StepGraph::Off;
         tracing::info!(why, "steps go call by call");
-        self.event = Some(format!("steps go call by call, not as one graph: {why}"));
+        self.tell(format!("steps go call by call, not as one graph: {why}"));
     }
 
     /// Replays the graph on the next windows. None, and nothing happened, where it does not fit the model any more.
@@ -68,6 +69,7 @@ impl<B: Backend> Trainer<B> {
             self.model.check_tokens(&tokens, &targets, self.settings.batch)?;
             inputs.extend([Host::U32(tokens), Host::U32(targets)]);
         }
+        inputs.extend(self.scales.as_ref().and_then(Scales::values).map(Host::F32));
         let StepGraph::Captured { replay, results } = &mut self.graph else { return Ok(None) };
         let read: Vec<_> = self.model.parameters().iter().map(|parameter| &parameter.value).collect();
         if replay.replay(inputs, &read)? {
@@ -93,6 +95,8 @@ impl<B: Backend> Trainer<B> {
         }
         match self.graph {
             StepGraph::Waiting { steps: ..2 } => return Ok(()),
+            // A graph reads the scales of 8-bit factors, which come of the maxima of a step before it.
+            _ if self.scales.as_ref().is_some_and(|scales| scales.values().is_none()) => return Ok(()),
             // Another program may have been in the way.
             StepGraph::Waiting { steps: ..PATIENCE } if took > LONG => return Ok(()),
             StepGraph::Waiting { .. } if took > LONG => {
@@ -121,12 +125,15 @@ impl<B: Backend> Trainer<B> {
         let (batch, tokens, accumulate) = (self.settings.batch, self.settings.tokens, self.settings.accumulate);
         let device = self.model.device().clone();
         let zeros = || Tensor::from_u32(&device, [batch, tokens], vec![0; batch * tokens]);
-        let inputs = (0..2 * accumulate).map(|_| zeros()).collect::<hecate_core::Result<Vec<_>>>()?;
+        let mut inputs = (0..2 * accumulate).map(|_| zeros()).collect::<hecate_core::Result<Vec<_>>>()?;
+        // Scales of 8-bit factors are other ones in every replay.
+        inputs.extend(self.fp8_scales()?);
         let mut results = None;
         let captured = self.model.uninterrupted(|model| {
             let read: Vec<_> = model.parameters().iter().map(|parameter| &parameter.value).collect();
             let mut work = |inputs: &[Tensor<B>]| {
-                let passes = inputs.chunks(2).map(|pair| model.pass_of(&pair[0], &pair[1]));
+                let (tokens, scales) = inputs.split_at(2 * accumulate);
+                let passes = tokens.chunks(2).map(|pair| model.pass_of((&pair[0], &pair[1]), scales.first()));
                 results = Some(StepResults::of(&device, passes).map_err(into_core)?);
                 Ok(())
             };

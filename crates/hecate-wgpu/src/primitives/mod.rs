@@ -20,3 +20,9 @@ pub(crate) mod sequences;
 pub(crate) mod softmax;
 pub(crate) mod sums;
 mod whole_rows;
+
+use crate::Wgpu;
+use hecate_core::primitives::Fp8Matmul;
+
+/// The language of kernels has no such numbers.
+impl Fp8Matmul for Wgpu {}

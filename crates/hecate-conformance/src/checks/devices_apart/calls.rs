@@ -46,6 +46,11 @@ calls! {
         head_products_backward(&p.ones([2, 3, 4]), &p.ones([3, 4, 5]), &p.ones([2, 3, 5])).map(drop)
     },
     quantized_matmul: |p| quantized_matmul(&p.ones([2, 32]), &p.quantized([3, 32])).map(drop),
+    fp8_matmul: |p| {
+        let (a, b, scales, maxima) = (p.ones([16, 16]), p.ones([16, 16]), p.ones([2]), p.ones([2]));
+        let factor = |x, i| Fp8Factor { x, format: Fp8::E4M3, scale: Some((&scales, i)), maximum: Some((&maxima, i)) };
+        fp8_matmul(factor(&a, 0), factor(&b, 1), Transpose::default()).map(drop)
+    },
     map: |p| map(Map::Silu, &p.ones([3])).map(drop),
     map_backward: |p| map_backward(Map::Silu, &p.ones([3]), &p.ones([3])).map(drop),
     gated: |p| gated(Map::Silu, &p.ones([3]), &p.ones([3])).map(drop),
