@@ -5,9 +5,9 @@ use hecate_core::quantized::{BlockFormat, Quantized};
 use hecate_core::{
     DType, Error, Result, Sequences, Tensor,
     primitives::{
-        self, AdamW, AttentionInputs, AttentionOptions, Cache, Clip, ConvBackward, ConvInputs, ConvOptions,
-        ConvOutputs, Fp8, Fp8Factor, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands, Prefix,
-        RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs, Slot, Transpose,
+        self, AdamW, AttentionInputs, AttentionOptions, BiasedBackward, Cache, Clip, ConvBackward, ConvInputs,
+        ConvOptions, ConvOutputs, Fp8, Fp8Factor, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands,
+        Prefix, RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs, RmsNormOptions, Slot, Transpose,
     },
 };
 use hecate_cpu::Cpu;
@@ -20,8 +20,11 @@ fn ids<const N: usize>(shape: [usize; N], id: u32) -> Tensor<Cpu> {
     Tensor::from_u32(&device(), shape, vec![id; shape.iter().product()]).expect("an upload")
 }
 
+/// Whole rows, and the gate behind.
+const RMS: RmsNormOptions = RmsNormOptions::new(1e-6);
+
 fn rms_norm(x: &Tensor<Cpu>, weight: &Tensor<Cpu>, g: Option<&Tensor<Cpu>>) -> Result<Normed<Tensor<Cpu>>> {
-    primitives::rms_norm(&RmsNormInputs { x, weight, g }, 1e-6)
+    primitives::rms_norm(&RmsNormInputs { x, weight, g }, RMS)
 }
 
 fn retention(x: &Tensor<Cpu>, a_log: &Tensor<Cpu>, dt_bias: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
@@ -106,6 +109,9 @@ fn elementwise_and_sums() {
     assert!(matches!(names(primitives::mul(&a, &wrong), &["mul", "`b`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::add_backward(&a, &a, &wrong), &["add", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::mul_backward(&a, &a, &wrong), &["mul", "`dy`"]), Error::Shape { .. }));
+    assert!(matches!(names(primitives::biased(None, &a, &wrong), &["biased", "`b`"]), Error::Shape { .. }));
+    let biased = primitives::biased_backward(Some(Map::Silu), &BiasedBackward { x: &a, b: &ones([3]), dy: &wrong });
+    assert!(matches!(names(biased, &["biased", "`dy`"]), Error::Shape { .. }));
     assert!(matches!(names(primitives::mul(&a, &ones([0])), &["mul", "`b`"]), Error::Empty { .. }));
     assert!(matches!(names(primitives::cast(DType::U32, &ones([2])), &["cast", "u32"]), Error::DType { .. }));
     let several = primitives::cast_all(DType::F32, &[&ones([2]), &ids([2], 1)]);
@@ -121,7 +127,7 @@ fn norms_and_gates() {
     let (x, weight, right) = (ones([2, 3]), ones([3]), ones([2]));
     for (inverse, dy, slot) in [(ones([3]), ones([2, 3]), "`inverse`"), (right.clone(), ones([3, 2]), "`dy`")] {
         let inputs = RmsNormInputs { x: &x, weight: &weight, g: None };
-        let rms = primitives::rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy: &dy });
+        let rms = primitives::rms_norm_backward(&RmsNormBackward { options: RMS, inputs, inverse: &inverse, dy: &dy });
         assert!(matches!(names(rms, &["rms_norm", slot]), Error::Shape { .. }));
         let l2 = primitives::l2_norm_backward(&x, &inverse, &dy);
         assert!(matches!(names(l2, &["l2_norm", slot]), Error::Shape { .. }));
@@ -137,12 +143,31 @@ fn norms_and_gates() {
     let gated = rms_norm(&x, &weight, Some(&ones([3, 2])));
     assert!(matches!(names(gated, &["rms_norm_gated", "`g`"]), Error::Shape { .. }));
     let inputs = RmsNormInputs { x: &x, weight: &weight, g: Some(&x) };
-    let gated = primitives::rms_norm_backward(&RmsNormBackward { inputs, inverse: &right, dy: &ones([3, 2]) });
+    let gated =
+        primitives::rms_norm_backward(&RmsNormBackward { options: RMS, inputs, inverse: &right, dy: &ones([3, 2]) });
     assert!(matches!(names(gated, &["rms_norm_gated", "`dy`"]), Error::Shape { .. }));
+    let (inputs, other) = (RmsNormInputs { g: None, ..inputs }, ones([3, 2]));
+    let added = primitives::add_rms_norm(&other, &inputs, RMS);
+    assert!(matches!(names(added, &["rms_norm", "`residual`"]), Error::Shape { .. }));
+    let call = RmsNormBackward { options: RMS, inputs, inverse: &right, dy: &x };
+    let added = primitives::add_rms_norm_backward(&call, &other);
+    assert!(matches!(names(added, &["rms_norm", "`dsum`"]), Error::Shape { .. }));
     let rounded = primitives::cast(DType::Bf16, &right).expect("a cast");
     let l2 = primitives::l2_norm_backward(&x, &rounded, &x);
     assert!(matches!(names(l2, &["l2_norm", "`inverse`", "f32"]), Error::DType { .. }));
+    for groups in [0, 2, 4] {
+        let inputs = RmsNormInputs { x: &x, weight: &weight, g: None };
+        let rms = primitives::rms_norm(&inputs, RmsNormOptions { groups, ..RMS });
+        assert!(matches!(names(rms, &["rms_norm", "`groups`", &groups.to_string()]), Error::Config { .. }));
+    }
+    // One number of `inverse` a group, not a row.
+    let options = RmsNormOptions { groups: 3, ..RMS };
+    let inputs = RmsNormInputs { x: &x, weight: &weight, g: None };
+    let rms = primitives::rms_norm_backward(&RmsNormBackward { options, inputs, inverse: &right, dy: &x });
+    assert!(matches!(names(rms, &["rms_norm", "`inverse`", "[6]"]), Error::Shape { .. }));
     for epsilon in [f32::NAN, -1.0, f32::INFINITY] {
+        let rms = primitives::rms_norm(&inputs, RmsNormOptions { epsilon, ..RMS });
+        assert!(matches!(names(rms, &["rms_norm", "`epsilon`"]), Error::Config { .. }));
         let l2 = primitives::l2_norm(&ones([2, 3]), epsilon);
         assert!(matches!(names(l2, &["l2_norm", "`epsilon`"]), Error::Config { .. }));
     }

@@ -3,14 +3,18 @@
 //! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
 //! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
-//! wide as keys. Nothing is timed before it was compared, with the equations in 64 bits at small sizes
-//! and with the CPU column at the width that is timed, over 256 tokens (gradients of the first state fade beyond). Between
-//! two runs 256 MiB are written, so that nothing is found in the cache.
+//! wide as keys. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
+//! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
+//! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
+//! that nothing is found in the cache.
 
 use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
 use hecate_core::{
     DType, Device as _, Error, Kernel, Result, Rule, Sequences, Slots as _, Tensor, forward, infer,
-    primitives::{self, AttentionInputs, AttentionOptions, Fp8, Fp8Factor, LayerNormInputs, RmsNormInputs, Transpose},
+    primitives::{
+        self, AttentionInputs, AttentionOptions, Fp8, Fp8Factor, LayerNormInputs, RmsNormInputs, RmsNormOptions,
+        Transpose,
+    },
     rules::*,
 };
 use hecate_cpu::Cpu;
@@ -68,6 +72,9 @@ const PRODUCTS: [&str; 2] = ["product", "own_product"];
 
 /// Primitives of rows.
 const ROWS: [&str; 3] = ["softmax", "layer_norm", "rms_norm"];
+
+/// Of the RMS norm that is timed.
+const RMS: RmsNormOptions = RmsNormOptions::new(1e-5);
 
 /// Runs one pass; what it made is dropped.
 type Work = Box<dyn Fn(TimedPart) -> Result<()>>;
@@ -250,7 +257,7 @@ fn rows_forward<B: primitives::Primitives>(name: &str, [x, weight, _]: &[Tensor<
         "layer_norm" => {
             primitives::layer_norm(&LayerNormInputs { x, weight, bias: weight }, 1e-5).map(|normed| normed.y)
         }
-        _ => primitives::rms_norm(&RmsNormInputs { x, weight, g: None }, 1e-5).map(|normed| normed.y),
+        _ => primitives::rms_norm(&RmsNormInputs { x, weight, g: None }, RMS).map(|normed| normed.y),
     }
 }
 
@@ -271,8 +278,9 @@ fn rows<B: primitives::Primitives>(name: &str, [x, weight, dy]: &[Tensor<B>; 3])
         }
         _ => {
             let inputs = RmsNormInputs { x, weight, g: None };
-            let primitives::Normed { y, inverse } = primitives::rms_norm(&inputs, 1e-5)?;
-            let grads = primitives::rms_norm_backward(&primitives::RmsNormBackward { inputs, inverse: &inverse, dy })?;
+            let primitives::Normed { y, inverse } = primitives::rms_norm(&inputs, RMS)?;
+            let call = primitives::RmsNormBackward { options: RMS, inputs, inverse: &inverse, dy };
+            let grads = primitives::rms_norm_backward(&call)?;
             Ok(vec![y, grads.x, grads.weight])
         }
     }
@@ -359,11 +367,22 @@ fn median(device: &Cuda, work: &Work, pass: TimedPart) -> Result<f32> {
     Ok(times[times.len() / 2])
 }
 
+/// Milliseconds of a copy that reads and writes as many bytes as a primitive of rows has to: `x` and `y`, then with the
+/// gradient the kept one of them, `dy` and `dx`.
+fn copied(device: &Cuda, request: &Request) -> Result<f32> {
+    let arrays = if request.pass == TimedPart::Forward { 2 } else { 5 };
+    let bytes = arrays * request.sizes.iter().product::<usize>() * request.dtype.size();
+    Ok((bytes as f64 / device.copy_rate()? * 1e3) as f32)
+}
+
 /// Answers lines of the standard input.
 fn serve(device: &Cuda) -> Result<()> {
     let mut prepared: Option<(Request, Cuda, Work)> = None;
     for line in io::stdin().lines().map_while(io::Result::ok) {
         let answer = line.parse::<Request>().and_then(|request| {
+            if request.rule == "copy_rate" {
+                return copied(device, &request).map_err(|error| error.to_string());
+            }
             let alike = |old: &Request| Request { pass: request.pass, ..old.clone() } == request;
             if !prepared.as_ref().is_some_and(|(old, ..)| alike(old)) {
                 // The old one's memory first.

@@ -38,7 +38,7 @@ fn composed<R: Oracle, B: Backend + Kernel<R>>(
     let state = R::State::map(R::State::as_ref(&inputs.state), |_, x| x.clone());
     let outputs = infer(device, rule, &Inputs { q: unit(&q)?, k: unit(&k)?, v, gates, state, anchor: None })?;
     let out = p::RmsNormInputs { x: &outputs.out, weight: &inputs.weight, g: None };
-    let y = p::rms_norm(&out, inputs.epsilon)?.y.reshape([batch, 1, heads * value])?;
+    let y = p::rms_norm(&out, p::RmsNormOptions::new(inputs.epsilon))?.y.reshape([batch, 1, heads * value])?;
     let out = inputs.gate.as_ref().map_or(Ok(y.clone()), |gate| p::gated(Map::Silu, &y, gate))?;
     Ok(Decoded { out, state: outputs.state, convs: [q_last, k_last, v_last] })
 }

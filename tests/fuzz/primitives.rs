@@ -54,6 +54,16 @@ fn elements_are_moved_or_refused() {
         let drawn = sound("sample", || p::sample(&draw, &x, &streams))?;
         prop_assert!(drawn.is_err() || factor == 0.0 || (factor > 0.0 && factor <= 1.0), "{}", factor);
         if let Ok(row) = array(&[width]) {
+            let inputs = RmsNormInputs { x: &x, weight: &row, g: (count > 1).then_some(&x) };
+            let (place, function) = (GatePlace::Before, GateFunction::Sigmoid);
+            let options = RmsNormOptions { groups: rows, one_plus: true, ..RmsNormOptions::new(factor) };
+            for options in [options, RmsNormOptions { place, function, ..options }] {
+                let Ok(Normed { inverse, .. }) = sound("rms_norm", || p::rms_norm(&inputs, options))? else { continue };
+                let call = RmsNormBackward { options, inputs, inverse: &inverse, dy: &x };
+                let _ = sound("rms_norm_backward", || p::rms_norm_backward(&call).map(|grads| grads.x))?;
+                let _ = sound("add_rms_norm", || p::add_rms_norm(&x, &inputs, options).map(|added| added.sum))?;
+                let _ = sound("add_rms_norm_backward", || p::add_rms_norm_backward(&call, &x).map(|grads| grads.x))?;
+            }
             let inputs = LayerNormInputs { x: &x, weight: &row, bias: &row };
             let _ = sound("layer_norm", || p::layer_norm(&inputs, factor).map(|normed| normed.y))?;
         }
@@ -65,6 +75,11 @@ fn elements_are_moved_or_refused() {
         let _ = sound("cross_entropy", || p::cross_entropy(&loss))?;
         if let Ok(y) = array(&other) {
             let _ = sound("add", || p::add(&x, &y))?;
+            let call = BiasedBackward { x: &x, b: &y, dy: &x };
+            for map in [None, Some(p::Map::Relu)] {
+                let _ = sound("biased", || p::biased(map, &x, &y))?;
+                let _ = sound("biased_backward", || p::biased_backward(map, &call))?;
+            }
             let _ = sound("head_products", || p::head_products(&x, &y))?;
             let _ = sound("head_products_backward", || p::head_products_backward(&x, &y, &x))?;
             let _ = sound("mul_backward", || p::mul_backward(&x, &y, &x))?;

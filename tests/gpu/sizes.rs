@@ -51,10 +51,12 @@ fn rows() {
     agree!(rows_of);
 }
 
-fn rows_of<D: Elementwise + Norm + Reduce>(device: &D, dtype: DType) -> Results<D> {
+fn rows_of<D: LayerNorm + Norm + Reduce>(device: &D, dtype: DType) -> Results<D> {
     let mut results = Vec::new();
     let mut keep = |name: &str, x| results.push((name.to_owned(), x));
-    for shape in [[5000, 1], [3000, 3], [700, 40], [8300, 128], [4200, 264], [9, 768], [3, 5000], [70, 1026]] {
+    for shape in
+        [[5000, 1], [3000, 3], [700, 40], [8300, 128], [4200, 264], [9, 768], [3, 5000], [70, 1026], [300, 2048]]
+    {
         let x = data(device, dtype, &shape, 1)?;
         let (b, dy) = (data(device, dtype, &shape[1..], 2)?, data(device, dtype, &shape, 3)?);
         keep("add", add(&x, &b)?);
@@ -66,16 +68,46 @@ fn rows_of<D: Elementwise + Norm + Reduce>(device: &D, dtype: DType) -> Results<
         keep("da of mul", a);
         keep("db of mul", db);
         let g = data(device, dtype, &shape, 4)?;
-        for (name, g) in [("rms_norm", None), ("rms_norm_gated", Some(&g))] {
+        let plain = RmsNormOptions::new(1e-5);
+        // As many groups as divide all lengths but the odd ones.
+        let groups = if shape[1] % 2 == 0 { 2 } else { 1 };
+        let other = RmsNormOptions { groups, one_plus: true, function: GateFunction::Sigmoid, ..plain };
+        let before = RmsNormOptions { place: GatePlace::Before, ..other };
+        for (name, options, g) in [
+            ("rms_norm", plain, None),
+            ("rms_norm_gated", plain, Some(&g)),
+            ("rms_norm of groups", other, None),
+            ("rms_norm_gated of groups", other, Some(&g)),
+            ("rms_norm_gated before", before, Some(&g)),
+        ] {
             let inputs = RmsNormInputs { x: &x, weight: &b, g };
-            let Normed { y, inverse } = rms_norm(&inputs, 1e-5)?;
-            let grads = rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy: &dy })?;
+            let Normed { y, inverse } = rms_norm(&inputs, options)?;
+            let grads = rms_norm_backward(&RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy })?;
             assert_eq!(grads.g.is_some(), g.is_some(), "a gradient of the gate");
             keep(name, y);
             keep(&format!("dx of {name}"), grads.x);
             keep(&format!("dweight of {name}"), grads.weight);
             grads.g.into_iter().for_each(|dg| keep(&format!("dg of {name}"), dg));
         }
+        let inputs = RmsNormInputs { x: &x, weight: &b, g: None };
+        for options in [plain, other] {
+            let AddedNorm { sum, normed: Normed { y, inverse } } = add_rms_norm(&g, &inputs, options)?;
+            let inputs = RmsNormInputs { x: &sum, ..inputs };
+            let call = RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy };
+            let grads = add_rms_norm_backward(&call, &g)?;
+            keep("add_rms_norm", y);
+            keep("dx of add_rms_norm", grads.x);
+            keep("dweight of add_rms_norm", grads.weight);
+            keep("sum of add_rms_norm", sum);
+        }
+        let inputs = LayerNormInputs { x: &x, weight: &b, bias: &b };
+        let LayerNormed { y, mean, inverse } = layer_norm(&inputs, 1e-5)?;
+        let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy };
+        let grads = layer_norm_backward(&call)?;
+        keep("layer_norm", y);
+        keep("dx of layer_norm", grads.x);
+        keep("dweight of layer_norm", grads.weight);
+        keep("dbias of layer_norm", grads.bias);
         let Normed { y, inverse } = l2_norm(&x, 1e-3)?;
         keep("dx of l2_norm", l2_norm_backward(&x, &inverse, &dy)?);
         keep("l2_norm", y);

@@ -307,23 +307,31 @@ impl<B: Backend> LanguageModel<B> {
 
     /// The residual stream that scores are made of, `[batch, T, hidden]`.
     fn normed(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
-        self.norm.forward(tape, &self.stream(tape, ids, cache)?)
+        let (x, pending) = self.stream(tape, ids, cache)?;
+        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
+        Ok(normed)
     }
 
-    /// The residual stream after the last block, `[batch, T, hidden]`.
-    fn stream(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, mut cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
+    /// The residual stream after the last block, `[batch, T, hidden]`, and what is still to be added to it.
+    fn stream(
+        &self,
+        tape: &Tape<'_, B>,
+        ids: &Tensor<B>,
+        mut cache: Option<&mut Cache<B>>,
+    ) -> Result<(Var<B>, Option<Var<B>>)> {
         let [batch, length] = [0, 1].map(|axis| ids.shape().axes()[axis]);
         let position = cache.as_ref().map_or(0, |cache| cache.position());
-        let mut x = self.embeddings.forward(tape, ids)?;
+        let (mut x, mut pending) = (self.embeddings.forward(tape, ids)?, None);
         tape.watch("the embedding of a token", &x)?;
         for (i, block) in self.blocks.iter().enumerate() {
             tape.enter(Some(i));
             let cache = cache.as_mut().and_then(|cache| cache.layers_mut().get_mut(i));
             let mut context = Context { sequences: Sequences::batch(batch, length), position, cache };
-            x = block.forward(tape, &x, &mut context)?;
+            let [stream, thought] = block.forward_onto(tape, &x, pending.as_ref(), &mut context)?;
+            (x, pending) = (stream, Some(thought));
         }
         tape.enter(None);
-        Ok(x)
+        Ok((x, pending))
     }
 
     /// Tokens on the device, `[batch, T]`.

@@ -5,7 +5,7 @@ use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{self, DropMask, GatedBackward, Map, Operands},
+    primitives::{self, BiasedBackward, DropMask, GatedBackward, Map, Operands},
 };
 
 /// Every map, on numbers of all sizes that matter to it.
@@ -125,6 +125,40 @@ pub fn gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         }
     };
     Map::ALL.into_iter().map(case).collect()
+}
+
+/// A bias and every map behind it; `b` is as long as `x`, a part, a row that runs fill and one that they do not.
+pub fn biased<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |(map, x, b): (Option<Map>, &[usize], &[usize])| {
+        let random = &mut Random::new(61);
+        let width: usize = b.iter().product();
+        let (x, b, dy) = (random.normals(x), random.normals(b), random.normals(x));
+        PrimitiveCase {
+            name: "biased",
+            options: format!("{} {} and {}", map.map_or("identity", Map::name), x.shape, b.shape),
+            slots: vec![Slot::tiles("x", x, (1, width)), Slot::tiles("b", b, (1, width))],
+            outputs: vec![Output::new("y", dy)],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                // Without a map it is a sum.
+                let act = |sum: Var| map.map_or_else(|| sum.clone(), |map| equation(map, &sum));
+                vec![each(&x[0], |row| act(row + &x[1][0]))]
+            }),
+            device: Box::new(move |x: &[Tensor<B>], dy: &[Tensor<B>]| {
+                let y = primitives::biased(map, &x[0], &x[1])?;
+                let call = BiasedBackward { x: &x[0], b: &x[1], dy: &dy[0] };
+                case_result(y, primitives::biased_backward(map, &call)?)
+            }),
+        }
+    };
+    let shapes: [(Option<Map>, &[usize], &[usize]); 4] = [
+        (None, &[70, 33], &[33]),
+        (Some(Map::Silu), &[3, 5], &[3, 5]),
+        (Some(Map::Gelu), &[2, 3, 5], &[3, 5]),
+        (Some(Map::ReluSquared), &[40, 64], &[64]),
+    ];
+    // Rows of 37, which no run of 16 bytes divides.
+    let maps = Map::ALL.map(|map| (Some(map), &[9, 37][..], &[37][..]));
+    shapes.into_iter().chain(maps).map(case).collect()
 }
 
 /// Multiples.

@@ -105,6 +105,17 @@ pub struct GatedGrads<T> {
     pub g: T,
 }
 
+/// What the gradients of [`biased`] are made from.
+#[derive(Clone, Debug)]
+pub struct BiasedBackward<'a, D: Device> {
+    /// `[.., D]`.
+    pub x: &'a Tensor<D>,
+    /// `[D]`, or more of the innermost axes of `x`.
+    pub b: &'a Tensor<D>,
+    /// Gradient of `map(x + b)`.
+    pub dy: &'a Tensor<D>,
+}
+
 /// Element-wise kernels.
 pub trait Elementwise: Device {
     /// `y = map(x)`.
@@ -130,6 +141,18 @@ pub trait Elementwise: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>>;
+
+    /// `y = map(x + b)`, `b` for every row.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `dx = map'(x + b) dy`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>>;
 
     /// `a + b` or `a b`.
     ///
@@ -205,12 +228,40 @@ pub fn gated_backward<D: Elementwise>(map: Map, call: &GatedBackward<'_, D>) -> 
     x.device().gated_backward(map, call)
 }
 
+/// `map(x + b)`, shapes as in [`add`]: a bias and what follows it. Without a map it is [`add`].
+///
+/// # Errors
+/// As [`add`].
+pub fn biased<D: Elementwise>(map: Option<Map>, x: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
+    let dims = broadcast("biased", ("x", x), b)?;
+    match map {
+        Some(map) => x.device().biased(map, dims, x, b),
+        None => x.device().combine(Combine::Sum, dims, x, b),
+    }
+}
+
+/// Gradients of [`biased`]: `dx = map'(x + b) dy`, and `dx` summed over the rows that shared `b`.
+///
+/// # Errors
+/// As [`biased`], and a `dy` unlike `x`.
+pub fn biased_backward<D: Reduce + Elementwise>(
+    map: Option<Map>,
+    call: &BiasedBackward<'_, D>,
+) -> Result<Operands<Tensor<D>>> {
+    let BiasedBackward { x, b, dy } = *call;
+    let dims = broadcast("biased", ("x", x), b)?;
+    check_like("biased", "dy", dy, x)?;
+    let dx = map.map_or(Ok(dy.clone()), |map| x.device().biased_backward(map, dims, call))?;
+    let db = if dims.rows == 1 { dx.clone() } else { reduce::sum_rows(&dx, dims.width)? };
+    Ok(Operands { a: dx, b: db.reshape(b.shape().clone())? })
+}
+
 /// `a + b`; the shape of `b` is that of `a` or of its innermost axes (then every row gets the same `b`).
 ///
 /// # Errors
 /// Shapes that do not fit, mixed or integer types.
 pub fn add<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().combine(Combine::Sum, broadcast("add", a, b)?, a, b)
+    a.device().combine(Combine::Sum, broadcast("add", ("a", a), b)?, a, b)
 }
 
 /// Gradients of [`add`]: `dy`, and `dy` summed over the rows that shared `b`.
@@ -222,7 +273,7 @@ pub fn add_backward<D: Reduce + Elementwise>(
     b: &Tensor<D>,
     dy: &Tensor<D>,
 ) -> Result<Operands<Tensor<D>>> {
-    let dims = broadcast("add", a, b)?;
+    let dims = broadcast("add", ("a", a), b)?;
     check_like("add", "dy", dy, a)?;
     let db = if dims.rows == 1 { dy.clone() } else { reduce::sum_rows(dy, dims.width)? };
     Ok(Operands { a: dy.clone(), b: db.reshape(b.shape().clone())? })
@@ -233,7 +284,7 @@ pub fn add_backward<D: Reduce + Elementwise>(
 /// # Errors
 /// As [`add`].
 pub fn mul<D: Elementwise>(a: &Tensor<D>, b: &Tensor<D>) -> Result<Tensor<D>> {
-    a.device().combine(Combine::Product, broadcast("mul", a, b)?, a, b)
+    a.device().combine(Combine::Product, broadcast("mul", ("a", a), b)?, a, b)
 }
 
 /// Gradients of [`mul`]: `da = b dy`, and `db = a dy`, summed over the rows that shared `b`.
@@ -245,7 +296,7 @@ pub fn mul_backward<D: Reduce + Elementwise>(
     b: &Tensor<D>,
     dy: &Tensor<D>,
 ) -> Result<Operands<Tensor<D>>> {
-    let (dims, device) = (broadcast("mul", a, b)?, a.device());
+    let (dims, device) = (broadcast("mul", ("a", a), b)?, a.device());
     check_like("mul", "dy", dy, a)?;
     let da = device.combine(Combine::Product, dims, dy, b)?;
     let db = match dims.rows {
@@ -308,9 +359,9 @@ pub fn cast_all<D: Elementwise>(dtype: DType, xs: &[&Tensor<D>]) -> Result<Vec<T
     Ok(xs.iter().filter_map(of).collect())
 }
 
-fn broadcast<D: Device>(what: &'static str, a: &Tensor<D>, b: &Tensor<D>) -> Result<Broadcast> {
+fn broadcast<D: Device>(what: &'static str, (slot, a): (&'static str, &Tensor<D>), b: &Tensor<D>) -> Result<Broadcast> {
     check_device(what, a, &[("b", b)])?;
-    check_float(what, "a", a)?;
+    check_float(what, slot, a)?;
     check_filled(what, "b", b)?;
     super::check_dtype(what, "b", b, a.dtype())?;
     if !a.shape().axes().ends_with(b.shape().axes()) {

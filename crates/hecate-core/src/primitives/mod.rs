@@ -36,8 +36,8 @@ pub use checks::Operands;
 pub use conv::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm, conv, conv_backward};
 pub use drop_mask::DropMask;
 pub use elementwise::{
-    Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, cast, cast_all, dropout, gated,
-    gated_backward, map, map_backward, mul, mul_backward, scale,
+    BiasedBackward, Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, biased,
+    biased_backward, cast, cast_all, dropout, gated, gated_backward, map, map_backward, mul, mul_backward, scale,
 };
 pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
@@ -49,7 +49,10 @@ pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entr
 pub use matmul::{
     Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto, matmul_each,
 };
-pub use norm::{Norm, Normed, RmsNormBackward, RmsNormInputs, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward};
+pub use norm::{
+    AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions, add_rms_norm,
+    add_rms_norm_backward, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward,
+};
 pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};

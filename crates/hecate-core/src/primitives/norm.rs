@@ -1,7 +1,60 @@
 //! Normalising rows.
 
-use super::{check_device, check_dtype, check_float, check_like, check_shape};
+use super::{
+    Broadcast, Combine, Elementwise, GatedBackward, Map, cast, check_device, check_dtype, check_float, check_like,
+    check_shape, gated, gated_backward,
+};
 use crate::{DType, Device, Error, Result, Tensor};
+
+/// Where the gate of [`rms_norm`] stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GatePlace {
+    /// Behind the norm: `norm(x) act(g)`, as in gated delta rules.
+    After,
+    /// Before it: `norm(x act(g))`, as in Mamba-2.
+    Before,
+}
+
+/// What is made of the gate of [`rms_norm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GateFunction {
+    /// `g σ(g)`.
+    Silu,
+    /// `σ(g)`.
+    Sigmoid,
+}
+
+impl GateFunction {
+    /// The same as a function of single numbers.
+    pub const fn map(self) -> Map {
+        match self {
+            Self::Silu => Map::Silu,
+            Self::Sigmoid => Map::Sigmoid,
+        }
+    }
+}
+
+/// How [`rms_norm`] treats rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsNormOptions {
+    /// Added to mean squares.
+    pub epsilon: f32,
+    /// Parts of a row, of `D / groups` columns each, that are normalised by themselves.
+    pub groups: usize,
+    /// Whether rows are times `1 + w` instead of `w`: weights that are stored as what they add to one.
+    pub one_plus: bool,
+    /// Where the gate stands; not looked at without one.
+    pub place: GatePlace,
+    /// What is made of the gate.
+    pub function: GateFunction,
+}
+
+impl RmsNormOptions {
+    /// Whole rows times `w`; a gate is behind the norm, and a SiLU.
+    pub const fn new(epsilon: f32) -> Self {
+        Self { epsilon, groups: 1, one_plus: false, place: GatePlace::After, function: GateFunction::Silu }
+    }
+}
 
 /// Arguments of [`rms_norm`], and, filled with gradients, what [`rms_norm_backward`] returns.
 #[derive(Clone, Copy, Debug)]
@@ -10,7 +63,7 @@ pub struct RmsNormInputs<T> {
     pub x: T,
     /// `[D]`, of the type of `x`.
     pub weight: T,
-    /// A gate like `x`, whose SiLU is one more factor.
+    /// A gate like `x`.
     pub g: Option<T>,
 }
 
@@ -19,13 +72,24 @@ pub struct RmsNormInputs<T> {
 pub struct Normed<T> {
     /// Of the shape and type of `x`.
     pub y: T,
-    /// `r [rows]` in 32 bits: what each row was times; the backward needs it.
+    /// `r` in 32 bits, `[rows]`, or `[rows · groups]`: what each row or group was times; the backward needs it.
     pub inverse: T,
+}
+
+/// A sum, and its rows after a norm.
+#[derive(Clone, Copy, Debug)]
+pub struct AddedNorm<T> {
+    /// `x + residual`, of the shape and type of `x`.
+    pub sum: T,
+    /// What [`rms_norm`] makes of it.
+    pub normed: Normed<T>,
 }
 
 /// What the gradients of [`rms_norm`] are made from.
 #[derive(Clone, Debug)]
 pub struct RmsNormBackward<'a, D: Device> {
+    /// Those of the forward.
+    pub options: RmsNormOptions,
     /// Those of the forward.
     pub inputs: RmsNormInputs<&'a Tensor<D>>,
     /// [`Normed::inverse`] of the forward.
@@ -35,19 +99,48 @@ pub struct RmsNormBackward<'a, D: Device> {
 }
 
 /// Normalisation over the innermost axis of `x [.., D]`; `rows` below is the product of the others.
-pub trait Norm: Device {
-    /// `y = x r w`, `r = 1 / √(mean x² + ε)`; with a gate `y = x r w silu(g)`.
+pub trait Norm: Elementwise {
+    /// `y = x r w`, `r = 1 / √(mean x² + ε)`, the mean over a group; with a gate `y = x r w act(g)`. A gate is always behind
+    /// the norm here.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
-    fn rms_norm(&self, epsilon: f32, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>>;
+    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>>;
 
-    /// With `h = w dy`, `dx = r h − x r³ (x·h) / D` and `dw = Σ_rows x r dy`. With a gate `silu(g) dy` stands for `dy` in
-    /// both, and `dg = silu'(g) x r w dy`; there is a gradient of a gate where there is a gate.
+    /// With `h = w dy`, `dx = r h − x r³ (x·h) / D` and `dw = Σ_rows x r dy`, `D` the columns of a group. With a gate
+    /// `act(g) dy` stands for `dy` in both, and `dg = act'(g) x r w dy`; there is a gradient of a gate where there is a gate.
     ///
     /// # Errors
     /// Only what the caller could not foresee.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>>;
+
+    /// `s = x + residual`, rounded to its type, and [`Norm::rms_norm`] of `s`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn add_rms_norm(
+        &self,
+        options: RmsNormOptions,
+        residual: &Tensor<Self>,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<AddedNorm<Tensor<Self>>> {
+        let sum = self.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
+        let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
+        Ok(AddedNorm { sum, normed })
+    }
+
+    /// As [`Norm::rms_norm_backward`] with `s` for `x`; `dsum`, the gradient that `s` itself has, is added to `dx`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn add_rms_norm_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        let grads = self.rms_norm_backward(call)?;
+        Ok(RmsNormInputs { x: self.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
+    }
 
     /// `y = x r`, `r = 1 / √(|x|² + ε²)`.
     ///
@@ -63,14 +156,23 @@ pub trait Norm: Device {
 }
 
 /// Root-mean-square normalisation of each row of `x [.., D]` with `weight [D]`: `y = x r w`,
-/// `r = 1 / √(mean x² + ε)`. With a gate `g`, an array like `x`, `y = x r w silu(g)`.
+/// `r = 1 / √(mean x² + ε)`. [`RmsNormOptions`] has groups, `1 + w`, and where a gate `g`, an array like `x`, stands
+/// (Zhang and Sennrich, "Root Mean Square Layer Normalization"; Dao and Gu, "Transformers are SSMs", for groups and gates).
 ///
 /// # Errors
-/// Shapes that do not fit, integers, no elements, `ε` negative or not finite.
-pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, epsilon: f32) -> Result<Normed<Tensor<D>>> {
-    let what = check_rms(inputs)?;
-    check_epsilon(what, epsilon)?;
-    inputs.x.device().rms_norm(epsilon, inputs)
+/// Shapes that do not fit, integers, no elements, `ε` negative or not finite, groups that do not divide `D`.
+pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, options: RmsNormOptions) -> Result<Normed<Tensor<D>>> {
+    check_rms(inputs, options)?;
+    let RmsNormInputs { x, weight, g } = *inputs;
+    let Some(g) = g.filter(|_| options.place == GatePlace::Before) else {
+        return x.device().rms_norm(options, inputs);
+    };
+    // In 32 bits up to the result, which is rounded once.
+    let [x32, weight, g] = wide([x, weight, g])?;
+    let through = gated(options.function.map(), &x32, &g)?;
+    let inputs = RmsNormInputs { x: &through, weight: &weight, g: None };
+    let Normed { y, inverse } = x.device().rms_norm(options, &inputs)?;
+    Ok(Normed { y: cast(x.dtype(), &y)?, inverse })
 }
 
 /// Gradients of [`rms_norm`]; there is one of the gate where there is a gate.
@@ -78,9 +180,72 @@ pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, epsilon: f32) -> Re
 /// # Errors
 /// As [`rms_norm`], and arguments unlike those of the forward.
 pub fn rms_norm_backward<D: Norm>(call: &RmsNormBackward<'_, D>) -> Result<RmsNormInputs<Tensor<D>>> {
-    let what = check_rms(&call.inputs)?;
-    check_inverse(what, call.inputs.x, call.inverse, call.dy)?;
-    call.inputs.x.device().rms_norm_backward(call)
+    let what = check_rms(&call.inputs, call.options)?;
+    check_inverse(what, call.inputs.x, call.options.groups, call.inverse, call.dy)?;
+    let RmsNormInputs { x, weight, g } = call.inputs;
+    let Some(g) = g.filter(|_| call.options.place == GatePlace::Before) else {
+        return x.device().rms_norm_backward(call);
+    };
+    let ([x32, weight32, g], map) = (wide([x, weight, g])?, call.options.function.map());
+    // What the gate lets through is made again, and its gradient passed on to both of its factors.
+    let through = gated(map, &x32, &g)?;
+    let inputs = RmsNormInputs { x: &through, weight: &weight32, g: None };
+    let [dy] = wide([call.dy])?;
+    let grads = x.device().rms_norm_backward(&RmsNormBackward { inputs, dy: &dy, ..*call })?;
+    let of_gate = gated_backward(map, &GatedBackward { x: &x32, g: &g, dy: &grads.x })?;
+    let [dx, dg] = [of_gate.x, of_gate.g].map(|grad| cast(x.dtype(), &grad));
+    Ok(RmsNormInputs { x: dx?, weight: cast(weight.dtype(), &grads.weight)?, g: Some(dg?) })
+}
+
+/// The sum `s = x + residual` of arrays of one shape, and [`rms_norm`] of `s`: one pass over a residual stream.
+///
+/// # Errors
+/// As [`rms_norm`], and a `residual` unlike `x`.
+pub fn add_rms_norm<D: Norm>(
+    residual: &Tensor<D>,
+    inputs: &RmsNormInputs<&Tensor<D>>,
+    options: RmsNormOptions,
+) -> Result<AddedNorm<Tensor<D>>> {
+    let what = check_rms(inputs, options)?;
+    check_like(what, "residual", residual, inputs.x)?;
+    let device = inputs.x.device();
+    if inputs.g.is_none() || options.place == GatePlace::After {
+        return device.add_rms_norm(options, residual, inputs);
+    }
+    let sum = device.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
+    let normed = rms_norm(&RmsNormInputs { x: &sum, ..*inputs }, options)?;
+    Ok(AddedNorm { sum, normed })
+}
+
+/// Gradients of [`add_rms_norm`], with [`AddedNorm::sum`] for `x` in `call`, and `dsum`, the gradient of that sum. That of
+/// `x` is the residual's too.
+///
+/// # Errors
+/// As [`rms_norm_backward`], and a `dsum` unlike `x`.
+pub fn add_rms_norm_backward<D: Norm>(
+    call: &RmsNormBackward<'_, D>,
+    dsum: &Tensor<D>,
+) -> Result<RmsNormInputs<Tensor<D>>> {
+    let what = check_rms(&call.inputs, call.options)?;
+    check_inverse(what, call.inputs.x, call.options.groups, call.inverse, call.dy)?;
+    check_like(what, "dsum", dsum, call.inputs.x)?;
+    let device = dsum.device();
+    if call.inputs.g.is_none() || call.options.place == GatePlace::After {
+        return device.add_rms_norm_backward(call, dsum);
+    }
+    let grads = rms_norm_backward(call)?;
+    Ok(RmsNormInputs { x: device.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
+}
+
+/// Two arrays of the shape of `x`, element by element.
+fn alike<D: Device>(x: &Tensor<D>) -> Broadcast {
+    Broadcast { rows: 1, width: x.shape().count() }
+}
+
+/// The same arrays in 32 bits.
+fn wide<D: Norm, const N: usize>(arrays: [&Tensor<D>; N]) -> Result<[Tensor<D>; N]> {
+    let wide: Result<Vec<_>> = arrays.into_iter().map(|x| cast(DType::F32, x)).collect();
+    Ok(wide?.try_into().unwrap_or_else(|_| unreachable!("as many as there were")))
 }
 
 /// Each row of `x [.., D]` divided by `√(|x|² + ε²)`: smooth at zero, where the gradient is at most `1/ε`.
@@ -99,12 +264,12 @@ pub fn l2_norm<D: Norm>(x: &Tensor<D>, epsilon: f32) -> Result<Normed<Tensor<D>>
 /// As [`l2_norm`], and arguments unlike those of the forward.
 pub fn l2_norm_backward<D: Norm>(x: &Tensor<D>, inverse: &Tensor<D>, dy: &Tensor<D>) -> Result<Tensor<D>> {
     check_float("l2_norm", "x", x)?;
-    check_inverse("l2_norm", x, inverse, dy)?;
+    check_inverse("l2_norm", x, 1, inverse, dy)?;
     x.device().l2_norm_backward(x, inverse, dy)
 }
 
 /// The name in messages, which says whether there is a gate.
-fn check_rms<D: Device>(inputs: &RmsNormInputs<&Tensor<D>>) -> Result<&'static str> {
+fn check_rms<D: Device>(inputs: &RmsNormInputs<&Tensor<D>>, options: RmsNormOptions) -> Result<&'static str> {
     let RmsNormInputs { x, weight, g } = *inputs;
     let what = if g.is_some() { "rms_norm_gated" } else { "rms_norm" };
     check_device(what, x, &[("weight", weight)])?;
@@ -112,12 +277,24 @@ fn check_rms<D: Device>(inputs: &RmsNormInputs<&Tensor<D>>) -> Result<&'static s
     check_shape(what, "weight", weight, &[x.shape().last()].into())?;
     check_dtype(what, "weight", weight, x.dtype())?;
     g.map_or(Ok(()), |g| check_like(what, "g", g, x))?;
-    Ok(what)
+    check_epsilon(what, options.epsilon)?;
+    if options.groups > 0 && x.shape().last().is_multiple_of(options.groups) {
+        return Ok(what);
+    }
+    let expected = "1 or more, a divisor of the length of rows";
+    Err(Error::Config { what, option: "groups", found: options.groups.to_string(), expected })
 }
 
-fn check_inverse<D: Device>(what: &'static str, x: &Tensor<D>, inverse: &Tensor<D>, dy: &Tensor<D>) -> Result<()> {
+/// `inverse` has a number for each of `groups` of a row.
+fn check_inverse<D: Device>(
+    what: &'static str,
+    x: &Tensor<D>,
+    groups: usize,
+    inverse: &Tensor<D>,
+    dy: &Tensor<D>,
+) -> Result<()> {
     check_device(what, x, &[("inverse", inverse)])?;
-    check_shape(what, "inverse", inverse, &[x.shape().rows()].into())?;
+    check_shape(what, "inverse", inverse, &[x.shape().rows() * groups].into())?;
     check_dtype(what, "inverse", inverse, DType::F32)?;
     check_like(what, "dy", dy, x)
 }

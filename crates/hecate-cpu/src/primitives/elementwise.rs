@@ -16,7 +16,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
-    primitives::{Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
+    primitives::{BiasedBackward, Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
 /// An expression with `$curve` the type of a map: one compiled loop for each of them.
@@ -55,6 +55,16 @@ impl Elementwise for Cpu {
     /// Gradients of `x` and of `g`, in one pass.
     fn gated_backward(&self, map: Map, call: &GatedBackward<'_, Self>) -> Result<GatedGrads<Tensor<Self>>> {
         curve!(map, C => gate_slopes::<C>(self, call))
+    }
+
+    /// `C(x + b)`.
+    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        curve!(map, C => biased_values::<C>(self, dims, x, b))
+    }
+
+    /// `C′(x + b) dy`.
+    fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>> {
+        curve!(map, C => biased_slopes::<C>(self, dims, call))
     }
 
     /// `b` is broadcast over the rows of `a` where it has fewer.
@@ -193,6 +203,39 @@ fn gate_slopes<C: Curve>(device: &Cpu, call: &GatedBackward<'_, Cpu>) -> Result<
     );
     let array = |like: &Tensor<Cpu>, values| pooled_tensor(device, like.shape().clone(), like.dtype(), values);
     Ok(GatedGrads { x: array(x, dx)?, g: array(g, dg)? })
+}
+
+/// The curve at every element of `x + b`.
+fn biased_values<C: Curve>(device: &Cpu, dims: Broadcast, x: &Tensor<Cpu>, b: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
+    combine(
+        device,
+        dims,
+        x,
+        b,
+        #[inline(always)]
+        |x, b| C::value(x + b),
+    )
+}
+
+/// The curve's slope at every element of `x + b`, times `dy`.
+fn biased_slopes<C: Curve>(device: &Cpu, dims: Broadcast, call: &BiasedBackward<'_, Cpu>) -> Result<Tensor<Cpu>> {
+    let (x, b, dy) = (floats(call.x)?, floats(call.b)?, floats(call.dy)?);
+    let (mut dx, width) = (device.take("biased", x.len())?, dims.width);
+    fill(
+        device,
+        width,
+        &mut dx,
+        #[inline(always)]
+        |first, dx| {
+            let rows = x[first * width..].chunks_exact(width).zip(dy[first * width..].chunks_exact(width));
+            for (dx, (x, dy)) in dx.chunks_exact_mut(width).zip(rows) {
+                for ((dx, (&x, &dy)), &b) in dx.iter_mut().zip(x.iter().zip(dy)).zip(&*b) {
+                    *dx = C::slope(x + b) * dy;
+                }
+            }
+        },
+    );
+    pooled_tensor(device, call.x.shape().clone(), call.x.dtype(), dx)
 }
 
 /// `f(a, b)` for every element of `a`; `b` is of the same shape, or one row of it.

@@ -7,11 +7,13 @@
 //! | norm | measure | weight | gate |
 //! |---|---|---|---|
 //! | `rms_norm` | mean of squares plus `ε` | yes | no |
-//! | `rms_norm` with a gate | mean of squares plus `ε` | yes | `silu(g)` |
+//! | `rms_norm` with a gate | mean of squares plus `ε` | yes | `act(g)` |
 //! | `l2_norm` | sum of squares plus `ε²` | no | no |
+//!
+//! A group of a row is a row of its own here, with its own part of the weight.
 
 use super::{
-    elementwise::{Curve as _, Silu},
+    elementwise::{Curve, Sigmoid, Silu},
     fill, fill_pair,
     reduce::over_rows,
 };
@@ -23,19 +25,21 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor, memory,
-    primitives::{Norm, Normed, RmsNormBackward, RmsNormInputs},
+    primitives::{GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
+use std::borrow::Cow;
 
 impl Norm for Cpu {
-    /// `y = x r w silu(g)` with `r = 1/√(mean x² + ε)`, and `r` of each row.
-    fn rms_norm(&self, epsilon: f32, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
+    /// `y = x r w act(g)` with `r = 1/√(mean x² + ε)`, and `r` of each group.
+    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
         let RmsNormInputs { x, weight, g } = *inputs;
-        let (mean, epsilon) = (1.0 / x.shape().last() as f64, f64::from(epsilon));
+        let rows = Rows::of(x, weight, options)?;
+        let (mean, epsilon) = (1.0 / rows.width as f64, f64::from(options.epsilon));
         normalise(
             self,
             x,
-            Some(&floats(weight)?),
-            g.map(floats).transpose()?.as_deref(),
+            &rows,
+            g.map(floats).transpose()?.as_deref().map(|g| (options.function, g)),
             #[inline(always)]
             |square| square * mean + epsilon,
         )
@@ -43,15 +47,18 @@ impl Norm for Cpu {
 
     /// Gradients of `x`, `w` and `g`: first the gate's, then those of the norm under it.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
-        let RmsNormBackward { inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
-        let dy = floats(dy)?;
+        let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+        let (rows, dy) = (Rows::of(x, weight, options)?, floats(dy)?);
         // What a gate lets through is the gradient of the norm's output.
-        let gate = g.map(|g| gate_backward(self, x, weight, g, inverse, &dy)).transpose()?;
+        let gate = g.map(|g| match options.function {
+            GateFunction::Silu => gate_backward::<Silu>(self, x, &rows, g, inverse, &dy),
+            GateFunction::Sigmoid => gate_backward::<Sigmoid>(self, x, &rows, g, inverse, &dy),
+        });
+        let gate = gate.transpose()?;
         let slopes = gate.as_ref().map_or(&*dy, |gate| &gate.through);
         // A mean's share of the square is one over the width.
-        let share = 1.0 / x.shape().last() as f32;
-        let dx = normalise_backward(self, x, Some(&floats(weight)?), inverse, slopes, share)?;
-        let dweight = weight_grad(self, x, weight, inverse, slopes)?;
+        let dx = normalise_backward(self, x, &rows, inverse, slopes, 1.0 / rows.width as f32)?;
+        let dweight = weight_grad(self, x, weight, rows.width, inverse, slopes)?;
         Ok(RmsNormInputs { x: dx, weight: dweight, g: gate.map(|gate| gate.dg) })
     }
 
@@ -62,7 +69,7 @@ impl Norm for Cpu {
         normalise(
             self,
             x,
-            None,
+            &Rows::unweighted(x),
             None,
             #[inline(always)]
             |square| square + epsilon,
@@ -71,21 +78,54 @@ impl Norm for Cpu {
 
     /// `dx = r (dy − x r² (x·dy))`.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        normalise_backward(self, x, None, inverse, &floats(dy)?, 1.0)
+        normalise_backward(self, x, &Rows::unweighted(x), inverse, &floats(dy)?, 1.0)
     }
 }
 
-/// `y = x r w silu(g)` and `r = 1 / √measure(|x|²)` of each row `[width]`; `w`, and SiLU, are 1 where absent.
+/// How an array is cut into rows that are normalised, and what they are times.
+struct Rows<'a> {
+    /// Elements of a row: of a group, where there are several.
+    width: usize,
+    /// `[groups · width]`, or nothing.
+    weight: Option<Cow<'a, [f32]>>,
+}
+
+impl<'a> Rows<'a> {
+    /// Groups of the rows of `x`, each with its part of the weight.
+    fn of(x: &Tensor<Cpu>, weight: &'a Tensor<Cpu>, options: RmsNormOptions) -> Result<Self> {
+        let mut weight = floats(weight)?;
+        if options.one_plus {
+            weight = Cow::Owned(memory::collect("norm", weight.iter().map(|w| 1.0 + w))?);
+        }
+        Ok(Self { width: x.shape().last() / options.groups, weight: Some(weight) })
+    }
+
+    /// Whole rows as they are.
+    fn unweighted(x: &Tensor<Cpu>) -> Self {
+        Self { width: x.shape().last(), weight: None }
+    }
+
+    /// Weights of one row, by its number.
+    #[inline(always)]
+    fn weight(&self, row: usize) -> Option<&[f32]> {
+        let weight = self.weight.as_deref()?;
+        let first = row * self.width % weight.len();
+        Some(&weight[first..first + self.width])
+    }
+}
+
+/// `y = x r w act(g)` and `r = 1 / √measure(|x|²)` of each row `[width]`; `w`, and the gate, are 1 where absent.
 fn normalise(
     device: &Cpu,
     x: &Tensor<Cpu>,
-    weight: Option<&[f32]>,
-    gate: Option<&[f32]>,
+    rows: &Rows<'_>,
+    gate: Option<(GateFunction, &[f32])>,
     measure: impl Fn(f64) -> f64 + Sync,
 ) -> Result<Normed<Tensor<Cpu>>> {
-    let (values, width, rows) = (floats(x)?, x.shape().last(), x.shape().rows());
+    let (values, width) = (floats(x)?, rows.width);
+    let count = values.len() / width;
     // One factor a row goes out beside the rows.
-    let (mut y, mut inverse) = (device.take("norm", values.len())?, memory::zeros("norm", rows)?);
+    let (mut y, mut inverse) = (device.take("norm", values.len())?, memory::zeros("norm", count)?);
     fill_pair(
         device,
         width,
@@ -94,33 +134,41 @@ fn normalise(
         #[inline(always)]
         |first, y, inverse| {
             // A row is read twice, the second time from the near cache.
-            let rows = y.chunks_exact_mut(width).zip(values[first * width..].chunks_exact(width));
-            for ((y, x), inverse) in rows.zip(inverse) {
+            let pairs = y.chunks_exact_mut(width).zip(values[first * width..].chunks_exact(width));
+            for ((row, (y, x)), inverse) in (first..).zip(pairs).zip(inverse) {
                 // The square is a 32-bit sum; its root and quotient are 64-bit, so that `r` rounds once.
                 let r = (1.0 / measure(f64::from(dot(x, x))).sqrt()) as f32;
                 *inverse = r;
-                set_product(y, r, x, weight);
+                set_product(y, r, x, rows.weight(row));
             }
             // The gate's curve goes over the whole block at once: its elements do not depend on the rows.
-            if let Some(gate) = gate {
-                y.iter_mut().zip(&gate[first * width..]).for_each(|(y, &g)| *y *= Silu::value(g));
+            match gate {
+                None => {}
+                Some((GateFunction::Silu, g)) => let_through::<Silu>(y, &g[first * width..]),
+                Some((GateFunction::Sigmoid, g)) => let_through::<Sigmoid>(y, &g[first * width..]),
             }
         },
     );
     let y = pooled_tensor(device, x.shape().clone(), x.dtype(), y)?;
-    Ok(Normed { y, inverse: tensor(device, [rows], DType::F32, inverse)? })
+    Ok(Normed { y, inverse: tensor(device, [count], DType::F32, inverse)? })
+}
+
+/// `y` times the gate's curve, element by element.
+#[inline(always)]
+fn let_through<C: Curve>(y: &mut [f32], gate: &[f32]) {
+    y.iter_mut().zip(gate).for_each(|(y, &g)| *y *= C::value(g));
 }
 
 /// `dx = r g − x r³ (x·g) share`, `g = w dy`: `share` is 1 over the width for a mean, 1 for a sum.
 fn normalise_backward(
     device: &Cpu,
     x: &Tensor<Cpu>,
-    weight: Option<&[f32]>,
+    rows: &Rows<'_>,
     inverse: &Tensor<Cpu>,
     slopes: &[f32],
     share: f32,
 ) -> Result<Tensor<Cpu>> {
-    let (values, inverse, width) = (floats(x)?, floats(inverse)?, x.shape().last());
+    let (values, inverse, width) = (floats(x)?, floats(inverse)?, rows.width);
     // Every row is written, so the buffer may hold anything before.
     let mut dx = device.take("norm", values.len())?;
     fill(
@@ -130,10 +178,10 @@ fn normalise_backward(
         #[inline(always)]
         |first, dx| {
             let (values, slopes) = (&values[first * width..], &slopes[first * width..]);
-            let rows = values.chunks_exact(width).zip(slopes.chunks_exact(width)).zip(&inverse[first..]);
-            for (dx, ((x, dy), &r)) in dx.chunks_exact_mut(width).zip(rows) {
+            let given = values.chunks_exact(width).zip(slopes.chunks_exact(width)).zip(&inverse[first..]);
+            for ((row, dx), ((x, dy), &r)) in (first..).zip(dx.chunks_exact_mut(width)).zip(given) {
                 // `dx` holds `r g` first, whose dot product with `x` is the part along the row.
-                set_product(dx, r, dy, weight);
+                set_product(dx, r, dy, rows.weight(row));
                 // That part is taken off: a longer row has the same norm.
                 let along = (r * dot(x, dx)) * r * share;
                 for (dx, x) in dx.iter_mut().zip(x) {
@@ -145,11 +193,12 @@ fn normalise_backward(
     pooled_tensor(device, x.shape().clone(), x.dtype(), dx)
 }
 
-/// `Σ x r dy` over rows, `[width]`.
+/// `Σ x r dy` over rows, like the weight; `r` is that of a group of `group` columns.
 fn weight_grad(
     device: &Cpu,
     x: &Tensor<Cpu>,
     weight: &Tensor<Cpu>,
+    group: usize,
     inverse: &Tensor<Cpu>,
     slopes: &[f32],
 ) -> Result<Tensor<Cpu>> {
@@ -158,16 +207,17 @@ fn weight_grad(
     // The weight is shared by all rows: its gradient is a sum over them.
     let dw = over_rows(
         device,
-        inverse.len(),
+        x.len() / width,
         width,
         #[inline(always)]
         |rows, sums| {
-            let range = rows.start * width..rows.end * width;
-            let pairs = x[range.clone()].chunks_exact(width).zip(slopes[range].chunks_exact(width));
             // One term a row: 32-bit sums of a few rows, which `over_rows` adds in 64 bits.
-            for ((x, dy), &r) in pairs.zip(&inverse[rows]) {
-                for ((sum, x), dy) in sums.iter_mut().zip(x).zip(dy) {
-                    *sum += x * r * dy;
+            for row in rows {
+                for (first, sums) in (row * width..).step_by(group).zip(sums.chunks_exact_mut(group)) {
+                    let (r, at) = (inverse[first / group], first..first + group);
+                    for ((sum, x), dy) in sums.iter_mut().zip(&x[at.clone()]).zip(&slopes[at]) {
+                        *sum += x * r * dy;
+                    }
                 }
             }
         },
@@ -177,24 +227,22 @@ fn weight_grad(
 
 /// What a gate's backward gives, `[rows, width]` each.
 struct GateGrads {
-    /// `silu(g) dy`: the gradient of what the gate lets through.
+    /// `act(g) dy`: the gradient of what the gate lets through.
     through: PooledBuf,
-    /// `silu'(g) x r w dy`.
+    /// `act'(g) x r w dy`.
     dg: Tensor<Cpu>,
 }
 
 /// Both gradients in one pass.
-fn gate_backward(
+fn gate_backward<C: Curve>(
     device: &Cpu,
     x: &Tensor<Cpu>,
-    weight: &Tensor<Cpu>,
+    rows: &Rows<'_>,
     g: &Tensor<Cpu>,
     inverse: &Tensor<Cpu>,
     slopes: &[f32],
 ) -> Result<GateGrads> {
-    let (values, weight, gates, inverse) = (floats(x)?, floats(weight)?, floats(g)?, floats(inverse)?);
-    // Rows are as wide as the weight.
-    let width = weight.len();
+    let (values, gates, inverse, width) = (floats(x)?, floats(g)?, floats(inverse)?, rows.width);
     // `through` is the norm's `dy`; it lives until `dx` and `dw` are made.
     let (mut through, mut dg) = (device.take("norm", slopes.len())?, device.take("norm", slopes.len())?);
     fill_pair(
@@ -205,16 +253,16 @@ fn gate_backward(
         #[inline(always)]
         |first, through, dg| {
             // Both results have the rows of the input.
-            let rows = through.chunks_exact_mut(width).zip(dg.chunks_exact_mut(width)).zip(&inverse[first..]);
-            for (i, ((through, dg), &r)) in rows.enumerate() {
-                let at = (first + i) * width..(first + i + 1) * width;
+            let results = through.chunks_exact_mut(width).zip(dg.chunks_exact_mut(width)).zip(&inverse[first..]);
+            for (row, ((through, dg), &r)) in (first..).zip(results) {
+                let at = row * width..(row + 1) * width;
                 // What the gate lets through, `x r w`, is computed again rather than kept.
-                set_product(dg, r, &values[at.clone()], Some(&weight));
+                set_product(dg, r, &values[at.clone()], rows.weight(row));
                 let given = gates[at.clone()].iter().zip(&slopes[at]);
                 for ((through, dg), (&g, dy)) in through.iter_mut().zip(dg).zip(given) {
-                    *through = Silu::value(g) * dy;
+                    *through = C::value(g) * dy;
                     // `dg` held `x r w`.
-                    *dg *= Silu::slope(g) * dy;
+                    *dg *= C::slope(g) * dy;
                 }
             }
         },

@@ -153,6 +153,22 @@ struct GatedBackward {
 // Two results of three inputs.
 KERNEL(gated_backward, GatedBackward, 256) { for_elements(args.x.type, args); }
 
+// Neighbours of an array `b [width]` that serves each row of `[count]`, from element `i` of all on.
+template <u32 N> __device__ __forceinline__ Run<N> load_shared_row(const Array& b, u64 i, u64 count, u64 width) {
+    // b has all elements itself.
+    if (width == count) return load_run<N>(b, i);
+    // b repeats every `width` elements.
+    u64 column = place(i, width).column;
+    if (width % N == 0) return load_run<N>(b, column);
+    // Neighbours of a row whose length N does not divide are none in `b`.
+    Run<N> run;
+    for (u32 n = 0; n < N; n++) {
+        run.x[n] = load(b, column);
+        column = column + 1 == width ? 0 : column + 1;
+    }
+    return run;
+}
+
 // `a [count]`, `b [width]` for each row of `a`.
 struct Combine {
     Array a, b, y;
@@ -162,22 +178,8 @@ struct Combine {
     __device__ __forceinline__ Combine of_type(u32 type) const {
         return {{a.data, type}, {b.data, type}, {y.data, type}, count, width, product};
     }
-    // Neighbours of a row whose length N does not divide are none in `b`.
-    template <u32 N> __device__ __forceinline__ Run<N> load_b(u64 i) const {
-        // b has the shape of a.
-        if (width == count) return load_run<N>(b, i);
-        // b repeats every `width` elements.
-        u64 column = place(i, width).column;
-        if (width % N == 0) return load_run<N>(b, column);
-        Run<N> run;
-        for (u32 n = 0; n < N; n++) {
-            run.x[n] = load(b, column);
-            column = column + 1 == width ? 0 : column + 1;
-        }
-        return run;
-    }
     template <u32 N> __device__ __forceinline__ void run(u64 i) const {
-        Run<N> a = load_run<N>(this->a, i), b = load_b<N>(i);
+        Run<N> a = load_run<N>(this->a, i), b = load_shared_row<N>(this->b, i, count, width);
         for (u32 n = 0; n < N; n++) a.x[n] = product ? a.x[n] * b.x[n] : a.x[n] + b.x[n];
         store_run<N>(y, i, a);
     }
@@ -185,6 +187,44 @@ struct Combine {
 
 // b is read again for every row, out of the cache.
 KERNEL(combine, Combine, 256) { for_elements(args.a.type, args); }
+
+// y = map(x + b), `b [width]` for each row of `x [count]`.
+struct Biased {
+    Array x, b, y;
+    u64 count, width;
+    u32 map;
+
+    __device__ __forceinline__ Biased of_type(u32 type) const {
+        return {{x.data, type}, {b.data, type}, {y.data, type}, count, width, map};
+    }
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> x = load_run<N>(this->x, i), b = load_shared_row<N>(this->b, i, count, width);
+        BY_MAP(map, for (u32 n = 0; n < N; n++) x.x[n] = mapped<MAP>(x.x[n] + b.x[n]))
+        store_run<N>(y, i, x);
+    }
+};
+
+// The sum itself stays in registers, here and in the backward.
+KERNEL(biased, Biased, 256) { for_elements(args.x.type, args); }
+
+// dx = map′(x + b) dy
+struct BiasedBackward {
+    Array x, b, dy, dx;
+    u64 count, width;
+    u32 map;
+
+    __device__ __forceinline__ BiasedBackward of_type(u32 type) const {
+        return {{x.data, type}, {b.data, type}, {dy.data, type}, {dx.data, type}, count, width, map};
+    }
+    template <u32 N> __device__ __forceinline__ void run(u64 i) const {
+        Run<N> x = load_run<N>(this->x, i), b = load_shared_row<N>(this->b, i, count, width), slopes = load_run<N>(dy, i);
+        BY_MAP(map, for (u32 n = 0; n < N; n++) slopes.x[n] *= slope<MAP>(x.x[n] + b.x[n]))
+        store_run<N>(dx, i, slopes);
+    }
+};
+
+// Of which the gradient of b is the sum over rows.
+KERNEL(biased_backward, BiasedBackward, 256) { for_elements(args.x.type, args); }
 
 // y = factor x, arrays `[count]` of any two types.
 struct Scale {

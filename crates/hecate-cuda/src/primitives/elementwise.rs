@@ -25,6 +25,9 @@ kernels! { SOURCE {
     }
     // a and y [count], b [width]; `product` is 1 for products, 0 for sums.
     "combine" CombinePair { a: Array, b: Array, y: Array, count: u64, width: u64, product: u32 }
+    // The same with a map of the sum, whose gradient is dx.
+    "biased" Biased { x: Array, b: Array, y: Array, count: u64, width: u64, map: u32 }
+    "biased_backward" BiasedBackward { x: Array, b: Array, dy: Array, dx: Array, count: u64, width: u64, map: u32 }
     "scale" Scale { x: Array, y: Array, count: u64, factor: f32 }
     "dropout" Dropout { x: Array, y: Array, count: u64, key: [u32; 2], dropped: u32, kept: f32 }
     // A table of arrays, as [`Entries`] makes it.
@@ -74,6 +77,31 @@ impl Elementwise for Cuda {
         let (width, product) = (dims.width as u64, u32::from(how == Combine::Product));
         let arguments = CombinePair { a: a.into(), b: b.into(), y: (&y).into(), count: count as u64, width, product };
         self.launch(runs(a, count), &arguments)?;
+        Ok(y)
+    }
+
+    /// `y = map(x + b)`, `b [width]` or of the shape of `x`.
+    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
+        let (width, map) = (dims.width as u64, map.index());
+        let arguments = Biased { x: x.into(), b: b.into(), y: (&y).into(), count: count as u64, width, map };
+        self.launch(runs(x, count), &arguments)?;
+        Ok(y)
+    }
+
+    /// `dx = map′(x + b) dy`, of the shape and type of `x`.
+    fn biased_backward(
+        &self,
+        map: Map,
+        dims: Broadcast,
+        call: &primitives::BiasedBackward<'_, Self>,
+    ) -> Result<Tensor<Self>> {
+        let primitives::BiasedBackward { x, b, dy } = *call;
+        let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
+        // The gradient of `b` is the sum of this over rows.
+        let (dx, width, map) = ((&y).into(), dims.width as u64, map.index());
+        let arguments = BiasedBackward { x: x.into(), b: b.into(), dy: dy.into(), dx, count: count as u64, width, map };
+        self.launch(runs(x, count), &arguments)?;
         Ok(y)
     }
 

@@ -1,4 +1,4 @@
-// Layer norm of rows `x [rows, width]`. A row belongs to `lanes` threads: a warp, or the whole block where it is long.
+// Layer norm of rows `x [rows, width]`. A row belongs to `lanes` threads: a warp, or the whole block.
 #include "norm.cuh"
 
 // Runs of 16 bytes that a thread keeps of a row.
@@ -116,12 +116,6 @@ struct LayerNormBackward {
     u32 lanes;
 };
 
-// Weights have the type of the rows; n has its own.
-template <u32 TYPE> __device__ __forceinline__ LayerNormBackward of_type(LayerNormBackward args) {
-    args.x.type = args.dy.type = args.dx.type = args.weight.type = TYPE;
-    return args;
-}
-
 // h = w dy of a run, and n.
 template <u32 N> struct Terms {
     Run<N> h, n;
@@ -147,37 +141,6 @@ __device__ __forceinline__ void put(
     store_run<N>(args.dx, place, at.h);
 }
 
-// Rows that stay in registers.
-template <u32 N> __device__ __forceinline__ void kept_rows_backward(const LayerNormBackward& args) {
-    __shared__ float shared[32];
-    const float share = 1.0f / (float)args.width;
-    Run<N> x[1][KEPT], dy[1][KEPT];
-    keep(x, args, args.x);
-    keep(dy, args, args.dy);
-    // Threads of rows after the last take part in the sums of their block.
-    const u64 row = piece<N, 1>(args, 0, 0).row;
-    const bool there = row < args.rows;
-    const float mean = there ? args.mean[row] : 0.0f, r = there ? args.inverse[row] : 0.0f;
-    // Means of h and of n h: what a row cannot change, its level and its length.
-    float level = 0.0f, along = 0.0f;
-#pragma unroll
-    for (u32 run = 0; run < KEPT; run++) {
-        Piece at = piece<N, 1>(args, 0, run);
-        if (!at.inside) continue;
-        Terms<N> t = terms(args, x[0][run], dy[0][run], mean, r, at.column);
-        level += sum_of(t.h), along += dot(t.h, t.n);
-        // In the place of what they were made of.
-        dy[0][run] = t.h, x[0][run] = t.n;
-    }
-    level = lanes_sum(level, args.lanes, shared) * share;
-    along = lanes_sum(along, args.lanes, shared) * share;
-#pragma unroll
-    for (u32 run = 0; run < KEPT; run++) {
-        Piece at = piece<N, 1>(args, 0, run);
-        if (at.inside) put(args, Terms<N>{dy[0][run], x[0][run]}, r, level, along, at.row * args.width + at.column);
-    }
-}
-
 // Longer rows are read twice.
 template <u32 N> __device__ __forceinline__ void long_rows_backward(const LayerNormBackward& args) {
     __shared__ float shared[32];
@@ -201,13 +164,102 @@ template <u32 N> __device__ __forceinline__ void long_rows_backward(const LayerN
     }
 }
 
-// Backward, the same two.
-KERNEL(layer_norm_kept_backward, LayerNormBackward, 256) {
-    BY_TYPE(args.x.type, kept_rows_backward<RUN_LENGTH<TYPE>>(of_type<TYPE>(args)))
-}
-
-// Rows of other lengths.
+// Rows of any length.
 KERNEL(layer_norm_backward, LayerNormBackward, 256) {
     if (args.width % 4 == 0) long_rows_backward<4>(args);
     else long_rows_backward<1>(args);
+}
+
+// All gradients at once of rows that threads keep, as `NormaliseGradients` has them for norms without a mean.
+struct LayerNormGradients {
+    Array x, dy, dx;
+    Array weight;
+    // [rows]
+    const float *mean, *inverse;
+    // Of dw and db: [blocks, width], in 64 bits, or in 32 where a block has one row at a time
+    void *weight_parts, *bias_parts;
+    u64 rows, width;
+    u32 lanes;
+};
+
+template <u32 TYPE> __device__ __forceinline__ LayerNormGradients of_type(LayerNormGradients args) {
+    args.x.type = args.dy.type = args.dx.type = args.weight.type = TYPE;
+    return args;
+}
+
+// A run of h and n, of x and dy as they lie in memory.
+template <u32 N, u32 TYPE>
+__device__ __forceinline__ Terms<N> terms_of(uint4 x, uint4 dy, const LayerNormGradients& args, float mean, float r, u32 column) {
+    Run<N> n = run_of<N, TYPE>(x), h = run_of<N, TYPE>(dy);
+    const Run<N> w = load_run<N>(args.weight, column);
+#pragma unroll
+    for (u32 i = 0; i < N; i++) n.x[i] = (n.x[i] - mean) * r, h.x[i] *= w.x[i];
+    return {h, n};
+}
+
+// A block goes through rows, one for each `lanes` of its threads, and keeps its parts of dw and db in registers.
+template <u32 TYPE, bool BLOCK> __device__ __forceinline__ void gradients(const LayerNormGradients& args, float* shared) {
+    constexpr u32 N = RUN_LENGTH<TYPE>;
+    // A sum a warp.
+    __shared__ float sums[32];
+    const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
+    const float share = 1.0f / (float)args.width;
+    Run<N> dw[KEPT] = {}, db[KEPT] = {};
+    // All threads of a block go through as many rows, so that sums have all of them.
+    for (u64 first = (u64)blockIdx.x * together; first < args.rows; first += (u64)gridDim.x * together) {
+        const u64 row = first + threadIdx.x / args.lanes, start = row * args.width;
+        const bool there = row < args.rows;
+        // As they lie in memory, which takes half the registers.
+        uint4 x[KEPT], dy[KEPT];
+#pragma unroll
+        for (u32 run = 0; run < KEPT; run++) {
+            const u32 column = N * (run * args.lanes + lane);
+            const u64 at = there && column < args.width ? (start + column) / N : 0;
+            x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
+        }
+        const float mean = there ? args.mean[row] : 0.0f, r = there ? args.inverse[row] : 0.0f;
+        // Means of h and of n h: what a row cannot change, its level and its length.
+        float level = 0.0f, along = 0.0f;
+#pragma unroll
+        for (u32 run = 0; run < KEPT; run++) {
+            const u32 column = N * (run * args.lanes + lane);
+            if (!there || column >= args.width) continue;
+            const Terms<N> t = terms_of<N, TYPE>(x[run], dy[run], args, mean, r, column);
+            const Run<N> own = run_of<N, TYPE>(dy[run]);
+#pragma unroll
+            for (u32 n = 0; n < N; n++) dw[run].x[n] += t.n.x[n] * own.x[n], db[run].x[n] += own.x[n];
+            level += sum_of(t.h), along += dot(t.h, t.n);
+        }
+        level = (BLOCK ? block_sum(level, sums) : warp_sum(level)) * share;
+        along = (BLOCK ? block_sum(along, sums) : warp_sum(along)) * share;
+        // dx = r (h − mean h − n mean (n h)), of terms that are made again.
+#pragma unroll
+        for (u32 run = 0; run < KEPT; run++) {
+            const u32 column = N * (run * args.lanes + lane);
+            if (!there || column >= args.width) continue;
+            Terms<N> t = terms_of<N, TYPE>(x[run], dy[run], args, mean, r, column);
+#pragma unroll
+            for (u32 n = 0; n < N; n++) t.h.x[n] = r * (t.h.x[n] - level - t.n.x[n] * along);
+            store_run<N>(args.dx, start + column, t.h);
+        }
+    }
+    const u64 part = blockIdx.x * args.width;
+    if constexpr (BLOCK) {
+        put_rows(dw, args.lanes, args.width, (float*)args.weight_parts + part);
+        put_rows(db, args.lanes, args.width, (float*)args.bias_parts + part);
+    } else {
+        add_up_rows(dw, args.lanes, args.width, shared, (double*)args.weight_parts + part);
+        add_up_rows(db, args.lanes, args.width, shared, (double*)args.bias_parts + part);
+    }
+}
+
+// A warp a row; sums take 32 KiB of shared memory.
+KERNEL(layer_norm_gradients, LayerNormGradients, 256, 2) {
+    __shared__ float shared[KEPT * 8 * 256];
+    BY_TYPE(args.x.type, gradients<TYPE, false>(of_type<TYPE>(args), shared))
+}
+
+// A block a row.
+KERNEL(layer_norm_large_gradients, LayerNormGradients, 256, 2) {
+    BY_TYPE(args.x.type, gradients<TYPE, true>(of_type<TYPE>(args), nullptr))
 }

@@ -2,10 +2,10 @@
 //!
 //! Rows of up to 1,024 runs of 16 bytes stay in registers, so arrays are read once.
 
-use super::whole_rows::WholeRows;
+use super::{reduce::Parts, whole_rows::WholeRows};
 use crate::{
     Cuda,
-    launch::{Array, Pointer, kernels, pointer},
+    launch::{Array, Grid, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -33,7 +33,7 @@ struct ForwardCall {
     lanes: u32,
 }
 
-/// What backward kernels take; `LayerNormBackward` in the kernels.
+/// What the backward of long rows takes; `LayerNormBackward` in the kernels.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct BackwardCall {
@@ -50,13 +50,34 @@ struct BackwardCall {
     lanes: u32,
 }
 
+/// What the backward of kept rows takes; `LayerNormGradients` in the kernels.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct GradientsCall {
+    /// As above.
+    x: Array,
+    dy: Array,
+    dx: Array,
+    weight: Array,
+    mean: Pointer,
+    inverse: Pointer,
+    /// `[blocks, width]` each.
+    weight_parts: Pointer,
+    bias_parts: Pointer,
+    rows: u64,
+    width: u64,
+    lanes: u32,
+}
+
 kernels! { SOURCE {
     // y, and mean and inverse of each row.
     "layer_norm_kept" Kept { call: ForwardCall }
     "layer_norm" Long { call: ForwardCall }
     // dx, and the rows before weight and bias.
-    "layer_norm_kept_backward" KeptBackward { call: BackwardCall }
     "layer_norm_backward" LongBackward { call: BackwardCall }
+    // All gradients of kept rows, of which a warp or a block has one.
+    "layer_norm_gradients" Gradients { call: GradientsCall }
+    "layer_norm_large_gradients" LargeGradients { call: GradientsCall }
 } }
 
 impl LayerNorm for Cuda {
@@ -89,30 +110,78 @@ impl LayerNorm for Cuda {
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
     fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>> {
-        let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean, inverse, dy } = *call;
-        let (rows, width) = (x.shape().rows(), x.shape().last());
-        // `n` goes through memory once more; its sum over rows is one for all norms.
-        let dx = self.empty(x.shape().clone(), x.dtype())?;
-        let normed = self.empty(x.shape().clone(), DType::F32)?;
-        let spread = WholeRows::new(rows, width, Array::from(x).wide());
-        let call = BackwardCall {
-            x: x.into(),
-            dy: dy.into(),
-            dx: (&dx).into(),
-            normed: (&normed).into(),
-            weight: weight.into(),
-            mean: pointer(mean),
-            inverse: pointer(inverse),
-            rows: rows as u64,
-            width: width as u64,
-            lanes: spread.lanes as u32,
-        };
-        match spread.kept {
-            true => self.launch(spread.grid, &KeptBackward { call })?,
-            false => self.launch(spread.grid, &LongBackward { call })?,
-        }
-        // Rounded once, after the sum.
-        let dweight = cast(weight.dtype(), &self.sum_products(width, &normed, dy)?)?;
-        Ok(LayerNormInputs { x: dx, weight: dweight, bias: self.sum_rows(width, dy)? })
+        let x = call.inputs.x;
+        let spread = WholeRows::new(x.shape().rows(), x.shape().last(), Array::from(x).wide());
+        if spread.kept { kept_backward(self, call, spread) } else { long_backward(self, call, spread) }
     }
+}
+
+/// Threads that fill a large GPU: each has eight runs under way, and keeps parts of sums, few of which are to be written.
+const FULL: usize = 1 << 16;
+
+/// Rows that a thread adds up in 32 bits, and the most blocks that are worth their parts of sums.
+const SHORT: [usize; 2] = [32, 1 << 14];
+
+/// Arrays are read once; blocks go through rows in turn and leave parts of `dw` and `db`.
+fn kept_backward(
+    device: &Cuda,
+    call: &LayerNormBackward<'_, Cuda>,
+    spread: WholeRows,
+) -> Result<LayerNormInputs<Tensor<Cuda>>> {
+    let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean, inverse, dy } = *call;
+    let (rows, width, WholeRows { lanes, threads, .. }) = (x.shape().rows(), x.shape().last(), spread);
+    let together = threads / lanes;
+    let blocks = rows.div_ceil(together * SHORT[0]).clamp(FULL / threads, SHORT[1]).min(rows.div_ceil(together));
+    let dx = device.empty(x.shape().clone(), x.dtype())?;
+    // A thread of a block that has one row leaves sums of its own.
+    let parts = || if together == 1 { Parts::narrow(device, blocks, width) } else { Parts::new(device, blocks, width) };
+    let (weight_parts, bias_parts) = (parts()?, parts()?);
+    let call = GradientsCall {
+        x: x.into(),
+        dy: dy.into(),
+        dx: (&dx).into(),
+        weight: weight.into(),
+        mean: pointer(mean),
+        inverse: pointer(inverse),
+        weight_parts: weight_parts.pointer(),
+        bias_parts: bias_parts.pointer(),
+        rows: rows as u64,
+        width: width as u64,
+        lanes: lanes as u32,
+    };
+    let grid = Grid::blocks(blocks, threads as u32);
+    match together {
+        1 => device.launch(grid, &LargeGradients { call })?,
+        _ => device.launch(grid, &Gradients { call })?,
+    }
+    let [weight, bias] = [weight_parts, bias_parts].map(|parts| parts.total(device, weight.dtype()));
+    Ok(LayerNormInputs { x: dx, weight: weight?, bias: bias? })
+}
+
+/// Arrays are read twice, and `n` goes through memory for the sum over rows.
+fn long_backward(
+    device: &Cuda,
+    call: &LayerNormBackward<'_, Cuda>,
+    spread: WholeRows,
+) -> Result<LayerNormInputs<Tensor<Cuda>>> {
+    let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean, inverse, dy } = *call;
+    let (rows, width) = (x.shape().rows(), x.shape().last());
+    let dx = device.empty(x.shape().clone(), x.dtype())?;
+    let normed = device.empty(x.shape().clone(), DType::F32)?;
+    let call = BackwardCall {
+        x: x.into(),
+        dy: dy.into(),
+        dx: (&dx).into(),
+        normed: (&normed).into(),
+        weight: weight.into(),
+        mean: pointer(mean),
+        inverse: pointer(inverse),
+        rows: rows as u64,
+        width: width as u64,
+        lanes: spread.lanes as u32,
+    };
+    device.launch(spread.grid, &LongBackward { call })?;
+    // Rounded once, after the sum.
+    let dweight = cast(weight.dtype(), &device.sum_products(width, &normed, dy)?)?;
+    Ok(LayerNormInputs { x: dx, weight: dweight, bias: device.sum_rows(width, dy)? })
 }

@@ -1,15 +1,16 @@
 // Normalising rows `x [rows, width]`. A row belongs to `lanes` threads: of short ones a power of two up to a warp, else a
-// warp or the whole block.
+// warp or the whole block. A group of a row is a row here.
 #include "norm.cuh"
 
 // y = x r w, r a number a row; `norm::NormCall` is its twin.
 struct Normalise {
     // [rows, width] each, of one type
     Array x, y;
-    // [width]; not read for l2
-    Array weight;
-    // [rows, width], or null: SiLU of it is one more factor
-    Array gate;
+    // [rows, width], of kernels that add first: x + residual, which goes to `sum`, is normalised instead of x
+    Array residual, sum;
+    Scale scale;
+    // A function of it is one more factor
+    Gate gate;
     // [rows]
     float* inverse;
     u64 rows, width;
@@ -40,30 +41,56 @@ template <u32 N> __device__ __forceinline__ void normalise_rows(const Normalise&
         }
         float r = inverse_of(args, lanes_sum(square, args.lanes, shared));
         for (u64 i = N * thread.index; i < args.width; i += N * args.lanes) {
-            Run<N> y = scaled(load_run<N>(args.x, start + i), r, args.weight, args.l2, i);
+            Run<N> y = scaled(load_run<N>(args.x, start + i), r, args, row, i);
             store_run<N>(args.y, start + i, let_through(y, args.gate, start + i));
         }
         if (thread.index == 0) args.inverse[row] = r;
     }
 }
 
+// The sum over the threads of a kept row: some lanes of a warp, or a whole BLOCK.
+template <bool BLOCK> __device__ __forceinline__ float kept_sum(float x, u32 lanes) {
+    __shared__ float shared[BLOCK ? 32 : 1];
+    if constexpr (BLOCK) return block_sum(x, shared);
+    else return neighbours_sum(x, lanes);
+}
+
+// The sum with the residual, as it is kept for others, in place of x.
+template <u32 N, u32 RUNS, u32 ROWS>
+__device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Normalise& args) {
+    Run<N> residual[ROWS][RUNS];
+    keep(residual, args, args.residual);
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++)
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) {
+            Piece at = piece<N, ROWS>(args, r, run);
+#pragma unroll
+            for (u32 n = 0; n < N; n++) x[r][run].x[n] += residual[r][run].x[n];
+            x[r][run] = rounded(args.sum, x[r][run]);
+            if (at.inside) store_run<N>(args.sum, at.row * args.width + at.column, x[r][run]);
+        }
+}
+
 // Rows that threads keep in registers: RUNS runs of ROWS rows each.
-template <u32 N, u32 RUNS, u32 ROWS> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
+// Whether a residual is ADDED is known while compiling: it takes registers that others can do without.
+template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, bool ADDED> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
     // All reads are under way before the first sum.
     Run<N> x[ROWS][RUNS];
     keep(x, args, args.x);
+    if constexpr (ADDED) add_residual(x, args);
 #pragma unroll
     for (u32 r = 0; r < ROWS; r++) {
         float square = 0.0f;
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) square += dot(x[r][run], x[r][run]);
         // Outside there are zeros, which add nothing, so that all lanes take part in the shuffle.
-        float inverse = inverse_of(args, neighbours_sum(square, args.lanes));
+        float inverse = inverse_of(args, kept_sum<BLOCK>(square, args.lanes));
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
             Piece at = piece<N, ROWS>(args, r, run);
             if (!at.inside) continue;
-            Run<N> y = scaled(x[r][run], inverse, args.weight, args.l2, at.column);
+            Run<N> y = scaled(x[r][run], inverse, args, at.row, at.column);
             u64 i = at.row * args.width + at.column;
             store_run<N>(args.y, i, let_through(y, args.gate, i));
             // Kept for the backward.
@@ -74,18 +101,35 @@ template <u32 N, u32 RUNS, u32 ROWS> __device__ __forceinline__ void normalise_k
 
 // With the type of all arrays known.
 template <u32 TYPE> __device__ __forceinline__ Normalise of_type(Normalise args) {
-    args.x.type = args.y.type = args.weight.type = args.gate.type = TYPE;
+    args.residual.type = args.sum.type = TYPE;
+    args.x.type = args.y.type = args.scale.weight.type = args.gate.g.type = TYPE;
     return args;
 }
 
 // Rows of up to 32 runs of 16 bytes.
 KERNEL(normalise_short, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, false>(of_type<TYPE>(args)))
 }
 
 // Rows of up to 128 of them.
 KERNEL(normalise_medium, Normalise, 256) {
-    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, false>(of_type<TYPE>(args)))
+}
+
+// Rows of up to four runs a thread of a block, which may have fewer threads than 256.
+KERNEL(normalise_large, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, false>(of_type<TYPE>(args)))
+}
+
+// The same three of sums.
+KERNEL(add_normalise_short, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 1, 2, false, true>(of_type<TYPE>(args)))
+}
+KERNEL(add_normalise_medium, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, false, true>(of_type<TYPE>(args)))
+}
+KERNEL(add_normalise_large, Normalise, 256) {
+    BY_TYPE(args.x.type, normalise_kept<RUN_LENGTH<TYPE>, 4, 1, true, true>(of_type<TYPE>(args)))
 }
 
 // Rows begin at multiples of four where their length is one.
@@ -97,8 +141,7 @@ KERNEL(normalise, Normalise, 256) {
 // dx alone; `norm::NormBackwardCall` is its twin.
 struct NormaliseBackward {
     Array x, dy, dx;
-    // [width]; not read for l2
-    Array weight;
+    Scale scale;
     // [rows]
     const float* inverse;
     u64 rows, width;
@@ -109,8 +152,8 @@ struct NormaliseBackward {
 };
 
 // g = r w dy
-template <u32 N> __device__ __forceinline__ Run<N> slope(const NormaliseBackward& args, float r, u64 start, u64 i) {
-    return scaled(load_run<N>(args.dy, start + i), r, args.weight, args.l2, i);
+template <u32 N> __device__ __forceinline__ Run<N> slope(const NormaliseBackward& args, float r, u64 row, u64 i) {
+    return scaled(load_run<N>(args.dy, row * args.width + i), r, args, row, i);
 }
 
 // dx = g − x r² (x·g) share
@@ -129,12 +172,12 @@ template <u32 N> __device__ __forceinline__ void normalise_rows_backward(const N
         // x·g over the whole row.
         float r = args.inverse[row], sum = 0.0f;
         for (u64 i = N * thread.index; i < args.width; i += N * args.lanes)
-            sum += dot(load_run<N>(args.x, start + i), slope<N>(args, r, start, i));
+            sum += dot(load_run<N>(args.x, start + i), slope<N>(args, r, row, i));
         sum = lanes_sum(sum, args.lanes, shared);
         // r² (x·g) share: how much of x is taken off.
         float along = (r * sum) * r * args.share;
         for (u64 i = N * thread.index; i < args.width; i += N * args.lanes)
-            store_run<N>(args.dx, start + i, across(slope<N>(args, r, start, i), load_run<N>(args.x, start + i), along));
+            store_run<N>(args.dx, start + i, across(slope<N>(args, r, row, i), load_run<N>(args.x, start + i), along));
     }
 }
 
@@ -158,7 +201,7 @@ __device__ __forceinline__ void normalise_kept_backward(const NormaliseBackward&
         for (u32 run = 0; run < RUNS; run++) {
             Piece at = piece<N, ROWS>(args, r, run);
             if (!at.inside) continue;
-            g[r][run] = scaled(g[r][run], inverse, args.weight, args.l2, at.column);
+            g[r][run] = scaled(g[r][run], inverse, args, at.row, at.column);
             sum += dot(x[r][run], g[r][run]);
         }
         sum = neighbours_sum(sum, args.lanes);
@@ -173,11 +216,11 @@ __device__ __forceinline__ void normalise_kept_backward(const NormaliseBackward&
 }
 
 template <u32 TYPE> __device__ __forceinline__ NormaliseBackward of_type(NormaliseBackward args) {
-    args.x.type = args.dy.type = args.dx.type = args.weight.type = TYPE;
+    args.x.type = args.dy.type = args.dx.type = args.scale.weight.type = TYPE;
     return args;
 }
 
-// The same three as forward, by the length of rows.
+// The same as forward, by the length of rows, but for a block a row.
 KERNEL(normalise_short_backward, NormaliseBackward, 256) {
     BY_TYPE(args.x.type, normalise_kept_backward<RUN_LENGTH<TYPE>, 1, 2>(of_type<TYPE>(args)))
 }
@@ -193,11 +236,12 @@ KERNEL(normalise_backward, NormaliseBackward, 256) {
     else normalise_rows_backward<1>(args);
 }
 
-// What a gate of rows that are long lets through, silu(g) dy, and its own gradient, silu'(g) x r w dy.
+// What a gate of rows that are long lets through, act(g) dy, and its own gradient, act'(g) x r w dy.
 struct OpenGate {
     // [rows, width]
-    Array x, dy, gate, dg, through;
-    Array weight;
+    Array x, dy, dg, through;
+    Scale scale;
+    Gate gate;
     const float* inverse;
     u64 rows, width;
 };
@@ -207,9 +251,9 @@ KERNEL(open_gate, OpenGate, 256) {
     u64 count = args.rows * args.width;
     for (u64 i = grid_thread(); i < count; i += grid_threads()) {
         Place at = place(i, args.width);
-        float g = load(args.gate, i), dy = load(args.dy, i);
-        store(args.through, i, dy * silu(g));
-        store(args.dg, i, dy * silu_slope(g) * load(args.x, i) * args.inverse[at.row] * load(args.weight, at.column));
+        float g = load(args.gate.g, i), dy = load(args.dy, i), w = weights<1>(args, at.row, at.column).x[0];
+        store(args.through, i, dy * args.gate.value(g));
+        store(args.dg, i, dy * args.gate.slope(g) * load(args.x, i) * args.inverse[at.row] * w);
     }
 }
 
@@ -217,13 +261,15 @@ KERNEL(open_gate, OpenGate, 256) {
 // threads for, and adds up its part of dweight.
 struct NormaliseGradients {
     Array x, dy, dx;
-    Array weight;
-    // [rows, width], or null
-    Array gate, dg;
+    // One group
+    Scale scale;
+    Gate gate;
+    // [rows, width], or null: the gate's gradient; and what is added to dx
+    Array dg, dsum;
     // [rows]
     const float* inverse;
-    // Of dweight: [blocks, width]
-    double* parts;
+    // Of dweight: [blocks, width], in 64 bits, or in 32 where a block has one row at a time
+    void* parts;
     u64 rows, width;
     u32 lanes;
 };
@@ -232,7 +278,7 @@ struct NormaliseGradients {
 template <u32 N>
 __device__ __forceinline__ Run<N> slope(Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column) {
     dy = let_through(dy, args.gate, at);
-    const Run<N> w = load_run<N>(args.weight, column);
+    const Run<N> w = weights<N>(args, 0, column);
 #pragma unroll
     for (u32 n = 0; n < N; n++) dy.x[n] *= r * w.x[n];
     return dy;
@@ -243,14 +289,14 @@ template <u32 N>
 __device__ __forceinline__ Run<N> gather(
     Run<N>& dw, const Run<N>& x, Run<N> dy, const NormaliseGradients& args, float r, u64 at, u32 column
 ) {
-    const Run<N> w = load_run<N>(args.weight, column);
-    if (args.gate.data) {
-        const Run<N> g = load_run<N>(args.gate, at);
+    const Run<N> w = weights<N>(args, 0, column);
+    if (args.gate.g.data) {
+        const Run<N> g = load_run<N>(args.gate.g, at);
         Run<N> dg;
 #pragma unroll
         for (u32 n = 0; n < N; n++) {
-            dg.x[n] = dy.x[n] * silu_slope(g.x[n]) * (x.x[n] * r * w.x[n]);
-            dy.x[n] *= silu(g.x[n]);
+            dg.x[n] = dy.x[n] * args.gate.slope(g.x[n]) * (x.x[n] * r * w.x[n]);
+            dy.x[n] *= args.gate.value(g.x[n]);
         }
         store_run<N>(args.dg, at, dg);
     }
@@ -263,8 +309,8 @@ __device__ __forceinline__ Run<N> gather(
 }
 
 // A block has `together` rows at a time and keeps its part of dweight in registers, RUNS runs a thread, until it went through
-// all its rows. Then `shared` takes it, an element a thread and place, and a thread adds up those of a column.
-template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const NormaliseGradients& args, float* shared) {
+// all its rows. A BLOCK that has one row has its columns apart; else `shared` takes them, an element a thread and place.
+template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradients(const NormaliseGradients& args, float* shared) {
     constexpr u32 N = RUN_LENGTH<TYPE>;
     const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
     // Of the mean square.
@@ -295,44 +341,45 @@ template <u32 TYPE, u32 RUNS> __device__ __forceinline__ void gradients(const No
             g = gather(dw[run], own, run_of<N, TYPE>(dy[run]), args, r, start + column, column);
             sum += dot(own, g);
         }
-        sum = neighbours_sum(sum, args.lanes);
+        sum = kept_sum<BLOCK>(sum, args.lanes);
         const float along = (r * sum) * r * share;
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             if (!inside(column)) continue;
             if (RUNS > 1) g = slope(run_of<N, TYPE>(dy[run]), args, r, start + column, column);
-            store_run<N>(args.dx, start + column, across(g, run_of<N, TYPE>(x[run]), along));
+            Run<N> dx = across(g, run_of<N, TYPE>(x[run]), along);
+            if (args.dsum.data) {
+                const Run<N> dsum = load_run<N>(args.dsum, start + column);
+#pragma unroll
+                for (u32 n = 0; n < N; n++) dx.x[n] += dsum.x[n];
+            }
+            store_run<N>(args.dx, start + column, dx);
         }
     }
-#pragma unroll
-    for (u32 run = 0; run < RUNS; run++)
-#pragma unroll
-        for (u32 n = 0; n < N; n++) shared[(run * N + n) * blockDim.x + threadIdx.x] = dw[run].x[n];
-    __syncthreads();
-    // The rows of a block in order, in 64 bits.
-    for (u32 column = threadIdx.x; column < args.width; column += blockDim.x) {
-        const u32 run = column / N / args.lanes, owner = column / N % args.lanes;
-        const float* own = shared + (run * N + column % N) * blockDim.x + owner;
-        double sum = 0.0;
-        for (u32 i = 0; i < together; i++) sum += own[i * args.lanes];
-        args.parts[blockIdx.x * args.width + column] = sum;
-    }
+    const u64 part = blockIdx.x * args.width;
+    if constexpr (BLOCK) put_rows(dw, args.lanes, args.width, (float*)args.parts + part);
+    else add_up_rows(dw, args.lanes, args.width, shared, (double*)args.parts + part);
 }
 
 template <u32 TYPE> __device__ __forceinline__ NormaliseGradients of_type(NormaliseGradients args) {
-    args.x.type = args.dy.type = args.dx.type = args.weight.type = args.gate.type = args.dg.type = TYPE;
+    args.x.type = args.dy.type = args.dx.type = args.scale.weight.type = args.gate.g.type = args.dg.type = args.dsum.type = TYPE;
     return args;
 }
 
 // Rows of up to 32 runs; dweight takes 8 KiB of shared memory.
 KERNEL(normalise_short_gradients, NormaliseGradients, 256, 2) {
     __shared__ float shared[8 * 256];
-    BY_TYPE(args.x.type, gradients<TYPE, 1>(of_type<TYPE>(args), shared))
+    BY_TYPE(args.x.type, gradients<TYPE, 1, false>(of_type<TYPE>(args), shared))
 }
 
 // Rows of up to 128 runs; dweight takes 32 KiB.
 KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) {
     __shared__ float shared[4 * 8 * 256];
-    BY_TYPE(args.x.type, gradients<TYPE, 4>(of_type<TYPE>(args), shared))
+    BY_TYPE(args.x.type, gradients<TYPE, 4, false>(of_type<TYPE>(args), shared))
+}
+
+// A block a row, of up to four runs a thread.
+KERNEL(normalise_large_gradients, NormaliseGradients, 256, 2) {
+    BY_TYPE(args.x.type, gradients<TYPE, 4, true>(of_type<TYPE>(args), nullptr))
 }

@@ -17,6 +17,16 @@ __device__ __forceinline__ RowThread row_thread(u32 lanes) {
     return RowThread{(u64)blockIdx.x * together + threadIdx.x / lanes, (u64)gridDim.x * together, threadIdx.x % lanes};
 }
 
+// What a norm is times, and how groups of a row are told apart: in kernels a group is a row of its own.
+struct Scale {
+    // [groups width]; not read for l2
+    Array weight;
+    // Rows that one weight serves.
+    u32 groups;
+    // Added to weights: 0 or 1.
+    float offset;
+};
+
 // The sum over the threads of a row: a warp, or the whole block.
 // All threads of the block call it, since a block's sum has barriers.
 __device__ __forceinline__ float lanes_sum(float x, u32 lanes, float* shared) {
@@ -38,27 +48,100 @@ template <u32 N> __device__ __forceinline__ float dot(const Run<N>& a, const Run
     return sum;
 }
 
+// Weights of a row from `column` on: the same for all rows of a group, so they come from the cache.
+template <u32 N, class Args> __device__ __forceinline__ Run<N> weights(const Args& args, u64 row, u64 column) {
+    const u64 first = args.scale.groups > 1 ? row % args.scale.groups * args.width : 0;
+    Run<N> w = load_run<N>(args.scale.weight, first + column);
+#pragma unroll
+    for (u32 n = 0; n < N; n++) w.x[n] += args.scale.offset;
+    return w;
+}
+
 // r w x
-template <u32 N> __device__ __forceinline__ Run<N> scaled(Run<N> x, float r, const Array& weight, u32 l2, u64 i) {
+template <u32 N, class Args>
+__device__ __forceinline__ Run<N> scaled(Run<N> x, float r, const Args& args, u64 row, u64 column) {
 #pragma unroll
     for (u32 n = 0; n < N; n++) x.x[n] *= r;
-    if (!l2) {
-        // Weights are the same for all rows and come from the cache.
-        Run<N> w = load_run<N>(weight, i);
+    if (!args.l2) {
+        const Run<N> w = weights<N>(args, row, column);
 #pragma unroll
         for (u32 n = 0; n < N; n++) x.x[n] *= w.x[n];
     }
     return x;
 }
 
-// y silu(g) where there is a gate, which stands at `i`.
-template <u32 N> __device__ __forceinline__ Run<N> let_through(Run<N> y, const Array& gate, u64 i) {
-    if (gate.data) {
-        Run<N> g = load_run<N>(gate, i);
+// A gate [rows, width], or null, and its function.
+struct Gate {
+    Array g;
+    // else SiLU
+    u32 sigmoid;
+
+    __device__ __forceinline__ float value(float x) const { return sigmoid ? sides(x).up : silu(x); }
+    __device__ __forceinline__ float slope(float x) const {
+        if (!sigmoid) return silu_slope(x);
+        const Sides at = sides(x);
+        return at.up * at.down;
+    }
+};
+
+// y act(g) where there is a gate, which stands at `i`.
+template <u32 N> __device__ __forceinline__ Run<N> let_through(Run<N> y, const Gate& gate, u64 i) {
+    if (gate.g.data) {
+        Run<N> g = load_run<N>(gate.g, i);
 #pragma unroll
-        for (u32 n = 0; n < N; n++) y.x[n] *= silu(g.x[n]);
+        for (u32 n = 0; n < N; n++) y.x[n] *= gate.value(g.x[n]);
     }
     return y;
+}
+
+// Sums of a block down columns: RUNS runs a thread of the rows that it went through, one row for each `lanes` of its threads.
+// `parts [width]` takes them, in 64 bits; `shared` has an element a thread and place.
+template <u32 N, u32 RUNS>
+__device__ __forceinline__ void add_up_rows(const Run<N> (&own)[RUNS], u32 lanes, u64 width, float* shared, double* parts) {
+    // Whoever used `shared` before is through with it.
+    __syncthreads();
+#pragma unroll
+    for (u32 run = 0; run < RUNS; run++)
+#pragma unroll
+        for (u32 n = 0; n < N; n++) shared[(run * N + n) * blockDim.x + threadIdx.x] = own[run].x[n];
+    __syncthreads();
+    const u32 together = blockDim.x / lanes;
+    // The rows of a block in order.
+    for (u32 column = threadIdx.x; column < width; column += blockDim.x) {
+        const u32 run = column / N / lanes, owner = column / N % lanes;
+        const float* first = shared + (run * N + column % N) * blockDim.x + owner;
+        double sum = 0.0;
+        for (u32 i = 0; i < together; i++) sum += first[i * lanes];
+        parts[column] = sum;
+    }
+}
+
+// The same where the block has one row at a time: each thread has columns of its own, and 32 bits hold their sums.
+template <u32 N, u32 RUNS>
+__device__ __forceinline__ void put_rows(const Run<N> (&own)[RUNS], u32 lanes, u64 width, float* parts) {
+    const Array sums = {parts, 0};
+#pragma unroll
+    for (u32 run = 0; run < RUNS; run++) {
+        const u32 column = N * (run * lanes + threadIdx.x);
+        if (column >= width) continue;
+#pragma unroll
+        for (u32 n = 0; n < N; n += 4) {
+            Run<4> four;
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) four.x[i] = own[run].x[n + i];
+            store_run<4>(sums, column + n, four);
+        }
+    }
+}
+
+// A run as the array holds it: what is read of it after `store_run`.
+template <u32 N> __device__ __forceinline__ Run<N> rounded(const Array& x, Run<N> run) {
+#pragma unroll
+    for (u32 n = 0; n < N; n++) {
+        if (x.type == 1) run.x[n] = from_bf16(to_bf16(run.x[n]));
+        if (x.type == 2) run.x[n] = from_f16(to_f16(run.x[n]));
+    }
+    return run;
 }
 
 // A run of a row that a thread keeps from the sum to the result, so that the array is read once. A block has ROWS rows for

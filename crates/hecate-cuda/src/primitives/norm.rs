@@ -1,7 +1,7 @@
 //! Normalising rows.
 //!
-//! A row of up to 128 runs of 16 bytes stays in registers between its sum and its result, so arrays are read once.
-//! Longer rows are read twice. Sums are in 32 bits and in an order that depends on width and type alone.
+//! A row of up to 1,024 runs of 16 bytes stays in registers between its sum and its result, so arrays are read once.
+//! Longer rows are read twice, and so are gradients of groups of rows, each of which is a row to these kernels. Sums are in 32 bits and in an order that depends on width and type alone.
 
 use super::reduce::{Parts, Terms, sum_columns};
 use crate::{
@@ -11,20 +11,66 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Norm, Normed, RmsNormBackward, RmsNormInputs},
+    primitives::{
+        AddedNorm, Broadcast, Combine, Elementwise as _, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs,
+        RmsNormOptions,
+    },
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("norm", "norm.cu");
+
+/// The same in the kernels: what rows are times.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Scale {
+    /// `[groups · width]`, or not looked at.
+    weight: Array,
+    /// Rows that one weight serves.
+    groups: u32,
+    /// Added to weights.
+    offset: f32,
+}
+
+impl Scale {
+    /// Without a weight.
+    const NONE: Self = Self { weight: Array::NONE, groups: 1, offset: 0.0 };
+
+    fn new(weight: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
+        let offset = f32::from(u8::from(options.one_plus));
+        Self { weight: weight.into(), groups: options.groups as u32, offset }
+    }
+}
+
+/// The same in the kernels.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Gate {
+    /// Like `x`, or not looked at.
+    g: Array,
+    /// 1 for the sigmoid, 0 for SiLU.
+    sigmoid: u32,
+}
+
+impl Gate {
+    const NONE: Self = Self { g: Array::NONE, sigmoid: 0 };
+
+    fn new(g: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
+        Self { g: g.into(), sigmoid: u32::from(options.function == GateFunction::Sigmoid) }
+    }
+}
 
 /// What forward kernels take; `Normalise` in the kernels.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct NormCall {
-    /// `x`, `y` and `gate` are `[rows, width]`, `weight` is `[width]`, `inverse` is `[rows]` in 32 bits.
+    /// `x`, `y` and the gate are `[rows, width]`, `inverse` is `[rows]` in 32 bits.
     x: Array,
     y: Array,
-    weight: Array,
-    gate: Array,
+    /// Like `x`, or not looked at: what is added to `x` before, and the sum.
+    residual: Array,
+    sum: Array,
+    scale: Scale,
+    gate: Gate,
     inverse: Pointer,
     rows: u64,
     width: u64,
@@ -40,11 +86,11 @@ struct NormCall {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct NormBackwardCall {
-    /// `x`, `dy` and `dx` are `[rows, width]`, `weight` is `[width]`, `inverse` is `[rows]`.
+    /// `x`, `dy` and `dx` are `[rows, width]`, `inverse` is `[rows]`.
     x: Array,
     dy: Array,
     dx: Array,
-    weight: Array,
+    scale: Scale,
     inverse: Pointer,
     rows: u64,
     width: u64,
@@ -60,15 +106,17 @@ struct NormBackwardCall {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct NormGradientsCall {
-    /// As above, and `gate` and `dg` are `[rows, width]` or not looked at.
+    /// As above, and `dg` is `[rows, width]` or not looked at.
     x: Array,
     dy: Array,
     dx: Array,
-    weight: Array,
-    gate: Array,
+    scale: Scale,
+    gate: Gate,
     dg: Array,
+    /// Like `dx`, to which it is added, or not looked at.
+    dsum: Array,
     inverse: Pointer,
-    /// Of `dweight`: `[blocks, width]` in 64 bits.
+    /// Of `dweight`: `[blocks, width]`.
     parts: Pointer,
     rows: u64,
     width: u64,
@@ -79,7 +127,12 @@ kernels! { SOURCE {
     // By the length of rows, see [`Rows`]: y, then dx alone, then all gradients.
     "normalise_short" Short { call: NormCall }
     "normalise_medium" Medium { call: NormCall }
+    "normalise_large" Large { call: NormCall }
     "normalise" Long { call: NormCall }
+    // The sum with a residual beside y.
+    "add_normalise_short" AddShort { call: NormCall }
+    "add_normalise_medium" AddMedium { call: NormCall }
+    "add_normalise_large" AddLarge { call: NormCall }
     // x, dy and dx [rows, width].
     "normalise_short_backward" ShortBackward { call: NormBackwardCall }
     "normalise_medium_backward" MediumBackward { call: NormBackwardCall }
@@ -87,27 +140,59 @@ kernels! { SOURCE {
     // The same with dweight, and with a gate dg.
     "normalise_short_gradients" ShortGradients { call: NormGradientsCall }
     "normalise_medium_gradients" MediumGradients { call: NormGradientsCall }
+    "normalise_large_gradients" LargeGradients { call: NormGradientsCall }
     // Arrays [rows, width], of long rows with a gate.
     "open_gate" OpenGate {
-        x: Array, dy: Array, gate: Array, dg: Array, through: Array, weight: Array, inverse: Pointer, rows: u64, width: u64
+        x: Array, dy: Array, dg: Array, through: Array, scale: Scale, gate: Gate, inverse: Pointer, rows: u64, width: u64
     }
 } }
 
 impl Norm for Cuda {
-    /// `y = w x / √(mean x² + ε)`, times `silu(g)` where there is a gate, and one over the root, `[rows]`.
-    fn rms_norm(&self, epsilon: f32, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, epsilon, inputs.x, Some(inputs.weight), inputs.g)
+    /// `y = w x / √(mean x² + ε)`, times `act(g)` where there is a gate, and one over the root, `[rows · groups]`.
+    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
+        let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
+        normalise(self, options.epsilon, inputs.x, None, Some(Scale::new(inputs.weight, options)), gate)
     }
 
     /// The gradient of the gate is written beside the others.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
-        let dg = call.inputs.g.map(|g| self.empty(g.shape().clone(), g.dtype())).transpose()?;
-        gradients(self, call, dg)
+        gradients(self, call, None)
+    }
+
+    /// Kernels that keep rows add up and normalise in one pass.
+    fn add_rms_norm(
+        &self,
+        options: RmsNormOptions,
+        residual: &Tensor<Self>,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<AddedNorm<Tensor<Self>>> {
+        let x = inputs.x;
+        let whole = Broadcast { rows: 1, width: x.shape().count() };
+        if matches!(Rows::new(x.shape().last() / options.groups, Array::from(x).wide()), Rows::Long) {
+            let sum = self.combine(Combine::Sum, whole, x, residual)?;
+            let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
+            return Ok(AddedNorm { sum, normed });
+        }
+        // The norm reads the sum as it is rounded, whether it comes from memory or not.
+        let sum = self.empty(x.shape().clone(), x.dtype())?;
+        let gate = inputs.g.map_or(Gate::NONE, |g| Gate::new(g, options));
+        let (added, scale) = (Some([residual, &sum]), Some(Scale::new(inputs.weight, options)));
+        let normed = normalise(self, options.epsilon, x, added, scale, gate)?;
+        Ok(AddedNorm { sum, normed })
+    }
+
+    /// In one pass where the gradients are.
+    fn add_rms_norm_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        gradients(self, call, Some(dsum))
     }
 
     /// `y = x / √(|x|² + ε²)` row by row, and one over the root, `[rows]`.
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, epsilon, x, None, None)
+        normalise(self, epsilon, x, None, None, Gate::NONE)
     }
 
     /// `dx`, from what the forward left of each row.
@@ -130,6 +215,8 @@ enum Rows {
     Short,
     /// Every lane of a warp has up to four of these.
     Medium,
+    /// Every thread of a block has up to four of these; there are as many threads as that takes.
+    Large,
     /// Rows are read twice.
     Long,
 }
@@ -139,8 +226,10 @@ impl Rows {
     fn new(width: usize, wide: usize) -> Self {
         match width.div_ceil(wide) {
             // Rows that runs do not fill begin where no run may begin.
-            1..=32 if width.is_multiple_of(wide) => Self::Short,
-            33..=128 if width.is_multiple_of(wide) => Self::Medium,
+            _ if !width.is_multiple_of(wide) => Self::Long,
+            ..=32 => Self::Short,
+            33..=128 => Self::Medium,
+            129..=1024 => Self::Large,
             _ => Self::Long,
         }
     }
@@ -151,36 +240,46 @@ impl Rows {
             // A power of two, so that sums go by shuffles among neighbouring lanes.
             Self::Short => (width / wide).next_power_of_two(),
             Self::Medium => 32,
+            // 64, 128 or 256, which is the whole block.
+            Self::Large => (width / wide).div_ceil(4).next_power_of_two(),
             Self::Long if width <= 1024 => 32,
             Self::Long => THREADS,
         }
     }
 
+    /// Threads of a block.
+    fn threads(self, lanes: usize) -> usize {
+        if matches!(self, Self::Large) { lanes } else { THREADS }
+    }
+
     /// Kernels of long rows go on in steps of the grid.
-    /// Blocks of [`THREADS`] threads for `rows` rows.
     fn grid(self, rows: usize, lanes: usize) -> Grid {
         let blocks = match self {
             Self::Short => rows.div_ceil(2 * THREADS / lanes),
             Self::Medium => rows.div_ceil(THREADS / lanes),
+            Self::Large => rows,
             // More rows than blocks are taken in turn.
             Self::Long => rows.div_ceil(THREADS / lanes).min(65_535),
         };
-        Grid::blocks(blocks, THREADS as u32)
+        Grid::blocks(blocks, self.threads(lanes) as u32)
     }
 }
 
-/// `y` and `r`; with a weight by the root of the mean square, without by the length.
+/// `y` and `r`; with a weight by the root of the mean square of groups, without by the length. With `added`, a residual and
+/// the place of its sum with `x`, of that sum, of rows that are kept.
 fn normalise(
     device: &Cuda,
     epsilon: f32,
     x: &Tensor<Cuda>,
-    weight: Option<&Tensor<Cuda>>,
-    gate: Option<&Tensor<Cuda>>,
+    added: Option<[&Tensor<Cuda>; 2]>,
+    scale: Option<Scale>,
+    gate: Gate,
 ) -> Result<Normed<Tensor<Cuda>>> {
-    // Rows are all axes but the last.
-    let (rows, width) = (x.shape().rows(), x.shape().last());
+    // Rows are all axes but the last, or groups of these.
+    let groups = scale.map_or(1, |scale| scale.groups as usize);
+    let (rows, width) = (x.shape().rows() * groups, x.shape().last() / groups);
     let (y, inverse) = (device.empty(x.shape().clone(), x.dtype())?, device.empty([rows], DType::F32)?);
-    let (x, weight) = (Array::from(x), weight.map(Array::from));
+    let x = Array::from(x);
     // Which kernel, and how many threads a row has.
     let spread = Rows::new(width, x.wide());
     let lanes = match spread {
@@ -191,102 +290,124 @@ fn normalise(
     let call = NormCall {
         x,
         y: (&y).into(),
-        weight: weight.unwrap_or(Array::NONE),
-        gate: gate.map_or(Array::NONE, Array::from),
+        residual: added.map_or(Array::NONE, |added| added[0].into()),
+        sum: added.map_or(Array::NONE, |added| added[1].into()),
+        scale: scale.unwrap_or(Scale::NONE),
+        gate,
         inverse: pointer(&inverse),
         rows: rows as u64,
         width: width as u64,
         epsilon,
         lanes: lanes as u32,
-        l2: weight.is_none().into(),
+        l2: scale.is_none().into(),
     };
     let grid = spread.grid(rows, lanes);
     match spread {
+        Rows::Short if added.is_some() => device.launch(grid, &AddShort { call })?,
+        Rows::Medium if added.is_some() => device.launch(grid, &AddMedium { call })?,
+        Rows::Large if added.is_some() => device.launch(grid, &AddLarge { call })?,
         Rows::Short => device.launch(grid, &Short { call })?,
         Rows::Medium => device.launch(grid, &Medium { call })?,
+        Rows::Large => device.launch(grid, &Large { call })?,
         Rows::Long => device.launch(grid, &Long { call })?,
     }
     Ok(Normed { y, inverse })
 }
 
-/// `dx` of the shape of `x`; with a weight by the root of the mean square, without by the length.
+/// `dx` of the shape of `x`; with a weight by the root of the mean square of groups, without by the length.
 fn normalise_backward(
     device: &Cuda,
     x: &Tensor<Cuda>,
-    weight: Option<&Tensor<Cuda>>,
+    scale: Option<Scale>,
     inverse: &Tensor<Cuda>,
     dy: &Tensor<Cuda>,
 ) -> Result<Tensor<Cuda>> {
-    let (rows, width) = (x.shape().rows(), x.shape().last());
+    let groups = scale.map_or(1, |scale| scale.groups as usize);
+    let (rows, width) = (x.shape().rows() * groups, x.shape().last() / groups);
     let dx = device.empty(x.shape().clone(), x.dtype())?;
-    let (x, weight) = (Array::from(x), weight.map(Array::from));
-    let spread = Rows::new(width, x.wide());
+    let x = Array::from(x);
+    // Rows that a block would keep, and those of two types, are read twice.
+    let spread = match Rows::new(width, x.wide()) {
+        kept @ (Rows::Short | Rows::Medium) if dx.dtype() == dy.dtype() => kept,
+        _ => Rows::Long,
+    };
     let lanes = spread.lanes(width, x.wide());
     // `inverse` is what the forward left of each row.
     let call = NormBackwardCall {
         x,
         dy: dy.into(),
         dx: (&dx).into(),
-        weight: weight.unwrap_or(Array::NONE),
+        scale: scale.unwrap_or(Scale::NONE),
         inverse: pointer(inverse),
         rows: rows as u64,
         width: width as u64,
-        share: if weight.is_some() { 1.0 / width as f32 } else { 1.0 },
+        share: if scale.is_some() { 1.0 / width as f32 } else { 1.0 },
         lanes: lanes as u32,
-        l2: weight.is_none().into(),
+        l2: scale.is_none().into(),
     };
     let grid = spread.grid(rows, lanes);
     match spread {
         Rows::Short => device.launch(grid, &ShortBackward { call })?,
         Rows::Medium => device.launch(grid, &MediumBackward { call })?,
-        Rows::Long => device.launch(grid, &LongBackward { call })?,
+        _ => device.launch(grid, &LongBackward { call })?,
     }
     Ok(dx)
 }
 
-/// Blocks that fill a large GPU, and the most that are worth their sums.
+/// Blocks of [`THREADS`] that fill a large GPU, and the most that are worth their sums.
 ///
 /// Each block leaves a row of `dweight` to be summed, 8 bytes an element.
 const BLOCKS: [usize; 2] = [512, 1 << 14];
+
+/// Threads that fill a large GPU with blocks of one row: four runs each of two arrays are under way.
+///
+/// Each block leaves a row of `dweight` to be summed, 4 bytes an element, which is to stay a small part of all.
+const FULL: usize = 1 << 16;
 
 /// Rows that a thread adds up in 32 bits, while there are blocks.
 ///
 /// A longer sum in 32 bits would lose digits that the sum over blocks, in 64, could not bring back.
 const SHORT: usize = 32;
 
-/// All gradients; that of the gate, where there is one, is written to `dg`.
+/// All gradients; `dsum` is added to that of `x`.
 fn gradients(
     device: &Cuda,
     call: &RmsNormBackward<'_, Cuda>,
-    dg: Option<Tensor<Cuda>>,
+    dsum: Option<&Tensor<Cuda>>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
-    let RmsNormBackward { inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    let dg = g.map(|g| device.empty(g.shape().clone(), g.dtype())).transpose()?;
     let (rows, width) = (x.shape().rows(), x.shape().last());
     let wide = Array::from(x).wide();
-    let spread = Rows::new(width, wide);
+    let spread = if options.groups == 1 { Rows::new(width, wide) } else { Rows::Long };
     // Long rows are read twice: the gate first, then dx, then sums over rows.
     if matches!(spread, Rows::Long) {
         let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
         let dy = through.as_ref().unwrap_or(dy);
-        let dx = normalise_backward(device, x, Some(weight), inverse, dy)?;
+        let dx = normalise_backward(device, x, Some(Scale::new(weight, options)), inverse, dy)?;
+        // One more pass, where the others are several anyway.
+        let whole = Broadcast { rows: 1, width: x.shape().count() };
+        let dx = dsum.map_or(Ok(dx.clone()), |dsum| device.combine(Combine::Sum, whole, &dx, dsum))?;
         return Ok(RmsNormInputs { x: dx, weight: sum_columns(device, width, Terms::Scaled(x, inverse, dy))?, g: dg });
     }
     let dx = device.empty(x.shape().clone(), x.dtype())?;
     let lanes = spread.lanes(width, wide);
+    let large = matches!(spread, Rows::Large);
     // A block has `together` rows at a time; each leaves a part of `dweight`.
-    let together = THREADS / lanes;
+    let (threads, together) = (spread.threads(lanes), spread.threads(lanes) / lanes);
     // No more blocks than there are rows, and no more parts of `dweight` than pay.
     let most = rows.div_ceil(together);
-    let blocks = rows.div_ceil(together * SHORT).clamp(BLOCKS[0], BLOCKS[1]).min(most);
-    // `[blocks, width]` in 64 bits.
-    let parts = Parts::new(device, blocks, width)?;
+    let least = if large { FULL / lanes } else { BLOCKS[0] };
+    let blocks = rows.div_ceil(together * SHORT).clamp(least, BLOCKS[1]).min(most);
+    let parts = if large { Parts::narrow(device, blocks, width)? } else { Parts::new(device, blocks, width)? };
     let call = NormGradientsCall {
         x: x.into(),
         dy: dy.into(),
         dx: (&dx).into(),
-        weight: weight.into(),
-        gate: g.map_or(Array::NONE, Array::from),
+        scale: Scale::new(weight, options),
+        gate: g.map_or(Gate::NONE, |g| Gate::new(g, options)),
         dg: dg.as_ref().map_or(Array::NONE, Array::from),
+        dsum: dsum.map_or(Array::NONE, Array::from),
         inverse: pointer(inverse),
         parts: parts.pointer(),
         rows: rows as u64,
@@ -294,10 +415,11 @@ fn gradients(
         lanes: lanes as u32,
     };
     // Blocks go through rows in turn.
-    let grid = Grid::blocks(blocks, THREADS as u32);
+    let grid = Grid::blocks(blocks, threads as u32);
     match spread {
         Rows::Short => device.launch(grid, &ShortGradients { call })?,
-        _ => device.launch(grid, &MediumGradients { call })?,
+        Rows::Medium => device.launch(grid, &MediumGradients { call })?,
+        _ => device.launch(grid, &LargeGradients { call })?,
     }
     Ok(RmsNormInputs { x: dx, weight: parts.total(device, weight.dtype())?, g: dg })
 }
@@ -309,18 +431,18 @@ fn open_gate(
     gate: &Tensor<Cuda>,
     dg: &Tensor<Cuda>,
 ) -> Result<Tensor<Cuda>> {
-    let RmsNormBackward { inputs: RmsNormInputs { x, weight, .. }, inverse, dy } = *call;
+    let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, .. }, inverse, dy } = *call;
     let through = device.empty(dy.shape().clone(), DType::F32)?;
     let arguments = OpenGate {
         x: x.into(),
         dy: dy.into(),
-        gate: gate.into(),
         dg: dg.into(),
         through: (&through).into(),
-        weight: weight.into(),
+        scale: Scale::new(weight, options),
+        gate: Gate::new(gate, options),
         inverse: pointer(inverse),
-        rows: x.shape().rows() as u64,
-        width: x.shape().last() as u64,
+        rows: (x.shape().rows() * options.groups) as u64,
+        width: (x.shape().last() / options.groups) as u64,
     };
     device.launch(Grid::elements(x.shape().count()), &arguments)?;
     Ok(through)

@@ -45,7 +45,7 @@ enum { VALUES, PRODUCTS, SCALED };
 struct ColumnParts {
     // [rows, width]; y is x for values
     Array x, y;
-    // [rows]
+    // [rows, factors]
     const float* factor;
     // [blocks y, width]
     double* parts;
@@ -55,6 +55,8 @@ struct ColumnParts {
     // Of a block, a power of two; of runs where `wide`
     u32 columns;
     u32 terms;
+    // A row has as many, each for its part of the columns, which has whole runs
+    u32 factors;
     // Runs of 16 bytes divide the width, and x and y are of one type
     u32 wide;
 };
@@ -65,7 +67,7 @@ struct ColumnParts {
 
 // part += terms of BATCH rows, `steps` apart; those from `last` on are none.
 template <u32 N>
-__device__ __forceinline__ void add_batch(Run<N>& part, const ColumnParts& args, u64 row, u32 steps, u64 last, u64 column) {
+__device__ __forceinline__ void add_batch(Run<N>& part, const ColumnParts& args, u64 row, u32 steps, u64 last, u64 column, u32 own) {
     Run<N> x[BATCH], y[BATCH];
     float factor[BATCH];
 #pragma unroll
@@ -75,7 +77,7 @@ __device__ __forceinline__ void add_batch(Run<N>& part, const ColumnParts& args,
         bool inside = at < last;
         x[b] = load_run_if<N>(inside, args.x, at * args.width + column);
         y[b] = load_run_if<N>(inside, args.y, at * args.width + column);
-        factor[b] = inside && args.terms == SCALED ? args.factor[at] : 1.0f;
+        factor[b] = inside && args.terms == SCALED ? args.factor[at * args.factors + own] : 1.0f;
     }
 #pragma unroll
     for (u32 b = 0; b < BATCH; b++)
@@ -91,11 +93,13 @@ template <u32 N> __device__ __forceinline__ void sum_parts(const ColumnParts& ar
     // Rows of the part; threads without columns have none.
     u64 row = blockIdx.y * args.height, last = row + args.height < args.rows ? row + args.height : args.rows;
     row = column < args.width ? row + step : last;
+    // Which factor of a row.
+    const u32 own = args.factors > 1 ? column / (args.width / args.factors) : 0;
     double sums[N] = {};
     // SHORT terms in 32 bits, then into the sum of 64.
     while (row < last) {
         Run<N> part = {};
-        for (u32 n = 0; n < SHORT && row < last; n += BATCH, row += BATCH * steps) add_batch(part, args, row, steps, last, column);
+        for (u32 n = 0; n < SHORT && row < last; n += BATCH, row += BATCH * steps) add_batch(part, args, row, steps, last, column, own);
 #pragma unroll
         for (u32 n = 0; n < N; n++) sums[n] += part.x[n];
     }
@@ -122,10 +126,13 @@ KERNEL(column_parts, ColumnParts, 256) {
 struct ColumnTotals {
     // [width]
     Array y;
-    const double* parts;
+    // [count, width]
+    const void* parts;
     u64 width;
     u32 count;
     u32 columns;
+    // Whether parts have 32 bits, else 64
+    u32 narrow;
 };
 
 // Threads of a column take parts in turn, then are added up in a tree.
@@ -136,7 +143,10 @@ KERNEL(column_totals, ColumnTotals, 256) {
     double sum = 0.0;
     if (column < args.width) {
 #pragma unroll 8
-        for (u32 i = step; i < args.count; i += steps) sum += args.parts[i * args.width + column];
+        for (u32 i = step; i < args.count; i += steps) {
+            const u64 at = i * args.width + column;
+            sum += args.narrow ? ((const float*)args.parts)[at] : ((const double*)args.parts)[at];
+        }
     }
     sum = column_sum(sum, args.columns, shared);
     if (step == 0 && column < args.width) store(args.y, column, (float)sum);

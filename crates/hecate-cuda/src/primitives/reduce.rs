@@ -14,12 +14,12 @@ kernels! { SOURCE {
     // x [count]; parts [blocks] in 64 bits.
     "total_parts" TotalParts { x: Array, parts: Pointer, count: u64, squares: u32 }
     "total" Total { parts: Pointer, sum: Pointer, count: u32 }
-    // x and y [rows, width], factor [rows]; parts [blocks y, width] in 64 bits.
+    // x and y [rows, width], factor [rows, factors]; parts [blocks y, width] in 64 bits.
     "column_parts" ColumnParts {
         x: Array, y: Array, factor: Pointer, parts: Pointer, rows: u64, width: u64, height: u64, columns: u32,
-        terms: u32, wide: u32
+        terms: u32, factors: u32, wide: u32
     }
-    "column_totals" ColumnTotals { y: Array, parts: Pointer, width: u64, count: u32, columns: u32 }
+    "column_totals" ColumnTotals { y: Array, parts: Pointer, width: u64, count: u32, columns: u32, narrow: u32 }
 } }
 
 /// Threads of a block.
@@ -86,7 +86,7 @@ pub(super) enum Terms<'a> {
     Values(&'a Tensor<Cuda>),
     /// `x y`.
     Products(&'a Tensor<Cuda>, &'a Tensor<Cuda>),
-    /// `x r y`, `r [rows]`.
+    /// `x r y`, a number of `r` for as many columns of a row as share one.
     Scaled(&'a Tensor<Cuda>, &'a Tensor<Cuda>, &'a Tensor<Cuda>),
 }
 
@@ -94,14 +94,16 @@ pub(super) enum Terms<'a> {
 pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Result<Tensor<Cuda>> {
     // Numbers of the enumeration in the kernels.
     let (x, y, factor, terms) = match terms {
-        Terms::Values(x) => (x, x, 0, 0),
-        Terms::Products(x, y) => (x, y, 0, 1),
-        Terms::Scaled(x, factor, y) => (x, y, pointer(factor), 2),
+        Terms::Values(x) => (x, x, None, 0),
+        Terms::Products(x, y) => (x, y, None, 1),
+        Terms::Scaled(x, factor, y) => (x, y, Some(factor), 2),
     };
     let rows = x.shape().count() / width;
+    // Numbers that a row is times, each for its part of the columns.
+    let factors = factor.map_or(1, |factor| factor.shape().count() / rows);
     // Runs of 16 bytes, where rows consist of whole ones.
     let wide = Array::from(x).wide();
-    let runs = if width.is_multiple_of(wide) && x.dtype() == y.dtype() { width / wide } else { width };
+    let runs = if (width / factors).is_multiple_of(wide) && x.dtype() == y.dtype() { width / wide } else { width };
     let columns = runs.next_power_of_two().min(COLUMNS);
     let across = runs.div_ceil(columns);
     // Rows of a part.
@@ -111,33 +113,44 @@ pub(super) fn sum_columns(device: &Cuda, width: usize, terms: Terms<'_>) -> Resu
     let first = ColumnParts {
         x: x.into(),
         y: y.into(),
-        factor,
+        factor: factor.map_or(0, pointer),
         parts: parts.pointer(),
         rows: rows as u64,
         width: width as u64,
         height: height as u64,
         columns: columns as u32,
         terms,
+        factors: factors as u32,
         wide: u32::from(runs < width),
     };
     device.launch(Grid { blocks: (across, count, 1), ..Grid::blocks(1, THREADS as u32) }, &first)?;
     parts.total(device, x.dtype())
 }
 
-/// Parts of a sum over rows, `[count, width]`, elements of 64 bits.
+/// Parts of a sum over rows, `[count, width]`.
 pub(super) struct Parts {
     buffer: Buffer,
     count: usize,
     width: usize,
+    narrow: bool,
 }
 
 impl Parts {
-    /// Parts that are about to be written.
+    /// Parts that are about to be written, elements of 64 bits.
     pub(super) fn new(device: &Cuda, count: usize, width: usize) -> Result<Self> {
-        Ok(Self { buffer: device.allocate(count * width * size_of::<f64>())?, count, width })
+        Self::of(device, count, width, size_of::<f64>())
     }
 
-    /// `[count, width]` in 64 bits.
+    /// The same of 32 bits: sums of a thread, which has no more.
+    pub(super) fn narrow(device: &Cuda, count: usize, width: usize) -> Result<Self> {
+        Self::of(device, count, width, size_of::<f32>())
+    }
+
+    fn of(device: &Cuda, count: usize, width: usize, bytes: usize) -> Result<Self> {
+        Ok(Self { buffer: device.allocate(count * width * bytes)?, count, width, narrow: bytes == size_of::<f32>() })
+    }
+
+    /// `[count, width]`.
     pub(super) fn pointer(&self) -> Pointer {
         self.buffer.pointer()
     }
@@ -148,7 +161,8 @@ impl Parts {
         let sums = device.empty([self.width], dtype)?;
         let columns = self.width.next_power_of_two().min(TOTALS);
         let (parts, width, count) = (self.pointer(), self.width as u64, self.count as u32);
-        let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns: columns as u32 };
+        let narrow = self.narrow.into();
+        let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns: columns as u32, narrow };
         let (grid, bytes) = (Grid::blocks(self.width.div_ceil(columns), THREADS as u32), self.buffer.len());
         device.launch_beside(grid, &second, &sums, (self.buffer, bytes))?;
         Ok(sums)

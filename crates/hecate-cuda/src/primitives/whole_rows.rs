@@ -2,7 +2,7 @@
 
 use crate::launch::Grid;
 
-/// Threads of a block.
+/// Threads of a block at most.
 const THREADS: usize = 256;
 
 /// Runs of 16 bytes that a thread keeps; `KEPT` in the kernels.
@@ -13,6 +13,8 @@ const KEPT: usize = 4;
 pub(super) struct WholeRows {
     /// Threads of a row: a warp, or a block.
     pub(super) lanes: usize,
+    /// Threads of a block.
+    pub(super) threads: usize,
     /// Whether threads keep a row from its sums to its result, so that it is read once.
     pub(super) kept: bool,
     /// A row, or several, a block.
@@ -22,13 +24,20 @@ pub(super) struct WholeRows {
 impl WholeRows {
     /// For `rows` of `width` elements, `wide` of which have 16 bytes.
     pub(super) fn new(rows: usize, width: usize, wide: usize) -> Self {
-        // A warp needs no barrier; more rows fit a block.
-        let lanes = if width <= 32 * wide * KEPT { 32 } else { THREADS };
+        let runs = width.div_ceil(wide);
         // Runs begin at multiples of their length.
-        let kept = width.is_multiple_of(wide) && width <= lanes * wide * KEPT;
-        let blocks = rows.div_ceil(THREADS / lanes);
+        let kept = width.is_multiple_of(wide) && runs <= THREADS * KEPT;
+        let lanes = match runs {
+            // A warp needs no barrier; more rows fit a block.
+            _ if runs <= 32 * KEPT => 32,
+            // As many as keep the row: more blocks fit a processor.
+            _ if kept => runs.div_ceil(KEPT).next_power_of_two(),
+            _ => THREADS,
+        };
+        let threads = if lanes == 32 { THREADS } else { lanes };
+        let blocks = rows.div_ceil(threads / lanes);
         // Rows that are not kept are taken in turn, where there are more than blocks.
         let blocks = if kept { blocks } else { blocks.min(65_535) };
-        Self { lanes, kept, grid: Grid::blocks(blocks, THREADS as u32) }
+        Self { lanes, threads, kept, grid: Grid::blocks(blocks, threads as u32) }
     }
 }

@@ -215,9 +215,11 @@ impl<B: Backend> LanguageModel<B> {
         if let Some(row) = rows.iter().find(|&&row| row as usize >= tokens.len()) {
             return Err(Error::config("rows", row, format!("under {}, the number of tokens", tokens.len())));
         }
-        let x = self.stream(tape, &self.ids(tokens, batch)?, None)?;
-        let x = tape.rows(&x, &Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?)?;
-        self.norm.forward(tape, &x)
+        let (x, pending) = self.stream(tape, &self.ids(tokens, batch)?, None)?;
+        let rows = Tensor::from_u32(&self.device, [rows.len()], rows.to_vec())?;
+        let pending = pending.map(|pending| tape.rows(&pending, &rows)).transpose()?;
+        let [_, normed] = self.norm.after(tape, &tape.rows(&x, &rows)?, pending.as_ref())?;
+        Ok(normed)
     }
 
     /// Targets on the device, `[batch, T]`, one an input.

@@ -73,11 +73,26 @@ impl<B: Backend> Block<B> {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let mixed = self.attn.forward(tape, &self.attn_norm.forward(tape, x)?, context)?;
+        let [x, thought] = self.forward_onto(tape, x, None, context)?;
+        tape.add(&x, &thought)
+    }
+
+    /// The stream `x`, to which `pending` is still to be added, after the mixer, and what the MLP adds to it: each sum is
+    /// made where its norm is.
+    pub(crate) fn forward_onto(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        pending: Option<&Var<B>>,
+        context: &mut Context<'_, B>,
+    ) -> Result<[Var<B>; 2]> {
+        let [x, normed] = self.attn_norm.after(tape, x, pending)?;
+        let mixed = self.attn.forward(tape, &normed, context)?;
         tape.watch("the output of the mixer", &mixed)?;
-        let x = tape.add(x, &tape.dropout(self.dropout, &mixed)?)?;
-        let thought = self.mlp.forward(tape, &self.mlp_norm.forward(tape, &x)?)?;
+        let mixed = tape.dropout(self.dropout, &mixed)?;
+        let [x, normed] = self.mlp_norm.after(tape, &x, Some(&mixed))?;
+        let thought = self.mlp.forward(tape, &normed)?;
         tape.watch("the output of the MLP", &thought)?;
-        tape.add(&x, &tape.dropout(self.dropout, &thought)?)
+        Ok([x, tape.dropout(self.dropout, &thought)?])
     }
 }

@@ -32,6 +32,19 @@ impl RmsNorm {
         tape.rms_norm(x, &self.weight(tape, x)?, self.epsilon)
     }
 
+    /// The stream `x [.., width]` with what is still to be added to it, if anything, and that after the norm.
+    pub(crate) fn after<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        pending: Option<&Var<B>>,
+    ) -> Result<[Var<B>; 2]> {
+        match pending {
+            Some(pending) => tape.add_rms_norm(pending, x, &self.weight(tape, x)?, self.epsilon),
+            None => Ok([x.clone(), self.forward(tape, x)?]),
+        }
+    }
+
     /// `y silu(g)`, `g` of the shape of `x`.
     pub(super) fn gated<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, g: &Var<B>) -> Result<Var<B>> {
         tape.rms_norm_gated(x, &self.weight(tape, x)?, g, self.epsilon)

@@ -175,19 +175,57 @@ impl<'p, B: Backend> Tape<'p, B> {
 
     fn normalised(&self, x: &Var<B>, weight: &Var<B>, g: Option<&Var<B>>, epsilon: f32) -> Result<Var<B>> {
         self.check()?;
-        let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: g.map(|g| &g.value) };
-        let p::Normed { y, inverse } = p::rms_norm(&inputs, epsilon)?;
+        let (options, value) = (p::RmsNormOptions::new(epsilon), g.map(|g| &g.value));
+        let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: value };
+        let p::Normed { y, inverse } = p::rms_norm(&inputs, options)?;
         if !self.follows(&[x, weight, g.unwrap_or(x)]) {
             return Ok(Var::constant(y));
         }
         let (x, weight, g) = (x.clone(), weight.clone(), g.cloned());
         Ok(self.push_one(y, move |dy, slots| {
             let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: g.as_ref().map(|g| &g.value) };
-            let grads = p::rms_norm_backward(&p::RmsNormBackward { inputs, inverse: &inverse, dy: &dy })?;
+            let call = p::RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy };
+            let grads = p::rms_norm_backward(&call)?;
             slots.add(x.slot, grads.x)?;
             slots.add(weight.slot, grads.weight)?;
             g.zip(grads.g).map_or(Ok(()), |(g, dg)| slots.add(g.slot, dg))
         }))
+    }
+
+    /// [`primitives::add_rms_norm`](p::add_rms_norm): `x + residual`, and that after a norm.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn add_rms_norm(&self, x: &Var<B>, residual: &Var<B>, weight: &Var<B>, epsilon: f32) -> Result<[Var<B>; 2]> {
+        self.check()?;
+        let options = p::RmsNormOptions::new(epsilon);
+        let inputs = RmsNormInputs { x: &x.value, weight: &weight.value, g: None };
+        let p::AddedNorm { sum, normed } = p::add_rms_norm(&residual.value, &inputs, options)?;
+        if !self.follows(&[x, residual, weight]) {
+            return Ok([sum, normed.y].map(Var::constant));
+        }
+        let (sum, y) = (self.result(sum), self.result(normed.y));
+        let (value, results) = (sum.value.clone(), [sum.slot, y.slot]);
+        let (x, residual, weight) = (x.slot, residual.slot, weight.clone());
+        self.push(move |slots| {
+            let dx = match results.map(|slot| slots.take(slot)) {
+                [None, None] => return Ok(()),
+                [Some(dsum), None] => dsum,
+                [dsum, Some(dy)] => {
+                    let inputs = RmsNormInputs { x: &value, weight: &weight.value, g: None };
+                    let call = p::RmsNormBackward { options, inputs, inverse: &normed.inverse, dy: &dy };
+                    let grads = match dsum {
+                        Some(dsum) => p::add_rms_norm_backward(&call, &dsum)?,
+                        None => p::rms_norm_backward(&call)?,
+                    };
+                    slots.add(weight.slot, grads.weight)?;
+                    grads.x
+                }
+            };
+            slots.add(x, dx.clone())?;
+            slots.add(residual, dx)
+        });
+        Ok([sum, y])
     }
 
     /// [`primitives::retention`](p::retention()).

@@ -7,7 +7,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
+    primitives::{BiasedBackward, Broadcast, Combine, DropMask, Elementwise, GatedBackward, GatedGrads, Map},
 };
 
 /// One file: an invocation makes one element.
@@ -49,6 +49,8 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     kernel("map_backward", &CONSTANTS[5]),
     kernel("map_backward", &CONSTANTS[6]),
     kernel("map_backward", &CONSTANTS[7]),
+    kernel("biased", &CONSTANTS[0]),
+    kernel("biased_backward", &CONSTANTS[6]),
     kernel("combine", &CONSTANTS[0]),
     kernel("combine", &CONSTANTS[8]),
     kernel("scale", &CONSTANTS[0]),
@@ -119,6 +121,19 @@ impl Elementwise for Wgpu {
         let bindings = [Binding::Write(&dx), Binding::Read(a), Binding::Read(b), Binding::Read(c), Binding::Write(&dg)];
         self.launch(&kernel("gated_backward", &constants), groups(count), &ElementwiseArgs::new(count), &bindings)?;
         Ok(GatedGrads { x: self.rounded(dx, x.dtype())?, g: self.rounded(dg, g.dtype())? })
+    }
+
+    /// `y = map(x + b)`, `b [width]` or of the shape of `x`.
+    fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(x.shape().count()) };
+        one(self, "biased", &constants(map.index(), false), args, &[x, b], x.dtype())
+    }
+
+    /// `dx = map′(x + b) dy`, of the shape and type of `x`.
+    fn biased_backward(&self, map: Map, dims: Broadcast, call: &BiasedBackward<'_, Self>) -> Result<Tensor<Self>> {
+        let BiasedBackward { x, b, dy } = *call;
+        let args = ElementwiseArgs { width: dims.width as u32, ..ElementwiseArgs::new(x.shape().count()) };
+        one(self, "biased_backward", &constants(map.index(), false), args, &[x, b, dy], x.dtype())
     }
 
     /// `a [rows, width]` and `b [width]` or of the shape of `a`.

@@ -25,10 +25,10 @@ struct ElementwiseArgs {
 }
 
 @group(0) @binding(0) var<uniform> args: ElementwiseArgs;
-// [count]; every array has as many elements, but for b of `combine`.
+// [count]; every array has as many elements, but for b of `combine` and `biased`.
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @group(0) @binding(2) var<storage, read> a: array<f32>;
-// [count], or [width] where it serves every row of `combine`.
+// [count], or [width] where it serves every row.
 @group(0) @binding(3) var<storage, read> b: array<f32>;
 @group(0) @binding(4) var<storage, read> c: array<f32>;
 // A second result, of `gated_backward` alone.
@@ -119,6 +119,24 @@ fn gated_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invoca
         // Two results from one read of each input.
         y[i] = curve(b[i]) * c[i];
         z[i] = slope(b[i]) * (c[i] * a[i]);
+    }
+}
+
+// y = map(x + b), with x = a; b serves every row
+@compute @workgroup_size(256)
+fn biased(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        y[i] = curve(a[i] + b[i % args.width]);
+    }
+}
+
+// dx = map'(x + b) dy, with x = a, dy = c
+@compute @workgroup_size(256)
+fn biased_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
+    let i = 256u * group_index(group) + local;
+    if i < args.count {
+        y[i] = slope(a[i] + b[i % args.width]) * c[i];
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Norm, Normed, RmsNormBackward, RmsNormInputs},
+    primitives::{GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
 /// What both directions share.
@@ -31,7 +31,7 @@ enum Kind {
     Rms,
     /// By their length.
     L2,
-    /// As [`Kind::Rms`], times SiLU of a gate.
+    /// As [`Kind::Rms`], times a function of a gate.
     Gated,
 }
 
@@ -89,14 +89,22 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
 struct NormArgs {
-    /// Rows in all.
+    /// Rows in all; a group of a row is a row here.
     rows: u32,
-    /// `D`.
+    /// Elements of such a row.
     width: u32,
     /// Added under the root: ε, for L2 its square.
     epsilon: f32,
     /// Factor of the sum of squares.
     share: f32,
+    /// Such rows that one weight serves.
+    groups: u32,
+    /// Added to weights: 0 or 1.
+    offset: f32,
+    /// 1 where a gate's function is the sigmoid.
+    sigmoid: u32,
+    /// Structures have multiples of 16 bytes.
+    unused: u32,
 }
 
 /// How rows of a call are normalised.
@@ -110,33 +118,41 @@ struct NormCall {
 }
 
 impl NormCall {
-    /// Rows over the last axis of `x`.
-    fn new(x: &Tensor<Wgpu>, kind: Kind, epsilon: f32) -> Self {
-        let (rows, width) = (x.shape().rows(), x.shape().last());
+    /// Rows over the last axis of `x`, or groups of them; options without a weight are those of the length.
+    fn new(x: &Tensor<Wgpu>, kind: Kind, options: RmsNormOptions) -> Self {
+        let RmsNormOptions { epsilon, groups, one_plus, function, .. } = options;
+        let (rows, width) = (x.shape().rows() * groups, x.shape().last() / groups);
         let long = usize::from(width > SHORT);
-        let share = if matches!(kind, Kind::L2) { 1.0 } else { 1.0 / width as f32 };
-        Self {
-            args: NormArgs { rows: rows as u32, width: width as u32, epsilon, share },
-            which: KINDS.len() * long + kind as usize,
-            groups: rows.div_ceil((LANES[long][1] / LANES[long][0]) as usize),
-        }
+        let args = NormArgs {
+            rows: rows as u32,
+            width: width as u32,
+            epsilon,
+            share: if matches!(kind, Kind::L2) { 1.0 } else { 1.0 / width as f32 },
+            groups: groups as u32,
+            offset: f32::from(u8::from(one_plus)),
+            sigmoid: u32::from(function == GateFunction::Sigmoid),
+            unused: 0,
+        };
+        let workgroups = rows.div_ceil((LANES[long][1] / LANES[long][0]) as usize);
+        Self { args, which: KINDS.len() * long + kind as usize, groups: workgroups }
     }
 }
 
 /// `y` and `r`; without a weight by the length.
 fn normalise(
     device: &Wgpu,
-    epsilon: f32,
+    options: RmsNormOptions,
     x: &Tensor<Wgpu>,
     weight: Option<&Tensor<Wgpu>>,
     gate: Option<&Tensor<Wgpu>>,
 ) -> Result<Normed<Tensor<Wgpu>>> {
     let kind = if gate.is_some() { Kind::Gated } else { plain(weight) };
-    let (call, dtype, x) = (NormCall::new(x, kind, epsilon), x.dtype(), device.widened(x)?);
+    let (call, dtype, x) = (NormCall::new(x, kind, options), x.dtype(), device.widened(x)?);
     // What a kind does not read is bound to x.
     let weight = device.widened(weight.unwrap_or(&x))?;
     let gate = device.widened(gate.unwrap_or(&x))?;
-    let (y, inverse) = (device.empty(x.shape().clone(), DType::F32)?, device.empty([x.shape().rows()], DType::F32)?);
+    let (y, inverse) =
+        (device.empty(x.shape().clone(), DType::F32)?, device.empty([call.args.rows as usize], DType::F32)?);
     let [x, weight, gate] = [&x, &weight, &gate].map(Binding::Read);
     let arrays = [x, weight, Binding::Write(&y), Binding::Write(&inverse), gate];
     device.launch(&forward(call.which), (call.groups, 1, 1), &call.args, &arrays)?;
@@ -151,12 +167,13 @@ fn plain(weight: Option<&Tensor<Wgpu>>) -> Kind {
 /// `dx`, given `r` as `inverse [rows]`.
 fn normalise_backward(
     device: &Wgpu,
+    options: RmsNormOptions,
     x: &Tensor<Wgpu>,
     weight: Option<&Tensor<Wgpu>>,
     inverse: &Tensor<Wgpu>,
     dy: &Tensor<Wgpu>,
 ) -> Result<Tensor<Wgpu>> {
-    let (call, dtype) = (NormCall::new(x, plain(weight), 0.0), x.dtype());
+    let (call, dtype) = (NormCall::new(x, plain(weight), options), x.dtype());
     let (x, dy) = (device.widened(x)?, device.widened(dy)?);
     let weight = device.widened(weight.unwrap_or(&x))?;
     let dx = device.empty(x.shape().clone(), DType::F32)?;
@@ -167,40 +184,41 @@ fn normalise_backward(
 }
 
 impl Norm for Wgpu {
-    /// `y = w x r` with `r = 1/√(mean x² + ε)`, times `silu(g)` where there is a gate, and `r [rows]` in 32 bits.
-    fn rms_norm(&self, epsilon: f32, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, epsilon, inputs.x, Some(inputs.weight), inputs.g)
+    /// `y = w x r` with `r = 1/√(mean x² + ε)`, times `act(g)` where there is a gate, and `r` of each group in 32 bits.
+    fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
+        normalise(self, options, inputs.x, Some(inputs.weight), inputs.g)
     }
 
     /// `dx` by rows, `dweight [D]` as a sum over rows; what a gate lets through is the plain norm's gradient.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
-        let RmsNormBackward { inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+        let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+        let width = x.shape().last();
         let Some(g) = g else {
-            let dx = normalise_backward(self, x, Some(weight), inverse, dy)?;
-            let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?;
+            let dx = normalise_backward(self, options, x, Some(weight), inverse, dy)?;
+            let dweight = sum_columns(self, width, Terms::Scaled(x, inverse, dy))?;
             return Ok(RmsNormInputs { x: dx, weight: dweight, g: None });
         };
-        let (call, dtype) = (NormCall::new(x, Kind::Rms, 0.0), x.dtype());
+        let (call, dtype) = (NormCall::new(x, Kind::Rms, options), x.dtype());
         let (x, weight) = (self.widened(x)?, self.widened(weight)?);
         let (g, dy) = (self.widened(g)?, self.widened(dy)?);
         let (dg, through) = (self.empty(g.shape().clone(), DType::F32)?, self.empty(dy.shape().clone(), DType::F32)?);
         let [x_at, weight_at, inverse_at, dy, g] = [&x, &weight, inverse, &dy, &g].map(Binding::Read);
         let arrays = [x_at, weight_at, inverse_at, dy, Binding::Write(&through), g, Binding::Write(&dg)];
         self.launch(&OPEN_GATE, groups(x.shape().count()), &call.args, &arrays)?;
-        let dx = normalise_backward(self, &x, Some(&weight), inverse, &through)?;
+        let dx = normalise_backward(self, options, &x, Some(&weight), inverse, &through)?;
         // dw sums x r dy over rows, of what the gate let through.
-        let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(&x, inverse, &through))?;
+        let dweight = sum_columns(self, width, Terms::Scaled(&x, inverse, &through))?;
         let (x, weight) = (self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?);
         Ok(RmsNormInputs { x, weight, g: Some(self.rounded(dg, dtype)?) })
     }
 
     /// `y = x r` with `r = 1/√(|x|² + ε²)` row by row, and `r [rows]`.
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, epsilon, x, None, None)
+        normalise(self, RmsNormOptions::new(epsilon), x, None, None)
     }
 
     /// `dx = r (dy − x r² (x·dy))`, row by row.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        normalise_backward(self, x, None, inverse, dy)
+        normalise_backward(self, RmsNormOptions::new(0.0), x, None, inverse, dy)
     }
 }

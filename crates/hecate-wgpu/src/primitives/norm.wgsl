@@ -1,25 +1,39 @@
 // Normalising rows `x [rows, width]`. A row belongs to LANES invocations, a power of two, of a workgroup of INVOCATIONS.
 //
-// Constants: LANES, INVOCATIONS, and KIND. KIND is 0 for r = 1/√(mean x² + ε) and y = x r w, GATED for SiLU of g as one more
-// factor. It is L2 for r = 1/√(|x|² + ε²) and y = x r.
+// Constants: LANES, INVOCATIONS, and KIND. KIND is 0 for r = 1/√(mean x² + ε) and y = x r w, GATED for a function of g as one
+// more factor. It is L2 for r = 1/√(|x|² + ε²) and y = x r.
+//
+// A group of a row is a row here; `groups` of them share a weight [groups width].
 const L2 = 1u;
 const GATED = 2u;
 
 struct NormArgs {
     // Rows in all.
     rows: u32,
-    // D.
+    // Of a group.
     width: u32,
     // ε, of which L2 takes the square.
     epsilon: f32,
     // What a sum of squares is multiplied by: 1/width, or 1 for L2.
     share: f32,
+    // Rows that one weight serves.
+    groups: u32,
+    // Added to weights: 0 or 1.
+    offset: f32,
+    // Whether the gate's function is the sigmoid, else SiLU.
+    sigmoid: u32,
+    unused: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: NormArgs;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
-// [width]; not read for L2
+// [groups width]; not read for L2
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
+
+// The weight of element `i`, which is in row `row`.
+fn factor(row: u32, i: u32) -> f32 {
+    return weight[(row % args.groups) * args.width + i - row * args.width] + args.offset;
+}
 
 // Partial sums of the rows of a workgroup.
 var<workgroup> sums: array<f32, INVOCATIONS>;

@@ -8,9 +8,9 @@
 
 // r w dy
 // The gradient of the normalised row, times r.
-fn slope(r: f32, i: u32, column: u32) -> f32 {
+fn slope(r: f32, row: u32, i: u32) -> f32 {
     if KIND == L2 { return r * dy[i]; }
-    return r * dy[i] * weight[column];
+    return r * dy[i] * factor(row, i);
 }
 
 // dx = g − x r² (x·g) share, g = r w dy
@@ -23,18 +23,24 @@ fn normalise_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoc
     var r = 0.0;
     if row < args.rows { r = inverse[row]; }
     var own = 0.0;
-    for (var i = first; i < end; i += LANES) { own += x[i] * slope(r, i, i - row * args.width); }
+    for (var i = first; i < end; i += LANES) { own += x[i] * slope(r, row, i); }
     let along = (r * row_sum(lane, own)) * r * args.share;
-    for (var i = first; i < end; i += LANES) { dx[i] = slope(r, i, i - row * args.width) - along * x[i]; }
+    for (var i = first; i < end; i += LANES) { dx[i] = slope(r, row, i) - along * x[i]; }
 }
 
-// What the gate lets through of dy, silu(g) dy, in place of dx; and dg = silu'(g) x r w dy. A number an invocation.
+// What the gate lets through of dy, act(g) dy, in place of dx; and dg = act'(g) x r w dy. A number an invocation.
 @compute @workgroup_size(256)
 fn open_gate(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let i = 256u * group_index(id) + lane;
     if i >= args.rows * args.width { return; }
     let row = i / args.width;
     let s = sigmoids(g[i]);
-    dx[i] = g[i] * s.x * dy[i];
-    dg[i] = s.x * (1.0 + g[i] * s.y) * (inverse[row] * x[i] * weight[i - row * args.width] * dy[i]);
+    let normed = inverse[row] * x[i] * factor(row, i) * dy[i];
+    if args.sigmoid == 1u {
+        dx[i] = s.x * dy[i];
+        dg[i] = s.x * s.y * normed;
+    } else {
+        dx[i] = g[i] * s.x * dy[i];
+        dg[i] = s.x * (1.0 + g[i] * s.y) * normed;
+    }
 }

@@ -25,8 +25,8 @@ fn normalise(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_ind
     if KIND == L2 { r = inverse_length(sqrt(square), args.epsilon); } else { r = 1.0 / sqrt(square * args.share + args.epsilon); }
     for (var i = first; i < end; i += LANES) {
         var value = x[i] * r;
-        if KIND != L2 { value *= weight[i - row * args.width]; }
-        if KIND == GATED { value *= g[i] * sigmoids(g[i]).x; }
+        if KIND != L2 { value *= factor(row, i); }
+        if KIND == GATED { value *= sigmoids(g[i]).x * select(g[i], 1.0, args.sigmoid == 1u); }
         y[i] = value;
     }
     if row < args.rows && lane % LANES == 0u { inverse[row] = r; }

@@ -51,7 +51,7 @@ struct ReduceArgs {
     width: u32,
     /// Rows that an invocation adds up.
     height: u32,
-    /// Where the sums begin.
+    /// Where the sums begin; of `columns`, columns that share a factor.
     start: u32,
 }
 
@@ -130,7 +130,7 @@ pub(crate) enum Terms<'a> {
     Values(&'a Tensor<Wgpu>),
     /// `x y`.
     Products(&'a Tensor<Wgpu>, &'a Tensor<Wgpu>),
-    /// `x r y`, `r [rows]`.
+    /// `x r y`, a number of `r` for as many columns of a row as share one.
     Scaled(&'a Tensor<Wgpu>, &'a Tensor<Wgpu>, &'a Tensor<Wgpu>),
 }
 
@@ -142,6 +142,8 @@ pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Resu
         Terms::Products(x, y) => ([x, y, x], 1),
         Terms::Scaled(x, factor, y) => ([x, y, factor], 2),
     };
+    // 1 for terms without a factor.
+    let start = (arrays[0].shape().count() / arrays[2].shape().count()) as u32;
     let dtype = arrays[0].dtype();
     let [x, y, factor] = arrays.map(|x| device.widened(x));
     let mut arrays = [x?, y?, factor?];
@@ -150,7 +152,7 @@ pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Resu
     loop {
         let parts = rows.div_ceil(HEIGHT);
         let sums = device.empty([parts, width], DType::F32)?;
-        let args = ReduceArgs { count: rows as u32, width: width as u32, height: HEIGHT as u32, start: 0 };
+        let args = ReduceArgs { count: rows as u32, width: width as u32, height: HEIGHT as u32, start };
         let bindings: Vec<_> = std::iter::once(Binding::Write(&sums)).chain(arrays.iter().map(Binding::Read)).collect();
         let groups = ((parts * width).div_ceil(64), 1, 1);
         device.launch(&kernel(false, "columns", &constants(false, number)), groups, &args, &bindings)?;

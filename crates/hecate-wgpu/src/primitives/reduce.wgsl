@@ -7,7 +7,7 @@ struct ReduceArgs {
     width: u32,
     // Rows that an invocation adds up.
     height: u32,
-    // Where the sums begin.
+    // Where the sums begin; of `columns`, columns that share a factor.
     start: u32,
 }
 
@@ -18,7 +18,7 @@ struct ReduceArgs {
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 // As x; read where TERMS asks for it.
 @group(0) @binding(3) var<storage, read> y: array<f32>;
-// [count]: a factor a row; read where TERMS asks for it.
+// [count, width / start]: a factor for some columns of a row; read where TERMS asks for it.
 @group(0) @binding(4) var<storage, read> factor: array<f32>;
 
 // Elements of a workgroup: `BLOCK` in the host's part.
@@ -48,12 +48,12 @@ fn total(own: Member) {
 const TERMS_VALUES: u32 = 0u;
 const TERMS_PRODUCTS: u32 = 1u;
 
-// The term of row `row` at element `i`.
-fn term(row: u32, i: u32) -> f32 {
+// The term at element `i`.
+fn term(i: u32) -> f32 {
     switch TERMS {
         case TERMS_VALUES: { return x[i]; }
         case TERMS_PRODUCTS: { return x[i] * y[i]; }
-        default: { return x[i] * factor[row] * y[i]; }
+        default: { return x[i] * factor[i / args.start] * y[i]; }
     }
 }
 
@@ -68,7 +68,7 @@ fn columns(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
         let end = min(first + args.height, args.count);
         var sum = 0.0;
         for (var row = first; row < end; row++) {
-            sum += term(row, row * args.width + column);
+            sum += term(row * args.width + column);
         }
         sums[i] = sum;
     }

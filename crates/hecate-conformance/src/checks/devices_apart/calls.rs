@@ -62,6 +62,16 @@ calls! {
     add_backward: |p| add_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
     mul: |p| mul(&p.ones([2, 3]), &p.ones([3])).map(drop),
     mul_backward: |p| mul_backward(&p.ones([2, 3]), &p.ones([3]), &p.ones([2, 3])).map(drop),
+    // With a map and without, which are two ways through core.
+    biased: |p| {
+        biased(None, &p.ones([2, 3]), &p.ones([3]))?;
+        biased(Some(Map::Relu), &p.ones([2, 3]), &p.ones([3])).map(drop)
+    },
+    biased_backward: |p| {
+        let (x, b, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
+        biased_backward(None, &BiasedBackward { x: &x, b: &b, dy: &dy })?;
+        biased_backward(Some(Map::Relu), &BiasedBackward { x: &x, b: &b, dy: &dy }).map(drop)
+    },
     scale: |p| scale(2.0, &p.ones([3])).map(drop),
     dropout: |p| dropout(DropMask::new([1, 2], 0.5), &p.ones([3])).map(drop),
     cast: |p| cast(hecate_core::DType::Bf16, &p.ones([3])).map(drop),
@@ -69,16 +79,30 @@ calls! {
     rms_norm: |p| {
         let (x, weight, g) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
         let plain = RmsNormInputs { x: &x, weight: &weight, g: None };
-        rms_norm(&plain, 1e-6)?;
-        rms_norm(&RmsNormInputs { g: Some(&g), ..plain }, 1e-6).map(drop)
+        let options = RmsNormOptions::new(1e-6);
+        rms_norm(&plain, options)?;
+        rms_norm(&RmsNormInputs { g: Some(&g), ..plain }, options).map(drop)
     },
     // The reciprocal of the norm is one number a row.
     rms_norm_backward: |p| {
         let (x, weight, g, inverse, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]), p.ones([2]), p.ones([2, 3]));
         let plain = RmsNormInputs { x: &x, weight: &weight, g: None };
-        rms_norm_backward(&RmsNormBackward { inputs: plain, inverse: &inverse, dy: &dy })?;
+        let options = RmsNormOptions::new(1e-6);
+        rms_norm_backward(&RmsNormBackward { options, inputs: plain, inverse: &inverse, dy: &dy })?;
         let inputs = RmsNormInputs { g: Some(&g), ..plain };
-        rms_norm_backward(&RmsNormBackward { inputs, inverse: &inverse, dy: &dy }).map(drop)
+        rms_norm_backward(&RmsNormBackward { options, inputs, inverse: &inverse, dy: &dy }).map(drop)
+    },
+    // The residual is an array of its own, and can be astray.
+    add_rms_norm: |p| {
+        let (x, weight, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
+        add_rms_norm(&residual, &RmsNormInputs { x: &x, weight: &weight, g: None }, RmsNormOptions::new(1e-6)).map(drop)
+    },
+    // So can the gradient that the sum has besides.
+    add_rms_norm_backward: |p| {
+        let (x, weight, inverse, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([2]), p.ones([2, 3]));
+        let inputs = RmsNormInputs { x: &x, weight: &weight, g: None };
+        let call = RmsNormBackward { options: RmsNormOptions::new(1e-6), inputs, inverse: &inverse, dy: &dy };
+        add_rms_norm_backward(&call, &p.ones([2, 3])).map(drop)
     },
     layer_norm: |p| {
         let (x, weight, bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
