@@ -83,6 +83,7 @@ impl Elementwise for Cuda {
     /// `y = map(x + b)`, `b [width]` or of the shape of `x`.
     fn biased(&self, map: Map, dims: Broadcast, x: &Tensor<Self>, b: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count());
+        // Neighbours of a run share a map, and mostly a row of `b`.
         let (width, map) = (dims.width as u64, map.index());
         let arguments = Biased { x: x.into(), b: b.into(), y: (&y).into(), count: count as u64, width, map };
         self.launch(runs(x, count), &arguments)?;

@@ -110,6 +110,7 @@ impl LayerNorm for Cuda {
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
     fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>> {
+        // Which rows are kept depends on the width and the type alone.
         let x = call.inputs.x;
         let spread = WholeRows::new(x.shape().rows(), x.shape().last(), Array::from(x).wide());
         if spread.kept { kept_backward(self, call, spread) } else { long_backward(self, call, spread) }
@@ -135,6 +136,7 @@ fn kept_backward(
     let dx = device.empty(x.shape().clone(), x.dtype())?;
     // A thread of a block that has one row leaves sums of its own.
     let parts = || if together == 1 { Parts::narrow(device, blocks, width) } else { Parts::new(device, blocks, width) };
+    // Two sums over rows, made side by side.
     let (weight_parts, bias_parts) = (parts()?, parts()?);
     let call = GradientsCall {
         x: x.into(),
@@ -154,6 +156,7 @@ fn kept_backward(
         1 => device.launch(grid, &LargeGradients { call })?,
         _ => device.launch(grid, &Gradients { call })?,
     }
+    // Rounded once, from sums over blocks in 64 bits.
     let [weight, bias] = [weight_parts, bias_parts].map(|parts| parts.total(device, weight.dtype()));
     Ok(LayerNormInputs { x: dx, weight: weight?, bias: bias? })
 }
@@ -167,6 +170,7 @@ fn long_backward(
     let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean, inverse, dy } = *call;
     let (rows, width) = (x.shape().rows(), x.shape().last());
     let dx = device.empty(x.shape().clone(), x.dtype())?;
+    // In 32 bits: it is a factor of a sum over all rows.
     let normed = device.empty(x.shape().clone(), DType::F32)?;
     let call = BackwardCall {
         x: x.into(),

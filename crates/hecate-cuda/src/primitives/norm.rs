@@ -36,6 +36,7 @@ impl Scale {
     const NONE: Self = Self { weight: Array::NONE, groups: 1, offset: 0.0 };
 
     fn new(weight: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
+        // Adding 0 changes no bit of a weight.
         let offset = f32::from(u8::from(options.one_plus));
         Self { weight: weight.into(), groups: options.groups as u32, offset }
     }
@@ -322,6 +323,7 @@ fn normalise_backward(
     inverse: &Tensor<Cuda>,
     dy: &Tensor<Cuda>,
 ) -> Result<Tensor<Cuda>> {
+    // A length is over the whole row.
     let groups = scale.map_or(1, |scale| scale.groups as usize);
     let (rows, width) = (x.shape().rows() * groups, x.shape().last() / groups);
     let dx = device.empty(x.shape().clone(), x.dtype())?;
@@ -376,9 +378,11 @@ fn gradients(
     dsum: Option<&Tensor<Cuda>>,
 ) -> Result<RmsNormInputs<Tensor<Cuda>>> {
     let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    // A gradient of the gate where there is a gate.
     let dg = g.map(|g| device.empty(g.shape().clone(), g.dtype())).transpose()?;
     let (rows, width) = (x.shape().rows(), x.shape().last());
     let wide = Array::from(x).wide();
+    // Kernels that keep rows keep one weight a thread, so groups go the long way.
     let spread = if options.groups == 1 { Rows::new(width, wide) } else { Rows::Long };
     // Long rows are read twice: the gate first, then dx, then sums over rows.
     if matches!(spread, Rows::Long) {

@@ -147,6 +147,7 @@ impl Parts {
     }
 
     fn of(device: &Cuda, count: usize, width: usize, bytes: usize) -> Result<Self> {
+        // What is not written is not read either: blocks leave whole rows.
         Ok(Self { buffer: device.allocate(count * width * bytes)?, count, width, narrow: bytes == size_of::<f32>() })
     }
 
@@ -161,6 +162,7 @@ impl Parts {
         let sums = device.empty([self.width], dtype)?;
         let columns = self.width.next_power_of_two().min(TOTALS);
         let (parts, width, count) = (self.pointer(), self.width as u64, self.count as u32);
+        // Either width is added up in 64 bits.
         let narrow = self.narrow.into();
         let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns: columns as u32, narrow };
         let (grid, bytes) = (Grid::blocks(self.width.div_ceil(columns), THREADS as u32), self.buffer.len());
