@@ -80,6 +80,7 @@ impl Fp8Matmul for Cuda {
 
 /// A factor as 8-bit floats `[rows, inner]`.
 struct Rounded {
+    // A byte an element, terms of a sum side by side.
     bytes: Buffer,
     format: Fp8,
     figures: Figures,
@@ -112,6 +113,7 @@ impl Rounded {
         let element = |(array, index): (&Tensor<Cuda>, usize)| pointer(array) + (index * size_of::<f32>()) as u64;
         let (rows, columns) = (x.shape().axes()[0], x.shape().axes()[1]);
         let (bytes, figures) = (device.allocate(rows * columns)?, Figures::new(device)?);
+        // Without a scale the matrix is read once more, for its own.
         if scale.is_none() {
             let (count, largest) = ((rows * columns) as u64, figures.largest());
             device.fill(&figures.0, 0)?;
@@ -122,12 +124,14 @@ impl Rounded {
             out: bytes.pointer(),
             rows: rows as u64,
             columns: columns as u64,
+            // No address is no array.
             scale: scale.map_or(0, element),
             largest: figures.largest(),
             used_scale: figures.scale(),
             maximum: maximum.map_or(0, element),
             format: u32::from(format == Fp8::E5M2),
         };
+        // Tiles are turned in shared memory, so that both sides are read and written in runs.
         if across {
             let tiles = rows.div_ceil(TILE) * columns.div_ceil(TILE);
             device.launch(Grid::blocks(tiles, 256), &CastAcross(cast))?;
@@ -160,6 +164,7 @@ fn multiply(device: &Cuda, blas: &BlasLt, dims: MatmulDims, [a, b]: [&Rounded; 2
 mod tests {
     use super::*;
 
+    /// Of GPUs before, at and after the first that has such units.
     #[test]
     fn what_is_missing_is_named() {
         assert!(missing((8, 6), true).is_some_and(|why| why.contains("8.9") && why.contains("8.6")));

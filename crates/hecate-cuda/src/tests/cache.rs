@@ -56,6 +56,7 @@ fn cached(folder: &Path) -> PathBuf {
     files[0].clone()
 }
 
+/// A second device finds what the first one compiled, and takes it.
 #[test]
 fn compiled_once() {
     let Some(_) = nvrtc() else { return };
@@ -84,6 +85,7 @@ fn keys_differ() {
     assert_eq!(files(folder.path()).len(), 4);
 }
 
+/// Whatever stands in a file of the cache, kernels run, and the file is whole afterwards.
 #[test]
 fn broken_files_are_built_again() {
     let Some(_) = nvrtc() else { return };
@@ -117,6 +119,7 @@ fn damage_is_noticed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("x.cubin");
     let cubin = b"\x7fELF machine code";
+    // No file is no damage.
     assert_eq!(read(&file), None);
     keep(&file, cubin).expect("a write");
     assert_eq!(read(&file), Some(Ok(cubin.to_vec())));
@@ -164,6 +167,7 @@ fn refused_by_the_driver() {
     let Some(_) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let (source, kernel) = (&optimizer::SOURCE, "adamw");
+    // A driver that refuses machine code may still take PTX.
     let ptx = compiler(folder.path()).load(source, kernel, only_ptx).expect("PTX");
     assert!(ptx.contains(".entry adamw("), "{ptx}");
     assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
@@ -204,6 +208,7 @@ fn without_a_compiler() {
 fn compilers_newer_than_the_driver() {
     let Some(nvrtc) = nvrtc() else { return };
     let folder = tempfile::tempdir().expect("a folder");
+    // One version older than what the compiler is of.
     let compiler = Compiler::new((8, 0), nvrtc.major() * 1000 - 10).in_folder(folder.path().to_owned());
     compiler.load(&optimizer::SOURCE, "adamw", only_ptx).expect("PTX");
     let text = compiler.to_string();
