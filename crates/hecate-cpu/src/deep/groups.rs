@@ -1,10 +1,11 @@
-//! Frozen groups of MLP memories as matrix products: two calls of the linear engine's chunk form.
+//! Frozen groups of memories that decay as matrix products: two calls of the linear engine's chunk form, one for a matrix.
 //!
 //! `u` and `δ` of all tokens come from the weights at the group's start.
-//! Both weight matrices are then linear recurrences with `w = 1`, `r = 0`:
+//! Weight matrices are then linear recurrences with `w = 1`, `r = 0`:
 //!
 //! - the first has keys `k` and values `−θ δ`, and is read with `q`;
-//! - the second has keys `h` and values `−θ u_o`, and is read with `σ` of what the first read.
+//! - the second has keys `h` and values `−θ u_o`, and is read with `σ` of what the first read; a matrix is such a layer alone, with
+//!   `h = k`, and is read with `q`.
 //!
 //! Everything else is products with the weights at the group's start, for all tokens at once.
 //! The backward goes through the same two calls in reverse, then back through the inner gradients.
@@ -71,7 +72,7 @@ impl DeepCell {
 
     /// `M` and `S` of both layers out of a state.
     fn memories(&self, state: &[f32]) -> [Memory; 2] {
-        let (first, all) = self.sizes();
+        let (first, (_, all)) = (self.low(), self.sizes());
         // Without momentum the state ends after the weights.
         let s = |from: usize, to: usize| {
             if self.form.momentum() { state[all + from..all + to].to_vec() } else { Vec::new() }
@@ -121,25 +122,28 @@ impl DeepCell {
         share: Option<&AnchorShare<'_>>,
     ) -> QueryReads {
         let (n, d, v) = (rows.tokens, self.d(), self.value);
-        let [low, high] = memories;
+        let ([low, high], mut anchored) = (memories, [Vec::new(), Vec::new()]);
         // Each layer has its own workspace: the backward needs what the forward left in both.
         let (mut pre, [low_work, high_work]) = (vec![0.0; n * d], layers);
-        // The first layer is read with the queries, ...
-        let view = self.view(inner, 0, rows.q, rows.k);
-        chunk::forward(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(&mut pre, d));
-        let mut anchored = [Vec::new(), Vec::new()];
-        let (first, _) = self.sizes();
-        if let Some(share) = share {
-            anchored[0] = share.read(rows.q, share.layers(first)[0], &mut pre);
-        }
         let (mut h, mut slope) = (vec![0.0; n * d], vec![0.0; n * d]);
-        self.activate(&pre, &mut h, &mut slope);
+        match self.hidden {
+            // The first layer is read with the queries, ...
+            Some(_) => {
+                let view = self.view(inner, 0, rows.q, rows.k);
+                chunk::forward(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(&mut pre, d));
+                if let Some(share) = share {
+                    anchored[0] = share.read(rows.q, share.layers(self.low())[0], &mut pre);
+                }
+                self.activate(&pre, &mut h, &mut slope);
+            }
+            None => h = rows.q.to_vec(),
+        }
         let mut out = vec![0.0; n * v];
-        // ... the second with what they gave.
+        // ... the last with what they gave.
         let view = self.view(inner, 1, &h, &inner.h);
         chunk::forward(self.spec(), &view, high, &mut high_work.forward, &mut rows_of(&mut out, v));
         if let Some(share) = share {
-            anchored[1] = share.read(&h, share.layers(first)[1], &mut out);
+            anchored[1] = share.read(&h, share.layers(self.low())[1], &mut out);
         }
         let deviation = self.normalise(&mut out);
         QueryReads { h, slope, out, deviation, anchored }
@@ -174,18 +178,20 @@ impl DeepCell {
     }
 
     /// Gradients of the gates from those of both calls: `dθ = −Σ dz∘δ − Σ dz∘u_o`, and (14).
-    fn gate_grads(&self, inner: &InnerGrads, layers: &[LayerGrads; 2], ddelta: &[f32], dgates: &mut [f32]) {
-        let (d, v, after) = (self.d(), self.value, usize::from(self.form.momentum()));
+    fn gate_grads(&self, inner: &InnerGrads, layers: [Option<&LayerGrads>; 2], ddelta: &[f32], dgates: &mut [f32]) {
+        let after = usize::from(self.form.momentum());
         let width = dgates.len() / inner.ones.len();
+        let factors = [(&inner.delta, self.d()), (&inner.u_o, self.value)];
         for (t, gates) in dgates.chunks_exact_mut(width).enumerate() {
-            let [low, high] = layers;
-            gates[0] = inner.a[t] * (low.scalars[0][t] + high.scalars[0][t]);
-            if self.form.momentum() {
-                gates[1] = inner.eta[t] * (low.scalars[1][t] + high.scalars[1][t]);
+            for (layer, (factor, width)) in layers.iter().zip(factors) {
+                let Some(layer) = layer else { continue };
+                gates[0] += inner.a[t] * layer.scalars[0][t];
+                if self.form.momentum() {
+                    gates[1] += inner.eta[t] * layer.scalars[1][t];
+                }
+                // `−θ` scales what is written, so its gradient is an inner product with the unscaled factor.
+                gates[1 + after] -= dot(&layer.dv[t * width..][..width], &factor[t * width..][..width]);
             }
-            // `−θ` scales what is written, so its gradient is an inner product with the unscaled factor.
-            let row = |x: &[f32], y: &[f32], width: usize| dot(&x[t * width..][..width], &y[t * width..][..width]);
-            gates[1 + after] = -row(&low.dv, &inner.delta, d) - row(&high.dv, &inner.u_o, v);
             if let AttentionalBias::Huber(_) = self.spec.bias {
                 gates[2 + after] = ddelta[t];
             }
@@ -212,7 +218,7 @@ impl GroupedForm<Scratch> for DeepCell {
     fn backward(&self, chunk: GroupBackward<'_, Scratch>) {
         let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, grads } = chunk;
         let (n, d, v) = (rows.tokens, self.d(), self.value);
-        let ((first, all), key) = (self.sizes(), self.key);
+        let ((_, all), key, first, inputs) = (self.sizes(), self.key, self.low(), self.inputs());
         let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
         let read = self.read(rows, &inner, &mut self.memories(start), &mut scratch.layers, share.as_ref());
         // Of what decay has left of the state, by token.
@@ -225,7 +231,7 @@ impl GroupedForm<Scratch> for DeepCell {
         let [low, high] = self.memories(start);
         let [mut dlow, mut dhigh] = self.memories(adjoint.state);
 
-        // The calls in reverse: the second layer, the activation between them, the first layer.
+        // The calls in reverse: the last layer, then the activation before it and the first layer.
         let doutput = self.through_norm(&read.out, &read.deviation, dout);
         let view = self.view(&inner, 1, &read.h, &inner.h);
         let mut high = self.layer_back(&view, high_work, &high, &doutput, &mut dhigh);
@@ -233,50 +239,59 @@ impl GroupedForm<Scratch> for DeepCell {
             let call = AnchorRead { x: &read.h, layer: share.layers(first)[1], read: &read.anchored[1] };
             share.read_back(call, &doutput, AnchorReadGrads { x: &mut high.dq, layer: danchor1, left: &mut dleft });
         }
-        let dpre: Vec<f32> = high.dq.iter().zip(&read.slope).map(|(dh, slope)| dh * slope).collect();
-        let mut low = self.layer_back(&self.view(&inner, 0, rows.q, rows.k), low_work, &low, &dpre, &mut dlow);
-        if let Some(share) = &share {
-            let call = AnchorRead { x: rows.q, layer: share.layers(first)[0], read: &read.anchored[0] };
-            share.read_back(call, &dpre, AnchorReadGrads { x: &mut low.dq, layer: danchor0, left: &mut dleft });
-        }
+        let low = self.hidden.map(|_| {
+            let dpre: Vec<f32> = high.dq.iter().zip(&read.slope).map(|(dh, slope)| dh * slope).collect();
+            let mut low = self.layer_back(&self.view(&inner, 0, rows.q, rows.k), low_work, &low, &dpre, &mut dlow);
+            if let Some(share) = &share {
+                let call = AnchorRead { x: rows.q, layer: share.layers(first)[0], read: &read.anchored[0] };
+                share.read_back(call, &dpre, AnchorReadGrads { x: &mut low.dq, layer: danchor0, left: &mut dleft });
+            }
+            low
+        });
         self.store([dlow, dhigh], adjoint.state);
-        axpy(grads.q, 1.0, &low.dq);
-        axpy(grads.k, 1.0, &low.dk);
+        // Queries and keys are those of the first layer.
+        let entered = low.as_ref().unwrap_or(&high);
+        axpy(grads.q, 1.0, &entered.dq);
+        axpy(grads.k, 1.0, &entered.dk);
         if self.spec.structure.residual() {
             axpy(grads.q, 1.0, dout);
         }
 
         // What was written, back to the weights at the group's start: (42)–(45).
-        let scaled = |x: &[f32], width: usize| -> Vec<f32> {
-            let rows = x.chunks_exact(width).zip(&inner.theta);
-            rows.flat_map(|(row, theta)| row.iter().map(move |x| -theta * x)).collect()
-        };
-        let (ddelta, mut du_o) = (scaled(&low.dv, d), scaled(&high.dv, v));
-        let dback: Vec<f32> = ddelta.iter().zip(&inner.slope).map(|(ddelta, slope)| ddelta * slope).collect();
-        let (w0, w1) = (Mat::new(&point[..first], key, d), Mat::new(&point[first..all], d, v));
-        // `b = u_o W₁ᵀ` sends the gradient of `b` back to `u_o`.
-        product(MatMut::new(&mut du_o, n, v), 1.0, 1.0, Mat::new(&dback, n, d), w1);
-        let (do_, de, threshold) = self.inner_grads_vjp(rows, &inner, &du_o);
-        let mut dh = high.dk.clone();
-        product(MatMut::new(&mut dh, n, d), 1.0, 1.0, Mat::new(&do_, n, v), w1.t());
-        let mut dpre = vec![0.0; n * d];
-        // Through `σ′` in `δ`, and through `h = σ(pre)`.
-        second_derivative(self.activation(), &inner.pre, &inner.back, &mut dpre);
-        for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(&ddelta).zip(dh.iter().zip(&inner.slope)) {
-            *dpre = *dpre * ddelta + dh * slope;
+        let (w0, w1) = point[..all].split_at(first);
+        let (dw0, dw1) = adjoint.point[..all].split_at_mut(first);
+        let (w1, u_o) = (Mat::new(w1, inputs, v), Mat::new(&inner.u_o, n, v));
+        let mut du_o = inner.scaled(&high.dv);
+        let ddelta = low.as_ref().map(|low| inner.scaled(&low.dv)).unwrap_or_default();
+        if self.hidden.is_some() {
+            // `b = u_o W₁ᵀ` sends the gradient of `b` back to `u_o`, and to the point.
+            let dback: Vec<f32> = ddelta.iter().zip(&inner.slope).map(|(ddelta, slope)| ddelta * slope).collect();
+            product(MatMut::new(&mut du_o, n, v), 1.0, 1.0, Mat::new(&dback, n, d), w1);
+            product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&dback, n, d).t(), u_o);
         }
-        // The first layer's product at the point, back to the keys.
-        product(MatMut::new(grads.k, n, key), 1.0, 1.0, Mat::new(&dpre, n, d), w0.t());
+        let (do_, de, threshold) = self.inner_grads_vjp(rows, &inner, &du_o);
+        let (outputs, keys) = (Mat::new(&do_, n, v), Mat::new(rows.k, n, key));
+        if self.hidden.is_some() {
+            let mut dh = high.dk.clone();
+            product(MatMut::new(&mut dh, n, d), 1.0, 1.0, outputs, w1.t());
+            let mut dpre = vec![0.0; n * d];
+            // Through `σ′` in `δ`, and through `h = σ(pre)`.
+            second_derivative(self.activation(), &inner.pre, &inner.back, &mut dpre);
+            for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(&ddelta).zip(dh.iter().zip(&inner.slope)) {
+                *dpre = *dpre * ddelta + dh * slope;
+            }
+            // The first layer's product at the point, back to the keys and to its weights.
+            product(MatMut::new(grads.k, n, key), 1.0, 1.0, Mat::new(&dpre, n, d), Mat::new(w0, key, d).t());
+            product(MatMut::new(dw0, key, d), 1.0, 1.0, keys.t(), Mat::new(&dpre, n, d));
+        } else {
+            product(MatMut::new(grads.k, n, key), 1.0, 1.0, outputs, w1.t());
+        }
+        product(MatMut::new(dw1, inputs, v), 1.0, 1.0, Mat::new(&inner.h, n, inputs).t(), outputs);
         axpy(grads.v, -1.0, &de);
         if self.spec.structure.residual() {
             axpy(grads.k, 1.0, &de);
         }
-        // Three products reach the point: each layer's inputs, and the second layer through b = W₁ u_o.
-        let (dw0, dw1) = adjoint.point[..all].split_at_mut(first);
-        product(MatMut::new(dw0, key, d), 1.0, 1.0, Mat::new(rows.k, n, key).t(), Mat::new(&dpre, n, d));
-        product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&dback, n, d).t(), Mat::new(&inner.u_o, n, v));
-        product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&inner.h, n, d).t(), Mat::new(&do_, n, v));
-        self.gate_grads(&inner, &[low, high], &threshold, grads.gates);
+        self.gate_grads(&inner, [low.as_ref(), Some(&high)], &threshold, grads.gates);
         if let Some(share) = &share {
             share.add_gates(&dleft, grads.gates);
         }

@@ -45,6 +45,14 @@ pub(super) struct InnerGrads {
     pub(super) ones: Vec<f32>,
 }
 
+impl InnerGrads {
+    /// `−θ x`, row by row, of an `x [n, any]`.
+    pub(super) fn scaled(&self, x: &[f32]) -> Vec<f32> {
+        let rows = x.chunks_exact(x.len() / self.theta.len()).zip(&self.theta);
+        rows.flat_map(|(row, theta)| row.iter().map(move |x| -theta * x)).collect()
+    }
+}
+
 impl DeepCell {
     /// Equations (34), (35), (40) for all tokens of a chunk at once, at the weights `point`.
     pub(super) fn inner_grads(
@@ -54,7 +62,7 @@ impl DeepCell {
         anchor: Option<GroupAnchor<'_>>,
     ) -> InnerGrads {
         let (n, d, v) = (rows.tokens, self.d(), self.value);
-        let ((first, all), width) = (self.sizes(), rows.gates.len() / rows.tokens);
+        let width = rows.gates.len() / rows.tokens;
         // Logarithms become factors once for the whole chunk.
         let gates: Vec<_> = rows.gates.chunks_exact(width).map(|gates| self.gates(gates)).collect();
         let zeros = |width: usize| vec![0.0; n * width];
@@ -71,11 +79,18 @@ impl DeepCell {
             ones: vec![1.0; n],
             ..InnerGrads::default()
         };
-        let (w0, w1) = (Mat::new(&point[..first], self.key, d), Mat::new(&point[first..all], d, v));
-        // The memory at the point, for all keys at once: two products with an activation between.
-        product(MatMut::new(&mut inner.pre, n, d), 0.0, 1.0, Mat::new(rows.k, n, self.key), w0);
-        self.activate(&inner.pre, &mut inner.h, &mut inner.slope);
-        product(MatMut::new(&mut inner.error, n, v), 0.0, 1.0, Mat::new(&inner.h, n, d), w1);
+        let (low, high) = point[..self.sizes().1].split_at(self.low());
+        let (inputs, w1) = (self.inputs(), Mat::new(high, self.inputs(), v));
+        // The memory at the point, for all keys at once: a product, or two with an activation between.
+        match self.hidden {
+            Some(_) => {
+                let (k, w0) = (Mat::new(rows.k, n, self.key), Mat::new(low, self.key, d));
+                product(MatMut::new(&mut inner.pre, n, d), 0.0, 1.0, k, w0);
+                self.activate(&inner.pre, &mut inner.h, &mut inner.slope);
+            }
+            None => inner.h = rows.k.to_vec(),
+        }
+        product(MatMut::new(&mut inner.error, n, v), 0.0, 1.0, Mat::new(&inner.h, n, inputs), w1);
         inner.deviation = self.normalise(&mut inner.error);
         if self.spec.structure.norm() {
             inner.normed = inner.error.clone();
@@ -91,15 +106,14 @@ impl DeepCell {
             inner.shrink.push(bias::clip(self.spec.clip, u));
         }
         inner.u_o = self.through_norm(&inner.normed, &inner.deviation, &inner.u);
-        // `b = u_o W₁ᵀ`, the error's gradient at the hidden layer.
-        product(MatMut::new(&mut inner.back, n, d), 0.0, 1.0, Mat::new(&inner.u_o, n, v), w1.t());
-        inner.delta = inner.back.iter().zip(&inner.slope).map(|(back, slope)| back * slope).collect();
-        let scaled = |x: &[f32], width: usize| -> Vec<f32> {
-            let rows = x.chunks_exact(width).zip(&inner.theta);
-            rows.flat_map(|(row, theta)| row.iter().map(move |x| -theta * x)).collect()
-        };
         // What each layer is written with: minus the step size times its factor of the gradient.
-        inner.values = [scaled(&inner.delta, d), scaled(&inner.u_o, v)];
+        inner.values[1] = inner.scaled(&inner.u_o);
+        if self.hidden.is_some() {
+            // `b = u_o W₁ᵀ`, the error's gradient at the hidden layer.
+            product(MatMut::new(&mut inner.back, n, d), 0.0, 1.0, Mat::new(&inner.u_o, n, v), w1.t());
+            inner.delta = inner.back.iter().zip(&inner.slope).map(|(back, slope)| back * slope).collect();
+            inner.values[0] = inner.scaled(&inner.delta);
+        }
         inner
     }
 

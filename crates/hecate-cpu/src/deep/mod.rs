@@ -129,6 +129,18 @@ impl DeepCell {
         }
     }
 
+    /// Elements of the layer before the last one; none of a matrix, whose only layer is the last.
+    #[inline(always)]
+    fn low(&self) -> usize {
+        if self.hidden.is_some() { self.sizes().0 } else { 0 }
+    }
+
+    /// Width of what goes into the last layer.
+    #[inline(always)]
+    fn inputs(&self) -> usize {
+        self.hidden.unwrap_or(self.key)
+    }
+
     /// `σ` of the hidden layer; any for a matrix, which has none.
     #[inline(always)]
     fn activation(&self) -> Activation {
@@ -335,7 +347,7 @@ impl Cell for DeepCell {
 
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
         let plain = !self.is_mapped() && !self.spec.looks_ahead() && !self.spec.renorm;
-        let linear = self.spec.frozen.is_some() && self.hidden.is_some() && plain;
+        let linear = self.spec.frozen.is_some() && plain;
         linear.then_some(self as &dyn GroupedForm<Scratch>)
     }
 
