@@ -31,6 +31,9 @@ const MOST: usize = if usize::BITS < 64 { usize::MAX } else { 1 << 44 };
 ///              rounded up to a multiple of 64 for 16 bits. Where R' < R, 2 e R d + 4 V d more: what gathers over them
 /// ```
 ///
+/// [`Precision::Fp8`] is counted as [`Precision::Bf16`]: the 8-bit copies of one product's factors come on top, as the library's
+/// workspace of 32 MiB does.
+///
 /// What the tape keeps of a block: both norms' arguments and results (`4 d`), and of the MLP the gate, the other half and
 /// what is let through (`3 m`). Of a memory with `H` heads, keys of width `K` and values of width `V'`:
 ///

@@ -79,8 +79,8 @@ impl<B: Backend> Trainer<B> {
     ///
     /// # Errors
     /// [`Error::Config`] for settings or a configuration that make no sense; [`Error::DoesNotFit`] where the device has less
-    /// memory than a step takes by [`Footprint`](crate::Footprint). The device's own failures, and its refusal of a precision. A run that is resumed is not
-    /// refused so: it went through before.
+    /// memory than a step takes by [`Footprint`](crate::Footprint); a run that is resumed is not refused so, since it went
+    /// through before. The device's own failures, and its refusal of a precision.
     pub fn new(
         device: &B,
         config: &Config,

@@ -175,8 +175,16 @@ impl TextArgs {
 
     /// The flags of this model: those that only some rules have where this one has them.
     fn options(&self, model: &str) -> ShapeArgs {
-        // One by one: a model may have one of them alone.
-        self.shape.with(ALONE.map(|option| config(model, &self.shape.with(option)).is_ok()))
+        // One after another: a model may have one of them alone, or not beside those before it.
+        let mut taken = [false; ALONE.len()];
+        for i in 0..taken.len() {
+            let mut more = taken;
+            more[i] = true;
+            if config(model, &self.shape.with(more)).is_ok() {
+                taken = more;
+            }
+        }
+        self.shape.with(taken)
     }
 
     /// Refuses an option that none of the models has, or whose value none takes: it would look as if it had worked.

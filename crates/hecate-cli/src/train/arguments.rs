@@ -222,7 +222,8 @@ impl ModelArgs {
     }
 }
 
-/// Whether the rule has networks, or matrices that are taught as they are, which learn as well in groups; memora learns less.
+/// Whether the rule learns as well in groups as by the token: titans_mlp, and moneta and yaad in all their forms. memora, a
+/// deep rule too, had 2.66 bits a byte in groups of 16 where it had 2.24 without.
 fn learns_in_groups(rule: RuleConfig) -> bool {
     use RuleConfig::{Moneta, MonetaMatrix, TitansMlp, Yaad, YaadMatrix, YaadMomentum};
     matches!(rule, TitansMlp(_) | Moneta(_) | MonetaMatrix(_) | Yaad(_) | YaadMatrix(_) | YaadMomentum(_))
@@ -376,7 +377,7 @@ impl ModelFlags<'_> {
             .map_err(|error| Error::flag(format!("--rule {}", self.model.rule), error))
     }
 
-    /// A network in groups unless flags say otherwise: they cost it no quality and save time.
+    /// A network in groups unless flags say otherwise: they cost it no quality and make training faster.
     fn in_groups(&self, rule: RuleConfig) -> RuleConfig {
         let whole = self.model.mixer != "mac" || self.segment().is_multiple_of(defaults::GROUP as usize);
         let several = self.model.writes_per_token.is_some_and(|writes| writes > 1);
@@ -390,7 +391,8 @@ impl ModelFlags<'_> {
         self.model.segment.unwrap_or_else(|| MacConfig::default().segment)
     }
 
-    /// Largest momentum. Unless flags say which momentum a rule has, it is bounded: what a token writes is then, and trains best.
+    /// Largest momentum. Unless flags say which momentum a rule has, it is below 1: that bounds what a token writes, and such
+    /// models learn best.
     fn momentum(&self, rule: RuleConfig) -> f32 {
         let has = matches!(rule, RuleConfig::Titans(_) | RuleConfig::TitansMlp(_) | RuleConfig::YaadMomentum(_));
         let bounded = has && self.shape.momentum_form.is_none();

@@ -21,7 +21,7 @@ pub(crate) struct ShapeArgs {
     // Names as the configuration spells them.
     pub(super) momentum_form: Option<String>,
     /// Compute errors with the memory as it was at the start of each group of so many tokens; 1 for the memory as it is at each
-    /// token [default: 16 for titans_mlp, yaad and moneta in all their forms, 1 for others and in cms, conductor and tnt]
+    /// token, with which text is generated faster [default: 16 for titans_mlp, yaad and moneta in all their forms, 1 for others and in cms, conductor and tnt]
     #[arg(long, value_name = "TOKENS")]
     // Its range depends on the rule and the mixer, which check it.
     pub(super) frozen: Option<u32>,

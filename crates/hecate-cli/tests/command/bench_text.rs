@@ -45,7 +45,7 @@ fn models_learn_what_train_teaches_them() {
     }
     // As `train` has it unless told otherwise.
     let mixer = &row(&found, "titans_mlp", 4)["config"]["layers"][0]["mixer"];
-    assert_eq!([&mixer["momentum"], &mixer["rule"]["frozen"]], [&json!(0.9), &json!(16)]);
+    assert_eq!([&mixer["momentum"], &mixer["rule"]["frozen"]], [&json!(0.9_f32), &json!(16)]);
 }
 
 /// Every model that has a name, in its place, whatever ends first.
@@ -92,6 +92,14 @@ fn options_are_those_of_the_models_that_have_them() {
     let mixer = |model: &str| &row(&found, model, 1)["config"]["layers"][0]["mixer"];
     assert_eq!([&mixer("delta")["momentum"], &mixer("titans")["momentum"]], [&json!(1.0), &json!(0.5)]);
     assert_eq!(mixer("yaad")["retain"], "zero");
+    // Each has groups, and each has this momentum; titans has not both.
+    let found =
+        run(&format!("{TINY} --models titans,titans_mlp --frozen 4 --momentum-form look_ahead --steps 1 --json"));
+    found.succeeded();
+    let found = json(&found);
+    let rule = |model: &str| row(&found, model, 1)["config"]["layers"][0]["mixer"]["rule"].clone();
+    assert_eq!([&rule("titans")["momentum"], &rule("titans")["frozen"]], [&json!("look_ahead"), &json!(null)]);
+    assert_eq!([&rule("titans_mlp")["momentum"], &rule("titans_mlp")["frozen"]], [&json!("look_ahead"), &json!(4)]);
 }
 
 /// Divergence is a row and no failure of the command; what cannot be run is both.

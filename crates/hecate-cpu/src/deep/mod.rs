@@ -7,7 +7,7 @@
 //! - [`activation`], [`norm`], [`bias`]: the functions inside, each with the derivatives that the backward needs;
 //! - [`retention`], [`softmax`]: how the state maps to the weights, and the pullback of that map;
 //! - [`write`](self::write), [`backward`]: one token forward and back;
-//! - [`groups`], [`inner_grads`], [`anchored`]: frozen groups of MLP memories as matrix products.
+//! - [`groups`], [`inner_grads`], [`anchored`]: frozen groups of memories that decay as matrix products.
 //!
 //! # The backward of a gradient
 //!

@@ -145,7 +145,7 @@ pub(crate) struct TokenRows<'a> {
     pub(crate) gates: &'a [f32],
 }
 
-/// What a chunk's states go back to as they forget. The gates then say that nothing is forgotten.
+/// What a chunk's states go back to as they forget. `log a` of the gates is 0 then, and `retention` stands for it.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupAnchor<'a> {
     /// `B`, as long as the state's first slots that have one.

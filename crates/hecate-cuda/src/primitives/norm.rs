@@ -1,7 +1,8 @@
 //! Normalising rows.
 //!
 //! A row of up to 1,024 runs of 16 bytes stays in registers between its sum and its result, so arrays are read once.
-//! Longer rows are read twice, and so are gradients of groups of rows, each of which is a row to these kernels. Sums are in 32 bits and in an order that depends on width and type alone.
+//! Longer rows are read twice. A group of a row's columns is a row to these kernels; gradients of such are read twice as well.
+//! Sums are in 32 bits, in an order that depends on width and type alone.
 
 use super::reduce::{Parts, Terms, sum_columns};
 use crate::{
@@ -211,12 +212,11 @@ const FEW: usize = 64;
 /// How rows are spread over threads.
 #[derive(Clone, Copy)]
 enum Rows {
-    /// Every thread has a run of 16 bytes, of two rows.
-    /// Rows of up to 32 runs.
+    /// Up to 32 runs of 16 bytes: every lane of a warp has one, of each of two rows.
     Short,
-    /// Every lane of a warp has up to four of these.
+    /// Up to 128: every lane of a warp has up to four.
     Medium,
-    /// Every thread of a block has up to four of these; there are as many threads as that takes.
+    /// Up to 1,024: every thread of a block has up to four, and there are as many threads as that takes.
     Large,
     /// Rows are read twice.
     Long,

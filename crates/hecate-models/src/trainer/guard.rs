@@ -49,6 +49,8 @@ impl<B: Backend> Trainer<B> {
     /// if every element is finite this time.
     fn locate(&mut self, text: TokenSource<'_>, source: &mut BatchSource<B>) -> Result<Option<NonFinite>> {
         let batch = self.settings.batch;
+        // Those of this step: a graph has them apart from the model.
+        self.model.set_fp8_scales(self.fp8_scales()?);
         for pass in 0..self.settings.accumulate {
             self.model.set_masks(Some(masks(&self.settings, self.step, pass)));
             let (TokenWindow { inputs, targets }, mut cache) = source.next(&self.model, text, &self.settings)?;

@@ -122,6 +122,10 @@ impl<B: Backend> Trainer<B> {
         let Some(scales) = &mut self.scales else { return };
         let first = scales.values().is_none();
         scales.note(maxima);
+        // Without one such product there is nothing to scale, and no graph need wait for scales.
+        if scales.values().is_none() {
+            self.scales = None;
+        }
         if first && !unaligned.is_empty() {
             let names = self.model.parameters().iter().enumerate().filter(|(i, _)| unaligned.contains(i));
             let names: Vec<_> = names.map(|(_, parameter)| parameter.name.as_str()).collect();

@@ -142,7 +142,7 @@ impl Settings {
         if self.carries() && !self.tokens.is_multiple_of(group) {
             let expected = format!(
                 "a multiple of {group}, the tokens that share a gradient point, where memories are carried from one \
-                 sequence to the next"
+                 sequence to the next; or a rule without groups (`frozen: null`, `--frozen 1`)"
             );
             return Err(Error::config("sequence length", self.tokens, expected));
         }
