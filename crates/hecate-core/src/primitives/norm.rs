@@ -9,7 +9,7 @@ use crate::{DType, Device, Error, Result, Tensor};
 /// Where the gate of [`rms_norm`] stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GatePlace {
-    /// Behind the norm: `norm(x) act(g)`, as in gated delta rules.
+    /// After the norm: `norm(x) act(g)`, as in gated delta rules.
     After,
     /// Before it: `norm(x act(g))`, as in Mamba-2.
     Before,
