@@ -171,6 +171,16 @@ impl DeepCell {
         self.spec.retention != Retention::Decay
     }
 
+    /// Whether a token's read is part of its write: the write leaves the weights that are read.
+    #[inline(always)]
+    fn reads_on_write(&self) -> bool {
+        match self.spec.retention {
+            Retention::Decay => true,
+            Retention::Kl { .. } => self.spec.read == Read::After,
+            Retention::Lq { .. } => false,
+        }
+    }
+
     /// Elements of the tiles of a log-softmax.
     fn tiles(&self) -> usize {
         match self.spec.retention {
@@ -302,10 +312,9 @@ impl Cell for DeepCell {
         let weights = self.to_weights(point, &mut scratch.point, scratch.shared);
         self.inner_grad(weights, token, gates.delta, &mut record);
         self.write(token, &gates, old, new, &mut record, scratch, out);
-        record.deviations[1] = if self.is_mapped() {
-            let after = self.spec.read == Read::After;
-            let there = after && matches!(self.spec.retention, Retention::Kl { .. });
-            let weights = self.to_weights(if after { new } else { old }, &mut scratch.seen, there);
+        record.deviations[1] = if !self.reads_on_write() {
+            let weights = if self.spec.read == Read::After { new } else { old };
+            let weights = self.to_weights(weights, &mut scratch.seen, false);
             // The pre-activations are needed for the second derivative alone, which a read does not have.
             let pre = &mut scratch.hidden[..self.d()];
             self.apply(weights, token.q, (pre, record.read_h, record.read_slope), out)

@@ -5,7 +5,7 @@
 //! The passes here do the write, the softmax and the read together, so that states and weights are fetched once.
 
 use crate::{
-    primitives::exp::{exp_falling, ln_rising},
+    primitives::exp::{exp_vector, ln},
     simd::{Panel, dispatch, load_part, panels, store_part},
 };
 use pulp::{Simd, WithSimd};
@@ -40,14 +40,17 @@ impl WithSimd for ToWeights<'_> {
         let scale = simd.splat_f32s(self.scale);
         let ((x, x_tail), (w, w_tail)) = (S::as_simd_f32s(self.x), S::as_mut_simd_f32s(self.w));
         for (w, x) in w.iter_mut().zip(x) {
-            *w = simd.mul_f32s(scale, exp_falling(simd, *x));
+            *w = simd.mul_f32s(scale, exp_vector(simd, *x));
         }
-        let power = exp_falling(simd, simd.partial_load_f32s(x_tail));
+        let power = exp_vector(simd, simd.partial_load_f32s(x_tail));
         simd.partial_store_f32s(w_tail, simd.mul_f32s(scale, power));
     }
 }
 
-/// `x = log-softmax(a x₀ + step yᵀ z)` down each column, and `w = c eˣ`.
+/// Largest and smallest maximum of a column whose powers are taken as they are. Their sums are far from the ends of 32 bits.
+const MODERATE: f32 = 40.0;
+
+/// `x = log-softmax(a x₀ + step yᵀ z)` down each column, `w = c eˣ`, and the read `out = q w`.
 pub(super) struct KlWrite<'a> {
     /// Retention.
     pub(super) a: f32,
@@ -65,6 +68,10 @@ pub(super) struct KlWrite<'a> {
     pub(super) w: &'a mut [f32],
     /// `c`.
     pub(super) scale: f32,
+    /// The query `[K]`; zeros where nothing is read.
+    pub(super) q: &'a [f32],
+    /// `[V]`, set.
+    pub(super) out: &'a mut [f32],
     /// One vector's width of columns of `x` and `w`, row after row.
     /// There they stay in the first cache; rows a power of two apart would drive each other out of it.
     pub(super) tiles: &'a mut [f32],
@@ -90,39 +97,64 @@ impl WithSimd for KlWrite<'_> {
 }
 
 impl KlWrite<'_> {
-    /// A vector's width of columns from `column` on: write and maximum, then powers and sum, then the quotients.
+    /// A vector's width of columns from `column` on: write, powers and their sum, then the quotients and the read.
     #[inline(always)]
     fn columns<S: Simd>(&mut self, simd: S, column: usize) {
-        let KlWrite { a, step, y, z, old, x, w, scale, tiles } = self;
-        let (width, a) = (z.len(), simd.splat_f32s(*a));
-        let part = column..(column + S::F32_LANES).min(width);
+        let part = column..(column + S::F32_LANES).min(self.z.len());
+        let [shift, sum] = self.powers(simd, &part);
+        let KlWrite { y, z, x, w, scale, q, out, tiles, .. } = self;
+        let (width, [low, high]) = (z.len(), halves::<S>(tiles, y.len()));
+        // The log-softmax takes off the logarithm of the sum.
+        let shift = simd.add_f32s(shift, logarithms(simd, sum));
+        // The softmax divides by the sum itself; `c` scales it.
+        let (factor, mut read) = (simd.div_f32s(simd.splat_f32s(*scale), sum), simd.splat_f32s(0.0));
+        let rows = x.chunks_exact_mut(width).zip(w.chunks_exact_mut(width)).zip(*q);
+        for (((x, w), q), (tile, power)) in rows.zip(low.iter().zip(&*high)) {
+            let weight = simd.mul_f32s(*power, factor);
+            read = simd.mul_add_e_f32s(simd.splat_f32s(*q), weight, read);
+            store_row(simd, x, &part, simd.sub_f32s(*tile, shift));
+            store_row(simd, w, &part, weight);
+        }
+        store_row(simd, out, &part, read);
+    }
+
+    /// The written columns `part` and powers of them less a shift, both left in the tiles. Returns the shift and the powers' sum.
+    ///
+    /// A column that was a log-softmax before a small write needs no shift; others get their maximum.
+    #[inline(always)]
+    fn powers<S: Simd>(&mut self, simd: S, part: &Range<usize>) -> [S::f32s; 2] {
+        let KlWrite { a, step, y, z, old, tiles, .. } = self;
+        let (width, a, [low, high]) = (z.len(), simd.splat_f32s(*a), halves::<S>(tiles, y.len()));
         // The block's columns of the update's row side.
         let z = simd.mul_f32s(simd.splat_f32s(*step), simd.partial_load_f32s(&z[part.clone()]));
-        let (low, high) = tiles.split_at_mut(LANES * y.len());
-        let (low, high) = (S::as_mut_simd_f32s(low).0, S::as_mut_simd_f32s(high).0);
         // A maximum may lose a NaN. It reaches the sum, and from there the whole column.
-        let mut top = simd.splat_f32s(f32::NEG_INFINITY);
-        for ((tile, old), y) in low.iter_mut().zip(old.chunks_exact(width)).zip(*y) {
-            let old = simd.mul_f32s(a, load_row(simd, old, &part));
+        let (mut top, mut sum) = (simd.splat_f32s(f32::NEG_INFINITY), simd.splat_f32s(0.0));
+        for ((tile, power), (old, y)) in low.iter_mut().zip(&mut *high).zip(old.chunks_exact(width).zip(*y)) {
+            let old = simd.mul_f32s(a, load_row(simd, old, part));
             *tile = simd.mul_add_e_f32s(simd.splat_f32s(*y), z, old);
             top = simd.max_f32s(top, *tile);
-        }
-        // Powers of differences to the maximum, in a tile of their own: the weights need them again.
-        let mut sum = simd.splat_f32s(0.0);
-        for (power, tile) in high.iter_mut().zip(&*low).take(y.len()) {
-            *power = exp_falling(simd, simd.sub_f32s(*tile, top));
+            *power = exp_vector(simd, *tile);
             sum = simd.add_f32s(sum, *power);
         }
-        // The log-softmax takes off the maximum and the logarithm of the sum.
-        let top = simd.add_f32s(top, logarithms(simd, sum));
-        // The softmax divides by the sum itself; `c` scales it.
-        let factor = simd.div_f32s(simd.splat_f32s(*scale), sum);
-        let rows = x.chunks_exact_mut(width).zip(w.chunks_exact_mut(width));
-        for ((x, w), (tile, power)) in rows.zip(low.iter().zip(&*high)) {
-            store_row(simd, x, &part, simd.sub_f32s(*tile, top));
-            store_row(simd, w, &part, simd.mul_f32s(*power, factor));
+        // Each column for itself, so that no column depends on its neighbours or on the vectors' width.
+        let outside = simd.less_than_f32s(simd.splat_f32s(MODERATE), simd.abs_f32s(top));
+        let shift = simd.select_f32s(outside, top, simd.splat_f32s(0.0));
+        if simd.first_true_m32s(outside) < S::F32_LANES {
+            sum = simd.splat_f32s(0.0);
+            for (tile, power) in low.iter().zip(high).take(y.len()) {
+                *power = exp_vector(simd, simd.sub_f32s(*tile, shift));
+                sum = simd.add_f32s(sum, *power);
+            }
         }
+        [shift, sum]
     }
+}
+
+/// Both [`tiles`] of a matrix of `rows` rows, as vectors.
+#[inline(always)]
+fn halves<S: Simd>(tiles: &mut [f32], rows: usize) -> [&mut [S::f32s]; 2] {
+    let (low, high) = tiles.split_at_mut(LANES * rows);
+    [S::as_mut_simd_f32s(low).0, S::as_mut_simd_f32s(high).0]
 }
 
 /// A part of a row, at most a vector. The last columns of an odd width are a partial one.
@@ -145,12 +177,12 @@ fn store_row<S: Simd>(simd: S, row: &mut [f32], part: &Range<usize>, values: S::
     }
 }
 
-/// Logarithms of elements of at least 1: sums of powers whose largest is 1.
+/// Logarithms of normal numbers: sums of powers.
 #[inline(always)]
 fn logarithms<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let mut lanes = [1.0; LANES];
     simd.partial_store_f32s(&mut lanes[..S::F32_LANES], x);
-    lanes.iter_mut().for_each(|x| *x = ln_rising(*x));
+    lanes.iter_mut().for_each(|x| *x = ln(*x));
     simd.partial_load_f32s(&lanes[..S::F32_LANES])
 }
 
@@ -265,5 +297,42 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
         }
         *self.da = da;
         store_part(simd, &mut dz[column..], sums);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_any_height_are_log_softmaxes() {
+        let (rows, width) = (33, 37);
+        // Column by column from where no shift is needed to where every power would be 0 or infinite.
+        let height = |j: usize| (j as f32 - 18.0) * 12.0;
+        let wave = |i: usize| (i as f32 * 0.7).sin();
+        let old: Vec<f32> = (0..rows * width).map(|i| 2.0 * wave(i) + height(i % width)).collect();
+        let [y, q] = [3, 5].map(|seed| (0..rows).map(|i| wave(i * seed + 1)).collect::<Vec<f32>>());
+        let z: Vec<f32> = (0..width).map(|j| wave(j + 7)).collect();
+        let (mut x, mut w, mut out) = (vec![0.0; rows * width], vec![0.0; rows * width], vec![0.0; width]);
+        let (a, step, scale, mut tiles) = (0.9, -0.5, 3.0, vec![0.0; tiles(rows)]);
+        let [x_mut, w_mut, out_mut, tiles] = [&mut x, &mut w, &mut out, &mut tiles].map(|x| &mut x[..]);
+        let call = KlWrite { a, step, y: &y, z: &z, old: &old, x: x_mut, w: w_mut, scale, q: &q, out: out_mut, tiles };
+        call.run();
+        for j in 0..width {
+            let written = |i: usize| f64::from(a) * f64::from(old[i * width + j]) + f64::from(step * y[i] * z[j]);
+            let top = (0..rows).map(written).fold(f64::NEG_INFINITY, f64::max);
+            let log_sum = top + (0..rows).map(|i| (written(i) - top).exp()).sum::<f64>().ln();
+            // A written element is rounded to its own size before anything is taken off it.
+            let bound = 4.0 * f64::from(f32::EPSILON) * top.abs().max(8.0);
+            let mut read = 0.0;
+            for i in 0..rows {
+                let (expected, at) = (written(i) - log_sum, i * width + j);
+                let weight = f64::from(scale) * expected.exp();
+                read += f64::from(q[i]) * weight;
+                assert!((f64::from(x[at]) - expected).abs() <= bound, "x[{i},{j}] = {}, not {expected}", x[at]);
+                assert!((f64::from(w[at]) - weight).abs() <= bound * weight.max(1e-30), "w[{i},{j}] = {}", w[at]);
+            }
+            assert!((f64::from(out[j]) - read).abs() <= bound * f64::from(scale), "out[{j}] = {}, not {read}", out[j]);
+        }
     }
 }
