@@ -55,7 +55,7 @@ impl Elementwise for Cuda {
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = Gated { x: x.into(), g: g.into(), y: (&y).into(), count: count as u64, map };
-        self.launch(runs(x, count), &arguments)?;
+        self.launch_early(runs(x, count), 1, &arguments)?;
         Ok(y)
     }
 
