@@ -170,6 +170,7 @@ impl Cuda {
     /// As [`Cuda::launch`], of a kernel that calls `follow` of `follow.cuh` before it reads or writes an array: it may begin
     /// while the one before it still runs. Its blocks come in clusters of so many.
     pub(crate) fn launch_early<A: KernelArguments>(&self, grid: Grid, cluster: u32, arguments: &A) -> Result<()> {
+        // The call without this property waits as any kernel does.
         if !self.begins_early() {
             debug_assert_eq!(cluster, 1, "clusters are for GPUs that have them");
             return self.launch(grid, arguments);
@@ -181,6 +182,7 @@ impl Cuda {
             return Ok(());
         }
         let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        // What sets this launch apart: it may overlap with the one before, and blocks come in clusters.
         let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
         let early = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
         let clusters = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
@@ -191,6 +193,7 @@ impl Cuda {
                 sys::CUlaunchAttributeValue { clusterDim: clusters },
             ),
         ];
+        // Sizes fit: `check` saw to it.
         let config = sys::CUlaunchConfig {
             gridDimX: x as u32,
             gridDimY: y as u32,
@@ -204,6 +207,7 @@ impl Cuda {
             numAttrs: attributes.len() as u32,
         };
         tracing::trace!(kernel = A::NAME, grid = ?(x, y, z), threads, cluster, "launch");
+        // One argument, by value: the driver wants the address of where it lies.
         let mut argument = std::ptr::from_ref(arguments).cast_mut().cast();
         let _turn = self.ledger().turn();
         self.context().bind_to_thread().map_err(starting)?;

@@ -73,6 +73,7 @@ kernels! { SOURCE {
         norm_epsilon: f32,
         epsilon: f32,
     }
+    "decode_small" DecodeSmall { call: DecodeArguments }
 } }
 
 impl Map {
@@ -164,12 +165,17 @@ pub(super) fn run<R: LinearRule>(
     };
     // A block for each head of each sequence: a small one, beside which others fit, where it can keep its memory.
     let blocks = dims.batch * dims.heads;
+    // Columns are filled up to whole warps, as in the kernel.
     let small = dims.value <= SMALL && dims.key * dims.value.next_multiple_of(32) <= KEPT * SMALL;
     let threads = if small { SMALL } else { THREADS };
     // q, k, v, u, a sum a thread, and 32 for the block.
     // In bytes: under 48 KiB at 1024 columns, which every GPU gives unasked.
     let shared = 4 * (2 * dims.key + 2 * dims.value + threads + 32);
     let grid = Grid { blocks: (blocks, 1, 1), threads: threads as u32, shared };
-    device.launch_early(grid, 1, &arguments)?;
+    // The state may be on its way while the kernel before this still runs.
+    match small {
+        true => device.launch_early(grid, 1, &DecodeSmall { call: arguments })?,
+        false => device.launch_early(grid, 1, &arguments)?,
+    }
     Ok(Decoded { out, state, convs })
 }

@@ -93,6 +93,7 @@ impl Matmul for Cuda {
     /// `x Wᵀ` for each `W`, where `x` has few rows in one launch for all, or one a type.
     fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
         let way = |&(dims, b): &(MatmulDims, &Tensor<Self>)| Way::new(self, dims, [x.dtype(), b.dtype()]);
+        // In the order of the matrices, whichever launch makes them.
         let mut products: Vec<Option<Tensor<Self>>> = vec![None; weights.len()];
         // Those that go the same way, wherever they stand.
         for wanted in [Way::Few, Way::Rows(DType::Bf16), Way::Rows(DType::F16)] {
@@ -110,6 +111,7 @@ impl Matmul for Cuda {
         }
         let mut rounded = None;
         let mut product = |(dims, b): (MatmulDims, &Tensor<Self>)| {
+            // Nothing has to be rounded.
             if b.dtype() == x.dtype() {
                 return self.matmul(dims, MatmulInputs { a: x, b, onto: None });
             }
@@ -139,6 +141,7 @@ impl Way {
     /// Of a product of rows of the first type with a matrix of the second.
     fn new(device: &Cuda, dims: MatmulDims, [x, matrix]: [DType; 2]) -> Self {
         let MatmulDims { batch, rows, columns, .. } = dims;
+        // Gates keep 32 bits, for which there are no tensor cores.
         if batch == 1 && (rows <= FEW || rows <= SHORT.0 && columns <= NARROW) {
             return Self::Few;
         }

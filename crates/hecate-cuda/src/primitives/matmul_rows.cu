@@ -42,6 +42,7 @@ struct Cluster {
     }
     // What block `other` has at this place of its shared memory.
     __device__ __forceinline__ float of(const float* place, u32 other) const {
+        // An address of the cluster's window on all its blocks.
         float x = *place;
 #if __CUDA_ARCH__ >= 900
         u32 there;
@@ -52,7 +53,7 @@ struct Cluster {
     }
 };
 
-// A block's terms: steps of 32, from `first` on.
+// A block's terms: steps of 32, from `first` on. Blocks of a cluster have as many each, and the last may have fewer or none.
 struct Slice {
     u32 first, count;
     // From row to row of `a` in shared memory: rows after one another begin in other halves of the banks.
@@ -65,21 +66,37 @@ struct Slice {
     }
 };
 
-// The block's part of `a` in 16 bits, with zeros after its rows.
-template <u32 TYPE> __device__ __forceinline__ void stage(const RowsProduct& args, const Slice& slice, u16* rows) {
-    const u32 pieces = slice.count * DEEP / 4, whole = ((u32)args.rows + 15) / 16 * 16;
-#pragma unroll 8
-    for (u32 i = threadIdx.x; i < whole * pieces; i += blockDim.x) {
-        const u32 row = i / pieces, piece = i % pieces;
-        const bool inside = row < args.rows;
-        const Run<4> x = load_run_if<4>(inside, args.a, row * args.inner + slice.first * DEEP + piece * 4);
-        *(uint2*)(rows + row * slice.stride + piece * 4) = make_uint2(to_word(TYPE, x.x[0], x.x[1]), to_word(TYPE, x.x[2], x.x[3]));
+// The block's part of `a` in 16 bits, with zeros after its rows. Types are known while compiling, so that reads wait together.
+template <u32 TYPE, u32 FROM> __device__ __forceinline__ void stage(const RowsProduct& args, const Slice& slice, u16* rows) {
+    const u32 pieces = slice.count * DEEP / 4, all = ((u32)args.rows + 15) / 16 * 16 * pieces;
+    const Array a = {args.a.data, FROM};
+    for (u32 first = threadIdx.x; first < all; first += AHEAD * blockDim.x) {
+        Run<4> x[AHEAD];
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) {
+            const u32 at = first + i * blockDim.x, row = at / pieces;
+            x[i] = load_run_if<4>(at < all && row < args.rows, a, row * args.inner + slice.first * DEEP + at % pieces * 4);
+        }
+        // Rounded and put down once all are there.
+#pragma unroll
+        for (u32 i = 0; i < AHEAD; i++) {
+            const u32 at = first + i * blockDim.x;
+            u16* to = rows + at / pieces * slice.stride + at % pieces * 4;
+            if (at < all) *(uint2*)to = make_uint2(to_word(TYPE, x[i].x[0], x[i].x[1]), to_word(TYPE, x[i].x[2], x[i].x[3]));
+        }
     }
+}
+
+// Of the type of matrices, or of 32 bits.
+template <u32 TYPE> __device__ __forceinline__ void stage_any(const RowsProduct& args, const Slice& slice, u16* rows) {
+    if (args.a.type == 0) stage<TYPE, 0>(args, slice, rows);
+    else stage<TYPE, TYPE>(args, slice, rows);
 }
 
 // x [16,8] += a [16,32] b [32,8], 32 terms in an order of their own, the same in both: a thread has eight neighbours.
 template <u32 TYPE>
 __device__ __forceinline__ void multiply(float (&x)[4], const uint4& upper, const uint4& lower, const uint4& b) {
+    // Words 0 and 1 are the first product's, 2 and 3 the second's.
     const u32 first[4] = {upper.x, lower.x, upper.y, lower.y}, second[4] = {upper.z, lower.z, upper.w, lower.w};
     if constexpr (TYPE == 1) {
         multiply_add_bf16(x, first, b.x, b.y);
@@ -119,6 +136,7 @@ __device__ __forceinline__ void sums(
 // Which matrix a tile is of, and where it begins there.
 struct Tile {
     const Matrix* matrix;
+    // Of the matrix, the first of 64
     u64 column;
     __device__ __forceinline__ Tile(const RowsProduct& args, u64 tile) {
         u32 i = 0;
@@ -151,6 +169,7 @@ __device__ __forceinline__ void write(const RowsProduct& args, const Tile& tile,
 // 256 threads. Shared memory: the block's part of `a` [64,stride] in 16 bits; then its sums [64,64].
 KERNEL(matmul_rows, RowsProduct, 256) {
     DYNAMIC_SHARED(u8, shared);
+    // The same bytes, one after the other.
     u16* rows = (u16*)shared;
     float* parts = (float*)shared;
     const Cluster cluster;
@@ -162,11 +181,12 @@ KERNEL(matmul_rows, RowsProduct, 256) {
         for (u32 i = threadIdx.x % 4; i < (slice.count + 1) / 2; i += 4) ask_for(b - threadIdx.x % 4 * 8 + i * 64);
     }
     follow();
-    if (args.type == 1) stage<1>(args, slice, rows);
-    else stage<2>(args, slice, rows);
+    if (args.type == 1) stage_any<1>(args, slice, rows);
+    else stage_any<2>(args, slice, rows);
     __syncthreads();
     for (u64 number = first; number < args.tiles; number += step) {
         const Tile tile(args, number);
+        // 64 rows of eight columns a warp.
         float x[4][4] = {};
         sums(args.type, args, slice, rows, tile.row(args, slice), x);
         if (cluster.count == 1) {
@@ -174,6 +194,7 @@ KERNEL(matmul_rows, RowsProduct, 256) {
             continue;
         }
         // A cluster has one tile, and a block adds up its rows of all blocks' sums, in their order.
+        // The rows of `a` are read, and sums take their place.
         __syncthreads();
         each_sum(x, [&](u32 row, u32 column, float sum) { parts[row * COLUMNS + column] = sum; });
         cluster.meet();

@@ -52,6 +52,7 @@ kernels! { SOURCE {
 /// Whether there is a kernel for a product of these sizes with a matrix of this type.
 pub(super) fn exists(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
     let MatmulDims { batch, rows, inner, columns, .. } = *dims;
+    // Tiles are counted in 32 bits.
     let few = batch == 1 && rows <= ROWS && columns <= 1 << 24;
     // Rows of matrices begin at multiples of 16 bytes.
     let deep = inner.is_multiple_of(DEEP) && (1..=CLUSTER * STEPS).contains(&(inner / DEEP));
@@ -61,6 +62,7 @@ pub(super) fn exists(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
 /// Blocks that share the terms of a sum: a power of two that nearly fills the GPU, and gives nobody too many steps.
 fn split(device: &Cuda, tiles: usize, steps: usize) -> usize {
     let multiprocessors = device.properties().multiprocessors as usize;
+    // An eighth of the GPU may stay idle: twice as many blocks would leave more of it so.
     let enough = |split: &usize| 8 * tiles * split >= 7 * multiprocessors && steps.div_ceil(*split) <= STEPS;
     [1, 2, 4].into_iter().find(enough).unwrap_or(CLUSTER)
 }
@@ -74,6 +76,7 @@ pub(super) fn launch(
     let MatmulDims { rows, inner, .. } = weights[0].0;
     let mut matrices = [Matrix::default(); MATRICES];
     let (mut tiles, mut products) = (0, Vec::new());
+    // Tiles of one matrix follow those of another, so that one grid has them all.
     for (matrix, (dims, b)) in matrices.iter_mut().zip(weights) {
         let out = device.empty([1, rows, dims.columns], x.dtype())?;
         tiles += dims.columns.div_ceil(COLUMNS);
@@ -81,12 +84,14 @@ pub(super) fn launch(
         *matrix = Matrix { b, out: out_pointer, columns: dims.columns as u64, end: tiles as u64 };
         products.push(out);
     }
+    // How often 32 terms are taken.
     let steps = inner / DEEP;
     let split = split(device, tiles, steps);
     // As many blocks as run at once, each with its rows of `x` for all its tiles.
     let blocks = if split == 1 { tiles.min(2 * device.properties().multiprocessors as usize) } else { tiles * split };
     // In 16 bits, an odd number of steps a row; and sums of a tile in 32.
     let shared = (2 * ROWS * DEEP * (steps.div_ceil(split) | 1)).max(4 * ROWS * COLUMNS);
+    // All matrices have the type of the first.
     let dtype = Array::from(weights[0].1).dtype;
     let (rows, inner, tiles) = (rows as u64, inner as u64, tiles as u32);
     let product = RowsProduct { a: x.into(), rows, inner, dtype, tiles, matrices };
