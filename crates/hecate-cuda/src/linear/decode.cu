@@ -57,8 +57,6 @@ __device__ __forceinline__ float activated(const Map& map, u64 n, u64 c, u64 cha
     // The last inputs move one place on, and the token's own comes last.
     const u64 kept = map.taps - 1, at = n * kept * channels + c;
     const float* weight = map.weight + c * map.taps;
-    // Of the token's own input.
-    const float newest = weight[kept];
     for (u64 first = 0; first < kept; first += TOGETHER) {
         // Reads wait together: none stands behind a write.
         float old[TOGETHER], times[TOGETHER];
@@ -76,7 +74,7 @@ __device__ __forceinline__ float activated(const Map& map, u64 n, u64 c, u64 cha
         }
     }
     map.next[at + (kept - 1) * channels] = x;
-    return silu(y + newest * x);
+    return silu(y + weight[kept] * x);
 }
 
 // A head's row of a projection; threads from `first` on begin, so that rows after one another are other threads'.
@@ -159,71 +157,65 @@ __device__ __forceinline__ void ask_for_state(const Decode& args, const Share& m
     }
 }
 
-// The first COUNT of the thread's rows, from when it asks for them to the write; of momentum where there is any.
-template <u32 COUNT, bool MOMENTUM> struct Kept {
-    float m[COUNT], s[MOMENTUM ? COUNT : 1];
+// Rows of its column that a thread keeps from when it asks for them to the write.
+#define KEPT 16
+
+// The first of the thread's rows; those after it lie where they lie.
+struct Kept {
+    float m[KEPT], s[KEPT];
 
     __device__ __forceinline__ Kept(const Decode& args, const Share& mine) {
-        // Without momentum it is not looked at.
-        s[0] = 0.0f;
 #pragma unroll
-        for (u32 n = 0; n < COUNT; n++) {
+        for (u32 n = 0; n < KEPT; n++) {
             const u32 i = mine.part + n * mine.parts;
             const bool inside = mine.any && i < args.key;
             const u64 at = mine.state + (u64)i * args.value;
             m[n] = inside ? args.m[at] : 0.0f;
-            if constexpr (MOMENTUM) s[n] = inside ? args.s[at] : 0.0f;
+            s[n] = inside && args.s ? args.s[at] : 0.0f;
         }
     }
 };
 
 // k M over the thread's rows.
 // A thread adds up its own rows of its column; `over_parts` puts the threads of a column together.
-template <u32 COUNT, bool MOMENTUM>
-__device__ __forceinline__ float recalled(
-    const Decode& args, const Share& mine, const Kept<COUNT, MOMENTUM>& kept, const float* k
-) {
+__device__ __forceinline__ float recalled(const Decode& args, const Share& mine, const Kept& kept, const float* k) {
     float sum = 0.0f;
     if (!mine.any) return sum;
 #pragma unroll
-    for (u32 n = 0; n < COUNT; n++) {
+    for (u32 n = 0; n < KEPT; n++) {
         const u32 i = mine.part + n * mine.parts;
         if (i < args.key) sum += k[i] * kept.m[n];
     }
-    for (u32 i = mine.part + COUNT * mine.parts; i < args.key; i += mine.parts)
+    for (u32 i = mine.part + KEPT * mine.parts; i < args.key; i += mine.parts)
         sum += k[i] * args.m[mine.state + (u64)i * args.value];
     return sum;
 }
 
 // Equations (3) and (4) for row `i` of the thread, whose memory and momentum were `old` and `s`, and its part of (5).
-template <bool MOMENTUM>
 __device__ __forceinline__ float written_row(
     const Decode& args, u64 at, Four x, float q, float k, float z, float old, float s
 ) {
     float write = k * z;
-    if constexpr (MOMENTUM) write = args.last_s[at] = x.w * s + write;
+    if (args.s) write = args.last_s[at] = x.w * s + write;
     const float now = x.z * old + write;
     args.last_m[at] = now;
     return q * (args.before ? old : now);
 }
 
 // The same for all of the thread's rows.
-template <u32 COUNT, bool MOMENTUM>
 __device__ __forceinline__ float written(
-    const Decode& args, const Share& mine, const Kept<COUNT, MOMENTUM>& kept, Four x, const float* q, const float* k, float z
+    const Decode& args, const Share& mine, const Kept& kept, Four x, const float* q, const float* k, float z
 ) {
     float y = 0.0f;
     if (!mine.any) return y;
 #pragma unroll
-    for (u32 n = 0; n < COUNT; n++) {
+    for (u32 n = 0; n < KEPT; n++) {
         const u32 i = mine.part + n * mine.parts;
-        if (i >= args.key) break;
-        const float s = kept.s[MOMENTUM ? n : 0];
-        y += written_row<MOMENTUM>(args, mine.state + (u64)i * args.value, x, q[i], k[i], z, kept.m[n], s);
+        if (i < args.key) y += written_row(args, mine.state + (u64)i * args.value, x, q[i], k[i], z, kept.m[n], kept.s[n]);
     }
-    for (u32 i = mine.part + COUNT * mine.parts; i < args.key; i += mine.parts) {
+    for (u32 i = mine.part + KEPT * mine.parts; i < args.key; i += mine.parts) {
         const u64 at = mine.state + (u64)i * args.value;
-        y += written_row<MOMENTUM>(args, at, x, q[i], k[i], z, args.m[at], MOMENTUM ? args.s[at] : 0.0f);
+        y += written_row(args, at, x, q[i], k[i], z, args.m[at], args.s ? args.s[at] : 0.0f);
     }
     return y;
 }
@@ -232,13 +224,14 @@ __device__ __forceinline__ float written(
 //
 // Shared memory, in elements: q and k [K], v and u [V], one of each thread for sums over parts, 32 for a sum over the block.
 // The memory itself is read and written once.
-template <u32 COUNT, bool MOMENTUM> __device__ __forceinline__ void decoded(const Decode& args, float* shared) {
+KERNEL(decode, Decode, 1024) {
+    DYNAMIC_SHARED(float, shared);
     const u32 key = args.key, value = args.value;
     float *q = shared, *k = q + key, *v = k + key, *z = v + value, *sums = z + value, *rest = sums + blockDim.x;
     const Share mine(args);
     ask_for_state(args, mine);
     follow();
-    const Kept<COUNT, MOMENTUM> kept(args, mine);
+    const Kept kept(args, mine);
     fill(args, args.q, key, 0, q);
     fill(args, args.k, key, key, k);
     fill(args, args.v, value, 2 * key, v);
@@ -267,18 +260,4 @@ template <u32 COUNT, bool MOMENTUM> __device__ __forceinline__ void decoded(cons
     y *= 1.0f / sqrtf(square / (float)value + args.epsilon);
     y *= args.weight[threadIdx.x];
     args.out[at] = args.gate ? y * silu(args.gate[at]) : y;
-}
-
-// A thread of a large block has few registers.
-KERNEL(decode, Decode, 1024) {
-    DYNAMIC_SHARED(float, shared);
-    if (args.s) decoded<4, true>(args, shared);
-    else decoded<4, false>(args, shared);
-}
-
-// Small memories: a thread keeps all its rows.
-KERNEL(decode_small, Decode, 256, 3) {
-    DYNAMIC_SHARED(float, shared);
-    if (args.s) decoded<16, true>(args, shared);
-    else decoded<16, false>(args, shared);
 }

@@ -73,7 +73,6 @@ kernels! { SOURCE {
         norm_epsilon: f32,
         epsilon: f32,
     }
-    "decode_small" DecodeSmall { call: DecodeArguments }
 } }
 
 impl Map {
@@ -173,9 +172,6 @@ pub(super) fn run<R: LinearRule>(
     let shared = 4 * (2 * dims.key + 2 * dims.value + threads + 32);
     let grid = Grid { blocks: (blocks, 1, 1), threads: threads as u32, shared };
     // The state may be on its way while the kernel before this still runs.
-    match small {
-        true => device.launch_early(grid, 1, &DecodeSmall { call: arguments })?,
-        false => device.launch_early(grid, 1, &arguments)?,
-    }
+    device.launch_early(grid, 1, &arguments)?;
     Ok(Decoded { out, state, convs })
 }

@@ -66,31 +66,17 @@ struct Slice {
     }
 };
 
-// The block's part of `a` in 16 bits, with zeros after its rows. Types are known while compiling, so that reads wait together.
-template <u32 TYPE, u32 FROM> __device__ __forceinline__ void stage(const RowsProduct& args, const Slice& slice, u16* rows) {
-    const u32 pieces = slice.count * DEEP / 4, all = ((u32)args.rows + 15) / 16 * 16 * pieces;
-    const Array a = {args.a.data, FROM};
-    for (u32 first = threadIdx.x; first < all; first += AHEAD * blockDim.x) {
-        Run<4> x[AHEAD];
-#pragma unroll
-        for (u32 i = 0; i < AHEAD; i++) {
-            const u32 at = first + i * blockDim.x, row = at / pieces;
-            x[i] = load_run_if<4>(at < all && row < args.rows, a, row * args.inner + slice.first * DEEP + at % pieces * 4);
-        }
-        // Rounded and put down once all are there.
-#pragma unroll
-        for (u32 i = 0; i < AHEAD; i++) {
-            const u32 at = first + i * blockDim.x;
-            u16* to = rows + at / pieces * slice.stride + at % pieces * 4;
-            if (at < all) *(uint2*)to = make_uint2(to_word(TYPE, x[i].x[0], x[i].x[1]), to_word(TYPE, x[i].x[2], x[i].x[3]));
-        }
+// The block's part of `a` in 16 bits, with zeros after its rows.
+template <u32 TYPE> __device__ __forceinline__ void stage(const RowsProduct& args, const Slice& slice, u16* rows) {
+    // Four neighbours a thread, read and put down at once.
+    const u32 pieces = slice.count * DEEP / 4, whole = ((u32)args.rows + 15) / 16 * 16;
+#pragma unroll 8
+    for (u32 i = threadIdx.x; i < whole * pieces; i += blockDim.x) {
+        const u32 row = i / pieces, piece = i % pieces;
+        const bool inside = row < args.rows;
+        const Run<4> x = load_run_if<4>(inside, args.a, row * args.inner + slice.first * DEEP + piece * 4);
+        *(uint2*)(rows + row * slice.stride + piece * 4) = make_uint2(to_word(TYPE, x.x[0], x.x[1]), to_word(TYPE, x.x[2], x.x[3]));
     }
-}
-
-// Of the type of matrices, or of 32 bits.
-template <u32 TYPE> __device__ __forceinline__ void stage_any(const RowsProduct& args, const Slice& slice, u16* rows) {
-    if (args.a.type == 0) stage<TYPE, 0>(args, slice, rows);
-    else stage<TYPE, TYPE>(args, slice, rows);
 }
 
 // x [16,8] += a [16,32] b [32,8], 32 terms in an order of their own, the same in both: a thread has eight neighbours.
@@ -181,8 +167,8 @@ KERNEL(matmul_rows, RowsProduct, 256) {
         for (u32 i = threadIdx.x % 4; i < (slice.count + 1) / 2; i += 4) ask_for(b - threadIdx.x % 4 * 8 + i * 64);
     }
     follow();
-    if (args.type == 1) stage_any<1>(args, slice, rows);
-    else stage_any<2>(args, slice, rows);
+    if (args.type == 1) stage<1>(args, slice, rows);
+    else stage<2>(args, slice, rows);
     __syncthreads();
     for (u64 number = first; number < args.tiles; number += step) {
         const Tile tile(args, number);
