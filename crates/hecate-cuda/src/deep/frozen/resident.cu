@@ -29,15 +29,14 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     f.mask_of(0);
     __syncthreads();
     f.teach_group<V>(call, sequence, start);
-    f.values_of_first<W>();
+    f.values_of_first<W>(Panel{nullptr, 0});
     u32 kind = f.o.activation;
-    Plane q = f.queries[0], hq = f.queries[1], z0 = f.z0;
-    FinePlane z1 = f.z1;
+    Plane q = f.queries[0], hq = f.queries[1], z0 = f.z0, z1 = f.z1;
     tiles<W>(f.rows, f.width, [&](const Tile& tile) {
         float sum[W][4] = {};
         f.read(sum, 0, q, z0, tile);
         activate<VALUE>(sum, kind);
-        set_tile(part(hq, tile), sum);
+        set_tile(hq, tile, sum);
     });
     __syncthreads();
     f.mask_of(1);
@@ -49,7 +48,7 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     tiles<V>(f.rows, f.o.value, [&](const Tile& tile) {
         float sum[V][4] = {};
         f.read(sum, 1, hq, z1, tile);
-        set_tile(part(out, tile), sum);
+        set_tile(out, tile, sum);
     });
     f.cluster.meet();
     store_outputs(f, call, sequence, start, out);
@@ -72,6 +71,8 @@ template <u32 W, u32 V> __device__ __forceinline__ void run(const RecurrentCall&
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         State last = f.slots(call.last, call, index);
+        if (threadIdx.x == 0) f.find_anchor(call, sequence.head);
+        __syncthreads();
         // The state is where the next one is kept, or the last.
         auto place = [&](u32 interval) { return f.whole(sequence.kept + (u64)interval * call.state); };
         bool keeps = call.kept && sequence.tokens > 0;
