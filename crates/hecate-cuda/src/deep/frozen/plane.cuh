@@ -252,7 +252,8 @@ __device__ __forceinline__ void add_product(float (&sum)[N][4], const Plane& a, 
     Walk<!B, N / 2> right(b, tile.side, high, low);
     Units<A> of_left(a, tile.top);
     Units<!B> of_right(b, tile.side);
-#pragma unroll 2
+    // Code counts more than what loops cost.
+#pragma unroll 1
     for (u32 k = 0; k < depth; k += 16) {
         u32 x[4], y[N / 2][4];
         float by[N / 2];
@@ -301,12 +302,19 @@ __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], b
     }
 }
 
-// f(tile) for every tile [16,8 N] of [rows,columns], which these divide, a warp a tile.
+// Tiles [16,8 N] of [rows,columns], which these divide, by their numbers.
+template <u32 N> struct Tiles {
+    u32 across, all;
+
+    __device__ __forceinline__ Tiles(u32 rows, u32 columns) : across(columns / (8 * N)), all(rows / 16 * across) {}
+    __device__ __forceinline__ Tile at(u32 tile) const { return {tile / across * 16, tile % across * 8 * N}; }
+};
+// f(tile) for every one, a warp a tile.
 template <u32 N, class F> __device__ __forceinline__ void tiles(u32 rows, u32 columns, F f) {
-    u32 across = columns / (8 * N), all = rows / 16 * across;
+    Tiles<N> of(rows, columns);
     // Code for one tile: what is written out for more does not fit the cache of instructions.
 #pragma unroll 1
-    for (u32 tile = threadIdx.x / 32; tile < all; tile += blockDim.x / 32) f(Tile{tile / across * 16, tile % across * 8 * N});
+    for (u32 tile = threadIdx.x / 32; tile < of.all; tile += blockDim.x / 32) f(of.at(tile));
 }
 // sum += by ∘ other, a number a row.
 template <u32 N> __device__ __forceinline__ void add_rows(float (&sum)[N][4], const float (&other)[N][4], const float* by, const Tile& tile) {

@@ -56,6 +56,9 @@ __device__ __forceinline__ void set_four(Array to, u64 i, float4 x) {
     *(uint2*)((u16*)to.data + i) = make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
 }
 
+// Tiles have sixteen columns, those of either layer: code for one that both run fits the cache of instructions.
+#define SIDE 2
+
 // Of the planes of a layer.
 enum { WEIGHTS, MOMENTUM, ANCHOR };
 
@@ -85,7 +88,7 @@ struct Resident : FrozenMasks {
     __device__ u32 wide(u32 layer) const { return layer ? o.value : width; }
 
     // By one thread; the order is that of `resident::Places`.
-    __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena) {
+    TOGETHER_OF void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         begin_places(call, options, arena);
         // First what must be in shared memory.
         for (u32 l = 0; l < 2; l++) {
@@ -150,12 +153,12 @@ struct Resident : FrozenMasks {
     }
 
     // h = σ(k X₀), with pre-activations.
-    template <u32 N> TOGETHER_OF void hidden_of_keys() const {
+    TOGETHER_OF void hidden_of_keys() const {
         u32 kind = o.activation, depth = o.key;
         Panel pre = this->pre;
         Plane h = keys[1], k = keys[0];
-        tiles<N>(rows, width, [&](const Tile& tile) {
-            float sum[N][4] = {};
+        tiles<SIDE>(rows, width, [&](const Tile& tile) {
+            float sum[SIDE][4] = {};
             point<false>(sum, k, 0, tile, depth);
             set_tile(pre, tile, sum);
             activate<VALUE>(sum, kind);
@@ -163,8 +166,8 @@ struct Resident : FrozenMasks {
         });
     }
     // sum += a W of a layer, or a Wᵀ.
-    template <bool B, u32 N>
-    __device__ __forceinline__ void point(float (&sum)[N][4], const Plane& a, u32 layer, const Tile& tile, u32 depth) const {
+    template <bool B>
+    __device__ __forceinline__ void point(float (&sum)[SIDE][4], const Plane& a, u32 layer, const Tile& tile, u32 depth) const {
         // W is X, or X + S.
         u32 count = ahead() ? 2 : 1;
 #pragma unroll 1
@@ -198,12 +201,12 @@ struct Resident : FrozenMasks {
         }
     };
     // What the network says of keys, and what it is taught: values of both layers.
-    template <u32 N> TOGETHER_OF void teach_group(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
+    TOGETHER_OF void teach_group(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
         Panel sums_of = {sums + (u64)turn * rows * o.value, o.value};
         Plane h = keys[1];
         u32 depth = width;
-        tiles<N>(rows, o.value, [&](const Tile& tile) {
-            float sum[N][4] = {};
+        tiles<SIDE>(rows, o.value, [&](const Tile& tile) {
+            float sum[SIDE][4] = {};
             point<false>(sum, h, 1, tile, depth);
             set_tile(sums_of, tile, sum);
         });
@@ -229,12 +232,12 @@ struct Resident : FrozenMasks {
         }
     }
     // z₀ = (z₁ W₁ᵀ) ∘ σ′: θ is in z₁. The product goes to `back`, unless that is nowhere.
-    template <u32 N> TOGETHER_OF void values_of_first(Panel back) const {
+    TOGETHER_OF void values_of_first(Panel back) const {
         u32 kind = o.activation, depth = o.value;
         Panel pre = this->pre;
         Plane z0 = this->z0, z1 = this->z1;
-        tiles<N>(rows, width, [&](const Tile& tile) {
-            float sum[N][4] = {}, slope[N][4];
+        tiles<SIDE>(rows, width, [&](const Tile& tile) {
+            float sum[SIDE][4] = {}, slope[SIDE][4];
             // Asked for before the product, and there when it is done.
             get_tile(slope, pre, tile);
             point<true>(sum, z1, 1, tile, depth);
@@ -246,48 +249,77 @@ struct Resident : FrozenMasks {
         __syncthreads();
     }
     // A tile of what queries read of a layer: A ∘ (ρ X) + B ∘ (ρ S) + (1 − A) ∘ (ρ anchor) + masked z.
-    template <u32 N>
-    __device__ __forceinline__ void read(float (&sum)[N][4], u32 layer, const Plane& query, const Plane& z, const Tile& tile) const {
+    __device__ __forceinline__ void read(float (&sum)[SIDE][4], u32 layer, const Plane& query, const Plane& z, const Tile& tile) const {
         u32 depth = height(layer);
 #pragma unroll 1
         for (u32 i = 0; i < 3; i++) {
             if (!has(i)) continue;
-            float other[N][4] = {};
+            float other[SIDE][4] = {};
             add_product<false, false>(other, query, w[layer][i], tile, depth);
             add_rows(sum, other, read_share(i), tile);
         }
         add_product<false, false>(sum, masked, z, tile, rows);
     }
-    // A layer's state after the group, from where it is to where it goes, which may be the same place.
-    template <u32 N, bool PLANES = true>
-    TOGETHER_OF void write(u32 layer, const Plane& z, const State& from, const State& to) const {
+    // Keys of a layer times shares of writes: those of momentum in place, those of weights where queries were.
+    __device__ __forceinline__ void share_keys(u32 layer) const {
+        Plane key = keys[layer];
+        auto scale = [&](const Plane& to, const float* by) {
+            // A warp reads what it writes: in place is as good.
+            fill<1>(to, rows, height(layer), [&](u32 t, u32 i) { return map([&](float x) { return by[t] * x; }, key.four(t, i)); });
+        };
+        scale(queries[layer], n.last_c);
+        if (momentum) scale(key, n.last_e);
+    }
+    // The state after the group, from where it is to where it goes, which may be the same place. Keys and queries are lost.
+    template <bool PLANES> TOGETHER_OF void write(const State& from, const State& to) const {
+#pragma unroll 1
+        for (u32 l = 0; l < 2; l++) share_keys(l);
+        __syncthreads();
+#pragma unroll 1
+        for (u32 l = 0; l < 2; l++) write_layer<PLANES>(l, l ? z1 : z0, from, to);
+        __syncthreads();
+    }
+    template <bool PLANES>
+    __device__ __forceinline__ void write_layer(u32 layer, const Plane& z, const State& from, const State& to) const {
         // After the last token.
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
-        const float *by_x = n.last_c, *by_s = n.last_e;
         Panel x0 = from.x[layer], s0 = from.s[layer], x1 = to.x[layer], s1 = to.s[layer], anchor = this->anchor[layer];
-        Plane of_x = w[layer][WEIGHTS], of_s = w[layer][MOMENTUM], key = keys[layer];
+        Plane of_x = w[layer][WEIGHTS], of_s = w[layer][MOMENTUM], by_x = queries[layer], by_s = keys[layer];
         bool momentum = this->momentum, anchored = this->anchored;
         u32 depth = rows;
-        tiles<N>(height(layer), wide(layer), [&](const Tile& tile) {
-            float own[N][4], other[N][4] = {};
-            // Of 32 bits: what is added in every group must not be rounded in every group.
-            get_tile(own, x0, tile);
-            if (momentum) get_tile(other, s0, tile);
+        Tiles<SIDE> all(height(layer), wide(layer));
+        // Of 32 bits: what is added in every group must not be rounded in every group.
+        float next[SIDE][4], next_of_s[SIDE][4] = {};
+        auto load = [&](u32 i) {
+            get_tile(next, x0, all.at(i));
+            if (momentum) get_tile(next_of_s, s0, all.at(i));
+        };
+        u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;
+        if (warp < all.all) load(warp);
+#pragma unroll 1
+        for (u32 i = warp; i < all.all; i += warps) {
+            Tile tile = all.at(i);
+            float own[SIDE][4], other[SIDE][4];
 #pragma unroll
-            for (u32 i = 0; i < N * 4; i++)
-                own[i / 4][i % 4] = A * own[i / 4][i % 4] + B * other[i / 4][i % 4], other[i / 4][i % 4] *= E;
+            for (u32 e = 0; e < SIDE * 4; e++) {
+                float x = next[e / 4][e % 4], s = next_of_s[e / 4][e % 4];
+                own[e / 4][e % 4] = A * x + B * s, other[e / 4][e % 4] = E * s;
+            }
+            // The next tile comes while this one is in work.
+            if (i + warps < all.all) load(i + warps);
             if (anchored) {
-                float to[N][4];
+                float to[SIDE][4];
                 get_tile(to, anchor, tile);
 #pragma unroll
-                for (u32 i = 0; i < N * 4; i++) own[i / 4][i % 4] += (1.0f - A) * to[i / 4][i % 4];
+                for (u32 e = 0; e < SIDE * 4; e++) own[e / 4][e % 4] += (1.0f - A) * to[e / 4][e % 4];
             }
-            add_scaled(own, other, momentum, key, z, tile, by_x, by_s, depth);
+            add_product<true, false>(own, by_x, z, tile, depth);
             set_tile(x1, tile, own);
             if (PLANES) set_tile(of_x, tile, own);
-            if (!momentum) return;
+            if (!momentum) continue;
+            add_product<true, false>(other, by_s, z, tile, depth);
             set_tile(s1, tile, other);
             if (PLANES) set_tile(of_s, tile, other);
-        });
+        }
     }
 };

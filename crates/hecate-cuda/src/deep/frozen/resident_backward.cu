@@ -50,8 +50,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
                 f.begin_group(call, sequence, from, call.frozen);
                 f.inner_grads(call, sequence, from);
                 State to = f.before(g + 1);
-                f.write<SIDE, false>(0, f.z0, f.now, to), f.write<SIDE, false>(1, f.z1, f.now, to);
-                __syncthreads();
+                f.write<false>(f.now, to);
             }
         }
         __syncthreads();

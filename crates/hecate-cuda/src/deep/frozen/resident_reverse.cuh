@@ -2,9 +2,6 @@
 #pragma once
 #include "resident.cuh"
 
-// Tiles have sixteen columns, those of either layer: code for one that both run fits the cache of instructions.
-#define SIDE 2
-
 struct ResidentReverse : Resident {
     // Gradients of both layers' weights and momentum; those of masked products.
     Plane dw[2][2], dmasked;
@@ -26,7 +23,7 @@ struct ResidentReverse : Resident {
     Panel danchor[2];
 
     // By one thread; the order is that of `resident::Places`.
-    __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena) {
+    TOGETHER_OF void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         begin_places(call, options, arena);
         n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
         // Both layers' weights take the same place in turn.
@@ -77,11 +74,11 @@ struct ResidentReverse : Resident {
     // Values of both layers, with all that gradients need of the way to them; the second layer is left in place.
     TOGETHER_OF void inner_grads(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
         stage(0, ahead(), false, false);
-        hidden_of_keys<SIDE>();
+        hidden_of_keys();
         __syncthreads();
         stage(1, ahead(), false, false);
-        teach_group<SIDE>(call, sequence, start);
-        values_of_first<SIDE>(back);
+        teach_group(call, sequence, start);
+        values_of_first(back);
     }
 
     // Tiles across the widest matrix.
