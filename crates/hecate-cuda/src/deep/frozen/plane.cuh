@@ -89,6 +89,8 @@ template <u32 AT_ONCE, class F> __device__ __forceinline__ void fill(const Plane
             for (u32 m = 0; m < 2; m++)
                 if (tile < all) x[n][m] = f(rows[n] + 8 * m, columns[n]);
         }
+        // Where a plane is filled out of itself, a warp has read its tile before any lane writes.
+        __syncwarp();
 #pragma unroll
         for (u32 n = 0; n < AT_ONCE; n++) {
             if (first + n * warps >= all) break;

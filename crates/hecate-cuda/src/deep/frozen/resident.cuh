@@ -123,7 +123,7 @@ struct Resident : FrozenMasks {
     __device__ __forceinline__ static void fill_plane(const Plane& plane, Panel from, u32 height, u32 wide) {
         fill<2>(plane, height, wide, [&](u32 i, u32 j) { return from.four(i, j); });
     }
-    __device__ static void move(Panel to, Panel from, u32 height, u32 wide) {
+    TOGETHER_OF static void move(Panel to, Panel from, u32 height, u32 wide) {
         fours<4>(height, wide, [&](u32 i, u32 j) { return from.four(i, j); }, [&](u32 i, u32 j, float4 x) { to.four(i, j) = x; });
     }
     // A state into planes, and to where the first group finds it.
