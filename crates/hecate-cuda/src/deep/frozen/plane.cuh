@@ -40,6 +40,7 @@ struct Unit {
 
     // The largest lies between 2^14 and 2^15, so that halves never overflow; below 2^-46 further down. Infinities stay.
     __device__ __forceinline__ explicit Unit(u32 top) {
+        // By its exponent alone.
         u32 exponent = max(top >> 23, 81u);
         by = __uint_as_float((268 - exponent) << 23), counts = __uint_as_float((exponent - 14) << 23);
     }
@@ -291,6 +292,7 @@ __device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], b
             for (u32 i = 0; i < 2; i++) share[i].x *= unit.by * 0x1p-15f, share[i].y *= unit.by * 0x1p-15f;
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
+                // Rounded again: once more than an argument.
                 float2 x = unpack_halves(of[i]);
                 scaled[i] = pack_halves(x.x * share[i / 2].x, x.y * share[i / 2].y);
             }

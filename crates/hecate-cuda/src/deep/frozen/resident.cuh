@@ -92,6 +92,7 @@ struct Resident : FrozenMasks {
         begin_places(call, options, arena);
         // First what must be in shared memory.
         for (u32 l = 0; l < 2; l++) {
+            // What a rule does not have takes no place.
             for (u32 i = 0; i < 3; i++) w[l][i] = plane(arena, has(i) ? height(l) : 0, wide(l));
             keys[l] = plane(arena, rows, height(l)), queries[l] = plane(arena, rows, height(l));
         }
@@ -146,6 +147,7 @@ struct Resident : FrozenMasks {
     }
     // A group's rows and masks.
     TOGETHER_OF void begin_group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+        // Arguments are exact as halves.
         fill_rows(keys[0], call.k, call, sequence, start, count, o.key);
         fill_rows(queries[0], call.q, call, sequence, start, count, o.key);
         begin_numbers(call, sequence, start, count);
@@ -179,6 +181,7 @@ struct Resident : FrozenMasks {
         Plane query = queries[layer], key = keys[layer];
         u32 depth = height(layer);
         tiles<2>(rows, rows, [&](const Tile& tile) {
+            // A tile has sixteen keys.
             float sum[2][4] = {};
             MaskPart by(*this, tile);
             add_product<false, true>(sum, query, key, tile, depth);
@@ -250,14 +253,17 @@ struct Resident : FrozenMasks {
     }
     // A tile of what queries read of a layer: A ∘ (ρ X) + B ∘ (ρ S) + (1 − A) ∘ (ρ anchor) + masked z.
     __device__ __forceinline__ void read(float (&sum)[SIDE][4], u32 layer, const Plane& query, const Plane& z, const Tile& tile) const {
+        // One loop for all three: code counts.
         u32 depth = height(layer);
 #pragma unroll 1
         for (u32 i = 0; i < 3; i++) {
             if (!has(i)) continue;
             float other[SIDE][4] = {};
             add_product<false, false>(other, query, w[layer][i], tile, depth);
+            // As much of each as the token reads.
             add_rows(sum, other, read_share(i), tile);
         }
+        // Writes in the group, of earlier tokens.
         add_product<false, false>(sum, masked, z, tile, rows);
     }
     // Keys of a layer times shares of writes: those of momentum in place, those of weights where queries were.
@@ -273,6 +279,7 @@ struct Resident : FrozenMasks {
     // The state after the group, from where it is to where it goes, which may be the same place. Keys and queries are lost.
     template <bool PLANES> TOGETHER_OF void write(const State& from, const State& to) const {
 #pragma unroll 1
+        // No one asks for keys or queries behind the group's reads.
         for (u32 l = 0; l < 2; l++) share_keys(l);
         __syncthreads();
 #pragma unroll 1
@@ -309,11 +316,13 @@ struct Resident : FrozenMasks {
             if (i + warps < all.all) load(i + warps);
             if (anchored) {
                 float to[SIDE][4];
+                // The anchor has 32 bits here, and halves where it is read.
                 get_tile(to, anchor, tile);
 #pragma unroll
                 for (u32 e = 0; e < SIDE * 4; e++) own[e / 4][e % 4] += (1.0f - A) * to[e / 4][e % 4];
             }
             add_product<true, false>(own, by_x, z, tile, depth);
+            // For the next group: 32 bits to add to, and halves to read.
             set_tile(x1, tile, own);
             if (PLANES) set_tile(of_x, tile, own);
             if (!momentum) continue;

@@ -21,12 +21,14 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
         CheckpointIntervals intervals(call, sequence.tokens);
         // Gradients are added up where those of the first state belong.
         State grads = f.slots(call.dinitial, call, index), last = f.slots(call.dlast, call, index);
+        // Places of this sequence and head.
         if (threadIdx.x == 0) f.open(call, sequence.head, index);
         __syncthreads();
         for (u32 l = 0; l < 2; l++) {
             f.move(grads.x[l], last.x[l], f.height(l), f.wide(l));
             if (f.momentum) f.move(grads.s[l], last.s[l], f.height(l), f.wide(l));
             if (!f.anchored) continue;
+            // Anchors get theirs group by group.
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             Panel to = f.danchor[l];
             fours<2>(f.height(l), f.wide(l), [&](u32, u32) { return zero; }, [&](u32 i, u32 j, float4 x) { to.four(i, j) = x; });
@@ -47,6 +49,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
                     f.group(call, sequence, from, min(call.frozen, end - from));
                     continue;
                 }
+                // Only the last group of a sequence is shorter, and it has none after it.
                 f.begin_group(call, sequence, from, call.frozen);
                 f.inner_grads(call, sequence, from);
                 State to = f.before(g + 1);
