@@ -43,6 +43,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("frozen_reverse.cuh", include_str!("deep/frozen/frozen_reverse.cuh")),
     ("plane.cuh", include_str!("deep/frozen/plane.cuh")),
     ("resident.cuh", include_str!("deep/frozen/resident.cuh")),
+    ("resident_reverse.cuh", include_str!("deep/frozen/resident_reverse.cuh")),
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
     // Primitives.

@@ -53,7 +53,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     // Deep memories.
     &deep::frozen::FORWARD,
     &deep::frozen::BACKWARD,
-    &deep::frozen::resident::SOURCE,
+    &deep::frozen::resident::FORWARD,
+    &deep::frozen::resident::BACKWARD,
     &deep::MEMORA,
     &deep::MONETA,
     &deep::TITANS_MLP,
