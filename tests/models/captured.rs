@@ -40,7 +40,7 @@ fn trainers(config: &Config, settings: Settings) -> [Trainer<Column>; 2] {
 fn check(config: &Config, settings: Settings) {
     let [mut graph, mut calls] = trainers(config, settings);
     let (found, expected) = (run(&mut graph, 9), run(&mut calls, 9));
-    assert_eq!(graph.take_event(), None, "{config:?}");
+    assert_eq!(graph.take_event(), None, "{:?}, {} passes, {config:?}", settings.precision, settings.accumulate);
     assert_eq!([graph.is_captured(), calls.is_captured()], [true, false], "{config:?}");
     assert_eq!(found, expected, "{config:?}");
 }

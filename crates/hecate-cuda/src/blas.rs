@@ -168,6 +168,8 @@ impl Blas {
 
 impl Drop for Blas {
     fn drop(&mut self) {
+        // The library waits for the whole GPU here.
+        let _driver = driver_turn();
         // SAFETY: made once, freed once.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }

@@ -136,6 +136,8 @@ impl BlasLt {
 
 impl Drop for BlasLt {
     fn drop(&mut self) {
+        // The library waits for the whole GPU here.
+        let _driver = driver_turn();
         // SAFETY: made once, freed once.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }

@@ -22,8 +22,8 @@ thread_local! {
 }
 
 /// Held while something is asked of the driver that may wait for all streams of a GPU: loading code, opening libraries,
-/// page-locked memory. It would break a capture on another stream, or fail because of it. Comes after
-/// [`GraphLedger::turn`] and before every other lock.
+/// page-locked memory, and letting go of these. It would break a capture on another stream, or fail because of it. Comes
+/// after [`GraphLedger::turn`] and before every other lock.
 pub(crate) fn driver_turn() -> Option<RwLockReadGuard<'static, ()>> {
     if ALONE.get() { None } else { Some(DRIVER.read().unwrap_or_else(PoisonError::into_inner)) }
 }

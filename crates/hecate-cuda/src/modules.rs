@@ -139,3 +139,11 @@ impl Modules {
         Ok(function)
     }
 }
+
+impl Drop for Modules {
+    fn drop(&mut self) {
+        // Code that is unloaded may wait for the whole GPU.
+        let _driver = driver_turn();
+        self.functions().clear();
+    }
+}

@@ -1,9 +1,11 @@
 //! What can go wrong around a model: its configuration, its files, its text.
 
 use crate::Place;
-use hecate_core::Bytes;
-use hecate_core::Shape;
-use std::{io, path::Path, path::PathBuf};
+use hecate_core::{Bytes, Shape};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -89,7 +91,7 @@ pub enum Error {
         total: Bytes,
     },
     /// Training or sampling met an element that is NaN or infinite.
-    #[error("{what}{place} is {found} at step {step}; {way_out}")]
+    #[error("{what}{place} is {found} at {at}; {way_out}")]
     NonFinite {
         /// What is not finite.
         what: String,
@@ -97,14 +99,32 @@ pub enum Error {
         place: Place,
         /// The value.
         found: f64,
-        /// Step or token, from 1.
-        step: u64,
+        /// When.
+        at: At,
         /// What to do.
         way_out: &'static str,
     },
     /// An [`Interrupt`](crate::Interrupt) was asked for; what the call would have changed is as it was.
     #[error("stopped because that was asked for; nothing was changed, so the call can be made again")]
     Stopped,
+}
+
+/// When an element was not finite, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Of learning.
+    Step(u64),
+    /// Of a text that is measured or written.
+    Token(u64),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(step) => write!(f, "step {step}"),
+            Self::Token(token) => write!(f, "token {token}"),
+        }
+    }
 }
 
 impl Error {

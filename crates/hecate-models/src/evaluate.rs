@@ -1,7 +1,7 @@
 //! How well a model predicts a text.
 
 use crate::{
-    Cache, Error, LanguageModel, Place, Result,
+    At, Cache, Error, LanguageModel, Place, Result,
     monitor::{SlotMonitor, monitor},
     text::Stream,
 };
@@ -206,14 +206,14 @@ impl Score {
     }
 }
 
-/// The error of a loss that is not finite; its step is the number of tokens predicted.
+/// The error of a loss that is not finite, after the tokens that were predicted.
 fn not_a_number(score: &Score) -> Error {
     let way_out = "the weights are damaged or diverged: go back to an earlier checkpoint or train with a lower rate";
     Error::NonFinite {
         what: "the loss".to_owned(),
         place: Place::default(),
         found: score.nats,
-        step: score.tokens as u64,
+        at: At::Token(score.tokens as u64),
         way_out,
     }
 }

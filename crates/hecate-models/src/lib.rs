@@ -95,7 +95,7 @@ pub use config::{
     MemoryConfig, MixerConfig, Retain, RuleConfig, TntConfig, Wiring,
 };
 pub use dropout::{Dropout, Masks};
-pub use error::{Error, Result};
+pub use error::{At, Error, Result};
 pub use footprint::Footprint;
 pub use init::{Builder, Init};
 pub use interrupt::Interrupt;

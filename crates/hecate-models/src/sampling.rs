@@ -1,6 +1,6 @@
 //! Choosing the next token.
 
-use crate::{Error, Place, Result};
+use crate::{At, Error, Place, Result};
 use hecate_core::primitives::{Draw, NO_SCORE, TOO_LARGE, UNDEFINED};
 
 /// How a token is drawn from logits.
@@ -88,7 +88,7 @@ impl Sampler {
             what: "a logit".to_owned(),
             place: Place::default(),
             found,
-            step: self.drawn,
+            at: At::Token(self.drawn),
             way_out: "the weights are damaged: train again, or go back to an earlier checkpoint",
         })
     }

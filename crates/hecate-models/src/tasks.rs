@@ -16,7 +16,7 @@ pub use spread_recall::{Filler, SpreadRecall};
 pub use symmetric::SymmetricGroup;
 
 use crate::{
-    Config, Error, Interrupt, LanguageModel, Masks, Place, Random, Result,
+    At, Config, Error, Interrupt, LanguageModel, Masks, Place, Random, Result,
     optimizer::{AdamW, Constants},
     schedule::Schedule,
 };
@@ -131,7 +131,7 @@ fn is_likeliest(scores: &[f32], answer: u32) -> bool {
 
 /// The error of a step that cannot be made.
 fn diverged(what: String, found: f64, step: u64) -> Error {
-    Error::NonFinite { what, place: Place::default(), found, step, way_out: "learn with a lower rate" }
+    Error::NonFinite { what, place: Place::default(), found, at: At::Step(step), way_out: "learn with a lower rate" }
 }
 
 /// Moves `count` random elements in random order to the start (Fisher and Yates).

@@ -4,7 +4,7 @@ use super::fixtures::*;
 use hecate_core::Tensor;
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Config, Error, LanguageModel, NonFinite, Place,
+    At, Config, Error, LanguageModel, NonFinite, Place,
     checkpoint::Run,
     trainer::{PUBLISHED, Trainer},
 };
@@ -123,8 +123,8 @@ fn a_step_that_cannot_be_done_says_where_and_saves_nothing() {
     let run = run_with(folder.path(), "model.layers.1.attn.b_proj.bias", |i, x| if i == 1 { f32::NAN } else { x });
     let mut trainer = Trainer::resume(&Cpu::new(), &run).unwrap();
     let error = trainer.step(&corpus().train.tokens).unwrap_err();
-    let Error::NonFinite { place, step, .. } = &error else { panic!("{error}") };
-    assert_eq!((*place, *step), (Place { layer: Some(1), head: Some(1) }, 1));
+    let Error::NonFinite { place, at, .. } = &error else { panic!("{error}") };
+    assert_eq!((*place, *at), (Place { layer: Some(1), head: Some(1) }, At::Step(1)));
     let message = error.to_string();
     for part in ["`theta` of delta", "layer 1, head 1", "NaN", "step 1", "checkpoint", "learning rate"] {
         assert!(message.contains(part), "`{part}` is not in: {message}");

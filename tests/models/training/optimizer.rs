@@ -5,7 +5,7 @@ use approx::assert_relative_eq;
 use hecate_core::{DType, Tensor};
 use hecate_cpu::Cpu;
 use hecate_models::{
-    Error, Gradients, LanguageModel, Parameters,
+    At, Error, Gradients, LanguageModel, Parameters,
     optimizer::{AdamW, Constants, Moments, norm_squared},
 };
 use std::fs;
@@ -66,7 +66,7 @@ fn what_would_spoil_the_weights_is_refused() {
     for (gradients, rate, word) in cases {
         let error = adamw.step(model.parameters_mut(), gradients, rate).expect_err("refused");
         assert!(error.to_string().contains(&word), "`{word}` is not in: {error}");
-        assert_eq!(word.contains("gradient of"), matches!(error, Error::NonFinite { step: 2, .. }), "{error}");
+        assert_eq!(word.contains("gradient of"), matches!(error, Error::NonFinite { at: At::Step(2), .. }), "{error}");
         assert_eq!((bits(&model), adamw.steps()), (before.clone(), 1), "{error}");
         assert_eq!(adamw.moments().means[0].to_f32().unwrap(), mean, "{error}");
     }

@@ -117,6 +117,14 @@ impl Ring {
     }
 }
 
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Memory of the host that is let go of may wait for the whole GPU.
+        let _driver = driver_turn();
+        self.blocks.clear();
+    }
+}
+
 impl Block {
     /// Page-locked memory, and an event that was not recorded yet.
     fn new(context: &Arc<CudaContext>) -> Outcome<Self> {

@@ -1,7 +1,7 @@
 //! AdamW as a whole: moments, constants, and the count of steps.
 
 use super::{Constants, Moments, norm_squared};
-use crate::{Error, Gradients, NonFinite, Parameters, Place, Result, probe::last_gradient};
+use crate::{At, Error, Gradients, NonFinite, Parameters, Place, Result, probe::last_gradient};
 use hecate_core::Backend;
 
 /// An optimiser that counts its steps, clips, and refuses what would spoil the weights.
@@ -94,7 +94,7 @@ fn refusal<B: Backend>(parameters: &Parameters<B>, gradients: &Gradients<B>, nor
             let NonFinite { what, place, found } = first.unwrap_or(whole);
             let way_out = "the weights are as they were; go on with a lower learning rate, or look for its cause on a \
                            tape that is watched by a `Probe`";
-            Error::NonFinite { what, place, found, step: step.into(), way_out }
+            Error::NonFinite { what, place, found, at: At::Step(step.into()), way_out }
         }
         Err(error) => error,
     }

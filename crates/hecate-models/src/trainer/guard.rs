@@ -5,7 +5,7 @@ use super::{
     batch_source::{BatchSource, TokenWindow},
     measure::{Measured, masks},
 };
-use crate::{Error, NonFinite, Place, Result, text::TokenSource};
+use crate::{At, Error, NonFinite, Place, Result, text::TokenSource};
 use hecate_core::Backend;
 
 impl<B: Backend> Measured<B> {
@@ -70,6 +70,6 @@ impl<B: Backend> Trainer<B> {
     fn refusal(&self, NonFinite { what, place, found }: NonFinite) -> Error {
         let way_out = "the last checkpoint is as it was; train again with a lower learning rate, clip harder, or choose \
                        options that bound the rule's steps, such as a momentum below 1 where it has one";
-        Error::NonFinite { what, place, found, step: self.step + 1, way_out }
+        Error::NonFinite { what, place, found, at: At::Step(self.step + 1), way_out }
     }
 }
