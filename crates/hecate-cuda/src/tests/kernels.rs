@@ -74,7 +74,8 @@ fn usage(log: &str) -> Vec<Usage> {
         }
         let Some(last) = all.last_mut() else { continue };
         if let Some(stores) = number_before(line, " bytes spill stores") {
-            last.spilled = Some(stores + number_before(line, " bytes spill loads").unwrap_or(0));
+            // A kernel's functions that are not inlined have such a line each.
+            last.spilled = last.spilled.max(Some(stores + number_before(line, " bytes spill loads").unwrap_or(0)));
         }
         last.registers = number_before(line, " registers").or(last.registers);
     }
