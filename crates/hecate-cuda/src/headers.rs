@@ -7,6 +7,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("tensor.cuh", include_str!("tensor.cuh")),
     ("group.cuh", include_str!("group.cuh")),
     ("hecate.cuh", include_str!("hecate.cuh")),
+    ("follow.cuh", include_str!("follow.cuh")),
     ("random.cuh", include_str!("random.cuh")),
     // The linear engine: all forms, then the chunk forms.
     ("linear.cuh", include_str!("linear/linear.cuh")),

@@ -26,6 +26,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::loss::SOURCE,
     &primitives::matmul::SOURCE,
     &primitives::matmul_groups::SOURCE,
+    &primitives::matmul_rows::SOURCE,
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
     &primitives::quantized::SOURCE,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, KernelArguments, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -270,6 +270,11 @@ impl Rows {
     }
 }
 
+/// Kernels of few rows begin early: what they wait for is short.
+fn start<A: KernelArguments>(device: &Cuda, rows: usize, grid: Grid, arguments: &A) -> Result<()> {
+    if rows <= FEW { device.launch_early(grid, 1, arguments) } else { device.launch(grid, arguments) }
+}
+
 /// `y` and `r`; with a weight by the root of the mean square of groups, without by the length. With `added`, a residual and
 /// the place of its sum with `x`, of that sum, of rows that are kept.
 fn normalise(
@@ -308,12 +313,12 @@ fn normalise(
     };
     let grid = spread.grid(rows, lanes);
     match spread {
-        Rows::Short if added.is_some() => device.launch(grid, &AddShort { call })?,
-        Rows::Medium if added.is_some() => device.launch(grid, &AddMedium { call })?,
-        Rows::Large if added.is_some() => device.launch(grid, &AddLarge { call })?,
-        Rows::Short => device.launch(grid, &Short { call })?,
-        Rows::Medium => device.launch(grid, &Medium { call })?,
-        Rows::Large => device.launch(grid, &Large { call })?,
+        Rows::Short if added.is_some() => start(device, rows, grid, &AddShort { call })?,
+        Rows::Medium if added.is_some() => start(device, rows, grid, &AddMedium { call })?,
+        Rows::Large if added.is_some() => start(device, rows, grid, &AddLarge { call })?,
+        Rows::Short => start(device, rows, grid, &Short { call })?,
+        Rows::Medium => start(device, rows, grid, &Medium { call })?,
+        Rows::Large => start(device, rows, grid, &Large { call })?,
         Rows::Long => device.launch(grid, &Long { call })?,
     }
     Ok(Normed { y, inverse })
