@@ -33,7 +33,7 @@ fn capitals(text: &str, quote: char) -> BTreeSet<String> {
 }
 
 /// What sources that read the environment have in capitals and that is no variable.
-const WORDS: [&str; 4] = ["JSON", "LLVM", "NVRTC", "WITH"];
+const WORDS: [&str; 5] = ["JSON", "LLVM", "NVRTC", "WITH", "__CUDA_ARCH"];
 
 /// What drivers and libraries read, and the page tells of.
 const OF_LIBRARIES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "RAYON_NUM_THREADS", "VK_DRIVER_FILES"];

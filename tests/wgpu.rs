@@ -62,6 +62,9 @@ mod linear;
 #[path = "wgpu/optional.rs"]
 mod optional;
 
+#[path = "wgpu/powers.rs"]
+mod powers;
+
 /// Sizes of several tiles and parts, against the CPU column.
 #[test]
 fn large_primitives() {

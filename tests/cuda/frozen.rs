@@ -111,8 +111,14 @@ fn factors_in_shared_memory() {
     rounds(&Case::new(Yaad { clip: Some(2.0), ..yaad(32) }, sizes, 63));
     rounds(&Case::new(Yaad { bias: Huber::Norm, memory: PLAIN, ..yaad(16) }, sizes, 64));
     rounds(&Case::new(YaadMomentum { momentum: form, frozen: Some(16), ..YaadMomentum::default() }, sizes, 65));
+    // Memories that go back to an anchor.
+    rounds_anchored(Case::new(titans(64), Sizes::new(1, 83, 2, 32, 64), 71));
+    rounds_anchored(Case::new(yaad(20), Sizes::new(1, 70, 2, 64, 32), 72));
+    rounds_anchored(Case::new(ahead, sizes, 73));
+    rounds_anchored(Case::packed(titans(16), &[40, 1, 64, 17], 2, 32, 32, 74));
     // As many blocks as a cluster has, and more memories than run at once.
     rounds(&Case::new(TitansMlp { memory: WIDE, ..titans(64) }, Sizes::new(1, 70, 1, 128, 128), 66));
+    rounds_anchored(Case::new(TitansMlp { memory: WIDE, ..titans(64) }, Sizes::new(1, 70, 1, 64, 64), 75));
     rounds(&Case::new(titans(16), Sizes::new(20, 17, 14, 32, 32), 67));
 }
 

@@ -7,6 +7,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("tensor.cuh", include_str!("tensor.cuh")),
     ("group.cuh", include_str!("group.cuh")),
     ("hecate.cuh", include_str!("hecate.cuh")),
+    ("follow.cuh", include_str!("follow.cuh")),
     ("random.cuh", include_str!("random.cuh")),
     // The linear engine: all forms, then the chunk forms.
     ("linear.cuh", include_str!("linear/linear.cuh")),
@@ -42,6 +43,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("frozen_reverse.cuh", include_str!("deep/frozen/frozen_reverse.cuh")),
     ("plane.cuh", include_str!("deep/frozen/plane.cuh")),
     ("resident.cuh", include_str!("deep/frozen/resident.cuh")),
+    ("resident_reverse.cuh", include_str!("deep/frozen/resident_reverse.cuh")),
     ("layer_norm.cuh", include_str!("deep/layer_norm.cuh")),
     ("retention.cuh", include_str!("deep/retention.cuh")),
     // Primitives.

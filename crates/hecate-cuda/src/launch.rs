@@ -9,7 +9,7 @@ use crate::{
     error::{failed, unsupported},
     source::KernelSource,
 };
-use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
 use hecate_core::{DType, Result, Tensor};
 
 /// The argument of a kernel. Declared by [`kernels!`] only.
@@ -163,6 +163,64 @@ impl Cuda {
         // the sizes it also names. This value's main stream frees none of them before the kernel ran.
         unsafe { launch.launch(config) }.map_err(starting)?;
         Ok(())
+    }
+}
+
+impl Cuda {
+    /// As [`Cuda::launch`], of a kernel that calls `follow` of `follow.cuh` before it reads or writes an array: it may begin
+    /// while the one before it still runs. Its blocks come in clusters of so many.
+    pub(crate) fn launch_early<A: KernelArguments>(&self, grid: Grid, cluster: u32, arguments: &A) -> Result<()> {
+        // The call without this property waits as any kernel does.
+        if !self.begins_early() {
+            debug_assert_eq!(cluster, 1, "clusters are for GPUs that have them");
+            return self.launch(grid, arguments);
+        }
+        let Grid { blocks: (x, y, z), threads, shared } = grid;
+        let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
+        grid.check(A::NAME, self.properties().shared_memory)?;
+        if self.modules().gathered(A::SOURCE, A::NAME) {
+            return Ok(());
+        }
+        let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        // What sets this launch apart: it may overlap with the one before, and blocks come in clusters.
+        let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let early = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let clusters = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+        let mut attributes = [
+            attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, early),
+            attribute(
+                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                sys::CUlaunchAttributeValue { clusterDim: clusters },
+            ),
+        ];
+        // Sizes fit: `check` saw to it.
+        let config = sys::CUlaunchConfig {
+            gridDimX: x as u32,
+            gridDimY: y as u32,
+            gridDimZ: z as u32,
+            blockDimX: threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared as u32,
+            hStream: self.stream().cu_stream(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        tracing::trace!(kernel = A::NAME, grid = ?(x, y, z), threads, cluster, "launch");
+        // One argument, by value: the driver wants the address of where it lies.
+        let mut argument = std::ptr::from_ref(arguments).cast_mut().cast();
+        let _turn = self.ledger().turn();
+        self.context().bind_to_thread().map_err(starting)?;
+        // SAFETY: as of `launch`; the driver reads the structure, and copies it before this returns.
+        unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), &raw mut argument, std::ptr::null_mut()) }
+            .result()
+            .map_err(starting)
+    }
+
+    /// Whether kernels can begin early and in clusters: GPU and driver know how, and kernels are compiled for the GPU. Before
+    /// CUDA 12.3 graphs cannot hold them.
+    pub(crate) fn begins_early(&self) -> bool {
+        self.properties().capability.0 >= 9 && self.properties().driver >= 12_030 && self.compiles()
     }
 }
 

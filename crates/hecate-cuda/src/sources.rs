@@ -26,6 +26,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::loss::SOURCE,
     &primitives::matmul::SOURCE,
     &primitives::matmul_groups::SOURCE,
+    &primitives::matmul_rows::SOURCE,
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
     &primitives::quantized::SOURCE,
@@ -52,7 +53,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     // Deep memories.
     &deep::frozen::FORWARD,
     &deep::frozen::BACKWARD,
-    &deep::frozen::resident::SOURCE,
+    &deep::frozen::resident::FORWARD,
+    &deep::frozen::resident::BACKWARD,
     &deep::MEMORA,
     &deep::MONETA,
     &deep::TITANS_MLP,

@@ -44,7 +44,9 @@ pub fn matmul_each<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     // Rows of `x`, its columns, and rows of each matrix: few and many, runs of all sizes, more matrices than a launch has.
     let few = [(&[1][..], 768, &[40, 3, 700][..]), (&[1], 33, &[5]), (&[2, 3], 36, &[9, 1, 20]), (&[8], 2056, &[4, 6])];
     let many = [(&[9][..], 40, &[33, 8][..]), (&[70], 72, &[70]), (&[1], 16, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10])];
-    few.into_iter().chain(many).map(|(lead, inner, columns)| each(lead, inner, columns)).collect()
+    // Rows of texts side by side: all of a tile and a part of one, sums that are split over blocks or not, narrow matrices.
+    let side = [(&[64][..], 96, &[130, 12][..]), (&[17, 1], 1056, &[65, 5, 9]), (&[33], 32, &[40, 24, 7000])];
+    few.into_iter().chain(many).chain(side).map(|(lead, inner, columns)| each(lead, inner, columns)).collect()
 }
 
 fn each<B: Primitives>(lead: &[usize], inner: usize, columns: &'static [usize]) -> PrimitiveCase<B> {

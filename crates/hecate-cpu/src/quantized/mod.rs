@@ -1,6 +1,7 @@
 //! Products with quantized matrices: rows of `x` become whole numbers of 8 bits, and sums are of whole numbers.
 //!
-//! A row of weights is unpacked once for up to eight rows of `x`, in registers. Weights are read as they lie in memory.
+//! A row of weights is unpacked once for up to eight rows of `x`, in registers, and read as it lies in memory. With AVX-512,
+//! sixteen rows are unpacked for many rows of `x`, to memory that stays in caches.
 //! Without vector instructions (the reference) rows are dequantized and multiplied in 32 bits: what all else is held to.
 
 #[cfg(target_arch = "x86_64")]
@@ -20,7 +21,7 @@ use hecate_core::{
     quantized::{BlockFormat, Quantized},
 };
 use rayon::prelude::*;
-use rounded::{Rounded, RoundedRow};
+use rounded::{GROUP, Rounded, RoundedRow};
 
 /// Rows of `x` that a row of weights is unpacked for at once.
 const TOGETHER: usize = 8;
@@ -41,8 +42,22 @@ type Dots<const R: usize> = fn(&[u8], [RoundedRow<'_>; R]) -> [f32; R];
 #[derive(Clone, Copy)]
 struct Kernels {
     one: Dots<1>,
-    several: Dots<TOGETHER>,
+    several: Several,
 }
+
+/// Products with several rows of `x`; those of each have the bits that they have alone.
+#[derive(Clone, Copy)]
+enum Several {
+    /// A row of weights after another.
+    Rows(Dots<TOGETHER>),
+    /// Sixteen rows of weights at a time.
+    #[cfg(target_arch = "x86_64")]
+    Panels(avx512::Panels),
+}
+
+/// Fewest rows of `x` that pay for unpacking weights to memory.
+#[cfg(target_arch = "x86_64")]
+const FEW: usize = 4;
 
 impl Kernels {
     /// The best for this processor.
@@ -54,15 +69,48 @@ impl Kernels {
         portable::kernels(format)
     }
 
+    /// `out [N,n]`: products of `N` rows of weights with all `n` rows of `x`, in tasks of some rows of weights.
+    fn products(&self, device: &Cpu, weights: &[u8], x: &Rounded, out: &mut [f32]) -> Result<()> {
+        let n = x.rows();
+        let (rows, size) = (out.len() / n, weights.len() * n / out.len());
+        #[cfg(target_arch = "x86_64")]
+        if let (Several::Panels(panels), FEW..) = (self.several, n) {
+            let tiles = panels.tiles(device, x)?;
+            let task = |(weights, out): (&[u8], &mut [f32])| panels.multiply(weights, &tiles, n, out);
+            let parts = weights.par_chunks(ROWS * size).zip(out.par_chunks_mut(ROWS * n));
+            return device.run(|| parts.try_for_each(task));
+        }
+        let task = |(weights, out): (&[u8], &mut [f32])| {
+            weights
+                .chunks_exact(size)
+                .zip(out.chunks_exact_mut(n))
+                .for_each(|(weights, out)| self.row(weights, x, out));
+        };
+        let some = (WORK / (n * x.groups() * GROUP)).clamp(1, ROWS);
+        if rows <= some {
+            task((weights, out));
+        } else {
+            device.run(|| weights.par_chunks(some * size).zip(out.par_chunks_mut(some * n)).for_each(task));
+        }
+        Ok(())
+    }
+
     /// Products of a row of weights with all rows of `x`, one for each of `out`.
     fn row(&self, weights: &[u8], x: &Rounded, out: &mut [f32]) {
-        let (together, rest) = out.as_chunks_mut::<TOGETHER>();
-        let single = together.len() * TOGETHER;
-        for (i, out) in together.iter_mut().enumerate() {
-            *out = (self.several)(weights, std::array::from_fn(|r| x.row(i * TOGETHER + r)));
-        }
-        for (i, out) in rest.iter_mut().enumerate() {
-            [*out] = (self.one)(weights, [x.row(single + i)]);
+        let done = match self.several {
+            Several::Rows(several) => {
+                let together = out.as_chunks_mut::<TOGETHER>().0;
+                for (i, out) in together.iter_mut().enumerate() {
+                    *out = several(weights, std::array::from_fn(|r| x.row(i * TOGETHER + r)));
+                }
+                together.len() * TOGETHER
+            }
+            // Few rows, one after another.
+            #[cfg(target_arch = "x86_64")]
+            Several::Panels(_) => 0,
+        };
+        for (i, out) in out.iter_mut().enumerate().skip(done) {
+            [*out] = (self.one)(weights, [x.row(i)]);
         }
     }
 }
@@ -71,30 +119,20 @@ impl QuantizedMatmul for Cpu {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`: made as `[N,n]`, a row of weights after another, and then turned.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (dtype, values) = (x.dtype(), floats(x)?);
-        let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
+        let (n, columns) = (x.shape().rows(), weight.rows());
         let words: &Host = weight.words().buffer();
         let Host::U32(words) = words else {
             let (what, found) = ("quantized_matmul", words.dtype());
             return Err(Error::DType { what, slot: "weight", expected: "u32", found });
         };
-        let (bytes, size) = (bytemuck::cast_slice::<u32, u8>(words), weight.row_bytes());
+        let bytes = bytemuck::cast_slice::<u32, u8>(words);
         let mut turned = self.take("quantized_matmul", n * columns)?;
         if is_scalar() {
             by_values(self, weight, bytes, &values, &mut turned)?;
         } else {
             let x = Rounded::new(self, &values, n)?;
-            let kernels = Kernels::of(weight.format());
-            let rows = (WORK / (n * inner)).clamp(1, ROWS);
-            let task = |(i, out): (usize, &mut [f32])| {
-                for (j, out) in out.chunks_exact_mut(n).enumerate() {
-                    kernels.row(&bytes[(i * rows + j) * size..][..size], &x, out);
-                }
-            };
-            if columns <= rows {
-                task((0, &mut turned));
-            } else {
-                self.run(|| turned.par_chunks_mut(rows * n).enumerate().for_each(task));
-            }
+            let bytes = &bytes[..columns * weight.row_bytes()];
+            Kernels::of(weight.format()).products(self, bytes, &x, &mut turned)?;
         }
         if n == 1 {
             return pooled_tensor(self, [1, columns], dtype, turned);

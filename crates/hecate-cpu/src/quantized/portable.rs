@@ -1,6 +1,6 @@
 //! Products of whole numbers for any processor: loops that compilers turn into the vector instructions there are.
 
-use super::{Dots, Kernels, RoundedRow, rounded::GROUP, wide};
+use super::{Dots, Kernels, RoundedRow, Several, rounded::GROUP, wide};
 use hecate_core::quantized::{BlockFormat, KScales};
 
 /// Groups of a block of 256 values.
@@ -16,7 +16,7 @@ pub(super) fn kernels(format: BlockFormat) -> Kernels {
 }
 
 fn of(one: Dots<1>, several: Dots<{ super::TOGETHER }>) -> Kernels {
-    Kernels { one, several }
+    Kernels { one, several: Several::Rows(several) }
 }
 
 /// A format's groups of 32 values: whole numbers of 8 bits with a sign, one scale for each half, and what is subtracted.
@@ -41,7 +41,8 @@ fn dots<F: Groups, const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f
                     let (scales, minimum) = F::group(block, j, &mut q);
                     for (sum, x) in sums.iter_mut().zip(&x) {
                         let [low, high] = [0, 1].map(|half| dot(&q, &x.q[at], half) as f32);
-                        *sum += x.d[at] * (scales[0] * low + scales[1] * high) - minimum * x.sums[at];
+                        *sum +=
+                            x.d[at] * (scales[0] * low + scales[1] * high) - minimum * (x.d[at] * x.totals[at] as f32);
                     }
                 }
             }

@@ -8,6 +8,9 @@ use rayon::prelude::*;
 /// Values that share a scale: the smallest block of all formats.
 pub(super) const GROUP: usize = 32;
 
+/// Groups that have sums of their own: group `t` goes to sum `t mod 16`, so that a register has all of them.
+pub(super) const SUMS: usize = 16;
+
 /// Largest whole number.
 const LEVELS: f32 = 127.0;
 
@@ -16,79 +19,90 @@ const LEVELS: f32 = 127.0;
 /// A value is at most `d/2` from where it was, which is 1/254 of the largest of its group. A group with a NaN or an infinity has
 /// a `d` of NaN, so that products show it.
 pub(super) struct Rounded {
-    /// Groups of a row.
+    /// Groups of a row, with those of zeros that make them a multiple of [`SUMS`].
     groups: usize,
-    /// `[n,K]`
+    /// `[n, groups, 32]`
     q: Vec<i8>,
-    /// `[n,K/32]`, and times the sum of the group.
+    /// `[n, groups]`, and sums of groups.
     d: Vec<f32>,
-    sums: Vec<f32>,
+    totals: Vec<i32>,
 }
 
 /// One of these rows.
 #[derive(Clone, Copy)]
 pub(super) struct RoundedRow<'a> {
-    /// `[K/32]` groups.
+    /// All groups.
     pub(super) q: &'a [[i8; GROUP]],
-    /// `[K/32]`
+    /// A scale each.
     pub(super) d: &'a [f32],
-    /// `d Σ q` of each group: what a minimum is multiplied by.
-    pub(super) sums: &'a [f32],
+    /// `Σ q` of each group; `d Σ q` is what a minimum is multiplied by.
+    pub(super) totals: &'a [i32],
 }
 
 impl Rounded {
     /// Of `x [n,K]`, whose rows are whole groups.
     pub(super) fn new(device: &Cpu, x: &[f32], n: usize) -> Result<Self> {
-        let (what, count) = ("quantized_matmul", x.len() / GROUP);
+        let (what, inner) = ("quantized_matmul", x.len() / n);
+        let groups = (inner / GROUP).next_multiple_of(SUMS);
+        let count = n * groups;
         let mut rounded = Self {
-            groups: count / n,
-            q: memory::zeros(what, x.len())?,
+            groups,
+            q: memory::zeros(what, count * GROUP)?,
             d: memory::zeros(what, count)?,
-            sums: memory::zeros(what, count)?,
+            totals: memory::zeros(what, count)?,
         };
-        let row = rounded.groups;
-        let parts = rounded
-            .q
-            .par_chunks_mut(row * GROUP)
-            .zip(rounded.d.par_chunks_mut(row))
-            .zip(rounded.sums.par_chunks_mut(row));
-        let work = |(x, ((q, d), sums)): (&[f32], ((&mut [i8], &mut [f32]), &mut [f32]))| {
+        let places = rounded.q.par_chunks_mut(groups * GROUP);
+        let places = places.zip(rounded.d.par_chunks_mut(groups).zip(rounded.totals.par_chunks_mut(groups)));
+        let work = |(x, (q, (d, totals))): (&[f32], (&mut [i8], (&mut [f32], &mut [i32])))| {
             wide(
-                (x, q, d, sums),
+                (x, q, d, totals),
                 #[inline(always)]
-                |(x, q, d, sums)| round(x, q, d, sums),
+                |(x, q, d, totals)| round(x, q, d, totals),
             )
         };
         if n == 1 {
-            work((x, ((&mut rounded.q, &mut rounded.d), &mut rounded.sums)));
+            work((x, (&mut rounded.q, (&mut rounded.d, &mut rounded.totals))));
         } else {
-            device.run(|| x.par_chunks(row * GROUP).zip(parts).for_each(work));
+            device.run(|| x.par_chunks(inner).zip(places).for_each(work));
         }
         Ok(rounded)
+    }
+
+    /// Rows.
+    pub(super) fn rows(&self) -> usize {
+        self.d.len() / self.groups
+    }
+
+    /// Groups of a row, a multiple of [`SUMS`].
+    pub(super) fn groups(&self) -> usize {
+        self.groups
     }
 
     /// Row `i`.
     pub(super) fn row(&self, i: usize) -> RoundedRow<'_> {
         let groups = i * self.groups..(i + 1) * self.groups;
-        RoundedRow { q: &self.q.as_chunks().0[groups.clone()], d: &self.d[groups.clone()], sums: &self.sums[groups] }
+        RoundedRow {
+            q: &self.q.as_chunks().0[groups.clone()],
+            d: &self.d[groups.clone()],
+            totals: &self.totals[groups],
+        }
     }
 }
 
 #[inline(always)]
-fn round(x: &[f32], q: &mut [i8], d: &mut [f32], sums: &mut [f32]) {
+fn round(x: &[f32], q: &mut [i8], d: &mut [f32], totals: &mut [i32]) {
     let groups = x.as_chunks::<GROUP>().0.iter().zip(q.as_chunks_mut::<GROUP>().0);
-    for ((x, q), (d, sums)) in groups.zip(d.iter_mut().zip(sums)) {
+    for ((x, q), (d, total)) in groups.zip(d.iter_mut().zip(totals)) {
         // As bits, magnitudes are ordered like whole numbers, NaN and infinity above all others.
         let most = f32::from_bits(x.iter().fold(0, |most, x| most.max(x.to_bits() & 0x7fff_ffff)));
         *d = if most.is_finite() { most / LEVELS } else { f32::NAN };
         // Of numbers that are too small for a reciprocal nothing is left but 0.
         let inverse = if *d >= f32::MIN_POSITIVE { 1.0 / *d } else { 0.0 };
-        let mut sum = 0;
+        *total = 0;
         for (q, x) in q.iter_mut().zip(x) {
             // Ties to even: one instruction, where the other way takes several.
             *q = (x * inverse).round_ties_even() as i8;
-            sum += i32::from(*q);
+            *total += i32::from(*q);
         }
-        *sums = *d * sum as f32;
     }
 }

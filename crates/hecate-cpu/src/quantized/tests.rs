@@ -33,11 +33,10 @@ fn truth(x: &[f32], weights: &[f32], inner: usize) -> Vec<f64> {
 /// All rows of `x` with all rows of weights, by these kernels.
 fn products(kernels: &Kernels, format: BlockFormat, blocks: &[u8], x: &[f32], inner: usize) -> Vec<f32> {
     let (n, size) = (x.len() / inner, format.bytes(inner).unwrap());
-    let rounded = Rounded::new(&Cpu::new(), x, n).unwrap();
+    let device = Cpu::new();
+    let rounded = Rounded::new(&device, x, n).unwrap();
     let mut out = vec![0.0; n * (blocks.len() / size)];
-    for (weights, out) in blocks.chunks_exact(size).zip(out.chunks_exact_mut(n)) {
-        kernels.row(weights, &rounded, out);
-    }
+    kernels.products(&device, blocks, &rounded, &mut out).unwrap();
     let columns = out.len() / n;
     (0..n).flat_map(|i| (0..columns).map(move |j| (i, j))).map(|(i, j)| out[j * n + i]).collect()
 }

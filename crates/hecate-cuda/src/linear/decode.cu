@@ -1,5 +1,6 @@
 // One token of a layer's memory: from what the projections make of it to what goes to the one back. A block has a head of
 // a sequence; a thread has a column of the memory and some of its rows.
+#include "follow.cuh"
 #include "linear.cuh"
 #include "maps.cuh"
 
@@ -146,7 +147,7 @@ struct Share {
     }
 };
 
-// Asks for the thread's rows of the state, which it reads after the convolutions.
+// Asks for the thread's rows of the state while the projections are made.
 __device__ __forceinline__ void ask_for_state(const Decode& args, const Share& mine) {
     if (!mine.any) return;
     for (u32 i = mine.part; i < args.key; i += mine.parts) {
@@ -156,44 +157,81 @@ __device__ __forceinline__ void ask_for_state(const Decode& args, const Share& m
     }
 }
 
+// Rows of its column that a thread keeps from when it asks for them to the write.
+#define KEPT 16
+
+// The first of the thread's rows; those after it lie where they lie.
+struct Kept {
+    float m[KEPT], s[KEPT];
+
+    __device__ __forceinline__ Kept(const Decode& args, const Share& mine) {
+#pragma unroll
+        for (u32 n = 0; n < KEPT; n++) {
+            const u32 i = mine.part + n * mine.parts;
+            const bool inside = mine.any && i < args.key;
+            const u64 at = mine.state + (u64)i * args.value;
+            m[n] = inside ? args.m[at] : 0.0f;
+            s[n] = inside && args.s ? args.s[at] : 0.0f;
+        }
+    }
+};
+
 // k M over the thread's rows.
 // A thread adds up its own rows of its column; `over_parts` puts the threads of a column together.
-__device__ __forceinline__ float recalled(const Decode& args, const Share& mine, const float* k) {
+__device__ __forceinline__ float recalled(const Decode& args, const Share& mine, const Kept& kept, const float* k) {
     float sum = 0.0f;
     if (!mine.any) return sum;
-#pragma unroll 4
-    for (u32 i = mine.part; i < args.key; i += mine.parts) sum += k[i] * args.m[mine.state + (u64)i * args.value];
+#pragma unroll
+    for (u32 n = 0; n < KEPT; n++) {
+        const u32 i = mine.part + n * mine.parts;
+        if (i < args.key) sum += k[i] * kept.m[n];
+    }
+    for (u32 i = mine.part + KEPT * mine.parts; i < args.key; i += mine.parts)
+        sum += k[i] * args.m[mine.state + (u64)i * args.value];
     return sum;
 }
 
-// Equations (3) and (4) for the thread's rows, and (5).
+// Equations (3) and (4) for row `i` of the thread, whose memory and momentum were `old` and `s`, and its part of (5).
+__device__ __forceinline__ float written_row(
+    const Decode& args, u64 at, Four x, float q, float k, float z, float old, float s
+) {
+    float write = k * z;
+    if (args.s) write = args.last_s[at] = x.w * s + write;
+    const float now = x.z * old + write;
+    args.last_m[at] = now;
+    return q * (args.before ? old : now);
+}
+
+// The same for all of the thread's rows.
 __device__ __forceinline__ float written(
-    const Decode& args, const Share& mine, Four x, const float* q, const float* k, float z
+    const Decode& args, const Share& mine, const Kept& kept, Four x, const float* q, const float* k, float z
 ) {
     float y = 0.0f;
     if (!mine.any) return y;
-#pragma unroll 4
-    for (u32 i = mine.part; i < args.key; i += mine.parts) {
-        u64 at = mine.state + (u64)i * args.value;
-        float old = args.m[at], write = k[i] * z;
-        if (args.s) write = args.last_s[at] = x.w * args.s[at] + write;
-        float now = x.z * old + write;
-        args.last_m[at] = now;
-        y += q[i] * (args.before ? old : now);
+#pragma unroll
+    for (u32 n = 0; n < KEPT; n++) {
+        const u32 i = mine.part + n * mine.parts;
+        if (i < args.key) y += written_row(args, mine.state + (u64)i * args.value, x, q[i], k[i], z, kept.m[n], kept.s[n]);
+    }
+    for (u32 i = mine.part + KEPT * mine.parts; i < args.key; i += mine.parts) {
+        const u64 at = mine.state + (u64)i * args.value;
+        y += written_row(args, at, x, q[i], k[i], z, args.m[at], args.s ? args.s[at] : 0.0f);
     }
     return y;
 }
 
-// A block of 1024 threads has one head of one sequence. A thread has a column of the memory [K,V] and every `parts`th row.
+// A block of up to 1024 threads has one head of one sequence. A thread has a column of the memory [K,V] and every `parts`th row.
 //
 // Shared memory, in elements: q and k [K], v and u [V], one of each thread for sums over parts, 32 for a sum over the block.
-// The memory itself is read and written once, where it lies.
+// The memory itself is read and written once.
 KERNEL(decode, Decode, 1024) {
     DYNAMIC_SHARED(float, shared);
     const u32 key = args.key, value = args.value;
     float *q = shared, *k = q + key, *v = k + key, *z = v + value, *sums = z + value, *rest = sums + blockDim.x;
     const Share mine(args);
     ask_for_state(args, mine);
+    follow();
+    const Kept kept(args, mine);
     fill(args, args.q, key, 0, q);
     fill(args, args.k, key, key, k);
     fill(args, args.v, value, 2 * key, v);
@@ -203,7 +241,7 @@ KERNEL(decode, Decode, 1024) {
     if (threadIdx.x < 64) normalise(threadIdx.x < 32 ? q : k, key, args.norm_epsilon);
     __syncthreads();
     // (1): the prediction, a part a thread.
-    sums[threadIdx.x] = args.erase ? recalled(args, mine, k) : 0.0f;
+    sums[threadIdx.x] = args.erase ? recalled(args, mine, kept, k) : 0.0f;
     __syncthreads();
     if (threadIdx.x < value) {
         // (2): the pseudo-value of a column, by one thread.
@@ -212,7 +250,7 @@ KERNEL(decode, Decode, 1024) {
     }
     __syncthreads();
     // (3)-(5): the write, and the read, a part a thread.
-    sums[threadIdx.x] = mine.any ? written(args, mine, x, q, k, z[mine.column]) : 0.0f;
+    sums[threadIdx.x] = mine.any ? written(args, mine, kept, x, q, k, z[mine.column]) : 0.0f;
     __syncthreads();
     float y = threadIdx.x < value ? mine.over_parts(sums) : 0.0f;
     float square = block_sum(y * y, rest);

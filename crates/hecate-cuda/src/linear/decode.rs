@@ -19,6 +19,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("decode", "decode.cu");
 /// Threads of a block, and the most elements of a key or a value: a thread has a column.
 const THREADS: usize = 1024;
 
+/// Threads of a block of a small memory, and rows of it that a thread keeps.
+const SMALL: usize = 256;
+const KEPT: usize = 16;
+
 /// `struct Map` of `decode.cu`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -158,11 +162,16 @@ pub(super) fn run<R: LinearRule>(
         norm_epsilon: inputs.norm_epsilon,
         epsilon: inputs.epsilon,
     };
+    // A block for each head of each sequence: a small one, beside which others fit, where it can keep its memory.
+    let blocks = dims.batch * dims.heads;
+    // Columns are filled up to whole warps, as in the kernel.
+    let small = dims.value <= SMALL && dims.key * dims.value.next_multiple_of(32) <= KEPT * SMALL;
+    let threads = if small { SMALL } else { THREADS };
     // q, k, v, u, a sum a thread, and 32 for the block.
     // In bytes: under 48 KiB at 1024 columns, which every GPU gives unasked.
-    let shared = 4 * (2 * dims.key + 2 * dims.value + THREADS + 32);
-    // A block for each head of each sequence.
-    let grid = Grid { blocks: (dims.batch * dims.heads, 1, 1), threads: THREADS as u32, shared };
-    device.launch(grid, &arguments)?;
+    let shared = 4 * (2 * dims.key + 2 * dims.value + threads + 32);
+    let grid = Grid { blocks: (blocks, 1, 1), threads: threads as u32, shared };
+    // The state may be on its way while the kernel before this still runs.
+    device.launch_early(grid, 1, &arguments)?;
     Ok(Decoded { out, state, convs })
 }

@@ -1,5 +1,6 @@
 // Element by element: maps, sums, products, conversions.
 #include "entries.cuh"
+#include "follow.cuh"
 #include "maps.cuh"
 #include "random.cuh"
 
@@ -128,7 +129,10 @@ struct Gated {
 };
 
 // One read of each input, one write.
-KERNEL(gated, Gated, 256) { for_elements(args.x.type, args); }
+KERNEL(gated, Gated, 256) {
+    follow();
+    for_elements(args.x.type, args);
+}
 
 // dx = map(g) dy and dg = map′(g) x dy, arrays `[count]` of one type.
 struct GatedBackward {

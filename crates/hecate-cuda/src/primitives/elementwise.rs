@@ -34,6 +34,9 @@ kernels! { SOURCE {
     "cast_all" Casts { casts: Pointer, number: u32 }
 } }
 
+/// Elements of a kernel that begins early: those of the 64 rows of tokens that are generated.
+const EARLY: usize = 1 << 18;
+
 impl Elementwise for Cuda {
     /// `y = map(x)` of the shape and type of `x`.
     fn map(&self, map: Map, x: &Tensor<Self>) -> Result<Tensor<Self>> {
@@ -55,7 +58,11 @@ impl Elementwise for Cuda {
     fn gated(&self, map: Map, x: &Tensor<Self>, g: &Tensor<Self>) -> Result<Tensor<Self>> {
         let (y, count, map) = (self.empty(x.shape().clone(), x.dtype())?, x.shape().count(), map.index());
         let arguments = Gated { x: x.into(), g: g.into(), y: (&y).into(), count: count as u64, map };
-        self.launch(runs(x, count), &arguments)?;
+        // Of few tokens: what it waits for is short.
+        match count <= EARLY {
+            true => self.launch_early(runs(x, count), 1, &arguments)?,
+            false => self.launch(runs(x, count), &arguments)?,
+        }
         Ok(y)
     }
 

@@ -198,21 +198,21 @@ __device__ __forceinline__ Terms<N> terms_of(uint4 x, uint4 dy, const LayerNormG
 }
 
 // A block goes through rows, one for each `lanes` of its threads, and keeps its parts of dw and db in registers.
-template <u32 TYPE, bool BLOCK> __device__ __forceinline__ void gradients(const LayerNormGradients& args, float* shared) {
+template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradients(const LayerNormGradients& args, float* shared) {
     constexpr u32 N = RUN_LENGTH<TYPE>;
     // A sum a warp.
     __shared__ float sums[32];
     const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
     const float share = 1.0f / (float)args.width;
-    Run<N> dw[KEPT] = {}, db[KEPT] = {};
+    Run<N> dw[RUNS] = {}, db[RUNS] = {};
     // All threads of a block go through as many rows, so that sums have all of them.
     for (u64 first = (u64)blockIdx.x * together; first < args.rows; first += (u64)gridDim.x * together) {
         const u64 row = first + threadIdx.x / args.lanes, start = row * args.width;
         const bool there = row < args.rows;
         // As they lie in memory, which takes half the registers.
-        uint4 x[KEPT], dy[KEPT];
+        uint4 x[RUNS], dy[RUNS];
 #pragma unroll
-        for (u32 run = 0; run < KEPT; run++) {
+        for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             const u64 at = there && column < args.width ? (start + column) / N : 0;
             x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
@@ -221,7 +221,7 @@ template <u32 TYPE, bool BLOCK> __device__ __forceinline__ void gradients(const 
         // Means of h and of n h: what a row cannot change, its level and its length.
         float level = 0.0f, along = 0.0f;
 #pragma unroll
-        for (u32 run = 0; run < KEPT; run++) {
+        for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             if (!there || column >= args.width) continue;
             const Terms<N> t = terms_of<N, TYPE>(x[run], dy[run], args, mean, r, column);
@@ -234,7 +234,7 @@ template <u32 TYPE, bool BLOCK> __device__ __forceinline__ void gradients(const 
         along = (BLOCK ? block_sum(along, sums) : warp_sum(along)) * share;
         // dx = r (h − mean h − n mean (n h)), of terms that are made again.
 #pragma unroll
-        for (u32 run = 0; run < KEPT; run++) {
+        for (u32 run = 0; run < RUNS; run++) {
             const u32 column = N * (run * args.lanes + lane);
             if (!there || column >= args.width) continue;
             Terms<N> t = terms_of<N, TYPE>(x[run], dy[run], args, mean, r, column);
@@ -255,11 +255,16 @@ template <u32 TYPE, bool BLOCK> __device__ __forceinline__ void gradients(const 
 
 // A warp a row; sums take 32 KiB of shared memory.
 KERNEL(layer_norm_gradients, LayerNormGradients, 256, 2) {
-    __shared__ float shared[KEPT * 8 * 256];
-    BY_TYPE(args.x.type, gradients<TYPE, false>(of_type<TYPE>(args), shared))
+    __shared__ float shared[4 * 8 * 256];
+    BY_TYPE(args.x.type, gradients<TYPE, 4, false>(of_type<TYPE>(args), shared))
 }
 
-// A block a row.
-KERNEL(layer_norm_large_gradients, LayerNormGradients, 256, 2) {
-    BY_TYPE(args.x.type, gradients<TYPE, true>(of_type<TYPE>(args), nullptr))
+// A block a row, of up to two runs a thread, and of up to four.
+KERNEL(layer_norm_large_gradients, LayerNormGradients, 256, 3) {
+    BY_TYPE(args.x.type, gradients<TYPE, 2, true>(of_type<TYPE>(args), nullptr))
+}
+
+// Twice as many, for the longest rows that are kept.
+KERNEL(layer_norm_larger_gradients, LayerNormGradients, 256, 2) {
+    BY_TYPE(args.x.type, gradients<TYPE, 4, true>(of_type<TYPE>(args), nullptr))
 }

@@ -2,7 +2,10 @@
 //!
 //! Rows of up to 1,024 runs of 16 bytes stay in registers, so arrays are read once.
 
-use super::{reduce::Parts, whole_rows::WholeRows};
+use super::{
+    reduce::Parts,
+    whole_rows::{RowBlocks, WholeRows},
+};
 use crate::{
     Cuda,
     launch::{Array, Grid, Pointer, kernels, pointer},
@@ -78,6 +81,7 @@ kernels! { SOURCE {
     // All gradients of kept rows, of which a warp or a block has one.
     "layer_norm_gradients" Gradients { call: GradientsCall }
     "layer_norm_large_gradients" LargeGradients { call: GradientsCall }
+    "layer_norm_larger_gradients" LargerGradients { call: GradientsCall }
 } }
 
 impl LayerNorm for Cuda {
@@ -117,11 +121,8 @@ impl LayerNorm for Cuda {
     }
 }
 
-/// Threads that fill a large GPU: each has eight runs under way, and keeps parts of sums, few of which are to be written.
-const FULL: usize = 1 << 16;
-
-/// Rows that a thread adds up in 32 bits, and the most blocks that are worth their parts of sums.
-const SHORT: [usize; 2] = [32, 1 << 14];
+/// Rows of a block that has a warp for each.
+const WARPS: usize = 8;
 
 /// Arrays are read once; blocks go through rows in turn and leave parts of `dw` and `db`.
 fn kept_backward(
@@ -130,12 +131,16 @@ fn kept_backward(
     spread: WholeRows,
 ) -> Result<LayerNormInputs<Tensor<Cuda>>> {
     let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean, inverse, dy } = *call;
-    let (rows, width, WholeRows { lanes, threads, .. }) = (x.shape().rows(), x.shape().last(), spread);
-    let together = threads / lanes;
-    let blocks = rows.div_ceil(together * SHORT[0]).clamp(FULL / threads, SHORT[1]).min(rows.div_ceil(together));
+    let (rows, width) = (x.shape().rows(), x.shape().last());
     let dx = device.empty(x.shape().clone(), x.dtype())?;
-    // A thread of a block that has one row leaves sums of its own.
-    let parts = || if together == 1 { Parts::narrow(device, blocks, width) } else { Parts::new(device, blocks, width) };
+    let large = (spread.lanes > 32).then(|| RowBlocks::new(rows, width / Array::from(x).wide()));
+    // Of short rows as many blocks as fill a large GPU, more where a thread would add up over 32 rows.
+    let few = rows.div_ceil(WARPS * 32).clamp(256, 1 << 14).min(rows.div_ceil(WARPS));
+    let (blocks, threads) = large.map_or((few, 32 * WARPS), |large| (large.blocks, large.threads));
+    let parts = || match large {
+        Some(_) => Parts::narrow(device, blocks, width),
+        None => Parts::new(device, blocks, width),
+    };
     // Two sums over rows, made side by side.
     let (weight_parts, bias_parts) = (parts()?, parts()?);
     let call = GradientsCall {
@@ -149,12 +154,13 @@ fn kept_backward(
         bias_parts: bias_parts.pointer(),
         rows: rows as u64,
         width: width as u64,
-        lanes: lanes as u32,
+        lanes: large.map_or(32, |large| large.threads) as u32,
     };
     let grid = Grid::blocks(blocks, threads as u32);
-    match together {
-        1 => device.launch(grid, &LargeGradients { call })?,
-        _ => device.launch(grid, &Gradients { call })?,
+    match large {
+        None => device.launch(grid, &Gradients { call })?,
+        Some(RowBlocks { larger: false, .. }) => device.launch(grid, &LargeGradients { call })?,
+        Some(_) => device.launch(grid, &LargerGradients { call })?,
     }
     // Rounded once, from sums over blocks in 64 bits.
     let [weight, bias] = [weight_parts, bias_parts].map(|parts| parts.total(device, weight.dtype()));

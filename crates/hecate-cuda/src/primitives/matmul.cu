@@ -1,4 +1,5 @@
 // Products of matrices where there is no library for them: tiles of the result, each by one block, sums in 32 bits.
+#include "follow.cuh"
 #include "hecate.cuh"
 
 #define DEPTH 16
@@ -201,6 +202,8 @@ KERNEL(matmul_few_rows, FewRows, THREADS) {
 struct Factor {
     void *b, *out;
     u64 end;
+    // Of `b`
+    u64 type;
 };
 
 // The same of several matrices that the rows of `a` meet, whose columns follow each other.
@@ -209,27 +212,61 @@ struct Each {
     Factor factors[MATRICES];
 };
 
-// Matrices of TYPE; `a` and the products are of the same type or of 32 bits.
-template <u32 TYPE, u32 N, u32 ROWS> __device__ __forceinline__ void few_rows_each(const FewRows& of, const Factor* factors) {
-    FewRows args = of;
-    args.a.type = of.a.type == TYPE ? TYPE : 0;
-    for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
-        u32 i = 0;
-        while (column >= factors[i].end) i++;
-        u64 first = i ? factors[i - 1].end : 0, own = column - first;
-        float sum[ROWS] = {};
-        row_sums<N>(args, 0, Array{factors[i].b, TYPE}, own * args.inner, sum);
-        store_sums(args, 0, Array{factors[i].out, args.a.type}, factors[i].end - first, own, sum);
-    }
+// One column of one of them, with ROWS rows of `a` from row `top` on; these and the product are of TYPE or of 32 bits.
+template <u32 TYPE, u32 N, u32 ROWS>
+__device__ __forceinline__ void few_rows_of(FewRows args, const Factor& factor, u64 columns, u64 column, u64 top) {
+    // The compiler knows that there are two types.
+    args.a.type = args.a.type == TYPE ? TYPE : 0;
+    const u64 size = args.a.type ? 2 : 4;
+    // The rows before are not there.
+    args.a.data = (u8*)args.a.data + top * args.inner * size;
+    args.rows -= top;
+    float sum[ROWS] = {};
+    row_sums<N>(args, 0, Array{factor.b, TYPE}, column * args.inner, sum);
+    store_sums(args, 0, Array{(u8*)factor.out + top * columns * size, args.a.type}, columns, column, sum);
 }
 
 // In runs of 16 bytes where rows are multiples of them.
-template <u32 TYPE, u32 ROWS> __device__ __forceinline__ void in_runs(const FewRows& rows, const Factor* factors) {
-    if (rows.inner % RUN_LENGTH<TYPE> == 0) few_rows_each<TYPE, RUN_LENGTH<TYPE>, ROWS>(rows, factors);
-    else few_rows_each<TYPE, 1, ROWS>(rows, factors);
+template <u32 TYPE, u32 ROWS>
+__device__ __forceinline__ void in_runs(const FewRows& args, const Factor& factor, u64 columns, u64 column, u64 top) {
+    if (args.inner % RUN_LENGTH<TYPE> == 0) few_rows_of<TYPE, RUN_LENGTH<TYPE>, ROWS>(args, factor, columns, column, top);
+    else few_rows_of<TYPE, 1, ROWS>(args, factor, columns, column, top);
 }
 
-KERNEL(matmul_each, Each, THREADS) {
-    if (args.rows.rows == 1) BY_TYPE(args.rows.b.type, in_runs<TYPE, 1>(args.rows, args.factors))
-    else BY_TYPE(args.rows.b.type, in_runs<TYPE, FEW>(args.rows, args.factors))
+// Where a warp's column is: in which matrix, which of its columns, and how many that has.
+struct Column {
+    u32 matrix;
+    u64 own, columns;
+    __device__ __forceinline__ Column(const Factor* factors, u64 column) {
+        matrix = 0;
+        while (column >= factors[matrix].end) matrix++;
+        const u64 first = matrix ? factors[matrix - 1].end : 0;
+        own = column - first;
+        columns = factors[matrix].end - first;
+    }
+};
+
+// A warp has a column and up to ROWS rows: neighbours share a row of `b`, which comes from memory once.
+template <u32 ROWS> __device__ __forceinline__ void each_column(const Each& args) {
+    const u64 tiles = (args.rows.rows + ROWS - 1) / ROWS, count = args.rows.columns * tiles;
+    if (grid_thread() / 32 < count) {
+        // Matrices are seldom what the kernel before this made, so they can be on their way.
+        const Column at(args.factors, place(grid_thread() / 32, tiles).row);
+        const Factor& factor = args.factors[at.matrix];
+        const u64 bytes = args.rows.inner * (factor.type ? 2 : 4);
+        for (u64 i = threadIdx.x % 32 * 128; i < bytes; i += 32 * 128) ask_for((u8*)factor.b + at.own * bytes + i);
+    }
+    follow();
+    // Rows of one column are neighbouring warps'.
+    for (u64 i = grid_thread() / 32; i < count; i += grid_threads() / 32) {
+        const Place unit = place(i, tiles);
+        const Column at(args.factors, unit.row);
+        const Factor& factor = args.factors[at.matrix];
+        BY_TYPE(factor.type, in_runs<TYPE, ROWS>(args.rows, factor, at.columns, at.own, unit.column * ROWS))
+    }
 }
+
+// With few registers a token's kernels leave room for those after them, which begin early.
+KERNEL(matmul_each_row, Each, THREADS, 5) { each_column<1>(args); }
+// Two to eight rows.
+KERNEL(matmul_each, Each, THREADS) { each_column<FEW>(args); }

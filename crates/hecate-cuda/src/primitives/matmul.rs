@@ -3,7 +3,7 @@
 //! Products are of 32-bit floats or of one 16-bit type, with sums in 32 bits. cuBLAS and our own kernels round
 //! otherwise, so which of them runs depends on the sizes and on what is installed alone.
 
-use super::matmul_groups;
+use super::{matmul_groups, matmul_rows};
 use crate::{
     Cuda,
     blas::{Blas, Product, ProductStrides},
@@ -25,6 +25,9 @@ pub(super) const MOST: usize = i32::MAX as usize;
 
 /// Rows that a kernel of their own takes: those of tokens that are generated.
 const FEW: usize = 8;
+
+/// Columns of what gates are made of: with more rows too, a warp has one of them.
+const NARROW: usize = 64;
 
 /// Rows, and products of elements, that cuBLAS is not opened for: it takes 0.2 s, and a short prompt needs nothing larger.
 const SHORT: (usize, usize) = (64, 1 << 22);
@@ -87,31 +90,64 @@ impl Matmul for Cuda {
         sum(out, onto)
     }
 
-    /// `x Wᵀ` for each `W`, in one launch for those of a type where `x` has few rows.
+    /// `x Wᵀ` for each `W`, where `x` has few rows in one launch for all, or one a type.
     fn matmul_each(&self, x: &Tensor<Self>, weights: &[(MatmulDims, &Tensor<Self>)]) -> Result<Vec<Tensor<Self>>> {
-        let (mut products, mut rounded) = (Vec::with_capacity(weights.len()), None);
-        for run in weights.chunk_by(|(_, a), (_, b)| a.dtype() == b.dtype()).flat_map(|run| run.chunks(MATRICES)) {
-            let mixed = run[0].1.dtype() != x.dtype();
-            // A launch for all of them; a single one of the same type has its own kernel already.
-            if (mixed || run.len() > 1) && run.iter().all(|(dims, _)| dims.rows <= FEW && dims.batch == 1) {
-                products.extend(few_rows_each(self, x, run)?);
-                continue;
-            }
-            for &(dims, b) in run {
-                products.push(match mixed {
-                    false => self.matmul(dims, MatmulInputs { a: x, b, onto: None })?,
-                    // Rounded once for all weights of this type.
-                    true => {
-                        let known = rounded.take().filter(|x: &Tensor<Self>| x.dtype() == b.dtype());
-                        let x = known.map_or_else(|| self.cast(b.dtype(), x), Ok)?;
-                        let product = widened(self, dims, &x, b);
-                        rounded = Some(x);
-                        product?
-                    }
-                });
+        let way = |&(dims, b): &(MatmulDims, &Tensor<Self>)| Way::new(self, dims, [x.dtype(), b.dtype()]);
+        // In the order of the matrices, whichever launch makes them.
+        let mut products: Vec<Option<Tensor<Self>>> = vec![None; weights.len()];
+        // Those that go the same way, wherever they stand.
+        for wanted in [Way::Few, Way::Rows(DType::Bf16), Way::Rows(DType::F16)] {
+            let numbers: Vec<_> = (0..weights.len()).filter(|&i| way(&weights[i]) == wanted).collect();
+            for numbers in numbers.chunks(MATRICES) {
+                let run: Vec<_> = numbers.iter().map(|&i| weights[i]).collect();
+                let made = match wanted {
+                    // A single one of the same type has its own kernel.
+                    Way::Few if run.len() == 1 && run[0].1.dtype() == x.dtype() && run[0].0.rows <= FEW => continue,
+                    Way::Few => few_rows_each(self, x, &run)?,
+                    _ => matmul_rows::launch(self, x, &run)?,
+                };
+                numbers.iter().zip(made).for_each(|(&i, product)| products[i] = Some(product));
             }
         }
-        Ok(products)
+        let mut rounded = None;
+        let mut product = |(dims, b): (MatmulDims, &Tensor<Self>)| {
+            // Nothing has to be rounded.
+            if b.dtype() == x.dtype() {
+                return self.matmul(dims, MatmulInputs { a: x, b, onto: None });
+            }
+            // Rounded once for all weights of this type.
+            let known = rounded.take().filter(|x: &Tensor<Self>| x.dtype() == b.dtype());
+            let x = known.map_or_else(|| self.cast(b.dtype(), x), Ok)?;
+            let product = widened(self, dims, &x, b);
+            rounded = Some(x);
+            product
+        };
+        weights.iter().zip(products).map(|(&weight, made)| made.map_or_else(|| product(weight), Ok)).collect()
+    }
+}
+
+/// How a product among several goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By warps that have a column each.
+    Few,
+    /// On tensor cores, with a matrix of this type.
+    Rows(DType),
+    /// By itself.
+    Alone,
+}
+
+impl Way {
+    /// Of a product of rows of the first type with a matrix of the second.
+    fn new(device: &Cuda, dims: MatmulDims, [x, matrix]: [DType; 2]) -> Self {
+        let MatmulDims { batch, rows, columns, .. } = dims;
+        // Gates keep 32 bits, for which there are no tensor cores.
+        if batch == 1 && (rows <= FEW || rows <= SHORT.0 && columns <= NARROW) {
+            return Self::Few;
+        }
+        // Rows of 32 bits may be rounded where the matrix was.
+        let rounds = x == matrix || x == DType::F32;
+        if rounds && matmul_rows::exists(device, &dims, matrix) { Self::Rows(matrix) } else { Self::Alone }
     }
 }
 
@@ -126,9 +162,9 @@ fn widened(device: &Cuda, dims: MatmulDims, x: &Tensor<Cuda>, weight: &Tensor<Cu
     Ok(out)
 }
 
-/// Most matrices of a launch.
-// `MATRICES` in the kernel.
-const MATRICES: usize = 8;
+/// Most matrices of a launch, whichever kernel it is of.
+// `MATRICES` in the kernels.
+const MATRICES: usize = matmul_rows::MATRICES;
 
 /// `struct Factor` there.
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,10 +175,13 @@ struct Factor {
     out: u64,
     /// Columns of the matrices up to this one.
     end: u64,
+    /// Of `b`.
+    dtype: u64,
 }
 
 kernels! { SOURCE {
     "matmul_each" FewRowsEach { rows: FewRows, factors: [Factor; MATRICES] }
+    "matmul_each_row" RowsOneByOne { rows: FewRows, factors: [Factor; MATRICES] }
 } }
 
 /// The products of few rows `x` with each of at most [`MATRICES`] matrices `[columns, inner]`, in one launch.
@@ -157,14 +196,21 @@ fn few_rows_each(
     for (factor, (dims, b)) in factors.iter_mut().zip(weights) {
         let out = device.empty([1, rows, dims.columns], x.dtype())?;
         columns += dims.columns;
-        *factor = Factor { b: b.buffer().pointer(), out: out.buffer().pointer(), end: columns as u64 };
+        let dtype = u64::from(Array::from(*b).dtype);
+        *factor = Factor { b: b.buffer().pointer(), out: out.buffer().pointer(), end: columns as u64, dtype };
         products.push(out);
     }
     let [rows, inner, all] = [rows, inner, columns].map(|size| size as u64);
-    // Which of them a column belongs to is told by the factors; the first tells their type.
-    let b = weights[0].1.into();
-    let rows = FewRows { a: x.into(), b, out: Array::NONE, batch: 1, rows, columns: all, inner };
-    device.launch(Grid::elements(columns.saturating_mul(32)), &FewRowsEach { rows, factors })?;
+    // Which of them a column belongs to is told by the factors.
+    let (a, none) = (x.into(), Array::NONE);
+    let few = FewRows { a, b: none, out: none, batch: 1, rows, columns: all, inner };
+    // A row, or many with few columns: a warp each. Else a warp has all rows.
+    if rows == 1 || rows > FEW as u64 {
+        let warps = columns.saturating_mul(rows as usize);
+        device.launch_early(Grid::elements(warps.saturating_mul(32)), 1, &RowsOneByOne { rows: few, factors })?;
+    } else {
+        device.launch_early(Grid::elements(columns.saturating_mul(32)), 1, &FewRowsEach { rows: few, factors })?;
+    }
     Ok(products)
 }
 

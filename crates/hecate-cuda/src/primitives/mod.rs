@@ -13,6 +13,7 @@ pub(crate) mod layout;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod matmul_groups;
+pub(crate) mod matmul_rows;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod quantized;

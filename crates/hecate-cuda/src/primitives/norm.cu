@@ -1,5 +1,6 @@
 // Normalising rows `x [rows, width]`. A row belongs to `lanes` threads: of short ones a power of two up to a warp, else a
 // warp or the whole block. A group of a row is a row here.
+#include "follow.cuh"
 #include "norm.cuh"
 
 // y = x r w, r a number a row; `norm::NormCall` is its twin.
@@ -75,6 +76,7 @@ __device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Norm
 // Rows that threads keep in registers: RUNS runs of ROWS rows each.
 // Whether a residual is ADDED is known while compiling: it takes registers that others can do without.
 template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, bool ADDED> __device__ __forceinline__ void normalise_kept(const Normalise& args) {
+    follow();
     // All reads are under way before the first sum.
     Run<N> x[ROWS][RUNS];
     keep(x, args, args.x);
@@ -379,7 +381,12 @@ KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) {
     BY_TYPE(args.x.type, gradients<TYPE, 4, false>(of_type<TYPE>(args), shared))
 }
 
-// A block a row, of up to four runs a thread.
-KERNEL(normalise_large_gradients, NormaliseGradients, 256, 2) {
+// A block a row, of up to two runs a thread, and of up to four.
+KERNEL(normalise_large_gradients, NormaliseGradients, 256, 3) {
+    BY_TYPE(args.x.type, gradients<TYPE, 2, true>(of_type<TYPE>(args), nullptr))
+}
+
+// Twice as many, for the longest rows that are kept.
+KERNEL(normalise_larger_gradients, NormaliseGradients, 256, 2) {
     BY_TYPE(args.x.type, gradients<TYPE, 4, true>(of_type<TYPE>(args), nullptr))
 }

@@ -4,10 +4,13 @@
 //! Longer rows are read twice. A group of a row's columns is a row to these kernels; gradients of such are read twice as well.
 //! Sums are in 32 bits, in an order that depends on width and type alone.
 
-use super::reduce::{Parts, Terms, sum_columns};
+use super::{
+    reduce::{Parts, Terms, sum_columns},
+    whole_rows::RowBlocks,
+};
 use crate::{
     Cuda,
-    launch::{Array, Grid, Pointer, kernels, pointer},
+    launch::{Array, Grid, KernelArguments, Pointer, kernels, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -143,6 +146,7 @@ kernels! { SOURCE {
     "normalise_short_gradients" ShortGradients { call: NormGradientsCall }
     "normalise_medium_gradients" MediumGradients { call: NormGradientsCall }
     "normalise_large_gradients" LargeGradients { call: NormGradientsCall }
+    "normalise_larger_gradients" LargerGradients { call: NormGradientsCall }
     // Arrays [rows, width], of long rows with a gate.
     "open_gate" OpenGate {
         x: Array, dy: Array, dg: Array, through: Array, scale: Scale, gate: Gate, inverse: Pointer, rows: u64, width: u64
@@ -266,6 +270,11 @@ impl Rows {
     }
 }
 
+/// Kernels of few rows begin early: what they wait for is short.
+fn start<A: KernelArguments>(device: &Cuda, rows: usize, grid: Grid, arguments: &A) -> Result<()> {
+    if rows <= FEW { device.launch_early(grid, 1, arguments) } else { device.launch(grid, arguments) }
+}
+
 /// `y` and `r`; with a weight by the root of the mean square of groups, without by the length. With `added`, a residual and
 /// the place of its sum with `x`, of that sum, of rows that are kept.
 fn normalise(
@@ -304,12 +313,12 @@ fn normalise(
     };
     let grid = spread.grid(rows, lanes);
     match spread {
-        Rows::Short if added.is_some() => device.launch(grid, &AddShort { call })?,
-        Rows::Medium if added.is_some() => device.launch(grid, &AddMedium { call })?,
-        Rows::Large if added.is_some() => device.launch(grid, &AddLarge { call })?,
-        Rows::Short => device.launch(grid, &Short { call })?,
-        Rows::Medium => device.launch(grid, &Medium { call })?,
-        Rows::Large => device.launch(grid, &Large { call })?,
+        Rows::Short if added.is_some() => start(device, rows, grid, &AddShort { call })?,
+        Rows::Medium if added.is_some() => start(device, rows, grid, &AddMedium { call })?,
+        Rows::Large if added.is_some() => start(device, rows, grid, &AddLarge { call })?,
+        Rows::Short => start(device, rows, grid, &Short { call })?,
+        Rows::Medium => start(device, rows, grid, &Medium { call })?,
+        Rows::Large => start(device, rows, grid, &Large { call })?,
         Rows::Long => device.launch(grid, &Long { call })?,
     }
     Ok(Normed { y, inverse })
@@ -361,11 +370,6 @@ fn normalise_backward(
 /// Each block leaves a row of `dweight` to be summed, 8 bytes an element.
 const BLOCKS: [usize; 2] = [512, 1 << 14];
 
-/// Threads that fill a large GPU with blocks of one row: four runs each of two arrays are under way.
-///
-/// Each block leaves a row of `dweight` to be summed, 4 bytes an element, which is to stay a small part of all.
-const FULL: usize = 1 << 16;
-
 /// Rows that a thread adds up in 32 bits, while there are blocks.
 ///
 /// A longer sum in 32 bits would lose digits that the sum over blocks, in 64, could not bring back.
@@ -395,15 +399,18 @@ fn gradients(
         return Ok(RmsNormInputs { x: dx, weight: sum_columns(device, width, Terms::Scaled(x, inverse, dy))?, g: dg });
     }
     let dx = device.empty(x.shape().clone(), x.dtype())?;
-    let lanes = spread.lanes(width, wide);
-    let large = matches!(spread, Rows::Large);
+    let large = matches!(spread, Rows::Large).then(|| RowBlocks::new(rows, width / wide));
+    let lanes = large.map_or_else(|| spread.lanes(width, wide), |large| large.threads);
     // A block has `together` rows at a time; each leaves a part of `dweight`.
-    let (threads, together) = (spread.threads(lanes), spread.threads(lanes) / lanes);
+    let together = THREADS / lanes;
     // No more blocks than there are rows, and no more parts of `dweight` than pay.
     let most = rows.div_ceil(together);
-    let least = if large { FULL / lanes } else { BLOCKS[0] };
-    let blocks = rows.div_ceil(together * SHORT).clamp(least, BLOCKS[1]).min(most);
-    let parts = if large { Parts::narrow(device, blocks, width)? } else { Parts::new(device, blocks, width)? };
+    let blocks = rows.div_ceil(together * SHORT).clamp(BLOCKS[0], BLOCKS[1]).min(most);
+    let (blocks, threads) = large.map_or((blocks, THREADS), |large| (large.blocks, large.threads));
+    let parts = match large {
+        Some(_) => Parts::narrow(device, blocks, width)?,
+        None => Parts::new(device, blocks, width)?,
+    };
     let call = NormGradientsCall {
         x: x.into(),
         dy: dy.into(),
@@ -420,10 +427,11 @@ fn gradients(
     };
     // Blocks go through rows in turn.
     let grid = Grid::blocks(blocks, threads as u32);
-    match spread {
-        Rows::Short => device.launch(grid, &ShortGradients { call })?,
-        Rows::Medium => device.launch(grid, &MediumGradients { call })?,
-        _ => device.launch(grid, &LargeGradients { call })?,
+    match (spread, large) {
+        (_, Some(RowBlocks { larger: false, .. })) => device.launch(grid, &LargeGradients { call })?,
+        (_, Some(_)) => device.launch(grid, &LargerGradients { call })?,
+        (Rows::Short, _) => device.launch(grid, &ShortGradients { call })?,
+        _ => device.launch(grid, &MediumGradients { call })?,
     }
     Ok(RmsNormInputs { x: dx, weight: parts.total(device, weight.dtype())?, g: dg })
 }

@@ -170,6 +170,6 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
     }
 }
 
-// Of the token that is generated
-KERNEL(q4_k_one_row, FewRowsQ4K, 256) { q4_k_few_rows<1>(args); }
+// Of the token that is generated: two blocks a multiprocessor, all of a GPU at once for 4,096 rows of weights.
+KERNEL(q4_k_one_row, FewRowsQ4K, 256, 2) { q4_k_few_rows<1>(args); }
 KERNEL(q4_k_four_rows, FewRowsQ4K, 256) { q4_k_few_rows<4>(args); }

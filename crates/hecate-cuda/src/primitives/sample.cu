@@ -1,4 +1,5 @@
 // Drawing tokens: what `Cut::draw` of `hecate-core` defines, number by number. A block has a text, a thread a lane of tokens.
+#include "follow.cuh"
 #include "hecate.cuh"
 #include "random.cuh"
 
@@ -217,6 +218,7 @@ template <u32 TYPE> __device__ __forceinline__ u32 drawn(const Sample& args) {
 
 KERNEL(sample, Sample, 1024, 1) {
     u32 token;
+    follow();
     BY_TYPE(args.scores.type, token = drawn<TYPE>(args))
     if (threadIdx.x == 0) args.tokens[blockIdx.x] = token;
     if (threadIdx.x < 3) args.next[3 * blockIdx.x + threadIdx.x] = args.streams[3 * blockIdx.x + threadIdx.x] + threadIdx.x / 2;

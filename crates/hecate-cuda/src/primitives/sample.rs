@@ -55,7 +55,7 @@ impl Sample for Cuda {
             top_p: cut.top_p,
         };
         // A block of as many threads as there are lanes: which lane a token has is part of the definition.
-        self.launch(Grid::blocks(batch, LANES as u32), &call)?;
+        self.launch_early(Grid::blocks(batch, LANES as u32), 1, &call)?;
         Ok(Sampled { tokens, streams: next })
     }
 }

@@ -13,8 +13,6 @@ const KEPT: usize = 4;
 pub(super) struct WholeRows {
     /// Threads of a row: a warp, or a block.
     pub(super) lanes: usize,
-    /// Threads of a block.
-    pub(super) threads: usize,
     /// Whether threads keep a row from its sums to its result, so that it is read once.
     pub(super) kept: bool,
     /// A row, or several, a block.
@@ -38,6 +36,30 @@ impl WholeRows {
         let blocks = rows.div_ceil(threads / lanes);
         // Rows that are not kept are taken in turn, where there are more than blocks.
         let blocks = if kept { blocks } else { blocks.min(65_535) };
-        Self { lanes, threads, kept, grid: Grid::blocks(blocks, threads as u32) }
+        Self { lanes, kept, grid: Grid::blocks(blocks, threads as u32) }
+    }
+}
+
+/// How rows are spread whose gradients a block makes, one row after another, while it keeps its part of sums over rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowBlocks {
+    /// Threads of a block, and so of a row.
+    pub(super) threads: usize,
+    /// Blocks, each of which leaves a part of the sums.
+    pub(super) blocks: usize,
+    /// Whether a thread has up to four runs instead of two, which takes more registers.
+    pub(super) larger: bool,
+}
+
+impl RowBlocks {
+    /// For `rows` of 129 to 1,024 runs of 16 bytes.
+    pub(super) fn new(rows: usize, runs: usize) -> Self {
+        let larger = runs > 2 * THREADS;
+        // As many threads as fit all processors of a large GPU at once: parts of sums are to stay few.
+        let (kept, full) = if larger { (4, 2 << 15) } else { (2, 3 << 15) };
+        let threads = runs.div_ceil(kept).next_power_of_two();
+        // A longer sum than 32 in 32 bits would lose digits; more blocks than 2¹⁴ are not worth their parts.
+        let blocks = rows.div_ceil(32).clamp(full / threads, 1 << 14).min(rows);
+        Self { threads, blocks, larger }
     }
 }

@@ -1,7 +1,46 @@
-//! Every file of kernels, for every architecture.
+//! Every file of kernels, for the architectures that can tell: the first and the last of each path through its conditions.
+//!
+//! Of a file without conditions all see the same code, so those between have nothing new to say. `sm_90a` is always one of them:
+//! registers are shared out for it. NVRTC compiles one program at a time in a process, so each architecture has its own.
 
 use super::nvrtc;
-use crate::{compile::options, sources::ALL};
+use crate::{compile::options, source::KernelSource, sources::ALL};
+use std::{env, process::Command};
+
+/// From the earliest on.
+const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+
+/// What kernels are tuned for.
+const TUNED: &str = "sm_90a";
+
+/// Names the architecture that [`one_architecture`] compiles for.
+const VARIABLE: &str = "HECATE_ARCHITECTURE";
+
+/// What a file and its headers ask of the architecture, and whether it is so: the path through them.
+fn path(source: &KernelSource, architecture: &str) -> Vec<bool> {
+    let digits: String = architecture.chars().filter(char::is_ascii_digit).collect();
+    let number = 10 * digits.parse::<u32>().expect("a number");
+    let texts = source.texts();
+    // Anything that is not a comment.
+    let code = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.split("//").next());
+    let conditions = code.filter(|line| line.contains("__CUDA_ARCH"));
+    let holds = |line: &str| match line.trim() {
+        "#if defined(__CUDA_ARCH_FEAT_SM90_ALL)" => architecture == "sm_90a",
+        line => {
+            let least = line.strip_prefix("#if __CUDA_ARCH__ >= ").and_then(|number| number.parse::<u32>().ok());
+            number >= least.unwrap_or_else(|| panic!("{}: `{line}` is to be read here too", source.name))
+        }
+    };
+    conditions.map(holds).collect()
+}
+
+/// Whether a file is compiled for this architecture: it is tuned for it, or the path of one beside it is another, or there is none.
+fn tells(source: &KernelSource, architecture: &str) -> bool {
+    let at = ARCHITECTURES.iter().position(|&name| name == architecture).expect("one of them");
+    let beside = [at.checked_sub(1), Some(at + 1)].map(|at| ARCHITECTURES.get(at?));
+    architecture == TUNED
+        || beside.iter().any(|name| name.is_none_or(|name| path(source, name) != path(source, architecture)))
+}
 
 /// Most registers of a thread: what an instruction can name. Whoever needs more spills.
 const REGISTERS: u32 = 255;
@@ -35,19 +74,36 @@ fn usage(log: &str) -> Vec<Usage> {
         }
         let Some(last) = all.last_mut() else { continue };
         if let Some(stores) = number_before(line, " bytes spill stores") {
-            last.spilled = Some(stores + number_before(line, " bytes spill loads").unwrap_or(0));
+            // A kernel's functions that are not inlined have such a line each.
+            last.spilled = last.spilled.max(Some(stores + number_before(line, " bytes spill loads").unwrap_or(0)));
         }
         last.registers = number_before(line, " registers").or(last.registers);
     }
     all
 }
 
-/// Every kernel compiles, keeps to its registers and spills little.
+/// Every kernel compiles, keeps to its registers and spills little; in a process of its own.
 fn fits(architecture: &str) {
-    let Some(nvrtc) = nvrtc() else { return };
+    if nvrtc().is_none() {
+        return;
+    }
+    let mut process = Command::new(env::current_exe().expect("this program"));
+    process.args(["tests::kernels::one_architecture", "--exact", "--ignored", "--test-threads", "1"]);
+    let done = process.env(VARIABLE, architecture).output().expect("a process");
+    let said = String::from_utf8_lossy(&done.stdout);
+    // A name that fits no test would run none.
+    assert!(done.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// The process of [`fits`].
+#[test]
+#[ignore = "compiles all kernels for another test"]
+fn one_architecture() {
+    let architecture = &env::var(VARIABLE).expect("the architecture");
+    let nvrtc = nvrtc().expect("NVRTC");
     // All that do not fit are named at once.
     let mut failed = Vec::new();
-    for source in ALL {
+    for source in ALL.iter().filter(|source| tells(source, architecture)) {
         let compiled = match nvrtc.compile(source, &options(architecture, None)) {
             Ok(compiled) => compiled,
             Err(error) => panic!("{} for {architecture}: {error}", source.name),
@@ -78,6 +134,30 @@ macro_rules! architectures {
     )* };
 }
 architectures!(sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a);
+
+/// Each architecture says something, and so does each path of each file: its first and its last.
+#[test]
+fn paths_are_compiled() {
+    for architecture in ARCHITECTURES {
+        assert!(ALL.iter().any(|source| tells(source, architecture)), "{architecture}");
+    }
+    for source in ALL {
+        for architecture in ARCHITECTURES {
+            let same = |name: &&&str| path(source, name) == path(source, architecture);
+            let path: Vec<_> = ARCHITECTURES.iter().filter(same).collect();
+            let ends = [path[0], path[path.len() - 1]];
+            assert!(ends.iter().all(|name| tells(source, name)), "{} for {ends:?}", source.name);
+        }
+    }
+    // Instructions of one architecture, a branch by number, and none.
+    let conditions = |text| {
+        let source = KernelSource { text, ..*ALL[0] };
+        ARCHITECTURES.map(|architecture| tells(&source, architecture))
+    };
+    assert_eq!(conditions("int x;\n"), [true, false, false, true, false, true]);
+    assert_eq!(conditions("#if __CUDA_ARCH__ >= 890\n"), [true, true, true, true, false, true]);
+    assert_eq!(conditions("#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n"), [true, false, true, true, true, true]);
+}
 
 /// Names are the keys of everything: modules, the cache.
 #[test]

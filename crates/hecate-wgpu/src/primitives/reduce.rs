@@ -51,8 +51,10 @@ struct ReduceArgs {
     width: u32,
     /// Rows that an invocation adds up.
     height: u32,
-    /// Where the sums begin; of `columns`, columns that share a factor.
+    /// Where the sums of `total` begin.
     start: u32,
+    /// Columns that share a factor.
+    shared_columns: u32,
 }
 
 /// Elements that a workgroup adds up; `BLOCK` in the kernel.
@@ -117,14 +119,13 @@ fn blocks(x: &Tensor<Wgpu>) -> usize {
 /// A sum for every block of `x`, into `parts` from `start`.
 fn blocks_into(device: &Wgpu, x: &Tensor<Wgpu>, squares: bool, parts: &Tensor<Wgpu>, start: usize) -> Result<()> {
     let (count, width) = (x.shape().count() as u32, blocks(x) as u32);
-    let args = ReduceArgs { count, width, height: 0, start: start as u32 };
+    let args = ReduceArgs { count, width, height: 0, start: start as u32, shared_columns: 1 };
     let bindings = [Binding::Write(parts), Binding::Read(x)];
     device.launch(&kernel(device.has_subgroups(), "total", &constants(squares, 0)), (blocks(x), 1, 1), &args, &bindings)
 }
 
 /// What is added up over rows `[rows, width]`.
 #[derive(Clone, Copy)]
-#[allow(dead_code)]
 pub(crate) enum Terms<'a> {
     /// `x`.
     Values(&'a Tensor<Wgpu>),
@@ -143,7 +144,7 @@ pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Resu
         Terms::Scaled(x, factor, y) => ([x, y, factor], 2),
     };
     // 1 for terms without a factor.
-    let start = (arrays[0].shape().count() / arrays[2].shape().count()) as u32;
+    let shared_columns = (arrays[0].shape().count() / arrays[2].shape().count()) as u32;
     let dtype = arrays[0].dtype();
     let [x, y, factor] = arrays.map(|x| device.widened(x));
     let mut arrays = [x?, y?, factor?];
@@ -152,7 +153,8 @@ pub(crate) fn sum_columns(device: &Wgpu, width: usize, terms: Terms<'_>) -> Resu
     loop {
         let parts = rows.div_ceil(HEIGHT);
         let sums = device.empty([parts, width], DType::F32)?;
-        let args = ReduceArgs { count: rows as u32, width: width as u32, height: HEIGHT as u32, start };
+        let args =
+            ReduceArgs { count: rows as u32, width: width as u32, height: HEIGHT as u32, start: 0, shared_columns };
         let bindings: Vec<_> = std::iter::once(Binding::Write(&sums)).chain(arrays.iter().map(Binding::Read)).collect();
         let groups = ((parts * width).div_ceil(64), 1, 1);
         device.launch(&kernel(false, "columns", &constants(false, number)), groups, &args, &bindings)?;

@@ -7,8 +7,10 @@ struct ReduceArgs {
     width: u32,
     // Rows that an invocation adds up.
     height: u32,
-    // Where the sums begin; of `columns`, columns that share a factor.
+    // Where the sums of `total` begin.
     start: u32,
+    // Columns that share a factor.
+    shared_columns: u32,
 }
 
 @group(0) @binding(0) var<uniform> args: ReduceArgs;
@@ -18,7 +20,7 @@ struct ReduceArgs {
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 // As x; read where TERMS asks for it.
 @group(0) @binding(3) var<storage, read> y: array<f32>;
-// [count, width / start]: a factor for some columns of a row; read where TERMS asks for it.
+// [count, width / shared_columns]: a factor for some columns of a row; read where TERMS asks for it.
 @group(0) @binding(4) var<storage, read> factor: array<f32>;
 
 // Elements of a workgroup: `BLOCK` in the host's part.
@@ -53,7 +55,7 @@ fn term(i: u32) -> f32 {
     switch TERMS {
         case TERMS_VALUES: { return x[i]; }
         case TERMS_PRODUCTS: { return x[i] * y[i]; }
-        default: { return x[i] * factor[i / args.start] * y[i]; }
+        default: { return x[i] * factor[i / args.shared_columns] * y[i]; }
     }
 }
 

@@ -15,7 +15,27 @@ fn power(m: f32, exponent: f32) -> f32 {
     if (exponent == -0.5) {
         return 1.0 / sqrt(m);
     }
-    return exponential(exponent * logarithm(m));
+    return general_power(m, exponent);
+}
+
+// With m = 2ⁿ f and f about 1, m^e = 2^(e n) f^e.
+// A product e log m would err with its size, which is that of e n; what is left of e n beside a whole number is below 1.
+fn general_power(m: f32, exponent: f32) -> f32 {
+    if (!is_finite(m)) {
+        return exponential(exponent * m);
+    }
+    let bits = bitcast<u32>(m);
+    // Counted from √½.
+    let n = (i32(bits) - 0x3f3504f3) >> 23u;
+    let f = bitcast<f32>(bits - (u32(n) << 23u));
+    // Sixteen digits of e times the eight of n are exact.
+    let first = bitcast<f32>(bitcast<u32>(exponent) & 0xffffff00u);
+    let whole = clamp(round(first * f32(n)), -252.0, 252.0);
+    let rest = (first * f32(n) - whole) + (exponent - first) * f32(n);
+    // In two factors, each of them a finite normal number.
+    let half = i32(whole) >> 1u;
+    let scale = power_of_two(half);
+    return exponential(rest * 0.6931472 + exponent * logarithm(f)) * scale * power_of_two(i32(whole) - half);
 }
 
 // −1, 0 or 1; NaN for NaN.

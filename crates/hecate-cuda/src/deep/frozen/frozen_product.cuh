@@ -2,12 +2,12 @@
 #pragma once
 #include "block.cuh"
 
-// A kernel whose blocks come in clusters of `count`, which run together: from capability 9.0 on. Elsewhere none is started.
+// A kernel whose blocks come in clusters of `count`, which run together: from capability 9.0 on. Elsewhere there is none.
 #if __CUDA_ARCH__ >= 900
 #define CLUSTER_ENTRY(name, Args, threads, count) \
     extern "C" __global__ void __launch_bounds__(threads) __cluster_dims__(count, 1, 1) name(const __grid_constant__ Args args)
 #else
-#define CLUSTER_ENTRY(name, Args, threads, count) ENTRY(name, Args, threads)
+#define CLUSTER_ENTRY(name, Args, threads, count) LEFT_OUT(name, Args, threads)
 #endif
 #ifdef ONE_KERNEL
 #define CLUSTER_KERNEL(name, Args, ...) CHOICE(WANTED_##name CLUSTER_ENTRY, LEFT_OUT, )(name, Args, __VA_ARGS__)

@@ -27,8 +27,8 @@ struct Reverse : Frozen {
     Panel dx0, dx1, ds0, ds1, danchor0, danchor1;
     // Pre-activations at keys and queries, what comes back to the hidden layer, gradients at queries and keys [rows,width].
     Panel pre, back, preq, dhq, dh;
-    // [rows,K], [rows,V]; gradients of the square and of c [rows,rows].
-    Panel dq, dk, dout, dz1, less, dsquare, dc;
+    // [rows,K], [rows,V]; gradients of the square [rows,rows].
+    Panel dq, dk, dout, dz1, less, dsquare;
     // States before groups: weights and momentum one after another.
     float* begun;
     u64 state;
@@ -206,35 +206,6 @@ struct Reverse : Frozen {
         if (momentum) take_first(l, l.ds, n.pushed);
     }
 
-    // Gradients of a row's u to the error's, in `less`; (44) and what shortens.
-    TOGETHER_OF void teach_back(u32 t, float* du) const {
-        // What shortens an error grows with it.
-        if (o.per_clip != 0.0f) {
-            float along = warp_dot(u.row(t), du, o.value) * o.per_clip * o.per_clip;
-            LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * u.at(t, i));
-            __syncwarp();
-        }
-        float ddelta = 0.0f;
-        if (huber) {
-            // Inside the threshold an error is taught as it is.
-            const float* error = v.row(t);
-            float delta = n.delta[t], length = o.huber == COORDINATE ? 0.0f : sqrtf(warp_dot(error, error, o.value));
-            if (o.huber == NORM && !(length <= delta)) {
-                ddelta = warp_dot(error, du, o.value) / length;
-                float own = delta / length, along = -delta / (length * length) * ddelta;
-                LANES(i, o.value) du[i] = own * du[i] + along * error[i];
-            } else {
-                LANES(i, o.value) {
-                    bool inside = (o.huber == COORDINATE ? fabsf(error[i]) : length) <= delta;
-                    float x = error[i], sign = x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
-                    if (!inside) ddelta += sign * du[i], du[i] = 0.0f;
-                }
-                ddelta = warp_sum(ddelta);
-            }
-        }
-        if (first_lane()) n.ddelta[t] = ddelta;
-    }
-
     // Back through the inner gradients: z0's gradient in `hq`, z1's in `dz1`, h's in `dh`, and dk.
     TOGETHER_OF void inner_grads_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
         Panel dz0 = hq;
@@ -295,92 +266,6 @@ struct Reverse : Frozen {
         // Where the point is X + S, both get its gradient.
         multiply(d, 1.0f, nullptr, x.t(), y.own(), width, o.value, rows);
         if (ahead()) multiply(leading, 1.0f, nullptr, x.t(), y.own(), width, o.value, rows);
-    }
-
-    // From gradients of the masks to those of a and η of each token: of writes in dc's and e's place.
-    TOGETHER_OF void masks_back(const float (&dlast)[3]) const {
-        EACH(j, rows + 1) {
-            if (j == rows) state_mask_back(dlast);
-            else write_mask_back(j);
-        }
-        __syncthreads();
-    }
-    // What eight tokens have of write j: the gradient of what each reads, and what they found of it.
-    struct OfWrite {
-        float own[8], before[8], pushed[8];
-
-        __device__ __forceinline__ void read(Panel dc, Panel c, Panel e, u32 top, u32 j) {
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                // Of the token before; the first one has none, and does not ask.
-                u32 t = top + i, earlier = t > 0 ? t - 1 : 0;
-                own[i] = dc.at(t, j), before[i] = c.at(earlier, j), pushed[i] = e.at(earlier, j);
-            }
-        }
-    };
-    // Of write j, by one thread, from the last token. Eight tokens are read at once, while those after them are in work.
-    TOGETHER_OF void write_mask_back(u32 j) const {
-        // Gradients of c and of E; what a token that reads before its write gives to the one before.
-        float now = 0.0f, pushed = 0.0f, next = 0.0f, last_now = n.dlast_c[j], last_pushed = n.dlast_e[j];
-        Panel c = this->c, e = this->e, dc = this->dc;
-        // Copies: stores could change what lies in shared memory.
-        const float *all_a = n.a, *all_m = n.m, *all_s = n.s, *all_x = n.x, *all_eta = n.eta;
-        u32 tokens = this->tokens;
-        bool ahead = this->ahead(), after = o.read_after;
-        OfWrite of, following;
-        following.read(dc, c, e, rows - 8, j);
-        for (u32 top = rows; top > 0;) {
-            top -= 8, of = following;
-            if (top > 0) following.read(dc, c, e, top - 8, j);
-            Eight a(all_a + top), m(all_m + top), s(all_s + top), x(all_x + top), eta(all_eta + top);
-#pragma unroll
-            for (u32 i = 8; i-- > 0;) {
-                u32 t = top + i;
-                bool inside = t < tokens && t >= j, last = t + 1 == tokens;
-                // Outside all gradients are zero.
-                now = inside ? now + (after ? of.own[i] : next) + (last ? last_now : 0.0f) : 0.0f;
-                pushed = inside ? pushed + (last ? last_pushed : 0.0f) : 0.0f, next = of.own[i];
-                float da = now * of.before[i], dm = now * of.pushed[i], ds = pushed * of.pushed[i];
-                // By the definitions of m, s, x and y in `begin_numbers`.
-                float to_a = ahead ? da + dm * x.x[i] + ds * eta.x[i] : da, to_eta = ahead ? a.x[i] * (ds - dm) : dm + ds;
-                bool own = t == j;
-                dc.at(t, j) = own || !inside ? 0.0f : to_a;
-                e.at(t, j) = !inside ? 0.0f : !own ? to_eta : ahead ? pushed - now : 0.0f;
-                pushed = m.x[i] * now + s.x[i] * pushed, now *= a.x[i];
-            }
-        }
-    }
-    // Of the state before the group, by one thread.
-    TOGETHER_OF void state_mask_back(const float (&dlast)[3]) const {
-        float A = dlast[0], B = dlast[1], E = dlast[2];
-        TokenNumbers n = this->n;
-        u32 tokens = this->tokens, rows = this->rows;
-        bool ahead = this->ahead();
-        // Which token reads what one left, and whether there is one.
-        u32 reader = o.read_after ? 0 : 1;
-        for (u32 top = rows; top > 0;) {
-            top -= 8;
-            float kept[8], pushed[8], before[3][8];
-            Eight a(n.a + top), m(n.m + top), s(n.s + top), x(n.x + top), eta(n.eta + top);
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                u32 t = top + i, by = t + reader < rows ? t + reader : t, earlier = t ? t - 1 : 0;
-                bool read = t + reader < tokens;
-                kept[i] = read ? n.dkept[by] : 0.0f, pushed[i] = read ? n.dpushed[by] : 0.0f;
-                before[0][i] = t ? n.A[earlier] : 1.0f, before[1][i] = t ? n.B[earlier] : 0.0f, before[2][i] = t ? n.E[earlier] : 1.0f;
-            }
-#pragma unroll
-            for (u32 i = 8; i-- > 0;) {
-                // Beyond the last token a is 1, m 0 and s 1: nothing changes.
-                u32 t = top + i;
-                A += kept[i], B += pushed[i];
-                float da = A * before[0][i] + B * before[1][i], dm = B * before[2][i], ds = E * before[2][i];
-                n.da[t] = ahead ? da + dm * x.x[i] + ds * eta.x[i] : da, n.deta[t] = ahead ? a.x[i] * (ds - dm) : dm + ds;
-                A *= a.x[i];
-                E = m.x[i] * B + s.x[i] * E;
-                B *= a.x[i];
-            }
-        }
     }
 
     // One group back. The state is the one before it.

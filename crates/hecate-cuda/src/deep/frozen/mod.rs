@@ -37,9 +37,9 @@
 //! way from one product to the next, about 140 µs forward and 650 backward. Blocks with half as many columns each take longer
 //! in all, so columns are divided no further than multiprocessors are free.
 //!
-//! # Forwards that fit shared memory
+//! # Blocks whose factors fit shared memory
 //!
-//! Where all factors fit it with 16 bits, a forward goes by other kernels, in a third of the time: [`resident`].
+//! Where all factors fit it with 16 bits, a pass goes by other kernels, in a third of the time: [`resident`].
 
 pub(crate) mod resident;
 
@@ -126,9 +126,8 @@ pub(super) fn grouped(
     }
     let hidden = spec.structure.hidden(dims.key)?;
     let places = Places { key: dims.key, value: dims.value, width: hidden, group: spec.frozen? as usize, momentum };
-    let resident = if pass == 0 { resident::grouped(device, spec, dims, &places) } else { None };
-    if resident.is_some() {
-        return resident;
+    if let Some(resident) = resident::grouped(device, spec, dims, &places, pass) {
+        return Some(resident);
     }
     // Every block of a cluster has as many hidden columns as the others.
     let (cluster, kernels) = kernels(device, dims, hidden);
@@ -138,8 +137,9 @@ pub(super) fn grouped(
     Some(Grouped { start, cluster, threads: THREADS, exchanged: places.exchanged(), arrays })
 }
 
-/// Numbers of a token that a block has, `TokenNumbers::COUNT`.
+/// Numbers of a token that a block has, `TokenNumbers::COUNT`, and in a backward, `TokenNumbers::BACK`.
 const TOKEN_NUMBERS: usize = 17;
+const TOKEN_GRADIENTS: usize = 8;
 
 /// Sizes of a block's arrays, in the order of `frozen.cuh` and `frozen_reverse.cuh`.
 #[derive(Clone, Copy)]
@@ -200,6 +200,6 @@ impl Places {
         // States before groups, but of the first and the last of an interval.
         let groups = (MOST_TOKENS / self.group).saturating_sub(2);
         let begun = groups * state.iter().map(|(rows, width)| rows * width).sum::<usize>();
-        self.forward().into_iter().chain([8 * rows]).chain(Self::panels(&own)).chain([begun]).collect()
+        self.forward().into_iter().chain([TOKEN_GRADIENTS * rows]).chain(Self::panels(&own)).chain([begun]).collect()
     }
 }

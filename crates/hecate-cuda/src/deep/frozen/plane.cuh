@@ -1,4 +1,5 @@
-// Matrices of bfloat16 in shared memory, and their products by warps. A block has warps enough that each has a tile.
+// Matrices of halves in shared memory, of which every tile [16,16] counts in a unit of its own, and their products by warps.
+// A block has warps enough that each has a tile.
 #pragma once
 #include "frozen_product.cuh"
 #include "tensor.cuh"
@@ -10,58 +11,101 @@
 __device__ __forceinline__ float2 unpack_bf16(u32 both) {
     return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
 }
-// What rounding left of two.
-__device__ __forceinline__ u32 rest_of(float2 x, u32 rounded) {
-    float2 y = unpack_bf16(rounded);
-    return pack_bf16(x.x - y.x, x.y - y.y);
+
+// Words of shared memory by their addresses there, which have 32 bits.
+__device__ __forceinline__ void put_word(u32 at, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+__device__ __forceinline__ u32 get_word(u32 at) {
+    u32 x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+__device__ __forceinline__ float get_number(u32 at) { return __uint_as_float(get_word(at)); }
+__device__ __forceinline__ void put_number(u32 at, float x) { put_word(at, __float_as_uint(x)); }
+
+// d [16,8] = a [16,16] b [16,8] of halves over a warp, as `multiply_add_halves` has them.
+__device__ __forceinline__ void multiply_halves(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// A word to shared memory, by its address there.
-__device__ __forceinline__ void put_word(u32 at, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(at), "r"(x) : "memory"); }
+// The larger magnitude, as bits. An infinity is larger than any number, and NaN than an infinity.
+__device__ __forceinline__ u32 larger(u32 top, float x) { return max(top, __float_as_uint(x) & 0x7fffffffu); }
+__device__ __forceinline__ u32 larger(u32 top, float4 x) { return larger(larger(larger(larger(top, x.x), x.y), x.z), x.w); }
+__device__ __forceinline__ u32 warp_larger(u32 top) { return __reduce_max_sync(0xffffffffu, top); }
+
+// By what numbers are multiplied where they are stored as halves, and what a half then counts: powers of two.
+struct Unit {
+    float by, counts;
+
+    // The largest lies between 2^14 and 2^15, so that halves never overflow; below 2^-46 further down. Infinities stay.
+    __device__ __forceinline__ explicit Unit(u32 top) {
+        // By its exponent alone.
+        u32 exponent = max(top >> 23, 81u);
+        by = __uint_as_float((268 - exponent) << 23), counts = __uint_as_float((exponent - 14) << 23);
+    }
+};
 
 // Rows of `pieces` pieces of eight elements. Pieces change places within a row, so that eight rows lie in eight places.
 struct Plane {
-    u16* x;
-    u32 pieces, shift;
+    // Addresses of elements, and of what a half counts, tile by tile.
+    u32 x, units, pieces, shift;
 
     // Planes lie in shared memory, where nothing is constructed.
     __device__ __forceinline__ Plane() {}
-    // Rows of `wide` elements.
-    __device__ __forceinline__ Plane(void* x, u32 wide) : x((u16*)x), pieces(wide / 8) {
+    // Units follow the elements.
+    __device__ __forceinline__ Plane(const float* place, u32 height, u32 wide)
+        : x((u32)__cvta_generic_to_shared(place)), units(x + 2 * height * wide), pieces(wide / 8) {
         // A row's pieces are moved by less than the largest power of two that divides their number. Of narrow rows several lie
         // in the same 128 bytes, and are moved alike.
         shift = pieces % 8 == 0 ? 0 : pieces % 4 == 0 ? 1 : pieces % 2 == 0 ? 2 : 3;
     }
+    // Numbers of 32 bits that a plane takes.
+    __device__ static u32 size(u32 height, u32 wide) { return height * wide / 2 + height * wide / 256; }
     // By which number a row's pieces are exchanged.
     __device__ __forceinline__ u32 turn(u32 row) const { return row % 8 >> shift; }
-    __device__ __forceinline__ u16* at(u32 i, u32 j) const { return x + (i * pieces + (j / 8 ^ turn(i))) * 8 + j % 8; }
+    __device__ __forceinline__ u32 at(u32 i, u32 j) const { return x + (i * pieces + (j / 8 ^ turn(i))) * 16 + j % 8 * 2; }
+    __device__ __forceinline__ u32 unit(u32 i, u32 j) const { return units + (i / 16 * (pieces / 2) + j / 16) * 4; }
     // Four neighbours, from a multiple of four.
     __device__ __forceinline__ float4 four(u32 i, u32 j) const {
-        uint2 both = *(uint2*)at(i, j);
-        float2 low = unpack_bf16(both.x), high = unpack_bf16(both.y);
-        return make_float4(low.x, low.y, high.x, high.y);
+        float2 low = unpack_halves(get_word(at(i, j))), high = unpack_halves(get_word(at(i, j) + 4));
+        float counts = get_number(unit(i, j));
+        return make_float4(low.x * counts, low.y * counts, high.x * counts, high.y * counts);
     }
-    // Four numbers of 32 bits, rounded.
-    __device__ __forceinline__ void set(u32 i, u32 j, float4 x) const {
-        *(uint2*)at(i, j) = make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
-    }
-    static constexpr bool FINE = false;
 };
-// Twice as many bits of fraction: what rounding left has a plane of its own, `rest` elements further.
-struct FinePlane : Plane {
-    u32 rest;
 
-    __device__ __forceinline__ FinePlane() {}
-    __device__ __forceinline__ FinePlane(void* x, u32 height, u32 wide) : Plane(x, wide), rest(height * wide) {}
-    __device__ __forceinline__ void set(u32 i, u32 j, float4 x) const {
-        // The rest is exact, and is rounded in its turn.
-        u32 low = pack_bf16(x.x, x.y), high = pack_bf16(x.z, x.w);
-        u16* to = at(i, j);
-        *(uint2*)to = make_uint2(low, high);
-        *(uint2*)(to + rest) = make_uint2(rest_of(make_float2(x.x, x.y), low), rest_of(make_float2(x.z, x.w), high));
+// f(i, j) of every four neighbours into a plane, a warp a tile, AT_ONCE of which wait together.
+template <u32 AT_ONCE, class F> __device__ __forceinline__ void fill(const Plane& to, u32 height, u32 wide, F f) {
+    u32 across = wide / 16, all = height / 16 * across, warps = blockDim.x / 32, lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (u32 first = threadIdx.x / 32; first < all; first += AT_ONCE * warps) {
+        float4 x[AT_ONCE][2];
+        // A thread has fours eight rows apart.
+        u32 rows[AT_ONCE], columns[AT_ONCE];
+#pragma unroll
+        for (u32 n = 0; n < AT_ONCE; n++) {
+            u32 tile = first + n * warps;
+            rows[n] = tile / across * 16 + lane / 4, columns[n] = tile % across * 16 + lane % 4 * 4;
+#pragma unroll
+            for (u32 m = 0; m < 2; m++)
+                if (tile < all) x[n][m] = f(rows[n] + 8 * m, columns[n]);
+        }
+        // Where a plane is filled out of itself, a warp has read its tile before any lane writes.
+        __syncwarp();
+#pragma unroll
+        for (u32 n = 0; n < AT_ONCE; n++) {
+            if (first + n * warps >= all) break;
+            Unit unit(warp_larger(larger(larger(0, x[n][0]), x[n][1])));
+#pragma unroll
+            for (u32 m = 0; m < 2; m++) {
+                float4 by = map([&](float x) { return x * unit.by; }, x[n][m]);
+                u32 at = to.at(rows[n] + 8 * m, columns[n]);
+                put_word(at, pack_halves(by.x, by.y)), put_word(at + 4, pack_halves(by.z, by.w));
+            }
+            if (first_lane()) put_number(to.unit(rows[n], columns[n]), unit.counts);
+        }
     }
-    static constexpr bool FINE = true;
-};
+}
 
 // A thread's part of a tile [16,8 N] as products leave it: two neighbours (m, n) are in row 8 m + g, from column 8 n + 2 t on.
 struct Tile {
@@ -70,35 +114,67 @@ struct Tile {
     __device__ __forceinline__ u32 row(u32 m) const { return top + 8 * m + threadIdx.x % 32 / 4; }
     __device__ __forceinline__ u32 column(u32 n) const { return side + 8 * n + threadIdx.x % 4 * 2; }
 };
-// The same part of a plane: the address of each two by few instructions.
-template <class P> struct PlanePart {
-    u32 at, first, turn, down, rest;
+// A thread's part of a tile of a plane: where each two lie, by few instructions.
+struct PlanePart {
+    u32 at, first, turn, down;
 
-    __device__ __forceinline__ PlanePart(const P& plane, const Tile& tile) {
+    __device__ __forceinline__ PlanePart(const Plane& plane, const Tile& tile) {
         u32 row = tile.row(0);
         // Both of a thread's rows have their pieces at the same places: eight rows further all repeats.
-        at = (u32)__cvta_generic_to_shared(plane.x) + row * plane.pieces * 16 + threadIdx.x % 4 * 4;
+        at = plane.x + row * plane.pieces * 16 + threadIdx.x % 4 * 4;
         first = tile.side / 8, turn = plane.turn(row), down = 128 * plane.pieces;
-        if constexpr (P::FINE) rest = 2 * plane.rest;
     }
     __device__ __forceinline__ u32 place(u32 m, u32 n) const { return at + m * down + ((first + n ^ turn) << 4); }
-    __device__ __forceinline__ void set(u32 m, u32 n, float2 x) const {
-        u32 both = pack_bf16(x.x, x.y);
-        put_word(place(m, n), both);
-        if constexpr (P::FINE) put_word(place(m, n) + rest, rest_of(x, both));
+};
+// f(m, n, x) for every two neighbours of a tile, which may change them.
+template <u32 N, class F> __device__ __forceinline__ void pairs(float (&sum)[N][4], F f) {
+#pragma unroll
+    for (u32 n = 0; n < N; n++)
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) {
+            float2 x = make_float2(sum[n][2 * m], sum[n][2 * m + 1]);
+            f(m, n, x);
+            sum[n][2 * m] = x.x, sum[n][2 * m + 1] = x.y;
+        }
+}
+// A tile out of a plane, and into one: a warp has whole units.
+template <u32 N> __device__ __forceinline__ void get_tile(float (&x)[N][4], const Plane& from, const Tile& tile) {
+    PlanePart part(from, tile);
+    u32 units = from.unit(tile.top, tile.side);
+    pairs(x, [&](u32 m, u32 n, float2& of) {
+        float counts = get_number(units + n / 2 * 4);
+        of = unpack_halves(get_word(part.place(m, n))), of.x *= counts, of.y *= counts;
+    });
+}
+template <u32 N> __device__ __forceinline__ void set_tile(const Plane& to, const Tile& tile, const float (&x)[N][4]) {
+    PlanePart part(to, tile);
+    u32 units = to.unit(tile.top, tile.side);
+#pragma unroll
+    for (u32 k = 0; k < N; k += 2) {
+        u32 top = 0;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) top = larger(top, x[k + i / 4][i % 4]);
+        Unit unit(warp_larger(top));
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 n = k + i / 2, m = i % 2;
+            put_word(part.place(m, n), pack_halves(x[n][2 * m] * unit.by, x[n][2 * m + 1] * unit.by));
+        }
+        if (first_lane()) put_number(units + k / 2 * 4, unit.counts);
     }
-};
-template <class P> __device__ __forceinline__ PlanePart<P> part(const P& plane, const Tile& tile) { return {plane, tile}; }
-// And of a panel.
-struct PanelPart {
-    float* x;
-    u32 down;
-
-    __device__ __forceinline__ float2 operator()(u32 m, u32 n) const { return *(float2*)(x + m * down + 8 * n); }
-    __device__ __forceinline__ void set(u32 m, u32 n, float2 of) const { *(float2*)(x + m * down + 8 * n) = of; }
-};
-__device__ __forceinline__ PanelPart part(const Panel& panel, const Tile& tile) {
-    return {panel.row(tile.row(0)) + tile.column(0), 8 * panel.stride};
+}
+// The same of a panel, as it is.
+template <u32 N> __device__ __forceinline__ void get_tile(float (&x)[N][4], const Panel& from, const Tile& tile) {
+    const float* first = from.row(tile.row(0)) + tile.column(0);
+    u32 down = 8 * from.stride;
+    pairs(x, [&](u32 m, u32 n, float2& of) { of = *(const float2*)(first + m * down + 8 * n); });
+}
+template <u32 N> __device__ __forceinline__ void set_tile(const Panel& to, const Tile& tile, const float (&x)[N][4]) {
+    float* first = to.row(tile.row(0)) + tile.column(0);
+    u32 down = 8 * to.stride;
+#pragma unroll
+    for (u32 i = 0; i < 2 * N; i++)
+        *(float2*)(first + i % 2 * down + i / 2 * 8) = make_float2(x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
 }
 
 // What a lane names of a factor, of sixteen terms after another, for SIXTEENS times sixteen rows or columns of the result from
@@ -111,7 +187,7 @@ template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {
     // Terms are multiples of sixteen apart, so that pieces of a lane's rows are exchanged alike.
     // Lane `8 i + r` names row r of the i'th of four matrices [8,8]; `down` and `on` are the i'th's place among these.
     __device__ __forceinline__ Walk(const Plane& plane, u32 first, u32 down, u32 on) {
-        u32 r = threadIdx.x % 8, start = (u32)__cvta_generic_to_shared(plane.x);
+        u32 r = threadIdx.x % 8, start = plane.x;
         turn = plane.turn(r), apart = 256 * plane.pieces;
         if constexpr (BY_DEPTH) {
             piece = 0;
@@ -147,101 +223,104 @@ template <bool TURNED> __device__ __forceinline__ void load_at(u32 (&x)[4], u32 
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(place) : "memory");
 }
 
-// Sixteen terms of a tile.
-template <u32 N> __device__ __forceinline__ void multiply_sixteen(float (&sum)[N][4], const u32 (&x)[4], const u32 (&y)[N / 2][4]) {
+// What units of a factor count, sixteen terms after another. DOWN: terms go down the plane.
+template <bool DOWN> struct Units {
+    u32 at, step, apart;
+
+    // For the sixteens of the result from `first` on.
+    __device__ __forceinline__ Units(const Plane& plane, u32 first) {
+        u32 down = plane.pieces * 2;
+        at = plane.units + first / 16 * (DOWN ? 4 : down), step = DOWN ? down : 4, apart = DOWN ? 4 : down;
+    }
+    // Of the n'th.
+    __device__ __forceinline__ float of(u32 n) const { return get_number(at + n * apart); }
+    __device__ __forceinline__ void go() { at += step; }
+};
+// sum += by_n x y, sixteen terms of a tile, `by` a number for two times eight columns.
+template <u32 N>
+__device__ __forceinline__ void multiply_sixteen(float (&sum)[N][4], const u32 (&x)[4], const u32 (&y)[N / 2][4], const float (&by)[N / 2]) {
 #pragma unroll
-    for (u32 n = 0; n < N; n++) multiply_add_bf16(sum[n], x, y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+    for (u32 n = 0; n < N; n++) {
+        float own[4];
+        multiply_halves(own, x, y[n / 2][n % 2 * 2], y[n / 2][n % 2 * 2 + 1]);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) sum[n][i] += by[n / 2] * own[i];
+    }
 }
 // sum [16,8 N] += a b of a tile, by a warp. A: `a` lies as its columns [depth,rows]; B: `b` lies as its columns [columns,depth].
-template <bool A, bool B, u32 N, class L, class R>
-__device__ __forceinline__ void add_product(float (&sum)[N][4], const L& a, const R& b, const Tile& tile, u32 depth) {
+template <bool A, bool B, u32 N>
+__device__ __forceinline__ void add_product(float (&sum)[N][4], const Plane& a, const Plane& b, const Tile& tile, u32 depth) {
     u32 low = threadIdx.x / 8 % 2, high = threadIdx.x / 16 % 2;
     Walk<A, 1> left(a, tile.top, low, high);
     Walk<!B, N / 2> right(b, tile.side, high, low);
-    u32 rest_a = 0, rest_b = 0;
-    if constexpr (L::FINE) rest_a = 2 * a.rest;
-    if constexpr (R::FINE) rest_b = 2 * b.rest;
-#pragma unroll 2
+    Units<A> of_left(a, tile.top);
+    Units<!B> of_right(b, tile.side);
+    // Code counts more than what loops cost.
+#pragma unroll 1
     for (u32 k = 0; k < depth; k += 16) {
-        u32 x[4], y[N / 2][4], z[N / 2][4];
+        u32 x[4], y[N / 2][4];
+        float by[N / 2];
         load_at<A>(x, left.place(0));
 #pragma unroll
-        for (u32 n = 0; n < N / 2; n++) load_at<!B>(y[n], right.place(n));
-        multiply_sixteen(sum, x, y);
-        // Products of two rests are below what is kept.
-        if constexpr (R::FINE) {
-#pragma unroll
-            for (u32 n = 0; n < N / 2; n++) load_at<!B>(z[n], right.place(n) + rest_b);
-            multiply_sixteen(sum, x, z);
-        }
-        if constexpr (L::FINE) {
-            load_at<A>(x, left.place(0) + rest_a);
-            multiply_sixteen(sum, x, y);
-        }
-        left.go(), right.go();
+        for (u32 n = 0; n < N / 2; n++) load_at<!B>(y[n], right.place(n)), by[n] = of_left.of(0) * of_right.of(n);
+        multiply_sixteen(sum, x, y, by);
+        left.go(), right.go(), of_left.go(), of_right.go();
     }
 }
 // sum += (by ∘ a)ᵀ b, `by` a number a row: both lie as they are, [depth,rows] and [depth,columns]. Twice, with numbers of
 // each; the second sum only if `both`.
-template <u32 N, class R>
-__device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], bool both, const Plane& a, const R& b,
+template <u32 N>
+__device__ __forceinline__ void add_scaled(float (&x)[N][4], float (&s)[N][4], bool both, const Plane& a, const Plane& b,
                                            const Tile& tile, const float* by_x, const float* by_s, u32 depth) {
-    u32 low = threadIdx.x / 8 % 2, high = threadIdx.x / 16 % 2, t = threadIdx.x % 4, rest = 0;
+    u32 low = threadIdx.x / 8 % 2, high = threadIdx.x / 16 % 2, t = threadIdx.x % 4;
     Walk<true, 1> left(a, tile.top, low, high);
     Walk<true, N / 2> right(b, tile.side, high, low);
-    if constexpr (R::FINE) rest = 2 * b.rest;
+    Units<true> of_left(a, tile.top), of_right(b, tile.side);
 #pragma unroll 1
     for (u32 k = 0; k < depth; k += 16) {
-        u32 of[4], y[N / 2][4], z[N / 2][4];
-        load_at<true>(of, left.place(0)), left.go();
+        u32 of[4], y[N / 2][4];
+        load_at<true>(of, left.place(0));
 #pragma unroll
-        for (u32 n = 0; n < N / 2; n++) {
-            load_at<true>(y[n], right.place(n));
-            if constexpr (R::FINE) load_at<true>(z[n], right.place(n) + rest);
-        }
-        right.go();
+        for (u32 n = 0; n < N / 2; n++) load_at<true>(y[n], right.place(n));
         auto add = [&](float (&sum)[N][4], const float* by) {
-            // The product with a share has more bits than an argument: two factors.
-            u32 scaled[4], left_over[4];
+            // Shares of sixteen terms have a unit too: the largest is less than one.
+            float2 share[2] = {*(const float2*)(by + k + 2 * t), *(const float2*)(by + k + 8 + 2 * t)};
+            Unit unit(warp_larger(larger(0, make_float4(share[0].x, share[0].y, share[1].x, share[1].y))));
+            u32 scaled[4];
+            float counts[N / 2];
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) share[i].x *= unit.by * 0x1p-15f, share[i].y *= unit.by * 0x1p-15f;
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
-                float2 x = unpack_bf16(of[i]), own = *(const float2*)(by + k + i / 2 * 8 + 2 * t);
-                x.x *= own.x, x.y *= own.y;
-                scaled[i] = pack_bf16(x.x, x.y), left_over[i] = rest_of(x, scaled[i]);
+                // Rounded again: once more than an argument.
+                float2 x = unpack_halves(of[i]);
+                scaled[i] = pack_halves(x.x * share[i / 2].x, x.y * share[i / 2].y);
             }
-            multiply_sixteen(sum, scaled, y), multiply_sixteen(sum, left_over, y);
-            if constexpr (R::FINE) multiply_sixteen(sum, scaled, z);
+#pragma unroll
+            for (u32 n = 0; n < N / 2; n++) counts[n] = unit.counts * 0x1p15f * of_left.of(0) * of_right.of(n);
+            multiply_sixteen(sum, scaled, y, counts);
         };
         add(x, by_x);
         if (both) add(s, by_s);
+        left.go(), right.go(), of_left.go(), of_right.go();
     }
 }
 
-// f(tile) for every tile [16,8 N] of [rows,columns], which these divide, a warp a tile.
+// Tiles [16,8 N] of [rows,columns], which these divide, by their numbers.
+template <u32 N> struct Tiles {
+    u32 across, all;
+
+    __device__ __forceinline__ Tiles(u32 rows, u32 columns) : across(columns / (8 * N)), all(rows / 16 * across) {}
+    __device__ __forceinline__ Tile at(u32 tile) const { return {tile / across * 16, tile % across * 8 * N}; }
+};
+// f(tile) for every one, a warp a tile.
 template <u32 N, class F> __device__ __forceinline__ void tiles(u32 rows, u32 columns, F f) {
-    u32 across = columns / (8 * N), all = rows / 16 * across;
+    Tiles<N> of(rows, columns);
     // Code for one tile: what is written out for more does not fit the cache of instructions.
 #pragma unroll 1
-    for (u32 tile = threadIdx.x / 32; tile < all; tile += blockDim.x / 32) f(Tile{tile / across * 16, tile % across * 8 * N});
+    for (u32 tile = threadIdx.x / 32; tile < of.all; tile += blockDim.x / 32) f(of.at(tile));
 }
-// f(m, n, x) for every two neighbours of a tile, which may change them.
-template <u32 N, class F> __device__ __forceinline__ void pairs(float (&sum)[N][4], F f) {
-#pragma unroll
-    for (u32 n = 0; n < N; n++)
-#pragma unroll
-        for (u32 m = 0; m < 2; m++) {
-            float2 x = make_float2(sum[n][2 * m], sum[n][2 * m + 1]);
-            f(m, n, x);
-            sum[n][2 * m] = x.x, sum[n][2 * m + 1] = x.y;
-        }
-}
-// Rows times a number each.
-template <u32 N> __device__ __forceinline__ void scale_rows(float (&sum)[N][4], const float* by, const Tile& tile) {
-    float of[2] = {by[tile.row(0)], by[tile.row(1)]};
-#pragma unroll
-    for (u32 i = 0; i < 4 * N; i++) sum[i / 4][i % 4] *= of[i % 4 / 2];
-}
-// And added to other sums.
+// sum += by ∘ other, a number a row.
 template <u32 N> __device__ __forceinline__ void add_rows(float (&sum)[N][4], const float (&other)[N][4], const float* by, const Tile& tile) {
     float of[2] = {by[tile.row(0)], by[tile.row(1)]};
 #pragma unroll

@@ -19,46 +19,41 @@ __device__ __forceinline__ void store_outputs(const Resident& f, const Recurrent
     });
 }
 
-// One group, of which the state before is in `from`, and the one after goes to `to`. Tiles of the hidden layer have 8 W columns,
-// those of values 8 V.
-template <u32 W, u32 V>
+// One group, of which the state before is in `from`, and the one after goes to `to`.
 __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count,
                                       const State& from, const State& to) {
     f.begin_group(call, sequence, start, count);
-    f.hidden_of_keys<W>();
+    f.hidden_of_keys();
     f.mask_of(0);
     __syncthreads();
-    f.teach_group<V>(call, sequence, start);
-    f.values_of_first<W>();
+    f.teach_group(call, sequence, start);
+    f.values_of_first(Panel{nullptr, 0});
     u32 kind = f.o.activation;
-    Plane q = f.queries[0], hq = f.queries[1], z0 = f.z0;
-    FinePlane z1 = f.z1;
-    tiles<W>(f.rows, f.width, [&](const Tile& tile) {
-        float sum[W][4] = {};
+    Plane q = f.queries[0], hq = f.queries[1], z0 = f.z0, z1 = f.z1;
+    tiles<SIDE>(f.rows, f.width, [&](const Tile& tile) {
+        float sum[SIDE][4] = {};
         f.read(sum, 0, q, z0, tile);
         activate<VALUE>(sum, kind);
-        set_tile(part(hq, tile), sum);
+        set_tile(hq, tile, sum);
     });
     __syncthreads();
     f.mask_of(1);
-    // The first layer is read no more.
-    f.write<W>(0, z0, from, to);
     __syncthreads();
     // Parts of outputs come after both buffers of parts of predictions.
     Panel out = {f.sums + (u64)2 * f.rows * f.o.value, f.o.value};
-    tiles<V>(f.rows, f.o.value, [&](const Tile& tile) {
-        float sum[V][4] = {};
+    tiles<SIDE>(f.rows, f.o.value, [&](const Tile& tile) {
+        float sum[SIDE][4] = {};
         f.read(sum, 1, hq, z1, tile);
-        set_tile(part(out, tile), sum);
+        set_tile(out, tile, sum);
     });
     f.cluster.meet();
     store_outputs(f, call, sequence, start, out);
-    f.write<V>(1, z1, from, to);
     __syncthreads();
+    f.write<true>(from, to);
 }
 
 // All sequences and heads; kept states are written where `call.kept` has a place for them.
-template <u32 W, u32 V> __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o, float* near) {
+__device__ __forceinline__ void run(const RecurrentCall& call, const Options& o, float* near) {
     __shared__ Resident f;
     if (threadIdx.x == 0) {
         // One thread hands out places; all read them in shared memory.
@@ -72,6 +67,8 @@ template <u32 W, u32 V> __device__ __forceinline__ void run(const RecurrentCall&
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         State last = f.slots(call.last, call, index);
+        if (threadIdx.x == 0) f.find_anchor(call, sequence.head);
+        __syncthreads();
         // The state is where the next one is kept, or the last.
         auto place = [&](u32 interval) { return f.whole(sequence.kept + (u64)interval * call.state); };
         bool keeps = call.kept && sequence.tokens > 0;
@@ -82,19 +79,19 @@ template <u32 W, u32 V> __device__ __forceinline__ void run(const RecurrentCall&
             u32 next = start + call.frozen;
             bool kept = keeps && next < sequence.tokens && next == intervals.start(interval);
             State after = kept ? place(interval++) : last;
-            group<W, V>(f, call, sequence, start, min(call.frozen, sequence.tokens - start), now, after);
+            group(f, call, sequence, start, min(call.frozen, sequence.tokens - start), now, after);
             now = after;
         }
     }
 }
 
-// A kernel a number of blocks in a cluster. Of eight each has few hidden columns: narrower tiles of these, that no warp be idle.
-#define FORWARD(declared, W, V)         \
-    declared {                          \
-        DYNAMIC_SHARED(float, near);    \
-        run<W, V>(args.call, args.cell, near); \
+// A kernel a number of blocks in a cluster.
+#define FORWARD(declared)            \
+    declared {                       \
+        DYNAMIC_SHARED(float, near); \
+        run(args.call, args.cell, near); \
     }
-FORWARD(KERNEL(resident_1, FrozenArgs, RESIDENT_THREADS), 4, 2)
-FORWARD(CLUSTER_KERNEL(resident_2, FrozenArgs, RESIDENT_THREADS, 2), 4, 2)
-FORWARD(CLUSTER_KERNEL(resident_4, FrozenArgs, RESIDENT_THREADS, 4), 4, 2)
-FORWARD(CLUSTER_KERNEL(resident_8, FrozenArgs, RESIDENT_THREADS, 8), 2, 4)
+FORWARD(KERNEL(resident_1, FrozenArgs, RESIDENT_THREADS))
+FORWARD(CLUSTER_KERNEL(resident_2, FrozenArgs, RESIDENT_THREADS, 2))
+FORWARD(CLUSTER_KERNEL(resident_4, FrozenArgs, RESIDENT_THREADS, 4))
+FORWARD(CLUSTER_KERNEL(resident_8, FrozenArgs, RESIDENT_THREADS, 8))

@@ -1,4 +1,4 @@
-//! Frozen groups forward with all factors in shared memory as bfloat16.
+//! Frozen groups with all factors in shared memory as halves.
 //!
 //! # Blocks
 //!
@@ -8,29 +8,30 @@
 //!
 //! # Numbers
 //!
-//! Factors are rounded to bfloat16, and those whose rounding would show keep what it left in a second one: weights, what the
-//! second layer is written with, masked products, and keys times their shares. Arguments are exact. Results are further from
-//! the truth than with the other kernels: by a third more than what rounding of arguments costs, where those add nothing.
+//! Factors are IEEE halves, of 11 bits, and every tile of sixteen rows and columns counts in a unit of its own: the power of two by
+//! which its largest element lies between 2¹⁴ and 2¹⁵. No finite number overflows. An element keeps all its bits down to 2⁻²⁸ of the
+//! largest of its tile, which is what factors of 10 bits of fraction keep in the other kernels; tiles whose largest is below
+//! 2⁻⁴⁶ have less room. Infinities and NaN stay. Products of sixteen terms are made in halves, multiplied by both units, and
+//! added up in 32 bits. Arguments of bfloat16 are exact.
 //!
-//! That is too much for gradients of gates. They are sums over all elements of a state, to which errors of arguments may add
-//! little by chance. So the backward has factors with more bits: see the module above.
+//! Factors of bfloat16 were too coarse for gradients of gates: these are sums over all elements of a state, to which errors of
+//! arguments may add little by chance.
 //!
 //! # Memory
 //!
-//! Weights and momentum of 32 bits are read and written once a group, where states are kept or where the last one goes.
-//!
-//! Anchors would have to be factors too: with them, calls go by the other kernels, which have no end of room.
+//! Weights and momentum of 32 bits are read and written once a group, where states are kept or where the last one goes. A
+//! backward has room for the weights of one layer, and puts each there when it is used, with gradients of the state beside it.
+//! Those have 32 bits where gradients of the first state go.
 //!
 //! # What it costs
 //!
-//! At the sizes that the module above names, a group takes 42 µs on an H100. A third of that is the states of 32 bits on their
-//! way, and the products on tensor cores are about a tenth. Code counts as much: a group's must fit the cache of instructions.
+//! Code counts as much as products: a group's must fit the cache of instructions, or its fetching takes most of the time. So all
+//! tiles of a backward are alike, and both layers go by the same code.
 
 use super::{LEAST_TOKENS, Places};
 use crate::{
     Cuda,
-    launch::kernels,
-    recurrent::{Grouped, RecurrentCall, Start, near_limit},
+    recurrent::{Grouped, StepKernels, near_limit, step_kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -38,22 +39,24 @@ use hecate_core::{
     families::{DeepOptions, DeepSpec},
 };
 
-pub(crate) const SOURCE: KernelSource = kernel_source!("resident", "resident.cu");
+pub(crate) const FORWARD: KernelSource = kernel_source!("resident", "resident.cu");
+pub(crate) const BACKWARD: KernelSource = kernel_source!("resident_backward", "resident_backward.cu");
 
-kernels! { SOURCE {
-    "resident_1" One { call: RecurrentCall, cell: DeepOptions }
-    "resident_2" Two { call: RecurrentCall, cell: DeepOptions }
-    "resident_4" Four { call: RecurrentCall, cell: DeepOptions }
-    "resident_8" Eight { call: RecurrentCall, cell: DeepOptions }
+step_kernels! { ONE: FORWARD, BACKWARD, DeepOptions {
+    "resident_1" Forward1, "resident_backward_1" Backward1
+} }
+step_kernels! { TWO: FORWARD, BACKWARD, DeepOptions {
+    "resident_2" Forward2, "resident_backward_2" Backward2
+} }
+step_kernels! { FOUR: FORWARD, BACKWARD, DeepOptions {
+    "resident_4" Forward4, "resident_backward_4" Backward4
+} }
+step_kernels! { EIGHT: FORWARD, BACKWARD, DeepOptions {
+    "resident_8" Forward8, "resident_backward_8" Backward8
 } }
 
 /// Kernels by the blocks of a cluster.
-const BY_CLUSTER: [(usize, Start<DeepOptions>); 4] = [
-    (1, |device, grid, call, cell| device.launch(grid, &One { call, cell })),
-    (2, |device, grid, call, cell| device.launch(grid, &Two { call, cell })),
-    (4, |device, grid, call, cell| device.launch(grid, &Four { call, cell })),
-    (8, |device, grid, call, cell| device.launch(grid, &Eight { call, cell })),
-];
+const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), (4, FOUR), (8, EIGHT)];
 /// `RESIDENT_THREADS`.
 const THREADS: u32 = 512;
 /// Widths are multiples of the widest tile.
@@ -61,57 +64,97 @@ const TILE: usize = 32;
 /// Hidden columns of a block, at least where memories need no more blocks: narrower ones leave warps idle.
 const NARROWEST: usize = 64;
 
-/// The kernel for a call that suits groups, where its factors fit.
-pub(super) fn grouped(device: &Cuda, spec: DeepSpec, dims: &Dims, places: &Places) -> Option<Grouped<DeepOptions>> {
+/// The kernel for a pass of a call that suits groups, 0 forward and 1 backward, where its factors fit.
+pub(super) fn grouped(
+    device: &Cuda,
+    spec: DeepSpec,
+    dims: &Dims,
+    places: &Places,
+    pass: usize,
+) -> Option<Grouped<DeepOptions>> {
     let hidden = spec.structure.hidden(dims.key)?;
     let whole = [dims.key, dims.value].iter().all(|&width| width.is_multiple_of(TILE));
     // Clusters, and so much shared memory, are of GPUs that code is compiled for.
     let clusters = device.properties().capability.0 >= 9 && device.compiles();
-    if dims.anchored || !whole || !clusters || places.group < LEAST_TOKENS {
+    if !whole || !clusters || places.group < LEAST_TOKENS {
         return None;
     }
-    let of = |count: usize| Resident(Places { width: hidden / count, ..*places });
-    let fits = |count: usize| hidden.is_multiple_of(TILE * count) && of(count).fits(near_limit(device));
+    let block = |count: usize| {
+        let block = Resident { places: Places { width: hidden / count, ..*places }, anchored: dims.anchored };
+        if pass == 0 { block.forward() } else { block.backward() }
+    };
+    let fits = |count: usize| hidden.is_multiple_of(TILE * count) && block(count).fits(near_limit(device));
     let multiprocessors = device.properties().multiprocessors as usize;
     let memories = dims.sequences.count() * dims.heads;
     // The fewest blocks that have room, then more that are free.
     let fewest = BY_CLUSTER.iter().position(|&(count, _)| fits(count))?;
     let free =
         |&&(count, _): &&(usize, _)| fits(count) && hidden / count >= NARROWEST && memories * count <= multiprocessors;
-    let (cluster, start) = *BY_CLUSTER[fewest..].iter().rfind(free).unwrap_or(&BY_CLUSTER[fewest]);
-    let block = of(cluster);
-    let arrays = [block.near(), block.anywhere()].concat();
-    Some(Grouped { start, cluster, threads: THREADS, exchanged: block.0.exchanged(), arrays })
+    let (cluster, kernels) = *BY_CLUSTER[fewest..].iter().rfind(free).unwrap_or(&BY_CLUSTER[fewest]);
+    let start = if pass == 0 { kernels.forward } else { kernels.backward };
+    let Arrays { near, anywhere } = block(cluster);
+    Some(Grouped { start, cluster, threads: THREADS, exchanged: places.exchanged(), arrays: [near, anywhere].concat() })
 }
 
-/// Sizes of a block's arrays, in the order of `resident.cuh`. Elements have 32 bits.
-struct Resident(Places);
+/// Arrays that must lie in shared memory, then the others. Elements have 32 bits.
+struct Arrays {
+    near: Vec<usize>,
+    anywhere: Vec<usize>,
+}
+
+impl Arrays {
+    /// Whether shared memory of `limit` elements has room for what must be there.
+    fn fits(&self, limit: usize) -> bool {
+        self.near.iter().map(|count| count.next_multiple_of(4)).sum::<usize>() <= limit
+    }
+}
+
+/// Halves, and a unit for sixteen times sixteen.
+fn plane(height: usize, wide: usize) -> usize {
+    height * wide / 2 + height * wide / 256
+}
+
+/// Sizes of a block's arrays, in the order of `resident.cuh` and `resident_reverse.cuh`.
+struct Resident {
+    places: Places,
+    anchored: bool,
+}
 
 impl Resident {
-    /// Whether a block has what it must in shared memory of `limit` elements.
-    fn fits(&self, limit: usize) -> bool {
-        self.near().iter().map(|count| count.next_multiple_of(4)).sum::<usize>() <= limit
-    }
-
-    /// Arrays that must lie in shared memory.
-    fn near(&self) -> Vec<usize> {
-        let (rows, Places { key, value, width, momentum, .. }) = (self.0.rows(), self.0);
-        let plane = |height: usize, wide: usize| height * wide / 2;
-        // Numbers by token.
-        let mut arrays = vec![super::TOKEN_NUMBERS * rows];
+    /// Of a forward.
+    fn forward(&self) -> Arrays {
+        let (rows, Places { key, value, width, momentum, .. }) = (self.places.rows(), self.places);
+        let mut near = vec![super::TOKEN_NUMBERS * rows];
         for (height, wide) in [(key, width), (width, value)] {
-            // Weights and what rounding left of them, momentum, keys, queries.
-            let pushed = if momentum { plane(height, wide) } else { 0 };
-            arrays.extend([2 * plane(height, wide), pushed, plane(rows, height), plane(rows, height)]);
+            // Weights, momentum, the anchor; keys and queries.
+            let layer = [true, momentum, self.anchored].map(|has| if has { plane(height, wide) } else { 0 });
+            near.extend(layer.into_iter().chain([plane(rows, height); 2]));
         }
-        // z0; z1 and masked products, each with its rest.
-        arrays.extend([plane(rows, width), 2 * plane(rows, value), 2 * plane(rows, rows)]);
-        arrays
+        // z0, z1, masked products.
+        near.extend([width, value, rows].map(|wide| plane(rows, wide)));
+        // c, pre, v, u.
+        let anywhere = Places::panels(&[rows, width, value, value].map(|wide| (rows, wide))).collect();
+        Arrays { near, anywhere }
     }
 
-    /// Those that may lie in the workspace: c, pre, v, u.
-    fn anywhere(&self) -> Vec<usize> {
-        let (rows, Places { value, width, .. }) = (self.0.rows(), self.0);
-        Places::panels(&[(rows, rows), (rows, width), (rows, value), (rows, value)]).collect()
+    /// Of a backward.
+    fn backward(&self) -> Arrays {
+        let (rows, Places { key, value, width, group, momentum }) = (self.places.rows(), self.places);
+        let (most, widest) = (width * key.max(value), width.max(key).max(value));
+        // Numbers by token, and their gradients.
+        let mut near = vec![super::TOKEN_NUMBERS * rows, super::TOKEN_GRADIENTS * rows];
+        // Weights, momentum, the anchor; gradients of weights and momentum.
+        near.extend([true, momentum, self.anchored, true, momentum].map(|has| if has { plane(most, 1) } else { 0 }));
+        // Keys of both layers, z0, z1, masked products and their gradients; queries of both layers, dpreq.
+        let wides = [key, width, width, value, rows, rows, key.max(value), width, width];
+        near.extend(wides.map(|wide| plane(rows, wide)));
+        // Sums of rows by tiles; c, dc, e, pre, back, preq, dh, v, u, dz1, less, dk.
+        let mut anywhere = vec![5 * rows * (widest / 16)];
+        let wides = [rows, rows, rows, width, width, width, width, value, value, value, value, key];
+        anywhere.extend(Places::panels(&wides.map(|wide| (rows, wide))));
+        // States before groups after the first of an interval.
+        let state = (key + value) * width * if momentum { 2 } else { 1 };
+        anywhere.push((super::MOST_TOKENS / group).saturating_sub(1) * state);
+        Arrays { near, anywhere }
     }
 }
