@@ -325,10 +325,10 @@ mod tests {
             // A written element is rounded to its own size before anything is taken off it.
             let bound = 4.0 * f64::from(f32::EPSILON) * top.abs().max(8.0);
             let mut read = 0.0;
-            for i in 0..rows {
+            for (i, q) in q.iter().enumerate() {
                 let (expected, at) = (written(i) - log_sum, i * width + j);
                 let weight = f64::from(scale) * expected.exp();
-                read += f64::from(q[i]) * weight;
+                read += f64::from(*q) * weight;
                 assert!((f64::from(x[at]) - expected).abs() <= bound, "x[{i},{j}] = {}, not {expected}", x[at]);
                 assert!((f64::from(w[at]) - weight).abs() <= bound * weight.max(1e-30), "w[{i},{j}] = {}", w[at]);
             }
