@@ -49,6 +49,9 @@ const REGISTERS: u32 = 255;
 /// spill some to fit another block beside them.
 const SPILLS: u32 = 512;
 
+/// The same where kernels were not timed: their registers are shared out for [`TUNED`].
+const SPILLS_ELSEWHERE: u32 = 1024;
+
 /// What the compiler says of a kernel.
 #[derive(Debug, Default)]
 struct Usage {
@@ -101,6 +104,7 @@ fn fits(architecture: &str) {
 fn one_architecture() {
     let architecture = &env::var(VARIABLE).expect("the architecture");
     let nvrtc = nvrtc().expect("NVRTC");
+    let most = if architecture == TUNED { SPILLS } else { SPILLS_ELSEWHERE };
     // All that do not fit are named at once.
     let mut failed = Vec::new();
     for source in ALL.iter().filter(|source| tells(source, architecture)) {
@@ -114,14 +118,13 @@ fn one_architecture() {
         let declared = source.text.lines().filter(|line| line.starts_with("KERNEL(")).count();
         assert!(all.len() >= declared.max(1), "{} for {architecture}: {all:?} of {declared}", source.name);
         // A kernel of which the log says nothing does not fit.
-        let fit = |usage: &Usage| {
-            usage.spilled.is_some_and(|n| n <= SPILLS) && usage.registers.is_some_and(|n| n <= REGISTERS)
-        };
+        let fit =
+            |usage: &Usage| usage.spilled.is_some_and(|n| n <= most) && usage.registers.is_some_and(|n| n <= REGISTERS);
         failed.extend(all.into_iter().filter(|usage| !fit(usage)).map(|usage| (source.name, usage)));
     }
     assert!(
         failed.is_empty(),
-        "for {architecture}, more than {REGISTERS} registers or {SPILLS} bytes of spills: {failed:#?}"
+        "for {architecture}, more than {REGISTERS} registers or {most} bytes of spills: {failed:#?}"
     );
 }
 
@@ -174,6 +177,8 @@ fn logs_are_read() {
     let log = "ptxas info    : Compiling entry function 'a' for 'sm_80'\n\
                ptxas         .     8 bytes stack frame, 16 bytes spill stores, 4 bytes spill loads\n\
                ptxas info    : Used 32 registers, used 0 barriers\n\
+               ptxas info    : Function properties for f\n\
+               ptxas         .     0 bytes stack frame, 0 bytes spill stores, 8 bytes spill loads\n\
                ptxas info    : Compiling entry function 'b' for 'sm_80'\n";
     let all = usage(log);
     assert_eq!((all[0].kernel.as_str(), all[0].registers, all[0].spilled), ("a", Some(32), Some(20)));
