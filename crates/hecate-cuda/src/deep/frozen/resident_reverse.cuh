@@ -108,7 +108,7 @@ struct ResidentReverse : Resident {
             if (threadIdx.x % 4 == 0) to[tile.row(m)] = of[m];
         }
     }
-    // The sums of rows, of shares by `across` tiles and of writes by `down`, to the numbers of tokens. Behind a barrier.
+    // The sums of rows, of shares by `across` tiles and of writes by `down`, to the numbers of tokens. After a barrier.
     __device__ __forceinline__ void take_row_sums(u32 across, u32 down) const {
         // Numbers that each kind is added to.
         float* to[5] = {n.dkept, n.dpushed, n.dkept, n.dlast_c, n.dlast_e};
