@@ -229,6 +229,15 @@ pub(crate) fn products_of<D: Features + Matmul>(device: &D, dtype: DType) -> Res
             }
         }
     }
+    // Several matrices of few rows, and one of more columns than it takes to fill a GPU without dividing sums.
+    for (rows, inner, columns) in [(33, 64, &[130, 200, 70][..]), (12, 32, &[17_500])] {
+        let x = data(device, dtype, &[rows, inner], 12)?;
+        let weights = columns.iter().map(|&columns| data(device, dtype, &[columns, inner], columns as u64));
+        let weights = weights.collect::<Result<Vec<_>>>()?;
+        for y in matmul_each(&x, &weights.iter().collect::<Vec<_>>())? {
+            keep(format!("{rows} rows of several matrices"), y);
+        }
+    }
     for width in [2, 100, 260] {
         let x = data(device, dtype, &[3, width], 7)?;
         let y = poly2(&x, POLY2)?;

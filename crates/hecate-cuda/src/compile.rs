@@ -64,14 +64,18 @@ impl Compiler {
         self.nvrtc().is_ok()
     }
 
-    /// A compiler whose machine code this driver takes: of its own major version, or an earlier one.
+    /// A compiler that knows this GPU and whose machine code this driver takes: of its own major version, or an earlier one.
     fn find_nvrtc(&self) -> std::result::Result<Nvrtc, String> {
         let nvrtc = Nvrtc::find()?;
+        let (version, path) = (nvrtc.version(), nvrtc.path());
+        if !nvrtc.knows(self.capability) {
+            let architecture = self.architecture();
+            return Err(format!("{version} ({path}) does not know {architecture}: `pip install -U nvidia-cuda-nvrtc`"));
+        }
         let major = self.driver / 1000;
         if nvrtc.major() <= major {
             return Ok(nvrtc);
         }
-        let (version, path) = (nvrtc.version(), nvrtc.path());
         Err(format!(
             "{version} ({path}) is newer than the driver, which speaks CUDA {major}: `pip install nvidia-cuda-nvrtc-cu{major}`"
         ))

@@ -7,6 +7,7 @@
 use crate::{
     Cuda,
     error::{failed, unsupported},
+    modules::Loaded,
     source::KernelSource,
 };
 use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
@@ -146,7 +147,8 @@ impl Cuda {
             return Ok(());
         }
         // Compiled and loaded at the first launch.
-        let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        let Loaded { function, .. } =
+            self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
         // Blocks are rows of threads: kernels count along one axis.
         let config = LaunchConfig {
             grid_dim: (x as u32, y as u32, z as u32),
@@ -170,18 +172,22 @@ impl Cuda {
     /// As [`Cuda::launch`], of a kernel that calls `follow` of `follow.cuh` before it reads or writes an array: it may begin
     /// while the one before it still runs. Its blocks come in clusters of so many.
     pub(crate) fn launch_early<A: KernelArguments>(&self, grid: Grid, cluster: u32, arguments: &A) -> Result<()> {
-        // The call without this property waits as any kernel does.
-        if !self.begins_early() {
-            debug_assert_eq!(cluster, 1, "clusters are for GPUs that have them");
-            return self.launch(grid, arguments);
-        }
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
         grid.check(A::NAME, self.properties().shared_memory)?;
         if self.modules().gathered(A::SOURCE, A::NAME) {
             return Ok(());
         }
-        let function = self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        let Loaded { function, exact } =
+            self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        // Other code does not wait by itself: a launch without these properties does that for it.
+        if !(exact && self.begins_early()) {
+            if cluster == 1 {
+                return self.launch(grid, arguments);
+            }
+            let why = format!("`{}` was not compiled for this GPU, which NVRTC of CUDA 12.3 and later does", A::NAME);
+            return Err(unsupported("clusters of blocks", why));
+        }
         // What sets this launch apart: it may overlap with the one before, and blocks come in clusters.
         let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
         let early = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
@@ -211,7 +217,8 @@ impl Cuda {
         let mut argument = std::ptr::from_ref(arguments).cast_mut().cast();
         let _turn = self.ledger().turn();
         self.context().bind_to_thread().map_err(starting)?;
-        // SAFETY: as of `launch`; the driver reads the structure, and copies it before this returns.
+        // SAFETY: as of `launch_on`; the configuration and what it points to live until the driver, which copies them, returns.
+        // The kernel calls `follow`, and so reads nothing that the one before it still writes.
         unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), &raw mut argument, std::ptr::null_mut()) }
             .result()
             .map_err(starting)

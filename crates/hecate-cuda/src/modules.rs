@@ -26,10 +26,18 @@ pub(crate) struct Modules {
     /// Makes images of kernels.
     compiler: Compiler,
     /// By file and kernel.
-    functions: Mutex<HashMap<(&'static str, &'static str), CudaFunction>>,
+    functions: Mutex<HashMap<(&'static str, &'static str), Loaded>>,
     /// Whether a thread gathers kernels: looked at before every launch.
     gathers: AtomicBool,
     gathering: Mutex<Option<Gathering>>,
+}
+
+/// A kernel that is loaded.
+#[derive(Clone)]
+pub(crate) struct Loaded {
+    pub(crate) function: CudaFunction,
+    /// Whether it is code for exactly this GPU. PTX of this crate has no instructions of capability 9.0.
+    pub(crate) exact: bool,
 }
 
 /// A kernel that is not loaded yet.
@@ -93,7 +101,7 @@ impl Modules {
         self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn functions(&self) -> MutexGuard<'_, HashMap<(&'static str, &'static str), CudaFunction>> {
+    fn functions(&self) -> MutexGuard<'_, HashMap<(&'static str, &'static str), Loaded>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +118,7 @@ impl Modules {
         shared_memory: usize,
         source: &'static KernelSource,
         name: &'static str,
-    ) -> Result<CudaFunction> {
+    ) -> Result<Loaded> {
         if let Some(function) = self.functions().get(&(source.name, name)) {
             return Ok(function.clone());
         }
@@ -122,12 +130,12 @@ impl Modules {
             return Ok(function.clone());
         }
         let loading = |error| failed(format!("loading the kernel `{name}` of {}", source.name), error);
-        let module = self.compiler.load(source, name, |image| {
-            let image = match image {
-                Image::Cubin(bytes) => Ptx::from_binary(bytes),
-                Image::Ptx(text) => Ptx::from_src(text),
+        let (module, exact) = self.compiler.load(source, name, |image| {
+            let (image, exact) = match image {
+                Image::Cubin(bytes) => (Ptx::from_binary(bytes), true),
+                Image::Ptx(text) => (Ptx::from_src(text), false),
             };
-            context.load_module(image).map_err(|error| error.to_string())
+            context.load_module(image).map(|module| (module, exact)).map_err(|error| error.to_string())
         })?;
         let function = module.load_function(name).map_err(loading)?;
         // Set once, for all launches: they differ in what they ask for, and may come from several threads.
@@ -135,8 +143,9 @@ impl Modules {
         // What the kernel declares itself is taken off.
         let own = function.shared_size_bytes().map_err(loading)?;
         function.set_attribute(attribute, shared_memory as i32 - own).map_err(loading)?;
-        functions.insert((source.name, name), function.clone());
-        Ok(function)
+        let loaded = Loaded { function, exact };
+        functions.insert((source.name, name), loaded.clone());
+        Ok(loaded)
     }
 }
 

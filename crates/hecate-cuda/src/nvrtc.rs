@@ -31,8 +31,10 @@ pub(crate) struct Compiled {
 }
 
 /// What is called of it.
-const FUNCTIONS: [&[u8]; 11] = [
+const FUNCTIONS: [&[u8]; 13] = [
     b"nvrtcVersion\0",
+    b"nvrtcGetNumSupportedArchs\0",
+    b"nvrtcGetSupportedArchs\0",
     b"nvrtcCreateProgram\0",
     b"nvrtcCompileProgram\0",
     b"nvrtcGetProgramLogSize\0",
@@ -82,6 +84,17 @@ impl Nvrtc {
     /// `13`.
     pub(crate) fn major(&self) -> u32 {
         self.version.0.unsigned_abs()
+    }
+
+    /// Whether it knows GPUs of this compute capability.
+    pub(crate) fn knows(&self, (major, minor): (u32, u32)) -> bool {
+        let mut count = 0;
+        // SAFETY: writes an integer.
+        let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&mut count) }.result();
+        let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: writes as many integers as it said.
+        let listed = counted.and_then(|()| unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) }.result());
+        listed.is_ok() && known.contains(&((10 * major + minor) as i32))
     }
 
     /// Where it was found, in words.

@@ -137,9 +137,9 @@ mod tests {
     }
 
     /// [`exp_vector`] of every number.
-    struct Falling<'a>(&'a mut [f32]);
+    struct Exponentials<'a>(&'a mut [f32]);
 
-    impl pulp::WithSimd for Falling<'_> {
+    impl pulp::WithSimd for Exponentials<'_> {
         type Output = ();
 
         fn with_simd<S: Simd>(self, simd: S) {
@@ -155,8 +155,8 @@ mod tests {
         let arguments: Vec<f32> = (-873_000..=880_000).map(|i| i as f32 * 1e-4).collect();
         for scalar in [false, true] {
             let run = |x: &mut [f32]| match scalar {
-                true => pulp::Arch::Scalar.dispatch(Falling(x)),
-                false => crate::simd::dispatch(Falling(x)),
+                true => pulp::Arch::Scalar.dispatch(Exponentials(x)),
+                false => crate::simd::dispatch(Exponentials(x)),
             };
             let mut found = arguments.clone();
             run(&mut found);

@@ -157,7 +157,7 @@ __device__ __forceinline__ void ask_for_state(const Decode& args, const Share& m
     }
 }
 
-// Rows of its column that a thread keeps from when it asks for them to the write.
+// Rows of its column that a thread keeps from when it asks for them to the write; `KEPT` of `decode.rs`.
 #define KEPT 16
 
 // The first of the thread's rows; those after it lie where they lie.

@@ -19,8 +19,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("decode", "decode.cu");
 /// Threads of a block, and the most elements of a key or a value: a thread has a column.
 const THREADS: usize = 1024;
 
-/// Threads of a block of a small memory, and rows of it that a thread keeps.
+/// Threads of a block of a small memory.
 const SMALL: usize = 256;
+
+/// Rows of a memory that a thread keeps; `KEPT` of `decode.cu`.
 const KEPT: usize = 16;
 
 /// `struct Map` of `decode.cu`.

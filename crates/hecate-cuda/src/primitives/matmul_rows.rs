@@ -23,8 +23,11 @@ const COLUMNS: usize = 64;
 /// Terms of a step.
 const DEEP: usize = 32;
 
-/// Most steps of a block: 64 rows of them take 128 KiB of shared memory.
+/// Most steps of a block: 64 rows of them take 132 KiB of shared memory.
 const STEPS: usize = 32;
+
+/// Bytes of a step's rows in shared memory, in 16 bits.
+const STEP_BYTES: usize = 2 * ROWS * DEEP;
 
 /// Most blocks of a cluster that every GPU with clusters starts.
 const CLUSTER: usize = 8;
@@ -55,16 +58,25 @@ pub(super) fn exists(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
     // Tiles are counted in 32 bits.
     let few = batch == 1 && rows <= ROWS && columns <= 1 << 24;
     // Rows of matrices begin at multiples of 16 bytes.
-    let deep = inner.is_multiple_of(DEEP) && (1..=CLUSTER * STEPS).contains(&(inner / DEEP));
+    let deep = inner.is_multiple_of(DEEP) && (1..=CLUSTER * most_steps(device)).contains(&(inner / DEEP));
     few && deep && (dtype == DType::Bf16 || dtype == DType::F16) && device.begins_early()
 }
 
-/// Blocks that share the terms of a sum: a power of two that nearly fills the GPU, and gives nobody too many steps.
+/// Most steps of a block on this GPU, of whose rows an odd number fits.
+fn most_steps(device: &Cuda) -> usize {
+    STEPS.min((device.properties().shared_memory / STEP_BYTES).saturating_sub(1))
+}
+
+/// Blocks that share the terms of a sum: a power of two that nearly fills the GPU, and gives nobody too many steps or none.
 fn split(device: &Cuda, tiles: usize, steps: usize) -> usize {
     let multiprocessors = device.properties().multiprocessors as usize;
     // An eighth of the GPU may stay idle: twice as many blocks would leave more of it so.
-    let enough = |split: &usize| 8 * tiles * split >= 7 * multiprocessors && steps.div_ceil(*split) <= STEPS;
-    [1, 2, 4].into_iter().find(enough).unwrap_or(CLUSTER)
+    let enough = |split: usize| 8 * tiles * split >= 7 * multiprocessors && steps.div_ceil(split) <= most_steps(device);
+    let mut split = 1;
+    while !enough(split) && 2 * split <= CLUSTER.min(steps) {
+        split *= 2;
+    }
+    split
 }
 
 /// `x bᵀ` for each of at most [`MATRICES`] matrices of one type, in one launch.
@@ -90,7 +102,7 @@ pub(super) fn launch(
     // As many blocks as run at once, each with its rows of `x` for all its tiles.
     let blocks = if split == 1 { tiles.min(2 * device.properties().multiprocessors as usize) } else { tiles * split };
     // In 16 bits, an odd number of steps a row; and sums of a tile in 32.
-    let shared = (2 * ROWS * DEEP * (steps.div_ceil(split) | 1)).max(4 * ROWS * COLUMNS);
+    let shared = (STEP_BYTES * (steps.div_ceil(split) | 1)).max(4 * ROWS * COLUMNS);
     // All matrices have the type of the first.
     let dtype = Array::from(weights[0].1).dtype;
     let (rows, inner, tiles) = (rows as u64, inner as u64, tiles as u32);

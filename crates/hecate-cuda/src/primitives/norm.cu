@@ -381,12 +381,12 @@ KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) {
     BY_TYPE(args.x.type, gradients<TYPE, 4, false>(of_type<TYPE>(args), shared))
 }
 
-// A block a row, of up to two runs a thread, and of up to four.
+// A block a row, of up to two runs a thread.
 KERNEL(normalise_large_gradients, NormaliseGradients, 256, 3) {
     BY_TYPE(args.x.type, gradients<TYPE, 2, true>(of_type<TYPE>(args), nullptr))
 }
 
-// Twice as many, for the longest rows that are kept.
+// Up to four runs a thread: the longest rows that are kept.
 KERNEL(normalise_larger_gradients, NormaliseGradients, 256, 2) {
     BY_TYPE(args.x.type, gradients<TYPE, 4, true>(of_type<TYPE>(args), nullptr))
 }

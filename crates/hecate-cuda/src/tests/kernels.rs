@@ -45,7 +45,7 @@ fn tells(source: &KernelSource, architecture: &str) -> bool {
 /// Most registers of a thread: what an instruction can name. Whoever needs more spills.
 const REGISTERS: u32 = 255;
 
-/// Bytes of spills a thread at most, stores and loads together: the scans at wide keys and the backwards of networks
+/// Bytes of spills of a function at most, stores and loads together: the scans at wide keys and the backwards of networks
 /// spill some to fit another block beside them.
 const SPILLS: u32 = 512;
 

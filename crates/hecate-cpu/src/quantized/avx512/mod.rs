@@ -16,7 +16,7 @@ macro_rules! call {
     ($($kernel:ident)::+ $(<$constant:tt>)? ($($argument:ident),+)) => {
         |$($argument),+| {
             // SAFETY: `kernels` made sure that the processor has what the kernel is compiled for.
-            #[allow(unsafe_code)]
+            #[expect(unsafe_code, reason = "vector instructions that not every processor has")]
             unsafe {
                 $($kernel)::+ $(::<$constant>)? ($($argument),+)
             }

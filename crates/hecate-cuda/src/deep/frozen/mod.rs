@@ -39,7 +39,7 @@
 //!
 //! # Blocks whose factors fit shared memory
 //!
-//! Where all factors fit it with 16 bits, a pass goes by other kernels, in a third of the time: [`resident`].
+//! Where all factors fit it with 16 bits, a pass goes by other kernels, in a third to two thirds of the time: [`resident`].
 
 pub(crate) mod resident;
 

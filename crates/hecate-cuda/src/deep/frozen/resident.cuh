@@ -87,7 +87,7 @@ struct Resident : FrozenMasks {
     __device__ u32 height(u32 layer) const { return layer ? width : o.key; }
     __device__ u32 wide(u32 layer) const { return layer ? o.value : width; }
 
-    // By one thread; the order is that of `resident::Places`.
+    // By one thread; the order is that of `resident::Resident::forward`.
     TOGETHER_OF void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         begin_places(call, options, arena);
         // First what must be in shared memory.

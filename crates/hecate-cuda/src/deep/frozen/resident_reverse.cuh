@@ -22,7 +22,7 @@ struct ResidentReverse : Resident {
     // Gradients of the anchor by this sequence.
     Panel danchor[2];
 
-    // By one thread; the order is that of `resident::Places`.
+    // By one thread; the order is that of `resident::Resident::backward`.
     TOGETHER_OF void place(const RecurrentCall& call, const Options& options, Arena& arena) {
         begin_places(call, options, arena);
         // Numbers of tokens come first, as in a forward.
