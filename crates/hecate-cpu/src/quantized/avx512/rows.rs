@@ -15,8 +15,12 @@ const AHEAD: usize = 4096;
 #[target_feature(enable = "avx512f")]
 fn fetch_after(bytes: &[u8]) {
     for line in (0..bytes.len()).step_by(64) {
-        // A hint, whatever is there.
-        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(line + AHEAD).cast());
+        let address = bytes.as_ptr().wrapping_add(line + AHEAD).cast();
+        // SAFETY: a hint, whatever is there.
+        #[allow(unsafe_code, unused_unsafe, reason = "safe in later standard libraries alone")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(address);
+        }
     }
 }
 
