@@ -266,7 +266,12 @@ template <u32 ROWS> __device__ __forceinline__ void each_column(const Each& args
     }
 }
 
-// With few registers a token's kernels leave room for those after them, which begin early.
-KERNEL(matmul_each_row, Each, THREADS, 5) { each_column<1>(args); }
+// With few registers a token's kernels leave room for those after them, which begin early. Later GPUs would spill.
+#if __CUDA_ARCH__ >= 1000
+#define TOGETHER 1
+#else
+#define TOGETHER 5
+#endif
+KERNEL(matmul_each_row, Each, THREADS, TOGETHER) { each_column<1>(args); }
 // Two to eight rows.
 KERNEL(matmul_each, Each, THREADS) { each_column<FEW>(args); }
