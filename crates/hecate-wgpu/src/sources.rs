@@ -6,6 +6,9 @@ use crate::{deep, launch::Kernel, linear, memory, packing, primitives, rules};
 /// Files that no kernel here is made of fail a test.
 #[allow(dead_code)]
 pub(crate) const ALL: &[&[Kernel<'static>]] = &[
+    deep::groups::HUBER,
+    deep::groups::L2,
+    deep::groups::PRODUCTS,
     deep::HUBER,
     deep::HUBER_MOMENTUM,
     deep::L2_KL,

@@ -6,28 +6,6 @@
 // Added to the variance in the norm.
 const NORM_EPSILON: f32 = 1e-6;
 
-struct Cell {
-    // D; 0 for a matrix.
-    hidden: u32,
-    // In the order of `Activation`.
-    activation: u32,
-    // Whether inputs are added to outputs, outputs pass a layer norm, and tokens read after their own write.
-    residual: u32,
-    norm: u32,
-    read_after: u32,
-    // Of Huber's errors in the order of `Huber`; of powers of one, whether its sign is a hyperbolic tangent.
-    error: u32,
-    // Whether weights are the paper's image of the dual variable.
-    literal: u32,
-    // Bias (48), (49) and retention (54), (55).
-    p: f32,
-    epsilon: f32,
-    q: f32,
-    scale: f32,
-    // 1 / c of (94), 0 where nothing is clipped.
-    per_clip: f32,
-}
-
 // Rows that a token leaves for its backward.
 // Row numbers, as `record_rows` cuts them.
 struct Record {
@@ -118,18 +96,6 @@ fn sums_known() -> vec4<f32> {
 // Whether gradients are taken where momentum leads.
 fn looks_ahead() -> bool {
     return args.call.ahead != 0u;
-}
-
-// 1 - e^x for x up to 0. Near 0 by its series: what is close to 1 and taken from 1 has lost most digits.
-fn rest(x: f32) -> f32 {
-    if (x < -0.5) {
-        return 1.0 - exponential(x);
-    }
-    var sum = 1.0;
-    for (var n = 9.0; n > 1.0; n -= 1.0) {
-        sum = 1.0 + x / n * sum;
-    }
-    return -x * sum;
 }
 
 // Gates come in the order log_a, [log_eta], theta, [delta].

@@ -1,5 +1,9 @@
 //! Memories that are functions with weights: equations (33)–(59), one step for every structure, bias and retention.
 
+pub(crate) mod groups;
+
+pub(crate) use groups::Groups;
+
 use crate::{
     launch::{Kernel, WgslSource},
     recurrent::{self, Cell, NO_PRODUCTS, Recurrent, SILU, WorkspaceSize},
@@ -24,6 +28,7 @@ const SOURCES: [&WgslSource; 2] = recurrent::sources! {
         include_str!("activation.wgsl"),
         include_str!("bias.wgsl"),
         include_str!("retention.wgsl"),
+        include_str!("cell.wgsl"),
         include_str!("deep.wgsl"),
     ],
     [include_str!("deep_forward.wgsl")],
@@ -74,6 +79,10 @@ impl<R: DeepRule> Recurrent<Deep> for R {
 
     fn workspace(self, dims: &Dims) -> WorkspaceSize {
         workspace(self.spec(), dims)
+    }
+
+    fn groups(self, dims: &Dims) -> Option<Groups> {
+        Groups::new(self.spec(), R::FORM.bias(), R::FORM.momentum(), dims)
     }
 }
 

@@ -58,3 +58,15 @@ fn hyperbolic_tangent(x: f32) -> f32 {
     let e = exponential(-2.0 * far_x);
     return sign_of(x) * ((1.0 - e) / (1.0 + e));
 }
+
+// 1 - e^x for x up to 0. Near 0 by its series: what is close to 1 and taken from 1 has lost most digits.
+fn rest(x: f32) -> f32 {
+    if (x < -0.5) {
+        return 1.0 - exponential(x);
+    }
+    var sum = 1.0;
+    for (var n = 9.0; n > 1.0; n -= 1.0) {
+        sum = 1.0 + x / n * sum;
+    }
+    return -x * sum;
+}

@@ -14,6 +14,7 @@ mod plan;
 
 use crate::{
     Wgpu,
+    deep::Groups,
     error::failed,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
 };
@@ -22,18 +23,22 @@ use hecate_core::{
     families::{Deep, Own},
     primitives::sum_rows,
 };
-use plan::{Grid, RecurrentArgs, RecurrentCall, RecurrentPlan, offsets};
+pub(crate) use plan::RecurrentCall;
+use plan::{Grid, RecurrentArgs, RecurrentPlan, offsets};
 use std::vec;
 
 /// What the kernels of all rules share.
-pub(crate) const PARTS: [&str; 6] = [
+pub(crate) const PARTS: [&str; 7] = [
     PRELUDE,
-    include_str!("functions.wgsl"),
+    FUNCTIONS,
     include_str!("block.wgsl"),
     include_str!("phases.wgsl"),
+    include_str!("call.wgsl"),
     include_str!("recurrent.wgsl"),
     include_str!("renorm.wgsl"),
 ];
+/// Powers, and others that drivers compute with few digits.
+pub(crate) const FUNCTIONS: &str = include_str!("functions.wgsl");
 /// For rules that multiply no matrices.
 pub(crate) const NO_PRODUCTS: &str = include_str!("no_products.wgsl");
 /// `silu`.
@@ -59,6 +64,11 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
 
     /// Workspace that a token asks for.
     fn workspace(self, dims: &Dims) -> WorkspaceSize;
+
+    /// How its groups of frozen tokens go by products, where they do.
+    fn groups(self, _: &Dims) -> Option<Groups> {
+        None
+    }
 
     /// Rounds that a token's products take, of so many invocations.
     fn rounds(self, _: &Dims, _threads: usize) -> usize {
@@ -92,15 +102,15 @@ pub(crate) struct WorkspaceSize {
 pub struct SavedStates(Tensor<Wgpu>);
 
 /// The arrays of a call in the order of the kernels' bindings, without workspace.
-struct Arrays<'a> {
+pub(crate) struct Arrays<'a> {
     /// q, k, v and `given`.
-    read: [&'a Tensor<Wgpu>; 4],
+    pub(crate) read: [&'a Tensor<Wgpu>; 4],
     /// `[kept,H,state]`.
-    kept: &'a Tensor<Wgpu>,
+    pub(crate) kept: &'a Tensor<Wgpu>,
     /// Results one after another.
-    made: &'a Tensor<Wgpu>,
+    pub(crate) made: &'a Tensor<Wgpu>,
     /// The gradient of the output, in a backward.
-    dout: Option<&'a Tensor<Wgpu>>,
+    pub(crate) dout: Option<&'a Tensor<Wgpu>>,
 }
 
 /// What a dispatch does of a call: ticks `first … first + ticks` of a segment, forward or back.
@@ -117,7 +127,7 @@ struct Slice {
 fn start<R: Recurrent<F>, F>(
     device: &Wgpu,
     grid: &Grid,
-    args: &RecurrentArgs,
+    RecurrentArgs { call, cell }: RecurrentArgs,
     arrays: &Arrays<'_>,
     slices: &[Slice],
 ) -> Result<()> {
@@ -133,16 +143,16 @@ fn start<R: Recurrent<F>, F>(
     bindings.extend(arrays.dout.map(Binding::Read));
     let kernel = |source, entry| Kernel { source, entry, constants: &constants };
     let (forward, backward) = (kernel(R::SOURCES[0], "forward"), kernel(R::SOURCES[1], "backward"));
-    let sequence_heads = args.call.sequence_heads as usize;
+    let call = RecurrentCall { workspace: grid.each as u32, rows: grid.rows as u32, ..call };
+    let sequence_heads = call.sequence_heads as usize;
     // Where not all fit at once, sequences and heads go in turns.
     for sequence_head in (0..sequence_heads).step_by(grid.groups) {
         for &Slice { segment, first, back } in slices {
             let (begin, end) = (first as u32, (first + grid.ticks) as u32);
-            let call =
-                RecurrentCall { sequence_head: sequence_head as u32, segment: segment as u32, begin, end, ..args.call };
+            let call = RecurrentCall { sequence_head: sequence_head as u32, segment: segment as u32, begin, end, ..call };
             let groups = (grid.groups.min(sequence_heads - sequence_head), 1, 1);
             let (kernel, bindings) = if back { (&backward, &bindings[..]) } else { (&forward, &bindings[..there]) };
-            device.launch(kernel, groups, &RecurrentArgs { call, ..*args }, bindings)?;
+            device.launch(kernel, groups, &RecurrentArgs { call, cell }, bindings)?;
         }
     }
     Ok(())
@@ -185,7 +195,6 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
         keep: bool,
     ) -> Result<(OutputsOn<R, Self>, Option<SavedStates>)> {
         let plan = RecurrentPlan::new(rule, dims);
-        let grid = plan.forward_grid(rule, device, dims);
         let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
         let given = given(device, &plan, inputs, None)?;
         let kept = device.empty([if keep { plan.kept } else { 0 }, dims.heads, plan.state()], DType::F32)?;
@@ -196,13 +205,18 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
         let last = offsets(&mut at, &plan.sizes, plan.sequence_heads);
         let made = device.empty([at], DType::F32)?;
         // `keep` makes the kernel write the states that a backward starts from.
-        let call = RecurrentCall { last, keep: keep.into(), ..plan.call(dims, &grid) };
-        let args = RecurrentArgs { call, cell: rule.cell(dims) };
+        let call = RecurrentCall { last, keep: keep.into(), ..plan.call(dims) };
         let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: None };
-        // A tick opens the state.
-        let firsts = (0..=dims.sequences.longest()).step_by(grid.ticks);
-        let slices: Vec<_> = firsts.map(|first| Slice { segment: 0, first, back: false }).collect();
-        start::<R, F>(device, &grid, &args, &arrays, &slices)?;
+        match rule.groups(dims) {
+            Some(groups) => groups.forward(device, dims, &call, &arrays)?,
+            None => {
+                let grid = plan.forward_grid(rule, device, dims);
+                // A tick opens the state.
+                let firsts = (0..=dims.sequences.longest()).step_by(grid.ticks);
+                let slices: Vec<_> = firsts.map(|first| Slice { segment: 0, first, back: false }).collect();
+                start::<R, F>(device, &grid, RecurrentArgs { call, cell: rule.cell(dims) }, &arrays, &slices)?;
+            }
+        }
         let mut results = device.split(&made, &shapes)?.into_iter();
         let outputs =
             Outputs::try_build(rule, dims, inputs.q.dtype(), |_, dtype| device.rounded(next(&mut results)?, dtype))?;
@@ -215,7 +229,6 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
         grads: &OutputsOn<R, Self>,
     ) -> Result<InputsOn<R, Self>> {
         let plan = RecurrentPlan::new(rule, dims);
-        let grid = plan.backward_grid(rule, device, dims);
         let [q, k, v] = [device.widened(&inputs.q)?, device.widened(&inputs.k)?, device.widened(&inputs.v)?];
         let dout = device.widened(&grads.out)?;
         let given = given(device, &plan, inputs, Some(&grads.state))?;
@@ -234,10 +247,16 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
         let made = device.empty([at], DType::F32)?;
         // Gradients of final states follow the initial states in `given`.
         let [_, _, dlast] = plan.given();
-        let call = RecurrentCall { again: 1, last, dgates, dlast, dk: dk as u32, ..plan.call(dims, &grid) };
-        let args = RecurrentArgs { call, cell: rule.cell(dims) };
+        let call = RecurrentCall { again: 1, last, dgates, dlast, dk: dk as u32, ..plan.call(dims) };
         let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: Some(&dout) };
-        start::<R, F>(device, &grid, &args, &arrays, &backward_slices(&plan, &grid, dims.sequences.longest()))?;
+        match rule.groups(dims) {
+            Some(groups) => groups.backward(device, dims, &call, &arrays)?,
+            None => {
+                let grid = plan.backward_grid(rule, device, dims);
+                let slices = backward_slices(&plan, &grid, dims.sequences.longest());
+                start::<R, F>(device, &grid, RecurrentArgs { call, cell: rule.cell(dims) }, &arrays, &slices)?;
+            }
+        }
         let mut results = device.split(&made, &shapes)?.into_iter();
         // Workgroups have a sequence each, so gradients of an anchor `[H,..]` are added up here.
         Inputs::try_build(rule, dims, inputs.q.dtype(), |shape, dtype| {
@@ -285,7 +304,7 @@ pub(crate) use sources;
 macro_rules! source {
     ($name:expr, [$($both:expr),* $(,)?], [$($own:expr),*]) => {{
         use $crate::recurrent::PARTS;
-        WgslSource { name: $name, parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], PARTS[5], $($both,)* $($own),*] }
+        WgslSource { name: $name, parts: &[PARTS[0], PARTS[1], PARTS[2], PARTS[3], PARTS[4], PARTS[5], PARTS[6], $($both,)* $($own),*] }
     }};
 }
 pub(crate) use source;

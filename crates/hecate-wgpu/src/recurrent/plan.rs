@@ -21,67 +21,67 @@ const SECOND: usize = 16;
 /// Twin of `recurrent.wgsl`'s structure of this name, which says what each field is.
 #[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
 #[repr(C)]
-pub(super) struct RecurrentCall {
+pub(crate) struct RecurrentCall {
     /// Where each gate begins in `given`.
-    pub(super) gates: [u32; MOST_SLOTS],
+    pub(crate) gates: [u32; MOST_SLOTS],
     /// Where each slot of the initial states begins there.
-    pub(super) initial: [u32; MOST_SLOTS],
+    pub(crate) initial: [u32; MOST_SLOTS],
     /// Where each gradient of the final states begins there.
-    pub(super) dlast: [u32; MOST_SLOTS],
+    pub(crate) dlast: [u32; MOST_SLOTS],
     /// Where each slot of the final states begins in `made`.
-    pub(super) last: [u32; MOST_SLOTS],
+    pub(crate) last: [u32; MOST_SLOTS],
     /// Where each gradient of a gate begins there.
-    pub(super) dgates: [u32; MOST_SLOTS],
+    pub(crate) dgates: [u32; MOST_SLOTS],
     /// Elements of each gate a row.
-    pub(super) widths: [u32; MOST_SLOTS],
+    pub(crate) widths: [u32; MOST_SLOTS],
     /// Elements of each slot a sequence and head.
-    pub(super) sizes: [u32; MOST_SLOTS],
+    pub(crate) sizes: [u32; MOST_SLOTS],
     /// Gates that the rule has.
-    pub(super) gate_slots: u32,
+    pub(crate) gate_slots: u32,
     /// Slots of its state.
-    pub(super) state_slots: u32,
+    pub(crate) state_slots: u32,
     /// Sequences times heads.
-    pub(super) sequence_heads: u32,
+    pub(crate) sequence_heads: u32,
     /// `H`.
-    pub(super) heads: u32,
+    pub(crate) heads: u32,
     /// `K`.
-    pub(super) key: u32,
+    pub(crate) key: u32,
     /// `V`.
-    pub(super) value: u32,
+    pub(crate) value: u32,
     /// Elements of a token's gates.
-    pub(super) all_gates: u32,
+    pub(crate) all_gates: u32,
     /// Elements of a state.
-    pub(super) state: u32,
+    pub(crate) state: u32,
     /// Row elements that a token leaves for its backward.
-    pub(super) record: u32,
+    pub(crate) record: u32,
     /// Row elements for intermediate results.
-    pub(super) scratch: u32,
-    pub(super) workspace: u32,
-    pub(super) rows: u32,
+    pub(crate) scratch: u32,
+    pub(crate) workspace: u32,
+    pub(crate) rows: u32,
     /// Tokens that share a gradient point; 0 for none.
-    pub(super) frozen: u32,
+    pub(crate) frozen: u32,
     /// Tokens from which kept states are counted.
-    pub(super) unit: u32,
+    pub(crate) unit: u32,
     /// 1 where a backward will come.
-    pub(super) keep: u32,
+    pub(crate) keep: u32,
     /// 1 where a forward restores a segment.
-    pub(super) again: u32,
+    pub(crate) again: u32,
     /// Where the table of kept states begins in `given`.
-    pub(super) kept_starts: u32,
+    pub(crate) kept_starts: u32,
     /// Where dk begins in `made`; dv begins at twice that.
-    pub(super) dk: u32,
+    pub(crate) dk: u32,
     /// First sequence and head of this dispatch.
-    pub(super) sequence_head: u32,
+    pub(crate) sequence_head: u32,
     /// First tick.
-    pub(super) begin: u32,
+    pub(crate) begin: u32,
     /// The tick after the last.
-    pub(super) end: u32,
+    pub(crate) end: u32,
     /// Segment, counted from the last.
-    pub(super) segment: u32,
+    pub(crate) segment: u32,
     /// Slots of a state that go back to an anchor.
-    pub(super) anchor_slots: u32,
+    pub(crate) anchor_slots: u32,
     /// [`WorkspaceSize::ahead`].
-    pub(super) ahead: u32,
+    pub(crate) ahead: u32,
 }
 
 /// Twin of `recurrent.wgsl`'s structure of this name.
@@ -224,10 +224,8 @@ impl RecurrentPlan {
         let near = rows.next_multiple_of(if software { 4096 } else { 512 }).min(capacity);
         let near = if rows > near { 0 } else { near };
         let rows = if near == 0 { rows } else { 0 };
-        // All workgroups of a dispatch have their part of one buffer.
-        let most = (limits.max_storage_buffer_binding_size as usize).min(MOST_WORKSPACE) / (4 * (workspace + rows));
         Grid {
-            groups: self.sequence_heads.min(most.clamp(1, 65_535)),
+            groups: self.sequence_heads.min(device.workgroups_of(workspace + rows)),
             ticks: if software { (LOOPS / loops(&threads)).max(1) } else { TICKS },
             threads: threads as u32,
             lanes: if threads > 64 {
@@ -259,7 +257,7 @@ impl RecurrentPlan {
     }
 
     /// A call with everything but what its direction adds.
-    pub(super) fn call(&self, dims: &Dims, grid: &Grid) -> RecurrentCall {
+    pub(super) fn call(&self, dims: &Dims) -> RecurrentCall {
         let lengths = |of: &[usize]| std::array::from_fn(|slot| of.get(slot).copied().unwrap_or(0) as u32);
         let [gates, initial, _] = self.given();
         RecurrentCall {
@@ -279,8 +277,6 @@ impl RecurrentPlan {
             state: self.state() as u32,
             record: self.workspace.record as u32,
             scratch: self.workspace.scratch as u32,
-            workspace: grid.each as u32,
-            rows: grid.rows as u32,
             frozen: self.frozen as u32,
             unit: self.checkpoints.period() as u32,
             kept_starts: (self.starts.len() / 2) as u32,
@@ -295,6 +291,14 @@ impl RecurrentPlan {
         let initial = offsets(&mut at, &self.sizes, self.sequence_heads);
         offsets(&mut at, &self.sizes[..self.anchors], self.heads);
         [gates, initial, offsets(&mut at, &self.sizes, self.sequence_heads)]
+    }
+}
+
+impl Wgpu {
+    /// Workgroups of a dispatch that have their part of one buffer, of so many elements each; at least one.
+    pub(crate) fn workgroups_of(&self, elements: usize) -> usize {
+        let most = (self.limits().max_storage_buffer_binding_size as usize).min(MOST_WORKSPACE) / (4 * elements);
+        most.clamp(1, 65_535)
     }
 }
 

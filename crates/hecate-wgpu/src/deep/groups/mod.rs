@@ -1,0 +1,155 @@
+//! Frozen groups of MLP memories that decay, as products of all memories at once.
+//!
+//! All inner gradients of a group are taken at the weights it starts with: they are products of the group's rows with these. What
+//! a token reads of the writes before it is a mask (`groups.wgsl`). So a group takes about fifteen dispatches forward and sixty
+//! back, each with a workgroup for every tile of every memory, where tokens one by one take a workgroup a memory.
+//!
+//! # What goes token by token
+//!
+//! Groups of less than 8 tokens or more than 64, sequences shorter than that, other retentions than decay, a norm inside the
+//! memory, columns set back to their lengths, matrices. Both ways keep the same states.
+//!
+//! # Memory
+//!
+//! Beside arguments, results and kept states a memory has the panels that [`Places`] counts. Where not all memories fit, they go
+//! in turns.
+
+mod backward;
+mod pass;
+mod places;
+mod product;
+
+use crate::{
+    Wgpu,
+    launch::{Kernel, WgslSource},
+    recurrent::{Arrays, FUNCTIONS, RecurrentCall, SILU},
+};
+use hecate_core::{
+    Dims, Result,
+    families::{DeepOptions, DeepSpec},
+    rules::Retention,
+};
+use pass::Pass;
+use places::{Has, Places};
+
+/// Products.
+static PRODUCT: WgslSource = WgslSource {
+    name: "groups_product",
+    parts: &[
+        crate::launch::PRELUDE,
+        SILU,
+        include_str!("../activation.wgsl"),
+        include_str!("../cell.wgsl"),
+        include_str!("numbers.wgsl"),
+        include_str!("product.wgsl"),
+    ],
+};
+/// What lies between them.
+static GROUPS: WgslSource = WgslSource {
+    name: "groups",
+    parts: &[
+        crate::launch::PRELUDE,
+        FUNCTIONS,
+        SILU,
+        include_str!("../activation.wgsl"),
+        include_str!("../cell.wgsl"),
+        include_str!("../bias.wgsl"),
+        include_str!("../../recurrent/call.wgsl"),
+        include_str!("numbers.wgsl"),
+        include_str!("groups.wgsl"),
+        include_str!("moves.wgsl"),
+        include_str!("masks.wgsl"),
+        include_str!("rows.wgsl"),
+    ],
+};
+
+/// Tokens of a group and of a sequence from which on products pay, and tokens of a group at most.
+const LEAST_TOKENS: usize = 8;
+const MOST_TOKENS: usize = 64;
+
+/// A rule whose groups go by products.
+pub(crate) struct Groups {
+    spec: DeepSpec,
+    /// `BIAS`.
+    bias: u32,
+    momentum: bool,
+    hidden: usize,
+    group: usize,
+    options: DeepOptions,
+}
+
+impl Groups {
+    /// Where a call suits them.
+    pub(super) fn new(spec: DeepSpec, bias: u32, momentum: bool, dims: &Dims) -> Option<Self> {
+        let (group, hidden) = (spec.frozen? as usize, spec.structure.hidden(dims.key)?);
+        let plain = spec.retention == Retention::Decay && !spec.structure.norm() && !spec.renorm;
+        let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
+        let options = spec.options(dims);
+        (plain && long).then_some(Self { spec, bias, momentum, hidden, group, options })
+    }
+
+    /// Outputs and final states into `made`; states before every interval into `kept` where it has room.
+    pub(crate) fn forward(&self, device: &Wgpu, dims: &Dims, call: &RecurrentCall, arrays: &Arrays<'_>) -> Result<()> {
+        for pass in self.passes(device, dims, call, arrays)? {
+            pass?.forward(dims.sequences.longest(), call.keep != 0)?;
+        }
+        Ok(())
+    }
+
+    /// All gradients into `made`.
+    pub(crate) fn backward(&self, device: &Wgpu, dims: &Dims, call: &RecurrentCall, arrays: &Arrays<'_>) -> Result<()> {
+        for pass in self.passes(device, dims, call, arrays)? {
+            pass?.backward(dims.sequences.longest(), call.unit as usize)?;
+        }
+        Ok(())
+    }
+
+    /// As many memories at once as have room.
+    fn passes<'a>(
+        &'a self,
+        device: &'a Wgpu,
+        dims: &Dims,
+        call: &RecurrentCall,
+        arrays: &'a Arrays<'a>,
+    ) -> Result<impl Iterator<Item = Result<Pass<'a>>>> {
+        let has = Has { momentum: self.momentum, anchor: dims.anchored, backward: arrays.dout.is_some() };
+        let places = Places::new(dims, self.hidden, self.group, has);
+        let memories = call.sequence_heads as usize;
+        let turn = device.workgroups_of(places.each).min(memories).max(1);
+        let call = RecurrentCall { workspace: places.each as u32, ..*call };
+        Ok((0..memories).step_by(turn).map(move |first| {
+            let places = Places::new(dims, self.hidden, self.group, has);
+            Pass::new(self, device, places, has, call, arrays, first, turn.min(memories - first))
+        }))
+    }
+}
+
+/// Kernels as tests compile them.
+macro_rules! kernels {
+    ($bias:expr) => {{
+        const CONSTANTS: &[(&str, u32)] = &[("BIAS", $bias)];
+        [
+            Kernel { source: &GROUPS, entry: "load", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "store", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "open", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "close", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "keep", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "recall", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "copy", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "masks", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "clear", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "masks_back", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "gates_back", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "teach", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "hidden_back", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "teach_back", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "shares_back", constants: CONSTANTS },
+            Kernel { source: &GROUPS, entry: "state_sums", constants: CONSTANTS },
+        ]
+    }};
+}
+
+/// Of both errors that go by groups.
+pub(crate) const L2: &[Kernel<'static>] = &kernels!(0);
+pub(crate) const HUBER: &[Kernel<'static>] = &kernels!(2);
+pub(crate) const PRODUCTS: &[Kernel<'static>] = &[Kernel { source: &PRODUCT, entry: "product", constants: &[] }];

@@ -1,0 +1,252 @@
+//! Some memories forward, group by group.
+
+use super::{
+    GROUPS, Groups, PRODUCTS,
+    places::{Has, Matrices, Number, Panel, Places, Plan},
+    product::{Kind, Product, Share, Term},
+};
+use crate::{
+    Wgpu,
+    deep::cell,
+    launch::{Binding, Kernel},
+    recurrent::{Arrays, Cell, RecurrentCall},
+};
+use hecate_core::{DType, Read, Result, Tensor};
+
+/// Invocations of a workgroup between products.
+const THREADS: usize = 64;
+
+/// Twin of `groups.wgsl`'s structure of this name.
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+struct GroupArgs {
+    cell: Cell,
+    sequence_head: u32,
+    start: u32,
+    origin: u32,
+    to: u32,
+    width: u32,
+    plus: u32,
+    unused: [u32; 2],
+}
+
+/// What a kernel between products is told.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Job {
+    pub(super) origin: u32,
+    pub(super) to: u32,
+    pub(super) width: u32,
+    pub(super) plus: u32,
+}
+
+/// One of both layers in a pass: queries and what they read, keys and what they write.
+#[derive(Clone, Copy)]
+pub(super) struct Layer {
+    pub(super) number: usize,
+    pub(super) query: Panel,
+    pub(super) key: Panel,
+    pub(super) z: Panel,
+}
+
+/// Memories whose panels are in the workspace.
+pub(super) struct Pass<'a> {
+    groups: &'a Groups,
+    device: &'a Wgpu,
+    pub(super) places: Places,
+    pub(super) has: Has,
+    pub(super) call: RecurrentCall,
+    pub(super) arrays: &'a Arrays<'a>,
+    /// `groups.wgsl`'s `Plan`.
+    plan: Tensor<Wgpu>,
+    workspace: Tensor<Wgpu>,
+    /// First sequence and head, and how many.
+    first: u32,
+    memories: usize,
+    /// First token of the group in work.
+    pub(super) start: usize,
+}
+
+impl<'a> Pass<'a> {
+    #[expect(clippy::too_many_arguments, reason = "one place calls it")]
+    pub(super) fn new(
+        groups: &'a Groups,
+        device: &'a Wgpu,
+        places: Places,
+        has: Has,
+        call: RecurrentCall,
+        arrays: &'a Arrays<'a>,
+        first: usize,
+        memories: usize,
+    ) -> Result<Self> {
+        let plan = Plan { call, places: places.named() };
+        let plan = device.table(bytemuck::cast_slice(bytemuck::bytes_of(&plan)))?;
+        let workspace = device.empty([memories, places.each], DType::F32)?;
+        Ok(Self { groups, device, places, has, call, arrays, plan, workspace, first: first as u32, memories, start: 0 })
+    }
+
+    pub(super) fn looks_ahead(&self) -> bool {
+        self.groups.spec.looks_ahead()
+    }
+
+    /// Whether inputs are added to outputs.
+    pub(super) fn residual(&self) -> bool {
+        self.groups.options.residual != 0
+    }
+
+    /// A kernel of `groups.wgsl` on so many workgroups a memory.
+    fn launch(&self, entry: &'static str, workgroups: usize, job: Job, x: &Tensor<Wgpu>, out: &Tensor<Wgpu>) -> Result<()> {
+        let constants = [("BIAS", self.groups.bias)];
+        let kernel = Kernel { source: &GROUPS, entry, constants: &constants };
+        let Job { origin, to, width, plus } = job;
+        let (cell, sequence_head, start) = (cell(self.groups.options), self.first, self.start as u32);
+        let args = GroupArgs { cell, sequence_head, start, origin, to, width, plus, unused: [0; 2] };
+        let bindings = [
+            Binding::Read(&self.plan),
+            Binding::Read(self.arrays.read[3]),
+            Binding::Read(x),
+            Binding::Write(&self.workspace),
+            Binding::Write(out),
+        ];
+        self.device.launch(&kernel, (workgroups, self.memories, 1), &args, &bindings)
+    }
+
+    /// One that a token has a workgroup for, or a row.
+    pub(super) fn by_rows(&self, entry: &'static str, rows: u32, job: Job) -> Result<()> {
+        self.launch(entry, rows as usize, job, self.arrays.read[0], self.arrays.made)
+    }
+
+    /// One that an element has an invocation for.
+    pub(super) fn by_elements(&self, entry: &'static str, elements: u32, job: Job, out: &Tensor<Wgpu>) -> Result<()> {
+        self.launch(entry, (elements as usize).div_ceil(THREADS), job, self.arrays.read[0], out)
+    }
+
+    /// The group's rows of an array.
+    pub(super) fn load(&self, x: &Tensor<Wgpu>, panel: Panel) -> Result<()> {
+        let job = Job { to: panel.at, width: panel.columns, ..Job::default() };
+        self.launch("load", (panel.count() as usize).div_ceil(THREADS), job, x, self.arrays.made)
+    }
+
+    /// The group's rows to results from element `to` on, with a panel that joins them.
+    pub(super) fn store(&self, panel: Panel, plus: Option<Panel>, to: u32) -> Result<()> {
+        let plus = plus.map_or(0, |plus| plus.at);
+        let job = Job { origin: panel.at, to, width: panel.columns, plus };
+        self.by_elements("store", panel.count(), job, self.arrays.made)
+    }
+
+    /// A product, where its result has room.
+    pub(super) fn multiply(&self, product: &Product) -> Result<()> {
+        let read_after = self.groups.spec.read == Read::After;
+        let args = product.args(&self.places, cell(self.groups.options), read_after);
+        self.device.launch(&PRODUCTS[0], (product.tiles(), self.memories, 1), &args, &[Binding::Write(&self.workspace)])
+    }
+
+    /// x W, and where momentum looks ahead x (W + S): products at the point where gradients are taken.
+    pub(super) fn at_point(&self, x: Panel, weights: Panel, momentum: Panel) -> impl Iterator<Item = Term> {
+        let ahead = self.looks_ahead().then(|| Term::new(x, momentum));
+        [Term::new(x, weights)].into_iter().chain(ahead)
+    }
+
+    /// The state from place to place.
+    fn states(&self, entry: &'static str, job: Job, out: &Tensor<Wgpu>) -> Result<()> {
+        self.by_elements(entry, self.call.state, job, out)
+    }
+
+    /// Initial states, or gradients of final ones.
+    pub(super) fn open(&self, to: Matrices) -> Result<()> {
+        self.states("open", Job { to: to[0].at, ..Job::default() }, self.arrays.made)
+    }
+
+    /// Final states, or gradients of initial ones.
+    pub(super) fn close(&self, origin: Matrices) -> Result<()> {
+        self.states("close", Job { origin: origin[0].at, ..Job::default() }, self.arrays.made)
+    }
+
+    /// The kept state before the group.
+    pub(super) fn recall(&self) -> Result<()> {
+        self.states("recall", Job::default(), self.arrays.kept)
+    }
+
+    /// A state from one place to another.
+    pub(super) fn copy(&self, origin: u32, to: u32) -> Result<()> {
+        self.states("copy", Job { origin, to, width: self.call.state, plus: 0 }, self.arrays.made)
+    }
+
+    /// The group's rows and masks.
+    pub(super) fn begin(&self) -> Result<()> {
+        let [q, k, v, _] = self.arrays.read;
+        self.load(q, self.places.q)?;
+        self.load(k, self.places.k)?;
+        self.load(v, self.places.v)?;
+        self.by_rows("masks", 1, Job::default())
+    }
+
+    /// What both layers are written with, at the weights that the group starts with.
+    pub(super) fn inner_grads(&self) -> Result<()> {
+        let p = &self.places;
+        let [low, high] = p.weights;
+        let [low_s, high_s] = p.momentum;
+        self.multiply(&Product::new(p.pre, self.at_point(p.k, low, low_s)).kind(Kind::Activate(p.h)))?;
+        self.multiply(&Product::new(p.prediction, self.at_point(p.h, high, high_s)))?;
+        self.by_rows("teach", p.group, Job::default())?;
+        let back = Product::new(p.z0, self.at_point(p.u, high.t(), high_s.t()));
+        self.multiply(&back.kind(Kind::Write(p.back, p.pre)))
+    }
+
+    /// Both layers, the first one first.
+    pub(super) fn layers(&self) -> [Layer; 2] {
+        let p = &self.places;
+        [
+            Layer { number: 0, query: p.q, key: p.k, z: p.z0 },
+            Layer { number: 1, query: p.read_h, key: p.h, z: p.z1 },
+        ]
+    }
+
+    /// What queries read of a layer.
+    pub(super) fn read(&self, layer: &Layer, out: Panel, kind: Kind) -> Result<()> {
+        let p = &self.places;
+        let (query, square) = (layer.query, p.square);
+        self.multiply(&Product::new(square, [Term::new(query, layer.key.t())]).kind(Kind::Mask))?;
+        let of = |matrices: &Matrices, number| Term::new(query, matrices[layer.number]).by(number);
+        let mut terms = vec![of(&p.weights, Number::ReadA), Term::new(square, layer.z)];
+        terms.extend(self.has.momentum.then(|| of(&p.momentum, Number::ReadB)));
+        terms.extend(self.has.anchor.then(|| of(&p.anchor, Number::ReadRest)));
+        self.multiply(&Product::new(out, terms).kind(kind))
+    }
+
+    /// The state after the group.
+    pub(super) fn write(&self) -> Result<()> {
+        let p = &self.places;
+        for Layer { number, key, z, .. } in self.layers() {
+            let (x, s, anchor) = (p.weights[number], p.momentum[number], p.anchor[number]);
+            let written = |by| [Term::new(key.t(), z).by_depth(by)];
+            // Of the momentum before the group, so this comes first.
+            let weights = Product::new(x, written(Number::LastC)).own(Share::Kept);
+            let weights = weights.join(self.has.momentum, s, Share::Pushed).join(self.has.anchor, anchor, Share::Rest);
+            self.multiply(&weights)?;
+            if self.has.momentum {
+                self.multiply(&Product::new(s, written(Number::LastE)).own(Share::Left))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Group by group.
+    pub(super) fn forward(mut self, longest: usize, keeps: bool) -> Result<()> {
+        self.open(self.places.weights)?;
+        for start in (0..longest).step_by(self.places.group as usize) {
+            self.start = start;
+            if keeps && start % self.call.unit as usize == 0 {
+                self.states("keep", Job::default(), self.arrays.kept)?;
+            }
+            self.begin()?;
+            self.inner_grads()?;
+            let ([low, high], p) = (self.layers(), &self.places);
+            self.read(&low, p.read_pre, Kind::Activate(p.read_h))?;
+            // Predictions have been taught.
+            self.read(&high, p.prediction, Kind::Plain)?;
+            self.store(p.prediction, self.residual().then_some(p.q), 0)?;
+            self.write()?;
+        }
+        self.close(self.places.weights)
+    }
+}

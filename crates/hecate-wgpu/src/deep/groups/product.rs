@@ -1,0 +1,194 @@
+//! A product of matrices of all memories, and what becomes of its sums.
+
+use super::places::{Number, Panel, Places};
+use crate::recurrent::Cell;
+
+/// Twin of `product.wgsl`'s structure of this name.
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Factors {
+    a: u32,
+    b: u32,
+    by: u32,
+    depth: u32,
+    a_row: u32,
+    a_column: u32,
+    b_row: u32,
+    b_column: u32,
+}
+
+/// Twin of `product.wgsl`'s structure of this name.
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+pub(super) struct ProductArgs {
+    cell: Cell,
+    terms: [Factors; 4],
+    rows: u32,
+    columns: u32,
+    each: u32,
+    numbers: u32,
+    group: u32,
+    by_depth: u32,
+    kind: u32,
+    out: u32,
+    own_by: u32,
+    joins: [u32; 6],
+    slope: u32,
+    also: u32,
+    read_after: u32,
+    unused: [u32; 2],
+}
+
+/// by ∘ (a b).
+#[derive(Clone, Copy)]
+pub(super) struct Term {
+    a: Panel,
+    b: Panel,
+    by: Option<Number>,
+    by_depth: bool,
+}
+
+impl Term {
+    pub(super) fn new(a: Panel, b: Panel) -> Self {
+        Self { a, b, by: None, by_depth: false }
+    }
+
+    /// With a number for each row of a.
+    pub(super) fn by(self, number: Number) -> Self {
+        Self { by: Some(number), ..self }
+    }
+
+    /// With a number for each of the terms of a sum.
+    pub(super) fn by_depth(self, number: Number) -> Self {
+        Self { by: Some(number), by_depth: true, ..self }
+    }
+}
+
+/// How much of a panel joins: `product.wgsl`'s constants, or a number by row.
+#[derive(Clone, Copy)]
+pub(super) enum Share {
+    Whole,
+    /// A, B and E after the group.
+    Kept,
+    Pushed,
+    Left,
+    /// 1 − A.
+    Rest,
+    Rows(Number),
+}
+
+impl Share {
+    fn word(self, places: &Places) -> u32 {
+        match self {
+            Self::Whole => 1,
+            Self::Kept => 2,
+            Self::Pushed => 3,
+            Self::Left => 4,
+            Self::Rest => 5,
+            Self::Rows(number) => places.number(number),
+        }
+    }
+}
+
+/// What becomes of the sums, in the order of `product.wgsl`'s kinds.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Plain,
+    /// The activation into this panel.
+    Activate(Panel),
+    /// Sums into the first panel; the result is −θ times them, times slopes at the second.
+    Write(Panel, Panel),
+    /// Times the mask.
+    Mask,
+    /// The square, which becomes masked; the mask's gradient has been told.
+    MaskBack(Panel),
+}
+
+/// A product of up to four terms.
+pub(super) struct Product {
+    out: Panel,
+    terms: Vec<Term>,
+    kind: Kind,
+    own: Option<Share>,
+    joins: Vec<(Panel, Share)>,
+    slope: Option<Panel>,
+}
+
+impl Product {
+    pub(super) fn new(out: Panel, terms: impl IntoIterator<Item = Term>) -> Self {
+        let terms = terms.into_iter().collect();
+        Self { out, terms, kind: Kind::Plain, own: None, joins: Vec::new(), slope: None }
+    }
+
+    pub(super) fn kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// So much of what was there stays.
+    pub(super) fn own(self, share: Share) -> Self {
+        Self { own: Some(share), ..self }
+    }
+
+    /// So much of a panel of the result's size joins, where it is there.
+    pub(super) fn join(mut self, there: bool, panel: Panel, share: Share) -> Self {
+        self.joins.extend(there.then_some((panel, share)));
+        self
+    }
+
+    /// Times slopes at these pre-activations, before what stays joins.
+    pub(super) fn slope(self, panel: Panel) -> Self {
+        Self { slope: Some(panel), ..self }
+    }
+
+    /// Tiles of the result.
+    pub(super) fn tiles(&self) -> usize {
+        (self.out.rows.div_ceil(SIDE) * self.out.columns.div_ceil(SIDE)) as usize
+    }
+
+    /// As the kernel has it.
+    pub(super) fn args(&self, places: &Places, cell: Cell, read_after: bool) -> ProductArgs {
+        debug_assert!(self.terms.len() <= 4 && self.joins.len() <= 3, "the kernel has no more");
+        let mut terms = [Factors::default(); 4];
+        for (factors, Term { a, b, by, .. }) in terms.iter_mut().zip(&self.terms) {
+            debug_assert_eq!([a.rows, a.columns, b.columns], [self.out.rows, b.rows, self.out.columns]);
+            let by = by.map_or(0, |number| places.number(number));
+            let (a_row, a_column, b_row, b_column) = (a.row, a.column, b.row, b.column);
+            *factors = Factors { a: a.at, b: b.at, by, depth: a.columns, a_row, a_column, b_row, b_column };
+        }
+        let mut joins = [0; 6];
+        for (two, (panel, share)) in joins.chunks_mut(2).zip(&self.joins) {
+            two.copy_from_slice(&[panel.at, share.word(places)]);
+        }
+        let (kind, also, slope) = match self.kind {
+            Kind::Plain => (0, 0, self.slope.map_or(0, |panel| panel.at)),
+            Kind::Activate(also) => (1, also.at, 0),
+            Kind::Write(also, slope) => (2, also.at, slope.at),
+            Kind::Mask => (3, 0, 0),
+            Kind::MaskBack(also) => (4, also.at, 0),
+        };
+        if matches!(self.kind, Kind::Mask | Kind::MaskBack(_)) {
+            joins = [places.c.at, 0, places.dc.at, 0, 0, 0];
+        }
+        ProductArgs {
+            cell,
+            terms,
+            rows: self.out.rows,
+            columns: self.out.columns,
+            each: places.each as u32,
+            numbers: places.numbers,
+            group: places.group,
+            by_depth: (0..).zip(&self.terms).map(|(n, term)| u32::from(term.by_depth) << n).sum(),
+            kind,
+            out: self.out.at,
+            own_by: self.own.map_or(0, |share| share.word(places)),
+            joins,
+            slope,
+            also,
+            read_after: read_after.into(),
+            unused: [0; 2],
+        }
+    }
+}
+
+/// Rows and columns of a tile.
+const SIDE: u32 = 32;

@@ -1,0 +1,241 @@
+// Products of matrices of all memories at once: a workgroup a tile [32,32] of one memory, an invocation 4 x 4 of it.
+//
+// Element (i, j) of the sum of all terms, then what `finish` makes of it, goes to `out`. Places are counted from the start of a
+// memory's part of `workspace`.
+
+// by ∘ (a b), `by` a number for each row of a, or for each of the terms of a sum.
+struct Term {
+    a: u32,
+    b: u32,
+    // NOTHING: without.
+    by: u32,
+    // 0: no term.
+    depth: u32,
+    a_row: u32,
+    a_column: u32,
+    b_row: u32,
+    b_column: u32,
+}
+
+// The launch hands this over; `product.rs` has its twin.
+struct ProductArgs {
+    cell: Cell,
+    terms: array<Term, 4>,
+    rows: u32,
+    columns: u32,
+    // Elements of a memory's part of `workspace`.
+    each: u32,
+    // Where the numbers of its tokens are, and tokens of a group.
+    numbers: u32,
+    group: u32,
+    // One bit a term: whether `by` belongs to the terms of its sums.
+    by_depth: u32,
+    // What becomes of the sums.
+    kind: u32,
+    out: u32,
+    // How much of what was in `out` stays.
+    own_by: u32,
+    // Panels that join, and how much of each.
+    first: u32,
+    first_by: u32,
+    second: u32,
+    second_by: u32,
+    third: u32,
+    third_by: u32,
+    // Pre-activations whose slopes the result is multiplied with, or NOTHING.
+    slope: u32,
+    // A second result.
+    also: u32,
+    // Whether tokens read after their own write.
+    read_after: u32,
+    unused_0: u32,
+    unused_1: u32,
+}
+
+@group(0) @binding(0) var<uniform> args: ProductArgs;
+@group(0) @binding(1) var<storage, read_write> workspace: array<f32>;
+
+// Kinds: the result; its activation beside; what the first layer is written with; products of queries and keys as they are
+// read; the gradients of those and of their masks.
+const PLAIN: u32 = 0u;
+const ACTIVATE: u32 = 1u;
+const WRITE: u32 = 2u;
+const MASK: u32 = 3u;
+const MASK_BACK: u32 = 4u;
+
+// No place; and how much: all, A, B and E after the group, 1 - A. Any other is where numbers by row are.
+const NOTHING: u32 = 0u;
+const WHOLE: u32 = 1u;
+const KEPT: u32 = 2u;
+const PUSHED: u32 = 3u;
+const LEFT: u32 = 4u;
+const REST: u32 = 5u;
+
+const SIDE: u32 = 32u;
+const DEPTH: u32 = 16u;
+const STRIPE: u32 = 512u;
+
+// Terms first: [depth, rows of the tile], [depth, columns].
+var<workgroup> left: array<f32, STRIPE>;
+var<workgroup> right: array<f32, STRIPE>;
+
+// Where the memory's part of `workspace` begins.
+var<private> base: u32;
+
+// Number `which` of the group's token t; `masks.wgsl` names them.
+fn number(which: u32, t: u32) -> f32 {
+    return workspace[base + args.numbers + which * args.group + t];
+}
+
+// How much of a panel joins row i.
+fn share(by: u32, i: u32) -> f32 {
+    // Beyond the last token nothing changes, so the last row has what is left after the group.
+    let last = args.group - 1u;
+    switch by {
+        case WHOLE: {
+            return 1.0;
+        }
+        case KEPT: {
+            return number(ALL_A, last);
+        }
+        case PUSHED: {
+            return number(ALL_B, last);
+        }
+        case LEFT: {
+            return number(ALL_E, last);
+        }
+        case REST: {
+            return 1.0 - number(ALL_A, last);
+        }
+        default: {
+            return workspace[base + by + i];
+        }
+    }
+}
+
+// `sum` and what joins it of a panel.
+fn joined(sum: f32, panel: u32, by: u32, i: u32, at: u32) -> f32 {
+    if (by == NOTHING) {
+        return sum;
+    }
+    return sum + share(by, i) * workspace[base + panel + at];
+}
+
+// What token t reads of the write of token j.
+fn mask(t: u32, j: u32) -> f32 {
+    if (args.read_after != 0u) {
+        return workspace[base + args.first + t * args.columns + j];
+    }
+    // Before its own write a token finds what the one before left.
+    return select(0.0, workspace[base + args.first + (max(t, 1u) - 1u) * args.columns + j], t > 0u);
+}
+
+// Element (i, j) of the sums.
+fn finish(sum: f32, i: u32, j: u32) {
+    let at = i * args.columns + j;
+    let to = base + args.out + at;
+    switch args.kind {
+        case ACTIVATE: {
+            workspace[to] = sum;
+            workspace[base + args.also + at] = activation(sum).value;
+        }
+        case WRITE: {
+            workspace[base + args.also + at] = sum;
+            workspace[to] = -number(THETA, i) * sum * activation(workspace[base + args.slope + at]).slope;
+        }
+        case MASK: {
+            workspace[to] = mask(i, j) * sum;
+        }
+        case MASK_BACK: {
+            // `also` has the square: its product with this one is the mask's gradient.
+            let own = mask(i, j);
+            let square = workspace[base + args.also + at];
+            workspace[base + args.second + at] += square * sum;
+            workspace[to] = own * sum;
+            workspace[base + args.also + at] = own * square;
+        }
+        default: {
+            var y = joined(sum, args.first, args.first_by, i, at);
+            y = joined(y, args.second, args.second_by, i, at);
+            y = joined(y, args.third, args.third_by, i, at);
+            if (args.slope != NOTHING) {
+                y *= activation(workspace[base + args.slope + at]).slope;
+            }
+            workspace[to] = joined(y, args.out, args.own_by, i, at);
+        }
+    }
+}
+
+// DEPTH terms of the tile's rows and columns; zeros outside of the matrices.
+fn load(term: Term, by_depth: bool, top: u32, side: u32, first: u32, me: u32) {
+    // Neighbouring invocations load neighbouring elements, whichever way a matrix lies.
+    let a_lies = term.a_column == 1u;
+    let b_lies = term.b_row == 1u;
+    for (var n = me; n < STRIPE; n += 64u) {
+        let i = select(n % SIDE, n / DEPTH, a_lies);
+        let d = select(n / SIDE, n % DEPTH, a_lies);
+        var x = 0.0;
+        if (top + i < args.rows && first + d < term.depth) {
+            x = workspace[base + term.a + (top + i) * term.a_row + (first + d) * term.a_column];
+            if (term.by != NOTHING) {
+                x *= workspace[base + term.by + select(top + i, first + d, by_depth)];
+            }
+        }
+        left[d * SIDE + i] = x;
+    }
+    for (var n = me; n < STRIPE; n += 64u) {
+        let j = select(n % SIDE, n / DEPTH, b_lies);
+        let d = select(n / SIDE, n % DEPTH, b_lies);
+        var x = 0.0;
+        if (side + j < args.columns && first + d < term.depth) {
+            x = workspace[base + term.b + (first + d) * term.b_row + (side + j) * term.b_column];
+        }
+        right[d * SIDE + j] = x;
+    }
+}
+
+@compute @workgroup_size(64)
+fn product(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) me: u32) {
+    base = group.y * args.each;
+    let across = (args.columns + SIDE - 1u) / SIDE;
+    let top = group.x / across * SIDE;
+    let side = group.x % across * SIDE;
+    // Rows and columns of an invocation are eight apart.
+    let high = me / 8u;
+    let wide = me % 8u;
+    var sum_0 = vec4(0.0);
+    var sum_1 = vec4(0.0);
+    var sum_2 = vec4(0.0);
+    var sum_3 = vec4(0.0);
+    for (var n = 0u; n < 4u; n++) {
+        let term = args.terms[n];
+        let by_depth = (args.by_depth >> n & 1u) != 0u;
+        for (var first = 0u; first < term.depth; first += DEPTH) {
+            load(term, by_depth, top, side, first, me);
+            workgroupBarrier();
+            for (var d = 0u; d < DEPTH; d++) {
+                let x = d * SIDE + high;
+                let y = d * SIDE + wide;
+                let own = vec4(right[y], right[y + 8u], right[y + 16u], right[y + 24u]);
+                sum_0 += left[x] * own;
+                sum_1 += left[x + 8u] * own;
+                sum_2 += left[x + 16u] * own;
+                sum_3 += left[x + 24u] * own;
+            }
+            workgroupBarrier();
+        }
+    }
+    store(sum_0, top + high, side + wide);
+    store(sum_1, top + high + 8u, side + wide);
+    store(sum_2, top + high + 16u, side + wide);
+    store(sum_3, top + high + 24u, side + wide);
+}
+
+// Four elements of row i.
+fn store(sums: vec4<f32>, i: u32, j: u32) {
+    for (var n = 0u; n < 4u; n++) {
+        if (i < args.rows && j + 8u * n < args.columns) {
+            finish(sums[n], i, j + 8u * n);
+        }
+    }
+}

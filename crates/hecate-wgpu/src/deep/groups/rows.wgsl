@@ -1,0 +1,171 @@
+// Inner gradients by token, and back: a workgroup a token.
+
+// u = ψ(e) of (47), (50) to (52), then (94), and with what the second layer is written with.
+@compute @workgroup_size(THREADS)
+fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+    begin(group, index);
+    let t = group.x;
+    let width = plan.call.value;
+    let first = t * width;
+    var square = 0.0;
+    for (var i = me; i < width; i += THREADS) {
+        var error = at(plan.places.prediction, first + i) - at(plan.places.v, first + i);
+        if (args.cell.residual != 0u) {
+            error += at(plan.places.k, first + i);
+        }
+        workspace[base + plan.places.v + first + i] = error;
+        square += error * error;
+    }
+    var length = 0.0;
+    if (BIAS == HUBER) {
+        length = sqrt(together(vec4(square)).x);
+    }
+    square = 0.0;
+    for (var i = me; i < width; i += THREADS) {
+        let own = inner_grad(at(plan.places.v, first + i), number(DELTA, t), length);
+        workspace[base + plan.places.u + first + i] = own;
+        square += own * own;
+    }
+    var shrink = 1.0;
+    if (clips()) {
+        shrink = shrink_of(together(vec4(square)).x);
+    }
+    if (me == 0u) {
+        put(SHRINK, t, shrink);
+    }
+    // Each invocation reads what it wrote itself.
+    for (var i = me; i < width; i += THREADS) {
+        let own = shrink * at(plan.places.u, first + i);
+        workspace[base + plan.places.u + first + i] = own;
+        workspace[base + plan.places.z1 + first + i] = -number(THETA, t) * own;
+    }
+}
+
+// To b = u W₁ᵀ in `dback`, where the gradient of z0 was, and to pre-activations in `dh`, where that of h was.
+@compute @workgroup_size(THREADS)
+fn hidden_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+    begin(group, index);
+    let t = group.x;
+    let theta = number(THETA, t);
+    var along = 0.0;
+    for (var i = me; i < args.cell.hidden; i += THREADS) {
+        let own = t * args.cell.hidden + i;
+        let curve = activation(at(plan.places.pre, own));
+        let d = at(plan.places.dback, own);
+        let b = at(plan.places.back, own);
+        along += d * b * curve.slope;
+        let ddelta = -theta * d;
+        workspace[base + plan.places.dback + own] = ddelta * curve.slope;
+        let dh = at(plan.places.dh, own);
+        workspace[base + plan.places.dh + own] = ddelta * b * curve.second_derivative + dh * curve.slope;
+    }
+    let sum = together(vec4(along)).x;
+    if (me == 0u) {
+        put(D_THETA, t, -sum);
+    }
+}
+
+// From u's gradient, of which `du` has what came through b, to the error's in its place; to v, θ and δ.
+@compute @workgroup_size(THREADS)
+fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+    begin(group, index);
+    let t = group.x;
+    let width = plan.call.value;
+    let first = t * width;
+    let theta = number(THETA, t);
+    var own = vec4(0.0);
+    for (var i = me; i < width; i += THREADS) {
+        let d = at(plan.places.dz1, first + i);
+        let u = at(plan.places.u, first + i);
+        let du = at(plan.places.du, first + i) - theta * d;
+        workspace[base + plan.places.du + first + i] = du;
+        own += vec4(d * u, du * u, 0.0, 0.0);
+    }
+    let along = together(own);
+    var sums = vec4(0.0);
+    for (var i = me; i < width; i += THREADS) {
+        var du = at(plan.places.du, first + i);
+        if (clips()) {
+            du = clip_vjp(at(plan.places.u, first + i), du, number(SHRINK, t), along.y);
+            workspace[base + plan.places.du + first + i] = du;
+        }
+        if (BIAS == HUBER) {
+            sums += sums_of_bias(at(plan.places.v, first + i), du, number(DELTA, t));
+        }
+    }
+    if (BIAS == HUBER) {
+        sums = together(sums);
+    }
+    for (var i = me; i < width; i += THREADS) {
+        let error = at(plan.places.v, first + i);
+        let du = inner_grad_vjp(error, at(plan.places.du, first + i), number(DELTA, t), sums);
+        workspace[base + plan.places.du + first + i] = du;
+        if (t < tokens) {
+            results[args.to + row_of(t) * width + i] = -du;
+        }
+    }
+    if (me == 0u) {
+        put(D_THETA, t, number(D_THETA, t) - along.x);
+        if (BIAS == HUBER) {
+            put(D_DELTA, t, delta_vjp(number(DELTA, t), sums));
+        }
+    }
+}
+
+// Inner products with the rows of a panel: what shares of both states, and the anchor's, have for gradients.
+// `origin` has the panel, `to` the products with X, the anchor and S one after another, `plus` the first of the two numbers.
+@compute @workgroup_size(THREADS)
+fn shares_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+    begin(group, index);
+    let t = group.x;
+    let first = t * args.width;
+    let size = plan.call.frozen * args.width;
+    let anchored = plan.call.anchor_slots > 0u && args.plus == D_READ_A;
+    var own = vec4(0.0);
+    for (var i = first + me; i < first + args.width; i += THREADS) {
+        let x = at(args.origin, i);
+        var kept_part = at(args.to, i);
+        if (anchored) {
+            kept_part -= at(args.to, size + i);
+        }
+        own.x += x * kept_part;
+        if (has_momentum()) {
+            own.y += x * at(args.to, 2u * size + i);
+        }
+    }
+    let sum = together(own);
+    if (me == 0u) {
+        put(args.plus, t, number(args.plus, t) + sum.x);
+        put(args.plus + 1u, t, number(args.plus + 1u, t) + sum.y);
+    }
+}
+
+// Of a row of a matrix of weights: what A, B and E after the group have for gradients. `origin` is where the matrix begins in a
+// state, `to` its first row among sums.
+@compute @workgroup_size(THREADS)
+fn state_sums(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+    begin(group, index);
+    let first = args.origin + group.x * args.width;
+    let weights = plan.call.sizes.x + plan.call.sizes.y;
+    var own = vec4(0.0);
+    for (var i = first + me; i < first + args.width; i += THREADS) {
+        let d = at(plan.places.dstate, i);
+        var value = at(plan.places.state, i);
+        if (plan.call.anchor_slots > 0u) {
+            value -= at(plan.places.anchor, i);
+        }
+        own.x += d * value;
+        if (has_momentum()) {
+            let s = at(plan.places.state, weights + i);
+            own.y += d * s;
+            own.z += at(plan.places.dstate, weights + i) * s;
+        }
+    }
+    let sum = together(own);
+    if (me == 0u) {
+        let to = base + plan.places.sums + 4u * (args.to + group.x);
+        workspace[to] = sum.x;
+        workspace[to + 1u] = sum.y;
+        workspace[to + 2u] = sum.z;
+    }
+}
