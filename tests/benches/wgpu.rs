@@ -145,7 +145,21 @@ fn table(device: &Wgpu, parts: &[String]) {
         )* };
     }
     hecate_core::for_each_rule!(rules);
+    groups(device, parts);
     optional(device, parts);
+}
+
+/// Networks whose groups of tokens are frozen: at the sizes of those that go token by token, and where CUDA is timed.
+fn groups(device: &Wgpu, parts: &[String]) {
+    let wide = MlpMemory { expansion: 4, ..TitansMlp::default().memory };
+    for group in [16, 64] {
+        for (memory, sizes) in [(TitansMlp::default().memory, [8, 128, 8, 64]), (wide, [4, 2048, 16, 64])] {
+            let rule = TitansMlp { memory, frozen: Some(group), ..TitansMlp::default() };
+            row(parts, format!("titans_mlp frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
+            let rule = Yaad { memory, frozen: Some(group), ..Yaad::default() };
+            row(parts, format!("yaad frozen {group} {sizes:?}"), || rule_row(device, DType::F32, rule, sizes));
+        }
+    }
 }
 
 /// What an adapter may have beyond others, with it and without.

@@ -149,7 +149,8 @@ fn start<R: Recurrent<F>, F>(
     for sequence_head in (0..sequence_heads).step_by(grid.groups) {
         for &Slice { segment, first, back } in slices {
             let (begin, end) = (first as u32, (first + grid.ticks) as u32);
-            let call = RecurrentCall { sequence_head: sequence_head as u32, segment: segment as u32, begin, end, ..call };
+            let call =
+                RecurrentCall { sequence_head: sequence_head as u32, segment: segment as u32, begin, end, ..call };
             let groups = (grid.groups.min(sequence_heads - sequence_head), 1, 1);
             let (kernel, bindings) = if back { (&backward, &bindings[..]) } else { (&forward, &bindings[..there]) };
             device.launch(kernel, groups, &RecurrentArgs { call, cell }, bindings)?;

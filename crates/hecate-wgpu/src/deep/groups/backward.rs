@@ -77,14 +77,7 @@ impl Pass<'_> {
         self.read(&low, p.read_pre, Kind::Activate(p.read_h))?;
         let slope = Some(p.read_pre);
         self.layer_back(&LayerBack { layer: high, dr: p.dout, dquery: p.dread_h, dkey: p.dh, dz: p.dz1, slope })?;
-        self.layer_back(&LayerBack {
-            layer: low,
-            dr: p.dread_h,
-            dquery: p.dq,
-            dkey: p.dk,
-            dz: p.dback,
-            slope: None,
-        })?;
+        self.layer_back(&LayerBack { layer: low, dr: p.dread_h, dquery: p.dq, dkey: p.dk, dz: p.dback, slope: None })?;
         // Gates come after all that reads masks has added to them.
         self.by_rows("masks_back", 1, Job::default())?;
         self.inner_grads_back()?;

@@ -94,7 +94,14 @@ impl<'a> Pass<'a> {
     }
 
     /// A kernel of `groups.wgsl` on so many workgroups a memory.
-    fn launch(&self, entry: &'static str, workgroups: usize, job: Job, x: &Tensor<Wgpu>, out: &Tensor<Wgpu>) -> Result<()> {
+    fn launch(
+        &self,
+        entry: &'static str,
+        workgroups: usize,
+        job: Job,
+        x: &Tensor<Wgpu>,
+        out: &Tensor<Wgpu>,
+    ) -> Result<()> {
         let constants = [("BIAS", self.groups.bias)];
         let kernel = Kernel { source: &GROUPS, entry, constants: &constants };
         let Job { origin, to, width, plus } = job;
@@ -133,11 +140,15 @@ impl<'a> Pass<'a> {
         self.by_elements("store", panel.count(), job, self.arrays.made)
     }
 
-    /// A product, where its result has room.
+    /// A product.
+    #[expect(unsafe_code, reason = "a product is what most time goes to")]
     pub(super) fn multiply(&self, product: &Product) -> Result<()> {
         let read_after = self.groups.spec.read == Read::After;
         let args = product.args(&self.places, cell(self.groups.options), read_after);
-        self.device.launch(&PRODUCTS[0], (product.tiles(), self.memories, 1), &args, &[Binding::Write(&self.workspace)])
+        let workgroups = (product.tiles(), self.memories, 1);
+        // SAFETY: the kernel reads and writes elements of panels alone, which `Places` cut from the workspace; what it
+        // divides by is constant or the tiles of a row, and its loops end.
+        unsafe { self.device.launch_unchecked(&PRODUCTS[0], workgroups, &args, &[Binding::Write(&self.workspace)]) }
     }
 
     /// x W, and where momentum looks ahead x (W + S): products at the point where gradients are taken.
@@ -195,10 +206,7 @@ impl<'a> Pass<'a> {
     /// Both layers, the first one first.
     pub(super) fn layers(&self) -> [Layer; 2] {
         let p = &self.places;
-        [
-            Layer { number: 0, query: p.q, key: p.k, z: p.z0 },
-            Layer { number: 1, query: p.read_h, key: p.h, z: p.z1 },
-        ]
+        [Layer { number: 0, query: p.q, key: p.k, z: p.z0 }, Layer { number: 1, query: p.read_h, key: p.h, z: p.z1 }]
     }
 
     /// What queries read of a layer.

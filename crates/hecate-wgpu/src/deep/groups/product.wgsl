@@ -73,11 +73,12 @@ const REST: u32 = 5u;
 
 const SIDE: u32 = 32u;
 const DEPTH: u32 = 16u;
-const STRIPE: u32 = 512u;
+// One more than a side, so that neighbours along either lie in different banks.
+const APART: u32 = 33u;
 
 // Terms first: [depth, rows of the tile], [depth, columns].
-var<workgroup> left: array<f32, STRIPE>;
-var<workgroup> right: array<f32, STRIPE>;
+var<workgroup> left: array<f32, DEPTH * APART>;
+var<workgroup> right: array<f32, DEPTH * APART>;
 
 // Where the memory's part of `workspace` begins.
 var<private> base: u32;
@@ -166,32 +167,64 @@ fn finish(sum: f32, i: u32, j: u32) {
     }
 }
 
-// DEPTH terms of the tile's rows and columns; zeros outside of the matrices.
-fn load(term: Term, by_depth: bool, top: u32, side: u32, first: u32, me: u32) {
-    // Neighbouring invocations load neighbouring elements, whichever way a matrix lies.
-    let a_lies = term.a_column == 1u;
-    let b_lies = term.b_row == 1u;
-    for (var n = me; n < STRIPE; n += 64u) {
-        let i = select(n % SIDE, n / DEPTH, a_lies);
-        let d = select(n / SIDE, n % DEPTH, a_lies);
-        var x = 0.0;
-        if (top + i < args.rows && first + d < term.depth) {
-            x = workspace[base + term.a + (top + i) * term.a_row + (first + d) * term.a_column];
-            if (term.by != NOTHING) {
-                x *= workspace[base + term.by + select(top + i, first + d, by_depth)];
-            }
-        }
-        left[d * SIDE + i] = x;
+// Where an invocation reads a factor: eight elements of every DEPTH terms of a tile, a step apart.
+struct Reader {
+    // The first element, how far the next is, and that of the next terms.
+    place: u32,
+    step: u32,
+    stripe: u32,
+    // Its row or column and its term; the next one's are so much further.
+    side: u32,
+    term: u32,
+    side_step: u32,
+    term_step: u32,
+}
+
+// Of a factor whose sides and terms lie so far apart, from a row or column on.
+fn reader(origin: u32, first: u32, by_side: u32, by_term: u32, me: u32) -> Reader {
+    // Neighbouring invocations read neighbouring elements, whichever way a matrix lies.
+    let lies = by_term == 1u;
+    let side = select(me % SIDE, me / DEPTH, lies);
+    let term = select(me / SIDE, me % DEPTH, lies);
+    let side_step = select(0u, 4u, lies);
+    let term_step = select(2u, 0u, lies);
+    let place = base + origin + (first + side) * by_side + term * by_term;
+    let step = side_step * by_side + term_step * by_term;
+    return Reader(place, step, DEPTH * by_term, first + side, term, side_step, term_step);
+}
+
+// Element n of eight, zero outside of the matrix.
+fn element(r: Reader, n: u32, sides: u32, depth: u32, done: u32) -> f32 {
+    if (r.side + n * r.side_step < sides && done + r.term + n * r.term_step < depth) {
+        return workspace[r.place + done / DEPTH * r.stripe + n * r.step];
     }
-    for (var n = me; n < STRIPE; n += 64u) {
-        let j = select(n % SIDE, n / DEPTH, b_lies);
-        let d = select(n / SIDE, n % DEPTH, b_lies);
-        var x = 0.0;
-        if (side + j < args.columns && first + d < term.depth) {
-            x = workspace[base + term.b + (first + d) * term.b_row + (side + j) * term.b_column];
-        }
-        right[d * SIDE + j] = x;
+    return 0.0;
+}
+
+// Four of them, from n on.
+fn elements(r: Reader, n: u32, sides: u32, depth: u32, done: u32) -> vec4<f32> {
+    return vec4(
+        element(r, n, sides, depth, done), element(r, n + 1u, sides, depth, done),
+        element(r, n + 2u, sides, depth, done), element(r, n + 3u, sides, depth, done),
+    );
+}
+
+// What four of them are multiplied with.
+fn factors(r: Reader, n: u32, term: Term, by_depth: bool, done: u32) -> vec4<f32> {
+    if (term.by == NOTHING) {
+        return vec4(1.0);
     }
+    let last = select(args.rows, term.depth, by_depth) - 1u;
+    let at = select(r.side, done + r.term, by_depth);
+    let step = select(r.side_step, r.term_step, by_depth);
+    let i = min(vec4(at) + (vec4(n) + vec4(0u, 1u, 2u, 3u)) * step, vec4(last));
+    let by = base + term.by;
+    return vec4(workspace[by + i.x], workspace[by + i.y], workspace[by + i.z], workspace[by + i.w]);
+}
+
+// Where an invocation's elements go in workgroup memory, and how far the next one does.
+fn slot(me: u32, lies: bool) -> vec2<u32> {
+    return select(vec2(me / SIDE * APART + me % SIDE, 2u * APART), vec2(me % DEPTH * APART + me / DEPTH, 4u), lies);
 }
 
 @compute @workgroup_size(64)
@@ -210,19 +243,36 @@ fn product(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_in
     for (var n = 0u; n < 4u; n++) {
         let term = args.terms[n];
         let by_depth = (args.by_depth >> n & 1u) != 0u;
+        let a = reader(term.a, top, term.a_row, term.a_column, me);
+        let b = reader(term.b, side, term.b_column, term.b_row, me);
+        let to_left = slot(me, term.a_column == 1u);
+        let to_right = slot(me, term.b_row == 1u);
         for (var first = 0u; first < term.depth; first += DEPTH) {
-            load(term, by_depth, top, side, first, me);
+            // All loads wait together.
+            let a_0 = elements(a, 0u, args.rows, term.depth, first);
+            let a_1 = elements(a, 4u, args.rows, term.depth, first);
+            let b_0 = elements(b, 0u, args.columns, term.depth, first);
+            let b_1 = elements(b, 4u, args.columns, term.depth, first);
+            let by_0 = factors(a, 0u, term, by_depth, first);
+            let by_1 = factors(a, 4u, term, by_depth, first);
+            // Everybody is done with the terms before.
+            workgroupBarrier();
+            for (var i = 0u; i < 4u; i++) {
+                left[to_left.x + i * to_left.y] = by_0[i] * a_0[i];
+                left[to_left.x + (i + 4u) * to_left.y] = by_1[i] * a_1[i];
+                right[to_right.x + i * to_right.y] = b_0[i];
+                right[to_right.x + (i + 4u) * to_right.y] = b_1[i];
+            }
             workgroupBarrier();
             for (var d = 0u; d < DEPTH; d++) {
-                let x = d * SIDE + high;
-                let y = d * SIDE + wide;
+                let x = d * APART + high;
+                let y = d * APART + wide;
                 let own = vec4(right[y], right[y + 8u], right[y + 16u], right[y + 24u]);
                 sum_0 += left[x] * own;
                 sum_1 += left[x + 8u] * own;
                 sum_2 += left[x + 16u] * own;
                 sum_3 += left[x + 24u] * own;
             }
-            workgroupBarrier();
         }
     }
     store(sum_0, top + high, side + wide);
