@@ -56,6 +56,9 @@ const LINEAR_SIZES: [Sizes; 5] = [
 
 mod gpu;
 
+#[path = "wgpu/frozen.rs"]
+mod frozen;
+
 #[path = "wgpu/linear.rs"]
 mod linear;
 

@@ -1,4 +1,5 @@
-//! Rules whose step is not linear in the memory: token by token, forward and backward.
+//! Rules whose step is not linear in the memory: token by token, forward and backward, or group by group where the rule has that
+//! form (`Recurrent::groups`).
 //!
 //! A rule says what one token does, in `recurrent.wgsl`'s terms: functions that a whole workgroup runs together. This module
 //! starts a workgroup for every sequence and head, as many at once as there is workspace for. It keeps states, and cuts arrays

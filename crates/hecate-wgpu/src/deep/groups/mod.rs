@@ -25,12 +25,12 @@ use crate::{
     recurrent::{Arrays, FUNCTIONS, RecurrentCall, SILU},
 };
 use hecate_core::{
-    Dims, Result,
+    DType, Dims, Result,
     families::{DeepOptions, DeepSpec},
     rules::Retention,
 };
 use pass::Pass;
-use places::{Has, Places};
+use places::{Has, Places, Plan};
 
 /// Products.
 static PRODUCT: WgslSource = WgslSource {
@@ -117,9 +117,13 @@ impl Groups {
         let memories = call.sequence_heads as usize;
         let turn = device.workgroups_of(places.each).min(memories).max(1);
         let call = RecurrentCall { workspace: places.each as u32, ..*call };
+        let plan = Plan { call, places: places.named() };
+        let plan = device.table(bytemuck::cast_slice(bytemuck::bytes_of(&plan)))?;
         Ok((0..memories).step_by(turn).map(move |first| {
-            let places = Places::new(dims, self.hidden, self.group, has);
-            Pass::new(self, device, places, has, call, arrays, first, turn.min(memories - first))
+            let memories = turn.min(memories - first);
+            let workspace = device.empty([memories, places.each], DType::F32)?;
+            let (places, plan, first) = (places.clone(), plan.clone(), first as u32);
+            Ok(Pass { groups: self, device, places, has, call, arrays, plan, workspace, first, memories, start: 0 })
         }))
     }
 }

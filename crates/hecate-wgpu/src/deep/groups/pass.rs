@@ -2,7 +2,7 @@
 
 use super::{
     GROUPS, Groups, PRODUCTS,
-    places::{Has, Matrices, Number, Panel, Places, Plan},
+    places::{Has, Matrices, Number, Panel, Places},
     product::{Kind, Product, Share, Term},
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     launch::{Binding, Kernel},
     recurrent::{Arrays, Cell, RecurrentCall},
 };
-use hecate_core::{DType, Read, Result, Tensor};
+use hecate_core::{Read, Result, Tensor};
 
 /// Invocations of a workgroup between products.
 const THREADS: usize = 64;
@@ -50,40 +50,23 @@ pub(super) struct Layer {
 
 /// Memories whose panels are in the workspace.
 pub(super) struct Pass<'a> {
-    groups: &'a Groups,
-    device: &'a Wgpu,
+    pub(super) groups: &'a Groups,
+    pub(super) device: &'a Wgpu,
     pub(super) places: Places,
     pub(super) has: Has,
     pub(super) call: RecurrentCall,
     pub(super) arrays: &'a Arrays<'a>,
     /// `groups.wgsl`'s `Plan`.
-    plan: Tensor<Wgpu>,
-    workspace: Tensor<Wgpu>,
+    pub(super) plan: Tensor<Wgpu>,
+    pub(super) workspace: Tensor<Wgpu>,
     /// First sequence and head, and how many.
-    first: u32,
-    memories: usize,
+    pub(super) first: u32,
+    pub(super) memories: usize,
     /// First token of the group in work.
     pub(super) start: usize,
 }
 
-impl<'a> Pass<'a> {
-    #[expect(clippy::too_many_arguments, reason = "one place calls it")]
-    pub(super) fn new(
-        groups: &'a Groups,
-        device: &'a Wgpu,
-        places: Places,
-        has: Has,
-        call: RecurrentCall,
-        arrays: &'a Arrays<'a>,
-        first: usize,
-        memories: usize,
-    ) -> Result<Self> {
-        let plan = Plan { call, places: places.named() };
-        let plan = device.table(bytemuck::cast_slice(bytemuck::bytes_of(&plan)))?;
-        let workspace = device.empty([memories, places.each], DType::F32)?;
-        Ok(Self { groups, device, places, has, call, arrays, plan, workspace, first: first as u32, memories, start: 0 })
-    }
-
+impl Pass<'_> {
     pub(super) fn looks_ahead(&self) -> bool {
         self.groups.spec.looks_ahead()
     }

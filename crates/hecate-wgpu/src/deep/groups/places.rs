@@ -90,6 +90,7 @@ pub(super) struct Plan {
 }
 
 /// A memory's panels; `groups.wgsl` says what is in those that it names.
+#[derive(Clone)]
 pub(super) struct Places {
     /// `G`.
     pub(super) group: u32,
