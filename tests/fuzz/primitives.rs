@@ -83,6 +83,13 @@ fn elements_are_moved_or_refused() {
             let _ = sound("head_products", || p::head_products(&x, &y))?;
             let _ = sound("head_products_backward", || p::head_products_backward(&x, &y, &x))?;
             let _ = sound("mul_backward", || p::mul_backward(&x, &y, &x))?;
+            for end in [ProjectionEnd::Each, ProjectionEnd::Gated, ProjectionEnd::Added(&y)] {
+                let weights: &[_] = if matches!(end, ProjectionEnd::Added(_)) { &[&y] } else { &[&y, &x] };
+                for norm in [None, Some((&y, factor))] {
+                    let inputs = ProjectionInputs { x: &x, norm, weights, end };
+                    let _ = sound("project", || p::project(&inputs))?;
+                }
+            }
             let factor = |x, format| Fp8Factor { x, format, scale: None, maximum: Some((x, axis)) };
             let factors = (factor(&x, Fp8::E4M3), factor(&y, Fp8::E5M2));
             let _ = sound("fp8_matmul", || p::fp8_matmul(factors.0, factors.1, Transpose::default()))?;

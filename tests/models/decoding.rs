@@ -275,6 +275,21 @@ fn drawn(model: &LanguageModel<Column>, prompts: &[&[u32]], count: usize) -> Vec
 }
 
 /// Tokens that the host draws from scores, call by call: what a device that draws for itself is compared with.
+fn drawn_by_the_host(model: &LanguageModel<Column>, prompts: &[&[u32]], count: usize) -> Vec<Vec<u32>> {
+    let texts = prompts.len();
+    let mut cache = model.cache(texts).unwrap();
+    let sampler = |seed| Sampler::new(Sampling { seed, top_k: 40, ..Sampling::default() }).unwrap();
+    let mut samplers: Vec<_> = (0..texts as u64).map(sampler).collect();
+    let mut tokens = prompts.concat();
+    let draw = |_| {
+        let scores = model.infer(&tokens, texts, &mut cache).unwrap().to_f32().unwrap();
+        let rows = scores.chunks_exact(scores.len() / texts).map(|text| &text[text.len() - 256..]);
+        tokens = samplers.iter_mut().zip(rows).map(|(sampler, row)| sampler.draw(row).unwrap()).collect();
+        tokens.clone()
+    };
+    (0..count).map(draw).collect()
+}
+
 #[test]
 fn texts_are_drawn_as_the_host_draws_them() {
     if is_missing() {
@@ -285,17 +300,36 @@ fn texts_are_drawn_as_the_host_draws_them() {
         let model = LanguageModel::new(&device(), &Config::uniform(mixer, 2, 32, 2).unwrap(), 5).unwrap();
         for model in [LanguageModel::new(&device(), model.config(), 5).unwrap().stored_in_16_bits().unwrap(), model] {
             // More than a device draws at a time, and not whole times as many.
-            let found = drawn(&model, &prompts, 37);
-            let mut cache = model.cache(3).unwrap();
-            let mut samplers: Vec<_> =
-                (0..3).map(|seed| Sampler::new(Sampling { seed, top_k: 40, ..Sampling::default() }).unwrap()).collect();
-            let mut tokens = prompts.concat();
-            for found in found {
-                let scores = model.infer(&tokens, 3, &mut cache).unwrap().to_f32().unwrap();
-                let rows = scores.chunks_exact(scores.len() / 3).map(|text| &text[text.len() - 256..]);
-                tokens = samplers.iter_mut().zip(rows).map(|(sampler, row)| sampler.draw(row).unwrap()).collect();
-                assert_eq!(found, tokens, "{mixer}");
-            }
+            assert_eq!(drawn(&model, &prompts, 37), drawn_by_the_host(&model, &prompts, 37), "{mixer}");
+        }
+    }
+}
+
+/// As many texts as share tiles of a product, and more: each goes on as it does beside few others.
+#[test]
+fn many_texts_are_drawn_side_by_side() {
+    if is_missing() {
+        return;
+    }
+    let prompts: Vec<[u32; 2]> = (0..70).map(|text| [text, 3 * text + 1]).collect();
+    let prompts: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt[..]).collect();
+    let model = LanguageModel::new(&device(), &Config::uniform("delta", 2, 64, 2).unwrap(), 5).unwrap();
+    for model in [LanguageModel::new(&device(), model.config(), 5).unwrap().stored_in_16_bits().unwrap(), model] {
+        for texts in [9, 33, 64, 70] {
+            let prompts = &prompts[..texts];
+            assert_eq!(drawn(&model, prompts, 19), drawn_by_the_host(&model, prompts, 19), "{texts} texts");
+        }
+        // Another number of rows sums in another order, and may round the stream: scores stay near.
+        let scores = |texts: usize| {
+            let mut cache = model.cache(texts).unwrap();
+            model.infer(&prompts[..texts].concat(), texts, &mut cache).unwrap();
+            model.infer(&vec![7; texts], texts, &mut cache).unwrap().to_f32().unwrap()
+        };
+        let few: Vec<f64> = scores(8).iter().map(|&x| f64::from(x)).collect();
+        for texts in [9, 33, 64, 70] {
+            let many: Vec<f64> = scores(texts)[..few.len()].iter().map(|&x| f64::from(x)).collect();
+            // Of two layers, with 8 bits of the factors of every product.
+            assert!(error(&few, &many) <= 2e-2, "{texts} texts: {:.1e}", error(&few, &many));
         }
     }
 }

@@ -5,13 +5,13 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    Cuda,
+    Cuda, Properties,
     error::{failed, unsupported},
     modules::Loaded,
     source::KernelSource,
 };
-use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
-use hecate_core::{DType, Result, Tensor};
+use cudarc::driver::{CudaStream, DriverError, LaunchConfig, PushKernelArg, sys};
+use hecate_core::{DType, Error, Result, Tensor};
 
 /// The argument of a kernel. Declared by [`kernels!`] only.
 ///
@@ -140,15 +140,7 @@ impl Cuda {
     /// The same on another stream of this value, for which the main one waits before anything is freed.
     pub(crate) fn launch_on<A: KernelArguments>(&self, stream: &CudaStream, grid: Grid, arguments: &A) -> Result<()> {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
-        let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
-        grid.check(A::NAME, self.properties().shared_memory)?;
-        // Where kernels are gathered, what they would compute is nowhere.
-        if self.modules().gathered(A::SOURCE, A::NAME) {
-            return Ok(());
-        }
-        // Compiled and loaded at the first launch.
-        let Loaded { function, .. } =
-            self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        let Some(Loaded { function, .. }) = self.loaded::<A>(grid)? else { return Ok(()) };
         // Blocks are rows of threads: kernels count along one axis.
         let config = LaunchConfig {
             grid_dim: (x as u32, y as u32, z as u32),
@@ -163,23 +155,38 @@ impl Cuda {
         launch.arg(&argument);
         // SAFETY: `KernelArguments` promises that the kernel takes this structure. Its pointers were read off live tensors of
         // the sizes it also names. This value's main stream frees none of them before the kernel ran.
-        unsafe { launch.launch(config) }.map_err(starting)?;
+        unsafe { launch.launch(config) }.map_err(|error| starting::<A>(grid, error))?;
         Ok(())
     }
+
+    /// A kernel that this grid suits, compiled and loaded at its first launch. None where kernels are gathered: what they would
+    /// compute is nowhere.
+    fn loaded<A: KernelArguments>(&self, grid: Grid) -> Result<Option<Loaded>> {
+        let shared_memory = self.properties().shared_memory;
+        grid.check(A::NAME, shared_memory)?;
+        if self.modules().gathered(A::SOURCE, A::NAME) {
+            return Ok(None);
+        }
+        self.modules().function(self.context(), shared_memory, A::SOURCE, A::NAME).map(Some)
+    }
 }
+
+/// An error of the driver where a kernel is started.
+fn starting<A: KernelArguments>(grid: Grid, error: DriverError) -> Error {
+    failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error)
+}
+
+/// Versions of the driver from which on graphs hold kernels that begin early, and launches say how much of a multiprocessor is
+/// shared memory.
+const EARLY_DRIVER: u32 = 12_030;
+const SHARE_DRIVER: u32 = 12_050;
 
 impl Cuda {
     /// As [`Cuda::launch`], of a kernel that calls `follow` of `follow.cuh` before it reads or writes an array: it may begin
     /// while the one before it still runs. Its blocks come in clusters of so many.
     pub(crate) fn launch_early<A: KernelArguments>(&self, grid: Grid, cluster: u32, arguments: &A) -> Result<()> {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
-        let starting = |error| failed(format!("starting the kernel `{}` with {grid:?}", A::NAME), error);
-        grid.check(A::NAME, self.properties().shared_memory)?;
-        if self.modules().gathered(A::SOURCE, A::NAME) {
-            return Ok(());
-        }
-        let Loaded { function, exact } =
-            self.modules().function(self.context(), self.properties().shared_memory, A::SOURCE, A::NAME)?;
+        let Some(Loaded { function, exact }) = self.loaded::<A>(grid)? else { return Ok(()) };
         // Other code does not wait by itself: a launch without these properties does that for it.
         if !(exact && self.begins_early()) {
             if cluster == 1 {
@@ -188,17 +195,7 @@ impl Cuda {
             let why = format!("`{}` was not compiled for this GPU, which NVRTC of CUDA 12.3 and later does", A::NAME);
             return Err(unsupported("clusters of blocks", why));
         }
-        // What sets this launch apart: it may overlap with the one before, and blocks come in clusters.
-        let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
-        let early = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
-        let clusters = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
-        let mut attributes = [
-            attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, early),
-            attribute(
-                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                sys::CUlaunchAttributeValue { clusterDim: clusters },
-            ),
-        ];
+        let mut attributes = self.early(grid, cluster);
         // Sizes fit: `check` saw to it.
         let config = sys::CUlaunchConfig {
             gridDimX: x as u32,
@@ -216,6 +213,7 @@ impl Cuda {
         // One argument, by value: the driver wants the address of where it lies.
         let mut argument = std::ptr::from_ref(arguments).cast_mut().cast();
         let _turn = self.ledger().turn();
+        let starting = |error| starting::<A>(grid, error);
         self.context().bind_to_thread().map_err(starting)?;
         // SAFETY: as of `launch_on`; the configuration and what it points to live until the driver, which copies them, returns.
         // The kernel calls `follow`, and so reads nothing that the one before it still writes.
@@ -224,10 +222,42 @@ impl Cuda {
             .map_err(starting)
     }
 
+    /// What sets such a launch apart: it may overlap with the one before, blocks come in clusters, and a multiprocessor has as much
+    /// shared memory as its blocks want.
+    fn early(&self, grid: Grid, cluster: u32) -> Vec<sys::CUlaunchAttribute> {
+        use sys::CUlaunchAttributeID as Id;
+        let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let early = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let clusters = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+        // The driver looks at the ones that are named here alone.
+        let mut attributes = vec![
+            attribute(Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, early),
+            attribute(Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, sys::CUlaunchAttributeValue { clusterDim: clusters }),
+        ];
+        // Older drivers refuse what they do not know.
+        if self.properties().driver >= SHARE_DRIVER {
+            let share = sys::CUlaunchAttributeValue { sharedMemCarveout: self.share(grid) };
+            attributes.push(attribute(Id::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, share));
+        }
+        attributes
+    }
+
+    /// Per cent of a multiprocessor's memory that is shared, for all blocks that it gets. There are few such shares: kernels that
+    /// want others do not overlap, and what is left is a cache.
+    fn share(&self, grid: Grid) -> u32 {
+        let Properties { multiprocessors, shared_memory, .. } = *self.properties();
+        let (x, y, z) = grid.blocks;
+        // Blocks beyond what runs at once wait in any case.
+        // A KiB of each block is the driver's.
+        let wanted = (x * y * z).div_ceil(multiprocessors as usize).saturating_mul(grid.shared + 1024);
+        let shares = [25, 40, 65, 100];
+        shares.into_iter().find(|&share| 100 * wanted <= share * shared_memory).unwrap_or(100) as u32
+    }
+
     /// Whether kernels can begin early and in clusters: GPU and driver know how, and kernels are compiled for the GPU. Before
     /// CUDA 12.3 graphs cannot hold them.
     pub(crate) fn begins_early(&self) -> bool {
-        self.properties().capability.0 >= 9 && self.properties().driver >= 12_030 && self.compiles()
+        self.properties().capability.0 >= 9 && self.properties().driver >= EARLY_DRIVER && self.compiles()
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::matmul_rows::SOURCE,
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
+    &primitives::projection::SOURCE,
     &primitives::quantized::SOURCE,
     &primitives::quantized::Q4_K,
     &primitives::reduce::SOURCE,

@@ -14,7 +14,7 @@ use crate::{
 };
 use hecate_core::{
     Backend, CapturedStep, DType, Sequences, Tensor,
-    primitives::{self, Draw, Sampled},
+    primitives::{self, Draw, ProjectionEnd, Sampled},
 };
 use std::sync::Arc;
 
@@ -302,7 +302,12 @@ impl<B: Backend> LanguageModel<B> {
 
     /// Scores `[batch, T, V]` of the tokens that follow `ids [batch, T]`.
     fn logits(&self, tape: &Tape<'_, B>, ids: &Tensor<B>, cache: Option<&mut Cache<B>>) -> Result<Var<B>> {
-        self.head.forward(tape, &self.normed(tape, ids, cache)?)
+        let (x, pending) = self.stream(tape, ids, cache)?;
+        if pending.is_none() && Linear::projects(tape, &[self.head], &x) {
+            return Ok(Linear::projected(tape, &[self.head], (&x, Some(&self.norm)), ProjectionEnd::Each)?.remove(0));
+        }
+        let [_, normed] = self.norm.after(tape, &x, pending.as_ref())?;
+        self.head.forward(tape, &normed)
     }
 
     /// The residual stream that scores are made of, `[batch, T, hidden]`.
@@ -327,8 +332,7 @@ impl<B: Backend> LanguageModel<B> {
             tape.enter(Some(i));
             let cache = cache.as_mut().and_then(|cache| cache.layers_mut().get_mut(i));
             let mut context = Context { sequences: Sequences::batch(batch, length), position, cache };
-            let [stream, thought] = block.forward_onto(tape, &x, pending.as_ref(), &mut context)?;
-            (x, pending) = (stream, Some(thought));
+            (x, pending) = block.forward_onto(tape, &x, pending.as_ref(), &mut context)?;
         }
         tape.enter(None);
         Ok((x, pending))

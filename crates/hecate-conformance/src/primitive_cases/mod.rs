@@ -13,6 +13,7 @@ mod language;
 mod layout;
 mod matmul;
 mod norm;
+mod projection;
 mod quantized;
 mod sample;
 mod softmax;
@@ -28,6 +29,7 @@ pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::{head_products, matmul, matmul_each, matmul_in_tiles, matmul_onto};
 pub use norm::{add_rms_norm, l2_norm, layer_norm, rms_norm, rms_norm_gated};
+pub use projection::project;
 pub use quantized::quantized_matmul;
 pub use sample::sample;
 pub use softmax::softmax;
@@ -42,7 +44,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_each, matmul_onto, head_products, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
+            matmul, matmul_each, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
             embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

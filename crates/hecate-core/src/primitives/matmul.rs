@@ -85,14 +85,19 @@ pub fn matmul<D: Matmul>(a: &Tensor<D>, b: &Tensor<D>, transpose: Transpose) -> 
 /// # Errors
 /// As [`matmul`], but for such weights.
 pub fn matmul_each<D: Matmul>(x: &Tensor<D>, weights: &[&Tensor<D>]) -> Result<Vec<Tensor<D>>> {
+    let (dims, shapes): (Vec<_>, Vec<_>) = check_each(x, weights)?.into_iter().unzip();
+    let products = x.device().matmul_each(x, &dims.into_iter().zip(weights.iter().copied()).collect::<Vec<_>>())?;
+    products.into_iter().zip(shapes).map(|(product, shape)| product.reshape(shape)).collect()
+}
+
+/// Sizes and shapes of the products of [`matmul_each`].
+pub(super) fn check_each<D: Device>(x: &Tensor<D>, weights: &[&Tensor<D>]) -> Result<Vec<(MatmulDims, Shape)>> {
     let transpose = Transpose { a: false, b: true };
     let checked = weights.iter().map(|weight| match (x.dtype(), weight.dtype()) {
         (DType::F32, DType::Bf16 | DType::F16) => check_sizes(x, weight, transpose),
         _ => check(x, weight, transpose),
     });
-    let (dims, shapes): (Vec<_>, Vec<_>) = checked.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-    let products = x.device().matmul_each(x, &dims.into_iter().zip(weights.iter().copied()).collect::<Vec<_>>())?;
-    products.into_iter().zip(shapes).map(|(product, shape)| product.reshape(shape)).collect()
+    checked.collect()
 }
 
 /// Gradients of [`matmul`], given `dout [.., m, n]`:

@@ -20,6 +20,7 @@ mod loss;
 mod matmul;
 mod norm;
 mod optimizer;
+mod projection;
 mod quantized;
 mod reduce;
 mod retention;
@@ -54,6 +55,7 @@ pub use norm::{
     add_rms_norm_backward, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward,
 };
 pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
+pub use projection::{Projection, ProjectionEnd, ProjectionInputs, project};
 pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
 pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
@@ -76,5 +78,5 @@ macro_rules! gather {
 gather! {
     /// Every primitive: what a [`Backend`](crate::Backend) has beside the rules. Never implemented by hand.
     Primitives = Attention + Conv + Elementwise + Embedding + Features + Fp8Matmul + HeadProducts + LayerNorm + Layout + Loss + Matmul + Norm + Optimizer
-        + QuantizedMatmul + Reduce + Retention + Rotary + Sample + Softmax
+        + Projection + QuantizedMatmul + Reduce + Retention + Rotary + Sample + Softmax
 }

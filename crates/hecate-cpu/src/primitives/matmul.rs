@@ -13,8 +13,8 @@ use crate::{
     simd::wide,
 };
 use hecate_core::{
-    Result, Tensor,
-    primitives::{Matmul, MatmulDims, MatmulInputs, Transpose},
+    DType, Result, Tensor,
+    primitives::{Matmul, MatmulDims, MatmulInputs, Projection, Transpose},
 };
 use rayon::prelude::*;
 use std::ops::Range;
@@ -37,6 +37,14 @@ const WIDE: usize = 1024;
 
 /// Row blocks from which on it pays to transpose `b` once instead of laying it out so in every block.
 const TRANSPOSE_BLOCKS: usize = 3;
+
+/// In parts, which cost a CPU no more.
+impl Projection for Cpu {
+    fn fuses_projections(&self, rows: usize, _weights: DType) -> bool {
+        // Long texts have sums and norms in one pass over the stream.
+        rows <= 64
+    }
+}
 
 impl Matmul for Cpu {
     /// `a b`, or `onto + a b`; `[batch, rows, columns]`.

@@ -57,6 +57,9 @@ __device__ __forceinline__ float activated(const Map& map, u64 n, u64 c, u64 cha
     // The last inputs move one place on, and the token's own comes last.
     const u64 kept = map.taps - 1, at = n * kept * channels + c;
     const float* weight = map.weight + c * map.taps;
+    // Of the token's own input.
+    const float newest = weight[kept];
+#pragma unroll 1
     for (u64 first = 0; first < kept; first += TOGETHER) {
         // Reads wait together: none stands behind a write.
         float old[TOGETHER], times[TOGETHER];
@@ -74,15 +77,20 @@ __device__ __forceinline__ float activated(const Map& map, u64 n, u64 c, u64 cha
         }
     }
     map.next[at + (kept - 1) * channels] = x;
-    return silu(y + weight[kept] * x);
+    return silu(y + newest * x);
 }
 
-// A head's row of a projection; threads from `first` on begin, so that rows after one another are other threads'.
-__device__ __forceinline__ void fill(const Decode& args, const Map& map, u32 width, u32 first, float* to) {
+// The head's rows of all three projections, one after another: q and k [K], v [V]. One loop, for a token waits for instructions
+// that it meets once.
+__device__ __forceinline__ void fill(const Decode& args, float* to) {
     // Sequence and head of the block.
-    const u64 n = blockIdx.x / args.heads, head = blockIdx.x % args.heads;
-    for (u32 i = (threadIdx.x - first) % blockDim.x; i < width; i += blockDim.x)
-        to[i] = activated(map, n, head * width + i, (u64)args.heads * width);
+    const u32 n = blockIdx.x / args.heads, head = blockIdx.x % args.heads, key = args.key;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < 2 * key + args.value; i += blockDim.x) {
+        // Which of the three, and how wide its heads are.
+        const u32 which = i < key ? 0 : i < 2 * key ? 1 : 2, width = which == 2 ? args.value : key;
+        to[i] = activated((&args.q)[which], n, head * width + i - which * key, (u64)args.heads * width);
+    }
 }
 
 // To norm 1, by a warp.
@@ -122,24 +130,31 @@ __device__ __forceinline__ Four scalars(const Decode& args) {
     return lower(p, gates);
 }
 
-// Which column and rows of the memory are a thread's: `parts` threads share a column; columns are filled up to whole
-// warps, to `width`.
-struct Share {
+// Which W neighbouring columns and which rows of the memory are a thread's: `parts` threads share columns. Single columns are
+// filled up to whole warps, to `width`.
+template <u32 W> struct Share {
     u32 width, parts, column, part;
     u64 state;
     bool any;
 
     // Threads past the last whole row of columns have nothing.
     __device__ explicit Share(const Decode& args) {
-        width = (args.value + 31) / 32 * 32;
-        parts = blockDim.x / width;
-        column = threadIdx.x % width;
-        part = threadIdx.x / width;
+        width = W == 1 ? (args.value + 31) / 32 * 32 : args.value;
+        parts = blockDim.x / (width / W);
+        column = threadIdx.x % (width / W) * W;
+        part = threadIdx.x / (width / W);
         state = (u64)blockIdx.x * args.key * args.value + column;
         any = part < parts && column < args.value;
     }
 
-    // The sum over the threads of column `threadIdx.x`; `sums` holds a number a thread.
+    // This thread's place among `sums` [parts,width].
+    __device__ __forceinline__ void put(float* sums, const Run<W>& sum) const {
+        if (part >= parts) return;
+#pragma unroll
+        for (u32 j = 0; j < W; j++) sums[part * width + column + j] = sum.x[j];
+    }
+
+    // The sum over the threads of column `threadIdx.x`.
     __device__ __forceinline__ float over_parts(const float* sums) const {
         float sum = 0.0f;
         for (u32 p = 0; p < parts; p++) sum += sums[p * width + threadIdx.x];
@@ -147,117 +162,178 @@ struct Share {
     }
 };
 
-// Asks for the thread's rows of the state while the projections are made.
-__device__ __forceinline__ void ask_for_state(const Decode& args, const Share& mine) {
-    if (!mine.any) return;
-    for (u32 i = mine.part; i < args.key; i += mine.parts) {
-        const u64 at = mine.state + (u64)i * args.value;
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(args.m + at));
-        if (args.s) asm volatile("prefetch.global.L2 [%0];" ::"l"(args.s + at));
+// Asks for the block's state while the projections are made.
+__device__ __forceinline__ void ask_for_state(const Decode& args) {
+    // A line of the cache has 32 numbers.
+    const u32 count = args.key * args.value;
+    for (u32 i = threadIdx.x * 32; i < count; i += blockDim.x * 32) {
+        ask_for(args.m + (u64)blockIdx.x * count + i);
+        if (args.s) ask_for(args.s + (u64)blockIdx.x * count + i);
     }
 }
 
-// Rows of its column that a thread keeps from when it asks for them to the write; `KEPT` of `decode.rs`.
-#define KEPT 16
+// The first of the thread's rows in registers, from when it asks for them to the write; the others lie where they lie.
+template <bool MOMENTUM> struct Kept {
+    static constexpr u32 COLUMNS = 1, COUNT = 4;
+    float m[COUNT], s[COUNT];
 
-// The first of the thread's rows; those after it lie where they lie.
-struct Kept {
-    float m[KEPT], s[KEPT];
-
-    __device__ __forceinline__ Kept(const Decode& args, const Share& mine) {
+    __device__ __forceinline__ Kept(const Decode& args, const Share<1>& mine, float*) {
 #pragma unroll
-        for (u32 n = 0; n < KEPT; n++) {
+        for (u32 n = 0; n < COUNT; n++) {
             const u32 i = mine.part + n * mine.parts;
             const bool inside = mine.any && i < args.key;
             const u64 at = mine.state + (u64)i * args.value;
             m[n] = inside ? args.m[at] : 0.0f;
-            s[n] = inside && args.s ? args.s[at] : 0.0f;
+            s[n] = MOMENTUM && inside ? args.s[at] : 0.0f;
+        }
+    }
+
+    // Elements of shared memory that it takes.
+    static __device__ __forceinline__ u32 room(const Decode&) { return 0; }
+    // Nothing to wait for that reads do not wait for.
+    __device__ __forceinline__ void arrive() const {}
+
+    // Calls `take` with the number of each of the thread's rows, its place, its memory and its momentum.
+    template <class Take> __device__ __forceinline__ void each(const Decode& args, const Share<1>& mine, const Take& take) const {
+        if (!mine.any) return;
+#pragma unroll
+        for (u32 n = 0; n < COUNT; n++) {
+            const u32 i = mine.part + n * mine.parts;
+            if (i < args.key) take(i, mine.state + (u64)i * args.value, Run<1>{m[n]}, Run<1>{s[n]});
+        }
+        for (u32 i = mine.part + COUNT * mine.parts; i < args.key; i += mine.parts) {
+            const u64 at = mine.state + (u64)i * args.value;
+            take(i, at, Run<1>{args.m[at]}, Run<1>{MOMENTUM ? args.s[at] : 0.0f});
+        }
+    }
+};
+
+// All rows of a small memory [K,V] in shared memory, then its momentum: registers, of which a thread has few, stay free. Rows
+// are multiples of 16 bytes.
+template <bool MOMENTUM> struct Held {
+    static constexpr u32 COLUMNS = 4;
+    float *m, *s;
+
+    __device__ __forceinline__ Held(const Decode& args, const Share<4>&, float* to) : m(to), s(to + args.key * args.value) {
+        const u32 count = args.key * args.value;
+        // Blocks are heads of sequences, whose memories follow each other.
+        const u64 first = (u64)blockIdx.x * count;
+        for (u32 i = threadIdx.x * 4; i < count; i += blockDim.x * 4) {
+            copy_16(m + i, args.m + first + i, true);
+            if constexpr (MOMENTUM) copy_16(s + i, args.s + first + i, true);
+        }
+        copies_commit();
+    }
+
+    static __device__ __forceinline__ u32 room(const Decode& args) { return args.key * args.value * (MOMENTUM ? 2 : 1); }
+    // This thread's part is there; the block has to meet.
+    __device__ __forceinline__ void arrive() const { copies_wait<0>(); }
+
+    template <class Take> __device__ __forceinline__ void each(const Decode& args, const Share<4>& mine, const Take& take) const {
+        if (!mine.any) return;
+#pragma unroll 4
+        for (u32 i = mine.part; i < args.key; i += mine.parts) {
+            const u32 at = i * args.value + mine.column;
+            // Lanes after one another read runs after one another.
+            const Run<4> old = load_run<4>(Array{m, 0}, at);
+            take(i, mine.state + (u64)i * args.value, old, MOMENTUM ? load_run<4>(Array{s, 0}, at) : old);
         }
     }
 };
 
 // k M over the thread's rows.
-// A thread adds up its own rows of its column; `over_parts` puts the threads of a column together.
-__device__ __forceinline__ float recalled(const Decode& args, const Share& mine, const Kept& kept, const float* k) {
-    float sum = 0.0f;
-    if (!mine.any) return sum;
+// A thread adds up its own rows of its columns; `over_parts` puts the threads of a column together.
+template <class State, u32 W>
+__device__ __forceinline__ Run<W> recalled(const Decode& args, const Share<W>& mine, const State& state, const float* k) {
+    Run<W> sum = {};
+    state.each(args, mine, [&](u32 i, u64, const Run<W>& m, const Run<W>&) {
+        const float key = k[i];
 #pragma unroll
-    for (u32 n = 0; n < KEPT; n++) {
-        const u32 i = mine.part + n * mine.parts;
-        if (i < args.key) sum += k[i] * kept.m[n];
-    }
-    for (u32 i = mine.part + KEPT * mine.parts; i < args.key; i += mine.parts)
-        sum += k[i] * args.m[mine.state + (u64)i * args.value];
+        for (u32 j = 0; j < W; j++) sum.x[j] += key * m.x[j];
+    });
     return sum;
 }
 
-// Equations (3) and (4) for row `i` of the thread, whose memory and momentum were `old` and `s`, and its part of (5).
-__device__ __forceinline__ float written_row(
-    const Decode& args, u64 at, Four x, float q, float k, float z, float old, float s
+// Equations (3) and (4) for the thread's rows, and its part of (5); `z` are the pseudo-values of its columns.
+template <bool MOMENTUM, class State, u32 W>
+__device__ __forceinline__ Run<W> written(
+    const Decode& args, const Share<W>& mine, const State& state, Four x, const float* q, const float* k, const float* z
 ) {
-    float write = k * z;
-    if (args.s) write = args.last_s[at] = x.w * s + write;
-    const float now = x.z * old + write;
-    args.last_m[at] = now;
-    return q * (args.before ? old : now);
-}
-
-// The same for all of the thread's rows.
-__device__ __forceinline__ float written(
-    const Decode& args, const Share& mine, const Kept& kept, Four x, const float* q, const float* k, float z
-) {
-    float y = 0.0f;
-    if (!mine.any) return y;
+    Run<W> y = {}, value;
 #pragma unroll
-    for (u32 n = 0; n < KEPT; n++) {
-        const u32 i = mine.part + n * mine.parts;
-        if (i < args.key) y += written_row(args, mine.state + (u64)i * args.value, x, q[i], k[i], z, kept.m[n], kept.s[n]);
-    }
-    for (u32 i = mine.part + KEPT * mine.parts; i < args.key; i += mine.parts) {
-        const u64 at = mine.state + (u64)i * args.value;
-        y += written_row(args, at, x, q[i], k[i], z, args.m[at], args.s ? args.s[at] : 0.0f);
-    }
+    for (u32 j = 0; j < W; j++) value.x[j] = mine.any ? z[mine.column + j] : 0.0f;
+    state.each(args, mine, [&](u32 i, u64 at, const Run<W>& old, const Run<W>& s) {
+        const float key = k[i], query = q[i];
+        Run<W> write, now;
+#pragma unroll
+        for (u32 j = 0; j < W; j++) {
+            write.x[j] = key * value.x[j];
+            if constexpr (MOMENTUM) write.x[j] = x.w * s.x[j] + write.x[j];
+            now.x[j] = x.z * old.x[j] + write.x[j];
+            y.x[j] += query * (args.before ? old.x[j] : now.x[j]);
+        }
+        // Stored for the next token, and read here already.
+        if constexpr (MOMENTUM) store_run<W>(Array{args.last_s, 0}, at, write);
+        store_run<W>(Array{args.last_m, 0}, at, now);
+    });
     return y;
 }
 
-// A block of up to 1024 threads has one head of one sequence. A thread has a column of the memory [K,V] and every `parts`th row.
+// A block of up to 1024 threads has one head of one sequence. A thread has columns of the memory [K,V] and every `parts`th row.
 //
-// Shared memory, in elements: q and k [K], v and u [V], one of each thread for sums over parts, 32 for a sum over the block.
+// Shared memory, in elements: a small memory; q and k [K], v and u [V], sums over parts, 32 for a sum over the block.
 // The memory itself is read and written once.
-KERNEL(decode, Decode, 1024) {
-    DYNAMIC_SHARED(float, shared);
+template <template <bool> class Rows, bool MOMENTUM> __device__ __forceinline__ void decoded(const Decode& args, float* shared) {
+    typedef Rows<MOMENTUM> State;
+    constexpr u32 W = State::COLUMNS;
     const u32 key = args.key, value = args.value;
-    float *q = shared, *k = q + key, *v = k + key, *z = v + value, *sums = z + value, *rest = sums + blockDim.x;
-    const Share mine(args);
-    ask_for_state(args, mine);
+    float *q = shared + State::room(args), *k = q + key, *v = k + key, *z = v + value, *sums = z + value;
+    float* rest = sums + W * blockDim.x;
+    const Share<W> mine(args);
+    ask_for_state(args);
     follow();
-    const Kept kept(args, mine);
-    fill(args, args.q, key, 0, q);
-    fill(args, args.k, key, key, k);
-    fill(args, args.v, value, 2 * key, v);
+    const State state(args, mine, shared);
+    fill(args, q);
     const Four x = scalars(args);
+    // Of the output's column, long before they are wanted.
+    const u64 at = (u64)blockIdx.x * value + threadIdx.x;
+    const bool column = threadIdx.x < value;
+    const float weight = column ? args.weight[threadIdx.x] : 0.0f, gate = column && args.gate ? args.gate[at] : 0.0f;
+    state.arrive();
     __syncthreads();
     // The first warp has the query, the second the key.
     if (threadIdx.x < 64) normalise(threadIdx.x < 32 ? q : k, key, args.norm_epsilon);
     __syncthreads();
     // (1): the prediction, a part a thread.
-    sums[threadIdx.x] = args.erase ? recalled(args, mine, kept, k) : 0.0f;
+    if (args.erase) mine.put(sums, recalled(args, mine, state, k));
     __syncthreads();
-    if (threadIdx.x < value) {
+    if (column) {
         // (2): the pseudo-value of a column, by one thread.
         float target = x.x * v[threadIdx.x];
         z[threadIdx.x] = args.erase ? target - x.y * mine.over_parts(sums) : target;
     }
     __syncthreads();
     // (3)-(5): the write, and the read, a part a thread.
-    sums[threadIdx.x] = mine.any ? written(args, mine, kept, x, q, k, z[mine.column]) : 0.0f;
+    mine.put(sums, written<MOMENTUM>(args, mine, state, x, q, k, z));
     __syncthreads();
-    float y = threadIdx.x < value ? mine.over_parts(sums) : 0.0f;
+    float y = column ? mine.over_parts(sums) : 0.0f;
     float square = block_sum(y * y, rest);
-    if (threadIdx.x >= value) return;
-    u64 at = (u64)blockIdx.x * value + threadIdx.x;
+    if (!column) return;
     // The norm of the head's outputs, its weight and the output gate.
     y *= 1.0f / sqrtf(square / (float)value + args.epsilon);
-    y *= args.weight[threadIdx.x];
-    args.out[at] = args.gate ? y * silu(args.gate[at]) : y;
+    y *= weight;
+    args.out[at] = args.gate ? y * silu(gate) : y;
+}
+
+KERNEL(decode, Decode, 1024) {
+    DYNAMIC_SHARED(float, shared);
+    if (args.s) decoded<Kept, true>(args, shared);
+    else decoded<Kept, false>(args, shared);
+}
+
+// Small memories, six blocks a multiprocessor: 64 texts with twelve heads run at once.
+KERNEL(decode_small, Decode, 128, 6) {
+    DYNAMIC_SHARED(float, shared);
+    if (args.s) decoded<Held, true>(args, shared);
+    else decoded<Held, false>(args, shared);
 }

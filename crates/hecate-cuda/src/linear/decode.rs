@@ -19,11 +19,11 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("decode", "decode.cu");
 /// Threads of a block, and the most elements of a key or a value: a thread has a column.
 const THREADS: usize = 1024;
 
-/// Threads of a block of a small memory.
-const SMALL: usize = 256;
+/// Threads of a block of a small memory, each with four columns.
+const SMALL: usize = 128;
 
-/// Rows of a memory that a thread keeps; `KEPT` of `decode.cu`.
-const KEPT: usize = 16;
+/// Elements of a small memory, which a block has in shared memory.
+const HELD: usize = 4096;
 
 /// `struct Map` of `decode.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +75,8 @@ kernels! { SOURCE {
         norm_epsilon: f32,
         epsilon: f32,
     }
+    // The same of a memory that a small block holds in shared memory.
+    "decode_small" DecodeSmall { call: DecodeArguments }
 } }
 
 impl Map {
@@ -164,16 +166,20 @@ pub(super) fn run<R: LinearRule>(
         norm_epsilon: inputs.norm_epsilon,
         epsilon: inputs.epsilon,
     };
-    // A block for each head of each sequence: a small one, beside which others fit, where it can keep its memory.
+    // A block for each head of each sequence: a small one, beside which others fit, where it can hold its memory.
     let blocks = dims.batch * dims.heads;
-    // Columns are filled up to whole warps, as in the kernel.
-    let small = dims.value <= SMALL && dims.key * dims.value.next_multiple_of(32) <= KEPT * SMALL;
-    let threads = if small { SMALL } else { THREADS };
-    // q, k, v, u, a sum a thread, and 32 for the block.
+    let size = dims.key * dims.value;
+    let small = dims.value <= SMALL && dims.value.is_multiple_of(4) && size <= HELD;
+    let (threads, columns) = if small { (SMALL, 4) } else { (THREADS, 1) };
+    let held = if small { size * (1 + usize::from(first.s.is_some())) } else { 0 };
+    // A small memory; q, k, v, u, a sum a thread and column, and 32 for the block.
     // In bytes: under 48 KiB at 1024 columns, which every GPU gives unasked.
-    let shared = 4 * (2 * dims.key + 2 * dims.value + threads + 32);
+    let shared = 4 * (held + 2 * dims.key + 2 * dims.value + threads * columns + 32);
     let grid = Grid { blocks: (blocks, 1, 1), threads: threads as u32, shared };
     // The state may be on its way while the kernel before this still runs.
-    device.launch_early(grid, 1, &arguments)?;
+    match small {
+        true => device.launch_early(grid, 1, &DecodeSmall { call: arguments })?,
+        false => device.launch_early(grid, 1, &arguments)?,
+    }
     Ok(Decoded { out, state, convs })
 }

@@ -212,25 +212,30 @@ struct Each {
     Factor factors[MATRICES];
 };
 
-// One column of one of them, with ROWS rows of `a` from row `top` on; these and the product are of TYPE or of 32 bits.
-template <u32 TYPE, u32 N, u32 ROWS>
+// One column of one of them, with ROWS rows of `a` from row `top` on; these and the product are of type FROM.
+template <u32 TYPE, u32 FROM, u32 N, u32 ROWS>
 __device__ __forceinline__ void few_rows_of(FewRows args, const Factor& factor, u64 columns, u64 column, u64 top) {
-    // The compiler knows that there are two types.
-    args.a.type = args.a.type == TYPE ? TYPE : 0;
-    const u64 size = args.a.type ? 2 : 4;
+    // The compiler knows it from here on.
+    args.a.type = FROM;
+    constexpr u64 size = FROM ? 2 : 4;
     // The rows before are not there.
     args.a.data = (u8*)args.a.data + top * args.inner * size;
     args.rows -= top;
     float sum[ROWS] = {};
     row_sums<N>(args, 0, Array{factor.b, TYPE}, column * args.inner, sum);
-    store_sums(args, 0, Array{(u8*)factor.out + top * columns * size, args.a.type}, columns, column, sum);
+    store_sums(args, 0, Array{(u8*)factor.out + top * columns * size, FROM}, columns, column, sum);
 }
 
-// In runs of 16 bytes where rows are multiples of them.
+// In runs of 16 bytes where rows are multiples of them; rows of `a` are of TYPE or of 32 bits.
 template <u32 TYPE, u32 ROWS>
 __device__ __forceinline__ void in_runs(const FewRows& args, const Factor& factor, u64 columns, u64 column, u64 top) {
-    if (args.inner % RUN_LENGTH<TYPE> == 0) few_rows_of<TYPE, RUN_LENGTH<TYPE>, ROWS>(args, factor, columns, column, top);
-    else few_rows_of<TYPE, 1, ROWS>(args, factor, columns, column, top);
+    // Matrices are what is read most, so their type says how long runs are.
+    constexpr u32 N = RUN_LENGTH<TYPE>;
+    if (args.inner % N != 0) {
+        if (args.a.type == TYPE) few_rows_of<TYPE, TYPE, 1, ROWS>(args, factor, columns, column, top);
+        else few_rows_of<TYPE, 0, 1, ROWS>(args, factor, columns, column, top);
+    } else if (args.a.type == TYPE) few_rows_of<TYPE, TYPE, N, ROWS>(args, factor, columns, column, top);
+    else few_rows_of<TYPE, 0, N, ROWS>(args, factor, columns, column, top);
 }
 
 // Where a warp's column is: in which matrix, which of its columns, and how many that has.

@@ -3,7 +3,10 @@
 //! Products are of 32-bit floats or of one 16-bit type, with sums in 32 bits. cuBLAS and our own kernels round
 //! otherwise, so which of them runs depends on the sizes and on what is installed alone.
 
-use super::{matmul_groups, matmul_rows};
+use super::{
+    matmul_groups,
+    matmul_rows::{self, Around},
+};
 use crate::{
     Cuda,
     blas::{Blas, Product, ProductStrides},
@@ -24,10 +27,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("matmul", "matmul.cu");
 pub(super) const MOST: usize = i32::MAX as usize;
 
 /// Rows that a kernel of their own takes: those of tokens that are generated.
-const FEW: usize = 8;
+pub(super) const FEW: usize = 8;
 
 /// Columns of what gates are made of: with more rows too, a warp has one of them.
-const NARROW: usize = 64;
+pub(super) const NARROW: usize = 64;
 
 /// Rows, and products of elements, that cuBLAS is not opened for: it takes 0.2 s, and a short prompt needs nothing larger.
 const SHORT: (usize, usize) = (64, 1 << 22);
@@ -104,7 +107,7 @@ impl Matmul for Cuda {
                     // A single one of the same type has its own kernel.
                     Way::Few if run.len() == 1 && run[0].1.dtype() == x.dtype() && run[0].0.rows <= FEW => continue,
                     Way::Few => few_rows_each(self, x, &run)?,
-                    _ => matmul_rows::launch(self, x, &run)?,
+                    _ => matmul_rows::launch(self, x, &run, Around::default())?,
                 };
                 numbers.iter().zip(made).for_each(|(&i, product)| products[i] = Some(product));
             }
@@ -164,19 +167,19 @@ fn widened(device: &Cuda, dims: MatmulDims, x: &Tensor<Cuda>, weight: &Tensor<Cu
 
 /// Most matrices of a launch, whichever kernel it is of.
 // `MATRICES` in the kernels.
-const MATRICES: usize = matmul_rows::MATRICES;
+pub(super) const MATRICES: usize = matmul_rows::MATRICES;
 
 /// `struct Factor` there.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct Factor {
+pub(super) struct Factor {
     /// `[columns, inner]`, of any type.
-    b: u64,
-    out: u64,
+    pub(super) b: u64,
+    pub(super) out: u64,
     /// Columns of the matrices up to this one.
-    end: u64,
+    pub(super) end: u64,
     /// Of `b`.
-    dtype: u64,
+    pub(super) dtype: u64,
 }
 
 kernels! { SOURCE {

@@ -2,11 +2,12 @@
 //!
 //! A text that is drawn is a row, and so few of them leave cuBLAS's tiles empty. Here a product is a stream of its matrix. A
 //! block has 64 columns, all rows, and a part of the terms. Blocks of a cluster add up their sums, so that small matrices fill
-//! the GPU too.
+//! the GPU too. The norm before products and what follows them are made on the way: a token's kernels are so short that
+//! their number counts.
 
 use crate::{
     Cuda,
-    launch::{Array, Grid, kernels},
+    launch::{Array, Grid, Pointer, kernels, optional, pointer},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{DType, Result, Tensor, primitives::MatmulDims};
@@ -16,9 +17,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_rows", "matmul_ro
 /// Most matrices of a launch.
 pub(super) const MATRICES: usize = 8;
 
-/// Most rows, and columns of a tile.
+/// Most rows, and columns of a tile: of a cluster's, and of a block's by itself.
 const ROWS: usize = 64;
 const COLUMNS: usize = 64;
+const ALONE: usize = 128;
 
 /// Terms of a step.
 const DEEP: usize = 32;
@@ -28,6 +30,9 @@ const STEPS: usize = 32;
 
 /// Bytes of a step's rows in shared memory, in 16 bits.
 const STEP_BYTES: usize = 2 * ROWS * DEEP;
+
+/// Steps of a matrix that are on their way; `AHEAD` there.
+const AHEAD: usize = 8;
 
 /// Most blocks of a cluster that every GPU with clusters starts.
 const CLUSTER: usize = 8;
@@ -46,11 +51,35 @@ struct Matrix {
 }
 
 kernels! { SOURCE {
-    // a [rows, inner]; `dtype` is that of matrices.
+    // a [rows, inner], norm [inner], residual [rows, columns]; `dtype` is that of matrices on tensor cores.
     "matmul_rows" RowsProduct {
-        a: Array, rows: u64, inner: u64, dtype: u32, tiles: u32, matrices: [Matrix; MATRICES]
+        a: Array,
+        rows: u64,
+        inner: u64,
+        dtype: u32,
+        tiles: u32,
+        matrices: [Matrix; MATRICES],
+        norm: Pointer,
+        residual: Pointer,
+        epsilon: f32,
+        gated: u32,
+        clusters: u32,
+        first_narrow: u32,
+        groups: u32,
+        staged: u32,
     }
 } }
+
+/// What stands around products, for an `x` of 32 bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Around<'a> {
+    /// A weight `[inner]` and `ε` of a norm of the rows before.
+    pub(super) norm: Option<(&'a Tensor<Cuda>, f32)>,
+    /// `[rows, columns]`, added to the one product.
+    pub(super) residual: Option<&'a Tensor<Cuda>>,
+    /// Whether the second of two products makes the gate of the first, for one result.
+    pub(super) gated: bool,
+}
 
 /// Whether there is a kernel for a product of these sizes with a matrix of this type.
 pub(super) fn exists(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
@@ -58,55 +87,108 @@ pub(super) fn exists(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
     // Tiles are counted in 32 bits.
     let few = batch == 1 && rows <= ROWS && columns <= 1 << 24;
     // Rows of matrices begin at multiples of 16 bytes.
-    let deep = inner.is_multiple_of(DEEP) && (1..=CLUSTER * most_steps(device)).contains(&(inner / DEEP));
+    let deep = inner.is_multiple_of(DEEP) && (1..=CLUSTER * most_steps(device, CLUSTER)).contains(&(inner / DEEP));
     few && deep && (dtype == DType::Bf16 || dtype == DType::F16) && device.begins_early()
 }
 
-/// Most steps of a block on this GPU, of whose rows an odd number fits.
-fn most_steps(device: &Cuda) -> usize {
-    STEPS.min((device.properties().shared_memory / STEP_BYTES).saturating_sub(1))
+/// Bytes of shared memory beside rows, of a block with so many steps in a cluster of so many: squares of rows, steps of a matrix,
+/// and the sums of a block by itself or what blocks send each other. `struct Room` there.
+fn other_bytes(split: usize, steps: usize) -> usize {
+    let columns = if split == 1 { ALONE } else { COLUMNS };
+    let sums = if split == 1 { columns + 8 } else { columns + 1 };
+    4 * ROWS + 16 * AHEAD.min(steps) * 4 * columns + 4 * ROWS * sums
 }
 
-/// Blocks that share the terms of a sum: a power of two that nearly fills the GPU, and gives nobody too many steps or none.
-fn split(device: &Cuda, tiles: usize, steps: usize) -> usize {
+/// Bytes for rows of so many steps, an odd number of them; blocks of a cluster put their sums there.
+fn row_bytes(split: usize, steps: usize) -> usize {
+    let sums = if split == 1 { 0 } else { 4 * ROWS * (COLUMNS + 8) };
+    (STEP_BYTES * (steps | 1)).max(sums)
+}
+
+/// Most steps of a block on this GPU, of whose rows an odd number fits.
+fn most_steps(device: &Cuda, split: usize) -> usize {
+    let room = device.properties().shared_memory.saturating_sub(other_bytes(split, AHEAD));
+    STEPS.min((room / STEP_BYTES).saturating_sub(1))
+}
+
+/// Blocks that share the terms of a sum: a power of two that nearly fills the GPU, and gives nobody too many steps or none. A gate
+/// meets what it opens where two blocks or more do.
+fn split(device: &Cuda, tiles: usize, steps: usize, gated: bool) -> usize {
     let multiprocessors = device.properties().multiprocessors as usize;
     // An eighth of the GPU may stay idle: twice as many blocks would leave more of it so.
-    let enough = |split: usize| 8 * tiles * split >= 7 * multiprocessors && steps.div_ceil(split) <= most_steps(device);
+    let enough = |split| 8 * tiles * split >= 7 * multiprocessors && steps.div_ceil(split) <= most_steps(device, split);
     let mut split = 1;
     while !enough(split) && 2 * split <= CLUSTER.min(steps) {
         split *= 2;
     }
-    split
+    let apart = gated || steps > most_steps(device, 1);
+    if apart { split.max(2) } else { split }
 }
 
-/// `x bᵀ` for each of at most [`MATRICES`] matrices of one type, in one launch.
+/// Columns of a narrow matrix that a warp has at once; `TOGETHER` there.
+const TOGETHER: usize = 4;
+
+/// `x bᵀ` for each of at most [`MATRICES`] matrices, in one launch: those of one 16-bit type, then narrow ones of 32 bits.
 pub(super) fn launch(
     device: &Cuda,
     x: &Tensor<Cuda>,
     weights: &[(MatmulDims, &Tensor<Cuda>)],
+    around: Around<'_>,
 ) -> Result<Vec<Tensor<Cuda>>> {
     let MatmulDims { rows, inner, .. } = weights[0].0;
+    let first_narrow = weights.partition_point(|(_, b)| b.dtype() != DType::F32);
+    // How often 32 terms are taken, and by how many blocks. Two matrices that share tiles have half of each.
+    let (steps, halves) = (inner / DEEP, if around.gated { 2 } else { 1 });
+    // One result of both.
+    let results = if around.gated { 1 } else { first_narrow };
+    let tiles_of = |columns: usize| -> usize {
+        weights[..results].iter().map(|(dims, _)| dims.columns.div_ceil(columns / halves)).sum()
+    };
+    let split = split(device, tiles_of(COLUMNS), steps, around.gated);
+    // Alone a block has more warps, which share the rows that it keeps.
+    let columns = if split == 1 { ALONE } else { COLUMNS };
     let mut matrices = [Matrix::default(); MATRICES];
-    let (mut tiles, mut products) = (0, Vec::new());
-    // Tiles of one matrix follow those of another, so that one grid has them all.
-    for (matrix, (dims, b)) in matrices.iter_mut().zip(weights) {
+    let (mut tiles, mut groups, mut products) = (0, 0, Vec::new());
+    for (i, (matrix, &(dims, b))) in matrices.iter_mut().zip(weights).enumerate() {
+        *matrix = Matrix { b: b.buffer().pointer(), columns: dims.columns as u64, ..Matrix::default() };
+        // The gate's matrix has no result of its own.
+        if around.gated && i > 0 {
+            continue;
+        }
+        // Tiles of one matrix follow those of another, so that one grid has them all.
+        let (end, width) = if i < first_narrow { (&mut tiles, columns / halves) } else { (&mut groups, TOGETHER) };
+        *end += dims.columns.div_ceil(width);
         let out = device.empty([1, rows, dims.columns], x.dtype())?;
-        tiles += dims.columns.div_ceil(COLUMNS);
-        let (b, out_pointer) = (b.buffer().pointer(), out.buffer().pointer());
-        *matrix = Matrix { b, out: out_pointer, columns: dims.columns as u64, end: tiles as u64 };
+        (matrix.out, matrix.end) = (out.buffer().pointer(), *end as u64);
         products.push(out);
     }
-    // How often 32 terms are taken.
-    let steps = inner / DEEP;
-    let split = split(device, tiles, steps);
     // As many blocks as run at once, each with its rows of `x` for all its tiles.
-    let blocks = if split == 1 { tiles.min(2 * device.properties().multiprocessors as usize) } else { tiles * split };
-    // In 16 bits, an odd number of steps a row; and sums of a tile in 32.
-    let shared = (STEP_BYTES * (steps.div_ceil(split) | 1)).max(4 * ROWS * COLUMNS);
-    // All matrices have the type of the first.
-    let dtype = Array::from(weights[0].1).dtype;
-    let (rows, inner, tiles) = (rows as u64, inner as u64, tiles as u32);
-    let product = RowsProduct { a: x.into(), rows, inner, dtype, tiles, matrices };
-    device.launch_early(Grid { shared, ..Grid::blocks(blocks, 256) }, split as u32, &product)?;
+    let most = device.properties().multiprocessors as usize;
+    let clusters = if split == 1 { tiles.min(most) } else { tiles };
+    // A warp for each row and group of narrow columns, in whole clusters.
+    let warps = columns / 8;
+    let narrow = (rows * groups).div_ceil(warps).min(2 * most).next_multiple_of(split);
+    let each = steps.div_ceil(split);
+    let staged = row_bytes(split, each);
+    let shared = staged + other_bytes(split, each);
+    let product = RowsProduct {
+        a: x.into(),
+        rows: rows as u64,
+        inner: inner as u64,
+        // All matrices on tensor cores have the type of the first.
+        dtype: Array::from(weights[0].1).dtype,
+        tiles: tiles as u32,
+        matrices,
+        norm: around.norm.map_or(0, |(weight, _)| pointer(weight)),
+        residual: optional(around.residual),
+        epsilon: around.norm.map_or(0.0, |(_, epsilon)| epsilon),
+        gated: u32::from(around.gated),
+        clusters: clusters as u32,
+        first_narrow: first_narrow as u32,
+        groups: groups as u32,
+        staged: (staged / 4) as u32,
+    };
+    let grid = Grid { shared, ..Grid::blocks(clusters * split + narrow, 32 * warps as u32) };
+    device.launch_early(grid, split as u32, &product)?;
     Ok(products)
 }

@@ -16,6 +16,7 @@ pub(crate) mod matmul_groups;
 pub(crate) mod matmul_rows;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
+pub(crate) mod projection;
 pub(crate) mod quantized;
 pub(crate) mod reduce;
 pub(crate) mod retention;

@@ -73,19 +73,23 @@ impl<B: Backend> Block<B> {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let [x, thought] = self.forward_onto(tape, x, None, context)?;
-        tape.add(&x, &thought)
+        let (x, thought) = self.forward_onto(tape, x, None, context)?;
+        thought.map_or_else(|| Ok(x.clone()), |thought| tape.add(&x, &thought))
     }
 
     /// The stream `x`, to which `pending` is still to be added, after the mixer, and what the MLP adds to it: each sum is
-    /// made where its norm is.
+    /// made where its norm is. Of few tokens each is made where its product is, and nothing is left to be added.
     pub(crate) fn forward_onto(
         &self,
         tape: &Tape<'_, B>,
         x: &Var<B>,
         pending: Option<&Var<B>>,
         context: &mut Context<'_, B>,
-    ) -> Result<[Var<B>; 2]> {
+    ) -> Result<(Var<B>, Option<Var<B>>)> {
+        if self.mlp.is_fused(tape, x) {
+            let x = pending.map_or_else(|| Ok(x.clone()), |pending| tape.add(x, pending))?;
+            return Ok((self.forward_few(tape, &x, context)?, None));
+        }
         let [x, normed] = self.attn_norm.after(tape, x, pending)?;
         let mixed = self.attn.forward(tape, &normed, context)?;
         tape.watch("the output of the mixer", &mixed)?;
@@ -93,6 +97,15 @@ impl<B: Backend> Block<B> {
         let [x, normed] = self.mlp_norm.after(tape, &x, Some(&mixed))?;
         let thought = self.mlp.forward(tape, &normed)?;
         tape.watch("the output of the MLP", &thought)?;
-        Ok([x, tape.dropout(self.dropout, &thought)?])
+        Ok((x, Some(tape.dropout(self.dropout, &thought)?)))
+    }
+
+    /// [`Block::forward`] of few tokens, of which nothing is recorded.
+    fn forward_few(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
+        let x = match self.attn.forward_onto(tape, &self.attn_norm, x, context)? {
+            Some(x) => x,
+            None => tape.add(x, &self.attn.forward(tape, &self.attn_norm.forward(tape, x)?, context)?)?,
+        };
+        self.mlp.forward_onto(tape, &self.mlp_norm, &x)
     }
 }

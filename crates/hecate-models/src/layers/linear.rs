@@ -1,7 +1,11 @@
 //! Linear maps.
 
+use super::RmsNorm;
 use crate::{Builder, Init, MatrixId, ParameterId, Result, Tape, Var};
-use hecate_core::{Backend, DType, GateLogit, Tensor, primitives::Transpose};
+use hecate_core::{
+    Backend, DType, GateLogit, Tensor,
+    primitives::{ProjectionEnd, ProjectionInputs, Transpose},
+};
 
 /// `y = x Wᵀ + b`.
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +166,30 @@ impl Linear {
             MatrixId::Quantized(_) => map.product(tape, x),
         };
         maps.iter().map(product).collect()
+    }
+
+    /// Whether [`Linear::projected`] of these maps is for `x [.., inputs]`: few rows, of which nothing is recorded.
+    pub(crate) fn projects<B: Backend>(tape: &Tape<'_, B>, maps: &[Self], x: &Var<B>) -> bool {
+        let wide = [tape.activations(), x.value().dtype()] == [DType::F32; 2];
+        // Gates keep 32 bits, and come after the maps that others follow.
+        let stored = || maps.first().and_then(|map| map.stored(tape, x).ok()).map(|weight| weight.value().dtype());
+        let fuses = |weights| x.value().device().fuses_projections(x.value().shape().rows(), weights);
+        wide && tape.is_inert() && !maps.iter().any(Self::is_quantized) && stored().is_some_and(fuses)
+    }
+
+    /// [`Linear::product`] of each of these maps with `x`, or with rows of it after a norm, and what follows, in one call of
+    /// the device: where [`Linear::projects`] says so.
+    pub(crate) fn projected<B: Backend>(
+        tape: &Tape<'_, B>,
+        maps: &[Self],
+        (x, norm): (&Var<B>, Option<&RmsNorm>),
+        end: ProjectionEnd<'_, B>,
+    ) -> Result<Vec<Var<B>>> {
+        let weights = maps.iter().map(|map| map.stored(tape, x)).collect::<Result<Vec<_>>>()?;
+        let weights: Vec<_> = weights.iter().map(Var::value).collect();
+        let norm = norm.map(|norm| norm.parts(tape)).transpose()?;
+        let norm = norm.as_ref().map(|(weight, epsilon)| (weight.value(), *epsilon));
+        tape.project(&ProjectionInputs { x: x.value(), norm, weights: &weights, end })
     }
 
     /// `x Wᵀ`, `[.., inputs]` to `[.., outputs]`, without the bias.

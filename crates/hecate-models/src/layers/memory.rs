@@ -3,7 +3,7 @@
 mod decode;
 
 use super::{
-    Context, GatedRule, InitialState, Mixer, Projection, ProjectionTail,
+    Context, GatedRule, InitialState, Mixer, Projection, ProjectionTail, RmsNorm,
     gating::Gating,
     output_projection::{OutputDims, OutputProjection},
     rule_call::{Anchor, RuleCall, State, run},
@@ -186,7 +186,7 @@ impl MemoryLayer {
     ) -> Result<Var<B>> {
         context.check(x)?;
         if self.has_fused_decode(rule, tape, x, context) {
-            return self.decode(rule, tape, x, context);
+            return self.decode(rule, tape, (x, None), context);
         }
         let (q, writes) = self.tokens(rule, tape, x, context)?;
         let state = self.start(rule, tape, x.value().device(), context)?;
@@ -279,6 +279,16 @@ impl<B: Backend + Kernel<R>, R: GatedRule> ReadableMemory<B> for Memory<R> {
 impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
         self.layer.forward(&self.rule, tape, x, context)
+    }
+
+    fn forward_onto(
+        &self,
+        tape: &Tape<'_, B>,
+        norm: &RmsNorm,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Option<Var<B>>> {
+        self.layer.forward_onto(&self.rule, tape, norm, x, context)
     }
 
     fn cache(&self, device: &B, parameters: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {

@@ -1,6 +1,6 @@
 //! What every mixer does.
 
-use super::Context;
+use super::{Context, RmsNorm};
 use crate::{LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::Backend;
 use std::fmt::Debug;
@@ -12,6 +12,20 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     fn forward(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>>;
+
+    /// `x + mixer(norm x)` in fewer calls of the device than one by one; none where there are no fewer.
+    ///
+    /// # Errors
+    /// As [`Mixer::forward`].
+    fn forward_onto(
+        &self,
+        _tape: &Tape<'_, B>,
+        _norm: &RmsNorm,
+        _x: &Var<B>,
+        _context: &mut Context<'_, B>,
+    ) -> Result<Option<Var<B>>> {
+        Ok(None)
+    }
 
     /// What is remembered of `batch` texts that are about to start.
     ///

@@ -1,8 +1,11 @@
 //! The part of a block that looks at one token alone.
 
-use super::Linear;
+use super::{Linear, RmsNorm};
 use crate::{Builder, Init, Result, Tape, Var};
-use hecate_core::{Backend, primitives::Map};
+use hecate_core::{
+    Backend,
+    primitives::{Map, ProjectionEnd},
+};
 
 /// SwiGLU: `y = (silu(x W_gate) · x W_up) W_down` (Shazeer, "GLU variants improve transformer").
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,17 @@ impl Mlp {
             down: Linear::new(build, "down_proj", inner, hidden, Init::Residual)?,
             dropout: build.dropout().activation,
         })
+    }
+
+    /// Whether [`Mlp::forward_onto`] is for `x [.., hidden]`.
+    pub(super) fn is_fused<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> bool {
+        Linear::projects(tape, &[self.gate, self.up, self.down], x)
+    }
+
+    /// `x + mlp(norm x)`, in two calls of the device.
+    pub(super) fn forward_onto<B: Backend>(&self, tape: &Tape<'_, B>, norm: &RmsNorm, x: &Var<B>) -> Result<Var<B>> {
+        let inner = Linear::projected(tape, &[self.up, self.gate], (x, Some(norm)), ProjectionEnd::Gated)?;
+        Ok(Linear::projected(tape, &[self.down], (&inner[0], None), ProjectionEnd::Added(x.value()))?.remove(0))
     }
 
     /// `x [.., hidden]`.

@@ -40,6 +40,15 @@ impl<'p, B: Backend> Tape<'p, B> {
         Ok(p::matmul_each(&x.value, &weights)?.into_iter().map(Var::constant).collect())
     }
 
+    /// [`primitives::project`](p::project()), of constants: nothing of it is recorded.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub(crate) fn project(&self, inputs: &p::ProjectionInputs<'_, B>) -> Result<Vec<Var<B>>> {
+        self.check()?;
+        Ok(p::project(inputs)?.into_iter().map(Var::constant).collect())
+    }
+
     /// [`primitives::head_products`](p::head_products()): rows `x [.., H, K]` times the matrix of their head, `m [H, K, V]`.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{HeadProducts, Matmul, MatmulDims, MatmulInputs, Transpose, add},
+    primitives::{HeadProducts, Matmul, MatmulDims, MatmulInputs, Projection, Transpose, add},
 };
 
 /// The kernel itself; how operands are read comes in front of it.
@@ -146,6 +146,9 @@ impl MatmulTiling {
 
 /// Heads are copied out one by one.
 impl HeadProducts for Wgpu {}
+
+/// Parts, one after another: a norm that stands behind a sum is one kernel with it.
+impl Projection for Wgpu {}
 
 impl Matmul for Wgpu {
     /// `a [batch,m,k]`, `b [batch,k,n]`, either stored transposed.

@@ -33,6 +33,11 @@ macro_rules! calls {
 calls! {
     matmul: |p| matmul(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default()).map(drop),
     matmul_each: |p| matmul_each(&p.ones([2, 3]), &[&p.ones([4, 3]), &p.ones([5, 3])]).map(drop),
+    project: |p| {
+        let (x, weight, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 4]));
+        let (norm, end) = (Some((&weight, 1.0)), ProjectionEnd::Added(&residual));
+        project(&ProjectionInputs { x: &x, norm, weights: &[&p.ones([4, 3])], end }).map(drop)
+    },
     matmul_backward: |p| {
         matmul_backward(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default(), &p.ones([2, 4])).map(drop)
     },

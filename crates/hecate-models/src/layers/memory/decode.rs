@@ -4,11 +4,11 @@ use super::{MemoryLayer, NORM_EPSILON};
 use crate::{
     Features, Result, Tape, Var,
     layers::{
-        Context, Linear, Projection,
+        Context, Linear, Projection, RmsNorm,
         rule_call::{RuleCall, Surroundings},
     },
 };
-use hecate_core::{Backend, DType, Sequences};
+use hecate_core::{Backend, DType, Sequences, primitives::ProjectionEnd};
 
 impl MemoryLayer {
     /// Whether a call is one token of each text that [`MemoryLayer::decode`] can read: no gradient is wanted, and device and
@@ -29,20 +29,43 @@ impl MemoryLayer {
         one && wide && plain && !self.anchored && !self.mean && known()
     }
 
-    /// `x [N,1,hidden]` to the same shape. The kernel convolves, normalises, makes the gates, runs the rule, norms and gates
-    /// what was read; the cache takes the convolutions' last inputs and the state.
+    /// [`Mixer::forward_onto`](crate::layers::Mixer::forward_onto): one token of each text in three calls of the device.
+    pub(super) fn forward_onto<B: Backend>(
+        &self,
+        rule: &dyn RuleCall<B>,
+        tape: &Tape<'_, B>,
+        norm: &RmsNorm,
+        x: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Option<Var<B>>> {
+        context.check(x)?;
+        let maps: Vec<_> = self.stream_maps().into_iter().chain([self.output.back]).collect();
+        let fused = Linear::projects(tape, &maps, x) && self.has_fused_decode(rule, tape, x, context);
+        if fused { self.decode(rule, tape, (x, Some(norm)), context).map(Some) } else { Ok(None) }
+    }
+
+    /// All maps of the stream: those of queries, keys and values, of logits, of retention and of the output's gate.
+    fn stream_maps(&self) -> Vec<Linear> {
+        let (logits, retention) = self.gating.token_maps();
+        self.qkv.iter().map(Projection::linear).chain(logits).chain(retention).chain(self.output.gate).collect()
+    }
+
+    /// `x [N,1,hidden]` to the same shape; with a norm to `x + mixer(norm x)`. The kernel convolves, normalises, makes the
+    /// gates, runs the rule, norms and gates what was read; the cache takes the convolutions' last inputs and the state.
     pub(super) fn decode<B: Backend>(
         &self,
         rule: &dyn RuleCall<B>,
         tape: &Tape<'_, B>,
-        x: &Var<B>,
+        (x, norm): (&Var<B>, Option<&RmsNorm>),
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
         // All maps of the stream in one call.
         let (logits, retention) = self.gating.token_maps();
-        let maps: Vec<Linear> = self.qkv.iter().map(Projection::linear).chain(logits.iter().copied()).collect();
-        let maps = maps.into_iter().chain(retention).chain(self.output.gate).collect::<Vec<_>>();
-        let mut made = Linear::each(tape, &maps, x)?.into_iter();
+        let made = match norm {
+            Some(_) => Linear::projected(tape, &self.stream_maps(), (x, norm), ProjectionEnd::Each)?,
+            None => Linear::each(tape, &self.stream_maps(), x)?,
+        };
+        let mut made = made.into_iter();
         let mut parts = Vec::new();
         for (map, x) in self.qkv.iter().zip(made.by_ref()) {
             parts.push(map.parts(tape, x, context)?);
@@ -70,6 +93,10 @@ impl MemoryLayer {
             }
         }
         rule.state_names().iter().zip(&decoded.state).for_each(|(name, last)| context.keep(name, last));
-        self.output.back.forward(tape, &Var::constant(decoded.out))
+        let (read, back) = (Var::constant(decoded.out), self.output.back);
+        match norm {
+            Some(_) => Ok(Linear::projected(tape, &[back], (&read, None), ProjectionEnd::Added(x.value()))?.remove(0)),
+            None => back.forward(tape, &read),
+        }
     }
 }
