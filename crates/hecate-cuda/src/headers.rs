@@ -29,7 +29,9 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("block.cuh", include_str!("recurrent/block.cuh")),
     ("renorm.cuh", include_str!("recurrent/renorm.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
+    ("pieces.cuh", include_str!("recurrent/pieces.cuh")),
     ("product.cuh", include_str!("product.cuh")),
+    ("phi.cuh", include_str!("rules/phi.cuh")),
     ("newton_schulz.cuh", include_str!("rules/newton_schulz.cuh")),
     // Deep memories.
     ("activation.cuh", include_str!("deep/activation.cuh")),

@@ -1,20 +1,36 @@
 //! Slots of unit norm: equations (60)–(69).
 
 use crate::{
-    recurrent::{Recurrent, StepKernels, WorkspaceSize, step_kernels},
+    Cuda,
+    recurrent::{
+        Grouped, Recurrent, StepKernels, WorkspaceSize,
+        pieces::{Pieces, WARPS, panel},
+        step_kernels,
+    },
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Dims, Read,
+    DType, Dims, Read,
     families::Own,
     rules::{Lattice, RETENTION_FLOOR, SLOT_NORM_TOLERANCE},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("lattice", "lattice.cu");
+pub(crate) const PIECES: KernelSource = kernel_source!("lattice_pieces", "lattice_pieces.cu");
 
 step_kernels! { KERNELS: SOURCE, Cell { "lattice_forward" Forward, "lattice_backward" Backward } }
 
-/// Twin of `lattice.cu`'s `Lattice`.
+step_kernels! { OF_32: PIECES, Cell {
+    "lattice_pieces_forward_32" Forward32, "lattice_pieces_backward_32" Backward32
+} }
+step_kernels! { OF_64: PIECES, Cell {
+    "lattice_pieces_forward_64" Forward64, "lattice_pieces_backward_64" Backward64
+} }
+
+/// Tokens of a piece, forward and backward: `LatticePieces::TOKENS`.
+const TOKENS: [usize; 2] = [16, 8];
+
+/// Twin of `lattice.cu`'s `Lattice` and of `lattice_pieces.cu`'s `LatticePieces`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Cell {
@@ -53,5 +69,23 @@ impl Recurrent<Own> for Lattice {
         // Three rows of slots and one of values: forward a record, backward scratch.
         let rows = 3 * dims.key + dims.value;
         WorkspaceSize { record: rows, scratch: rows, in_place: true, ahead: 0 }
+    }
+
+    /// Frozen groups by pieces.
+    fn grouped(self, device: &Cuda, dims: &Dims, _: DType, pass: usize) -> Option<Grouped<Cell>> {
+        // Slots of other widths go token by token.
+        let kernels = match dims.value {
+            32 => OF_32,
+            64 => OF_64,
+            _ => return None,
+        };
+        let (tokens, state) = (TOKENS[pass], dims.key * dims.value);
+        let [keys, values] = [dims.key, dims.value].map(|width| panel(tokens, width));
+        // Decay; h; b, θ g; sums by warp.
+        let mut room = vec![tokens, values, keys, keys, panel(WARPS * tokens, dims.value)];
+        // 1/n, U·dX, db; dh; slots after tokens.
+        room.extend([keys, keys, keys, values, panel(tokens, state)].into_iter().filter(|_| pass == 1));
+        let start = if pass == 0 { kernels.forward } else { kernels.backward };
+        Pieces { start, tokens, gates: 2, state, room }.grouped(device, self.frozen, dims, pass)
     }
 }

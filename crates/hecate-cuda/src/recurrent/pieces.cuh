@@ -1,0 +1,238 @@
+// Frozen rules by pieces of a group: as `recurrent.cuh`, but what a block does at once is up to `TOKENS` tokens that share
+// a gradient point, and not one. All that depends on the point alone is then done for all of them together.
+//
+//     struct Cell {
+//         // Most tokens of a piece.
+//         static constexpr u32 TOKENS;
+//
+//         // Arrays that a pass needs, taken in the order of the host's list.
+//         struct Forward { __device__ Forward(const Cell& cell, Near& near); };
+//         struct Backward { __device__ Backward(const Cell& cell, Near& near); };
+//
+//         // From the state `old` before a piece to `next` after it, which may be `old`. Outputs where `outputs` says so.
+//         __device__ void forward(const Piece& piece, const float* point, const float* old, float* next,
+//                                 const Forward& room, bool outputs) const;
+//
+//         // Gradients of a piece's arguments are written; `dstate` becomes that before the piece, `dpoint` is added to.
+//         // A `Backward` is a `Forward` too.
+//         __device__ void backward(const Piece& piece, const float* point, const float* old, const Adjoint& adjoint,
+//                                  const Backward& room) const;
+//     };
+//
+// Everything is visible to the block before and after each of these.
+#pragma once
+#include "recurrent.cuh"
+
+// Rows of a piece lie this much further apart than they are wide: neighbouring rows are then in other banks.
+#define ROW_GAP 4
+
+// Places for arrays in shared memory, which has room for all of them: the compiler is to know where they lie.
+struct Near {
+    float* at;
+
+    // Arrays begin at multiples of 16 bytes.
+    __device__ float* take(u32 count) {
+        float* own = at;
+        at += (count + 3) / 4 * 4;
+        return own;
+    }
+};
+
+// Rows of shared memory.
+struct Panel {
+    float* at;
+    u32 stride;
+
+    __device__ Panel(Near& near, u32 rows, u32 width) : at(near.take(rows * (width + ROW_GAP))), stride(width + ROW_GAP) {}
+    __device__ float* row(u32 r) const { return at + r * stride; }
+};
+
+// A piece: its tokens, and their rows.
+struct Piece {
+    const RecurrentCall& call;
+    u32 tokens;
+    // Row of the first token among rows [rows,H], and how far the next one is.
+    u64 first;
+    u32 step;
+    // q, k [tokens,K], v, dout [tokens,V], gates [tokens, all gates].
+    Panel q, k, v, dout, gates;
+
+    // Places for them; those of `dout` are taken in a backward alone.
+    __device__ Piece(const RecurrentCall& call, Near& near, u32 most, bool backward)
+        : call(call), tokens(0), first(0), step(call.heads), q(near, most, call.key), k(near, most, call.key),
+          v(near, most, call.value), dout(near, backward ? most : 0, call.value), gates(near, most, call.all_gates) {}
+
+    // Row of token `t` in arrays of the call.
+    __device__ u64 row(u32 t) const { return first + (u64)t * step; }
+
+    // The tokens from `start` to `end` of a sequence.
+    __device__ void load(const SequenceHead& sequence, u32 start, u32 end, bool backward) {
+        tokens = end - start;
+        first = sequence.row(call, start);
+        BY_TYPE(call.q.type, load_rows<TYPE>(backward));
+        // The other threads first.
+        for (u32 at = blockDim.x - 1 - threadIdx.x; at < tokens * call.all_gates; at += blockDim.x) {
+            u32 t = at / call.all_gates, i = at % call.all_gates, slot = 0, own = i;
+            while (own >= call.widths[slot]) own -= call.widths[slot++];
+            gates.row(t)[i] = call.gates[slot][row(t) * call.widths[slot] + own];
+        }
+        __syncthreads();
+    }
+
+    // Runs of four elements of all arrays at one place wait together.
+    template <u32 TYPE> __device__ __forceinline__ void load_rows(bool backward) {
+        typedef Bits<TYPE, 4> Run4;
+        u32 wide = (call.key > call.value ? call.key : call.value) / 4;
+        for (u32 at = threadIdx.x; at < tokens * wide; at += blockDim.x) {
+            u32 t = at / wide, i = at % wide;
+            bool has_key = 4 * i < call.key, has_value = 4 * i < call.value, has_dout = has_value && backward;
+            u64 of_key = (row(t) * call.key) / 4 + i, of_value = (row(t) * call.value) / 4 + i;
+            Run4 own_q = {}, own_k = {}, own_v = {}, own_dout = {};
+            if (has_key) own_q = ((const Run4*)call.q.data)[of_key], own_k = ((const Run4*)call.k.data)[of_key];
+            if (has_value) own_v = ((const Run4*)call.v.data)[of_value];
+            if (has_dout) own_dout = ((const Run4*)call.dout.data)[of_value];
+            if (has_key) put<TYPE>(q.row(t), i, own_q), put<TYPE>(k.row(t), i, own_k);
+            if (has_value) put<TYPE>(v.row(t), i, own_v);
+            if (has_dout) put<TYPE>(dout.row(t), i, own_dout);
+        }
+    }
+    template <u32 TYPE> __device__ __forceinline__ static void put(float* to, u32 i, Bits<TYPE, 4> bits) {
+        Run<4> run = run_of<4, TYPE>(bits);
+        ((float4*)to)[i] = make_float4(run.x[0], run.x[1], run.x[2], run.x[3]);
+    }
+};
+
+// x·y of `count` elements, a multiple of four, by one thread; both begin at multiples of 16 bytes.
+__device__ __forceinline__ float thread_dot(const float* x, const float* y, u32 count) {
+    float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+    for (u32 i = 0; i < count; i += 4) {
+        float4 a = *(const float4*)(x + i), b = *(const float4*)(y + i);
+        sums.x += a.x * b.x, sums.y += a.y * b.y, sums.z += a.z * b.z, sums.w += a.w * b.w;
+    }
+    return (sums.x + sums.y) + (sums.z + sums.w);
+}
+
+// Sums over a warp of N elements a lane, N a power of two up to 32: lane `l` gets that of element `l / (32 / N)`.
+template <u32 N, u32 MASK = 16> __device__ __forceinline__ float warp_sums(const float (&x)[N]) {
+    if constexpr (N == 1) {
+        float sum = x[0];
+#pragma unroll
+        for (u32 mask = MASK; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+        return sum;
+    } else {
+        // A lane keeps one half and hands on the other.
+        bool upper = threadIdx.x & MASK;
+        float half[N / 2];
+#pragma unroll
+        for (u32 i = 0; i < N / 2; i++) {
+            float own = upper ? x[i + N / 2] : x[i], other = upper ? x[i] : x[i + N / 2];
+            half[i] = own + shuffle_xor(other, MASK);
+        }
+        return warp_sums<N / 2, MASK / 2>(half);
+    }
+}
+
+// The pieces of tokens `start` to `end` of a sequence, where `start` begins a group or lies a multiple of `most` after that.
+struct Pieces {
+    u32 start, end, frozen, most;
+
+    // Of a whole group.
+    __device__ u32 each() const { return (frozen + most - 1) / most; }
+    __device__ u32 count() const {
+        u32 tokens = end - start;
+        return tokens / frozen * each() + (tokens % frozen + most - 1) / most;
+    }
+    // First token of piece `p`, and the token after its last.
+    __device__ u32 begin(u32 p) const { return start + p / each() * frozen + p % each() * most; }
+    __device__ u32 finish(u32 p) const {
+        u32 last = begin(p) + most, group = start + (p / each() + 1) * frozen;
+        last = last < group ? last : group;
+        return last < end ? last : end;
+    }
+};
+
+// All sequences and heads forward.
+template <class Cell> __device__ void run_pieces(const Cell& cell, const RecurrentCall& call, float* shared) {
+    Near near = {shared};
+    // In the order of `Pieces::forward`.
+    Piece piece(call, near, Cell::TOKENS, false);
+    float *state = near.take(call.state), *point = near.take(call.state);
+    const typename Cell::Forward room(cell, near);
+    for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
+        SequenceHead sequence(call, index);
+        CheckpointIntervals intervals(call, sequence.tokens);
+        load_state(call, call.initial, index, state);
+        opened(cell, state, 0);
+        u32 interval = 0;
+        const Pieces pieces = {0, sequence.tokens, call.frozen, Cell::TOKENS};
+        for (u32 p = 0; p < pieces.count(); p++) {
+            u32 t = pieces.begin(p);
+            if (call.kept && t == intervals.start(interval)) copy(sequence.kept + (u64)interval++ * call.state, state, call.state);
+            // A group begins: its gradient point is the state now.
+            if (t % call.frozen == 0) copy(point, state, call.state);
+            piece.load(sequence, t, pieces.finish(p), false);
+            cell.forward(piece, point, state, state, room, true);
+        }
+        store_state(call, call.last, index, state);
+    }
+}
+
+// One interval backward, from the gradient of the state after it. Groups are no longer than an interval.
+template <class Cell> struct IntervalBack {
+    const Cell& cell;
+    const RecurrentCall& call;
+    const SequenceHead& sequence;
+    const Pieces pieces;
+    // Its kept state, those before its other pieces, and the gradient point.
+    const float* kept;
+    float *begun, *point;
+
+    __device__ const float* before(u32 p) const { return p ? begun + (u64)(p - 1) * call.state : kept; }
+
+    // `point` becomes that of piece `p`, where the piece looked at last, `p` itself or a neighbour, had another.
+    __device__ void find(u32 p, u32 last) const {
+        u32 each = pieces.each();
+        if (p == last || p / each != last / each) copy(point, before(p / each * each), call.state);
+    }
+
+    __device__ void run(Piece& piece, const Adjoint& adjoint, const typename Cell::Backward& room) {
+        u32 count = pieces.count();
+        // Forward again, but for what the last piece leaves.
+        for (u32 p = 0; p + 1 < count; p++) {
+            find(p, p ? p - 1 : 0);
+            piece.load(sequence, pieces.begin(p), pieces.finish(p), false);
+            cell.forward(piece, point, before(p), begun + (u64)p * call.state, room, false);
+        }
+        for (u32 p = count; p-- > 0;) {
+            find(p, p + 1 < count ? p + 1 : p);
+            piece.load(sequence, pieces.begin(p), pieces.finish(p), true);
+            cell.backward(piece, point, before(p), adjoint, room);
+            // The gradient of the point joins that of the state where the group begins.
+            if (pieces.begin(p) % call.frozen == 0) take_point(call, adjoint.state, adjoint.point);
+        }
+    }
+};
+
+// All sequences and heads backward: interval by interval from the last.
+template <class Cell> __device__ void run_pieces_backward(const Cell& cell, const RecurrentCall& call, float* shared) {
+    Near near = {shared};
+    // In the order of `Pieces::backward`.
+    Piece piece(call, near, Cell::TOKENS, true);
+    float *dstate = near.take(call.state), *point = near.take(call.state);
+    const typename Cell::Backward room(cell, near);
+    // In global memory: the gradient of the point, and states before all pieces of an interval but the first.
+    float *dpoint = call.workspace + blockIdx.x * call.workspace_each, *begun = dpoint + call.state;
+    for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
+        SequenceHead sequence(call, index);
+        CheckpointIntervals intervals(call, sequence.tokens);
+        load_state(call, call.dlast, index, dstate);
+        fill(dpoint, 0.0f, call.state);
+        for (u32 interval = sequence.intervals; interval-- > 0;) {
+            const Pieces pieces = {intervals.start(interval), intervals.end(interval), call.frozen, Cell::TOKENS};
+            const float* kept = sequence.kept + (u64)interval * call.state;
+            IntervalBack<Cell>{cell, call, sequence, pieces, kept, begun, point}.run(piece, {dstate, dpoint}, room);
+        }
+        store_state(call, call.dinitial, index, dstate);
+    }
+}

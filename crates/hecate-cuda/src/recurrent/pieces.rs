@@ -1,0 +1,67 @@
+//! Frozen rules by pieces of a group: up to so many tokens at once, which share a gradient point.
+//!
+//! All that depends on the gradient point alone is done for all tokens of a piece together, and its states are made in one
+//! sweep over them. A piece has few barriers, where each token had as many. All numbers have 32 bits and sums the order of
+//! the kernels by tokens or a better one: results are as good as theirs, whatever the type of the arguments.
+//!
+//! # Memory
+//!
+//! States are kept as by tokens. All that a block works on lies in shared memory: of a backward, the states after each token
+//! of a piece. Only the gradient of the point and the states before the pieces of an interval have a workspace.
+//!
+//! # What goes token by token
+//!
+//! Groups of less than 4 tokens or more than 64, anchors, widths that four does not divide, and states too large for shared
+//! memory.
+
+use super::{Grouped, MOST_THREADS, Start, near_limit};
+use crate::Cuda;
+use hecate_core::{Checkpoints, Dims};
+
+/// `ROW_GAP`.
+const ROW_GAP: usize = 4;
+/// Tokens of a group from which on pieces pay, and at most, since groups are no longer than an interval of kept states.
+const GROUPS: std::ops::RangeInclusive<usize> = 4..=Checkpoints::INTERVAL;
+
+/// Warps of a block.
+pub(crate) const WARPS: usize = MOST_THREADS / 32;
+
+/// Elements of a panel, whose rows lie apart.
+pub(crate) fn panel(rows: usize, width: usize) -> usize {
+    rows * (width + ROW_GAP)
+}
+
+/// A kernel by pieces: what is needed to plan it.
+pub(crate) struct Pieces<C> {
+    pub(crate) start: Start<C>,
+    /// Its `Cell::TOKENS`.
+    pub(crate) tokens: usize,
+    /// Elements of a token's gates, and of a state.
+    pub(crate) gates: usize,
+    pub(crate) state: usize,
+    /// Arrays of the pass, in the order in which its cell takes them.
+    pub(crate) room: Vec<usize>,
+}
+
+impl<C> Pieces<C> {
+    /// The kernel of a pass, 0 forward and 1 backward, for groups of `frozen` tokens. None where it does not suit: widths are
+    /// read four elements at once, nothing goes back to an anchor, and shared memory has room for all arrays.
+    pub(crate) fn grouped(self, device: &Cuda, frozen: Option<u32>, dims: &Dims, pass: usize) -> Option<Grouped<C>> {
+        let Self { start, tokens, gates, state, room } = self;
+        let group = frozen.filter(|&group| GROUPS.contains(&(group as usize)))? as usize;
+        let whole = [dims.key, dims.value].iter().all(|&width| width > 0 && width.is_multiple_of(4));
+        let dout = if pass == 0 { 0 } else { tokens };
+        let rows = [(tokens, dims.key), (tokens, dims.key), (tokens, dims.value), (dout, dims.value), (tokens, gates)];
+        // Rows; the state or its gradient, and the point; what the cell takes.
+        let rows = rows.iter().map(|&(rows, width)| panel(rows, width));
+        let arrays: Vec<usize> = rows.chain([state, state]).chain(room).collect();
+        let shared: usize = arrays.iter().map(|count| count.next_multiple_of(4)).sum();
+        if !whole || dims.anchored || shared > near_limit(device) {
+            return None;
+        }
+        // In global memory a backward has the gradient of the point, and states before pieces of an interval but the first.
+        let pieces = Checkpoints::new(frozen).period() / group * group.div_ceil(tokens);
+        let far = if pass == 0 { 0 } else { pieces * state };
+        Some(Grouped { start, cluster: 1, threads: MOST_THREADS as u32, exchanged: far, arrays })
+    }
+}
