@@ -1,10 +1,10 @@
-//! Slot memories in frozen groups, which go by pieces of a group.
+//! Slot memories and Atlas in frozen groups, which go by pieces of a group.
 
 use super::backends;
 use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel, Read,
-    rules::{Lattice, Phi, Trellis, Variant},
+    rules::{Atlas, Lattice, Phi, Trellis, Variant},
 };
 use hecate_cuda::Cuda;
 
@@ -56,6 +56,32 @@ fn options() {
     holds(&Case::new(trellis(16), Sizes::new(20, 17, 14, 8, 8), 32));
 }
 
+fn atlas(group: u32) -> Atlas {
+    Atlas { newton_schulz: 5, frozen: Some(group), ..Atlas::default() }
+}
+
+/// Newton-Schulz by halves: errors are at most twice what rounding costs anyway.
+fn rounds(case: &Case<Atlas>) {
+    let devices = backends();
+    if !devices.is_empty() {
+        checks::rounding_of(&devices, case);
+    }
+}
+
+/// Groups, windows, steps and reads, with sequences that end inside a group.
+#[test]
+fn orthogonal_updates() {
+    let sizes = Sizes::new(1, 83, 1, 64, 64);
+    for (seed, group) in (61..).zip([1, 5, 16, 20, 64]) {
+        rounds(&Case::new(atlas(group), sizes, seed));
+    }
+    for (seed, window) in (71..).zip([1, 2, 3]) {
+        rounds(&Case::new(Atlas { window, read: Read::Before, ..atlas(16) }, sizes, seed));
+    }
+    rounds(&Case::new(Atlas { newton_schulz: 3, ..atlas(16) }, sizes, 75));
+    rounds(&Case::packed(atlas(16), &[40, 1, 64, 17], 1, 64, 64, 76));
+}
+
 /// A case and the same with another slot.
 fn changed<R: Oracle>(case: &Case<R>, name: &str, of: fn(usize, &[f64]) -> f64) -> Case<R> {
     case.clone().with(|slot, array| {
@@ -103,4 +129,5 @@ where
 fn bits_of_groups_repeat() {
     bits_repeat(&Case::new(lattice(16), Sizes::new(2, 130, 3, 64, 64), 51));
     bits_repeat(&Case::new(trellis(64), Sizes::new(2, 130, 3, 64, 64), 52));
+    bits_repeat(&Case::new(atlas(64), Sizes::new(1, 130, 2, 64, 64), 53));
 }

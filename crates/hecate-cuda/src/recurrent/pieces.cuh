@@ -2,8 +2,14 @@
 // a gradient point, and not one. All that depends on the point alone is then done for all of them together.
 //
 //     struct Cell {
-//         // Most tokens of a piece.
+//         // Most tokens of a piece, and whether the gradient of the state is in shared memory.
 //         static constexpr u32 TOKENS;
+//         static constexpr bool NEAR_ADJOINT;
+//         // Elements of global memory by which the blocks of a cluster exchange what they make of a piece.
+//         static constexpr u32 SHARED;
+//
+//         // Elements of a state, from its first on, that are looked at as a gradient point.
+//         __device__ u32 point() const;
 //
 //         // Arrays that a pass needs, taken in the order of the host's list.
 //         struct Forward { __device__ Forward(const Cell& cell, Near& near); };
@@ -21,6 +27,7 @@
 //
 // Everything is visible to the block before and after each of these.
 #pragma once
+#include "cluster.cuh"
 #include "recurrent.cuh"
 
 // Rows of a piece lie this much further apart than they are wide: neighbouring rows are then in other banks.
@@ -54,13 +61,38 @@ struct Piece {
     // Row of the first token among rows [rows,H], and how far the next one is.
     u64 first;
     u32 step;
+    // How many were loaded before it; the blocks that have it together, and where these exchange results.
+    u32 number;
+    Cluster cluster;
+    float* shared;
+    // Its sequence and head, among all and among heads.
+    u64 index;
+    u32 head;
     // q, k [tokens,K], v, dout [tokens,V], gates [tokens, all gates].
     Panel q, k, v, dout, gates;
 
     // Places for them; those of `dout` are taken in a backward alone.
     __device__ Piece(const RecurrentCall& call, Near& near, u32 most, bool backward)
-        : call(call), tokens(0), first(0), step(call.heads), q(near, most, call.key), k(near, most, call.key),
-          v(near, most, call.value), dout(near, backward ? most : 0, call.value), gates(near, most, call.all_gates) {}
+        : call(call), tokens(0), first(0), step(call.heads), number(0), shared(nullptr), index(0), head(0), q(near, most, call.key), k(near, most, call.key),
+          v(near, most, call.value), dout(near, backward ? most : 0, call.value), gates(near, most, call.all_gates) {
+        cluster.join();
+        shared = call.workspace + (u64)blockIdx.x / cluster.count * cluster.count * call.workspace_each;
+    }
+
+    // Sequence and head of the cluster's first turn, and how far its next one is.
+    __device__ u64 begin() const { return blockIdx.x / cluster.count; }
+    __device__ u64 stride() const { return gridDim.x / cluster.count; }
+    // Whether this block writes what all of the cluster have.
+    __device__ bool speaks() const { return cluster.rank == 0; }
+    __device__ bool owns(u32 t) const { return t % cluster.count == cluster.rank; }
+
+    // What a slot of the state goes back to as it forgets, and its gradient, which is added to; null for zero.
+    __device__ const float* anchor(u32 slot) const {
+        return call.anchor_slots ? call.anchor[slot] + (u64)head * call.sizes[slot] : nullptr;
+    }
+    __device__ float* danchor(u32 slot) const {
+        return call.anchor_slots ? call.danchor[slot] + index * call.sizes[slot] : nullptr;
+    }
 
     // Row of token `t` in arrays of the call.
     __device__ u64 row(u32 t) const { return first + (u64)t * step; }
@@ -68,7 +100,9 @@ struct Piece {
     // The tokens from `start` to `end` of a sequence.
     __device__ void load(const SequenceHead& sequence, u32 start, u32 end, bool backward) {
         tokens = end - start;
+        number++;
         first = sequence.row(call, start);
+        index = sequence.index, head = sequence.head;
         BY_TYPE(call.q.type, load_rows<TYPE>(backward));
         // The other threads first.
         for (u32 at = blockDim.x - 1 - threadIdx.x; at < tokens * call.all_gates; at += blockDim.x) {
@@ -157,9 +191,9 @@ template <class Cell> __device__ void run_pieces(const Cell& cell, const Recurre
     Near near = {shared};
     // In the order of `Pieces::forward`.
     Piece piece(call, near, Cell::TOKENS, false);
-    float *state = near.take(call.state), *point = near.take(call.state);
+    float *state = near.take(call.state), *point = near.take(cell.point());
     const typename Cell::Forward room(cell, near);
-    for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
+    for (u64 index = piece.begin(); index < (u64)call.sequences * call.heads; index += piece.stride()) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         load_state(call, call.initial, index, state);
@@ -168,13 +202,16 @@ template <class Cell> __device__ void run_pieces(const Cell& cell, const Recurre
         const Pieces pieces = {0, sequence.tokens, call.frozen, Cell::TOKENS};
         for (u32 p = 0; p < pieces.count(); p++) {
             u32 t = pieces.begin(p);
-            if (call.kept && t == intervals.start(interval)) copy(sequence.kept + (u64)interval++ * call.state, state, call.state);
+            if (call.kept && t == intervals.start(interval)) {
+                if (piece.speaks()) copy(sequence.kept + (u64)interval * call.state, state, call.state);
+                interval++;
+            }
             // A group begins: its gradient point is the state now.
-            if (t % call.frozen == 0) copy(point, state, call.state);
+            if (t % call.frozen == 0) copy(point, state, cell.point());
             piece.load(sequence, t, pieces.finish(p), false);
             cell.forward(piece, point, state, state, room, true);
         }
-        store_state(call, call.last, index, state);
+        if (piece.speaks()) store_state(call, call.last, index, state);
     }
 }
 
@@ -193,7 +230,7 @@ template <class Cell> struct IntervalBack {
     // `point` becomes that of piece `p`, where the piece looked at last, `p` itself or a neighbour, had another.
     __device__ void find(u32 p, u32 last) const {
         u32 each = pieces.each();
-        if (p == last || p / each != last / each) copy(point, before(p / each * each), call.state);
+        if (p == last || p / each != last / each) copy(point, before(p / each * each), cell.point());
     }
 
     __device__ void run(Piece& piece, const Adjoint& adjoint, const typename Cell::Backward& room) {
@@ -219,20 +256,27 @@ template <class Cell> __device__ void run_pieces_backward(const Cell& cell, cons
     Near near = {shared};
     // In the order of `Pieces::backward`.
     Piece piece(call, near, Cell::TOKENS, true);
-    float *dstate = near.take(call.state), *point = near.take(call.state);
-    const typename Cell::Backward room(cell, near);
+    float *dstate = near.take(Cell::NEAR_ADJOINT ? call.state : 0), *point = near.take(cell.point());
+    typename Cell::Backward room(cell, near);
     // In global memory: the gradient of the point, and states before all pieces of an interval but the first.
-    float *dpoint = call.workspace + blockIdx.x * call.workspace_each, *begun = dpoint + call.state;
-    for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
+    // A gradient of the state that is not near, and what the cell takes, come last.
+    float *dpoint = call.workspace + blockIdx.x * call.workspace_each + Cell::SHARED, *begun = dpoint + call.state;
+    const Pieces longest = {0, call.period, call.frozen, Cell::TOKENS};
+    float* far = begun + (u64)(longest.count() - 1) * call.state;
+    if constexpr (!Cell::NEAR_ADJOINT) dstate = far, far += call.state;
+    room.far = far;
+    for (u64 index = piece.begin(); index < (u64)call.sequences * call.heads; index += piece.stride()) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         load_state(call, call.dlast, index, dstate);
         fill(dpoint, 0.0f, call.state);
+        for (u32 slot = 0; slot < call.anchor_slots; slot++)
+            fill(call.danchor[slot] + index * call.sizes[slot], 0.0f, call.sizes[slot]);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
             const Pieces pieces = {intervals.start(interval), intervals.end(interval), call.frozen, Cell::TOKENS};
             const float* kept = sequence.kept + (u64)interval * call.state;
             IntervalBack<Cell>{cell, call, sequence, pieces, kept, begun, point}.run(piece, {dstate, dpoint}, room);
         }
-        store_state(call, call.dinitial, index, dstate);
+        if (piece.speaks()) store_state(call, call.dinitial, index, dstate);
     }
 }

@@ -11,8 +11,7 @@
 //!
 //! # What goes token by token
 //!
-//! Groups of less than 4 tokens or more than 64, anchors, widths that four does not divide, and states too large for shared
-//! memory.
+//! Groups of less than 4 tokens or more than 64, widths that four does not divide, and states too large for shared memory.
 
 use super::{Grouped, MOST_THREADS, Start, near_limit};
 use crate::Cuda;
@@ -23,8 +22,9 @@ const ROW_GAP: usize = 4;
 /// Tokens of a group from which on pieces pay, and at most, since groups are no longer than an interval of kept states.
 const GROUPS: std::ops::RangeInclusive<usize> = 4..=Checkpoints::INTERVAL;
 
-/// Warps of a block.
-pub(crate) const WARPS: usize = MOST_THREADS / 32;
+/// Threads and warps of a block, where a rule says nothing else.
+pub(crate) const THREADS: usize = MOST_THREADS;
+pub(crate) const WARPS: usize = THREADS / 32;
 
 /// Elements of a panel, whose rows lie apart.
 pub(crate) fn panel(rows: usize, width: usize) -> usize {
@@ -34,34 +34,46 @@ pub(crate) fn panel(rows: usize, width: usize) -> usize {
 /// A kernel by pieces: what is needed to plan it.
 pub(crate) struct Pieces<C> {
     pub(crate) start: Start<C>,
+    /// Blocks that share a memory, and threads of each.
+    pub(crate) cluster: usize,
+    pub(crate) threads: usize,
     /// Its `Cell::TOKENS`.
     pub(crate) tokens: usize,
     /// Elements of a token's gates, and of a state.
     pub(crate) gates: usize,
     pub(crate) state: usize,
+    /// Elements of a gradient point: `Cell::point`.
+    pub(crate) point: usize,
+    /// Elements that a backward has in global memory, with the gradient of the state where that is there.
+    pub(crate) far: usize,
+    /// Elements by which blocks exchange results: `Cell::SHARED`.
+    pub(crate) shared: usize,
+    /// Whether the gradient of the state is in shared memory: `Cell::NEAR_ADJOINT`.
+    pub(crate) near_adjoint: bool,
     /// Arrays of the pass, in the order in which its cell takes them.
     pub(crate) room: Vec<usize>,
 }
 
 impl<C> Pieces<C> {
     /// The kernel of a pass, 0 forward and 1 backward, for groups of `frozen` tokens. None where it does not suit: widths are
-    /// read four elements at once, nothing goes back to an anchor, and shared memory has room for all arrays.
+    /// read four elements at once, and shared memory has room for all arrays.
     pub(crate) fn grouped(self, device: &Cuda, frozen: Option<u32>, dims: &Dims, pass: usize) -> Option<Grouped<C>> {
-        let Self { start, tokens, gates, state, room } = self;
+        let Self { start, cluster, threads, tokens, gates, state, point, far, shared, near_adjoint, room } = self;
         let group = frozen.filter(|&group| GROUPS.contains(&(group as usize)))? as usize;
         let whole = [dims.key, dims.value].iter().all(|&width| width > 0 && width.is_multiple_of(4));
         let dout = if pass == 0 { 0 } else { tokens };
         let rows = [(tokens, dims.key), (tokens, dims.key), (tokens, dims.value), (dout, dims.value), (tokens, gates)];
         // Rows; the state or its gradient, and the point; what the cell takes.
         let rows = rows.iter().map(|&(rows, width)| panel(rows, width));
-        let arrays: Vec<usize> = rows.chain([state, state]).chain(room).collect();
-        let shared: usize = arrays.iter().map(|count| count.next_multiple_of(4)).sum();
-        if !whole || dims.anchored || shared > near_limit(device) {
+        let own = if pass == 0 || near_adjoint { state } else { 0 };
+        let arrays: Vec<usize> = rows.chain([own, point]).chain(room).collect();
+        let all: usize = arrays.iter().map(|count| count.next_multiple_of(4)).sum();
+        if !whole || all > near_limit(device) {
             return None;
         }
         // In global memory a backward has the gradient of the point, and states before pieces of an interval but the first.
         let pieces = Checkpoints::new(frozen).period() / group * group.div_ceil(tokens);
-        let far = if pass == 0 { 0 } else { pieces * state };
-        Some(Grouped { start, cluster: 1, threads: MOST_THREADS as u32, exchanged: far, arrays })
+        let far = if pass == 0 { 0 } else { pieces * state + far };
+        Some(Grouped { start, cluster, threads: threads as u32, exchanged: shared + far, arrays })
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     Cuda,
     recurrent::{
         Grouped, Recurrent, StepKernels, WorkspaceSize,
-        pieces::{Pieces, WARPS, panel},
+        pieces::{Pieces, THREADS, WARPS, panel},
         step_kernels,
     },
     source::{KernelSource, kernel_source},
@@ -25,6 +25,12 @@ step_kernels! { OF_32: PIECES, Cell {
 } }
 step_kernels! { OF_64: PIECES, Cell {
     "lattice_pieces_forward_64" Forward64, "lattice_pieces_backward_64" Backward64
+} }
+step_kernels! { ANCHORED_32: PIECES, Cell {
+    "lattice_pieces_forward_anchored_32" ForwardAnchored32, "lattice_pieces_backward_anchored_32" BackwardAnchored32
+} }
+step_kernels! { ANCHORED_64: PIECES, Cell {
+    "lattice_pieces_forward_anchored_64" ForwardAnchored64, "lattice_pieces_backward_anchored_64" BackwardAnchored64
 } }
 
 /// Tokens of a piece, forward and backward: `LatticePieces::TOKENS`.
@@ -74,18 +80,28 @@ impl Recurrent<Own> for Lattice {
     /// Frozen groups by pieces.
     fn grouped(self, device: &Cuda, dims: &Dims, _: DType, pass: usize) -> Option<Grouped<Cell>> {
         // Slots of other widths go token by token.
-        let kernels = match dims.value {
-            32 => OF_32,
-            64 => OF_64,
+        let kernels = match (dims.value, dims.anchored) {
+            (32, false) => OF_32,
+            (64, false) => OF_64,
+            (32, true) => ANCHORED_32,
+            (64, true) => ANCHORED_64,
             _ => return None,
         };
         let (tokens, state) = (TOKENS[pass], dims.key * dims.value);
         let [keys, values] = [dims.key, dims.value].map(|width| panel(tokens, width));
         // Decay; h; b, θ g; sums by warp.
         let mut room = vec![tokens, values, keys, keys, panel(WARPS * tokens, dims.value)];
-        // 1/n, U·dX, db; dh; slots after tokens.
-        room.extend([keys, keys, keys, values, panel(tokens, state)].into_iter().filter(|_| pass == 1));
+        // 1/n, U·dX, db; dh; parts of the gradient of `log a`; slots after tokens.
+        let retained = panel(tokens, dims.key / 4);
+        room.extend([keys, keys, keys, values, retained, panel(tokens, state)].into_iter().filter(|_| pass == 1));
         let start = if pass == 0 { kernels.forward } else { kernels.backward };
-        Pieces { start, tokens, gates: 2, state, room }.grouped(device, self.frozen, dims, pass)
+        let (cluster, threads, far, shared, near_adjoint) = (1, THREADS, 0, 0, true);
+        let (gates, point) = (2, state);
+        Pieces { start, cluster, threads, tokens, gates, state, point, far, shared, near_adjoint, room }.grouped(
+            device,
+            self.frozen,
+            dims,
+            pass,
+        )
     }
 }

@@ -64,14 +64,19 @@ struct Four {
 __device__ __forceinline__ u32 summed_slot() { return threadIdx.x % 32 / (32 / SLOTS); }
 __device__ __forceinline__ bool first_of_slot() { return threadIdx.x % (32 / SLOTS) == 0; }
 
-// MOST tokens of a piece: a backward keeps the slots after each of them, and has room for fewer. Slots of `32 COLUMNS`.
-template <u32 MOST, u32 COLUMNS> struct LatticePieces {
+// MOST tokens of a piece: a backward keeps the slots after each of them, and has room for fewer. Slots of `32 COLUMNS`, which
+// go back to an anchor as they forget, or to zero.
+template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     static constexpr u32 TOKENS = MOST, value = 32 * COLUMNS;
+    static constexpr bool NEAR_ADJOINT = true;
+    static constexpr u32 SHARED = 0;
 
     // One of the enumeration; whether a token reads after its own write; K, and V again.
     u32 variant, after, key, width;
     // Least retention; how far the norm of an initial slot may be from 1.
     float floor, tolerance;
+
+    __device__ u32 point() const { return key * value; }
 
     // `a` above its floor; NaN stays.
     __device__ float retention(const float* gates) const {
@@ -107,7 +112,8 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
 
     // (60) of all tokens.
     __device__ void teach(const Piece& piece, const float* point, const Forward& room) const {
-        EACH(t, piece.tokens) room.decay[t] = retention(piece.gates.row(t));
+        // With an anchor there is no floor.
+        EACH(t, piece.tokens) room.decay[t] = ANCHORED ? expf(piece.gates.row(t)[0]) : retention(piece.gates.row(t));
         ROWS(t, piece.tokens) LANES(j, value)
             room.h.row(t)[j] = piece.v.row(t)[j] - (variant == DECODE ? weighed(piece.k.row(t), point, j) : 0.0f);
         __syncthreads();
@@ -198,14 +204,18 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
     }
 
     // (62), (63) of one token for a warp's slots; 1/n of each.
-    __device__ __forceinline__ float write_slots(const Brought& token, Slots<COLUMNS>& s, const Slots<COLUMNS>& r) const {
+    __device__ __forceinline__ float write_slots(
+        const Brought& token, Slots<COLUMNS>& s, const Slots<COLUMNS>& r, const Slots<COLUMNS>& anchor
+    ) const {
         float squares[SLOTS];
 #pragma unroll
         for (u32 i = 0; i < SLOTS; i++) {
             squares[i] = 0.0f;
 #pragma unroll
             for (u32 c = 0; c < COLUMNS; c++) {
-                s.x[i][c] = token.decay * s.x[i][c] + token.written.x[i] * (token.h.x[c] - token.b.x[i] * r.x[i][c]);
+                float own = token.decay * s.x[i][c];
+                if constexpr (ANCHORED) own += (1.0f - token.decay) * anchor.x[i][c];
+                s.x[i][c] = own + token.written.x[i] * (token.h.x[c] - token.b.x[i] * r.x[i][c]);
                 squares[i] += s.x[i][c] * s.x[i][c];
             }
         }
@@ -224,9 +234,10 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
         const Piece& piece, const float* point, const float* old, float* next, const Forward& room, bool outputs
     ) const {
         for (u32 first = threadIdx.x / 32 * SLOTS; first < key; first += MOST_THREADS / 32 * SLOTS) {
-            Slots<COLUMNS> s, r;
+            Slots<COLUMNS> s, r, anchor;
             s.load(old + first * value);
             r.load(point + first * value);
+            if constexpr (ANCHORED) anchor.load(piece.anchor(0) + first * value);
             teach_slots(piece, first, r, room);
             Brought token, later;
             bring<false>(piece, 0, first, room, later);
@@ -234,7 +245,7 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
                 token = later;
                 if (t + 1 < piece.tokens) bring<false>(piece, t + 1, first, room, later);
                 if (outputs && !after) read_slots(t, first, token, s, room);
-                write_slots(token, s, r);
+                write_slots(token, s, r, anchor);
                 if (outputs && after) read_slots(t, first, token, s, room);
             }
             s.store(next + first * value);
@@ -256,12 +267,17 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
     struct Backward : Forward {
         // By token and slot: 1/n, U·dX, db; dh [tokens,V].
         Panel inverse, gained, db, dh;
+        // By token and four slots, with an anchor: their part of the gradient of `log a`.
+        Panel retained;
         // The slots after all tokens.
         Panel trace;
+        // Not used.
+        float* far;
 
         __device__ Backward(const LatticePieces& cell, Near& near)
             : Forward(cell, near), inverse(near, TOKENS, cell.key), gained(near, TOKENS, cell.key),
-              db(near, TOKENS, cell.key), dh(near, TOKENS, cell.value), trace(near, TOKENS, cell.key * cell.value) {}
+              db(near, TOKENS, cell.key), dh(near, TOKENS, cell.value),
+              retained(near, TOKENS, cell.key / SLOTS), trace(near, TOKENS, cell.key * cell.value) {}
     };
 
     __device__ void backward(
@@ -289,11 +305,12 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
     ) const {
         for (u32 first = threadIdx.x / 32 * SLOTS; first < key; first += MOST_THREADS / 32 * SLOTS) {
             const u32 from = first * value;
-            Slots<COLUMNS> s, r;
+            Slots<COLUMNS> s, r, anchor, danchor;
             s.load(old + from);
             r.load(point + from);
+            if constexpr (ANCHORED) anchor.load(piece.anchor(0) + from), danchor.load(piece.danchor(0) + from);
             teach_slots(piece, first, r, room);
-            through(piece, first, s, r, room);
+            through(piece, first, s, r, anchor, room);
             Slots<COLUMNS> ds, dr;
             ds.load(adjoint.state + from);
             dr.load(adjoint.point + from);
@@ -307,24 +324,43 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
                 float dq = 0.0f;
                 if (after) dq = read_vjp(token, s, ds);
                 slots_vjp(piece, t, first, token, s, r, ds, dr, room);
+                if constexpr (ANCHORED) anchor_vjp(t, first, token.decay, before, anchor, ds, danchor, room);
                 s = before;
                 if (!after) dq = read_vjp(token, s, ds);
                 if (first_of_slot()) store(piece.call.dq, piece.row(t) * key + first + summed_slot(), dq);
             }
             ds.store(adjoint.state + from);
             dr.store(adjoint.point + from);
+            if constexpr (ANCHORED) danchor.store(piece.danchor(0) + from);
         }
         __syncthreads();
     }
 
+    // What a warp's slots give to the anchor and, with the slots before the token, to `log a`; `d` is `dX` until then.
+    __device__ __forceinline__ void anchor_vjp(
+        u32 t, u32 first, float decay, const Slots<COLUMNS>& before, const Slots<COLUMNS>& anchor, Slots<COLUMNS>& d,
+        Slots<COLUMNS>& danchor, const Backward& room
+    ) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 n = 0; n < SLOTS * COLUMNS; n++) {
+            u32 i = n / COLUMNS, c = n % COLUMNS;
+            sum += d.x[i][c] * (before.x[i][c] - anchor.x[i][c]);
+            danchor.x[i][c] += (1.0f - decay) * d.x[i][c];
+            d.x[i][c] *= decay;
+        }
+        sum = warp_sum(sum);
+        if (first_lane()) room.retained.row(t)[first / SLOTS] = decay * sum;
+    }
+
     // Forward again through a piece, keeping 1/n and a warp's slots after all tokens.
-    __device__ __forceinline__ void through(const Piece& piece, u32 first, Slots<COLUMNS>& s, const Slots<COLUMNS>& r, const Backward& room) const {
+    __device__ __forceinline__ void through(const Piece& piece, u32 first, Slots<COLUMNS>& s, const Slots<COLUMNS>& r, const Slots<COLUMNS>& anchor, const Backward& room) const {
         Brought token, later;
         bring<false>(piece, 0, first, room, later);
         for (u32 t = 0; t < piece.tokens; t++) {
             token = later;
             if (t + 1 < piece.tokens) bring<false>(piece, t + 1, first, room, later);
-            float inverse = write_slots(token, s, r);
+            float inverse = write_slots(token, s, r, anchor);
             if (first_of_slot()) room.inverse.row(t)[first + summed_slot()] = inverse;
             s.store(room.trace.row(t) + first * value);
         }
@@ -374,7 +410,7 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
                 // dU = θ g dX joins dh; what `b U` gives to the point.
                 dh.x[c] += token.written.x[i] * dx;
                 dr.x[i][c] -= from_r * dx;
-                ds.x[i][c] = token.decay * dx;
+                ds.x[i][c] = ANCHORED ? dx : token.decay * dx;
             }
         }
         dh.add(part(room, threadIdx.x / 32, t), first < SLOTS * (MOST_THREADS / 32));
@@ -425,8 +461,10 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
                 dtheta += g * room.gained.row(t)[i];
             }
             dtheta = warp_sum(dtheta);
+            float dlog_a = a > floor || a != a ? -theta * dtheta : 0.0f;
+            if constexpr (ANCHORED) dlog_a = warp_total(room.retained.row(t), key / SLOTS);
             if (first_lane()) {
-                piece.call.dgates[0][piece.row(t)] = a > floor || a != a ? -theta * dtheta : 0.0f;
+                piece.call.dgates[0][piece.row(t)] = dlog_a;
                 piece.call.dgates[1][piece.row(t)] = dtheta;
             }
         }
@@ -437,27 +475,24 @@ template <u32 MOST, u32 COLUMNS> struct LatticePieces {
 #define ALONE MOST_THREADS, 1
 
 // `lattice.rs`: what the launch hands over.
-template <u32 MOST, u32 COLUMNS> struct LatticeCall {
+template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticeCall {
     RecurrentCall call;
-    LatticePieces<MOST, COLUMNS> cell;
+    LatticePieces<MOST, COLUMNS, ANCHORED> cell;
 };
 
 // A block has one sequence and head at a time; so has the backward. Slots of 32 and of 64 elements.
-#define FORWARD() \
-    { \
+#define KERNELS(width, kind, anchored) \
+    typedef LatticeCall<16, width / 32, anchored> Forward##kind##width; \
+    typedef LatticeCall<8, width / 32, anchored> Backward##kind##width; \
+    KERNEL(lattice_pieces_forward_##kind##width, Forward##kind##width, ALONE) { \
         DYNAMIC_SHARED(float, near); \
         run_pieces(args.cell, args.call, near); \
-    }
-#define BACKWARD() \
-    { \
+    } \
+    KERNEL(lattice_pieces_backward_##kind##width, Backward##kind##width, ALONE) { \
         DYNAMIC_SHARED(float, near); \
         run_pieces_backward(args.cell, args.call, near); \
     }
-typedef LatticeCall<16, 1> Forward32;
-typedef LatticeCall<16, 2> Forward64;
-typedef LatticeCall<8, 1> Backward32;
-typedef LatticeCall<8, 2> Backward64;
-KERNEL(lattice_pieces_forward_32, Forward32, ALONE) FORWARD()
-KERNEL(lattice_pieces_forward_64, Forward64, ALONE) FORWARD()
-KERNEL(lattice_pieces_backward_32, Backward32, ALONE) BACKWARD()
-KERNEL(lattice_pieces_backward_64, Backward64, ALONE) BACKWARD()
+KERNELS(32, , false)
+KERNELS(64, , false)
+KERNELS(32, anchored_, true)
+KERNELS(64, anchored_, true)

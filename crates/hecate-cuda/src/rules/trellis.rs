@@ -4,7 +4,7 @@ use crate::{
     Cuda,
     recurrent::{
         Grouped, Recurrent, StepKernels, WorkspaceSize,
-        pieces::{Pieces, WARPS, panel},
+        pieces::{Pieces, THREADS, WARPS, panel},
         step_kernels,
     },
     source::{KernelSource, kernel_source},
@@ -75,6 +75,13 @@ impl Recurrent<Own> for Trellis {
         // Gradients of answers, codes; ⟨dS, S⟩ by warp, of θ.
         room.extend([3 * row, 2 * row, TOKENS * WARPS, 2 * TOKENS].into_iter().filter(|_| pass == 1));
         let start = if pass == 0 { BY_PIECES.forward } else { BY_PIECES.backward };
-        Pieces { start, tokens: TOKENS, gates: 2 + slots, state, room }.grouped(device, self.frozen, dims, pass)
+        let (cluster, threads, far, shared, near_adjoint) = (1, THREADS, 0, 0, true);
+        let (tokens, gates, point) = (TOKENS, 2 + slots, state);
+        Pieces { start, cluster, threads, tokens, gates, state, point, far, shared, near_adjoint, room }.grouped(
+            device,
+            self.frozen,
+            dims,
+            pass,
+        )
     }
 }

@@ -9,12 +9,15 @@
 // The state is `S_K [m,K]`, then `S_V [m,V]`.
 struct TrellisPieces {
     static constexpr u32 TOKENS = 16;
+    static constexpr bool NEAR_ADJOINT = true;
+    static constexpr u32 SHARED = 0;
 
     // φ, m, K, V.
     u32 kind, slots, key, value;
     float epsilon;
 
     __device__ u32 size() const { return slots * (key + value); }
+    __device__ u32 point() const { return size(); }
 
     // φ at these sizes: half a warp has a row where that is lanes enough for the slots. Rows that a block has at once.
     __device__ Phi phi() const { return {kind, slots, slots <= 16 ? 16u : 32u, epsilon}; }
@@ -116,10 +119,19 @@ struct TrellisPieces {
         }
     }
 
+    // What a tile goes back to as it forgets: the anchor, or zero.
+    __device__ __forceinline__ void find_anchor(const Piece& piece, const Tile& tile, float (&to)[2][2]) const {
+        const float* from = piece.anchor(tile.side);
+        const u32 begin = tile.side ? slots * key : 0;
+#pragma unroll
+        for (u32 c = 0; c < 4; c++) to[c / 2][c % 2] = from && tile.has[c / 2][c % 2] ? from[tile.at[c / 2][c % 2] - begin] : 0.0f;
+    }
+
     // (75), (76): the states after all tokens, and where it is wanted, the last of them.
     __device__ void write(const Piece& piece, const float* old, float* next, const Forward& room) const {
         tiles([&](const Tile& tile) {
-            float s[2][2];
+            float s[2][2], anchor[2][2];
+            find_anchor(piece, tile, anchor);
 #pragma unroll
             for (u32 c = 0; c < 4; c++) s[c / 2][c % 2] = tile.has[c / 2][c % 2] ? old[tile.at[c / 2][c % 2]] : 0.0f;
             // Four tokens are read before one is written.
@@ -133,7 +145,7 @@ struct TrellisPieces {
 #pragma unroll
                     for (u32 c = 0; c < 4; c++) {
                         float& own = s[c / 2][c % 2];
-                        own = a[n] * own + written[n][c / 2][c % 2];
+                        own = a[n] * own + (1.0f - a[n]) * anchor[c / 2][c % 2] + written[n][c / 2][c % 2];
                         if (tile.has[c / 2][c % 2]) room.trace.row(t + n)[tile.at[c / 2][c % 2]] = own;
                     }
                 }
@@ -191,6 +203,8 @@ struct TrellisPieces {
         float *danswers, *dcode;
         // ⟨dS, S⟩ by token and warp, the gradients of θ by memory and token.
         float *kept, *dtheta;
+        // Not used.
+        float* far;
 
         __device__ Backward(const TrellisPieces& cell, Near& near)
             : Forward(cell, near), danswers(near.take(3 * TOKENS * cell.slots)),
@@ -227,17 +241,22 @@ struct TrellisPieces {
     __device__ void states_vjp(const Piece& piece, const float* old, float* dstate, const Backward& room) const {
         float kept[TOKENS] = {};
         tiles([&](const Tile& tile) {
-            float d[2][2];
+            float d[2][2], anchor[2][2], danchor[2][2] = {};
+            find_anchor(piece, tile, anchor);
 #pragma unroll
             for (u32 c = 0; c < 4; c++) d[c / 2][c % 2] = tile.has[c / 2][c % 2] ? dstate[tile.at[c / 2][c % 2]] : 0.0f;
 #pragma unroll
             for (u32 first = TOKENS; first > 0;) {
                 first -= 4;
-                if (first < piece.tokens) four_states_vjp(piece, tile, first, old, d, kept, room);
+                if (first < piece.tokens) four_states_vjp(piece, tile, first, old, anchor, d, danchor, kept, room);
             }
 #pragma unroll
             for (u32 c = 0; c < 4; c++)
                 if (tile.has[c / 2][c % 2]) dstate[tile.at[c / 2][c % 2]] = d[c / 2][c % 2];
+            float* to = piece.danchor(tile.side);
+#pragma unroll
+            for (u32 c = 0; c < 4; c++)
+                if (to && tile.has[c / 2][c % 2]) to[tile.at[c / 2][c % 2] - (tile.side ? slots * key : 0)] += danchor[c / 2][c % 2];
         });
         // Lanes 2 t have the sums over their warp.
         float sum = warp_sums(kept);
@@ -248,7 +267,8 @@ struct TrellisPieces {
 
     // The same of four tokens and a tile. All is read before anything is written.
     __device__ __forceinline__ void four_states_vjp(
-        const Piece& piece, const Tile& tile, u32 first, const float* old, float (&d)[2][2], float (&kept)[TOKENS], const Backward& room
+        const Piece& piece, const Tile& tile, u32 first, const float* old, const float (&anchor)[2][2], float (&d)[2][2],
+        float (&danchor)[2][2], float (&kept)[TOKENS], const Backward& room
     ) const {
         float read[4][2][2], before[4][2][2];
         outer(piece, tile, tile.side ? room.read : row(room.danswers, 2, 0), tile.side ? piece.dout : piece.q, first, read);
@@ -269,7 +289,8 @@ struct TrellisPieces {
             for (u32 c = 0; c < 4; c++) {
                 float& own = d[c / 2][c % 2];
                 own += read[n][c / 2][c % 2];
-                kept[first + n] += own * before[n][c / 2][c % 2];
+                kept[first + n] += own * (before[n][c / 2][c % 2] - anchor[c / 2][c % 2]);
+                danchor[c / 2][c % 2] += (1.0f - a[n]) * own;
                 if (tile.has[c / 2][c % 2]) room.trace.row(first + n)[tile.at[c / 2][c % 2]] = own;
                 own *= a[n];
             }
