@@ -32,6 +32,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
     ("pieces.cuh", include_str!("recurrent/pieces.cuh")),
     ("product.cuh", include_str!("product.cuh")),
+    ("unit_slots.cuh", include_str!("rules/unit_slots.cuh")),
     ("square.cuh", include_str!("rules/square.cuh")),
     ("newton_schulz_halves.cuh", include_str!("rules/newton_schulz_halves.cuh")),
     ("phi.cuh", include_str!("rules/phi.cuh")),

@@ -45,12 +45,13 @@ struct Near {
     }
 };
 
-// Rows of shared memory.
+// Rows of shared memory. Products read them four elements at once, so that widths are multiples of four.
 struct Panel {
     float* at;
     u32 stride;
 
-    __device__ Panel(Near& near, u32 rows, u32 width) : at(near.take(rows * (width + ROW_GAP))), stride(width + ROW_GAP) {}
+    __device__ Panel(Near& near, u32 rows, u32 width)
+        : at(near.take(rows * (width + ROW_GAP))), stride(width + ROW_GAP) {}
     __device__ float* row(u32 r) const { return at + r * stride; }
 };
 
@@ -73,16 +74,19 @@ struct Piece {
 
     // Places for them; those of `dout` are taken in a backward alone.
     __device__ Piece(const RecurrentCall& call, Near& near, u32 most, bool backward)
-        : call(call), tokens(0), first(0), step(call.heads), number(0), shared(nullptr), index(0), head(0), q(near, most, call.key), k(near, most, call.key),
+        : call(call), tokens(0), first(0), step(call.heads), number(0), shared(nullptr), index(0), head(0),
+          q(near, most, call.key), k(near, most, call.key),
           v(near, most, call.value), dout(near, backward ? most : 0, call.value), gates(near, most, call.all_gates) {
         cluster.join();
         shared = call.workspace + (u64)blockIdx.x / cluster.count * cluster.count * call.workspace_each;
     }
 
     // Sequence and head of the cluster's first turn, and how far its next one is.
+    // The blocks of a cluster have one together.
     __device__ u64 begin() const { return blockIdx.x / cluster.count; }
     __device__ u64 stride() const { return gridDim.x / cluster.count; }
     // Whether this block writes what all of the cluster have.
+    // All of them make the same bits, and one is enough.
     __device__ bool speaks() const { return cluster.rank == 0; }
     __device__ bool owns(u32 t) const { return t % cluster.count == cluster.rank; }
 
@@ -94,17 +98,18 @@ struct Piece {
         return call.anchor_slots ? call.danchor[slot] + index * call.sizes[slot] : nullptr;
     }
 
-    // Row of token `t` in arrays of the call.
+    // Row of token `t` in arrays of the call. Heads lie between tokens.
     __device__ u64 row(u32 t) const { return first + (u64)t * step; }
 
     // The tokens from `start` to `end` of a sequence.
+    // Everything is visible to the block afterwards.
     __device__ void load(const SequenceHead& sequence, u32 start, u32 end, bool backward) {
         tokens = end - start;
         number++;
         first = sequence.row(call, start);
         index = sequence.index, head = sequence.head;
         BY_TYPE(call.q.type, load_rows<TYPE>(backward));
-        // The other threads first.
+        // Gates are few: the threads that had no rows take them, and their loads wait beside those of rows.
         for (u32 at = blockDim.x - 1 - threadIdx.x; at < tokens * call.all_gates; at += blockDim.x) {
             u32 t = at / call.all_gates, i = at % call.all_gates, slot = 0, own = i;
             while (own >= call.widths[slot]) own -= call.widths[slot++];
@@ -119,9 +124,11 @@ struct Piece {
         u32 wide = (call.key > call.value ? call.key : call.value) / 4;
         for (u32 at = threadIdx.x; at < tokens * wide; at += blockDim.x) {
             u32 t = at / wide, i = at % wide;
+            // Keys and values may differ in width.
             bool has_key = 4 * i < call.key, has_value = 4 * i < call.value, has_dout = has_value && backward;
             u64 of_key = (row(t) * call.key) / 4 + i, of_value = (row(t) * call.value) / 4 + i;
             Run4 own_q = {}, own_k = {}, own_v = {}, own_dout = {};
+            // All reads come before the first use of one.
             if (has_key) own_q = ((const Run4*)call.q.data)[of_key], own_k = ((const Run4*)call.k.data)[of_key];
             if (has_value) own_v = ((const Run4*)call.v.data)[of_value];
             if (has_dout) own_dout = ((const Run4*)call.dout.data)[of_value];
@@ -138,6 +145,7 @@ struct Piece {
 
 // x·y of `count` elements, a multiple of four, by one thread; both begin at multiples of 16 bytes.
 __device__ __forceinline__ float thread_dot(const float* x, const float* y, u32 count) {
+    // Four sums, so that additions do not wait for each other.
     float4 sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
     for (u32 i = 0; i < count; i += 4) {
@@ -189,7 +197,7 @@ struct Pieces {
 // All sequences and heads forward.
 template <class Cell> __device__ void run_pieces(const Cell& cell, const RecurrentCall& call, float* shared) {
     Near near = {shared};
-    // In the order of `Pieces::forward`.
+    // Arrays in the order of `Pieces::grouped` in `pieces.rs`, which counts them.
     Piece piece(call, near, Cell::TOKENS, false);
     float *state = near.take(call.state), *point = near.take(cell.point());
     const typename Cell::Forward room(cell, near);
@@ -201,6 +209,7 @@ template <class Cell> __device__ void run_pieces(const Cell& cell, const Recurre
         u32 interval = 0;
         const Pieces pieces = {0, sequence.tokens, call.frozen, Cell::TOKENS};
         for (u32 p = 0; p < pieces.count(); p++) {
+            // Kept states lie between pieces: both count from the starts of groups.
             u32 t = pieces.begin(p);
             if (call.kept && t == intervals.start(interval)) {
                 if (piece.speaks()) copy(sequence.kept + (u64)interval * call.state, state, call.state);
@@ -215,7 +224,8 @@ template <class Cell> __device__ void run_pieces(const Cell& cell, const Recurre
     }
 }
 
-// One interval backward, from the gradient of the state after it. Groups are no longer than an interval.
+// One interval backward, piece by piece, its states made again before.
+// It goes from the gradient of the state after it. Groups are no longer than an interval.
 template <class Cell> struct IntervalBack {
     const Cell& cell;
     const RecurrentCall& call;
@@ -235,12 +245,13 @@ template <class Cell> struct IntervalBack {
 
     __device__ void run(Piece& piece, const Adjoint& adjoint, const typename Cell::Backward& room) {
         u32 count = pieces.count();
-        // Forward again, but for what the last piece leaves.
+        // Forward again, but for what the last piece leaves: each state is what the next piece starts with.
         for (u32 p = 0; p + 1 < count; p++) {
             find(p, p ? p - 1 : 0);
             piece.load(sequence, pieces.begin(p), pieces.finish(p), false);
             cell.forward(piece, point, before(p), begun + (u64)p * call.state, room, false);
         }
+        // And back, piece by piece.
         for (u32 p = count; p-- > 0;) {
             find(p, p + 1 < count ? p + 1 : p);
             piece.load(sequence, pieces.begin(p), pieces.finish(p), true);
@@ -254,7 +265,7 @@ template <class Cell> struct IntervalBack {
 // All sequences and heads backward: interval by interval from the last.
 template <class Cell> __device__ void run_pieces_backward(const Cell& cell, const RecurrentCall& call, float* shared) {
     Near near = {shared};
-    // In the order of `Pieces::backward`.
+    // In the same order.
     Piece piece(call, near, Cell::TOKENS, true);
     float *dstate = near.take(Cell::NEAR_ADJOINT ? call.state : 0), *point = near.take(cell.point());
     typename Cell::Backward room(cell, near);
@@ -263,8 +274,10 @@ template <class Cell> __device__ void run_pieces_backward(const Cell& cell, cons
     float *dpoint = call.workspace + blockIdx.x * call.workspace_each + Cell::SHARED, *begun = dpoint + call.state;
     const Pieces longest = {0, call.period, call.frozen, Cell::TOKENS};
     float* far = begun + (u64)(longest.count() - 1) * call.state;
-    if constexpr (!Cell::NEAR_ADJOINT) dstate = far, far += call.state;
-    room.far = far;
+    if constexpr (!Cell::NEAR_ADJOINT) {
+        dstate = far;
+        room.far = far + call.state;
+    }
     for (u64 index = piece.begin(); index < (u64)call.sequences * call.heads; index += piece.stride()) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);

@@ -59,14 +59,18 @@ impl<C> Pieces<C> {
     /// read four elements at once, and shared memory has room for all arrays.
     pub(crate) fn grouped(self, device: &Cuda, frozen: Option<u32>, dims: &Dims, pass: usize) -> Option<Grouped<C>> {
         let Self { start, cluster, threads, tokens, gates, state, point, far, shared, near_adjoint, room } = self;
+        // No groups, or groups that do not fit an interval: token by token.
         let group = frozen.filter(|&group| GROUPS.contains(&(group as usize)))? as usize;
         let whole = [dims.key, dims.value].iter().all(|&width| width > 0 && width.is_multiple_of(4));
+        // Only a backward reads gradients of outputs.
         let dout = if pass == 0 { 0 } else { tokens };
         let rows = [(tokens, dims.key), (tokens, dims.key), (tokens, dims.value), (dout, dims.value), (tokens, gates)];
         // Rows; the state or its gradient, and the point; what the cell takes.
         let rows = rows.iter().map(|&(rows, width)| panel(rows, width));
+        // A forward always has its state at hand.
         let own = if pass == 0 || near_adjoint { state } else { 0 };
         let arrays: Vec<usize> = rows.chain([own, point]).chain(room).collect();
+        // As the kernels count: arrays begin at multiples of four elements.
         let all: usize = arrays.iter().map(|count| count.next_multiple_of(4)).sum();
         if !whole || all > near_limit(device) {
             return None;

@@ -79,15 +79,19 @@ impl Recurrent<Own> for Atlas {
 
     /// Frozen groups with Newton-Schulz, by pieces; arguments beside whose rounding that of factors is small.
     fn grouped(self, device: &Cuda, dims: &Dims, dtype: DType, pass: usize) -> Option<Grouped<Cell>> {
+        // Products of halves are there from capability 8.0 on.
+        // Other widths and longer windows go token by token.
         let suits =
             dtype == DType::Bf16 && device.properties().capability.0 >= 8 && [dims.key, dims.value] == [SIDE; 2];
         if !suits || self.window > WINDOW || !(1..=STEPS).contains(&self.newton_schulz) {
             return None;
         }
+        // Rows of the buffers, and of a piece's windows.
         let last = self.window as usize - 1;
         let (rows, square) = (panel(TOKENS + last, SIDE), SIDE * SIDE);
         let state = 2 * square + last * 2 * SIDE;
         // Keys, values and errors of windows; sums of what is read; factors: X of two steps or of all, A, B, D, P.
+        // A backward wants X of all steps at once.
         let factors = if pass == 0 { 4 } else { STEPS as usize + 4 };
         let mut room = vec![rows, rows, rows, TOKENS * 4 * SIDE, factors * HALVES];
         // Gradients of rows of windows, three kinds; sums for queries and gates.
@@ -95,6 +99,7 @@ impl Recurrent<Own> for Atlas {
         room.extend([rows, rows, rows, TOKENS * 2 * SIDE, TOKENS * sums].into_iter().filter(|_| pass == 1));
         // Two blocks share a memory where both have a multiprocessor, in code that is compiled for this GPU.
         let properties = device.properties();
+        // As many blocks as memories, twice.
         let blocks = 2 * dims.sequences.count() * dims.heads;
         let pair = properties.capability.0 >= 9 && device.compiles() && blocks <= properties.multiprocessors as usize;
         let (cluster, kernels) = if pair { (2, TWO) } else { (1, ONE) };

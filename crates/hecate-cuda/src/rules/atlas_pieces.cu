@@ -5,6 +5,7 @@
 #include "newton_schulz_halves.cuh"
 #include "pieces.cuh"
 
+// Places of X for every step, and sums over windows in registers, bound both of these.
 // Tokens of a window, and steps of Newton-Schulz, at most.
 #define WINDOW 4
 #define STEPS 5
@@ -22,6 +23,7 @@ struct AtlasPieces {
     float alpha, beta, kappa, epsilon;
     u32 steps;
 
+    // The memory alone is one.
     __device__ u32 point() const { return COUNT; }
     // Tokens of the buffers, and rows of a piece's windows: those of the buffers, then the tokens.
     __device__ u32 last() const { return window - 1; }
@@ -50,8 +52,9 @@ struct AtlasPieces {
     // Weight of the row of windows that is `back` before that of token `t`; other gates come first.
     __device__ float weight(const Piece& piece, u32 t, u32 back) const { return piece.gates.row(t)[3 + back]; }
 
-    // Rows of windows, and (80).
+    // Rows of windows, and (80). All threads call it, as every function here.
     __device__ void begin(const Piece& piece, const float* point, const float* old, const Forward& room) const {
+        // Buffers lie behind both matrices, oldest row first.
         const float *keys = old + 2 * COUNT, *values = keys + last() * SIDE;
         const u32 count = last() + piece.tokens;
         ROWS(i, count) LANES(j, SIDE) {
@@ -60,6 +63,7 @@ struct AtlasPieces {
             room.v.row(i)[j] = buffered ? values[i * SIDE + j] : piece.v.row(i - last())[j];
         }
         __syncthreads();
+        // Rows of a window that are older than the group see its gradient point as well.
         ROWS(i, count) LANES(j, SIDE) {
             float sum = room.v.row(i)[j];
 #pragma unroll 8
@@ -71,6 +75,7 @@ struct AtlasPieces {
 
     // (81)
     __device__ __forceinline__ void learn(const Piece& piece, u32 t, Square& s, const Forward& room) const {
+        // One rank a row of the window; its own row is the last.
         s.scale(expf(piece.gates.row(t)[1]));
         for (u32 back = 0; back < window; back++) {
             u32 i = last() + t - back;
@@ -113,6 +118,7 @@ struct AtlasPieces {
             if (piece.owns(t)) keep(updates, t, orthogonal.forward(s, inverse));
         }
         m.load(old);
+        // From here on the updates of all blocks are seen.
         piece.cluster.meet();
         for (u32 t = 0; t < piece.tokens; t++) {
             float* read = room.read + (t * 4 + warp_row()) * SIDE;
@@ -126,6 +132,7 @@ struct AtlasPieces {
         if (!outputs) return;
         ROWS(t, piece.tokens) {
             if (!piece.owns(t)) continue;
+            // Four rows of warps have added up their own rows.
             LANES(j, SIDE) {
                 const float* read = room.read + t * 4 * SIDE + j;
                 float y = read[0] + read[SIDE] + read[2 * SIDE] + read[3 * SIDE];
@@ -186,6 +193,7 @@ struct AtlasPieces {
 
     // dM of (85), (87) after every token, from what it is after the piece.
     __device__ void memory_vjp(const Piece& piece, float* dmemory, const Backward& room) const {
+        // Only reads give to it: it is there before any update is made again.
         Square d;
         d.load(dmemory);
         for (u32 t = piece.tokens; t-- > 0;) {
@@ -210,6 +218,7 @@ struct AtlasPieces {
             if (!piece.owns(t)) continue;
             float inverse;
             keep(updates, t, orthogonal.forward(s, inverse));
+            // `dU = θ dM`.
             Square d = kept(room.far, t);
             d.scale(piece.gates.row(t)[2]);
             keep(backs, t, orthogonal.backward(s, inverse, d));
@@ -219,6 +228,7 @@ struct AtlasPieces {
         for (u32 t = 0; t < piece.tokens; t++) {
             float* dq = room.dq + (t * 2 + warp_column()) * SIDE;
             Square update = kept(updates, t), d = kept(room.far, t);
+            // With the memory before the token, and its update.
             sum(room, t, 0, d.dot(m));
             sum(room, t, 1, d.dot(update));
             if (!after) m.along(piece.dout.row(t), dq);
@@ -229,6 +239,7 @@ struct AtlasPieces {
 
     // dS of (85), (87) in reverse, and what it gives to η, to weights and, summed over the windows of a row, to rows (86).
     __device__ void momentum_vjp(const Piece& piece, const float* old, float* dmomentum, const Backward& room) const {
+        // Of the last rows of windows, sums of dS by their weights in all windows that have them.
         Square d, rows[WINDOW] = {};
         d.load(dmomentum);
         for (u32 t = piece.tokens; t-- > 0;) {
@@ -243,6 +254,7 @@ struct AtlasPieces {
                 if (back >= window) continue;
                 u32 i = last() + t - back;
                 rows[back].add(1.0f, weight(piece, t, back), d);
+                // `k dS eᵀ`, as ⟨dS, kᵀ e⟩.
                 Square outer = {};
                 outer.add_outer(1.0f, room.k.row(i), room.e.row(i));
                 sum(room, t, 3 + back, d.dot(outer));
@@ -255,6 +267,7 @@ struct AtlasPieces {
             d.scale(expf(piece.gates.row(t)[1]));
         }
         d.store(dmomentum);
+        // Rows of the buffers have windows in pieces before, too, which add to what is left here.
 #pragma unroll
         for (u32 back = 0; back + 1 < WINDOW; back++) {
             if (back < last()) row_sums(last() - 1 - back, rows[back], room);
@@ -285,6 +298,7 @@ struct AtlasPieces {
             float of_point = thread_dot(point + r * SIDE, room.g.row(i), SIDE);
             room.dk.row(i)[r] = own[0] + own[SIDE] - of_point + later(dkeys, i, r);
         }
+        // `−kᵀ g` over all rows.
         Square inner = {};
         for (u32 i = 0; i < count; i++) inner.add_outer(-1.0f, room.k.row(i), room.g.row(i));
         Square dpoint;
@@ -306,6 +320,7 @@ struct AtlasPieces {
                 store(piece.call.dk, row * SIDE + j, room.dk.row(last() + t)[j]);
                 store(piece.call.dv, row * SIDE + j, room.dv.row(last() + t)[j]);
             }
+            // Sums over warps, in order; a lane has one of a token's gates.
             LANES(which, 3 + window) {
                 float sum = 0.0f;
                 for (u32 warp = 0; warp < WARPS; warp++) sum += room.sums[(t * SUMS + which) * WARPS + warp];
@@ -320,6 +335,7 @@ struct AtlasPieces {
 };
 
 // One block a multiprocessor: its arrays fill shared memory.
+// Two warps a scheduler: all registers are theirs.
 #define ALONE SQUARE_THREADS, 1
 
 // `atlas.rs`: what the launch hands over.

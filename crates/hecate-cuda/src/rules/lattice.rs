@@ -87,7 +87,9 @@ impl Recurrent<Own> for Lattice {
             (64, true) => ANCHORED_64,
             _ => return None,
         };
+        // A backward has room for fewer tokens, since it keeps the slots after each.
         let (tokens, state) = (TOKENS[pass], dims.key * dims.value);
+        // Rows of a piece, by slot and by element.
         let [keys, values] = [dims.key, dims.value].map(|width| panel(tokens, width));
         // Decay; h; b, θ g; sums by warp.
         let mut room = vec![tokens, values, keys, keys, panel(WARPS * tokens, dims.value)];
@@ -95,6 +97,7 @@ impl Recurrent<Own> for Lattice {
         let retained = panel(tokens, dims.key / 4);
         room.extend([keys, keys, keys, values, retained, panel(tokens, state)].into_iter().filter(|_| pass == 1));
         let start = if pass == 0 { kernels.forward } else { kernels.backward };
+        // One block a memory, and the gradient of the state beside the rest.
         let (cluster, threads, far, shared, near_adjoint) = (1, THREADS, 0, 0, true);
         let (gates, point) = (2, state);
         Pieces { start, cluster, threads, tokens, gates, state, point, far, shared, near_adjoint, room }.grouped(

@@ -2,67 +2,9 @@
 //
 // What slots are to be written with depends on the gradient point alone: `h`, `b` and `g` are made for all tokens at once.
 // Each slot then goes through the tokens of a piece by itself, in the registers of one warp. Reads are sums over slots.
-#include "pieces.cuh"
+#include "unit_slots.cuh"
 
 enum { DECODE, SIMILARITY, ENCODE };
-
-// Slots that a warp has at once.
-#define SLOTS 4
-
-// COLUMNS elements a lane of each of a warp's slots of `32 COLUMNS` elements, element `lane + 32 c`.
-template <u32 COLUMNS> struct Slots {
-    float x[SLOTS][COLUMNS];
-
-    // Of neighbouring rows.
-    __device__ __forceinline__ void load(const float* from) {
-#pragma unroll
-        for (u32 n = 0; n < SLOTS * COLUMNS; n++) x[n / COLUMNS][n % COLUMNS] = from[threadIdx.x % 32 + 32 * n];
-    }
-    __device__ __forceinline__ void store(float* to) const {
-#pragma unroll
-        for (u32 n = 0; n < SLOTS * COLUMNS; n++) to[threadIdx.x % 32 + 32 * n] = x[n / COLUMNS][n % COLUMNS];
-    }
-};
-
-// The same of one row.
-template <u32 COLUMNS> struct Lanes {
-    float x[COLUMNS];
-
-    __device__ __forceinline__ void load(const float* from) {
-#pragma unroll
-        for (u32 c = 0; c < COLUMNS; c++) x[c] = from[threadIdx.x % 32 + 32 * c];
-    }
-    // Added to the row unless it is the first of a sum.
-    __device__ __forceinline__ void add(float* to, bool first) const {
-#pragma unroll
-        for (u32 c = 0; c < COLUMNS; c++) {
-            float& own = to[threadIdx.x % 32 + 32 * c];
-            own = first ? x[c] : own + x[c];
-        }
-    }
-};
-
-// A number for each of a warp's slots: rows of them begin at multiples of 16 bytes.
-struct Four {
-    float x[SLOTS];
-
-    __device__ __forceinline__ Four() {}
-    __device__ __forceinline__ explicit Four(const float* from) {
-        float4 all = *(const float4*)from;
-        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
-    }
-    // From the lanes where `warp_sums` leaves them.
-    __device__ __forceinline__ static Four spread(float sum) {
-        Four all;
-#pragma unroll
-        for (u32 i = 0; i < SLOTS; i++) all.x[i] = shuffle(sum, i * (32 / SLOTS));
-        return all;
-    }
-};
-
-// The slot that `warp_sums` leaves a sum of in this lane, and whether this is the first such lane.
-__device__ __forceinline__ u32 summed_slot() { return threadIdx.x % 32 / (32 / SLOTS); }
-__device__ __forceinline__ bool first_of_slot() { return threadIdx.x % (32 / SLOTS) == 0; }
 
 // MOST tokens of a piece: a backward keeps the slots after each of them, and has room for fewer. Slots of `32 COLUMNS`, which
 // go back to an anchor as they forget, or to zero.
@@ -97,6 +39,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     }
 
     // Arrays of a forward.
+    // Rows of slots are read four at once, which is why slots are a multiple of four.
     struct Forward {
         float* decay;
         // h [tokens,V]; b and θ g [tokens,K].
@@ -119,7 +62,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         __syncthreads();
     }
 
-    // Column `j` of the sum over slots [K,V] by these weights [K].
+    // Column `j` of the sum over slots [K,V] by these weights [K], four of which are read at once.
     __device__ __forceinline__ float weighed(const float* weights, const float* of, u32 j) const {
         float sum = 0.0f;
 #pragma unroll 4
@@ -134,6 +77,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     // out[t][i] = ⟨slot i, rows[t]⟩ for a warp's slots from `first` on and all tokens, four at a time.
     __device__ __forceinline__ void answer(const Piece& piece, u32 first, const Slots<COLUMNS>& s, Panel rows, Panel out) const {
         for (u32 start = 0; start < piece.tokens; start += 4) {
+            // Sixteen sums in one reduction.
             float sums[4 * SLOTS];
 #pragma unroll
             for (u32 n = 0; n < 4; n++) {
@@ -156,7 +100,10 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     }
 
     // (61) for a warp's slots.
-    __device__ __forceinline__ void teach_slots(const Piece& piece, u32 first, const Slots<COLUMNS>& r, const Forward& room) const {
+    __device__ __forceinline__ void teach_slots(
+        const Piece& piece, u32 first, const Slots<COLUMNS>& r, const Forward& room
+    ) const {
+        // b of (61) first; lanes then take a token and slot each.
         answer(piece, first, r, room.h, room.b);
         for (u32 at = threadIdx.x % 32; at < piece.tokens * SLOTS; at += 32) {
             u32 t = at / SLOTS, i = first + at % SLOTS;
@@ -193,7 +140,10 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     }
 
     // Adds to a warp's part what a token reads of its slots `s` from `first` on.
-    __device__ __forceinline__ void read_slots(u32 t, u32 first, const Brought& token, const Slots<COLUMNS>& s, const Forward& room) const {
+    __device__ __forceinline__ void read_slots(
+        u32 t, u32 first, const Brought& token, const Slots<COLUMNS>& s, const Forward& room
+    ) const {
+        // Over this warp's slots; others have theirs.
         Lanes<COLUMNS> y = {};
 #pragma unroll
         for (u32 i = 0; i < SLOTS; i++) {
@@ -219,6 +169,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
                 squares[i] += s.x[i][c] * s.x[i][c];
             }
         }
+        // (63): back to norm 1, by the lanes that have the sums.
         float own = rsqrtf(warp_sums(squares));
         Four inverse = Four::spread(own);
 #pragma unroll
@@ -238,6 +189,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
             s.load(old + first * value);
             r.load(point + first * value);
             if constexpr (ANCHORED) anchor.load(piece.anchor(0) + first * value);
+            // What is taught needs the slots of the point, which are in registers now.
             teach_slots(piece, first, r, room);
             Brought token, later;
             bring<false>(piece, 0, first, room, later);
@@ -264,6 +216,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     }
 
     // Arrays of a backward.
+    // Beside them a warp has its slots, their gradients and those of the point in registers.
     struct Backward : Forward {
         // By token and slot: 1/n, U·dX, db; dh [tokens,V].
         Panel inverse, gained, db, dh;
@@ -271,8 +224,6 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         Panel retained;
         // The slots after all tokens.
         Panel trace;
-        // Not used.
-        float* far;
 
         __device__ Backward(const LatticePieces& cell, Near& near)
             : Forward(cell, near), inverse(near, TOKENS, cell.key), gained(near, TOKENS, cell.key),
@@ -283,6 +234,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     __device__ void backward(
         const Piece& piece, const float* point, const float* old, const Adjoint& adjoint, const Backward& room
     ) const {
+        // Forward again and back, slot by slot; dh of (68) needs all of them.
         teach(piece, point, room);
         sweep_back(piece, point, old, adjoint, room);
         // dh of (68), which is dv.
@@ -310,6 +262,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
             r.load(point + from);
             if constexpr (ANCHORED) anchor.load(piece.anchor(0) + from), danchor.load(piece.danchor(0) + from);
             teach_slots(piece, first, r, room);
+            // Forward to the end of the piece, and back from there.
             through(piece, first, s, r, anchor, room);
             Slots<COLUMNS> ds, dr;
             ds.load(adjoint.state + from);
@@ -326,6 +279,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
                 slots_vjp(piece, t, first, token, s, r, ds, dr, room);
                 if constexpr (ANCHORED) anchor_vjp(t, first, token.decay, before, anchor, ds, danchor, room);
                 s = before;
+                // A read before the write comes last in reverse.
                 if (!after) dq = read_vjp(token, s, ds);
                 if (first_of_slot()) store(piece.call.dq, piece.row(t) * key + first + summed_slot(), dq);
             }
@@ -341,6 +295,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         u32 t, u32 first, float decay, const Slots<COLUMNS>& before, const Slots<COLUMNS>& anchor, Slots<COLUMNS>& d,
         Slots<COLUMNS>& danchor, const Backward& room
     ) const {
+        // ⟨dX, s − b⟩ over all four slots: the gate is one for all.
         float sum = 0.0f;
 #pragma unroll
         for (u32 n = 0; n < SLOTS * COLUMNS; n++) {
@@ -354,7 +309,10 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     }
 
     // Forward again through a piece, keeping 1/n and a warp's slots after all tokens.
-    __device__ __forceinline__ void through(const Piece& piece, u32 first, Slots<COLUMNS>& s, const Slots<COLUMNS>& r, const Slots<COLUMNS>& anchor, const Backward& room) const {
+    __device__ __forceinline__ void through(
+        const Piece& piece, u32 first, Slots<COLUMNS>& s, const Slots<COLUMNS>& r, const Slots<COLUMNS>& anchor,
+        const Backward& room
+    ) const {
         Brought token, later;
         bring<false>(piece, 0, first, room, later);
         for (u32 t = 0; t < piece.tokens; t++) {
@@ -370,6 +328,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
 
     // (65) for a warp's slots: `ds += q dy`, and dq of the slot that this lane has sums of.
     __device__ __forceinline__ float read_vjp(const Brought& token, const Slots<COLUMNS>& s, Slots<COLUMNS>& ds) const {
+        // The slots that were read, and the gradient of what was read.
         float dq[SLOTS];
 #pragma unroll
         for (u32 i = 0; i < SLOTS; i++) {
@@ -388,6 +347,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
         const Piece& piece, u32 t, u32 first, const Brought& token, const Slots<COLUMNS>& s, const Slots<COLUMNS>& r,
         Slots<COLUMNS>& ds, Slots<COLUMNS>& dr, const Backward& room
     ) const {
+        // Only the first sum is waited for before the slots go on.
         float sums[SLOTS], both[2 * SLOTS];
         Lanes<COLUMNS> dh = {};
 #pragma unroll
@@ -433,6 +393,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
             // The norms are no longer needed: r·dh comes in their place.
             if (variant == DECODE) answer(piece, first, r, room.dh, room.inverse);
             for (u32 t = 0; t < piece.tokens; t++) {
+                // `db h`, and for DECODE `−k dh`.
                 Lanes<COLUMNS> h, dh;
                 h.load(room.h.row(t)), dh.load(room.dh.row(t));
                 Four db(room.db.row(t) + first), k(piece.k.row(t) + first);
@@ -455,6 +416,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     // (67): only θ/a matters. At the floor a does not move, and NaN must not become 0.
     __device__ void store_gates(const Piece& piece, const Backward& room) const {
         ROWS(t, piece.tokens) {
+            // g again, from the key.
             float a = room.decay[t], theta = piece.gates.row(t)[1], dtheta = 0.0f;
             LANES(i, key) {
                 float k = piece.k.row(t)[i], g = variant == ENCODE ? k - room.b.row(t)[i] : k;
@@ -472,6 +434,7 @@ template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
 };
 
 // One block a multiprocessor: its arrays fill shared memory.
+// Registers are then what bounds a backward: 128 a thread.
 #define ALONE MOST_THREADS, 1
 
 // `lattice.rs`: what the launch hands over.

@@ -5,6 +5,7 @@
 #pragma once
 #include "square.cuh"
 
+// Singular values of X stay under 1.3, so that its elements and those of A and B are far from the largest half.
 // Factors are this many times as large as what they stand for: lower halves stay far from the smallest ones.
 #define RAISED 64.0f
 #define LOWERED (1.0f / (RAISED * RAISED))
@@ -13,7 +14,8 @@ struct NewtonSchulzHalves {
     u32 steps;
     // `(α, β, κ)` and ε².
     float alpha, beta, kappa, epsilon;
-    // Places of X of the last `kept` steps; A, B; of a backward D, P. Rows of 65 for transposes lie where B does.
+    // Places of factors: no two products that wait for one barrier write to the same one.
+    // X of the last `kept` steps; A, B; of a backward D, P. Rows of 65 for transposes lie where B does.
     Halves x, a, b, d, p;
     u32 kept;
 
@@ -39,10 +41,12 @@ struct NewtonSchulzHalves {
 
     // NS(S); `inverse` is 1/ν.
     __device__ __forceinline__ Square forward(const Square& s, float& inverse) const {
+        // (88)
         inverse = 1.0f / sqrtf(together(s.dot(s)) + epsilon);
         Square own = s;
         own.scale(inverse);
         for (u32 step = 0; step < steps; step++) {
+            // (89), (90): three products, each behind a barrier that shows its factors.
             Halves factor = of_step(step);
             factor.put(own, RAISED);
             __syncthreads();
@@ -59,6 +63,7 @@ struct NewtonSchulzHalves {
 
     // The transpose of what all threads hold, through rows of 65.
     __device__ __forceinline__ Square transposed(const Square& of) const {
+        // Rows of 65 elements: a column is in as many banks as it has rows.
         float* rows = (float*)b.at;
         Square result;
 #pragma unroll
@@ -76,6 +81,7 @@ struct NewtonSchulzHalves {
         d.put(own, 1.0f);
         Square of_a = gram(factor);
         __syncthreads();
+        // A is symmetric, and so is dA + dAᵀ: one product is enough where there are four.
         // P = dB + dBᵀ, of which dA + dAᵀ = β P + κ (P A + A P).
         Square of_p = {};
         add_product<true>(of_p, d, factor);
@@ -92,6 +98,7 @@ struct NewtonSchulzHalves {
         p.put(of_p, 1.0f / RAISED);
         polynomial(of_a);
         __syncthreads();
+        // D ← αD + B D + (dA + dAᵀ) X
         Square of_b = {}, of_x = {};
         add_product<false>(of_b, b, d);
         add_product<false>(of_x, p, factor);
@@ -102,10 +109,12 @@ struct NewtonSchulzHalves {
     // NS′(S)ᵀ D, after a forward that kept all steps.
     __device__ __forceinline__ Square backward(const Square& s, float inverse, Square own) const {
         // D grows up to 485 times: it starts between 1/16 and 1/8, by a power of two.
+        // NaN is left out here, and stays in the elements.
         float most = 0.0f;
 #pragma unroll
         for (u32 n = 0; n < 16; n++) most = fmaxf(most, fabsf(own.x[n]));
         most = block_max(most, partial());
+        // The exponent's bits of that power.
         int field = 250 - (int)(__float_as_uint(most) >> 23);
         field = field < 1 ? 1 : field;
         own.scale(__uint_as_float((u32)field << 23));

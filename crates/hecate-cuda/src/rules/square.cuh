@@ -14,10 +14,14 @@
 // This thread's elements of a matrix, as products leave them: a warp has 16 rows and 32 columns. Number `n`, of 16, is element
 // `(row(n), column(n))`.
 struct Square {
+    // Tiles of eight columns, of each two rows eight apart, of each two neighbours.
     float x[16];
 
+    // Four warps lie below each other, two side by side.
     __device__ __forceinline__ static u32 row(u32 n) { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + n / 2 % 2 * 8; }
-    __device__ __forceinline__ static u32 column(u32 n) { return threadIdx.x / 128 * 32 + n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2; }
+    __device__ __forceinline__ static u32 column(u32 n) {
+        return threadIdx.x / 128 * 32 + n / 4 * 8 + threadIdx.x % 4 * 2 + n % 2;
+    }
 
     // A matrix [64,64] in memory, two neighbours at once.
     __device__ __forceinline__ void load(const float* from) {
@@ -40,6 +44,7 @@ struct Square {
         return sum;
     }
     // x = keep x + factor y.
+    // All elements are this thread's: no barrier is needed.
     __device__ __forceinline__ void add(float keep, float factor, const Square& y) {
 #pragma unroll
         for (u32 n = 0; n < 16; n++) x[n] = keep * x[n] + factor * y.x[n];
@@ -50,6 +55,7 @@ struct Square {
     }
     // x += factor leftᵀ right.
     __device__ __forceinline__ void add_outer(float factor, const float* left, const float* right) {
+        // A thread has two rows.
         float rows[2] = {factor * left[row(0)], factor * left[row(2)]};
 #pragma unroll
         for (u32 n = 0; n < 16; n += 2) {
@@ -60,6 +66,7 @@ struct Square {
 
     // Sums `by x` down this warp's rows to `out [64]` of its row of warps; a lane writes one column.
     __device__ __forceinline__ void down(const float* by, float* out) const {
+        // A thread has eight columns.
         float rows[2] = {by[row(0)], by[row(2)]}, sums[8];
 #pragma unroll
         for (u32 c = 0; c < 8; c++) {
@@ -83,6 +90,7 @@ struct Square {
     }
     // Sums `x by` along this warp's columns to `out [64]` of its column of warps.
     __device__ __forceinline__ void along(const float* by, float* out) const {
+        // Four neighbouring lanes have the same two rows.
         float sums[2] = {0.0f, 0.0f};
 #pragma unroll
         for (u32 n = 0; n < 16; n += 2) {
@@ -110,6 +118,7 @@ struct Halves {
 #pragma unroll
         for (u32 n = 0; n < 16; n += 2) {
             float first = factor * from.x[n], second = factor * from.x[n + 1];
+            // What the upper half leaves is the lower one.
             u32 upper = pack_halves(first, second);
             float2 have = unpack_halves(upper);
             u32 own = (Square::row(n) * HALF_STRIDE + Square::column(n)) / 2;
@@ -128,7 +137,7 @@ struct Halves {
         u32 lane = threadIdx.x % 32, row = term + lane % 16, from = column + lane / 16 * 8;
         load_matrices_across(x, at + lower * SIDE * HALF_STRIDE + row * HALF_STRIDE + from);
     }
-    // Of the transpose.
+    // Of the transpose, which lies the way a right factor is wanted.
     __device__ __forceinline__ void right_transposed(u32 (&x)[4], u32 lower, u32 term, u32 column) const {
         u32 lane = threadIdx.x % 32, row = column + lane % 8 + lane / 16 * 8, from = term + lane / 8 % 2 * 8;
         load_matrices(x, at + lower * SIDE * HALF_STRIDE + row * HALF_STRIDE + from);
@@ -137,10 +146,13 @@ struct Halves {
 
 // out += x y, or x yᵀ.
 template <bool TRANSPOSED> __device__ __forceinline__ void add_product(Square& out, Halves x, Halves y) {
+    // This warp's first row and column.
     const u32 top = threadIdx.x / 32 % 4 * 16, side = threadIdx.x / 128 * 32;
     float(&sums)[4][4] = *(float(*)[4][4])out.x;
+    // Two at a time: with all of them the kernels would spill.
 #pragma unroll 2
     for (u32 term = 0; term < SIDE; term += 16) {
+        // Both halves of sixteen terms.
         u32 a[2][4];
         x.left(a[0], 0, top, term), x.left(a[1], 1, top, term);
 #pragma unroll
@@ -152,6 +164,7 @@ template <bool TRANSPOSED> __device__ __forceinline__ void add_product(Square& o
                 else y.right(b[lower], lower, term, side + 16 * pair);
             }
 #pragma unroll
+            // Upper by upper, upper by lower, lower by upper.
             for (u32 part = 0; part < 3; part++) {
                 const u32(&left)[4] = a[part == 2], (&right)[4] = b[part == 1];
                 multiply_add_halves(sums[2 * pair], left, right[0], right[1]);

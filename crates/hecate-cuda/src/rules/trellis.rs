@@ -66,6 +66,7 @@ impl Recurrent<Own> for Trellis {
 
     /// Frozen groups by pieces.
     fn grouped(self, device: &Cuda, dims: &Dims, _: DType, pass: usize) -> Option<Grouped<Cell>> {
+        // Rows of slots of a piece, and both memories.
         let slots = self.slots as usize;
         let (row, state) = (TOKENS * slots, slots * (dims.key + dims.value));
         // Rows of φ at once: half a warp has one where that is lanes enough.
@@ -75,6 +76,7 @@ impl Recurrent<Own> for Trellis {
         // Gradients of answers, codes; ⟨dS, S⟩ by warp, of θ.
         room.extend([3 * row, 2 * row, TOKENS * WARPS, 2 * TOKENS].into_iter().filter(|_| pass == 1));
         let start = if pass == 0 { BY_PIECES.forward } else { BY_PIECES.backward };
+        // One block a memory, and the gradient of the state beside the rest.
         let (cluster, threads, far, shared, near_adjoint) = (1, THREADS, 0, 0, true);
         let (tokens, gates, point) = (TOKENS, 2 + slots, state);
         Pieces { start, cluster, threads, tokens, gates, state, point, far, shared, near_adjoint, room }.grouped(

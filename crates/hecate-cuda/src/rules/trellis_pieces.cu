@@ -8,6 +8,7 @@
 
 // The state is `S_K [m,K]`, then `S_V [m,V]`.
 struct TrellisPieces {
+    // A sequence's states after so many tokens fit shared memory at the sizes that are timed.
     static constexpr u32 TOKENS = 16;
     static constexpr bool NEAR_ADJOINT = true;
     static constexpr u32 SHARED = 0;
@@ -52,7 +53,8 @@ struct TrellisPieces {
         __syncthreads();
     }
 
-    // out = ⟨slot, x⟩ for all slots of both memories, by token. Slots of a memory begin at `keys`, `values`, `apart` further by token.
+    // out = ⟨slot, x⟩ for all slots of both memories, by token. Slots of a memory begin at `keys` or `values`, and `apart` further
+    // for every token: 0 where all tokens ask the same ones.
     __device__ void answer(
         const Piece& piece, float* out, const float* keys, Panel k, const float* values, Panel v, u32 apart
     ) const {
@@ -69,10 +71,12 @@ struct TrellisPieces {
 
     // What both memories of `point` answer to a piece's keys and values, and what they are taught: (72).
     __device__ void teach(const Piece& piece, const float* point, const Forward& room) const {
+        // Tokens beyond the last change nothing.
         EACH(t, TOKENS) room.decay[t] = t < piece.tokens ? expf(piece.gates.row(t)[0]) : 1.0f;
         answer(piece, room.answers, point, piece.k, point + slots * key, piece.v, 0);
         each_row(2, room, [&](u32 side, u32 t, float* places) {
             float theta = piece.gates.row(t)[1], *step = row(room.steps, side, t);
+            // The point's rows are not wanted any more once `u` is there.
             phi().inner_grad(phi().at(row(room.answers, side, t), places), piece.gates.row(t) + 2, step);
             LANES_OF(phi().lanes, i, slots) step[i] *= -theta;
         });
@@ -88,6 +92,7 @@ struct TrellisPieces {
     };
     // Half of the warps have the keys' memory, the others the values'.
     template <class Body> __device__ __forceinline__ void tiles(Body body) const {
+        // A warp has two neighbouring slots; lanes have columns 32 apart, so that they read neighbours.
         constexpr u32 HALF = MOST_THREADS / 64;
         u32 warp = threadIdx.x / 32, side = warp / HALF, width = side ? value : key;
         for (u32 slot = warp % HALF * 2; slot < slots; slot += 2 * HALF) {
@@ -95,6 +100,7 @@ struct TrellisPieces {
                 Tile tile = {side, width, slot, column};
 #pragma unroll
                 for (u32 n = 0; n < 4; n++) {
+                    // Slots may be odd in number, and widths no multiple of 64.
                     u32 i = slot + n / 2, j = column + n % 2 * 32;
                     tile.has[n / 2][n % 2] = i < slots && j < width;
                     tile.at[n / 2][n % 2] = (side ? slots * key : 0) + i * width + j;
@@ -112,6 +118,7 @@ struct TrellisPieces {
             u32 t = first + n;
 #pragma unroll
             for (u32 c = 0; c < 4; c++) {
+                // What lies beyond is not even read: it may be no number.
                 bool has = tile.has[c / 2][c % 2] && t < piece.tokens;
                 float own = has ? by[t * slots + tile.slot + c / 2] : 0.0f;
                 out[n][c / 2][c % 2] = has ? own * x.row(t)[tile.column + c % 2 * 32] : 0.0f;
@@ -144,6 +151,7 @@ struct TrellisPieces {
                 for (u32 n = 0; n < 4; n++) {
 #pragma unroll
                     for (u32 c = 0; c < 4; c++) {
+                        // `B + a (S − B)`, then the write.
                         float& own = s[c / 2][c % 2];
                         own = a[n] * own + (1.0f - a[n]) * anchor[c / 2][c % 2] + written[n][c / 2][c % 2];
                         if (tile.has[c / 2][c % 2]) room.trace.row(t + n)[tile.at[c / 2][c % 2]] = own;
@@ -167,6 +175,7 @@ struct TrellisPieces {
     }
 
     // ρ of (75) for all tokens.
+    // Answers of the query stay for the backward.
     __device__ void find_read(const Piece& piece, const Forward& room) const {
         answer_after(piece, row(room.answers, 2, 0), 0, piece.q, key, room);
         each_row(1, room, [&](u32, u32 t, float* places) {
@@ -190,6 +199,7 @@ struct TrellisPieces {
         write(piece, old, next, room);
         if (!outputs) return;
         find_read(piece, room);
+        // A warp has a token, lanes its columns.
         ROWS(t, piece.tokens) LANES(j, value) {
             float y = weighed(room.read + t * slots, room.trace.row(t) + slots * key, value, j);
             store(piece.call.out, piece.row(t) * value + j, y);
@@ -197,14 +207,12 @@ struct TrellisPieces {
         __syncthreads();
     }
 
-    // Arrays of a backward.
+    // Arrays of a backward. The trace first holds states, then their gradients.
     struct Backward : Forward {
         // Gradients of answers [3,tokens,m], what either memory asks of the code [2,tokens,m].
         float *danswers, *dcode;
         // ⟨dS, S⟩ by token and warp, the gradients of θ by memory and token.
         float *kept, *dtheta;
-        // Not used.
-        float* far;
 
         __device__ Backward(const TrellisPieces& cell, Near& near)
             : Forward(cell, near), danswers(near.take(3 * TOKENS * cell.slots)),
@@ -215,6 +223,7 @@ struct TrellisPieces {
     __device__ void backward(
         const Piece& piece, const float* point, const float* old, const Adjoint& adjoint, const Backward& room
     ) const {
+        // Forward again, which leaves answers, steps, what is read, and the states after all tokens.
         teach(piece, point, room);
         write(piece, old, nullptr, room);
         find_read(piece, room);
@@ -239,6 +248,7 @@ struct TrellisPieces {
 
     // dS of (77) to (79) after all tokens, each with its own read, in place of the states; and ⟨dS, S⟩ of (78).
     __device__ void states_vjp(const Piece& piece, const float* old, float* dstate, const Backward& room) const {
+        // ⟨dS, S⟩ of this thread's elements, a number a token.
         float kept[TOKENS] = {};
         tiles([&](const Tile& tile) {
             float d[2][2], anchor[2][2], danchor[2][2] = {};
@@ -253,10 +263,13 @@ struct TrellisPieces {
 #pragma unroll
             for (u32 c = 0; c < 4; c++)
                 if (tile.has[c / 2][c % 2]) dstate[tile.at[c / 2][c % 2]] = d[c / 2][c % 2];
+            // Blocks have a sequence each: nobody else adds to it.
             float* to = piece.danchor(tile.side);
 #pragma unroll
-            for (u32 c = 0; c < 4; c++)
-                if (to && tile.has[c / 2][c % 2]) to[tile.at[c / 2][c % 2] - (tile.side ? slots * key : 0)] += danchor[c / 2][c % 2];
+            for (u32 c = 0; c < 4; c++) {
+                u32 at = tile.at[c / 2][c % 2] - (tile.side ? slots * key : 0);
+                if (to && tile.has[c / 2][c % 2]) to[at] += danchor[c / 2][c % 2];
+            }
         });
         // Lanes 2 t have the sums over their warp.
         float sum = warp_sums(kept);
@@ -276,6 +289,7 @@ struct TrellisPieces {
         float a[4] = {decay.x, decay.y, decay.z, decay.w};
 #pragma unroll
         for (u32 n = 0; n < 4; n++) {
+            // Before the first token is the state that the piece found.
             const float* from = first + n ? room.trace.row(first + n - 1) : old;
 #pragma unroll
             for (u32 c = 0; c < 4; c++) {
@@ -287,6 +301,7 @@ struct TrellisPieces {
         for (u32 n = 4; n-- > 0;) {
 #pragma unroll
             for (u32 c = 0; c < 4; c++) {
+                // Complete for the state after the token; then what its write found.
                 float& own = d[c / 2][c % 2];
                 own += read[n][c / 2][c % 2];
                 kept[first + n] += own * (before[n][c / 2][c % 2] - anchor[c / 2][c % 2]);
@@ -299,6 +314,7 @@ struct TrellisPieces {
 
     // (78), (79) up to the gradients of what both memories answered.
     __device__ void codes_vjp(const Piece& piece, const Backward& room) const {
+        // The trace holds dS now.
         const float* keys = room.trace.at;
         answer(piece, room.danswers, keys, piece.k, keys + slots * key, piece.v, room.trace.stride);
         each_row(2, room, [&](u32 side, u32 t, float* spare) {
@@ -306,6 +322,7 @@ struct TrellisPieces {
             float *own = row(room.danswers, side, t), *u = spare + POINT_ROWS * slots;
             PhiPoint place = phi().at(row(room.answers, side, t), spare);
             phi().inner_grad(place, code, u);
+            // Before the row is scaled by −θ.
             float dtheta = -phi().dot(u, own);
             if ((threadIdx.x & (phi().lanes - 1)) == 0) room.dtheta[side * TOKENS + t] = dtheta;
             LANES_OF(phi().lanes, i, slots) own[i] *= -theta;
@@ -315,6 +332,7 @@ struct TrellisPieces {
 
     // What is left of (78), (79): gradients of keys and values, and of the point.
     __device__ void writes_vjp(const Piece& piece, const float* point, float* dpoint, const Backward& room) const {
+        // Keys and values: what the write gives, then what the answer does.
         ROWS(r, 2 * piece.tokens) {
             u32 side = r >= piece.tokens, t = r - side * piece.tokens, width = side ? value : key, begin = side ? slots * key : 0;
             LANES(j, width) {
@@ -324,6 +342,7 @@ struct TrellisPieces {
             }
         }
         tiles([&](const Tile& tile) {
+            // `dzᵀ x` over the tokens.
             float sum[2][2] = {};
             for (u32 t = 0; t < piece.tokens; t += 4) {
                 float inner[4][2][2];
@@ -340,6 +359,7 @@ struct TrellisPieces {
     // Gradients of gates: `log a`, `θ`, the code, which both memories ask for.
     __device__ void store_gates(const Piece& piece, const Backward& room) const {
         EACH(t, piece.tokens) {
+            // Warps in order: the same bits every time.
             float da = 0.0f;
             for (u32 warp = 0; warp < MOST_THREADS / 32; warp++) da += room.kept[t * (MOST_THREADS / 32) + warp];
             piece.call.dgates[0][piece.row(t)] = room.decay[t] * da;
@@ -353,7 +373,8 @@ struct TrellisPieces {
     }
 };
 
-// One block a multiprocessor: its arrays fill shared memory.
+// One block a multiprocessor: its arrays fill shared memory. A thread may have 128 registers.
+// With half as many threads each would have twice the work between two barriers.
 #define ALONE MOST_THREADS, 1
 
 // `trellis.rs`: what the launch hands over.
