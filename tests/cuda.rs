@@ -67,6 +67,9 @@ mod decoding;
 #[path = "cuda/frozen.rs"]
 mod frozen;
 
+#[path = "cuda/slots.rs"]
+mod slots;
+
 #[path = "cuda/linear.rs"]
 mod linear;
 

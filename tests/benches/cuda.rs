@@ -3,7 +3,8 @@
 //! `cargo bench -p hecate-tests --bench cuda` prints a table; with `-- --requests` each line `RULE DTYPE B T H D PASS`
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
 //! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
-//! wide as keys. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
+//! wide as keys; `lattice:16`, `trellis:16` and `atlas:64` are these in such
+//! groups, atlas with 5 steps of Newton-Schulz. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
 //! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
 //! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
 //! that nothing is found in the cache.
@@ -107,7 +108,7 @@ where
     repeated(device, rule, request)
 }
 
-/// An MLP memory in groups, held to the CPU column with arguments of the type that is timed.
+/// A memory in frozen groups, held to the CPU column with arguments of the type that is timed.
 fn prepare_frozen<R: Oracle>(device: &Cuda, rule: R, request: &Request) -> Result<Work>
 where
     Cuda: Kernel<R>,
@@ -301,10 +302,22 @@ fn attend<B: primitives::Attention>(
     [&y, &grads.q, &grads.k, &grads.v].into_iter().map(Array::download).collect()
 }
 
-/// MLP memories by `RULE:GROUP:EXPANSION`; none for other names.
+/// MLP memories by `RULE:GROUP:EXPANSION`, slot memories by `RULE:GROUP`; none for other names.
 fn frozen(device: &Cuda, request: &Request) -> Option<Result<Work>> {
     let mut words = request.rule.split(':');
-    let (name, group, expansion) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let (name, group) = (words.next()?, words.next()?.parse().ok()?);
+    let Some(expansion) = words.next() else {
+        return match name {
+            "lattice" => Some(prepare_frozen(device, Lattice { frozen: Some(group), ..Lattice::default() }, request)),
+            "trellis" => Some(prepare_frozen(device, Trellis { frozen: Some(group), ..Trellis::default() }, request)),
+            "atlas" => {
+                let atlas = Atlas { newton_schulz: 5, frozen: Some(group), ..Atlas::default() };
+                Some(prepare_frozen(device, atlas, request))
+            }
+            _ => None,
+        };
+    };
+    let expansion = expansion.parse().ok()?;
     let (frozen, memory) = (Some(group), MlpMemory { expansion, ..MlpMemory::default() });
     macro_rules! by_name {
         ($($name:literal $rule:ident),*) => {

@@ -27,9 +27,15 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("chunk_bf16/reverse.cuh", include_str!("linear/chunk_bf16/reverse.cuh")),
     // Rules token by token, and products of a block.
     ("block.cuh", include_str!("recurrent/block.cuh")),
+    ("cluster.cuh", include_str!("recurrent/cluster.cuh")),
     ("renorm.cuh", include_str!("recurrent/renorm.cuh")),
     ("recurrent.cuh", include_str!("recurrent/recurrent.cuh")),
+    ("pieces.cuh", include_str!("recurrent/pieces.cuh")),
     ("product.cuh", include_str!("product.cuh")),
+    ("unit_slots.cuh", include_str!("rules/unit_slots.cuh")),
+    ("square.cuh", include_str!("rules/square.cuh")),
+    ("newton_schulz_halves.cuh", include_str!("rules/newton_schulz_halves.cuh")),
+    ("phi.cuh", include_str!("rules/phi.cuh")),
     ("newton_schulz.cuh", include_str!("rules/newton_schulz.cuh")),
     // Deep memories.
     ("activation.cuh", include_str!("deep/activation.cuh")),

@@ -63,5 +63,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     // Rules with kernels of their own.
     &rules::atlas::SOURCE,
     &rules::lattice::SOURCE,
+    &rules::atlas::PIECES,
+    &rules::lattice::PIECES,
     &rules::trellis::SOURCE,
+    &rules::trellis::PIECES,
 ];

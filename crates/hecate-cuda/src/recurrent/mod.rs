@@ -4,13 +4,16 @@
 //! block runs together. This module starts a block for every sequence and head, as many at once as the GPU holds. It
 //! keeps states and hands out workspaces. The kernels compute states between kept ones again and walk back.
 //!
-//! Where a rule has kernels for whole groups ([`Grouped`]), a cluster of blocks has a sequence and head instead.
+//! Where a rule has kernels for whole groups ([`Grouped`]), a cluster of blocks has a sequence and head instead, or a block
+//! does what [`pieces`] says.
 //!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every `C = 64` tokens, and none a token: `N H ⌈T/C⌉ |state|`
 //! elements. Frozen rules keep one every `⌊C/G⌋ G` tokens, or every `C` tokens of each longer group. During a backward
 //! every block at work has the states of one such interval in a workspace of its own.
+
+pub(crate) mod pieces;
 
 use crate::{
     Cuda,
@@ -312,7 +315,7 @@ impl RecurrentLayout {
         let near = near(&arrays, near_limit(device));
         let each = exchanged + arrays.iter().map(|count| count.next_multiple_of(4)).sum::<usize>() - near;
         // A cluster a memory, no more than keep the GPU busy and an eighth of its memory has room for.
-        let most = (4 * properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each)) / cluster;
+        let most = (4 * properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each.max(1))) / cluster;
         let blocks = (dims.sequences.count() * dims.heads).min(most.max(1)) * cluster;
         // What did not fit into shared memory, and what blocks exchange.
         let workspace = device.empty([blocks, each], DType::F32)?;

@@ -1,115 +1,6 @@
 // Slots for keys and for values, taught to give the same code: equations (70) to (79).
-#include "activation.cuh"
+#include "phi.cuh"
 #include "recurrent.cuh"
-
-// Numbered so on the host too.
-enum { L2_SILU, LN_SILU, IDENTITY };
-
-// `φ` at one point `z [m]`: value, first and second derivative, rows `[m]` in scratch, and the norm n. Each element is one
-// lane's of the warp that calls, so that no barrier is needed.
-struct PhiPoint {
-    float *f, *slope, *second;
-    float n;
-};
-
-// Rows `[m]` of a point, and of the workspace of its second derivative.
-#define POINT_ROWS 3
-#define WORKSPACE_ROWS 6
-
-// `φ` over `m` slots, by one warp.
-// All lanes of the warp call every function of it; rows are [m] in scratch, lane by lane.
-struct Phi {
-    // One of the enumeration; m.
-    u32 kind, slots;
-    float epsilon;
-
-    // 1/m for the mean of a layer norm; 1 for the length.
-    __device__ float share() const { return kind == LN_SILU ? 1.0f / (float)slots : 1.0f; }
-
-    // What `C` takes off.
-    __device__ float mean(const float* x) const { return kind == LN_SILU ? warp_total(x, slots) * share() : 0.0f; }
-
-    // (70), in the rows that start at `rows`.
-    __device__ PhiPoint at(const float* z, float* rows) const {
-        PhiPoint p = {rows, rows + slots, rows + 2 * slots, 1.0f};
-        // f(z) and its derivatives, before the norm.
-        LANES(i, slots) {
-            if (kind == IDENTITY) {
-                p.f[i] = z[i];
-                continue;
-            }
-            // Value and two derivatives of one logistic function.
-            Curve s = silu(z[i]);
-            p.f[i] = s.value;
-            p.slope[i] = s.slope;
-            p.second[i] = s.second;
-        }
-        if (kind == IDENTITY) return p;
-        // Then the mean is taken off, where φ has one, and the length is divided by.
-        float centre = mean(p.f), square = 0.0f;
-        LANES(i, slots) {
-            p.f[i] -= centre;
-            square += p.f[i] * p.f[i];
-        }
-        // n of (70); ε keeps it over 0 where all of s is.
-        p.n = sqrtf(share() * warp_sum(square) + epsilon);
-        LANES(i, slots) p.f[i] /= p.n;
-        return p;
-    }
-
-    // `out = N e` of (71); they may be the same.
-    __device__ void norm_vjp(const PhiPoint& p, const float* e, float* out) const {
-        // The part of e along φ(z), which the norm takes away.
-        float centre = mean(e), along = share() * warp_dot(p.f, e, slots);
-        LANES(i, slots) out[i] = (e[i] - centre - along * p.f[i]) / p.n;
-    }
-
-    // `e ← J(z)ᵀ e` of (71).
-    __device__ void pullback(const PhiPoint& p, float* e) const {
-        if (kind == IDENTITY) return;
-        norm_vjp(p, e, e);
-        LANES(i, slots) e[i] *= p.slope[i];
-    }
-
-    // `u` of (72).
-    __device__ void inner_grad(const PhiPoint& p, const float* code, float* u) const {
-        // The error of the code; back through φ it is u.
-        LANES(i, slots) u[i] = p.f[i] - code[i];
-        pullback(p, u);
-    }
-
-    // (73), (74): `du` becomes `dz`, and `dcode` is set; `room` holds 6 rows.
-    __device__ void second_derivative(const PhiPoint& p, const float* code, float* du, float* dcode, float* workspace) const {
-        if (kind == IDENTITY) {
-            LANES(i, slots) dcode[i] = -du[i];
-            return;
-        }
-        float *e = workspace, *g = e + slots, *w = g + slots, *nw = w + slots, *df = nw + slots, *ds = df + slots;
-        LANES(i, slots) {
-            e[i] = p.f[i] - code[i];
-            w[i] = p.slope[i] * du[i];
-        }
-        // N of the error, and of σ′ du.
-        norm_vjp(p, e, g);
-        norm_vjp(p, w, nw);
-        // What the direction φ(z) of the norm gives to f.
-        // f̄ of (73), with e = f − c and w = silu′ ∘ du.
-        float factor = -share() / p.n, fe = warp_dot(p.f, e, slots), fw = warp_dot(p.f, w, slots);
-        LANES(i, slots) {
-            dcode[i] = -nw[i];
-            df[i] = factor * (fe * w[i] + fw * e[i]);
-        }
-        // What the length n gives.
-        // n̄ of (73).
-        float dn = -(warp_dot(w, g, slots) + warp_dot(df, p.f, slots)) / p.n;
-        norm_vjp(p, nw, ds);
-        float centre = mean(df);
-        LANES(i, slots) {
-            float s = ds[i] + (df[i] - centre) / p.n + share() * dn * p.f[i];
-            du[i] = p.second[i] * g[i] * du[i] + p.slope[i] * s;
-        }
-    }
-};
 
 // The state is `S_K [m,K]`, then `S_V [m,V]`. A token leaves `R_K kᵀ`, `R_V vᵀ`, `S_K qᵀ`, each `[m]`.
 struct Trellis {
@@ -121,7 +12,7 @@ struct Trellis {
     static constexpr bool OVERWRITES = true;
 
     // φ at these sizes.
-    __device__ Phi phi() const { return {kind, slots, epsilon}; }
+    __device__ Phi phi() const { return {kind, slots, 32, epsilon}; }
 
     // Scratch: `u [2,m]`, places `[2,3,m]`.
     __device__ void forward(
