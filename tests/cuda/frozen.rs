@@ -4,7 +4,7 @@ use super::backends;
 use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel, Read,
-    rules::{Activation, Huber, MlpMemory, MomentumForm, TitansMlp, Yaad, YaadMomentum},
+    rules::{Activation, Huber, Map, Memora, MlpMemory, MomentumForm, Moneta, TitansMlp, Yaad, YaadMomentum},
 };
 use hecate_cpu::Cpu;
 use hecate_cuda::Cuda;
@@ -122,6 +122,45 @@ fn factors_in_shared_memory() {
     rounds(&Case::new(titans(16), Sizes::new(20, 17, 14, 32, 32), 67));
 }
 
+fn memora(group: u32) -> Memora {
+    Memora { frozen: Some(group), ..Memora::default() }
+}
+
+fn moneta(group: u32) -> Moneta {
+    Moneta { frozen: Some(group), ..Moneta::default() }
+}
+
+/// Memories whose weights are an image of the state, which goes token by token inside a group: groups of any size.
+#[test]
+fn images_of_states() {
+    for (seed, group) in (81..).zip([1, 5, 16, 20, 33, 64]) {
+        rounds(&Case::new(memora(group), Sizes::new(1, 83, 2, 32, 64), seed));
+        rounds(&Case::new(moneta(group), Sizes::new(1, 70, 2, 64, 32), seed));
+    }
+    rounds(&Case::packed(memora(16), &[40, 1, 64, 17], 2, 32, 32, 88));
+    rounds(&Case::packed(moneta(64), &[70, 3, 128], 1, 32, 64, 89));
+    // More memories than run at once, and hidden layers that clusters share.
+    rounds(&Case::new(memora(16), Sizes::new(20, 17, 14, 32, 32), 90));
+    rounds(&Case::new(Memora { memory: WIDE, ..memora(64) }, Sizes::new(1, 70, 2, 64, 64), 91));
+    rounds(&Case::new(Moneta { memory: WIDE, ..moneta(64) }, Sizes::new(1, 70, 2, 64, 64), 92));
+    rounds(&Case::new(Moneta { memory: WIDE, ..moneta(16) }, Sizes::new(1, 20, 1, 128, 128), 93));
+}
+
+/// Their options, with kernels for groups and without.
+#[test]
+fn options_of_images() {
+    let sizes = Sizes::new(1, 70, 2, 32, 32);
+    rounds(&Case::new(Memora { scale: 3.0, clip: Some(2.0), ..memora(32) }, sizes, 101));
+    rounds(&Case::new(Memora { memory: PLAIN, ..memora(16) }, sizes, 102));
+    rounds(&Case::new(Memora { read: Read::Before, ..memora(16) }, sizes, 103));
+    rounds(&Case::new(Moneta { clip: Some(2.0), memory: PLAIN, ..moneta(32) }, sizes, 104));
+    rounds(&Case::new(Moneta { tanh: true, ..moneta(16) }, sizes, 105));
+    rounds(&Case::new(Moneta { p: 1.5, epsilon: 1e-3, ..moneta(16) }, sizes, 106));
+    rounds(&Case::new(Moneta { q: 3.0, ..moneta(16) }, sizes, 107));
+    rounds(&Case::new(Moneta { map: Map::Literal, ..moneta(16) }, sizes, 108));
+    rounds_anchored(Case::new(memora(16), sizes, 109));
+}
+
 /// Keys that say nothing and keys that all say the same, and memories that forget everything at once.
 #[test]
 fn extreme_tokens() {
@@ -138,10 +177,43 @@ fn extreme_tokens() {
     close(&changed("log_a", |t, all| if t % 9 == 4 { f64::NEG_INFINITY } else { 8.0 * all[t] }));
 }
 
+/// The same of images: all is forgotten at once, states are large, and exponentials pass the range of 32 bits.
+#[test]
+fn extreme_images() {
+    let (sizes, large) = (Sizes::new(1, 50, 1, 32, 32), |by: f64| move |values: &mut f64| *values *= by);
+    let times = |name: &'static str, by: f64| {
+        move |slot: &str, mut array: Array| {
+            if slot == name {
+                array.values.iter_mut().for_each(large(by));
+            }
+            array
+        }
+    };
+    let forgets = |slot: &str, mut array: Array| {
+        if slot == "log_a" {
+            array.values.iter_mut().enumerate().for_each(|(t, x)| *x = if t % 9 == 4 { f64::NEG_INFINITY } else { 8.0 * *x });
+        }
+        array
+    };
+    close(&Case::new(memora(16), sizes, 111).with(forgets));
+    close(&Case::new(moneta(16), sizes, 112).with(forgets));
+    close(&Case::new(memora(16), sizes, 113).with(times("theta", 300.0)));
+    close(&Case::new(moneta(16), sizes, 114).with(times("w0", 1e4)));
+}
+
 /// The same call gives the same bits, whatever is in memory before it.
 #[test]
 fn bits_repeat() {
-    let case = Case::new(TitansMlp { memory: WIDE, ..titans(16) }, Sizes::new(2, 130, 3, 64, 64), 41);
+    let sizes = Sizes::new(2, 130, 3, 64, 64);
+    repeats(&Case::new(TitansMlp { memory: WIDE, ..titans(16) }, sizes, 41));
+    repeats(&Case::new(Memora { memory: WIDE, ..memora(16) }, sizes, 42));
+    repeats(&Case::new(Moneta { memory: WIDE, ..moneta(64) }, sizes, 43));
+}
+
+fn repeats<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+{
     for device in backends() {
         let [first, second] = [0, 1].map(|_| case.run(&device, DType::Bf16).unwrap());
         for ((slot, first), (_, second)) in first.list().into_iter().zip(second.list()) {
