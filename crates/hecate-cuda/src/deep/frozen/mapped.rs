@@ -6,11 +6,11 @@
 //! Inner gradients of a group are products of its rows with the weights that it starts with, as where memories decay; they go by
 //! the same code. The states between are sums of what the tokens write. But a read takes an image of such a sum, element by
 //! element: `exp` of (55), or `|x|² x` of (54). No masked product makes that. So states go through registers, token by token: a
-//! state moves, its image is read, and both norms and sums of columns are left as parts, since no write of the group waits for
-//! them. Warps have tiles of 32 rows and 16 columns, and none waits for another before the group's end (`sweep.cuh`).
+//! state moves, its image is read, and sums over rows, of columns and for the norm are left as parts, since no write of the group
+//! waits for them. Warps have tiles of 32 rows and columns, and meet every eight tokens to add up (`sweep.cuh`).
 //!
-//! Backward, states are computed from the last to the first: `X_{t−1} = (X_t − k z) / a`. One is kept every 8 tokens. Where `a`
-//! would let errors grow over 2⁸ between two of those, a state is computed from the kept one before it.
+//! Backward, states are computed from the last to the first: `X_{t−1} = (X_t − k z) / a`. One is kept every eight tokens. Where
+//! `a` would let errors grow over 2⁸ between two of those, a state is computed from the kept one before it.
 //!
 //! # Numbers
 //!
@@ -29,7 +29,7 @@
 //! What the other kernels leave out, reads before the write, anchors, widths that 32 does not divide, and of (54) other norms than
 //! `q = 4` and the literal map.
 
-use super::{Places, TOKEN_GRADIENTS, TOKEN_NUMBERS};
+use super::{Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
 use crate::{
     Cuda,
     recurrent::{Grouped, StepKernels, step_kernels},
@@ -59,11 +59,11 @@ type ByCluster = [(usize, StepKernels<DeepOptions>); 4];
 const OF_MEMORA: ByCluster = [(1, MEMORA_1), (2, MEMORA_2), (4, MEMORA_4), (8, MEMORA_8)];
 const OF_MONETA: ByCluster = [(1, MONETA_1), (2, MONETA_2), (4, MONETA_4), (8, MONETA_8)];
 
-/// `MAPPED_THREADS`.
-const THREADS: u32 = 512;
-/// `TILE_ROWS`, `TILE_COLUMNS`, `CHUNK`.
-const TILE: [usize; 2] = [32, 16];
+/// `TILE`, `CHUNK`, `NUMBERS`, `PARTS`.
+const TILE: usize = 32;
 const CHUNK: usize = 8;
+const NUMBERS: usize = 8;
+const PARTS: usize = CHUNK * (3 * TILE + 1);
 
 /// The kernels of a rule that have its image, where they serve the call.
 fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByCluster> {
@@ -74,7 +74,7 @@ fn kernels(spec: DeepSpec, dims: &Dims) -> Option<ByCluster> {
     };
     let hidden = spec.structure.hidden(dims.key)?;
     // Every block has whole tiles of both layers.
-    let whole = [dims.key, dims.value, hidden].iter().all(|width| width.is_multiple_of(TILE[0]));
+    let whole = [dims.key, dims.value, hidden].iter().all(|width| width.is_multiple_of(TILE));
     (whole && spec.read == Read::After && !dims.anchored).then_some(by_cluster)
 }
 
@@ -87,7 +87,7 @@ pub(super) fn grouped(
     pass: usize,
 ) -> Option<Grouped<DeepOptions>> {
     let by_cluster = kernels(spec, dims)?;
-    let (cluster, kernels) = super::of_blocks(device, dims, places.width, TILE[0], &by_cluster);
+    let (cluster, kernels) = super::of_blocks(device, dims, places.width, TILE, &by_cluster);
     let block = Mapped(Places { width: places.width / cluster, ..*places });
     let start = if pass == 0 { kernels.forward } else { kernels.backward };
     let arrays = if pass == 0 { block.forward() } else { block.backward() };
@@ -103,45 +103,32 @@ impl Mapped {
         [[self.0.key, self.0.width], [self.0.width, self.0.value]]
     }
 
-    /// Tiles of a layer, down and across.
-    fn tiles(layer: [usize; 2]) -> [usize; 2] {
-        std::array::from_fn(|axis| layer[axis] / TILE[axis])
-    }
-
     /// What blocks leave for each other: beside what the other kernels do, parts of outputs and numbers for both norms.
     fn exchanged(&self) -> usize {
-        let (rows, Places { width, value, .. }) = (self.0.rows(), self.0);
-        let parts = [width / TILE[0] * rows * value; 3];
-        let norms = self.layers().map(|layer| [Self::tiles(layer).iter().product::<usize>() * rows, rows + 1]);
-        // Units and norms before the group, by token what a norm meets, sums of columns, inner products.
-        let numbers = [4, rows, value, 2];
-        let own = parts.into_iter().chain(norms.into_iter().flatten()).chain(numbers);
-        self.0.exchanged() + own.map(|count| count.next_multiple_of(4)).sum::<usize>()
+        let (rows, value) = (self.0.rows(), self.0.value);
+        // Of both layers a norm and a unit by token; units and norms before the group; what a norm meets, by token; sums of columns;
+        // inner products.
+        let own = [rows * value, rows * value, rows * value, rows, rows + 1, rows, rows + 1, 4, rows, value, 2];
+        self.0.exchanged() + own.map(|count| count.next_multiple_of(4)).iter().sum::<usize>()
     }
 
-    /// Of a forward, or the same places of a backward with what it puts between and behind.
-    fn places(&self, between: &[usize], panels: &[usize], behind: &[usize]) -> Vec<usize> {
-        let (rows, Places { key, width, value, .. }) = (self.0.rows(), self.0);
-        let [low, high] = self.layers().map(|[rows, columns]| (rows, columns));
-        // Numbers by token, of either layer, of gradients.
-        let mut all = vec![TOKEN_NUMBERS * rows, 6 * (rows + 4), 6 * (rows + 4), TOKEN_GRADIENTS * rows];
-        all.extend(between);
-        // k, q, z0, h, hq, z1, then what a backward has there.
-        let operands = [key, key, width, width, width, value].into_iter().chain(panels.iter().copied()).map(|wide| (rows, wide));
-        all.extend(Places::panels(&operands.collect::<Vec<_>>()));
-        // Weights, v, u, states, outputs of both layers, logarithms of both.
-        let rest = [low, high, (rows, value), (rows, value), low, high];
-        all.extend(Places::panels(&rest));
-        all.extend(Places::panels(&[width, value, width, value].map(|wide| (rows, wide))));
-        // Parts of the first layer.
-        all.extend([key / TILE[0] * rows * width; 3]);
-        all.extend(behind);
-        all
-    }
-
-    /// Of a forward.
+    /// Of a forward, and the first of a backward.
     fn forward(&self) -> Vec<usize> {
-        self.places(&[], &[], &[])
+        let (rows, Places { key, width, value, .. }) = (self.0.rows(), self.0);
+        let layers = self.layers();
+        // A chunk's tokens, and what warps leave of it.
+        let staged = layers.map(|[height, wide]| 2 * height + 4 * wide + NUMBERS).into_iter().max().unwrap_or(0);
+        let mut all = vec![CHUNK * staged + THREADS as usize / 32 * PARTS];
+        // Numbers by token, of either layer, of gradients.
+        all.extend([TOKEN_NUMBERS, NUMBERS, 1, NUMBERS, 1, TOKEN_GRADIENTS].map(|count| count * rows));
+        // k, q, z0, h, hq, z1; weights; v, u.
+        let [low, high] = layers.map(|[rows, columns]| (rows, columns));
+        all.extend(Places::panels(&[key, key, width, width, width, value].map(|wide| (rows, wide))));
+        all.extend(Places::panels(&[low, high, (rows, value), (rows, value), low, high]));
+        // Behind states: outputs of both layers, logarithms of both, parts of the first one.
+        all.extend(Places::panels(&[width, value, width, value].map(|wide| (rows, wide))));
+        all.extend([rows * width; 3]);
+        all
     }
 
     /// Of a backward.
@@ -149,16 +136,15 @@ impl Mapped {
         let (rows, Places { key, width, value, group, .. }) = (self.0.rows(), self.0);
         let layers = self.layers();
         let [low, high] = layers.map(|[rows, columns]| (rows, columns));
-        // A chunk's parts, by warp.
-        let parts = THREADS as usize / 32 * (2 * CHUNK * TILE[0] + CHUNK * TILE[1] + CHUNK);
         let widest = width.max(value);
-        // dhq, dh, pre, back, dout, dq, dk, dz1, less; gradients of weights and of states.
-        let wides = [width, width, width, width, value, key, key, value, value].map(|wide| (rows, wide));
-        let mut behind: Vec<_> = Places::panels(&wides).chain(Places::panels(&[low, high, low, high])).collect();
+        // given, taken, dhq, dh, pre, back, dout, dq, dk, dz1, less; gradients of weights and of states.
+        let wides = [widest, widest, width, width, width, width, value, key, key, value, value].map(|wide| (rows, wide));
+        let mut all = self.forward();
+        all.extend(Places::panels(&wides).chain(Places::panels(&[low, high, low, high])));
         // Sums of columns; states behind chunks; states before groups of an interval but its first and last.
-        behind.extend([width, value]);
-        behind.extend(layers.map(|layer| layer[0] * layer[1] * rows.div_ceil(CHUNK)));
-        behind.push((super::MOST_TOKENS / group).saturating_sub(2) * (key + value) * width);
-        self.places(&[parts], &[widest, widest], &behind)
+        all.extend([width, value]);
+        all.extend(layers.map(|layer| layer[0] * layer[1] * rows.div_ceil(CHUNK)));
+        all.push((super::MOST_TOKENS / group).saturating_sub(2) * (key + value) * width);
+        all
     }
 }

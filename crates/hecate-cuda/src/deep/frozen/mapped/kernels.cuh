@@ -67,17 +67,16 @@ template <int MAP> __device__ __forceinline__ void run_backward(const RecurrentC
             u32 groups = (end - start + call.frozen - 1) / call.frozen;
             const float* kept = sequence.kept + (u64)interval * call.state;
             f.load_states(kept, kept + o.first());
-            // States before groups after the first.
-            for (u32 g = 1; g < groups; g++) {
-                f.forward<MAP>(call, sequence, start + (g - 1) * call.frozen, call.frozen, false);
-                if (g + 1 < groups) f.put_by(g);
-            }
-            for (u32 g = groups; g-- > 0;) {
-                // The state before the last group is at hand.
-                if (g + 1 < groups && g > 0) f.take_back(g);
-                if (g + 1 < groups && g == 0) f.load_states(kept, kept + o.first());
-                u32 from = start + g * call.frozen;
-                f.group<MAP>(call, sequence, from, min(call.frozen, end - from));
+            // States before groups after the first; then groups from the last, whose state is at hand.
+            for (u32 step = 1; step < 2 * groups; step++) {
+                bool ahead = step < groups;
+                u32 g = ahead ? step - 1 : 2 * groups - 1 - step, from = start + g * call.frozen;
+                if (step > groups && g > 0) f.take_back(g);
+                if (step > groups && g == 0) f.load_states(kept, kept + o.first());
+                if (MAP == SOFTMAX && !ahead) f.column_sums_of_gradients();
+                f.forward<MAP>(call, sequence, from, min(call.frozen, end - from), !ahead);
+                if (!ahead) f.group<MAP>(call, sequence, from, min(call.frozen, end - from));
+                else if (step + 1 < groups) f.put_by(step);
             }
         }
         f.close(call, index);
@@ -91,12 +90,12 @@ template <int MAP> __device__ __forceinline__ void run_backward(const RecurrentC
         run(args.call, args.cell, near); \
     }
 #define MAPPED_KERNELS(name, map)                                                                    \
-    MAPPED_KERNEL(KERNEL(name##_groups_1, FrozenArgs, MAPPED_THREADS), run_forward<map>)             \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_2, FrozenArgs, MAPPED_THREADS, 2), run_forward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_4, FrozenArgs, MAPPED_THREADS, 4), run_forward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_8, FrozenArgs, MAPPED_THREADS, 8), run_forward<map>)
+    MAPPED_KERNEL(KERNEL(name##_groups_1, FrozenArgs, FROZEN_THREADS), run_forward<map>)             \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_2, FrozenArgs, FROZEN_THREADS, 2), run_forward<map>)  \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_4, FrozenArgs, FROZEN_THREADS, 4), run_forward<map>)  \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_8, FrozenArgs, FROZEN_THREADS, 8), run_forward<map>)
 #define MAPPED_BACKWARD_KERNELS(name, map)                                                                     \
-    MAPPED_KERNEL(KERNEL(name##_groups_backward_1, FrozenArgs, MAPPED_THREADS), run_backward<map>)             \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_2, FrozenArgs, MAPPED_THREADS, 2), run_backward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_4, FrozenArgs, MAPPED_THREADS, 4), run_backward<map>)  \
-    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_8, FrozenArgs, MAPPED_THREADS, 8), run_backward<map>)
+    MAPPED_KERNEL(KERNEL(name##_groups_backward_1, FrozenArgs, FROZEN_THREADS), run_backward<map>)             \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_2, FrozenArgs, FROZEN_THREADS, 2), run_backward<map>)  \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_4, FrozenArgs, FROZEN_THREADS, 4), run_backward<map>)  \
+    MAPPED_KERNEL(CLUSTER_KERNEL(name##_groups_backward_8, FrozenArgs, FROZEN_THREADS, 8), run_backward<map>)

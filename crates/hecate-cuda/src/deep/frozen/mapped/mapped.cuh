@@ -5,9 +5,6 @@
 #include "retention.cuh"
 #include "mapped/sweep_back.cuh"
 
-// Threads of a block.
-#define MAPPED_THREADS 512
-
 // What a block has of a memory and of the group in work. `x0` and `x1` are the weights that the group starts with, `dx0` and `dx1`
 // their gradients; places are taken in the order of `mapped::Places`.
 struct Mapped : Reverse {
@@ -16,15 +13,11 @@ struct Mapped : Reverse {
     // Where blocks leave units and norms of states before the group, what both layers' norms meet, sums of columns of the second
     // layer's gradient, and inner products with weights.
     float *starts, *lambdas, *columns, *along;
-    // The largest magnitudes of both states.
-    float most[2];
+    // The largest magnitudes of both states before the group, ω and κ.
+    float most[2], omegas[2], kappas[2];
+    // Where warps' parts begin in shared memory.
+    u32 offset;
 
-    // Places for the numbers by token of a layer, [rows + 4] each.
-    __device__ void place_numbers(Layer& l, Arena& arena) {
-        float** each[] = {&l.carry, &l.back, &l.gain, &l.careful, &l.omega, &l.kappa};
-        float* all = arena.take(6 * (rows + 4));
-        for (u32 i = 0; i < 6; i++) *each[i] = all + i * (rows + 4);
-    }
     // What blocks exchange beside what `Frozen` and `Reverse` do.
     __device__ void place_exchanged() {
         float* at = sums + (u64)rows * (3 * o.value + 2 * o.key + 4);
@@ -34,40 +27,42 @@ struct Mapped : Reverse {
             return own;
         };
         Layer& high = layer[1];
-        u64 parts = (u64)high.parts() * rows * high.wide;
+        u64 parts = (u64)rows * high.wide;
         high.reads = take(parts), high.sums = take(parts), high.tops = take(parts);
-        for (Layer& l : layer) l.norms = take((u64)l.tiles() * rows), l.sigma = take(rows + 1);
+        for (Layer& l : layer) l.norms = take(rows), l.sigma = take(rows + 1);
         starts = take(4), lambdas = take(rows), columns = take(o.value), along = take(2);
     }
     // By one thread. A forward asks for less than a backward.
     __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena, bool backward) {
+        cluster.join();
+        u32 columns_each = options.hidden / cluster.count;
+        // A chunk's tokens and warps' parts come first: `stage` finds them there.
+        offset = CHUNK * max(2 * options.key + 4 * columns_each, 2 * columns_each + 4 * options.value) + CHUNK * NUMBERS;
+        arena.take(offset + FROZEN_THREADS / 32 * PARTS);
         begin_places(call, options, arena);
         c = dc = e = s0 = s1 = Panel{nullptr, 0};
         for (u32 i = 0; i < 2; i++) {
             Layer& l = layer[i];
-            l.height = i ? width : o.key, l.wide = i ? o.value : width, l.rows = rows;
-            l.kept = nullptr;
-            place_numbers(l, arena);
+            l.height = i ? width : o.key, l.wide = i ? o.value : width, l.rows = rows, l.kept = nullptr;
+            l.numbers = arena.take(NUMBERS * rows), l.omega = arena.take(rows);
         }
         place_exchanged();
         n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
-        float* parts = backward ? arena.take(MAPPED_THREADS / 32 * PARTS) : nullptr;
         k = panel(arena, rows, o.key), q = panel(arena, rows, o.key), z0 = panel(arena, rows, width);
         h = panel(arena, rows, width), hq = panel(arena, rows, width), z1 = panel(arena, rows, o.value);
-        u32 widest = width > o.value ? width : o.value;
-        Panel given = panel(arena, backward ? rows : 0, widest), taken = panel(arena, backward ? rows : 0, widest);
         x0 = panel(arena, o.key, width), x1 = panel(arena, width, o.value);
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value);
         layer[0].x = panel(arena, o.key, width), layer[1].x = panel(arena, width, o.value);
         preq = panel(arena, rows, width), layer[1].y = panel(arena, rows, o.value);
         layer[0].lse = panel(arena, rows, width), layer[1].lse = panel(arena, rows, o.value);
-        u64 of_parts = (u64)layer[0].parts() * rows * width;
-        layer[0].reads = arena.take(of_parts), layer[0].sums = arena.take(of_parts), layer[0].tops = arena.take(of_parts);
+        layer[0].reads = arena.take(rows * width), layer[0].sums = arena.take(rows * width), layer[0].tops = arena.take(rows * width);
         layer[0].y = preq;
         layer[0].key = k, layer[0].query = q, layer[0].value = z0, layer[1].key = h, layer[1].query = hq, layer[1].value = z1;
-        if (backward) place_back(call, arena, parts, given, taken);
+        if (backward) place_back(call, arena);
     }
-    __device__ void place_back(const RecurrentCall& call, Arena& arena, float* parts, Panel given, Panel taken) {
+    __device__ void place_back(const RecurrentCall& call, Arena& arena) {
+        u32 widest = width > o.value ? width : o.value;
+        Panel given = panel(arena, rows, widest), taken = panel(arena, rows, widest);
         dhq = panel(arena, rows, width), dh = panel(arena, rows, width), pre = panel(arena, rows, width);
         back = panel(arena, rows, width), dout = panel(arena, rows, o.value), dq = panel(arena, rows, o.key);
         dk = panel(arena, rows, o.key), dz1 = panel(arena, rows, o.value), less = panel(arena, rows, o.value);
@@ -75,8 +70,8 @@ struct Mapped : Reverse {
         Panel d0 = panel(arena, o.key, width), d1 = panel(arena, width, o.value);
         float *columns0 = arena.take(width), *columns1 = arena.take(o.value);
         // Gradients of queries, keys and values; those of the first layer's values go where hq was.
-        way_back[0] = {d0, columns0, given, taken, dq, dk, hq, n.da, n.a, parts};
-        way_back[1] = {d1, columns1, given, taken, dhq, dh, dz1, n.da, n.a, parts};
+        way_back[0] = {d0, columns0, given, taken, dq, dk, hq, n.da};
+        way_back[1] = {d1, columns1, given, taken, dhq, dh, dz1, n.da};
         for (Layer& l : layer) l.kept = arena.take((u64)l.tiles() * l.chunks() * TILE_SIZE);
         state = (u64)(o.key + o.value) * width;
         u32 groups = call.period / call.frozen;
@@ -114,26 +109,25 @@ struct Mapped : Reverse {
     // What block b left in the place of one of this block's.
     __device__ const float* of_block(const float* own, u32 b) const { return own + ((long long)b - cluster.rank) * (long long)each; }
 
-    // What makes outputs and gradients of sums over X' = X / σ, by one thread: ω and κ number `at`, by all blocks' units and norms.
-    __device__ void factors(const Layer& l, u32 at, const float* sigma, const float* norms, u32 tiles) const {
+    // What makes outputs and gradients of sums over X' = X / σ, by one thread: ω and κ, by all blocks' units and norms.
+    __device__ void factors(const float* sigma, const float* norms, float& omega, float& kappa) const {
         float top = 0.0f, sum = 0.0f, own = *sigma;
         for (u32 b = 0; b < cluster.count; b++) top = fmaxf(top, *of_block(sigma, b));
         for (u32 b = 0; b < cluster.count; b++) {
-            float part = 0.0f, ratio = *of_block(sigma, b) / top, square = ratio * ratio;
-            for (u32 i = 0; i < tiles; i++) part += of_block(norms, b)[i * rows];
-            sum += square * square * part;
+            float ratio = *of_block(sigma, b) / top, square = ratio * ratio;
+            sum += square * square * *of_block(norms, b);
         }
         // ν⁴ = top⁴ (sum + ε / top⁴), and W = σ³ X'³ / ν².
         float ratio = own / top, per = 1.0f / top, norm = sqrtf(sum + (float)LQ_EPSILON * (per * per) * (per * per));
-        l.omega[at] = own * ratio * ratio / norm;
-        l.kappa[at] = -2.0f * ratio * ratio * ratio * per / (norm * norm);
+        omega = own * ratio * ratio / norm;
+        kappa = -2.0f * ratio * ratio * ratio * per / (norm * norm);
     }
     TOGETHER_OF void factors_of_reads(const Layer& l) const {
-        EACH(t, l.tokens) factors(l, t, l.sigma + t + 1, l.norms + t, l.tiles());
+        EACH(t, l.tokens) factors(l.sigma + t + 1, l.norms + t, l.omega[t], l.number(KAPPA)[t]);
         __syncthreads();
     }
 
-    // Weights of the state before the group; ω and κ of them behind those of reads.
+    // Weights of the state before the group; and their ω and κ.
     template <int MAP> TOGETHER_OF void weights() {
         for (u32 i = 0; i < 2; i++) {
             Layer l = layer[i];
@@ -161,31 +155,31 @@ struct Mapped : Reverse {
     // The rest of (54), where all blocks' norms are there.
     __device__ void spread() {
         cluster.meet();
-        if (threadIdx.x < 2) factors(layer[threadIdx.x], rows + 2, starts + 2 * threadIdx.x, starts + 2 * threadIdx.x + 1, 1);
+        if (threadIdx.x < 2) factors(starts + 2 * threadIdx.x, starts + 2 * threadIdx.x + 1, omegas[threadIdx.x], kappas[threadIdx.x]);
         __syncthreads();
         for (u32 i = 0; i < 2; i++) {
             Layer l = layer[i];
             Panel w = i ? x1 : x0;
-            float unit = 1.0f / starts[2 * i], omega = l.omega[rows + 2];
+            float unit = 1.0f / starts[2 * i], omega = omegas[i];
             auto image = [&](float x) { return omega * (unit * x) * (unit * x) * (unit * x); };
             each_of(l, [&](u32 r, u32 j) { w.four(r, j) = map(image, l.x.four(r, j)); });
         }
     }
 
-    // Outputs out of the parts of warps, and of blocks where `shared`.
+    // Outputs, of the parts of all blocks where `shared`.
     template <int MAP> TOGETHER_OF void merge(const Layer& of, bool shared, float scale) const {
         Layer l = of;
-        u32 parts = l.parts(), count = parts * (shared ? cluster.count : 1), first = shared ? 0 : cluster.rank;
+        u32 count = shared ? cluster.count : 1, first = shared ? 0 : cluster.rank;
         fours<1>(rows, l.wide, [&](u32, u32) { return 0; }, [&](u32 t, u32 j, int) {
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f), read = zero, sum = zero, top = make_float4(-INFINITE, -INFINITE, -INFINITE, -INFINITE);
-            auto at = [&](const float* own, u32 p) { return *(const float4*)(of_block(own, first + p / parts) + ((u64)(p % parts) * rows + t) * l.wide + j); };
+            auto at = [&](const float* own, u32 p) { return *(const float4*)(of_block(own, first + p) + (u64)t * l.wide + j); };
             if (t >= l.tokens) {
                 // Rows beyond the last token read nothing.
                 l.y.four(t, j) = zero;
             } else if (MAP == SOFTMAX) {
                 // The largest exponent first.
                 for (u32 p = 0; p < count; p++) top = map([](float x, float y) { return fmaxf(x, y); }, top, at(l.tops, p));
-#pragma unroll 4
+#pragma unroll 2
                 for (u32 p = 0; p < count; p++) {
                     float4 by = map([](float x, float top) { return short_exp2(x - top); }, at(l.tops, p), top);
                     auto add = [](float sum, float by, float x) { return sum + by * x; };
@@ -195,9 +189,9 @@ struct Mapped : Reverse {
                 l.y.four(t, j) = map([&](float x, float sum) { return scale * x / sum; }, read, sum);
             } else {
                 // Every block's sums are over states in a unit of its own.
-#pragma unroll 4
+#pragma unroll 2
                 for (u32 p = 0; p < count; p++) {
-                    float ratio = of_block(l.sigma, first + p / parts)[t + 1] / l.sigma[t + 1], by = ratio * ratio * ratio;
+                    float ratio = of_block(l.sigma, first + p)[t + 1] / l.sigma[t + 1], by = ratio * ratio * ratio;
                     read = map([&](float sum, float x) { return sum + by * x; }, read, at(l.reads, p));
                 }
                 l.y.four(t, j) = map([&](float x) { return l.omega[t] * x; }, read);
@@ -216,28 +210,24 @@ struct Mapped : Reverse {
 
     // A group: inner gradients, both layers' tokens, outputs in the second one's `y`. A forward leaves the state behind it; a backward
     // keeps that before, and states between.
-    template <int MAP> TOGETHER_OF void forward(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count, bool backward) {
+    template <int MAP> __device__ __forceinline__ void forward(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count, bool backward) {
         load_rows(k, call.k, call, sequence, start, count, o.key), load_rows(q, call.q, call, sequence, start, count, o.key);
         load_rows(v, call.v, call, sequence, start, count, o.value);
         if (threadIdx.x == 0) layer[0].tokens = layer[1].tokens = count;
         begin_gates(call, sequence, start, count);
         weights<MAP>();
         inner_grads(backward ? pre : hq, backward ? back : z0);
-        // Only what a call is given need not be distributions.
-        plan<MAP>(layer[0], n.a, most[0], start == 0);
-        sweep<MAP>(layer[0], !backward);
-        if (MAP != SOFTMAX) {
-            cluster.meet();
-            factors_of_reads(layer[0]);
+#pragma unroll 1
+        for (u32 i = 0; i < 2; i++) {
+            // Only what a call is given need not be distributions.
+            plan<MAP>(layer[i], n.a, most[i], start == 0);
+            sweep<MAP>(layer[i], offset, !backward);
+            // Outputs of the second layer and norms are sums over blocks.
+            if (MAP != SOFTMAX || i) cluster.meet();
+            if (MAP != SOFTMAX) factors_of_reads(layer[i]);
+            merge<MAP>(layer[i], i, o.scale);
+            if (i == 0) activate(hq, preq);
         }
-        merge<MAP>(layer[0], false, o.scale);
-        activate(hq, preq);
-        plan<MAP>(layer[1], n.a, most[1], start == 0);
-        sweep<MAP>(layer[1], !backward);
-        // Outputs are sums over blocks.
-        cluster.meet();
-        if (MAP != SOFTMAX) factors_of_reads(layer[1]);
-        merge<MAP>(layer[1], true, o.scale);
         if (MAP == SOFTMAX && !backward) normalise(layer[0]), normalise(layer[1]);
         __syncthreads();
     }

@@ -19,7 +19,7 @@ struct MappedReverse : Mapped {
     TOGETHER_OF void column_sums_of_gradients() const {
         for (u32 i = 0; i < 2; i++) {
             Panel d = way_back[i].d;
-            float* to = i ? columns : (float*)way_back[0].columns;
+            float* to = i ? columns : way_back[0].columns;
             column_sums(layer[i].height, layer[i].wide, [&](u32 r, u32 j) { return d.at(r, j); }, [&](u32 j, float sum) { to[j] = sum; });
         }
         __syncthreads();
@@ -29,7 +29,7 @@ struct MappedReverse : Mapped {
         EACH(j, o.value) {
             float sum = 0.0f;
             for (u32 b = 0; b < cluster.count; b++) sum += of_block(columns, b)[j];
-            ((float*)way_back[1].columns)[j] = sum;
+            way_back[1].columns[j] = sum;
         }
         __syncthreads();
     }
@@ -51,7 +51,7 @@ struct MappedReverse : Mapped {
             along = warp_sum(along);
             if (MAP != SOFTMAX && first_lane()) {
                 if (shared) lambdas[t] = along;
-                else l.kappa[t] *= along;
+                else l.number(KAPPA)[t] *= along;
             }
         }
         if (MAP != SOFTMAX && shared) {
@@ -60,7 +60,7 @@ struct MappedReverse : Mapped {
             EACH(t, l.tokens) {
                 float sum = 0.0f;
                 for (u32 r = 0; r < cluster.count; r++) sum += of_block(lambdas, r)[t];
-                l.kappa[t] *= sum;
+                l.number(KAPPA)[t] *= sum;
             }
         }
         __syncthreads();
@@ -91,30 +91,31 @@ struct MappedReverse : Mapped {
             Panel dw = i ? dx1 : dx0, d = way_back[i].d;
             float all = 0.0f, unit = 1.0f / starts[2 * i];
             for (u32 b = 0; b < cluster.count; b++) all += of_block(along, b)[i];
-            float own = 3.0f * l.omega[rows + 2] * unit, shared = l.kappa[rows + 2] * all;
+            float own = 3.0f * omegas[i] * unit, shared = kappas[i] * all;
             auto take = [&](float d, float x, float dw) { return d + unit * x * (unit * x) * (own * dw + shared * (unit * x)); };
             each_of(l, [&](u32 r, u32 j) { d.four(r, j) = map(take, d.four(r, j), l.x.four(r, j), dw.four(r, j)); });
         }
     }
 
-    // One group back. The state is the one before it; gradients of the state go from after it to before it.
-    template <int MAP> TOGETHER_OF void group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
-        if (MAP == SOFTMAX) column_sums_of_gradients();
-        forward<MAP>(call, sequence, start, count, true);
+    // Rows beyond the last token teach nothing.
+    __device__ void clear_rest(Panel x, u32 wide) const { clear(Panel{x.row(tokens), x.stride}, rows - tokens, wide); }
+
+    // One group back, behind `forward`. The state is the one before it; gradients of the state go from after it to before it.
+    template <int MAP> __device__ __forceinline__ void group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
         if (MAP == SOFTMAX) add_columns();
         load_rows(dout, call.dout, call, sequence, start, count, o.value);
-        clear(dhq, rows, width), clear(dh, rows, width), clear(dz1, rows, o.value), clear(dq, rows, o.key), clear(dk, rows, o.key);
         clear(dx0, o.key, width), clear(dx1, width, o.value);
+        clear_rest(dhq, width), clear_rest(dh, width), clear_rest(dz1, o.value), clear_rest(dq, o.key), clear_rest(dk, o.key);
         EACH(t, rows) n.da[t] = n.ddelta[t] = 0.0f;
         __syncthreads();
-        prepare<MAP>(layer[1], way_back[1], dout, false);
-        sweep_back<MAP>(layer[1], way_back[1]);
-        times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
-        prepare<MAP>(layer[0], way_back[0], dhq, true);
-        // The gradient of the first layer's values takes the place of what queried the second.
-        clear(hq, rows, width);
-        __syncthreads();
-        sweep_back<MAP>(layer[0], way_back[0]);
+#pragma unroll 1
+        for (u32 i = 2; i-- > 0;) {
+            prepare<MAP>(layer[i], way_back[i], i ? dout : dhq, i == 0);
+            // The gradient of the first layer's values takes the place of what queried the second.
+            if (i == 0) clear_rest(hq, width);
+            sweep_back<MAP>(layer[i], way_back[i], offset);
+            if (i) times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
+        }
         inner_grads_back(call, sequence, start);
         pull_back<MAP>();
         Panel gates = of_gates();

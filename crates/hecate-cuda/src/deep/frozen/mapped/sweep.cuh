@@ -1,7 +1,7 @@
 // What the tokens of a group do to one layer's state, one after another, element by element: the state stays in registers.
 //
-// Frozen writes depend on no read. So warps go through all tokens by themselves, each with tiles of its own, and leave parts of
-// sums. A state is kept as X' = X / σ, in a unit of its own before every token; X' ← carry X' + kᵀ (gain z).
+// Frozen writes depend on no read. So warps go through a chunk of tokens by themselves, each with a tile of its own, and leave
+// parts of sums. A state is kept as X' = X / σ, in a unit of its own before every token; X' ← carry X' + kᵀ (gain z).
 #pragma once
 #include "bias.cuh"
 #include "frozen_product.cuh"
@@ -9,14 +9,20 @@
 // How states become weights: (55), or (54) with q = 4 and the mirror.
 enum { SOFTMAX, CUBES };
 
-// A warp's tile. A thread has four neighbours of its columns in four neighbours of its rows.
-#define TILE_ROWS 32
-#define TILE_COLUMNS 16
-#define TILE_SIZE (TILE_ROWS * TILE_COLUMNS)
-// Tokens from one state that a backward keeps to the next.
+// A warp's tile is 32 rows by as many columns. A thread has four neighbours of its rows, and four of both halves of its columns.
+#define TILE 32
+#define TILE_SIZE (TILE * TILE)
+// Tokens that warps go through before they meet, and from one state that a backward keeps to the next.
 #define CHUNK 8
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
+
+// What a warp leaves of a chunk: by token three rows of 32, of columns or of rows, then a number by token.
+#define PART_ROW (3 * TILE)
+#define PARTS (CHUNK * PART_ROW + CHUNK)
+// Numbers of a token, in the order of `NUMBERS`.
+#define NUMBERS 8
+enum { CARRY, BACK, GAIN, CAREFUL, KAPPA, OF_A };
 
 // A layer's part of this block, and its group of tokens. Heights and widths are whole tiles.
 struct Layer {
@@ -24,79 +30,133 @@ struct Layer {
     u32 height, wide, rows, tokens;
     // State [height,wide]; keys and queries [rows,height], values [rows,wide].
     Panel x, key, query, value;
-    // By token: `carry`, its reciprocal or 0 where states are not to be computed backwards, `gain`.
-    float *carry, *back, *gain;
-    // σ by state [rows + 1].
-    float* sigma;
-    // By token: from sums over X' to outputs, and κ of (54), at first without what the norm meets.
-    float *omega, *kappa;
-    // By token, over 0 where exponentials need the largest of a column.
-    float* careful;
-    // Parts [parts,rows,wide] of what is read, of the sums of columns, and the exponents they are relative to.
-    float *reads, *sums, *tops;
-    // Parts [tiles,rows] of ΣX'⁴.
-    float* norms;
+    // By token [NUMBERS, rows]: `carry`; its reciprocal, or 0 where states are not to be computed backwards; `gain`; over 0 where
+    // exponentials need the largest of a column; κ of (54), at first without what the norm meets; a.
+    float* numbers;
+    // σ by state [rows + 1], and by token from sums over X' to outputs; the last is of the weights before the group, as κ is.
+    float *sigma, *omega;
+    // Parts [rows,wide] of what is read, of the sums of columns, and the exponents they are relative to. Parts [rows] of ΣX'⁴.
+    float *reads, *sums, *tops, *norms;
     // States behind chunks [tiles, chunks, TILE_SIZE], for a backward.
     float* kept;
     // Outputs, and the logarithms of columns' sums [rows,wide].
     Panel y, lse;
 
-    __device__ u32 parts() const { return height / TILE_ROWS; }
-    __device__ u32 across() const { return wide / TILE_COLUMNS; }
-    __device__ u32 tiles() const { return parts() * across(); }
+    __device__ u32 across() const { return wide / TILE; }
+    __device__ u32 tiles() const { return height / TILE * across(); }
     __device__ u32 chunks() const { return (rows + CHUNK - 1) / CHUNK; }
+    __device__ float* number(u32 which) const { return numbers + which * rows; }
+    // A token's elements in shared memory: key, query, value, what else columns have on the way back, numbers.
+    __device__ u32 staged() const { return 2 * height + 4 * wide + NUMBERS; }
 };
 
-// Four neighbours.
+// A chunk's tokens in shared memory, and behind them the warps' parts: the first arrays of all.
+__device__ __forceinline__ float* stage() {
+    DYNAMIC_SHARED(float, near);
+    return near;
+}
+
+// Tokens from `first` on, with up to three more panels of columns.
+template <u32 MORE> __device__ __forceinline__ void put_on_stage(const Layer& l, const Panel (&more)[3], u32 first, u32 count) {
+    float* to = stage();
+    u32 widest = (l.height > l.wide ? l.height : l.wide) / 4;
+    for (u32 n = threadIdx.x; n < count * widest; n += blockDim.x) {
+        u32 s = n / widest, i = n % widest * 4, t = first + s;
+        bool row = i < l.height, column = i < l.wide;
+        float* own = to + s * l.staged() + i;
+        // All loads stand before the first store.
+        float4 k, q, z, x[3];
+        if (row) k = l.key.four(t, i), q = l.query.four(t, i);
+        if (column) z = l.value.four(t, i);
+#pragma unroll
+        for (u32 m = 0; m < MORE; m++)
+            if (column) x[m] = more[m].four(t, i);
+        if (row) *(float4*)own = k, *(float4*)(own + l.height) = q;
+        own += 2 * l.height;
+        if (column) *(float4*)own = z;
+#pragma unroll
+        for (u32 m = 0; m < MORE; m++)
+            if (column) *(float4*)(own + (m + 1) * l.wide) = x[m];
+    }
+    for (u32 n = threadIdx.x; n < count * NUMBERS; n += blockDim.x)
+        to[n / NUMBERS * l.staged() + l.staged() - NUMBERS + n % NUMBERS] = l.numbers[n % NUMBERS * l.rows + first + n / NUMBERS];
+}
+
+// Four and eight neighbours.
 struct Quad {
     float x[4];
-    __device__ __forceinline__ static Quad of(float4 x) { return {x.x, x.y, x.z, x.w}; }
-    __device__ __forceinline__ float4 all() const { return make_float4(x[0], x[1], x[2], x[3]); }
-    __device__ __forceinline__ Quad times(float by) const { return {by * x[0], by * x[1], by * x[2], by * x[3]}; }
+    __device__ __forceinline__ explicit Quad(const float* from) {
+        float4 all = *(const float4*)from;
+        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+    }
+};
+struct Columns {
+    float x[8];
+    // Four of either half of a tile's columns.
+    __device__ __forceinline__ explicit Columns(const float* from) {
+        Quad low(from), high(from + TILE / 2);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) x[j] = low.x[j], x[4 + j] = high.x[j];
+    }
 };
 
 // A thread's part of a tile, rows by columns, and where it lies.
 struct Tile {
-    Quad x[4];
-    u32 part, row, column;
+    float x[4][8];
+    u32 row, column;
 
     __device__ __forceinline__ Tile(const Layer& l, u32 tile) {
         u32 across = l.across(), lane = threadIdx.x % 32;
-        part = tile / across;
-        row = part * TILE_ROWS + lane / 4 * 4, column = tile % across * TILE_COLUMNS + lane % 4 * 4;
+        row = tile / across * TILE + lane / 4 * 4, column = tile % across * TILE + lane % 4 * 4;
     }
     // Every element of the thread, by row and column.
     template <class F> __device__ __forceinline__ void each(F f) {
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) f(i, j);
+            for (u32 j = 0; j < 8; j++) f(i, j);
         }
     }
     // x = unit × a matrix's part, and back.
     __device__ __forceinline__ void load(Panel from, float unit) {
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) x[i] = Quad::of(from.four(row + i, column)).times(unit);
+        for (u32 i = 0; i < 4; i++) {
+            Columns of(&from.at(row + i, column));
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) x[i][j] = unit * of.x[j];
+        }
     }
     __device__ __forceinline__ void store(Panel to, float unit) const {
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) to.four(row + i, column) = x[i].times(unit).all();
+        for (u32 i = 0; i < 4; i++) {
+            to.four(row + i, column) = make_float4(unit * x[i][0], unit * x[i][1], unit * x[i][2], unit * x[i][3]);
+            to.four(row + i, column + TILE / 2) = make_float4(unit * x[i][4], unit * x[i][5], unit * x[i][6], unit * x[i][7]);
+        }
     }
     // The same as it lies in a thread, in whole lines.
     __device__ __forceinline__ void keep(float* to) const {
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) ((float4*)to)[i * 32 + threadIdx.x % 32] = x[i].all();
+        for (u32 n = 0; n < 8; n++) {
+            const float* of = x[n / 2] + n % 2 * 4;
+            ((float4*)to)[n * 32 + threadIdx.x % 32] = make_float4(of[0], of[1], of[2], of[3]);
+        }
     }
     __device__ __forceinline__ void recall(const float* from) {
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) x[i] = Quad::of(((const float4*)from)[i * 32 + threadIdx.x % 32]);
+        for (u32 n = 0; n < 8; n++) {
+            float4 of = ((const float4*)from)[n * 32 + threadIdx.x % 32];
+            float* to = x[n / 2] + n % 2 * 4;
+            to[0] = of.x, to[1] = of.y, to[2] = of.z, to[3] = of.w;
+        }
     }
-    // What token t has for the thread's rows, and for its columns.
-    __device__ __forceinline__ Quad by_rows(const Panel& from, u32 t) const { return Quad::of(from.four(t, row)); }
-    __device__ __forceinline__ Quad by_columns(const Panel& from, u32 t) const { return Quad::of(from.four(t, column)); }
-    // X' ← carry X' + kᵀ z.
-    __device__ __forceinline__ void advance(float carry, const Quad& k, const Quad& z) {
-        each([&](u32 i, u32 j) { x[i].x[j] = carry * x[i].x[j] + k.x[i] * z.x[j]; });
+    // X' ← carry X' + gain kᵀ z.
+    __device__ __forceinline__ void advance(float carry, float gain, const Quad& k, const Columns& z) {
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) {
+            float own = gain * z.x[j];
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) x[i][j] = carry * x[i][j] + k.x[i] * own;
+        }
     }
 };
 
@@ -109,51 +169,59 @@ template <u32 N> __device__ __forceinline__ void halve(float (&sums)[N], u32 mas
         sums[n] = own + shuffle_xor(away, mask);
     }
 }
-
-// What the query of token t sees of the tile, to parts of sums.
-template <int MAP> __device__ __forceinline__ void look(const Layer& l, Tile& tile, u32 number, u32 t, const Quad& query) {
+template <u32 N> __device__ __forceinline__ void first_half(float (&to)[N / 2], const float (&from)[N]) {
+#pragma unroll
+    for (u32 n = 0; n < N / 2; n++) to[n] = from[n];
+}
+// Sums of eight columns over rows, which lie in lanes four apart: each lane has one of them. Which one, in the tile.
+__device__ __forceinline__ float sum_columns(float (&sums)[8]) {
+    float four[4], two[2];
+    halve(sums, 16), first_half(four, sums), halve(four, 8), first_half(two, four), halve(two, 4);
+    return two[0];
+}
+__device__ __forceinline__ u32 column_of_lane() {
     u32 lane = threadIdx.x % 32;
-    u64 at = ((u64)tile.part * l.rows + t) * l.wide + tile.column;
+    return (lane & 16) + lane % 4 * 4 + (lane & 8) / 4 + (lane & 4) / 4;
+}
+
+// Exponentials of a tile are relative to its columns' largest.
+__device__ __forceinline__ void take_largest(Tile& tile, float (&top)[8]) {
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) {
+        top[j] = fmaxf(fmaxf(tile.x[0][j], tile.x[1][j]), fmaxf(tile.x[2][j], tile.x[3][j]));
+#pragma unroll
+        for (u32 mask = 4; mask < 32; mask *= 2) top[j] = fmaxf(top[j], shuffle_xor(top[j], mask));
+    }
+    tile.each([&](u32 i, u32 j) { tile.x[i][j] -= top[j]; });
+}
+
+// What a token's query sees of the tile, to the warp's parts: what is read, sums, exponents; for (54) a norm.
+template <int MAP> __device__ __forceinline__ void look(Tile& tile, const Quad& query, bool careful, float* part, float* norm_part) {
+    u32 lane = threadIdx.x % 32, column = column_of_lane();
+    float reads[8] = {};
     if (MAP == SOFTMAX) {
-        // What is read, then sums.
-        float sums[8] = {}, top[4] = {};
-        bool careful = l.careful[t] > 0.0f;
-        if (careful) {
-            for (float& x : top) x = -INFINITE;
-            tile.each([&](u32 i, u32 j) { top[j] = fmaxf(top[j], tile.x[i].x[j]); });
-#pragma unroll
-            for (u32 mask = 4; mask < 32; mask *= 2) {
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) top[j] = fmaxf(top[j], shuffle_xor(top[j], mask));
-            }
-            tile.each([&](u32 i, u32 j) { tile.x[i].x[j] -= top[j]; });
+        float sums[8] = {}, top[8] = {};
+        if (careful) take_largest(tile, top);
+        tile.each([&](u32 i, u32 j) {
+            float w = short_exp2(tile.x[i][j]);
+            reads[j] += query.x[i] * w, sums[j] += w;
+        });
+        if (careful) tile.each([&](u32 i, u32 j) { tile.x[i][j] += top[j]; });
+        float read = sum_columns(reads), sum = sum_columns(sums);
+        part[column] = read, part[TILE + column] = sum;
+        if (lane < 4) {
+            float4* to = (float4*)(part + 2 * TILE + lane * 4);
+            to[0] = make_float4(top[0], top[1], top[2], top[3]), to[TILE / 8] = make_float4(top[4], top[5], top[6], top[7]);
         }
-        tile.each([&](u32 i, u32 j) {
-            float w = short_exp2(tile.x[i].x[j]);
-            sums[j] += query.x[i] * w, sums[4 + j] += w;
-        });
-        if (careful) tile.each([&](u32 i, u32 j) { tile.x[i].x[j] += top[j]; });
-        // Rows lie in lanes four apart.
-        halve(sums, 16);
-        float four[4] = {sums[0], sums[1], sums[2], sums[3]};
-        halve(four, 8);
-        float two[2] = {four[0], four[1]};
-        halve(two, 4);
-        (lane & 16 ? l.sums : l.reads)[at + (lane & 8 ? 2 : 0) + (lane & 4 ? 1 : 0)] = two[0];
-        if (lane < 4) *(float4*)(l.tops + at) = make_float4(top[0], top[1], top[2], top[3]);
     } else {
-        float sums[4] = {}, norm = 0.0f;
+        float norm = 0.0f;
         tile.each([&](u32 i, u32 j) {
-            float x = tile.x[i].x[j], square = x * x;
-            sums[j] += query.x[i] * (square * x), norm += square * square;
+            float x = tile.x[i][j], square = x * x;
+            reads[j] += query.x[i] * (square * x), norm += square * square;
         });
-        halve(sums, 16);
-        float two[2] = {sums[0], sums[1]};
-        halve(two, 8);
-        float one = two[0] + shuffle_xor(two[0], 4);
-        if (!(lane & 4)) l.reads[at + (lane & 16 ? 2 : 0) + (lane & 8 ? 1 : 0)] = one;
+        part[column] = sum_columns(reads);
         norm = warp_sum(norm);
-        if (lane == 0) l.norms[number * l.rows + t] = norm;
+        if (lane == 0) *norm_part = norm;
     }
 }
 
@@ -162,29 +230,74 @@ template <int MAP> __device__ __forceinline__ float unit_of(const Layer& l, u32 
     return MAP == SOFTMAX ? LOG2_E : 1.0f / l.sigma[state];
 }
 
+// Puts together what the round's warps left of a chunk, `count` tokens from `first` on, tile by tile in order.
+template <int MAP> __device__ __forceinline__ void add_looks(const Layer& l, const float* parts, u32 round, u32 first, u32 count) {
+    u32 across = l.across(), tiles = min(l.tiles() - round, blockDim.x / 32), wide = l.wide;
+    for (u32 n = threadIdx.x; n < count * wide; n += blockDim.x) {
+        // Tiles of a column lie a row of tiles apart.
+        u32 s = n / wide, column = n % wide, side = column / TILE, from = (side + across - round % across) % across;
+        u64 at = (u64)(first + s) * wide + column;
+        const float* of = parts + s * PART_ROW + column % TILE;
+        // What earlier rounds left.
+        bool begun = side < round;
+        float read = begun ? l.reads[at] : 0.0f;
+        if (MAP == SOFTMAX) {
+            float sum = begun ? l.sums[at] : 0.0f, old = begun ? l.tops[at] : -INFINITE, top = old;
+            for (u32 w = from; w < tiles; w += across) top = fmaxf(top, of[w * PARTS + 2 * TILE]);
+            if (begun) read *= short_exp2(old - top), sum *= short_exp2(old - top);
+            for (u32 w = from; w < tiles; w += across) {
+                float by = short_exp2(of[w * PARTS + 2 * TILE] - top);
+                read += by * of[w * PARTS], sum += by * of[w * PARTS + TILE];
+            }
+            l.sums[at] = sum, l.tops[at] = top;
+        } else {
+            for (u32 w = from; w < tiles; w += across) read += of[w * PARTS];
+        }
+        l.reads[at] = read;
+    }
+    if (MAP != SOFTMAX) {
+        EACH(s, count) {
+            float norm = round ? l.norms[first + s] : 0.0f;
+            for (u32 w = 0; w < tiles; w++) norm += parts[w * PARTS + CHUNK * PART_ROW + s];
+            l.norms[first + s] = norm;
+        }
+    }
+}
+
 // All tokens of the group, forward. `leave` writes the state behind them over the one before; of distributions it is not yet
-// normalised.
-template <int MAP> TOGETHER void sweep(const Layer& of, bool leave) {
+// normalised. `offset` is where parts begin in shared memory.
+template <int MAP> __device__ __forceinline__ void sweep(const Layer& of, u32 offset, bool leave) {
     // A copy: stores could change what lies in shared memory.
     Layer l = of;
-    for (u32 number = threadIdx.x / 32; number < l.tiles(); number += blockDim.x / 32) {
+    Panel none[3] = {};
+    float* parts = stage() + offset;
+    u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, staged = l.staged();
+    for (u32 round = 0; round < l.tiles(); round += warps) {
+        // All warps meet by chunks; those without a tile have nothing else to do.
+        bool works = round + warp < l.tiles();
+        u32 number = works ? round + warp : 0;
         Tile tile(l, number);
-        tile.load(l.x, unit_of<MAP>(l, 0));
+        if (works) tile.load(l.x, unit_of<MAP>(l, 0));
         float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
-        // What a token needs is read while the one before it is in work.
-        Quad k = tile.by_rows(l.key, 0), q = tile.by_rows(l.query, 0), z = tile.by_columns(l.value, 0);
-        float carry = l.carry[0], gain = l.gain[0];
+        for (u32 first = 0; first < l.tokens; first += CHUNK) {
+            u32 count = min(l.tokens - first, CHUNK);
+            put_on_stage<0>(l, none, first, count);
+            __syncthreads();
+            if (works) {
 #pragma unroll 1
-        for (u32 t = 0; t < l.tokens; t++) {
-            tile.advance(carry, k, z.times(gain));
-            Quad query = q;
-            u32 next = min(t + 1, l.tokens - 1);
-            k = tile.by_rows(l.key, next), q = tile.by_rows(l.query, next), z = tile.by_columns(l.value, next);
-            carry = l.carry[next], gain = l.gain[next];
-            look<MAP>(l, tile, number, t, query);
-            if (l.kept && ((t + 1) % CHUNK == 0 || t + 1 == l.tokens)) tile.keep(kept + t / CHUNK * TILE_SIZE);
+                for (u32 s = 0; s < count; s++) {
+                    const float *token = stage() + s * staged, *numbers = token + staged - NUMBERS;
+                    Quad k(token + tile.row), q(token + l.height + tile.row);
+                    tile.advance(numbers[CARRY], numbers[GAIN], k, Columns(token + 2 * l.height + tile.column));
+                    float* part = parts + warp * PARTS;
+                    look<MAP>(tile, q, numbers[CAREFUL] > 0.0f, part + s * PART_ROW, part + CHUNK * PART_ROW + s);
+                }
+                if (l.kept) tile.keep(kept + first / CHUNK * TILE_SIZE);
+            }
+            __syncthreads();
+            add_looks<MAP>(l, parts, round, first, count);
         }
-        if (leave) tile.store(l.x, 1.0f / unit_of<MAP>(l, l.tokens));
+        if (works && leave) tile.store(l.x, 1.0f / unit_of<MAP>(l, l.tokens));
     }
     __syncthreads();
 }
@@ -208,19 +321,20 @@ __device__ __forceinline__ float unit_over(float x) {
 // magnitude of the state before; `whole` says that its columns are not known to be distributions. `a` by token.
 template <int MAP> TOGETHER void plan(const Layer& of, const float* a, float most, bool whole) {
     Layer l = of;
+    float *gain = l.number(GAIN), *carry = l.number(CARRY);
     // How far each token moves an element at most.
     ROWS(t, l.rows) {
         float move = warp_largest(l.key.row(t), l.height) * warp_largest(l.value.row(t), l.wide);
-        if (first_lane()) l.gain[t] = move;
+        if (first_lane()) gain[t] = move;
     }
     __syncthreads();
     // How large a state's elements are at most; of distributions the largest of a column, whose sum starts at 1.
-    float* bounds = l.careful;
+    float* bounds = l.number(CAREFUL);
     if (threadIdx.x == 0) {
         float bound = MAP == SOFTMAX ? 0.0f : most;
         for (u32 top = 0; top < l.rows; top += 4) {
             // Numbers are read ahead of the chain that needs them.
-            float4 of_a = *(const float4*)(a + top), move = *(const float4*)(l.gain + top), now;
+            float4 of_a = *(const float4*)(a + top), move = *(const float4*)(gain + top), now;
             now.x = of_a.x * bound + move.x, now.y = of_a.y * now.x + move.y;
             now.z = of_a.z * now.y + move.z, now.w = bound = of_a.w * now.z + move.w;
             *(float4*)(bounds + top) = now;
@@ -230,19 +344,20 @@ template <int MAP> TOGETHER void plan(const Layer& of, const float* a, float mos
     EACH(t, l.rows) {
         if (MAP == SOFTMAX) {
             bool large = whole || !(bounds[t] < 30.0f);
-            l.gain[t] = LOG2_E, l.carry[t] = a[t], l.careful[t] = large ? 1.0f : 0.0f;
+            l.number(OF_A)[t] = a[t], gain[t] = LOG2_E, carry[t] = a[t], bounds[t] = large ? 1.0f : 0.0f;
             continue;
         }
         float before = unit_over(t ? bounds[t - 1] : most), sigma = unit_over(bounds[t]);
-        l.gain[t] = 1.0f / sigma, l.carry[t] = a[t] * (before / sigma), l.sigma[t + 1] = sigma;
+        gain[t] = 1.0f / sigma, carry[t] = a[t] * (before / sigma), l.sigma[t + 1] = sigma;
         if (t == 0) l.sigma[0] = before;
+        l.number(OF_A)[t] = a[t];
     }
     __syncthreads();
     EACH(t, l.rows) {
         // Backwards through a chunk errors grow by at most 2⁸.
         float product = 1.0f;
-        for (u32 s = t / CHUNK * CHUNK; s < t / CHUNK * CHUNK + CHUNK; s++) product *= fminf(l.carry[s], 1.0f);
-        l.back[t] = product >= 1.0f / 256.0f ? 1.0f / l.carry[t] : 0.0f;
+        for (u32 s = t / CHUNK * CHUNK; s < t / CHUNK * CHUNK + CHUNK; s++) product *= fminf(carry[s], 1.0f);
+        l.number(BACK)[t] = product >= 1.0f / 256.0f ? 1.0f / carry[t] : 0.0f;
     }
     __syncthreads();
 }
