@@ -238,7 +238,11 @@ struct Reverse : Frozen {
             part.four(t, i) = map([&](float x, float d) { return x - n.theta[t] * d; }, of.x, of.y);
         });
         cluster.meet();
-        Panel less = this->less;
+        errors_back(call, sequence, start, part);
+    }
+    // From the gradients of what is taught, which blocks add up, to those of values and of weights.
+    TOGETHER_OF void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start, Panel part) {
+        Panel less = this->less, dz0 = hq, pre = this->pre, dh = this->dh;
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); },
               [&](u32 t, u32 i, float4 x) { less.four(t, i) = x; });
         __syncthreads();

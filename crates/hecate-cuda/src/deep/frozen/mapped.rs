@@ -138,7 +138,8 @@ impl Mapped {
         let [low, high] = layers.map(|[rows, columns]| (rows, columns));
         let widest = width.max(value);
         // given, taken, dhq, dh, pre, back, dout, dq, dk, dz1, less; gradients of weights and of states.
-        let wides = [widest, widest, width, width, width, width, value, key, key, value, value].map(|wide| (rows, wide));
+        let wides =
+            [widest, widest, width, width, width, width, value, key, key, value, value].map(|wide| (rows, wide));
         let mut all = self.forward();
         all.extend(Places::panels(&wides).chain(Places::panels(&[low, high, low, high])));
         // Sums of columns; states behind chunks; states before groups of an interval but its first and last.

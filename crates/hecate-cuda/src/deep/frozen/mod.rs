@@ -101,13 +101,7 @@ fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
 
 /// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow. A block's hidden
 /// columns are a multiple of `tile`.
-fn of_blocks<K: Copy>(
-    device: &Cuda,
-    dims: &Dims,
-    hidden: usize,
-    tile: usize,
-    by_cluster: &[(usize, K)],
-) -> (usize, K) {
+fn of_blocks<K: Copy>(device: &Cuda, dims: &Dims, hidden: usize, tile: usize, by_cluster: &[(usize, K)]) -> (usize, K) {
     let multiprocessors = device.properties().multiprocessors as usize;
     // Each has a cluster.
     let memories = dims.sequences.count() * dims.heads;

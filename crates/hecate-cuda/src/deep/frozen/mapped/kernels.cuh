@@ -11,6 +11,7 @@ struct FrozenArgs {
 // Rows of outputs, each by one block.
 __device__ __forceinline__ void store_outputs(const Mapped& f, const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
+    // All blocks have all outputs; each stores its rows.
     Panel out = f.layer[1].y;
     fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return out.four(i * count + rank, j); }, [&](u32 i, u32 j, float4 y) {
         u32 t = i * count + rank;
@@ -35,6 +36,7 @@ template <int MAP> __device__ __forceinline__ void run_forward(const RecurrentCa
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         f.load_states(call.initial[0] + index * call.sizes[0], call.initial[1] + index * call.sizes[1]);
+        // States are kept as the kernels by tokens keep them.
         u32 interval = 0;
         for (u32 start = 0; start < sequence.tokens; start += call.frozen) {
             if (call.kept && start == intervals.start(interval)) {
@@ -61,9 +63,11 @@ template <int MAP> __device__ __forceinline__ void run_backward(const RecurrentC
     for (u64 index = blockIdx.x / blocks; index < (u64)call.sequences * call.heads; index += gridDim.x / blocks) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
+        // Gradients of the last state come first.
         f.open(call, index);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
             u32 start = intervals.start(interval), end = intervals.end(interval);
+            // Short groups share an interval; its kept state is before the first.
             u32 groups = (end - start + call.frozen - 1) / call.frozen;
             const float* kept = sequence.kept + (u64)interval * call.state;
             f.load_states(kept, kept + o.first());

@@ -20,6 +20,7 @@ struct Mapped : Reverse {
 
     // What blocks exchange beside what `Frozen` and `Reverse` do.
     __device__ void place_exchanged() {
+        // Behind what `Frozen` and `Reverse` exchange.
         float* at = sums + (u64)rows * (3 * o.value + 2 * o.key + 4);
         auto take = [&](u64 count) {
             float* own = at;
@@ -30,6 +31,7 @@ struct Mapped : Reverse {
         u64 parts = (u64)rows * high.wide;
         high.reads = take(parts), high.sums = take(parts), high.tops = take(parts);
         for (Layer& l : layer) l.norms = take(rows), l.sigma = take(rows + 1);
+        // By layer a unit and a norm; the rest as `mapped::Mapped::exchanged` counts it.
         starts = take(4), lambdas = take(rows), columns = take(o.value), along = take(2);
     }
     // By one thread. A forward asks for less than a backward.
@@ -40,6 +42,7 @@ struct Mapped : Reverse {
         offset = CHUNK * max(2 * options.key + 4 * columns_each, 2 * columns_each + 4 * options.value) + CHUNK * NUMBERS;
         arena.take(offset + FROZEN_THREADS / 32 * PARTS);
         begin_places(call, options, arena);
+        // No masks and no momentum.
         c = dc = e = s0 = s1 = Panel{nullptr, 0};
         for (u32 i = 0; i < 2; i++) {
             Layer& l = layer[i];
@@ -51,11 +54,13 @@ struct Mapped : Reverse {
         k = panel(arena, rows, o.key), q = panel(arena, rows, o.key), z0 = panel(arena, rows, width);
         h = panel(arena, rows, width), hq = panel(arena, rows, width), z1 = panel(arena, rows, o.value);
         x0 = panel(arena, o.key, width), x1 = panel(arena, width, o.value);
+        // Errors and what is taught.
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value);
         layer[0].x = panel(arena, o.key, width), layer[1].x = panel(arena, width, o.value);
         preq = panel(arena, rows, width), layer[1].y = panel(arena, rows, o.value);
         layer[0].lse = panel(arena, rows, width), layer[1].lse = panel(arena, rows, o.value);
         layer[0].reads = arena.take(rows * width), layer[0].sums = arena.take(rows * width), layer[0].tops = arena.take(rows * width);
+        // Pre-activations at queries are the first layer's outputs.
         layer[0].y = preq;
         layer[0].key = k, layer[0].query = q, layer[0].value = z0, layer[1].key = h, layer[1].query = hq, layer[1].value = z1;
         if (backward) place_back(call, arena);
@@ -73,6 +78,7 @@ struct Mapped : Reverse {
         way_back[0] = {d0, columns0, given, taken, dq, dk, hq, n.da};
         way_back[1] = {d1, columns1, given, taken, dhq, dh, dz1, n.da};
         for (Layer& l : layer) l.kept = arena.take((u64)l.tiles() * l.chunks() * TILE_SIZE);
+        // Elements of this block's states.
         state = (u64)(o.key + o.value) * width;
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 2 ? groups - 2 : 0) * state);
@@ -138,6 +144,7 @@ struct Mapped : Reverse {
                 continue;
             }
             each_of(l, [&](u32 r, u32 j) { map([&](float x) { return largest = fmaxf(largest, fabsf(x)); }, l.x.four(r, j)); });
+            // Fourth powers of what is at most 1 are finite.
             largest = block_max(largest, partial());
             float sigma = unit_over(largest), unit = 1.0f / sigma;
             each_of(l, [&](u32 r, u32 j) {
@@ -154,6 +161,7 @@ struct Mapped : Reverse {
     }
     // The rest of (54), where all blocks' norms are there.
     __device__ void spread() {
+        // Units and norms of all blocks are there.
         cluster.meet();
         if (threadIdx.x < 2) factors(starts + 2 * threadIdx.x, starts + 2 * threadIdx.x + 1, omegas[threadIdx.x], kappas[threadIdx.x]);
         __syncthreads();
@@ -161,6 +169,7 @@ struct Mapped : Reverse {
             Layer l = layer[i];
             Panel w = i ? x1 : x0;
             float unit = 1.0f / starts[2 * i], omega = omegas[i];
+            // W = ω X'³.
             auto image = [&](float x) { return omega * (unit * x) * (unit * x) * (unit * x); };
             each_of(l, [&](u32 r, u32 j) { w.four(r, j) = map(image, l.x.four(r, j)); });
         }
@@ -201,6 +210,7 @@ struct Mapped : Reverse {
     }
     // Distributions again, behind the group.
     TOGETHER_OF void normalise(const Layer& l) const {
+        // The state was left as sums of writes.
         Panel x = l.x, lse = l.lse;
         u32 last = l.tokens - 1;
         each_of(l, [&](u32 r, u32 j) {
@@ -215,6 +225,7 @@ struct Mapped : Reverse {
         load_rows(v, call.v, call, sequence, start, count, o.value);
         if (threadIdx.x == 0) layer[0].tokens = layer[1].tokens = count;
         begin_gates(call, sequence, start, count);
+        // The gradient point is the state before the group.
         weights<MAP>();
         inner_grads(backward ? pre : hq, backward ? back : z0);
 #pragma unroll 1

@@ -18,6 +18,7 @@ struct MappedReverse : Mapped {
     // Sums of columns of both gradients: of the second layer this block's part.
     TOGETHER_OF void column_sums_of_gradients() const {
         for (u32 i = 0; i < 2; i++) {
+            // Down each column, over this block's rows.
             Panel d = way_back[i].d;
             float* to = i ? columns : way_back[0].columns;
             column_sums(layer[i].height, layer[i].wide, [&](u32 r, u32 j) { return d.at(r, j); }, [&](u32 j, float sum) { to[j] = sum; });
@@ -26,6 +27,7 @@ struct MappedReverse : Mapped {
     }
     // All blocks' parts, behind a meeting.
     __device__ void add_columns() const {
+        // In the order of blocks.
         EACH(j, o.value) {
             float sum = 0.0f;
             for (u32 b = 0; b < cluster.count; b++) sum += of_block(columns, b)[j];
@@ -41,6 +43,7 @@ struct MappedReverse : Mapped {
         float scale = o.scale;
         ROWS(t, l.tokens) {
             // Of (54): what the norm has of the token.
+            // A warp a token.
             float along = 0.0f, omega = MAP == SOFTMAX ? scale : l.omega[t];
             float own = MAP == SOFTMAX ? 0.0f : 3.0f / l.sigma[t + 1];
             LANES(j, l.wide) {
@@ -68,6 +71,7 @@ struct MappedReverse : Mapped {
 
     // From gradients of weights to those of the state before the group, (54) and (55).
     template <int MAP> TOGETHER_OF void pull_back() const {
+        // ⟨dW, W⟩ of both layers, this thread's part.
         float sums[2] = {};
         for (u32 i = 0; i < 2; i++) {
             Panel w = i ? x1 : x0, dw = i ? dx1 : dx0, d = way_back[i].d;
@@ -91,6 +95,7 @@ struct MappedReverse : Mapped {
             Panel dw = i ? dx1 : dx0, d = way_back[i].d;
             float all = 0.0f, unit = 1.0f / starts[2 * i];
             for (u32 b = 0; b < cluster.count; b++) all += of_block(along, b)[i];
+            // X̄ = 3 X² ν⁻² W̄ − 2 ν⁻⁴ ⟨W̄, W⟩ B, in units of σ.
             float own = 3.0f * omegas[i] * unit, shared = kappas[i] * all;
             auto take = [&](float d, float x, float dw) { return d + unit * x * (unit * x) * (own * dw + shared * (unit * x)); };
             each_of(l, [&](u32 r, u32 j) { d.four(r, j) = map(take, d.four(r, j), l.x.four(r, j), dw.four(r, j)); });
@@ -103,6 +108,7 @@ struct MappedReverse : Mapped {
     // One group back, behind `forward`. The state is the one before it; gradients of the state go from after it to before it.
     template <int MAP> __device__ __forceinline__ void group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
         if (MAP == SOFTMAX) add_columns();
+        // Gradients of outputs, zeros beyond the last token.
         load_rows(dout, call.dout, call, sequence, start, count, o.value);
         clear(dx0, o.key, width), clear(dx1, width, o.value);
         clear_rest(dhq, width), clear_rest(dh, width), clear_rest(dz1, o.value), clear_rest(dq, o.key), clear_rest(dk, o.key);
@@ -118,6 +124,7 @@ struct MappedReverse : Mapped {
         }
         inner_grads_back(call, sequence, start);
         pull_back<MAP>();
+        // Without momentum and thresholds two of four stay zero.
         Panel gates = of_gates();
         EACH(t, tokens) gates.four(t, 0) = make_float4(n.a[t] * n.da[t], 0.0f, n.dtheta[t], 0.0f);
         give(call, sequence, start);

@@ -59,6 +59,7 @@ __device__ __forceinline__ float* stage() {
 // Tokens from `first` on, with up to three more panels of columns.
 template <u32 MORE> __device__ __forceinline__ void put_on_stage(const Layer& l, const Panel (&more)[3], u32 first, u32 count) {
     float* to = stage();
+    // One loop for rows of both widths.
     u32 widest = (l.height > l.wide ? l.height : l.wide) / 4;
     for (u32 n = threadIdx.x; n < count * widest; n += blockDim.x) {
         u32 s = n / widest, i = n % widest * 4, t = first + s;
@@ -78,6 +79,7 @@ template <u32 MORE> __device__ __forceinline__ void put_on_stage(const Layer& l,
         for (u32 m = 0; m < MORE; m++)
             if (column) *(float4*)(own + (m + 1) * l.wide) = x[m];
     }
+    // Numbers stand behind a token's rows.
     for (u32 n = threadIdx.x; n < count * NUMBERS; n += blockDim.x)
         to[n / NUMBERS * l.staged() + l.staged() - NUMBERS + n % NUMBERS] = l.numbers[n % NUMBERS * l.rows + first + n / NUMBERS];
 }
@@ -94,6 +96,7 @@ struct Columns {
     float x[8];
     // Four of either half of a tile's columns.
     __device__ __forceinline__ explicit Columns(const float* from) {
+        // The halves lie half a tile apart.
         Quad low(from), high(from + TILE / 2);
 #pragma unroll
         for (u32 j = 0; j < 4; j++) x[j] = low.x[j], x[4 + j] = high.x[j];
@@ -106,6 +109,7 @@ struct Tile {
     u32 row, column;
 
     __device__ __forceinline__ Tile(const Layer& l, u32 tile) {
+        // Eight lanes down, four across.
         u32 across = l.across(), lane = threadIdx.x % 32;
         row = tile / across * TILE + lane / 4 * 4, column = tile % across * TILE + lane % 4 * 4;
     }
@@ -117,6 +121,7 @@ struct Tile {
             for (u32 j = 0; j < 8; j++) f(i, j);
         }
     }
+    // Rows of states are read once a group.
     // x = unit × a matrix's part, and back.
     __device__ __forceinline__ void load(Panel from, float unit) {
 #pragma unroll
@@ -153,6 +158,7 @@ struct Tile {
     __device__ __forceinline__ void advance(float carry, float gain, const Quad& k, const Columns& z) {
 #pragma unroll
         for (u32 j = 0; j < 8; j++) {
+            // The gain once a column, not once an element.
             float own = gain * z.x[j];
 #pragma unroll
             for (u32 i = 0; i < 4; i++) x[i][j] = carry * x[i][j] + k.x[i] * own;
@@ -162,6 +168,7 @@ struct Tile {
 
 // Halves a thread's sums with the lane `mask` away: one has the sums of the first half of both, the other those of the last.
 template <u32 N> __device__ __forceinline__ void halve(float (&sums)[N], u32 mask) {
+    // Which half this lane keeps.
     bool last = threadIdx.x & mask;
 #pragma unroll
     for (u32 n = 0; n < N / 2; n++) {
@@ -175,6 +182,7 @@ template <u32 N> __device__ __forceinline__ void first_half(float (&to)[N / 2], 
 }
 // Sums of eight columns over rows, which lie in lanes four apart: each lane has one of them. Which one, in the tile.
 __device__ __forceinline__ float sum_columns(float (&sums)[8]) {
+    // Eight sums by eight lanes take seven exchanges.
     float four[4], two[2];
     halve(sums, 16), first_half(four, sums), halve(four, 8), first_half(two, four), halve(two, 4);
     return two[0];
@@ -192,6 +200,7 @@ __device__ __forceinline__ void take_largest(Tile& tile, float (&top)[8]) {
 #pragma unroll
         for (u32 mask = 4; mask < 32; mask *= 2) top[j] = fmaxf(top[j], shuffle_xor(top[j], mask));
     }
+    // The tile is moved back behind the read: a rounding of its last digit.
     tile.each([&](u32 i, u32 j) { tile.x[i][j] -= top[j]; });
 }
 
@@ -207,13 +216,16 @@ template <int MAP> __device__ __forceinline__ void look(Tile& tile, const Quad& 
             reads[j] += query.x[i] * w, sums[j] += w;
         });
         if (careful) tile.each([&](u32 i, u32 j) { tile.x[i][j] += top[j]; });
+        // A column of the tile is one lane's now.
         float read = sum_columns(reads), sum = sum_columns(sums);
         part[column] = read, part[TILE + column] = sum;
+        // Lanes of the first rows have all columns.
         if (lane < 4) {
             float4* to = (float4*)(part + 2 * TILE + lane * 4);
             to[0] = make_float4(top[0], top[1], top[2], top[3]), to[TILE / 8] = make_float4(top[4], top[5], top[6], top[7]);
         }
     } else {
+        // Third powers are read, fourth ones make the norm.
         float norm = 0.0f;
         tile.each([&](u32 i, u32 j) {
             float x = tile.x[i][j], square = x * x;
@@ -238,6 +250,7 @@ template <int MAP> __device__ __forceinline__ void add_looks(const Layer& l, con
         u32 s = n / wide, column = n % wide, side = column / TILE, from = (side + across - round % across) % across;
         u64 at = (u64)(first + s) * wide + column;
         const float* of = parts + s * PART_ROW + column % TILE;
+        // Rounds are more than one where a layer has more tiles than the block has warps.
         // What earlier rounds left.
         bool begun = side < round;
         float read = begun ? l.reads[at] : 0.0f;
@@ -249,6 +262,7 @@ template <int MAP> __device__ __forceinline__ void add_looks(const Layer& l, con
                 float by = short_exp2(of[w * PARTS + 2 * TILE] - top);
                 read += by * of[w * PARTS], sum += by * of[w * PARTS + TILE];
             }
+            // Exponents go along, since other blocks have others.
             l.sums[at] = sum, l.tops[at] = top;
         } else {
             for (u32 w = from; w < tiles; w += across) read += of[w * PARTS];
@@ -266,9 +280,10 @@ template <int MAP> __device__ __forceinline__ void add_looks(const Layer& l, con
 
 // All tokens of the group, forward. `leave` writes the state behind them over the one before; of distributions it is not yet
 // normalised. `offset` is where parts begin in shared memory.
-template <int MAP> __device__ __forceinline__ void sweep(const Layer& of, u32 offset, bool leave) {
+template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) {
     // A copy: stores could change what lies in shared memory.
     Layer l = of;
+    // A forward needs no other panels.
     Panel none[3] = {};
     float* parts = stage() + offset;
     u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, staged = l.staged();
@@ -281,6 +296,7 @@ template <int MAP> __device__ __forceinline__ void sweep(const Layer& of, u32 of
         float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 first = 0; first < l.tokens; first += CHUNK) {
             u32 count = min(l.tokens - first, CHUNK);
+            // Whoever read the last chunk is behind a barrier.
             put_on_stage<0>(l, none, first, count);
             __syncthreads();
             if (works) {
@@ -292,11 +308,13 @@ template <int MAP> __device__ __forceinline__ void sweep(const Layer& of, u32 of
                     float* part = parts + warp * PARTS;
                     look<MAP>(tile, q, numbers[CAREFUL] > 0.0f, part + s * PART_ROW, part + CHUNK * PART_ROW + s);
                 }
+                // A forward without a backward keeps nothing here.
                 if (l.kept) tile.keep(kept + first / CHUNK * TILE_SIZE);
             }
             __syncthreads();
             add_looks<MAP>(l, parts, round, first, count);
         }
+        // A backward needs the state before the group again.
         if (works && leave) tile.store(l.x, 1.0f / unit_of<MAP>(l, l.tokens));
     }
     __syncthreads();

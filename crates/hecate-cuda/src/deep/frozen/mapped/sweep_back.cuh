@@ -19,6 +19,7 @@ struct BackLayer {
 // A read back: the state's gradient takes its part, and rows theirs of the query's.
 template <int MAP>
 __device__ __forceinline__ void look_back(const Layer& l, const float* token, float kappa, Tile& tile, Tile& d, float* dq) {
+    // In the order of `put_on_stage`.
     const float* columns = token + 2 * l.height + tile.column;
     Quad q(token + l.height + tile.row);
     Columns given(columns + l.wide), taken(columns + 2 * l.wide), lse(columns + 3 * l.wide);
@@ -40,10 +41,12 @@ __device__ __forceinline__ void look_back(const Layer& l, const float* token, fl
 template <int MAP>
 __device__ __forceinline__ void go_back(const Layer& l, const float* token, Tile& tile, const float* kept, u32 t) {
     const float* numbers = token + l.staged() - NUMBERS;
+    // The same for all threads.
     float back = numbers[BACK];
     if (back != 0.0f) {
         Quad k(token + tile.row);
         Columns z(token + 2 * l.height + tile.column);
+        // (X' − gain kᵀ z) / carry, the reciprocal known.
         float by = -back * numbers[GAIN];
 #pragma unroll
         for (u32 j = 0; j < 8; j++) {
@@ -53,6 +56,7 @@ __device__ __forceinline__ void go_back(const Layer& l, const float* token, Tile
         }
         return;
     }
+    // The state before the chunk: kept, or the group's first.
     if (t >= CHUNK) tile.recall(kept + (t / CHUNK - 1) * TILE_SIZE);
     else tile.load(l.x, unit_of<MAP>(l, 0));
 #pragma unroll 1
@@ -68,11 +72,13 @@ __device__ __forceinline__ void token_back(const Layer& l, Tile& tile, Tile& d, 
     u32 lane = threadIdx.x % 32, s = t % CHUNK;
     const float *token = stage() + s * l.staged(), *numbers = token + l.staged() - NUMBERS;
     // Of queries, then of keys.
+    // Sums over this thread's elements.
     float sums[8] = {}, dz[8] = {}, da = 0.0f, a = numbers[OF_A];
     look_back<MAP>(l, token, numbers[KAPPA], tile, d, sums);
     go_back<MAP>(l, token, tile, kept, t);
     Quad k(token + tile.row);
     Columns z(token + 2 * l.height + tile.column);
+    // Gradients of the write, then what is left for the state before it.
     tile.each([&](u32 i, u32 j) {
         float own = d.x[i][j];
         da += own * tile.x[i][j], sums[4 + i] += own * z.x[j], dz[j] += own * k.x[i];
@@ -84,6 +90,7 @@ __device__ __forceinline__ void token_back(const Layer& l, Tile& tile, Tile& d, 
     halve(sums, 2), first_half(of_rows, sums), halve(of_rows, 1);
     *(float2*)(row + (lane & 2 ? TILE : 0) + lane / 4 * 4 + (lane & 1) * 2) = make_float2(of_rows[0], of_rows[1]);
     row[2 * TILE + column_of_lane()] = sum_columns(dz);
+    // A number a warp and token.
     da = warp_sum(da);
     if (lane == 0) part[CHUNK * PART_ROW + s] = da;
 }
@@ -108,6 +115,7 @@ __device__ __forceinline__ void add_parts(const Layer& l, const BackLayer& b, co
         // The same of columns, whose tiles lie a row of tiles apart.
         u32 s = n / l.wide, column = n % l.wide, side = column / TILE;
         float& sum = b.dvalue.at(first + s, column);
+        // Nothing is there before the column's first tile.
         float all = side >= round ? 0.0f : sum;
         for (u32 w = (side + across - round % across) % across; w < tiles; w += across)
             all += parts[w * PARTS + s * PART_ROW + 2 * TILE + column % TILE];
@@ -130,9 +138,10 @@ template <int MAP> __device__ __forceinline__ void open_back(const Layer& l, con
 }
 
 // All tokens of the group back. `offset` is where parts begin in shared memory.
-template <int MAP> __device__ __forceinline__ void sweep_back(const Layer& of, const BackLayer& back, u32 offset) {
+template <int MAP> TOGETHER void sweep_back(const Layer& of, const BackLayer& back, u32 offset) {
     Layer l = of;
     BackLayer b = back;
+    // What columns have beside values.
     Panel more[3] = {b.given, b.taken, l.lse};
     float* parts = stage() + offset;
     u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, chunks = (l.tokens + CHUNK - 1) / CHUNK;
@@ -144,6 +153,7 @@ template <int MAP> __device__ __forceinline__ void sweep_back(const Layer& of, c
         for (u32 chunk = chunks; chunk-- > 0;) {
             u32 first = chunk * CHUNK, count = min(l.tokens - first, CHUNK);
             put_on_stage<MAP == SOFTMAX ? 3 : 2>(l, more, first, count);
+            // Exactly what the forward had there: errors do not pass from chunk to chunk.
             if (works) tile.recall(kept + chunk * TILE_SIZE);
             if (works && chunk + 1 == chunks) open_back<MAP>(l, b, tile, d);
             __syncthreads();
@@ -154,6 +164,7 @@ template <int MAP> __device__ __forceinline__ void sweep_back(const Layer& of, c
             __syncthreads();
             add_parts<MAP>(l, b, parts, round, first, count);
         }
+        // Of the state before the group, without what the gradient point adds.
         if (works) d.store(b.d, 1.0f);
     }
     __syncthreads();
