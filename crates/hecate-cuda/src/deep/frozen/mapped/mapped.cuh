@@ -59,6 +59,7 @@ struct Mapped : Reverse {
         layer[0].x = panel(arena, o.key, width), layer[1].x = panel(arena, width, o.value);
         preq = panel(arena, rows, width), layer[1].y = panel(arena, rows, o.value);
         layer[0].lse = panel(arena, rows, width), layer[1].lse = panel(arena, rows, o.value);
+        // Of this block alone: its columns are no one else's.
         layer[0].reads = arena.take(rows * width), layer[0].sums = arena.take(rows * width), layer[0].tops = arena.take(rows * width);
         // Pre-activations at queries are the first layer's outputs.
         layer[0].y = preq;
@@ -80,6 +81,7 @@ struct Mapped : Reverse {
         for (Layer& l : layer) l.kept = arena.take((u64)l.tiles() * l.chunks() * TILE_SIZE);
         // Elements of this block's states.
         state = (u64)(o.key + o.value) * width;
+        // Neither the first nor the last group of an interval needs one.
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 2 ? groups - 2 : 0) * state);
     }
@@ -120,6 +122,7 @@ struct Mapped : Reverse {
         float top = 0.0f, sum = 0.0f, own = *sigma;
         for (u32 b = 0; b < cluster.count; b++) top = fmaxf(top, *of_block(sigma, b));
         for (u32 b = 0; b < cluster.count; b++) {
+            // At most 1, for the largest unit is taken.
             float ratio = *of_block(sigma, b) / top, square = ratio * ratio;
             sum += square * square * *of_block(norms, b);
         }

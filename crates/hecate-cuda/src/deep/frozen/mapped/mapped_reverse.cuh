@@ -62,6 +62,7 @@ struct MappedReverse : Mapped {
             cluster.meet();
             EACH(t, l.tokens) {
                 float sum = 0.0f;
+                // Every block has its columns' part.
                 for (u32 r = 0; r < cluster.count; r++) sum += of_block(lambdas, r)[t];
                 l.number(KAPPA)[t] *= sum;
             }
@@ -74,6 +75,7 @@ struct MappedReverse : Mapped {
         // ⟨dW, W⟩ of both layers, this thread's part.
         float sums[2] = {};
         for (u32 i = 0; i < 2; i++) {
+            // The second layer's matrices follow the first's.
             Panel w = i ? x1 : x0, dw = i ? dx1 : dx0, d = way_back[i].d;
             if (MAP == SOFTMAX)
                 each_of(layer[i], [&](u32 r, u32 j) {
@@ -120,6 +122,7 @@ struct MappedReverse : Mapped {
             // The gradient of the first layer's values takes the place of what queried the second.
             if (i == 0) clear_rest(hq, width);
             sweep_back<MAP>(layer[i], way_back[i], offset);
+            // Back through the activation at queries.
             if (i) times_slope(dhq, 0.0f, 1.0f, nullptr, dhq, preq);
         }
         inner_grads_back(call, sequence, start);

@@ -289,6 +289,7 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
     u32 warp = threadIdx.x / 32, warps = blockDim.x / 32, staged = l.staged();
     for (u32 round = 0; round < l.tiles(); round += warps) {
         // All warps meet by chunks; those without a tile have nothing else to do.
+        // A warp without a tile names the first, and touches nothing of it.
         bool works = round + warp < l.tiles();
         u32 number = works ? round + warp : 0;
         Tile tile(l, number);
@@ -322,6 +323,7 @@ template <int MAP> TOGETHER void sweep(const Layer& of, u32 offset, bool leave) 
 
 // A row's largest magnitude, by a warp.
 __device__ __forceinline__ float warp_largest(const float* row, u32 count) {
+    // A lane has every 32nd element.
     float most = 0.0f;
     LANES(i, count) most = fmaxf(most, fabsf(row[i]));
     return warp_max(most);
@@ -329,6 +331,7 @@ __device__ __forceinline__ float warp_largest(const float* row, u32 count) {
 
 // The power of two that is at least x and 1.
 __device__ __forceinline__ float unit_over(float x) {
+    // NaN too: what it meets shows it.
     if (!(x > 1.0f)) return 1.0f;
     // Infinities keep the largest power.
     u32 bits = __float_as_uint(x), exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0);
