@@ -56,6 +56,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &deep::frozen::BACKWARD,
     &deep::frozen::resident::FORWARD,
     &deep::frozen::resident::BACKWARD,
+    &deep::frozen::mapped::MEMORA,
+    &deep::frozen::mapped::MONETA,
     &deep::MEMORA,
     &deep::MONETA,
     &deep::TITANS_MLP,

@@ -16,6 +16,23 @@ __device__ inline float power(float m, float power) {
 // −1, 0 or 1; NaN for NaN.
 __device__ __forceinline__ float sign(float e) { return e > 0.0f ? 1.0f : e < 0.0f ? -1.0f : e; }
 
+// ψ of one element by (48) or (49); |e| is smoothed by ε.
+__device__ __forceinline__ float taught_power(const Options& o, float e) {
+    float m = e * e + o.epsilon;
+    return o.tanh ? o.p * tanhf(10.0f * e) * power(m, (o.p - 1.0f) / 2.0f) : o.p * e * power(m, (o.p - 2.0f) / 2.0f);
+}
+// Its derivative.
+__device__ __forceinline__ float taught_power_slope(const Options& o, float e) {
+    float m = e * e + o.epsilon;
+    if (o.tanh) {
+        // (49): the product rule, with the slope 10 (1 − t²) of the smoothed sign.
+        float t = tanhf(10.0f * e), steep = 10.0f * (1.0f - t * t) * power(m, (o.p - 1.0f) / 2.0f);
+        return o.p * (steep + t * (o.p - 1.0f) * e * power(m, (o.p - 3.0f) / 2.0f));
+    }
+    // (48), with e²/m in [0, 1) in place of a difference of powers.
+    return o.p * power(m, (o.p - 2.0f) / 2.0f) * (1.0f + (o.p - 2.0f) * (e * e / m));
+}
+
 // u = ψ(e).
 template <int BIAS> TOGETHER void inner_grad(const Options& o, const float* error, float delta, float* u) {
     u32 width = o.value;
@@ -23,12 +40,7 @@ template <int BIAS> TOGETHER void inner_grad(const Options& o, const float* erro
     if (BIAS == L2) {
         EACH(i, width) u[i] = error[i];
     } else if (BIAS == LP) {
-        EACH(i, width) {
-            // |e| is smoothed by ε.
-            float e = error[i], m = e * e + o.epsilon;
-            u[i] = o.tanh ? o.p * tanhf(10.0f * e) * power(m, (o.p - 1.0f) / 2.0f)
-                          : o.p * e * power(m, (o.p - 2.0f) / 2.0f);
-        }
+        EACH(i, width) u[i] = taught_power(o, error[i]);
     } else if (o.huber == COORDINATE) {
         EACH(i, width) u[i] = fabsf(error[i]) <= delta ? error[i] : delta * sign(error[i]);
     } else {
@@ -50,17 +62,7 @@ TOGETHER float inner_grad_vjp(const Options& o, const float* error, float delta,
     if (BIAS == L2) {
         EACH(i, width) de[i] += du[i];
     } else if (BIAS == LP) {
-        EACH(i, width) {
-            float e = error[i], m = e * e + o.epsilon;
-            if (o.tanh) {
-                // (49): the product rule, with the slope 10 (1 − t²) of the smoothed sign.
-                float t = tanhf(10.0f * e), steep = 10.0f * (1.0f - t * t) * power(m, (o.p - 1.0f) / 2.0f);
-                de[i] += du[i] * o.p * (steep + t * (o.p - 1.0f) * e * power(m, (o.p - 3.0f) / 2.0f));
-            } else {
-                // (48), with e²/m in [0, 1) in place of a difference of powers.
-                de[i] += du[i] * o.p * power(m, (o.p - 2.0f) / 2.0f) * (1.0f + (o.p - 2.0f) * (e * e / m));
-            }
-        }
+        EACH(i, width) de[i] += du[i] * taught_power_slope(o, error[i]);
     } else if (o.huber == COORDINATE) {
         EACH(i, width) {
             // Quadratic inside δ, linear outside.

@@ -129,7 +129,7 @@ struct Frozen : FrozenMasks {
         at_point(part, 0.0f, h, x1.own(), s1.own(), o.value, width);
         cluster.meet();
         // Rows by warps only where a bias or (94) looks at a whole row.
-        bool plain = !huber && o.per_clip == 0.0f;
+        bool plain = !huber && !TAUGHT_POWERS && o.per_clip == 0.0f;
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); }, [&](u32 t, u32 i, float4 out) {
             float4 own = o.residual ? k.four(t, i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             // Prediction minus value.

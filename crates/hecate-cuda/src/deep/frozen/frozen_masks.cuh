@@ -6,7 +6,7 @@
 // An anchor takes the place of zero: X forgets to it, and (1 − A) ∘ (ρ anchor) is read beside.
 #pragma once
 #include "activation.cuh"
-#include "deep_options.cuh"
+#include "bias.cuh"
 #include "frozen_product.cuh"
 #include "recurrent.cuh"
 
@@ -19,6 +19,11 @@ __device__ __forceinline__ u32 strided(u32 width) { return width + 4; }
 // Most memories have the first of the activations; the others are called.
 TOGETHER_OF Curve other_curve(u32 kind, float x) { return activation(kind, x); }
 __device__ __forceinline__ Curve curve(u32 kind, float x) { return kind == SILU ? silu(x) : other_curve(kind, x); }
+
+// Whether all memories of a file are taught powers of errors, (48) and (49).
+#ifndef TAUGHT_POWERS
+#define TAUGHT_POWERS false
+#endif
 
 // Numbers of eight tokens, read at once.
 struct Eight {
@@ -104,7 +109,11 @@ struct FrozenMasks {
     // Gates after η move on by one.
     __device__ u32 after() const { return momentum ? 1 : 0; }
     __device__ bool ahead() const { return o.look_ahead; }
-    TOGETHER_OF void begin_numbers(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+    __device__ void begin_numbers(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
+        begin_gates(call, sequence, start, count);
+        masks();
+    }
+    TOGETHER_OF void begin_gates(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
         // Others read `tokens` behind the barrier below.
         if (threadIdx.x == 0) tokens = count, turn ^= 1;
         EACH(t, rows) {
@@ -121,7 +130,6 @@ struct FrozenMasks {
             n.x[t] = !inside ? 0.0f : ahead() ? less : 1.0f, n.y[t] = !inside ? 0.0f : ahead() ? eta : 1.0f;
         }
         __syncthreads();
-        masks();
     }
     // c and the other numbers of the recurrence, a thread a write and one the state before the group.
     __device__ void masks() const {
@@ -193,6 +201,7 @@ struct FrozenMasks {
             float x = e[i], signed_delta = x > 0.0f ? delta : x < 0.0f ? -delta : x;
             if (huber && o.huber == COORDINATE) x = fabsf(x) <= delta ? x : signed_delta;
             else if (huber && !(length <= delta)) x = o.huber == NORM ? delta / length * x : signed_delta;
+            if (TAUGHT_POWERS) x = taught_power(o, x);
             u.at(t, i) = x;
         }
         __syncwarp();
@@ -224,6 +233,7 @@ struct FrozenMasks {
             LANES(i, o.value) du[i] = n.shrink[t] * (du[i] - along * u.at(t, i));
             __syncwarp();
         }
+        if (TAUGHT_POWERS) LANES(i, o.value) du[i] *= taught_power_slope(o, v.at(t, i));
         float ddelta = 0.0f;
         if (huber) {
             // Inside the threshold an error is taught as it is.

@@ -238,11 +238,15 @@ struct Reverse : Frozen {
             part.four(t, i) = map([&](float x, float d) { return x - n.theta[t] * d; }, of.x, of.y);
         });
         cluster.meet();
-        Panel less = this->less;
+        errors_back(call, sequence, start, part);
+    }
+    // From the gradients of what is taught, which blocks add up, to those of values and of weights.
+    TOGETHER_OF void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start, Panel part) {
+        Panel less = this->less, dz0 = hq, pre = this->pre, dh = this->dh;
         fours<2>(rows, o.value, [&](u32 t, u32 i) { return total(part.row(t) + i); },
               [&](u32 t, u32 i, float4 x) { less.four(t, i) = x; });
         __syncthreads();
-        if (huber || o.per_clip != 0.0f) {
+        if (huber || TAUGHT_POWERS || o.per_clip != 0.0f) {
             ROWS(t, rows) teach_back(t, less.row(t));
             __syncthreads();
         }
@@ -292,17 +296,23 @@ struct Reverse : Frozen {
         inner_grads_back(call, sequence, start);
         finish(call, sequence, start);
     }
-    // Gradients of queries, keys and gates are sums over blocks.
+    // What blocks add up of gates, by token: log a, log η, θ and none.
+    __device__ Panel of_gates() const { return {sums + (u64)rows * (3 * o.value + 2 * o.key), 4}; }
+    // From the gradients of masks to those of gates, this block's part.
     TOGETHER_OF void finish(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
-        Panel of_q = {sums + (u64)3 * rows * o.value, o.key}, of_k = {of_q.row(rows), o.key}, gates = {of_k.row(rows), 4};
-        move(of_q, dq, rows, o.key), move(of_k, dk, rows, o.key);
-        Panel dc = this->dc, e = this->e;
+        Panel gates = of_gates(), dc = this->dc, e = this->e;
         auto sum_of = [](float4 x) { return x.x + x.y + x.z + x.w; };
         fours_by_row<4>(tokens, rows, [&](u32 t, u32 j) { return dc.four(t, j); },
                      [&](u32, u32, float4 x) { return sum_of(x); },
                      [&](u32 t, float da) { gates.at(t, 0) = n.a[t] * (da + n.da[t]), gates.at(t, 2) = n.dtheta[t]; });
         fours_by_row<4>(tokens, rows, [&](u32 t, u32 j) { return e.four(t, j); }, [&](u32, u32, float4 x) { return sum_of(x); },
                      [&](u32 t, float deta) { gates.at(t, 1) = n.eta[t] * (deta + n.deta[t]), gates.at(t, 3) = 0.0f; });
+        give(call, sequence, start);
+    }
+    // Gradients of queries, keys and gates are sums over blocks.
+    TOGETHER_OF void give(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
+        Panel of_q = {sums + (u64)3 * rows * o.value, o.key}, of_k = {of_q.row(rows), o.key}, gates = of_gates();
+        move(of_q, dq, rows, o.key), move(of_k, dk, rows, o.key);
         cluster.meet();
         u32 blocks = cluster.count, rank = cluster.rank, mine = (tokens + blocks - 1 - rank) / blocks;
         auto to_store = [&](Array to, Panel part, Panel residual) {

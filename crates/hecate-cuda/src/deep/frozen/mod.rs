@@ -25,8 +25,8 @@
 //!
 //! # What goes token by token
 //!
-//! Arguments of 32 bits, groups of less than 16 tokens or more than 64, other retentions than decay, a norm inside the memory,
-//! columns set back to their lengths, and widths that eight does not divide.
+//! Arguments of 32 bits, groups of less than 16 tokens or more than 64, a norm inside the memory, columns set back to their
+//! lengths, and widths that eight does not divide. What other retentions than decay have for groups is in [`mapped`].
 //! Both kinds keep the same states, so that either backward could follow either forward.
 //!
 //! # What it costs
@@ -41,6 +41,7 @@
 //!
 //! Where all factors fit it with 16 bits, a pass goes by other kernels, in a third to two thirds of the time: [`resident`].
 
+pub(crate) mod mapped;
 pub(crate) mod resident;
 
 use crate::{
@@ -85,31 +86,32 @@ const MOST_TOKENS: usize = 64;
 /// slower: each step has a cost of its own.
 const WIDEST: usize = 128;
 
-/// Whether a call of these sizes goes by these kernels: an MLP of even widths that decays, groups that fill products, and
-/// arguments beside whose rounding that of factors is small.
+/// Whether a call of these sizes goes by groups: an MLP of even widths, groups that fill products, and arguments beside whose
+/// rounding that of factors is small.
 fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
     let group = spec.frozen.map_or(0, |group| group as usize);
     let hidden = spec.structure.hidden(dims.key).unwrap_or(0);
     // Threads read four neighbours, products take eight terms at once.
     let whole = [dims.key, dims.value, hidden].iter().all(|&width| width > 0 && width.is_multiple_of(8));
     // Norms and lengths set back look at whole columns: they go token by token.
-    let plain = spec.retention == Retention::Decay && !spec.structure.norm() && !spec.renorm;
+    let plain = !spec.structure.norm() && !spec.renorm;
     let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
     dtype == DType::Bf16 && plain && whole && long && device.properties().capability.0 >= 8
 }
 
-/// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow.
-fn kernels(device: &Cuda, dims: &Dims, hidden: usize) -> (usize, StepKernels<DeepOptions>) {
+/// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow. A block's hidden
+/// columns are a multiple of `tile`.
+fn of_blocks<K: Copy>(device: &Cuda, dims: &Dims, hidden: usize, tile: usize, by_cluster: &[(usize, K)]) -> (usize, K) {
     let multiprocessors = device.properties().multiprocessors as usize;
     // Each has a cluster.
     let memories = dims.sequences.count() * dims.heads;
     // Clusters are in code that is compiled for this GPU, and not in what is for all.
     let clusters = device.properties().capability.0 >= 9 && device.compiles();
-    let fits = |&&(count, _): &&(usize, _)| {
+    let fits = |&&(count, _): &&(usize, K)| {
         let needed = count == 1 || hidden / (count / 2) > WIDEST;
-        count == 1 || clusters && hidden.is_multiple_of(8 * count) && (needed || memories * count <= multiprocessors)
+        count == 1 || clusters && hidden.is_multiple_of(tile * count) && (needed || memories * count <= multiprocessors)
     };
-    *BY_CLUSTER.iter().rfind(fits).unwrap_or(&BY_CLUSTER[0])
+    *by_cluster.iter().rfind(fits).unwrap_or(&by_cluster[0])
 }
 
 /// The kernel for a pass of a call, 0 forward and 1 backward, where it suits one.
@@ -126,11 +128,14 @@ pub(super) fn grouped(
     }
     let hidden = spec.structure.hidden(dims.key)?;
     let places = Places { key: dims.key, value: dims.value, width: hidden, group: spec.frozen? as usize, momentum };
+    if spec.retention != Retention::Decay {
+        return mapped::grouped(device, spec, dims, &places, pass);
+    }
     if let Some(resident) = resident::grouped(device, spec, dims, &places, pass) {
         return Some(resident);
     }
     // Every block of a cluster has as many hidden columns as the others.
-    let (cluster, kernels) = kernels(device, dims, hidden);
+    let (cluster, kernels) = of_blocks(device, dims, hidden, 8, &BY_CLUSTER);
     let places = Places { width: hidden / cluster, ..places };
     let (start, arrays) =
         if pass == 0 { (kernels.forward, places.forward()) } else { (kernels.backward, places.backward()) };

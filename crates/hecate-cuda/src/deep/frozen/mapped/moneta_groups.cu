@@ -1,0 +1,6 @@
+// MONETA in frozen groups: l_p, L_q with q = 4 and the mirror.
+#define TAUGHT_POWERS true
+#include "mapped/kernels.cuh"
+
+MAPPED_KERNELS(moneta, CUBES)
+MAPPED_BACKWARD_KERNELS(moneta, CUBES)
