@@ -1,9 +1,13 @@
 //! The CPU column: every way in which it computes the linear rules, and the primitives.
 
 use hecate_conformance::{
-    Case, Sizes, assert_close, case, every_cell_is_tested, oracle::Oracle, record::assert_recorded, require,
+    Case, Sizes, assert_close, case, checks::agrees, every_cell_is_tested, oracle::Oracle, record::assert_recorded,
+    require,
 };
-use hecate_core::{DType, Kernel};
+use hecate_core::{
+    DType, Kernel, Read,
+    rules::{Map, Memora, MlpMemory, Moneta},
+};
 use hecate_cpu::{Algorithm, Cpu};
 
 hecate_conformance::conformance!(backends);
@@ -36,7 +40,7 @@ fn the_record_is_true() {
 /// that are not, one token and many: as the scan does them.
 #[test]
 fn wide_values() {
-    fn agrees<R: Oracle>()
+    fn as_the_scan<R: Oracle>()
     where
         Cpu: Kernel<R>,
     {
@@ -56,9 +60,24 @@ fn wide_values() {
         }
     }
     macro_rules! rules {
-        ($($name:ident $rule:ident),*) => { $(agrees::<hecate_core::rules::$rule>();)* };
+        ($($name:ident $rule:ident),*) => { $(as_the_scan::<hecate_core::rules::$rule>();)* };
     }
     hecate_core::for_each_linear_rule!(rules);
+}
+
+/// Powers of errors and of states that have no shortcut, with both maps; groups of other retentions than decay that read before
+/// they write.
+#[test]
+fn any_powers_and_mapped_groups() {
+    let sizes = [Sizes::new(2, 7, 3, 5, 3), Sizes::new(1, 40, 2, 16, 24)];
+    for (read, frozen) in [(Read::After, None), (Read::Before, None), (Read::After, Some(5)), (Read::Before, Some(5))] {
+        for map in [Map::Mirror, Map::Literal] {
+            let rule = Moneta::<MlpMemory> { p: 2.5, q: 2.5, map, read, frozen, ..Moneta::default() };
+            sizes.map(|sizes| agrees(&[Cpu::new()], &Case::new(rule, sizes, 3), "any powers"));
+        }
+        let rule = Memora::<MlpMemory> { read, frozen, ..Memora::default() };
+        sizes.map(|sizes| agrees(&[Cpu::new()], &Case::new(rule, sizes, 3), "distributions"));
+    }
 }
 
 /// The same where vector instructions are forbidden.

@@ -138,8 +138,7 @@ pub trait Norm: Elementwise {
         call: &RmsNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
-        let grads = self.rms_norm_backward(call)?;
-        Ok(RmsNormInputs { x: self.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
+        add_in_32_bits(self, call, dsum)
     }
 
     /// `y = x r`, `r = 1 / √(|x|² + ε²)`.
@@ -235,6 +234,29 @@ pub fn add_rms_norm_backward<D: Norm>(
     }
     let grads = rms_norm_backward(call)?;
     Ok(RmsNormInputs { x: device.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
+}
+
+/// [`Norm::add_rms_norm_backward`] by a norm and a sum: both in 32 bits, so that `dx` is rounded once.
+///
+/// # Errors
+/// As [`Norm::rms_norm_backward`].
+pub fn add_in_32_bits<D: Norm>(
+    device: &D,
+    call: &RmsNormBackward<'_, D>,
+    dsum: &Tensor<D>,
+) -> Result<RmsNormInputs<Tensor<D>>> {
+    let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    let sum = |dx: &Tensor<D>, dsum| device.combine(Combine::Sum, alike(dsum), dx, dsum);
+    if x.dtype() == DType::F32 {
+        let grads = device.rms_norm_backward(call)?;
+        return Ok(RmsNormInputs { x: sum(&grads.x, dsum)?, ..grads });
+    }
+    let [wide_x, wide_weight, dy, dsum] = wide([x, weight, dy, dsum])?;
+    let wide_g = g.map(|g| cast(DType::F32, g)).transpose()?;
+    let inputs = RmsNormInputs { x: &wide_x, weight: &wide_weight, g: wide_g.as_ref() };
+    let grads = device.rms_norm_backward(&RmsNormBackward { options, inputs, inverse, dy: &dy })?;
+    let g = g.zip(grads.g).map(|(g, dg)| cast(g.dtype(), &dg)).transpose()?;
+    Ok(RmsNormInputs { x: cast(x.dtype(), &sum(&grads.x, &dsum)?)?, weight: cast(weight.dtype(), &grads.weight)?, g })
 }
 
 /// Two arrays of the shape of `x`, element by element.

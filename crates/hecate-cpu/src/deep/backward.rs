@@ -1,14 +1,15 @@
-//! One token backward: equations (41)–(46), (56)–(59).
+//! One token backward: equations (41), (56)–(59).
 //!
-//! The order is that of the forward turned around: the read, the write, then the inner gradient that was written.
+//! The order is that of the forward turned around: the read, the write, then the inner gradient that was written
+//! ([`inner_backward`](super::inner_backward)).
 //! The write's gradient is an outer product again, so it reaches the inner gradient as vectors `δ̄` and `ū_o`.
 //! Buffers of the workspace are split once a function; the names of the parts are those of the equations.
 
 use super::{
     DeepCell, Gates, Record, Scratch,
-    activation::second_derivative,
-    bias, norm,
-    retention::{self, MappedWeights},
+    lq::{LqMap, LqPullback, LqWriteBackward},
+    norm,
+    retention::MappedWeights,
     softmax,
 };
 use crate::{
@@ -16,34 +17,31 @@ use crate::{
     recurrent::{Cell, StateGrads, StepBackward, Token, TokenGrads, TokenStates},
     rows::{axpy, dot, scale},
 };
-use hecate_core::{
-    Read,
-    rules::{AttentionalBias, Retention},
-};
+use hecate_core::{Read, rules::Retention};
 use std::ops::Range;
 
 /// One matrix `[rows, columns]` of a memory.
 #[derive(Clone, Copy)]
-struct Layer<'a> {
+pub(super) struct Layer<'a> {
     /// Its part of the state.
-    state: &'a [f32],
-    /// The same slice where the state is the weights.
-    weights: &'a [f32],
-    /// `ν` where the retention has one, else 1.
-    norm: f64,
+    pub(super) state: &'a [f32],
+    /// The same slice where the state is the weights, or where powers of it are.
+    pub(super) weights: &'a [f32],
+    /// `ν` where the retention has one.
+    pub(super) norm: f32,
 }
 
 /// One token on its way back: what its forward was given and left, and the gradient that comes in.
-struct TokenBackward<'a> {
+pub(super) struct TokenBackward<'a> {
     /// `q`, `k`, `v` and gates.
-    token: Token<'a>,
-    gates: Gates,
+    pub(super) token: Token<'a>,
+    pub(super) gates: Gates,
     /// Before it, after it, and its gradient point.
-    states: TokenStates<'a>,
+    pub(super) states: TokenStates<'a>,
     /// Vectors of the forward.
-    record: Record<&'a [f32]>,
+    pub(super) record: Record<&'a [f32]>,
     /// Gradient of what the query read, `[V]`.
-    dout: &'a [f32],
+    pub(super) dout: &'a [f32],
 }
 
 impl DeepCell {
@@ -53,26 +51,49 @@ impl DeepCell {
         let StepBackward { token, states, record, dout, adjoint, scratch, mut grads } = step;
         // What all parts of the backward read.
         let at = TokenBackward { token, gates: self.gates(token.gates), states, record: self.parts(record), dout };
-        let (mapped, after) = (self.is_mapped(), self.spec.read == Read::After);
         let StateGrads { state, point } = adjoint;
         // The token after this one, handled before, read the weights that are this one's new state.
         if scratch.shared {
             std::mem::swap(&mut scratch.point, &mut scratch.seen);
-        }
-        // The other retentions take the read into the pass of the write.
-        if self.has_shared_norm() && after {
-            self.read_vjp(&at, states.new, state, scratch, grads.q);
         }
         // From here `state` is the gradient of the state before the token.
         self.write_vjp(&at, state, scratch, &mut grads);
         // Where no group is frozen, the point is the state before the token: one array takes both gradients.
         let point = if self.merges_point() { &mut *state } else { point };
         self.inner_grad_vjp(&at, point, scratch, &mut grads);
-        if mapped && !after {
+        // All other reads are part of the pass of the write.
+        if self.reads_apart() {
             self.read_vjp(&at, states.old, state, scratch, grads.q);
         }
         // The weights at this token's point are those that the token before read.
         scratch.shared = self.shares();
+    }
+
+    /// Back through a token's read and write, but not the inner gradient. Leaves what [`Self::write_vjp`] leaves.
+    /// `state` goes from the gradient of the state after the token to that of the one before it.
+    #[inline(always)]
+    pub(super) fn outer_vjp(
+        &self,
+        at: &TokenBackward<'_>,
+        state: &mut [f32],
+        scratch: &mut Scratch,
+        grads: &mut TokenGrads<'_>,
+    ) {
+        self.write_vjp(at, state, scratch, grads);
+        if self.reads_apart() {
+            let Scratch { hidden, value, .. } = &mut *scratch;
+            // The read takes the places of what the write left.
+            let (kept, width) = ([hidden[..self.d()].to_vec(), value[..self.value].to_vec()], self.d());
+            self.read_vjp(at, at.states.old, state, scratch, grads.q);
+            scratch.hidden[..width].copy_from_slice(&kept[0]);
+            scratch.value[..self.value].copy_from_slice(&kept[1]);
+        }
+    }
+
+    /// Whether a token's read is in no pass of the write: one before it, of columns that are distributions.
+    #[inline(always)]
+    fn reads_apart(&self) -> bool {
+        matches!((self.spec.retention, self.spec.read), (Retention::Kl { .. }, Read::Before))
     }
 
     /// Back through the norm after a read: the gradient of what was normed into `out [V]`, the residual's into `dq`.
@@ -89,7 +110,7 @@ impl DeepCell {
         }
     }
 
-    /// What the read adds to the gradients of the query and of the state `seen`, where that is not the weights.
+    /// What a read before the write adds to the gradients of the query and of the state `seen`, where columns are distributions.
     #[inline(always)]
     fn read_vjp(
         &self,
@@ -100,55 +121,51 @@ impl DeepCell {
         dq: &mut [f32],
     ) {
         let (first, all) = self.sizes();
-        let Scratch { seen: mapped, shared, hidden, value, answer, .. } = scratch;
+        let Scratch { seen: mapped, shared, hidden, value, .. } = scratch;
         self.to_weights(seen, mapped, *shared);
         // What was read goes back through the norm, then through the layers from the last to the first.
         let out = &mut value[..self.value];
         self.read_norm_vjp(at, out, dq);
         // `[K,D]` and `[D,V]`, or `[K,V]` alone.
-        let [low, high] = self.layers(seen, mapped);
+        let [low, high] = self.layers(seen, mapped, [1.0; 2]);
         if self.hidden.is_some() {
             let dpre = &mut hidden[..self.d()];
             // The read's gradient at the hidden layer, through the slope that the read left.
             dpre.fill(0.0);
-            self.pullback(high, &mut dstate[first..all], [(at.record.read_h, out)], 0.0, dpre, answer);
+            self.pullback(high, &mut dstate[first..all], [(at.record.read_h, out)], 0.0, dpre);
             dpre.iter_mut().zip(at.record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
-            self.pullback(low, &mut dstate[..first], [(at.token.q, dpre)], 0.0, dq, answer);
+            self.pullback(low, &mut dstate[..first], [(at.token.q, dpre)], 0.0, dq);
         } else {
-            self.pullback(low, &mut dstate[..first], [(at.token.q, out)], 0.0, dq, answer);
+            self.pullback(low, &mut dstate[..first], [(at.token.q, out)], 0.0, dq);
         }
     }
 
     /// Both matrices, or the only one; the second is then empty.
     #[inline(always)]
-    fn layers<'l>(&self, state: &'l [f32], mapped: &'l MappedWeights) -> [Layer<'l>; 2] {
+    pub(super) fn layers<'l>(&self, state: &'l [f32], mapped: &'l MappedWeights, norms: [f32; 2]) -> [Layer<'l>; 2] {
         let (first, all) = self.sizes();
-        let weights = if self.is_mapped() { &mapped.weights } else { state };
+        let weights = if let Retention::Kl { .. } = self.spec.retention { &mapped.weights } else { state };
         let layer = |part: Range<usize>, norm| Layer { state: &state[part.clone()], weights: &weights[part], norm };
-        [layer(0..first, mapped.norms[0]), layer(first..all, mapped.norms[1])]
+        [layer(0..first, norms[0]), layer(first..all, norms[1])]
     }
 
     /// Adds a gradient `Σ xᵢᵀ yᵢ` of a layer's weights to that of its state `d`.
-    /// `x` gets `y Wᵀ` with the last `y`; `before` is `Σ xᵢ W yᵢᵀ` of the other pairs.
+    /// `x` gets `y Wᵀ` with the last `y`; `along` is `Σ xᵢ W yᵢᵀ`, which L_q alone needs.
     #[inline(always)]
-    fn pullback<const R: usize>(
+    pub(super) fn pullback<const R: usize>(
         &self,
         layer: Layer<'_>,
         d: &mut [f32],
         factors: [(&[f32], &[f32]); R],
-        before: f32,
+        along: f32,
         x: &mut [f32],
-        answer: &mut [f32],
     ) {
         // With decay the weights are the state; with KL their gradient carries the weight itself as a factor.
         let Layer { state, weights, norm } = layer;
         match self.spec.retention {
             Retention::Decay => fused_gemv::Rank1Update { d, factors, m: weights, x }.run(),
             Retention::Kl { .. } => fused_gemv::Rank1Update { d, factors, m: weights, x }.run_exponential(),
-            Retention::Lq { q, map } => {
-                let answer = &mut answer[..x.len()];
-                retention::Pullback { q, map, state, weights, norm, factors, before, d, x, answer }.run();
-            }
+            Retention::Lq { q, map } => LqPullback { map: LqMap { q, map }, state, norm, factors, along, d, x }.run(),
         }
     }
 
@@ -159,10 +176,11 @@ impl DeepCell {
     #[inline(always)]
     fn write_vjp(&self, at: &TokenBackward<'_>, dstate: &mut [f32], scratch: &mut Scratch, grads: &mut TokenGrads<'_>) {
         let Gates { a, eta, theta, .. } = at.gates;
-        // KL has no momentum: its states are normed after every write.
+        // Mapped states have no momentum.
         let [da, deta] = match self.spec.retention {
             Retention::Kl { scale } => [self.write_vjp_columns(at, scale, dstate, scratch, grads.q), 0.0],
-            _ => self.write_vjp_plain(at, dstate, scratch, grads.q),
+            Retention::Lq { q, map } => [self.write_vjp_powers(at, LqMap { q, map }, dstate, scratch, grads.q), 0.0],
+            Retention::Decay => self.write_vjp_plain(at, dstate, scratch, grads.q),
         };
         let Scratch { hidden, value, key, .. } = scratch;
         let ([du_o], [dh, ddelta]) = (split(value, self.value), split(hidden, self.d()));
@@ -179,8 +197,8 @@ impl DeepCell {
         [dh, ddelta, du_o].into_iter().for_each(|x| scale(x, -theta));
     }
 
-    /// [`Self::write_vjp`] of both matrices where the state is what is written.
-    /// Where it is also the weights, the read is part of the same pass. Returns the gradients of `a` and `η`.
+    /// [`Self::write_vjp`] of both matrices where the state is the weights. The read is part of the same pass.
+    /// Returns the gradients of `a` and `η`.
     #[inline(always)]
     fn write_vjp_plain(
         &self,
@@ -197,11 +215,7 @@ impl DeepCell {
         let (old, old_s) = states.old.split_at(all);
         let [du_o, _, _, _, _, dread] = split(value, v);
         let [dh, ddelta, _, _, dpre] = split(hidden, d);
-        match self.is_mapped() {
-            true => dread.fill(0.0),
-            false => self.read_norm_vjp(at, dread, dq),
-        }
-        // Mapped states are not read in this pass.
+        self.read_norm_vjp(at, dread, dq);
         let queries = |q| self.queries(q, zeros);
         // The memory that the token read: after its write, or before.
         let seen = if self.spec.read == Read::After { states.new } else { states.old };
@@ -241,14 +255,54 @@ impl DeepCell {
         [low[0] + high[0], low[1] + high[1]]
     }
 
-    /// Queries after the write and before it, where the state is the weights. Where it is not, none: the read is apart.
+    /// Queries after the write and before it.
     #[inline(always)]
     fn queries<'q>(&self, q: &'q [f32], zeros: &'q [f32]) -> [&'q [f32]; 2] {
-        match (self.is_mapped(), self.spec.read) {
-            (true, _) => [zeros, zeros],
-            (false, Read::After) => [q, zeros],
-            (false, Read::Before) => [zeros, q],
+        match self.spec.read {
+            Read::After => [q, zeros],
+            Read::Before => [zeros, q],
         }
+    }
+
+    /// [`Self::write_vjp`] of both matrices where weights are powers of the state. Returns the gradient of `a`.
+    #[inline(always)]
+    fn write_vjp_powers(
+        &self,
+        at: &TokenBackward<'_>,
+        map: LqMap,
+        dstate: &mut [f32],
+        scratch: &mut Scratch,
+        dq: &mut [f32],
+    ) -> f32 {
+        let ((first, _), Gates { a, theta, .. }) = (self.sizes(), at.gates);
+        let TokenBackward { token, states, record, .. } = at;
+        let Scratch { hidden, value, key, .. } = scratch;
+        let [du_o, _, _, _, _, dread] = split(value, self.value);
+        let [dh, ddelta, _, _, dpre] = split(hidden, self.d());
+        self.read_norm_vjp(at, dread, dq);
+        let (step, before) = (-theta, self.spec.read == Read::Before);
+        let (d, d_high) = dstate.split_at_mut(first);
+        let (old, old_high) = states.old.split_at(first);
+        let (norm, norm_high) = (record.norms[2], record.norms[3]);
+        let [read_pre, read_output] = [record.read_pre, record.read_output];
+        // The last layer comes first: its read's gradient goes on to the hidden layer.
+        let mut high = 0.0;
+        if self.hidden.is_some() {
+            dpre.fill(0.0);
+            let (query, x, y, along) = (record.read_h, record.h, record.u_o, dot(dread, read_output));
+            let (d, old, norm, dx, dy, dquery) = (d_high, old_high, norm_high, &mut *dh, &mut *du_o, &mut *dpre);
+            let dout = &*dread;
+            let call = LqWriteBackward { map, a, step, d, old, before, norm, along, query, dout, dquery, x, y, dx, dy };
+            high = call.run();
+            dpre.iter_mut().zip(record.read_slope).for_each(|(dpre, slope)| *dpre *= slope);
+        }
+        let (dout, y, dy, along) = match self.hidden {
+            Some(_) => (&*dpre, record.delta, ddelta, dot(dpre, read_pre)),
+            None => (&*dread, record.u_o, du_o, dot(dread, read_output)),
+        };
+        let (query, x, dquery, dx) = (token.q, token.k, dq, &mut *key);
+        let call = LqWriteBackward { map, a, step, d, old, before, norm, along, query, dout, dquery, x, y, dx, dy };
+        high + call.run()
     }
 
     /// [`Self::write_vjp`] of both matrices where columns go through a log-softmax, and of a read after it.
@@ -277,7 +331,7 @@ impl DeepCell {
         let zeros: &[f32] = zeros;
         // A query of zeros adds nothing to a gradient, and saves a second kind of pass.
         let query = |q| if after { q } else { zeros };
-        let ((dx, dx_high), (w, w_high)) = (dstate.split_at_mut(first), weights.split_at(first));
+        let ((dx, dx_high), (w, w_high)) = (dstate.split_at_mut(first), weights.layers.split_at(first));
         let (old, old_high) = states.old.split_at(first);
         // The last layer comes first here too.
         let mut high = 0.0;
@@ -295,95 +349,11 @@ impl DeepCell {
         let q = query(token.q);
         high + softmax::KlWriteBackward { a, scale, dx, w, old, q, dout, dq, y: token.k, z, dy: key, dz }.run()
     }
-
-    /// Equations (42)–(46): the inner gradient's own derivative.
-    /// It goes to the token's key, its value and the weights at the gradient point.
-    #[inline(always)]
-    fn inner_grad_vjp(
-        &self,
-        at: &TokenBackward<'_>,
-        dpoint: &mut [f32],
-        scratch: &mut Scratch,
-        grads: &mut TokenGrads<'_>,
-    ) {
-        let ((first, all), TokenBackward { token, states, record, .. }) = (self.sizes(), at);
-        let Scratch { point: mapped, hidden, value, answer, .. } = scratch;
-        self.to_weights(states.point, mapped, false);
-        let [low, high] = self.layers(states.point, mapped);
-        let [du_o, du, do_, de, spare] = split(value, self.value);
-        let [dh, ddelta, dpre, dback] = split(hidden, self.d());
-        if self.hidden.is_some() {
-            self.slopes_vjp(record, [dh, ddelta], [dpre, dback]);
-            // The gradient of `b = W₁ u_o` by `u_o`: (42).
-            fused_gemv::add_read(du_o, dback, high.weights);
-        }
-        // The error is prediction minus value: its gradient reaches the value with a minus.
-        let threshold = self.error_vjp(at, du_o, [du, do_, de, spare]);
-        // `delta` is the last gate of the rules that have it.
-        if let (AttentionalBias::Huber(_), Some(last)) = (self.spec.bias, grads.gates.last_mut()) {
-            *last = threshold;
-        }
-        axpy(grads.v, -1.0, de);
-        if self.spec.structure.residual() {
-            axpy(grads.k, 1.0, de);
-        }
-        if self.hidden.is_some() {
-            dh.fill(0.0);
-            // Two terms reach the second layer's weights: through b = W₁ u_o, and through the output itself.
-            let (factors, before) = ([(&*dback, record.u_o), (record.h, &*do_)], dot(dback, record.back));
-            self.pullback(high, &mut dpoint[first..all], factors, before, dh, answer);
-            dpre.iter_mut().zip(&*dh).zip(record.slope).for_each(|((dpre, dh), slope)| *dpre += dh * slope);
-            // (45), from the output back to the key.
-            self.pullback(low, &mut dpoint[..first], [(token.k, dpre)], 0.0, grads.k, answer);
-        } else {
-            self.pullback(low, &mut dpoint[..first], [(token.k, do_)], 0.0, grads.k, answer);
-        }
-    }
-
-    /// Back through `δ = b ∘ σ′(pre)` with `b = W₁ u_o`, all `[D]`: sets the gradients of `pre` and `b`.
-    #[inline(always)]
-    fn slopes_vjp(&self, record: &Record<&[f32]>, [dh, ddelta]: [&[f32]; 2], [dpre, dback]: [&mut [f32]; 2]) {
-        // `δ` depends on `pre` through `σ′`: the curvature times `b`.
-        second_derivative(self.activation(), record.pre, record.back, dpre);
-        for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(ddelta).zip(dh.iter().zip(record.slope)) {
-            // The second term is that of `h = σ(pre)`, whose gradient the write left.
-            *dpre = *dpre * ddelta + dh * slope;
-        }
-        for ((dback, ddelta), slope) in dback.iter_mut().zip(ddelta).zip(record.slope) {
-            *dback = ddelta * slope;
-        }
-    }
-
-    /// Back from `u_o` through the norm and the bias, all `[V]`: sets the gradients of the output and of the error.
-    /// Returns that of the threshold `δ`.
-    #[inline(always)]
-    fn error_vjp(&self, at: &TokenBackward<'_>, du_o: &[f32], [du, do_, de, spare]: [&mut [f32]; 4]) -> f32 {
-        let (record, normed) = (&at.record, self.spec.structure.norm());
-        // Of the write; the second one is the read's.
-        let deviation = record.deviations[0];
-        // Two ways from the output to `u_o`: through the error, and through the norm's own Jacobian.
-        if normed {
-            du.fill(0.0);
-            norm::add_jacobian(record.normed, deviation, du_o, du);
-            norm::second_derivative(record.normed, deviation, record.u, record.u_o, du_o, spare, do_);
-        } else {
-            du.copy_from_slice(du_o);
-            do_.fill(0.0);
-        }
-        bias::clip_vjp(self.spec.clip, record.u, record.shrink[0], du);
-        de.fill(0.0);
-        let threshold = bias::inner_grad_vjp(self.spec.bias, record.error, at.gates.delta, du, de);
-        match normed {
-            true => norm::add_jacobian(record.normed, deviation, de, do_),
-            false => axpy(do_, 1.0, de),
-        }
-        threshold
-    }
 }
 
 /// The first `N` parts of `width` elements.
 #[inline(always)]
-fn split<const N: usize>(mut rest: &mut [f32], width: usize) -> [&mut [f32]; N] {
+pub(super) fn split<const N: usize>(mut rest: &mut [f32], width: usize) -> [&mut [f32]; N] {
     std::array::from_fn(|_| {
         let (own, others) = std::mem::take(&mut rest).split_at_mut(width);
         rest = others;

@@ -4,11 +4,14 @@
 //! L2 and L_p act element by element; Huber's norms look at the whole row.
 //! Where a bias has a kink, the derivative of the side that holds there is taken.
 
-use crate::rows::{axpy, dot, scale};
+use crate::{
+    primitives::exp::{exp, ln},
+    rows::{axpy, dot, scale},
+};
 use hecate_core::rules::{AttentionalBias, Huber};
 
-/// `m^power` for `m > 0`.
-/// The usual exponents take a root or a product, which vectorise; the library's general power does not.
+/// `m^power` for normal `m > 0`.
+/// The usual exponents take a root or a product; the others are made of functions that vectorise, as the library's is not.
 #[inline(always)]
 pub(super) fn power(m: f32, power: f32) -> f32 {
     match power {
@@ -16,7 +19,7 @@ pub(super) fn power(m: f32, power: f32) -> f32 {
         0.5 => m.sqrt(),
         1.0 => m,
         -0.5 => m.sqrt().recip(),
-        _ => m.powf(power),
+        _ => exp(power * ln(m)),
     }
 }
 

@@ -12,13 +12,12 @@
 
 use super::{
     DeepCell, Scratch,
-    activation::second_derivative,
     anchored::{AnchorRead, AnchorReadGrads, AnchorShare},
-    inner_grads::InnerGrads,
+    inner_grads::{InnerGrads, WrittenGrads},
 };
 use crate::{
     linear::{CHUNK, ChunkGrads, ChunkStart, ChunkView, Memory, chunk, chunk_backward},
-    product::{Mat, MatMut, product},
+    product::Mat,
     recurrent::{GroupBackward, GroupForward, GroupedForm, TokenRows},
     rows::{axpy, dot},
 };
@@ -201,6 +200,9 @@ impl DeepCell {
 
 impl GroupedForm<Scratch> for DeepCell {
     fn forward(&self, chunk: GroupForward<'_, Scratch>) {
+        if self.is_mapped() {
+            return self.mapped_forward(chunk);
+        }
         let GroupForward { rows, scratch, state, point, anchor, out } = chunk;
         let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
         let mut memories = self.memories(state);
@@ -216,9 +218,11 @@ impl GroupedForm<Scratch> for DeepCell {
     }
 
     fn backward(&self, chunk: GroupBackward<'_, Scratch>) {
-        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, grads } = chunk;
-        let (n, d, v) = (rows.tokens, self.d(), self.value);
-        let ((_, all), key, first, inputs) = (self.sizes(), self.key, self.low(), self.inputs());
+        if self.is_mapped() {
+            return self.mapped_backward(chunk);
+        }
+        let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, mut grads } = chunk;
+        let (n, (_, all), first) = (rows.tokens, self.sizes(), self.low());
         let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
         let read = self.read(rows, &inner, &mut self.memories(start), &mut scratch.layers, share.as_ref());
         // Of what decay has left of the state, by token.
@@ -257,40 +261,13 @@ impl GroupedForm<Scratch> for DeepCell {
             axpy(grads.q, 1.0, dout);
         }
 
-        // What was written, back to the weights at the group's start: (42)–(45).
-        let (w0, w1) = point[..all].split_at(first);
-        let (dw0, dw1) = adjoint.point[..all].split_at_mut(first);
-        let (w1, u_o) = (Mat::new(w1, inputs, v), Mat::new(&inner.u_o, n, v));
-        let mut du_o = inner.scaled(&high.dv);
-        let ddelta = low.as_ref().map(|low| inner.scaled(&low.dv)).unwrap_or_default();
-        if self.hidden.is_some() {
-            // `b = u_o W₁ᵀ` sends the gradient of `b` back to `u_o`, and to the point.
-            let dback: Vec<f32> = ddelta.iter().zip(&inner.slope).map(|(ddelta, slope)| ddelta * slope).collect();
-            product(MatMut::new(&mut du_o, n, v), 1.0, 1.0, Mat::new(&dback, n, d), w1);
-            product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&dback, n, d).t(), u_o);
-        }
-        let (do_, de, threshold) = self.inner_grads_vjp(rows, &inner, &du_o);
-        let (outputs, keys) = (Mat::new(&do_, n, v), Mat::new(rows.k, n, key));
-        if self.hidden.is_some() {
-            let mut dh = high.dk.clone();
-            product(MatMut::new(&mut dh, n, d), 1.0, 1.0, outputs, w1.t());
-            let mut dpre = vec![0.0; n * d];
-            // Through `σ′` in `δ`, and through `h = σ(pre)`.
-            second_derivative(self.activation(), &inner.pre, &inner.back, &mut dpre);
-            for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(&ddelta).zip(dh.iter().zip(&inner.slope)) {
-                *dpre = *dpre * ddelta + dh * slope;
-            }
-            // The first layer's product at the point, back to the keys and to its weights.
-            product(MatMut::new(grads.k, n, key), 1.0, 1.0, Mat::new(&dpre, n, d), Mat::new(w0, key, d).t());
-            product(MatMut::new(dw0, key, d), 1.0, 1.0, keys.t(), Mat::new(&dpre, n, d));
-        } else {
-            product(MatMut::new(grads.k, n, key), 1.0, 1.0, outputs, w1.t());
-        }
-        product(MatMut::new(dw1, inputs, v), 1.0, 1.0, Mat::new(&inner.h, n, inputs).t(), outputs);
-        axpy(grads.v, -1.0, &de);
-        if self.spec.structure.residual() {
-            axpy(grads.k, 1.0, &de);
-        }
+        // What was written, back to the weights at the group's start.
+        let written = WrittenGrads {
+            du_o: inner.scaled(&high.dv),
+            ddelta: low.as_ref().map(|low| inner.scaled(&low.dv)).unwrap_or_default(),
+            dh: if self.hidden.is_some() { std::mem::take(&mut high.dk) } else { Vec::new() },
+        };
+        let threshold = self.inner_vjp(rows, &inner, point, written, &mut adjoint.point[..all], &mut grads);
         self.gate_grads(&inner, [low.as_ref(), Some(&high)], &threshold, grads.gates);
         if let Some(share) = &share {
             share.add_gates(&dleft, grads.gates);

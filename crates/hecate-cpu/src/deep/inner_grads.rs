@@ -1,9 +1,13 @@
 //! Inner gradients of a chunk's tokens at the group's start, as products, and their derivative.
 
-use super::{DeepCell, activation::activate, bias, norm};
+use super::{
+    DeepCell,
+    activation::{activate, second_derivative},
+    bias, norm,
+};
 use crate::{
     product::{Mat, MatMut, product},
-    recurrent::{GroupAnchor, TokenRows},
+    recurrent::{GroupAnchor, TokenGrads, TokenRows},
     rows::axpy,
     simd::wide,
 };
@@ -43,6 +47,31 @@ pub(super) struct InnerGrads {
     pub(super) theta: Vec<f32>,
     /// `[n]`, all 1: the recurrence's write strength.
     pub(super) ones: Vec<f32>,
+}
+
+/// Gradients of what a chunk's tokens wrote, with the step sizes in them.
+pub(super) struct WrittenGrads {
+    /// Of `u_o`, `[n,V]`.
+    pub(super) du_o: Vec<f32>,
+    /// Of `δ` and of `h`, `[n,D]`.
+    pub(super) ddelta: Vec<f32>,
+    /// Both are empty for a matrix.
+    pub(super) dh: Vec<f32>,
+}
+
+impl WrittenGrads {
+    /// Of `n` tokens, all 0.
+    pub(super) fn new(n: usize, d: usize, v: usize) -> Self {
+        Self { du_o: vec![0.0; n * v], ddelta: vec![0.0; n * d], dh: vec![0.0; n * d] }
+    }
+
+    /// Takes those of token `t` from where its write's way back leaves them: `h̄`, `δ̄` and `ū_o` come first.
+    pub(super) fn set(&mut self, t: usize, n: usize, hidden: &[f32], value: &[f32]) {
+        let (d, v) = (self.dh.len() / n, self.du_o.len() / n);
+        self.dh[t * d..][..d].copy_from_slice(&hidden[..d]);
+        self.ddelta[t * d..][..d].copy_from_slice(&hidden[d..2 * d]);
+        self.du_o[t * v..][..v].copy_from_slice(&value[..v]);
+    }
 }
 
 impl InnerGrads {
@@ -176,5 +205,52 @@ impl DeepCell {
             }
         }
         (do_, de, ddelta)
+    }
+
+    /// From gradients of what a chunk's tokens wrote to those of the weights at the group's start, of keys and of values, all
+    /// added to: (42)–(45). Returns gradients of thresholds.
+    pub(super) fn inner_vjp(
+        &self,
+        rows: TokenRows<'_>,
+        inner: &InnerGrads,
+        weights: &[f32],
+        WrittenGrads { mut du_o, ddelta, mut dh }: WrittenGrads,
+        dweights: &mut [f32],
+        grads: &mut TokenGrads<'_>,
+    ) -> Vec<f32> {
+        let (n, d, v, key) = (rows.tokens, self.d(), self.value, self.key);
+        let ((_, all), first, inputs) = (self.sizes(), self.low(), self.inputs());
+        let (w0, w1) = weights[..all].split_at(first);
+        let (dw0, dw1) = dweights.split_at_mut(first);
+        let (w1, u_o) = (Mat::new(w1, inputs, v), Mat::new(&inner.u_o, n, v));
+        if self.hidden.is_some() {
+            // `b = u_o W₁ᵀ` sends the gradient of `b` back to `u_o`, and to the point.
+            let dback: Vec<f32> = ddelta.iter().zip(&inner.slope).map(|(ddelta, slope)| ddelta * slope).collect();
+            product(MatMut::new(&mut du_o, n, v), 1.0, 1.0, Mat::new(&dback, n, d), w1);
+            product(MatMut::new(dw1, d, v), 1.0, 1.0, Mat::new(&dback, n, d).t(), u_o);
+        }
+        // Through the bias and the norm, row by row.
+        let (do_, de, threshold) = self.inner_grads_vjp(rows, inner, &du_o);
+        let (outputs, keys) = (Mat::new(&do_, n, v), Mat::new(rows.k, n, key));
+        if self.hidden.is_some() {
+            product(MatMut::new(&mut dh, n, d), 1.0, 1.0, outputs, w1.t());
+            let mut dpre = vec![0.0; n * d];
+            // Through `σ′` in `δ`, and through `h = σ(pre)`.
+            second_derivative(self.activation(), &inner.pre, &inner.back, &mut dpre);
+            for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(&ddelta).zip(dh.iter().zip(&inner.slope)) {
+                *dpre = *dpre * ddelta + dh * slope;
+            }
+            // The first layer's product at the point, back to the keys and to its weights.
+            product(MatMut::new(grads.k, n, key), 1.0, 1.0, Mat::new(&dpre, n, d), Mat::new(w0, key, d).t());
+            product(MatMut::new(dw0, key, d), 1.0, 1.0, keys.t(), Mat::new(&dpre, n, d));
+        } else {
+            product(MatMut::new(grads.k, n, key), 1.0, 1.0, outputs, w1.t());
+        }
+        product(MatMut::new(dw1, inputs, v), 1.0, 1.0, Mat::new(&inner.h, n, inputs).t(), outputs);
+        axpy(grads.v, -1.0, &de);
+        if self.spec.structure.residual() {
+            axpy(grads.k, 1.0, &de);
+        }
+        threshold
     }
 }

@@ -5,9 +5,10 @@
 //! One cell serves every structure, attentional bias and retention: rules are options of it.
 //!
 //! - [`activation`], [`norm`], [`bias`]: the functions inside, each with the derivatives that the backward needs;
-//! - [`retention`], [`softmax`]: how the state maps to the weights, and the pullback of that map;
-//! - [`write`](self::write), [`backward`]: one token forward and back;
-//! - [`groups`], [`inner_grads`], [`anchored`]: frozen groups of memories that decay as matrix products.
+//! - [`retention`], [`lq`], [`softmax`]: how the state maps to the weights, and the pullback of that map;
+//! - [`write`](self::write), [`backward`], [`inner_backward`]: one token forward and back;
+//! - [`groups`], [`inner_grads`], [`anchored`]: frozen groups of memories that decay as matrix products;
+//! - [`mapped_groups`]: those of other retentions, whose inner gradients are products.
 //!
 //! # The backward of a gradient
 //!
@@ -20,7 +21,10 @@ mod anchored;
 mod backward;
 mod bias;
 mod groups;
+mod inner_backward;
 mod inner_grads;
+mod lq;
+mod mapped_groups;
 mod norm;
 mod record;
 mod retention;
@@ -31,7 +35,7 @@ use crate::{
     fused_gemv::{Momentum, add_transposed, read},
     linear::chunk_backward,
     recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, Token, heads},
-    rows::axpy,
+    rows::{axpy, scale},
 };
 use activation::activate;
 use hecate_core::{
@@ -40,7 +44,7 @@ use hecate_core::{
     rules::{Activation, AttentionalBias, Retention, Structure},
 };
 use record::Record;
-use retention::MappedWeights;
+use retention::{MappedWeights, Weights};
 
 /// A rule of this family at known sizes. `D` is the hidden width, `K` and `V` those of keys and values.
 pub(crate) struct DeepCell {
@@ -77,8 +81,6 @@ pub(crate) struct Scratch {
     key: Vec<f32>,
     /// As long as the longest row: what is passed for a query that reads nothing.
     zeros: Vec<f32>,
-    /// `y Wᵀ` for the pullback of the L_q map: as long as the longest column.
-    answer: Vec<f32>,
     /// Columns that a log-softmax works on; empty for other retentions.
     tiles: Vec<f32>,
     /// Of both layers, where frozen groups go through the linear engine.
@@ -176,8 +178,7 @@ impl DeepCell {
     fn reads_on_write(&self) -> bool {
         match self.spec.retention {
             Retention::Decay => true,
-            Retention::Kl { .. } => self.spec.read == Read::After,
-            Retention::Lq { .. } => false,
+            Retention::Kl { .. } | Retention::Lq { .. } => self.spec.read == Read::After,
         }
     }
 
@@ -190,7 +191,7 @@ impl DeepCell {
     }
 
     /// Whether every element of a state takes part in all weights of its matrix, through the norm `ν`.
-    /// The pullback then needs a sum over the whole matrix before it can start.
+    /// The pullback then needs a sum over the whole matrix, made of what layers gave in the forward.
     #[inline(always)]
     fn has_shared_norm(&self) -> bool {
         matches!(self.spec.retention, Retention::Lq { .. })
@@ -204,51 +205,65 @@ impl DeepCell {
 
     /// The weights of a state: the state itself, or written to `mapped` unless they are `there` already.
     #[inline(always)]
-    fn to_weights<'w>(&self, state: &'w [f32], mapped: &'w mut MappedWeights, there: bool) -> &'w [f32] {
+    fn to_weights<'w>(&self, state: &'w [f32], mapped: &'w mut MappedWeights, there: bool) -> Weights<'w> {
         let (first, all) = self.sizes();
         if !self.is_mapped() {
-            return &state[..all];
+            return Weights { layers: &state[..all], factors: [1.0; 2] };
         }
-        let MappedWeights { weights, norms } = mapped;
-        if there {
-            return weights;
+        let MappedWeights { weights, norms, factors } = mapped;
+        if !there {
+            norms[0] = retention::to_weights(self.spec.retention, &state[..first], &mut weights[..first]);
+            if first < all {
+                norms[1] = retention::to_weights(self.spec.retention, &state[first..all], &mut weights[first..all]);
+            }
+            *factors = [1.0; 2];
         }
-        norms[0] = retention::to_weights(self.spec.retention, &state[..first], &mut weights[..first]);
-        if first < all {
-            norms[1] = retention::to_weights(self.spec.retention, &state[first..all], &mut weights[first..all]);
-        }
-        weights
+        Weights { layers: weights, factors: *factors }
     }
 
     /// `f(W; x)` without the residual, into `out [V]`, for `x [K]`.
     ///
-    /// `pre`, `h`, `slope` `[D]` are left where there is a hidden layer.
-    /// Returns the norm's deviation, 1 without a norm.
+    /// `pre`, `h`, `slope` `[D]` are left where there is a hidden layer, and what there is before the norm in `output`, unless
+    /// that is empty. Returns the norm's deviation, 1 without a norm.
     #[inline(always)]
     fn apply(
         &self,
-        weights: &[f32],
+        Weights { layers, factors }: Weights<'_>,
         x: &[f32],
         (pre, h, slope): (&mut [f32], &mut [f32], &mut [f32]),
+        output: &mut [f32],
         out: &mut [f32],
     ) -> f32 {
         let (first, _) = self.sizes();
         if self.hidden.is_some() {
-            read(pre, x, &weights[..first]);
+            read(pre, x, &layers[..first]);
+            self.scale(pre, factors[0]);
             activate(self.activation(), pre, h, slope);
-            read(out, h, &weights[first..]);
+            read(out, h, &layers[first..]);
+            self.scale(out, factors[1]);
         } else {
-            read(out, x, weights);
+            read(out, x, layers);
+            self.scale(out, factors[0]);
         }
+        output.copy_from_slice(&out[..output.len()]);
         if self.spec.structure.norm() { norm::normalise(out) } else { 1.0 }
+    }
+
+    /// What a layer's weights are to be multiplied by, taken into what they gave.
+    #[inline(always)]
+    fn scale(&self, out: &mut [f32], factor: f32) {
+        if self.has_shared_norm() {
+            scale(out, factor);
+        }
     }
 
     /// The inner gradient at the point, left in the record: equations (34), (35), (39), (40).
     /// It is factored: the first layer's is `kᵀ δ`, the last one's `hᵀ u_o`.
     #[inline(always)]
-    fn inner_grad(&self, weights: &[f32], token: Token<'_>, delta: f32, record: &mut Record<&mut [f32]>) {
+    fn inner_grad(&self, weights: Weights<'_>, token: Token<'_>, delta: f32, record: &mut Record<&mut [f32]>) {
         let (first, _) = self.sizes();
-        record.deviations[0] = self.apply(weights, token.k, (record.pre, record.h, record.slope), record.error);
+        let hidden = (&mut *record.pre, &mut *record.h, &mut *record.slope);
+        record.deviations[0] = self.apply(weights, token.k, hidden, record.output, record.error);
         if self.spec.structure.norm() {
             record.normed.copy_from_slice(record.error);
         }
@@ -266,7 +281,8 @@ impl DeepCell {
         }
         if self.hidden.is_some() {
             record.back.fill(0.0);
-            add_transposed(record.back, record.u_o, &weights[first..]);
+            add_transposed(record.back, record.u_o, &weights.layers[first..]);
+            self.scale(record.back, weights.factors[1]);
             let pairs = record.back.iter().zip(record.slope.iter());
             record.delta.iter_mut().zip(pairs).for_each(|(delta, (back, slope))| *delta = back * slope);
         }
@@ -290,7 +306,6 @@ impl Cell for DeepCell {
             value: vec![0.0; 6 * self.value],
             key: vec![0.0; self.key],
             zeros: vec![0.0; self.key.max(self.d()).max(self.value)],
-            answer: if self.has_shared_norm() { vec![0.0; self.key.max(self.d())] } else { Vec::new() },
             tiles: vec![0.0; self.tiles()],
             layers: Default::default(),
         }
@@ -311,24 +326,8 @@ impl Cell for DeepCell {
         }
         let weights = self.to_weights(point, &mut scratch.point, scratch.shared);
         self.inner_grad(weights, token, gates.delta, &mut record);
-        self.write(token, &gates, old, new, &mut record, scratch, out);
-        record.deviations[1] = if !self.reads_on_write() {
-            let weights = if self.spec.read == Read::After { new } else { old };
-            let weights = self.to_weights(weights, &mut scratch.seen, false);
-            // The pre-activations are needed for the second derivative alone, which a read does not have.
-            let pre = &mut scratch.hidden[..self.d()];
-            self.apply(weights, token.q, (pre, record.read_h, record.read_slope), out)
-        } else if self.spec.structure.norm() {
-            norm::normalise(out)
-        } else {
-            1.0
-        };
-        if self.spec.structure.norm() {
-            record.read_normed.copy_from_slice(out);
-        }
-        if self.spec.structure.residual() {
-            axpy(out, 1.0, token.q);
-        }
+        self.advance(token, old, new, &mut record, scratch, out);
+        record.norms.iter_mut().zip(scratch.point.norms).for_each(|(norm, made)| *norm = made);
         scratch.shared = self.shares();
     }
 
@@ -356,14 +355,17 @@ impl Cell for DeepCell {
 
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
         let plain = !self.is_mapped() && !self.spec.looks_ahead() && !self.spec.renorm;
-        let linear = self.spec.frozen.is_some() && plain;
-        linear.then_some(self as &dyn GroupedForm<Scratch>)
+        // A map of states that go back to an anchor is left to the engine, which finds them token by token.
+        let mapped = self.is_mapped() && !self.anchored;
+        let grouped = self.spec.frozen.is_some() && (plain || mapped);
+        grouped.then_some(self as &dyn GroupedForm<Scratch>)
     }
 
     fn scratch_bytes(&self) -> usize {
         let (_, all) = self.sizes();
         let token = if self.is_mapped() { 2 * all } else { 0 } + 8 * (self.d() + self.value) + 3 * self.key;
-        let group = if self.groups().is_some() { self.group_elements() } else { 0 };
+        let states = if self.is_mapped() { self.mapped_group_elements() } else { 0 };
+        let group = if self.groups().is_some() { self.group_elements() + states } else { 0 };
         4 * (token + group + self.tiles())
     }
 }

@@ -30,55 +30,54 @@ pub(super) struct Record<T> {
     pub(super) deviations: T,
     /// `[1]`: `s` of (94), by which `u` is shorter than `ψ`.
     pub(super) shrink: T,
+    /// What layers gave before anything was done to it, for the pullback of the L_q map; empty for other retentions.
+    /// At the key, the last layer `[V]`; at the query, the first `[D]` and the last `[V]`.
+    pub(super) output: T,
+    /// Empty for a matrix as well.
+    pub(super) read_pre: T,
+    pub(super) read_output: T,
+    /// `ν` of both layers at the point, then of both where the token read; empty for other retentions.
+    pub(super) norms: T,
 }
 
 impl DeepCell {
     /// Widths of a record's parts, in the order of [`Record`].
     #[inline(always)]
-    pub(super) fn widths(&self) -> [usize; 14] {
+    pub(super) fn widths(&self) -> [usize; 18] {
         let (d, v) = (self.d(), self.value);
         let norm = if self.spec.structure.norm() { v } else { 0 };
-        [d, d, d, d, d, v, v, v, norm, d, d, norm, 2, 1]
+        let [output, pre, norms] = if self.has_shared_norm() { [v, d, 4] } else { [0; 3] };
+        [d, d, d, d, d, v, v, v, norm, d, d, norm, 2, 1, output, pre, output, norms]
     }
 
     /// A record's parts, to be written by the forward.
     #[inline(always)]
     pub(super) fn parts_mut<'r>(&self, mut rest: &'r mut [f32]) -> Record<&'r mut [f32]> {
-        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations, shrink] =
-            self.widths().map(|width| {
-                let (own, others) = std::mem::take(&mut rest).split_at_mut(width);
-                rest = others;
-                own
-            });
-        let (read, key) = ((read_h, read_slope, read_normed), (pre, h, slope, back, delta));
-        Record {
-            pre: key.0,
-            h: key.1,
-            slope: key.2,
-            back: key.3,
-            delta: key.4,
-            error,
-            u,
-            u_o,
-            normed,
-            read_h: read.0,
-            read_slope: read.1,
-            read_normed: read.2,
-            deviations,
-            shrink,
-        }
+        Record::of(self.widths().map(|width| {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(width);
+            rest = others;
+            own
+        }))
     }
 
     /// A record's parts.
     #[inline(always)]
     pub(super) fn parts<'r>(&self, mut rest: &'r [f32]) -> Record<&'r [f32]> {
-        let [pre, h, slope, back, delta, error, u, u_o, normed, read_h, read_slope, read_normed, deviations, shrink] =
-            self.widths().map(|width| {
-                let (own, others) = rest.split_at(width);
-                rest = others;
-                own
-            });
-        Record {
+        Record::of(self.widths().map(|width| {
+            let (own, others) = rest.split_at(width);
+            rest = others;
+            own
+        }))
+    }
+}
+
+impl<T> Record<T> {
+    /// The parts in the order of [`DeepCell::widths`].
+    #[inline(always)]
+    fn of(parts: [T; 18]) -> Self {
+        let [pre, h, slope, back, delta, error, u, u_o, normed, rest @ ..] = parts;
+        let [read_h, read_slope, read_normed, deviations, shrink, output, read_pre, read_output, norms] = rest;
+        Self {
             pre,
             h,
             slope,
@@ -93,6 +92,10 @@ impl DeepCell {
             read_normed,
             deviations,
             shrink,
+            output,
+            read_pre,
+            read_output,
+            norms,
         }
     }
 }

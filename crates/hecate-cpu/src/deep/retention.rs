@@ -1,16 +1,16 @@
-//! From the state to the weights, and back: equations (53)–(55).
+//! From the state to the weights: equations (53)–(55).
 //!
-//! With decay the state is the weights. With L_q and KL the state `X` lives in a dual space.
-//! Tokens read `W(X)`, and gradients of `W` come back through the pullback of that map.
-//!
-//! The L_q map divides by a norm `ν` of the whole matrix.
-//! Its pullback therefore adds a multiple of `X` to every element, with one factor for the matrix.
+//! With decay the state is the weights. With L_q and KL the state `X` lives in a dual space, and tokens read `W(X)`.
+//! Here weights are made of a state by itself; [`lq`](super::lq) and [`softmax`] make them as a token writes.
 
-use super::softmax;
+use super::{
+    lq::{AtState, LqMap},
+    softmax,
+};
 use crate::{
-    fused_gemv::add_transposed,
-    rows::{axpy, dot},
-    simd::{Panel, dispatch, load_part, panels, store_part},
+    primitives::exp::{exp, ln, power_vector},
+    rows::dot,
+    simd::{dispatch, wide},
 };
 use hecate_core::rules::{LQ_EPSILON, Map, Retention};
 use pulp::{Simd, WithSimd};
@@ -21,8 +21,22 @@ pub(super) struct MappedWeights {
     /// Both matrices after each other, as in a state; empty where the state is the weights.
     pub(super) weights: Vec<f32>,
     /// `ν` of each matrix, where it has one.
-    pub(super) norms: [f64; 2],
+    pub(super) norms: [f32; 2],
+    /// What each matrix is to be multiplied by.
+    pub(super) factors: [f32; 2],
 }
+
+/// Weights of both layers, or of the only one.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'w> {
+    /// After each other, as in a state.
+    pub(super) layers: &'w [f32],
+    /// What each layer is to be multiplied by.
+    pub(super) factors: [f32; 2],
+}
+
+/// A sum of 32-bit powers from here on may have lost some to infinity.
+pub(super) const WIDE: f64 = 1e30;
 
 /// `$body` with `|x|^(q − 2)` of a square `x²` as a function that loops are compiled for.
 macro_rules! by_power {
@@ -41,7 +55,10 @@ macro_rules! by_power {
                 $body
             }
             q => {
-                let $root = move |square: f32| square.powf((q - 2.0) / 2.0);
+                // Functions that vectorise; the logarithm is one of normal numbers.
+                let $root = move |square: f32| {
+                    if square < f32::MIN_POSITIVE { 0.0 } else { exp((q - 2.0) / 2.0 * ln(square)) }
+                };
                 $body
             }
         }
@@ -51,7 +68,7 @@ macro_rules! by_power {
 /// Weights of one matrix from its state, of the same length; returns its `ν`.
 /// Not called for [`Retention::Decay`], where they are the same.
 #[inline(always)]
-pub(super) fn to_weights(retention: Retention, x: &[f32], w: &mut [f32]) -> f64 {
+pub(super) fn to_weights(retention: Retention, x: &[f32], w: &mut [f32]) -> f32 {
     match retention {
         Retention::Decay => w.copy_from_slice(x),
         Retention::Kl { scale } => softmax::to_weights(scale, x, w),
@@ -64,10 +81,32 @@ pub(super) fn to_weights(retention: Retention, x: &[f32], w: &mut [f32]) -> f64 
                 Map::Literal => pairs.for_each(|(w, x)| *w = factor * x),
                 Map::Mirror => by_power!(q, |root| pairs.for_each(|(w, x)| *w = factor * x * root(x * x))),
             }
-            return norm;
+            return norm as f32;
         }
     }
     1.0
+}
+
+/// Adds to the gradient `d` of a matrix's state what a gradient of its weights has: equations (54), (55).
+/// All of the state, the weights and their gradient are `[K,V]`.
+pub(super) fn pullback(retention: Retention, [x, w, dw]: [&[f32]; 3], norm: f32, d: &mut [f32]) {
+    wide(
+        d,
+        #[inline(always)]
+        |d: &mut [f32]| match retention {
+            Retention::Decay => d.iter_mut().zip(dw).for_each(|(d, dw)| *d += dw),
+            Retention::Kl { .. } => d.iter_mut().zip(w.iter().zip(dw)).for_each(|(d, (w, dw))| *d += w * dw),
+            Retention::Lq { q, map } => {
+                let AtState { slopes: [own, through], shared, .. } = LqMap { q, map }.at(norm, dot(w, dw));
+                // A slope of the element's own, and what comes by the norm.
+                let rows = d.iter_mut().zip(x.iter().zip(dw));
+                by_power!(q, |root| rows.for_each(|(d, (x, dw))| {
+                    let power = root(x * x);
+                    *d += (own + through * power) * dw + shared * power * x;
+                }));
+            }
+        },
+    );
 }
 
 /// `ν = (Σ |x|^q + ε)^(1/q)`, in 64 bits where 32 may not hold the powers.
@@ -76,12 +115,13 @@ fn norm(x: &[f32], q: f32) -> f64 {
     // 32-bit powers overflow early; a sum near that range is taken again in 64.
     let wide = f64::from(q);
     // Powers that are too small for 32 bits are by far less than what is added to the sum.
-    let narrow = if [2.0, 3.0, 4.0].contains(&q) { dispatch(Sum { q, x }) } else { f64::NAN };
-    let sum = if narrow < 1e30 { narrow } else { x.iter().map(|&x| f64::from(x).abs().powf(wide)).sum() };
+    // A product in place of a power where `q` is known.
+    let narrow = dispatch(Sum { q, x });
+    let sum = if narrow < WIDE { narrow } else { x.iter().map(|&x| f64::from(x).abs().powf(wide)).sum() };
     (sum + f64::from(LQ_EPSILON)).powf(wide.recip())
 }
 
-/// `Σ |x|^q` for `q` 2, 3 or 4.
+/// `Σ |x|^q`.
 /// Four vectors of sums run in 32 bits over 64 vectors; those are then added up in 64.
 struct Sum<'a> {
     q: f32,
@@ -96,7 +136,12 @@ impl WithSimd for Sum<'_> {
         match self.q {
             2.0 => self.of(simd, |_| simd.splat_f32s(1.0)),
             3.0 => self.of(simd, |x| simd.abs_f32s(x)),
-            _ => self.of(simd, |x| simd.mul_f32s(x, x)),
+            4.0 => self.of(simd, |x| simd.mul_f32s(x, x)),
+            q => self.of(
+                simd,
+                #[inline(always)]
+                |x| power_vector(simd, simd.abs_f32s(x), q - 2.0),
+            ),
         }
     }
 }
@@ -120,118 +165,5 @@ impl Sum<'_> {
             total += f64::from(simd.reduce_sum_f32s(sum));
         }
         total
-    }
-}
-
-/// A gradient `Σ xᵢᵀ yᵢ` of a matrix's weights on its way to the state: (54).
-pub(super) struct Pullback<'a, const R: usize> {
-    pub(super) q: f32,
-    /// Literal or mirror map of the rule.
-    pub(super) map: Map,
-    /// `X`.
-    pub(super) state: &'a [f32],
-    /// `W(X)`.
-    pub(super) weights: &'a [f32],
-    /// `ν`.
-    pub(super) norm: f64,
-    /// `(xᵢ, yᵢ)`: one of each length of the matrix.
-    pub(super) factors: [(&'a [f32], &'a [f32]); R],
-    /// `Σ xᵢ W yᵢᵀ` of all pairs but the last, which the caller has as a dot product.
-    pub(super) before: f32,
-    /// Added to: the gradient of the state.
-    pub(super) d: &'a mut [f32],
-    /// Added to: `y Wᵀ` with the last `y`.
-    pub(super) x: &'a mut [f32],
-    /// As long as `x`: holds `y Wᵀ`.
-    pub(super) answer: &'a mut [f32],
-}
-
-impl<const R: usize> Pullback<'_, R> {
-    /// First the product with the last pair, which completes the sum over the matrix; then one pass over `X` and `D`.
-    #[inline(always)]
-    pub(super) fn run(self) {
-        let Self { q, map, state, weights, norm, factors, before, d, x, answer } = self;
-        // The product with the last pair serves twice: as the gradient of `x`, and in the sum over the matrix.
-        let (last_x, last_y) = factors[R - 1];
-        answer.fill(0.0);
-        add_transposed(answer, last_y, weights);
-        axpy(x, 1.0, answer);
-        // `⟨X, dW⟩` or `⟨B, dW⟩`, times the factor, is `⟨W, dW⟩`.
-        let (wide, along) = (f64::from(q), f64::from(before + dot(last_x, answer)));
-        // What reaches every element through `ν`.
-        let shared = ((2.0 - wide) * norm.powf(-wide) * along) as f32;
-        let factor = norm.powf(2.0 - wide) as f32;
-        // What reaches an element through itself: a constant for the literal map, a power for the mirror map.
-        let slopes = match map {
-            Map::Literal => [factor, 0.0],
-            Map::Mirror => [0.0, (q - 1.0) * factor],
-        };
-        dispatch(PullbackKernel { q, slopes, shared, state, factors, d });
-    }
-}
-
-/// `D += (slope₀ + slope₁ |X|^(q−2)) ∘ Σ xᵢᵀ yᵢ + shared |X|^(q−2) X`, in one pass.
-struct PullbackKernel<'a, const R: usize> {
-    q: f32,
-    /// The first for the literal map, the second for the mirror map.
-    slopes: [f32; 2],
-    /// What every element gets through `ν`.
-    shared: f32,
-    state: &'a [f32],
-    factors: [(&'a [f32], &'a [f32]); R],
-    d: &'a mut [f32],
-}
-
-impl<const R: usize> WithSimd for PullbackKernel<'_, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let columns = self.factors[0].1.len();
-        match self.q {
-            2.0 => panels(simd, columns, Powers(self, |_: S::f32s| simd.splat_f32s(1.0))),
-            3.0 => panels(simd, columns, Powers(self, |x| simd.abs_f32s(x))),
-            4.0 => panels(simd, columns, Powers(self, |x| simd.mul_f32s(x, x))),
-            q => panels(simd, columns, Powers(self, |x| powers(simd, x, q - 2.0))),
-        }
-    }
-}
-
-/// `|x|^power`, element by element through memory: there is no vector instruction for it.
-#[inline(always)]
-fn powers<S: Simd>(simd: S, x: S::f32s, power: f32) -> S::f32s {
-    let mut lanes = [0.0_f32; softmax::LANES];
-    simd.partial_store_f32s(&mut lanes[..S::F32_LANES], x);
-    lanes[..S::F32_LANES].iter_mut().for_each(|x| *x = x.abs().powf(power));
-    simd.partial_load_f32s(&lanes[..S::F32_LANES])
-}
-
-/// A [`PullbackKernel`], and `|x|^(q − 2)` as a function that its loop is compiled for.
-struct Powers<'a, const R: usize, F>(PullbackKernel<'a, R>, F);
-
-impl<S: Simd, const R: usize, F: Fn(S::f32s) -> S::f32s> Panel<S> for Powers<'_, R, F> {
-    #[inline(always)]
-    fn panel<const N: usize>(&mut self, simd: S, column: usize) {
-        let Self(PullbackKernel { slopes, shared, state, factors, d, .. }, power) = self;
-        // The block's part of every `yᵢ` stays in registers while the rows go by.
-        let (width, shared) = (factors[0].1.len(), simd.splat_f32s(*shared));
-        let slopes = slopes.map(|slope| simd.splat_f32s(slope));
-        let y = factors.map(|(_, y)| load_part::<S, N>(simd, &y[column..]));
-        for (t, (d, x)) in d.chunks_exact_mut(width).zip(state.chunks_exact(width)).enumerate() {
-            let (mut own, x) = (load_part::<S, N>(simd, &d[column..]), load_part::<S, N>(simd, &x[column..]));
-            // One row of the gradient of the weights, never stored.
-            let mut part = [simd.splat_f32s(0.0); N];
-            for (y, (x, _)) in y.iter().zip(&*factors) {
-                let x = simd.splat_f32s(x[t]);
-                (0..N).for_each(|n| part[n] = simd.mul_add_e_f32s(x, y[n], part[n]));
-            }
-            for n in 0..N {
-                let power = power(x[n]);
-                let slope = simd.mul_add_e_f32s(slopes[1], power, slopes[0]);
-                let sum = simd.mul_add_e_f32s(simd.mul_f32s(shared, power), x[n], own[n]);
-                own[n] = simd.mul_add_e_f32s(slope, part[n], sum);
-            }
-            store_part(simd, &mut d[column..], own);
-        }
     }
 }

@@ -75,11 +75,54 @@ pub(crate) fn ln(x: f32) -> f32 {
     n * LN2[0] + (n * LN2[1] + log_1p(mantissa - 1.0)) + 0.0 * x
 }
 
+/// `xᵖ` for `x ≥ 0`, a vector at a time: `e^(p ln x)`. The relative error is some units of the size of `p ln x`.
+///
+/// Numbers smaller than normal floats count as 0. Infinite results are infinite, and of an infinite `x` NaN.
+#[inline(always)]
+pub(crate) fn power_vector<S: Simd>(simd: S, x: S::f32s, p: f32) -> S::f32s {
+    let splat = |x: f32| simd.splat_f32s(x);
+    // One rounding of the logarithm is multiplied by `p`.
+    let exponent = simd.mul_f32s(splat(p), ln_vector(simd, x));
+    let power =
+        simd.select_f32s(simd.less_than_f32s(splat(88.0), exponent), splat(f32::INFINITY), exp_vector(simd, exponent));
+    let zero = splat(if p > 0.0 { 0.0 } else { f32::INFINITY });
+    simd.select_f32s(simd.less_than_f32s(x, splat(f32::MIN_POSITIVE)), zero, power)
+}
+
+/// [`ln`], a vector at a time.
+#[inline(always)]
+fn ln_vector<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    let splat = |x: f32| simd.splat_f32s(x);
+    let bits = simd.transmute_u32s_f32s(x);
+    // The exponent in the low bits of `2²³` is a whole number of that size.
+    let exponent = simd.wrapping_dyn_shr_u32s(bits, simd.splat_u32s(23));
+    let shifted = simd.transmute_f32s_u32s(simd.or_u32s(exponent, simd.splat_u32s(0x4b00_0000)));
+    let n = simd.sub_f32s(shifted, splat(8_388_608.0 + 127.0));
+    let mantissa = simd.and_u32s(bits, simd.splat_u32s(0x007f_ffff));
+    let mantissa = simd.transmute_f32s_u32s(simd.or_u32s(mantissa, simd.splat_u32s(127 << 23)));
+    // Of `2 artanh s`, as [`log_1p`] has it.
+    let u = simd.sub_f32s(mantissa, splat(1.0));
+    let s = simd.div_f32s(u, simd.add_f32s(u, splat(2.0)));
+    let square = simd.mul_f32s(s, s);
+    let mut series = splat(ARTANH[0]);
+    for factor in &ARTANH[1..] {
+        series = simd.mul_add_e_f32s(series, square, splat(*factor));
+    }
+    let s = simd.add_f32s(s, s);
+    let log = simd.mul_add_e_f32s(s, simd.mul_f32s(square, series), s);
+    let low = simd.mul_add_e_f32s(n, splat(LN2[1]), log);
+    // Infinity and NaN become NaN.
+    simd.mul_add_e_f32s(x, splat(0.0), simd.mul_add_e_f32s(n, splat(LN2[0]), low))
+}
+
 /// `2ⁿ` for exponents of normal floats: bits, no arithmetic.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
+
+/// Factors of the odd powers of `s` in `artanh s`, from the fifteenth down to the third.
+const ARTANH: [f32; 7] = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0];
 
 /// `log(1 + u)` for `u` in `[0, 1]`, exact relative to a small `u` too: `2 artanh(u / (2 + u))` as a series.
 #[inline(always)]
@@ -87,8 +130,8 @@ pub(super) fn log_1p(u: f32) -> f32 {
     // Odd powers of `s ≤ 1/3`: fifteen is enough for 32 bits.
     let s = u / (2.0 + u);
     let square = s * s;
-    let series = ((1.0 / 15.0 * square + 1.0 / 13.0) * square + 1.0 / 11.0) * square + 1.0 / 9.0;
-    let series = ((series * square + 1.0 / 7.0) * square + 1.0 / 5.0) * square + 1.0 / 3.0;
+    let series = ((ARTANH[0] * square + ARTANH[1]) * square + ARTANH[2]) * square + ARTANH[3];
+    let series = ((series * square + ARTANH[4]) * square + ARTANH[5]) * square + ARTANH[6];
     2.0 * (s + s * (square * series))
 }
 
@@ -169,6 +212,45 @@ mod tests {
             run(&mut ends);
             assert_eq!(ends[..7], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
             assert!(ends[7].is_nan());
+        }
+    }
+
+    /// Powers of every number.
+    struct Powers<'a>(&'a mut [f32], f32);
+
+    impl pulp::WithSimd for Powers<'_> {
+        type Output = ();
+
+        fn with_simd<S: Simd>(self, simd: S) {
+            for x in self.0.chunks_mut(S::F32_LANES) {
+                let power = power_vector(simd, simd.partial_load_f32s(x), self.1);
+                simd.partial_store_f32s(x, power);
+            }
+        }
+    }
+
+    // Roots, powers above and below 1, and one as large as a retention's.
+    #[test]
+    fn vectors_of_powers() {
+        for p in [0.5, 1.5, -0.25, -1.5, 6.0] {
+            let arguments: Vec<f32> = (0..400_000).map(|i| f32::from_bits((20 << 23) + i * 4_500)).collect();
+            let mut found = arguments.clone();
+            crate::simd::dispatch(Powers(&mut found, p));
+            for (x, found) in arguments.iter().zip(&found) {
+                let exponent = f64::from(p) * f64::from(*x).ln();
+                // Outside are the ends of normal floats.
+                if exponent.abs() < 87.0 {
+                    let error = (f64::from(*found) / exponent.exp() - 1.0).abs();
+                    // Two units of the exponential; of the logarithm four, or one of a number of size 1.
+                    let bound = 2.5e-7 + 1.2e-7 * f64::from(p.abs()) + 5e-7 * exponent.abs();
+                    assert!(error <= bound, "{x} to {p} is {found}");
+                }
+            }
+            // Zero has a power of either sign, and NaN stays NaN.
+            let mut ends = [0.0, f32::NAN, 1.0];
+            crate::simd::dispatch(Powers(&mut ends, p));
+            assert_eq!((ends[0], ends[2]), (0.0_f32.powf(p), 1.0));
+            assert!(ends[1].is_nan());
         }
     }
 

@@ -197,11 +197,23 @@ __device__ __forceinline__ Terms<N> terms_of(uint4 x, uint4 dy, const LayerNormG
     return {h, n};
 }
 
+// The sums of two numbers over a block, in every thread; `shared` holds 32 pairs.
+__device__ __forceinline__ float2 block_sums(float2 x, float2* shared) {
+    x = make_float2(warp_sum(x.x), warp_sum(x.y));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    // In the order of warps.
+    float2 sum = make_float2(0.0f, 0.0f);
+    for (u32 i = 0; i < blockDim.x / 32; i++) sum.x += shared[i].x, sum.y += shared[i].y;
+    return sum;
+}
+
 // A block goes through rows, one for each `lanes` of its threads, and keeps its parts of dw and db in registers.
 template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradients(const LayerNormGradients& args, float* shared) {
     constexpr u32 N = RUN_LENGTH<TYPE>;
-    // A sum a warp.
-    __shared__ float sums[32];
+    // Two sums a warp.
+    __shared__ float2 sums[32];
     const u32 together = blockDim.x / args.lanes, lane = threadIdx.x % args.lanes;
     const float share = 1.0f / (float)args.width;
     Run<N> dw[RUNS] = {}, db[RUNS] = {};
@@ -216,6 +228,7 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             const u32 column = N * (run * args.lanes + lane);
             const u64 at = there && column < args.width ? (start + column) / N : 0;
             x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
+            if (BLOCK) ask_for_next(args, row + gridDim.x, column);
         }
         const float mean = there ? args.mean[row] : 0.0f, r = there ? args.inverse[row] : 0.0f;
         // Means of h and of n h: what a row cannot change, its level and its length.
@@ -230,8 +243,13 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             for (u32 n = 0; n < N; n++) dw[run].x[n] += t.n.x[n] * own.x[n], db[run].x[n] += own.x[n];
             level += sum_of(t.h), along += dot(t.h, t.n);
         }
-        level = (BLOCK ? block_sum(level, sums) : warp_sum(level)) * share;
-        along = (BLOCK ? block_sum(along, sums) : warp_sum(along)) * share;
+        if constexpr (BLOCK) {
+            // Both at once: a block waits half as often.
+            const float2 both = block_sums(make_float2(level, along), sums);
+            level = both.x * share, along = both.y * share;
+        } else {
+            level = warp_sum(level) * share, along = warp_sum(along) * share;
+        }
         // dx = r (h − mean h − n mean (n h)), of terms that are made again.
 #pragma unroll
         for (u32 run = 0; run < RUNS; run++) {
@@ -260,7 +278,7 @@ KERNEL(layer_norm_gradients, LayerNormGradients, 256, 2) {
 }
 
 // A block a row, of up to two runs a thread.
-KERNEL(layer_norm_large_gradients, LayerNormGradients, 256, 3) {
+KERNEL(layer_norm_large_gradients, LayerNormGradients, 256, 2) {
     BY_TYPE(args.x.type, gradients<TYPE, 2, true>(of_type<TYPE>(args), nullptr))
 }
 

@@ -330,6 +330,7 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             const u32 column = N * (run * args.lanes + lane);
             const u64 at = inside(column) ? (start + column) / N : 0;
             x[run] = ((const uint4*)args.x.data)[at], dy[run] = ((const uint4*)args.dy.data)[at];
+            if (BLOCK) ask_for_next(args, row + gridDim.x, column);
         }
         const float r = row < args.rows ? args.inverse[row] : 0.0f;
         float sum = 0.0f;
@@ -382,7 +383,7 @@ KERNEL(normalise_medium_gradients, NormaliseGradients, 256, 2) {
 }
 
 // A block a row, of up to two runs a thread.
-KERNEL(normalise_large_gradients, NormaliseGradients, 256, 3) {
+KERNEL(normalise_large_gradients, NormaliseGradients, 256, 2) {
     BY_TYPE(args.x.type, gradients<TYPE, 2, true>(of_type<TYPE>(args), nullptr))
 }
 

@@ -134,6 +134,13 @@ __device__ __forceinline__ void put_rows(const Run<N> (&own)[RUNS], u32 lanes, u
     }
 }
 
+// Asks for what a block reads of its next row of x and dy; a lane in eight names a line, since runs have 16 bytes.
+template <class Args> __device__ __forceinline__ void ask_for_next(const Args& args, u64 row, u32 column) {
+    if (threadIdx.x % 8 != 0 || row >= args.rows || column >= args.width) return;
+    const u64 bytes = (row * args.width + column) * (args.x.type ? 2 : 4);
+    ask_for((const u8*)args.x.data + bytes), ask_for((const u8*)args.dy.data + bytes);
+}
+
 // A run as the array holds it: what is read of it after `store_run`.
 template <u32 N> __device__ __forceinline__ Run<N> rounded(const Array& x, Run<N> run) {
 #pragma unroll

@@ -17,7 +17,7 @@ use hecate_core::{
     DType, Result, Tensor,
     primitives::{
         AddedNorm, Broadcast, Combine, Elementwise as _, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs,
-        RmsNormOptions,
+        RmsNormOptions, add_in_32_bits,
     },
 };
 
@@ -390,12 +390,12 @@ fn gradients(
     let spread = if options.groups == 1 { Rows::new(width, wide) } else { Rows::Long };
     // Long rows are read twice: the gate first, then dx, then sums over rows.
     if matches!(spread, Rows::Long) {
+        if let Some(dsum) = dsum {
+            return add_in_32_bits(device, call, dsum);
+        }
         let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
         let dy = through.as_ref().unwrap_or(dy);
         let dx = normalise_backward(device, x, Some(Scale::new(weight, options)), inverse, dy)?;
-        // One more pass, where the others are several anyway.
-        let whole = Broadcast { rows: 1, width: x.shape().count() };
-        let dx = dsum.map_or(Ok(dx.clone()), |dsum| device.combine(Combine::Sum, whole, &dx, dsum))?;
         return Ok(RmsNormInputs { x: dx, weight: sum_columns(device, width, Terms::Scaled(x, inverse, dy))?, g: dg });
     }
     let dx = device.empty(x.shape().clone(), x.dtype())?;

@@ -54,12 +54,13 @@ impl QuantizedMatmul for Cuda {
         let (x, out, columns, inner) = (x.into(), (&y).into(), columns as u64, inner as u64);
         match weight.format() {
             BlockFormat::Q4K => {
+                // They ask for weights while the kernel before them ends.
                 let grid = Grid::blocks(weight.rows().div_ceil(COLUMNS), 256);
                 // What a generated token takes has a kernel of its own.
                 if n == 1 {
-                    self.launch(grid, &OneRow { x, y: out, weights, columns, inner, rows })?;
+                    self.launch_early(grid, 1, &OneRow { x, y: out, weights, columns, inner, rows })?;
                 } else {
-                    self.launch(grid, &FourRows { x, y: out, weights, columns, inner, rows })?;
+                    self.launch_early(grid, 1, &FourRows { x, y: out, weights, columns, inner, rows })?;
                 }
             }
             // Kernels for any format, told which.

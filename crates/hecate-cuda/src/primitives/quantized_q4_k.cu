@@ -6,6 +6,7 @@
 //
 // A value `q` of four bits is put into the fraction of a float as `1 + q/16`, by a shift and one more instruction. With
 // `S = Σ x` and `P = Σ x (1 + q/16)` the sum that is wanted is `16 (P − S)`; minima need `S` as well.
+#include "follow.cuh"
 #include "quantized.cuh"
 
 // `x [rows, inner]`, weights `[columns, inner]` in blocks, `y [rows, columns]`; `quantized.rs` has the twins.
@@ -115,6 +116,15 @@ __device__ __forceinline__ void add_block(float (&sums)[ROWS][COLUMNS], const Pi
     }
 }
 
+// Weights are never what the kernel before this made, so they can be on their way: a warp's first two steps.
+__device__ __forceinline__ void ask_for_weights(const FewRowsQ4K& args, u64 column) {
+    const u64 row = args.inner / 256 * BYTES<Q4_K>, at = threadIdx.x % 32 * 128;
+    if (at >= row || at >= 2 * BLOCKS * BYTES<Q4_K>) return;
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; c++)
+        if (column + c < args.columns) ask_for(args.weights + (column + c) * row + at);
+}
+
 // y = x Wᵀ of at most ROWS rows.
 template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ4K& args) {
     // Whole steps of a warp, two by two
@@ -123,6 +133,8 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
     // Rows of weights of neighbouring warps lie next to each other.
     u32 lane = threadIdx.x % 32;
     u64 column = ((u64)blockIdx.x * WARPS + threadIdx.x / 32) * COLUMNS;
+    ask_for_weights(args, column);
+    follow();
     // Of this lane's share of blocks
     float sums[ROWS][COLUMNS] = {};
     // Two steps are on their way while one is used: some 36 KiB on a multiprocessor, which is about what the memory's delay

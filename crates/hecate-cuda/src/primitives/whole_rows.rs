@@ -55,8 +55,10 @@ impl RowBlocks {
     /// For `rows` of 129 to 1,024 runs of 16 bytes.
     pub(super) fn new(rows: usize, runs: usize) -> Self {
         let larger = runs > 2 * THREADS;
-        // As many threads as fit all processors of a large GPU at once: parts of sums are to stay few.
-        let (kept, full) = if larger { (4, 2 << 15) } else { (2, 3 << 15) };
+        // Runs that a thread keeps of each array.
+        let kept = if larger { 4 } else { 2 };
+        // Two blocks of 256 for each of 132 multiprocessors: parts of sums are to stay few.
+        let full = 2 * 132 * THREADS;
         let threads = runs.div_ceil(kept).next_power_of_two();
         // A longer sum than 32 in 32 bits would lose digits; more blocks than 2¹⁴ are not worth their parts.
         let blocks = rows.div_ceil(32).clamp(full / threads, 1 << 14).min(rows);

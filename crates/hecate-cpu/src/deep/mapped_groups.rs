@@ -1,0 +1,156 @@
+//! Frozen groups of memories whose weights are a map of the state: inner gradients as products, states token by token.
+//!
+//! `u` and `δ` of a chunk's tokens come from the weights at the group's start, so they are products, and so is their way back.
+//! The weights at the start are made once for a chunk, and their gradient is pulled back once.
+//! A map of every token's state has no such form: writes and reads go token by token between the products.
+
+use super::{
+    DeepCell, Scratch,
+    backward::TokenBackward,
+    inner_grads::{InnerGrads, WrittenGrads},
+    retention::{self, MappedWeights},
+};
+use crate::{
+    recurrent::{Cell as _, GroupBackward, GroupForward, StateGrads, Token, TokenGrads, TokenRows, TokenStates},
+    simd::wide,
+};
+
+/// A token's step from state to state.
+///
+/// Its inner gradient comes from outside: it is a row of the chunk's.
+struct Advance<'a> {
+    token: Token<'a>,
+    /// The state before the token.
+    old: &'a [f32],
+    /// Set: the state after it.
+    new: &'a mut [f32],
+    /// Set, but for what only the way back of an inner gradient reads.
+    record: &'a mut [f32],
+    /// Set: what the query reads, `[V]`.
+    out: &'a mut [f32],
+}
+
+impl DeepCell {
+    /// 32-bit elements that a chunk takes beside what all groups take: states, what tokens leave, a gradient of weights.
+    pub(super) fn mapped_group_elements(&self) -> usize {
+        let (tokens, (_, all)) = (crate::linear::CHUNK, self.sizes());
+        (tokens + 2) * all + (tokens + 1) * self.record()
+    }
+
+    /// Arguments of token `t` of a chunk.
+    fn token_of<'r>(&self, rows: TokenRows<'r>, t: usize) -> Token<'r> {
+        // Gates of all slots lie side by side.
+        let gates = rows.gates.len() / rows.tokens;
+        Token {
+            q: &rows.q[t * self.key..][..self.key],
+            k: &rows.k[t * self.key..][..self.key],
+            v: &rows.v[t * self.value..][..self.value],
+            gates: &rows.gates[t * gates..][..gates],
+        }
+    }
+
+    /// One token forward, whose inner gradient is row `t` of `inner`.
+    fn advance_with(&self, inner: &InnerGrads, t: usize, step: Advance<'_>, scratch: &mut Scratch) {
+        let Advance { token, old, new, record, out } = step;
+        let (mut record, d, v) = (self.parts_mut(record), self.d(), self.value);
+        // The write needs its factors, and their way back needs them once more.
+        record.h.copy_from_slice(&inner.h[t * self.inputs()..][..d]);
+        if d > 0 {
+            record.delta.copy_from_slice(&inner.delta[t * d..][..d]);
+        }
+        record.u_o.copy_from_slice(&inner.u_o[t * v..][..v]);
+        wide(
+            (old, new, &mut record, scratch, out),
+            #[inline(always)]
+            |(old, new, record, scratch, out)| self.advance(token, old, new, record, scratch, out),
+        );
+    }
+
+    /// [`GroupedForm::forward`](crate::recurrent::GroupedForm::forward) of mapped weights.
+    pub(super) fn mapped_forward(&self, chunk: GroupForward<'_, Scratch>) {
+        let GroupForward { rows, scratch, state, point, out, .. } = chunk;
+        let inner = self.inner_grads(rows, self.to_weights(point, &mut scratch.point, false).layers, None);
+        let (mut record, mut old, mut new) = (vec![0.0; self.record()], state.to_vec(), vec![0.0; state.len()]);
+        // Two states change places from token to token.
+        for (t, out) in out.chunks_exact_mut(self.value).enumerate() {
+            let step = Advance { token: self.token_of(rows, t), old: &old, new: &mut new, record: &mut record, out };
+            self.advance_with(&inner, t, step, scratch);
+            std::mem::swap(&mut old, &mut new);
+        }
+        state.copy_from_slice(&old);
+    }
+
+    /// [`GroupedForm::backward`](crate::recurrent::GroupedForm::backward) of mapped weights.
+    pub(super) fn mapped_backward(&self, chunk: GroupBackward<'_, Scratch>) {
+        let GroupBackward { rows, scratch, start, point, dout, adjoint, mut grads, .. } = chunk;
+        let StateGrads { state: dstate, point: dpoint } = adjoint;
+        let (n, size, width) = (rows.tokens, start.len(), self.record());
+        self.to_weights(point, &mut scratch.point, false);
+        // The tokens' steps use the other buffer alone, so this one can be taken out meanwhile.
+        let mapped = std::mem::take(&mut scratch.point);
+        let inner = self.inner_grads(rows, &mapped.weights, None);
+        let (mut states, mut records) = (vec![0.0; (n + 1) * size], vec![0.0; n * width]);
+        states[..size].copy_from_slice(start);
+        let mut out = vec![0.0; self.value];
+        // Forward once more: states around tokens, and what reads and writes leave.
+        for (t, record) in records.chunks_exact_mut(width).enumerate() {
+            let (old, new) = states[t * size..].split_at_mut(size);
+            let step = Advance { token: self.token_of(rows, t), old, new: &mut new[..size], record, out: &mut out };
+            self.advance_with(&inner, t, step, scratch);
+        }
+        // Back through reads and writes; what was written then goes back for all tokens at once.
+        let mut written = WrittenGrads::new(n, self.d(), self.value);
+        for t in (0..n).rev() {
+            // States around the token, made above.
+            let state = |t: usize| &states[t * size..][..size];
+            let token = self.token_of(rows, t);
+            let at = TokenBackward {
+                token,
+                gates: self.gates(token.gates),
+                states: TokenStates { old: state(t), point, new: state(t + 1) },
+                record: self.parts(&records[t * width..][..width]),
+                dout: &dout[t * self.value..][..self.value],
+            };
+            self.written_vjp(&at, dstate, scratch, self.grads_of(&mut grads, n, t));
+            written.set(t, n, &scratch.hidden, &scratch.value);
+        }
+        // A gradient of weights becomes one of the state at the group's start once for the chunk.
+        let mut dweights = vec![0.0; size];
+        // Biases of these retentions have no threshold.
+        self.inner_vjp(rows, &inner, &mapped.weights, written, &mut dweights, &mut grads);
+        self.point_vjp(point, &mapped, &dweights, dpoint);
+        scratch.point = mapped;
+    }
+
+    /// Gradients of the arguments of token `t` of `n`.
+    fn grads_of<'g>(&self, grads: &'g mut TokenGrads<'_>, n: usize, t: usize) -> TokenGrads<'g> {
+        let gates = grads.gates.len() / n;
+        TokenGrads {
+            q: &mut grads.q[t * self.key..][..self.key],
+            k: &mut grads.k[t * self.key..][..self.key],
+            v: &mut grads.v[t * self.value..][..self.value],
+            gates: &mut grads.gates[t * gates..][..gates],
+        }
+    }
+
+    /// Back through a token's read and write, compiled for the widest vectors.
+    fn written_vjp(&self, at: &TokenBackward<'_>, dstate: &mut [f32], scratch: &mut Scratch, grads: TokenGrads<'_>) {
+        wide(
+            (at, dstate, scratch, grads),
+            #[inline(always)]
+            |(at, dstate, scratch, mut grads)| self.outer_vjp(at, dstate, scratch, &mut grads),
+        );
+    }
+
+    /// Adds to the gradient of the state at the group's start what its weights have.
+    fn point_vjp(&self, point: &[f32], mapped: &MappedWeights, dweights: &[f32], dpoint: &mut [f32]) {
+        let (first, all) = self.sizes();
+        // One layer after the other: each has a norm of its own.
+        for (part, norm) in [(0..first, mapped.norms[0]), (first..all, mapped.norms[1])] {
+            if !part.is_empty() {
+                let [state, weights, dweights] = [point, &mapped.weights, dweights].map(|x| &x[part.clone()]);
+                retention::pullback(self.spec.retention, [state, weights, dweights], norm, &mut dpoint[part]);
+            }
+        }
+    }
+}
