@@ -249,8 +249,8 @@ impl<S: Simd, const AHEAD: bool> Panel<S> for UpdateBackwardPanels<'_, '_, S, AH
         let UpdateBackward { a, momentum, dm, ds, old: [m, s], seen, q, dout, dq, x, y, dx, dy } = &mut *self.call;
         let (width, a, Momentum { carry, keep, gain }) = (y.len(), simd.splat_f32s(*a), *momentum);
         let [carry, keep, gain] = [carry, keep, gain].map(|x| simd.splat_f32s(x));
-        let part = |x: &[f32]| load_part::<S, N>(simd, &x[column..]);
-        let (y, dout, mut sums) = (part(y), part(dout), [simd.splat_f32s(0.0); N]);
+        let (y, dout) = (load_part::<S, N>(simd, &y[column..]), load_part::<S, N>(simd, &dout[column..]));
+        let mut sums = [simd.splat_f32s(0.0); N];
         // Sums over the whole matrix go on from panel to panel.
         let [mut da, mut dcarry, mut carried, mut written] = *self.sums;
         let mut momentum = ds.chunks_exact_mut(width).zip(s.chunks_exact(width));
@@ -260,7 +260,8 @@ impl<S: Simd, const AHEAD: bool> Panel<S> for UpdateBackwardPanels<'_, '_, S, AH
         let keys = x.iter().zip(dx.iter_mut()).zip(after.iter().zip(before).zip(dq.iter_mut()));
         for (((dm, m), seen), ((&x, dx), ((&after, &before), dq))) in rows.zip(keys) {
             let [x, after, before] = [x, after, before].map(|x| simd.splat_f32s(x));
-            let (mut d, m, seen) = (part(dm), part(m), part(seen));
+            let (mut d, m) = (load_part::<S, N>(simd, &dm[column..]), load_part::<S, N>(simd, &m[column..]));
+            let seen = load_part::<S, N>(simd, &seen[column..]);
             let (mut along, mut read) = (simd.splat_f32s(0.0), simd.splat_f32s(0.0));
             for n in 0..N {
                 d[n] = simd.mul_add_e_f32s(after, dout[n], d[n]);
@@ -270,7 +271,7 @@ impl<S: Simd, const AHEAD: bool> Panel<S> for UpdateBackwardPanels<'_, '_, S, AH
             // Without momentum the update reaches `M` itself, so its gradient is that of `M`.
             let mut pushed = d;
             if let Some((ds, s)) = momentum.next() {
-                let (old, s) = (part(ds), part(s));
+                let (mut old, s) = (load_part::<S, N>(simd, &ds[column..]), load_part::<S, N>(simd, &s[column..]));
                 let mut apart = simd.splat_f32s(0.0);
                 for n in 0..N {
                     pushed[n] = simd.mul_add_e_f32s(keep, old[n], simd.mul_f32s(gain, d[n]));
@@ -280,11 +281,12 @@ impl<S: Simd, const AHEAD: bool> Panel<S> for UpdateBackwardPanels<'_, '_, S, AH
                         carried = simd.mul_add_e_f32s(spread, s[n], carried);
                         apart = simd.mul_add_e_f32s(spread, y[n], apart);
                     }
+                    old[n] = simd.mul_f32s(carry, pushed[n]);
                 }
                 if AHEAD {
                     written = simd.mul_add_e_f32s(x, apart, written);
                 }
-                store_part(simd, &mut ds[column..], pushed.map(|x| simd.mul_f32s(carry, x)));
+                store_part(simd, &mut ds[column..], old);
             }
             for n in 0..N {
                 along = simd.mul_add_e_f32s(pushed[n], y[n], along);

@@ -29,10 +29,11 @@ pub(super) struct LqMap {
 
 /// Powers of elements; `Q` is `q` where that is 2, 3 or 4, which loops are compiled for, else 0.
 #[derive(Clone, Copy)]
-struct Powers<S, const Q: u32> {
+struct Powers<S: Simd, const Q: u32> {
     simd: S,
     q: f32,
-    literal: bool,
+    /// All elements or none: a branch would be taken element by element.
+    literal: S::m32s,
 }
 
 impl<S: Simd, const Q: u32> Powers<S, Q> {
@@ -46,7 +47,7 @@ impl<S: Simd, const Q: u32> Powers<S, Q> {
             4 => simd.mul_f32s(x, x),
             _ => power_vector(simd, simd.abs_f32s(x), q - 2.0),
         };
-        [if literal { simd.splat_f32s(1.0) } else { power }, power]
+        [simd.select_f32s(literal, simd.splat_f32s(1.0), power), power]
     }
 }
 
@@ -56,7 +57,8 @@ macro_rules! by_power {
         by_power!($simd, $map, $power, $body, 2.0 => 2, 3.0 => 3, 4.0 => 4, _ => 0)
     };
     ($simd:expr, $map:expr, $power:ident, $body:expr, $($q:pat => $known:literal),*) => {{
-        let (simd, q, literal) = ($simd, $map.q, $map.map == Map::Literal);
+        let (simd, q, chosen) = ($simd, $map.q, if $map.map == Map::Literal { 1.0 } else { -1.0 });
+        let literal = simd.less_than_f32s(simd.splat_f32s(0.0), simd.splat_f32s(chosen));
         match q {
             $($q => {
                 let $power = Powers::<S, $known> { simd, q, literal };
@@ -174,7 +176,11 @@ impl<S: Simd, const Q: u32> Panel<S> for WritePanels<'_, '_, Powers<S, Q>> {
         }
         store_part(simd, &mut out[column..], read);
         // Sums down the rows have 32 bits, sums of panels 64.
-        *self.sum += norms.iter().map(|norms| f64::from(simd.reduce_sum_f32s(*norms))).sum::<f64>();
+        let mut norm = simd.splat_f32s(0.0);
+        for other in norms {
+            norm = simd.add_f32s(norm, other);
+        }
+        *self.sum += f64::from(simd.reduce_sum_f32s(norm));
     }
 }
 

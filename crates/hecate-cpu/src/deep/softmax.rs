@@ -244,13 +244,13 @@ impl<S: Simd> KlBackwardPanels<'_, '_, S> {
     #[inline(always)]
     fn read_vjp<const N: usize>(&mut self, simd: S, column: usize) -> [[S::f32s; N]; 2] {
         let KlWriteBackward { dx, w, old, q, dout, dq, .. } = &mut *self.call;
-        let part = |x: &[f32]| load_part::<S, N>(simd, &x[column..]);
-        let (width, dout) = (dout.len(), part(dout));
+        let (width, dout) = (dout.len(), load_part::<S, N>(simd, &dout[column..]));
         // Two sums down each column: they must be complete before the second pass.
         let mut sums = [[simd.splat_f32s(0.0); N]; 2];
         let rows = dx.chunks_exact_mut(width).zip(w.chunks_exact(width)).zip(old.chunks_exact(width));
         for (((dx, w), old), (q, dq)) in rows.zip(q.iter().zip(dq.iter_mut())) {
-            let (mut own, w, old) = (part(dx), part(w), part(old));
+            let (mut own, w) = (load_part::<S, N>(simd, &dx[column..]), load_part::<S, N>(simd, &w[column..]));
+            let old = load_part::<S, N>(simd, &old[column..]);
             let (q, mut along) = (simd.splat_f32s(*q), simd.splat_f32s(0.0));
             for n in 0..N {
                 let seen = simd.mul_f32s(w[n], dout[n]);
@@ -271,8 +271,7 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
     fn panel<const N: usize>(&mut self, simd: S, column: usize) {
         let [mut shared, mut mean] = self.read_vjp::<N>(simd, column);
         let KlWriteBackward { a, scale, dx, w, old, y, z, dy, dz, .. } = &mut *self.call;
-        let part = |x: &[f32]| load_part::<S, N>(simd, &x[column..]);
-        let (width, a, z) = (z.len(), simd.splat_f32s(*a), part(z));
+        let (width, a, z) = (z.len(), simd.splat_f32s(*a), load_part::<S, N>(simd, &z[column..]));
         // The softmax's gradient takes off the column's sum, weighed by the column itself.
         let (share, count) = (simd.splat_f32s(-scale.recip()), simd.splat_f32s((y.len() as f32).recip()));
         for n in 0..N {
@@ -282,7 +281,8 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
         let (mut da, mut sums) = (*self.da, [simd.splat_f32s(0.0); N]);
         let rows = dx.chunks_exact_mut(width).zip(w.chunks_exact(width)).zip(old.chunks_exact(width));
         for (((dx, w), old), (y, dy)) in rows.zip(y.iter().zip(dy.iter_mut())) {
-            let (mut own, w, old) = (part(dx), part(w), part(old));
+            let (mut own, w) = (load_part::<S, N>(simd, &dx[column..]), load_part::<S, N>(simd, &w[column..]));
+            let old = load_part::<S, N>(simd, &old[column..]);
             let (y, mut along) = (simd.splat_f32s(*y), simd.splat_f32s(0.0));
             for n in 0..N {
                 own[n] = simd.mul_add_e_f32s(w[n], shared[n], own[n]);
@@ -291,8 +291,9 @@ impl<S: Simd> Panel<S> for KlBackwardPanels<'_, '_, S> {
                 da = simd.mul_add_e_f32s(own[n], simd.sub_f32s(old[n], mean[n]), da);
                 along = simd.mul_add_e_f32s(own[n], z[n], along);
                 sums[n] = simd.mul_add_e_f32s(y, own[n], sums[n]);
+                own[n] = simd.mul_f32s(a, own[n]);
             }
-            store_part(simd, &mut dx[column..], own.map(|x| simd.mul_f32s(a, x)));
+            store_part(simd, &mut dx[column..], own);
             *dy += simd.reduce_sum_f32s(along);
         }
         *self.da = da;
