@@ -73,10 +73,10 @@ fn any_powers_and_mapped_groups() {
     for (read, frozen) in [(Read::After, None), (Read::Before, None), (Read::After, Some(5)), (Read::Before, Some(5))] {
         for map in [Map::Mirror, Map::Literal] {
             let rule = Moneta::<MlpMemory> { p: 2.5, q: 2.5, map, read, frozen, ..Moneta::default() };
-            sizes.map(|sizes| agrees(&[Cpu::new()], &Case::new(rule, sizes, 3), "any powers"));
+            sizes.iter().for_each(|&sizes| agrees(&[Cpu::new()], &Case::new(rule, sizes, 3), "any powers"));
         }
         let rule = Memora::<MlpMemory> { read, frozen, ..Memora::default() };
-        sizes.map(|sizes| agrees(&[Cpu::new()], &Case::new(rule, sizes, 3), "distributions"));
+        sizes.iter().for_each(|&sizes| agrees(&[Cpu::new()], &Case::new(rule, sizes, 3), "distributions"));
     }
 }
 
