@@ -51,8 +51,8 @@ pub use matmul::{
     Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto, matmul_each,
 };
 pub use norm::{
-    AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions, add_in_32_bits,
-    add_rms_norm, add_rms_norm_backward, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward,
+    AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions, add_rms_norm,
+    add_rms_norm_backward, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward,
 };
 pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
 pub use projection::{Projection, ProjectionEnd, ProjectionInputs, project};

@@ -138,6 +138,18 @@ pub trait Norm: Elementwise {
         call: &RmsNormBackward<'_, Self>,
         dsum: &Tensor<Self>,
     ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        self.add_rms_norm_backward_by_parts(call, dsum)
+    }
+
+    /// The same by a norm and a sum, for backends that have no kernel for both: in 32 bits, so that `dx` is rounded once.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn add_rms_norm_backward_by_parts(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
         add_in_32_bits(self, call, dsum)
     }
 
@@ -236,11 +248,8 @@ pub fn add_rms_norm_backward<D: Norm>(
     Ok(RmsNormInputs { x: device.combine(Combine::Sum, alike(dsum), &grads.x, dsum)?, ..grads })
 }
 
-/// [`Norm::add_rms_norm_backward`] by a norm and a sum: both in 32 bits, so that `dx` is rounded once.
-///
-/// # Errors
-/// As [`Norm::rms_norm_backward`].
-pub fn add_in_32_bits<D: Norm>(
+/// A norm and a sum, both in 32 bits.
+fn add_in_32_bits<D: Norm>(
     device: &D,
     call: &RmsNormBackward<'_, D>,
     dsum: &Tensor<D>,

@@ -17,7 +17,7 @@ use hecate_core::{
     DType, Result, Tensor,
     primitives::{
         AddedNorm, Broadcast, Combine, Elementwise as _, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs,
-        RmsNormOptions, add_in_32_bits,
+        RmsNormOptions,
     },
 };
 
@@ -391,7 +391,7 @@ fn gradients(
     // Long rows are read twice: the gate first, then dx, then sums over rows.
     if matches!(spread, Rows::Long) {
         if let Some(dsum) = dsum {
-            return add_in_32_bits(device, call, dsum);
+            return device.add_rms_norm_backward_by_parts(call, dsum);
         }
         let through = g.zip(dg.as_ref()).map(|(g, dg)| open_gate(device, call, g, dg)).transpose()?;
         let dy = through.as_ref().unwrap_or(dy);

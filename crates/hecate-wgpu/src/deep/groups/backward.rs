@@ -15,8 +15,11 @@ const D_LAST_C: u32 = 19;
 struct LayerBack {
     layer: Layer,
     dr: Panel,
+    /// Of what the layer was asked.
     dquery: Panel,
+    /// Of where it was written.
     dkey: Panel,
+    /// Of what it was written with.
     dz: Panel,
     /// Pre-activations that queries come from.
     slope: Option<Panel>,

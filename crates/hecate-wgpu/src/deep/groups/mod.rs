@@ -73,8 +73,11 @@ pub(crate) struct Groups {
     /// `BIAS`.
     bias: u32,
     momentum: bool,
+    /// `D`.
     hidden: usize,
+    /// `G`.
     group: usize,
+    /// The rule as kernels have it.
     options: DeepOptions,
 }
 

@@ -33,18 +33,26 @@ struct GroupArgs {
 /// What a kernel between products is told.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Job {
+    /// The panel that is read.
     pub(super) origin: u32,
+    /// The panel that is written, or an element of results.
     pub(super) to: u32,
+    /// Elements of a row, or of all.
     pub(super) width: u32,
+    /// A panel that joins; 0 for none.
     pub(super) plus: u32,
 }
 
 /// One of both layers in a pass: queries and what they read, keys and what they write.
 #[derive(Clone, Copy)]
 pub(super) struct Layer {
+    /// 0 or 1.
     pub(super) number: usize,
+    /// What the layer is asked.
     pub(super) query: Panel,
+    /// Where it is written.
     pub(super) key: Panel,
+    /// With what.
     pub(super) z: Panel,
 }
 
@@ -67,6 +75,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    /// Whether gradients are taken where momentum leads.
     pub(super) fn looks_ahead(&self) -> bool {
         self.groups.spec.looks_ahead()
     }

@@ -9,20 +9,28 @@ const NUMBERS: usize = 25;
 /// Numbers that products read, as `numbers.wgsl` counts them.
 #[derive(Clone, Copy)]
 pub(super) enum Number {
+    /// How much of the first X a token reads.
     ReadA = 11,
+    /// How much of the first S.
     ReadB = 12,
+    /// How much of the anchor.
     ReadRest = 13,
+    /// How much of a token's write X has after the group.
     LastC = 14,
+    /// How much of it S has.
     LastE = 15,
 }
 
 /// A matrix in a memory's part of the workspace, or its transpose.
 #[derive(Clone, Copy)]
 pub(super) struct Panel {
+    /// Its first element, counted from the memory's part.
     pub(super) at: u32,
     pub(super) rows: u32,
     pub(super) columns: u32,
+    /// From a row to the next.
     pub(super) row: u32,
+    /// From a column to the next.
     pub(super) column: u32,
 }
 
@@ -42,6 +50,7 @@ impl Panel {
 struct Cutter(u32);
 
 impl Cutter {
+    /// The next place, row by row; nothing where either number is 0.
     fn panel(&mut self, rows: usize, columns: usize) -> Panel {
         let (at, rows, columns) = (self.0, rows as u32, columns as u32);
         self.0 += rows * columns;
@@ -85,7 +94,9 @@ pub(super) struct Named {
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct Plan {
+    /// Sizes of the call, and where arguments and results lie.
     pub(super) call: RecurrentCall,
+    /// Where panels lie.
     pub(super) places: Named,
 }
 
@@ -96,41 +107,65 @@ pub(super) struct Places {
     pub(super) group: u32,
     /// First of the numbers by token.
     pub(super) numbers: u32,
-    /// Weights, momentum, anchors.
+    /// W₀ `[K,D]` and W₁ `[D,V]`.
     pub(super) weights: Matrices,
+    /// Of both, where the rule has it.
     pub(super) momentum: Matrices,
+    /// What both go back to, a copy a memory: heads share them in the arguments.
     pub(super) anchor: Matrices,
+    /// Keys of the group `[G,K]`, zeros beyond its last token.
     pub(super) k: Panel,
+    /// Queries, in the same way.
     pub(super) q: Panel,
+    /// Values, then prediction minus value `[G,V]`.
     pub(super) v: Panel,
+    /// What is taught: ψ of the error, shortened by (94) `[G,V]`.
     pub(super) u: Panel,
+    /// Predictions at keys, then what queries read `[G,V]`.
     pub(super) prediction: Panel,
+    /// What the second layer is written with, −θ u `[G,V]`.
     pub(super) z1: Panel,
+    /// What each token reads of each write `[G,G]`.
     pub(super) c: Panel,
+    /// How much of each write momentum has after each token `[G,G]`.
     pub(super) e: Panel,
     /// Products of queries and keys, as they are read `[G,G]`.
     pub(super) square: Panel,
-    /// At keys: pre-activations, the hidden layer, b, with what the first layer is written with `[G,D]`.
+    /// Pre-activations of the hidden layer at keys; these and the next are `[G,D]`.
     pub(super) pre: Panel,
+    /// The hidden layer at keys.
     pub(super) h: Panel,
+    /// b = u W₁ᵀ, before slopes.
     pub(super) back: Panel,
+    /// What the first layer is written with, −θ b times slopes.
     pub(super) z0: Panel,
-    /// At queries.
+    /// Pre-activations that queries find.
     pub(super) read_pre: Panel,
+    /// The hidden layer that queries find.
     pub(super) read_h: Panel,
-    /// Of a backward: gradients of what has these names.
+    /// The gradient of outputs `[G,V]`. This and what follows is a backward's.
     pub(super) dout: Panel,
+    /// Of queries and keys `[G,K]`.
     pub(super) dq: Panel,
     pub(super) dk: Panel,
+    /// Of masks; then of log a by token and write `[G,G]`.
     pub(super) dc: Panel,
+    /// Of products of queries and keys before the mask `[G,G]`.
     pub(super) dsquare: Panel,
+    /// Of the hidden layer that queries find, then of its pre-activations `[G,D]`.
     pub(super) dread_h: Panel,
+    /// Of the hidden layer at keys, then of its pre-activations `[G,D]`.
     pub(super) dh: Panel,
+    /// Of z0, then of b `[G,D]`.
     pub(super) dback: Panel,
+    /// Of z1 `[G,V]`.
     pub(super) dz1: Panel,
+    /// Of u, then of errors `[G,V]`.
     pub(super) du: Panel,
+    /// Of the state after the group, then of that before it.
     pub(super) dweights: Matrices,
     pub(super) dmomentum: Matrices,
+    /// Of the anchor, added up over groups.
     pub(super) danchor: Matrices,
     /// Products with the state that shares of it are multiplied with, of X, the anchor and S.
     pub(super) shares: u32,
@@ -264,7 +299,10 @@ impl Places {
 /// What takes room.
 #[derive(Clone, Copy)]
 pub(super) struct Has {
+    /// Two more matrices of state, and of their gradients.
     pub(super) momentum: bool,
+    /// Something to go back to.
     pub(super) anchor: bool,
+    /// Gradients of all panels, and states that wait for them.
     pub(super) backward: bool,
 }

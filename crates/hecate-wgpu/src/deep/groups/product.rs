@@ -22,17 +22,25 @@ struct Factors {
 #[repr(C)]
 pub(super) struct ProductArgs {
     cell: Cell,
+    /// Those that are not there have no depth.
     terms: [Factors; 4],
     rows: u32,
     columns: u32,
+    /// Elements of a memory's part of the workspace.
     each: u32,
+    /// Where the numbers of its tokens begin.
     numbers: u32,
     group: u32,
+    /// A bit a term.
     by_depth: u32,
+    /// [`Kind`].
     kind: u32,
     out: u32,
+    /// [`Share`] of what was there.
     own_by: u32,
+    /// Up to three panels, each before its share.
     joins: [u32; 6],
+    /// 0 for none.
     slope: u32,
     also: u32,
     read_after: u32,
@@ -49,6 +57,7 @@ pub(super) struct Term {
 }
 
 impl Term {
+    /// a b.
     pub(super) fn new(a: Panel, b: Panel) -> Self {
         Self { a, b, by: None, by_depth: false }
     }
@@ -67,6 +76,7 @@ impl Term {
 /// How much of a panel joins: `product.wgsl`'s constants, or a number by row.
 #[derive(Clone, Copy)]
 pub(super) enum Share {
+    /// All of it.
     Whole,
     /// A, B and E after the group.
     Kept,
@@ -74,10 +84,12 @@ pub(super) enum Share {
     Left,
     /// 1 − A.
     Rest,
+    /// A number for each row.
     Rows(Number),
 }
 
 impl Share {
+    /// As the kernel has it.
     fn word(self, places: &Places) -> u32 {
         match self {
             Self::Whole => 1,
@@ -93,6 +105,7 @@ impl Share {
 /// What becomes of the sums, in the order of `product.wgsl`'s kinds.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
+    /// Sums with what joins them.
     Plain,
     /// The activation into this panel.
     Activate(Panel),
@@ -106,20 +119,26 @@ pub(super) enum Kind {
 
 /// A product of up to four terms.
 pub(super) struct Product {
+    /// Where the result goes; its sizes are those of the product.
     out: Panel,
     terms: Vec<Term>,
     kind: Kind,
+    /// How much of what was there stays.
     own: Option<Share>,
+    /// At most three.
     joins: Vec<(Panel, Share)>,
+    /// Pre-activations with whose slopes the sum is multiplied.
     slope: Option<Panel>,
 }
 
 impl Product {
+    /// The sum of the terms alone.
     pub(super) fn new(out: Panel, terms: impl IntoIterator<Item = Term>) -> Self {
         let terms = terms.into_iter().collect();
         Self { out, terms, kind: Kind::Plain, own: None, joins: Vec::new(), slope: None }
     }
 
+    /// With what becomes of the sums.
     pub(super) fn kind(self, kind: Kind) -> Self {
         Self { kind, ..self }
     }
