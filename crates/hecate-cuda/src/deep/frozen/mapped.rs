@@ -125,7 +125,7 @@ impl Mapped {
         let [low, high] = layers.map(|[rows, columns]| (rows, columns));
         all.extend(Places::panels(&[key, key, width, width, width, value].map(|wide| (rows, wide))));
         all.extend(Places::panels(&[low, high, (rows, value), (rows, value), low, high]));
-        // Behind states: outputs of both layers, logarithms of both, parts of the first one.
+        // After states: outputs of both layers, logarithms of both, parts of the first one.
         all.extend(Places::panels(&[width, value, width, value].map(|wide| (rows, wide))));
         all.extend([rows * width; 3]);
         all

@@ -20,7 +20,7 @@ struct Mapped : Reverse {
 
     // What blocks exchange beside what `Frozen` and `Reverse` do.
     __device__ void place_exchanged() {
-        // Behind what `Frozen` and `Reverse` exchange.
+        // After what `Frozen` and `Reverse` exchange.
         float* at = sums + (u64)rows * (3 * o.value + 2 * o.key + 4);
         auto take = [&](u64 count) {
             float* own = at;
