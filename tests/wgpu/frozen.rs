@@ -17,8 +17,8 @@ fn yaad(group: u32) -> Yaad {
     Yaad { frozen: Some(group), ..Yaad::default() }
 }
 
-/// Groups alone in an interval and several, whole and not, below and above what goes by products, and sequences that end
-/// inside one or before others.
+/// Groups alone in an interval and several, whole and not, below and above what goes by products.
+/// Sequences end inside one, or before others.
 #[test]
 fn groups_of_any_size() {
     for (seed, group) in (1..).zip([7, 8, 20, 33, 64, 65]) {

@@ -213,7 +213,7 @@ fn layout(pattern: Pattern) -> Vec<wgpu::BindGroupLayoutEntry> {
 }
 
 /// Most workgroups of a dimension, everywhere.
-const DIMENSION: usize = 65_535;
+pub(crate) const DIMENSION: usize = 65_535;
 
 /// Workgroups as the device counts them: where there are too many along the first dimension, they go on in the second, if
 /// nobody else uses it (`group_index` in the kernels).

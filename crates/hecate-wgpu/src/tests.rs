@@ -1,6 +1,7 @@
 //! Tests that need no suite: of the texts of kernels, which need no adapter, and of the device, which do.
 
 mod device;
+mod groups;
 mod kernels;
 mod numbers;
 

@@ -1,6 +1,6 @@
 """Times of ggml's products with quantized matrices [4096, 4096] on one core, as docs/quantized.md has them.
 
-    pip install llama-cpp-python
+    pip install llama-cpp-python==0.3.36
     python3 tests/benches/peers/ggml.py .../site-packages/llama_cpp/lib [ROWS …]
 
 The folder holds libggml-base.so and libggml-cpu.so. Weights lie in as many copies as no cache holds, and calls go from one to the

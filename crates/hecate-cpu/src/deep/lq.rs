@@ -125,7 +125,7 @@ impl LqWrite<'_> {
     pub(super) fn run(self) -> Option<f32> {
         let q = f64::from(self.map.q);
         let sum = dispatch(self);
-        // NaN and infinity are not less than anything: they take the slow way, where nothing overflows.
+        // NaN and infinity are not less than anything: they take the slow way, by the largest element.
         (sum < retention::WIDE).then(|| (sum + f64::from(LQ_EPSILON)).powf(q.recip()) as f32)
     }
 }

@@ -57,7 +57,15 @@ macro_rules! by_power {
             q => {
                 // Functions that vectorise; the logarithm is one of normal numbers.
                 let $root = move |square: f32| {
-                    if square < f32::MIN_POSITIVE { 0.0 } else { exp((q - 2.0) / 2.0 * ln(square)) }
+                    let power = exp((q - 2.0) / 2.0 * ln(square));
+                    // Beyond normal numbers the logarithm says nothing. NaN is neither.
+                    if square < f32::MIN_POSITIVE {
+                        0.0
+                    } else if square > f32::MAX {
+                        square
+                    } else {
+                        power
+                    }
                 };
                 $body
             }

@@ -5,6 +5,7 @@ pub(crate) mod groups;
 pub(crate) use groups::Groups;
 
 use crate::{
+    Wgpu,
     launch::{Kernel, WgslSource},
     recurrent::{self, Cell, NO_PRODUCTS, Recurrent, SILU, WorkspaceSize},
 };
@@ -40,7 +41,7 @@ const SOURCES: [&WgslSource; 2] = recurrent::sources! {
     ],
 };
 
-/// The rule's `Cell` at these sizes; `deep.wgsl` says what each word is.
+/// The rule's `Cell` at these sizes; `cell.wgsl` says what each word is.
 fn cell(options: DeepOptions) -> Cell {
     let DeepOptions { hidden, activation, residual, norm, read_after, huber, tanh, literal, .. } = options;
     let floats = [options.p, options.epsilon, options.q, options.scale, options.per_clip];
@@ -81,8 +82,8 @@ impl<R: DeepRule> Recurrent<Deep> for R {
         workspace(self.spec(), dims)
     }
 
-    fn groups(self, dims: &Dims) -> Option<Groups> {
-        Groups::new(self.spec(), R::FORM.bias(), R::FORM.momentum(), dims)
+    fn groups(self, device: &Wgpu, dims: &Dims) -> Option<Groups> {
+        Groups::new(device, self.spec(), R::FORM.bias(), R::FORM.momentum(), dims)
     }
 }
 

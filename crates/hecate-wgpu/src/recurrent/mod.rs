@@ -1,5 +1,5 @@
-//! Rules whose step is not linear in the memory: token by token, forward and backward, or group by group where the rule has that
-//! form (`Recurrent::groups`).
+//! Rules whose step is not linear in the memory: token by token, forward and backward. Where a rule has that form, frozen groups
+//! of tokens are taken at once (`Recurrent::groups`).
 //!
 //! A rule says what one token does, in `recurrent.wgsl`'s terms: functions that a whole workgroup runs together. This module
 //! starts a workgroup for every sequence and head, as many at once as there is workspace for. It keeps states, and cuts arrays
@@ -67,7 +67,7 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     fn workspace(self, dims: &Dims) -> WorkspaceSize;
 
     /// How its groups of frozen tokens go by products, where they do.
-    fn groups(self, _: &Dims) -> Option<Groups> {
+    fn groups(self, _: &Wgpu, _: &Dims) -> Option<Groups> {
         None
     }
 
@@ -209,7 +209,7 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
         // `keep` makes the kernel write the states that a backward starts from.
         let call = RecurrentCall { last, keep: keep.into(), ..plan.call(dims) };
         let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: None };
-        match rule.groups(dims) {
+        match rule.groups(device, dims) {
             Some(groups) => groups.forward(device, dims, &call, &arrays)?,
             None => {
                 let grid = plan.forward_grid(rule, device, dims);
@@ -251,7 +251,7 @@ impl<R: Recurrent<F>, F: TokenByToken> hecate_core::Kernel<R, F> for Wgpu {
         let [_, _, dlast] = plan.given();
         let call = RecurrentCall { again: 1, last, dgates, dlast, dk: dk as u32, ..plan.call(dims) };
         let arrays = Arrays { read: [&q, &k, &v, &given], kept: &kept, made: &made, dout: Some(&dout) };
-        match rule.groups(dims) {
+        match rule.groups(device, dims) {
             Some(groups) => groups.backward(device, dims, &call, &arrays)?,
             None => {
                 let grid = plan.backward_grid(rule, device, dims);

@@ -1,7 +1,7 @@
 //! What a call takes: its sizes and tables, how many workgroups run it, and what kernels are told of it.
 
 use super::{Cell, Recurrent, WorkspaceSize};
-use crate::Wgpu;
+use crate::{Wgpu, launch::DIMENSION};
 use hecate_core::{Checkpoints, Dims, Slots};
 
 /// Gates, and matrices of a state, at most.
@@ -18,7 +18,7 @@ const LOOPS: usize = 40_000;
 /// `block.wgsl`'s constant of this name.
 const SECOND: usize = 16;
 
-/// Twin of `recurrent.wgsl`'s structure of this name, which says what each field is.
+/// Twin of `call.wgsl`'s structure of this name, which says what each field is.
 #[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
 #[repr(C)]
 pub(crate) struct RecurrentCall {
@@ -297,8 +297,17 @@ impl RecurrentPlan {
 impl Wgpu {
     /// Workgroups of a dispatch that have their part of one buffer, of so many elements each; at least one.
     pub(crate) fn workgroups_of(&self, elements: usize) -> usize {
-        let most = (self.limits().max_storage_buffer_binding_size as usize).min(MOST_WORKSPACE) / (4 * elements);
-        most.clamp(1, 65_535)
+        (self.most_workspace() / (4 * elements)).clamp(1, DIMENSION)
+    }
+
+    /// Whether one buffer holds so many.
+    pub(crate) fn holds(&self, elements: usize) -> bool {
+        elements.saturating_mul(4) <= self.most_workspace()
+    }
+
+    /// Bytes of a workspace at most.
+    fn most_workspace(&self) -> usize {
+        (self.limits().max_storage_buffer_binding_size as usize).min(MOST_WORKSPACE)
     }
 }
 

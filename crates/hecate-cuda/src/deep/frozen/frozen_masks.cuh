@@ -184,10 +184,6 @@ struct FrozenMasks {
         n.last_c[j] = now, n.last_e[j] = pushed;
     }
     // What token t reads of the write of token j.
-    __device__ float read_mask(u32 t, u32 j) const {
-        if (o.read_after) return c.at(t, j);
-        return t > 0 ? c.at(t - 1, j) : 0.0f;
-    }
     __device__ float4 read_masks(u32 t, u32 j) const {
         if (o.read_after) return c.four(t, j);
         return t > 0 ? c.four(t - 1, j) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);

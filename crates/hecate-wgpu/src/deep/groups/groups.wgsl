@@ -1,9 +1,10 @@
 // Frozen groups of MLP memories that decay: what lies between products (`product.wgsl`), of all memories at once.
 //
 // All inner gradients of a group are taken at the weights it starts with. Weights X and momentum S are then one linear recurrence
-// of two numbers a token, of the writes Z. What token t reads of the write of token j is a mask c[t,j], of the first state
-// A[t] X + B[t] S: a layer reads ρ as A ∘ (ρ X) + B ∘ (ρ S) + (c ∘ ρ κᵀ) z, with keys κ and values z. An anchor takes the place of
-// zero: X forgets to it, and (1 - A) ∘ (ρ anchor) is read beside.
+// of two numbers a token, of the writes Z. What token t reads of the write of token j is a mask c[t,j].
+// Of the first state it reads A[t] X + B[t] S. So a layer reads ρ as A ∘ (ρ X) + B ∘ (ρ S) + (c ∘ ρ κᵀ) z.
+// Here κ are the keys and z the values of the layer. An anchor takes the place of zero: X forgets to it, and
+// (1 - A) ∘ (ρ anchor) is read beside.
 //
 // Workgroups are counted by memory in the second dimension. A memory whose sequence has ended takes part with no token, and stays
 // as it is.

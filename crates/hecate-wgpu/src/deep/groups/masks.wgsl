@@ -122,7 +122,7 @@ fn clear(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     }
 }
 
-// Gradients of c and of E by a and η of each token, in the places of `dc` and `e`: of write j, from the last token.
+// Gradients by a and η of each token, in the places of `dc` and `e`. Of write j, from the last token.
 fn write_back(j: u32) {
     let group = plan.call.frozen;
     let ahead = looks_ahead();

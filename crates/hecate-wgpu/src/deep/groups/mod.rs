@@ -2,12 +2,12 @@
 //!
 //! All inner gradients of a group are taken at the weights it starts with: they are products of the group's rows with these. What
 //! a token reads of the writes before it is a mask (`groups.wgsl`). So a group takes about fifteen dispatches forward and sixty
-//! back, each with a workgroup for every tile of every memory, where tokens one by one take a workgroup a memory.
+//! back. Each has a workgroup for every tile of every memory; tokens one by one take a workgroup a memory.
 //!
 //! # What goes token by token
 //!
-//! Groups of less than 8 tokens or more than 64, sequences shorter than that, other retentions than decay, a norm inside the
-//! memory, columns set back to their lengths, matrices. Both ways keep the same states.
+//! Groups of less than 8 tokens or more than 64, and sequences shorter than that. Other retentions than decay, a norm inside the
+//! memory, columns set back to their lengths. Matrices, and memories that one buffer does not hold. Both ways keep the same states.
 //!
 //! # Memory
 //!
@@ -21,7 +21,7 @@ mod product;
 
 use crate::{
     Wgpu,
-    launch::{Kernel, WgslSource},
+    launch::{DIMENSION, Kernel, WgslSource},
     recurrent::{Arrays, FUNCTIONS, RecurrentCall, SILU},
 };
 use hecate_core::{
@@ -83,12 +83,21 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Where a call suits them.
-    pub(super) fn new(spec: DeepSpec, bias: u32, momentum: bool, dims: &Dims) -> Option<Self> {
+    pub(crate) fn new(device: &Wgpu, spec: DeepSpec, bias: u32, momentum: bool, dims: &Dims) -> Option<Self> {
         let (group, hidden) = (spec.frozen? as usize, spec.structure.hidden(dims.key)?);
         let plain = spec.retention == Retention::Decay && !spec.structure.norm() && !spec.renorm;
         let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
         let options = spec.options(dims);
-        (plain && long).then_some(Self { spec, bias, momentum, hidden, group, options })
+        // Neither elements of a state nor rows may have more workgroups than a dimension has.
+        let state =
+            dims.key.saturating_add(dims.value).saturating_mul(hidden).saturating_mul(1 + usize::from(momentum));
+        let narrow = dims.key.max(dims.value).max(hidden) <= DIMENSION && state <= DIMENSION * pass::THREADS;
+        if !(plain && long && narrow) {
+            return None;
+        }
+        let has = Has { momentum, anchor: dims.anchored, backward: true };
+        let fits = device.holds(Places::new(dims, hidden, group, has).each);
+        fits.then_some(Self { spec, bias, momentum, hidden, group, options })
     }
 
     /// Outputs and final states into `made`; states before every interval into `kept` where it has room.
@@ -118,7 +127,7 @@ impl Groups {
         let has = Has { momentum: self.momentum, anchor: dims.anchored, backward: arrays.dout.is_some() };
         let places = Places::new(dims, self.hidden, self.group, has);
         let memories = call.sequence_heads as usize;
-        let turn = device.workgroups_of(places.each).min(memories).max(1);
+        let turn = device.workgroups_of(places.each).min(memories);
         let call = RecurrentCall { workspace: places.each as u32, ..*call };
         let plan = Plan { call, places: places.named() };
         let plan = device.table(bytemuck::cast_slice(bytemuck::bytes_of(&plan)))?;

@@ -1,6 +1,7 @@
 // Numbers that a memory has for each token of its group, one kind after another; `places.rs` counts them.
 
-// Gates θ, δ; a, η and the recurrence that they make: (X; S) becomes (a X + m S; s S), of a write Z it takes (x Z; y Z).
+// Gates θ, δ; then a, η and the recurrence that they make.
+// (X; S) becomes (a X + m S; s S), and of a write Z it takes (x Z; y Z).
 const THETA: u32 = 0u;
 const DELTA: u32 = 1u;
 const A: u32 = 2u;

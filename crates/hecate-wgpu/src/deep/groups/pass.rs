@@ -14,7 +14,7 @@ use crate::{
 use hecate_core::{Read, Result, Tensor};
 
 /// Invocations of a workgroup between products.
-const THREADS: usize = 64;
+pub(super) const THREADS: usize = 64;
 
 /// Twin of `groups.wgsl`'s structure of this name.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
@@ -138,8 +138,9 @@ impl Pass<'_> {
         let read_after = self.groups.spec.read == Read::After;
         let args = product.args(&self.places, cell(self.groups.options), read_after);
         let workgroups = (product.tiles(), self.memories, 1);
-        // SAFETY: the kernel reads and writes elements of panels alone, which `Places` cut from the workspace; what it
-        // divides by is constant or the tiles of a row, and its loops end.
+        // SAFETY: the kernel reads and writes elements of panels alone, which `Places` cut from the workspace. `Product` has
+        // compared their sizes, and `Groups` has seen that workgroups are not folded. It divides by constants and by the tiles
+        // of a row, and its loops end.
         unsafe { self.device.launch_unchecked(&PRODUCTS[0], workgroups, &args, &[Binding::Write(&self.workspace)]) }
     }
 

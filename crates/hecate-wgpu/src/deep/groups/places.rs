@@ -40,6 +40,11 @@ impl Panel {
         Self { at: self.at, rows: self.columns, columns: self.rows, row: self.column, column: self.row }
     }
 
+    /// Rows and columns.
+    pub(super) fn sizes(self) -> [u32; 2] {
+        [self.rows, self.columns]
+    }
+
     /// The number of its elements.
     pub(super) fn count(self) -> u32 {
         self.rows * self.columns

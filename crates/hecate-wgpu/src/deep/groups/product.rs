@@ -166,10 +166,20 @@ impl Product {
 
     /// As the kernel has it.
     pub(super) fn args(&self, places: &Places, cell: Cell, read_after: bool) -> ProductArgs {
-        debug_assert!(self.terms.len() <= 4 && self.joins.len() <= 3, "the kernel has no more");
+        assert!(self.terms.len() <= 4 && self.joins.len() <= 3, "the kernel has no more");
+        let beside = match self.kind {
+            Kind::Plain | Kind::Mask => [self.slope, None],
+            Kind::Activate(also) | Kind::MaskBack(also) => [Some(also), None],
+            Kind::Write(also, slope) => [Some(also), Some(slope)],
+        };
+        let panels = self.joins.iter().map(|(panel, _)| panel).chain(beside.iter().flatten());
+        assert!(
+            panels.into_iter().all(|panel| panel.sizes() == self.out.sizes()),
+            "what joins is as large as the result"
+        );
         let mut terms = [Factors::default(); 4];
         for (factors, Term { a, b, by, .. }) in terms.iter_mut().zip(&self.terms) {
-            debug_assert_eq!([a.rows, a.columns, b.columns], [self.out.rows, b.rows, self.out.columns]);
+            assert_eq!([a.rows, a.columns, b.columns], [self.out.rows, b.rows, self.out.columns]);
             let by = by.map_or(0, |number| places.number(number));
             let (a_row, a_column, b_row, b_column) = (a.row, a.column, b.row, b.column);
             *factors = Factors { a: a.at, b: b.at, by, depth: a.columns, a_row, a_column, b_row, b_column };

@@ -55,9 +55,8 @@ struct ProductArgs {
 @group(0) @binding(0) var<uniform> args: ProductArgs;
 @group(0) @binding(1) var<storage, read_write> workspace: array<f32>;
 
-// Kinds: the result; its activation beside; what the first layer is written with; products of queries and keys as they are
-// read; the gradients of those and of their masks.
-const PLAIN: u32 = 0u;
+// Kinds beside the plain one, 0: the activation beside the result; what the first layer is written with.
+// Then products of queries and keys as they are read; the gradients of those and of their masks.
 const ACTIVATE: u32 = 1u;
 const WRITE: u32 = 2u;
 const MASK: u32 = 3u;
