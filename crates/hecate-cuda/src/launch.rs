@@ -222,8 +222,8 @@ impl Cuda {
             .map_err(starting)
     }
 
-    /// What sets such a launch apart: it may overlap with the one before, blocks come in clusters, and a multiprocessor has as much
-    /// shared memory as its blocks want.
+    /// What sets such a launch apart: it may overlap with the one before, and blocks come in clusters. A multiprocessor has as
+    /// much shared memory as its blocks want.
     fn early(&self, grid: Grid, cluster: u32) -> Vec<sys::CUlaunchAttribute> {
         use sys::CUlaunchAttributeID as Id;
         let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };

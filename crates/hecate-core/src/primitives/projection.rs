@@ -78,8 +78,8 @@ pub trait Projection: Matmul + Norm {
     }
 }
 
-/// `norm(x [.., K]) W_iᵀ` for several `W_i [N_i, K]`, the norm where there is one, then what [`ProjectionEnd`] says: one
-/// result `[.., N_i]` a matrix, or a single one. Weights may have 16 bits where `x` has 32, as in
+/// `norm(x [.., K]) W_iᵀ` for several `W_i [N_i, K]`, the norm where there is one, then what [`ProjectionEnd`] says.
+/// There is one result `[.., N_i]` a matrix, or a single one. Weights may have 16 bits where `x` has 32, as in
 /// [`matmul_each`](super::matmul_each()). There is no gradient: this is what a token that is drawn goes through.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Weights that are powers of the state: the L_q map of (54), and what a token does around it.
 //!
 //! `W = ν^(2−q) B` with `B = |X|^(q−2) X`, or `X` for the literal map. The factor is one number of a matrix, so passes keep `B` and
-//! multiply what was read: the write, the sum for `ν` and the read are then one pass.
+//! multiply what was read. The write, the sum for `ν` and the read are then one pass.
 //! The way back has `ν` from the forward and makes powers as it goes by. No weights are stored for it.
 //!
 //! A state after its write is made again from the one before it, which is what the pass has at hand.

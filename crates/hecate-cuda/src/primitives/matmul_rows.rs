@@ -91,8 +91,9 @@ pub(super) fn exists(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
     few && deep && (dtype == DType::Bf16 || dtype == DType::F16) && device.begins_early()
 }
 
-/// Bytes of shared memory beside rows, of a block with so many steps in a cluster of so many: squares of rows, steps of a matrix,
-/// and the sums of a block by itself or what blocks send each other. `struct Room` there.
+/// Bytes of shared memory beside rows, of a block with so many steps in a cluster of so many.
+///
+/// These are squares of rows, steps of a matrix, and the sums of a block by itself or what blocks send each other.
 fn other_bytes(split: usize, steps: usize) -> usize {
     let columns = if split == 1 { ALONE } else { COLUMNS };
     let sums = if split == 1 { columns + 8 } else { columns + 1 };

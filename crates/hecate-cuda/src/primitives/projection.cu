@@ -1,4 +1,4 @@
-// Up to eight rows of a residual stream through a norm, products with several matrices and what follows them, in one launch:
+// Up to eight rows of a residual stream through a norm, products with several matrices and what follows them, in one launch.
 // out_i = norm(x) b_iᵀ, or norm(x) b₀ᵀ silu(norm(x) b₁ᵀ), or norm(x) b₀ᵀ + residual. Sums have 32 bits.
 #include "follow.cuh"
 #include "hecate.cuh"
@@ -94,7 +94,7 @@ struct Column {
 };
 
 // Runs of 16 bytes of a column of COUNT matrices that a lane has at once. They come to shared memory, each read by the lane that
-// asked for it, so that loops over them need not be unrolled: a token waits for instructions that it meets once.
+// asked for it. So loops over them need not be unrolled: a token waits for instructions that it meets once.
 template <u32 COUNT> struct Ahead {
     // [COUNT,runs,THREADS]
     uint4* place;

@@ -1,5 +1,5 @@
-// Frozen rules by pieces of a group: as `recurrent.cuh`, but what a block does at once is up to `TOKENS` tokens that share
-// a gradient point, and not one. All that depends on the point alone is then done for all of them together.
+// Frozen rules by pieces of a group: as `recurrent.cuh`, but a block does up to `TOKENS` tokens at once that share a gradient
+// point. All that depends on the point alone is then done for all of them together.
 //
 //     struct Cell {
 //         // Most tokens of a piece, and whether the gradient of the state is in shared memory.

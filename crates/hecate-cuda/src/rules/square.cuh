@@ -127,8 +127,8 @@ struct Halves {
         }
     }
 
-    // Rows `r` to `r + 15` and columns `c` to `c + 15`, of the upper (0) or lower halves, as the left factor, or, with
-    // `c` and `r` of its own terms and columns, two neighbouring parts of the right one.
+    // Rows `r` to `r + 15` and columns `c` to `c + 15`, of the upper (0) or lower halves, as the left factor.
+    // Or, with `c` and `r` of its own terms and columns, two neighbouring parts of the right one.
     __device__ __forceinline__ void left(u32 (&x)[4], u32 lower, u32 r, u32 c) const {
         u32 lane = threadIdx.x % 32, row = r + lane % 16, column = c + lane / 16 * 8;
         load_matrices(x, at + lower * SIDE * HALF_STRIDE + row * HALF_STRIDE + column);

@@ -3,11 +3,11 @@
 //!
 //! # What a group is
 //!
-//! Inner gradients of a group are products of its rows with the weights that it starts with, as where memories decay; they go by
-//! the same code. The states between are sums of what the tokens write. But a read takes an image of such a sum, element by
-//! element: `exp` of (55), or `|x|² x` of (54). No masked product makes that. So states go through registers, token by token: a
-//! state moves, its image is read, and sums over rows, of columns and for the norm are left as parts, since no write of the group
-//! waits for them. Warps have tiles of 32 rows and columns, and meet every eight tokens to add up (`sweep.cuh`).
+//! Inner gradients of a group are products of its rows with the weights that it starts with, as where memories decay. They go
+//! by the same code. The states between are sums of what the tokens write. But a read takes an image of such a sum, element by
+//! element: `exp` of (55), or `|x|² x` of (54). No masked product makes that. So states go through registers, token by token:
+//! a state moves, and its image is read. Sums over rows, of columns and for the norm are left as parts, since no write of the
+//! group waits for them. Warps have tiles of 32 rows and columns, and meet every eight tokens to add up (`sweep.cuh`).
 //!
 //! Backward, states are computed from the last to the first: `X_{t−1} = (X_t − k z) / a`. One is kept every eight tokens. Where
 //! `a` would let errors grow over 2⁸ between two of those, a state is computed from the kept one before it.
@@ -20,14 +20,14 @@
 //!
 //! # What it costs
 //!
-//! A token's step over an element is two operations for the write, and a power and three or four more for the read; backward
-//! about three times that, forward included. At `(B,T,H,D) = (4,2048,16,64)` and a hidden layer four times as wide these are 4.3
+//! A token's step over an element is two operations for the write, and a power and three or four more for the read. Backward it
+//! is about three times that, forward included. At `(B,T,H,D) = (4,2048,16,64)` and a hidden layer four times as wide these are 4.3
 //! billion elements: 1.2 ms of an H100's exponentials forward, and the same twice backward.
 //!
 //! # What goes token by token
 //!
-//! What the other kernels leave out, reads before the write, anchors, widths that 32 does not divide, and of (54) other norms than
-//! `q = 4` and the literal map.
+//! What the other kernels leave out, reads before the write, anchors, and widths that 32 does not divide. Of (54), other norms
+//! than `q = 4`, and the literal map.
 
 use super::{Places, THREADS, TOKEN_GRADIENTS, TOKEN_NUMBERS};
 use crate::{
@@ -106,8 +106,8 @@ impl Mapped {
     /// What blocks leave for each other: beside what the other kernels do, parts of outputs and numbers for both norms.
     fn exchanged(&self) -> usize {
         let (rows, value) = (self.0.rows(), self.0.value);
-        // Of both layers a norm and a unit by token; units and norms before the group; what a norm meets, by token; sums of columns;
-        // inner products.
+        // Of both layers a norm and a unit by token; units and norms before the group.
+        // Then what a norm meets, by token; sums of columns; inner products.
         let own = [rows * value, rows * value, rows * value, rows, rows + 1, rows, rows + 1, 4, rows, value, 2];
         self.0.exchanged() + own.map(|count| count.next_multiple_of(4)).iter().sum::<usize>()
     }

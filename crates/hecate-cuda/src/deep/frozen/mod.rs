@@ -25,7 +25,7 @@
 //!
 //! # What goes token by token
 //!
-//! Arguments of 32 bits, groups of less than 16 tokens or more than 64, a norm inside the memory, columns set back to their
+//! Arguments of 32 bits, groups of less than 16 tokens or more than 64, and a norm inside the memory. Columns set back to their
 //! lengths, and widths that eight does not divide. What other retentions than decay have for groups is in [`mapped`].
 //! Both kinds keep the same states, so that either backward could follow either forward.
 //!
@@ -86,8 +86,9 @@ const MOST_TOKENS: usize = 64;
 /// slower: each step has a cost of its own.
 const WIDEST: usize = 128;
 
-/// Whether a call of these sizes goes by groups: an MLP of even widths, groups that fill products, and arguments beside whose
-/// rounding that of factors is small.
+/// Whether a call of these sizes goes by groups: an MLP of even widths, and groups that fill products.
+///
+/// Rounding of factors is to be small beside that of arguments.
 fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
     let group = spec.frozen.map_or(0, |group| group as usize);
     let hidden = spec.structure.hidden(dims.key).unwrap_or(0);

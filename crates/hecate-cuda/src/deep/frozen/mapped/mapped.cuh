@@ -10,8 +10,8 @@
 struct Mapped : Reverse {
     Layer layer[2];
     BackLayer way_back[2];
-    // Where blocks leave units and norms of states before the group, what both layers' norms meet, sums of columns of the second
-    // layer's gradient, and inner products with weights.
+    // Where blocks leave units and norms of states before the group, and what both layers' norms meet.
+    // Sums of columns of the second layer's gradient, and inner products with weights.
     float *starts, *lambdas, *columns, *along;
     // The largest magnitudes of both states before the group, ω and κ.
     float most[2], omegas[2], kappas[2];

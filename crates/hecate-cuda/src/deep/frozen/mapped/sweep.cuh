@@ -30,8 +30,8 @@ struct Layer {
     u32 height, wide, rows, tokens;
     // State [height,wide]; keys and queries [rows,height], values [rows,wide].
     Panel x, key, query, value;
-    // By token [NUMBERS, rows]: `carry`; its reciprocal, or 0 where states are not to be computed backwards; `gain`; over 0 where
-    // exponentials need the largest of a column; κ of (54), at first without what the norm meets; a.
+    // By token [NUMBERS, rows]: `carry`; its reciprocal, or 0 where states are not to be computed backwards; `gain`.
+    // Then over 0 where exponentials need the largest of a column; κ of (54), at first without what the norm meets; a.
     float* numbers;
     // σ by state [rows + 1], and by token from sums over X' to outputs; the last is of the weights before the group, as κ is.
     float *sigma, *omega;
