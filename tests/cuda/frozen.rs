@@ -1,4 +1,4 @@
-//! MLP memories in frozen groups with 16-bit arguments, which go by products of whole groups.
+//! MLP memories in frozen groups, which go by products of whole groups.
 
 use super::backends;
 use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
@@ -9,7 +9,7 @@ use hecate_core::{
 use hecate_cpu::Cpu;
 use hecate_cuda::Cuda;
 
-/// With 16-bit arguments, errors are at most twice what rounding costs anyway.
+/// With 16-bit arguments, errors are at most twice what rounding costs anyway; with 32-bit ones they are those of the equations.
 fn rounds<R: Oracle>(case: &Case<R>)
 where
     Cuda: Kernel<R>,
@@ -17,6 +17,7 @@ where
     let devices = backends();
     if !devices.is_empty() {
         checks::rounding_of(&devices, case);
+        checks::agrees(&devices, case, "in groups");
     }
 }
 
@@ -27,17 +28,17 @@ where
     Cuda: Kernel<R>,
     Cpu: Kernel<R>,
 {
-    within(case, 8.0 / 2048.0);
+    within(case, DType::Bf16, 8.0 / 2048.0);
 }
 
-fn within<R: Oracle>(case: &Case<R>, least: f64)
+fn within<R: Oracle>(case: &Case<R>, dtype: DType, least: f64)
 where
     Cuda: Kernel<R>,
     Cpu: Kernel<R>,
 {
-    let [truth, rounded] = [DType::F32, DType::Bf16].map(|dtype| case.run(&Cpu::new(), dtype).unwrap());
+    let [truth, rounded] = [DType::F32, dtype].map(|dtype| case.run(&Cpu::new(), dtype).unwrap());
     for device in backends() {
-        let found = case.run(&device, DType::Bf16).unwrap();
+        let found = case.run(&device, dtype).unwrap();
         let slots = truth.list().into_iter().zip(rounded.list()).zip(found.list());
         for (((slot, truth), (_, rounded)), (_, found)) in slots {
             let [cost, error] = [rounded, found].map(|x| error(&truth.values, &x.values));
@@ -144,7 +145,18 @@ where
     Cuda: Kernel<R>,
     Cpu: Kernel<R>,
 {
-    within(case, 1e-4);
+    within(case, DType::Bf16, 1e-4);
+    checks::agrees(&backends(), case, "in groups");
+}
+
+/// Halves, which are finer than what factors of 16 bits are for.
+#[test]
+fn halves() {
+    let sizes = Sizes::new(1, 70, 2, 32, 64);
+    within(&Case::new(titans(16), sizes, 121), DType::F16, 1e-4);
+    within(&Case::new(yaad(64), sizes, 122).anchored(5).expect("an anchor"), DType::F16, 1e-4);
+    within(&Case::new(memora(16), sizes, 123), DType::F16, 1e-4);
+    within(&Case::new(moneta(64), sizes, 124), DType::F16, 1e-4);
 }
 
 /// Memories whose weights are an image of the state, which goes token by token inside a group: groups of any size.
@@ -209,8 +221,10 @@ fn extreme_tokens() {
             if slot == name { Array { values, ..array } } else { array }
         })
     };
-    close(&changed("k", |_, _| 0.0));
-    close(&changed("k", |i, all| all[i % 16]));
+    for case in [changed("k", |_, _| 0.0), changed("k", |i, all| all[i % 16])] {
+        close(&case);
+        checks::agrees(&backends(), &case, "in groups");
+    }
     close(&changed("log_a", |t, all| if t % 9 == 4 { f64::NEG_INFINITY } else { 8.0 * all[t] }));
 }
 

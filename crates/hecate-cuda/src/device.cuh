@@ -72,3 +72,9 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], c
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+// The part of a number that the tensor cores take, and what it leaves.
+// `high` has 10 bits of fraction, `low` the rest, of which the tensor cores take 10 bits again.
+__device__ __forceinline__ void split(float x, u32& high, u32& low) {
+    high = __float_as_uint(x) & 0xffffe000u;
+    low = __float_as_uint(x - __uint_as_float(high));
+}

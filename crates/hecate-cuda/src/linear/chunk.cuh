@@ -194,13 +194,6 @@ struct Sum {
     }
 };
 
-// The part of a number that the tensor cores take, and what it leaves.
-// `high` has 10 bits of fraction, `low` the rest, of which the tensor cores take 10 bits again.
-__device__ __forceinline__ void split(float x, u32& high, u32& low) {
-    high = __float_as_uint(x) & 0xffffe000u;
-    low = __float_as_uint(x - __uint_as_float(high));
-}
-
 // x += A B: rows from `row`, columns from `column`, over `depth` (a multiple of 8). A and B are functions of row and
 // column. Few tiles have sums of their own for the small parts, so that no product waits for the one before.
 // A warp makes 16 rows and 8 TILES columns. All its threads call it; nothing is exchanged beyond the warp.

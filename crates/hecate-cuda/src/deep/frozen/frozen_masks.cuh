@@ -89,6 +89,8 @@ struct FrozenMasks {
     // By one thread.
     __device__ void begin_places(const RecurrentCall& call, const Options& options, Arena& arena) {
         cluster.join();
+        // Arguments of bfloat16 lose nothing to 10 bits.
+        whole_factors() = call.q.type != 1;
         o = options;
         // Every block has as many hidden columns.
         width = o.hidden / cluster.count, first = cluster.rank * width;

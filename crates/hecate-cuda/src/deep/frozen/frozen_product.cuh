@@ -34,6 +34,12 @@ template <class F> __device__ __forceinline__ float4 map(F f, float4 x, float4 y
 // x·y of fours.
 __device__ __forceinline__ float dot(float4 x, float4 y) { return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w; }
 
+// Whether factors of the block's products count with 20 bits of fraction, in two parts, and not with 10.
+__device__ __forceinline__ bool& whole_factors() {
+    __shared__ bool whole;
+    return whole;
+}
+
 // To the nearest of 10 bits of fraction: a tenth of what rounding arguments to bfloat16 costs. NaN stays.
 __device__ __forceinline__ u32 to_factor(float x) {
     u32 y;
@@ -115,9 +121,35 @@ template <> struct Reader<true> {
     __device__ __forceinline__ void go(u32 elements) { x += 4 * elements; }
 };
 
+// sum [16,32] += x [16,8] y [8,32] over a warp, of factors in one part or in two.
+__device__ __forceinline__ void add_eight(float (&sum)[4][4], const float (&x)[4], const float (&y)[4][2], bool whole) {
+    u32 high[4], low[4], other[2], rest[2];
+    if (!whole) {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) high[i] = to_factor(x[i]);
+#pragma unroll
+        for (u32 n = 0; n < 4; n++) {
+            other[0] = to_factor(y[n][0]), other[1] = to_factor(y[n][1]);
+            multiply_add(sum[n], high, other);
+        }
+        return;
+    }
+    // The product of both small parts is below what a sum of 32 bits keeps.
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) split(x[i], high[i], low[i]);
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        split(y[n][0], other[0], rest[0]), split(y[n][1], other[1], rest[1]);
+        multiply_add(sum[n], low, other);
+        multiply_add(sum[n], high, rest);
+        multiply_add(sum[n], high, other);
+    }
+}
+
 // sum [16,32] += a term's part of a tile whose first row and column are named, by a warp.
 template <bool NEAR_A, bool NEAR_B>
 __device__ __forceinline__ void add_term(float (&sum)[4][4], const Term& term, u32 top, u32 side, u32 rows, u32 columns) {
+    bool whole = whole_factors();
     // A warp's threads as `multiply_add` numbers them.
     u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     Factor a = term.a, b = term.b;
@@ -150,14 +182,9 @@ __device__ __forceinline__ void add_term(float (&sum)[4][4], const Term& term, u
 #pragma unroll
         for (u32 i = 0; i < 8; i++) y[i / 2][i % 2] = right[i / 2][i % 2].read(), right[i / 2][i % 2].go(step_b);
         // Rounded here and not where they are stored: weights keep 32 bits.
-        u32 of_a[4];
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) of_a[i] = to_factor(by[i % 2] * x[i]);
-#pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            u32 of_b[2] = {to_factor(y[n][0]), to_factor(y[n][1])};
-            multiply_add(sum[n], of_a, of_b);
-        }
+        for (u32 i = 0; i < 4; i++) x[i] *= by[i % 2];
+        add_eight(sum, x, y, whole);
     }
 }
 

@@ -15,7 +15,8 @@
 //!
 //! Arrays have 32 bits, in shared memory as far as they fit and else in the block's workspace, which stays in the cache.
 //! Factors of products are rounded to 10 bits of fraction (`mma` of tf32) and added up in 32: arguments of bfloat16 are exact,
-//! and weights lose an eighth of what such an argument lost when it was rounded.
+//! and weights lose an eighth of what such an argument lost when it was rounded. With other arguments a factor is the sum of two
+//! such parts, of 20 bits together, and a product is three.
 //!
 //! # Memory
 //!
@@ -25,8 +26,8 @@
 //!
 //! # What goes token by token
 //!
-//! Arguments of 32 bits, groups of less than 16 tokens or more than 64, and a norm inside the memory. Columns set back to their
-//! lengths, and widths that eight does not divide. What other retentions than decay have for groups is in [`mapped`].
+//! Groups of less than 16 tokens or more than 64, and a norm inside the memory. Columns set back to their lengths, and widths
+//! that eight does not divide. What other retentions than decay have for groups is in [`mapped`].
 //! Both kinds keep the same states, so that either backward could follow either forward.
 //!
 //! # What it costs
@@ -39,7 +40,7 @@
 //!
 //! # Blocks whose factors fit shared memory
 //!
-//! Where all factors fit it with 16 bits, a pass goes by other kernels, in a third to two thirds of the time: [`resident`].
+//! With arguments of bfloat16, where all factors fit it with 16 bits, a pass goes by other kernels, in a third to two thirds of the time: [`resident`].
 
 pub(crate) mod mapped;
 pub(crate) mod resident;
@@ -88,8 +89,8 @@ const WIDEST: usize = 128;
 
 /// Whether a call of these sizes goes by groups: an MLP of even widths, and groups that fill products.
 ///
-/// Rounding of factors is to be small beside that of arguments.
-fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
+/// Tensor cores are to take 32-bit numbers.
+fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims) -> bool {
     let group = spec.frozen.map_or(0, |group| group as usize);
     let hidden = spec.structure.hidden(dims.key).unwrap_or(0);
     // Threads read four neighbours, products take eight terms at once.
@@ -97,7 +98,7 @@ fn suits(device: &Cuda, spec: DeepSpec, dims: &Dims, dtype: DType) -> bool {
     // Norms and lengths set back look at whole columns: they go token by token.
     let plain = !spec.structure.norm() && !spec.renorm;
     let long = (LEAST_TOKENS..=MOST_TOKENS).contains(&group) && dims.sequences.longest() >= LEAST_TOKENS;
-    dtype == DType::Bf16 && plain && whole && long && device.properties().capability.0 >= 8
+    plain && whole && long && device.properties().capability.0 >= 8
 }
 
 /// Blocks that share a memory: one for every multiprocessor, and enough of them that what each has is narrow. A block's hidden
@@ -124,7 +125,7 @@ pub(super) fn grouped(
     dtype: DType,
     pass: usize,
 ) -> Option<Grouped<DeepOptions>> {
-    if !suits(device, spec, dims, dtype) {
+    if !suits(device, spec, dims) {
         return None;
     }
     let hidden = spec.structure.hidden(dims.key)?;
@@ -132,7 +133,10 @@ pub(super) fn grouped(
     if spec.retention != Retention::Decay {
         return mapped::grouped(device, spec, dims, &places, pass);
     }
-    if let Some(resident) = resident::grouped(device, spec, dims, &places, pass) {
+    // Halves round as bfloat16 does; arguments that are finer keep what they have.
+    if dtype == DType::Bf16
+        && let Some(resident) = resident::grouped(device, spec, dims, &places, pass)
+    {
         return Some(resident);
     }
     // Every block of a cluster has as many hidden columns as the others.
