@@ -16,7 +16,7 @@ use super::{
     inner_grads::{InnerGrads, WrittenGrads},
 };
 use crate::{
-    linear::{CHUNK, ChunkGrads, ChunkStart, ChunkView, Memory, chunk, chunk_backward},
+    linear::{CHUNK, ChunkGrads, ChunkView, Memory, chunk, chunk_backward},
     product::Mat,
     recurrent::{GroupBackward, GroupForward, GroupedForm, TokenRows},
     rows::{axpy, dot},
@@ -111,12 +111,12 @@ impl DeepCell {
         }
     }
 
-    /// Both calls forward; `memories` go from before the chunk to after it.
+    /// Both calls forward, from the `memories` before the chunk. Workspaces keep what the backward needs.
     fn read(
         &self,
         rows: TokenRows<'_>,
         inner: &InnerGrads,
-        memories: &mut [Memory; 2],
+        memories: &[Memory; 2],
         layers: &mut Layers,
         share: Option<&AnchorShare<'_>>,
     ) -> QueryReads {
@@ -129,7 +129,7 @@ impl DeepCell {
             // The first layer is read with the queries, ...
             Some(_) => {
                 let view = self.view(inner, 0, rows.q, rows.k);
-                chunk::forward(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(&mut pre, d));
+                chunk::outputs(self.spec(), &view, low, &mut low_work.forward, &mut rows_of(&mut pre, d));
                 if let Some(share) = share {
                     anchored[0] = share.read(rows.q, share.layers(self.low())[0], &mut pre);
                 }
@@ -140,7 +140,7 @@ impl DeepCell {
         let mut out = vec![0.0; n * v];
         // ... the last with what they gave.
         let view = self.view(inner, 1, &h, &inner.h);
-        chunk::forward(self.spec(), &view, high, &mut high_work.forward, &mut rows_of(&mut out, v));
+        chunk::outputs(self.spec(), &view, high, &mut high_work.forward, &mut rows_of(&mut out, v));
         if let Some(share) = share {
             anchored[1] = share.read(&h, share.layers(self.low())[1], &mut out);
         }
@@ -148,12 +148,12 @@ impl DeepCell {
         QueryReads { h, slope, out, deviation, anchored }
     }
 
-    /// One call backward; `dout [n, columns]`, and `dmemory` goes from after the chunk to before it.
+    /// One call backward, whose forward is in the workspace; `dout [n, columns]`, and `dmemory` goes from after the chunk to
+    /// before it.
     fn layer_back(
         &self,
         view: &ChunkView<'_>,
         work: &mut chunk_backward::Workspace,
-        start: &Memory,
         dout: &[f32],
         dmemory: &mut Memory,
     ) -> LayerGrads {
@@ -171,8 +171,7 @@ impl DeepCell {
             da: &mut da,
             deta: &mut deta,
         };
-        let start = ChunkStart { m: &start.m, s: &start.s, group: &[] };
-        chunk_backward::run(self.spec(), view, &start, work, &Mat::new(dout, n, v), dmemory, part);
+        chunk_backward::back(self.spec(), view, work, &Mat::new(dout, n, v), dmemory, part);
         LayerGrads { dq, dk, dv, scalars: [da, deta] }
     }
 
@@ -206,7 +205,10 @@ impl GroupedForm<Scratch> for DeepCell {
         let GroupForward { rows, scratch, state, point, anchor, out } = chunk;
         let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
         let mut memories = self.memories(state);
-        let read = self.read(rows, &inner, &mut memories, &mut scratch.layers, share.as_ref());
+        let read = self.read(rows, &inner, &memories, &mut scratch.layers, share.as_ref());
+        // A matrix is the last layer alone: the first one's workspace has nothing.
+        let layers = memories.iter_mut().zip(&mut scratch.layers).skip(usize::from(self.hidden.is_none()));
+        layers.for_each(|(memory, work)| chunk::carry(self.spec(), &mut work.forward, memory));
         self.store(memories, state);
         if let Some(share) = share {
             share.leave(&mut state[..self.sizes().1]);
@@ -217,6 +219,13 @@ impl GroupedForm<Scratch> for DeepCell {
         }
     }
 
+    fn advance(&self, chunk: GroupForward<'_, Scratch>) {
+        match self.is_mapped() {
+            true => self.mapped_advance(chunk),
+            false => self.forward(chunk),
+        }
+    }
+
     fn backward(&self, chunk: GroupBackward<'_, Scratch>) {
         if self.is_mapped() {
             return self.mapped_backward(chunk);
@@ -224,7 +233,7 @@ impl GroupedForm<Scratch> for DeepCell {
         let GroupBackward { rows, scratch, start, point, anchor, dout, adjoint, danchor, mut grads } = chunk;
         let (n, (_, all), first) = (rows.tokens, self.sizes(), self.low());
         let (inner, share) = (self.inner_grads(rows, point, anchor), anchor.map(AnchorShare::new));
-        let read = self.read(rows, &inner, &mut self.memories(start), &mut scratch.layers, share.as_ref());
+        let read = self.read(rows, &inner, &self.memories(start), &mut scratch.layers, share.as_ref());
         // Of what decay has left of the state, by token.
         let mut dleft = vec![0.0; if share.is_some() { n } else { 0 }];
         if let Some(share) = &share {
@@ -232,20 +241,19 @@ impl GroupedForm<Scratch> for DeepCell {
         }
         let (danchor0, danchor1) = danchor.split_at_mut(first.min(danchor.len()));
         let [low_work, high_work] = &mut scratch.layers;
-        let [low, high] = self.memories(start);
         let [mut dlow, mut dhigh] = self.memories(adjoint.state);
 
         // The calls in reverse: the last layer, then the activation before it and the first layer.
         let doutput = self.through_norm(&read.out, &read.deviation, dout);
         let view = self.view(&inner, 1, &read.h, &inner.h);
-        let mut high = self.layer_back(&view, high_work, &high, &doutput, &mut dhigh);
+        let mut high = self.layer_back(&view, high_work, &doutput, &mut dhigh);
         if let Some(share) = &share {
             let call = AnchorRead { x: &read.h, layer: share.layers(first)[1], read: &read.anchored[1] };
             share.read_back(call, &doutput, AnchorReadGrads { x: &mut high.dq, layer: danchor1, left: &mut dleft });
         }
         let low = self.hidden.map(|_| {
             let dpre: Vec<f32> = high.dq.iter().zip(&read.slope).map(|(dh, slope)| dh * slope).collect();
-            let mut low = self.layer_back(&self.view(&inner, 0, rows.q, rows.k), low_work, &low, &dpre, &mut dlow);
+            let mut low = self.layer_back(&self.view(&inner, 0, rows.q, rows.k), low_work, &dpre, &mut dlow);
             if let Some(share) = &share {
                 let call = AnchorRead { x: rows.q, layer: share.layers(first)[0], read: &read.anchored[0] };
                 share.read_back(call, &dpre, AnchorReadGrads { x: &mut low.dq, layer: danchor0, left: &mut dleft });

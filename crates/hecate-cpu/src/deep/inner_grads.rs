@@ -8,7 +8,7 @@ use super::{
 use crate::{
     product::{Mat, MatMut, product},
     recurrent::{GroupAnchor, TokenGrads, TokenRows},
-    rows::axpy,
+    rows::{axpy, scale},
     simd::wide,
 };
 
@@ -77,9 +77,22 @@ impl WrittenGrads {
 impl InnerGrads {
     /// `−θ x`, row by row, of an `x [n, any]`.
     pub(super) fn scaled(&self, x: &[f32]) -> Vec<f32> {
-        let rows = x.chunks_exact(x.len() / self.theta.len()).zip(&self.theta);
-        rows.flat_map(|(row, theta)| row.iter().map(move |x| -theta * x)).collect()
+        let mut out = x.to_vec();
+        scale_rows(&mut out, self.theta.iter().map(|theta| -theta));
+        out
     }
+}
+
+/// Row after row times its factor, all rows of one width.
+pub(super) fn scale_rows(x: &mut [f32], factors: impl ExactSizeIterator<Item = f32>) {
+    let width = x.len() / factors.len();
+    x.chunks_exact_mut(width.max(1)).zip(factors).for_each(|(row, factor)| {
+        wide(
+            row,
+            #[inline(always)]
+            |row| scale(row, factor),
+        );
+    });
 }
 
 impl DeepCell {
@@ -236,10 +249,17 @@ impl DeepCell {
             product(MatMut::new(&mut dh, n, d), 1.0, 1.0, outputs, w1.t());
             let mut dpre = vec![0.0; n * d];
             // Through `σ′` in `δ`, and through `h = σ(pre)`.
-            second_derivative(self.activation(), &inner.pre, &inner.back, &mut dpre);
-            for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(&ddelta).zip(dh.iter().zip(&inner.slope)) {
-                *dpre = *dpre * ddelta + dh * slope;
-            }
+            let activation = self.activation();
+            wide(
+                &mut dpre[..],
+                #[inline(always)]
+                |dpre| {
+                    second_derivative(activation, &inner.pre, &inner.back, dpre);
+                    for ((dpre, ddelta), (dh, slope)) in dpre.iter_mut().zip(&ddelta).zip(dh.iter().zip(&inner.slope)) {
+                        *dpre = *dpre * ddelta + dh * slope;
+                    }
+                },
+            );
             // The first layer's product at the point, back to the keys and to its weights.
             product(MatMut::new(grads.k, n, key), 1.0, 1.0, Mat::new(&dpre, n, d), Mat::new(w0, key, d).t());
             product(MatMut::new(dw0, key, d), 1.0, 1.0, keys.t(), Mat::new(&dpre, n, d));

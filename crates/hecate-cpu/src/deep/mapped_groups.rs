@@ -7,13 +7,16 @@
 use super::{
     DeepCell, Scratch,
     backward::TokenBackward,
-    inner_grads::{InnerGrads, WrittenGrads},
+    inner_grads::{InnerGrads, WrittenGrads, scale_rows},
     retention::{self, MappedWeights},
+    softmax::KlWrite,
 };
 use crate::{
+    product::{Mat, MatMut, product},
     recurrent::{Cell as _, GroupBackward, GroupForward, StateGrads, Token, TokenGrads, TokenRows, TokenStates},
     simd::wide,
 };
+use hecate_core::rules::Retention;
 
 /// A token's step from state to state.
 ///
@@ -78,6 +81,40 @@ impl DeepCell {
             std::mem::swap(&mut old, &mut new);
         }
         state.copy_from_slice(&old);
+    }
+
+    /// [`GroupedForm::advance`](crate::recurrent::GroupedForm::advance) of mapped weights, by products.
+    ///
+    /// A state decays and is written whatever its weights are. A log-softmax takes one number off a column, and so may come last.
+    pub(super) fn mapped_advance(&self, chunk: GroupForward<'_, Scratch>) {
+        let GroupForward { rows, scratch, state, point, .. } = chunk;
+        let mut inner = self.inner_grads(rows, self.to_weights(point, &mut scratch.point, false).layers, None);
+        let (n, (key, d, v), inputs) = (rows.tokens, (self.key, self.d(), self.value), self.inputs());
+        // What the tokens after it leave of each write, and all of them of the state, `[n]`.
+        let (mut left, mut whole) = (vec![1.0; n], 1.0);
+        for (left, a) in left.iter_mut().zip(&inner.a).rev() {
+            *left = whole;
+            whole *= a;
+        }
+        inner.values.iter_mut().for_each(|values| scale_rows(values, left.iter().copied()));
+        let ([low_values, high_values], (low, high)) = (&inner.values, state.split_at_mut(self.low()));
+        if self.hidden.is_some() {
+            let (k, values) = (Mat::new(rows.k, n, key), Mat::new(low_values, n, d));
+            product(MatMut::new(low, key, d), whole, 1.0, k.t(), values);
+        }
+        let (h, values) = (Mat::new(&inner.h, n, inputs), Mat::new(high_values, n, v));
+        product(MatMut::new(high, inputs, v), whole, 1.0, h.t(), values);
+        if let Retention::Kl { scale } = self.spec.retention {
+            // Its pass is that of a token that writes and reads nothing.
+            let Scratch { point, seen, zeros, hidden, value, tiles, .. } = scratch;
+            point.weights.copy_from_slice(state);
+            let parts = [(0..self.low(), key, &mut hidden[..d]), (self.low()..state.len(), inputs, &mut value[..v])];
+            for (part, rows, out) in parts.into_iter().filter(|(part, ..)| !part.is_empty()) {
+                let (y, z, q) = (&zeros[..rows], &zeros[..out.len()], &zeros[..rows]);
+                let (old, x, w) = (&point.weights[part.clone()], &mut state[part.clone()], &mut seen.weights[part]);
+                KlWrite { a: 1.0, step: 0.0, y, z, old, x, w, scale, q, out, tiles }.run();
+            }
+        }
     }
 
     /// [`GroupedForm::backward`](crate::recurrent::GroupedForm::backward) of mapped weights.

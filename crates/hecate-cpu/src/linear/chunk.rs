@@ -136,10 +136,21 @@ pub(crate) fn forward(
     work: &mut Workspace,
     out: &mut [&mut [f32]],
 ) {
+    outputs(spec, view, memory, work, out);
+    carry(spec, work, memory);
+}
+
+/// [`forward`] without the memory at the end, for which [`carry`] may follow. What a backward needs stays in the workspace.
+pub(crate) fn outputs(
+    spec: LinearSpec,
+    view: &ChunkView<'_>,
+    memory: &Memory,
+    work: &mut Workspace,
+    out: &mut [&mut [f32]],
+) {
     work.pseudo_values(spec, view, &memory.m, &memory.s, &memory.group);
     work.reads(spec.read);
     read(spec, work, out);
-    carry(spec, work, memory);
 }
 
 /// Equation (20): reads of the start, decayed, and of the chunk's own writes.
@@ -154,7 +165,7 @@ fn read(spec: LinearSpec, work: &mut Workspace, out: &mut [&mut [f32]]) {
 }
 
 /// Equations (21) and (22): the memory at the chunk's end.
-fn carry(spec: LinearSpec, work: &mut Workspace, memory: &mut Memory) {
+pub(crate) fn carry(spec: LinearSpec, work: &mut Workspace, memory: &mut Memory) {
     let (a, b, e) = work.tables.carried();
     let Workspace { tables, k, z, m, s, scratch, .. } = work;
     wide(

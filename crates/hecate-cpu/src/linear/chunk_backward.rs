@@ -58,10 +58,24 @@ pub(crate) fn run(
     work: &mut Workspace,
     dout: &Mat<'_>,
     dmemory: &mut Memory,
+    part: ChunkGrads<'_, '_>,
+) {
+    work.forward.pseudo_values(spec, view, start.m, start.s, start.group);
+    work.forward.reads(spec.read);
+    back(spec, view, work, dout, dmemory, part);
+}
+
+/// [`run`] where the workspace still has what [`chunk::outputs`] left of this chunk.
+pub(crate) fn back(
+    spec: LinearSpec,
+    view: &ChunkView<'_>,
+    work: &mut Workspace,
+    dout: &Mat<'_>,
+    dmemory: &mut Memory,
     mut part: ChunkGrads<'_, '_>,
 ) {
     // The order matters in two places: `Λ` before all others, and the state's gradients last.
-    work.recompute(spec, view, start, dout, dmemory);
+    work.gather(spec, view, dout, dmemory);
     work.pseudo_value_grads(spec, view);
     work.targets(spec, view, &mut part);
     work.reads(spec);
@@ -100,19 +114,10 @@ fn add_scaled(
 }
 
 impl Workspace {
-    /// The chunk's forward again from its start, and the gradients that come in.
-    fn recompute(
-        &mut self,
-        spec: LinearSpec,
-        view: &ChunkView<'_>,
-        start: &ChunkStart<'_>,
-        dout: &Mat<'_>,
-        dmemory: &Memory,
-    ) {
+    /// The gradients that come in.
+    fn gather(&mut self, spec: LinearSpec, view: &ChunkView<'_>, dout: &Mat<'_>, dmemory: &Memory) {
         // `K`, and the tile's share of `V`.
         let (key, width) = (view.k.columns, view.v.columns);
-        self.forward.pseudo_values(spec, view, start.m, start.s, start.group);
-        self.forward.reads(spec.read);
         self.dtables.clear(&self.forward.tables);
         self.dout.gather(dout);
         // Gradients of the states at the chunk's end.

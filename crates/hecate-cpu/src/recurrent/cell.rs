@@ -194,6 +194,11 @@ pub(crate) trait GroupedForm<S>: Sync {
     /// Reads of the chunk's tokens, and the state after it.
     fn forward(&self, chunk: GroupForward<'_, S>);
 
+    /// The state after the chunk alone: `out` may take any values.
+    fn advance(&self, chunk: GroupForward<'_, S>) {
+        self.forward(chunk);
+    }
+
     /// Gradients of the chunk's arguments and of the state before it.
     fn backward(&self, chunk: GroupBackward<'_, S>);
 }

@@ -172,7 +172,7 @@ impl<C: Cell> SequenceHead<'_, C> {
             out.resize(chunk.tokens.len() * value, 0.0);
             let (rows, anchor) = (self.rows(&chunk.tokens), self.group_anchor(&chunk.tokens));
             let (scratch, state) = (&mut *scratch, &mut state);
-            groups.forward(GroupForward { rows, scratch, state, point: &point, anchor, out: &mut out });
+            groups.advance(GroupForward { rows, scratch, state, point: &point, anchor, out: &mut out });
             states.extend_from_slice(state);
         }
         debug_assert_eq!(states.len(), chunks.len() * self.call.size);
