@@ -205,6 +205,64 @@ template <u32 ROWS> __device__ __forceinline__ void project(const Projection& ar
     else columns<1, ROWS>(args, shared);
 }
 
+// Columns side by side that a warp takes at once, and runs of 16 bytes of each that a lane waits for together.
+static constexpr u32 SIDE = 4, DEEP = 3;
+
+// The products of a row with a matrix of many columns. A warp's columns share what it reads of the row, and their loads wait
+// together.
+template <u32 TYPE> __device__ __forceinline__ void many_columns(const Projection& args, const Rows<1>& row) {
+    constexpr u32 N = RUN_LENGTH<TYPE>;
+    const u32 lane = threadIdx.x % 32, runs = args.inner / N;
+    const uint4* b = (const uint4*)args.factors[0].b;
+#pragma unroll 1
+    for (u64 column = grid_thread() / 32 * SIDE; column < args.columns; column += grid_threads() / 32 * SIDE) {
+        float sum[SIDE] = {};
+#pragma unroll 1
+        for (u32 first = lane; first < runs; first += 32 * DEEP) {
+            uint4 y[DEEP][SIDE];
+#pragma unroll
+            for (u32 k = 0; k < DEEP; k++)
+#pragma unroll
+                for (u32 m = 0; m < SIDE; m++) {
+                    // Beyond the last column that one is read again, and the sum is not stored.
+                    const u64 own = min(column + m, args.columns - 1);
+                    if (first + 32 * k < runs) y[k][m] = b[own * runs + first + 32 * k];
+                }
+#pragma unroll
+            for (u32 k = 0; k < DEEP; k++) {
+                if (first + 32 * k >= runs) break;
+                float4 x[N / 4];
+#pragma unroll
+                for (u32 j = 0; j < N / 4; j++) x[j] = row.staged[row.place(0, (first + 32 * k) * N / 4 + j)];
+#pragma unroll
+                for (u32 m = 0; m < SIDE; m++) {
+                    const Run<N> of = run_of<N, TYPE>(y[k][m]);
+#pragma unroll
+                    for (u32 j = 0; j < N; j += 4) {
+                        const float4 z = x[j / 4];
+                        sum[m] += z.x * of.x[j] + z.y * of.x[j + 1] + z.z * of.x[j + 2] + z.w * of.x[j + 3];
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (u32 m = 0; m < SIDE; m++) {
+            // All lanes have each sum; one stores it.
+            const float out = warp_sum(sum[m]) * row.scale[0];
+            if (lane == m && column + m < args.columns) args.factors[0].out[column + m] = out;
+        }
+    }
+}
+
+// Shared memory: the row, then the squares of each warp.
+KERNEL(project_wide, Projection, THREADS, 2) {
+    DYNAMIC_SHARED(float4, shared);
+    // The row is not there before this.
+    follow();
+    const Rows<1> row(args, shared, (float*)(shared + args.inner / 4));
+    BY_TYPE(args.factors[0].type, many_columns<TYPE>(args, row))
+}
+
 // A single row, and two to eight.
 KERNEL(project_row, Projection, THREADS, 4) {
     DYNAMIC_SHARED(float4, shared);

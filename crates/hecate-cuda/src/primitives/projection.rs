@@ -29,6 +29,8 @@ const BY_WARPS: usize = 3;
 /// The largest block has 100,608 bytes of shared memory: every GPU of capability 8.0 and more allows 101,376.
 const THREADS: usize = 256;
 const RUNS: usize = 8;
+/// Columns of a matrix from which on a warp takes four side by side: a vocabulary. Fewer would leave warps without any.
+const MANY: usize = 1 << 13;
 const ROW_BYTES: usize = 66 << 10;
 
 kernels! { SOURCE {
@@ -47,6 +49,8 @@ kernels! { SOURCE {
     }
     // The same of two to eight rows.
     "project_few" FewRows { call: OneRow }
+    // The same of one row, with no residual and one matrix of many columns.
+    "project_wide" OfManyColumns { call: OneRow }
 } }
 
 impl Projection for Cuda {
@@ -162,6 +166,14 @@ fn few_rows(
         ahead: ahead as u32,
         factors,
     };
+    if rows == 1 && weights.len() == 1 && columns >= MANY && around.residual.is_none() {
+        // Two blocks a multiprocessor, whose registers are full of runs.
+        let blocks = 2 * device.properties().multiprocessors as usize;
+        let shared = 4 * inner + 4 * THREADS / 32;
+        let grid = Grid { shared, ..Grid::blocks(blocks, THREADS as u32) };
+        device.launch_early(grid, 1, &OfManyColumns { call })?;
+        return Ok(products);
+    }
     // As many blocks as run at once, each with its rows of `x` for all its columns.
     let most = if rows == 1 { 4 } else { 2 } * device.properties().multiprocessors as usize;
     // A warp a column.
