@@ -4,7 +4,7 @@ use super::{Gpu, backends, gpu::agree};
 use hecate_conformance::{Case, Sizes};
 use hecate_core::{
     DType, Read,
-    rules::{Activation, Huber, MlpMemory, TitansMlp, Yaad, YaadMomentum},
+    rules::{Activation, Huber, MlpMemory, Moneta, TitansMlp, Yaad, YaadMomentum},
 };
 
 /// A memory with a hidden layer this many times as wide as keys.
@@ -24,6 +24,7 @@ fn widths() {
         let memory = memory(expansion);
         agree(&Case::new(TitansMlp { memory, ..TitansMlp::default() }, Sizes::new(1, 70, 2, width, width), seed));
         agree(&Case::new(Yaad { memory, ..<Yaad>::default() }, Sizes::new(1, 64, 1, width, width), seed));
+        agree(&Case::new(Moneta { memory, ..<Moneta>::default() }, Sizes::new(1, 66, 2, width, width), seed));
     }
 }
 
@@ -33,6 +34,7 @@ fn sequences() {
     agree(&Case::new(TitansMlp::default(), Sizes::new(2, 150, 1, 64, 64), 81));
     agree(&Case::packed(TitansMlp::default(), &[70, 1, 64, 131], 2, 32, 32, 82));
     agree(&Case::packed(<YaadMomentum>::default(), &[3, 129], 1, 64, 64, 83));
+    agree(&Case::packed(<Moneta>::default(), &[3, 129], 1, 64, 64, 84));
     // More memories than blocks that run at once.
     agree(&Case::new(TitansMlp::default(), Sizes::new(40, 3, 16, 32, 32), 84));
 }
@@ -44,6 +46,9 @@ fn options() {
     let titans = TitansMlp { memory: residual(Activation::Gelu), ..TitansMlp::default() };
     agree(&Case::new(titans, sizes, 91));
     agree(&Case::new(TitansMlp { read: Read::Before, clip: Some(2.0), ..titans }, sizes, 92));
+    let moneta = Moneta { memory: residual(Activation::Silu), clip: Some(2.0), ..<Moneta>::default() };
+    agree(&Case::new(moneta, sizes, 93));
+    agree(&Case::new(Moneta { read: Read::Before, ..moneta }, sizes, 94));
     for (seed, bias) in (93..).zip([Huber::Coordinate, Huber::Norm, Huber::Mix]) {
         let memory = residual(Activation::GeluTanh);
         agree(&Case::new(Yaad { bias, ..<Yaad>::default() }, sizes, seed));

@@ -7,11 +7,13 @@
 #include "activation.cuh"
 #include "bias.cuh"
 #include "recurrent.cuh"
+#include "retention.cuh"
 
 // Numbers of a warp's hidden units in shared memory, by which its lanes tell each other.
 #define UNIT_ROWS 8
-// Sums over warps beside three rows: of the gates.
+// Sums over warps beside three rows: four of gates, two of a read's and two of a write's products with weights.
 #define GATE_SUMS 4
+#define NUMBERS (GATE_SUMS + 4)
 
 // Sums over lanes of N numbers, a power of two up to 32. Lane l has the sum of number l N / 32.
 // Halves change places, so that N sums take about N exchanges.
@@ -77,6 +79,7 @@ __device__ __forceinline__ float taught(const Options& o, const float (&e)[E], f
 #pragma unroll
     for (u32 i = 0; i < E; i++) {
         if constexpr (BIAS == L2) u[i] = e[i];
+        else if constexpr (BIAS == LP) u[i] = taught_power(o, e[i]);
         else if (o.huber == COORDINATE) u[i] = fabsf(e[i]) <= delta ? e[i] : delta * sign(e[i]);
         else u[i] = length <= delta ? e[i] : o.huber == NORM ? delta / length * e[i] : delta * sign(e[i]);
     }
@@ -97,7 +100,11 @@ __device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E
 #pragma unroll
         for (u32 i = 0; i < E; i++) d[i] = shrink * (d[i] - along * u[i]);
     }
-    if constexpr (BIAS == L2) return 0.0f;
+    if constexpr (BIAS == LP) {
+#pragma unroll
+        for (u32 i = 0; i < E; i++) d[i] *= taught_power_slope(o, e[i]);
+    }
+    if constexpr (BIAS != HUBER) return 0.0f;
     if (o.huber == COORDINATE) {
         float outside = 0.0f;
 #pragma unroll
@@ -167,15 +174,18 @@ template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
 // What a block has in shared memory.
 template <u32 E, u32 UNITS> struct ExactPlaces {
     static constexpr u32 WIDTH = 32 * E;
-    static constexpr u32 PART = 3 * WIDTH + GATE_SUMS;
-    // The warp's rows of numbers by unit; parts of sums over warps for two tokens.
-    float *own, *parts, *after;
+    static constexpr u32 PART = 3 * WIDTH + NUMBERS;
+    // The warp's rows of numbers by unit; parts of sums over warps for two tokens; of both norms; what comes after.
+    float *own, *parts;
+    double* norms;
+    float* after;
 
     __device__ __forceinline__ explicit ExactPlaces(float* near) {
         const u32 warps = blockDim.x / 32;
         own = near + threadIdx.x / 32 * (UNIT_ROWS * UNITS);
         parts = near + warps * (UNIT_ROWS * UNITS);
-        after = parts + 2 * warps * PART;
+        norms = (double*)(parts + 2 * warps * PART);
+        after = (float*)(norms + 2 * warps);
     }
 
     // Part `which` of this warp, and the sum of all warps' at `column`, in their order.
@@ -191,26 +201,60 @@ template <u32 E, u32 UNITS> struct ExactPlaces {
     }
 };
 
-// What a forward leaves by token for its backward: pre-activations at the key and the query and b = W1 u, [D]; the error, [V].
+// What a forward leaves by token for its backward: pre-activations at the key and the query and b = W1 u, [D]; the error, [V];
+// and factors of both matrices.
 struct ExactRecord {
-    float *pre, *read_pre, *back, *error;
+    float *pre, *read_pre, *back, *error, *factors;
 
     // `elements` is the first token's.
     __device__ __forceinline__ ExactRecord(float* elements, u32 hidden, u32 value, u32 token) {
-        pre = elements + (u64)token * (3 * hidden + value);
+        pre = elements + (u64)token * (3 * hidden + value + 4);
         read_pre = pre + hidden;
         back = read_pre + hidden;
         error = back + hidden;
+        factors = error + value;
     }
 };
 
-// A memory in registers, and what a token does with it. RECORDS: tokens leave what their backward needs, and no outputs.
-template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct Exact {
+// The weight of an element, without the factor of its matrix: itself, or of (54) its third power.
+template <int RETENTION> __device__ __forceinline__ float weight(float x) { return RETENTION == LQ ? x * x * x : x; }
+
+// A memory in registers, and what a token does with it.
+template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact {
     static constexpr u32 WIDTH = 32 * E;
     using Row = TokenRow<E, BIAS, MOMENTUM>;
     using Places = ExactPlaces<E, UNITS>;
 
     Matrices<E, UNITS, MOMENTUM> state;
+    // What weights of both matrices are multiplied by: ν^{2−q} of (54).
+    float factors[2] = {1.0f, 1.0f};
+
+    // After the state has changed: both factors, from sums of fourth powers in 64 bits. One barrier.
+    __device__ __forceinline__ void settle(const Places& places) {
+        if constexpr (RETENTION == LQ) {
+            const u32 warps = blockDim.x / 32;
+#pragma unroll
+            for (u32 m = 0; m < 2; m++) {
+                double sum = 0.0;
+#pragma unroll
+                for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+                    for (u32 i = 0; i < E; i++) {
+                        const double square = (double)state.x[m][u][i] * (double)state.x[m][u][i];
+                        sum += square * square;
+                    }
+                for (u32 mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+                if (threadIdx.x % 32 == 0) places.norms[m * warps + threadIdx.x / 32] = sum;
+            }
+            __syncthreads();
+#pragma unroll
+            for (u32 m = 0; m < 2; m++) {
+                double sum = 0.0;
+                for (u32 warp = 0; warp < warps; warp++) sum += places.norms[m * warps + warp];
+                factors[m] = (float)(1.0 / sqrt(sum + LQ_EPSILON));
+            }
+        }
+    }
 
     // Pre-activations at a key and a query: of units in order at the key, then at the query. Lane l has number l UNITS / 16.
     __device__ __forceinline__ float pre(const float (&k)[E], const float (&q)[E]) const {
@@ -219,10 +263,11 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct Exact {
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
             for (u32 i = 0; i < E; i++) {
-                sums[u] += k[i] * state.x[0][u][i];
-                sums[UNITS + u] += q[i] * state.x[0][u][i];
+                const float w = weight<RETENTION>(state.x[0][u][i]);
+                sums[u] += k[i] * w;
+                sums[UNITS + u] += q[i] * w;
             }
-        return lane_sums<2 * UNITS>(sums);
+        return factors[0] * lane_sums<2 * UNITS>(sums);
     }
 
     // This warp's part of h W1, into `part`.
@@ -231,9 +276,9 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct Exact {
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
-            for (u32 i = 0; i < E; i++) y[i] += h[u] * state.x[1][u][i];
+            for (u32 i = 0; i < E; i++) y[i] += h[u] * weight<RETENTION>(state.x[1][u][i]);
 #pragma unroll
-        for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = y[i];
+        for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = factors[1] * y[i];
     }
 
     // Hidden layers at a key and a query, for all lanes; parts of both outputs are left. Rows 0 and 1 of `own` are h, 2 and 3
@@ -292,14 +337,15 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct Exact {
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
-            for (u32 i = 0; i < E; i++) sums[u] += u_o[i] * state.x[1][u][i];
-        const float back = lane_sums<UNITS>(sums);
+            for (u32 i = 0; i < E; i++) sums[u] += u_o[i] * weight<RETENTION>(state.x[1][u][i]);
+        const float back = factors[1] * lane_sums<UNITS>(sums);
         places.own[4 * UNITS + unit] = back * places.own[2 * UNITS + unit];
         if (record) record->back[threadIdx.x / 32 * UNITS + unit] = back;
         __syncwarp();
         float delta[UNITS];
         read_row(delta, places.own + 4 * UNITS);
         write(row, h, delta, u_o);
+        settle(places);
     }
 };
 
@@ -317,15 +363,16 @@ __device__ __forceinline__ void store_output(const Options& o, const RecurrentCa
 
 // All sequences and heads forward. A token's read goes with the next one's key, whose weights it sees, where it comes
 // after the write.
-template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM>
+template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM>
 __device__ __forceinline__ void exact_forward(const Options& o, const RecurrentCall& call, float* near) {
-    using Memory = Exact<E, UNITS, BIAS, MOMENTUM>;
+    using Memory = Exact<E, UNITS, BIAS, RETENTION, MOMENTUM>;
     const typename Memory::Places places(near);
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         Memory memory;
         memory.state.load(call, call.initial, index);
+        memory.settle(places);
         // Rows are asked for a token before they are used.
         typename Memory::Row next, row;
         if (sequence.tokens) next.load(call, sequence.row(call, 0));

@@ -41,10 +41,11 @@ template <u32 E, u32 UNITS> struct Image {
     }
 };
 
-// Σ over units of x[u] M[u], this warp's part, joins `y`; and M y, the sums of a unit in the lanes that `lane_sums` names.
-template <u32 E, u32 UNITS>
+// Σ over units of x[u] W[u], this warp's part, joins `y`; and W y, the sums of a unit in the lanes that `lane_sums` names.
+// Both without the factor of the matrix.
+template <u32 E, u32 UNITS, int RETENTION>
 __device__ __forceinline__ void add_units(float* from, u32 m, const float (&x)[UNITS], float (&y)[E]) {
-    Image<E, UNITS>::each(from, m, [&](u32 u, u32 i, float w) { y[i] += x[u] * w; });
+    Image<E, UNITS>::each(from, m, [&](u32 u, u32 i, float w) { y[i] += x[u] * weight<RETENTION>(w); });
 }
 // The same of matrices in registers, x in shared memory.
 template <u32 E, u32 UNITS>
@@ -59,16 +60,16 @@ __device__ __forceinline__ void add_rows(const float* x, const float (&m)[UNITS]
             for (u32 i = 0; i < E; i++) y[i] += four[j] * m[first + j][i];
     }
 }
-template <u32 E, u32 UNITS> __device__ __forceinline__ float by_unit(float* from, u32 m, const float (&y)[E]) {
+template <u32 E, u32 UNITS, int RETENTION> __device__ __forceinline__ float by_unit(float* from, u32 m, const float (&y)[E]) {
     float sums[UNITS] = {};
-    Image<E, UNITS>::each(from, m, [&](u32 u, u32 i, float w) { sums[u] += y[i] * w; });
+    Image<E, UNITS>::each(from, m, [&](u32 u, u32 i, float w) { sums[u] += y[i] * weight<RETENTION>(w); });
     return lane_sums<UNITS>(sums);
 }
 
 // A memory's backward.
-template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
+template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct ExactReverse {
     static constexpr u32 WIDTH = 32 * E;
-    using Memory = Exact<E, UNITS, BIAS, MOMENTUM>;
+    using Memory = Exact<E, UNITS, BIAS, RETENTION, MOMENTUM>;
     using Row = typename Memory::Row;
     using Places = typename Memory::Places;
     using I = Image<E, UNITS>;
@@ -82,6 +83,8 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
     Matrices<E, UNITS, MOMENTUM> d;
     // Weights after and before a token, momentum before it: images in shared memory.
     float *after, *before, *momentum;
+    // Factors of the weights that are there.
+    float after_factors[2], before_factors[2];
 
     __device__ __forceinline__ ExactReverse(const RecurrentCall& call, const Options& o, float* near)
         : call(call), o(o), places(near) {
@@ -101,6 +104,7 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
         const u32 own = threadIdx.x / 32 * UNITS + number % UNITS;
         Memory memory;
         memory.state.load(kept);
+        memory.settle(places);
         typename Memory::Row next, row;
         next.load(call, sequence.row(call, start));
         float h[UNITS], q[E] = {};
@@ -114,6 +118,7 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
             for (u32 i = 0; i < E; i++) q[i] = o.read_after ? q[i] : row.q[i];
             const float pre = memory.apply(o, places, row.k, q, t % 2, false, h);
             ExactRecord record(records, hidden, WIDTH, t - start), last(records, hidden, WIDTH, t - start - (t > start));
+            if (RETENTION == LQ && threadIdx.x < 2) record.factors[threadIdx.x] = memory.factors[threadIdx.x ? 1 : 0];
             if (number < UNITS) record.pre[own] = pre;
             else if (!o.read_after || t > start) (o.read_after ? last : record).read_pre[own] = pre;
             __syncthreads();
@@ -128,6 +133,7 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
         }
         I::store(after, 0, memory.state.x[0]);
         I::store(after, 1, memory.state.x[1]);
+        after_factors[0] = memory.factors[0], after_factors[1] = memory.factors[1];
         // Records are other threads' too.
         __syncthreads();
     }
@@ -138,10 +144,11 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
     }
 
     // What the read adds to gradients of the weights that it saw, and its part of the query's. Rows 0 and 1 of `own`.
-    __device__ __forceinline__ void read_vjp(const ExactRecord& record, float* seen, const float (&q)[E],
+    __device__ __forceinline__ void read_vjp(const ExactRecord& record, float* seen, const float (&f)[2], const float (&q)[E],
                                              const float (&dout)[E], u32 parity) {
-        const float dh = by_unit<E, UNITS>(seen, 1, dout);
-        const Curve at = activation(o.activation, record.read_pre[hidden_unit()]);
+        const float dh = f[1] * by_unit<E, UNITS, RETENTION>(seen, 1, dout);
+        const float pre = record.read_pre[hidden_unit()];
+        const Curve at = activation(o.activation, pre);
         places.own[unit()] = dh * at.slope;
         places.own[UNITS + unit()] = at.value;
         __syncwarp();
@@ -149,26 +156,64 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
         {
             float dpre[UNITS];
             read_row(dpre, places.own);
-            add_units<E, UNITS>(seen, 0, dpre, dq);
-#pragma unroll
-            for (u32 u = 0; u < UNITS; u++)
-#pragma unroll
-                for (u32 i = 0; i < E; i++) d.x[0][u][i] += q[i] * dpre[u];
+            add_units<E, UNITS, RETENTION>(seen, 0, dpre, dq);
         }
-        float h[UNITS];
-        read_row(h, places.own + UNITS);
-#pragma unroll
-        for (u32 u = 0; u < UNITS; u++)
-#pragma unroll
-            for (u32 i = 0; i < E; i++) d.x[1][u][i] += h[u] * dout[i];
         float* part = places.part(parity, 1);
 #pragma unroll
-        for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = dq[i];
+        for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = f[0] * dq[i];
+        // ⟨W̄, W⟩ of both matrices, by unit.
+        float along[2] = {dh * at.slope * pre, at.value * dh};
+        weights_along(parity, GATE_SUMS, along);
+        add_outer(0, seen, f[0], along[0], q, places.own, q, nullptr, 1.0f);
+        add_outer(1, seen, f[1], along[1], dout, places.own + UNITS, dout, nullptr, 1.0f);
+    }
+
+    // Two sums over units, whose numbers lanes have as `unit` says, in every thread where weights are an image of the state.
+    __device__ __forceinline__ void weights_along(u32 parity, u32 first, float (&along)[2]) const {
+        if constexpr (RETENTION == LQ) {
+            // Lanes with the same unit have the same number: each counts once.
+            const bool counts = threadIdx.x % (32 / UNITS) == 0;
+            float sums[2] = {counts ? along[0] : 0.0f, counts ? along[1] : 0.0f};
+            const float sum = lane_sums<2>(sums);
+            if (threadIdx.x % 16 == 0) places.part(parity, 3)[first + threadIdx.x % 32 / 16] = sum;
+            __syncthreads();
+            along[0] = places.sum(parity, 3, first), along[1] = places.sum(parity, 3, first + 1);
+        }
+    }
+
+    // The gradient x y + x′ y′ of a matrix's weights joins that of its state: x and x′ rows by unit in shared memory, x′ may be
+    // absent. `image` is the state, f its factor, `along` what `weights_along` gave.
+    __device__ __forceinline__ void add_outer(u32 m, float* image, float f, float along, const float (&y)[E], const float* x,
+                                              const float (&more_y)[E], const float* more_x, float keep) {
+        if constexpr (RETENTION == LQ) {
+            // (54): own slope 3 x² f, and what all share.
+            I::each(image, m, [&](u32 u, u32 i, float w) {
+                float dw = x[u] * y[i];
+                if (more_x) dw += more_x[u] * more_y[i];
+                const float square = w * w;
+                d.x[m][u][i] = keep * d.x[m][u][i] + (3.0f * square * f * dw - 2.0f * f * along * (f * square * w));
+            });
+        } else {
+#pragma unroll
+            for (u32 first = 0; first < UNITS; first += 4) {
+                float four[4], more[4] = {};
+                read_row(four, x + first);
+                if (more_x) read_row(more, more_x + first);
+#pragma unroll
+                for (u32 j = 0; j < 4; j++)
+#pragma unroll
+                    for (u32 i = 0; i < E; i++) {
+                        const float dw = more_x ? four[j] * y[i] + more[j] * more_y[i] : four[j] * y[i];
+                        d.x[m][first + j][i] = keep * d.x[m][first + j][i] + dw;
+                    }
+            }
+        }
     }
 
     // ⟨D, X⟩ of two matrices from the first one on, this thread's part.
     __device__ __forceinline__ float inner(u32 first, float* from) const {
         float sum = 0.0f;
+#pragma unroll
         for (u32 m = 0; m < 2; m++)
             I::each(from, m, [&](u32 u, u32 i, float w) { sum += (m ? d.x[first + 1][u][i] : d.x[first][u][i]) * w; });
         return sum;
@@ -185,7 +230,7 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
         float e[E], u_o[E];
 #pragma unroll
         for (u32 i = 0; i < E; i++) e[i] = record.error[lane + 32 * i];
-        if (o.read_after) read_vjp(record, after, row.q, dout, parity);
+        if (o.read_after) read_vjp(record, after, after_factors, row.q, dout, parity);
         // Its place is free for the weights before the token before.
         if (images) I::copy(after, images, 2);
 
@@ -237,7 +282,9 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
         {
             float dback[UNITS];
             read_row(dback, own + 4 * UNITS);
-            add_units<E, UNITS>(before, 1, dback, du);
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++) dback[u] *= before_factors[1];
+            add_units<E, UNITS, RETENTION>(before, 1, dback, du);
         }
         float* part = places.part(parity, 0);
 #pragma unroll
@@ -248,30 +295,27 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
 #pragma unroll
         for (u32 i = 0; i < E; i++) du[i] = places.sum(parity, 0, lane + 32 * i);
         const float ddelta_gate = taught_vjp<BIAS>(o, e, row.delta, u_o, shrink, du);
-        dpre += by_unit<E, UNITS>(before, 1, du) * curve.slope;
+        const float dout_h = before_factors[1] * by_unit<E, UNITS, RETENTION>(before, 1, du);
+        dpre += dout_h * curve.slope;
         own[5 * UNITS + n] = dpre;
         __syncwarp();
         {
             float dpres[UNITS];
             read_row(dpres, own + 5 * UNITS);
-            add_units<E, UNITS>(before, 0, dpres, dk);
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++) dpres[u] *= before_factors[0];
+            add_units<E, UNITS, RETENTION>(before, 0, dpres, dk);
         }
-        // Rows are read again, so that none waits in registers.
+        // ⟨W̄, W⟩ again, then both gradients of the weights.
+        float along[2] = {dpre * pre, own[4 * UNITS + n] * back + curve.value * dout_h};
+        weights_along(parity, GATE_SUMS + 2, along);
+        add_outer(0, before, before_factors[0], along[0], row.k, own + 5 * UNITS, row.k, nullptr, a);
+        add_outer(1, before, before_factors[1], along[1], u_o, own + 4 * UNITS, du, own, a);
+        if constexpr (MOMENTUM) {
 #pragma unroll
-        for (u32 first = 0; first < UNITS; first += 4) {
-            float h[4], dback[4], dpres[4];
-            read_row(h, own + first);
-            read_row(dback, own + 4 * UNITS + first);
-            read_row(dpres, own + 5 * UNITS + first);
+            for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++)
-#pragma unroll
-                for (u32 i = 0; i < E; i++) {
-                    const u32 u = first + j;
-                    d.x[0][u][i] = a * d.x[0][u][i] + row.k[i] * dpres[j];
-                    d.x[1][u][i] = a * d.x[1][u][i] + (dback[j] * u_o[i] + h[j] * du[i]);
-                    if constexpr (MOMENTUM) d.x[2][u][i] *= eta, d.x[3][u][i] *= eta;
-                }
+                for (u32 i = 0; i < E; i++) d.x[2][u][i] *= eta, d.x[3][u][i] *= eta;
         }
         part = places.part(parity, 2);
 #pragma unroll
@@ -283,6 +327,12 @@ template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM> struct ExactReverse {
         }
         if (BIAS == HUBER && threadIdx.x == 0) call.dgates[MOMENTUM ? 3 : 2][at] = ddelta_gate;
         store_gates(row, at, parity);
+    }
+
+    // Those of the weights before a token.
+    __device__ __forceinline__ void take_factors(const ExactRecord& record) {
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) before_factors[m] = RETENTION == LQ ? record.factors[m] : 1.0f;
     }
 
     // Gradients of the gates that are sums over the block, each by one thread.
@@ -313,9 +363,9 @@ template <u32 E> __device__ __forceinline__ void load_dout(const RecurrentCall& 
 }
 
 // All sequences and heads backward, interval by interval from the last.
-template <u32 E, u32 UNITS, int BIAS, bool MOMENTUM>
+template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM>
 __device__ __forceinline__ void exact_backward(const Options& o, const RecurrentCall& call, float* near) {
-    using Reverse = ExactReverse<E, UNITS, BIAS, MOMENTUM>;
+    using Reverse = ExactReverse<E, UNITS, BIAS, RETENTION, MOMENTUM>;
     Reverse back(call, o, near);
     // Images of an interval's states, and gradients while registers hold states; then records.
     const u64 size = call.state;
@@ -349,18 +399,20 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
                 }
                 copies_wait<0>();
                 const ExactRecord record(records, o.hidden, Reverse::WIDTH, t - start);
+                back.take_factors(record);
                 back.token(row, record, dout, at, t % 2, t > start ? images + (t - 1 - start) * size : nullptr);
                 // The key's parts of the token after this came before the barrier.
                 if (t + 1 < end) back.store_key(sequence.row(call, t + 1), (t + 1) % 2);
                 if (!o.read_after) {
                     // A read before the write comes last.
-                    back.read_vjp(record, back.before, row.q, dout, t % 2);
+                    back.read_vjp(record, back.before, back.before_factors, row.q, dout, t % 2);
                     __syncthreads();
                 }
                 back.store_query(at, t % 2);
                 float* free = back.before;
                 back.before = back.after;
                 back.after = free;
+                back.after_factors[0] = back.before_factors[0], back.after_factors[1] = back.before_factors[1];
             }
             __syncthreads();
             back.store_key(sequence.row(call, start), start % 2);

@@ -40,6 +40,7 @@ use crate::{
 use hecate_core::{
     Checkpoints, Dims,
     families::{DeepForm, DeepOptions, DeepSpec},
+    rules::{Map, Retention},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("exact", "exact.cu");
@@ -63,19 +64,28 @@ step_kernels! { HUBER_MOMENTUM_64: SOURCE, DeepOptions {
     "exact_huber_momentum_64_forward" HuberMomentum64Forward, "exact_huber_momentum_64_backward" HuberMomentum64Backward
 } }
 
+step_kernels! { MONETA_32: SOURCE, DeepOptions {
+    "exact_moneta_32_forward" Moneta32Forward, "exact_moneta_32_backward" Moneta32Backward
+} }
+step_kernels! { MONETA_64: SOURCE, DeepOptions {
+    "exact_moneta_64_forward" Moneta64Forward, "exact_moneta_64_backward" Moneta64Backward
+} }
+
 /// Hidden units at most: registers have room for no more.
 const MOST_HIDDEN: usize = 128;
-/// `UNIT_ROWS`, `GATE_SUMS`.
+/// `UNIT_ROWS`, `NUMBERS`; two norms a warp, of 64 bits.
 const UNIT_ROWS: usize = 8;
-const GATE_SUMS: usize = 4;
+const NUMBERS: usize = 8;
+const NORMS: usize = 4;
 
 /// The kernels of a form for keys and values of this width, and the hidden units of a warp: `UNITS`.
-fn kernels(form: DeepForm, width: usize) -> Option<(StepKernels<DeepOptions>, usize)> {
+fn kernels(form: DeepForm, retention: Retention, width: usize) -> Option<(StepKernels<DeepOptions>, usize)> {
     let by_width = match form {
         DeepForm::L2Momentum => [TITANS_32, TITANS_64],
         DeepForm::Huber => [HUBER_32, HUBER_64],
         DeepForm::HuberMomentum => [HUBER_MOMENTUM_32, HUBER_MOMENTUM_64],
-        // Their weights are images of the state.
+        // Weights are third powers of the state.
+        DeepForm::LpLq if retention == (Retention::Lq { q: 4.0, map: Map::Mirror }) => [MONETA_32, MONETA_64],
         DeepForm::LpLq | DeepForm::L2Kl => return None,
     };
     match width {
@@ -101,7 +111,7 @@ pub(super) fn exact(
     if !plain || !fits || dims.key != dims.value {
         return None;
     }
-    let (kernels, units) = kernels(form, dims.key)?;
+    let (kernels, units) = kernels(form, spec.retention, dims.key)?;
     let block = Block { width: dims.key, hidden, warps: hidden / units, units, momentum: form.momentum() };
     let (start, near, far) = match pass {
         0 => (kernels.forward, block.sums(), 0),
@@ -129,7 +139,7 @@ impl Block {
 
     /// Numbers by hidden unit, and parts of sums for two tokens: `ExactPlaces`.
     fn sums(&self) -> usize {
-        self.warps * (UNIT_ROWS * self.units + 2 * (3 * self.width + GATE_SUMS))
+        self.warps * (UNIT_ROWS * self.units + 2 * (3 * self.width + NUMBERS) + NORMS)
     }
 
     /// Weights after and before a token, and momentum before it.
@@ -140,6 +150,6 @@ impl Block {
     /// In global memory: states of an interval, gradients, and records.
     fn far(&self) -> usize {
         let state = if self.momentum { 2 } else { 1 } * self.weights();
-        (Checkpoints::INTERVAL + 1) * state + Checkpoints::INTERVAL * (3 * self.hidden + self.width)
+        (Checkpoints::INTERVAL + 1) * state + Checkpoints::INTERVAL * (3 * self.hidden + self.width + 4)
     }
 }
