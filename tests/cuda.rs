@@ -64,6 +64,9 @@ mod attention;
 #[path = "cuda/decoding.rs"]
 mod decoding;
 
+#[path = "cuda/exact.rs"]
+mod exact;
+
 #[path = "cuda/frozen.rs"]
 mod frozen;
 

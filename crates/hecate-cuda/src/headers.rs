@@ -43,6 +43,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("deep.cuh", include_str!("deep/deep.cuh")),
     ("deep_backward.cuh", include_str!("deep/deep_backward.cuh")),
     ("deep_options.cuh", include_str!("deep/deep_options.cuh")),
+    ("exact.cuh", include_str!("deep/exact/exact.cuh")),
+    ("exact_reverse.cuh", include_str!("deep/exact/exact_reverse.cuh")),
     ("frozen.cuh", include_str!("deep/frozen/frozen.cuh")),
     ("frozen_masks.cuh", include_str!("deep/frozen/frozen_masks.cuh")),
     ("frozen_product.cuh", include_str!("deep/frozen/frozen_product.cuh")),

@@ -52,6 +52,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &linear::scan_reverse::SOURCE,
     &linear::sums::SOURCE,
     // Deep memories.
+    &deep::exact::SOURCE,
     &deep::frozen::FORWARD,
     &deep::frozen::BACKWARD,
     &deep::frozen::resident::FORWARD,

@@ -1,5 +1,6 @@
 //! Memories that are functions with weights: equations (33)–(59), one step for every structure, bias and retention.
 
+pub(crate) mod exact;
 pub(crate) mod frozen;
 
 use crate::{
@@ -61,6 +62,8 @@ impl<R: DeepRule> Recurrent<Deep> for R {
     }
 
     fn grouped(self, device: &Cuda, dims: &Dims, dtype: DType, pass: usize) -> Option<Grouped<DeepOptions>> {
+        // Frozen groups by products, exact tokens in registers.
         frozen::grouped(device, self.spec(), R::FORM.momentum(), dims, dtype, pass)
+            .or_else(|| exact::exact(device, self.spec(), R::FORM, dims, pass))
     }
 }

@@ -1,0 +1,404 @@
+// MLP memories token by token with all weights in registers: a block a memory, one barrier a token.
+//
+// Keys and values have 32 E elements, of which lane l has l, l + 32, ... A warp has UNITS hidden units: their columns of W0
+// and their rows of W1. So sums over hidden units are a thread's own and then one over warps, sums over keys or values
+// are one over the lanes of a warp.
+#pragma once
+#include "activation.cuh"
+#include "bias.cuh"
+#include "recurrent.cuh"
+#include "retention.cuh"
+
+// Numbers of a warp's hidden units in shared memory, by which its lanes tell each other.
+#define UNIT_ROWS 8
+// Sums over warps beside three rows: four of gates, two of a read's and two of a write's products with weights.
+#define GATE_SUMS 4
+#define NUMBERS (GATE_SUMS + 4)
+
+// Sums over lanes of N numbers, a power of two up to 32. Lane l has the sum of number l N / 32.
+// Halves change places, so that N sums take about N exchanges.
+template <u32 N, u32 MASK = 16, u32 ALL> __device__ __forceinline__ float lane_sums(float (&x)[ALL]) {
+    if constexpr (N > 1) {
+        // A lane keeps the half that its bit names.
+        const bool upper = threadIdx.x & MASK;
+#pragma unroll
+        for (u32 n = 0; n < N / 2; n++) {
+            const float low = x[n], high = x[n + N / 2], given = upper ? low : high;
+            x[n] = (upper ? high : low) + shuffle_xor(given, MASK);
+        }
+    } else {
+        // Lanes that are left have the same number.
+        x[0] += shuffle_xor(x[0], MASK);
+    }
+    if constexpr (MASK > 1) return lane_sums<(N > 1 ? N / 2 : 1), MASK / 2>(x);
+    else return x[0];
+}
+
+// A warp's row in shared memory, N numbers, in every lane.
+template <u32 N> __device__ __forceinline__ void read_row(float (&x)[N], const float* row) {
+#pragma unroll
+    for (u32 n = 0; n < N; n += 4) {
+        float4 four = *(const float4*)(row + n);
+        x[n] = four.x, x[n + 1] = four.y, x[n + 2] = four.z, x[n + 3] = four.w;
+    }
+}
+
+// x·y over a warp, in every lane.
+template <u32 E> __device__ __forceinline__ float warp_product(const float (&x)[E], const float (&y)[E]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < E; i++) sum += x[i] * y[i];
+    return warp_sum(sum);
+}
+
+// A token's arguments, this lane's part, and its gates as they are given.
+template <u32 E, int BIAS, bool MOMENTUM> struct TokenRow {
+    float k[E], q[E], v[E];
+    float log_a, log_eta, theta, delta;
+
+    __device__ __forceinline__ void load(const RecurrentCall& call, u64 row) {
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            u64 at = row * (32 * E) + threadIdx.x % 32 + 32 * i;
+            k[i] = ::load(call.k, at), q[i] = ::load(call.q, at), v[i] = ::load(call.v, at);
+        }
+        // In the order of the rule's gates.
+        constexpr u32 AFTER = MOMENTUM ? 1 : 0;
+        log_a = call.gates[0][row];
+        log_eta = MOMENTUM ? call.gates[1][row] : 0.0f;
+        theta = call.gates[1 + AFTER][row];
+        delta = BIAS == HUBER ? call.gates[2 + AFTER][row] : 0.0f;
+    }
+};
+
+// u = ψ(e), clipped, of a whole row in each warp. The factor of (94) is returned.
+template <int BIAS, u32 E>
+__device__ __forceinline__ float taught(const Options& o, const float (&e)[E], float delta, float (&u)[E]) {
+    // The length of the whole error matters to two of Huber's forms.
+    const float length = BIAS == HUBER && o.huber != COORDINATE ? sqrtf(warp_product(e, e)) : 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < E; i++) {
+        if constexpr (BIAS == L2) u[i] = e[i];
+        else if constexpr (BIAS == LP) u[i] = taught_power(o, e[i]);
+        else if (o.huber == COORDINATE) u[i] = fabsf(e[i]) <= delta ? e[i] : delta * sign(e[i]);
+        else u[i] = length <= delta ? e[i] : o.huber == NORM ? delta / length * e[i] : delta * sign(e[i]);
+    }
+    if (o.per_clip == 0.0f) return 1.0f;
+    // The ratio first, as in `clip`.
+    const float ratio = sqrtf(warp_product(u, u)) * o.per_clip, shrink = 1.0f / sqrtf(1.0f + ratio * ratio);
+#pragma unroll
+    for (u32 i = 0; i < E; i++) u[i] *= shrink;
+    return shrink;
+}
+
+// From the gradient of u to that of e, in place; that of δ is returned.
+template <int BIAS, u32 E>
+__device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E], float delta, const float (&u)[E],
+                                            float shrink, float (&d)[E]) {
+    if (o.per_clip != 0.0f) {
+        const float along = warp_product(u, d) * o.per_clip * o.per_clip;
+#pragma unroll
+        for (u32 i = 0; i < E; i++) d[i] = shrink * (d[i] - along * u[i]);
+    }
+    if constexpr (BIAS == LP) {
+#pragma unroll
+        for (u32 i = 0; i < E; i++) d[i] *= taught_power_slope(o, e[i]);
+    }
+    if constexpr (BIAS != HUBER) return 0.0f;
+    if (o.huber == COORDINATE) {
+        float outside = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            // Quadratic inside δ, linear outside.
+            const bool inside = fabsf(e[i]) <= delta;
+            outside += inside ? 0.0f : d[i] * sign(e[i]);
+            d[i] = inside ? d[i] : 0.0f;
+        }
+        return warp_sum(outside);
+    }
+    const float length = sqrtf(warp_product(e, e));
+    if (length <= delta) return 0.0f;
+    if (o.huber == NORM) {
+        // u = δ e / |e|.
+        const float ddelta = warp_product(e, d) / length;
+        const float own = delta / length, along = -delta / (length * length) * ddelta;
+#pragma unroll
+        for (u32 i = 0; i < E; i++) d[i] = own * d[i] + along * e[i];
+        return ddelta;
+    }
+    float outside = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < E; i++) outside += sign(e[i]) * d[i], d[i] = 0.0f;
+    return warp_sum(outside);
+}
+
+// A thread's part of weights and momentum, or of their gradients: of its warp's units columns of W0 and rows of W1.
+template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
+    static constexpr u32 MATRICES = MOMENTUM ? 4 : 2;
+    // W0, W1, S0, S1.
+    float x[MATRICES][UNITS][E];
+
+    // Calls `done(matrix, unit, i, place)` for each element, with its place in that matrix.
+    template <class Done> __device__ __forceinline__ static void each(Done done) {
+        const u32 unit = threadIdx.x / 32 * UNITS, lane = threadIdx.x % 32, hidden = blockDim.x / 32 * UNITS;
+#pragma unroll
+        for (u32 m = 0; m < MATRICES; m++)
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+                for (u32 i = 0; i < E; i++) {
+                    const u32 wide = lane + 32 * i;
+                    done(m, u, i, m % 2 == 0 ? wide * hidden + unit + u : (unit + u) * (32 * E) + wide);
+                }
+    }
+
+    // From the slots of sequence and head `index`, and back.
+    __device__ __forceinline__ void load(const RecurrentCall& call, const float* const* slots, u64 index) {
+        each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = slots[m][index * call.sizes[m] + place]; });
+    }
+    __device__ __forceinline__ void store(const RecurrentCall& call, float* const* slots, u64 index) const {
+        each([&](u32 m, u32 u, u32 i, u32 place) { slots[m][index * call.sizes[m] + place] = x[m][u][i]; });
+    }
+
+    // From a kept state, all matrices one after another, and back.
+    __device__ __forceinline__ void load(const float* state) {
+        const u32 size = blockDim.x * UNITS * E;
+        each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = state[m * size + place]; });
+    }
+    __device__ __forceinline__ void store(float* state) const {
+        const u32 size = blockDim.x * UNITS * E;
+        each([&](u32 m, u32 u, u32 i, u32 place) { state[m * size + place] = x[m][u][i]; });
+    }
+};
+
+// What a block has in shared memory.
+template <u32 E, u32 UNITS> struct ExactPlaces {
+    static constexpr u32 WIDTH = 32 * E;
+    static constexpr u32 PART = 3 * WIDTH + NUMBERS;
+    // The warp's rows of numbers by unit; parts of sums over warps for two tokens; of both norms; what comes after.
+    float *own, *parts;
+    double* norms;
+    float* after;
+
+    __device__ __forceinline__ explicit ExactPlaces(float* near) {
+        const u32 warps = blockDim.x / 32;
+        own = near + threadIdx.x / 32 * (UNIT_ROWS * UNITS);
+        parts = near + warps * (UNIT_ROWS * UNITS);
+        norms = (double*)(parts + 2 * warps * PART);
+        after = (float*)(norms + 2 * warps);
+    }
+
+    // Part `which` of this warp, and the sum of all warps' at `column`, in their order.
+    __device__ __forceinline__ float* part(u32 parity, u32 which) const {
+        return parts + (parity * (blockDim.x / 32) + threadIdx.x / 32) * PART + which * WIDTH;
+    }
+    __device__ __forceinline__ float sum(u32 parity, u32 which, u32 column) const {
+        const float* from = parts + parity * (blockDim.x / 32) * PART + which * WIDTH + column;
+        float sum = 0.0f;
+#pragma unroll 8
+        for (u32 warp = 0; warp < blockDim.x / 32; warp++) sum += from[warp * PART];
+        return sum;
+    }
+};
+
+// What a forward leaves by token for its backward: pre-activations at the key and the query and b = W1 u, [D]; the error, [V];
+// and factors of both matrices.
+struct ExactRecord {
+    float *pre, *read_pre, *back, *error, *factors;
+
+    // `elements` is the first token's.
+    __device__ __forceinline__ ExactRecord(float* elements, u32 hidden, u32 value, u32 token) {
+        pre = elements + (u64)token * (3 * hidden + value + 4);
+        read_pre = pre + hidden;
+        back = read_pre + hidden;
+        error = back + hidden;
+        factors = error + value;
+    }
+};
+
+// The weight of an element, without the factor of its matrix: itself, or of (54) its third power.
+template <int RETENTION> __device__ __forceinline__ float weight(float x) { return RETENTION == LQ ? x * x * x : x; }
+
+// A memory in registers, and what a token does with it.
+template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact {
+    static constexpr u32 WIDTH = 32 * E;
+    using Row = TokenRow<E, BIAS, MOMENTUM>;
+    using Places = ExactPlaces<E, UNITS>;
+
+    Matrices<E, UNITS, MOMENTUM> state;
+    // What weights of both matrices are multiplied by: ν^{2−q} of (54).
+    float factors[2] = {1.0f, 1.0f};
+
+    // After the state has changed: both factors, from sums of fourth powers in 64 bits. One barrier.
+    __device__ __forceinline__ void settle(const Places& places) {
+        if constexpr (RETENTION == LQ) {
+            const u32 warps = blockDim.x / 32;
+#pragma unroll
+            for (u32 m = 0; m < 2; m++) {
+                double sum = 0.0;
+#pragma unroll
+                for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+                    for (u32 i = 0; i < E; i++) {
+                        const double square = (double)state.x[m][u][i] * (double)state.x[m][u][i];
+                        sum += square * square;
+                    }
+                for (u32 mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+                if (threadIdx.x % 32 == 0) places.norms[m * warps + threadIdx.x / 32] = sum;
+            }
+            __syncthreads();
+#pragma unroll
+            for (u32 m = 0; m < 2; m++) {
+                double sum = 0.0;
+                for (u32 warp = 0; warp < warps; warp++) sum += places.norms[m * warps + warp];
+                factors[m] = (float)(1.0 / sqrt(sum + LQ_EPSILON));
+            }
+        }
+    }
+
+    // Pre-activations at a key and a query: of units in order at the key, then at the query. Lane l has number l UNITS / 16.
+    __device__ __forceinline__ float pre(const float (&k)[E], const float (&q)[E]) const {
+        float sums[2 * UNITS] = {};
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) {
+                const float w = weight<RETENTION>(state.x[0][u][i]);
+                sums[u] += k[i] * w;
+                sums[UNITS + u] += q[i] * w;
+            }
+        return factors[0] * lane_sums<2 * UNITS>(sums);
+    }
+
+    // This warp's part of h W1, into `part`.
+    __device__ __forceinline__ void out(const float (&h)[UNITS], float* part) const {
+        float y[E] = {};
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) y[i] += h[u] * weight<RETENTION>(state.x[1][u][i]);
+#pragma unroll
+        for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = factors[1] * y[i];
+    }
+
+    // Hidden layers at a key and a query, for all lanes; parts of both outputs are left. Rows 0 and 1 of `own` are h, 2 and 3
+    // slopes. The lane's own pre-activation is returned.
+    __device__ __forceinline__ float apply(const Options& o, const Places& places, const float (&k)[E], const float (&q)[E],
+                                           u32 parity, bool reads, float (&h)[UNITS]) const {
+        const u32 lane = threadIdx.x % 32, number = lane * UNITS / 16;
+        const float sum = pre(k, q);
+        const Curve at = activation(o.activation, sum);
+        places.own[number] = at.value;
+        places.own[2 * UNITS + number] = at.slope;
+        __syncwarp();
+        read_row(h, places.own);
+        out(h, places.part(parity, 0));
+        if (reads) {
+            float read[UNITS];
+            read_row(read, places.own + UNITS);
+            out(read, places.part(parity, 1));
+        }
+        return sum;
+    }
+
+    // X = a X + step, S too, for both layers: equations (36), (37).
+    __device__ __forceinline__ void write(const Row& row, const float (&h)[UNITS], const float (&delta)[UNITS],
+                                          const float (&u_o)[E]) {
+        const float a = expf(row.log_a), eta = MOMENTUM ? expf(row.log_eta) : 0.0f;
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) {
+                // Of W0 the row is a key's element, of W1 a unit.
+                float move[2] = {-row.theta * row.k[i] * delta[u], -row.theta * h[u] * u_o[i]};
+#pragma unroll
+                for (u32 m = 0; m < 2; m++) {
+                    if constexpr (MOMENTUM) move[m] += eta * state.x[2 + m][u][i], state.x[2 + m][u][i] = move[m];
+                    state.x[m][u][i] = a * state.x[m][u][i] + move[m];
+                }
+            }
+    }
+
+    // What follows the barrier: the error, what it teaches, the write. Row 4 of `own` is δ.
+    __device__ __forceinline__ void learn(const Options& o, const Places& places, const Row& row, u32 parity,
+                                          const float (&h)[UNITS], const ExactRecord* record) {
+        const u32 lane = threadIdx.x % 32, unit = lane * UNITS / 32;
+        float e[E], u_o[E];
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            e[i] = places.sum(parity, 0, lane + 32 * i) - row.v[i];
+            if (o.residual) e[i] += row.k[i];
+            // All warps have the same.
+            if (record && threadIdx.x < 32) record->error[lane + 32 * i] = e[i];
+        }
+        taught<BIAS>(o, e, row.delta, u_o);
+        // b = W1 u_o.
+        float sums[UNITS] = {};
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) sums[u] += u_o[i] * weight<RETENTION>(state.x[1][u][i]);
+        const float back = factors[1] * lane_sums<UNITS>(sums);
+        places.own[4 * UNITS + unit] = back * places.own[2 * UNITS + unit];
+        if (record) record->back[threadIdx.x / 32 * UNITS + unit] = back;
+        __syncwarp();
+        float delta[UNITS];
+        read_row(delta, places.own + 4 * UNITS);
+        write(row, h, delta, u_o);
+        settle(places);
+    }
+};
+
+// Outputs of row `row`, by the first threads; parts are at `parity`.
+template <class Places>
+__device__ __forceinline__ void store_output(const Options& o, const RecurrentCall& call, const Places& places, u32 parity, u64 row) {
+    // A warp or two.
+    if (threadIdx.x < Places::WIDTH) {
+        const u64 at = row * Places::WIDTH + threadIdx.x;
+        float y = places.sum(parity, 1, threadIdx.x);
+        if (o.residual) y += load(call.q, at);
+        store(call.out, at, y);
+    }
+}
+
+// All sequences and heads forward. A token's read goes with the next one's key, whose weights it sees, where it comes
+// after the write.
+template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM>
+__device__ __forceinline__ void exact_forward(const Options& o, const RecurrentCall& call, float* near) {
+    using Memory = Exact<E, UNITS, BIAS, RETENTION, MOMENTUM>;
+    const typename Memory::Places places(near);
+    for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
+        SequenceHead sequence(call, index);
+        CheckpointIntervals intervals(call, sequence.tokens);
+        Memory memory;
+        memory.state.load(call, call.initial, index);
+        memory.settle(places);
+        // Rows are asked for a token before they are used.
+        typename Memory::Row next, row;
+        if (sequence.tokens) next.load(call, sequence.row(call, 0));
+        float h[UNITS], q[E] = {};
+        u32 interval = 0, t = 0;
+        for (; t < sequence.tokens; t++) {
+            row = next;
+            if (t + 1 < sequence.tokens) next.load(call, sequence.row(call, t + 1));
+            if (call.kept && t == intervals.start(interval)) memory.state.store(sequence.kept + (u64)interval++ * call.state);
+#pragma unroll
+            for (u32 i = 0; i < E; i++) q[i] = o.read_after ? q[i] : row.q[i];
+            memory.apply(o, places, row.k, q, t % 2, true, h);
+            // Parts of the next token lie elsewhere: one barrier is enough.
+            __syncthreads();
+            if (!o.read_after || t > 0) store_output(o, call, places, t % 2, sequence.row(call, o.read_after ? t - 1 : t));
+            memory.learn(o, places, row, t % 2, h, nullptr);
+#pragma unroll
+            for (u32 i = 0; i < E; i++) q[i] = row.q[i];
+        }
+        if (o.read_after && sequence.tokens) {
+            // The last token's read; its key is not needed any more.
+            memory.apply(o, places, q, q, t % 2, true, h);
+            __syncthreads();
+            store_output(o, call, places, t % 2, sequence.row(call, t - 1));
+        }
+        memory.state.store(call, call.last, index);
+        __syncthreads();
+    }
+}

@@ -1,0 +1,70 @@
+//! Exact tokens of MLP memories at the widths whose weights lie in registers.
+
+use super::{Gpu, backends, gpu::agree};
+use hecate_conformance::{Case, Sizes};
+use hecate_core::{
+    DType, Read,
+    rules::{Activation, Huber, MlpMemory, Moneta, TitansMlp, Yaad, YaadMomentum},
+};
+
+/// A memory with a hidden layer this many times as wide as keys.
+fn memory(expansion: u32) -> MlpMemory {
+    MlpMemory { expansion, ..MlpMemory::default() }
+}
+
+/// With every option of its structure that these kernels have.
+fn residual(activation: Activation) -> MlpMemory {
+    MlpMemory { activation, residual: true, ..memory(2) }
+}
+
+/// Every width, with sequences that end inside an interval of kept states, and at its end.
+#[test]
+fn widths() {
+    for (seed, (width, expansion)) in (71..).zip([(32, 1), (32, 2), (32, 3), (32, 4), (64, 1), (64, 2)]) {
+        let memory = memory(expansion);
+        agree(&Case::new(TitansMlp { memory, ..TitansMlp::default() }, Sizes::new(1, 70, 2, width, width), seed));
+        agree(&Case::new(Yaad { memory, ..<Yaad>::default() }, Sizes::new(1, 64, 1, width, width), seed));
+        agree(&Case::new(Moneta { memory, ..<Moneta>::default() }, Sizes::new(1, 66, 2, width, width), seed));
+    }
+}
+
+/// Several intervals, and sequences of different lengths.
+#[test]
+fn sequences() {
+    agree(&Case::new(TitansMlp::default(), Sizes::new(2, 150, 1, 64, 64), 81));
+    agree(&Case::packed(TitansMlp::default(), &[70, 1, 64, 131], 2, 32, 32, 82));
+    agree(&Case::packed(<YaadMomentum>::default(), &[3, 129], 1, 64, 64, 83));
+    agree(&Case::packed(<Moneta>::default(), &[3, 129], 1, 64, 64, 84));
+    // More memories than blocks that run at once.
+    agree(&Case::new(TitansMlp::default(), Sizes::new(40, 3, 16, 32, 32), 84));
+}
+
+/// Every option that these kernels have.
+#[test]
+fn options() {
+    let sizes = Sizes::new(1, 70, 2, 64, 64);
+    let titans = TitansMlp { memory: residual(Activation::Gelu), ..TitansMlp::default() };
+    agree(&Case::new(titans, sizes, 91));
+    agree(&Case::new(TitansMlp { read: Read::Before, clip: Some(2.0), ..titans }, sizes, 92));
+    let moneta = Moneta { memory: residual(Activation::Silu), clip: Some(2.0), ..<Moneta>::default() };
+    agree(&Case::new(moneta, sizes, 93));
+    agree(&Case::new(Moneta { read: Read::Before, ..moneta }, sizes, 94));
+    for (seed, bias) in (93..).zip([Huber::Coordinate, Huber::Norm, Huber::Mix]) {
+        let memory = residual(Activation::GeluTanh);
+        agree(&Case::new(Yaad { bias, ..<Yaad>::default() }, sizes, seed));
+        agree(&Case::new(YaadMomentum { bias, memory, clip: Some(2.0), ..<YaadMomentum>::default() }, sizes, seed));
+        agree(&Case::new(Yaad { bias, read: Read::Before, ..<Yaad>::default() }, Sizes::new(1, 70, 2, 32, 32), seed));
+    }
+}
+
+/// Two runs have the same bits, with arguments of either type.
+#[test]
+fn runs_repeat() {
+    let case = Case::new(TitansMlp::default(), Sizes::new(2, 100, 2, 64, 64), 99);
+    for (device, dtype) in backends().iter().flat_map(|gpu: &Gpu| [(gpu, DType::F32), (gpu, DType::Bf16)]) {
+        let [first, second] = [(); 2].map(|()| case.run(device, dtype).unwrap());
+        for ((slot, first), (_, second)) in first.list().into_iter().zip(second.list()) {
+            assert_eq!(first.values, second.values, "{case} {slot}");
+        }
+    }
+}
