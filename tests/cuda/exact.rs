@@ -4,7 +4,7 @@ use super::{Gpu, backends, gpu::agree};
 use hecate_conformance::{Case, Sizes};
 use hecate_core::{
     DType, Read,
-    rules::{Activation, Huber, MlpMemory, Moneta, TitansMlp, Yaad, YaadMomentum},
+    rules::{Activation, Huber, Memora, MlpMemory, Moneta, TitansMlp, Yaad, YaadMomentum},
 };
 
 /// A memory with a hidden layer this many times as wide as keys.
@@ -25,6 +25,7 @@ fn widths() {
         agree(&Case::new(TitansMlp { memory, ..TitansMlp::default() }, Sizes::new(1, 70, 2, width, width), seed));
         agree(&Case::new(Yaad { memory, ..<Yaad>::default() }, Sizes::new(1, 64, 1, width, width), seed));
         agree(&Case::new(Moneta { memory, ..<Moneta>::default() }, Sizes::new(1, 66, 2, width, width), seed));
+        agree(&Case::new(Memora { memory, ..<Memora>::default() }, Sizes::new(1, 66, 2, width, width), seed));
     }
 }
 
@@ -35,6 +36,7 @@ fn sequences() {
     agree(&Case::packed(TitansMlp::default(), &[70, 1, 64, 131], 2, 32, 32, 82));
     agree(&Case::packed(<YaadMomentum>::default(), &[3, 129], 1, 64, 64, 83));
     agree(&Case::packed(<Moneta>::default(), &[3, 129], 1, 64, 64, 84));
+    agree(&Case::packed(<Memora>::default(), &[3, 129], 1, 64, 64, 85));
     // More memories than blocks that run at once.
     agree(&Case::new(TitansMlp::default(), Sizes::new(40, 3, 16, 32, 32), 84));
 }
@@ -49,6 +51,13 @@ fn options() {
     let moneta = Moneta { memory: residual(Activation::Silu), clip: Some(2.0), ..<Moneta>::default() };
     agree(&Case::new(moneta, sizes, 93));
     agree(&Case::new(Moneta { read: Read::Before, ..moneta }, sizes, 94));
+    // Clipped, gradients of log_a are lost to rounding after more tokens, on a CPU as well.
+    let memora = Memora { memory: residual(Activation::Silu), ..<Memora>::default() };
+    agree(&Case::new(memora, sizes, 93));
+    agree(&Case::new(Memora { read: Read::Before, ..memora }, sizes, 94));
+    let short = Sizes::new(1, 24, 2, 64, 64);
+    agree(&Case::new(Memora { clip: Some(2.0), ..memora }, short, 95));
+    agree(&Case::new(Memora { clip: Some(2.0), read: Read::Before, ..memora }, short, 96));
     for (seed, bias) in (93..).zip([Huber::Coordinate, Huber::Norm, Huber::Mix]) {
         let memory = residual(Activation::GeluTanh);
         agree(&Case::new(Yaad { bias, ..<Yaad>::default() }, sizes, seed));

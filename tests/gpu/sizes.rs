@@ -246,6 +246,27 @@ pub(crate) fn products_of<D: Features + Matmul>(device: &D, dtype: DType) -> Res
     Ok(results)
 }
 
+/// A row times a vocabulary: columns that no number of neighbours divides, and rows longer than a warp reads at once.
+#[test]
+fn vocabularies() {
+    agree!(vocabularies_of);
+}
+
+fn vocabularies_of<D: Elementwise + Projection>(device: &D, dtype: DType) -> Results<D> {
+    let mut results = Vec::new();
+    for (inner, columns) in [(40, 8197), (808, 8194)] {
+        // Numbers that the matrix' type has: rows are not rounded again.
+        let x = cast(DType::F32, &data(device, dtype, &[1, inner], 14)?)?;
+        let (w, norm) = (data(device, dtype, &[columns, inner], 15)?, data(device, DType::F32, &[inner], 16)?);
+        let norms = [None, Some((&norm, 0.5))];
+        for norm in norms.into_iter().filter(|norm| norm.is_none() || dtype == DType::F32) {
+            let y = project(&ProjectionInputs { x: &x, norm, weights: &[&w], end: ProjectionEnd::Each })?;
+            results.extend(y.into_iter().map(|y| (format!("{columns} columns, norm {}", norm.is_some()), y)));
+        }
+    }
+    Ok(results)
+}
+
 #[test]
 fn places() {
     agree!(places_of);

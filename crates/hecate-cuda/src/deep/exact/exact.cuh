@@ -11,33 +11,42 @@
 
 // Numbers of a warp's hidden units in shared memory, by which its lanes tell each other.
 #define UNIT_ROWS 8
-// Sums over warps beside three rows: four of gates, two of a read's and two of a write's products with weights.
+// Rows of a warp's parts of sums over warps, and numbers: four of gates, two of a read's and two of a write's products with weights.
+#define PART_ROWS 4
 #define GATE_SUMS 4
 #define NUMBERS (GATE_SUMS + 4)
 
-// Sums over lanes of N numbers, a power of two up to 32. Lane l has the sum of number l N / 32.
-// Halves change places, so that N sums take about N exchanges.
-template <u32 N, u32 MASK = 16, u32 ALL> __device__ __forceinline__ float lane_sums(float (&x)[ALL]) {
+// What `take` makes over lanes of N numbers, a power of two up to 32. Lane l has that of number l N / 32.
+// Halves change places, so that N numbers take about N exchanges.
+template <u32 N, u32 MASK = 16, u32 ALL, class Take>
+__device__ __forceinline__ float over_lanes(float (&x)[ALL], Take take) {
     if constexpr (N > 1) {
         // A lane keeps the half that its bit names.
         const bool upper = threadIdx.x & MASK;
 #pragma unroll
         for (u32 n = 0; n < N / 2; n++) {
+            // What this lane gives away is what the other one keeps.
             const float low = x[n], high = x[n + N / 2], given = upper ? low : high;
-            x[n] = (upper ? high : low) + shuffle_xor(given, MASK);
+            x[n] = take(upper ? high : low, shuffle_xor(given, MASK));
         }
     } else {
         // Lanes that are left have the same number.
-        x[0] += shuffle_xor(x[0], MASK);
+        x[0] = take(x[0], shuffle_xor(x[0], MASK));
     }
-    if constexpr (MASK > 1) return lane_sums<(N > 1 ? N / 2 : 1), MASK / 2>(x);
+    if constexpr (MASK > 1) return over_lanes<(N > 1 ? N / 2 : 1), MASK / 2>(x, take);
     else return x[0];
 }
+template <u32 N, u32 ALL> __device__ __forceinline__ float lane_sums(float (&x)[ALL]) {
+    return over_lanes<N>(x, [](float x, float y) { return x + y; });
+}
+// The larger of two; NaN stays.
+__device__ __forceinline__ float larger(float x, float y) { return x > y || x != x ? x : y; }
 
 // A warp's row in shared memory, N numbers, in every lane.
 template <u32 N> __device__ __forceinline__ void read_row(float (&x)[N], const float* row) {
 #pragma unroll
     for (u32 n = 0; n < N; n += 4) {
+        // All lanes read the same address, which costs one access.
         float4 four = *(const float4*)(row + n);
         x[n] = four.x, x[n + 1] = four.y, x[n + 2] = four.z, x[n + 3] = four.w;
     }
@@ -59,6 +68,7 @@ template <u32 E, int BIAS, bool MOMENTUM> struct TokenRow {
     __device__ __forceinline__ void load(const RecurrentCall& call, u64 row) {
 #pragma unroll
         for (u32 i = 0; i < E; i++) {
+            // Neighbouring lanes have neighbouring elements, so that a warp reads whole lines.
             u64 at = row * (32 * E) + threadIdx.x % 32 + 32 * i;
             k[i] = ::load(call.k, at), q[i] = ::load(call.q, at), v[i] = ::load(call.v, at);
         }
@@ -116,6 +126,7 @@ __device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E
         }
         return warp_sum(outside);
     }
+    // Inside δ the whole error is taught, whatever the form.
     const float length = sqrtf(warp_product(e, e));
     if (length <= delta) return 0.0f;
     if (o.huber == NORM) {
@@ -126,6 +137,7 @@ __device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E
         for (u32 i = 0; i < E; i++) d[i] = own * d[i] + along * e[i];
         return ddelta;
     }
+    // Beyond δ only the sign of an error counts, which has no slope.
     float outside = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < E; i++) outside += sign(e[i]) * d[i], d[i] = 0.0f;
@@ -140,6 +152,7 @@ template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
 
     // Calls `done(matrix, unit, i, place)` for each element, with its place in that matrix.
     template <class Done> __device__ __forceinline__ static void each(Done done) {
+        // First unit of the warp, and all units of the block.
         const u32 unit = threadIdx.x / 32 * UNITS, lane = threadIdx.x % 32, hidden = blockDim.x / 32 * UNITS;
 #pragma unroll
         for (u32 m = 0; m < MATRICES; m++)
@@ -147,6 +160,7 @@ template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
             for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
                 for (u32 i = 0; i < E; i++) {
+                    // The key's element of W0, and the value's of W1.
                     const u32 wide = lane + 32 * i;
                     done(m, u, i, m % 2 == 0 ? wide * hidden + unit + u : (unit + u) * (32 * E) + wide);
                 }
@@ -162,6 +176,7 @@ template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
 
     // From a kept state, all matrices one after another, and back.
     __device__ __forceinline__ void load(const float* state) {
+        // Elements of a matrix: all have as many.
         const u32 size = blockDim.x * UNITS * E;
         each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = state[m * size + place]; });
     }
@@ -174,13 +189,14 @@ template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
 // What a block has in shared memory.
 template <u32 E, u32 UNITS> struct ExactPlaces {
     static constexpr u32 WIDTH = 32 * E;
-    static constexpr u32 PART = 3 * WIDTH + NUMBERS;
+    static constexpr u32 PART = PART_ROWS * WIDTH + NUMBERS;
     // The warp's rows of numbers by unit; parts of sums over warps for two tokens; of both norms; what comes after.
     float *own, *parts;
     double* norms;
     float* after;
 
     __device__ __forceinline__ explicit ExactPlaces(float* near) {
+        // In the order in which `Block::sums` counts them.
         const u32 warps = blockDim.x / 32;
         own = near + threadIdx.x / 32 * (UNIT_ROWS * UNITS);
         parts = near + warps * (UNIT_ROWS * UNITS);
@@ -194,6 +210,7 @@ template <u32 E, u32 UNITS> struct ExactPlaces {
     }
     __device__ __forceinline__ float sum(u32 parity, u32 which, u32 column) const {
         const float* from = parts + parity * (blockDim.x / 32) * PART + which * WIDTH + column;
+        // Always in the order of warps, so that two runs give the same bits.
         float sum = 0.0f;
 #pragma unroll 8
         for (u32 warp = 0; warp < blockDim.x / 32; warp++) sum += from[warp * PART];
@@ -208,6 +225,7 @@ struct ExactRecord {
 
     // `elements` is the first token's.
     __device__ __forceinline__ ExactRecord(float* elements, u32 hidden, u32 value, u32 token) {
+        // Rows of a token lie one after another.
         pre = elements + (u64)token * (3 * hidden + value + 4);
         read_pre = pre + hidden;
         back = read_pre + hidden;
@@ -226,12 +244,105 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     using Places = ExactPlaces<E, UNITS>;
 
     Matrices<E, UNITS, MOMENTUM> state;
-    // What weights of both matrices are multiplied by: ν^{2−q} of (54).
+    // What weights of both matrices are multiplied by: ν^{2−q} of (54). Weights themselves where they are exponentials.
     float factors[2] = {1.0f, 1.0f};
+    float exponentials[2][RETENTION == KL ? UNITS : 1][E];
 
-    // After the state has changed: both factors, from sums of fourth powers in 64 bits. One barrier.
-    __device__ __forceinline__ void settle(const Places& places) {
-        if constexpr (RETENTION == LQ) {
+    // A weight without the factor of its matrix.
+    __device__ __forceinline__ float element(u32 m, u32 u, u32 i) const {
+        if constexpr (RETENTION == KL) return exponentials[m][u][i];
+        else return weight<RETENTION>(state.x[m][u][i]);
+    }
+
+    // Before the first token: what the first state's weights need.
+    __device__ __forceinline__ void open(const Options& o, const Places& places) {
+        if constexpr (RETENTION == KL) {
+#pragma unroll
+            for (u32 m = 0; m < 2; m++)
+#pragma unroll
+                for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+                    for (u32 i = 0; i < E; i++) exponentials[m][u][i] = o.scale * expf(state.x[m][u][i]);
+        } else {
+            settle(o, places, 0);
+        }
+    }
+
+    // Columns of W0, each a unit: logarithms of a distribution, and the distribution. Rows 5 to 7 of `own`.
+    __device__ __forceinline__ void settle_units(const Options& o, const Places& places) {
+        const u32 unit = threadIdx.x % 32 * UNITS / 32;
+        float(&x)[UNITS][E] = state.x[0], tops[UNITS], sums[UNITS];
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) {
+            // This lane's part first, then over the warp.
+            tops[u] = x[u][0];
+#pragma unroll
+            for (u32 i = 1; i < E; i++) tops[u] = larger(tops[u], x[u][i]);
+        }
+        const float top = over_lanes<UNITS>(tops, larger);
+        places.own[5 * UNITS + unit] = top;
+        __syncwarp();
+        // The largest of a column first, so that no exponential overflows.
+        read_row(tops, places.own + 5 * UNITS);
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) {
+            // One exponential an element and token: all else is made of it.
+            sums[u] = 0.0f;
+#pragma unroll
+            for (u32 i = 0; i < E; i++) sums[u] += exponentials[0][u][i] = expf(x[u][i] - tops[u]);
+        }
+        const float sum = lane_sums<UNITS>(sums);
+        // What a column's logarithms lose, and what its exponentials are times.
+        places.own[6 * UNITS + unit] = top + logf(sum);
+        places.own[7 * UNITS + unit] = o.scale / sum;
+        __syncwarp();
+        read_row(tops, places.own + 6 * UNITS);
+        read_row(sums, places.own + 7 * UNITS);
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) x[u][i] -= tops[u], exponentials[0][u][i] *= sums[u];
+    }
+
+    // Columns of W1, each over all warps: the same. Warps tell each other their largest and their sums in rows 2 and 3.
+    __device__ __forceinline__ void settle_outputs(const Options& o, const Places& places, u32 parity) {
+        const u32 lane = threadIdx.x % 32, warps = blockDim.x / 32;
+        float(&x)[UNITS][E] = state.x[1], tops[E];
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            // Of this warp's units; the largest of all is not known yet.
+            float top = x[0][i], sum = 0.0f;
+#pragma unroll
+            for (u32 u = 1; u < UNITS; u++) top = larger(top, x[u][i]);
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++) sum += exponentials[1][u][i] = expf(x[u][i] - top);
+            tops[i] = top;
+            places.part(parity, 2)[lane + 32 * i] = top;
+            places.part(parity, 3)[lane + 32 * i] = sum;
+        }
+        __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            // Of the first warp; others lie `PART` further.
+            const float* first = places.parts + parity * warps * Places::PART + 2 * WIDTH + lane + 32 * i;
+            float top = first[0], sum = 0.0f;
+            for (u32 warp = 1; warp < warps; warp++) top = larger(top, first[warp * Places::PART]);
+            for (u32 warp = 0; warp < warps; warp++)
+                sum += first[warp * Places::PART + WIDTH] * expf(first[warp * Places::PART] - top);
+            // Exponentials were taken below the warp's own largest.
+            const float log = top + logf(sum), factor = o.scale / sum * expf(tops[i] - top);
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++) x[u][i] -= log, exponentials[1][u][i] *= factor;
+        }
+    }
+
+    // After the state has changed: its weights. Of (54) factors, from sums of fourth powers in 64 bits. One barrier.
+    __device__ __forceinline__ void settle(const Options& o, const Places& places, u32 parity) {
+        if constexpr (RETENTION == KL) {
+            settle_units(o, places);
+            settle_outputs(o, places, parity);
+        } else if constexpr (RETENTION == LQ) {
+            // Fourth powers of 32-bit numbers need more bits than they have.
             const u32 warps = blockDim.x / 32;
 #pragma unroll
             for (u32 m = 0; m < 2; m++) {
@@ -251,6 +362,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
             for (u32 m = 0; m < 2; m++) {
                 double sum = 0.0;
                 for (u32 warp = 0; warp < warps; warp++) sum += places.norms[m * warps + warp];
+                // Equation (54) at q = 4: ν to the power of minus two.
                 factors[m] = (float)(1.0 / sqrt(sum + LQ_EPSILON));
             }
         }
@@ -263,7 +375,8 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
             for (u32 i = 0; i < E; i++) {
-                const float w = weight<RETENTION>(state.x[0][u][i]);
+                // A weight is read once for both.
+                const float w = element(0, u, i);
                 sums[u] += k[i] * w;
                 sums[UNITS + u] += q[i] * w;
             }
@@ -272,11 +385,12 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 
     // This warp's part of h W1, into `part`.
     __device__ __forceinline__ void out(const float (&h)[UNITS], float* part) const {
+        // Values lie over lanes, so a sum over units needs no exchange.
         float y[E] = {};
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
-            for (u32 i = 0; i < E; i++) y[i] += h[u] * weight<RETENTION>(state.x[1][u][i]);
+            for (u32 i = 0; i < E; i++) y[i] += h[u] * element(1, u, i);
 #pragma unroll
         for (u32 i = 0; i < E; i++) part[threadIdx.x % 32 + 32 * i] = factors[1] * y[i];
     }
@@ -285,10 +399,12 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     // slopes. The lane's own pre-activation is returned.
     __device__ __forceinline__ float apply(const Options& o, const Places& places, const float (&k)[E], const float (&q)[E],
                                            u32 parity, bool reads, float (&h)[UNITS]) const {
+        // Lower lanes have numbers at the key, upper ones at the query.
         const u32 lane = threadIdx.x % 32, number = lane * UNITS / 16;
         const float sum = pre(k, q);
         const Curve at = activation(o.activation, sum);
         places.own[number] = at.value;
+        // Slopes at the query are not used.
         places.own[2 * UNITS + number] = at.slope;
         __syncwarp();
         read_row(h, places.own);
@@ -326,6 +442,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         float e[E], u_o[E];
 #pragma unroll
         for (u32 i = 0; i < E; i++) {
+            // Every warp adds up all parts, and so has the whole error.
             e[i] = places.sum(parity, 0, lane + 32 * i) - row.v[i];
             if (o.residual) e[i] += row.k[i];
             // All warps have the same.
@@ -333,11 +450,12 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         }
         taught<BIAS>(o, e, row.delta, u_o);
         // b = W1 u_o.
+        // Gradients go back through the weights before the write.
         float sums[UNITS] = {};
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
-            for (u32 i = 0; i < E; i++) sums[u] += u_o[i] * weight<RETENTION>(state.x[1][u][i]);
+            for (u32 i = 0; i < E; i++) sums[u] += u_o[i] * element(1, u, i);
         const float back = factors[1] * lane_sums<UNITS>(sums);
         places.own[4 * UNITS + unit] = back * places.own[2 * UNITS + unit];
         if (record) record->back[threadIdx.x / 32 * UNITS + unit] = back;
@@ -345,7 +463,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         float delta[UNITS];
         read_row(delta, places.own + 4 * UNITS);
         write(row, h, delta, u_o);
-        settle(places);
+        settle(o, places, parity);
     }
 };
 
@@ -371,8 +489,9 @@ __device__ __forceinline__ void exact_forward(const Options& o, const RecurrentC
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         Memory memory;
+        // States stay in registers from here to the last token.
         memory.state.load(call, call.initial, index);
-        memory.settle(places);
+        memory.open(o, places);
         // Rows are asked for a token before they are used.
         typename Memory::Row next, row;
         if (sequence.tokens) next.load(call, sequence.row(call, 0));
@@ -384,6 +503,7 @@ __device__ __forceinline__ void exact_forward(const Options& o, const RecurrentC
             if (call.kept && t == intervals.start(interval)) memory.state.store(sequence.kept + (u64)interval++ * call.state);
 #pragma unroll
             for (u32 i = 0; i < E; i++) q[i] = o.read_after ? q[i] : row.q[i];
+            // The key of this token and the query of the one before see the same weights.
             memory.apply(o, places, row.k, q, t % 2, true, h);
             // Parts of the next token lie elsewhere: one barrier is enough.
             __syncthreads();

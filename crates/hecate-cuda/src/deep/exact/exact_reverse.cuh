@@ -7,6 +7,7 @@
 
 // A thread's part of matrices as it lies in memory: four elements at a time, neighbours by thread.
 template <u32 E, u32 UNITS> struct Image {
+    // Runs of 16 bytes of a matrix that a thread has.
     static constexpr u32 FOURS = UNITS * E / 4;
 
     // Elements n.. of matrix `m` of an image that begins at `from`.
@@ -15,6 +16,7 @@ template <u32 E, u32 UNITS> struct Image {
     }
     // All of matrix `m` there.
     __device__ __forceinline__ static void store(float* to, u32 m, const float (&x)[UNITS][E]) {
+        // Elements are numbered unit by unit.
         auto at = [&](u32 j) { return x[j / E][j % E]; };
 #pragma unroll
         for (u32 n = 0; n < FOURS; n++)
@@ -23,6 +25,7 @@ template <u32 E, u32 UNITS> struct Image {
     // Begins to copy `count` matrices from the first one on.
     __device__ __forceinline__ static void copy(float* to, float* from, u32 count) {
 #pragma unroll 8
+        // Nobody waits here: the copy is there before the next token.
         for (u32 n = 0; n < count * FOURS; n++) copy_16(four(to, 0, n), four(from, 0, n), true);
         copies_commit();
     }
@@ -34,6 +37,7 @@ template <u32 E, u32 UNITS> struct Image {
 #pragma unroll
         for (u32 n = 0; n < FOURS; n++) {
             const float4 x = *four(from, m, n);
+            // Four neighbours are of one unit or of two.
             const float all[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
             for (u32 j = 0; j < 4; j++) done((4 * n + j) / E, (4 * n + j) % E, all[j]);
@@ -52,6 +56,7 @@ template <u32 E, u32 UNITS>
 __device__ __forceinline__ void add_rows(const float* x, const float (&m)[UNITS][E], float (&y)[E]) {
 #pragma unroll
     for (u32 first = 0; first < UNITS; first += 4) {
+        // Few registers at a time: gradients fill the rest.
         float four[4];
         read_row(four, x + first);
 #pragma unroll
@@ -73,6 +78,10 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     using Row = typename Memory::Row;
     using Places = typename Memory::Places;
     using I = Image<E, UNITS>;
+    // Matrices of an image: the state, and exponentials after it. Where weights are in it, and what else a write's backward
+    // reads of the state before: momentum, or logarithms where weights are exponentials.
+    static constexpr u32 MATRICES = MOMENTUM || RETENTION == KL ? 4 : 2, WEIGHTS = RETENTION == KL ? 2 : 0;
+    static constexpr u32 OTHERS = RETENTION == KL ? 0 : 2;
     // Which matrices a write went into first.
     static constexpr u32 SOURCE = MOMENTUM ? 2 : 0;
 
@@ -81,44 +90,64 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     Places places;
     // Gradients of weights and momentum.
     Matrices<E, UNITS, MOMENTUM> d;
-    // Weights after and before a token, momentum before it: images in shared memory.
-    float *after, *before, *momentum;
+    // Weights after and before a token, and the others before it: images in shared memory.
+    float *after, *before, *other;
     // Factors of the weights that are there.
     float after_factors[2], before_factors[2];
 
     __device__ __forceinline__ ExactReverse(const RecurrentCall& call, const Options& o, float* near)
         : call(call), o(o), places(near) {
+        // Elements of both layers.
         const u32 each = 2 * UNITS * E * blockDim.x;
-        after = places.after, before = after + each, momentum = before + each;
+        after = places.after, before = after + each, other = before + each;
     }
 
     // Unit `n` of the lane, and its number among all of the block.
     __device__ __forceinline__ static u32 unit() { return threadIdx.x % 32 * UNITS / 32; }
     __device__ __forceinline__ static u32 hidden_unit() { return threadIdx.x / 32 * UNITS + unit(); }
 
+    // Elements of an image, and of two matrices of it.
+    __device__ __forceinline__ static u32 pair() { return 2 * UNITS * E * blockDim.x; }
+    __device__ __forceinline__ static u32 image() { return MATRICES / 2 * pair(); }
+    // Begins to copy what a token finds out of its image: weights to `weights`, and the others.
+    __device__ __forceinline__ static void copy_weights(float* weights, float* image) {
+        I::copy(weights, image + WEIGHTS / 2 * pair(), 2);
+    }
+    __device__ __forceinline__ void copy_others(float* image) const {
+        if constexpr (MATRICES == 4) I::copy(other, image + OTHERS / 2 * pair(), 2);
+    }
+
     // States of an interval again, from the kept one: images of those before each token, records, the last weights in
     // `after`.
     __device__ __forceinline__ void replay(const SequenceHead& sequence, u32 start, u32 end, const float* kept, float* images,
                                            float* records) {
-        const u32 size = call.state, hidden = o.hidden, number = threadIdx.x % 32 * UNITS / 16;
+        // Which of the numbers of `Memory::pre` the lane has, and of which unit.
+        const u32 size = image(), hidden = o.hidden, number = threadIdx.x % 32 * UNITS / 16;
         const u32 own = threadIdx.x / 32 * UNITS + number % UNITS;
         Memory memory;
         memory.state.load(kept);
-        memory.settle(places);
+        memory.open(o, places);
         typename Memory::Row next, row;
         next.load(call, sequence.row(call, start));
         float h[UNITS], q[E] = {};
         u32 t = start;
         for (; t < end; t++) {
+            // Asked for a token before it is used.
             row = next;
             if (t + 1 < end) next.load(call, sequence.row(call, t + 1));
             // The state before the token.
             for_matrices([&](u32 m) { I::store(images + (u64)(t - start) * size, m, memory.state.x[m]); });
+            if constexpr (RETENTION == KL) {
+                I::store(images + (u64)(t - start) * size, 2, memory.exponentials[0]);
+                I::store(images + (u64)(t - start) * size, 3, memory.exponentials[1]);
+            }
 #pragma unroll
             for (u32 i = 0; i < E; i++) q[i] = o.read_after ? q[i] : row.q[i];
+            // As in the forward, but outputs of reads are not wanted.
             const float pre = memory.apply(o, places, row.k, q, t % 2, false, h);
             ExactRecord record(records, hidden, WIDTH, t - start), last(records, hidden, WIDTH, t - start - (t > start));
             if (RETENTION == LQ && threadIdx.x < 2) record.factors[threadIdx.x] = memory.factors[threadIdx.x ? 1 : 0];
+            // What queries see is of the token before, where a read comes after the write.
             if (number < UNITS) record.pre[own] = pre;
             else if (!o.read_after || t > start) (o.read_after ? last : record).read_pre[own] = pre;
             __syncthreads();
@@ -131,8 +160,14 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
             const float pre = memory.pre(q, q);
             if (number >= UNITS) ExactRecord(records, hidden, WIDTH, t - 1 - start).read_pre[own] = pre;
         }
-        I::store(after, 0, memory.state.x[0]);
-        I::store(after, 1, memory.state.x[1]);
+        // The weights after the last token, from which the way back begins.
+        if constexpr (RETENTION == KL) {
+            I::store(after, 0, memory.exponentials[0]);
+            I::store(after, 1, memory.exponentials[1]);
+        } else {
+            I::store(after, 0, memory.state.x[0]);
+            I::store(after, 1, memory.state.x[1]);
+        }
         after_factors[0] = memory.factors[0], after_factors[1] = memory.factors[1];
         // Records are other threads' too.
         __syncthreads();
@@ -146,14 +181,17 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     // What the read adds to gradients of the weights that it saw, and its part of the query's. Rows 0 and 1 of `own`.
     __device__ __forceinline__ void read_vjp(const ExactRecord& record, float* seen, const float (&f)[2], const float (&q)[E],
                                              const float (&dout)[E], u32 parity) {
+        // Back through the second layer, at the query.
         const float dh = f[1] * by_unit<E, UNITS, RETENTION>(seen, 1, dout);
         const float pre = record.read_pre[hidden_unit()];
         const Curve at = activation(o.activation, pre);
+        // The gradient of the pre-activation, and the hidden layer, for all lanes.
         places.own[unit()] = dh * at.slope;
         places.own[UNITS + unit()] = at.value;
         __syncwarp();
         float dq[E] = {};
         {
+            // In a scope of its own, so that its registers are free behind it.
             float dpre[UNITS];
             read_row(dpre, places.own);
             add_units<E, UNITS, RETENTION>(seen, 0, dpre, dq);
@@ -172,12 +210,13 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     __device__ __forceinline__ void weights_along(u32 parity, u32 first, float (&along)[2]) const {
         if constexpr (RETENTION == LQ) {
             // Lanes with the same unit have the same number: each counts once.
+            // Sums are the same in every thread behind the barrier.
             const bool counts = threadIdx.x % (32 / UNITS) == 0;
             float sums[2] = {counts ? along[0] : 0.0f, counts ? along[1] : 0.0f};
             const float sum = lane_sums<2>(sums);
-            if (threadIdx.x % 16 == 0) places.part(parity, 3)[first + threadIdx.x % 32 / 16] = sum;
+            if (threadIdx.x % 16 == 0) places.part(parity, PART_ROWS)[first + threadIdx.x % 32 / 16] = sum;
             __syncthreads();
-            along[0] = places.sum(parity, 3, first), along[1] = places.sum(parity, 3, first + 1);
+            along[0] = places.sum(parity, PART_ROWS, first), along[1] = places.sum(parity, PART_ROWS, first + 1);
         }
     }
 
@@ -185,17 +224,27 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     // absent. `image` is the state, f its factor, `along` what `weights_along` gave.
     __device__ __forceinline__ void add_outer(u32 m, float* image, float f, float along, const float (&y)[E], const float* x,
                                               const float (&more_y)[E], const float* more_x, float keep) {
-        if constexpr (RETENTION == LQ) {
+        if constexpr (RETENTION == KL) {
+            // The slope of an exponential is itself.
+            I::each(image, m, [&](u32 u, u32 i, float w) {
+                // What the weight gets, then what its logarithm gets of it.
+                float dw = x[u] * y[i];
+                if (more_x) dw += more_x[u] * more_y[i];
+                d.x[m][u][i] = keep * d.x[m][u][i] + w * dw;
+            });
+        } else if constexpr (RETENTION == LQ) {
             // (54): own slope 3 x² f, and what all share.
             I::each(image, m, [&](u32 u, u32 i, float w) {
                 float dw = x[u] * y[i];
                 if (more_x) dw += more_x[u] * more_y[i];
+                // States of (54) are the numbers themselves.
                 const float square = w * w;
                 d.x[m][u][i] = keep * d.x[m][u][i] + (3.0f * square * f * dw - 2.0f * f * along * (f * square * w));
             });
         } else {
 #pragma unroll
             for (u32 first = 0; first < UNITS; first += 4) {
+                // Rows of four units at once.
                 float four[4], more[4] = {};
                 read_row(four, x + first);
                 if (more_x) read_row(more, more_x + first);
@@ -210,13 +259,92 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         }
     }
 
-    // ⟨D, X⟩ of two matrices from the first one on, this thread's part.
+    // ⟨D, X⟩ of two matrices from the first one on, this thread's part. Logarithms are counted from those of equal shares: where
+    // columns of D sum to 0 that changes nothing, and less is rounded.
     __device__ __forceinline__ float inner(u32 first, float* from) const {
         float sum = 0.0f;
 #pragma unroll
-        for (u32 m = 0; m < 2; m++)
-            I::each(from, m, [&](u32 u, u32 i, float w) { sum += (m ? d.x[first + 1][u][i] : d.x[first][u][i]) * w; });
+        for (u32 m = 0; m < 2; m++) {
+            const float more = RETENTION == KL ? logf((float)(m ? o.hidden : WIDTH)) : 0.0f;
+            I::each(from, m, [&](u32 u, u32 i, float w) { sum += d.x[first + m][u][i] * (w + more); });
+        }
         return sum;
+    }
+
+    // Back through the sum to which columns are set: dX −= P ∘ (column sums of dX), with P in `after`. One barrier.
+    __device__ __forceinline__ void normalise_vjp(u32 parity) {
+        const u32 lane = threadIdx.x % 32;
+        float sums[UNITS], totals[E] = {};
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) {
+            sums[u] = 0.0f;
+#pragma unroll
+            for (u32 i = 0; i < E; i++) sums[u] += d.x[0][u][i], totals[i] += d.x[1][u][i];
+        }
+        // Exponentials count `scale` times, so shares are these over it.
+        const float sum = lane_sums<UNITS>(sums), inverse = 1.0f / o.scale;
+#pragma unroll
+        for (u32 i = 0; i < E; i++) places.part(parity, 3)[lane + 32 * i] = totals[i];
+        // Its rows were read until here.
+        __syncthreads();
+        places.own[unit()] = sum * inverse;
+        __syncwarp();
+        read_row(sums, places.own);
+#pragma unroll
+        for (u32 i = 0; i < E; i++) totals[i] = inverse * places.sum(parity, 3, lane + 32 * i);
+        I::each(after, 0, [&](u32 u, u32 i, float w) { d.x[0][u][i] -= w * sums[u]; });
+        I::each(after, 1, [&](u32 u, u32 i, float w) { d.x[1][u][i] -= w * totals[i]; });
+    }
+
+    // What X gets of P, S got too: the gradient of P is the sum of both.
+    __device__ __forceinline__ void add_to_momentum() {
+#pragma unroll
+        for (u32 m = 0; m < 2; m++)
+#pragma unroll
+            for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+                for (u32 i = 0; i < E; i++) d.x[2 + m][u][i] += d.x[m][u][i];
+    }
+    // From the gradient of P to that of S before the token.
+    __device__ __forceinline__ void carry_momentum(float eta) {
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) d.x[2][u][i] *= eta, d.x[3][u][i] *= eta;
+    }
+    // k D₀ and D₁ u_o, whose numbers by unit lie over the lanes one after another.
+    __device__ __forceinline__ float along_units(const float (&k)[E], const float (&u_o)[E]) const {
+        float sums[2 * UNITS] = {};
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++)
+#pragma unroll
+            for (u32 i = 0; i < E; i++) {
+                // Both layers at once, so that exchanges among lanes overlap.
+                sums[u] += k[i] * d.x[SOURCE][u][i];
+                sums[UNITS + u] += u_o[i] * d.x[SOURCE + 1][u][i];
+            }
+        return lane_sums<2 * UNITS>(sums);
+    }
+    // out += W x of a matrix before the token, with a row of numbers by unit.
+    __device__ __forceinline__ void add_before(u32 m, const float* row, float (&out)[E]) const {
+        float x[UNITS];
+        read_row(x, row);
+        // The factor of an image is common to all its elements.
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) x[u] *= before_factors[m];
+        add_units<E, UNITS, RETENTION>(before, m, x, out);
+    }
+    // The warp's part of a key's gradient, and the value's, which is minus that of the error.
+    __device__ __forceinline__ void leave_rows(float (&dk)[E], const float (&derror)[E], u64 at, u32 parity) const {
+        float* part = places.part(parity, 2);
+#pragma unroll
+        for (u32 i = 0; i < E; i++) {
+            const u32 column = threadIdx.x % 32 + 32 * i;
+            // A residual's gradient is in all warps: the first one adds it.
+            if (o.residual && threadIdx.x < 32) dk[i] += derror[i];
+            part[column] = dk[i];
+            if (threadIdx.x < 32) ::store(call.dv, at * WIDTH + column, -derror[i]);
+        }
     }
 
     // One token back: equations (41)–(46), (56)–(59). `images` is where the state before the token before it lies, null where
@@ -224,6 +352,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     __device__ __forceinline__ void token(const Row& row, const ExactRecord& record, const float (&dout)[E], u64 at, u32 parity,
                                           float* images) {
         const u32 lane = threadIdx.x % 32, n = unit();
+        // Gates of this token.
         const float a = expf(row.log_a), eta = MOMENTUM ? expf(row.log_eta) : 0.0f, theta = row.theta;
         // Asked for early: what the forward left.
         const float pre = record.pre[hidden_unit()], back = record.back[hidden_unit()];
@@ -231,8 +360,9 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 #pragma unroll
         for (u32 i = 0; i < E; i++) e[i] = record.error[lane + 32 * i];
         if (o.read_after) read_vjp(record, after, after_factors, row.q, dout, parity);
+        if constexpr (RETENTION == KL) normalise_vjp(parity);
         // Its place is free for the weights before the token before.
-        if (images) I::copy(after, images, 2);
+        if (images) copy_weights(after, images);
 
         const Curve curve = activation(o.activation, pre);
         float* own = places.own + 2 * UNITS;
@@ -242,34 +372,22 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         const float shrink = taught<BIAS>(o, e, row.delta, u_o);
         // Gradients of the gates, this thread's part, and that of P.
         float gates[GATE_SUMS] = {};
-        gates[0] = inner(0, before);
+        gates[0] = inner(0, RETENTION == KL ? other : before);
         if constexpr (MOMENTUM) {
-#pragma unroll
-            for (u32 m = 0; m < 2; m++)
-#pragma unroll
-                for (u32 u = 0; u < UNITS; u++)
-#pragma unroll
-                    for (u32 i = 0; i < E; i++) d.x[2 + m][u][i] += d.x[m][u][i];
-            gates[1] = inner(2, momentum);
-            if (images) I::copy(momentum, images + 2 * UNITS * E * blockDim.x, 2);
+            add_to_momentum();
+            gates[1] = inner(2, other);
         }
-        // δ̄ and h̄ without −θ: k D₀ and D₁ u_o.
-        float sums[2 * UNITS] = {};
-#pragma unroll
-        for (u32 u = 0; u < UNITS; u++)
-#pragma unroll
-            for (u32 i = 0; i < E; i++) {
-                sums[u] += row.k[i] * d.x[SOURCE][u][i];
-                sums[UNITS + u] += u_o[i] * d.x[SOURCE + 1][u][i];
-            }
-        own[2 * UNITS + lane * UNITS / 16] = lane_sums<2 * UNITS>(sums);
+        if (images) copy_others(images);
+        // δ̄ and h̄ without −θ.
+        own[2 * UNITS + lane * UNITS / 16] = along_units(row.k, u_o);
         __syncwarp();
         const float ddelta = own[2 * UNITS + n], dh = own[3 * UNITS + n];
         // ⟨D, xᵀ y⟩ of both layers: once a unit.
         if (lane % (32 / UNITS) == 0) gates[2] = -(back * curve.slope * ddelta + curve.value * dh);
         const float gate_sum = lane_sums<GATE_SUMS>(gates);
-        if (lane % (32 / GATE_SUMS) == 0) places.part(parity, 3)[lane * GATE_SUMS / 32] = gate_sum;
+        if (lane % (32 / GATE_SUMS) == 0) places.part(parity, PART_ROWS)[lane * GATE_SUMS / 32] = gate_sum;
         // p̄ and b̄; row 4 from there.
+        // Equation (42): what δ = b ∘ σ′ gives to the pre-activation, and what h gives.
         float dpre = -theta * (back * curve.second * ddelta + dh * curve.slope);
         own[4 * UNITS + n] = -theta * ddelta * curve.slope;
         __syncwarp();
@@ -279,13 +397,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 #pragma unroll
         for (u32 i = 0; i < E; i++) dk[i] *= -theta, du[i] *= -theta;
         // b = W1 u_o gives to u_o.
-        {
-            float dback[UNITS];
-            read_row(dback, own + 4 * UNITS);
-#pragma unroll
-            for (u32 u = 0; u < UNITS; u++) dback[u] *= before_factors[1];
-            add_units<E, UNITS, RETENTION>(before, 1, dback, du);
-        }
+        add_before(1, own + 4 * UNITS, du);
         float* part = places.part(parity, 0);
 #pragma unroll
         for (u32 i = 0; i < E; i++) part[lane + 32 * i] = du[i];
@@ -295,36 +407,19 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 #pragma unroll
         for (u32 i = 0; i < E; i++) du[i] = places.sum(parity, 0, lane + 32 * i);
         const float ddelta_gate = taught_vjp<BIAS>(o, e, row.delta, u_o, shrink, du);
+        // The prediction's gradient goes to the hidden layer at the key.
         const float dout_h = before_factors[1] * by_unit<E, UNITS, RETENTION>(before, 1, du);
         dpre += dout_h * curve.slope;
         own[5 * UNITS + n] = dpre;
         __syncwarp();
-        {
-            float dpres[UNITS];
-            read_row(dpres, own + 5 * UNITS);
-#pragma unroll
-            for (u32 u = 0; u < UNITS; u++) dpres[u] *= before_factors[0];
-            add_units<E, UNITS, RETENTION>(before, 0, dpres, dk);
-        }
+        add_before(0, own + 5 * UNITS, dk);
         // ⟨W̄, W⟩ again, then both gradients of the weights.
         float along[2] = {dpre * pre, own[4 * UNITS + n] * back + curve.value * dout_h};
         weights_along(parity, GATE_SUMS + 2, along);
         add_outer(0, before, before_factors[0], along[0], row.k, own + 5 * UNITS, row.k, nullptr, a);
         add_outer(1, before, before_factors[1], along[1], u_o, own + 4 * UNITS, du, own, a);
-        if constexpr (MOMENTUM) {
-#pragma unroll
-            for (u32 u = 0; u < UNITS; u++)
-#pragma unroll
-                for (u32 i = 0; i < E; i++) d.x[2][u][i] *= eta, d.x[3][u][i] *= eta;
-        }
-        part = places.part(parity, 2);
-#pragma unroll
-        for (u32 i = 0; i < E; i++) {
-            // A residual's gradient is in all warps: the first one adds it.
-            if (o.residual && threadIdx.x < 32) dk[i] += du[i];
-            part[lane + 32 * i] = dk[i];
-            if (threadIdx.x < 32) ::store(call.dv, at * WIDTH + lane + 32 * i, -du[i]);
-        }
+        if constexpr (MOMENTUM) carry_momentum(eta);
+        leave_rows(dk, du, at, parity);
         if (BIAS == HUBER && threadIdx.x == 0) call.dgates[MOMENTUM ? 3 : 2][at] = ddelta_gate;
         store_gates(row, at, parity);
     }
@@ -337,17 +432,19 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 
     // Gradients of the gates that are sums over the block, each by one thread.
     __device__ __forceinline__ void store_gates(const Row& row, u64 at, u32 parity) const {
+        // A thread has a gate.
         const u32 which = threadIdx.x;
         if (which >= (MOMENTUM ? 3 : 2)) return;
         // The sum of θ comes third, and without momentum second.
         const bool step = which == (MOMENTUM ? 2 : 1);
-        const float sum = places.sum(parity, 3, step ? 2 : which);
+        const float sum = places.sum(parity, PART_ROWS, step ? 2 : which);
         call.dgates[which][at] = step ? sum : sum * expf(which ? row.log_eta : row.log_a);
     }
 
     // The gradient of a query, with what a residual adds, or of a key, once its parts are there and a barrier.
     __device__ __forceinline__ void store_query(u64 row, u32 parity) const {
         if (threadIdx.x >= WIDTH) return;
+        // Sums over warps, each by the thread of its column.
         const u64 at = row * WIDTH + threadIdx.x;
         ::store(call.dq, at, places.sum(parity, 1, threadIdx.x) + (o.residual ? load(call.dout, at) : 0.0f));
     }
@@ -366,24 +463,26 @@ template <u32 E> __device__ __forceinline__ void load_dout(const RecurrentCall& 
 template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM>
 __device__ __forceinline__ void exact_backward(const Options& o, const RecurrentCall& call, float* near) {
     using Reverse = ExactReverse<E, UNITS, BIAS, RETENTION, MOMENTUM>;
+    // Places in shared memory are the same for all sequences.
     Reverse back(call, o, near);
     // Images of an interval's states, and gradients while registers hold states; then records.
-    const u64 size = call.state;
+    const u64 size = Reverse::image();
     float* images = call.workspace + blockIdx.x * call.workspace_each;
     float* gradients = images + KEPT_EVERY * size;
-    float* records = gradients + size;
+    float* records = gradients + call.state;
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         back.d.load(call, call.dlast, index);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
+            // Forward through the interval first: registers hold states meanwhile.
             const u32 start = intervals.start(interval), end = intervals.end(interval);
             Reverse::for_matrices([&](u32 m) { Image<E, UNITS>::store(gradients, m, back.d.x[m]); });
-            back.replay(sequence, start, end, sequence.kept + interval * size, images, records);
+            back.replay(sequence, start, end, sequence.kept + (u64)interval * call.state, images, records);
             Reverse::for_matrices([&](u32 m) { Image<E, UNITS>::load(gradients, m, back.d.x[m]); });
             // The last token's states; a thread copies what it wrote itself.
-            Image<E, UNITS>::copy(back.before, images + (end - 1 - start) * size, 2);
-            if (MOMENTUM) Image<E, UNITS>::copy(back.momentum, images + (end - 1 - start) * size + size / 2, 2);
+            Reverse::copy_weights(back.before, images + (end - 1 - start) * size);
+            back.copy_others(images + (end - 1 - start) * size);
             typename Reverse::Row next, row;
             float dout[E], next_dout[E];
             next.load(call, sequence.row(call, end - 1));
@@ -397,6 +496,7 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
                     next.load(call, sequence.row(call, t - 1));
                     load_dout(call, sequence.row(call, t - 1), next_dout);
                 }
+                // What this thread copied during the last token.
                 copies_wait<0>();
                 const ExactRecord record(records, o.hidden, Reverse::WIDTH, t - start);
                 back.take_factors(record);
@@ -409,6 +509,7 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
                     __syncthreads();
                 }
                 back.store_query(at, t % 2);
+                // Weights before this token are those after the one before.
                 float* free = back.before;
                 back.before = back.after;
                 back.after = free;

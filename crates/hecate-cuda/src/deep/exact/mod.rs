@@ -1,11 +1,14 @@
-//! Exact tokens of MLP memories that decay, with all weights and momentum in registers of one block.
+//! Exact tokens of MLP memories, with all weights and momentum in registers of one block.
 //!
 //! # Blocks
 //!
 //! A sequence and head has a block. A warp has so many hidden units, with their columns of `W0` and rows of `W1`, and a lane
 //! every 32nd element of these. Sums over keys and values are exchanges inside a warp. Sums over hidden units are a thread's
-//! own, and then one over warps: the only barrier of a token. A token's read sees what the next token's key does, so both go
-//! through the weights together.
+//! own, and then one over warps: the only barrier of a token where memories decay. A token's read sees what the next token's key
+//! does, so both go through the weights together.
+//!
+//! Of (54) and (55) the state lies there, and of (55) exponentials beside it. What all of an image share, a norm or sums of
+//! columns, is one more sum over the block.
 //!
 //! # Backward
 //!
@@ -20,7 +23,8 @@
 //! # Memory
 //!
 //! States are kept as by the general kernels, so that either backward could follow either forward. A block of the backward has
-//! 65 states in its workspace, as theirs has, and pre-activations and errors by token.
+//! 65 states in its workspace, as theirs has, and pre-activations and errors by token. Where weights are exponentials, these
+//! lie beside the states.
 //!
 //! # What it costs
 //!
@@ -30,7 +34,7 @@
 //! # What goes by the general kernels
 //!
 //! Keys and values of other widths than 32 or 64, more than 128 hidden units, memories that are matrices, norms inside the
-//! memory, anchors, momentum that looks ahead, frozen groups, and other retentions than decay.
+//! memory, anchors, momentum that looks ahead, frozen groups, and of (54) other norms than `q = 4`, and the literal map.
 
 use crate::{
     Cuda,
@@ -71,10 +75,18 @@ step_kernels! { MONETA_64: SOURCE, DeepOptions {
     "exact_moneta_64_forward" Moneta64Forward, "exact_moneta_64_backward" Moneta64Backward
 } }
 
+step_kernels! { MEMORA_32: SOURCE, DeepOptions {
+    "exact_memora_32_forward" Memora32Forward, "exact_memora_32_backward" Memora32Backward
+} }
+step_kernels! { MEMORA_64: SOURCE, DeepOptions {
+    "exact_memora_64_forward" Memora64Forward, "exact_memora_64_backward" Memora64Backward
+} }
+
 /// Hidden units at most: registers have room for no more.
 const MOST_HIDDEN: usize = 128;
-/// `UNIT_ROWS`, `NUMBERS`; two norms a warp, of 64 bits.
+/// `UNIT_ROWS`, `PART_ROWS`, `NUMBERS`; two norms a warp, of 64 bits.
 const UNIT_ROWS: usize = 8;
+const PART_ROWS: usize = 4;
 const NUMBERS: usize = 8;
 const NORMS: usize = 4;
 
@@ -86,7 +98,8 @@ fn kernels(form: DeepForm, retention: Retention, width: usize) -> Option<(StepKe
         DeepForm::HuberMomentum => [HUBER_MOMENTUM_32, HUBER_MOMENTUM_64],
         // Weights are third powers of the state.
         DeepForm::LpLq if retention == (Retention::Lq { q: 4.0, map: Map::Mirror }) => [MONETA_32, MONETA_64],
-        DeepForm::LpLq | DeepForm::L2Kl => return None,
+        DeepForm::LpLq => return None,
+        DeepForm::L2Kl => [MEMORA_32, MEMORA_64],
     };
     match width {
         32 => Some((by_width[0], 8)),
@@ -112,7 +125,7 @@ pub(super) fn exact(
         return None;
     }
     let (kernels, units) = kernels(form, spec.retention, dims.key)?;
-    let block = Block { width: dims.key, hidden, warps: hidden / units, units, momentum: form.momentum() };
+    let block = Block { width: dims.key, hidden, warps: hidden / units, units, form };
     let (start, near, far) = match pass {
         0 => (kernels.forward, block.sums(), 0),
         _ => (kernels.backward, block.sums() + block.images(), block.far()),
@@ -128,7 +141,7 @@ struct Block {
     hidden: usize,
     warps: usize,
     units: usize,
-    momentum: bool,
+    form: DeepForm,
 }
 
 impl Block {
@@ -139,17 +152,22 @@ impl Block {
 
     /// Numbers by hidden unit, and parts of sums for two tokens: `ExactPlaces`.
     fn sums(&self) -> usize {
-        self.warps * (UNIT_ROWS * self.units + 2 * (3 * self.width + NUMBERS) + NORMS)
+        self.warps * (UNIT_ROWS * self.units + 2 * (PART_ROWS * self.width + NUMBERS) + NORMS)
     }
 
-    /// Weights after and before a token, and momentum before it.
+    /// Whether an image has two more matrices than weights: momentum, or exponentials beside logarithms.
+    fn more(&self) -> bool {
+        self.form.momentum() || self.form == DeepForm::L2Kl
+    }
+
+    /// Weights after and before a token, and the other matrices before it.
     fn images(&self) -> usize {
-        (if self.momentum { 3 } else { 2 }) * self.weights()
+        (if self.more() { 3 } else { 2 }) * self.weights()
     }
 
-    /// In global memory: states of an interval, gradients, and records.
+    /// In global memory: images of an interval's states, gradients, and records.
     fn far(&self) -> usize {
-        let state = if self.momentum { 2 } else { 1 } * self.weights();
-        (Checkpoints::INTERVAL + 1) * state + Checkpoints::INTERVAL * (3 * self.hidden + self.width + 4)
+        let [image, state] = [self.more(), self.form.momentum()].map(|more| if more { 2 } else { 1 } * self.weights());
+        Checkpoints::INTERVAL * (image + 3 * self.hidden + self.width + 4) + state
     }
 }
