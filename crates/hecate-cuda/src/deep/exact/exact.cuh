@@ -342,7 +342,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
             settle_units(o, places);
             settle_outputs(o, places, parity);
         } else if constexpr (RETENTION == LQ) {
-            // Fourth powers of 32-bit numbers need more bits than they have.
+            // Fourth powers of 32-bit numbers can be out of their range.
             const u32 warps = blockDim.x / 32;
 #pragma unroll
             for (u32 m = 0; m < 2; m++) {

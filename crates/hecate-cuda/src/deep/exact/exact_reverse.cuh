@@ -24,8 +24,8 @@ template <u32 E, u32 UNITS> struct Image {
     }
     // Begins to copy `count` matrices from the first one on.
     __device__ __forceinline__ static void copy(float* to, float* from, u32 count) {
-#pragma unroll 8
         // Nobody waits here: the copy is there before the next token.
+#pragma unroll 8
         for (u32 n = 0; n < count * FOURS; n++) copy_16(four(to, 0, n), four(from, 0, n), true);
         copies_commit();
     }
@@ -37,7 +37,7 @@ template <u32 E, u32 UNITS> struct Image {
 #pragma unroll
         for (u32 n = 0; n < FOURS; n++) {
             const float4 x = *four(from, m, n);
-            // Four neighbours are of one unit or of two.
+            // Four neighbours are of four units, or with E = 2 of two.
             const float all[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
             for (u32 j = 0; j < 4; j++) done((4 * n + j) / E, (4 * n + j) % E, all[j]);

@@ -34,7 +34,8 @@
 //! # What goes by the general kernels
 //!
 //! Keys and values of other widths than 32 or 64, more than 128 hidden units, memories that are matrices, norms inside the
-//! memory, anchors, momentum that looks ahead, frozen groups, and of (54) other norms than `q = 4`, and the literal map.
+//! memory, anchors, momentum that looks ahead, and of (54) other norms than `q = 4`, and the literal map. Frozen groups have kernels
+//! of their own ([`frozen`](super::frozen)).
 
 use crate::{
     Cuda,
