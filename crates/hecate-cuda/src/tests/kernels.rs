@@ -1,14 +1,14 @@
-//! Every file of kernels, for the architectures that can tell: the first of each path through its conditions.
+//! Every file of kernels, for the architectures that can tell: the first and the last of each path through its conditions.
 //!
-//! Others of a path see the same code. `sm_90a` is always one of them, since registers are shared out for it, and the last is
-//! where it sees other code than that. NVRTC compiles one program at a time in a process, so each architecture has its own.
+//! Of a file without conditions all see the same code, so those between have nothing new to say. `sm_90a` is always one of them:
+//! registers are shared out for it. NVRTC compiles one program at a time in a process, so each architecture has its own.
 
 use super::nvrtc;
 use crate::{compile::options, source::KernelSource, sources::ALL};
 use std::{env, process::Command};
 
 /// From the earliest on.
-const ARCHITECTURES: [&str; 5] = ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
 
 /// What kernels are tuned for.
 const TUNED: &str = "sm_90a";
@@ -34,14 +34,12 @@ fn path(source: &KernelSource, architecture: &str) -> Vec<bool> {
     conditions.map(holds).collect()
 }
 
-/// Whether a file is compiled for this architecture: it is tuned for it, or the path of the one before is another, or there is
-/// none; or it is the last and its path is not the tuned one.
+/// Whether a file is compiled for this architecture: it is tuned for it, or the path of one beside it is another, or there is none.
 fn tells(source: &KernelSource, architecture: &str) -> bool {
     let at = ARCHITECTURES.iter().position(|&name| name == architecture).expect("one of them");
-    let differs = |other: &&str| path(source, other) != path(source, architecture);
-    let first = at == 0 || differs(&ARCHITECTURES[at - 1]);
-    let last = at + 1 == ARCHITECTURES.len() && differs(&TUNED);
-    architecture == TUNED || first || last
+    let beside = [at.checked_sub(1), Some(at + 1)].map(|at| ARCHITECTURES.get(at?));
+    architecture == TUNED
+        || beside.iter().any(|name| name.is_none_or(|name| path(source, name) != path(source, architecture)))
 }
 
 /// Most registers of a thread: what an instruction can name. Whoever needs more spills.
@@ -138,9 +136,9 @@ macro_rules! architectures {
         }
     )* };
 }
-architectures!(sm_80, sm_89, sm_90a, sm_100a, sm_120a);
+architectures!(sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a);
 
-/// Each architecture says something, and so does each path of each file.
+/// Each architecture says something, and so does each path of each file: its first and its last.
 #[test]
 fn paths_are_compiled() {
     for architecture in ARCHITECTURES {
@@ -149,7 +147,9 @@ fn paths_are_compiled() {
     for source in ALL {
         for architecture in ARCHITECTURES {
             let same = |name: &&&str| path(source, name) == path(source, architecture);
-            assert!(ARCHITECTURES.iter().filter(same).any(|name| tells(source, name)), "{}", source.name);
+            let path: Vec<_> = ARCHITECTURES.iter().filter(same).collect();
+            let ends = [path[0], path[path.len() - 1]];
+            assert!(ends.iter().all(|name| tells(source, name)), "{} for {ends:?}", source.name);
         }
     }
     // Instructions of one architecture, a branch by number, and none.
@@ -157,9 +157,9 @@ fn paths_are_compiled() {
         let source = KernelSource { text, ..*ALL[0] };
         ARCHITECTURES.map(|architecture| tells(&source, architecture))
     };
-    assert_eq!(conditions("int x;\n"), [true, false, true, false, false]);
-    assert_eq!(conditions("#if __CUDA_ARCH__ >= 890\n"), [true, true, true, false, false]);
-    assert_eq!(conditions("#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n"), [true, false, true, true, true]);
+    assert_eq!(conditions("int x;\n"), [true, false, false, true, false, true]);
+    assert_eq!(conditions("#if __CUDA_ARCH__ >= 890\n"), [true, true, true, true, false, true]);
+    assert_eq!(conditions("#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n"), [true, false, true, true, true, true]);
 }
 
 /// Names are the keys of everything: modules, the cache.
