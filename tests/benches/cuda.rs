@@ -4,7 +4,7 @@
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
 //! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
 //! wide as keys; `lattice:16`, `trellis:16` and `atlas:64` are these in such
-//! groups, atlas with 5 steps of Newton-Schulz. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
+//! groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
 //! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
 //! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
 //! that nothing is found in the cache.
@@ -38,6 +38,8 @@ enum TimedPart {
 #[derive(Clone, Debug, PartialEq)]
 struct Request {
     rule: String,
+    /// Whether the memory goes back to an anchor.
+    anchored: bool,
     dtype: DType,
     sizes: [usize; 4],
     pass: TimedPart,
@@ -55,6 +57,7 @@ impl FromStr for Request {
             "bf16" => DType::Bf16,
             other => return Err(format!("element type `{other}`: expected f32 or bf16")),
         };
+        let (rule, anchored) = rule.strip_suffix("+anchor").map_or((rule, false), |rule| (rule, true));
         let pass = match pass {
             "forward" => TimedPart::Forward,
             "both" => TimedPart::Both,
@@ -64,7 +67,7 @@ impl FromStr for Request {
         for (size, word) in sizes.iter_mut().zip([b, t, h, d]) {
             *size = word.parse().map_err(|error| format!("size `{word}`: {error}"))?;
         }
-        Ok(Self { rule: rule.to_owned(), dtype, sizes, pass })
+        Ok(Self { rule: rule.to_owned(), anchored, dtype, sizes, pass })
     }
 }
 
@@ -91,6 +94,19 @@ fn repeat<R: Rule>(slot: &str, x: &Tensor<Cuda>, b: usize, times: usize) -> Resu
     primitives::concat(&vec![&longer; b], 0)
 }
 
+/// Random arguments of a request's rule, with an anchor where it asks for one.
+fn drawn<R: Oracle>(rule: R, sizes: Sizes, request: &Request) -> Result<Case<R>> {
+    let case = Case::new(rule, sizes, 1);
+    if !request.anchored {
+        return Ok(case);
+    }
+    let refused = || {
+        let (found, expected) = ("an anchor".into(), "none: this rule, with these options, has no such thing".into());
+        Error::Config { what: R::NAME, option: "anchor", found, expected }
+    };
+    case.anchored(5).ok_or_else(refused)
+}
+
 /// The rule on the GPU with arguments of this size, once it is known to be right.
 fn prepare<R: Oracle>(device: &Cuda, rule: R, request: &Request) -> Result<Work>
 where
@@ -100,7 +116,7 @@ where
     let [_, t, _, d] = request.sizes;
     let cell = report::check_rule(device, rule);
     assert!(cell.passed, "{cell:?}");
-    let case = Case::new(rule, Sizes::new(1, t.min(256), 2, d, d), 1);
+    let case = drawn(rule, Sizes::new(1, t.min(256), 2, d, d), request)?;
     let (truth, found) = (case.run(&Cpu::new(), DType::F32)?, case.run(device, DType::F32)?);
     let mut compared = case::compare_outputs(rule, &truth.outputs, &found.outputs);
     compared.extend(case::compare_grads(rule, &truth.grads, &found.grads));
@@ -115,7 +131,7 @@ where
     Cpu: Kernel<R>,
 {
     let [_, t, _, d] = request.sizes;
-    let case = Case::new(rule, Sizes::new(1, t.min(150), 2, d, d), 1);
+    let case = drawn(rule, Sizes::new(1, t.min(150), 2, d, d), request)?;
     let (truth, rounded) = (case.run(&Cpu::new(), DType::F32)?, case.run(&Cpu::new(), request.dtype)?);
     let found = case.run(device, request.dtype)?;
     for (((slot, truth), (_, rounded)), (_, found)) in truth.list().into_iter().zip(rounded.list()).zip(found.list()) {
@@ -132,8 +148,12 @@ where
 {
     let [b, t, h, d] = request.sizes;
     let part = if t.is_multiple_of(PART) { PART } else { t };
-    let case = Case::new(rule, Sizes::new(1, part, h, d, d), 1);
-    let inputs = case.upload(device, request.dtype)?.try_map(|slot, x| repeat::<R>(slot, &x, b, t / part))?;
+    let case = drawn(rule, Sizes::new(1, part, h, d, d), request)?;
+    let mut arguments = case.upload(device, request.dtype)?;
+    // Sequences share an anchor.
+    let anchor = arguments.anchor.take();
+    let mut inputs = arguments.try_map(|slot, x| repeat::<R>(slot, &x, b, t / part))?;
+    inputs.anchor = anchor;
     let grads = case.upload_grads(device, request.dtype)?.try_map(|slot, x| repeat::<R>(slot, &x, b, t / part))?;
     let device = device.clone();
     Ok(Box::new(move |pass| match pass {
@@ -489,7 +509,8 @@ fn table(device: &Cuda) -> Result<()> {
     println!("products of a form in chunks, at {:.0} TFLOP/s", floors.operations / 1e12);
     println!("{:<16} {:<20} {:>9} {:>15} {:>9} {:>15}", "rule", "B,T,H,D", "forward", "", "both", "");
     for (rule, sizes) in rows {
-        let request = Request { rule: (*rule).to_owned(), dtype: DType::Bf16, sizes, pass: TimedPart::Forward };
+        let request =
+            Request { rule: (*rule).to_owned(), anchored: false, dtype: DType::Bf16, sizes, pass: TimedPart::Forward };
         let device = &device_for(device, rule)?;
         let work = work(device, &request)?;
         print!("{rule:<16} {:<20}", format!("{sizes:?}"));

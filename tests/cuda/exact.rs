@@ -1,9 +1,9 @@
 //! Exact tokens of MLP memories at the widths whose weights lie in registers.
 
 use super::{Gpu, backends, gpu::agree};
-use hecate_conformance::{Case, Sizes};
+use hecate_conformance::{Case, Sizes, oracle::Oracle};
 use hecate_core::{
-    DType, Read,
+    DType, Kernel, Read,
     rules::{Activation, Huber, Memora, MlpMemory, Moneta, TitansMlp, Yaad, YaadMomentum},
 };
 
@@ -15,6 +15,13 @@ fn memory(expansion: u32) -> MlpMemory {
 /// With every option of its structure that these kernels have.
 fn residual(activation: Activation) -> MlpMemory {
     MlpMemory { activation, residual: true, ..memory(2) }
+}
+
+fn agree_anchored<R: Oracle>(case: Case<R>)
+where
+    Gpu: Kernel<R>,
+{
+    agree(&case.anchored(5).expect("an anchor"));
 }
 
 /// Every width, with sequences that end inside an interval of kept states, and at its end.
@@ -63,6 +70,27 @@ fn options() {
         agree(&Case::new(Yaad { bias, ..<Yaad>::default() }, sizes, seed));
         agree(&Case::new(YaadMomentum { bias, memory, clip: Some(2.0), ..<YaadMomentum>::default() }, sizes, seed));
         agree(&Case::new(Yaad { bias, read: Read::Before, ..<Yaad>::default() }, Sizes::new(1, 70, 2, 32, 32), seed));
+    }
+}
+
+/// Memories that go back to an anchor, over several intervals and sequences of different lengths.
+#[test]
+fn anchors() {
+    let titans = TitansMlp { memory: residual(Activation::Gelu), clip: Some(2.0), ..TitansMlp::default() };
+    agree_anchored(Case::new(titans, Sizes::new(1, 70, 2, 64, 64), 101));
+    agree_anchored(Case::packed(TitansMlp::default(), &[70, 1, 64, 131], 2, 32, 32, 102));
+    // More memories than blocks that run at once, heads with anchors of their own.
+    agree_anchored(Case::new(TitansMlp::default(), Sizes::new(40, 3, 16, 32, 32), 103));
+}
+
+/// The same of the other rules.
+#[test]
+fn anchors_of_all_rules() {
+    for (seed, width) in (111..).zip([32, 64]) {
+        agree_anchored(Case::packed(<Yaad>::default(), &[3, 66], 2, width, width, seed));
+        agree_anchored(Case::packed(<YaadMomentum>::default(), &[3, 66], 2, width, width, seed));
+        agree_anchored(Case::packed(<Moneta>::default(), &[3, 66], 2, width, width, seed));
+        agree_anchored(Case::packed(<Memora>::default(), &[3, 66], 2, width, width, seed));
     }
 }
 

@@ -5,8 +5,8 @@
 // are one over the lanes of a warp.
 #pragma once
 #include "activation.cuh"
-#include "bias.cuh"
-#include "recurrent.cuh"
+#include "exact_matrices.cuh"
+#include "exact_token.cuh"
 #include "retention.cuh"
 
 // Numbers of a warp's hidden units in shared memory, by which its lanes tell each other.
@@ -15,176 +15,6 @@
 #define PART_ROWS 4
 #define GATE_SUMS 4
 #define NUMBERS (GATE_SUMS + 4)
-
-// What `take` makes over lanes of N numbers, a power of two up to 32. Lane l has that of number l N / 32.
-// Halves change places, so that N numbers take about N exchanges.
-template <u32 N, u32 MASK = 16, u32 ALL, class Take>
-__device__ __forceinline__ float over_lanes(float (&x)[ALL], Take take) {
-    if constexpr (N > 1) {
-        // A lane keeps the half that its bit names.
-        const bool upper = threadIdx.x & MASK;
-#pragma unroll
-        for (u32 n = 0; n < N / 2; n++) {
-            // What this lane gives away is what the other one keeps.
-            const float low = x[n], high = x[n + N / 2], given = upper ? low : high;
-            x[n] = take(upper ? high : low, shuffle_xor(given, MASK));
-        }
-    } else {
-        // Lanes that are left have the same number.
-        x[0] = take(x[0], shuffle_xor(x[0], MASK));
-    }
-    if constexpr (MASK > 1) return over_lanes<(N > 1 ? N / 2 : 1), MASK / 2>(x, take);
-    else return x[0];
-}
-template <u32 N, u32 ALL> __device__ __forceinline__ float lane_sums(float (&x)[ALL]) {
-    return over_lanes<N>(x, [](float x, float y) { return x + y; });
-}
-// The larger of two; NaN stays.
-__device__ __forceinline__ float larger(float x, float y) { return x > y || x != x ? x : y; }
-
-// A warp's row in shared memory, N numbers, in every lane.
-template <u32 N> __device__ __forceinline__ void read_row(float (&x)[N], const float* row) {
-#pragma unroll
-    for (u32 n = 0; n < N; n += 4) {
-        // All lanes read the same address, which costs one access.
-        float4 four = *(const float4*)(row + n);
-        x[n] = four.x, x[n + 1] = four.y, x[n + 2] = four.z, x[n + 3] = four.w;
-    }
-}
-
-// x·y over a warp, in every lane.
-template <u32 E> __device__ __forceinline__ float warp_product(const float (&x)[E], const float (&y)[E]) {
-    float sum = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < E; i++) sum += x[i] * y[i];
-    return warp_sum(sum);
-}
-
-// A token's arguments, this lane's part, and its gates as they are given.
-template <u32 E, int BIAS, bool MOMENTUM> struct TokenRow {
-    float k[E], q[E], v[E];
-    float log_a, log_eta, theta, delta;
-
-    __device__ __forceinline__ void load(const RecurrentCall& call, u64 row) {
-#pragma unroll
-        for (u32 i = 0; i < E; i++) {
-            // Neighbouring lanes have neighbouring elements, so that a warp reads whole lines.
-            u64 at = row * (32 * E) + threadIdx.x % 32 + 32 * i;
-            k[i] = ::load(call.k, at), q[i] = ::load(call.q, at), v[i] = ::load(call.v, at);
-        }
-        // In the order of the rule's gates.
-        constexpr u32 AFTER = MOMENTUM ? 1 : 0;
-        log_a = call.gates[0][row];
-        log_eta = MOMENTUM ? call.gates[1][row] : 0.0f;
-        theta = call.gates[1 + AFTER][row];
-        delta = BIAS == HUBER ? call.gates[2 + AFTER][row] : 0.0f;
-    }
-};
-
-// u = ψ(e), clipped, of a whole row in each warp. The factor of (94) is returned.
-template <int BIAS, u32 E>
-__device__ __forceinline__ float taught(const Options& o, const float (&e)[E], float delta, float (&u)[E]) {
-    // The length of the whole error matters to two of Huber's forms.
-    const float length = BIAS == HUBER && o.huber != COORDINATE ? sqrtf(warp_product(e, e)) : 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < E; i++) {
-        if constexpr (BIAS == L2) u[i] = e[i];
-        else if constexpr (BIAS == LP) u[i] = taught_power(o, e[i]);
-        else if (o.huber == COORDINATE) u[i] = fabsf(e[i]) <= delta ? e[i] : delta * sign(e[i]);
-        else u[i] = length <= delta ? e[i] : o.huber == NORM ? delta / length * e[i] : delta * sign(e[i]);
-    }
-    if (o.per_clip == 0.0f) return 1.0f;
-    // The ratio first, as in `clip`.
-    const float ratio = sqrtf(warp_product(u, u)) * o.per_clip, shrink = 1.0f / sqrtf(1.0f + ratio * ratio);
-#pragma unroll
-    for (u32 i = 0; i < E; i++) u[i] *= shrink;
-    return shrink;
-}
-
-// From the gradient of u to that of e, in place; that of δ is returned.
-template <int BIAS, u32 E>
-__device__ __forceinline__ float taught_vjp(const Options& o, const float (&e)[E], float delta, const float (&u)[E],
-                                            float shrink, float (&d)[E]) {
-    if (o.per_clip != 0.0f) {
-        const float along = warp_product(u, d) * o.per_clip * o.per_clip;
-#pragma unroll
-        for (u32 i = 0; i < E; i++) d[i] = shrink * (d[i] - along * u[i]);
-    }
-    if constexpr (BIAS == LP) {
-#pragma unroll
-        for (u32 i = 0; i < E; i++) d[i] *= taught_power_slope(o, e[i]);
-    }
-    if constexpr (BIAS != HUBER) return 0.0f;
-    if (o.huber == COORDINATE) {
-        float outside = 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < E; i++) {
-            // Quadratic inside δ, linear outside.
-            const bool inside = fabsf(e[i]) <= delta;
-            outside += inside ? 0.0f : d[i] * sign(e[i]);
-            d[i] = inside ? d[i] : 0.0f;
-        }
-        return warp_sum(outside);
-    }
-    // Inside δ the whole error is taught, whatever the form.
-    const float length = sqrtf(warp_product(e, e));
-    if (length <= delta) return 0.0f;
-    if (o.huber == NORM) {
-        // u = δ e / |e|.
-        const float ddelta = warp_product(e, d) / length;
-        const float own = delta / length, along = -delta / (length * length) * ddelta;
-#pragma unroll
-        for (u32 i = 0; i < E; i++) d[i] = own * d[i] + along * e[i];
-        return ddelta;
-    }
-    // Beyond δ only the sign of an error counts, which has no slope.
-    float outside = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < E; i++) outside += sign(e[i]) * d[i], d[i] = 0.0f;
-    return warp_sum(outside);
-}
-
-// A thread's part of weights and momentum, or of their gradients: of its warp's units columns of W0 and rows of W1.
-template <u32 E, u32 UNITS, bool MOMENTUM> struct Matrices {
-    static constexpr u32 MATRICES = MOMENTUM ? 4 : 2;
-    // W0, W1, S0, S1.
-    float x[MATRICES][UNITS][E];
-
-    // Calls `done(matrix, unit, i, place)` for each element, with its place in that matrix.
-    template <class Done> __device__ __forceinline__ static void each(Done done) {
-        // First unit of the warp, and all units of the block.
-        const u32 unit = threadIdx.x / 32 * UNITS, lane = threadIdx.x % 32, hidden = blockDim.x / 32 * UNITS;
-#pragma unroll
-        for (u32 m = 0; m < MATRICES; m++)
-#pragma unroll
-            for (u32 u = 0; u < UNITS; u++)
-#pragma unroll
-                for (u32 i = 0; i < E; i++) {
-                    // The key's element of W0, and the value's of W1.
-                    const u32 wide = lane + 32 * i;
-                    done(m, u, i, m % 2 == 0 ? wide * hidden + unit + u : (unit + u) * (32 * E) + wide);
-                }
-    }
-
-    // From the slots of sequence and head `index`, and back.
-    __device__ __forceinline__ void load(const RecurrentCall& call, const float* const* slots, u64 index) {
-        each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = slots[m][index * call.sizes[m] + place]; });
-    }
-    __device__ __forceinline__ void store(const RecurrentCall& call, float* const* slots, u64 index) const {
-        each([&](u32 m, u32 u, u32 i, u32 place) { slots[m][index * call.sizes[m] + place] = x[m][u][i]; });
-    }
-
-    // From a kept state, all matrices one after another, and back.
-    __device__ __forceinline__ void load(const float* state) {
-        // Elements of a matrix: all have as many.
-        const u32 size = blockDim.x * UNITS * E;
-        each([&](u32 m, u32 u, u32 i, u32 place) { x[m][u][i] = state[m * size + place]; });
-    }
-    __device__ __forceinline__ void store(float* state) const {
-        const u32 size = blockDim.x * UNITS * E;
-        each([&](u32 m, u32 u, u32 i, u32 place) { state[m * size + place] = x[m][u][i]; });
-    }
-};
 
 // What a block has in shared memory.
 template <u32 E, u32 UNITS> struct ExactPlaces {
@@ -247,6 +77,8 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     // What weights of both matrices are multiplied by: ν^{2−q} of (54). Weights themselves where they are exponentials.
     float factors[2] = {1.0f, 1.0f};
     float exponentials[2][RETENTION == KL ? UNITS : 1][E];
+    // Images of what both layers go back to as they forget; null: zero.
+    float* anchor;
 
     // A weight without the factor of its matrix.
     __device__ __forceinline__ float element(u32 m, u32 u, u32 i) const {
@@ -417,10 +249,23 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         return sum;
     }
 
-    // X = a X + step, S too, for both layers: equations (36), (37).
+    // X = B + a (X − B), both layers.
+    __device__ __forceinline__ void go_back(float a) {
+        float* images = made_here(anchor);
+#pragma unroll
+        for (u32 m = 0; m < 2; m++)
+            Image<E, UNITS>::each(images, m, [&](u32 u, u32 i, float to) {
+                // The anchor comes from the caches, where all sequences of a head find it.
+                state.x[m][u][i] = to + a * (state.x[m][u][i] - to);
+            });
+    }
+
+    // X = a X + step, S too, for both layers: equations (36), (37). With an anchor X has forgotten before.
     __device__ __forceinline__ void write(const Row& row, const float (&h)[UNITS], const float (&delta)[UNITS],
                                           const float (&u_o)[E]) {
-        const float a = expf(row.log_a), eta = MOMENTUM ? expf(row.log_eta) : 0.0f;
+        const float eta = MOMENTUM ? expf(row.log_eta) : 0.0f;
+        float a = expf(row.log_a);
+        if (anchor) go_back(a), a = 1.0f;
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++)
 #pragma unroll
@@ -489,6 +334,7 @@ __device__ __forceinline__ void exact_forward(const Options& o, const RecurrentC
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
         Memory memory;
+        memory.anchor = anchor_image<E, UNITS>(call, sequence.head, call.workspace + blockIdx.x * call.workspace_each);
         // States stay in registers from here to the last token.
         memory.state.load(call, call.initial, index);
         memory.open(o, places);

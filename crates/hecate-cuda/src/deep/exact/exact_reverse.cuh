@@ -5,46 +5,6 @@
 #pragma once
 #include "exact.cuh"
 
-// A thread's part of matrices as it lies in memory: four elements at a time, neighbours by thread.
-template <u32 E, u32 UNITS> struct Image {
-    // Runs of 16 bytes of a matrix that a thread has.
-    static constexpr u32 FOURS = UNITS * E / 4;
-
-    // Elements n.. of matrix `m` of an image that begins at `from`.
-    __device__ __forceinline__ static float4* four(float* from, u32 m, u32 n) {
-        return (float4*)from + (u64)(m * FOURS + n) * blockDim.x + threadIdx.x;
-    }
-    // All of matrix `m` there.
-    __device__ __forceinline__ static void store(float* to, u32 m, const float (&x)[UNITS][E]) {
-        // Elements are numbered unit by unit.
-        auto at = [&](u32 j) { return x[j / E][j % E]; };
-#pragma unroll
-        for (u32 n = 0; n < FOURS; n++)
-            *four(to, m, n) = make_float4(at(4 * n), at(4 * n + 1), at(4 * n + 2), at(4 * n + 3));
-    }
-    // Begins to copy `count` matrices from the first one on.
-    __device__ __forceinline__ static void copy(float* to, float* from, u32 count) {
-        // Nobody waits here: the copy is there before the next token.
-#pragma unroll 8
-        for (u32 n = 0; n < count * FOURS; n++) copy_16(four(to, 0, n), four(from, 0, n), true);
-        copies_commit();
-    }
-    __device__ __forceinline__ static void load(float* from, u32 m, float (&x)[UNITS][E]) {
-        each(from, m, [&](u32 u, u32 i, float element) { x[u][i] = element; });
-    }
-    // Calls `done(u, i, element)` for all of matrix `m`.
-    template <class Done> __device__ __forceinline__ static void each(float* from, u32 m, Done done) {
-#pragma unroll
-        for (u32 n = 0; n < FOURS; n++) {
-            const float4 x = *four(from, m, n);
-            // Four neighbours are of four units, or with E = 2 of two.
-            const float all[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) done((4 * n + j) / E, (4 * n + j) % E, all[j]);
-        }
-    }
-};
-
 // Σ over units of x[u] W[u], this warp's part, joins `y`; and W y, the sums of a unit in the lanes that `lane_sums` names.
 // Both without the factor of the matrix.
 template <u32 E, u32 UNITS, int RETENTION>
@@ -94,6 +54,8 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     float *after, *before, *other;
     // Factors of the weights that are there.
     float after_factors[2], before_factors[2];
+    // Images of the anchors and their gradients in the workspace; null: none.
+    float *anchor, *danchor;
 
     __device__ __forceinline__ ExactReverse(const RecurrentCall& call, const Options& o, float* near)
         : call(call), o(o), places(near) {
@@ -125,6 +87,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         const u32 size = image(), hidden = o.hidden, number = threadIdx.x % 32 * UNITS / 16;
         const u32 own = threadIdx.x / 32 * UNITS + number % UNITS;
         Memory memory;
+        memory.anchor = anchor;
         memory.state.load(kept);
         memory.open(o, places);
         typename Memory::Row next, row;
@@ -271,6 +234,47 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         return sum;
     }
 
+    // A sequence begins: anchors of its head are at `to`, zero gradients after them.
+    __device__ __forceinline__ void open_anchors(u32 head, float* to) {
+        anchor = anchor_image<E, UNITS>(call, head, to);
+        danchor = to + pair();
+        if (!anchor) return;
+        each_four<E, UNITS>(danchor, [](float4* sums, u32, const u32(&)[4]) { *sums = make_float4(0.0f, 0.0f, 0.0f, 0.0f); });
+    }
+    // It ends: their gradients by sequence.
+    __device__ __forceinline__ void store_anchors(u64 index) const {
+        if (!anchor) return;
+        each_four<E, UNITS>(danchor, [&](float4* sums, u32 m, const u32(&at)[4]) {
+            // In the order of the anchor itself.
+            float* to = call.danchor[m] + index * call.sizes[m];
+            to[at[0]] = sums->x, to[at[1]] = sums->y, to[at[2]] = sums->z, to[at[3]] = sums->w;
+        });
+    }
+    // Back through X' = B + a (X − B): adds to the gradients of B and returns ⟨D, X − B⟩, this thread's part. X lies at `from`;
+    // `add_outer` is what multiplies D by a.
+    __device__ __forceinline__ float go_back_vjp(float a, float* from) const {
+        float sum = 0.0f, *anchor = made_here(this->anchor), *danchor = made_here(this->danchor);
+#pragma unroll
+        for (u32 m = 0; m < 2; m++)
+#pragma unroll
+            for (u32 n = 0; n < I::FOURS; n++) {
+                // Four elements of each, which no other thread has.
+                const float4 x = *I::four(from, m, n), to = *I::four(anchor, m, n);
+                float4* sums = I::four(danchor, m, n);
+                const float away[4] = {x.x - to.x, x.y - to.y, x.z - to.z, x.w - to.w};
+                float own[4];
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) {
+                    own[j] = d.x[m][(4 * n + j) / E][(4 * n + j) % E];
+                    sum += own[j] * away[j];
+                }
+                const float4 old = *sums;
+                const float rest = 1.0f - a;
+                *sums = make_float4(old.x + rest * own[0], old.y + rest * own[1], old.z + rest * own[2], old.w + rest * own[3]);
+            }
+        return sum;
+    }
+
     // Back through the sum to which columns are set: dX −= P ∘ (column sums of dX), with P in `after`. One barrier.
     __device__ __forceinline__ void normalise_vjp(u32 parity) {
         const u32 lane = threadIdx.x % 32;
@@ -372,7 +376,8 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
         const float shrink = taught<BIAS>(o, e, row.delta, u_o);
         // Gradients of the gates, this thread's part, and that of P.
         float gates[GATE_SUMS] = {};
-        gates[0] = inner(0, RETENTION == KL ? other : before);
+        float* old = RETENTION == KL ? other : before;
+        gates[0] = anchor ? go_back_vjp(a, old) : inner(0, old);
         if constexpr (MOMENTUM) {
             add_to_momentum();
             gates[1] = inner(2, other);
@@ -469,10 +474,13 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
     const u64 size = Reverse::image();
     float* images = call.workspace + blockIdx.x * call.workspace_each;
     float* gradients = images + KEPT_EVERY * size;
-    float* records = gradients + call.state;
+    // Anchors and their gradients, of both layers, where there are any.
+    float* anchors = gradients + call.state;
+    float* records = anchors + (call.anchor_slots ? 2 * Reverse::pair() : 0);
     for (u64 index = blockIdx.x; index < (u64)call.sequences * call.heads; index += gridDim.x) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
+        back.open_anchors(sequence.head, anchors);
         back.d.load(call, call.dlast, index);
         for (u32 interval = sequence.intervals; interval-- > 0;) {
             // Forward through the interval first: registers hold states meanwhile.
@@ -521,5 +529,6 @@ __device__ __forceinline__ void exact_backward(const Options& o, const Recurrent
             __syncthreads();
         }
         back.d.store(call, call.dinitial, index);
+        back.store_anchors(index);
     }
 }

@@ -24,7 +24,7 @@
 //!
 //! States are kept as by the general kernels, so that either backward could follow either forward. A block of the backward has
 //! 65 states in its workspace, as theirs has, and pre-activations and errors by token. Where weights are exponentials, these
-//! lie beside the states.
+//! lie beside the states. Anchors lie in the workspace too, as threads hold them, and in the backward their gradients.
 //!
 //! # What it costs
 //!
@@ -34,7 +34,7 @@
 //! # What goes by the general kernels
 //!
 //! Keys and values of other widths than 32 or 64, more than 128 hidden units, memories that are matrices, norms inside the
-//! memory, anchors, momentum that looks ahead, and of (54) other norms than `q = 4`, and the literal map. Frozen groups have kernels
+//! memory, momentum that looks ahead, and of (54) other norms than `q = 4`, and the literal map. Frozen groups have kernels
 //! of their own ([`frozen`](super::frozen)).
 
 use crate::{
@@ -118,17 +118,16 @@ pub(super) fn exact(
     pass: usize,
 ) -> Option<Grouped<DeepOptions>> {
     let hidden = spec.structure.hidden(dims.key)?;
-    let plain =
-        spec.frozen.is_none() && !spec.structure.norm() && !spec.looks_ahead() && !spec.renorm && !dims.anchored;
+    let plain = spec.frozen.is_none() && !spec.structure.norm() && !spec.looks_ahead() && !spec.renorm;
     // A product of lanes' sums needs 32 units or more.
     let fits = hidden.is_multiple_of(32) && (32..=MOST_HIDDEN).contains(&hidden);
     if !plain || !fits || dims.key != dims.value {
         return None;
     }
     let (kernels, units) = kernels(form, spec.retention, dims.key)?;
-    let block = Block { width: dims.key, hidden, warps: hidden / units, units, form };
+    let block = Block { width: dims.key, hidden, warps: hidden / units, units, form, anchored: dims.anchored };
     let (start, near, far) = match pass {
-        0 => (kernels.forward, block.sums(), 0),
+        0 => (kernels.forward, block.sums(), block.anchors()),
         _ => (kernels.backward, block.sums() + block.images(), block.far()),
     };
     // Smaller GPUs have not so much shared memory.
@@ -143,6 +142,7 @@ struct Block {
     warps: usize,
     units: usize,
     form: DeepForm,
+    anchored: bool,
 }
 
 impl Block {
@@ -166,9 +166,14 @@ impl Block {
         (if self.more() { 3 } else { 2 }) * self.weights()
     }
 
-    /// In global memory: images of an interval's states, gradients, and records.
+    /// Images of the anchors, in global memory; there it is the caches that serve them.
+    fn anchors(&self) -> usize {
+        if self.anchored { self.weights() } else { 0 }
+    }
+
+    /// In global memory: images of an interval's states, gradients, anchors and their gradients, and records.
     fn far(&self) -> usize {
         let [image, state] = [self.more(), self.form.momentum()].map(|more| if more { 2 } else { 1 } * self.weights());
-        Checkpoints::INTERVAL * (image + 3 * self.hidden + self.width + 4) + state
+        Checkpoints::INTERVAL * (image + 3 * self.hidden + self.width + 4) + state + 2 * self.anchors()
     }
 }
