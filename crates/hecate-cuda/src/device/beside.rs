@@ -67,11 +67,11 @@ impl Arena {
 }
 
 impl Cuda {
-    /// Queues what writes `result` through `queue`: beside the main line where a graph is captured, which keeps `read` as
+    /// Queues what writes `results` through `queue`: beside the main line where a graph is captured, which keeps `read` as
     /// it is until then, else on the main stream.
     pub(crate) fn beside<T: Any + Send>(
         &self,
-        result: &Tensor<Self>,
+        results: &[&Tensor<Self>],
         (read, bytes): (T, usize),
         queue: impl FnOnce(&Arc<CudaStream>) -> Result<()>,
     ) -> Result<()> {
@@ -83,20 +83,20 @@ impl Cuda {
         queue(&arena.side)?;
         // From here on, whoever asks for the address waits.
         let mut beside = arena.beside();
-        beside.pending.push(result.buffer().start());
+        beside.pending.extend(results.iter().map(|result| result.buffer().start()));
         beside.kept.push(Box::new(read));
         beside.bytes += bytes;
         Ok(())
     }
 
-    /// As [`Cuda::launch`], for a kernel that writes `result` out of `read` and nothing else.
+    /// As [`Cuda::launch`], for a kernel that writes `results` out of `read` and nothing else.
     pub(crate) fn launch_beside<A: KernelArguments, T: Any + Send>(
         &self,
         grid: Grid,
         arguments: &A,
-        result: &Tensor<Self>,
+        results: &[&Tensor<Self>],
         read: (T, usize),
     ) -> Result<()> {
-        self.beside(result, read, |stream| self.launch_on(stream, grid, arguments))
+        self.beside(results, read, |stream| self.launch_on(stream, grid, arguments))
     }
 }

@@ -163,8 +163,8 @@ fn kept_backward(
         Some(_) => device.launch(grid, &LargerGradients { call })?,
     }
     // Rounded once, from sums over blocks in 64 bits.
-    let [weight, bias] = [weight_parts, bias_parts].map(|parts| parts.total(device, weight.dtype()));
-    Ok(LayerNormInputs { x: dx, weight: weight?, bias: bias? })
+    let [weight, bias] = Parts::totals([weight_parts, bias_parts], device, weight.dtype())?;
+    Ok(LayerNormInputs { x: dx, weight, bias })
 }
 
 /// Arrays are read twice, and `n` goes through memory for the sum over rows.

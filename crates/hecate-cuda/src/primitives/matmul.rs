@@ -259,7 +259,7 @@ fn multiply_beside(
     };
     // Nobody writes over the factors meanwhile.
     let read = ((a.clone(), b.clone()), a.buffer().len() + b.buffer().len());
-    device.beside(out, read, |stream| {
+    device.beside(&[out], read, |stream| {
         let blas = if Arc::ptr_eq(stream, device.side()) { side } else { blas };
         multiply(blas, dims, a, b, out, false)
     })

@@ -122,12 +122,12 @@ KERNEL(column_parts, ColumnParts, 256) {
     else sum_parts<1>(args, shared);
 }
 
-// The sum of parts, by column.
+// The sum of parts, by column, of one sum or two.
 struct ColumnTotals {
     // [width]
-    Array y;
+    Array y[2];
     // [count, width]
-    const void* parts;
+    const void* parts[2];
     u64 width;
     u32 count;
     u32 columns;
@@ -140,14 +140,16 @@ KERNEL(column_totals, ColumnTotals, 256) {
     __shared__ double shared[256];
     u32 steps = blockDim.x / args.columns, step = threadIdx.x / args.columns;
     u64 column = (u64)blockIdx.x * args.columns + threadIdx.x % args.columns;
+    // Which of the sums.
+    const void* parts = args.parts[blockIdx.y];
     double sum = 0.0;
     if (column < args.width) {
 #pragma unroll 8
         for (u32 i = step; i < args.count; i += steps) {
             const u64 at = i * args.width + column;
-            sum += args.narrow ? ((const float*)args.parts)[at] : ((const double*)args.parts)[at];
+            sum += args.narrow ? ((const float*)parts)[at] : ((const double*)parts)[at];
         }
     }
     sum = column_sum(sum, args.columns, shared);
-    if (step == 0 && column < args.width) store(args.y, column, (float)sum);
+    if (step == 0 && column < args.width) store(args.y[blockIdx.y], column, (float)sum);
 }

@@ -19,7 +19,10 @@ kernels! { SOURCE {
         x: Array, y: Array, factor: Pointer, parts: Pointer, rows: u64, width: u64, height: u64, columns: u32,
         terms: u32, factors: u32, wide: u32
     }
-    "column_totals" ColumnTotals { y: Array, parts: Pointer, width: u64, count: u32, columns: u32, narrow: u32 }
+    // Of one sum or two, by block y.
+    "column_totals" ColumnTotals {
+        y: [Array; 2], parts: [Pointer; 2], width: u64, count: u32, columns: u32, narrow: u32
+    }
 } }
 
 /// Threads of a block.
@@ -158,15 +161,37 @@ impl Parts {
 
     /// `[width]`: the sum.
     pub(super) fn total(self, device: &Cuda, dtype: DType) -> Result<Tensor<Cuda>> {
-        // Rounded to the type once, at the end.
-        let sums = device.empty([self.width], dtype)?;
-        let columns = self.width.next_power_of_two().min(TOTALS);
-        let (parts, width, count) = (self.pointer(), self.width as u64, self.count as u32);
-        // Either width is added up in 64 bits.
-        let narrow = self.narrow.into();
-        let second = ColumnTotals { y: (&sums).into(), parts, width, count, columns: columns as u32, narrow };
-        let (grid, bytes) = (Grid::blocks(self.width.div_ceil(columns), THREADS as u32), self.buffer.len());
-        device.launch_beside(grid, &second, &sums, (self.buffer, bytes))?;
-        Ok(sums)
+        let sum = device.empty([self.width], dtype)?;
+        add_up(device, vec![self], &[&sum])?;
+        Ok(sum)
     }
+
+    /// The same of two sums of one size, in one launch.
+    pub(super) fn totals(both: [Self; 2], device: &Cuda, dtype: DType) -> Result<[Tensor<Cuda>; 2]> {
+        let sum = || device.empty([both[0].width], dtype);
+        let [first, second] = [sum()?, sum()?];
+        add_up(device, both.into(), &[&first, &second])?;
+        Ok([first, second])
+    }
+}
+
+/// Adds up one or two sums of one size.
+fn add_up(device: &Cuda, all: Vec<Parts>, sums: &[&Tensor<Cuda>]) -> Result<()> {
+    let Some(&Parts { count, width, narrow, .. }) = all.first() else { return Ok(()) };
+    let columns = width.next_power_of_two().min(TOTALS);
+    let mut call = ColumnTotals {
+        y: [Array::NONE; 2],
+        parts: [0; 2],
+        width: width as u64,
+        count: count as u32,
+        columns: columns as u32,
+        // Either width is added up in 64 bits, and rounded to the type once, at the end.
+        narrow: narrow.into(),
+    };
+    for (i, (parts, sum)) in all.iter().zip(sums).enumerate() {
+        (call.y[i], call.parts[i]) = ((*sum).into(), parts.pointer());
+    }
+    let grid = Grid { blocks: (width.div_ceil(columns), all.len(), 1), ..Grid::blocks(1, THREADS as u32) };
+    let bytes = all.iter().map(|parts| parts.buffer.len()).sum();
+    device.launch_beside(grid, &call, sums, (all, bytes))
 }

@@ -29,10 +29,9 @@ kernels! { SOURCE {
 /// Threads of a block.
 const THREADS: usize = 256;
 
-/// Heads of a block at most, blocks that fill a large GPU, and rows of a thread at least.
+/// Heads of a block at most, and blocks that fill a large GPU.
 const COLUMNS: usize = 32;
 const BLOCKS: usize = 512;
-const ROWS: usize = 8;
 
 impl primitives::Retention for Cuda {
     /// `log a = −exp(a_log) softplus(x + dt_bias)`, `[rows, width]` in 32 bits.
@@ -57,8 +56,8 @@ impl primitives::Retention for Cuda {
         // A block has `columns` heads and `height` rows.
         let columns = width.next_power_of_two().min(COLUMNS);
         let across = width.div_ceil(columns);
-        // Few rows a block would leave more parts to add up than rows.
-        let height = rows.div_ceil((BLOCKS / across).max(1)).max(ROWS * THREADS / columns);
+        // A thread has a row at least: gradients of few tokens wait for it, and many blocks are sooner through.
+        let height = rows.div_ceil((BLOCKS / across).max(1)).max(THREADS / columns);
         let count = rows.div_ceil(height);
         // A part of both gradients from every block.
         let [of_a_log, of_dt_bias] = [Parts::new(self, count, width)?, Parts::new(self, count, width)?];
@@ -77,7 +76,7 @@ impl primitives::Retention for Cuda {
             columns: columns as u32,
         };
         self.launch(Grid { blocks: (across, count, 1), ..Grid::blocks(1, THREADS as u32) }, &arguments)?;
-        let [a_log, dt_bias] = [of_a_log, of_dt_bias].map(|parts| parts.total(self, DType::F32));
-        Ok(RetentionInputs { x: dx, a_log: a_log?, dt_bias: dt_bias? })
+        let [a_log, dt_bias] = Parts::totals([of_a_log, of_dt_bias], self, DType::F32)?;
+        Ok(RetentionInputs { x: dx, a_log, dt_bias })
     }
 }

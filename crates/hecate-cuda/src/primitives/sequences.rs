@@ -47,7 +47,7 @@ pub(super) fn last_rows(device: &Cuda, last: &LastRows<'_, Cuda>) -> Result<Tens
     // Who learns does not look at them.
     let read = (last.before.cloned(), last.x.cloned(), starts);
     let bytes = last.x.map_or(0, |x| x.buffer().len());
-    device.launch_beside(Grid::elements(out.shape().count()), &arguments, &out, (read, bytes))?;
+    device.launch_beside(Grid::elements(out.shape().count()), &arguments, &[&out], (read, bytes))?;
     Ok(out)
 }
 
@@ -61,6 +61,6 @@ pub(super) fn sum_parts(device: &Cuda, parts: &Tensor<Cuda>, like: &Tensor<Cuda>
     let number = parts.shape().axes()[0] as u32;
     let arguments = SumParts { out: (&out).into(), parts: pointer(parts), count: count as u64, number };
     let grid = Grid::blocks(count.div_ceil(COLUMNS).min(65_535), 256);
-    device.launch_beside(grid, &arguments, &out, (parts.clone(), parts.buffer().len()))?;
+    device.launch_beside(grid, &arguments, &[&out], (parts.clone(), parts.buffer().len()))?;
     Ok(out)
 }
