@@ -101,7 +101,7 @@ fn drawn<R: Oracle>(rule: R, sizes: Sizes, request: &Request) -> Result<Case<R>>
         return Ok(case);
     }
     let refused = || {
-        let (found, expected) = ("an anchor".into(), "none: this rule, with these options, has no such thing".into());
+        let (found, expected) = ("an anchor".into(), "none: this rule, with these options, has no such thing");
         Error::Config { what: R::NAME, option: "anchor", found, expected }
     };
     case.anchored(5).ok_or_else(refused)
