@@ -36,6 +36,11 @@ pub fn sample<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         // Both limits: the second counts in what the first leaves, ties at its edge included.
         ([6, 3000], Draw { temperature: 0.9, top_k: 50, top_p: 0.9 }),
         ([6, 3000], Draw { temperature: 5.0, top_k: 700, top_p: 0.3 }),
+        // More texts, of which each gets fewer processors, and more tokens than are held near one.
+        ([25, 1100], Draw { temperature: 0.8, top_k: 50, top_p: 0.9 }),
+        ([60, 2100], Draw { temperature: 0.8, top_k: 50, top_p: 0.9 }),
+        ([150, 1030], Draw { temperature: 0.8, top_k: 50, top_p: 0.9 }),
+        ([1, 470_000], Draw { temperature: 2.0, top_k: 40, top_p: 0.9 }),
     ];
     cases.map(|(shape, draw)| case(shape, draw)).into()
 }

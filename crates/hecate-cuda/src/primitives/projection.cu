@@ -254,9 +254,19 @@ template <u32 TYPE> __device__ __forceinline__ void many_columns(const Projectio
     }
 }
 
+// The columns that this warp begins with, on their way to the cache: they lie side by side.
+__device__ __forceinline__ void ask_for_columns(const Projection& args) {
+    const u64 bytes = (u64)args.inner * (args.factors[0].type ? 2 : 4), first = grid_thread() / 32 * SIDE * bytes;
+    const u64 end = min(first + SIDE * bytes, args.columns * bytes);
+    // A lane asks for a line of 128 bytes.
+#pragma unroll 1
+    for (u64 i = first + threadIdx.x % 32 * 128; i < end; i += 32 * 128) ask_for((const u8*)args.factors[0].b + i);
+}
+
 // Shared memory: the row, then the squares of each warp.
 KERNEL(project_wide, Projection, THREADS, 2) {
     DYNAMIC_SHARED(float4, shared);
+    ask_for_columns(args);
     // The row is not there before this.
     follow();
     const Rows<1> row(args, shared, (float*)(shared + args.inner / 4));

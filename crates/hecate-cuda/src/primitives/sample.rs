@@ -1,11 +1,11 @@
-//! Drawing tokens, a block a text.
+//! Drawing tokens, some blocks a text.
 //!
 //! All that decides is a whole number: levels of tokens, their weights, and the random words. So a token does not depend on the
 //! order of sums, and is the one that other backends draw from the same scores. Seed and count of draws lie on the device
 //! and are moved on there: a graph that holds the draw can be replayed, and draws the next token every time.
 //!
-//! A text has one block, since a token is known only when all are looked at. Its time is that of one multiprocessor, which is
-//! little beside the product that makes the scores.
+//! A token is known only when all are looked at, several times over. So the blocks of a text are a cluster, as many as leave
+//! each text its own; they keep what they made of the scores in shared memory.
 
 use crate::{
     Cuda,
@@ -18,6 +18,9 @@ use hecate_core::{
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("sample", "sample.cu");
+
+/// Bytes of shared memory before levels: the kernel's `Board`.
+const BOARD: usize = 11_528;
 
 kernels! { SOURCE {
     // scores [B,V]; streams and next [B,3], tokens [B]; the rest is a `Cut`.
@@ -32,6 +35,7 @@ kernels! { SOURCE {
         limit: f32,
         top_k: u32,
         top_p: u32,
+        held: u32,
     }
 } }
 
@@ -42,20 +46,37 @@ impl Sample for Cuda {
         // Both are written by one launch, so that a captured step needs no other for its counters.
         let tokens = self.empty([batch], DType::U32)?;
         let next = self.empty(streams.shape().clone(), DType::U32)?;
+        let vocabulary = scores.shape().last();
+        let blocks = self.blocks_of_a_text(batch);
+        let bytes = 4 * vocabulary.div_ceil(LANES) * LANES / blocks;
+        let held = BOARD + bytes <= self.properties().shared_memory;
         let call = Call {
             scores: scores.into(),
             streams: pointer(streams),
             tokens: pointer(&tokens),
             next: pointer(&next),
-            vocabulary: scores.shape().last() as u32,
+            vocabulary: vocabulary as u32,
             greedy: u32::from(cut.greedy),
             scale: cut.scale,
             limit: cut.limit,
             top_k: cut.top_k,
             top_p: cut.top_p,
+            held: u32::from(held),
         };
-        // A block of as many threads as there are lanes: which lane a token has is part of the definition.
-        self.launch_early(Grid::blocks(batch, LANES as u32), 1, &call)?;
+        // A block has as many threads as there are lanes: which lane a token has is part of the definition.
+        let grid = Grid { shared: BOARD + if held { bytes } else { 0 }, ..Grid::blocks(batch * blocks, LANES as u32) };
+        self.launch_early(grid, blocks as u32, &call)?;
         Ok(Sampled { tokens, streams: next })
+    }
+}
+
+impl Cuda {
+    /// As many blocks as let all texts run at once, in a cluster each. Without clusters a text has one.
+    fn blocks_of_a_text(&self, batch: usize) -> usize {
+        let multiprocessors = self.properties().multiprocessors as usize;
+        if !self.begins_early() {
+            return 1;
+        }
+        [8, 4, 2].into_iter().find(|blocks| batch * blocks <= multiprocessors).unwrap_or(1)
     }
 }
