@@ -177,6 +177,30 @@ template <u32 N> __device__ __forceinline__ void set_tile(const Panel& to, const
         *(float2*)(first + i % 2 * down + i / 2 * 8) = make_float2(x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
 }
 
+// Numbers [16,16] by [16,16] that only the thread which wrote them reads again: each tile's eight of a thread lie together,
+// and those of a warp after one another, so that every line of the cache is whole.
+struct Own {
+    float* x;
+    u32 across;
+
+    __device__ __forceinline__ float4* of(const Tile& tile) const {
+        return (float4*)x + ((tile.top / 16 * across + tile.side / 16) * 32 + threadIdx.x % 32) * 2;
+    }
+};
+__device__ __forceinline__ void get_tile(float (&x)[2][4], const Own& from, const Tile& tile) {
+    const float4* of = from.of(tile);
+#pragma unroll
+    for (u32 n = 0; n < 2; n++) {
+        float4 four = of[n];
+        x[n][0] = four.x, x[n][1] = four.y, x[n][2] = four.z, x[n][3] = four.w;
+    }
+}
+__device__ __forceinline__ void set_tile(const Own& to, const Tile& tile, const float (&x)[2][4]) {
+    float4* of = to.of(tile);
+#pragma unroll
+    for (u32 n = 0; n < 2; n++) of[n] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
+}
+
 // What a lane names of a factor, of sixteen terms after another, for SIXTEENS times sixteen rows or columns of the result from
 // `first` on. BY_DEPTH: rows of the plane are terms, and else rows or columns of the result.
 template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {

@@ -27,7 +27,7 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     f.mask_of(0);
     __syncthreads();
     f.teach_group(call, sequence, start);
-    f.values_of_first(Panel{nullptr, 0});
+    f.values_of_first(Own{nullptr, 0});
     u32 kind = f.o.activation;
     Plane q = f.queries[0], hq = f.queries[1], z0 = f.z0, z1 = f.z1;
     tiles<SIDE>(f.rows, f.width, [&](const Tile& tile) {
@@ -53,9 +53,12 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
 }
 
 // All sequences and heads; kept states are written where `call.kept` has a place for them.
-__device__ __forceinline__ void run(const RecurrentCall& call, const Options& o, float* near) {
+__device__ __forceinline__ void run(const RecurrentCall& given, const Options& o, float* near) {
     __shared__ Resident f;
+    __shared__ RecurrentCall call;
     if (threadIdx.x == 0) {
+        // Functions that are called read it there sooner than where arguments lie.
+        call = given;
         // One thread hands out places; all read them in shared memory.
         Arena arena = arena_of(call, near);
         f.place(call, o, arena);

@@ -71,11 +71,12 @@ struct Resident : FrozenMasks {
     // Values of both layers [rows,width], [rows,V]; masked products of queries and keys [rows,rows].
     Plane z0, z1, masked;
     // Pre-activations at keys [rows,width].
-    Panel pre;
+    Own pre;
     // The anchor of the head.
     Panel anchor[2];
 
     __device__ static Plane plane(Arena& arena, u32 height, u32 wide) { return {arena.take(Plane::size(height, wide)), height, wide}; }
+    __device__ static Own own(Arena& arena, u32 height, u32 wide) { return {arena.take(height * wide), wide / 16}; }
     // Whether what is taught is the error.
     __device__ bool plain() const { return !huber && o.per_clip == 0.0f; }
     // Which of the planes of a layer there are.
@@ -97,7 +98,7 @@ struct Resident : FrozenMasks {
             keys[l] = plane(arena, rows, height(l)), queries[l] = plane(arena, rows, height(l));
         }
         z0 = plane(arena, rows, width), z1 = plane(arena, rows, o.value), masked = plane(arena, rows, rows);
-        c = panel(arena, rows, rows), e = Panel{nullptr, 0}, pre = panel(arena, rows, width);
+        c = panel(arena, rows, rows), e = Panel{nullptr, 0}, pre = own(arena, rows, width);
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value);
         // No one asks for it.
         if (plain()) u.x = nullptr;
@@ -121,7 +122,7 @@ struct Resident : FrozenMasks {
     }
 
     // A matrix into its plane.
-    __device__ __forceinline__ static void fill_plane(const Plane& plane, Panel from, u32 height, u32 wide) {
+    TOGETHER_OF static void fill_plane(Plane plane, Panel from, u32 height, u32 wide) {
         fill<2>(plane, height, wide, [&](u32 i, u32 j) { return from.four(i, j); });
     }
     TOGETHER_OF static void move(Panel to, Panel from, u32 height, u32 wide) {
@@ -157,7 +158,7 @@ struct Resident : FrozenMasks {
     // h = σ(k X₀), with pre-activations.
     TOGETHER_OF void hidden_of_keys() const {
         u32 kind = o.activation, depth = o.key;
-        Panel pre = this->pre;
+        Own pre = this->pre;
         Plane h = keys[1], k = keys[0];
         tiles<SIDE>(rows, width, [&](const Tile& tile) {
             float sum[SIDE][4] = {};
@@ -235,9 +236,9 @@ struct Resident : FrozenMasks {
         }
     }
     // z₀ = (z₁ W₁ᵀ) ∘ σ′: θ is in z₁. The product goes to `back`, unless that is nowhere.
-    TOGETHER_OF void values_of_first(Panel back) const {
+    TOGETHER_OF void values_of_first(Own back) const {
         u32 kind = o.activation, depth = o.value;
-        Panel pre = this->pre;
+        Own pre = this->pre;
         Plane z0 = this->z0, z1 = this->z1;
         tiles<SIDE>(rows, width, [&](const Tile& tile) {
             float sum[SIDE][4] = {}, slope[SIDE][4];

@@ -21,7 +21,8 @@
 //!
 //! Weights and momentum of 32 bits are read and written once a group, where states are kept or where the last one goes. A
 //! backward has room for the weights of one layer, and puts each there when it is used, with gradients of the state beside it.
-//! Those have 32 bits where gradients of the first state go.
+//! Those have 32 bits in the block's workspace, in the order of the threads that have them, until the first group is done. So lines of
+//! the cache are whole: little of it is left beside shared memory.
 //!
 //! # What it costs
 //!
@@ -133,7 +134,8 @@ impl Resident {
         // z0, z1, masked products.
         near.extend([width, value, rows].map(|wide| plane(rows, wide)));
         // c, pre, v, u.
-        let anywhere = Places::panels(&[rows, width, value, value].map(|wide| (rows, wide))).collect();
+        let mut anywhere = Vec::from_iter(Places::panels(&[rows, value, value].map(|wide| (rows, wide))));
+        anywhere.insert(1, rows * width);
         Arrays { near, anywhere }
     }
 
@@ -148,10 +150,16 @@ impl Resident {
         // Keys of both layers, z0, z1, masked products and their gradients; queries of both layers, dpreq.
         let wides = [key, width, width, value, rows, rows, key.max(value), width, width];
         near.extend(wides.map(|wide| plane(rows, wide)));
-        // Sums of rows by tiles; c, dc, e, pre, back, preq, dh, v, u, dz1, less, dk.
+        // Sums of rows by tiles; c, dc, e.
         let mut anywhere = vec![5 * rows * (widest / 16)];
-        let wides = [rows, rows, rows, width, width, width, width, value, value, value, value, key];
-        anywhere.extend(Places::panels(&wides.map(|wide| (rows, wide))));
+        anywhere.extend(Places::panels(&[(rows, rows); 3]));
+        // pre, back, preq; v, u, less; dz1, dk.
+        anywhere.extend([rows * width; 3]);
+        anywhere.extend(Places::panels(&[(rows, value); 3]).chain([rows * value, rows * key]));
+        // Gradients of weights and momentum, layer by layer.
+        for height in [key, value] {
+            anywhere.extend([true, momentum].map(|has| if has { height * width } else { 0 }));
+        }
         // States before groups after the first of an interval.
         let state = (key + value) * width * if momentum { 2 } else { 1 };
         anywhere.push((super::MOST_TOKENS / group).saturating_sub(1) * state);

@@ -8,9 +8,12 @@ struct FrozenArgs {
 };
 
 // All sequences and heads.
-__device__ __forceinline__ void run(const RecurrentCall& call, const Options& o, float* near) {
+__device__ __forceinline__ void run(const RecurrentCall& given, const Options& o, float* near) {
     __shared__ ResidentReverse f;
+    __shared__ RecurrentCall call;
     if (threadIdx.x == 0) {
+        // Functions that are called read it there sooner than where arguments lie.
+        call = given;
         Arena arena = arena_of(call, near);
         f.place(call, o, arena);
     }
@@ -19,15 +22,12 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
     for (u64 index = blockIdx.x / blocks; index < (u64)call.sequences * call.heads; index += gridDim.x / blocks) {
         SequenceHead sequence(call, index);
         CheckpointIntervals intervals(call, sequence.tokens);
-        // Gradients are added up where those of the first state belong.
-        State grads = f.slots(call.dinitial, call, index), last = f.slots(call.dlast, call, index);
+        State last = f.slots(call.dlast, call, index), first = f.slots(call.dinitial, call, index);
         // Places of this sequence and head.
         if (threadIdx.x == 0) f.open(call, sequence.head, index);
         __syncthreads();
-        for (u32 l = 0; l < 2; l++) {
-            f.move(grads.x[l], last.x[l], f.height(l), f.wide(l));
-            if (f.momentum) f.move(grads.s[l], last.s[l], f.height(l), f.wide(l));
-            if (!f.anchored) continue;
+        f.each_grad(last, [&](Own to, Panel from, u32 height, u32 wide) { f.copy(to, from, height, wide); });
+        for (u32 l = 0; l < 2 && f.anchored; l++) {
             // Anchors get theirs group by group.
             float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             Panel to = f.danchor[l];
@@ -56,6 +56,8 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
                 f.write<false>(f.now, to);
             }
         }
+        // What is left is of the first state.
+        f.each_grad(first, [&](Own from, Panel to, u32 height, u32 wide) { f.copy(to, from, height, wide); });
         __syncthreads();
     }
 }

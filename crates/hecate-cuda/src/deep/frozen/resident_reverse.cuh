@@ -10,15 +10,18 @@ struct ResidentReverse : Resident {
     // Of errors, where gradients of outputs were; of pre-activations at keys.
     Plane dless, dpre;
     // What comes back to the hidden layer, pre-activations at queries, gradients at keys [rows,width].
-    Panel back, preq, dh;
-    // [rows,V] and [rows,K].
-    Panel dz1, less, dk;
+    Own back, preq, dh;
+    // [rows,V], [rows,K], and rows [rows,V].
+    Own dz1, dk;
+    Panel less;
     // Sums of rows by tiles: of shares of X, S and the anchor, and of writes to X and S.
     float* parts;
     // States before groups, weights and momentum one after another.
     float* begun;
-    // Where the state before the group is, and its gradient, which becomes that before the group.
-    State now, grads;
+    // Where the state before the group is.
+    State now;
+    // Gradients of weights and momentum after the group, which become those before it.
+    Own grads[2][2];
     // Gradients of the anchor by this sequence.
     Panel danchor[2];
 
@@ -45,16 +48,20 @@ struct ResidentReverse : Resident {
         parts = arena.take(5 * rows * most_tiles());
         // What fits no more goes to the workspace.
         c = panel(arena, rows, rows), dc = panel(arena, rows, rows), e = panel(arena, rows, rows);
-        pre = panel(arena, rows, width), back = panel(arena, rows, width), preq = panel(arena, rows, width), dh = panel(arena, rows, width);
-        v = panel(arena, rows, o.value), u = panel(arena, rows, o.value), dz1 = panel(arena, rows, o.value), less = panel(arena, rows, o.value);
-        dk = panel(arena, rows, o.key);
+        pre = own(arena, rows, width), back = own(arena, rows, width), preq = own(arena, rows, width);
+        // Each thread writes where it has read.
+        dh = preq;
+        v = panel(arena, rows, o.value), u = panel(arena, rows, o.value), less = panel(arena, rows, o.value);
+        dz1 = own(arena, rows, o.value), dk = own(arena, rows, o.key);
+        for (u32 l = 0; l < 2; l++)
+            for (u32 i = 0; i < 2; i++) grads[l][i] = own(arena, has(i) ? height(l) : 0, wide(l));
         // The state before the first group of an interval was kept by the forward.
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 1 ? groups - 1 : 0) * (u64)(low + high) * (momentum ? 2 : 1));
     }
     // What a sequence and head has of its own, by one thread.
     __device__ void open(const RecurrentCall& call, u32 head, u64 index) {
-        find_anchor(call, head), grads = slots(call.dinitial, call, index);
+        find_anchor(call, head);
         if (!anchored) return;
         danchor[0] = low(call.danchor[0] + index * call.sizes[0]), danchor[1] = high(call.danchor[1] + index * call.sizes[1]);
     }
@@ -69,15 +76,26 @@ struct ResidentReverse : Resident {
 
     // A layer's weights into their place, and momentum, the anchor or gradients if they are asked for and there.
     TOGETHER_OF void stage(u32 l, bool momenta, bool anchors, bool gradients) const {
-        // In the order of the planes.
-        Panel from[5] = {now.x[l], now.s[l], anchor[l], grads.x[l], grads.s[l]};
-        bool asked[5] = {true, momenta, anchors, gradients, gradients};
         u32 height = this->height(l), wide = this->wide(l);
-// One loop: code for a matrix is there once.
-#pragma unroll 1
-        for (u32 i = 0; i < 5; i++)
-            if (asked[i] && has(i % 3)) fill_plane(i < 3 ? w[l][i] : dw[l][i - 3], from[i], height, wide);
+        fill_plane(w[l][WEIGHTS], now.x[l], height, wide);
+        if (momenta && momentum) fill_plane(w[l][MOMENTUM], now.s[l], height, wide);
+        if (anchors && anchored) fill_plane(w[l][ANCHOR], anchor[l], height, wide);
+        if (gradients) copy(dw[l][WEIGHTS], grads[l][WEIGHTS], height, wide);
+        if (gradients && momentum) copy(dw[l][MOMENTUM], grads[l][MOMENTUM], height, wide);
         __syncthreads();
+    }
+    // Gradients of states into planes, and between where the caller has them and where this block does.
+    template <class To, class From> TOGETHER_OF static void copy(To to, From from, u32 height, u32 wide) {
+        tiles<SIDE>(height, wide, [&](const Tile& tile) {
+            float x[SIDE][4];
+            get_tile(x, from, tile), set_tile(to, tile, x);
+        });
+    }
+    template <class Move> __device__ __forceinline__ void each_grad(const State& of, Move move) const {
+        for (u32 l = 0; l < 2; l++) {
+            move(grads[l][WEIGHTS], of.x[l], height(l), wide(l));
+            if (momentum) move(grads[l][MOMENTUM], of.s[l], height(l), wide(l));
+        }
     }
     // Values of both layers, with all that gradients need of the way to them; the second layer is left in place.
     TOGETHER_OF void inner_grads(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
@@ -160,7 +178,8 @@ struct ResidentReverse : Resident {
     // before the activation.
     __device__ __forceinline__ void to_queries(u32 l) const {
         Plane query = queries[l], key = keys[l], dr = read_grads(l), dpreq = this->dpreq;
-        Panel preq = this->preq, of_q = {sums + (u64)3 * rows * o.value, o.key};
+        Own preq = this->preq;
+        Panel of_q = {sums + (u64)3 * rows * o.value, o.key};
         u32 depth = wide(l), kind = o.activation;
         tiles<SIDE>(rows, height(l), [&](const Tile& tile) {
             // The share of each is taught by what it read: an inner product a row.
@@ -187,7 +206,7 @@ struct ResidentReverse : Resident {
     // Of keys: c ∘ (z dXᵀ) + E ∘ (z dSᵀ) + dmaskedᵀ ρ.
     __device__ __forceinline__ void to_keys(u32 l) const {
         Plane query = queries[l], z = values(l);
-        Panel to = l ? dh : dk;
+        Own to = l ? dh : dk;
         u32 depth = wide(l);
         tiles<SIDE>(rows, height(l), [&](const Tile& tile) {
             float sum[SIDE][4] = {};
@@ -206,7 +225,7 @@ struct ResidentReverse : Resident {
     // Of values: c ∘ (κ dX) + E ∘ (κ dS) + maskedᵀ dr. Those of the first layer go on to both that they were made of.
     __device__ __forceinline__ void to_values(u32 l) const {
         Plane key = keys[l], dr = read_grads(l), dz0 = this->dz0, z = values(l);
-        Panel pre = this->pre, back = this->back, dh = this->dh, dz1 = this->dz1;
+        Own pre = this->pre, back = this->back, dh = this->dh, dz1 = this->dz1;
         u32 depth = height(l), kind = o.activation;
         tiles<SIDE>(rows, wide(l), [&](const Tile& tile) {
             // Shares of writes in the last state, as those of reads above.
@@ -241,7 +260,8 @@ struct ResidentReverse : Resident {
         // What weights forget goes to the anchor.
         float rest = 1.0f - n.A[tokens - 1];
         const float* by = n.rest;
-        Panel danchor = this->danchor[l], dx = grads.x[l];
+        Panel danchor = this->danchor[l];
+        Own dx = grads[l][WEIGHTS];
         Plane query = queries[l], dr = read_grads(l);
         u32 depth = rows;
         tiles<SIDE>(height(l), wide(l), [&](const Tile& tile) {
@@ -259,14 +279,15 @@ struct ResidentReverse : Resident {
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
         // Shares of the first state that each token reads.
         const float *by_x = n.kept, *by_s = n.pushed;
-        Panel own_x = now.x[l], own_s = now.s[l], dx = grads.x[l], ds = grads.s[l], anchor = this->anchor[l];
+        Plane own_x = w[l][WEIGHTS], own_s = w[l][MOMENTUM], anchor = w[l][ANCHOR];
+        Own dx = grads[l][WEIGHTS], ds = grads[l][MOMENTUM];
         Plane query = queries[l], dr = read_grads(l);
         bool momentum = this->momentum, anchored = this->anchored;
         u32 depth = rows;
         tiles<SIDE>(height(l), wide(l), [&](const Tile& tile) {
             float of_x[SIDE][4], of_s[SIDE][4] = {}, own[SIDE][4], own_of_s[SIDE][4] = {};
-            // States and gradients of 32 bits.
-            get_tile(own, own_x, tile), get_tile(of_x, dx, tile);
+            // Gradients of 32 bits; of the state halves are enough for sums over all of it.
+            get_tile(of_x, dx, tile), get_tile(own, own_x, tile);
             if (anchored) {
                 // X forgets to it.
                 get_tile(of_s, anchor, tile);
@@ -301,7 +322,7 @@ struct ResidentReverse : Resident {
     }
     // Gradients of weights at the point get xᵀ y and further xᵀ y: where the point is X + S, both do.
     TOGETHER_OF void add_to_point(u32 l) const {
-        Panel of_x = grads.x[l], of_s = grads.s[l];
+        Own of_x = grads[l][WEIGHTS], of_s = grads[l][MOMENTUM];
         Plane key = keys[l], other = l ? dless : dpre, dz0 = this->dz0, z1 = this->z1;
         bool both = ahead();
         u32 depth = rows;
@@ -334,7 +355,7 @@ struct ResidentReverse : Resident {
         // Outputs are not made: only the hidden layer is asked for.
         u32 kind = o.activation;
         Plane q = queries[0], hq = queries[1], z0 = this->z0;
-        Panel preq = this->preq;
+        Own preq = this->preq;
         tiles<SIDE>(rows, width, [&](const Tile& tile) {
             float sum[SIDE][4] = {};
             read(sum, 0, q, z0, tile);
@@ -363,8 +384,8 @@ struct ResidentReverse : Resident {
     __device__ __forceinline__ void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
         // The second layer at the point, once more.
         stage(1, ahead(), false, false);
-        Panel sums_of = {sums + (u64)2 * rows * o.value, o.value}, dz1 = this->dz1, less = this->less, u = this->u;
-        Panel pre = this->pre, dh = this->dh, dk = this->dk;
+        Panel sums_of = {sums + (u64)2 * rows * o.value, o.value}, less = this->less, u = this->u;
+        Own pre = this->pre, dh = this->dh, dk = this->dk, dz1 = this->dz1;
         Plane dz0 = this->dz0, dless = this->dless, dpre = this->dpre;
         u32 kind = o.activation, width = this->width, value = o.value, rows = this->rows;
         tiles<SIDE>(rows, value, [&](const Tile& tile) {
