@@ -135,9 +135,11 @@ __device__ __forceinline__ void forward(const ChunkForward& args, float* shared)
     }
 
 // Name, keys, value columns of a block, momentum.
+FORWARD(chunk_32, 32, 32, false)
 FORWARD(chunk_64, 64, 32, false)
 FORWARD(chunk_128, 128, 32, false)
 FORWARD(chunk_128_wide, 128, 64, false)
+FORWARD(chunk_32_momentum, 32, 32, true)
 FORWARD(chunk_64_momentum, 64, 32, true)
 FORWARD(chunk_128_momentum, 128, 32, true)
 FORWARD(chunk_128_wide_momentum, 128, 64, true)

@@ -88,28 +88,35 @@ struct Gradients {
 }
 
 kernels! { PREPARE {
+    "chunk_prepare_32" Prepare32 { all: Prepare }
     "chunk_prepare_64" Prepare64 { all: Prepare }
     "chunk_prepare_128" Prepare128 { all: Prepare }
 } }
 kernels! { FORWARD {
+    "chunk_32" Forward32 { all: Forward }
     "chunk_64" Forward64 { all: Forward }
     "chunk_128" Forward128 { all: Forward }
     "chunk_128_wide" Forward128Wide { all: Forward }
+    "chunk_32_momentum" Forward32Momentum { all: Forward }
     "chunk_64_momentum" Forward64Momentum { all: Forward }
     "chunk_128_momentum" Forward128Momentum { all: Forward }
     "chunk_128_wide_momentum" Forward128WideMomentum { all: Forward }
 } }
 kernels! { REVERSE {
+    "chunk_reverse_32" Reverse32 { all: Reverse }
     "chunk_reverse_64" Reverse64 { all: Reverse }
     "chunk_reverse_128" Reverse128 { all: Reverse }
     "chunk_reverse_128_wide" Reverse128Wide { all: Reverse }
+    "chunk_reverse_32_momentum" Reverse32Momentum { all: Reverse }
     "chunk_reverse_64_momentum" Reverse64Momentum { all: Reverse }
     "chunk_reverse_128_momentum" Reverse128Momentum { all: Reverse }
     "chunk_reverse_128_wide_momentum" Reverse128WideMomentum { all: Reverse }
 } }
 kernels! { GRADIENTS {
+    "chunk_gradients_32" Gradients32 { all: Gradients }
     "chunk_gradients_64" Gradients64 { all: Gradients }
     "chunk_gradients_128" Gradients128 { all: Gradients }
+    "chunk_gradients_32_momentum" Gradients32Momentum { all: Gradients }
     "chunk_gradients_64_momentum" Gradients64Momentum { all: Gradients }
     "chunk_gradients_128_momentum" Gradients128Momentum { all: Gradients }
 } }
@@ -134,7 +141,8 @@ impl Tiles {
     /// Those of narrow blocks, which need least memory.
     fn narrow(key: usize, momentum: bool) -> Self {
         match key {
-            ..=64 => Self { keys: 64, walk: 32, gradients: 32 },
+            ..=32 => Self { keys: 32, walk: 32, gradients: 32 },
+            33..=64 => Self { keys: 64, walk: 32, gradients: 32 },
             _ => Self { keys: 128, walk: 32, gradients: if momentum { 16 } else { 32 } },
         }
     }
@@ -199,6 +207,7 @@ impl<'a> Chunks<'a> {
         let all = Prepare { call, prepared: pointer(&chunks.prepared), chunks: layout.intervals() as u32, unused: 0 };
         let grid = chunks.grid(chunks.all(), 0);
         match tiles.keys {
+            32 => device.launch(grid, &Prepare32 { all })?,
             64 => device.launch(grid, &Prepare64 { all })?,
             _ => device.launch(grid, &Prepare128 { all })?,
         }
@@ -247,6 +256,8 @@ impl<'a> Chunks<'a> {
         };
         let (device, grid) = (self.device, self.grid(self.head_tiles(), 1));
         match (self.tiles.keys, self.tiles.walk, self.layout.spec.momentum) {
+            (32, _, false) => device.launch(grid, &Forward32 { all }),
+            (32, _, true) => device.launch(grid, &Forward32Momentum { all }),
             (64, _, false) => device.launch(grid, &Forward64 { all }),
             (64, _, true) => device.launch(grid, &Forward64Momentum { all }),
             (_, 32, false) => device.launch(grid, &Forward128 { all }),
@@ -283,6 +294,8 @@ impl<'a> Chunks<'a> {
         };
         let (device, grid) = (self.device, self.grid(self.all(), 3));
         match (self.tiles.keys, self.layout.spec.momentum) {
+            (32, false) => device.launch(grid, &Gradients32 { all }),
+            (32, true) => device.launch(grid, &Gradients32Momentum { all }),
             (64, false) => device.launch(grid, &Gradients64 { all }),
             (64, true) => device.launch(grid, &Gradients64Momentum { all }),
             (_, false) => device.launch(grid, &Gradients128 { all }),
@@ -304,6 +317,8 @@ impl<'a> Chunks<'a> {
         };
         let (device, grid) = (self.device, self.grid(self.head_tiles(), 2));
         match (self.tiles.keys, self.tiles.walk, self.layout.spec.momentum) {
+            (32, _, false) => device.launch(grid, &Reverse32 { all }),
+            (32, _, true) => device.launch(grid, &Reverse32Momentum { all }),
             (64, _, false) => device.launch(grid, &Reverse64 { all }),
             (64, _, true) => device.launch(grid, &Reverse64Momentum { all }),
             (_, 32, false) => device.launch(grid, &Reverse128 { all }),

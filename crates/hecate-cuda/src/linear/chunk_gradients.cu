@@ -171,7 +171,9 @@ __device__ __forceinline__ void gradients(const ChunkGradients& args, float* sha
     }
 
 // Name, keys, value columns at a time, momentum.
+GRADIENTS(chunk_gradients_32, 32, 32, false)
 GRADIENTS(chunk_gradients_64, 64, 32, false)
 GRADIENTS(chunk_gradients_128, 128, 32, false)
+GRADIENTS(chunk_gradients_32_momentum, 32, 32, true)
 GRADIENTS(chunk_gradients_64_momentum, 64, 32, true)
 GRADIENTS(chunk_gradients_128_momentum, 128, 16, true)

@@ -139,7 +139,11 @@ __device__ __forceinline__ void prepare(const Prepare& args, float* shared) {
     for (u32 i = threadIdx.x; i < VECTORS; i += THREADS) to[2 * SQUARE + i] = vectors[i];
 }
 
-// Keys of up to 64 elements, and of up to 128.
+// Keys of up to 32 elements, of up to 64, and of up to 128.
+KERNEL(chunk_prepare_32, Prepare, 256) {
+    DYNAMIC_SHARED(float, shared);
+    prepare<32>(args, shared);
+}
 KERNEL(chunk_prepare_64, Prepare, 256) {
     DYNAMIC_SHARED(float, shared);
     prepare<64>(args, shared);

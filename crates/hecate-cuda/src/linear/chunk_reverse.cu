@@ -134,9 +134,11 @@ __device__ __forceinline__ void reverse(const ChunkReverse& args, float* shared)
     }
 
 // Name, keys, value columns of a block, momentum.
+REVERSE(chunk_reverse_32, 32, 32, false)
 REVERSE(chunk_reverse_64, 64, 32, false)
 REVERSE(chunk_reverse_128, 128, 32, false)
 REVERSE(chunk_reverse_128_wide, 128, 64, false)
+REVERSE(chunk_reverse_32_momentum, 32, 32, true)
 REVERSE(chunk_reverse_64_momentum, 64, 32, true)
 REVERSE(chunk_reverse_128_momentum, 128, 32, true)
 REVERSE(chunk_reverse_128_wide_momentum, 128, 64, true)

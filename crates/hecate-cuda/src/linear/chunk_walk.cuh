@@ -3,7 +3,7 @@
 #pragma once
 #include "chunk.cuh"
 
-// A block has 256 threads, 64 tokens and WIDTH value columns. KEYS is K rounded up to 64 or 128; outside K and V all
+// A block has 256 threads, 64 tokens and WIDTH value columns. KEYS is K rounded up to 32, 64 or 128; outside K and V all
 // elements are zero. S: there is a momentum.
 template <u32 KEYS, u32 WIDTH, bool S>
 struct ChunkWalk {
