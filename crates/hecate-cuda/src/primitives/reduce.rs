@@ -188,6 +188,7 @@ fn add_up(device: &Cuda, all: Vec<Parts>, sums: &[&Tensor<Cuda>]) -> Result<()> 
         // Either width is added up in 64 bits, and rounded to the type once, at the end.
         narrow: narrow.into(),
     };
+    // The second place stays empty where there is one sum.
     for (i, (parts, sum)) in all.iter().zip(sums).enumerate() {
         (call.y[i], call.parts[i]) = ((*sum).into(), parts.pointer());
     }

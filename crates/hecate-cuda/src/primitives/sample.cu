@@ -50,6 +50,7 @@ struct Token {
 // 2³¹ at level 0, half of it 2²⁴ levels further.
 __device__ __forceinline__ u32 weight(u32 level) {
     const u32 powers[6] = POWERS;
+    // The lower 24 bits are a fraction of a halving, the upper ones whole halvings.
     const u32 fraction = level << 8;
     u32 power = powers[5];
 #pragma unroll
@@ -59,6 +60,7 @@ __device__ __forceinline__ u32 weight(u32 level) {
 
 // A part of a whole under 2⁶², in parts of 2³².
 __device__ __forceinline__ u64 share(u64 whole, u32 part) {
+    // Both halves by themselves: their product would not fit 64 bits.
     return (whole >> 32) * part + ((whole & 0xffffffffu) * part >> 32);
 }
 
@@ -81,6 +83,7 @@ __device__ __forceinline__ u32 warp_total(u32 x) {
 #endif
 }
 __device__ __forceinline__ u64 warp_largest(u64 x) {
+    // A butterfly, so that all lanes have it.
     for (u32 mask = 16; mask > 0; mask >>= 1) {
         const u64 other = __shfl_xor_sync(0xffffffffu, x, mask);
         x = other > x ? other : x;
@@ -91,6 +94,7 @@ __device__ __forceinline__ u64 warp_largest(u64 x) {
 // The sum over this lane of the warp and those before it.
 __device__ __forceinline__ u64 running(u64 x) {
     for (u32 step = 1; step < 32; step *= 2) {
+        // Lanes without a neighbour so far to the left keep what they have.
         u64 left = __shfl_up_sync(0xffffffffu, x, step);
         if (threadIdx.x % 32 >= step) x += left;
     }
@@ -141,6 +145,7 @@ struct Group {
             const T sum = warp_total(x[i]);
             if (lane == 0) board.warps[i][warp] = sum;
         }
+        // Blocks that are behind still read the numbers of the turn before.
         turn ^= 1;
         __syncthreads();
         // A warp has a number.
@@ -161,6 +166,7 @@ struct Group {
     // Over all tokens of the text, in every thread.
     __device__ __forceinline__ Sum total(const Sum& own) {
         add<u64, 2>({own.count, own.mass});
+        // Lane 0 has the count, lane 1 the weight.
         const u64 sum = told(cluster.count);
         return {__shfl_sync(0xffffffffu, sum, 0), __shfl_sync(0xffffffffu, sum, 1)};
     }
@@ -171,6 +177,7 @@ struct Group {
         if (threadIdx.x % 32 == 0) board.warps[0][threadIdx.x / 32] = x;
         turn ^= 1;
         __syncthreads();
+        // The first warp meets what all warps left.
         if (threadIdx.x < 32) tell(0, warp_largest(board.warps[0][threadIdx.x]));
         cluster.meet();
         for (u32 block = 0; block < cluster.count; block++) {
@@ -194,6 +201,7 @@ template <u32 TYPE> struct Row {
 
     __device__ __forceinline__ Row(const Sample& args, Group& group, u32* held) : args(args), group(group), held(held) {
         width = LANES / group.cluster.count;
+        // The last round of tokens may not be whole: its empty places count too.
         places = (args.vocabulary + LANES - 1) / LANES * width;
         half = 0.0f;
     }
@@ -208,10 +216,12 @@ template <u32 TYPE> struct Row {
         return load(Array{args.scores.data, TYPE}, text * args.vocabulary + token);
     }
     __device__ __forceinline__ u32 level(float score) const {
+        // Halves of scores, whose difference cannot overflow.
         float distance = half - 0.5f * score;
         return distance < args.limit ? (u32)(distance * args.scale) : NEVER;
     }
     __device__ __forceinline__ u32 level_at(u32 place) const {
+        // Else the score is read again, from the second cache.
         if (held) return held[place];
         const u32 own = token(place);
         return own < args.vocabulary ? level(score(own)) : NEVER;
@@ -265,6 +275,7 @@ template <u32 TYPE> struct Row {
     __device__ __forceinline__ u32 edge() {
         u32 low = 0, high = 31u << 24;
         while (low < high) {
+            // Levels that are tried lie a step apart.
             const u32 step = (high - low) / (TRIED + 1) + 1;
             u32 upto[TRIED] = {};
 #pragma unroll 4
@@ -292,6 +303,7 @@ template <u32 TYPE> struct Row {
     __device__ __forceinline__ u64 kept(const Sum& all) {
         if (args.top_k == 0 || all.count <= args.top_k) return all.mass;
         const u32 last = edge();
+        // All tokens up to that level, of which the last ones are too many.
         const Sum upto = group.total(ahead({last + 1, 0}));
         return upto.mass - (upto.count - args.top_k) * weight(last);
     }
@@ -302,6 +314,7 @@ template <u32 TYPE> struct Row {
         Board& board = group.board;
         const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const u64 earlier = __shfl_sync(0xffffffffu, group.told(group.cluster.rank), 1);
+        // Threads a width apart have tokens of the same lane.
         board.threads[threadIdx.x] = own;
         __syncthreads();
         // Of a lane of tokens, which several threads have.

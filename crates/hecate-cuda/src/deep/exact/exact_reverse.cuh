@@ -268,6 +268,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
                     own[j] = d.x[m][(4 * n + j) / E][(4 * n + j) % E];
                     sum += own[j] * away[j];
                 }
+                // What this thread has added up so far.
                 const float4 old = *sums;
                 const float rest = 1.0f - a;
                 *sums = make_float4(old.x + rest * own[0], old.y + rest * own[1], old.z + rest * own[2], old.w + rest * own[3]);
