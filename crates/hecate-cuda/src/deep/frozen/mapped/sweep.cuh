@@ -56,32 +56,34 @@ __device__ __forceinline__ float* stage() {
     return near;
 }
 
-// Tokens from `first` on, with up to three more panels of columns.
+// Tokens from `first` on, with up to three more panels of columns: a warp a token.
 template <u32 MORE> __device__ __forceinline__ void put_on_stage(const Layer& l, const Panel (&more)[3], u32 first, u32 count) {
-    float* to = stage();
     // One loop for rows of both widths.
-    u32 widest = (l.height > l.wide ? l.height : l.wide) / 4;
-    for (u32 n = threadIdx.x; n < count * widest; n += blockDim.x) {
-        u32 s = n / widest, i = n % widest * 4, t = first + s;
-        bool row = i < l.height, column = i < l.wide;
-        float* own = to + s * l.staged() + i;
-        // All loads stand before the first store.
-        float4 k, q, z, x[3];
-        if (row) k = l.key.four(t, i), q = l.query.four(t, i);
-        if (column) z = l.value.four(t, i);
+    u32 widest = l.height > l.wide ? l.height : l.wide, lane = threadIdx.x % 32;
+    ROWS(s, count) {
+        float* to = stage() + s * l.staged();
+        u32 t = first + s;
+        float number = lane < NUMBERS ? l.numbers[lane * l.rows + t] : 0.0f;
+        for (u32 i = lane * 4; i < widest; i += 128) {
+            bool row = i < l.height, column = i < l.wide;
+            float* own = to + i;
+            // All loads stand before the first store.
+            float4 k, q, z, x[3];
+            if (row) k = l.key.four(t, i), q = l.query.four(t, i);
+            if (column) z = l.value.four(t, i);
 #pragma unroll
-        for (u32 m = 0; m < MORE; m++)
-            if (column) x[m] = more[m].four(t, i);
-        if (row) *(float4*)own = k, *(float4*)(own + l.height) = q;
-        own += 2 * l.height;
-        if (column) *(float4*)own = z;
+            for (u32 m = 0; m < MORE; m++)
+                if (column) x[m] = more[m].four(t, i);
+            if (row) *(float4*)own = k, *(float4*)(own + l.height) = q;
+            own += 2 * l.height;
+            if (column) *(float4*)own = z;
 #pragma unroll
-        for (u32 m = 0; m < MORE; m++)
-            if (column) *(float4*)(own + (m + 1) * l.wide) = x[m];
+            for (u32 m = 0; m < MORE; m++)
+                if (column) *(float4*)(own + (m + 1) * l.wide) = x[m];
+        }
+        // Numbers stand behind a token's rows.
+        if (lane < NUMBERS) to[l.staged() - NUMBERS + lane] = number;
     }
-    // Numbers stand behind a token's rows.
-    for (u32 n = threadIdx.x; n < count * NUMBERS; n += blockDim.x)
-        to[n / NUMBERS * l.staged() + l.staged() - NUMBERS + n % NUMBERS] = l.numbers[n % NUMBERS * l.rows + first + n / NUMBERS];
 }
 
 // Four and eight neighbours.
@@ -242,35 +244,36 @@ template <int MAP> __device__ __forceinline__ float unit_of(const Layer& l, u32 
     return MAP == SOFTMAX ? LOG2_E : 1.0f / l.sigma[state];
 }
 
-// Puts together what the round's warps left of a chunk, `count` tokens from `first` on, tile by tile in order.
+// Puts together what the round's warps left of a chunk, `count` tokens from `first` on, tile by tile in order. A warp has a
+// token, and its lanes the columns of a tile.
 template <int MAP> __device__ __forceinline__ void add_looks(const Layer& l, const float* parts, u32 round, u32 first, u32 count) {
-    u32 across = l.across(), tiles = min(l.tiles() - round, blockDim.x / 32), wide = l.wide;
-    for (u32 n = threadIdx.x; n < count * wide; n += blockDim.x) {
-        // Tiles of a column lie a row of tiles apart.
-        u32 s = n / wide, column = n % wide, side = column / TILE, from = (side + across - round % across) % across;
-        u64 at = (u64)(first + s) * wide + column;
-        const float* of = parts + s * PART_ROW + column % TILE;
-        // Rounds are more than one where a layer has more tiles than the block has warps.
-        // What earlier rounds left.
-        bool begun = side < round;
-        float read = begun ? l.reads[at] : 0.0f;
-        if (MAP == SOFTMAX) {
-            float sum = begun ? l.sums[at] : 0.0f, old = begun ? l.tops[at] : -INFINITE, top = old;
-            for (u32 w = from; w < tiles; w += across) top = fmaxf(top, of[w * PARTS + 2 * TILE]);
-            if (begun) read *= short_exp2(old - top), sum *= short_exp2(old - top);
-            for (u32 w = from; w < tiles; w += across) {
-                float by = short_exp2(of[w * PARTS + 2 * TILE] - top);
-                read += by * of[w * PARTS], sum += by * of[w * PARTS + TILE];
+    u32 across = l.across(), tiles = min(l.tiles() - round, blockDim.x / 32), skipped = round % across, lane = threadIdx.x % 32;
+    ROWS(s, count) {
+        u64 at = (u64)(first + s) * l.wide + lane;
+        for (u32 side = 0; side < across; side++, at += TILE) {
+            // Tiles of a column lie a row of tiles apart.
+            u32 from = side < skipped ? side + across - skipped : side - skipped;
+            const float* of = parts + s * PART_ROW + lane;
+            // Rounds are more than one where a layer has more tiles than the block has warps.
+            // What earlier rounds left.
+            bool begun = side < round;
+            float read = begun ? l.reads[at] : 0.0f;
+            if (MAP == SOFTMAX) {
+                float sum = begun ? l.sums[at] : 0.0f, old = begun ? l.tops[at] : -INFINITE, top = old;
+                for (u32 w = from; w < tiles; w += across) top = fmaxf(top, of[w * PARTS + 2 * TILE]);
+                if (begun) read *= short_exp2(old - top), sum *= short_exp2(old - top);
+                for (u32 w = from; w < tiles; w += across) {
+                    float by = short_exp2(of[w * PARTS + 2 * TILE] - top);
+                    read += by * of[w * PARTS], sum += by * of[w * PARTS + TILE];
+                }
+                // Exponents go along, since other blocks have others.
+                l.sums[at] = sum, l.tops[at] = top;
+            } else {
+                for (u32 w = from; w < tiles; w += across) read += of[w * PARTS];
             }
-            // Exponents go along, since other blocks have others.
-            l.sums[at] = sum, l.tops[at] = top;
-        } else {
-            for (u32 w = from; w < tiles; w += across) read += of[w * PARTS];
+            l.reads[at] = read;
         }
-        l.reads[at] = read;
-    }
-    if (MAP != SOFTMAX) {
-        EACH(s, count) {
+        if (MAP != SOFTMAX && lane == 0) {
             float norm = round ? l.norms[first + s] : 0.0f;
             for (u32 w = 0; w < tiles; w++) norm += parts[w * PARTS + CHUNK * PART_ROW + s];
             l.norms[first + s] = norm;

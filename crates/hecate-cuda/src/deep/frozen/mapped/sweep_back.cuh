@@ -95,37 +95,43 @@ __device__ __forceinline__ void token_back(const Layer& l, Tile& tile, Tile& d, 
     if (lane == 0) part[CHUNK * PART_ROW + s] = da;
 }
 
-// Adds what the round's warps left of a chunk, `count` tokens from `first` on, tile by tile in order.
+// Adds what the round's warps left of a chunk, `count` tokens from `first` on, tile by tile in order. A warp has a token, and
+// its lanes the rows or columns of a tile.
 template <int MAP>
 __device__ __forceinline__ void add_parts(const Layer& l, const BackLayer& b, const float* parts, u32 round, u32 first, u32 count) {
-    u32 across = l.across(), tiles = min(l.tiles() - round, blockDim.x / 32);
-    for (u32 n = threadIdx.x; n < 2 * count * l.height; n += blockDim.x) {
-        // Queries, then keys. The tiles of the round that have the row follow each other.
-        u32 s = n / l.height, row = n % l.height, begin = row / TILE * across, key = s >= count;
-        s -= key * count;
-        u32 from = max(begin, round), to = min(begin + across, round + tiles);
-        if (from >= to) continue;
-        float& sum = (key ? b.dkey : b.dquery).at(first + s, row);
-        // Nothing is there before the row's first tile.
-        float all = begin >= round ? 0.0f : sum;
-        for (u32 w = from - round; w < to - round; w++) all += parts[w * PARTS + s * PART_ROW + key * TILE + row % TILE];
-        sum = all;
-    }
-    for (u32 n = threadIdx.x; n < count * l.wide; n += blockDim.x) {
-        // The same of columns, whose tiles lie a row of tiles apart.
-        u32 s = n / l.wide, column = n % l.wide, side = column / TILE;
-        float& sum = b.dvalue.at(first + s, column);
-        // Nothing is there before the column's first tile.
-        float all = side >= round ? 0.0f : sum;
-        for (u32 w = (side + across - round % across) % across; w < tiles; w += across)
-            all += parts[w * PARTS + s * PART_ROW + 2 * TILE + column % TILE];
-        sum = all;
-    }
-    EACH(s, count) {
-        // States counted in a unit of their own.
-        float da = 0.0f;
-        for (u32 w = 0; w < tiles; w++) da += parts[w * PARTS + CHUNK * PART_ROW + s];
-        b.da[first + s] += da / unit_of<MAP>(l, first + s);
+    u32 across = l.across(), tiles = min(l.tiles() - round, blockDim.x / 32), end = round + tiles, skipped = round % across;
+    u32 lane = threadIdx.x % 32;
+    ROWS(s, count) {
+        u32 t = first + s;
+        const float* own = parts + s * PART_ROW + lane;
+        for (u32 top = 0, begin = 0; top < l.height; top += TILE, begin += across) {
+            // The tiles of the round that have the rows follow each other.
+            u32 from = max(begin, round), to = min(begin + across, end);
+            if (from >= to) continue;
+            // Nothing is there before the rows' first tile.
+            float &to_query = b.dquery.at(t, top + lane), &to_key = b.dkey.at(t, top + lane);
+            float query = begin >= round ? 0.0f : to_query, key = begin >= round ? 0.0f : to_key;
+#pragma unroll 4
+            for (u32 w = from - round; w < to - round; w++) query += own[w * PARTS], key += own[w * PARTS + TILE];
+            to_query = query, to_key = key;
+        }
+        for (u32 side = 0; side < across; side++) {
+            // The same of columns, whose tiles lie a row of tiles apart.
+            float& to_value = b.dvalue.at(t, side * TILE + lane);
+            // Nothing is there before the columns' first tile.
+            float value = side >= round ? 0.0f : to_value;
+#pragma unroll 4
+            for (u32 w = side < skipped ? side + across - skipped : side - skipped; w < tiles; w += across)
+                value += own[w * PARTS + 2 * TILE];
+            to_value = value;
+        }
+        if (lane == 0) {
+            // States counted in a unit of their own.
+            float da = 0.0f;
+#pragma unroll 8
+            for (u32 w = 0; w < tiles; w++) da += parts[w * PARTS + CHUNK * PART_ROW + s];
+            b.da[t] += da / unit_of<MAP>(l, t);
+        }
     }
 }
 
@@ -152,9 +158,9 @@ template <int MAP> TOGETHER void sweep_back(const Layer& of, const BackLayer& ba
         const float* kept = l.kept + (u64)number * l.chunks() * TILE_SIZE;
         for (u32 chunk = chunks; chunk-- > 0;) {
             u32 first = chunk * CHUNK, count = min(l.tokens - first, CHUNK);
-            put_on_stage<MAP == SOFTMAX ? 3 : 2>(l, more, first, count);
-            // Exactly what the forward had there: errors do not pass from chunk to chunk.
+            // Exactly what the forward had there: errors do not pass from chunk to chunk. Tokens are read meanwhile.
             if (works) tile.recall(kept + chunk * TILE_SIZE);
+            put_on_stage<MAP == SOFTMAX ? 3 : 2>(l, more, first, count);
             if (works && chunk + 1 == chunks) open_back<MAP>(l, b, tile, d);
             __syncthreads();
             if (works) {
