@@ -36,7 +36,7 @@ pub fn sample<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         // Both limits: the second counts in what the first leaves, ties at its edge included.
         ([6, 3000], Draw { temperature: 0.9, top_k: 50, top_p: 0.9 }),
         ([6, 3000], Draw { temperature: 5.0, top_k: 700, top_p: 0.3 }),
-        // More texts, of which each gets fewer processors, and more tokens than are held near one.
+        // More texts, of which each gets fewer processors, and more tokens than fit shared memory.
         ([25, 1100], Draw { temperature: 0.8, top_k: 50, top_p: 0.9 }),
         ([60, 2100], Draw { temperature: 0.8, top_k: 50, top_p: 0.9 }),
         ([150, 1030], Draw { temperature: 0.8, top_k: 50, top_p: 0.9 }),

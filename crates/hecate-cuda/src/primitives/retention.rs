@@ -56,7 +56,7 @@ impl primitives::Retention for Cuda {
         // A block has `columns` heads and `height` rows.
         let columns = width.next_power_of_two().min(COLUMNS);
         let across = width.div_ceil(columns);
-        // A thread has a row at least: gradients of few tokens wait for it, and many blocks are sooner through.
+        // Few rows a thread: with few tokens, more blocks are sooner through.
         let height = rows.div_ceil((BLOCKS / across).max(1)).max(THREADS / columns);
         let count = rows.div_ceil(height);
         // A part of both gradients from every block.

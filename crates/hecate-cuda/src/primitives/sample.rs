@@ -4,8 +4,8 @@
 //! order of sums, and is the one that other backends draw from the same scores. Seed and count of draws lie on the device
 //! and are moved on there: a graph that holds the draw can be replayed, and draws the next token every time.
 //!
-//! A token is known only when all are looked at, several times over. So the blocks of a text are a cluster, as many as leave
-//! each text its own; they keep what they made of the scores in shared memory.
+//! A token is known only when all are looked at, several times over. So the blocks of a text are a cluster, which keeps what it
+//! made of the scores in shared memory. There are as many blocks as the GPU has multiprocessors for, and the vocabulary lanes.
 
 use crate::{
     Cuda,
@@ -40,14 +40,14 @@ kernels! { SOURCE {
 } }
 
 impl Sample for Cuda {
-    /// `[B]` tokens of `scores [B,V]`. A thread has a lane of tokens.
+    /// `[B]` tokens of `scores [B,V]`. As many threads as a text has blocks share a lane of tokens.
     fn sample(&self, cut: &Cut, scores: &Tensor<Self>, streams: &Tensor<Self>) -> Result<Sampled<Tensor<Self>>> {
         let batch = scores.shape().rows();
         // Both are written by one launch, so that a captured step needs no other for its counters.
         let tokens = self.empty([batch], DType::U32)?;
         let next = self.empty(streams.shape().clone(), DType::U32)?;
         let vocabulary = scores.shape().last();
-        let blocks = self.blocks_of_a_text(batch);
+        let blocks = self.blocks_of_a_text(batch, vocabulary);
         let bytes = 4 * vocabulary.div_ceil(LANES) * LANES / blocks;
         let held = BOARD + bytes <= self.properties().shared_memory;
         let call = Call {
@@ -63,7 +63,7 @@ impl Sample for Cuda {
             top_p: cut.top_p,
             held: u32::from(held),
         };
-        // A block has as many threads as there are lanes: which lane a token has is part of the definition.
+        // Blocks share out the lanes, not the threads: each has as many as there are lanes of all.
         let grid = Grid { shared: BOARD + if held { bytes } else { 0 }, ..Grid::blocks(batch * blocks, LANES as u32) };
         self.launch_early(grid, blocks as u32, &call)?;
         Ok(Sampled { tokens, streams: next })
@@ -71,12 +71,14 @@ impl Sample for Cuda {
 }
 
 impl Cuda {
-    /// As many blocks as let all texts run at once, in a cluster each. Without clusters a text has one.
-    fn blocks_of_a_text(&self, batch: usize) -> usize {
+    /// As many blocks as there are multiprocessors for, and a token for each lane. Without clusters a text has one.
+    fn blocks_of_a_text(&self, batch: usize, vocabulary: usize) -> usize {
         let multiprocessors = self.properties().multiprocessors as usize;
         if !self.begins_early() {
             return 1;
         }
-        [8, 4, 2].into_iter().find(|blocks| batch * blocks <= multiprocessors).unwrap_or(1)
+        // With a part of the lanes a block has little to do, and still waits for the others at every sum.
+        let most = (multiprocessors / batch.max(1)).min(vocabulary / LANES);
+        [8, 4, 2].into_iter().find(|&blocks| blocks <= most).unwrap_or(1)
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Grouped<C> {
     pub(crate) cluster: usize,
     /// Threads of each.
     pub(crate) threads: u32,
-    /// Elements by which these exchange sums, the first of each one's workspace.
+    /// Elements by which these exchange sums, or that the kernel divides itself: the first of each one's workspace.
     pub(crate) exchanged: usize,
     /// Arrays of a block in the order in which the kernel takes them.
     pub(crate) arrays: Vec<usize>,

@@ -255,7 +255,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
 #pragma unroll
         for (u32 m = 0; m < 2; m++)
             Image<E, UNITS>::each(images, m, [&](u32 u, u32 i, float to) {
-                // The anchor comes from the caches, where all sequences of a head find it.
+                // From the block's own image, which the caches hold.
                 state.x[m][u][i] = to + a * (state.x[m][u][i] - to);
             });
     }

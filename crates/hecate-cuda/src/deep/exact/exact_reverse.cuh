@@ -54,7 +54,7 @@ template <u32 E, u32 UNITS, int BIAS, int RETENTION, bool MOMENTUM> struct Exact
     float *after, *before, *other;
     // Factors of the weights that are there.
     float after_factors[2], before_factors[2];
-    // Images of the anchors and their gradients in the workspace; null: none.
+    // Images of the anchors in the workspace, null where there are none; then of their gradients.
     float *anchor, *danchor;
 
     __device__ __forceinline__ ExactReverse(const RecurrentCall& call, const Options& o, float* near)

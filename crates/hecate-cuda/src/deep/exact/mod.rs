@@ -24,12 +24,14 @@
 //!
 //! States are kept as by the general kernels, so that either backward could follow either forward. A block of the backward has
 //! 65 states in its workspace, as theirs has, and pre-activations and errors by token. Where weights are exponentials, these
-//! lie beside the states. Anchors lie in the workspace too, as threads hold them, and in the backward their gradients.
+//! lie beside the states. Anchors lie in the workspace too, as threads hold them: the weights' size in a forward, twice that in a
+//! backward, which has their gradients beside them.
 //!
 //! # What it costs
 //!
 //! Of a forward, a token reads each weight of a `[K,D]` and `[D,V]` memory twice and writes it once, with momentum nine
-//! operations a weight. Two exchanges among lanes and one barrier are what a token takes beside that.
+//! operations a weight. Two exchanges among lanes and one barrier are what a token takes beside that. An anchor is read once a
+//! token; a backward reads it twice, and reads and writes its gradient.
 //!
 //! # What goes by the general kernels
 //!

@@ -21,8 +21,8 @@
 //!
 //! Weights and momentum of 32 bits are read and written once a group, where states are kept or where the last one goes. A
 //! backward has room for the weights of one layer, and puts each there when it is used, with gradients of the state beside it.
-//! Those have 32 bits in the block's workspace, in the order of the threads that have them, until the first group is done. So lines of
-//! the cache are whole: little of it is left beside shared memory.
+//! Those have 32 bits, in the block's workspace where shared memory has no room, until the first group is done. They lie in the
+//! order of the threads that have them: the first cache is small beside so much shared memory, so lines of it are to be used whole.
 //!
 //! # What it costs
 //!

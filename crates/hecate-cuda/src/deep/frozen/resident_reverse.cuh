@@ -49,7 +49,7 @@ struct ResidentReverse : Resident {
         // What fits no more goes to the workspace.
         c = panel(arena, rows, rows), dc = panel(arena, rows, rows), e = panel(arena, rows, rows);
         pre = own(arena, rows, width), back = own(arena, rows, width), preq = own(arena, rows, width);
-        // Each thread writes where it has read.
+        // `to_keys` writes it where the same threads have read `preq` in `to_queries`, which comes first.
         dh = preq;
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value), less = panel(arena, rows, o.value);
         dz1 = own(arena, rows, o.value), dk = own(arena, rows, o.key);
