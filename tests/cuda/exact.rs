@@ -94,14 +94,16 @@ fn anchors_of_all_rules() {
     }
 }
 
-/// Two runs have the same bits, with arguments of either type.
+/// Two runs have the same bits, with arguments of either type, to zero and to an anchor.
 #[test]
 fn runs_repeat() {
-    let case = Case::new(TitansMlp::default(), Sizes::new(2, 100, 2, 64, 64), 99);
-    for (device, dtype) in backends().iter().flat_map(|gpu: &Gpu| [(gpu, DType::F32), (gpu, DType::Bf16)]) {
-        let [first, second] = [(); 2].map(|()| case.run(device, dtype).unwrap());
-        for ((slot, first), (_, second)) in first.list().into_iter().zip(second.list()) {
-            assert_eq!(first.values, second.values, "{case} {slot}");
+    let case = || Case::new(TitansMlp::default(), Sizes::new(2, 100, 2, 64, 64), 99);
+    for case in [case(), case().anchored(5).expect("an anchor")] {
+        for (device, dtype) in backends().iter().flat_map(|gpu: &Gpu| [(gpu, DType::F32), (gpu, DType::Bf16)]) {
+            let [first, second] = [(); 2].map(|()| case.run(device, dtype).unwrap());
+            for ((slot, first), (_, second)) in first.list().into_iter().zip(second.list()) {
+                assert_eq!(first.values, second.values, "{case} {slot}");
+            }
         }
     }
 }

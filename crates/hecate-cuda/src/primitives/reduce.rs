@@ -178,6 +178,7 @@ impl Parts {
 /// Adds up one or two sums of one size.
 fn add_up(device: &Cuda, all: Vec<Parts>, sums: &[&Tensor<Cuda>]) -> Result<()> {
     let Some(&Parts { count, width, narrow, .. }) = all.first() else { return Ok(()) };
+    debug_assert!(all.iter().all(|parts| (parts.count, parts.width, parts.narrow) == (count, width, narrow)));
     let columns = width.next_power_of_two().min(TOTALS);
     let mut call = ColumnTotals {
         y: [Array::NONE; 2],

@@ -5,7 +5,8 @@
 //! and are moved on there: a graph that holds the draw can be replayed, and draws the next token every time.
 //!
 //! A token is known only when all are looked at, several times over. So the blocks of a text are a cluster, which keeps what it
-//! made of the scores in shared memory. There are as many blocks as the GPU has multiprocessors for, and the vocabulary lanes.
+//! made of the scores in shared memory. There are as many blocks as the GPU has multiprocessors for, and at most one for every
+//! 1,024 tokens.
 
 use crate::{
     Cuda,
@@ -71,7 +72,7 @@ impl Sample for Cuda {
 }
 
 impl Cuda {
-    /// As many blocks as there are multiprocessors for, and a token for each lane. Without clusters a text has one.
+    /// As many blocks as there are multiprocessors for, up to one for every 1,024 tokens. Without clusters a text has one.
     fn blocks_of_a_text(&self, batch: usize, vocabulary: usize) -> usize {
         let multiprocessors = self.properties().multiprocessors as usize;
         if !self.begins_early() {
