@@ -34,6 +34,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("product.cuh", include_str!("product.cuh")),
     ("unit_slots.cuh", include_str!("rules/unit_slots.cuh")),
     ("square.cuh", include_str!("rules/square.cuh")),
+    ("newton_schulz_groups.cuh", include_str!("rules/newton_schulz_groups.cuh")),
     ("newton_schulz_halves.cuh", include_str!("rules/newton_schulz_halves.cuh")),
     ("phi.cuh", include_str!("rules/phi.cuh")),
     ("newton_schulz.cuh", include_str!("rules/newton_schulz.cuh")),

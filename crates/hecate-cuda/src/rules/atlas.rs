@@ -31,6 +31,8 @@ const THREADS: usize = 256;
 /// `AtlasPieces::TOKENS` and `Halves::SIZE`.
 const TOKENS: usize = 8;
 const HALVES: usize = SIDE * 72;
+/// `SQUARE_GROUPS`.
+const GROUPS: usize = 2;
 
 /// Twin of `atlas.cu`'s `Atlas` and of `atlas_pieces.cu`'s `AtlasPieces`.
 #[derive(Clone, Copy, Debug)]
@@ -91,9 +93,10 @@ impl Recurrent<Own> for Atlas {
         let (rows, square) = (panel(TOKENS + last, SIDE), SIDE * SIDE);
         let state = 2 * square + last * 2 * SIDE;
         // Keys, values and errors of windows; sums of what is read; factors: X of two steps or of all, A, B, D, P.
-        // A backward wants X of all steps at once.
-        let factors = if pass == 0 { 4 } else { STEPS as usize + 4 };
-        let mut room = vec![rows, rows, rows, TOKENS * 4 * SIDE, factors * HALVES];
+        // A backward wants X of all steps at once. Groups of warps have places of their own, from a multiple of 1 KiB on.
+        let (factors, of_group) = if pass == 0 { (4, 3) } else { (STEPS as usize + 4, 4) };
+        let factors = if device.groups() { GROUPS * of_group * square + 256 } else { factors * HALVES };
+        let mut room = vec![rows, rows, rows, TOKENS * 4 * SIDE, factors];
         // Gradients of rows of windows, three kinds; sums for queries and gates.
         let sums = (3 + WINDOW as usize) * THREADS / 32;
         room.extend([rows, rows, rows, TOKENS * 2 * SIDE, TOKENS * sums].into_iter().filter(|_| pass == 1));
@@ -104,8 +107,8 @@ impl Recurrent<Own> for Atlas {
         let pair = properties.capability.0 >= 9 && device.compiles() && blocks <= properties.multiprocessors as usize;
         let (cluster, kernels) = if pair { (2, TWO) } else { (1, ONE) };
         let start = if pass == 0 { kernels.forward } else { kernels.backward };
-        // The gradient of the state, and two matrices a token; what blocks exchange.
-        let (far, shared) = (state + 2 * TOKENS * square, 4 * TOKENS * square);
+        // The gradient of the state, two matrices a token, X of all steps of every group; what blocks exchange.
+        let (far, shared) = (state + (2 * TOKENS + GROUPS * STEPS as usize) * square, 4 * TOKENS * square);
         let (threads, tokens, gates, near_adjoint) = (THREADS, TOKENS, 3 + self.window as usize, false);
         Pieces { start, cluster, threads, tokens, gates, state, point: square, far, shared, near_adjoint, room }
             .grouped(device, self.frozen, dims, pass)

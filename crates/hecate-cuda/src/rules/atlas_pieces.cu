@@ -2,7 +2,7 @@
 //
 // The errors of a window depend on the gradient point alone: they are made for all tokens of a piece at once. Momentum and
 // memory then stay in registers from token to token, laid out as products on tensor cores leave their results.
-#include "newton_schulz_halves.cuh"
+#include "newton_schulz_groups.cuh"
 #include "pieces.cuh"
 
 // Places of X for every step, and sums over windows in registers, bound both of these.
@@ -35,18 +35,39 @@ struct AtlasPieces {
         Panel k, v, e;
         // Sums of warps for what tokens read [tokens,4,64].
         float* read;
-        // Places of factors: X of two steps or of all, A, B.
+        // Places of factors: of the block, X of two steps or of all, A, B; or of each group, X of two steps, A.
         Halves factors;
+        // In global memory, of a backward: by token dM, then S after it; then what groups keep.
+        float* far = nullptr;
 
-        __device__ Forward(const AtlasPieces& cell, Near& near, u32 kept = 2, u32 others = 2)
+        __device__ Forward(const AtlasPieces& cell, Near& near, u32 places = 4, u32 of_group = 3)
             : k(near, cell.rows(), SIDE), v(near, cell.rows(), SIDE), e(near, cell.rows(), SIDE),
-              read(near.take(TOKENS * 4 * SIDE)), factors{(u16*)near.take((kept + others) * Halves::SIZE)} {}
+              read(near.take(TOKENS * 4 * SIDE)), factors{(u16*)near.take(factor_room(places, of_group))} {}
+
+        // A group's places begin at a multiple of 1 KiB.
+        static __device__ u32 factor_room(u32 places, u32 of_group) {
+            return GROUPS_MULTIPLY ? SQUARE_GROUPS * of_group * PLACE / 2 + 256 : places * Halves::SIZE;
+        }
     };
 
     // Newton-Schulz with `kept` places of X.
     __device__ NewtonSchulzHalves newton_schulz(Halves factors, u32 kept) const {
         auto place = [&](u32 number) { return Halves{factors.at + number * 2 * Halves::SIZE}; };
         return {steps, alpha, beta, kappa, epsilon, factors, place(kept), place(kept + 1), place(kept + 2), place(kept + 3), kept};
+    }
+
+    // The same of this thread's group, with `places` for it.
+    __device__ NewtonSchulzGroups newton_schulz_group(const Forward& room, u32 places) const {
+        // The same for all lanes, and known to be.
+        const u32 group = __shfl_sync(0xffffffffu, threadIdx.x / GROUP_THREADS, 0);
+        u16* own = (u16*)(((u64)room.factors.at + 1023) / 1024 * 1024) + group * places * PLACE;
+        uint4* kept = (uint4*)(room.far + (2 * TOKENS + group * STEPS) * COUNT);
+        return {steps, alpha, beta, kappa, epsilon, own, own + PLACE, own + 2 * PLACE, own + 3 * PLACE, kept};
+    }
+    // Calls `f` with each of the tokens of this thread's group, which no other group of a cluster has.
+    template <class F> __device__ static void each_of_group(const Piece& piece, F f) {
+        const u32 count = piece.cluster.count;
+        for (u32 t = piece.cluster.rank + threadIdx.x / GROUP_THREADS * count; t < piece.tokens; t += SQUARE_GROUPS * count) f(t);
     }
 
     // Weight of the row of windows that is `back` before that of token `t`; other gates come first.
@@ -87,15 +108,11 @@ struct AtlasPieces {
     __device__ static u32 warp_row() { return threadIdx.x / 32 % 4; }
     __device__ static u32 warp_column() { return threadIdx.x / 128; }
 
-    // A matrix by token in global memory, each thread's own elements: the same threads of all blocks find them.
-    __device__ static void keep(float* to, u32 number, const Square& from) {
-#pragma unroll
-        for (u32 n = 0; n < 16; n++) to[(number * 16 + n) * SQUARE_THREADS + threadIdx.x] = from.x[n];
-    }
+    // A matrix by token in global memory.
+    __device__ static void keep(float* to, u32 number, const Square& from) { from.store(to + number * COUNT); }
     __device__ static Square kept(const float* from, u32 number) {
         Square result;
-#pragma unroll
-        for (u32 n = 0; n < 16; n++) result.x[n] = from[(number * 16 + n) * SQUARE_THREADS + threadIdx.x];
+        result.load(from + number * COUNT);
         return result;
     }
     // Where a cluster leaves updates (0), and what these give to the momentum (1). Pieces take turns: a block may be one ahead.
@@ -107,24 +124,40 @@ struct AtlasPieces {
         const Piece& piece, const float* point, const float* old, float* next, const Forward& room, bool outputs
     ) const {
         begin(piece, point, old, room);
-        const NewtonSchulzHalves orthogonal = newton_schulz(room.factors, 2);
-        float* updates = exchanged(piece, 0);
+        float *updates = exchanged(piece, 0), *momenta = exchanged(piece, 1), inverse;
         Square m, s;
         s.load(old + COUNT);
         // Momenta are made by all blocks, and the update of each token by one.
-        for (u32 t = 0; t < piece.tokens; t++) {
-            learn(piece, t, s, room);
-            float inverse;
-            if (piece.owns(t)) keep(updates, t, orthogonal.forward(s, inverse));
+        if constexpr (GROUPS_MULTIPLY) {
+            for (u32 t = 0; t < piece.tokens; t++) {
+                learn(piece, t, s, room);
+                if (piece.owns(t)) keep(momenta, t, s);
+            }
+            __syncthreads();
+            const NewtonSchulzGroups orthogonal = newton_schulz_group(room, 3);
+            each_of_group(piece, [&](u32 t) {
+                orthogonal.forward<false>(momenta + t * COUNT, inverse).store(updates + t * COUNT);
+            });
+        } else {
+            const NewtonSchulzHalves orthogonal = newton_schulz(room.factors, 2);
+            for (u32 t = 0; t < piece.tokens; t++) {
+                learn(piece, t, s, room);
+                if (piece.owns(t)) keep(updates, t, orthogonal.forward(s, inverse));
+            }
         }
         m.load(old);
         // From here on the updates of all blocks are seen.
         piece.cluster.meet();
+        Square coming = kept(updates, 0);
         for (u32 t = 0; t < piece.tokens; t++) {
             float* read = room.read + (t * 4 + warp_row()) * SIDE;
-            if (!after) m.down(piece.q.row(t), read);
-            m.add(expf(piece.gates.row(t)[0]), piece.gates.row(t)[2], kept(updates, t));
-            if (after) m.down(piece.q.row(t), read);
+            const Square update = coming;
+            // On its way while this token's is worked on.
+            if (t + 1 < piece.tokens) coming = kept(updates, t + 1);
+            const bool reads = outputs && piece.owns(t);
+            if (reads && !after) m.down(piece.q.row(t), read);
+            m.add(expf(piece.gates.row(t)[0]), piece.gates.row(t)[2], update);
+            if (reads && after) m.down(piece.q.row(t), read);
         }
         m.store(next), s.store(next + COUNT);
         shift(piece, next, room);
@@ -159,11 +192,9 @@ struct AtlasPieces {
         float *dq, *sums;
         // By row of windows and warp, where factors are not needed any more: g [rows,4,64], `e dSᵀ` [rows,2,64].
         float *own_g, *own_k;
-        // In global memory by token: dM, then S after it.
-        float* far;
 
         __device__ Backward(const AtlasPieces& cell, Near& near)
-            : Forward(cell, near, STEPS, 4), g(near, cell.rows(), SIDE), dv(near, cell.rows(), SIDE),
+            : Forward(cell, near, STEPS + 4, 4), g(near, cell.rows(), SIDE), dv(near, cell.rows(), SIDE),
               dk(near, cell.rows(), SIDE), dq(near.take(TOKENS * 2 * SIDE)), sums(near.take(TOKENS * SUMS * WARPS)),
               own_g((float*)factors.at), own_k(own_g + cell.rows() * 4 * SIDE) {}
     };
@@ -208,32 +239,47 @@ struct AtlasPieces {
     // Forward again through the piece: updates, and what every one gives to its momentum (85), each by one block. Then
     // gradients of q, a and θ.
     __device__ void updates_vjp(const Piece& piece, const float* old, const Backward& room) const {
-        const NewtonSchulzHalves orthogonal = newton_schulz(room.factors, STEPS);
-        float *updates = exchanged(piece, 0), *backs = exchanged(piece, 1);
+        float *updates = exchanged(piece, 0), *backs = exchanged(piece, 1), inverse;
         Square m, s;
         s.load(old + COUNT);
         for (u32 t = 0; t < piece.tokens; t++) {
             learn(piece, t, s, room);
             keep(room.far, TOKENS + t, s);
-            if (!piece.owns(t)) continue;
-            float inverse;
+            if (GROUPS_MULTIPLY || !piece.owns(t)) continue;
+            const NewtonSchulzHalves orthogonal = newton_schulz(room.factors, STEPS);
             keep(updates, t, orthogonal.forward(s, inverse));
             // `dU = θ dM`.
             Square d = kept(room.far, t);
             d.scale(piece.gates.row(t)[2]);
             keep(backs, t, orthogonal.backward(s, inverse, d));
         }
+        if constexpr (GROUPS_MULTIPLY) {
+            __syncthreads();
+            const NewtonSchulzGroups orthogonal = newton_schulz_group(room, 4);
+            each_of_group(piece, [&](u32 t) {
+                const float* own = room.far + (TOKENS + t) * COUNT;
+                orthogonal.forward<true>(own, inverse).store(updates + t * COUNT);
+                GroupSquare d;
+                d.load(room.far + t * COUNT);
+                d.scale(piece.gates.row(t)[2]);
+                orthogonal.backward(own, inverse, d);
+                d.store(backs + t * COUNT);
+            });
+        }
         m.load(old);
         piece.cluster.meet();
+        Square coming = kept(updates, 0), coming_d = kept(room.far, 0);
         for (u32 t = 0; t < piece.tokens; t++) {
             float* dq = room.dq + (t * 2 + warp_column()) * SIDE;
-            Square update = kept(updates, t), d = kept(room.far, t);
+            const Square update = coming, d = coming_d;
+            // On their way while this token's are worked on.
+            if (t + 1 < piece.tokens) coming = kept(updates, t + 1), coming_d = kept(room.far, t + 1);
+            const bool owned = piece.owns(t);
             // With the memory before the token, and its update.
-            sum(room, t, 0, d.dot(m));
-            sum(room, t, 1, d.dot(update));
-            if (!after) m.along(piece.dout.row(t), dq);
+            if (owned) sum(room, t, 0, d.dot(m)), sum(room, t, 1, d.dot(update));
+            if (owned && !after) m.along(piece.dout.row(t), dq);
             m.add(expf(piece.gates.row(t)[0]), piece.gates.row(t)[2], update);
-            if (after) m.along(piece.dout.row(t), dq);
+            if (owned && after) m.along(piece.dout.row(t), dq);
         }
     }
 
@@ -242,18 +288,24 @@ struct AtlasPieces {
         // Of the last rows of windows, sums of dS by their weights in all windows that have them.
         Square d, rows[WINDOW] = {};
         d.load(dmomentum);
+        const float* backs = exchanged(piece, 1);
+        Square coming = kept(backs, piece.tokens - 1);
         for (u32 t = piece.tokens; t-- > 0;) {
-            d.add(1.0f, 1.0f, kept(exchanged(piece, 1), t));
-            Square before;
-            if (t) before = kept(room.far, TOKENS + t - 1);
-            else before.load(old + COUNT);
-            sum(room, t, 2, d.dot(before));
+            d.add(1.0f, 1.0f, coming);
+            if (t) coming = kept(backs, t - 1);
+            const bool owned = piece.owns(t);
+            if (owned) {
+                Square before;
+                before.load(t ? room.far + (TOKENS + t - 1) * COUNT : old + COUNT);
+                sum(room, t, 2, d.dot(before));
+            }
             // Number `back` is of the row so far before the token's own.
 #pragma unroll
             for (u32 back = 0; back < WINDOW; back++) {
                 if (back >= window) continue;
                 u32 i = last() + t - back;
                 rows[back].add(1.0f, weight(piece, t, back), d);
+                if (!owned) continue;
                 // `k dS eᵀ`, as ⟨dS, kᵀ e⟩.
                 Square outer = {};
                 outer.add_outer(1.0f, room.k.row(i), room.e.row(i));
@@ -295,7 +347,13 @@ struct AtlasPieces {
         __syncthreads();
         ROWS(i, count) LANES(r, SIDE) {
             const float* own = room.own_k + i * 2 * SIDE + r;
-            float of_point = thread_dot(point + r * SIDE, room.g.row(i), SIDE);
+            float of_point = 0.0f;
+#pragma unroll 4
+            for (u32 step = 0; step < SIDE; step += 4) {
+                // Each lane begins elsewhere in its row: all would read from the same banks.
+                const u32 j = (step + 4 * r) % SIDE;
+                of_point += thread_dot(point + r * SIDE + j, room.g.row(i) + j, 4);
+            }
             room.dk.row(i)[r] = own[0] + own[SIDE] - of_point + later(dkeys, i, r);
         }
         // `−kᵀ g` over all rows.
