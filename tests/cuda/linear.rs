@@ -4,7 +4,7 @@ use super::{gpu::agree, with_algorithm};
 use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
-    rules::{Delta, Titans},
+    rules::{Delta, Hebbian, Lightning, Titans},
 };
 use hecate_cuda::{Algorithm, Cuda};
 
@@ -96,6 +96,51 @@ where
 fn segments() {
     segments_are_seamless(Delta::default());
     segments_are_seamless(Titans::default());
+}
+
+/// Token by token as the oracle has it; and in segments beside each other at most twice as far from 32 bits as rounding the
+/// arguments leads, three times where a gradient is of a state and its gradient, which are both rounded. The same bits twice.
+fn adds_up<R: Oracle>(case: &Case<R>)
+where
+    Cuda: Kernel<R>,
+{
+    let (scan, chunked) = (with_algorithm(Algorithm::Scan), with_algorithm(Algorithm::Chunk(64)));
+    checks::rounding_of(&scan, case);
+    for (scan, chunked) in scan.iter().zip(&chunked) {
+        let run = |device: &Cuda, dtype| case.run(device, dtype).unwrap();
+        let (exact, rounded) = (run(scan, DType::F32), run(scan, DType::Bf16));
+        let (found, again) = (run(chunked, DType::Bf16), run(chunked, DType::Bf16));
+        for (i, (slot, exact)) in exact.list().into_iter().enumerate() {
+            let [rounded, found, again] = [&rounded, &found, &again].map(|results| &results.list()[i].1.values);
+            let limit = if slot == "log_a" { 3.0 } else { 2.0 } * error(&exact.values, rounded);
+            let off = error(&exact.values, found);
+            assert!(off <= limit, "{case} {slot}: {off:.2e}, limit {limit:.2e}");
+            assert_eq!(error(found, again), 0.0, "{case} {slot}");
+        }
+    }
+}
+
+/// Rules that never erase go in segments from 32 chunks on, where few blocks run: 17, 17 and 15 chunks here. Retentions are those
+/// of the case, or 1, or such that a segment leaves 0.6 of what was, or that two tokens in a row leave nothing.
+#[test]
+fn segments_of_sums() {
+    let sizes = Sizes::new(1, 3100, 1, 72, 72);
+    for (seed, rule) in (111..).zip(Hebbian::all()) {
+        adds_up(&Case::new(rule, sizes, seed));
+        for log_a in [0.0, -5e-4, -60.0] {
+            adds_up(&Case::new(rule, sizes, seed).with(|slot, x| match slot {
+                "log_a" => Array::full(x.shape, log_a),
+                _ => x,
+            }));
+        }
+    }
+    adds_up(&Case::new(Lightning::default(), sizes, 117));
+}
+
+/// Segments end where their sequence does.
+#[test]
+fn segments_of_packed_sums() {
+    adds_up(&Case::packed(Hebbian::default(), &[1100, 1, 2100, 70], 1, 80, 120, 118));
 }
 
 macro_rules! rounding_tests {

@@ -23,6 +23,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("chunk_bf16/slabs.cuh", include_str!("linear/chunk_bf16/slabs.cuh")),
     ("chunk_bf16/products.cuh", include_str!("linear/chunk_bf16/products.cuh")),
     ("chunk_bf16/gates.cuh", include_str!("linear/chunk_bf16/gates.cuh")),
+    ("chunk_bf16/additive.cuh", include_str!("linear/chunk_bf16/additive.cuh")),
     ("chunk_bf16/forward.cuh", include_str!("linear/chunk_bf16/forward.cuh")),
     ("chunk_bf16/reverse.cuh", include_str!("linear/chunk_bf16/reverse.cuh")),
     // Rules token by token, and products of a block.

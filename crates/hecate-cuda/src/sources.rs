@@ -38,6 +38,8 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::sample::SOURCE,
     &primitives::softmax::SOURCE,
     // The linear engine, form by form.
+    &linear::chunk_bf16::additive::SOURCE,
+    &linear::chunk_bf16::additive::GRADIENTS,
     &linear::chunk_bf16::prepare::SOURCE,
     &linear::chunk_bf16::forward::SOURCE,
     &linear::chunk_bf16::reverse::SOURCE,

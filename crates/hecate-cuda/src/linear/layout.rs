@@ -137,7 +137,7 @@ pub(super) struct LinearCall {
     /// `q` and `k` are `[rows,H,K]`, `v` is `[rows,H,V]`.
     q: Array,
     k: Array,
-    v: Array,
+    pub(super) v: Array,
     /// Gates `[rows,H]` in 32 bits; null where the rule has none.
     log_a: Pointer,
     log_eta: Pointer,

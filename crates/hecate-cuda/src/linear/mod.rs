@@ -31,7 +31,8 @@
 //! In the first `K` counts as 64, 128 or 256, and in `2 K V m` `V` as a multiple of 16; `128 V` is `2 V` a token. The
 //! constants are what is prepared of a chunk, which the first form keeps and the second makes again. `2 K V m` and
 //! `4 K V m` are the state before it, and for the backward its gradient after it. `128 V` are `Z`, and for the backward
-//! `Λ`.
+//! `Λ`. Rules that never erase, where they go by [`chunk_bf16::additive`], have the states alone, and 64 KiB for each segment of a
+//! head.
 
 pub(crate) mod chunk;
 pub(crate) mod chunk_bf16;

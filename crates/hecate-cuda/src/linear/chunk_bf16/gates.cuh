@@ -5,7 +5,8 @@
 
 // GROUPS of warps share the keys, HALVES the columns of squares. The factors of (25), by their elements from OF_ERASE_A on,
 // have gradients that are sums over keys.
-template <u32 GROUPS, u32 HALVES, u32 WARPS, bool S>
+// ADD: w comes after products with values.
+template <u32 GROUPS, u32 HALVES, u32 WARPS, bool S, bool ADD>
 struct Tokens {
     static constexpr u32 FACTORS = S ? 6 : 3, BLOCK = 32 * WARPS, SHARING = BLOCK / CHUNK;
 
@@ -17,7 +18,8 @@ struct Tokens {
     float dw[CHUNK], dr[HALVES][CHUNK];
     // <dM,M₀>, <dM,S₀>, <dS,S₀>
     float carried[3][WARPS];
-    __align__(16) float vectors[ELEMENTS];
+    // ADD: those of reads and writes have their places, the others are `written`.
+    __align__(16) float vectors[ADD ? OF_ERASE_B * CHUNK : ELEMENTS];
     MaskGradient<S> mask_gradient;
 
     // Gates and empty sums, then the mask's own columns; `join` of the mask follows after a barrier.
@@ -64,6 +66,25 @@ struct Tokens {
         return sum;
     }
 
+    // ADD: what the reads of a sub-chunk give to w of each write of the chunk, in places of what has to do with r.
+    __device__ __forceinline__ float* written(u32 sub_chunk) {
+        return sub_chunk < 3 ? vectors + sub_chunk * CHUNK : dr[HALVES - 1];
+    }
+    // ADD: factors of (25) by the mask, of one token a thread; w goes along with c of a write.
+    __device__ __forceinline__ void set_factors(const Linear& p) {
+        const u32 t = threadIdx.x;
+        if (t >= CHUNK) return;
+        vectors[OF_READ_A * CHUNK + t] = p.before ? mask_gradient.a_of(t) : mask_gradient.mask.state(t);
+        vectors[OF_LAST_C * CHUNK + t] = mask_gradient.mask.last(t) * gates[0][t];
+    }
+    // ADD: the gradient of w from that of c of the last token, and of reads before.
+    __device__ __forceinline__ void join_writes(u32 t, float last) {
+        float sum = mask_gradient.mask.last(t) * last;
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) sum += written(i)[t];
+        dw[t] = sum;
+    }
+
     // All sums of one token a thread.
     __device__ __forceinline__ void join(const Linear& p, u32 n) {
         const u32 t = threadIdx.x;
@@ -75,7 +96,11 @@ struct Tokens {
         dr[0][t] = p.erase ? sum : 0.0f;
         const float to_a = after_token(p, n, t, 0);
         if constexpr (S) mask_gradient.to_a[t] = to_a, mask_gradient.to_b[t] = after_token(p, n, t, 1);
-        else mask_gradient.finish(t, to_a + (t + 1 == n ? total_carried(0) : 0.0f), total(OF_LAST_C, t));
+        else {
+            const float last = total(OF_LAST_C, t);
+            if (ADD) join_writes(t, last);
+            mask_gradient.finish(t, to_a + (t + 1 == n ? total_carried(0) : 0.0f), ADD ? gates[0][t] * last : last);
+        }
     }
 
     // (32) and (14), with everything gathered.

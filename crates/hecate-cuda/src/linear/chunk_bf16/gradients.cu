@@ -26,7 +26,7 @@ struct Gradients : Products<KEYS, APART, S> {
     // Value columns of the squares at once.
     static constexpr u32 WIDTH = KEYS == 64 ? 64 : 128;
     using Wide = Tile<WIDTH, GROUP>;
-    using Own = Tokens<Base::GROUPS, CHUNK / SIDES, WARPS, S>;
+    using Own = Tokens<Base::GROUPS, CHUNK / SIDES, WARPS, S, false>;
     static_assert(sizeof(Own) <= (S ? 68 << 10 : 23 << 10), "what the launch has for it");
     // Slabs, dN and dG; before these the values of the squares.
     // Elements of 16 bits.

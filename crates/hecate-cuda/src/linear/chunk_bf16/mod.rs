@@ -54,6 +54,9 @@
 //! Then long sequences go in [`segments`]: `prepare` of the next segment, or `gradients` of the one before, work beside the
 //! chain on a second stream.
 //!
+//! Rules that never erase have nothing to solve. Where groups multiply, keys and values of 65 to 128 go by [`additive`]: nothing is
+//! prepared, and segments of a chain run beside each other.
+//!
 //! # What it costs
 //!
 //! Costs are those of a chunk of 64 tokens of a head, `K = V = D`. Products are of `64·64·D` multiply-adds, 1.05 MFLOP
@@ -66,6 +69,8 @@
 //! | `forward` | 7 (`K M`, `Q M`, `Kᵀ Z`: 2 each; `T`, `Y`: ½ each) | 18 KiB | for a backward `2 D²` (state), `128 D` (`Z`) |
 //! | `reverse` | 7 | 18 KiB | `2 D²`, `128 D` (`Λ`) |
 //! | `gradients` | 10 | `4 D²`, `256 D` | gates |
+//! | `additive`, forward | 6 | in segments `256 D` | for a backward `2 D²` |
+//! | `additive`, backward and gradients | 14 | `4 D²`, `384 D`; in segments `256 D` | `2 D²`, gates |
 //!
 //! Momentum doubles what has `M` in it: 13 instead of 7, 16 instead of 10. So at `(B,T,H,D) = (4,2048,16,128)`, 2,048
 //! chunks: the forward is 17 GFLOP (0.022 ms at 790 TFLOP/s) and at least 134 MB (0.031 ms at 4.3 TB/s). With what is
@@ -86,6 +91,7 @@
 //! (`decay_mask.cuh`). The solve is forward substitution in blocks of 16 tokens, and products in two parts of 8 bits (that
 //! leave out 2^-16 of a factor) for the rest.
 
+pub(crate) mod additive;
 pub(crate) mod forward;
 pub(crate) mod gradients;
 pub(crate) mod prepare;
@@ -96,9 +102,11 @@ mod tiles;
 use super::layout::{CHUNK, Layout, LinearCall};
 use crate::{
     Cuda,
+    error::unsupported,
     launch::{Array, Grid, Pointer, optional, pointer},
     streams::Streams,
 };
+use additive::Additive;
 use forward::ForwardArguments;
 use gradients::GradientsArguments;
 use hecate_core::{
@@ -127,10 +135,17 @@ pub(super) fn exists(device: &Cuda, dims: &Dims, spec: LinearSpec, inputs: &Line
 /// What a backward starts from.
 #[derive(Debug)]
 pub(super) struct SavedChunks {
-    /// What was prepared, `[kept,H,READY]` words of 32 bits.
-    ready: Tensor<Cuda>,
     /// `[kept,H,1 + S]` matrices, in tiles.
     states: Tensor<Cuda>,
+    /// Nothing in the [additive] form.
+    solved: Option<SolvedChunks>,
+}
+
+/// What is prepared and solved of all chunks.
+#[derive(Debug)]
+struct SolvedChunks {
+    /// What was prepared, `[kept,H,READY]` words of 32 bits.
+    ready: Tensor<Cuda>,
     /// `Z [rows,H,V]`.
     pseudo_values: Tensor<Cuda>,
 }
@@ -153,6 +168,8 @@ pub(super) struct Chunks<'a> {
     calls: [LinearCall; 2],
     /// In which the chain from chunk to chunk goes; more than one where something goes beside it.
     segments: Vec<Segment>,
+    /// The chain of rules that never erase, where it exists.
+    additive: Option<Additive<'a>>,
 }
 
 impl<'a> Chunks<'a> {
@@ -166,7 +183,9 @@ impl<'a> Chunks<'a> {
         // Kernels that go in turn leave nothing to fill: one segment.
         let blocks = if device.in_turn() { multiprocessors } else { states * tiles.blocks(1, layout.dims) };
         let segments = segments(layout.intervals(), blocks, multiprocessors);
-        Self { device, layout, tiles, calls, segments }
+        let additive =
+            additive::exists(device, layout.dims, layout.spec).then(|| Additive::new(device, layout, inputs));
+        Self { device, layout, tiles, calls, segments, additive }
     }
 
     /// Two streams where there are several segments.
@@ -206,6 +225,11 @@ impl<'a> Chunks<'a> {
         outputs: &LinearOutputs<Tensor<Cuda>>,
         keep: bool,
     ) -> Result<Option<SavedChunks>> {
+        if let Some(additive) = &self.additive {
+            let states = if keep { Some(self.state_buffer()?) } else { None };
+            additive.forward(inputs, outputs, states.as_ref())?;
+            return Ok(states.map(|states| SavedChunks { states, solved: None }));
+        }
         // What `prepare` makes, one place a chunk and head.
         let ready = self.device.empty([self.layout.kept_states() * self.layout.dims.heads * READY], DType::F32)?;
         // States in tiles and `Z [rows,H,V]`, for a backward alone.
@@ -233,19 +257,43 @@ impl<'a> Chunks<'a> {
             all.launch(&streams, self.grid(1, of), &self.tiles, self.layout.spec.momentum)?;
         }
         drop(streams);
-        Ok(places.map(|(states, pseudo_values)| SavedChunks { ready, states, pseudo_values }))
+        Ok(places
+            .map(|(states, pseudo_values)| SavedChunks { states, solved: Some(SolvedChunks { ready, pseudo_values }) }))
     }
 
-    /// Equations (23)–(32), from what was kept. The chain is one launch, which says how far it is: if each segment was one,
-    /// the gradients of the last would take its place.
+    /// Equations (23)–(32), from what was kept.
     pub(super) fn backward(
         &self,
         kept: &SavedChunks,
         grads: &LinearOutputs<Tensor<Cuda>>,
         dinputs: &LinearInputs<Tensor<Cuda>>,
     ) -> Result<()> {
-        // Gradients of states in tiles, and `Λ [rows,H,V]`.
-        let (state_grads, solved) = (self.state_buffer()?, self.device.empty(self.layout.dims.values(), DType::Bf16)?);
+        // Gradients of states, in tiles.
+        let state_grads = self.state_buffer()?;
+        match (&kept.solved, &self.additive) {
+            (Some(made), _) => self.backward_by_solved(kept, made, &state_grads, grads, dinputs),
+            (None, Some(additive)) => {
+                additive.backward(grads, dinputs, &state_grads)?;
+                let all = self.gradients(kept, &state_grads, grads, dinputs);
+                let of = Segment { first: 0, chunks: self.layout.intervals() as u32 };
+                additive.gradients(GradientsArguments { of, ..all })
+            }
+            (None, None) => Err(unsupported("this backward", "its forward ran where other kernels are chosen")),
+        }
+    }
+
+    /// The chain is one launch, which says how far it is: if each segment was one, the gradients of the last would take its
+    /// place.
+    fn backward_by_solved(
+        &self,
+        kept: &SavedChunks,
+        made: &SolvedChunks,
+        state_grads: &Tensor<Cuda>,
+        grads: &LinearOutputs<Tensor<Cuda>>,
+        dinputs: &LinearInputs<Tensor<Cuda>>,
+    ) -> Result<()> {
+        // `Λ [rows,H,V]`.
+        let solved = self.device.empty(self.layout.dims.values(), DType::Bf16)?;
         // A count a segment, where somebody waits for one.
         let progress = match self.segments.len() {
             1 => None,
@@ -253,33 +301,50 @@ impl<'a> Chunks<'a> {
         };
         let streams = self.streams();
         streams.link_waits()?;
-        let all = self.reverse(grads, dinputs, &kept.ready, &state_grads, &solved, progress.as_ref());
+        let all = self.reverse(grads, dinputs, &made.ready, state_grads, &solved, progress.as_ref());
         all.launch(&streams, self.grid(2, self.segments[0]), &self.tiles, self.layout.spec.momentum)?;
+        let all = GradientsArguments {
+            ready: pointer(&made.ready),
+            pseudo_values: narrow(&made.pseudo_values),
+            solved: narrow(&solved),
+            ..self.gradients(kept, state_grads, grads, dinputs)
+        };
         // From the last segment to the first, as the chain goes.
         for (i, &of) in self.segments.iter().enumerate().rev() {
             match &progress {
                 Some(progress) if i > 0 => self.await_segment(i, progress)?,
                 _ => streams.wait_for_link()?,
             }
-            let all = GradientsArguments {
-                call: self.calls[1],
-                ready: pointer(&kept.ready),
-                kept: narrow(&kept.states),
-                kept_grads: narrow(&state_grads),
-                pseudo_values: narrow(&kept.pseudo_values),
-                solved: narrow(&solved),
-                dout: narrow(&grads.out),
-                dq: narrow(&dinputs.q),
-                dk: narrow(&dinputs.k),
-                log_a: pointer(&dinputs.log_a),
-                log_eta: optional(dinputs.log_eta.as_ref()),
-                theta: pointer(&dinputs.theta),
-                beta: optional(dinputs.beta.as_ref()),
-                of,
-            };
+            let all = GradientsArguments { of, ..all };
             all.launch(self.device, self.grid(3, of), self.tiles.keys, self.layout.spec.momentum)?;
         }
         Ok(())
+    }
+
+    /// What the gradients of all chunks start from and write, with nothing prepared or solved and `v` in place of `Z`.
+    fn gradients(
+        &self,
+        kept: &SavedChunks,
+        state_grads: &Tensor<Cuda>,
+        grads: &LinearOutputs<Tensor<Cuda>>,
+        dinputs: &LinearInputs<Tensor<Cuda>>,
+    ) -> GradientsArguments {
+        GradientsArguments {
+            call: self.calls[1],
+            ready: 0,
+            kept: narrow(&kept.states),
+            kept_grads: narrow(state_grads),
+            pseudo_values: self.calls[1].v.data,
+            solved: 0,
+            dout: narrow(&grads.out),
+            dq: narrow(&dinputs.q),
+            dk: narrow(&dinputs.k),
+            log_a: pointer(&dinputs.log_a),
+            log_eta: optional(dinputs.log_eta.as_ref()),
+            theta: pointer(&dinputs.theta),
+            beta: optional(dinputs.beta.as_ref()),
+            of: self.segments[0],
+        }
     }
 
     /// Whatever is queued next waits until all blocks of the chain are through a segment.
