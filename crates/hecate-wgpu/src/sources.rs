@@ -16,6 +16,7 @@ pub(crate) const ALL: &[&[Kernel<'static>]] = &[
     deep::LP_LQ,
     linear::chunk::KERNELS,
     linear::chunk::RULE_KERNELS,
+    linear::gradients::KERNELS,
     linear::scan::BEGINS,
     linear::scan::KERNELS,
     memory::KERNELS,

@@ -1,4 +1,4 @@
-//! Gradients of queries, keys, values and gates: equations (23)–(32), but for the systems of (19) and (24), whose
+//! Gradients of queries, keys, values and gates of frozen rules: equations (23)–(32), but for the systems of (19) and (24), whose
 //! solutions are known. All chunks at once, as many as fit into [`SPACE`] and one array.
 //!
 //! An array of the chunks at work, the space, goes from kernel to kernel: each launch reads what the launches before it

@@ -192,6 +192,18 @@ impl<'a> Layout<'a> {
         self.start(&kernel, (args.count as usize).div_ceil(64), args, bindings)
     }
 
+    /// Starts `entry`, a workgroup for each of `args.count`.
+    pub(super) fn launch_workgroups(
+        &self,
+        source: &'static WgslSource,
+        entry: &'static str,
+        constants: &[(&'static str, u32)],
+        args: &LinearArgs,
+        bindings: &[Binding<'_>],
+    ) -> Result<()> {
+        self.start(&Kernel { source, entry, constants }, args.count as usize, args, bindings)
+    }
+
     #[expect(unsafe_code, reason = "the engine's kernels are unchecked")]
     fn start(&self, kernel: &Kernel<'_>, groups: usize, args: &LinearArgs, bindings: &[Binding<'_>]) -> Result<()> {
         // SAFETY: the kernels of this folder keep tokens, rows and columns below the lengths that `args` has of the arrays

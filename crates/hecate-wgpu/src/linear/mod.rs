@@ -8,17 +8,19 @@
 //! Forward goes token by token. Columns never interact; the rows of one stay in the registers of a few invocations.
 //! Backward there are two more such scans. One finds what every token wrote, from the kept states on, for all segments
 //! between them at once. The other finds what that is worth, from the last token to the first. With both known, no system of
-//! equations is left to be solved. The gradients of queries, keys and gates are products of the [chunk form](chunk), for all
-//! chunks at once.
+//! equations is left to be solved. The gradients of queries, keys and gates are products of the
+//! [chunk form](gradients), for all chunks at once, and of [another](chunk) for frozen rules.
 //!
 //! # Memory
 //!
 //! Between forward and backward a call keeps one state every 64 tokens. Frozen rules keep one every `⌊64/G⌋ G` tokens,
 //! as many whole groups as fit. Where a group is longer than 64 tokens, they keep one every 64 tokens of each. While
 //! the backward runs it holds as many gradients of states, and up to four arrays like `v`. Beside these it holds the
-//! elements of as many chunks as [fit into 256 MiB](chunk), or 64 MiB where the memory is not the GPU's own.
+//! elements of as many chunks as [fit into 64 MiB](gradients), or 16 MiB where the memory is not the GPU's own. Frozen
+//! rules have [four times as much](chunk).
 
 pub(crate) mod chunk;
+pub(crate) mod gradients;
 mod layout;
 pub(crate) mod scan;
 mod shape;
@@ -95,7 +97,11 @@ impl<R: LinearRule> Kernel<R, Linear> for Wgpu {
         // Kernels write the gradient of every retention, also of one that is no gate.
         let lowered = LinearInputs::new(&dinputs, || device.empty(dims.scalars(), DType::F32))?;
         let scans = scan::backward(&layout, &wide, kept, &dout, &LinearOutputs::new(grads), &lowered)?;
-        chunk::run(&layout, &wide, &dout, &scans, &lowered)?;
+        if layout.spec.frozen.is_some() {
+            chunk::run(&layout, &wide, &dout, &scans, &lowered)?;
+        } else {
+            gradients::run(&layout, &wide, &dout, &scans, &lowered)?;
+        }
         let dtype = inputs.q.dtype();
         let rounded = |x| device.rounded(x, dtype);
         Ok(Inputs { q: rounded(dinputs.q)?, k: rounded(dinputs.k)?, v: rounded(dinputs.v)?, ..dinputs })

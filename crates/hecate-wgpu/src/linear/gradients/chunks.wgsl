@@ -1,0 +1,71 @@
+// What the kernels of the gradients share. A chunk is a segment between kept states of one head, of up to 64 tokens; a
+// workgroup has one. `space` holds for each chunk at work, from `args.first`:
+//   two squares [64,64], dN and dG of (26), mirrored at the diagonal
+//   vectors [VECTORS,64], a number a token
+//
+// Products go through slices of 16 columns in workgroup memory. An invocation has four rows by four columns.
+
+// Elements of a square, whose rows are tokens and whose columns are earlier writes.
+const SQUARE = CHUNK * CHUNK;
+const DN = 0u;
+const DG = 1u;
+
+// Vectors: sums of (31), then what (32) gives to a and η.
+const READ_M = 0u;    // rows of Q times dO M₀ᵀ
+const READ_S = 1u;
+const AFTER_M = 2u;   // rows of K times Z dM_Cᵀ
+const AFTER_S = 3u;
+const ERASE_M = 4u;   // rows of K times Λ M₀ᵀ
+const ERASE_S = 5u;
+const DA = 6u;
+const DETA = 7u;
+const VECTORS = 8u;
+
+// Invocations of a workgroup.
+const WIDTH = 256u;
+// Columns of a slice, and fours of elements in a slice of 64 rows.
+const COLUMNS = 16u;
+const SLICE = 256u;
+
+// Up to four slices of 64 rows.
+var<workgroup> slices: array<vec4<f32>, SLICES * SLICE>;
+// w, r, a, η of the chunk's tokens.
+var<workgroup> gates: array<vec4<f32>, CHUNK>;
+
+// Where the space of chunk `i` of those at work begins.
+fn base(i: u32) -> u32 {
+    return i * (2u * SQUARE + VECTORS * CHUNK);
+}
+
+// Row `t`, column `j` of a square.
+fn square_at(chunk: u32, which: u32, t: u32, j: u32) -> u32 {
+    return base(chunk) + which * SQUARE + t * CHUNK + j;
+}
+
+// Entry `t` of a vector.
+fn vector_at(chunk: u32, which: u32, t: u32) -> u32 {
+    return base(chunk) + 2u * SQUARE + which * CHUNK + t;
+}
+
+// Tokens after the last neither write nor decay.
+fn read_gates(here: Segment, t: u32) {
+    if t < CHUNK {
+        gates[t] = vec4<f32>(0.0, 0.0, 1.0, 1.0);
+        if t < here.tokens {
+            gates[t] = scalars_of(token(here, t));
+        }
+    }
+}
+
+// The four by four elements of an invocation, counted in fours: 32 neighbours have sixteen rows by 32 columns, so that
+// they read few elements of a slice, and are idle together above a diagonal.
+struct Own {
+    row: u32,
+    column: u32,
+}
+
+fn own_of(local: u32) -> Own {
+    let block = local / 32u;
+    let within = local % 32u;
+    return Own(block / 2u * 4u + within / 8u, block % 2u * 8u + within % 8u);
+}
