@@ -131,6 +131,27 @@ fn factors_in_shared_memory() {
     rounds(&Case::new(titans(16), Sizes::new(20, 17, 14, 32, 32), 67));
 }
 
+/// Columns by which a block's planes are so large that both layers share places.
+const LARGE: MlpMemory = MlpMemory { expansion: 8, ..WIDE };
+
+/// States kept as halves and with 32 bits, in places that layers share.
+#[test]
+fn shared_places() {
+    let (sizes, memory) = (Sizes::new(1, 130, 1, 128, 128), LARGE);
+    let large = TitansMlp { memory, ..titans(64) };
+    rounds(&Case::new(large, sizes, 131));
+    rounds(&Case::new(TitansMlp { frozen: Some(32), ..large }, sizes, 132));
+    let ahead = TitansMlp { momentum: MomentumForm::LookAhead, ..large };
+    rounds(&Case::new(
+        TitansMlp { read: Read::Before, memory: MlpMemory { residual: true, ..LARGE }, ..ahead },
+        sizes,
+        133,
+    ));
+    rounds_anchored(Case::new(Yaad { memory, ..yaad(64) }, sizes, 134));
+    // More memories than run at once.
+    rounds(&Case::new(titans(33), Sizes::new(53, 40, 10, 32, 32), 135));
+}
+
 fn memora(group: u32) -> Memora {
     Memora { frozen: Some(group), ..Memora::default() }
 }
@@ -233,6 +254,8 @@ fn extreme_tokens() {
 fn bits_repeat() {
     let sizes = Sizes::new(2, 130, 3, 64, 64);
     repeats(&Case::new(TitansMlp { memory: WIDE, ..titans(16) }, sizes, 41));
+    repeats(&Case::new(TitansMlp { memory: WIDE, ..titans(64) }, sizes, 44));
+    repeats(&Case::new(TitansMlp { memory: LARGE, ..titans(64) }, Sizes::new(1, 130, 1, 128, 128), 45));
     repeats(&Case::new(Memora { memory: WIDE, ..memora(16) }, sizes, 42));
     repeats(&Case::new(Moneta { memory: WIDE, ..moneta(64) }, sizes, 43));
 }

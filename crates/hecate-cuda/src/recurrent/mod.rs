@@ -59,7 +59,7 @@ pub(crate) trait Recurrent<F = <Self as Rule>::Family>: Rule {
     }
 }
 
-/// A kernel that takes a group of frozen tokens at once. It keeps the states that those by tokens do.
+/// A kernel that takes a group of frozen tokens at once. It keeps states where those by tokens do.
 pub(crate) struct Grouped<C> {
     pub(crate) start: Start<C>,
     /// Blocks that share a memory.
@@ -70,6 +70,9 @@ pub(crate) struct Grouped<C> {
     pub(crate) exchanged: usize,
     /// Arrays of a block in the order in which the kernel takes them.
     pub(crate) arrays: Vec<usize>,
+    /// Elements that a group leaves for its backward in the place of a state, which only the kernel of that pass reads; 0: the
+    /// state.
+    pub(crate) record: usize,
 }
 
 /// How a kernel is queued; it takes `struct Args { RecurrentCall call; Cell cell; }`.
@@ -142,7 +145,7 @@ pub(crate) struct RecurrentCall {
     heads: u32,
     key: u32,
     value: u32,
-    /// Elements of a token's gates, of a state, of a record, of scratch.
+    /// Elements of a token's gates, of a state, of a record ([`Grouped::record`]), of scratch.
     all_gates: u32,
     state: u32,
     record: u32,
@@ -163,18 +166,19 @@ struct Plan<C> {
     start: Start<C>,
     grid: Grid,
     workspace: Tensor<Cuda>,
-    /// Elements of a block's workspace, of shared memory, and [`RecurrentCall::scratch`].
+    /// Elements of a block's workspace, of shared memory, [`RecurrentCall::scratch`] and [`RecurrentCall::record`].
     each: usize,
     near: usize,
     scratch: usize,
+    record: usize,
 }
 
 impl<C> Plan<C> {
     /// The call with the plan's sizes.
     fn call(&self, call: RecurrentCall) -> RecurrentCall {
-        let Self { workspace, each, near, scratch, .. } = self;
-        let (workspace, workspace_each) = (pointer(workspace), *each as u64);
-        RecurrentCall { workspace, workspace_each, near: *near as u32, scratch: *scratch as u32, ..call }
+        let Self { workspace, each, .. } = self;
+        let [near, scratch, record] = [self.near, self.scratch, self.record].map(|count| count as u32);
+        RecurrentCall { workspace: pointer(workspace), workspace_each: *each as u64, near, scratch, record, ..call }
     }
 }
 
@@ -306,10 +310,11 @@ impl RecurrentLayout {
         let Some(grouped) = rule.grouped(device, dims, dtype, pass) else {
             let arrays = if pass == 0 { self.forward_arrays(dims) } else { self.backward_arrays(dims) };
             let (grid, workspace, [each, near]) = self.grid(device, dims, &arrays)?;
-            return Ok(Plan { start: of(R::KERNELS), grid, workspace, each, near, scratch: self.workspace.scratch });
+            let WorkspaceSize { scratch, record, .. } = self.workspace;
+            return Ok(Plan { start: of(R::KERNELS), grid, workspace, each, near, scratch, record });
         };
         // Else a kernel that goes by groups.
-        let Grouped { start, cluster, threads, exchanged, arrays } = grouped;
+        let Grouped { start, cluster, threads, exchanged, arrays, record } = grouped;
         let properties = device.properties();
         // A block has a multiprocessor for itself.
         let near = near(&arrays, near_limit(device));
@@ -320,7 +325,7 @@ impl RecurrentLayout {
         // What did not fit into shared memory, and what blocks exchange.
         let workspace = device.empty([blocks, each], DType::F32)?;
         let grid = Grid { blocks: (blocks, 1, 1), threads, shared: 4 * near };
-        Ok(Plan { start, grid, workspace, each, near, scratch: exchanged })
+        Ok(Plan { start, grid, workspace, each, near, scratch: exchanged, record })
     }
 
     /// A call with everything but arrays of the backward.
@@ -363,8 +368,8 @@ impl RecurrentLayout {
             value: dims.value as u32,
             all_gates: self.widths.iter().sum::<usize>() as u32,
             state: self.state() as u32,
-            record: self.workspace.record as u32,
-            scratch: self.workspace.scratch as u32,
+            record: 0,
+            scratch: 0,
             frozen: self.frozen as u32,
             period: self.checkpoints.period() as u32,
             near: 0,

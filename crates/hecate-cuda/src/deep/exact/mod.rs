@@ -134,7 +134,8 @@ pub(super) fn exact(
     };
     // Smaller GPUs have not so much shared memory.
     let threads = 32 * block.warps as u32;
-    (near <= near_limit(device)).then(|| Grouped { start, cluster: 1, threads, exchanged: far, arrays: vec![near] })
+    let arrays = vec![near];
+    (near <= near_limit(device)).then_some(Grouped { start, cluster: 1, threads, exchanged: far, arrays, record: 0 })
 }
 
 /// Sizes of a block's arrays.

@@ -35,6 +35,14 @@ struct Eight {
         x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
     }
 };
+// Of four.
+struct Four {
+    float x[4];
+    __device__ __forceinline__ explicit Four(const float* from) {
+        float4 of = *(const float4*)from;
+        x[0] = of.x, x[1] = of.y, x[2] = of.z, x[3] = of.w;
+    }
+};
 // Fours that are read at once.
 struct Two {
     float4 x, y;
@@ -253,88 +261,136 @@ struct FrozenMasks {
         if (first_lane()) n.ddelta[t] = ddelta;
     }
     // From gradients of the masks to those of a and η of each token: of writes in dc's and e's place.
-    TOGETHER_OF void masks_back(const float (&dlast)[3]) const {
-        EACH(j, rows + 1) {
-            if (j == rows) state_mask_back(dlast);
-            else write_mask_back(j);
+    TOGETHER_OF void masks_back(const float (&dlast)[3], Panel e) const {
+        // Four threads of a warp share a write, or the state before the group: a quarter of the tokens each.
+        for (u32 i = threadIdx.x; i < 4 * (rows + 8); i += blockDim.x) {
+            // Rows are whole eights, so that a warp has writes or the state.
+            u32 j = i / 32 * 8 + i % 8, part = i / 8 % 4;
+            if (j < rows) write_mask_back(j, part, e);
+            else state_mask_back(dlast, part, j == rows);
         }
         __syncthreads();
     }
-    // What eight tokens have of write j: the gradient of what each reads, and what they found of it.
-    struct OfWrite {
-        float own[8], before[8], pushed[8];
+    // What comes out of a quarter below, of gradients that come in above: `now` and `pushed` if nothing does, and factors.
+    struct Quarter {
+        float now = 0.0f, pushed = 0.0f, kept = 1.0f, moved = 0.0f, held = 1.0f;
 
-        __device__ __forceinline__ void read(Panel dc, Panel c, Panel e, u32 top, u32 j) {
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                // Of the token before; the first one has none, and does not ask.
-                u32 t = top + i, earlier = t > 0 ? t - 1 : 0;
-                own[i] = dc.at(t, j), before[i] = c.at(earlier, j), pushed[i] = e.at(earlier, j);
-            }
+        __device__ __forceinline__ void go(float a, float m, float s) {
+            pushed = m * now + s * pushed, now *= a;
+            moved = m * kept + s * moved, kept *= a, held *= s;
+        }
+        // Nothing before its write has a gradient.
+        __device__ __forceinline__ void end() { now = pushed = kept = moved = held = 0.0f; }
+        // Of a thread of the warp that has the same write.
+        __device__ __forceinline__ static float from(float x, u32 part) {
+            return __shfl_sync(0xffffffffu, x, part * 8 + threadIdx.x % 8);
+        }
+        // From what came into a quarter to what comes out of it.
+        __device__ __forceinline__ void take(float& into, float& into_pushed, u32 part) const {
+            float other = from(pushed, part) + from(moved, part) * into + from(held, part) * into_pushed;
+            into = from(now, part) + from(kept, part) * into, into_pushed = other;
         }
     };
-    // Of write j, by one thread, from the last token. Eight tokens are read at once, while those after them are in work.
-    TOGETHER_OF void write_mask_back(u32 j) const {
-        // Gradients of c and of E; what a token that reads before its write gives to the one before.
-        float now = 0.0f, pushed = 0.0f, next = 0.0f, last_now = n.dlast_c[j], last_pushed = n.dlast_e[j];
-        Panel c = this->c, e = this->e, dc = this->dc;
+    // Of write j, by the thread of a quarter, from its last token: once to see what comes out, and again with what comes in.
+    TOGETHER_OF void write_mask_back(u32 j, u32 part, Panel e) const {
+        Panel c = this->c, dc = this->dc;
         // Copies: stores could change what lies in shared memory.
         const float *all_a = n.a, *all_m = n.m, *all_s = n.s, *all_x = n.x, *all_eta = n.eta;
-        u32 tokens = this->tokens;
+        u32 tokens = this->tokens, first = part * (rows / 4), end = first + rows / 4;
         bool ahead = this->ahead(), after = o.read_after;
-        OfWrite of, following;
-        following.read(dc, c, e, rows - 8, j);
-        for (u32 top = rows; top > 0;) {
-            top -= 8, of = following;
-            if (top > 0) following.read(dc, c, e, top - 8, j);
-            Eight a(all_a + top), m(all_m + top), s(all_s + top), x(all_x + top), eta(all_eta + top);
+        float last_now = n.dlast_c[j], last_pushed = n.dlast_e[j];
+        // A token that reads before its write gives to the one before. Others write these two in the end.
+        float beyond = after || end == rows ? 0.0f : dc.at(end, j), below = first ? e.at(first - 1, j) : 0.0f;
+        Quarter of;
+#pragma unroll 1
+        for (u32 sweep = 0; sweep < 2; sweep++) {
+            float next = beyond;
+#pragma unroll 1
+            for (u32 top = end; top > first;) {
+                top -= 4;
+                float own[4], before[4], found[4];
+                Four a(all_a + top), m(all_m + top), s(all_s + top), x(all_x + top), eta(all_eta + top);
 #pragma unroll
-            for (u32 i = 8; i-- > 0;) {
-                u32 t = top + i;
-                bool inside = t < tokens && t >= j, last = t + 1 == tokens;
-                // Outside all gradients are zero.
-                now = inside ? now + (after ? of.own[i] : next) + (last ? last_now : 0.0f) : 0.0f;
-                pushed = inside ? pushed + (last ? last_pushed : 0.0f) : 0.0f, next = of.own[i];
-                float da = now * of.before[i], dm = now * of.pushed[i], ds = pushed * of.pushed[i];
-                // By the definitions of m, s, x and y in `begin_numbers`.
-                float to_a = ahead ? da + dm * x.x[i] + ds * eta.x[i] : da, to_eta = ahead ? a.x[i] * (ds - dm) : dm + ds;
-                bool own = t == j;
-                dc.at(t, j) = own || !inside ? 0.0f : to_a;
-                e.at(t, j) = !inside ? 0.0f : !own ? to_eta : ahead ? pushed - now : 0.0f;
-                pushed = m.x[i] * now + s.x[i] * pushed, now *= a.x[i];
+                for (u32 i = 0; i < 4; i++) {
+                    // Of the token before; the first one has none, and does not ask.
+                    u32 t = top + i, earlier = t > 0 ? t - 1 : 0;
+                    own[i] = dc.at(t, j), before[i] = c.at(earlier, j), found[i] = t == first ? below : e.at(earlier, j);
+                }
+#pragma unroll
+                for (u32 i = 4; i-- > 0;) {
+                    u32 t = top + i;
+                    bool inside = t < tokens && t >= j, last = t + 1 == tokens;
+                    // Outside all gradients are zero.
+                    if (!inside) of.end();
+                    else of.now += (after ? own[i] : next) + (last ? last_now : 0.0f), of.pushed += last ? last_pushed : 0.0f;
+                    next = own[i];
+                    // The first time quarters above are not known.
+                    if (sweep) {
+                        float now = of.now, pushed = of.pushed;
+                        float da = now * before[i], dm = now * found[i], ds = pushed * found[i];
+                        // By the definitions of m, s, x and y in `begin_numbers`.
+                        float to_a = ahead ? da + dm * x.x[i] + ds * eta.x[i] : da, to_eta = ahead ? a.x[i] * (ds - dm) : dm + ds;
+                        bool itself = t == j;
+                        dc.at(t, j) = itself || !inside ? 0.0f : to_a;
+                        e.at(t, j) = !inside ? 0.0f : !itself ? to_eta : ahead ? pushed - now : 0.0f;
+                    }
+                    of.go(a.x[i], m.x[i], s.x[i]);
+                }
             }
+            // Both recurrences are linear: what comes out of a quarter is a function of what comes in, by five numbers.
+            // Nothing comes in above the last one.
+            float into = 0.0f, into_pushed = 0.0f;
+            for (u32 r = 3; r > 0; r--) {
+                float own = into, own_pushed = into_pushed;
+                of.take(into, into_pushed, r);
+                // Quarters above this one alone.
+                if (r <= part) into = own, into_pushed = own_pushed;
+            }
+            of = Quarter(), of.now = into, of.pushed = into_pushed;
+            // All lanes have read what others are about to change.
+            __syncwarp();
         }
     }
-    // Of the state before the group, by one thread.
-    TOGETHER_OF void state_mask_back(const float (&dlast)[3]) const {
-        float A = dlast[0], B = dlast[1], E = dlast[2];
+    // Of the state before the group, in the same way.
+    TOGETHER_OF void state_mask_back(const float (&dlast)[3], u32 part, bool writes) const {
         TokenNumbers n = this->n;
-        u32 tokens = this->tokens, rows = this->rows;
+        u32 tokens = this->tokens, rows = this->rows, first = part * (rows / 4), end = first + rows / 4;
         bool ahead = this->ahead();
         // Which token reads what one left, and whether there is one.
         u32 reader = o.read_after ? 0 : 1;
-        for (u32 top = rows; top > 0;) {
-            top -= 8;
-            float kept[8], pushed[8], before[3][8];
-            Eight a(n.a + top), m(n.m + top), s(n.s + top), x(n.x + top), eta(n.eta + top);
+        // B moves what E gets as `now` moves `pushed`; A is multiplied as B is.
+        Quarter of;
+        float A = 0.0f;
+#pragma unroll 1
+        for (u32 sweep = 0; sweep < 2; sweep++) {
+#pragma unroll 1
+            for (u32 top = end; top > first;) {
+                top -= 4;
+                Four a(n.a + top), m(n.m + top), s(n.s + top), x(n.x + top), eta(n.eta + top);
 #pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                u32 t = top + i, by = t + reader < rows ? t + reader : t, earlier = t ? t - 1 : 0;
-                bool read = t + reader < tokens;
-                kept[i] = read ? n.dkept[by] : 0.0f, pushed[i] = read ? n.dpushed[by] : 0.0f;
-                before[0][i] = t ? n.A[earlier] : 1.0f, before[1][i] = t ? n.B[earlier] : 0.0f, before[2][i] = t ? n.E[earlier] : 1.0f;
+                for (u32 i = 4; i-- > 0;) {
+                    // Beyond the last token a is 1, m 0 and s 1: nothing changes.
+                    u32 t = top + i, by = t + reader < rows ? t + reader : t, earlier = t ? t - 1 : 0;
+                    if (t + reader < tokens) A += n.dkept[by], of.now += n.dpushed[by];
+                    float B = of.now, E = of.pushed;
+                    float before[3] = {t ? n.A[earlier] : 1.0f, t ? n.B[earlier] : 0.0f, t ? n.E[earlier] : 1.0f};
+                    float da = A * before[0] + B * before[1], dm = B * before[2], ds = E * before[2];
+                    // One of the eight states of the warp is there.
+                    if (sweep && writes)
+                        n.da[t] = ahead ? da + dm * x.x[i] + ds * eta.x[i] : da, n.deta[t] = ahead ? a.x[i] * (ds - dm) : dm + ds;
+                    A *= a.x[i];
+                    of.go(a.x[i], m.x[i], s.x[i]);
+                }
             }
-#pragma unroll
-            for (u32 i = 8; i-- > 0;) {
-                // Beyond the last token a is 1, m 0 and s 1: nothing changes.
-                u32 t = top + i;
-                A += kept[i], B += pushed[i];
-                float da = A * before[0][i] + B * before[1][i], dm = B * before[2][i], ds = E * before[2][i];
-                n.da[t] = ahead ? da + dm * x.x[i] + ds * eta.x[i] : da, n.deta[t] = ahead ? a.x[i] * (ds - dm) : dm + ds;
-                A *= a.x[i];
-                E = m.x[i] * B + s.x[i] * E;
-                B *= a.x[i];
+            // Into the last quarter come gradients of the state after the group.
+            float into[3] = {dlast[0], dlast[1], dlast[2]};
+            for (u32 r = 3; r > 0; r--) {
+                float own[3] = {into[0], into[1], into[2]};
+                into[0] = of.from(A, r) + of.from(of.kept, r) * into[0];
+                of.take(into[1], into[2], r);
+                for (u32 i = 0; i < 3 && r <= part; i++) into[i] = own[i];
             }
+            A = into[0], of = Quarter(), of.now = into[1], of.pushed = into[2];
         }
     }
 };

@@ -292,7 +292,7 @@ struct Reverse : Frozen {
         // Of this block; the same in all its threads.
         for (float& d : dlast) d = together(d);
         // Gates come last: all that reads masks has added to them.
-        masks_back(dlast);
+        masks_back(dlast, e);
         inner_grads_back(call, sequence, start);
         finish(call, sequence, start);
     }

@@ -41,6 +41,7 @@
 //! # Blocks whose factors fit shared memory
 //!
 //! With arguments of bfloat16, where all factors fit it with 16 bits, a pass goes by other kernels, in a third to two thirds of the time: [`resident`].
+//! Those may keep states as halves, which no other kernels read.
 
 pub(crate) mod mapped;
 pub(crate) mod resident;
@@ -144,7 +145,7 @@ pub(super) fn grouped(
     let places = Places { width: hidden / cluster, ..places };
     let (start, arrays) =
         if pass == 0 { (kernels.forward, places.forward()) } else { (kernels.backward, places.backward()) };
-    Some(Grouped { start, cluster, threads: THREADS, exchanged: places.exchanged(), arrays })
+    Some(Grouped { start, cluster, threads: THREADS, exchanged: places.exchanged(), arrays, record: 0 })
 }
 
 /// Numbers of a token that a block has, `TokenNumbers::COUNT`, and in a backward, `TokenNumbers::BACK`.

@@ -201,6 +201,32 @@ __device__ __forceinline__ void set_tile(const Own& to, const Tile& tile, const 
     for (u32 n = 0; n < 2; n++) of[n] = make_float4(x[n][0], x[n][1], x[n][2], x[n][3]);
 }
 
+// The same as halves, each tile in a unit of its own, as in planes. Units follow the elements.
+struct OwnHalves {
+    float* x;
+    u32 across, height;
+
+    __device__ __forceinline__ u32 number(const Tile& tile) const { return tile.top / 16 * across + tile.side / 16; }
+    __device__ __forceinline__ uint4* of(const Tile& tile) const { return (uint4*)x + number(tile) * 32 + threadIdx.x % 32; }
+    __device__ __forceinline__ float* unit(const Tile& tile) const { return x + height * across * 8 + number(tile); }
+};
+__device__ __forceinline__ void get_tile(float (&x)[2][4], const OwnHalves& from, const Tile& tile) {
+    uint4 words = *from.of(tile);
+    float counts = *from.unit(tile);
+    u32 of[4] = {words.x, words.y, words.z, words.w};
+    pairs(x, [&](u32 m, u32 n, float2& two) { two = unpack_halves(of[2 * n + m]), two.x *= counts, two.y *= counts; });
+}
+__device__ __forceinline__ void set_tile(const OwnHalves& to, const Tile& tile, const float (&x)[2][4]) {
+    u32 top = 0, of[4];
+#pragma unroll
+    for (u32 i = 0; i < 8; i++) top = larger(top, x[i / 4][i % 4]);
+    Unit unit(warp_larger(top));
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) of[i] = pack_halves(x[i / 2][i % 2 * 2] * unit.by, x[i / 2][i % 2 * 2 + 1] * unit.by);
+    *to.of(tile) = make_uint4(of[0], of[1], of[2], of[3]);
+    if (first_lane()) *to.unit(tile) = unit.counts;
+}
+
 // What a lane names of a factor, of sixteen terms after another, for SIXTEENS times sixteen rows or columns of the result from
 // `first` on. BY_DEPTH: rows of the plane are terms, and else rows or columns of the result.
 template <bool BY_DEPTH, u32 SIXTEENS> struct Walk {

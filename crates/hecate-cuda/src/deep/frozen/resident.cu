@@ -14,8 +14,10 @@ __device__ __forceinline__ void store_outputs(const Resident& f, const Recurrent
     u32 count = f.cluster.count, rank = f.cluster.rank, mine = (f.tokens + count - 1 - rank) / count;
     fours<2>(mine, f.o.value, [&](u32 i, u32 j) { return f.total(out.row(i * count + rank) + j); }, [&](u32 i, u32 j, float4 y) {
         u32 t = i * count + rank;
-        if (f.o.residual) y = map([](float x, float y) { return x + y; }, y, f.queries[0].four(t, j));
-        set_four(call.out, sequence.row(call, start + t) * f.o.value + j, y);
+        u64 at = sequence.row(call, start + t) * f.o.value + j;
+        // Beside a residual queries are as wide.
+        if (f.o.residual) y = map([](float x, float y) { return x + y; }, y, get_four(call.q, at));
+        set_four(call.out, at, y);
     });
 }
 
@@ -27,16 +29,28 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     f.mask_of(0);
     __syncthreads();
     f.teach_group(call, sequence, start);
-    f.values_of_first(Own{nullptr, 0});
+    f.values_of_first(OwnHalves{});
     u32 kind = f.o.activation;
     Plane q = f.queries[0], hq = f.queries[1], z0 = f.z0, z1 = f.z1;
+    // Pre-activations at keys are read no more.
+    OwnHalves wait = f.pre;
+    bool tight = f.tight;
     tiles<SIDE>(f.rows, f.width, [&](const Tile& tile) {
         float sum[SIDE][4] = {};
         f.read(sum, 0, q, z0, tile);
         activate<VALUE>(sum, kind);
-        set_tile(hq, tile, sum);
+        if (tight) set_tile(wait, tile, sum);
+        else set_tile(hq, tile, sum);
     });
     __syncthreads();
+    if (tight) {
+        // Where queries were.
+        tiles<SIDE>(f.rows, f.width, [&](const Tile& tile) {
+            float sum[SIDE][4];
+            get_tile(sum, wait, tile), set_tile(hq, tile, sum);
+        });
+        __syncthreads();
+    }
     f.mask_of(1);
     __syncthreads();
     // Parts of outputs come after both buffers of parts of predictions.
@@ -48,6 +62,8 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
     });
     f.cluster.meet();
     store_outputs(f, call, sequence, start, out);
+    // Planes get the next state.
+    if (threadIdx.x == 0) planes_read();
     __syncthreads();
     f.write<true>(from, to);
 }
@@ -56,6 +72,9 @@ __device__ __forceinline__ void group(Resident& f, const RecurrentCall& call, co
 __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o, float* near) {
     __shared__ Resident f;
     __shared__ RecurrentCall call;
+    // Functions that are called read it there, and no thread's own memory. Nothing is constructed in shared memory.
+    __shared__ __align__(16) u8 place_of_sequence[sizeof(SequenceHead)];
+    SequenceHead& sequence = *(SequenceHead*)place_of_sequence;
     if (threadIdx.x == 0) {
         // Functions that are called read it there sooner than where arguments lie.
         call = given;
@@ -67,18 +86,22 @@ __device__ __forceinline__ void run(const RecurrentCall& given, const Options& o
     u32 blocks = f.cluster.count;
     // A cluster has one sequence and head at a time.
     for (u64 index = blockIdx.x / blocks; index < (u64)call.sequences * call.heads; index += gridDim.x / blocks) {
-        SequenceHead sequence(call, index);
+        __syncthreads();
+        if (threadIdx.x == 0) sequence = SequenceHead(call, index);
+        __syncthreads();
         CheckpointIntervals intervals(call, sequence.tokens);
         State last = f.slots(call.last, call, index);
         if (threadIdx.x == 0) f.find_anchor(call, sequence.head);
         __syncthreads();
-        // The state is where the next one is kept, or the last.
+        // The state is where the next one is kept, or the last. Beside planes of halves it stays where the last one goes.
         auto place = [&](u32 interval) { return f.whole(sequence.kept + (u64)interval * call.state); };
-        bool keeps = call.kept && sequence.tokens > 0;
+        bool planes = call.kept && f.halves, keeps = call.kept && sequence.tokens > 0 && !planes;
         State now = keeps ? place(0) : last;
         f.load(f.slots(call.initial, call, index), now);
         u32 interval = 1;
         for (u32 start = 0; start < sequence.tokens; start += call.frozen) {
+            // Every group begins an interval where those are kept.
+            if (planes && threadIdx.x == 0) f.keep(f.kept_planes(sequence.kept + (u64)(start / call.frozen) * call.state));
             u32 next = start + call.frozen;
             bool kept = keeps && next < sequence.tokens && next == intervals.start(interval);
             State after = kept ? place(interval++) : last;

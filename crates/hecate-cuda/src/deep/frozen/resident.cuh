@@ -2,7 +2,7 @@
 // a group reads them there once and writes what comes after it.
 #pragma once
 #include "frozen_masks.cuh"
-#include "plane.cuh"
+#include "kept_planes.cuh"
 
 // A state of 32 bits in global memory, of which a block has its columns.
 struct State {
@@ -59,6 +59,8 @@ __device__ __forceinline__ void set_four(Array to, u64 i, float4 x) {
 // Tiles have sixteen columns, those of either layer: code for one that both run fits the cache of instructions.
 #define SIDE 2
 
+// Elements of a plane of weights, at most, where each layer has places of its own; `resident::ROOMY`.
+#define ROOMY 8192
 // Of the planes of a layer.
 enum { WEIGHTS, MOMENTUM, ANCHOR };
 
@@ -71,12 +73,19 @@ struct Resident : FrozenMasks {
     // Values of both layers [rows,width], [rows,V]; masked products of queries and keys [rows,rows].
     Plane z0, z1, masked;
     // Pre-activations at keys [rows,width].
-    Own pre;
+    OwnHalves pre;
     // The anchor of the head.
     Panel anchor[2];
+    // Whether kept states are planes of halves, and not of 32 bits.
+    bool halves;
+    // Whether planes of a layer are so large that the layers share places.
+    bool tight;
 
     __device__ static Plane plane(Arena& arena, u32 height, u32 wide) { return {arena.take(Plane::size(height, wide)), height, wide}; }
     __device__ static Own own(Arena& arena, u32 height, u32 wide) { return {arena.take(height * wide), wide / 16}; }
+    __device__ static OwnHalves own_halves(Arena& arena, u32 height, u32 wide) {
+        return {arena.take(Plane::size(height, wide)), wide / 16, height};
+    }
     // Whether what is taught is the error.
     __device__ bool plain() const { return !huber && o.per_clip == 0.0f; }
     // Which of the planes of a layer there are.
@@ -88,17 +97,26 @@ struct Resident : FrozenMasks {
     __device__ u32 height(u32 layer) const { return layer ? width : o.key; }
     __device__ u32 wide(u32 layer) const { return layer ? o.value : width; }
 
+    // By one thread, before places are handed out. Planes of halves are what a group may leave in the place of a state.
+    __device__ void begin_resident(const RecurrentCall& call, const Options& options, Arena& arena) {
+        begin_places(call, options, arena);
+        halves = call.record > 0, tight = max(o.key, o.value) * width > ROOMY;
+    }
     // By one thread; the order is that of `resident::Resident::forward`.
     TOGETHER_OF void place(const RecurrentCall& call, const Options& options, Arena& arena) {
-        begin_places(call, options, arena);
+        begin_resident(call, options, arena);
         // First what must be in shared memory.
         for (u32 l = 0; l < 2; l++) {
             // What a rule does not have takes no place.
             for (u32 i = 0; i < 3; i++) w[l][i] = plane(arena, has(i) ? height(l) : 0, wide(l));
-            keys[l] = plane(arena, rows, height(l)), queries[l] = plane(arena, rows, height(l));
+            keys[l] = plane(arena, rows, height(l));
+            if (!tight) queries[l] = plane(arena, rows, height(l));
         }
+        // One place for both, in turn.
+        float* shared = arena.take(tight ? Plane::size(rows, max(o.key, width)) : 0);
+        for (u32 l = 0; l < 2 && tight; l++) queries[l] = {shared, rows, height(l)};
         z0 = plane(arena, rows, width), z1 = plane(arena, rows, o.value), masked = plane(arena, rows, rows);
-        c = panel(arena, rows, rows), e = Panel{nullptr, 0}, pre = own(arena, rows, width);
+        c = panel(arena, rows, rows), e = Panel{nullptr, 0}, pre = own_halves(arena, rows, width);
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value);
         // No one asks for it.
         if (plain()) u.x = nullptr;
@@ -121,6 +139,16 @@ struct Resident : FrozenMasks {
         return this->state(state, state + o.first(), state + o.all(), state + o.all() + o.first());
     }
 
+    // Planes of what the block has of a kept state: weights and momentum of the first layer, then of the second.
+    __device__ float* kept_planes(float* kept) const { return kept + cluster.rank * (u64)(o.key + o.value) * width * (momentum ? 2 : 1); }
+    __device__ u32 plane_size(u32 layer) const { return Plane::size(height(layer), wide(layer)); }
+    // Of the state that is in planes, by one thread; they are read until `planes_read`.
+    __device__ void keep(float* to) const {
+        for (u32 i = 0; i < 4; i++)
+            if (has(i % 2)) to = keep_plane(to, w[i / 2][i % 2], plane_size(i / 2));
+        stores_begun();
+    }
+
     // A matrix into its plane.
     TOGETHER_OF static void fill_plane(Plane plane, Panel from, u32 height, u32 wide) {
         fill<2>(plane, height, wide, [&](u32 i, u32 j) { return from.four(i, j); });
@@ -136,6 +164,7 @@ struct Resident : FrozenMasks {
             if (momentum) fill_plane(w[l][MOMENTUM], from.s[l], height(l), wide(l)), move(to.s[l], from.s[l], height(l), wide(l));
             if (anchored) fill_plane(w[l][ANCHOR], anchor[l], height(l), wide(l));
         }
+        show_planes();
         __syncthreads();
     }
 
@@ -158,7 +187,7 @@ struct Resident : FrozenMasks {
     // h = σ(k X₀), with pre-activations.
     TOGETHER_OF void hidden_of_keys() const {
         u32 kind = o.activation, depth = o.key;
-        Own pre = this->pre;
+        OwnHalves pre = this->pre;
         Plane h = keys[1], k = keys[0];
         tiles<SIDE>(rows, width, [&](const Tile& tile) {
             float sum[SIDE][4] = {};
@@ -236,9 +265,9 @@ struct Resident : FrozenMasks {
         }
     }
     // z₀ = (z₁ W₁ᵀ) ∘ σ′: θ is in z₁. The product goes to `back`, unless that is nowhere.
-    TOGETHER_OF void values_of_first(Own back) const {
+    TOGETHER_OF void values_of_first(OwnHalves back) const {
         u32 kind = o.activation, depth = o.value;
-        Own pre = this->pre;
+        OwnHalves pre = this->pre;
         Plane z0 = this->z0, z1 = this->z1;
         tiles<SIDE>(rows, width, [&](const Tile& tile) {
             float sum[SIDE][4] = {}, slope[SIDE][4];
@@ -279,12 +308,17 @@ struct Resident : FrozenMasks {
     }
     // The state after the group, from where it is to where it goes, which may be the same place. Keys and queries are lost.
     template <bool PLANES> TOGETHER_OF void write(const State& from, const State& to) const {
-#pragma unroll 1
         // No one asks for keys or queries behind the group's reads.
-        for (u32 l = 0; l < 2; l++) share_keys(l);
+#pragma unroll 1
+        for (u32 l = 0; l < 2 && !tight; l++) share_keys(l);
         __syncthreads();
 #pragma unroll 1
-        for (u32 l = 0; l < 2; l++) write_layer<PLANES>(l, l ? z1 : z0, from, to);
+        for (u32 l = 0; l < 2; l++) {
+            if (tight) share_keys(l), __syncthreads();
+            write_layer<PLANES>(l, l ? z1 : z0, from, to);
+            if (tight) __syncthreads();
+        }
+        if (PLANES) show_planes();
         __syncthreads();
     }
     template <bool PLANES>

@@ -19,10 +19,15 @@
 //!
 //! # Memory
 //!
-//! Weights and momentum of 32 bits are read and written once a group, where states are kept or where the last one goes. A
-//! backward has room for the weights of one layer, and puts each there when it is used, with gradients of the state beside it.
-//! Those have 32 bits, in the block's workspace where shared memory has no room, until the first group is done. They lie in the
-//! order of the threads that have them: the first cache is small beside so much shared memory, so lines of it are to be used whole.
+//! Weights and momentum of 32 bits are read and written once a group, where the last state goes. Where every group's state is
+//! kept, by both passes with as many blocks, it is kept as halves, in planes as they lie in shared memory. The copy engine writes
+//! and reads these while threads do other things (`kept_planes.cuh`). A backward reads nothing finer. Groups of up to 32 tokens
+//! share an interval, of which the first state is kept with 32 bits: the others are made of it again.
+//!
+//! A backward has places for the states of both layers, or for one at a time where a plane has more than [`ROOMY`] elements. When
+//! no one reads a layer's state any more, its gradients take the places. Those have 32 bits, in the block's workspace where shared
+//! memory has no room, until the first group is done. They lie in the order of the threads that have them: the first cache is small
+//! beside so much shared memory, so lines of it are to be used whole. So do rows, as halves, that only who wrote them reads again.
 //!
 //! # What it costs
 //!
@@ -62,6 +67,8 @@ const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), 
 const THREADS: u32 = 512;
 /// Widths are multiples of the widest tile.
 const TILE: usize = 32;
+/// Elements of a plane of weights, at most, where each layer has places of its own.
+const ROOMY: usize = 8192;
 /// Hidden columns of a block, at least where memories need no more blocks: narrower ones leave warps idle.
 const NARROWEST: usize = 64;
 
@@ -80,21 +87,32 @@ pub(super) fn grouped(
     if !whole || !clusters || places.group < LEAST_TOKENS {
         return None;
     }
-    let block = |count: usize| {
+    let block = |count: usize, pass: usize| {
         let block = Resident { places: Places { width: hidden / count, ..*places }, anchored: dims.anchored };
         if pass == 0 { block.forward() } else { block.backward() }
     };
-    let fits = |count: usize| hidden.is_multiple_of(TILE * count) && block(count).fits(near_limit(device));
+    let limit = near_limit(device);
+    let fits = |count: usize, pass: usize| hidden.is_multiple_of(TILE * count) && block(count, pass).fits(limit);
     let multiprocessors = device.properties().multiprocessors as usize;
     let memories = dims.sequences.count() * dims.heads;
     // The fewest blocks that have room, then more that are free.
-    let fewest = BY_CLUSTER.iter().position(|&(count, _)| fits(count))?;
-    let free =
-        |&&(count, _): &&(usize, _)| fits(count) && hidden / count >= NARROWEST && memories * count <= multiprocessors;
-    let (cluster, kernels) = *BY_CLUSTER[fewest..].iter().rfind(free).unwrap_or(&BY_CLUSTER[fewest]);
+    let choose = |pass: usize| {
+        let fewest = BY_CLUSTER.iter().position(|&(count, _)| fits(count, pass))?;
+        let free = |&&(count, _): &&(usize, _)| {
+            fits(count, pass) && hidden / count >= NARROWEST && memories * count <= multiprocessors
+        };
+        Some(*BY_CLUSTER[fewest..].iter().rfind(free).unwrap_or(&BY_CLUSTER[fewest]))
+    };
+    let (cluster, kernels) = choose(pass)?;
+    // Planes are of a block's columns, and nothing finer is needed where every group's state is kept.
+    let alone = super::MOST_TOKENS / places.group == 1;
+    let halves = alone && choose(1 - pass).is_some_and(|(count, _)| count == cluster);
+    let state = (dims.key + dims.value) * hidden * if places.momentum { 2 } else { 1 };
+    let record = if halves { plane(state, 1) } else { 0 };
     let start = if pass == 0 { kernels.forward } else { kernels.backward };
-    let Arrays { near, anywhere } = block(cluster);
-    Some(Grouped { start, cluster, threads: THREADS, exchanged: places.exchanged(), arrays: [near, anywhere].concat() })
+    let Arrays { near, anywhere } = block(cluster, pass);
+    let (exchanged, arrays) = (places.exchanged(), [near, anywhere].concat());
+    Some(Grouped { start, cluster, threads: THREADS, exchanged, arrays, record })
 }
 
 /// Arrays that must lie in shared memory, then the others. Elements have 32 bits.
@@ -126,16 +144,18 @@ impl Resident {
     fn forward(&self) -> Arrays {
         let (rows, Places { key, value, width, momentum, .. }) = (self.places.rows(), self.places);
         let mut near = vec![super::TOKEN_NUMBERS * rows];
+        let tight = width * key.max(value) > ROOMY;
         for (height, wide) in [(key, width), (width, value)] {
             // Weights, momentum, the anchor; keys and queries.
-            let layer = [true, momentum, self.anchored].map(|has| if has { plane(height, wide) } else { 0 });
-            near.extend(layer.into_iter().chain([plane(rows, height); 2]));
+            near.extend([true, momentum, self.anchored].map(|has| if has { plane(height, wide) } else { 0 }));
+            near.extend(vec![plane(rows, height); if tight { 1 } else { 2 }]);
         }
+        near.push(if tight { plane(rows, key.max(width)) } else { 0 });
         // z0, z1, masked products.
         near.extend([width, value, rows].map(|wide| plane(rows, wide)));
         // c, pre, v, u.
         let mut anywhere = Vec::from_iter(Places::panels(&[rows, value, value].map(|wide| (rows, wide))));
-        anywhere.insert(1, rows * width);
+        anywhere.insert(1, plane(rows, width));
         Arrays { near, anywhere }
     }
 
@@ -145,16 +165,19 @@ impl Resident {
         let (most, widest) = (width * key.max(value), width.max(key).max(value));
         // Numbers by token, and their gradients.
         let mut near = vec![super::TOKEN_NUMBERS * rows, super::TOKEN_GRADIENTS * rows];
-        // Weights, momentum, the anchor; gradients of weights and momentum.
-        near.extend([true, momentum, self.anchored, true, momentum].map(|has| if has { plane(most, 1) } else { 0 }));
+        // Weights, momentum, the anchor of either layer; weights and momentum of the second where there is room.
+        let own = most <= ROOMY;
+        near.extend(
+            [true, momentum, self.anchored, own, own && momentum].map(|has| if has { plane(most, 1) } else { 0 }),
+        );
         // Keys of both layers, z0, z1, masked products and their gradients; queries of both layers, dpreq.
         let wides = [key, width, width, value, rows, rows, key.max(value), width, width];
         near.extend(wides.map(|wide| plane(rows, wide)));
-        // Sums of rows by tiles; c, dc, e.
+        // Sums of rows by tiles; c, dc.
         let mut anywhere = vec![5 * rows * (widest / 16)];
-        anywhere.extend(Places::panels(&[(rows, rows); 3]));
+        anywhere.extend(Places::panels(&[(rows, rows); 2]));
         // pre, back, preq; v, u, less; dz1, dk.
-        anywhere.extend([rows * width; 3]);
+        anywhere.extend([plane(rows, width); 3]);
         anywhere.extend(Places::panels(&[(rows, value); 3]).chain([rows * value, rows * key]));
         // Gradients of weights and momentum, layer by layer.
         for height in [key, value] {

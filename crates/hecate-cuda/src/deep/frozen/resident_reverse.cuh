@@ -1,45 +1,42 @@
 // One group of frozen tokens backward, with all factors in shared memory. A layer's weights are put there when they are used.
 #pragma once
-#include "resident.cuh"
+#include "resident_states.cuh"
 
-struct ResidentReverse : Resident {
-    // Gradients of both layers' weights and momentum; those of masked products.
-    Plane dw[2][2], dmasked;
+struct ResidentReverse : ResidentStates {
+    // Gradients of masked products.
+    Plane dmasked;
     // Gradients of outputs, which lie where queries do; of pre-activations at queries, and of values of the first layer.
     Plane dout, dpreq, dz0;
     // Of errors, where gradients of outputs were; of pre-activations at keys.
     Plane dless, dpre;
     // What comes back to the hidden layer, pre-activations at queries, gradients at keys [rows,width].
-    Own back, preq, dh;
+    OwnHalves back, preq, dh;
     // [rows,V], [rows,K], and rows [rows,V].
     Own dz1, dk;
     Panel less;
+    // E of each write [rows,rows], and then its gradient.
+    Panel pushed;
     // Sums of rows by tiles: of shares of X, S and the anchor, and of writes to X and S.
     float* parts;
-    // States before groups, weights and momentum one after another.
-    float* begun;
-    // Where the state before the group is.
-    State now;
-    // Gradients of weights and momentum after the group, which become those before it.
-    Own grads[2][2];
-    // Gradients of the anchor by this sequence.
-    Panel danchor[2];
 
     // By one thread; the order is that of `resident::Resident::backward`.
     TOGETHER_OF void place(const RecurrentCall& call, const Options& options, Arena& arena) {
-        begin_places(call, options, arena);
+        begin_resident(call, options, arena);
         // Numbers of tokens come first, as in a forward.
         n.place_back(arena.take(TokenNumbers::BACK * rows), rows);
-        // Both layers' weights take the same place in turn.
+        // States of both layers have their places; where planes are large, the layers share them. Gradients take the state's.
         u32 low = o.key * width, high = width * o.value, most = low > high ? low : high, wider = o.key > o.value ? o.key : o.value;
-        // Weights, momentum and the anchor, then gradients of the first two.
+        // Weights and momentum of the first layer or of either, the anchor of either, weights and momentum of the second.
         for (u32 i = 0; i < 5; i++) {
-            float* place = arena.take(has(i % 3) ? Plane::size(most, 1) : 0);
-            for (u32 l = 0; l < 2; l++) (i < 3 ? w[l][i] : dw[l][i - 3]) = {place, height(l), wide(l)};
+            float* place = arena.take(has(i % 3) && (i < 3 || !tight) ? Plane::size(most, 1) : 0);
+            for (u32 l = 0; l < 2; l++)
+                if (i == ANCHOR || (tight ? i < 3 : l == i / 3)) w[l][i % 3] = {place, height(l), wide(l)};
         }
         for (u32 l = 0; l < 2; l++) keys[l] = plane(arena, rows, height(l));
-        z0 = plane(arena, rows, width), z1 = plane(arena, rows, o.value), masked = plane(arena, rows, rows);
-        dmasked = plane(arena, rows, rows);
+        z0 = plane(arena, rows, width), z1 = plane(arena, rows, o.value);
+        // Masked products and their gradients give their places to E of each write.
+        float* square = arena.take(Plane::size(rows, rows));
+        masked = {square, rows, rows}, dmasked = plane(arena, rows, rows), pushed = {square, rows};
         // Queries are read before gradients of outputs, and again after them.
         float* shared = arena.take(Plane::size(rows, wider));
         queries[0] = {shared, rows, o.key}, dout = {shared, rows, o.value}, dless = dout;
@@ -47,8 +44,8 @@ struct ResidentReverse : Resident {
         queries[1] = plane(arena, rows, width), dz0 = queries[1], dpreq = plane(arena, rows, width), dpre = dpreq;
         parts = arena.take(5 * rows * most_tiles());
         // What fits no more goes to the workspace.
-        c = panel(arena, rows, rows), dc = panel(arena, rows, rows), e = panel(arena, rows, rows);
-        pre = own(arena, rows, width), back = own(arena, rows, width), preq = own(arena, rows, width);
+        c = panel(arena, rows, rows), dc = panel(arena, rows, rows), e = Panel{nullptr, 0};
+        pre = own_halves(arena, rows, width), back = own_halves(arena, rows, width), preq = own_halves(arena, rows, width);
         // `to_keys` writes it where the same threads have read `preq` in `to_queries`, which comes first.
         dh = preq;
         v = panel(arena, rows, o.value), u = panel(arena, rows, o.value), less = panel(arena, rows, o.value);
@@ -59,51 +56,17 @@ struct ResidentReverse : Resident {
         u32 groups = call.period / call.frozen;
         begun = arena.take((groups > 1 ? groups - 1 : 0) * (u64)(low + high) * (momentum ? 2 : 1));
     }
-    // What a sequence and head has of its own, by one thread.
-    __device__ void open(const RecurrentCall& call, u32 head, u64 index) {
-        find_anchor(call, head);
-        if (!anchored) return;
-        danchor[0] = low(call.danchor[0] + index * call.sizes[0]), danchor[1] = high(call.danchor[1] + index * call.sizes[1]);
-    }
-    // The state before group g of an interval, g from 1 on.
-    __device__ State before(u32 g) const {
-        // Both layers' weights, then both momenta.
-        u32 low = o.key * width, high = width * o.value;
-        float* at = begun + (g - 1) * (u64)(low + high) * (momentum ? 2 : 1);
-        float* after = at + low + high;
-        return {{{at, width}, {at + low, o.value}}, {{after, width}, {after + low, o.value}}};
-    }
-
-    // A layer's weights into their place, and momentum, the anchor or gradients if they are asked for and there.
-    TOGETHER_OF void stage(u32 l, bool momenta, bool anchors, bool gradients) const {
-        u32 height = this->height(l), wide = this->wide(l);
-        fill_plane(w[l][WEIGHTS], now.x[l], height, wide);
-        if (momenta && momentum) fill_plane(w[l][MOMENTUM], now.s[l], height, wide);
-        if (anchors && anchored) fill_plane(w[l][ANCHOR], anchor[l], height, wide);
-        if (gradients) copy(dw[l][WEIGHTS], grads[l][WEIGHTS], height, wide);
-        if (gradients && momentum) copy(dw[l][MOMENTUM], grads[l][MOMENTUM], height, wide);
-        __syncthreads();
-    }
-    // Gradients of states into planes, and between where the caller has them and where this block does.
-    template <class To, class From> TOGETHER_OF static void copy(To to, From from, u32 height, u32 wide) {
-        tiles<SIDE>(height, wide, [&](const Tile& tile) {
-            float x[SIDE][4];
-            get_tile(x, from, tile), set_tile(to, tile, x);
-        });
-    }
-    template <class Move> __device__ __forceinline__ void each_grad(const State& of, Move move) const {
-        for (u32 l = 0; l < 2; l++) {
-            move(grads[l][WEIGHTS], of.x[l], height(l), wide(l));
-            if (momentum) move(grads[l][MOMENTUM], of.s[l], height(l), wide(l));
-        }
-    }
-    // Values of both layers, with all that gradients need of the way to them; the second layer is left in place.
-    TOGETHER_OF void inner_grads(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
-        // The point is X, or X + S.
-        stage(0, ahead(), false, false);
+    // Rows of a group, and values of both layers with all that gradients need of the way to them.
+    TOGETHER_OF void inner_grads(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count, bool momenta) {
+        // Planes that were kept were asked for in the group before. The point is X, or X + S.
+        if (!halves) ask(0, momenta);
+        if (!halves && !tight) ask(1, momenta);
+        begin_group(call, sequence, start, count);
+        await(0);
+        expect_rows(call, call.dout, sequence, start, o.value);
         hidden_of_keys();
-        __syncthreads();
-        stage(1, ahead(), false, false);
+        if (tight) __syncthreads(), ask(1, ahead());
+        await(1);
         teach_group(call, sequence, start);
         values_of_first(back);
     }
@@ -128,21 +91,23 @@ struct ResidentReverse : Resident {
     }
     // The sums of rows, of shares by `across` tiles and of writes by `down`, to the numbers of tokens. After a barrier.
     __device__ __forceinline__ void take_row_sums(u32 across, u32 down) const {
-        // Numbers that each kind is added to.
-        float* to[5] = {n.dkept, n.dpushed, n.dkept, n.dlast_c, n.dlast_e};
         u32 rows = this->rows, each = rows * most_tiles();
         const float* parts = this->parts;
-        // A thread a row: as much as is kept of weights, the anchor loses.
-        EACH(t, rows) {
-#pragma unroll 1
-            for (u32 which = 0; which < 5; which++) {
-                if (!has(which % 3)) continue;
-                // Tiles are added up in their order, whoever made them.
-                u32 count = which < 3 ? across : down;
-                float sum = 0.0f;
-                for (u32 n = 0; n < count; n++) sum += parts[which * each + n * rows + t];
-                to[which][t] += which == ANCHOR ? -sum : sum;
-            }
+        float* to = n.dkept;
+        // Tiles are added up in their order, whoever made them.
+        auto sum_of = [&](u32 which, u32 t) {
+            u32 count = which < 3 ? across : down;
+            float sum = 0.0f;
+            for (u32 n = 0; n < count; n++) sum += parts[which * each + n * rows + t];
+            return sum;
+        };
+        // A thread a kind and row: numbers that kinds are added to lie one after another.
+        EACH(i, 4 * rows) {
+            u32 kind = i / rows, t = i % rows, which = kind < 2 ? kind : kind + 1;
+            if (!has(kind % 2)) continue;
+            float sum = to[i] + sum_of(which, t);
+            // As much as is kept of weights, the anchor loses.
+            to[i] = kind == WEIGHTS && anchored ? sum - sum_of(ANCHOR, t) : sum;
         }
     }
 
@@ -178,7 +143,7 @@ struct ResidentReverse : Resident {
     // before the activation.
     __device__ __forceinline__ void to_queries(u32 l) const {
         Plane query = queries[l], key = keys[l], dr = read_grads(l), dpreq = this->dpreq;
-        Own preq = this->preq;
+        OwnHalves preq = this->preq;
         Panel of_q = {sums + (u64)3 * rows * o.value, o.key};
         u32 depth = wide(l), kind = o.activation;
         tiles<SIDE>(rows, height(l), [&](const Tile& tile) {
@@ -206,7 +171,8 @@ struct ResidentReverse : Resident {
     // Of keys: c ∘ (z dXᵀ) + E ∘ (z dSᵀ) + dmaskedᵀ ρ.
     __device__ __forceinline__ void to_keys(u32 l) const {
         Plane query = queries[l], z = values(l);
-        Own to = l ? dh : dk;
+        OwnHalves to_hidden = dh;
+        Own to = dk;
         u32 depth = wide(l);
         tiles<SIDE>(rows, height(l), [&](const Tile& tile) {
             float sum[SIDE][4] = {};
@@ -214,18 +180,20 @@ struct ResidentReverse : Resident {
             for (u32 i = 0; i < 2; i++) {
                 if (!has(i)) continue;
                 float other[SIDE][4] = {};
-                add_product<false, true>(other, z, dw[l][i], tile, depth);
+                add_product<false, true>(other, z, w[l][i], tile, depth);
                 add_rows(sum, other, last_share(i), tile);
             }
             // What later tokens read by a key.
             add_product<true, false>(sum, dmasked, query, tile, rows);
-            set_tile(to, tile, sum);
+            if (l) set_tile(to_hidden, tile, sum);
+            else set_tile(to, tile, sum);
         });
     }
     // Of values: c ∘ (κ dX) + E ∘ (κ dS) + maskedᵀ dr. Those of the first layer go on to both that they were made of.
     __device__ __forceinline__ void to_values(u32 l) const {
         Plane key = keys[l], dr = read_grads(l), dz0 = this->dz0, z = values(l);
-        Own pre = this->pre, back = this->back, dh = this->dh, dz1 = this->dz1;
+        OwnHalves pre = this->pre, back = this->back, dh = this->dh;
+        Own dz1 = this->dz1;
         u32 depth = height(l), kind = o.activation;
         tiles<SIDE>(rows, wide(l), [&](const Tile& tile) {
             // Shares of writes in the last state, as those of reads above.
@@ -235,7 +203,7 @@ struct ResidentReverse : Resident {
             for (u32 i = 0; i < 2; i++) {
                 if (!has(i)) continue;
                 float own[SIDE][4] = {};
-                add_product<false, false>(own, key, dw[l][i], tile, depth);
+                add_product<false, false>(own, key, w[l][i], tile, depth);
                 row_sums(own, other, tile, 3 + i);
                 add_rows(sum, own, last_share(i), tile);
             }
@@ -274,31 +242,22 @@ struct ResidentReverse : Resident {
             set_tile(danchor, tile, sum);
         });
     }
-    // Gradients of a layer's state from after the group to before it, with this thread's part of those of A, B and E.
-    __device__ __forceinline__ void give_back(u32 l, float (&dlast)[3]) const {
+    // Gradients of a layer's state from after the group to before it.
+    __device__ __forceinline__ void give_back(u32 l) const {
         float A = n.A[tokens - 1], B = n.B[tokens - 1], E = n.E[tokens - 1];
         // Shares of the first state that each token reads.
         const float *by_x = n.kept, *by_s = n.pushed;
-        Plane own_x = w[l][WEIGHTS], own_s = w[l][MOMENTUM], anchor = w[l][ANCHOR];
         Own dx = grads[l][WEIGHTS], ds = grads[l][MOMENTUM];
         Plane query = queries[l], dr = read_grads(l);
-        bool momentum = this->momentum, anchored = this->anchored;
+        bool momentum = this->momentum;
         u32 depth = rows;
         tiles<SIDE>(height(l), wide(l), [&](const Tile& tile) {
-            float of_x[SIDE][4], of_s[SIDE][4] = {}, own[SIDE][4], own_of_s[SIDE][4] = {};
-            // Gradients of 32 bits; of the state halves are enough for sums over all of it.
-            get_tile(of_x, dx, tile), get_tile(own, own_x, tile);
-            if (anchored) {
-                // X forgets to it.
-                get_tile(of_s, anchor, tile);
-#pragma unroll
-                for (u32 i = 0; i < 4 * SIDE; i++) own[i / 4][i % 4] -= of_s[i / 4][i % 4], of_s[i / 4][i % 4] = 0.0f;
-            }
-            if (momentum) get_tile(own_of_s, own_s, tile), get_tile(of_s, ds, tile);
+            float of_x[SIDE][4], of_s[SIDE][4] = {};
+            get_tile(of_x, dx, tile);
+            if (momentum) get_tile(of_s, ds, tile);
 #pragma unroll
             for (u32 i = 0; i < 4 * SIDE; i++) {
-                float &d = of_x[i / 4][i % 4], &pushed = of_s[i / 4][i % 4], other = own_of_s[i / 4][i % 4];
-                dlast[0] += d * own[i / 4][i % 4], dlast[1] += d * other, dlast[2] += pushed * other;
+                float &d = of_x[i / 4][i % 4], &pushed = of_s[i / 4][i % 4];
                 // X after the group has A of X and B of S; S has E of S.
                 pushed = E * pushed + B * d, d = A * d;
             }
@@ -309,16 +268,21 @@ struct ResidentReverse : Resident {
         });
     }
     // A layer's read and write back, with this thread's part of what they give to A, B and E after the group.
-    TOGETHER_OF void layer(u32 l, float (&dlast)[3]) const {
-        // All four read the gradients after the group.
+    TOGETHER_OF Last layer(u32 l) const {
+        // These read the state before the group.
         squares(l);
-        to_queries(l), to_keys(l), to_values(l);
+        to_queries(l);
+        __syncthreads();
+        // What follows reads the gradients after the group.
+        Last of = exchange(l);
+        to_keys(l), to_values(l);
         __syncthreads();
         // Each thread's sums lie in shared memory now.
         take_row_sums(height(l) / (8 * SIDE), wide(l) / (8 * SIDE));
         if (anchored) to_anchor(l);
-        give_back(l, dlast);
+        give_back(l);
         __syncthreads();
+        return of;
     }
     // Gradients of weights at the point get xᵀ y and further xᵀ y: where the point is X + S, both do.
     TOGETHER_OF void add_to_point(u32 l) const {
@@ -346,16 +310,17 @@ struct ResidentReverse : Resident {
     TOGETHER_OF void group(const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 count) {
         // Both layers add to these.
         EACH(t, rows) n.dkept[t] = n.dpushed[t] = n.dlast_c[t] = n.dlast_e[t] = n.ddelta[t] = 0.0f;
-        begin_group(call, sequence, start, count);
         // Forward again, as far as gradients need it.
-        inner_grads(call, sequence, start);
-        stage(0, true, true, false);
+        inner_grads(call, sequence, start, count, !tight || ahead());
+        // Shared places have the second layer's point; reads take weights and momentum of the first.
+        if (tight) ask(0, true);
+        stage_anchor(0);
         mask_of(0);
-        __syncthreads();
+        await(0);
         // Outputs are not made: only the hidden layer is asked for.
         u32 kind = o.activation;
         Plane q = queries[0], hq = queries[1], z0 = this->z0;
-        Own preq = this->preq;
+        OwnHalves preq = this->preq;
         tiles<SIDE>(rows, width, [&](const Tile& tile) {
             float sum[SIDE][4] = {};
             read(sum, 0, q, z0, tile);
@@ -364,28 +329,67 @@ struct ResidentReverse : Resident {
             set_tile(hq, tile, sum);
         });
         __syncthreads();
+        if (tight) ask(1, true);
         // Gradients of A, B and E after the group, a thread's part.
         float dlast[3] = {0.0f, 0.0f, 0.0f};
 #pragma unroll 1
         for (u32 l = 2; l-- > 0;) {
             // Gradients of outputs are where queries were, and these again where they were.
             fill_rows(l ? dout : queries[0], l ? call.dout : call.q, call, sequence, start, count, l ? o.value : o.key);
-            stage(l, true, true, true);
-            layer(l, dlast);
+            stage_anchor(l);
+            await(l);
+            Last of = layer(l);
+            dlast[0] += of.A, dlast[1] += of.B, dlast[2] += of.E;
+            // Where gradients were comes what is read next: the layer's point or, of shared places, the other's state or point.
+            ask(tight ? 1 - l : l, ahead() || tight && l);
         }
-        // The same in all threads of the block.
-        for (float& d : dlast) d = together(d);
+        sum_up(dlast);
         // Gates come through the masks; errors and rows need no more of these.
-        masks_back(dlast);
+        push_again();
+        __syncthreads();
+        if (halves && next_planes) expect_group(call, sequence, start - call.frozen);
+        masks_back(dlast, pushed);
         errors_back(call, sequence, start);
         finish(call, sequence, start);
     }
+    // Sums over the block, the same in all threads.
+    TOGETHER_OF static void sum_up(float (&x)[3]) {
+        u32 warp = threadIdx.x / 32, warps = blockDim.x / 32;
+        float* parts = partial();
+#pragma unroll
+        for (u32 i = 0; i < 3; i++) {
+            float sum = warp_sum(x[i]);
+            if (first_lane()) parts[i * warps + warp] = sum;
+        }
+        __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < 3; i++) {
+            // Warps in their order.
+            x[i] = 0.0f;
+            for (u32 n = 0; n < warps; n++) x[i] += parts[i * warps + n];
+        }
+    }
+    // E of each write after each token, as `of_write` has it: only now there is room.
+    TOGETHER_OF void push_again() const {
+        Panel to = pushed;
+        const float* of_s = n.s;
+        u32 rows = this->rows;
+        EACH(j, rows) {
+            float e = 0.0f, y = n.y[j];
+            for (u32 top = 0; top < rows; top += 8) {
+                Eight s(of_s + top);
+#pragma unroll
+                for (u32 i = 0; i < 8; i++) e = top + i == j ? y : e * s.x[i], to.at(top + i, j) = e;
+            }
+        }
+    }
     // Through errors: what values got is theirs times θ.
     __device__ __forceinline__ void errors_back(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
-        // The second layer at the point, once more.
-        stage(1, ahead(), false, false);
+        // The second layer at the point, once more; the first one's is still in place.
+        await(1);
         Panel sums_of = {sums + (u64)2 * rows * o.value, o.value}, less = this->less, u = this->u;
-        Own pre = this->pre, dh = this->dh, dk = this->dk, dz1 = this->dz1;
+        OwnHalves pre = this->pre, dh = this->dh;
+        Own dk = this->dk, dz1 = this->dz1;
         Plane dz0 = this->dz0, dless = this->dless, dpre = this->dpre;
         u32 kind = o.activation, width = this->width, value = o.value, rows = this->rows;
         tiles<SIDE>(rows, value, [&](const Tile& tile) {
@@ -430,7 +434,10 @@ struct ResidentReverse : Resident {
         });
         add_to_point(1);
         __syncthreads();
-        stage(0, ahead(), false, false);
+        // The first layer's point is still there, or comes once more. Where it has places of its own the second's are free.
+        if (tight) ask(0, ahead());
+        else ask_ahead(1);
+        await(0);
         // Keys' parts come after those of queries.
         Panel of_k = {sums + (u64)3 * rows * o.value + (u64)rows * o.key, o.key};
         tiles<SIDE>(rows, o.key, [&](const Tile& tile) {
@@ -456,9 +463,9 @@ struct ResidentReverse : Resident {
         });
     }
     // Gradients of queries, keys and gates are sums over blocks.
-    __device__ __forceinline__ void finish(const RecurrentCall& call, const SequenceHead& sequence, u32 start) const {
+    __device__ __forceinline__ void finish(const RecurrentCall& call, const SequenceHead& sequence, u32 start) {
         Panel of_q = {sums + (u64)3 * rows * o.value, o.key}, of_k = {of_q.row(rows), o.key}, gates = {of_k.row(rows), 4};
-        Panel dc = this->dc, e = this->e;
+        Panel dc = this->dc, e = pushed;
         fours_by_row<2>(tokens, rows, [&](u32 t, u32 j) { return dc.four(t, j); },
                         [&](u32, u32, float4 x) { return x.x + x.y + x.z + x.w; },
                         [&](u32 t, float da) { gates.at(t, 0) = n.a[t] * (da + n.da[t]); });
@@ -466,6 +473,7 @@ struct ResidentReverse : Resident {
                         [&](u32 t, float deta) { gates.at(t, 1) = n.eta[t] * (deta + n.deta[t]); });
         // Parts of all blocks are there.
         cluster.meet();
+        ask_ahead(0);
         // Beside a residual, keys and values are as wide.
         store_sums(call.dq, of_q, call, sequence, start, [&](u32, u32 j, u64 row) {
             return get_four(call.dout, row * o.key + j);
