@@ -27,6 +27,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::matmul::SOURCE,
     &primitives::matmul_groups::SOURCE,
     &primitives::matmul_rows::SOURCE,
+    &primitives::matmul_small::SOURCE,
     &primitives::norm::SOURCE,
     &primitives::optimizer::SOURCE,
     &primitives::projection::SOURCE,

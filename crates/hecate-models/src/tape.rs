@@ -10,6 +10,7 @@
 
 mod arrays;
 mod attention;
+mod conv;
 mod dropout;
 mod erased;
 mod fp8;

@@ -7,7 +7,7 @@ use super::{CaseResult, Output, PrimitiveCase, Slot};
 use crate::{Random, oracle::Var};
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{self, Operands, Primitives, Transpose},
+    primitives::{self, EachBackward, Operands, Primitives, Transpose},
 };
 
 /// `a b`, `aᵀ b`, `a bᵀ`, `aᵀ bᵀ`, with leading axes, and with one `b` for all.
@@ -81,6 +81,71 @@ fn each<B: Primitives>(lead: &[usize], inner: usize, columns: &'static [usize]) 
             let weights = x[1..].iter().enumerate().map(stored).collect::<Result<Vec<_>>>()?;
             let outputs = primitives::matmul_each(&x[0], &weights.iter().collect::<Vec<_>>())?;
             Ok(CaseResult { outputs, grads: vec![] })
+        }),
+    }
+}
+
+/// `x Wᵀ` with several `W` of its type, and all gradients at once: alone, or added to what is there, which somebody else holds
+/// or nobody does.
+pub fn matmul_each_backward<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let added = [None, Some(false), Some(true)];
+    // Rows of a tile and of parts of several, sums longer than what is under way at once, and columns of several tiles.
+    let tiles = [(&[70][..], 72, &[32, 8, 40][..]), (&[3, 50], 40, &[136, 24]), (&[65], 264, &[16, 8])];
+    // What matrix units cannot take: odd sizes, fours where they want eights, a row; and more matrices than a launch has.
+    let others = [(&[2, 3][..], 5, &[3, 7][..]), (&[70], 36, &[12, 4]), (&[1], 8, &[8]), (&[65], 8, &[8; 9])];
+    let calls = tiles.into_iter().chain(others);
+    calls.flat_map(|(lead, inner, columns)| added.map(|held| back(lead, inner, columns, held))).collect()
+}
+
+/// With `held`, arguments are results as well, as in [`matmul_onto`].
+fn back<B: Primitives>(
+    lead: &[usize],
+    inner: usize,
+    columns: &'static [usize],
+    held: Option<bool>,
+) -> PrimitiveCase<B> {
+    let random = &mut Random::new((inner + columns.len()) as u64);
+    // Leading axes are rows of one matrix.
+    let rows = lead.iter().product();
+    let x = Slot::tiles("x", random.normals([lead, &[inner]].concat()), (rows, inner));
+    let weight = |&columns: &usize| Slot::tiles("w", random.normals([columns, inner]), (columns, inner));
+    let slots: Vec<_> = [x].into_iter().chain(columns.iter().map(weight).collect::<Vec<_>>()).collect();
+    // Another seed for gradients than for arguments.
+    let random = &mut Random::new(29);
+    let products = columns.iter().map(|&columns| Output::new("y", random.normals([lead, &[columns]].concat())));
+    let products: Vec<_> = products.collect();
+    // What the gradients are added to is drawn like a gradient of a result.
+    let passed = slots.iter().map(|slot| Output::new(slot.name, random.normals(slot.leaf.array.shape.axes())));
+    let passed: Vec<_> = passed.filter(|_| held.is_some()).collect();
+    PrimitiveCase {
+        name: "matmul_each_backward",
+        options: format!("{lead:?} {inner} {columns:?} held {held:?}"),
+        outputs: products.into_iter().chain(passed).collect(),
+        slots,
+        // Arguments passed through as results: their gradients join those of the products.
+        forward: Box::new(move |x| {
+            let products = x[1..].iter().map(|weight| vec![x[0][0].dot(&weight[0].t())]);
+            products.chain(x.iter().filter(|_| held.is_some()).cloned()).collect()
+        }),
+        device: Box::new(move |x, dy| {
+            let outputs = primitives::matmul_each(&x[0], &x[1..].iter().collect::<Vec<_>>())?;
+            // Gradients of products first, then those of what is passed through, if anything is.
+            let (dout, there) = dy.split_at(columns.len());
+            // A scaled copy belongs to this call alone, so it may be written in place.
+            let onto = |i: usize| match there.get(i) {
+                Some(dx) if held == Some(false) => primitives::scale(1.0, dx).map(Some),
+                dx => Ok(dx.cloned()),
+            };
+            let back = x[1..].iter().zip(dout).enumerate();
+            let back = back.map(|(i, (weight, dout))| Ok(EachBackward { weight, dout, onto: onto(i + 1)? }));
+            // Read before and after: adding in place must not show to whoever else holds the array.
+            let values = || there.iter().map(Tensor::to_f32).collect::<Result<Vec<_>>>();
+            let before = values()?;
+            let (dx, of_weights) = primitives::matmul_each_backward(&x[0], back.collect::<Result<_>>()?, onto(0)?)?;
+            assert_eq!(values()?, before, "what somebody else holds");
+            let passed = x.iter().filter(|_| held.is_some()).cloned();
+            let grads = [dx].into_iter().chain(of_weights).map(Some).collect();
+            Ok(CaseResult { outputs: outputs.into_iter().chain(passed).collect(), grads })
         }),
     }
 }

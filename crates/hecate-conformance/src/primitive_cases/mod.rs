@@ -27,13 +27,13 @@ pub use fp8::fp8_matmul;
 pub use gates::retention;
 pub use language::{adamw, cross_entropy, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
-pub use matmul::{head_products, matmul, matmul_each, matmul_in_tiles, matmul_onto};
+pub use matmul::{head_products, matmul, matmul_each, matmul_each_backward, matmul_in_tiles, matmul_onto};
 pub use norm::{add_rms_norm, l2_norm, layer_norm, rms_norm, rms_norm_gated};
 pub use projection::project;
 pub use quantized::quantized_matmul;
 pub use sample::sample;
 pub use softmax::softmax;
-pub use tokens::{conv, conv_in_parts, rotary};
+pub use tokens::{conv, conv_each, conv_in_parts, rotary};
 
 use case::{each, pick};
 
@@ -44,8 +44,8 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_each, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
-            embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
+            matmul, matmul_each, matmul_each_backward, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
+            conv_each, embedding, narrow, concat, attention, cross_entropy, adamw, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };
 }

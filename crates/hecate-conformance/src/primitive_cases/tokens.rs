@@ -7,7 +7,7 @@ use super::{CaseResult, Output, PrimitiveCase, Slot, elementwise::equation, pick
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
-    Sequences,
+    Sequences, Tensor,
     primitives::{self, ConvBackward, ConvInputs, ConvOptions, ConvOutputs, L2Norm, Map},
 };
 
@@ -110,6 +110,69 @@ fn convolution<B: Primitives>(
             Ok(CaseResult { outputs: vec![y, state], grads: [grads.x, grads.weight, grads.state].map(Some).into() })
         }),
     }
+}
+
+/// Several over the same rows: of one kind and of several, with as many channels and with others, more than a launch has.
+pub fn conv_each<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let silu = ConvOptions { silu: true, l2_norm: None };
+    let unit = |width| ConvOptions { silu: true, l2_norm: Some(L2Norm { width, epsilon: 1e-3 }) };
+    // Channels, taps, options, and whether the state after is used.
+    let like_a_layer = &[(32, 4, unit(16), false), (32, 4, unit(16), true), (32, 4, silu, false)][..];
+    let of_all_sizes = &[(16, 4, silu, true), (160, 4, unit(32), false), (40, 4, ConvOptions::default(), true)];
+    // Three taps, channels that no run divides, heads that no warp has.
+    let apart = [&[(8, 4, silu, true), (8, 3, silu, true)][..], &[(8, 4, silu, false), (6, 4, unit(3), false)]];
+    let many = &[(8, 4, silu, true); 5][..];
+    let calls = [like_a_layer, of_all_sizes, apart[0], apart[1], many, &many[..1]];
+    let texts = [(Sequences::batch(2, 11), [2, 11]), (Sequences::packed(&[21, 2, 30]), [1, 53])];
+    texts.iter().flat_map(|text| calls.map(|calls| several(text, calls))).collect()
+}
+
+/// Channels, taps, options, and whether the state after is used, of each of several over one `x [B,T,·]`.
+fn several<B: Primitives>(
+    (sequences, [batch, tokens]): &(Sequences, [usize; 2]),
+    calls: &[(usize, usize, ConvOptions, bool)],
+) -> PrimitiveCase<B> {
+    let case = |&(channels, taps, options, used): &(usize, usize, ConvOptions, bool)| {
+        convolution::<B>(sequences.clone(), [*batch, *tokens, channels], taps, options, used)
+    };
+    // What the cases of each alone are made of, one after another.
+    let (mut slots, mut outputs, mut equations) = (Vec::new(), Vec::new(), Vec::new());
+    for PrimitiveCase { slots: own, outputs: made, forward, .. } in calls.iter().map(case) {
+        // `x`, its weight and its state.
+        slots.extend(own);
+        outputs.extend(made);
+        equations.push(forward);
+    }
+    let (sequences, calls) = (sequences.clone(), calls.to_vec());
+    PrimitiveCase {
+        name: "conv_each",
+        options: format!("{calls:?}, starts {:?}", sequences.starts().collect::<Vec<_>>()),
+        slots,
+        outputs,
+        // Three arguments each, as many as a convolution alone has.
+        // Results come in the same order.
+        forward: Box::new(move |x| x.chunks(3).zip(&equations).flat_map(|(x, forward)| forward(x)).collect()),
+        device: Box::new(move |x, dy| {
+            // In the order of the calls.
+            let forward = calls.iter().zip(x.chunks(3)).map(|(&(_, _, options, _), x)| (options, inputs_of(x)));
+            let made = primitives::conv_each(&sequences, &forward.collect::<Vec<_>>())?;
+            // The same arguments again for the way back.
+            // And two results, of which the state may be of no use.
+            let back = calls.iter().zip(x.chunks(3).zip(dy.chunks(2))).map(|(&(_, _, options, used), (x, dy))| {
+                (options, ConvBackward { inputs: inputs_of(x), dy: &dy[0], dfinal: used.then_some(&dy[1]) })
+            });
+            let grads = primitives::conv_each_backward(&sequences, &back.collect::<Vec<_>>())?;
+            Ok(CaseResult {
+                outputs: made.into_iter().flat_map(|out| [out.y, out.state]).collect(),
+                grads: grads.into_iter().flat_map(|grads| [grads.x, grads.weight, grads.state].map(Some)).collect(),
+            })
+        }),
+    }
+}
+
+/// Three arguments as a convolution takes them.
+fn inputs_of<B: Primitives>(x: &[Tensor<B>]) -> ConvInputs<&Tensor<B>> {
+    ConvInputs { x: &x[0], weight: &x[1], state: &x[2] }
 }
 
 /// A row whose heads have length 1: each number times the reciprocal length of its head.

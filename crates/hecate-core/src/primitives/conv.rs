@@ -97,6 +97,26 @@ pub trait Conv: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn conv_backward(&self, dims: &ConvDims, call: &ConvBackward<'_, Self>) -> Result<ConvInputs<Tensor<Self>>>;
+
+    /// [`Conv::conv`] of each of these, over the same sequences. A device that starts them together gains by it where they are
+    /// small.
+    ///
+    /// # Errors
+    /// As [`Conv::conv`].
+    fn conv_each(&self, calls: &[(ConvDims, ConvInputs<&Tensor<Self>>)]) -> Result<Vec<ConvOutputs<Tensor<Self>>>> {
+        calls.iter().map(|(dims, inputs)| self.conv(dims, inputs)).collect()
+    }
+
+    /// [`Conv::conv_backward`] of each of these.
+    ///
+    /// # Errors
+    /// As [`Conv::conv_backward`].
+    fn conv_each_backward(
+        &self,
+        calls: &[(ConvDims, ConvBackward<'_, Self>)],
+    ) -> Result<Vec<ConvInputs<Tensor<Self>>>> {
+        calls.iter().map(|(dims, call)| self.conv_backward(dims, call)).collect()
+    }
 }
 
 /// Short causal convolution of `x [B,T,D]`, with what `options` say after the sums.
@@ -118,6 +138,59 @@ pub fn conv<D: Conv + Norm>(
         }
         _ => device.conv(&dims, inputs),
     }
+}
+
+/// [`conv`] of each of these, over the same sequences.
+///
+/// # Errors
+/// As [`conv`].
+pub fn conv_each<D: Conv + Norm>(
+    sequences: &Sequences,
+    calls: &[(ConvOptions, ConvInputs<&Tensor<D>>)],
+) -> Result<Vec<ConvOutputs<Tensor<D>>>> {
+    let dims = calls.iter().map(|(options, inputs)| check(*options, sequences, inputs)).collect::<Result<Vec<_>>>()?;
+    check_together(calls.iter().map(|(_, inputs)| inputs.x))?;
+    match calls.first() {
+        Some((_, ConvInputs { x, .. })) if whole(&dims, x.device()) => {
+            x.device().conv_each(&dims.into_iter().zip(calls.iter().map(|(_, inputs)| *inputs)).collect::<Vec<_>>())
+        }
+        _ => calls.iter().map(|(options, inputs)| conv(*options, sequences, inputs)).collect(),
+    }
+}
+
+/// Gradients of [`conv_each`].
+///
+/// # Errors
+/// As [`conv_backward`].
+pub fn conv_each_backward<D: Conv + Norm>(
+    sequences: &Sequences,
+    calls: &[(ConvOptions, ConvBackward<'_, D>)],
+) -> Result<Vec<ConvInputs<Tensor<D>>>> {
+    let mut dims = Vec::new();
+    for (options, ConvBackward { inputs, dy, dfinal }) in calls {
+        dims.push(check(*options, sequences, inputs)?);
+        check_like("conv", "dy", dy, inputs.x)?;
+        dfinal.map_or(Ok(()), |dfinal| check_like("conv", "dfinal", dfinal, inputs.state))?;
+    }
+    check_together(calls.iter().map(|(_, call)| call.inputs.x))?;
+    match calls.first() {
+        Some((_, ConvBackward { dy, .. })) if whole(&dims, dy.device()) => {
+            let calls = calls.iter().map(|(_, call)| call.clone());
+            dy.device().conv_each_backward(&dims.into_iter().zip(calls).collect::<Vec<_>>())
+        }
+        _ => calls.iter().map(|(options, call)| conv_backward(*options, sequences, call)).collect(),
+    }
+}
+
+/// Calls of one device.
+fn check_together<'a, D: Device>(mut inputs: impl Iterator<Item = &'a Tensor<D>>) -> Result<()> {
+    let Some(first) = inputs.next() else { return Ok(()) };
+    inputs.try_for_each(|x| check_device("conv", first, &[("x", x)]))
+}
+
+/// Whether all that is asked for is a part of the device's kernels.
+fn whole<D: Conv>(dims: &[ConvDims], device: &D) -> bool {
+    dims.iter().all(|dims| dims.options.l2_norm.is_none() || device.has_l2_norm(dims))
 }
 
 /// Gradients of [`conv`].

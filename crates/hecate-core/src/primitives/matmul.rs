@@ -67,6 +67,35 @@ pub trait Matmul: Elementwise {
         };
         weights.iter().map(product).collect()
     }
+
+    /// `Σ_i a_i b_i' + onto`, products of one shape whose `b` are all transposed or all not: gradients of what several maps
+    /// share. The type is that of `onto`, or of the factors.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn matmul_sum(
+        &self,
+        products: &[(MatmulDims, [&Tensor<Self>; 2])],
+        mut onto: Option<Tensor<Self>>,
+    ) -> Result<Option<Tensor<Self>>> {
+        for &(dims, [a, b]) in products {
+            onto = Some(self.matmul(dims, MatmulInputs { a, b, onto: onto.take() })?);
+        }
+        Ok(onto)
+    }
+
+    /// `a_iᵀ b` for each of these `a_i`, whose rows are those of `b`: gradients of the weights of several maps of `b`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn matmul_weights(&self, factors: &[(MatmulDims, &Tensor<Self>)], b: &Tensor<Self>) -> Result<Vec<Tensor<Self>>> {
+        factors.iter().map(|&(dims, a)| self.matmul(dims, MatmulInputs { a, b, onto: None })).collect()
+    }
+
+    /// Whether products of these sizes and this type gain by being started together, forward and backward.
+    fn starts_together(&self, _dims: &[MatmulDims], _dtype: DType) -> bool {
+        false
+    }
 }
 
 /// `a [.., m, k] × b [.., k, n] = [.., m, n]`, either operand stored transposed. The leading axes of `a` and `b` are
@@ -88,6 +117,75 @@ pub fn matmul_each<D: Matmul>(x: &Tensor<D>, weights: &[&Tensor<D>]) -> Result<V
     let (dims, shapes): (Vec<_>, Vec<_>) = check_each(x, weights)?.into_iter().unzip();
     let products = x.device().matmul_each(x, &dims.into_iter().zip(weights.iter().copied()).collect::<Vec<_>>())?;
     products.into_iter().zip(shapes).map(|(product, shape)| product.reshape(shape)).collect()
+}
+
+/// Whether a device gains by [`matmul_each`] of these in place of one product after another.
+///
+/// # Errors
+/// As [`matmul_each`].
+pub fn starts_together<D: Matmul>(x: &Tensor<D>, weights: &[&Tensor<D>]) -> Result<bool> {
+    let dims: Vec<_> = check_each(x, weights)?.into_iter().map(|(dims, _)| dims).collect();
+    Ok(weights.iter().all(|weight| weight.dtype() == x.dtype()) && x.device().starts_together(&dims, x.dtype()))
+}
+
+/// A weight of [`matmul_each`] on the way back.
+#[derive(Clone, Debug)]
+pub struct EachBackward<'a, D: Device> {
+    /// `[N, K]`, of the type of `x`.
+    pub weight: &'a Tensor<D>,
+    /// Gradient of its product, `[.., N]`.
+    pub dout: &'a Tensor<D>,
+    /// What other uses gave to the weight's gradient, where there is such.
+    pub onto: Option<Tensor<D>>,
+}
+
+/// Gradients of [`matmul_each`]: that of `x [.., K]`, added to `onto` where there is such, and those of the weights in their
+/// order.
+///
+/// # Errors
+/// As [`matmul_each`] and [`matmul_backward_onto`]; no weights.
+pub fn matmul_each_backward<D: Matmul>(
+    x: &Tensor<D>,
+    back: Vec<EachBackward<'_, D>>,
+    onto: Option<Tensor<D>>,
+) -> Result<(Tensor<D>, Vec<Tensor<D>>)> {
+    onto.as_ref().map_or(Ok(()), |dx| check_gradient("dx", dx, x))?;
+    let checked = check_each(x, &back.iter().map(|back| back.weight).collect::<Vec<_>>())?;
+    let mut products = Vec::new();
+    for ((dims, shape), EachBackward { weight, dout, onto }) in checked.iter().zip(&back) {
+        check_device("matmul", x, &[("dout", dout)])?;
+        check_shape("matmul", "dout", dout, shape)?;
+        check_dtype("matmul", "dout", dout, x.dtype())?;
+        check_dtype("matmul", "b", weight, x.dtype())?;
+        onto.as_ref().map_or(Ok(()), |dw| check_gradient("db", dw, weight))?;
+        // `dout W`: what was summed over are columns now.
+        let MatmulDims { batch, rows, inner, columns, .. } = *dims;
+        let dims = MatmulDims { batch, rows, inner: columns, columns: inner, transpose: Transpose::default() };
+        products.push((dims, [*dout, *weight]));
+    }
+    let missing =
+        || Error::Config { what: "matmul", option: "weights", found: "none".into(), expected: "at least one" };
+    let dx = x.device().matmul_sum(&products, onto)?.ok_or_else(missing)?.reshape(x.shape().clone())?;
+    // `doutᵀ x`, summed over all rows.
+    let transpose = Transpose { a: true, b: false };
+    let of_weight = |dims: &MatmulDims| MatmulDims {
+        rows: dims.columns,
+        inner: dims.rows,
+        columns: dims.inner,
+        transpose,
+        ..*dims
+    };
+    let dims = checked.iter().map(|(dims, _)| of_weight(dims));
+    let shapes: Vec<_> = back.iter().map(|back| back.weight.shape().clone()).collect();
+    let made = if back.iter().all(|back| back.onto.is_none()) {
+        x.device().matmul_weights(&dims.zip(back.iter().map(|back| back.dout)).collect::<Vec<_>>(), x)?
+    } else {
+        let added =
+            |(dims, EachBackward { dout: a, onto, .. })| x.device().matmul(dims, MatmulInputs { a, b: x, onto });
+        dims.zip(back).map(added).collect::<Result<_>>()?
+    };
+    let of_weights = made.into_iter().zip(shapes).map(|(gradient, shape)| gradient.reshape(shape));
+    Ok((dx, of_weights.collect::<Result<_>>()?))
 }
 
 /// Sizes and shapes of the products of [`matmul_each`].

@@ -34,7 +34,10 @@ pub use attention::{
     AttentionPass, Cache, LastRows, Prefix, attention, attention_cache,
 };
 pub use checks::Operands;
-pub use conv::{Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm, conv, conv_backward};
+pub use conv::{
+    Conv, ConvBackward, ConvDims, ConvInputs, ConvOptions, ConvOutputs, L2Norm, conv, conv_backward, conv_each,
+    conv_each_backward,
+};
 pub use drop_mask::DropMask;
 pub use elementwise::{
     BiasedBackward, Broadcast, Combine, Elementwise, GatedBackward, GatedGrads, Map, add, add_backward, biased,
@@ -48,7 +51,8 @@ pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed,
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entropy_backward};
 pub use matmul::{
-    Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto, matmul_each,
+    EachBackward, Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto,
+    matmul_each, matmul_each_backward, starts_together,
 };
 pub use norm::{
     AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions, add_rms_norm,

@@ -61,6 +61,14 @@ kernels! { AT_ONCE {
     }
 } }
 
+/// Most convolutions of one launch; `MOST_EACH` in the kernels.
+const MOST_EACH: usize = 4;
+
+kernels! { AT_ONCE {
+    "conv_forward_each" ForwardEach { each: [TapsForward; MOST_EACH] }
+    "conv_gradients_each" GradientsEach { each: [Gradients; MOST_EACH] }
+} }
+
 /// Consecutive rows that a thread takes; `ROWS_PER_THREAD` in the kernels.
 const ROWS_PER_THREAD: usize = 8;
 
@@ -143,10 +151,7 @@ impl Conv for Cuda {
         } else {
             self.launch(by_rows_per_thread(dims, neighbours(dims)), &Forward { call, y: y_at })?;
         }
-        // The state after the call.
-        let (sequences, before) = (&dims.sequences, Some(inputs.state));
-        let state = last_rows(self, &LastRows { sequences, shape: dims.state(), before, x: Some(x) })?;
-        Ok(ConvOutputs { y, state })
+        self.with_state(dims, inputs, y)
     }
 
     /// The weight's gradient is summed in parts over the rows.
@@ -159,14 +164,7 @@ impl Conv for Cuda {
         let (x_grad, state_grad) = (like(x)?, like(state)?);
         let (dx, dstate) = (Array::from(&x_grad), Array::from(&state_grad));
         let dfinal = dfinal.map_or(Array::NONE, Array::from);
-        let rows = dims.sequences.rows();
-        // Rows of a part of `dweight`.
-        let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]);
-        // Blocks that parts of this length would be.
-        let blocks = dims.channels.div_ceil(RUN * ACROSS) * rows.div_ceil(length);
-        let length = if at_once(dims) && blocks < FEW && rows.div_ceil(SHORT) <= PARTS[1] { SHORT } else { length };
-        // Parts of `dweight`.
-        let number = rows.div_ceil(length);
+        let [number, length] = parts(dims);
         let parts = self.empty([number, dims.channels, dims.width], DType::F32)?;
         let (at, length) = (pointer(&parts), length as u64);
         if at_once(dims) {
@@ -192,9 +190,105 @@ impl Conv for Cuda {
         // Parts are added up in the order of rows: the same bits every time.
         Ok(ConvInputs { x: x_grad, weight: sum_parts(self, &parts, weight)?, state: state_grad })
     }
+
+    /// One launch of those with four taps, which have as many blocks as a GPU has room for only together.
+    fn conv_each(&self, calls: &[(ConvDims, ConvInputs<&Tensor<Self>>)]) -> Result<Vec<ConvOutputs<Tensor<Self>>>> {
+        // Channels of 16 bytes, which a thread takes.
+        let wide = calls.first().map_or(1, |(_, inputs)| Array::from(inputs.x).wide());
+        if !together(calls.iter().map(|(dims, inputs)| (dims, inputs.x)), wide) {
+            return calls.iter().map(|(dims, inputs)| self.conv(dims, inputs)).collect();
+        }
+        // Arguments, the result, and a table that has to live until the launch.
+        let mut made = Vec::new();
+        for (dims, inputs) in calls {
+            let (starts, y) = (starts(self, &dims.sequences)?, self.empty(inputs.x.shape().clone(), inputs.x.dtype())?);
+            made.push((TapsForward { call: ConvCall::new(dims, inputs, &starts), y: (&y).into() }, y, starts));
+        }
+        // Places that no block has are like the first.
+        let each = std::array::from_fn(|i| made.get(i).unwrap_or(&made[0]).0);
+        // Threads of narrower ones find nothing to do.
+        let blocks = calls.iter().map(|(dims, _)| by_rows_per_thread(dims, wide).blocks.0).max().unwrap_or(1);
+        self.launch(Grid { blocks: (blocks, calls.len(), 1), ..Grid::blocks(1, 256) }, &ForwardEach { each })?;
+        // States come after, beside the main line of a graph.
+        calls.iter().zip(made).map(|((dims, inputs), (_, y, _))| self.with_state(dims, inputs, y)).collect()
+    }
+
+    /// Likewise; each weight's gradient is summed in parts over the rows.
+    fn conv_each_backward(
+        &self,
+        calls: &[(ConvDims, ConvBackward<'_, Self>)],
+    ) -> Result<Vec<ConvInputs<Tensor<Self>>>> {
+        if !together(calls.iter().map(|(dims, call)| (dims, call.dy)), RUN) {
+            return calls.iter().map(|(dims, call)| self.conv_backward(dims, call)).collect();
+        }
+        let mut made = Vec::new();
+        for (dims, ConvBackward { inputs, dy, dfinal }) in calls {
+            let starts = starts(self, &dims.sequences)?;
+            let like = |x: &Tensor<Self>| self.empty(x.shape().clone(), x.dtype());
+            let (dx, dstate, [number, length]) = (like(inputs.x)?, like(inputs.state)?, parts(dims));
+            // A part of the rows has sums of its own.
+            let sums = self.empty([number, dims.channels, dims.width], DType::F32)?;
+            let gradients = Gradients {
+                call: ConvCall::new(dims, inputs, &starts),
+                dy: (*dy).into(),
+                dfinal: dfinal.map_or(Array::NONE, Array::from),
+                dx: (&dx).into(),
+                dstate: (&dstate).into(),
+                parts: pointer(&sums),
+                length: length as u64,
+            };
+            made.push((gradients, [dx, dstate, sums], starts));
+        }
+        let each = std::array::from_fn(|i| made.get(i).unwrap_or(&made[0]).0);
+        let across = calls.iter().map(|(dims, _)| dims.channels.div_ceil(RUN * ACROSS)).max().unwrap_or(1);
+        // Block z is of one of them.
+        let number = parts(&calls[0].0)[0];
+        self.launch(Grid { blocks: (across, number, calls.len()), ..Grid::blocks(1, 256) }, &GradientsEach { each })?;
+        // Parts are added up in the order of rows: the same bits every time.
+        let gradients = calls.iter().zip(made).map(|((_, call), (_, [x, state, sums], _))| {
+            Ok(ConvInputs { x, weight: sum_parts(self, &sums, call.inputs.weight)?, state })
+        });
+        gradients.collect()
+    }
+}
+
+/// Whether these go into one launch: several, of one type over the same rows, with as many parts.
+///
+/// One alone of width 128 and 2,048 rows has 16 blocks forward, where an H100 has 132 multiprocessors.
+fn together<'a>(calls: impl Iterator<Item = (&'a ConvDims, &'a Tensor<Cuda>)> + Clone, wide: usize) -> bool {
+    let Some((first, x)) = calls.clone().next() else { return false };
+    let like = |(dims, other): (&ConvDims, &Tensor<Cuda>)| {
+        // What the kernels of four taps ask for.
+        let taps = dims.width == TAPS && dims.channels.is_multiple_of(wide);
+        taps && other.dtype() == x.dtype() && dims.sequences == first.sequences && parts(dims) == parts(first)
+    };
+    (2..=MOST_EACH).contains(&calls.clone().count()) && calls.clone().all(like)
+}
+
+/// Parts over the rows that the gradient of a weight is first summed in, and the rows of each.
+fn parts(dims: &ConvDims) -> [usize; 2] {
+    let rows = dims.sequences.rows();
+    // Few parts of many rows each.
+    let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]);
+    // Blocks that parts of this length would be.
+    let blocks = dims.channels.div_ceil(RUN * ACROSS) * rows.div_ceil(length);
+    let length = if at_once(dims) && blocks < FEW && rows.div_ceil(SHORT) <= PARTS[1] { SHORT } else { length };
+    [rows.div_ceil(length), length]
 }
 
 impl Cuda {
+    /// `y`, and the state after the call.
+    fn with_state(
+        &self,
+        dims: &ConvDims,
+        inputs: &ConvInputs<&Tensor<Self>>,
+        y: Tensor<Self>,
+    ) -> Result<ConvOutputs<Tensor<Self>>> {
+        let (sequences, before) = (&dims.sequences, Some(inputs.state));
+        let state = last_rows(self, &LastRows { sequences, shape: dims.state(), before, x: Some(inputs.x) })?;
+        Ok(ConvOutputs { y, state })
+    }
+
     /// The gradient of what is in front of SiLU, in 32 bits.
     fn through(&self, dims: &ConvDims, call: ConvCall, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
         let through = self.empty(dy.shape().clone(), DType::F32)?;

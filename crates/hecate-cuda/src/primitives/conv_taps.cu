@@ -132,6 +132,20 @@ KERNEL(conv_forward_l2_norm, Forward, 256, 2) {
     BY_TYPE(args.y.type, forward<TYPE, true>(Forward{of_type<TYPE>(args.call), args.y}))
 }
 
+// Most convolutions of one launch; `MOST_EACH` in `conv.rs`.
+#define MOST_EACH 4
+
+// Several over the same rows: block y is of one of them.
+struct ForwardEach {
+    Forward each[MOST_EACH];
+};
+KERNEL(conv_forward_each, ForwardEach, 256, 2) {
+    const Forward& of = args.each[blockIdx.y];
+    BY_TYPE(of.y.type,
+        if (of.call.l2_norm) forward<TYPE, true>(Forward{of_type<TYPE>(of.call), of.y});
+        else forward<TYPE, false>(Forward{of_type<TYPE>(of.call), of.y}))
+}
+
 // All gradients at once, of channels that runs of four divide: rows and dy are read once, and the gradient of u is nowhere.
 // Block x has ACROSS runs of channels, block y is a part of the rows. A warp goes through a segment of these, TAPS at a time,
 // with as many more of du as its last rows need.
@@ -299,4 +313,18 @@ KERNEL(conv_gradients, Gradients, 256, 2) {
 KERNEL(conv_gradients_l2_norm, Gradients, 256, 2) {
     __shared__ float shared[DOWN][TAPS][4][ACROSS];
     BY_TYPE(args.dy.type, gradients<TYPE, true>(of_type<TYPE>(args), shared))
+}
+
+// Several over the same rows: block z is of one of them.
+struct GradientsEach {
+    Gradients each[MOST_EACH];
+};
+KERNEL(conv_gradients_each, GradientsEach, 256, 2) {
+    __shared__ float shared[DOWN][TAPS][4][ACROSS];
+    const Gradients& of = args.each[blockIdx.z];
+    // Others may have more channels.
+    if (blockIdx.x * ACROSS * 4 >= of.call.channels) return;
+    BY_TYPE(of.dy.type,
+        if (of.call.l2_norm) gradients<TYPE, true>(of_type<TYPE>(of), shared);
+        else gradients<TYPE, false>(of_type<TYPE>(of), shared))
 }

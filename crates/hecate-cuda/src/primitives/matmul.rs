@@ -6,6 +6,7 @@
 use super::{
     matmul_groups,
     matmul_rows::{self, Around},
+    matmul_small,
 };
 use crate::{
     Cuda,
@@ -15,7 +16,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Elementwise, Matmul, MatmulDims, MatmulInputs, add},
+    primitives::{Elementwise, Matmul, MatmulDims, MatmulInputs, Transpose, add},
 };
 use std::sync::Arc;
 
@@ -45,6 +46,11 @@ impl Matmul for Cuda {
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
+        // Few tiles of 32 bits: cuBLAS has no tensor cores for them.
+        let typed = [a.dtype(), b.dtype(), dtype] == [DType::F32; 3];
+        if typed && dims.rows > SHORT.0 && !dims.transpose.a && matmul_small::exist(self, &[dims], dtype, true) {
+            return matmul_small::sum(self, &[(dims, [a, b])], onto);
+        }
         // a [batch, rows, inner] and b [batch, inner, columns], each perhaps transposed.
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
         let shape = [batch, rows, columns];
@@ -112,6 +118,14 @@ impl Matmul for Cuda {
                 numbers.iter().zip(made).for_each(|(&i, product)| products[i] = Some(product));
             }
         }
+        // Few tiles, of which one product alone would leave much of the GPU idle.
+        let sizes: Vec<_> = weights.iter().map(|&(dims, _)| dims).collect();
+        if products.iter().all(Option::is_none)
+            && weights.iter().all(|(_, b)| b.dtype() == x.dtype())
+            && self.starts_together(&sizes, x.dtype())
+        {
+            return matmul_small::each(self, weights.iter().map(|&(dims, b)| (dims, [x, b])).collect());
+        }
         let mut rounded = None;
         let mut product = |(dims, b): (MatmulDims, &Tensor<Self>)| {
             // Nothing has to be rounded.
@@ -126,6 +140,53 @@ impl Matmul for Cuda {
             product
         };
         weights.iter().zip(products).map(|(&weight, made)| made.map_or_else(|| product(weight), Ok)).collect()
+    }
+
+    /// One launch where tiles are few.
+    fn matmul_sum(
+        &self,
+        products: &[(MatmulDims, [&Tensor<Self>; 2])],
+        mut onto: Option<Tensor<Self>>,
+    ) -> Result<Option<Tensor<Self>>> {
+        let sizes: Vec<_> = products.iter().map(|&(dims, _)| dims).collect();
+        // All factors have one type, which is that of what they are added to.
+        let dtype = products.first().map(|(_, [a, _])| a.dtype());
+        let alike = products.iter().all(|(_, [a, b])| [a.dtype(), b.dtype()] == [dtype.unwrap_or(DType::F32); 2])
+            && onto.as_ref().is_none_or(|onto| Some(onto.dtype()) == dtype);
+        if dtype.is_some_and(|dtype| alike && matmul_small::exist(self, &sizes, dtype, true)) {
+            return matmul_small::sum(self, products, onto).map(Some);
+        }
+        // One after another, each onto the sum of those before.
+        for &(dims, [a, b]) in products {
+            onto = Some(self.matmul(dims, MatmulInputs { a, b, onto: onto.take() })?);
+        }
+        Ok(onto)
+    }
+
+    /// One launch where tiles are few, beside the main line of a graph.
+    fn matmul_weights(&self, factors: &[(MatmulDims, &Tensor<Self>)], b: &Tensor<Self>) -> Result<Vec<Tensor<Self>>> {
+        let sizes: Vec<_> = factors.iter().map(|&(dims, _)| dims).collect();
+        // One alone has too few tiles for sums this long: cuBLAS divides them.
+        if factors.len() < 2 || !matmul_small::exist(self, &sizes, b.dtype(), false) {
+            return factors.iter().map(|&(dims, a)| self.matmul(dims, MatmulInputs { a, b, onto: None })).collect();
+        }
+        matmul_small::each(self, factors.iter().map(|&(dims, a)| (dims, [a, b])).collect())
+    }
+
+    /// What a launch of small products is for; the way back is the sum of all of them.
+    fn starts_together(&self, dims: &[MatmulDims], dtype: DType) -> bool {
+        // `dout W`: columns are what is summed over.
+        let back = |&MatmulDims { batch, rows, inner, columns, .. }: &MatmulDims| MatmulDims {
+            batch,
+            rows,
+            inner: columns,
+            columns: inner,
+            transpose: Transpose::default(),
+        };
+        // Few rows have kernels of their own.
+        let long = dims.first().is_some_and(|dims| dims.rows > SHORT.0);
+        let back: Vec<_> = dims.iter().map(back).collect();
+        long && matmul_small::exist(self, dims, dtype, false) && matmul_small::exist(self, &back, dtype, true)
     }
 }
 
@@ -266,7 +327,7 @@ fn multiply_beside(
 }
 
 /// `out`, or with `onto` the sum of both.
-fn sum(out: Tensor<Cuda>, onto: Option<Tensor<Cuda>>) -> Result<Tensor<Cuda>> {
+pub(super) fn sum(out: Tensor<Cuda>, onto: Option<Tensor<Cuda>>) -> Result<Tensor<Cuda>> {
     match onto {
         Some(onto) => add(&out, &onto.reshape(out.shape().clone())?),
         None => Ok(out),

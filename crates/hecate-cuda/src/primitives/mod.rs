@@ -14,6 +14,7 @@ pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod matmul_groups;
 pub(crate) mod matmul_rows;
+pub(crate) mod matmul_small;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod projection;

@@ -61,6 +61,22 @@ impl ShortConv {
         Ok(y)
     }
 
+    /// As [`ShortConv::forward_to`] of several convolutions over the same tokens, in one call.
+    pub(super) fn forward_each<B: Backend>(
+        tape: &Tape<'_, B>,
+        each: &[(&Self, &Var<B>, Option<L2Norm>)],
+        context: &mut Context<'_, B>,
+    ) -> Result<Vec<Var<B>>> {
+        let call = |&(conv, x, l2_norm): &(&Self, &Var<B>, Option<L2Norm>)| {
+            let (weight, state) = conv.parts(tape, x, context)?;
+            Ok((ConvOptions { silu: true, l2_norm }, ConvInputs { x: x.clone(), weight, state }))
+        };
+        let calls = each.iter().map(call).collect::<Result<Vec<_>>>()?;
+        let outputs = tape.conv_each(&context.sequences, calls)?;
+        each.iter().zip(&outputs).for_each(|((conv, ..), out)| context.carry(conv.name, &out.state));
+        Ok(outputs.into_iter().map(|out| out.y).collect())
+    }
+
     /// The weight `[channels,taps]`, and the last inputs before `x`, `[N,taps−1,channels]`.
     pub(super) fn parts<B: Backend>(
         &self,

@@ -104,8 +104,19 @@ impl Gating {
         tape: &Tape<'_, B>,
         x: &Var<B>,
     ) -> Result<Vec<Var<B>>> {
+        self.of_products(rule, tape, x, self.products(tape, x)?)
+    }
+
+    /// As [`Gating::forward`], of what the maps made of `x`.
+    pub(super) fn of_products<B: Backend>(
+        &self,
+        rule: &dyn RuleCall<B>,
+        tape: &Tape<'_, B>,
+        x: &Var<B>,
+        products: Vec<Var<B>>,
+    ) -> Result<Vec<Var<B>>> {
         let [batch, tokens] = [0, 1].map(|axis| x.axes()[axis]);
-        let mut products = self.products(tape, x)?.into_iter();
+        let mut products = products.into_iter();
         // The products of the logits' maps come first, in their order.
         let logit = |((map, width), y): (&(Linear, Option<usize>), Var<B>)| {
             let (y, heads) = (map.widened(tape, &y)?, self.heads * self.writes.0);
@@ -122,13 +133,18 @@ impl Gating {
 
     /// What the logits' maps, then that of the forgetting gate, make of the stream: together where a row of one alone would
     /// not suit matrix units.
-    fn products<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Vec<Var<B>>> {
-        let retention = self.retention.as_ref().map(|retention| retention.map);
-        let maps: Vec<Linear> = self.logits.iter().map(|(map, _)| *map).chain(retention).collect();
+    pub(super) fn products<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Vec<Var<B>>> {
+        let maps = self.maps();
         if maps.iter().all(|map| map.suits(tape, ALIGNED)) {
             return maps.iter().map(|map| map.product(tape, x)).collect();
         }
         Linear::together(tape, &maps, x, ALIGNED)
+    }
+
+    /// The maps of all logits, then that of the forgetting gate.
+    pub(super) fn maps(&self) -> Vec<Linear> {
+        let retention = self.retention.as_ref().map(|retention| retention.map);
+        self.logits.iter().map(|(map, _)| *map).chain(retention).collect()
     }
 
     /// The maps of all logits, and that of the forgetting gate where there is one.

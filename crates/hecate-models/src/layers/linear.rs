@@ -168,6 +168,15 @@ impl Linear {
         maps.iter().map(product).collect()
     }
 
+    /// [`Linear::product`] of each of these maps with one `x`, where the device starts them together; their gradients too.
+    pub(super) fn at_once<B: Backend>(tape: &Tape<'_, B>, maps: &[Self], x: &Var<B>) -> Result<Option<Vec<Var<B>>>> {
+        if tape.is_inert() || maps.iter().any(Self::is_quantized) {
+            return Ok(None);
+        }
+        let weights = maps.iter().map(|map| map.weight(tape, x)).collect::<Result<Vec<_>>>()?;
+        if tape.starts_together(x, &weights)? { tape.matmul_each(x, &weights).map(Some) } else { Ok(None) }
+    }
+
     /// Whether [`Linear::projected`] of these maps is for `x [.., inputs]`: few rows, of which nothing is recorded.
     pub(crate) fn projects<B: Backend>(tape: &Tape<'_, B>, maps: &[Self], x: &Var<B>) -> bool {
         let wide = [tape.activations(), x.value().dtype()] == [DType::F32; 2];
@@ -216,7 +225,7 @@ impl Linear {
     }
 
     /// `W [outputs, inputs]`, for an `x [.., inputs]`.
-    fn weight<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
+    pub(super) fn weight<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>) -> Result<Var<B>> {
         let id = self.learned(tape)?;
         let weight = tape.weight(id)?;
         tape.check_width(id, weight.value().shape().last(), x)?;

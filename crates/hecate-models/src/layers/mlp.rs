@@ -51,8 +51,10 @@ impl Mlp {
             let inner = Linear::each(tape, &[self.up, self.gate], x)?;
             return self.down.forward(tape, &tape.gated(Map::Silu, &inner[0], &inner[1])?);
         }
-        let gate = self.gate.forward(tape, x)?;
-        let up = self.up.forward(tape, x)?;
-        self.down.forward(tape, &tape.dropout(self.dropout, &tape.gated(Map::Silu, &up, &gate)?)?)
+        let inner = match Linear::at_once(tape, &[self.gate, self.up], x)? {
+            Some(inner) => inner,
+            None => vec![self.gate.forward(tape, x)?, self.up.forward(tape, x)?],
+        };
+        self.down.forward(tape, &tape.dropout(self.dropout, &tape.gated(Map::Silu, &inner[1], &inner[0])?)?)
     }
 }

@@ -64,8 +64,18 @@ impl OutputProjection {
 
     /// `x [B,T,hidden]` and what it read `[B,T,H,V]` to `[B,T,hidden]`.
     pub(super) fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, read: &Var<B>) -> Result<Var<B>> {
-        let [batch, tokens] = [0, 1].map(|axis| x.axes()[axis]);
-        let y = match self.factors(tape, x)? {
+        self.of_factors(tape, self.factors(tape, x)?, read)
+    }
+
+    /// As [`OutputProjection::forward`], with what [`OutputProjection::factors`] are.
+    pub(super) fn of_factors<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        factors: Option<Var<B>>,
+        read: &Var<B>,
+    ) -> Result<Var<B>> {
+        let [batch, tokens] = [0, 1].map(|axis| read.axes()[axis]);
+        let y = match factors {
             Some(gate) => self.norm.gated(tape, read, &tape.reshape(&gate, read.axes())?)?,
             None => self.norm.forward(tape, read)?,
         };

@@ -49,13 +49,21 @@ impl Projection {
     /// # Errors
     /// An `x` of another width; the device's own failures.
     pub fn forward<B: Backend>(&self, tape: &Tape<'_, B>, x: &Var<B>, context: &mut Context<'_, B>) -> Result<Var<B>> {
-        let y = self.linear.forward(tape, x)?;
-        let y = match &self.conv {
-            Some(conv) => conv.forward(tape, &y, context)?,
-            None if self.activate => tape.map(Map::Silu, &y)?,
-            None => y,
-        };
-        self.heads(tape, &y)
+        self.after(tape, &self.linear.forward(tape, x)?, context)
+    }
+
+    /// As [`Projection::forward`], of what the linear map made.
+    pub(super) fn after<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        y: &Var<B>,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
+        match &self.conv {
+            Some(conv) => self.heads(tape, &conv.forward(tape, y, context)?),
+            None if self.activate => self.heads(tape, &tape.map(Map::Silu, y)?),
+            None => self.heads(tape, y),
+        }
     }
 
     /// As [`Projection::forward`], each head divided by its L2 norm plus `epsilon`; fused with the convolution where there is
@@ -67,12 +75,46 @@ impl Projection {
         epsilon: f32,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
+        self.after_l2_norm(tape, &self.linear.forward(tape, x)?, epsilon, context)
+    }
+
+    /// As [`Projection::forward_l2_norm`], of what the linear map made.
+    pub(super) fn after_l2_norm<B: Backend>(
+        &self,
+        tape: &Tape<'_, B>,
+        y: &Var<B>,
+        epsilon: f32,
+        context: &mut Context<'_, B>,
+    ) -> Result<Var<B>> {
         let Some(conv) = &self.conv else {
-            return tape.l2_norm(&self.forward(tape, x, context)?, epsilon);
+            return tape.l2_norm(&self.after(tape, y, context)?, epsilon);
         };
         let l2_norm = L2Norm { width: self.width, epsilon };
-        let y = conv.forward_to(tape, &self.linear.forward(tape, x)?, Some(l2_norm), context)?;
-        self.heads(tape, &y)
+        self.heads(tape, &conv.forward_to(tape, y, Some(l2_norm), context)?)
+    }
+
+    /// [`Projection::after_l2_norm`] of each of these with an epsilon, [`Projection::after`] of the others: all convolutions in
+    /// one call.
+    pub(super) fn after_each<B: Backend, const N: usize>(
+        tape: &Tape<'_, B>,
+        each: [(&Self, &Var<B>, Option<f32>); N],
+        context: &mut Context<'_, B>,
+    ) -> Result<Vec<Var<B>>> {
+        let convs: Option<Vec<_>> = each.iter().map(|(map, ..)| map.conv.as_ref()).collect();
+        let Some(convs) = convs else {
+            let one = |(map, y, epsilon): (&Self, &Var<B>, Option<f32>)| match epsilon {
+                Some(epsilon) => map.after_l2_norm(tape, y, epsilon, context),
+                None => map.after(tape, y, context),
+            };
+            return each.into_iter().map(one).collect();
+        };
+        let calls = convs
+            .into_iter()
+            .zip(&each)
+            .map(|(conv, &(map, y, epsilon))| (conv, y, epsilon.map(|epsilon| L2Norm { width: map.width, epsilon })));
+        let calls: Vec<_> = calls.collect();
+        let made = ShortConv::forward_each(tape, &calls, context)?;
+        made.iter().zip(each).map(|(y, (map, ..))| map.heads(tape, y)).collect()
     }
 
     /// `y [.., heads · width]` as `[.., heads, width]`.

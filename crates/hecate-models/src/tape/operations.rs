@@ -3,10 +3,8 @@
 use super::{Tape, Var, check_width};
 use crate::{Error, ParameterId, QuantizedMatrix, Result, init::refuse_learning};
 use hecate_core::{
-    Backend, Sequences, Tensor,
-    primitives::{
-        self as p, ConvInputs, ConvOptions, ConvOutputs, Map, Operands, RetentionInputs, RmsNormInputs, Transpose,
-    },
+    Backend,
+    primitives::{self as p, Map, Operands, RetentionInputs, RmsNormInputs, Transpose},
 };
 
 impl<'p, B: Backend> Tape<'p, B> {
@@ -30,14 +28,47 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
-    /// [`primitives::matmul_each`](p::matmul_each()), of constants: nothing of it is recorded.
+    /// [`primitives::matmul_each`](p::matmul_each()); what is recorded of it takes the gradients of all products at once.
     ///
     /// # Errors
     /// As the primitive.
     pub(crate) fn matmul_each(&self, x: &Var<B>, weights: &[Var<B>]) -> Result<Vec<Var<B>>> {
         self.check()?;
-        let weights: Vec<_> = weights.iter().map(Var::value).collect();
-        Ok(p::matmul_each(&x.value, &weights)?.into_iter().map(Var::constant).collect())
+        let values: Vec<_> = weights.iter().map(Var::value).collect();
+        let products = p::matmul_each(&x.value, &values)?;
+        if !self.follows(&weights.iter().chain([x]).collect::<Vec<_>>()) {
+            return Ok(products.into_iter().map(Var::constant).collect());
+        }
+        let products: Vec<_> = products.into_iter().map(|product| self.result(product)).collect();
+        let results: Vec<_> = products.iter().zip(weights).map(|(product, w)| (product.slot, w.clone())).collect();
+        let x = x.clone();
+        self.push(move |slots| {
+            // Those that somebody made use of.
+            let arrived = results.into_iter().filter_map(|(slot, weight)| Some((slots.take(slot)?, weight)));
+            let arrived: Vec<_> = arrived.collect();
+            if arrived.is_empty() {
+                return Ok(());
+            }
+            let back = arrived.iter().map(|(dout, w)| p::EachBackward {
+                weight: &w.value,
+                dout,
+                onto: slots.take_partial(w.slot),
+            });
+            let back = back.collect();
+            let (dx, of_weights) = p::matmul_each_backward(&x.value, back, slots.take_partial(x.slot))?;
+            slots.add(x.slot, dx)?;
+            arrived.iter().zip(of_weights).try_for_each(|((_, weight), gradient)| slots.add(weight.slot, gradient))
+        });
+        Ok(products)
+    }
+
+    /// Whether [`Tape::matmul_each`] of these is better than one product after another.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub(crate) fn starts_together(&self, x: &Var<B>, weights: &[Var<B>]) -> Result<bool> {
+        let values: Vec<_> = weights.iter().map(Var::value).collect();
+        Ok(self.fp8.is_none() && p::starts_together(&x.value, &values)?)
     }
 
     /// [`primitives::project`](p::project()), of constants: nothing of it is recorded.
@@ -310,42 +341,5 @@ impl<'p, B: Backend> Tape<'p, B> {
         let value = p::poly2(&x.value, coefficients)?;
         let kept = x.value.clone();
         Ok(self.push_map(x, value, move |dy| p::poly2_backward(&kept, coefficients, &dy)))
-    }
-
-    /// [`primitives::conv`](p::conv): the result, and the state after the call.
-    ///
-    /// # Errors
-    /// As the primitive.
-    pub fn conv(
-        &self,
-        options: ConvOptions,
-        sequences: &Sequences,
-        inputs: ConvInputs<&Var<B>>,
-    ) -> Result<ConvOutputs<Var<B>>> {
-        self.check()?;
-        let ConvInputs { x, weight, state } = inputs;
-        let values = ConvInputs { x: &x.value, weight: &weight.value, state: &state.value };
-        let ConvOutputs { y, state: last } = p::conv(options, sequences, &values)?;
-        if !self.follows(&[x, weight, state]) {
-            return Ok(ConvOutputs { y: Var::constant(y), state: Var::constant(last) });
-        }
-        let (y, last) = (self.result(y), self.result(last));
-        let (results, sequences) = ((y.slot, last.slot), sequences.clone());
-        let (x, weight, state) = (x.clone(), weight.clone(), state.clone());
-        self.push(move |slots| {
-            let (dy, dlast) = (slots.take(results.0), slots.take(results.1));
-            let dy = match (dy, &dlast) {
-                (Some(dy), _) => dy,
-                (None, Some(_)) => Tensor::zeros(x.value.device(), x.value.shape().clone(), x.value.dtype())?,
-                (None, None) => return Ok(()),
-            };
-            let inputs = ConvInputs { x: &x.value, weight: &weight.value, state: &state.value };
-            let call = p::ConvBackward { inputs, dy: &dy, dfinal: dlast.as_ref() };
-            let grads = p::conv_backward(options, &sequences, &call)?;
-            slots.add(x.slot, grads.x)?;
-            slots.add(weight.slot, grads.weight)?;
-            slots.add(state.slot, grads.state)
-        });
-        Ok(ConvOutputs { y, state: last })
     }
 }

@@ -33,6 +33,14 @@ macro_rules! calls {
 calls! {
     matmul: |p| matmul(&p.ones([2, 3]), &p.ones([3, 4]), Transpose::default()).map(drop),
     matmul_each: |p| matmul_each(&p.ones([2, 3]), &[&p.ones([4, 3]), &p.ones([5, 3])]).map(drop),
+    // Nothing is computed, and all the same it is asked of one device.
+    starts_together: |p| starts_together(&p.ones([2, 3]), &[&p.ones([4, 3]), &p.ones([5, 3])]).map(drop),
+    // Gradients that others gave can be astray too.
+    matmul_each_backward: |p| {
+        let (x, weight, dout, onto) = (p.ones([2, 3]), p.ones([4, 3]), p.ones([2, 4]), p.ones([4, 3]));
+        let back = vec![EachBackward { weight: &weight, dout: &dout, onto: Some(onto) }];
+        matmul_each_backward(&x, back, Some(p.ones([2, 3]))).map(drop)
+    },
     project: |p| {
         let (x, weight, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 4]));
         let (norm, end) = (Some((&weight, 1.0)), ProjectionEnd::Added(&residual));
@@ -149,6 +157,24 @@ calls! {
         let inputs = ConvInputs { x: &x, weight: &weight, state: &state };
         let call = ConvBackward { inputs, dy: &dy, dfinal: Some(&dfinal) };
         conv_backward(ConvOptions::default(), &sequences(), &call).map(drop)
+    },
+    // Of two over the same rows.
+    conv_each: |p| {
+        let (x, weight, state) = (p.ones([1, 3, 4]), p.ones([4, 2]), p.ones([1, 1, 4]));
+        let (other, taps, before) = (p.ones([1, 3, 4]), p.ones([4, 2]), p.ones([1, 1, 4]));
+        let first = ConvInputs { x: &x, weight: &weight, state: &state };
+        let second = ConvInputs { x: &other, weight: &taps, state: &before };
+        let calls = [first, second].map(|inputs| (ConvOptions::default(), inputs));
+        conv_each(&sequences(), &calls).map(drop)
+    },
+    // A state's gradient is there for one of them.
+    conv_each_backward: |p| {
+        let (x, weight, state) = (p.ones([1, 3, 4]), p.ones([4, 2]), p.ones([1, 1, 4]));
+        let (dy, other, dfinal) = (p.ones([1, 3, 4]), p.ones([1, 3, 4]), p.ones([1, 1, 4]));
+        let inputs = ConvInputs { x: &x, weight: &weight, state: &state };
+        let calls = [(&dy, None), (&other, Some(&dfinal))];
+        let calls = calls.map(|(dy, dfinal)| (ConvOptions::default(), ConvBackward { inputs, dy, dfinal }));
+        conv_each_backward(&sequences(), &calls).map(drop)
     },
     // A table of 5 rows of 2; ids `[3]`.
     embedding: |p| embedding(&p.ones([5, 2]), &p.ids([3])).map(drop),
