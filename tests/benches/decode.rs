@@ -44,7 +44,7 @@ impl Job for Draws {
         let model = if self.bits == 16 { model.stored_in_16_bits()? } else { model };
         let parameters: usize = model.parameters().iter().map(|parameter| parameter.value.shape().count()).sum();
         println!(
-            "{device:?}\n{} of {parameters} parameters in {} bits: texts, sampling, whether captured, tokens/s",
+            "{device:?}\n{} of {parameters} parameters in {} bits: texts, sampling, whether captured, tokens/s, a mark of the texts",
             self.mixer, self.bits
         );
         for texts in self.texts {
@@ -54,12 +54,21 @@ impl Job for Draws {
                 let samplers = (0..texts).map(sampler).collect::<Result<Vec<_>>>()?;
                 let prompt: &[u32] = &[464, 1573];
                 let mut drawn = generate_all(&model, &vec![prompt; texts], samplers)?;
-                drawn.by_ref().take(TOKENS).try_for_each(|tokens| tokens.map(drop))?;
+                // Of tokens and their order: builds that draw the same have the same.
+                let mut mark = 0x811c_9dc5u32;
+                let mut draw = || {
+                    drawn.by_ref().take(TOKENS).try_for_each(|tokens| {
+                        tokens.map(|tokens| {
+                            tokens.iter().for_each(|token| mark = (mark ^ token).wrapping_mul(0x0100_0193))
+                        })
+                    })
+                };
+                draw()?;
                 let start = Instant::now();
-                drawn.by_ref().take(TOKENS).try_for_each(|tokens| tokens.map(drop))?;
+                draw()?;
                 let rate = (texts * TOKENS) as f64 / start.elapsed().as_secs_f64();
                 println!(
-                    "{texts:>5} temperature {temperature} top-k {top_k} top-p {top_p} {} {rate:.0}",
+                    "{texts:>5} temperature {temperature} top-k {top_k} top-p {top_p} {} {rate:.0} {mark:08x}",
                     drawn.is_captured()
                 );
             }

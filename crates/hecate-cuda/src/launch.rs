@@ -182,8 +182,9 @@ const EARLY_DRIVER: u32 = 12_030;
 const SHARE_DRIVER: u32 = 12_050;
 
 impl Cuda {
-    /// As [`Cuda::launch`], of a kernel that calls `follow` of `follow.cuh` before it reads or writes an array: it may begin
-    /// while the one before it still runs. Its blocks come in clusters of so many.
+    /// As [`Cuda::launch`], of a kernel that calls `follow` of `follow.cuh`: it may begin while those before it still run.
+    /// Until then it writes nothing, and reads only what [`Buffer::is_settled`](crate::device::Buffer::is_settled) says
+    /// nobody writes. Its blocks come in clusters of so many.
     pub(crate) fn launch_early<A: KernelArguments>(&self, grid: Grid, cluster: u32, arguments: &A) -> Result<()> {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let Some(Loaded { function, exact }) = self.loaded::<A>(grid)? else { return Ok(()) };
@@ -216,7 +217,7 @@ impl Cuda {
         let starting = |error| starting::<A>(grid, error);
         self.context().bind_to_thread().map_err(starting)?;
         // SAFETY: as of `launch_on`; the configuration and what it points to live until the driver, which copies them, returns.
-        // The kernel calls `follow`, and so reads nothing that the one before it still writes.
+        // The kernel calls `follow`, and so reads nothing that one before it still writes.
         unsafe { sys::cuLaunchKernelEx(&config, function.cu_function(), &raw mut argument, std::ptr::null_mut()) }
             .result()
             .map_err(starting)

@@ -70,6 +70,12 @@ impl GraphLedger {
         self.entries().capturing == Some(thread::current().id())
     }
 
+    /// Whether this thread captures a step, and the clock stood at `clock` before that began.
+    pub(crate) fn captures_since(&self, clock: u64) -> bool {
+        let entries = self.entries();
+        entries.capturing == Some(thread::current().id()) && clock < entries.clock
+    }
+
     /// The clock when memory is asked for.
     pub(crate) fn now(&self) -> u64 {
         self.entries().clock
@@ -168,5 +174,32 @@ impl GraphToken {
 impl Drop for GraphToken {
     fn drop(&mut self) {
         self.0.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of memory written before a capture, in it, and between two.
+    #[test]
+    fn what_was_written_before_a_capture_is_told_apart() {
+        let ledger = GraphLedger::default();
+        let before = ledger.now();
+        assert!(!ledger.captures_since(before), "nothing is captured");
+        // Neither memory of its own nor a GPU is needed for this.
+        let capture = ledger.begin_capture(None);
+        let within = ledger.now();
+        assert!(ledger.captures_since(before) && !ledger.captures_since(within));
+        // Another thread captures nothing.
+        thread::scope(|scope| scope.spawn(|| assert!(!ledger.captures_since(before))).join()).expect("no panic");
+        drop(capture);
+        let between = ledger.now();
+        assert!([before, within, between].iter().all(|&clock| !ledger.captures_since(clock)), "it has ended");
+        // For the next one all of that is past.
+        let capture = ledger.begin_capture(None);
+        assert!([before, within, between].iter().all(|&clock| ledger.captures_since(clock)));
+        assert!(!ledger.captures_since(ledger.now()));
+        drop(capture);
     }
 }

@@ -4,6 +4,7 @@ mod cache;
 mod kernels;
 mod launches;
 mod ptx;
+mod settled;
 mod transfers;
 
 use crate::{Cuda, device::check_ordinal, nvrtc::Nvrtc};

@@ -5,7 +5,14 @@ use super::arena::Arena;
 use crate::ledger::GraphLedger;
 use cudarc::driver::{CudaSlice, DevicePtr};
 use hecate_core::DeviceId;
-use std::{fmt, mem::ManuallyDrop, sync::Arc};
+use std::{
+    fmt,
+    mem::ManuallyDrop,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// Memory of a tensor.
 pub struct Buffer {
@@ -13,6 +20,8 @@ pub struct Buffer {
     memory: ManuallyDrop<Memory>,
     /// The ledger's clock when the memory was asked for.
     born: u64,
+    /// The clock when somebody last queued what writes over it, or when it was asked for.
+    written: AtomicU64,
     /// Takes the memory then.
     ledger: Arc<GraphLedger>,
     /// The device value that made it.
@@ -52,12 +61,25 @@ impl Buffer {
 
     fn with(memory: Memory, ledger: &Arc<GraphLedger>, owner: &DeviceId) -> Self {
         let (memory, born) = (ManuallyDrop::new(memory), ledger.now());
-        Self { memory, born, ledger: ledger.clone(), owner: owner.clone() }
+        Self { memory, born, written: born.into(), ledger: ledger.clone(), owner: owner.clone() }
     }
 
     /// The device value that made it.
     pub(crate) fn owner(&self) -> &DeviceId {
         &self.owner
+    }
+
+    /// Takes note that what is queued next writes it. Whoever writes memory that it did not ask for itself says so.
+    pub(crate) fn written_over(&self) {
+        self.written.store(self.ledger.now(), Ordering::Relaxed);
+    }
+
+    /// Whether this thread captures a step whose kernels, up to here, leave it as it was before. Such memory may be read
+    /// while kernels before still run: what comes later in the step waits for them.
+    ///
+    /// One replay begins when all of the one before it has ended, so what ends a step may write it too.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.ledger.captures_since(self.written.load(Ordering::Relaxed))
     }
 
     /// Address on the device, for whoever uses what is there.

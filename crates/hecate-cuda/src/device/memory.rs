@@ -57,6 +57,7 @@ impl Cuda {
     pub(crate) fn fill(&self, buffer: &Buffer, byte: u8) -> Result<()> {
         self.context().bind_to_thread().map_err(|error| failed("filling memory", error))?;
         let _turn = self.ledger().turn();
+        buffer.written_over();
         // SAFETY: the buffer is alive, and as long as its length says; the stream orders its use.
         unsafe { result::memset_d8_async(buffer.pointer(), byte, buffer.len(), self.stream().cu_stream()) }
             .map_err(|error| failed(format!("filling {} bytes", buffer.len()), error))
@@ -68,6 +69,7 @@ impl Cuda {
         debug_assert!(bytes <= from.len() && bytes <= to.len());
         self.context().bind_to_thread().map_err(copying)?;
         let _turn = self.ledger().turn();
+        to.written_over();
         // SAFETY: both are alive and at least as long; the stream orders their use.
         unsafe { result::memcpy_dtod_async(to.pointer(), from.pointer(), bytes, self.stream().cu_stream()) }
             .map_err(copying)

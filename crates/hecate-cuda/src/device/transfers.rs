@@ -52,6 +52,7 @@ impl Cuda {
     fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Outcome {
         debug_assert!(bytes.len() <= buffer.len());
         let _turn = self.ledger().turn();
+        buffer.written_over();
         // SAFETY: the buffer is alive and at least as long; the stream orders its use.
         unsafe { self.0.staging.write(self.stream(), buffer.pointer(), bytes) }
     }

@@ -113,6 +113,10 @@ impl Rounded {
         let element = |(array, index): (&Tensor<Cuda>, usize)| pointer(array) + (index * size_of::<f32>()) as u64;
         let (rows, columns) = (x.shape().axes()[0], x.shape().axes()[1]);
         let (bytes, figures) = (device.allocate(rows * columns)?, Figures::new(device)?);
+        // A caller's array, raised where it lies.
+        if let Some((array, _)) = maximum {
+            array.buffer().written_over();
+        }
         // Without a scale the matrix is read once more, for its own.
         if scale.is_none() {
             let (count, largest) = ((rows * columns) as u64, figures.largest());

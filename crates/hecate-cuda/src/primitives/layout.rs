@@ -48,6 +48,7 @@ pub(crate) fn copy_all(device: &Cuda, arrays: &[(&Tensor<Cuda>, &Tensor<Cuda>)])
     for group in filled.chunks(PAIRS) {
         let mut pairs = [Pair::default(); PAIRS];
         for (pair, (from, to)) in pairs.iter_mut().zip(group) {
+            to.buffer().written_over();
             let words = (bytes(from) / 4) as u64;
             *pair = Pair { from: from.buffer().pointer(), to: to.buffer().pointer(), words };
         }

@@ -68,6 +68,7 @@ impl Matmul for Cuda {
             return match onto.map(Tensor::into_buffer) {
                 // Nobody else holds it: cuBLAS adds in place.
                 Some(Ok(buffer)) => {
+                    buffer.written_over();
                     let out = Tensor::from_buffer(self, shape, dtype, buffer)?;
                     multiply(blas, dims, a, b, &out, true).map(|()| out)
                 }

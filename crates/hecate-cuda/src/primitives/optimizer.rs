@@ -96,7 +96,10 @@ impl Place {
     /// Takes the array's own memory, or asks for new memory of its size.
     fn of(device: &Cuda, x: Tensor<Cuda>) -> Result<Self> {
         match x.into_buffer() {
-            Ok(new) => Ok(Self { shared: None, new }),
+            Ok(new) => {
+                new.written_over();
+                Ok(Self { shared: None, new })
+            }
             Err(x) => {
                 let new = device.allocate(x.shape().count() * x.dtype().size())?;
                 Ok(Self { shared: Some(x), new })

@@ -29,6 +29,8 @@ struct Projection {
     u32 gated;
     // Runs of 16 bytes that a lane asks for at once, of each column
     u32 ahead;
+    // 1 where no kernel that may still run writes the matrices
+    u32 settled;
     Factor factors[MATRICES];
 };
 
@@ -170,6 +172,8 @@ template <u32 COUNT, u32 ROWS> __device__ __forceinline__ void columns(const Pro
     const Ahead<COUNT> ahead = {(uint4*)shared + threadIdx.x};
     float4* staged = shared + COUNT * args.ahead * THREADS;
     if (column < args.columns) ahead.read(args, Column(args, column), lane);
+    // What the kernel before wrote is there, now at the latest.
+    if (args.settled) follow();
     // Meanwhile; the block meets here.
     const Rows<ROWS> rows(args, staged, (float*)(staged + ROWS * (args.inner / 4)));
 #pragma unroll 1
@@ -188,7 +192,7 @@ template <u32 COUNT, u32 ROWS> __device__ __forceinline__ void columns(const Pro
 
 // Shared memory: runs of matrices [ahead,THREADS], rows [rows,inner], then the squares of each warp.
 template <u32 ROWS> __device__ __forceinline__ void project(const Projection& args, float4* shared) {
-    if (grid_thread() / 32 < args.columns) {
+    if (!args.settled && grid_thread() / 32 < args.columns) {
         // Matrices are seldom what the kernel before this made, so they can be on their way.
         const Column at(args, grid_thread() / 32);
 #pragma unroll 1
@@ -199,8 +203,8 @@ template <u32 ROWS> __device__ __forceinline__ void project(const Projection& ar
                 ask_for((const u8*)at.factor[m].b + at.own * bytes + i);
         }
     }
-    // From here on what the kernel before wrote is there.
-    follow();
+    // Other matrices may be what the kernel before this makes.
+    if (!args.settled) follow();
     if (args.gated) columns<2, ROWS>(args, shared);
     else columns<1, ROWS>(args, shared);
 }

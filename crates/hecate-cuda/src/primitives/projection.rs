@@ -45,6 +45,7 @@ kernels! { SOURCE {
         epsilon: f32,
         gated: u32,
         ahead: u32,
+        settled: u32,
         factors: [Factor; MATRICES],
     }
     // The same of two to eight rows.
@@ -164,6 +165,7 @@ fn few_rows(
         epsilon: around.norm.map_or(0.0, |(_, epsilon)| epsilon),
         gated: u32::from(around.gated),
         ahead: ahead as u32,
+        settled: u32::from(weights.iter().all(|(_, b)| b.buffer().is_settled())),
         factors,
     };
     if rows == 1 && weights.len() == 1 && columns >= MANY && around.residual.is_none() {
