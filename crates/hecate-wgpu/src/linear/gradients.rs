@@ -124,6 +124,7 @@ pub(super) fn run(
     // As many chunks as the space holds; the rest follow in later rounds, in the same space.
     let at_once = (bytes / 4 / ELEMENTS).clamp(1, all.max(1));
     let space = &layout.scratch(at_once * ELEMENTS)?;
+    // Every rule's kernels write three gates.
     let nothing = layout.scratch(layout.scalars())?;
     let gate2 = gate2(dinputs).unwrap_or(&nothing);
     let chunks = Chunks { layout, scans, inputs, dout, dinputs, space, gate2, first: 0, count: 0 };
@@ -154,7 +155,8 @@ impl Chunks<'_> {
         MOMENTUM[usize::from(self.layout.spec.momentum)]
     }
 
-    /// The gradients of values; dw and dr in place of the gates' gradients, for all tokens.
+    /// The gradients of values, and what is written where no scan found it. Leaves dw and dr in place of the gates' gradients, for
+    /// all tokens.
     fn strengths(&self) -> Result<()> {
         let Self { layout, scans, inputs, dinputs, .. } = self;
         let bindings = [
@@ -162,11 +164,13 @@ impl Chunks<'_> {
             Read(&scans.dz),
             Read(&inputs.v),
             // Without erase nobody reads this one.
-            Read(scans.predicted.as_ref().unwrap_or(&scans.z)),
+            Read(scans.predicted.as_ref().unwrap_or(&scans.dz)),
             Write(&dinputs.v),
             Write(&dinputs.theta),
             Write(self.gate2),
+            Write(&scans.z),
         ];
+        // Sixteen tokens and heads a workgroup.
         let args = layout.args(layout.scalars().div_ceil(16));
         layout.launch_workgroups(&STRENGTHS, "strengths", &[], &args, &bindings)
     }

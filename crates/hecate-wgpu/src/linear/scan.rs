@@ -271,6 +271,10 @@ pub(super) fn backward(
     // The reverse scan needs no states, the recompute no gradients.
     let wide = usize::from(wide(layout.dims.key));
     layout.scan(|shape| &REVERSE[wide][of_shape(shape)], "reverse", layout.states(), true, &bindings)?;
+    // Without predictions z is w v, which the gradients' kernels make on their way.
+    if !layout.spec.erases() && layout.spec.frozen.is_none() {
+        return Ok(scans);
+    }
     let bindings = [
         Read(&scans.work),
         Read(&inputs.q),

@@ -21,32 +21,36 @@ const DA = 6u;
 const DETA = 7u;
 const VECTORS = 8u;
 
-// Invocations of a workgroup.
+// Invocations of a workgroup: sixteen by sixteen tiles of four by four elements.
 const WIDTH = 256u;
+// A slice is what all invocations bring at once: four elements each.
 // Columns of a slice, and fours of elements in a slice of 64 rows.
 const COLUMNS = 16u;
 const SLICE = 256u;
 
-// Up to four slices of 64 rows.
+// Up to three slices of 64 rows: 12 KiB, so that all fits into what every adapter has.
 var<workgroup> slices: array<vec4<f32>, SLICES * SLICE>;
 // w, r, a, η of the chunk's tokens.
 var<workgroup> gates: array<vec4<f32>, CHUNK>;
 
+// Every offset is a multiple of four, so that kernels may read squares four elements at a time.
 // Where the space of chunk `i` of those at work begins.
 fn base(i: u32) -> u32 {
     return i * (2u * SQUARE + VECTORS * CHUNK);
 }
 
-// Row `t`, column `j` of a square.
+// Row `t`, column `j` of a square, of chunk `chunk` of those at work.
 fn square_at(chunk: u32, which: u32, t: u32, j: u32) -> u32 {
     return base(chunk) + which * SQUARE + t * CHUNK + j;
 }
 
-// Entry `t` of a vector.
+// Entry `t` of a vector; vectors follow the squares.
+// `which` is one of those above.
 fn vector_at(chunk: u32, which: u32, t: u32) -> u32 {
     return base(chunk) + 2u * SQUARE + which * CHUNK + t;
 }
 
+// The first 64 invocations bring a token's gates each; a barrier has to follow.
 // Tokens after the last neither write nor decay.
 fn read_gates(here: Segment, t: u32) {
     if t < CHUNK {
@@ -57,6 +61,7 @@ fn read_gates(here: Segment, t: u32) {
     }
 }
 
+// Numbers of rows and columns are those of 16 fours.
 // The four by four elements of an invocation, counted in fours: 32 neighbours have sixteen rows by 32 columns, so that
 // they read few elements of a slice, and are idle together above a diagonal.
 struct Own {

@@ -1,3 +1,4 @@
+// Bindings 5 and 6 have two names: what one kernel reads there another one writes.
 // Rows of a multiple of four elements, four at once. A kernel uses those arrays that it has bound.
 
 @group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;         // [rows,H,K]
@@ -45,6 +46,7 @@ fn z_four(at: u32, c: u32) -> vec4<f32> {
     return z[(at + c) / 4u];
 }
 
+// An invocation owns what it adds to, so nothing is lost between a read and a write.
 // Adds to a gradient, or begins it; columns after the end are nobody's.
 fn add_dq(at: u32, c: u32, more: vec4<f32>) {
     if c < args.key {

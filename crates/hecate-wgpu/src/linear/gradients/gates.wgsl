@@ -46,7 +46,7 @@ fn counts_of(t: u32) -> vec3<f32> {
     return all;
 }
 
-// What token `t` gives by its read, and by what it erases.
+// What token `t` gives by its read, and by what it erases: to A first, then to c of column 0.
 fn by_read(chunk: u32, t: u32) -> vec2<f32> {
     return vec2<f32>(space[vector_at(chunk, READ_M, t)], space[vector_at(chunk, READ_S, t)]);
 }
@@ -59,6 +59,7 @@ fn by_erase(chunk: u32, t: u32) -> vec2<f32> {
     return -gates[t].y * vec2<f32>(space[vector_at(chunk, ERASE_M, t)], space[vector_at(chunk, ERASE_S, t)]);
 }
 
+// Erases see the state before their token, reads that state or the one after.
 // The state after token `t` is read by that token, or by the next; the next one erases from it.
 fn reads_of(chunk: u32, tokens: u32, t: u32) -> vec2<f32> {
     var sum = vec2<f32>();
@@ -77,6 +78,7 @@ fn reads_of(chunk: u32, tokens: u32, t: u32) -> vec2<f32> {
 // (32) of the states before the chunk, from the last token to the first. One invocation goes, since every step waits for
 // the one before; all chunks go at once.
 fn back_to_first(tokens: u32) {
+    // Gradients of A, and of c and E of column 0, which begin with ⟨dM_C, M₀⟩, ⟨dM_C, S₀⟩ and ⟨dS_C, S₀⟩.
     var now = vec3<f32>();
     for (var i = 0u; i < CHUNK; i++) {
         now += ends[i];
@@ -91,9 +93,10 @@ fn back_to_first(tokens: u32) {
     }
 }
 
-// What the rule makes of them, token `t`.
+// What the rule makes of them, token `t`. `strengths` has left dw and dr where the gradients of its gates go.
 fn lower_backward(chunk: u32, here: Segment, t: u32) {
     let at = token(here, t);
+    // w, r, a, η.
     let scalars = gates[t];
     // What the first states give, then what the writes of the chunk give.
     var da = counts[t].x + space[vector_at(chunk, DA, t)];
@@ -108,12 +111,13 @@ fn lower_backward(chunk: u32, here: Segment, t: u32) {
         dtheta += dr;
     }
     // d log a = a da, and d log η = η dη.
+    // A gate that the rule has not is written to memory that nobody reads.
     log_a[at] = scalars.z * da;
     theta[at] = dtheta;
     gate2[at] = select(dr, scalars.w * deta, args.matrices == 2u);
 }
 
-// A workgroup has a chunk.
+// A workgroup has a chunk: sums over the states by all invocations, then a token an invocation, and one that goes back.
 @compute @workgroup_size(256)
 fn gradients(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let chunk = group_index(group);

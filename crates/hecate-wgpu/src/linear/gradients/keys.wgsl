@@ -9,6 +9,7 @@
 const SLICES = 3u;
 const TOKENS = 16u;
 
+// The mirrored square has dG twice: each use wants one half of it, with the diagonal.
 // Row `s` of dG where column `t` is at or after it (`later`), or at or before it.
 fn half_of_dg(chunk: u32, s: u32, four: u32, later: bool) -> vec4<f32> {
     let t = 4u * four + vec4<u32>(0u, 1u, 2u, 3u);
@@ -21,48 +22,31 @@ fn with_outer(sums: mat4x4<f32>, by: vec4<f32>, y: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(sums[0] + by.x * y, sums[1] + by.y * y, sums[2] + by.z * y, sums[3] + by.w * y);
 }
 
-// Sums of an invocation for dQ and dK.
+// Sums of an invocation for dQ and dK: four tokens by four elements of each.
 struct Grads {
     q: mat4x4<f32>,
     k: mat4x4<f32>,
 }
 
-// Sixteen tokens from `s` on, whose keys are in a slice: dG K and (dN + dNᵀ) K.
-fn by_keys(all: Grads, own: Own, s: u32) -> Grads {
+// Adds what sixteen tokens give: factors [16,64] of one slice by elements [16,64] of the last.
+fn with_slice(all: mat4x4<f32>, own: Own, slice: u32) -> mat4x4<f32> {
     var sums = all;
-    let erases = args.erase != ERASE_NOTHING;
-    // Only later tokens have read what these wrote.
-    let reads = 4u * own.row + 3u >= s;
     for (var i = 0u; i < TOKENS; i++) {
-        let key = slices[2u * SLICE + i * 16u + own.column];
-        if reads {
-            sums.q = with_outer(sums.q, slices[i * 16u + own.row], key);
-        }
-        if erases {
-            sums.k = with_outer(sums.k, slices[SLICE + i * 16u + own.row], key);
-        }
+        let by = slices[slice * SLICE + i * 16u + own.row];
+        sums = with_outer(sums, by, slices[2u * SLICE + i * 16u + own.column]);
     }
     return sums;
 }
 
-// The same of their queries: dGᵀ Q, for keys that were written no later.
-fn by_queries(all: mat4x4<f32>, own: Own, s: u32) -> mat4x4<f32> {
-    var sums = all;
-    if 4u * own.row < s + TOKENS {
-        for (var i = 0u; i < TOKENS; i++) {
-            sums = with_outer(sums, slices[i * 16u + own.row], slices[2u * SLICE + i * 16u + own.column]);
-        }
-    }
-    return sums;
-}
-
-// Of the 64 elements from `first` on.
+// Of the 64 elements from `first` on. Sixteen tokens at a time give to all others: first by their keys, then by their
+// queries, which take the keys' place in workgroup memory.
 fn grads_of(chunk: u32, here: Segment, first: u32, own: Own, local: u32) -> Grads {
+    // In registers until the last slice.
     var sums: Grads;
     let four = local % 16u;
     // Barriers stand before and after each slice: its end is the same for all invocations.
     for (var s = 0u; s < here.tokens; s += TOKENS) {
-        // The invocation's share of a slice: tokens after the last are zeros in the squares.
+        // The invocation's share of a slice, four elements of one token's rows: tokens after the last are zeros in the squares.
         let t = s + local / 16u;
         let at = token(here, min(t, here.tokens - 1u)) * args.key;
         workgroupBarrier();
@@ -72,17 +56,29 @@ fn grads_of(chunk: u32, here: Segment, first: u32, own: Own, local: u32) -> Grad
         }
         slices[2u * SLICE + local] = k_four(at, first + 4u * four);
         workgroupBarrier();
-        sums = by_keys(sums, own, s);
+        // dG K: only later tokens have read what these wrote.
+        if 4u * own.row + 3u >= s {
+            sums.q = with_slice(sums.q, own, 0u);
+        }
+        // (dN + dNᵀ) K.
+        if args.erase != ERASE_NOTHING {
+            sums.k = with_slice(sums.k, own, 1u);
+        }
         workgroupBarrier();
         slices[local] = half_of_dg(chunk, t, four, false);
         slices[2u * SLICE + local] = x_four(at, first + 4u * four);
         workgroupBarrier();
-        sums.k = by_queries(sums.k, own, s);
+        // dGᵀ Q: only for keys that were written no later.
+        // Neighbours agree on that, sixteen rows at a time.
+        if 4u * own.row < s + TOKENS {
+            sums.k = with_slice(sums.k, own, 0u);
+        }
     }
     return sums;
 }
 
-// Adds a row to what the states gave.
+// Adds a row to what the states gave, if the chunk has such a token.
+// No other invocation writes these elements.
 fn finish(here: Segment, t: u32, column: u32, query: vec4<f32>, key: vec4<f32>) {
     if t < here.tokens {
         let at = token(here, t) * args.key;
@@ -91,7 +87,7 @@ fn finish(here: Segment, t: u32, column: u32, query: vec4<f32>, key: vec4<f32>) 
     }
 }
 
-// A workgroup has a chunk; it goes over the keys' elements 64 at a time.
+// A workgroup has a chunk; it goes over the keys' elements 64 at a time. What the states gave is in dQ and dK by now.
 @compute @workgroup_size(256)
 fn keys(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let chunk = group_index(group);

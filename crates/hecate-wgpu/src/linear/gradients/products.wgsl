@@ -17,10 +17,12 @@ fn four_rows(slice: u32, i: u32, c: u32) -> mat4x4<f32> {
 }
 
 // One row of the sums: four terms, in their order.
+// `y` has a term a vector.
 fn with_terms(sum: vec4<f32>, x: vec4<f32>, y: mat4x4<f32>) -> vec4<f32> {
     return (((sum + x.x * y[0]) + x.y * y[1]) + x.z * y[2]) + x.w * y[3];
 }
 
+// Transposing four rows moves nothing: it names registers anew, so that each term is a multiply-add.
 // Adds the products of four columns of four rows of x and of y.
 fn with_products(sums: mat4x4<f32>, x: mat4x4<f32>, y: mat4x4<f32>) -> mat4x4<f32> {
     let columns = transpose(y);
@@ -30,6 +32,7 @@ fn with_products(sums: mat4x4<f32>, x: mat4x4<f32>, y: mat4x4<f32>) -> mat4x4<f3
     );
 }
 
+// Shares of one row lie side by side, four rows a vector.
 // A number a row of each invocation, in slice `slice`: the sum of row `t` over the columns.
 fn row_sum(slice: u32, t: u32) -> f32 {
     var sum = 0.0;

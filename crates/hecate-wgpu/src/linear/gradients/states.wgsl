@@ -7,6 +7,7 @@
 // x, M and S.
 const SLICES = 2u + MOMENTUM;
 
+// A launch has one of three kinds, `args.slot`, and another launch adds to the gradient that one has begun (`args.offset`).
 // Which of three: the states that tokens read, the gradients of those after the chunk, the states that are erased from.
 const READS = 0u;
 const AFTER = 1u;
@@ -50,7 +51,7 @@ fn weight(t: u32, tokens: u32) -> vec2<f32> {
     return -gates[t].y * of_first(t);
 }
 
-// Products of an invocation with M and S.
+// Products of an invocation with M and S: four tokens by four elements of a key. That with S is nothing without momentum.
 struct Products {
     m: mat4x4<f32>,
     s: mat4x4<f32>,
@@ -59,14 +60,17 @@ struct Products {
 // x yᵀ for the rows of M and S from `first` on: 64 tokens by 64 elements of a key.
 // All 256 invocations bring a slice, four elements each; barriers stand before and after.
 fn products_of(here: Segment, first: u32, own: Own, local: u32) -> Products {
+    // In registers until the last slice.
     var sums: Products;
-    // The invocation's share of a slice.
+    // The invocation's share of a slice: four elements of token `t`, and of as many rows of M and S.
+    // Tokens after the last repeat it, and `finish` leaves them out.
     let t = local / 4u;
     let four = local % 4u;
     let origin = token(here, min(t, here.tokens - 1u)) * args.width;
     // Rows after the last repeat it: no gradient has a place for them.
     let matrix = here.kept * args.matrices * args.key;
     let row = (matrix + min(first + t, args.key - 1u)) * args.width;
+    // `args.width` is V here: sums run over the columns of the states.
     for (var c = 0u; c < args.width; c += COLUMNS) {
         workgroupBarrier();
         slices[place_of(0u, t, four)] = x_four(origin, c + 4u * four);
@@ -96,6 +100,7 @@ fn finish(here: Segment, t: u32, column: u32, m: vec4<f32>, s: vec4<f32>) -> vec
         return vec2<f32>();
     }
     let at = token(here, t) * args.key;
+    // What M and S count for this token.
     let by = weights[t];
     let key = k_four(at, column);
     if MOMENTUM == 1u {
@@ -117,6 +122,7 @@ fn states(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     if here.tokens == 0u {
         return;
     }
+    // Gates first: the weights are products of them.
     read_gates(here, local);
     workgroupBarrier();
     if local < here.tokens {
@@ -142,6 +148,7 @@ fn states(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
     slices[own.row * 16u + own.column] = of_m;
     slices[SLICE + own.row * 16u + own.column] = of_s;
     workgroupBarrier();
+    // The vectors of the three kinds follow one another.
     if local < here.tokens {
         space[vector_at(chunk, READ_M + 2u * args.slot, local)] = row_sum(0u, local);
         space[vector_at(chunk, READ_S + 2u * args.slot, local)] = row_sum(1u, local);

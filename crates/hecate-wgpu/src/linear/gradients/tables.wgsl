@@ -52,6 +52,7 @@ struct Squares {
 
 // First over the elements of keys, then over those of values. Only predictions need N and Λ Zᵀ.
 fn squares_of(here: Segment, own: Own, local: u32) -> Squares {
+    // In registers: no square of products is ever written.
     var all: Squares;
     let t = local / 4u;
     let four = local % 4u;
@@ -98,7 +99,7 @@ fn squares_of(here: Segment, own: Own, local: u32) -> Squares {
     return all;
 }
 
-// What four writes count in M and in S.
+// What four writes count in M and in S: entries of c and E of one row.
 struct Counts {
     m: vec4<f32>,
     s: vec4<f32>,
@@ -120,7 +121,7 @@ fn counts_before(own: Own) -> Counts {
     return counts;
 }
 
-// The writes of a column of fours.
+// The writes of a column of fours, which are tokens of the chunk too.
 fn writes_of(own: Own) -> vec4<u32> {
     return 4u * own.column + vec4<u32>(0u, 1u, 2u, 3u);
 }
@@ -132,6 +133,7 @@ fn counts_after(counts: Counts, own: Own, t: u32) -> Counts {
     return Counts(select(vec4<f32>(), gates[t].z * counts.m + pushed, writes <= vec4<u32>(t)), pushed);
 }
 
+// What is needed of a token on the way back.
 // A row of a tile: what its writes count before the token; dN and dG; what the row gives to dc of its own token and of
 // the one before.
 struct Row {
@@ -142,9 +144,10 @@ struct Row {
     to_last: vec4<f32>,
 }
 
-// (26), (31) of token `t`.
+// (26), (31) of token `t`, for four writes: squares come with the row of each.
 fn row_of(t: u32, before: Counts, after: Counts, n: vec4<f32>, g: vec4<f32>, adjoint: vec4<f32>, read: vec4<f32>) -> Row {
     // dP Zᵀ; N and Λ Zᵀ are zeros where nothing is erased.
+    // (25).
     let dp = -gates[t].y * adjoint;
     let reads = g * read;
     // A token that reads before its write reads what the one before left.
@@ -167,6 +170,7 @@ fn taken_in(now: Gradient, row: Row, t: u32, tokens: u32) -> Gradient {
     return Gradient(m, now.s + select(vec4<f32>(), m, t < tokens));
 }
 
+// (32).
 // From a token to the one before it: through its gates, and with what it read of the state before.
 fn stepped_back(now: Gradient, row: Row, t: u32) -> Gradient {
     return Gradient(gates[t].z * now.m + row.to_last, gates[t].w * now.s);
@@ -174,6 +178,7 @@ fn stepped_back(now: Gradient, row: Row, t: u32) -> Gradient {
 
 // Both, of the four rows of a tile, where only what comes out is wanted: what the tile alone gives to the block before.
 fn through_rows(rows: array<Row, 4>, t: u32, tokens: u32) -> Gradient {
+    // From the last row to the first; the rows are named, because what has an index might lie in memory.
     var now: Gradient;
     now = stepped_back(taken_in(now, rows[3], t + 3u, tokens), rows[3], t + 3u);
     now = stepped_back(taken_in(now, rows[2], t + 2u, tokens), rows[2], t + 2u);
@@ -207,7 +212,9 @@ fn to_gates(now: Gradient, row: Row, own: Own, t: u32) -> vec2<f32> {
     return vec2<f32>(dot(a, vec4<f32>(1.0)), dot(eta, vec4<f32>(1.0)));
 }
 
+// `keys.wgsl` reads rows alone, so each tile is written twice.
 // A tile and its mirror image; on the diagonal both are one.
+// Tiles above the diagonal belong to nobody else, so no two invocations write one.
 fn put_square(chunk: u32, which: u32, own: Own, x: mat4x4<f32>) {
     let across = transpose(x);
     let diagonal = own.row == own.column;
@@ -223,6 +230,7 @@ fn put_square(chunk: u32, which: u32, own: Own, x: mat4x4<f32>) {
 
 // The rows of a tile, from its squares: four steps of the tables, one after another.
 fn rows_of(own: Own, all: Squares) -> array<Row, 4> {
+    // `start` is before the first row, and each of the others after one.
     let t = 4u * own.row;
     let start = counts_before(own);
     let a = counts_after(start, own, t);
@@ -237,7 +245,7 @@ fn rows_of(own: Own, all: Squares) -> array<Row, 4> {
     );
 }
 
-// The way back through a tile's rows: for each the gradients of a, then of η.
+// The way back through a tile's rows, now with what comes from later blocks: for each the gradients of a, then of η.
 fn gates_of(after: Gradient, rows: array<Row, 4>, own: Own, tokens: u32) -> mat2x4<f32> {
     let t = 4u * own.row;
     var now = taken_in(after, rows[3], t + 3u, tokens);
@@ -251,7 +259,8 @@ fn gates_of(after: Gradient, rows: array<Row, 4>, own: Own, tokens: u32) -> mat2
     return mat2x4<f32>(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(a.y, b.y, c.y, d.y));
 }
 
-// A workgroup has a chunk.
+// A workgroup has a chunk: squares, then the tables forward, then back. dN and dG and what each token's gates get are left in
+// `space`.
 @compute @workgroup_size(256)
 fn tables(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {
     let chunk = group_index(group);
@@ -263,6 +272,7 @@ fn tables(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         return;
     }
     let own = own_of(local);
+    // All take part in barriers and in bringing slices; those above the diagonal have nothing else to do.
     let works = own.column <= own.row;
     read_gates(here, local);
     workgroupBarrier();
@@ -276,6 +286,7 @@ fn tables(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
         rows = rows_of(own, all);
         through = through_rows(rows, 4u * own.row, here.tokens);
     }
+    // What each tile gives goes where slices were.
     workgroupBarrier();
     slices[own.row * 16u + own.column] = through.m;
     slices[SLICE + own.row * 16u + own.column] = through.s;
@@ -289,6 +300,7 @@ fn tables(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_ind
             put_square(chunk, DN, own, mat4x4<f32>(rows[0].dn, rows[1].dn, rows[2].dn, rows[3].dn));
         }
     }
+    // Shares of a token's gates meet in the slices, once everybody has read what came through them.
     workgroupBarrier();
     slices[own.row * 16u + own.column] = sums[0];
     slices[SLICE + own.row * 16u + own.column] = sums[1];
