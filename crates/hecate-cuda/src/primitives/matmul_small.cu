@@ -28,7 +28,7 @@ struct SmallProduct {
 struct SmallProducts {
     SmallProduct each[MOST];
     // `sum`: all make one result, that of the first. `add`: to what is there already.
-    u32 count, sum, add, type;
+    u32 count, sum, add;
 };
 
 // How factors lie in memory: `a` as [inner,rows], `b` as [columns,inner]. Sums of gradients of weights are long: two groups of
@@ -129,6 +129,7 @@ struct WarpSums {
         const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
         for (u32 k = 0; k < DEPTH; k += 8) {
+            // Both parts of a left factor [16,8], and then of two right ones [8,8].
             u32 high[4], low[4];
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
@@ -146,6 +147,7 @@ struct WarpSums {
                     const u32 at = WAYS::OF_B ? column * ALONG + term : term * ACROSS<0, COLUMNS> + column;
                     split(__uint_as_float(stage.b[at]), other[i], rest[i]);
                 }
+                // What both small parts give is left out.
                 multiply_add(smaller[n], low, other);
                 multiply_add(small[n], high, rest);
                 multiply_add(x[n], high, other);
@@ -158,6 +160,7 @@ struct WarpSums {
         const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
         for (u32 k = begin; k < begin + DEPTH; k += 8) {
+            // A left factor [16,16], and two right ones [16,8] side by side.
             u32 a[4], b[4];
             if constexpr (WAYS::OF_A) {
                 const u32 term = 2 * k + lane / 16 * 8 + lane % 8;
@@ -200,6 +203,7 @@ struct WarpSums {
             for (u32 h = 0; h < 2; h++) {
                 if (row + 8 * h >= of.rows || column + 8 * n >= of.columns) continue;
                 const u64 at = (u64)(row + 8 * h) * of.columns + column + 8 * n;
+                // Neighbours go together.
                 float pair[2];
 #pragma unroll
                 for (u32 i = 0; i < 2; i++) {
@@ -225,9 +229,11 @@ template <u32 TYPE, typename WAYS> __device__ __forceinline__ void products(cons
     const SmallProduct& of = args.each[first];
     const u32 across = (of.columns + COLUMNS - 1) / COLUMNS, last = args.sum ? args.count : first + 1;
     const u32 top = tile / across * ROWS, left = tile % across * COLUMNS;
+    // Stages of all products of the sum.
     u32 steps = 0;
     for (u32 i = first; i < last; i++) steps += (args.each[i].inner + TERMS - 1) / TERMS;
     Copies<TYPE, WAYS> copies{args, top, left, last, first};
+    // One place stays free, for the stage that is asked for in a step.
 #pragma unroll
     for (u32 i = 0; i < STAGES - 1; i++) copies.next(stages[i]);
     const u32 warp = threadIdx.x / 32 % WARPS, group = threadIdx.x / (32 * WARPS);

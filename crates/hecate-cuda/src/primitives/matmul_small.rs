@@ -8,7 +8,7 @@
 use super::matmul;
 use crate::{
     Cuda,
-    launch::{Array, Grid, KernelArguments, kernels},
+    launch::{Grid, KernelArguments, kernels},
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
@@ -46,7 +46,6 @@ struct Products {
     /// Whether all make one result, and whether that is added to what is there.
     sum: u32,
     add: u32,
-    dtype: u32,
 }
 
 // By rows of terms of both, by terms of `b`, by terms of both.
@@ -139,6 +138,7 @@ pub(super) fn sum(device: &Cuda, products: &[Place<'_>], onto: Option<Tensor<Cud
         // Nobody else holds it: it is added to in place.
         Some(Ok(buffer)) => {
             let out = Tensor::from_buffer(device, shape, dtype, buffer)?;
+            out.buffer().written_over();
             // Each number is read and written by one thread.
             launch(device, products, std::slice::from_ref(&out), [true; 2]).map(|()| out)
         }
@@ -166,7 +166,7 @@ fn launch(device: &Cuda, products: &[Place<'_>], outs: &[Tensor<Cuda>], [sum, ad
         *product = Product { a, b, out, rows, inner, columns, end };
     }
     let [count, sum, add] = [products.len(), sum.into(), add.into()].map(|number: usize| number as u32);
-    let all = Products { each, count, sum, add, dtype: Array::from(first).dtype };
+    let all = Products { each, count, sum, add };
     let (shared, threads) = block(first.dtype(), dims.transpose);
     let grid = Grid { shared, ..Grid::blocks(end, threads) };
     // `fits` refused what has no kernel.

@@ -253,6 +253,7 @@ struct AtlasPieces {
             d.scale(piece.gates.row(t)[2]);
             keep(backs, t, orthogonal.backward(s, inverse, d));
         }
+        // Groups take tokens apart, now that momenta of all are there.
         if constexpr (GROUPS_MULTIPLY) {
             __syncthreads();
             const NewtonSchulzGroups orthogonal = newton_schulz_group(room, 4);
@@ -293,6 +294,7 @@ struct AtlasPieces {
         for (u32 t = piece.tokens; t-- > 0;) {
             d.add(1.0f, 1.0f, coming);
             if (t) coming = kept(backs, t - 1);
+            // Sums of a token's gates are made by the block that writes them.
             const bool owned = piece.owns(t);
             if (owned) {
                 Square before;

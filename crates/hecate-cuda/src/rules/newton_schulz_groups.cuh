@@ -138,6 +138,7 @@ struct NewtonSchulzGroups {
     // What `take` makes of a number of each warp of the group, in order.
     template <class F> __device__ __forceinline__ static float of_warps(float own, F take) {
         float* all = partial() + threadIdx.x / GROUP_THREADS * 4;
+        // Whoever reads those of the time before is through with them.
         meet();
         if (threadIdx.x % 32 == 0) all[threadIdx.x % GROUP_THREADS / 32] = own;
         meet();
