@@ -43,8 +43,8 @@ __device__ __forceinline__ void group_end() { group_commit(), group_wait(); }
 template <u32 THREADS> __device__ __forceinline__ void wait_for_some() {
     asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory");
 }
-// A group's threads have COUNT registers from here on. All groups together, and there are three, have no more than at the start,
-// when each thread has a third of what is left of 512 in eights.
+// A group's threads have COUNT registers from here on. All groups together have no more than at the start: of three a thread has
+// 168 then, of four 128.
 template <u32 COUNT> __device__ __forceinline__ void take_registers() {
     if constexpr (COUNT > 168) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
     else asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));

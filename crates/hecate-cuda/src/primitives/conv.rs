@@ -262,14 +262,15 @@ fn together<'a>(calls: impl Iterator<Item = (&'a ConvDims, &'a Tensor<Cuda>)> + 
         let taps = dims.width == TAPS && dims.channels.is_multiple_of(wide);
         taps && other.dtype() == x.dtype() && dims.sequences == first.sequences && parts(dims) == parts(first)
     };
-    (2..=MOST_EACH).contains(&calls.clone().count()) && calls.clone().all(like)
+    // Nothing is started for no rows.
+    (2..=MOST_EACH).contains(&calls.clone().count()) && first.sequences.rows() > 0 && calls.clone().all(like)
 }
 
 /// Parts over the rows that the gradient of a weight is first summed in, and the rows of each.
 fn parts(dims: &ConvDims) -> [usize; 2] {
     let rows = dims.sequences.rows();
     // Few parts of many rows each.
-    let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]);
+    let length = rows.div_ceil(PARTS[1]).next_multiple_of(PARTS[0]).max(PARTS[0]);
     // Blocks that parts of this length would be.
     let blocks = dims.channels.div_ceil(RUN * ACROSS) * rows.div_ceil(length);
     let length = if at_once(dims) && blocks < FEW && rows.div_ceil(SHORT) <= PARTS[1] { SHORT } else { length };

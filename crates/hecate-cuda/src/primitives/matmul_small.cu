@@ -1,5 +1,5 @@
 // Products of few tiles on tensor cores, several in one launch or the sum of several. Of 32-bit matrices each number is split
-// into two parts of which three products are taken, so that sums keep 32 bits. What bounds them is the way to memory and
+// into two parts, 22 bits together, of which three products are taken. What bounds them is the way to memory and
 // back: a block asks for several stages of its factors at once.
 #include "hecate.cuh"
 #include "tensor.cuh"
@@ -245,7 +245,8 @@ template <u32 TYPE, typename WAYS> __device__ __forceinline__ void products(cons
         __syncthreads();
         copies.next(stages[(step + STAGES - 1) % STAGES]);
         sums.add(stages[step % STAGES], group * DEPTH, band, side);
-        if (WAYS::GROUPS > 1) sums.add_up();
+        // After each of the short stages that two groups share, else after eight.
+        if (WAYS::GROUPS > 1 || step % 8 == 7) sums.add_up();
     }
     if constexpr (WAYS::GROUPS > 1) {
         sums.meet((float*)shared, group, threadIdx.x % (32 * WARPS));

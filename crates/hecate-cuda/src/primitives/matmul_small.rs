@@ -1,5 +1,5 @@
 //! Products of few tiles on tensor cores, several in one launch: those of a small model, of which one alone leaves most of a
-//! large GPU idle. 32-bit factors keep 32 bits.
+//! large GPU idle. Of 32-bit factors 22 bits count; sums have 32. An infinite factor makes NaN.
 //!
 //! At width 128 and 2,048 tokens a product with a square matrix is 128 tiles: a block for each multiprocessor of an H100, with
 //! two stages to go through. Starting it takes longer. Four such products and those of gates are one launch forward, and one
@@ -69,6 +69,9 @@ const DEPTH: usize = 32;
 /// product alone fills an H100.
 const TERMS: usize = 768;
 
+/// Most terms of one sum, which one block goes through: beyond, several blocks that share it are faster.
+const LONGEST: usize = 8192;
+
 /// A product: sizes, factors, and where it goes.
 pub(super) type Place<'a> = (MatmulDims, [&'a Tensor<Cuda>; 2]);
 
@@ -88,7 +91,16 @@ pub(super) fn exist(device: &Cuda, dims: &[MatmulDims], dtype: DType, sum: bool)
     let terms = dims.iter().map(|dims| tiles(dims).saturating_mul(dims.inner)).fold(0, usize::saturating_add);
     let few = (1..=TERMS * device.properties().multiprocessors as usize).contains(&terms);
     // Copies that a block does not wait for, and tensor cores of these types, came with 8.0.
-    typed && few && dims.len() <= MOST && device.properties().capability.0 >= 8 && dims.iter().all(like)
+    let short = dims.iter().all(|dims| dims.inner <= LONGEST);
+    // Sums that are needed at the end are not added to in place.
+    let at_once = !sum || !first.transpose.a;
+    typed
+        && few
+        && short
+        && at_once
+        && dims.len() <= MOST
+        && device.properties().capability.0 >= 8
+        && dims.iter().all(like)
 }
 
 /// Whether rows of factors begin at multiples of 16 bytes. Of `a` 4 are enough, but beside a transposed `b`; those of results
@@ -189,7 +201,10 @@ fn beside(
     outs: &[Tensor<Cuda>],
 ) -> Result<()> {
     // Nobody writes over the factors meanwhile.
-    let read: Vec<_> = products.iter().flat_map(|(_, factors)| factors.map(Tensor::clone)).collect();
+    let mut read: Vec<Tensor<Cuda>> = products.iter().flat_map(|(_, factors)| factors.map(Tensor::clone)).collect();
+    // What products share is held once.
+    read.sort_by_key(|x| x.buffer().pointer());
+    read.dedup_by_key(|x| x.buffer().pointer());
     let bytes = read.iter().map(|x| x.buffer().len()).sum();
     device.launch_beside(grid, arguments, &outs.iter().collect::<Vec<_>>(), (read, bytes))
 }

@@ -95,7 +95,9 @@ impl Recurrent<Own> for Atlas {
         // Keys, values and errors of windows; sums of what is read; factors: X of two steps or of all, A, B, D, P.
         // A backward wants X of all steps at once. Groups of warps have places of their own, from a multiple of 1 KiB on.
         let (factors, of_group) = if pass == 0 { (4, 3) } else { (STEPS as usize + 4, 4) };
-        let factors = if device.groups() { GROUPS * of_group * square + 256 } else { factors * HALVES };
+        // Code that comes as PTX has no groups: there is room for either.
+        let groups = if device.groups() { GROUPS * of_group * square + 256 } else { 0 };
+        let factors = groups.max(factors * HALVES);
         let mut room = vec![rows, rows, rows, TOKENS * 4 * SIDE, factors];
         // Gradients of rows of windows, three kinds; sums for queries and gates.
         let sums = (3 + WINDOW as usize) * THREADS / 32;

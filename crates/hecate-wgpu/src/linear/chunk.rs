@@ -51,11 +51,11 @@ const fn kernel(source: &'static WgslSource, entry: &'static str) -> Kernel<'sta
     Kernel { source, entry, constants: &[] }
 }
 
-/// Of a kernel that is compiled for what the rule is.
+/// Of a kernel that is compiled for what the rule is: a frozen one, with momentum or without.
 const fn of_rule(source: &'static WgslSource, entry: &'static str) -> [Kernel<'static>; 2] {
     [
         Kernel { source, entry, constants: &[("MOMENTUM", 0), ("FROZEN", 1)] },
-        Kernel { source, entry, constants: &[("MOMENTUM", 1), ("FROZEN", 0)] },
+        Kernel { source, entry, constants: &[("MOMENTUM", 1), ("FROZEN", 1)] },
     ]
 }
 

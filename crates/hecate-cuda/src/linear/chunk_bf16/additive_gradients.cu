@@ -5,7 +5,6 @@
 // columns at a time. Two blocks share a multiprocessor.
 #include "chunk_bf16/gates.cuh"
 
-//
 // A block of eight warps has one chunk of one head. Its two groups share keys: each makes all tokens of 64 columns of dQ and dK, and
 // half of the columns of the squares.
 template <u32 KEYS>
