@@ -319,7 +319,9 @@ KERNEL(conv_gradients_l2_norm, Gradients, 256, 2) {
 struct GradientsEach {
     Gradients each[MOST_EACH];
 };
-KERNEL(conv_gradients_each, GradientsEach, 256, 2) {
+// Two blocks a multiprocessor leave too few registers for both forms on GPUs before 9.0.
+#define EACH_BLOCKS (__CUDA_ARCH__ >= 900 ? 2 : 1)
+KERNEL(conv_gradients_each, GradientsEach, 256, EACH_BLOCKS) {
     __shared__ float shared[DOWN][TAPS][4][ACROSS];
     const Gradients& of = args.each[blockIdx.z];
     // Others may have more channels.
