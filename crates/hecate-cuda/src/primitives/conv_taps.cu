@@ -320,7 +320,11 @@ struct GradientsEach {
     Gradients each[MOST_EACH];
 };
 // Two blocks a multiprocessor leave too few registers for both forms on GPUs before 9.0.
-#define EACH_BLOCKS (__CUDA_ARCH__ >= 900 ? 2 : 1)
+#if __CUDA_ARCH__ >= 900
+#define EACH_BLOCKS 2
+#else
+#define EACH_BLOCKS 1
+#endif
 KERNEL(conv_gradients_each, GradientsEach, 256, EACH_BLOCKS) {
     __shared__ float shared[DOWN][TAPS][4][ACROSS];
     const Gradients& of = args.each[blockIdx.z];
