@@ -74,7 +74,7 @@ struct AtlasPieces {
     __device__ float weight(const Piece& piece, u32 t, u32 back) const { return piece.gates.row(t)[3 + back]; }
 
     // Rows of windows, and (80). All threads call it, as every function here.
-    __device__ void begin(const Piece& piece, const float* point, const float* old, const Forward& room) const {
+    __device__ __noinline__ void begin(const Piece& piece, const float* point, const float* old, const Forward& room) const {
         // Buffers lie behind both matrices, oldest row first.
         const float *keys = old + 2 * COUNT, *values = keys + last() * SIDE;
         const u32 count = last() + piece.tokens;
@@ -223,7 +223,7 @@ struct AtlasPieces {
     }
 
     // dM of (85), (87) after every token, from what it is after the piece.
-    __device__ void memory_vjp(const Piece& piece, float* dmemory, const Backward& room) const {
+    __device__ __noinline__ void memory_vjp(const Piece& piece, float* dmemory, const Backward& room) const {
         // Only reads give to it: it is there before any update is made again.
         Square d;
         d.load(dmemory);
@@ -238,7 +238,7 @@ struct AtlasPieces {
 
     // Forward again through the piece: updates, and what every one gives to its momentum (85), each by one block. Then
     // gradients of q, a and θ.
-    __device__ void updates_vjp(const Piece& piece, const float* old, const Backward& room) const {
+    __device__ __noinline__ void updates_vjp(const Piece& piece, const float* old, const Backward& room) const {
         float *updates = exchanged(piece, 0), *backs = exchanged(piece, 1), inverse;
         Square m, s;
         s.load(old + COUNT);
@@ -285,7 +285,7 @@ struct AtlasPieces {
     }
 
     // dS of (85), (87) in reverse, and what it gives to η, to weights and, summed over the windows of a row, to rows (86).
-    __device__ void momentum_vjp(const Piece& piece, const float* old, float* dmomentum, const Backward& room) const {
+    __device__ __noinline__ void momentum_vjp(const Piece& piece, const float* old, float* dmomentum, const Backward& room) const {
         // Of the last rows of windows, sums of dS by their weights in all windows that have them.
         Square d, rows[WINDOW] = {};
         d.load(dmomentum);
@@ -335,7 +335,7 @@ struct AtlasPieces {
     }
 
     // (86): gradients of rows of windows and of the point.
-    __device__ void rows_vjp(const Piece& piece, const float* point, const Adjoint& adjoint, const Backward& room) const {
+    __device__ __noinline__ void rows_vjp(const Piece& piece, const float* point, const Adjoint& adjoint, const Backward& room) const {
         const u32 count = last() + piece.tokens;
         float *dkeys = adjoint.state + 2 * COUNT, *dvalues = dkeys + last() * SIDE;
         // What comes from windows after the piece, of the rows that became their buffers.
@@ -370,7 +370,7 @@ struct AtlasPieces {
     }
 
     // Gradients of a piece's arguments.
-    __device__ void store_grads(const Piece& piece, const Backward& room) const {
+    __device__ __noinline__ void store_grads(const Piece& piece, const Backward& room) const {
         ROWS(t, piece.tokens) {
             if (!piece.owns(t)) continue;
             u64 row = piece.row(t);

@@ -51,7 +51,7 @@ const SPILLS: u32 = 512;
 
 /// Kernels of [`TUNED`] that spill more, by how their names begin. They have all registers, and keep addresses of phases to come,
 /// which each phase reads back once.
-const MORE: [(&str, u32); 2] = [("frozen_backward_", 768), ("atlas_pieces_backward_", 2048)];
+const MORE: [(&str, u32); 1] = [("frozen_backward_", 768)];
 
 /// The same where kernels were not timed: their registers are shared out for [`TUNED`].
 const SPILLS_ELSEWHERE: u32 = 1024;
