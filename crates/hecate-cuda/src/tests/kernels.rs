@@ -49,10 +49,6 @@ const REGISTERS: u32 = 255;
 /// spill some to fit another block beside them.
 const SPILLS: u32 = 512;
 
-/// Kernels of [`TUNED`] that spill more, by how their names begin. They have all registers, and keep addresses of phases to come,
-/// which each phase reads back once.
-const MORE: [(&str, u32); 1] = [("frozen_backward_", 768)];
-
 /// The same where kernels were not timed: their registers are shared out for [`TUNED`].
 const SPILLS_ELSEWHERE: u32 = 1024;
 
@@ -121,12 +117,9 @@ fn one_architecture() {
         // Each `KERNEL` line is a kernel; macros make more of them.
         let declared = source.text.lines().filter(|line| line.starts_with("KERNEL(")).count();
         assert!(all.len() >= declared.max(1), "{} for {architecture}: {all:?} of {declared}", source.name);
-        let more = |usage: &Usage| MORE.iter().find(|(name, _)| usage.kernel.starts_with(name)).map(|(_, more)| *more);
-        let most = |usage: &Usage| more(usage).filter(|_| architecture == TUNED).unwrap_or(most);
         // A kernel of which the log says nothing does not fit.
-        let fit = |usage: &Usage| {
-            usage.spilled.is_some_and(|n| n <= most(usage)) && usage.registers.is_some_and(|n| n <= REGISTERS)
-        };
+        let fit =
+            |usage: &Usage| usage.spilled.is_some_and(|n| n <= most) && usage.registers.is_some_and(|n| n <= REGISTERS);
         failed.extend(all.into_iter().filter(|usage| !fit(usage)).map(|usage| (source.name, usage)));
     }
     assert!(

@@ -7,6 +7,16 @@ struct FrozenArgs {
     Options cell;
 };
 
+// States before an interval's groups after the first; a function of its own, so that what outlives it is not spilled.
+TOGETHER_OF void groups_again(Reverse& f, const RecurrentCall& call, const SequenceHead& sequence, u32 start, u32 groups) {
+    for (u32 g = 1; g < groups; g++) {
+        f.begin(call, sequence, start + (g - 1) * call.frozen, call.frozen);
+        f.inner_grads(f.pre, f.back);
+        f.write();
+        if (g + 1 < groups) f.save(g);
+    }
+}
+
 // All sequences and heads.
 __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o, float* near) {
     __shared__ Reverse f;
@@ -26,13 +36,7 @@ __device__ __forceinline__ void run(const RecurrentCall& call, const Options& o,
             // Short groups share an interval; its kept state is before the first.
             u32 groups = (end - start + call.frozen - 1) / call.frozen;
             f.load(sequence.kept + (u64)interval * call.state);
-            // States before groups after the first.
-            for (u32 g = 1; g < groups; g++) {
-                f.begin(call, sequence, start + (g - 1) * call.frozen, call.frozen);
-                f.inner_grads(f.pre, f.back);
-                f.write();
-                if (g + 1 < groups) f.save(g);
-            }
+            groups_again(f, call, sequence, start, groups);
             for (u32 g = groups; g-- > 0;) {
                 // The state before the last group is at hand.
                 if (g + 1 < groups && g > 0) f.recall(g);
