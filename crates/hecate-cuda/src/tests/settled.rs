@@ -55,7 +55,7 @@ fn what_a_step_leaves_alone_is_settled() {
 #[test]
 fn what_a_step_writes_over_is_not_settled() {
     let Some(device) = device() else { return };
-    captured(&device, 9, |_, mut given| {
+    captured(&device, 9, |capturing, mut given| {
         // Each is taken out, so that the step alone holds it.
         let mut next = || given.pop().expect("a matrix");
         let (grad, x) = (next(), next());
@@ -80,7 +80,7 @@ fn what_a_step_writes_over_is_not_settled() {
         device.fill(filled.buffer(), 0)?;
         assert!(!settled(&filled), "filled");
         // Of all nine these two are as they were.
-        assert!(settled(&x) == settled(&grad), "both were read alone");
+        assert_eq!([&x, &grad].map(settled), [capturing; 2], "both were read alone");
         Ok(())
     });
 }

@@ -123,8 +123,7 @@ impl MemoryLayer {
         context: &mut Context<'_, B>,
     ) -> Result<(Var<B>, WriteInputs<B>)> {
         let [q, k, v] = &self.qkv;
-        let k = self.unit_of(tape, k, &k.linear().forward(tape, x)?, context)?;
-        let q = self.unit_of(tape, q, &q.linear().forward(tape, x)?, context)?;
+        let (k, q) = (self.unit(tape, k, x, context)?, self.unit(tape, q, x, context)?);
         let v = v.forward(tape, x, context)?;
         let writes = self.writes(rule, tape, (k, v), || self.gating.forward(rule, tape, x))?;
         Ok((q, writes))
@@ -210,19 +209,18 @@ impl MemoryLayer {
         x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        self.unit_of(tape, &self.qkv[0], &self.qkv[0].linear().forward(tape, x)?, context)
+        self.unit(tape, &self.qkv[0], x, context)
     }
 
     /// Queries or keys of norm 1, or their polynomial features, which are of norm 1 too: `[B,T,H,K]`.
-    /// `y` is what the linear map of `map` made.
-    fn unit_of<B: Backend>(
+    fn unit<B: Backend>(
         &self,
         tape: &Tape<'_, B>,
         map: &Projection,
-        y: &Var<B>,
+        x: &Var<B>,
         context: &mut Context<'_, B>,
     ) -> Result<Var<B>> {
-        self.featured(tape, map.after_l2_norm(tape, y, NORM_EPSILON, context)?)
+        self.featured(tape, map.forward_l2_norm(tape, x, NORM_EPSILON, context)?)
     }
 
     /// Features of unit rows.

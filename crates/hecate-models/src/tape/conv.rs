@@ -18,31 +18,10 @@ impl<B: Backend> Tape<'_, B> {
         sequences: &Sequences,
         inputs: ConvInputs<&Var<B>>,
     ) -> Result<ConvOutputs<Var<B>>> {
-        self.check()?;
         let ConvInputs { x, weight, state } = inputs;
-        let values = ConvInputs { x: &x.value, weight: &weight.value, state: &state.value };
-        let ConvOutputs { y, state: last } = p::conv(options, sequences, &values)?;
-        if !self.follows(&[x, weight, state]) {
-            return Ok(ConvOutputs { y: Var::constant(y), state: Var::constant(last) });
-        }
-        let (y, last) = (self.result(y), self.result(last));
-        let (results, sequences) = ((y.slot, last.slot), sequences.clone());
-        let (x, weight, state) = (x.clone(), weight.clone(), state.clone());
-        self.push(move |slots| {
-            let (dy, dlast) = (slots.take(results.0), slots.take(results.1));
-            let dy = match (dy, &dlast) {
-                (Some(dy), _) => dy,
-                (None, Some(_)) => Tensor::zeros(x.value.device(), x.value.shape().clone(), x.value.dtype())?,
-                (None, None) => return Ok(()),
-            };
-            let inputs = ConvInputs { x: &x.value, weight: &weight.value, state: &state.value };
-            let call = p::ConvBackward { inputs, dy: &dy, dfinal: dlast.as_ref() };
-            let grads = p::conv_backward(options, &sequences, &call)?;
-            slots.add(x.slot, grads.x)?;
-            slots.add(weight.slot, grads.weight)?;
-            slots.add(state.slot, grads.state)
-        });
-        Ok(ConvOutputs { y, state: last })
+        let inputs = ConvInputs { x: x.clone(), weight: weight.clone(), state: state.clone() };
+        // One result for one call.
+        Ok(self.conv_each(sequences, vec![(options, inputs)])?.swap_remove(0))
     }
 
     /// [`primitives::conv_each`](p::conv_each()): as [`Tape::conv`] of each; what is recorded takes all their gradients at once.

@@ -5,7 +5,7 @@
 //! wrote. The queue runs them in order, so nothing waits on the host.
 
 use super::{
-    layout::{CHUNK, Layout, LinearArgs},
+    layout::{CHUNK, Layout, LinearArgs, MOMENTUM},
     scan::{ARGS, LINEAR, ScanResults, gate2},
 };
 use crate::{
@@ -28,6 +28,9 @@ const LOAD_XY: &str = include_str!("load_xy.wgsl");
 /// Rows of a multiple of four elements, four at a time.
 const LOAD_XY_WIDE: &str = include_str!("load_xy_wide.wgsl");
 
+/// What rules make of the gradients of a token's scalars.
+pub(super) const GATE_GRADIENTS: &str = include_str!("gate_gradients.wgsl");
+
 /// A source of the engine: what all its kernels share, then the file's own text.
 macro_rules! source {
     ($id:ident, $name:literal, $file:literal $(, $more:expr)*) => {
@@ -44,19 +47,16 @@ source!(ENDS, "chunk_ends", "chunk_ends.wgsl");
 source!(TABLES, "chunk_tables", "chunk_tables.wgsl");
 source!(DKEYS, "chunk_keys", "chunk_keys.wgsl", LOAD_XY);
 source!(DKEYS_WIDE, "chunk_keys_wide", "chunk_keys.wgsl", LOAD_XY_WIDE);
-source!(GATES, "chunk_gates", "chunk_gates.wgsl");
+source!(GATES, "chunk_gates", "chunk_gates.wgsl", GATE_GRADIENTS);
 
 /// A kernel that is the same for every rule.
 const fn kernel(source: &'static WgslSource, entry: &'static str) -> Kernel<'static> {
     Kernel { source, entry, constants: &[] }
 }
 
-/// Of a kernel that is compiled for what the rule is: a frozen one, with momentum or without.
+/// Of a kernel that is compiled for what the rule is: with momentum or without.
 const fn of_rule(source: &'static WgslSource, entry: &'static str) -> [Kernel<'static>; 2] {
-    [
-        Kernel { source, entry, constants: &[("MOMENTUM", 0), ("FROZEN", 1)] },
-        Kernel { source, entry, constants: &[("MOMENTUM", 1), ("FROZEN", 1)] },
-    ]
+    [Kernel { source, entry, constants: MOMENTUM[0] }, Kernel { source, entry, constants: MOMENTUM[1] }]
 }
 
 /// For the test that compiles them.
@@ -130,11 +130,7 @@ pub(super) fn run(
     scans: &ScanResults,
     dinputs: &LinearInputs<Tensor<Wgpu>>,
 ) -> Result<()> {
-    let all = layout.chunks();
-    let adapter = layout.device.adapter();
-    let space = SPACE[usize::from(adapter.kind != "discrete GPU")].min(adapter.largest_array as usize);
-    // As many chunks as the space holds; the rest follow in later rounds, in the same space.
-    let at_once = (space / 4 / chunk_elements(layout)).clamp(1, all.max(1));
+    let (all, at_once) = (layout.chunks(), layout.chunks_at_once(SPACE, chunk_elements(layout)));
     // One array for all rounds: the next overwrites what the last left.
     let space = layout.scratch(at_once * chunk_elements(layout))?;
     for first in (0..all).step_by(at_once) {
@@ -162,14 +158,14 @@ impl Chunks<'_> {
 
     /// `N`, `G`, `Λ Zᵀ`, `dO Zᵀ`.
     fn squares(&self, inputs: &LinearInputs<Tensor<Wgpu>>, dout: &Tensor<Wgpu>) -> Result<()> {
-        let (dims, spec, scans) = (self.layout.dims, self.layout.spec, self.scans);
-        // Slot, x `[rows,H,width]`, y `[rows,H,width]`, width.
-        let mut all = vec![(QUERIES_KEYS, &inputs.q, &inputs.k, dims.key), (OUT_WRITES, dout, &scans.z, dims.value)];
-        if spec.erases() || spec.frozen.is_some() {
-            // Only predictions need `N`.
-            all.push((KEYS_KEYS, &inputs.k, &inputs.k, dims.key));
-            all.push((ADJOINT_WRITES, &scans.dz, &scans.z, dims.value));
-        }
+        let (dims, scans) = (self.layout.dims, self.scans);
+        // Slot, x `[rows,H,width]`, y `[rows,H,width]`, width. Frozen rules have predictions, which need the last two.
+        let all = [
+            (QUERIES_KEYS, &inputs.q, &inputs.k, dims.key),
+            (OUT_WRITES, dout, &scans.z, dims.value),
+            (KEYS_KEYS, &inputs.k, &inputs.k, dims.key),
+            (ADJOINT_WRITES, &scans.dz, &scans.z, dims.value),
+        ];
         for (slot, x, y, width) in all {
             let args = LinearArgs { slot, width: width as u32, ..self.args(tiles(CHUNK)) };
             let bindings = [Read(&scans.work), Read(x), Read(y), Write(self.space)];
@@ -182,10 +178,11 @@ impl Chunks<'_> {
     fn states(&self, dout: &Tensor<Wgpu>) -> Result<()> {
         let (spec, scans) = (self.layout.spec, self.scans);
         // Slot, x `[rows,H,V]`, states, M or S, this chunk's state or the first of its period.
-        let mut all = vec![(OUT_M, dout, &scans.kept, 0, 0), (WRITES_DM, &scans.z, &scans.kept_grads, 0, 0)];
-        if spec.erases() || spec.frozen.is_some() {
-            all.push((ADJOINT_M, &scans.dz, &scans.kept, 0, 0));
-        }
+        let mut all = vec![
+            (OUT_M, dout, &scans.kept, 0, 0),
+            (WRITES_DM, &scans.z, &scans.kept_grads, 0, 0),
+            (ADJOINT_M, &scans.dz, &scans.kept, 0, 0),
+        ];
         if self.layout.has_long_groups() {
             all.push((ADJOINT_GROUP, &scans.dz, &scans.kept, 0, 1));
         }
@@ -233,7 +230,7 @@ impl Chunks<'_> {
     /// The tables, and the way back through them.
     fn tables(&self) -> Result<()> {
         let bindings = [Read(&self.scans.work), Write(self.space)];
-        self.layout.launch(&TABLES, "tables", &self.layout.constants(), &self.args(CHUNK + 1), &bindings)
+        self.layout.launch(&TABLES, "tables", self.layout.momentum(), &self.args(CHUNK + 1), &bindings)
     }
 
     /// Gradients of queries, keys and gates.
@@ -248,7 +245,7 @@ impl Chunks<'_> {
             Write(&dinputs.k),
         ];
         let source = for_width(layout.dims.key, &DKEYS, &DKEYS_WIDE);
-        layout.launch(source, "keys", &layout.constants(), &self.key_args(tiles(layout.dims.key)), &bindings)?;
+        layout.launch(source, "keys", layout.momentum(), &self.key_args(tiles(layout.dims.key)), &bindings)?;
         // Gates that a rule does not have are written to memory that nobody reads.
         let nothing = layout.scratch(layout.scalars())?;
         let bindings = [

@@ -24,18 +24,5 @@ fn gates(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
         deta += space[square_at(chunk, OF_ETA, t, j)];
     }
     let at = token(own.here, t);
-    let scalars = scalars_of(at);
-    let dr = space[vector_at(chunk, DR, t)];
-    var dtheta = space[vector_at(chunk, DW, t)];
-    // r = θ a: its gradient goes to both.
-    if args.erase == ERASE_DECAYED {
-        dtheta += scalars.z * dr;
-        da += scalars.x * dr;
-    } else if args.erase != ERASE_NOTHING && args.erase != ERASE_BETA {
-        dtheta += dr;
-    }
-    // d log a = a da, and d log η = η dη.
-    log_a[at] = scalars.z * da;
-    theta[at] = dtheta;
-    gate2[at] = select(dr, scalars.w * deta, args.matrices == 2u);
+    put_gates(at, scalars_of(at), space[vector_at(chunk, DW, t)], space[vector_at(chunk, DR, t)], da, deta);
 }

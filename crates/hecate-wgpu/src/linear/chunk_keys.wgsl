@@ -29,26 +29,18 @@ fn from_states(here: Segment, own: Tile, t: u32) -> Pair {
     // The state that the token reads: before or after its own write.
     let seen = t + 1u - args.before;
     // The frozen target is read from the state before the token's group.
-    var start = 0u;
-    if FROZEN == 1u {
-        start = group_start(t);
-    }
+    let start = group_start(t);
     var query = vector(own.chunk, AT_A, seen) * product_four(own, OUT_M, t);
     var key = vector(own.chunk, LAST_C, t) * product_four(own, WRITES_DM, t);
     // dk of an erase: -r A[t] Λ M₀ᵀ.
     if args.erase != ERASE_NOTHING {
         key -= gates.y * vector(own.chunk, AT_A, t) * product_four(own, ADJOINT_M, t);
     }
-    if FROZEN == 1u {
-        key -= gates.x * vector(own.chunk, AT_A, start) * product_four(own, of_group(), t);
-    }
+    key -= gates.x * vector(own.chunk, AT_A, start) * product_four(own, of_group(), t);
     if MOMENTUM == 1u {
         query += vector(own.chunk, AT_B, seen) * product_four(own, OUT_S, t);
         key += vector(own.chunk, LAST_E, t) * product_four(own, WRITES_DS, t);
-        var adjoint = gates.y * vector(own.chunk, AT_B, t);
-        if FROZEN == 1u {
-            adjoint += gates.x * vector(own.chunk, AT_B, start);
-        }
+        let adjoint = gates.y * vector(own.chunk, AT_B, t) + gates.x * vector(own.chunk, AT_B, start);
         key -= adjoint * product_four(own, ADJOINT_S, t);
     }
     return Pair(query, key);
@@ -88,9 +80,7 @@ fn from_tokens(here: Segment, own: Tile) -> Both {
         if j >= own.row {
             sums.key = add_outer(sums.key, select(vec4<f32>(), dg, vec4<u32>(j) >= rows), x_four(at, own.column));
         }
-        if args.erase != ERASE_NOTHING || FROZEN == 1u {
-            sums.key = add_outer(sums.key, space[square_at(own.chunk, DN, j, own.row) / 4u], key);
-        }
+        sums.key = add_outer(sums.key, space[square_at(own.chunk, DN, j, own.row) / 4u], key);
     }
     return sums;
 }

@@ -75,21 +75,19 @@ fn square(here: Segment, chunk: u32, t: u32, j: u32, known: vec4<f32>) {
         dg = c[t - args.before] * known.w;
         dc[t - args.before] += known.y * known.w;
     }
-    if t > j && (args.erase != ERASE_NOTHING || FROZEN == 1u) {
+    if t > j {
         let gates = scalars_of(token(here, t - 1u));
         if args.erase != ERASE_NOTHING {
             let dp = -gates.y * known.z;
             dn += c[t - 1u] * dp;
             dc[t - 1u] += known.x * dp;
         }
-        if FROZEN == 1u {
-            // The frozen target was read from the state after `start` tokens of the chunk.
-            let start = group_start(t - 1u);
-            if start >= j {
-                let dp = -gates.x * known.z;
-                dn += c[start] * dp;
-                dc[start] += known.x * dp;
-            }
+        // The frozen target was read from the state after `start` tokens of the chunk.
+        let start = group_start(t - 1u);
+        if start >= j {
+            let dp = -gates.x * known.z;
+            dn += c[start] * dp;
+            dc[start] += known.x * dp;
         }
     }
     // Written twice, mirrored at the diagonal, so that `chunk_keys` reads rows only.
@@ -157,10 +155,8 @@ fn reads_of_first(here: Segment, chunk: u32) {
             da[t - 1u] -= gates.y * m;
             dc[t - 1u] -= gates.y * s;
         }
-        if FROZEN == 1u {
-            da[group_start(t - 1u)] -= gates.x * m;
-            dc[group_start(t - 1u)] -= gates.x * s;
-        }
+        da[group_start(t - 1u)] -= gates.x * m;
+        dc[group_start(t - 1u)] -= gates.x * s;
     }
 }
 

@@ -3,7 +3,8 @@
 //! workgroup memory; between kernels lie two squares a chunk.
 
 use super::{
-    layout::{CHUNK, Layout, LinearArgs},
+    chunk::GATE_GRADIENTS,
+    layout::{CHUNK, Layout, LinearArgs, MOMENTUM},
     scan::{ARGS, LINEAR, ScanResults, gate2},
 };
 use crate::{
@@ -48,11 +49,10 @@ static KEYS: [WgslSource; 2] = sources!(["keys", "keys_wide"], "gradients/keys.w
 static STRENGTHS: WgslSource =
     WgslSource { name: "strengths", parts: &[PRELUDE, ARGS, LINEAR, include_str!("gradients/strengths.wgsl")] };
 /// Gradients of gates.
-static GATES: WgslSource =
-    WgslSource { name: "gates", parts: &[PRELUDE, ARGS, LINEAR, CHUNKS, include_str!("gradients/gates.wgsl")] };
-
-/// What a rule with momentum is compiled for, and one without.
-const MOMENTUM: [&[(&str, u32)]; 2] = [&[("MOMENTUM", 0)], &[("MOMENTUM", 1)]];
+static GATES: WgslSource = WgslSource {
+    name: "gates",
+    parts: &[PRELUDE, ARGS, LINEAR, CHUNKS, GATE_GRADIENTS, include_str!("gradients/gates.wgsl")],
+};
 
 /// Kernels of both widths.
 const fn of_widths(sources: &'static [WgslSource; 2], entry: &'static str) -> [Kernel<'static>; 4] {
@@ -119,10 +119,7 @@ pub(super) fn run(
     scans: &ScanResults,
     dinputs: &LinearInputs<Tensor<Wgpu>>,
 ) -> Result<()> {
-    let (all, adapter) = (layout.chunks(), layout.device.adapter());
-    let bytes = SPACE[usize::from(adapter.kind != "discrete GPU")].min(adapter.largest_array as usize);
-    // As many chunks as the space holds; the rest follow in later rounds, in the same space.
-    let at_once = (bytes / 4 / ELEMENTS).clamp(1, all.max(1));
+    let (all, at_once) = (layout.chunks(), layout.chunks_at_once(SPACE, ELEMENTS));
     let space = &layout.scratch(at_once * ELEMENTS)?;
     // Every rule's kernels write three gates.
     let nothing = layout.scratch(layout.scalars())?;
@@ -148,11 +145,6 @@ impl Chunks<'_> {
     /// Which source: whether all rows are read four elements at a time.
     fn wide(&self) -> usize {
         usize::from(self.layout.dims.key.is_multiple_of(4) && self.layout.dims.value.is_multiple_of(4))
-    }
-
-    /// What kernels with momentum are compiled for.
-    fn momentum(&self) -> &'static [(&'static str, u32)] {
-        MOMENTUM[usize::from(self.layout.spec.momentum)]
     }
 
     /// The gradients of values, and what is written where no scan found it. Leaves dw and dr in place of the gates' gradients, for
@@ -189,7 +181,7 @@ impl Chunks<'_> {
         for (slot, keys, rows, states, grads, offset) in all {
             let args = LinearArgs { slot, offset, ..self.args(layout.dims.value) };
             let bindings = [Read(&scans.work), Read(keys), Read(rows), Read(states), Write(self.space), Write(grads)];
-            layout.launch_workgroups(&STATES[self.wide()], "states", self.momentum(), &args, &bindings)?;
+            layout.launch_workgroups(&STATES[self.wide()], "states", layout.momentum(), &args, &bindings)?;
         }
         Ok(())
     }
@@ -207,7 +199,7 @@ impl Chunks<'_> {
             Write(self.space),
         ];
         let args = self.args(layout.dims.value);
-        layout.launch_workgroups(&TABLES[self.wide()], "tables", self.momentum(), &args, &bindings)
+        layout.launch_workgroups(&TABLES[self.wide()], "tables", layout.momentum(), &args, &bindings)
     }
 
     /// The rest of the gradients of queries and keys.

@@ -11,6 +11,9 @@ use hecate_core::{Checkpoints, DType, Dims, Read, Result, Tensor, families::Line
 /// Tokens between kept states.
 pub(super) const CHUNK: usize = Checkpoints::INTERVAL;
 
+/// What a kernel is compiled for of a rule without momentum, and of one with it.
+pub(super) const MOMENTUM: [&[(&str, u32)]; 2] = [&[("MOMENTUM", 0)], &[("MOMENTUM", 1)]];
+
 /// `struct LinearArgs` of `linear.wgsl`.
 #[derive(Clone, Copy, Debug, Default, bytemuck::NoUninit)]
 #[repr(C)]
@@ -174,9 +177,17 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// What of the rule a kernel is compiled for, if it is at all.
-    pub(super) fn constants(&self) -> [(&'static str, u32); 2] {
-        [("MOMENTUM", u32::from(self.spec.momentum)), ("FROZEN", u32::from(self.spec.frozen.is_some()))]
+    /// What of the rule a kernel of the gradients is compiled for, if it is at all.
+    pub(super) fn momentum(&self) -> &'static [(&'static str, u32)] {
+        MOMENTUM[usize::from(self.spec.momentum)]
+    }
+
+    /// Chunks, of so many elements each, that one array has at once: of up to so many bytes on a GPU with memory of its own
+    /// and elsewhere. The rest follow in later rounds, in the same array.
+    pub(super) fn chunks_at_once(&self, bytes: [usize; 2], elements: usize) -> usize {
+        let adapter = self.device.adapter();
+        let bytes = bytes[usize::from(adapter.kind != "discrete GPU")].min(adapter.largest_array as usize);
+        (bytes / 4 / elements).clamp(1, self.chunks().max(1))
     }
 
     /// Starts `entry`, an invocation for each of `args.count`.
@@ -228,10 +239,9 @@ impl<'a> Layout<'a> {
             let why = format!("keys of {} elements; {} at most: use more heads", dims.key, shape::LONGEST);
             return Err(unsupported("this rule", why));
         };
-        let [momentum, frozen] = self.constants();
         let constants = [
-            momentum,
-            frozen,
+            ("MOMENTUM", self.spec.momentum.into()),
+            ("FROZEN", self.spec.frozen.is_some().into()),
             ("WHOLE", (dims.key == shape.rows * shape.parts).into()),
             ("ROWS", shape.rows as u32),
             ("PARTS", shape.parts as u32),

@@ -96,25 +96,10 @@ fn back_to_first(tokens: u32) {
 // What the rule makes of them, token `t`. `strengths` has left dw and dr where the gradients of its gates go.
 fn lower_backward(chunk: u32, here: Segment, t: u32) {
     let at = token(here, t);
-    // w, r, a, η.
-    let scalars = gates[t];
     // What the first states give, then what the writes of the chunk give.
-    var da = counts[t].x + space[vector_at(chunk, DA, t)];
+    let da = counts[t].x + space[vector_at(chunk, DA, t)];
     let deta = counts[t].y + space[vector_at(chunk, DETA, t)];
-    let dr = gate2[at];
-    var dtheta = theta[at];
-    // r = θ a: its gradient goes to both.
-    if args.erase == ERASE_DECAYED {
-        dtheta += scalars.z * dr;
-        da += scalars.x * dr;
-    } else if args.erase != ERASE_NOTHING && args.erase != ERASE_BETA {
-        dtheta += dr;
-    }
-    // d log a = a da, and d log η = η dη.
-    // A gate that the rule has not is written to memory that nobody reads.
-    log_a[at] = scalars.z * da;
-    theta[at] = dtheta;
-    gate2[at] = select(dr, scalars.w * deta, args.matrices == 2u);
+    put_gates(at, gates[t], theta[at], gate2[at], da, deta);
 }
 
 // A workgroup has a chunk: sums over the states by all invocations, then a token an invocation, and one that goes back.
