@@ -10,11 +10,8 @@
 #define GROUP_THREADS 128
 #define SQUARE_GROUPS (SQUARE_THREADS / GROUP_THREADS)
 
-// This thread's elements of a group's matrix: a warp has 16 rows and all columns.
-struct GroupSquare {
-    // Tiles of eight columns, of each two rows eight apart, of each two neighbours.
-    float x[8][4];
-
+// Of a group's matrix: a warp has 16 rows and all columns.
+struct GroupSquare : Elements<32> {
     // Where element `i` of tile `n` lies in a matrix [64,64], for even `i`.
     __device__ __forceinline__ static u32 at(u32 n, u32 i) {
         const u32 row = threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8;
@@ -26,36 +23,14 @@ struct GroupSquare {
 #pragma unroll
             for (u32 i = 0; i < 4; i += 2) {
                 const float2 two = *(const float2*)(from + at(n, i));
-                x[n][i] = two.x, x[n][i + 1] = two.y;
+                x[4 * n + i] = two.x, x[4 * n + i + 1] = two.y;
             }
     }
     __device__ __forceinline__ void store(float* to) const {
 #pragma unroll
         for (u32 n = 0; n < 8; n++)
 #pragma unroll
-            for (u32 i = 0; i < 4; i += 2) *(float2*)(to + at(n, i)) = make_float2(x[n][i], x[n][i + 1]);
-    }
-    // This thread's part of ⟨x, y⟩.
-    __device__ __forceinline__ float dot(const GroupSquare& y) const {
-        float sum = 0.0f;
-#pragma unroll
-        for (u32 n = 0; n < 8; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) sum += x[n][i] * y.x[n][i];
-        return sum;
-    }
-    // x = keep x + factor y.
-    __device__ __forceinline__ void add(float keep, float factor, const GroupSquare& y) {
-#pragma unroll
-        for (u32 n = 0; n < 8; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) x[n][i] = keep * x[n][i] + factor * y.x[n][i];
-    }
-    __device__ __forceinline__ void scale(float factor) {
-#pragma unroll
-        for (u32 n = 0; n < 8; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) x[n][i] *= factor;
+            for (u32 i = 0; i < 4; i += 2) *(float2*)(to + at(n, i)) = make_float2(x[4 * n + i], x[4 * n + i + 1]);
     }
 };
 
@@ -72,7 +47,7 @@ struct GroupHalves {
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
                 // Rows eight apart come first, then columns.
-                const float* two = &from.x[2 * s + i / 2][i % 2 * 2];
+                const float* two = &from.x[8 * s + 2 * i];
                 const float first = factor * two[0], second = factor * two[1];
                 x[0][s][i] = pack_halves(first, second);
                 const float2 have = unpack_halves(x[0][s][i]);
@@ -114,7 +89,7 @@ __device__ __forceinline__ void group_product(GroupSquare& out, const GroupHalve
         for (u32 s = 0; s < 4; s++)
             // Sixteen columns, or rows, from one to the next, in units of 16 bytes.
             group_multiply<!TRANSPOSED, 8, 0, true>(
-                out.x, x.x[part == 2][s], right + s * (TRANSPOSED ? 2 : 128), !first || part + s > 0
+                out.tiles(), x.x[part == 2][s], right + s * (TRANSPOSED ? 2 : 128), !first || part + s > 0
             );
     }
 }
@@ -171,7 +146,7 @@ struct NewtonSchulzGroups {
             GroupSquare a;
             group_begin();
             group_product<true>(a, left, place);
-            group_end(), hold(a.x);
+            group_end(), hold(a.tiles());
             left.make(a);
             left.put(of_a);
             show();
@@ -180,11 +155,11 @@ struct NewtonSchulzGroups {
             a.scale(beta / kappa / LOWERED);
             group_begin();
             group_product<true>(a, left, of_a, false);
-            group_end(), hold(a.x);
+            group_end(), hold(a.tiles());
             left.make(a, kappa * LOWERED / RAISED);
             group_begin();
             group_product<false>(a, left, place);
-            group_end(), hold(a.x);
+            group_end(), hold(a.tiles());
             own.add(alpha, 1.0f / RAISED, a);
         }
         own.scale(1.0f / RAISED);
@@ -206,10 +181,10 @@ struct NewtonSchulzGroups {
         group_product<true>(p, left, of_x);
         group_product<true>(p, x, of_d, false);
         group_commit();
-        group_wait<1>(), hold(a.x);
+        group_wait<1>(), hold(a.tiles());
         right.make(a);
         right.put(of_a);
-        group_wait(), hold(p.x);
+        group_wait(), hold(p.tiles());
         left.make(p, 1.0f / RAISED);
         left.put(of_p);
         show();
@@ -222,23 +197,23 @@ struct NewtonSchulzGroups {
         group_product<true>(p, left, of_a, false);
         group_product<true>(p, right, of_p, false);
         group_commit();
-        group_wait<1>(), hold(a.x);
+        group_wait<1>(), hold(a.tiles());
         x.make(a, kappa * LOWERED / RAISED);
         // D ← αD + B D + (dA + dAᵀ) X
         group_begin();
         group_product<false>(a, x, of_d);
         group_commit();
-        group_wait<1>(), hold(p.x);
+        group_wait<1>(), hold(p.tiles());
         // Lower by as much as its factor is raised, far from the largest half.
         left.make(p, kappa * LOWERED / RAISED);
         group_begin();
         group_product<false>(p, left, of_x);
         group_commit();
-        group_wait<1>(), hold(a.x);
+        group_wait<1>(), hold(a.tiles());
         // On its way while the last product is made.
         if (step) x.load(of_step(step - 1));
         own.add(alpha, 1.0f / RAISED, a);
-        group_wait(), hold(p.x);
+        group_wait(), hold(p.tiles());
         own.add(1.0f, 1.0f, p);
         // Places are free again.
         meet();
@@ -246,29 +221,19 @@ struct NewtonSchulzGroups {
 
     // NS′(S)ᵀ of `own`, after a forward that kept all steps.
     __device__ __forceinline__ void backward(const float* s, float inverse, GroupSquare& own) const {
-        // D grows up to 485 times: it starts between 1/16 and 1/8, by a power of two.
-        // NaN is left out here, and stays in the elements.
-        float most = 0.0f;
-#pragma unroll
-        for (u32 n = 0; n < 8; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) most = fmaxf(most, fabsf(own.x[n][i]));
         // Numbers that are not negative are in the order of their bits.
-        most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
-        most = of_warps(most, [](float x, float y) { return fmaxf(x, y); });
-        // The exponent's bits of that power.
-        int field = 250 - (int)(__float_as_uint(most) >> 23);
-        field = field < 1 ? 1 : field;
-        own.scale(__uint_as_float((u32)field << 23));
+        const float own_most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(own.most())));
+        const PowerOfTwo start(of_warps(own_most, [](float x, float y) { return fmaxf(x, y); }));
+        own.scale(start.up());
         GroupHalves x;
         x.load(of_step(steps - 1));
         for (u32 step = steps; step-- > 0;) step_vjp(own, x, step);
         // (92) with X₀ = S/ν.
-        GroupSquare start;
-        start.load(s);
-        const float along = sum(own.dot(start)) * inverse * inverse;
-        own.add(1.0f, -along, start);
+        GroupSquare first;
+        first.load(s);
+        const float along = sum(own.dot(first)) * inverse * inverse;
+        own.add(1.0f, -along, first);
         own.scale(inverse);
-        own.scale(__uint_as_float((u32)(254 - field) << 23));
+        own.scale(start.down());
     }
 };

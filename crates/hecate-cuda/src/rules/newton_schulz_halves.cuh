@@ -10,6 +10,20 @@
 #define RAISED 64.0f
 #define LOWERED (1.0f / (RAISED * RAISED))
 
+// D of a backward grows up to 485 times: times this power of two its largest element starts between 1/16 and 1/8. NaN, which
+// the largest leaves out, stays in the elements.
+struct PowerOfTwo {
+    // The exponent's bits.
+    int field;
+
+    __device__ __forceinline__ explicit PowerOfTwo(float most) : field(250 - (int)(__float_as_uint(most) >> 23)) {
+        field = field < 1 ? 1 : field;
+    }
+    // It, and one over it.
+    __device__ __forceinline__ float up() const { return __uint_as_float((u32)field << 23); }
+    __device__ __forceinline__ float down() const { return __uint_as_float((u32)(254 - field) << 23); }
+};
+
 struct NewtonSchulzHalves {
     u32 steps;
     // `(α, β, κ)` and ε².
@@ -108,22 +122,14 @@ struct NewtonSchulzHalves {
 
     // NS′(S)ᵀ D, after a forward that kept all steps.
     __device__ __forceinline__ Square backward(const Square& s, float inverse, Square own) const {
-        // D grows up to 485 times: it starts between 1/16 and 1/8, by a power of two.
-        // NaN is left out here, and stays in the elements.
-        float most = 0.0f;
-#pragma unroll
-        for (u32 n = 0; n < 16; n++) most = fmaxf(most, fabsf(own.x[n]));
-        most = block_max(most, partial());
-        // The exponent's bits of that power.
-        int field = 250 - (int)(__float_as_uint(most) >> 23);
-        field = field < 1 ? 1 : field;
-        own.scale(__uint_as_float((u32)field << 23));
+        const PowerOfTwo start(block_max(own.most(), partial()));
+        own.scale(start.up());
         for (u32 step = steps; step-- > 0;) step_vjp(own, of_step(step));
         // (92) with X₀ = S/ν.
         float along = together(own.dot(s)) * inverse * inverse;
         own.add(1.0f, -along, s);
         own.scale(inverse);
-        own.scale(__uint_as_float((u32)(254 - field) << 23));
+        own.scale(start.down());
         return own;
     }
 };

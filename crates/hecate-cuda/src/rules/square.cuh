@@ -11,11 +11,40 @@
 #define HALF_STRIDE 72
 #define SQUARE_THREADS 256
 
-// This thread's elements of a matrix, as products leave them: a warp has 16 rows and 32 columns. Number `n`, of 16, is element
-// `(row(n), column(n))`.
-struct Square {
-    // Tiles of eight columns, of each two rows eight apart, of each two neighbours.
-    float x[16];
+// This thread's elements of a matrix, as products leave them: tiles of eight columns, of each two rows eight apart, of each two
+// neighbours. All are this thread's: no barrier is needed.
+template <u32 COUNT> struct Elements {
+    float x[COUNT];
+
+    // As products name them.
+    __device__ __forceinline__ float (&tiles())[COUNT / 4][4] { return *(float(*)[COUNT / 4][4])x; }
+    // This thread's part of ⟨x, y⟩.
+    __device__ __forceinline__ float dot(const Elements& y) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 n = 0; n < COUNT; n++) sum += x[n] * y.x[n];
+        return sum;
+    }
+    // x = keep x + factor y.
+    __device__ __forceinline__ void add(float keep, float factor, const Elements& y) {
+#pragma unroll
+        for (u32 n = 0; n < COUNT; n++) x[n] = keep * x[n] + factor * y.x[n];
+    }
+    __device__ __forceinline__ void scale(float factor) {
+#pragma unroll
+        for (u32 n = 0; n < COUNT; n++) x[n] *= factor;
+    }
+    // The largest one's size; NaN is left out.
+    __device__ __forceinline__ float most() const {
+        float most = 0.0f;
+#pragma unroll
+        for (u32 n = 0; n < COUNT; n++) most = fmaxf(most, fabsf(x[n]));
+        return most;
+    }
+};
+
+// Of a block's matrix: a warp has 16 rows and 32 columns. Number `n` is element `(row(n), column(n))`.
+struct Square : Elements<16> {
 
     // Four warps lie below each other, two side by side.
     __device__ __forceinline__ static u32 row(u32 n) { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + n / 2 % 2 * 8; }
@@ -36,23 +65,6 @@ struct Square {
         for (u32 n = 0; n < 16; n += 2) *(float2*)(to + row(n) * SIDE + column(n)) = make_float2(x[n], x[n + 1]);
     }
 
-    // This thread's part of ⟨x, y⟩.
-    __device__ __forceinline__ float dot(const Square& y) const {
-        float sum = 0.0f;
-#pragma unroll
-        for (u32 n = 0; n < 16; n++) sum += x[n] * y.x[n];
-        return sum;
-    }
-    // x = keep x + factor y.
-    // All elements are this thread's: no barrier is needed.
-    __device__ __forceinline__ void add(float keep, float factor, const Square& y) {
-#pragma unroll
-        for (u32 n = 0; n < 16; n++) x[n] = keep * x[n] + factor * y.x[n];
-    }
-    __device__ __forceinline__ void scale(float factor) {
-#pragma unroll
-        for (u32 n = 0; n < 16; n++) x[n] *= factor;
-    }
     // x += factor leftᵀ right.
     __device__ __forceinline__ void add_outer(float factor, const float* left, const float* right) {
         // A thread has two rows.
@@ -148,7 +160,7 @@ struct Halves {
 template <bool TRANSPOSED> __device__ __forceinline__ void add_product(Square& out, Halves x, Halves y) {
     // This warp's first row and column.
     const u32 top = threadIdx.x / 32 % 4 * 16, side = threadIdx.x / 128 * 32;
-    float(&sums)[4][4] = *(float(*)[4][4])out.x;
+    float(&sums)[4][4] = out.tiles();
     // Two at a time: with all of them the kernels would spill.
 #pragma unroll 2
     for (u32 term = 0; term < SIDE; term += 16) {
