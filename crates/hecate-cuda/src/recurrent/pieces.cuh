@@ -5,6 +5,8 @@
 //         // Most tokens of a piece, and whether the gradient of the state is in shared memory.
 //         static constexpr u32 TOKENS;
 //         static constexpr bool NEAR_ADJOINT;
+//         // Whether its phases are functions of their own, which know by `near()` that arrays are in shared memory.
+//         static constexpr bool APART;
 //         // Elements of global memory by which the blocks of a cluster exchange what they make of a piece.
 //         static constexpr u32 SHARED;
 //
@@ -45,6 +47,12 @@ struct Near {
     }
 };
 
+// The same address, known to be in shared memory: functions that are called apart do not see where arrays come from.
+__device__ __forceinline__ float* in_shared(const float* at) {
+    DYNAMIC_SHARED(float, near);
+    return near + (u32)(__cvta_generic_to_shared(at) - __cvta_generic_to_shared(near)) / sizeof(float);
+}
+
 // Rows of shared memory. Products read them four elements at once, so that widths are multiples of four.
 struct Panel {
     float* at;
@@ -53,6 +61,12 @@ struct Panel {
     __device__ Panel(Near& near, u32 rows, u32 width)
         : at(near.take(rows * (width + ROW_GAP))), stride(width + ROW_GAP) {}
     __device__ float* row(u32 r) const { return at + r * stride; }
+    // A copy that lies in shared memory for all to see.
+    __device__ __forceinline__ Panel near() const {
+        Panel own = *this;
+        own.at = in_shared(at);
+        return own;
+    }
 };
 
 // A piece: its tokens, and their rows.
@@ -79,6 +93,13 @@ struct Piece {
           v(near, most, call.value), dout(near, backward ? most : 0, call.value), gates(near, most, call.all_gates) {
         cluster.join();
         shared = call.workspace + (u64)blockIdx.x / cluster.count * cluster.count * call.workspace_each;
+    }
+
+    // Functions that are called apart have such a copy of their own.
+    __device__ __forceinline__ Piece near() const {
+        Piece own = *this;
+        own.q = q.near(), own.k = k.near(), own.v = v.near(), own.dout = dout.near(), own.gates = gates.near();
+        return own;
     }
 
     // Sequence and head of the cluster's first turn, and how far its next one is.
@@ -118,6 +139,11 @@ struct Piece {
         __syncthreads();
     }
 
+    // The same as a function of its own: kernels that hold much in registers call it.
+    __device__ __noinline__ void load_apart(const SequenceHead& sequence, u32 start, u32 end, bool backward) {
+        load(sequence, start, end, backward);
+    }
+
     // Runs of four elements of all arrays at one place wait together.
     template <u32 TYPE> __device__ __forceinline__ void load_rows(bool backward) {
         typedef Bits<TYPE, 4> Run4;
@@ -142,6 +168,39 @@ struct Piece {
         ((float4*)to)[i] = make_float4(run.x[0], run.x[1], run.x[2], run.x[3]);
     }
 };
+
+// `to` becomes `from`, `count` elements, a multiple of four; or they are added to it, and are zero then (TAKE).
+template <bool TAKE> __device__ __noinline__ void hand_over(float* to, float* from, u32 count) {
+    const u32 step = blockDim.x;
+    // Four runs of a thread at once.
+    for (u32 first = threadIdx.x; first < count / 4; first += 4 * step) {
+        float4 own[4], other[4];
+        // All reads come before the first use of one.
+#pragma unroll
+        for (u32 n = 0; n < 4; n++) {
+            if (first + n * step >= count / 4) continue;
+            own[n] = ((float4*)from)[first + n * step];
+            if (TAKE) other[n] = ((float4*)to)[first + n * step];
+        }
+#pragma unroll
+        for (u32 n = 0; n < 4; n++) {
+            if (first + n * step >= count / 4) continue;
+            // The sum goes one way, zeros the other.
+            if (TAKE) {
+                own[n].x += other[n].x, own[n].y += other[n].y, own[n].z += other[n].z, own[n].w += other[n].w;
+                ((float4*)from)[first + n * step] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+            ((float4*)to)[first + n * step] = own[n];
+        }
+    }
+    __syncthreads();
+}
+
+// Most cells have the point and the state in shared memory, where nothing waits for long.
+template <class Cell> __device__ __forceinline__ void take_copy(float* to, const float* from, u32 count) {
+    if constexpr (Cell::APART) hand_over<false>(to, (float*)from, count);
+    else copy(to, from, count);
+}
 
 // x·y of `count` elements, a multiple of four, by one thread; both begin at multiples of 16 bytes.
 __device__ __forceinline__ float thread_dot(const float* x, const float* y, u32 count) {
@@ -216,7 +275,7 @@ template <class Cell> __device__ void run_pieces(const Cell& cell, const Recurre
                 interval++;
             }
             // A group begins: its gradient point is the state now.
-            if (t % call.frozen == 0) copy(point, state, cell.point());
+            if (t % call.frozen == 0) take_copy<Cell>(point, state, cell.point());
             piece.load(sequence, t, pieces.finish(p), false);
             cell.forward(piece, point, state, state, room, true);
         }
@@ -240,7 +299,13 @@ template <class Cell> struct IntervalBack {
     // `point` becomes that of piece `p`, where the piece looked at last, `p` itself or a neighbour, had another.
     __device__ void find(u32 p, u32 last) const {
         u32 each = pieces.each();
-        if (p == last || p / each != last / each) copy(point, before(p / each * each), cell.point());
+        if (p == last || p / each != last / each) take_copy<Cell>(point, before(p / each * each), cell.point());
+    }
+
+    // Piece `p`.
+    __device__ void load(Piece& piece, u32 p, bool backward) const {
+        if constexpr (Cell::APART) piece.load_apart(sequence, pieces.begin(p), pieces.finish(p), backward);
+        else piece.load(sequence, pieces.begin(p), pieces.finish(p), backward);
     }
 
     __device__ void run(Piece& piece, const Adjoint& adjoint, const typename Cell::Backward& room) {
@@ -248,16 +313,18 @@ template <class Cell> struct IntervalBack {
         // Forward again, but for what the last piece leaves: each state is what the next piece starts with.
         for (u32 p = 0; p + 1 < count; p++) {
             find(p, p ? p - 1 : 0);
-            piece.load(sequence, pieces.begin(p), pieces.finish(p), false);
+            load(piece, p, false);
             cell.forward(piece, point, before(p), begun + (u64)p * call.state, room, false);
         }
         // And back, piece by piece.
         for (u32 p = count; p-- > 0;) {
             find(p, p + 1 < count ? p + 1 : p);
-            piece.load(sequence, pieces.begin(p), pieces.finish(p), true);
+            load(piece, p, true);
             cell.backward(piece, point, before(p), adjoint, room);
             // The gradient of the point joins that of the state where the group begins.
-            if (pieces.begin(p) % call.frozen == 0) take_point(call, adjoint.state, adjoint.point);
+            if (pieces.begin(p) % call.frozen != 0) continue;
+            if constexpr (Cell::APART) hand_over<true>(adjoint.state, adjoint.point, cell.point());
+            else take_point(call, adjoint.state, adjoint.point);
         }
     }
 };

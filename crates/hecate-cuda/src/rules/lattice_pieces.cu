@@ -11,6 +11,7 @@ enum { DECODE, SIMILARITY, ENCODE };
 template <u32 MOST, u32 COLUMNS, bool ANCHORED> struct LatticePieces {
     static constexpr u32 TOKENS = MOST, value = 32 * COLUMNS;
     static constexpr bool NEAR_ADJOINT = true;
+    static constexpr bool APART = false;
     static constexpr u32 SHARED = 0;
 
     // One of the enumeration; whether a token reads after its own write; K, and V again.

@@ -12,25 +12,21 @@
 
 // Of a group's matrix: a warp has 16 rows and all columns.
 struct GroupSquare : Elements<32> {
-    // Where element `i` of tile `n` lies in a matrix [64,64], for even `i`.
-    __device__ __forceinline__ static u32 at(u32 n, u32 i) {
-        const u32 row = threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8;
-        return row * SIDE + n * 8 + threadIdx.x % 4 * 2;
+    // Where tile `n` lies, as `Square::tile` says.
+    __device__ __forceinline__ static u32 tile(u32 n) {
+        return ((threadIdx.x % GROUP_THREADS / 32 * 8 + n) * 32 + threadIdx.x % 32) * 4;
     }
-    __device__ __forceinline__ void load(const float* from) {
+    // A thread reads and writes the same elements, as runs of four.
+    __device__ __forceinline__ void load_tiles(const float* from) {
 #pragma unroll
-        for (u32 n = 0; n < 8; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i += 2) {
-                const float2 two = *(const float2*)(from + at(n, i));
-                x[4 * n + i] = two.x, x[4 * n + i + 1] = two.y;
-            }
+        for (u32 n = 0; n < 8; n++) {
+            const float4 four = *(const float4*)(from + tile(n));
+            x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
+        }
     }
-    __device__ __forceinline__ void store(float* to) const {
+    __device__ __forceinline__ void store_tiles(float* to) const {
 #pragma unroll
-        for (u32 n = 0; n < 8; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i += 2) *(float2*)(to + at(n, i)) = make_float2(x[4 * n + i], x[4 * n + i + 1]);
+        for (u32 n = 0; n < 8; n++) *(float4*)(to + tile(n)) = make_float4(x[4 * n], x[4 * n + 1], x[4 * n + 2], x[4 * n + 3]);
     }
 };
 
@@ -126,11 +122,11 @@ struct NewtonSchulzGroups {
     // X of a step in global memory.
     __device__ __forceinline__ uint4* of_step(u32 step) const { return kept + step * 8 * GROUP_THREADS; }
 
-    // NS(S); `inverse` is 1/ν. KEEP: a backward follows.
+    // NS(S) of tiles in memory; `inverse` is 1/ν. KEEP: a backward follows.
     // X is raised all along, A by the square of that: factors need no product with a scale.
     template <bool KEEP> __device__ __forceinline__ GroupSquare forward(const float* s, float& inverse) const {
         GroupSquare own;
-        own.load(s);
+        own.load_tiles(s);
         // (88)
         inverse = 1.0f / sqrtf(sum(own.dot(own)) + epsilon);
         own.scale(RAISED * inverse);
@@ -230,7 +226,7 @@ struct NewtonSchulzGroups {
         for (u32 step = steps; step-- > 0;) step_vjp(own, x, step);
         // (92) with X₀ = S/ν.
         GroupSquare first;
-        first.load(s);
+        first.load_tiles(s);
         const float along = sum(own.dot(first)) * inverse * inverse;
         own.add(1.0f, -along, first);
         own.scale(inverse);

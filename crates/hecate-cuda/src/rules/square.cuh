@@ -65,6 +65,23 @@ struct Square : Elements<16> {
         for (u32 n = 0; n < 16; n += 2) *(float2*)(to + row(n) * SIDE + column(n)) = make_float2(x[n], x[n + 1]);
     }
 
+    // The same as tiles of 16 rows and 8 columns, each as a warp's threads hold it: whole lines at once, and the same for all that
+    // hold tiles so. Tiles lie row by row.
+    __device__ __forceinline__ static u32 tile(u32 n) {
+        return ((threadIdx.x / 32 % 4 * 8 + threadIdx.x / 128 * 4 + n) * 32 + threadIdx.x % 32) * 4;
+    }
+    __device__ __forceinline__ void load_tiles(const float* from) {
+#pragma unroll
+        for (u32 n = 0; n < 4; n++) {
+            const float4 four = *(const float4*)(from + tile(n));
+            x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
+        }
+    }
+    __device__ __forceinline__ void store_tiles(float* to) const {
+#pragma unroll
+        for (u32 n = 0; n < 4; n++) *(float4*)(to + tile(n)) = make_float4(x[4 * n], x[4 * n + 1], x[4 * n + 2], x[4 * n + 3]);
+    }
+
     // x += factor leftᵀ right.
     __device__ __forceinline__ void add_outer(float factor, const float* left, const float* right) {
         // A thread has two rows.
@@ -74,6 +91,18 @@ struct Square : Elements<16> {
             float2 two = *(const float2*)(right + column(n));
             x[n] += rows[n / 2 % 2] * two.x, x[n + 1] += rows[n / 2 % 2] * two.y;
         }
+    }
+
+    // This thread's part of ⟨x, leftᵀ right⟩.
+    __device__ __forceinline__ float dot_outer(const float* left, const float* right) const {
+        // Its columns first, of both rows.
+        float rows[2] = {0.0f, 0.0f};
+#pragma unroll
+        for (u32 n = 0; n < 16; n += 2) {
+            float2 two = *(const float2*)(right + column(n));
+            rows[n / 2 % 2] += x[n] * two.x + x[n + 1] * two.y;
+        }
+        return left[row(0)] * rows[0] + left[row(2)] * rows[1];
     }
 
     // Sums `by x` down this warp's rows to `out [64]` of its row of warps; a lane writes one column.

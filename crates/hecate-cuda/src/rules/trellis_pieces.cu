@@ -11,6 +11,7 @@ struct TrellisPieces {
     // A sequence's states after so many tokens fit shared memory at the sizes that are timed.
     static constexpr u32 TOKENS = 16;
     static constexpr bool NEAR_ADJOINT = true;
+    static constexpr bool APART = false;
     static constexpr u32 SHARED = 0;
 
     // φ, m, K, V.

@@ -113,6 +113,13 @@ fn one_architecture() {
             Err(error) => panic!("{} for {architecture}: {error}", source.name),
         };
         assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {architecture}: no machine code", source.name);
+        // Calls between products of groups make the compiler wait for each product by itself.
+        assert!(
+            !compiled.log.contains("instructions are serialized"),
+            "{} for {architecture}: {}",
+            source.name,
+            compiled.log
+        );
         let all = usage(&compiled.log);
         // Each `KERNEL` line is a kernel; macros make more of them.
         let declared = source.text.lines().filter(|line| line.starts_with("KERNEL(")).count();
