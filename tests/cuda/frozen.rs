@@ -152,6 +152,18 @@ fn shared_places() {
     rounds(&Case::new(titans(33), Sizes::new(53, 40, 10, 32, 32), 135));
 }
 
+/// More memories than clusters of four blocks may run at once, and than four blocks each: these meet by counters.
+#[test]
+fn blocks_without_clusters() {
+    let wide = TitansMlp { memory: WIDE, ..titans(64) };
+    let case = Case::new(wide, Sizes::new(2, 130, 16, 128, 128), 141);
+    within(&case, DType::Bf16, 1e-4);
+    repeats(&case);
+    let rounds_of_blocks = Case::new(Yaad { memory: WIDE, ..yaad(33) }, Sizes::new(4, 40, 17, 128, 128), 142);
+    within(&rounds_of_blocks, DType::Bf16, 1e-4);
+    repeats(&rounds_of_blocks);
+}
+
 fn memora(group: u32) -> Memora {
     Memora { frozen: Some(group), ..Memora::default() }
 }

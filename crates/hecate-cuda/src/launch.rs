@@ -10,7 +10,7 @@ use crate::{
     modules::Loaded,
     source::KernelSource,
 };
-use cudarc::driver::{CudaStream, DriverError, LaunchConfig, PushKernelArg, sys};
+use cudarc::driver::{CudaStream, DriverError, LaunchArgs, LaunchConfig, PushKernelArg, sys};
 use hecate_core::{DType, Error, Result, Tensor};
 
 /// The argument of a kernel. Declared by [`kernels!`] only.
@@ -139,6 +139,27 @@ impl Cuda {
 
     /// The same on another stream of this value, for which the main one waits before anything is freed.
     pub(crate) fn launch_on<A: KernelArguments>(&self, stream: &CudaStream, grid: Grid, arguments: &A) -> Result<()> {
+        // SAFETY: as `queue` says.
+        self.queue(stream, grid, arguments, |launch, config| unsafe { launch.launch(config) })
+    }
+
+    /// As [`Cuda::launch`], of a kernel whose blocks wait for each other: all run at once, or the driver refuses to start it.
+    pub(crate) fn launch_together<A: KernelArguments>(&self, grid: Grid, arguments: &A) -> Result<()> {
+        // SAFETY: as `queue` says.
+        self.queue(self.stream(), grid, arguments, |launch, config| unsafe { launch.launch_cooperative(config) })
+    }
+
+    /// A kernel with its argument, which `start` starts.
+    ///
+    /// [`KernelArguments`] promises that the kernel takes this structure. Its pointers were read off live tensors of the sizes
+    /// it also names. This value's main stream frees none of them before the kernel ran.
+    fn queue<A: KernelArguments, E>(
+        &self,
+        stream: &CudaStream,
+        grid: Grid,
+        arguments: &A,
+        start: impl FnOnce(&mut LaunchArgs<'_>, LaunchConfig) -> std::result::Result<E, DriverError>,
+    ) -> Result<()> {
         let Grid { blocks: (x, y, z), threads, shared } = grid;
         let Some(Loaded { function, .. }) = self.loaded::<A>(grid)? else { return Ok(()) };
         // Blocks are rows of threads: kernels count along one axis.
@@ -153,9 +174,7 @@ impl Cuda {
         let _turn = self.ledger().turn();
         let mut launch = stream.launch_builder(&function);
         launch.arg(&argument);
-        // SAFETY: `KernelArguments` promises that the kernel takes this structure. Its pointers were read off live tensors of
-        // the sizes it also names. This value's main stream frees none of them before the kernel ran.
-        unsafe { launch.launch(config) }.map_err(|error| starting::<A>(grid, error))?;
+        start(&mut launch, config).map_err(|error| starting::<A>(grid, error))?;
         Ok(())
     }
 

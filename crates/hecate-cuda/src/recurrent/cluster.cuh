@@ -39,3 +39,36 @@ struct Cluster {
         __syncthreads();
     }
 };
+
+// Blocks that share a memory where a GPU may have no room for so many clusters at once: then they are neighbours in a grid that
+// runs as a whole, and meet by a counter.
+struct Blocks : Cluster {
+    // How often a block came, of all meetings so far; null in a cluster.
+    u32* came;
+
+    // As many blocks, each memory with a counter of its own 128 bytes apart, zero at first; none: those of the cluster.
+    __device__ void join(u32 blocks, u32* counters) {
+        Cluster::join();
+        came = nullptr;
+        if (blocks) rank = blockIdx.x % blocks, count = blocks, came = counters + 32 * (blockIdx.x / blocks);
+    }
+    // All threads of all blocks.
+    __device__ __forceinline__ void meet() const {
+        if (!came) return Cluster::meet();
+        __syncthreads();
+        if (threadIdx.x == 0) wait_for_others();
+        __syncthreads();
+    }
+
+    // One thread: the fence before shows what its block wrote, the one behind what others did.
+    __device__ __forceinline__ void wait_for_others() const {
+        u32 before, now;
+        asm volatile("fence.acq_rel.gpu;\n\tatom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(came) : "memory");
+        // The next multiple of `count`, a power of two, past which the counter may go on to another meeting.
+        const u32 all = before - before % count + count;
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(came) : "memory");
+        } while ((int)(now - all) < 0);
+        asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    }
+};

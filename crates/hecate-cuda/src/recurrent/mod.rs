@@ -16,12 +16,12 @@
 pub(crate) mod pieces;
 
 use crate::{
-    Cuda,
+    Buffer, Cuda,
     launch::{Array, Grid, Pointer, pointer},
 };
 use hecate_core::{
-    Checkpoints, DType, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule, Shape, Slots,
-    Tensor,
+    Checkpoints, DType, Device, Dims, Inputs, InputsOn, Kernel, KernelCall, Of, Outputs, OutputsOn, Result, Rule,
+    Shape, Slots, Tensor,
     families::{Deep, Own},
     primitives::sum_rows,
 };
@@ -64,6 +64,8 @@ pub(crate) struct Grouped<C> {
     pub(crate) start: Start<C>,
     /// Blocks that share a memory.
     pub(crate) cluster: usize,
+    /// Whether these are no cluster, and meet by a counter in a grid that runs as a whole.
+    pub(crate) together: bool,
     /// Threads of each.
     pub(crate) threads: u32,
     /// Elements by which these exchange sums, or that the kernel divides itself: the first of each one's workspace.
@@ -155,6 +157,9 @@ pub(crate) struct RecurrentCall {
     period: u32,
     /// Elements of shared memory.
     near: u32,
+    /// Blocks of a memory that are no cluster, and the counters by which they meet; else 0 and null.
+    together: u32,
+    meetings: Pointer,
 }
 
 /// What a forward keeps for its backward.
@@ -166,6 +171,8 @@ struct Plan<C> {
     start: Start<C>,
     grid: Grid,
     workspace: Tensor<Cuda>,
+    /// Of blocks that are no clusters.
+    meetings: Option<Meetings>,
     /// Elements of a block's workspace, of shared memory, [`RecurrentCall::scratch`] and [`RecurrentCall::record`].
     each: usize,
     near: usize,
@@ -178,7 +185,25 @@ impl<C> Plan<C> {
     fn call(&self, call: RecurrentCall) -> RecurrentCall {
         let Self { workspace, each, .. } = self;
         let [near, scratch, record] = [self.near, self.scratch, self.record].map(|count| count as u32);
-        RecurrentCall { workspace: pointer(workspace), workspace_each: *each as u64, near, scratch, record, ..call }
+        let (together, meetings) =
+            self.meetings.as_ref().map_or((0, 0), |meetings| (meetings.blocks, meetings.counters.pointer()));
+        let (workspace, workspace_each) = (pointer(workspace), *each as u64);
+        RecurrentCall { workspace, workspace_each, near, scratch, record, together, meetings, ..call }
+    }
+}
+
+/// Counters by which the blocks of each memory meet, where they are no cluster.
+struct Meetings {
+    /// Blocks of a memory.
+    blocks: u32,
+    /// 128 bytes for each memory at work, zero at first.
+    counters: Buffer,
+}
+
+impl Meetings {
+    /// For a grid of so many blocks, of which so many share a memory.
+    fn new(device: &Cuda, grid: usize, blocks: usize) -> Result<Self> {
+        Ok(Self { blocks: blocks as u32, counters: device.zeros(DType::F32, 32 * grid / blocks)? })
     }
 }
 
@@ -311,21 +336,23 @@ impl RecurrentLayout {
             let arrays = if pass == 0 { self.forward_arrays(dims) } else { self.backward_arrays(dims) };
             let (grid, workspace, [each, near]) = self.grid(device, dims, &arrays)?;
             let WorkspaceSize { scratch, record, .. } = self.workspace;
-            return Ok(Plan { start: of(R::KERNELS), grid, workspace, each, near, scratch, record });
+            return Ok(Plan { start: of(R::KERNELS), grid, workspace, meetings: None, each, near, scratch, record });
         };
         // Else a kernel that goes by groups.
-        let Grouped { start, cluster, threads, exchanged, arrays, record } = grouped;
+        let Grouped { start, cluster, together, threads, exchanged, arrays, record } = grouped;
         let properties = device.properties();
         // A block has a multiprocessor for itself.
         let near = near(&arrays, near_limit(device));
         let each = exchanged + arrays.iter().map(|count| count.next_multiple_of(4)).sum::<usize>() - near;
-        // A cluster a memory, no more than keep the GPU busy and an eighth of its memory has room for.
-        let most = (4 * properties.multiprocessors as usize).min(properties.memory / 8 / (4 * each.max(1))) / cluster;
+        // A cluster a memory, no more than keep the GPU busy, or than run at once, and an eighth of its memory has room for.
+        let running = if together { 1 } else { 4 } * properties.multiprocessors as usize;
+        let most = running.min(properties.memory / 8 / (4 * each.max(1))) / cluster;
         let blocks = (dims.sequences.count() * dims.heads).min(most.max(1)) * cluster;
         // What did not fit into shared memory, and what blocks exchange.
         let workspace = device.empty([blocks, each], DType::F32)?;
         let grid = Grid { blocks: (blocks, 1, 1), threads, shared: 4 * near };
-        Ok(Plan { start, grid, workspace, each, near, scratch: exchanged, record })
+        let meetings = together.then(|| Meetings::new(device, blocks, cluster)).transpose()?;
+        Ok(Plan { start, grid, workspace, meetings, each, near, scratch: exchanged, record })
     }
 
     /// A call with everything but arrays of the backward.
@@ -373,6 +400,8 @@ impl RecurrentLayout {
             frozen: self.frozen as u32,
             period: self.checkpoints.period() as u32,
             near: 0,
+            together: 0,
+            meetings: 0,
         }
     }
 }

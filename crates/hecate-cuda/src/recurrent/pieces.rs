@@ -78,6 +78,14 @@ impl<C> Pieces<C> {
         // In global memory a backward has the gradient of the point, and states before pieces of an interval but the first.
         let pieces = Checkpoints::new(frozen).period() / group * group.div_ceil(tokens);
         let far = if pass == 0 { 0 } else { pieces * state + far };
-        Some(Grouped { start, cluster, threads: threads as u32, exchanged: shared + far, arrays, record: 0 })
+        Some(Grouped {
+            start,
+            cluster,
+            together: false,
+            threads: threads as u32,
+            exchanged: shared + far,
+            arrays,
+            record: 0,
+        })
     }
 }

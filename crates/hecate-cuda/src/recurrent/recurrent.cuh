@@ -74,6 +74,9 @@ struct RecurrentCall {
     u32 frozen, period;
     // Elements in shared memory.
     u32 near;
+    // Blocks of a memory that are no cluster, and the counters by which they meet, see `Blocks`; else 0 and null.
+    u32 together;
+    u32* meetings;
 };
 
 // One token's arguments, rows that the block has for itself: q and k [K], v [V], gates one slot after another.

@@ -135,7 +135,15 @@ pub(super) fn exact(
     // Smaller GPUs have not so much shared memory.
     let threads = 32 * block.warps as u32;
     let arrays = vec![near];
-    (near <= near_limit(device)).then_some(Grouped { start, cluster: 1, threads, exchanged: far, arrays, record: 0 })
+    (near <= near_limit(device)).then_some(Grouped {
+        start,
+        cluster: 1,
+        together: false,
+        threads,
+        exchanged: far,
+        arrays,
+        record: 0,
+    })
 }
 
 /// Sizes of a block's arrays.

@@ -77,7 +77,7 @@ struct TokenNumbers {
 struct FrozenMasks {
     // The rule, and the blocks that share the memory.
     Options o;
-    Cluster cluster;
+    Blocks cluster;
     // Columns of the hidden layer, and the first of them.
     u32 width, first;
     // Rows of panels: a group's tokens to the next sixteen. Tokens in it.
@@ -96,7 +96,7 @@ struct FrozenMasks {
 
     // By one thread.
     __device__ void begin_places(const RecurrentCall& call, const Options& options, Arena& arena) {
-        cluster.join();
+        cluster.join(call.together, call.meetings);
         // Arguments of bfloat16 lose nothing to 10 bits.
         whole_factors() = call.q.type != 1;
         o = options;

@@ -91,7 +91,7 @@ pub(super) fn grouped(
     let block = Mapped(Places { width: places.width / cluster, ..*places });
     let start = if pass == 0 { kernels.forward } else { kernels.backward };
     let arrays = if pass == 0 { block.forward() } else { block.backward() };
-    Some(Grouped { start, cluster, threads: THREADS, exchanged: block.exchanged(), arrays, record: 0 })
+    Some(Grouped { start, cluster, together: false, threads: THREADS, exchanged: block.exchanged(), arrays, record: 0 })
 }
 
 /// Sizes of a block's arrays, in the order of `mapped.cuh`.

@@ -145,7 +145,15 @@ pub(super) fn grouped(
     let places = Places { width: hidden / cluster, ..places };
     let (start, arrays) =
         if pass == 0 { (kernels.forward, places.forward()) } else { (kernels.backward, places.backward()) };
-    Some(Grouped { start, cluster, threads: THREADS, exchanged: places.exchanged(), arrays, record: 0 })
+    Some(Grouped {
+        start,
+        cluster,
+        together: false,
+        threads: THREADS,
+        exchanged: places.exchanged(),
+        arrays,
+        record: 0,
+    })
 }
 
 /// Numbers of a token that a block has, `TokenNumbers::COUNT`, and in a backward, `TokenNumbers::BACK`.

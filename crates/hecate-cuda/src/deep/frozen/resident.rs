@@ -2,7 +2,8 @@
 //!
 //! # Blocks
 //!
-//! A sequence and head has the fewest blocks with whose hidden columns all fits, and more while multiprocessors are free. A
+//! A sequence and head has the fewest blocks with whose hidden columns all fits, and more while multiprocessors are free. They
+//! are a cluster, or where a GPU may have no room for so many clusters at once, neighbours in a grid that runs as a whole. A
 //! block has sixteen warps, each with tiles of its own of every product. What follows a product is done where its sums are, in
 //! registers. Sums over blocks go through global memory, as in the other kernels.
 //!
@@ -63,6 +64,13 @@ step_kernels! { EIGHT: FORWARD, BACKWARD, DeepOptions {
 
 /// Kernels by the blocks of a cluster.
 const BY_CLUSTER: [(usize, StepKernels<DeepOptions>); 4] = [(1, ONE), (2, TWO), (4, FOUR), (8, EIGHT)];
+/// Blocks that meet by counters: kernels without clusters, in a grid that runs as a whole.
+const TOGETHER: StepKernels<DeepOptions> = StepKernels {
+    forward: |device, grid, call, cell| device.launch_together(grid, &Forward1 { call, cell }),
+    backward: |device, grid, call, cell| device.launch_together(grid, &Backward1 { call, cell }),
+};
+/// Parts of a GPU at most that clusters lie in, each with its own multiprocessors.
+const PARTS: usize = 8;
 /// `RESIDENT_THREADS`.
 const THREADS: u32 = 512;
 /// Widths are multiples of the widest tile.
@@ -109,10 +117,20 @@ pub(super) fn grouped(
     let halves = alone && choose(1 - pass).is_some_and(|(count, _)| count == cluster);
     let state = (dims.key + dims.value) * hidden * if places.momentum { 2 } else { 1 };
     let record = if halves { plane(state, 1) } else { 0 };
+    let together = is_crowded(multiprocessors, memories, cluster);
+    let kernels = if together { TOGETHER } else { kernels };
     let start = if pass == 0 { kernels.forward } else { kernels.backward };
     let Arrays { near, anywhere } = block(cluster, pass);
     let (exchanged, arrays) = (places.exchanged(), [near, anywhere].concat());
-    Some(Grouped { start, cluster, threads: THREADS, exchanged, arrays, record })
+    Some(Grouped { start, cluster, together, threads: THREADS, exchanged, arrays, record })
+}
+
+/// Whether clusters of so many blocks may run fewer memories at once than their blocks alone would.
+fn is_crowded(multiprocessors: usize, memories: usize, cluster: usize) -> bool {
+    // A cluster lies in one part of the GPU, which consists of pairs. What a part has too few of for another cluster stays idle.
+    let idle = if cluster > 2 { PARTS * (cluster - 2) } else { 0 };
+    let sure = multiprocessors.saturating_sub(idle) / cluster;
+    memories > sure && multiprocessors / cluster > sure
 }
 
 /// Arrays that must lie in shared memory, then the others. Elements have 32 bits.

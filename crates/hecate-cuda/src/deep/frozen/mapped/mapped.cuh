@@ -36,7 +36,7 @@ struct Mapped : Reverse {
     }
     // By one thread. A forward asks for less than a backward.
     __device__ void place(const RecurrentCall& call, const Options& options, Arena& arena, bool backward) {
-        cluster.join();
+        cluster.join(call.together, call.meetings);
         u32 columns_each = options.hidden / cluster.count;
         // A chunk's tokens and warps' parts come first: `stage` finds them there.
         offset = CHUNK * max(2 * options.key + 4 * columns_each, 2 * columns_each + 4 * options.value) + CHUNK * NUMBERS;
