@@ -423,7 +423,7 @@ struct AtlasPieces {
         Square d, rows[WINDOW] = {};
         d.load(dmomentum);
         const float* backs = exchanged(piece, 1);
-        // Behind the sums there are places of factors.
+        // After the sums there are places of factors.
         const Coming coming = {room.own_k + rows_of_sums(2)}, momenta = {coming.places + AHEAD * COUNT};
         Square first;
         first.load(old + COUNT);
