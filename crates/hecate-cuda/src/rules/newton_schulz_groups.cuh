@@ -11,22 +11,10 @@
 #define SQUARE_GROUPS (SQUARE_THREADS / GROUP_THREADS)
 
 // Of a group's matrix: a warp has 16 rows and all columns.
-struct GroupSquare : Elements<32> {
+struct GroupSquare : Elements<GroupSquare, 32> {
     // Where tile `n` lies, as `Square::tile` says.
     __device__ __forceinline__ static u32 tile(u32 n) {
         return ((threadIdx.x % GROUP_THREADS / 32 * 8 + n) * 32 + threadIdx.x % 32) * 4;
-    }
-    // A thread reads and writes the same elements, as runs of four.
-    __device__ __forceinline__ void load_tiles(const float* from) {
-#pragma unroll
-        for (u32 n = 0; n < 8; n++) {
-            const float4 four = *(const float4*)(from + tile(n));
-            x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
-        }
-    }
-    __device__ __forceinline__ void store_tiles(float* to) const {
-#pragma unroll
-        for (u32 n = 0; n < 8; n++) *(float4*)(to + tile(n)) = make_float4(x[4 * n], x[4 * n + 1], x[4 * n + 2], x[4 * n + 3]);
     }
 };
 

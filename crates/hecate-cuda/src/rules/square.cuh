@@ -13,7 +13,8 @@
 
 // This thread's elements of a matrix, as products leave them: tiles of eight columns, of each two rows eight apart, of each two
 // neighbours. All are this thread's: no barrier is needed.
-template <u32 COUNT> struct Elements {
+// `Own::tile` says where tile `n` lies in memory.
+template <class Own, u32 COUNT> struct Elements {
     float x[COUNT];
 
     // As products name them.
@@ -41,11 +42,23 @@ template <u32 COUNT> struct Elements {
         for (u32 n = 0; n < COUNT; n++) most = fmaxf(most, fabsf(x[n]));
         return most;
     }
+    // As tiles: a thread reads and writes the same elements, as runs of four.
+    __device__ __forceinline__ void load_tiles(const float* from) {
+#pragma unroll
+        for (u32 n = 0; n < COUNT / 4; n++) {
+            const float4 four = *(const float4*)(from + Own::tile(n));
+            x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
+        }
+    }
+    __device__ __forceinline__ void store_tiles(float* to) const {
+#pragma unroll
+        for (u32 n = 0; n < COUNT / 4; n++)
+            *(float4*)(to + Own::tile(n)) = make_float4(x[4 * n], x[4 * n + 1], x[4 * n + 2], x[4 * n + 3]);
+    }
 };
 
 // Of a block's matrix: a warp has 16 rows and 32 columns. Number `n` is element `(row(n), column(n))`.
-struct Square : Elements<16> {
-
+struct Square : Elements<Square, 16> {
     // Four warps lie below each other, two side by side.
     __device__ __forceinline__ static u32 row(u32 n) { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + n / 2 % 2 * 8; }
     __device__ __forceinline__ static u32 column(u32 n) {
@@ -65,23 +78,11 @@ struct Square : Elements<16> {
         for (u32 n = 0; n < 16; n += 2) *(float2*)(to + row(n) * SIDE + column(n)) = make_float2(x[n], x[n + 1]);
     }
 
-    // The same as tiles of 16 rows and 8 columns, each as a warp's threads hold it: whole lines at once, and the same for all that
-    // hold tiles so. Tiles lie row by row.
+    // Tiles have 16 rows and 8 columns, each as a warp's threads hold it: whole lines at once, and the same for all that hold
+    // tiles so. They lie row by row.
     __device__ __forceinline__ static u32 tile(u32 n) {
         return ((threadIdx.x / 32 % 4 * 8 + threadIdx.x / 128 * 4 + n) * 32 + threadIdx.x % 32) * 4;
     }
-    __device__ __forceinline__ void load_tiles(const float* from) {
-#pragma unroll
-        for (u32 n = 0; n < 4; n++) {
-            const float4 four = *(const float4*)(from + tile(n));
-            x[4 * n] = four.x, x[4 * n + 1] = four.y, x[4 * n + 2] = four.z, x[4 * n + 3] = four.w;
-        }
-    }
-    __device__ __forceinline__ void store_tiles(float* to) const {
-#pragma unroll
-        for (u32 n = 0; n < 4; n++) *(float4*)(to + tile(n)) = make_float4(x[4 * n], x[4 * n + 1], x[4 * n + 2], x[4 * n + 3]);
-    }
-
     // x += factor leftᵀ right.
     __device__ __forceinline__ void add_outer(float factor, const float* left, const float* right) {
         // A thread has two rows.

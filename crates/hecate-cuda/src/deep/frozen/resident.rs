@@ -207,3 +207,23 @@ impl Resident {
         Arrays { near, anywhere }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_crowded;
+
+    /// 132 multiprocessors, of which clusters of four leave up to sixteen idle, clusters of eight 48, and pairs none.
+    #[test]
+    fn clusters_that_may_not_all_fit() {
+        for (cluster, fit, rest) in [(4, 29, 33), (8, 10, 16)] {
+            assert!(!is_crowded(132, fit, cluster), "{fit} clusters of {cluster}");
+            assert!(is_crowded(132, fit + 1, cluster) && is_crowded(132, 2 * rest, cluster), "clusters of {cluster}");
+        }
+        // Pairs are whole, and what is no cluster waits for nobody.
+        for cluster in [1, 2] {
+            assert!(!is_crowded(132, 1000, cluster), "clusters of {cluster}");
+        }
+        // Less than one cluster in every part may be sure of its place.
+        assert!(is_crowded(16, 1, 8));
+    }
+}
