@@ -31,13 +31,9 @@ impl Disk {
 
     /// Fills it to the last byte.
     fn fill(&self) -> Ballast {
-        let path = self.0.join("ballast");
-        let mut file = File::create(&path).unwrap();
-        // Blocks, then bytes: what is left is not even room for a line.
-        for block in [&[0; 4096][..], &[0]] {
-            while file.write_all(block).is_ok() {}
-        }
-        Ballast(path)
+        let ballast = Ballast(self.0.join("ballast"));
+        ballast.grow();
+        ballast
     }
 }
 
@@ -50,6 +46,17 @@ impl Drop for Disk {
 
 /// What fills a disk; it goes away with this.
 struct Ballast(PathBuf);
+
+impl Ballast {
+    /// Takes what room there is by now.
+    fn grow(&self) {
+        let mut file = File::options().append(true).create(true).open(&self.0).unwrap();
+        // Blocks, then bytes: what is left is not even room for a line.
+        for block in [&[0; 4096][..], &[0]] {
+            while file.write_all(block).is_ok() {}
+        }
+    }
+}
 
 impl Drop for Ballast {
     fn drop(&mut self) {
@@ -77,8 +84,8 @@ fn undisturbed(steps: &str) -> ([Vec<u8>; 2], Vec<u64>) {
     end(&workspace, "runs/text")
 }
 
-/// Waits until this is said in the log; the run must not end before.
-fn wait_for(workspace: &Workspace, child: &mut std::process::Child, told: &str) {
+/// Waits until this is said in the log; the run must not end before, and gets no room meanwhile.
+fn wait_for(workspace: &Workspace, child: &mut std::process::Child, ballast: &Ballast, told: &str) {
     while !fs::read_to_string(workspace.path("log")).unwrap_or_default().contains(told) {
         let ended = child.try_wait().unwrap();
         assert!(
@@ -86,6 +93,8 @@ fn wait_for(workspace: &Workspace, child: &mut std::process::Child, told: &str) 
             "the run ended before it said `{told}`: {:?}",
             fs::read_to_string(workspace.path("log"))
         );
+        // A checkpoint that was under way leaves what it had taken.
+        ballast.grow();
         sleep(Duration::from_millis(1));
     }
 }
@@ -105,9 +114,9 @@ fn a_run_goes_on_while_its_disk_is_full() {
     }
     let ballast = disk.fill();
     // At one of the next checkpoints: those before may still have found room.
-    wait_for(&workspace, &mut child, " is not saved: ");
+    wait_for(&workspace, &mut child, &ballast, " is not saved: ");
     // The record's last block of the disk may have room for a while.
-    wait_for(&workspace, &mut child, "the record has to wait");
+    wait_for(&workspace, &mut child, &ballast, "the record has to wait");
     // What was saved can be used meanwhile.
     let before = workspace.saved("disk/run").unwrap();
     workspace.run(&["generate", "--run", "disk/run", "--prompt", "1", "--tokens", "3"]).succeeded();
