@@ -37,6 +37,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("square.cuh", include_str!("rules/square.cuh")),
     ("newton_schulz_groups.cuh", include_str!("rules/newton_schulz_groups.cuh")),
     ("newton_schulz_halves.cuh", include_str!("rules/newton_schulz_halves.cuh")),
+    ("atlas_pieces.cuh", include_str!("rules/atlas_pieces.cuh")),
+    ("atlas_pieces_reverse.cuh", include_str!("rules/atlas_pieces_reverse.cuh")),
     ("phi.cuh", include_str!("rules/phi.cuh")),
     ("newton_schulz.cuh", include_str!("rules/newton_schulz.cuh")),
     // Deep memories.

@@ -34,7 +34,7 @@ const HALVES: usize = SIDE * 72;
 /// `SQUARE_GROUPS`.
 const GROUPS: usize = 2;
 
-/// Twin of `atlas.cu`'s `Atlas` and of `atlas_pieces.cu`'s `AtlasPieces`.
+/// Twin of `atlas.cu`'s `Atlas` and of `atlas_pieces.cuh`'s `AtlasPieces`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Cell {
