@@ -83,6 +83,7 @@ struct Square : Elements<Square, 16> {
     __device__ __forceinline__ static u32 tile(u32 n) {
         return ((threadIdx.x / 32 % 4 * 8 + threadIdx.x / 128 * 4 + n) * 32 + threadIdx.x % 32) * 4;
     }
+
     // x += factor leftᵀ right.
     __device__ __forceinline__ void add_outer(float factor, const float* left, const float* right) {
         // A thread has two rows.
