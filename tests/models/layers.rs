@@ -21,7 +21,7 @@ use hecate_conformance::{
     oracle::{Leaf, Var, differences, differentiate},
 };
 use hecate_core::{
-    GateLogit, Shape, Tensor,
+    Device as _, GateLogit, Shape, Tensor,
     rules::{MomentumLogits, Titans},
 };
 use hecate_models::{
@@ -29,7 +29,11 @@ use hecate_models::{
     layers::{Context, Embedding, GatedRule as _, Limits, Linear, Mlp, RmsNorm, ShortConv, mixer},
 };
 use reference::{Rows, Weights};
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
 
 const ROWS: Rows = Rows { batch: 2, tokens: 7 };
 const HIDDEN: usize = 8;
@@ -110,8 +114,11 @@ fn check<L>(
         assert!(error <= FORWARD, "{what}: forward is off by {error:.1e}");
         let seed = upstream[0].upload(&device, hecate_core::DType::F32).expect("a gradient");
         compare(what, &parameters, &tape.backward_seeded([(y, seed)]).expect(what), &truth);
-        let off = differences(&leaves, &upstream, &reference, 2);
-        assert!(off < 1e-6, "{what}: the reference is off from differences by {off:.1e}");
+        // The 64-bit layer has the same arguments on every column; it is held to differences on one of them.
+        if Column::NAME == "cpu" {
+            let off = differences(&leaves, &upstream, &reference, 2);
+            assert!(off < 1e-6, "{what}: the reference is off from differences by {off:.1e}");
+        }
         Some(())
     });
 }
@@ -201,7 +208,7 @@ fn mixers() {
     if is_missing() {
         return;
     }
-    for (name, config) in [configs::exact(), configs::frozen(3)].concat() {
+    on_two_threads(&[configs::exact(), configs::frozen(3)].concat(), |(name, config)| {
         let mixer_config: &MixerConfig = &config.layers[0].mixer;
         check(
             name,
@@ -209,7 +216,23 @@ fn mixers() {
             |layer, tape, x| layer.forward(tape, x, &mut Context::whole(ROWS.batch, ROWS.tokens)),
             |weights, x| reference::mixer(mixer_config, weights, x, ROWS, f64::from(1e-5f32)),
         );
-    }
+    });
+}
+
+/// `work` on each of `all`, on two threads with the name of this one, by which a column finds its device.
+fn on_two_threads<T: Sync>(all: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(one);
+        }
+    };
+    let name = thread::current().name().unwrap_or_default().to_owned();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            thread::Builder::new().name(name.clone()).spawn_scoped(scope, work).expect("a thread");
+        }
+    });
 }
 
 /// No device has a word for it: its kernel for a whole layer would have other gates.

@@ -1,11 +1,13 @@
 //! What can be tested without a GPU: the kernels' code, the cache, and what is said where there is no driver.
 
+mod alone;
 mod cache;
 mod kernels;
 mod launches;
 mod ptx;
 mod settled;
 mod transfers;
+mod usage;
 
 use crate::{Cuda, device::check_ordinal, nvrtc::Nvrtc};
 use cudarc::driver::sys;

@@ -1,20 +1,22 @@
 //! Every file of kernels, for the architectures that can tell: the first and the last of each path through its conditions.
 //!
 //! Of a file without conditions all see the same code, so those between have nothing new to say. `sm_90a` is always one of them:
-//! registers are shared out for it. NVRTC compiles one program at a time in a process, so each architecture has its own.
+//! registers are shared out for it. For it all is compiled each time. For the others a record says what the same code
+//! came to: `UPDATE=1` compiles what was changed since.
 
-use super::nvrtc;
-use crate::{compile::options, source::KernelSource, sources::ALL};
-use std::{env, process::Command};
+use super::{
+    alone::{compile, each},
+    nvrtc, say,
+    usage::{Record, Usage, usage},
+};
+use crate::{compile::write, source::KernelSource, sources::ALL};
+use std::{collections::BTreeSet, env, sync::Mutex};
 
 /// From the earliest on.
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
 
 /// What kernels are tuned for.
 const TUNED: &str = "sm_90a";
-
-/// Names the architecture that [`one_architecture`] compiles for.
-const VARIABLE: &str = "HECATE_ARCHITECTURE";
 
 /// What a file and its headers ask of the architecture, and whether it is so: the path through them.
 fn path(source: &KernelSource, architecture: &str) -> Vec<bool> {
@@ -52,98 +54,93 @@ const SPILLS: u32 = 512;
 /// The same where kernels were not timed: their registers are shared out for [`TUNED`].
 const SPILLS_ELSEWHERE: u32 = 1024;
 
-/// What the compiler says of a kernel.
-#[derive(Debug, Default)]
-struct Usage {
-    /// Its name.
-    kernel: String,
-    /// Of a thread.
-    registers: Option<u32>,
-    /// Bytes, stores and loads together.
-    spilled: Option<u32>,
+/// What the compiler says of a file's kernels. Machine code that one of its warnings speaks against is refused.
+fn compiled(source: &KernelSource, architecture: &str) -> Vec<Usage> {
+    let log = compile(source, architecture, None).log;
+    // Calls between products of groups make the compiler wait for each product by itself.
+    assert!(!log.contains("instructions are serialized"), "{} for {architecture}: {log}", source.name);
+    usage(&log)
 }
 
-/// Registers and spills of each kernel, from the log of `--ptxas-options=-v`.
-fn usage(log: &str) -> Vec<Usage> {
-    let number_before = |line: &str, what: &str| {
-        let before = line.split(what).next().filter(|before| before.len() < line.len())?;
-        before.split_whitespace().next_back()?.parse::<u32>().ok()
-    };
-    let mut all: Vec<Usage> = Vec::new();
-    for line in log.lines() {
-        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
-            let kernel = rest.split('\'').next().unwrap_or_default().to_owned();
-            all.push(Usage { kernel, ..Usage::default() });
-        }
-        let Some(last) = all.last_mut() else { continue };
-        if let Some(stores) = number_before(line, " bytes spill stores") {
-            // A kernel's functions that are not inlined have such a line each.
-            last.spilled = last.spilled.max(Some(stores + number_before(line, " bytes spill loads").unwrap_or(0)));
-        }
-        last.registers = number_before(line, " registers").or(last.registers);
-    }
-    all
+/// Kernels of a file that need more than there is. A kernel of which nothing is said does not fit.
+fn too_large(source: &KernelSource, architecture: &str, all: &[Usage]) -> Vec<Usage> {
+    // Each `KERNEL` line is a kernel; macros make more of them.
+    let declared = source.text.lines().filter(|line| line.starts_with("KERNEL(")).count();
+    assert!(all.len() >= declared.max(1), "{} for {architecture}: {all:?} of {declared}", source.name);
+    let most = if architecture == TUNED { SPILLS } else { SPILLS_ELSEWHERE };
+    let fits =
+        |usage: &&Usage| usage.spilled.is_some_and(|n| n <= most) && usage.registers.is_some_and(|n| n <= REGISTERS);
+    all.iter().filter(|usage| !fits(usage)).cloned().collect()
 }
 
-/// Every kernel compiles, keeps to its registers and spills little; in a process of its own.
-fn fits(architecture: &str) {
+/// All that do not fit are named at once.
+fn all_fit<'a>(architecture: &str, all: impl IntoIterator<Item = (&'a KernelSource, Vec<Usage>)>) {
+    let too_large =
+        |(source, all): (&'a KernelSource, Vec<Usage>)| (source.name, too_large(source, architecture, &all));
+    let failed: Vec<_> = all.into_iter().map(too_large).filter(|(_, usages)| !usages.is_empty()).collect();
+    assert!(failed.is_empty(), "{architecture}: too many of {REGISTERS} registers, or spills: {failed:#?}");
+}
+
+/// Every kernel compiles for what it is tuned for, keeps to its registers and spills little.
+#[test]
+fn sm_90a() {
     if nvrtc().is_none() {
         return;
     }
-    let mut process = Command::new(env::current_exe().expect("this program"));
-    process.args(["tests::kernels::one_architecture", "--exact", "--ignored", "--test-threads", "1"]);
-    let done = process.env(VARIABLE, architecture).output().expect("a process");
-    let said = String::from_utf8_lossy(&done.stdout);
-    // A name that fits no test would run none.
-    assert!(done.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    let made = Mutex::new(Vec::new());
+    each(ALL, |source| {
+        let all = compiled(source, TUNED);
+        made.lock().expect("no panic").push((source, all));
+    });
+    all_fit(TUNED, made.into_inner().expect("no panic"));
 }
 
-/// The process of [`fits`].
-#[test]
-#[ignore = "compiles all kernels for another test"]
-fn one_architecture() {
-    let architecture = &env::var(VARIABLE).expect("the architecture");
-    let nvrtc = nvrtc().expect("NVRTC");
-    let most = if architecture == TUNED { SPILLS } else { SPILLS_ELSEWHERE };
-    // All that do not fit are named at once.
-    let mut failed = Vec::new();
-    for source in ALL.iter().filter(|source| tells(source, architecture)) {
-        let compiled = match nvrtc.compile(source, &options(architecture, None)) {
-            Ok(compiled) => compiled,
-            Err(error) => panic!("{} for {architecture}: {error}", source.name),
-        };
-        assert!(compiled.cubin.starts_with(b"\x7fELF"), "{} for {architecture}: no machine code", source.name);
-        // Calls between products of groups make the compiler wait for each product by itself.
-        assert!(
-            !compiled.log.contains("instructions are serialized"),
-            "{} for {architecture}: {}",
-            source.name,
-            compiled.log
-        );
-        let all = usage(&compiled.log);
-        // Each `KERNEL` line is a kernel; macros make more of them.
-        let declared = source.text.lines().filter(|line| line.starts_with("KERNEL(")).count();
-        assert!(all.len() >= declared.max(1), "{} for {architecture}: {all:?} of {declared}", source.name);
-        // A kernel of which the log says nothing does not fit.
-        let fit =
-            |usage: &Usage| usage.spilled.is_some_and(|n| n <= most) && usage.registers.is_some_and(|n| n <= REGISTERS);
-        failed.extend(all.into_iter().filter(|usage| !fit(usage)).map(|usage| (source.name, usage)));
-    }
+/// Every kernel that an architecture has code of its own for did so too. `UPDATE=1` compiles those that were changed since.
+fn recorded(architecture: &str) {
+    let told: Vec<_> = ALL.iter().copied().filter(|source| tells(source, architecture)).collect();
+    let record = Record::read(architecture);
+    let record = if env::var_os("UPDATE").is_some() { renew(architecture, &told, record) } else { record };
+    let old = |source: &&&KernelSource| record.of(source, architecture).is_none();
+    let old: BTreeSet<_> = told.iter().filter(old).map(|source| source.name).collect();
     assert!(
-        failed.is_empty(),
-        "for {architecture}, more than {REGISTERS} registers or {most} bytes of spills: {failed:#?}"
+        old.is_empty(),
+        "src/tests/usage/{architecture}.tsv is not of these kernels any more: {old:?}; `UPDATE=1 cargo test -p \
+         hecate-cuda kernels` compiles them with NVRTC 13.0 (`pip install nvidia-cuda-nvrtc==13.0.88`)"
     );
+    // Nothing is left of files that were taken out.
+    assert_eq!(record.files.len(), told.len(), "{architecture}: files in the record, and files that have code for it");
+    let usages = told.iter().map(|source| (*source, record.of(source, architecture).unwrap_or_default().to_vec()));
+    all_fit(architecture, usages);
+}
+
+/// The record with what was changed compiled again, written where the next run finds it.
+fn renew(architecture: &str, told: &[&'static KernelSource], mut record: Record) -> Record {
+    record.files.retain(|name, _| told.iter().any(|source| source.name == name));
+    let old: Vec<_> = told.iter().copied().filter(|source| record.of(source, architecture).is_none()).collect();
+    let made = Mutex::new(&mut record);
+    each(&old, |source| {
+        let mut usages = compiled(source, architecture);
+        // The compiler names them in no order.
+        usages.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+        let file = (Record::code(source, architecture), usages);
+        made.lock().expect("no panic").files.insert(source.name.to_owned(), file);
+    });
+    if !old.is_empty() {
+        write(&Record::path(architecture), record.text().as_bytes()).expect("a write");
+        say(&format!("renewed {architecture}.tsv: {} files of {}", old.len(), told.len()));
+    }
+    record
 }
 
 macro_rules! architectures {
     ($($name:ident),*) => { $(
         #[test]
         fn $name() {
-            fits(stringify!($name));
+            recorded(stringify!($name));
         }
     )* };
 }
-architectures!(sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a);
+architectures!(sm_80, sm_86, sm_89, sm_100a, sm_120a);
 
 /// Each architecture says something, and so does each path of each file: its first and its last.
 #[test]
@@ -169,6 +166,20 @@ fn paths_are_compiled() {
     assert_eq!(conditions("#if defined(__CUDA_ARCH_FEAT_SM90_ALL)\n"), [true, false, true, true, true, true]);
 }
 
+/// Kernels that need too much are named, and those of which nothing is known.
+#[test]
+fn what_does_not_fit_is_named() {
+    let usage = |registers, spilled| Usage { kernel: "a".to_owned(), registers, spilled };
+    let source = KernelSource { text: "KERNEL(a, Args) {}\n", ..*ALL[0] };
+    let of = |architecture: &str, usage: Usage| too_large(&source, architecture, &[usage]).len();
+    assert_eq!(of(TUNED, usage(Some(255), Some(512))), 0);
+    assert_eq!(of("sm_80", usage(Some(255), Some(1024))), 0);
+    for bad in [usage(Some(256), Some(0)), usage(Some(255), Some(513)), usage(None, Some(0)), usage(Some(1), None)] {
+        assert_eq!(of(TUNED, bad), 1);
+    }
+    assert_eq!(of("sm_80", usage(Some(255), Some(1025))), 1);
+}
+
 /// Names are the keys of everything: modules, the cache.
 #[test]
 fn names_differ() {
@@ -176,18 +187,4 @@ fn names_differ() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), ALL.len(), "{names:?}");
-}
-
-/// The log is read as ptxas writes it.
-#[test]
-fn logs_are_read() {
-    let log = "ptxas info    : Compiling entry function 'a' for 'sm_80'\n\
-               ptxas         .     8 bytes stack frame, 16 bytes spill stores, 4 bytes spill loads\n\
-               ptxas info    : Used 32 registers, used 0 barriers\n\
-               ptxas info    : Function properties for f\n\
-               ptxas         .     0 bytes stack frame, 0 bytes spill stores, 8 bytes spill loads\n\
-               ptxas info    : Compiling entry function 'b' for 'sm_80'\n";
-    let all = usage(log);
-    assert_eq!((all[0].kernel.as_str(), all[0].registers, all[0].spilled), ("a", Some(32), Some(20)));
-    assert_eq!((all[1].kernel.as_str(), all[1].registers, all[1].spilled), ("b", None, None));
 }

@@ -1,6 +1,9 @@
 //! The PTX in this crate: made from the kernels as they are, for every one of them, and by the compiler as it is.
 
-use super::{nvrtc, say};
+use super::{
+    alone::{self, each},
+    nvrtc, say,
+};
 use crate::{
     compile::{options, write},
     nvrtc::Nvrtc,
@@ -10,61 +13,13 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs,
+    env,
     path::Path,
-    process::Command,
-    sync::atomic::{AtomicUsize, Ordering},
-    thread,
 };
 
-/// The PTX of a file's kernels, or of one of them.
-fn compile(nvrtc: &Nvrtc, source: &KernelSource, kernel: Option<&str>) -> String {
-    let compiled = nvrtc.compile(source, &options(ARCHITECTURE, kernel));
-    compiled.unwrap_or_else(|error| panic!("{}: {error}", source.name)).ptx
-}
-
-/// Names the kernel that [`one_module`] compiles, as `file/kernel`, and the file it writes.
-const MODULE: &str = "HECATE_MODULE";
-/// The file that takes the module.
-const MODULE_FILE: &str = "HECATE_MODULE_FILE";
-
-/// A kernel's module, out of a process of its own: in one that compiled others before, a few instructions of thousands
-/// hang on where its memory lies.
+/// A kernel's module.
 fn module(source: &KernelSource, kernel: &str) -> String {
-    // Neither another process nor another kernel has this name.
-    let file = env::temp_dir().join(format!("hecate-{}-{}-{kernel}.ptx", std::process::id(), source.name));
-    let mut process = Command::new(env::current_exe().expect("this program"));
-    process.args(["tests::ptx::one_module", "--exact", "--ignored", "--test-threads", "1"]);
-    let done =
-        process.env(MODULE, format!("{}/{kernel}", source.name)).env(MODULE_FILE, &file).output().expect("a process");
-    assert!(done.status.success(), "{kernel} of {}: {}", source.name, String::from_utf8_lossy(&done.stdout));
-    let module = fs::read_to_string(&file).expect("its module");
-    fs::remove_file(&file).expect("a file that is there");
-    module
-}
-
-/// The process of [`module`].
-#[test]
-#[ignore = "compiles one kernel for another test"]
-fn one_module() {
-    let wanted = env::var(MODULE).expect("the kernel");
-    let (file, kernel) = wanted.split_once('/').expect("a file and a kernel");
-    let source = ALL.iter().find(|source| source.name == file).expect("a file of kernels");
-    let made = compile(&nvrtc().expect("NVRTC"), source, Some(kernel));
-    fs::write(env::var_os(MODULE_FILE).expect("a file"), made).expect("a write");
-}
-
-/// `work` for each file, on all cores.
-fn each(sources: &[&'static KernelSource], work: impl Fn(&'static KernelSource) + Sync) {
-    let next = AtomicUsize::new(0);
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let work = || {
-        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-            work(source)
-        }
-    };
-    // Threads take files in turn: some take a hundred times as long as others.
-    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+    alone::compile(source, ARCHITECTURE, Some(kernel)).ptx
 }
 
 /// Names of a file's kernels: it is compiled with nothing in them.
@@ -75,7 +30,9 @@ fn names(nvrtc: &Nvrtc, source: &KernelSource) -> Vec<String> {
     // After the last `#include`, where kernels begin.
     let (includes, rest) = source.text.split_at(after.expect("a line that includes something"));
     let text: &'static str = format!("{includes}{empty}{rest}").leak();
-    entries(&compile(nvrtc, &KernelSource { text, ..*source }, None)).into_iter().map(str::to_owned).collect()
+    let compiled = nvrtc.compile(&KernelSource { text, ..*source }, &options(ARCHITECTURE, None));
+    let ptx = compiled.unwrap_or_else(|error| panic!("{}: {error}", source.name)).ptx;
+    entries(&ptx).into_iter().map(str::to_owned).collect()
 }
 
 /// Kernels of a module.

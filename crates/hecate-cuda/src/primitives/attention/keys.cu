@@ -6,6 +6,7 @@
 template <int WIDTH> struct Tiles {
     // Units of a tile; how many tiles of them there are
     static constexpr int UNITS = WIDTH > 64 ? 32 : 64, STAGES = WIDTH > 128 ? 1 : 2;
+    // Rows of keys and values; by stage, rows of queries and of dy
     __align__(1024) u16 k[TILE * WIDTH];
     u16 v[TILE * WIDTH], q[STAGES][UNITS * WIDTH], dy[STAGES][UNITS * WIDTH];
     KeyRows<TILE> keys;
@@ -26,6 +27,7 @@ template <int WIDTH, u32 TYPE> struct KeyBlock {
     // First column of dk and dv; first row of the warp
     const int start;
     const u32 row;
+    // Sums of the warp's 16 keys, as products spread them over lanes
     float dk[COLUMNS / 8][4], dv[COLUMNS / 8][4];
 
     __device__ __forceinline__ KeyBlock(const KeyGrads& args, Tiles& tiles)
@@ -39,6 +41,7 @@ template <int WIDTH, u32 TYPE> struct KeyBlock {
     __device__ __forceinline__ void find(UnitRows<UNITS>& units, int at, int end) const {
         const int slot = threadIdx.x, unit = at + slot;
         if (slot >= UNITS) return;
+        // Heads of queries that share these keys follow each other, token by token.
         const bool real = unit < end;
         const u64 row = real ? unit_row(call, job, unit) : 0;
         units.token[slot] = real ? unit / group : -1;
@@ -64,6 +67,7 @@ template <int WIDTH, u32 TYPE> struct KeyBlock {
     __device__ __forceinline__ void weigh(
         float (&s)[UNITS / 8][4], float (&g)[UNITS / 8][4], const UnitRows<UNITS>& units) const {
         const float scale = call.scale * LOG2_E;
+        // The tokens that see each of the thread's two keys.
         int first[2], last[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) first[h] = tiles.keys.first[slot(h)], last[h] = tiles.keys.last[slot(h)];
@@ -195,6 +199,7 @@ template <int WIDTH, bool PREFIX> __device__ __forceinline__ void key_grads(cons
     }
 }
 
+// Keys of the window, of a sequence's 64 a block.
 KERNEL(attention_tiles_dkv_64, KeyGrads, 128, 2) {
     DYNAMIC_SHARED(u8, shared);
     key_grads<64, false>(args, shared);

@@ -6,6 +6,7 @@
 // Keys of a block, queries of a tile, and tiles of queries that are there at a time.
 static constexpr int KEYS = 128, UNITS = 64, STAGES = 3;
 
+// A group's results leave through 64 rows of `out`.
 template <int WIDTH> struct Shared {
     __align__(1024) u16 k[KEYS * WIDTH];
     u16 v[KEYS * WIDTH], q[STAGES][UNITS * WIDTH], dy[STAGES][UNITS * WIDTH], out[2][64 * WIDTH];
@@ -63,6 +64,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
     const u32 group;
     const int share;
     Ring<STAGES> ring;
+    // Sums of the group's 64 keys, and their scores and dy·v by the units of a tile
     float dk[WIDTH / 8][4], dv[WIDTH / 8][4], s[UNITS / 8][4], g[UNITS / 8][4];
 
     __device__ __forceinline__ Consumer(const KeyGrads& args, Shared<WIDTH>& shared, u32 group)
@@ -78,6 +80,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
 #pragma unroll
             for (int i = 0; i < 4; i++) s[n][i] = short_exp2(s[n][i] * scale - LOG2_E * (i % 2 ? base.y : base.x));
         }
+        // Most tiles are seen by all keys of the group.
         if (at / share >= first + 63 && (at + UNITS - 1) / share <= first + call.kept) return;
         const int key = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -130,6 +133,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
         hold(dv), hold(dk);
     }
 
+    // All tiles that keys of a job are seen by. One that no key of the group is seen by is passed over.
     __device__ __forceinline__ void work(const Job& job, u32 turn) {
         const int first = job.first + (int)group * 64, length = (int)job.length;
         const Range range(call, job);
@@ -176,6 +180,7 @@ template <int WIDTH, u32 TYPE> __device__ __forceinline__ void key_grads(const K
     if constexpr (GROUPS_MULTIPLY) run<WIDTH, TYPE>(args, *(Shared<WIDTH>*)shared);
 }
 
+// Three groups, the only block of a multiprocessor.
 KERNEL(attention_groups_dkv_64_bf16, KeyGrads, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     key_grads<64, 1>(args, shared);
