@@ -51,7 +51,7 @@ fn rows() {
     agree!(rows_of);
 }
 
-fn rows_of<D: LayerNorm + Norm + Reduce>(device: &D, dtype: DType) -> Results<D> {
+fn rows_of<D: LayerNorm + Norm + Reduce + Softmax>(device: &D, dtype: DType) -> Results<D> {
     let mut results = Vec::new();
     let mut keep = |name: &str, x| results.push((name.to_owned(), x));
     for shape in
@@ -65,6 +65,12 @@ fn rows_of<D: LayerNorm + Norm + Reduce>(device: &D, dtype: DType) -> Results<D>
         keep("sum", sum(&map(Map::Sigmoid, &x)?)?);
         keep("sum_squares", sum_squares(&x)?);
         let Operands { a, b: db } = mul_backward(&x, &b, &dy)?;
+        let shares = softmax(&x)?;
+        // That of a single share is zero.
+        if shape[1] > 1 {
+            keep("dx of softmax", softmax_backward(&shares, &dy)?);
+        }
+        keep("softmax", shares);
         keep("da of mul", a);
         keep("db of mul", db);
         let g = data(device, dtype, &shape, 4)?;

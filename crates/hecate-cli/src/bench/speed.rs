@@ -23,6 +23,7 @@ use operations::Counted;
 use serde_json::{Value, json};
 use std::{
     io::{IsTerminal, Write, stdout},
+    num::NonZeroU32,
     process::ExitCode,
     str::FromStr,
 };
@@ -43,6 +44,9 @@ pub(super) struct SpeedArgs {
     /// Element type of queries, keys, values and results: f32, bf16 or f16
     #[arg(long, default_value = "f32", value_parser = dtype, value_name = "TYPE")]
     dtype: DType,
+    /// Tokens of a group that share one gradient point, for rules that go by groups; with `all` others are left out
+    #[arg(long, value_name = "TOKENS")]
+    frozen: Option<NonZeroU32>,
     /// Seconds to measure each figure for, about
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     seconds: f64,
@@ -119,7 +123,7 @@ impl Job for SpeedArgs {
         // Before the peak is measured, which takes seconds.
         self.rules.iter().try_for_each(|name| check_name(name))?;
         let clock = Clock::new(device, self.seconds);
-        let mut report = SpeedReport::new(format!("{device:?}"), clock.peak()?, self.json);
+        let mut report = SpeedReport::new(format!("{device:?}"), clock.peak()?, self.frozen, self.json);
         report.begin()?;
         let (ticker, watched) = (Ticker::new(PAUSE), stdout().is_terminal() && !self.json);
         // Shapes inside, so that a rule's rows stand together.
@@ -177,7 +181,21 @@ impl SpeedArgs {
         hecate_core::for_each_rule!(by_name)
     }
 
-    /// Three passes of `rule`, once its results are right: forward, forward and backward, and decoding token by token.
+    /// The rule in groups where that is asked for; none where it is one of `all` that has no groups.
+    fn frozen<R: Rule>(&self, name: &str, rule: R) -> Result<Option<R>> {
+        // Exact, as rules are unless they are told otherwise.
+        let Some(group) = self.frozen else { return Ok(Some(rule)) };
+        let rule = rule.with_frozen(Some(group.get()));
+        if rule.frozen().is_some() {
+            return Ok(Some(rule));
+        }
+        match self.rules.iter().any(|asked| asked == name) {
+            true => Err(Error::flag("--frozen", format!("`{name}` does not go by groups; leave it out of --rules"))),
+            false => Ok(None),
+        }
+    }
+
+    /// Passes of `rule`, once its results are right: forward, forward and backward, and decoding token by token.
     fn rows<R: Oracle + Counted, B: Kernel<R>>(
         &self,
         clock: &Clock<'_, B>,
@@ -186,8 +204,11 @@ impl SpeedArgs {
         size: CallShape,
         take: Take<'_>,
     ) -> Result<()> {
+        let Some(rule) = self.frozen(name, rule)? else { return Ok(()) };
         let (device, CallShape { batch, tokens, heads, width }) = (clock.device(), size);
-        check_room(rule, &Dims::new(batch, tokens, heads, width, width))?;
+        let dims = Dims::new(batch, tokens, heads, width, width);
+        rule.check(&dims)?;
+        check_room(rule, &dims)?;
         // Small sizes, in 32 bits: wrong results are found, not those of this very shape.
         let cell = check_rule(device, rule);
         if !cell.passed {
@@ -212,6 +233,10 @@ impl SpeedArgs {
         };
         // A gradient of a product is two products.
         row("both", clock.time(&mut both)?, tokens, 3.0)?;
+        if self.frozen.is_some() {
+            // A group's gradients are of the memory that it began with, which a single token does not know.
+            return Ok(());
+        }
         let mut token = Case::new(rule, Sizes::new(batch, 1, heads, width, width), 2).upload(device, self.dtype)?;
         let mut decode = || {
             // Each call waits for the state of the one before it, as in generation.
@@ -237,6 +262,8 @@ struct SpeedReport {
     device: String,
     /// Operations a second of its fastest matrix product.
     peak: f64,
+    /// Tokens of a group; none where rules are exact.
+    frozen: Option<NonZeroU32>,
     /// Whether all of it is one JSON value, printed at the end.
     json: bool,
     /// Rows that wait to be printed as JSON.
@@ -247,11 +274,11 @@ struct SpeedReport {
 
 impl SpeedReport {
     /// A report without rows.
-    fn new(device: String, peak: f64, json: bool) -> Self {
+    fn new(device: String, peak: f64, frozen: Option<NonZeroU32>, json: bool) -> Self {
         // With room for the cells that come, these are the 80 columns of a terminal.
         let heading = ["rule", "BxTxHxD", "pass", "ms", "tokens/s", "GFLOP/s", "of peak"];
         let table = Table::new(&heading).with_widths([13, 13, 7, 9, 10, 8, 0]);
-        Self { device, peak, json, rows: Vec::new(), table }
+        Self { device, peak, frozen, json, rows: Vec::new(), table }
     }
 
     /// The lines above the table.
@@ -265,6 +292,9 @@ impl SpeedReport {
         writeln!(out, "{}", self.device)?;
         // On lines of their own: a device may have a long name.
         writeln!(out, "peak: {peak:.0} GFLOP/s, its fastest product of f32 matrices")?;
+        if let Some(group) = self.frozen {
+            writeln!(out, "frozen: groups of {group} tokens share one gradient point")?;
+        }
         Ok(writeln!(out, "BxTxHxD: batch, tokens, heads, width of keys and values\n")?)
     }
 
@@ -295,8 +325,8 @@ impl SpeedReport {
     /// Prints what was kept.
     fn end(self) -> Result<ExitCode> {
         if self.json {
-            let Self { device, peak, rows, .. } = self;
-            let all = json!({ "device": device, "peak_flops_per_second": peak, "rows": rows });
+            let Self { device, peak, frozen, rows, .. } = self;
+            let all = json!({ "device": device, "peak_flops_per_second": peak, "frozen": frozen, "rows": rows });
             writeln!(stdout(), "{all:#}")?;
         }
         Ok(ExitCode::SUCCESS)

@@ -2,6 +2,7 @@
 
 use super::harness::{Outcome, Workspace};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Two lengths, two rates and two seeds: every loop runs more than once.
 const RECALL: &str = "bench recall --pairs 1,3 --keys 4 --values 2 --width 8 --key-dim 4 --value-dim 4 --steps 3 --batch 2 \
@@ -292,6 +293,24 @@ fn speed_is_measured() {
     let delta = rows.iter().find(|row| row["rule"] == "delta" && row["pass"] == "forward").unwrap();
     let operations = delta["flops_per_second"].as_f64().unwrap() * delta["seconds"].as_f64().unwrap();
     approx::assert_relative_eq!(operations, 12.0 * 3.0 * 2.0 * 16.0, max_relative = 1e-9);
+}
+
+/// Rules that have groups, and only these; their decoding would be of groups of one.
+#[test]
+fn groups_are_measured() {
+    let flags = "--shapes 1x6x1x4 --seconds 0.001 --threads 1 --json";
+    let found = run(&format!("bench speed --rules all --frozen 2 {flags}"));
+    found.succeeded();
+    let found = json(&found);
+    assert_eq!(found["frozen"], 2);
+    let rows = found["rows"].as_array().unwrap();
+    let rules: BTreeSet<_> = rows.iter().map(|row| row["rule"].as_str().unwrap()).collect();
+    assert!(rules.contains("titans_mlp") && rules.contains("atlas") && !rules.contains("hebbian"), "{rules:?}");
+    assert_eq!(rows.len(), 2 * rules.len(), "{found}");
+    assert!(rows.iter().all(|row| row["pass"] != "decode"), "{found}");
+    run(&format!("bench speed --rules hebbian --frozen 2 {flags}")).failed(1, &["--frozen", "hebbian", "groups"]);
+    run(&format!("bench speed --rules gated_delta --frozen 2 {flags}")).failed(1, &["frozen", "decayed erase"]);
+    run("bench speed --frozen 0").failed(2, &["--frozen", "0"]);
 }
 
 /// As for the other subcommands.

@@ -288,9 +288,11 @@ fn device<B: Primitives>(
     let inputs = AttentionInputs { q: at(0), k: at(1), v: at(2), cache, prefix };
     let options = AttentionOptions { window: call.window, scale: scale(call.widths.0) as f32 };
     let after = primitives::attention_cache(options, &call.sequences, &inputs)?;
-    let primitives::Attended { y, pass } = primitives::attention(options, &call.sequences, inputs)?;
+    let primitives::Attended { y, pass } = primitives::attention(options, &call.sequences, inputs.clone())?;
     // Cloned, since the backward takes the pass.
     let lse = pass.lse().clone();
+    // On every device and at every size, since each has kernels of its own.
+    shows_nan(call, options, inputs, [&y, &lse])?;
     // The cache after the call is a result with a gradient, which reaches keys and values of this call.
     let dcache = Cache { k: dy[2].clone(), v: dy[3].clone(), valid: dy[4].clone() };
     let grads = pass.backward(&dy[0], call.after.then_some(&dcache))?;
@@ -303,4 +305,36 @@ fn device<B: Primitives>(
     }
     assert_eq!(list.len(), x.len(), "a gradient for every argument of attention");
     Ok(CaseResult { outputs: vec![y, lse, after.k, after.v, after.valid], grads: list })
+}
+
+/// A key that is no number makes none of what the queries that see it read, and changes nothing of the others.
+fn shows_nan<B: Primitives>(
+    call: &AttentionCase,
+    options: AttentionOptions,
+    mut inputs: AttentionInputs<Tensor<B>>,
+    sound: [&Tensor<B>; 2],
+) -> hecate_core::Result<()> {
+    let (heads, group) = call.heads;
+    // The last element of a token's last key, in the middle of the rows: others come before it and after it.
+    let at = call.sequences.rows() / 2;
+    let mut k = Array::download(&inputs.k)?;
+    k.values[(at + 1) * heads * call.widths.0 - 1] = f64::NAN;
+    inputs.k = k.upload(inputs.k.device(), inputs.k.dtype())?;
+    let primitives::Attended { y, pass } = primitives::attention(options, &call.sequences, inputs)?;
+    // Who sees it: tokens of its sequence from it on, as far as the window goes, by the query heads of its own.
+    let last = call.sequences.range(call.sequences.owner(at)).end.min(at + call.window);
+    // `[rows, heads, dv]`, and `[rows, heads]` of `lse`.
+    for (found, sound) in [(&y, sound[0]), (pass.lse(), sound[1])] {
+        let (found, sound) = (Array::download(found)?.values, Array::download(sound)?.values);
+        let width = found.len() / (call.sequences.rows() * heads * group);
+        for (i, (found, sound)) in found.chunks(width).zip(sound.chunks(width)).enumerate() {
+            let (row, head) = (i / (heads * group), i % (heads * group));
+            if (at..last).contains(&row) && head / group == heads - 1 {
+                assert!(found.iter().all(|x| x.is_nan()), "row {row} of query head {head} sees a NaN in row {at}");
+            } else {
+                assert_eq!(found, sound, "row {row} of query head {head} sees no NaN");
+            }
+        }
+    }
+    Ok(())
 }

@@ -41,7 +41,7 @@ const TRANSPOSE_BLOCKS: usize = 3;
 /// In parts, which cost a CPU no more.
 impl Projection for Cpu {
     fn fuses_projections(&self, rows: usize, _weights: DType) -> bool {
-        // Long texts have sums and norms in one pass over the stream.
+        // Longer texts have their sums and norms by layers (`add_rms_norm`).
         rows <= 64
     }
 }

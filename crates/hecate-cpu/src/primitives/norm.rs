@@ -47,19 +47,16 @@ impl Norm for Cpu {
 
     /// Gradients of `x`, `w` and `g`: first the gate's, then those of the norm under it.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>> {
-        let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
-        let (rows, dy) = (Rows::of(x, weight, options)?, floats(dy)?);
-        // What a gate lets through is the gradient of the norm's output.
-        let gate = g.map(|g| match options.function {
-            GateFunction::Silu => gate_backward::<Silu>(self, x, &rows, g, inverse, &dy),
-            GateFunction::Sigmoid => gate_backward::<Sigmoid>(self, x, &rows, g, inverse, &dy),
-        });
-        let gate = gate.transpose()?;
-        let slopes = gate.as_ref().map_or(&*dy, |gate| &gate.through);
-        // A mean's share of the square is one over the width.
-        let dx = normalise_backward(self, x, &rows, inverse, slopes, 1.0 / rows.width as f32)?;
-        let dweight = weight_grad(self, x, weight, rows.width, inverse, slopes)?;
-        Ok(RmsNormInputs { x: dx, weight: dweight, g: gate.map(|gate| gate.dg) })
+        backward(self, call, None)
+    }
+
+    /// The same, and the gradient that the sum has besides, in one pass.
+    fn add_rms_norm_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        backward(self, call, Some(&*floats(dsum)?))
     }
 
     /// `y = x r` with `r = 1/√(Σ x² + ε²)`, and `r` of each row.
@@ -78,8 +75,25 @@ impl Norm for Cpu {
 
     /// `dx = r (dy − x r² (x·dy))`.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        normalise_backward(self, x, &Rows::unweighted(x), inverse, &floats(dy)?, 1.0)
+        normalise_backward(self, x, &Rows::unweighted(x), inverse, [&floats(dy)?, &[]], 1.0)
     }
+}
+
+/// Gradients of `x`, `w` and `g`; `dsum`, where there is one, is added to that of `x`.
+fn backward(device: &Cpu, call: &RmsNormBackward<'_, Cpu>, dsum: Option<&[f32]>) -> Result<RmsNormInputs<Tensor<Cpu>>> {
+    let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
+    let (rows, dy) = (Rows::of(x, weight, options)?, floats(dy)?);
+    // What a gate lets through is the gradient of the norm's output.
+    let gate = g.map(|g| match options.function {
+        GateFunction::Silu => gate_backward::<Silu>(device, x, &rows, g, inverse, &dy),
+        GateFunction::Sigmoid => gate_backward::<Sigmoid>(device, x, &rows, g, inverse, &dy),
+    });
+    let gate = gate.transpose()?;
+    let slopes = gate.as_ref().map_or(&*dy, |gate| &gate.through);
+    // A mean's share of the square is one over the width.
+    let dx = normalise_backward(device, x, &rows, inverse, [slopes, dsum.unwrap_or(&[])], 1.0 / rows.width as f32)?;
+    let dweight = weight_grad(device, x, weight, rows.width, inverse, slopes)?;
+    Ok(RmsNormInputs { x: dx, weight: dweight, g: gate.map(|gate| gate.dg) })
 }
 
 /// How an array is cut into rows that are normalised, and what they are times.
@@ -159,16 +173,17 @@ fn let_through<C: Curve>(y: &mut [f32], gate: &[f32]) {
     y.iter_mut().zip(gate).for_each(|(y, &g)| *y *= C::value(g));
 }
 
-/// `dx = r g − x r³ (x·g) share`, `g = w dy`: `share` is 1 over the width for a mean, 1 for a sum.
+/// `dx = r g − x r³ (x·g) share`, `g = w dy`: `share` is 1 over the width for a mean, 1 for a sum. Of `slopes` the first is
+/// `dy`, the second is added to `dx` and may be empty.
 fn normalise_backward(
     device: &Cpu,
     x: &Tensor<Cpu>,
     rows: &Rows<'_>,
     inverse: &Tensor<Cpu>,
-    slopes: &[f32],
+    slopes: [&[f32]; 2],
     share: f32,
 ) -> Result<Tensor<Cpu>> {
-    let (values, inverse, width) = (floats(x)?, floats(inverse)?, rows.width);
+    let (values, inverse, width, [dy, more]) = (floats(x)?, floats(inverse)?, rows.width, slopes);
     // Every row is written, so the buffer may hold anything before.
     let mut dx = device.take("norm", values.len())?;
     fill(
@@ -177,7 +192,7 @@ fn normalise_backward(
         &mut dx,
         #[inline(always)]
         |first, dx| {
-            let (values, slopes) = (&values[first * width..], &slopes[first * width..]);
+            let (values, slopes, more) = (&values[first * width..], &dy[first * width..], more.get(first * width..));
             let given = values.chunks_exact(width).zip(slopes.chunks_exact(width)).zip(&inverse[first..]);
             for ((row, dx), ((x, dy), &r)) in (first..).zip(dx.chunks_exact_mut(width)).zip(given) {
                 // `dx` holds `r g` first, whose dot product with `x` is the part along the row.
@@ -188,6 +203,8 @@ fn normalise_backward(
                     *dx -= along * x;
                 }
             }
+            // The block is still in the near cache.
+            dx.iter_mut().zip(more.unwrap_or_default()).for_each(|(dx, more)| *dx += more);
         },
     );
     pooled_tensor(device, x.shape().clone(), x.dtype(), dx)

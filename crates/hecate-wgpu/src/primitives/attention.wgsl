@@ -150,6 +150,12 @@ fn seen_by(token: i32, four: u32) -> vec4<bool> {
     return (vec4<i32>(token) >= first) & (vec4<i32>(token) <= last);
 }
 
+// eˣ of scores that are seen, else 0. A NaN stays one, which the language's own `exp` may swallow.
+fn powers(x: vec4<f32>, sees: vec4<bool>) -> vec4<f32> {
+    let none = (bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
+    return select(vec4<f32>(), select(exp(x), vec4<f32>(not_a_number()), none), sees);
+}
+
 // Which of the units of four tokens see a key.
 fn seers_of(key: u32, tokens: vec4<i32>) -> vec4<bool> {
     return (tokens >= vec4<i32>(key_first[key])) & (tokens <= vec4<i32>(key_last[key]));

@@ -34,5 +34,5 @@ fn four_tokens(slot: u32) -> vec4<i32> {
 // Weights of scores, 0 where nothing is seen.
 // p = exp(scale s - lse) is the forward's weight again: no sum is needed.
 fn weights_of(score: vec4<f32>, lse: vec4<f32>, sees: vec4<bool>) -> vec4<f32> {
-    return select(vec4<f32>(), exp(args.scale * score - lse), sees);
+    return powers(args.scale * score - lse, sees);
 }

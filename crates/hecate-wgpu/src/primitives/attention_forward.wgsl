@@ -46,7 +46,8 @@ fn finish(job: Job, lane: u32, slot: u32, near: vec4<f32>, far: vec4<f32>, top: 
     let column = job.slab * SLAB + 4u * (lane % 8u);
     store(row * args.value + column, column, near / sum);
     store(row * args.value + column + 32u, column + 32u, far / sum);
-    if job.slab == 0u && lane % 8u == 0u { lse[row] = top + log(sum); }
+    // `log` may swallow a NaN.
+    if job.slab == 0u && lane % 8u == 0u { lse[row] = select(top + log(sum), sum, is_nan(sum)); }
 }
 
 @compute @workgroup_size(64)
@@ -83,10 +84,10 @@ fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoca
         // What was summed before counts this much less.
         let factor = exp(top - base);
         top = most;
-        p[0] = select(vec4<f32>(), exp(p[0] - base.x), sees0);
-        p[1] = select(vec4<f32>(), exp(p[1] - base.y), sees1);
-        p[2] = select(vec4<f32>(), exp(p[2] - base.z), sees2);
-        p[3] = select(vec4<f32>(), exp(p[3] - base.w), sees3);
+        p[0] = powers(p[0] - base.x, sees0);
+        p[1] = powers(p[1] - base.y, sees1);
+        p[2] = powers(p[2] - base.z, sees2);
+        p[3] = powers(p[3] - base.w, sees3);
         sums = sums * factor + vec4<f32>(total(p[0]), total(p[1]), total(p[2]), total(p[3]));
         out = Wide(scaled(out.near, factor), scaled(out.far, factor));
         keep(lane, 0u, p);

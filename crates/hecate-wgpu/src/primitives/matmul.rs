@@ -147,7 +147,7 @@ impl MatmulTiling {
 /// Heads are copied out one by one.
 impl HeadProducts for Wgpu {}
 
-/// Parts, one after another: a norm that stands behind a sum is one kernel with it.
+/// Parts, one after another.
 impl Projection for Wgpu {}
 
 impl Matmul for Wgpu {

@@ -58,7 +58,9 @@ calls! {
     head_products_backward: |p| {
         head_products_backward(&p.ones([2, 3, 4]), &p.ones([3, 4, 5]), &p.ones([2, 3, 5])).map(drop)
     },
+    // A row of weights is one block of 32.
     quantized_matmul: |p| quantized_matmul(&p.ones([2, 32]), &p.quantized([3, 32])).map(drop),
+    // Scales and maxima of both factors lie in one array each.
     fp8_matmul: |p| {
         let (a, b, scales, maxima) = (p.ones([16, 16]), p.ones([16, 16]), p.ones([2]), p.ones([2]));
         let factor = |x, i| Fp8Factor { x, format: Fp8::E4M3, scale: Some((&scales, i)), maximum: Some((&maxima, i)) };
@@ -89,6 +91,7 @@ calls! {
     dropout: |p| dropout(DropMask::new([1, 2], 0.5), &p.ones([3])).map(drop),
     cast: |p| cast(hecate_core::DType::Bf16, &p.ones([3])).map(drop),
     cast_all: |p| cast_all(hecate_core::DType::Bf16, &[&p.ones([3]), &p.ones([2])]).map(drop),
+    // Without a gate and with one.
     rms_norm: |p| {
         let (x, weight, g) = (p.ones([2, 3]), p.ones([3]), p.ones([2, 3]));
         let plain = RmsNormInputs { x: &x, weight: &weight, g: None };
@@ -117,6 +120,7 @@ calls! {
         let call = RmsNormBackward { options: RmsNormOptions::new(1e-6), inputs, inverse: &inverse, dy: &dy };
         add_rms_norm_backward(&call, &p.ones([2, 3])).map(drop)
     },
+    // Weight and bias are rows.
     layer_norm: |p| {
         let (x, weight, bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
         layer_norm(&LayerNormInputs { x: &x, weight: &weight, bias: &bias }, 1e-6).map(drop)
@@ -129,6 +133,7 @@ calls! {
         layer_norm_backward(&LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy }).map(drop)
     },
     sample: |p| sample(&Draw { temperature: 1.0, top_k: 0, top_p: 1.0 }, &p.ones([2, 5]), &p.ids([2, 3])).map(drop),
+    // The backward takes what the forward gave, and not its argument.
     softmax: |p| softmax(&p.ones([2, 3])).map(drop),
     softmax_backward: |p| softmax_backward(&p.ones([2, 3]), &p.ones([2, 3])).map(drop),
     l2_norm: |p| l2_norm(&p.ones([2, 3]), 1e-6).map(drop),
@@ -136,6 +141,7 @@ calls! {
     poly2: |p| poly2(&p.ones([2, 3]), POLY2).map(drop),
     // `1 + 3 + 6 = 10` features of rows of 3.
     poly2_backward: |p| poly2_backward(&p.ones([2, 3]), POLY2, &p.ones([2, 10])).map(drop),
+    // One decay and one bias a head, here three.
     retention: |p| {
         let (x, a_log, dt_bias) = (p.ones([2, 3]), p.ones([3]), p.ones([3]));
         retention(&RetentionInputs { x: &x, a_log: &a_log, dt_bias: &dt_bias }).map(drop)
@@ -192,6 +198,7 @@ calls! {
     cross_entropy: |p| {
         cross_entropy(&LossInputs { classes: 5, logits: &p.ones([3, 5]), targets: &p.ids([3]) }).map(drop)
     },
+    // `lse` is one number a row, as the forward gave it.
     cross_entropy_backward: |p| {
         let (logits, targets, lse) = (p.ones([3, 5]), p.ids([3]), p.ones([3]));
         let inputs = LossInputs { classes: 5, logits: &logits, targets: &targets };

@@ -7,6 +7,7 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     let t = group.x;
     let width = plan.call.value;
     let first = t * width;
+    // e = prediction − v in place of v; with a residual the keys are part of the prediction.
     var square = 0.0;
     for (var i = me; i < width; i += THREADS) {
         var error = at(plan.places.prediction, first + i) - at(plan.places.v, first + i);
@@ -20,12 +21,14 @@ fn teach(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_inde
     if (BIAS == HUBER) {
         length = sqrt(together(vec4(square)).x);
     }
+    // ψ by element; one bias also looks at the whole error's length.
     square = 0.0;
     for (var i = me; i < width; i += THREADS) {
         let own = inner_grad(at(plan.places.v, first + i), number(DELTA, t), length);
         workspace[base + plan.places.u + first + i] = own;
         square += own * own;
     }
+    // A gradient that is too long is shortened as a whole, and the backward needs by how much.
     var shrink = 1.0;
     if (clips()) {
         shrink = shrink_of(together(vec4(square)).x);
@@ -82,6 +85,7 @@ fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
         own += vec4(d * u, du * u, 0.0, 0.0);
     }
     let along = together(own);
+    // Back through clipping first, then what the bias has to sum over a token's elements.
     var sums = vec4(0.0);
     for (var i = me; i < width; i += THREADS) {
         var du = at(plan.places.du, first + i);
@@ -96,6 +100,7 @@ fn teach_back(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation
     if (BIAS == HUBER) {
         sums = together(sums);
     }
+    // dv is the error's gradient with the other sign; rows after the last token are in the workspace alone.
     for (var i = me; i < width; i += THREADS) {
         let error = at(plan.places.v, first + i);
         let du = inner_grad_vjp(error, at(plan.places.du, first + i), number(DELTA, t), sums);
