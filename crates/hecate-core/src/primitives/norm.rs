@@ -124,19 +124,6 @@ pub trait Norm: Elementwise {
         residual: &Tensor<Self>,
         inputs: &RmsNormInputs<&Tensor<Self>>,
     ) -> Result<AddedNorm<Tensor<Self>>> {
-        self.add_rms_norm_by_parts(options, residual, inputs)
-    }
-
-    /// The same by a sum and a norm, for backends and types that have no kernel for both.
-    ///
-    /// # Errors
-    /// Only what the caller could not foresee.
-    fn add_rms_norm_by_parts(
-        &self,
-        options: RmsNormOptions,
-        residual: &Tensor<Self>,
-        inputs: &RmsNormInputs<&Tensor<Self>>,
-    ) -> Result<AddedNorm<Tensor<Self>>> {
         let sum = self.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
         let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
         Ok(AddedNorm { sum, normed })

@@ -8,14 +8,13 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{AddedNorm, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
+    primitives::{GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
 /// What both directions share.
 const TEXT: &str = include_str!("norm.wgsl");
 const FORWARD: WgslSource =
     WgslSource { name: "norm_forward", parts: &[PRELUDE, TEXT, include_str!("norm_forward.wgsl")] };
-const ADDED: WgslSource = WgslSource { name: "norm_added", parts: &[PRELUDE, TEXT, include_str!("norm_added.wgsl")] };
 const BACKWARD: WgslSource =
     WgslSource { name: "norm_backward", parts: &[PRELUDE, TEXT, include_str!("norm_backward.wgsl")] };
 
@@ -34,12 +33,10 @@ enum Kind {
     L2,
     /// As [`Kind::Rms`], times a function of a gate.
     Gated,
-    /// As [`Kind::Rms`], of a sum of two arrays.
-    Added,
 }
 
 /// In the order of their values.
-const KINDS: [Kind; 4] = [Kind::Rms, Kind::L2, Kind::Gated, Kind::Added];
+const KINDS: [Kind; 3] = [Kind::Rms, Kind::L2, Kind::Gated];
 
 /// Invocations of a row, of a workgroup, and the kind.
 type Constants = [(&'static str, u32); 3];
@@ -51,25 +48,18 @@ const fn constants(long: bool, kind: Kind) -> Constants {
 }
 
 /// Of short rows and long ones, each of every kind.
-static CONSTANTS: [Constants; 8] = [
+static CONSTANTS: [Constants; 6] = [
     constants(false, KINDS[0]),
     constants(false, KINDS[1]),
     constants(false, KINDS[2]),
-    constants(false, KINDS[3]),
     constants(true, KINDS[0]),
     constants(true, KINDS[1]),
     constants(true, KINDS[2]),
-    constants(true, KINDS[3]),
 ];
 
 /// `y` and `r`; a gate is a factor of `y`.
 const fn forward(which: usize) -> Kernel<'static> {
     Kernel { source: &FORWARD, entry: "normalise", constants: &CONSTANTS[which] }
-}
-
-/// A sum, its `y` and `r`.
-const fn added(which: usize) -> Kernel<'static> {
-    Kernel { source: &ADDED, entry: "add_and_normalise", constants: &CONSTANTS[which] }
 }
 
 /// `dx`; a gate was passed before.
@@ -85,17 +75,13 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &[
     forward(0),
     forward(1),
     forward(2),
-    added(3),
+    forward(3),
     forward(4),
     forward(5),
-    forward(6),
-    added(7),
     backward(0),
     backward(1),
     backward(3),
     backward(4),
-    backward(5),
-    backward(7),
     OPEN_GATE,
 ];
 
@@ -178,7 +164,7 @@ fn plain(weight: Option<&Tensor<Wgpu>>) -> Kind {
     if weight.is_some() { Kind::Rms } else { Kind::L2 }
 }
 
-/// `dx`, given `r` as `inverse [rows]`; with the gradient that a sum `x` has besides, where there is one.
+/// `dx`, given `r` as `inverse [rows]`.
 fn normalise_backward(
     device: &Wgpu,
     options: RmsNormOptions,
@@ -186,17 +172,13 @@ fn normalise_backward(
     weight: Option<&Tensor<Wgpu>>,
     inverse: &Tensor<Wgpu>,
     dy: &Tensor<Wgpu>,
-    dsum: Option<&Tensor<Wgpu>>,
 ) -> Result<Tensor<Wgpu>> {
-    let kind = if dsum.is_some() { Kind::Added } else { plain(weight) };
-    let (call, dtype) = (NormCall::new(x, kind, options), x.dtype());
+    let (call, dtype) = (NormCall::new(x, plain(weight), options), x.dtype());
     let (x, dy) = (device.widened(x)?, device.widened(dy)?);
-    // What a kind does not read is bound to x.
     let weight = device.widened(weight.unwrap_or(&x))?;
-    let dsum = device.widened(dsum.unwrap_or(&x))?;
     let dx = device.empty(x.shape().clone(), DType::F32)?;
-    let [x, weight, dy, dsum] = [&x, &weight, &dy, &dsum].map(Binding::Read);
-    let arrays = [x, weight, Binding::Read(inverse), dy, Binding::Write(&dx), dsum];
+    let [x, weight, dy] = [&x, &weight, &dy].map(Binding::Read);
+    let arrays = [x, weight, Binding::Read(inverse), dy, Binding::Write(&dx)];
     device.launch(&backward(call.which), (call.groups, 1, 1), &call.args, &arrays)?;
     device.rounded(dx, dtype)
 }
@@ -212,7 +194,7 @@ impl Norm for Wgpu {
         let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
         let width = x.shape().last();
         let Some(g) = g else {
-            let dx = normalise_backward(self, options, x, Some(weight), inverse, dy, None)?;
+            let dx = normalise_backward(self, options, x, Some(weight), inverse, dy)?;
             let dweight = sum_columns(self, width, Terms::Scaled(x, inverse, dy))?;
             return Ok(RmsNormInputs { x: dx, weight: dweight, g: None });
         };
@@ -223,47 +205,11 @@ impl Norm for Wgpu {
         let [x_at, weight_at, inverse_at, dy, g] = [&x, &weight, inverse, &dy, &g].map(Binding::Read);
         let arrays = [x_at, weight_at, inverse_at, dy, Binding::Write(&through), g, Binding::Write(&dg)];
         self.launch(&OPEN_GATE, groups(x.shape().count()), &call.args, &arrays)?;
-        let dx = normalise_backward(self, options, &x, Some(&weight), inverse, &through, None)?;
+        let dx = normalise_backward(self, options, &x, Some(&weight), inverse, &through)?;
         // dw sums x r dy over rows, of what the gate let through.
         let dweight = sum_columns(self, width, Terms::Scaled(&x, inverse, &through))?;
         let (x, weight) = (self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?);
         Ok(RmsNormInputs { x, weight, g: Some(self.rounded(dg, dtype)?) })
-    }
-
-    /// One pass over both arrays in 32 bits. A sum of 16 bits is rounded before the norm sees it, by a kernel of its own.
-    fn add_rms_norm(
-        &self,
-        options: RmsNormOptions,
-        residual: &Tensor<Self>,
-        inputs: &RmsNormInputs<&Tensor<Self>>,
-    ) -> Result<AddedNorm<Tensor<Self>>> {
-        let RmsNormInputs { x, weight, g } = *inputs;
-        if x.dtype() != DType::F32 || g.is_some() {
-            return self.add_rms_norm_by_parts(options, residual, inputs);
-        }
-        let call = NormCall::new(x, Kind::Added, options);
-        let weight = self.widened(weight)?;
-        let [sum, y] = [(); 2].map(|()| self.empty(x.shape().clone(), DType::F32));
-        let (sum, y, inverse) = (sum?, y?, self.empty([call.args.rows as usize], DType::F32)?);
-        let [y_at, inverse_at, sum_at] = [&y, &inverse, &sum].map(Binding::Write);
-        let arrays = [Binding::Read(x), Binding::Read(&weight), y_at, inverse_at, Binding::Read(residual), sum_at];
-        self.launch(&added(call.which), (call.groups, 1, 1), &call.args, &arrays)?;
-        Ok(AddedNorm { sum, normed: Normed { y, inverse } })
-    }
-
-    /// `dx` and `dsum` in one pass; rounded once.
-    fn add_rms_norm_backward(
-        &self,
-        call: &RmsNormBackward<'_, Self>,
-        dsum: &Tensor<Self>,
-    ) -> Result<RmsNormInputs<Tensor<Self>>> {
-        let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
-        if g.is_some() {
-            return self.add_rms_norm_backward_by_parts(call, dsum);
-        }
-        let dx = normalise_backward(self, options, x, Some(weight), inverse, dy, Some(dsum))?;
-        let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?;
-        Ok(RmsNormInputs { x: dx, weight: dweight, g: None })
     }
 
     /// `y = x r` with `r = 1/√(|x|² + ε²)` row by row, and `r [rows]`.
@@ -273,6 +219,6 @@ impl Norm for Wgpu {
 
     /// `dx = r (dy − x r² (x·dy))`, row by row.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        normalise_backward(self, RmsNormOptions::new(0.0), x, None, inverse, dy, None)
+        normalise_backward(self, RmsNormOptions::new(0.0), x, None, inverse, dy)
     }
 }

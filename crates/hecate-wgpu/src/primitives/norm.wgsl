@@ -1,12 +1,11 @@
 // Normalising rows `x [rows, width]`. A row belongs to LANES invocations, a power of two, of a workgroup of INVOCATIONS.
 //
 // Constants: LANES, INVOCATIONS, and KIND. KIND is 0 for r = 1/√(mean x² + ε) and y = x r w, GATED for a function of g as one
-// more factor, ADDED for x that is a sum. It is L2 for r = 1/√(|x|² + ε²) and y = x r.
+// more factor. It is L2 for r = 1/√(|x|² + ε²) and y = x r.
 //
 // A group of a row is a row here; `groups` of them share a weight [groups width].
 const L2 = 1u;
 const GATED = 2u;
-const ADDED = 3u;
 
 struct NormArgs {
     // Rows in all.

@@ -2,7 +2,7 @@
 @group(0) @binding(3) var<storage, read> inverse: array<f32>;
 @group(0) @binding(4) var<storage, read> dy: array<f32>;
 @group(0) @binding(5) var<storage, read_write> dx: array<f32>;
-// A gate and its gradient, [rows, width]. Of a sum, g is the gradient that it has besides; else it is not read.
+// A gate and its gradient, [rows, width].
 @group(0) @binding(6) var<storage, read> g: array<f32>;
 @group(0) @binding(7) var<storage, read_write> dg: array<f32>;
 
@@ -22,14 +22,10 @@ fn normalise_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoc
     let first = row * args.width + lane % LANES;
     var r = 0.0;
     if row < args.rows { r = inverse[row]; }
-    var sum = 0.0;
-    for (var i = first; i < end; i += LANES) { sum += x[i] * slope(r, row, i); }
-    let along = (r * row_sum(lane, sum)) * r * args.share;
-    for (var i = first; i < end; i += LANES) {
-        var own = slope(r, row, i) - along * x[i];
-        if KIND == ADDED { own += g[i]; }
-        dx[i] = own;
-    }
+    var own = 0.0;
+    for (var i = first; i < end; i += LANES) { own += x[i] * slope(r, row, i); }
+    let along = (r * row_sum(lane, own)) * r * args.share;
+    for (var i = first; i < end; i += LANES) { dx[i] = slope(r, row, i) - along * x[i]; }
 }
 
 // What the gate lets through of dy, act(g) dy, in place of dx; and dg = act'(g) x r w dy. A number an invocation.
