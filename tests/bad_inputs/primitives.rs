@@ -278,6 +278,10 @@ fn convolution_and_rotation() {
     assert!(matches!(names(flat, &["rotary", "`x`"]), Error::Rank { .. }));
     let longer = primitives::rotary_backward(&ones([2, 4, 1, 4]), &batch, &[0, 0], 1e4);
     assert!(matches!(names(longer, &["rotary", "`x`"]), Error::Shape { .. }));
+    let counted = |positions| primitives::rotary_from(&ones([2, 3, 1, 4]), &batch, &positions, 1e4);
+    assert!(matches!(names(counted(ids([3], 0)), &["rotary", "`positions`"]), Error::Shape { .. }));
+    assert!(matches!(names(counted(ones([2])), &["rotary", "`positions`", "u32"]), Error::DType { .. }));
+    assert!(matches!(names(primitives::advance(&ones([2]), 1), &["advance", "`positions`"]), Error::DType { .. }));
 }
 
 /// Packed lengths stand in one row of tokens; over several rows, sequences would straddle them.

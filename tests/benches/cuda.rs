@@ -4,7 +4,8 @@
 //! of the standard input is answered with a line of milliseconds, which is how `peers/compare.py` goes back and forth
 //! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
 //! wide as keys; `lattice:16`, `trellis:16` and `atlas:64` are these in such
-//! groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
+//! groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512` sees
+//! a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache of so many, forward. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
 //! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
 //! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
 //! that nothing is found in the cache.
@@ -13,7 +14,7 @@ use hecate_conformance::{Array, Case, Random, Sizes, assert_close, case, oracle:
 use hecate_core::{
     DType, Device as _, Error, Kernel, Result, Rule, Sequences, Slots as _, Tensor, forward, infer,
     primitives::{
-        self, AttentionInputs, AttentionOptions, Fp8, Fp8Factor, LayerNormInputs, RmsNormInputs, RmsNormOptions,
+        self, AttentionInputs, AttentionOptions, Cache, Fp8, Fp8Factor, LayerNormInputs, RmsNormInputs, RmsNormOptions,
         Transpose,
     },
     rules::*,
@@ -165,12 +166,14 @@ where
     }))
 }
 
-/// Attention over all earlier tokens, compared with the CPU column on one head, over at most 1024 tokens.
-fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
+/// Attention over a window, or all earlier tokens, compared with the CPU column on one head, over at most 1024 tokens.
+/// `cached`: the window lies in a cache.
+fn prepare_attention(device: &Cuda, request: &Request, window: usize, cached: bool) -> Result<Work> {
     let [b, t, h, d] = request.sizes;
-    let options = AttentionOptions { window: t.max(2), scale: (d as f32).powf(-0.5) };
+    let options = AttentionOptions { window: window.max(2), scale: (d as f32).powf(-0.5) };
+    let kept = if cached { options.window - 1 } else { 0 };
     let mut random = Random::new(1);
-    let arrays: [Array; 4] = std::array::from_fn(|_| random.normals([1, t.min(1024), 1, d]));
+    let arrays: [Array; 6] = std::array::from_fn(|i| random.normals([1, if i < 4 { t.min(1024) } else { kept }, 1, d]));
     let truth = attend(&Cpu::new(), options, &arrays, DType::F32)?;
     // Within twice what rounding costs the CPU column.
     let (rounded, found) =
@@ -179,9 +182,10 @@ fn prepare_attention(device: &Cuda, request: &Request) -> Result<Work> {
         let [cost, error] = [rounded, found].map(|x| hecate_conformance::error(&truth.values, &x.values));
         assert!(error < 1e-4_f64.max(2.0 * cost), "attention is {error} away from the CPU's");
     }
-    let mut upload = || random.normals([b, t, h, d]).upload(device, request.dtype);
+    let mut upload = |t| random.normals([b, t, h, d]).upload(device, request.dtype);
+    let cache = (kept > 0).then(|| whole_cache(upload(kept)?, upload(kept)?)).transpose()?;
     let (inputs, dy) =
-        (AttentionInputs { q: upload()?, k: upload()?, v: upload()?, cache: None, prefix: None }, upload()?);
+        (AttentionInputs { q: upload(t)?, k: upload(t)?, v: upload(t)?, cache, prefix: None }, upload(t)?);
     let sequences = Sequences::batch(b, t);
     Ok(Box::new(move |pass| {
         let attention = primitives::attention(options, &sequences, inputs.clone())?.pass;
@@ -307,19 +311,27 @@ fn rows<B: primitives::Primitives>(name: &str, [x, weight, dy]: &[Tensor<B>; 3])
     }
 }
 
-/// Results and gradients of `q, k, v, dy`.
+/// Results and gradients of `q, k, v, dy`, after a cache of further keys and values `[1, P, 1, D]` where these have rows.
 fn attend<B: primitives::Attention>(
     device: &B,
     options: AttentionOptions,
-    arrays: &[Array; 4],
+    arrays: &[Array; 6],
     dtype: DType,
 ) -> Result<Vec<Array>> {
     let upload = |i: usize| arrays[i].upload(device, dtype);
     let sequences = Sequences::batch(1, arrays[0].shape.axes()[1]);
-    let inputs = AttentionInputs { q: upload(0)?, k: upload(1)?, v: upload(2)?, cache: None, prefix: None };
-    let primitives::Attended { y, pass } = primitives::attention(options, &sequences, inputs)?;
+    let cache = (arrays[4].shape.count() > 0).then(|| whole_cache(upload(4)?, upload(5)?)).transpose()?;
+    let inputs = AttentionInputs { q: upload(0)?, k: upload(1)?, v: upload(2)?, cache, prefix: None };
+    let primitives::Attended { y, pass, .. } = primitives::attention(options, &sequences, inputs)?;
     let grads = pass.backward(&upload(3)?, None)?;
     [&y, &grads.q, &grads.k, &grads.v].into_iter().map(Array::download).collect()
+}
+
+/// A cache `[B, P, H, D]` of which every place counts.
+fn whole_cache<B: primitives::Attention>(k: Tensor<B>, v: Tensor<B>) -> Result<Cache<Tensor<B>>> {
+    let places = [k.shape().axes()[0], k.shape().axes()[1]];
+    let valid = Tensor::from_f32(k.device(), places, vec![1.0; places[0] * places[1]])?;
+    Ok(Cache { k, v, valid })
 }
 
 /// MLP memories by `RULE:GROUP:EXPANSION`, slot memories by `RULE:GROUP`; none for other names.
@@ -359,13 +371,18 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
     if let Some(work) = frozen(device, request) {
         return work;
     }
+    if let Some((name @ ("attention" | "decoded"), window)) = request.rule.split_once(':')
+        && let Ok(window) = window.parse()
+    {
+        return prepare_attention(device, request, window, name == "decoded");
+    }
     macro_rules! by_name {
         ($($rule:ident),*) => {
             match request.rule.as_str() {
                 "gated_delta" => {
                     prepare(device, Delta { erase: Erase::Decayed, ..Delta::default() }, request)
                 }
-                "attention" => prepare_attention(device, request),
+                "attention" => prepare_attention(device, request, request.sizes[1], false),
                 "product" | "own_product" => prepare_product(device, request),
                 "fp8_product" => prepare_fp8_product(device, request),
                 "softmax" | "layer_norm" | "rms_norm" => prepare_rows(device, request),

@@ -110,9 +110,9 @@ fn mixers_are_built_and_run_or_refused() {
             .unwrap_or_else(|_| LayerCache::new(Vec::new()));
         let x = Var::constant(x);
         for sequences in [Sequences::batch(batch.min(3), tokens.min(5)), Sequences::packed(&lengths)] {
-            let mut context = Context { sequences: sequences.clone(), position, cache: Some(&mut cache) };
+            let mut context = Context::at(sequences.clone(), position, Some(&mut cache));
             let _ = sound("Mixer::forward", || mixer.forward(&tape, &x, &mut context).map(|_| ()))?;
-            let mut context = Context { sequences, position, cache: None };
+            let mut context = Context::at(sequences, position, None);
             if let Ok(y) = sound("Mixer::forward", || mixer.forward(&tape, &x, &mut context))? {
                 prop_assert_eq!(y.axes(), x.axes());
                 done.set(done.get() + 1);

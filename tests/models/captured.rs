@@ -9,6 +9,8 @@ use hecate_core::Tensor;
 use hecate_models::{
     Config, Error, Interrupt, LanguageModel, Precision, Vocabulary,
     checkpoint::Run,
+    generate::{generate, generate_all},
+    sampling::{Sampler, Sampling},
     schedule::Schedule,
     text::Corpus,
     trainer::{Report, Settings, Trainer},
@@ -214,5 +216,31 @@ fn what_happens_between_steps() {
     for steps in 1..=9 {
         assert_eq!(run(&mut graph, steps), run(&mut calls, steps));
         assert_eq!(between(graph.model()), between(calls.model()), "{steps}");
+    }
+}
+
+/// A device that counts tokens itself draws for attention too, and hands the count back to who reads on.
+#[test]
+fn attention_draws_by_a_graph() {
+    if is_missing() {
+        return;
+    }
+    let greedy = || Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() }).unwrap();
+    for (mixer, captured) in [("delta", true), ("attention", true), ("mag", true), ("mal", true), ("mac", false)] {
+        let model = LanguageModel::new(&device(), &Config::uniform(mixer, 2, 32, 2).unwrap(), 5).unwrap();
+        let mut texts = generate_all(&model, &[&[72, 101], &[9, 8]], vec![greedy(), greedy()]).unwrap();
+        texts.by_ref().take(3).for_each(|tokens| drop(tokens.unwrap()));
+        assert_eq!(texts.is_captured(), captured, "{mixer}");
+        let mut carried = generate(&model, &[72, 101], greedy()).unwrap();
+        let mut text = vec![72, 101];
+        for more in [[99, 100], [9, 10]] {
+            // More than a device draws at a time.
+            text.extend(carried.by_ref().take(21).map(|token| token.unwrap()));
+            carried.read_on(&more).unwrap();
+            text.extend(more);
+        }
+        let found: Vec<u32> = carried.take(20).map(|token| token.unwrap()).collect();
+        let whole = generate(&model, &text, greedy()).unwrap();
+        assert_eq!(found, whole.take(20).map(|token| token.unwrap()).collect::<Vec<_>>(), "{mixer}");
     }
 }

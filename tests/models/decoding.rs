@@ -296,7 +296,7 @@ fn texts_are_drawn_as_the_host_draws_them() {
         return;
     }
     let prompts: [&[u32]; 3] = [&[1, 2, 3], &[4, 5, 6], &[250, 0, 7]];
-    for mixer in ["delta", "titans", "attention"] {
+    for mixer in ["delta", "titans", "attention", "mag", "mal", "mac"] {
         let model = LanguageModel::new(&device(), &Config::uniform(mixer, 2, 32, 2).unwrap(), 5).unwrap();
         for model in [LanguageModel::new(&device(), model.config(), 5).unwrap().stored_in_16_bits().unwrap(), model] {
             // More than a device draws at a time, and not whole times as many.

@@ -1,7 +1,7 @@
 //! What a model remembers between calls.
 
 use crate::{Config, Error, Result, Tape, Var};
-use hecate_core::{Backend, Tensor, memory};
+use hecate_core::{Backend, Tensor, memory, primitives};
 use std::sync::Arc;
 
 /// What one mixer remembers: named arrays `[N, ..]` of `N` sequences, and what the mixers that it is made of remember.
@@ -130,6 +130,8 @@ pub struct Cache<B: Backend> {
     batch: usize,
     position: usize,
     layers: Vec<LayerCache<B>>,
+    /// Tokens of each text read so far `[batch]`, where the device counts them as part of a captured step.
+    positions: Option<Tensor<B>>,
     /// What the model is made of.
     config: Arc<Config>,
 }
@@ -137,7 +139,7 @@ pub struct Cache<B: Backend> {
 impl<B: Backend> Cache<B> {
     /// A cache at position 0, with one part a block of a model of this configuration.
     pub(crate) fn new(batch: usize, layers: Vec<LayerCache<B>>, config: Arc<Config>) -> Self {
-        Self { batch, position: 0, layers, config }
+        Self { batch, position: 0, layers, positions: None, config }
     }
 
     /// Refuses a cache that a model of another configuration made.
@@ -170,22 +172,53 @@ impl<B: Backend> Cache<B> {
         arrays.map(|(_, array)| array.shape().count() * array.dtype().size()).sum()
     }
 
-    /// All arrays, first block first.
+    /// All arrays, first block first, then the device's count of tokens where it counts.
     pub(crate) fn arrays(&self) -> Vec<Tensor<B>> {
-        self.layers.iter().flat_map(LayerCache::iter).map(|(_, array)| array.clone()).collect()
+        let arrays = self.layers.iter().flat_map(LayerCache::iter).map(|(_, array)| array.clone());
+        arrays.chain(self.positions.clone()).collect()
     }
 
-    /// The same place in the same texts, with other arrays, in the order of [`Cache::arrays`].
+    /// The same texts with other arrays, in the order of [`Cache::arrays`].
     pub(crate) fn with_arrays(&self, arrays: Vec<Tensor<B>>) -> Self {
-        let mut cache = self.clone();
+        let (mut cache, mut arrays) = (self.clone(), arrays.into_iter());
         let places = cache.layers.iter_mut().flat_map(LayerCache::arrays_mut);
-        places.zip(arrays).for_each(|(place, array)| *place = Var::constant(array));
+        places.zip(arrays.by_ref()).for_each(|(place, array)| *place = Var::constant(array));
+        cache.positions = arrays.next();
         cache
     }
 
     /// As [`Cache::layers`], for a model that runs.
     pub(crate) fn layers_mut(&mut self) -> &mut [LayerCache<B>] {
         &mut self.layers
+    }
+
+    /// The same, with tokens counted by the device from here on, as part of its arrays.
+    pub(crate) fn counted_by_device(mut self, device: &B) -> Result<Self> {
+        let position = self.position;
+        let count = u32::try_from(position).map_err(|_| Error::config("position", position, "under 2^32"))?;
+        self.positions = Some(Tensor::from_u32(device, [self.batch], memory::filled("cache", self.batch, count)?)?);
+        Ok(self)
+    }
+
+    /// The same, with tokens counted by the host again; waits for the device.
+    pub(crate) fn counted_by_host(mut self) -> Result<Self> {
+        if let Some(positions) = self.positions.take() {
+            self.position = positions.to_u32()?.first().map_or(self.position, |&position| position as usize);
+        }
+        Ok(self)
+    }
+
+    /// As [`Cache::position`] of each text `[batch]`, where the device counts.
+    pub(crate) fn positions(&self) -> Option<&Tensor<B>> {
+        self.positions.as_ref()
+    }
+
+    /// As [`Cache::advance`], where the device counts.
+    pub(crate) fn advance_on_device(&mut self, tokens: u32) -> Result<()> {
+        if let Some(positions) = &mut self.positions {
+            *positions = primitives::advance(positions, tokens)?;
+        }
+        Ok(())
     }
 
     /// Moves the position on after a call of so many tokens a text.
@@ -202,7 +235,8 @@ impl<B: Backend> Cache<B> {
 
 impl<B: Backend> Clone for Cache<B> {
     fn clone(&self) -> Self {
-        let Self { batch, position, layers, config } = self;
-        Self { batch: *batch, position: *position, layers: layers.clone(), config: Arc::clone(config) }
+        let Self { batch, position, layers, positions, config } = self;
+        let (layers, positions, config) = (layers.clone(), positions.clone(), Arc::clone(config));
+        Self { batch: *batch, position: *position, layers, positions, config }
     }
 }

@@ -141,7 +141,7 @@ impl<B: Backend> Texts<'_, B> {
             // The device is further than what was handed out: back to where it last began, and call by call from there.
             let mut state = captured.before()?;
             state.truncate(state.len() - 2);
-            self.cache = self.cache.with_arrays(state);
+            self.cache = self.cache.with_arrays(state).counted_by_host()?;
             self.ahead.clear();
             self.asked = false;
         }

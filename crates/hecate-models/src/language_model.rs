@@ -10,7 +10,7 @@ use crate::{
     Builder, Cache, Config, Error, Interrupt, Masks, Parameters, Precision, Random, Result, Tape, Var,
     bounds::{SIZE, within},
     evaluate::SEGMENT,
-    layers::{Block, Context, Embedding, Linear, RmsNorm},
+    layers::{Block, Context, Counts, Embedding, Linear, RmsNorm},
 };
 use hecate_core::{
     Backend, CapturedStep, DType, Sequences, Tensor,
@@ -250,9 +250,12 @@ impl<B: Backend> LanguageModel<B> {
         (unread, streams): (&[u32], &[[u32; 3]]),
         count: usize,
     ) -> Result<Option<Box<dyn CapturedStep<B>>>> {
-        if !self.blocks.iter().all(|block| block.mixer().is_position_independent()) {
-            return Ok(None);
-        }
+        let counts = self.blocks.iter().map(|block| block.mixer().counts()).max().unwrap_or(Counts::Nobody);
+        let cache = &match counts {
+            Counts::Nobody => cache.clone(),
+            Counts::Device => cache.clone().counted_by_device(&self.device)?,
+            Counts::Host => return Ok(None),
+        };
         let batch = cache.batch();
         let mut state = cache.arrays();
         state.push(self.ids(unread, batch)?);
@@ -278,6 +281,7 @@ impl<B: Backend> LanguageModel<B> {
         let logits = self.logits(&Tape::inert(&self.parameters), &drawn[0], Some(&mut next))?.into_value();
         let scores = logits.reshape([batch, logits.shape().last()])?;
         let Sampled { tokens, streams } = primitives::sample(draw, &scores, &drawn[1])?;
+        next.advance_on_device(1)?;
         let mut state = next.arrays();
         state.extend([tokens.reshape([batch, 1])?, streams]);
         Ok((tokens.reshape([1, batch])?, state))
@@ -326,12 +330,14 @@ impl<B: Backend> LanguageModel<B> {
     ) -> Result<(Var<B>, Option<Var<B>>)> {
         let [batch, length] = [0, 1].map(|axis| ids.shape().axes()[axis]);
         let position = cache.as_ref().map_or(0, |cache| cache.position());
+        let positions = cache.as_ref().and_then(|cache| cache.positions().cloned());
         let (mut x, mut pending) = (self.embeddings.forward(tape, ids)?, None);
         tape.watch("the embedding of a token", &x)?;
         for (i, block) in self.blocks.iter().enumerate() {
             tape.enter(Some(i));
             let cache = cache.as_mut().and_then(|cache| cache.layers_mut().get_mut(i));
-            let mut context = Context { sequences: Sequences::batch(batch, length), position, cache };
+            let positions = positions.clone();
+            let mut context = Context { positions, ..Context::at(Sequences::batch(batch, length), position, cache) };
             (x, pending) = block.forward_onto(tape, &x, pending.as_ref(), &mut context)?;
         }
         tape.enter(None);

@@ -50,7 +50,7 @@ pub use mac::Mac;
 pub use mag::Mag;
 pub use mal::Mal;
 pub use memory::Memory;
-pub use mixer::Mixer;
+pub use mixer::{Counts, Mixer};
 pub use mlp::Mlp;
 pub use norm::RmsNorm;
 pub use persistent::Persistent;

@@ -27,7 +27,7 @@ fn run(
     let upload = |array: &Array| array.upload(&device, DType::F32).expect("an array");
     let download = |tensor: &Tensor<Column>| Array::download(tensor).expect("an array");
     let input = parameters.add("x", upload(x), false);
-    let context = |cache| Context { sequences: sequences.clone(), position: 0, cache };
+    let context = |cache| Context::at(sequences.clone(), 0, cache);
     let inert = Tape::inert(parameters);
     let x = inert.parameter(input).expect("an input");
     let without = forward(&inert, &x, &mut context(Some(&mut cache))).expect("a result");

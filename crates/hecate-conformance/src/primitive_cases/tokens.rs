@@ -7,7 +7,7 @@ use super::{CaseResult, Output, PrimitiveCase, Slot, elementwise::equation, pick
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
-    Sequences, Tensor,
+    Result, Sequences, Tensor,
     primitives::{self, ConvBackward, ConvInputs, ConvOptions, ConvOutputs, L2Norm, Map},
 };
 
@@ -198,16 +198,25 @@ pub fn rotary<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (Sequences::packed(&[2, 5]), [1, 7, 1, 4], vec![7, 100_000], 10_000.0),
         (Sequences::batch(1, 9), [1, 9, 3, 16], vec![1000], 500.0),
     ];
-    calls.into_iter().map(|(sequences, shape, offsets, base)| rotation(sequences, shape, offsets, base)).collect()
+    let cases = calls.into_iter().flat_map(|(sequences, shape, offsets, base)| {
+        [false, true].map(|counted| rotation((sequences.clone(), offsets.clone()), shape, base, counted))
+    });
+    cases.collect()
+}
+
+/// `offsets` as the device counts them, three tokens after where it was told to begin; before 0 stands 2³² − 1.
+fn counted_to<B: Primitives>(device: &B, offsets: &[usize]) -> Result<Tensor<B>> {
+    let before = offsets.iter().map(|&offset| (offset as u32).wrapping_sub(3)).collect();
+    primitives::advance(&Tensor::from_u32(device, [offsets.len()], before)?, 3)
 }
 
 /// Su et al., "RoFormer": channel `i` of the first half and channel `i` of the second are one pair, turned by
-/// `position · base^{−2i/width}`.
+/// `position · base^{−2i/width}`. `counted`: by the device, which takes the last step to the offsets itself.
 fn rotation<B: Primitives>(
-    sequences: Sequences,
+    (sequences, offsets): (Sequences, Vec<usize>),
     shape: [usize; 4],
-    offsets: Vec<usize>,
     base: f32,
+    counted: bool,
 ) -> PrimitiveCase<B> {
     let random = &mut Random::new(19);
     let [_, _, heads, width] = shape;
@@ -217,7 +226,7 @@ fn rotation<B: Primitives>(
     let positions: Vec<usize> = starts.flat_map(|(rows, &offset)| (0..rows.len()).map(move |t| offset + t)).collect();
     PrimitiveCase {
         name: "rotary",
-        options: format!("{} from {offsets:?} base {base}", x.shape),
+        options: format!("{} from {offsets:?} base {base} counted {counted}", x.shape),
         slots: vec![Slot::elements("x", x)],
         outputs: vec![Output::new("y", dy)],
         forward: Box::new(move |x| {
@@ -235,7 +244,10 @@ fn rotation<B: Primitives>(
             vec![(0..x[0].len()).map(turn).collect()]
         }),
         device: Box::new(move |x, dy| {
-            let y = primitives::rotary(&x[0], &sequences, &offsets, base)?;
+            let y = match counted {
+                true => primitives::rotary_from(&x[0], &sequences, &counted_to(x[0].device(), &offsets)?, base)?,
+                false => primitives::rotary(&x[0], &sequences, &offsets, base)?,
+            };
             // Linear in `x`, so the backward needs no arguments of the forward.
             let dx = primitives::rotary_backward(&dy[0], &sequences, &offsets, base)?;
             Ok(CaseResult { outputs: vec![y], grads: vec![Some(dx)] })

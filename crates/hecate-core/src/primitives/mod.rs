@@ -63,7 +63,7 @@ pub use projection::{Projection, ProjectionEnd, ProjectionInputs, project};
 pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};
 pub use retention::{Retention, RetentionBackward, RetentionInputs, retention, retention_backward};
-pub use rotary::{Rotary, RotaryDims, rotary, rotary_backward};
+pub use rotary::{Rotary, RotaryDims, advance, rotary, rotary_backward, rotary_from};
 pub use sample::{Cut, Draw, LANES, NO_SCORE, Sample, Sampled, TOO_LARGE, UNDEFINED, sample};
 pub use softmax::{Softmax, softmax, softmax_backward};
 pub use threefry::threefry;

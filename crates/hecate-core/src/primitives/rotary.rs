@@ -1,7 +1,7 @@
 //! Rotary positions (Su et al., "RoFormer", eq 34), in the half-split order of Hugging Face models.
 
-use super::{check_float, check_like, check_rank};
-use crate::{Device, Error, Result, Sequences, Tensor};
+use super::{check_float, check_like, check_rank, check_shape};
+use crate::{DType, Device, Error, Result, Sequences, Tensor};
 
 /// Sizes and angles of a rotation.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +31,26 @@ pub trait Rotary: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// As [`Rotary::rotary`], every sequence further on by its element of `positions [N]`, 32-bit integers. Waits for the
+    /// device where it has no kernel of its own for this.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn rotary_from(&self, dims: &RotaryDims, x: &Tensor<Self>, positions: &Tensor<Self>) -> Result<Tensor<Self>> {
+        let further = positions.to_u32()?;
+        let offsets = dims.offsets.iter().zip(further).map(|(offset, further)| offset + further as usize).collect();
+        self.rotary(&RotaryDims { offsets, ..dims.clone() }, x)
+    }
+
+    /// `positions [N]`, 32-bit integers, each greater by `tokens` modulo 2³². Waits as [`Rotary::rotary_from`] does.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    fn advance(&self, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
+        let further = positions.to_u32()?.into_iter().map(|position| position.wrapping_add(tokens)).collect();
+        Tensor::from_u32(self, positions.shape().clone(), further)
+    }
 }
 
 /// `x [B,T,H,d]` turned by its positions; the first token of sequence `n` stands at `offsets[n]`.
@@ -40,6 +60,43 @@ pub trait Rotary: Device {
 pub fn rotary<D: Rotary>(x: &Tensor<D>, sequences: &Sequences, offsets: &[usize], base: f32) -> Result<Tensor<D>> {
     let dims = check(x, sequences, offsets, base)?;
     x.device().rotary(&dims, x)
+}
+
+/// As [`rotary`], where the device counts: the first token of sequence `n` stands at `positions[n]`, 32-bit integers `[N]`.
+/// So steps are the same work wherever in a text they are.
+///
+/// # Errors
+/// As [`rotary`], and `positions` of another shape, type or device.
+pub fn rotary_from<D: Rotary>(
+    x: &Tensor<D>,
+    sequences: &Sequences,
+    positions: &Tensor<D>,
+    base: f32,
+) -> Result<Tensor<D>> {
+    let dims = check(x, sequences, &vec![0; sequences.count()], base)?;
+    check_positions("rotary", x.device(), positions, sequences.count())?;
+    x.device().rotary_from(&dims, x, positions)
+}
+
+/// Where sequences stand after `tokens` more: `positions [N]` are those of [`rotary_from`].
+///
+/// # Errors
+/// `positions` of another rank or type; the device's own failures.
+pub fn advance<D: Rotary>(positions: &Tensor<D>, tokens: u32) -> Result<Tensor<D>> {
+    let device = positions.device();
+    check_positions("advance", device, positions, positions.shape().count())?;
+    device.advance(positions, tokens)
+}
+
+/// Refuses what is not one 32-bit integer for each of `count` sequences.
+fn check_positions<D: Device>(what: &'static str, device: &D, positions: &Tensor<D>, count: usize) -> Result<()> {
+    let slot = "positions";
+    positions.check_device(device, what, slot)?;
+    check_shape(what, slot, positions, &[count].into())?;
+    match positions.dtype() {
+        DType::U32 => Ok(()),
+        found => Err(Error::DType { what, slot, expected: "u32", found }),
+    }
 }
 
 /// Gradient of [`rotary`]: the rotation back.

@@ -29,7 +29,8 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
         top[i] = -INFINITE;
         total[i] = 0.0f;
     }
-    for (int at = 0; at < all.count; at += TILE) {
+    const Part part = part_of(all, job.part, args.parts, TILE);
+    for (int at = part.first; at < part.end; at += TILE) {
         __syncthreads();
         // The first 64 threads find a key each.
         if (mine < TILE) seen_key(rows, call, job, all, mine, at + mine);
@@ -60,7 +61,7 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
         }
         // Through shared memory, since `weigh` needs whole rows of weights.
         keep(tiles.weights[0], p);
-        int count = all.count - at < TILE ? all.count - at : TILE;
+        int count = part.end - at < TILE ? part.end - at : TILE;
         weigh<HALVES, 1>(out, tiles.weights, count, rows.v, call.q.type, job.slab * SLAB, call.value, tiles.stage);
     }
 #pragma unroll
@@ -69,8 +70,10 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
         float sum = row_sum(total[i]);
         int unit = job.first + 4 * thread_row() + i;
         if (unit >= units) continue;
-        u64 row = unit_row(call, job, unit);
+        u64 row = unit_row(call, job, unit) + job.part * args.apart;
         if (job.slab == 0 && thread_column() == 0) args.lse[row] = top[i] + logf(sum);
+        // Of a part in which a query sees no key y is zero, and lse −∞.
+        if (args.parts > 1 && sum == 0.0f) sum = 1.0f;
 #pragma unroll
         for (int j = 0; j < 4 * HALVES; j++) {
             int column = result_column(job, j);
@@ -82,11 +85,49 @@ __device__ __forceinline__ void forward(const Forward& args, const Job& job, Til
 // Values of at most 64 elements, and wider ones.
 KERNEL(attention_forward, Forward, BLOCKS(2)) {
     __shared__ Tiles tiles;
-    forward<1>(args, job_of_block(args.call, args.slabs), tiles);
+    forward<1>(args, job_of_block(args.call, args.slabs, args.parts), tiles);
 }
 
 // The same with 128 columns of y a block.
 KERNEL(attention_forward_wide, Forward, BLOCKS(2)) {
     __shared__ Tiles tiles;
-    forward<2>(args, job_of_block(args.call, args.slabs), tiles);
+    forward<2>(args, job_of_block(args.call, args.slabs, args.parts), tiles);
+}
+
+// y and lse out of their parts; `attention::Join` is its twin.
+struct Join {
+    // [rows, Hq, dv]
+    Array y;
+    // [rows, Hq]
+    float* lse;
+    // [parts, rows, Hq, dv], [parts, rows, Hq]
+    const float *part_y, *part_lse;
+    u64 rows;
+    int value, parts;
+};
+
+// A warp a row: lse = log Σ e^lse of its parts, and y their sum by e^(lse of the part − lse).
+KERNEL(attention_join, Join, 256) {
+    const u64 row = grid_thread() / 32;
+    const int lane = threadIdx.x % 32;
+    if (row >= args.rows) return;
+    float most = -INFINITE, sum = 0.0f;
+    // A NaN is passed over at first; its exponential is one.
+    for (int part = lane; part < args.parts; part += 32) most = fmaxf(most, args.part_lse[part * args.rows + row]);
+    for (u32 mask = 16; mask > 0; mask /= 2) most = fmaxf(most, shuffle_xor(most, mask));
+    for (int part = lane; part < args.parts; part += 32) sum += expf(args.part_lse[part * args.rows + row] - most);
+    for (u32 mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+    const float lse = most + logf(sum);
+    if (lane == 0) args.lse[row] = lse;
+    for (int column = 2 * lane; column < args.value; column += 64) {
+        float low = 0.0f, high = 0.0f;
+#pragma unroll 4
+        for (int part = 0; part < args.parts; part++) {
+            const u64 at = part * args.rows + row;
+            const float weight = expf(args.part_lse[at] - lse);
+            const float2 y = *(const float2*)(args.part_y + at * args.value + column);
+            low += weight * y.x, high += weight * y.y;
+        }
+        store_pair(args.y, row * args.value + column, low, high);
+    }
 }

@@ -43,8 +43,8 @@ struct Forward {
     Array y;
     // [rows, Hq]
     float* lse;
-    // Blocks of columns; or parts of the keys, of which each has a y and an lse of its own, `apart` rows on
-    int slabs;
+    // Blocks of columns, and parts of the keys, of which each has a y and an lse of its own, `apart` rows on
+    int slabs, parts;
     u64 apart;
 };
 
@@ -80,7 +80,7 @@ struct Job {
     u32 n, start, length;
     // Unit or key
     int first;
-    int head, slab;
+    int head, slab, part;
 };
 
 // 64 units and 64 keys, as addresses of rows (0: none, read as zeros) and who sees whom.
@@ -106,11 +106,12 @@ __device__ __forceinline__ Four four(const float* x) { return *(const Four*)x; }
 __device__ __forceinline__ int thread_row() { return threadIdx.x / 16; }
 __device__ __forceinline__ int thread_column() { return threadIdx.x % 16; }
 
-// Blocks are counted by job, then head, then slab of columns.
-__device__ __forceinline__ Job job_of_block(const AttentionCall& call, int slabs) {
-    u32 index = blockIdx.x / slabs;
-    const u32* job = call.jobs + (u64)(index / call.heads) * 4;
-    return Job{job[0], job[1], job[2], (int)job[3], (int)(index % call.heads), (int)(blockIdx.x % slabs)};
+// Blocks are counted by job, then head, then part of the keys, then slab of columns.
+__device__ __forceinline__ Job job_of_block(const AttentionCall& call, int slabs, int parts = 1) {
+    u32 index = blockIdx.x / slabs, head = index / parts;
+    const u32* job = call.jobs + (u64)(head / call.heads) * 4;
+    return Job{job[0], job[1], job[2], (int)job[3], (int)(head % call.heads), (int)(blockIdx.x % slabs),
+        (int)(index % parts)};
 }
 
 // Where a row of `width` elements begins.
@@ -171,6 +172,12 @@ __device__ __forceinline__ bool sees(const Rows& rows, int unit, int key) {
 // Number `column` of a row, 0 after its end.
 __device__ __forceinline__ float element(u64 row, u32 type, int column, int width) {
     return row != 0 && column < width ? load(Array{(void*)row, type}, column) : 0.0f;
+}
+
+// Writes two neighbours from element `i` on, an even number.
+__device__ __forceinline__ void store_pair(Array x, u64 i, float low, float high) {
+    if (x.type == 0) ((float2*)x.data)[i / 2] = make_float2(low, high);
+    else ((u32*)x.data)[i / 2] = to_word(x.type, low, high);
 }
 
 // Columns start .. start + DEEP of 64 rows, as out [DEEP, PITCH]. A warp reads 8 columns of 4 rows: its writes meet no
@@ -280,6 +287,15 @@ __device__ __forceinline__ Seen seen(const AttentionCall& call, const Job& job, 
     int start = call.valid ? -call.kept : 0, low = from - call.kept;
     low = low > start ? low : start;
     return Seen{low, call.prefix + to - low + 1};
+}
+
+// A block's part of them, in whole tiles of keys; the last parts may have none.
+struct Part {
+    int first, end;
+};
+__device__ __forceinline__ Part part_of(const Seen& all, int part, int parts, int tile) {
+    const int keys = ((all.count + tile - 1) / tile + parts - 1) / parts * tile, first = part * keys;
+    return Part{first, first + keys < all.count ? first + keys : all.count};
 }
 
 // Key number `i` of those.

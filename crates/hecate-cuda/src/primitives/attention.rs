@@ -67,8 +67,9 @@ struct Forward {
     call: AttentionCall,
     y: Array,
     lse: Pointer,
-    /// Blocks of columns of the result; or parts of the keys, whose results lie `apart` rows apart.
+    /// Blocks of columns of the result, and parts of the keys, whose results lie `apart` rows apart.
     slabs: i32,
+    parts: i32,
     apart: u64,
 }
 
@@ -110,6 +111,9 @@ struct KeyGrads {
 kernels! { SOURCE {
     "attention_forward" ForwardNarrow { arguments: Forward }
     "attention_forward_wide" ForwardWide { arguments: Forward }
+    "attention_join" Join {
+        y: Array, lse: Pointer, part_y: Pointer, part_lse: Pointer, rows: u64, value: i32, parts: i32,
+    }
 } }
 kernels! { BACKWARD {
     "attention_dq" QueriesNarrow { arguments: QueryGrads }
@@ -247,11 +251,16 @@ impl<'a> AttentionLaunch<'a> {
         Ok(Grid::blocks(blocks, THREADS))
     }
 
-    /// Parts of the keys that the forward makes one by one, where tiles of queries are too few for the GPU.
-    fn parts(&self, jobs: &Jobs) -> usize {
+    /// Parts of the keys that the forward makes one by one, where a block a tile of queries is too few for the GPU.
+    fn parts(&self, jobs: &Jobs, slabs: usize) -> usize {
+        // Columns are put together in pairs; kernels of groups take calls without a cache, whose queries are not few.
+        if matches!(self.form, Form::Groups(_)) || !self.dims.value.is_multiple_of(2) {
+            return 1;
+        }
         // Keys that a query sees at most; a part has a few tiles of them.
         let keys = self.dims.prefix + self.kept + 1;
-        let blocks = 2 * self.device.properties().multiprocessors as usize / (jobs.count * self.dims.heads).max(1);
+        let multiprocessors = self.device.properties().multiprocessors as usize;
+        let blocks = 2 * multiprocessors / (jobs.count * self.dims.heads * slabs).max(1);
         blocks.min(keys / (4 * TILE)).max(1)
     }
 
@@ -286,25 +295,42 @@ impl<'a> AttentionLaunch<'a> {
         let [batch, tokens] = [0, 1].map(|axis| self.inputs.q.shape().axes()[axis]);
         let y = device.empty([batch, tokens, dims.query_heads, dims.value], self.inputs.q.dtype())?;
         let lse = device.empty([batch, tokens, dims.query_heads], DType::F32)?;
-        let (jobs, slabs) = (self.query_jobs()?, Self::slabs(dims.value));
-        let arguments =
-            Forward { call: self.call(&jobs), y: (&y).into(), lse: pointer(&lse), slabs: slabs as i32, apart: 0 };
-        match self.form {
-            Form::Groups(width) => groups::forward(device, width, self.grid(&jobs, 1)?, arguments)?,
-            Form::Tiles(width) => {
-                let parts = self.parts(&jobs);
-                let grid = self.grid(&jobs, parts)?;
-                match parts {
-                    1 => tiles::forward(device, width, grid, Forward { slabs: 1, ..arguments })?,
-                    _ => tiles::forward_in_parts(device, width, grid, arguments, (&y, &lse, parts))?,
-                }
-            }
-            Form::Single => {
-                let grid = self.grid(&jobs, slabs)?;
-                launch!(device, dims.value, grid, ForwardNarrow | ForwardWide, arguments)?;
-            }
+        let jobs = self.query_jobs()?;
+        let slabs = if self.form == Form::Single { Self::slabs(dims.value) } else { 1 };
+        let parts = self.parts(&jobs, slabs);
+        if parts == 1 {
+            self.forward_into(&jobs, (slabs, parts), (&y, &lse))?;
+        } else {
+            let rows = lse.shape().count();
+            let part_y = device.empty([parts, rows, dims.value], DType::F32)?;
+            let part_lse = device.empty([parts, rows], DType::F32)?;
+            self.forward_into(&jobs, (slabs, parts), (&part_y, &part_lse))?;
+            join(device, (&y, &lse), (&part_y, &part_lse))?;
         }
         Ok(AttentionOutputs { y, lse })
+    }
+
+    /// As [`AttentionLaunch::forward`], each part of the keys for itself.
+    fn forward_into(
+        &self,
+        jobs: &Jobs,
+        (slabs, parts): (usize, usize),
+        (y, lse): (&Tensor<Cuda>, &Tensor<Cuda>),
+    ) -> Result<()> {
+        let (device, grid) = (self.device, self.grid(jobs, slabs * parts)?);
+        let arguments = Forward {
+            call: self.call(jobs),
+            y: y.into(),
+            lse: pointer(lse),
+            slabs: slabs as i32,
+            parts: parts as i32,
+            apart: (lse.shape().count() / parts) as u64,
+        };
+        match self.form {
+            Form::Groups(width) => groups::forward(device, width, grid, arguments),
+            Form::Tiles(width) => tiles::forward(device, width, grid, arguments),
+            Form::Single => launch!(device, self.dims.value, grid, ForwardNarrow | ForwardWide, arguments),
+        }
     }
 
     /// `dq`, and `D [B,T,Hq]`.
@@ -399,6 +425,26 @@ impl<'a> AttentionLaunch<'a> {
         }
         Ok(Prefix { k: sum_parts(device, &dk, &prefix.k)?, v: sum_parts(device, &dv, &prefix.v)? })
     }
+}
+
+/// Puts the parts of a call together: `[parts, rows, value]` and `[parts, rows]` in 32 bits, which are rounded once, here.
+fn join(
+    device: &Cuda,
+    (y, lse): (&Tensor<Cuda>, &Tensor<Cuda>),
+    (part_y, part_lse): (&Tensor<Cuda>, &Tensor<Cuda>),
+) -> Result<()> {
+    let (rows, value) = (lse.shape().count(), y.shape().axes()[3]);
+    let join = Join {
+        y: y.into(),
+        lse: pointer(lse),
+        part_y: pointer(part_y),
+        part_lse: pointer(part_lse),
+        rows: rows as u64,
+        value: value as i32,
+        parts: part_lse.shape().axes()[0] as i32,
+    };
+    // A warp a row.
+    device.launch(Grid::blocks(rows.div_ceil(8), 256), &join)
 }
 
 /// What queries tell keys: `dy`, and from the forward and from `dq` the elements `lse` and `D`.

@@ -7,6 +7,8 @@ struct Turn {
     Array x, y;
     // frequencies [half], shifts and first rows [sequences]
     const u64* table;
+    // How far on each sequence is beside its shift [sequences], or null
+    const u32* positions;
     u64 rows;
     u32 sequences, heads, half;
 };
@@ -28,7 +30,8 @@ KERNEL(rotary, Turn, 256) {
             else high = middle;
         }
         // Turns are whole numbers and a rest: what is left for 32 bits is at most half a turn.
-        double turns = (double)(at.row + shifts[low]) * frequencies[at.column];
+        u64 further = args.positions ? args.positions[low] : 0;
+        double turns = (double)(at.row + shifts[low] + further) * frequencies[at.column];
         float angle = TURN * (float)(turns - rint(turns));
         // The same for all heads of the token.
         float c = cosf(angle), s = sinf(angle);
@@ -39,4 +42,18 @@ KERNEL(rotary, Turn, 256) {
             store(args.y, second, u * s + v * c);
         }
     }
+}
+
+// `rotary::Advance` is its twin.
+struct Advance {
+    // [count]
+    const u32* x;
+    u32* y;
+    u32 count, tokens;
+};
+
+// Positions after so many tokens more.
+KERNEL(rotary_advance, Advance, 256) {
+    u64 i = grid_thread();
+    if (i < args.count) args.y[i] = args.x[i] + args.tokens;
 }

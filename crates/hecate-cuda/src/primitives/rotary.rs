@@ -6,42 +6,61 @@ use crate::{
     source::{KernelSource, kernel_source},
 };
 use hecate_core::{
-    Result, Tensor,
+    DType, Result, Tensor,
     primitives::{Rotary, RotaryDims},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("rotary", "rotary.cu");
 
 kernels! { SOURCE {
-    // x and y [rows, heads, 2 half]; the table holds frequencies [half], shifts and first rows [sequences].
+    // x and y [rows, heads, 2 half]; the table holds frequencies [half], shifts and first rows [sequences]; positions
+    // [sequences] or null.
     "rotary" Turn {
-        x: Array, y: Array, table: Pointer, rows: u64, sequences: u32, heads: u32, half: u32
+        x: Array, y: Array, table: Pointer, positions: Pointer, rows: u64, sequences: u32, heads: u32, half: u32
     }
+    "rotary_advance" Advance { x: Pointer, y: Pointer, count: u32, tokens: u32 }
 } }
 
 /// Threads that fill a large GPU.
 const THREADS: usize = 1 << 18;
 
 impl Rotary for Cuda {
-    /// `y` of the shape of `x`: halves of each head turned by the angle of their token.
     fn rotary(&self, dims: &RotaryDims, x: &Tensor<Self>) -> Result<Tensor<Self>> {
-        let (rows, half, sequences) = (dims.sequences.rows(), dims.width / 2, dims.sequences.count());
-        let (table, y) = (table(self, dims)?, self.empty(x.shape().clone(), x.dtype())?);
-        let arguments = Turn {
-            x: x.into(),
-            y: (&y).into(),
-            table: pointer(&table),
-            rows: rows as u64,
-            sequences: sequences as u32,
-            heads: dims.heads as u32,
-            half: half as u32,
-        };
-        let grid = Grid::elements(rows * half);
-        // Threads share the heads of a token where there are few tokens.
-        let shares = dims.heads.min(THREADS.div_ceil(rows * half));
-        self.launch(Grid { blocks: (grid.blocks.0, shares, 1), ..grid }, &arguments)?;
+        turn(self, dims, x, 0)
+    }
+
+    fn rotary_from(&self, dims: &RotaryDims, x: &Tensor<Self>, positions: &Tensor<Self>) -> Result<Tensor<Self>> {
+        turn(self, dims, x, pointer(positions))
+    }
+
+    fn advance(&self, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
+        let y = self.empty(positions.shape().clone(), DType::U32)?;
+        let count = positions.shape().count();
+        let arguments = Advance { x: pointer(positions), y: pointer(&y), count: count as u32, tokens };
+        self.launch(Grid::elements(count), &arguments)?;
         Ok(y)
     }
+}
+
+/// `y` of the shape of `x`: halves of each head turned by the angle of their token.
+fn turn(device: &Cuda, dims: &RotaryDims, x: &Tensor<Cuda>, positions: Pointer) -> Result<Tensor<Cuda>> {
+    let (rows, half, sequences) = (dims.sequences.rows(), dims.width / 2, dims.sequences.count());
+    let (table, y) = (table(device, dims)?, device.empty(x.shape().clone(), x.dtype())?);
+    let arguments = Turn {
+        x: x.into(),
+        y: (&y).into(),
+        table: pointer(&table),
+        positions,
+        rows: rows as u64,
+        sequences: sequences as u32,
+        heads: dims.heads as u32,
+        half: half as u32,
+    };
+    let grid = Grid::elements(rows * half);
+    // Threads share the heads of a token where there are few tokens.
+    let shares = dims.heads.min(THREADS.div_ceil(rows * half));
+    device.launch(Grid { blocks: (grid.blocks.0, shares, 1), ..grid }, &arguments)?;
+    Ok(y)
 }
 
 /// In words of 64 bits: turns a token of each pair. What is to be added to the rows of each sequence to make them

@@ -1,6 +1,6 @@
 //! Sliding-window attention as a layer.
 
-use super::{Context, Linear, Mixer, Projection, ProjectionTail};
+use super::{Context, Counts, Linear, Mixer, Projection, ProjectionTail};
 use crate::{AttentionConfig, Builder, Init, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Tensor,
@@ -64,7 +64,10 @@ impl SlidingWindow {
         let q = q_proj.forward(tape, x, context)?;
         let k = k_proj.forward(tape, x, context)?;
         let v = v_proj.forward(tape, x, context)?;
-        let rotate = |x| tape.rotary(x, &context.sequences, context.position, self.base);
+        let rotate = |x| match &context.positions {
+            Some(positions) => tape.rotary_from(x, &context.sequences, positions, self.base),
+            None => tape.rotary(x, &context.sequences, context.position, self.base),
+        };
         let inputs =
             AttentionInputs { q: rotate(&q)?, k: rotate(&k)?, v, cache: cached(tape, &q, context)?, prefix: None };
         self.keep(&inputs, context)?;
@@ -150,5 +153,9 @@ impl<B: Backend> Mixer<B> for SlidingWindow {
 
     fn cache(&self, device: &B, _: &Parameters<B>, batch: usize) -> Result<LayerCache<B>> {
         self.empty_cache(device, batch)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts::Device
     }
 }

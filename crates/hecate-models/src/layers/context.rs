@@ -10,14 +10,22 @@ pub struct Context<'c, B: Backend> {
     pub sequences: Sequences,
     /// Tokens of each text before this call.
     pub position: usize,
+    /// The same `[N]`, counted by the device, where the call is part of a step that is captured; then `position` is that of
+    /// the capture.
+    pub positions: Option<Tensor<B>>,
     /// What the mixer remembers, and where it leaves what it will; absent: texts start here and end here.
     pub cache: Option<&'c mut LayerCache<B>>,
 }
 
-impl<B: Backend> Context<'_, B> {
+impl<'c, B: Backend> Context<'c, B> {
     /// `batch` texts that start with this call of `tokens` tokens, and of which nothing is kept.
     pub fn whole(batch: usize, tokens: usize) -> Self {
-        Self { sequences: Sequences::batch(batch, tokens), position: 0, cache: None }
+        Self::at(Sequences::batch(batch, tokens), 0, None)
+    }
+
+    /// Texts of which `position` tokens each were read, counted by the host.
+    pub fn at(sequences: Sequences, position: usize, cache: Option<&'c mut LayerCache<B>>) -> Self {
+        Self { sequences, position, positions: None, cache }
     }
 
     /// Refuses an `x` that does not hold the tokens of the call, `[B,T,hidden]`.
@@ -32,9 +40,9 @@ impl<B: Backend> Context<'_, B> {
 
     /// The same call for a part of the mixer: the one whose memory of the tokens before has this number.
     pub fn part(&mut self, part: usize) -> Context<'_, B> {
-        let Self { sequences, position, cache } = self;
+        let Self { sequences, position, positions, cache } = self;
         let cache = cache.as_mut().and_then(|cache| cache.part_mut(part));
-        Context { sequences: sequences.clone(), position: *position, cache }
+        Context { sequences: sequences.clone(), position: *position, positions: positions.clone(), cache }
     }
 
     /// As [`Context::part`]; where nothing is remembered of the mixer, the part remembers in `own`.

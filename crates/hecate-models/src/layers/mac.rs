@@ -71,7 +71,7 @@ impl<B: Backend> Mac<B> {
         cache: &mut LayerCache<B>,
     ) -> Result<Var<B>> {
         let (batch, tokens) = (x.axes()[0], x.axes()[1]);
-        let mut context = Context { sequences: Sequences::batch(batch, tokens), position, cache: Some(cache) };
+        let mut context = Context::at(Sequences::batch(batch, tokens), position, Some(cache));
         let h = self.memory.look_up(tape, x, q, &context.part(START))?;
         let rows = interleave(tape, &self.norm.forward(tape, &h)?, x)?;
         // Two rows a token, `h` then `x`: positions inside of the segment double.
@@ -112,7 +112,7 @@ impl<B: Backend> Mac<B> {
             None => own.insert(LayerCache::new(Vec::new()).with_parts(vec![LayerCache::new(Vec::new()); 3])),
         };
         let mut position = context.position;
-        let mut text = Context { sequences: context.sequences.clone(), position, cache: Some(&mut *cache) };
+        let mut text = Context::at(context.sequences.clone(), position, Some(&mut *cache));
         let q = self.memory.queries(tape, x, &mut text.part(START))?;
         let lengths = lengths_between_multiples(position, tokens, self.segment);
         let mut all = Vec::new();

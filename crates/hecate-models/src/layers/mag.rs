@@ -1,6 +1,6 @@
 //! Memory as a gate.
 
-use super::{Context, GatedFusion, Mixer, Persistent, SlidingWindow, memory::memory};
+use super::{Context, Counts, GatedFusion, Mixer, Persistent, SlidingWindow, memory::memory};
 use crate::{Builder, ComposedConfig, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::Backend;
 
@@ -75,5 +75,9 @@ impl<B: Backend> Mixer<B> for Mag<B> {
 
     fn group(&self) -> usize {
         self.memory.group()
+    }
+
+    fn counts(&self) -> Counts {
+        self.memory.counts().max(Counts::Device)
     }
 }

@@ -1,6 +1,6 @@
 //! Memory as a layer.
 
-use super::{Context, Mixer, Persistent, RmsNorm, SlidingWindow, memory::memory};
+use super::{Context, Counts, Mixer, Persistent, RmsNorm, SlidingWindow, memory::memory};
 use crate::{Builder, ComposedConfig, LayerCache, Parameters, Result, Tape, Var};
 use hecate_core::Backend;
 
@@ -78,5 +78,9 @@ impl<B: Backend> Mixer<B> for Mal<B> {
 
     fn group(&self) -> usize {
         self.memory.group()
+    }
+
+    fn counts(&self) -> Counts {
+        self.memory.counts().max(Counts::Device)
     }
 }

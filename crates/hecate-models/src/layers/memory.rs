@@ -3,7 +3,7 @@
 mod decode;
 
 use super::{
-    Context, GatedRule, InitialState, Linear, Mixer, Projection, ProjectionTail, RmsNorm,
+    Context, Counts, GatedRule, InitialState, Linear, Mixer, Projection, ProjectionTail, RmsNorm,
     gating::Gating,
     output_projection::{OutputDims, OutputProjection},
     rule_call::{Anchor, RuleCall, State, run},
@@ -357,8 +357,8 @@ impl<B: Backend + Kernel<R>, R: GatedRule> Mixer<B> for Memory<R> {
         self.rule.group()
     }
 
-    fn is_position_independent(&self) -> bool {
-        self.rule.group() == 1
+    fn counts(&self) -> Counts {
+        if self.rule.group() == 1 { Counts::Nobody } else { Counts::Host }
     }
 }
 

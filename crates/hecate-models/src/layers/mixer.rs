@@ -38,8 +38,19 @@ pub trait Mixer<B: Backend>: Debug + Send + Sync {
         1
     }
 
-    /// Whether a call of one token is the same work wherever in its text it stands.
-    fn is_position_independent(&self) -> bool {
-        false
+    /// What a call of one token needs to know of its place in the text.
+    fn counts(&self) -> Counts {
+        Counts::Host
     }
+}
+
+/// Who has to count the tokens before a call; of several parts of a mixer the greatest counts for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counts {
+    /// Nobody: the call is the same work, with the same numbers, wherever it stands.
+    Nobody,
+    /// The device: the work is the same, and the place is a number in it.
+    Device,
+    /// The host: the work is other work at other places.
+    Host,
 }

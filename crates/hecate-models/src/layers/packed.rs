@@ -21,7 +21,7 @@ pub(super) fn text_by_text<B: Backend>(
     for (text, x) in tape.split(x, 1, &lengths)?.iter().enumerate() {
         let mut cache = context.cache.as_deref().map(|cache| cache.text(tape, text)).transpose()?;
         let sequences = Sequences::batch(1, x.axes()[1]);
-        out.push(mix(x, &mut Context { sequences, position: context.position, cache: cache.as_mut() })?);
+        out.push(mix(x, &mut Context::at(sequences, context.position, cache.as_mut()))?);
         caches.extend(cache);
     }
     // All texts have arrays of the same shapes, whatever their lengths.

@@ -45,7 +45,7 @@ impl Persistent {
     ) -> Result<(Var<B>, LayerCache<B>)> {
         let mut cache = LayerCache::new(Vec::new());
         let sequences = Sequences::batch(1, self.count);
-        let mut context = Context { sequences, position: 0, cache: Some(&mut cache) };
+        let mut context = Context::at(sequences, 0, Some(&mut cache));
         let y = memory.forward(tape, &self.rows(tape)?, &mut context)?;
         Ok((y, cache.repeated(tape, batch)?))
     }

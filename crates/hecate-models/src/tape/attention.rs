@@ -19,6 +19,14 @@ impl<B: Backend> Tape<'_, B> {
         Ok(self.push_map(x, value, move |dy| p::rotary_backward(&dy, &sequences, &offsets, base)))
     }
 
+    /// As [`Tape::rotary`], where the device counts: `positions [N]`. Nothing is recorded: captured steps only infer.
+    ///
+    /// # Errors
+    /// As [`primitives::rotary_from`](p::rotary_from).
+    pub fn rotary_from(&self, x: &Var<B>, sequences: &Sequences, positions: &Tensor<B>, base: f32) -> Result<Var<B>> {
+        Ok(Var::constant(p::rotary_from(&x.value, sequences, positions, base)?))
+    }
+
     /// Sliding-window softmax attention, `[B,T,H,D]`. The backward recomputes the weights from the log-sum-exp.
     ///
     /// # Errors

@@ -29,12 +29,11 @@ template <int WIDTH, u32 TYPE> struct ForwardBlock {
     int token[2], from, to, first, end;
 
     __device__ __forceinline__ ForwardBlock(const Forward& args, Tiles& tiles)
-        : args(args), call(args.call), job(job_of_block(args.call, args.slabs)), tiles(tiles),
+        : args(args), call(args.call), job(job_of_block(args.call, args.slabs, args.parts)), tiles(tiles),
           group(args.call.query_heads / args.call.heads), units((int)job.length * group), all(seen(args.call, job)) {
         from = job.first / group, to = (job.first + TILE - 1) / group;
-        // Whole tiles; the last parts may have none.
-        const int part = ((all.count + KEYS - 1) / KEYS + args.slabs - 1) / args.slabs * KEYS;
-        first = job.slab * part, end = first + part < all.count ? first + part : all.count;
+        const Part part = part_of(all, job.part, args.parts, KEYS);
+        first = part.first, end = part.end;
 #pragma unroll
         for (int h = 0; h < 2; h++) token[h] = row_unit(h) / group;
     }
@@ -114,8 +113,8 @@ template <int WIDTH, u32 TYPE> struct ForwardBlock {
         for (int h = 0; h < 2; h++) {
             const float total = quad_sum(softmax.total[h]);
             const int unit = row_unit(h);
-            rows[h] = unit < units ? (long long)(unit_row(call, job, unit) + job.slab * args.apart) : -1;
-            by[h] = args.slabs > 1 && total == 0.0f ? 0.0f : 1.0f / total;
+            rows[h] = unit < units ? (long long)(unit_row(call, job, unit) + job.part * args.apart) : -1;
+            by[h] = args.parts > 1 && total == 0.0f ? 0.0f : 1.0f / total;
             if (rows[h] >= 0 && threadIdx.x % 4 == 0)
                 args.lse[rows[h]] = call.scale * softmax.top[h] + logf(total);
         }
@@ -141,42 +140,4 @@ KERNEL(attention_tiles_forward_128, Forward, 128, 2) {
 KERNEL(attention_tiles_forward_256, Forward, 128, 1) {
     DYNAMIC_SHARED(u8, shared);
     forward<256>(args, shared);
-}
-
-// y and lse out of their parts; `tiles::Join` is its twin.
-struct Join {
-    // [rows, Hq, dv], in 16 bits
-    Array y;
-    // [rows, Hq]
-    float* lse;
-    // [parts, rows, Hq, dv], [parts, rows, Hq]
-    const float *part_y, *part_lse;
-    u64 rows;
-    int value, parts;
-};
-
-// A warp a row: lse = log Σ e^lse of its parts, and y their sum by e^(lse of the part − lse).
-KERNEL(attention_join, Join, 256) {
-    const u64 row = grid_thread() / 32;
-    const int lane = threadIdx.x % 32;
-    if (row >= args.rows) return;
-    float most = -INFINITE, sum = 0.0f;
-    // A NaN is passed over at first; its exponential is one.
-    for (int part = lane; part < args.parts; part += 32) most = fmaxf(most, args.part_lse[part * args.rows + row]);
-    for (u32 mask = 16; mask > 0; mask /= 2) most = fmaxf(most, shuffle_xor(most, mask));
-    for (int part = lane; part < args.parts; part += 32) sum += expf(args.part_lse[part * args.rows + row] - most);
-    for (u32 mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-    const float lse = most + logf(sum);
-    if (lane == 0) args.lse[row] = lse;
-    for (int column = 2 * lane; column < args.value; column += 64) {
-        float low = 0.0f, high = 0.0f;
-#pragma unroll 4
-        for (int part = 0; part < args.parts; part++) {
-            const u64 at = part * args.rows + row;
-            const float weight = expf(args.part_lse[at] - lse);
-            const float2 y = *(const float2*)(args.part_y + at * args.value + column);
-            low += weight * y.x, high += weight * y.y;
-        }
-        store_pair(args.y, row * args.value + column, low, high);
-    }
 }

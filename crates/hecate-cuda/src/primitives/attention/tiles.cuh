@@ -149,12 +149,6 @@ template <int TILES> __device__ __forceinline__ void scale_rows(float (&x)[TILES
         for (int i = 0; i < 4; i++) x[n][i] *= by[i / 2];
 }
 
-// Writes two neighbours from element `i` on, an even number.
-__device__ __forceinline__ void store_pair(Array x, u64 i, float low, float high) {
-    if (x.type == 0) ((float2*)x.data)[i / 2] = make_float2(low, high);
-    else ((u32*)x.data)[i / 2] = x.type == 1 ? pack_bf16(low, high) : pack_halves(low, high);
-}
-
 // Writes the columns below `width` of a thread's two rows, numbers row[0] and row[1] of `out` and none where negative, from
 // column `first` on, times by[row].
 template <int TILES>

@@ -24,9 +24,6 @@ kernels! { FORWARD {
     "attention_tiles_forward_64" Forward64 { arguments: Forward }
     "attention_tiles_forward_128" Forward128 { arguments: Forward }
     "attention_tiles_forward_256" Forward256 { arguments: Forward }
-    "attention_join" Join {
-        y: Array, lse: Pointer, part_y: Pointer, part_lse: Pointer, rows: u64, value: i32, parts: i32,
-    }
 } }
 kernels! { QUERIES {
     "attention_along" Along { y: Array, dy: Array, along: Pointer, rows: u64, value: i32 }
@@ -86,34 +83,6 @@ pub(super) fn forward(device: &Cuda, width: usize, blocks: Grid, arguments: Forw
     // Queries, keys, values; two tables of keys, one of queries.
     let grid = grid(blocks, width, TILE + 2 * keys, 2 * keys * KEY + 8 * TILE);
     launch!(device, width, grid, [Forward64, Forward128, Forward256], arguments)
-}
-
-/// `y` and `lse` of a call whose queries are few: keys in `parts`, whose results are put together.
-pub(super) fn forward_in_parts(
-    device: &Cuda,
-    width: usize,
-    blocks: Grid,
-    arguments: Forward,
-    (y, lse, parts): (&Tensor<Cuda>, &Tensor<Cuda>, usize),
-) -> Result<()> {
-    let (rows, value) = (lse.shape().count(), y.shape().axes()[3]);
-    // In 32 bits: they are rounded once, at the end.
-    let (part_y, part_lse) =
-        (device.empty([parts, rows, value], DType::F32)?, device.empty([parts, rows], DType::F32)?);
-    let of_parts =
-        Forward { y: (&part_y).into(), lse: pointer(&part_lse), slabs: parts as i32, apart: rows as u64, ..arguments };
-    forward(device, width, blocks, of_parts)?;
-    let join = Join {
-        y: y.into(),
-        lse: pointer(lse),
-        part_y: pointer(&part_y),
-        part_lse: pointer(&part_lse),
-        rows: rows as u64,
-        value: value as i32,
-        parts: parts as i32,
-    };
-    // A warp a row.
-    device.launch(Grid::blocks(rows.div_ceil(8), 256), &join)
 }
 
 /// `D [rows, Hq]`.
