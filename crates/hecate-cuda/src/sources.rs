@@ -8,6 +8,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     // Attention, by threads, by warps and by groups of warps.
     &primitives::attention::SOURCE,
     &primitives::attention::BACKWARD,
+    &primitives::attention::few::SOURCE,
     &primitives::attention::tiles::FORWARD,
     &primitives::attention::tiles::QUERIES,
     &primitives::attention::tiles::KEYS,

@@ -92,7 +92,11 @@ pub fn attention_in_narrow_tiles<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (Sequences::batch(1, 2), 1, (1, 2), (128, 64), 300, true, 0),
         (Sequences::packed(&[129, 1, 257]), 1, (2, 4), (40, 128), 300, false, 0),
         (Sequences::batch(1, 300), 1, (2, 1), (128, 128), 130, false, 9),
-        // Few queries after a cache so long that its keys are shared out.
+        // Few queries after a cache so long that its keys are shared out: one, several, of odd widths, of several texts.
+        (Sequences::batch(1, 1), 1, (2, 1), (64, 64), 900, true, 0),
+        (Sequences::batch(1, 1), 1, (1, 3), (70, 250), 1300, true, 2),
+        (Sequences::packed(&[1, 2, 1]), 1, (1, 2), (128, 128), 700, true, 1),
+        (Sequences::batch(2, 4), 2, (2, 1), (33, 61), 600, true, 0),
         (Sequences::batch(1, 3), 1, (1, 4), (128, 64), 4000, true, 5),
         (Sequences::packed(&[1, 5]), 1, (2, 1), (64, 64), 1500, true, 0),
     ];

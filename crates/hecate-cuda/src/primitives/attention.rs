@@ -8,8 +8,10 @@
 //! long as tokens times tokens.
 //!
 //! Arguments of 16 bits, `d` and `dv` multiples of 8 up to 256, go through the tensor cores ([`tiles`]). On capability 9.0
-//! there are faster kernels for the commonest calls ([`groups`]). All others are multiplied in 32 bits by the kernels here.
+//! there are faster kernels for the commonest calls ([`groups`]). All others are multiplied in 32 bits by the kernels here, but for
+//! forwards of few queries ([`few`]).
 
+pub(crate) mod few;
 pub(crate) mod groups;
 pub(crate) mod tiles;
 
@@ -227,6 +229,11 @@ impl<'a> AttentionLaunch<'a> {
         width.div_ceil(SLAB)
     }
 
+    /// Sizes of the kernel for few queries, where the forward takes it.
+    fn few(&self) -> Option<(usize, usize)> {
+        few::sizes(self.dims).filter(|_| self.form == Form::Single)
+    }
+
     /// Tiles of queries, the last of a sequence first, since they see most keys.
     fn query_jobs(&self) -> Result<Jobs> {
         let mut list: Vec<_> = self.dims.sequences.tiles(self.form.tile(), 0, |tokens| tokens * self.group()).collect();
@@ -259,9 +266,10 @@ impl<'a> AttentionLaunch<'a> {
         }
         // Keys that a query sees at most; a part has a few tiles of them.
         let keys = self.dims.prefix + self.kept + 1;
+        let least = if self.few().is_some() { few::KEYS } else { 4 * TILE };
         let multiprocessors = self.device.properties().multiprocessors as usize;
         let blocks = 2 * multiprocessors / (jobs.count * self.dims.heads * slabs).max(1);
-        blocks.min(keys / (4 * TILE)).max(1)
+        blocks.min(keys / least).max(1)
     }
 
     /// What all kernels of the call take.
@@ -296,7 +304,7 @@ impl<'a> AttentionLaunch<'a> {
         let y = device.empty([batch, tokens, dims.query_heads, dims.value], self.inputs.q.dtype())?;
         let lse = device.empty([batch, tokens, dims.query_heads], DType::F32)?;
         let jobs = self.query_jobs()?;
-        let slabs = if self.form == Form::Single { Self::slabs(dims.value) } else { 1 };
+        let slabs = if self.form == Form::Single && self.few().is_none() { Self::slabs(dims.value) } else { 1 };
         let parts = self.parts(&jobs, slabs);
         if parts == 1 {
             self.forward_into(&jobs, (slabs, parts), (&y, &lse))?;
@@ -326,6 +334,9 @@ impl<'a> AttentionLaunch<'a> {
             parts: parts as i32,
             apart: (lse.shape().count() / parts) as u64,
         };
+        if let Some(sizes) = self.few() {
+            return few::forward(device, sizes, grid, arguments);
+        }
         match self.form {
             Form::Groups(width) => groups::forward(device, width, grid, arguments),
             Form::Tiles(width) => tiles::forward(device, width, grid, arguments),
