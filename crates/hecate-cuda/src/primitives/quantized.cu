@@ -20,11 +20,11 @@ __device__ __forceinline__ void load_four(Array x, u64 i, float (&four)[4]) {
     for (u32 n = 0; n < 4; n++) four[n] = run.x[n];
 }
 
-// A warp has a row of weights, a lane every 32nd part of it. Lanes next to each other read parts next to each other, of the
+// Blocks of the grid's second axis have other rows of `x`. A warp has a row of weights, a lane every 32nd part of it. Lanes next to each other read parts next to each other, of the
 // weights and of `x`, which the first level of the cache holds.
 template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& args) {
     // Parts of 16 values in a row
-    u32 lane = threadIdx.x % 32;
+    u32 lane = threadIdx.x % 32, first = TOGETHER * blockIdx.y;
     u64 parts = args.inner / PART;
     for (u64 column = grid_thread() / 32; column < args.columns; column += grid_threads() / 32) {
         // Rows follow each other without a gap.
@@ -38,12 +38,12 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
             // The branch is the same for all lanes.
 #pragma unroll
             for (u32 n = 0; n < TOGETHER; n++) {
-                if (n < args.rows)
+                if (first + n < args.rows)
 #pragma unroll
                 for (u32 i = 0; i < PART; i += 4) {
                     // 16 bytes at a time, or 8 of 16-bit elements
                     float x[4];
-                    load_four(args.x, n * args.inner + PART * part + i, x);
+                    load_four(args.x, (first + n) * args.inner + PART * part + i, x);
                     sums[n] += w[i] * x[0] + w[i + 1] * x[1] + w[i + 2] * x[2] + w[i + 3] * x[3];
                 }
             }
@@ -52,12 +52,12 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
         for (u32 n = 0; n < TOGETHER; n++) {
             // In the same order for every column
             float sum = warp_sum(sums[n]);
-            if (lane == 0 && n < args.rows) store(args.y, n * args.columns + column, sum);
+            if (lane == 0 && first + n < args.rows) store(args.y, (first + n) * args.columns + column, sum);
         }
     }
 }
 
-// y = x Wᵀ, of at most TOGETHER rows
+// y = x Wᵀ, TOGETHER rows a block
 KERNEL(quantized_few_rows, FewRows, 256) { BY_FORMAT(args.format, few_rows<FORMAT>(args)) }
 
 // All values, for products of many rows; `quantized.rs` has the twin.

@@ -25,8 +25,13 @@ kernels! { Q4_K {
     "q4_k_four_rows" FourRows { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32 }
 } }
 
-/// Most rows of `x` for which weights are decoded on the fly.
-const FEW: usize = 4;
+/// Most rows of `x` for which weights are decoded on the fly: of more, decoding them once costs less.
+fn few(format: BlockFormat) -> usize {
+    if format == BlockFormat::Q4K { 16 } else { 8 }
+}
+
+/// Rows of `x` of a block of threads; `TOGETHER` in the kernels.
+const TOGETHER: usize = 4;
 
 /// Rows of weights of a block of threads, where the format is `q4_k`.
 const COLUMNS: usize = 16;
@@ -39,8 +44,7 @@ impl QuantizedMatmul for Cuda {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
-        if n > FEW {
-            // What it costs is small beside the product, from some rows on.
+        if n > few(weight.format()) {
             let b = &self.dequantized(weight, x.dtype())?;
             // All values at once, for the time of the call.
             let transpose = Transpose { a: false, b: true };
@@ -51,11 +55,12 @@ impl QuantizedMatmul for Cuda {
         let y = self.empty([n, columns], x.dtype())?;
         // Blocks are read in place.
         let (weights, rows) = (pointer(weight.words()), n as u32);
+        let shared = |grid: Grid| Grid { blocks: (grid.blocks.0, n.div_ceil(TOGETHER), 1), ..grid };
         let (x, out, columns, inner) = (x.into(), (&y).into(), columns as u64, inner as u64);
         match weight.format() {
             BlockFormat::Q4K => {
                 // They ask for weights while the kernel before them ends.
-                let grid = Grid::blocks(weight.rows().div_ceil(COLUMNS), 256);
+                let grid = shared(Grid::blocks(weight.rows().div_ceil(COLUMNS), 256));
                 // What a generated token takes has a kernel of its own.
                 if n == 1 {
                     self.launch_early(grid, 1, &OneRow { x, y: out, weights, columns, inner, rows })?;
@@ -68,7 +73,7 @@ impl QuantizedMatmul for Cuda {
                 // Their blocks are not aligned, or have more bits: they are read by halves of words.
                 let arguments = FewRows { x, y: out, weights, columns, inner, rows, format: format.index() as u32 };
                 // A warp a row of weights.
-                self.launch(Grid::elements(weight.rows().saturating_mul(32)), &arguments)?;
+                self.launch(shared(Grid::elements(weight.rows().saturating_mul(32))), &arguments)?;
             }
         }
         Ok(y)

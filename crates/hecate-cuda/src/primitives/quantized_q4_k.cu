@@ -125,13 +125,13 @@ __device__ __forceinline__ void ask_for_weights(const FewRowsQ4K& args, u64 colu
         if (column + c < args.columns) ask_for(args.weights + (column + c) * row + at);
 }
 
-// y = x Wᵀ of at most ROWS rows.
+// y = x Wᵀ, ROWS rows a block of the grid's second axis.
 template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ4K& args) {
     // Whole steps of a warp, two by two
     constexpr u32 LENGTH = TILE / ROWS, STRIDE = LENGTH + LENGTH / 16, STEP = 256 * BLOCKS;
     __shared__ __align__(16) float shared[ROWS * STRIDE];
     // Rows of weights of neighbouring warps lie next to each other.
-    u32 lane = threadIdx.x % 32;
+    u32 lane = threadIdx.x % 32, first = ROWS > 1 ? ROWS * blockIdx.y : 0;
     u64 column = ((u64)blockIdx.x * WARPS + threadIdx.x / 32) * COLUMNS;
     ask_for_weights(args, column);
     follow();
@@ -154,8 +154,8 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
         __syncthreads();
         for (u32 i = 4 * threadIdx.x; i < ROWS * staged; i += 4 * blockDim.x) {
             u32 n = i / staged, k = i % staged;
-            bool inside = k < length && n < args.rows;
-            Run<4> run = load_run_if<4>(inside, args.x, n * args.inner + start + k);
+            bool inside = k < length && first + n < args.rows;
+            Run<4> run = load_run_if<4>(inside, args.x, (first + n) * args.inner + start + k);
             *(float4*)(shared + n * STRIDE + padded(k)) = make_float4(run.x[0], run.x[1], run.x[2], run.x[3]);
         }
         __syncthreads();
@@ -177,7 +177,8 @@ template <u32 ROWS> __device__ __forceinline__ void q4_k_few_rows(const FewRowsQ
         for (u32 c = 0; c < COLUMNS; c++) {
             // Lanes have other blocks, or other parts of them.
             float sum = warp_sum(sums[n][c]);
-            if (lane == 0 && n < args.rows && column + c < args.columns) store(args.y, n * args.columns + column + c, sum);
+            const u64 row = first + n;
+            if (lane == 0 && row < args.rows && column + c < args.columns) store(args.y, row * args.columns + column + c, sum);
         }
     }
 }
