@@ -267,6 +267,14 @@ impl Array {
         }
         host
     }
+
+    /// The elements as they lie in the pool, without a copy; the array itself where they are no 32-bit floats.
+    pub(crate) fn into_pooled(mut self) -> Result<PooledBuf, Self> {
+        match &mut self.host {
+            Host::F32(values) => Ok(PooledBuf { values: mem::take(values), pool: Arc::clone(&self.pool) }),
+            _ => Err(self),
+        }
+    }
 }
 
 impl From<PooledBuf> for Array {

@@ -4,7 +4,7 @@ mod mixers;
 
 use crate::{
     Config, Dropout, Error, LanguageModel, Precision, Result,
-    language_model::{ALIGNED, SCORES, piece},
+    language_model::{ALIGNED, piece},
 };
 use hecate_core::{Backend, Bytes, Checkpoints, DeviceMemory};
 use mixers::TapeElements;
@@ -27,8 +27,9 @@ const MOST: usize = if usize::BITS < 64 { usize::MAX } else { 1 << 44 };
 /// gradients    4 N, but while they gather what they were made of is let go: only what is more than that counts
 /// activations  e R (2 d + Σ_layers (4 d + 3 m + mixer))
 /// states       4 ⌈T/64⌉ B × elements of the rule's state, layer by layer
-/// scores       2 e R' V: scores, and their gradient, of the R' ≤ R tokens that have them at a time, at most 2²⁸ scores; V
-///              rounded up to a multiple of 64 for 16 bits. Where R' < R, 2 e R d + 4 V d more: what gathers over them
+/// scores       2 e R' V: scores, and their gradient, of the R' ≤ R tokens that have them at a time: e R' V is at most 256 MiB,
+///              and R' a quarter of R where V is 32,768 or more; V rounded up to a multiple of 64 for 16 bits. Where
+///              R' < R, 2 e R d + 4 V d more: what gathers over them
 /// ```
 ///
 /// [`Precision::Fp8`] is counted as [`Precision::Bf16`]: the 8-bit copies of one product's factors come on top, as the library's
@@ -96,7 +97,7 @@ impl Footprint {
             Precision::F32 => config.vocabulary_size,
             Precision::Bf16 | Precision::Fp8 => config.vocabulary_size.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED,
         };
-        let at_once = piece(usize::try_from(rows).unwrap_or(usize::MAX), config.vocabulary_size, SCORES) as u128;
+        let at_once = piece(usize::try_from(rows).unwrap_or(usize::MAX), scores, precision.dtype().size()) as u128;
         // Of several pieces gradients gather: that of the stream, and in 16 bits that of the head, which is added to in place.
         let gathered = match at_once < rows {
             true => rows.saturating_mul(2 * size * hidden).saturating_add(WIDE * scores as u128 * hidden),

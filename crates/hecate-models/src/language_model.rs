@@ -4,7 +4,7 @@ mod loss;
 mod scores;
 
 pub(crate) use loss::LossGradients;
-pub(crate) use scores::{SCORES, piece};
+pub(crate) use scores::piece;
 
 use crate::{
     Builder, Cache, Config, Error, Interrupt, Masks, Parameters, Precision, Random, Result, Tape, Var,
@@ -41,8 +41,8 @@ pub struct LanguageModel<B: Backend> {
     masks: Option<Masks>,
     /// Of the 8-bit factors of such passes, by [`FactorKind::index`](crate::tape::FactorKind::index).
     fp8_scales: Option<Tensor<B>>,
-    /// Scores that losses are made of at a time.
-    scores_at_once: usize,
+    /// Scores that losses are made of at a time, where somebody asked for so many.
+    scores_at_once: Option<usize>,
 }
 
 impl<B: Backend> LanguageModel<B> {
@@ -78,7 +78,7 @@ impl<B: Backend> LanguageModel<B> {
         let norm = RmsNorm::new(&mut model, "norm", hidden, config.norm_eps)?;
         let head = embeddings.head(&mut build, "lm_head", (vocabulary, hidden), config.tie_word_embeddings)?;
         let (device, config, precision) = (device.clone(), Arc::new(config.clone()), Precision::default());
-        let (interrupt, masks, fp8_scales, scores_at_once) = (None, None, None, SCORES);
+        let (interrupt, masks, fp8_scales, scores_at_once) = (None, None, None, None);
         Ok(Self {
             device,
             config,

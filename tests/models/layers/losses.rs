@@ -187,3 +187,72 @@ fn texts_are_measured_with_few_scores_at_a_time() {
     assert_eq!((whole.tokens, pieces.tokens), (60, 60));
     assert_relative_eq!(whole.nats, pieces.nats, max_relative = 1e-6);
 }
+
+/// Tokens of a large vocabulary, which no piece has all scores of.
+const LARGE: usize = 250_000;
+
+/// A model of so many tokens, one layer, a stream of 8.
+fn with_large_vocabulary(precision: Precision) -> LanguageModel<Column> {
+    let config = Config {
+        vocabulary_size: LARGE,
+        tie_word_embeddings: false,
+        // Scores far enough apart to tell one token from another.
+        initializer_range: 0.5,
+        ..Config::uniform("delta", 1, 8, 2).unwrap()
+    };
+    LanguageModel::new(&device(), &config, 5).expect("a model").with_precision(precision)
+}
+
+/// Mean loss in 64 bits, and what the head's gradient times the head's weight must be: `Σ (p − 1ₜ) s / T` over all scores `s`.
+fn large_truth(logits: &[f32], targets: &[u32]) -> (f64, f64) {
+    let (mut loss, mut product) = (0.0, 0.0);
+    for (row, &target) in logits.chunks_exact(LARGE).zip(targets) {
+        let most = row.iter().fold(f64::MIN, |most, &x| most.max(x.into()));
+        let exps: Vec<f64> = row.iter().map(|&x| (f64::from(x) - most).exp()).collect();
+        let (sum, own) = (exps.iter().sum::<f64>(), f64::from(row[target as usize]));
+        loss += sum.ln() + most - own;
+        product += row.iter().zip(exps).map(|(&x, exp)| f64::from(x) * exp / sum).sum::<f64>() - own;
+    }
+    (loss / targets.len() as f64, product / targets.len() as f64)
+}
+
+/// Root of the sum of squares.
+fn length<'a>(values: impl IntoIterator<Item = &'a f32>) -> f64 {
+    values.into_iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt()
+}
+
+#[test]
+fn a_large_vocabulary_has_the_losses_and_gradients_of_all_scores_at_once() {
+    if is_missing() {
+        return;
+    }
+    let inputs: Vec<u32> = (0..10).map(|i| i * 24_989).collect();
+    let targets: Vec<u32> = (0..10).map(|i| 249_999 - i * i * 2_003).collect();
+    // Rounding of 32-bit sums; twice that of a number to 16 bits.
+    for (precision, off) in [(Precision::F32, 1e-5), (Precision::Bf16, 8e-3)] {
+        let run = |model: LanguageModel<Column>| {
+            let (loss, gradients) = model.loss_and_gradients(&inputs, &targets, 2).expect("a pass");
+            (f64::from(loss as f32), values(&gradients))
+        };
+        let model = with_large_vocabulary(precision);
+        let mut cache = model.cache(2).expect("a cache");
+        let logits = model.infer(&inputs, 2, &mut cache).unwrap().to_f32().unwrap();
+        let (expected, product) = large_truth(&logits, &targets);
+        let head = model.parameters().iter().position(|parameter| parameter.name.contains("lm_head")).expect("a head");
+        let weight = model.parameters().iter().nth(head).expect("a head").value.to_f32().unwrap();
+        assert_relative_eq!(f64::from(model.loss(&inputs, &targets, 2).unwrap() as f32), expected, max_relative = 1e-5);
+        let (loss, gradients) = run(model);
+        assert_relative_eq!(loss, expected, max_relative = off);
+        let dhead = gradients[head].as_ref().expect("a gradient");
+        let found: f64 = dhead.iter().zip(&weight).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+        assert!((found - product).abs() <= off * length(dhead) * length(&weight), "{found}, not {product}");
+        let (whole, all) = run(with_large_vocabulary(precision).with_scores_at_once(usize::MAX));
+        assert_relative_eq!(loss, whole, max_relative = 1e-5);
+        assert_eq!(all.len(), gradients.len());
+        for (a, b) in all.iter().zip(&gradients) {
+            let (a, b) = (a.as_ref().expect("a gradient"), b.as_ref().expect("a gradient"));
+            let error = length(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>());
+            assert!(error <= off * length(a), "{error} of {}", length(a));
+        }
+    }
+}

@@ -7,7 +7,7 @@
 use super::fill;
 use crate::{
     Cpu,
-    buffer_pool::PooledBuf,
+    buffer_pool::{Array, PooledBuf},
     device::{floats, pooled_tensor},
     product::{Mat, MatMut, product},
     simd::wide,
@@ -53,13 +53,12 @@ impl Matmul for Cpu {
         let MatmulInputs { a, b, onto } = inputs;
         let MatmulDims { batch, rows, columns, .. } = dims;
         let (x, y) = (floats(a)?, floats(b)?);
-        let mut out = self.take("matmul", batch * rows * columns)?;
-        // `onto` is copied into the result first, and the products are added to it.
+        // Products are added to what is there.
         let kept = if onto.is_some() { 1.0 } else { 0.0 };
-        if let Some(onto) = &onto {
-            let onto = floats(onto)?;
-            fill(self, 1, &mut out, |first, out| out.copy_from_slice(&onto[first..][..out.len()]));
-        }
+        let mut out = match onto {
+            Some(onto) => own(self, onto)?,
+            None => self.take("matmul", batch * rows * columns)?,
+        };
         let blocking = Blocking::new(dims);
         if blocking.columns < columns {
             // Blocks of columns are made apart.
@@ -74,6 +73,20 @@ impl Matmul for Cpu {
         }
         pooled_tensor(self, [batch, rows, columns], dtype, out)
     }
+}
+
+/// The elements in 32 bits, to be added to: without a copy where nobody else holds them.
+fn own(device: &Cpu, onto: Tensor<Cpu>) -> Result<PooledBuf> {
+    let shape = onto.shape().clone();
+    let shared = match onto.into_buffer().map(Array::into_pooled) {
+        Ok(Ok(values)) => return Ok(values),
+        Ok(Err(array)) => Tensor::from_buffer(device, shape, array.dtype(), array)?,
+        Err(shared) => shared,
+    };
+    let values = floats(&shared)?;
+    let mut out = device.take("matmul", values.len())?;
+    fill(device, 1, &mut out, |first, out| out.copy_from_slice(&values[first..][..out.len()]));
+    Ok(out)
 }
 
 /// Rows and columns that are transposed at once.

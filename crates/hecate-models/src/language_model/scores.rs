@@ -10,13 +10,25 @@ use hecate_core::{
     primitives::{self, LossBackward, LossInputs, Losses, Operands, Transpose},
 };
 
-/// Scores that are made at once, of all rows together: 512 MiB in 16 bits.
-pub(crate) const SCORES: usize = 1 << 28;
+/// Bytes of the scores that are made at once, of all rows together.
+const BYTES: usize = 256 << 20;
 
-/// Rows of a piece, where `rows` of so many `columns` are made `most` scores at a time: pieces alike, at least a row each.
-pub(crate) fn piece(rows: usize, columns: usize, most: usize) -> usize {
-    let pieces = rows.saturating_mul(columns).div_ceil(most.max(1)).clamp(1, rows.max(1));
-    rows.div_ceil(pieces).max(1)
+/// A vocabulary of so many tokens is a large one.
+const LARGE: usize = 1 << 15;
+
+/// Pieces that many rows of a large vocabulary are made in, at least: scores of all tokens never exist at once.
+const PIECES: usize = 4;
+
+/// Rows of a piece, where `rows` of so many `columns` are made, each score of `size` bytes: pieces alike, at least a row each.
+pub(crate) fn piece(rows: usize, columns: usize, size: usize) -> usize {
+    let most = BYTES / size.saturating_mul(columns).max(1);
+    alike(rows, if columns < LARGE { most } else { most.min(rows.div_ceil(PIECES)) })
+}
+
+/// Rows of pieces alike, at most so many each, and at least one.
+fn alike(rows: usize, most: usize) -> usize {
+    let pieces = rows.div_ceil(most.max(1));
+    rows.div_ceil(pieces.max(1)).max(1)
 }
 
 /// How scores are made: `x [rows, hidden]` times `Wᵀ`, `W [V, hidden]`.
@@ -24,9 +36,10 @@ const TIMES_WEIGHT: Transpose = Transpose { a: false, b: true };
 
 impl<B: Backend> LanguageModel<B> {
     /// At most so many scores at once, of all tokens of a pass together, and at least those of one token. Losses and gradients
-    /// depend on it by rounding alone. `2²⁸` unless told otherwise.
+    /// depend on it by rounding alone. Unless told otherwise, scores at once take at most 256 MiB, and are those of a quarter of
+    /// the tokens where the vocabulary has 32,768 tokens or more.
     pub fn with_scores_at_once(self, most: usize) -> Self {
-        Self { scores_at_once: most, ..self }
+        Self { scores_at_once: Some(most), ..self }
     }
 
     /// Losses `[rows]` in 32 bits of all `targets`, where the normed stream `x [.., hidden]` stands; for no gradient.
@@ -94,7 +107,10 @@ impl<B: Backend> LanguageModel<B> {
             false => Some(self.head.padded_weight(tape, x, multiple)?.into_value()),
         };
         let (x, targets) = (x.value().reshape([rows, x.value().shape().last()])?, targets.reshape([rows])?);
-        let most = piece(rows, classes, self.scores_at_once);
+        let most = match self.scores_at_once {
+            Some(scores) => alike(rows, scores / classes.max(1)),
+            None => piece(rows, classes.next_multiple_of(multiple), tape.activations().size()),
+        };
         for start in (0..rows).step_by(most) {
             tape.check()?;
             let count = most.min(rows - start);
@@ -131,5 +147,27 @@ struct Piece<B: Backend> {
 impl<B: Backend> Piece<B> {
     fn inputs(&self) -> LossInputs<&Tensor<B>> {
         LossInputs { classes: self.classes, logits: &self.logits, targets: &self.targets }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_bounded_by_bytes_and_by_a_share_of_tokens() {
+        // A large vocabulary: a quarter of the tokens, however few there are.
+        for (rows, expected) in [(0, 1), (1, 1), (2, 1), (24, 6), (1024, 256), (1073, 268), (1 << 20, 268)] {
+            let found = piece(rows, 250_000, 4);
+            assert!(found == expected || rows > 1073 && found <= expected, "{rows}: {found}, not {expected}");
+            assert!(found == 1 || 4 * 250_000 * found <= BYTES && found < rows, "{rows}: {found}");
+        }
+        // Products of GPT-2's vocabulary in 16 bits stay large.
+        assert_eq!(piece(22_528, 50_304, 2), 2504);
+        // One of bytes is whole.
+        assert_eq!(piece(1 << 18, 256, 4), 1 << 18);
+        // Sizes beyond all memory are one row.
+        assert_eq!(piece(usize::MAX, usize::MAX, 4), 1);
+        assert_eq!([alike(36, usize::MAX), alike(36, 0), alike(36, 35), alike(7, 3)], [36, 1, 18, 3]);
     }
 }
