@@ -5,7 +5,7 @@
 
 use hecate::{Choose, Job, devices_of, select};
 use hecate_core::{
-    Backend, Host, Result, Tensor, capture,
+    Backend, Capture, Host, Result, Tensor, capture,
     primitives::{self, Transpose},
     quantized::{BlockFormat, Quantized},
 };
@@ -88,8 +88,8 @@ fn time<B: Backend>(
     for _ in 0..ROUNDS {
         let start = Instant::now();
         match &mut captured {
-            Some(captured) => drop(captured.step(Host::U32(vec![0]))?),
-            None => {
+            Capture::Graph(captured) => drop(captured.step(Host::U32(vec![0]))?),
+            Capture::Refused { .. } => {
                 round(&x)?;
                 device.synchronize()?;
             }

@@ -30,7 +30,8 @@ fn a_step_goes_on_from_the_one_before() {
         let (weight, start, x) =
             (tensor(&device, [2.0, 0.5, 1.0]), tensor(&device, [1.0, 2.0, 3.0]), tensor(&device, [0.0; 3]));
         let mut step = |state: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| next(&weight, &state, &x);
-        let mut recording = device.capture(std::slice::from_ref(&start), &x, &mut step).unwrap().expect("a recording");
+        let mut recording =
+            device.capture(std::slice::from_ref(&start), &x, &mut step).unwrap().graph().expect("a recording");
         // What a recording points to stays, whoever lets go of it.
         drop(weight);
         let others: Vec<_> = (0..50).map(|i| tensor(&device, [i as f32; 3])).collect();
@@ -58,7 +59,7 @@ fn states_that_change_places_are_not_mixed_up() {
             Ok((state, result))
         };
         let mut recording =
-            device.capture(&state, &tensor(&device, [0.0; 3]), &mut step).unwrap().expect("a recording");
+            device.capture(&state, &tensor(&device, [0.0; 3]), &mut step).unwrap().graph().expect("a recording");
         let mut first = || recording.step(Host::F32(vec![0.0; 3])).unwrap().into_f32()[0];
         assert_eq!([first(), first(), first()], [2.0, 1.0, 2.0]);
     }
@@ -69,7 +70,8 @@ fn a_result_may_be_the_state_before() {
     for device in backends() {
         let mut step = |state: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| Ok((vec![p::add(&state[0], &x)?], state[0].clone()));
         let (start, x) = (tensor(&device, [1.0; 3]), tensor(&device, [0.0; 3]));
-        let mut recording = device.capture(std::slice::from_ref(&start), &x, &mut step).unwrap().expect("a recording");
+        let mut recording =
+            device.capture(std::slice::from_ref(&start), &x, &mut step).unwrap().graph().expect("a recording");
         let mut first = || recording.step(Host::F32(vec![2.0; 3])).unwrap().into_f32()[0];
         assert_eq!([first(), first(), first()], [1.0, 3.0, 5.0]);
     }
@@ -101,7 +103,8 @@ fn what_the_host_takes_part_in_is_not_recorded() {
             let factor = x.to_f32()?[0];
             Ok((state, p::scale(factor, &x)?))
         };
-        assert!(device.capture(&[], &x, &mut reading).unwrap().is_none());
+        let why = device.capture(&[], &x, &mut reading).unwrap().graph().map(drop).expect_err("no recording");
+        assert!(why.contains("host") && why.contains("is part of it"), "{why}");
         let mut other = |_: Vec<Tensor<Cuda>>, x: Tensor<Cuda>| Ok((vec![x.clone()], x));
         let refused = device.capture(&[Tensor::zeros(&device, [2], DType::F32).unwrap()], &x, &mut other);
         assert!(matches!(refused.map(drop), Err(Error::Config { option: "state", .. })));

@@ -34,6 +34,7 @@ mod devices;
 mod fp8;
 mod layers;
 mod levels;
+mod prepared;
 mod quantized;
 mod steps;
 mod training;

@@ -10,6 +10,7 @@ mod devices;
 mod fp8;
 mod layers;
 mod levels;
+mod prepared;
 mod quantized;
 mod steps;
 mod stopping;
@@ -26,6 +27,10 @@ use hecate_cuda::Cuda;
 pub(crate) type Column = Cuda;
 
 /// Opens the device under test.
+///
+/// Kernels are gathered where somebody prepares them: this program compiles none of them, so each is compiled when it is
+/// first started.
 fn open() -> Result<Column> {
+    hecate_cuda::compile_through("no program".into(), Vec::new());
     Cuda::new(0)?.with_poisoned_memory()
 }

@@ -3,7 +3,7 @@
 use crate::column::{Column, device, is_missing};
 use crate::configs;
 use hecate_conformance::{Array, error};
-use hecate_core::DType;
+use hecate_core::{DType, Device};
 use hecate_models::{
     Cache, Config, Error, LanguageModel, RuleConfig,
     generate::generate_all,
@@ -302,6 +302,28 @@ fn texts_are_drawn_as_the_host_draws_them() {
             // More than a device draws at a time, and not whole times as many.
             assert_eq!(drawn(&model, &prompts, 37), drawn_by_the_host(&model, &prompts, 37), "{mixer}");
         }
+    }
+}
+
+/// Where no step is captured, it is known why: what the device cannot do, or which layer hinders it.
+#[test]
+fn why_tokens_are_drawn_call_by_call() {
+    if is_missing() {
+        return;
+    }
+    for (mixer, captured) in [("delta", Column::NAME == "cuda"), ("attention", false)] {
+        let model = LanguageModel::new(&device(), &Config::uniform(mixer, 2, 32, 2).unwrap(), 5).unwrap();
+        let sampler = Sampler::new(Sampling::default()).unwrap();
+        let mut texts = generate_all(&model, &[&[1, 2, 3]], vec![sampler]).unwrap();
+        texts.next().expect("a token").unwrap();
+        assert_eq!(texts.why_call_by_call(), None, "{mixer}: nothing was asked for yet");
+        texts.next().expect("a token").unwrap();
+        assert_eq!(texts.is_captured(), captured, "{mixer}");
+        let why = match mixer {
+            "attention" => Some("the mixer of layer 0 does other work at other positions".to_owned()),
+            _ => (!captured).then(|| format!("{} captures nothing", Column::NAME)),
+        };
+        assert_eq!(texts.why_call_by_call(), why.as_deref(), "{mixer}");
     }
 }
 

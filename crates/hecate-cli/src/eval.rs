@@ -5,6 +5,7 @@ use crate::{
     device::{Choice, with_device},
     error::{Error, Result},
     measure::{Measurement, print, segment},
+    progress,
     runs::RunArgs,
     sources::{self, MemoryArgs},
     visible::visible_path,
@@ -76,6 +77,8 @@ impl Job for EvalArgs {
         let segment = learned.as_ref().map_or(SEGMENT, segment);
         // Losses are per token; bits a byte count the text's own bytes, so tokenizers compare.
         let measurement = Measurement { model: &model, stream: &stream, window, segment, time: None, shown: true };
+        // Told where there is something to wait for: a new GPU, or a new version.
+        measurement.prepare(&mut |kernels| progress::say(&progress::compiling(kernels)))?;
         // Ctrl-C ends the program: a part of a text has no score.
         let figures = measurement.take(&|| false)?;
         // A table, so that both figures stand below each other.

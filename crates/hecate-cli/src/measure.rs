@@ -9,7 +9,7 @@ use clap::Args;
 use hecate_core::Backend;
 use hecate_models::{
     LanguageModel,
-    evaluate::{Budget, POSITIONS, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_by_position},
+    evaluate::{self, Budget, POSITIONS, SEGMENT, Score, evaluate, evaluate_afresh, evaluate_by_position},
     text::Stream,
     trainer::{FirstStates, Settings},
 };
@@ -99,6 +99,13 @@ pub(crate) fn segment(settings: &Settings) -> usize {
 }
 
 impl<B: Backend> Measurement<'_, B> {
+    /// What the figures would wait for bit by bit, at once: `tell` is called with the number of kernels that are compiled.
+    pub(crate) fn prepare(&self, tell: &mut dyn FnMut(usize)) -> Result<()> {
+        // A call of either kind: of fresh windows, and of the pass over all.
+        let calls = [(self.segment, self.window), (SEGMENT, usize::MAX)];
+        Ok(evaluate::prepare(self.model, self.stream, &calls, tell)?)
+    }
+
     /// Both figures, until somebody asks to stop: the score is then that of what was read.
     pub(crate) fn take(&self, stopped: &dyn Fn() -> bool) -> Result<[Figure; 2]> {
         // From here on the time of both runs.

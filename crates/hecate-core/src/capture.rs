@@ -22,6 +22,31 @@ pub trait CapturedStep<D: Device>: Send {
     fn before(&self) -> Result<Vec<Tensor<D>>>;
 }
 
+/// What became of a request to capture a [`Step`] or [`Work`]: `G` replays it.
+#[derive(Debug)]
+pub enum Capture<G> {
+    /// A graph of it.
+    Graph(G),
+    /// None: it has to go call by call.
+    Refused {
+        /// In words.
+        why: String,
+    },
+}
+
+impl<G> Capture<G> {
+    /// The graph, or why there is none.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub fn graph(self) -> std::result::Result<G, String> {
+        match self {
+            Self::Graph(graph) => Ok(graph),
+            Self::Refused { why } => Err(why),
+        }
+    }
+}
+
 /// Captures a step as a graph for states and inputs shaped like these, where the device can ([`Device::capture`]).
 ///
 /// # Errors
@@ -32,7 +57,7 @@ pub fn capture<D: Device>(
     state: &[Tensor<D>],
     input: &Tensor<D>,
     step: &mut Step<'_, D>,
-) -> Result<Option<Box<dyn CapturedStep<D>>>> {
+) -> Result<Capture<Box<dyn CapturedStep<D>>>> {
     let check_all = |state: &[Tensor<D>]| state.iter().try_for_each(|x| x.check_device(device, "capture", "state"));
     check_all(state)?;
     input.check_device(device, "capture", "input")?;
@@ -58,18 +83,6 @@ pub trait Replay<D: Device>: Debug + Send {
     fn replay(&mut self, inputs: Vec<Host>, read: &[&Tensor<D>]) -> Result<bool>;
 }
 
-/// What became of a request to capture [`Work`].
-#[derive(Debug)]
-pub enum Capture<D: Device> {
-    /// A graph of it.
-    Graph(Box<dyn Replay<D>>),
-    /// None: this work has to go call by call.
-    Refused {
-        /// In words.
-        why: String,
-    },
-}
-
 /// Captures work as a graph, where the device can ([`Device::capture_work`]).
 ///
 /// # Errors
@@ -80,7 +93,7 @@ pub fn capture_work<D: Device>(
     inputs: &[Tensor<D>],
     read: &[&Tensor<D>],
     work: &mut Work<'_, D>,
-) -> Result<Capture<D>> {
+) -> Result<Capture<Box<dyn Replay<D>>>> {
     inputs.iter().try_for_each(|x| x.check_device(device, "capture", "input"))?;
     read.iter().try_for_each(|x| x.check_device(device, "capture", "read"))?;
     device.capture_work(inputs, read, work)

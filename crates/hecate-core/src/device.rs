@@ -1,6 +1,6 @@
 //! What a device must provide before it has any cell.
 
-use crate::{Capture, CapturedStep, DType, DeviceId, DeviceMemory, Error, Host, Result, Step, Tensor, Work};
+use crate::{Capture, CapturedStep, DType, DeviceId, DeviceMemory, Error, Host, Replay, Result, Step, Tensor, Work};
 use std::fmt::Debug;
 
 /// A place that holds arrays and runs work in order: a CPU pool, a CUDA stream, a WebGPU queue.
@@ -73,7 +73,7 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
 
     /// Captures a step as a graph for states and inputs shaped like these; the first [`CapturedStep::step`] goes on from
     /// `state`. The step must do the same work whatever the values are, and whatever it was called with before. While it
-    /// is captured, other threads that use the device's value wait. None where the device gains nothing or cannot do so,
+    /// is captured, other threads that use the device's value wait. Refused where the device gains nothing or cannot do so,
     /// or where the step cannot be repeated so: it copies to or from the host on its way.
     ///
     /// # Errors
@@ -83,8 +83,8 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
         _state: &[Tensor<Self>],
         _input: &Tensor<Self>,
         _step: &mut Step<'_, Self>,
-    ) -> Result<Option<Box<dyn CapturedStep<Self>>>> {
-        Ok(None)
+    ) -> Result<Capture<Box<dyn CapturedStep<Self>>>> {
+        Ok(captures_nothing::<Self, _>())
     }
 
     /// Captures work as a graph, without running it. It must have run once before, so that all that it needs is there. What
@@ -99,8 +99,8 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
         _inputs: &[Tensor<Self>],
         _read: &[&Tensor<Self>],
         _work: &mut Work<'_, Self>,
-    ) -> Result<Capture<Self>> {
-        Ok(Capture::Refused { why: format!("{} captures nothing", Self::NAME) })
+    ) -> Result<Capture<Box<dyn Replay<Self>>>> {
+        Ok(captures_nothing::<Self, _>())
     }
 
     /// Whether [`Device::capture_work`] captures anything.
@@ -117,6 +117,11 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     fn prepare(&self, _work: &mut dyn FnMut(), _tell: &mut dyn FnMut(usize)) -> Result<()> {
         Ok(())
     }
+}
+
+/// The answer of a device without graphs.
+fn captures_nothing<D: Device, G>() -> Capture<G> {
+    Capture::Refused { why: format!("{} captures nothing", D::NAME) }
 }
 
 /// [`Device::check_buffer`] of a device with memory of its own, for a buffer of `bytes` bytes that `owner` made. It may be

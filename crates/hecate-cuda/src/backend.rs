@@ -8,7 +8,8 @@ use crate::{
     prepare::prepare,
 };
 use hecate_core::{
-    Capture, CapturedStep, DType, Device, DeviceId, DeviceMemory, Host, Result, Step, Tensor, Work, check_memory,
+    Capture, CapturedStep, DType, Device, DeviceId, DeviceMemory, Host, Replay, Result, Step, Tensor, Work,
+    check_memory,
 };
 
 impl Device for Cuda {
@@ -64,7 +65,7 @@ impl Device for Cuda {
         state: &[Tensor<Self>],
         input: &Tensor<Self>,
         step: &mut Step<'_, Self>,
-    ) -> Result<Option<Box<dyn CapturedStep<Self>>>> {
+    ) -> Result<Capture<Box<dyn CapturedStep<Self>>>> {
         capture(self, state, input, step)
     }
 
@@ -74,7 +75,7 @@ impl Device for Cuda {
         inputs: &[Tensor<Self>],
         read: &[&Tensor<Self>],
         work: &mut Work<'_, Self>,
-    ) -> Result<Capture<Self>> {
+    ) -> Result<Capture<Box<dyn Replay<Self>>>> {
         capture_work(self, inputs, read, work)
     }
 

@@ -64,16 +64,19 @@ fn empty_like(device: &Cuda, arrays: &[Tensor<Cuda>]) -> Result<Vec<Tensor<Cuda>
     arrays.iter().map(|x| device.empty(x.shape().clone(), x.dtype())).collect()
 }
 
-/// Runs the step once, so that all kernels and tables are there, then captures it; nothing where that cannot be done.
+/// Runs the step once, so that all kernels and tables are there, then captures it; where that cannot be done it says why.
 pub(crate) fn capture(
     device: &Cuda,
     state: &[Tensor<Cuda>],
     input: &Tensor<Cuda>,
     step: &mut Step<'_, Cuda>,
-) -> Result<Option<Box<dyn CapturedStep<Cuda>>>> {
+) -> Result<Capture<Box<dyn CapturedStep<Cuda>>>> {
     // Without pools memory cannot belong to a graph. What starts no kernels is none.
-    if !device.context().has_async_alloc() || device.modules().gathers() {
-        return Ok(None);
+    if !device.context().has_async_alloc() {
+        return refused("the GPU has no pools of memory".to_owned());
+    }
+    if device.modules().gathers() {
+        return refused("kernels are only prepared now".to_owned());
     }
     // Opened now, as for other work.
     let _ = device.side_blas();
@@ -98,13 +101,15 @@ pub(crate) fn capture(
         let next = moved_aside(device, &state, next)?;
         copy_all(device, &next.iter().zip(&state).collect::<Vec<_>>())
     };
+    // Why the last attempt failed.
+    let mut broken = String::new();
     for _ in 0..ATTEMPTS {
         let attempt = Attempt::make(device, std::slice::from_ref(&input), &mut work)?;
         device.stream().join(device.uploads()).map_err(|error| failed("capturing a step", error))?;
         match attempt.outcome {
             Ok(graph) => {
                 let (device, _token, _arena, _state) = (device.clone(), attempt.token, attempt.arena, state);
-                return Ok(Some(Box::new(CapturedGraph {
+                return Ok(Capture::Graph(Box::new(CapturedGraph {
                     device,
                     graph,
                     _token,
@@ -116,12 +121,22 @@ pub(crate) fn capture(
                 })));
             }
             // The same would happen again: the step goes call by call.
-            Err(Failure::Refused(_)) => return Ok(None),
+            Err(Failure::Refused(what)) => return refused_for(what),
             // It ran a moment ago: what fails now is the capture.
-            Err(Failure::Broken(_)) => {}
+            Err(Failure::Broken(error)) => broken = error.to_string(),
         }
     }
-    Ok(None)
+    refused(broken)
+}
+
+/// There is no graph, for this reason.
+fn refused<G>(why: String) -> Result<Capture<G>> {
+    Ok(Capture::Refused { why })
+}
+
+/// There is no graph of what asks for this.
+fn refused_for<G>(what: &str) -> Result<Capture<G>> {
+    refused(format!("{what} is part of it"))
 }
 
 /// A graph of work that reads `inputs`, with all that it points to.
@@ -179,8 +194,7 @@ pub(crate) fn capture_work(
     inputs: &[Tensor<Cuda>],
     read: &[&Tensor<Cuda>],
     work: &mut Work<'_, Cuda>,
-) -> Result<Capture<Cuda>> {
-    let refused = |why: String| Ok(Capture::Refused { why });
+) -> Result<Capture<Box<dyn Replay<Cuda>>>> {
     if !device.captures_work() {
         return refused("it is turned off, or the GPU has no pools of memory".to_owned());
     }
@@ -203,7 +217,7 @@ pub(crate) fn capture_work(
                 return Ok(Capture::Graph(Box::new(captured)));
             }
             // The same would happen again.
-            Err(Failure::Refused(what)) => return refused(format!("{what} is part of it")),
+            Err(Failure::Refused(what)) => return refused_for(what),
             // The work ran before: what fails now is the capture.
             Err(Failure::Broken(error)) => broken = error.to_string(),
         }

@@ -19,10 +19,10 @@ use std::{
 
 /// A program that compiles the kernels that its arguments name.
 #[derive(Debug)]
-struct CompilingProgram {
-    path: PathBuf,
+pub(crate) struct CompilingProgram {
+    pub(crate) path: PathBuf,
     /// Before those that [`arguments`] makes.
-    first: Vec<String>,
+    pub(crate) first: Vec<String>,
 }
 
 /// The program that compiles.
@@ -57,11 +57,20 @@ pub(crate) fn arguments(compiler: &Compiler, &(source, kernel): &Wanted) -> [Str
 pub(crate) fn prepare(device: &Cuda, work: &mut dyn FnMut(), tell: &mut dyn FnMut(usize)) {
     // Without one they are compiled one by one, when they are first started.
     let Some(program) = PROGRAM.get() else { return };
-    let Some(mut wanted) = device.modules().gather(work) else { return };
+    let Some(wanted) = device.modules().gather(work) else { return };
     // Another thread may be about the same kernels: they are there after it.
     static COMPILES: Mutex<()> = Mutex::new(());
     let _alone = COMPILES.lock().unwrap_or_else(PoisonError::into_inner);
-    let compiler = device.modules().compiler();
+    fill(device.modules().compiler(), program, wanted, tell);
+}
+
+/// Puts those of these kernels that the cache lacks into it, and says before how many there are.
+pub(crate) fn fill(
+    compiler: &Compiler,
+    program: &CompilingProgram,
+    mut wanted: Vec<Wanted>,
+    tell: &mut dyn FnMut(usize),
+) {
     // A cache that has them, or a driver that compiles PTX, leaves nothing to do.
     wanted.retain(|(source, kernel)| compiler.lacks(source, kernel));
     // Without a cache that can be written, other programs would compile for nobody.

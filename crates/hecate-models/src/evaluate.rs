@@ -156,6 +156,27 @@ pub fn evaluate_by_position<B: Backend>(
     Ok(scores)
 }
 
+/// Makes at once what measurements of this stream would wait for bit by bit ([`Device::prepare`](hecate_core::Device::prepare)):
+/// those in windows of `length` with `segment` tokens a call, for each `(segment, length)` of `calls`. `tell` is called with
+/// the number of kernels that are compiled.
+///
+/// # Errors
+/// The device's own failures.
+pub fn prepare<B: Backend>(
+    model: &LanguageModel<B>,
+    stream: &Stream,
+    calls: &[(usize, usize)],
+    tell: &mut dyn FnMut(usize),
+) -> Result<()> {
+    let mut work = || {
+        for &at in calls {
+            // One call; what it finds means nothing.
+            let _ = measure(model, stream, at, |_, _| ControlFlow::Break(()));
+        }
+    };
+    Ok(model.device().prepare(&mut work, tell)?)
+}
+
 /// Predicts the stream's tokens in windows of `length` with fresh memories, at most `segment` tokens a call. `take` gets the
 /// losses of each call and where in the stream the first of them is; it may break off. Returns the cache after the last call.
 fn measure<B: Backend>(

@@ -1,7 +1,7 @@
 //! Continuing texts.
 
 use crate::{Cache, Error, LanguageModel, Result, evaluate::SEGMENT, sampling::Sampler};
-use hecate_core::{Backend, CapturedStep, Host, Tensor};
+use hecate_core::{Backend, Capture, CapturedStep, Host, Tensor};
 use std::{collections::VecDeque, fmt, iter::FusedIterator};
 
 /// Tokens of a text that a device draws before the host looks at them. Fewer come to a terminal more smoothly, and more cost
@@ -30,6 +30,8 @@ pub struct Texts<'a, B: Backend> {
     captured: Option<Box<dyn CapturedStep<B>>>,
     /// Whether the device was asked to capture.
     asked: bool,
+    /// Why it did not.
+    refusal: Option<String>,
     /// Drawn by the device, and not yet handed out.
     ahead: VecDeque<Vec<u32>>,
     /// Handed out, but not yet read by the model; with a captured step all since the state that its last run began from.
@@ -72,8 +74,8 @@ pub fn generate_all<'a, B: Backend>(
         return Err(Error::config("samplers", samplers.len(), expected));
     }
     let (cache, logits, group) = (model.cache(prompts.len())?, Vec::new(), Vec::new());
-    let (captured, asked, ahead, unread, failed) = (None, false, VecDeque::new(), Vec::new(), false);
-    let mut texts = Texts { model, cache, samplers, logits, group, captured, asked, ahead, unread, failed };
+    let (captured, asked, refusal, ahead, unread, failed) = (None, false, None, VecDeque::new(), Vec::new(), false);
+    let mut texts = Texts { model, cache, samplers, logits, group, captured, asked, refusal, ahead, unread, failed };
     // A token of every text at a time.
     let columns: Vec<Vec<u32>> = (0..length).map(|i| prompts.iter().map(|prompt| prompt[i]).collect()).collect();
     columns.chunks(SEGMENT).try_for_each(|segment| texts.read(segment))?;
@@ -118,6 +120,11 @@ impl<B: Backend> Texts<'_, B> {
         self.captured.is_some()
     }
 
+    /// Why tokens are drawn call by call, in words; none before the second token, and where a captured step is replayed.
+    pub fn why_call_by_call(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
     /// Reads tokens and keeps the last ones' logits. The cache moves on by whole groups; the tokens of an unfinished group
     /// are read from a copy of it.
     fn read(&mut self, tokens: &[Vec<u32>]) -> Result<()> {
@@ -155,11 +162,14 @@ impl<B: Backend> Texts<'_, B> {
         if !self.asked && !self.unread.is_empty() {
             let streams: Vec<_> = self.samplers.iter().map(Sampler::stream).collect();
             let options = self.samplers[0].options();
-            self.captured = self.model.capture(&self.cache, &options, (&self.unread[0], &streams), AHEAD)?;
-            self.asked = true;
-            if self.captured.is_none() {
-                tracing::info!("tokens are drawn call by call: the device captures no step of this model");
+            match self.model.capture(&self.cache, &options, (&self.unread[0], &streams), AHEAD)? {
+                Capture::Graph(step) => (self.captured, self.refusal) = (Some(step), None),
+                Capture::Refused { why } => {
+                    tracing::info!(why, "tokens are drawn call by call");
+                    self.refusal = Some(why);
+                }
             }
+            self.asked = true;
         }
         if self.captured.is_some() {
             return self.replayed();

@@ -13,7 +13,7 @@ use crate::{
     layers::{Block, Context, Counts, Embedding, Linear, RmsNorm},
 };
 use hecate_core::{
-    Backend, CapturedStep, DType, Sequences, Tensor,
+    Backend, Capture, CapturedStep, DType, Sequences, Tensor,
     primitives::{self, Draw, ProjectionEnd, Sampled},
 };
 use std::sync::Arc;
@@ -241,20 +241,23 @@ impl<B: Backend> LanguageModel<B> {
 
     /// Tokens drawn one after another from where `cache` stands, captured by the device to be replayed: `count` of every text,
     /// `[count, batch]`, whatever the input. The first thing that is read is `unread [batch]`; a text's draws go on with its row
-    /// of `streams`. The state is that of the cache, then the unread tokens `[batch, 1]` and the streams `[batch, 3]`. None where
-    /// the device gains nothing, or where a mixer does other work at other positions.
+    /// of `streams`. The state is that of the cache, then the unread tokens `[batch, 1]` and the streams `[batch, 3]`. Refused
+    /// where the device gains nothing, or where a mixer does other work at other positions.
     pub(crate) fn capture(
         &self,
         cache: &Cache<B>,
         draw: &Draw,
         (unread, streams): (&[u32], &[[u32; 3]]),
         count: usize,
-    ) -> Result<Option<Box<dyn CapturedStep<B>>>> {
-        let counts = self.blocks.iter().map(|block| block.mixer().counts()).max().unwrap_or(Counts::Nobody);
-        let cache = &match counts {
-            Counts::Nobody => cache.clone(),
-            Counts::Device => cache.clone().counted_by_device(&self.device)?,
-            Counts::Host => return Ok(None),
+    ) -> Result<Capture<Box<dyn CapturedStep<B>>>> {
+        let counts = |block: &Block<B>| block.mixer().counts();
+        if let Some(layer) = self.blocks.iter().position(|block| counts(block) == Counts::Host) {
+            let why = format!("the mixer of layer {layer} does other work at other positions");
+            return Ok(Capture::Refused { why });
+        }
+        let cache = &match self.blocks.iter().map(counts).max() {
+            Some(Counts::Device) => cache.clone().counted_by_device(&self.device)?,
+            _ => cache.clone(),
         };
         let batch = cache.batch();
         let mut state = cache.arrays();

@@ -17,7 +17,7 @@ pub use symmetric::SymmetricGroup;
 
 use crate::{
     At, Config, Error, Interrupt, LanguageModel, Masks, Place, Random, Result,
-    optimizer::{AdamW, Constants},
+    optimizer::{self, AdamW, Constants},
     schedule::Schedule,
 };
 use hecate_core::Backend;
@@ -78,6 +78,28 @@ impl<B: Backend> TaskModel<B> {
     /// The same model, whose steps and answers end with [`Error::Stopped`] once `interrupt` was asked for.
     pub fn with_interrupt(self, interrupt: Interrupt) -> Self {
         Self { model: self.model.with_interrupt(interrupt), ..self }
+    }
+
+    /// Makes at once what a first step and a first answer would wait for bit by bit
+    /// ([`Device::prepare`](hecate_core::Device::prepare)), of questions like these: `tell` is called with the number of kernels
+    /// that are compiled. Nothing is learned.
+    ///
+    /// # Errors
+    /// The device's own failures.
+    pub fn prepare(&mut self, questions: &Questions, tell: &mut dyn FnMut(usize)) -> Result<()> {
+        let Questions { batch, inputs, rows, answers } = questions;
+        let device = self.model.device().clone();
+        self.model.set_masks(Some(Masks { seed: self.seed, step: 1, pass: 0 }));
+        let model = &self.model;
+        let mut work = || {
+            // What they find means nothing.
+            if let Ok((_, gradients)) = model.answer_loss_and_gradients(inputs, *batch, rows, answers) {
+                let _ = optimizer::norm_squared(&device, &gradients);
+            }
+            let _ = optimizer::rehearse(&device);
+            let _ = model.answer_scores(inputs, *batch, rows).and_then(|scores| Ok(scores.to_f32()?));
+        };
+        Ok(device.prepare(&mut work, tell)?)
     }
 
     /// One step on these questions; returns the mean loss before it, in nats a question.

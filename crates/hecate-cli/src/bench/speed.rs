@@ -11,14 +11,16 @@ mod operations;
 use crate::{
     device::{Choice, with_device},
     error::{Error, Result},
-    progress::{PAUSE, Ticker, say},
+    progress::{PAUSE, Ticker, compiling, say},
     table::Table,
 };
 use clap::Args;
 use clock::Clock;
 use hecate::Job;
 use hecate_conformance::{Case, Sizes, oracle::Oracle, report::check_rule};
-use hecate_core::{Backend, DType, Dims, Inputs, Kernel, Rule, forward, infer, memory, rules::*};
+use hecate_core::{
+    Backend, DType, Dims, Forward, Inputs, Kernel, Outputs, Rule, Tensor, forward, infer, memory, rules::*,
+};
 use operations::Counted;
 use serde_json::{Value, json};
 use std::{
@@ -209,6 +211,11 @@ impl SpeedArgs {
         let dims = Dims::new(batch, tokens, heads, width, width);
         rule.check(&dims)?;
         check_room(rule, &dims)?;
+        let case = Case::new(rule, Sizes::new(batch, tokens, heads, width, width), 1);
+        // Arrays are uploaded before the clock starts.
+        let (inputs, grads) = (case.upload(device, self.dtype)?, case.upload_grads(device, self.dtype)?);
+        let mut token = Case::new(rule, Sizes::new(batch, 1, heads, width, width), 2).upload(device, self.dtype)?;
+        prepare(device, rule, [&inputs, &token], &grads)?;
         // Small sizes, in 32 bits: wrong results are found, not those of this very shape.
         let cell = check_rule(device, rule);
         if !cell.passed {
@@ -222,9 +229,6 @@ impl SpeedArgs {
             let (rule, operations) = (name.to_owned(), operations * tokens as f64 * factor);
             take(SpeedRow { rule, size, pass, seconds, tokens: batch * tokens, operations })
         };
-        let case = Case::new(rule, Sizes::new(batch, tokens, heads, width, width), 1);
-        // Arrays are uploaded before the clock starts.
-        let (inputs, grads) = (case.upload(device, self.dtype)?, case.upload_grads(device, self.dtype)?);
         row("forward", clock.time(&mut || infer(device, rule, &inputs).map(drop))?, tokens, 1.0)?;
         // Clones share buffers: what is timed is the pass, not copies of its arguments.
         let mut both = || {
@@ -237,7 +241,6 @@ impl SpeedArgs {
             // A group's gradients are of the memory that it began with, which a single token does not know.
             return Ok(());
         }
-        let mut token = Case::new(rule, Sizes::new(batch, 1, heads, width, width), 2).upload(device, self.dtype)?;
         let mut decode = || {
             // Each call waits for the state of the one before it, as in generation.
             // What one token leaves is what the next one finds.
@@ -246,6 +249,21 @@ impl SpeedArgs {
         };
         row("decode", clock.time(&mut decode)?, 1, 1.0)
     }
+}
+
+/// The kernels of a rule's passes at once: a first call would compile them one by one, while the clock runs.
+fn prepare<R: Rule, B: Kernel<R>>(
+    device: &B,
+    rule: R,
+    [inputs, token]: [&Inputs<R, Tensor<B>>; 2],
+    grads: &Outputs<R, Tensor<B>>,
+) -> Result<()> {
+    let mut work = || {
+        // What they find means nothing.
+        let _ = (infer(device, rule, inputs), infer(device, rule, token));
+        let _ = forward(device, rule, inputs.clone()).and_then(|Forward { pass, .. }| pass.backward(grads.clone()));
+    };
+    Ok(device.prepare(&mut work, &mut |kernels| say(&compiling(kernels)))?)
 }
 
 /// Refuses arguments and gradients that the host has no room for: they are drawn there, in 64 bits.

@@ -208,6 +208,10 @@ impl Sweep<'_> {
         self.schedule.note_state(ticket.entry, state(model.model())?);
         // Waits of one thread's device are none of another's.
         let mut model = model.with_interrupt(self.stop.interrupt().apart());
+        // Those of the first step, drawn apart: a run draws them again.
+        let first = task.questions(&mut Purpose::Learning.random(seed), self.settings.batch)?;
+        // Runs beside each other find what the first of them compiled.
+        model.prepare(&first, &mut |kernels| progress.compiling(kernels))?;
         let learned = self.train(task, &mut model, seed, progress)?;
         self.measured(task, &model, (rate, seed), learned)
     }

@@ -3,7 +3,7 @@
 use super::nvrtc;
 use crate::{
     compile::{Compiler, Image, keep, read, write},
-    prepare::{arguments, compile_kernel},
+    prepare::{CompilingProgram, arguments, compile_kernel, fill},
     primitives::optimizer,
     source::KernelSource,
 };
@@ -159,6 +159,48 @@ fn kernels_that_other_programs_compile() {
     assert!(lacks());
     compiler(folder.path()).fill(wanted.0, wanted.1).expect("a cubin");
     assert!(!lacks());
+}
+
+/// The process that [`fill`] starts here: what it is to compile are its last arguments, its cache is in the environment.
+#[test]
+#[ignore = "compiles for another test"]
+fn compiling_program() {
+    let all: Vec<String> = std::env::args().collect();
+    compile_kernel(&all[all.len() - 4..]).expect("a cubin");
+}
+
+/// All kernels that the cache lacks are compiled by programs of their own, which is said once; those that it has are not.
+#[cfg(unix)]
+#[test]
+fn many_are_compiled_beside_each_other() {
+    let Some(_) = nvrtc() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = std::env::current_exe().expect("this program").display().to_string();
+    // The shell names the cache; filters that no test has are of no effect.
+    let script =
+        r#"HECATE_CACHE="$1" exec "$2" tests::cache::compiling_program --exact --ignored -- "$3" "$4" "$5" "$6""#;
+    let first = ["-c", script, "sh", &folder.path().display().to_string(), &own].map(str::to_owned).to_vec();
+    let program = CompilingProgram { path: "/bin/sh".into(), first };
+    let compiler = compiler(&folder.path().join("cuda"));
+    let wanted = || vec![(&optimizer::SOURCE, "adamw"), (&optimizer::SOURCE, "squares")];
+    let mut told = Vec::new();
+    fill(&compiler, &program, wanted()[..1].to_vec(), &mut |kernels| told.push(kernels));
+    assert_eq!(
+        wanted().iter().map(|(source, kernel)| compiler.lacks(source, kernel)).collect::<Vec<_>>(),
+        [false, true]
+    );
+    // One is there by now, and then both.
+    fill(&compiler, &program, wanted(), &mut |kernels| told.push(kernels));
+    fill(&compiler, &program, wanted(), &mut |kernels| told.push(kernels));
+    assert_eq!(told, [1, 1]);
+    assert!(wanted().iter().all(|(source, kernel)| !compiler.lacks(source, kernel)));
+    // A program that does not start is no failure: kernels are then compiled when they are first started.
+    let other = tempfile::tempdir().expect("a folder");
+    let nothing = CompilingProgram { path: folder.path().join("no program"), first: Vec::new() };
+    let compiler = Compiler::new((8, 0), 13_000).in_folder(other.path().to_owned());
+    fill(&compiler, &nothing, wanted(), &mut |kernels| told.push(kernels));
+    assert_eq!(told, [1, 1, 2]);
+    assert!(wanted().iter().all(|(source, kernel)| compiler.lacks(source, kernel)));
 }
 
 /// What the driver refuses is not kept, the PTX is tried last, and the error names everything.

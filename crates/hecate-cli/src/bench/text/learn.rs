@@ -105,6 +105,7 @@ impl<'a> TextRuns<'a> {
             time: None,
             shown: false,
         };
+        measurement.prepare(&mut |kernels| progress.compiling(kernels))?;
         // Whoever asks to stop ends both through the model.
         row.fresh = Some(measurement.fresh(&Budget::new(None), &|| false)?.score);
         row.positions = measurement.by_position()?.into_iter().map(|figure| figure.score).collect();
