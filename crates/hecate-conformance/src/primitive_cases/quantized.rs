@@ -8,10 +8,14 @@ use crate::{Array, Random};
 use hecate_core::{
     Result, Tensor,
     primitives::{self, Primitives},
-    quantized::{BlockFormat, Quantized},
+    quantized::{BlockFormat, KScales, Quantized},
 };
 
-/// `x Wᵀ` for every format: a row, few rows and many, rows of weights that fill no tile, and leading axes.
+/// Values of 6 bits: as many rows of weights have every one at every place.
+const SIX_BITS: usize = 64;
+
+/// `x Wᵀ` for every format: a row, few rows and many, rows of weights that fill no tile, and leading axes. Then all scales and
+/// minima of 6 bits.
 pub fn quantized_matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     // Axes of `x` without the last, blocks of a row and rows of weights.
     let sizes: [(&[usize], usize, usize); 6] =
@@ -21,6 +25,10 @@ pub fn quantized_matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     // Longer than what a GPU has of `x` at a time.
     cases.extend(BlockFormat::ALL.map(|format| product(format, &[2], 9 * 256 / format.block(), 2)));
     cases.push(product(BlockFormat::Q4K, &[1], 33, 2));
+    for format in [BlockFormat::Q5K, BlockFormat::Q4K] {
+        cases.extend([&[][..], &[3], &[7], &[20]].map(|lead| every_scale(format, rows_of_x(lead, 256))));
+        cases.push(every_scale(format, unit_rows(256)));
+    }
     cases
 }
 
@@ -28,18 +36,60 @@ fn product<B: Primitives>(format: BlockFormat, lead: &[usize], blocks: usize, ro
     let (random, inner) = (&mut Random::new((blocks + rows) as u64), blocks * format.block());
     let weights: Vec<f32> = random.normals([rows, inner]).values.iter().map(|&x| x as f32).collect();
     let blocks = format.quantize(&weights).expect("whole blocks of finite numbers");
-    let values: Vec<f64> = format.dequantize(&blocks).expect("blocks").into_iter().map(f64::from).collect();
-    // Kept as they were quantized: the equations have the values that the blocks hold.
-    let mut x = random.normals([lead, &[inner]].concat());
+    case(format, rows_of_x(lead, inner), blocks, rows)
+}
+
+/// A block a row of weights; see [`all_scales`].
+fn every_scale<B: Primitives>(format: BlockFormat, x: Array) -> PrimitiveCase<B> {
+    let blocks: Vec<u8> = all_scales().iter().flat_map(|scales| block(format, scales)).collect();
+    case(format, x, blocks, SIX_BITS)
+}
+
+/// Each of the eight scales and each of the eight minima of a block takes all 64 values: steps are odd, so none comes twice.
+fn all_scales() -> [KScales; SIX_BITS] {
+    let value = |row: usize, step: usize, start: usize| ((step * row + start) % SIX_BITS) as u8;
+    std::array::from_fn(|row| KScales {
+        scales: std::array::from_fn(|j| value(row, 5, 11 * j)),
+        minima: std::array::from_fn(|j| value(row, 23, 7 * j + 3)),
+    })
+}
+
+/// A block of these scales and minima, whose other bits are anything: `d = 2⁻⁶`, `d' = 2⁻⁴`, then quants.
+fn block(format: BlockFormat, scales: &KScales) -> Vec<u8> {
+    let mut block = [[0x00, 0x24], [0x00, 0x2c]].concat();
+    block.extend(scales.pack());
+    let first = usize::from(scales.scales[0]);
+    // A step that is odd and no multiple of the width of any group.
+    block.extend((block.len()..format.block_bytes()).map(|i| (151 * i + 89 * first) as u8));
+    block
+}
+
+/// Rows of `x [lead,inner]` as the head of this file says.
+fn rows_of_x(lead: &[usize], inner: usize) -> Array {
+    let mut x = Random::new(inner as u64).normals([lead, &[inner]].concat());
     for (i, x) in x.values.iter_mut().enumerate() {
         *x = if i % 32 == 7 { 127.0 } else { (40.0 * *x).round().clamp(-127.0, 127.0) } / 64.0;
     }
-    let y = random.normals([lead, &[rows]].concat());
+    x
+}
+
+/// Every row `[inner]` has one element that is not 0: products are the values of the blocks themselves.
+fn unit_rows(inner: usize) -> Array {
+    let element = |i| if i / inner == i % inner { 127.0 / 64.0 } else { 0.0 };
+    Array::new([inner, inner], (0..inner * inner).map(element).collect())
+}
+
+/// `x [lead,K]` times the matrix `[rows,K]` of these blocks.
+fn case<B: Primitives>(format: BlockFormat, x: Array, blocks: Vec<u8>, rows: usize) -> PrimitiveCase<B> {
+    let values: Vec<f64> = format.dequantize(&blocks).expect("blocks").into_iter().map(f64::from).collect();
+    let (inner, lead) = (x.shape.last(), x.shape.axes());
+    let y = Random::new(rows as u64).normals([&lead[..lead.len() - 1], &[rows]].concat());
     PrimitiveCase {
         name: "quantized_matmul",
         options: format!("{} {format} [{rows},{inner}]", x.shape),
         slots: vec![Slot::rows("x", x)],
         outputs: vec![Output::new("y", y)],
+        // Values of the blocks, kept as they were quantized.
         forward: Box::new(move |x| {
             // No gradient is wanted of them.
             let weights = x[0][0].constant(rows, inner, values.clone()).t();
@@ -78,4 +128,26 @@ fn shows_nan<B: Primitives>(x: &Tensor<B>, weight: &Quantized<B>) -> Result<()> 
         assert!(found[last..].iter().all(|y| !y.is_finite()), "a row with {bad}: {:?}", &found[last..]);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// 64 values at each of the 16 places of a block, as a block has them.
+    #[test]
+    fn every_scale_is_there() {
+        for format in [BlockFormat::Q5K, BlockFormat::Q4K] {
+            let blocks: Vec<_> = all_scales().iter().map(|scales| block(format, scales)).collect();
+            assert!(blocks.iter().all(|block| block.len() == format.block_bytes()));
+            let read = |block: &Vec<u8>| KScales::unpack(block[4..16].as_array().expect("12 bytes"));
+            for j in 0..8 {
+                let count = |part: fn(&KScales) -> &[u8; 8]| {
+                    blocks.iter().map(|block| part(&read(block))[j]).collect::<BTreeSet<_>>().len()
+                };
+                assert_eq!((count(|x| &x.scales), count(|x| &x.minima)), (64, 64), "group {j} of {format}");
+            }
+        }
+    }
 }
