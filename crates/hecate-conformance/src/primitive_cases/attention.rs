@@ -4,6 +4,8 @@
 //! values. A query sees itself, the `W − 1` places before it and the `P` persistent tokens of the prefix. Before the
 //! first token of a sequence lies the cache, `[N,W−1,Hkv,·]`, whose places may be empty.
 
+mod nan;
+
 use super::{CaseResult, Output, PrimitiveCase, Slot};
 use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
@@ -296,6 +298,7 @@ fn device<B: Primitives>(
     // Cloned, since the backward takes the pass.
     let lse = pass.lse().clone();
     // On every device and at every size, since each has kernels of its own.
+    nan::reaches_gradients(call, options, &inputs, &dy[0])?;
     shows_nan(call, options, inputs, [&y, &lse])?;
     // The cache after the call is a result with a gradient, which reaches keys and values of this call.
     let dcache = Cache { k: dy[2].clone(), v: dy[3].clone(), valid: dy[4].clone() };
