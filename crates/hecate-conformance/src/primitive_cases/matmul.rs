@@ -36,6 +36,14 @@ pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             cases.push(product(&[], false, Transpose { a, b }, sizes));
         }
     }
+    // Few rows by more columns than meet at once, in sums that nothing divides: up to what goes as a vector does, and more.
+    for ((lead, sizes), b) in
+        [(&[][..], (1, 301, 67)), (&[], (3, 131, 37)), (&[2], (4, 66, 35)), (&[], (8, 70, 33)), (&[], (9, 70, 33))]
+            .into_iter()
+            .flat_map(|size| [(size, false), (size, true)])
+    {
+        cases.push(product(lead, false, Transpose { a: false, b }, sizes));
+    }
     cases
 }
 

@@ -1,6 +1,6 @@
 //! Products of matrices.
 
-use super::sums::sum_parts;
+use super::{matmul_rows::RowProduct, sums::sum_parts};
 use crate::{
     Wgpu,
     error::unsupported,
@@ -155,12 +155,27 @@ impl Matmul for Wgpu {
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let result = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
-        let MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: a_turned, b: b_turned } } = dims;
+        let out = match RowProduct::new(&dims) {
+            Some(product) => product.run(self, [a, b], result)?,
+            None => self.in_tiles(&dims, [a, b], result)?,
+        };
+        let out = self.rounded(out.reshape([dims.batch, dims.rows, dims.columns])?, result)?;
+        match onto {
+            Some(onto) => add(&out, &onto.reshape(out.shape().clone())?),
+            None => Ok(out),
+        }
+    }
+}
+
+impl Wgpu {
+    /// The products by tiles of the result, in 32 bits or, where `result` has 16 and no sum is cut, in halves.
+    fn in_tiles(&self, dims: &MatmulDims, [a, b]: [&Tensor<Self>; 2], result: DType) -> Result<Tensor<Self>> {
+        let MatmulDims { batch, rows, inner, columns, transpose: Transpose { a: a_turned, b: b_turned } } = *dims;
         // Rows of both operands as they are stored: those are read four elements at a time.
         let lengths = [if a_turned { rows } else { inner }, if b_turned { inner } else { columns }];
         let aligned = lengths.iter().all(|n| n.is_multiple_of(4));
-        let (tiling, a, b) = (MatmulTiling::new(&dims), self.stored(a, aligned)?, self.stored(b, aligned)?);
-        let args = tiling.arguments(&dims)?;
+        let (tiling, a, b) = (MatmulTiling::new(dims), self.stored(a, aligned)?, self.stored(b, aligned)?);
+        let args = tiling.arguments(dims)?;
         // Halves cannot be added up in parts without rounding in between, so parts are 32 bits wide.
         let wide = tiling.parts > 1 || result == DType::F32;
         let (source, output) = match a.output {
@@ -174,12 +189,7 @@ impl Matmul for Wgpu {
         let parts = self.empty([tiling.parts, batch, rows, columns], output)?;
         let arrays = [Binding::Read(&a.array), Binding::Read(&b.array), Binding::Write(&parts)];
         self.launch(&kernel, (args.groups as usize, 1, 1), &args, &arrays)?;
-        let out = if tiling.parts == 1 { parts } else { sum_parts(self, &parts)? };
-        let out = self.rounded(out.reshape([batch, rows, columns])?, result)?;
-        match onto {
-            Some(onto) => add(&out, &onto.reshape(out.shape().clone())?),
-            None => Ok(out),
-        }
+        if tiling.parts == 1 { Ok(parts) } else { sum_parts(self, &parts) }
     }
 }
 
