@@ -1,11 +1,15 @@
-//! Times of every rule and of matrix products on the CPU.
+//! Times of every rule, of attention and of matrix products on the CPU.
 //!
 //! `cargo bench -p hecate-tests`. Nothing is timed before it was compared: rules with a scan, token by token, at the
 //! size that is timed, and with the equations in 64 bits at a small one.
 
 use divan::{Bencher, counter::ItemsCount};
 use hecate_conformance::{Case, Random, Sizes, assert_close, case, oracle::Oracle, report};
-use hecate_core::{DType, Device, Inputs, Kernel, Tensor, forward, infer, primitives, rules::*};
+use hecate_core::{
+    DType, Device, Inputs, Kernel, Sequences, Tensor, forward, infer,
+    primitives::{self, AttentionInputs, AttentionOptions, Cache},
+    rules::*,
+};
 use hecate_cpu::{Algorithm, Cpu};
 
 fn main() {
@@ -94,4 +98,71 @@ fn matmul(bencher: Bencher<'_, '_>, width: usize) {
     let found = product().and_then(|c| c.to_f32()).expect("a valid call")[0];
     assert!((corner - f64::from(found)).abs() < 1e-4 * width as f64, "{found} is not {corner}");
     bencher.counter(ItemsCount::new(2 * width * width * width)).bench_local(product);
+}
+
+type Attending = AttentionInputs<Tensor<Cpu>>;
+
+/// Tokens, query heads, key-value heads, width, window.
+type AttentionSizes = (usize, usize, usize, usize, usize);
+
+/// A text under several query heads that share keys and under a single head, a narrow window, a decoded token after a long cache.
+const ATTENTION: [AttentionSizes; 4] =
+    [(2048, 4, 1, 64, 2048), (2048, 1, 1, 128, 2048), (8192, 1, 1, 64, 256), (1, 4, 1, 64, 16_385)];
+
+/// Normal arguments of attention, with a full cache where there is one token; its last output is known to be right.
+fn attention_inputs((tokens, heads, shared, width, window): AttentionSizes) -> (AttentionOptions, Attending) {
+    let (device, random) = (Cpu::new(), &mut Random::new(1));
+    let mut draw = |axes: [usize; 4]| random.normals(axes).upload(&device, DType::F32).expect("an upload");
+    let mut keys = |rows| draw([1, rows, shared, width]);
+    let (k, v, kept) = (keys(tokens), keys(tokens), window - 1);
+    let cache = (tokens == 1).then(|| (keys(kept), keys(kept)));
+    let valid = || Tensor::from_f32(&device, [1, kept], vec![1.0; kept]).expect("an upload");
+    let cache = cache.map(|(k, v)| Cache { k, v, valid: valid() });
+    let inputs = AttentionInputs { q: draw([1, tokens, heads, width]), k, v, cache, prefix: None };
+    let options = AttentionOptions { window, scale: (width as f32).powf(-0.5) };
+    let y = primitives::attention(options, &Sequences::batch(1, tokens), inputs.clone()).expect("a valid call").y;
+    let found = y.to_f32().expect("a download");
+    let truth = last_output(options, &inputs);
+    for (found, truth) in found[found.len() - width..].iter().zip(truth) {
+        assert!((f64::from(*found) - truth).abs() < 1e-5, "{found} is not {truth}");
+    }
+    (options, inputs)
+}
+
+/// What the last token reads under the last head, in 64 bits.
+fn last_output(options: AttentionOptions, inputs: &Attending) -> Vec<f64> {
+    let (shared, width) = (inputs.k.shape().axes()[2], inputs.k.shape().last());
+    // Rows of the cache, then of tokens, of the last head of keys.
+    let rows = |cache: Option<&Tensor<Cpu>>, x: &Tensor<Cpu>| -> Vec<Vec<f64>> {
+        let rows: Vec<f32> = cache.into_iter().chain([x]).flat_map(|x| x.to_f32().expect("a download")).collect();
+        let head = rows.chunks(width).skip(shared - 1).step_by(shared);
+        head.map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect()
+    };
+    let cache = inputs.cache.as_ref();
+    let (k, v) = (rows(cache.map(|cache| &cache.k), &inputs.k), rows(cache.map(|cache| &cache.v), &inputs.v));
+    let q = rows(None, &inputs.q).pop().expect("a query");
+    let seen = k.len().saturating_sub(options.window)..k.len();
+    let dot = |k: &[f64]| -> f64 { q.iter().zip(k).map(|(q, k)| q * k).sum() };
+    let weights: Vec<f64> = k[seen.clone()].iter().map(|k| (f64::from(options.scale) * dot(k)).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let along = |i: usize| weights.iter().zip(&v[seen.clone()]).map(|(w, v)| w * v[i]).sum::<f64>() / total;
+    (0..width).map(along).collect()
+}
+
+#[divan::bench(args = ATTENTION)]
+fn attention_infer(bencher: Bencher<'_, '_>, sizes: AttentionSizes) {
+    let (options, inputs) = attention_inputs(sizes);
+    let sequences = Sequences::batch(1, sizes.0);
+    bencher
+        .counter(ItemsCount::new(sizes.0))
+        .bench_local(|| primitives::attention(options, &sequences, inputs.clone()).map(|attended| attended.y));
+}
+
+#[divan::bench(args = ATTENTION)]
+fn attention_forward_and_backward(bencher: Bencher<'_, '_>, sizes: AttentionSizes) {
+    let (options, inputs) = attention_inputs(sizes);
+    let (dy, sequences) = (inputs.q.clone(), Sequences::batch(1, sizes.0));
+    bencher
+        .counter(ItemsCount::new(sizes.0))
+        .bench_local(|| primitives::attention(options, &sequences, inputs.clone())?.pass.backward(&dy, None));
 }

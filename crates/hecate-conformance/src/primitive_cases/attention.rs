@@ -63,6 +63,10 @@ pub fn attention<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         case(AttentionCase { cache: true, ..call(Sequences::batch(1, 1), 1, (1, 2), (6, 6), 5) }),
         // Longer than the window twice over, so that most rows see a full one.
         case(call(Sequences::batch(1, 37), 1, (1, 1), (16, 8), 16)),
+        // Several blocks of queries and of keys, of the cache and of the prefix.
+        case(AttentionCase { cache: true, prefix: 3, ..call(Sequences::packed(&[70, 2]), 1, (1, 1), (4, 3), 33) }),
+        // A cache so long that its keys are shared out.
+        case(AttentionCase { cache: true, ..call(Sequences::batch(1, 1), 1, (1, 2), (3, 2), 1100) }),
     ]
 }
 

@@ -1,10 +1,10 @@
 //! Softmax attention over a sliding window.
 //!
-//! A sequence is cut into segments; one segment under one key-value head is one task.
-//! A task lays the keys and values that it sees after each other.
-//! They are the prefix, the window in front of its first token, and its own tokens.
-//! It takes its queries in blocks: the keys that the tokens of a block see are one run of rows, and the prefix.
-//! Scores, outputs and gradients are then products of matrices, whose corners outside the window are hidden.
+//! Queries go in blocks of consecutive tokens under one key-value head ([`blocks`]), which are parallel.
+//! The keys that a block sees are runs of rows: of the prefix, of the cache, of the tokens in front of it and its own.
+//! Scores, outputs and gradients are products of matrices over a run, whose corners outside the window are hidden.
+//! Results go over a block's runs one after another ([`forward`]). Gradients of queries and of keys come together where
+//! blocks of both meet ([`backward`]).
 //!
 //! Positions count from the first row of a sequence's cache, which has `P` rows.
 //! Token `t` stands at `t + P` and sees `t ..= t + P`.
@@ -12,16 +12,21 @@
 //! Query heads that share a key-value head stand side by side: `group` of them are rows of one product.
 //! The forward keeps `log Σ eˢ` of each query, so that the backward makes the weights without another maximum.
 
-mod visible_keys;
+mod backward;
+mod blocks;
+mod forward;
+#[cfg(test)]
+mod tests;
 
-use self::visible_keys::{VisibleKeys, rows_of, softmax, softmax_backward};
+use self::{
+    backward::Kept,
+    blocks::{BLOCK_SCORES, filled_slots},
+};
 use super::last_rows;
 use crate::{
     Cpu,
     device::{floats, tensor},
     product::Mat,
-    rows::scale,
-    simd::wide,
 };
 use hecate_core::{
     DType, Result, Tensor, memory,
@@ -29,15 +34,10 @@ use hecate_core::{
         Attention, AttentionBackward, AttentionDims, AttentionInputs, AttentionOutputs, Cache, LastRows, Prefix,
     },
 };
-use rayon::prelude::*;
 use std::{borrow::Cow, ops::Range};
 
 /// The name in messages.
 const WHAT: &str = "attention";
-
-/// Tokens in a segment, unless the window is longer.
-/// A segment gathers its window once, so segments shorter than the window would copy more than they use.
-const SEGMENT: usize = 256;
 
 impl Attention for Cpu {
     /// `y [B,T,Hq,V]` and the queries' log-sums `[B,T,Hq]`.
@@ -47,37 +47,41 @@ impl Attention for Cpu {
         inputs: &AttentionInputs<Tensor<Self>>,
     ) -> Result<AttentionOutputs<Tensor<Self>>> {
         let arrays = AttentionArrays::new(dims, inputs)?;
-        let queries = dims.sequences.rows() * dims.query_heads;
-        // Segments have results of their own, which are put together after them.
-        self.room(WHAT, queries.saturating_mul(2 * (dims.value + 1)).saturating_add(gathered(self, dims, 1)))?;
-        let mut y = memory::zeros(WHAT, queries * dims.value)?;
-        let mut lse = memory::zeros(WHAT, queries)?;
-        // Segments write different rows: their results are put together here, in order.
-        for (segment, (part, sums)) in each(self, dims, |segment| arrays.forward(segment)) {
-            put(&mut y, arrays.group * dims.value, segment.units(dims), &part);
-            put(&mut lse, arrays.group, segment.units(dims), &sums);
-        }
+        let (y, lse) = arrays.outputs(self)?;
         let [batch, tokens] = [0, 1].map(|axis| inputs.q.shape().axes()[axis]);
         let y = tensor(self, [batch, tokens, dims.query_heads, dims.value], inputs.q.dtype(), y)?;
         Ok(AttentionOutputs { y, lse: tensor(self, [batch, tokens, dims.query_heads], DType::F32, lse)? })
     }
 
-    /// Gradients of everything that the forward read. `y` is not needed: see `softmax_backward`.
+    /// Gradients of everything that the forward read.
     fn attention_backward(&self, call: &AttentionBackward<'_, Self>) -> Result<AttentionInputs<Tensor<Self>>> {
         let AttentionBackward { dims, inputs, dcache, .. } = *call;
         let arrays = AttentionArrays::new(dims, inputs)?;
         let (lse, dy) = (floats(&call.outputs.lse)?, floats(call.dy)?);
+        // `D = dy·y` of a `y` that was rounded to 16 bits would be less exact than all the rest.
+        let y = match call.outputs.y.dtype() {
+            DType::F32 => floats(&call.outputs.y)?,
+            _ => Cow::Owned(arrays.outputs(self)?.0),
+        };
         let grads: usize = inputs.iter().map(|x| x.shape().count()).sum();
-        self.room(WHAT, grads.saturating_mul(3).saturating_add(gathered(self, dims, 2)))?;
+        // Blocks have gradients, queries and outputs of their own, and every thread meetings under way.
+        let blocks = inputs.q.shape().count().saturating_add(dy.len().saturating_mul(2));
+        self.room(WHAT, grads.saturating_mul(3).saturating_add(blocks).saturating_add(arrays.scores(self)))?;
         let mut dq = memory::zeros(WHAT, inputs.q.shape().count())?;
         let cached = inputs.cache.is_some();
         let mut dk = KeyValueGrads::new(dims, dims.key, cached, dcache.map(|cache| floats(&cache.k)).transpose()?)?;
         let mut dv = KeyValueGrads::new(dims, dims.value, cached, dcache.map(|cache| floats(&cache.v)).transpose()?)?;
-        // Neighbours add to the same keys, so the sums are taken here, in order.
-        for (segment, part) in each(self, dims, |segment| arrays.backward(segment, &lse, &dy)) {
-            put(&mut dq, arrays.group * dims.key, segment.units(dims), &part.dq);
-            dk.add(segment.places(dims, part.first), &part.dk);
-            dv.add(segment.places(dims, part.first), &part.dv);
+        let kept = Kept { y: &y, lse: &lse, dy: &dy };
+        // Sequences add to the same prefix, so the sums are taken here, in order.
+        for grads in self.run(|| arrays.backward(&kept)) {
+            for query in &grads.queries {
+                put(&mut dq, arrays.group * dims.key, query.block.units(dims), &query.dq);
+            }
+            for side in grads.keys.iter().flatten() {
+                let units = || side.run.rows.clone().map(|row| row * dims.heads + grads.head);
+                dk.add(side.run.source, units(), &side.dk);
+                dv.add(side.run.source, units(), &side.dv);
+            }
         }
         let array = |like: &Tensor<Self>, values| tensor(self, like.shape().clone(), like.dtype(), values);
         let ([prefix_k, cache_k, k], [prefix_v, cache_v, v]) = (dk.values, dv.values);
@@ -108,65 +112,11 @@ impl Attention for Cpu {
 }
 
 /// Where keys and values come from.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum KeySource {
     Prefix,
     Cache,
     Tokens,
-}
-
-/// Tokens of one sequence under one key-value head.
-struct Segment {
-    sequence: usize,
-    /// Counted from the sequence's first.
-    tokens: Range<usize>,
-    /// The key-value head.
-    head: usize,
-}
-
-impl Segment {
-    /// Where its queries, outputs and their like stand: one unit is the rows of all query heads of a group.
-    fn units(&self, dims: &AttentionDims) -> impl Iterator<Item = usize> + use<> {
-        let (start, heads, head) = (dims.sequences.range(self.sequence).start, dims.heads, self.head);
-        self.tokens.clone().map(move |t| (start + t) * heads + head)
-    }
-
-    /// Where its keys stand, from position `first` on: the array, and the row of one head in it.
-    fn places<'a>(&'a self, dims: &'a AttentionDims, first: usize) -> impl Iterator<Item = (KeySource, usize)> + 'a {
-        let (kept, start) = (dims.kept(), dims.sequences.range(self.sequence).start);
-        let prefix = (0..dims.prefix).map(|i| (KeySource::Prefix, i));
-        let window = (first..self.tokens.end + kept).map(move |at| match at.checked_sub(kept) {
-            None => (KeySource::Cache, self.sequence * kept + at),
-            Some(t) => (KeySource::Tokens, start + t),
-        });
-        prefix.chain(window).map(|(source, row)| (source, row * dims.heads + self.head))
-    }
-}
-
-/// Elements that segments under way gather: `copies` of the keys and values that each sees.
-fn gathered(device: &Cpu, dims: &AttentionDims, copies: usize) -> usize {
-    let window = dims.options.window.min(dims.kept().saturating_add(dims.sequences.longest()));
-    let rows = SEGMENT.max(window).saturating_add(window).min(2 * dims.sequences.longest() + dims.kept());
-    let tasks = device.threads().min(dims.sequences.count().saturating_mul(dims.heads));
-    copies.saturating_mul(tasks).saturating_mul(dims.prefix.saturating_add(rows)).saturating_mul(dims.key + dims.value)
-}
-
-/// Runs `work` on every segment, in parallel; results come in order.
-fn each<T: Send>(device: &Cpu, dims: &AttentionDims, work: impl Fn(&Segment) -> T + Sync) -> Vec<(Segment, T)> {
-    // Shorter segments would gather more rows than they use.
-    let length = SEGMENT.max(dims.options.window);
-    let mut segments = Vec::new();
-    for (sequence, rows) in dims.sequences.ranges().enumerate() {
-        for first in (0..rows.len()).step_by(length) {
-            let tokens = first..rows.len().min(first.saturating_add(length));
-            segments.extend((0..dims.heads).map(|head| Segment { sequence, tokens: tokens.clone(), head }));
-        }
-    }
-    let one = |segment: Segment| {
-        let result = work(&segment);
-        (segment, result)
-    };
-    device.run(|| segments.into_par_iter().map(one).collect())
 }
 
 /// Writes rows of `width` elements to the units given.
@@ -183,8 +133,8 @@ fn take(x: &[f32], width: usize, units: impl Iterator<Item = usize>) -> Vec<f32>
     rows
 }
 
-/// Gradients of keys, or of values, as they come together from the segments.
-/// Segments are added in order: neighbours see the same window.
+/// Gradients of keys, or of values, as they come together from the heads.
+/// Sequences are added in order: all see the same prefix.
 struct KeyValueGrads {
     /// Elements of one head's row.
     width: usize,
@@ -217,9 +167,9 @@ impl KeyValueGrads {
         Ok(Self { width, values })
     }
 
-    /// Adds rows `[n, width]` of one segment at their places.
-    fn add(&mut self, places: impl Iterator<Item = (KeySource, usize)>, part: &[f32]) {
-        for ((source, unit), part) in places.zip(part.chunks_exact(self.width)) {
+    /// Adds rows `[n, width]` at their units of an array.
+    fn add(&mut self, source: KeySource, units: impl Iterator<Item = usize>, part: &[f32]) {
+        for (unit, part) in units.zip(part.chunks_exact(self.width)) {
             let out = &mut self.values[source as usize][unit * self.width..][..self.width];
             out.iter_mut().zip(part).for_each(|(out, x)| *out += x);
         }
@@ -237,20 +187,8 @@ struct AttentionArrays<'a> {
     k: [Cow<'a, [f32]>; 3],
     /// By [`KeySource`].
     v: [Cow<'a, [f32]>; 3],
-    /// `[N,P]`: 1 where a slot of the cache holds a token; empty without a cache.
-    valid: Cow<'a, [f32]>,
-}
-
-/// Gradients from one segment: of its queries, and of the keys and values that it sees.
-struct AttentionSegmentGrads {
-    /// Position of the first row of `dk` and `dv` after the prefix.
-    first: usize,
-    /// `[tokens, group, K]`.
-    dq: Vec<f32>,
-    /// `[prefix + window, K]`.
-    dk: Vec<f32>,
-    /// `[prefix + window, V]`.
-    dv: Vec<f32>,
+    /// Slots of each sequence's cache that hold tokens.
+    filled: Vec<Vec<Range<usize>>>,
 }
 
 impl<'a> AttentionArrays<'a> {
@@ -268,82 +206,40 @@ impl<'a> AttentionArrays<'a> {
             q: floats(&inputs.q)?,
             k: [optional(prefix.map(|p| &p.k))?, optional(cache.map(|c| &c.k))?, floats(&inputs.k)?],
             v: [optional(prefix.map(|p| &p.v))?, optional(cache.map(|c| &c.v))?, floats(&inputs.v)?],
-            valid: optional(cache.map(|c| &c.valid))?,
+            filled: filled_slots(&dims.sequences, dims.kept(), &optional(cache.map(|c| &c.valid))?),
         })
     }
 
-    /// Keys and values that a segment sees, gathered, and which rows of them do not count.
-    fn seen(&self, segment: &Segment) -> VisibleKeys {
-        let (dims, kept) = (self.dims, self.dims.kept());
-        let valid = self.valid.get(segment.sequence * kept..(segment.sequence + 1) * kept).unwrap_or(&[]);
-        // Slots before the first that counts are not gathered at all.
-        let first = segment.tokens.start.max(valid.iter().position(|&x| x > 0.5).unwrap_or(kept));
-        let hidden = (first..valid.len()).filter(|&at| valid[at] <= 0.5).map(|at| dims.prefix + at - first);
-        // Prefix, cache and tokens into one array, in the order of positions.
-        let gather = |arrays: &[Cow<'_, [f32]>; 3], width: usize| -> Vec<f32> {
-            let mut rows = Vec::with_capacity((dims.prefix + segment.tokens.end + kept - first) * width);
-            for (source, unit) in segment.places(dims, first) {
-                rows.extend_from_slice(&arrays[source as usize][unit * width..][..width]);
-            }
-            // Whatever lies in slots that do not count must not meet a weight of 0: it may be NaN.
-            hidden.clone().for_each(|row| rows[row * width..][..width].fill(0.0));
-            rows
-        };
-        let (keys, values) = (gather(&self.k, dims.key), gather(&self.v, dims.value));
-        VisibleKeys { first, prefix: dims.prefix, kept, group: self.group, hidden: hidden.collect(), keys, values }
+    /// Rows of keys `[n, K]` and of values `[n, V]` of one head, where they lie.
+    fn keys_and_values(&self, source: KeySource, rows: Range<usize>, head: usize) -> (Mat<'_>, Mat<'_>) {
+        let heads = self.dims.heads;
+        let (k, v) = (self.dims.key, self.dims.value);
+        (
+            Mat::with_stride(&self.k[source as usize][(rows.start * heads + head) * k..], rows.len(), k, heads * k),
+            Mat::with_stride(&self.v[source as usize][(rows.start * heads + head) * v..], rows.len(), v, heads * v),
+        )
     }
 
-    /// Outputs `[tokens, group, V]` and log-sums `[tokens, group]`.
-    fn forward(&self, segment: &Segment) -> (Vec<f32>, Vec<f32>) {
-        let (dims, seen) = (self.dims, self.seen(segment));
-        let q = take(&self.q, self.group * dims.key, segment.units(dims));
-        let mut lse = vec![0.0; segment.tokens.len() * self.group];
-        let mut y = vec![0.0; lse.len() * dims.value];
-        for block in seen.blocks(segment, dims.options.window) {
-            let (m, queries) = (block.queries.len(), block.queries.clone());
-            let mut scores = seen.scores(&block, rows_of(&q, dims.key, &queries), &seen.keys, dims.options.scale);
-            seen.hide(&block, &mut scores);
-            let y = &mut y[queries.start * dims.value..queries.end * dims.value];
-            let sums = wide(
-                (&mut scores, &mut lse[queries]),
-                #[inline(always)]
-                |(scores, lse)| softmax(scores, block.columns, lse),
-            );
-            // The weights are divided by their sums afterwards: a row of outputs is shorter than one of scores.
-            seen.weigh(&block, Mat::new(&scores, m, block.columns), &seen.values, 1.0, y);
-            for (y, sum) in y.chunks_exact_mut(dims.value).zip(sums) {
-                scale(y, 1.0 / sum);
-            }
-        }
-        (y, lse)
+    /// Elements of scores that threads hold at once: two arrays each.
+    fn scores(&self, device: &Cpu) -> usize {
+        device.threads().saturating_mul(2 * BLOCK_SCORES * self.group)
     }
 
-    /// The weights again from scores and log-sums, then the products of the chain rule, block by block.
-    fn backward(&self, segment: &Segment, lse: &[f32], dy: &[f32]) -> AttentionSegmentGrads {
-        let (dims, seen, factor) = (self.dims, self.seen(segment), self.dims.options.scale);
-        let take = |x: &[f32], width: usize| take(x, self.group * width, segment.units(dims));
-        let (q, dy, lse) = (take(&self.q, dims.key), take(dy, dims.value), take(lse, 1));
-        let (mut dq, mut dk) = (vec![0.0; q.len()], vec![0.0; seen.keys.len()]);
-        let mut dv = vec![0.0; seen.values.len()];
-        for block in seen.blocks(segment, dims.options.window) {
-            let (m, queries) = (block.queries.len(), &block.queries);
-            let (q, dy) = (rows_of(&q, dims.key, queries), rows_of(&dy, dims.value, queries));
-            // The scores again, and with them the weights: they are never kept.
-            let mut p = seen.scores(&block, q, &seen.keys, factor);
-            seen.hide(&block, &mut p);
-            let mut ds = seen.scores(&block, dy, &seen.values, 1.0);
-            wide(
-                (&mut p, &mut ds),
-                #[inline(always)]
-                |(p, ds)| softmax_backward(p, ds, block.columns, &lse[queries.clone()]),
-            );
-            let (p, ds) = (Mat::new(&p, m, block.columns), Mat::new(&ds, m, block.columns));
-            let dq = &mut dq[queries.start * dims.key..queries.end * dims.key];
-            seen.weigh(&block, ds, &seen.keys, factor, dq);
-            // Rows of several blocks overlap: these products add.
-            seen.spread(&block, ds, q, factor, &mut dk);
-            seen.spread(&block, p, dy, 1.0, &mut dv);
+    /// `y [rows, Hq, V]` and log-sums `[rows, Hq]`.
+    ///
+    /// # Errors
+    /// [`hecate_core::Error::OutOfMemory`].
+    fn outputs(&self, device: &Cpu) -> Result<(Vec<f32>, Vec<f32>)> {
+        let (dims, group) = (self.dims, self.group);
+        let queries = dims.sequences.rows() * dims.query_heads;
+        // Blocks have results of their own, which are put together after them.
+        device.room(WHAT, queries.saturating_mul(2 * (dims.value + 1)).saturating_add(self.scores(device)))?;
+        let mut y = memory::zeros(WHAT, queries * dims.value)?;
+        let mut lse = memory::zeros(WHAT, queries)?;
+        for (block, (part, sums)) in device.run(|| self.forward()) {
+            put(&mut y, group * dims.value, block.units(dims), &part);
+            put(&mut lse, group, block.units(dims), &sums);
         }
-        AttentionSegmentGrads { first: seen.first, dq, dk, dv }
+        Ok((y, lse))
     }
 }
