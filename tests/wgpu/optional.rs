@@ -2,12 +2,13 @@
 //! are read as they are, as if they had been widened.
 
 use super::{Gpu, backends};
-use hecate_conformance::{Case, Random, Sizes, checks, oracle::Oracle, require::skip};
+use hecate_conformance::{Case, Random, Sizes, checks, oracle::Oracle, primitive_cases, require::skip};
 use hecate_core::{
     DType, Host, Kernel, Tensor, f16,
     primitives::{LossInputs, Transpose, cast, cross_entropy, matmul, sum, sum_squares},
     rules::{Delta, Hebbian, Titans},
 };
+use hecate_cpu::Cpu;
 
 /// The adapter as it is, and as if it had nothing that others lack.
 fn ways(gpu: &Gpu) -> [Gpu; 2] {
@@ -109,6 +110,18 @@ fn shared_columns() {
         checks::agrees(&ways(&gpu), &Case::new(Delta::default(), Sizes::new(1, 20, 1, 64, 9), 105), "shared columns");
         checks::agrees(&ways(&gpu), &Case::new(Titans::default(), Sizes::new(1, 11, 2, 99, 33), 106), "shared columns");
     }
+}
+
+/// Rows whose sums and maxima meet in workgroup memory; the suite has what the adapter is best at.
+#[test]
+fn attention() {
+    let portable: Vec<Gpu> = backends().iter().map(Gpu::with_portable_kernels).collect();
+    checks::primitive::agrees_with(
+        &Cpu::new(),
+        &primitive_cases::attention(),
+        &portable,
+        &primitive_cases::attention(),
+    );
 }
 
 /// Sums of one and several stages, and maxima of rows longer and shorter than a workgroup.

@@ -17,8 +17,9 @@
 //!
 //! # What an adapter may have
 //!
-//! With subgroups ([`Adapter::subgroups`]) sums and maxima over a workgroup take one barrier, and the linear rules' sums over
-//! keys none. [`Wgpu::with_portable_kernels`] does without subgroups and f16.
+//! With subgroups ([`Adapter::subgroups`]) sums and maxima over a workgroup take one barrier. The linear rules' sums over keys
+//! take none, nor do attention's over a row where subgroups have at least 8 invocations. [`Wgpu::with_portable_kernels`] does
+//! without subgroups and f16.
 //!
 //! # Bounds
 //!

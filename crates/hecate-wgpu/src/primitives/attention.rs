@@ -4,6 +4,9 @@
 //! and pass the queries that see them. The keys of the prefix, which everyone sees, are summed in parts. For all of them
 //! keys lie in one array: the prefix, the cache and the tokens, one after another; where there are tokens alone, nothing
 //! is copied.
+//!
+//! Few queries with many keys, such as a decoded token after a long cache, share the keys out: workgroups read parts of
+//! them, and a second kernel puts the results together. Sums over a row go through subgroups where the adapter has them.
 
 use super::{
     sequences::{add_last, last_rows},
@@ -26,24 +29,92 @@ use hecate_core::{
 const TEXT: &str = include_str!("attention.wgsl");
 /// What the kernels of the backward share.
 const BACK: &str = include_str!("attention_backward.wgsl");
-const FORWARD: WgslSource =
-    WgslSource { name: "attention_forward", parts: &[PRELUDE, TEXT, include_str!("attention_forward.wgsl")] };
-const QUERIES: WgslSource =
-    WgslSource { name: "attention_queries", parts: &[PRELUDE, TEXT, BACK, include_str!("attention_queries.wgsl")] };
+/// Sums and maxima over the invocations of a row, on any adapter and on one with subgroups.
+pub(crate) const ROWS: [&str; 2] = [include_str!("attention_rows.wgsl"), include_str!("attention_rows_subgroups.wgsl")];
+const FORWARDS: [WgslSource; 2] = {
+    const FORWARD: &str = include_str!("attention_forward.wgsl");
+    [
+        WgslSource { name: "attention_forward", parts: &[PRELUDE, TEXT, ROWS[0], FORWARD] },
+        WgslSource { name: "attention_forward_subgroups", parts: &[PRELUDE, TEXT, ROWS[1], FORWARD] },
+    ]
+};
+const QUERIES: [WgslSource; 2] = {
+    const QUERIES: &str = include_str!("attention_queries.wgsl");
+    [
+        WgslSource { name: "attention_queries", parts: &[PRELUDE, TEXT, ROWS[0], BACK, QUERIES] },
+        WgslSource { name: "attention_queries_subgroups", parts: &[PRELUDE, TEXT, ROWS[1], BACK, QUERIES] },
+    ]
+};
 const KEYS: WgslSource =
-    WgslSource { name: "attention_keys", parts: &[PRELUDE, TEXT, BACK, include_str!("attention_keys.wgsl")] };
+    WgslSource { name: "attention_keys", parts: &[PRELUDE, TEXT, ROWS[0], BACK, include_str!("attention_keys.wgsl")] };
+const PARTS_OF_KEYS: WgslSource =
+    WgslSource { name: "attention_parts", parts: &[PRELUDE, include_str!("attention_parts.wgsl")] };
 
 /// `y` and `lse`: a workgroup owns 32 queries and 64 columns.
-const RESULTS: Kernel<'static> = Kernel { source: &FORWARD, entry: "attention_forward", constants: &[("KINDS", 1)] };
+const fn results(rows: Rows) -> Kernel<'static> {
+    let constants: &[_] = match rows {
+        Rows::Memory => &[("KINDS", 1)],
+        Rows::Subgroups(4) => &[("KINDS", 1), ("NEIGHBOURS", 4)],
+        Rows::Subgroups(_) => &[("KINDS", 1), ("NEIGHBOURS", 8)],
+    };
+    Kernel { source: &FORWARDS[rows.which()], entry: "attention_forward", constants }
+}
+
 /// `dq`, and `(lse, D)` for the kernels after it.
-const QUERY_GRADS: Kernel<'static> = Kernel { source: &QUERIES, entry: "attention_dq", constants: &[("KINDS", 2)] };
+const fn query_grads(rows: Rows) -> Kernel<'static> {
+    let constants: &[_] = match rows {
+        Rows::Memory => &[("KINDS", 2)],
+        Rows::Subgroups(4) => &[("KINDS", 2), ("NEIGHBOURS", 4)],
+        Rows::Subgroups(_) => &[("KINDS", 2), ("NEIGHBOURS", 8)],
+    };
+    Kernel { source: &QUERIES[rows.which()], entry: "attention_dq", constants }
+}
+
 /// `dk` and `dv` of tokens and cache: a workgroup owns 32 keys and 64 columns.
 const KEY_GRADS: Kernel<'static> = Kernel { source: &KEYS, entry: "attention_dkv", constants: &[("KINDS", 2)] };
 /// Parts of `dk` and `dv` of the prefix, over runs of queries.
 const PREFIX_GRADS: Kernel<'static> = Kernel { source: &KEYS, entry: "attention_dprefix", constants: &[("KINDS", 2)] };
+/// `y` and `lse` of all keys from those of parts of them; an invocation makes one element.
+const JOIN: Kernel<'static> = Kernel { source: &PARTS_OF_KEYS, entry: "attention_parts", constants: &[] };
 
-/// Every kernel of the three files.
-pub(crate) const KERNELS: &[Kernel<'static>] = &[RESULTS, QUERY_GRADS, KEY_GRADS, PREFIX_GRADS];
+/// Every kernel of the files.
+pub(crate) const KERNELS: &[Kernel<'static>] = &[
+    results(Rows::Memory),
+    results(Rows::Subgroups(4)),
+    results(Rows::Subgroups(8)),
+    query_grads(Rows::Memory),
+    query_grads(Rows::Subgroups(4)),
+    query_grads(Rows::Subgroups(8)),
+    KEY_GRADS,
+    PREFIX_GRADS,
+    JOIN,
+];
+
+/// Where the 8 invocations of a row add up and find maxima.
+#[derive(Clone, Copy)]
+enum Rows {
+    /// In workgroup memory.
+    Memory,
+    /// In subgroups of at least so many: 4, where the two halves then meet in memory, or 8.
+    Subgroups(usize),
+}
+
+impl Rows {
+    /// What the adapter has.
+    fn new(device: &Wgpu) -> Self {
+        match device.adapter().smallest_subgroup {
+            _ if !device.has_subgroups() => Self::Memory,
+            8.. => Self::Subgroups(8),
+            4.. => Self::Subgroups(4),
+            _ => Self::Memory,
+        }
+    }
+
+    /// The place of its text among the two.
+    const fn which(self) -> usize {
+        matches!(self, Self::Subgroups(_)) as usize
+    }
+}
 
 /// Queries, and keys, of a workgroup.
 const TILE: usize = 32;
@@ -53,6 +124,12 @@ const SLAB: usize = 64;
 
 /// Fewest queries in a part of the prefix's gradients, and most parts.
 const PARTS: [usize; 2] = [1024, 256];
+
+/// Workgroups that a forward is cut into where it has fewer tiles of queries, by sharing out their keys.
+const WORKGROUPS: usize = 128;
+
+/// Fewest keys in a part: combining parts must cost little beside making them.
+const PART_KEYS: usize = 8 * TILE;
 
 /// Twin of the structure of this name in the kernel.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
@@ -84,7 +161,23 @@ struct AttentionArgs {
     part_units: u32,
     /// Workgroups in all.
     groups: u32,
-    unused: [u32; 3],
+    /// Keys of a part of them, workgroups of a part, and rows of its results.
+    part_keys: u32,
+    part_groups: u32,
+    part_rows: u32,
+}
+
+/// Twin of the structure of this name in the kernel.
+#[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
+#[repr(C)]
+struct PartsArgs {
+    /// Rows of results.
+    rows: u32,
+    /// Elements of a row.
+    width: u32,
+    /// Parts.
+    number: u32,
+    unused: u32,
 }
 
 /// What is common to the kernels of a call.
@@ -102,6 +195,18 @@ struct AttentionCall<'a> {
     k: Tensor<Wgpu>,
     v: Tensor<Wgpu>,
 }
+
+/// What a launch is told beside the call.
+#[derive(Clone, Copy)]
+struct Share {
+    /// Units of a job where it is a run of them.
+    part_units: usize,
+    /// Parts that the keys of a query are shared out to.
+    parts: usize,
+}
+
+/// Workgroups that pass all keys of their queries.
+const WHOLE: Share = Share { part_units: 0, parts: 1 };
 
 /// Work of the workgroups: four words each on the device.
 struct Jobs {
@@ -171,7 +276,7 @@ impl<'a> AttentionCall<'a> {
     fn run(
         &self,
         kernel: &Kernel<'_>,
-        (jobs, part_units): (&Jobs, usize),
+        (jobs, share): (&Jobs, Share),
         width: usize,
         arrays: &[Binding<'_>],
     ) -> Result<()> {
@@ -179,6 +284,7 @@ impl<'a> AttentionCall<'a> {
         // Rows of keys in front of the tokens'.
         let rows = dims.prefix + self.cached;
         let groups = jobs.count * dims.heads * slabs;
+        let part_keys = self.keys().div_ceil(share.parts).next_multiple_of(TILE);
         let args = AttentionArgs {
             query_heads: dims.query_heads as u32,
             heads: dims.heads as u32,
@@ -191,21 +297,56 @@ impl<'a> AttentionCall<'a> {
             cached: u32::from(self.cached > 0),
             scale: dims.options.scale,
             slabs: slabs as u32,
-            part_units: part_units as u32,
-            groups: groups as u32,
-            unused: [0; 3],
+            part_units: share.part_units as u32,
+            groups: (groups * share.parts) as u32,
+            part_keys: part_keys as u32,
+            part_groups: groups as u32,
+            part_rows: (dims.sequences.rows() * dims.query_heads) as u32,
         };
         let inputs = [&jobs.table, &self.q, &self.k, &self.v].map(Binding::Read);
-        self.device.launch(kernel, (groups, 1, 1), &args, &[&inputs, arrays].concat())
+        self.device.launch(kernel, (groups * share.parts, 1, 1), &args, &[&inputs, arrays].concat())
+    }
+
+    /// Keys that the queries of a tile see at most.
+    fn keys(&self) -> usize {
+        (self.dims.prefix + self.kept).saturating_add(TILE).min(i32::MAX as usize - TILE)
+    }
+
+    /// Parts of the keys that are read side by side, where tiles of queries are few and keys many. By sizes alone.
+    fn parts(&self, jobs: &Jobs) -> usize {
+        let groups = jobs.count * self.dims.heads * self.dims.value.div_ceil(SLAB);
+        (WORKGROUPS / groups.max(1)).min(self.keys() / PART_KEYS).max(1)
     }
 
     /// `y` and `lse`, in 32 bits.
     fn forward(&self) -> Result<AttentionOutputs<Tensor<Wgpu>>> {
         let [batch, tokens] = [0, 1].map(|axis| self.q.shape().axes()[axis]);
-        let y = self.device.empty([batch, tokens, self.dims.query_heads, self.dims.value], DType::F32)?;
-        let lse = self.device.empty([batch, tokens, self.dims.query_heads], DType::F32)?;
+        let heads = self.dims.query_heads;
         let jobs = self.jobs(self.dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?;
-        self.run(&RESULTS, (&jobs, 0), self.dims.value, &[Binding::Write(&y), Binding::Write(&lse)])?;
+        let parts = self.parts(&jobs);
+        let y = self.device.empty([parts * batch, tokens, heads, self.dims.value], DType::F32)?;
+        let lse = self.device.empty([parts * batch, tokens, heads], DType::F32)?;
+        let arrays = [Binding::Write(&y), Binding::Write(&lse)];
+        let share = Share { parts, ..WHOLE };
+        self.run(&results(Rows::new(self.device)), (&jobs, share), self.dims.value, &arrays)?;
+        if parts == 1 { Ok(AttentionOutputs { y, lse }) } else { self.joined_parts(&y, &lse, parts) }
+    }
+
+    /// Results of all keys from those of parts of them, `[parts * B, ..]`.
+    fn joined_parts(
+        &self,
+        part_y: &Tensor<Wgpu>,
+        part_lse: &Tensor<Wgpu>,
+        parts: usize,
+    ) -> Result<AttentionOutputs<Tensor<Wgpu>>> {
+        let [batch, tokens] = [0, 1].map(|axis| self.q.shape().axes()[axis]);
+        let (heads, width) = (self.dims.query_heads, self.dims.value);
+        let y = self.device.empty([batch, tokens, heads, width], DType::F32)?;
+        let lse = self.device.empty([batch, tokens, heads], DType::F32)?;
+        let rows = lse.shape().count();
+        let args = PartsArgs { rows: rows as u32, width: width as u32, number: parts as u32, unused: 0 };
+        let arrays = [Binding::Read(part_y), Binding::Read(part_lse), Binding::Write(&y), Binding::Write(&lse)];
+        self.device.launch(&JOIN, ((rows * width).div_ceil(64), 1, 1), &args, &arrays)?;
         Ok(AttentionOutputs { y, lse })
     }
 
@@ -215,7 +356,7 @@ impl<'a> AttentionCall<'a> {
         let query_terms = self.device.empty([lse.shape().count(), 2], DType::F32)?;
         let jobs = self.jobs(self.dims.sequences.tiles(TILE, 0, |tokens| tokens * self.group()))?;
         let arrays = [Binding::Read(dy), Binding::Read(lse), Binding::Write(&dq), Binding::Write(&query_terms)];
-        self.run(&QUERY_GRADS, (&jobs, 0), self.dims.key, &arrays)?;
+        self.run(&query_grads(Rows::new(self.device)), (&jobs, WHOLE), self.dims.key, &arrays)?;
         Ok((dq, query_terms))
     }
 
@@ -232,7 +373,7 @@ impl<'a> AttentionCall<'a> {
         // Keys of the cache have negative numbers.
         let first = if self.cached > 0 { -(self.kept as i64) } else { 0 };
         let jobs = self.jobs(dims.sequences.tiles(TILE, first, |tokens| tokens))?;
-        self.run(&KEY_GRADS, (&jobs, 0), dims.key.max(dims.value), &query_terms.arrays(&dk, &dv))?;
+        self.run(&KEY_GRADS, (&jobs, WHOLE), dims.key.max(dims.value), &query_terms.arrays(&dk, &dv))?;
         if let Some(last) = dcache {
             let cached = self.cached > 0;
             add_last(device, &dims.sequences, &device.widened(&last.k)?, &dk, cached)?;
@@ -250,7 +391,8 @@ impl<'a> AttentionCall<'a> {
         let jobs = self.jobs((0..units).step_by(part_units).map(|first| [0, 0, rows as i64, first as i64]))?;
         let part = |width| device.empty([jobs.count, dims.prefix, dims.heads, width], DType::F32);
         let (dk, dv) = (part(dims.key)?, part(dims.value)?);
-        self.run(&PREFIX_GRADS, (&jobs, part_units), dims.key.max(dims.value), &query_terms.arrays(&dk, &dv))?;
+        let share = Share { part_units, ..WHOLE };
+        self.run(&PREFIX_GRADS, (&jobs, share), dims.key.max(dims.value), &query_terms.arrays(&dk, &dv))?;
         Ok([sum_parts(device, &dk)?, sum_parts(device, &dv)?])
     }
 }

@@ -24,8 +24,10 @@ struct AttentionArgs {
     slabs: u32,
     part_units: i32,
     groups: u32,
-    unused: u32,
-    unused_too: vec2<u32>,
+    // Where the keys are shared out to parts: keys of a part, its workgroups, its rows of results.
+    part_keys: i32,
+    part_groups: u32,
+    part_rows: u32,
 }
 
 // Sizes and offsets of the call: `AttentionArgs` of `attention.rs`.
@@ -69,8 +71,6 @@ var<workgroup> stage: array<vec4<f32>, 256>;
 // [KINDS, 32, 32], the sum's index first.
 // The tile of weights moves from the registers of its makers to those who sum over keys.
 var<workgroup> weights: array<vec4<f32>, KINDS * 256>;
-// Partial sums and maxima of rows.
-var<workgroup> reduced: array<vec4<f32>, 64>;
 
 // Work of a workgroup: a tile, or a run of tiles, of one sequence under one head, and the columns of the results.
 struct Job {
@@ -270,26 +270,6 @@ fn weigh(lane: u32, sums: Wide, kind: u32, count: i32, array: u32, start: u32) -
         }
     }
     return out;
-}
-
-// Sum and maximum over the 8 invocations of four rows; all call it, and a barrier is between one call and the next.
-// Eight invocations share four rows; all have the result.
-fn row_sums(lane: u32, own: vec4<f32>) -> vec4<f32> {
-    reduced[lane] = own;
-    workgroupBarrier();
-    let first = lane - lane % 8u;
-    return ((reduced[first] + reduced[first + 1u]) + (reduced[first + 2u] + reduced[first + 3u]))
-        + ((reduced[first + 4u] + reduced[first + 5u]) + (reduced[first + 6u] + reduced[first + 7u]));
-}
-
-// The same with the maximum.
-fn row_tops(lane: u32, own: vec4<f32>) -> vec4<f32> {
-    reduced[lane] = own;
-    workgroupBarrier();
-    let first = lane - lane % 8u;
-    let low = max(max(reduced[first], reduced[first + 1u]), max(reduced[first + 2u], reduced[first + 3u]));
-    let high = max(max(reduced[first + 4u], reduced[first + 5u]), max(reduced[first + 6u], reduced[first + 7u]));
-    return max(low, high);
 }
 
 // Keys that the units of a tile see, in order: the prefix, then the window from `low` on.

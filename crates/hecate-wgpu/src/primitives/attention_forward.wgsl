@@ -40,9 +40,11 @@ fn store(at: u32, column: u32, x: vec4<f32>) {
 
 // The results of one unit.
 // The first slab's first invocation of a unit also writes lse.
-fn finish(job: Job, lane: u32, slot: u32, near: vec4<f32>, far: vec4<f32>, top: f32, sum: f32) {
-    let row = unit_rows[slot];
-    if row == NONE { return; }
+fn finish(job: Job, part: u32, slot: u32, lane: u32, near: vec4<f32>, far: vec4<f32>, top: f32, all: f32) {
+    if unit_rows[slot] == NONE { return; }
+    let row = part * args.part_rows + unit_rows[slot];
+    // A unit may see none of a part's keys: its result is 0, which counts for nothing.
+    let sum = select(all, 1.0, all == 0.0 && !is_nan(all));
     let column = job.slab * SLAB + 4u * (lane % 8u);
     store(row * args.value + column, column, near / sum);
     store(row * args.value + column + 32u, column + 32u, far / sum);
@@ -52,11 +54,16 @@ fn finish(job: Job, lane: u32, slot: u32, near: vec4<f32>, far: vec4<f32>, top: 
 
 @compute @workgroup_size(64)
 // Every barrier is reached by all 64 invocations: loops depend on the job alone.
-fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let group = group_index(id);
+fn attention_forward(own: Member) {
+    let lane = number(own);
+    let group = group_index(own.group);
     if group >= args.groups { return; }
-    let job = job_of(group);
+    // Where keys are shared out, parts have workgroups and rows of results of their own, one part after another.
+    let part = group / args.part_groups;
+    let job = job_of(group % args.part_groups);
     let all = seen(job);
+    let begin = i32(part) * args.part_keys;
+    let end = min(all.count, begin + args.part_keys);
     if lane < 32u { set_unit(job, lane, job.first + i32(lane), job.length * shared_by()); }
     let unit = 4u * (lane / 8u);
     let key = 4u * (lane % 8u);
@@ -64,7 +71,7 @@ fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoca
     var top = vec4<f32>(NOTHING);
     var sums = vec4<f32>();
     // One pass over the keys: online softmax.
-    for (var at = 0; at < all.count; at += TILE) {
+    for (var at = begin; at < end; at += TILE) {
         workgroupBarrier();
         if lane < 32u { seen_key(job, all, lane, at + i32(lane)); }
         // Scores of 4 units x 4 keys in registers.
@@ -91,12 +98,12 @@ fn attention_forward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoca
         sums = sums * factor + vec4<f32>(total(p[0]), total(p[1]), total(p[2]), total(p[3]));
         out = Wide(scaled(out.near, factor), scaled(out.far, factor));
         keep(lane, 0u, p);
-        out = weigh(lane, out, 0u, min(all.count - at, TILE), V, job.slab * SLAB);
+        out = weigh(lane, out, 0u, min(end - at, TILE), V, job.slab * SLAB);
     }
     workgroupBarrier();
     let sum = row_sums(lane, sums);
-    finish(job, lane, unit, out.near[0], out.far[0], top.x, sum.x);
-    finish(job, lane, unit + 1u, out.near[1], out.far[1], top.y, sum.y);
-    finish(job, lane, unit + 2u, out.near[2], out.far[2], top.z, sum.z);
-    finish(job, lane, unit + 3u, out.near[3], out.far[3], top.w, sum.w);
+    finish(job, part, unit, lane, out.near[0], out.far[0], top.x, sum.x);
+    finish(job, part, unit + 1u, lane, out.near[1], out.far[1], top.y, sum.y);
+    finish(job, part, unit + 2u, lane, out.near[2], out.far[2], top.z, sum.z);
+    finish(job, part, unit + 3u, lane, out.near[3], out.far[3], top.w, sum.w);
 }

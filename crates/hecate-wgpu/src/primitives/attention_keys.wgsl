@@ -89,8 +89,9 @@ fn put(job: Job, lane: u32, i: u32, row: u32, grads: Grads) {
 
 // Keys first .. first + 31 of a sequence.
 @compute @workgroup_size(64)
-fn attention_dkv(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let group = group_index(id);
+fn attention_dkv(own: Member) {
+    let lane = number(own);
+    let group = group_index(own.group);
     if group >= args.groups { return; }
     let job = job_of(group);
     if lane < 32u {
@@ -111,8 +112,9 @@ fn attention_dkv(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation
 
 // All keys of the prefix, for a run of the units of all rows, which count as one sequence: everyone sees the prefix.
 @compute @workgroup_size(64)
-fn attention_dprefix(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let group = group_index(id);
+fn attention_dprefix(own: Member) {
+    let lane = number(own);
+    let group = group_index(own.group);
     if group >= args.groups { return; }
     let job = job_of(group);
     let end = min(job.first + args.part_units, job.length * shared_by());

@@ -40,8 +40,9 @@ fn finish(job: Job, lane: u32, i: u32, sloped: array<vec4<f32>, 2>, seen: array<
 
 @compute @workgroup_size(64)
 // The same loop as the forward, with the maximum and the sum known.
-fn attention_dq(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let group = group_index(id);
+fn attention_dq(own: Member) {
+    let lane = number(own);
+    let group = group_index(own.group);
     if group >= args.groups { return; }
     let job = job_of(group);
     let all = seen(job);

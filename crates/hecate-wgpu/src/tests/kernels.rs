@@ -1,6 +1,8 @@
 //! Every kernel, as naga sees it: no adapter is needed.
 
-use crate::{launch::Kernel, launch::WORKGROUP, linear::scan::COLUMN_SUM, sources::ALL, stored::F16};
+use crate::{
+    launch::Kernel, launch::WORKGROUP, linear::scan::COLUMN_SUM, primitives::attention::ROWS, sources::ALL, stored::F16,
+};
 use naga::{
     front::wgsl,
     valid::{Capabilities, ValidationFlags, Validator},
@@ -14,6 +16,7 @@ fn optional(kernel: &Kernel<'_>) -> Capabilities {
     of(F16, Capabilities::SHADER_FLOAT16)
         | of(WORKGROUP[1], Capabilities::SUBGROUP)
         | of(COLUMN_SUM[1], Capabilities::SUBGROUP)
+        | of(ROWS[1], Capabilities::SUBGROUP)
 }
 
 /// Whether it is WGSL, has the entry point, and keeps to what every adapter can do, or what its texts are for.
