@@ -5,6 +5,8 @@
 //! Without vector instructions (the reference) rows are dequantized and multiplied in 32 bits: what all else is held to.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
 mod rounded;
@@ -55,6 +57,22 @@ enum Several {
     Panels(avx512::Panels),
 }
 
+/// Calls a kernel, which only functions that looked at the processor hand out.
+#[cfg(target_arch = "x86_64")]
+macro_rules! call {
+    ($($kernel:ident)::+ $(<$constant:tt>)? ($($argument:ident),+)) => {
+        |$($argument),+| {
+            // SAFETY: the caller made sure that the processor has what the kernel is compiled for.
+            #[expect(unsafe_code, reason = "vector instructions that not every processor has")]
+            unsafe {
+                $($kernel)::+ $(::<$constant>)? ($($argument),+)
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+use call;
+
 /// Fewest rows of `x` that pay for unpacking weights to memory.
 #[cfg(target_arch = "x86_64")]
 const FEW: usize = 4;
@@ -63,7 +81,7 @@ impl Kernels {
     /// The best for this processor.
     fn of(format: BlockFormat) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if let Some(kernels) = avx512::kernels(format) {
+        if let Some(kernels) = avx512::kernels(format).or_else(|| avx2::kernels(format)) {
             return kernels;
         }
         portable::kernels(format)

@@ -43,7 +43,10 @@ fn products(kernels: &Kernels, format: BlockFormat, blocks: &[u8], x: &[f32], in
 
 /// Kernels by their names: those for any processor, and those of this one.
 fn all(format: BlockFormat) -> Vec<(&'static str, Kernels)> {
-    vec![("portable", portable::kernels(format)), ("best", Kernels::of(format))]
+    let mut all = vec![("portable", portable::kernels(format)), ("best", Kernels::of(format))];
+    #[cfg(target_arch = "x86_64")]
+    all.extend(avx2::kernels(format).map(|kernels| ("avx2", kernels)));
+    all
 }
 
 /// What is left is the rounding of sums of 32 bits.
@@ -114,6 +117,38 @@ fn rows_and_threads_do_not_matter() {
         assert_eq!(whole, call(3, &x), "{format}");
         for (i, x) in x.chunks_exact(inner).enumerate() {
             assert_eq!(whole[i * columns..][..columns], call(2, x), "{format}, row {i}");
+        }
+    }
+}
+
+/// Sums are of whole numbers and then in one order, so AVX2 gives the bits of plain loops: with the largest numbers of 8 bits
+/// of both signs too, whose products fill 16 bits, and with rows that are no whole number of rounds.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx2_gives_the_bits_of_plain_loops() {
+    // The largest values alone: −1 and 1 become −127 and 127.
+    let ends = |i: usize| if i.is_multiple_of(3) { -1.0 } else { 1.0 };
+    for format in BlockFormat::ALL {
+        let Some(kernels) = avx2::kernels(format) else { return };
+        // One row and several, less than eight, eight and more; rounds of `q8_0` that are not whole.
+        for (n, blocks, columns) in [(1, 1, 3), (3, 2, 5), (8, 3, 2), (17, 11, 7)] {
+            let inner = blocks * format.block();
+            // Numbers like those of a model, and the ends of the range.
+            let mut pairs = vec![(uniform(29, n * inner), uniform(31, inner * columns))];
+            pairs.push(((0..n * inner).map(ends).collect(), (0..inner * columns).map(|i| ends(i / 5)).collect()));
+            for (x, weights) in pairs {
+                let mut quantized = format.quantize(&weights).unwrap();
+                // Values of 8 bits go down to −128, which quantizing never makes.
+                if format == BlockFormat::Q8_0 {
+                    quantized.chunks_mut(34).for_each(|block| block[2..20].fill(0x80));
+                }
+                // The same weights and rows through both.
+                let found = products(&kernels, format, &quantized, &x, inner);
+                let expected = products(&portable::kernels(format), format, &quantized, &x, inner);
+                // Bits, so that −0 and 0 are told apart.
+                let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&found), bits(&expected), "{format} {n}×{inner}×{columns}");
+            }
         }
     }
 }

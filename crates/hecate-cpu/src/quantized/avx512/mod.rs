@@ -6,23 +6,10 @@
 mod panels;
 mod rows;
 
-use super::{Kernels, Several, TOGETHER};
+use super::{Kernels, Several, TOGETHER, call};
 use hecate_core::quantized::BlockFormat;
 pub(super) use panels::Panels;
 use std::arch::x86_64::*;
-
-/// Calls a kernel, which only [`kernels`] hands out.
-macro_rules! call {
-    ($($kernel:ident)::+ $(<$constant:tt>)? ($($argument:ident),+)) => {
-        |$($argument),+| {
-            // SAFETY: `kernels` made sure that the processor has what the kernel is compiled for.
-            #[expect(unsafe_code, reason = "vector instructions that not every processor has")]
-            unsafe {
-                $($kernel)::+ $(::<$constant>)? ($($argument),+)
-            }
-        }
-    };
-}
 
 /// Those of a format; none where the processor lacks something.
 pub(super) fn kernels(format: BlockFormat) -> Option<Kernels> {
