@@ -6,8 +6,9 @@ use hecate_core::{
     DType, Error, Result, Sequences, Tensor,
     primitives::{
         self, AdamW, AttentionInputs, AttentionOptions, BiasedBackward, Cache, Clip, ConvBackward, ConvInputs,
-        ConvOptions, ConvOutputs, Fp8, Fp8Factor, L2Norm, LossBackward, LossInputs, Losses, Map, Normed, Operands,
-        Prefix, RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs, RmsNormOptions, Slot, Transpose,
+        ConvOptions, ConvOutputs, DeviceStep, Fp8, Fp8Factor, L2Norm, LossBackward, LossInputs, Losses, Map, Normed,
+        Operands, PlacedUpdate, Prefix, RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs,
+        RmsNormOptions, Slot, Transpose,
     },
 };
 use hecate_cpu::Cpu;
@@ -410,4 +411,26 @@ fn optimiser() {
     assert!(matches!(names(beta, &["`beta1`"]), Error::Config { .. }));
     let step = call(AdamW { step: 0, ..constants }, ones([3]));
     assert!(matches!(names(step, &["`step`"]), Error::Config { .. }));
+}
+
+/// Numbers of a step that lie on the device; refused before anything moves.
+#[test]
+fn steps_of_the_device() {
+    let constants = AdamW { learning_rate: 1e-3, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, step: 1 };
+    let call = |rates: Tensor<Cpu>, finite: Tensor<Cpu>, square: Tensor<Cpu>| {
+        let (mut value, mut mean, mut square, grad) = (ones([3]), ones([3]), square, ones([3]));
+        let slot = Slot { value: &mut value, mean: &mut mean, square: &mut square };
+        let given = DeviceStep { rates: &rates, finite: &finite };
+        let called = primitives::adamw_placed(&constants, None, &given, vec![PlacedUpdate { slot, grad: &grad }]);
+        let moved = value.to_f32().expect("values") != [1.0; 3];
+        assert_eq!(moved, called.is_ok());
+        called
+    };
+    let half = || primitives::cast(DType::Bf16, &ones([3])).expect("a cast");
+    call(ones([3]), ones([2]), ones([3])).expect("a step");
+    assert!(matches!(names(call(ones([2]), ones([2]), ones([3])), &["adamw", "`rates`"]), Error::Shape { .. }));
+    assert!(matches!(names(call(half(), ones([2]), ones([3])), &["adamw", "`rates`"]), Error::DType { .. }));
+    assert!(matches!(names(call(ones([3]), ones([2, 1]), ones([3])), &["adamw", "`finite`"]), Error::Shape { .. }));
+    assert!(matches!(names(call(ones([3]), half(), ones([3])), &["adamw", "`finite`"]), Error::DType { .. }));
+    assert!(matches!(names(call(ones([3]), ones([2]), ones([4])), &["adamw", "`square`"]), Error::Shape { .. }));
 }

@@ -74,13 +74,16 @@ pub type Work<'a, D> = dyn FnMut(&[Tensor<D>]) -> Result<()> + 'a;
 
 /// [`Work`] that a device captured. A replay leaves its results in the arrays that the captured run left them in.
 pub trait Replay<D: Device>: Debug + Send {
-    /// Copies `inputs` to where the work reads them, and queues it once more; nothing waits for it. `read` are the arrays
-    /// that it was captured with: false, and nothing ran, where one of them lies elsewhere now.
+    /// Takes note of where the arrays lie that the work reads or writes beside its inputs, as it was captured.
+    fn note(&mut self, arrays: &[&Tensor<D>]);
+
+    /// Copies `inputs` to where the work reads them, and queues it once more; nothing waits for it. `arrays` are those that
+    /// were noted: false, and nothing ran, where one of them lies elsewhere now.
     ///
     /// # Errors
     /// [`Error::Length`](crate::Error::Length) or [`Error::DType`](crate::Error::DType) for inputs unlike those of the
     /// capture; the device's own failures.
-    fn replay(&mut self, inputs: Vec<Host>, read: &[&Tensor<D>]) -> Result<bool>;
+    fn replay(&mut self, inputs: Vec<Host>, arrays: &[&Tensor<D>]) -> Result<bool>;
 }
 
 /// Captures work as a graph, where the device can ([`Device::capture_work`]).
@@ -91,10 +94,8 @@ pub trait Replay<D: Device>: Debug + Send {
 pub fn capture_work<D: Device>(
     device: &D,
     inputs: &[Tensor<D>],
-    read: &[&Tensor<D>],
     work: &mut Work<'_, D>,
 ) -> Result<Capture<Box<dyn Replay<D>>>> {
     inputs.iter().try_for_each(|x| x.check_device(device, "capture", "input"))?;
-    read.iter().try_for_each(|x| x.check_device(device, "capture", "read"))?;
-    device.capture_work(inputs, read, work)
+    device.capture_work(inputs, work)
 }

@@ -88,7 +88,8 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Captures work as a graph, without running it. It must have run once before, so that all that it needs is there. What
-    /// it reads stays where it is: the `inputs`, which replays write, the arrays of `read`, and whatever else it uses.
+    /// it reads stays where it is: the `inputs`, which replays write, the arrays that [`Replay::note`] is told of, and whatever
+    /// else it uses.
     /// Values that it copies to the device are the same in every replay. Results belong to the graph: they change with
     /// every replay, and whoever wants to keep one copies it.
     ///
@@ -97,7 +98,6 @@ pub trait Device: Clone + Debug + Send + Sync + 'static {
     fn capture_work(
         &self,
         _inputs: &[Tensor<Self>],
-        _read: &[&Tensor<Self>],
         _work: &mut Work<'_, Self>,
     ) -> Result<Capture<Box<dyn Replay<Self>>>> {
         Ok(captures_nothing::<Self, _>())

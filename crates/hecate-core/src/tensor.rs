@@ -160,6 +160,13 @@ impl<D: Device> Tensor<D> {
     }
 }
 
+impl<D: Device> Tensor<D> {
+    /// Whether another tensor has the same elements: then nothing is written in place.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.buffer) > 1
+    }
+}
+
 impl<D: Device> Clone for Tensor<D> {
     fn clone(&self) -> Self {
         Self {

@@ -73,10 +73,9 @@ impl Device for Cuda {
     fn capture_work(
         &self,
         inputs: &[Tensor<Self>],
-        read: &[&Tensor<Self>],
         work: &mut Work<'_, Self>,
     ) -> Result<Capture<Box<dyn Replay<Self>>>> {
-        capture_work(self, inputs, read, work)
+        capture_work(self, inputs, work)
     }
 
     /// Where memory comes from pools and nobody turned it off.

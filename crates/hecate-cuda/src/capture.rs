@@ -141,7 +141,7 @@ fn refused_for<G>(what: &str) -> Result<Capture<G>> {
 
 /// A graph of work that reads `inputs`, with all that it points to.
 ///
-/// It reads weights where they lie, and holds none of them: an update writes in place what nobody else holds.
+/// It reads and writes weights where they lie, and holds none of them: others may, and then they are written elsewhere.
 struct CapturedWork {
     device: Cuda,
     // Dropped in this order, as above.
@@ -149,8 +149,8 @@ struct CapturedWork {
     _token: GraphToken,
     arena: Arc<Arena>,
     inputs: Vec<Tensor<Cuda>>,
-    /// Addresses of what the work reads beside them.
-    read: Vec<u64>,
+    /// Addresses of what the work reads and writes beside them.
+    noted: Vec<u64>,
 }
 
 // SAFETY: as above.
@@ -170,9 +170,13 @@ impl fmt::Debug for CapturedWork {
 }
 
 impl Replay<Cuda> for CapturedWork {
-    fn replay(&mut self, inputs: Vec<Host>, read: &[&Tensor<Cuda>]) -> Result<bool> {
+    fn note(&mut self, arrays: &[&Tensor<Cuda>]) {
+        self.noted = addresses(arrays).collect();
+    }
+
+    fn replay(&mut self, inputs: Vec<Host>, arrays: &[&Tensor<Cuda>]) -> Result<bool> {
         // Somebody may hold what an update wrote over; then the new elements lie elsewhere.
-        if !self.read.iter().copied().eq(read.iter().map(|x| x.buffer().pointer())) {
+        if !self.noted.iter().copied().eq(addresses(arrays)) {
             return Ok(false);
         }
         if inputs.len() != self.inputs.len() {
@@ -186,13 +190,17 @@ impl Replay<Cuda> for CapturedWork {
     }
 }
 
+/// Where arrays lie.
+fn addresses<'a>(arrays: &'a [&Tensor<Cuda>]) -> impl Iterator<Item = u64> + 'a {
+    arrays.iter().map(|x| x.buffer().pointer())
+}
+
 /// Captures work in memory of its own.
 ///
 /// Nothing is computed, and what the work leaves is whole after the first replay only.
 pub(crate) fn capture_work(
     device: &Cuda,
     inputs: &[Tensor<Cuda>],
-    read: &[&Tensor<Cuda>],
     work: &mut Work<'_, Cuda>,
 ) -> Result<Capture<Box<dyn Replay<Cuda>>>> {
     if !device.captures_work() {
@@ -202,7 +210,6 @@ pub(crate) fn capture_work(
     let _ = device.side_blas();
     // In places of their own, which replays write.
     let inputs = inputs.iter().map(|x| device.copied(x)).collect::<Result<Vec<_>>>()?;
-    let read = read.iter().map(|x| x.buffer().pointer()).collect();
     // Why the last attempt failed.
     let mut broken = String::new();
     for _ in 0..ATTEMPTS {
@@ -213,7 +220,8 @@ pub(crate) fn capture_work(
             Ok(graph) => {
                 tracing::info!(bytes = attempt.arena.bytes(), "captured a graph");
                 let (device, arena) = (device.clone(), attempt.arena);
-                let captured = CapturedWork { device, graph, _token: attempt.token, arena, inputs, read };
+                let (_token, noted) = (attempt.token, Vec::new());
+                let captured = CapturedWork { device, graph, _token, arena, inputs, noted };
                 return Ok(Capture::Graph(Box::new(captured)));
             }
             // The same would happen again.

@@ -152,7 +152,7 @@ impl<B: Backend> LanguageModel<B> {
     }
 
     /// Runs `work` on the model, whose passes do not look at the interrupt meanwhile.
-    pub(crate) fn uninterrupted<T>(&mut self, work: impl FnOnce(&Self) -> T) -> T {
+    pub(crate) fn uninterrupted<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         let interrupt = self.interrupt.take();
         let done = work(self);
         self.interrupt = interrupt;

@@ -7,7 +7,7 @@ pub use adamw::AdamW;
 use crate::{Error, Gradients, Parameters, Result, parameters::check_count};
 use hecate_core::{
     Backend, DType, Shape, Tensor,
-    primitives::{self, Clip, Slot, Update},
+    primitives::{self, Clip, DeviceStep, PlacedUpdate, Slot, Update},
 };
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +58,19 @@ impl Constants {
             _ => Ok(()),
         }
     }
+
+    /// The rule of step `step` (from 1) at this learning rate, without decay.
+    pub(crate) fn rule(&self, (step, rate): (u32, f32)) -> Result<primitives::AdamW> {
+        self.check()?;
+        if step == 0 {
+            return Err(Error::config("step", step, "at least 1: steps are counted from 1"));
+        }
+        if !(rate.is_finite() && rate >= 0.0) {
+            return Err(Error::config("learning rate", rate, "a finite number of at least 0"));
+        }
+        let Self { beta1, beta2, epsilon, .. } = *self;
+        Ok(primitives::AdamW { learning_rate: rate, beta1, beta2, epsilon, weight_decay: 0.0, step })
+    }
 }
 
 /// First and second moments of every parameter's gradient, in the order of the parameters.
@@ -96,23 +109,9 @@ impl<B: Backend> Moments<B> {
         constants: &Constants,
         (step, rate): (u32, f32),
     ) -> Result<()> {
-        constants.check()?;
-        if step == 0 {
-            return Err(Error::config("step", step, "at least 1: steps are counted from 1"));
-        }
-        if !(rate.is_finite() && rate >= 0.0) {
-            return Err(Error::config("learning rate", rate, "a finite number of at least 0"));
-        }
+        let rule = constants.rule((step, rate))?;
         self.check(parameters, gradients, norm_squared)?;
         let clip = constants.clip.map(|max_norm| Clip { max_norm, norm_squared });
-        let rule = |weight_decay| primitives::AdamW {
-            learning_rate: rate,
-            beta1: constants.beta1,
-            beta2: constants.beta2,
-            epsilon: constants.epsilon,
-            weight_decay,
-            step,
-        };
         for (decay, weight_decay) in [(true, constants.weight_decay), (false, 0.0)] {
             // `norm_squared` stands in for what is taken out, so that the buffers have one owner each.
             let take = |x: &mut Tensor<B>| std::mem::replace(x, norm_squared.clone());
@@ -125,12 +124,46 @@ impl<B: Backend> Moments<B> {
                 updates.push(Update { slot, grad: gradient });
                 places.push((&mut parameter.value, mean, square));
             }
-            let updated = primitives::adamw_all(&rule(weight_decay), clip.as_ref(), updates)?;
+            let rule = primitives::AdamW { weight_decay, ..rule };
+            let updated = primitives::adamw_all(&rule, clip.as_ref(), updates)?;
             for ((value, mean, square), slot) in places.into_iter().zip(updated) {
                 (*value, *mean, *square) = (slot.value, slot.mean, slot.square);
             }
         }
         Ok(())
+    }
+
+    /// As [`Moments::update`], of arrays that keep their place, by numbers that lie on the device: what a device captures and
+    /// repeats with those of other steps. Nothing moves where one of `given.finite` is not finite.
+    pub(crate) fn update_placed(
+        &mut self,
+        parameters: &mut Parameters<B>,
+        gradients: &Gradients<B>,
+        norm_squared: &Tensor<B>,
+        constants: &Constants,
+        given: &DeviceStep<'_, B>,
+    ) -> Result<()> {
+        // Step and rate are those of the device.
+        let rule = constants.rule((1, 0.0))?;
+        self.check(parameters, gradients, norm_squared)?;
+        let clip = constants.clip.map(|max_norm| Clip { max_norm, norm_squared });
+        for (decay, weight_decay) in [(true, constants.weight_decay), (false, 0.0)] {
+            let moments = self.means.iter_mut().zip(&mut self.squares);
+            let all = parameters.iter_mut().zip(gradients.iter()).zip(moments);
+            let updates = all.filter_map(|((parameter, gradient), (mean, square))| {
+                let grad = gradient.as_ref().filter(|_| parameter.decay == decay)?;
+                Some(PlacedUpdate { slot: Slot { value: &mut parameter.value, mean, square }, grad })
+            });
+            let rule = primitives::AdamW { weight_decay, ..rule };
+            primitives::adamw_placed(&rule, clip.as_ref(), given, updates.collect())?;
+        }
+        Ok(())
+    }
+
+    /// All arrays that an update reads and writes beside gradients.
+    pub(crate) fn arrays<'a>(&'a self, parameters: &'a Parameters<B>) -> Vec<&'a Tensor<B>> {
+        let values = parameters.iter().map(|parameter| &parameter.value);
+        values.chain(&self.means).chain(&self.squares).collect()
     }
 
     /// Refuses arrays that do not belong together, before anything is taken out of its place.

@@ -66,7 +66,7 @@ pub struct Trainer<B: Backend> {
     due: bool,
     /// A step broke off: weights, moments and source may disagree.
     failed: bool,
-    /// The passes of a step, as the device captured them.
+    /// A step as the device captured it.
     graph: StepGraph<B>,
     /// Of 8-bit factors, where the settings ask for such.
     scales: Option<Scales>,
@@ -217,7 +217,10 @@ impl<B: Backend> Trainer<B> {
         let step = self.step + 1;
         // A failed step is run again from here, to find out why.
         let source = self.source.clone();
-        let Measured { loss, gradient_norm, maxima, unaligned, arrays } = match self.measure(text) {
+        let learning_rate = self.settings.schedule.rate(step);
+        let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
+        let at = (count, learning_rate);
+        let Measured { loss, gradient_norm, maxima, unaligned, updated, arrays } = match self.measure(text, at) {
             Ok(measured) if measured.is_finite() => measured,
             // Weights and moments change at the end of a step alone.
             Err(Error::Stopped) => {
@@ -226,12 +229,11 @@ impl<B: Backend> Trainer<B> {
             }
             outcome => return Err(self.explain(text, source, outcome)),
         };
-        let learning_rate = self.settings.schedule.rate(step);
-        let count = u32::try_from(step).map_err(|_| Error::config("steps", step, "under 2^32"))?;
-        let constants = &self.settings.optimizer;
-        let at = (count, learning_rate);
-        let StepArrays { gradients, norm_squared } = &*arrays;
-        self.moments.update(self.model.parameters_mut(), gradients, norm_squared, constants, at)?;
+        if !updated {
+            let (parameters, constants) = (self.model.parameters_mut(), &self.settings.optimizer);
+            let StepArrays { gradients, norm_squared, .. } = &*arrays;
+            self.moments.update(parameters, gradients, norm_squared, constants, at)?;
+        }
         self.note_fp8(&maxima, &unaligned);
         self.step = step;
         self.failed = false;

@@ -5,7 +5,7 @@ use crate::{Array, Random, oracle::Var};
 use hecate_core::primitives::Primitives;
 use hecate_core::{
     Result, Tensor,
-    primitives::{self, AdamW, Clip, LossBackward, LossInputs, Losses, Update},
+    primitives::{self, AdamW, Clip, DeviceStep, LossBackward, LossInputs, Losses, PlacedUpdate, Update},
 };
 
 /// Ids that repeat, and rows that none names.
@@ -87,16 +87,42 @@ pub fn adamw<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         |step, weight_decay| AdamW { learning_rate: 1e-2, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay, step };
     vec![
         // At the first step the corrections of the means are largest; at the thousandth they are nearly 1.
-        update(constants(1, 0.0), None),
-        update(constants(7, 0.1), None),
-        update(constants(1000, 0.1), Some(1.0)),
-        // The last limit is over the gradient's norm: clipping is asked for and changes nothing.
-        update(constants(3, 0.1), Some(1e6)),
+        update(constants(1, 0.0), None, Way::Call),
+        update(constants(7, 0.1), None, Way::Call),
+        update(constants(1000, 0.1), Some(1.0), Way::Call),
+        // This limit is over the gradient's norm: clipping is asked for and changes nothing.
+        update(constants(3, 0.1), Some(1e6), Way::Call),
     ]
 }
 
+/// Later steps by numbers of the device: of arrays that keep their place, that somebody holds, and where a number is not finite.
+pub fn adamw_placed<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let constants =
+        |step, weight_decay| AdamW { learning_rate: 1e-2, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay, step };
+    vec![
+        update(constants(7, 0.1), None, Way::Placed),
+        update(constants(1000, 0.1), Some(1.0), Way::Placed),
+        update(constants(3, 0.1), Some(1.0), Way::Held),
+        update(constants(3, 0.1), Some(1.0), Way::NotFinite(f32::NAN)),
+        update(constants(3, 0.1), None, Way::NotFinite(f32::NEG_INFINITY)),
+    ]
+}
+
+/// How a device is asked for a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// By numbers of the host.
+    Call,
+    /// By numbers of the device, where the arrays lie.
+    Placed,
+    /// So, of arrays that somebody else holds.
+    Held,
+    /// So, where a number is this one: nothing moves.
+    NotFinite(f32),
+}
+
 /// One step of a parameter `[7,11]`, which core takes as one of three.
-fn update<B: Primitives>(constants: AdamW, max_norm: Option<f32>) -> PrimitiveCase<B> {
+fn update<B: Primitives>(constants: AdamW, max_norm: Option<f32>, way: Way) -> PrimitiveCase<B> {
     let random = &mut Random::new(47);
     let shape = [7, 11];
     let (value, mean, grad) = (random.normals(shape), random.normals(shape), random.normals(shape));
@@ -109,11 +135,14 @@ fn update<B: Primitives>(constants: AdamW, max_norm: Option<f32>) -> PrimitiveCa
     let slots = [("value", value), ("mean", mean), ("square", square), ("grad", grad)];
     let wide = |(name, array)| Slot { wide: true, ..Slot::rows(name, array) };
     PrimitiveCase {
-        name: "adamw",
-        options: format!("step {} decay {} clip {max_norm:?}", constants.step, constants.weight_decay),
+        name: if way == Way::Call { "adamw" } else { "adamw_placed" },
+        options: format!("step {} decay {} clip {max_norm:?} {way:?}", constants.step, constants.weight_decay),
         slots: slots.map(wide).into(),
         outputs: ["value", "mean", "square"].map(|name| Output::wide(name, Array::full(shape, 1.0))).into(),
         forward: Box::new(move |x| {
+            if let Way::NotFinite(_) = way {
+                return x[..3].to_vec();
+            }
             let rows = (0..x[0].len()).map(|i| step(&constants, shrink, [0, 1, 2, 3].map(|slot| &x[slot][i])));
             let mut columns = vec![Vec::new(); 3];
             rows.for_each(|row| columns.iter_mut().zip(row).for_each(|(column, x)| column.push(x)));
@@ -122,12 +151,54 @@ fn update<B: Primitives>(constants: AdamW, max_norm: Option<f32>) -> PrimitiveCa
         device: Box::new(move |x, _| {
             let norm_squared = Tensor::from_f32(x[0].device(), [1], vec![norm_squared])?;
             let clip = max_norm.map(|max_norm| Clip { max_norm, norm_squared: &norm_squared });
+            // All other ways are of the other function.
+            if way != Way::Call {
+                return placed(&constants, clip.as_ref(), x, way);
+            }
             let slot = primitives::Slot { value: x[0].clone(), mean: x[1].clone(), square: x[2].clone() };
             let primitives::Slot { value, mean, square } =
                 among(&constants, clip.as_ref(), Update { slot, grad: &x[3] })?;
             Ok(CaseResult { outputs: vec![value, mean, square], grads: vec![] })
         }),
     }
+}
+
+/// The update of value, mean and square by the gradient, in this order, with learning rate and step of the device alone.
+fn placed<B: Primitives>(
+    constants: &AdamW,
+    clip: Option<&Clip<'_, B>>,
+    x: &[Tensor<B>],
+    way: Way,
+) -> Result<CaseResult<B>> {
+    let device = x[0].device();
+    let copy = |x: &Tensor<B>| Tensor::from_f32(device, x.shape().clone(), x.to_f32()?);
+    let mut arrays = x[..3].iter().map(copy).collect::<Result<Vec<_>>>()?;
+    // Whoever holds arrays makes the step write elsewhere.
+    let held = if way == Way::Held { arrays.clone() } else { Vec::new() };
+    let last = if let Way::NotFinite(x) = way { x } else { 1.0 };
+    // What a graph's host writes before a replay.
+    let rates = Tensor::from_f32(device, [3], constants.rates().to_vec())?;
+    let finite = Tensor::from_f32(device, [3], vec![-2.0, f32::MAX, last])?;
+    let [value, mean, square] = &mut arrays[..] else { unreachable!("three arrays") };
+    // A second parameter, longer than a block.
+    let other = || Tensor::from_f32(device, [20_011], vec![0.5; 20_011]);
+    let (grad, mut others) = (other()?, [other()?, other()?, other()?]);
+    let [a, b, c] = &mut others;
+    let updates = vec![
+        PlacedUpdate { slot: primitives::Slot { value, mean, square }, grad: &x[3] },
+        PlacedUpdate { slot: primitives::Slot { value: a, mean: b, square: c }, grad: &grad },
+    ];
+    let given = DeviceStep { rates: &rates, finite: &finite };
+    // Whoever took these would be far off.
+    primitives::adamw_placed(&AdamW { learning_rate: 7.0, step: 1, ..*constants }, clip, &given, updates)?;
+    for (held, x) in held.iter().zip(x) {
+        assert_eq!(held.to_f32()?, x.to_f32()?, "what somebody holds stays as it is");
+    }
+    // The other one tells whether anything moved, in blocks beside the first.
+    let moved = others[0].to_f32()?;
+    assert!(moved.iter().all(|x| x.to_bits() == moved[0].to_bits()), "all elements went the same way");
+    assert_eq!(moved[0] != 0.5, !matches!(way, Way::NotFinite(_)), "{way:?}");
+    Ok(CaseResult { outputs: arrays, grads: vec![] })
 }
 
 /// The update among those of a long and of a short parameter.

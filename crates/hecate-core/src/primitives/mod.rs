@@ -58,7 +58,10 @@ pub use norm::{
     AddedNorm, GateFunction, GatePlace, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions, add_rms_norm,
     add_rms_norm_backward, l2_norm, l2_norm_backward, rms_norm, rms_norm_backward,
 };
-pub use optimizer::{AdamW, AdamWStep, Clip, Optimizer, Slot, Update, adamw, adamw_all, norm_squared};
+pub use optimizer::{
+    AdamW, AdamWStep, Clip, DeviceStep, Optimizer, PlacedUpdate, Slot, Update, adamw, adamw_all, adamw_placed,
+    norm_squared,
+};
 pub use projection::{Projection, ProjectionEnd, ProjectionInputs, project};
 pub use quantized::{QuantizedMatmul, quantized_matmul};
 pub use reduce::{Reduce, sum, sum_rows, sum_squares};

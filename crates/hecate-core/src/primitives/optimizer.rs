@@ -25,6 +25,12 @@ impl AdamW {
     pub fn bias_corrections(&self) -> [f32; 2] {
         [self.beta1, self.beta2].map(|beta| (1.0 / (1.0 - f64::from(beta).powf(f64::from(self.step)))) as f32)
     }
+
+    /// What is another number in every step: the learning rate, then both bias corrections.
+    pub fn rates(&self) -> [f32; 3] {
+        let [first, second] = self.bias_corrections();
+        [self.learning_rate, first, second]
+    }
 }
 
 /// Clipping by the norm of all gradients together, decided on the device.
@@ -54,6 +60,26 @@ pub struct AdamWStep<'a, D: Device> {
     pub constants: &'a AdamW,
     /// Where gradients are clipped.
     pub clip: Option<&'a Clip<'a, D>>,
+    /// [`AdamW::rates`] of this step, whatever the constants say.
+    pub rates: [f32; 3],
+}
+
+/// What a device reads of a step where it lies: an update that is part of a graph finds other numbers in every replay.
+#[derive(Clone, Debug)]
+pub struct DeviceStep<'a, D: Device> {
+    /// [`AdamW::rates`] of the step, `[3]` in 32 bits; the constants' own do not count.
+    pub rates: &'a Tensor<D>,
+    /// `[n]` in 32 bits: nothing moves where one of them is not finite.
+    pub finite: &'a Tensor<D>,
+}
+
+/// As [`Update`], of arrays that keep their place.
+#[derive(Debug)]
+pub struct PlacedUpdate<'a, D: Device> {
+    /// Written over, where nobody else holds the elements.
+    pub slot: Slot<&'a mut Tensor<D>>,
+    /// Of the shape of the parameter, in 32 bits.
+    pub grad: &'a Tensor<D>,
 }
 
 /// A parameter with its moments, and the gradient that moves it.
@@ -74,6 +100,35 @@ pub trait Optimizer: Device {
     /// # Errors
     /// Only what the caller could not foresee.
     fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>>;
+
+    /// As [`Optimizer::adamw`], of arrays that keep their place, by numbers of the device. A device that captures no work
+    /// reads them on the host.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn adamw_placed(
+        &self,
+        step: &AdamWStep<'_, Self>,
+        given: &DeviceStep<'_, Self>,
+        updates: Vec<PlacedUpdate<'_, Self>>,
+    ) -> Result<()> {
+        if !given.finite.to_f32()?.iter().all(|x| x.is_finite()) {
+            return Ok(());
+        }
+        let mut step = step.clone();
+        step.rates.copy_from_slice(&given.rates.to_f32()?);
+        // The rates stand in for what is taken out, so that each array has one owner.
+        let take = |x: &mut Tensor<Self>| std::mem::replace(x, given.rates.clone());
+        let (mut places, mut taken) = (Vec::new(), Vec::new());
+        for PlacedUpdate { slot: Slot { value, mean, square }, grad } in updates {
+            taken.push(Update { slot: Slot { value: take(value), mean: take(mean), square: take(square) }, grad });
+            places.push([value, mean, square]);
+        }
+        for ([value, mean, square], slot) in places.into_iter().zip(self.adamw(&step, taken)?) {
+            (*value, *mean, *square) = (slot.value, slot.mean, slot.square);
+        }
+        Ok(())
+    }
 
     /// `Σ g²` over all elements of all gradients, at least one: `[1]` in 32 bits.
     ///
@@ -105,14 +160,56 @@ pub fn adamw_all<D: Optimizer>(
     clip: Option<&Clip<'_, D>>,
     updates: Vec<Update<'_, D>>,
 ) -> Result<Vec<Slot<Tensor<D>>>> {
+    let Some(device) = updates.first().map(|update| update.slot.value.device().clone()) else {
+        check_constants(constants)?;
+        return Ok(Vec::new());
+    };
+    let arrays = updates.iter().map(|Update { slot, grad }| [&slot.value, &slot.mean, &slot.square, *grad]);
+    check_step(&device, constants, clip, arrays)?;
+    device.adamw(&AdamWStep { constants, clip, rates: constants.rates() }, updates)
+}
+
+/// As [`adamw_all`], of arrays that keep their place, by numbers that lie on the device: learning rate and step of the
+/// `constants` do not count. Nothing moves where one of `given.finite` is not finite. Where somebody else holds an array, what
+/// is written lies elsewhere.
+///
+/// # Errors
+/// As [`adamw`], and numbers of another shape, type or device.
+pub fn adamw_placed<D: Optimizer>(
+    constants: &AdamW,
+    clip: Option<&Clip<'_, D>>,
+    given: &DeviceStep<'_, D>,
+    updates: Vec<PlacedUpdate<'_, D>>,
+) -> Result<()> {
+    let device = given.rates.device().clone();
+    let arrays = updates.iter().map(|PlacedUpdate { slot, grad }| [&*slot.value, &*slot.mean, &*slot.square, *grad]);
+    check_step(&device, constants, clip, arrays)?;
+    check_shape("adamw", "rates", given.rates, &[3].into())?;
+    given.finite.check_device(&device, "adamw", "finite")?;
+    check_shape("adamw", "finite", given.finite, &[given.finite.shape().count()].into())?;
+    for (name, x) in [("rates", given.rates), ("finite", given.finite)] {
+        check_dtype("adamw", name, x, DType::F32)?;
+    }
+    match updates.is_empty() {
+        true => Ok(()),
+        false => device.adamw_placed(&AdamWStep { constants, clip, rates: constants.rates() }, given, updates),
+    }
+}
+
+/// Refuses constants, arrays (value, mean, square, gradient) or a norm that no step can be made of.
+fn check_step<'a, D: Device>(
+    device: &D,
+    constants: &AdamW,
+    clip: Option<&Clip<'_, D>>,
+    arrays: impl Iterator<Item = [&'a Tensor<D>; 4]>,
+) -> Result<()> {
     check_constants(constants)?;
-    let Some(device) = updates.first().map(|update| update.slot.value.device().clone()) else { return Ok(Vec::new()) };
-    for Update { slot, grad } in &updates {
-        slot.value.check_device(&device, "adamw", "value")?;
-        check_float("adamw", "value", &slot.value)?;
-        check_dtype("adamw", "value", &slot.value, DType::F32)?;
-        for (name, x) in [("mean", &slot.mean), ("square", &slot.square), ("grad", *grad)] {
-            check_like("adamw", name, x, &slot.value)?;
+    for [value, mean, square, grad] in arrays {
+        value.check_device(device, "adamw", "value")?;
+        check_float("adamw", "value", value)?;
+        check_dtype("adamw", "value", value, DType::F32)?;
+        for (name, x) in [("mean", mean), ("square", square), ("grad", grad)] {
+            check_like("adamw", name, x, value)?;
         }
     }
     if let Some(clip) = clip {
@@ -120,11 +217,11 @@ pub fn adamw_all<D: Optimizer>(
             let (found, expected) = (clip.max_norm.to_string(), "a finite number over 0");
             return Err(Error::Config { what: "adamw", option: "max_norm", found, expected });
         }
-        clip.norm_squared.check_device(&device, "adamw", "norm_squared")?;
+        clip.norm_squared.check_device(device, "adamw", "norm_squared")?;
         check_shape("adamw", "norm_squared", clip.norm_squared, &[1].into())?;
         check_dtype("adamw", "norm_squared", clip.norm_squared, DType::F32)?;
     }
-    device.adamw(&AdamWStep { constants, clip }, updates)
+    Ok(())
 }
 
 /// Squared norm of all gradients together, `[1]` in 32 bits; zero where there is none.

@@ -10,14 +10,14 @@ use crate::{
 };
 use hecate_core::{
     DType, Host, Result, Tensor,
-    primitives::{AdamW, AdamWStep, Clip, Optimizer, Reduce, Slot, Update},
+    primitives::{AdamW, AdamWStep, Optimizer, Reduce, Slot, Update},
 };
 use rayon::prelude::*;
 
 impl Optimizer for Cpu {
     /// Updates every slot; the gradient's clipping is a factor of the same pass.
     fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
-        let step = Factors::new(step.constants, step.clip)?;
+        let step = Factors::new(step)?;
         updates.into_iter().map(|update| self.update(step, update)).collect()
     }
 
@@ -68,13 +68,13 @@ struct Factors {
     constants: AdamW,
     /// Factor of the gradient.
     clip: f32,
-    /// `1 / (1 − βᵗ)` of both moments.
-    unbias: [f32; 2],
+    /// Learning rate, then `1 / (1 − βᵗ)` of both moments.
+    rates: [f32; 3],
 }
 
 impl Factors {
     /// Bias corrections and the clipping factor, once a step and from 64 bits.
-    fn new(constants: &AdamW, clip: Option<&Clip<'_, Cpu>>) -> Result<Self> {
+    fn new(&AdamWStep { constants, clip, rates }: &AdamWStep<'_, Cpu>) -> Result<Self> {
         let squared = clip.map(|clip| floats(clip.norm_squared)).transpose()?;
         let clip = clip.zip(squared).map_or(1.0, |(clip, squared)| {
             let norm = f64::from(squared[0]).sqrt();
@@ -82,20 +82,21 @@ impl Factors {
             // Gradients within the limit are left as they are.
             if norm > max { (max / norm) as f32 } else { 1.0 }
         });
-        Ok(Self { constants: *constants, clip, unbias: constants.bias_corrections() })
+        Ok(Self { constants: *constants, clip, rates })
     }
 
     /// A block of elements.
     #[inline(always)]
     fn update(self, value: &mut [f32], mean: &mut [f32], square: &mut [f32], grad: &[f32]) {
-        let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay, .. } = self.constants;
+        let [learning_rate, unbias1, unbias2] = self.rates;
+        let AdamW { beta1, beta2, epsilon, weight_decay, .. } = self.constants;
         for (((p, m), s), g) in value.iter_mut().zip(mean).zip(square).zip(grad) {
             // Moments of the clipped gradient.
             let g = self.clip * g;
             *m = beta1 * *m + (1.0 - beta1) * g;
             *s = beta2 * *s + (1.0 - beta2) * (g * g);
             // Corrected for their start at zero.
-            let direction = self.unbias[0] * *m / ((self.unbias[1] * *s).sqrt() + epsilon);
+            let direction = unbias1 * *m / ((unbias2 * *s).sqrt() + epsilon);
             // The decay is of the parameter, not of the gradient: decoupled.
             *p -= learning_rate * (direction + weight_decay * *p);
         }

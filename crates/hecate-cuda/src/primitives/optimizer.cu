@@ -21,7 +21,12 @@ struct Step {
     const Update* updates;
     // [1]; null where nothing is clipped
     const float* norm_squared;
+    // [3]: learning rate and 1 / (1 − βᵗ) of both moments, in place of those below; or null
+    const float* rates;
+    // [guards]: nothing moves where one of them is not finite
+    const float* finite;
     u32 number;
+    u32 guards;
     float learning_rate, beta1, beta2, epsilon, weight_decay;
     // 1 / (1 − βᵗ)
     float unbias1, unbias2;
@@ -37,17 +42,23 @@ KERNEL(adamw, Step, 256) {
         float norm = sqrtf(args.norm_squared[0]);
         if (norm > args.max_norm) clip = args.max_norm / norm;
     }
+    float learning_rate = args.rates ? args.rates[0] : args.learning_rate;
+    float unbias1 = args.rates ? args.rates[1] : args.unbias1, unbias2 = args.rates ? args.rates[2] : args.unbias2;
+    // A graph's host sees after the step only that it should not have been made.
+    bool moves = true;
+    for (u32 i = 0; i < args.guards; i++) moves = moves && fabsf(args.finite[i]) <= 3.402823466e38f;
     Update own = own_entry(args.updates, args.number);
     u64 start = (blockIdx.x - own.first) * BLOCK_ELEMENTS, end = start + BLOCK_ELEMENTS < own.count ? start + BLOCK_ELEMENTS : own.count;
     for (u64 i = start + threadIdx.x; i < end; i += blockDim.x) {
         float g = clip * own.grad[i], p = own.old_value[i];
-        float m = args.beta1 * own.old_mean[i] + (1.0f - args.beta1) * g;
-        float s = args.beta2 * own.old_square[i] + (1.0f - args.beta2) * (g * g);
+        float mean = own.old_mean[i], square = own.old_square[i];
+        float m = args.beta1 * mean + (1.0f - args.beta1) * g;
+        float s = args.beta2 * square + (1.0f - args.beta2) * (g * g);
         // Means without the bias of their start at zero.
-        float direction = args.unbias1 * m / (sqrtf(args.unbias2 * s) + args.epsilon);
-        own.mean[i] = m;
-        own.square[i] = s;
-        own.value[i] = p - args.learning_rate * (direction + args.weight_decay * p);
+        float direction = unbias1 * m / (sqrtf(unbias2 * s) + args.epsilon);
+        own.mean[i] = moves ? m : mean;
+        own.square[i] = moves ? s : square;
+        own.value[i] = moves ? p - learning_rate * (direction + args.weight_decay * p) : p;
     }
 }
 

@@ -12,15 +12,16 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Shape, Tensor,
-    primitives::{AdamW, AdamWStep, Optimizer, Slot, Update},
+    primitives::{AdamW, AdamWStep, DeviceStep, Optimizer, PlacedUpdate, Slot, Update},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("optimizer", "optimizer.cu");
 
 kernels! { SOURCE {
-    // A table of parameters and their gradients, as [`Entries`] makes it; the squared norm of all gradients [1], or null.
+    // A table of parameters and their gradients, as [`Entries`] makes it; the squared norm of all gradients [1], or null;
+    // rates [3] that take the place of those here, or null; numbers [guards] without which being finite nothing moves.
     "adamw" Step {
-        updates: Pointer, norm_squared: Pointer, number: u32, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32,
+        updates: Pointer, norm_squared: Pointer, rates: Pointer, finite: Pointer, number: u32, guards: u32, learning_rate: f32, beta1: f32, beta2: f32, epsilon: f32,
         weight_decay: f32, unbias1: f32, unbias2: f32, max_norm: f32
     }
     // A table of gradients; parts [blocks] in 64 bits.
@@ -41,24 +42,7 @@ impl Optimizer for Cuda {
             entries.add([pointer(grad)].into_iter().chain(words), grad.shape().count());
             places.push((all, grad.shape().clone()));
         }
-        let table = entries.table(self)?;
-        let AdamWStep { constants, clip } = *step;
-        let AdamW { learning_rate, beta1, beta2, epsilon, weight_decay, .. } = *constants;
-        let [unbias1, unbias2] = constants.bias_corrections();
-        let arguments = Step {
-            updates: table.pointer(),
-            norm_squared: clip.map_or(0, |clip| pointer(clip.norm_squared)),
-            number,
-            learning_rate,
-            beta1,
-            beta2,
-            epsilon,
-            weight_decay,
-            unbias1,
-            unbias2,
-            max_norm: clip.map_or(0.0, |clip| clip.max_norm),
-        };
-        self.launch(Grid::blocks(entries.blocks, 256), &arguments)?;
+        step_all(self, step, None, (&entries, number))?;
         // What was written becomes the parameter.
         let slot = |(all, shape): ([Place; 3], Shape)| {
             let [value, mean, square] =
@@ -66,6 +50,41 @@ impl Optimizer for Cuda {
             Ok(Slot { value: value?, mean: mean?, square: square? })
         };
         places.into_iter().map(slot).collect()
+    }
+
+    /// As above; memory that somebody else holds is left as it is, and the new elements lie in other memory.
+    fn adamw_placed(
+        &self,
+        step: &AdamWStep<'_, Self>,
+        given: &DeviceStep<'_, Self>,
+        updates: Vec<PlacedUpdate<'_, Self>>,
+    ) -> Result<()> {
+        let (mut entries, number) = (Entries::new(), updates.len() as u32);
+        // Nothing is taken out of its place before the end: what fails on the way leaves all as it was.
+        let mut moved = Vec::new();
+        for PlacedUpdate { slot: Slot { value, mean, square }, grad } in updates {
+            let arrays = [value, mean, square];
+            // Old and new addresses, in the order of the table.
+            let old = [0, 1, 2].map(|i| pointer(&*arrays[i]));
+            let mut new = old;
+            for (x, new) in arrays.into_iter().zip(&mut new) {
+                match x.is_shared() {
+                    true => {
+                        let memory = self.allocate(x.shape().count() * x.dtype().size())?;
+                        *new = memory.pointer();
+                        moved.push((x, memory));
+                    }
+                    false => x.buffer().written_over(),
+                }
+            }
+            entries.add([pointer(grad)].into_iter().chain(old).chain(new), grad.shape().count());
+        }
+        step_all(self, step, Some(given), (&entries, number))?;
+        // What lies elsewhere becomes the parameter.
+        for (x, memory) in moved {
+            *x = Tensor::from_buffer(self, x.shape().clone(), DType::F32, memory)?;
+        }
+        Ok(())
     }
 
     /// `[1]`: the sum of squares of all gradients, in two launches.
@@ -82,6 +101,35 @@ impl Optimizer for Cuda {
         self.launch(Grid::blocks(entries.blocks, 256), &Squares { gradients, parts: parts.pointer(), number })?;
         total(self, &parts, entries.blocks)
     }
+}
+
+/// Queues the step of so many parameters, by rates of the host or of the device.
+fn step_all(
+    device: &Cuda,
+    step: &AdamWStep<'_, Cuda>,
+    given: Option<&DeviceStep<'_, Cuda>>,
+    (entries, number): (&Entries, u32),
+) -> Result<()> {
+    let table = entries.table(device)?;
+    let AdamWStep { constants, clip, rates: [learning_rate, unbias1, unbias2] } = *step;
+    let AdamW { beta1, beta2, epsilon, weight_decay, .. } = *constants;
+    let arguments = Step {
+        updates: table.pointer(),
+        norm_squared: clip.map_or(0, |clip| pointer(clip.norm_squared)),
+        rates: given.map_or(0, |given| pointer(given.rates)),
+        finite: given.map_or(0, |given| pointer(given.finite)),
+        number,
+        guards: given.map_or(0, |given| given.finite.shape().count() as u32),
+        learning_rate,
+        beta1,
+        beta2,
+        epsilon,
+        weight_decay,
+        unbias1,
+        unbias2,
+        max_norm: clip.map_or(0.0, |clip| clip.max_norm),
+    };
+    device.launch(Grid::blocks(entries.blocks, 256), &arguments)
 }
 
 /// Where an array is read and where it is written: the same, unless somebody else holds it.

@@ -15,6 +15,8 @@ pub(super) struct Measured<B: Backend> {
     pub(super) maxima: Vec<f32>,
     /// Places of weights whose products stayed at 16 bits among those of 8.
     pub(super) unaligned: Vec<usize>,
+    /// Whether the graph made the step already, as it does where all is finite.
+    pub(super) updated: bool,
     pub(super) arrays: Arc<StepArrays<B>>,
 }
 
@@ -24,6 +26,8 @@ pub(super) struct StepArrays<B: Backend> {
     pub(super) gradients: Gradients<B>,
     /// Squared norm of all gradients together, `[1]`.
     pub(super) norm_squared: Tensor<B>,
+    /// Sum of the losses and squared norm, `[2]`: a step is made where both are finite.
+    pub(super) finite: Tensor<B>,
 }
 
 impl<B: Backend> Measured<B> {
@@ -69,15 +73,24 @@ impl<B: Backend> StepResults<B> {
         }
         let norm_squared = optimizer::norm_squared(device, &gradients)?;
         // One copy to the host brings all that a step waits for.
+        let finite = primitives::concat(&[&loss, &norm_squared], 0)?;
         let maxima = found.iter().map(|found| &found.maxima);
-        let figures = primitives::concat(&[&loss, &norm_squared].into_iter().chain(maxima).collect::<Vec<_>>(), 0)?;
+        let figures = match found.is_empty() {
+            true => finite.clone(),
+            false => primitives::concat(&[&finite].into_iter().chain(maxima).collect::<Vec<_>>(), 0)?,
+        };
         let unaligned = found.pop().map_or_else(Vec::new, |found| found.unaligned);
-        let arrays = Arc::new(StepArrays { gradients, norm_squared });
+        let arrays = Arc::new(StepArrays { gradients, norm_squared, finite });
         Ok(Self { arrays, figures, count, passes: number, unaligned })
     }
 
-    /// Waits for the figures.
-    pub(super) fn read(&self) -> Result<Measured<B>> {
+    /// What stays on the device.
+    pub(super) fn arrays(&self) -> &StepArrays<B> {
+        &self.arrays
+    }
+
+    /// Waits for the figures of passes, and of the step where that is `updated` with them.
+    pub(super) fn read(&self, updated: bool) -> Result<Measured<B>> {
         let figures = self.figures.to_f32()?;
         let [loss, gradient_norm] = [0, 1].map(|i| f64::from(figures.get(i).copied().unwrap_or(f32::NAN)));
         let (loss, gradient_norm) = (loss / self.count as f64, gradient_norm.sqrt());
@@ -89,7 +102,7 @@ impl<B: Backend> StepResults<B> {
             maxima.iter_mut().zip(pass).for_each(|(most, more)| *most = most.max(*more));
         }
         let (unaligned, arrays) = (self.unaligned.clone(), Arc::clone(&self.arrays));
-        Ok(Measured { loss, gradient_norm, maxima, unaligned, arrays })
+        Ok(Measured { loss, gradient_norm, maxima, unaligned, updated, arrays })
     }
 }
 
@@ -107,7 +120,7 @@ impl<B: Backend> Trainer<B> {
         let results = StepResults::of(&device, passes);
         // What is asked of the model between steps drops nothing.
         self.model.set_masks(None);
-        results?.read()
+        results?.read(false)
     }
 
     /// Scales of 8-bit factors on the device, where there are such and something is known of them.

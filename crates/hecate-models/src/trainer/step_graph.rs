@@ -1,17 +1,17 @@
-//! The passes of a step as one graph of the device, replayed with other tokens.
+//! A step as one graph of the device, replayed with other tokens.
 //!
-//! A small model's step is queued longer than it is computed. Forward, backward and the norm are the same work in every
-//! step, so a device that can do so captures them. The update stays a call: the host sees before it whether all is finite,
-//! and hands it the learning rate and the count of steps.
+//! A small model's step is queued longer than it is computed. Forward, backward, the norm and the update are the same work in
+//! every step, so a device that can do so captures them. Learning rate and count of steps are an input, as tokens are. The
+//! device moves nothing where the loss or the norm is not finite: the host sees that afterwards, and weights are as they were.
 
 use super::{
     Trainer,
     batch_source::TokenWindow,
-    measure::{Measured, StepResults},
+    measure::{Measured, StepArrays, StepResults},
     scales::Scales,
 };
 use crate::{Dropout, Error, Result, language_model::into_core, text::TokenSource};
-use hecate_core::{Backend, Capture, Host, Replay, Tensor, capture_work};
+use hecate_core::{Backend, Capture, DType, Host, Replay, Tensor, capture_work, primitives::DeviceStep};
 use std::time::{Duration, Instant};
 
 /// Steps that take longer are not captured: queueing them takes no time beside computing, and a graph cannot be stopped.
@@ -40,9 +40,10 @@ impl<B: Backend> StepGraph<B> {
 
 impl<B: Backend> Trainer<B> {
     /// Loss and gradients of the next windows of `text`, through the graph where there is one.
-    pub(super) fn measure(&mut self, text: TokenSource<'_>) -> Result<Measured<B>> {
+    /// A graph makes the step `at` this count and learning rate too.
+    pub(super) fn measure(&mut self, text: TokenSource<'_>, at: (u32, f32)) -> Result<Measured<B>> {
         if let StepGraph::Captured { .. } = self.graph
-            && let Some(measured) = self.replay(text)?
+            && let Some(measured) = self.replay(text, at)?
         {
             return Ok(measured);
         }
@@ -60,8 +61,14 @@ impl<B: Backend> Trainer<B> {
     }
 
     /// Replays the graph on the next windows. None, and nothing happened, where it does not fit the model any more.
-    fn replay(&mut self, text: TokenSource<'_>) -> Result<Option<Measured<B>>> {
+    fn replay(&mut self, text: TokenSource<'_>, at: (u32, f32)) -> Result<Option<Measured<B>>> {
         self.model.check_interrupt()?;
+        let rates = self.settings.optimizer.rule(at)?.rates();
+        // What somebody holds is not written over.
+        if self.is_held() {
+            self.graph = StepGraph::new();
+            return Ok(None);
+        }
         let before = self.source.clone();
         let mut inputs = Vec::new();
         for _ in 0..self.settings.accumulate {
@@ -70,10 +77,10 @@ impl<B: Backend> Trainer<B> {
             inputs.extend([Host::U32(tokens), Host::U32(targets)]);
         }
         inputs.extend(self.scales.as_ref().and_then(Scales::values).map(Host::F32));
+        inputs.push(Host::F32(rates.to_vec()));
         let StepGraph::Captured { replay, results } = &mut self.graph else { return Ok(None) };
-        let read: Vec<_> = self.model.parameters().iter().map(|parameter| &parameter.value).collect();
-        if replay.replay(inputs, &read)? {
-            return results.read().map(Some);
+        if replay.replay(inputs, &self.moments.arrays(self.model.parameters()))? {
+            return results.read(true).map(Some);
         }
         // Somebody holds parameters that were updated: the new ones lie elsewhere.
         self.source = before;
@@ -81,7 +88,12 @@ impl<B: Backend> Trainer<B> {
         Ok(None)
     }
 
-    /// Captures the passes after a step that went call by call and took so long, from the second step on.
+    /// Whether somebody else holds a weight or a moment.
+    fn is_held(&self) -> bool {
+        self.moments.arrays(self.model.parameters()).iter().any(|x| x.is_shared())
+    }
+
+    /// Captures a step after a step that went call by call and took so long, from the second step on.
     fn capture_after(&mut self, took: Duration) -> Result<()> {
         let StepGraph::Waiting { steps } = &mut self.graph else { return Ok(()) };
         *steps += 1;
@@ -97,6 +109,8 @@ impl<B: Backend> Trainer<B> {
             StepGraph::Waiting { steps: ..2 } => return Ok(()),
             // A graph reads the scales of 8-bit factors, which come of the maxima of a step before it.
             _ if self.scales.as_ref().is_some_and(|scales| scales.values().is_none()) => return Ok(()),
+            // A call's update gives the trainer arrays of its own, after which there is nobody else.
+            _ if self.is_held() => return Ok(()),
             // Another program may have been in the way.
             StepGraph::Waiting { steps: ..PATIENCE } if took > LONG => return Ok(()),
             StepGraph::Waiting { .. } if took > LONG => {
@@ -126,19 +140,33 @@ impl<B: Backend> Trainer<B> {
         let device = self.model.device().clone();
         let zeros = || Tensor::from_u32(&device, [batch, tokens], vec![0; batch * tokens]);
         let mut inputs = (0..2 * accumulate).map(|_| zeros()).collect::<hecate_core::Result<Vec<_>>>()?;
-        // Scales of 8-bit factors are other ones in every replay.
+        // Scales of 8-bit factors, and the rates, are other ones in every replay.
         inputs.extend(self.fp8_scales()?);
-        let mut results = None;
-        let captured = self.model.uninterrupted(|model| {
-            let read: Vec<_> = model.parameters().iter().map(|parameter| &parameter.value).collect();
+        inputs.push(Tensor::zeros(&device, [3], DType::F32)?);
+        let (mut results, moments, constants) = (None, &mut self.moments, &self.settings.optimizer);
+        let mut captured = self.model.uninterrupted(|model| {
             let mut work = |inputs: &[Tensor<B>]| {
-                let (tokens, scales) = inputs.split_at(2 * accumulate);
-                let passes = tokens.chunks(2).map(|pair| model.pass_of((&pair[0], &pair[1]), scales.first()));
-                results = Some(StepResults::of(&device, passes).map_err(into_core)?);
+                let (tokens, others) = inputs.split_at(2 * accumulate);
+                let (rates, scales) = (&others[others.len() - 1], others[..others.len() - 1].first());
+                let passes = tokens.chunks(2).map(|pair| model.pass_of((&pair[0], &pair[1]), scales));
+                let made = StepResults::of(&device, passes).map_err(into_core)?;
+                let StepArrays { gradients, norm_squared, finite } = made.arrays();
+                // What a pass still held would be written elsewhere, where the next replay does not look.
+                if moments.arrays(model.parameters()).iter().any(|x| x.is_shared()) {
+                    let why = "a pass holds weights after its end".to_owned();
+                    return Err(hecate_core::Error::Unsupported { backend: B::NAME, what: "a step as a graph", why });
+                }
+                let given = DeviceStep { rates, finite };
+                let parameters = model.parameters_mut();
+                moments.update_placed(parameters, gradients, norm_squared, constants, &given).map_err(into_core)?;
+                results = Some(made);
                 Ok(())
             };
-            capture_work(&device, &inputs, &read, &mut work)
+            capture_work(&device, &inputs, &mut work)
         });
+        if let Ok(Capture::Graph(replay)) = &mut captured {
+            replay.note(&self.moments.arrays(self.model.parameters()));
+        }
         Ok(match (captured.map_err(Error::from)?, results) {
             (Capture::Graph(replay), Some(results)) => Ok(StepGraph::Captured { replay, results }),
             (Capture::Refused { why }, _) => Err(why),

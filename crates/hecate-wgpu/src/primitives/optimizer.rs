@@ -50,11 +50,10 @@ struct AdamWArgs {
 impl Optimizer for Wgpu {
     /// One launch a parameter; clipping is decided on the device.
     fn adamw(&self, step: &AdamWStep<'_, Self>, updates: Vec<Update<'_, Self>>) -> Result<Vec<Slot<Tensor<Self>>>> {
-        let AdamWStep { constants, clip } = *step;
-        let [unbias1, unbias2] = constants.bias_corrections();
+        let AdamWStep { constants, clip, rates: [learning_rate, unbias1, unbias2] } = *step;
         let args = AdamWArgs {
             count: 0,
-            learning_rate: constants.learning_rate,
+            learning_rate,
             beta1: constants.beta1,
             beta2: constants.beta2,
             epsilon: constants.epsilon,

@@ -214,6 +214,13 @@ calls! {
         let updates = grads.iter().map(|grad| Update { slot: slot(p), grad }).collect();
         adamw_all(&STEP, Some(&Clip { max_norm: 1.0, norm_squared: &clip }), updates).map(drop)
     },
+    adamw_placed: |p| {
+        let (clip, grad, rates, finite) = (p.ones([1]), p.ones([3]), p.ones([3]), p.ones([2]));
+        let Slot { mut value, mut mean, mut square } = slot(p);
+        let slot = Slot { value: &mut value, mean: &mut mean, square: &mut square };
+        let (clip, given) = (Clip { max_norm: 1.0, norm_squared: &clip }, DeviceStep { rates: &rates, finite: &finite });
+        adamw_placed(&STEP, Some(&clip), &given, vec![PlacedUpdate { slot, grad: &grad }])
+    },
     norm_squared: |p| norm_squared(p.device(), &[&p.ones([3]), &p.ones([2])]).map(drop),
     sum: |p| sum(&p.ones([3])).map(drop),
     sum_rows: |p| sum_rows(&p.ones([2, 3]), 3).map(drop),
@@ -229,7 +236,7 @@ calls! {
         capture(p.device(), &[p.ones([2]), p.ones([3])], &p.ones([2]), step).map(drop)
     },
     capture_work: |p| {
-        capture_work(p.device(), &[p.ones([2]), p.ones([3])], &[&p.ones([2])], &mut |_| Ok(())).map(drop)
+        capture_work(p.device(), &[p.ones([2]), p.ones([3])], &mut |_| Ok(())).map(drop)
     },
 }
 
