@@ -1,7 +1,10 @@
 //! The CUDA column, on the first GPU.
 
-use hecate_conformance::Sizes;
-use hecate_core::{DType, Tensor, primitives::scale};
+use hecate_conformance::{Random, Sizes};
+use hecate_core::{
+    DType, Tensor,
+    primitives::{Transpose, matmul, scale},
+};
 use hecate_cuda::{Algorithm, Cuda};
 use std::sync::OnceLock;
 
@@ -95,16 +98,54 @@ fn every_listed_gpu_computes() {
     assert!(refusal.contains(&format!("number {count}")), "{refusal}");
 }
 
-/// Products by the column's own kernels, where there is a library for them.
+/// Products by the column's own kernels, where there is a library for them, and by the one that they are compared with.
 #[test]
 fn own_products() {
     for cuda in backends() {
-        let own = cuda.with_own_products().unwrap();
-        for dtype in [DType::F32, DType::Bf16] {
-            gpu::sizes::compare(
-                gpu::sizes::products_of(&own, dtype).unwrap(),
-                gpu::sizes::products_of(&hecate_cpu::Cpu::new(), dtype).unwrap(),
-            );
+        for own in [cuda.with_own_products().unwrap(), cuda.with_naive_products().unwrap()] {
+            for dtype in [DType::F32, DType::Bf16, DType::F16] {
+                gpu::sizes::compare(
+                    gpu::sizes::products_of(&own, dtype).unwrap(),
+                    gpu::sizes::products_of(&hecate_cpu::Cpu::new(), dtype).unwrap(),
+                );
+            }
+        }
+    }
+}
+
+/// The rungs of products against the equations in 64 bits, at sizes these can be made for.
+#[test]
+fn rungs_of_products() {
+    use hecate_conformance::{
+        checks::primitive::{agrees, rounding},
+        primitive_cases::matmul,
+    };
+    let rungs = |cuda: &Cuda| [cuda.with_naive_products().unwrap(), cuda.with_own_products().unwrap()];
+    let rungs: Vec<_> = backends().iter().flat_map(rungs).collect();
+    if !rungs.is_empty() {
+        agrees(&rungs, &matmul());
+        rounding(&rungs, &matmul());
+    }
+}
+
+/// Tiles of tensor cores against the naive kernel: whole ones, parts of them at every edge, and sums of few terms.
+#[test]
+fn tensor_core_products() {
+    for cuda in backends() {
+        let (own, naive) = (cuda.with_own_products().unwrap(), cuda.with_naive_products().unwrap());
+        let transpose = Transpose { a: false, b: true };
+        for dtype in [DType::Bf16, DType::F16] {
+            for [rows, inner, columns] in
+                [[128, 64, 256], [64, 8, 2], [200, 328, 264], [129, 72, 514], [300, 1000, 130]]
+            {
+                let mut random = Random::new((rows + inner) as u64);
+                let [a, b] = [rows, columns].map(|rows| random.uniforms([rows, inner], -1.0, 1.0));
+                let product = |cuda: &Cuda| {
+                    let [a, b] = [&a, &b].map(|x| x.upload(cuda, dtype).unwrap());
+                    vec![(format!("{rows}×{inner}×{columns}"), matmul(&a, &b, transpose).unwrap())]
+                };
+                gpu::sizes::compare(product(&own), product(&naive));
+            }
         }
     }
 }

@@ -56,7 +56,8 @@ impl FromStr for Request {
         let dtype = match dtype {
             "f32" => DType::F32,
             "bf16" => DType::Bf16,
-            other => return Err(format!("element type `{other}`: expected f32 or bf16")),
+            "f16" => DType::F16,
+            other => return Err(format!("element type `{other}`: expected f32, bf16 or f16")),
         };
         let (rule, anchored) = rule.strip_suffix("+anchor").map_or((rule, false), |rule| (rule, true));
         let pass = match pass {
@@ -72,8 +73,8 @@ impl FromStr for Request {
     }
 }
 
-/// Products of matrices, by cuBLAS and by kernels of our own.
-const PRODUCTS: [&str; 2] = ["product", "own_product"];
+/// Products of matrices: by cuBLAS, by kernels of our own, and by the one of these that has a thread for each element.
+const PRODUCTS: [&str; 3] = ["product", "own_product", "naive_product"];
 
 /// Primitives of rows.
 const ROWS: [&str; 3] = ["softmax", "layer_norm", "rms_norm"];
@@ -383,7 +384,7 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
                     prepare(device, Delta { erase: Erase::Decayed, ..Delta::default() }, request)
                 }
                 "attention" => prepare_attention(device, request, request.sizes[1], false),
-                "product" | "own_product" => prepare_product(device, request),
+                name if PRODUCTS.contains(&name) => prepare_product(device, request),
                 "fp8_product" => prepare_fp8_product(device, request),
                 "softmax" | "layer_norm" | "rms_norm" => prepare_rows(device, request),
                 $(<$rule as Rule>::NAME => prepare(device, <$rule>::all()[0], request),)*
@@ -394,9 +395,13 @@ fn work(device: &Cuda, request: &Request) -> Result<Work> {
     hecate_core::for_each_rule!(by_name)
 }
 
-/// A device that does without cuBLAS, for products by kernels of our own.
+/// A device that does without cuBLAS, for products by kernels of our own: in 32 bits by tiles, in 16 bits on tensor cores.
 fn device_for(device: &Cuda, rule: &str) -> Result<Cuda> {
-    if rule == PRODUCTS[1] { device.with_own_products() } else { Ok(device.clone()) }
+    match PRODUCTS.iter().position(|&product| product == rule) {
+        Some(1) => device.with_own_products(),
+        Some(2) => device.with_naive_products(),
+        _ => Ok(device.clone()),
+    }
 }
 
 /// Median milliseconds of many runs, all queued before the first is waited for.

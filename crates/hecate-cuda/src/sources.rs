@@ -27,6 +27,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::loss::SOURCE,
     &primitives::matmul::SOURCE,
     &primitives::matmul_groups::SOURCE,
+    &primitives::matmul_naive::SOURCE,
     &primitives::matmul_rows::SOURCE,
     &primitives::matmul_small::SOURCE,
     &primitives::norm::SOURCE,

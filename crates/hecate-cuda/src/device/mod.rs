@@ -169,6 +169,15 @@ impl Cuda {
         self.with(Options { own_products: true, ..self.0.options })
     }
 
+    /// Another stream, on which a product of two matrices takes a thread for each element, with no tiles: slow, and what other
+    /// kernels are compared with.
+    ///
+    /// # Errors
+    /// The driver's own.
+    pub fn with_naive_products(&self) -> Result<Self> {
+        self.with(Options { naive_products: true, ..self.0.options })
+    }
+
     /// Another stream, on which the kernels of a call never run beside each other.
     ///
     /// # Errors
@@ -281,6 +290,11 @@ impl Cuda {
     /// The kernels of this value.
     pub(crate) fn modules(&self) -> &Modules {
         &self.0.modules
+    }
+
+    /// Whether products of two matrices are computed as the equation has them.
+    pub(crate) fn has_naive_products(&self) -> bool {
+        self.0.options.naive_products
     }
 
     /// cuBLAS, opened when it is first asked for; none where it is not found, or not wanted.

@@ -10,6 +10,8 @@ pub(crate) struct Options {
     pub(crate) poisoned: bool,
     /// Whether matrix products keep to our own kernel.
     pub(crate) own_products: bool,
+    /// Whether products of two matrices are computed as the equation has them.
+    pub(crate) naive_products: bool,
     /// Whether the kernels of a call go one after the other.
     pub(crate) in_turn: bool,
     /// Whether work is not captured as a graph.

@@ -4,7 +4,7 @@
 //! otherwise, so which of them runs depends on the sizes and on what is installed alone.
 
 use super::{
-    matmul_groups,
+    matmul_groups, matmul_naive,
     matmul_rows::{self, Around},
     matmul_small,
 };
@@ -46,6 +46,11 @@ impl Matmul for Cuda {
     fn matmul(&self, dims: MatmulDims, inputs: MatmulInputs<'_, Self>) -> Result<Tensor<Self>> {
         let dtype = inputs.dtype();
         let MatmulInputs { a, b, onto } = inputs;
+        if self.has_naive_products() {
+            let out = self.empty([dims.batch, dims.rows, dims.columns], dtype)?;
+            matmul_naive::launch(self, dims, [a, b, &out])?;
+            return sum(out, onto);
+        }
         // Few tiles of 32 bits: cuBLAS has no tensor cores for them.
         let typed = [a.dtype(), b.dtype(), dtype] == [DType::F32; 3];
         if typed && dims.rows > SHORT.0 && !dims.transpose.a && matmul_small::exist(self, &[dims], dtype, true) {

@@ -13,6 +13,7 @@ pub(crate) mod layout;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod matmul_groups;
+pub(crate) mod matmul_naive;
 pub(crate) mod matmul_rows;
 pub(crate) mod matmul_small;
 pub(crate) mod norm;

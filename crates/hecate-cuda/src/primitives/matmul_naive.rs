@@ -1,0 +1,30 @@
+//! The product as the equation has it, a thread an element: what faster kernels are compared with.
+
+use crate::{
+    Cuda,
+    launch::{Array, Grid, kernels},
+    source::{KernelSource, kernel_source},
+};
+use hecate_core::{Result, Tensor, primitives::MatmulDims};
+
+pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_naive", "matmul_naive.cu");
+
+kernels! { SOURCE {
+    "matmul_naive" Naive {
+        a: Array, a_stride: u64, a_inner: u64, b: Array, b_stride: u64, b_inner: u64, out: Array, batch: u64, rows: u64,
+        columns: u64, inner: u64
+    }
+} }
+
+/// `out [batch,rows,columns] = a b`, either stored transposed, of any float types.
+pub(super) fn launch(device: &Cuda, dims: MatmulDims, [a, b, out]: [&Tensor<Cuda>; 3]) -> Result<()> {
+    let MatmulDims { batch, rows, inner, columns, transpose } = dims;
+    // From row to row of the result's axis, and along the sum.
+    let (a_stride, a_inner) = if transpose.a { (1, rows) } else { (inner, 1) };
+    let (b_stride, b_inner) = if transpose.b { (inner, 1) } else { (1, columns) };
+    let [batch, rows, columns, inner] = [batch, rows, columns, inner].map(|size| size as u64);
+    let [a_stride, a_inner, b_stride, b_inner] = [a_stride, a_inner, b_stride, b_inner].map(|size| size as u64);
+    let (a, b) = (a.into(), b.into());
+    let arguments = Naive { a, a_stride, a_inner, b, b_stride, b_inner, out: out.into(), batch, rows, columns, inner };
+    device.launch(Grid::elements(out.shape().count()), &arguments)
+}
