@@ -26,6 +26,7 @@ pub fn quantized_matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     cases.extend(BlockFormat::ALL.map(|format| product(format, &[2], 9 * 256 / format.block(), 2)));
     cases.push(product(BlockFormat::Q4K, &[1], 33, 2));
     for format in [BlockFormat::Q5K, BlockFormat::Q4K] {
+        // Rows of `x` that devices have different kernels for, then the values themselves.
         cases.extend([&[][..], &[3], &[7], &[20]].map(|lead| every_scale(format, rows_of_x(lead, 256))));
         cases.push(every_scale(format, unit_rows(256)));
     }
@@ -58,6 +59,7 @@ fn all_scales() -> [KScales; SIX_BITS] {
 fn block(format: BlockFormat, scales: &KScales) -> Vec<u8> {
     let mut block = [[0x00, 0x24], [0x00, 0x2c]].concat();
     block.extend(scales.pack());
+    // Another block has other quants.
     let first = usize::from(scales.scales[0]);
     // A step that is odd and no multiple of the width of any group.
     block.extend((block.len()..format.block_bytes()).map(|i| (151 * i + 89 * first) as u8));
@@ -141,6 +143,7 @@ mod tests {
         for format in [BlockFormat::Q5K, BlockFormat::Q4K] {
             let blocks: Vec<_> = all_scales().iter().map(|scales| block(format, scales)).collect();
             assert!(blocks.iter().all(|block| block.len() == format.block_bytes()));
+            // Read back, so that packing is seen too.
             let read = |block: &Vec<u8>| KScales::unpack(block[4..16].as_array().expect("12 bytes"));
             for j in 0..8 {
                 let count = |part: fn(&KScales) -> &[u8; 8]| {

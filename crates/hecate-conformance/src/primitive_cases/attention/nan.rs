@@ -14,8 +14,11 @@ use std::ops::Range;
 /// The array that has the NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
+    /// `q`: one query sees it.
     Query,
+    /// `k`: so do all queries that see the key.
     Key,
+    /// `v`: the same queries, but no weight of theirs.
     Value,
     /// `dy`.
     Upstream,
@@ -47,6 +50,7 @@ pub(super) fn reaches_gradients<B: Primitives>(
             Place::Value => &mut inputs.v,
             Place::Upstream => &mut dy,
         };
+        // The others stay as they are.
         *array = with_nan(array, call.sequences.rows() / 2)?;
         let pass = primitives::attention(options, &call.sequences, inputs)?.pass;
         check(call, place, &pass.backward(&dy, None)?)?;
@@ -71,6 +75,7 @@ fn check<B: Primitives>(call: &AttentionCase, place: Place, grads: &AttentionInp
         Place::Query | Place::Upstream => (at..at + 1, heads * group - 1),
         Place::Key | Place::Value => (at..sequence.end.min(at + call.window), (heads - 1) * group),
     };
+    // Together these queries see one run of tokens.
     let keys = asked.start.saturating_sub(call.window - 1).max(sequence.start)..asked.end;
     let queries = first_head..heads * group;
     let reached = |rows: &Range<usize>, columns| Reached {
@@ -86,6 +91,7 @@ fn check<B: Primitives>(call: &AttentionCase, place: Place, grads: &AttentionInp
         Place::Upstream => 1,
     };
     let of_queries = Reached { rows: asked, heads: queries, first: (heads - 1) * group, columns: key };
+    // Keys that are no token's are those of the prefix, and of the cache, which is not looked at.
     expect(place, "q", &grads.q, &of_queries)?;
     expect(place, "k", &grads.k, &reached(&keys, key))?;
     expect(place, "v", &grads.v, &reached(&keys, of_values))?;
@@ -102,6 +108,7 @@ fn expect<B: Primitives>(place: Place, slot: &str, grad: &Tensor<B>, reached: &R
     let grad = Array::download(grad)?;
     let axes = grad.shape.axes();
     let (heads, width) = (axes[axes.len() - 2], axes[axes.len() - 1]);
+    // `[rows,heads,width]`, whatever axes the rows are made of.
     for (i, found) in grad.values.chunks(width).enumerate() {
         let (row, head) = (i / heads, i % heads);
         if reached.rows.contains(&row) && reached.heads.contains(&head) {
