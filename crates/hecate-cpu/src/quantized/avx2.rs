@@ -97,6 +97,7 @@ fn halves(dots: [__m256i; ROUND]) -> [__m256; 2] {
 fn add<const R: usize>(sums: &mut [f32; R], round: &Round, x: &[RoundedRow<'_>; R], i: usize) {
     // Weights stay unpacked in registers for all rows of `x`.
     for (sum, x) in sums.iter_mut().zip(x) {
+        // Eight registers of eight sums each; none depends on another.
         let mut dots = [_mm256_setzero_si256(); ROUND];
         for (dots, (q, x)) in dots.iter_mut().zip(round.q.iter().zip(&x.q[ROUND * i..])) {
             *dots = dot(*q, numbers(x));
@@ -106,6 +107,7 @@ fn add<const R: usize>(sums: &mut [f32; R], round: &Round, x: &[RoundedRow<'_>; 
         let (d, totals) = (floats(&x.d[ROUND * i..]), _mm256_cvtepi32_ps(words(&x.totals[ROUND * i..])));
         // Products are rounded before they are added: plain loops have no fused ones.
         let both = _mm256_add_ps(_mm256_mul_ps(round.scales[0], low), _mm256_mul_ps(round.scales[1], high));
+        // Where a format has no minima this takes off zeros.
         let least = _mm256_mul_ps(round.minima, _mm256_mul_ps(d, totals));
         // One after another, as the portable kernels do.
         elements(_mm256_sub_ps(_mm256_mul_ps(d, both), least)).iter().for_each(|term| *sum += term);
@@ -139,6 +141,7 @@ fn q8_0<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
             *q = bytes_32(&block[2..]);
             *d = [block[0], block[1]];
         }
+        // One scale for both halves of a group.
         let scale = _mm256_cvtph_ps(bytes_16(d.as_flattened()));
         add(&mut sums, &Round { q, scales: [scale; 2], minima: _mm256_setzero_ps() }, &x, i);
     }
@@ -149,6 +152,7 @@ fn q8_0<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
 #[target_feature(enable = "avx2,f16c")]
 fn q6_k<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
     let (four_bits, two_bits, offset) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3), _mm256_set1_epi8(32));
+    // A sum for each row of `x`.
     let mut sums = [0.0; R];
     for (i, block) in weights.as_chunks::<210>().0.iter().enumerate() {
         let mut q = [_mm256_setzero_si256(); ROUND];
@@ -195,11 +199,13 @@ fn q6_k<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
     sums
 }
 
+/// 32 bytes of fifth bits, then 128 of the lower four.
 #[target_feature(enable = "avx2,f16c")]
 fn q5_k<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
     affine::<176, R>(weights, x)
 }
 
+/// 128 bytes of four bits.
 #[target_feature(enable = "avx2,f16c")]
 fn q4_k<const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f32; R] {
     affine::<144, R>(weights, x)
@@ -225,6 +231,7 @@ fn affine<const BYTES: usize, const R: usize>(weights: &[u8], x: [RoundedRow<'_>
         }
         // Eight scales and minima of 6 bits in 12 bytes.
         let packed = KScales::unpack(block[4..].first_chunk().expect("12 bytes"));
+        // Both factors of a block are 16-bit floats, before its scales.
         let scale = _mm256_mul_ps(half_at(block, 0), widened(packed.scales));
         let minima = _mm256_mul_ps(half_at(block, 2), widened(packed.minima));
         add(&mut sums, &Round { q, scales: [scale; 2], minima }, &x, i);

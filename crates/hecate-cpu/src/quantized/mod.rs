@@ -90,6 +90,7 @@ impl Kernels {
     /// `out [N,n]`: products of `N` rows of weights with all `n` rows of `x`, in tasks of some rows of weights.
     fn products(&self, device: &Cpu, weights: &[u8], x: &Rounded, out: &mut [f32]) -> Result<()> {
         let n = x.rows();
+        // Rows of weights, and bytes of one.
         let (rows, size) = (out.len() / n, weights.len() * n / out.len());
         #[cfg(target_arch = "x86_64")]
         if let (Several::Panels(panels), FEW..) = (self.several, n) {
@@ -104,6 +105,7 @@ impl Kernels {
                 .zip(out.chunks_exact_mut(n))
                 .for_each(|(weights, out)| self.row(weights, x, out));
         };
+        // Tasks of about the same work, whatever the number of rows of `x`.
         let some = (WORK / (n * x.groups() * GROUP)).clamp(1, ROWS);
         if rows <= some {
             task((weights, out));
@@ -143,6 +145,7 @@ impl QuantizedMatmul for Cpu {
             let (what, found) = ("quantized_matmul", words.dtype());
             return Err(Error::DType { what, slot: "weight", expected: "u32", found });
         };
+        // Words keep the order of bytes that the blocks were stored in.
         let bytes = bytemuck::cast_slice::<u32, u8>(words);
         let mut turned = self.take("quantized_matmul", n * columns)?;
         if is_scalar() {
@@ -156,6 +159,7 @@ impl QuantizedMatmul for Cpu {
             return pooled_tensor(self, [1, columns], dtype, turned);
         }
         let mut out = self.take("quantized_matmul", n * columns)?;
+        // Row `i` of the result is every `n`-th of what was made, from `i` on.
         let turn = |(i, out): (usize, &mut [f32])| {
             out.iter_mut().zip(turned[i..].iter().step_by(n)).for_each(|(out, &x)| *out = x)
         };

@@ -36,10 +36,12 @@ fn dots<F: Groups, const R: usize>(weights: &[u8], x: [RoundedRow<'_>; R]) -> [f
         |(weights, x)| {
             let mut sums = [0.0; R];
             for (i, block) in weights.chunks_exact(F::BYTES).enumerate() {
+                // Unpacked once for all rows of `x`.
                 for j in 0..F::GROUPS {
                     let (mut q, at) = ([0; GROUP], i * F::GROUPS + j);
                     let (scales, minimum) = F::group(block, j, &mut q);
                     for (sum, x) in sums.iter_mut().zip(&x) {
+                        // Halves of a group may have scales of their own.
                         let [low, high] = [0, 1].map(|half| dot(&q, &x.q[at], half) as f32);
                         *sum +=
                             x.d[at] * (scales[0] * low + scales[1] * high) - minimum * (x.d[at] * x.totals[at] as f32);
