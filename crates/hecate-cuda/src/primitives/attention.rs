@@ -303,12 +303,14 @@ impl<'a> AttentionLaunch<'a> {
         let [batch, tokens] = [0, 1].map(|axis| self.inputs.q.shape().axes()[axis]);
         let y = device.empty([batch, tokens, dims.query_heads, dims.value], self.inputs.q.dtype())?;
         let lse = device.empty([batch, tokens, dims.query_heads], DType::F32)?;
+        // Only kernels in 32 bits share out columns.
         let jobs = self.query_jobs()?;
         let slabs = if self.form == Form::Single && self.few().is_none() { Self::slabs(dims.value) } else { 1 };
         let parts = self.parts(&jobs, slabs);
         if parts == 1 {
             self.forward_into(&jobs, (slabs, parts), (&y, &lse))?;
         } else {
+            // In 32 bits whatever `y` has: parts are rounded when they are put together.
             let rows = lse.shape().count();
             let part_y = device.empty([parts, rows, dims.value], DType::F32)?;
             let part_lse = device.empty([parts, rows], DType::F32)?;
@@ -332,6 +334,7 @@ impl<'a> AttentionLaunch<'a> {
             lse: pointer(lse),
             slabs: slabs as i32,
             parts: parts as i32,
+            // Rows of one part.
             apart: (lse.shape().count() / parts) as u64,
         };
         if let Some(sizes) = self.few() {

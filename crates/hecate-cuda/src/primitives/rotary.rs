@@ -35,6 +35,7 @@ impl Rotary for Cuda {
 
     fn advance(&self, positions: &Tensor<Self>, tokens: u32) -> Result<Tensor<Self>> {
         let y = self.empty(positions.shape().clone(), DType::U32)?;
+        // One a text.
         let count = positions.shape().count();
         let arguments = Advance { x: pointer(positions), y: pointer(&y), count: count as u32, tokens };
         self.launch(Grid::elements(count), &arguments)?;
@@ -56,6 +57,7 @@ fn turn(device: &Cuda, dims: &RotaryDims, x: &Tensor<Cuda>, positions: Pointer) 
         heads: dims.heads as u32,
         half: half as u32,
     };
+    // A thread a token and pair.
     let grid = Grid::elements(rows * half);
     // Threads share the heads of a token where there are few tokens.
     let shares = dims.heads.min(THREADS.div_ceil(rows * half));

@@ -4,6 +4,7 @@
 
 // Keys whose rows are on their way together.
 const int AHEAD = 4;
+// Warps of a block, which take turns in fours of its keys.
 const int WARPS = THREADS / 32;
 
 // A key as `seen_key` finds it.
@@ -32,6 +33,7 @@ template <int UNITS, int COLUMNS> struct FewBlock {
         : args(args), call(args.call), job(job_of_block(args.call, 1, args.parts)),
           group(args.call.query_heads / args.call.heads), units((int)job.length * group), lane(threadIdx.x % 32),
           warp(threadIdx.x / 32), all(seen(args.call, job)) {
+        // Units that are not there have rows of zeros, see no key, and are not written.
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             const u64 row = u < units ? address(call.q, unit_row(call, job, u), call.key) : 0;
@@ -52,6 +54,7 @@ template <int UNITS, int COLUMNS> struct FewBlock {
     // Passes the warp's keys between `first` and `end`.
     __device__ __forceinline__ void pass(int first, int end) {
         for (int at = first + AHEAD * warp; at < end; at += AHEAD * WARPS) {
+            // All lanes find the same keys: that is cheaper than passing addresses on.
             FoundKey keys[AHEAD];
             float k[AHEAD][COLUMNS], v[AHEAD][COLUMNS];
 #pragma unroll
@@ -61,6 +64,7 @@ template <int UNITS, int COLUMNS> struct FewBlock {
                 read(k[j], keys[j].k[0], call.key);
                 read(v[j], keys[j].v[0], call.value);
             }
+            // Rows that were read once serve all queries.
 #pragma unroll
             for (int u = 0; u < UNITS; u++) weigh_keys(u, keys, k, v);
         }
@@ -74,6 +78,7 @@ template <int UNITS, int COLUMNS> struct FewBlock {
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
             sees[j] = token[u] >= keys[j].first[0] && token[u] <= keys[j].last[0];
+            // The lane's columns of q·k, then all lanes'
             float sum = 0.0f;
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) sum += q[u][c] * k[j][c];
@@ -88,6 +93,7 @@ template <int UNITS, int COLUMNS> struct FewBlock {
         for (int c = 0; c < COLUMNS; c++) out[u][c] *= factor;
 #pragma unroll
         for (int j = 0; j < AHEAD; j++) {
+            // The same for all lanes. A NaN that is not seen stays out.
             if (!sees[j]) continue;
             const float weight = expf(p[j] - base);
             total[u] += weight;
@@ -105,11 +111,13 @@ template <int UNITS, int COLUMNS> struct FewBlock {
             for (int c = 0; c < COLUMNS; c++) parts.out[warp][u][lane + 32 * c] = out[u][c];
         }
         __syncthreads();
+        // A thread has an output, and adds the warps up in their order.
         for (int i = threadIdx.x; i < UNITS * 32 * COLUMNS; i += THREADS) {
             const int u = i / (32 * COLUMNS), column = i % (32 * COLUMNS);
             if (u >= units || column >= call.value) continue;
             float most = -INFINITE, sum = 0.0f, y = 0.0f;
             for (int w = 0; w < WARPS; w++) most = parts.top[w][u] > most ? parts.top[w][u] : most;
+            // Warps without a key weigh nothing.
             const float base = most == -INFINITE ? 0.0f : most;
             for (int w = 0; w < WARPS; w++) {
                 const float weight = expf(parts.top[w][u] - base);
@@ -126,6 +134,7 @@ template <int UNITS, int COLUMNS> __device__ __forceinline__ void few(const Forw
     __shared__ WarpParts<UNITS, COLUMNS> parts;
     FewBlock<UNITS, COLUMNS> block(args);
     const Part part = part_of(block.all, block.job.part, args.parts, AHEAD * WARPS);
+    // Each part in whole rounds of the warps
     block.pass(part.first, part.end);
     block.finish(parts);
 }

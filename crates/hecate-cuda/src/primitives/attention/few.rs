@@ -12,6 +12,7 @@ use hecate_core::{Result, primitives::AttentionDims};
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("attention_few", "few.cu");
 
+// Named by most queries of a sequence under a key-value head, and by most columns.
 kernels! { SOURCE {
     "attention_few_1_64" One64 { arguments: Forward }
     "attention_few_1_128" One128 { arguments: Forward }
@@ -26,6 +27,7 @@ pub(super) const KEYS: usize = 128;
 
 /// Queries of the longest sequence under a key-value head, and columns of the kernel that takes them; none where none does.
 pub(super) fn sizes(dims: &AttentionDims) -> Option<(usize, usize)> {
+    // Query heads that share keys are queries of one block.
     let units = dims.sequences.longest().saturating_mul(dims.query_heads / dims.heads);
     let units = [1, 4].into_iter().find(|&most| units <= most)?;
     let columns = [64, 128, 256].into_iter().find(|&most| dims.key.max(dims.value) <= most)?;
