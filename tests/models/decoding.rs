@@ -311,7 +311,8 @@ fn why_tokens_are_drawn_call_by_call() {
     if is_missing() {
         return;
     }
-    for (mixer, captured) in [("delta", Column::NAME == "cuda"), ("attention", false)] {
+    for (mixer, captured) in [("delta", Column::NAME == "cuda"), ("attention", Column::NAME == "cuda"), ("mac", false)]
+    {
         let model = LanguageModel::new(&device(), &Config::uniform(mixer, 2, 32, 2).unwrap(), 5).unwrap();
         let sampler = Sampler::new(Sampling::default()).unwrap();
         let mut texts = generate_all(&model, &[&[1, 2, 3]], vec![sampler]).unwrap();
@@ -320,7 +321,7 @@ fn why_tokens_are_drawn_call_by_call() {
         texts.next().expect("a token").unwrap();
         assert_eq!(texts.is_captured(), captured, "{mixer}");
         let why = match mixer {
-            "attention" => Some("the mixer of layer 0 does other work at other positions".to_owned()),
+            "mac" => Some("the mixer of layer 0 does other work at other positions".to_owned()),
             _ => (!captured).then(|| format!("{} captures nothing", Column::NAME)),
         };
         assert_eq!(texts.why_call_by_call(), why.as_deref(), "{mixer}");

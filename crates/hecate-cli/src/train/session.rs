@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Result},
     generate,
     measure::{self, MeasureArgs, Measurement},
-    progress::Progress,
+    progress::{self, Progress},
     stop::{self, Stop},
     terminal,
     visible::visible_path,
@@ -20,7 +20,7 @@ use hecate_core::{Backend, Bytes};
 use hecate_models::{
     Vocabulary,
     checkpoint::{Lock, Run},
-    evaluate::{SEGMENT, evaluate_and_monitor},
+    evaluate::{self, SEGMENT, evaluate_and_monitor},
     metrics::{Metrics, Record, read_metrics},
     sampling::{Sampler, Sampling},
     text::Corpus,
@@ -195,6 +195,9 @@ impl<B: Backend> Session<B> {
     fn measure(&mut self, record: &mut Record) -> Result<()> {
         // A part is enough to compare steps by; the end of the run measures all.
         let part = self.corpus.held_out.head(defaults::MEASURED_TOKENS);
+        // Kernels that gather no gradients are others than those of steps.
+        let tell = &mut |kernels| self.progress.compiling(kernels);
+        evaluate::prepare(self.trainer.model(), &part, &[(SEGMENT, usize::MAX)], tell)?;
         let go_on = |_| ControlFlow::Continue(());
         let (score, states) = match evaluate_and_monitor(self.trainer.model(), &part, SEGMENT, go_on) {
             Err(hecate_models::Error::Stopped) => return Ok(()),
@@ -311,6 +314,7 @@ impl<B: Backend> Session<B> {
             time: self.measure.time(self.learned_for()?),
             shown: true,
         };
+        measurement.prepare(&mut |kernels| self.progress.say(&progress::compiling(kernels)))?;
         // Reading all of a long held-out text takes a while: it may be stopped.
         let figures = match measurement.take(&|| stop.asked()) {
             _ if stop.asked() => return Ok(()),
