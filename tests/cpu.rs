@@ -10,6 +10,9 @@ use hecate_core::{
 };
 use hecate_cpu::{Algorithm, Cpu};
 
+#[path = "cpu/frozen.rs"]
+mod frozen;
+
 hecate_conformance::conformance!(backends);
 
 /// Every way in which the linear rules are computed.

@@ -227,6 +227,9 @@ calls! {
     sum_squares: |p| sum_squares(&p.ones([3])).map(drop),
     // One array and no device: there is nothing to be told apart from.
     rotary: |p| rotary(&p.ones([1, 3, 1, 4]), &sequences(), &[0], 1e4).map(drop),
+    // Positions of one text.
+    advance: |p| advance(&p.ids([1]), 3).map(drop),
+    rotary_from: |p| rotary_from(&p.ones([1, 3, 1, 4]), &sequences(), &p.ids([1]), 1e4).map(drop),
     rotary_backward: |p| rotary_backward(&p.ones([1, 3, 1, 4]), &sequences(), &[0], 1e4).map(drop),
     // One head, keys of 2, values of 3.
     decode: |p| decode(Titans::default(), [1, 2, 3], &token(p)).map(drop),
