@@ -26,7 +26,8 @@ fn models() -> [(&'static str, Config); 4] {
 /// Losses of [`STEPS`] steps of a small model on bytes.
 fn losses<B: Backend>(device: &B, config: &Config) -> Vec<f64> {
     let config = Config { vocabulary_size: 256, initializer_range: 0.02, ..config.clone() };
-    let schedule = Schedule { peak: 0.01, floor: 0.005, warmup: 2, steps: STEPS };
+    // At 0.01 the model of two levels is chaotic: from step 28 on, what rounding made of its losses grows a hundredfold.
+    let schedule = Schedule { peak: 0.006, floor: 0.003, warmup: 2, steps: STEPS };
     let settings = hecate_models::trainer::Settings { schedule, ..settings() };
     let mut trainer = Trainer::new(device, &config, settings, plan(), None).expect("a trainer");
     let text = corpus().train.tokens.to_vec().unwrap();
@@ -34,7 +35,7 @@ fn losses<B: Backend>(device: &B, config: &Config) -> Vec<f64> {
 }
 
 /// The first losses differ by the rounding of a pass; later ones by what fifty updates make of it, which AdamW scales up
-/// where gradients are small.
+/// where gradients are small: to 1e-4 on WebGPU, of which a device of another rounding may have twenty times as much.
 #[test]
 fn fifty_steps_are_those_of_the_scalar_cpu() {
     if is_missing() {
@@ -44,7 +45,7 @@ fn fifty_steps_are_those_of_the_scalar_cpu() {
         let (found, truth) =
             (losses(&device(), &config), losses(&Cpu::new().with_algorithm(Algorithm::Scan).expect("a form"), &config));
         for (step, (found, truth)) in found.iter().zip(&truth).enumerate() {
-            let limit = if step == 0 { 1e-5 } else { 1e-2 };
+            let limit = if step == 0 { 1e-5 } else { 2e-3 };
             assert!((found - truth).abs() <= limit * truth, "{name}: loss {found} in step {step}, on the CPU {truth}");
         }
         assert!(found[STEPS as usize - 1] < 0.8 * found[0], "{name}: {found:.2?}");

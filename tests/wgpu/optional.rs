@@ -26,7 +26,7 @@ const PRODUCTS: [([usize; 4], Transpose); 8] = [
     ([1, 1, 301, 67], Transpose { a: false, b: true }),
     ([1, 3, 133, 37], Transpose { a: false, b: false }),
     ([2, 8, 66, 35], Transpose { a: false, b: true }),
-    ([2, 7, 40, 36], Transpose { a: false, b: false }),
+    ([2, 7, 60, 36], Transpose { a: false, b: false }),
     ([1, 35, 65, 1], Transpose { a: true, b: false }),
     ([2, 12, 20, 9], Transpose { a: false, b: true }),
     ([1, 8, 400, 12], Transpose { a: true, b: false }),

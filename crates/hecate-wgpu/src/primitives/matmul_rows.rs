@@ -48,6 +48,9 @@ pub(crate) const KERNELS: &[Kernel<'static>] = &{
     all
 };
 
+/// Fewest elements of a matrix: a smaller one is a few tiles, whose missing rows cost next to nothing.
+const MATRIX: usize = 2048;
+
 /// Twin of the structure of this name in the kernels.
 #[derive(Clone, Copy, Debug, bytemuck::NoUninit)]
 #[repr(C)]
@@ -88,9 +91,9 @@ impl RowProduct {
         let most = ROWS[ROWS.len() - 1];
         if places.iter().any(|&n| n.saturating_mul(batch) > u32::MAX as usize) {
             None
-        } else if rows <= most && (rows == 1 || !transpose.a) {
+        } else if rows <= most && inner * columns >= MATRIX && (rows == 1 || !transpose.a) {
             Some(Self { batch, count: rows, inner, columns, flipped: false, deep: transpose.b })
-        } else if columns == 1 {
+        } else if columns == 1 && rows * inner >= MATRIX {
             Some(Self { batch, count: 1, inner, columns: rows, flipped: true, deep: !transpose.a })
         } else {
             None
@@ -138,15 +141,18 @@ mod tests {
     /// Which products go this way, and as what.
     #[test]
     fn few_rows_or_one_column() {
-        let of = |rows, columns, [a, b]: [bool; 2]| {
-            let dims = MatmulDims { batch: 1, rows, inner: 5, columns, transpose: Transpose { a, b } };
+        let with = |inner, rows, columns, [a, b]: [bool; 2]| {
+            let dims = MatmulDims { batch: 1, rows, inner, columns, transpose: Transpose { a, b } };
             RowProduct::new(&dims).map(|product| (product.count, product.columns, product.flipped, product.deep))
         };
+        let of = |rows, columns, transposed| with(300, rows, columns, transposed);
         assert_eq!(of(1, 9, [false, true]), Some((1, 9, false, true)));
         assert_eq!(of(8, 9, [false, false]), Some((8, 9, false, false)));
         // Rows that are stored as columns, unless there is one.
         assert_eq!((of(2, 9, [true, false]), of(1, 9, [true, false])), (None, Some((1, 9, false, false))));
         assert_eq!((of(9, 2, [false, false]), of(9, 1, [false, true])), (None, Some((1, 9, true, true))));
         assert_eq!(of(9, 1, [true, true]), Some((1, 9, true, false)));
+        // Of small matrices none.
+        assert_eq!((with(200, 1, 9, [false, true]), with(200, 9, 1, [false, true])), (None, None));
     }
 }
