@@ -5,7 +5,8 @@
 //! between this column and others. `titans_mlp:64:4` is that rule with groups of 64 tokens and a hidden layer four times as
 //! wide as keys; `lattice:16`, `trellis:16` and `atlas:64` are these in such
 //! groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512` sees
-//! a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache of so many, forward. `copy_rate` is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
+//! a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache that fills such a window. `copy_rate`
+//! is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least.
 //! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
 //! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
 //! that nothing is found in the cache.
@@ -323,7 +324,7 @@ fn attend<B: primitives::Attention>(
     let sequences = Sequences::batch(1, arrays[0].shape.axes()[1]);
     let cache = (arrays[4].shape.count() > 0).then(|| whole_cache(upload(4)?, upload(5)?)).transpose()?;
     let inputs = AttentionInputs { q: upload(0)?, k: upload(1)?, v: upload(2)?, cache, prefix: None };
-    let primitives::Attended { y, pass, .. } = primitives::attention(options, &sequences, inputs)?;
+    let primitives::Attended { y, pass } = primitives::attention(options, &sequences, inputs)?;
     let grads = pass.backward(&upload(3)?, None)?;
     [&y, &grads.q, &grads.k, &grads.v].into_iter().map(Array::download).collect()
 }

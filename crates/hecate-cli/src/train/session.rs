@@ -61,6 +61,8 @@ pub(super) struct Session<B: Backend> {
     stop: Stop,
     /// How long the last measurement takes.
     measure: MeasureArgs,
+    /// Whether a measurement began.
+    measures: bool,
     /// Lines of the record wait in memory, which was told of.
     record_waits: bool,
 }
@@ -83,8 +85,20 @@ impl<B: Backend> Session<B> {
             Progress::new(trainer.steps(), settings.schedule.steps, settings.tokens_per_step(), bits_per_nat);
         // Last, so that an error before it leaves Ctrl-C as it was.
         let stop = Stop::listen()?;
-        let (trainer, record_waits) = (trainer.with_interrupt(stop.interrupt()), false);
-        Ok(Self { run, _lock: lock, trainer, corpus, vocabulary, metrics, progress, stop, measure, record_waits })
+        let (trainer, measures, record_waits) = (trainer.with_interrupt(stop.interrupt()), false, false);
+        Ok(Self {
+            run,
+            _lock: lock,
+            trainer,
+            corpus,
+            vocabulary,
+            metrics,
+            progress,
+            stop,
+            measure,
+            measures,
+            record_waits,
+        })
     }
 
     /// Trains to the end, or until somebody asks to stop.
@@ -195,9 +209,11 @@ impl<B: Backend> Session<B> {
     fn measure(&mut self, record: &mut Record) -> Result<()> {
         // A part is enough to compare steps by; the end of the run measures all.
         let part = self.corpus.held_out.head(defaults::MEASURED_TOKENS);
-        // Kernels that gather no gradients are others than those of steps.
-        let tell = &mut |kernels| self.progress.compiling(kernels);
-        evaluate::prepare(self.trainer.model(), &part, &[(SEGMENT, usize::MAX)], tell)?;
+        // Kernels that gather no gradients are others than those of steps; the first measurement makes them.
+        if !std::mem::replace(&mut self.measures, true) {
+            let tell = &mut |kernels| self.progress.compiling(kernels);
+            evaluate::prepare(self.trainer.model(), &part, &[(SEGMENT, usize::MAX)], tell)?;
+        }
         let go_on = |_| ControlFlow::Continue(());
         let (score, states) = match evaluate_and_monitor(self.trainer.model(), &part, SEGMENT, go_on) {
             Err(hecate_models::Error::Stopped) => return Ok(()),

@@ -56,7 +56,8 @@ fn a_gpu_compiles_once_what_its_cache_lacks() {
     }
     first.succeeded();
     let found = compiled(&first);
-    assert!(found.len() == 1 && found[0] > 0, "{first:?}");
+    // Of steps, then of measurements, which gather no gradients.
+    assert!(!found.is_empty() && !found.contains(&0), "{first:?}");
     // The second run finds all that the first one left.
     let again = train("train", "runs/again");
     again.succeeded();

@@ -8,8 +8,8 @@
 //! long as tokens times tokens.
 //!
 //! Arguments of 16 bits, `d` and `dv` multiples of 8 up to 256, go through the tensor cores ([`tiles`]). On capability 9.0
-//! there are faster kernels for the commonest calls ([`groups`]). All others are multiplied in 32 bits by the kernels here, but for
-//! forwards of few queries ([`few`]).
+//! there are faster kernels for the commonest calls ([`groups`]). All others are multiplied in 32 bits:
+//! forwards of few queries by [`few`], the rest by the kernels here.
 
 pub(crate) mod few;
 pub(crate) mod groups;

@@ -20,8 +20,8 @@ __device__ __forceinline__ void load_four(Array x, u64 i, float (&four)[4]) {
     for (u32 n = 0; n < 4; n++) four[n] = run.x[n];
 }
 
-// Blocks of the grid's second axis have other rows of `x`. A warp has a row of weights, a lane every 32nd part of it. Lanes next to each other read parts next to each other, of the
-// weights and of `x`, which the first level of the cache holds.
+// Blocks of the grid's second axis have other rows of `x`. A warp has a row of weights, a lane every 32nd part of it. Lanes next
+// to each other read parts next to each other, of the weights and of `x`, which the first level of the cache holds.
 template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& args) {
     // Parts of 16 values in a row
     u32 lane = threadIdx.x % 32, first = TOGETHER * blockIdx.y;
