@@ -4,7 +4,7 @@
 //! `x` is never −128, so its sign can be turned; two products are at most `2 · 128 · 127`, which 16 bits hold.
 //! Sums of 32 bits are taken in the order of the portable kernels, without fused products: bits are the same.
 
-use super::{Dots, Kernels, RoundedRow, Several, TOGETHER, call, rounded::GROUP};
+use super::{Dots, Kernels, RoundedRow, Several, TOGETHER, call, loads, rounded::GROUP};
 use hecate_core::quantized::{BlockFormat, KScales};
 use std::arch::x86_64::*;
 
@@ -33,20 +33,8 @@ struct Round {
     minima: __m256,
 }
 
-/// The first elements of a slice in registers, wherever they lie.
-macro_rules! loads {
-    ($($name:ident $vector:ty, $element:ty, $count:literal, $load:ident;)*) => {$(
-        #[inline]
-        #[target_feature(enable = "avx2")]
-        fn $name(from: &[$element]) -> $vector {
-            let from: &[$element; $count] = from.first_chunk().expect("a whole vector");
-            // SAFETY: there are as many elements as are read, and they need no alignment.
-            #[expect(unsafe_code, reason = "loads take pointers")]
-            unsafe { $load(from.as_ptr().cast()) }
-        }
-    )*};
-}
 loads! {
+    "avx2";
     bytes_32 __m256i, u8, 32, _mm256_loadu_si256;
     numbers __m256i, i8, 32, _mm256_loadu_si256;
     bytes_16 __m128i, u8, 16, _mm_loadu_si128;

@@ -70,8 +70,22 @@ macro_rules! call {
         }
     };
 }
+/// Functions that read the first elements of a slice into a register, wherever they lie, on processors with these features.
 #[cfg(target_arch = "x86_64")]
-use call;
+macro_rules! loads {
+    ($features:literal; $($name:ident $vector:ty, $element:ty, $count:literal, $load:ident;)*) => {$(
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn $name(from: &[$element]) -> $vector {
+            let from: &[$element; $count] = from.first_chunk().expect("a whole vector");
+            // SAFETY: there are as many elements as are read, and they need no alignment.
+            #[expect(unsafe_code, reason = "loads take pointers")]
+            unsafe { $load(from.as_ptr().cast()) }
+        }
+    )*};
+}
+#[cfg(target_arch = "x86_64")]
+use {call, loads};
 
 /// Fewest rows of `x` that pay for unpacking weights to memory.
 #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,7 @@
 mod panels;
 mod rows;
 
-use super::{Kernels, Several, TOGETHER, call};
+use super::{Kernels, Several, TOGETHER, call, loads};
 use hecate_core::quantized::BlockFormat;
 pub(super) use panels::Panels;
 use std::arch::x86_64::*;
@@ -39,20 +39,8 @@ pub(super) fn kernels(format: BlockFormat) -> Option<Kernels> {
     })
 }
 
-/// The first elements of a slice in registers, wherever they lie.
-macro_rules! loads {
-    ($($name:ident $vector:ty, $element:ty, $count:literal, $load:ident;)*) => {$(
-        #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-        fn $name(from: &[$element]) -> $vector {
-            let from: &[$element; $count] = from.first_chunk().expect("a whole vector");
-            // SAFETY: there are as many elements as are read, and they need no alignment.
-            #[expect(unsafe_code, reason = "loads take pointers")]
-            unsafe { $load(from.as_ptr().cast()) }
-        }
-    )*};
-}
 loads! {
+    "avx512f,avx512bw,avx512vl";
     bytes_64 __m512i, u8, 64, _mm512_loadu_si512;
     bytes_32 __m256i, u8, 32, _mm256_loadu_si256;
     bytes_16 __m128i, u8, 16, _mm_loadu_si128;
