@@ -78,3 +78,23 @@ fn keys_without_a_difference() {
         );
     }
 }
+
+/// Memories that forget nearly all of what they hold, at every ninth token.
+#[test]
+fn strong_decay() {
+    for group in GROUPS {
+        each_rule!(
+            group,
+            Check(
+                |slot, x| match slot {
+                    "log_a" => {
+                        let forgetful = |(i, &log_a)| if i / 2 % 9 == 8 { -3.0 } else { log_a };
+                        Array { values: x.values.iter().enumerate().map(forgetful).collect(), ..x }
+                    }
+                    _ => x,
+                },
+                "strong decay"
+            )
+        );
+    }
+}

@@ -1,20 +1,21 @@
-"""Times of ggml's products with quantized matrices [4096, 4096] on one core, as docs/quantized.md has them.
+"""Times of ggml's products with quantized matrices [4096, 4096] on the CPU, as docs/quantized.md has them.
 
     pip install llama-cpp-python==0.3.36
-    python3 tests/benches/peers/ggml.py .../site-packages/llama_cpp/lib [ROWS …]
+    python3 tests/benches/peers/ggml.py .../site-packages/llama_cpp/lib [--threads 2] [ROWS …]
 
-The folder holds libggml-base.so and libggml-cpu.so. Weights lie in as many copies as no cache holds, and calls go from one to the
-next. A time is the least of many calls by the thread's own clock, and includes the rounding of x.
+The folder holds libggml-base.so and libggml-cpu.so. Weights lie in as many copies as no cache holds; a round is one graph of products
+with all of them, so that starting threads costs next to nothing. A time is the least of the rounds, and includes the rounding of x.
 """
 
+import argparse
 import ctypes
 import pathlib
 import sys
 import time
 
 SIZE = 4096
-# Bytes of copies, and calls of which the least counts.
-COPIES, CALLS = 320 << 20, 60
+# Bytes of copies, and rounds of which the least counts.
+COPIES, ROUNDS = 320 << 20, 12
 FORMATS = {"q8_0": 8, "q6_k": 14, "q5_k": 13, "q4_k": 12}
 
 
@@ -64,31 +65,36 @@ def weights(ggml, kind, values):
     return context, copies, size
 
 
-def seconds(ggml, weight, rows, values):
-    """One product with `rows` rows, by the thread's clock."""
-    context = ggml.ggml_init(InitParams((64 << 20) + 64 * SIZE * rows, None, False))
+def seconds(ggml, copies, rows, values, threads):
+    """One product with `rows` rows: a round's time by the number of copies."""
+    context = ggml.ggml_init(InitParams((64 << 20) + (len(copies) + 64) * 4 * SIZE * rows, None, False))
     x = ggml.ggml_new_tensor_2d(context, 0, SIZE, rows)
     ctypes.memmove(ggml.ggml_get_data(x), values, 4 * SIZE * rows)
     graph = ggml.ggml_new_graph(context)
-    ggml.ggml_build_forward_expand(graph, ggml.ggml_mul_mat(context, weight, x))
-    start = time.thread_time()
-    status = ggml.ggml_graph_compute_with_ctx(context, graph, 1)
-    passed = time.thread_time() - start
+    for weight in copies:
+        ggml.ggml_build_forward_expand(graph, ggml.ggml_mul_mat(context, weight, x))
+    start = time.perf_counter()
+    status = ggml.ggml_graph_compute_with_ctx(context, graph, threads)
+    passed = time.perf_counter() - start
     ggml.ggml_free(context)
     if status != 0:
         sys.exit(f"ggml says {status}")
-    return passed
+    return passed / len(copies)
 
 
 def main():
-    ggml = load(pathlib.Path(sys.argv[1]))
-    all_rows = [int(rows) for rows in sys.argv[2:]] or [1, 8, 64]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("rows", type=int, nargs="*", default=[1, 8, 64])
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_intermixed_args()
+    ggml = load(options.folder)
     values = numbers(SIZE * SIZE)
     print("format rows microseconds GB/s GFLOP/s")
     for name, kind in FORMATS.items():
         context, copies, size = weights(ggml, kind, values)
-        for rows in all_rows:
-            least = min(seconds(ggml, copies[i % len(copies)], rows, values) for i in range(CALLS))
+        for rows in options.rows:
+            least = min(seconds(ggml, copies, rows, values, options.threads) for _ in range(ROUNDS))
             print(f"{name} {rows} {1e6 * least:.0f} {size / least / 1e9:.1f} {2 * SIZE * SIZE * rows / least / 1e9:.0f}")
         ggml.ggml_free(context)
 
