@@ -94,6 +94,26 @@ fn anchors_of_all_rules() {
     }
 }
 
+/// Keys that say nothing, keys that all say the same, and memories that forget nearly all of what they hold.
+fn agree_extreme<R: Oracle>(plain: &Case<R>)
+where
+    Gpu: Kernel<R>,
+{
+    agree(&plain.clone().changed("k", |_, _| 0.0));
+    agree(&plain.clone().changed("k", |i, all| all[i % 64]));
+    agree(&plain.clone().changed("log_a", |t, all| if t % 9 == 4 { -3.0 } else { all[t] }));
+}
+
+#[test]
+fn extreme_tokens() {
+    let sizes = Sizes::new(1, 50, 1, 64, 64);
+    agree_extreme(&Case::new(TitansMlp::default(), sizes, 121));
+    agree_extreme(&Case::new(<Yaad>::default(), sizes, 122));
+    agree_extreme(&Case::new(<YaadMomentum>::default(), sizes, 123));
+    agree_extreme(&Case::new(<Moneta>::default(), sizes, 124));
+    agree_extreme(&Case::new(<Memora>::default(), sizes, 125));
+}
+
 /// Two runs have the same bits, with arguments of either type, to zero and to an anchor.
 #[test]
 fn runs_repeat() {

@@ -1,7 +1,7 @@
 //! MLP memories in frozen groups, which go by products of whole groups.
 
 use super::backends;
-use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
+use hecate_conformance::{Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel, Read,
     rules::{Activation, Huber, Map, Memora, MlpMemory, MomentumForm, Moneta, TitansMlp, Yaad, YaadMomentum},
@@ -223,42 +223,50 @@ fn options_of_images() {
     images(&Case::new(memora(16), sizes, 109).anchored(5).expect("an anchor"));
 }
 
-/// A case with a slot's values changed, each from its number and value.
-fn changed<R: Oracle>(case: Case<R>, slot: &str, of: fn(usize, f64) -> f64) -> Case<R> {
-    case.with(|name, array| {
-        let values = array.values.iter().enumerate().map(|(i, &x)| of(i, x)).collect();
-        if name == slot { Array { values, ..array } } else { array }
-    })
+/// What a memory keeps at a token: nothing at every ninth, and little at others.
+fn forgets(t: usize, all: &[f64]) -> f64 {
+    if t % 9 == 4 { f64::NEG_INFINITY } else { 8.0 * all[t] }
 }
 
 /// The same of images: all is forgotten at once, states are large, and exponentials pass the range of 32 bits.
 #[test]
 fn extreme_images() {
     let sizes = Sizes::new(1, 50, 1, 32, 32);
-    let forgets = |t: usize, x: f64| if t % 9 == 4 { f64::NEG_INFINITY } else { 8.0 * x };
-    close(&changed(Case::new(memora(16), sizes, 111), "log_a", forgets));
-    let slow = changed(Case::new(moneta(16), sizes, 112), "theta", |_, x| 0.05 * x);
-    close(&changed(slow.clone(), "log_a", forgets));
-    close(&changed(slow, "w0", |_, x| 1e3 * x));
-    close(&changed(Case::new(memora(16), sizes, 113), "theta", |_, x| 100.0 * x));
+    close(&Case::new(memora(16), sizes, 111).changed("log_a", forgets));
+    let slow = Case::new(moneta(16), sizes, 112).changed("theta", |i, all| 0.05 * all[i]);
+    close(&slow.clone().changed("log_a", forgets));
+    close(&slow.changed("w0", |i, all| 1e3 * all[i]));
+    close(&Case::new(memora(16), sizes, 113).changed("theta", |i, all| 100.0 * all[i]));
+    alike(&Case::new(memora(64), sizes, 114), 32);
+    alike(&Case::new(moneta(16), sizes, 115), 32);
 }
 
-/// Keys that say nothing and keys that all say the same, and memories that forget everything at once.
-#[test]
-fn extreme_tokens() {
-    let plain = Case::new(titans(16), Sizes::new(1, 50, 1, 16, 16), 31);
-    // Each element of a slot from its number and all that were drawn.
-    let changed = |name: &str, of: fn(usize, &[f64]) -> f64| {
-        plain.clone().with(|slot, array| {
-            let values = (0..array.values.len()).map(|i| of(i, &array.values)).collect();
-            if slot == name { Array { values, ..array } } else { array }
-        })
-    };
-    for case in [changed("k", |_, _| 0.0), changed("k", |i, all| all[i % 16])] {
+/// Keys of `width` that say nothing, and keys that all say the same.
+fn alike<R: Oracle>(plain: &Case<R>, width: usize)
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
+    for case in [plain.clone().changed("k", |_, _| 0.0), plain.clone().changed("k", |i, all| all[i % width])] {
         close(&case);
         checks::agrees(&backends(), &case, "in groups");
     }
-    close(&changed("log_a", |t, all| if t % 9 == 4 { f64::NEG_INFINITY } else { 8.0 * all[t] }));
+}
+
+/// The same, and memories that forget everything at once, by kernels that take any width and by those with factors in shared memory.
+#[test]
+fn extreme_tokens() {
+    for (seed, width) in (31..).zip([16, 64]) {
+        let sizes = Sizes::new(1, 83, 1, width, width);
+        for group in [16, 64] {
+            let case = Case::new(titans(group), sizes, seed);
+            alike(&case, width);
+            close(&case.changed("log_a", forgets));
+            let case = Case::new(yaad(group), sizes, seed);
+            alike(&case, width);
+            close(&case.changed("log_a", forgets));
+        }
+    }
 }
 
 /// The same call gives the same bits, whatever is in memory before it.

@@ -1,7 +1,7 @@
 //! Slot memories and Atlas in frozen groups, which go by pieces of a group.
 
 use super::backends;
-use hecate_conformance::{Array, Case, Sizes, checks, error, oracle::Oracle};
+use hecate_conformance::{Case, Sizes, checks, error, oracle::Oracle};
 use hecate_core::{
     DType, Kernel, Read,
     rules::{Atlas, Lattice, Phi, Trellis, Variant},
@@ -82,22 +82,14 @@ fn orthogonal_updates() {
     rounds(&Case::packed(atlas(16), &[40, 1, 64, 17], 1, 64, 64, 76));
 }
 
-/// A case and the same with another slot.
-fn changed<R: Oracle>(case: &Case<R>, name: &str, of: fn(usize, &[f64]) -> f64) -> Case<R> {
-    case.clone().with(|slot, array| {
-        let values = (0..array.values.len()).map(|i| of(i, &array.values)).collect();
-        if slot == name { Array { values, ..array } } else { array }
-    })
-}
-
 /// Keys that say nothing and keys that all say the same, and memories that forget nearly everything.
 fn extreme_tokens<R: Oracle>(plain: &Case<R>)
 where
     Cuda: Kernel<R>,
 {
-    checks::agrees(&backends(), &changed(plain, "k", |_, _| 0.0), "keys of zeros");
-    checks::agrees(&backends(), &changed(plain, "k", |i, all| all[i % 32]), "equal keys");
-    checks::agrees(&backends(), &changed(plain, "log_a", |t, all| 8.0 * all[t]), "strong decay");
+    checks::agrees(&backends(), &plain.clone().changed("k", |_, _| 0.0), "keys of zeros");
+    checks::agrees(&backends(), &plain.clone().changed("k", |i, all| all[i % 32]), "equal keys");
+    checks::agrees(&backends(), &plain.clone().changed("log_a", |t, all| 8.0 * all[t]), "strong decay");
 }
 
 #[test]

@@ -267,6 +267,14 @@ fn wrong_configurations_are_refused() {
     assert!(message.contains("elephant") && message.contains("titans"), "{message}");
 }
 
+#[test]
+fn networks_go_by_groups_by_default() {
+    for (rule, group) in [("titans_mlp", 16), ("yaad", 16), ("moneta_matrix", 16), ("memora", 1), ("delta", 1)] {
+        let model = LanguageModel::new(&device(), &Config::uniform(rule, 1, 16, 2).unwrap(), 5).unwrap();
+        assert_eq!(model.group(), group, "{rule}");
+    }
+}
+
 /// Tokens of several texts, as `generate_all` draws them.
 fn drawn(model: &LanguageModel<Column>, prompts: &[&[u32]], count: usize) -> Vec<Vec<u32>> {
     let sampler = |seed| Sampler::new(Sampling { seed, top_k: 40, ..Sampling::default() }).unwrap();

@@ -117,6 +117,14 @@ impl<R: Oracle> Case<R> {
 }
 
 impl<R: Oracle> Case<R> {
+    /// The same case with other values of a slot, each made of its number and of all that were drawn.
+    pub fn changed(self, slot: &str, of: impl Fn(usize, &[f64]) -> f64) -> Self {
+        self.with(|name, array| {
+            let values = |array: &Array| (0..array.values.len()).map(|i| of(i, &array.values)).collect();
+            if name == slot { Array { values: values(&array), ..array } } else { array }
+        })
+    }
+
     /// The same case with an anchor, which some tokens go all the way back to; none where the rule has no such thing, or
     /// not with these options.
     pub fn anchored(mut self, seed: u64) -> Option<Self> {

@@ -9,8 +9,8 @@ mod validate;
 pub use composed::{ComposedConfig, MacConfig};
 pub use levels::{CmsConfig, ConductorConfig, HopeConfig, TntConfig, Wiring};
 pub use retention::Retain;
-pub use rule::RuleConfig;
 pub(crate) use rule::{Elements, check_same, frozen};
+pub use rule::{GROUP, RuleConfig, in_groups};
 
 use crate::{
     Dropout, Error, Result,
@@ -310,7 +310,8 @@ impl AttentionConfig {
 
 impl Config {
     /// A byte-level model of `layers` equal blocks with the memory of this name, or `"attention"`, `"mag"`, `"mal"`,
-    /// `"mac"`, `"cms"`, `"conductor"`, `"tnt"`, `"hope"`, its other options at their defaults.
+    /// `"mac"`, `"cms"`, `"conductor"`, `"tnt"`, `"hope"`, its other options at their defaults. A network alone in its layers
+    /// goes by groups of [`GROUP`] tokens ([`in_groups`]).
     ///
     /// # Errors
     /// [`Error::Config`] for a name that no rule has, and as [`Config::validate`].
@@ -325,7 +326,7 @@ impl Config {
             "tnt" => MixerConfig::Tnt(TntConfig::with_heads(heads)),
             "hope" => MixerConfig::Hope(HopeConfig { heads, ..Default::default() }),
             rule => {
-                let rule = rule::named(rule)?;
+                let rule = in_groups(rule::named(rule)?);
                 MixerConfig::Memory(MemoryConfig { rule, heads, ..Default::default() })
             }
         };

@@ -22,7 +22,9 @@ use clap::{
 };
 use hecate_models::{
     AttentionConfig, ComposedConfig, Config, LayerConfig, MacConfig, MemoryConfig, MixerConfig, Retain, RuleConfig,
-    Vocabulary, trainer::load_config,
+    Vocabulary,
+    config::{GROUP, in_groups},
+    trainer::load_config,
 };
 use serde_json::{Map, Number, Value};
 use std::{fs, path::PathBuf};
@@ -222,13 +224,6 @@ impl ModelArgs {
     }
 }
 
-/// Whether the rule learns as well in groups as by the token: titans_mlp, and moneta and yaad in all their forms. memora, a
-/// deep rule too, had 2.66 bits a byte in groups of 16 where it had 2.24 without.
-fn learns_in_groups(rule: RuleConfig) -> bool {
-    use RuleConfig::{Moneta, MonetaMatrix, TitansMlp, Yaad, YaadMatrix, YaadMomentum};
-    matches!(rule, TitansMlp(_) | Moneta(_) | MonetaMatrix(_) | Yaad(_) | YaadMatrix(_) | YaadMomentum(_))
-}
-
 /// All flags of a model together.
 #[derive(Clone, Copy)]
 pub(crate) struct ModelFlags<'a> {
@@ -379,11 +374,10 @@ impl ModelFlags<'_> {
 
     /// A network in groups unless flags say otherwise: they cost it no quality and make training faster.
     fn in_groups(&self, rule: RuleConfig) -> RuleConfig {
-        let whole = self.model.mixer != "mac" || self.segment().is_multiple_of(defaults::GROUP as usize);
+        let whole = self.model.mixer != "mac" || self.segment().is_multiple_of(GROUP as usize);
         let several = self.model.writes_per_token.is_some_and(|writes| writes > 1);
         let levels = matches!(self.model.mixer.as_str(), "cms" | "conductor" | "tnt");
-        let grouped = self.shape.frozen.is_none() && learns_in_groups(rule) && whole && !several && !levels;
-        if grouped { rule.with_frozen(Some(defaults::GROUP)) } else { rule }
+        if self.shape.frozen.is_none() && whole && !several && !levels { in_groups(rule) } else { rule }
     }
 
     /// Tokens of a segment of mac.

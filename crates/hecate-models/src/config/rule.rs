@@ -17,6 +17,22 @@ pub(super) fn named(name: &str) -> Result<RuleConfig> {
     RuleConfig::named(name).map_err(|_| Error::config("rule", format!("`{name}`"), expected()))
 }
 
+/// Tokens of a group of a network, unless a configuration says otherwise: they share a gradient point.
+pub const GROUP: u32 = 16;
+
+/// A network's rule in groups of [`GROUP`] tokens, which train faster and cost it no quality; other rules as they are.
+///
+/// Memora is not among them: it learned to 2.66 bits a byte in groups of 16 tokens where it had 2.24 token by token.
+pub fn in_groups(rule: RuleConfig) -> RuleConfig {
+    use RuleConfig::{Moneta, MonetaMatrix, TitansMlp, Yaad, YaadMatrix, YaadMomentum};
+    match rule {
+        TitansMlp(_) | Moneta(_) | MonetaMatrix(_) | Yaad(_) | YaadMatrix(_) | YaadMomentum(_) => {
+            rule.with_frozen(Some(GROUP))
+        }
+        _ => rule,
+    }
+}
+
 /// A rule of any type as one of the list; none that the list does not have.
 pub(super) fn known<R: Rule>(rule: R) -> Option<RuleConfig> {
     macro_rules! find {
