@@ -203,6 +203,10 @@ fn tables_of<D: Embedding + Loss>(device: &D, dtype: DType) -> Results<D> {
         keep("dlogits", cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor: 0.3 })?);
         keep("losses", losses);
         keep("lse", lse);
+        let inputs = LossInputs { classes, logits, targets };
+        let LossesAndGradient { losses, dlogits } = cross_entropy_and_gradient(0.3, inputs)?;
+        keep("losses, with their gradient", losses);
+        keep("dlogits, with losses", dlogits);
     }
     Ok(results)
 }
@@ -303,16 +307,19 @@ fn places_of<D: Elementwise + Layout + Rotary>(device: &D, dtype: DType) -> Resu
     Ok(results)
 }
 
-/// Losses, and the gradient of their sum times `factor`.
+/// Losses, and the gradient of their sum times `factor`: one after the other, and at once.
 fn losses_and_gradient<D: Loss>(
     classes: usize,
     logits: &Tensor<D>,
     targets: &Tensor<D>,
     factor: f32,
-) -> (Tensor<D>, Tensor<D>) {
+) -> [(Tensor<D>, Tensor<D>); 2] {
     let inputs = LossInputs { classes, logits, targets };
     let Losses { losses, lse } = cross_entropy(&inputs).unwrap();
-    (losses, cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor }).unwrap())
+    let dlogits = cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor }).unwrap();
+    let inputs = LossInputs { classes, logits: logits.clone(), targets: targets.clone() };
+    let found = cross_entropy_and_gradient(factor, inputs).unwrap();
+    [(losses, dlogits), (found.losses, found.dlogits)]
 }
 
 /// Ids and targets that a table does not have: NaN in their rows, no share in the gradient, nothing elsewhere.
@@ -328,35 +335,34 @@ fn outside_the_vocabulary() {
         let dtable = embedding_backward(3, &ids, &dy).unwrap();
         assert_eq!(dtable.download().unwrap(), Host::F32(vec![1.0, 2.0, 0.0, 0.0, 3.0, 4.0]));
         let targets = Tensor::from_u32(&gpu, [3], vec![0, 2, 1]).unwrap();
-        let (losses, dlogits) = losses_and_gradient(2, &table, &targets, 1.0);
-        assert_eq!(nan(&losses), [false, true, false]);
-        assert_eq!(nan(&dlogits), [false, false, true, true, false, false]);
+        for (losses, dlogits) in losses_and_gradient(2, &table, &targets, 1.0) {
+            assert_eq!(nan(&losses), [false, true, false]);
+            assert_eq!(nan(&dlogits), [false, false, true, true, false, false]);
+        }
         // Minus infinity is a class that cannot be, wherever it stands.
         for dtype in [DType::F32, DType::Bf16] {
             let never = |i: usize| if i % 64 < 8 || i % 64 == 56 { f32::NEG_INFINITY } else { 1.0 };
             let logits = (0..128).map(|i| if i % 64 > 56 { f32::NAN } else { never(i) }).collect();
             let logits = cast(dtype, &Tensor::from_f32(&gpu, [2, 64], logits).unwrap()).unwrap();
             let targets = Tensor::from_u32(&gpu, [2], vec![9, 55]).unwrap();
-            let (losses, dlogits) = losses_and_gradient(57, &logits, &targets, 48.0);
-            losses.to_f32().unwrap().iter().for_each(|loss| assert!((loss - 48f32.ln()).abs() < 1e-5, "{loss}"));
             let slope = |i: usize| match i {
                 9 | 119 => -47.0,
                 _ if i % 64 < 8 || i % 64 > 55 => 0.0,
                 _ => 1.0,
             };
-            dlogits
-                .to_f32()
-                .unwrap()
-                .iter()
-                .enumerate()
-                .for_each(|(i, &x)| assert!((x - slope(i)).abs() < 1e-2, "{i}: {x}"));
+            for (losses, dlogits) in losses_and_gradient(57, &logits, &targets, 48.0) {
+                losses.to_f32().unwrap().iter().for_each(|loss| assert!((loss - 48f32.ln()).abs() < 1e-5, "{loss}"));
+                let dlogits = dlogits.to_f32().unwrap();
+                dlogits.iter().enumerate().for_each(|(i, &x)| assert!((x - slope(i)).abs() < 1e-2, "{i}: {x}"));
+            }
         }
         // A column after the classes is none, and nobody looks at what stands there.
         let filled = Tensor::from_f32(&gpu, [2, 3], vec![1.0, 2.0, f32::NAN, 3.0, 4.0, f32::INFINITY]).unwrap();
         let targets = Tensor::from_u32(&gpu, [2], vec![1, 2]).unwrap();
-        let (losses, dlogits) = losses_and_gradient(2, &filled, &targets, 1.0);
-        assert_eq!(nan(&losses), [false, true]);
-        assert_eq!(nan(&dlogits), [false, false, false, true, true, false]);
+        for (losses, dlogits) in losses_and_gradient(2, &filled, &targets, 1.0) {
+            assert_eq!(nan(&losses), [false, true]);
+            assert_eq!(nan(&dlogits), [false, false, false, true, true, false]);
+        }
     }
 }
 

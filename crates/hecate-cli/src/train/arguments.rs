@@ -374,6 +374,7 @@ impl ModelFlags<'_> {
 
     /// A network in groups unless flags say otherwise: they cost it no quality and make training faster.
     fn in_groups(&self, rule: RuleConfig) -> RuleConfig {
+        // Segments of mac end with a group, and these others have several writes or levels of their own.
         let whole = self.model.mixer != "mac" || self.segment().is_multiple_of(GROUP as usize);
         let several = self.model.writes_per_token.is_some_and(|writes| writes > 1);
         let levels = matches!(self.model.mixer.as_str(), "cms" | "conductor" | "tnt");

@@ -35,8 +35,29 @@ pub fn embedding<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     [(11, 5, &[2, 7][..]), (1, 3, &[4]), (300, 33, &[90])].map(case).into()
 }
 
-/// Rows of logits near and far from each other, and longer than there are classes.
+/// How losses and their gradient are made.
+#[derive(Clone, Copy, PartialEq)]
+enum Pass {
+    /// One after the other.
+    Apart,
+    /// At once, of logits that somebody else holds.
+    Held,
+    /// At once, and the gradient may take the logits' place.
+    Own,
+}
+
+/// Losses, then the gradient.
 pub fn cross_entropy<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    losses(Pass::Apart)
+}
+
+/// Both at once.
+pub fn cross_entropy_and_gradient<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    [losses(Pass::Held), losses(Pass::Own)].into_iter().flatten().collect()
+}
+
+/// Rows of logits near and far from each other, and longer than there are classes.
+fn losses<B: Primitives>(pass: Pass) -> Vec<PrimitiveCase<B>> {
     let case = |(shape, spread, after): (&[usize], f64, usize)| {
         let random = &mut Random::new(43);
         let mut logits = random.normals(shape);
@@ -51,10 +72,17 @@ pub fn cross_entropy<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         let (host, factor) = (targets.clone(), 0.25);
         // `lse` is kept for the backward and has no gradient.
         let upstream = |value| Array::full(&rows[..], value);
+        let apart = pass == Pass::Apart;
+        let mut outputs = vec![Output::wide("losses", upstream(factor)), Output::wide("lse", upstream(0.0))];
+        outputs.truncate(if apart { 2 } else { 1 });
         PrimitiveCase {
-            name: "cross_entropy",
-            options: format!("{} spread {spread} classes {classes}", logits.shape),
-            outputs: vec![Output::wide("losses", upstream(factor)), Output::wide("lse", upstream(0.0))],
+            name: if apart { "cross_entropy" } else { "cross_entropy_and_gradient" },
+            options: format!(
+                "{} spread {spread} classes {classes}{}",
+                logits.shape,
+                if pass == Pass::Own { " in place" } else { "" }
+            ),
+            outputs,
             slots: vec![Slot::rows("logits", logits)],
             forward: Box::new(move |x: &[Vec<Var>]| {
                 // A product with ones and zeros leaves the padding out of the sum.
@@ -63,10 +91,18 @@ pub fn cross_entropy<B: Primitives>() -> Vec<PrimitiveCase<B>> {
                 let target = |x: &Var, i: usize| x.dot(&pick(x, width, host[i] as usize));
                 // `lse − x_target`.
                 let losses = lse.iter().zip(&x[0]).enumerate().map(|(i, (lse, x))| lse - target(x, i));
-                vec![losses.collect(), lse]
+                let losses = losses.collect();
+                if apart { vec![losses, lse] } else { vec![losses] }
             }),
             device: Box::new(move |x: &[Tensor<B>], _: &[Tensor<B>]| {
                 let targets = Tensor::from_u32(x[0].device(), &rows[..], targets.clone())?;
+                if !apart {
+                    // A product with 1 is an array that nobody else holds.
+                    let logits = if pass == Pass::Own { primitives::scale(1.0, &x[0])? } else { x[0].clone() };
+                    let inputs = LossInputs { classes, logits, targets };
+                    let found = primitives::cross_entropy_and_gradient(factor as f32, inputs)?;
+                    return Ok(CaseResult { outputs: vec![found.losses], grads: vec![Some(found.dlogits)] });
+                }
                 let inputs = LossInputs { classes, logits: &x[0], targets: &targets };
                 let Losses { losses, lse } = primitives::cross_entropy(&inputs)?;
                 // `factor (softmax(x) − 1_target)`.

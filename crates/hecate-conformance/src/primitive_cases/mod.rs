@@ -25,7 +25,7 @@ pub use elementwise::{add, biased, cast, dropout, gated, map, mul, scale};
 pub use features::poly2;
 pub use fp8::fp8_matmul;
 pub use gates::retention;
-pub use language::{adamw, adamw_placed, cross_entropy, embedding, norm_squared};
+pub use language::{adamw, adamw_placed, cross_entropy, cross_entropy_and_gradient, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::{head_products, matmul, matmul_each, matmul_each_backward, matmul_in_tiles, matmul_onto};
 pub use norm::{add_rms_norm, l2_norm, layer_norm, rms_norm, rms_norm_gated};
@@ -45,7 +45,7 @@ macro_rules! for_each_primitive {
         $callback! {
             $($($before)*)?
             matmul, matmul_each, matmul_each_backward, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
-            conv_each, embedding, narrow, concat, attention, cross_entropy, adamw, adamw_placed, norm_squared, sum, sum_rows, sum_squares, rotary
+            conv_each, embedding, narrow, concat, attention, cross_entropy, cross_entropy_and_gradient, adamw, adamw_placed, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };
 }

@@ -34,6 +34,15 @@ pub struct LossBackward<'a, D: Device> {
     pub factor: f32,
 }
 
+/// Losses, and the gradient of their sum times a factor.
+#[derive(Clone, Copy, Debug)]
+pub struct LossesAndGradient<T> {
+    /// As [`Losses::losses`].
+    pub losses: T,
+    /// By the logits, and like them.
+    pub dlogits: T,
+}
+
 /// The loss of a language model, one number a row. Of the columns of `logits` the first `classes` are looked at; what is
 /// after these fills a row up to a length that suits the device.
 pub trait Loss: Device {
@@ -49,6 +58,24 @@ pub trait Loss: Device {
     /// # Errors
     /// As [`Loss::cross_entropy`].
     fn cross_entropy_backward(&self, call: &LossBackward<'_, Self>) -> Result<Tensor<Self>>;
+
+    /// Both at once; `logits` may become the gradient.
+    ///
+    /// # Errors
+    /// As [`Loss::cross_entropy`].
+    fn cross_entropy_and_gradient(
+        &self,
+        factor: f32,
+        inputs: LossInputs<Tensor<Self>>,
+    ) -> Result<LossesAndGradient<Tensor<Self>>> {
+        let LossInputs { classes, logits, targets } = &inputs;
+        let inputs = LossInputs { classes: *classes, logits, targets };
+        let Losses { losses, lse } = self.cross_entropy(&inputs)?;
+        Ok(LossesAndGradient {
+            losses,
+            dlogits: self.cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor })?,
+        })
+    }
 }
 
 /// Losses of rows of `logits [.., V]` against `targets [..]`. Columns after the first `classes` of the `V` have no part in
@@ -72,6 +99,21 @@ pub fn cross_entropy_backward<D: Loss>(call: &LossBackward<'_, D>) -> Result<Ten
     check_shape("cross_entropy", "lse", lse, &shape)?;
     check_dtype("cross_entropy", "lse", lse, DType::F32)?;
     logits.device().cross_entropy_backward(call)
+}
+
+/// [`cross_entropy`] and its gradient in one pass over rows, which takes the place of the logits where nobody else holds them:
+/// for losses whose gradient is known before, as that of a mean is.
+///
+/// # Errors
+/// As [`cross_entropy`].
+pub fn cross_entropy_and_gradient<D: Loss>(
+    factor: f32,
+    inputs: LossInputs<Tensor<D>>,
+) -> Result<LossesAndGradient<Tensor<D>>> {
+    let shape = check(&LossInputs { classes: inputs.classes, logits: &inputs.logits, targets: &inputs.targets })?;
+    let device = inputs.logits.device().clone();
+    let LossesAndGradient { losses, dlogits } = device.cross_entropy_and_gradient(factor, inputs)?;
+    Ok(LossesAndGradient { losses: losses.reshape(shape)?, dlogits })
 }
 
 /// Shape of the losses.

@@ -49,7 +49,10 @@ pub use fp8::{FP8_ALIGNED, Fp8, Fp8Factor, Fp8Matmul, fp8_matmul};
 pub use head_products::{HeadProducts, head_products, head_products_backward};
 pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, layer_norm, layer_norm_backward};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
-pub use loss::{Loss, LossBackward, LossInputs, Losses, cross_entropy, cross_entropy_backward};
+pub use loss::{
+    Loss, LossBackward, LossInputs, Losses, LossesAndGradient, cross_entropy, cross_entropy_and_gradient,
+    cross_entropy_backward,
+};
 pub use matmul::{
     EachBackward, Matmul, MatmulDims, MatmulInputs, Transpose, matmul, matmul_backward, matmul_backward_onto,
     matmul_each, matmul_each_backward, starts_together,

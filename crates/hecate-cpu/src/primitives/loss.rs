@@ -4,14 +4,14 @@
 //! The forward keeps `log Σ eˣ` of each row, so the backward is one exponential an element.
 //! Vocabularies have a hundred thousand classes, so sums are taken in 32 bits only over short runs.
 
-use super::{embedding::checked, exp::exp, fill, fill_pair};
+use super::{embedding::checked, exp::exp, fill, fill_pair, matmul::own};
 use crate::{
     Cpu,
     device::{floats, pooled_tensor, tensor},
 };
 use hecate_core::{
     DType, Result, Tensor, memory,
-    primitives::{Loss, LossBackward, LossInputs, Losses},
+    primitives::{Loss, LossBackward, LossInputs, Losses, LossesAndGradient},
 };
 
 /// Exponentials added up in 32 bits; sums of these are added in 64.
@@ -66,20 +66,55 @@ impl Loss for Cpu {
             |first, rows| {
                 let values = values[first * width..].chunks_exact(width).zip(&lse[first..]).zip(&targets[first..]);
                 for (out, ((row, &lse), &target)) in rows.chunks_exact_mut(width).zip(values) {
-                    // What is after the classes is padding.
-                    let (out, padding) = out.split_at_mut(classes);
-                    for (out, &x) in out.iter_mut().zip(row) {
-                        // The softmax from the kept log-sum: no second maximum, no second sum.
-                        *out = factor * exp(x - lse);
-                    }
-                    padding.fill(0.0);
-                    // The one-hot part.
-                    out[target as usize] -= factor;
+                    out.copy_from_slice(row);
+                    slopes(out, classes, target as usize, lse, factor);
                 }
             },
         );
         pooled_tensor(self, logits.shape().clone(), logits.dtype(), dlogits)
     }
+
+    /// Losses `[rows]`, and the gradient where the logits were: a row is still in the cache.
+    fn cross_entropy_and_gradient(
+        &self,
+        factor: f32,
+        inputs: LossInputs<Tensor<Self>>,
+    ) -> Result<LossesAndGradient<Tensor<Self>>> {
+        let LossInputs { classes, logits, targets } = inputs;
+        let (shape, dtype) = (logits.shape().clone(), logits.dtype());
+        let (rows, width) = (shape.rows(), shape.last());
+        let targets = checked("cross_entropy", "targets", classes, &targets)?;
+        let mut losses = memory::zeros("cross_entropy", rows)?;
+        let mut values = own(self, logits)?;
+        fill_pair(
+            self,
+            width,
+            (1, &mut losses),
+            (width, &mut values),
+            #[inline(always)]
+            |first, losses, values| {
+                let rows = values.chunks_exact_mut(width).zip(&targets[first..]);
+                for (loss, (row, &target)) in losses.iter_mut().zip(rows) {
+                    let (log_sum, target) = (log_sum_exp(&row[..classes]), target as usize);
+                    *loss = (log_sum - f64::from(row[target])) as f32;
+                    slopes(row, classes, target, log_sum as f32, factor);
+                }
+            },
+        );
+        let losses = tensor(self, [rows], DType::F32, losses)?;
+        Ok(LossesAndGradient { losses, dlogits: pooled_tensor(self, shape, dtype, values)? })
+    }
+}
+
+/// Logits become slopes: the softmax from the log-sum, less one hot; what is after the classes is padding.
+#[inline(always)]
+fn slopes(row: &mut [f32], classes: usize, target: usize, lse: f32, factor: f32) {
+    let (row, padding) = row.split_at_mut(classes);
+    for x in row.iter_mut() {
+        *x = factor * exp(*x - lse);
+    }
+    padding.fill(0.0);
+    row[target] -= factor;
 }
 
 /// `log Σ eˣ` of a row, with its maximum taken off first.

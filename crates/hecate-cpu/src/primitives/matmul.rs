@@ -76,7 +76,7 @@ impl Matmul for Cpu {
 }
 
 /// The elements in 32 bits, to be added to: without a copy where nobody else holds them.
-fn own(device: &Cpu, onto: Tensor<Cpu>) -> Result<PooledBuf> {
+pub(super) fn own(device: &Cpu, onto: Tensor<Cpu>) -> Result<PooledBuf> {
     let shape = onto.shape().clone();
     let shared = match onto.into_buffer().map(Array::into_pooled) {
         Ok(Ok(values)) => return Ok(values),

@@ -73,25 +73,34 @@ template <u32 N> __device__ __forceinline__ Seen see(Array logits, u64 start, u6
     return seen;
 }
 
-// lse = top + log Σ e^{x − top}, loss = lse − x[target]; a target that is no class gives NaN.
-KERNEL(cross_entropy, CrossEntropy, 256) {
-    __shared__ float shared[32];
-    u64 row = blockIdx.x, start = row * args.width;
+// A row's maximum, and log Σ e^{x − top}: together its log-sum.
+struct Row {
+    float top, log_sum;
+    // lse − x[target]; a target that is no class gives NaN.
+    template <class Args> __device__ __forceinline__ float loss(const Args& args) const {
+        const u32 target = args.targets[blockIdx.x];
+        if (target >= args.classes) return NOT_A_NUMBER;
+        // The difference of neighbours first: rounding `lse` would cost a small loss its digits.
+        return log_sum + (top - load(args.logits, blockIdx.x * args.width + target));
+    }
+};
+
+// Of the block's row, in every thread.
+template <class Args> __device__ __forceinline__ Row whole_row(const Args& args, float* shared) {
     Seen seen;
-#define SEE(TYPE, N) seen = see<N>(Array{args.logits.data, TYPE}, start, args.classes)
+#define SEE(TYPE, N) seen = see<N>(Array{args.logits.data, TYPE}, blockIdx.x * args.width, args.classes)
     BY_RUNS(args.logits, args.width, SEE);
     // Each thread's sum is relative to its own maximum and is brought down to the block's.
     float top = block_max(seen.top, shared);
     // A thread that saw nothing has nothing to bring down.
-    float sum = block_sum(seen.top == top ? seen.sum : seen.sum * expf(seen.top - top), shared);
-    if (threadIdx.x == 0) {
-        // One thread has the row's result.
-        u32 target = args.targets[row];
-        float log_sum = logf(sum);
-        args.lse[row] = top + log_sum;
-        // The difference of neighbours first: rounding `lse` would cost a small loss its digits.
-        args.loss[row] = target < args.classes ? log_sum + (top - load(args.logits, start + target)) : NOT_A_NUMBER;
-    }
+    return {top, logf(block_sum(seen.top == top ? seen.sum : seen.sum * expf(seen.top - top), shared))};
+}
+
+KERNEL(cross_entropy, CrossEntropy, 256) {
+    __shared__ float shared[32];
+    const Row row = whole_row(args, shared);
+    // One thread has the row's result.
+    if (threadIdx.x == 0) args.lse[blockIdx.x] = row.top + row.log_sum, args.loss[blockIdx.x] = row.loss(args);
 }
 
 // `loss::CrossEntropyBackward` is its twin.
@@ -105,12 +114,12 @@ struct CrossEntropyBackward {
     float factor;
 };
 
-// dlogits = factor (e^{x − lse} − [target]), zero after the classes
-template <u32 N> __device__ __forceinline__ void slopes(const CrossEntropyBackward& args, u32 type) {
+// dlogits = factor (e^{x − lse} − [target]), zero after the classes; `dlogits` may be `logits`.
+template <u32 N, class Args> __device__ __forceinline__ void slopes(const Args& args, u32 type, float lse) {
     const u64 row = blockIdx.x, start = row * args.width;
     const Array dlogits = {args.dlogits.data, type};
     const u32 target = args.targets[row];
-    const float lse = args.lse[row], factor = target < args.classes ? args.factor : NOT_A_NUMBER;
+    const float factor = target < args.classes ? args.factor : NOT_A_NUMBER;
     each_run<N>(Array{args.logits.data, type}, start, args.classes, [&](u64 i, Run<N> x) {
 #pragma unroll
         for (u32 n = 0; n < N; n++) {
@@ -127,6 +136,29 @@ template <u32 N> __device__ __forceinline__ void slopes(const CrossEntropyBackwa
 
 // A block has a row.
 KERNEL(cross_entropy_backward, CrossEntropyBackward, 256) {
-#define SLOPES(TYPE, N) slopes<N>(args, TYPE)
+    const float lse = args.lse[blockIdx.x];
+#define SLOPES(TYPE, N) slopes<N>(args, TYPE, lse)
+    BY_RUNS(args.logits, args.width, SLOPES);
+}
+
+// `loss::CrossEntropyAndGradient` is its twin.
+struct CrossEntropyAndGradient {
+    Array logits, dlogits;
+    // [rows]
+    const u32* targets;
+    // [rows]
+    float* loss;
+    u64 width, classes;
+    float factor;
+};
+
+// Both of a row, which the caches still hold the second time: rows of all blocks that run at once are a few tens of megabytes.
+KERNEL(cross_entropy_and_gradient, CrossEntropyAndGradient, 512) {
+    __shared__ float shared[32];
+    const Row row = whole_row(args, shared);
+    if (threadIdx.x == 0) args.loss[blockIdx.x] = row.loss(args);
+    // The target's score is read before it is written over.
+    __syncthreads();
+    const float lse = row.top + row.log_sum;
     BY_RUNS(args.logits, args.width, SLOPES);
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Loss, LossBackward, LossInputs, Losses},
+    primitives::{Loss, LossBackward, LossInputs, Losses, LossesAndGradient},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("loss", "loss.cu");
@@ -22,6 +22,10 @@ kernels! { SOURCE {
     // dlogits as logits; `factor` is what each row's gradient is times.
     "cross_entropy_backward" CrossEntropyBackward {
         logits: Array, dlogits: Array, targets: Pointer, lse: Pointer, width: u64, classes: u64, factor: f32
+    }
+    // Both; dlogits may be logits.
+    "cross_entropy_and_gradient" CrossEntropyAndGradient {
+        logits: Array, dlogits: Array, targets: Pointer, loss: Pointer, width: u64, classes: u64, factor: f32
     }
 } }
 
@@ -50,5 +54,37 @@ impl Loss for Cuda {
         let arguments = CrossEntropyBackward { logits, dlogits: dlogits_at, targets, lse, width, classes, factor };
         self.launch(Grid::blocks(rows, 256), &arguments)?;
         Ok(dlogits)
+    }
+
+    /// A block has a row, and a thread a run of it or more; the gradient takes the place of logits that nobody else holds.
+    fn cross_entropy_and_gradient(
+        &self,
+        factor: f32,
+        inputs: LossInputs<Tensor<Self>>,
+    ) -> Result<LossesAndGradient<Tensor<Self>>> {
+        let LossInputs { classes, logits, targets } = inputs;
+        let (shape, dtype) = (logits.shape().clone(), logits.dtype());
+        let (rows, width) = (shape.rows(), shape.last());
+        let losses = self.empty([rows], DType::F32)?;
+        // What others hold stays as it is.
+        let (shared, dlogits) = match logits.into_buffer() {
+            Ok(own) => {
+                own.written_over();
+                (None, Tensor::from_buffer(self, shape, dtype, own)?)
+            }
+            Err(logits) => (Some(logits), self.empty(shape, dtype)?),
+        };
+        let arguments = CrossEntropyAndGradient {
+            logits: shared.as_ref().unwrap_or(&dlogits).into(),
+            dlogits: (&dlogits).into(),
+            targets: pointer(&targets),
+            loss: pointer(&losses),
+            width: width as u64,
+            classes: classes as u64,
+            factor,
+        };
+        let threads = width.div_ceil(16 / dtype.size()).next_multiple_of(32).min(512);
+        self.launch(Grid::blocks(rows, threads as u32), &arguments)?;
+        Ok(LossesAndGradient { losses, dlogits })
     }
 }

@@ -7,7 +7,7 @@ use super::{ALIGNED, LanguageModel, LossGradients};
 use crate::{Error, Result, Tape, Var};
 use hecate_core::{
     Backend, DType, Tensor,
-    primitives::{self, LossBackward, LossInputs, Losses, Operands, Transpose},
+    primitives::{self, LossInputs, LossesAndGradient, Operands, Transpose},
 };
 
 /// Bytes of the scores that are made at once, of all rows together.
@@ -46,7 +46,8 @@ impl<B: Backend> LanguageModel<B> {
     pub(super) fn losses(&self, tape: &Tape<'_, B>, x: &Var<B>, targets: &Tensor<B>) -> Result<Tensor<B>> {
         let mut losses = Vec::new();
         self.each_piece(tape, x, targets, |piece| {
-            losses.push(primitives::cross_entropy(&piece.inputs())?.losses);
+            let Piece { classes, logits, targets, .. } = &piece;
+            losses.push(primitives::cross_entropy(&LossInputs { classes: *classes, logits, targets })?.losses);
             Ok(())
         })?;
         Ok(primitives::concat(&losses.iter().collect::<Vec<_>>(), 0)?)
@@ -59,13 +60,11 @@ impl<B: Backend> LanguageModel<B> {
         let (mut loss, mut dx, mut dweight) = (None, Vec::new(), None);
         let fp8 = tape.fp8().cloned();
         self.each_piece(&tape, &x, targets, |piece| {
-            let inputs = piece.inputs();
-            let Losses { losses, lse } = primitives::cross_entropy(&inputs)?;
-            let dlogits = primitives::cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor })?;
+            let Piece { classes, x, weight, logits, targets } = piece;
+            let inputs = LossInputs { classes, logits, targets };
+            let LossesAndGradient { losses, dlogits } = primitives::cross_entropy_and_gradient(factor, inputs)?;
             let sum = primitives::sum(&losses)?;
             loss = Some(loss.take().map_or(Ok(sum.clone()), |loss| primitives::add(&loss, &sum))?);
-            let Piece { x, weight, logits, .. } = piece;
-            drop(logits);
             let weight = weight.map_or_else(|| Ok(self.head.parameter(&tape)?.into_value()), Ok::<_, Error>)?;
             // The head's gradient gathers in 32 bits.
             let onto = match (dweight.take(), weight.dtype()) {
@@ -142,12 +141,6 @@ struct Piece<B: Backend> {
     logits: Tensor<B>,
     /// `[rows]`.
     targets: Tensor<B>,
-}
-
-impl<B: Backend> Piece<B> {
-    fn inputs(&self) -> LossInputs<&Tensor<B>> {
-        LossInputs { classes: self.classes, logits: &self.logits, targets: &self.targets }
-    }
 }
 
 #[cfg(test)]

@@ -204,6 +204,10 @@ calls! {
         let inputs = LossInputs { classes: 5, logits: &logits, targets: &targets };
         cross_entropy_backward(&LossBackward { inputs, lse: &lse, factor: 1.0 }).map(drop)
     },
+    cross_entropy_and_gradient: |p| {
+        let inputs = LossInputs { classes: 5, logits: p.ones([3, 5]), targets: p.ids([3]) };
+        cross_entropy_and_gradient(1.0, inputs).map(drop)
+    },
     // The norm of clipping lies on the device too, and can be astray.
     adamw: |p| {
         let clip = p.ones([1]);

@@ -135,7 +135,7 @@ struct Tickets {
     u64 full, empty;
     u32 ticket;
 
-    // By one thread; twelve warps read a ticket.
+    // By one thread; the first lanes of twelve warps read a ticket.
     __device__ __forceinline__ void open() { gate_open(&full, 1), gate_open(&empty, 12); }
 
     // Does `work(job)` for each; all threads of the block call it. The counter is zero again when all blocks are done.
@@ -149,9 +149,10 @@ struct Tickets {
                 gate_arrive(&full);
             }
             gate_wait(&full, turn % 2);
-            const u32 mine = ticket;
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) gate_arrive(&empty);
+            // Who reads it says that it may be written over, and tells the others.
+            u32 mine = 0;
+            if (threadIdx.x % 32 == 0) mine = ticket, gate_arrive(&empty);
+            mine = __shfl_sync(0xffffffff, mine, 0);
             if (mine >= all) return;
             work(job_of_ticket(call, mine));
         }
