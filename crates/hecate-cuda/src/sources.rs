@@ -22,6 +22,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::embedding::SOURCE,
     &primitives::features::SOURCE,
     &primitives::fp8::SOURCE,
+    &primitives::gated_norm::SOURCE,
     &primitives::layer_norm::SOURCE,
     &primitives::layout::SOURCE,
     &primitives::loss::SOURCE,

@@ -38,7 +38,7 @@ pub fn rms_norm_gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let plain = RmsNormOptions::new;
     // The other place and the other function.
     let (place, function) = (GatePlace::Before, GateFunction::Sigmoid);
-    let cases: [(&[usize], RmsNormOptions); 9] = [
+    let cases: [(&[usize], RmsNormOptions); 11] = [
         (&[2, 3, 5], plain(1e-5)),
         (&[1, 1], plain(1e-2)),
         (&[9, 130], plain(1e-6)),
@@ -51,6 +51,9 @@ pub fn rms_norm_gated<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         (&[2, 3, 5], RmsNormOptions { place, function, one_plus: true, ..plain(1e-5) }),
         // A block a row.
         (&[3, 1056], RmsNormOptions { function, ..plain(1e-5) }),
+        (&[3, 1056], RmsNormOptions { place, ..plain(1e-5) }),
+        // More rows than get a block each.
+        (&[70, 24], RmsNormOptions { place, function, ..plain(1e-5) }),
     ];
     cases.into_iter().map(|(shape, options)| rms_case("rms_norm_gated", shape, options, true)).collect()
 }

@@ -114,6 +114,43 @@ pub trait Norm: Elementwise {
     /// Only what the caller could not foresee.
     fn rms_norm_backward(&self, call: &RmsNormBackward<'_, Self>) -> Result<RmsNormInputs<Tensor<Self>>>;
 
+    /// `y = u r w`, `u = x act(g)`, `r = 1 / √(mean u² + ε)`: the gate before the norm. Here as three calls in 32 bits.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn gated_first(
+        &self,
+        options: RmsNormOptions,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+        g: &Tensor<Self>,
+    ) -> Result<Normed<Tensor<Self>>> {
+        // Up to the result, which is rounded once.
+        let [x, weight, g] = wide([inputs.x, inputs.weight, g])?;
+        let through = gated(options.function.map(), &x, &g)?;
+        let Normed { y, inverse } = self.rms_norm(options, &RmsNormInputs { x: &through, weight: &weight, g: None })?;
+        Ok(Normed { y: cast(inputs.x.dtype(), &y)?, inverse })
+    }
+
+    /// With `du` as [`Norm::rms_norm_backward`] makes it of `u`, `dx = act(g) du` and `dg = act'(g) x du`.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn gated_first_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        g: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        let RmsNormInputs { x, weight, .. } = call.inputs;
+        let ([x32, weight32, g, dy], map) = (wide([x, weight, g, call.dy])?, call.options.function.map());
+        // What the gate lets through is made again, and its gradient passed on to both of its factors.
+        let through = gated(map, &x32, &g)?;
+        let inputs = RmsNormInputs { x: &through, weight: &weight32, g: None };
+        let grads = self.rms_norm_backward(&RmsNormBackward { inputs, dy: &dy, ..*call })?;
+        let of_gate = gated_backward(map, &GatedBackward { x: &x32, g: &g, dy: &grads.x })?;
+        let [dx, dg] = [of_gate.x, of_gate.g].map(|grad| cast(x.dtype(), &grad));
+        Ok(RmsNormInputs { x: dx?, weight: cast(weight.dtype(), &grads.weight)?, g: Some(dg?) })
+    }
+
     /// `s = x + residual`, rounded to its type, and [`Norm::rms_norm`] of `s`.
     ///
     /// # Errors
@@ -174,16 +211,11 @@ pub trait Norm: Elementwise {
 /// Shapes that do not fit, integers, no elements, `ε` negative or not finite, groups that do not divide `D`.
 pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, options: RmsNormOptions) -> Result<Normed<Tensor<D>>> {
     check_rms(inputs, options)?;
-    let RmsNormInputs { x, weight, g } = *inputs;
-    let Some(g) = g.filter(|_| options.place == GatePlace::Before) else {
-        return x.device().rms_norm(options, inputs);
-    };
-    // In 32 bits up to the result, which is rounded once.
-    let [x32, weight, g] = wide([x, weight, g])?;
-    let through = gated(options.function.map(), &x32, &g)?;
-    let inputs = RmsNormInputs { x: &through, weight: &weight, g: None };
-    let Normed { y, inverse } = x.device().rms_norm(options, &inputs)?;
-    Ok(Normed { y: cast(x.dtype(), &y)?, inverse })
+    let device = inputs.x.device();
+    match inputs.g.filter(|_| options.place == GatePlace::Before) {
+        Some(g) => device.gated_first(options, inputs, g),
+        None => device.rms_norm(options, inputs),
+    }
 }
 
 /// Gradients of [`rms_norm`]; there is one of the gate where there is a gate.
@@ -193,19 +225,11 @@ pub fn rms_norm<D: Norm>(inputs: &RmsNormInputs<&Tensor<D>>, options: RmsNormOpt
 pub fn rms_norm_backward<D: Norm>(call: &RmsNormBackward<'_, D>) -> Result<RmsNormInputs<Tensor<D>>> {
     let what = check_rms(&call.inputs, call.options)?;
     check_inverse(what, call.inputs.x, call.options.groups, call.inverse, call.dy)?;
-    let RmsNormInputs { x, weight, g } = call.inputs;
-    let Some(g) = g.filter(|_| call.options.place == GatePlace::Before) else {
-        return x.device().rms_norm_backward(call);
-    };
-    let ([x32, weight32, g], map) = (wide([x, weight, g])?, call.options.function.map());
-    // What the gate lets through is made again, and its gradient passed on to both of its factors.
-    let through = gated(map, &x32, &g)?;
-    let inputs = RmsNormInputs { x: &through, weight: &weight32, g: None };
-    let [dy] = wide([call.dy])?;
-    let grads = x.device().rms_norm_backward(&RmsNormBackward { inputs, dy: &dy, ..*call })?;
-    let of_gate = gated_backward(map, &GatedBackward { x: &x32, g: &g, dy: &grads.x })?;
-    let [dx, dg] = [of_gate.x, of_gate.g].map(|grad| cast(x.dtype(), &grad));
-    Ok(RmsNormInputs { x: dx?, weight: cast(weight.dtype(), &grads.weight)?, g: Some(dg?) })
+    let device = call.dy.device();
+    match call.inputs.g.filter(|_| call.options.place == GatePlace::Before) {
+        Some(g) => device.gated_first_backward(call, g),
+        None => device.rms_norm_backward(call),
+    }
 }
 
 /// The sum `s = x + residual` of arrays of one shape, and [`rms_norm`] of `s`: one pass over a residual stream.

@@ -7,6 +7,7 @@ pub(crate) mod embedding;
 mod entries;
 pub(crate) mod features;
 pub(crate) mod fp8;
+pub(crate) mod gated_norm;
 mod head_products;
 pub(crate) mod layer_norm;
 pub(crate) mod layout;

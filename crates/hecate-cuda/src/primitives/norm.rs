@@ -5,6 +5,7 @@
 //! Sums are in 32 bits, in an order that depends on width and type alone.
 
 use super::{
+    gated_norm,
     reduce::{Parts, Terms, sum_columns},
     whole_rows::RowBlocks,
 };
@@ -26,7 +27,7 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("norm", "norm.cu");
 /// The same in the kernels: what rows are times.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Scale {
+pub(super) struct Scale {
     /// `[groups · width]`, or not looked at.
     weight: Array,
     /// Rows that one weight serves.
@@ -39,7 +40,7 @@ impl Scale {
     /// Without a weight.
     const NONE: Self = Self { weight: Array::NONE, groups: 1, offset: 0.0 };
 
-    fn new(weight: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
+    pub(super) fn new(weight: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
         // Adding 0 changes no bit of a weight.
         let offset = f32::from(u8::from(options.one_plus));
         Self { weight: weight.into(), groups: options.groups as u32, offset }
@@ -49,7 +50,7 @@ impl Scale {
 /// The same in the kernels.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Gate {
+pub(super) struct Gate {
     /// Like `x`, or not looked at.
     g: Array,
     /// 1 for the sigmoid, 0 for SiLU.
@@ -59,7 +60,7 @@ struct Gate {
 impl Gate {
     const NONE: Self = Self { g: Array::NONE, sigmoid: 0 };
 
-    fn new(g: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
+    pub(super) fn new(g: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
         Self { g: g.into(), sigmoid: u32::from(options.function == GateFunction::Sigmoid) }
     }
 }
@@ -165,6 +166,23 @@ impl Norm for Cuda {
         gradients(self, call, None)
     }
 
+    fn gated_first(
+        &self,
+        options: RmsNormOptions,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+        g: &Tensor<Self>,
+    ) -> Result<Normed<Tensor<Self>>> {
+        gated_norm::forward(self, options, inputs, g)
+    }
+
+    fn gated_first_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        g: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        gated_norm::backward(self, call, g)
+    }
+
     /// Kernels that keep rows add up and normalise in one pass.
     fn add_rms_norm(
         &self,
@@ -208,10 +226,10 @@ impl Norm for Cuda {
 }
 
 /// Threads of a block.
-const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 
 /// Rows that fill no GPU, even with a block each: those of tokens that are generated.
-const FEW: usize = 64;
+pub(super) const FEW: usize = 64;
 
 /// How rows are spread over threads.
 #[derive(Clone, Copy)]
