@@ -59,6 +59,7 @@
 mod buffer_pool;
 mod deep;
 mod device;
+mod few_rows;
 mod fused_gemv;
 mod linear;
 mod peak_memory;

@@ -2,8 +2,10 @@
 //!
 //! Engines and primitives are parallel over heads, sequences and blocks of rows.
 //! A product therefore stays on the thread that asks for it, and its sums have one order.
+//! Few rows by a transposed matrix go by [`few_rows`], all else by `gemm`.
 //! `gemm` takes raw pointers. This file is the only one that calls it, after it has checked every bound.
 
+use crate::few_rows::{few_rows, suits};
 use gemm::Parallelism;
 use std::ops::Range;
 
@@ -86,6 +88,12 @@ impl<'a> MatMut<'a> {
         Self { data, rows, columns, row_stride }
     }
 
+    /// Row `i`, to be written.
+    #[inline(always)]
+    pub(crate) fn row(&mut self, i: usize) -> &mut [f32] {
+        &mut self.data[i * self.row_stride..][..self.columns]
+    }
+
     /// Panics unless every element lies in the slice, and no two in one place.
     fn check(&self) {
         let Self { ref data, rows, columns, row_stride } = *self;
@@ -138,6 +146,9 @@ pub(crate) fn product(out: MatMut<'_>, beta: f32, alpha: f32, a: Mat<'_>, b: Mat
     // `gemm` has vector instructions of its own, which the variable forbids too.
     if crate::simd::is_scalar() {
         return plain(out, beta, alpha, a, b);
+    }
+    if suits(&a, &b) {
+        return few_rows(out, beta, alpha, a, b);
     }
     // SAFETY: the checks above hold every element that `gemm` touches inside its slice, and every stride inside an
     // `isize`. It touches only elements (i, j) of each matrix, none where a size is zero. `out` is borrowed
@@ -257,6 +268,18 @@ mod tests {
             check([1, 1100, 130], order, 1, [0.0, 2.0]);
             check([130, 1100, 1], order, 1, [0.5, 2.0]);
             check([127, 600, 129], order, 5, [0.5, -1.0]);
+        }
+    }
+
+    #[test]
+    fn few_rows_by_a_transposed_matrix() {
+        // Every number of rows up to two tiles, and the most of either kind of stride and one more.
+        for rows in (1..=9).chain([32, 33, 128, 129]) {
+            // Inner axes of whole vectors and not, of more than a strip, and of rows apart by a power of two.
+            for (inner, gap) in [(256, 0), (301, 3), (1024, 0), (1061, 1), (1020, 4)] {
+                check([rows, inner, 67], [false, true], gap, [0.0, 1.0]);
+                check([rows, inner, 64], [false, true], gap, [0.5, -2.0]);
+            }
         }
     }
 

@@ -44,6 +44,10 @@ pub fn matmul<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     {
         cases.push(product(lead, false, Transpose { a: false, b }, sizes));
     }
+    // Few rows by a larger matrix: parts of a tile of rows, and an inner axis of some whole runs and a part.
+    for (lead, sizes) in [(&[][..], (7, 301, 131)), (&[], (4, 1061, 66)), (&[2], (3, 256, 65)), (&[], (34, 512, 70))] {
+        cases.push(product(lead, false, Transpose { a: false, b: true }, sizes));
+    }
     cases
 }
 
@@ -160,11 +164,13 @@ fn back<B: Primitives>(
 
 /// Gradients added to what is there: `a` and `b` are results as well, whose gradients that is.
 pub fn matmul_onto<B: Primitives>() -> Vec<PrimitiveCase<B>> {
-    let calls: [(&[usize], bool, Transpose, _); 4] = [
+    let calls: [(&[usize], bool, Transpose, _); 5] = [
         (&[], false, Transpose { a: false, b: true }, (130, 65, 70)),
         (&[], false, Transpose { a: true, b: false }, (2, 33, 40)),
         (&[3], false, Transpose { a: true, b: true }, (5, 7, 3)),
         (&[2, 3], true, Transpose::default(), (5, 7, 3)),
+        // The gradient of `a` is a product of few rows with a transposed matrix.
+        (&[], false, Transpose::default(), (5, 65, 259)),
     ];
     let ways = |(lead, shared, transpose, sizes)| {
         let ways = [(true, false), (false, false), (false, true)];

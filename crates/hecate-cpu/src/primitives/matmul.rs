@@ -142,14 +142,15 @@ struct Blocking {
 impl Blocking {
     /// As many blocks as there is work for, at most [`BLOCKS`] over the whole batch.
     fn new(dims: MatmulDims) -> Self {
-        let MatmulDims { batch, rows, inner, columns, .. } = dims;
+        let MatmulDims { batch, rows, inner, columns, transpose } = dims;
         let work = inner * (rows * columns + READ * (rows + columns));
         let blocks = (work / WORK).clamp(1, BLOCKS).min(BLOCKS.div_ceil(batch));
         // Blocks are multiples of `least`, and of about equal size.
         let cut = |length: usize, least| length.div_ceil(blocks).next_multiple_of(least).min(length);
         // Wide results: column blocks, so that each task reads its own columns of `b`.
         if blocks > 1 && columns > rows {
-            let least = if rows < READ { WIDE } else { BLOCK };
+            // Columns of a transposed `b` are rows in memory: long runs as they are.
+            let least = if rows < READ && !transpose.b { WIDE } else { BLOCK };
             return Self { rows, columns: cut(columns, least), together: 1 };
         }
         Self { rows: cut(rows, BLOCK), columns, together: (WORK / work).max(1) }
