@@ -2,7 +2,6 @@
 //!
 //! A meeting adds to the gradient of its queries and to those of its keys, so a block is in one meeting at a time.
 //! Tokens go by diagonals: on the `s`-th, block `i` of queries meets block `i − s` of keys. These meetings are parallel.
-//! A few blocks of queries go over all diagonals before the next ones do, so that they stay in a processor's cache.
 //! Each block meets the others in the order of the diagonals, so sums have one order whatever the number of threads.
 //! Scores are products again, and weights come from the log-sums: no array of all queries and keys is made.
 
@@ -22,9 +21,6 @@ use std::ops::Range;
 
 /// Blocks of queries that meet the prefix at once. Each has gradients of the whole prefix, which are added in order.
 const PREFIX_BLOCKS: usize = 32;
-
-/// Blocks of queries for each thread that go over all diagonals together: with as many of keys they fit a second cache.
-const TOGETHER: usize = 4;
 
 /// A block of queries, and what comes together for it.
 pub(super) struct QuerySide {
@@ -130,27 +126,17 @@ impl AttentionArrays<'_> {
         let (kept, HeadGrads { head, queries, keys: [keys, ..] }) = (self.dims.kept(), grads);
         // Further back no key of a block is in a window.
         let diagonals = queries.len().min(1 + kept.div_ceil(block_length(self.dims)));
-        // A meeting `(i, s)` follows `(i, s − 1)` and `(i − 1, s − 1)`, whatever the number of blocks that go together.
-        let together = TOGETHER * rayon::current_num_threads();
-        for first in (0..queries.len()).step_by(together) {
-            let end = queries.len().min(first + together);
-            for s in 0..diagonals.min(end) {
-                let start = first.max(s);
-                let meetings = queries[start..end].par_iter_mut().zip(keys[start - s..].par_iter_mut());
-                meetings.with_max_len(1).for_each(|(query, side)| self.meet_near(*head, query, side));
-            }
+        for s in 0..diagonals {
+            let meetings = queries[s..].par_iter_mut().zip(keys.par_iter_mut());
+            meetings.with_max_len(1).for_each(|(query, side)| {
+                // In tokens of the sequence: positions less the cache in front.
+                let first = side.run.at.unwrap_or(kept) - kept;
+                let tokens = first..first + side.run.rows.len();
+                // Of a key block only the rows that some query of the block sees, and up to 15 in front.
+                let seen = whole_grains(common(&query.block.near(self.dims), &tokens), first);
+                self.meet(*head, query, side, seen.start - first..seen.end - first);
+            });
         }
-    }
-
-    /// A block of queries with a block of tokens.
-    fn meet_near(&self, head: usize, query: &mut QuerySide, side: &mut KeySide) {
-        let kept = self.dims.kept();
-        // In tokens of the sequence: positions less the cache in front.
-        let first = side.run.at.unwrap_or(kept) - kept;
-        let tokens = first..first + side.run.rows.len();
-        // Of a key block only the rows that some query of the block sees, and up to 15 in front.
-        let seen = whole_grains(common(&query.block.near(self.dims), &tokens), first);
-        self.meet(head, query, side, seen.start - first..seen.end - first);
     }
 
     /// Block `i` of queries with block `i + s` of slots: earlier ones have left its window.
