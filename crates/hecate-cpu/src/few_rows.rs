@@ -35,7 +35,7 @@ const LEAST: [usize; 2] = [256, 64];
 /// Whether a product of these sizes is faster here than by `gemm`: `b` is transposed, both run along the inner axis.
 pub(crate) fn suits(a: &Mat<'_>, b: &Mat<'_>) -> bool {
     let along = a.column_stride == 1 && b.row_stride == 1;
-    let few = FEW[usize::from(b.column_stride % ALIAS == 0)];
+    let few = FEW[usize::from(b.column_stride.is_multiple_of(ALIAS))];
     along && (2..=few).contains(&a.rows) && b.rows >= LEAST[0] && b.columns >= LEAST[1]
 }
 
