@@ -167,6 +167,7 @@ impl Blas {
 }
 
 impl Drop for Blas {
+    /// Lets go of the handle, under the lock that all calls which may wait for the GPU take.
     fn drop(&mut self) {
         // The library waits for the whole GPU here.
         let _driver = driver_turn();

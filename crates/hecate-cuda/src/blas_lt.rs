@@ -152,6 +152,7 @@ struct Plan {
 }
 
 impl Plan {
+    /// How the library would compute products of these sizes: its first proposal that fits the workspace.
     fn new(handle: sys::cublasLtHandle_t, key: &Sizes) -> Result<Self, result::CublasError> {
         use sys::{cublasComputeType_t::CUBLAS_COMPUTE_32F, cublasLtMatmulDescAttributes_t::*, cudaDataType_t::*};
         let &([m, k, n], formats, dtype) = key;

@@ -37,6 +37,7 @@ struct CapturedGraph {
 unsafe impl Send for CapturedGraph {}
 
 impl Drop for CapturedGraph {
+    /// Binds the thread to the GPU, which freeing a graph asks for.
     fn drop(&mut self) {
         // The graph goes next, and this may be a thread that never used the GPU. Nobody can be told of a failure here.
         let _ = self.device.context().bind_to_thread();

@@ -148,6 +148,7 @@ impl Capturing<'_> {
 }
 
 impl Drop for Capturing<'_> {
+    /// The capture is over: what is written from now on is no part of it.
     fn drop(&mut self) {
         let arena = {
             let mut entries = self.ledger.entries();

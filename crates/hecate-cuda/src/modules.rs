@@ -97,10 +97,12 @@ impl Modules {
         }
     }
 
+    /// What a dry run has found so far; a thread that panicked left it whole.
     fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
         self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Loaded kernels by file and name; a thread that panicked left them whole.
     fn functions(&self) -> MutexGuard<'_, HashMap<(&'static str, &'static str), Loaded>> {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -170,6 +170,7 @@ impl Program {
 }
 
 impl Drop for Program {
+    /// Frees the program and its source; code that was read of it stays.
     fn drop(&mut self) {
         // SAFETY: made once, freed once.
         let _ = unsafe { result::destroy_program(self.0) };

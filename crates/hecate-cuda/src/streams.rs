@@ -52,6 +52,7 @@ impl<'a> Streams<'a> {
 }
 
 impl Drop for Streams<'_> {
+    /// The main stream waits for the chain beside it, also where a call failed halfway.
     fn drop(&mut self) {
         if self.wait_for_link().is_err() {
             // Whoever frees memory next must not do so under the chain; a failure of this shows in the next call.

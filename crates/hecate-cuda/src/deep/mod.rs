@@ -53,14 +53,17 @@ impl<R: DeepRule> Recurrent<Deep> for R {
         DeepForm::L2Kl => L2_KL,
     };
 
+    /// Options of the kernels, as they are compiled into them.
     fn cell(self, dims: &Dims) -> DeepOptions {
         self.spec().options(dims)
     }
 
+    /// Elements of what a call keeps beside its arguments and results.
     fn workspace(self, dims: &Dims) -> WorkspaceSize {
         workspace(self.spec(), dims)
     }
 
+    /// The kernels for whole groups, where there are such for these options and sizes.
     fn grouped(self, device: &Cuda, dims: &Dims, dtype: DType, pass: usize) -> Option<Grouped<DeepOptions>> {
         // Frozen groups by products, exact tokens in registers.
         frozen::grouped(device, self.spec(), R::FORM.momentum(), dims, dtype, pass)

@@ -59,6 +59,7 @@ impl Buffer {
         Self::with(Memory::Arena { start, bytes, arena, constant }, ledger, owner)
     }
 
+    /// Of memory that the ledger dates from now on: written in this moment, for graphs that ask.
     fn with(memory: Memory, ledger: &Arc<GraphLedger>, owner: &DeviceId) -> Self {
         let (memory, born) = (ManuallyDrop::new(memory), ledger.now());
         Self { memory, born, written: born.into(), ledger: ledger.clone(), owner: owner.clone() }

@@ -118,6 +118,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
+    /// Frees all blocks under the lock that calls which may wait for the GPU take.
     fn drop(&mut self) {
         // Memory of the host that is let go of may wait for the whole GPU.
         let _driver = driver_turn();

@@ -58,6 +58,7 @@ fn missing((major, minor): (u32, u32), has_library: bool) -> Option<String> {
 }
 
 impl Fp8Matmul for Cuda {
+    /// Capability 8.9 or later, and a cuBLASLt that can be opened.
     fn check_fp8(&self) -> Result<()> {
         missing(self.properties().capability, blas_lt::is_present())
             .map_or(Ok(()), |why| Err(unsupported("products of 8-bit floats", why)))
@@ -93,14 +94,17 @@ struct Figures(Buffer);
 const FIGURE: usize = 256;
 
 impl Figures {
+    /// Memory of both figures, which nothing has written yet.
     fn new(device: &Cuda) -> Result<Self> {
         Ok(Self(device.allocate(2 * FIGURE)?))
     }
 
+    /// The largest magnitude that was found, 32 bits.
     fn largest(&self) -> Pointer {
         self.0.pointer()
     }
 
+    /// What elements were divided by, 32 bits.
     fn scale(&self) -> Pointer {
         self.0.pointer() + FIGURE as u64
     }

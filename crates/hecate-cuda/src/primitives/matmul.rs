@@ -60,8 +60,8 @@ impl Matmul for Cuda {
         let MatmulDims { batch, rows, inner, columns, transpose } = dims;
         let shape = [batch, rows, columns];
         let of_weights = transpose.b && !transpose.a;
-        // A token or a few of them, times weights as they are stored.
-        let few = of_weights && rows <= FEW;
+        // A token or a few of them, times weights as they are stored; factors and result are of one type there.
+        let few = of_weights && rows <= FEW && dtype == a.dtype();
         // Sizes that overflow are not short.
         let count = batch.saturating_mul(rows).saturating_mul(inner).saturating_mul(columns);
         let short = of_weights && rows <= SHORT.0 && count <= SHORT.1;

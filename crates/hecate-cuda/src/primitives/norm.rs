@@ -40,6 +40,7 @@ impl Scale {
     /// Without a weight.
     const NONE: Self = Self { weight: Array::NONE, groups: 1, offset: 0.0 };
 
+    /// Of a weight that all groups of a row have their part of.
     pub(super) fn new(weight: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
         // Adding 0 changes no bit of a weight.
         let offset = f32::from(u8::from(options.one_plus));
@@ -60,6 +61,7 @@ pub(super) struct Gate {
 impl Gate {
     const NONE: Self = Self { g: Array::NONE, sigmoid: 0 };
 
+    /// Of a gate with this function, wherever it stands.
     pub(super) fn new(g: &Tensor<Cuda>, options: RmsNormOptions) -> Self {
         Self { g: g.into(), sigmoid: u32::from(options.function == GateFunction::Sigmoid) }
     }
@@ -166,6 +168,7 @@ impl Norm for Cuda {
         gradients(self, call, None)
     }
 
+    /// One kernel, which reads rows twice, the second time from the caches.
     fn gated_first(
         &self,
         options: RmsNormOptions,
@@ -175,6 +178,7 @@ impl Norm for Cuda {
         gated_norm::forward(self, options, inputs, g)
     }
 
+    /// One kernel for both factors of what the gate lets through, and a sum over rows.
     fn gated_first_backward(
         &self,
         call: &RmsNormBackward<'_, Self>,

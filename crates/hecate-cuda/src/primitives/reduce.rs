@@ -149,6 +149,7 @@ impl Parts {
         Self::of(device, count, width, size_of::<f32>())
     }
 
+    /// Parts whose elements have so many bytes.
     fn of(device: &Cuda, count: usize, width: usize, bytes: usize) -> Result<Self> {
         // What is not written is not read either: blocks leave whole rows.
         Ok(Self { buffer: device.allocate(count * width * bytes)?, count, width, narrow: bytes == size_of::<f32>() })
