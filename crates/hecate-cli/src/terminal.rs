@@ -26,6 +26,7 @@ pub(crate) static OUTPUT: Stream = Stream::new("standard output");
 pub(crate) static ERRORS: Stream = Stream::new("standard error");
 
 impl Stream {
+    /// A stream of this name, of which no failure was told.
     const fn new(name: &'static str) -> Self {
         Self { name, failure: OnceLock::new(), told: AtomicBool::new(false) }
     }

@@ -16,14 +16,17 @@ impl Device for Cuda {
     const NAME: &'static str = "cuda";
     type Buffer = Buffer;
 
+    /// Of the device value, not of the GPU: two values of one GPU share no memory.
     fn id(&self) -> &DeviceId {
         self.identity()
     }
 
+    /// The name that the driver gives the GPU.
     fn hardware(&self) -> String {
         self.properties().name.clone()
     }
 
+    /// Refuses memory of another device value, and too little of it.
     fn check_buffer(&self, buffer: &Buffer, dtype: DType, count: usize) -> Result<()> {
         check_memory(self, buffer.owner(), buffer.len() as u64, dtype, count)
     }

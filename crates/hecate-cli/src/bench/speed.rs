@@ -75,6 +75,7 @@ struct CallShape {
 impl FromStr for CallShape {
     type Err = String;
 
+    /// Sizes as `BxTxHxD`.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         // Four lengths, none of them zero.
         let numbers = text.split('x').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>();

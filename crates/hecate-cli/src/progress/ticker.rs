@@ -31,6 +31,7 @@ impl Ticker {
         self.due_at(self.began.elapsed())
     }
 
+    /// Whether a line is due so long after the start.
     fn due_at(&self, now: Duration) -> bool {
         let due = now >= self.next.get();
         if due {

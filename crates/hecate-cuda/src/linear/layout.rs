@@ -183,6 +183,7 @@ pub(super) struct ForwardArrays {
 }
 
 impl ForwardArrays {
+    /// Where a forward reads and writes.
     pub(super) fn new(
         inputs: &LinearInputs<Tensor<Cuda>>,
         outputs: &LinearOutputs<Tensor<Cuda>>,
@@ -216,6 +217,7 @@ pub(super) struct ReverseArrays {
 }
 
 impl ReverseArrays {
+    /// Where the way back reads what reaches it, and writes gradients.
     pub(super) fn new(
         grads: &LinearOutputs<Tensor<Cuda>>,
         dinputs: &LinearInputs<Tensor<Cuda>>,

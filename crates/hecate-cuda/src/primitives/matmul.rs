@@ -350,6 +350,7 @@ macro_rules! products {
             }
         )* } }
         $(impl $name {
+            /// One launch for all products of a batch, a block a tile.
             fn launch(
                 device: &Cuda,
                 dims: MatmulDims,

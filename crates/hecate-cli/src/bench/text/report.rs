@@ -41,6 +41,7 @@ impl Measured {
         Self { loss, bits_per_byte: loss / LN_2 / bytes_per_token }
     }
 
+    /// The figures that a row shows.
     fn of(score: &Score) -> Self {
         Self { loss: score.loss(), bits_per_byte: score.bits_per_byte() }
     }
