@@ -76,6 +76,9 @@ mod frozen;
 #[path = "cuda/slots.rs"]
 mod slots;
 
+#[path = "cuda/small.rs"]
+mod small;
+
 #[path = "cuda/linear.rs"]
 mod linear;
 

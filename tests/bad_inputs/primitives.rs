@@ -6,7 +6,7 @@ use hecate_core::{
     DType, Error, Result, Sequences, Tensor,
     primitives::{
         self, AdamW, AttentionInputs, AttentionOptions, BiasedBackward, Cache, Clip, ConvBackward, ConvInputs,
-        ConvOptions, ConvOutputs, DeviceStep, Fp8, Fp8Factor, L2Norm, LossBackward, LossInputs, Losses, Map, Normed,
+        ConvOptions, ConvOutputs, DeviceStep, Fp8, Fp8Factor, L2Norm, LayerNormBackward, LayerNormInputs, LossBackward, LossInputs, Losses, Map, Normed,
         Operands, PlacedUpdate, Prefix, RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs,
         RmsNormOptions, Slot, Transpose,
     },
@@ -153,6 +153,12 @@ fn norms_and_gates() {
     let call = RmsNormBackward { options: RMS, inputs, inverse: &right, dy: &x };
     let added = primitives::add_rms_norm_backward(&call, &other);
     assert!(matches!(names(added, &["rms_norm", "`dsum`"]), Error::Shape { .. }));
+    let inputs = LayerNormInputs { x: &x, weight: &weight, bias: &weight };
+    let added = primitives::add_layer_norm(&other, &inputs, 1e-6);
+    assert!(matches!(names(added, &["layer_norm", "`residual`"]), Error::Shape { .. }));
+    let call = LayerNormBackward { inputs, mean: &right, inverse: &right, dy: &x };
+    let added = primitives::add_layer_norm_backward(&call, &other);
+    assert!(matches!(names(added, &["layer_norm", "`dsum`"]), Error::Shape { .. }));
     let rounded = primitives::cast(DType::Bf16, &right).expect("a cast");
     let l2 = primitives::l2_norm_backward(&x, &rounded, &x);
     assert!(matches!(names(l2, &["l2_norm", "`inverse`", "f32"]), Error::DType { .. }));

@@ -7,7 +7,8 @@
 //! groups, atlas with 5 steps of Newton-Schulz. `titans_mlp+anchor` goes back to a learned start. `attention:512` sees
 //! a window of 512 tokens, and `decoded:16384` is the attention of T tokens after a cache that fills such a window. `copy_rate`
 //! is a copy of as many bytes as `softmax`, `layer_norm` and `rms_norm` read and write at least. `gated_rms_norm` has its gate before
-//! the norm, and reads and writes half as much again forward, and three fifths more with backward.
+//! the norm, and reads and writes half as much again forward, and three fifths more with backward. `add_layer_norm` adds a
+//! residual first, and reads and writes twice as much forward, and three fifths more with backward.
 //! Nothing is timed before it was compared, with the equations in 64 bits at small sizes and with the CPU column at the
 //! width that is timed, over 256 tokens (gradients of the first state fade beyond). Between two runs 256 MiB are written, so
 //! that nothing is found in the cache.
@@ -79,7 +80,7 @@ impl FromStr for Request {
 const PRODUCTS: [&str; 3] = ["product", "own_product", "naive_product"];
 
 /// Primitives of rows.
-const ROWS: [&str; 4] = ["softmax", "layer_norm", "rms_norm", "gated_rms_norm"];
+const ROWS: [&str; 5] = ["softmax", "layer_norm", "rms_norm", "gated_rms_norm", "add_layer_norm"];
 
 /// Of the RMS norm that is timed.
 const RMS: RmsNormOptions = RmsNormOptions::new(1e-5);
@@ -291,11 +292,15 @@ fn rms<'a, B: Device>(
 
 /// Results alone of `x`, `weight` and `dy`.
 fn rows_forward<B: primitives::Primitives>(name: &str, arrays: &[Tensor<B>; 3]) -> Result<Tensor<B>> {
-    let [x, weight, _] = arrays;
+    let [x, weight, dy] = arrays;
     match name {
         "softmax" => primitives::softmax(x),
         "layer_norm" => {
             primitives::layer_norm(&LayerNormInputs { x, weight, bias: weight }, 1e-5).map(|normed| normed.y)
+        }
+        "add_layer_norm" => {
+            let inputs = LayerNormInputs { x, weight, bias: weight };
+            primitives::add_layer_norm(dy, &inputs, 1e-5).map(|added| added.normed.y)
         }
         _ => {
             let (inputs, options) = rms(name, arrays);
@@ -319,6 +324,14 @@ fn rows<B: primitives::Primitives>(name: &str, arrays: &[Tensor<B>; 3]) -> Resul
             let call = primitives::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy };
             let grads = primitives::layer_norm_backward(&call)?;
             Ok(vec![y, grads.x, grads.weight, grads.bias])
+        }
+        "add_layer_norm" => {
+            let inputs = LayerNormInputs { x, weight, bias: weight };
+            let primitives::AddedLayerNorm { sum, normed } = primitives::add_layer_norm(dy, &inputs, 1e-5)?;
+            let (inputs, primitives::LayerNormed { y, mean, inverse }) = (LayerNormInputs { x: &sum, ..inputs }, normed);
+            let call = primitives::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy };
+            let grads = primitives::add_layer_norm_backward(&call, dy)?;
+            Ok(vec![sum, y, grads.x, grads.weight, grads.bias])
         }
         _ => {
             let (inputs, options) = rms(name, arrays);

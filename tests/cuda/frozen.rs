@@ -36,14 +36,21 @@ where
     Cuda: Kernel<R>,
     Cpu: Kernel<R>,
 {
+    backends().iter().for_each(|device| near_cpu(device, case, dtype, least));
+}
+
+/// Errors beside the CPU's are this at most, or twice what rounding costs there.
+pub(super) fn near_cpu<R: Oracle>(device: &Cuda, case: &Case<R>, dtype: DType, least: f64)
+where
+    Cuda: Kernel<R>,
+    Cpu: Kernel<R>,
+{
     let [truth, rounded] = [DType::F32, dtype].map(|dtype| case.run(&Cpu::new(), dtype).unwrap());
-    for device in backends() {
-        let found = case.run(&device, dtype).unwrap();
-        let slots = truth.list().into_iter().zip(rounded.list()).zip(found.list());
-        for (((slot, truth), (_, rounded)), (_, found)) in slots {
-            let [cost, error] = [rounded, found].map(|x| error(&truth.values, &x.values));
-            assert!(error <= f64::max(2.0 * cost, least), "{case} {slot}: {error}, rounding costs {cost}");
-        }
+    let found = case.run(device, dtype).unwrap();
+    let slots = truth.list().into_iter().zip(rounded.list()).zip(found.list());
+    for (((slot, truth), (_, rounded)), (_, found)) in slots {
+        let [cost, error] = [rounded, found].map(|x| error(&truth.values, &x.values));
+        assert!(error <= f64::max(2.0 * cost, least), "{case} {slot}: {error}, rounding costs {cost}");
     }
 }
 

@@ -110,6 +110,15 @@ fn rows_of<D: LayerNorm + Norm + Reduce + Softmax>(device: &D, dtype: DType) -> 
         let LayerNormed { y, mean, inverse } = layer_norm(&inputs, 1e-5)?;
         let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy };
         let grads = layer_norm_backward(&call)?;
+        let AddedLayerNorm { sum, normed } = add_layer_norm(&g, &inputs, 1e-5)?;
+        let added = LayerNormInputs { x: &sum, ..inputs };
+        let call = LayerNormBackward { inputs: added, mean: &normed.mean, inverse: &normed.inverse, dy: &dy };
+        let added = add_layer_norm_backward(&call, &g)?;
+        keep("add_layer_norm", normed.y);
+        keep("dx of add_layer_norm", added.x);
+        keep("dweight of add_layer_norm", added.weight);
+        keep("dbias of add_layer_norm", added.bias);
+        keep("sum of add_layer_norm", sum);
         keep("layer_norm", y);
         keep("dx of layer_norm", grads.x);
         keep("dweight of layer_norm", grads.weight);

@@ -82,6 +82,15 @@ impl Wgpu {
         Ok(y)
     }
 
+    /// The array in memory that nobody else holds.
+    pub(crate) fn own(&self, x: Tensor<Self>) -> Result<Tensor<Self>> {
+        let (shape, dtype) = (x.shape().clone(), x.dtype());
+        match x.into_buffer() {
+            Ok(buffer) => Tensor::from_buffer(self, shape, dtype, buffer),
+            Err(shared) => self.copied(&shared),
+        }
+    }
+
     /// A float tensor's values in 32 bits; the tensor itself where it has them already.
     pub(crate) fn widened(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         if x.dtype() == DType::F32 {

@@ -89,6 +89,40 @@ fn rows_of_shares_and_of_mean_zero_turn_around() {
     close(gradients[3].as_ref().expect("a gradient"), &[0.0, 1.0, 1.0]);
 }
 
+/// A sum and its layer norm in one, with gradients of either or both, beside the same in two steps.
+#[test]
+fn sums_before_a_layer_norm_turn_around() {
+    if is_missing() {
+        return;
+    }
+    let mut parameters = parameters();
+    parameters.add("residual", array(&[2, 3], [4, 0, 1, 2, 2, 9]), false);
+    parameters.add("weight", array(&[3], [2, 1, 2]), false);
+    parameters.add("bias", array(&[3], [0, 1, 3]), false);
+    let gradients = |fused: bool, seeded: [bool; 2]| {
+        let tape = Tape::recording(&parameters);
+        let [a, residual, weight, bias] = [0, 2, 3, 4].map(|index| tape.parameter(place(&parameters, index)).unwrap());
+        let results = if fused {
+            tape.add_layer_norm([&a, &residual], [&weight, &bias], 0.0).unwrap()
+        } else {
+            let sum = tape.add(&a, &residual).unwrap();
+            let normed = tape.layer_norm(&sum, &weight, &bias, 0.0).unwrap();
+            [sum, normed]
+        };
+        let seeds = [array(&[2, 3], [1, 0, 5, 0, 2, 0]), array(&[2, 3], [0, 3, 0, 0, 1, 1])];
+        let seeds = results.into_iter().zip(seeds).zip(seeded).filter(|(_, seeded)| *seeded).map(|(seed, _)| seed);
+        values(&tape.backward_seeded(seeds).unwrap())
+    };
+    for seeded in [[true, true], [true, false], [false, true]] {
+        let (found, truth) = (gradients(true, seeded), gradients(false, seeded));
+        // Of a sum alone there is none for weight and bias.
+        assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, seeded[1], seeded[1]]);
+        for (found, truth) in found.iter().flatten().flatten().zip(truth.iter().flatten().flatten()) {
+            assert!((found - truth).abs() < 1e-5, "{found} {truth}");
+        }
+    }
+}
+
 #[test]
 fn ranges_turn_around() {
     if is_missing() {

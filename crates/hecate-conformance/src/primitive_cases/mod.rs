@@ -28,7 +28,7 @@ pub use gates::retention;
 pub use language::{adamw, adamw_placed, cross_entropy, cross_entropy_and_gradient, embedding, norm_squared};
 pub use layout::{concat, narrow, sum, sum_rows, sum_squares};
 pub use matmul::{head_products, matmul, matmul_each, matmul_each_backward, matmul_in_tiles, matmul_onto};
-pub use norm::{add_rms_norm, l2_norm, layer_norm, rms_norm, rms_norm_gated};
+pub use norm::{add_layer_norm, add_rms_norm, l2_norm, layer_norm, rms_norm, rms_norm_gated};
 pub use projection::project;
 pub use quantized::quantized_matmul;
 pub use sample::sample;
@@ -44,7 +44,7 @@ macro_rules! for_each_primitive {
     ($callback:ident $(, $($before:tt)*)?) => {
         $callback! {
             $($($before)*)?
-            matmul, matmul_each, matmul_each_backward, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
+            matmul, matmul_each, matmul_each_backward, matmul_onto, head_products, project, quantized_matmul, fp8_matmul, map, gated, biased, add, mul, scale, dropout, cast, rms_norm, rms_norm_gated, add_rms_norm, layer_norm, add_layer_norm, l2_norm, softmax, sample, poly2, retention, conv,
             conv_each, embedding, narrow, concat, attention, cross_entropy, cross_entropy_and_gradient, adamw, adamw_placed, norm_squared, sum, sum_rows, sum_squares, rotary
         }
     };

@@ -7,7 +7,7 @@ use crate::{Array, Random, oracle::Var};
 use hecate_core::{
     Tensor,
     primitives::{
-        self, AddedNorm, GateFunction, GatePlace, LayerNormBackward, LayerNormInputs, LayerNormed, Normed, Primitives,
+        self, AddedLayerNorm, AddedNorm, GateFunction, GatePlace, LayerNormBackward, LayerNormInputs, LayerNormed, Normed, Primitives,
         RmsNormBackward, RmsNormInputs, RmsNormOptions,
     },
 };
@@ -188,23 +188,13 @@ pub fn layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
         let (x, dy) = (random.normals(shape), random.normals(shape));
         let (width, rows) = (x.shape.last(), x.shape.rows());
         let (weight, bias) = (random.uniforms([width], 0.5, 1.5), random.normals([width]));
-        let share = 1.0 / width as f64;
         let kept = |name| Output::wide(name, Array::full([rows], 0.0));
         PrimitiveCase {
             name: "layer_norm",
             options: format!("{} ε {epsilon:e}", x.shape),
             slots: vec![Slot::rows("x", x), Slot::rows("weight", weight), Slot::rows("bias", bias)],
             outputs: vec![Output::new("y", dy), kept("mean"), kept("inverse")],
-            forward: Box::new(move |x: &[Vec<Var>]| {
-                // Means first: they are a result as well.
-                let means: Vec<Var> = x[0].iter().map(|x| x.sum().scale(share)).collect();
-                let centred: Vec<Var> = x[0].iter().zip(&means).map(|(x, m)| x - m).collect();
-                let mut results = normalise(&centred, share, f64::from(epsilon), Some(&x[1][0]));
-                // The bias comes last, and results in the order of the primitive's.
-                results[0].iter_mut().for_each(|y| *y = &*y + &x[2][0]);
-                results.insert(1, means);
-                results
-            }),
+            forward: Box::new(move |x: &[Vec<Var>]| layer_equation(f64::from(epsilon), &x[0], [&x[1][0], &x[2][0]])),
             device: Box::new(move |x: &[_], dy: &[_]| {
                 let inputs = LayerNormInputs { x: &x[0], weight: &x[1], bias: &x[2] };
                 let LayerNormed { y, mean, inverse } = primitives::layer_norm(&inputs, epsilon)?;
@@ -218,6 +208,60 @@ pub fn layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let small = [(&[2, 3, 5][..], 1e-5), (&[1, 1], 1e-2), (&[9, 130], 1e-6), (&[5, 2, 64], 1e-5)];
     let large = [(&[3, 513][..], 1e-5), (&[3, 1024], 1e-5), (&[2, 4096], 1e-5), (&[2, 5000], 1e-5)];
     small.into_iter().chain(large).map(case).collect()
+}
+
+/// Rows, their means and their factors.
+fn layer_equation(epsilon: f64, rows: &[Var], [weight, bias]: [&Var; 2]) -> Vec<Vec<Var>> {
+    let share = 1.0 / rows[0].shape().1 as f64;
+    // Means first: they are a result as well.
+    let means: Vec<Var> = rows.iter().map(|x| x.sum().scale(share)).collect();
+    let centred: Vec<Var> = rows.iter().zip(&means).map(|(x, m)| x - m).collect();
+    let mut results = normalise(&centred, share, epsilon, Some(weight));
+    // The bias comes last, and results in the order of the primitive's.
+    results[0].iter_mut().for_each(|y| *y = &*y + bias);
+    results.insert(1, means);
+    results
+}
+
+/// `s = x + residual`, and the layer norm of `s`; `s` has a gradient of its own.
+pub fn add_layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
+    let case = |shape: &[usize]| {
+        let (random, epsilon) = (&mut Random::new(16), 1e-5);
+        let (x, residual) = (random.normals(shape), random.normals(shape));
+        let (dsum, dy) = (random.normals(shape), random.normals(shape));
+        let (width, rows) = (x.shape.last(), x.shape.rows());
+        let (weight, bias) = (random.uniforms([width], 0.5, 1.5), random.normals([width]));
+        let kept = |name| Output::wide(name, Array::full([rows], 0.0));
+        PrimitiveCase {
+            name: "add_layer_norm",
+            options: x.shape.to_string(),
+            slots: vec![
+                Slot::rows("x", x),
+                Slot::rows("weight", weight),
+                Slot::rows("bias", bias),
+                Slot::rows("residual", residual),
+            ],
+            outputs: vec![Output::new("sum", dsum), Output::new("y", dy), kept("mean"), kept("inverse")],
+            forward: Box::new(move |x: &[Vec<Var>]| {
+                let sums: Vec<Var> = x[0].iter().zip(&x[3]).map(|(x, residual)| x + residual).collect();
+                let mut results = layer_equation(f64::from(epsilon), &sums, [&x[1][0], &x[2][0]]);
+                results.insert(0, sums);
+                results
+            }),
+            device: Box::new(move |x: &[_], dy: &[_]| {
+                let inputs = LayerNormInputs { x: &x[0], weight: &x[1], bias: &x[2] };
+                let AddedLayerNorm { sum, normed } = primitives::add_layer_norm(&x[3], &inputs, epsilon)?;
+                let (inputs, LayerNormed { y, mean, inverse }) = (LayerNormInputs { x: &sum, ..inputs }, normed);
+                let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy[1] };
+                let LayerNormInputs { x, weight, bias } = primitives::add_layer_norm_backward(&call, &dy[0])?;
+                // Both summands have one gradient.
+                let grads = vec![Some(x.clone()), Some(weight), Some(bias), Some(x)];
+                Ok(CaseResult { outputs: vec![sum, y, mean, inverse], grads })
+            }),
+        }
+    };
+    // Rows of part of a warp, of a warp, of blocks with two runs a thread and with four, and rows that are read twice.
+    [&[9, 7, 5][..], &[40, 64], &[40, 264], &[40, 1032], &[40, 4104]].map(case).into()
 }
 
 /// `x r`, `r = 1/√(|x|² + ε²)`.

@@ -47,7 +47,10 @@ pub use embedding::{Embedding, embedding, embedding_backward};
 pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
 pub use fp8::{FP8_ALIGNED, Fp8, Fp8Factor, Fp8Matmul, fp8_matmul};
 pub use head_products::{HeadProducts, head_products, head_products_backward};
-pub use layer_norm::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, layer_norm, layer_norm_backward};
+pub use layer_norm::{
+    AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, add_layer_norm, add_layer_norm_backward,
+    layer_norm, layer_norm_backward,
+};
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{
     Loss, LossBackward, LossInputs, Losses, LossesAndGradient, cross_entropy, cross_entropy_and_gradient,
@@ -75,7 +78,7 @@ pub use softmax::{Softmax, softmax, softmax_backward};
 pub use threefry::threefry;
 
 use checks::{check_device, check_dtype, check_filled, check_float, check_like, check_rank, check_shape, check_size};
-use norm::check_epsilon;
+use norm::{alike, check_epsilon, wide};
 
 /// Gathers traits into one that whatever has all of them has.
 macro_rules! gather {

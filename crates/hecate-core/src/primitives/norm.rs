@@ -161,6 +161,19 @@ pub trait Norm: Elementwise {
         residual: &Tensor<Self>,
         inputs: &RmsNormInputs<&Tensor<Self>>,
     ) -> Result<AddedNorm<Tensor<Self>>> {
+        self.add_rms_norm_by_parts(options, residual, inputs)
+    }
+
+    /// The same by a sum and a norm, for rows that a backend has no kernel for.
+    ///
+    /// # Errors
+    /// Only what the caller could not foresee.
+    fn add_rms_norm_by_parts(
+        &self,
+        options: RmsNormOptions,
+        residual: &Tensor<Self>,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<AddedNorm<Tensor<Self>>> {
         let sum = self.combine(Combine::Sum, alike(residual), inputs.x, residual)?;
         let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
         Ok(AddedNorm { sum, normed })
@@ -293,12 +306,12 @@ fn add_in_32_bits<D: Norm>(
 }
 
 /// Two arrays of the shape of `x`, element by element.
-fn alike<D: Device>(x: &Tensor<D>) -> Broadcast {
+pub(super) fn alike<D: Device>(x: &Tensor<D>) -> Broadcast {
     Broadcast { rows: 1, width: x.shape().count() }
 }
 
 /// The same arrays in 32 bits.
-fn wide<D: Norm, const N: usize>(arrays: [&Tensor<D>; N]) -> Result<[Tensor<D>; N]> {
+pub(super) fn wide<D: Elementwise, const N: usize>(arrays: [&Tensor<D>; N]) -> Result<[Tensor<D>; N]> {
     let wide: Result<Vec<_>> = arrays.into_iter().map(|x| cast(DType::F32, x)).collect();
     Ok(wide?.try_into().unwrap_or_else(|_| unreachable!("as many as there were")))
 }

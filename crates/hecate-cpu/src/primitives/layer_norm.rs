@@ -50,45 +50,66 @@ impl LayerNorm for Cpu {
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
     fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>> {
-        let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean: means, inverse, dy } = *call;
-        let (values, weights, slopes) = (floats(x)?, floats(weight)?, floats(dy)?);
-        let (means, inverse, width) = (floats(means)?, floats(inverse)?, x.shape().last());
-        // `n = (x − m) r`, made again rather than kept; both gradients need it.
-        let mut normed = self.take("layer_norm", values.len())?;
-        fill(
-            self,
-            width,
-            &mut normed,
-            #[inline(always)]
-            |first, normed| {
-                let rows = normed.chunks_exact_mut(width).zip(values[first * width..].chunks_exact(width));
-                for ((n, x), (m, r)) in rows.zip(means[first..].iter().zip(&inverse[first..])) {
-                    n.iter_mut().zip(x).for_each(|(n, x)| *n = (x - m) * r);
-                }
-            },
-        );
-        let mut dx = self.take("layer_norm", values.len())?;
-        fill(
-            self,
-            width,
-            &mut dx,
-            #[inline(always)]
-            |first, dx| {
-                let rows = normed[first * width..].chunks_exact(width).zip(slopes[first * width..].chunks_exact(width));
-                for ((dx, (n, dy)), r) in dx.chunks_exact_mut(width).zip(rows).zip(&inverse[first..]) {
-                    // `h`, whose mean and whose part along the row are taken off.
-                    dx.iter_mut().zip(dy).zip(&*weights).for_each(|((h, dy), w)| *h = w * dy);
-                    let (level, along) = (mean(dx), dot(n, dx) / width as f32);
-                    dx.iter_mut().zip(n).for_each(|(dx, n)| *dx = r * (*dx - level - n * along));
-                }
-            },
-        );
-        let (dtype, shape) = (x.dtype(), x.shape().clone());
-        let (x, normed) =
-            (pooled_tensor(self, shape.clone(), dtype, dx)?, pooled_tensor(self, shape, DType::F32, normed)?);
-        let weight = cast(weight.dtype(), &self.sum_products(width, &normed, dy)?)?;
-        Ok(LayerNormInputs { x, weight, bias: self.sum_rows(width, dy)? })
+        backward(self, call, None)
     }
+
+    /// The same, and the gradient that the sum has besides, in one pass.
+    fn add_layer_norm_backward(
+        &self,
+        call: &LayerNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<LayerNormInputs<Tensor<Self>>> {
+        backward(self, call, Some(&*floats(dsum)?))
+    }
+}
+
+/// All gradients; `dsum`, where there is one, is added to that of `x`.
+fn backward(
+    device: &Cpu,
+    call: &LayerNormBackward<'_, Cpu>,
+    dsum: Option<&[f32]>,
+) -> Result<LayerNormInputs<Tensor<Cpu>>> {
+    let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean: means, inverse, dy } = *call;
+    let (values, weights, slopes) = (floats(x)?, floats(weight)?, floats(dy)?);
+    let (means, inverse, width) = (floats(means)?, floats(inverse)?, x.shape().last());
+    // `n = (x − m) r`, made again rather than kept; both gradients need it.
+    let mut normed = device.take("layer_norm", values.len())?;
+    fill(
+        device,
+        width,
+        &mut normed,
+        #[inline(always)]
+        |first, normed| {
+            let rows = normed.chunks_exact_mut(width).zip(values[first * width..].chunks_exact(width));
+            for ((n, x), (m, r)) in rows.zip(means[first..].iter().zip(&inverse[first..])) {
+                n.iter_mut().zip(x).for_each(|(n, x)| *n = (x - m) * r);
+            }
+        },
+    );
+    let mut dx = device.take("layer_norm", values.len())?;
+    fill(
+        device,
+        width,
+        &mut dx,
+        #[inline(always)]
+        |first, dx| {
+            let rows = normed[first * width..].chunks_exact(width).zip(slopes[first * width..].chunks_exact(width));
+            for ((dx, (n, dy)), r) in dx.chunks_exact_mut(width).zip(rows).zip(&inverse[first..]) {
+                // `h`, whose mean and whose part along the row are taken off.
+                dx.iter_mut().zip(dy).zip(&*weights).for_each(|((h, dy), w)| *h = w * dy);
+                let (level, along) = (mean(dx), dot(n, dx) / width as f32);
+                dx.iter_mut().zip(n).for_each(|(dx, n)| *dx = r * (*dx - level - n * along));
+            }
+            // A chunk of rows is still in the cache.
+            let dsum = dsum.map(|dsum| &dsum[first * width..]);
+            dsum.into_iter().for_each(|dsum| dx.iter_mut().zip(dsum).for_each(|(dx, dsum)| *dx += dsum));
+        },
+    );
+    let (dtype, shape) = (x.dtype(), x.shape().clone());
+    let (x, normed) =
+        (pooled_tensor(device, shape.clone(), dtype, dx)?, pooled_tensor(device, shape, DType::F32, normed)?);
+    let weight = cast(weight.dtype(), &device.sum_products(width, &normed, dy)?)?;
+    Ok(LayerNormInputs { x, weight, bias: device.sum_rows(width, dy)? })
 }
 
 /// The mean of a row.

@@ -8,6 +8,8 @@ const u32 KEPT = 4;
 struct LayerNorm {
     // [rows, width]
     Array x, y;
+    // [rows, width], of the kernel that adds first: x + residual, which goes to `sum`, is normalised instead of x
+    Array residual, sum;
     // [width]
     Array weight, bias;
     // [rows]
@@ -19,6 +21,7 @@ struct LayerNorm {
 
 // With the type of all arrays known.
 template <u32 TYPE> __device__ __forceinline__ LayerNorm of_type(LayerNorm args) {
+    args.residual.type = args.sum.type = TYPE;
     args.x.type = args.y.type = args.weight.type = args.bias.type = TYPE;
     return args;
 }
@@ -49,11 +52,13 @@ template <u32 N> __device__ __forceinline__ float squares_of(const Run<N>& x, fl
 }
 
 // Rows that stay in registers.
-template <u32 N> __device__ __forceinline__ void kept_rows(const LayerNorm& args) {
+// Whether a residual is ADDED is known while compiling: it takes registers that others can do without.
+template <u32 N, bool ADDED> __device__ __forceinline__ void kept_rows(const LayerNorm& args) {
     __shared__ float shared[32];
     const float share = 1.0f / (float)args.width;
     Run<N> x[1][KEPT];
     keep(x, args, args.x);
+    if constexpr (ADDED) add_residual(x, args);
     float sum = 0.0f, square = 0.0f;
     // Zeros outside of the row add nothing to its sum, but would to its variance.
 #pragma unroll
@@ -95,7 +100,12 @@ template <u32 N> __device__ __forceinline__ void long_rows(const LayerNorm& args
 
 // Rows of whole runs, up to four a thread.
 KERNEL(layer_norm_kept, LayerNorm, 256) {
-    BY_TYPE(args.x.type, kept_rows<RUN_LENGTH<TYPE>>(of_type<TYPE>(args)))
+    BY_TYPE(args.x.type, kept_rows<RUN_LENGTH<TYPE>, false>(of_type<TYPE>(args)))
+}
+
+// The same of sums.
+KERNEL(add_layer_norm_kept, LayerNorm, 256) {
+    BY_TYPE(args.x.type, kept_rows<RUN_LENGTH<TYPE>, true>(of_type<TYPE>(args)))
 }
 
 // All other rows.
@@ -173,6 +183,8 @@ KERNEL(layer_norm_backward, LayerNormBackward, 256) {
 // All gradients at once of rows that threads keep, as `NormaliseGradients` has them for norms without a mean.
 struct LayerNormGradients {
     Array x, dy, dx;
+    // [rows, width], or null: what is added to dx
+    Array dsum;
     Array weight;
     // [rows]
     const float *mean, *inverse;
@@ -183,7 +195,7 @@ struct LayerNormGradients {
 };
 
 template <u32 TYPE> __device__ __forceinline__ LayerNormGradients of_type(LayerNormGradients args) {
-    args.x.type = args.dy.type = args.dx.type = args.weight.type = TYPE;
+    args.x.type = args.dy.type = args.dx.type = args.dsum.type = args.weight.type = TYPE;
     return args;
 }
 
@@ -258,6 +270,11 @@ template <u32 TYPE, u32 RUNS, bool BLOCK> __device__ __forceinline__ void gradie
             Terms<N> t = terms_of<N, TYPE>(x[run], dy[run], args, mean, r, column);
 #pragma unroll
             for (u32 n = 0; n < N; n++) t.h.x[n] = r * (t.h.x[n] - level - t.n.x[n] * along);
+            if (args.dsum.data) {
+                const Run<N> dsum = load_run<N>(args.dsum, start + column);
+#pragma unroll
+                for (u32 n = 0; n < N; n++) t.h.x[n] += dsum.x[n];
+            }
             store_run<N>(args.dx, start + column, t.h);
         }
     }

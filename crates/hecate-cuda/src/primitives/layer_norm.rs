@@ -13,7 +13,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, Reduce, cast},
+    primitives::{AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, Reduce, cast},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("layer_norm", "layer_norm.cu");
@@ -25,6 +25,9 @@ struct ForwardCall {
     /// `x` and `y` are `[rows, width]`, `weight` and `bias` `[width]`, `mean` and `inverse` `[rows]` in 32 bits.
     x: Array,
     y: Array,
+    /// As `x`, of the kernel that adds first.
+    residual: Array,
+    sum: Array,
     weight: Array,
     bias: Array,
     mean: Pointer,
@@ -61,6 +64,8 @@ struct GradientsCall {
     x: Array,
     dy: Array,
     dx: Array,
+    /// As `dx`, or none.
+    dsum: Array,
     weight: Array,
     mean: Pointer,
     inverse: Pointer,
@@ -75,6 +80,7 @@ struct GradientsCall {
 kernels! { SOURCE {
     // y, and mean and inverse of each row.
     "layer_norm_kept" Kept { call: ForwardCall }
+    "add_layer_norm_kept" AddKept { call: ForwardCall }
     "layer_norm" Long { call: ForwardCall }
     // dx, and the rows before weight and bias.
     "layer_norm_backward" LongBackward { call: BackwardCall }
@@ -87,48 +93,94 @@ kernels! { SOURCE {
 impl LayerNorm for Cuda {
     /// `y = (x − m) r w + b`, and `m` and `r`, `[rows]` each.
     fn layer_norm(&self, epsilon: f32, inputs: &LayerNormInputs<&Tensor<Self>>) -> Result<LayerNormed<Tensor<Self>>> {
-        let LayerNormInputs { x, weight, bias } = *inputs;
-        // Rows are all axes but the last.
-        let (rows, width) = (x.shape().rows(), x.shape().last());
-        let y = self.empty(x.shape().clone(), x.dtype())?;
-        let (mean, inverse) = (self.empty([rows], DType::F32)?, self.empty([rows], DType::F32)?);
-        let spread = WholeRows::new(rows, width, Array::from(x).wide());
-        let call = ForwardCall {
-            x: x.into(),
-            y: (&y).into(),
-            weight: weight.into(),
-            bias: bias.into(),
-            mean: pointer(&mean),
-            inverse: pointer(&inverse),
-            rows: rows as u64,
-            width: width as u64,
-            epsilon,
-            lanes: spread.lanes as u32,
-        };
-        match spread.kept {
-            true => self.launch(spread.grid, &Kept { call })?,
-            false => self.launch(spread.grid, &Long { call })?,
-        }
-        Ok(LayerNormed { y, mean, inverse })
+        forward(self, epsilon, inputs, spread(inputs.x), None)
     }
 
     /// `dx` row by row; `dw` and `db` are sums over rows.
     fn layer_norm_backward(&self, call: &LayerNormBackward<'_, Self>) -> Result<LayerNormInputs<Tensor<Self>>> {
-        // Which rows are kept depends on the width and the type alone.
-        let x = call.inputs.x;
-        let spread = WholeRows::new(x.shape().rows(), x.shape().last(), Array::from(x).wide());
-        if spread.kept { kept_backward(self, call, spread) } else { long_backward(self, call, spread) }
+        let spread = spread(call.inputs.x);
+        if spread.kept { kept_backward(self, call, spread, None) } else { long_backward(self, call, spread) }
     }
+
+    /// One pass where rows are kept.
+    fn add_layer_norm(
+        &self,
+        epsilon: f32,
+        residual: &Tensor<Self>,
+        inputs: &LayerNormInputs<&Tensor<Self>>,
+    ) -> Result<AddedLayerNorm<Tensor<Self>>> {
+        let (x, spread) = (inputs.x, spread(inputs.x));
+        if !spread.kept {
+            return self.add_layer_norm_by_parts(epsilon, residual, inputs);
+        }
+        let sum = self.empty(x.shape().clone(), x.dtype())?;
+        let normed = forward(self, epsilon, inputs, spread, Some([residual, &sum]))?;
+        Ok(AddedLayerNorm { sum, normed })
+    }
+
+    /// In one pass where the gradients are.
+    fn add_layer_norm_backward(
+        &self,
+        call: &LayerNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<LayerNormInputs<Tensor<Self>>> {
+        let spread = spread(call.inputs.x);
+        if !spread.kept {
+            return self.add_layer_norm_backward_by_parts(call, dsum);
+        }
+        kept_backward(self, call, spread, Some(dsum))
+    }
+}
+
+/// Which rows are kept depends on the width and the type alone.
+fn spread(x: &Tensor<Cuda>) -> WholeRows {
+    // Rows are all axes but the last.
+    WholeRows::new(x.shape().rows(), x.shape().last(), Array::from(x).wide())
+}
+
+/// `y`, `m` and `r`; with `added`, a residual and the place of its sum with `x`, of that sum, of rows that are kept.
+fn forward(
+    device: &Cuda,
+    epsilon: f32,
+    inputs: &LayerNormInputs<&Tensor<Cuda>>,
+    spread: WholeRows,
+    added: Option<[&Tensor<Cuda>; 2]>,
+) -> Result<LayerNormed<Tensor<Cuda>>> {
+    let LayerNormInputs { x, weight, bias } = *inputs;
+    let (rows, width) = (x.shape().rows(), x.shape().last());
+    let y = device.empty(x.shape().clone(), x.dtype())?;
+    let (mean, inverse) = (device.empty([rows], DType::F32)?, device.empty([rows], DType::F32)?);
+    let call = ForwardCall {
+        x: x.into(),
+        y: (&y).into(),
+        residual: added.map_or(Array::NONE, |added| added[0].into()),
+        sum: added.map_or(Array::NONE, |added| added[1].into()),
+        weight: weight.into(),
+        bias: bias.into(),
+        mean: pointer(&mean),
+        inverse: pointer(&inverse),
+        rows: rows as u64,
+        width: width as u64,
+        epsilon,
+        lanes: spread.lanes as u32,
+    };
+    match spread.kept {
+        true if added.is_some() => device.launch(spread.grid, &AddKept { call })?,
+        true => device.launch(spread.grid, &Kept { call })?,
+        false => device.launch(spread.grid, &Long { call })?,
+    }
+    Ok(LayerNormed { y, mean, inverse })
 }
 
 /// Rows of a block that has a warp for each.
 const WARPS: usize = 8;
 
-/// Arrays are read once; blocks go through rows in turn and leave parts of `dw` and `db`.
+/// Arrays are read once; blocks go through rows in turn and leave parts of `dw` and `db`. `dsum` is added to `dx`.
 fn kept_backward(
     device: &Cuda,
     call: &LayerNormBackward<'_, Cuda>,
     spread: WholeRows,
+    dsum: Option<&Tensor<Cuda>>,
 ) -> Result<LayerNormInputs<Tensor<Cuda>>> {
     let LayerNormBackward { inputs: LayerNormInputs { x, weight, .. }, mean, inverse, dy } = *call;
     let (rows, width) = (x.shape().rows(), x.shape().last());
@@ -147,6 +199,7 @@ fn kept_backward(
         x: x.into(),
         dy: dy.into(),
         dx: (&dx).into(),
+        dsum: dsum.map_or(Array::NONE, Array::from),
         weight: weight.into(),
         mean: pointer(mean),
         inverse: pointer(inverse),

@@ -56,23 +56,6 @@ template <bool BLOCK> __device__ __forceinline__ float kept_sum(float x, u32 lan
     else return neighbours_sum(x, lanes);
 }
 
-// The sum with the residual, as it is kept for others, in place of x.
-template <u32 N, u32 RUNS, u32 ROWS>
-__device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Normalise& args) {
-    Run<N> residual[ROWS][RUNS];
-    keep(residual, args, args.residual);
-#pragma unroll
-    for (u32 r = 0; r < ROWS; r++)
-#pragma unroll
-        for (u32 run = 0; run < RUNS; run++) {
-            Piece at = piece<N, ROWS>(args, r, run);
-#pragma unroll
-            for (u32 n = 0; n < N; n++) x[r][run].x[n] += residual[r][run].x[n];
-            x[r][run] = rounded(args.sum, x[r][run]);
-            if (at.inside) store_run<N>(args.sum, at.row * args.width + at.column, x[r][run]);
-        }
-}
-
 // Rows that threads keep in registers: RUNS runs of ROWS rows each.
 // Whether a residual is ADDED is known while compiling: it takes registers that others can do without.
 template <u32 N, u32 RUNS, u32 ROWS, bool BLOCK, bool ADDED> __device__ __forceinline__ void normalise_kept(const Normalise& args) {

@@ -178,3 +178,20 @@ __device__ __forceinline__ void keep(Run<N> (&kept)[ROWS][RUNS], const Args& arg
             kept[r][run] = load_run_if<N>(at.inside, x, at.row * args.width + at.column);
         }
 }
+
+// The sum with the residual, as it is kept for others, in place of x.
+template <u32 N, u32 RUNS, u32 ROWS, class Args>
+__device__ __forceinline__ void add_residual(Run<N> (&x)[ROWS][RUNS], const Args& args) {
+    Run<N> residual[ROWS][RUNS];
+    keep(residual, args, args.residual);
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++)
+#pragma unroll
+        for (u32 run = 0; run < RUNS; run++) {
+            Piece at = piece<N, ROWS>(args, r, run);
+#pragma unroll
+            for (u32 n = 0; n < N; n++) x[r][run].x[n] += residual[r][run].x[n];
+            x[r][run] = rounded(args.sum, x[r][run]);
+            if (at.inside) store_run<N>(args.sum, at.row * args.width + at.column, x[r][run]);
+        }
+}

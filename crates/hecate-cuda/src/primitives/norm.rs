@@ -17,7 +17,7 @@ use crate::{
 use hecate_core::{
     DType, Result, Tensor,
     primitives::{
-        AddedNorm, Broadcast, Combine, Elementwise as _, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs,
+        AddedNorm, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs,
         RmsNormOptions,
     },
 };
@@ -195,11 +195,8 @@ impl Norm for Cuda {
         inputs: &RmsNormInputs<&Tensor<Self>>,
     ) -> Result<AddedNorm<Tensor<Self>>> {
         let x = inputs.x;
-        let whole = Broadcast { rows: 1, width: x.shape().count() };
         if matches!(Rows::new(x.shape().last() / options.groups, Array::from(x).wide()), Rows::Long) {
-            let sum = self.combine(Combine::Sum, whole, x, residual)?;
-            let normed = self.rms_norm(options, &RmsNormInputs { x: &sum, ..*inputs })?;
-            return Ok(AddedNorm { sum, normed });
+            return self.add_rms_norm_by_parts(options, residual, inputs);
         }
         // The norm reads the sum as it is rounded, whether it comes from memory or not.
         let sum = self.empty(x.shape().clone(), x.dtype())?;

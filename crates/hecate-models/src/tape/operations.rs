@@ -321,6 +321,47 @@ impl<'p, B: Backend> Tape<'p, B> {
         }))
     }
 
+    /// [`primitives::add_layer_norm`](p::add_layer_norm): `x + residual`, and that after a layer norm.
+    ///
+    /// # Errors
+    /// As the primitive.
+    pub fn add_layer_norm(
+        &self,
+        [x, residual]: [&Var<B>; 2],
+        [weight, bias]: [&Var<B>; 2],
+        epsilon: f32,
+    ) -> Result<[Var<B>; 2]> {
+        self.check()?;
+        let inputs = p::LayerNormInputs { x: &x.value, weight: &weight.value, bias: &bias.value };
+        let p::AddedLayerNorm { sum, normed } = p::add_layer_norm(&residual.value, &inputs, epsilon)?;
+        if !self.follows(&[x, residual, weight, bias]) {
+            return Ok([sum, normed.y].map(Var::constant));
+        }
+        let (sum, y) = (self.result(sum), self.result(normed.y));
+        let (value, results) = (sum.value.clone(), [sum.slot, y.slot]);
+        let (summands, weight, bias) = ([x.slot, residual.slot], weight.clone(), bias.clone());
+        let (mean, inverse) = (normed.mean, normed.inverse);
+        self.push(move |slots| {
+            let dx = match results.map(|slot| slots.take(slot)) {
+                // Of the sum alone, or of neither.
+                [dsum, None] => dsum,
+                [dsum, Some(dy)] => {
+                    let inputs = p::LayerNormInputs { x: &value, weight: &weight.value, bias: &bias.value };
+                    let call = p::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy };
+                    let grads = match dsum {
+                        Some(dsum) => p::add_layer_norm_backward(&call, &dsum)?,
+                        None => p::layer_norm_backward(&call)?,
+                    };
+                    slots.add(weight.slot, grads.weight)?;
+                    slots.add(bias.slot, grads.bias)?;
+                    Some(grads.x)
+                }
+            };
+            dx.map_or(Ok(()), |dx| summands.into_iter().try_for_each(|slot| slots.add(slot, dx.clone())))
+        });
+        Ok([sum, y])
+    }
+
     /// [`primitives::softmax`](p::softmax).
     ///
     /// # Errors

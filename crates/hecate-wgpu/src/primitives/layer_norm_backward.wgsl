@@ -1,4 +1,4 @@
-// Gradients of a layer norm by its rows.
+// Gradients of a layer norm by its rows. `beside(i)` is what is added to an element of dx, which may be nothing.
 
 // [rows, width]
 @group(0) @binding(1) var<storage, read> x: array<f32>;
@@ -34,6 +34,6 @@ fn layer_norm_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invo
     level = row_sum(lane, level) / f32(args.width);
     along = row_sum(lane, along) / f32(args.width);
     for (var i = own.first; i < own.end; i += LANES) {
-        dx[i] = r * (weight[i - own.row * args.width] * dy[i] - level - normed[i] * along);
+        dx[i] = r * (weight[i - own.row * args.width] * dy[i] - level - normed[i] * along) + beside(i);
     }
 }

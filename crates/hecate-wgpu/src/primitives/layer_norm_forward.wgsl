@@ -1,4 +1,4 @@
-// Layer norm of rows.
+// Layer norm of rows. `first_of(i)` is an element when it is read first, and `kept(i)` afterwards: of x, or of a sum.
 
 // [rows, width]
 @group(0) @binding(1) var<storage, read> x: array<f32>;
@@ -17,14 +17,14 @@ fn layer_norm(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_in
     let own = own_elements(id, lane);
     let width = f32(args.width);
     var sum = 0.0;
-    for (var i = own.first; i < own.end; i += LANES) { sum += x[i]; }
+    for (var i = own.first; i < own.end; i += LANES) { sum += first_of(i); }
     let m = row_sum(lane, sum) / width;
     var square = 0.0;
-    for (var i = own.first; i < own.end; i += LANES) { square += (x[i] - m) * (x[i] - m); }
+    for (var i = own.first; i < own.end; i += LANES) { square += (kept(i) - m) * (kept(i) - m); }
     let r = 1.0 / sqrt(row_sum(lane, square) / width + args.epsilon);
     for (var i = own.first; i < own.end; i += LANES) {
         let column = i - own.row * args.width;
-        y[i] = (x[i] - m) * r * weight[column] + bias[column];
+        y[i] = (kept(i) - m) * r * weight[column] + bias[column];
     }
     if own.row < args.rows && lane % LANES == 0u {
         mean[own.row] = m;

@@ -7,10 +7,10 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{Loss, LossBackward, LossInputs, Losses},
+    primitives::{Loss, LossBackward, LossInputs, Losses, LossesAndGradient},
 };
 
-/// Both directions; the backward needs no sums.
+/// Both directions, apart and at once; the backward alone needs no sums.
 const TEXT: &str = include_str!("loss.wgsl");
 /// For any adapter, and for one with subgroups.
 static SOURCES: [WgslSource; 2] = [
@@ -19,10 +19,18 @@ static SOURCES: [WgslSource; 2] = [
 ];
 
 /// Every kernel of the file.
-pub(crate) const KERNELS: &[Kernel<'static>] =
-    &[kernel(false, "cross_entropy"), kernel(true, "cross_entropy"), kernel(false, "cross_entropy_backward")];
+pub(crate) const KERNELS: &[Kernel<'static>] = &[
+    kernel(false, "cross_entropy"),
+    kernel(true, "cross_entropy"),
+    kernel(false, "cross_entropy_backward"),
+    kernel(false, BOTH),
+    kernel(true, BOTH),
+];
 
-/// The forward has a variant with subgroups.
+/// Loss and gradient in one.
+const BOTH: &str = "cross_entropy_and_gradient";
+
+/// What has sums has a variant with subgroups.
 const fn kernel(subgroups: bool, entry: &'static str) -> Kernel<'static> {
     Kernel { source: &SOURCES[subgroups as usize], entry, constants: &[] }
 }
@@ -72,5 +80,23 @@ impl Loss for Wgpu {
         let args = LossArgs::new(classes, logits, factor);
         self.launch(&kernel(false, "cross_entropy_backward"), groups(count), &args, &bindings)?;
         self.rounded(dlogits, logits.dtype())
+    }
+
+    /// A workgroup a row; the gradient takes the place of logits of 32 bits that nobody else holds.
+    fn cross_entropy_and_gradient(
+        &self,
+        factor: f32,
+        inputs: LossInputs<Tensor<Self>>,
+    ) -> Result<LossesAndGradient<Tensor<Self>>> {
+        let LossInputs { classes, logits, targets } = inputs;
+        let (rows, dtype) = (logits.shape().rows(), logits.dtype());
+        let losses = self.empty([rows], DType::F32)?;
+        // Logits of 16 bits are no longer needed when they have been widened.
+        let wide = if dtype == DType::F32 { logits } else { self.widened(&logits)? };
+        let args = LossArgs::new(classes, &wide, factor);
+        let dlogits = self.own(wide)?;
+        let bindings = [Binding::Write(&dlogits), Binding::Read(&targets), Binding::Write(&losses)];
+        self.launch(&kernel(self.has_subgroups(), BOTH), (rows, 1, 1), &args, &bindings)?;
+        Ok(LossesAndGradient { losses, dlogits: self.rounded(dlogits, dtype)? })
     }
 }

@@ -17,6 +17,8 @@ struct LossArgs {
 @group(0) @binding(2) var<storage, read> targets: array<u32>;
 @group(0) @binding(3) var<storage, read_write> loss: array<f32>;
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>;
+// Logits that become their gradient.
+@group(0) @binding(1) var<storage, read_write> scores: array<f32>;
 // The backward's.
 // [rows]: lse of the forward.
 @group(0) @binding(3) var<storage, read> sums: array<f32>;
@@ -53,6 +55,42 @@ fn cross_entropy(own: Member) {
     }
 }
 
+// Loss and gradient of a row by a workgroup, which writes the gradient where the logits were.
+@compute @workgroup_size(256)
+fn cross_entropy_and_gradient(own: Member) {
+    let number = group_index(own.group);
+    let row = min(number, args.rows - 1u);
+    let start = row * args.width;
+    // Workgroups after the last row have no columns, and reach the barriers all the same.
+    let classes = select(0u, args.classes, number < args.rows);
+    let goal = targets[row];
+    // Read before anybody writes.
+    var aim = 0.0;
+    if goal < classes {
+        aim = scores[start + goal];
+    }
+    var top = -3.4028234e38;
+    for (var i = own.local; i < classes; i += 256u) {
+        top = larger(top, scores[start + i]);
+    }
+    top = workgroup_max(own, 256u, top);
+    var sum = 0.0;
+    for (var i = own.local; i < classes; i += 256u) {
+        sum += exponential(scores[start + i] - top);
+    }
+    let log_sum = logarithm(workgroup_sum(own, 256u, sum));
+    if own.local == 0u && number < args.rows {
+        loss[row] = not_a_number();
+        if goal < args.classes {
+            loss[row] = log_sum + (top - aim);
+        }
+    }
+    let end = select(0u, args.width, number < args.rows);
+    for (var i = own.local; i < end; i += 256u) {
+        scores[start + i] = slope_of(scores[start + i], top + log_sum, i, goal);
+    }
+}
+
 // dlogits = factor (e^{x − lse} − [target]), zero after the classes
 @compute @workgroup_size(256)
 // An invocation makes one element.
@@ -62,17 +100,16 @@ fn cross_entropy_backward(@builtin(workgroup_id) group: vec3<u32>, @builtin(loca
         return;
     }
     let row = i / args.width;
-    let goal = targets[row];
-    var slope = args.factor * exponential(logits[i] - sums[row]);
-    let column = i % args.width;
-    if column == goal {
-        slope -= args.factor;
+    dlogits[i] = slope_of(logits[i], sums[row], i % args.width, targets[row]);
+}
+
+// The gradient by x, which stands in `column`; NaN where the target is no class.
+fn slope_of(x: f32, lse: f32, column: u32, goal: u32) -> f32 {
+    if column >= args.classes {
+        return 0.0;
     }
     if goal >= args.classes {
-        slope = not_a_number();
+        return not_a_number();
     }
-    if column >= args.classes {
-        slope = 0.0;
-    }
-    dlogits[i] = slope;
+    return args.factor * exponential(x - lse) - select(0.0, args.factor, column == goal);
 }

@@ -1,6 +1,9 @@
 //! Normalising rows.
 
-use super::reduce::{Terms, sum_columns};
+use super::{
+    reduce::{Terms, sum_columns},
+    whole_rows::{BESIDE, ROWS},
+};
 use crate::{
     Wgpu,
     launch::{Binding, Kernel, PRELUDE, WgslSource},
@@ -8,15 +11,22 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
+    primitives::{AddedNorm, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
 /// What both directions share.
 const TEXT: &str = include_str!("norm.wgsl");
-const FORWARD: WgslSource =
-    WgslSource { name: "norm_forward", parts: &[PRELUDE, TEXT, include_str!("norm_forward.wgsl")] };
-const BACKWARD: WgslSource =
-    WgslSource { name: "norm_backward", parts: &[PRELUDE, TEXT, include_str!("norm_backward.wgsl")] };
+const FORWARD: &str = include_str!("norm_forward.wgsl");
+const BACKWARD: &str = include_str!("norm_backward.wgsl");
+/// Of rows as they are, and of sums with a residual.
+static FORWARDS: [WgslSource; 2] = [
+    WgslSource { name: "norm_forward", parts: &[PRELUDE, TEXT, ROWS[0], FORWARD] },
+    WgslSource { name: "add_norm_forward", parts: &[PRELUDE, TEXT, "const ADDED = 6u;", ROWS[1], FORWARD] },
+];
+static BACKWARDS: [WgslSource; 2] = [
+    WgslSource { name: "norm_backward", parts: &[PRELUDE, TEXT, BESIDE[0], BACKWARD] },
+    WgslSource { name: "add_norm_backward", parts: &[PRELUDE, TEXT, "const ADDED = 6u;", BESIDE[1], BACKWARD] },
+];
 
 /// Invocations of a row and of a workgroup, where rows are short and where they are long.
 const LANES: [[u32; 2]; 2] = [[16, 64], [256, 256]];
@@ -58,30 +68,35 @@ static CONSTANTS: [Constants; 6] = [
 ];
 
 /// `y` and `r`; a gate is a factor of `y`.
-const fn forward(which: usize) -> Kernel<'static> {
-    Kernel { source: &FORWARD, entry: "normalise", constants: &CONSTANTS[which] }
+const fn forward(which: usize, added: bool) -> Kernel<'static> {
+    Kernel { source: &FORWARDS[added as usize], entry: "normalise", constants: &CONSTANTS[which] }
 }
 
 /// `dx`; a gate was passed before.
-const fn backward(which: usize) -> Kernel<'static> {
-    Kernel { source: &BACKWARD, entry: "normalise_backward", constants: &CONSTANTS[which] }
+const fn backward(which: usize, added: bool) -> Kernel<'static> {
+    Kernel { source: &BACKWARDS[added as usize], entry: "normalise_backward", constants: &CONSTANTS[which] }
 }
 
 /// The gradient in front of the gate, and the gate's own.
-const OPEN_GATE: Kernel<'static> = Kernel { source: &BACKWARD, entry: "open_gate", constants: &CONSTANTS[0] };
+const OPEN_GATE: Kernel<'static> = Kernel { source: &BACKWARDS[0], entry: "open_gate", constants: &CONSTANTS[0] };
 
 /// Every kernel; a gated backward is OPEN_GATE and then that of RMS.
 pub(crate) const KERNELS: &[Kernel<'static>] = &[
-    forward(0),
-    forward(1),
-    forward(2),
-    forward(3),
-    forward(4),
-    forward(5),
-    backward(0),
-    backward(1),
-    backward(3),
-    backward(4),
+    forward(0, false),
+    forward(1, false),
+    forward(2, false),
+    forward(3, false),
+    forward(4, false),
+    forward(5, false),
+    backward(0, false),
+    backward(1, false),
+    backward(3, false),
+    backward(4, false),
+    // Sums have a norm without a gate.
+    forward(0, true),
+    forward(3, true),
+    backward(0, true),
+    backward(3, true),
     OPEN_GATE,
 ];
 
@@ -138,13 +153,15 @@ impl NormCall {
     }
 }
 
-/// `y` and `r`; without a weight by the length.
+/// `y` and `r`; without a weight by the length. With `added`, a residual and the place of its sum with `x`, of that sum, of
+/// arrays of 32 bits without a gate.
 fn normalise(
     device: &Wgpu,
     options: RmsNormOptions,
     x: &Tensor<Wgpu>,
     weight: Option<&Tensor<Wgpu>>,
     gate: Option<&Tensor<Wgpu>>,
+    added: Option<[&Tensor<Wgpu>; 2]>,
 ) -> Result<Normed<Tensor<Wgpu>>> {
     let kind = if gate.is_some() { Kind::Gated } else { plain(weight) };
     let (call, dtype, x) = (NormCall::new(x, kind, options), x.dtype(), device.widened(x)?);
@@ -154,8 +171,13 @@ fn normalise(
     let (y, inverse) =
         (device.empty(x.shape().clone(), DType::F32)?, device.empty([call.args.rows as usize], DType::F32)?);
     let [x, weight, gate] = [&x, &weight, &gate].map(Binding::Read);
-    let arrays = [x, weight, Binding::Write(&y), Binding::Write(&inverse), gate];
-    device.launch(&forward(call.which), (call.groups, 1, 1), &call.args, &arrays)?;
+    let mut arrays = vec![x, weight, Binding::Write(&y), Binding::Write(&inverse)];
+    match added {
+        // No gate is read, but its place stays.
+        Some([residual, sum]) => arrays.extend([gate, Binding::Read(residual), Binding::Write(sum)]),
+        None => arrays.push(gate),
+    }
+    device.launch(&forward(call.which, added.is_some()), (call.groups, 1, 1), &call.args, &arrays)?;
     Ok(Normed { y: device.rounded(y, dtype)?, inverse })
 }
 
@@ -164,7 +186,7 @@ fn plain(weight: Option<&Tensor<Wgpu>>) -> Kind {
     if weight.is_some() { Kind::Rms } else { Kind::L2 }
 }
 
-/// `dx`, given `r` as `inverse [rows]`.
+/// `dx`, given `r` as `inverse [rows]`; `dsum`, where there is one, is added to it.
 fn normalise_backward(
     device: &Wgpu,
     options: RmsNormOptions,
@@ -172,21 +194,24 @@ fn normalise_backward(
     weight: Option<&Tensor<Wgpu>>,
     inverse: &Tensor<Wgpu>,
     dy: &Tensor<Wgpu>,
+    dsum: Option<&Tensor<Wgpu>>,
 ) -> Result<Tensor<Wgpu>> {
     let (call, dtype) = (NormCall::new(x, plain(weight), options), x.dtype());
     let (x, dy) = (device.widened(x)?, device.widened(dy)?);
     let weight = device.widened(weight.unwrap_or(&x))?;
+    let dsum = dsum.map(|dsum| device.widened(dsum)).transpose()?;
     let dx = device.empty(x.shape().clone(), DType::F32)?;
     let [x, weight, dy] = [&x, &weight, &dy].map(Binding::Read);
-    let arrays = [x, weight, Binding::Read(inverse), dy, Binding::Write(&dx)];
-    device.launch(&backward(call.which), (call.groups, 1, 1), &call.args, &arrays)?;
+    let mut arrays = vec![x, weight, Binding::Read(inverse), dy, Binding::Write(&dx)];
+    arrays.extend(dsum.as_ref().map(Binding::Read));
+    device.launch(&backward(call.which, dsum.is_some()), (call.groups, 1, 1), &call.args, &arrays)?;
     device.rounded(dx, dtype)
 }
 
 impl Norm for Wgpu {
     /// `y = w x r` with `r = 1/√(mean x² + ε)`, times `act(g)` where there is a gate, and `r` of each group in 32 bits.
     fn rms_norm(&self, options: RmsNormOptions, inputs: &RmsNormInputs<&Tensor<Self>>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, options, inputs.x, Some(inputs.weight), inputs.g)
+        normalise(self, options, inputs.x, Some(inputs.weight), inputs.g, None)
     }
 
     /// `dx` by rows, `dweight [D]` as a sum over rows; what a gate lets through is the plain norm's gradient.
@@ -194,7 +219,7 @@ impl Norm for Wgpu {
         let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g }, inverse, dy } = *call;
         let width = x.shape().last();
         let Some(g) = g else {
-            let dx = normalise_backward(self, options, x, Some(weight), inverse, dy)?;
+            let dx = normalise_backward(self, options, x, Some(weight), inverse, dy, None)?;
             let dweight = sum_columns(self, width, Terms::Scaled(x, inverse, dy))?;
             return Ok(RmsNormInputs { x: dx, weight: dweight, g: None });
         };
@@ -205,20 +230,52 @@ impl Norm for Wgpu {
         let [x_at, weight_at, inverse_at, dy, g] = [&x, &weight, inverse, &dy, &g].map(Binding::Read);
         let arrays = [x_at, weight_at, inverse_at, dy, Binding::Write(&through), g, Binding::Write(&dg)];
         self.launch(&OPEN_GATE, groups(x.shape().count()), &call.args, &arrays)?;
-        let dx = normalise_backward(self, options, &x, Some(&weight), inverse, &through)?;
+        let dx = normalise_backward(self, options, &x, Some(&weight), inverse, &through, None)?;
         // dw sums x r dy over rows, of what the gate let through.
         let dweight = sum_columns(self, width, Terms::Scaled(&x, inverse, &through))?;
         let (x, weight) = (self.rounded(dx, dtype)?, self.rounded(dweight, dtype)?);
         Ok(RmsNormInputs { x, weight, g: Some(self.rounded(dg, dtype)?) })
     }
 
+    /// In one pass where numbers have 32 bits and there is no gate: a sum of 16 bits is rounded before its norm.
+    fn add_rms_norm(
+        &self,
+        options: RmsNormOptions,
+        residual: &Tensor<Self>,
+        inputs: &RmsNormInputs<&Tensor<Self>>,
+    ) -> Result<AddedNorm<Tensor<Self>>> {
+        let RmsNormInputs { x, weight, g: None } = *inputs else {
+            return self.add_rms_norm_by_parts(options, residual, inputs);
+        };
+        if x.dtype() != DType::F32 {
+            return self.add_rms_norm_by_parts(options, residual, inputs);
+        }
+        let sum = self.empty(x.shape().clone(), DType::F32)?;
+        let normed = normalise(self, options, x, Some(weight), None, Some([residual, &sum]))?;
+        Ok(AddedNorm { sum, normed })
+    }
+
+    /// In one pass without a gate; gradients of 16 bits are widened before and rounded after it.
+    fn add_rms_norm_backward(
+        &self,
+        call: &RmsNormBackward<'_, Self>,
+        dsum: &Tensor<Self>,
+    ) -> Result<RmsNormInputs<Tensor<Self>>> {
+        let RmsNormBackward { options, inputs: RmsNormInputs { x, weight, g: None }, inverse, dy } = *call else {
+            return self.add_rms_norm_backward_by_parts(call, dsum);
+        };
+        let dx = normalise_backward(self, options, x, Some(weight), inverse, dy, Some(dsum))?;
+        let dweight = sum_columns(self, x.shape().last(), Terms::Scaled(x, inverse, dy))?;
+        Ok(RmsNormInputs { x: dx, weight: dweight, g: None })
+    }
+
     /// `y = x r` with `r = 1/√(|x|² + ε²)` row by row, and `r [rows]`.
     fn l2_norm(&self, epsilon: f32, x: &Tensor<Self>) -> Result<Normed<Tensor<Self>>> {
-        normalise(self, RmsNormOptions::new(epsilon), x, None, None)
+        normalise(self, RmsNormOptions::new(epsilon), x, None, None, None)
     }
 
     /// `dx = r (dy − x r² (x·dy))`, row by row.
     fn l2_norm_backward(&self, x: &Tensor<Self>, inverse: &Tensor<Self>, dy: &Tensor<Self>) -> Result<Tensor<Self>> {
-        normalise_backward(self, RmsNormOptions::new(0.0), x, None, inverse, dy)
+        normalise_backward(self, RmsNormOptions::new(0.0), x, None, inverse, dy, None)
     }
 }

@@ -25,7 +25,7 @@ fn normalise_backward(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invoc
     var own = 0.0;
     for (var i = first; i < end; i += LANES) { own += x[i] * slope(r, row, i); }
     let along = (r * row_sum(lane, own)) * r * args.share;
-    for (var i = first; i < end; i += LANES) { dx[i] = slope(r, row, i) - along * x[i]; }
+    for (var i = first; i < end; i += LANES) { dx[i] = slope(r, row, i) - along * x[i] + beside(i); }
 }
 
 // What the gate lets through of dy, act(g) dy, in place of dx; and dg = act'(g) x r w dy. A number an invocation.

@@ -19,12 +19,15 @@ fn normalise(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_ind
     let end = select(0u, (row + 1u) * args.width, row < args.rows);
     let first = row * args.width + lane % LANES;
     var own = 0.0;
-    for (var i = first; i < end; i += LANES) { own += x[i] * x[i]; }
+    for (var i = first; i < end; i += LANES) { 
+        let value = first_of(i);
+        own += value * value;
+    }
     let square = row_sum(lane, own);
     var r = 1.0;
     if KIND == L2 { r = inverse_length(sqrt(square), args.epsilon); } else { r = 1.0 / sqrt(square * args.share + args.epsilon); }
     for (var i = first; i < end; i += LANES) {
-        var value = x[i] * r;
+        var value = kept(i) * r;
         if KIND != L2 { value *= factor(row, i); }
         if KIND == GATED { value *= sigmoids(g[i]).x * select(g[i], 1.0, args.sigmoid == 1u); }
         y[i] = value;

@@ -79,7 +79,7 @@ fn update(
     clip: Option<&Clip<'_, Wgpu>>,
     Update { slot, grad }: Update<'_, Wgpu>,
 ) -> Result<Slot<Tensor<Wgpu>>> {
-    let [value, mean, square] = [slot.value, slot.mean, slot.square].map(|x| own(device, x));
+    let [value, mean, square] = [slot.value, slot.mean, slot.square].map(|x| device.own(x));
     // The kernel writes in place, so each array must have one owner.
     let slot = Slot { value: value?, mean: mean?, square: square? };
     let count = grad.shape().count();
@@ -90,13 +90,4 @@ fn update(
     let bindings = [value, mean, square, Binding::Read(grad), Binding::Read(norm)];
     device.launch(&kernel(clipped), groups(count), &args, &bindings)?;
     Ok(slot)
-}
-
-/// The array in memory that nobody else holds.
-fn own(device: &Wgpu, x: Tensor<Wgpu>) -> Result<Tensor<Wgpu>> {
-    let (shape, dtype) = (x.shape().clone(), x.dtype());
-    match x.into_buffer() {
-        Ok(buffer) => Tensor::from_buffer(device, shape, dtype, buffer),
-        Err(shared) => device.copied(&shared),
-    }
 }

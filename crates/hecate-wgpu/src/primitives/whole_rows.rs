@@ -6,6 +6,16 @@ use hecate_core::Tensor;
 /// What kernels of whole rows share.
 pub(super) const TEXT: &str = include_str!("whole_rows.wgsl");
 
+/// Rows of `x` as they are, and of a sum with a residual, for kernels that have their last bindings from `ADDED` on.
+pub(super) const ROWS: [&str; 2] = [
+    "fn first_of(i: u32) -> f32 { return x[i]; }\nfn kept(i: u32) -> f32 { return x[i]; }",
+    include_str!("residual.wgsl"),
+];
+
+/// What is added to gradients of such rows: nothing, or the gradient of the sum itself.
+pub(super) const BESIDE: [&str; 2] =
+    ["fn beside(i: u32) -> f32 { return 0.0; }", include_str!("residual_backward.wgsl")];
+
 /// `LANES` and `INVOCATIONS`.
 pub(super) type Constants = [(&'static str, u32); 2];
 

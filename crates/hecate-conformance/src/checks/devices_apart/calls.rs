@@ -132,6 +132,18 @@ calls! {
         let inputs = LayerNormInputs { x: &x, weight: &weight, bias: &bias };
         layer_norm_backward(&LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy }).map(drop)
     },
+    // As of the norm without a mean.
+    add_layer_norm: |p| {
+        let (x, weight, bias, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([3]), p.ones([2, 3]));
+        add_layer_norm(&residual, &LayerNormInputs { x: &x, weight: &weight, bias: &bias }, 1e-6).map(drop)
+    },
+    add_layer_norm_backward: |p| {
+        let (x, weight, bias, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([3]), p.ones([2, 3]));
+        let (mean, inverse) = (p.ones([2]), p.ones([2]));
+        let inputs = LayerNormInputs { x: &x, weight: &weight, bias: &bias };
+        let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy };
+        add_layer_norm_backward(&call, &p.ones([2, 3])).map(drop)
+    },
     sample: |p| sample(&Draw { temperature: 1.0, top_k: 0, top_p: 1.0 }, &p.ones([2, 5]), &p.ids([2, 3])).map(drop),
     // The backward takes what the forward gave, and not its argument.
     softmax: |p| softmax(&p.ones([2, 3])).map(drop),

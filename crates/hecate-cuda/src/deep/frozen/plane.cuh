@@ -160,6 +160,8 @@ template <u32 N> __device__ __forceinline__ void set_tile(const Plane& to, const
             u32 n = k + i / 2, m = i % 2;
             put_word(part.place(m, n), pack_halves(x[n][2 * m] * unit.by, x[n][2 * m + 1] * unit.by));
         }
+        // Where a tile takes its own place, all lanes have read what its numbers counted.
+        __syncwarp();
         if (first_lane()) put_number(units + k / 2 * 4, unit.counts);
     }
 }
