@@ -13,7 +13,11 @@ use hecate_core::{
 use hecate_cpu::Cpu;
 
 /// A sequence and head of so many tokens, with keys and values of this width.
-fn runs<R: Oracle>(rule: R, [tokens, width]: [usize; 2], dtype: DType)
+fn case<R: Oracle>(rule: R, [tokens, width]: [usize; 2]) -> Case<R> {
+    Case::new(rule, Sizes::new(1, tokens, 1, width, width), 7)
+}
+
+fn runs<R: Oracle>(case: Case<R>, dtype: DType)
 where
     Gpu: Kernel<R>,
     Cpu: Kernel<R>,
@@ -21,7 +25,7 @@ where
     // 16-bit factors have errors of 2⁻¹¹ each.
     let least = if dtype == DType::F32 { 1e-4 } else { 8.0 / 2048.0 };
     for device in backends().iter().take(1) {
-        near_cpu(device, &Case::new(rule, Sizes::new(1, tokens, 1, width, width), 7), dtype, least);
+        near_cpu(device, &case, dtype, least);
     }
 }
 
@@ -30,7 +34,7 @@ macro_rules! small {
     ($($name:ident: $dtype:ident $size:expr, $rule:expr;)*) => { $(
         #[test]
         fn $name() {
-            runs($rule, $size, DType::$dtype);
+            runs(case($rule, $size), DType::$dtype);
         }
     )* };
 }
@@ -48,6 +52,10 @@ small! {
     exact_memora: Bf16 [3, 32], <Memora>::default();
     exact_yaad: Bf16 [3, 32], <Yaad>::default();
     exact_yaad_momentum: Bf16 [3, 32], <YaadMomentum>::default();
+    exact_moneta_64: Bf16 [3, 64], <Moneta>::default();
+    exact_memora_64: Bf16 [3, 64], <Memora>::default();
+    exact_yaad_64: Bf16 [3, 64], <Yaad>::default();
+    exact_yaad_momentum_64: Bf16 [3, 64], <YaadMomentum>::default();
     // General kernels, a token at a time.
     tokens_titans_mlp: F32 [3, 12], TitansMlp { memory: NORMED, ..TitansMlp::default() };
     tokens_moneta: F32 [3, 12], Moneta { memory: NORMED, ..<Moneta>::default() };
@@ -63,9 +71,14 @@ small! {
     groups_yaad_momentum: F32 [5, 16], YaadMomentum { frozen: Some(4), ..<YaadMomentum>::default() };
     groups_moneta: F32 [5, 16], Moneta { frozen: Some(4), ..<Moneta>::default() };
     groups_memora: F32 [5, 16], Memora { frozen: Some(4), ..<Memora>::default() };
+    groups_titans_mlp_64: F32 [17, 64], TitansMlp { frozen: Some(16), ..TitansMlp::default() };
+    groups_moneta_64: F32 [17, 64], Moneta { frozen: Some(16), ..<Moneta>::default() };
+    groups_memora_64: F32 [17, 64], Memora { frozen: Some(16), ..<Memora>::default() };
     // The same as halves in shared memory.
     halves_titans_mlp: Bf16 [17, 32], TitansMlp { frozen: Some(16), ..TitansMlp::default() };
     halves_titans_mlp_wide: Bf16 [65, 64], TitansMlp { frozen: Some(64), memory: WIDE, ..TitansMlp::default() };
+    halves_titans_mlp_64: Bf16 [65, 64], TitansMlp { frozen: Some(64), ..TitansMlp::default() };
+    halves_titans_mlp_128: Bf16 [17, 128], TitansMlp { frozen: Some(16), memory: WIDE, ..TitansMlp::default() };
     halves_yaad: Bf16 [17, 32], Yaad { frozen: Some(16), ..<Yaad>::default() };
     halves_moneta: Bf16 [17, 32], Moneta { frozen: Some(16), ..<Moneta>::default() };
     halves_memora: Bf16 [17, 32], Memora { frozen: Some(16), ..<Memora>::default() };
@@ -74,6 +87,7 @@ small! {
     tokens_trellis: F32 [3, 12], Trellis::default();
     tokens_atlas: F32 [3, 12], Atlas::default();
     groups_lattice: F32 [5, 32], Lattice { frozen: Some(4), ..Lattice::default() };
+    groups_lattice_64: F32 [5, 64], Lattice { frozen: Some(4), ..Lattice::default() };
     groups_trellis: F32 [5, 32], Trellis { frozen: Some(4), ..Trellis::default() };
     groups_atlas: Bf16 [5, 64], Atlas { frozen: Some(4), newton_schulz: 1, ..Atlas::default() };
     // Linear rules in chunks of 64 tokens, by factors of 16 bits and of 32, and a token at a time.
@@ -89,8 +103,37 @@ small! {
     chunks_titans_wide: F32 [70, 64], Titans::default();
     chunks_dgd: Bf16 [130, 64], Dgd::default();
     chunks_dgd_wide: F32 [70, 64], Dgd::default();
+    chunks_delta_256: Bf16 [70, 256], Delta::default();
+    chunks_delta_wide_128: F32 [70, 128], Delta::default();
+    chunks_titans_wide_32: F32 [70, 32], Titans::default();
+    chunks_titans_wide_128: F32 [70, 128], Titans::default();
     tokens_hebbian: F32 [3, 17], Hebbian::default();
+    tokens_delta_128: F32 [3, 128], Delta::default();
+    tokens_delta_256: F32 [3, 256], Delta::default();
+    tokens_delta_300: F32 [3, 300], Delta::default();
+    tokens_titans_128: F32 [3, 128], Titans::default();
+    tokens_titans_256: F32 [3, 256], Titans::default();
+    tokens_titans_300: F32 [3, 300], Titans::default();
     tokens_delta: F32 [3, 17], Delta::default();
     tokens_titans: F32 [3, 17], Titans::default();
     tokens_dgd: F32 [3, 17], Dgd::default();
+}
+
+/// Memories that go back to an anchor.
+macro_rules! anchored {
+    ($($name:ident: $dtype:ident $size:expr, $rule:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            runs(case($rule, $size).anchored(5).expect("an anchor"), DType::$dtype);
+        }
+    )* };
+}
+
+anchored! {
+    anchored_lattice: F32 [5, 32], Lattice { frozen: Some(4), ..Lattice::default() };
+    anchored_lattice_64: F32 [5, 64], Lattice { frozen: Some(4), ..Lattice::default() };
+    anchored_trellis: F32 [5, 32], Trellis { frozen: Some(4), ..Trellis::default() };
+    anchored_exact: Bf16 [3, 32], TitansMlp::default();
+    anchored_groups: F32 [5, 16], Yaad { frozen: Some(4), ..<Yaad>::default() };
+    anchored_halves: Bf16 [17, 32], Yaad { frozen: Some(16), ..<Yaad>::default() };
 }

@@ -147,8 +147,9 @@ __device__ __forceinline__ void gate_wait_to_multiply(u64* gate, u32 parity) {
     show_to_groups();
 }
 
-// One arrival for each warp.
+// One arrival for each warp, all lanes of which have read what is given free.
 __device__ __forceinline__ void release(u64* gate) {
+    __syncwarp();
     if (threadIdx.x % 32 == 0) gate_arrive(gate);
 }
 

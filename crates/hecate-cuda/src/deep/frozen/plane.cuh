@@ -226,6 +226,7 @@ __device__ __forceinline__ void set_tile(const OwnHalves& to, const Tile& tile, 
 #pragma unroll
     for (u32 i = 0; i < 4; i++) of[i] = pack_halves(x[i / 2][i % 2 * 2] * unit.by, x[i / 2][i % 2 * 2 + 1] * unit.by);
     *to.of(tile) = make_uint4(of[0], of[1], of[2], of[3]);
+    __syncwarp();
     if (first_lane()) *to.unit(tile) = unit.counts;
 }
 
