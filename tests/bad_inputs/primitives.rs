@@ -6,9 +6,9 @@ use hecate_core::{
     DType, Error, Result, Sequences, Tensor,
     primitives::{
         self, AdamW, AttentionInputs, AttentionOptions, BiasedBackward, Cache, Clip, ConvBackward, ConvInputs,
-        ConvOptions, ConvOutputs, DeviceStep, Fp8, Fp8Factor, L2Norm, LayerNormBackward, LayerNormInputs, LossBackward, LossInputs, Losses, Map, Normed,
-        Operands, PlacedUpdate, Prefix, RetentionBackward, RetentionInputs, RmsNormBackward, RmsNormInputs,
-        RmsNormOptions, Slot, Transpose,
+        ConvOptions, ConvOutputs, DeviceStep, Fp8, Fp8Factor, L2Norm, LayerNormBackward, LayerNormInputs, LossBackward,
+        LossInputs, Losses, Map, Normed, Operands, PlacedUpdate, Prefix, RetentionBackward, RetentionInputs,
+        RmsNormBackward, RmsNormInputs, RmsNormOptions, Slot, Transpose,
     },
 };
 use hecate_cpu::Cpu;

@@ -328,7 +328,8 @@ fn rows<B: primitives::Primitives>(name: &str, arrays: &[Tensor<B>; 3]) -> Resul
         "add_layer_norm" => {
             let inputs = LayerNormInputs { x, weight, bias: weight };
             let primitives::AddedLayerNorm { sum, normed } = primitives::add_layer_norm(dy, &inputs, 1e-5)?;
-            let (inputs, primitives::LayerNormed { y, mean, inverse }) = (LayerNormInputs { x: &sum, ..inputs }, normed);
+            let (inputs, primitives::LayerNormed { y, mean, inverse }) =
+                (LayerNormInputs { x: &sum, ..inputs }, normed);
             let call = primitives::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy };
             let grads = primitives::add_layer_norm_backward(&call, dy)?;
             Ok(vec![sum, y, grads.x, grads.weight, grads.bias])

@@ -6,8 +6,8 @@ use hecate_conformance::{Case, Sizes, oracle::Oracle};
 use hecate_core::{
     DType, Kernel,
     rules::{
-        Activation, Atlas, Delta, Dgd, Hebbian, Lattice, Lightning, Memora, MemoraMatrix, MlpMemory, Moneta, MonetaMatrix,
-        Titans, TitansMlp, Trellis, Yaad, YaadMatrix, YaadMomentum,
+        Activation, Atlas, Delta, Dgd, Hebbian, Lattice, Lightning, Memora, MemoraMatrix, MlpMemory, Moneta,
+        MonetaMatrix, Titans, TitansMlp, Trellis, Yaad, YaadMatrix, YaadMomentum,
     },
 };
 use hecate_cpu::Cpu;

@@ -69,9 +69,8 @@ fn elements_are_moved_or_refused() {
             let added = sound("add_layer_norm", || p::add_layer_norm(&x, &inputs, factor).map(|added| added.normed))?;
             if let Ok(LayerNormed { mean, inverse, .. }) = added {
                 let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &x };
-                let _ = sound("add_layer_norm_backward", || {
-                    p::add_layer_norm_backward(&call, &x).map(|grads| grads.x)
-                })?;
+                let _ =
+                    sound("add_layer_norm_backward", || p::add_layer_norm_backward(&call, &x).map(|grads| grads.x))?;
             }
         }
         let _ = sound("poly2", || p::poly2(&x, [factor, 1.0, 0.5]))?;

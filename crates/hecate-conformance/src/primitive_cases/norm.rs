@@ -7,8 +7,8 @@ use crate::{Array, Random, oracle::Var};
 use hecate_core::{
     Tensor,
     primitives::{
-        self, AddedLayerNorm, AddedNorm, GateFunction, GatePlace, LayerNormBackward, LayerNormInputs, LayerNormed, Normed, Primitives,
-        RmsNormBackward, RmsNormInputs, RmsNormOptions,
+        self, AddedLayerNorm, AddedNorm, GateFunction, GatePlace, LayerNormBackward, LayerNormInputs, LayerNormed,
+        Normed, Primitives, RmsNormBackward, RmsNormInputs, RmsNormOptions,
     },
 };
 

@@ -1,7 +1,8 @@
 //! Rows of mean 0 and variance 1.
 
 use super::{
-    Combine, Elementwise, alike, cast, check_device, check_dtype, check_epsilon, check_float, check_like, check_shape, wide,
+    Combine, Elementwise, alike, cast, check_device, check_dtype, check_epsilon, check_float, check_like, check_shape,
+    wide,
 };
 use crate::{DType, Device, Result, Tensor};
 

@@ -48,8 +48,8 @@ pub use features::{Features, POLY2, poly2, poly2_backward, poly2_width};
 pub use fp8::{FP8_ALIGNED, Fp8, Fp8Factor, Fp8Matmul, fp8_matmul};
 pub use head_products::{HeadProducts, head_products, head_products_backward};
 pub use layer_norm::{
-    AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, add_layer_norm, add_layer_norm_backward,
-    layer_norm, layer_norm_backward,
+    AddedLayerNorm, LayerNorm, LayerNormBackward, LayerNormInputs, LayerNormed, add_layer_norm,
+    add_layer_norm_backward, layer_norm, layer_norm_backward,
 };
 pub use layout::{Layout, Span, concat, narrow, narrow_backward};
 pub use loss::{

@@ -16,10 +16,7 @@ use crate::{
 };
 use hecate_core::{
     DType, Result, Tensor,
-    primitives::{
-        AddedNorm, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs,
-        RmsNormOptions,
-    },
+    primitives::{AddedNorm, GateFunction, Norm, Normed, RmsNormBackward, RmsNormInputs, RmsNormOptions},
 };
 
 pub(crate) const SOURCE: KernelSource = kernel_source!("norm", "norm.cu");
