@@ -290,18 +290,18 @@ fn rms<'a, B: Device>(
     (RmsNormInputs { x, weight, g: Some(dy) }, RmsNormOptions { place: GatePlace::Before, ..RMS })
 }
 
+/// Of a layer norm, whose weight is its bias too.
+fn layer<B: Device>([x, weight, _]: &[Tensor<B>; 3]) -> LayerNormInputs<&Tensor<B>> {
+    LayerNormInputs { x, weight, bias: weight }
+}
+
 /// Results alone of `x`, `weight` and `dy`.
 fn rows_forward<B: primitives::Primitives>(name: &str, arrays: &[Tensor<B>; 3]) -> Result<Tensor<B>> {
-    let [x, weight, dy] = arrays;
+    let [x, _, dy] = arrays;
     match name {
         "softmax" => primitives::softmax(x),
-        "layer_norm" => {
-            primitives::layer_norm(&LayerNormInputs { x, weight, bias: weight }, 1e-5).map(|normed| normed.y)
-        }
-        "add_layer_norm" => {
-            let inputs = LayerNormInputs { x, weight, bias: weight };
-            primitives::add_layer_norm(dy, &inputs, 1e-5).map(|added| added.normed.y)
-        }
+        "layer_norm" => primitives::layer_norm(&layer(arrays), 1e-5).map(|normed| normed.y),
+        "add_layer_norm" => primitives::add_layer_norm(dy, &layer(arrays), 1e-5).map(|added| added.normed.y),
         _ => {
             let (inputs, options) = rms(name, arrays);
             primitives::rms_norm(&inputs, options).map(|normed| normed.y)
@@ -311,28 +311,26 @@ fn rows_forward<B: primitives::Primitives>(name: &str, arrays: &[Tensor<B>; 3]) 
 
 /// The result, and the gradients by `x` and where there is one by `weight`.
 fn rows<B: primitives::Primitives>(name: &str, arrays: &[Tensor<B>; 3]) -> Result<Vec<Tensor<B>>> {
-    let [x, weight, dy] = arrays;
+    let [x, _, dy] = arrays;
     match name {
         "softmax" => {
             let y = primitives::softmax(x)?;
-            let dx = primitives::softmax_backward(&y, dy)?;
-            Ok(vec![y, dx])
+            Ok(vec![y.clone(), primitives::softmax_backward(&y, dy)?])
         }
         "layer_norm" => {
-            let inputs = LayerNormInputs { x, weight, bias: weight };
+            let inputs = layer(arrays);
             let primitives::LayerNormed { y, mean, inverse } = primitives::layer_norm(&inputs, 1e-5)?;
             let call = primitives::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy };
             let grads = primitives::layer_norm_backward(&call)?;
             Ok(vec![y, grads.x, grads.weight, grads.bias])
         }
         "add_layer_norm" => {
-            let inputs = LayerNormInputs { x, weight, bias: weight };
+            let inputs = layer(arrays);
             let primitives::AddedLayerNorm { sum, normed } = primitives::add_layer_norm(dy, &inputs, 1e-5)?;
-            let (inputs, primitives::LayerNormed { y, mean, inverse }) =
-                (LayerNormInputs { x: &sum, ..inputs }, normed);
-            let call = primitives::LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy };
+            let inputs = LayerNormInputs { x: &sum, ..inputs };
+            let call = primitives::LayerNormBackward { inputs, mean: &normed.mean, inverse: &normed.inverse, dy };
             let grads = primitives::add_layer_norm_backward(&call, dy)?;
-            Ok(vec![sum, y, grads.x, grads.weight, grads.bias])
+            Ok(vec![sum, normed.y, grads.x, grads.weight, grads.bias])
         }
         _ => {
             let (inputs, options) = rms(name, arrays);

@@ -196,6 +196,7 @@ pub fn layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             outputs: vec![Output::new("y", dy), kept("mean"), kept("inverse")],
             forward: Box::new(move |x: &[Vec<Var>]| layer_equation(f64::from(epsilon), &x[0], [&x[1][0], &x[2][0]])),
             device: Box::new(move |x: &[_], dy: &[_]| {
+                // In the order of the slots.
                 let inputs = LayerNormInputs { x: &x[0], weight: &x[1], bias: &x[2] };
                 let LayerNormed { y, mean, inverse } = primitives::layer_norm(&inputs, epsilon)?;
                 let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy[0] };
@@ -212,6 +213,7 @@ pub fn layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
 
 /// Rows, their means and their factors.
 fn layer_equation(epsilon: f64, rows: &[Var], [weight, bias]: [&Var; 2]) -> Vec<Vec<Var>> {
+    // A row is a matrix of one row here.
     let share = 1.0 / rows[0].shape().1 as f64;
     // Means first: they are a result as well.
     let means: Vec<Var> = rows.iter().map(|x| x.sum().scale(share)).collect();
@@ -227,10 +229,13 @@ fn layer_equation(epsilon: f64, rows: &[Var], [weight, bias]: [&Var; 2]) -> Vec<
 pub fn add_layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
     let case = |shape: &[usize]| {
         let (random, epsilon) = (&mut Random::new(16), 1e-5);
+        // Summands of one size: their sum is rounded as each of them is.
         let (x, residual) = (random.normals(shape), random.normals(shape));
         let (dsum, dy) = (random.normals(shape), random.normals(shape));
         let (width, rows) = (x.shape.last(), x.shape.rows());
+        // Near one, so that no column hides.
         let (weight, bias) = (random.uniforms([width], 0.5, 1.5), random.normals([width]));
+        // Kept for the backward, and of no gradient.
         let kept = |name| Output::wide(name, Array::full([rows], 0.0));
         PrimitiveCase {
             name: "add_layer_norm",
@@ -243,6 +248,7 @@ pub fn add_layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             ],
             outputs: vec![Output::new("sum", dsum), Output::new("y", dy), kept("mean"), kept("inverse")],
             forward: Box::new(move |x: &[Vec<Var>]| {
+                // What others go on with, in front of what the norm makes of it.
                 let sums: Vec<Var> = x[0].iter().zip(&x[3]).map(|(x, residual)| x + residual).collect();
                 let mut results = layer_equation(f64::from(epsilon), &sums, [&x[1][0], &x[2][0]]);
                 results.insert(0, sums);
@@ -251,6 +257,7 @@ pub fn add_layer_norm<B: Primitives>() -> Vec<PrimitiveCase<B>> {
             device: Box::new(move |x: &[_], dy: &[_]| {
                 let inputs = LayerNormInputs { x: &x[0], weight: &x[1], bias: &x[2] };
                 let AddedLayerNorm { sum, normed } = primitives::add_layer_norm(&x[3], &inputs, epsilon)?;
+                // From the sum as the forward left it, which may have 16 bits.
                 let (inputs, LayerNormed { y, mean, inverse }) = (LayerNormInputs { x: &sum, ..inputs }, normed);
                 let call = LayerNormBackward { inputs, mean: &mean, inverse: &inverse, dy: &dy[1] };
                 let LayerNormInputs { x, weight, bias } = primitives::add_layer_norm_backward(&call, &dy[0])?;

@@ -113,6 +113,7 @@ impl LayerNorm for Cuda {
         if !spread.kept {
             return self.add_layer_norm_by_parts(epsilon, residual, inputs);
         }
+        // Mean and variance are of the sum as it is rounded.
         let sum = self.empty(x.shape().clone(), x.dtype())?;
         let normed = forward(self, epsilon, inputs, spread, Some([residual, &sum]))?;
         Ok(AddedLayerNorm { sum, normed })
@@ -147,6 +148,7 @@ fn forward(
     added: Option<[&Tensor<Cuda>; 2]>,
 ) -> Result<LayerNormed<Tensor<Cuda>>> {
     let LayerNormInputs { x, weight, bias } = *inputs;
+    // All are like `x`, but for two numbers a row.
     let (rows, width) = (x.shape().rows(), x.shape().last());
     let y = device.empty(x.shape().clone(), x.dtype())?;
     let (mean, inverse) = (device.empty([rows], DType::F32)?, device.empty([rows], DType::F32)?);

@@ -93,6 +93,7 @@ fn normalise(
     let y = device.empty(x.shape().clone(), DType::F32)?;
     let (mean, inverse) = (device.empty([rows], DType::F32)?, device.empty([rows], DType::F32)?);
     let [x, weight, bias] = [&x, &weight, &bias].map(Binding::Read);
+    // In the order of the kernel's bindings; those of a sum come last.
     let mut arrays = vec![x, weight, bias, Binding::Write(&y), Binding::Write(&mean), Binding::Write(&inverse)];
     arrays.extend(added.into_iter().flat_map(|[residual, sum]| [Binding::Read(residual), Binding::Write(sum)]));
     let args = RowArgs { epsilon, ..spread.args };
@@ -111,6 +112,7 @@ fn gradients(
     let (x, weight, slopes) = (device.widened(x)?, device.widened(weight)?, device.widened(dy)?);
     let dsum = dsum.map(|dsum| device.widened(dsum)).transpose()?;
     let dx = device.empty(x.shape().clone(), DType::F32)?;
+    // Normalised rows, of which the gradient of the weight is made.
     let normed = device.empty(x.shape().clone(), DType::F32)?;
     let [x, weight, mean, inverse, slopes] = [&x, &weight, mean, inverse, &slopes].map(Binding::Read);
     let mut arrays = vec![x, weight, mean, inverse, slopes, Binding::Write(&dx), Binding::Write(&normed)];

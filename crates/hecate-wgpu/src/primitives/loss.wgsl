@@ -69,6 +69,7 @@ fn cross_entropy_and_gradient(own: Member) {
     if goal < classes {
         aim = scores[start + goal];
     }
+    // Three passes over a row, of which the last two find it in the cache.
     var top = -3.4028234e38;
     for (var i = own.local; i < classes; i += 256u) {
         top = larger(top, scores[start + i]);
@@ -79,12 +80,14 @@ fn cross_entropy_and_gradient(own: Member) {
         sum += exponential(scores[start + i] - top);
     }
     let log_sum = logarithm(workgroup_sum(own, 256u, sum));
+    // The difference of neighbours first, as in the loss alone.
     if own.local == 0u && number < args.rows {
         loss[row] = not_a_number();
         if goal < args.classes {
             loss[row] = log_sum + (top - aim);
         }
     }
+    // Columns after the classes become zero.
     let end = select(0u, args.width, number < args.rows);
     for (var i = own.local; i < end; i += 256u) {
         scores[start + i] = slope_of(scores[start + i], top + log_sum, i, goal);

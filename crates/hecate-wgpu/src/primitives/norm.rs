@@ -171,6 +171,7 @@ fn normalise(
     let (y, inverse) =
         (device.empty(x.shape().clone(), DType::F32)?, device.empty([call.args.rows as usize], DType::F32)?);
     let [x, weight, gate] = [&x, &weight, &gate].map(Binding::Read);
+    // In the order of the kernel's bindings, from 1 on.
     let mut arrays = vec![x, weight, Binding::Write(&y), Binding::Write(&inverse)];
     match added {
         // No gate is read, but its place stays.

@@ -137,6 +137,7 @@ calls! {
         let (x, weight, bias, residual) = (p.ones([2, 3]), p.ones([3]), p.ones([3]), p.ones([2, 3]));
         add_layer_norm(&residual, &LayerNormInputs { x: &x, weight: &weight, bias: &bias }, 1e-6).map(drop)
     },
+    // Seven arrays, each of which can be astray.
     add_layer_norm_backward: |p| {
         let (x, weight, bias, dy) = (p.ones([2, 3]), p.ones([3]), p.ones([3]), p.ones([2, 3]));
         let (mean, inverse) = (p.ones([2]), p.ones([2]));
