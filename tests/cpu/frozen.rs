@@ -2,10 +2,10 @@
 
 use hecate_conformance::{Array, Case, Sizes, checks::agrees, oracle::Oracle};
 use hecate_core::{
-    Kernel,
-    rules::{Atlas, Lattice, Memora, MlpMemory, Moneta, TitansMlp, Trellis, Yaad, YaadMomentum},
+    Kernel, Read,
+    rules::{Atlas, Lattice, Memora, MlpMemory, Moneta, Phi, TitansMlp, Trellis, Variant, Yaad, YaadMomentum},
 };
-use hecate_cpu::Cpu;
+use hecate_cpu::{Algorithm, Cpu};
 
 /// Groups of a token, of a few, and of as many as GPUs have kernels for.
 const GROUPS: [u32; 4] = [1, 5, 16, 64];
@@ -96,5 +96,47 @@ fn strong_decay() {
                 "strong decay"
             )
         );
+    }
+}
+
+/// A rule of several groups, widths of parts of vectors, of whole ones and of several, packed and to an anchor, where it has one;
+/// each beside token by token.
+fn in_every_form<R: Oracle>(rule: R)
+where
+    Cpu: Kernel<R>,
+{
+    let scan = Cpu::new().with_algorithm(Algorithm::Scan).expect("a form");
+    let cpus = [Cpu::new(), scan];
+    for sizes in [Sizes::new(1, 70, 2, 17, 33), Sizes::new(2, 21, 1, 64, 16)] {
+        let case = Case::new(rule, sizes, 11);
+        agrees(&cpus, &case, "as drawn");
+        if let Some(case) = case.anchored(7) {
+            agrees(&cpus, &case, "to an anchor");
+        }
+    }
+    agrees(&cpus, &Case::packed(rule, &[1, 40, 2, 65], 2, 6, 35, 5), "packed");
+}
+
+#[test]
+fn windows_of_groups() {
+    // Windows of a token, of a few, and longer than a group and than a call.
+    for (window, frozen) in [(1, 16), (3, 5), (10, 4), (80, 64)] {
+        for read in [Read::After, Read::Before] {
+            in_every_form(Atlas { window, newton_schulz: 0, read, frozen: Some(frozen) });
+        }
+    }
+}
+
+#[test]
+fn slots_of_groups() {
+    for frozen in [2, 16, 64] {
+        for phi in [Phi::L2Silu, Phi::LnSilu, Phi::Identity] {
+            in_every_form(Trellis { phi, slots: 9, frozen: Some(frozen) });
+        }
+        for variant in [Variant::Decode, Variant::Similarity, Variant::Encode] {
+            for read in [Read::After, Read::Before] {
+                in_every_form(Lattice { variant, read, frozen: Some(frozen) });
+            }
+        }
     }
 }

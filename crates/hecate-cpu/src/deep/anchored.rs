@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What the tokens of a chunk have of an anchor.
-pub(super) struct AnchorShare<'a> {
+pub(crate) struct AnchorShare<'a> {
     /// `B` of both layers.
     anchor: &'a [f32],
     /// `A [n]`: products of the retentions.
@@ -18,26 +18,26 @@ pub(super) struct AnchorShare<'a> {
 }
 
 /// Inputs `x [n,K]` of a layer with the layer's anchor `B [K,V]`, and the product of both.
-pub(super) struct AnchorRead<'a> {
-    pub(super) x: &'a [f32],
-    pub(super) layer: &'a [f32],
+pub(crate) struct AnchorRead<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) layer: &'a [f32],
     /// `x B [n,V]`.
-    pub(super) read: &'a [f32],
+    pub(crate) read: &'a [f32],
 }
 
 /// Gradients that a read of the anchor adds to.
-pub(super) struct AnchorReadGrads<'a> {
+pub(crate) struct AnchorReadGrads<'a> {
     /// `[n,K]`.
-    pub(super) x: &'a mut [f32],
+    pub(crate) x: &'a mut [f32],
     /// `[K,V]`.
-    pub(super) layer: &'a mut [f32],
+    pub(crate) layer: &'a mut [f32],
     /// Of `A [n]`.
-    pub(super) left: &'a mut [f32],
+    pub(crate) left: &'a mut [f32],
 }
 
 impl<'a> AnchorShare<'a> {
     /// The shares of a chunk's tokens.
-    pub(super) fn new(GroupAnchor { anchor, retention }: GroupAnchor<'a>) -> Self {
+    pub(crate) fn new(GroupAnchor { anchor, retention }: GroupAnchor<'a>) -> Self {
         let left = retention.iter().scan(1.0, |left, a| {
             *left *= a;
             Some(*left)
@@ -46,13 +46,13 @@ impl<'a> AnchorShare<'a> {
     }
 
     /// `B` of both layers, of which the first has so many elements.
-    pub(super) fn layers(&self, first: usize) -> [&'a [f32]; 2] {
+    pub(crate) fn layers(&self, first: usize) -> [&'a [f32]; 2] {
         let (low, high) = self.anchor.split_at(first);
         [low, high]
     }
 
     /// `out += (1 − A) ∘ (x B)`, `[n,V]`; returns `x B`.
-    pub(super) fn read(&self, x: &[f32], layer: &[f32], out: &mut [f32]) -> Vec<f32> {
+    pub(crate) fn read(&self, x: &[f32], layer: &[f32], out: &mut [f32]) -> Vec<f32> {
         let n = self.left.len();
         let (key, value) = (x.len() / n, out.len() / n);
         let mut read = vec![0.0; n * value];
@@ -63,7 +63,7 @@ impl<'a> AnchorShare<'a> {
     }
 
     /// Back through [`Self::read`] from `dout [n,V]`.
-    pub(super) fn read_back(&self, call: AnchorRead<'_>, dout: &[f32], grads: AnchorReadGrads<'_>) {
+    pub(crate) fn read_back(&self, call: AnchorRead<'_>, dout: &[f32], grads: AnchorReadGrads<'_>) {
         let (n, AnchorRead { x, layer, read }) = (self.left.len(), call);
         let (key, value) = (x.len() / n, dout.len() / n);
         let rows = dout.chunks_exact(value).zip(&self.left);
@@ -76,12 +76,12 @@ impl<'a> AnchorShare<'a> {
     }
 
     /// Adds to the weights after the chunk what they have of the anchor.
-    pub(super) fn leave(&self, weights: &mut [f32]) {
+    pub(crate) fn leave(&self, weights: &mut [f32]) {
         axpy(weights, 1.0 - self.last(), self.anchor);
     }
 
     /// Back through [`Self::leave`] from the gradient of the weights after the chunk: to that of `B`, and that of `A`.
-    pub(super) fn leave_back(&self, dweights: &[f32], danchor: &mut [f32], dleft: &mut [f32]) {
+    pub(crate) fn leave_back(&self, dweights: &[f32], danchor: &mut [f32], dleft: &mut [f32]) {
         axpy(danchor, 1.0 - self.last(), dweights);
         if let Some(left) = dleft.last_mut() {
             *left -= dot(dweights, self.anchor);
@@ -89,7 +89,7 @@ impl<'a> AnchorShare<'a> {
     }
 
     /// Adds to gradients of `log a` those that come by `A`: every token's retention is in the `A` of those after it.
-    pub(super) fn add_gates(&self, dleft: &[f32], dgates: &mut [f32]) {
+    pub(crate) fn add_gates(&self, dleft: &[f32], dgates: &mut [f32]) {
         let (width, mut sum) = (dgates.len() / self.left.len(), 0.0);
         for (gates, (left, dleft)) in dgates.chunks_exact_mut(width).zip(self.left.iter().zip(dleft)).rev() {
             sum += left * dleft;

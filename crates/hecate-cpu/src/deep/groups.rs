@@ -16,7 +16,10 @@ use super::{
     inner_grads::{InnerGrads, WrittenGrads},
 };
 use crate::{
-    linear::{CHUNK, ChunkGrads, ChunkView, Memory, chunk, chunk_backward},
+    linear::{
+        CHUNK, ChunkView, Memory, chunk, chunk_backward,
+        layer::{self, LayerGrads, rows_of},
+    },
     product::Mat,
     recurrent::{GroupBackward, GroupForward, GroupedForm, TokenRows},
     rows::{axpy, dot},
@@ -36,25 +39,8 @@ struct QueryReads {
     anchored: [Vec<f32>; 2],
 }
 
-/// Gradients that the linear engine gives back for one layer.
-struct LayerGrads {
-    /// `[n, rows of the layer]`.
-    dq: Vec<f32>,
-    /// As `dq`.
-    dk: Vec<f32>,
-    /// `[n, columns of the layer]`.
-    dv: Vec<f32>,
-    /// Of `a` and `η`, `[n]` each; the second is empty without momentum.
-    scalars: [Vec<f32>; 2],
-}
-
 /// Workspaces of the linear engine for both layers.
 type Layers = [chunk_backward::Workspace; 2];
-
-/// Rows `[width]` of a matrix without gaps.
-fn rows_of(x: &mut [f32], width: usize) -> Vec<&mut [f32]> {
-    x.chunks_exact_mut(width).collect()
-}
 
 impl DeepCell {
     /// 32-bit elements that a chunk takes beside the states: for the peak memory.
@@ -148,33 +134,6 @@ impl DeepCell {
         QueryReads { h, slope, out, deviation, anchored }
     }
 
-    /// One call backward, whose forward is in the workspace; `dout [n, columns]`, and `dmemory` goes from after the chunk to
-    /// before it.
-    fn layer_back(
-        &self,
-        view: &ChunkView<'_>,
-        work: &mut chunk_backward::Workspace,
-        dout: &[f32],
-        dmemory: &mut Memory,
-    ) -> LayerGrads {
-        let (n, k, v) = (view.tokens, view.k.columns, view.v.columns);
-        let zeros = |width: usize| vec![0.0; n * width];
-        let (mut dq, mut dk, mut dv) = (zeros(k), zeros(k), zeros(v));
-        let (mut dw, mut da, mut deta) = (zeros(1), zeros(1), zeros(usize::from(self.form.momentum())));
-        // The engine writes rows; here they are those of arrays without gaps.
-        let part = ChunkGrads {
-            dq: &mut rows_of(&mut dq, k),
-            dk: &mut rows_of(&mut dk, k),
-            dv: &mut rows_of(&mut dv, v),
-            dw: &mut dw,
-            dr: &mut [],
-            da: &mut da,
-            deta: &mut deta,
-        };
-        chunk_backward::back(self.spec(), view, work, &Mat::new(dout, n, v), dmemory, part);
-        LayerGrads { dq, dk, dv, scalars: [da, deta] }
-    }
-
     /// Gradients of the gates from those of both calls: `dθ = −Σ dz∘δ − Σ dz∘u_o`, and (14).
     fn gate_grads(&self, inner: &InnerGrads, layers: [Option<&LayerGrads>; 2], ddelta: &[f32], dgates: &mut [f32]) {
         let after = usize::from(self.form.momentum());
@@ -246,14 +205,15 @@ impl GroupedForm<Scratch> for DeepCell {
         // The calls in reverse: the last layer, then the activation before it and the first layer.
         let doutput = self.through_norm(&read.out, &read.deviation, dout);
         let view = self.view(&inner, 1, &read.h, &inner.h);
-        let mut high = self.layer_back(&view, high_work, &doutput, &mut dhigh);
+        let mut high = layer::back(self.spec(), &view, high_work, &doutput, &mut dhigh);
         if let Some(share) = &share {
             let call = AnchorRead { x: &read.h, layer: share.layers(first)[1], read: &read.anchored[1] };
             share.read_back(call, &doutput, AnchorReadGrads { x: &mut high.dq, layer: danchor1, left: &mut dleft });
         }
         let low = self.hidden.map(|_| {
             let dpre: Vec<f32> = high.dq.iter().zip(&read.slope).map(|(dh, slope)| dh * slope).collect();
-            let mut low = self.layer_back(&self.view(&inner, 0, rows.q, rows.k), low_work, &dpre, &mut dlow);
+            let view = self.view(&inner, 0, rows.q, rows.k);
+            let mut low = layer::back(self.spec(), &view, low_work, &dpre, &mut dlow);
             if let Some(share) = &share {
                 let call = AnchorRead { x: rows.q, layer: share.layers(first)[0], read: &read.anchored[0] };
                 share.read_back(call, &dpre, AnchorReadGrads { x: &mut low.dq, layer: danchor0, left: &mut dleft });

@@ -17,7 +17,7 @@
 //! All of them are vectors `[D]` or `[V]`; the only matrices are weights, states and their gradients.
 
 pub(crate) mod activation;
-mod anchored;
+pub(crate) mod anchored;
 mod backward;
 mod bias;
 mod groups;

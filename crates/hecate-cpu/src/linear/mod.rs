@@ -34,6 +34,7 @@ pub(crate) mod chunk_view;
 mod decode;
 mod fused;
 mod head_tile;
+pub(crate) mod layer;
 mod padded_matrix;
 mod passes;
 mod peak_memory;

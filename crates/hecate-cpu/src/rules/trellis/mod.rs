@@ -4,12 +4,15 @@
 //! Both learn to give the token's code: `φ(S_K kᵀ)` and `φ(S_V vᵀ)` are moved towards it.
 //! A query reads `f = φ(S_K qᵀ)` from the first memory, and `f S_V` from the second.
 //! The read always sees the memories after the write.
+//! Frozen groups go through matrix products ([`groups`]).
 
+mod groups;
 mod phi;
 
 use crate::{
     fused_gemv::{FactorGrads, FusedUpdate, Momentum, Rank1Update, Rank1VecMat, UpdateBackward, add_transposed},
-    recurrent::{Cell, Recurrent, StepBackward, StepForward, heads},
+    linear::chunk_backward,
+    recurrent::{Cell, GroupedForm, Recurrent, StepBackward, StepForward, heads},
     rows::{axpy, dot, scale},
     simd::ColumnKernel as _,
 };
@@ -28,6 +31,8 @@ pub(crate) struct TrellisCell {
     value: usize,
     /// Whether the gradient point is another state than what a token finds: groups share one, or there is an anchor.
     apart: bool,
+    /// Whether groups share a gradient point.
+    frozen: bool,
 }
 
 impl Recurrent<Own> for Trellis {
@@ -41,6 +46,7 @@ impl Recurrent<Own> for Trellis {
             key: dims.key,
             value: dims.value,
             apart: self.frozen.is_some() || dims.anchored,
+            frozen: self.frozen.is_some(),
         }
     }
 }
@@ -61,6 +67,8 @@ pub(crate) struct Scratch {
     zeros: Vec<f32>,
     /// What such a pass writes as its read; never used.
     unread: Vec<f32>,
+    /// Of both memories in groups; empty otherwise.
+    layers: [chunk_backward::Workspace; 2],
 }
 
 /// A token's gates.
@@ -135,7 +143,7 @@ impl TrellisCell {
         scratch: &mut Scratch,
     ) -> (f32, f32) {
         let WriteGrads { dstate, dpoint, dx, dcode } = grads;
-        let Scratch { at, workspace, u, dz, du, zeros, unread } = scratch;
+        let Scratch { at, workspace, u, dz, du, zeros, unread, .. } = scratch;
         self.phi.evaluate(z, at);
         self.phi.inner_grad(at, gates.code, u, workspace);
         let du = &mut du[..memory.x.len()];
@@ -174,7 +182,8 @@ impl Cell for TrellisCell {
     fn scratch(&self) -> Scratch {
         let (row, long) = (|| vec![0.0; self.slots], || vec![0.0; self.longest()]);
         let (at, workspace) = (PhiPoint::new(self.slots), PhiWorkspace::new(self.slots));
-        Scratch { at, workspace, u: row(), dz: row(), du: long(), zeros: long(), unread: long() }
+        let layers = Default::default();
+        Scratch { at, workspace, u: row(), dz: row(), du: long(), zeros: long(), unread: long(), layers }
     }
 
     /// `R_K kᵀ`, `S_K qᵀ`, `R_V vᵀ`.
@@ -240,7 +249,13 @@ impl Cell for TrellisCell {
         !self.apart
     }
 
+    /// Groups that share a point, whatever `φ` is, to zero or to an anchor.
+    fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
+        self.frozen.then_some(self as &dyn GroupedForm<Scratch>)
+    }
+
     fn scratch_bytes(&self) -> usize {
-        4 * ((ROWS + 2) * self.slots + 3 * self.longest())
+        let group = if self.frozen { self.group_elements() } else { 0 };
+        4 * ((ROWS + 2) * self.slots + 3 * self.longest() + group)
     }
 }
