@@ -1,7 +1,7 @@
 //! Atlas without Newton-Schulz in grouped form: a chunk goes through matrix products, segment after segment.
 //!
 //! Without Newton-Schulz steps the update is linear in the state, so the exact rule has a chunk form.
-//! Every token writes `c` rows; a segment is as many tokens as write at most [`ROWS`].
+//! Every token writes `c` rows; a segment is as many tokens as write at most [`ROWS`]. Frozen groups go by [`frozen`](super::frozen).
 
 use super::{
     AtlasCell, Scratch,
@@ -31,6 +31,9 @@ impl AtlasCell {
 impl GroupedForm<Scratch> for AtlasCell {
     /// `out [n,V]`; `state` moves past the chunk, its window included.
     fn forward(&self, chunk: GroupForward<'_, Scratch>) {
+        if self.rule.frozen.is_some() {
+            return self.frozen_forward(chunk, true);
+        }
         let GroupForward { rows, state, out, .. } = chunk;
         let sub_chunk = SubChunk::new(self, rows, state);
         let mut work = Workspace::default();
@@ -41,8 +44,18 @@ impl GroupedForm<Scratch> for AtlasCell {
         sub_chunk.keep(state);
     }
 
-    /// The group's start is not read: the exact rule has each token's own state as its point.
+    fn advance(&self, chunk: GroupForward<'_, Scratch>) {
+        match self.rule.frozen {
+            Some(_) => self.frozen_forward(chunk, false),
+            None => self.forward(chunk),
+        }
+    }
+
+    /// The group's start is not read unless it is frozen: the exact rule has each token's own state as its point.
     fn backward(&self, chunk: GroupBackward<'_, Scratch>) {
+        if self.rule.frozen.is_some() {
+            return self.frozen_backward(chunk);
+        }
         let GroupBackward { rows, start, dout, adjoint, grads, .. } = chunk;
         chunk_backward::run(self, rows, start, dout, adjoint.state, grads);
     }

@@ -3,10 +3,12 @@
 //! Every token writes the errors of a window of `c` keys and values: its own and the `c − 1` before it.
 //! The window's rows are part of the state, so that a text may be cut between any two tokens.
 //! Where Newton-Schulz steps are asked for, they run on the momentum `[K,V]` of every token ([`newton_schulz`]).
-//! Without them the rule is linear in its state, and short windows go through matrix products ([`grouped`]).
+//! Without them the rule is linear in its state, and goes through matrix products where windows are short ([`grouped`]) or groups
+//! frozen ([`frozen`]).
 
 mod chunk;
 mod chunk_backward;
+mod frozen;
 mod grouped;
 mod newton_schulz;
 
@@ -289,15 +291,16 @@ impl Cell for AtlasCell {
         scale(d.s, gates.eta);
     }
 
-    /// The exact rule without Newton-Schulz, with windows short enough to pay.
+    /// The rule without Newton-Schulz: frozen, or exact with windows short enough to pay.
     fn groups(&self) -> Option<&dyn GroupedForm<Scratch>> {
-        let exact = self.rule.frozen.is_none() && self.rule.newton_schulz == 0;
-        (exact && self.window <= GROUPED_WINDOW).then_some(self)
+        let pays = self.rule.frozen.is_some() || self.window <= GROUPED_WINDOW;
+        (self.rule.newton_schulz == 0 && pays).then_some(self)
     }
 
     fn scratch_bytes(&self) -> usize {
         let token = self.window * self.value + NewtonSchulz::elements(self.newton_schulz(), self.key, self.value);
-        4 * if self.groups().is_some() { token + self.chunk_elements() } else { token }
+        let chunk = if self.rule.frozen.is_some() { self.frozen_elements() } else { self.chunk_elements() };
+        4 * if self.groups().is_some() { token + chunk } else { token }
     }
 }
 
