@@ -8,7 +8,7 @@ use clap::Args;
 use hecate_core::Backend;
 use hecate_models::{
     LanguageModel, Vocabulary,
-    trainer::{Trained, WhichWeights},
+    trainer::{Trained, WhichWeights, load_config},
 };
 use std::{
     fs,
@@ -23,11 +23,17 @@ pub(crate) fn find(given: Option<PathBuf>, flag: &str) -> Result<PathBuf> {
     }
     // Without a folder of runs there is none, which is said below.
     let entries = fs::read_dir(defaults::RUNS).into_iter().flatten().flatten();
-    let latest = entries.filter_map(|entry| Some((trained(&entry.path())?, entry.path()))).max();
+    let runs = entries.map(|entry| entry.path()).filter(|folder| !is_quantized(folder));
+    let latest = runs.filter_map(|folder| Some((trained(&folder)?, folder))).max();
     latest.map(|(_, folder)| folder).ok_or_else(|| {
         let why = format!("no trained run in it; train one with `hecate train`, or name one with `{flag} DIR`");
         Error::file(defaults::RUNS, why)
     })
+}
+
+/// Whether it has a quantized copy of a run, which nobody trained.
+fn is_quantized(folder: &Path) -> bool {
+    load_config(&folder.join("config.json")).is_ok_and(|config| config.quantization.is_some())
 }
 
 /// The last weights of a run.

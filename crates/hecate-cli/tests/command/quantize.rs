@@ -35,8 +35,12 @@ fn a_run_is_quantized_evaluated_and_continued() {
         eval.succeeded();
         assert!(eval.stdout.contains("bits/byte"), "{eval:?}");
     }
-    // Listed like any run.
+    // Listed like any run, but never the one that was trained last.
     assert!(workspace.run(&["runs"]).stdout.contains("text-q4_k"));
+    let again = workspace.run(&["quantize", "--to", "q4_k", "--out", "again"]);
+    again.succeeded();
+    assert!(again.stdout.contains("again"), "{again:?}");
+    workspace.run(&["train", "--resume", "--steps", "3"]).succeeded();
 }
 
 #[test]
