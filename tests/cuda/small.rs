@@ -17,6 +17,11 @@ fn case<R: Oracle>(rule: R, [tokens, width]: [usize; 2]) -> Case<R> {
     Case::new(rule, Sizes::new(1, tokens, 1, width, width), 7)
 }
 
+/// The same of a memory that goes back to an anchor.
+fn anchored<R: Oracle>(rule: R, size: [usize; 2]) -> Case<R> {
+    case(rule, size).anchored(5).expect("an anchor")
+}
+
 fn runs<R: Oracle>(case: Case<R>, dtype: DType)
 where
     Gpu: Kernel<R>,
@@ -31,10 +36,10 @@ where
 
 /// A test a rule, so that each can run by itself.
 macro_rules! small {
-    ($($name:ident: $dtype:ident $size:expr, $rule:expr;)*) => { $(
+    ($case:ident; $($name:ident: $dtype:ident $size:expr, $rule:expr;)*) => { $(
         #[test]
         fn $name() {
-            runs(case($rule, $size), DType::$dtype);
+            runs($case($rule, $size), DType::$dtype);
         }
     )* };
 }
@@ -45,6 +50,7 @@ const WIDE: MlpMemory = MlpMemory { expansion: 4, activation: Activation::Silu, 
 const NORMED: MlpMemory = MlpMemory { expansion: 2, activation: Activation::Silu, residual: false, norm: true };
 
 small! {
+    case;
     // Weights in registers, a token at a time.
     exact_titans_mlp: Bf16 [3, 32], TitansMlp::default();
     exact_titans_mlp_64: Bf16 [3, 64], TitansMlp::default();
@@ -119,17 +125,8 @@ small! {
     tokens_dgd: F32 [3, 17], Dgd::default();
 }
 
-/// Memories that go back to an anchor.
-macro_rules! anchored {
-    ($($name:ident: $dtype:ident $size:expr, $rule:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            runs(case($rule, $size).anchored(5).expect("an anchor"), DType::$dtype);
-        }
-    )* };
-}
-
-anchored! {
+small! {
+    anchored;
     anchored_lattice: F32 [5, 32], Lattice { frozen: Some(4), ..Lattice::default() };
     anchored_lattice_64: F32 [5, 64], Lattice { frozen: Some(4), ..Lattice::default() };
     anchored_trellis: F32 [5, 32], Trellis { frozen: Some(4), ..Trellis::default() };

@@ -23,8 +23,10 @@ pub(crate) fn find(given: Option<PathBuf>, flag: &str) -> Result<PathBuf> {
     }
     // Without a folder of runs there is none, which is said below.
     let entries = fs::read_dir(defaults::RUNS).into_iter().flatten().flatten();
-    let runs = entries.map(|entry| entry.path()).filter(|folder| !is_quantized(folder));
-    let latest = runs.filter_map(|folder| Some((trained(&folder)?, folder))).max();
+    let mut runs: Vec<_> = entries.filter_map(|entry| Some((trained(&entry.path())?, entry.path()))).collect();
+    runs.sort_unstable();
+    // From the newest on, so that few configurations are read.
+    let latest = runs.into_iter().rev().find(|(_, folder)| !is_quantized(folder));
     latest.map(|(_, folder)| folder).ok_or_else(|| {
         let why = format!("no trained run in it; train one with `hecate train`, or name one with `{flag} DIR`");
         Error::file(defaults::RUNS, why)

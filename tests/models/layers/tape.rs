@@ -117,7 +117,9 @@ fn sums_before_a_layer_norm_turn_around() {
         let (found, truth) = (gradients(true, seeded), gradients(false, seeded));
         // Of a sum alone there is none for weight and bias.
         assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, seeded[1], seeded[1]]);
-        for (found, truth) in found.iter().flatten().flatten().zip(truth.iter().flatten().flatten()) {
+        let [found, truth] = [found, truth].map(|all| all.into_iter().flatten().flatten().collect::<Vec<_>>());
+        assert_eq!(found.len(), truth.len());
+        for (found, truth) in found.iter().zip(&truth) {
             assert!((found - truth).abs() < 1e-5, "{found} {truth}");
         }
     }
