@@ -3,7 +3,8 @@
 use hecate_conformance::{Random, Sizes};
 use hecate_core::{
     DType, Tensor,
-    primitives::{Transpose, matmul, scale},
+    primitives::{Transpose, matmul, quantized_matmul, scale},
+    quantized::{BlockFormat, Quantized},
 };
 use hecate_cuda::{Algorithm, Cuda};
 use std::sync::OnceLock;
@@ -148,6 +149,32 @@ fn tensor_core_products() {
                     vec![(format!("{rows}×{inner}×{columns}"), matmul(&a, &b, transpose).unwrap())]
                 };
                 gpu::sizes::compare(product(&own), product(&naive));
+            }
+        }
+    }
+}
+
+/// Weights decoded tile by tile against decoded ones and the naive kernel: few tiles and many, parts of them at every edge,
+/// blocks that end within a stage.
+#[test]
+fn quantized_tiles() {
+    for cuda in backends() {
+        let naive = cuda.with_naive_products().unwrap();
+        for format in BlockFormat::ALL {
+            let odd = if format.block() == 32 { 160 } else { 768 };
+            for [rows, inner, columns] in [[17, 256, 33], [64, 512, 32], [129, odd, 65], [1500, 256, 1411]] {
+                let mut random = Random::new((rows + inner) as u64);
+                let [x, weights] = [rows, columns].map(|rows| random.uniforms([rows, inner], -1.0, 1.0));
+                let values: Vec<f32> = weights.values.iter().map(|&x| x as f32).collect();
+                let blocks = format.quantize(&values).unwrap();
+                for dtype in [DType::F32, DType::Bf16, DType::F16] {
+                    let product = |cuda: &Cuda| {
+                        let weight = Quantized::new(cuda, format, [columns, inner], &blocks).unwrap();
+                        let y = quantized_matmul(&x.upload(cuda, dtype).unwrap(), &weight).unwrap();
+                        vec![(format!("{format} in {dtype}, {rows}×{inner}×{columns}"), y)]
+                    };
+                    gpu::sizes::compare(product(&cuda), product(&naive));
+                }
             }
         }
     }

@@ -1,5 +1,5 @@
-// Products of 16-bit matrices by a group, four warps that begin at a multiple of four. Stores of whole pieces of shared
-// memory by one thread. Only GPUs of capability 9.0 have groups, and only code that is compiled for exactly these.
+// Products of 16-bit matrices by a group, four warps that begin at a multiple of four. Bulk
+// copies to and from shared memory by one thread. Only GPUs of capability 9.0 have groups, and only code that is compiled for exactly these.
 #pragma once
 #include "tensor.cuh"
 
@@ -130,7 +130,12 @@ __device__ __forceinline__ void gate_open(u64* gate, u32 count) {
 __device__ __forceinline__ void gate_arrive(u64* gate) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
 }
-// This thread arrives when all copies that it started are done.
+// Of the phase under way `bytes` of bulk copies are still to come; it is asked by a thread that has not arrived yet.
+__device__ __forceinline__ void gate_expect(u64* gate, u32 bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+                 :: "r"((u32)__cvta_generic_to_shared(gate)), "r"(bytes) : "memory");
+}
+// This thread arrives when all copies that it started are done, but for bulk copies.
 __device__ __forceinline__ void gate_arrive_after_copies(u64* gate) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];"
                  :: "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
@@ -151,6 +156,19 @@ __device__ __forceinline__ void gate_wait_to_multiply(u64* gate, u32 parity) {
 __device__ __forceinline__ void release(u64* gate) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) gate_arrive(gate);
+}
+
+// An array [rows, heads, columns] as the engine for bulk copies knows it; `bulk.rs` makes it.
+struct __align__(64) BulkMap {
+    u64 opaque[16];
+};
+
+// Starts a bulk copy of a box of the array to shared memory, by one thread, and tells `gate` of each byte that is there: its
+// 64 columns from `column` on become a panel, and what is outside of the array zeros.
+__device__ __forceinline__ void copy_box(void* to, const BulkMap& map, int column, int head, int row, u64* gate) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+                 :: "r"((u32)__cvta_generic_to_shared(to)), "l"(&map), "r"(column), "r"(head), "r"(row),
+                 "r"((u32)__cvta_generic_to_shared(gate)) : "memory");
 }
 
 // Which of COUNT places of tiles is next, and the parity of its phase.

@@ -32,6 +32,7 @@
 mod backend;
 mod blas;
 mod blas_lt;
+mod bulk;
 mod capture;
 mod compile;
 mod deep;

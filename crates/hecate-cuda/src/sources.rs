@@ -36,6 +36,7 @@ pub(crate) const ALL: &[&KernelSource] = &[
     &primitives::projection::SOURCE,
     &primitives::quantized::SOURCE,
     &primitives::quantized::Q4_K,
+    &primitives::quantized_tiles::SOURCE,
     &primitives::reduce::SOURCE,
     &primitives::retention::SOURCE,
     &primitives::rotary::SOURCE,

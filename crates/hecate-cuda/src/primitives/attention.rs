@@ -224,6 +224,11 @@ impl<'a> AttentionLaunch<'a> {
         self.dims.query_heads / self.dims.heads
     }
 
+    /// Rows of tokens.
+    fn rows(&self) -> usize {
+        self.dims.sequences.rows()
+    }
+
     /// Columns of blocks for results of this width.
     fn slabs(width: usize) -> usize {
         width.div_ceil(SLAB)
@@ -341,7 +346,7 @@ impl<'a> AttentionLaunch<'a> {
             return few::forward(device, sizes, grid, arguments);
         }
         match self.form {
-            Form::Groups(width) => groups::forward(device, width, grid, arguments),
+            Form::Groups(width) => groups::forward(device, (grid, width, self.rows()), arguments),
             Form::Tiles(width) => tiles::forward(device, width, grid, arguments),
             Form::Single => launch!(device, self.dims.value, grid, ForwardNarrow | ForwardWide, arguments),
         }
@@ -370,7 +375,7 @@ impl<'a> AttentionLaunch<'a> {
             tiles::along(device, y, dy, &along)?;
         }
         match self.form {
-            Form::Groups(width) => groups::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?,
+            Form::Groups(width) => groups::query_grads(device, (self.grid(&jobs, 1)?, width, self.rows()), arguments)?,
             Form::Tiles(width) => tiles::query_grads(device, width, self.grid(&jobs, 1)?, arguments)?,
             Form::Single => {
                 let grid = self.grid(&jobs, slabs)?;
@@ -412,7 +417,7 @@ impl<'a> AttentionLaunch<'a> {
         };
         let grid = self.grid(&jobs, slabs)?;
         match self.form {
-            Form::Groups(wide) => groups::key_grads(device, wide, grid, arguments)?,
+            Form::Groups(wide) => groups::key_grads(device, (grid, wide, self.rows()), arguments)?,
             Form::Tiles(wide) => tiles::key_grads(device, wide, grid, arguments)?,
             Form::Single => launch!(device, width, grid, KeysNarrow | KeysWide, arguments)?,
         }

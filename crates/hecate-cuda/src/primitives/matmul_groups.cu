@@ -1,5 +1,5 @@
 // Products of 16-bit matrices by groups of four warps (capability 9.0): out = a bᵀ, both factors with the sum along their
-// rows. One group copies tiles ahead, two multiply 64 rows of the result each by 256 columns.
+// rows. One thread has tiles copied ahead, two groups multiply 64 rows of the result each by 256 columns.
 #include "group.cuh"
 #include "hecate.cuh"
 
@@ -8,8 +8,8 @@ static constexpr u32 ROWS = 128, COLUMNS = 256, DEEP = 64, STAGES = 4;
 
 // `matmul_groups::Factors` is its twin.
 struct GroupProduct {
-    // [rows, inner] and [columns, inner], of one type
-    Array a, b;
+    // [rows, inner] and [columns, inner], of one type, in boxes of a tile's rows
+    BulkMap rows_of_a, rows_of_b;
     // [rows, columns], of that type or of 32 bits
     Array out;
     u64 rows, columns, inner;
@@ -40,28 +40,7 @@ struct Tile {
     }
 };
 
-// Copies COUNT rows of 64 terms by 128 threads, with zeros where there is nothing. `x` is [length, inner].
-template <u32 COUNT>
-__device__ __forceinline__ void fetch(u16* tile, Array x, u64 first, u64 length, u64 term, u64 inner) {
-    const u32 row = threadIdx.x / 8, column = threadIdx.x % 8 * 8;
-    const u16* from = (const u16*)x.data + (first + row) * inner + term + column;
-    // Rows lie 16 apart, so their pieces have one place in their groups of eight.
-    u16* to = tile + in_panel(row, column);
-    if (first + COUNT <= length && term + DEEP <= inner) {
-        // Nearly all tiles: an address moves on, and nothing is asked.
-#pragma unroll
-        for (u32 i = 0; i < COUNT / 16; i++, from += 16 * inner) copy_16(to + 16 * i * DEEP, from, true);
-        return;
-    }
-    // Tiles at the edges; not unrolled, since this group has few registers.
-#pragma unroll 1
-    for (u32 i = 0; i < COUNT / 16; i++) {
-        const bool inside = term + column < inner && first + row + 16 * i < length;
-        copy_16(to + 16 * i * DEEP, inside ? from + 16 * i * inner : (const u16*)x.data, inside);
-    }
-}
-
-// The group that copies.
+// The thread that copies; tiles at the edges end in zeros.
 __device__ __forceinline__ void produce(const GroupProduct& args, Shared& shared) {
     Ring<STAGES> ring;
     for (u64 number = blockIdx.x; number < Tile::count(args); number += gridDim.x) {
@@ -69,13 +48,13 @@ __device__ __forceinline__ void produce(const GroupProduct& args, Shared& shared
         for (u64 term = 0; term < args.inner; term += DEEP, ring.next()) {
             // A place is free once what was there is read; the first time it is at once.
             gate_wait(&shared.empty[ring.stage], ring.parity ^ 1);
-            fetch<ROWS>(shared.a[ring.stage], args.a, tile.row, args.rows, term, args.inner);
-            fetch<COLUMNS>(shared.b[ring.stage], args.b, tile.column, args.columns, term, args.inner);
-            gate_arrive_after_copies(&shared.full[ring.stage]);
+            u64* full = &shared.full[ring.stage];
+            gate_expect(full, 2 * DEEP * (ROWS + COLUMNS));
+            copy_box(shared.a[ring.stage], args.rows_of_a, (int)term, 0, (int)tile.row, full);
+            copy_box(shared.b[ring.stage], args.rows_of_b, (int)term, 0, (int)tile.column, full);
+            gate_arrive(full);
         }
     }
-    // Nobody leaves while copies into shared memory are under way.
-    copies_wait<0>();
 }
 
 // x += a bᵀ, or = it: [64,16] of rows of `a`, and 16 columns of 256 rows of `b`.
@@ -132,7 +111,7 @@ template <u32 TYPE> __device__ __forceinline__ void consume(const GroupProduct& 
         // The stage whose products may still be under way.
         u32 before = 0;
         for (u64 term = 0; term < args.inner; term += DEEP, ring.next()) {
-            gate_wait_to_multiply(&shared.full[ring.stage], ring.parity);
+            gate_wait(&shared.full[ring.stage], ring.parity);
             const u64 a = described(shared.a[ring.stage] + group * 64 * DEEP), b = described(shared.b[ring.stage]);
             // Sixteen terms are two units of 16 bytes further in each row.
             group_begin();
@@ -155,14 +134,16 @@ template <u32 TYPE> __device__ __forceinline__ void consume(const GroupProduct& 
 // A block's groups; elsewhere than on 9.0 there is no such block.
 template <u32 TYPE> __device__ __forceinline__ void product(const GroupProduct& args, Shared& shared) {
     if constexpr (GROUPS_MULTIPLY) {
-        // All threads that copy arrive, and of those that multiply one of each warp.
-        if (threadIdx.x == 0)
+        // The thread that copies arrives, and of those that multiply one of each warp.
+        if (threadIdx.x == 0) {
 #pragma unroll
-            for (u32 stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 128), gate_open(&shared.empty[stage], 8);
+            for (u32 stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 1), gate_open(&shared.empty[stage], 8);
+            show_to_groups();
+        }
         __syncthreads();
         if (threadIdx.x < 128) {
             take_registers<40>();
-            produce(args, shared);
+            if (threadIdx.x == 0) produce(args, shared);
         } else {
             take_registers<232>();
             consume<TYPE>(args, shared, threadIdx.x / 128 - 1);

@@ -1,7 +1,9 @@
 //! Products of 16-bit matrices by groups of four warps (`wgmma`), on GPUs of exactly capability 9.0.
 
+use super::matmul;
 use crate::{
     Cuda,
+    bulk::BulkMap,
     launch::{Array, Grid, kernels},
     source::{KernelSource, kernel_source},
 };
@@ -13,9 +15,10 @@ pub(crate) const SOURCE: KernelSource = kernel_source!("matmul_groups", "matmul_
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Factors {
-    /// `a [rows, inner]`, `b [columns, inner]`, `out [rows, columns]`.
-    a: Array,
-    b: Array,
+    /// `a [rows, inner]`, `b [columns, inner]`, in boxes of a tile's rows.
+    a: BulkMap,
+    b: BulkMap,
+    /// `[rows, columns]`.
     out: Array,
     rows: u64,
     columns: u64,
@@ -39,9 +42,11 @@ pub(super) fn exist(device: &Cuda, dims: &MatmulDims, dtype: DType) -> bool {
     let MatmulDims { batch, columns, inner, transpose, .. } = *dims;
     // Rows of factors begin at multiples of 16 bytes, pairs of results at multiples of four.
     let aligned = inner.is_multiple_of(8) && columns.is_multiple_of(2);
+    // Places of copies are counted in 32 bits with a sign.
+    let small = [dims.rows, columns, inner].iter().all(|&size| size <= matmul::MOST);
     let sums_along_rows = !transpose.a && transpose.b;
     let narrow = dtype == DType::Bf16 || dtype == DType::F16;
-    batch == 1 && aligned && sums_along_rows && narrow && device.groups() && SHARED <= device.properties().shared_memory
+    batch == 1 && aligned && sums_along_rows && narrow && small && device.groups() && SHARED <= device.properties().shared_memory
 }
 
 /// `out = a bᵀ`.
@@ -51,9 +56,12 @@ pub(super) fn launch(device: &Cuda, dims: &MatmulDims, [a, b, out]: [&Tensor<Cud
     // As many blocks as run at once: they stay.
     let blocks = tiles.min(device.properties().multiprocessors as usize);
     let grid = Grid { shared: SHARED, ..Grid::blocks(blocks, 384) };
+    let dtype = a.dtype();
+    let a = BulkMap::new(a.into(), [rows, 1, inner], [TILE[0], 1])?;
+    let b = BulkMap::new(b.into(), [columns, 1, inner], [TILE[1], 1])?;
     let [rows, columns, inner] = [rows, columns, inner].map(|n| n as u64);
-    let factors = Factors { a: a.into(), b: b.into(), out: out.into(), rows, columns, inner };
-    match a.dtype() {
+    let factors = Factors { a, b, out: out.into(), rows, columns, inner };
+    match dtype {
         DType::Bf16 => device.launch(grid, &Bf16 { factors }),
         _ => device.launch(grid, &F16 { factors }),
     }

@@ -21,6 +21,7 @@ pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod projection;
 pub(crate) mod quantized;
+pub(crate) mod quantized_tiles;
 pub(crate) mod reduce;
 pub(crate) mod retention;
 pub(crate) mod rotary;

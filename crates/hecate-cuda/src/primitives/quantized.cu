@@ -1,14 +1,6 @@
 // Products with quantized matrices: few rows of `x` meet weights as they are decoded, in registers.
 #include "quantized.cuh"
 
-// `x [n, inner]`, weights `[columns, inner]` in blocks, `y [n, columns]`; the structures of `quantized.rs` are the twins.
-struct FewRows {
-    Array x, y;
-    const u8* weights;
-    u64 columns, inner;
-    u32 rows, format;
-};
-
 // Rows of `x` that a decoded weight meets. Few more would spill, and many are faster through a product of matrices.
 #define TOGETHER 4
 
@@ -22,7 +14,7 @@ __device__ __forceinline__ void load_four(Array x, u64 i, float (&four)[4]) {
 
 // Blocks of the grid's second axis have other rows of `x`. A warp has a row of weights, a lane every 32nd part of it. Lanes next
 // to each other read parts next to each other, of the weights and of `x`, which the first level of the cache holds.
-template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& args) {
+template <u32 FORMAT> __device__ __forceinline__ void few_rows(const QuantizedProduct& args) {
     // Parts of 16 values in a row
     u32 lane = threadIdx.x % 32, first = TOGETHER * blockIdx.y;
     u64 parts = args.inner / PART;
@@ -34,7 +26,7 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
         for (u64 part = lane; part < parts; part += 32) {
             // Decoded once for all rows of `x`
             float w[PART];
-            decode<FORMAT>(row + part / PARTS<FORMAT> * BYTES<FORMAT>, (u32)(part % PARTS<FORMAT>), w);
+            decode<FORMAT>(part_of_row<FORMAT>(row, part), (u32)(part % PARTS<FORMAT>), w);
             // The branch is the same for all lanes.
 #pragma unroll
             for (u32 n = 0; n < TOGETHER; n++) {
@@ -58,7 +50,7 @@ template <u32 FORMAT> __device__ __forceinline__ void few_rows(const FewRows& ar
 }
 
 // y = x Wᵀ, TOGETHER rows a block
-KERNEL(quantized_few_rows, FewRows, 256) { BY_FORMAT(args.format, few_rows<FORMAT>(args)) }
+KERNEL(quantized_few_rows, QuantizedProduct, 256) { BY_FORMAT(args.format, few_rows<FORMAT>(args)) }
 
 // All values, for products of many rows; `quantized.rs` has the twin.
 struct Dequantize {
@@ -76,7 +68,7 @@ KERNEL(dequantize, Dequantize, 256) {
     for (u64 part = grid_thread(); part < args.parts; part += grid_threads()) {
         // 32 bits until they are rounded to what `out` holds
         float w[PART];
-        BY_FORMAT(args.format, decode<FORMAT>(args.weights + part / PARTS<FORMAT> * BYTES<FORMAT>, (u32)(part % PARTS<FORMAT>), w))
+        BY_FORMAT(args.format, decode<FORMAT>(part_of_row<FORMAT>(args.weights, part), (u32)(part % PARTS<FORMAT>), w))
 #pragma unroll
         for (u32 i = 0; i < PART; i += 4) store_run<4>(args.out, PART * part + i, Run<4>{{w[i], w[i + 1], w[i + 2], w[i + 3]}});
     }

@@ -1,5 +1,6 @@
-//! Products with quantized matrices: few rows meet weights as they are decoded, many meet them decoded.
+//! Products with quantized matrices: weights are decoded as they meet rows of `x`, in registers or tile by tile.
 
+use super::quantized_tiles;
 use crate::{
     Cuda,
     launch::{Array, Grid, Pointer, kernels, pointer},
@@ -14,9 +15,23 @@ use hecate_core::{
 pub(crate) const SOURCE: KernelSource = kernel_source!("quantized", "quantized.cu");
 pub(crate) const Q4_K: KernelSource = kernel_source!("quantized_q4_k", "quantized_q4_k.cu");
 
+/// `QuantizedProduct` in the kernels.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct QuantizedProduct {
+    /// `[rows, inner]`, and `[rows, columns]`.
+    x: Array,
+    y: Array,
+    /// `[columns, inner]` in blocks.
+    weights: Pointer,
+    pub(super) columns: u64,
+    inner: u64,
+    pub(super) rows: u32,
+    format: u32,
+}
+
 kernels! { SOURCE {
-    // x [rows, inner], y [rows, columns], weights [columns, inner] in blocks.
-    "quantized_few_rows" FewRows { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32, format: u32 }
+    "quantized_few_rows" FewRows { product: QuantizedProduct }
     "dequantize" Dequantize { weights: Pointer, out: Array, parts: u64, format: u32 }
 } }
 
@@ -25,10 +40,13 @@ kernels! { Q4_K {
     "q4_k_four_rows" FourRows { x: Array, y: Array, weights: Pointer, columns: u64, inner: u64, rows: u32 }
 } }
 
-/// Most rows of `x` for which weights are decoded on the fly: of more, decoding them once costs less.
+/// Most rows of `x` for which a warp decodes a row of weights in registers: of more, tiles decode each less often.
 fn few(format: BlockFormat) -> usize {
     if format == BlockFormat::Q4K { 16 } else { 8 }
 }
+
+/// Most rows of `x` for which weights are decoded tile by tile: of more, decoding them once costs less.
+const MANY: usize = usize::MAX;
 
 /// Rows of `x` of a block of threads; `TOGETHER` in the kernels.
 const TOGETHER: usize = 4;
@@ -44,7 +62,8 @@ impl QuantizedMatmul for Cuda {
     /// `y = x Wᵀ`, `x [n,K]`, `W [N,K]`, with `x` as it is and sums in 32 bits.
     fn quantized_matmul(&self, x: &Tensor<Self>, weight: &Quantized<Self>) -> Result<Tensor<Self>> {
         let (n, inner, columns) = (x.shape().rows(), weight.columns(), weight.rows());
-        if n > few(weight.format()) {
+        let decodes_first = self.has_naive_products() || !quantized_tiles::exist(self) || n > MANY;
+        if n > few(weight.format()) && decodes_first {
             let b = &self.dequantized(weight, x.dtype())?;
             // All values at once, for the time of the call.
             let transpose = Transpose { a: false, b: true };
@@ -54,9 +73,14 @@ impl QuantizedMatmul for Cuda {
         // In the type of `x`, rounded once.
         let y = self.empty([n, columns], x.dtype())?;
         // Blocks are read in place.
-        let (weights, rows) = (pointer(weight.words()), n as u32);
+        let (weights, rows, format) = (pointer(weight.words()), n as u32, weight.format().index() as u32);
+        let (dtype, x, out, columns, inner) = (x.dtype(), x.into(), (&y).into(), columns as u64, inner as u64);
+        let product = QuantizedProduct { x, y: out, weights, columns, inner, rows, format };
+        if n > few(weight.format()) {
+            quantized_tiles::launch(self, dtype, product)?;
+            return Ok(y);
+        }
         let shared = |grid: Grid| Grid { blocks: (grid.blocks.0, n.div_ceil(TOGETHER), 1), ..grid };
-        let (x, out, columns, inner) = (x.into(), (&y).into(), columns as u64, inner as u64);
         match weight.format() {
             BlockFormat::Q4K => {
                 // They ask for weights while the kernel before them ends.
@@ -69,11 +93,9 @@ impl QuantizedMatmul for Cuda {
                 }
             }
             // Kernels for any format, told which.
-            format => {
-                // Their blocks are not aligned, or have more bits: they are read by halves of words.
-                let arguments = FewRows { x, y: out, weights, columns, inner, rows, format: format.index() as u32 };
+            _ => {
                 // A warp a row of weights.
-                self.launch(shared(Grid::elements(weight.rows().saturating_mul(32))), &arguments)?;
+                self.launch(shared(Grid::elements(weight.rows().saturating_mul(32))), &FewRows { product })?;
             }
         }
         Ok(y)

@@ -14,7 +14,7 @@ template <int WIDTH> struct Shared {
 };
 
 // The group that copies.
-template <int WIDTH> __device__ __forceinline__ void produce(const AttentionCall& call, Shared<WIDTH>& shared) {
+template <int WIDTH> __device__ __forceinline__ void produce(const AttentionCall& call, const Maps& maps, Shared<WIDTH>& shared) {
     Ring<STAGES> ring;
     u32 turn = 0;
     shared.tickets.each(call, [&](const Job& job) {
@@ -22,15 +22,21 @@ template <int WIDTH> __device__ __forceinline__ void produce(const AttentionCall
         const int units = (int)job.length * (call.query_heads / call.heads);
         // A place is free once what was there is read; the first time it is at once.
         gate_wait(&shared.q_empty, turn++ % 2 ^ 1);
-        fetch_rows<UNITS, WIDTH>(shared.q, TileRows::units(call, job, call.q.data, call.key, job.first, units));
+        const BulkMap* queries = boxes(maps, maps.q);
+        fetch_rows<UNITS, WIDTH>(
+            shared.q, TileRows::units(call, job, call.q.data, call.key, job.first, units, queries), &shared.q_full);
         gate_arrive_after_copies(&shared.q_full);
         for (int tile = 0; tile < keys.count; tile++, ring.next()) {
             gate_wait(&shared.k_empty[ring.stage], ring.parity ^ 1);
-            fetch_rows<KEYS, WIDTH>(shared.k[ring.stage], keys.rows(call, job, call.k, call.prefix_k, call.key, tile));
-            gate_arrive_after_copies(&shared.k_full[ring.stage]);
+            u64* k_full = &shared.k_full[ring.stage];
+            fetch_rows<KEYS, WIDTH>(
+                shared.k[ring.stage], keys.rows(call, job, call.k, call.prefix_k, call.key, tile, maps.k), k_full);
+            gate_arrive_after_copies(k_full);
             gate_wait(&shared.v_empty[ring.stage], ring.parity ^ 1);
-            fetch_rows<KEYS, WIDTH>(shared.v[ring.stage], keys.rows(call, job, call.v, call.prefix_v, call.value, tile));
-            gate_arrive_after_copies(&shared.v_full[ring.stage]);
+            u64* v_full = &shared.v_full[ring.stage];
+            fetch_rows<KEYS, WIDTH>(
+                shared.v[ring.stage], keys.rows(call, job, call.v, call.prefix_v, call.value, tile, maps.v), v_full);
+            gate_arrive_after_copies(v_full);
         }
     });
     copies_wait<0>();
@@ -132,7 +138,7 @@ template <int WIDTH, u32 TYPE> struct Consumer {
 };
 
 // A block's groups.
-template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const Forward& args, Shared<WIDTH>& shared) {
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const GroupCall<Forward>& call, Shared<WIDTH>& shared) {
     if (threadIdx.x == 0) {
         gate_open(&shared.q_full, 128), gate_open(&shared.q_empty, 8);
 #pragma unroll
@@ -142,41 +148,42 @@ template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const Forward
             gate_open(&shared.k_empty[stage], 8), gate_open(&shared.v_empty[stage], 8);
         }
         shared.tickets.open();
+        show_to_groups();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         take_registers<40>();
-        produce(args.call, shared);
+        produce(call.args.call, call.maps, shared);
     } else {
         take_registers<232>();
         const u32 group = threadIdx.x / 128 - 1;
-        Consumer<WIDTH, TYPE> consumer(args, shared, group);
+        Consumer<WIDTH, TYPE> consumer(call.args, shared, group);
         u32 turn = 0;
         // The first group begins; from then on they take turns, from job to job.
         if (group == 1) give_turn(1);
-        shared.tickets.each(args.call, [&](const Job& job) { consumer.work(job, turn++); });
+        shared.tickets.each(call.args.call, [&](const Job& job) { consumer.work(job, turn++); });
         if (group == 0) await_turn(0);
     }
 }
 
 // For rows of at most WIDTH elements of TYPE.
-template <int WIDTH, u32 TYPE> __device__ __forceinline__ void forward(const Forward& args, u8* shared) {
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void forward(const GroupCall<Forward>& args, u8* shared) {
     if constexpr (GROUPS_MULTIPLY) run<WIDTH, TYPE>(args, *(Shared<WIDTH>*)shared);
 }
 
-KERNEL(attention_groups_forward_64_bf16, Forward, 384, 1) {
+KERNEL(attention_groups_forward_64_bf16, GroupCall<Forward>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     forward<64, 1>(args, shared);
 }
-KERNEL(attention_groups_forward_64_f16, Forward, 384, 1) {
+KERNEL(attention_groups_forward_64_f16, GroupCall<Forward>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     forward<64, 2>(args, shared);
 }
-KERNEL(attention_groups_forward_128_bf16, Forward, 384, 1) {
+KERNEL(attention_groups_forward_128_bf16, GroupCall<Forward>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     forward<128, 1>(args, shared);
 }
-KERNEL(attention_groups_forward_128_f16, Forward, 384, 1) {
+KERNEL(attention_groups_forward_128_f16, GroupCall<Forward>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     forward<128, 2>(args, shared);
 }

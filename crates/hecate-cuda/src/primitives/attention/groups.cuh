@@ -164,24 +164,40 @@ struct Tickets {
     }
 };
 
+// The arrays of a call in boxes of a tile's rows: q and dy in units, k and v in tokens. Not `boxed`: those of units are not
+// there, because heads that share keys do not fill tiles.
+struct Maps {
+    BulkMap q, dy, k, v;
+    u32 boxed;
+};
+// What a kernel takes; `groups::Call` is its twin.
+template <class Args> struct GroupCall {
+    Maps maps;
+    Args args;
+};
+
 // Rows of a tile in global memory, numbers `first` .. of those that begin at `data`. Each `share` of them are neighbours, and
 // the next ones begin `apart` elements on. There are `count`.
 struct TileRows {
     const u16* data;
     u64 apart;
     int first, share, count, width;
+    // Boxes of the array, if it has some, and the tile's first head and row there
+    const BulkMap* map;
+    int head, row;
 
     // Tokens `at` .. of arrays [rows, Hkv, width], up to token `end`.
-    static __device__ __forceinline__ TileRows tokens(
-        const AttentionCall& call, const Job& job, Array x, int width, int at, int end) {
-        return {(const u16*)x.data + token_row(call, job, at) * width, (u64)call.heads * width, 0, 1, end - at, width};
+    static __device__ __forceinline__ TileRows tokens(const AttentionCall& call, const Job& job, Array x, int width, int at,
+        int end, const BulkMap* map = nullptr) {
+        const u16* data = (const u16*)x.data + token_row(call, job, at) * width;
+        return {data, (u64)call.heads * width, 0, 1, end - at, width, map, job.head, (int)job.start + at};
     }
-    // Units `at` .. of arrays [rows, Hq, width], up to unit `end`.
-    static __device__ __forceinline__ TileRows units(
-        const AttentionCall& call, const Job& job, const void* x, int width, int at, int end) {
-        const int share = call.query_heads / call.heads;
-        const u16* data = (const u16*)x + ((u64)job.start * call.query_heads + job.head * share) * width;
-        return {data, (u64)call.query_heads * width, at, share, end - at, width};
+    // Units `at` .. of arrays [rows, Hq, width], up to unit `end`; tiles begin with a token's first.
+    static __device__ __forceinline__ TileRows units(const AttentionCall& call, const Job& job, const void* x, int width,
+        int at, int end, const BulkMap* map = nullptr) {
+        const int share = call.query_heads / call.heads, head = job.head * share;
+        const u16* data = (const u16*)x + ((u64)job.start * call.query_heads + head) * width;
+        return {data, (u64)call.query_heads * width, at, share, end - at, width, map, head, (int)job.start + at / share};
     }
     // Where row `r` begins.
     __device__ __forceinline__ u64 offset(int r) const {
@@ -190,19 +206,23 @@ struct TileRows {
     }
 };
 
-// Copies a tile by 128 threads, with zeros where there is nothing.
-template <int ROWS, int WIDTH> __device__ __forceinline__ void fetch_rows(u16* tile, const TileRows& from) {
+// Of arrays of units, if there are.
+__device__ __forceinline__ const BulkMap* boxes(const Maps& maps, const BulkMap& map) { return maps.boxed ? &map : nullptr; }
+
+// Copies a tile by 128 threads, with zeros where there is nothing; they arrive at `gate` afterwards. A full tile is boxes.
+template <int ROWS, int WIDTH> __device__ __forceinline__ void fetch_rows(u16* tile, const TileRows& from, u64* gate) {
+    if (from.map && from.count >= ROWS) {
+        if (threadIdx.x % 128 > 0) return;
+        gate_expect(gate, 2 * ROWS * WIDTH);
+#pragma unroll
+        for (int column = 0; column < WIDTH; column += 64)
+            copy_box(tile + column * ROWS, *from.map, column, from.head, from.row, gate);
+        return;
+    }
     // A thread's rows lie STEP apart, and in shared memory at one place of their groups of eight.
     constexpr int PIECES = WIDTH / 8, STEP = 128 / PIECES;
     const int row = threadIdx.x % 128 / PIECES, column = threadIdx.x % PIECES * 8;
     u16* to = tile + place<ROWS>(row, column);
-    if (from.count >= ROWS && from.width == WIDTH && STEP % from.share == 0) {
-        const u16* at = from.data + from.offset(row) + column;
-        const u64 step = STEP / from.share * from.apart;
-#pragma unroll
-        for (int i = 0; i < ROWS / STEP; i++, at += step) copy_16(to + i * STEP * 64, at, true);
-        return;
-    }
 #pragma unroll 1
     for (int i = 0; i < ROWS / STEP; i++) {
         const bool inside = row + i * STEP < from.count && column < from.width;
@@ -237,12 +257,13 @@ template <int COUNT> struct KeyTiles {
     // First token of a tile of the window.
     __device__ __forceinline__ int first(int tile) const { return low + (tile - before) * COUNT; }
 
-    // Rows of a tile, of arrays [rows, Hkv, width] and [Np, Hkv, width].
-    __device__ __forceinline__ TileRows rows(
-        const AttentionCall& call, const Job& job, Array x, Array prefix, int width, int tile) const {
-        if (tile >= before) return TileRows::tokens(call, job, x, width, first(tile), end);
+    // Rows of a tile, of arrays [rows, Hkv, width] and [Np, Hkv, width]; the former has boxes.
+    __device__ __forceinline__ TileRows rows(const AttentionCall& call, const Job& job, Array x, Array prefix, int width,
+        int tile, const BulkMap& map) const {
+        if (tile >= before) return TileRows::tokens(call, job, x, width, first(tile), end, &map);
         const u64 row = (u64)tile * COUNT * call.heads + job.head;
-        return {(const u16*)prefix.data + row * width, (u64)call.heads * width, 0, 1, call.prefix - tile * COUNT, width};
+        const u16* data = (const u16*)prefix.data + row * width;
+        return {data, (u64)call.heads * width, 0, 1, call.prefix - tile * COUNT, width, nullptr, 0, 0};
     }
 
     // Whether a row of the group sees a key of the tile.

@@ -29,8 +29,9 @@ struct Range {
 };
 
 // The group that copies.
-template <int WIDTH> __device__ __forceinline__ void produce(const KeyGrads& args, Shared<WIDTH>& shared) {
+template <int WIDTH> __device__ __forceinline__ void produce(const KeyGrads& args, const Maps& maps, Shared<WIDTH>& shared) {
     const AttentionCall& call = args.call;
+    const BulkMap *q = boxes(maps, maps.q), *dy = boxes(maps, maps.dy);
     Ring<STAGES> ring;
     u32 turn = 0;
     // Half of the threads copy lse of a tile, half D.
@@ -41,16 +42,22 @@ template <int WIDTH> __device__ __forceinline__ void produce(const KeyGrads& arg
         const Range range(call, job);
         // A place is free once what was there is read; the first time it is at once.
         gate_wait(&shared.k_empty, turn++ % 2 ^ 1);
-        fetch_rows<KEYS, WIDTH>(shared.k, TileRows::tokens(call, job, call.k, call.key, job.first, job.length));
-        fetch_rows<KEYS, WIDTH>(shared.v, TileRows::tokens(call, job, call.v, call.value, job.first, job.length));
-        gate_arrive_after_copies(&shared.k_full);
+        u64* k_full = &shared.k_full;
+        fetch_rows<KEYS, WIDTH>(
+            shared.k, TileRows::tokens(call, job, call.k, call.key, job.first, job.length, &maps.k), k_full);
+        fetch_rows<KEYS, WIDTH>(
+            shared.v, TileRows::tokens(call, job, call.v, call.value, job.first, job.length, &maps.v), k_full);
+        gate_arrive_after_copies(k_full);
         for (int at = range.begin; at < range.end; at += UNITS, ring.next()) {
             gate_wait(&shared.empty[ring.stage], ring.parity ^ 1);
-            fetch_rows<UNITS, WIDTH>(shared.q[ring.stage], TileRows::units(call, job, call.q.data, call.key, at, range.end));
-            fetch_rows<UNITS, WIDTH>(shared.dy[ring.stage], TileRows::units(call, job, args.dy.data, call.value, at, range.end));
+            u64* full = &shared.full[ring.stage];
+            fetch_rows<UNITS, WIDTH>(
+                shared.q[ring.stage], TileRows::units(call, job, call.q.data, call.key, at, range.end, q), full);
+            fetch_rows<UNITS, WIDTH>(
+                shared.dy[ring.stage], TileRows::units(call, job, args.dy.data, call.value, at, range.end, dy), full);
             const bool real = at + mine < range.end;
             copy_4(to + ring.stage * UNITS, from + unit_row(call, job, real ? at + mine : at), real);
-            gate_arrive_after_copies(&shared.full[ring.stage]);
+            gate_arrive_after_copies(full);
         }
     });
     copies_wait<0>();
@@ -155,45 +162,46 @@ template <int WIDTH, u32 TYPE> struct Consumer {
 };
 
 // A block's groups.
-template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const KeyGrads& args, Shared<WIDTH>& shared) {
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const GroupCall<KeyGrads>& call, Shared<WIDTH>& shared) {
     if (threadIdx.x == 0) {
         // All copying threads; a warp of each group, after its products.
         gate_open(&shared.k_full, 128), gate_open(&shared.k_empty, 8);
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 128), gate_open(&shared.empty[stage], 8);
         shared.tickets.open();
+        show_to_groups();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         take_registers<24>();
-        produce(args, shared);
+        produce(call.args, call.maps, shared);
     } else {
         take_registers<240>();
-        Consumer<WIDTH, TYPE> consumer(args, shared, threadIdx.x / 128 - 1);
+        Consumer<WIDTH, TYPE> consumer(call.args, shared, threadIdx.x / 128 - 1);
         u32 turn = 0;
-        shared.tickets.each(args.call, [&](const Job& job) { consumer.work(job, turn++); });
+        shared.tickets.each(call.args.call, [&](const Job& job) { consumer.work(job, turn++); });
     }
 }
 
 // For rows of at most WIDTH elements of TYPE.
-template <int WIDTH, u32 TYPE> __device__ __forceinline__ void key_grads(const KeyGrads& args, u8* shared) {
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void key_grads(const GroupCall<KeyGrads>& args, u8* shared) {
     if constexpr (GROUPS_MULTIPLY) run<WIDTH, TYPE>(args, *(Shared<WIDTH>*)shared);
 }
 
 // Three groups, the only block of a multiprocessor.
-KERNEL(attention_groups_dkv_64_bf16, KeyGrads, 384, 1) {
+KERNEL(attention_groups_dkv_64_bf16, GroupCall<KeyGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     key_grads<64, 1>(args, shared);
 }
-KERNEL(attention_groups_dkv_64_f16, KeyGrads, 384, 1) {
+KERNEL(attention_groups_dkv_64_f16, GroupCall<KeyGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     key_grads<64, 2>(args, shared);
 }
-KERNEL(attention_groups_dkv_128_bf16, KeyGrads, 384, 1) {
+KERNEL(attention_groups_dkv_128_bf16, GroupCall<KeyGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     key_grads<128, 1>(args, shared);
 }
-KERNEL(attention_groups_dkv_128_f16, KeyGrads, 384, 1) {
+KERNEL(attention_groups_dkv_128_f16, GroupCall<KeyGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     key_grads<128, 2>(args, shared);
 }

@@ -14,8 +14,9 @@ template <int WIDTH> struct Shared {
 };
 
 // The group that copies.
-template <int WIDTH> __device__ __forceinline__ void produce(const QueryGrads& args, Shared<WIDTH>& shared) {
+template <int WIDTH> __device__ __forceinline__ void produce(const QueryGrads& args, const Maps& maps, Shared<WIDTH>& shared) {
     const AttentionCall& call = args.call;
+    const BulkMap *q = boxes(maps, maps.q), *dy = boxes(maps, maps.dy);
     Ring<STAGES> ring;
     u32 turn = 0;
     shared.tickets.each(call, [&](const Job& job) {
@@ -24,15 +25,19 @@ template <int WIDTH> __device__ __forceinline__ void produce(const QueryGrads& a
         // A place is free once what was there is read; the first time it is at once.
         gate_wait(&shared.q_empty, turn++ % 2 ^ 1);
         // Queries and the gradients of what they saw come together: neither is of use alone.
-        fetch_rows<UNITS, WIDTH>(shared.q, TileRows::units(call, job, call.q.data, call.key, job.first, units));
-        fetch_rows<UNITS, WIDTH>(shared.dy, TileRows::units(call, job, args.dy.data, call.value, job.first, units));
-        gate_arrive_after_copies(&shared.q_full);
+        u64* q_full = &shared.q_full;
+        fetch_rows<UNITS, WIDTH>(shared.q, TileRows::units(call, job, call.q.data, call.key, job.first, units, q), q_full);
+        fetch_rows<UNITS, WIDTH>(shared.dy, TileRows::units(call, job, args.dy.data, call.value, job.first, units, dy), q_full);
+        gate_arrive_after_copies(q_full);
         for (int tile = 0; tile < keys.count; tile++, ring.next()) {
             // Keys and values too.
             gate_wait(&shared.empty[ring.stage], ring.parity ^ 1);
-            fetch_rows<KEYS, WIDTH>(shared.k[ring.stage], keys.rows(call, job, call.k, call.prefix_k, call.key, tile));
-            fetch_rows<KEYS, WIDTH>(shared.v[ring.stage], keys.rows(call, job, call.v, call.prefix_v, call.value, tile));
-            gate_arrive_after_copies(&shared.full[ring.stage]);
+            u64* full = &shared.full[ring.stage];
+            fetch_rows<KEYS, WIDTH>(
+                shared.k[ring.stage], keys.rows(call, job, call.k, call.prefix_k, call.key, tile, maps.k), full);
+            fetch_rows<KEYS, WIDTH>(
+                shared.v[ring.stage], keys.rows(call, job, call.v, call.prefix_v, call.value, tile, maps.v), full);
+            gate_arrive_after_copies(full);
         }
     });
     copies_wait<0>();
@@ -136,44 +141,45 @@ template <int WIDTH, u32 TYPE> struct Consumer {
 };
 
 // A block's groups.
-template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const QueryGrads& args, Shared<WIDTH>& shared) {
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void run(const GroupCall<QueryGrads>& call, Shared<WIDTH>& shared) {
     if (threadIdx.x == 0) {
         // All copying threads; a warp of each group, after its products.
         gate_open(&shared.q_full, 128), gate_open(&shared.q_empty, 8);
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) gate_open(&shared.full[stage], 128), gate_open(&shared.empty[stage], 8);
         shared.tickets.open();
+        show_to_groups();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         take_registers<40>();
-        produce(args, shared);
+        produce(call.args, call.maps, shared);
     } else {
         take_registers<232>();
-        Consumer<WIDTH, TYPE> consumer(args, shared, threadIdx.x / 128 - 1);
+        Consumer<WIDTH, TYPE> consumer(call.args, shared, threadIdx.x / 128 - 1);
         u32 turn = 0;
-        shared.tickets.each(args.call, [&](const Job& job) { consumer.work(job, turn++); });
+        shared.tickets.each(call.args.call, [&](const Job& job) { consumer.work(job, turn++); });
     }
 }
 
 // For rows of at most WIDTH elements of TYPE.
-template <int WIDTH, u32 TYPE> __device__ __forceinline__ void query_grads(const QueryGrads& args, u8* shared) {
+template <int WIDTH, u32 TYPE> __device__ __forceinline__ void query_grads(const GroupCall<QueryGrads>& args, u8* shared) {
     if constexpr (GROUPS_MULTIPLY) run<WIDTH, TYPE>(args, *(Shared<WIDTH>*)shared);
 }
 
-KERNEL(attention_groups_dq_64_bf16, QueryGrads, 384, 1) {
+KERNEL(attention_groups_dq_64_bf16, GroupCall<QueryGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     query_grads<64, 1>(args, shared);
 }
-KERNEL(attention_groups_dq_64_f16, QueryGrads, 384, 1) {
+KERNEL(attention_groups_dq_64_f16, GroupCall<QueryGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     query_grads<64, 2>(args, shared);
 }
-KERNEL(attention_groups_dq_128_bf16, QueryGrads, 384, 1) {
+KERNEL(attention_groups_dq_128_bf16, GroupCall<QueryGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     query_grads<128, 1>(args, shared);
 }
-KERNEL(attention_groups_dq_128_f16, QueryGrads, 384, 1) {
+KERNEL(attention_groups_dq_128_f16, GroupCall<QueryGrads>, 384, 1) {
     DYNAMIC_SHARED(u8, shared);
     query_grads<128, 2>(args, shared);
 }
